@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+# Builds all examples; the rules are in common/rules.mk. Switches such as MPI=1 and CPU=1 on the
+# command line reach the examples' makes.
+EXAMPLES := $(patsubst %/Makefile,%,$(sort $(wildcard [0-9][0-9]_*/Makefile)))
+
+.PHONY: all run test clean help $(EXAMPLES)
+all: $(EXAMPLES)
+
+$(EXAMPLES):
+	+$(MAKE) -C $@
+
+run: all
+	./scripts/run_all.sh --no-install $(if $(CPU),--cpu)
+
+test:
+	./scripts/test.sh
+
+clean:
+	@for example in $(EXAMPLES); do $(MAKE) --no-print-directory -C $$example clean; done
+	rm -rf build
+
+help:
+	@echo "make                  all examples, one thread per GPU"
+	@echo "make MPI=1            ... one process per GPU"
+	@echo "make CPU=1            ... without a GPU, on the CPU stand-in (with MPI=1 too)"
+	@echo "make <directory>      one of: $(EXAMPLES)"
+	@echo "make run              run every example under both launchers (scripts/run_all.sh)"
+	@echo "make test             all tests (scripts/test.sh)"
+	@echo "make clean            remove all that was built"
+	@echo "Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS"

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "bench_output.h"
+#include "check.h"
+
+/* One variant at one size, ready to be timed. */
+struct timing {
+  const struct bench_variant *variant;
+  struct bench_size size;
+  const struct options *opt;
+  cudaStream_t stream;
+  cudaEvent_t start, stop;
+  cudaGraphExec_t graph; /* opt->iterations calls, with -G */
+};
+
+static void enqueue_calls(const struct timing *t, long calls)
+{
+  for (long i = 0; i < calls; i++) t->variant->call(t->variant->state, t->size, t->stream);
+}
+
+/* Captures the calls instead of running them. Capture of a collective is collective too. */
+static void make_graph(struct timing *t)
+{
+  cudaGraph_t graph;
+  /* thread-local: under the pthread launcher other ranks may allocate meanwhile */
+  CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
+  enqueue_calls(t, t->opt->iterations);
+  CUDACHECK(cudaStreamEndCapture(t->stream, &graph));
+  CUDACHECK(cudaGraphInstantiate(&t->graph, graph, 0));
+  CUDACHECK(cudaGraphDestroy(graph));
+}
+
+/* Everything that one repetition does between its events. Returns the number of calls. */
+static long enqueue_repetition(const struct timing *t)
+{
+  if (!t->graph) {
+    enqueue_calls(t, t->opt->iterations);
+    return t->opt->iterations;
+  }
+  for (long i = 0; i < t->opt->graph_launches; i++) CUDACHECK(cudaGraphLaunch(t->graph, t->stream));
+  return t->opt->iterations * t->opt->graph_launches;
+}
+
+/* Microseconds per call on the slowest rank. */
+static double time_repetition(const struct rank *me, const struct timing *t)
+{
+  float ms;
+  launcher_barrier(me); /* start together: waiting for a late rank is not part of the call */
+  CUDACHECK(cudaEventRecord(t->start, t->stream));
+  long calls = enqueue_repetition(t);
+  CUDACHECK(cudaEventRecord(t->stop, t->stream));
+  CUDACHECK(cudaEventSynchronize(t->stop));
+  CUDACHECK(cudaEventElapsedTime(&ms, t->start, t->stop));
+  return launcher_max(me, ms * 1e3 / (double)calls);
+}
+
+/* Fill, a repetition's work, check. Returns the wrong elements over all ranks. */
+static unsigned long long verify(const struct rank *me, const struct timing *t)
+{
+  unsigned long long mine, all[me->nranks], wrong = 0;
+  t->variant->fill(t->variant->state, t->size);
+  if (t->graph)
+    enqueue_repetition(t);
+  else
+    enqueue_calls(t, 1);
+  mine = t->variant->check(t->variant->state, t->size);
+  launcher_allgather(me, &mine, all, sizeof mine);
+  for (int rank = 0; rank < me->nranks; rank++) wrong += all[rank];
+  return wrong;
+}
+
+static int ascending(const void *a, const void *b)
+{
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static void summarise(struct bench_cell *cell, double *us, long n)
+{
+#ifdef CPU_STANDIN
+  cell->us = cell->us_min = cell->us_max = NAN; /* the stand-in's times mean nothing */
+  (void)us, (void)n;
+#else
+  qsort(us, (size_t)n, sizeof *us, ascending);
+  cell->us = (us[(n - 1) / 2] + us[n / 2]) / 2;
+  cell->us_min = us[0];
+  cell->us_max = us[n - 1];
+#endif
+}
+
+static void show_progress(const struct rank *me, const struct bench *bench, struct bench_size size)
+{
+  if (me->rank == 0 && isatty(STDERR_FILENO))
+    fprintf(stderr, "\r%s: %zu bytes ...\033[K\r", bench->title, size.bytes);
+}
+
+/* All variants at one size. */
+static void run_size(const struct rank *me, const struct options *opt, const struct bench *bench,
+                     cudaStream_t stream, struct bench_row *row)
+{
+  struct timing timings[BENCH_MAX_VARIANTS];
+  const long n = opt->repetitions;
+  double *us = malloc((size_t)(bench->nvariants * n) * sizeof *us);
+  if (!us) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+
+  for (int v = 0; v < bench->nvariants; v++) {
+    struct timing *t = &timings[v];
+    *t = (struct timing){&bench->variants[v], row->size, opt, stream, NULL, NULL, NULL};
+    launcher_step("bench: verification before timing");
+    CUDACHECK(cudaEventCreate(&t->start));
+    CUDACHECK(cudaEventCreate(&t->stop));
+    row->cells[v].wrong = verify(me, t);
+    launcher_step("bench: warm-up");
+    enqueue_calls(t, opt->warmup);
+    CUDACHECK(cudaStreamSynchronize(stream));
+    if (opt->graph_launches) make_graph(t);
+  }
+  for (int v = 0; v < bench->nvariants; v++)
+    if (timings[v].graph) time_repetition(me, &timings[v]); /* a graph's first launch is slow */
+  for (long i = 0; i < n; i++) {
+    launcher_step("bench: timing");
+    for (int v = 0; v < bench->nvariants; v++) us[v * n + i] = time_repetition(me, &timings[v]);
+  }
+  for (int v = 0; v < bench->nvariants; v++) {
+    struct timing *t = &timings[v];
+    launcher_step("bench: verification after timing");
+    row->cells[v].wrong += verify(me, t);
+    summarise(&row->cells[v], us + v * n, n);
+    if (row->cells[v].wrong) row->cells[v].us = row->cells[v].us_min = row->cells[v].us_max = NAN;
+    CUDACHECK(cudaEventDestroy(t->start));
+    CUDACHECK(cudaEventDestroy(t->stop));
+    if (t->graph) CUDACHECK(cudaGraphExecDestroy(t->graph));
+  }
+  free(us);
+}
+
+int bench_run(const struct rank *me, const struct options *opt, const struct bench *bench,
+              cudaStream_t stream)
+{
+  struct bench_output out = {.bench = bench, .opt = opt, .me = me};
+  bool wrong = false, failed = me->rank == 0 && bench_output_start(&out) != 0;
+  int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
+  if (code != EXIT_VERIFIED) return code;
+
+  for (int v = 0; v < bench->nvariants; v++) bench->variants[v].setup(bench->variants[v].state);
+  for (size_t bytes = opt->min_bytes; bytes <= opt->max_bytes; bytes *= (size_t)opt->factor) {
+    struct bench_row row = {.size.count = bytes / opt->type->size};
+    if (row.size.count == 0) row.size.count = 1;
+    row.size.bytes = row.size.count * opt->type->size;
+    show_progress(me, bench, row.size);
+    run_size(me, opt, bench, stream, &row);
+    for (int v = 0; v < bench->nvariants; v++) wrong |= row.cells[v].wrong != 0;
+    if (me->rank == 0) bench_output_row(&out, &row);
+  }
+  launcher_step("bench: teardown");
+  for (int v = 0; v < bench->nvariants; v++) bench->variants[v].teardown(bench->variants[v].state);
+  failed = me->rank == 0 && bench_output_finish(&out) != 0;
+  return launcher_agree(me, failed ? EXIT_FAILED_CALL : wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+}

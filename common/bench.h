@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --bench: a sweep over sizes that times several variants of one operation side by side.
+ *
+ * At every size each variant is verified, all variants are timed in turns, and each is verified
+ * again: what was not right is never shown as a time, and a drift of the machine's speed meets all
+ * variants alike. One repetition is n calls (a loop, or one CUDA graph) between two events, divided
+ * by n; of the ranks the slowest counts, of the repetitions the median. */
+#ifndef COMMON_BENCH_H
+#define COMMON_BENCH_H
+
+#include <stdbool.h>
+
+#include "launcher.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One row of the table. */
+struct bench_size {
+  size_t bytes; /* per rank */
+  size_t count; /* elements: bytes / size of the type */
+};
+
+/* What is compared: the same operation done in different ways. The functions are called on every
+ * rank in the same order; `state` is the variant's own. Functions that enqueue must not wait. */
+struct bench_variant {
+  const char *name; /* column heading */
+  void *state;
+  /* Once before the sweep and once after it. */
+  void (*setup)(void *state);
+  void (*teardown)(void *state);
+  /* Enqueues one operation: this is what is timed. */
+  void (*call)(void *state, struct bench_size size, cudaStream_t stream);
+  /* Writes the input and poisons the output; then, after a call, waits for the stream and returns
+   * the number of wrong elements of this rank. */
+  void (*fill)(void *state, struct bench_size size);
+  unsigned long long (*check)(void *state, struct bench_size size);
+};
+
+struct bench {
+  const char *title;                    /* "AllReduce, user buffer registration" */
+  const struct bench_variant *variants; /* [0] is what the others are compared with */
+  int nvariants;                        /* at most BENCH_MAX_VARIANTS */
+  double busbw_factor;                  /* bus bandwidth = bytes / time * this */
+};
+
+enum { BENCH_MAX_VARIANTS = 8 };
+
+/* Runs the sweep of the options on `stream`, prints the table (rank 0) and writes --output.
+ * Returns EXIT_VERIFIED, EXIT_WRONG_DATA, or EXIT_USAGE where the file cannot be written.
+ * Collective. */
+int bench_run(const struct rank *me, const struct options *opt, const struct bench *bench,
+              cudaStream_t stream);
+
+/* Defined by the bench.c of each example: all of --bench. */
+int bench_example(const struct rank *me, const struct options *opt);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

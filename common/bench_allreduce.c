@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench_allreduce.h"
+
+#include "check.h"
+
+static void setup_plain(void *state)
+{
+  struct allreduce_buffers *b = state;
+  CUDACHECK(cudaMalloc(&b->sendbuff, b->bytes));
+  CUDACHECK(cudaMalloc(&b->recvbuff, b->bytes));
+}
+
+static void teardown_plain(void *state)
+{
+  struct allreduce_buffers *b = state;
+  CUDACHECK(cudaFree(b->sendbuff));
+  CUDACHECK(cudaFree(b->recvbuff));
+}
+
+static void call(void *state, struct bench_size size, cudaStream_t stream)
+{
+  struct allreduce_buffers *b = state;
+  NCCLCHECK(ncclAllReduce(b->sendbuff, b->recvbuff, size.count, b->verifier->type->nccl, ncclSum,
+                          b->comm, stream));
+}
+
+static void fill(void *state, struct bench_size size)
+{
+  struct allreduce_buffers *b = state;
+  verifier_fill(b->verifier, VERIFY_INDEXED, b->sendbuff, b->recvbuff, size.count);
+}
+
+static unsigned long long check(void *state, struct bench_size size)
+{
+  struct allreduce_buffers *b = state;
+  verifier_compare(b->verifier, b->recvbuff, size.count);
+  return verifier_report(b->verifier, "bench", b->recvbuff);
+}
+
+int bench_allreduce(const struct rank *me, const struct options *opt, const char *title,
+                    struct allreduce_variant variant)
+{
+  const size_t bytes = opt->max_bytes + opt->type->size; /* a size below an element is rounded up */
+  launcher_step("bench: communicator");
+  CUDACHECK(cudaSetDevice(me->device));
+  int code = launcher_require_memory(me, 4 * bytes);
+  if (code != EXIT_VERIFIED) return code;
+
+  ncclUniqueId id;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  struct verifier verifier;
+  if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
+  launcher_broadcast(me, &id, sizeof id, 0);
+  NCCLCHECK(ncclCommInitRank(&comm, me->nranks, id, me->rank));
+  CUDACHECK(cudaStreamCreate(&stream));
+  verifier_init(&verifier, me, opt->type, stream);
+
+  struct allreduce_buffers plain = {me, comm, &verifier, bytes, NULL, NULL, {NULL, NULL}};
+  struct allreduce_buffers other = plain;
+  const struct bench_variant variants[] = {
+      {"plain", &plain, setup_plain, teardown_plain, call, fill, check},
+      {variant.name, &other, variant.setup, variant.teardown, call, fill, check},
+  };
+  const struct bench bench = {
+      .title = title,
+      .variants = variants,
+      .nvariants = 2,
+      .busbw_factor = 2.0 * (me->nranks - 1) / me->nranks,
+  };
+  code = bench_run(me, opt, &bench, stream);
+
+  verifier_free(&verifier);
+  CUDACHECK(cudaStreamDestroy(stream));
+  NCCLCHECK(ncclCommFinalize(comm));
+  NCCLCHECK(ncclCommDestroy(comm));
+  return code;
+}

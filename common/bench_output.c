@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench_output.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Gigabytes (1e9) per second, as nccl-tests has it. */
+static double algbw(const struct bench_row *row, int v)
+{
+  return (double)row->size.bytes / row->cells[v].us / 1e3;
+}
+
+static double busbw(const struct bench_output *out, const struct bench_row *row, int v)
+{
+  return algbw(row, v) * out->bench->busbw_factor;
+}
+
+/* How many times faster than variant 0. */
+static double ratio(const struct bench_row *row, int v)
+{
+  return row->cells[0].us / row->cells[v].us;
+}
+
+/* A number, or `none` where there is no time. */
+static const char *number(char *text, size_t size, const char *format, double value,
+                          const char *none)
+{
+  if (isnan(value)) return none;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+  snprintf(text, size, format, value);
+#pragma GCC diagnostic pop
+  return text;
+}
+
+/* ---- the table ------------------------------------------------------------------------------ */
+
+static void print_heading(const struct bench_output *out)
+{
+  const struct bench *bench = out->bench;
+  const struct options *opt = out->opt;
+  char how[96] = "eager";
+  if (opt->graph_launches)
+    snprintf(how, sizeof how, "in a CUDA graph launched %ldx", opt->graph_launches);
+  launcher_print(out->me, "# %s: %d ranks, %s\n", bench->title, out->me->nranks, opt->type->name);
+  launcher_print(out->me,
+                 "# %ld calls %s; slowest rank, median of %ld repetitions; us, GB/s = 1e9 B/s\n",
+                 opt->iterations, how, opt->repetitions);
+  launcher_print(out->me, "#%12s", "");
+  for (int v = 0; v < bench->nvariants; v++)
+    launcher_print(out->me, "  %*s", v ? 35 : 27, bench->variants[v].name);
+  launcher_print(out->me, "\n#%12s", "bytes");
+  for (int v = 0; v < bench->nvariants; v++)
+    launcher_print(out->me, "  %11s%8s%8s%s", "us", "algbw", "busbw", v ? "   ratio" : "");
+  launcher_print(out->me, "   wrong\n");
+}
+
+static void print_row(const struct bench_output *out, const struct bench_row *row)
+{
+  char us[32], alg[32], bus[32], rel[32];
+  unsigned long long wrong = 0;
+  launcher_print(out->me, " %12zu", row->size.bytes);
+  for (int v = 0; v < out->bench->nvariants; v++) {
+    launcher_print(out->me, "  %11s%8s%8s", number(us, sizeof us, "%.2f", row->cells[v].us, "-"),
+                   number(alg, sizeof alg, "%.2f", algbw(row, v), "-"),
+                   number(bus, sizeof bus, "%.2f", busbw(out, row, v), "-"));
+    if (v) launcher_print(out->me, "%8s", number(rel, sizeof rel, "%.3fx", ratio(row, v), "-"));
+    wrong += row->cells[v].wrong;
+  }
+  launcher_print(out->me, "%8llu\n", wrong);
+}
+
+/* ---- the file ------------------------------------------------------------------------------- */
+
+static bool is_json(const struct bench_output *out)
+{
+  return strcmp(strrchr(out->opt->output, '.'), ".json") == 0;
+}
+
+static void write_heading(const struct bench_output *out)
+{
+  const struct options *opt = out->opt;
+  int nccl = 0;
+  ncclGetVersion(&nccl);
+  if (!is_json(out)) {
+    fprintf(out->file, "bytes,count,type,ranks,graph,variant,us,us_min,us_max,algbw,busbw,ratio,"
+                       "wrong\n");
+    return;
+  }
+  fprintf(out->file,
+          "{\n  \"title\": \"%s\",\n  \"ranks\": %d,\n  \"type\": \"%s\",\n"
+          "  \"graph_launches\": %ld,\n  \"iterations\": %ld,\n  \"warmup\": %ld,\n"
+          "  \"repetitions\": %ld,\n  \"nccl_header\": %d,\n  \"nccl_runtime\": %d,\n"
+          "  \"stand_in\": %s,\n  \"rows\": [",
+          out->bench->title, out->me->nranks, opt->type->name, opt->graph_launches, opt->iterations,
+          opt->warmup, opt->repetitions, NCCL_VERSION_CODE, nccl,
+#ifdef CPU_STANDIN
+          "true"
+#else
+          "false"
+#endif
+  );
+}
+
+static void write_cell(const struct bench_output *out, const struct bench_row *row, int v)
+{
+  const struct bench_cell *cell = &row->cells[v];
+  const char *none = is_json(out) ? "null" : "";
+  const double values[] = {cell->us,      cell->us_min,       cell->us_max,
+                           algbw(row, v), busbw(out, row, v), ratio(row, v)};
+  static const char *const names[] = {"us", "us_min", "us_max", "algbw", "busbw", "ratio"};
+  char text[32];
+  if (is_json(out))
+    fprintf(out->file, "%s\n    {\"bytes\": %zu, \"count\": %zu, \"variant\": \"%s\", ",
+            out->rows || v ? "," : "", row->size.bytes, row->size.count,
+            out->bench->variants[v].name);
+  else
+    fprintf(out->file, "%zu,%zu,%s,%d,%ld,%s,", row->size.bytes, row->size.count,
+            out->opt->type->name, out->me->nranks, out->opt->graph_launches,
+            out->bench->variants[v].name);
+  for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+    if (is_json(out)) fprintf(out->file, "\"%s\": ", names[i]);
+    fprintf(out->file, "%s,%s", number(text, sizeof text, "%.4f", values[i], none),
+            is_json(out) ? " " : "");
+  }
+  fprintf(out->file, is_json(out) ? "\"wrong\": %llu}" : "%llu\n", cell->wrong);
+}
+
+/* ---- the interface -------------------------------------------------------------------------- */
+
+static int file_error(const struct bench_output *out)
+{
+  launcher_error("cannot write %s: %s", out->opt->output, strerror(errno));
+  return -1;
+}
+
+int bench_output_start(struct bench_output *out)
+{
+  print_heading(out);
+  if (!out->opt->output) return 0;
+  /* under another name until it is complete: nobody finds half a file */
+  snprintf(out->temporary, sizeof out->temporary, "%.4000s.%ld.tmp", out->opt->output,
+           (long)getpid());
+  out->file = fopen(out->temporary, "w");
+  if (!out->file) return file_error(out);
+  write_heading(out);
+  return 0;
+}
+
+void bench_output_row(struct bench_output *out, const struct bench_row *row)
+{
+  print_row(out, row);
+  for (int v = 0; out->file && v < out->bench->nvariants; v++) write_cell(out, row, v);
+  out->rows++;
+}
+
+int bench_output_finish(struct bench_output *out)
+{
+  if (!out->file) return 0;
+  if (is_json(out)) fprintf(out->file, "\n  ]\n}\n");
+  bool failed = ferror(out->file);
+  failed |= fclose(out->file) != 0;
+  if (!failed && rename(out->temporary, out->opt->output) == 0) return 0;
+  file_error(out);
+  unlink(out->temporary);
+  return -1;
+}

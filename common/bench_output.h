@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the results of a sweep are shown: the table on stdout, the file of --output. For bench.c. */
+#ifndef COMMON_BENCH_OUTPUT_H
+#define COMMON_BENCH_OUTPUT_H
+
+#include "bench.h"
+
+/* One variant at one size. Times are microseconds per call, NaN where there is none. */
+struct bench_cell {
+  double us, us_min, us_max; /* median, smallest, largest repetition */
+  unsigned long long wrong;  /* elements, over all ranks */
+};
+
+struct bench_row {
+  struct bench_size size;
+  struct bench_cell cells[BENCH_MAX_VARIANTS];
+};
+
+/* Where rows go. All functions are for rank 0. */
+struct bench_output {
+  const struct bench *bench;
+  const struct options *opt;
+  const struct rank *me;
+  void *file; /* FILE of --output under its temporary name, or NULL */
+  char temporary[4096];
+  size_t rows;
+};
+
+/* Prints the heading, opens the file. Returns 0, or -1 after a line on stderr. */
+int bench_output_start(struct bench_output *out);
+void bench_output_row(struct bench_output *out, const struct bench_row *row);
+/* Gives the file its name. Returns 0, or -1 after a line on stderr. */
+int bench_output_finish(struct bench_output *out);
+
+#endif

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What both launchers share: the way from main() to the ranks, output, failure. */
+#include "launcher.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "launcher_backend.h"
+
+#define SUITE_VERSION "1.0.0"
+
+/* Written before the ranks start, read by all of them. */
+static const struct program *program;
+static struct options options;
+
+static _Thread_local int current_rank = -1; /* -1: not a rank yet */
+
+/* ---- from main() to the ranks ------------------------------------------------------------- */
+
+static int rank_main(const struct rank *me)
+{
+  launcher_set_current(me);
+  launcher_step("start");
+  int code = program->run(me, &options);
+  launcher_step("waiting for the other ranks to finish");
+  return launcher_agree(me, code);
+}
+
+static void print_versions(const struct backend *backend)
+{
+  int nccl = 0, runtime = 0, driver = 0;
+  NCCLCHECK(ncclGetVersion(&nccl));
+  CUDACHECK(cudaRuntimeGetVersion(&runtime));
+  CUDACHECK(cudaDriverGetVersion(&driver)); /* 0 without a driver */
+  printf("%s %s\n", program->name, SUITE_VERSION);
+  printf("NCCL header %d.%d.%d, runtime %d.%d.%d\n", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH,
+         nccl / 10000, nccl / 100 % 100, nccl % 100);
+  printf("CUDA header %d.%d, runtime %d.%d, driver %d.%d\n", CUDART_VERSION / 1000,
+         CUDART_VERSION / 10 % 100, runtime / 1000, runtime / 10 % 100, driver / 1000,
+         driver / 10 % 100);
+  printf("launcher: %s\n", backend->description);
+}
+
+/* A runtime older than the headers may lack calls or read our structs wrongly. */
+static int check_nccl_runtime(const struct rank *me)
+{
+  int runtime = 0;
+  NCCLCHECK(ncclGetVersion(&runtime));
+  if (runtime >= NCCL_VERSION_CODE) return EXIT_VERIFIED;
+  if (me->rank == 0)
+    fprintf(stderr,
+            "%s: the NCCL runtime is version %d.%d.%d, older than the headers this program was "
+            "built with (%d.%d.%d); allowed: the same version or a newer one\n",
+            program->name, runtime / 10000, runtime / 100 % 100, runtime % 100, NCCL_MAJOR,
+            NCCL_MINOR, NCCL_PATCH);
+  return EXIT_CANNOT_RUN;
+}
+
+int launcher_main(int argc, char **argv, const struct program *the_program)
+{
+  struct backend backend;
+  char error[512] = "";
+  program = the_program;
+  backend_start(&backend, &argc, &argv);
+  const struct rank *me = &backend.me;
+
+  int parsed =
+      options_parse(&options, program->options, program->types, argc, argv, error, sizeof error);
+  int code = launcher_agree(me, parsed == 0 ? EXIT_VERIFIED : EXIT_USAGE);
+  if (code != EXIT_VERIFIED) {
+    if (me->rank == 0)
+      fprintf(stderr, "%s: %s\n", program->name, parsed == 0 ? "the ranks' options differ" : error);
+    return backend_finish(code);
+  }
+  if (options.help || options.version) {
+    if (me->rank == 0 && options.help)
+      options_help(program->name, program->summary, program->options, program->types);
+    else if (me->rank == 0)
+      print_versions(&backend);
+    return backend_finish(fflush(stdout) == 0 ? EXIT_VERIFIED : EXIT_FAILED_CALL);
+  }
+  code = launcher_agree(me, check_nccl_runtime(me));
+  if (code == EXIT_VERIFIED) code = backend_run(&backend, rank_main);
+  return backend_finish(code);
+}
+
+int launcher_visible_gpus(char *why, size_t size)
+{
+  int devices = 0;
+  cudaError_t result = cudaGetDeviceCount(&devices);
+  if (result == cudaSuccess && devices > 0) return devices;
+  snprintf(why, size, "no GPU: %s",
+           result == cudaSuccess ? "CUDA finds no device" : cudaGetErrorString(result));
+  return 0;
+}
+
+long launcher_timeout(void)
+{
+  return options.timeout;
+}
+
+const char *launcher_program_name(void)
+{
+  return program->name;
+}
+
+/* ---- agreement ---------------------------------------------------------------------------- */
+
+int launcher_agree(const struct rank *me, int code)
+{
+  static const int order[] = {EXIT_FAILED_CALL, EXIT_TIMEOUT,    EXIT_WRONG_DATA,
+                              EXIT_USAGE,       EXIT_CANNOT_RUN, EXIT_VERIFIED};
+  int codes[me->nranks];
+  launcher_allgather(me, &code, codes, sizeof code);
+  for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+    for (int rank = 0; rank < me->nranks; rank++)
+      if (codes[rank] == order[i]) return order[i];
+  return EXIT_FAILED_CALL; /* a code outside the list is a mistake of the program */
+}
+
+double launcher_max(const struct rank *me, double value)
+{
+  double values[me->nranks], max = value;
+  launcher_allgather(me, &value, values, sizeof value);
+  for (int rank = 0; rank < me->nranks; rank++)
+    if (!(values[rank] <= max)) max = values[rank]; /* NaN wins */
+  return max;
+}
+
+int launcher_require_memory(const struct rank *me, size_t bytes)
+{
+  size_t available = 0, total = 0;
+  CUDACHECK(cudaMemGetInfo(&available, &total));
+  available -= available < total / 64 ? available : total / 64; /* left to NCCL */
+  if (bytes > available)
+    launcher_error("needs %.1f MiB of device memory, %.1f MiB are free", (double)bytes / (1 << 20),
+                   (double)available / (1 << 20));
+  return launcher_agree(me, bytes > available ? EXIT_USAGE : EXIT_VERIFIED);
+}
+
+/* ---- output ------------------------------------------------------------------------------- */
+
+/* What cannot be written must not be lost silently: a full disk is a failure. */
+static void flush_stdout(void)
+{
+  if (fflush(stdout) == 0 && !ferror(stdout)) return;
+  launcher_error("cannot write to standard output: %s", strerror(errno));
+  launcher_abort(EXIT_FAILED_CALL);
+}
+
+void launcher_print(const struct rank *me, const char *format, ...)
+{
+  va_list arguments;
+  if (me->rank != 0) return;
+  va_start(arguments, format);
+  vprintf(format, arguments);
+  va_end(arguments);
+  flush_stdout();
+}
+
+void launcher_print_all(const struct rank *me, const char *format, ...)
+{
+  char text[LAUNCHER_TEXT], *all = malloc((size_t)me->nranks * LAUNCHER_TEXT);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (!all) launcher_fail(__FILE__, __LINE__, "malloc", strerror(errno), NULL);
+  memset(text + strlen(text), 0, sizeof text - strlen(text));
+  launcher_allgather(me, text, all, sizeof text);
+  for (int rank = 0; rank < me->nranks; rank++)
+    launcher_print(me, "%s", all + (size_t)rank * LAUNCHER_TEXT);
+  free(all);
+}
+
+/* One fprintf call per line, so that lines of several ranks do not mix. */
+static void print_stderr(const char *prefix, const char *format, va_list arguments)
+{
+  char text[LAUNCHER_TEXT];
+  vsnprintf(text, sizeof text, format, arguments);
+  fprintf(stderr, "%s%s\n", prefix, text);
+}
+
+void launcher_note(const struct rank *me, const char *format, ...)
+{
+  va_list arguments;
+  if (me->rank != 0) return;
+  va_start(arguments, format);
+  print_stderr("note: ", format, arguments);
+  va_end(arguments);
+}
+
+void launcher_error(const char *format, ...)
+{
+  char prefix[32] = "";
+  va_list arguments;
+  if (current_rank >= 0) snprintf(prefix, sizeof prefix, "[rank %d] ", current_rank);
+  va_start(arguments, format);
+  print_stderr(prefix, format, arguments);
+  va_end(arguments);
+}
+
+/* ---- progress and failure ----------------------------------------------------------------- */
+
+void launcher_set_current(const struct rank *me)
+{
+  current_rank = me->rank;
+}
+
+void launcher_step(const char *step)
+{
+  watchdog_progress(current_rank, step);
+}
+
+void launcher_fail(const char *file, int line, const char *call, const char *reason,
+                   const char *detail)
+{
+  const char *name = strrchr(file, '/');
+  bool more = detail && *detail;
+  launcher_error("%s:%d: %s: %s%s%s%s", name ? name + 1 : file, line, call, reason,
+                 more ? " (" : "", more ? detail : "", more ? ")" : "");
+  launcher_abort(EXIT_FAILED_CALL);
+}
+
+void launcher_abort(int code)
+{
+  fflush(stdout);
+  fflush(stderr);
+  backend_abort(code);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The launcher starts one rank per GPU and gives the ranks what they need before NCCL works.
+ *
+ * The same program is built in two ways. `make` makes every rank a thread of one process
+ * (launcher_pthread.c); `make MPI=1` makes every rank a process started by mpirun
+ * (launcher_mpi.c). An example cannot tell the difference: it sees a `struct rank` and the
+ * functions below, and its output is the same to the byte.
+ *
+ * "Collective" means: every rank has to make the call, in the same order, or the others wait.
+ */
+#ifndef COMMON_LAUNCHER_H
+#define COMMON_LAUNCHER_H
+
+#include <stddef.h>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include "options.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the process returns. Over ranks the first of 3, 4, 1, 2, 77, 0 that occurs wins. */
+enum exit_code {
+  EXIT_VERIFIED = 0,    /* everything ran and every element was right */
+  EXIT_WRONG_DATA = 1,  /* a result was wrong */
+  EXIT_USAGE = 2,       /* bad options, NTHREADS, or sizes that do not fit */
+  EXIT_FAILED_CALL = 3, /* a CUDA, NCCL, MPI or system call failed */
+  EXIT_TIMEOUT = 4,     /* no progress for --timeout seconds */
+  EXIT_CANNOT_RUN = 77, /* this machine cannot run it: no GPU, too few, NCCL too old, ... */
+};
+
+/* One rank of the job. */
+struct rank {
+  int rank;   /* 0 .. nranks - 1 */
+  int nranks; /* ranks in the job */
+  int device; /* the CUDA device of this rank, as this process numbers its devices */
+};
+
+/* A program: what --help prints about it, its own options, and its story. */
+struct program {
+  const char *name;                  /* "allreduce_ub" */
+  const char *summary;               /* one line for --help */
+  const struct option_spec *options; /* own options, ended by an entry without a name; or NULL */
+  const char *types;                 /* data types that -d takes, separated by blanks */
+  /* The story of one rank; returns an enum exit_code. */
+  int (*run)(const struct rank *me, const struct options *opt);
+};
+
+/* All that main() has to do: parses the options, starts the ranks, runs the program on each,
+ * joins their exit codes. Returns the exit code of the process. */
+int launcher_main(int argc, char **argv, const struct program *program);
+
+/* ---- between the ranks, before and beside NCCL (all collective) --------------------------- */
+
+void launcher_barrier(const struct rank *me);
+
+/* `bytes` bytes of rank `root` reach all ranks' `data`. */
+void launcher_broadcast(const struct rank *me, void *data, size_t bytes, int root);
+
+/* `bytes` bytes of every rank reach all ranks: `all` holds nranks * bytes, in rank order. */
+void launcher_allgather(const struct rank *me, const void *mine, void *all, size_t bytes);
+
+/* The exit code that wins over all ranks' `code`; every rank gets the same answer, so that all
+ * go on or all leave. */
+int launcher_agree(const struct rank *me, int code);
+
+/* The largest of all ranks' values: times are those of the slowest rank. */
+double launcher_max(const struct rank *me, double value);
+
+/* EXIT_VERIFIED if every rank's current device has `bytes` free beside a 64th of its memory, which
+ * is left to NCCL; else one line on stderr and EXIT_USAGE on all ranks. To be called before a
+ * communicator takes memory. Collective. */
+int launcher_require_memory(const struct rank *me, size_t bytes);
+
+/* ---- output ------------------------------------------------------------------------------- */
+
+/* Rank 0 prints every rank's text to stdout, in rank order. A rank's text is at most
+ * LAUNCHER_TEXT - 1 bytes; an empty one prints nothing. Collective. */
+#define LAUNCHER_TEXT 1024
+void launcher_print_all(const struct rank *me, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Rank 0 prints to stdout, the others do nothing. Not collective. */
+void launcher_print(const struct rank *me, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Rank 0 prints `note: ...` to stderr, the others do nothing. Not collective. */
+void launcher_note(const struct rank *me, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* This rank prints `[rank r] ...` to stderr. Not collective. */
+void launcher_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- progress and failure ----------------------------------------------------------------- */
+
+/* Says what this rank does from now on; a rank that says nothing for --timeout seconds is taken
+ * for hung, the step is printed and the job ends with EXIT_TIMEOUT. `step` has to stay valid (a
+ * literal). */
+void launcher_step(const char *step);
+
+/* For the check macros: prints the line and ends the job with EXIT_FAILED_CALL. `detail` may be
+ * NULL. */
+void launcher_fail(const char *file, int line, const char *call, const char *reason,
+                   const char *detail) __attribute__((noreturn));
+
+/* Ends the job, all ranks of it, with `code`. */
+void launcher_abort(int code) __attribute__((noreturn));
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Between launcher.c and its two backends, launcher_pthread.c and launcher_mpi.c; a program is
+ * linked with one of them. Beside these, a backend defines launcher_barrier, launcher_broadcast and
+ * launcher_allgather of launcher.h. */
+#ifndef COMMON_LAUNCHER_BACKEND_H
+#define COMMON_LAUNCHER_BACKEND_H
+
+#include <stdbool.h>
+
+#include "launcher.h"
+
+/* What backend_start found. Until backend_run has started the ranks, `me` stands for this process:
+ * rank 0 of 1 under pthreads, the MPI rank under MPI, without a device. */
+struct backend {
+  struct rank me;
+  const char *description; /* for --version */
+};
+
+/* Initialises MPI, if that is what the program was built with. */
+void backend_start(struct backend *backend, int *argc, char ***argv);
+
+/* Finds the GPU of each rank and calls rank_main on every rank of this process. Returns the exit
+ * code of this process; where the ranks cannot start, prints why (once for the job). */
+int backend_run(const struct backend *backend, int (*rank_main)(const struct rank *me));
+
+/* Leaves MPI. Returns the exit code for main. */
+int backend_finish(int code);
+
+/* Ends all processes of the job at once. */
+void backend_abort(int code) __attribute__((noreturn));
+
+/* ---- provided by launcher.c and watchdog.c ------------------------------------------------ */
+
+/* GPUs that this process sees; with none, a line in `why`. */
+int launcher_visible_gpus(char *why, size_t size);
+
+/* The program's name and --timeout, for messages and the watchdog. */
+const char *launcher_program_name(void);
+long launcher_timeout(void);
+
+/* Binds the calling thread to a rank, for launcher_step and the check macros. */
+void launcher_set_current(const struct rank *me);
+
+/* Watches the `nranks` ranks of this process, `first` being the lowest: ends the job with
+ * EXIT_TIMEOUT once one of them has made no progress for `seconds`. */
+void watchdog_start(int first, int nranks, long seconds);
+void watchdog_progress(int rank, const char *step);
+void watchdog_stop(void);
+
+#endif

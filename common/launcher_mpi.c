@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The MPI launcher: every rank is a process; the ranks of one host take its GPUs in order. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "launcher_backend.h"
+
+static int thread_level;
+
+/* ---- collectives -------------------------------------------------------------------------- */
+
+void launcher_barrier(const struct rank *me)
+{
+  (void)me;
+  MPICHECK(MPI_Barrier(MPI_COMM_WORLD));
+}
+
+void launcher_allgather(const struct rank *me, const void *mine, void *all, size_t bytes)
+{
+  (void)me;
+  MPICHECK(MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, MPI_COMM_WORLD));
+}
+
+void launcher_broadcast(const struct rank *me, void *data, size_t bytes, int root)
+{
+  (void)me;
+  MPICHECK(MPI_Bcast(data, (int)bytes, MPI_BYTE, root, MPI_COMM_WORLD));
+}
+
+/* ---- starting ----------------------------------------------------------------------------- */
+
+void backend_start(struct backend *backend, int *argc, char ***argv)
+{
+  static char description[MPI_MAX_LIBRARY_VERSION_STRING + 8];
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length;
+  /* MULTIPLE, so that the watchdog's thread may call MPI_Abort; less is accepted, see
+   * backend_abort. */
+  MPICHECK(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &thread_level));
+  MPICHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* MPICHECK reports */
+  MPICHECK(MPI_Comm_rank(MPI_COMM_WORLD, &backend->me.rank));
+  MPICHECK(MPI_Comm_size(MPI_COMM_WORLD, &backend->me.nranks));
+  MPICHECK(MPI_Get_library_version(version, &length));
+  version[strcspn(version, "\n,")] = '\0';
+  snprintf(description, sizeof description, "MPI (%s)", version);
+  backend->me.device = -1;
+  backend->description = description;
+}
+
+/* The rank among those of this host. Not from the host name, which containers may share. */
+static int local_rank(const struct rank *me)
+{
+  MPI_Comm host;
+  int rank;
+  MPICHECK(
+      MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, me->rank, MPI_INFO_NULL, &host));
+  MPICHECK(MPI_Comm_rank(host, &rank));
+  MPICHECK(MPI_Comm_free(&host));
+  return rank;
+}
+
+/* What a rank tells the others before it takes a GPU. */
+struct placement {
+  int device;    /* -1: none to be had */
+  char uuid[16]; /* of that GPU, unique in the world */
+  char why[256]; /* where there is none */
+};
+
+static struct placement place(const struct rank *me)
+{
+  struct placement mine = {.device = -1};
+  struct cudaDeviceProp properties;
+  int local = local_rank(me);
+  int gpus = launcher_visible_gpus(mine.why, sizeof mine.why);
+  if (gpus == 0) return mine;
+  if (gpus > 1 && local >= gpus) {
+    snprintf(mine.why, sizeof mine.why,
+             "rank %d is number %d on its host, which shows %d GPUs; allowed: one rank per GPU",
+             me->rank, local + 1, gpus);
+    return mine;
+  }
+  mine.device = gpus == 1 ? 0 : local; /* a scheduler may show each rank its own GPU only */
+  CUDACHECK(cudaGetDeviceProperties(&properties, mine.device));
+  memcpy(mine.uuid, &properties.uuid, sizeof mine.uuid);
+  return mine;
+}
+
+/* EXIT_VERIFIED if every rank has a GPU of its own; all ranks come to the same answer. */
+static int check_placement(const struct rank *me, const struct placement *all)
+{
+  for (int i = 0; i < me->nranks; i++) {
+    if (all[i].device < 0) {
+      if (me->rank == 0) fprintf(stderr, "%s: %s\n", launcher_program_name(), all[i].why);
+      return EXIT_CANNOT_RUN;
+    }
+    for (int j = 0; j < i; j++)
+      if (memcmp(all[i].uuid, all[j].uuid, sizeof all[i].uuid) == 0) {
+        if (me->rank == 0)
+          fprintf(stderr, "%s: ranks %d and %d have the same GPU; allowed: one rank per GPU\n",
+                  launcher_program_name(), j, i);
+        return EXIT_CANNOT_RUN;
+      }
+  }
+  return EXIT_VERIFIED;
+}
+
+int backend_run(const struct backend *backend, int (*rank_main)(const struct rank *me))
+{
+  struct rank me = backend->me;
+  struct placement mine = place(&me), *all = calloc((size_t)me.nranks, sizeof *all);
+  if (!all) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  launcher_allgather(&me, &mine, all, sizeof mine);
+  int code = check_placement(&me, all);
+  free(all);
+  if (code != EXIT_VERIFIED) return code;
+  if (me.nranks == 1 && !getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMI_SIZE"))
+    launcher_note(&me, "built with MPI=1 but started without mpirun: running one rank");
+
+  me.device = mine.device;
+  watchdog_start(me.rank, 1, launcher_timeout());
+  code = rank_main(&me);
+  watchdog_stop();
+  return code;
+}
+
+int backend_finish(int code)
+{
+  MPICHECK(MPI_Finalize());
+  return code;
+}
+
+void backend_abort(int code)
+{
+  int main_thread = 0;
+  MPI_Is_thread_main(&main_thread);
+  if (main_thread || thread_level == MPI_THREAD_MULTIPLE) MPI_Abort(MPI_COMM_WORLD, code);
+  _exit(code); /* mpirun ends the others when one process leaves without MPI_Finalize */
+}

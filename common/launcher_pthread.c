@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pthread launcher: every rank is a thread of this process, rank r drives GPU r. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "launcher_backend.h"
+
+/* A rank's thread and what it hands to the others in a collective. */
+struct thread {
+  struct rank me;
+  pthread_t handle;
+  int code;
+  int (*rank_main)(const struct rank *me);
+  const void *shared;
+};
+
+static struct thread *threads; /* NULL until the ranks run */
+static pthread_barrier_t barrier;
+
+/* ---- collectives: publish a pointer, wait, read the others' pointers, wait ----------------- */
+
+void launcher_barrier(const struct rank *me)
+{
+  if (me->nranks == 1) return;
+  int result = pthread_barrier_wait(&barrier);
+  if (result != PTHREAD_BARRIER_SERIAL_THREAD) PTHREADCHECK(result);
+}
+
+void launcher_allgather(const struct rank *me, const void *mine, void *all, size_t bytes)
+{
+  if (me->nranks == 1) {
+    memcpy(all, mine, bytes);
+    return;
+  }
+  threads[me->rank].shared = mine;
+  launcher_barrier(me);
+  for (int rank = 0; rank < me->nranks; rank++)
+    memcpy((char *)all + (size_t)rank * bytes, threads[rank].shared, bytes);
+  launcher_barrier(me); /* nobody's `mine` may go away before all have read it */
+}
+
+void launcher_broadcast(const struct rank *me, void *data, size_t bytes, int root)
+{
+  if (me->nranks == 1) return;
+  threads[me->rank].shared = data;
+  launcher_barrier(me);
+  if (me->rank != root) memcpy(data, threads[root].shared, bytes);
+  launcher_barrier(me);
+}
+
+/* ---- starting ----------------------------------------------------------------------------- */
+
+/* Each copy that mpirun starts would take all GPUs for itself. Open MPI and MPICH tell a process
+ * its rank by environment variables. */
+static void refuse_mpirun(void)
+{
+  const char *rank = getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_RANK")
+                     : getenv("PMI_SIZE")           ? getenv("PMI_RANK")
+                                                    : NULL;
+  if (!getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMI_SIZE")) return;
+  if (rank && strcmp(rank, "0") != 0) {
+    sleep(2); /* mpirun ends the job with the first process: rank 0 is to speak before that */
+    _exit(EXIT_USAGE);
+  }
+  fprintf(stderr,
+          "%s: started by mpirun, but built without MPI=1; allowed: "
+          "`make MPI=1` and mpirun, or a start without mpirun\n",
+          launcher_program_name());
+  exit(EXIT_USAGE);
+}
+
+void backend_start(struct backend *backend, int *argc, char ***argv)
+{
+  (void)argc, (void)argv;
+  refuse_mpirun();
+  *backend = (struct backend){{.rank = 0, .nranks = 1, .device = -1}, "pthread"};
+}
+
+/* The number of ranks, or 0 after a line on stderr. */
+static int wanted_ranks(int gpus)
+{
+  const char *text = getenv("NTHREADS");
+  if (!text) {
+#ifdef CPU_STANDIN
+    return gpus < 4 ? gpus : 4; /* the stand-in has as many devices as ranks could want */
+#else
+    return gpus;
+#endif
+  }
+  char *end;
+  errno = 0;
+  long ranks = strtol(text, &end, 10);
+  if (end != text && *end == '\0' && errno == 0 && ranks >= 1 && ranks <= gpus) return (int)ranks;
+  fprintf(stderr, "%s: NTHREADS='%s' is %s; allowed: 1 to %d, the number of GPUs\n",
+          launcher_program_name(), text,
+          end == text || *end != '\0' ? "not a number" : "out of range", gpus);
+  return 0;
+}
+
+static void *thread_main(void *argument)
+{
+  struct thread *self = argument;
+  self->code = self->rank_main(&self->me);
+  return NULL;
+}
+
+int backend_run(const struct backend *backend, int (*rank_main)(const struct rank *me))
+{
+  (void)backend;
+  char why[256];
+  int gpus = launcher_visible_gpus(why, sizeof why);
+  if (gpus == 0) {
+    fprintf(stderr, "%s: %s\n", launcher_program_name(), why);
+    return EXIT_CANNOT_RUN;
+  }
+  int nranks = wanted_ranks(gpus);
+  if (nranks == 0) return EXIT_USAGE;
+
+  threads = calloc((size_t)nranks, sizeof *threads);
+  if (!threads) launcher_fail(__FILE__, __LINE__, "calloc", strerror(errno), NULL);
+  PTHREADCHECK(pthread_barrier_init(&barrier, NULL, (unsigned)nranks));
+  watchdog_start(0, nranks, launcher_timeout());
+  for (int rank = 0; rank < nranks; rank++) {
+    threads[rank] = (struct thread){.me = {rank, nranks, rank}, .rank_main = rank_main};
+    PTHREADCHECK(pthread_create(&threads[rank].handle, NULL, thread_main, &threads[rank]));
+  }
+  for (int rank = 0; rank < nranks; rank++) PTHREADCHECK(pthread_join(threads[rank].handle, NULL));
+  watchdog_stop();
+  PTHREADCHECK(pthread_barrier_destroy(&barrier));
+  int code = threads[0].code; /* rank_main has joined the codes: all are equal */
+  free(threads);
+  return code;
+}
+
+int backend_finish(int code)
+{
+  return code;
+}
+
+/* _exit, not exit: other threads are still inside CUDA and NCCL, whose exit handlers would race
+ * with them. */
+void backend_abort(int code)
+{
+  _exit(code);
+}

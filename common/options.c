@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One table row per option; getopt_long does the splitting, this file the checking. */
+#include "options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_OPTIONS = 64, FIRST_VALUE = 256 }; /* getopt's value of row i is FIRST_VALUE + i */
+
+#define GIB (1LL << 30)
+
+/* The shared rows and then the program's own, ended by a row without a name. */
+static void build_table(struct option_spec *table, struct options *opt,
+                        const struct option_spec *own)
+{
+  const struct option_spec shared[] = {
+      {"count", 0, OPTION_SIZE, &opt->count, "N", "elements per rank, not for --bench", 1,
+       1LL << 40},
+      {"datatype", 'd', OPTION_TYPE, &opt->type, "TYPE", "data type (float)", 0, 0},
+      {"bench", 0, OPTION_FLAG, &opt->bench, NULL, "measure a sweep of sizes", 0, 0},
+      {"minbytes", 'b', OPTION_SIZE, &opt->min_bytes, "SIZE", "smallest size of the sweep (1K)", 1,
+       1024 * GIB},
+      {"maxbytes", 'e', OPTION_SIZE, &opt->max_bytes, "SIZE", "largest size of the sweep (256M)", 1,
+       1024 * GIB},
+      {"stepfactor", 'f', OPTION_LONG, &opt->factor, "N", "next size = size * N (4)", 2, 1 << 20},
+      {"iters", 'n', OPTION_LONG, &opt->iterations, "N", "calls in one repetition (20)", 1,
+       1000000},
+      {"warmup_iters", 'w', OPTION_LONG, &opt->warmup, "N", "calls before timing (5)", 0, 1000000},
+      {"repetitions", 0, OPTION_LONG, &opt->repetitions, "N",
+       "timed repetitions, the median counts (11)", 1, 10001},
+      {"cudagraph", 'G', OPTION_LONG, &opt->graph_launches, "N",
+       "0: eager; N: calls in a CUDA graph, N launches a repetition (0)", 0, 1000},
+      {"output", 'J', OPTION_STRING, &opt->output, "FILE", "results to FILE.json or FILE.csv", 0,
+       0},
+      {"timeout", 'T', OPTION_LONG, &opt->timeout, "SECONDS",
+       "end the job after so long without progress (120)", 1, 86400},
+      {"digest", 0, OPTION_FLAG, &opt->digest, NULL, "print a digest of all results", 0, 0},
+      {"help", 'h', OPTION_FLAG, &opt->help, NULL, "print this text", 0, 0},
+      {"version", 0, OPTION_FLAG, &opt->version, NULL, "print the versions of all that is used", 0,
+       0},
+  };
+  size_t n = 0;
+  for (; own && own->name && n < MAX_OPTIONS - 1 - sizeof shared / sizeof *shared; own++)
+    table[n++] = *own;
+  memcpy(table + n, shared, sizeof shared);
+  table[n + sizeof shared / sizeof *shared] = (struct option_spec){0};
+}
+
+/* Whole decimal numbers with an optional suffix K, M or G. Returns 0 if `text` is one. */
+static int parse_number(const char *text, bool suffix, long long *value)
+{
+  char *end;
+  errno = 0;
+  *value = strtoll(text, &end, 10);
+  bool overflow = errno == ERANGE;
+  if (end == text || text[0] == ' ' || text[0] == '+') return -1;
+  if (suffix && *end != '\0') {
+    const char *letters = "KMG", *letter = strchr(letters, *end & ~0x20);
+    int shift = letter ? 10 * (int)(letter - letters + 1) : 0;
+    if (!letter || end[1] != '\0') return -1;
+    if (*value > (LLONG_MAX >> shift) || *value < 0) overflow = true;
+    if (!overflow) *value <<= shift;
+  } else if (*end != '\0') {
+    return -1;
+  }
+  if (overflow) *value = *text == '-' ? LLONG_MIN : LLONG_MAX;
+  return 0;
+}
+
+/* 4096 -> "4K", for messages. */
+static const char *short_number(long long value, bool suffix, char *text, size_t size)
+{
+  int unit = 0;
+  while (suffix && unit < 3 && value >= 1024 && value % 1024 == 0) value /= 1024, unit++;
+  snprintf(text, size, "%lld%.1s", value, &"\0KMG"[unit]);
+  return text;
+}
+
+/* True if `name` is one of the blank-separated words of `list`. */
+static bool listed(const char *name, const char *list)
+{
+  size_t length = strlen(name);
+  for (const char *p = list; length > 0 && (p = strstr(p, name)) != NULL; p += length)
+    if ((p == list || p[-1] == ' ') && (p[length] == ' ' || p[length] == '\0')) return true;
+  return false;
+}
+
+/* Stores the argument of one option; on failure writes the error line and returns -1. */
+static int store(const struct option_spec *row, const char *text, const char *types, char *error,
+                 size_t error_size)
+{
+  bool suffix = row->kind == OPTION_SIZE;
+  long long number;
+  char low[32], high[32];
+
+  switch (row->kind) {
+  case OPTION_FLAG:
+    *(bool *)row->value = true;
+    return 0;
+  case OPTION_STRING:
+    *(const char **)row->value = text;
+    return 0;
+  case OPTION_TYPE:
+    if (!listed(text, types)) {
+      snprintf(error, error_size, "--%s: unknown type '%s'; allowed: %s", row->name, text, types);
+      return -1;
+    }
+    *(const struct datatype **)row->value = datatype_find(text);
+    return 0;
+  case OPTION_LONG:
+  case OPTION_SIZE:
+    if (parse_number(text, suffix, &number) != 0) {
+      snprintf(error, error_size, "--%s: '%s' is not a number; allowed: %s", row->name, text,
+               suffix ? "a whole number with an optional suffix K, M or G" : "a whole number");
+      return -1;
+    }
+    if (number < row->min || number > row->max) {
+      snprintf(error, error_size, "--%s: %s is out of range; allowed: %s to %s", row->name, text,
+               short_number(row->min, suffix, low, sizeof low),
+               short_number(row->max, suffix, high, sizeof high));
+      return -1;
+    }
+    if (suffix)
+      *(size_t *)row->value = (size_t)number;
+    else
+      *(long *)row->value = (long)number;
+    return 0;
+  }
+  return -1;
+}
+
+/* Rules between options. */
+static int check_together(const struct options *opt, char *error, size_t error_size)
+{
+  const char *dot = opt->output ? strrchr(opt->output, '.') : NULL;
+  if (opt->min_bytes > opt->max_bytes)
+    snprintf(error, error_size, "--minbytes %zu is larger than --maxbytes %zu", opt->min_bytes,
+             opt->max_bytes);
+  else if (opt->output && !opt->bench)
+    snprintf(error, error_size, "--output is for --bench only");
+  else if (opt->bench && opt->count)
+    snprintf(error, error_size, "--count is not for --bench; allowed: --minbytes and --maxbytes");
+  else if (opt->output && (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0)))
+    snprintf(error, error_size, "--output: '%s' ends neither in .json nor in .csv", opt->output);
+  else
+    return 0;
+  return -1;
+}
+
+int options_parse(struct options *opt, const struct option_spec *own, const char *types, int argc,
+                  char **argv, char *error, size_t error_size)
+{
+  *opt = (struct options){.type = datatype_find("float"),
+                          .min_bytes = 1024,
+                          .max_bytes = 256 << 20,
+                          .factor = 4,
+                          .iterations = 20,
+                          .warmup = 5,
+                          .repetitions = 11,
+                          .timeout = 120};
+  struct option_spec table[MAX_OPTIONS];
+  struct option longs[MAX_OPTIONS] = {{0}};
+  char letters[3 * MAX_OPTIONS] = ":"; /* ':' tells getopt to report a missing argument as ':' */
+  build_table(table, opt, own);
+  for (int i = 0; table[i].name; i++) {
+    const int argument = table[i].kind == OPTION_FLAG ? no_argument : required_argument;
+    longs[i] = (struct option){table[i].name, argument, NULL, FIRST_VALUE + i};
+    if (table[i].letter)
+      snprintf(letters + strlen(letters), 3, "%c%s", table[i].letter, argument ? ":" : "");
+  }
+
+  opterr = 0; /* we write the messages */
+  optind = 0; /* start over, also when called a second time */
+  int got;
+  while (optind <= argc && (got = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
+    int i = got - FIRST_VALUE;
+    if (got == '?' || got == ':') {
+      /* optopt is the letter, or the value of a long option, or 0 if nothing matched */
+      char word[64];
+      if (optopt >= FIRST_VALUE)
+        snprintf(word, sizeof word, "--%s", table[optopt - FIRST_VALUE].name);
+      else if (optopt)
+        snprintf(word, sizeof word, "-%c", optopt);
+      else
+        snprintf(word, sizeof word, "%s", argv[optind - 1]);
+      snprintf(error, error_size, "option '%s' %s; allowed: see --help", word,
+               got == ':'              ? "needs an argument"
+               : optopt >= FIRST_VALUE ? "takes no argument"
+                                       : "is unknown or ambiguous");
+      return -1;
+    }
+    if (got < FIRST_VALUE)
+      for (i = 0; table[i].letter != got; i++) continue;
+    if (store(&table[i], optarg, types, error, error_size) != 0) return -1;
+  }
+  if (optind < argc) {
+    snprintf(error, error_size, "stray argument '%s'; allowed: options only, see --help",
+             argv[optind]);
+    return -1;
+  }
+  if (opt->help || opt->version) return 0;
+  return check_together(opt, error, error_size);
+}
+
+void options_help(const char *program, const char *summary, const struct option_spec *own,
+                  const char *types)
+{
+  struct options unused;
+  struct option_spec table[MAX_OPTIONS];
+  build_table(table, &unused, own);
+  printf("%s: %s\n\nUsage: [NTHREADS=N] ./%s [options]          (built by make)\n"
+         "       mpirun -np N ./%s [options]          (built by make MPI=1)\n\n"
+         "Options (defaults in parentheses; SIZE takes K, M or G):\n",
+         program, summary, program, program);
+  for (const struct option_spec *row = table; row->name; row++) {
+    char left[64];
+    snprintf(left, sizeof left, "%c%c%s--%s%s%s", row->letter ? '-' : ' ',
+             row->letter ? row->letter : ' ', row->letter ? ", " : "  ", row->name,
+             row->argument ? " " : "", row->argument ? row->argument : "");
+    printf("  %-28s %s\n", left, row->help);
+  }
+  printf("\nTypes: %s\n"
+         "Exit codes: 0 verified, 1 wrong data, 2 usage, 3 a call failed, 4 timeout,\n"
+         "            77 cannot run on this machine\n",
+         types);
+}

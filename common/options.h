@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Command-line options: those that all programs share and a table for those of one program. */
+#ifndef COMMON_OPTIONS_H
+#define COMMON_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "datatype.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The shared options, with the letters of nccl-tests. Sizes take a suffix K, M or G (powers of
+ * 1024). */
+struct options {
+  bool help, version;
+  bool bench;                  /* --bench: sweep of sizes instead of the story */
+  bool digest;                 /* --digest: one more line with a digest of all results */
+  const struct datatype *type; /* -d, --datatype */
+  size_t count;                /* --count: elements per rank; 0 = the program's default */
+  size_t min_bytes, max_bytes; /* -b, -e */
+  long factor;                 /* -f: next size = size * factor */
+  long iterations;             /* -n: calls in one timed repetition */
+  long warmup;                 /* -w: calls before timing */
+  long repetitions;            /* --repetitions: the median is taken over these */
+  long graph_launches; /* -G: 0 = eager; else the calls are a CUDA graph, launched so often */
+  const char *output;  /* -J FILE.json or FILE.csv */
+  long timeout;        /* -T: seconds without progress until the job is ended */
+};
+
+enum option_kind {
+  OPTION_FLAG,   /* bool, no argument */
+  OPTION_LONG,   /* long within [min, max] */
+  OPTION_SIZE,   /* size_t within [min, max], with an optional suffix K, M or G */
+  OPTION_STRING, /* const char *, points into argv */
+  OPTION_TYPE,   /* const struct datatype *, one of the program's types */
+};
+
+/* One row of an option table. A table ends with a row whose name is NULL. */
+struct option_spec {
+  const char *name; /* long name without dashes */
+  char letter;      /* short name or 0 */
+  enum option_kind kind;
+  void *value;          /* where the value goes; holds the default before */
+  const char *argument; /* what --help calls the argument, NULL for a flag */
+  const char *help;     /* one line; the default is part of the text */
+  long long min, max;   /* for OPTION_LONG and OPTION_SIZE */
+};
+
+/* Fills *opt with the defaults and then from argv. Returns 0, or -1 with one line (no newline) in
+ * `error` that says what was wrong and what is allowed. Prints nothing. `own` may be NULL; `types`
+ * lists the names that -d takes. */
+int options_parse(struct options *opt, const struct option_spec *own, const char *types, int argc,
+                  char **argv, char *error, size_t error_size);
+
+/* Prints the text of --help to stdout. */
+void options_help(const char *program, const char *summary, const struct option_spec *own,
+                  const char *types);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+# Build rules of all examples. An example's Makefile names its program and sources and includes
+# this file:
+#
+#   PROGRAM     := allreduce_ub
+#   SOURCES     := main.c bench.c    C files of every build
+#   GPU_SOURCES := kernels.cu        only where there is a GPU ...
+#   CPU_SOURCES := kernels_cpu.c     ... and their twins for the CPU stand-in
+#   SHARED      := 03_x/y.c          sources from elsewhere, relative to the top
+#   include ../common/rules.mk
+#
+# Switches, on make's command line:
+#   MPI=1        one process per GPU (default: one thread per GPU)
+#   CPU=1        without GPU, on the CPU stand-in in common/cpu
+#   SANITIZE=address,undefined or thread    (with CPU=1)
+#   CUDA_HOME, NCCL_HOME, MPI_HOME, MPICC, NVCC_GENCODE, CC, CFLAGS
+#
+# Every combination of switches has a folder of its own, build/<variant>/, and the link PROGRAM is
+# set to the one built last.
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+TOP ?= ..
+EXAMPLE ?= $(lastword $(subst /, ,$(CURDIR)))
+comma := ,
+empty :=
+space := $(empty) $(empty)
+
+VARIANT := $(if $(CPU),cpu,gpu)-$(if $(MPI),mpi,pthread)$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+BUILD := build/$(VARIANT)
+
+COMMON := options.c datatype.c launcher.c watchdog.c verify.c bench.c bench_output.c
+COMMON += $(if $(MPI),launcher_mpi.c,launcher_pthread.c) $(if $(CPU),verify_cpu.c,verify.cu)
+ALL_SOURCES := $(addprefix $(EXAMPLE)/,$(SOURCES) $(if $(CPU),$(CPU_SOURCES),$(GPU_SOURCES)))
+ALL_SOURCES += $(SHARED) $(addprefix common/,$(COMMON))
+OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(ALL_SOURCES)))
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+MPICC ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpicc,mpicc)
+COMPILER := $(if $(MPI),$(MPICC),$(CC))
+CFLAGS ?= -O2 -g
+WARNINGS := -Wall -Wextra -Wpedantic -Werror
+C_FLAGS = -std=c11 -D_GNU_SOURCE $(WARNINGS) $(CFLAGS) -pthread -I$(TOP)/common
+C_FLAGS += $(addprefix -I$(TOP)/,$(INCLUDES)) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+LINK_FLAGS = -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+
+NEEDS_TOOLS := $(filter-out clean help,$(or $(MAKECMDGOALS),all))
+
+ifneq ($(CPU),)
+# ---- the CPU stand-in: a shared library with the names of CUDA and NCCL ----------------------
+STANDIN := $(BUILD)/libcpu_standin.so
+STANDIN_OBJECTS := $(patsubst $(TOP)/%,$(BUILD)/%.o,$(wildcard $(TOP)/common/cpu/*.c))
+C_FLAGS += -DCPU_STANDIN -isystem $(TOP)/common/cpu/include -I$(TOP)/common/cpu
+LINK_FLAGS += -Wl,-rpath,'$$ORIGIN' -L$(BUILD) -lcpu_standin
+$(STANDIN_OBJECTS): C_FLAGS += -fPIC
+else
+# ---- CUDA and NCCL -----------------------------------------------------------------------------
+CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
+NVCC := $(CUDA_HOME)/bin/nvcc
+NCCL_HOME ?= $(if $(wildcard /usr/include/nccl.h),/usr,$(CUDA_HOME))
+NCCL_LIBRARY := $(firstword $(wildcard $(addsuffix /libnccl.so.2,$(addprefix $(NCCL_HOME)/, \
+                  lib64 lib lib/$(shell uname -m)-linux-gnu))))
+ifneq ($(NEEDS_TOOLS),)
+ifeq ($(wildcard $(NVCC)),)
+$(error no nvcc at $(NVCC); allowed: CUDA_HOME=<folder of CUDA>, or CPU=1 to do without a GPU)
+endif
+ifeq ($(wildcard $(NCCL_HOME)/include/nccl.h),)
+$(error no nccl.h in $(NCCL_HOME)/include; allowed: NCCL_HOME=<folder of NCCL>, or CPU=1)
+endif
+ifeq ($(NCCL_LIBRARY),)
+$(error no libnccl.so.2 below $(NCCL_HOME); allowed: NCCL_HOME=<folder of NCCL>, or CPU=1)
+endif
+# The GPUs present; without one, a list that nvcc can make, and PTX for newer ones.
+ifndef NVCC_GENCODE
+PRESENT := $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9.]+$$')))
+PORTABLE := $(filter $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)),70 80 90 100 120)
+ARCHS := $(or $(PRESENT),$(PORTABLE))
+NVCC_GENCODE := $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch))
+NVCC_GENCODE += -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS))
+endif
+endif
+# CUDA's include folder may hold an nccl.h of its own, and NCCL_HOME may be /usr, whose include
+# folder cannot be put in front of others. Links in the build folder to NCCL_HOME's headers alone
+# come first for both compilers.
+NCCL_INCLUDE := $(BUILD)/nccl_include
+C_FLAGS += -isystem $(NCCL_INCLUDE) -isystem $(CUDA_HOME)/include
+NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -Werror all-warnings
+NVCC_FLAGS += -Xcompiler -Wall,-Wextra -I$(NCCL_INCLUDE) -I$(TOP)/common
+# lazy: a runtime that is too old for a call must get as far as our message
+LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
+LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64
+LINK_FLAGS += -l:libnccl.so.2 -lcudart -lstdc++
+endif
+
+# ---- rules -------------------------------------------------------------------------------------
+.PHONY: all run clean help FORCE
+all: $(BUILD)/$(PROGRAM)
+	@ln -sfn $< $(PROGRAM)
+
+$(BUILD)/$(PROGRAM): $(OBJECTS) $(STANDIN)
+	$(COMPILER) -o $@ $(OBJECTS) $(LINK_FLAGS)
+
+$(BUILD)/%.c.o: $(TOP)/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(COMPILER) $(C_FLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/%.cu.o: $(TOP)/%.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -MMD -MP -c -o $@ $<
+
+$(STANDIN): $(STANDIN_OBJECTS)
+	$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
+
+# What every object depends on beside its sources: compilers, paths and flags. The file changes
+# only when one of these does.
+FLAGS_TEXT = $(COMPILER) | $(C_FLAGS) | $(NVCC) $(NVCC_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' $(call quote,$(FLAGS_TEXT)) | cmp -s - $@ || { \
+	  printf '%s\n' $(call quote,$(FLAGS_TEXT)) > $@; \
+	  $(if $(NCCL_INCLUDE),rm -rf $(NCCL_INCLUDE) && mkdir -p $(NCCL_INCLUDE) && \
+	    ln -s $(abspath $(NCCL_HOME))/include/nccl* $(NCCL_INCLUDE)/,:); }
+quote = '$(subst ','\'',$(1))'
+
+# Ranks of `make run` under MPI.
+NP ?= $(if $(CPU),4,$(words $(shell nvidia-smi -L 2>/dev/null | cut -d: -f1 | tr -d ' ')))
+MPIRUN ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpirun,mpirun)
+run: all
+	$(if $(MPI),$(MPIRUN) -np $(NP) )./$(PROGRAM)
+
+clean:
+	rm -rf build $(PROGRAM)
+
+help:
+	@echo "make [MPI=1] [CPU=1]      build $(PROGRAM)"
+	@echo "make run [MPI=1] [CPU=1]  build and run it ([NP=ranks] under MPI, NTHREADS=ranks else)"
+	@echo "make clean                remove all that was built"
+	@echo "Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE"
+
+-include $(OBJECTS:.o=.d) $(STANDIN_OBJECTS:.o=.d)

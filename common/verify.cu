@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "verify_kernels.h"
+
+/* Grid-stride loops: the grid is fixed, a thread takes every (blocks * threads)-th element. */
+static const unsigned BLOCKS = 1024, THREADS = 256;
+
+static __device__ size_t first_element()
+{
+  return blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+}
+static __device__ size_t stride()
+{
+  return gridDim.x * (size_t)blockDim.x;
+}
+
+static unsigned blocks_for(size_t count)
+{
+  size_t blocks = (count + THREADS - 1) / THREADS;
+  return blocks < 1 ? 1 : blocks > BLOCKS ? BLOCKS : (unsigned)blocks;
+}
+
+template <typename Word>
+static __global__ void fill(Word *buffer, size_t count, verify_data data, int rank,
+                            const verify_state *state)
+{
+  for (size_t i = first_element(); i < count; i += stride())
+    buffer[i] = (Word)verify_bits(data.type, verify_input(&data, state->round, rank, i));
+}
+
+template <typename Word>
+static __global__ void compare(const Word *buffer, size_t count, verify_data data,
+                               verify_state *state)
+{
+  unsigned long long wrong = 0, first = ~0ULL;
+  for (size_t i = first_element(); i < count; i += stride())
+    if (buffer[i] != (Word)verify_bits(data.type, verify_sum(&data, state->round, i))) {
+      if (wrong == 0) first = i;
+      wrong++;
+    }
+  if (wrong == 0) return;
+  atomicAdd(&state->wrong, wrong);
+  atomicMin(&state->first, first);
+}
+
+template <typename Word>
+static __global__ void digest(const Word *buffer, size_t count, verify_state *state)
+{
+  unsigned long long hash = 0; /* a sum: the order in which threads add does not matter */
+  for (size_t i = first_element(); i < count; i += stride())
+    hash += verify_element_hash(buffer[i], i);
+  if (hash) atomicAdd(&state->digest, hash);
+}
+
+static __global__ void next_round(verify_state *state)
+{
+  state->round++;
+}
+
+/* Calls launch(Word) for the unsigned integer that is as wide as an element. */
+template <typename Launch>
+static cudaError_t with_word(size_t size, Launch launch)
+{
+  switch (size) {
+  case 1:
+    launch(uint8_t());
+    break;
+  case 2:
+    launch(uint16_t());
+    break;
+  case 4:
+    launch(uint32_t());
+    break;
+  default:
+    launch(uint64_t());
+    break;
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t verify_launch_fill(void *buffer, size_t count, verify_data data, int rank,
+                               const verify_state *state, cudaStream_t stream)
+{
+  return with_word(data.size, [=](auto word) {
+    fill<<<blocks_for(count), THREADS, 0, stream>>>((decltype(word) *)buffer, count, data, rank,
+                                                    state);
+  });
+}
+
+cudaError_t verify_launch_compare(const void *buffer, size_t count, verify_data data,
+                                  verify_state *state, cudaStream_t stream)
+{
+  return with_word(data.size, [=](auto word) {
+    compare<<<blocks_for(count), THREADS, 0, stream>>>((const decltype(word) *)buffer, count, data,
+                                                       state);
+  });
+}
+
+cudaError_t verify_launch_digest(const void *buffer, size_t count, verify_data data,
+                                 verify_state *state, cudaStream_t stream)
+{
+  return with_word(data.size, [=](auto word) {
+    digest<<<blocks_for(count), THREADS, 0, stream>>>((const decltype(word) *)buffer, count, state);
+  });
+}
+
+cudaError_t verify_launch_next_round(verify_state *state, cudaStream_t stream)
+{
+  next_round<<<1, 1, 0, stream>>>(state);
+  return cudaGetLastError();
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Data whose sums are exact, and the comparison of every element on the device.
+ *
+ * An input element is a whole number so small that the sum over all ranks has an exact value in
+ * its type: the order in which a collective adds does not matter and the comparison needs no
+ * tolerance. The comparison is of bit patterns, so NaN never passes. Outputs are filled with 0xFF
+ * bytes before, which is NaN in every floating type and -1 in the signed ones: an element that was
+ * never written shows.
+ *
+ * A failed call in any of these functions ends the job (check.h). */
+#ifndef COMMON_VERIFY_H
+#define COMMON_VERIFY_H
+
+#include <stdint.h>
+
+#include "launcher.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the input is. Rank r's element i is
+ *   VERIFY_CONSTANT: r (its low bits only, where the sum over all ranks would not be exact)
+ *   VERIFY_INDEXED:  a hash of (r, i, round), cut to as many bits as stay exact in the sum */
+enum verify_kind { VERIFY_CONSTANT, VERIFY_INDEXED };
+
+/* What the kernels count, in device memory. */
+struct verify_state {
+  unsigned long long wrong;  /* elements that differed since the last report */
+  unsigned long long first;  /* lowest index of one, ~0 if none */
+  unsigned long long digest; /* of all results so far */
+  unsigned long long round;  /* enters the indexed data; a replayed graph can change it */
+};
+
+/* One per rank. */
+struct verifier {
+  const struct rank *me;
+  const struct datatype *type;
+  cudaStream_t stream;         /* all work is enqueued here */
+  enum verify_kind kind;       /* of the last fill */
+  struct verify_state *device; /* device memory */
+  int code;                    /* EXIT_VERIFIED until a report found wrong elements */
+};
+
+void verifier_init(struct verifier *v, const struct rank *me, const struct datatype *type,
+                   cudaStream_t stream);
+void verifier_free(struct verifier *v);
+
+/* ---- enqueue and return at once (may be captured in a graph) ------------------------------- */
+
+/* Writes this rank's input to sendbuff[0 .. count) and poisons recvbuff[0 .. count) with 0xFF
+ * bytes; recvbuff may be NULL. */
+void verifier_fill(struct verifier *v, enum verify_kind kind, void *sendbuff, void *recvbuff,
+                   size_t count);
+
+/* Compares buffer[0 .. count) with the sum of all ranks' inputs of the last fill. */
+void verifier_compare(struct verifier *v, const void *buffer, size_t count);
+
+/* From here on the indexed data are others. */
+void verifier_next_round(struct verifier *v);
+
+/* ---- wait for the stream -------------------------------------------------------------------- */
+
+/* Says on stderr which element of this rank was wrong first, what it is and what was expected, and
+ * sets v->code. Returns the number of wrong elements since the last report. */
+unsigned long long verifier_report(struct verifier *v, const char *what, const void *buffer);
+
+/* Compare, add the elements to the digest, report. */
+void verifier_check(struct verifier *v, const char *what, const void *buffer, size_t count);
+
+/* Element i of a buffer in device memory, and what it should be. */
+double verifier_element(struct verifier *v, const void *buffer, size_t i);
+double verifier_expected(struct verifier *v, size_t i);
+
+/* Rank 0 prints the line of --digest: a hash over all ranks' results, the same for every launcher
+ * and build. Collective. */
+void verifier_print_digest(struct verifier *v);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operations on device memory behind verify.c: verify.cu launches kernels for them,
+ * verify_cpu.c their plain C twins. What happens to one element stands here, once for both. */
+#ifndef COMMON_VERIFY_KERNELS_H
+#define COMMON_VERIFY_KERNELS_H
+
+#include "verify.h"
+
+#ifdef __CUDACC__
+#define VERIFY_FN static inline __host__ __device__
+#else
+#define VERIFY_FN static inline
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the elements are; small enough to be a kernel argument. */
+struct verify_data {
+  ncclDataType_t type;
+  size_t size; /* bytes of an element: 1, 2, 4 or 8 */
+  enum verify_kind kind;
+  int nranks;
+  uint32_t mask; /* an input is (rank & mask) or (hash & mask) */
+};
+
+cudaError_t verify_launch_fill(void *buffer, size_t count, struct verify_data data, int rank,
+                               const struct verify_state *state, cudaStream_t stream);
+cudaError_t verify_launch_compare(const void *buffer, size_t count, struct verify_data data,
+                                  struct verify_state *state, cudaStream_t stream);
+cudaError_t verify_launch_digest(const void *buffer, size_t count, struct verify_data data,
+                                 struct verify_state *state, cudaStream_t stream);
+cudaError_t verify_launch_next_round(struct verify_state *state, cudaStream_t stream);
+
+/* Murmur3's finalizer: every input bit reaches every output bit. */
+VERIFY_FN uint64_t verify_mix(uint64_t x)
+{
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdULL;
+  x ^= x >> 33;
+  x *= 0xc4ceb9fe1a85ec53ULL;
+  return x ^ (x >> 33);
+}
+
+VERIFY_FN uint32_t verify_input(const struct verify_data *data, uint64_t round, int rank, size_t i)
+{
+  if (data->kind == VERIFY_CONSTANT) return (uint32_t)rank & data->mask;
+  return (uint32_t)verify_mix(i + verify_mix(round << 16 | (uint64_t)(rank + 1))) & data->mask;
+}
+
+VERIFY_FN uint32_t verify_sum(const struct verify_data *data, uint64_t round, size_t i)
+{
+  uint32_t sum = 0;
+  for (int rank = 0; rank < data->nranks; rank++) sum += verify_input(data, round, rank, i);
+  return sum;
+}
+
+/* Bit pattern of a whole number that has an exact value in the type. A floating number is the
+ * place of its highest bit and the bits below it (the highest itself is hidden). */
+VERIFY_FN uint64_t verify_float_bits(uint32_t value, int fraction_bits, int bias)
+{
+  if (value == 0) return 0;
+  int top = 31;
+  while (!(value >> top)) top--;
+  uint64_t fraction = top <= fraction_bits ? (uint64_t)value << (fraction_bits - top)
+                                           : (uint64_t)value >> (top - fraction_bits);
+  return ((uint64_t)(bias + top) << fraction_bits) + (fraction - (1ULL << fraction_bits));
+}
+
+VERIFY_FN uint64_t verify_bits(ncclDataType_t type, uint32_t value)
+{
+  switch (type) {
+  case ncclHalf:
+    return verify_float_bits(value, 10, 15);
+  case ncclBfloat16:
+    return verify_float_bits(value, 7, 127);
+  case ncclFloat:
+    return verify_float_bits(value, 23, 127);
+  case ncclDouble:
+    return verify_float_bits(value, 52, 1023);
+  default:
+    return value;
+  }
+}
+
+VERIFY_FN uint64_t verify_element_hash(uint64_t bits, size_t i)
+{
+  return verify_mix(verify_mix(i + 1) ^ bits);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
