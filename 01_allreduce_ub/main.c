@@ -28,11 +28,55 @@ static void all_reduce(const void *sendbuff, void *recvbuff, size_t count, ncclD
   CUDACHECK(cudaStreamSynchronize(stream));
 }
 
+/* Steps 5 to 7, which do not depend on how the buffers were made known to NCCL. */
+static int reduce_and_verify(const struct rank *me, const struct options *opt, void *sendbuff,
+                             void *recvbuff, size_t count, ncclComm_t comm, cudaStream_t stream)
+{
+  const ncclDataType_t type = opt->type->nccl;
+
+  /* ======================= STEP 5: input ===================================================== */
+  launcher_step("STEP 5: input");
+  struct verifier verifier;
+  verifier_init(&verifier, me, opt->type, stream);
+  verifier_fill(&verifier, VERIFY_CONSTANT, sendbuff, recvbuff, count); /* recvbuff becomes NaN */
+  launcher_print_all(me, "  Rank %d data initialized (value: %.0f)\n", me->rank,
+                     verifier_element(&verifier, sendbuff, 0));
+
+  /* ======================= STEP 6: AllReduce ================================================= */
+  launcher_step("STEP 6: AllReduce");
+  launcher_print(me, "Starting AllReduce with %zu elements (%.4g MB)\n", count,
+                 (double)(count * opt->type->size) / (1 << 20));
+  all_reduce(sendbuff, recvbuff, count, type, comm, stream);
+  launcher_print(me, "AllReduce completed successfully\n");
+
+  /* ======================= STEP 7: every element on every rank ============================== */
+  /* First the constants that were announced; then data in which every element differs, so that a
+   * misplaced one shows; then in place, where the result replaces the input. */
+  launcher_step("STEP 7: verification");
+  verifier_check(&verifier, "constant data", recvbuff, count);
+  launcher_print(me, "Verification - Expected: %.1f, Got: %.1f\n", verifier_expected(&verifier, 0),
+                 verifier_element(&verifier, recvbuff, 0));
+
+  verifier_fill(&verifier, VERIFY_INDEXED, sendbuff, recvbuff, count);
+  all_reduce(sendbuff, recvbuff, count, type, comm, stream);
+  verifier_check(&verifier, "indexed data", recvbuff, count);
+
+  verifier_fill(&verifier, VERIFY_INDEXED, sendbuff, NULL, count);
+  all_reduce(sendbuff, sendbuff, count, type, comm, stream);
+  verifier_check(&verifier, "in place", sendbuff, count);
+
+  int code = launcher_agree(me, verifier.code);
+  launcher_print(me, code == EXIT_VERIFIED ? "Results verified correctly\n"
+                                           : "Results are WRONG, see standard error\n");
+  if (opt->digest) verifier_print_digest(&verifier);
+  verifier_free(&verifier);
+  return code;
+}
+
 static int run(const struct rank *me, const struct options *opt)
 {
   if (opt->bench) return bench_example(me, opt);
 
-  const ncclDataType_t type = opt->type->nccl;
   const size_t count = opt->count ? opt->count : DEFAULT_COUNT;
   const size_t size_bytes = count * opt->type->size;
 
@@ -78,41 +122,7 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclCommRegister(comm, sendbuff, size_bytes, &send_handle));
   NCCLCHECK(ncclCommRegister(comm, recvbuff, size_bytes, &recv_handle));
 
-  /* ======================= STEP 5: input ===================================================== */
-  launcher_step("STEP 5: input");
-  struct verifier verifier;
-  verifier_init(&verifier, me, opt->type, stream);
-  verifier_fill(&verifier, VERIFY_CONSTANT, sendbuff, recvbuff, count); /* recvbuff becomes NaN */
-  launcher_print_all(me, "  Rank %d data initialized (value: %.0f)\n", me->rank,
-                     verifier_element(&verifier, sendbuff, 0));
-
-  /* ======================= STEP 6: AllReduce ================================================= */
-  launcher_step("STEP 6: AllReduce");
-  launcher_print(me, "Starting AllReduce with %zu elements (%.4g MB)\n", count,
-                 (double)size_bytes / (1 << 20));
-  all_reduce(sendbuff, recvbuff, count, type, comm, stream);
-  launcher_print(me, "AllReduce completed successfully\n");
-
-  /* ======================= STEP 7: every element on every rank ============================== */
-  /* First the constants that were announced; then data in which every element differs, so that a
-   * misplaced one shows; then in place, where the result replaces the input. */
-  launcher_step("STEP 7: verification");
-  verifier_check(&verifier, "constant data", recvbuff, count);
-  launcher_print(me, "Verification - Expected: %.1f, Got: %.1f\n", verifier_expected(&verifier, 0),
-                 verifier_element(&verifier, recvbuff, 0));
-
-  verifier_fill(&verifier, VERIFY_INDEXED, sendbuff, recvbuff, count);
-  all_reduce(sendbuff, recvbuff, count, type, comm, stream);
-  verifier_check(&verifier, "indexed data", recvbuff, count);
-
-  verifier_fill(&verifier, VERIFY_INDEXED, sendbuff, NULL, count);
-  all_reduce(sendbuff, sendbuff, count, type, comm, stream);
-  verifier_check(&verifier, "in place", sendbuff, count);
-
-  code = launcher_agree(me, verifier.code);
-  launcher_print(me, code == EXIT_VERIFIED ? "Results verified correctly\n"
-                                           : "Results are WRONG, see standard error\n");
-  if (opt->digest) verifier_print_digest(&verifier);
+  code = reduce_and_verify(me, opt, sendbuff, recvbuff, count, comm, stream);
 
   /* ======================= STEP 8: cleanup =================================================== */
   /* In this order: the stream is drained (done above); deregistration needs the communicator, so
@@ -125,7 +135,6 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_barrier(me);
   NCCLCHECK(ncclMemFree(sendbuff));
   NCCLCHECK(ncclMemFree(recvbuff));
-  verifier_free(&verifier);
   CUDACHECK(cudaStreamDestroy(stream));
   NCCLCHECK(ncclCommFinalize(comm));
   NCCLCHECK(ncclCommDestroy(comm));
