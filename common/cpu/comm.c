@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators. The unique id names the process and the file descriptor of a control block; who
+ * has the id can map the block, be it in another thread or in another process, and waits there
+ * until all ranks have come. */
+#include "internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define ID_MAGIC UINT64_C(0x6e692d646e617473)
+
+struct id {
+  uint64_t magic, nonce;
+  struct region_name name;
+};
+_Static_assert(sizeof(struct id) <= NCCL_UNIQUE_ID_BYTES, "the id has to fit");
+
+static _Thread_local char last_error[256];
+
+/* Creators of ids hold a reference to the control block until their own rank has joined. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct unclaimed {
+  struct unclaimed *next;
+  struct region *region;
+} * unclaimed;
+
+/* ---- errors -------------------------------------------------------------------------------- */
+
+ncclResult_t cpu_nccl_error(ncclResult_t result, const char *format, ...)
+{
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(last_error, sizeof(last_error), format, arguments);
+  va_end(arguments);
+  return result;
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+  (void)comm;
+  return last_error;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+  switch (result) {
+  case ncclSuccess:
+    return "no error";
+  case ncclUnhandledCudaError:
+    return "unhandled cuda error";
+  case ncclSystemError:
+    return "unhandled system error";
+  case ncclInternalError:
+    return "internal error";
+  case ncclInvalidArgument:
+    return "invalid argument";
+  case ncclInvalidUsage:
+    return "invalid usage";
+  case ncclRemoteError:
+    return "remote process exited or there was a network error";
+  case ncclInProgress:
+    return "NCCL operation in progress";
+  default:
+    return "unknown result code";
+  }
+}
+
+static ncclResult_t null_argument(const char *call)
+{
+  return cpu_nccl_error(ncclInvalidArgument, "%s: an argument is NULL", call);
+}
+
+static ncclResult_t cuda_error(const char *call, cudaError_t error)
+{
+  if (error == cudaSuccess) return ncclSuccess;
+  return cpu_nccl_error(ncclUnhandledCudaError, "%s: %s", call, cpu_error_string(error));
+}
+
+/* ---- joining ------------------------------------------------------------------------------- */
+
+ncclResult_t ncclGetVersion(int *version)
+{
+  if (version == NULL) return null_argument("ncclGetVersion");
+  *version = cpu_settings()->nccl_version;
+  return ncclSuccess;
+}
+
+static ncclResult_t create_id(struct id *id)
+{
+  struct region *region = NULL;
+  id->magic = ID_MAGIC;
+  if (getrandom(&id->nonce, sizeof(id->nonce), 0) != (ssize_t)sizeof(id->nonce) ||
+      cpu_control_create(&region, id->nonce) != cudaSuccess)
+    return cpu_nccl_error(ncclSystemError, "no shared memory for a communicator");
+  id->name = cpu_region_name(region);
+  struct unclaimed *entry = cpu_allocate(sizeof(*entry));
+  entry->region = region;
+  pthread_mutex_lock(&lock);
+  entry->next = unclaimed;
+  unclaimed = entry;
+  pthread_mutex_unlock(&lock);
+  return ncclSuccess;
+}
+
+/* All ranks are in: from now on their references keep the block. */
+static void claim(const struct region *region)
+{
+  pthread_mutex_lock(&lock);
+  for (struct unclaimed **link = &unclaimed; *link != NULL; link = &(*link)->next)
+    if ((*link)->region == region) {
+      struct unclaimed *entry = *link;
+      *link = entry->next;
+      cpu_region_release(entry->region);
+      free(entry);
+      break;
+    }
+  pthread_mutex_unlock(&lock);
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *unique_id)
+{
+  if (unique_id == NULL) return null_argument("ncclGetUniqueId");
+  struct id id;
+  memset(&id, 0, sizeof(id));
+  ncclResult_t result = create_id(&id);
+  memset(unique_id, 0, sizeof(*unique_id));
+  memcpy(unique_id, &id, sizeof(id));
+  return result;
+}
+
+void cpu_comm_retain(ncclComm_t comm)
+{
+  atomic_fetch_add(&comm->references, 1);
+}
+
+void cpu_comm_release(ncclComm_t comm)
+{
+  if (atomic_fetch_sub(&comm->references, 1) > 1) return;
+  cpu_region_release(comm->region);
+  cpu_order_destroy(&comm->order);
+  free(comm);
+}
+
+/* Waits for the others; no two ranks may have the same device. */
+static ncclResult_t meet_others(ncclComm_t comm)
+{
+  if (!cpu_control_join(comm->control, comm->rank, comm->nranks)) {
+    cpu_control_fail(comm->control);
+    return cpu_nccl_error(ncclInvalidUsage, "rank %d of %d does not fit the ranks that joined",
+                          comm->rank, comm->nranks);
+  }
+  int devices[MAX_RANKS];
+  if (!cpu_meet(comm, &comm->device, devices, sizeof(devices[0])))
+    return cpu_nccl_error(ncclRemoteError, "another rank failed to join");
+  claim(comm->region);
+  for (int r = 0; r < comm->nranks; r++)
+    for (int s = 0; s < r; s++)
+      if (devices[r] == devices[s])
+        return cpu_nccl_error(ncclInvalidUsage,
+                              "Duplicate GPU detected : rank %d and rank %d both on CUDA device %d",
+                              r, s, devices[r]);
+  return ncclSuccess;
+}
+
+static ncclResult_t join(ncclComm_t *result, int nranks, const struct id *id, int rank, int device)
+{
+  struct region *region = NULL;
+  if (id->magic == ID_MAGIC) region = cpu_region_open(REGION_CONTROL, device, &id->name);
+  if (region == NULL || !cpu_control_valid(region, id->nonce)) {
+    if (region != NULL) cpu_region_release(region);
+    return cpu_nccl_error(ncclInvalidArgument,
+                          "the unique id is not one of this host's, or its process has ended");
+  }
+  ncclComm_t comm = cpu_allocate(sizeof(*comm));
+  atomic_init(&comm->references, 1);
+  comm->rank = rank;
+  comm->nranks = nranks;
+  comm->device = device;
+  comm->region = region;
+  comm->control = (struct control *)region->base;
+  cpu_order_init(&comm->order);
+  ncclResult_t met = meet_others(comm);
+  if (met == ncclSuccess)
+    *result = comm;
+  else
+    cpu_comm_release(comm);
+  return met;
+}
+
+static ncclResult_t init(ncclComm_t *comm, int nranks, const ncclUniqueId *unique_id, int rank)
+{
+  static atomic_flag said = ATOMIC_FLAG_INIT;
+  if (comm == NULL) return null_argument("ncclCommInitRank");
+  *comm = NULL;
+  if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks)
+    return cpu_nccl_error(ncclInvalidArgument, "rank %d of %d; the stand-in has at most %d ranks",
+                          rank, nranks, MAX_RANKS);
+  if (cpu_device(-1) == NULL) return cuda_error("ncclCommInitRank", cudaErrorNoDevice);
+  if (rank == 0 && !cpu_settings()->quiet && !atomic_flag_test_and_set(&said))
+    fputs("note: CPU stand-in: no GPU is used; for reading, learning and CI; timings mean "
+          "nothing\n",
+          stderr);
+  struct id id;
+  memcpy(&id, unique_id, sizeof(id));
+  return join(comm, nranks, &id, rank, cpu_current_device());
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
+{
+  return init(comm, nranks, &id, rank);
+}
+
+static ncclResult_t check_config(const ncclConfig_t *config)
+{
+  static const ncclConfig_t standard = NCCL_CONFIG_INITIALIZER;
+  if (config == NULL || config->magic == standard.magic) return ncclSuccess;
+  return cpu_nccl_error(ncclInvalidArgument, "config was not made with NCCL_CONFIG_INITIALIZER");
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config)
+{
+  ncclResult_t result = check_config(config);
+  return result == ncclSuccess ? init(comm, nranks, &id, rank) : result;
+}
+
+/* ---- splitting ----------------------------------------------------------------------------- */
+
+struct wish {
+  int color, key;
+};
+
+/* Rank of `rank` among those of its colour, by key and then by rank; *members says how many. */
+static int rank_in_color(const struct wish *wishes, int nranks, int rank, int *members)
+{
+  int before = 0;
+  *members = 0;
+  for (int r = 0; r < nranks; r++) {
+    if (wishes[r].color != wishes[rank].color) continue;
+    ++*members;
+    if (wishes[r].key < wishes[rank].key || (wishes[r].key == wishes[rank].key && r < rank))
+      before++;
+  }
+  return before;
+}
+
+/* Two meetings: one for the colours, one for the ids that the first rank of each colour made. */
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
+                           ncclConfig_t *config)
+{
+  ncclResult_t result = cpu_comm_check(comm);
+  if (result == ncclSuccess && newcomm == NULL) result = null_argument("ncclCommSplit");
+  if (result == ncclSuccess) result = check_config(config);
+  if (result != ncclSuccess) return result;
+  *newcomm = NULL;
+  if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
+    return cpu_nccl_error(ncclInvalidArgument, "ncclCommSplit: color %d", color);
+  struct wish mine = {color, key}, wishes[MAX_RANKS];
+  if (!cpu_meet(comm, &mine, wishes, sizeof(mine))) return cpu_comm_check(comm);
+  int members = 0;
+  int rank = rank_in_color(wishes, comm->nranks, comm->rank, &members);
+  struct id id, ids[MAX_RANKS];
+  memset(&id, 0, sizeof(id));
+  /* On failure the id stays invalid and all members of the colour report it. */
+  if (color != NCCL_SPLIT_NOCOLOR && rank == 0 && create_id(&id) != ncclSuccess) id.magic = 0;
+  if (!cpu_meet(comm, &id, ids, sizeof(id))) return cpu_comm_check(comm);
+  if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+  for (int r = 0; r < comm->nranks; r++) {
+    int unused = 0;
+    if (wishes[r].color == color && rank_in_color(wishes, comm->nranks, r, &unused) == 0)
+      return join(newcomm, members, &ids[r], rank, comm->device);
+  }
+  return ncclInternalError;
+}
+
+/* ---- leaving ------------------------------------------------------------------------------- */
+
+/* Nothing here waits for other ranks: each has its own mapping of the control block, and the block
+ * lasts as long as any of them. */
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+  if (comm == NULL) return null_argument("ncclCommFinalize");
+  if (comm->finalized)
+    return cpu_nccl_error(ncclInvalidArgument, "ncclCommFinalize: was finalized before");
+  comm->finalized = true;
+  cpu_order_drain(&comm->order);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+  if (comm == NULL) return ncclSuccess;
+  cpu_order_drain(&comm->order);
+  cpu_comm_release(comm);
+  return ncclSuccess;
+}
+
+/* What is still queued ends at once and without result, and holds the communicator until then. */
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+  if (comm == NULL) return ncclSuccess;
+  atomic_store(&comm->aborted, true);
+  cpu_control_wake(comm->control, comm->rank);
+  cpu_comm_release(comm);
+  return ncclSuccess;
+}
+
+/* ---- questions ----------------------------------------------------------------------------- */
+
+static ncclResult_t async_error(ncclComm_t comm)
+{
+  if (atomic_load(&comm->error) == ncclSuccess && cpu_control_failed(comm->control))
+    return ncclRemoteError;
+  return (ncclResult_t)atomic_load(&comm->error);
+}
+
+ncclResult_t cpu_comm_check(ncclComm_t comm)
+{
+  if (comm == NULL) return cpu_nccl_error(ncclInvalidArgument, "comm is NULL");
+  if (comm->finalized) return cpu_nccl_error(ncclInvalidArgument, "comm is finalized");
+  ncclResult_t error = async_error(comm);
+  if (error == ncclSuccess) return ncclSuccess;
+  return cpu_nccl_error(error, "the communicator failed before: %s",
+                        error == ncclRemoteError ? "on another rank"
+                                                 : "sizes of send and receive differ");
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+  if (comm == NULL || error == NULL) return null_argument("ncclCommGetAsyncError");
+  *error = async_error(comm);
+  return ncclSuccess;
+}
+
+static ncclResult_t answer(ncclComm_t comm, int *to, const char *call)
+{
+  return comm == NULL || to == NULL ? null_argument(call) : ncclSuccess;
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
+{
+  ncclResult_t result = answer(comm, count, "ncclCommCount");
+  if (result == ncclSuccess) *count = comm->nranks;
+  return result;
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+{
+  ncclResult_t result = answer(comm, rank, "ncclCommUserRank");
+  if (result == ncclSuccess) *rank = comm->rank;
+  return result;
+}
+
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
+{
+  ncclResult_t result = answer(comm, device, "ncclCommCuDevice");
+  if (result == ncclSuccess) *device = comm->device;
+  return result;
+}
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+ncclResult_t ncclMemAlloc(void **pointer, size_t bytes)
+{
+  if (pointer == NULL) return null_argument("ncclMemAlloc");
+  return cuda_error("ncclMemAlloc", cpu_memory_allocate(REGION_DEVICE, pointer, bytes));
+}
+
+ncclResult_t ncclMemFree(void *pointer)
+{
+  return cuda_error("ncclMemFree", cpu_memory_free(REGION_DEVICE, pointer));
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices that do not exist: settings from the environment, what a device says about itself, and
+ * the error codes. A device is no more than an allowance of memory and a set of streams. */
+#include "internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static struct settings settings;
+static struct device devices[MAX_DEVICES];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static _Thread_local int current_device;
+static _Thread_local cudaError_t last_error;
+
+/* A setting that is not understood must not be ignored: a test would test something else. */
+static long long number_from(const char *name, long long standard, long long min, long long max)
+{
+  const char *text = getenv(name);
+  if (text == NULL) return standard;
+  char *end = NULL;
+  errno = 0;
+  long long value = strtoll(text, &end, 10);
+  if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < min || value > max) {
+    fprintf(stderr, "CPU stand-in: %s=%s: expected a number from %lld to %lld\n", name, text, min,
+            max);
+    fflush(NULL);
+    _exit(2);
+  }
+  return value;
+}
+
+static void start(void)
+{
+  settings.devices = (int)number_from("CPU_STANDIN_DEVICES", MAX_DEVICES, 0, MAX_DEVICES);
+  settings.memory = (size_t)number_from("CPU_STANDIN_MEMORY", 2LL << 30, 0, 1LL << 46);
+  settings.pci_bus = (int)number_from("CPU_STANDIN_PCI_BUS", 1, 0, 255 - MAX_DEVICES);
+  settings.nccl_version =
+      (int)number_from("CPU_STANDIN_NCCL_VERSION", NCCL_VERSION_CODE, 0, 999999);
+  settings.quiet = number_from("CPU_STANDIN_QUIET", 0, 0, 1) != 0;
+  for (int d = 0; d < MAX_DEVICES; d++) {
+    pthread_mutex_init(&devices[d].lock, NULL);
+    pthread_cond_init(&devices[d].idle, NULL);
+  }
+  /* Every allocation holds a file descriptor, and 64 ranks in a process have many. */
+  struct rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+}
+
+const struct settings *cpu_settings(void)
+{
+  pthread_once(&once, start);
+  return &settings;
+}
+
+struct device *cpu_device(int number)
+{
+  if (number == -1) number = current_device;
+  return number >= 0 && number < cpu_settings()->devices ? &devices[number] : NULL;
+}
+
+int cpu_current_device(void)
+{
+  return current_device;
+}
+
+void *cpu_allocate(size_t bytes)
+{
+  void *memory = calloc(1, bytes > 0 ? bytes : 1);
+  if (memory == NULL) {
+    fprintf(stderr, "CPU stand-in: out of host memory (%zu bytes)\n", bytes);
+    abort();
+  }
+  return memory;
+}
+
+/* ---- errors -------------------------------------------------------------------------------- */
+
+static const struct {
+  cudaError_t error;
+  const char *name, *text;
+} errors[] = {
+#define ERROR(name, text) \
+  {                       \
+    name, #name, text     \
+  }
+    ERROR(cudaSuccess, "no error"),
+    ERROR(cudaErrorInvalidValue, "invalid argument"),
+    ERROR(cudaErrorMemoryAllocation, "out of memory"),
+    ERROR(cudaErrorInitializationError, "initialization error"),
+    ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+    ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    ERROR(cudaErrorOperatingSystem, "OS call failed or operation not supported on this OS"),
+    ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    ERROR(cudaErrorNotReady, "device not ready"),
+    ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
+    ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
+    ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
+    ERROR(cudaErrorNotPermitted, "operation not permitted"),
+    ERROR(cudaErrorNotSupported, "operation not supported"),
+    ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
+    ERROR(cudaErrorStreamCaptureInvalidated,
+          "operation failed due to a previous error during capture"),
+    ERROR(cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture "
+                                       "sequences"),
+    ERROR(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began"),
+    ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
+    ERROR(cudaErrorStreamCaptureIsolation,
+          "dependency created on uncaptured work in another stream"),
+    ERROR(cudaErrorStreamCaptureImplicit,
+          "operation would make the legacy stream depend on a capturing blocking stream"),
+    ERROR(cudaErrorCapturedEvent,
+          "operation not permitted on an event last recorded in a capturing stream"),
+    ERROR(cudaErrorStreamCaptureWrongThread,
+          "attempt to terminate a thread-local capture sequence from another thread"),
+    ERROR(cudaErrorUnknown, "unknown error"),
+};
+
+cudaError_t cpu_error(cudaError_t error)
+{
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+const char *cpu_error_string(cudaError_t error)
+{
+  for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+    if (errors[i].error == error) return errors[i].text;
+  return "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+  return cpu_error_string(error);
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+  for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+    if (errors[i].error == error) return errors[i].name;
+  return "unrecognized error code";
+}
+
+cudaError_t cudaGetLastError(void)
+{
+  cudaError_t error = last_error;
+  last_error = cudaSuccess;
+  return error;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+  return last_error;
+}
+
+/* ---- what a device says about itself ------------------------------------------------------- */
+
+static cudaError_t check_device(int device)
+{
+  if (cpu_settings()->devices == 0) return cpu_error(cudaErrorNoDevice);
+  if (device < 0 || cpu_device(device) == NULL) return cpu_error(cudaErrorInvalidDevice);
+  return cudaSuccess;
+}
+
+static cudaError_t put(int *to, int value)
+{
+  if (to == NULL) return cpu_error(cudaErrorInvalidValue);
+  *to = value;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+  return put(version, CUDART_VERSION);
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+  return put(version, CUDART_VERSION);
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+  cudaError_t error = put(count, cpu_settings()->devices);
+  return error == cudaSuccess && *count == 0 ? cpu_error(cudaErrorNoDevice) : error;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+  cudaError_t error = check_device(device);
+  if (error == cudaSuccess) current_device = device;
+  return error;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+  cudaError_t error = check_device(current_device);
+  return error == cudaSuccess ? put(device, current_device) : error;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
+{
+  if (properties == NULL) return cpu_error(cudaErrorInvalidValue);
+  cudaError_t error = check_device(device);
+  if (error != cudaSuccess) return error;
+  *properties = (struct cudaDeviceProp){.name = "CPU stand-in",
+                                        .totalGlobalMem = cpu_settings()->memory,
+                                        .warpSize = 1,
+                                        .maxThreadsPerBlock = 1,
+                                        .multiProcessorCount = 1,
+                                        .pciBusID = cpu_settings()->pci_bus + device};
+  snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "CPU %d", properties->pciBusID);
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+  cudaError_t error = check_device(device);
+  if (error != cudaSuccess) return error;
+  switch (attribute) {
+  case cudaDevAttrMaxThreadsPerBlock:
+  case cudaDevAttrMultiProcessorCount:
+    return put(value, 1);
+  case cudaDevAttrPciBusId:
+    return put(value, cpu_settings()->pci_bus + device);
+  case cudaDevAttrPciDeviceId:
+  case cudaDevAttrPciDomainId:
+  case cudaDevAttrComputeCapabilityMajor:
+  case cudaDevAttrComputeCapabilityMinor:
+  case cudaDevAttrCooperativeLaunch:
+    return put(value, 0);
+  }
+  return cpu_error(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device)
+{
+  cudaError_t error = check_device(device);
+  if (error != cudaSuccess) return error;
+  if (text == NULL || length < 13) return cpu_error(cudaErrorInvalidValue);
+  snprintf(text, (size_t)length, "0000:%02X:00.0", (unsigned)(cpu_settings()->pci_bus + device));
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+  cudaError_t error = check_device(device);
+  if (error == cudaSuccess) error = check_device(peer);
+  return error == cudaSuccess ? put(can, device != peer) : error;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
+{
+  static atomic_bool enabled[MAX_DEVICES][MAX_DEVICES];
+  cudaError_t error = check_device(peer);
+  if (error != cudaSuccess) return error;
+  if (flags != 0) return cpu_error(cudaErrorInvalidValue);
+  if (peer == current_device) return cpu_error(cudaErrorInvalidDevice);
+  bool again = atomic_exchange(&enabled[current_device][peer], true);
+  return again ? cpu_error(cudaErrorPeerAccessAlreadyEnabled) : cudaSuccess;
+}
+
+void cpu_device_wait(struct device *device)
+{
+  pthread_mutex_lock(&device->lock);
+  while (device->pending > 0) pthread_cond_wait(&device->idle, &device->lock);
+  pthread_mutex_unlock(&device->lock);
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+  struct device *device = cpu_device(-1);
+  if (device == NULL) return cpu_error(cudaErrorNoDevice);
+  if (cpu_device_is_capturing(device)) return cpu_error(cudaErrorStreamCaptureUnsupported);
+  cpu_device_wait(device);
+  return cudaSuccess;
+}

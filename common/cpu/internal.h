@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the stand-in share. From the bottom up:
+ *
+ *   device.c       settings, devices, errors: what exists
+ *   memory.c       regions: memory in files without a name, which other processes can open
+ *   stream.c       a stream is a queue of operations and the thread that runs them
+ *   event.c        an event is a counter that a stream moves on
+ *   graph.c        a graph is a list of operations that were not queued but kept
+ *   transport.c    byte streams between ranks through a shared region
+ *   comm.c         communicators: how ranks find each other
+ *   window.c       how a rank finds the memory of its peers
+ *   reduce.c       arithmetic in every data type
+ *   collectives.c  the collectives, as patterns of send and receive
+ *
+ * The public names are those of CUDA and NCCL, and a library that is loaded first may take their
+ * place to inject faults. So the stand-in never calls one of its own public functions. */
+#ifndef COMMON_CPU_INTERNAL_H
+#define COMMON_CPU_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "cpu.h"
+
+#pragma GCC visibility push(hidden)
+
+enum { MAX_DEVICES = 64, MAX_RANKS = 64 };
+
+/* ---- device.c ------------------------------------------------------------------------------ */
+
+struct settings {
+  int devices;      /* CPU_STANDIN_DEVICES */
+  size_t memory;    /* CPU_STANDIN_MEMORY: bytes per device */
+  int pci_bus;      /* CPU_STANDIN_PCI_BUS: of device 0 */
+  int nccl_version; /* CPU_STANDIN_NCCL_VERSION: what ncclGetVersion says */
+  bool quiet;       /* CPU_STANDIN_QUIET */
+};
+
+struct device {
+  pthread_mutex_t lock; /* guards this struct and the queues of the device's streams */
+  pthread_cond_t idle;  /* a stream of this device has become empty */
+  size_t pending;       /* operations queued or running */
+  size_t used;          /* bytes allocated */
+  int capturing;        /* streams under capture; guarded by graph.c's lock instead */
+  struct CUstream_st *default_stream;
+};
+
+const struct settings *cpu_settings(void);
+/* Device `number`, or the calling thread's if it is -1; NULL if there is none. */
+struct device *cpu_device(int number);
+int cpu_current_device(void);
+void cpu_device_wait(struct device *device);
+/* Remembers `error` for cudaGetLastError and returns it. */
+cudaError_t cpu_error(cudaError_t error);
+const char *cpu_error_string(cudaError_t error);
+/* malloc that never returns NULL: without memory for a few bytes nothing sensible is left to do. */
+void *cpu_allocate(size_t bytes);
+
+/* ---- memory.c ------------------------------------------------------------------------------ */
+
+enum region_kind { REGION_DEVICE, REGION_HOST, REGION_PEER, REGION_CONTROL };
+
+struct region {
+  struct region *next;
+  enum region_kind kind;
+  char *base;
+  size_t bytes;  /* as asked for */
+  size_t mapped; /* the whole mapping */
+  int device;    /* where it is allocated */
+  int fd;        /* of the file behind it, for others to open; -1 if it is not ours to show */
+  uint64_t inode;
+  int references;
+};
+
+/* Where another process finds a region. */
+struct region_name {
+  pid_t pid;
+  int fd;
+  uint64_t inode;
+};
+
+cudaError_t cpu_region_create(enum region_kind kind, int device, size_t bytes,
+                              struct region **region);
+/* The region of that name; the same one for the same file, as often as it is asked for: mutexes
+ * shared between processes, and ThreadSanitizer, want one address per process. NULL on failure. */
+struct region *cpu_region_open(enum region_kind kind, int device, const struct region_name *name);
+struct region_name cpu_region_name(const struct region *region);
+void cpu_region_release(struct region *region);
+/* cudaMalloc and cudaFree as ncclMemAlloc and ncclMemFree see them. */
+cudaError_t cpu_memory_allocate(enum region_kind kind, void **pointer, size_t bytes);
+cudaError_t cpu_memory_free(enum region_kind kind, void *pointer);
+/* How many bytes from `pointer` on belong to memory that device code may use; 0 if none. With
+ * `region` non-NULL also the device region it lies in, with a reference. */
+size_t cpu_memory_extent(const void *pointer, struct region **region);
+
+/* ---- stream.c ------------------------------------------------------------------------------ */
+
+/* A queue ticket: operations that share an order run one after the other, in the order in which
+ * the host queued them, whatever streams they are in. Waiting cannot deadlock, because every wait
+ * points to something the host queued earlier. */
+struct order {
+  pthread_mutex_t lock;
+  pthread_cond_t turn;
+  uint64_t drawn, served;
+};
+
+void cpu_order_init(struct order *order);
+void cpu_order_destroy(struct order *order);
+uint64_t cpu_order_draw(struct order *order);
+void cpu_order_drain(struct order *order); /* waits for everything drawn so far */
+
+/* One operation. In a graph it runs many times and must not change itself. */
+struct operation {
+  struct operation *next;
+  void (*run)(struct operation *operation);
+  void (*release)(struct operation *operation); /* may be NULL */
+  struct order *order;                          /* or NULL */
+  uint64_t ticket;                              /* in that order, drawn when queued */
+};
+
+struct CUstream_st {
+  struct device *device;
+  pthread_t thread;
+  pthread_cond_t work;
+  struct operation *first, *last;
+  size_t pending;
+  bool stop;
+  /* Under capture, guarded by graph.c's lock: */
+  struct capture *capture;
+  struct CUstream_st *next_captured;
+  size_t captured; /* operations captured in this stream so far */
+  bool joined;     /* an event after the last of them was waited for by another stream */
+};
+
+/* `bytes` with a struct operation at the start, which the callee owns once it is queued. */
+void *cpu_operation(size_t bytes, void (*run)(struct operation *),
+                    void (*release)(struct operation *));
+void cpu_operation_run(struct operation *operation, uint64_t ticket);
+void cpu_operation_free(struct operation *operation);
+/* The stream behind a handle: 0 is the default stream of `device` (-1: the current one). NULL
+ * without a device. */
+struct CUstream_st *cpu_stream(cudaStream_t stream, int device);
+/* Queues the operation, or puts it into the graph that the stream is captured into. */
+void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation);
+cudaError_t cpu_stream_wait(struct CUstream_st *stream);
+
+/* ---- event.c ------------------------------------------------------------------------------- */
+
+cudaEvent_t cpu_event_create(unsigned int flags);
+cudaError_t cpu_event_record(cudaEvent_t event, struct CUstream_st *stream);
+cudaError_t cpu_event_wait(struct CUstream_st *stream, cudaEvent_t event);
+void cpu_event_release(cudaEvent_t event);
+
+/* ---- graph.c ------------------------------------------------------------------------------- */
+
+/* What an event remembers if it was recorded under capture. */
+struct capture_point {
+  struct capture *capture; /* NULL: not under capture */
+  struct CUstream_st *stream;
+  size_t captured; /* the stream's count at that point */
+};
+
+bool cpu_is_capturing(struct CUstream_st *stream);
+bool cpu_device_is_capturing(struct device *device);
+/* The three below return true if capture has dealt with it. */
+bool cpu_capture_operation(struct CUstream_st *stream, struct operation *operation);
+bool cpu_capture_record(struct CUstream_st *stream, struct capture_point *point);
+bool cpu_capture_wait(struct CUstream_st *stream, const struct capture_point *point, bool recorded,
+                      cudaError_t *error);
+bool cpu_capture_happened(const struct capture_point *point);
+void cpu_capture_forget(struct capture_point *point);
+
+/* ---- transport.c --------------------------------------------------------------------------- */
+
+struct control; /* what the ranks of a communicator share */
+
+/* One message of a group. Empty ones are skipped by both sides. */
+struct transfer {
+  char *data;
+  size_t bytes, done;
+  int peer;
+  bool send, started;
+};
+
+#define MEETING_BYTES 128
+
+cudaError_t cpu_control_create(struct region **region, uint64_t nonce);
+bool cpu_control_valid(const struct region *region, uint64_t nonce);
+/* Enters rank into the control block; false if nranks or the rank do not fit those already in. */
+bool cpu_control_join(struct control *control, int rank, int nranks);
+/* All ranks exchange `bytes` bytes; blocks the host thread. False if the communicator failed. */
+bool cpu_meet(ncclComm_t comm, const void *mine, void *all, size_t bytes);
+/* Carries out all transfers at the same time; those of one direction and peer in their order.
+ * False if the communicator failed or was aborted. */
+bool cpu_transfer(ncclComm_t comm, struct transfer *list, size_t n);
+/* Marks the communicator as failed on all ranks and wakes them. */
+void cpu_control_fail(struct control *control);
+bool cpu_control_failed(const struct control *control);
+void cpu_control_wake(struct control *control, int rank);
+
+/* ---- comm.c -------------------------------------------------------------------------------- */
+
+struct ncclComm {
+  atomic_int references;
+  int rank, nranks, device;
+  struct region *region;
+  struct control *control; /* in region */
+  struct order order;      /* of this rank's operations: the byte streams know no other order */
+  atomic_int error;        /* ncclResult_t for ncclCommGetAsyncError */
+  atomic_bool aborted;
+  bool finalized;
+};
+
+void cpu_comm_retain(ncclComm_t comm);
+void cpu_comm_release(ncclComm_t comm);
+/* ncclSuccess if comm can be used for another call. */
+ncclResult_t cpu_comm_check(ncclComm_t comm);
+/* Remembers the text for ncclGetLastError and returns the result. */
+ncclResult_t cpu_nccl_error(ncclResult_t result, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* ---- reduce.c ------------------------------------------------------------------------------ */
+
+size_t cpu_type_size(ncclDataType_t type); /* 0 for none */
+/* out[i] = in[0][i] op in[1][i] op ... in[n - 1][i], in this order; out may be one of in. */
+void cpu_reduce(void *out, const char *const *in, int n, size_t count, ncclDataType_t type,
+                ncclRedOp_t op);
+
+#pragma GCC visibility pop
+#endif

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory. Device memory lies in files that have no name (memfd), one per allocation: another
+ * process can map such a file through /proc/<pid>/fd/<fd>, as a GPU maps the memory of a peer, and
+ * the kernel drops it with the last process, however that one ends. */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, POISON = 0xCB, POISON_BYTES = 1 << 20 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and its regions */
+static struct region *regions;
+
+/* ---- regions ------------------------------------------------------------------------------- */
+
+static size_t round_up(size_t bytes)
+{
+  return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/* Maps fd (or anonymous memory) with an inaccessible page behind it, so that a run past the end
+ * does not land in the next buffer. */
+static char *map(int fd, size_t mapped)
+{
+  int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  char *base = mmap(NULL, mapped + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) return NULL;
+  if (mmap(base, mapped, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) != MAP_FAILED)
+    return base;
+  munmap(base, mapped + PAGE);
+  return NULL;
+}
+
+static struct region *enter(const struct region *filled)
+{
+  struct region *region = cpu_allocate(sizeof(*region));
+  *region = *filled;
+  region->references = 1;
+  region->next = regions;
+  regions = region;
+  return region;
+}
+
+cudaError_t cpu_region_create(enum region_kind kind, int device, size_t bytes,
+                              struct region **region)
+{
+  struct region new = {.kind = kind, .device = device, .bytes = bytes, .fd = -1};
+  new.mapped = round_up(bytes);
+  if (kind != REGION_HOST) {
+    struct stat status;
+    new.fd = memfd_create("cpu_standin", MFD_CLOEXEC);
+    if (new.fd < 0) return cudaErrorOperatingSystem;
+    if (ftruncate(new.fd, (off_t) new.mapped) != 0 || fstat(new.fd, &status) != 0) {
+      close(new.fd);
+      return cudaErrorMemoryAllocation;
+    }
+    new.inode = status.st_ino;
+  }
+  new.base = map(new.fd, new.mapped);
+  if (new.base == NULL) {
+    if (new.fd >= 0) close(new.fd);
+    return cudaErrorMemoryAllocation;
+  }
+  pthread_mutex_lock(&lock);
+  *region = enter(&new);
+  pthread_mutex_unlock(&lock);
+  return cudaSuccess;
+}
+
+struct region_name cpu_region_name(const struct region *region)
+{
+  return (struct region_name){.pid = getpid(), .fd = region->fd, .inode = region->inode};
+}
+
+/* Called with the lock. */
+static struct region *open_region(enum region_kind kind, int device, const struct region_name *name)
+{
+  for (struct region *region = regions; region != NULL; region = region->next)
+    if (region->inode == name->inode && region->inode != 0) {
+      region->references++;
+      return region;
+    }
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/%ld/fd/%d", (long)name->pid, name->fd);
+  int fd = open(path, O_RDWR | O_CLOEXEC);
+  if (fd < 0) return NULL;
+  struct region new = {.kind = kind, .device = device, .fd = -1, .inode = name->inode};
+  struct stat status;
+  /* The number may by now stand for another file. */
+  if (fstat(fd, &status) == 0 && status.st_ino == name->inode && status.st_size > 0) {
+    new.bytes = new.mapped = (size_t)status.st_size;
+    new.base = map(fd, new.mapped);
+  }
+  close(fd);
+  return new.base != NULL ? enter(&new) : NULL;
+}
+
+struct region *cpu_region_open(enum region_kind kind, int device, const struct region_name *name)
+{
+  pthread_mutex_lock(&lock);
+  struct region *region = open_region(kind, device, name);
+  pthread_mutex_unlock(&lock);
+  return region;
+}
+
+void cpu_region_release(struct region *region)
+{
+  pthread_mutex_lock(&lock);
+  if (--region->references == 0) {
+    struct region **link = &regions;
+    while (*link != region) link = &(*link)->next;
+    *link = region->next;
+    munmap(region->base, region->mapped + PAGE);
+    if (region->fd >= 0) close(region->fd);
+    free(region);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+/* The region that `pointer` points into, with the lock held; those of another kind do not count. */
+static struct region *find(const void *pointer)
+{
+  for (struct region *region = regions; region != NULL; region = region->next)
+    if ((const char *)pointer >= region->base &&
+        (const char *)pointer < region->base + region->bytes && region->kind <= REGION_PEER)
+      return region;
+  return NULL;
+}
+
+size_t cpu_memory_extent(const void *pointer, struct region **found)
+{
+  pthread_mutex_lock(&lock);
+  struct region *region = find(pointer);
+  size_t extent =
+      region != NULL ? region->bytes - (size_t)((const char *)pointer - region->base) : 0;
+  if (found != NULL) {
+    *found = region != NULL && region->kind == REGION_DEVICE ? region : NULL;
+    if (*found != NULL) region->references++;
+  }
+  pthread_mutex_unlock(&lock);
+  return extent;
+}
+
+/* ---- allocation ---------------------------------------------------------------------------- */
+
+cudaError_t cpu_memory_allocate(enum region_kind kind, void **pointer, size_t bytes)
+{
+  struct device *device = cpu_device(-1);
+  if (device == NULL) return cudaErrorNoDevice;
+  if (pointer == NULL) return cudaErrorInvalidValue;
+  *pointer = NULL;
+  if (bytes == 0) return cudaSuccess;
+  if (bytes > SIZE_MAX / 4) return cudaErrorMemoryAllocation;
+  size_t cost = kind == REGION_DEVICE ? round_up(bytes) : 0;
+  pthread_mutex_lock(&device->lock);
+  bool fits = cost <= cpu_settings()->memory - device->used;
+  if (fits) device->used += cost;
+  pthread_mutex_unlock(&device->lock);
+  if (!fits) return cudaErrorMemoryAllocation;
+  struct region *region = NULL;
+  cudaError_t error = cpu_region_create(kind, cpu_current_device(), bytes, &region);
+  if (error != cudaSuccess) {
+    pthread_mutex_lock(&device->lock);
+    device->used -= cost;
+    pthread_mutex_unlock(&device->lock);
+    return error;
+  }
+  /* What was never written must not look right by chance, as zeros often do. Only the start: the
+   * rest of a large buffer would cost real memory before it is used. */
+  memset(region->base, POISON, region->mapped < POISON_BYTES ? region->mapped : POISON_BYTES);
+  *pointer = region->base;
+  return cudaSuccess;
+}
+
+cudaError_t cpu_memory_free(enum region_kind kind, void *pointer)
+{
+  if (pointer == NULL) return cudaSuccess;
+  pthread_mutex_lock(&lock);
+  struct region *region = find(pointer);
+  if (region == NULL || region->base != pointer || region->kind != kind) {
+    pthread_mutex_unlock(&lock);
+    return cudaErrorInvalidValue;
+  }
+  /* A window of this process may still hold the region; to the program it is gone. */
+  region->kind = REGION_CONTROL;
+  pthread_mutex_unlock(&lock);
+  struct device *device = cpu_device(region->device);
+  cpu_device_wait(device); /* as CUDA: what uses the memory ends first */
+  pthread_mutex_lock(&device->lock);
+  if (kind == REGION_DEVICE) device->used -= region->mapped;
+  pthread_mutex_unlock(&device->lock);
+  cpu_region_release(region);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **pointer, size_t bytes)
+{
+  return cpu_error(cpu_memory_allocate(REGION_DEVICE, pointer, bytes));
+}
+
+cudaError_t cudaFree(void *pointer)
+{
+  return cpu_error(cpu_memory_free(REGION_DEVICE, pointer));
+}
+
+cudaError_t cudaMallocHost(void **pointer, size_t bytes)
+{
+  return cpu_error(cpu_memory_allocate(REGION_HOST, pointer, bytes));
+}
+
+cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags)
+{
+  if (flags > 7) return cpu_error(cudaErrorInvalidValue);
+  return cpu_error(cpu_memory_allocate(REGION_HOST, pointer, bytes));
+}
+
+cudaError_t cudaFreeHost(void *pointer)
+{
+  return cpu_error(cpu_memory_free(REGION_HOST, pointer));
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+  struct device *device = cpu_device(-1);
+  if (device == NULL) return cpu_error(cudaErrorNoDevice);
+  if (free_bytes == NULL || total == NULL) return cpu_error(cudaErrorInvalidValue);
+  pthread_mutex_lock(&device->lock);
+  *total = cpu_settings()->memory;
+  *free_bytes = *total - device->used;
+  pthread_mutex_unlock(&device->lock);
+  return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer)
+{
+  if (attributes == NULL) return cpu_error(cudaErrorInvalidValue);
+  *attributes = (struct cudaPointerAttributes){.type = cudaMemoryTypeUnregistered, .device = -2};
+  pthread_mutex_lock(&lock);
+  const struct region *region = find(pointer);
+  if (region != NULL) {
+    bool host = region->kind == REGION_HOST;
+    attributes->type = host ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
+    attributes->device = region->device;
+    attributes->devicePointer = (void *)(uintptr_t)pointer;
+    attributes->hostPointer = host ? (void *)(uintptr_t)pointer : NULL;
+  }
+  pthread_mutex_unlock(&lock);
+  return cudaSuccess;
+}
+
+/* ---- copying and setting ------------------------------------------------------------------- */
+
+struct copy {
+  struct operation base;
+  char *to;
+  const char *from; /* NULL: set to `value` */
+  size_t bytes;
+  int value;
+  char staged[];
+};
+
+static void run_copy(struct operation *operation)
+{
+  const struct copy *copy = (const struct copy *)operation;
+  if (copy->from != NULL)
+    memmove(copy->to, copy->from, copy->bytes);
+  else
+    memset(copy->to, copy->value, copy->bytes);
+}
+
+/* Is [pointer, pointer + bytes) one piece of memory, and on the device if it has to be? */
+static bool usable(const void *pointer, size_t bytes, bool on_device)
+{
+  size_t extent = cpu_memory_extent(pointer, NULL);
+  return pointer != NULL && (extent > 0 ? bytes <= extent : !on_device);
+}
+
+static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                        cudaStream_t handle, bool wait)
+{
+  struct CUstream_st *stream = cpu_stream(handle, -1);
+  if (stream == NULL) return cudaErrorNoDevice;
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidValue;
+  if (bytes == 0) return cudaSuccess;
+  bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  if (!usable(to, bytes, to_device) || !usable(from, bytes, from_device))
+    return cudaErrorInvalidValue;
+  /* CUDA reads ordinary host memory before the call returns, and programs may rely on that. The
+   * other direction is later here than with CUDA, so that a missing wait shows. */
+  bool stage = !wait && cpu_memory_extent(from, NULL) == 0 && !cpu_is_capturing(stream);
+  struct copy *copy = cpu_operation(sizeof(*copy) + (stage ? bytes : 0), run_copy, NULL);
+  copy->to = to;
+  copy->from = stage ? memcpy(copy->staged, from, bytes) : from;
+  copy->bytes = bytes;
+  cpu_stream_queue(stream, &copy->base);
+  return wait ? cpu_stream_wait(stream) : cudaSuccess;
+}
+
+static cudaError_t set(void *to, int value, size_t bytes, cudaStream_t handle, bool wait)
+{
+  struct CUstream_st *stream = cpu_stream(handle, -1);
+  if (stream == NULL) return cudaErrorNoDevice;
+  if (bytes == 0) return cudaSuccess;
+  if (!usable(to, bytes, true)) return cudaErrorInvalidValue;
+  struct copy *copy = cpu_operation(sizeof(*copy), run_copy, NULL);
+  copy->to = to;
+  copy->value = value;
+  copy->bytes = bytes;
+  cpu_stream_queue(stream, &copy->base);
+  return wait ? cpu_stream_wait(stream) : cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+  return cpu_error(copy(to, from, bytes, kind, NULL, true));
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+  return cpu_error(copy(to, from, bytes, kind, stream, false));
+}
+
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
+                                size_t bytes, cudaStream_t stream)
+{
+  if (to_device < 0 || from_device < 0 || cpu_device(to_device) == NULL ||
+      cpu_device(from_device) == NULL)
+    return cpu_error(cudaErrorInvalidDevice);
+  return cpu_error(copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream, false));
+}
+
+cudaError_t cudaMemset(void *to, int value, size_t bytes)
+{
+  return cpu_error(set(to, value, bytes, NULL, true));
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+  return cpu_error(set(to, value, bytes, stream, false));
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A stream is a queue of operations and one thread that runs them in order. Work that was queued
+ * is really done later and elsewhere, so a program that forgets to synchronise fails here too. */
+#include "internal.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- order --------------------------------------------------------------------------------- */
+
+void cpu_order_init(struct order *order)
+{
+  pthread_mutex_init(&order->lock, NULL);
+  pthread_cond_init(&order->turn, NULL);
+  order->drawn = order->served = 0;
+}
+
+void cpu_order_destroy(struct order *order)
+{
+  pthread_cond_destroy(&order->turn);
+  pthread_mutex_destroy(&order->lock);
+}
+
+uint64_t cpu_order_draw(struct order *order)
+{
+  pthread_mutex_lock(&order->lock);
+  uint64_t ticket = order->drawn++;
+  pthread_mutex_unlock(&order->lock);
+  return ticket;
+}
+
+static void wait_until_served(struct order *order, uint64_t tickets)
+{
+  while (order->served < tickets) pthread_cond_wait(&order->turn, &order->lock);
+}
+
+void cpu_order_drain(struct order *order)
+{
+  pthread_mutex_lock(&order->lock);
+  wait_until_served(order, order->drawn);
+  pthread_mutex_unlock(&order->lock);
+}
+
+/* ---- operations ---------------------------------------------------------------------------- */
+
+void *cpu_operation(size_t bytes, void (*run)(struct operation *),
+                    void (*release)(struct operation *))
+{
+  struct operation *operation = cpu_allocate(bytes);
+  operation->run = run;
+  operation->release = release;
+  return operation;
+}
+
+void cpu_operation_free(struct operation *operation)
+{
+  if (operation->release != NULL) operation->release(operation);
+  free(operation);
+}
+
+void cpu_operation_run(struct operation *operation, uint64_t ticket)
+{
+  struct order *order = operation->order;
+  if (order != NULL) {
+    pthread_mutex_lock(&order->lock);
+    wait_until_served(order, ticket);
+    pthread_mutex_unlock(&order->lock);
+  }
+  operation->run(operation);
+  if (order != NULL) {
+    pthread_mutex_lock(&order->lock);
+    order->served++;
+    pthread_cond_broadcast(&order->turn);
+    pthread_mutex_unlock(&order->lock);
+  }
+}
+
+/* ---- streams ------------------------------------------------------------------------------- */
+
+static void *work(void *argument)
+{
+  struct CUstream_st *stream = argument;
+  struct device *device = stream->device;
+  pthread_mutex_lock(&device->lock);
+  for (;;) {
+    while (stream->first == NULL && !stream->stop) pthread_cond_wait(&stream->work, &device->lock);
+    struct operation *operation = stream->first;
+    if (operation == NULL) break;
+    stream->first = operation->next;
+    pthread_mutex_unlock(&device->lock);
+    cpu_operation_run(operation, operation->ticket);
+    cpu_operation_free(operation);
+    pthread_mutex_lock(&device->lock);
+    stream->pending--;
+    device->pending--;
+    if (stream->pending == 0) pthread_cond_broadcast(&device->idle);
+  }
+  pthread_mutex_unlock(&device->lock);
+  return NULL;
+}
+
+static struct CUstream_st *create(struct device *device)
+{
+  struct CUstream_st *stream = cpu_allocate(sizeof(*stream));
+  stream->device = device;
+  pthread_cond_init(&stream->work, NULL);
+  /* Signals are the program's business and go to the program's threads. */
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  int failed = pthread_create(&stream->thread, NULL, work, stream);
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  if (failed == 0) return stream;
+  pthread_cond_destroy(&stream->work);
+  free(stream);
+  return NULL;
+}
+
+struct CUstream_st *cpu_stream(cudaStream_t handle, int number)
+{
+  if (handle != NULL) return handle;
+  struct device *device = cpu_device(number);
+  if (device == NULL) return NULL;
+  pthread_mutex_lock(&device->lock);
+  if (device->default_stream == NULL) device->default_stream = create(device);
+  struct CUstream_st *stream = device->default_stream;
+  pthread_mutex_unlock(&device->lock);
+  return stream;
+}
+
+void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation)
+{
+  if (cpu_capture_operation(stream, operation)) return;
+  if (operation->order != NULL) operation->ticket = cpu_order_draw(operation->order);
+  struct device *device = stream->device;
+  pthread_mutex_lock(&device->lock);
+  if (stream->first == NULL)
+    stream->first = operation;
+  else
+    stream->last->next = operation;
+  stream->last = operation;
+  stream->pending++;
+  device->pending++;
+  pthread_cond_signal(&stream->work);
+  pthread_mutex_unlock(&device->lock);
+}
+
+cudaError_t cpu_stream_wait(struct CUstream_st *stream)
+{
+  if (cpu_is_capturing(stream)) return cudaErrorStreamCaptureUnsupported;
+  pthread_mutex_lock(&stream->device->lock);
+  while (stream->pending > 0) pthread_cond_wait(&stream->device->idle, &stream->device->lock);
+  pthread_mutex_unlock(&stream->device->lock);
+  return cudaSuccess;
+}
+
+static cudaError_t create_public(cudaStream_t *stream, unsigned int flags)
+{
+  struct device *device = cpu_device(-1);
+  if (device == NULL) return cpu_error(cudaErrorNoDevice);
+  if (stream == NULL || (flags & ~(unsigned)cudaStreamNonBlocking) != 0)
+    return cpu_error(cudaErrorInvalidValue);
+  *stream = create(device);
+  return *stream != NULL ? cudaSuccess : cpu_error(cudaErrorOperatingSystem);
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream)
+{
+  return create_public(stream, cudaStreamDefault);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
+{
+  return create_public(stream, flags);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int priority)
+{
+  (void)priority; /* CUDA clamps what is out of range, and our range is 0 to 0 */
+  return create_public(stream, flags);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+  if (least != NULL) *least = 0;
+  if (greatest != NULL) *greatest = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+  if (stream == NULL) return cpu_error(cudaErrorInvalidResourceHandle);
+  if (cpu_is_capturing(stream)) return cpu_error(cudaErrorStreamCaptureUnsupported);
+  pthread_mutex_lock(&stream->device->lock);
+  stream->stop = true;
+  pthread_cond_signal(&stream->work);
+  pthread_mutex_unlock(&stream->device->lock);
+  pthread_join(stream->thread, NULL);
+  pthread_cond_destroy(&stream->work);
+  free(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t handle)
+{
+  struct CUstream_st *stream = cpu_stream(handle, -1);
+  return cpu_error(stream != NULL ? cpu_stream_wait(stream) : cudaErrorNoDevice);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t handle)
+{
+  struct CUstream_st *stream = cpu_stream(handle, -1);
+  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
+  if (cpu_is_capturing(stream)) return cpu_error(cudaErrorStreamCaptureUnsupported);
+  pthread_mutex_lock(&stream->device->lock);
+  bool busy = stream->pending > 0;
+  pthread_mutex_unlock(&stream->device->lock);
+  return busy ? cudaErrorNotReady : cudaSuccess; /* an answer, not an error to remember */
+}
+
+/* ---- kernels and host functions ------------------------------------------------------------ */
+
+struct launch {
+  struct operation base;
+  void (*kernel)(const void *args);
+  cudaHostFn_t host_function;
+  void *user_data;
+  _Alignas(max_align_t) char args[];
+};
+
+static void run_launch(struct operation *operation)
+{
+  struct launch *launch = (struct launch *)operation;
+  if (launch->kernel != NULL)
+    launch->kernel(launch->args);
+  else
+    launch->host_function(launch->user_data);
+}
+
+cudaError_t cpu_launch(cudaStream_t handle, void (*fn)(const void *args), const void *args,
+                       size_t bytes)
+{
+  struct CUstream_st *stream = cpu_stream(handle, -1);
+  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
+  if (fn == NULL || (args == NULL && bytes > 0)) return cpu_error(cudaErrorInvalidValue);
+  struct launch *launch = cpu_operation(sizeof(*launch) + bytes, run_launch, NULL);
+  launch->kernel = fn;
+  if (bytes > 0) memcpy(launch->args, args, bytes);
+  cpu_stream_queue(stream, &launch->base);
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t fn, void *user_data)
+{
+  struct CUstream_st *stream = cpu_stream(handle, -1);
+  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
+  if (fn == NULL) return cpu_error(cudaErrorInvalidValue);
+  struct launch *launch = cpu_operation(sizeof(*launch), run_launch, NULL);
+  launch->host_function = fn;
+  launch->user_data = user_data;
+  cpu_stream_queue(stream, &launch->base);
+  return cudaSuccess;
+}
