@@ -16,6 +16,10 @@
 #include "launcher.h"
 #include "verify.h"
 
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 19, 0)
+#error "ncclCommRegister needs NCCL 2.19 or newer"
+#endif
+
 static const size_t DEFAULT_COUNT = 1048576; /* elements, 4 MB of floats */
 
 /* One AllReduce, finished when this returns. In place if sendbuff == recvbuff. */

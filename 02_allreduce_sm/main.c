@@ -17,6 +17,10 @@
 #include "symmetric_support.h"
 #include "verify.h"
 
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
+#error "ncclCommWindowRegister needs NCCL 2.27 or newer"
+#endif
+
 static bool require_symmetric; /* --require-symmetric */
 
 static const size_t DEFAULT_COUNT = 1048576; /* elements, 4 MB of floats */
