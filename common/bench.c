@@ -21,7 +21,8 @@ struct timing {
 
 static void enqueue_calls(const struct timing *t, long calls)
 {
-  for (long i = 0; i < calls; i++) t->variant->call(t->variant->state, t->size, t->stream);
+  for (long i = 0; i < calls; i++)
+    t->variant->call(t->variant->state, t->size, i % t->size.slots, t->stream);
 }
 
 /* Captures the calls instead of running them. Capture of a collective is collective too. */
@@ -68,7 +69,7 @@ static unsigned long long verify(const struct rank *me, const struct timing *t)
   if (t->graph)
     enqueue_repetition(t);
   else
-    enqueue_calls(t, 1);
+    enqueue_calls(t, t->size.slots);
   mine = t->variant->check(t->variant->state, t->size);
   launcher_allgather(me, &mine, all, sizeof mine);
   for (int rank = 0; rank < me->nranks; rank++) wrong += all[rank];
@@ -147,10 +148,16 @@ int bench_run(const struct rank *me, const struct options *opt, const struct ben
   if (code != EXIT_VERIFIED) return code;
 
   for (int v = 0; v < bench->nvariants; v++) bench->variants[v].setup(bench->variants[v].state);
+  size_t last_bytes = 0;
   for (size_t bytes = opt->min_bytes; bytes <= opt->max_bytes; bytes *= (size_t)opt->factor) {
     struct bench_row row = {.size.count = bytes / opt->type->size};
     if (row.size.count == 0) row.size.count = 1;
     row.size.bytes = row.size.count * opt->type->size;
+    if (row.size.bytes == last_bytes) continue; /* several sizes below one element */
+    last_bytes = row.size.bytes;
+    row.size.slots = (long)(opt->max_bytes / row.size.bytes);
+    if (row.size.slots > opt->iterations) row.size.slots = opt->iterations;
+    if (row.size.slots == 0) row.size.slots = 1; /* an element is larger than maxbytes */
     show_progress(me, bench, row.size);
     run_size(me, opt, bench, stream, &row);
     for (int v = 0; v < bench->nvariants; v++) wrong |= row.cells[v].wrong != 0;

@@ -18,8 +18,9 @@ extern "C" {
 
 /* One row of the table. */
 struct bench_size {
-  size_t bytes; /* per rank */
+  size_t bytes; /* of one call, per rank */
   size_t count; /* elements: bytes / size of the type */
+  long slots;   /* calls that fit side by side into buffers of maxbytes, at most n */
 };
 
 /* What is compared: the same operation done in different ways. The functions are called on every
@@ -30,10 +31,10 @@ struct bench_variant {
   /* Once before the sweep and once after it. */
   void (*setup)(void *state);
   void (*teardown)(void *state);
-  /* Enqueues one operation: this is what is timed. */
-  void (*call)(void *state, struct bench_size size, cudaStream_t stream);
-  /* Writes the input and poisons the output; then, after a call, waits for the stream and returns
-   * the number of wrong elements of this rank. */
+  /* Enqueues the operation on slot 0 <= slot < size.slots: this is what is timed. */
+  void (*call)(void *state, struct bench_size size, long slot, cudaStream_t stream);
+  /* Writes the input of all slots and poisons their output; then, after a call for each slot, waits
+   * for the stream and returns the number of wrong elements of this rank. */
   void (*fill)(void *state, struct bench_size size);
   unsigned long long (*check)(void *state, struct bench_size size);
 };

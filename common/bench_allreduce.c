@@ -17,23 +17,26 @@ static void teardown_plain(void *state)
   CUDACHECK(cudaFree(b->recvbuff));
 }
 
-static void call(void *state, struct bench_size size, cudaStream_t stream)
+static void call(void *state, struct bench_size size, long slot, cudaStream_t stream)
 {
   struct allreduce_buffers *b = state;
-  NCCLCHECK(ncclAllReduce(b->sendbuff, b->recvbuff, size.count, b->verifier->type->nccl, ncclSum,
-                          b->comm, stream));
+  const size_t shift = (size_t)slot * size.bytes;
+  NCCLCHECK(ncclAllReduce((char *)b->sendbuff + shift, (char *)b->recvbuff + shift, size.count,
+                          b->verifier->type->nccl, ncclSum, b->comm, stream));
 }
 
+/* The slots lie side by side, so to the verifier they are one large AllReduce. */
 static void fill(void *state, struct bench_size size)
 {
   struct allreduce_buffers *b = state;
-  verifier_fill(b->verifier, VERIFY_INDEXED, b->sendbuff, b->recvbuff, size.count);
+  verifier_fill(b->verifier, VERIFY_INDEXED, b->sendbuff, b->recvbuff,
+                size.count * (size_t)size.slots);
 }
 
 static unsigned long long check(void *state, struct bench_size size)
 {
   struct allreduce_buffers *b = state;
-  verifier_compare(b->verifier, b->recvbuff, size.count);
+  verifier_compare(b->verifier, b->recvbuff, size.count * (size_t)size.slots);
   return verifier_report(b->verifier, "bench", b->recvbuff);
 }
 
