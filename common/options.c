@@ -81,13 +81,15 @@ static const char *short_number(long long value, bool suffix, char *text, size_t
   return text;
 }
 
-/* True if `name` is one of the blank-separated words of `list`. */
-static bool listed(const char *name, const char *list)
+/* The number of `name` among the words of `list`, which a blank or | separates; -1: not there. */
+static int find_word(const char *name, const char *list)
 {
-  size_t length = strlen(name);
-  for (const char *p = list; length > 0 && (p = strstr(p, name)) != NULL; p += length)
-    if ((p == list || p[-1] == ' ') && (p[length] == ' ' || p[length] == '\0')) return true;
-  return false;
+  for (int i = 0;; i++) {
+    size_t length = strcspn(list, " |");
+    if (length == strlen(name) && length > 0 && strncmp(name, list, length) == 0) return i;
+    if (list[length] == '\0') return -1;
+    list += length + 1;
+  }
 }
 
 /* Stores the argument of one option; on failure writes the error line and returns -1. */
@@ -106,12 +108,17 @@ static int store(const struct option_spec *row, const char *text, const char *ty
     *(const char **)row->value = text;
     return 0;
   case OPTION_TYPE:
-    if (!listed(text, types)) {
+    if (find_word(text, types) < 0) {
       snprintf(error, error_size, "--%s: unknown type '%s'; allowed: %s", row->name, text, types);
       return -1;
     }
     *(const struct datatype **)row->value = datatype_find(text);
     return 0;
+  case OPTION_CHOICE:
+    *(int *)row->value = find_word(text, row->argument);
+    if (*(int *)row->value >= 0) return 0;
+    snprintf(error, error_size, "--%s: unknown '%s'; allowed: %s", row->name, text, row->argument);
+    return -1;
   case OPTION_LONG:
   case OPTION_SIZE:
     if (parse_number(text, suffix, &number) != 0) {

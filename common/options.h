@@ -36,6 +36,7 @@ enum option_kind {
   OPTION_SIZE,   /* size_t within [min, max], with an optional suffix K, M or G */
   OPTION_STRING, /* const char *, points into argv */
   OPTION_TYPE,   /* const struct datatype *, one of the program's types */
+  OPTION_CHOICE, /* int, the number of the word in `argument`, whose words are separated by | */
 };
 
 /* One row of an option table. A table ends with a row whose name is NULL. */
@@ -44,7 +45,7 @@ struct option_spec {
   char letter;      /* short name or 0 */
   enum option_kind kind;
   void *value;          /* where the value goes; holds the default before */
-  const char *argument; /* what --help calls the argument, NULL for a flag */
+  const char *argument; /* what --help calls the argument, NULL for a flag; see OPTION_CHOICE */
   const char *help;     /* one line; the default is part of the text */
   long long min, max;   /* for OPTION_LONG and OPTION_SIZE */
 };

@@ -56,6 +56,9 @@ void verifier_fill(struct verifier *v, enum verify_kind kind, void *sendbuff, vo
 /* Compares buffer[0 .. count) with the sum of all ranks' inputs of the last fill. */
 void verifier_compare(struct verifier *v, const void *buffer, size_t count);
 
+/* Adds buffer[0 .. count) to the digest; elements of any type, not only sums. */
+void verifier_digest(struct verifier *v, const void *buffer, size_t count);
+
 /* From here on the indexed data are others. */
 void verifier_next_round(struct verifier *v);
 
