@@ -139,18 +139,15 @@ static void run_size(const struct rank *me, const struct options *opt, const str
   free(us);
 }
 
-int bench_run(const struct rank *me, const struct options *opt, const struct bench *bench,
-              cudaStream_t stream)
+/* All sizes of one series. Returns whether anything was wrong. */
+static bool run_series(const struct rank *me, const struct options *opt, const struct bench *bench,
+                       int series, cudaStream_t stream, struct bench_output *out)
 {
-  struct bench_output out = {.bench = bench, .opt = opt, .me = me};
-  bool wrong = false, failed = me->rank == 0 && bench_output_start(&out) != 0;
-  int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
-  if (code != EXIT_VERIFIED) return code;
-
-  for (int v = 0; v < bench->nvariants; v++) bench->variants[v].setup(bench->variants[v].state);
   size_t last_bytes = 0;
+  bool wrong = false;
+  if (me->rank == 0) bench_output_series(out, series);
   for (size_t bytes = opt->min_bytes; bytes <= opt->max_bytes; bytes *= (size_t)opt->factor) {
-    struct bench_row row = {.size.count = bytes / opt->type->size};
+    struct bench_row row = {.size = {.series = series, .count = bytes / opt->type->size}};
     if (row.size.count == 0) row.size.count = 1;
     row.size.bytes = row.size.count * opt->type->size;
     if (row.size.bytes == last_bytes) continue; /* several sizes below one element */
@@ -161,8 +158,22 @@ int bench_run(const struct rank *me, const struct options *opt, const struct ben
     show_progress(me, bench, row.size);
     run_size(me, opt, bench, stream, &row);
     for (int v = 0; v < bench->nvariants; v++) wrong |= row.cells[v].wrong != 0;
-    if (me->rank == 0) bench_output_row(&out, &row);
+    if (me->rank == 0) bench_output_row(out, &row);
   }
+  return wrong;
+}
+
+int bench_run(const struct rank *me, const struct options *opt, const struct bench *bench,
+              cudaStream_t stream)
+{
+  struct bench_output out = {.bench = bench, .opt = opt, .me = me};
+  bool wrong = false, failed = me->rank == 0 && bench_output_start(&out) != 0;
+  int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
+  if (code != EXIT_VERIFIED) return code;
+
+  for (int v = 0; v < bench->nvariants; v++) bench->variants[v].setup(bench->variants[v].state);
+  for (int series = 0; series < (bench->series ? bench->nseries : 1); series++)
+    wrong |= run_series(me, opt, bench, series, stream, &out);
   launcher_step("bench: teardown");
   for (int v = 0; v < bench->nvariants; v++) bench->variants[v].teardown(bench->variants[v].state);
   failed = me->rank == 0 && bench_output_finish(&out) != 0;

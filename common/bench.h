@@ -18,6 +18,7 @@ extern "C" {
 
 /* One row of the table. */
 struct bench_size {
+  int series;   /* which of bench.series */
   size_t bytes; /* of one call, per rank */
   size_t count; /* elements: bytes / size of the type */
   long slots;   /* calls that fit side by side into buffers of maxbytes, at most n */
@@ -43,7 +44,15 @@ struct bench {
   const char *title;                    /* "AllReduce, user buffer registration" */
   const struct bench_variant *variants; /* [0] is what the others are compared with */
   int nvariants;                        /* at most BENCH_MAX_VARIANTS */
-  double busbw_factor;                  /* bus bandwidth = bytes / time * this */
+  /* What the rate of a row is: bytes on the link / time. "busbw" as nccl-tests defines it for the
+   * collective, or "wire", the most that any rank sends to others or receives from them. */
+  const char *rate;
+  double (*moved)(const struct rank *me, struct bench_size size); /* those bytes */
+  /* Sweeps one after the other, such as the patterns of an AlltoAllV; NULL: one without a name. */
+  const char *const *series;
+  int nseries;
+  const char *series_name; /* "pattern" */
+  double limit; /* GB/s that the link can do at best, shown as a percentage; 0: unknown */
 };
 
 enum { BENCH_MAX_VARIANTS = 8 };

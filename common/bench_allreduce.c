@@ -40,6 +40,12 @@ static unsigned long long check(void *state, struct bench_size size)
   return verifier_report(b->verifier, "bench", b->recvbuff);
 }
 
+/* What a ring sends: reduce-scatter and allgather, each with (n - 1) / n of the bytes. */
+static double moved(const struct rank *me, struct bench_size size)
+{
+  return (double)size.bytes * 2 * (me->nranks - 1) / me->nranks;
+}
+
 int bench_allreduce(const struct rank *me, const struct options *opt, const char *title,
                     struct allreduce_variant variant)
 {
@@ -69,7 +75,8 @@ int bench_allreduce(const struct rank *me, const struct options *opt, const char
       .title = title,
       .variants = variants,
       .nvariants = 2,
-      .busbw_factor = 2.0 * (me->nranks - 1) / me->nranks,
+      .rate = "busbw",
+      .moved = moved,
   };
   code = bench_run(me, opt, &bench, stream);
 

@@ -14,9 +14,9 @@ static double algbw(const struct bench_row *row, int v)
   return (double)row->size.bytes / row->cells[v].us / 1e3;
 }
 
-static double busbw(const struct bench_output *out, const struct bench_row *row, int v)
+static double rate(const struct bench_output *out, const struct bench_row *row, int v)
 {
-  return algbw(row, v) * out->bench->busbw_factor;
+  return out->bench->moved(out->me, row->size) / row->cells[v].us / 1e3;
 }
 
 /* How many times faster than variant 0. */
@@ -43,6 +43,7 @@ static void print_heading(const struct bench_output *out)
 {
   const struct bench *bench = out->bench;
   const struct options *opt = out->opt;
+  const int width = 27 + (bench->limit > 0 ? 8 : 0);
   char how[96] = "eager";
   if (opt->graph_launches)
     snprintf(how, sizeof how, "in a CUDA graph launched %ldx", opt->graph_launches);
@@ -50,25 +51,37 @@ static void print_heading(const struct bench_output *out)
   launcher_print(out->me,
                  "# %ld calls %s; slowest rank, median of %ld repetitions; us, GB/s = 1e9 B/s\n",
                  opt->iterations, how, opt->repetitions);
+  if (bench->limit > 0)
+    launcher_print(out->me, "# %% of the limit of %.1f GB/s, measured in this run\n", bench->limit);
   launcher_print(out->me, "#%12s", "");
   for (int v = 0; v < bench->nvariants; v++)
-    launcher_print(out->me, "  %*s", v ? 35 : 27, bench->variants[v].name);
+    launcher_print(out->me, "  %*s", width + (v ? 8 : 0), bench->variants[v].name);
   launcher_print(out->me, "\n#%12s", "bytes");
   for (int v = 0; v < bench->nvariants; v++)
-    launcher_print(out->me, "  %11s%8s%8s%s", "us", "algbw", "busbw", v ? "   ratio" : "");
+    launcher_print(out->me, "  %11s%8s%8s%s%s", "us", "algbw", bench->rate,
+                   bench->limit > 0 ? "       %" : "", v ? "   ratio" : "");
   launcher_print(out->me, "   wrong\n");
+}
+
+/* One number of a row, right-aligned; "-" where there is none. */
+static void print_number(const struct bench_output *out, int width, const char *format,
+                         double value)
+{
+  char text[32];
+  launcher_print(out->me, "%*s", width, number(text, sizeof text, format, value, "-"));
 }
 
 static void print_row(const struct bench_output *out, const struct bench_row *row)
 {
-  char us[32], alg[32], bus[32], rel[32];
   unsigned long long wrong = 0;
   launcher_print(out->me, " %12zu", row->size.bytes);
   for (int v = 0; v < out->bench->nvariants; v++) {
-    launcher_print(out->me, "  %11s%8s%8s", number(us, sizeof us, "%.2f", row->cells[v].us, "-"),
-                   number(alg, sizeof alg, "%.2f", algbw(row, v), "-"),
-                   number(bus, sizeof bus, "%.2f", busbw(out, row, v), "-"));
-    if (v) launcher_print(out->me, "%8s", number(rel, sizeof rel, "%.3fx", ratio(row, v), "-"));
+    print_number(out, 13, "%.2f", row->cells[v].us);
+    print_number(out, 8, "%.2f", algbw(row, v));
+    print_number(out, 8, "%.2f", rate(out, row, v));
+    if (out->bench->limit > 0)
+      print_number(out, 8, "%.1f", 100 * rate(out, row, v) / out->bench->limit);
+    if (v) print_number(out, 8, "%.3fx", ratio(row, v));
     wrong += row->cells[v].wrong;
   }
   launcher_print(out->me, "%8llu\n", wrong);
@@ -87,17 +100,20 @@ static void write_heading(const struct bench_output *out)
   int nccl = 0;
   ncclGetVersion(&nccl);
   if (!is_json(out)) {
-    fprintf(out->file, "bytes,count,type,ranks,graph,variant,us,us_min,us_max,algbw,busbw,ratio,"
-                       "wrong\n");
+    fprintf(out->file,
+            "%s%sbytes,count,type,ranks,graph,variant,us,us_min,us_max,algbw,%s,ratio,"
+            "wrong\n",
+            out->bench->series ? out->bench->series_name : "", out->bench->series ? "," : "",
+            out->bench->rate);
     return;
   }
   fprintf(out->file,
           "{\n  \"title\": \"%s\",\n  \"ranks\": %d,\n  \"type\": \"%s\",\n"
           "  \"graph_launches\": %ld,\n  \"iterations\": %ld,\n  \"warmup\": %ld,\n"
           "  \"repetitions\": %ld,\n  \"nccl_header\": %d,\n  \"nccl_runtime\": %d,\n"
-          "  \"stand_in\": %s,\n  \"rows\": [",
+          "  \"limit\": %.1f,\n  \"stand_in\": %s,\n  \"rows\": [",
           out->bench->title, out->me->nranks, opt->type->name, opt->graph_launches, opt->iterations,
-          opt->warmup, opt->repetitions, NCCL_VERSION_CODE, nccl,
+          opt->warmup, opt->repetitions, NCCL_VERSION_CODE, nccl, out->bench->limit,
 #ifdef CPU_STANDIN
           "true"
 #else
@@ -108,20 +124,25 @@ static void write_heading(const struct bench_output *out)
 
 static void write_cell(const struct bench_output *out, const struct bench_row *row, int v)
 {
+  const struct bench *bench = out->bench;
   const struct bench_cell *cell = &row->cells[v];
   const char *none = is_json(out) ? "null" : "";
-  const double values[] = {cell->us,      cell->us_min,       cell->us_max,
-                           algbw(row, v), busbw(out, row, v), ratio(row, v)};
-  static const char *const names[] = {"us", "us_min", "us_max", "algbw", "busbw", "ratio"};
+  const double values[] = {cell->us,      cell->us_min,      cell->us_max,
+                           algbw(row, v), rate(out, row, v), ratio(row, v)};
+  const char *const names[] = {"us", "us_min", "us_max", "algbw", bench->rate, "ratio"};
   char text[32];
-  if (is_json(out))
-    fprintf(out->file, "%s\n    {\"bytes\": %zu, \"count\": %zu, \"variant\": \"%s\", ",
-            out->rows || v ? "," : "", row->size.bytes, row->size.count,
-            out->bench->variants[v].name);
-  else
+  if (is_json(out)) {
+    fprintf(out->file, "%s\n    {", out->rows || v ? "," : "");
+    if (bench->series)
+      fprintf(out->file, "\"%s\": \"%s\", ", bench->series_name, bench->series[row->size.series]);
+    fprintf(out->file, "\"bytes\": %zu, \"count\": %zu, \"variant\": \"%s\", ", row->size.bytes,
+            row->size.count, bench->variants[v].name);
+  } else {
+    if (bench->series) fprintf(out->file, "%s,", bench->series[row->size.series]);
     fprintf(out->file, "%zu,%zu,%s,%d,%ld,%s,", row->size.bytes, row->size.count,
             out->opt->type->name, out->me->nranks, out->opt->graph_launches,
-            out->bench->variants[v].name);
+            bench->variants[v].name);
+  }
   for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
     if (is_json(out)) fprintf(out->file, "\"%s\": ", names[i]);
     fprintf(out->file, "%s,%s", number(text, sizeof text, "%.4f", values[i], none),
@@ -149,6 +170,12 @@ int bench_output_start(struct bench_output *out)
   if (!out->file) return file_error(out);
   write_heading(out);
   return 0;
+}
+
+void bench_output_series(struct bench_output *out, int series)
+{
+  if (!out->bench->series) return;
+  launcher_print(out->me, "# %s %s\n", out->bench->series_name, out->bench->series[series]);
 }
 
 void bench_output_row(struct bench_output *out, const struct bench_row *row)

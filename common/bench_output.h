@@ -28,6 +28,8 @@ struct bench_output {
 
 /* Prints the heading, opens the file. Returns 0, or -1 after a line on stderr. */
 int bench_output_start(struct bench_output *out);
+/* Says that rows of this series follow. */
+void bench_output_series(struct bench_output *out, int series);
 void bench_output_row(struct bench_output *out, const struct bench_row *row);
 /* Gives the file its name. Returns 0, or -1 after a line on stderr. */
 int bench_output_finish(struct bench_output *out);

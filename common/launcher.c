@@ -20,6 +20,14 @@ static struct options options;
 
 static _Thread_local int current_rank = -1; /* -1: not a rank yet */
 
+/* What cannot be written must not be lost silently: a full disk is a failure. */
+static void flush_stdout(void)
+{
+  if (fflush(stdout) == 0 && !ferror(stdout)) return;
+  launcher_error("cannot write to standard output: %s", strerror(errno));
+  launcher_abort(EXIT_FAILED_CALL);
+}
+
 /* ---- from main() to the ranks ------------------------------------------------------------- */
 
 static int rank_main(const struct rank *me)
@@ -82,7 +90,8 @@ int launcher_main(int argc, char **argv, const struct program *the_program)
       options_help(program->name, program->summary, program->options, program->types);
     else if (me->rank == 0)
       print_versions(&backend);
-    return backend_finish(fflush(stdout) == 0 ? EXIT_VERIFIED : EXIT_FAILED_CALL);
+    flush_stdout();
+    return backend_finish(EXIT_VERIFIED);
   }
   code = launcher_agree(me, check_nccl_runtime(me));
   if (code == EXIT_VERIFIED) code = backend_run(&backend, rank_main);
@@ -134,24 +143,22 @@ double launcher_max(const struct rank *me, double value)
 
 int launcher_require_memory(const struct rank *me, size_t bytes)
 {
-  size_t available = 0, total = 0;
+  size_t available = 0, total = 0, all[2 * me->nranks];
   CUDACHECK(cudaMemGetInfo(&available, &total));
   available -= available < total / 64 ? available : total / 64; /* left to NCCL */
-  if (bytes > available)
-    launcher_error("needs %.1f MiB of device memory, %.1f MiB are free", (double)bytes / (1 << 20),
-                   (double)available / (1 << 20));
-  return launcher_agree(me, bytes > available ? EXIT_USAGE : EXIT_VERIFIED);
+  launcher_allgather(me, (size_t[]){bytes, available}, all, 2 * sizeof *all);
+  for (int rank = 0; rank < me->nranks; rank++) {
+    if (all[2 * rank] <= all[2 * rank + 1]) continue;
+    if (me->rank == 0)
+      fprintf(stderr, "%s: rank %d needs %.1f MiB of device memory; allowed: up to %.1f MiB\n",
+              program->name, rank, (double)all[2 * rank] / (1 << 20),
+              (double)all[2 * rank + 1] / (1 << 20));
+    return EXIT_USAGE;
+  }
+  return EXIT_VERIFIED;
 }
 
 /* ---- output ------------------------------------------------------------------------------- */
-
-/* What cannot be written must not be lost silently: a full disk is a failure. */
-static void flush_stdout(void)
-{
-  if (fflush(stdout) == 0 && !ferror(stdout)) return;
-  launcher_error("cannot write to standard output: %s", strerror(errno));
-  launcher_abort(EXIT_FAILED_CALL);
-}
 
 void launcher_print(const struct rank *me, const char *format, ...)
 {

@@ -30,9 +30,6 @@ struct batch {
   struct call calls[];
 };
 
-/* What reductions may take as temporary memory. */
-enum { TEMPORARY_BYTES = 256 << 10 };
-
 /* ---- collectives as patterns of transfers -------------------------------------------------- */
 
 /* The transfers of one step of a pattern: at most one send and one receive per peer. */
@@ -69,8 +66,7 @@ static bool broadcast(struct step *step, const struct call *call)
   return go(step);
 }
 
-/* AllGather sends the same block to everyone, AlltoAll another one to each; otherwise they are
- * one. */
+/* AllGather and AlltoAll: the one sends the same block to everyone, the other to each its own. */
 static bool exchange(struct step *step, const struct call *call)
 {
   int me = step->comm->rank;
@@ -89,7 +85,7 @@ static bool exchange(struct step *step, const struct call *call)
   return go(step);
 }
 
-/* Elements of a reduction that are under way at a time, for each of `parts` parts. */
+/* How many elements a rank can reduce at a time: it holds that many of every rank. */
 static size_t piece_elements(const struct step *step, const struct call *call)
 {
   return TEMPORARY_BYTES / ((size_t)step->comm->nranks * call->size);
@@ -97,15 +93,16 @@ static size_t piece_elements(const struct step *step, const struct call *call)
 
 /* The heart of the reductions, collective: rank r reduces the `count[r]` elements at `from[r]` of
  * all ranks into `to`. Its own contribution stays where it is, those of the others pass through
- * `temporary`. No pointer beyond its own rank's has to be valid where the count is 0. */
+ * temporary memory. All contributions have left this rank when it returns, so that the result may
+ * take the place of the input. */
 static bool reduce_to_owners(struct step *step, const struct call *call, const char *const *from,
-                             const size_t *count, char *to, char *temporary)
+                             const size_t *count, char *to)
 {
   int me = step->comm->rank, n = step->comm->nranks;
   const char *contributions[MAX_RANKS];
   size_t mine = count[me] * call->size;
   for (int r = 0; r < n; r++) {
-    contributions[r] = r == me ? from[me] : temporary + (size_t)r * mine;
+    contributions[r] = r == me ? from[me] : step->comm->temporary + (size_t)r * mine;
     if (r == me) continue;
     add(step, true, from[r], count[r] * call->size, r);
     add(step, false, contributions[r], mine, r);
@@ -115,7 +112,7 @@ static bool reduce_to_owners(struct step *step, const struct call *call, const c
   return true;
 }
 
-static bool reduce(struct step *step, const struct call *call, char *temporary)
+static bool reduce(struct step *step, const struct call *call)
 {
   int n = step->comm->nranks;
   size_t most = piece_elements(step, call);
@@ -129,12 +126,12 @@ static bool reduce(struct step *step, const struct call *call, char *temporary)
       count[r] = r == call->peer ? piece : 0;
     }
     char *to = step->comm->rank == call->peer ? call->to + done * call->size : NULL;
-    ok = reduce_to_owners(step, call, from, count, to, temporary);
+    ok = reduce_to_owners(step, call, from, count, to);
   }
   return ok;
 }
 
-static bool reduce_scatter(struct step *step, const struct call *call, char *temporary)
+static bool reduce_scatter(struct step *step, const struct call *call)
 {
   int n = step->comm->nranks;
   size_t most = piece_elements(step, call);
@@ -147,13 +144,13 @@ static bool reduce_scatter(struct step *step, const struct call *call, char *tem
       from[r] = call->from + ((size_t)r * call->count + done) * call->size;
       count[r] = piece;
     }
-    ok = reduce_to_owners(step, call, from, count, call->to + done * call->size, temporary);
+    ok = reduce_to_owners(step, call, from, count, call->to + done * call->size);
   }
   return ok;
 }
 
 /* A piece is cut into one slice per rank: each reduces its slice and gives the result to all. */
-static bool all_reduce(struct step *step, const struct call *call, char *temporary)
+static bool all_reduce(struct step *step, const struct call *call)
 {
   int n = step->comm->nranks, me = step->comm->rank;
   size_t most = piece_elements(step, call) * (size_t)n;
@@ -169,7 +166,7 @@ static bool all_reduce(struct step *step, const struct call *call, char *tempora
       to[r] = call->to + (done + start) * call->size;
       count[r] = piece * (r + 1) / (size_t)n - start;
     }
-    ok = reduce_to_owners(step, call, from, count, to[me], temporary);
+    ok = reduce_to_owners(step, call, from, count, to[me]);
     for (int r = 0; r < n; r++) {
       if (r == me) continue;
       add(step, true, to[me], count[me] * call->size, r);
@@ -182,7 +179,7 @@ static bool all_reduce(struct step *step, const struct call *call, char *tempora
 
 /* ---- running a batch ----------------------------------------------------------------------- */
 
-static bool run_collective(ncclComm_t comm, const struct call *call, char *temporary)
+static bool run_collective(ncclComm_t comm, const struct call *call)
 {
   struct step step;
   step.comm = comm;
@@ -195,11 +192,11 @@ static bool run_collective(ncclComm_t comm, const struct call *call, char *tempo
   case ALL_TO_ALL:
     return exchange(&step, call);
   case REDUCE:
-    return reduce(&step, call, temporary);
+    return reduce(&step, call);
   case REDUCE_SCATTER:
-    return reduce_scatter(&step, call, temporary);
+    return reduce_scatter(&step, call);
   case ALL_REDUCE:
-    return all_reduce(&step, call, temporary);
+    return all_reduce(&step, call);
   default:
     return true; /* SEND and RECEIVE come later, together */
   }
@@ -208,11 +205,8 @@ static bool run_collective(ncclComm_t comm, const struct call *call, char *tempo
 static void run_batch(struct operation *operation)
 {
   const struct batch *batch = (const struct batch *)operation;
-  char *temporary = cpu_allocate(TEMPORARY_BYTES);
   bool ok = true;
-  for (size_t i = 0; i < batch->n && ok; i++)
-    ok = run_collective(batch->comm, &batch->calls[i], temporary);
-  free(temporary);
+  for (size_t i = 0; i < batch->n && ok; i++) ok = run_collective(batch->comm, &batch->calls[i]);
   struct transfer *transfers = cpu_allocate(batch->n * sizeof(*transfers));
   size_t n = 0;
   for (size_t i = 0; i < batch->n; i++) {
@@ -368,10 +362,12 @@ static ncclResult_t check(const struct call *call)
   return result;
 }
 
-static ncclResult_t submit(struct call call, cudaStream_t stream)
+static ncclResult_t submit(enum kind kind, const char *name, const void *from, void *to,
+                           size_t count, ncclDataType_t type, ncclRedOp_t op, int peer,
+                           ncclComm_t comm, cudaStream_t stream)
 {
-  call.size = cpu_type_size(call.type);
-  if (call.comm != NULL) call.stream = cpu_stream(stream, call.comm->device);
+  struct call call = {kind, name, comm, NULL, from, to, count, cpu_type_size(type), type, op, peer};
+  if (comm != NULL) call.stream = cpu_stream(stream, comm->device);
   ncclResult_t result = check(&call);
   if (group.depth == 0) return result == ncclSuccess ? queue_calls(&call, 1) : result;
   if (result != ncclSuccess) {
@@ -391,114 +387,58 @@ static ncclResult_t submit(struct call call, cudaStream_t stream)
 }
 
 /* ---- the calls ----------------------------------------------------------------------------- */
+/* Where a call has no operation or no peer, the value that passes the check stands for it. */
 
 ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                            cudaStream_t stream)
 {
-  return submit((struct call){.kind = ALL_REDUCE,
-                              .name = "ncclAllReduce",
-                              .comm = comm,
-                              .from = sendbuff,
-                              .to = recvbuff,
-                              .count = count,
-                              .type = datatype,
-                              .op = op},
-                stream);
+  return submit(ALL_REDUCE, __func__, sendbuff, recvbuff, count, datatype, op, 0, comm, stream);
 }
 
 ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
 {
-  return submit((struct call){.kind = REDUCE,
-                              .name = "ncclReduce",
-                              .comm = comm,
-                              .from = sendbuff,
-                              .to = recvbuff,
-                              .count = count,
-                              .type = datatype,
-                              .op = op,
-                              .peer = root},
-                stream);
+  return submit(REDUCE, __func__, sendbuff, recvbuff, count, datatype, op, root, comm, stream);
 }
 
 ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream)
 {
-  return submit((struct call){.kind = REDUCE_SCATTER,
-                              .name = "ncclReduceScatter",
-                              .comm = comm,
-                              .from = sendbuff,
-                              .to = recvbuff,
-                              .count = recvcount,
-                              .type = datatype,
-                              .op = op},
+  return submit(REDUCE_SCATTER, __func__, sendbuff, recvbuff, recvcount, datatype, op, 0, comm,
                 stream);
 }
 
 ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
 {
-  return submit((struct call){.kind = ALL_GATHER,
-                              .name = "ncclAllGather",
-                              .comm = comm,
-                              .from = sendbuff,
-                              .to = recvbuff,
-                              .count = sendcount,
-                              .type = datatype},
+  return submit(ALL_GATHER, __func__, sendbuff, recvbuff, sendcount, datatype, ncclSum, 0, comm,
                 stream);
 }
 
 ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
                            ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
-  return submit((struct call){.kind = BROADCAST,
-                              .name = "ncclBroadcast",
-                              .comm = comm,
-                              .from = sendbuff,
-                              .to = recvbuff,
-                              .count = count,
-                              .type = datatype,
-                              .peer = root},
+  return submit(BROADCAST, __func__, sendbuff, recvbuff, count, datatype, ncclSum, root, comm,
                 stream);
 }
 
 ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
 {
-  return submit((struct call){.kind = ALL_TO_ALL,
-                              .name = "ncclAlltoAll",
-                              .comm = comm,
-                              .from = sendbuff,
-                              .to = recvbuff,
-                              .count = count,
-                              .type = datatype},
+  return submit(ALL_TO_ALL, __func__, sendbuff, recvbuff, count, datatype, ncclSum, 0, comm,
                 stream);
 }
 
 ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
-  return submit((struct call){.kind = SEND,
-                              .name = "ncclSend",
-                              .comm = comm,
-                              .from = sendbuff,
-                              .count = count,
-                              .type = datatype,
-                              .peer = peer},
-                stream);
+  return submit(SEND, __func__, sendbuff, NULL, count, datatype, ncclSum, peer, comm, stream);
 }
 
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
-  return submit((struct call){.kind = RECEIVE,
-                              .name = "ncclRecv",
-                              .comm = comm,
-                              .to = recvbuff,
-                              .count = count,
-                              .type = datatype,
-                              .peer = peer},
-                stream);
+  return submit(RECEIVE, __func__, NULL, recvbuff, count, datatype, ncclSum, peer, comm, stream);
 }

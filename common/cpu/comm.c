@@ -141,6 +141,7 @@ void cpu_comm_release(ncclComm_t comm)
   if (atomic_fetch_sub(&comm->references, 1) > 1) return;
   cpu_region_release(comm->region);
   cpu_order_destroy(&comm->order);
+  free(comm->temporary);
   free(comm);
 }
 
@@ -152,16 +153,18 @@ static ncclResult_t meet_others(ncclComm_t comm)
     return cpu_nccl_error(ncclInvalidUsage, "rank %d of %d does not fit the ranks that joined",
                           comm->rank, comm->nranks);
   }
-  int devices[MAX_RANKS];
-  if (!cpu_meet(comm, &comm->device, devices, sizeof(devices[0])))
+  /* by their bus: a scheduler may show every rank its own GPU as number 0 */
+  const int bus = cpu_settings()->pci_bus + comm->device;
+  int buses[MAX_RANKS];
+  if (!cpu_meet(comm, &bus, buses, sizeof(buses[0])))
     return cpu_nccl_error(ncclRemoteError, "another rank failed to join");
   claim(comm->region);
   for (int r = 0; r < comm->nranks; r++)
     for (int s = 0; s < r; s++)
-      if (devices[r] == devices[s])
+      if (buses[r] == buses[s])
         return cpu_nccl_error(ncclInvalidUsage,
-                              "Duplicate GPU detected : rank %d and rank %d both on CUDA device %d",
-                              r, s, devices[r]);
+                              "Duplicate GPU detected : rank %d and rank %d both on CUDA device %x",
+                              r, s, (unsigned)buses[r]);
   return ncclSuccess;
 }
 
@@ -181,6 +184,7 @@ static ncclResult_t join(ncclComm_t *result, int nranks, const struct id *id, in
   comm->device = device;
   comm->region = region;
   comm->control = (struct control *)region->base;
+  comm->temporary = cpu_allocate(TEMPORARY_BYTES);
   cpu_order_init(&comm->order);
   ncclResult_t met = meet_others(comm);
   if (met == ncclSuccess)
@@ -310,22 +314,22 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 
 /* ---- questions ----------------------------------------------------------------------------- */
 
+/* What has gone wrong since, with a text for ncclGetLastError. */
 static ncclResult_t async_error(ncclComm_t comm)
 {
-  if (atomic_load(&comm->error) == ncclSuccess && cpu_control_failed(comm->control))
-    return ncclRemoteError;
-  return (ncclResult_t)atomic_load(&comm->error);
+  ncclResult_t error = (ncclResult_t)atomic_load(&comm->error);
+  if (error != ncclSuccess)
+    return cpu_nccl_error(error, "the communicator failed: sizes of send and receive differ");
+  if (cpu_control_failed(comm->control))
+    return cpu_nccl_error(ncclRemoteError, "the communicator failed on another rank");
+  return ncclSuccess;
 }
 
 ncclResult_t cpu_comm_check(ncclComm_t comm)
 {
   if (comm == NULL) return cpu_nccl_error(ncclInvalidArgument, "comm is NULL");
   if (comm->finalized) return cpu_nccl_error(ncclInvalidArgument, "comm is finalized");
-  ncclResult_t error = async_error(comm);
-  if (error == ncclSuccess) return ncclSuccess;
-  return cpu_nccl_error(error, "the communicator failed before: %s",
-                        error == ncclRemoteError ? "on another rank"
-                                                 : "sizes of send and receive differ");
+  return async_error(comm);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)

@@ -203,12 +203,15 @@ void cpu_control_wake(struct control *control, int rank);
 
 /* ---- comm.c -------------------------------------------------------------------------------- */
 
+enum { TEMPORARY_BYTES = 256 << 10 };
+
 struct ncclComm {
   atomic_int references;
   int rank, nranks, device;
   struct region *region;
   struct control *control; /* in region */
   struct order order;      /* of this rank's operations: the byte streams know no other order */
+  char *temporary;         /* TEMPORARY_BYTES for reductions; the order keeps users apart */
   atomic_int error;        /* ncclResult_t for ncclCommGetAsyncError */
   atomic_bool aborted;
   bool finalized;

@@ -117,6 +117,8 @@ typedef struct {
   }
 
 /* ---- communicators ------------------------------------------------------------------------- */
+/* The collective calls of this and the next section wait for the other ranks when they are called,
+ * inside of a group too: one thread cannot make them for several ranks. */
 
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
