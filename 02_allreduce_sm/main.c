@@ -96,7 +96,8 @@ static int check_support(const struct rank *me, ncclComm_t comm, ncclWindow_t wi
   if (require_symmetric && support != SYMMETRIC_YES)
     launcher_note(me, "--require-symmetric: leaving with exit code %d", EXIT_CANNOT_RUN);
   NCCLCHECK(ncclGetVersion(&runtime));
-  if (runtime >= NCCL_VERSION(2, 28, 3) && runtime < NCCL_VERSION(2, 30, 7))
+  if (support != SYMMETRIC_NO && runtime >= NCCL_VERSION(2, 28, 3) &&
+      runtime < NCCL_VERSION(2, 30, 7))
     launcher_note(me,
                   "NCCL %d.%d.%d may start a symmetric kernel before the kernel in front of it "
                   "has finished; see 'The launch hazard' in README.md",

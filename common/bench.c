@@ -82,10 +82,15 @@ static int ascending(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
+double bench_median(double *values, long n)
+{
+  qsort(values, (size_t)n, sizeof *values, ascending);
+  return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
 static void summarise(struct bench_cell *cell, double *us, long n)
 {
-  qsort(us, (size_t)n, sizeof *us, ascending);
-  cell->us = (us[(n - 1) / 2] + us[n / 2]) / 2;
+  cell->us = bench_median(us, n);
   cell->us_min = us[0];
   cell->us_max = us[n - 1];
 #ifdef CPU_STANDIN

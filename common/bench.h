@@ -47,7 +47,8 @@ struct bench {
   /* What the rate of a row is: bytes on the link / time. "busbw" as nccl-tests defines it for the
    * collective, or "wire", the most that any rank sends to others or receives from them. */
   const char *rate;
-  double (*moved)(const struct rank *me, struct bench_size size); /* those bytes */
+  double (*moved)(const struct bench *bench, const struct rank *me, struct bench_size size);
+  const void *context; /* for `moved` */
   /* Sweeps one after the other, such as the patterns of an AlltoAllV; NULL: one without a name. */
   const char *const *series;
   int nseries;
@@ -58,10 +59,13 @@ struct bench {
 enum { BENCH_MAX_VARIANTS = 8 };
 
 /* Runs the sweep of the options on `stream`, prints the table (rank 0) and writes --output.
- * Returns EXIT_VERIFIED, EXIT_WRONG_DATA, or EXIT_USAGE where the file cannot be written.
+ * Returns EXIT_VERIFIED, EXIT_WRONG_DATA, or EXIT_FAILED_CALL where the file cannot be written.
  * Collective. */
 int bench_run(const struct rank *me, const struct options *opt, const struct bench *bench,
               cudaStream_t stream);
+
+/* The median of n values, which it sorts. */
+double bench_median(double *values, long n);
 
 /* Defined by the bench.c of each example: all of --bench. */
 int bench_example(const struct rank *me, const struct options *opt);

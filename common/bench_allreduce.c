@@ -41,8 +41,9 @@ static unsigned long long check(void *state, struct bench_size size)
 }
 
 /* What a ring sends: reduce-scatter and allgather, each with (n - 1) / n of the bytes. */
-static double moved(const struct rank *me, struct bench_size size)
+static double moved(const struct bench *bench, const struct rank *me, struct bench_size size)
 {
+  (void)bench;
   return (double)size.bytes * 2 * (me->nranks - 1) / me->nranks;
 }
 

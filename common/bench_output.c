@@ -16,7 +16,18 @@ static double algbw(const struct bench_row *row, int v)
 
 static double rate(const struct bench_output *out, const struct bench_row *row, int v)
 {
-  return out->bench->moved(out->me, row->size) / row->cells[v].us / 1e3;
+  return out->bench->moved(out->bench, out->me, row->size) / row->cells[v].us / 1e3;
+}
+
+/* The stand-in's times mean nothing, and so do its limits. */
+static double limit(const struct bench_output *out)
+{
+#ifdef CPU_STANDIN
+  (void)out;
+  return 0;
+#else
+  return out->bench->limit;
+#endif
 }
 
 /* How many times faster than variant 0. */
@@ -29,7 +40,7 @@ static double ratio(const struct bench_row *row, int v)
 static const char *number(char *text, size_t size, const char *format, double value,
                           const char *none)
 {
-  if (isnan(value)) return none;
+  if (!isfinite(value)) return none;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
   snprintf(text, size, format, value);
@@ -43,7 +54,7 @@ static void print_heading(const struct bench_output *out)
 {
   const struct bench *bench = out->bench;
   const struct options *opt = out->opt;
-  const int width = 27 + (bench->limit > 0 ? 8 : 0);
+  const int width = 27 + (limit(out) > 0 ? 8 : 0);
   char how[96] = "eager";
   if (opt->graph_launches)
     snprintf(how, sizeof how, "in a CUDA graph launched %ldx", opt->graph_launches);
@@ -51,15 +62,15 @@ static void print_heading(const struct bench_output *out)
   launcher_print(out->me,
                  "# %ld calls %s; slowest rank, median of %ld repetitions; us, GB/s = 1e9 B/s\n",
                  opt->iterations, how, opt->repetitions);
-  if (bench->limit > 0)
-    launcher_print(out->me, "# %% of the limit of %.1f GB/s, measured in this run\n", bench->limit);
+  if (limit(out) > 0)
+    launcher_print(out->me, "# %% of the limit of %.1f GB/s, measured in this run\n", limit(out));
   launcher_print(out->me, "#%12s", "");
   for (int v = 0; v < bench->nvariants; v++)
     launcher_print(out->me, "  %*s", width + (v ? 8 : 0), bench->variants[v].name);
   launcher_print(out->me, "\n#%12s", "bytes");
   for (int v = 0; v < bench->nvariants; v++)
     launcher_print(out->me, "  %11s%8s%8s%s%s", "us", "algbw", bench->rate,
-                   bench->limit > 0 ? "       %" : "", v ? "   ratio" : "");
+                   limit(out) > 0 ? "       %" : "", v ? "   ratio" : "");
   launcher_print(out->me, "   wrong\n");
 }
 
@@ -79,8 +90,7 @@ static void print_row(const struct bench_output *out, const struct bench_row *ro
     print_number(out, 13, "%.2f", row->cells[v].us);
     print_number(out, 8, "%.2f", algbw(row, v));
     print_number(out, 8, "%.2f", rate(out, row, v));
-    if (out->bench->limit > 0)
-      print_number(out, 8, "%.1f", 100 * rate(out, row, v) / out->bench->limit);
+    if (limit(out) > 0) print_number(out, 8, "%.1f", 100 * rate(out, row, v) / limit(out));
     if (v) print_number(out, 8, "%.3fx", ratio(row, v));
     wrong += row->cells[v].wrong;
   }
@@ -113,7 +123,7 @@ static void write_heading(const struct bench_output *out)
           "  \"repetitions\": %ld,\n  \"nccl_header\": %d,\n  \"nccl_runtime\": %d,\n"
           "  \"limit\": %.1f,\n  \"stand_in\": %s,\n  \"rows\": [",
           out->bench->title, out->me->nranks, opt->type->name, opt->graph_launches, opt->iterations,
-          opt->warmup, opt->repetitions, NCCL_VERSION_CODE, nccl, out->bench->limit,
+          opt->warmup, opt->repetitions, NCCL_VERSION_CODE, nccl, limit(out),
 #ifdef CPU_STANDIN
           "true"
 #else

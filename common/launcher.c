@@ -150,7 +150,7 @@ int launcher_require_memory(const struct rank *me, size_t bytes)
   for (int rank = 0; rank < me->nranks; rank++) {
     if (all[2 * rank] <= all[2 * rank + 1]) continue;
     if (me->rank == 0)
-      fprintf(stderr, "%s: rank %d needs %.1f MiB of device memory; allowed: up to %.1f MiB\n",
+      fprintf(stderr, "%s: rank %d needs %.4g MiB of device memory; allowed: up to %.4g MiB\n",
               program->name, rank, (double)all[2 * rank] / (1 << 20),
               (double)all[2 * rank + 1] / (1 << 20));
     return EXIT_USAGE;

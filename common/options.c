@@ -14,6 +14,14 @@ enum { MAX_OPTIONS = 64, FIRST_VALUE = 256 }; /* getopt's value of row i is FIRS
 
 #define GIB (1LL << 30)
 
+#ifdef CPU_STANDIN /* has less memory and less time */
+#define DEFAULT_MAX_BYTES (1 << 20)
+#define DEFAULT_MAX_TEXT "1M"
+#else
+#define DEFAULT_MAX_BYTES (1 << 30)
+#define DEFAULT_MAX_TEXT "1G"
+#endif
+
 /* The shared rows and then the program's own, ended by a row without a name. */
 static void build_table(struct option_spec *table, struct options *opt,
                         const struct option_spec *own)
@@ -23,10 +31,10 @@ static void build_table(struct option_spec *table, struct options *opt,
        1LL << 40},
       {"datatype", 'd', OPTION_TYPE, &opt->type, "TYPE", "data type (float)", 0, 0},
       {"bench", 0, OPTION_FLAG, &opt->bench, NULL, "measure a sweep of sizes", 0, 0},
-      {"minbytes", 'b', OPTION_SIZE, &opt->min_bytes, "SIZE", "smallest size of the sweep (1K)", 1,
+      {"minbytes", 'b', OPTION_SIZE, &opt->min_bytes, "SIZE", "smallest size of the sweep (16)", 1,
        1024 * GIB},
-      {"maxbytes", 'e', OPTION_SIZE, &opt->max_bytes, "SIZE", "largest size of the sweep (256M)", 1,
-       1024 * GIB},
+      {"maxbytes", 'e', OPTION_SIZE, &opt->max_bytes, "SIZE",
+       "largest size of the sweep (" DEFAULT_MAX_TEXT ")", 1, 1024 * GIB},
       {"stepfactor", 'f', OPTION_LONG, &opt->factor, "N", "next size = size * N (4)", 2, 1 << 20},
       {"iters", 'n', OPTION_LONG, &opt->iterations, "N", "calls in one repetition (20)", 1,
        1000000},
@@ -163,8 +171,8 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
                   char **argv, char *error, size_t error_size)
 {
   *opt = (struct options){.type = datatype_find("float"),
-                          .min_bytes = 1024,
-                          .max_bytes = 256 << 20,
+                          .min_bytes = 16,
+                          .max_bytes = DEFAULT_MAX_BYTES,
                           .factor = 4,
                           .iterations = 20,
                           .warmup = 5,

@@ -44,7 +44,7 @@ MPICC ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpicc,mpicc)
 COMPILER := $(if $(MPI),$(MPICC),$(CC))
 CFLAGS ?= -O2 -g
 WARNINGS := -Wall -Wextra -Wpedantic -Werror
-C_FLAGS = -std=c11 -D_GNU_SOURCE $(WARNINGS) $(CFLAGS) -pthread -I$(TOP)/common
+C_FLAGS = -std=c11 -D_GNU_SOURCE $(WARNINGS) $(CFLAGS) -pthread -I$(TOP)/common $(if $(MPI),-DLAUNCHER_MPI)
 C_FLAGS += $(addprefix -I$(TOP)/,$(INCLUDES)) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 LINK_FLAGS = -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
@@ -89,7 +89,7 @@ endif
 NCCL_INCLUDE := $(BUILD)/nccl_include
 C_FLAGS += -isystem $(NCCL_INCLUDE) -isystem $(CUDA_HOME)/include
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -Werror all-warnings
-NVCC_FLAGS += -Xcompiler -Wall,-Wextra,-Wno-unused-parameter -I$(NCCL_INCLUDE) -I$(TOP)/common
+NVCC_FLAGS += -Xcompiler -Wall,-Wextra,-Wno-unused-parameter -I$(NCCL_INCLUDE) -I$(TOP)/common $(if $(MPI),-DLAUNCHER_MPI)
 # lazy: a runtime that is too old for a call must get as far as our message
 LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
 LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64
