@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The AlltoAllV on the host: making a handle, registering buffers, checking arguments, and handing
+ * an exchange to the kernel (alltoallv_lsa.h) and to send/recv (alltoallv_sendrecv.c). */
+#include "alltoallv_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- errors ------------------------------------------------------------------------------- */
+
+static _Thread_local char last_error[256];
+
+const char *alltoallv_last_error(void)
+{
+  return last_error;
+}
+
+ncclResult_t alltoallv_fail(ncclResult_t result, const char *format, ...)
+{
+  va_list args;
+  va_start(args, format);
+  vsnprintf(last_error, sizeof(last_error), format, args);
+  va_end(args);
+  return result;
+}
+
+/* `base` is the rank of the communicator that the record's rank 0 is. */
+static ncclResult_t describe(const struct alltoallv_error *e, int base, int *source,
+                             int *destination)
+{
+  *source = e->source < 0 ? -1 : e->source + base;
+  *destination = e->destination < 0 ? -1 : e->destination + base;
+  unsigned long long sent = e->sent, expected = e->expected;
+  switch (e->kind) {
+  case ALLTOALLV_ERROR_MISMATCH:
+    return alltoallv_fail(ncclInvalidArgument,
+                          "rank %d sends %llu bytes to rank %d, which expects %llu", *source, sent,
+                          *destination, expected);
+  case ALLTOALLV_ERROR_KIND:
+    return alltoallv_fail(ncclInvalidUsage, "ranks %d and %d made different calls", *source,
+                          *destination);
+  case ALLTOALLV_ERROR_CAPACITY:
+    if (*source < 0)
+      return alltoallv_fail(ncclInvalidArgument, "rank %d would receive %llu bytes, %llu fit",
+                            *destination, sent, expected);
+    return alltoallv_fail(ncclInvalidArgument,
+                          "rank %d sends %llu bytes to rank %d, where %llu fit", *source, sent,
+                          *destination, expected);
+  default:
+    return alltoallv_fail(ncclRemoteError, "rank %d waited in vain for rank %d", *destination,
+                          *source);
+  }
+}
+
+/* The device writes the rest of a record before its kind. */
+static bool has_error(const struct alltoallv_error *e)
+{
+  return __atomic_load_n(&e->kind, __ATOMIC_ACQUIRE) != ALLTOALLV_ERROR_NONE;
+}
+
+ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
+                                       int *destination)
+{
+  if (handle == NULL || result == NULL || source == NULL || destination == NULL)
+    return alltoallv_fail(ncclInvalidArgument, "NULL argument");
+  *result = ncclSuccess;
+  *source = *destination = -1;
+  if (handle->lsa != NULL) {
+    struct alltoallv_errors *errors = alltoallv_lsa_errors(handle->lsa);
+    struct alltoallv_error *e = &errors->timeout;
+    if (!has_error(e)) e = &errors->counts;
+    if (has_error(e)) {
+      *result = describe(e, handle->lsa_first, source, destination);
+      if (e == &errors->counts) __atomic_store_n(&e->kind, ALLTOALLV_ERROR_NONE, __ATOMIC_RELEASE);
+      return ncclSuccess;
+    }
+  }
+  if (handle->counts_error.kind != ALLTOALLV_ERROR_NONE) {
+    *result = describe(&handle->counts_error, 0, source, destination);
+    handle->counts_error.kind = ALLTOALLV_ERROR_NONE;
+  }
+  return ncclSuccess;
+}
+
+size_t alltoallv_type_size(ncclDataType_t datatype)
+{
+  switch (datatype) {
+  case ncclInt8:
+  case ncclUint8:
+    return 1;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)
+  case ncclFloat8e4m3:
+  case ncclFloat8e5m2:
+    return 1;
+#endif
+  case ncclFloat16:
+  case ncclBfloat16:
+    return 2;
+  case ncclInt32:
+  case ncclUint32:
+  case ncclFloat32:
+    return 4;
+  case ncclInt64:
+  case ncclUint64:
+  case ncclFloat64:
+    return 8;
+  default:
+    return 0;
+  }
+}
+
+/* ---- set up ------------------------------------------------------------------------------- */
+
+ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words)
+{
+  size_t bytes = words * sizeof(uint64_t);
+  uint64_t *mine = h->stage_device, *all = h->stage_device + words;
+  ALLTOALLV_CUDATRY(
+      cudaMemcpyAsync(mine, h->stage, bytes, cudaMemcpyHostToDevice, h->stage_stream));
+  ALLTOALLV_NCCLTRY(ncclAllGather(mine, all, bytes, ncclUint8, h->comm, h->stage_stream));
+  ALLTOALLV_CUDATRY(cudaMemcpyAsync(h->stage, all, bytes * (size_t)h->n, cudaMemcpyDeviceToHost,
+                                    h->stage_stream));
+  ALLTOALLV_CUDATRY(cudaStreamSynchronize(h->stage_stream));
+  return ncclSuccess;
+}
+
+static ncclResult_t check_config(const alltoallv_config_t *c)
+{
+  if (c->method < ALLTOALLV_AUTO || c->method > ALLTOALLV_COPY_ENGINE)
+    return alltoallv_fail(ncclInvalidArgument, "config.method %d is unknown", (int)c->method);
+  if (!(c->timeout_seconds >= 0) || c->timeout_seconds > 1e9)
+    return alltoallv_fail(ncclInvalidArgument, "config.timeout_seconds is not in 0 to 1e9");
+  if (c->max_blocks != 0 && c->max_blocks < 2)
+    return alltoallv_fail(ncclInvalidArgument, "config.max_blocks %d is below 2", c->max_blocks);
+  if (c->ll_threshold != ALLTOALLV_DEFAULT && c->ll_threshold > ((size_t)16 << 20))
+    return alltoallv_fail(ncclInvalidArgument, "config.ll_threshold is above 16 MiB");
+  return ncclSuccess;
+}
+
+/* What this rank brings along, for the others to compare. */
+enum {
+  AGREE_ERROR,
+  AGREE_METHOD,
+  AGREE_CHECK,
+  AGREE_THRESHOLD,
+  AGREE_CALL,
+  AGREE_LSA,
+  AGREE_WORDS
+};
+
+/* Pairs up to this size take the low-latency protocol: measured, see the README. */
+static const size_t default_ll_threshold = 512 << 10;
+
+static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t config_result)
+{
+  alltoallv_config_t *c = &h->config;
+  const char *why = "asked for";
+  int lsa_ranks = 0;
+  if (config_result == ncclSuccess && c->method != ALLTOALLV_SENDRECV)
+    lsa_ranks = alltoallv_lsa_ranks(h->comm, &why);
+
+  h->stage[AGREE_ERROR] = config_result != ncclSuccess;
+  h->stage[AGREE_METHOD] = (uint64_t)c->method;
+  h->stage[AGREE_CHECK] = c->check_counts != 0;
+  h->stage[AGREE_THRESHOLD] = c->ll_threshold;
+  h->stage[AGREE_CALL] = c->first_call;
+  h->stage[AGREE_LSA] = (uint64_t)lsa_ranks;
+  ALLTOALLV_TRY(alltoallv_agree(h, AGREE_WORDS));
+  if (config_result != ncclSuccess) return config_result;
+  for (int r = 0; r < h->n; r++) {
+    const uint64_t *other = h->stage + r * AGREE_WORDS;
+    if (other[AGREE_ERROR])
+      return alltoallv_fail(ncclInvalidArgument, "rank %d has a wrong configuration", r);
+    if (other[AGREE_METHOD] != (uint64_t)c->method ||
+        other[AGREE_CHECK] != (uint64_t)(c->check_counts != 0) ||
+        other[AGREE_THRESHOLD] != c->ll_threshold || other[AGREE_CALL] != c->first_call)
+      return alltoallv_fail(ncclInvalidArgument, "rank %d has another configuration", r);
+    if (other[AGREE_LSA] < (uint64_t)lsa_ranks) {
+      lsa_ranks = (int)other[AGREE_LSA];
+      if (lsa_ranks == 0) why = "the kernel cannot run on another rank";
+    }
+  }
+  if (lsa_ranks == 1 && h->n > 1) {
+    lsa_ranks = 0;
+    why = "no two GPUs share a host";
+  } else if (lsa_ranks > ALLTOALLV_MAX_LSA_RANKS) {
+    lsa_ranks = 0;
+    why = "more GPUs share memory than the kernel is made for";
+  }
+
+  if (lsa_ranks > 0) {
+    struct alltoallv_lsa_config lsa = {c->max_blocks, c->ll_threshold, c->first_call,
+                                       c->timeout_seconds};
+    h->lsa_n = lsa_ranks;
+    h->lsa_first = h->rank / lsa_ranks * lsa_ranks;
+    /* A communicator of our own, also on one host: NCCL's send/recv goes wrong (wrong data, then a
+     * hang; seen with 2.28.9) when the receive buffer is registered with its communicator and the
+     * send buffer is not. So what we register must not be seen by the caller's send/recv. */
+    ALLTOALLV_NCCLTRY(ncclCommSplit(h->comm, h->rank / lsa_ranks, h->rank, &h->lsa_comm, NULL));
+    /* The kernel and NCCL's must fit on the GPU side by side, since each waits for others. */
+    if (lsa_ranks < h->n && (lsa.max_blocks == 0 || lsa.max_blocks > 64)) lsa.max_blocks = 64;
+    ncclResult_t result = alltoallv_lsa_create(h->lsa_comm, &lsa, &h->lsa);
+    h->stage[0] = (uint64_t)result;
+    ALLTOALLV_TRY(alltoallv_agree(h, 1));
+    bool all = true;
+    for (int r = 0; r < h->n; r++) {
+      if (h->stage[r] == ncclSuccess) continue;
+      all = false;
+      /* Without symmetric memory there is another way; a failure is a failure. */
+      if (h->stage[r] != ncclInvalidUsage)
+        return alltoallv_fail((ncclResult_t)h->stage[r], "rank %d cannot set up the kernel: %s", r,
+                              ncclGetErrorString((ncclResult_t)h->stage[r]));
+    }
+    if (!all && h->lsa != NULL) {
+      alltoallv_lsa_destroy(h->lsa);
+      h->lsa = NULL;
+    }
+    if (!all) why = "the communicator has no symmetric memory";
+  }
+
+  if (h->lsa == NULL) {
+    if (c->method == ALLTOALLV_LSA || c->method == ALLTOALLV_COPY_ENGINE)
+      return alltoallv_fail(ncclInvalidUsage, "the kernel cannot be used: %s", why);
+    h->method = ALLTOALLV_SENDRECV;
+    snprintf(h->why, sizeof(h->why), "send/recv: %s", why);
+    return ncclSuccess;
+  }
+  h->method = c->method == ALLTOALLV_COPY_ENGINE ? ALLTOALLV_COPY_ENGINE : ALLTOALLV_LSA;
+  if (h->lsa_n == h->n)
+    snprintf(h->why, sizeof(h->why), "one-sided kernel among %d ranks", h->n);
+  else
+    snprintf(h->why, sizeof(h->why),
+             "one-sided kernel among the %d ranks of a host, send/recv between hosts", h->lsa_n);
+  return ncclSuccess;
+}
+
+static ncclResult_t make_handle(struct alltoallv_handle *h, ncclResult_t config_result)
+{
+  ALLTOALLV_NCCLTRY(ncclCommUserRank(h->comm, &h->rank));
+  ALLTOALLV_NCCLTRY(ncclCommCount(h->comm, &h->n));
+  size_t stage = ((size_t)h->n + 1) * alltoallv_stage_words(h->n) * sizeof(uint64_t);
+  h->pairs = calloc((size_t)h->n, sizeof(*h->pairs));
+  if (h->pairs == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
+  ALLTOALLV_CUDATRY(cudaMallocHost((void **)&h->stage, stage));
+  ALLTOALLV_CUDATRY(cudaMalloc((void **)&h->stage_device, stage));
+  ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->stage_stream, cudaStreamNonBlocking));
+  ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->side_stream, cudaStreamNonBlocking));
+  ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->fork, cudaEventDisableTiming));
+  ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->join, cudaEventDisableTiming));
+  ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->last_done, cudaEventDisableTiming));
+  return choose_path(h, config_result);
+}
+
+static void free_handle(struct alltoallv_handle *h)
+{
+  if (h->lsa != NULL) alltoallv_lsa_destroy(h->lsa);
+  if (h->lsa_comm != NULL) ncclCommDestroy(h->lsa_comm);
+  if (h->last_done != NULL) cudaEventDestroy(h->last_done);
+  if (h->join != NULL) cudaEventDestroy(h->join);
+  if (h->fork != NULL) cudaEventDestroy(h->fork);
+  if (h->side_stream != NULL) cudaStreamDestroy(h->side_stream);
+  if (h->stage_stream != NULL) cudaStreamDestroy(h->stage_stream);
+  if (h->stage_device != NULL) cudaFree(h->stage_device);
+  if (h->stage != NULL) cudaFreeHost(h->stage);
+  free(h->pairs);
+  free(h);
+}
+
+ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle)
+{
+  static const alltoallv_config_t defaults = ALLTOALLV_CONFIG_INITIALIZER;
+  if (comm == NULL || handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL argument");
+  *handle = NULL;
+  struct alltoallv_handle *h = calloc(1, sizeof(*h));
+  if (h == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
+  h->comm = comm;
+  h->config = config != NULL ? *config : defaults;
+  ncclResult_t result = check_config(&h->config);
+  if (h->config.ll_threshold == ALLTOALLV_DEFAULT) h->config.ll_threshold = default_ll_threshold;
+  if (h->config.first_call == 0) h->config.first_call = 1;
+  /* A wrong configuration is told to the other ranks too, or they would wait for this one. */
+  result = make_handle(h, result);
+  if (result != ncclSuccess) {
+    free_handle(h);
+    return result;
+  }
+  *handle = h;
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_destroy(alltoallv_t handle)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  cudaError_t error = cudaSuccess;
+  if (handle->last_exists && !handle->last_captured)
+    error = cudaStreamSynchronize(handle->last_stream);
+  free_handle(handle);
+  ALLTOALLV_CUDATRY(error);
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_method(alltoallv_t handle, alltoallv_method_t *method, const char **why)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  if (method != NULL) *method = handle->method;
+  if (why != NULL) *why = handle->why;
+  return ncclSuccess;
+}
+
+/* ---- receive buffers ---------------------------------------------------------------------- */
+
+static int find_window(const struct alltoallv_handle *h, const void *at)
+{
+  for (int id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
+    const struct alltoallv_window *w = &h->windows[id];
+    if (w->base != NULL && (const char *)at >= w->base && (const char *)at < w->base + w->bytes)
+      return id;
+  }
+  return -1;
+}
+
+ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  int id = 0;
+  while (id < ALLTOALLV_MAX_WINDOWS && handle->windows[id].base != NULL) id++;
+
+  /* NCCL would hang or misbehave if ranks disagreed, so ask first. */
+  handle->stage[0] = buff != NULL ? bytes : 0;
+  handle->stage[1] = (uint64_t)id;
+  handle->stage[2] = (uintptr_t)buff % 4096;
+  ALLTOALLV_TRY(alltoallv_agree(handle, 3));
+  for (int r = 0; r < handle->n; r++) {
+    const uint64_t *other = handle->stage + 3 * r;
+    if (other[0] == 0 || other[2] != 0)
+      return alltoallv_fail(ncclInvalidArgument,
+                            "rank %d registers nothing, or at no multiple of 4096 bytes", r);
+    if (other[0] != handle->stage[0])
+      return alltoallv_fail(ncclInvalidArgument, "rank %d registers %llu bytes, rank 0 %llu", r,
+                            (unsigned long long)other[0], (unsigned long long)handle->stage[0]);
+    if (other[1] != handle->stage[1] || other[1] == ALLTOALLV_MAX_WINDOWS)
+      return alltoallv_fail(ncclInvalidUsage,
+                            other[1] == ALLTOALLV_MAX_WINDOWS
+                                ? "more than %d buffers are registered"
+                                : "ranks have registered different buffers (%d)",
+                            ALLTOALLV_MAX_WINDOWS);
+  }
+
+  struct alltoallv_window *w = &handle->windows[id];
+  if (handle->lsa != NULL)
+    ALLTOALLV_NCCLTRY(alltoallv_lsa_register(handle->lsa, id, buff, bytes, w->peers));
+  w->base = buff;
+  w->bytes = bytes;
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  for (int id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
+    if (buff == NULL || handle->windows[id].base != buff) continue;
+    handle->windows[id].base = NULL;
+    if (handle->lsa != NULL) ALLTOALLV_NCCLTRY(alltoallv_lsa_unregister(handle->lsa, id));
+    return ncclSuccess;
+  }
+  return alltoallv_fail(ncclInvalidArgument, "the buffer is not registered");
+}
+
+/* ---- checking arguments ------------------------------------------------------------------- */
+
+/* The bytes of `count` elements, and the end of the segment; false if that overflows. */
+static bool segment(size_t count, size_t displacement, size_t element, uint64_t *bytes,
+                    uint64_t *offset, uint64_t *end)
+{
+  return !__builtin_mul_overflow(count, element, bytes) &&
+         !__builtin_mul_overflow(displacement, element, offset) &&
+         !__builtin_add_overflow(*bytes, *offset, end);
+}
+
+/* Where recvbuff lies; on the kernel's path it has to be registered. */
+static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, void *recvbuff, uint64_t end,
+                                    struct alltoallv_exchange *ex)
+{
+  ex->recv = recvbuff;
+  ex->window = 0;
+  ex->window_offset = 0;
+  if (h->lsa == NULL || end == 0) return ncclSuccess;
+  int id = find_window(h, recvbuff);
+  if (id < 0) return alltoallv_fail(ncclInvalidUsage, "recvbuff is not registered");
+  ex->window = (uint32_t)id;
+  ex->window_offset = (uint64_t)(ex->recv - h->windows[id].base);
+  if (end > h->windows[id].bytes - ex->window_offset)
+    return alltoallv_fail(ncclInvalidArgument, "%llu bytes do not fit into the registered buffer",
+                          (unsigned long long)end);
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_make_exchange(struct alltoallv_handle *h, const void *sendbuff,
+                                     const size_t sendcounts[], const size_t sdispls[],
+                                     void *recvbuff, const size_t recvcounts[],
+                                     const size_t rdispls[], ncclDataType_t datatype,
+                                     struct alltoallv_exchange *ex)
+{
+  size_t element = alltoallv_type_size(datatype);
+  if (sendcounts == NULL || sdispls == NULL || recvcounts == NULL || rdispls == NULL)
+    return alltoallv_fail(ncclInvalidArgument, "NULL array of counts or displacements");
+  if (element == 0) return alltoallv_fail(ncclInvalidArgument, "unknown data type");
+
+  uint64_t send_begin = UINT64_MAX, send_end = 0, recv_begin = UINT64_MAX, recv_end = 0;
+  for (int p = 0; p < h->n; p++) {
+    struct alltoallv_pair *pair = &ex->pairs[p];
+    uint64_t end;
+    if (!segment(sendcounts[p], sdispls[p], element, &pair->send_bytes, &pair->send_offset, &end))
+      return alltoallv_fail(ncclInvalidArgument, "what goes to rank %d overflows", p);
+    if (pair->send_bytes > 0) {
+      if (pair->send_offset < send_begin) send_begin = pair->send_offset;
+      if (end > send_end) send_end = end;
+    }
+    if (!segment(recvcounts[p], rdispls[p], element, &pair->recv_bytes, &pair->recv_offset, &end))
+      return alltoallv_fail(ncclInvalidArgument, "what comes from rank %d overflows", p);
+    if (pair->recv_bytes > 0) {
+      if (pair->recv_offset < recv_begin) recv_begin = pair->recv_offset;
+      if (end > recv_end) recv_end = end;
+    }
+  }
+  if ((send_end > 0 && sendbuff == NULL) || (recv_end > 0 && recvbuff == NULL))
+    return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
+  const char *send = sendbuff, *recv = recvbuff;
+  if (send_end > 0 && recv_end > 0 && (uintptr_t)send + send_begin < (uintptr_t)recv + recv_end &&
+      (uintptr_t)recv + recv_begin < (uintptr_t)send + send_end)
+    return alltoallv_fail(ncclInvalidUsage, "send and receive ranges overlap");
+  ex->send = send;
+
+  if (h->config.check_counts)
+    for (int p = 0; p < h->n; p++)
+      for (int q = 0; q < p; q++) {
+        const struct alltoallv_pair *a = &ex->pairs[p], *b = &ex->pairs[q];
+        if (a->recv_offset < b->recv_offset + b->recv_bytes &&
+            b->recv_offset < a->recv_offset + a->recv_bytes && a->recv_bytes > 0 &&
+            b->recv_bytes > 0)
+          return alltoallv_fail(ncclInvalidUsage, "what comes from ranks %d and %d overlaps", q, p);
+      }
+  return locate_recvbuff(h, recvbuff, recv_end, ex);
+}
+
+/* ---- exchanges ---------------------------------------------------------------------------- */
+
+static ncclResult_t is_capturing(cudaStream_t stream, bool *capturing)
+{
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  ALLTOALLV_CUDATRY(cudaStreamIsCapturing(stream, &status));
+  *capturing = status != cudaStreamCaptureStatusNone;
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_order(struct alltoallv_handle *h, cudaStream_t stream, bool *capturing)
+{
+  if (h->lsa != NULL && has_error(&alltoallv_lsa_errors(h->lsa)->timeout))
+    return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
+  ALLTOALLV_TRY(is_capturing(stream, capturing));
+  if (h->last_exists && stream != h->last_stream) {
+    if (!*capturing && !h->last_captured) {
+      ALLTOALLV_CUDATRY(cudaEventRecord(h->last_done, h->last_stream));
+      ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->last_done, 0));
+    } else if (*capturing && h->last_captured) {
+      bool both = false;
+      ALLTOALLV_TRY(is_capturing(h->last_stream, &both));
+      if (both)
+        return alltoallv_fail(ncclInvalidUsage,
+                              "two streams capture exchanges of one handle at the same time");
+    } /* else the caller orders the launches of the graph */
+  }
+  h->last_exists = true;
+  h->last_stream = stream;
+  h->last_captured = *capturing;
+  return ncclSuccess;
+}
+
+void alltoallv_fill_call(const struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
+                         struct alltoallv_lsa_call *call)
+{
+  call->kind = ALLTOALLV_KIND_HOST;
+  call->send = ex->send;
+  call->recv = ex->recv;
+  call->window = ex->window;
+  call->window_offset = ex->window_offset;
+  memcpy(call->pairs, ex->pairs + h->lsa_first, (size_t)h->lsa_n * sizeof(*ex->pairs));
+}
+
+ncclResult_t alltoallv_exchange(struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
+                                bool capturing, cudaStream_t stream)
+{
+  if (h->lsa == NULL) return alltoallv_sendrecv(h, ex, capturing, stream);
+
+  bool remote = h->lsa_n < h->n;
+  if (remote) { /* the slower part first, beside the kernel */
+    ALLTOALLV_CUDATRY(cudaEventRecord(h->fork, stream));
+    ALLTOALLV_CUDATRY(cudaStreamWaitEvent(h->side_stream, h->fork, 0));
+    ALLTOALLV_TRY(alltoallv_sendrecv(h, ex, capturing, h->side_stream));
+    ALLTOALLV_CUDATRY(cudaEventRecord(h->join, h->side_stream));
+  }
+  struct alltoallv_lsa_call call;
+  alltoallv_fill_call(h, ex, &call);
+  ALLTOALLV_NCCLTRY(alltoallv_lsa_launch(h->lsa, &call, stream));
+  if (remote) ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->join, 0));
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
+                       void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
+                       ncclDataType_t datatype, alltoallv_t handle, cudaStream_t stream)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  struct alltoallv_exchange ex = {.pairs = handle->pairs};
+  bool capturing;
+  ALLTOALLV_TRY(alltoallv_make_exchange(handle, sendbuff, sendcounts, sdispls, recvbuff, recvcounts,
+                                        rdispls, datatype, &ex));
+  ALLTOALLV_TRY(alltoallv_order(handle, stream, &capturing));
+  return alltoallv_exchange(handle, &ex, capturing, stream);
+}
+
+ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
+                                     const size_t *sdispls, void *recvbuff, size_t recvcapacity,
+                                     size_t *recvcounts, size_t *rdispls, alltoallv_layout_t layout,
+                                     ncclDataType_t datatype, alltoallv_t handle,
+                                     cudaStream_t stream)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  struct alltoallv_exchange ex = {.send = sendbuff, .pairs = handle->pairs};
+  struct alltoallv_lsa_call call;
+  uint64_t bytes;
+  bool capturing;
+  call.element = (uint32_t)alltoallv_type_size(datatype);
+  if (call.element == 0) return alltoallv_fail(ncclInvalidArgument, "unknown data type");
+  if (sendcounts == NULL || recvcounts == NULL || rdispls == NULL)
+    return alltoallv_fail(ncclInvalidArgument, "NULL array of counts or displacements");
+  if (layout != ALLTOALLV_PACKED && layout != ALLTOALLV_SLOTS)
+    return alltoallv_fail(ncclInvalidArgument, "unknown layout");
+  if (__builtin_mul_overflow(recvcapacity, (size_t)call.element, &bytes))
+    return alltoallv_fail(ncclInvalidArgument, "recvcapacity overflows");
+  if (bytes > 0 && recvbuff == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL recvbuff");
+  ALLTOALLV_TRY(locate_recvbuff(handle, recvbuff, bytes, &ex));
+  ALLTOALLV_TRY(alltoallv_order(handle, stream, &capturing));
+
+  call.kind = layout == ALLTOALLV_SLOTS ? ALLTOALLV_KIND_SLOTS : ALLTOALLV_KIND_PACKED;
+  call.send = ex.send;
+  call.recv = ex.recv;
+  call.window = ex.window;
+  call.window_offset = ex.window_offset;
+  call.capacity = recvcapacity;
+  call.sendcounts = sendcounts;
+  call.sdispls = sdispls;
+  call.recvcounts = recvcounts;
+  call.rdispls = rdispls;
+  if (handle->lsa != NULL && handle->lsa_n == handle->n) {
+    ALLTOALLV_NCCLTRY(alltoallv_lsa_launch(handle->lsa, &call, stream));
+    return ncclSuccess;
+  }
+  if (capturing)
+    return alltoallv_fail(ncclInvalidUsage,
+                          "device counts cannot be captured on the send/recv path");
+  return alltoallv_sendrecv_device_counts(handle, &ex, &call, stream);
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* AlltoAllV for NCCL: every rank sends a different number of elements to every other rank.
+ *
+ * NCCL has no such call. This one is a kernel that writes straight into the receive buffers of the
+ * peers (LSA: load/store accessible memory, NCCL 2.28 and later) with grouped ncclSend/ncclRecv
+ * where that is not possible: between hosts, without symmetric memory, with an older NCCL.
+ *
+ *   ncclMemAlloc(&recvbuff, bytes);                       // the receive buffer, equal on all ranks
+ *   alltoallv_init(comm, NULL, &handle);                  // collective
+ *   alltoallv_register(handle, recvbuff, bytes);          // collective
+ *   alltoallv(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls, ncclFloat, handle,
+ *             stream);                                    // collective, as often as you like
+ *   cudaStreamSynchronize(stream);
+ *   alltoallv_get_async_error(handle, &result, &source, &destination);
+ *   alltoallv_unregister(handle, recvbuff);               // collective
+ *   alltoallv_destroy(handle);                            // collective
+ *
+ * Rules that hold for everything below.
+ * - Counts, displacements and capacities are in elements of `datatype`, as in MPI_Alltoallv; their
+ *   type is size_t, so a pair may hold more than 4 GiB. Arrays have one entry per rank of the
+ *   communicator. Element i of the part for rank p is sendbuff[sdispls[p] + i]; element i of the
+ *   part from rank p arrives at recvbuff[rdispls[p] + i].
+ * - "Collective" means: every rank of the communicator makes the call, in the same order. The rules
+ *   of NCCL for collectives apply to them: on one communicator, from one thread at a time, and not
+ *   concurrently with other NCCL calls on that communicator.
+ * - Exchanges are asynchronous: they enqueue work on `stream` and return. Buffers must stay valid
+ *   and sendbuff unchanged until the stream gets there. No barrier is needed between exchanges: an
+ *   exchange does not write into a peer's receive buffer before the peer's stream has reached it.
+ * - Two exchanges of one handle never run at the same time. When a call comes on another stream
+ *   than the one before, it waits for that one by an event (so that stream must still exist).
+ *   Exchanges of two handles that can overlap need room for both kernels on all GPUs.
+ * - Exchanges may be captured into a CUDA graph, on all ranks or on none, and replayed. Buffers,
+ *   plan and handle must outlive the graph; graph launches must be ordered with other exchanges of
+ *   the handle by the caller. Use graphs with one process per GPU: one process that launches
+ *   graphs of kernels that wait for each other on several GPUs can deadlock (CUDA's rule).
+ * - Host arrays are read before the call returns. Results of type ncclResult_t mean what NCCL's
+ *   documentation says; alltoallv_last_error() has the sentence. After an error that only one rank
+ *   gets (a wrong argument, say) the other ranks wait for the missing exchange until their timeout.
+ * - On the send/recv path inside a graph, take both buffers from ncclMemAlloc: NCCL 2.28 hangs with
+ *   a send buffer from cudaMalloc and a receive buffer from ncclMemAlloc (above 512 KiB per pair).
+ * - Nothing here prints or exits. */
+#ifndef ALLTOALLV_H
+#define ALLTOALLV_H
+
+#include <stddef.h>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* An AlltoAllV on one communicator: scratch memory, windows, the number of the current exchange. */
+typedef struct alltoallv_handle *alltoallv_t;
+
+/* An exchange whose counts repeat, as MPI-4's persistent MPI_Alltoallv_init. */
+typedef struct alltoallv_plan_state *alltoallv_plan_t;
+
+/* How the bytes move. Chosen in alltoallv_init for all ranks together and never changed later: a
+ * choice that one rank could make alone would deadlock. */
+typedef enum {
+  ALLTOALLV_AUTO = 0,        /* the kernel where it can run, else send/recv; plans of large
+                                exchanges use the copy engines */
+  ALLTOALLV_SENDRECV = 1,    /* grouped ncclSend/ncclRecv only */
+  ALLTOALLV_LSA = 2,         /* the kernel only, in plans too; init fails where it cannot run */
+  ALLTOALLV_COPY_ENGINE = 3, /* as ALLTOALLV_LSA, but plans always use the copy engines */
+} alltoallv_method_t;
+
+/* Fill it with ALLTOALLV_CONFIG_INITIALIZER, then change what you need. All ranks must pass the
+ * same values (alltoallv_init checks it), max_blocks and timeout_seconds excepted. */
+typedef struct {
+  alltoallv_method_t method;
+  double timeout_seconds; /* an exchange gives up when a peer is this late; 0: never */
+  int max_blocks;      /* blocks (multiprocessors) that an exchange may use, at least 2, for users
+                          who overlap it with compute; 0: all */
+  int check_counts;    /* 1: also compare counts on the send/recv path, which costs a round trip
+                          and a host synchronisation per exchange (so: no capture), and look for
+                          receive segments that overlap */
+  size_t ll_threshold; /* bytes; pairs up to this size take the low-latency protocol. Scratch is
+                          about 2.7 times this per rank. ALLTOALLV_DEFAULT: tuned */
+  unsigned first_call; /* number of the first exchange, for tests of the wrap-around; else 0 */
+} alltoallv_config_t;
+
+#define ALLTOALLV_DEFAULT ((size_t)-1)
+#define ALLTOALLV_CONFIG_INITIALIZER                 \
+  {                                                  \
+    ALLTOALLV_AUTO, 60.0, 0, 0, ALLTOALLV_DEFAULT, 0 \
+  }
+
+/* ---- set up and tear down ----------------------------------------------------------------- */
+
+/* Collective. Makes a handle for all ranks of `comm` on the calling thread's current device, which
+ * must be the communicator's. `config` may be NULL for the defaults. Agrees with the other ranks on
+ * the path, loads the kernels and allocates the scratch memory, so that exchanges allocate nothing.
+ * The communicator stays the caller's and must outlive the handle; the handle splits one off for
+ * itself, so that registered receive buffers stay unknown to the caller's own NCCL calls.
+ *   ncclInvalidArgument  the configuration is wrong or differs between ranks
+ *   ncclInvalidUsage     ALLTOALLV_LSA or ALLTOALLV_COPY_ENGINE asked for and not possible here */
+ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle);
+
+/* Collective. Makes [buff, buff + bytes) usable as receive buffer. `buff` comes from ncclMemAlloc,
+ * starts at a multiple of 4096 bytes in its allocation, has the same size on all ranks and is in no
+ * other window. Send buffers need no registration: any device memory will do. On the send/recv path
+ * this does nothing, but call it all the same.
+ *   ncclInvalidArgument  (on all ranks) NULL, zero bytes, sizes that differ, bad alignment */
+ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes);
+
+/* Collective. To be called when no exchange into `buff` is running, before ncclMemFree(buff). */
+ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff);
+
+/* Collective. Waits for the last exchange, then frees the handle, its plans excluded (destroy those
+ * first). After a timeout it frees what it can without waiting for other ranks. */
+ncclResult_t alltoallv_destroy(alltoallv_t handle);
+
+/* The path that init chose (never ALLTOALLV_AUTO), and in words why; the text lives as long as the
+ * handle. Either pointer may be NULL. Not collective. */
+ncclResult_t alltoallv_method(alltoallv_t handle, alltoallv_method_t *method, const char **why);
+
+/* ---- the exchange ------------------------------------------------------------------------- */
+
+/* Collective. The order of arguments is MPI_Alltoallv's (MPI 4.1, section 6.8), with the handle for
+ * the communicator and CUDA's stream at the end; counts and displacements are host arrays. What
+ * rank i sends to j, sendcounts[j] of i, must equal recvcounts[i] of j. Zero counts are fine and so
+ * is any alignment that the type itself has. Segments of one rank must not overlap, nor may
+ * sendbuff and recvbuff (no MPI_IN_PLACE). ncclInvalidArgument  NULL, unknown type, a segment
+ * outside the registered range ncclInvalidUsage     recvbuff is not registered (LSA path), send and
+ * receive ranges overlap, a stream that is being captured together with another one ncclRemoteError
+ * the handle has timed out before Counts that differ between two ranks are found on the device,
+ * always on the LSA path, with check_counts on the other; see alltoallv_get_async_error. */
+ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
+                       void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
+                       ncclDataType_t datatype, alltoallv_t handle, cudaStream_t stream);
+
+/* Where the parts of the receive buffer lie when the counts are only known on the device. */
+typedef enum {
+  ALLTOALLV_PACKED = 0, /* one after the other in rank order; rdispls is written */
+  ALLTOALLV_SLOTS = 1, /* at rdispls, which the caller gives; the part of a rank must end before the
+                          next higher displacement, or the capacity, is reached */
+} alltoallv_layout_t;
+
+/* Collective. As alltoallv(), but sendcounts and sdispls are device arrays that the kernel reads,
+ * so that a kernel just before it in the stream can write them, and nobody knows the receive counts
+ * yet. sdispls may be NULL: packed in rank order. recvcounts (device, written) receives the counts;
+ * rdispls (device) is written (ALLTOALLV_PACKED) or read (ALLTOALLV_SLOTS). recvcapacity is the
+ * number of elements that fit into recvbuff. All ranks pass the same layout.
+ * If the data do not fit at one rank, no rank's receive buffer is changed and every rank gets the
+ * error from alltoallv_get_async_error; recvcounts then says what would have been needed.
+ * On the send/recv path (and on several hosts) this call waits for the stream and cannot be
+ * captured; on the LSA path it never waits. Errors as alltoallv(). */
+ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
+                                     const size_t *sdispls, void *recvbuff, size_t recvcapacity,
+                                     size_t *recvcounts, size_t *rdispls, alltoallv_layout_t layout,
+                                     ncclDataType_t datatype, alltoallv_t handle,
+                                     cudaStream_t stream);
+
+/* What went wrong on the device, as ncclCommGetAsyncError: to be asked after the stream has been
+ * synchronised, or at any time before (it never blocks). Not collective.
+ *   ncclSuccess          nothing
+ *   ncclInvalidArgument  `source` sent another number of elements than `destination` expected, or
+ *                        (device counts) more than fits; source is -1 when it is the sum over all
+ *                        sources that does not fit. Both ranks of the pair get it, for device
+ *                        counts all ranks do. The data of that pair did not move, the handle stays
+ *                        usable; asking clears it.
+ *   ncclInvalidUsage     the two ranks made different calls; otherwise as above
+ *   ncclRemoteError      nothing came from `source` within the timeout. Final: the handle can only
+ *                        be destroyed, the receive buffers must stay allocated until then.
+ * source and destination are ranks of the communicator, -1 where they do not apply. */
+ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
+                                       int *destination);
+
+/* ---- repeated counts ---------------------------------------------------------------------- */
+
+/* Collective. Arguments as alltoallv(). Exchanges counts and displacements once, checks them (a
+ * pair that disagrees is ncclInvalidArgument on all ranks, alltoallv_last_error() names it), and
+ * decides for all ranks whether starts use the kernel or the copy engines. Waits for the other
+ * ranks. */
+ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
+                            void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
+                            ncclDataType_t datatype, alltoallv_t handle, alltoallv_plan_t *plan);
+
+/* Collective. Does the planned exchange on `stream`; everything said of alltoallv() holds. The copy
+ * engines need no multiprocessor and reach the full rate of the link, but cost about 20 us more and
+ * cannot time out: when a peer has died, the stream waits for ever. Inside a graph the kernel is
+ * used instead. */
+ncclResult_t alltoallv_start(alltoallv_plan_t plan, cudaStream_t stream);
+
+/* Collective in that no start may be running any more. */
+ncclResult_t alltoallv_plan_destroy(alltoallv_plan_t plan);
+
+/* The sentence for the last error that this thread got from a function above; "" if none. */
+const char *alltoallv_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

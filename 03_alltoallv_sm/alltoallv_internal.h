@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the host files of the AlltoAllV share. Not for users: they include alltoallv.h. */
+#ifndef ALLTOALLV_INTERNAL_H
+#define ALLTOALLV_INTERNAL_H
+
+#include "alltoallv.h"
+#include "alltoallv_lsa.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A registered receive buffer; its number is its place in the handle's table. */
+struct alltoallv_window {
+  char *base; /* NULL: free entry */
+  size_t bytes;
+  void *peers[ALLTOALLV_MAX_LSA_RANKS]; /* where this rank sees the buffers of the LSA ranks */
+};
+
+struct alltoallv_handle {
+  ncclComm_t comm;
+  int rank, n;
+  alltoallv_config_t config;
+  alltoallv_method_t method;
+  char why[160];
+
+  /* The one-sided part: ranks lsa_first ... lsa_first + lsa_n - 1, all of this host. */
+  struct alltoallv_lsa *lsa; /* NULL: send/recv for everybody */
+  ncclComm_t lsa_comm;       /* ours: those ranks */
+  int lsa_first, lsa_n;
+  struct alltoallv_window windows[ALLTOALLV_MAX_WINDOWS];
+
+  /* What runs beside the caller's stream: the part for other hosts, or a plan's copy to itself. */
+  cudaStream_t side_stream;
+  cudaEvent_t fork, join;
+
+  /* The exchange before: two of them never overlap. */
+  cudaStream_t last_stream;
+  cudaEvent_t last_done;
+  bool last_exists, last_captured;
+
+  struct alltoallv_pair
+      *pairs; /* of the current call, n entries; the host is done with it at return */
+  uint64_t *stage, *stage_device; /* to talk to all ranks through NCCL: see alltoallv_agree */
+  cudaStream_t stage_stream;
+  struct alltoallv_error counts_error; /* found by the host on the send/recv path */
+  uint32_t copy_starts;                /* starts of copy engine plans so far */
+};
+
+/* One exchange with counts known to the host. */
+struct alltoallv_exchange {
+  const char *send;
+  char *recv;
+  uint32_t window;
+  uint64_t window_offset;
+  struct alltoallv_pair *pairs; /* n entries */
+};
+
+/* Most 64-bit words that a rank can tell all others at once. */
+static inline size_t alltoallv_stage_words(int n)
+{
+  return 3 * (size_t)n + 4;
+}
+
+/* Collective. The first `words` words of h->stage of every rank reach h->stage of all, in rank
+ * order: those of rank r are at h->stage + r * words. Waits. */
+ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words);
+
+/* Sets the text of alltoallv_last_error() and returns `result`. */
+ncclResult_t alltoallv_fail(ncclResult_t result, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Bytes of an element; 0 if the type is unknown. */
+size_t alltoallv_type_size(ncclDataType_t datatype);
+
+/* Checks the arguments of alltoallv() and turns them into bytes, in ex->pairs. */
+ncclResult_t alltoallv_make_exchange(struct alltoallv_handle *h, const void *sendbuff,
+                                     const size_t sendcounts[], const size_t sdispls[],
+                                     void *recvbuff, const size_t recvcounts[],
+                                     const size_t rdispls[], ncclDataType_t datatype,
+                                     struct alltoallv_exchange *ex);
+
+/* Makes `stream` wait for the exchange before. *capturing: is the stream being captured? */
+ncclResult_t alltoallv_order(struct alltoallv_handle *h, cudaStream_t stream, bool *capturing);
+
+/* Enqueues an exchange: the kernel for the LSA ranks, send/recv for all others. */
+ncclResult_t alltoallv_exchange(struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
+                                bool capturing, cudaStream_t stream);
+void alltoallv_fill_call(const struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
+                         struct alltoallv_lsa_call *call);
+
+/* alltoallv_sendrecv.c: the part of an exchange that the kernel does not do. */
+ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
+                                bool capturing, cudaStream_t stream);
+ncclResult_t alltoallv_sendrecv_device_counts(struct alltoallv_handle *h,
+                                              const struct alltoallv_exchange *ex,
+                                              const struct alltoallv_lsa_call *call,
+                                              cudaStream_t stream);
+static inline bool alltoallv_is_local(const struct alltoallv_handle *h, int p)
+{
+  return h->lsa != NULL && p >= h->lsa_first && p < h->lsa_first + h->lsa_n;
+}
+
+/* For benchmarks: the bytes of a plan along the same way, without any protocol. */
+ncclResult_t alltoallv_start_bare(alltoallv_plan_t plan, cudaStream_t stream);
+
+#define ALLTOALLV_NCCLTRY(call)                                                           \
+  do {                                                                                    \
+    ncclResult_t try_result = (call);                                                     \
+    if (try_result != ncclSuccess)                                                        \
+      return alltoallv_fail(try_result, "%s: %s", #call, ncclGetErrorString(try_result)); \
+  } while (0)
+
+#define ALLTOALLV_CUDATRY(call)                                      \
+  do {                                                               \
+    cudaError_t try_error = (call);                                  \
+    if (try_error != cudaSuccess)                                    \
+      return alltoallv_fail(ncclUnhandledCudaError, "%s: %s", #call, \
+                            cudaGetErrorString(try_error));          \
+  } while (0)
+
+/* For functions that have set the text themselves. */
+#define ALLTOALLV_TRY(call)                           \
+  do {                                                \
+    ncclResult_t try_result = (call);                 \
+    if (try_result != ncclSuccess) return try_result; \
+  } while (0)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

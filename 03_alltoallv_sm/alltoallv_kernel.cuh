@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel of the AlltoAllV: push, with two protocols.
+ *
+ * Block 0, the control block, talks: it sends the headers, receives those of the peers, compares
+ * counts, and stays until all data for this rank have arrived. The other blocks, the data blocks,
+ * move bytes:
+ *
+ *   send_lines     small pairs: as lines into the scratch memory of the peer, waiting for nothing
+ *   push_tiles     large pairs: straight into the receive buffer of the peer, once its header has
+ *                  said where; at the end the bytes are added to a counter at the peer
+ *   receive_lines  small pairs: from the scratch memory to the receive buffer
+ *
+ * The sender chooses by the bytes of the pair; counts agree, so the receiver knows. Nobody waits
+ * for anything but headers before it sends, so there is no cycle of waiting. All waiting loops end
+ * after the timeout.
+ *
+ * The grid has a row of blocks for every rank (or less, if blocks are short): row i moves the lines
+ * to and from rank + i, row 0 is the control block and, in small exchanges, the copy to myself. For
+ * tiles the blocks are numbered through.
+ *
+ * This file puts the parts together: alltoallv_wait.cuh (headers, waiting), alltoallv_ll.cuh
+ * (lines), alltoallv_push.cuh (tiles), alltoallv_counts.cuh (device counts). N is an upper bound
+ * for the number of ranks, so that the arguments of small jobs stay small. MODE leaves out what an
+ * exchange does not need: the time of a small one is mostly that of fetching its instructions and
+ * arguments. */
+#ifndef ALLTOALLV_KERNEL_CUH
+#define ALLTOALLV_KERNEL_CUH
+
+#include "alltoallv_counts.cuh"
+#include "alltoallv_ll.cuh"
+#include "alltoallv_push.cuh"
+
+enum {
+  MODE_SMALL,  /* counts from the host, and no pair is above the threshold */
+  MODE_ANY,    /* counts from the host */
+  MODE_DEVICE, /* counts on the device */
+};
+
+/* See alltoallv_stale_parity; once in 2^32 calls. */
+template <int N>
+static __device__ void clear_stale_lines(const kernel_args<N> &a, uint32_t call)
+{
+  int parity = alltoallv_stale_parity(call);
+  if (parity < 0) return;
+  uint4 *lines = reinterpret_cast<uint4 *>(slot(a, a.rank, 0, (uint32_t)parity));
+  uint64_t count = (uint64_t)a.n * a.scratch.slot_bytes / ALLTOALLV_LINE_BYTES;
+  for (uint64_t i = threadIdx.x; i < count; i += blockDim.x) lines[i] = make_uint4(0, 0, 0, 0);
+  __threadfence_system();
+  __syncthreads();
+}
+
+/* Waits until `bytes` bytes from rank p have been added to done[p]. */
+template <int N>
+static __device__ void wait_for_data(const kernel_args<N> &a, int p, uint64_t base, uint64_t bytes)
+{
+  const uint64_t *counter = reinterpret_cast<const uint64_t *>(scratch_of(a, a.rank)) + p;
+  patience w;
+  while (load_acquire(counter) != base + bytes)
+    if (w.long_wait() && give_up(a, w, p)) return;
+  a.state->done[p] = base + bytes;
+}
+
+/* `p` is the rank that this thread talks to; threads from a.n on have none. */
+template <int N, int MODE>
+static __device__ __forceinline__ void control(const kernel_args<N> &a, block_state<N> &b,
+                                               uint32_t call, int p)
+{
+  constexpr bool DEVICE = MODE == MODE_DEVICE;
+  bool mine = p < a.n && p != a.rank;
+  uint64_t base = MODE != MODE_SMALL && mine ? a.state->done[p] : 0;
+
+  bool moves = true;
+  if constexpr (DEVICE) {
+    int last = (int)(blockDim.x - 1 - threadIdx.x); /* the first threads have rows to send */
+    if (last < a.n)
+      send_header(
+          a, call, last,
+          {0, a.capacity * a.element,
+           a.window_offset + (a.kind == ALLTOALLV_KIND_SLOTS ? a.rdispls[last] * a.element : 0),
+           a.kind, a.window});
+    send_rows(a, call);
+    load_counts(a, b);
+    moves = share_counts(a, b, call);
+    if (!b.stop) publish_counts(a, b, call);
+  } else {
+    if (mine)
+      send_header(a, call, p,
+                  {a.pairs[p].send_bytes, a.pairs[p].recv_bytes,
+                   a.window_offset + a.pairs[p].recv_offset, a.kind, a.window});
+  }
+
+  struct alltoallv_header h;
+  if (mine && read_header(a, call, p, &h)) {
+    uint64_t bytes = DEVICE ? b.pairs[p].recv_bytes : a.pairs[p].recv_bytes;
+    if (h.kind != a.kind) {
+      report_counts(a, call, ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.kind);
+      moves = false;
+    } else if (!DEVICE && !alltoallv_counts_agree(h.sent, bytes)) {
+      report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, a.rank, h.sent, bytes);
+      moves = false;
+    }
+    if (MODE != MODE_SMALL && moves && bytes > a.ll_threshold) wait_for_data(a, p, base, bytes);
+    if (!DEVICE && h.kind == a.kind && !alltoallv_counts_agree(a.pairs[p].send_bytes, h.expect))
+      report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, a.rank, p, a.pairs[p].send_bytes, h.expect);
+  }
+  if (!DEVICE && p == a.rank &&
+      !alltoallv_counts_agree(a.pairs[p].send_bytes, a.pairs[p].recv_bytes))
+    report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, p, a.pairs[p].send_bytes,
+                  a.pairs[p].recv_bytes);
+}
+
+/* A data block of an exchange that may have large pairs. */
+template <int N, int MODE>
+static __device__ __forceinline__ void move_data(const kernel_args<N> &a, block_state<N> &b,
+                                                 uint32_t call, uint32_t broken)
+{
+  constexpr bool DEVICE = MODE == MODE_DEVICE;
+  uint32_t blocks = gridDim.x * gridDim.y - 1, block = blockIdx.y * gridDim.x + blockIdx.x - 1;
+  uint32_t warp = threadIdx.x / 32 * blocks + block, warps = blocks * (blockDim.x / 32);
+  int lane = threadIdx.x % 32, p = threadIdx.x;
+
+  if constexpr (DEVICE) {
+    load_counts(a, b);
+    send_lines(a, b.pairs, call, lane);
+  } else {
+    send_lines(a, a.pairs, call, lane); /* no barrier on the way to the first store */
+    if (p < a.n) b.pairs[p] = a.pairs[p];
+  }
+  bool large = p < a.n && p != a.rank &&
+               (DEVICE ? b.pairs[p].send_bytes : a.pairs[p].send_bytes) > a.ll_threshold;
+  bool any_large = __syncthreads_or(large);
+  if (broken) return;
+  if constexpr (DEVICE) {
+    if (!share_counts(a, b, call)) return;
+  }
+
+  const struct alltoallv_pair own = b.pairs[a.rank];
+  if (!any_large && own.send_bytes <= a.ll_threshold) {
+    copy_own(a, own, warp, warps, lane);
+  } else {
+    /* As many of my own tiles as cost no time come first: the headers are on their way. Peers
+     * mostly use the window that I use, so look that up meanwhile. */
+    bool copy = alltoallv_counts_agree(own.send_bytes, own.recv_bytes);
+    uint64_t own_tiles = copy ? tiles_of(own.send_bytes) : 0;
+    uint64_t now = any_large && own_tiles > warps / 4 ? warps / 4 : own_tiles;
+    char *likely = large ? window_of(a, p, a.window) : NULL;
+    if (p < a.n) {
+      b.to[p] = p == a.rank ? a.recv + own.recv_offset : NULL;
+      b.first[p] = p == a.rank ? now : 0;
+      b.tiles[p] = p == a.rank ? own_tiles - now : large ? tiles_of(b.pairs[p].send_bytes) : 0;
+    }
+    deal_tiles(a, b, warps);
+    prefetch_tile(a, b, warp, lane);
+    for (uint64_t tile = warps - 1 - warp; tile < now; tile += warps)
+      copy_tile(a.recv + own.recv_offset, a.send + own.send_offset, own.send_bytes, tile, lane);
+
+    struct alltoallv_header h;
+    if (large && DEVICE)
+      h = b.header[p];
+    else if (large && !(read_header(a, call, p, &h) && h.kind == a.kind &&
+                        alltoallv_counts_agree(a.pairs[p].send_bytes, h.expect)))
+      likely = NULL; /* no agreement: nothing is sent */
+    if (likely != NULL)
+      b.to[p] = (h.window == a.window ? likely : window_of(a, p, h.window)) + h.offset;
+    __syncthreads();
+    push_tiles(a, b, warp, warps, lane);
+    __syncthreads(); /* all warps have pushed */
+    if (large && b.pushed[p] > 0)
+      add_release(reinterpret_cast<uint64_t *>(scratch_of(a, p)) + a.rank, b.pushed[p]);
+  }
+
+  receive_lines(a, b.pairs, call, lane);
+}
+
+template <int N, int MODE>
+__global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant__ kernel_args<N> a)
+{
+  __shared__ block_state<N> b;
+  uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
+  uint32_t call = alltoallv_next_call(*(volatile uint32_t *)&a.state->call[block]);
+  uint32_t broken = *(volatile uint32_t *)&a.state->broken; /* looked at as late as possible */
+  int p = threadIdx.x;
+  if (MODE == MODE_DEVICE && p == 0) b.stop = 0; /* load_counts has a barrier */
+
+  if (block == 0) clear_stale_lines(a, call);
+  if (MODE != MODE_SMALL && block > 0) {
+    move_data<N, MODE>(a, b, call, broken);
+  } else if (MODE != MODE_SMALL) {
+    if (!broken) control<N, MODE>(a, b, call, p);
+  } else if (blockIdx.y > 0) {
+    send_lines(a, a.pairs, call, p % 32);
+    if (!broken) receive_lines(a, a.pairs, call, p % 32);
+  } else { /* row 0: the first warps talk, the others copy my own part */
+    uint32_t talkers = block == 0 ? (uint32_t)(a.n + 31) / 32 : 0, warps = blockDim.x / 32;
+    if ((uint32_t)p / 32 >= talkers)
+      copy_own(a, a.pairs[a.rank], block * warps + p / 32 - (a.n + 31) / 32,
+               gridDim.x * warps - (a.n + 31) / 32, p % 32);
+    else if (!broken)
+      control<N, MODE>(a, b, call, p);
+  }
+
+  __syncthreads(); /* nobody needs the old number any more */
+  if (block == 0)  /* grids of different size: the other blocks count along */
+    for (uint32_t i = gridDim.x * gridDim.y + p; i < ALLTOALLV_MAX_BLOCKS; i += blockDim.x)
+      a.state->call[i] = call;
+  if (p == 0) a.state->call[block] = call;
+}
+
+/* The bytes without the protocol, to measure what the protocol costs. b.to is the host's. */
+template <int N>
+struct bare_args {
+  char *to[N];
+};
+
+template <int N>
+__global__ void __launch_bounds__(512, 1) bare_push_kernel(const __grid_constant__ kernel_args<N> a,
+                                                           const __grid_constant__ bare_args<N> to)
+{
+  __shared__ block_state<N> b;
+  uint32_t blocks = gridDim.x * gridDim.y, block = blockIdx.y * gridDim.x + blockIdx.x;
+  uint32_t warp = threadIdx.x / 32 * blocks + block, warps = blocks * (blockDim.x / 32);
+  if (threadIdx.x < a.n) {
+    b.pairs[threadIdx.x] = a.pairs[threadIdx.x];
+    b.to[threadIdx.x] = to.to[threadIdx.x];
+    b.first[threadIdx.x] = 0;
+    b.tiles[threadIdx.x] = tiles_of(a.pairs[threadIdx.x].send_bytes);
+  }
+  deal_tiles(a, b, warps);
+  push_tiles(a, b, warp, warps, threadIdx.x % 32);
+}
+
+#endif

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one-sided part on GPUs: scratch memory, addresses of the peers, launches. What the kernel
+ * does is in alltoallv_kernel.cuh.
+ *
+ * NCCL's device interface (2.28 and later) is used for two things only: scratch memory that peers
+ * can reach (a resource of ncclDevCommCreate, which is also the test for symmetric memory), and the
+ * addresses of the peers' windows (ncclGetLsaPointer, in a kernel of one block). */
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda.h> /* types only */
+
+#include "alltoallv_kernel.cuh"
+#include "alltoallv_lsa.h"
+
+#define HAVE_DEVICE_INTERFACE (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0))
+
+#define CUDATRY(call)                                         \
+  do {                                                        \
+    if ((call) != cudaSuccess) return ncclUnhandledCudaError; \
+  } while (0)
+#define NCCLTRY(call)                                 \
+  do {                                                \
+    ncclResult_t try_result = (call);                 \
+    if (try_result != ncclSuccess) return try_result; \
+  } while (0)
+
+#if HAVE_DEVICE_INTERFACE
+#include <nccl_device.h>
+
+struct alltoallv_lsa {
+  ncclComm_t comm;
+  ncclDevComm dev_comm;
+  bool have_dev_comm;
+  int rank, n;
+  struct alltoallv_lsa_config config;
+  int blocks, threads; /* of every launch; 0: by size */
+  int max_blocks;
+  struct alltoallv_scratch scratch;
+  char *peer[ALLTOALLV_MAX_LSA_RANKS]; /* scratch memory */
+  uint64_t stride;                     /* from one to the next */
+  struct device_state *state;
+  struct alltoallv_errors *errors; /* host memory that the device can write */
+  char **windows;                  /* device: see kernel_args */
+  ncclWindow_t window[ALLTOALLV_MAX_WINDOWS];
+};
+
+/* ---- what is possible --------------------------------------------------------------------- */
+
+int alltoallv_lsa_ranks(ncclComm_t comm, const char **why)
+{
+  int version = 0, device = 0, major = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) version = 0;
+  /* 2.28 makes no promise about its device structures, not even between patch releases. */
+  if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) ? version != NCCL_VERSION_CODE
+                                                 : version < NCCL_VERSION_CODE) {
+    *why = "NCCL at run time is not the version of the headers";
+    return 0;
+  }
+  if (ncclCommCuDevice(comm, &device) != ncclSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      major < 7) {
+    *why = "the GPU is older than compute capability 7.0";
+    return 0;
+  }
+  *why = "";
+  return ncclTeamLsa(comm).nRanks;
+}
+
+/* ---- set up ------------------------------------------------------------------------------- */
+
+/* Where this rank sees the window of every LSA rank. */
+static __global__ void lsa_pointers(ncclWindow_t window, size_t offset, int n, char **out)
+{
+  int p = threadIdx.x;
+  if (p < n) out[p] = (char *)ncclGetLsaPointer(window, offset, p);
+}
+
+static ncclResult_t find_peers(struct alltoallv_lsa *lsa, ncclWindow_t window, size_t offset,
+                               int id, void **peers)
+{
+  char **out = lsa->windows + (size_t)id * lsa->n;
+  lsa_pointers<<<1, 128>>>(window, offset, lsa->n, out);
+  CUDATRY(cudaGetLastError());
+  CUDATRY(cudaMemcpy(peers, out, lsa->n * sizeof(*out), cudaMemcpyDeviceToHost));
+  return ncclSuccess;
+}
+
+/* With lazy loading a kernel is loaded at its first launch, which may wait for a device that waits
+ * for us. So load them all now. */
+template <int N>
+static cudaError_t load_kernels(void)
+{
+  cudaFuncAttributes attributes;
+  cudaError_t e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_SMALL>);
+  if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_ANY>);
+  if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_DEVICE>);
+  if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, bare_push_kernel<N>);
+  return e;
+}
+
+static ncclResult_t create(ncclComm_t comm, struct alltoallv_lsa *lsa)
+{
+  lsa->comm = comm;
+  NCCLTRY(ncclCommUserRank(comm, &lsa->rank));
+  NCCLTRY(ncclCommCount(comm, &lsa->n));
+
+  int device = 0, multiprocessors = 0;
+  NCCLTRY(ncclCommCuDevice(comm, &device));
+  CUDATRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  lsa->max_blocks = multiprocessors;
+  if (lsa->max_blocks > ALLTOALLV_MAX_BLOCKS) lsa->max_blocks = ALLTOALLV_MAX_BLOCKS;
+  if (lsa->config.max_blocks > 0 && lsa->config.max_blocks < lsa->max_blocks)
+    lsa->max_blocks = lsa->config.max_blocks;
+  CUDATRY(lsa->n <= 8 ? load_kernels<8>() : load_kernels<ALLTOALLV_MAX_LSA_RANKS>());
+
+  lsa->scratch = alltoallv_scratch_layout(lsa->n, lsa->config.ll_threshold);
+  ncclDevResourceHandle_t handle = 0;
+  ncclDevResourceRequirements_t resource;
+  ncclDevCommRequirements_t requirements;
+  memset(&resource, 0, sizeof(resource));
+  resource.bufferSize = lsa->scratch.bytes; /* NCCL clears it */
+  resource.bufferAlign = 4096;
+  resource.outBufferHandle = &handle;
+#ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
+  requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+#else
+  memset(&requirements, 0, sizeof(requirements));
+#endif
+  requirements.resourceRequirementsList = &resource;
+  NCCLTRY(ncclDevCommCreate(comm, &requirements, &lsa->dev_comm));
+  lsa->have_dev_comm = true;
+
+  size_t table = (size_t)ALLTOALLV_MAX_WINDOWS * lsa->n * sizeof(*lsa->windows);
+  CUDATRY(cudaMalloc((void **)&lsa->windows, table));
+  CUDATRY(cudaMemset(lsa->windows, 0, table));
+  NCCLTRY(find_peers(lsa, lsa->dev_comm.resourceWindow, ncclGetResourceBufferOffset(handle), 0,
+                     (void **)lsa->peer));
+  /* NCCL maps the ranks at equal distances, which saves the kernel a table. */
+  lsa->stride = lsa->n > 1 ? (uint64_t)(lsa->peer[1] - lsa->peer[0]) : 0;
+  for (int p = 1; p < lsa->n; p++)
+    if ((uint64_t)(lsa->peer[p] - lsa->peer[p - 1]) != lsa->stride) return ncclInternalError;
+
+  struct device_state first;
+  memset(&first, 0, sizeof(first));
+  for (int i = 0; i < ALLTOALLV_MAX_BLOCKS; i++) first.call[i] = lsa->config.first_call - 1;
+  CUDATRY(cudaMalloc((void **)&lsa->state, sizeof(first)));
+  CUDATRY(cudaMemcpy(lsa->state, &first, sizeof(first), cudaMemcpyHostToDevice));
+  CUDATRY(cudaHostAlloc((void **)&lsa->errors, sizeof(*lsa->errors),
+                        cudaHostAllocMapped | cudaHostAllocPortable));
+  memset((void *)lsa->errors, 0, sizeof(*lsa->errors));
+  CUDATRY(cudaDeviceSynchronize());
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_lsa_create(ncclComm_t comm, const struct alltoallv_lsa_config *config,
+                                  struct alltoallv_lsa **lsa)
+{
+  *lsa = (struct alltoallv_lsa *)calloc(1, sizeof(**lsa));
+  if (*lsa == NULL) return ncclSystemError;
+  (*lsa)->config = *config;
+  ncclResult_t result = create(comm, *lsa);
+  if (result == ncclSuccess) return result;
+  alltoallv_lsa_destroy(*lsa);
+  *lsa = NULL;
+  return result;
+}
+
+void alltoallv_lsa_destroy(struct alltoallv_lsa *lsa)
+{
+  if (lsa->have_dev_comm) ncclDevCommDestroy(lsa->comm, &lsa->dev_comm);
+  cudaFree(lsa->windows);
+  cudaFree(lsa->state);
+  cudaFreeHost((void *)lsa->errors);
+  free(lsa);
+}
+
+struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *lsa)
+{
+  return lsa->errors;
+}
+
+void alltoallv_lsa_shape(struct alltoallv_lsa *lsa, int blocks, int threads)
+{
+  lsa->blocks = blocks;
+  lsa->threads = threads;
+}
+
+ncclResult_t alltoallv_lsa_register(struct alltoallv_lsa *lsa, int id, void *buff, size_t bytes,
+                                    void **peers)
+{
+  lsa->window[id] = NULL;
+  NCCLTRY(
+      ncclCommWindowRegister(lsa->comm, buff, bytes, &lsa->window[id], NCCL_WIN_COLL_SYMMETRIC));
+  if (lsa->window[id] == NULL) return ncclInvalidUsage;
+  return find_peers(lsa, lsa->window[id], 0, id, peers);
+}
+
+ncclResult_t alltoallv_lsa_unregister(struct alltoallv_lsa *lsa, int id)
+{
+  return ncclCommWindowDeregister(lsa->comm, lsa->window[id]);
+}
+
+/* ---- launch ------------------------------------------------------------------------------- */
+
+/* What an exchange is worth: idle blocks and threads cost time too. */
+struct shape {
+  int mode;
+  dim3 grid;
+  int threads;
+};
+
+static struct shape shape_of(const struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call)
+{
+  struct shape s = {MODE_DEVICE, dim3(1), 512};
+  int rows = lsa->n < lsa->max_blocks ? lsa->n : lsa->max_blocks;
+  int columns = lsa->max_blocks / rows;
+  uint64_t largest = 0;
+  if (call->kind != ALLTOALLV_KIND_HOST) {
+    /* Only the capacity is known: where little can arrive, little is sent, mostly. */
+    uint64_t bytes = call->capacity * call->element;
+    if (bytes > 0 && bytes <= 512 << 10 && columns > (16 + rows - 1) / rows)
+      columns = (16 + rows - 1) / rows;
+  } else {
+    for (int p = 0; p < lsa->n; p++) {
+      const struct alltoallv_pair *pair = &call->pairs[p];
+      if (pair->send_bytes > largest) largest = pair->send_bytes;
+      if (pair->recv_bytes > largest) largest = pair->recv_bytes;
+    }
+    s.mode = largest > lsa->config.ll_threshold ? MODE_ANY : MODE_SMALL;
+  }
+  if (lsa->blocks > 0) columns = (lsa->blocks + rows - 1) / rows;
+  if (s.mode == MODE_SMALL) {
+    /* a warp for every group of the largest pair, in blocks as small as that allows */
+    uint64_t groups = largest / ALLTOALLV_GROUP_BYTES + 1;
+    for (s.threads = 128; s.threads < 512; s.threads *= 2)
+      if (groups <= (uint64_t)(columns * s.threads / 32)) break;
+    uint64_t enough = (groups * 32 + s.threads - 1) / s.threads;
+    if (enough < (uint64_t)columns) columns = (int)enough;
+  }
+  if (lsa->threads > 0) s.threads = lsa->threads;
+  if (rows * columns < 2) columns = 2; /* the control block and another one */
+  s.grid = dim3(columns, rows);
+  return s;
+}
+
+template <int N>
+static void fill(const struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
+                 kernel_args<N> *a)
+{
+  a->rank = lsa->rank;
+  a->n = lsa->n;
+  a->kind = call->kind;
+  a->window = call->window;
+  a->window_offset = call->window_offset;
+  a->send = (const char *)call->send;
+  a->recv = (char *)call->recv;
+  a->ll_threshold = (uint32_t)lsa->config.ll_threshold;
+  a->scratch_base = lsa->peer[0];
+  a->scratch_stride = lsa->stride;
+  a->limit = (uint64_t)(lsa->config.timeout_seconds * 1e9);
+  a->scratch = lsa->scratch;
+  a->state = lsa->state;
+  a->errors = lsa->errors;
+  a->windows = lsa->windows;
+  a->element = call->element;
+  a->capacity = call->capacity;
+  a->sendcounts = (const uint64_t *)call->sendcounts;
+  a->sdispls = (const uint64_t *)call->sdispls;
+  a->recvcounts = (uint64_t *)call->recvcounts;
+  a->rdispls = (uint64_t *)call->rdispls;
+  if (call->kind == ALLTOALLV_KIND_HOST)
+    for (int p = 0; p < lsa->n; p++) a->pairs[p] = call->pairs[p];
+}
+
+template <int N>
+static ncclResult_t launch(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
+                           cudaStream_t stream)
+{
+  kernel_args<N> a = {};
+  fill(lsa, call, &a);
+  struct shape s = shape_of(lsa, call);
+  if (s.mode == MODE_SMALL)
+    alltoallv_kernel<N, MODE_SMALL><<<s.grid, s.threads, 0, stream>>>(a);
+  else if (s.mode == MODE_ANY)
+    alltoallv_kernel<N, MODE_ANY><<<s.grid, s.threads, 0, stream>>>(a);
+  else
+    alltoallv_kernel<N, MODE_DEVICE><<<s.grid, s.threads, 0, stream>>>(a);
+  CUDATRY(cudaGetLastError());
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
+                                  cudaStream_t stream)
+{
+  return lsa->n <= 8 ? launch<8>(lsa, call, stream)
+                     : launch<ALLTOALLV_MAX_LSA_RANKS>(lsa, call, stream);
+}
+
+template <int N>
+static ncclResult_t bare_push(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
+                              void *const *to, cudaStream_t stream)
+{
+  kernel_args<N> a = {};
+  bare_args<N> where = {};
+  fill(lsa, call, &a);
+  for (int p = 0; p < lsa->n; p++) where.to[p] = (char *)to[p];
+  bare_push_kernel<N><<<lsa->max_blocks, 512, 0, stream>>>(a, where);
+  CUDATRY(cudaGetLastError());
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_lsa_bare_push(struct alltoallv_lsa *lsa,
+                                     const struct alltoallv_lsa_call *call, void *const *to,
+                                     cudaStream_t stream)
+{
+  return lsa->n <= 8 ? bare_push<8>(lsa, call, to, stream)
+                     : bare_push<ALLTOALLV_MAX_LSA_RANKS>(lsa, call, to, stream);
+}
+
+/* ---- flags for the copy engines ----------------------------------------------------------- */
+
+/* A function of the driver, through the runtime: the programs do not link libcuda. */
+static void *driver_function(const char *name)
+{
+  void *function = NULL;
+#if CUDART_VERSION >= 12050
+  cudaDriverEntryPointQueryResult found;
+  if (cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found) !=
+          cudaSuccess ||
+      found != cudaDriverEntryPointSuccess)
+    return NULL;
+#else
+  if (cudaGetDriverEntryPoint(name, &function, cudaEnableDefault) != cudaSuccess) return NULL;
+#endif
+  return function;
+}
+
+typedef CUresult (*batch_operation)(CUstream, unsigned int, CUstreamBatchMemOpParams *,
+                                    unsigned int);
+
+/* One batch, since every single operation costs a stream about 2 us. */
+ncclResult_t alltoallv_lsa_flags(struct alltoallv_lsa *lsa, enum alltoallv_flag flag,
+                                 const bool *set, const bool *wait, uint32_t value,
+                                 cudaStream_t stream)
+{
+  CUstreamBatchMemOpParams operations[2 * ALLTOALLV_MAX_LSA_RANKS];
+  unsigned int count = 0;
+  size_t at = flag == ALLTOALLV_FLAG_READY ? lsa->scratch.ready_at : lsa->scratch.arrived_at;
+  batch_operation batch = (batch_operation)driver_function("cuStreamBatchMemOp");
+  if (batch == NULL) return ncclSystemError;
+  memset(operations, 0, sizeof(operations));
+  for (int p = 0; p < lsa->n; p++) {
+    if (!set[p]) continue;
+    CUstreamBatchMemOpParams *o = &operations[count++];
+    o->writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    o->writeValue.address = (CUdeviceptr)(lsa->peer[p] + at + lsa->rank * sizeof(uint32_t));
+    o->writeValue.value = value;
+    o->writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT; /* behind a fence: after the copies */
+  }
+  for (int p = 0; p < lsa->n; p++) {
+    if (!wait[p]) continue;
+    CUstreamBatchMemOpParams *o = &operations[count++];
+    o->waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    o->waitValue.address = (CUdeviceptr)(lsa->peer[lsa->rank] + at + p * sizeof(uint32_t));
+    o->waitValue.value = value;
+    o->waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+  }
+  if (count > 0 && batch(stream, count, operations, 0) != CUDA_SUCCESS)
+    return ncclUnhandledCudaError;
+  return ncclSuccess;
+}
+
+#else /* NCCL before 2.28: no device interface, so alltoallv_lsa_ranks says 0 and the rest is \
+         unused */
+
+struct alltoallv_lsa {
+  int unused;
+};
+
+int alltoallv_lsa_ranks(ncclComm_t, const char **why)
+{
+  *why = "built with NCCL headers older than 2.28";
+  return 0;
+}
+ncclResult_t alltoallv_lsa_create(ncclComm_t, const struct alltoallv_lsa_config *,
+                                  struct alltoallv_lsa **)
+{
+  return ncclInvalidUsage;
+}
+void alltoallv_lsa_destroy(struct alltoallv_lsa *) {}
+struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *)
+{
+  return NULL;
+}
+void alltoallv_lsa_shape(struct alltoallv_lsa *, int, int) {}
+ncclResult_t alltoallv_lsa_register(struct alltoallv_lsa *, int, void *, size_t, void **)
+{
+  return ncclInvalidUsage;
+}
+ncclResult_t alltoallv_lsa_unregister(struct alltoallv_lsa *, int)
+{
+  return ncclInvalidUsage;
+}
+ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *, const struct alltoallv_lsa_call *,
+                                  cudaStream_t)
+{
+  return ncclInvalidUsage;
+}
+ncclResult_t alltoallv_lsa_bare_push(struct alltoallv_lsa *, const struct alltoallv_lsa_call *,
+                                     void *const *, cudaStream_t)
+{
+  return ncclInvalidUsage;
+}
+ncclResult_t alltoallv_lsa_flags(struct alltoallv_lsa *, enum alltoallv_flag, const bool *,
+                                 const bool *, uint32_t, cudaStream_t)
+{
+  return ncclInvalidUsage;
+}
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one-sided part of the AlltoAllV among ranks that reach each other's memory by load and store.
+ * alltoallv_lsa.cu implements it for GPUs, alltoallv_cpu.c is its plain C twin for `make CPU=1`.
+ * Ranks here are those of `comm`, which holds LSA ranks only. */
+#ifndef ALLTOALLV_LSA_H
+#define ALLTOALLV_LSA_H
+
+#include <stdbool.h>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include "alltoallv_protocol.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct alltoallv_lsa; /* what the back end keeps: scratch memory, device state, launch limits */
+
+/* The number of consecutive ranks around this one that could use the kernel: at most all ranks of
+ * the host; 0 if this build or this NCCL has no device interface, and then *why says so. Not
+ * collective. */
+int alltoallv_lsa_ranks(ncclComm_t comm, const char **why);
+
+struct alltoallv_lsa_config {
+  int max_blocks;
+  size_t ll_threshold;
+  uint32_t first_call;
+  double timeout_seconds;
+};
+
+/* Collective. Returns ncclInvalidUsage without symmetric memory. */
+ncclResult_t alltoallv_lsa_create(ncclComm_t comm, const struct alltoallv_lsa_config *config,
+                                  struct alltoallv_lsa **lsa);
+void alltoallv_lsa_destroy(struct alltoallv_lsa *lsa);
+
+/* Where the device leaves its errors. */
+struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *lsa);
+
+/* Collective. Makes a buffer known as window number `id`; peers[p] receives the address at which
+ * this rank sees the buffer of rank p. */
+ncclResult_t alltoallv_lsa_register(struct alltoallv_lsa *lsa, int id, void *buff, size_t bytes,
+                                    void **peers);
+ncclResult_t alltoallv_lsa_unregister(struct alltoallv_lsa *lsa, int id);
+
+/* An exchange. */
+struct alltoallv_lsa_call {
+  enum alltoallv_kind kind;
+  const void *send;
+  void *recv;
+  uint32_t window;        /* the number of the window that holds recv */
+  uint64_t window_offset; /* of recv in it */
+  struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS]; /* kind HOST only */
+  /* device counts: device arrays and numbers in elements of `element` bytes */
+  uint32_t element;
+  uint64_t capacity;
+  const size_t *sendcounts, *sdispls;
+  size_t *recvcounts, *rdispls;
+};
+
+/* Enqueues the exchange. */
+ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
+                                  cudaStream_t stream);
+
+/* For benchmarks: the same bytes along the same way, to[p] on the peers, without any protocol. */
+ncclResult_t alltoallv_lsa_bare_push(struct alltoallv_lsa *lsa,
+                                     const struct alltoallv_lsa_call *call, void *const *to,
+                                     cudaStream_t stream);
+
+/* Flags for the copy engines, set and awaited by the stream itself, without a timeout. Sets the
+ * flag of this rank to `value` at every rank p with set[p], then waits until the flag of every rank
+ * p with wait[p] has reached `value` (modulo 2^32) here. */
+enum alltoallv_flag { ALLTOALLV_FLAG_READY, ALLTOALLV_FLAG_ARRIVED };
+ncclResult_t alltoallv_lsa_flags(struct alltoallv_lsa *lsa, enum alltoallv_flag flag,
+                                 const bool *set, const bool *wait, uint32_t value,
+                                 cudaStream_t stream);
+
+/* For tuning: blocks (the control block included) and threads of every launch; 0 is automatic. */
+void alltoallv_lsa_shape(struct alltoallv_lsa *lsa, int blocks, int threads);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

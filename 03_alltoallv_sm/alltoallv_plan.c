@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans: exchanges whose counts repeat. The ranks tell each other their counts and displacements
+ * once; a start is then the kernel with the arguments kept, or, for large exchanges, the copy
+ * engines of the GPUs. Those need no multiprocessor and reach the full rate of the link, and the
+ * two things that a rank still has to know are flags which the streams themselves set and await:
+ *
+ *   ready    "my receive buffer is free": the receiver's stream has reached the start
+ *   arrived  "your data are there": behind the copy, in the sender's stream
+ *
+ * Both carry the number of the start, so they need no reset. */
+#include "alltoallv_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct alltoallv_plan_state {
+  struct alltoallv_handle *h;
+  struct alltoallv_exchange ex; /* with pairs of its own */
+  bool copy_engines;
+  char *to[ALLTOALLV_MAX_LSA_RANKS]; /* where my data for an LSA rank go */
+};
+
+/* From how many bytes sent to other ranks on the copy engines win: measured, see the README. */
+static const uint64_t copy_engine_bytes = 128 << 20;
+
+/* A rank's message: result of its own checks, window, then per rank p: bytes sent to p, bytes
+ * expected from p, offset in the window for what comes from p. */
+enum { ROW_RESULT, ROW_WINDOW, ROW_PAIRS };
+
+static const uint64_t *row_pair(const struct alltoallv_handle *h, int rank, int p)
+{
+  return h->stage + (size_t)rank * (ROW_PAIRS + 3 * (size_t)h->n) + ROW_PAIRS + 3 * (size_t)p;
+}
+
+/* Exchanges the rows and comes to a verdict, the same on all ranks. */
+static ncclResult_t share_rows(struct alltoallv_plan_state *plan, ncclResult_t own_result)
+{
+  struct alltoallv_handle *h = plan->h;
+  size_t words = ROW_PAIRS + 3 * (size_t)h->n;
+  h->stage[ROW_RESULT] = own_result;
+  h->stage[ROW_WINDOW] = plan->ex.window;
+  for (int p = 0; p < h->n && own_result == ncclSuccess; p++) {
+    uint64_t *words_p = h->stage + ROW_PAIRS + 3 * p;
+    words_p[0] = plan->ex.pairs[p].send_bytes;
+    words_p[1] = plan->ex.pairs[p].recv_bytes;
+    words_p[2] = plan->ex.window_offset + plan->ex.pairs[p].recv_offset;
+  }
+  ALLTOALLV_TRY(alltoallv_agree(h, words));
+  if (own_result != ncclSuccess) return own_result;
+
+  uint64_t most = 0;
+  for (int s = 0; s < h->n; s++) {
+    uint64_t sends = 0;
+    if (h->stage[(size_t)s * words + ROW_RESULT] != ncclSuccess)
+      return alltoallv_fail(ncclInvalidArgument, "rank %d has wrong arguments", s);
+    for (int d = 0; d < h->n; d++) {
+      uint64_t sent = row_pair(h, s, d)[0], expected = row_pair(h, d, s)[1];
+      if (!alltoallv_counts_agree(sent, expected))
+        return alltoallv_fail(ncclInvalidArgument,
+                              "rank %d sends %llu bytes to rank %d, which expects %llu", s,
+                              (unsigned long long)sent, d, (unsigned long long)expected);
+      if (s != d) sends += sent;
+    }
+    if (sends > most) most = sends;
+  }
+
+  if (h->lsa == NULL) return ncclSuccess;
+  for (int i = 0; i < h->lsa_n; i++) {
+    int p = h->lsa_first + i;
+    const struct alltoallv_window *w = &h->windows[h->stage[(size_t)p * words + ROW_WINDOW]];
+    /* (a rank that receives nothing need not have registered anything) */
+    if (w->base != NULL) plan->to[i] = (char *)w->peers[i] + row_pair(h, p, h->rank)[2];
+  }
+  if (h->lsa_n == h->n)
+    plan->copy_engines = h->config.method == ALLTOALLV_COPY_ENGINE ||
+                         (h->config.method == ALLTOALLV_AUTO && most >= copy_engine_bytes);
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
+                            void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
+                            ncclDataType_t datatype, alltoallv_t handle, alltoallv_plan_t *plan)
+{
+  if (handle == NULL || plan == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL argument");
+  *plan = calloc(1, sizeof(**plan));
+  struct alltoallv_pair *pairs = calloc((size_t)handle->n, sizeof(*pairs));
+  if (*plan == NULL || pairs == NULL) {
+    free(*plan);
+    free(pairs);
+    *plan = NULL;
+    return alltoallv_fail(ncclSystemError, "out of memory");
+  }
+  (*plan)->h = handle;
+  (*plan)->ex.pairs = pairs;
+  ncclResult_t result = alltoallv_make_exchange(handle, sendbuff, sendcounts, sdispls, recvbuff,
+                                                recvcounts, rdispls, datatype, &(*plan)->ex);
+  result = share_rows(*plan, result);
+  if (result != ncclSuccess) {
+    alltoallv_plan_destroy(*plan);
+    *plan = NULL;
+  }
+  return result;
+}
+
+ncclResult_t alltoallv_plan_destroy(alltoallv_plan_t plan)
+{
+  if (plan == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL plan");
+  free(plan->ex.pairs);
+  free(plan);
+  return ncclSuccess;
+}
+
+/* The copies of a rank run one after the other, to rank + 1 first, then to rank + 2 and so on: each
+ * alone fills the link, and while all ranks are at the same distance no two of them send to the
+ * same rank. (Side by side in streams of their own, the copies collide at the receivers and reach
+ * 60 % of the rate.) My own part is copied beside them. */
+static ncclResult_t start_copies(struct alltoallv_plan_state *plan, cudaStream_t stream)
+{
+  struct alltoallv_handle *h = plan->h;
+  const struct alltoallv_pair *pairs = plan->ex.pairs, *own = &pairs[h->rank];
+  uint32_t number = ++h->copy_starts;
+  int n = h->n; /* copy engines are used only where all ranks are LSA ranks */
+  bool to[ALLTOALLV_MAX_LSA_RANKS], from[ALLTOALLV_MAX_LSA_RANKS];
+  for (int p = 0; p < n; p++) {
+    to[p] = p != h->rank && pairs[p].send_bytes > 0;
+    from[p] = p != h->rank && pairs[p].recv_bytes > 0;
+  }
+
+  if (own->send_bytes > 0) {
+    ALLTOALLV_CUDATRY(cudaEventRecord(h->fork, stream));
+    ALLTOALLV_CUDATRY(cudaStreamWaitEvent(h->side_stream, h->fork, 0));
+    ALLTOALLV_CUDATRY(cudaMemcpyAsync(plan->to[h->rank], plan->ex.send + own->send_offset,
+                                      own->send_bytes, cudaMemcpyDeviceToDevice, h->side_stream));
+    ALLTOALLV_CUDATRY(cudaEventRecord(h->join, h->side_stream));
+  }
+  ALLTOALLV_NCCLTRY(alltoallv_lsa_flags(h->lsa, ALLTOALLV_FLAG_READY, from, to, number, stream));
+  for (int i = 1; i < n; i++) {
+    int p = (h->rank + i) % n;
+    if (to[p])
+      ALLTOALLV_CUDATRY(cudaMemcpyAsync(plan->to[p], plan->ex.send + pairs[p].send_offset,
+                                        pairs[p].send_bytes, cudaMemcpyDeviceToDevice, stream));
+  }
+  ALLTOALLV_NCCLTRY(alltoallv_lsa_flags(h->lsa, ALLTOALLV_FLAG_ARRIVED, to, from, number, stream));
+  if (own->send_bytes > 0) ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->join, 0));
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_start(alltoallv_plan_t plan, cudaStream_t stream)
+{
+  bool capturing;
+  if (plan == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL plan");
+  ALLTOALLV_TRY(alltoallv_order(plan->h, stream, &capturing));
+  /* A graph would freeze the number of the start. */
+  if (plan->copy_engines && !capturing) return start_copies(plan, stream);
+  return alltoallv_exchange(plan->h, &plan->ex, capturing, stream);
+}
+
+ncclResult_t alltoallv_start_bare(alltoallv_plan_t plan, cudaStream_t stream)
+{
+  struct alltoallv_lsa_call call;
+  if (plan == NULL || plan->h->lsa == NULL || plan->h->lsa_n < plan->h->n)
+    return alltoallv_fail(ncclInvalidUsage, "no kernel for all ranks");
+  alltoallv_fill_call(plan->h, &plan->ex, &call);
+  ALLTOALLV_NCCLTRY(alltoallv_lsa_bare_push(plan->h->lsa, &call, (void *const *)plan->to, stream));
+  return ncclSuccess;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What two ranks of an exchange tell each other, and the rules by which both come to the same
+ * verdict. The kernel (alltoallv_kernel.cuh), its plain C twin (alltoallv_cpu.c) and the host code
+ * share this file, so that a rule exists once. C and CUDA C++.
+ *
+ * The exchanges of a handle are numbered. In exchange `call` every rank first sends every peer a
+ * header (what I send you, what I expect from you, where it shall go), zero counts included. A
+ * header says two more things by being there: "I have finished exchange call - 1" (so everything
+ * that is stored twice, by the parity of `call`, is never overwritten too early) and "my receive
+ * buffer is free". */
+#ifndef ALLTOALLV_PROTOCOL_H
+#define ALLTOALLV_PROTOCOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define ALLTOALLV_RULE static __host__ __device__ inline
+#else
+#define ALLTOALLV_RULE static inline
+#endif
+
+/* Ranks that reach each other by load and store; 72 is the largest NVLink domain today. */
+#define ALLTOALLV_MAX_LSA_RANKS 72
+/* Blocks of one launch, the control block included. */
+#define ALLTOALLV_MAX_BLOCKS 264
+/* Receive buffers registered at the same time. */
+#define ALLTOALLV_MAX_WINDOWS 64
+
+/* ---- the traffic between me and one peer, in bytes ---------------------------------------- */
+
+struct alltoallv_pair {
+  uint64_t send_bytes;  /* what I send to it */
+  uint64_t send_offset; /* where that lies in my send buffer */
+  uint64_t recv_bytes;  /* what I expect from it */
+  uint64_t recv_offset; /* where that shall go in my receive buffer */
+};
+
+/* ---- the header --------------------------------------------------------------------------- */
+
+/* What kind of exchange this is. Two ranks that disagree have made different calls. */
+enum alltoallv_kind {
+  ALLTOALLV_KIND_HOST = 1,   /* both know the counts */
+  ALLTOALLV_KIND_PACKED = 2, /* counts on the device, parts one after the other */
+  ALLTOALLV_KIND_SLOTS = 3,  /* counts on the device, parts in slots */
+};
+
+/* The header travels as three lines of 12 bytes each (one 64-bit, one 32-bit number). With device
+ * counts, more lines follow: one per rank with the sender's whole row of counts, and for slots one
+ * per rank with the room in the sender's receive buffer. */
+enum alltoallv_header_line {
+  ALLTOALLV_LINE_SENT = 0,   /* bytes I send you | kind */
+  ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you, or the capacity in bytes | window id */
+  ALLTOALLV_LINE_OFFSET = 2, /* offset in that window for your data | 0 */
+  ALLTOALLV_LINE_COUNTS = 3, /* + p: bytes I send to rank p | 0 */
+};
+
+struct alltoallv_header {
+  uint64_t sent, expect, offset;
+  uint32_t kind, window;
+};
+
+/* Zero marks a line that was never written, and a number must keep its parity when the 32 bits run
+ * out (after about 3 hours of calls of 2.5 us), so 2 comes after the largest one. Lines of the
+ * round before are then cleared, parity by parity: see alltoallv_stale_parity. */
+ALLTOALLV_RULE uint32_t alltoallv_next_call(uint32_t call)
+{
+  return call == 0xffffffffu ? 2 : call + 1;
+}
+
+/* The parity whose lines have to be cleared at the beginning of `call`, before its headers go out,
+ * or -1. By then all that was sent with that parity has been read, and nobody sends more of it
+ * before our header of `call`. */
+ALLTOALLV_RULE int alltoallv_stale_parity(uint32_t call)
+{
+  if (call == 0xffffffffu) return 0;
+  return call == 2 ? 1 : -1;
+}
+
+/* ---- verdicts ----------------------------------------------------------------------------- */
+
+/* Do sender and receiver agree on a pair? Both ask this, with the same two numbers. */
+ALLTOALLV_RULE int alltoallv_counts_agree(uint64_t sent, uint64_t expected)
+{
+  return sent == expected;
+}
+
+/* Device counts that cannot be meant (a negative number, say) become this many bytes, which fits
+ * nowhere and can be added up without overflow. */
+#define ALLTOALLV_TOO_MANY ((uint64_t)1 << 56)
+
+ALLTOALLV_RULE uint64_t alltoallv_device_bytes(uint64_t count, uint32_t element)
+{
+  return count > (ALLTOALLV_TOO_MANY >> 4) ? ALLTOALLV_TOO_MANY : count * element;
+}
+
+/* How much a slot at `mine` may take: up to the next higher displacement, or the capacity. */
+ALLTOALLV_RULE uint64_t alltoallv_room(const uint64_t *displacements, int n, uint64_t mine,
+                                       uint64_t capacity)
+{
+  uint64_t end = capacity;
+  for (int p = 0; p < n; p++)
+    if (displacements[p] > mine && displacements[p] < end) end = displacements[p];
+  return mine < end ? end - mine : 0;
+}
+
+/* ---- errors that the device finds --------------------------------------------------------- */
+
+enum alltoallv_error_kind {
+  ALLTOALLV_ERROR_NONE = 0,
+  ALLTOALLV_ERROR_MISMATCH, /* sent != expected */
+  ALLTOALLV_ERROR_KIND,     /* different calls; sent and expected are the kinds */
+  ALLTOALLV_ERROR_CAPACITY, /* sent: bytes needed, expected: bytes that fit */
+  ALLTOALLV_ERROR_TIMEOUT,  /* nothing came from source */
+};
+
+/* In host memory that the device can write. `kind` is written last and cleared by the host; while
+ * it is set the device leaves the record alone, so the first error is the one reported. */
+struct alltoallv_error {
+  int kind;
+  int source, destination;
+  uint64_t sent, expected;
+};
+
+/* One record for what the handle survives, one for the timeout, which it does not. */
+struct alltoallv_errors {
+  struct alltoallv_error counts, timeout;
+};
+
+/* ---- scratch memory of a rank, written by its peers --------------------------------------- */
+
+/* A line is 16 bytes: 12 of data and the number of the call, stored and loaded as one piece, so
+ * that whoever sees the number sees the data; no fence, no flag, no waiting between data and flag.
+ * Small pairs travel in such lines (the low-latency protocol, "LL"), in groups of up to 32 x 4
+ * lines: a warp moves 32 x 48 bytes at a time. */
+#define ALLTOALLV_LINE_BYTES 16
+#define ALLTOALLV_LANE_BYTES 48 /* data that one lane moves at a time, as 4 lines */
+#define ALLTOALLV_GROUP_BYTES (32 * ALLTOALLV_LANE_BYTES)
+#define ALLTOALLV_GROUP_LINES (32 * 4)
+
+/* The scratch memory:
+ *   done[source]      bytes that source has pushed into my receive buffers since init
+ *   ready[peer]       copy engine: start number for which the peer's receive buffer is free
+ *   arrived[source]   copy engine: start number whose data have arrived
+ *   slot[parity][source]   header lines, then LL lines */
+struct alltoallv_scratch {
+  uint32_t ready_at, arrived_at, slots_at; /* byte offsets */
+  uint32_t slot_bytes, lines_at;           /* of one slot; of the LL lines in it */
+  uint64_t bytes;                          /* all */
+};
+
+ALLTOALLV_RULE struct alltoallv_scratch alltoallv_scratch_layout(int n, size_t ll_threshold)
+{
+  struct alltoallv_scratch s;
+  uint64_t groups = (ll_threshold + ALLTOALLV_GROUP_BYTES - 1) / ALLTOALLV_GROUP_BYTES;
+  uint32_t header = (ALLTOALLV_LINE_COUNTS + 2 * (uint32_t)n) * ALLTOALLV_LINE_BYTES;
+  s.ready_at = ALLTOALLV_MAX_LSA_RANKS * 8;
+  s.arrived_at = s.ready_at + ALLTOALLV_MAX_LSA_RANKS * 4;
+  s.slots_at = 2048;
+  s.lines_at = (header + 127) / 128 * 128;
+  s.slot_bytes = s.lines_at + (uint32_t)(groups * ALLTOALLV_GROUP_LINES * ALLTOALLV_LINE_BYTES);
+  s.bytes = s.slots_at + (uint64_t)2 * (uint64_t)n * s.slot_bytes;
+  return s;
+}
+
+/* Byte offset of the slot in which `source` writes in calls of that parity. */
+ALLTOALLV_RULE uint64_t alltoallv_slot_at(const struct alltoallv_scratch *s, int n, uint32_t call,
+                                          int source)
+{
+  return s->slots_at + ((uint64_t)(call & 1) * (uint64_t)n + (uint64_t)source) * s->slot_bytes;
+}
+
+#endif

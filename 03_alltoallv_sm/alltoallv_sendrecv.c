@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* AlltoAllV by grouped ncclSend and ncclRecv: for ranks on other hosts, and for everybody where the
+ * kernel cannot run. This is the textbook form plus the checks that send/recv does not make: two
+ * ranks that disagree about a count would hang or lose data. */
+#include "alltoallv_internal.h"
+
+#include <string.h>
+
+/* The first error stays until the caller asks. */
+static void report(struct alltoallv_handle *h, int kind, int source, int destination, uint64_t sent,
+                   uint64_t expected)
+{
+  struct alltoallv_error *e = &h->counts_error;
+  if (e->kind != ALLTOALLV_ERROR_NONE) return;
+  e->source = source;
+  e->destination = destination;
+  e->sent = sent;
+  e->expected = expected;
+  e->kind = kind;
+}
+
+/* Sends each peer {what I send you, what I expect from you} and receives the same. A pair that
+ * disagrees is left out, by both sides alike: its bytes become 0. */
+static ncclResult_t compare_counts(struct alltoallv_handle *h, struct alltoallv_pair *pairs,
+                                   cudaStream_t stream)
+{
+  size_t bytes = 2 * sizeof(uint64_t);
+  uint64_t *mine = h->stage_device, *theirs = h->stage_device + 2 * h->n;
+  for (int p = 0; p < h->n; p++) {
+    h->stage[2 * p] = pairs[p].send_bytes;
+    h->stage[2 * p + 1] = pairs[p].recv_bytes;
+  }
+  ALLTOALLV_CUDATRY(
+      cudaMemcpyAsync(mine, h->stage, bytes * (size_t)h->n, cudaMemcpyHostToDevice, stream));
+  ALLTOALLV_CUDATRY(
+      cudaMemcpyAsync(theirs, h->stage, bytes * (size_t)h->n, cudaMemcpyHostToDevice, stream));
+  ALLTOALLV_NCCLTRY(ncclGroupStart());
+  for (int p = 0; p < h->n; p++) {
+    if (p == h->rank || alltoallv_is_local(h, p)) continue;
+    ALLTOALLV_NCCLTRY(ncclSend(mine + 2 * p, bytes, ncclUint8, p, h->comm, stream));
+    ALLTOALLV_NCCLTRY(ncclRecv(theirs + 2 * p, bytes, ncclUint8, p, h->comm, stream));
+  }
+  ALLTOALLV_NCCLTRY(ncclGroupEnd());
+  ALLTOALLV_CUDATRY(
+      cudaMemcpyAsync(h->stage, theirs, bytes * (size_t)h->n, cudaMemcpyDeviceToHost, stream));
+  ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream));
+  for (int p = 0; p < h->n; p++) {
+    if (alltoallv_is_local(h, p)) continue;
+    uint64_t sent = h->stage[2 * p], expected = h->stage[2 * p + 1];
+    bool out = alltoallv_counts_agree(pairs[p].send_bytes, expected);
+    bool in = alltoallv_counts_agree(sent, pairs[p].recv_bytes);
+    if (p == h->rank) out = in = alltoallv_counts_agree(pairs[p].send_bytes, pairs[p].recv_bytes);
+    if (!in)
+      report(h, ALLTOALLV_ERROR_MISMATCH, p, h->rank, p == h->rank ? pairs[p].send_bytes : sent,
+             pairs[p].recv_bytes);
+    if (!out)
+      report(h, ALLTOALLV_ERROR_MISMATCH, h->rank, p, pairs[p].send_bytes,
+             p == h->rank ? pairs[p].recv_bytes : expected);
+    if (!in) pairs[p].recv_bytes = 0;
+    if (!out) pairs[p].send_bytes = 0;
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
+                                bool capturing, cudaStream_t stream)
+{
+  struct alltoallv_pair *pairs = ex->pairs;
+  if (h->config.check_counts) {
+    if (capturing)
+      return alltoallv_fail(ncclInvalidUsage,
+                            "check_counts cannot be captured on the send/recv path");
+    if (pairs != h->pairs) { /* a plan's: not to be changed */
+      memcpy(h->pairs, pairs, (size_t)h->n * sizeof(*pairs));
+      pairs = h->pairs;
+    }
+    ALLTOALLV_TRY(compare_counts(h, pairs, stream));
+  }
+
+  ALLTOALLV_NCCLTRY(ncclGroupStart());
+  for (int p = 0; p < h->n; p++) {
+    if (p == h->rank || alltoallv_is_local(h, p)) continue;
+    /* Zero counts are skipped on both sides; if only one did so, the other would wait for ever. */
+    if (pairs[p].send_bytes > 0)
+      ALLTOALLV_NCCLTRY(ncclSend(ex->send + pairs[p].send_offset, pairs[p].send_bytes, ncclUint8, p,
+                                 h->comm, stream));
+    if (pairs[p].recv_bytes > 0)
+      ALLTOALLV_NCCLTRY(ncclRecv(ex->recv + pairs[p].recv_offset, pairs[p].recv_bytes, ncclUint8, p,
+                                 h->comm, stream));
+  }
+  ALLTOALLV_NCCLTRY(ncclGroupEnd());
+  const struct alltoallv_pair *own = &pairs[h->rank];
+  if (h->lsa == NULL && own->send_bytes > 0 &&
+      alltoallv_counts_agree(own->send_bytes, own->recv_bytes))
+    ALLTOALLV_CUDATRY(cudaMemcpyAsync(ex->recv + own->recv_offset, ex->send + own->send_offset,
+                                      own->send_bytes, cudaMemcpyDeviceToDevice, stream));
+  return ncclSuccess;
+}
+
+/* ---- counts on the device ----------------------------------------------------------------- */
+
+/* A rank's message: kind and element size, capacity, counts[n], displacements[n] (slots). */
+enum { ROW_KIND, ROW_CAPACITY, ROW_COUNTS };
+
+/* The same verdict on every rank, from the same rows: does everything fit everywhere? */
+static bool everything_fits(struct alltoallv_handle *h, const uint64_t *rows, size_t words,
+                            const struct alltoallv_lsa_call *call)
+{
+  int n = h->n;
+  for (int d = 0; d < n; d++) {
+    const uint64_t *row = rows + (size_t)d * words;
+    if (row[ROW_KIND] != rows[ROW_KIND]) {
+      report(h, ALLTOALLV_ERROR_KIND, 0, d, 0, 0);
+      return false;
+    }
+    uint64_t capacity = row[ROW_CAPACITY] * call->element, total = 0;
+    for (int s = 0; s < n; s++) {
+      uint64_t bytes =
+          alltoallv_device_bytes(rows[(size_t)s * words + ROW_COUNTS + (size_t)d], call->element);
+      total += bytes;
+      if (call->kind != ALLTOALLV_KIND_SLOTS) continue;
+      const uint64_t *slots = row + ROW_COUNTS + n;
+      uint64_t room = call->element * alltoallv_room(slots, n, slots[s], row[ROW_CAPACITY]);
+      if (bytes > room) {
+        report(h, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, room);
+        return false;
+      }
+    }
+    if (call->kind == ALLTOALLV_KIND_PACKED && total > capacity) {
+      report(h, ALLTOALLV_ERROR_CAPACITY, -1, d, total, capacity);
+      return false;
+    }
+  }
+  return true;
+}
+
+ncclResult_t alltoallv_sendrecv_device_counts(struct alltoallv_handle *h,
+                                              const struct alltoallv_exchange *ex,
+                                              const struct alltoallv_lsa_call *call,
+                                              cudaStream_t stream)
+{
+  size_t n = (size_t)h->n, words = ROW_COUNTS + 2 * n, array = n * sizeof(uint64_t);
+  uint64_t *row = h->stage;
+  memset(row, 0, words * sizeof(*row));
+  ALLTOALLV_CUDATRY(
+      cudaMemcpyAsync(row + ROW_COUNTS, call->sendcounts, array, cudaMemcpyDeviceToHost, stream));
+  if (call->kind == ALLTOALLV_KIND_SLOTS)
+    ALLTOALLV_CUDATRY(cudaMemcpyAsync(row + ROW_COUNTS + n, call->rdispls, array,
+                                      cudaMemcpyDeviceToHost, stream));
+  uint64_t *sdispls = row + words; /* behind the message */
+  if (call->sdispls != NULL)
+    ALLTOALLV_CUDATRY(
+        cudaMemcpyAsync(sdispls, call->sdispls, array, cudaMemcpyDeviceToHost, stream));
+  ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream));
+  uint64_t packed = 0;
+  for (size_t p = 0; p < n; p++) {
+    h->pairs[p].send_bytes = alltoallv_device_bytes(row[ROW_COUNTS + p], call->element);
+    h->pairs[p].send_offset = call->sdispls != NULL ? sdispls[p] * call->element : packed;
+    packed += h->pairs[p].send_bytes;
+  }
+  row[ROW_KIND] = (uint64_t)call->element << 8 | (uint64_t)call->kind;
+  row[ROW_CAPACITY] = call->capacity;
+  ALLTOALLV_TRY(alltoallv_agree(h, words));
+
+  const uint64_t *slots = h->stage + (size_t)h->rank * words + ROW_COUNTS + n;
+  packed = 0;
+  for (size_t p = 0; p < n; p++) {
+    uint64_t count = h->stage[p * words + ROW_COUNTS + (size_t)h->rank];
+    h->pairs[p].recv_bytes = alltoallv_device_bytes(count, call->element);
+    h->pairs[p].recv_offset =
+        call->kind == ALLTOALLV_KIND_SLOTS ? slots[p] * call->element : packed;
+    packed += h->pairs[p].recv_bytes;
+  }
+  bool fits = everything_fits(h, h->stage, words, call);
+
+  /* What the caller wants to know, packed or not. */
+  for (size_t p = 0; p < n; p++) {
+    h->stage[p] = h->pairs[p].recv_bytes / call->element;
+    h->stage[n + p] = h->pairs[p].recv_offset / call->element;
+  }
+  ALLTOALLV_CUDATRY(
+      cudaMemcpyAsync(call->recvcounts, h->stage, array, cudaMemcpyHostToDevice, stream));
+  if (call->kind == ALLTOALLV_KIND_PACKED)
+    ALLTOALLV_CUDATRY(
+        cudaMemcpyAsync(call->rdispls, h->stage + n, array, cudaMemcpyHostToDevice, stream));
+  ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream)); /* h->stage will be used again */
+  return fits ? alltoallv_exchange(h, ex, false, stream) : ncclSuccess;
+}

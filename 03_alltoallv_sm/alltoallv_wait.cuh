@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of the kernel share: its arguments, what a rank and a block remember, waiting with
+ * a timeout, reporting errors, and headers. */
+#ifndef ALLTOALLV_WAIT_CUH
+#define ALLTOALLV_WAIT_CUH
+
+#include "alltoallv_line.cuh"
+#include "alltoallv_protocol.h"
+
+/* What a rank remembers from one exchange to the next, in its own device memory. Numbers that the
+ * host passed would freeze in a graph. */
+struct device_state {
+  uint32_t broken;                        /* a timeout has occurred: for ever */
+  uint32_t reported;                      /* last call that has reported an error */
+  uint32_t call[ALLTOALLV_MAX_BLOCKS];    /* per block: number of the last call */
+  uint64_t done[ALLTOALLV_MAX_LSA_RANKS]; /* per source: value of done[] after the last call */
+};
+
+/* What every path reads comes first: the arguments are cached by lines of 64 bytes, and each line
+ * costs a miss per launch. */
+template <int N>
+struct kernel_args {
+  struct device_state *state;
+  char *scratch_base;      /* where I see the scratch memory of rank 0 */
+  uint64_t scratch_stride; /* from there to that of the next rank */
+  int rank, n;
+  uint32_t kind, ll_threshold;
+  const char *send;
+  char *recv;
+  uint64_t window_offset; /* my receive buffer: number of the window, offset in it */
+  uint32_t window;
+  uint32_t element; /* device counts: see struct alltoallv_lsa_call */
+  struct alltoallv_scratch scratch;
+  alignas(64) struct alltoallv_pair pairs[N];
+  uint64_t limit; /* nanoseconds to wait; 0: for ever */
+  struct alltoallv_errors *errors;
+  char *const *windows; /* [number * n + rank]: where I see that window of that rank */
+  uint64_t capacity;
+  const uint64_t *sendcounts, *sdispls;
+  uint64_t *recvcounts, *rdispls;
+};
+
+/* What the threads of a block share. */
+template <int N>
+struct block_state {
+  struct alltoallv_pair pairs[N];
+  char *to[N]; /* where my data for rank p go; NULL: nowhere, the counts disagree */
+  uint64_t tiles[N],
+      first[N];     /* tiles of the pair still to be dealt, and the number of the first */
+  uint64_t step[N]; /* tiles of the pair per round, times 2^32 */
+  uint64_t rounds;
+  unsigned long long pushed[N];      /* bytes that this block has pushed to rank p */
+  uint64_t total[N];                 /* device counts: bytes for rank p from everybody */
+  struct alltoallv_header header[N]; /* device counts: what rank p has told me */
+  int bad;                           /* device counts: which entry does not fit */
+  int stop;                          /* a wait of this block has been given up */
+};
+
+#define NOT_BAD 0x7fffffff
+
+/* ---- waiting and reporting ---------------------------------------------------------------- */
+
+static __device__ __noinline__ void report(struct alltoallv_error *record, int kind, int source,
+                                           int destination, uint64_t sent, uint64_t expected)
+{
+  volatile int *written = &record->kind;
+  if (*written != ALLTOALLV_ERROR_NONE) return; /* the first one stays until it is read */
+  record->source = source;
+  record->destination = destination;
+  record->sent = sent;
+  record->expected = expected;
+  __threadfence_system();
+  *written = kind;
+}
+
+/* One error per call is enough. */
+template <int N>
+static __device__ void report_counts(const kernel_args<N> &a, uint32_t call, int kind, int source,
+                                     int destination, uint64_t sent, uint64_t expected)
+{
+  if (atomicExch(&a.state->reported, call) != call)
+    report(&a.errors->counts, kind, source, destination, sent, expected);
+}
+
+/* A waiting loop: look(), and if that was in vain, give_up(). */
+struct patience {
+  uint32_t polls = 0;
+  uint64_t since = 0;
+  /* Time to look at other things than what we wait for? The clock is slow to read. */
+  __device__ bool long_wait() { return (++polls & 255) == 0; }
+};
+
+/* Has the handle broken, or have I waited too long for `source`? Then nobody waits any more. */
+template <int N>
+static __device__ bool give_up(const kernel_args<N> &a, patience &w, int source)
+{
+  uint64_t now = nanoseconds();
+  if (w.since == 0) w.since = now;
+  if (*(volatile uint32_t *)&a.state->broken) return true;
+  if (a.limit == 0 || now - w.since < a.limit) return false;
+  if (atomicExch(&a.state->broken, 1) == 0)
+    report(&a.errors->timeout, ALLTOALLV_ERROR_TIMEOUT, source, a.rank, 0, 0);
+  return true;
+}
+
+/* ---- headers ------------------------------------------------------------------------------ */
+
+template <int N>
+static __device__ char *scratch_of(const kernel_args<N> &a, int p)
+{
+  return a.scratch_base + (uint64_t)p * a.scratch_stride;
+}
+
+/* The slot at `owner` in which `source` writes. */
+template <int N>
+static __device__ char *slot(const kernel_args<N> &a, int owner, int source, uint32_t call)
+{
+  return scratch_of(a, owner) + alltoallv_slot_at(&a.scratch, a.n, call, source);
+}
+
+static __device__ void store_number(char *lines, int which, uint64_t value, uint32_t extra,
+                                    uint32_t call)
+{
+  store_line(lines + which * ALLTOALLV_LINE_BYTES, (uint32_t)value, (uint32_t)(value >> 32), extra,
+             call);
+}
+
+template <int N>
+static __device__ void send_header(const kernel_args<N> &a, uint32_t call, int p,
+                                   const struct alltoallv_header &h)
+{
+  char *lines = slot(a, p, a.rank, call);
+  store_number(lines, ALLTOALLV_LINE_SENT, h.sent, h.kind, call);
+  store_number(lines, ALLTOALLV_LINE_EXPECT, h.expect, h.window, call);
+  store_number(lines, ALLTOALLV_LINE_OFFSET, h.offset, 0, call);
+}
+
+/* Waits for line `which` from rank p. */
+template <int N>
+static __device__ bool read_number(const kernel_args<N> &a, uint32_t call, int p, int which,
+                                   uint64_t *value, uint32_t *extra)
+{
+  const char *at = slot(a, a.rank, p, call) + which * ALLTOALLV_LINE_BYTES;
+  patience w;
+  line l = load_line(at);
+  while (l.call != call) {
+    if (w.long_wait() && give_up(a, w, p)) return false;
+    l = load_line(at);
+  }
+  *value = pack(l.word[0], l.word[1]);
+  *extra = l.word[2];
+  return true;
+}
+
+/* All three lines at once: three waits one after the other would cost three trips to memory. */
+template <int N>
+static __device__ bool read_header(const kernel_args<N> &a, uint32_t call, int p,
+                                   struct alltoallv_header *h)
+{
+  const char *at = slot(a, a.rank, p, call);
+  patience w;
+  line l[3];
+  for (;;) {
+#pragma unroll
+    for (int i = 0; i < 3; i++) l[i] = load_line(at + i * ALLTOALLV_LINE_BYTES);
+    if (l[0].call == call && l[1].call == call && l[2].call == call) break;
+    if (w.long_wait() && give_up(a, w, p)) return false;
+  }
+  h->sent = pack(l[ALLTOALLV_LINE_SENT].word[0], l[ALLTOALLV_LINE_SENT].word[1]);
+  h->kind = l[ALLTOALLV_LINE_SENT].word[2];
+  h->expect = pack(l[ALLTOALLV_LINE_EXPECT].word[0], l[ALLTOALLV_LINE_EXPECT].word[1]);
+  h->window = l[ALLTOALLV_LINE_EXPECT].word[2];
+  h->offset = pack(l[ALLTOALLV_LINE_OFFSET].word[0], l[ALLTOALLV_LINE_OFFSET].word[1]);
+  return true;
+}
+
+/* Where I see window number `window` of rank p. */
+template <int N>
+static __device__ char *window_of(const kernel_args<N> &a, int p, uint32_t window)
+{
+  return a.windows[window * (uint32_t)a.n + (uint32_t)p];
+}
+
+/* Does the header that p has sent (if it has) rule out that `bytes` bytes from p are coming? */
+template <int N>
+static __device__ bool contradicts(const kernel_args<N> &a, uint32_t call, int p, uint64_t bytes)
+{
+  line l = load_line(slot(a, a.rank, p, call) + ALLTOALLV_LINE_SENT * ALLTOALLV_LINE_BYTES);
+  return l.call == call &&
+         (l.word[2] != a.kind || !alltoallv_counts_agree(pack(l.word[0], l.word[1]), bytes));
+}
+
+#endif

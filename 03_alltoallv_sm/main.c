@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* AlltoAllV over symmetric memory: every rank sends a different number of elements to every rank.
+ *
+ * NCCL has no such call. This program does it twice: with ncclSend and ncclRecv, which everybody
+ * writes first, and with alltoallv.h, in which a kernel writes straight into the receive buffers of
+ * the other ranks. Both results are verified, every element and the bytes around each segment.
+ *
+ * Build:  make              (one thread per GPU)      or   make MPI=1
+ * Run:    ./alltoallv_sm    ([NTHREADS=N])            or   mpirun -np N ./alltoallv_sm
+ *
+ * The last line of a good run is: Results structure verified correctly
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alltoallv.h"
+#include "bench.h"
+#include "check.h"
+#include "launcher.h"
+#include "naive.h"
+#include "program.h"
+
+/* As NCCLCHECK, with the sentence that alltoallv.h has for the error. */
+#define ALLTOALLVCHECK(call)                                                     \
+  do {                                                                           \
+    ncclResult_t check_result = (call);                                          \
+    if (check_result != ncclSuccess)                                             \
+      launcher_fail(__FILE__, __LINE__, #call, ncclGetErrorString(check_result), \
+                    alltoallv_last_error());                                     \
+  } while (0)
+
+static const size_t DEFAULT_COUNT = 2048; /* elements that a rank sends, about */
+
+/* One rank's side of the exchange. Counts and displacements are in elements. */
+struct exchange {
+  size_t *sendcounts, *sdispls, *recvcounts, *rdispls;
+  char *sendbuff, *recvbuff;
+  size_t capacity; /* elements that fit into recvbuff */
+};
+
+/* ---- STEP 3 ------------------------------------------------------------------------------------
+ */
+
+/* Every rank knows what it sends; what it receives the others know. So the rows of the count matrix
+ * go to everybody, and a rank reads its column. */
+static void exchange_counts(const size_t *my_row, size_t *matrix, int nranks, ncclComm_t comm,
+                            cudaStream_t stream)
+{
+  const size_t row = (size_t)nranks * sizeof(size_t);
+  char *device;
+  CUDACHECK(cudaMalloc((void **)&device, row * (size_t)(nranks + 1)));
+  CUDACHECK(cudaMemcpyAsync(device, my_row, row, cudaMemcpyHostToDevice, stream));
+  NCCLCHECK(ncclAllGather(device, device + row, (size_t)nranks, ncclUint64, comm, stream));
+  CUDACHECK(
+      cudaMemcpyAsync(matrix, device + row, row * (size_t)nranks, cudaMemcpyDeviceToHost, stream));
+  CUDACHECK(cudaStreamSynchronize(stream));
+  CUDACHECK(cudaFree(device));
+}
+
+/* ---- STEP 7: the AlltoAllV of alltoallv.h ------------------------------------------------------
+ */
+
+/* Counts that only the device knows, as after a routing kernel: the exchange brings back what was
+ * received. Here they come from the host; the results replace x->recvcounts and x->rdispls. */
+static void device_counts(struct exchange *x, const struct datatype *type, int nranks,
+                          alltoallv_t handle, cudaStream_t stream)
+{
+  const size_t row = (size_t)nranks * sizeof(size_t);
+  size_t *sendcounts, *recvcounts, *rdispls;
+  CUDACHECK(cudaMalloc((void **)&sendcounts, 3 * row));
+  recvcounts = sendcounts + nranks;
+  rdispls = recvcounts + nranks;
+  CUDACHECK(cudaMemcpyAsync(sendcounts, x->sendcounts, row, cudaMemcpyHostToDevice, stream));
+  ALLTOALLVCHECK(alltoallv_device_counts(x->sendbuff, sendcounts, NULL, x->recvbuff, x->capacity,
+                                         recvcounts, rdispls, ALLTOALLV_PACKED, type->nccl, handle,
+                                         stream));
+  CUDACHECK(cudaMemcpyAsync(x->recvcounts, recvcounts, row, cudaMemcpyDeviceToHost, stream));
+  CUDACHECK(cudaMemcpyAsync(x->rdispls, rdispls, row, cudaMemcpyDeviceToHost, stream));
+  CUDACHECK(cudaStreamSynchronize(stream));
+  CUDACHECK(cudaFree(sendcounts));
+}
+
+static void fast_alltoallv(struct exchange *x, const struct datatype *type, int nranks,
+                           alltoallv_t handle, cudaStream_t stream)
+{
+  if (program_options.device_counts) {
+    device_counts(x, type, nranks, handle, stream);
+  } else if (program_options.method == ALLTOALLV_COPY_ENGINE) {
+    alltoallv_plan_t plan; /* worth its price when the same counts come again and again */
+    ALLTOALLVCHECK(alltoallv_plan(x->sendbuff, x->sendcounts, x->sdispls, x->recvbuff,
+                                  x->recvcounts, x->rdispls, type->nccl, handle, &plan));
+    ALLTOALLVCHECK(alltoallv_start(plan, stream));
+    CUDACHECK(cudaStreamSynchronize(stream));
+    ALLTOALLVCHECK(alltoallv_plan_destroy(plan));
+  } else {
+    ALLTOALLVCHECK(alltoallv(x->sendbuff, x->sendcounts, x->sdispls, x->recvbuff, x->recvcounts,
+                             x->rdispls, type->nccl, handle, stream));
+  }
+  CUDACHECK(cudaStreamSynchronize(stream));
+  program_check_async(handle); /* counts that do not match, a peer that has died */
+}
+
+/* ---- the story ---------------------------------------------------------------------------------
+ */
+
+static int run(const struct rank *me, const struct options *opt)
+{
+  const struct datatype *type = opt->type;
+  const int n = me->nranks;
+  if (opt->bench) return bench_example(me, opt);
+
+  const char *pattern = program_options.pattern ? program_options.pattern : "halving";
+  size_t *matrix = program_matrix(me, opt, pattern, opt->count ? opt->count : DEFAULT_COUNT);
+  if (!matrix) return EXIT_USAGE;
+
+  launcher_print(me, "Starting AlltoAllV example with %d ranks\n", n);
+
+  /* ======================= STEP 1: a device, and what this rank wants to send =============== */
+  launcher_step("STEP 1: device");
+  struct exchange x = {.sendcounts = calloc(4 * (size_t)n, sizeof(size_t))};
+  if (!x.sendcounts) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  x.sdispls = x.sendcounts + n, x.recvcounts = x.sdispls + n, x.rdispls = x.recvcounts + n;
+  memcpy(x.sendcounts, matrix + me->rank * n, (size_t)n * sizeof(size_t));
+  CUDACHECK(cudaSetDevice(me->device));
+  int code = launcher_require_memory(me, program_bytes(matrix, n, type->size));
+  if (code != EXIT_VERIFIED) {
+    free(x.sendcounts);
+    free(matrix);
+    return code;
+  }
+
+  /* ======================= STEP 2: the communicator ========================================== */
+  launcher_step("STEP 2: communicator");
+  ncclUniqueId id;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
+  launcher_broadcast(me, &id, sizeof id, 0);
+  NCCLCHECK(ncclCommInitRank(&comm, n, id, me->rank));
+  CUDACHECK(cudaStreamCreate(&stream));
+  launcher_print_all(me, "  Rank %d communicator initialized using device %d\n", me->rank,
+                     me->device);
+
+  /* ======================= STEP 3: counts and displacements ================================= */
+  launcher_step("STEP 3: counts");
+  launcher_print(me, "Setting up AlltoAllV with variable-sized transfers\n");
+  exchange_counts(x.sendcounts, matrix, n, comm, stream);
+  for (int from = 0; from < n; from++) x.recvcounts[from] = matrix[from * n + me->rank];
+  /* Segments lie one after the other: the displacement of each is the sum of the counts before. */
+  const size_t sends = program_prefix_sums(x.sendcounts, x.sdispls, n);
+  const size_t receives = program_prefix_sums(x.recvcounts, x.rdispls, n);
+  launcher_print(me, "  Send counts per rank:");
+  for (int to = 0; to < n; to++) launcher_print(me, " %zu", x.sendcounts[to]);
+  launcher_print(me, "\n  Total send elements: %zu, Total recv elements: %zu\n", sends, receives);
+
+  /* ======================= STEP 4: symmetric memory ========================================= */
+  /* A window has the same size on all ranks (before NCCL 2.30.7), although the ranks receive
+   * different amounts: all take the size of the one that needs most, which they know from the
+   * matrix. Around the receive buffer there is room for guard bytes. */
+  launcher_step("STEP 4: symmetric memory");
+  launcher_print(me, "Symmetric Memory allocation\n");
+  struct program_buffers buffers = program_sizes(matrix, n, type->size);
+  launcher_print_all(me, "  Rank %d allocating send: %.2f MB, recv: %.2f MB\n", me->rank,
+                     (double)buffers.send_bytes / (1 << 20),
+                     (double)buffers.recv_bytes / (1 << 20));
+  NCCLCHECK(ncclMemAlloc((void **)&buffers.send, buffers.send_bytes + 1));
+  NCCLCHECK(ncclMemAlloc((void **)&buffers.window, buffers.window_bytes));
+  x.sendbuff = buffers.send;
+  x.recvbuff = buffers.window + PROGRAM_GUARD;
+  x.capacity = buffers.recv_bytes / type->size;
+
+  alltoallv_t handle;
+  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  const char *why;
+  config.method = (alltoallv_method_t)program_options.method;
+  ALLTOALLVCHECK(alltoallv_init(comm, &config, &handle));
+  ALLTOALLVCHECK(alltoallv_register(handle, buffers.window, buffers.window_bytes));
+  ALLTOALLVCHECK(alltoallv_method(handle, NULL, &why));
+  launcher_note(me, "AlltoAllV: %s", why);
+
+  /* ======================= STEP 5 and 6: input, and the naive version first ================== */
+  launcher_step("STEP 6: grouped send/recv");
+  launcher_print(me, "Starting AlltoAllV with variable-sized transfers\n");
+  struct segment expected[n];
+  program_fill(me, x.sendbuff, x.sendcounts, x.sdispls, type->size, 1, stream);
+  program_guard(&buffers, stream);
+  NCCLCHECK(naive_alltoallv(x.sendbuff, x.sendcounts, x.sdispls, x.recvbuff, x.recvcounts,
+                            x.rdispls, type->nccl, type->size, n, comm, stream));
+  program_expect(me, x.recvbuff, x.recvcounts, x.rdispls, type->size, 1, expected);
+  if (program_verify("send/recv", expected, n, &buffers, stream)) code = EXIT_WRONG_DATA;
+
+  /* ======================= STEP 7: the AlltoAllV over symmetric memory ======================= */
+  launcher_step("STEP 7: AlltoAllV");
+  program_fill(me, x.sendbuff, x.sendcounts, x.sdispls, type->size, 2, stream);
+  program_guard(&buffers, stream);
+  program_expect(me, x.recvbuff, x.recvcounts, x.rdispls, type->size, 2, expected);
+  fast_alltoallv(&x, type, n, handle, stream);
+  launcher_print(me, "AlltoAllV completed successfully\n");
+  for (int from = 0; from < n; from++) /* with device counts these have come back */
+    if (x.recvcounts[from] != matrix[from * n + me->rank]) code = EXIT_WRONG_DATA;
+  if (program_verify("alltoallv", expected, n, &buffers, stream)) code = EXIT_WRONG_DATA;
+  launcher_print(me, "Verification:\n");
+  for (int from = 0; from < n; from++)
+    launcher_print(me, "  Received from rank %d: %zu elements at offset %zu\n", from,
+                   x.recvcounts[from], x.rdispls[from]);
+  code = launcher_agree(me, code);
+  if (opt->digest) program_print_digest(me, x.recvbuff, receives, type, stream);
+
+  /* ======================= STEP 8: cleanup =================================================== */
+  /* In this order: the exchange is over, the window goes before its memory, the handle before the
+   * communicator, and no rank frees memory that a slower peer may still write to. */
+  launcher_step("STEP 8: cleanup");
+  ALLTOALLVCHECK(alltoallv_unregister(handle, buffers.window));
+  ALLTOALLVCHECK(alltoallv_destroy(handle));
+  launcher_barrier(me);
+  NCCLCHECK(ncclMemFree(buffers.window));
+  NCCLCHECK(ncclMemFree(buffers.send));
+  CUDACHECK(cudaStreamDestroy(stream));
+  NCCLCHECK(ncclCommFinalize(comm));
+  NCCLCHECK(ncclCommDestroy(comm));
+  free(x.sendcounts);
+  free(matrix);
+  launcher_print(me, code == EXIT_VERIFIED ? "Results structure verified correctly\n"
+                                           : "Results are WRONG, see standard error\n");
+  return code;
+}
+
+int main(int argc, char **argv)
+{
+  static const struct program program = {
+      .name = "alltoallv_sm",
+      .summary = "AlltoAllV over symmetric memory",
+      .options = program_option_table,
+      .types = "float double half bfloat16 int8 uint8 int32 uint32 int64 uint64",
+      .run = run,
+  };
+  return launcher_main(argc, argv, &program);
+}

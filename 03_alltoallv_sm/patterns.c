@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "patterns.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* SplitMix64: small, and the same on every machine. */
+static uint64_t next_random(uint64_t *state)
+{
+  uint64_t z = *state += 0x9e3779b97f4a7c15ULL;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
+/* Deals `total` elements out in proportion to the weights; what rounding leaves goes to the first
+ * destinations that have a weight. */
+static void share_out(size_t *row, const double *weights, int nranks, size_t total)
+{
+  double sum = 0;
+  size_t dealt = 0;
+  for (int to = 0; to < nranks; to++) sum += weights[to];
+  if (!(sum > 0)) return;
+  for (int to = 0; to < nranks; to++) {
+    row[to] = (size_t)((double)total * (weights[to] / sum));
+    dealt += row[to];
+  }
+  for (int to = 0; dealt < total; to = (to + 1) % nranks)
+    if (weights[to] > 0) row[to]++, dealt++;
+}
+
+/* Top-8 of 64 experts for each token, expert e living on rank e * nranks / 64. Popularity differs
+ * by a factor of up to 4 between experts, as it does in trained models. */
+static void route_tokens(double *weights, int nranks, uint64_t *random)
+{
+  enum { EXPERTS = 64, TOP = 8, TOKENS = 512 };
+  for (int token = 0; token < TOKENS; token++) {
+    bool chosen[EXPERTS] = {false};
+    for (int k = 0; k < TOP;) {
+      int expert = (int)(next_random(random) % EXPERTS);
+      bool popular = next_random(random) % 4 <= (uint64_t)(expert % 4);
+      if (chosen[expert] || !popular) continue;
+      chosen[expert] = true;
+      weights[expert * nranks / EXPERTS] += 1;
+      k++;
+    }
+  }
+}
+
+int pattern_matrix(const char *pattern, int nranks, size_t total, unsigned long long seed,
+                   size_t *matrix, char *error, size_t error_size)
+{
+  double exponent = 0;
+  char *end = NULL;
+  const bool zipf = strncmp(pattern, "zipf:", 5) == 0;
+  if (zipf) exponent = strtod(pattern + 5, &end);
+  if (zipf && (end == pattern + 5 || *end != '\0' || !(exponent >= 0 && exponent <= 16))) {
+    snprintf(error, error_size, "--pattern: '%s': the exponent is a number from 0 to 16", pattern);
+    return -1;
+  }
+
+  memset(matrix, 0, (size_t)nranks * (size_t)nranks * sizeof *matrix);
+  for (int from = 0; from < nranks; from++) {
+    size_t *row = matrix + (size_t)from * (size_t)nranks;
+    double weights[nranks];
+    uint64_t random = seed * 0x2545f4914f6cdd1dULL + (uint64_t)from;
+    memset(weights, 0, sizeof weights);
+    for (int to = 0; to < nranks; to++) {
+      double *w = &weights[to];
+      if (strcmp(pattern, "uniform") == 0)
+        *w = 1;
+      else if (strcmp(pattern, "skew") == 0)
+        *w = (to - from + nranks) % nranks;
+      else if (zipf)
+        *w = pow(to + 1, -exponent);
+      else if (strcmp(pattern, "one-hot") == 0)
+        *w = from == 0 && to == nranks - 1;
+      else if (strcmp(pattern, "diagonal") == 0)
+        *w = from == to;
+      else if (strcmp(pattern, "zero") == 0)
+        *w = 0;
+      else if (strcmp(pattern, "random") == 0)
+        *w = next_random(&random) % 4 == 0 ? 0 : (double)(next_random(&random) % 1000 + 1);
+      else if (strcmp(pattern, "single-sender") == 0)
+        *w = from == 0;
+      else if (strcmp(pattern, "single-receiver") == 0)
+        *w = to == 0;
+      else if (strcmp(pattern, "moe") != 0 && strcmp(pattern, "halving") != 0) {
+        snprintf(error, error_size, "--pattern: unknown pattern '%s'; allowed: %s", pattern,
+                 PATTERN_NAMES);
+        return -1;
+      }
+    }
+    if (strcmp(pattern, "moe") == 0) route_tokens(weights, nranks, &random);
+    share_out(row, weights, nranks, total);
+    for (int to = 0; to < nranks && strcmp(pattern, "halving") == 0; to++) {
+      row[to] = to < 63 ? total >> (to + 1) : 0;
+      if (row[to] == 0) row[to] = 1;
+    }
+  }
+  return 0;
+}
+
+/* ---- files --------------------------------------------------------------------------------------
+ */
+
+/* The whole file as a string to be freed, or NULL with a line in `error`. */
+static char *read_file(const char *path, char *error, size_t error_size)
+{
+  enum { LARGEST = 1 << 24 }; /* 16 MiB are a matrix of some 1,000 ranks */
+  FILE *file = fopen(path, "r");
+  char *text = malloc(LARGEST + 1);
+  size_t length = 0;
+  if (!file || !text) {
+    snprintf(error, error_size, "--matrix: cannot read %s: %s", path, strerror(errno));
+  } else {
+    length = fread(text, 1, LARGEST + 1, file);
+    if (ferror(file))
+      snprintf(error, error_size, "--matrix: cannot read %s: %s", path, strerror(errno));
+    else if (length > LARGEST)
+      snprintf(error, error_size, "--matrix: %s is larger than 16 MiB", path);
+    else if (memchr(text, '\0', length))
+      snprintf(error, error_size, "--matrix: %s is not a text file", path);
+    else {
+      text[length] = '\0';
+      fclose(file);
+      return text;
+    }
+  }
+  if (file) fclose(file);
+  free(text);
+  return NULL;
+}
+
+int pattern_file(const char *path, int nranks, size_t element_size, size_t *matrix, char *error,
+                 size_t error_size)
+{
+  int rows = 0, columns = 0, code = -1;
+  char *save_line, *text = read_file(path, error, error_size);
+  if (!text) return -1;
+  for (char *line = strtok_r(text, "\n", &save_line); line;
+       line = strtok_r(NULL, "\n", &save_line)) {
+    char *save_word;
+    int column = 0;
+    for (char *word = strtok_r(line, " \t\r\v\f", &save_word); word;
+         word = strtok_r(NULL, " \t\r\v\f", &save_word), column++) {
+      char *end;
+      errno = 0;
+      unsigned long long bytes = strtoull(word, &end, 10);
+      if (*word == '-' || *word == '+' || *end != '\0' || errno == ERANGE || bytes > 1ULL << 50) {
+        snprintf(error, error_size,
+                 "--matrix: %s: row %d, column %d: '%.40s' is not a number of bytes; allowed: "
+                 "whole numbers from 0 to 2^50",
+                 path, rows + 1, column + 1, word);
+        goto done;
+      }
+      if (bytes % element_size != 0) {
+        snprintf(error, error_size,
+                 "--matrix: %s: row %d, column %d: %llu bytes are no whole number of elements of "
+                 "%zu bytes; allowed: multiples, or another --datatype",
+                 path, rows + 1, column + 1, bytes, element_size);
+        goto done;
+      }
+      if (rows < nranks && column < nranks)
+        matrix[(size_t)rows * (size_t)nranks + (size_t)column] = (size_t)bytes / element_size;
+    }
+    if (column == 0) continue; /* an empty line */
+    if (rows == 0) columns = column;
+    rows++;
+    if (column != columns) {
+      snprintf(error, error_size, "--matrix: %s is not square: row %d has %d numbers, row 1 has %d",
+               path, rows, column, columns);
+      goto done;
+    }
+  }
+  if (rows != columns)
+    snprintf(error, error_size, "--matrix: %s is not square: %d rows, %d columns", path, rows,
+             columns);
+  else if (rows < nranks)
+    snprintf(error, error_size,
+             "--matrix: %s is %d x %d; allowed: at least %d, the number of ranks", path, rows,
+             columns, nranks);
+  else
+    code = 0;
+done:
+  free(text);
+  return code;
+}
+
+/* ---- sums
+ * ---------------------------------------------------------------------------------------- */
+
+size_t matrix_sends(const size_t *matrix, int nranks, int rank)
+{
+  size_t sum = 0;
+  for (int to = 0; to < nranks; to++) sum += matrix[rank * nranks + to];
+  return sum;
+}
+
+size_t matrix_receives(const size_t *matrix, int nranks, int rank)
+{
+  size_t sum = 0;
+  for (int from = 0; from < nranks; from++) sum += matrix[from * nranks + rank];
+  return sum;
+}
+
+size_t matrix_wire(const size_t *matrix, int nranks)
+{
+  size_t most = 0;
+  for (int rank = 0; rank < nranks; rank++) {
+    size_t own = matrix[rank * nranks + rank];
+    size_t out = matrix_sends(matrix, nranks, rank) - own;
+    size_t in = matrix_receives(matrix, nranks, rank) - own;
+    if (out > most) most = out;
+    if (in > most) most = in;
+  }
+  return most;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who sends how much to whom: the count matrices of --pattern and --matrix. */
+#ifndef PATTERNS_H
+#define PATTERNS_H
+
+#include <stddef.h>
+
+/* Blank-separated, for --help and messages; zipf takes its exponent behind a colon. */
+#define PATTERN_NAMES \
+  "halving uniform skew zipf:A one-hot diagonal zero random single-sender single-receiver moe"
+
+/* Fills matrix[source * nranks + destination] with elements. A rank that sends at all sends about
+ * `total` elements (those whom the pattern leaves out send nothing); `seed` is for random and moe.
+ * The same arguments give the same matrix on every rank.
+ *   halving          total / 2 to rank 0, half as much to each next rank, at least 1
+ *   uniform          the same to all
+ *   skew             in proportion to the distance from source to destination (nccl-tests' default)
+ *   zipf:A           rank k as destination has weight 1 / (k + 1)^A
+ *   one-hot          all from rank 0 to the last rank
+ *   diagonal         only to oneself
+ *   zero             nothing
+ *   random           uniformly random, every fourth pair zero
+ *   single-sender    rank 0 sends to all, nobody else sends
+ *   single-receiver  all send to rank 0 only
+ *   moe              tokens that each go to 8 of 64 experts, which are spread over the ranks
+ * Returns 0, or -1 with one line in `error`. */
+int pattern_matrix(const char *pattern, int nranks, size_t total, unsigned long long seed,
+                   size_t *matrix, char *error, size_t error_size);
+
+/* Fills the matrix from a file of bytes: whitespace-separated numbers, row = source, column =
+ * destination, square, at least nranks in size (the rest is ignored), each a multiple of
+ * element_size. Returns 0, or -1 with one line in `error`. */
+int pattern_file(const char *path, int nranks, size_t element_size, size_t *matrix, char *error,
+                 size_t error_size);
+
+/* What follows from a matrix. All in elements. */
+size_t matrix_sends(const size_t *matrix, int nranks, int rank);    /* sum of a row */
+size_t matrix_receives(const size_t *matrix, int nranks, int rank); /* sum of a column */
+
+/* The most that any rank moves over its link: the maximum over ranks of what it sends to others
+ * and what it receives from others. */
+size_t matrix_wire(const size_t *matrix, int nranks);
+
+#endif

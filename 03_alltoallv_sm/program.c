@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "patterns.h"
+#include "verify.h"
+
+/* ---- options -----------------------------------------------------------------------------------
+ */
+
+struct program_options program_options = {.seed = 1};
+
+const struct option_spec program_option_table[] = {
+    {"pattern", 0, OPTION_STRING, &program_options.pattern, "NAME",
+     "who sends how much to whom (halving): " PATTERN_NAMES, 0, 0},
+    {"matrix", 0, OPTION_STRING, &program_options.matrix_file, "FILE",
+     "the same from a square matrix of bytes, row = source, column = destination", 0, 0},
+    {"method", 0, OPTION_CHOICE, &program_options.method, "auto|sendrecv|lsa|copy-engine",
+     "how the bytes move (auto)", 0, 0},
+    {"device-counts", 0, OPTION_FLAG, &program_options.device_counts, NULL,
+     "the send counts are known to the device only", 0, 0},
+    {"seed", 0, OPTION_LONG, &program_options.seed, "N", "for the patterns random and moe (1)", 0,
+     1LL << 40},
+    {0},
+};
+
+size_t *program_matrix(const struct rank *me, const struct options *opt, const char *pattern,
+                       size_t total)
+{
+  const size_t n = (size_t)me->nranks;
+  const struct program_options *own = &program_options;
+  char error[512] = "";
+  size_t *matrix = calloc(n * n, sizeof *matrix);
+  if (!matrix) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  if (own->matrix_file && own->pattern)
+    snprintf(error, sizeof error, "--matrix and --pattern exclude each other");
+  else if (own->matrix_file)
+    pattern_file(own->matrix_file, me->nranks, opt->type->size, matrix, error, sizeof error);
+  else
+    pattern_matrix(pattern, me->nranks, total, (unsigned long long)own->seed, matrix, error,
+                   sizeof error);
+  const bool failed = *error != '\0';
+  if (failed && me->rank == 0) fprintf(stderr, "alltoallv_sm: %s\n", error);
+  if (launcher_agree(me, failed ? EXIT_USAGE : EXIT_VERIFIED) == EXIT_VERIFIED) return matrix;
+  free(matrix);
+  return NULL;
+}
+
+/* ---- buffers -----------------------------------------------------------------------------------
+ */
+
+struct program_buffers program_sizes(const size_t *matrix, int nranks, size_t element_size)
+{
+  struct program_buffers buffers = {0};
+  for (int rank = 0; rank < nranks; rank++) {
+    size_t send = matrix_sends(matrix, nranks, rank) * element_size;
+    size_t recv = matrix_receives(matrix, nranks, rank) * element_size;
+    if (send > buffers.send_bytes) buffers.send_bytes = send;
+    if (recv > buffers.recv_bytes) buffers.recv_bytes = recv;
+  }
+  buffers.window_bytes = buffers.recv_bytes + 2 * PROGRAM_GUARD;
+  return buffers;
+}
+
+size_t program_bytes(const size_t *matrix, int nranks, size_t element_size)
+{
+  struct program_buffers buffers = program_sizes(matrix, nranks, element_size);
+  return buffers.send_bytes + buffers.window_bytes;
+}
+
+size_t program_prefix_sums(const size_t *counts, size_t *displs, int n)
+{
+  size_t sum = 0;
+  for (int i = 0; i < n; i++) {
+    displs[i] = sum;
+    sum += counts[i];
+  }
+  return sum;
+}
+
+void program_check_async(alltoallv_t handle)
+{
+  ncclResult_t result;
+  int source, destination;
+  ALLTOALLVCHECK(alltoallv_get_async_error(handle, &result, &source, &destination));
+  if (result == ncclSuccess) return;
+  launcher_error("alltoallv: %s, from rank %d to rank %d", ncclGetErrorString(result), source,
+                 destination);
+  launcher_abort(EXIT_FAILED_CALL);
+}
+
+void program_guard(const struct program_buffers *buffers, cudaStream_t stream)
+{
+  CUDACHECK(cudaMemsetAsync(buffers->window, ELEMENTS_GUARD_BYTE, buffers->window_bytes, stream));
+}
+
+void program_fill(const struct rank *me, char *sendbuff, const size_t *sendcounts,
+                  const size_t *sdispls, size_t element_size, uint32_t round, cudaStream_t stream)
+{
+  for (int to = 0; to < me->nranks; to++)
+    CUDACHECK(elements_fill((struct segment){sendbuff + sdispls[to] * element_size, sendcounts[to],
+                                             element_size, me->rank, to, round},
+                            stream));
+}
+
+void program_expect(const struct rank *me, char *recvbuff, const size_t *recvcounts,
+                    const size_t *rdispls, size_t element_size, uint32_t round,
+                    struct segment *segments)
+{
+  for (int from = 0; from < me->nranks; from++)
+    segments[from] = (struct segment){recvbuff + rdispls[from] * element_size,
+                                      recvcounts[from],
+                                      element_size,
+                                      from,
+                                      me->rank,
+                                      round};
+}
+
+static int by_start(const void *a, const void *b)
+{
+  const struct segment *x = a, *y = b;
+  if (x->start != y->start) return x->start < y->start ? -1 : 1;
+  return (x->count > y->count) - (x->count < y->count); /* empty ones first */
+}
+
+unsigned long long program_verify(const char *what, struct segment *segments, int nsegments,
+                                  const struct program_buffers *buffers, cudaStream_t stream)
+{
+  struct element_errors errors, *device;
+  CUDACHECK(cudaMalloc((void **)&device, sizeof *device));
+  CUDACHECK(cudaMemsetAsync(device, 0, sizeof *device, stream));
+  qsort(segments, (size_t)nsegments, sizeof *segments, by_start);
+
+  /* the segments and, byte by byte, what lies between them */
+  char *at = buffers->window, *end = buffers->window + buffers->window_bytes;
+  for (int i = 0; i <= nsegments; i++) {
+    char *next = i < nsegments ? segments[i].start : end;
+    struct segment gap = {at, (size_t)(next - at), 1, ELEMENTS_GUARD, 0, 0};
+    CUDACHECK(elements_compare(gap, device, stream));
+    if (i == nsegments) break;
+    CUDACHECK(elements_compare(segments[i], device, stream));
+    at = next + segments[i].count * segments[i].size;
+  }
+  CUDACHECK(cudaMemcpyAsync(&errors, device, sizeof errors, cudaMemcpyDeviceToHost, stream));
+  CUDACHECK(cudaStreamSynchronize(stream));
+  CUDACHECK(cudaFree(device));
+  if (errors.wrong == 0) return 0;
+  if (errors.source == ELEMENTS_GUARD)
+    launcher_error("%s: bytes outside the segments were written (%llu wrong)", what, errors.wrong);
+  else
+    launcher_error("%s: element %llu from rank %lld is wrong (%llu elements wrong)", what,
+                   errors.first_plus_one - 1, errors.source, errors.wrong);
+  return errors.wrong;
+}
+
+void program_print_digest(const struct rank *me, const char *recvbuff, size_t count,
+                          const struct datatype *type, cudaStream_t stream)
+{
+  struct verifier verifier;
+  verifier_init(&verifier, me, type, stream);
+  verifier_digest(&verifier, recvbuff, count);
+  verifier_print_digest(&verifier);
+  verifier_free(&verifier);
+}
