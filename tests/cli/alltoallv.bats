@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+# 03_alltoallv_sm: what a user sees, and alltoallv.h in a program of one's own.
+load helper
+
+EXAMPLES="03_alltoallv_sm" # for setup_file and the loops below
+
+verified() { # verified LAUNCHER RANKS [OPTIONS]
+  start "$1" "$2" 03_alltoallv_sm "${@:3}"
+  exits_with 0
+  prints '^Results structure verified correctly$'
+}
+
+@test "golden output on 1, 2, 3, 4, 7 and 12 ranks, both launchers" {
+  diff "$TOP/tests/golden/03_alltoallv_sm.4" <("$TOP/tests/golden.sh" 03_alltoallv_sm 4)
+  for launcher in $LAUNCHERS; do
+    for ranks in 1 2 3 4 7 12; do
+      verified "$launcher" $ranks
+      diff <("$TOP/tests/golden.sh" 03_alltoallv_sm $ranks) "$WORK/out"
+    done
+  done
+}
+
+@test "every pattern with types of 1, 2, 4 and 8 bytes" {
+  for pattern in halving uniform skew zipf:0.5 zipf:2 one-hot diagonal zero random single-sender \
+    single-receiver moe; do
+    for type in int8 half float double; do verified pthread 4 --pattern $pattern -d $type; done
+    verified pthread 3 --pattern $pattern --count 100000
+  done
+}
+
+@test "every method, with counts of the host and of the device" {
+  for launcher in $LAUNCHERS; do
+    for method in auto sendrecv lsa copy-engine; do
+      verified "$launcher" 3 --method $method --pattern random
+      verified "$launcher" 3 --method $method --pattern random --device-counts
+    done
+  done
+}
+
+@test "the digest depends on the type, not on launcher or method" {
+  for type in int8 double; do
+    rm -f "$WORK/digests"
+    for launcher in $LAUNCHERS; do
+      for method in sendrecv lsa; do
+        verified "$launcher" 4 --digest -d $type --method $method
+        grep '^Digest: [0-9a-f]\{16\}$' "$WORK/out" >>"$WORK/digests"
+      done
+    done
+    cat "$WORK/digests"
+    [ "$(sort -u "$WORK/digests" | wc -l)" = 1 ]
+    cat "$WORK/digests" >>"$WORK/all"
+  done
+  [ "$(sort -u "$WORK/all" | wc -l)" = 2 ]
+}
+
+refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
+  printf '%b' "$1" >"$WORK/matrix"
+  for launcher in $LAUNCHERS; do
+    start "$launcher" 2 03_alltoallv_sm --matrix "$WORK/matrix" "${@:3}"
+    exits_with 2
+    one_line "^alltoallv_sm: --matrix: .*$2"
+  done
+}
+
+@test "matrices: good ones are exchanged, bad ones get one clear line" {
+  printf '0 400 8\n4 0 8\n\n8 8 8\n' >"$WORK/matrix"
+  verified pthread 2 --matrix "$WORK/matrix"
+  prints '^  Received from rank 1: 1 elements at offset 0$'
+  verified pthread 3 --matrix "$WORK/matrix" -d int8
+  refused '1 2\n3\n' 'not a whole number|no whole number' # 4-byte elements
+  refused '4 8\n12\n' 'is not square: row 2 has 1 numbers, row 1 has 2'
+  refused '4 8\n' 'is not square: 1 rows, 2 columns'
+  refused '4\n' 'is 1 x 1; allowed: at least 2'
+  refused '4 -8\n4 4\n' "row 1, column 2: '-8' is not a number of bytes"
+  refused '4 8\n4 x4\n' "row 2, column 2: 'x4' is not a number of bytes"
+  refused '4 99999999999999999999999\n4 4\n' 'is not a number of bytes'
+  refused '' 'is 0 x 0; allowed: at least 2'
+  start pthread 2 03_alltoallv_sm --matrix "$WORK/nothing"
+  exits_with 2
+  one_line 'cannot read .*No such file'
+  printf '0 1099511627776\n0 0\n' >"$WORK/matrix"
+  start pthread 2 03_alltoallv_sm --matrix "$WORK/matrix"
+  exits_with 2
+  one_line 'needs .* MiB of device memory'
+}
+
+@test "wrong options get one clear line" {
+  for bad in "--pattern nonsense" "--pattern zipf:x" "--pattern zipf:-1" "--method nonsense" \
+    "--seed -1" "--matrix x --pattern uniform"; do
+    # shellcheck disable=SC2086 # several words
+    start pthread 2 03_alltoallv_sm $bad
+    exits_with 2
+    one_line '^alltoallv_sm: '
+  done
+}
+
+@test "a hung rank is exit code 4, a failing call 3, a killed rank a failure" {
+  for launcher in $LAUNCHERS; do
+    FAULT=hang:cudaStreamSynchronize:1:2 start "$launcher" 4 03_alltoallv_sm -T 3
+    exits_with 4
+    says '^\[rank 2\] no progress for .* in step: STEP 3'
+    FAULT=fail:ncclMemAlloc:2:1 start "$launcher" 4 03_alltoallv_sm
+    exits_with 3
+    says '^\[rank 1\] main.c:[0-9]+: ncclMemAlloc'
+    FAULT=kill:cudaStreamSynchronize:2:2 start "$launcher" 4 03_alltoallv_sm
+    [ "$code" != 0 ] && [ "$code" != 124 ]
+  done
+}
+
+@test "--bench measures every method and writes valid JSON and CSV" {
+  start pthread 3 03_alltoallv_sm --bench -e 16K -n 3 --repetitions 2 -G 1 -J "$WORK/out.json"
+  exits_with 0
+  python3 - "$WORK/out.json" <<'PYTHON'
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+assert {r["pattern"] for r in rows} == {"uniform", "skew"}
+assert {r["variant"] for r in rows} >= {"send/recv", "alltoallv", "device counts", "plan"}
+assert all(r["wrong"] == 0 for r in rows)
+PYTHON
+  printf '0 4000 8\n4 0 8\n8 8 8\n' >"$WORK/matrix"
+  start pthread 3 03_alltoallv_sm --bench --matrix "$WORK/matrix" --repetitions 2 -J "$WORK/out.csv"
+  exits_with 0
+  grep '^matrix,4008,1002,float,3,0,send/recv,' "$WORK/out.csv"
+}
+
+@test "all cases of the AlltoAllV on 1, 3 and 4 ranks" {
+  make -s -C "$TOP/tests/gpu/alltoallv" CPU=1 >&2
+  for ranks in 1 3 4; do
+    start pthread $ranks tests/gpu/alltoallv -T 60
+    exits_with 0
+    prints_not '^not ok'
+  done
+  start pthread 3 tests/gpu/alltoallv -T 60 --method sendrecv
+  exits_with 0
+}
+
+@test "all cases of the AlltoAllV as processes, against MPI_Alltoallv" {
+  [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
+  make -s -C "$TOP/tests/gpu/alltoallv" CPU=1 MPI=1 >&2
+  start mpi 3 tests/gpu/alltoallv -T 60
+  exits_with 0
+  prints '^ok - random matrices against MPI_Alltoallv$'
+}
+
+@test "alltoallv.h stands alone: C++ takes it, usage.c compiles with it and runs" {
+  [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
+  local folder=$TOP/03_alltoallv_sm include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu")
+  echo '#include "alltoallv.h"' | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ "${include[@]}" -I"$folder" -
+  # not in a path with a blank, for the loader
+  mkdir "$FAULT_FOLDER/usage" && cp "$folder"/alltoallv* "$folder/usage.c" "$FAULT_FOLDER/usage" 2>/dev/null || true
+  cp "$folder/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER/usage"
+  cd "$FAULT_FOLDER/usage"
+  "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \
+    usage.c alltoallv.c alltoallv_plan.c alltoallv_sendrecv.c alltoallv_cpu.c \
+    -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm
+  mpi_job 3 ./usage >"$WORK/out" 2>"$WORK/err"
+  [ "$(sort "$WORK/out")" = "$(for rank in 0 1 2; do
+    echo "rank $rank received 6 floats, the last is 2"
+  done)" ]
+}

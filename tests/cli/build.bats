@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+# The build rules, in a copy of the tree whose path has a blank.
+load helper
+
+setup() {
+  WORK=$(mktemp -d)
+  COPY="$WORK/a copy"
+  mkdir "$COPY"
+  tar -C "$TOP" --exclude=build --exclude=.git --exclude=results -cf - . | tar -C "$COPY" -xf -
+  export CFLAGS="-O0" # builds in half the time
+}
+
+launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
+
+@test "make; make MPI=1; make leaves the right program each time" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  cd "$COPY/01_allreduce_ub"
+  make -s CPU=1
+  [ "$(launcher_of ./allreduce_ub)" = pthread ]
+  make -s CPU=1 MPI=1
+  [ "$(launcher_of ./allreduce_ub)" = MPI ]
+  make -s CPU=1
+  [ "$(launcher_of ./allreduce_ub)" = pthread ]
+  make -s CPU=1 >"$WORK/again" # nothing to be done
+  [ ! -s "$WORK/again" ]
+  NTHREADS=2 ./allreduce_ub >"$WORK/out"
+  diff <("$TOP/tests/golden.sh" 01_allreduce_ub 2) "$WORK/out"
+  make -s CPU=1 clean
+  [ ! -e build ] && [ ! -L allreduce_ub ]
+}
+
+@test "all examples at once: -j, both launchers in parallel, from the top" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  cd "$COPY"
+  make -s -j4 CPU=1 &
+  make -s -j4 CPU=1 MPI=1
+  wait $!
+  for example in $EXAMPLES; do
+    for launcher in pthread mpi; do
+      [ -x "$example/build/cpu-$launcher/$(program_of "$example")" ]
+    done
+    NTHREADS=2 "$example/build/cpu-pthread/$(program_of "$example")" >"$WORK/out"
+    diff <("$TOP/tests/golden.sh" "$example" 2) "$WORK/out"
+  done
+  make -s clean
+  for example in $EXAMPLES; do
+    [ ! -e "$example/build" ] && [ ! -L "$example/$(program_of "$example")" ]
+  done
+}
+
+@test "one example by its directory's name, make run, make help" {
+  cd "$COPY"
+  make -s CPU=1 01_allreduce_ub
+  [ -x 01_allreduce_ub/allreduce_ub ] && [ ! -e 02_allreduce_sm/build ]
+  NTHREADS=3 make -s -C 01_allreduce_ub CPU=1 run >"$WORK/out"
+  diff <("$TOP/tests/golden.sh" 01_allreduce_ub 3) "$WORK/out"
+  make help | grep -q 01_allreduce_ub
+  make -C 01_allreduce_ub help | grep -q 'MPI=1'
+}
+
+@test "a change of a header or of a flag rebuilds" {
+  cd "$COPY/01_allreduce_ub"
+  make -s CPU=1
+  touch ../common/verify.h
+  make CPU=1 | grep -q 'verify\.c\.o'
+  make CPU=1 CFLAGS="-O0 -DANYTHING" | grep -q 'DANYTHING.*main\.c'
+  make -s CPU=1 CFLAGS="-O0 -DANYTHING" >"$WORK/again"
+  [ ! -s "$WORK/again" ]
+}
+
+@test "what is missing is said in one line" {
+  cd "$COPY/01_allreduce_ub"
+  ! make -s CUDA_HOME=/nowhere 2>"$WORK/err" || return 1
+  grep -q 'no nvcc at /nowhere/bin/nvcc; allowed: CUDA_HOME=' "$WORK/err"
+  [ "$(wc -l <"$WORK/err")" = 1 ]
+  if [ -x "$(cuda_home)/bin/nvcc" ]; then
+    ! make -s NCCL_HOME=/nowhere 2>"$WORK/err" || return 1
+    grep -q 'no nccl.h in /nowhere/include; allowed: NCCL_HOME=' "$WORK/err"
+    [ "$(wc -l <"$WORK/err")" = 1 ]
+  fi
+}

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+# What a user sees who changes nothing, and all types and edge sizes.
+load helper
+
+golden() { # golden EXAMPLE LAUNCHER
+  local ranks
+  for ranks in 1 2 3 4 7; do
+    start "$2" $ranks "$1"
+    exits_with 0
+    diff <("$TOP/tests/golden.sh" "$1" $ranks) "$WORK/out" || show
+    says_not '^[^n]|^n[^o]' # notes only
+  done
+}
+
+@test "the golden text for 4 ranks is the one that was asked for" {
+  for example in $EXAMPLES; do
+    diff "$TOP/tests/golden/$example.4" <("$TOP/tests/golden.sh" "$example" 4)
+  done
+}
+
+@test "01 pthread: golden output on 1, 2, 3, 4 and 7 ranks" { golden 01_allreduce_ub pthread; }
+@test "02 pthread: golden output on 1, 2, 3, 4 and 7 ranks" { golden 02_allreduce_sm pthread; }
+@test "01 MPI: golden output on 1, 2, 3, 4 and 7 ranks" { golden 01_allreduce_ub mpi; }
+@test "02 MPI: golden output on 1, 2, 3, 4 and 7 ranks" { golden 02_allreduce_sm mpi; }
+
+@test "without NTHREADS the stand-in runs 4 ranks" {
+  start pthread - 01_allreduce_ub
+  exits_with 0
+  diff "$TOP/tests/golden/01_allreduce_ub.4" "$WORK/out"
+}
+
+verified() { # verified LAUNCHER EXAMPLE RANKS TYPE COUNT
+  start "$1" "$3" "$2" --datatype "$4" --count "$5"
+  exits_with 0
+  prints '^Results verified correctly$'
+  prints "^Starting AllReduce with $5 elements "
+}
+
+types_and_counts() { # types_and_counts EXAMPLE LAUNCHER: everything on 4 ranks, corners elsewhere
+  local type count ranks
+  for type in float double half bfloat16 int32; do
+    for count in 1 3 1048576 1048577; do verified "$2" "$1" 4 $type $count; done
+  done
+  for ranks in 1 2 3 7; do
+    verified "$2" "$1" $ranks bfloat16 3
+    verified "$2" "$1" $ranks half 1048577
+    verified "$2" "$1" $ranks int32 1
+  done
+}
+
+@test "01 pthread: all types, counts 1, 3, 2^20 and 2^20 + 1" { types_and_counts 01_allreduce_ub pthread; }
+@test "02 pthread: all types, counts 1, 3, 2^20 and 2^20 + 1" { types_and_counts 02_allreduce_sm pthread; }
+@test "01 MPI: all types, counts 1, 3, 2^20 and 2^20 + 1" { types_and_counts 01_allreduce_ub mpi; }
+@test "02 MPI: all types, counts 1, 3, 2^20 and 2^20 + 1" { types_and_counts 02_allreduce_sm mpi; }
+
+@test "64 ranks" {
+  start pthread 64 01_allreduce_ub -d bfloat16 --count 1000
+  exits_with 0
+  prints '^Results verified correctly$'
+}
+
+@test "the digest depends on type and ranks, not on launcher or example" {
+  local type ranks example launcher seen=
+  for type in float half int32; do
+    for ranks in 2 4; do
+      rm -f "$WORK/digests"
+      for example in $EXAMPLES; do
+        for launcher in $LAUNCHERS; do
+          start "$launcher" $ranks "$example" --digest -d $type --count 1000
+          exits_with 0
+          grep '^Digest: [0-9a-f]\{16\}$' "$WORK/out" >>"$WORK/digests"
+        done
+      done
+      cat "$WORK/digests"
+      [ "$(sort -u "$WORK/digests" | wc -l)" = 1 ]
+      seen+=$(head -n 1 "$WORK/digests")$'\n'
+    done
+  done
+  [ "$(sort -u <<<"$seen" | grep -c Digest)" = 6 ]
+}
+
+@test "02: --require-symmetric is exit code 77 on the stand-in, with a reason" {
+  for launcher in $LAUNCHERS; do
+    start "$launcher" 2 02_allreduce_sm --require-symmetric
+    exits_with 77
+    says 'symmetric'
+  done
+}

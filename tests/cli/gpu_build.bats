@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+# The GPU builds, as far as they can be tested without a GPU. Built by scripts/test.sh before.
+# shellcheck disable=SC2034 # the variable code is read by the helper
+load helper
+
+setup_file() { :; }
+
+setup() {
+  local why
+  why=$(missing_for_gpu_build)
+  [ -z "$why" ] || skip "$why"
+  WORK=$(mktemp -d)
+  PROGRAM=$TOP/01_allreduce_ub/build/gpu-pthread/allreduce_ub
+  [ -x "$PROGRAM" ] || make -s -C "$TOP/01_allreduce_ub" >&2
+}
+
+teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
+
+@test "--version shows the nccl.h of NCCL_HOME, and the host and device compilers take the same" {
+  local copy=$WORK/copy home=$WORK/nccl
+  mkdir "$copy" "$home"
+  tar -C "$TOP" --exclude=build --exclude=.git --exclude=results -cf - . | tar -C "$copy" -xf -
+  mkdir "$home/include" "$home/lib"
+  cp -rL "$(nccl_home)"/include/nccl* "$home/include"
+  for folder in lib64 lib "lib/$(uname -m)-linux-gnu"; do
+    [ ! -e "$(nccl_home)/$folder/libnccl.so.2" ] || ln -sf "$(nccl_home)/$folder/libnccl.so.2" "$home/lib/"
+  done
+  sed -i 's/^#define NCCL_PATCH .*/#define NCCL_PATCH 99/; s/^#define NCCL_VERSION_CODE .*/#define NCCL_VERSION_CODE 22899/' \
+    "$home/include/nccl.h"
+  # what a .cu file sees of it stops nvcc if it is another nccl.h
+  printf '#include <nccl.h>\n#if NCCL_VERSION_CODE != 22899\n#error wrong nccl.h\n#endif\n' \
+    >>"$copy/common/verify.cu"
+  make -s -C "$copy/01_allreduce_ub" CFLAGS=-O0 NCCL_HOME="$home" \
+    NVCC_GENCODE="-gencode arch=compute_90,code=sm_90"
+  "$copy/01_allreduce_ub/allreduce_ub" --version >"$WORK/out"
+  cat "$WORK/out"
+  grep -q '^NCCL header [0-9]*\.[0-9]*\.99, runtime ' "$WORK/out"
+}
+
+@test "an NCCL library older than the headers: one line, exit code 77" {
+  mkdir "$WORK/old"
+  gcc -std=c11 -Wall -Wextra -Werror -shared -fPIC -Wl,-soname,libnccl.so.2 \
+    -o "$WORK/old/libnccl.so.2" "$TOP/tests/old_nccl.c"
+  for example in $EXAMPLES; do
+    program=$TOP/$example/build/gpu-pthread/$(program_of "$example") code=0
+    [ -x "$program" ] || make -s -C "$TOP/$example" >&2
+    LD_LIBRARY_PATH=$WORK/old "$program" >"$WORK/out" 2>"$WORK/err" || code=$?
+    exits_with 77
+    prints_nothing
+    one_line "^$(program_of "$example"): the NCCL runtime is version 2\.18\.5, older than the headers"
+  done
+}
+
+@test "without a GPU: one line, exit code 77" {
+  [ "$(gpu_count)" = 0 ] || skip "there is a GPU"
+  code=0
+  "$PROGRAM" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 77
+  prints_nothing
+  one_line '^allreduce_ub: no GPU: '
+}
+
+@test "the fault library builds against the real headers" {
+  gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -shared -fPIC -isystem "$(nccl_home)/include" \
+    -isystem "$(cuda_home)/include" -o "$WORK/fault.so" "$TOP/tests/fault.c" -ldl
+  code=0
+  LD_PRELOAD=$WORK/fault.so FAULT=nonsense "$PROGRAM" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 2
+  one_line '^fault: '
+}

@@ -1,0 +1,106 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# What the bats files share. They test the CPU builds as a user would run them.
+
+# shellcheck source=scripts/lib.sh
+. "$BATS_TEST_DIRNAME/../../scripts/lib.sh"
+
+LAUNCHERS="pthread"
+if have "$(mpicc_command)" && have "$(mpirun_command)"; then LAUNCHERS="pthread mpi"; fi
+EXAMPLES="01_allreduce_ub 02_allreduce_sm"
+
+# The caller's environment must not change what is tested.
+unset NTHREADS FAULT LD_PRELOAD "${!NCCL_@}" "${!CPU_STANDIN_@}" "${!OMPI_@}" "${!PMI_@}" "${!PMIX_@}"
+unset MAKEFLAGS MAKELEVEL MFLAGS CPU MPI SANITIZE
+# No explanations of exit codes by mpirun; ranks on this host only.
+export OMPI_MCA_orte_execute_quiet=1 OMPI_MCA_pml=ob1 OMPI_MCA_plm=isolated
+
+make_variant() { # make_variant EXAMPLE LAUNCHER [MAKE'S ARGUMENTS]
+  local switches=(CPU=1)
+  [ "$2" != mpi ] || switches+=(MPI=1)
+  make -s -C "$TOP/$1" "${switches[@]}" "${@:3}"
+}
+
+# Builds what the tests run; does nothing where all is up to date.
+setup_file() {
+  local example launcher
+  for example in $EXAMPLES; do
+    for launcher in $LAUNCHERS; do make_variant "$example" "$launcher" >&2; done
+  done
+  # not in the tree: the loader takes no path with a blank in it
+  FAULT_FOLDER=$(mktemp -d)
+  export FAULT_FOLDER
+  gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -shared -fPIC \
+    -isystem "$TOP/common/cpu/include" -o "$FAULT_FOLDER/fault.so" "$TOP/tests/fault.c" -ldl >&2
+}
+
+teardown_file() { [ -z "${FAULT_FOLDER:-}" ] || rm -rf "$FAULT_FOLDER"; }
+
+setup() {
+  WORK=$(mktemp -d)
+  mkdir "$WORK/tmp"
+}
+
+teardown() { rm -rf "$WORK"; }
+
+program_path() { echo "$TOP/$1/build/cpu-$2/$(program_of "$1")"; } # EXAMPLE LAUNCHER
+
+# mpi_run of lib.sh, for 90 s at most.
+mpi_job() {
+  # shellcheck disable=SC2016 # for the inner bash
+  timeout -k 5 90 bash -c '. "$0" && mpi_run "$@"' "$TOP/scripts/lib.sh" "$@" </dev/null
+}
+
+# start LAUNCHER RANKS EXAMPLE [ARGUMENTS]: runs the program to its end; then the variable code is
+# its exit code, $WORK/out its stdout and $WORK/err its stderr. RANKS - leaves the number to the
+# program (no NTHREADS, no mpirun). FAULT=... in front of it is carried out. Nothing runs longer than
+# 90 s, exit code 124.
+start() {
+  local launcher=$1 ranks=$2 example=$3 command=()
+  shift 3
+  [ -z "${FAULT:-}" ] || command+=(env "LD_PRELOAD=$FAULT_FOLDER/fault.so" "FAULT=$FAULT")
+  if [ "$ranks" != - ] && [ "$launcher" = pthread ]; then command+=(env "NTHREADS=$ranks"); fi
+  command+=("$(program_path "$example" "$launcher")" "$@")
+  # what Open MPI leaves behind goes to $WORK
+  local -x TMPDIR=$WORK/tmp OMPI_MCA_btl_vader_backing_directory=$WORK/tmp
+  code=0
+  if [ "$launcher" = mpi ] && [ "$ranks" != - ]; then
+    mpi_job "$ranks" "${command[@]}" >"$WORK/out" 2>"$WORK/err" || code=$?
+  else
+    timeout -k 5 90 "${command[@]}" >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
+  fi
+}
+
+# The checks below print what was there when they fail.
+show() {
+  echo "exit code $code; stdout:"
+  cat "$WORK/out"
+  echo "stderr:"
+  cat "$WORK/err"
+  return 1
+}
+
+exits_with() { [ "$code" = "$1" ] || { echo "wanted exit code $1" && show; }; }
+fails_at_once() { [[ $code != 0 && $code != 4 ]] || { echo "wanted a failure, not by the watchdog" && show; }; }
+says() { grep -qE -e "$1" "$WORK/err" || { echo "stderr lacks: $1" && show; }; }
+says_not() { ! grep -qE -e "$1" "$WORK/err" || { echo "unwanted on stderr: $1" && show; }; }
+prints() { grep -qE -e "$1" "$WORK/out" || { echo "stdout lacks: $1" && show; }; }
+prints_not() { ! grep -qE -e "$1" "$WORK/out" || { echo "unwanted on stdout: $1" && show; }; }
+prints_nothing() { [ ! -s "$WORK/out" ] || { echo "stdout is not empty" && show; }; }
+
+# Nothing on stderr but notes and one line, which matches.
+one_line() {
+  [ "$(grep -cv '^note: ' "$WORK/err")" = 1 ] || { echo "wanted one line on stderr" && show; }
+  says "$1"
+}
+
+# No process with that word in its command line is left, after a moment to die.
+nobody_left() {
+  local pattern="[${1:0:1}]${1:1}" # does not match itself in grep's command line
+  for _ in {1..50}; do
+    grep -aqs -e "$pattern" /proc/[0-9]*/cmdline || return 0
+    sleep 0.1
+  done
+  echo "left behind:" && grep -as -e "$pattern" /proc/[0-9]*/cmdline | tr '\0' ' '
+  return 1
+}

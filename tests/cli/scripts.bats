@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+# setup.sh and run_all.sh as their users see them.
+# shellcheck disable=SC2034 # the variable code is read by the helper
+load helper
+
+# A PATH with everything but the given commands.
+path_without() {
+  local command name
+  mkdir -p "$WORK/bin"
+  for command in /usr/bin/* /bin/*; do ln -sf "$command" "$WORK/bin/" 2>/dev/null || true; done
+  for name in "$@"; do rm -f "$WORK/bin/$name"; done
+  echo "$WORK/bin"
+}
+
+script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
+  code=0
+  "$TOP/scripts/$1" "${@:2}" >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
+}
+
+@test "setup.sh says what is missing and installs nothing when told so" {
+  script setup.sh --no-install
+  exits_with 0
+  prints_nothing
+  PATH=$(path_without make mpirun bats shellcheck) script setup.sh --no-install
+  exits_with 1
+  prints '^missing: make, MPI$'
+  PATH=$(path_without make mpirun bats shellcheck) script setup.sh --no-install --tests
+  exits_with 1
+  prints '^missing: make, MPI, bats, shellcheck$'
+}
+
+@test "setup.sh without apt-get, and with one that fails: one line, exit code 1" {
+  PATH=$(path_without make apt-get) script setup.sh
+  exits_with 1
+  says '^setup.sh: no apt-get here'
+  printf '#!/bin/sh\necho "apt-get $*" >>%q\necho it broke\nexit 100\n' "$WORK/calls" >"$WORK/bin/apt-get"
+  printf '#!/bin/sh\nexec "$@"\n' >"$WORK/bin/sudo"
+  chmod +x "$WORK/bin/apt-get" "$WORK/bin/sudo"
+  PATH=$WORK/bin script setup.sh
+  exits_with 1
+  says '^it broke'
+  says '^setup.sh: apt-get install failed'
+  grep -q 'install -y --no-install-recommends make$' "$WORK/calls" # only what is missing
+}
+
+@test "unknown arguments: one line, exit code 2" {
+  for name in setup.sh run_all.sh test.sh; do
+    script $name --nonsense
+    exits_with 2
+    prints_nothing
+    one_line "^$name: unknown .*'--nonsense'; allowed: "
+    script $name --help
+    exits_with 0
+    prints "scripts/$name"
+  done
+}
+
+@test "run_all.sh: every example under both launchers, a table, exit code 0" {
+  script run_all.sh --cpu --no-install
+  exits_with 0
+  for example in $EXAMPLES; do
+    prints "^$example +pthread +4  verified$"
+    prints "^$example +mpi +4  verified$"
+  done
+}
+
+@test "run_all.sh without MPI: its rows say so" {
+  MPICC=no-such-mpicc script run_all.sh --cpu --no-install
+  exits_with 0
+  prints '^01_allreduce_ub +pthread +4  verified$'
+  prints '^01_allreduce_ub +mpi +-  skipped: no no-such-mpicc$'
+}
+
+@test "run_all.sh says once why it runs on the stand-in" {
+  CUDA_HOME=/nowhere script run_all.sh --no-install
+  exits_with 0
+  [ "$(grep -c 'no nvcc at /nowhere/bin/nvcc: running on the CPU stand-in' "$WORK/out")" = 1 ] || show
+}
+
+@test "run_all.sh: a failing example is shown, exit code 1" {
+  LD_PRELOAD=$FAULT_FOLDER/fault.so FAULT=fail:ncclCommRegister:1:1 script run_all.sh --cpu --no-install
+  exits_with 1
+  prints '^ +\[rank 1\] main.c:[0-9]+: ncclCommRegister'
+  prints '^01_allreduce_ub +pthread +4  failed: exit code 3$'
+  prints '^01_allreduce_ub +mpi +4  failed: exit code 3$'
+  prints '^02_allreduce_sm +pthread +4  verified$'
+}
+
+@test "run_all.sh: nothing but skipped rows is exit code 1" {
+  CPU_STANDIN_DEVICES=0 script run_all.sh --cpu --no-install
+  exits_with 1
+  prints '^01_allreduce_ub +pthread +4  skipped: allreduce_ub: no GPU'
+}

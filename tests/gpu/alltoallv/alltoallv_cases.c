@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All cases of the AlltoAllV that are worth a test, in one process per (launcher, number of ranks).
+ * Prints one line `ok - ...` or `not ok - ...` per case. Data and comparison are those of the
+ * example: an element says where it comes from, and everything outside the segments is guarded. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef LAUNCHER_MPI
+#include <mpi.h>
+#endif
+
+#include "check.h"
+#include "elements.h"
+#include "patterns.h"
+#include "program.h"
+
+#ifdef CPU_STANDIN /* the same cases, fewer and smaller */
+enum { REPLAYS = 10, RANDOM_CASES = 40, OFFSET_STEP = 5 };
+enum { LL_LIMIT = 8 << 10, BUFFER = 512 << 10 };
+#else
+enum { REPLAYS = 300, RANDOM_CASES = 400, OFFSET_STEP = 1 };
+enum { LL_LIMIT = 128 << 10, BUFFER = 8 << 20 };
+#endif
+#if defined(LAUNCHER_MPI) || defined(CPU_STANDIN)
+enum { GRAPHS = true };
+#else
+enum { GRAPHS = false }; /* on GPUs for one process per GPU only, see alltoallv.h */
+#endif
+enum { MAX_RANKS = 64 };
+
+static bool large;       /* --large: pairs beyond 4 GiB */
+static long calls = 300; /* --calls: back-to-back calls */
+static int method;       /* --method */
+
+struct test {
+  const struct rank *me;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  alltoallv_t handle;
+  struct program_buffers buffers;
+  struct element_errors *errors; /* device */
+  unsigned long long random;     /* the same on all ranks */
+  bool one_sided;                /* the handle uses the kernel */
+  int code;
+};
+
+/* One rank's side of an exchange. */
+struct exchange {
+  size_t matrix[MAX_RANKS * MAX_RANKS];
+  size_t sendcounts[MAX_RANKS], sdispls[MAX_RANKS], recvcounts[MAX_RANKS], rdispls[MAX_RANKS];
+};
+
+static void result(struct test *t, bool good, const char *what)
+{
+  int code = launcher_agree(t->me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+  launcher_print(t->me, "%s - %s\n", code == EXIT_VERIFIED ? "ok" : "not ok", what);
+  if (code != EXIT_VERIFIED) t->code = code;
+}
+
+static unsigned next_random(struct test *t)
+{
+  t->random = t->random * 6364136223846793005ULL + 1442695040888963407ULL;
+  return (unsigned)(t->random >> 33);
+}
+
+/* A type of that size; the bytes of an element mean nothing to an exchange. */
+static const struct datatype *type_of(size_t size)
+{
+  return datatype_find(size == 1 ? "int8" : size == 2 ? "half" : size == 4 ? "float" : "double");
+}
+
+/* ---- one exchange ------------------------------------------------------------------------------
+ */
+
+/* Counts from the matrix; segments packed in the order of `order` (NULL: of ranks) with `gap`
+ * elements before each. */
+static void lay_out(const struct test *t, struct exchange *x, const int *order, size_t gap)
+{
+  const int n = t->me->nranks;
+  size_t sends = 0, receives = 0;
+  for (int i = 0; i < n; i++) {
+    const int p = order ? order[i] : i;
+    x->sendcounts[p] = x->matrix[t->me->rank * n + p];
+    x->recvcounts[p] = x->matrix[p * n + t->me->rank];
+    x->sdispls[p] = sends + gap;
+    x->rdispls[p] = receives + gap;
+    sends += gap + x->sendcounts[p];
+    receives += gap + x->recvcounts[p];
+  }
+}
+
+/* Fill, exchange and check with the buffers starting at the given bytes. */
+static bool exchange(struct test *t, struct exchange *x, size_t size, size_t send_at,
+                     size_t recv_at)
+{
+  struct segment expected[MAX_RANKS];
+  char *send = t->buffers.send + send_at, *recv = t->buffers.window + PROGRAM_GUARD + recv_at;
+  ncclResult_t async;
+  int source, destination;
+  const uint32_t round = next_random(t);
+  program_fill(t->me, send, x->sendcounts, x->sdispls, size, round, t->stream);
+  program_guard(&t->buffers, t->stream);
+  ALLTOALLVCHECK(alltoallv(send, x->sendcounts, x->sdispls, recv, x->recvcounts, x->rdispls,
+                           type_of(size)->nccl, t->handle, t->stream));
+  program_expect(t->me, recv, x->recvcounts, x->rdispls, size, round, expected);
+  bool good = program_verify("exchange", expected, t->me->nranks, &t->buffers, t->stream) == 0;
+  ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
+  return good && async == ncclSuccess;
+}
+
+/* Every pattern, element size and alignment of source and destination. */
+static void test_patterns(struct test *t)
+{
+  static const char *const patterns[] = {"uniform",       "zipf:0.5",        "zipf:1",  "zipf:2",
+                                         "zero",          "diagonal",        "one-hot", "random",
+                                         "single-sender", "single-receiver", "moe",     "halving"};
+  for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++) {
+    struct exchange x;
+    bool good = true;
+    char error[128];
+    launcher_step(patterns[p]);
+    for (size_t size = 1; size <= 8; size *= 2)
+      for (size_t at = 0; at < 256; at += OFFSET_STEP) {
+        const size_t send_at = at / 16, recv_at = at % 16;
+        if (send_at % size || recv_at % size) continue;
+        pattern_matrix(patterns[p], t->me->nranks, 4096 + next_random(t) % 3000, at, x.matrix,
+                       error, sizeof error);
+        lay_out(t, &x, NULL, 0);
+        good &= exchange(t, &x, size, send_at, recv_at);
+      }
+    result(t, good, patterns[p]);
+  }
+}
+
+/* The matrix and layout of a random exchange: sizes from nothing to beyond the low-latency limit,
+ * gaps, permuted displacements. */
+static void random_exchange(struct test *t, struct exchange *x, size_t most)
+{
+  const int n = t->me->nranks;
+  int order[MAX_RANKS];
+  if (most > BUFFER / 16 / (size_t)n) most = BUFFER / 16 / (size_t)n; /* of 8 bytes, with gaps */
+  for (int i = 0; i < n * n; i++) {
+    size_t scale = (size_t)1 << next_random(t) % 18;
+    x->matrix[i] = next_random(t) % 4 == 0 ? 0 : next_random(t) % (scale < most ? scale : most);
+  }
+  for (int i = 0; i < n; i++) order[i] = i;
+  for (int i = n - 1; i > 0; i--) {
+    int j = (int)(next_random(t) % (unsigned)(i + 1)), swap = order[i];
+    order[i] = order[j];
+    order[j] = swap;
+  }
+  lay_out(t, x, order, next_random(t) % 5);
+}
+
+#ifdef LAUNCHER_MPI
+/* MPI's own AlltoAllV on the same bytes has to give the same buffer. */
+static bool same_as_mpi(struct test *t, const struct exchange *x, size_t size)
+{
+  const int n = t->me->nranks;
+  int counts[4][MAX_RANKS];
+  const size_t bytes = t->buffers.recv_bytes;
+  char *send = malloc(bytes), *recv = malloc(bytes), *want = malloc(bytes);
+  for (int i = 0; i < n; i++) {
+    counts[0][i] = (int)(x->sendcounts[i] * size);
+    counts[1][i] = (int)(x->sdispls[i] * size);
+    counts[2][i] = (int)(x->recvcounts[i] * size);
+    counts[3][i] = (int)(x->rdispls[i] * size);
+  }
+  CUDACHECK(cudaMemcpy(send, t->buffers.send, bytes, cudaMemcpyDeviceToHost));
+  CUDACHECK(cudaMemcpy(recv, t->buffers.window + PROGRAM_GUARD, bytes, cudaMemcpyDeviceToHost));
+  memset(want, ELEMENTS_GUARD_BYTE, bytes);
+  MPICHECK(MPI_Alltoallv(send, counts[0], counts[1], MPI_BYTE, want, counts[2], counts[3], MPI_BYTE,
+                         MPI_COMM_WORLD));
+  bool same = memcmp(recv, want, bytes) == 0;
+  free(send), free(recv), free(want);
+  return same;
+}
+#endif
+
+static void test_random(struct test *t)
+{
+  struct exchange x;
+  bool good = true;
+#ifdef LAUNCHER_MPI
+  bool mpi = true;
+#endif
+  launcher_step("random matrices");
+  for (int i = 0; i < RANDOM_CASES; i++) {
+    const size_t size = (size_t)1 << next_random(t) % 4;
+    random_exchange(t, &x, BUFFER);
+    good &= exchange(t, &x, size, 0, 0);
+#ifdef LAUNCHER_MPI
+    if (i % 4 == 0) mpi &= same_as_mpi(t, &x, size);
+#endif
+  }
+  result(t, good, "random matrices, gaps, permuted displacements");
+#ifdef LAUNCHER_MPI
+  result(t, mpi, "random matrices against MPI_Alltoallv");
+#endif
+}
+
+/* Pairs around the limit of the low-latency protocol, in one exchange with small and large ones. */
+static void test_threshold(struct test *t)
+{
+  struct exchange x;
+  bool good = true;
+  launcher_step("around the low-latency limit");
+  for (size_t around = LL_LIMIT / 2; around <= LL_LIMIT; around *= 2)
+    for (int delta = -17; delta <= 17; delta++) {
+      if (delta % OFFSET_STEP) continue;
+      for (int i = 0; i < t->me->nranks * t->me->nranks; i++)
+        x.matrix[i] = i % 3 == 2 ? 5 : around + (size_t)delta;
+      lay_out(t, &x, NULL, 1);
+      good &= exchange(t, &x, 1, 0, 0);
+    }
+  result(t, good, "pairs around the low-latency limit");
+}
+
+/* Thousands of exchanges with changing counts behind each other, nothing waited for in between,
+ * while one rank after the other is late. */
+static void test_back_to_back(struct test *t)
+{
+  struct exchange x;
+  struct element_errors errors;
+  char *recv = t->buffers.window + PROGRAM_GUARD;
+  CUDACHECK(cudaMemsetAsync(t->errors, 0, sizeof *t->errors, t->stream));
+  for (int call = 0; call < calls; call++) {
+    struct segment expected[MAX_RANKS];
+    if (call % 100 == 0) launcher_step("back to back");
+    random_exchange(t, &x, 3000);
+    program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, 4, (uint32_t)call, t->stream);
+    ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
+                             x.rdispls, ncclFloat, t->handle, t->stream));
+    program_expect(t->me, recv, x.recvcounts, x.rdispls, 4, (uint32_t)call, expected);
+    for (int from = 0; from < t->me->nranks; from++)
+      CUDACHECK(elements_compare(expected[from], t->errors, t->stream));
+    if (call % 50 == 0 && call / 50 % t->me->nranks == t->me->rank) usleep(2000);
+  }
+  CUDACHECK(cudaMemcpyAsync(&errors, t->errors, sizeof errors, cudaMemcpyDeviceToHost, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  result(t, errors.wrong == 0, "back-to-back calls with changing counts and a late rank");
+}
+
+/* A graph of exchanges with different counts, replayed. */
+static void test_graph(struct test *t)
+{
+  struct exchange x[4];
+  struct element_errors errors;
+  struct segment expected[MAX_RANKS];
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  char *recv = t->buffers.window + PROGRAM_GUARD;
+  launcher_step("graph replay");
+  CUDACHECK(cudaMemsetAsync(t->errors, 0, sizeof *t->errors, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < 4; i++) {
+    random_exchange(t, &x[i], 40000);
+    program_fill(t->me, t->buffers.send, x[i].sendcounts, x[i].sdispls, 4, (uint32_t)i, t->stream);
+    program_guard(&t->buffers, t->stream);
+    ALLTOALLVCHECK(alltoallv(t->buffers.send, x[i].sendcounts, x[i].sdispls, recv, x[i].recvcounts,
+                             x[i].rdispls, ncclFloat, t->handle, t->stream));
+    program_expect(t->me, recv, x[i].recvcounts, x[i].rdispls, 4, (uint32_t)i, expected);
+    for (int from = 0; from < t->me->nranks; from++)
+      CUDACHECK(elements_compare(expected[from], t->errors, t->stream));
+  }
+  CUDACHECK(cudaStreamEndCapture(t->stream, &graph));
+  CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
+  for (int i = 0; i < REPLAYS; i++) {
+    CUDACHECK(cudaGraphLaunch(exec, t->stream));
+    if (i % 20 == t->me->rank) usleep(1000);
+  }
+  CUDACHECK(cudaMemcpyAsync(&errors, t->errors, sizeof errors, cudaMemcpyDeviceToHost, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  CUDACHECK(cudaGraphExecDestroy(exec));
+  CUDACHECK(cudaGraphDestroy(graph));
+  result(t, errors.wrong == 0, "graph replay");
+}
+
+/* ---- device counts, plans ----------------------------------------------------------------------
+ */
+
+/* Random exchanges whose counts only the device knows; every other one does not fit somewhere. */
+static void test_device_counts(struct test *t)
+{
+  const int n = t->me->nranks;
+  const size_t row = (size_t)n * sizeof(size_t);
+  size_t *device, back[2 * MAX_RANKS];
+  char *recv = t->buffers.window + PROGRAM_GUARD;
+  bool good = true, refused = true;
+  launcher_step("device counts");
+  CUDACHECK(cudaMalloc((void **)&device, 3 * row));
+  for (int i = 0; i < RANDOM_CASES / 4; i++) {
+    struct exchange x;
+    struct segment expected[MAX_RANKS];
+    ncclResult_t async;
+    int source, destination;
+    size_t most = 0, capacity = t->buffers.recv_bytes / 4;
+    random_exchange(t, &x, 20000);
+    lay_out(t, &x, NULL, 0);
+    for (int rank = 0; rank < n; rank++) {
+      size_t receives = matrix_receives(x.matrix, n, rank);
+      if (receives > most) most = receives;
+    }
+    const bool fits = i % 2 == 0 || most == 0;
+    if (!fits) capacity = most - 1; /* too small on the rank that receives most, if nowhere else */
+    program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, 4, (uint32_t)i, t->stream);
+    program_guard(&t->buffers, t->stream);
+    CUDACHECK(cudaMemcpyAsync(device, x.sendcounts, row, cudaMemcpyHostToDevice, t->stream));
+    ALLTOALLVCHECK(alltoallv_device_counts(t->buffers.send, device, NULL, recv, capacity,
+                                           device + n, device + 2 * n, ALLTOALLV_PACKED, ncclFloat,
+                                           t->handle, t->stream));
+    CUDACHECK(cudaMemcpyAsync(back, device + n, 2 * row, cudaMemcpyDeviceToHost, t->stream));
+    CUDACHECK(cudaStreamSynchronize(t->stream));
+    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
+    program_expect(t->me, recv, x.recvcounts, x.rdispls, 4, (uint32_t)i, expected);
+    if (fits) {
+      good &= async == ncclSuccess && memcmp(back, x.recvcounts, row) == 0 &&
+              memcmp(back + n, x.rdispls, row) == 0 &&
+              program_verify("device counts", expected, n, &t->buffers, t->stream) == 0;
+    } else { /* all or nothing: the window is as it was, every rank knows */
+      refused &= async == ncclInvalidArgument && memcmp(back, x.recvcounts, row) == 0 &&
+                 program_verify("refused", expected, 0, &t->buffers, t->stream) == 0;
+    }
+  }
+  CUDACHECK(cudaFree(device));
+  result(t, good, "device counts");
+  result(t, refused, "device counts beyond the capacity are refused on all ranks");
+}
+
+static void test_plan(struct test *t)
+{
+  char *recv = t->buffers.window + PROGRAM_GUARD;
+  bool good = true;
+  launcher_step("plans");
+  for (int i = 0; i < 6; i++) {
+    struct exchange x;
+    alltoallv_plan_t plan;
+    random_exchange(t, &x, i < 3 ? 1000 : BUFFER);
+    ALLTOALLVCHECK(alltoallv_plan(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
+                                  x.rdispls, ncclFloat, t->handle, &plan));
+    for (uint32_t round = 1; round <= 5; round++) {
+      struct segment expected[MAX_RANKS];
+      program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, 4, round, t->stream);
+      program_guard(&t->buffers, t->stream);
+      ALLTOALLVCHECK(alltoallv_start(plan, t->stream));
+      program_expect(t->me, recv, x.recvcounts, x.rdispls, 4, round, expected);
+      good &= program_verify("plan", expected, t->me->nranks, &t->buffers, t->stream) == 0;
+    }
+    program_check_async(t->handle);
+    ALLTOALLVCHECK(alltoallv_plan_destroy(plan));
+  }
+  result(t, good, "plans");
+}
+
+/* ---- what has to be refused ---------------------------------------------------------------------
+ */
+
+/* The first rank sends another number than the last one expects: both are told, nobody else is
+ * hurt, and the handle goes on. */
+static void test_mismatch(struct test *t)
+{
+  const int n = t->me->nranks, from = 0, to = n - 1;
+  bool good = true;
+  launcher_step("mismatched counts");
+  for (int i = 0; i < 4 && t->one_sided; i++) {
+    struct exchange x;
+    struct segment expected[MAX_RANKS];
+    ncclResult_t async;
+    int source, destination;
+    char *recv = t->buffers.window + PROGRAM_GUARD;
+    for (int p = 0; p < n * n; p++) x.matrix[p] = i % 2 ? BUFFER / 16 / (size_t)n : 700;
+    lay_out(t, &x, NULL, 3);
+    if (t->me->rank == from) x.sendcounts[to] += i < 2 ? 1 : (size_t)-1;
+    program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, 4, (uint32_t)i, t->stream);
+    program_guard(&t->buffers, t->stream);
+    ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
+                             x.rdispls, ncclFloat, t->handle, t->stream));
+    CUDACHECK(cudaStreamSynchronize(t->stream));
+    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
+    const bool involved = t->me->rank == from || t->me->rank == to;
+    program_expect(t->me, recv, x.recvcounts, x.rdispls, 4, (uint32_t)i, expected);
+    if (t->me->rank == to) { /* the segment of the pair is not written */
+      expected[from].source = ELEMENTS_GUARD;
+      expected[from].count *= expected[from].size;
+      expected[from].size = 1;
+    }
+    good &= program_verify("mismatch", expected, n, &t->buffers, t->stream) == 0;
+    good &= involved ? async == ncclInvalidArgument && source == from && destination == to
+                     : async == ncclSuccess;
+    for (int p = 0; p < n * n; p++) x.matrix[p] = 999;
+    lay_out(t, &x, NULL, 0);
+    good &= exchange(t, &x, 4, 0, 0);
+  }
+  result(t, good, "mismatched counts name the pair, the handle stays usable");
+}
+
+/* Wrong arguments, which every rank passes. */
+static void test_arguments(struct test *t)
+{
+  struct exchange x;
+  char *recv = t->buffers.window + PROGRAM_GUARD;
+  bool good = true;
+  launcher_step("arguments");
+  for (int p = 0; p < t->me->nranks * t->me->nranks; p++) x.matrix[p] = 10;
+  lay_out(t, &x, NULL, 0);
+  good &= alltoallv(NULL, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls, ncclFloat,
+                    t->handle, t->stream) == ncclInvalidArgument;
+  good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
+                    (ncclDataType_t)99, t->handle, t->stream) == ncclInvalidArgument;
+  good &= *alltoallv_last_error() != '\0';
+  good &= alltoallv(recv, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls, ncclFloat,
+                    t->handle, t->stream) == ncclInvalidUsage; /* in place */
+  if (t->one_sided) {
+    good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls, t->errors, x.recvcounts, x.rdispls,
+                      ncclFloat, t->handle, t->stream) == ncclInvalidUsage; /* not registered */
+    x.rdispls[0] = (t->buffers.recv_bytes + PROGRAM_GUARD) / 4 - 5;
+    good &=
+        alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
+                  ncclFloat, t->handle, t->stream) == ncclInvalidArgument; /* beyond the window */
+  }
+  lay_out(t, &x, NULL, 0);
+  good &= exchange(t, &x, 4, 0, 0); /* the handle goes on */
+  result(t, good, "wrong arguments are refused");
+}
+
+/* ---- handles of their own
+ * ------------------------------------------------------------------------ */
+
+static void open_handle(struct test *t, alltoallv_config_t config, size_t bytes)
+{
+  alltoallv_method_t chosen;
+  config.method = (alltoallv_method_t)method;
+  config.ll_threshold = LL_LIMIT;
+  t->buffers = (struct program_buffers){bytes, bytes, bytes + 2 * PROGRAM_GUARD, NULL, NULL};
+  NCCLCHECK(ncclMemAlloc((void **)&t->buffers.send, bytes + 64));
+  NCCLCHECK(ncclMemAlloc((void **)&t->buffers.window, t->buffers.window_bytes));
+  ALLTOALLVCHECK(alltoallv_init(t->comm, &config, &t->handle));
+  ALLTOALLVCHECK(alltoallv_register(t->handle, t->buffers.window, t->buffers.window_bytes));
+  ALLTOALLVCHECK(alltoallv_method(t->handle, &chosen, NULL));
+  t->one_sided = chosen != ALLTOALLV_SENDRECV;
+}
+
+static void close_handle(struct test *t)
+{
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  ALLTOALLVCHECK(alltoallv_unregister(t->handle, t->buffers.window));
+  ALLTOALLVCHECK(alltoallv_destroy(t->handle));
+  launcher_barrier(t->me);
+  NCCLCHECK(ncclMemFree(t->buffers.window));
+  NCCLCHECK(ncclMemFree(t->buffers.send));
+}
+
+/* The number of the exchange goes through 2^32 - 1, 0, 1. */
+static void test_wrap_around(struct test *t)
+{
+  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  struct exchange x;
+  bool good = true;
+  launcher_step("wrap-around");
+  config.first_call = 0xFFFFFFF8u;
+  open_handle(t, config, BUFFER);
+  for (int i = 0; i < 20; i++) {
+    random_exchange(t, &x, 60000);
+    good &= exchange(t, &x, 4, 0, 0);
+  }
+  result(t, good, "the number of the exchange wraps around");
+  close_handle(t);
+}
+
+/* Pairs that 32 bits cannot count, in bytes and in elements. */
+static void test_large(struct test *t)
+{
+  const size_t count = ((size_t)5 << 30) + 77;
+  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  struct exchange x;
+  launcher_step("pairs beyond 4 GiB");
+  open_handle(t, config, count + 4096);
+  memset(x.matrix, 0, sizeof x.matrix);
+  x.matrix[t->me->nranks - 1] = count; /* from rank 0 to the last */
+  lay_out(t, &x, NULL, 0);
+  result(t, exchange(t, &x, 1, 0, 3), "a pair of 5 GiB");
+  close_handle(t);
+}
+
+/* A rank that never comes. The others give up after the timeout and say who it is. */
+static void test_timeout(struct test *t)
+{
+  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  struct exchange x;
+  ncclResult_t async = ncclSuccess;
+  int source = -1, destination;
+  bool good = true;
+  launcher_step("a rank that does not come");
+  config.timeout_seconds = 1;
+  open_handle(t, config, BUFFER);
+  if (t->one_sided && t->me->nranks > 1) {
+    for (int p = 0; p < t->me->nranks * t->me->nranks; p++) x.matrix[p] = 100;
+    lay_out(t, &x, NULL, 0);
+    if (t->me->rank != t->me->nranks - 1) {
+      ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls,
+                               t->buffers.window + PROGRAM_GUARD, x.recvcounts, x.rdispls,
+                               ncclFloat, t->handle, t->stream));
+      CUDACHECK(cudaStreamSynchronize(t->stream));
+      ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
+      good = async == ncclRemoteError && source == t->me->nranks - 1;
+      good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls, t->buffers.window + PROGRAM_GUARD,
+                        x.recvcounts, x.rdispls, ncclFloat, t->handle,
+                        t->stream) == ncclRemoteError; /* final */
+    }
+    launcher_barrier(t->me);
+  }
+  result(t, good, "a rank that does not come is named after the timeout");
+  ALLTOALLVCHECK(alltoallv_destroy(t->handle));
+  launcher_barrier(t->me);
+  NCCLCHECK(ncclMemFree(t->buffers.window));
+  NCCLCHECK(ncclMemFree(t->buffers.send));
+}
+
+static int run(const struct rank *me, const struct options *opt)
+{
+  struct test t = {.me = me, .random = 1, .code = EXIT_VERIFIED};
+  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  ncclUniqueId id;
+  (void)opt;
+  launcher_step("communicator");
+  CUDACHECK(cudaSetDevice(me->device));
+  if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
+  launcher_broadcast(me, &id, sizeof id, 0);
+  NCCLCHECK(ncclCommInitRank(&t.comm, me->nranks, id, me->rank));
+  CUDACHECK(cudaStreamCreate(&t.stream));
+  CUDACHECK(cudaMalloc((void **)&t.errors, sizeof *t.errors));
+  open_handle(&t, config, BUFFER);
+
+  test_patterns(&t);
+  test_random(&t);
+  test_threshold(&t);
+  test_back_to_back(&t);
+  if (GRAPHS) test_graph(&t);
+  test_device_counts(&t);
+  test_plan(&t);
+  test_mismatch(&t);
+  test_arguments(&t);
+  close_handle(&t);
+  test_wrap_around(&t);
+  if (large) test_large(&t);
+  test_timeout(&t);
+
+  CUDACHECK(cudaFree(t.errors));
+  CUDACHECK(cudaStreamDestroy(t.stream));
+  NCCLCHECK(ncclCommDestroy(t.comm));
+  return t.code;
+}
+
+int main(int argc, char **argv)
+{
+  static const struct option_spec options[] = {
+      {"method", 0, OPTION_CHOICE, &method, "auto|sendrecv|lsa|copy-engine", "as alltoallv_sm", 0,
+       0},
+      {"large", 0, OPTION_FLAG, &large, NULL, "also pairs beyond 4 GiB", 0, 0},
+      {"calls", 0, OPTION_LONG, &calls, "N", "back-to-back calls (300)", 1, 1 << 20},
+      {0},
+  };
+  static const struct program program = {
+      .name = "alltoallv_cases",
+      .summary = "test cases of the AlltoAllV",
+      .options = options,
+      .types = "float",
+      .run = run,
+  };
+  return launcher_main(argc, argv, &program);
+}

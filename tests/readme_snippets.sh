@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Code that a README shows must be in the sources: every ```c block of README files has to occur in
+# a C, CUDA or header file of the README's folder or of common/, line by line, whatever the
+# indentation. Lines of ``` alone separate blocks; a line "..." in a block stands for any lines.
+#
+#   tests/readme_snippets.sh [README...]     all NN_*/README.md without arguments
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || set -- [0-9][0-9]_*/README.md
+
+# Without indentation, trailing blanks and empty lines.
+plain() { sed -e 's/^[[:space:]]*//' -e 's/[[:space:]]*$//' -e '/^$/d' "$1"; }
+
+# found BLOCK FILE: the lines of BLOCK stand one after the other in FILE; behind a line "..." the
+# search for the next one starts anew.
+found() {
+  awk '
+    NR == FNR { want[++n] = $0; next }
+    { have[++m] = $0 }
+    END {
+      at = 1
+      for (first = 1; first <= n; first = last + 2) {
+        for (last = first; last < n && want[last + 1] != "..."; last++);
+        for (ok = 0; at + last - first <= m && !ok; at++) {
+          ok = 1
+          for (i = first; i <= last && ok; i++) ok = want[i] == have[at + i - first]
+        }
+        if (!ok) exit 1
+        at += last - first
+      }
+    }' <(plain "$1") <(plain "$2")
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0 blocks=0
+for readme in "$@"; do
+  [ -f "$readme" ] || continue
+  rm -f "$work"/block.*
+  awk -v prefix="$work/block." '
+    /^```c$/ { file = prefix NR; next }
+    /^```/ { file = "" }
+    file { print > file }' "$readme"
+  for block in "$work"/block.*; do
+    [ -f "$block" ] || continue
+    blocks=$((blocks + 1))
+    ok=no
+    for source in "$(dirname "$readme")"/*.{c,h,cu,cuh} common/*.{c,h,cu}; do
+      if [ -f "$source" ] && found "$block" "$source"; then ok=yes && break; fi
+    done
+    if [ $ok = no ]; then
+      echo "$readme:${block##*.}: this block is in no source file:"
+      sed 's/^/    /' "$block"
+      failed=1
+    fi
+  done
+done
+echo "$blocks blocks of code compared"
+exit $failed

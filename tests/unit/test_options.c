@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options.c: defaults, every kind of argument, every kind of mistake. */
+#include "options.h"
+
+#include <stdio.h>
+
+#include "unit.h"
+
+#define TYPES "float double half bfloat16 int32"
+
+static bool own_flag;
+static long own_number;
+static const struct option_spec own[] = {
+    {"own-flag", 0, OPTION_FLAG, &own_flag, NULL, "a flag", 0, 0},
+    {"own-number", 'z', OPTION_LONG, &own_number, "N", "a number", -5, 5},
+    {0},
+};
+
+static struct options opt;
+static char error[512];
+
+/* Parses words separated by single blanks; an argument in a test has none. */
+static int parse(const char *line)
+{
+  static char copy[256];
+  char *argv[32] = {"program"};
+  int argc = 1;
+  snprintf(copy, sizeof copy, "%s", line);
+  for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+  error[0] = '\0';
+  own_flag = false;
+  own_number = 0;
+  return options_parse(&opt, own, TYPES, argc, argv, error, sizeof error);
+}
+
+static void accept(const char *line)
+{
+  int result = parse(line);
+  if (result != 0) print_error("'%s': %s\n", line, error);
+  assert_int_equal(result, 0);
+  assert_string_equal(error, "");
+}
+
+/* One line that contains `text`. */
+static void refuse(const char *line, const char *text)
+{
+  int result = parse(line);
+  if (result != -1 || !strstr(error, text))
+    print_error("'%s': %d '%s', wanted '%s'\n", line, result, error, text);
+  assert_int_equal(result, -1);
+  assert_non_null(strstr(error, text));
+  assert_null(strchr(error, '\n'));
+}
+
+static void test_defaults(void **state)
+{
+  (void)state;
+  accept("");
+  assert_false(opt.help || opt.version || opt.bench || opt.digest);
+  assert_string_equal(opt.type->name, "float");
+  assert_int_equal(opt.count, 0);
+  assert_in_range(opt.min_bytes, 1, 1024);
+  assert_in_range(opt.max_bytes, 1 << 20, 1 << 30); /* less on the stand-in */
+  assert_int_equal(opt.factor, 4);
+  assert_int_equal(opt.iterations, 20);
+  assert_int_equal(opt.warmup, 5);
+  assert_true(opt.repetitions >= 11);
+  assert_int_equal(opt.graph_launches, 0);
+  assert_null(opt.output);
+  assert_int_equal(opt.timeout, 120);
+}
+
+static void test_values(void **state)
+{
+  (void)state;
+  accept("--bench -b 8 -e 2G -f 2 -n 7 -w 0 -d half -G 3 -J a.json -T 9 --repetitions 21");
+  assert_true(opt.bench);
+  assert_int_equal(opt.min_bytes, 8);
+  assert_int_equal(opt.max_bytes, 2LL << 30);
+  assert_int_equal(opt.factor, 2);
+  assert_int_equal(opt.iterations, 7);
+  assert_int_equal(opt.warmup, 0);
+  assert_int_equal(opt.graph_launches, 3);
+  assert_int_equal(opt.repetitions, 21);
+  assert_int_equal(opt.timeout, 9);
+  assert_string_equal(opt.type->name, "half");
+  assert_string_equal(opt.output, "a.json");
+  accept("--bench --minbytes=1k --maxbytes=1m --stepfactor=8 --iters=1 --warmup_iters=2 "
+         "--datatype=int32 --cudagraph=1 --output=x.y.csv --timeout=86400");
+  assert_int_equal(opt.min_bytes, 1 << 10);
+  assert_int_equal(opt.max_bytes, 1 << 20);
+  assert_string_equal(opt.output, "x.y.csv");
+  accept("--count 3 --digest");
+  assert_int_equal(opt.count, 3);
+  assert_true(opt.digest);
+  accept("--count 1023G");
+  assert_int_equal(opt.count, 1023LL << 30);
+  accept("--count 2 --count 5"); /* the last one counts */
+  assert_int_equal(opt.count, 5);
+  accept("-b1K -e1K -d bfloat16"); /* no blank behind a letter */
+  assert_int_equal(opt.min_bytes, 1024);
+}
+
+static void test_own_options(void **state)
+{
+  (void)state;
+  accept("--own-flag -z -5");
+  assert_true(own_flag);
+  assert_int_equal(own_number, -5);
+  refuse("-z 6", "--own-number: 6 is out of range; allowed: -5 to 5");
+  refuse("--own-number -6", "allowed: -5 to 5");
+  assert_int_equal(options_parse(&opt, NULL, TYPES, 1, (char *[]){"p", NULL}, error, 9), 0);
+}
+
+static void test_numbers(void **state)
+{
+  static const char *const no_numbers[] = {"x",  "1x", "1.0", "1e6", "0x10", "1KK",
+                                           "1T", "K",  "-",   "+1",  "--1",  "1-"};
+  char line[64];
+  (void)state;
+  for (size_t i = 0; i < sizeof no_numbers / sizeof *no_numbers; i++) {
+    snprintf(line, sizeof line, "--count %s", no_numbers[i]);
+    refuse(line, "is not a number; allowed: a whole number with an optional suffix K, M or G");
+  }
+  refuse("-n 5K", "--iters: '5K' is not a number; allowed: a whole number");
+  refuse("--count=", "is not a number");
+  refuse("--count 0", "--count: 0 is out of range; allowed: 1 to 1024G");
+  refuse("--count -1", "out of range");
+  refuse("--count -1K", "out of range");
+  refuse("--count 1025G", "out of range");
+  refuse("--count 9223372036854775807", "out of range");
+  refuse("--count 9223372036854775808", "out of range");
+  refuse("--count 18446744073709551617", "out of range");
+  refuse("--count 17179869185G", "out of range"); /* 2^64 + 1G after the shift */
+  refuse("--count -99999999999999999999", "out of range");
+  refuse("-f 1", "--stepfactor: 1 is out of range; allowed: 2 to");
+  refuse("-n 0", "--iters: 0 is out of range; allowed: 1 to");
+  refuse("-w -1", "--warmup_iters: -1 is out of range; allowed: 0 to");
+  refuse("-G 1001", "--cudagraph: 1001 is out of range; allowed: 0 to 1000");
+  refuse("-T 0", "--timeout: 0 is out of range; allowed: 1 to 86400");
+  refuse("-T 86401", "out of range");
+  refuse("-b 0", "--minbytes: 0 is out of range");
+  refuse("--repetitions 0", "out of range");
+}
+
+static void test_blank_is_no_number(void **state)
+{
+  char *argv[] = {"p", "--count", " 5", NULL}, *empty[] = {"p", "--count", "", NULL};
+  (void)state;
+  assert_int_equal(options_parse(&opt, NULL, TYPES, 3, argv, error, sizeof error), -1);
+  assert_int_equal(options_parse(&opt, NULL, TYPES, 3, empty, error, sizeof error), -1);
+}
+
+static void test_types(void **state)
+{
+  static const char *const names[] = {"float", "double", "half", "bfloat16", "int32"};
+  char line[64];
+  (void)state;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    snprintf(line, sizeof line, "-d %s", names[i]);
+    accept(line);
+    assert_string_equal(opt.type->name, names[i]);
+  }
+  refuse("-d quad", "--datatype: unknown type 'quad'; allowed: " TYPES);
+  refuse("-d Float", "unknown type");
+  refuse("-d floa", "unknown type");
+  refuse("-d float16", "unknown type");
+  refuse("-d loat", "unknown type");
+  refuse("-d uint8", "unknown type"); /* known, but not one of this program's */
+  refuse("-d=float", "unknown type");
+  refuse("--datatype=", "unknown type");
+}
+
+static void test_unknown_and_stray(void **state)
+{
+  (void)state;
+  refuse("--nonsense", "option '--nonsense' is unknown");
+  refuse("--nonsense=5", "option '--nonsense=5' is unknown");
+  refuse("-x", "option '-x' is unknown");
+  refuse("--bench=1", "option '--bench' takes no argument");
+  refuse("--count", "option '--count' needs an argument");
+  refuse("-d", "option '-d' needs an argument");
+  refuse("stray", "stray argument 'stray'");
+  refuse("--digest stray", "stray argument 'stray'");
+  refuse("stray --digest", "stray argument 'stray'");
+  refuse("-- stray", "stray argument 'stray'");
+  refuse("-", "stray argument '-'");
+  refuse("--m 5", "is unknown or ambiguous"); /* minbytes, maxbytes */
+  accept("--dig");                            /* a unique beginning will do, as with nccl-tests */
+  assert_true(opt.digest);
+}
+
+static void test_together(void **state)
+{
+  (void)state;
+  refuse("--bench -b 2K -e 1K", "--minbytes 2048 is larger than --maxbytes 1024");
+  refuse("-b 2G", "is larger than --maxbytes");
+  refuse("-J a.json", "--output is for --bench only");
+  refuse("--bench --count 4", "--count is not for --bench");
+  refuse("--bench -J a.txt", "'a.txt' ends neither in .json nor in .csv");
+  refuse("--bench -J json", "ends neither");
+  refuse("--bench -J a.json.gz", "ends neither");
+  accept("--help -b 2K -e 1K"); /* help is given whatever else is said */
+  assert_true(opt.help);
+  accept("--version");
+  assert_true(opt.version);
+}
+
+static void test_long_text_does_not_overflow(void **state)
+{
+  static char text[5000], option[5010];
+  char *argv[] = {"p", "--count", text, NULL}, *unknown[] = {"p", option, NULL};
+  char small[16];
+  (void)state;
+  memset(text, 'x', sizeof text - 1);
+  snprintf(option, sizeof option, "--%s", text);
+  assert_int_equal(options_parse(&opt, own, TYPES, 3, argv, error, sizeof error), -1);
+  assert_true(strlen(error) < sizeof error);
+  assert_int_equal(options_parse(&opt, own, TYPES, 2, unknown, error, sizeof error), -1);
+  assert_int_equal(options_parse(&opt, own, TYPES, 3, argv, small, sizeof small), -1);
+  assert_true(strlen(small) < sizeof small);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_defaults),
+      cmocka_unit_test(test_values),
+      cmocka_unit_test(test_own_options),
+      cmocka_unit_test(test_numbers),
+      cmocka_unit_test(test_blank_is_no_number),
+      cmocka_unit_test(test_types),
+      cmocka_unit_test(test_unknown_and_stray),
+      cmocka_unit_test(test_together),
+      cmocka_unit_test(test_long_text_does_not_overflow),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The verifier must find what is wrong and nothing else: a test of the test. */
+#include "verify.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "unit.h"
+#include "verify_kernels.h"
+
+enum { COUNT = 1000 };
+
+static const char *const type_names[] = {"int8",   "uint8", "int32",    "uint32", "int64",
+                                         "uint64", "half",  "bfloat16", "float",  "double"};
+enum { TYPES = sizeof type_names / sizeof *type_names };
+
+/* The device's memory, and the verifier of one rank. */
+struct bench {
+  struct rank me;
+  struct verifier verifier;
+  cudaStream_t stream;
+  char *buffer, *output;
+  const struct datatype *type;
+};
+
+/* The bits of a whole number by way of the compiler's own types. */
+static uint64_t bits_of(const struct datatype *type, uint32_t number)
+{
+  uint64_t bits = 0;
+  float single = (float)number;
+  double twice = number;
+  switch (type->nccl) {
+  case ncclFloat:
+    memcpy(&bits, &single, 4);
+    return bits;
+  case ncclDouble:
+    memcpy(&bits, &twice, 8);
+    return bits;
+  case ncclBfloat16:
+    memcpy(&bits, &single, 4);
+    assert_int_equal(bits & 0xFFFF, 0); /* else it is not exact */
+    return bits >> 16;
+  case ncclHalf:
+    for (bits = 0; bits < 0x7C00; bits++)
+      if (datatype_value(type, bits) == twice) return bits;
+    fail();
+    return 0;
+  default:
+    return number;
+  }
+}
+
+static void open_bench(struct bench *b, const char *type, int rank, int nranks)
+{
+  *b = (struct bench){.me = {rank, nranks, 0}, .type = datatype_find(type)};
+  CUDACHECK(cudaSetDevice(0));
+  CUDACHECK(cudaStreamCreate(&b->stream));
+  CUDACHECK(cudaMalloc((void **)&b->buffer, COUNT * 8));
+  CUDACHECK(cudaMalloc((void **)&b->output, COUNT * 8));
+  verifier_init(&b->verifier, &b->me, b->type, b->stream);
+}
+
+static void close_bench(struct bench *b)
+{
+  verifier_free(&b->verifier);
+  CUDACHECK(cudaFree(b->buffer));
+  CUDACHECK(cudaFree(b->output));
+  CUDACHECK(cudaStreamDestroy(b->stream));
+}
+
+/* All elements from or to a buffer of the device. */
+static void read_all(struct bench *b, const char *buffer, uint64_t *bits)
+{
+  static char copy[COUNT * 8];
+  const size_t size = b->type->size;
+  CUDACHECK(cudaMemcpyAsync(copy, buffer, COUNT * size, cudaMemcpyDeviceToHost, b->stream));
+  CUDACHECK(cudaStreamSynchronize(b->stream));
+  for (size_t i = 0; i < COUNT; i++) {
+    bits[i] = 0;
+    memcpy(&bits[i], copy + i * size, size);
+  }
+}
+
+static void write_all(struct bench *b, char *buffer, const uint64_t *bits)
+{
+  static char copy[COUNT * 8];
+  const size_t size = b->type->size;
+  for (size_t i = 0; i < COUNT; i++) memcpy(copy + i * size, &bits[i], size);
+  CUDACHECK(cudaMemcpyAsync(buffer, copy, COUNT * size, cudaMemcpyHostToDevice, b->stream));
+  CUDACHECK(cudaStreamSynchronize(b->stream));
+}
+
+static uint64_t read_bits(struct bench *b, const char *buffer, size_t i)
+{
+  uint64_t bits[COUNT];
+  read_all(b, buffer, bits);
+  return bits[i];
+}
+
+static void write_bits(struct bench *b, char *buffer, size_t i, uint64_t value)
+{
+  uint64_t bits[COUNT];
+  read_all(b, buffer, bits);
+  bits[i] = value;
+  write_all(b, buffer, bits);
+}
+
+/* The sums that an AllReduce would have made, from what the verifiers of all ranks fill in. */
+static void all_reduce(struct bench *b, enum verify_kind kind)
+{
+  double sums[COUNT] = {0};
+  uint64_t bits[COUNT];
+  for (int rank = 0; rank < b->me.nranks; rank++) {
+    struct rank me = {rank, b->me.nranks, 0};
+    struct verifier peer;
+    verifier_init(&peer, &me, b->type, b->stream);
+    verifier_fill(&peer, kind, b->buffer, NULL, COUNT);
+    read_all(b, b->buffer, bits);
+    for (size_t i = 0; i < COUNT; i++) sums[i] += datatype_value(b->type, bits[i]);
+    verifier_free(&peer);
+  }
+  verifier_fill(&b->verifier, kind, b->buffer, b->output, COUNT);
+  for (size_t i = 0; i < COUNT; i++) {
+    /* exact in the type: the order of additions cannot matter */
+    bits[i] = bits_of(b->type, (uint32_t)sums[i]);
+    assert_true(datatype_value(b->type, bits[i]) == sums[i]);
+  }
+  write_all(b, b->output, bits);
+}
+
+/* Checks the output with stderr in a file; returns the number of wrong elements. */
+static unsigned long long check(struct bench *b, char *text, size_t size)
+{
+  FILE *file = tmpfile();
+  assert_non_null(file);
+  fflush(stderr);
+  int saved = dup(STDERR_FILENO);
+  dup2(fileno(file), STDERR_FILENO);
+  verifier_compare(&b->verifier, b->output, COUNT);
+  unsigned long long wrong = verifier_report(&b->verifier, "test", b->output);
+  fflush(stderr);
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  rewind(file);
+  text[fread(text, 1, size - 1, file)] = '\0';
+  fclose(file);
+  return wrong;
+}
+
+static void test_right_results_pass(void **state)
+{
+  static const int ranks[] = {1, 2, 3, 4, 7, 64};
+  char text[512];
+  (void)state;
+  for (size_t t = 0; t < TYPES; t++)
+    for (size_t r = 0; r < sizeof ranks / sizeof *ranks; r++)
+      for (int kind = VERIFY_CONSTANT; kind <= VERIFY_INDEXED; kind++) {
+        struct bench b;
+        open_bench(&b, type_names[t], ranks[r] - 1, ranks[r]);
+        all_reduce(&b, (enum verify_kind)kind);
+        assert_int_equal(check(&b, text, sizeof text), 0);
+        assert_string_equal(text, "");
+        assert_int_equal(b.verifier.code, EXIT_VERIFIED);
+        close_bench(&b);
+      }
+}
+
+/* One element after the other is made wrong: every one has to be found, by its place. */
+static void find(struct bench *b, size_t i, uint64_t bits)
+{
+  char text[512], wanted[64];
+  uint64_t right = read_bits(b, b->output, i);
+  write_bits(b, b->output, i, bits);
+  b->verifier.code = EXIT_VERIFIED;
+  assert_int_equal(check(b, text, sizeof text), 1);
+  assert_int_equal(b->verifier.code, EXIT_WRONG_DATA);
+  snprintf(wanted, sizeof wanted, "test: element %zu is ", i);
+  if (!strstr(text, wanted)) print_error("%s: '%s'\n", b->type->name, text);
+  assert_non_null(strstr(text, wanted));
+  write_bits(b, b->output, i, right);
+  assert_int_equal(check(b, text, sizeof text), 0); /* the count starts over */
+}
+
+static void test_wrong_elements_are_found(void **state)
+{
+  (void)state;
+  for (size_t t = 0; t < TYPES; t++)
+    for (int kind = VERIFY_CONSTANT; kind <= VERIFY_INDEXED; kind++) {
+      struct bench b;
+      open_bench(&b, type_names[t], 1, 3);
+      all_reduce(&b, (enum verify_kind)kind);
+      const uint64_t ones = ~0ULL >> (64 - 8 * b.type->size);
+      const size_t places[] = {0, 1, COUNT / 2, COUNT - 2, COUNT - 1};
+      for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
+        uint64_t right = read_bits(&b, b.output, places[p]);
+        find(&b, places[p], ones); /* never written: NaN or -1 */
+        for (size_t bit = 0; bit < 8 * b.type->size; bit++)
+          find(&b, places[p], right ^ 1ULL << bit); /* the sign and the last place too */
+      }
+      close_bench(&b);
+    }
+}
+
+static void test_nan_infinity_and_minus_zero_are_wrong(void **state)
+{
+  static const struct {
+    const char *type;
+    uint64_t bits[4];
+  } rows[] = {
+      {"half", {0x7E00, 0x7C01, 0x7C00, 0x8000}},
+      {"bfloat16", {0x7FC0, 0x7F81, 0x7F80, 0x8000}},
+      {"float", {0x7FC00000, 0x7F800001, 0x7F800000, 0x80000000}},
+      {"double", {0x7FF8000000000000, 0x7FF0000000000001, 0x7FF0000000000000, 0x8000000000000000}}};
+  (void)state;
+  for (size_t t = 0; t < sizeof rows / sizeof *rows; t++) {
+    struct bench b;
+    open_bench(&b, rows[t].type, 0, 1); /* one rank, constant data: all sums are +0 */
+    all_reduce(&b, VERIFY_CONSTANT);
+    assert_int_equal(read_bits(&b, b.output, 0), 0);
+    for (size_t i = 0; i < 4; i++) find(&b, COUNT - 1, rows[t].bits[i]);
+    close_bench(&b);
+  }
+}
+
+static void test_unwritten_output_is_all_wrong(void **state)
+{
+  char text[512];
+  (void)state;
+  for (size_t t = 0; t < TYPES; t++)
+    for (int kind = VERIFY_CONSTANT; kind <= VERIFY_INDEXED; kind++) {
+      struct bench b;
+      open_bench(&b, type_names[t], 0, 2);
+      verifier_fill(&b.verifier, (enum verify_kind)kind, b.buffer, b.output, COUNT);
+      assert_int_equal(check(&b, text, sizeof text), COUNT);
+      assert_non_null(strstr(text, "element 0 is "));
+      assert_non_null(strstr(text, "(1000 elements wrong)"));
+      close_bench(&b);
+    }
+}
+
+static void test_input_in_place_of_the_sum_is_wrong(void **state)
+{
+  char text[512];
+  struct bench b;
+  (void)state;
+  open_bench(&b, "float", 1, 4);
+  verifier_fill(&b.verifier, VERIFY_INDEXED, b.output, NULL, COUNT);
+  assert_true(check(&b, text, sizeof text) > COUNT - 10);
+  close_bench(&b);
+}
+
+static void test_misplaced_elements_are_wrong(void **state)
+{
+  char text[512];
+  struct bench b;
+  (void)state;
+  open_bench(&b, "float", 0, 2);
+  all_reduce(&b, VERIFY_INDEXED);
+  uint64_t first = read_bits(&b, b.output, 10), second = read_bits(&b, b.output, 11);
+  assert_int_not_equal(first, second);
+  write_bits(&b, b.output, 10, second);
+  write_bits(&b, b.output, 11, first);
+  assert_int_equal(check(&b, text, sizeof text), 2);
+  assert_non_null(strstr(text, "element 10 is "));
+  close_bench(&b);
+}
+
+static void test_rounds_and_ranks_differ(void **state)
+{
+  struct bench b, other;
+  size_t same_rank = 0, same_round = 0;
+  char text[512];
+  uint64_t before[COUNT], now[COUNT];
+  (void)state;
+  open_bench(&b, "int32", 0, 2);
+  open_bench(&other, "int32", 1, 2);
+  verifier_fill(&b.verifier, VERIFY_INDEXED, b.buffer, NULL, COUNT);
+  verifier_fill(&other.verifier, VERIFY_INDEXED, other.buffer, NULL, COUNT);
+  read_all(&b, b.buffer, before);
+  read_all(&other, other.buffer, now);
+  for (size_t i = 0; i < COUNT; i++) same_rank += before[i] == now[i];
+  all_reduce(&b, VERIFY_INDEXED);
+  verifier_next_round(&b.verifier);
+  assert_true(check(&b, text, sizeof text) > COUNT - 10); /* results of the round before */
+  verifier_fill(&b.verifier, VERIFY_INDEXED, b.buffer, NULL, COUNT);
+  read_all(&b, b.buffer, now);
+  for (size_t i = 0; i < COUNT; i++) same_round += before[i] == now[i];
+  assert_true(same_rank < 10);
+  assert_true(same_round < 10);
+  close_bench(&b);
+  close_bench(&other);
+}
+
+/* Everything outside [0, count) is left alone and not looked at. */
+static void test_only_count_elements(void **state)
+{
+  struct bench b;
+  (void)state;
+  open_bench(&b, "half", 0, 1);
+  CUDACHECK(cudaMemsetAsync(b.buffer, 0x11, COUNT * 2, b.stream));
+  CUDACHECK(cudaMemsetAsync(b.output, 0x11, COUNT * 2, b.stream));
+  verifier_fill(&b.verifier, VERIFY_CONSTANT, b.buffer, b.output, 3);
+  assert_int_equal(read_bits(&b, b.buffer, 2), 0);
+  assert_int_equal(read_bits(&b, b.output, 2), 0xFFFF);
+  assert_int_equal(read_bits(&b, b.buffer, 3), 0x1111);
+  assert_int_equal(read_bits(&b, b.output, 3), 0x1111);
+  verifier_compare(&b.verifier, b.buffer, 3);
+  assert_int_equal(verifier_report(&b.verifier, "test", b.buffer), 0);
+  close_bench(&b);
+}
+
+static unsigned long long digest_of(struct bench *b)
+{
+  struct verify_state on_host;
+  CUDACHECK(cudaMemcpyAsync(&on_host, b->verifier.device, sizeof on_host, cudaMemcpyDeviceToHost,
+                            b->stream));
+  CUDACHECK(cudaStreamSynchronize(b->stream));
+  return on_host.digest;
+}
+
+static void test_digest_sees_values_and_places(void **state)
+{
+  struct bench b;
+  unsigned long long digests[3], before = 0;
+  (void)state;
+  open_bench(&b, "float", 0, 2);
+  all_reduce(&b, VERIFY_INDEXED);
+  for (int i = 0; i < 3; i++) {
+    if (i == 1) { /* swap two */
+      uint64_t first = read_bits(&b, b.output, 4), second = read_bits(&b, b.output, 5);
+      write_bits(&b, b.output, 4, second);
+      write_bits(&b, b.output, 5, first);
+    }
+    if (i == 2) write_bits(&b, b.output, COUNT - 1, 0);
+    FILE *saved = stderr;
+    stderr = fopen("/dev/null", "w");
+    verifier_check(&b.verifier, "test", b.output, COUNT);
+    fclose(stderr);
+    stderr = saved;
+    digests[i] = digest_of(&b) - before;
+    before = digest_of(&b);
+  }
+  assert_true(digests[0] != digests[1] && digests[1] != digests[2] && digests[0] != digests[2]);
+  close_bench(&b);
+}
+
+static void test_bits_of_every_number(void **state)
+{
+  (void)state;
+  for (size_t t = 0; t < TYPES; t++) {
+    const struct datatype *type = datatype_find(type_names[t]);
+    const uint32_t limit = 1U << (type->exact_bits < 16 ? type->exact_bits : 16);
+    for (uint32_t number = 0; number < limit; number++)
+      assert_true(datatype_value(type, verify_bits(type->nccl, number)) == number);
+  }
+  assert_true(datatype_value(datatype_find("float"), verify_bits(ncclFloat, 0xFFFFFF)) == 0xFFFFFF);
+  assert_true(datatype_value(datatype_find("double"), verify_bits(ncclDouble, ~0U)) == ~0U);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_bits_of_every_number),
+      cmocka_unit_test(test_right_results_pass),
+      cmocka_unit_test(test_wrong_elements_are_found),
+      cmocka_unit_test(test_nan_infinity_and_minus_zero_are_wrong),
+      cmocka_unit_test(test_unwritten_output_is_all_wrong),
+      cmocka_unit_test(test_input_in_place_of_the_sum_is_wrong),
+      cmocka_unit_test(test_misplaced_elements_are_wrong),
+      cmocka_unit_test(test_rounds_and_ranks_differ),
+      cmocka_unit_test(test_only_count_elements),
+      cmocka_unit_test(test_digest_sees_values_and_places),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
