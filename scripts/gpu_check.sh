@@ -1,0 +1,279 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Checks every example on the GPUs of this machine, under both launchers.
+#
+#   scripts/gpu_check.sh [quick|full] [EXAMPLE...]     (default: full, every example)
+#
+# Needs bash, make, gcc, nvcc and mpirun, nothing else, and installs nothing. NCCL is that of the
+# system; if NCCL_HOME names another one, that one gets golden runs and a smoke test as well.
+# quick: the largest number of ranks only. Ends with `N passed, N failed, N skipped`.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+mode=${1:-full}
+case $mode in quick | full) ;; *)
+  echo "gpu_check.sh: unknown mode '$mode'; allowed: quick, full" >&2
+  exit 2
+  ;;
+esac
+examples=("${@:2}")
+if [ ${#examples[@]} -eq 0 ]; then
+  examples=([0-9][0-9]_*/Makefile)
+  examples=("${examples[@]%/Makefile}")
+fi
+for folder in "${examples[@]}"; do
+  [ -f "$folder/Makefile" ] && continue
+  echo "gpu_check.sh: no example '$folder'; allowed: $(echo [0-9][0-9]_*)" >&2
+  exit 2
+done
+
+second_nccl=${NCCL_HOME:-}
+unset NCCL_HOME NTHREADS
+export NCCL_DEBUG_FILE=/dev/stderr # NCCL logs to stdout otherwise
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+# ---- running checks ------------------------------------------------------------------------------
+# A check is a command that succeeds. Up to $jobs of them run at a time, each with its output in a
+# file; the output of a failed one is shown. A check that exits with 77 is skipped.
+jobs=6
+count=0
+
+check() { # NAME COMMAND...
+  local name=$1
+  shift
+  while (($(jobs -pr | wc -l) >= jobs)); do wait -n; done
+  count=$((count + 1))
+  {
+    "$@" >"$logs/$count.log" 2>&1 </dev/null
+    echo "$?" >"$logs/$count.code"
+    case $(cat "$logs/$count.code") in
+    0) echo "ok      $name" ;;
+    77) echo "skipped $name: $(tail -n 1 "$logs/$count.log")" ;;
+    *)
+      echo "FAILED  $name ($*)"
+      tail -n 30 "$logs/$count.log" | sed 's/^/        /'
+      ;;
+    esac
+  } &
+}
+
+summary() {
+  wait
+  local passed failed skipped
+  passed=$(cat "$logs"/*.code 2>/dev/null | grep -cx 0)
+  skipped=$(cat "$logs"/*.code 2>/dev/null | grep -cx 77)
+  failed=$((count - passed - skipped))
+  echo "$passed passed, $failed failed, $skipped skipped"
+  ((failed == 0 && passed > 0))
+}
+
+# ---- what checks are made of ---------------------------------------------------------------------
+# launch LAUNCHER RANKS EXAMPLE [OPTIONS...]: runs the program of an example's folder.
+launch() {
+  local launcher=$1 ranks=$2 folder=$3 program
+  shift 3
+  program=$folder/build/gpu-$launcher/$(program_of "$folder")
+  if [ "$launcher" = mpi ]; then
+    timeout 150 mpirun -np "$ranks" --bind-to none "$program" "$@"
+  else
+    NTHREADS=$ranks timeout 150 "$program" "$@"
+  fi
+}
+
+program_of() { sed -n 's/^PROGRAM *:= *//p' "$1/Makefile"; }
+
+# launch_with_fault FAULT LAUNCHER RANKS EXAMPLE [OPTIONS...]: preloads tests/fault.c, see there. Only
+# the program is to have the library, not mpirun or timeout.
+launch_with_fault() {
+  local fault=$1 launcher=$2 ranks=$3 folder=$4 program preload
+  shift 4
+  program=$folder/build/gpu-$launcher/$(program_of "$folder")
+  preload=(env "FAULT=$fault" "LD_PRELOAD=$PWD/build/fault_gpu.so")
+  if [ "$launcher" = mpi ]; then
+    timeout 150 mpirun -np "$ranks" --bind-to none "${preload[@]}" "$program" "$@"
+  else
+    NTHREADS=$ranks timeout 150 "${preload[@]}" "$program" "$@"
+  fi
+}
+
+# expect CODE PATTERN COMMAND...: the command exits with CODE and prints the pattern.
+expect() {
+  local code=$1 pattern=$2 output got
+  shift 2
+  output=$("$@" 2>&1)
+  got=$?
+  echo "$output"
+  echo "exit code $got, expected $code and '$pattern'"
+  [ "$got" -eq "$code" ] && grep -qE -- "$pattern" <<<"$output"
+}
+
+fails() { # the command does not succeed (and ends)
+  local got
+  "$@"
+  got=$?
+  echo "exit code $got"
+  [ "$got" -ne 0 ] && [ "$got" -ne 124 ]
+}
+
+golden() { # LAUNCHER RANKS FOLDER: stdout is exactly the expected block
+  diff <(tests/golden.sh "$3" "$2") <(launch "$@")
+}
+
+same_digest() { # RANKS FOLDER FOLDER: under both launchers, in both examples
+  local digests
+  digests=$(for folder in "$2" "$3"; do
+    for launcher in pthread mpi; do launch $launcher "$1" "$folder" --digest | grep '^Digest: '; done
+  done)
+  echo "$digests"
+  [ "$(wc -l <<<"$digests")" -eq 4 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
+}
+
+bench_files() { # LAUNCHER RANKS FOLDER
+  local out graph=1 sweep=(--bench -b 1K -e 1M -f 32 -n 5 -w 1 --repetitions 3)
+  out=$logs/bench.$1.$(program_of "$3")
+  [[ $1 = pthread && $3 = 03_* ]] && graph=0 # refused, see 03_alltoallv_sm/alltoallv.h
+  launch "$@" "${sweep[@]}" -G $graph -J "$out.json" && launch "$@" "${sweep[@]}" -J "$out.csv" &&
+    grep -q '"wrong": 0}' "$out.json" && ! grep -q '"wrong": [1-9]' "$out.json" && [ -s "$out.csv" ]
+}
+
+sanitize() { # TOOL RANKS FOLDER [OPTIONS...]
+  local tool=$1 ranks=$2 program
+  program=$3/build/gpu-mpi/$(program_of "$3")
+  shift 3
+  command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 77; }
+  local checker=(compute-sanitizer --tool "$tool" --error-exitcode 9)
+  [ "$tool" = memcheck ] && checker+=(--report-api-errors no) # NCCL probes with calls that may fail
+  timeout 200 mpirun -np "$ranks" --bind-to none "${checker[@]}" "$program" "$@"
+}
+
+build() { # LAUNCHER FOLDER
+  local switches=()
+  [ "$1" = mpi ] && switches+=(MPI=1)
+  make -s -j4 -C "$2" "${switches[@]}"
+}
+
+build_all() {
+  for folder in "${examples[@]}" "${cases[@]}"; do
+    for launcher in pthread mpi; do check "build $folder $launcher" build $launcher "$folder"; done
+  done
+  wait
+}
+
+version_shows_header() { # LAUNCHER FOLDER NCCL_HOME
+  local header
+  header=$(awk '/define NCCL_(MAJOR|MINOR|PATCH) /{printf "%s%s", dot, $3; dot="."}' "$3/include/nccl.h")
+  launch "$1" 1 "$2" --version | grep "NCCL header $header,"
+}
+
+# ---- the checks of one example ---------------------------------------------------------------------
+# All examples: golden output on every number of ranks, no hang whatever happens.
+check_common() { # FOLDER
+  local folder=$1
+  for launcher in pthread mpi; do
+    for ranks in $rank_counts; do
+      check "golden $folder $launcher $ranks" golden $launcher "$ranks" "$folder"
+    done
+    check "fault: failing call, $folder $launcher" \
+      expect 3 '\[rank .*main\.c:[0-9]+: ncclMemAlloc' \
+      launch_with_fault fail:ncclMemAlloc:2:$((some > 1)) $launcher $some "$folder"
+    check "fault: hanging rank, $folder $launcher" \
+      expect 4 "\[rank $victim\] no progress for .* STEP" \
+      launch_with_fault hang:cudaStreamSynchronize:1:$victim $launcher $some "$folder" -T 12
+    check "fault: killed rank, $folder $launcher" \
+      fails launch_with_fault kill:cudaStreamSynchronize:2:$victim $launcher $some "$folder" -T 20
+    check "bench $folder $launcher" bench_files $launcher "$gpus" "$folder"
+    check "too large, $folder $launcher" \
+      expect 2 'needs .* of device memory' launch $launcher $some "$folder" --count 900G
+  done
+  [ "$mode" = full ] && check "memcheck $folder" sanitize memcheck $pair "$folder" --count 1000
+  check "more threads than GPUs, $folder" expect 2 'NTHREADS' launch pthread $((gpus + 1)) "$folder"
+  check "more processes than GPUs, $folder" expect 77 'one rank per GPU' mpirun -np $((gpus + 1)) \
+    --oversubscribe "$folder/build/gpu-mpi/$(program_of "$folder")"
+  check "pthread build under mpirun, $folder" expect 2 'built without MPI=1' mpirun -np "$some" \
+    "$folder/build/gpu-pthread/$(program_of "$folder")"
+}
+
+check_allreduce() { # 01 and 02
+  for launcher in pthread mpi; do
+    for ranks in $rank_counts; do
+      check "cases AllReduce $launcher $ranks" launch $launcher "$ranks" tests/gpu/allreduce
+    done
+    for folder in 01_allreduce_ub 02_allreduce_sm; do
+      check "fault: wrong element, $folder $launcher" \
+        expect 1 "\[rank $victim\].*element" \
+        launch_with_fault corrupt:ncclAllReduce:2:$victim $launcher $some $folder
+    done
+  done
+  check "same digest" same_digest "$gpus" 01_allreduce_ub 02_allreduce_sm
+}
+
+check_alltoallv() { # 03
+  local folder=03_alltoallv_sm
+  for launcher in pthread mpi; do
+    for ranks in $rank_counts; do
+      check "cases AlltoAllV $launcher $ranks" launch $launcher "$ranks" tests/gpu/alltoallv
+    done
+  done
+  check "wrong matrix" expect 2 'is not a number of bytes' launch mpi "$some" $folder --matrix README.md
+  [ "$mode" = full ] || return 0
+  check "10,000 calls" launch mpi "$gpus" tests/gpu/alltoallv --calls 10000
+  check "pairs beyond 4 GiB" launch mpi $pair tests/gpu/alltoallv --large
+  for method in sendrecv lsa copy-engine; do
+    check "cases AlltoAllV, --method $method" launch mpi "$some" tests/gpu/alltoallv --method $method
+    check "$method with device counts" launch mpi "$some" $folder --method $method --device-counts
+  done
+  check "racecheck $folder" sanitize racecheck $pair $folder --pattern random
+}
+
+# ---- all of it --------------------------------------------------------------------------------------
+cases=()
+for folder in "${examples[@]}"; do
+  case $folder in
+  01_* | 02_*) [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] || cases+=(tests/gpu/allreduce) ;;
+  03_*) cases+=(tests/gpu/alltoallv) ;;
+  esac
+done
+
+if [ "$gpus" -eq 0 ]; then
+  check "GPU" sh -c 'echo "nvidia-smi shows no GPU"; exit 1'
+  summary
+  exit
+fi
+rank_counts=$(seq 1 "$gpus")
+[ "$mode" = quick ] && rank_counts=$gpus
+some=$((gpus < 4 ? gpus : 4))       # ranks of the fault cases
+victim=$((some > 2 ? 2 : some - 1)) # not rank 0, which is the easy one
+pair=$((gpus > 1 ? 2 : 1))
+
+jobs=$(($(nproc) > 16 ? 16 : $(nproc)))
+build_all
+mkdir -p build
+check "build tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o build/fault_gpu.so tests/fault.c \
+  -isystem "${examples[0]}/build/gpu-pthread/nccl_include" \
+  -isystem "$(dirname "$(dirname "$(command -v nvcc)")")/include" -ldl
+wait
+jobs=8
+
+for folder in "${examples[@]}"; do check_common "$folder"; done
+[[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] && check_allreduce
+[[ " ${cases[*]} " == *" tests/gpu/alltoallv "* ]] && check_alltoallv
+wait
+
+if [ -n "$second_nccl" ]; then
+  export NCCL_HOME=$second_nccl
+  jobs=16
+  build_all
+  jobs=8
+  for launcher in pthread mpi; do
+    for folder in "${examples[@]}"; do
+      check "second NCCL: version $folder $launcher" version_shows_header $launcher "$folder" "$NCCL_HOME"
+      check "second NCCL: golden $folder $launcher" golden $launcher "$gpus" "$folder"
+    done
+    for folder in "${cases[@]}"; do
+      check "second NCCL: $folder $launcher" launch $launcher "$gpus" "$folder"
+    done
+  done
+fi
+summary

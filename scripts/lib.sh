@@ -1,0 +1,86 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# What several scripts share; to be sourced. Defines TOP, the folder of the repository.
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# One line on stderr and exit code 2: usage.
+die() {
+  echo "${0##*/}: $*" >&2
+  exit 2
+}
+
+# The directories of the examples, 01_allreduce_ub and so on, one per line.
+examples() {
+  local makefile
+  for makefile in "$TOP"/[0-9][0-9]_*/Makefile; do
+    [ -f "$makefile" ] && basename "$(dirname "$makefile")"
+  done
+}
+
+# The name of an example's program: allreduce_ub.
+program_of() { sed -n 's/^PROGRAM *:= *//p' "$TOP/$1/Makefile"; }
+
+# Where CUDA and NCCL are: the same answers as in common/rules.mk.
+cuda_home() {
+  local nvcc
+  if [ -n "${CUDA_HOME:-}" ]; then
+    echo "$CUDA_HOME"
+  elif nvcc=$(command -v nvcc); then
+    echo "${nvcc%/bin/nvcc}"
+  else
+    echo /usr/local/cuda
+  fi
+}
+
+nccl_home() {
+  if [ -n "${NCCL_HOME:-}" ]; then
+    echo "$NCCL_HOME"
+  elif [ -f /usr/include/nccl.h ]; then
+    echo /usr
+  else
+    cuda_home
+  fi
+}
+
+# Says what is missing for a GPU build, nothing if it can be made.
+missing_for_gpu_build() {
+  local folder
+  [ -x "$(cuda_home)/bin/nvcc" ] || { echo "no nvcc at $(cuda_home)/bin/nvcc" && return; }
+  [ -f "$(nccl_home)/include/nccl.h" ] || { echo "no nccl.h in $(nccl_home)/include" && return; }
+  for folder in lib64 lib "lib/$(uname -m)-linux-gnu"; do
+    [ -e "$(nccl_home)/$folder/libnccl.so.2" ] && return
+  done
+  echo "no libnccl.so.2 below $(nccl_home)"
+}
+
+# GPUs that programs will see.
+gpu_count() {
+  local present=0 visible
+  if have nvidia-smi; then present=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true; fi
+  if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+    visible=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c '[0-9A-Za-z]') || true
+    [ "$visible" -lt "$present" ] && present=$visible
+  fi
+  echo "$present"
+}
+
+mpicc_command() { echo "${MPICC:-${MPI_HOME:+$MPI_HOME/bin/}mpicc}"; }
+mpirun_command() { echo "${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/}mpirun}"; }
+
+# mpi_run RANKS PROGRAM [ARGUMENTS]: mpirun as any user and with more ranks than cores. By the
+# environment, because options differ between versions of Open MPI and other MPIs have none of them.
+# Containers often forbid the copies between processes that Open MPI would like to make.
+mpi_run() {
+  local ranks=$1
+  shift
+  if [ "$(id -u)" = 0 ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  fi
+  OMPI_MCA_btl_vader_single_copy_mechanism=none \
+    OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe \
+    OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none \
+    "$(mpirun_command)" -np "$ranks" "$@"
+}

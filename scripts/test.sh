@@ -1,0 +1,202 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# All checks that need no GPU. Installs what they need where that is missing (scripts/setup.sh).
+#
+#   scripts/test.sh [--no-install] [NAME...]
+#
+# With names, only the checks whose name contains one of them run, and what they need. The last
+# line is `N passed, N failed, N skipped`. Exit code 0: nothing failed and something passed;
+# 1: otherwise; 2: usage.
+set -uo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$TOP" || exit 1
+
+setup_options=(--tests) names=()
+for argument in "$@"; do
+  case $argument in
+  --no-install) setup_options+=(--no-install) ;;
+  -h | --help) sed -n '3,9s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  -*) die "unknown option '$argument'; allowed: --no-install NAME..." ;;
+  *) names+=("$argument") ;;
+  esac
+done
+unset MAKEFLAGS MAKELEVEL MFLAGS
+export LC_ALL=C.UTF-8
+
+# ---- running checks ------------------------------------------------------------------------------
+LOGS=$(mktemp -d)
+trap 'rm -rf "$LOGS"' EXIT
+LANES=$(nproc)
+
+wanted() {
+  local name
+  [ ${#names[@]} -gt 0 ] || return 0
+  for name in "${names[@]}"; do [[ $1 != *"$name"* ]] || return 0; done
+  return 1
+}
+
+record() { echo "$2 $3 $4" >"$LOGS/$1.count"; } # NAME PASSED FAILED SKIPPED
+
+run_check() { # run_check NAME COMMAND...
+  local name=$1 code=0 start=$SECONDS counts
+  shift
+  "$@" >"$LOGS/$name" 2>&1 </dev/null || code=$?
+  if grep -q '^1\.\.[0-9]*$' "$LOGS/$name"; then # TAP: every test counts
+    counts=$(awk '/^ok .*# skip/ { s++; next } /^ok / { p++ } /^not ok / { f++ } END { print p + 0, f + 0, s + 0 }' \
+      "$LOGS/$name")
+  else
+    counts="$((code == 0)) $((code != 0)) 0"
+  fi
+  # shellcheck disable=SC2086 # three numbers
+  set -- $counts
+  if [ $code != 0 ] && [ "$2" = 0 ]; then set -- "$1" 1 "$3"; fi
+  record "$name" "$1" "$2" "$3"
+  if [ "$2" = 0 ]; then
+    printf 'ok    %-28s %4d s\n' "$name" $((SECONDS - start))
+  else
+    printf 'FAIL  %-28s %4d s\n%s\n' "$name" $((SECONDS - start)) "$(failure "$LOGS/$name")"
+  fi
+}
+
+# What to show of a failed check: of bats the failed tests, else the end.
+failure() {
+  if grep -q '^not ok ' "$1"; then
+    awk '/^(not )?ok / { show = /^not/ } show' "$1" | head -n 150 | sed 's/^/      /'
+  else
+    tail -n 40 "$1" | sed 's/^/      /'
+  fi
+}
+
+# check NAME COMMAND...: as many at a time as there are processors.
+check() {
+  wanted "$1" || return 0
+  while [ "$(jobs -rp | wc -l)" -ge "$LANES" ]; do wait -n; done
+  run_check "$@" &
+}
+
+skip() { # skip NAME WHY
+  wanted "$1" || return 0
+  record "$1" 0 0 1
+  printf 'skip  %-28s %s\n' "$1" "$2"
+}
+
+# ---- what is needed ------------------------------------------------------------------------------
+./scripts/setup.sh "${setup_options[@]}" || echo "going on with what is here"
+LAUNCHERS="pthread"
+if have "$(mpicc_command)" && have "$(mpirun_command)"; then LAUNCHERS="pthread mpi"; fi
+
+sources() { # sources EXTENSION...: all files of the suite with one of them, no hidden folders
+  local extension pattern=()
+  for extension in "$@"; do pattern+=(-o -name "*.$extension"); done
+  find . \( -name build -o -name results -o -name '.?*' \) -prune -o -type f \( "${pattern[@]:1}" \) -print
+}
+
+# ---- static checks -------------------------------------------------------------------------------
+clang_format() { sources c h cu cuh | xargs "$CLANG_FORMAT" --dry-run -Werror; }
+
+spdx() {
+  local file failed=0
+  for file in $(sources c h cu cuh sh bash bats mk sbatch pbs) .ci/run $(find . -name Makefile -not -path './.*'); do
+    head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' && continue
+    echo "$file: no SPDX-License-Identifier: Apache-2.0 in the first three lines"
+    failed=1
+  done
+  return $failed
+}
+
+cppcheck_all() {
+  sources c | xargs cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+    --suppress=missingIncludeSystem --suppress=arrayIndexThenCheck -DCPU_STANDIN -D_GNU_SOURCE \
+    -Icommon -Icommon/cpu -Icommon/cpu/include
+}
+
+shellcheck_all() { sources sh bash bats | xargs shellcheck .ci/run; }
+
+# The formatting differs from version to version; this is the one of Debian 12.
+CLANG_FORMAT=clang-format
+if have clang-format-14; then CLANG_FORMAT=clang-format-14; fi
+version=$("$CLANG_FORMAT" --version 2>/dev/null | sed -n 's/.*version \([0-9]*\).*/\1/p')
+if [ "$version" = 14 ]; then
+  check clang-format clang_format
+else
+  skip clang-format "version 14 is wanted, found: ${version:-none}"
+fi
+for tool in cppcheck shellcheck; do
+  if have $tool; then check $tool ${tool}_all; else skip $tool "not installed"; fi
+done
+check spdx spdx
+check readme-snippets tests/readme_snippets.sh
+
+# ---- builds --------------------------------------------------------------------------------------
+build() { # build cpu|gpu LAUNCHER DIRECTORY
+  local switches=()
+  [ "$1" = gpu ] || switches+=(CPU=1)
+  [ "$2" = pthread ] || switches+=(MPI=1)
+  # one architecture is enough to see warnings, where no GPU asks for another
+  if [ "$1" = gpu ] && [ "$(gpu_count)" = 0 ] && [ -z "${NVCC_GENCODE:-}" ]; then
+    switches+=("NVCC_GENCODE=-gencode arch=compute_90,code=sm_90")
+  fi
+  make -C "$3" "${switches[@]}"
+}
+
+no_gpu_build=$(missing_for_gpu_build)
+for launcher in $LAUNCHERS; do
+  for example in $(examples); do check "build-cpu-$launcher-$example" build cpu "$launcher" "$example"; done
+done
+for launcher in $LAUNCHERS; do
+  for directory in $(examples) tests/gpu/*; do
+    [ -f "$directory/Makefile" ] || continue
+    name=build-gpu-$launcher-${directory//\//-}
+    if [ -n "$no_gpu_build" ]; then
+      skip "$name" "$no_gpu_build"
+    else
+      check "$name" build gpu "$launcher" "$directory"
+    fi
+  done
+done
+[ "$LAUNCHERS" = pthread ] && skip build-mpi "no MPI"
+wait
+
+show_and_fail() { cat "$1" && return 1; }
+
+# ---- tests ---------------------------------------------------------------------------------------
+# Unit tests share objects: they are built one after the other, and run beside other checks.
+for source in tests/unit/test_*.c; do
+  test=$(basename "$source" .c) name=unit-${test#test_}
+  wanted "$name" || continue
+  if make -C tests/unit CPU=1 "TEST=$test" "build/cpu-pthread/$test" >"$LOGS/build-$test" 2>&1; then
+    check "$name" env CPU_STANDIN_QUIET=1 timeout -k 5 300 "tests/unit/build/cpu-pthread/$test"
+  else
+    check "$name" show_and_fail "$LOGS/build-$test"
+  fi
+done
+if have bats; then
+  # built before, unless only some checks were asked for; several bats must not build at once
+  if [[ ${#names[@]} -gt 0 && " ${names[*]}" == *" cli"* ]]; then
+    for launcher in $LAUNCHERS; do
+      for example in $(examples); do build cpu "$launcher" "$example" >/dev/null 2>&1 || true; done
+    done
+  fi
+  for file in golden faults usage build bench gpu_build scripts; do
+    check "cli-$file" timeout -k 5 600 bats --tap "tests/cli/$file.bats"
+  done
+else
+  skip cli "no bats"
+fi
+check sanitize-address-pthread timeout -k 5 600 tests/sanitize.sh address,undefined pthread
+check sanitize-thread-pthread timeout -k 5 600 tests/sanitize.sh thread pthread
+if [ "$LAUNCHERS" != pthread ]; then
+  check sanitize-address-mpi timeout -k 5 600 tests/sanitize.sh address,undefined mpi
+fi
+wait
+
+# ---- the sum -------------------------------------------------------------------------------------
+passed=0 failed=0 skipped=0
+for file in "$LOGS"/*.count; do
+  [ -f "$file" ] || die "no check has a name like: ${names[*]}"
+  read -r p f s <"$file"
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ] && [ $passed -gt 0 ]
