@@ -69,8 +69,7 @@ static double moved(const struct bench *bench, const struct rank *me, struct ben
   return (double)(matrix_wire(matrix, me->nranks) * s->opt->type->size);
 }
 
-/* ---- one size ----------------------------------------------------------------------------------
- */
+/* ---- one size -------------------------------------------------------------------------------- */
 
 static void prepare(struct shared *s, struct bench_size size)
 {
@@ -187,8 +186,7 @@ static void teardown(void *state)
   destroy_plan(state);
 }
 
-/* ---- the limit ---------------------------------------------------------------------------------
- */
+/* ---- the limit ------------------------------------------------------------------------------- */
 
 /* GB/s that each rank's copy engines move to all others at the same time, without synchronisation:
  * the median of some passes, slowest rank. 0 where ranks do not see each other's memory. */
@@ -239,8 +237,7 @@ static double copy_limit(const struct shared *s)
   return bench_median(rates, PASSES);
 }
 
-/* ---- everything --------------------------------------------------------------------------------
- */
+/* ---- everything ------------------------------------------------------------------------------ */
 
 /* The patterns to sweep. Returns their number. */
 static int choose_patterns(const char **patterns)

@@ -21,15 +21,6 @@
 #include "naive.h"
 #include "program.h"
 
-/* As NCCLCHECK, with the sentence that alltoallv.h has for the error. */
-#define ALLTOALLVCHECK(call)                                                     \
-  do {                                                                           \
-    ncclResult_t check_result = (call);                                          \
-    if (check_result != ncclSuccess)                                             \
-      launcher_fail(__FILE__, __LINE__, #call, ncclGetErrorString(check_result), \
-                    alltoallv_last_error());                                     \
-  } while (0)
-
 static const size_t DEFAULT_COUNT = 2048; /* elements that a rank sends, about */
 
 /* One rank's side of the exchange. Counts and displacements are in elements. */
@@ -39,8 +30,7 @@ struct exchange {
   size_t capacity; /* elements that fit into recvbuff */
 };
 
-/* ---- STEP 3 ------------------------------------------------------------------------------------
- */
+/* ---- STEP 3 ---------------------------------------------------------------------------------- */
 
 /* Every rank knows what it sends; what it receives the others know. So the rows of the count matrix
  * go to everybody, and a rank reads its column. */
@@ -58,8 +48,7 @@ static void exchange_counts(const size_t *my_row, size_t *matrix, int nranks, nc
   CUDACHECK(cudaFree(device));
 }
 
-/* ---- STEP 7: the AlltoAllV of alltoallv.h ------------------------------------------------------
- */
+/* ---- STEP 7: the AlltoAllV of alltoallv.h ---------------------------------------------------- */
 
 /* Counts that only the device knows, as after a routing kernel: the exchange brings back what was
  * received. Here they come from the host; the results replace x->recvcounts and x->rdispls. */
@@ -101,8 +90,7 @@ static void fast_alltoallv(struct exchange *x, const struct datatype *type, int 
   program_check_async(handle); /* counts that do not match, a peer that has died */
 }
 
-/* ---- the story ---------------------------------------------------------------------------------
- */
+/* ---- the story ------------------------------------------------------------------------------- */
 
 static int run(const struct rank *me, const struct options *opt)
 {

@@ -106,8 +106,7 @@ int pattern_matrix(const char *pattern, int nranks, size_t total, unsigned long 
   return 0;
 }
 
-/* ---- files --------------------------------------------------------------------------------------
- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 /* The whole file as a string to be freed, or NULL with a line in `error`. */
 static char *read_file(const char *path, char *error, size_t error_size)

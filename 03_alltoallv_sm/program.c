@@ -9,8 +9,7 @@
 #include "patterns.h"
 #include "verify.h"
 
-/* ---- options -----------------------------------------------------------------------------------
- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 struct program_options program_options = {.seed = 1};
 
@@ -50,8 +49,7 @@ size_t *program_matrix(const struct rank *me, const struct options *opt, const c
   return NULL;
 }
 
-/* ---- buffers -----------------------------------------------------------------------------------
- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
 struct program_buffers program_sizes(const size_t *matrix, int nranks, size_t element_size)
 {

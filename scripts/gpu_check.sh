@@ -37,7 +37,10 @@ trap 'rm -rf "$logs"' EXIT
 # ---- running checks ------------------------------------------------------------------------------
 # A check is a command that succeeds. Up to $jobs of them run at a time, each with its output in a
 # file; the output of a failed one is shown. A check that exits with 77 is skipped.
-jobs=6
+cores=$(nproc)
+build_jobs=$((cores > 16 ? 16 : cores))
+run_jobs=$((cores / 5 > 4 ? cores / 5 : 4)) # a run is some threads per rank, waiting most of the time
+jobs=$run_jobs
 count=0
 
 check() { # NAME COMMAND...
@@ -247,14 +250,14 @@ some=$((gpus < 4 ? gpus : 4))       # ranks of the fault cases
 victim=$((some > 2 ? 2 : some - 1)) # not rank 0, which is the easy one
 pair=$((gpus > 1 ? 2 : 1))
 
-jobs=$(($(nproc) > 16 ? 16 : $(nproc)))
+jobs=$build_jobs
 build_all
 mkdir -p build
 check "build tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o build/fault_gpu.so tests/fault.c \
   -isystem "${examples[0]}/build/gpu-pthread/nccl_include" \
   -isystem "$(dirname "$(dirname "$(command -v nvcc)")")/include" -ldl
 wait
-jobs=8
+jobs=$run_jobs
 
 for folder in "${examples[@]}"; do check_common "$folder"; done
 [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] && check_allreduce
@@ -263,9 +266,9 @@ wait
 
 if [ -n "$second_nccl" ]; then
   export NCCL_HOME=$second_nccl
-  jobs=16
+  jobs=$build_jobs
   build_all
-  jobs=8
+  jobs=$run_jobs
   for launcher in pthread mpi; do
     for folder in "${examples[@]}"; do
       check "second NCCL: version $folder $launcher" version_shows_header $launcher "$folder" "$NCCL_HOME"
