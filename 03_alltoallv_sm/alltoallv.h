@@ -123,11 +123,12 @@ ncclResult_t alltoallv_method(alltoallv_t handle, alltoallv_method_t *method, co
  * the communicator and CUDA's stream at the end; counts and displacements are host arrays. What
  * rank i sends to j, sendcounts[j] of i, must equal recvcounts[i] of j. Zero counts are fine and so
  * is any alignment that the type itself has. Segments of one rank must not overlap, nor may
- * sendbuff and recvbuff (no MPI_IN_PLACE). ncclInvalidArgument  NULL, unknown type, a segment
- * outside the registered range ncclInvalidUsage     recvbuff is not registered (LSA path), send and
- * receive ranges overlap, a stream that is being captured together with another one ncclRemoteError
- * the handle has timed out before Counts that differ between two ranks are found on the device,
- * always on the LSA path, with check_counts on the other; see alltoallv_get_async_error. */
+ * sendbuff and recvbuff (no MPI_IN_PLACE). Counts that differ between two ranks are found on the
+ * device, always on the LSA path, with check_counts on the other; see alltoallv_get_async_error.
+ *   ncclInvalidArgument  NULL, unknown type, a segment outside the registered range
+ *   ncclInvalidUsage     recvbuff is not registered (LSA path), send and receive ranges overlap, a
+ *                        stream that is being captured together with another one
+ *   ncclRemoteError      the handle has timed out before */
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
                        ncclDataType_t datatype, alltoallv_t handle, cudaStream_t stream);
@@ -160,8 +161,9 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
  *   ncclInvalidArgument  `source` sent another number of elements than `destination` expected, or
  *                        (device counts) more than fits; source is -1 when it is the sum over all
  *                        sources that does not fit. Both ranks of the pair get it, for device
- *                        counts all ranks do. The data of that pair did not move, the handle stays
- *                        usable; asking clears it.
+ *                        counts all ranks do. What the receive segment of that pair holds is
+ *                        undefined (device counts: nothing has moved), nothing beside it is
+ *                        written, and the handle stays usable; asking clears it.
  *   ncclInvalidUsage     the two ranks made different calls; otherwise as above
  *   ncclRemoteError      nothing came from `source` within the timeout. Final: the handle can only
  *                        be destroyed, the receive buffers must stay allocated until then.

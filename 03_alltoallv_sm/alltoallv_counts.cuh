@@ -5,9 +5,10 @@
 
 #include "alltoallv_wait.cuh"
 
-/* My own counts and displacements, from device memory into b.pairs. */
+/* My own counts and displacements, from device memory into b.pairs. False if a count cannot be
+ * meant: then nothing will fit, and displacements may be anywhere. */
 template <int N>
-static __device__ void load_counts(const kernel_args<N> &a, block_state<N> &b)
+static __device__ bool load_counts(const kernel_args<N> &a, block_state<N> &b)
 {
   int p = threadIdx.x;
   if (p < a.n) {
@@ -16,11 +17,12 @@ static __device__ void load_counts(const kernel_args<N> &a, block_state<N> &b)
     b.pairs[p].recv_offset = a.kind == ALLTOALLV_KIND_SLOTS ? a.rdispls[p] * a.element : 0;
   }
   if (p == 0) b.bad = NOT_BAD;
-  __syncthreads();
-  if (a.sdispls != NULL) return;
+  bool meant = !__syncthreads_or(p < a.n && b.pairs[p].send_bytes == ALLTOALLV_TOO_MANY);
+  if (a.sdispls != NULL) return meant;
   if (p < a.n)
     for (int q = 0; q < p; q++) b.pairs[p].send_offset += b.pairs[q].send_bytes;
   __syncthreads();
+  return meant;
 }
 
 /* Tells every rank, myself included, my whole row of counts; for slots also my rooms. */

@@ -112,7 +112,7 @@ static __device__ __forceinline__ void control(const kernel_args<N> &a, block_st
 /* A data block of an exchange that may have large pairs. */
 template <int N, int MODE>
 static __device__ __forceinline__ void move_data(const kernel_args<N> &a, block_state<N> &b,
-                                                 uint32_t call, uint32_t broken)
+                                                 uint32_t call)
 {
   constexpr bool DEVICE = MODE == MODE_DEVICE;
   uint32_t blocks = gridDim.x * gridDim.y - 1, block = blockIdx.y * gridDim.x + blockIdx.x - 1;
@@ -120,8 +120,7 @@ static __device__ __forceinline__ void move_data(const kernel_args<N> &a, block_
   int lane = threadIdx.x % 32, p = threadIdx.x;
 
   if constexpr (DEVICE) {
-    load_counts(a, b);
-    send_lines(a, b.pairs, call, lane);
+    if (load_counts(a, b)) send_lines(a, b.pairs, call, lane);
   } else {
     send_lines(a, a.pairs, call, lane); /* no barrier on the way to the first store */
     if (p < a.n) b.pairs[p] = a.pairs[p];
@@ -129,7 +128,7 @@ static __device__ __forceinline__ void move_data(const kernel_args<N> &a, block_
   bool large = p < a.n && p != a.rank &&
                (DEVICE ? b.pairs[p].send_bytes : a.pairs[p].send_bytes) > a.ll_threshold;
   bool any_large = __syncthreads_or(large);
-  if (broken) return;
+  if (b.broken) return; /* not each thread's own answer: there are barriers ahead */
   if constexpr (DEVICE) {
     if (!share_counts(a, b, call)) return;
   }
@@ -180,11 +179,12 @@ __global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant
   uint32_t call = alltoallv_next_call(*(volatile uint32_t *)&a.state->call[block]);
   uint32_t broken = *(volatile uint32_t *)&a.state->broken; /* looked at as late as possible */
   int p = threadIdx.x;
-  if (MODE == MODE_DEVICE && p == 0) b.stop = 0; /* load_counts has a barrier */
+  if (MODE == MODE_DEVICE && p == 0) b.stop = 0;       /* load_counts has a barrier */
+  if (MODE != MODE_SMALL && p == 0) b.broken = broken; /* move_data has one */
 
   if (block == 0) clear_stale_lines(a, call);
   if (MODE != MODE_SMALL && block > 0) {
-    move_data<N, MODE>(a, b, call, broken);
+    move_data<N, MODE>(a, b, call);
   } else if (MODE != MODE_SMALL) {
     if (!broken) control<N, MODE>(a, b, call, p);
   } else if (blockIdx.y > 0) {

@@ -54,6 +54,7 @@ struct block_state {
   struct alltoallv_header header[N]; /* device counts: what rank p has told me */
   int bad;                           /* device counts: which entry does not fit */
   int stop;                          /* a wait of this block has been given up */
+  int broken;                        /* the handle was broken when the block began */
 };
 
 #define NOT_BAD 0x7fffffff

@@ -129,6 +129,9 @@ unsigned long long program_verify(const char *what, struct segment *segments, in
                                   const struct program_buffers *buffers, cudaStream_t stream)
 {
   struct element_errors errors, *device;
+  /* An allocation, or a kernel's first launch, may wait for a device; and with all ranks in one
+   * process the exchange there may wait for this thread. So it has to be over. */
+  CUDACHECK(cudaStreamSynchronize(stream));
   CUDACHECK(cudaMalloc((void **)&device, sizeof *device));
   CUDACHECK(cudaMemsetAsync(device, 0, sizeof *device, stream));
   qsort(segments, (size_t)nsegments, sizeof *segments, by_start);

@@ -12,7 +12,8 @@ check=false
 [ "${1:-}" = --check ] && check=true && shift
 dir=${1:?report.sh: which results folder?}
 
-# A CSV of --bench (one row per size and variant) as a Markdown table (one row per size).
+# A CSV of --bench (one row per size and variant) as a Markdown table (one row per size, a cell per
+# variant). Columns are found by their names; the first may be a series such as the pattern.
 table() {
   awk -F, '
     function size(b) {
@@ -21,24 +22,33 @@ table() {
       if (b >= 1024) return b / 1024 " KiB"
       return b " B"
     }
-    NR == 1 { next }
-    !($6 in seen) { seen[$6] = 1; variants[++n] = $6 }
-    !($1 in row) { row[$1] = 1; sizes[++m] = $1 }
-    { us[$1, $6] = $7; bus[$1, $6] = $11; ratio[$1, $6] = $12; wrong[$1] += $13 }
+    NR == 1 {
+      for (i = 1; i <= NF; i++) column[$i] = i
+      rate = "wire" in column ? "wire" : "busbw"
+      series = column["bytes"] > 1 ? $1 : ""
+      next
+    }
+    {
+      v = $column["variant"]
+      row = (series == "" ? "" : $1 " | ") size($column["bytes"])
+      if (!(v in seen)) { seen[v] = 1; variants[++n] = v }
+      if (!(row in known)) { known[row] = 1; rows[++m] = row }
+      cell[row, v] = sprintf("%.2f / %.1f", $column["us"], $column[rate])
+      if (n > 1 && v != variants[1]) cell[row, v] = cell[row, v] sprintf(" / %.2fx", $column["ratio"])
+      wrong[row] += $column["wrong"]
+    }
     END {
-      printf "| bytes |"; rule = "| ---: |"
+      printf "|%s bytes |", (series == "" ? "" : " " series " |")
+      rule = series == "" ? "| ---: |" : "| --- | ---: |"
       for (v = 1; v <= n; v++) {
-        printf " %s us | busbw GB/s |", variants[v]; rule = rule " ---: | ---: |"
-        if (v > 1) { printf " ratio |"; rule = rule " ---: |" }
+        printf " %s: us / %s GB/s%s |", variants[v], rate, (v > 1 ? " / ratio" : "")
+        rule = rule " ---: |"
       }
       print " wrong |\n" rule " ---: |"
       for (i = 1; i <= m; i++) {
-        b = sizes[i]; printf "| %s |", size(b)
-        for (v = 1; v <= n; v++) {
-          printf " %.2f | %.1f |", us[b, variants[v]], bus[b, variants[v]]
-          if (v > 1) printf " %.2fx |", ratio[b, variants[v]]
-        }
-        printf " %d |\n", wrong[b]
+        printf "| %s |", rows[i]
+        for (v = 1; v <= n; v++) printf " %s |", cell[rows[i], variants[v]]
+        printf " %d |\n", wrong[rows[i]]
       }
     }' "$1"
 }
