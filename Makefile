@@ -9,7 +9,7 @@ all: $(EXAMPLES)
 $(EXAMPLES):
 	+$(MAKE) -C $@
 
-run: all
+run:
 	./scripts/run_all.sh --no-install $(if $(CPU),--cpu)
 
 test:
@@ -17,6 +17,7 @@ test:
 
 clean:
 	@for example in $(EXAMPLES); do $(MAKE) --no-print-directory -C $$example clean; done
+	@for folder in tests/unit tests/gpu/*/; do $(MAKE) --no-print-directory -C $$folder clean; done
 	rm -rf build
 
 help:

@@ -108,6 +108,8 @@ static int check_support(const struct rank *me, ncclComm_t comm, ncclWindow_t wi
 
 static int run(const struct rank *me, const struct options *opt)
 {
+  if (opt->bench && require_symmetric)
+    return launcher_refuse(me, "--require-symmetric is not for --bench; allowed: one of them");
   if (opt->bench) return bench_example(me, opt);
 
   const size_t count = opt->count ? opt->count : DEFAULT_COUNT;

@@ -275,12 +275,9 @@ int bench_example(const struct rank *me, const struct options *opt)
   struct options sweep = *opt;
   struct shared s = {.me = me, .opt = &sweep, .patterns = patterns};
 #if !defined(LAUNCHER_MPI) && !defined(CPU_STANDIN)
-  if (opt->graph_launches) {
-    if (me->rank == 0)
-      fprintf(stderr, "alltoallv_sm: --cudagraph with several GPUs in one process can deadlock; "
-                      "allowed: the build with MPI=1\n");
-    return EXIT_USAGE;
-  }
+  if (opt->graph_launches)
+    return launcher_refuse(me, "--cudagraph with several GPUs in one process can deadlock; "
+                               "allowed: the build with MPI=1");
 #endif
   launcher_step("bench: setup");
   CUDACHECK(cudaSetDevice(me->device));
@@ -293,9 +290,7 @@ int bench_example(const struct rank *me, const struct options *opt)
   s.sdispls = s.sendcounts + n, s.recvcounts = s.sdispls + n, s.rdispls = s.recvcounts + n;
 
   ncclUniqueId id;
-  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
   alltoallv_method_t method;
-  config.method = (alltoallv_method_t)program_options.method;
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&s.comm, me->nranks, id, me->rank));
@@ -303,7 +298,7 @@ int bench_example(const struct rank *me, const struct options *opt)
   CUDACHECK(cudaMalloc((void **)&s.device_counts, 3 * n * sizeof(size_t)));
   NCCLCHECK(ncclMemAlloc((void **)&s.buffers.send, s.buffers.send_bytes + 1));
   NCCLCHECK(ncclMemAlloc((void **)&s.buffers.window, s.buffers.window_bytes));
-  ALLTOALLVCHECK(alltoallv_init(s.comm, &config, &s.handle));
+  program_init(me, s.comm, &s.handle);
   ALLTOALLVCHECK(alltoallv_register(s.handle, s.buffers.window, s.buffers.window_bytes));
   ALLTOALLVCHECK(alltoallv_method(s.handle, &method, NULL));
 

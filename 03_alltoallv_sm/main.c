@@ -159,10 +159,8 @@ static int run(const struct rank *me, const struct options *opt)
   x.capacity = buffers.recv_bytes / type->size;
 
   alltoallv_t handle;
-  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
   const char *why;
-  config.method = (alltoallv_method_t)program_options.method;
-  ALLTOALLVCHECK(alltoallv_init(comm, &config, &handle));
+  program_init(me, comm, &handle);
   ALLTOALLVCHECK(alltoallv_register(handle, buffers.window, buffers.window_bytes));
   ALLTOALLVCHECK(alltoallv_method(handle, NULL, &why));
   launcher_note(me, "AlltoAllV: %s", why);

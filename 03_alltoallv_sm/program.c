@@ -36,15 +36,19 @@ size_t *program_matrix(const struct rank *me, const struct options *opt, const c
   size_t *matrix = calloc(n * n, sizeof *matrix);
   if (!matrix) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
   if (own->matrix_file && own->pattern)
-    snprintf(error, sizeof error, "--matrix and --pattern exclude each other");
+    snprintf(error, sizeof error, "--matrix and --pattern together; allowed: one of them");
+  else if (own->matrix_file && opt->count)
+    snprintf(error, sizeof error, "--matrix and --count together; allowed: one of them");
+  else if (own->device_counts && opt->bench)
+    snprintf(error, sizeof error,
+             "--device-counts is not for --bench, which measures both ways; "
+             "allowed: one of them");
   else if (own->matrix_file)
     pattern_file(own->matrix_file, me->nranks, opt->type->size, matrix, error, sizeof error);
   else
     pattern_matrix(pattern, me->nranks, total, (unsigned long long)own->seed, matrix, error,
                    sizeof error);
-  const bool failed = *error != '\0';
-  if (failed && me->rank == 0) fprintf(stderr, "alltoallv_sm: %s\n", error);
-  if (launcher_agree(me, failed ? EXIT_USAGE : EXIT_VERIFIED) == EXIT_VERIFIED) return matrix;
+  if (launcher_refuse(me, error) == EXIT_VERIFIED) return matrix;
   free(matrix);
   return NULL;
 }
@@ -68,6 +72,21 @@ size_t program_bytes(const size_t *matrix, int nranks, size_t element_size)
 {
   struct program_buffers buffers = program_sizes(matrix, nranks, element_size);
   return buffers.send_bytes + buffers.window_bytes;
+}
+
+void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle)
+{
+  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  config.method = (alltoallv_method_t)program_options.method;
+  ncclResult_t result = alltoallv_init(comm, &config, handle);
+  if (result == ncclInvalidUsage) { /* on all ranks */
+    if (me->rank == 0)
+      fprintf(stderr, "alltoallv_sm: --method: %s; allowed: auto, sendrecv\n",
+              alltoallv_last_error());
+    launcher_barrier(me);
+    launcher_abort(EXIT_CANNOT_RUN);
+  }
+  ALLTOALLVCHECK(result);
 }
 
 size_t program_prefix_sums(const size_t *counts, size_t *displs, int n)

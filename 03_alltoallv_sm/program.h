@@ -37,6 +37,10 @@ extern const struct option_spec program_option_table[];
 size_t *program_matrix(const struct rank *me, const struct options *opt, const char *pattern,
                        size_t total);
 
+/* alltoallv_init with --method. Where that method cannot run, says so and ends the job with
+ * EXIT_CANNOT_RUN. Collective. */
+void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle);
+
 /* Sum of the n counts; displs[i] becomes the sum of those before i. */
 size_t program_prefix_sums(const size_t *counts, size_t *displs, int n);
 

@@ -31,6 +31,8 @@ static void fill(void *state, struct bench_size size)
   struct allreduce_buffers *b = state;
   verifier_fill(b->verifier, VERIFY_INDEXED, b->sendbuff, b->recvbuff,
                 size.count * (size_t)size.slots);
+  /* no kernel directly in front of a symmetric AllReduce: 02_allreduce_sm/README.md */
+  CUDACHECK(cudaStreamSynchronize(b->verifier->stream));
 }
 
 static unsigned long long check(void *state, struct bench_size size)

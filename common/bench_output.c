@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Gigabytes (1e9) per second, as nccl-tests has it. */
@@ -169,14 +170,30 @@ static int file_error(const struct bench_output *out)
   return -1;
 }
 
-int bench_output_start(struct bench_output *out)
+/* The text is gathered in memory and written when it is complete, under another name first: nobody
+ * finds half a file, and an interrupted run leaves none. That writing will be possible is tried
+ * before the sweep. */
+static FILE *open_temporary(struct bench_output *out)
 {
-  print_heading(out);
-  if (!out->opt->output) return 0;
-  /* under another name until it is complete: nobody finds half a file */
   snprintf(out->temporary, sizeof out->temporary, "%.4000s.%ld.tmp", out->opt->output,
            (long)getpid());
-  out->file = fopen(out->temporary, "w");
+  return fopen(out->temporary, "w");
+}
+
+int bench_output_start(struct bench_output *out)
+{
+  struct stat status;
+  print_heading(out);
+  if (!out->opt->output) return 0;
+  if (stat(out->opt->output, &status) == 0 && S_ISDIR(status.st_mode)) {
+    errno = EISDIR;
+    return file_error(out);
+  }
+  FILE *trial = open_temporary(out);
+  if (!trial) return file_error(out);
+  fclose(trial);
+  unlink(out->temporary);
+  out->file = open_memstream(&out->text, &out->length);
   if (!out->file) return file_error(out);
   write_heading(out);
   return 0;
@@ -199,10 +216,15 @@ int bench_output_finish(struct bench_output *out)
 {
   if (!out->file) return 0;
   if (is_json(out)) fprintf(out->file, "\n  ]\n}\n");
-  bool failed = ferror(out->file);
-  failed |= fclose(out->file) != 0;
-  if (!failed && rename(out->temporary, out->opt->output) == 0) return 0;
-  file_error(out);
-  unlink(out->temporary);
-  return -1;
+  bool good = fclose(out->file) == 0;
+  FILE *file = good ? open_temporary(out) : NULL;
+  good = file && fwrite(out->text, 1, out->length, file) == out->length;
+  if (file) good &= fclose(file) == 0;
+  good = good && rename(out->temporary, out->opt->output) == 0;
+  if (!good) {
+    file_error(out);
+    unlink(out->temporary);
+  }
+  free(out->text);
+  return good ? 0 : -1;
 }

@@ -3,6 +3,8 @@
 #ifndef COMMON_BENCH_OUTPUT_H
 #define COMMON_BENCH_OUTPUT_H
 
+#include <stdio.h>
+
 #include "bench.h"
 
 /* One variant at one size. Times are microseconds per call, NaN where there is none. */
@@ -21,8 +23,10 @@ struct bench_output {
   const struct bench *bench;
   const struct options *opt;
   const struct rank *me;
-  void *file; /* FILE of --output under its temporary name, or NULL */
-  char temporary[4096];
+  FILE *file; /* what becomes the file of --output, in memory; NULL without one */
+  char *text; /* its memory */
+  size_t length;
+  char temporary[4096]; /* its name until it is complete */
   size_t rows;
 };
 

@@ -3,6 +3,7 @@
 #include "launcher.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +52,9 @@ static void print_versions(const struct backend *backend)
   printf("CUDA header %d.%d, runtime %d.%d, driver %d.%d\n", CUDART_VERSION / 1000,
          CUDART_VERSION / 10 % 100, runtime / 1000, runtime / 10 % 100, driver / 1000,
          driver / 10 % 100);
+#ifdef CPU_STANDIN
+  printf("CUDA and NCCL: the CPU stand-in, no GPU is used\n");
+#endif
   printf("launcher: %s\n", backend->description);
 }
 
@@ -69,22 +73,55 @@ static int check_nccl_runtime(const struct rank *me)
   return EXIT_CANNOT_RUN;
 }
 
+/* Descriptors 0 to 2 that are closed would be given to the next file that is opened, and what is
+ * meant for stderr would end there. */
+static void keep_standard_descriptors(void)
+{
+  int descriptor;
+  do descriptor = open("/dev/null", O_RDWR);
+  while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+  if (descriptor >= 0) close(descriptor);
+}
+
+/* FNV-1a over the options as they were typed: they have to be the same on all ranks. */
+static unsigned long long hash_arguments(int argc, char **argv)
+{
+  unsigned long long hash = 0xcbf29ce484222325ULL;
+  for (int i = 1; i < argc; i++)
+    for (const char *c = argv[i];; c++) {
+      hash = (hash ^ (unsigned char)*c) * 0x100000001b3ULL;
+      if (*c == '\0') break;
+    }
+  return hash;
+}
+
+static int check_same_options(const struct rank *me, unsigned long long mine)
+{
+  unsigned long long all[me->nranks];
+  char error[96] = "";
+  launcher_allgather(me, &mine, all, sizeof mine);
+  if (mine != all[0])
+    snprintf(error, sizeof error,
+             "the options of rank %d are not those of rank 0; allowed: the "
+             "same on all ranks",
+             me->rank);
+  return launcher_refuse(me, error);
+}
+
 int launcher_main(int argc, char **argv, const struct program *the_program)
 {
   struct backend backend;
   char error[512] = "";
   program = the_program;
+  keep_standard_descriptors();
+  const unsigned long long hash = hash_arguments(argc, argv); /* before getopt sorts them */
   backend_start(&backend, &argc, &argv);
   const struct rank *me = &backend.me;
 
-  int parsed =
-      options_parse(&options, program->options, program->types, argc, argv, error, sizeof error);
-  int code = launcher_agree(me, parsed == 0 ? EXIT_VERIFIED : EXIT_USAGE);
-  if (code != EXIT_VERIFIED) {
-    if (me->rank == 0)
-      fprintf(stderr, "%s: %s\n", program->name, parsed == 0 ? "the ranks' options differ" : error);
-    return backend_finish(code);
-  }
+  options_parse(&options, program->options, program->types, argc, argv, error, sizeof error);
+  int code = launcher_refuse(me, error);
+  if (code == EXIT_VERIFIED) code = check_same_options(me, hash);
+  if (code != EXIT_VERIFIED) return backend_finish(code);
   if (options.help || options.version) {
     if (me->rank == 0 && options.help)
       options_help(program->name, program->summary, program->options, program->types);
@@ -141,21 +178,34 @@ double launcher_max(const struct rank *me, double value)
   return max;
 }
 
+int launcher_refuse(const struct rank *me, const char *error)
+{
+  char text[LAUNCHER_TEXT] = "", *all = malloc((size_t)me->nranks * sizeof text);
+  int code = EXIT_VERIFIED;
+  if (!all) launcher_fail(__FILE__, __LINE__, "malloc", strerror(errno), NULL);
+  snprintf(text, sizeof text, "%s", error);
+  launcher_allgather(me, text, all, sizeof text);
+  for (int rank = 0; rank < me->nranks && code == EXIT_VERIFIED; rank++) {
+    const char *line = all + (size_t)rank * sizeof text;
+    if (*line == '\0') continue;
+    if (me->rank == 0) fprintf(stderr, "%s: %s\n", program->name, line);
+    code = EXIT_USAGE;
+  }
+  free(all);
+  return code;
+}
+
 int launcher_require_memory(const struct rank *me, size_t bytes)
 {
-  size_t available = 0, total = 0, all[2 * me->nranks];
+  size_t available = 0, total = 0;
+  char error[160] = "";
   CUDACHECK(cudaMemGetInfo(&available, &total));
   available -= available < total / 64 ? available : total / 64; /* left to NCCL */
-  launcher_allgather(me, (size_t[]){bytes, available}, all, 2 * sizeof *all);
-  for (int rank = 0; rank < me->nranks; rank++) {
-    if (all[2 * rank] <= all[2 * rank + 1]) continue;
-    if (me->rank == 0)
-      fprintf(stderr, "%s: rank %d needs %.4g MiB of device memory; allowed: up to %.4g MiB\n",
-              program->name, rank, (double)all[2 * rank] / (1 << 20),
-              (double)all[2 * rank + 1] / (1 << 20));
-    return EXIT_USAGE;
-  }
-  return EXIT_VERIFIED;
+  if (bytes > available)
+    snprintf(error, sizeof error,
+             "rank %d needs %.1f MiB of device memory; allowed: up to %.1f MiB", me->rank,
+             (double)bytes / (1 << 20), (double)available / (1 << 20));
+  return launcher_refuse(me, error);
 }
 
 /* ---- output ------------------------------------------------------------------------------- */

@@ -70,6 +70,11 @@ int launcher_agree(const struct rank *me, int code);
 /* The largest of all ranks' values: times are those of the slowest rank. */
 double launcher_max(const struct rank *me, double value);
 
+/* `error` is one line that says what this rank cannot accept and what is allowed, or "". If any
+ * rank has one, rank 0 prints that of the lowest such rank and all get EXIT_USAGE, else
+ * EXIT_VERIFIED. Collective. */
+int launcher_refuse(const struct rank *me, const char *error);
+
 /* EXIT_VERIFIED if every rank's current device has `bytes` free beside a 64th of its memory, which
  * is left to NCCL; else one line on stderr and EXIT_USAGE on all ranks. To be called before a
  * communicator takes memory. Collective. */

@@ -81,24 +81,26 @@ void backend_start(struct backend *backend, int *argc, char ***argv)
   *backend = (struct backend){{.rank = 0, .nranks = 1, .device = -1}, "pthread"};
 }
 
-/* The number of ranks, or 0 after a line on stderr. */
-static int wanted_ranks(int gpus)
+/* The number of ranks, or 0 after a line on stderr. `gpus` may be 0: a wrong NTHREADS is a mistake
+ * on any machine. */
+static int choose_ranks(int gpus)
 {
   const char *text = getenv("NTHREADS");
   if (!text) {
 #ifdef CPU_STANDIN
-    return gpus < 4 ? gpus : 4; /* the stand-in has as many devices as ranks could want */
+    return gpus < 4 ? gpus : 4; /* it has as many devices as ranks could want */
 #else
     return gpus;
 #endif
   }
-  char *end;
+  char *end, most[32] = "";
   errno = 0;
   long ranks = strtol(text, &end, 10);
-  if (end != text && *end == '\0' && errno == 0 && ranks >= 1 && ranks <= gpus) return (int)ranks;
-  fprintf(stderr, "%s: NTHREADS='%s' is %s; allowed: 1 to %d, the number of GPUs\n",
-          launcher_program_name(), text,
-          end == text || *end != '\0' ? "not a number" : "out of range", gpus);
+  const bool number = (*text == '-' || (*text >= '0' && *text <= '9')) && *end == '\0';
+  if (number && errno == 0 && ranks >= 1 && (ranks <= gpus || gpus == 0)) return (int)ranks;
+  if (gpus) snprintf(most, sizeof most, "%d, ", gpus);
+  fprintf(stderr, "%s: NTHREADS='%s' is %s; allowed: 1 to %sthe number of GPUs\n",
+          launcher_program_name(), text, number ? "out of range" : "not a number", most);
   return 0;
 }
 
@@ -113,14 +115,13 @@ int backend_run(const struct backend *backend, int (*rank_main)(const struct ran
 {
   (void)backend;
   char why[256];
-  int gpus = launcher_visible_gpus(why, sizeof why);
+  const int gpus = launcher_visible_gpus(why, sizeof why);
+  const int nranks = choose_ranks(gpus);
+  if (nranks == 0 && (gpus > 0 || getenv("NTHREADS"))) return EXIT_USAGE;
   if (gpus == 0) {
     fprintf(stderr, "%s: %s\n", launcher_program_name(), why);
     return EXIT_CANNOT_RUN;
   }
-  int nranks = wanted_ranks(gpus);
-  if (nranks == 0) return EXIT_USAGE;
-
   threads = calloc((size_t)nranks, sizeof *threads);
   if (!threads) launcher_fail(__FILE__, __LINE__, "calloc", strerror(errno), NULL);
   PTHREADCHECK(pthread_barrier_init(&barrier, NULL, (unsigned)nranks));

@@ -154,14 +154,18 @@ static int check_together(const struct options *opt, char *error, size_t error_s
 {
   const char *dot = opt->output ? strrchr(opt->output, '.') : NULL;
   if (opt->min_bytes > opt->max_bytes)
-    snprintf(error, error_size, "--minbytes %zu is larger than --maxbytes %zu", opt->min_bytes,
-             opt->max_bytes);
+    snprintf(error, error_size,
+             "--minbytes %zu is larger than --maxbytes %zu; allowed: the same or less",
+             opt->min_bytes, opt->max_bytes);
   else if (opt->output && !opt->bench)
-    snprintf(error, error_size, "--output is for --bench only");
+    snprintf(error, error_size, "--output is for --bench only; allowed: both together");
   else if (opt->bench && opt->count)
     snprintf(error, error_size, "--count is not for --bench; allowed: --minbytes and --maxbytes");
+  else if (opt->bench && opt->digest)
+    snprintf(error, error_size, "--digest is not for --bench; allowed: one of them");
   else if (opt->output && (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0)))
-    snprintf(error, error_size, "--output: '%s' ends neither in .json nor in .csv", opt->output);
+    snprintf(error, error_size, "--output: '%s' has a wrong ending; allowed: .json and .csv",
+             opt->output);
   else
     return 0;
   return -1;
@@ -237,7 +241,11 @@ void options_help(const char *program, const char *summary, const struct option_
     snprintf(left, sizeof left, "%c%c%s--%s%s%s", row->letter ? '-' : ' ',
              row->letter ? row->letter : ' ', row->letter ? ", " : "  ", row->name,
              row->argument ? " " : "", row->argument ? row->argument : "");
-    printf("  %-28s %s\n", left, row->help);
+    if (strlen(left) > 28)
+      printf("  %s\n%30s", left, "");
+    else
+      printf("  %-28s", left);
+    printf(" %s\n", row->help);
   }
   printf("\nTypes: %s\n"
          "Exit codes: 0 verified, 1 wrong data, 2 usage, 3 a call failed, 4 timeout,\n"

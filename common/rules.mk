@@ -22,11 +22,20 @@
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
-TOP ?= ..
-EXAMPLE ?= $(lastword $(subst /, ,$(CURDIR)))
+# for a folder elsewhere, both are set before this file is included
+ifneq ($(origin TOP),file)
+TOP := ..
+endif
+ifneq ($(origin EXAMPLE),file)
+EXAMPLE := $(lastword $(subst /, ,$(CURDIR)))
+endif
 comma := ,
 empty :=
 space := $(empty) $(empty)
+
+# MPI=0 and CPU=0 are what they say.
+override MPI := $(filter-out 0,$(MPI))
+override CPU := $(filter-out 0,$(CPU))
 
 VARIANT := $(if $(CPU),cpu,gpu)-$(if $(MPI),mpi,pthread)$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 BUILD := build/$(VARIANT)
@@ -49,6 +58,12 @@ C_FLAGS += $(addprefix -I$(TOP)/,$(INCLUDES)) $(if $(SANITIZE),-fsanitize=$(SANI
 LINK_FLAGS = -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 NEEDS_TOOLS := $(filter-out clean help,$(or $(MAKECMDGOALS),all))
+
+ifneq ($(and $(MPI),$(NEEDS_TOOLS)),)
+ifeq ($(shell command -v $(MPICC)),)
+$(error no $(MPICC); allowed: MPI_HOME=<folder of MPI>, MPICC=<its C compiler>, or no MPI=1)
+endif
+endif
 
 ifneq ($(CPU),)
 # ---- the CPU stand-in: a shared library with the names of CUDA and NCCL ----------------------
@@ -128,9 +143,8 @@ quote = '$(subst ','\'',$(1))'
 
 # Ranks of `make run` under MPI.
 NP ?= $(if $(CPU),4,$(words $(shell nvidia-smi -L 2>/dev/null | cut -d: -f1 | tr -d ' ')))
-MPIRUN ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpirun,mpirun)
 run: all
-	$(if $(MPI),$(MPIRUN) -np $(NP) )./$(PROGRAM)
+	@$(if $(MPI),bash -c '. "$(TOP)/scripts/lib.sh" && mpi_run $(NP) "./$(PROGRAM)"',./$(PROGRAM))
 
 clean:
 	rm -rf build $(PROGRAM)

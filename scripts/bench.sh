@@ -9,14 +9,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=results/$(date +%Y-%m-%d_%H%M%S)
-case ${1:-} in
---out) out=${2:?bench.sh: --out needs a folder} ;;
-'') ;;
-*)
-  echo "bench.sh: unknown option '$1'; allowed: --out DIR" >&2
+if [ $# -eq 2 ] && [ "$1" = --out ] && [ -n "$2" ]; then
+  out=$2
+elif [ $# -ne 0 ]; then
+  echo "bench.sh: wrong arguments '$*'; allowed: --out DIR, or none" >&2
   exit 2
-  ;;
-esac
+fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || {
   echo "bench.sh: no GPU here; the timings of the CPU stand-in mean nothing" >&2

@@ -9,6 +9,9 @@
 # quick: the largest number of ranks only. Ends with `N passed, N failed, N skipped`.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
+# shellcheck source=scripts/lib.sh
+. scripts/lib.sh
+set +e # checks are meant to fail; check() counts them
 mode=${1:-full}
 case $mode in quick | full) ;; *)
   echo "gpu_check.sh: unknown mode '$mode'; allowed: quick, full" >&2
@@ -84,8 +87,6 @@ launch() {
     NTHREADS=$ranks timeout 150 "$program" "$@"
   fi
 }
-
-program_of() { sed -n 's/^PROGRAM *:= *//p' "$1/Makefile"; }
 
 # launch_with_fault FAULT LAUNCHER RANKS EXAMPLE [OPTIONS...]: preloads tests/fault.c, see there. Only
 # the program is to have the library, not mpirun or timeout.
@@ -255,7 +256,7 @@ build_all
 mkdir -p build
 check "build tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o build/fault_gpu.so tests/fault.c \
   -isystem "${examples[0]}/build/gpu-pthread/nccl_include" \
-  -isystem "$(dirname "$(dirname "$(command -v nvcc)")")/include" -ldl
+  -isystem "$(cuda_home)/include" -ldl
 wait
 jobs=$run_jobs
 

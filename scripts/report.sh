@@ -10,7 +10,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 check=false
 [ "${1:-}" = --check ] && check=true && shift
-dir=${1:?report.sh: which results folder?}
+if [ $# -ne 1 ] || [ ! -f "$1/provenance.txt" ]; then
+  echo "report.sh: '${1:-}' is no folder of results; allowed: [--check] DIR, with DIR/provenance.txt" >&2
+  exit 2
+fi
+dir=$1
+new=$(mktemp)
+trap 'rm -f "$new"' EXIT
 
 # A CSV of --bench (one row per size and variant) as a Markdown table (one row per size, a cell per
 # variant). Columns are found by their names; the first may be a series such as the pattern.
@@ -94,14 +100,11 @@ fill_in() {
 failed=0
 for readme in README.md [0-9][0-9]_*/README.md; do
   [ -f "$readme" ] || continue
-  new=$(mktemp)
   fill_in "$readme" >"$new"
   if $check; then
     diff -u "$readme" "$new" || { echo "report.sh: $readme differs from $dir" >&2; failed=1; }
-    rm "$new"
   else
     cat "$new" >"$readme"
-    rm "$new"
   fi
 done
 exit $failed

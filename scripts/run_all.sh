@@ -14,6 +14,9 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
+# `make run MPI=1` hands these down, and here both launchers are made
+unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE
+
 cpu=no setup_options=()
 for argument in "$@"; do
   case $argument in

@@ -178,7 +178,8 @@ if have bats; then
       for example in $(examples); do build cpu "$launcher" "$example" >/dev/null 2>&1 || true; done
     done
   fi
-  for file in golden faults usage build bench gpu_build scripts; do
+  for file in tests/cli/*.bats; do
+    file=$(basename "$file" .bats)
     check "cli-$file" timeout -k 5 600 bats --tap "tests/cli/$file.bats"
   done
 else

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults on demand: a library to be preloaded into any of the programs, with a GPU or without.
  *
- *   gcc -shared -fPIC -I<folder of nccl.h> -I<folder of cuda_runtime.h> -o fault.so tests/fault.c
- * -ldl FAULT=corrupt:ncclAllReduce:1:2 LD_PRELOAD=./fault.so ./allreduce_ub
+ *   gcc -shared -fPIC -I<folder of nccl.h and cuda_runtime.h> -o fault.so tests/fault.c -ldl
+ *   FAULT=corrupt:ncclAllReduce:1:2 LD_PRELOAD=./fault.so ./allreduce_ub
  *
  * FAULT=<kind>:<call>:<n>:<rank>[:<element>], and the n-th call of that name (from 1) on that rank
  *   corrupt   is followed by one wrong element in its result: the given one, else the last

@@ -197,7 +197,7 @@ static void test_together(void **state)
   refuse("-b 2G", "is larger than --maxbytes");
   refuse("-J a.json", "--output is for --bench only");
   refuse("--bench --count 4", "--count is not for --bench");
-  refuse("--bench -J a.txt", "'a.txt' ends neither in .json nor in .csv");
+  refuse("--bench -J a.txt", "'a.txt' has a wrong ending; allowed: .json and .csv");
   refuse("--bench -J json", "ends neither");
   refuse("--bench -J a.json.gz", "ends neither");
   accept("--help -b 2K -e 1K"); /* help is given whatever else is said */
