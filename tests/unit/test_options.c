@@ -198,8 +198,8 @@ static void test_together(void **state)
   refuse("-J a.json", "--output is for --bench only");
   refuse("--bench --count 4", "--count is not for --bench");
   refuse("--bench -J a.txt", "'a.txt' has a wrong ending; allowed: .json and .csv");
-  refuse("--bench -J json", "ends neither");
-  refuse("--bench -J a.json.gz", "ends neither");
+  refuse("--bench -J json", "has a wrong ending");
+  refuse("--bench -J a.json.gz", "has a wrong ending");
   accept("--help -b 2K -e 1K"); /* help is given whatever else is said */
   assert_true(opt.help);
   accept("--version");
