@@ -14,7 +14,7 @@ if [ $# -ne 1 ] || [ ! -f "$1/provenance.txt" ]; then
   echo "report.sh: '${1:-}' is no folder of results; allowed: [--check] DIR, with DIR/provenance.txt" >&2
   exit 2
 fi
-dir=$1
+dir=${1%/}
 new=$(mktemp)
 trap 'rm -f "$new"' EXIT
 

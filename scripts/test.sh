@@ -127,6 +127,7 @@ for tool in cppcheck shellcheck; do
 done
 check spdx spdx
 check readme-snippets tests/readme_snippets.sh
+check readme-tables scripts/report.sh --check results/4xH200-nccl2.28
 
 # ---- builds --------------------------------------------------------------------------------------
 build() { # build cpu|gpu LAUNCHER DIRECTORY
