@@ -93,11 +93,6 @@ struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *lsa)
   return &lsa->errors;
 }
 
-void alltoallv_lsa_shape(struct alltoallv_lsa *lsa, int blocks, int threads)
-{
-  (void)lsa, (void)blocks, (void)threads;
-}
-
 ncclResult_t alltoallv_lsa_register(struct alltoallv_lsa *lsa, int id, void *buff, size_t bytes,
                                     void **peers)
 {

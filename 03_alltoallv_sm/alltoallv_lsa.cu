@@ -34,7 +34,6 @@ struct alltoallv_lsa {
   bool have_dev_comm;
   int rank, n;
   struct alltoallv_lsa_config config;
-  int blocks, threads; /* of every launch; 0: by size */
   int max_blocks;
   struct alltoallv_scratch scratch;
   char *peer[ALLTOALLV_MAX_LSA_RANKS]; /* scratch memory */
@@ -180,12 +179,6 @@ struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *lsa)
   return lsa->errors;
 }
 
-void alltoallv_lsa_shape(struct alltoallv_lsa *lsa, int blocks, int threads)
-{
-  lsa->blocks = blocks;
-  lsa->threads = threads;
-}
-
 ncclResult_t alltoallv_lsa_register(struct alltoallv_lsa *lsa, int id, void *buff, size_t bytes,
                                     void **peers)
 {
@@ -229,7 +222,6 @@ static struct shape shape_of(const struct alltoallv_lsa *lsa, const struct allto
     }
     s.mode = largest > lsa->config.ll_threshold ? MODE_ANY : MODE_SMALL;
   }
-  if (lsa->blocks > 0) columns = (lsa->blocks + rows - 1) / rows;
   if (s.mode == MODE_SMALL) {
     /* a warp for every group of the largest pair, in blocks as small as that allows */
     uint64_t groups = largest / ALLTOALLV_GROUP_BYTES + 1;
@@ -238,7 +230,6 @@ static struct shape shape_of(const struct alltoallv_lsa *lsa, const struct allto
     uint64_t enough = (groups * 32 + s.threads - 1) / s.threads;
     if (enough < (uint64_t)columns) columns = (int)enough;
   }
-  if (lsa->threads > 0) s.threads = lsa->threads;
   if (rows * columns < 2) columns = 2; /* the control block and another one */
   s.grid = dim3(columns, rows);
   return s;
@@ -393,7 +384,6 @@ struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *)
 {
   return NULL;
 }
-void alltoallv_lsa_shape(struct alltoallv_lsa *, int, int) {}
 ncclResult_t alltoallv_lsa_register(struct alltoallv_lsa *, int, void *, size_t, void **)
 {
   return ncclInvalidUsage;

@@ -76,9 +76,6 @@ ncclResult_t alltoallv_lsa_flags(struct alltoallv_lsa *lsa, enum alltoallv_flag 
                                  const bool *set, const bool *wait, uint32_t value,
                                  cudaStream_t stream);
 
-/* For tuning: blocks (the control block included) and threads of every launch; 0 is automatic. */
-void alltoallv_lsa_shape(struct alltoallv_lsa *lsa, int blocks, int threads);
-
 #ifdef __cplusplus
 }
 #endif

@@ -22,6 +22,7 @@ struct shared {
   cudaStream_t stream;
   alltoallv_t handle;
   struct program_buffers buffers; /* of the largest size of all patterns */
+  size_t *file_matrix;            /* of --matrix, read once; NULL without it */
   /* the exchange of the size that is being measured */
   size_t *matrix, *sendcounts, *sdispls, *recvcounts, *rdispls;
   size_t send_stride, recv_stride; /* bytes from slot to slot */
@@ -51,10 +52,10 @@ static char *recv_slot(const struct shared *s, long slot)
 /* The matrix of a pattern with `bytes` per sender; patterns were checked before. */
 static void make_matrix(const struct shared *s, int series, size_t bytes, size_t *matrix)
 {
+  const size_t n = (size_t)s->me->nranks;
   char error[256];
-  if (program_options.matrix_file)
-    pattern_file(program_options.matrix_file, s->me->nranks, s->opt->type->size, matrix, error,
-                 sizeof error);
+  if (s->file_matrix)
+    memcpy(matrix, s->file_matrix, n * n * sizeof *matrix);
   else
     pattern_matrix(s->patterns[series], s->me->nranks, bytes / s->opt->type->size,
                    (unsigned long long)program_options.seed, matrix, error, sizeof error);
@@ -260,10 +261,13 @@ static int choose_sizes(struct shared *s, int npatterns, struct options *sweep)
     struct program_buffers need = program_sizes(matrix, s->me->nranks, size);
     if (need.send_bytes > s->buffers.send_bytes) s->buffers.send_bytes = need.send_bytes;
     if (need.recv_bytes > s->buffers.recv_bytes) s->buffers.recv_bytes = need.recv_bytes;
-    free(matrix);
+    if (program_options.matrix_file)
+      s->file_matrix = matrix; /* there is one pattern then */
+    else
+      free(matrix);
   }
   s->buffers.window_bytes = s->buffers.recv_bytes + 2 * PROGRAM_GUARD;
-  if (program_options.matrix_file) sweep->min_bytes = sweep->max_bytes = s->buffers.send_bytes;
+  if (s->file_matrix) sweep->min_bytes = sweep->max_bytes = s->buffers.send_bytes;
   if (sweep->max_bytes == 0) sweep->min_bytes = sweep->max_bytes = 1;
   return launcher_require_memory(s->me, s->buffers.send_bytes + s->buffers.window_bytes);
 }
@@ -283,7 +287,10 @@ int bench_example(const struct rank *me, const struct options *opt)
   CUDACHECK(cudaSetDevice(me->device));
   const int npatterns = choose_patterns(patterns);
   int code = choose_sizes(&s, npatterns, &sweep);
-  if (code != EXIT_VERIFIED) return code;
+  if (code != EXIT_VERIFIED) {
+    free(s.file_matrix);
+    return code;
+  }
   s.matrix = calloc(n * n + 4 * n, sizeof *s.matrix);
   if (!s.matrix) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
   s.sendcounts = s.matrix + n * n;
@@ -337,5 +344,6 @@ int bench_example(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclCommFinalize(s.comm));
   NCCLCHECK(ncclCommDestroy(s.comm));
   free(s.matrix);
+  free(s.file_matrix);
   return code;
 }
