@@ -8,18 +8,19 @@
 # scripts/report.sh DIR puts the tables into the READMEs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/lib.sh
+. scripts/lib.sh
 out=results/$(date +%Y-%m-%d_%H%M%S)
 if [ $# -eq 2 ] && [ "$1" = --out ] && [ -n "$2" ]; then
   out=$2
 elif [ $# -ne 0 ]; then
-  echo "bench.sh: wrong arguments '$*'; allowed: --out DIR, or none" >&2
-  exit 2
+  die "wrong arguments '$*'; allowed: --out DIR, or none"
 fi
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || {
+gpus=$(gpu_count)
+if [ "$gpus" = 0 ]; then
   echo "bench.sh: no GPU here; the timings of the CPU stand-in mean nothing" >&2
   exit 77
-}
+fi
 mkdir -p "$out"
 
 provenance() {
@@ -32,15 +33,12 @@ provenance() {
   nvidia-smi topo -m | sed 's/^/topology: /;s/\x1b\[[0-9;]*m//g'
 }
 
-for folder in [0-9][0-9]_*/Makefile; do
-  folder=${folder%/Makefile}
-  program=$(sed -n 's/^PROGRAM *:= *//p' "$folder/Makefile")
+for folder in $(examples); do
   make -s -j -C "$folder"
   make -s -j -C "$folder" MPI=1
   for launcher in pthread mpi; do
-    binary=$folder/build/gpu-$launcher/$program
-    start=("$binary")
-    [ $launcher = mpi ] && start=(mpirun -np "$gpus" --bind-to none "$binary")
+    start=("$folder/build/gpu-$launcher/$(program_of "$folder")")
+    [ $launcher = mpi ] && start=(mpi_run "$gpus" "${start[@]}")
     for graph in 0 1; do
       # refused, see 03_alltoallv_sm/alltoallv.h
       [[ $graph = 1 && $launcher = pthread && $folder = 03_* ]] && continue

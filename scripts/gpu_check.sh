@@ -76,30 +76,24 @@ summary() {
 }
 
 # ---- what checks are made of ---------------------------------------------------------------------
-# launch LAUNCHER RANKS EXAMPLE [OPTIONS...]: runs the program of an example's folder.
+# launch LAUNCHER RANKS EXAMPLE [OPTIONS...]: runs the program of an example's folder. What stands in
+# `front` comes before the program, but not before mpirun or timeout; `limit` is in seconds.
+front=() limit=150
 launch() {
   local launcher=$1 ranks=$2 folder=$3 program
   shift 3
   program=$folder/build/gpu-$launcher/$(program_of "$folder")
   if [ "$launcher" = mpi ]; then
-    timeout 150 mpirun -np "$ranks" --bind-to none "$program" "$@"
+    timeout "$limit" mpirun -np "$ranks" --bind-to none "${front[@]}" "$program" "$@"
   else
-    NTHREADS=$ranks timeout 150 "$program" "$@"
+    NTHREADS=$ranks timeout "$limit" "${front[@]}" "$program" "$@"
   fi
 }
 
-# launch_with_fault FAULT LAUNCHER RANKS EXAMPLE [OPTIONS...]: preloads tests/fault.c, see there. Only
-# the program is to have the library, not mpirun or timeout.
+# launch_with_fault FAULT LAUNCHER RANKS EXAMPLE [OPTIONS...]: preloads tests/fault.c, see there.
 launch_with_fault() {
-  local fault=$1 launcher=$2 ranks=$3 folder=$4 program preload
-  shift 4
-  program=$folder/build/gpu-$launcher/$(program_of "$folder")
-  preload=(env "FAULT=$fault" "LD_PRELOAD=$PWD/build/fault_gpu.so")
-  if [ "$launcher" = mpi ]; then
-    timeout 150 mpirun -np "$ranks" --bind-to none "${preload[@]}" "$program" "$@"
-  else
-    NTHREADS=$ranks timeout 150 "${preload[@]}" "$program" "$@"
-  fi
+  local front=(env "FAULT=$1" "LD_PRELOAD=$PWD/build/fault_gpu.so")
+  launch "${@:2}"
 }
 
 # expect CODE PATTERN COMMAND...: the command exits with CODE and prints the pattern.
@@ -143,13 +137,11 @@ bench_files() { # LAUNCHER RANKS FOLDER
 }
 
 sanitize() { # TOOL RANKS FOLDER [OPTIONS...]
-  local tool=$1 ranks=$2 program
-  program=$3/build/gpu-mpi/$(program_of "$3")
-  shift 3
+  local tool=$1
   command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 77; }
-  local checker=(compute-sanitizer --tool "$tool" --error-exitcode 9)
-  [ "$tool" = memcheck ] && checker+=(--report-api-errors no) # NCCL probes with calls that may fail
-  timeout 200 mpirun -np "$ranks" --bind-to none "${checker[@]}" "$program" "$@"
+  local limit=200 front=(compute-sanitizer --tool "$tool" --error-exitcode 9)
+  [ "$tool" = memcheck ] && front+=(--report-api-errors no) # NCCL probes with calls that may fail
+  launch mpi "${@:2}"
 }
 
 build() { # LAUNCHER FOLDER
