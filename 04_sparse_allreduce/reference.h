@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference: all ranks of a sparse allreduce emulated in one thread, in plain C, written to be
+ * read beside the paper. It shares no code with the operators that it checks and has no tolerance:
+ * after a step, what the GPUs hold must equal this bit for bit (SPARSE_DENSE and the Gaussian
+ * threshold itself excepted). */
+#ifndef REFERENCE_H
+#define REFERENCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "sparse_allreduce.h"
+
+/* What one rank holds after a step. */
+struct reference_rank {
+  float *acc;        /* [n] gradient + residual of this step, before anything was zeroed */
+  float *residual;   /* [n] kept for the next step */
+  uint32_t *offered; /* [noffered] indices that the rank offered, ascending */
+  size_t noffered;
+  uint64_t *region_counts;   /* [nranks] how many of them lie in each region */
+  double local_threshold;    /* as in sparse_allreduce_statistics_t */
+  double gaussian_threshold; /* dito */
+  uint32_t selected_above;
+  int64_t selected_tie;
+  bool overflowed;
+  uint64_t words_sent, words_received;
+};
+
+struct reference {
+  sparse_allreduce_config_t config;
+  size_t n;
+  uint64_t k, t, capacity;
+  int nranks;
+  uint64_t step;                /* number of the next step, from 0 */
+  struct reference_rank *ranks; /* [nranks] */
+  uint64_t *boundaries;         /* [nranks + 1] */
+  double global_threshold;
+  /* the result of the last step, the same on all ranks */
+  float *result;              /* [n] */
+  struct sparse_pair *global; /* [nglobal] entries before the division, ascending indices */
+  size_t nglobal;
+  float *sums; /* [n] sum over ranks of what was offered, in the order of the path */
+  bool exact_local, exact_global, repartitioned, dense, fell_back, nonfinite;
+};
+
+/* NULL if memory does not suffice. The configuration must be valid; gradients are float here. */
+struct reference *reference_create(const sparse_allreduce_config_t *config, size_t n, int nranks);
+void reference_destroy(struct reference *ref);
+
+/* One step of all ranks; gradients[r] has n elements. gaussian_thresholds: NULL, or for each rank
+ * the mean + z * deviation to use in place of the one computed here, which stays in
+ * ranks[r].gaussian_threshold for comparison. */
+void reference_step(struct reference *ref, const float *const gradients[],
+                    const double *gaussian_thresholds);
+
+#endif

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sparse gradient allreduce on the GPU with NCCL: every path of Ok-Topk (Li and Hoefler, "Near-
+ * Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP'22) from the gradient in device
+ * memory to the averaged result in device memory.
+ *
+ *   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+ *   config.algorithm = SPARSE_OKTOPK;
+ *   config.density = 0.02;
+ *   sparse_allreduce_create(comm, count, &config, &handle);       // collective
+ *   for each step:
+ *     sparse_allreduce_run(handle, gradient, &result, stream);    // collective
+ *     ... result[i], i < count: the average over all ranks of what was selected ...
+ *   sparse_allreduce_destroy(handle);                             // collective
+ *
+ * What a step does: acc = gradient + residual. Every rank offers its large entries of acc; the
+ * offered entries are summed over the ranks; the result is the sum (for some algorithms only its
+ * large entries) divided by the number of ranks. What a rank offered and the result contains leaves
+ * its residual; everything else stays there for later steps, so no gradient is ever lost.
+ *
+ * Rules that hold for everything below.
+ * - The gradient is `count` elements of config.gradient_type in device memory, the same count on
+ *   all ranks, 1 <= count < 2^32 - 1. It is not changed. Result and residual are float.
+ * - k = max(floor(count * density), 1) is the number of entries that a rank is to offer. A rank
+ *   never offers more than capacity = min(count, max(2k, 4096)); where a threshold would select
+ *   more, the rank offers its k largest instead.
+ * - "Large" is by magnitude; among equal magnitudes the lower index comes first.
+ * - "Collective" means: every rank of the communicator makes the call, in the same order. NCCL's
+ *   rules for collectives apply.
+ * - Results are bit for bit the same on all ranks, in every run, for every throttle, balance and
+ *   exchange, and every NCCL setting (SPARSE_DENSE excepted, whose order of sums is NCCL's).
+ * - Several handles (one per fused tensor) may be used side by side; they share nothing but the
+ *   communicator.
+ * - Results of type ncclResult_t mean what NCCL's documentation says; sparse_allreduce_last_error()
+ *   has the sentence. An error that only one rank gets leaves the others waiting, as in NCCL.
+ * - Nothing here prints or exits. */
+#ifndef SPARSE_ALLREDUCE_H
+#define SPARSE_ALLREDUCE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sparse_allreduce_handle *sparse_allreduce_t;
+
+/* The sections are those of the paper's related work; "select" is what a rank offers, "sum" who
+ * adds, "support" where the result is not zero. */
+typedef enum {
+  SPARSE_DENSE = 0,       /* ncclAllReduce of everything; the residual is not used */
+  SPARSE_TOPKA,           /* exact top-k, allgather; support: union of what is offered */
+  SPARSE_TOPKA2,          /* as TOPKA, but only the k largest sums are kept */
+  SPARSE_TOPKAOPT,        /* as TOPKA with a threshold that is exact every local_interval steps */
+  SPARSE_GTOPK,           /* exact top-k, merged along a binary tree to k entries, broadcast */
+  SPARSE_OKTOPK,          /* threshold, balanced regions, sum by owner, global threshold */
+  SPARSE_TOPKSA,          /* exact top-k, equal regions, sum by owner, allgather or dense */
+  SPARSE_GAUSSIANK,       /* threshold from mean and deviation, two allgathers */
+  SPARSE_GAUSSIANKCONCAT, /* the same, indices and values packed in one allgather */
+  SPARSE_GAUSSIANKSA,     /* exact threshold, equal regions, serial rotation, allgather */
+  SPARSE_ALGORITHMS,      /* how many there are */
+} sparse_allreduce_algorithm_t;
+
+/* The constants of the three training jobs of the paper. */
+typedef enum { SPARSE_PRESET_VGG = 0, SPARSE_PRESET_LSTM, SPARSE_PRESET_BERT } sparse_preset_t;
+
+/* Whether the owners of regions even out what they gathered before the allgather (OKTOPK). */
+typedef enum {
+  SPARSE_BALANCE_NEVER = 0,
+  SPARSE_BALANCE_ALWAYS,
+  SPARSE_BALANCE_AUTO, /* when the largest part is more than 4 times the mean */
+} sparse_balance_t;
+
+/* What to do with NaN and infinity in a gradient. SPARSE_DENSE always hands them to NCCL. */
+typedef enum {
+  SPARSE_NONFINITE_ERROR =
+      0,                 /* as DROP, and sparse_allreduce_get_async_error says so, everywhere */
+  SPARSE_NONFINITE_DROP, /* such an element counts as 0: acc = residual */
+  SPARSE_NONFINITE_PROPAGATE, /* it is an element like others; NaN orders above infinity in exact
+                                 selections and is never above a threshold */
+} sparse_nonfinite_t;
+
+/* How entries move between ranks. */
+typedef enum {
+  SPARSE_EXCHANGE_AUTO = 0, /* one-sided where all ranks share symmetric memory, else sendrecv */
+  SPARSE_EXCHANGE_SENDRECV, /* grouped ncclSend/ncclRecv; the host reads the counts in each step */
+  SPARSE_EXCHANGE_ONESIDED, /* the AlltoAllV of example 03 with counts on the device: no host
+                               synchronisation; create fails where it cannot run */
+} sparse_exchange_t;
+
+/* num/den of k. */
+typedef struct {
+  int num, den;
+} sparse_fraction_t;
+
+/* How a threshold follows the number of selected entries from step to step (OKTOPK):
+ * below `low`: threshold /= low_factor; above `high`: threshold *= high_factor. The comparisons are
+ * exact: count * den < num * t, with t = floor(count * density). */
+typedef struct {
+  sparse_fraction_t low, high;
+  double low_factor, high_factor;
+} sparse_band_t;
+
+/* Corrections of the Gaussian threshold within a step (GAUSSIANK, GAUSSIANKCONCAT): if fewer than
+ * floor(lower_below * k) are selected, threshold /= lower_factor, at most lower_steps times, until
+ * there are at least floor(lower_until * k); then if more than floor(raise_above * k) are,
+ * threshold *= raise_factor, at most raise_steps times, until there are no more than that. */
+typedef struct {
+  sparse_fraction_t lower_below, lower_until, raise_above;
+  double lower_factor, raise_factor;
+  int lower_steps, raise_steps; /* at most SPARSE_MAX_CORRECTIONS each */
+} sparse_correction_t;
+#define SPARSE_MAX_CORRECTIONS 50
+
+/* Fill it with sparse_allreduce_config(), then change what you need. All ranks pass the same. */
+typedef struct {
+  sparse_allreduce_algorithm_t algorithm;
+  double density;                /* of entries that a rank offers, 0 < density <= 1 */
+  ncclDataType_t gradient_type;  /* ncclFloat, ncclHalf or ncclBfloat16 */
+  long warmup_steps;             /* first steps that are dense and leave the residual alone */
+  int local_interval;            /* exact local threshold every so many steps (TOPKAOPT, OKTOPK) */
+  int global_interval;           /* exact global threshold (OKTOPK) */
+  int repartition_interval;      /* new regions (OKTOPK) */
+  int raise_steps;               /* OKTOPK: at most so many times (0 to 5) in a reused-threshold */
+  sparse_fraction_t raise_above; /* step: while more than this fraction of t is selected, */
+  double raise_factor;           /* local threshold *= raise_factor */
+  sparse_band_t local_band, global_band; /* OKTOPK: for the next step */
+  sparse_correction_t correction;        /* GAUSSIANK, GAUSSIANKCONCAT */
+  int gaussian_sa_threshold;             /* GAUSSIANKSA: 0 exact, 1 Gaussian */
+  int gtopk_exact_residual; /* GTOPK: 1 keeps the mass that the published algorithm loses */
+  int throttle;             /* peers that a rank talks to at a time in the split exchange, >= 1 */
+  sparse_balance_t balance;
+  sparse_nonfinite_t nonfinite;
+  sparse_exchange_t exchange;
+} sparse_allreduce_config_t;
+
+/* The published constants (Ok-Topk's VGG/, LSTM/ and BERT/), OKTOPK, density 0.02, 0.02 and 0.01,
+ * no warm-up, throttle 4. Not collective. */
+sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset);
+
+/* The name of an algorithm as the program spells it, "oktopk"; NULL if there is none. */
+const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm);
+
+/* Collective. Makes a handle for gradients of `count` elements on the current device, which must be
+ * the communicator's, and allocates all its memory: residual and dense result (4 bytes per element
+ * each), 24 bytes x ranks x capacity for entries, and less than 64 MiB beside them. The
+ * communicator stays the caller's and must outlive the handle.
+ *   ncclInvalidArgument  the configuration or the count is wrong, or differs between ranks
+ *   ncclInvalidUsage     SPARSE_EXCHANGE_ONESIDED and not possible here */
+ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
+                                     const sparse_allreduce_config_t *config,
+                                     sparse_allreduce_t *handle);
+
+/* Collective. Waits for the last step and frees the handle, its result and its residual. */
+ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
+
+/* ---- a step ------------------------------------------------------------------------------- */
+
+/* Collective. One step on `stream`. `gradient`: `count` elements in device memory, not changed; it
+ * must stay as it is until the stream gets past the step. *result (may be NULL) becomes the dense
+ * result, `count` floats in device memory, valid until the next step on this handle; it belongs to
+ * the handle and must not be written. The address is the same in all steps.
+ *
+ * With SPARSE_EXCHANGE_SENDRECV the host waits for counts within the call; otherwise steps that use
+ * thresholds are only enqueued. Steps of one handle must not overlap: use one stream, or order them
+ * by events. gradient == NULL: the caller has added the gradient to the residual already (see
+ * sparse_allreduce_residual); not for SPARSE_DENSE or warm-up steps.
+ *   ncclInvalidArgument  NULL where a gradient is needed */
+ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradient,
+                                  const float **result, cudaStream_t stream);
+
+/* One entry of a sparse vector. */
+struct sparse_pair {
+  uint32_t index;
+  float value;
+};
+
+/* The entries of the last result before the division by the number of ranks, in device memory:
+ * pairs[0 .. *count) with ascending indices; *count is in device memory, too. An index of
+ * SPARSE_NO_INDEX marks no entry: skip it. Valid until the next step. NULL and NULL after a dense
+ * step and where TOPKSA fell back to a dense gather. Not collective. */
+ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
+                                            const struct sparse_pair **pairs,
+                                            const uint64_t **count);
+#define SPARSE_NO_INDEX 0xffffffffu
+
+/* The residual of this rank, `count` floats in device memory, zero at first. Between steps the
+ * caller may add gradients to it and then call sparse_allreduce_run with gradient == NULL. */
+ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residual);
+
+/* What went wrong on the device in the last step: ncclSuccess, ncclInvalidArgument (policy
+ * SPARSE_NONFINITE_ERROR: a gradient of some rank was not finite; every rank gets it) or
+ * ncclRemoteError (a peer did not answer in time; final). Waits for the step. Not collective. */
+ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclResult_t *result);
+
+/* ---- what happened ------------------------------------------------------------------------ */
+
+/* Of the last step. Words are of 32 bits, an entry has two. */
+typedef struct {
+  uint64_t step;           /* number of the step, from 0, warm-up steps included */
+  uint64_t k, capacity;    /* see above */
+  uint64_t local;          /* entries that this rank offered */
+  uint64_t global;         /* entries of the result */
+  uint64_t words_sent;     /* by this rank to others, by the collectives' definition */
+  uint64_t words_received; /* from others */
+  double local_threshold;  /* for the next step (TOPKAOPT, OKTOPK; GAUSSIANK: of this one) */
+  double global_threshold; /* OKTOPK */
+  uint32_t selected_above; /* bits of the magnitude above which this rank offered entries, ... */
+  int64_t selected_tie;    /* ... and the last index offered with just that magnitude, or -1 */
+  int exact_local, exact_global, repartitioned, dense; /* kind of the step */
+  int overflowed; /* this rank offered its k largest, see capacity */
+  int fell_back;  /* TOPKSA gathered densely */
+} sparse_allreduce_statistics_t;
+
+/* Waits for the last step. Not collective. */
+ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
+                                         sparse_allreduce_statistics_t *statistics);
+
+/* The regions of the last step: boundaries[j] is the first index of the region of rank j, and
+ * boundaries[ranks] = count; `boundaries` has room for ranks + 1. Waits for the last step. */
+ncclResult_t sparse_allreduce_boundaries(sparse_allreduce_t handle, uint64_t *boundaries);
+
+/* Milliseconds that the phases of the last step took on this device. Needs
+ * sparse_allreduce_time_phases(handle, 1) before the step; costs some events per step. */
+typedef struct {
+  float select, exchange, reduce, gather, apply;
+} sparse_allreduce_phases_t;
+ncclResult_t sparse_allreduce_time_phases(sparse_allreduce_t handle, int on);
+ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce_phases_t *phases);
+
+/* ---- checkpoints -------------------------------------------------------------------------- */
+
+/* Bytes that sparse_allreduce_save writes. */
+size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
+
+/* Copies all that one step hands to the next (residual, thresholds, regions, step number) into
+ * host memory, or back into a handle with the same count, configuration, rank and ranks. Steps
+ * after a load give the same bits as steps after the save. Wait for the last step. Not collective.
+ *   ncclInvalidArgument  load: not a state of such a handle; nothing was changed */
+ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
+ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);
+
+/* The sentence for the last error that this thread got from a function above; "" if none. */
+const char *sparse_allreduce_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
