@@ -88,14 +88,20 @@ double bench_median(double *values, long n)
   return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
+/* A time is shown only of what was right; cell->wrong is known by now. */
 static void summarise(struct bench_cell *cell, double *us, long n)
 {
   cell->us = bench_median(us, n);
   cell->us_min = us[0];
+  cell->us_q1 = us[(n - 1) / 4];
+  cell->us_q3 = us[n - 1 - (n - 1) / 4];
   cell->us_max = us[n - 1];
 #ifdef CPU_STANDIN
-  cell->us = cell->us_min = cell->us_max = NAN; /* the stand-in's times mean nothing */
+  const bool meaningful = false; /* the stand-in's times mean nothing */
+#else
+  const bool meaningful = cell->wrong == 0;
 #endif
+  if (!meaningful) cell->us = cell->us_min = cell->us_q1 = cell->us_q3 = cell->us_max = NAN;
 }
 
 static void show_progress(const struct rank *me, const struct bench *bench, struct bench_size size)
@@ -136,7 +142,6 @@ static void run_size(const struct rank *me, const struct options *opt, const str
     launcher_step("bench: verification after timing");
     row->cells[v].wrong += verify(me, t);
     summarise(&row->cells[v], us + v * n, n);
-    if (row->cells[v].wrong) row->cells[v].us = row->cells[v].us_min = row->cells[v].us_max = NAN;
     CUDACHECK(cudaEventDestroy(t->start));
     CUDACHECK(cudaEventDestroy(t->stop));
     if (t->graph) CUDACHECK(cudaGraphExecDestroy(t->graph));
@@ -176,11 +181,13 @@ int bench_run(const struct rank *me, const struct options *opt, const struct ben
   int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
   if (code != EXIT_VERIFIED) return code;
 
-  for (int v = 0; v < bench->nvariants; v++) bench->variants[v].setup(bench->variants[v].state);
+  for (int v = 0; v < bench->nvariants; v++)
+    if (bench->variants[v].setup) bench->variants[v].setup(bench->variants[v].state);
   for (int series = 0; series < (bench->series ? bench->nseries : 1); series++)
     wrong |= run_series(me, opt, bench, series, stream, &out);
   launcher_step("bench: teardown");
-  for (int v = 0; v < bench->nvariants; v++) bench->variants[v].teardown(bench->variants[v].state);
+  for (int v = 0; v < bench->nvariants; v++)
+    if (bench->variants[v].teardown) bench->variants[v].teardown(bench->variants[v].state);
   failed = me->rank == 0 && bench_output_finish(&out) != 0;
   return launcher_agree(me, failed ? EXIT_FAILED_CALL : wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }

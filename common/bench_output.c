@@ -112,8 +112,8 @@ static void write_heading(const struct bench_output *out)
   ncclGetVersion(&nccl);
   if (!is_json(out)) {
     fprintf(out->file,
-            "%s%sbytes,count,type,ranks,graph,variant,us,us_min,us_max,algbw,%s,ratio,"
-            "wrong\n",
+            "%s%sbytes,count,type,ranks,graph,variant,us,us_min,us_q1,us_q3,us_max,algbw,%s,ratio,"
+            "limit,wrong\n",
             out->bench->series ? out->bench->series_name : "", out->bench->series ? "," : "",
             out->bench->rate);
     return;
@@ -138,9 +138,10 @@ static void write_cell(const struct bench_output *out, const struct bench_row *r
   const struct bench *bench = out->bench;
   const struct bench_cell *cell = &row->cells[v];
   const char *none = is_json(out) ? "null" : "";
-  const double values[] = {cell->us,      cell->us_min,      cell->us_max,
-                           algbw(row, v), rate(out, row, v), ratio(row, v)};
-  const char *const names[] = {"us", "us_min", "us_max", "algbw", bench->rate, "ratio"};
+  const double values[] = {cell->us,     cell->us_min,  cell->us_q1,       cell->us_q3,
+                           cell->us_max, algbw(row, v), rate(out, row, v), ratio(row, v)};
+  const char *const names[] = {"us",     "us_min", "us_q1",     "us_q3",
+                               "us_max", "algbw",  bench->rate, "ratio"};
   char text[32];
   if (is_json(out)) {
     fprintf(out->file, "%s\n    {", out->rows || v ? "," : "");
@@ -159,6 +160,9 @@ static void write_cell(const struct bench_output *out, const struct bench_row *r
     fprintf(out->file, "%s,%s", number(text, sizeof text, "%.4f", values[i], none),
             is_json(out) ? " " : "");
   }
+  if (!is_json(out)) /* JSON has the limit in its heading */
+    fprintf(out->file, "%s,",
+            number(text, sizeof text, "%.1f", limit(out) > 0 ? limit(out) : NAN, none));
   fprintf(out->file, is_json(out) ? "\"wrong\": %llu}" : "%llu\n", cell->wrong);
 }
 

@@ -21,8 +21,10 @@ static const char *const patterns[] = {"uniform", "skewed"};
 static const struct bench bench = {
     .title = "A title", .variants = variants, .nvariants = 2, .rate = "busbw", .moved = moved};
 static const struct bench_row rows[] = {
-    {{.bytes = 4000, .count = 1000}, {{8.0, 7.5, 10.0, 0}, {4.0, 3.5, 5.0, 0}}},
-    {{.series = 1, .bytes = 8000, .count = 2000}, {{NAN, NAN, NAN, 3}, {16.0, 15.0, 17.0, 0}}},
+    {{.bytes = 4000, .count = 1000},
+     {{8.0, 7.5, 7.75, 9.0, 10.0, 0}, {4.0, 3.5, 3.75, 4.5, 5.0, 0}}},
+    {{.series = 1, .bytes = 8000, .count = 2000},
+     {{NAN, NAN, NAN, NAN, NAN, 3}, {16.0, 15.0, 15.5, 16.5, 17.0, 0}}},
 };
 static char folder[] = "/tmp/test_bench_output.XXXXXX";
 static char path[64];
@@ -58,11 +60,12 @@ static void test_csv(void **state)
   (void)state;
   assert_string_equal(
       write_file("out.csv", &bench),
-      "bytes,count,type,ranks,graph,variant,us,us_min,us_max,algbw,busbw,ratio,wrong\n"
-      "4000,1000,float,4,2,plain,8.0000,7.5000,10.0000,0.5000,0.7500,1.0000,0\n"
-      "4000,1000,float,4,2,registered,4.0000,3.5000,5.0000,1.0000,1.5000,2.0000,0\n"
-      "8000,2000,float,4,2,plain,,,,,,,3\n"
-      "8000,2000,float,4,2,registered,16.0000,15.0000,17.0000,0.5000,0.7500,,0\n");
+      "bytes,count,type,ranks,graph,variant,us,us_min,us_q1,us_q3,us_max,algbw,busbw,ratio,limit,"
+      "wrong\n"
+      "4000,1000,float,4,2,plain,8.0000,7.5000,7.7500,9.0000,10.0000,0.5000,0.7500,1.0000,,0\n"
+      "4000,1000,float,4,2,registered,4.0000,3.5000,3.7500,4.5000,5.0000,1.0000,1.5000,2.0000,,0\n"
+      "8000,2000,float,4,2,plain,,,,,,,,,,3\n"
+      "8000,2000,float,4,2,registered,16.0000,15.0000,15.5000,16.5000,17.0000,0.5000,0.7500,,,0\n");
 }
 
 static void test_json(void **state)
@@ -73,12 +76,12 @@ static void test_json(void **state)
   assert_non_null(strstr(text, "\"ranks\": 4,"));
   assert_non_null(strstr(
       text, "{\"bytes\": 4000, \"count\": 1000, \"variant\": \"registered\", \"us\": 4.0000, "
-            "\"us_min\": 3.5000, \"us_max\": 5.0000, \"algbw\": 1.0000, \"busbw\": 1.5000, "
-            "\"ratio\": 2.0000, \"wrong\": 0}"));
+            "\"us_min\": 3.5000, \"us_q1\": 3.7500, \"us_q3\": 4.5000, \"us_max\": 5.0000, "
+            "\"algbw\": 1.0000, \"busbw\": 1.5000, \"ratio\": 2.0000, \"wrong\": 0}"));
   assert_non_null(strstr(text,
-                         "\"variant\": \"plain\", \"us\": null, \"us_min\": null, \"us_max\": "
-                         "null, \"algbw\": null, \"busbw\": null, \"ratio\": null, "
-                         "\"wrong\": 3}"));
+                         "\"variant\": \"plain\", \"us\": null, \"us_min\": null, \"us_q1\": null, "
+                         "\"us_q3\": null, \"us_max\": null, \"algbw\": null, \"busbw\": null, "
+                         "\"ratio\": null, \"wrong\": 3}"));
   assert_null(strstr(text, "nan"));
   assert_null(strstr(text, ",\n  ]"));
 }
@@ -93,8 +96,8 @@ static void test_series_have_a_column(void **state)
   with_series.rate = "wire";
   with_series.limit = 2;
   const char *text = write_file("out.csv", &with_series);
-  assert_non_null(strstr(text, "pattern,bytes,count,type,ranks,graph,variant,us,us_min,us_max,"
-                               "algbw,wire,ratio,wrong\n"));
+  assert_non_null(strstr(text, "pattern,bytes,count,type,ranks,graph,variant,us,us_min,us_q1,us_q3,"
+                               "us_max,algbw,wire,ratio,limit,wrong\n"));
   assert_non_null(strstr(text, "uniform,4000,1000,float,4,2,plain,8.0000,"));
   assert_non_null(strstr(text, "skewed,8000,2000,float,4,2,plain,,"));
   text = write_file("out.json", &with_series);
