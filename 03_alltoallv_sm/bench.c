@@ -58,7 +58,8 @@ static void make_matrix(const struct shared *s, int series, size_t bytes, size_t
     memcpy(matrix, s->file_matrix, n * n * sizeof *matrix);
   else
     pattern_matrix(s->patterns[series], s->me->nranks, bytes / s->opt->type->size,
-                   (unsigned long long)program_options.seed, matrix, error, sizeof error);
+                   s->opt->type->size, (unsigned long long)program_options.seed, matrix, error,
+                   sizeof error);
 }
 
 static double moved(const struct bench *bench, const struct rank *me, struct bench_size size)
@@ -178,10 +179,6 @@ static void call(void *state, struct bench_size size, long slot, cudaStream_t st
   }
 }
 
-static void setup(void *state)
-{
-  (void)state;
-} /* the shared part is set up before the sweep */
 static void teardown(void *state)
 {
   destroy_plan(state);
@@ -247,7 +244,8 @@ static int choose_patterns(const char **patterns)
   if (patterns[0]) return 1;
   patterns[0] = "uniform";
   patterns[1] = "skew";
-  return 2;
+  patterns[2] = "unaligned";
+  return 3;
 }
 
 /* Checks the options, sets the sizes of buffers that are large enough for every pattern, and the
@@ -275,7 +273,7 @@ static int choose_sizes(struct shared *s, int npatterns, struct options *sweep)
 int bench_example(const struct rank *me, const struct options *opt)
 {
   const size_t n = (size_t)me->nranks;
-  const char *patterns[2];
+  const char *patterns[3];
   struct options sweep = *opt;
   struct shared s = {.me = me, .opt = &sweep, .patterns = patterns};
 #if !defined(LAUNCHER_MPI) && !defined(CPU_STANDIN)
@@ -316,7 +314,7 @@ int bench_example(const struct rank *me, const struct options *opt)
   for (int way = SENDRECV; way <= BARE_PUSH; way++) {
     states[way] = (struct variant){.shared = &s, .way = (enum way)way};
     variants[way] =
-        (struct bench_variant){names[way], &states[way], setup, teardown, call, fill, check};
+        (struct bench_variant){names[way], &states[way], NULL, teardown, call, fill, check};
   }
   const bool one_sided = method != ALLTOALLV_SENDRECV && s.handle->lsa_n == me->nranks;
   const struct bench bench = {

@@ -18,18 +18,19 @@ static uint64_t next_random(uint64_t *state)
   return z ^ (z >> 31);
 }
 
-/* Deals `total` elements out in proportion to the weights; what rounding leaves goes to the first
- * destinations that have a weight. */
-static void share_out(size_t *row, const double *weights, int nranks, size_t total)
+/* Deals `total` elements out in proportion to the weights. With `unit` 1 what rounding leaves goes
+ * to the first destinations that have a weight; else counts are rounded down to multiples of it. */
+static void share_out(size_t *row, const double *weights, int nranks, size_t total, size_t unit)
 {
   double sum = 0;
   size_t dealt = 0;
   for (int to = 0; to < nranks; to++) sum += weights[to];
   if (!(sum > 0)) return;
   for (int to = 0; to < nranks; to++) {
-    row[to] = (size_t)((double)total * (weights[to] / sum));
+    row[to] = (size_t)((double)total * (weights[to] / sum)) / unit * unit;
     dealt += row[to];
   }
+  if (unit > 1) return;
   for (int to = 0; dealt < total; to = (to + 1) % nranks)
     if (weights[to] > 0) row[to]++, dealt++;
 }
@@ -52,11 +53,12 @@ static void route_tokens(double *weights, int nranks, uint64_t *random)
   }
 }
 
-int pattern_matrix(const char *pattern, int nranks, size_t total, unsigned long long seed,
-                   size_t *matrix, char *error, size_t error_size)
+int pattern_matrix(const char *pattern, int nranks, size_t total, size_t element_size,
+                   unsigned long long seed, size_t *matrix, char *error, size_t error_size)
 {
   double exponent = 0;
   char *end = NULL;
+  const bool skew = strcmp(pattern, "skew") == 0;
   const bool zipf = strncmp(pattern, "zipf:", 5) == 0;
   if (zipf) exponent = strtod(pattern + 5, &end);
   if (zipf && (end == pattern + 5 || *end != '\0' || !(exponent >= 0 && exponent <= 16))) {
@@ -74,7 +76,7 @@ int pattern_matrix(const char *pattern, int nranks, size_t total, unsigned long 
       double *w = &weights[to];
       if (strcmp(pattern, "uniform") == 0)
         *w = 1;
-      else if (strcmp(pattern, "skew") == 0)
+      else if (skew || strcmp(pattern, "unaligned") == 0)
         *w = (to - from + nranks) % nranks;
       else if (zipf)
         *w = pow(to + 1, -exponent);
@@ -97,7 +99,7 @@ int pattern_matrix(const char *pattern, int nranks, size_t total, unsigned long 
       }
     }
     if (strcmp(pattern, "moe") == 0) route_tokens(weights, nranks, &random);
-    share_out(row, weights, nranks, total);
+    share_out(row, weights, nranks, total, skew ? 16 / element_size : 1);
     for (int to = 0; to < nranks && strcmp(pattern, "halving") == 0; to++) {
       row[to] = to < 63 ? total >> (to + 1) : 0;
       if (row[to] == 0) row[to] = 1;
@@ -191,8 +193,7 @@ done:
   return code;
 }
 
-/* ---- sums
- * ---------------------------------------------------------------------------------------- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 size_t matrix_sends(const size_t *matrix, int nranks, int rank)
 {

@@ -7,14 +7,17 @@
 
 /* Blank-separated, for --help and messages; zipf takes its exponent behind a colon. */
 #define PATTERN_NAMES \
-  "halving uniform skew zipf:A one-hot diagonal zero random single-sender single-receiver moe"
+  "halving uniform skew unaligned zipf:A one-hot diagonal zero random single-sender " \
+  "single-receiver moe"
 
 /* Fills matrix[source * nranks + destination] with elements. A rank that sends at all sends about
  * `total` elements (those whom the pattern leaves out send nothing); `seed` is for random and moe.
  * The same arguments give the same matrix on every rank.
  *   halving          total / 2 to rank 0, half as much to each next rank, at least 1
  *   uniform          the same to all
- *   skew             in proportion to the distance from source to destination (nccl-tests' default)
+ *   skew             in proportion to the distance from source to destination, rounded down to
+ *                    multiples of 16 bytes: the default of nccl-tests' alltoallv_perf
+ *   unaligned        the same without rounding, so that segments start anywhere
  *   zipf:A           rank k as destination has weight 1 / (k + 1)^A
  *   one-hot          all from rank 0 to the last rank
  *   diagonal         only to oneself
@@ -24,8 +27,8 @@
  *   single-receiver  all send to rank 0 only
  *   moe              tokens that each go to 8 of 64 experts, which are spread over the ranks
  * Returns 0, or -1 with one line in `error`. */
-int pattern_matrix(const char *pattern, int nranks, size_t total, unsigned long long seed,
-                   size_t *matrix, char *error, size_t error_size);
+int pattern_matrix(const char *pattern, int nranks, size_t total, size_t element_size,
+                   unsigned long long seed, size_t *matrix, char *error, size_t error_size);
 
 /* Fills the matrix from a file of bytes: whitespace-separated numbers, row = source, column =
  * destination, square, at least nranks in size (the rest is ignored), each a multiple of

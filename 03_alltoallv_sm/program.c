@@ -46,8 +46,8 @@ size_t *program_matrix(const struct rank *me, const struct options *opt, const c
   else if (own->matrix_file)
     pattern_file(own->matrix_file, me->nranks, opt->type->size, matrix, error, sizeof error);
   else
-    pattern_matrix(pattern, me->nranks, total, (unsigned long long)own->seed, matrix, error,
-                   sizeof error);
+    pattern_matrix(pattern, me->nranks, total, opt->type->size, (unsigned long long)own->seed,
+                   matrix, error, sizeof error);
   if (launcher_refuse(me, error) == EXIT_VERIFIED) return matrix;
   free(matrix);
   return NULL;

@@ -29,7 +29,7 @@ struct bench_size {
 struct bench_variant {
   const char *name; /* column heading */
   void *state;
-  /* Once before the sweep and once after it. */
+  /* Once before the sweep and once after it; NULL: nothing to do. */
   void (*setup)(void *state);
   void (*teardown)(void *state);
   /* Enqueues the operation on slot 0 <= slot < size.slots: this is what is timed. */

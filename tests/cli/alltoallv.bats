@@ -22,7 +22,7 @@ verified() { # verified LAUNCHER RANKS [OPTIONS]
 }
 
 @test "every pattern with types of 1, 2, 4 and 8 bytes" {
-  for pattern in halving uniform skew zipf:0.5 zipf:2 one-hot diagonal zero random single-sender \
+  for pattern in halving uniform skew unaligned zipf:0.5 zipf:2 one-hot diagonal zero random single-sender \
     single-receiver moe; do
     for type in int8 half float double; do verified pthread 4 --pattern $pattern -d $type; done
     verified pthread 3 --pattern $pattern --count 100000
@@ -114,7 +114,7 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
   python3 - "$WORK/out.json" <<'PYTHON'
 import json, sys
 rows = json.load(open(sys.argv[1]))["rows"]
-assert {r["pattern"] for r in rows} == {"uniform", "skew"}
+assert {r["pattern"] for r in rows} == {"uniform", "skew", "unaligned"}
 assert {r["variant"] for r in rows} >= {"send/recv", "alltoallv", "device counts", "plan"}
 assert all(r["wrong"] == 0 for r in rows)
 PYTHON

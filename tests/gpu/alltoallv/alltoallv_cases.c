@@ -125,7 +125,7 @@ static void test_patterns(struct test *t)
       for (size_t at = 0; at < 256; at += OFFSET_STEP) {
         const size_t send_at = at / 16, recv_at = at % 16;
         if (send_at % size || recv_at % size) continue;
-        pattern_matrix(patterns[p], t->me->nranks, 4096 + next_random(t) % 3000, at, x.matrix,
+        pattern_matrix(patterns[p], t->me->nranks, 4096 + next_random(t) % 3000, size, at, x.matrix,
                        error, sizeof error);
         lay_out(t, &x, NULL, 0);
         good &= exchange(t, &x, size, send_at, recv_at);
