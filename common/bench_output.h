@@ -9,9 +9,9 @@
 
 /* One variant at one size. Times are microseconds per call, NaN where there is none. */
 struct bench_cell {
-  double us, us_min, us_q1, us_q3,
-      us_max;               /* of the repetitions: median, smallest, quartiles, ... */
-  unsigned long long wrong; /* elements, over all ranks */
+  double us;                           /* median of the repetitions */
+  double us_min, us_q1, us_q3, us_max; /* their extremes and quartiles */
+  unsigned long long wrong;            /* elements, over all ranks */
 };
 
 struct bench_row {

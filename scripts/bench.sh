@@ -1,52 +1,147 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Measures every example on the GPUs of this machine and writes the raw results and their provenance.
+# Measures every example on the GPUs of this machine: under both launchers, eager and in a CUDA graph.
 #
-#   scripts/bench.sh [--out DIR]       (default: results/<date and time>)
+#   scripts/bench.sh [--quick] [--out DIR]
 #
-# Per example, launcher (pthread, mpi) and mode (graph, eager) one CSV file, and provenance.txt.
-# scripts/report.sh DIR puts the tables into the READMEs.
+#   --quick     fewer sizes and repetitions: within five minutes on 4 GPUs
+#   --out DIR   where the results go (default: results/<date and time>); what is there already is
+#               not measured again, so an interrupted run goes on with the same command
+#
+# Per example, launcher and mode one .csv and its log .txt; provenance.txt; results.json with all of
+# it. A failing part leaves its log in DIR/unfinished and does not keep the others from running.
+# Without a GPU everything runs on the CPU stand-in, in small sizes, marked as such and without times.
+# Exit code 0: all parts are there or cannot run here; 1: a part failed; 2: usage.
 set -euo pipefail
-cd "$(dirname "$0")/.."
 # shellcheck source=scripts/lib.sh
-. scripts/lib.sh
-out=results/$(date +%Y-%m-%d_%H%M%S)
-if [ $# -eq 2 ] && [ "$1" = --out ] && [ -n "$2" ]; then
-  out=$2
-elif [ $# -ne 0 ]; then
-  die "wrong arguments '$*'; allowed: --out DIR, or none"
-fi
-gpus=$(gpu_count)
-if [ "$gpus" = 0 ]; then
-  echo "bench.sh: no GPU here; the timings of the CPU stand-in mean nothing" >&2
-  exit 77
-fi
-mkdir -p "$out"
+. "$(dirname "$0")/lib.sh"
+unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 
-provenance() {
-  echo "date: $(date -u +%Y-%m-%dT%H:%M:%SZ)"
+sweep=(-b 1K -e 1G -f 4) out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*"
+while [ $# -gt 0 ]; do
+  case $1 in
+  --quick) sweep=(-b 1K -e 256M -f 8 --repetitions 5) ;;
+  --out)
+    [ -n "${2:-}" ] || die "--out needs a folder"
+    out=$2
+    shift
+    ;;
+  -h | --help) sed -n '3,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  *) die "unknown argument '$1'; allowed: --quick --out DIR" ;;
+  esac
+  shift
+done
+
+build=gpu switches=() ranks=$(gpu_count) why=$(missing_for_gpu_build)
+[ "$ranks" -gt 0 ] || why="no GPU found${why:+, $why}"
+if [ -n "$why" ]; then
+  echo "$why: a trial on the CPU stand-in instead; its times mean nothing and are not kept"
+  build=cpu switches=(CPU=1) ranks=4 sweep=(-b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2)
+fi
+launchers=(pthread)
+if have "$(mpicc_command)" && have "$(mpirun_command)"; then launchers+=(mpi); fi
+
+mkdir -p "$out" || die "cannot make $out"
+out=$(cd "$out" && pwd)
+cd "$TOP"
+
+# ---- what is measured, and on what --------------------------------------------------------------
+# What must not change within one folder of results.
+circumstances() {
+  local program
+  program=$(built_program "$(examples | head -n 1)" $build "${launchers[-1]}")
+  [ $build = gpu ] || echo "stand-in: the CPU stand-in for CUDA and NCCL, without times"
   echo "commit: $(git describe --always --dirty 2>/dev/null || echo "not a git checkout")"
-  echo "command: scripts/bench.sh"
-  nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader | sed 's/^/gpu: /'
-  01_allreduce_ub/build/gpu-mpi/allreduce_ub --version | sed 's/^/version: /'
+  echo "sweep: --bench ${sweep[*]} -G 0 and -G 1; $ranks ranks"
+  [ $build = cpu ] ||
+    nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader | sed 's/^/gpu: /'
+  "$program" --version 2>/dev/null | sed 's/^/version: /'
   env | grep '^NCCL_' | grep -v '^NCCL_VERSION' | sort | sed 's/^/environment: /' || true
-  nvidia-smi topo -m | sed 's/^/topology: /;s/\x1b\[[0-9;]*m//g'
+  [ $build = cpu ] || nvidia-smi topo -m | sed 's/\x1b\[[0-9;]*m//g;s/^/topology: /'
 }
 
-for folder in $(examples); do
-  make -s -j -C "$folder"
-  make -s -j -C "$folder" MPI=1
-  for launcher in pthread mpi; do
-    start=("$folder/build/gpu-$launcher/$(program_of "$folder")")
-    [ $launcher = mpi ] && start=(mpi_run "$gpus" "${start[@]}")
-    for graph in 0 1; do
-      # refused, see 03_alltoallv_sm/alltoallv.h
-      [[ $graph = 1 && $launcher = pthread && $folder = 03_* ]] && continue
-      name=$folder.$launcher.$([ $graph = 1 ] && echo graph || echo eager)
-      echo "== $name" >&2
-      "${start[@]}" --bench -G $graph -f 4 -b 1K -e 1G -J "$out/$name.csv" | tee "$out/$name.txt"
-    done
+note_provenance() {
+  local file=$out/provenance.txt new
+  new=$(circumstances)
+  if [ ! -f "$file" ]; then
+    printf 'date: %s\ncommand: %s\n%s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$command" "$new" >"$file.new"
+    mv "$file.new" "$file"
+  elif [ "$(grep -v -e '^date: ' -e '^command: ' -e '^continued: ' "$file")" != "$new" ]; then
+    diff <(grep -v -e '^date: ' -e '^command: ' -e '^continued: ' "$file") <(echo "$new") >&2 || true
+    die "$out has results of other circumstances (above); allowed: another --out"
+  else
+    echo "continued: $(date -u +%Y-%m-%dT%H:%M:%SZ)" >>"$file"
+  fi
+}
+
+# ---- parts ---------------------------------------------------------------------------------------
+run_part() { # run_part EXAMPLE LAUNCHER MODE: sets result
+  local name=$1.$2.$3 code=0 start
+  local unfinished=$out/unfinished/$name graph=0
+  if [ "$3" = graph ]; then graph=1; fi
+  start=("$(built_program "$1" "$build" "$2")" --bench "${sweep[@]}" -G "$graph" -J "$unfinished.csv")
+  if [ "$2" = mpi ]; then
+    mpi_run "$ranks" "${start[@]}" >"$unfinished.txt" 2>"$unfinished.err" </dev/null || code=$?
+  else
+    NTHREADS=$ranks "${start[@]}" >"$unfinished.txt" 2>"$unfinished.err" </dev/null || code=$?
+  fi
+  if [ $code = 0 ] && [ -s "$unfinished.csv" ]; then
+    mv "$unfinished.txt" "$out/$name.txt"
+    mv "$unfinished.csv" "$out/$name.csv" # last: a part with a CSV is done
+    rm "$unfinished.err"
+    result='done'
+  elif [ $code = 77 ] || [ "$code.$2.$3" = 2.pthread.graph ]; then # programs refuse what could deadlock
+    result="skipped: $(grep -v '^note: ' "$unfinished.err" | tail -n 1)"
+    rm -f "$unfinished".*
+  else
+    result="failed: exit code $code, see $unfinished.txt and .err"
+  fi
+}
+
+minutes() { # of seconds, in words
+  if [ "$1" -lt 90 ]; then echo "$1 s"; else echo "$((($1 + 30) / 60)) min"; fi
+}
+
+mkdir -p "$out/unfinished"
+parts=()
+for launcher in "${launchers[@]}"; do
+  if [ "$launcher" = mpi ]; then switches+=(MPI=1); fi
+  for example in $(examples); do
+    make -s -j "$(nproc)" -C "$example" "${switches[@]}" >"$out/unfinished/build" 2>&1 || {
+      cat "$out/unfinished/build" >&2
+      echo "bench.sh: $example does not build for the launcher $launcher" >&2
+    }
+    parts+=("$example $launcher eager" "$example $launcher graph")
   done
 done
-provenance >"$out/provenance.txt"
-echo "results in $out" >&2
+rm -f "$out/unfinished/build"
+note_provenance
+
+failed=0 timed=0 spent=0 number=0
+for part in "${parts[@]}"; do
+  read -r example launcher mode <<<"$part"
+  number=$((number + 1))
+  printf '[%d/%d] %-20s %-7s %-5s ' $number ${#parts[@]} "$example" "$launcher" "$mode"
+  if [ -f "$out/$example.$launcher.$mode.csv" ]; then
+    echo "there already"
+    continue
+  fi
+  begin=$SECONDS
+  run_part "$example" "$launcher" "$mode"
+  if [ "$result" = 'done' ]; then timed=$((timed + 1)) spent=$((spent + SECONDS - begin)); fi
+  if [[ $result = failed* ]]; then failed=$((failed + 1)); fi
+  left=$((${#parts[@]} - number))
+  rest=
+  if [ $timed -gt 0 ] && [ $left -gt 0 ]; then rest="; about $(minutes $((spent * left / timed))) left"; fi
+  echo "$result, $(minutes $((SECONDS - begin)))$rest"
+done
+[ "$launcher" = mpi ] || echo "no MPI: the launcher mpi was not measured"
+rmdir "$out/unfinished" 2>/dev/null || true
+
+scripts/results_json.sh "$out" >"$out/results.json.new"
+mv "$out/results.json.new" "$out/results.json"
+
+echo "results in $out"
+echo "next: scripts/plot.sh $out && scripts/report.sh --html $out"
+[ $failed = 0 ] || echo "bench.sh: $failed of ${#parts[@]} parts failed; the same command tries them again" >&2
+[ $failed = 0 ]

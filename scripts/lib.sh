@@ -23,6 +23,9 @@ examples() {
 # The name of an example's program: allreduce_ub.
 program_of() { sed -n 's/^PROGRAM *:= *//p' "$TOP/$1/Makefile"; }
 
+# built_program EXAMPLE gpu|cpu pthread|mpi: where make puts an example's program.
+built_program() { echo "$TOP/$1/build/$2-$3/$(program_of "$1")"; }
+
 # Where CUDA and NCCL are: the same answers as in common/rules.mk.
 cuda_home() {
   local nvcc

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+# scripts/bench.sh and scripts/compare.sh: with the examples on the stand-in, and with a suite of two
+# programs that do what a test asks of them, on a machine that only looks as if it had GPUs.
+# shellcheck disable=SC2016,SC2034 # code for other shells; the variable code is read by the helper
+load helper
+
+script() { # script PATH [ARGUMENTS]: sets code, $WORK/out, $WORK/err
+  code=0
+  "$@" >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
+}
+
+# A suite with the examples 01_x and 02_y, whose programs write a CSV of one row and count their runs;
+# $WORK/do/x.mpi.1 with shell code in it is what x does instead under MPI with -G 1.
+suite() {
+  mkdir -p "$WORK/suite/scripts" "$WORK/bin" "$WORK/cuda/bin" "$WORK/nccl/include" "$WORK/nccl/lib" "$WORK/do"
+  cp "$TOP"/scripts/{bench,results_json,lib}.sh "$WORK/suite/scripts"
+  for name in x y; do
+    folder=$WORK/suite/01_x
+    [ $name = x ] || folder=$WORK/suite/02_y
+    mkdir "$folder"
+    printf 'PROGRAM := %s\nV := build/gpu-$(if $(MPI),mpi,pthread)\nall:\n\tmkdir -p $(V) && cp program $(V)/$(PROGRAM)\n' \
+      $name >"$folder/Makefile"
+    cat >"$folder/program" <<'PROGRAM'
+#!/bin/bash
+variant=${0%/*} graph=0 output=
+[ "$1" != --version ] || { echo "${0##*/} 1.0.0" && exit 0; }
+while [ $# -gt 0 ]; do
+  case $1 in -G) graph=$2 ;; -J) output=$2 ;; esac
+  shift
+done
+name=${0##*/}.${variant##*-}.$graph
+echo "$name NTHREADS=$NTHREADS" >>"$WORK/runs"
+if [ -f "$WORK/do/$name" ]; then . "$WORK/do/$name"; fi
+echo "the log of $name"
+printf 'bytes,variant,us,us_min,us_max,wrong\n1024,plain,8.5,8.0,9.0,0\n' >"$output"
+PROGRAM
+    chmod +x "$folder/program"
+  done
+  printf '#!/bin/bash\ncase "$*" in -L) printf "GPU 0: X\\nGPU 1: X\\n" ;; topo*) echo "a topology" ;; *) echo "0, X, 580.1, 1 MiB" ;; esac\n' \
+    >"$WORK/bin/nvidia-smi"
+  printf '#!/bin/bash\n[ "$1 $2" = "-np 2" ] || exit 9\nshift 2\nexec "$@"\n' >"$WORK/bin/mpirun"
+  touch "$WORK/cuda/bin/nvcc" "$WORK/nccl/include/nccl.h" "$WORK/nccl/lib/libnccl.so.2"
+  chmod +x "$WORK/bin"/* "$WORK/cuda/bin/nvcc"
+  export WORK PATH=$WORK/bin:$PATH CUDA_HOME=$WORK/cuda NCCL_HOME=$WORK/nccl MPICC=true NCCL_ALGO=Ring
+  unset CUDA_VISIBLE_DEVICES
+}
+bench() { script "$WORK/suite/scripts/bench.sh" --out "$WORK/results" "$@"; }
+
+@test "bench.sh: a file, a log and a line per part; provenance; all of it as JSON" {
+  suite
+  bench --quick
+  exits_with 0
+  for name in x.pthread.0 x.pthread.1 x.mpi.0 x.mpi.1 y.pthread.0 y.pthread.1 y.mpi.0 y.mpi.1; do
+    [ "$(grep -c "^$name " "$WORK/runs")" = 1 ] || show
+  done
+  grep -q '^x.pthread.0 NTHREADS=2$' "$WORK/runs"
+  prints '^\[1/8\] 01_x +pthread eager done, .* s; about .* left$'
+  prints '^\[8/8\] 02_y +mpi +graph done, .* s$'
+  grep -qx '1024,plain,8.5,8.0,9.0,0' "$WORK/results/02_y.mpi.graph.csv"
+  grep -qx 'the log of y.mpi.1' "$WORK/results/02_y.mpi.graph.txt"
+  for line in 'date: 20..-..-..T..:..:..Z' 'command: scripts/bench.sh --out .* --quick' 'sweep: .*--repetitions 5.*; 2 ranks' \
+    'gpu: 0, X, 580.1, 1 MiB' 'version: x 1.0.0' 'environment: NCCL_ALGO=Ring' 'topology: a topology' 'commit: .*'; do
+    grep -qx "$line" "$WORK/results/provenance.txt" || { cat "$WORK/results/provenance.txt" && false; }
+  done
+  [ ! -e "$WORK/results/unfinished" ]
+  python3 - "$WORK/results/results.json" <<'PYTHON'
+import json, sys
+d = json.load(open(sys.argv[1]))
+assert "version: x 1.0.0" in d["provenance"]
+assert len(d["rows"]) == 8 and d["rows"][0]["us"] == 8.5 and d["rows"][0]["variant"] == "plain", d["rows"]
+assert {r["part"] for r in d["rows"]} >= {"01_x.mpi.eager", "02_y.pthread.graph"}
+PYTHON
+}
+
+@test "bench.sh: a failing part is said and tried again by the same command, finished ones are not" {
+  suite
+  echo 'echo half a table; echo "[rank 1] it broke" >&2; exit 3' >"$WORK/do/x.mpi.1"
+  bench
+  exits_with 1
+  prints '^\[.*\] 01_x +mpi +graph failed: exit code 3, see .*/unfinished/01_x.mpi.graph.txt'
+  says '^bench.sh: 1 of 8 parts failed'
+  grep -q 'it broke' "$WORK/results/unfinished/01_x.mpi.graph.err"
+  [ ! -e "$WORK/results/01_x.mpi.graph.csv" ] && [ ! -e "$WORK/results/01_x.mpi.graph.txt" ]
+  [ -f "$WORK/results/02_y.mpi.graph.csv" ]
+  rm "$WORK/do/x.mpi.1" "$WORK/runs"
+  bench
+  exits_with 0
+  [ "$(cat "$WORK/runs")" = "x.mpi.1 NTHREADS=" ]
+  [ "$(grep -c 'there already$' "$WORK/out")" = 7 ]
+  grep -q '^continued: ' "$WORK/results/provenance.txt"
+  [ ! -e "$WORK/results/unfinished" ]
+}
+
+@test "bench.sh: killed in the middle it leaves no half part, and goes on" {
+  suite
+  echo 'printf half >"$output"; kill -9 $PPID; sleep 1' >"$WORK/do/y.pthread.0"
+  bench
+  [ $code != 0 ]
+  [ ! -e "$WORK/results/02_y.pthread.eager.csv" ]
+  rm "$WORK/do/y.pthread.0" "$WORK/runs"
+  bench
+  exits_with 0
+  grep -q '^y.pthread.0 ' "$WORK/runs" && ! grep -q '^x.pthread' "$WORK/runs"
+}
+
+@test "bench.sh: what cannot run here is skipped with its reason" {
+  suite
+  echo 'echo "note: a note" >&2; echo "y: graphs can deadlock here" >&2; exit 2' >"$WORK/do/y.pthread.1"
+  echo 'echo "y: needs more GPUs" >&2; exit 77' >"$WORK/do/y.mpi.0"
+  bench
+  exits_with 0
+  prints '02_y +pthread graph skipped: y: graphs can deadlock here'
+  prints '02_y +mpi +eager skipped: y: needs more GPUs'
+  echo 'exit 2' >"$WORK/do/y.pthread.0" # usage elsewhere is a failure
+  rm "$WORK/results/02_y.pthread.eager.csv"
+  bench
+  exits_with 1
+}
+
+@test "bench.sh: results of other circumstances are not mixed" {
+  suite
+  bench --quick
+  NCCL_ALGO=Tree bench --quick
+  exits_with 2
+  says 'NCCL_ALGO=Tree'
+  says 'has results of other circumstances'
+  bench
+  exits_with 2
+}
+
+@test "bench.sh without a GPU: the examples on the stand-in, marked, without times" {
+  CUDA_HOME=/nowhere script "$TOP/scripts/bench.sh" --out "$WORK/results"
+  exits_with 0
+  prints 'no nvcc at .*: a trial on the CPU stand-in instead'
+  for example in $(examples); do
+    for launcher in $LAUNCHERS; do
+      [ -s "$WORK/results/$example.$launcher.graph.csv" ] && [ -s "$WORK/results/$example.$launcher.eager.csv" ]
+    done
+  done
+  grep -q '^stand-in: ' "$WORK/results/provenance.txt"
+  grep -q '^version: NCCL header' "$WORK/results/provenance.txt"
+  awk -F, 'FNR == 1 { for (us = 1; $us != "us"; us++); next } $us != "" { exit 1 }' "$WORK"/results/0[123]*.csv
+}
+
+@test "bench.sh: wrong arguments are exit code 2" {
+  for argument in --nonsense --out stray; do
+    script "$TOP/scripts/bench.sh" $argument
+    exits_with 2
+    one_line '^bench.sh: '
+  done
+  script "$TOP/scripts/bench.sh" --help
+  exits_with 0
+  prints 'scripts/bench.sh \[--quick\]'
+}
