@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The code of the decisions in control.h, compiled by nvcc into the operators' last blocks and by
+ * the C compiler into their twins: one thread works on the state. */
+#ifndef CONTROL_DECIDE_H
+#define CONTROL_DECIDE_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "control.h"
+#include "sparse_state.h"
+
+#ifdef __CUDACC__
+#define SPARSE_DEVICE static __host__ __device__ inline
+#else
+#define SPARSE_DEVICE static inline
+#endif
+
+/* ---- magnitudes -------------------------------------------------------------------------------
+ */
+
+SPARSE_DEVICE sparse_level_t sparse_magnitude(float x)
+{
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof(bits));
+  return (sparse_level_t)(bits & 0x7fffffffu);
+}
+
+SPARSE_DEVICE float sparse_from_magnitude(sparse_level_t magnitude)
+{
+  float x;
+  memcpy(&x, &magnitude, sizeof(x));
+  return x;
+}
+
+/* |x| > threshold, as the level that x has to exceed. NaN is exceeded by nothing that is not above
+ * the limit, a negative threshold by everything. */
+SPARSE_DEVICE sparse_level_t sparse_level(double threshold)
+{
+  const float rounded = (float)threshold;
+  if (rounded != rounded) return SPARSE_NAN_LEVEL;
+  if (rounded < 0) return -1;
+  return sparse_magnitude(rounded);
+}
+
+SPARSE_DEVICE bool sparse_chosen(const struct sparse_selection *s, sparse_level_t magnitude,
+                                 uint32_t index)
+{
+  return magnitude <= s->limit &&
+         (magnitude > s->above || (magnitude == s->above && (int64_t)index <= s->tie));
+}
+
+/* ---- selection --------------------------------------------------------------------------------
+ */
+
+SPARSE_DEVICE void sparse_begin_levels(struct sparse_state *s, sparse_level_t limit)
+{
+  s->nlevels = 1;
+  s->limit = limit;
+  s->nonfinite = 0;
+  s->overflowed = 0;
+  s->round = 0;
+}
+
+SPARSE_DEVICE void sparse_select_above(struct sparse_state *s, sparse_level_t above)
+{
+  s->selection.above = above;
+  s->selection.limit = SPARSE_INFINITY_LEVEL;
+  s->selection.tie = -1;
+  s->selection.take = 0;
+}
+
+/* The rank's k largest instead of everything above a threshold. */
+SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_state *s)
+{
+  s->overflowed = 1;
+  s->wanted = m->k;
+  s->search = s->keep = SPARSE_FROM_RESIDUAL;
+}
+
+/* The next exact selection looks for its candidates a little below this one's k-th magnitude. */
+SPARSE_DEVICE void sparse_set_guess(struct sparse_state *s, sparse_level_t kth)
+{
+  s->guess = sparse_level((double)sparse_from_magnitude(kth) * 0.85);
+}
+
+SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s)
+{
+  s->search = s->keep = SPARSE_FROM_NOTHING;
+  if (s->level_counts[0] > m->capacity) {
+    sparse_overflow(m, s);
+    return;
+  }
+  int raises = 0;
+  const sparse_fraction_t above = m->config.raise_above;
+  while (raises < s->nlevels - 1 &&
+         s->level_counts[raises] * (uint64_t)above.den > (uint64_t)above.num * m->t) {
+    s->local_threshold *= m->config.raise_factor;
+    raises++;
+  }
+  sparse_select_above(s, s->levels[raises]);
+  if (raises > 0) s->keep = SPARSE_FROM_LIST;
+}
+
+SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, sparse_band_t band)
+{
+  if (count * (uint64_t)band.low.den < (uint64_t)band.low.num * t)
+    *threshold /= band.low_factor;
+  else if (count * (uint64_t)band.high.den > (uint64_t)band.high.num * t)
+    *threshold *= band.high_factor;
+}
+
+/* ---- Gaussian thresholds ------------------------------------------------------------------------
+ * GAUSSIANK lowers and then raises its threshold in small steps. Their counts come from one pass
+ * over a table of levels: `lower_steps` levels below the threshold it starts from, `raise_steps`
+ * above it. GAUSSIANKSA halves or raises it by half, three times at most: a table of one level. */
+
+SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct sparse_state *s)
+{
+  const sparse_correction_t *c = &m->config.correction;
+  const bool sa = m->config.algorithm == SPARSE_GAUSSIANKSA;
+  const int down = sa ? 0 : c->lower_steps, up = sa ? 0 : c->raise_steps;
+  double threshold = s->local_threshold;
+  s->first_level = down;
+  s->nlevels = down + 1 + up;
+  s->levels[down] = sparse_level(threshold);
+  for (int j = 1; j <= down; j++) s->levels[down - j] = sparse_level(threshold /= c->lower_factor);
+  threshold = s->local_threshold;
+  for (int j = 1; j <= up; j++) s->levels[down + j] = sparse_level(threshold *= c->raise_factor);
+}
+
+SPARSE_DEVICE void sparse_gaussian_levels(const struct sparse_memory *m, struct sparse_state *s)
+{
+  /* All candidates are in the list: levels above the guess can be counted there. */
+  s->count = s->level_counts[0] <= m->capacity ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
+  s->gaussian_threshold = s->mean + m->z * s->deviation;
+  s->local_threshold = s->gaussian_threshold;
+  s->search = s->keep = SPARSE_FROM_NOTHING;
+  sparse_gaussian_table(m, s);
+}
+
+/* The threshold is found: `count` entries are above `level`. */
+SPARSE_DEVICE void sparse_gaussian_found(const struct sparse_memory *m, struct sparse_state *s,
+                                         sparse_level_t level, uint64_t count)
+{
+  const float threshold = (float)s->local_threshold;
+  s->keep = s->count;
+  s->count = SPARSE_FROM_NOTHING;
+  sparse_select_above(s, level);
+  if (count > m->capacity) sparse_overflow(m, s);
+  s->guess = sparse_level((double)threshold * 0.9);
+}
+
+/* True if a level can be taken from the table as counted; else the next round counts all of the
+ * residual. */
+SPARSE_DEVICE bool sparse_counted(struct sparse_state *s, int j)
+{
+  if (s->count == SPARSE_FROM_RESIDUAL || s->levels[j] >= s->guess) return true;
+  s->count = SPARSE_FROM_RESIDUAL;
+  return false;
+}
+
+SPARSE_DEVICE void sparse_gaussian_choose(const struct sparse_memory *m, struct sparse_state *s)
+{
+  const sparse_correction_t *c = &m->config.correction;
+  if (s->count == SPARSE_FROM_NOTHING) return;
+  const int down = s->first_level;
+  if (!sparse_counted(s, down)) return;
+  if (m->config.algorithm == SPARSE_GAUSSIANKSA) {
+    const uint64_t count = s->level_counts[0];
+    const bool low = 3 * count<2 * m->k, high = 3 * count> 4 * m->k;
+    if (s->round == 3 || (!low && !high)) {
+      sparse_gaussian_found(m, s, s->levels[0], count);
+      return;
+    }
+    s->round++;
+    s->local_threshold *= low ? 0.5 : 1.5;
+    sparse_gaussian_table(m, s);
+    return;
+  }
+  const uint64_t below = (uint64_t)c->lower_below.num * m->k / (uint64_t)c->lower_below.den;
+  const uint64_t until = (uint64_t)c->lower_until.num * m->k / (uint64_t)c->lower_until.den;
+  const uint64_t above = (uint64_t)c->raise_above.num * m->k / (uint64_t)c->raise_above.den;
+  double threshold = s->local_threshold;
+  int j = down;
+  if (s->round == 0 && s->level_counts[down] < below) {
+    while (down - j < c->lower_steps && s->level_counts[j] < until) {
+      threshold /= c->lower_factor;
+      j--;
+      if (!sparse_counted(s, j)) return;
+    }
+    if (c->raise_steps > 0 && s->level_counts[j] > above) { /* raise from here: another table */
+      s->round = 1;
+      s->local_threshold = threshold;
+      sparse_gaussian_table(m, s);
+      return;
+    }
+  } else if (c->raise_steps > 0) {
+    while (j - down < c->raise_steps && s->level_counts[j] > above) {
+      threshold *= c->raise_factor;
+      j++;
+      if (!sparse_counted(s, j)) return;
+    }
+  }
+  s->local_threshold = threshold;
+  sparse_gaussian_found(m, s, s->levels[j], s->level_counts[j]);
+}
+
+/* ---- regions ----------------------------------------------------------------------------------
+ */
+
+SPARSE_DEVICE void sparse_uniform_regions(const struct sparse_memory *m, struct sparse_state *s)
+{
+  for (int j = 0; j < m->nranks; j++) s->boundaries[j] = (uint64_t)j * (m->n / (size_t)m->nranks);
+  s->boundaries[m->nranks] = m->n;
+}
+
+SPARSE_DEVICE void sparse_proposed_regions(const struct sparse_memory *m, struct sparse_state *s)
+{
+  if (m->nranks == 1 || s->proposal[0] > 0) {
+    sparse_uniform_regions(m, s);
+    return;
+  }
+  s->boundaries[0] = 0;
+  for (int j = 1; j < m->nranks; j++) s->boundaries[j] = s->proposal[j] / (uint64_t)m->nranks;
+  s->boundaries[m->nranks] = m->n;
+}
+
+SPARSE_DEVICE void sparse_split_counts(const struct sparse_memory *m, struct sparse_state *s)
+{
+  for (int p = 0; p < m->nranks; p++) s->received_counts[p] = m->matrix[p * m->nranks + m->rank];
+}
+
+/* ---- flags ------------------------------------------------------------------------------------
+ */
+
+SPARSE_DEVICE void sparse_seal(const struct sparse_memory *m, struct sparse_state *s,
+                               struct sparse_pair *pairs, uint64_t count, bool always)
+{
+  const bool flag = s->nonfinite && m->config.nonfinite == SPARSE_NONFINITE_ERROR;
+  s->sealed_count = count;
+  if (!flag && !always) return;
+  pairs[count].index = SPARSE_NO_INDEX;
+  pairs[count].value = flag ? 1.0f : 0.0f;
+  s->sealed_count++;
+}
+
+/* 1 if list p ends with a flag entry; the flag goes into the state. */
+SPARSE_DEVICE uint64_t sparse_collect(struct sparse_state *s, const struct sparse_pair *pairs,
+                                      uint64_t count)
+{
+  if (count == 0 || pairs[count - 1].index != SPARSE_NO_INDEX) return 0;
+  if (pairs[count - 1].value > 0) s->nonfinite = 1;
+  return 1;
+}
+
+SPARSE_DEVICE void sparse_collect_result(const struct sparse_memory *m, struct sparse_state *s)
+{
+  s->result_count = s->global_count = 0;
+  for (int p = 0; p < m->nranks; p++) {
+    const uint64_t count = s->gathered_counts[p];
+    s->result_count += count;
+    s->global_count += count - sparse_collect(s, m->gathered + s->gathered_displs[p], count);
+  }
+}
+
+/* ---- all of them ------------------------------------------------------------------------------
+ */
+
+SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
+  switch (what) {
+  case SPARSE_THEN_NOTHING:
+    break;
+  case SPARSE_EXACT_LEVELS:
+    sparse_begin_levels(s, SPARSE_NAN_LEVEL);
+    s->levels[0] = s->guess;
+    break;
+  case SPARSE_EXACT_SEARCH:
+    s->wanted = m->k;
+    s->search = s->keep = s->level_counts[0] >= m->k && s->level_counts[0] <= m->capacity
+                              ? SPARSE_FROM_LIST
+                              : SPARSE_FROM_RESIDUAL;
+    break;
+  case SPARSE_EXACT_ENTRIES:
+    sparse_set_guess(s, s->selection.above);
+    break;
+  case SPARSE_EXACT_THRESHOLD:
+    sparse_set_guess(s, s->selection.above);
+    s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
+    sparse_select_above(s, s->selection.above);
+    break;
+  case SPARSE_THRESHOLD_LEVELS:
+    sparse_begin_levels(s, SPARSE_INFINITY_LEVEL);
+    if (m->config.algorithm == SPARSE_OKTOPK) s->nlevels += m->config.raise_steps;
+    {
+      double threshold = s->local_threshold;
+      for (int j = 0; j < s->nlevels; j++) {
+        s->levels[j] = sparse_level(threshold);
+        threshold *= m->config.raise_factor;
+      }
+    }
+    break;
+  case SPARSE_THRESHOLD_CHOOSE:
+    sparse_threshold_choose(m, s);
+    break;
+  case SPARSE_THRESHOLD_OVERFLOW:
+    if (s->overflowed) s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
+    break;
+  case SPARSE_GAUSSIAN_BEGIN:
+    sparse_begin_levels(s, SPARSE_INFINITY_LEVEL);
+    s->levels[0] = s->guess;
+    break;
+  case SPARSE_GAUSSIAN_LEVELS:
+    sparse_gaussian_levels(m, s);
+    break;
+  case SPARSE_GAUSSIAN_CHOOSE:
+    sparse_gaussian_choose(m, s);
+    break;
+  case SPARSE_LOCAL_ADAPT:
+    sparse_adapt(&s->local_threshold, s->offered_count, m->t, m->config.local_band);
+    break;
+  case SPARSE_UNIFORM_REGIONS:
+    sparse_uniform_regions(m, s);
+    break;
+  case SPARSE_PROPOSED_REGIONS:
+    sparse_proposed_regions(m, s);
+    break;
+  case SPARSE_SPLIT_COUNTS:
+    sparse_split_counts(m, s);
+    break;
+  case SPARSE_GLOBAL_SEARCH:
+    sparse_collect_result(m, s);
+    s->wanted = m->t > 1 ? m->t : 1;
+    if (s->wanted > s->global_count) s->wanted = s->global_count;
+    break;
+  case SPARSE_GLOBAL_FOUND:
+    if (s->wanted > 0) s->global_threshold = (double)sparse_from_magnitude(s->global.above);
+    break;
+  case SPARSE_GLOBAL_ADAPT:
+    sparse_collect_result(m, s);
+    sparse_adapt(&s->global_threshold, s->global_count, m->t, m->config.global_band);
+    break;
+  case SPARSE_SEAL_OFFERED:
+    sparse_seal(m, s, m->offered, s->offered_count, false);
+    break;
+  case SPARSE_SEAL_REDUCED: /* the reduced list has taken the place of the offered one */
+    sparse_seal(m, s, m->offered, s->reduced_count, false);
+    break;
+  case SPARSE_SEAL_FIXED:
+    sparse_seal(m, s, m->offered, m->k, true);
+    break;
+  case SPARSE_FIXED_LISTS:
+    for (int p = 0; p < m->nranks; p++) {
+      s->received_counts[p] = m->k;
+      s->received_displs[p] = (uint64_t)p * (m->k + 1);
+      sparse_collect(s, m->received + s->received_displs[p], m->k + 1);
+    }
+    break;
+  case SPARSE_COLLECT_FLAGS:
+    for (int p = 0; p < m->nranks; p++)
+      sparse_collect(s, m->received + s->received_displs[p], s->received_counts[p]);
+    break;
+  case SPARSE_COLLECT_RESULT:
+    sparse_collect_result(m, s);
+    break;
+  case SPARSE_KEPT_SEARCH:
+    s->wanted = s->reduced_count < m->k ? s->reduced_count : m->k;
+    break;
+  case SPARSE_KEPT_RESULT:
+    s->global_count = s->result_count;
+    break;
+  case SPARSE_MERGE_SEARCH: /* a list of k entries and a flag entry has been received */
+    s->wanted = m->k;
+    sparse_collect(s, m->received, m->k + 1);
+    break;
+  case SPARSE_FIXED_RESULT:
+    s->result_count = s->global_count = m->k;
+    sparse_collect(s, m->gathered, m->k + 1);
+    break;
+  }
+}
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The local operators of the sparse allreduce: everything but communication. ops*.cu are the
+ * kernels, ops_cpu.c their plain C twins for the CPU stand-in.
+ *
+ * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
+ * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
+ * in device memory. Results do not depend on the number of blocks or on timing: no operator adds
+ * floats by atomics. "then" is a decision (control.h) that the operator's last block takes at its
+ * end, which saves a kernel; SPARSE_THEN_NOTHING if there is none.
+ *
+ * Operators return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError. */
+#ifndef OPS_H
+#define OPS_H
+
+#include "control.h"
+#include "sparse_state.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Device memory that the operators need beside lists, zeroed once by the caller. */
+size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity);
+
+/* Loads all kernels of the current device, so that later launches do not. */
+ncclResult_t ops_load(void);
+
+/* A decision on its own. */
+ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what,
+                         cudaStream_t stream);
+
+/* ---- the local pass: one read of gradient and residual, one write of the residual ----------- */
+
+/* For all i: residual[i] += gradient[i] (one IEEE add of float(gradient[i])), where gradient[i] is
+ * finite or m->config.nonfinite is SPARSE_NONFINITE_PROPAGATE; else residual[i] stays and
+ * state->nonfinite becomes 1. gradient == NULL: the residual is taken as it is. Elements with
+ * magnitude > levels[0] and <= limit go to the offered list, ascending, as far as m->capacity
+ * entries; offered_count says how many there are in the list, level_counts[j] for j < nlevels how
+ * many exceed levels[j]. moments: also state->mean and state->deviation of the new residual, in
+ * double, the same bits in every run. */
+ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient, bool moments,
+                            enum sparse_control then, cudaStream_t stream);
+
+/* level_counts[j] for j < nlevels, counted over state->count: the offered list, all of the
+ * residual, or nothing, which leaves the counts. Levels ascend. */
+ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,
+                              cudaStream_t stream);
+
+/* ---- exact selection --------------------------------------------------------------------------
+ */
+
+/* Finds the state->wanted largest entries of the source: a radix search over magnitudes. *source is
+ * an enum sparse_source in device memory: `list`, all of the residual, or nothing, which does
+ * nothing. Sets selection->above to the magnitude of the last one, ->take to how many of that very
+ * magnitude are wanted, ->tie to -1, ->limit to SPARSE_NAN_LEVEL. wanted == 0 or an empty source:
+ * above = SPARSE_NAN_LEVEL, take = 0. */
+ncclResult_t ops_search(const struct sparse_memory *m, struct sparse_list list,
+                        const uint32_t *source, struct sparse_selection *selection,
+                        enum sparse_control then, cudaStream_t stream);
+
+/* Writes the entries of the source that *selection chooses to `to` (one part), ascending, and their
+ * number to *to.counts; if take > 0, of the entries equal to `above` the first `take`, and sets
+ * ->tie to the index of the last of those. to.pairs may be list.pairs. Entries with index
+ * SPARSE_NO_INDEX are never chosen. dropped (may be NULL): receives those not chosen, same rules
+ * (lists only). The caller makes sure that `to` has room. */
+ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
+                      const uint32_t *source, struct sparse_selection *selection,
+                      struct sparse_list to, const struct sparse_list *dropped,
+                      enum sparse_control then, cudaStream_t stream);
+
+/* ---- regions ----------------------------------------------------------------------------------
+ */
+
+/* state->region_counts and region_displs of the offered list for state->boundaries. */
+ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
+                           cudaStream_t stream);
+
+/* state->proposal: with c = offered_count / nranks, [j] = index of offered entry c * j for
+ * j = 1 ... nranks - 1 and [0] = 0; all zero but [0] = 1 if c == 0. */
+ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream);
+
+/* ---- sums -------------------------------------------------------------------------------------
+ */
+
+/* Which sums a reduction keeps. */
+enum sparse_sums {
+  SPARSE_SUMS_NONZERO, /* != 0, NaN included */
+  SPARSE_SUMS_ABOVE,   /* |sum| > (float)state->global_threshold */
+};
+
+/* Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries (device arrays). The
+ * region is [region[0], region[1]) (device); entries outside it are ignored. Every sum starts at
+ * 0.0f and takes the lists in the order first, first + stride, ... modulo nranks (stride 1 or -1);
+ * indices are unique within a list. Sums that are kept go to `to`, ascending. */
+ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
+                        const uint64_t *displs, const uint64_t *counts, int first, int stride,
+                        const uint64_t *region, enum sparse_sums which, struct sparse_list to,
+                        enum sparse_control then, cudaStream_t stream);
+
+/* Merges two lists (one part each): all indices of both, values of equal indices added, a + b. */
+ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, struct sparse_list b,
+                       struct sparse_list to, cudaStream_t stream);
+
+/* ---- results ----------------------------------------------------------------------------------
+ */
+
+/* What happens to the residual of an entry of the result. */
+enum sparse_apply {
+  SPARSE_APPLY_RESULT,       /* nothing */
+  SPARSE_APPLY_ZERO_OFFERED, /* residual[i] = 0 where state->selection chooses residual[i] */
+};
+
+/* dense[i] = value / nranks (IEEE division) for the entries of the list. */
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_apply rule, enum sparse_control then, cudaStream_t stream);
+
+/* dense[i] = 0 for the state->result_count first entries of `gathered`. */
+ncclResult_t ops_undo(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream);
+
+/* residual[i] = 0 for the entries of the offered list. */
+ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream);
+
+/* residual[i] += value for the entries of `list` whose index is in `among` (both one part). */
+ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
+                        struct sparse_list among, cudaStream_t stream);
+
+/* ---- dense vectors ------------------------------------------------------------------------------
+ */
+
+/* dense[i] = value for the entries of the list. */
+ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
+                         cudaStream_t stream);
+
+/* dense[i] /= nranks for all i. */
+ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream);
+
+/* dense[i] = float(gradient[i]) for all i. */
+ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream);
+
+/* ---- indices and values apart -------------------------------------------------------------------
+ */
+
+ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
+                       float *values, cudaStream_t stream);
+
+/* to[i] = {indices[i], values[i]} for as many as `counts` says (sum of `parts`). */
+ncclResult_t ops_zip(const struct sparse_memory *m, const uint32_t *indices, const float *values,
+                     struct sparse_list to, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory of a handle. Everything that one operator tells the next (counts, thresholds, regions,
+ * decisions) lives in one struct in device memory, so that a step can run without the host. Host
+ * code passes pointers and capacities around, never counts.
+ *
+ * Not for users: they include sparse_allreduce.h. */
+#ifndef SPARSE_STATE_H
+#define SPARSE_STATE_H
+
+#include "sparse_allreduce.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPARSE_MAX_RANKS 256
+#define SPARSE_MAX_RAISES 5
+#define SPARSE_MAX_LEVELS (1 + 2 * SPARSE_MAX_CORRECTIONS)
+
+/* A magnitude is the bits of |x| as an integer: for floats that orders like |x|, with NaN above
+ * infinity. A level is a magnitude to be exceeded; -1 is exceeded by all. */
+typedef int32_t sparse_level_t;
+#define SPARSE_INFINITY_LEVEL 0x7f800000 /* the largest magnitude that is not NaN */
+#define SPARSE_NAN_LEVEL 0x7fffffff
+
+/* Which elements of a vector are chosen: element i of magnitude m is iff
+ *   m <= limit && (m > above || (m == above && i <= tie)).
+ * Before `tie` is known, `take` says how many of the elements equal to `above` are wanted, lowest
+ * indices first. */
+struct sparse_selection {
+  sparse_level_t above, limit;
+  int64_t tie;
+  uint64_t take;
+};
+
+/* Where an operator gets its input from, decided on the device. */
+enum sparse_source {
+  SPARSE_FROM_NOTHING,  /* nothing to do: leave lists as they are */
+  SPARSE_FROM_LIST,     /* the list that the operator is given */
+  SPARSE_FROM_RESIDUAL, /* all of the residual */
+};
+
+struct sparse_state {
+  /* From step to step: what a checkpoint keeps, up to levels[0]. */
+  double local_threshold, global_threshold;
+  sparse_level_t guess; /* exact selections first look for candidates above this; only speed
+                           depends on it */
+  uint64_t boundaries[SPARSE_MAX_RANKS + 1]; /* regions, see sparse_allreduce_boundaries */
+
+  /* Everything from here on is set anew by each step. The local pass: elements above levels[0] and
+   * not above `limit` become candidates; level_counts[j] is how many elements are above levels[j]
+   * and not above limit. Levels ascend. */
+  sparse_level_t levels[SPARSE_MAX_LEVELS], limit;
+  int32_t nlevels;
+  uint64_t level_counts[SPARSE_MAX_LEVELS];
+  double mean, deviation;    /* of residual + gradient, if asked for; deviation: unbiased */
+  double gaussian_threshold; /* before corrections */
+  uint32_t nonfinite;        /* 1: a gradient element was not finite; later: of any rank */
+
+  /* What this rank offers. */
+  uint32_t count, search, keep; /* enum sparse_source: what these operators have to read */
+  uint64_t wanted;              /* entries that a search is to find */
+  struct sparse_selection selection;
+  int32_t first_level, round; /* Gaussian thresholds: where the table starts, rounds so far */
+  uint64_t offered_count;
+  uint64_t sealed_count; /* entries of a list with the flag entry that may be behind it */
+  uint64_t region_counts[SPARSE_MAX_RANKS], region_displs[SPARSE_MAX_RANKS]; /* in the list */
+  uint64_t proposal[SPARSE_MAX_RANKS]; /* [0]: 1 if this rank cannot propose; [j]: boundary j */
+  uint32_t overflowed;
+
+  /* What came from the others: list p is received[received_displs[p] ...]. */
+  uint64_t received_counts[SPARSE_MAX_RANKS], received_displs[SPARSE_MAX_RANKS];
+
+  /* The sum over one region, and the sums of all regions. */
+  uint64_t reduced_count;
+  uint64_t gathered_counts[SPARSE_MAX_RANKS], gathered_displs[SPARSE_MAX_RANKS];
+  uint32_t always_list;           /* SPARSE_FROM_LIST, for operators without a choice */
+  uint64_t whole[2];              /* the region 0 .. n */
+  struct sparse_selection global; /* of the sums */
+  uint64_t result_count;          /* entries of `gathered`, flag entries included: what the next
+                                     step undoes */
+  uint64_t global_count;          /* without flag entries */
+};
+
+/* What a handle owns, passed to operators by value. Sizes never change. */
+struct sparse_memory {
+  size_t n, k, t, capacity; /* see sparse_allreduce.h; t = floor(n * density) */
+  int rank, nranks;
+  sparse_allreduce_config_t config;
+  double z;                /* Phi^-1(1 - density / 2) */
+  float *residual, *dense; /* n each */
+  /* Lists: nranks * slot pairs each. */
+  size_t slot; /* capacity + 1: there may be a flag entry behind a list */
+  struct sparse_pair *offered, *received, *gathered;
+  uint64_t *matrix; /* [source * nranks + destination] entries, filled by the send/recv exchange */
+  struct sparse_state *state;
+  void *scratch; /* of the operators, see ops_scratch_bytes */
+};
+
+/* Entries in device memory, indices ascending. The number of entries is the sum of `parts` numbers
+ * at counts; the parts lie one behind the other. */
+struct sparse_list {
+  struct sparse_pair *pairs;
+  uint64_t *counts;
+  int parts;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif
