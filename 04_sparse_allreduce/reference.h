@@ -12,7 +12,8 @@
 
 #include "sparse_allreduce.h"
 
-/* What one rank holds after a step. */
+/* What one rank holds after a step. After a dense step: nothing offered, words counted, the rest as
+ * it was. */
 struct reference_rank {
   float *acc;        /* [n] gradient + residual of this step, before anything was zeroed */
   float *residual;   /* [n] kept for the next step */
@@ -20,11 +21,17 @@ struct reference_rank {
   size_t noffered;
   uint64_t *region_counts;   /* [nranks] how many of them lie in each region */
   double local_threshold;    /* as in sparse_allreduce_statistics_t */
-  double gaussian_threshold; /* dito */
+  double gaussian_threshold; /* mean + z * deviation, before any correction */
   uint32_t selected_above;
   int64_t selected_tie;
   bool overflowed;
   uint64_t words_sent, words_received;
+};
+
+/* GTOPK: a partial sum that a node of the tree did not pass on. */
+struct reference_discard {
+  int node;
+  struct sparse_pair entry;
 };
 
 struct reference {
@@ -40,8 +47,15 @@ struct reference {
   float *result;              /* [n] */
   struct sparse_pair *global; /* [nglobal] entries before the division, ascending indices */
   size_t nglobal;
-  float *sums; /* [n] sum over ranks of what was offered, in the order of the path */
+  float *sums; /* [n] sum over ranks of what was offered, in the order of the path;
+                  GTOPK: of what got through the tree */
   bool exact_local, exact_global, repartitioned, dense, fell_back, nonfinite;
+  struct reference_discard *discarded; /* [ndiscarded] GTOPK, in the order of rounds */
+  size_t ndiscarded;
+  double gradient_norm; /* of the mean over ranks of this step's gradients */
+  /* work space of GTOPK: the list of each node, and two lists when they meet */
+  struct sparse_pair *lists, *merged;
+  float *merged_values;
 };
 
 /* NULL if memory does not suffice. The configuration must be valid; gradients are float here. */
@@ -53,5 +67,10 @@ void reference_destroy(struct reference *ref);
  * ranks[r].gaussian_threshold for comparison. */
 void reference_step(struct reference *ref, const float *const gradients[],
                     const double *gaussian_thresholds);
+
+/* The paper's measure of what selecting costs: the distance between the result and the k largest
+ * entries of the mean of all acc, relative to the norm of the mean gradient. 0 after a dense step,
+ * NaN if memory does not suffice. */
+double reference_xi(const struct reference *ref);
 
 #endif
