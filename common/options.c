@@ -2,9 +2,11 @@
 /* One table row per option; getopt_long does the splitting, this file the checking. */
 #include "options.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +24,16 @@ enum { MAX_OPTIONS = 64, FIRST_VALUE = 256 }; /* getopt's value of row i is FIRS
 #define DEFAULT_MAX_TEXT "1G"
 #endif
 
-/* The shared rows and then the program's own, ended by a row without a name. */
+/* Whether a row of the program's own stands for this shared one. */
+static bool replaced(const struct option_spec *shared, const struct option_spec *own)
+{
+  for (; own && own->name; own++)
+    if (strcmp(own->name, shared->name) == 0 || (own->letter && own->letter == shared->letter))
+      return true;
+  return false;
+}
+
+/* The program's own rows and then the shared ones, ended by a row without a name. */
 static void build_table(struct option_spec *table, struct options *opt,
                         const struct option_spec *own)
 {
@@ -52,11 +63,13 @@ static void build_table(struct option_spec *table, struct options *opt,
       {"version", 0, OPTION_FLAG, &opt->version, NULL, "print the versions of all that is used", 0,
        0},
   };
+  const size_t nshared = sizeof shared / sizeof *shared;
   size_t n = 0;
-  for (; own && own->name && n < MAX_OPTIONS - 1 - sizeof shared / sizeof *shared; own++)
-    table[n++] = *own;
-  memcpy(table + n, shared, sizeof shared);
-  table[n + sizeof shared / sizeof *shared] = (struct option_spec){0};
+  for (const struct option_spec *row = own; row && row->name && n + nshared < MAX_OPTIONS; row++)
+    if (row->kind != OPTION_ABSENT) table[n++] = *row;
+  for (size_t i = 0; i < nshared && n < MAX_OPTIONS - 1; i++)
+    if (!replaced(&shared[i], own)) table[n++] = shared[i];
+  table[n] = (struct option_spec){0};
 }
 
 /* Whole decimal numbers with an optional suffix K, M or G. Returns 0 if `text` is one. */
@@ -78,6 +91,16 @@ static int parse_number(const char *text, bool suffix, long long *value)
   }
   if (overflow) *value = *text == '-' ? LLONG_MIN : LLONG_MAX;
   return 0;
+}
+
+/* Decimal numbers such as 0.01 and 1e-3. Returns 0 if `text` is one. */
+static int parse_double(const char *text, double *value)
+{
+  char *end;
+  *value = strtod(text, &end);
+  const bool hexadecimal = strpbrk(text, "xX") != NULL;
+  const bool starts = isdigit((unsigned char)*text) || *text == '.' || *text == '-';
+  return end == text || *end != '\0' || hexadecimal || !starts || isnan(*value) ? -1 : 0;
 }
 
 /* 4096 -> "4K", for messages. */
@@ -106,6 +129,7 @@ static int store(const struct option_spec *row, const char *text, const char *ty
 {
   bool suffix = row->kind == OPTION_SIZE;
   long long number;
+  double real;
   char low[32], high[32];
 
   switch (row->kind) {
@@ -145,6 +169,21 @@ static int store(const struct option_spec *row, const char *text, const char *ty
     else
       *(long *)row->value = (long)number;
     return 0;
+  case OPTION_DOUBLE:
+    if (parse_double(text, &real) != 0) {
+      snprintf(error, error_size, "--%s: '%s' is not a number; allowed: one such as 0.01 or 1e-3",
+               row->name, text);
+      return -1;
+    }
+    if (!(real > (double)row->min && real <= (double)row->max)) {
+      snprintf(error, error_size, "--%s: %s is out of range; allowed: more than %lld, up to %lld",
+               row->name, text, row->min, row->max);
+      return -1;
+    }
+    *(double *)row->value = real;
+    return 0;
+  case OPTION_ABSENT: /* in no table */
+    break;
   }
   return -1;
 }

@@ -37,9 +37,12 @@ enum option_kind {
   OPTION_STRING, /* const char *, points into argv */
   OPTION_TYPE,   /* const struct datatype *, one of the program's types */
   OPTION_CHOICE, /* int, the number of the word in `argument`, whose words are separated by | */
+  OPTION_DOUBLE, /* double, more than min and up to max */
+  OPTION_ABSENT, /* takes the shared option of that name away */
 };
 
-/* One row of an option table. A table ends with a row whose name is NULL. */
+/* One row of an option table. A table ends with a row whose name is NULL. A program's own row takes
+ * the place of the shared one of the same name or letter. */
 struct option_spec {
   const char *name; /* long name without dashes */
   char letter;      /* short name or 0 */
@@ -47,7 +50,7 @@ struct option_spec {
   void *value;          /* where the value goes; holds the default before */
   const char *argument; /* what --help calls the argument, NULL for a flag; see OPTION_CHOICE */
   const char *help;     /* one line; the default is part of the text */
-  long long min, max;   /* for OPTION_LONG and OPTION_SIZE */
+  long long min, max;   /* for OPTION_LONG, OPTION_SIZE and OPTION_DOUBLE */
 };
 
 /* Fills *opt with the defaults and then from argv. Returns 0, or -1 with one line (no newline) in

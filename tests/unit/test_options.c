@@ -112,6 +112,71 @@ static void test_own_options(void **state)
   assert_int_equal(options_parse(&opt, NULL, TYPES, 1, (char *[]){"p", NULL}, error, 9), 0);
 }
 
+static void test_doubles(void **state)
+{
+  static const char *const no_numbers[] = {"x",     "1x",  "0x1p-3", "nan", "inf", "+1",
+                                           "%20.5", "1,5", "",       ".",   "-",   "1K"};
+  double ratio = 0.5;
+  const struct option_spec real[] = {
+      {"ratio", 'r', OPTION_DOUBLE, &ratio, "R", "a ratio", 0, 1},
+      {0},
+  };
+  char *argv[] = {"p", "-r", "0.01", NULL};
+  (void)state;
+  assert_int_equal(options_parse(&opt, real, TYPES, 1, argv, error, sizeof error), 0);
+  assert_true(ratio == 0.5);
+  assert_int_equal(options_parse(&opt, real, TYPES, 3, argv, error, sizeof error), 0);
+  assert_true(ratio == 0.01);
+  argv[2] = "1e-3";
+  assert_int_equal(options_parse(&opt, real, TYPES, 3, argv, error, sizeof error), 0);
+  assert_true(ratio == 1e-3);
+  argv[2] = "1";
+  assert_int_equal(options_parse(&opt, real, TYPES, 3, argv, error, sizeof error), 0);
+  assert_true(ratio == 1);
+  for (size_t i = 0; i < sizeof no_numbers / sizeof *no_numbers; i++) {
+    argv[2] = (char *)no_numbers[i];
+    assert_int_equal(options_parse(&opt, real, TYPES, 3, argv, error, sizeof error), -1);
+    assert_non_null(strstr(error, "is not a number; allowed: one such as 0.01 or 1e-3"));
+  }
+  static const char *const outside[] = {"0", "-0.5", "1.0001", "1e300", "1e999", "-1e999"};
+  for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
+    argv[2] = (char *)outside[i];
+    assert_int_equal(options_parse(&opt, real, TYPES, 3, argv, error, sizeof error), -1);
+    assert_non_null(strstr(error, "is out of range; allowed: more than 0, up to 1"));
+  }
+  assert_true(ratio == 1);
+}
+
+/* A program's own rows take the place of shared ones. */
+static void test_replaced_options(void **state)
+{
+  static size_t count = 7;
+  static const char *pattern, *file;
+  static const struct option_spec rows[] = {
+      {"count", 0, OPTION_SIZE, &count, "N", "elements", 1, 100},
+      {"output", 0, OPTION_STRING, &pattern, "PATTERN", "results", 0, 0},
+      {"table", 'J', OPTION_STRING, &file, "FILE", "the table", 0, 0},
+      {"minbytes", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+      {0},
+  };
+  char *good[] = {"p", "--count", "9", "--output", "a", "-J", "b", "--bench", NULL};
+  char *large[] = {"p", "--count", "101", NULL}, *absent[] = {"p", "-b", "4", NULL};
+  char *name[] = {"p", "--minbytes", "4", NULL};
+  (void)state;
+  assert_int_equal(options_parse(&opt, rows, TYPES, 8, good, error, sizeof error), 0);
+  assert_int_equal(count, 9);
+  assert_int_equal(opt.count, 0);
+  assert_string_equal(pattern, "a");
+  assert_string_equal(file, "b");
+  assert_null(opt.output);
+  assert_int_equal(options_parse(&opt, rows, TYPES, 3, large, error, sizeof error), -1);
+  assert_non_null(strstr(error, "allowed: 1 to 100"));
+  assert_int_equal(options_parse(&opt, rows, TYPES, 3, absent, error, sizeof error), -1);
+  assert_non_null(strstr(error, "option '-b' is unknown"));
+  assert_int_equal(options_parse(&opt, rows, TYPES, 3, name, error, sizeof error), -1);
+  assert_non_null(strstr(error, "option '--minbytes' is unknown"));
+}
+
 static void test_numbers(void **state)
 {
   static const char *const no_numbers[] = {"x",  "1x", "1.0", "1e6", "0x10", "1KK",
@@ -227,6 +292,8 @@ int main(void)
       cmocka_unit_test(test_defaults),
       cmocka_unit_test(test_values),
       cmocka_unit_test(test_own_options),
+      cmocka_unit_test(test_doubles),
+      cmocka_unit_test(test_replaced_options),
       cmocka_unit_test(test_numbers),
       cmocka_unit_test(test_blank_is_no_number),
       cmocka_unit_test(test_types),
