@@ -141,7 +141,8 @@ rmdir "$out/unfinished" 2>/dev/null || true
 scripts/results_json.sh "$out" >"$out/results.json.new"
 mv "$out/results.json.new" "$out/results.json"
 
-echo "results in $out"
-echo "next: scripts/plot.sh $out && scripts/report.sh --html $out"
+shown=${out#"$TOP"/}
+echo "results in $shown"
+[ $build = cpu ] || echo "next: scripts/plot.sh $shown && scripts/report.sh --html $shown"
 [ $failed = 0 ] || echo "bench.sh: $failed of ${#parts[@]} parts failed; the same command tries them again" >&2
 [ $failed = 0 ]

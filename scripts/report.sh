@@ -1,33 +1,59 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Writes the tables of a results folder into the READMEs, between the lines
+# Shows a folder of results: in the pages of the suite and as one page of its own.
 #
-#   <!-- table: 01_allreduce_ub.mpi.graph.csv -->   and   <!-- end of table -->
+#   scripts/report.sh DIR            rewrite the pages, and write DIR/report.html
+#   scripts/report.sh --html DIR     only DIR/report.html, which has everything in it: tables, pictures
+#                                    (scripts/plot.sh makes them), provenance
+#   scripts/report.sh --check DIR    change nothing; fail if a page differs from the results
 #
-#   scripts/report.sh DIR            rewrite the READMEs
-#   scripts/report.sh --check DIR    fail if a README differs from the results
+# In README.md, docs/*.md and the READMEs of the examples it fills what stands between such lines:
+#
+#   <!-- table: FILE.csv -->                      <!-- end of table -->
+#   <!-- picture: NAME, words in its place -->    <!-- end of picture -->
+#   <!-- headline -->                             <!-- end of headline -->
+#
+# Exit code 0: written, or no difference; 1: a file is missing or a page differs; 2: usage.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-check=false
-[ "${1:-}" = --check ] && check=true && shift
-if [ $# -ne 1 ] || [ ! -f "$1/provenance.txt" ]; then
-  echo "report.sh: '${1:-}' is no folder of results; allowed: [--check] DIR, with DIR/provenance.txt" >&2
-  exit 2
-fi
-dir=${1%/}
-new=$(mktemp)
-trap 'rm -f "$new"' EXIT
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/results.sh
+. "$(dirname "$0")/results.sh"
+
+mode=all
+case ${1:-} in
+--check | --html) mode=${1#--} && shift ;;
+-h | --help) sed -n '3,16s/^# \{0,1\}//p' "$0" && exit 0 ;;
+esac
+[ $# = 1 ] || die "wrong arguments '$*'; allowed: [--check | --html] DIR"
+require_results "$1"
+dir=$(realpath --relative-to="$TOP" "$1")
+[[ "$mode" = html || $dir != ../* ]] || die "the pages cannot show results outside of $TOP; allowed: --html DIR"
+cd "$TOP"
+
+# What the headline table shows, where it was measured: file, variant, bytes, and series or -.
+HEADLINE='
+01_allreduce_ub.mpi.graph.csv registered 268435456 -
+02_allreduce_sm.mpi.graph.csv symmetric 1024 -
+02_allreduce_sm.mpi.graph.csv symmetric 268435456 -
+03_alltoallv_sm.mpi.graph.csv alltoallv 65536 uniform
+03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 uniform
+03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 skew
+'
+
+# ---- tables, in Markdown -------------------------------------------------------------------------
+AWK_SIZE='
+  function size(b) {
+    if (b >= 1073741824) return b / 1073741824 " GiB"
+    if (b >= 1048576) return b / 1048576 " MiB"
+    if (b >= 1024) return b / 1024 " KiB"
+    return b " B"
+  }'
 
 # A CSV of --bench (one row per size and variant) as a Markdown table (one row per size, a cell per
 # variant). Columns are found by their names; the first may be a series such as the pattern.
 table() {
-  awk -F, '
-    function size(b) {
-      if (b >= 1073741824) return b / 1073741824 " GiB"
-      if (b >= 1048576) return b / 1048576 " MiB"
-      if (b >= 1024) return b / 1024 " KiB"
-      return b " B"
-    }
+  awk -F, "$AWK_SIZE"'
     NR == 1 {
       for (i = 1; i <= NF; i++) column[$i] = i
       rate = "wire" in column ? "wire" : "busbw"
@@ -39,8 +65,11 @@ table() {
       row = (series == "" ? "" : $1 " | ") size($column["bytes"])
       if (!(v in seen)) { seen[v] = 1; variants[++n] = v }
       if (!(row in known)) { known[row] = 1; rows[++m] = row }
-      cell[row, v] = sprintf("%.2f / %.1f", $column["us"], $column[rate])
-      if (n > 1 && v != variants[1]) cell[row, v] = cell[row, v] sprintf(" / %.2fx", $column["ratio"])
+      cell[row, v] = "-"
+      if ($column["us"] != "") {
+        cell[row, v] = sprintf("%.2f / %.1f", $column["us"], $column[rate])
+        if (n > 1 && v != variants[1]) cell[row, v] = cell[row, v] sprintf(" / %.2fx", $column["ratio"])
+      }
       wrong[row] += $column["wrong"]
     }
     END {
@@ -59,52 +88,162 @@ table() {
     }' "$1"
 }
 
-# The line under a table that says where it comes from.
-source_line() {
-  local launcher=${1#*.}
-  awk -F': ' -v file="$1" -v launcher="${launcher%%.*}" '
-    $1 == "gpu" { split($2, f, ", "); gpu = f[2]; driver = f[3]; n++ }
-    $1 == "version" && /NCCL/ { nccl = $2 }
-    $1 == "version" && /CUDA/ { cuda = $2 }
-    $1 == "environment" { environment = environment " `" $2 "`" }
-    $1 == "date" { date = substr($2, 1, 10) }
-    END {
-      printf "%d x %s, driver %s, %s; %s; %s launcher;%s; %s; ", n, gpu, driver, cuda, nccl,
-        launcher, environment == "" ? " no NCCL_ variables set" : environment, date
-      printf "raw: `%s/%s`.\n", dir, file
-    }' dir="$dir" "$dir/provenance.txt"
+headline_row() { # headline_row FILE VARIANT BYTES SERIES
+  local example=${1%%.*}
+  awk -F, -v example="${example%%_*}" -v variant="$2" -v bytes="$3" -v series="$4" -v limit="$(limit_of "$dir")" "$AWK_SIZE"'
+    NR == 1 {
+      for (i = 1; i <= NF; i++) column[$i] = i
+      rate = column["wire" in column ? "wire" : "busbw"]
+      next
+    }
+    $column["bytes"] != bytes || (series != "-" && $1 != series) { next }
+    base == "" { base = $column["variant"]; base_us = $column["us"] }
+    $column["variant"] == variant && $column["us"] != "" {
+      printf "| %s | %s%s | %s | %s: %.2f | %.2f | %.2fx | %.1f | %s |\n", example, variant,
+        series == "-" ? "" : ", " series, size(bytes), base, base_us, $column["us"], $column["ratio"], $rate,
+        limit ? sprintf("%.0f %%", 100 * $rate / limit) : "unknown"
+    }' "$dir/$1"
 }
 
-# A README with its tables filled in, on stdout.
-fill_in() {
-  local line inside=false file
+headline() {
+  local file variant bytes series limit
+  limit=$(limit_of "$dir")
+  echo "| example | what | bytes | compared with, us | us | times faster | GB/s | of the limit${limit:+, $limit GB/s} |"
+  echo "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+  while read -r file variant bytes series; do
+    if [ -f "$dir/$file" ]; then headline_row "$file" "$variant" "$bytes" "$series"; fi
+  done <<<"$HEADLINE"
+}
+
+# ---- the pages -----------------------------------------------------------------------------------
+# What belongs between the lines of a marker.
+filling() { # filling PAGE table|picture|headline ARGUMENT
+  local file=$dir/$3 launcher=${3#*.}
+  case $2 in
+  table)
+    [ -r "$file" ] || { echo "report.sh: $1 wants $file, which is not there" >&2 && return 1; }
+    table "$file"
+    printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "${launcher%%.*} launcher")" "\`$file\`"
+    ;;
+  picture)
+    file=$dir/plots/${3%%, *}.svg
+    [ -r "$file" ] || { echo "report.sh: $1 wants $file; scripts/plot.sh makes it" >&2 && return 1; }
+    echo "![${3#*, }]($(realpath --relative-to="$(dirname "$1")" "$file"))"
+    ;;
+  headline)
+    headline
+    printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "mpi launcher, in a CUDA graph")" "\`$dir\`"
+    ;;
+  esac
+}
+
+# A page with everything filled in, on stdout.
+# shellcheck disable=SC2094 # filling only looks at the page's name
+fill_in() { # fill_in PAGE
+  local line end=
   while IFS= read -r line; do
-    if [[ $line =~ ^'<!-- table: '(.*)' -->'$ ]]; then
-      file=${BASH_REMATCH[1]}
-      [ -r "$dir/$file" ] || { echo "report.sh: $1 wants $dir/$file, which is not there" >&2; return 1; }
-      inside=true
+    if [[ $line =~ ^'<!-- '(table|picture|headline)(': '(.*))?' -->'$ ]]; then
+      end="<!-- end of ${BASH_REMATCH[1]} -->"
       printf '%s\n\n' "$line"
-      table "$dir/$file"
+      filling "$1" "${BASH_REMATCH[1]}" "${BASH_REMATCH[3]}" || return 1
       echo
-      source_line "$file"
-      echo
-    elif [ "$line" = '<!-- end of table -->' ]; then
-      inside=false
+    elif [ "$line" = "$end" ]; then
+      end=
       echo "$line"
-    elif ! $inside; then
+    elif [ -z "$end" ]; then
       printf '%s\n' "$line"
     fi
   done <"$1"
 }
 
+# ---- the page of its own -------------------------------------------------------------------------
+escaped() { sed 's/&/\&amp;/g; s/</\&lt;/g; s/>/\&gt;/g'; }
+
+html_table() { # a Markdown table on stdin; cells are to the right where its second line says so
+  escaped | awk -F' *[|] *' '
+    NR == 1 { print "<div class=\"wide\"><table>" }
+    NR == 2 { next }
+    {
+      tag = NR == 1 ? "th" : "td"
+      printf "<tr>"
+      for (i = 2; i < NF; i++) printf "<%s>%s</%s>", tag, $i, tag
+      print "</tr>"
+    }
+    END { print "</table></div>" }'
+}
+
+# Names of things inside a picture are made unique, since all pictures stand in one document.
+html_picture() { # html_picture FILE.svg
+  local name
+  name=$(basename "$1" .svg)
+  sed -e '/^<?xml/d' -e "s/\bid=\([\"']\)\(gp\|gnuplot\|textbox\|greybox\)/id=\1$name-\2/g" -e "s/href='#/href='#$name-/g" \
+    -e "s/url(#/url(#$name-/g" "$1"
+}
+
+page() {
+  local file name
+  cat <<'HTML'
+<!DOCTYPE html>
+<html xmlns="http://www.w3.org/1999/xhtml" lang="en">
+<head>
+<meta charset="utf-8"/>
+<meta name="viewport" content="width=device-width"/>
+<title>NCCL examples: results</title>
+<style>
+body { font: 15px/1.5 sans-serif; color: #202020; background: #fff; max-width: 64em; margin: 2em auto; padding: 0 1em }
+table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums }
+th, td { border-bottom: 1px solid #ddd; padding: 2px 10px; text-align: right; white-space: nowrap }
+th:first-child, td:first-child { text-align: left }
+.wide { overflow-x: auto } pre { overflow-x: auto; font-size: 12px; background: #f5f5f5; padding: 1em }
+svg { width: 100%; height: auto } section { break-inside: avoid }
+</style>
+</head>
+<body>
+<h1>NCCL examples: results</h1>
+HTML
+  echo "<p>$(machine_line "$dir" | tr -d '`' | escaped)</p>"
+  echo '<p>Times are of the slowest rank, the median of the repetitions; every timed size was verified. GB/s = 1e9 bytes per second.</p>'
+  echo '<ul>'
+  for file in "$dir"/plots/*.svg "$dir"/*.csv; do
+    [ ! -f "$file" ] || echo "<li><a href=\"#$(basename "$file")\">$(basename "$file")</a></li>"
+  done
+  echo '<li><a href="#provenance">provenance</a></li></ul>'
+  headline | html_table
+  for file in "$dir"/plots/*.svg; do
+    [ -f "$file" ] || continue
+    name=$(basename "$file")
+    echo "<section id=\"$name\"><h2>${name%.svg}</h2>"
+    html_picture "$file"
+    echo '</section>'
+  done
+  for file in "$dir"/*.csv; do
+    [ -f "$file" ] || continue
+    name=$(basename "$file")
+    echo "<section id=\"$name\"><h2>${name%.csv}</h2>"
+    table "$file" | html_table
+    echo '</section>'
+  done
+  echo '<section id="provenance"><h2>provenance</h2><pre>'
+  escaped <"$dir/provenance.txt"
+  printf '</pre></section>\n</body>\n</html>\n'
+}
+
+# ---- all of it -----------------------------------------------------------------------------------
+new=$(mktemp)
+trap 'rm -f "$new"' EXIT
 failed=0
-for readme in README.md [0-9][0-9]_*/README.md; do
-  [ -f "$readme" ] || continue
-  fill_in "$readme" >"$new"
-  if $check; then
-    diff -u "$readme" "$new" || { echo "report.sh: $readme differs from $dir" >&2; failed=1; }
+for page in README.md docs/*.md [0-9][0-9]_*/README.md; do
+  if [ "$mode" = html ] || [ ! -f "$page" ]; then continue; fi
+  fill_in "$page" >"$new"
+  if [ "$mode" = all ]; then
+    cat "$new" >"$page"
   else
-    cat "$new" >"$readme"
+    diff -u "$page" "$new" || { echo "report.sh: $page differs from $dir" >&2 && failed=1; }
   fi
 done
+if [ "$mode" != check ]; then
+  page >"$new"
+  cat "$new" >"$dir/report.html"
+  echo "$dir/report.html"
+fi
 exit $failed

@@ -3,23 +3,25 @@
 # Says what the suite needs and this machine lacks, and installs it with apt-get. Never CUDA, NCCL
 # or a driver: whoever wants those chooses the version.
 #
-#   scripts/setup.sh [--no-install] [--tests]
+#   scripts/setup.sh [--no-install] [--tests] [--plots]
 #
 #   --no-install   only say what is missing
 #   --tests        also what scripts/test.sh needs
+#   --plots        also what scripts/plot.sh needs
 #
 # Exit code 0: nothing is missing (any more); 1: something is; 2: usage.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-install=yes tests=no
+install=yes tests=no plots=no
 for argument in "$@"; do
   case $argument in
   --no-install) install=no ;;
-  --tests) tests=yes ;;
-  -h | --help) sed -n '3,12s/^# \{0,1\}//p' "$0" && exit 0 ;;
-  *) die "unknown argument '$argument'; allowed: --no-install --tests" ;;
+  --tests) tests=yes plots=yes ;;
+  --plots) plots=yes ;;
+  -h | --help) sed -n '3,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  *) die "unknown argument '$argument'; allowed: --no-install --tests --plots" ;;
   esac
 done
 
@@ -40,12 +42,15 @@ check() {
     need MPI openmpi-bin libopenmpi-dev
   fi
   if [ -x "$(cuda_home)/bin/nvcc" ]; then have g++ || need "g++ (for nvcc)" g++; fi
+  if [ "$plots" = yes ]; then have gnuplot || need gnuplot gnuplot-nox; fi
   [ "$tests" = yes ] || return 0
   header_found '#include <cmocka.h>' || need cmocka libcmocka-dev
   local tool
   for tool in bats clang-format cppcheck shellcheck python3; do
     have "$tool" || need "$tool" "$tool"
   done
+  have xmllint || need xmllint libxml2-utils
+  have pkg-config || need pkg-config pkg-config
 }
 
 check

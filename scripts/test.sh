@@ -97,7 +97,7 @@ clang_format() { sources c h cu cuh | xargs "$CLANG_FORMAT" --dry-run -Werror; }
 
 spdx() {
   local file failed=0
-  for file in $(sources c h cu cuh sh bash bats mk sbatch pbs) .ci/run $(find . -name Makefile -not -path './.*'); do
+  for file in $(sources c h cu cuh sh bash bats mk sbatch pbs gnuplot) .ci/run $(find . -name Makefile -not -path './.*'); do
     head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' && continue
     echo "$file: no SPDX-License-Identifier: Apache-2.0 in the first three lines"
     failed=1
@@ -111,7 +111,7 @@ cppcheck_all() {
     -Icommon -Icommon/cpu -Icommon/cpu/include
 }
 
-shellcheck_all() { sources sh bash bats | xargs shellcheck .ci/run; }
+shellcheck_all() { sources sh bash bats sbatch pbs | xargs shellcheck .ci/run; }
 
 # The formatting differs from version to version; this is the one of Debian 12.
 CLANG_FORMAT=clang-format
@@ -128,6 +128,8 @@ done
 check spdx spdx
 check readme-snippets tests/readme_snippets.sh
 check readme-tables scripts/report.sh --check results/4xH200-nccl2.28
+check plotted-data scripts/plot.sh --check results/4xH200-nccl2.28
+check links tests/links.sh
 
 # ---- builds --------------------------------------------------------------------------------------
 build() { # build cpu|gpu LAUNCHER DIRECTORY

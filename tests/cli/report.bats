@@ -7,11 +7,12 @@ setup_file() { :; } # needs no program
 # A small suite with one page and one folder of results.
 suite() {
   mkdir -p "$WORK/suite/scripts" "$WORK/suite/01_x" "$WORK/suite/results"
-  cp "$TOP/scripts/report.sh" "$WORK/suite/scripts"
+  cp "$TOP"/scripts/{report,results,lib}.sh "$WORK/suite/scripts"
   printf '%s\n' "date: 2026-01-02T03:04:05Z" "gpu: 0, NVIDIA X, 580.1, 1 MiB" "gpu: 1, NVIDIA X, 580.1, 1 MiB" \
     "version: NCCL header 2.28.9, runtime 2.28.9" "version: CUDA header 13.0" >"$WORK/suite/results/provenance.txt"
   printf 'text\n<!-- table: 01_x.mpi.graph.csv -->\nold\n<!-- end of table -->\nmore\n' >"$WORK/suite/01_x/README.md"
   echo page >"$WORK/suite/README.md"
+  cd "$WORK/suite"
 }
 
 @test "a table per size, with the ratio to the first variant" {
@@ -21,16 +22,16 @@ bytes,count,type,ranks,graph,variant,us,us_min,us_max,algbw,busbw,ratio,wrong
 1024,256,float,2,1,plain,8.00,7,9,0.12,0.25,1.0,0
 1024,256,float,2,1,fast,4.00,3,5,0.25,0.50,2.0,3
 CSV
-  "$WORK/suite/scripts/report.sh" results
+  scripts/report.sh results
   cat "$WORK/suite/01_x/README.md"
   grep -qx '| bytes | plain: us / busbw GB/s | fast: us / busbw GB/s / ratio | wrong |' "$WORK/suite/01_x/README.md"
   grep -qx '| 1 KiB | 8.00 / 0.[23] | 4.00 / 0.5 / 2.00x | 3 |' "$WORK/suite/01_x/README.md"
   grep -q '^2 x NVIDIA X, driver 580.1, .*2026-01-02; raw: .results/01_x.mpi.graph.csv' "$WORK/suite/01_x/README.md"
   [ "$(grep -c '^old$' "$WORK/suite/01_x/README.md")" = 0 ]
-  "$WORK/suite/scripts/report.sh" --check results
+  scripts/report.sh --check results
   echo changed >>"$WORK/suite/results/01_x.mpi.graph.csv"
   sed -i 's/4.00/4.50/' "$WORK/suite/results/01_x.mpi.graph.csv"
-  if "$WORK/suite/scripts/report.sh" --check results; then false; fi
+  if scripts/report.sh --check results; then false; fi
 }
 
 @test "patterns are rows of their own" {
@@ -39,7 +40,7 @@ CSV
 pattern,bytes,count,type,ranks,graph,variant,us,us_min,us_max,algbw,wire,ratio,wrong
 skew,1048576,256,float,2,1,send/recv,8.00,7,9,0.12,100,1.0,0
 CSV
-  "$WORK/suite/scripts/report.sh" results
+  scripts/report.sh results
   grep -qx '| pattern | bytes | send/recv: us / wire GB/s | wrong |' "$WORK/suite/01_x/README.md"
   grep -qx '| skew | 1 MiB | 8.00 / 100.0 | 0 |' "$WORK/suite/01_x/README.md"
 }
@@ -50,10 +51,10 @@ CSV
   for wrong in "" nowhere "a b"; do
     code=0
     # shellcheck disable=SC2086 # none, one or two arguments
-    "$WORK/suite/scripts/report.sh" $wrong 2>"$WORK/err" || code=$?
+    scripts/report.sh $wrong 2>"$WORK/err" || code=$?
     [ $code = 2 ] && [ "$(wc -l <"$WORK/err")" = 1 ]
   done
   # the table's file is missing
-  if "$WORK/suite/scripts/report.sh" results; then false; fi
+  if scripts/report.sh results; then false; fi
   diff "$WORK/before" "$WORK/suite/01_x/README.md"
 }

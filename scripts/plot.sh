@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Draws the pictures of a results folder with gnuplot: DIR/plots/NAME.svg for each
+# scripts/plots/NAME.gnuplot, and NAME.dat with what is plotted.
+#
+#   scripts/plot.sh [--png] DIR      --png: also NAME.png
+#   scripts/plot.sh --check DIR      fail if data or pictures there are not those of DIR's results
+#
+# The first lines of NAME.gnuplot say what it plots, each of them one or more blocks of NAME.dat:
+#
+#   # data: lines FILE.csv COLUMN+COLUMN     a block per value of these columns, named by them:
+#                                            bytes us low high rate low high ratio
+#   # data: crossover FILE.csv VARIANT       where VARIANT becomes slower or faster than the first
+#                                            variant: bytes us
+#   # data: limit                            what the links can do at best: GB/s
+#   # size: WIDTH,HEIGHT                     of the picture
+#
+# A picture whose files are not in DIR is left out. Exit code 0: drawn; 1: something failed; 2: usage.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/results.sh
+. "$(dirname "$0")/results.sh"
+
+png=no check=no
+while [[ ${1:-} = -* ]]; do
+  case $1 in
+  --png) png=yes ;;
+  --check) check=yes ;;
+  -h | --help) sed -n '3,19s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  *) die "unknown option '$1'; allowed: --png --check" ;;
+  esac
+  shift
+done
+[ $# = 1 ] || die "wrong number of arguments; allowed: [--png] [--check] DIR"
+dir=${1%/}
+require_results "$dir"
+[ $check = yes ] || have gnuplot || "$TOP/scripts/setup.sh" --plots || true
+[ $check = yes ] || have gnuplot || die "no gnuplot here; allowed: a machine that has it, with a copy of DIR"
+
+# ---- the data ------------------------------------------------------------------------------------
+# Each function is a word of `# data:` lines. In both that follow the CSV's columns are found by name, and rows without a time are left out.
+# shellcheck disable=SC2317 # called by name
+lines() { # lines FILE COLUMN+COLUMN
+  awk -F, -v names="$2" '
+    NR == 1 {
+      for (i = 1; i <= NF; i++) column[$i] = i
+      low = column["us_q1" in column ? "us_q1" : "us_min"]
+      high = column["us_q3" in column ? "us_q3" : "us_max"]
+      rate = column["wire" in column ? "wire" : "busbw"]
+      us = column["us"]
+      n = split(names, name, "+")
+      next
+    }
+    $us != "" {
+      block = $column[name[1]]
+      for (i = 2; i <= n; i++) block = block " " $column[name[i]]
+      if (!(block in text)) blocks[++m] = block
+      text[block] = text[block] sprintf("%s %s %s %s %s %.4f %.4f %s\n", $column["bytes"], $us, $low, $high,
+        $rate, $rate * $us / $high, $rate * $us / $low, $column["ratio"])
+    }
+    END { for (i = 1; i <= m; i++) printf "# %s\n%s\n\n", blocks[i], text[blocks[i]] }' "$1"
+}
+
+# shellcheck disable=SC2317
+crossover() { # crossover FILE VARIANT: on straight lines between the points of the logarithmic plot
+  awk -F, -v variant="$2" '
+    NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
+    $column["variant"] != variant || $column["us"] == "" { next }
+    {
+      x = log($column["bytes"]); y = log($column["us"]); r = log($column["ratio"])
+      if (seen++ && (r > 0) != (old_r > 0)) {
+        part = old_r / (old_r - r)
+        text = text sprintf("%.0f %.4f\n", exp(old_x + part * (x - old_x)), exp(old_y + part * (y - old_y)))
+      }
+      old_x = x; old_y = y; old_r = r
+    }
+    END { if (text != "") printf "# crossover\n%s\n\n", text }' "$1"
+}
+
+limit() {
+  local value
+  value=$(limit_of "$dir")
+  [ -z "$value" ] || printf '# limit\n%s\n\n\n' "$value"
+}
+
+# The blocks that a gnuplot file asks for. Fails where a file is missing.
+data() { # data NAME.gnuplot
+  local what file argument
+  while read -r what file argument; do
+    if [ "$what" != limit ]; then
+      [ -r "$dir/$file" ] || return 1
+      "$what" "$dir/$file" "$argument"
+    else
+      limit
+    fi
+  done < <(sed -n 's/^# data: //p' "$1")
+}
+
+# ---- the pictures --------------------------------------------------------------------------------
+picture() { # picture NAME svg|png
+  local script=$TOP/scripts/plots/$1.gnuplot target=$dir/plots/$1.$2 width height terminal
+  IFS=', ' read -r width height < <(sed -n 's/^# size: //p' "$script")
+  case $2 in
+  svg) terminal="svg size $width,$height dynamic enhanced background 'white' font 'sans-serif,13' name '$1'" ;;
+  png) terminal="pngcairo size $((2 * width)),$((2 * height)) enhanced font 'Sans,13' fontscale 1.6 linewidth 2" ;;
+  esac
+  LC_ALL=C.UTF-8 gnuplot -e "data = '$dir/plots/$1.dat'; machine = '$(machine_line "$dir" | tr -d "\`'")'" \
+    -e "set terminal $terminal; set output '$target.new'" "$TOP/scripts/plots/style" "$script"
+  mv "$target.new" "$target"
+  echo "$target"
+}
+
+compare() { # compare NAME: what is there is what would be made
+  diff -u "$dir/plots/$1.dat" "$new" || { echo "plot.sh: $dir/plots/$1.dat differs from $dir" >&2 && return 1; }
+  [ -s "$dir/plots/$1.svg" ] || { echo "plot.sh: no $dir/plots/$1.svg" >&2 && return 1; }
+  ! have xmllint || xmllint --nonet --noout "$dir/plots/$1.svg"
+}
+
+new=$(mktemp)
+trap 'rm -f "$new"' EXIT
+mkdir -p "$dir/plots"
+failed=0 drawn=0
+for file in "$TOP"/scripts/plots/*.gnuplot; do
+  name=$(basename "$file" .gnuplot)
+  if ! data "$file" >"$new"; then
+    echo "$name: left out, its files are not in $dir"
+  elif [ $check = yes ]; then
+    compare "$name" || failed=1
+    drawn=$((drawn + 1))
+  else
+    cat "$new" >"$dir/plots/$name.dat"
+    picture "$name" svg || failed=1
+    [ $png = no ] || picture "$name" png || failed=1
+    drawn=$((drawn + 1))
+  fi
+done
+[ $drawn -gt 0 ] || { echo "plot.sh: nothing to draw in $dir" >&2 && failed=1; }
+exit $failed

@@ -1,0 +1,40 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# What the scripts that read a folder of results share; to be sourced after lib.sh.
+#
+# A folder of results has provenance.txt and the CSV files of --bench. Their columns are found by
+# name: those in front of `us` say what was measured, the others what came out. The error bar of a
+# time goes from us_q1 to us_q3, the quartiles of the repetitions, or from us_min to us_max in files
+# that have no quartiles.
+
+# Ends the script unless its argument is a folder of results with times in it.
+require_results() { # require_results DIR
+  [ -f "${1:-}/provenance.txt" ] || die "'${1:-}' is no folder of results; allowed: DIR, with DIR/provenance.txt"
+  if grep -q '^stand-in: ' "$1/provenance.txt"; then
+    die "$1 is a trial on the CPU stand-in, which has no times; allowed: results of GPUs"
+  fi
+}
+
+# The machine in one line, from provenance.txt, with some words on how it was used.
+machine_line() { # machine_line DIR [WORDS]
+  awk -F': ' -v words="${2:+ $2;}" '
+    $1 == "gpu" { split($2, f, ", "); gpu = f[2]; driver = f[3]; n++ }
+    $1 == "version" && /NCCL header/ { nccl = $2 }
+    $1 == "version" && /CUDA header/ { cuda = $2 }
+    $1 == "environment" { environment = environment " `" $2 "`" }
+    $1 == "date" { date = substr($2, 1, 10) }
+    END {
+      printf "%d x %s, driver %s, %s; %s;%s%s; %s\n", n, gpu, driver, cuda, nccl, words,
+        environment == "" ? " no NCCL_ variables set" : environment, date
+    }' "$1/provenance.txt"
+}
+
+# What the links of the machine can do at best, in GB/s: the largest limit that a program measured.
+limit_of() { # limit_of DIR
+  local files=("$1"/*.csv)
+  [ -f "${files[0]}" ] || return 0
+  awk -F, '
+    FNR == 1 { at = 0; for (i = 1; i <= NF; i++) if ($i == "limit") at = i; next }
+    at && $at + 0 > limit { limit = $at + 0 }
+    END { if (limit) print limit }' "${files[@]}"
+}

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+# scripts/plot.sh and the page of scripts/report.sh, with the results in the repository and small ones.
+# shellcheck disable=SC2016,SC2034 # text with backquotes; the variable code is read by the helper
+load helper
+
+setup_file() { :; } # needs no program
+
+RESULTS=results/4xH200-nccl2.28
+
+script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
+  code=0
+  "$TOP/scripts/$1" "${@:2}" >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
+}
+
+setup() {
+  WORK=$(mktemp -d)
+  cp -r "$TOP/$RESULTS" "$WORK/results"
+  rm -f "$WORK/results/report.html"
+}
+
+# A folder with one AllReduce file of two sizes; symmetric memory becomes slower halfway between them.
+small() {
+  mkdir "$WORK/small"
+  grep -v -e '^environment' "$WORK/results/provenance.txt" >"$WORK/small/provenance.txt"
+  cat >"$WORK/small/02_allreduce_sm.mpi.graph.csv" <<'CSV'
+bytes,count,type,ranks,graph,variant,us,us_min,us_q1,us_q3,us_max,algbw,busbw,ratio,limit,wrong
+1024,256,float,4,1,plain,8,1,7,9,99,0.1,10,1.0,,0
+1024,256,float,4,1,symmetric,4,1,3,5,99,0.2,20,2.0,,0
+4096,1024,float,4,1,plain,8,1,7,9,99,0.1,10,1.0,,0
+4096,1024,float,4,1,symmetric,16,1,15,17,99,0.2,20,0.5,,0
+16384,4096,float,4,1,plain,,,,,,,,,,7
+CSV
+  sed 's/symmetric/registered/' "$WORK/small/02_allreduce_sm.mpi.graph.csv" >"$WORK/small/01_allreduce_ub.mpi.graph.csv"
+}
+
+@test "the plotted data in the repository are those of its results, the pictures parse" {
+  script plot.sh --check "$TOP/$RESULTS"
+  exits_with 0
+  for name in "$TOP"/scripts/plots/*.gnuplot; do
+    name=$(basename "$name" .gnuplot)
+    [ ! -f "$TOP/$RESULTS/plots/$name.svg" ] || xmllint --nonet --noout "$TOP/$RESULTS/plots/$name.svg"
+  done
+}
+
+@test "--check notices a changed result, changed data, a missing and a broken picture" {
+  sed -i '2s/,8\.9/,8.8/' "$WORK/results/02_allreduce_sm.mpi.graph.csv"
+  sed -i '2s/,9\.1856/,9.2/' "$WORK/results/02_allreduce_sm.mpi.graph.csv"
+  script plot.sh --check "$WORK/results"
+  exits_with 1
+  says 'allreduce.dat differs from'
+  cp "$TOP/$RESULTS"/*.csv "$WORK/results"
+  script plot.sh --check "$WORK/results"
+  exits_with 0
+  echo '1 2 3' >>"$WORK/results/plots/alltoallv.dat"
+  script plot.sh --check "$WORK/results"
+  exits_with 1
+  cp -r "$TOP/$RESULTS/plots" "$WORK/results"
+  sed -i 's/<\/svg>//' "$WORK/results/plots/allreduce.svg"
+  script plot.sh --check "$WORK/results"
+  exits_with 1
+  rm "$WORK/results/plots/allreduce.svg"
+  script plot.sh --check "$WORK/results"
+  exits_with 1
+  says 'plot.sh: no .*allreduce.svg'
+}
+
+@test "blocks: quartiles rather than extremes, rates with bars, the crossover on the logarithmic line" {
+  small
+  have gnuplot || skip "no gnuplot"
+  script plot.sh "$WORK/small"
+  exits_with 0
+  prints 'small/plots/allreduce.svg$'
+  prints '^alltoallv: left out, its files are not in '
+  diff - <(sed -n '1,14p' "$WORK/small/plots/allreduce.dat") <<'DATA'
+# plain
+1024 8 7 9 10 8.8889 11.4286 1.0
+4096 8 7 9 10 8.8889 11.4286 1.0
+
+
+# symmetric
+1024 4 3 5 20 16.0000 26.6667 2.0
+4096 16 15 17 20 18.8235 21.3333 0.5
+
+
+# crossover
+2048 8.0000
+
+
+DATA
+}
+
+@test "pictures are made anew from the results, as SVG and PNG, and show every line" {
+  have gnuplot || skip "no gnuplot"
+  rm -r "$WORK/results/plots"
+  script plot.sh --png "$WORK/results"
+  exits_with 0
+  says_not .
+  for name in allreduce alltoallv; do
+    xmllint --nonet --noout "$WORK/results/plots/$name.svg"
+    [ "$(head -c 4 "$WORK/results/plots/$name.png" | tail -c 3)" = PNG ]
+    cmp "$WORK/results/plots/$name.dat" "$TOP/$RESULTS/plots/$name.dat"
+  done
+  for words in plain registered symmetric 'symmetric = plain' 'limit: copy engines' 'bus bandwidth, GB/s' '256 MiB' 'NVIDIA H200'; do
+    grep -q ">.*$words" "$WORK/results/plots/allreduce.svg" || { echo "no $words" && false; }
+  done
+  # of all points of a line one is drawn: 11 sizes in two panels, and one in the key of each
+  [ "$(grep -c "xlink:href='#gpPt6'" "$WORK/results/plots/allreduce.svg")" = 24 ]
+}
+
+@test "the page of a folder: well-formed, alone, with every table and picture" {
+  script report.sh --html "$WORK/results"
+  exits_with 0
+  page=$WORK/results/report.html
+  xmllint --nonet --noout "$page"
+  "$TOP/tests/links.sh" "$page"
+  [ "$(grep -c '<svg' "$page")" = 2 ]
+  [ "$(grep -c '<table>' "$page")" = 4 ]
+  grep -q '<td>1 KiB</td><td>9.19 / 0.2</td><td>4.06 / 0.4 / 2.26x</td><td>0</td>' "$page"
+  grep -q '^topology: ' "$page"
+  ids=$(grep -oE "\bid=[\"'][^\"']*" "$page" | tr '"' "'" | sort)
+  [ -z "$(uniq -d <<<"$ids")" ] || { uniq -d <<<"$ids" && false; }
+  ! grep -qiE '<script|<link|<img|https?://[^"]*\.(js|css)' "$page" || false
+}
+
+@test "the page in a browser: everything is drawn, nothing is fetched" {
+  for browser in chromium-headless-shell chromium google-chrome chromium-browser; do have $browser && break; done
+  have "$browser" || skip "no browser"
+  script report.sh --html "$WORK/results"
+  cat "$WORK/results/report.html" - >"$WORK/page.html" <<'HTML'
+<script>
+const drawn = [...document.querySelectorAll("svg, table, h2")].map(e => e.getBoundingClientRect());
+document.title = drawn.filter(r => r.width > 50 && r.height > 5).length + " drawn, " +
+  performance.getEntriesByType("resource").length + " fetched";
+</script>
+HTML
+  timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$WORK/profile" --dump-dom \
+    "file://$WORK/page.html" >"$WORK/out" 2>"$WORK/err" || skip "the browser does not start here"
+  prints '<title>12 drawn, 0 fetched</title>' # 2 pictures, 4 tables, 6 headings
+}
+
+@test "links that lead nowhere are found" {
+  mkdir "$WORK/pages"
+  printf '[a](b.md) [site](https://example.org/x) [part](#part)\n```\n[code](nothing)\n```\n' >"$WORK/pages/a.md"
+  if "$TOP/tests/links.sh" "$WORK/pages/a.md" >"$WORK/out"; then false; fi
+  grep -qx ".*/a.md: 'b.md' leads nowhere" "$WORK/out"
+  touch "$WORK/pages/b.md"
+  "$TOP/tests/links.sh" "$WORK/pages/a.md"
+  for wrong in '<a href="#nothing">x</a>' '<img src="picture.png"/>' '<p style="background: url(https://example.org/x)">'; do
+    echo "$wrong" >"$WORK/pages/c.html"
+    if "$TOP/tests/links.sh" "$WORK/pages/c.html"; then false; fi
+  done
+}
+
+@test "wrong arguments and results of the stand-in are exit code 2" {
+  echo 'stand-in: yes' >"$WORK/results/provenance.txt"
+  for name in plot.sh report.sh; do
+    for arguments in "" "$WORK/nothing" "a b" "--nonsense a" "$WORK/results"; do
+      # shellcheck disable=SC2086
+      script $name $arguments
+      exits_with 2
+      prints_nothing
+      one_line "^$name: "
+    done
+    script $name --help
+    exits_with 0
+    prints "scripts/$name"
+  done
+  script report.sh "$WORK/results"
+  one_line 'has no times'
+}
