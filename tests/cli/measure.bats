@@ -152,3 +152,68 @@ PYTHON
   exits_with 0
   prints 'scripts/bench.sh \[--quick\]'
 }
+
+# ---- compare.sh ----------------------------------------------------------------------------------
+
+# compared NEW-ROWS: an old folder with three rows against a new one with these
+compared() { # compared ROWS [OPTIONS]
+  for folder in old new; do
+    mkdir -p "$WORK/$folder"
+    echo "gpu: 0, X, 580.1, 1 MiB" >"$WORK/$folder/provenance.txt"
+    echo "bytes,variant,us,us_min,us_q1,us_q3,us_max,wrong" >"$WORK/$folder/01_x.mpi.graph.csv"
+  done
+  printf '1024,plain,10,1,9,11,99,0\n4096,plain,20,1,19,21,99,0\n16384,plain,40,1,39,41,99,0\n' \
+    >>"$WORK/old/01_x.mpi.graph.csv"
+  printf '%b' "$1" >>"$WORK/new/01_x.mpi.graph.csv"
+  script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new" "${@:2}"
+}
+
+@test "compare.sh: ratio per row, the noise from the quartiles, exit code 1 for what is too slow" {
+  compared '1024,plain,10.5,1,9.5,11.5,99,0\n4096,plain,16,1,15,17,99,0\n16384,plain,44,1,43,45,99,0\n'
+  exits_with 0
+  prints '^  1024 plain +10.00 +10.50 +1.050x *$'
+  prints '^  4096 plain +20.00 +16.00 +0.800x +\*$'
+  prints '^  16384 plain +40.00 +44.00 +1.100x +\*$' # not more than 10 %
+  prints '^3 rows compared, 0 of OLD not in NEW; 2 outside the noise, 0 slower by more than 10 %, 0 lost$'
+  script "$TOP/scripts/compare.sh" "$WORK/old" --percent 5.5 "$WORK/new"
+  exits_with 1
+  prints '^  16384 plain .* \* SLOWER$'
+  prints ' 1 slower by more than 5.5 %, 0 lost$'
+}
+
+@test "compare.sh: a time that is lost, rows and files that only one side has, old files" {
+  compared '1024,plain,,,,,,3\n4096,fast,1,1,1,1,1,0\n'
+  exits_with 1
+  prints '^  1024 plain +10.00 +- +-  LOST$'
+  prints '^1 rows compared, 2 of OLD not in NEW; .* 1 lost$'
+  sed -i 's/us_q1,us_q3/a,b/' "$WORK"/*/01_x.mpi.graph.csv # then the extremes are the error bars
+  sed -i '2s/.*/1024,plain,90,1,9,11,99,0/' "$WORK/new/01_x.mpi.graph.csv"
+  touch "$WORK/new/02_y.mpi.graph.csv"
+  script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
+  exits_with 1
+  prints '^  1024 plain +10.00 +90.00 +9.000x +SLOWER$'
+}
+
+@test "compare.sh: the results in the repository are as fast as themselves" {
+  script "$TOP/scripts/compare.sh" "$TOP"/results/4xH200-nccl2.28{,} --percent 0
+  exits_with 0
+  prints ' 0 of OLD not in NEW; 0 outside the noise, 0 slower by more than 0 %, 0 lost$'
+}
+
+@test "compare.sh: wrong arguments and nothing in common are exit code 2" {
+  compared '1024,plain,10,1,9,11,99,0\n'
+  for arguments in "" "$WORK/old" "$WORK/old $WORK/new more" "$WORK/old $WORK/nothing" "--nonsense" \
+    "$WORK/old $WORK/new --percent" "$WORK/old $WORK/new --percent x" "$WORK/old $WORK/new --percent -1"; do
+    # shellcheck disable=SC2086 # several words
+    script "$TOP/scripts/compare.sh" $arguments
+    exits_with 2
+    prints_nothing
+    one_line '^compare.sh: '
+  done
+  compared '1,plain,10,1,9,11,99,0\n'
+  exits_with 2
+  mv "$WORK/new/01_x.mpi.graph.csv" "$WORK/new/z.csv"
+  script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
+  exits_with 2
+  one_line 'no CSV file is in both'
+}
