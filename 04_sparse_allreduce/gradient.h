@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients to try a sparse allreduce on, generated in device memory.
+ *
+ * An element depends on (seed, step, rank, index) alone and is made of integers only (a hash, sums
+ * and shifts), so the kernel in gradient.cu, its twin in gradient_cpu.c and a test on the host get
+ * the same bits. */
+#ifndef GRADIENT_H
+#define GRADIENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#ifdef __CUDACC__
+#define GRADIENT_FN static inline __host__ __device__
+#else
+#define GRADIENT_FN static inline
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum gradient_kind {
+  GRADIENT_HEAVY,      /* heavy-tailed, partly the same on all ranks, slowly drifting */
+  GRADIENT_NORMAL,     /* about normal */
+  GRADIENT_UNIFORM,    /* uniform in [-1, 1) */
+  GRADIENT_TIES,       /* a dozen different values */
+  GRADIENT_ONE_REGION, /* all that is large lies in one region, another one in each step */
+};
+#define GRADIENT_KINDS "heavy|normal|uniform|ties|one-region" /* in that order */
+
+/* What one gradient is; small enough to be a kernel argument. */
+struct gradient {
+  enum gradient_kind kind;
+  uint64_t seed, step;
+  int rank, nranks;
+  size_t count;
+};
+
+/* Enqueues: count elements of ncclFloat, ncclHalf or ncclBfloat16 to dst. Returns what the launch
+ * returned. */
+cudaError_t gradient_fill(void *dst, ncclDataType_t type, size_t count, enum gradient_kind kind,
+                          uint64_t seed, uint64_t step, int rank, int nranks, cudaStream_t stream);
+
+/* Host memory: to[i] = (float)from[i], from being of that type. `to` may be `from` for ncclFloat.
+ */
+void gradient_widen(float *to, const void *from, size_t count, ncclDataType_t type);
+
+/* ---- one element --------------------------------------------------------------------------- */
+
+/* Murmur3's finalizer: every input bit reaches every output bit. */
+GRADIENT_FN uint64_t gradient_mix(uint64_t x)
+{
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdULL;
+  x ^= x >> 33;
+  x *= 0xc4ceb9fe1a85ec53ULL;
+  return x ^ (x >> 33);
+}
+
+GRADIENT_FN uint64_t gradient_hash(uint64_t a, uint64_t b, uint64_t c)
+{
+  return gradient_mix(a + gradient_mix(b + gradient_mix(c + 0x9e3779b97f4a7c15ULL)));
+}
+
+/* A whole number of random sign, between 2^11 and 2^24: every doubling of the size makes it half as
+ * frequent, as in the tail of a Pareto distribution. */
+GRADIENT_FN int32_t gradient_heavy(uint64_t hash)
+{
+  int exponent = 0;
+  while (exponent < 12 && !(hash >> exponent & 1)) exponent++;
+  const int32_t size = (int32_t)(2048 + (hash >> 16 & 2047)) << exponent;
+  return hash >> 63 ? -size : size;
+}
+
+/* The element is this whole number, below 2^28 in size, times 2^-20. */
+GRADIENT_FN int32_t gradient_integer(const struct gradient *g, size_t i)
+{
+  const uint64_t hash = gradient_hash(i, g->seed << 20 | (uint64_t)g->rank, g->step);
+  int32_t sum;
+  switch (g->kind) {
+  case GRADIENT_HEAVY: {
+    /* what the ranks have in common changes every 32 steps, at another time for each element */
+    const uint64_t age = (g->step + (gradient_mix(i ^ g->seed) & 31)) / 32;
+    return gradient_heavy(gradient_hash(i, g->seed << 20 | 0xfffff, age)) +
+           gradient_heavy(hash) / 4;
+  }
+  case GRADIENT_NORMAL: /* of twelve uniform numbers, the sum */
+    sum = -6 * 0xffff;
+    for (int j = 0; j < 3; j++)
+      for (int k = 0; k < 64; k += 16) sum += (int32_t)(gradient_mix(hash + j) >> k & 0xffff);
+    return sum * 16;
+  case GRADIENT_UNIFORM:
+    return ((int32_t)(hash >> 40) - 0x800000) / 8;
+  case GRADIENT_TIES:
+    return ((int32_t)(hash >> 60) / 2 - 4) * (1 << (18 + (int)(hash & 1)));
+  default: {
+    const size_t width = g->count / (2 * (size_t)g->nranks) + 1;
+    const size_t start = (size_t)(g->step % (2 * (uint64_t)g->nranks)) * width;
+    const int32_t value = ((int32_t)(hash >> 40) - 0x800000) / 8;
+    return i >= start && i - start < width ? value : value / 65536;
+  }
+  }
+}
+
+/* Bits of `integer` * 2^-20 in the type, rounded to nearest even. */
+GRADIENT_FN uint32_t gradient_bits(int32_t integer, int fraction_bits, int bias)
+{
+  const uint32_t size = integer < 0 ? 0u - (uint32_t)integer : (uint32_t)integer;
+  const int width = fraction_bits == 23 ? 32 : 16;
+  const uint32_t sign = integer < 0 ? 1u << (width - 1) : 0;
+  int top = 31;
+  if (size == 0) return 0;
+  while (!(size >> top)) top--;
+  int exponent = top - 20 + bias; /* as it is stored */
+  int shift = top - fraction_bits;
+  if (exponent < 1) { /* a subnormal number of half: all have the scale of exponent 1 */
+    shift += 1 - exponent;
+    exponent = 1;
+  }
+  uint32_t fraction = shift <= 0 ? size << -shift : size >> shift;
+  if (shift > 0) {
+    const uint32_t rest = size & ((1u << shift) - 1), half = 1u << (shift - 1);
+    if (rest > half || (rest == half && (fraction & 1))) fraction++; /* may carry: see below */
+  }
+  /* The leading one of a normal number, which is not stored, adds the last 1 of the exponent; a
+   * subnormal number lacks it; a carry raises the exponent. All three are one sum. */
+  return sign | (((uint32_t)(exponent - 1) << fraction_bits) + fraction);
+}
+
+GRADIENT_FN uint32_t gradient_element(const struct gradient *g, ncclDataType_t type, size_t i)
+{
+  const int32_t integer = gradient_integer(g, i);
+  if (type == ncclHalf) return gradient_bits(integer, 10, 15);
+  if (type == ncclBfloat16) return gradient_bits(integer, 7, 127);
+  return gradient_bits(integer, 23, 127);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
