@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Invariants I1 to I3: one walk over all elements. Nothing here uses the reference's own functions,
+ * and sums are formed in double. */
+#include <float.h>
+
+#include "invariants_parts.h"
+
+/* Only what arrived leaves the residual. */
+static bool keeps_what_lost(const struct reference *ref)
+{
+  return is(ref, SPARSE_TOPKA2) || is(ref, SPARSE_GTOPK) || is(ref, SPARSE_OKTOPK);
+}
+
+/* All that is known of one element. */
+struct element {
+  size_t i;
+  double acc, acc_size;         /* sums over all ranks of acc and |acc| */
+  double offered, offered_size; /* the same of what was offered */
+  double residual;              /* sum over all ranks */
+  double discarded;             /* GTOPK: what nodes of the tree did not pass on */
+  bool in_offered, in_global;
+  float value; /* of the entry in global */
+};
+
+static bool discarded_at(const struct reference *ref, int node, size_t i)
+{
+  for (size_t d = 0; d < ref->ndiscarded; d++)
+    if (ref->discarded[d].node == node && ref->discarded[d].entry.index == i) return true;
+  return false;
+}
+
+static double discarded_of(const struct reference *ref, size_t i)
+{
+  double sum = 0;
+  for (size_t d = 0; d < ref->ndiscarded; d++)
+    if (ref->discarded[d].entry.index == i) sum += ref->discarded[d].entry.value;
+  return sum;
+}
+
+static void check_offer(struct report *report, int r, const struct element *e, bool offered)
+{
+  const struct reference_rank *rank = &report->ref->ranks[r];
+  uint32_t size = magnitude(rank->acc[e->i]);
+  bool nan_may = offers_k(report->ref, rank);
+  bool should = size > rank->selected_above ||
+                (size == rank->selected_above && (int64_t)e->i <= rank->selected_tie);
+  if (size > INFINITE && !nan_may) should = false;
+  if (offered != should)
+    violated(report, 2, "rank %d, element %zu: acc %.9g %s, above %.9g, tie %lld", r, e->i,
+             (double)rank->acc[e->i], offered ? "offered" : "not offered",
+             value_of(rank->selected_above), (long long)rank->selected_tie);
+}
+
+static void check_residual(struct report *report, int r, const struct element *e, bool offered)
+{
+  const struct reference *ref = report->ref;
+  const struct reference_rank *rank = &ref->ranks[r];
+  bool left = offered && (e->in_global || !keeps_what_lost(ref));
+  uint32_t wanted = left ? 0 : bits_of(rank->acc[e->i]);
+  if (bits_of(rank->residual[e->i]) == wanted) return;
+  if (ref->config.gtopk_exact_residual && e->in_global && discarded_at(ref, r, e->i)) return;
+  violated(report, 2, "rank %d, element %zu: residual %.9g, acc %.9g, %soffered, %sin the result",
+           r, e->i, (double)rank->residual[e->i], (double)rank->acc[e->i], offered ? "" : "not ",
+           e->in_global ? "" : "not ");
+}
+
+/* What was lost is what was discarded, if anything. Where values are or become infinite, nothing
+ * can be said. */
+static void check_conservation(struct report *report, const struct element *e)
+{
+  const struct reference *ref = report->ref;
+  double bound = ref->nranks * ldexp(1, -24) * e->acc_size;
+  double lost = e->acc - e->residual - (e->in_global ? (double)e->value : 0);
+  if (!(e->acc_size <= FLT_MAX)) return;
+  if (is(ref, SPARSE_GTOPK) && !ref->config.gtopk_exact_residual && e->in_global &&
+      fabs(lost) > bound)
+    lost -= discarded_of(ref, e->i);
+  if (!(fabs(lost) <= bound))
+    violated(report, 1, "element %zu: %.9g lost of %.9g, bound %.3g", e->i, lost, e->acc, bound);
+}
+
+static void check_sum(struct report *report, const struct element *e)
+{
+  const struct reference *ref = report->ref;
+  float sum = ref->sums[e->i], result = ref->result[e->i];
+  float average = e->in_global ? e->value / (float)ref->nranks : 0;
+  double bound = ref->nranks * ldexp(1, -24) * e->offered_size;
+  if (e->in_global && !e->in_offered)
+    violated(report, 3, "element %zu is in the result, but nobody offered it", e->i);
+  if (bits_of(result) != bits_of(average) && !(isnan(result) && isnan(average)))
+    violated(report, 3, "element %zu: result %.9g, sum %.9g of %d ranks", e->i, (double)result,
+             (double)(e->in_global ? e->value : 0), ref->nranks);
+  if (e->in_global && !same(e->value, sum))
+    violated(report, 3, "element %zu: entry %.9g, sum %.9g", e->i, (double)e->value, (double)sum);
+  if (!is(ref, SPARSE_GTOPK) && e->offered_size <= FLT_MAX && !(fabs(sum - e->offered) <= bound))
+    violated(report, 3, "element %zu: sum %.9g, offered %.9g", e->i, (double)sum, e->offered);
+}
+
+static struct element look_at(const struct invariants *inv, struct report *report, size_t i,
+                              size_t *next_global)
+{
+  const struct reference *ref = report->ref;
+  struct element e = {.i = i};
+  if (*next_global < ref->nglobal && ref->global[*next_global].index == i) {
+    e.in_global = true;
+    e.value = ref->global[(*next_global)++].value;
+  }
+  for (int r = 0; r < ref->nranks; r++) {
+    const struct reference_rank *rank = &ref->ranks[r];
+    bool offered = inv->next[r] < rank->noffered && rank->offered[inv->next[r]] == i;
+    inv->next[r] += offered;
+    e.in_offered |= offered;
+    e.acc += rank->acc[i];
+    e.acc_size += fabs(rank->acc[i]);
+    e.residual += rank->residual[i];
+    if (offered) e.offered += rank->acc[i];
+    if (offered) e.offered_size += fabs(rank->acc[i]);
+    check_offer(report, r, &e, offered);
+    check_residual(report, r, &e, offered);
+  }
+  return e;
+}
+
+/* How many sums the result holds, and that none that it does not hold is larger. */
+static void check_global(const struct invariants *inv, struct report *report, uint64_t nonzero,
+                         uint32_t smallest, uint32_t largest_left)
+{
+  const struct reference *ref = report->ref;
+  uint64_t wanted = nonzero, most = ref->t > 0 ? ref->t : 1;
+  if (is(ref, SPARSE_TOPKA2)) most = ref->k;
+  if ((ref->exact_global || is(ref, SPARSE_TOPKA2)) && wanted > most) wanted = most;
+  if (is(ref, SPARSE_GTOPK)) wanted = ref->k;
+  if (is(ref, SPARSE_OKTOPK) && !ref->exact_global) {
+    float threshold = (float)inv->global_threshold;
+    if (ref->nglobal > 0 && !(value_of(smallest) > (double)threshold))
+      violated(report, 3, "smallest sum of the result %.9g, threshold %.9g", value_of(smallest),
+               (double)threshold);
+    if (value_of(largest_left) > (double)threshold)
+      violated(report, 3, "sum %.9g not in the result, threshold %.9g", value_of(largest_left),
+               (double)threshold);
+  } else if (ref->nglobal != wanted) {
+    violated(report, 3, "%zu entries in the result, not %llu", ref->nglobal,
+             (unsigned long long)wanted);
+  } else if (!is(ref, SPARSE_GTOPK) && ref->nglobal > 0 && largest_left > smallest) {
+    violated(report, 3, "sum %.9g not in the result, but %.9g", value_of(largest_left),
+             value_of(smallest));
+  }
+}
+
+void check_elements(const struct invariants *inv, struct report *report)
+{
+  const struct reference *ref = report->ref;
+  size_t next_global = 0;
+  uint64_t nonzero = 0;
+  uint32_t smallest = NOTHING_ABOVE, largest_left = 0;
+
+  memset(inv->next, 0, (size_t)ref->nranks * sizeof *inv->next);
+  for (size_t i = 0; i < ref->n; i++) {
+    struct element e = look_at(inv, report, i, &next_global);
+    uint32_t size = magnitude(ref->sums[i]);
+    check_conservation(report, &e);
+    check_sum(report, &e);
+    nonzero += size > 0;
+    if (e.in_global && size < smallest) smallest = size;
+    if (!e.in_global && size > largest_left) largest_left = size;
+  }
+  for (int r = 0; r < ref->nranks; r++)
+    if (inv->next[r] != ref->ranks[r].noffered)
+      violated(report, 2, "rank %d: offered list not ascending at entry %zu", r, inv->next[r]);
+  if (next_global != ref->nglobal)
+    violated(report, 3, "result not ascending at entry %zu", next_global);
+  check_global(inv, report, nonzero, smallest, largest_left);
+}
