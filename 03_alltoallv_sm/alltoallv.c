@@ -309,6 +309,13 @@ ncclResult_t alltoallv_method(alltoallv_t handle, alltoallv_method_t *method, co
   return ncclSuccess;
 }
 
+ncclResult_t alltoallv_reach(alltoallv_t handle, int *ranks)
+{
+  if (handle == NULL || ranks == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL argument");
+  *ranks = handle->lsa == NULL ? 0 : handle->lsa_n;
+  return ncclSuccess;
+}
+
 /* ---- receive buffers ---------------------------------------------------------------------- */
 
 static int find_window(const struct alltoallv_handle *h, const void *at)

@@ -117,6 +117,11 @@ ncclResult_t alltoallv_destroy(alltoallv_t handle);
  * handle. Either pointer may be NULL. Not collective. */
 ncclResult_t alltoallv_method(alltoallv_t handle, alltoallv_method_t *method, const char **why);
 
+/* How many ranks the kernel reaches, this one included: those of the host, 0 on the send/recv path.
+ * If these are all ranks, alltoallv_device_counts() never waits and can be captured. Not
+ * collective. */
+ncclResult_t alltoallv_reach(alltoallv_t handle, int *ranks);
+
 /* ---- the exchange ------------------------------------------------------------------------- */
 
 /* Collective. The order of arguments is MPI_Alltoallv's (MPI 4.1, section 6.8), with the handle for
