@@ -239,11 +239,13 @@ SPARSE_DEVICE void sparse_seal(const struct sparse_memory *m, struct sparse_stat
                                struct sparse_pair *pairs, uint64_t count, bool always)
 {
   const bool flag = s->nonfinite && m->config.nonfinite == SPARSE_NONFINITE_ERROR;
+  if (flag || always) {
+    pairs[count].index = SPARSE_NO_INDEX;
+    pairs[count].value = flag ? 1.0f : 0.0f;
+    count++;
+  }
   s->sealed_count = count;
-  if (!flag && !always) return;
-  pairs[count].index = SPARSE_NO_INDEX;
-  pairs[count].value = flag ? 1.0f : 0.0f;
-  s->sealed_count++;
+  for (int p = 0; p < m->nranks; p++) s->send_counts[p] = count;
 }
 
 /* 1 if list p ends with a flag entry; the flag goes into the state. */
@@ -255,6 +257,15 @@ SPARSE_DEVICE uint64_t sparse_collect(struct sparse_state *s, const struct spars
   return 1;
 }
 
+/* Of lists that are summed where they are: their flag entries are not counted any more. */
+SPARSE_DEVICE void sparse_collect_flags(const struct sparse_memory *m, struct sparse_state *s,
+                                        const struct sparse_pair *lists)
+{
+  for (int p = 0; p < m->nranks; p++)
+    s->received_counts[p] -=
+        sparse_collect(s, lists + s->received_displs[p], s->received_counts[p]);
+}
+
 SPARSE_DEVICE void sparse_collect_result(const struct sparse_memory *m, struct sparse_state *s)
 {
   s->result_count = s->global_count = 0;
@@ -263,6 +274,7 @@ SPARSE_DEVICE void sparse_collect_result(const struct sparse_memory *m, struct s
     s->result_count += count;
     s->global_count += count - sparse_collect(s, m->gathered + s->gathered_displs[p], count);
   }
+  s->gathered_total = s->global_count;
 }
 
 /* ---- all of them ------------------------------------------------------------------------------
@@ -360,8 +372,10 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     }
     break;
   case SPARSE_COLLECT_FLAGS:
-    for (int p = 0; p < m->nranks; p++)
-      sparse_collect(s, m->received + s->received_displs[p], s->received_counts[p]);
+    sparse_collect_flags(m, s, m->received);
+    break;
+  case SPARSE_COLLECT_OFFERED_FLAGS:
+    sparse_collect_flags(m, s, m->offered);
     break;
   case SPARSE_COLLECT_RESULT:
     sparse_collect_result(m, s);
@@ -373,7 +387,7 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     s->global_count = s->result_count;
     break;
   case SPARSE_MERGE_SEARCH: /* a list of k entries and a flag entry has been received */
-    s->wanted = m->k;
+    s->wanted = s->received_counts[0] = m->k;
     sparse_collect(s, m->received, m->k + 1);
     break;
   case SPARSE_FIXED_RESULT:

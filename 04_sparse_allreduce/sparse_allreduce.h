@@ -200,16 +200,17 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
 
 /* Of the last step. Words are of 32 bits, an entry has two. */
 typedef struct {
-  uint64_t step;           /* number of the step, from 0, warm-up steps included */
-  uint64_t k, capacity;    /* see above */
-  uint64_t local;          /* entries that this rank offered */
-  uint64_t global;         /* entries of the result */
-  uint64_t words_sent;     /* by this rank to others, by the collectives' definition */
-  uint64_t words_received; /* from others */
-  double local_threshold;  /* for the next step (TOPKAOPT, OKTOPK; GAUSSIANK: of this one) */
-  double global_threshold; /* OKTOPK */
-  uint32_t selected_above; /* bits of the magnitude above which this rank offered entries, ... */
-  int64_t selected_tie;    /* ... and the last index offered with just that magnitude, or -1 */
+  uint64_t step;             /* number of the step, from 0, warm-up steps included */
+  uint64_t k, capacity;      /* see above */
+  uint64_t local;            /* entries that this rank offered */
+  uint64_t global;           /* entries of the result */
+  uint64_t words_sent;       /* by this rank to others, by the collectives' definition */
+  uint64_t words_received;   /* from others */
+  double local_threshold;    /* for the next step (TOPKAOPT, OKTOPK; GAUSSIANK: of this one) */
+  double global_threshold;   /* OKTOPK */
+  double gaussian_threshold; /* GAUSSIAN*: mean + z * deviation, before corrections */
+  uint32_t selected_above;   /* bits of the magnitude above which this rank offered entries, ... */
+  int64_t selected_tie;      /* ... and the last index offered with just that magnitude, or -1 */
   int exact_local, exact_global, repartitioned, dense; /* kind of the step */
   int overflowed; /* this rank offered its k largest, see capacity */
   int fell_back;  /* TOPKSA gathered densely */

@@ -63,12 +63,17 @@ struct sparse_state {
   struct sparse_selection selection;
   int32_t first_level, round; /* Gaussian thresholds: where the table starts, rounds so far */
   uint64_t offered_count;
-  uint64_t sealed_count; /* entries of a list with the flag entry that may be behind it */
+  /* A list with the flag entry that may be behind it, to be sent: its entries, and the same once
+   * for each destination, since all get the same list. */
+  uint64_t sealed_count, send_counts[SPARSE_MAX_RANKS], send_displs[SPARSE_MAX_RANKS];
   uint64_t region_counts[SPARSE_MAX_RANKS], region_displs[SPARSE_MAX_RANKS]; /* in the list */
   uint64_t proposal[SPARSE_MAX_RANKS]; /* [0]: 1 if this rank cannot propose; [j]: boundary j */
   uint32_t overflowed;
 
-  /* What came from the others: list p is received[received_displs[p] ...]. */
+  /* What came from the others: list p is received[received_displs[p] ...], or
+   * received[slot_displs[p]
+   * ...] where every source has a slot of its own. */
+  uint64_t slot_displs[SPARSE_MAX_RANKS];
   uint64_t received_counts[SPARSE_MAX_RANKS], received_displs[SPARSE_MAX_RANKS];
 
   /* The sum over one region, and the sums of all regions. */
@@ -80,6 +85,7 @@ struct sparse_state {
   uint64_t result_count;          /* entries of `gathered`, flag entries included: what the next
                                      step undoes */
   uint64_t global_count;          /* without flag entries */
+  uint64_t gathered_total;        /* entries that all ranks contributed, without flag entries */
 };
 
 /* What a handle owns, passed to operators by value. Sizes never change. */

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How entries get from rank to rank, in two ways.
+ *
+ * One-sided, where all ranks share symmetric memory: the AlltoAllV of example 03 takes its counts
+ * from device memory, so that nothing here waits for anything.
+ *
+ * Send/recv, everywhere: NCCL wants to know every size on the host, so the counts are gathered and
+ * the host waits for them; then grouped ncclSend and ncclRecv. */
+#include "sparse_internal.h"
+
+static size_t list_room(const struct sparse_memory *m)
+{
+  return (size_t)m->nranks * m->slot;
+}
+
+static size_t type_size(ncclDataType_t type)
+{
+  return type == ncclUint64 ? 8 : 4;
+}
+
+/* ---- counts on the host -----------------------------------------------------------------------
+ */
+
+ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,
+                             cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  /* MPI: Allgather(count) -> NCCL: ncclAllGather */
+  SPARSE_NCCL(ncclAllGather(mine, m->matrix, words, ncclUint64, h->comm, stream));
+  SPARSE_CUDA(cudaMemcpyAsync(h->counts, m->matrix, (size_t)m->nranks * words * sizeof(uint64_t),
+                              cudaMemcpyDeviceToHost, stream));
+  SPARSE_CUDA(cudaEventRecord(h->done, stream));
+  SPARSE_CUDA(cudaEventSynchronize(h->done));
+  return ncclSuccess;
+}
+
+/* ---- split --------------------------------------------------------------------------------------
+ */
+
+/* The exchange goes in slots: in slot i a rank sends to the one i places on and receives from the
+ * one i places back, so that nobody is sent to by all at once. `throttle` slots form a group. */
+static ncclResult_t split_sendrecv(struct sparse_allreduce_handle *h, int throttle,
+                                   cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  const int rank = m->rank, nranks = m->nranks;
+  /* MPI: Alltoall(counts) -> NCCL: ncclAllGather of the rows; every rank knows the whole matrix */
+  SPARSE_TRY(exchange_counts(h, m->state->region_counts, (size_t)nranks, stream));
+  SPARSE_TRY(ops_control(m, SPARSE_SPLIT_COUNTS, stream));
+  const uint64_t *row = h->counts + rank * nranks;
+  size_t displs[SPARSE_MAX_RANKS + 1] = {0};
+  for (int j = 0; j < nranks; j++) displs[j + 1] = displs[j] + row[j];
+
+  /* MPI: Isend, Irecv, Waitall -> NCCL: ncclSend and ncclRecv in a group; no requests, no tags: the
+   * order in the stream takes their place. An empty message is skipped on both sides. */
+  SPARSE_CUDA(cudaMemcpyAsync(m->received + (size_t)rank * m->slot, m->offered + displs[rank],
+                              row[rank] * sizeof(struct sparse_pair), cudaMemcpyDeviceToDevice,
+                              stream));
+  for (int first = 1; first < nranks; first += throttle) {
+    SPARSE_NCCL(ncclGroupStart());
+    for (int i = first; i < first + throttle && i < nranks; i++) {
+      const int to = (rank + i) % nranks, from = (rank - i + nranks) % nranks;
+      const uint64_t receive = h->counts[from * nranks + rank];
+      if (row[to] > 0)
+        SPARSE_NCCL(ncclSend(m->offered + displs[to], row[to], ncclUint64, to, h->comm, stream));
+      if (receive > 0)
+        SPARSE_NCCL(ncclRecv(m->received + (size_t)from * m->slot, receive, ncclUint64, from,
+                             h->comm, stream));
+    }
+    SPARSE_NCCL(ncclGroupEnd());
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+  if (h->alltoallv == NULL) return split_sendrecv(h, throttle, stream);
+  if (alltoallv_device_counts(m->offered, s->region_counts, s->region_displs, m->received,
+                              list_room(m), s->received_counts, s->slot_displs, ALLTOALLV_SLOTS,
+                              ncclUint64, h->alltoallv, stream) != ncclSuccess)
+    return sparse_fail(ncclInternalError, "split: %s", alltoallv_last_error());
+  return ncclSuccess;
+}
+
+/* ---- gather -------------------------------------------------------------------------------------
+ */
+
+ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
+                             const uint64_t *counts, const uint64_t *displs, ncclDataType_t type,
+                             cudaStream_t stream)
+{
+  const int rank = h->m.rank, nranks = h->m.nranks;
+  char *base = vector;
+  const size_t size = type_size(type);
+  /* MPI: Allgatherv -> NCCL: has none; every block is sent to everybody, all at once */
+  SPARSE_NCCL(ncclGroupStart());
+  for (int i = 1; i < nranks; i++) {
+    const int to = (rank + i) % nranks, from = (rank - i + nranks) % nranks;
+    if (counts[rank] > 0)
+      SPARSE_NCCL(ncclSend(base + displs[rank] * size, counts[rank], type, to, h->comm, stream));
+    if (counts[from] > 0)
+      SPARSE_NCCL(ncclRecv(base + displs[from] * size, counts[from], type, from, h->comm, stream));
+  }
+  SPARSE_NCCL(ncclGroupEnd());
+  return ncclSuccess;
+}
+
+/* Should the ranks even out their parts before the gather? */
+static bool wants_balance(const struct sparse_memory *m, const uint64_t *counts, uint64_t total)
+{
+  if (m->config.algorithm != SPARSE_OKTOPK || m->config.balance == SPARSE_BALANCE_NEVER)
+    return false;
+  if (m->config.balance == SPARSE_BALANCE_ALWAYS) return true;
+  uint64_t most = 0;
+  for (int r = 0; r < m->nranks; r++)
+    if (counts[r] > most) most = counts[r];
+  return most * (uint64_t)m->nranks > 4 * total;
+}
+
+/* The overlap of [a, a + an) and [b, b + bn); false if there is none. */
+static bool overlap(uint64_t a, uint64_t an, uint64_t b, uint64_t bn, uint64_t *first,
+                    uint64_t *length)
+{
+  const uint64_t begin = a > b ? a : b, end = a + an < b + bn ? a + an : b + bn;
+  *first = begin;
+  *length = end > begin ? end - begin : 0;
+  return end > begin;
+}
+
+/* Rank j is to own positions [even_displs[j], + even[j]) of the concatenation of all lists: who has
+ * entries there sends them, straight to their final place. */
+static ncclResult_t balance(struct sparse_allreduce_handle *h, const char *send, char *recv,
+                            const uint64_t *counts, const uint64_t *displs, const uint64_t *even,
+                            const uint64_t *even_displs, ncclDataType_t type, cudaStream_t stream)
+{
+  const int rank = h->m.rank, nranks = h->m.nranks;
+  const size_t size = type_size(type);
+  uint64_t first, length;
+  if (overlap(displs[rank], counts[rank], even_displs[rank], even[rank], &first, &length))
+    SPARSE_CUDA(cudaMemcpyAsync(recv + first * size, send + (first - displs[rank]) * size,
+                                length * size, cudaMemcpyDeviceToDevice, stream));
+  SPARSE_NCCL(ncclGroupStart());
+  for (int p = 0; p < nranks; p++) {
+    if (p == rank) continue;
+    if (overlap(displs[rank], counts[rank], even_displs[p], even[p], &first, &length))
+      SPARSE_NCCL(ncclSend(send + (first - displs[rank]) * size, length, type, p, h->comm, stream));
+    if (overlap(displs[p], counts[p], even_displs[rank], even[rank], &first, &length))
+      SPARSE_NCCL(ncclRecv(recv + first * size, length, type, p, h->comm, stream));
+  }
+  SPARSE_NCCL(ncclGroupEnd());
+  return ncclSuccess;
+}
+
+static ncclResult_t gather_sendrecv(struct sparse_allreduce_handle *h, const char *send, char *recv,
+                                    uint64_t *counts, uint64_t *displs, ncclDataType_t type,
+                                    cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  const int rank = m->rank, nranks = m->nranks;
+  const size_t size = type_size(type), row = (size_t)nranks * sizeof(uint64_t);
+  SPARSE_TRY(exchange_counts(h, &m->state->sealed_count, 1, stream));
+  const uint64_t *all = h->counts;
+  uint64_t *places = h->counts + nranks, total = 0;
+  for (int r = 0; r < nranks; r++) {
+    places[r] = total;
+    total += all[r];
+  }
+  SPARSE_CUDA(cudaMemcpyAsync(counts, all, row, cudaMemcpyHostToDevice, stream));
+  SPARSE_CUDA(cudaMemcpyAsync(displs, places, row, cudaMemcpyHostToDevice, stream));
+
+  if (wants_balance(m, all, total)) {
+    uint64_t even[SPARSE_MAX_RANKS], even_displs[SPARSE_MAX_RANKS], sum = 0;
+    for (int r = 0; r < nranks; r++) {
+      even[r] = total / (uint64_t)nranks + ((uint64_t)r < total % (uint64_t)nranks);
+      even_displs[r] = sum;
+      sum += even[r];
+    }
+    SPARSE_TRY(balance(h, send, recv, all, places, even, even_displs, type, stream));
+    return exchange_blocks(h, recv, even, even_displs, type, stream);
+  }
+  SPARSE_CUDA(cudaMemcpyAsync(recv + places[rank] * size, send, all[rank] * size,
+                              cudaMemcpyDeviceToDevice, stream));
+  return exchange_blocks(h, recv, all, places, type, stream);
+}
+
+ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
+                             uint64_t *counts, uint64_t *displs, ncclDataType_t type,
+                             cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+  if (h->alltoallv == NULL) return gather_sendrecv(h, send, recv, counts, displs, type, stream);
+  /* Everybody gets the same list: all displacements are 0. Balancing would gain nothing. */
+  if (alltoallv_device_counts(send, s->send_counts, s->send_displs, recv, list_room(m), counts,
+                              displs, ALLTOALLV_PACKED, type, h->alltoallv, stream) != ncclSuccess)
+    return sparse_fail(ncclInternalError, "gather: %s", alltoallv_last_error());
+  return ncclSuccess;
+}

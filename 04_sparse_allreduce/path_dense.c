@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dense: the sum of everything, which the sparse paths have to beat. Also their warm-up steps.
+ *
+ * MPI: Allreduce -> NCCL: ncclAllReduce. 2 n (P-1) / P words per rank. */
+#include "sparse_internal.h"
+
+ncclResult_t path_dense(struct sparse_allreduce_handle *h, const void *gradient,
+                        cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  h->result_clean = h->has_result = false; /* the next sparse step clears all of the result */
+  if (m->config.gradient_type != ncclFloat) {
+    SPARSE_TRY(ops_convert(m, gradient, stream));
+    gradient = m->dense;
+  }
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
+  /* MPI: Allreduce(gradient, result, SUM) -> NCCL: ncclAllReduce */
+  SPARSE_NCCL(ncclAllReduce(gradient, m->dense, m->n, ncclFloat, ncclSum, h->comm, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
+  return ops_average(m, stream);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gaussiank: the threshold comes from the mean and the deviation of acc, as if it were normally
+ * distributed, and is corrected if that selects far too few or too many. No search, no sort.
+ *
+ * About 2 k (P-1) words per rank, in two AllGatherVs: indices, values. gaussiankconcat packs both
+ * in one, which is the only difference; the published one packs indices as floats and so is wrong
+ * beyond 2^24 elements. */
+#include "sparse_internal.h"
+
+/* Two vectors of words per rank, then pairs again. The offered entries are not needed any more. */
+static ncclResult_t gather_apart(struct sparse_allreduce_handle *h, cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+  const size_t half = (size_t)m->nranks * m->slot; /* words: half of a buffer of pairs */
+  const struct sparse_list sealed = {m->offered, &s->sealed_count, 1};
+  const struct sparse_list lists = {m->offered, s->received_counts, m->nranks};
+  uint32_t *indices = (uint32_t *)m->gathered, *all_indices = (uint32_t *)m->received;
+  float *values = (float *)m->gathered + half, *all_values = (float *)m->received + half;
+  SPARSE_TRY(ops_unzip(m, sealed, indices, values, stream));
+  SPARSE_TRY(exchange_gather(h, indices, all_indices, s->received_counts, s->received_displs,
+                             ncclUint32, stream));
+  SPARSE_TRY(exchange_gather(h, values, all_values, s->received_counts, s->received_displs,
+                             ncclFloat, stream));
+  return ops_zip(m, all_indices, all_values, lists, stream);
+}
+
+ncclResult_t path_gaussiank(struct sparse_allreduce_handle *h, const void *gradient,
+                            cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+  const bool packed = m->config.algorithm == SPARSE_GAUSSIANKCONCAT;
+  struct sparse_pair *lists = packed ? m->received : m->offered;
+
+  /* 1. acc = gradient + residual; offer what is above the Gaussian threshold. */
+  SPARSE_TRY(select_gaussian(h, gradient, stream));
+  SPARSE_TRY(ops_clear_offered(m, stream));
+
+  /* 2. Everybody gets all of it.
+   * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: see exchange_gather */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
+  SPARSE_TRY(ops_control(m, SPARSE_SEAL_OFFERED, stream));
+  if (packed)
+    SPARSE_TRY(exchange_gather(h, m->offered, m->received, s->received_counts, s->received_displs,
+                               ncclUint64, stream));
+  else
+    SPARSE_TRY(gather_apart(h, stream));
+  SPARSE_TRY(ops_control(m, packed ? SPARSE_COLLECT_FLAGS : SPARSE_COLLECT_OFFERED_FLAGS, stream));
+
+  /* 3. Add rank 0's entries, rank 1's, ... 4. and average. */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
+  SPARSE_TRY(ops_reduce(m, lists, s->received_displs, s->received_counts, 0, 1, s->whole,
+                        SPARSE_SUMS_NONZERO, sparse_result(m), SPARSE_KEPT_RESULT, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
+  return ops_apply(m, sparse_result(m), SPARSE_APPLY_RESULT, SPARSE_THEN_NOTHING, stream);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gaussiankSA: equal regions, added up by their owners, one peer at a time. As published it cannot
+ * run; this is what it means to do: the exact k-th magnitude as threshold (or the Gaussian one,
+ * halved or raised by half up to three times), and no dense fallback.
+ *
+ * Between 4 k (P-1) / P and 2 (k + the sums) (P-1) / P words per rank. */
+#include "sparse_internal.h"
+
+ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *gradient,
+                             cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+
+  /* 1. acc = gradient + residual; offer what is above the threshold, all of which will be used. */
+  if (m->config.gaussian_sa_threshold)
+    SPARSE_TRY(select_gaussian(h, gradient, stream));
+  else
+    SPARSE_TRY(select_exact_threshold(h, gradient, stream));
+  SPARSE_TRY(ops_clear_offered(m, stream));
+
+  /* 2. Every part of the list to the owner of its region, who adds.
+   * MPI: Isend/Irecv with one peer after the other -> NCCL: exchange_split, throttled to one */
+  SPARSE_TRY(ops_partition(m, SPARSE_THEN_NOTHING, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
+  SPARSE_TRY(exchange_split(h, 1, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
+  SPARSE_TRY(ops_reduce(m, m->received, s->slot_displs, s->received_counts, m->rank, -1,
+                        s->boundaries + m->rank, SPARSE_SUMS_NONZERO, sparse_reduced(m),
+                        SPARSE_SEAL_REDUCED, stream));
+
+  /* 3. The sums to everybody, 4. and average.
+   * MPI: Allgather(counts), Allgatherv(packed) -> NCCL: see exchange_gather */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
+  SPARSE_TRY(exchange_gather(h, m->offered, m->gathered, s->gathered_counts, s->gathered_displs,
+                             ncclUint64, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
+  return ops_apply(m, sparse_gathered(m), SPARSE_APPLY_RESULT, SPARSE_COLLECT_RESULT, stream);
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gtopk: lists of k entries are merged along a binary tree, two lists to the k largest sums of
+ * both, and the root's list goes to everybody (Shi et al., gTop-k).
+ *
+ *   round 0   0 <- 1   2 <- 3   4 <- 5   6          any number of ranks: who has no partner
+ *   round 1   0 <- 2            4 <- 6              keeps its list
+ *   round 2   0 <- 4
+ *
+ * 4 k log P words on the longest way, independent of P otherwise: it pays from 8 ranks on. What a
+ * merge discards of an index that wins elsewhere is lost in the published algorithm; with
+ * gtopk_exact_residual it goes to the residual of the rank that discarded it. */
+#include "sparse_internal.h"
+
+/* What was discarded in a round; the result takes the first place of the same buffer. */
+static struct sparse_list discarded(const struct sparse_memory *m, int round)
+{
+  return (struct sparse_list){m->gathered + (size_t)(1 + round) * m->slot,
+                              &m->state->gathered_counts[1 + round], 1};
+}
+
+/* MPI: Recv(indices), Recv(values) -> NCCL: one ncclRecv of pairs. Then the k largest of both. */
+static ncclResult_t merge_from(struct sparse_allreduce_handle *h, int peer, int round,
+                               cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+  const struct sparse_list received = {m->received, &s->received_counts[0], 1};
+  const struct sparse_list merged = {m->received + m->slot, &s->reduced_count, 1};
+  const struct sparse_list dropped = discarded(m, round);
+  SPARSE_NCCL(ncclRecv(m->received, m->k + 1, ncclUint64, peer, h->comm, stream));
+  SPARSE_TRY(ops_control(m, SPARSE_MERGE_SEARCH, stream));
+  SPARSE_TRY(ops_merge(m, sparse_offered(m), received, merged, stream));
+  SPARSE_TRY(ops_search(m, merged, &s->always_list, &s->global, SPARSE_THEN_NOTHING, stream));
+  SPARSE_TRY(ops_keep(m, merged, &s->always_list, &s->global, sparse_offered(m),
+                      m->config.gtopk_exact_residual ? &dropped : NULL, SPARSE_SEAL_FIXED, stream));
+  return ncclSuccess;
+}
+
+ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
+                        cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  const int rank = m->rank, nranks = m->nranks;
+
+  /* 1. acc = gradient + residual; the k largest are the first list. */
+  SPARSE_TRY(select_exact_entries(h, gradient, stream));
+  SPARSE_TRY(ops_control(m, SPARSE_SEAL_FIXED, stream));
+
+  /* 2. Up the tree. Who has sent its list is done. */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
+  int rounds = 0;
+  for (int step = 1; step < nranks; step *= 2) {
+    if (rank % (2 * step) == step) {
+      SPARSE_NCCL(ncclSend(m->offered, m->k + 1, ncclUint64, rank - step, h->comm, stream));
+      break;
+    }
+    if (rank + step < nranks) SPARSE_TRY(merge_from(h, rank + step, rounds++, stream));
+  }
+
+  /* 3. The root's list to everybody. MPI: Bcast -> NCCL: ncclBroadcast */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
+  SPARSE_NCCL(ncclBroadcast(m->offered, m->gathered, m->k + 1, ncclUint64, 0, h->comm, stream));
+
+  /* 4. Average; own entries that have won leave the residual, all others stay in it. */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
+  SPARSE_TRY(ops_control(m, SPARSE_FIXED_RESULT, stream));
+  SPARSE_TRY(
+      ops_apply(m, sparse_result(m), SPARSE_APPLY_ZERO_OFFERED, SPARSE_THEN_NOTHING, stream));
+  for (int i = 0; m->config.gtopk_exact_residual && i < rounds; i++)
+    SPARSE_TRY(ops_return(m, discarded(m, i), sparse_result(m), stream));
+  return ncclSuccess;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oktopk: less than 6 k (P-1) / P words per rank, however many ranks there are (PPoPP'22).
+ *
+ *   rank 0  offered  . x . . x | . . x . | x . . x     1. entries above a threshold that is exact
+ *   rank 1  offered  x . . . x | . x x . | . . . x        now and then and adapted in between
+ *   rank 2  offered  . . x . . | x . x . | x . . .     2. regions with about equally many entries
+ *                     rank 0      rank 1   rank 2      3. each region is added up by its owner
+ *   sums above the global threshold -> everybody       4. and only large sums go to everybody
+ *
+ * Thresholds change slowly from step to step, so reusing them replaces a search by a comparison. */
+#include "sparse_internal.h"
+
+/* 2. Boundaries so that every region holds about as many of the entries that are offered now. Every
+ * rank proposes boundaries that cut its own list evenly; the mean of all proposals is taken. */
+static ncclResult_t repartition(struct sparse_allreduce_handle *h, cudaStream_t stream)
+{
+  struct sparse_state *s = h->m.state;
+  SPARSE_TRY(ops_propose(&h->m, stream));
+  /* MPI: Allreduce(region_boundaries, SUM) -> NCCL: ncclAllReduce, in 64 bits */
+  SPARSE_NCCL(ncclAllReduce(s->proposal, s->proposal, (size_t)h->m.nranks, ncclUint64, ncclSum,
+                            h->comm, stream));
+  return ops_control(&h->m, SPARSE_PROPOSED_REGIONS, stream);
+}
+
+/* 4., exact: of all sums that are not zero the t largest; the smallest of them is the threshold
+ * that the next steps use. Every rank has all sums and finds the same. */
+static ncclResult_t choose_globally(struct sparse_allreduce_handle *h, cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+  SPARSE_TRY(ops_control(m, SPARSE_GLOBAL_SEARCH, stream));
+  SPARSE_TRY(
+      ops_search(m, sparse_gathered(m), &s->always_list, &s->global, SPARSE_GLOBAL_FOUND, stream));
+  return ops_keep(m, sparse_gathered(m), &s->always_list, &s->global, sparse_result(m), NULL,
+                  SPARSE_KEPT_RESULT, stream);
+}
+
+ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient,
+                         cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+
+  /* 1. acc = gradient + residual; offer what is above the local threshold. */
+  if (h->exact_local)
+    SPARSE_TRY(select_exact_threshold(h, gradient, stream));
+  else
+    SPARSE_TRY(select_by_threshold(h, gradient, stream));
+  if (h->repartition) SPARSE_TRY(repartition(h, stream));
+  SPARSE_TRY(ops_partition(m, SPARSE_LOCAL_ADAPT, stream));
+
+  /* 3. Every part of the list to the owner of its region.
+   * MPI: Alltoall(counts), Isend/Irecv/Waitall -> NCCL: see exchange_split */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
+  SPARSE_TRY(exchange_split(h, m->config.throttle, stream));
+  /* Owner r adds in the order r, r-1, ...: fixed, so the sums are the same bits in every run. */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
+  SPARSE_TRY(ops_reduce(m, m->received, s->slot_displs, s->received_counts, m->rank, -1,
+                        s->boundaries + m->rank,
+                        h->exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE,
+                        sparse_reduced(m), SPARSE_SEAL_REDUCED, stream));
+
+  /* 4. The sums to everybody. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
+  SPARSE_TRY(exchange_gather(h, m->offered, m->gathered, s->gathered_counts, s->gathered_displs,
+                             ncclUint64, stream));
+
+  /* 5. Average; what was offered and is in the result leaves the residual. */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
+  if (h->exact_global) {
+    SPARSE_TRY(choose_globally(h, stream));
+    return ops_apply(m, sparse_result(m), SPARSE_APPLY_ZERO_OFFERED, SPARSE_THEN_NOTHING, stream);
+  }
+  return ops_apply(m, sparse_gathered(m), SPARSE_APPLY_ZERO_OFFERED, SPARSE_GLOBAL_ADAPT, stream);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Local selection: what a rank offers of gradient + residual. The paths differ in how they come by
+ * the threshold. Each of these reads the gradient and the residual once (ops_local_pass); further
+ * passes are over the few candidates that it found, unless the guess it used was bad. */
+#include "sparse_internal.h"
+
+/* The k-th magnitude by a radix search. Candidates are what lies above a guess from the step
+ * before; if they are fewer than k, or more than the list holds, all of the residual is searched.
+ */
+static ncclResult_t select_exact(struct sparse_allreduce_handle *h, const void *gradient,
+                                 enum sparse_control what, cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+  SPARSE_TRY(ops_control(m, SPARSE_EXACT_LEVELS, stream));
+  SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_EXACT_SEARCH, stream));
+  SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, what, stream));
+  return ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
+                  SPARSE_THEN_NOTHING, stream);
+}
+
+ncclResult_t select_exact_entries(struct sparse_allreduce_handle *h, const void *gradient,
+                                  cudaStream_t stream)
+{
+  return select_exact(h, gradient, SPARSE_EXACT_ENTRIES, stream);
+}
+
+ncclResult_t select_exact_threshold(struct sparse_allreduce_handle *h, const void *gradient,
+                                    cudaStream_t stream)
+{
+  return select_exact(h, gradient, SPARSE_EXACT_THRESHOLD, stream);
+}
+
+/* The threshold of the step before. Ok-Topk raises it, a few times at most, while it selects too
+ * many: the local pass counts all the thresholds that may come, and what is above the first of them
+ * is filtered when the decision is known. More entries than a list may hold: the k largest. */
+ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *gradient,
+                                 cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+  SPARSE_TRY(ops_control(m, SPARSE_THRESHOLD_LEVELS, stream));
+  SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_THRESHOLD_CHOOSE, stream));
+  SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, SPARSE_THRESHOLD_OVERFLOW,
+                        stream));
+  return ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
+                  SPARSE_THEN_NOTHING, stream);
+}
+
+/* The threshold that would select k entries if the elements were normally distributed, corrected by
+ * counting. The counts of a whole table of thresholds come from one round; a round over the
+ * candidates may have to be followed by one over everything, or by one with another table. A round
+ * that is not needed does nothing. */
+ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *gradient,
+                             cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+  const int rounds = m->config.algorithm == SPARSE_GAUSSIANKSA ? 5 : 3;
+  SPARSE_TRY(ops_control(m, SPARSE_GAUSSIAN_BEGIN, stream));
+  SPARSE_TRY(ops_local_pass(m, gradient, true, SPARSE_GAUSSIAN_LEVELS, stream));
+  for (int round = 0; round < rounds; round++)
+    SPARSE_TRY(ops_count_levels(m, SPARSE_GAUSSIAN_CHOOSE, stream));
+  SPARSE_TRY(
+      ops_search(m, sparse_offered(m), &s->search, &s->selection, SPARSE_THEN_NOTHING, stream));
+  return ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
+                  SPARSE_THEN_NOTHING, stream);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The published constants, and what a configuration may be. */
+#include "sparse_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const char *const names[SPARSE_ALGORITHMS] = {
+    [SPARSE_DENSE] = "dense",
+    [SPARSE_TOPKA] = "topkA",
+    [SPARSE_TOPKA2] = "topkA2",
+    [SPARSE_TOPKAOPT] = "topkAopt",
+    [SPARSE_GTOPK] = "gtopk",
+    [SPARSE_OKTOPK] = "oktopk",
+    [SPARSE_TOPKSA] = "topkSA",
+    [SPARSE_GAUSSIANK] = "gaussiank",
+    [SPARSE_GAUSSIANKCONCAT] = "gaussiankconcat",
+    [SPARSE_GAUSSIANKSA] = "gaussiankSA",
+};
+
+const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm)
+{
+  return (unsigned)algorithm < SPARSE_ALGORITHMS ? names[algorithm] : NULL;
+}
+
+sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset)
+{
+  sparse_allreduce_config_t c = {
+      .algorithm = SPARSE_OKTOPK,
+      .density = 0.02,
+      .gradient_type = ncclFloat,
+      .local_interval = 32,
+      .global_interval = 32,
+      .repartition_interval = 64,
+      .raise_steps = 5,
+      .raise_above = {4, 3},
+      .raise_factor = 1.03,
+      .local_band = {{2, 3}, {5, 4}, 1.012, 1.012},
+      .global_band = {{2, 3}, {4, 3}, 1.008, 1.008},
+      .correction = {{3, 4}, {3, 4}, {5, 4}, 1.02, 1.02, 20, 20},
+      .throttle = 4,
+      .balance = SPARSE_BALANCE_NEVER,
+  };
+  if (preset == SPARSE_PRESET_LSTM) {
+    c.raise_above = (sparse_fraction_t){3, 2};
+    c.local_band.low = (sparse_fraction_t){3, 4};
+    c.global_band = (sparse_band_t){{3, 4}, {5, 4}, 1.01, 1.008};
+    c.correction = (sparse_correction_t){{3, 4}, {3, 4}, {1, 1}, 1.012, 1, 50, 0};
+  } else if (preset == SPARSE_PRESET_BERT) {
+    c.density = 0.01;
+    c.local_interval = c.global_interval = 128;
+    c.raise_steps = 0;
+    c.local_band = (sparse_band_t){{4, 5}, {5, 4}, 1.025, 1.025};
+    c.global_band = (sparse_band_t){{4, 5}, {5, 4}, 1.036, 1.025};
+    c.correction = (sparse_correction_t){{3, 4}, {5, 6}, {1, 1}, 1.012, 1, 20, 0};
+    c.balance = SPARSE_BALANCE_ALWAYS;
+  }
+  return c;
+}
+
+/* Fractions are of k or t, at most 2^32, so that count * den stays below 2^63. */
+static bool is_fraction(sparse_fraction_t f)
+{
+  return f.num >= 0 && f.den > 0 && f.num < 1 << 20 && f.den < 1 << 20;
+}
+
+/* A factor that changes a threshold and keeps its sign. */
+static bool is_factor(double f)
+{
+  return f >= 1 && isfinite(f);
+}
+
+static bool is_band(const sparse_band_t *b)
+{
+  return is_fraction(b->low) && is_fraction(b->high) && is_factor(b->low_factor) &&
+         is_factor(b->high_factor);
+}
+
+static bool is_correction(const sparse_correction_t *c)
+{
+  return is_fraction(c->lower_below) && is_fraction(c->lower_until) &&
+         is_fraction(c->raise_above) && is_factor(c->lower_factor) && is_factor(c->raise_factor) &&
+         c->lower_steps >= 0 && c->lower_steps <= SPARSE_MAX_CORRECTIONS && c->raise_steps >= 0 &&
+         c->raise_steps <= SPARSE_MAX_CORRECTIONS;
+}
+
+const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count, int nranks)
+{
+  if ((unsigned)c->algorithm >= SPARSE_ALGORITHMS) return "unknown algorithm";
+  if (count < 1 || count >= SPARSE_NO_INDEX) return "count must be 1 to 2^32 - 2";
+  if (nranks > SPARSE_MAX_RANKS) return "more than 256 ranks";
+  if (!(c->density > 0 && c->density <= 1)) return "density must be above 0 and at most 1";
+  if (c->gradient_type != ncclFloat && c->gradient_type != ncclHalf &&
+      c->gradient_type != ncclBfloat16)
+    return "gradient_type must be ncclFloat, ncclHalf or ncclBfloat16";
+  if (c->warmup_steps < 0) return "warmup_steps must not be negative";
+  if (c->local_interval < 1 || c->global_interval < 1 || c->repartition_interval < 1)
+    return "intervals must be at least 1";
+  if (c->raise_steps < 0 || c->raise_steps > SPARSE_MAX_RAISES) return "raise_steps must be 0 to 5";
+  if (!is_fraction(c->raise_above) || !is_factor(c->raise_factor) || !is_band(&c->local_band) ||
+      !is_band(&c->global_band) || !is_correction(&c->correction))
+    return "factors must be at least 1, fractions not negative, corrections 0 to 50";
+  if (c->throttle < 1) return "throttle must be at least 1";
+  if ((unsigned)c->balance > SPARSE_BALANCE_AUTO) return "unknown balance";
+  if ((unsigned)c->nonfinite > SPARSE_NONFINITE_PROPAGATE) return "unknown nonfinite";
+  if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";
+  return NULL;
+}
+
+/* Phi^-1, to the last digits: bisection on erfc, which the C library has. It runs once. */
+double sparse_normal_quantile(double p)
+{
+  if (p >= 1) return INFINITY;
+  double low = -40, high = 40;
+  for (int i = 0; i < 200; i++) {
+    const double middle = (low + high) / 2;
+    /* the upper tail keeps its digits where p is close to 1 */
+    if (erfc(middle / sqrt(2)) / 2 > 1 - p)
+      low = middle;
+    else
+      high = middle;
+  }
+  return (low + high) / 2;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the host files of the sparse allreduce share: the handle, the parts that several paths have
+ * in common, and the paths. Not for users: they include sparse_allreduce.h. */
+#ifndef SPARSE_INTERNAL_H
+#define SPARSE_INTERNAL_H
+
+#include <stdbool.h>
+
+#include "alltoallv.h"
+#include "ops.h"
+#include "sparse_allreduce.h"
+#include "sparse_state.h"
+
+enum sparse_phase {
+  SPARSE_PHASE_SELECT,
+  SPARSE_PHASE_EXCHANGE,
+  SPARSE_PHASE_REDUCE,
+  SPARSE_PHASE_GATHER,
+  SPARSE_PHASE_APPLY,
+  SPARSE_PHASES,
+};
+
+struct sparse_allreduce_handle {
+  ncclComm_t comm;
+  struct sparse_memory m;
+  alltoallv_t alltoallv; /* NULL: send/recv, and the host reads counts */
+  char *lists;           /* the memory of the three lists, one window */
+  size_t lists_bytes;
+
+  /* What the host knows of the current step. */
+  uint64_t step;         /* number of the next one */
+  uint64_t first_sparse; /* number of the first that is not dense */
+  bool exact_local, exact_global, repartition, dense, fell_back;
+  bool has_result;   /* `gathered` holds the entries of the dense result, to be undone */
+  bool result_clean; /* else all of the dense result has to be cleared */
+
+  /* Pinned: where counts, and the state for statistics, come to the host. */
+  uint64_t *counts;
+  struct sparse_state *state;
+  cudaEvent_t done; /* the last step, or the last copy to the host */
+
+  bool time_phases;
+  cudaEvent_t phases[SPARSE_PHASES + 1];
+  int phase; /* the next to begin */
+};
+
+/* ---- errors ------------------------------------------------------------------------------- */
+
+/* Sets the text of sparse_allreduce_last_error() and returns `result`. */
+ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#define SPARSE_NCCL(call)                                                              \
+  do {                                                                                 \
+    ncclResult_t try_result = (call);                                                  \
+    if (try_result != ncclSuccess)                                                     \
+      return sparse_fail(try_result, "%s: %s", #call, ncclGetErrorString(try_result)); \
+  } while (0)
+
+#define SPARSE_CUDA(call)                                                                         \
+  do {                                                                                            \
+    cudaError_t try_error = (call);                                                               \
+    if (try_error != cudaSuccess)                                                                 \
+      return sparse_fail(ncclUnhandledCudaError, "%s: %s", #call, cudaGetErrorString(try_error)); \
+  } while (0)
+
+/* For functions that have set the text themselves. */
+#define SPARSE_TRY(call)                              \
+  do {                                                \
+    ncclResult_t try_result = (call);                 \
+    if (try_result != ncclSuccess) return try_result; \
+  } while (0)
+
+/* ---- lists -------------------------------------------------------------------------------- */
+
+static inline struct sparse_list sparse_offered(const struct sparse_memory *m)
+{
+  return (struct sparse_list){m->offered, &m->state->offered_count, 1};
+}
+
+/* The sum over a region takes the place of the offered list, which has been sent by then. */
+static inline struct sparse_list sparse_reduced(const struct sparse_memory *m)
+{
+  return (struct sparse_list){m->offered, &m->state->reduced_count, 1};
+}
+
+/* All ranks' lists, one behind the other. */
+static inline struct sparse_list sparse_gathered(const struct sparse_memory *m)
+{
+  return (struct sparse_list){m->gathered, m->state->gathered_counts, m->nranks};
+}
+
+/* The entries of the result, once there is one list of them. */
+static inline struct sparse_list sparse_result(const struct sparse_memory *m)
+{
+  return (struct sparse_list){m->gathered, &m->state->result_count, 1};
+}
+
+/* ---- sparse_config.c ---------------------------------------------------------------------- */
+
+/* What is wrong with a configuration, in words; NULL if nothing. */
+const char *sparse_config_error(const sparse_allreduce_config_t *config, size_t count, int nranks);
+
+/* The x below which a standard normal variable lies with probability p. */
+double sparse_normal_quantile(double p);
+
+/* ---- parts of a step ------------------------------------------------------------------------ */
+
+/* The phase that begins now, for sparse_allreduce_phases(). */
+ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
+                          cudaStream_t stream);
+
+/* select.c: each adds the gradient to the residual and leaves what this rank offers in the offered
+ * list, and the rule by which it was chosen in state->selection. */
+ncclResult_t select_exact_entries(struct sparse_allreduce_handle *h, const void *gradient,
+                                  cudaStream_t stream); /* exactly k */
+ncclResult_t select_exact_threshold(struct sparse_allreduce_handle *h, const void *gradient,
+                                    cudaStream_t stream); /* above the k-th magnitude */
+ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *gradient,
+                                 cudaStream_t stream); /* above state->local_threshold */
+ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *gradient,
+                             cudaStream_t stream); /* above mean + z * deviation, corrected */
+
+/* exchange.c. All are collective.
+ *
+ * Split: the part of the offered list that lies in region j goes to rank j, for all j. Part p
+ * arrives at received[slot_displs[p]], received_counts[p] entries; part `rank` is copied. At most
+ * `throttle` peers at a time. */
+ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cudaStream_t stream);
+
+/* AllGatherV: the state->sealed_count elements at `send` of every rank arrive at `recv` of all, in
+ * rank order, one behind the other; counts and displs (device, ranks entries) say where. `recv` is
+ * in `received` or `gathered`. */
+ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
+                             uint64_t *counts, uint64_t *displs, ncclDataType_t type,
+                             cudaStream_t stream);
+
+/* The same number of words from every rank, to the host: all[r * words ...]; waits for the stream.
+ * `mine` is in device memory, `all` in h->counts. */
+ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,
+                             cudaStream_t stream);
+
+/* In place: block r of a vector, element displs[r] to displs[r] + counts[r], goes to all ranks. */
+ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
+                             const uint64_t *counts, const uint64_t *displs, ncclDataType_t type,
+                             cudaStream_t stream);
+
+/* ---- the paths: one step each, gradient to dense result ------------------------------------- */
+
+typedef ncclResult_t sparse_path_t(struct sparse_allreduce_handle *h, const void *gradient,
+                                   cudaStream_t stream);
+sparse_path_t path_dense, path_topka, path_topkaopt, path_gtopk, path_oktopk, path_topksa,
+    path_gaussiank, path_gaussiansa;
+
+#endif
