@@ -34,12 +34,13 @@ enum sparse_control {
   SPARSE_GLOBAL_ADAPT,     /* the global threshold of the next step */
 
   /* flags travel as an entry with index SPARSE_NO_INDEX behind a list */
-  SPARSE_SEAL_OFFERED,   /* offered list: one if there is something to say */
-  SPARSE_SEAL_REDUCED,   /* reduced list: the same */
-  SPARSE_SEAL_FIXED,     /* offered list of k entries: always one */
-  SPARSE_FIXED_LISTS,    /* received: k entries and a flag entry from every rank */
-  SPARSE_COLLECT_FLAGS,  /* received lists of any length */
-  SPARSE_COLLECT_RESULT, /* gathered lists: flags and the number of entries */
+  SPARSE_SEAL_OFFERED,          /* offered list: one if there is something to say */
+  SPARSE_SEAL_REDUCED,          /* reduced list: the same */
+  SPARSE_SEAL_FIXED,            /* offered list of k entries: always one */
+  SPARSE_FIXED_LISTS,           /* received: k entries and a flag entry from every rank */
+  SPARSE_COLLECT_FLAGS,         /* received lists of any length */
+  SPARSE_COLLECT_OFFERED_FLAGS, /* the same where they were put together again (gaussiank) */
+  SPARSE_COLLECT_RESULT,        /* gathered lists: flags and the number of entries */
 
   /* the others */
   SPARSE_KEPT_SEARCH,  /* topkA2: the k largest of the reduced sums */
