@@ -61,8 +61,8 @@ ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *grad
   SPARSE_TRY(ops_local_pass(m, gradient, true, SPARSE_GAUSSIAN_LEVELS, stream));
   for (int round = 0; round < rounds; round++)
     SPARSE_TRY(ops_count_levels(m, SPARSE_GAUSSIAN_CHOOSE, stream));
-  SPARSE_TRY(
-      ops_search(m, sparse_offered(m), &s->search, &s->selection, SPARSE_THEN_NOTHING, stream));
+  SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, SPARSE_THRESHOLD_OVERFLOW,
+                        stream));
   return ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
                   SPARSE_THEN_NOTHING, stream);
 }
