@@ -1,0 +1,605 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plain C twins of the operators, for `make CPU=1`, and the shortest way to read what the
+ * kernels compute: one thread, one loop after the other. Results have the same bits as those of the
+ * kernels, but for the last ones of mean and deviation.
+ *
+ * The structs that are launched hold a copy of an operator's arguments; "device" memory is plain
+ * memory. */
+#include <stdlib.h>
+
+#include "control_decide.h"
+#include "cpu.h"
+#include "ops.h"
+
+static ncclResult_t launch(cudaStream_t stream, void (*twin)(const void *args), const void *args,
+                           size_t bytes)
+{
+  return cpu_launch(stream, twin, args, bytes) == cudaSuccess ? ncclSuccess
+                                                              : ncclUnhandledCudaError;
+}
+
+size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
+{
+  (void)n, (void)nranks, (void)capacity;
+  return 16; /* the twins need none, but allocating nothing is a special case for callers */
+}
+
+ncclResult_t ops_load(void)
+{
+  return ncclSuccess;
+}
+
+/* ---- numbers ----------------------------------------------------------------------------------
+ */
+
+/* GPUs have one NaN as the result of arithmetic; the CPU keeps the bits of an operand. */
+static float one_nan(float x)
+{
+  return x != x ? sparse_from_magnitude(SPARSE_NAN_LEVEL) : x;
+}
+
+static float half_value(uint16_t bits)
+{
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  float x = exponent == 0    ? ldexpf((float)fraction, -24)
+            : exponent == 31 ? (fraction ? NAN : INFINITY)
+                             : ldexpf((float)(1024 + fraction), exponent - 25);
+  return bits >> 15 ? -x : x;
+}
+
+static float bfloat16_value(uint16_t bits)
+{
+  const uint32_t wide = (uint32_t)bits << 16;
+  float x;
+  memcpy(&x, &wide, sizeof(x));
+  return x;
+}
+
+static float gradient_value(const void *gradient, ncclDataType_t type, size_t i)
+{
+  switch (type) {
+  case ncclHalf:
+    return half_value(((const uint16_t *)gradient)[i]);
+  case ncclBfloat16:
+    return bfloat16_value(((const uint16_t *)gradient)[i]);
+  default:
+    return ((const float *)gradient)[i];
+  }
+}
+
+/* ---- where entries come from ------------------------------------------------------------------
+ */
+
+static uint64_t list_count(struct sparse_list list)
+{
+  uint64_t count = 0;
+  for (int p = 0; p < list.parts; p++) count += list.counts[p];
+  return count;
+}
+
+/* A list, or all of the residual. */
+struct input {
+  const struct sparse_pair *pairs; /* NULL: the residual */
+  const float *residual;
+  uint64_t count;
+};
+
+static struct input input_from(const struct sparse_memory *m, struct sparse_list list,
+                               uint32_t source)
+{
+  if (source == SPARSE_FROM_LIST) return (struct input){list.pairs, NULL, list_count(list)};
+  return (struct input){NULL, m->residual, m->n};
+}
+
+static struct sparse_pair entry(const struct input *in, uint64_t i)
+{
+  if (in->pairs != NULL) return in->pairs[i];
+  return (struct sparse_pair){(uint32_t)i, in->residual[i]};
+}
+
+static bool is_entry(struct sparse_pair pair)
+{
+  return pair.index != SPARSE_NO_INDEX;
+}
+
+/* The first entry of a list whose index is not below `index`. */
+static uint64_t lower_bound(const struct sparse_pair *pairs, uint64_t count, uint64_t index)
+{
+  uint64_t low = 0, high = count;
+  while (low < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    if (pairs[middle].index < index)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* ---- decisions --------------------------------------------------------------------------------
+ */
+
+struct control {
+  struct sparse_memory m;
+  enum sparse_control what;
+};
+
+static void run_control(const void *args)
+{
+  const struct control *a = args;
+  sparse_decide(a->what, &a->m);
+}
+
+ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what,
+                         cudaStream_t stream)
+{
+  const struct control a = {*m, what};
+  return launch(stream, run_control, &a, sizeof(a));
+}
+
+/* ---- the local pass ---------------------------------------------------------------------------
+ */
+
+struct local_pass {
+  struct sparse_memory m;
+  const void *gradient;
+  bool moments;
+  enum sparse_control then;
+};
+
+static void count_levels(struct sparse_state *s, sparse_level_t magnitude)
+{
+  for (int j = 0; magnitude <= s->limit && j < s->nlevels && magnitude > s->levels[j]; j++)
+    s->level_counts[j]++;
+}
+
+static void run_local_pass(const void *args)
+{
+  const struct local_pass *a = args;
+  const struct sparse_memory *m = &a->m;
+  struct sparse_state *s = m->state;
+  const bool finite_only = m->config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
+  s->offered_count = 0;
+  memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
+  for (size_t i = 0; i < m->n; i++) {
+    if (a->gradient != NULL) {
+      const float g = gradient_value(a->gradient, m->config.gradient_type, i);
+      if (finite_only && !isfinite(g))
+        s->nonfinite = 1;
+      else
+        m->residual[i] = one_nan(m->residual[i] + g);
+    }
+    const float acc = m->residual[i];
+    const sparse_level_t magnitude = sparse_magnitude(acc);
+    count_levels(s, magnitude);
+    if (magnitude > s->levels[0] && magnitude <= s->limit && s->offered_count < m->capacity)
+      m->offered[s->offered_count++] = (struct sparse_pair){(uint32_t)i, acc};
+  }
+  if (a->moments) {
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < m->n; i++) sum += m->residual[i];
+    s->mean = sum / (double)m->n;
+    for (size_t i = 0; i < m->n; i++)
+      squares += (m->residual[i] - s->mean) * (m->residual[i] - s->mean);
+    s->deviation = sqrt(squares / (double)(m->n - 1));
+  }
+  sparse_decide(a->then, m);
+}
+
+ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient, bool moments,
+                            enum sparse_control then, cudaStream_t stream)
+{
+  const struct local_pass a = {*m, gradient, moments, then};
+  return launch(stream, run_local_pass, &a, sizeof(a));
+}
+
+static void run_count_levels(const void *args)
+{
+  const struct control *a = args;
+  const struct sparse_memory *m = &a->m;
+  struct sparse_state *s = m->state;
+  if (s->count != SPARSE_FROM_NOTHING) {
+    const struct input in =
+        input_from(m, (struct sparse_list){m->offered, &s->offered_count, 1}, s->count);
+    memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
+    for (uint64_t i = 0; i < in.count; i++)
+      if (is_entry(entry(&in, i))) count_levels(s, sparse_magnitude(entry(&in, i).value));
+  }
+  sparse_decide(a->what, m);
+}
+
+ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,
+                              cudaStream_t stream)
+{
+  const struct control a = {*m, then};
+  return launch(stream, run_count_levels, &a, sizeof(a));
+}
+
+/* ---- exact selection --------------------------------------------------------------------------
+ */
+
+struct select {
+  struct sparse_memory m;
+  struct sparse_list list, to, dropped;
+  const uint32_t *source;
+  struct sparse_selection *selection;
+  enum sparse_control then;
+};
+
+/* Three digits of a magnitude, highest first: a histogram of those that agree in the digits before
+ * says in which digit the wanted one lies, and how many of the same digits are still wanted. */
+static void search(const struct input *in, uint64_t wanted, struct sparse_selection *selection)
+{
+  static const int shifts[] = {20, 10, 0};
+  uint32_t prefix = 0;
+  for (int digit = 0; digit < 3; digit++) {
+    const int bins = digit == 0 ? 2048 : 1024, shift = shifts[digit];
+    uint64_t counts[2048] = {0}, total = 0;
+    for (uint64_t i = 0; i < in->count; i++) {
+      const struct sparse_pair pair = entry(in, i);
+      const uint32_t magnitude = (uint32_t)sparse_magnitude(pair.value);
+      if (!is_entry(pair) || (digit > 0 && magnitude >> shifts[digit - 1] != prefix)) continue;
+      counts[magnitude >> shift & (uint32_t)(bins - 1)]++;
+      total++;
+    }
+    if (wanted > total) wanted = total;
+    if (wanted == 0) return;
+    int bin = bins - 1;
+    while (wanted > counts[bin]) wanted -= counts[bin--];
+    prefix = prefix << (digit == 0 ? 11 : 10) | (uint32_t)bin;
+  }
+  selection->above = (sparse_level_t)prefix;
+  selection->take = wanted;
+}
+
+static void run_search(const void *args)
+{
+  const struct select *a = args;
+  if (*a->source != SPARSE_FROM_NOTHING) {
+    const struct input in = input_from(&a->m, a->list, *a->source);
+    *a->selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
+    search(&in, a->m.state->wanted, a->selection);
+  }
+  sparse_decide(a->then, &a->m);
+}
+
+ncclResult_t ops_search(const struct sparse_memory *m, struct sparse_list list,
+                        const uint32_t *source, struct sparse_selection *selection,
+                        enum sparse_control then, cudaStream_t stream)
+{
+  const struct select a = {
+      .m = *m, .list = list, .source = source, .selection = selection, .then = then};
+  return launch(stream, run_search, &a, sizeof(a));
+}
+
+static void keep(const struct select *a)
+{
+  const struct input in = input_from(&a->m, a->list, *a->source);
+  struct sparse_selection selection = *a->selection;
+  uint64_t kept = 0, dropped = 0, taken = 0;
+  for (uint64_t i = 0; i < in.count; i++) {
+    const struct sparse_pair pair = entry(&in, i);
+    const sparse_level_t magnitude = sparse_magnitude(pair.value);
+    if (!is_entry(pair)) continue;
+    bool chosen = sparse_chosen(&selection, magnitude, pair.index);
+    if (selection.take > 0 && magnitude == selection.above) {
+      chosen = magnitude <= selection.limit && taken < selection.take;
+      if (chosen) {
+        taken++;
+        a->selection->tie = pair.index;
+      }
+    }
+    if (chosen)
+      a->to.pairs[kept++] = pair;
+    else if (a->dropped.pairs != NULL)
+      a->dropped.pairs[dropped++] = pair;
+  }
+  *a->to.counts = kept;
+  if (a->dropped.pairs != NULL) *a->dropped.counts = dropped;
+}
+
+static void run_keep(const void *args)
+{
+  const struct select *a = args;
+  if (*a->source != SPARSE_FROM_NOTHING) keep(a);
+  sparse_decide(a->then, &a->m);
+}
+
+ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
+                      const uint32_t *source, struct sparse_selection *selection,
+                      struct sparse_list to, const struct sparse_list *dropped,
+                      enum sparse_control then, cudaStream_t stream)
+{
+  struct select a = {
+      .m = *m, .list = list, .source = source, .selection = selection, .to = to, .then = then};
+  if (dropped != NULL) a.dropped = *dropped;
+  return launch(stream, run_keep, &a, sizeof(a));
+}
+
+/* ---- regions ----------------------------------------------------------------------------------
+ */
+
+static void run_partition(const void *args)
+{
+  const struct control *a = args;
+  struct sparse_state *s = a->m.state;
+  for (int j = 0; j < a->m.nranks; j++) {
+    const uint64_t first = lower_bound(a->m.offered, s->offered_count, s->boundaries[j]);
+    s->region_displs[j] = first;
+    s->region_counts[j] = lower_bound(a->m.offered, s->offered_count, s->boundaries[j + 1]) - first;
+  }
+  sparse_decide(a->what, &a->m);
+}
+
+ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
+                           cudaStream_t stream)
+{
+  const struct control a = {*m, then};
+  return launch(stream, run_partition, &a, sizeof(a));
+}
+
+static void run_propose(const void *args)
+{
+  const struct control *a = args;
+  struct sparse_state *s = a->m.state;
+  const uint64_t chunk = s->offered_count / (uint64_t)a->m.nranks;
+  s->proposal[0] = chunk == 0;
+  for (int j = 1; j < a->m.nranks; j++)
+    s->proposal[j] = chunk == 0 ? 0 : a->m.offered[chunk * (uint64_t)j].index;
+}
+
+ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
+{
+  const struct control a = {*m, SPARSE_THEN_NOTHING};
+  return launch(stream, run_propose, &a, sizeof(a));
+}
+
+/* ---- sums -------------------------------------------------------------------------------------
+ */
+
+struct reduce {
+  struct sparse_memory m;
+  const struct sparse_pair *base;
+  const uint64_t *displs, *counts, *region;
+  int first, stride;
+  enum sparse_sums which;
+  struct sparse_list to;
+  enum sparse_control then;
+};
+
+/* All lists at once, from the lowest index up: no memory for the region. */
+static void run_reduce(const void *args)
+{
+  const struct reduce *a = args;
+  const int n = a->m.nranks;
+  const float threshold = (float)a->m.state->global_threshold;
+  const struct sparse_pair *next[SPARSE_MAX_RANKS], *end[SPARSE_MAX_RANKS];
+  uint64_t kept = 0;
+  for (int p = 0; p < n; p++) {
+    const struct sparse_pair *list = a->base + a->displs[p];
+    next[p] = list + lower_bound(list, a->counts[p], a->region[0]);
+    end[p] = list + lower_bound(list, a->counts[p], a->region[1]);
+    if (end[p] < next[p]) end[p] = next[p];
+  }
+  for (;;) {
+    uint32_t index = SPARSE_NO_INDEX;
+    for (int p = 0; p < n; p++)
+      if (next[p] < end[p] && next[p]->index < index) index = next[p]->index;
+    if (index == SPARSE_NO_INDEX) break;
+    float sum = 0.0f;
+    for (int i = 0, p = a->first; i < n; i++, p = (p + a->stride + n) % n)
+      if (next[p] < end[p] && next[p]->index == index) sum = one_nan(sum + next[p]++->value);
+    if (a->which == SPARSE_SUMS_NONZERO ? sum != 0 : fabsf(sum) > threshold)
+      a->to.pairs[kept++] = (struct sparse_pair){index, sum};
+  }
+  *a->to.counts = kept;
+  sparse_decide(a->then, &a->m);
+}
+
+ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
+                        const uint64_t *displs, const uint64_t *counts, int first, int stride,
+                        const uint64_t *region, enum sparse_sums which, struct sparse_list to,
+                        enum sparse_control then, cudaStream_t stream)
+{
+  const struct reduce a = {*m, base, displs, counts, region, first, stride, which, to, then};
+  return launch(stream, run_reduce, &a, sizeof(a));
+}
+
+struct lists {
+  struct sparse_memory m;
+  struct sparse_list a, b, to;
+  enum sparse_apply rule;
+  enum sparse_control then;
+};
+
+static void run_merge(const void *args)
+{
+  const struct lists *x = args;
+  const uint64_t na = list_count(x->a), nb = list_count(x->b);
+  uint64_t i = 0, j = 0, count = 0;
+  while (i < na || j < nb) {
+    struct sparse_pair pair;
+    if (j == nb || (i < na && x->a.pairs[i].index < x->b.pairs[j].index)) {
+      pair = x->a.pairs[i++];
+    } else if (i == na || x->b.pairs[j].index < x->a.pairs[i].index) {
+      pair = x->b.pairs[j++];
+    } else {
+      pair = x->a.pairs[i++];
+      pair.value = one_nan(pair.value + x->b.pairs[j++].value);
+    }
+    x->to.pairs[count++] = pair;
+  }
+  *x->to.counts = count;
+}
+
+ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, struct sparse_list b,
+                       struct sparse_list to, cudaStream_t stream)
+{
+  const struct lists x = {.m = *m, .a = a, .b = b, .to = to};
+  return launch(stream, run_merge, &x, sizeof(x));
+}
+
+/* ---- results ----------------------------------------------------------------------------------
+ */
+
+static void run_apply(const void *args)
+{
+  const struct lists *x = args;
+  const uint64_t count = list_count(x->a);
+  for (uint64_t i = 0; i < count; i++) {
+    const struct sparse_pair pair = x->a.pairs[i];
+    if (!is_entry(pair)) continue;
+    x->m.dense[pair.index] = one_nan(pair.value / (float)x->m.nranks);
+    float *residual = &x->m.residual[pair.index];
+    if (x->rule == SPARSE_APPLY_ZERO_OFFERED &&
+        sparse_chosen(&x->m.state->selection, sparse_magnitude(*residual), pair.index))
+      *residual = 0;
+  }
+  sparse_decide(x->then, &x->m);
+}
+
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_apply rule, enum sparse_control then, cudaStream_t stream)
+{
+  const struct lists x = {.m = *m, .a = list, .rule = rule, .then = then};
+  return launch(stream, run_apply, &x, sizeof(x));
+}
+
+static void run_undo(const void *args)
+{
+  const struct control *a = args;
+  for (uint64_t i = 0; i < a->m.state->result_count; i++)
+    if (is_entry(a->m.gathered[i])) a->m.dense[a->m.gathered[i].index] = 0;
+  sparse_decide(a->what, &a->m);
+}
+
+ncclResult_t ops_undo(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream)
+{
+  const struct control a = {*m, then};
+  return launch(stream, run_undo, &a, sizeof(a));
+}
+
+static void run_clear_offered(const void *args)
+{
+  const struct control *a = args;
+  for (uint64_t i = 0; i < a->m.state->offered_count; i++)
+    if (is_entry(a->m.offered[i])) a->m.residual[a->m.offered[i].index] = 0;
+}
+
+ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream)
+{
+  const struct control a = {*m, SPARSE_THEN_NOTHING};
+  return launch(stream, run_clear_offered, &a, sizeof(a));
+}
+
+static void run_return(const void *args)
+{
+  const struct lists *x = args;
+  const uint64_t count = list_count(x->a), among = list_count(x->b);
+  for (uint64_t i = 0; i < count; i++) {
+    const struct sparse_pair pair = x->a.pairs[i];
+    if (!is_entry(pair)) continue;
+    const uint64_t at = lower_bound(x->b.pairs, among, pair.index);
+    if (at < among && x->b.pairs[at].index == pair.index)
+      x->m.residual[pair.index] = one_nan(x->m.residual[pair.index] + pair.value);
+  }
+}
+
+ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
+                        struct sparse_list among, cudaStream_t stream)
+{
+  const struct lists x = {.m = *m, .a = list, .b = among};
+  return launch(stream, run_return, &x, sizeof(x));
+}
+
+/* ---- dense vectors ------------------------------------------------------------------------------
+ */
+
+static void run_scatter(const void *args)
+{
+  const struct lists *x = args;
+  const uint64_t count = list_count(x->a);
+  for (uint64_t i = 0; i < count; i++)
+    if (is_entry(x->a.pairs[i])) x->m.dense[x->a.pairs[i].index] = x->a.pairs[i].value;
+}
+
+ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
+                         cudaStream_t stream)
+{
+  const struct lists x = {.m = *m, .a = list};
+  return launch(stream, run_scatter, &x, sizeof(x));
+}
+
+static void run_average(const void *args)
+{
+  const struct control *a = args;
+  for (size_t i = 0; i < a->m.n; i++) a->m.dense[i] = one_nan(a->m.dense[i] / (float)a->m.nranks);
+}
+
+ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)
+{
+  const struct control a = {*m, SPARSE_THEN_NOTHING};
+  return launch(stream, run_average, &a, sizeof(a));
+}
+
+static void run_convert(const void *args)
+{
+  const struct local_pass *a = args;
+  for (size_t i = 0; i < a->m.n; i++)
+    a->m.dense[i] = gradient_value(a->gradient, a->m.config.gradient_type, i);
+}
+
+ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream)
+{
+  const struct local_pass a = {*m, gradient, false, SPARSE_THEN_NOTHING};
+  return launch(stream, run_convert, &a, sizeof(a));
+}
+
+/* ---- indices and values apart -------------------------------------------------------------------
+ */
+
+struct zip {
+  struct sparse_list list;
+  uint32_t *indices;
+  float *values;
+};
+
+static void run_unzip(const void *args)
+{
+  const struct zip *a = args;
+  const uint64_t count = list_count(a->list);
+  for (uint64_t i = 0; i < count; i++) {
+    a->indices[i] = a->list.pairs[i].index;
+    a->values[i] = a->list.pairs[i].value;
+  }
+}
+
+ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
+                       float *values, cudaStream_t stream)
+{
+  const struct zip a = {list, indices, values};
+  (void)m;
+  return launch(stream, run_unzip, &a, sizeof(a));
+}
+
+struct unzipped {
+  struct sparse_list to;
+  const uint32_t *indices;
+  const float *values;
+};
+
+static void run_zip(const void *args)
+{
+  const struct unzipped *a = args;
+  const uint64_t count = list_count(a->to);
+  for (uint64_t i = 0; i < count; i++)
+    a->to.pairs[i] = (struct sparse_pair){a->indices[i], a->values[i]};
+}
+
+ncclResult_t ops_zip(const struct sparse_memory *m, const uint32_t *indices, const float *values,
+                     struct sparse_list to, cudaStream_t stream)
+{
+  const struct unzipped a = {to, indices, values};
+  (void)m;
+  return launch(stream, run_zip, &a, sizeof(a));
+}
