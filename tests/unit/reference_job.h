@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A training job as the tests of the reference see it: gradients of all ranks, a step, and every
+ * invariant checked after it. */
+#ifndef REFERENCE_JOB_H
+#define REFERENCE_JOB_H
+
+#include "invariants.h"
+#include "reference.h"
+
+struct job {
+  struct reference *ref;
+  struct invariants *inv;
+  size_t n;
+  int nranks;
+  float **gradients;    /* [nranks][n], zero at first: the test fills them before a step */
+  double *outstanding;  /* [n] sum over ranks and steps of gradients - sums in results - what gtopk
+                           lost: what should be in the residuals */
+  const char *describe; /* for messages */
+};
+
+/* The constants of the paper's jobs, table 0.3 of the specification. */
+sparse_allreduce_config_t job_config(sparse_allreduce_algorithm_t algorithm, sparse_preset_t preset,
+                                     double density);
+const char *job_name(sparse_allreduce_algorithm_t algorithm);
+
+void job_open(struct job *job, const sparse_allreduce_config_t *config, size_t n, int nranks);
+void job_close(struct job *job);
+
+/* Fails the test if an invariant does not hold. */
+void job_step(struct job *job);
+
+/* For gradients whose sums are exact: nothing was lost over all steps so far, to the bit. */
+void job_check_nothing_lost(const struct job *job);
+
+/* ---- numbers ---- */
+
+uint64_t job_random(uint64_t *state);                           /* 64 bits */
+uint64_t job_below(uint64_t *state, uint64_t limit);            /* 0 ... limit - 1 */
+double job_uniform(uint64_t *state);                            /* in [0, 1) */
+double job_normal(uint64_t *state);                             /* standard normal */
+bool job_same_bits(const void *a, const void *b, size_t count); /* of floats */
+
+#endif
