@@ -3,7 +3,10 @@
 # command line reach the examples' makes.
 EXAMPLES := $(patsubst %/Makefile,%,$(sort $(wildcard [0-9][0-9]_*/Makefile)))
 
-.PHONY: all run test clean help $(EXAMPLES)
+PREFIX  ?= /usr/local
+VARIANT := $(if $(filter-out 0,$(CPU)),cpu,gpu)-$(if $(filter-out 0,$(MPI)),mpi,pthread)
+
+.PHONY: all run test install dist clean help $(EXAMPLES)
 all: $(EXAMPLES)
 
 $(EXAMPLES):
@@ -14,6 +17,13 @@ run:
 
 test:
 	./scripts/test.sh
+
+install: $(EXAMPLES)
+	./scripts/install.sh $(VARIANT) '$(abspath $(PREFIX))' '$(DESTDIR)'
+
+# what is committed, nothing else
+dist:
+	./scripts/dist.sh
 
 clean:
 	@for example in $(EXAMPLES); do $(MAKE) --no-print-directory -C $$example clean; done
@@ -28,4 +38,4 @@ help:
 	@echo "make run              run every example under both launchers (scripts/run_all.sh)"
 	@echo "make test             all tests (scripts/test.sh)"
 	@echo "make clean            remove all that was built"
-	@echo "Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS"
+	@echo "Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS PREFIX DESTDIR"

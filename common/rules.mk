@@ -70,7 +70,8 @@ ifneq ($(CPU),)
 STANDIN := $(BUILD)/libcpu_standin.so
 STANDIN_OBJECTS := $(patsubst $(TOP)/%,$(BUILD)/%.o,$(wildcard $(TOP)/common/cpu/*.c))
 C_FLAGS += -DCPU_STANDIN -isystem $(TOP)/common/cpu/include -I$(TOP)/common/cpu
-LINK_FLAGS += -Wl,-rpath,'$$ORIGIN' -L$(BUILD) -lcpu_standin
+# beside the program, or in lib/ where it is installed
+LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin
 $(STANDIN_OBJECTS): C_FLAGS += -fPIC
 else
 # ---- CUDA and NCCL -----------------------------------------------------------------------------

@@ -23,6 +23,8 @@ examples() {
 # The name of an example's program: allreduce_ub.
 program_of() { sed -n 's/^PROGRAM *:= *//p' "$TOP/$1/Makefile"; }
 
+suite_version() { sed -n 's/^#define SUITE_VERSION "\(.*\)"/\1/p' "$TOP/common/launcher.c"; }
+
 # built_program EXAMPLE gpu|cpu pthread|mpi: where make puts an example's program.
 built_program() { echo "$TOP/$1/build/$2-$3/$(program_of "$1")"; }
 
@@ -48,15 +50,19 @@ nccl_home() {
   fi
 }
 
+# The folder of libnccl.so.2, nothing if there is none.
+nccl_library_folder() {
+  local folder
+  for folder in lib64 lib "lib/$(uname -m)-linux-gnu"; do
+    if [ -e "$(nccl_home)/$folder/libnccl.so.2" ]; then echo "$(nccl_home)/$folder" && return; fi
+  done
+}
+
 # Says what is missing for a GPU build, nothing if it can be made.
 missing_for_gpu_build() {
-  local folder
   [ -x "$(cuda_home)/bin/nvcc" ] || { echo "no nvcc at $(cuda_home)/bin/nvcc" && return; }
   [ -f "$(nccl_home)/include/nccl.h" ] || { echo "no nccl.h in $(nccl_home)/include" && return; }
-  for folder in lib64 lib "lib/$(uname -m)-linux-gnu"; do
-    [ -e "$(nccl_home)/$folder/libnccl.so.2" ] && return
-  done
-  echo "no libnccl.so.2 below $(nccl_home)"
+  [ -n "$(nccl_library_folder)" ] || echo "no libnccl.so.2 below $(nccl_home)"
 }
 
 # GPUs that programs will see.

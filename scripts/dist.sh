@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Packs what is committed, and nothing else, into nccl-examples-<version>.tar.gz in the top folder.
+#
+#   scripts/dist.sh
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$TOP"
+[ $# = 0 ] || die "unknown argument '$1'; allowed: none"
+git rev-parse --verify -q HEAD >/dev/null 2>&1 || die "this is no git checkout; allowed: make dist in one"
+name=nccl-examples-$(suite_version)
+git archive --format=tar.gz --prefix="$name/" -o "$name.tar.gz" HEAD
+echo "$name.tar.gz"

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what one build made; `make install` calls it:
+#
+#   scripts/install.sh gpu-pthread|gpu-mpi|cpu-pthread|cpu-mpi PREFIX [DESTDIR]
+#
+# The programs, and of the parts that are there to be used in other programs: headers, a static library
+# and its pkg-config file, nccl-examples (nccl-examples-cpu for the CPU stand-in, which comes along).
+# Programs of MPI=1 and CPU=1 end in _mpi and _cpu, so all builds fit into one PREFIX.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# ---- the reusable parts --------------------------------------------------------------------------
+headers=(03_alltoallv_sm/alltoallv.h)
+sources=(03_alltoallv_sm/{alltoallv,alltoallv_plan,alltoallv_sendrecv}.c)
+gpu_sources=(03_alltoallv_sm/alltoallv_lsa.cu)
+cpu_sources=(03_alltoallv_sm/alltoallv_cpu.c) # their twins
+
+# ---- where to ------------------------------------------------------------------------------------
+variant=${1:-} prefix=${2:-}
+case $variant in gpu-pthread | gpu-mpi | cpu-pthread | cpu-mpi) ;; *) die "unknown build '$variant'" ;; esac
+[[ $prefix = /* ]] || die "PREFIX='$prefix' is no absolute path; allowed: PREFIX=/usr/local, for example"
+target=${3:-}$prefix
+cpu=
+[[ $variant = gpu-* ]] || cpu=_cpu
+ending=$cpu
+[[ $variant = *-pthread ]] || ending=_mpi$cpu
+
+built() { [ -f "$1" ] || die "no ${1#"$TOP"/}; allowed: \`make\` before, with the same switches"; }
+put() { # put MODE FILE TARGET
+  built "$2"
+  install -D -m "$1" "$2" "$target/$3"
+}
+
+# ---- programs, headers, library ------------------------------------------------------------------
+for example in $(examples); do
+  program=$(program_of "$example")
+  put 755 "$TOP/$example/build/$variant/$program" "bin/$program$ending"
+done
+for file in "${headers[@]}"; do put 644 "$TOP/$file" "include/${file##*/}"; done
+
+if [ -n "$cpu" ]; then sources+=("${cpu_sources[@]}"); else sources+=("${gpu_sources[@]}"); fi
+archive=$(mktemp -d)
+trap 'rm -rf "$archive"' EXIT
+objects=()
+for file in "${sources[@]}"; do
+  objects+=("$TOP/${file%%/*}/build/$variant/$file.o")
+  built "${objects[-1]}"
+done
+ar rcs "$archive/library.a" "${objects[@]}"
+put 644 "$archive/library.a" "lib/libnccl_examples$cpu.a"
+
+# ---- what pkg-config says ------------------------------------------------------------------------
+if [ -n "$cpu" ]; then
+  cflags="-DCPU_STANDIN -isystem \${includedir}/cpu_standin"
+  libs="-lcpu_standin -Wl,-rpath,\${libdir} -pthread -lm"
+  put 755 "$TOP/03_alltoallv_sm/build/$variant/libcpu_standin.so" lib/libcpu_standin.so
+  for file in cuda_runtime.h nccl.h; do put 644 "$TOP/common/cpu/include/$file" "include/cpu_standin/$file"; done
+else
+  # NCCL's folder before CUDA's, which may have another nccl.h; the compiler knows /usr/include itself
+  cflags="-isystem $(nccl_home)/include -isystem $(cuda_home)/include"
+  cflags=${cflags/-isystem \/usr\/include /}
+  nccl=$(nccl_library_folder)
+  libs="-L$nccl -L$(cuda_home)/lib64 -l:libnccl.so.2 -lcudart -lstdc++ -lm"
+  libs+=" -Wl,-rpath,$nccl -Wl,-rpath,$(cuda_home)/lib64"
+fi
+cat >"$archive/pc" <<PC
+prefix=$prefix
+includedir=\${prefix}/include
+libdir=\${prefix}/lib
+
+Name: nccl-examples${cpu:+-cpu}
+Description: AlltoAllV for NCCL${cpu:+, on the CPU stand-in for CUDA and NCCL}
+Version: $(suite_version)
+Cflags: -I\${includedir} $cflags
+Libs: -L\${libdir} -lnccl_examples$cpu $libs
+PC
+put 644 "$archive/pc" "lib/pkgconfig/nccl-examples${cpu:+-cpu}.pc"
+echo "installed in $target: bin/*$ending, lib/libnccl_examples$cpu.a, lib/pkgconfig/nccl-examples${cpu:+-cpu}.pc"

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+# make install and make dist, and programs that use what was installed.
+# shellcheck disable=SC2034 # the variable code is read by the helper
+load helper
+
+EXAMPLES="01_allreduce_ub 02_allreduce_sm 03_alltoallv_sm"
+
+setup() {
+  WORK=$(mktemp -d)
+  mkdir "$WORK/tmp"
+  cd "$TOP" || return
+  export PKG_CONFIG_PATH=$WORK/prefix/lib/pkgconfig
+}
+
+# One rank that sends ten floats to itself, in plain C.
+write_program() {
+  cat >"$WORK/program.c" <<'C'
+#include <alltoallv.h>
+#include <stdio.h>
+
+int main(void)
+{
+  const size_t count = 10, zero = 0;
+  float *send, *recv, last = 0;
+  ncclUniqueId id;
+  ncclComm_t comm;
+  alltoallv_t handle;
+  if (ncclGetUniqueId(&id) || ncclCommInitRank(&comm, 1, id, 0) || ncclMemAlloc((void **)&send, 4096) ||
+      ncclMemAlloc((void **)&recv, 4096) || alltoallv_init(comm, NULL, &handle) ||
+      alltoallv_register(handle, recv, 4096))
+    return 1;
+  cudaMemcpy(send + 9, &(float){42}, sizeof(float), cudaMemcpyHostToDevice);
+  if (alltoallv(send, &count, &zero, recv, &count, &zero, ncclFloat, handle, NULL)) return 2;
+  cudaStreamSynchronize(NULL);
+  cudaMemcpy(&last, recv + 9, sizeof last, cudaMemcpyDeviceToHost);
+  printf("%g\n", last);
+  if (alltoallv_unregister(handle, recv) || alltoallv_destroy(handle)) return 3;
+  return ncclMemFree(send) || ncclMemFree(recv) || ncclCommDestroy(comm);
+}
+C
+}
+
+@test "a program made with pkg-config from the installed library, on the stand-in" {
+  make -s install CPU=1 PREFIX="$WORK/prefix"
+  write_program
+  [ "$(pkg-config --modversion nccl-examples-cpu)" = "$(suite_version)" ]
+  # shellcheck disable=SC2046 # several words
+  gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -o "$WORK/program" "$WORK/program.c" \
+    $(pkg-config --cflags --libs nccl-examples-cpu)
+  [ "$("$WORK/program" 2>/dev/null)" = 42 ]
+  # shellcheck disable=SC2046
+  echo '#include <alltoallv.h>' | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ $(pkg-config --cflags nccl-examples-cpu) -
+}
+
+@test "usage.c of the AlltoAllV with the installed library, as three processes" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  make -s install CPU=1 MPI=1 PREFIX="$WORK/prefix"
+  # shellcheck disable=SC2046
+  "$(mpicc_command)" -o "$WORK/usage" 03_alltoallv_sm/usage.c $(pkg-config --cflags --libs nccl-examples-cpu)
+  mpi_job 3 "$WORK/usage" >"$WORK/out" 2>"$WORK/err"
+  [ "$(grep -c 'received 6 floats, the last is 2$' "$WORK/out")" = 3 ]
+}
+
+@test "all builds fit into one PREFIX, and programs run from there" {
+  for launcher in $LAUNCHERS; do scripts/install.sh "cpu-$launcher" /usr "$WORK/stage"; done
+  for example in $EXAMPLES; do
+    NTHREADS=2 "$WORK/stage/usr/bin/$(program_of "$example")_cpu" >"$WORK/out" 2>"$WORK/err"
+    diff <("$TOP/tests/golden.sh" "$example" 2) "$WORK/out"
+  done
+  [[ $LAUNCHERS != *mpi* ]] || "$WORK/stage/usr/bin/allreduce_ub_mpi_cpu" --version | grep -q '^launcher: MPI'
+  grep -qx 'prefix=/usr' "$WORK/stage/usr/lib/pkgconfig/nccl-examples-cpu.pc" # not the stage
+  [ "$(find "$WORK" -type f -path '*/stage/*' | grep -cv "^$WORK/stage/usr/")" = 0 ]
+}
+
+@test "the GPU build, installed and linked" {
+  why=$(missing_for_gpu_build)
+  [ -z "$why" ] || skip "$why"
+  for example in $(examples); do [ -x "$(built_program "$example" gpu pthread)" ] || skip "$example is not built for GPUs"; done
+  scripts/install.sh gpu-pthread "$WORK/prefix"
+  write_program
+  # shellcheck disable=SC2046
+  gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -o "$WORK/program" "$WORK/program.c" \
+    $(pkg-config --cflags --libs nccl-examples)
+  ldd "$WORK/program" | grep -q 'libnccl.so.2 => /'
+  [ -x "$WORK/prefix/bin/alltoallv_sm" ]
+}
+
+@test "make dist packs what is committed, and it builds" {
+  git rev-parse -q --verify HEAD >/dev/null || skip "no git checkout"
+  git clone -q . "$WORK/clone" # so that the package does not appear here
+  touch "$WORK/clone/not-committed"
+  make -s -C "$WORK/clone" dist >"$WORK/out"
+  name=nccl-examples-$(suite_version)
+  [ "$(cat "$WORK/out")" = "$name.tar.gz" ]
+  tar -C "$WORK" -xzf "$WORK/clone/$name.tar.gz"
+  [ ! -e "$WORK/$name/not-committed" ] && [ -f "$WORK/$name/LICENSE.txt" ]
+  make -s -C "$WORK/$name/01_allreduce_ub" CPU=1 CFLAGS=-O0
+  NTHREADS=2 "$WORK/$name/01_allreduce_ub/allreduce_ub" >"$WORK/out" 2>/dev/null
+  diff <("$TOP/tests/golden.sh" 01_allreduce_ub 2) "$WORK/out"
+  code=0
+  "$WORK/$name/scripts/dist.sh" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 2
+  one_line '^dist.sh: this is no git checkout'
+}
+
+@test "install.sh: wrong arguments and builds that are not there" {
+  for arguments in "" "cpu /usr" "cpu-pthread" "cpu-pthread relative" "cpu-pthread-address $WORK/prefix"; do
+    code=0
+    # shellcheck disable=SC2086 # several words
+    scripts/install.sh $arguments >"$WORK/out" 2>"$WORK/err" || code=$?
+    exits_with 2
+    one_line '^install.sh: '
+  done
+  git clone -q . "$WORK/clone" 2>/dev/null || skip "no git checkout"
+  code=0
+  "$WORK/clone/scripts/install.sh" cpu-pthread "$WORK/prefix" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 2
+  one_line '^install.sh: no 01_allreduce_ub/build/cpu-pthread/allreduce_ub; allowed: '
+  [ ! -e "$WORK/prefix" ]
+}
