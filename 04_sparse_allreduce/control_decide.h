@@ -17,8 +17,7 @@
 #define SPARSE_DEVICE static inline
 #endif
 
-/* ---- magnitudes -------------------------------------------------------------------------------
- */
+/* ---- magnitudes ------------------------------------------------------------------------------ */
 
 SPARSE_DEVICE sparse_level_t sparse_magnitude(float x)
 {
@@ -51,8 +50,7 @@ SPARSE_DEVICE bool sparse_chosen(const struct sparse_selection *s, sparse_level_
          (magnitude > s->above || (magnitude == s->above && (int64_t)index <= s->tie));
 }
 
-/* ---- selection --------------------------------------------------------------------------------
- */
+/* ---- selection ------------------------------------------------------------------------------- */
 
 SPARSE_DEVICE void sparse_begin_levels(struct sparse_state *s, sparse_level_t limit)
 {
@@ -207,8 +205,7 @@ SPARSE_DEVICE void sparse_gaussian_choose(const struct sparse_memory *m, struct 
   sparse_gaussian_found(m, s, s->levels[j], s->level_counts[j]);
 }
 
-/* ---- regions ----------------------------------------------------------------------------------
- */
+/* ---- regions --------------------------------------------------------------------------------- */
 
 SPARSE_DEVICE void sparse_uniform_regions(const struct sparse_memory *m, struct sparse_state *s)
 {
@@ -232,8 +229,7 @@ SPARSE_DEVICE void sparse_split_counts(const struct sparse_memory *m, struct spa
   for (int p = 0; p < m->nranks; p++) s->received_counts[p] = m->matrix[p * m->nranks + m->rank];
 }
 
-/* ---- flags ------------------------------------------------------------------------------------
- */
+/* ---- flags ----------------------------------------------------------------------------------- */
 
 SPARSE_DEVICE void sparse_seal(const struct sparse_memory *m, struct sparse_state *s,
                                struct sparse_pair *pairs, uint64_t count, bool always)
@@ -277,8 +273,7 @@ SPARSE_DEVICE void sparse_collect_result(const struct sparse_memory *m, struct s
   s->gathered_total = s->global_count;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------
- */
+/* ---- all of them ----------------------------------------------------------------------------- */
 
 SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_memory *m)
 {

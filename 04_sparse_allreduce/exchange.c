@@ -18,8 +18,7 @@ static size_t type_size(ncclDataType_t type)
   return type == ncclUint64 ? 8 : 4;
 }
 
-/* ---- counts on the host -----------------------------------------------------------------------
- */
+/* ---- counts on the host ---------------------------------------------------------------------- */
 
 ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,
                              cudaStream_t stream)
@@ -34,8 +33,7 @@ ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *
   return ncclSuccess;
 }
 
-/* ---- split --------------------------------------------------------------------------------------
- */
+/* ---- split ----------------------------------------------------------------------------------- */
 
 /* The exchange goes in slots: in slot i a rank sends to the one i places on and receives from the
  * one i places back, so that nobody is sent to by all at once. `throttle` slots form a group. */
@@ -84,8 +82,7 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
   return ncclSuccess;
 }
 
-/* ---- gather -------------------------------------------------------------------------------------
- */
+/* ---- gather ---------------------------------------------------------------------------------- */
 
 ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
                              const uint64_t *counts, const uint64_t *displs, ncclDataType_t type,

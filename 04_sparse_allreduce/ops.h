@@ -29,7 +29,7 @@ ncclResult_t ops_load(void);
 ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what,
                          cudaStream_t stream);
 
-/* ---- the local pass: one read of gradient and residual, one write of the residual ----------- */
+/* ---- the local pass: one read of gradient and residual, one write of the residual ------------ */
 
 /* For all i: residual[i] += gradient[i] (one IEEE add of float(gradient[i])), where gradient[i] is
  * finite or m->config.nonfinite is SPARSE_NONFINITE_PROPAGATE; else residual[i] stays and
@@ -46,8 +46,7 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
 ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,
                               cudaStream_t stream);
 
-/* ---- exact selection --------------------------------------------------------------------------
- */
+/* ---- exact selection ------------------------------------------------------------------------- */
 
 /* Finds the state->wanted largest entries of the source: a radix search over magnitudes. *source is
  * an enum sparse_source in device memory: `list`, all of the residual, or nothing, which does
@@ -68,8 +67,7 @@ ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
                       struct sparse_list to, const struct sparse_list *dropped,
                       enum sparse_control then, cudaStream_t stream);
 
-/* ---- regions ----------------------------------------------------------------------------------
- */
+/* ---- regions --------------------------------------------------------------------------------- */
 
 /* state->region_counts and region_displs of the offered list for state->boundaries. */
 ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
@@ -79,8 +77,7 @@ ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control th
  * j = 1 ... nranks - 1 and [0] = 0; all zero but [0] = 1 if c == 0. */
 ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream);
 
-/* ---- sums -------------------------------------------------------------------------------------
- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 /* Which sums a reduction keeps. */
 enum sparse_sums {
@@ -101,8 +98,7 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
 ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, struct sparse_list b,
                        struct sparse_list to, cudaStream_t stream);
 
-/* ---- results ----------------------------------------------------------------------------------
- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 /* What happens to the residual of an entry of the result. */
 enum sparse_apply {
@@ -124,8 +120,7 @@ ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t strea
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
                         struct sparse_list among, cudaStream_t stream);
 
-/* ---- dense vectors ------------------------------------------------------------------------------
- */
+/* ---- dense vectors --------------------------------------------------------------------------- */
 
 /* dense[i] = value for the entries of the list. */
 ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
@@ -137,8 +132,7 @@ ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream);
 /* dense[i] = float(gradient[i]) for all i. */
 ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream);
 
-/* ---- indices and values apart -------------------------------------------------------------------
- */
+/* ---- indices and values apart ---------------------------------------------------------------- */
 
 ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
                        float *values, cudaStream_t stream);

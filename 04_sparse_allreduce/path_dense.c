@@ -8,7 +8,6 @@ ncclResult_t path_dense(struct sparse_allreduce_handle *h, const void *gradient,
                         cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  h->result_clean = h->has_result = false; /* the next sparse step clears all of the result */
   if (m->config.gradient_type != ncclFloat) {
     SPARSE_TRY(ops_convert(m, gradient, stream));
     gradient = m->dense;

@@ -22,7 +22,6 @@ static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream
   SPARSE_TRY(ops_scatter(m, sparse_reduced(m), stream));
   SPARSE_TRY(exchange_blocks(h, m->dense, counts, displs, ncclFloat, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  h->has_result = h->result_clean = false; /* there is no list of its entries */
   return ops_average(m, stream);
 }
 

@@ -157,7 +157,7 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
 /* Collective. Waits for the last step and frees the handle, its result and its residual. */
 ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
 
-/* ---- a step ------------------------------------------------------------------------------- */
+/* ---- a step ---------------------------------------------------------------------------------- */
 
 /* Collective. One step on `stream`. `gradient`: `count` elements in device memory, not changed; it
  * must stay as it is until the stream gets past the step. *result (may be NULL) becomes the dense
@@ -171,6 +171,23 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
  *   ncclInvalidArgument  NULL where a gradient is needed */
 ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradient,
                                   const float **result, cudaStream_t stream);
+
+/* CUDA graphs. With SPARSE_EXCHANGE_ONESIDED (TOPKSA excepted, whose host reads counts) a step may
+ * be captured: sparse_allreduce_run() on a capturing stream puts the step that comes next into the
+ * graph and does not count it. Steps are of a few kinds, by the schedule; a graph can be launched
+ * whenever a step of its kind is next. Use one process per GPU (see alltoallv.h).
+ *
+ *   for each step:
+ *     sparse_allreduce_kind(handle, &kind);                 // of the next step: 0 ... 31
+ *     if (graph[kind] == NULL) graph[kind] = ... capture sparse_allreduce_run(handle, ...) ...
+ *     cudaGraphLaunch(graph[kind], stream);
+ *     sparse_allreduce_replayed(handle);                    // counts the step
+ *
+ * Both are local, and cost nothing. Graphs hold the gradient's address; other contents are fine.
+ *   ncclInvalidUsage (from run)  a step that cannot be captured */
+#define SPARSE_KINDS 32
+ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind);
+ncclResult_t sparse_allreduce_replayed(sparse_allreduce_t handle);
 
 /* One entry of a sparse vector. */
 struct sparse_pair {
@@ -196,7 +213,7 @@ ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residu
  * ncclRemoteError (a peer did not answer in time; final). Waits for the step. Not collective. */
 ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclResult_t *result);
 
-/* ---- what happened ------------------------------------------------------------------------ */
+/* ---- what happened --------------------------------------------------------------------------- */
 
 /* Of the last step. Words are of 32 bits, an entry has two. */
 typedef struct {
@@ -232,7 +249,7 @@ typedef struct {
 ncclResult_t sparse_allreduce_time_phases(sparse_allreduce_t handle, int on);
 ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce_phases_t *phases);
 
-/* ---- checkpoints -------------------------------------------------------------------------- */
+/* ---- checkpoints ----------------------------------------------------------------------------- */
 
 /* Bytes that sparse_allreduce_save writes. */
 size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);

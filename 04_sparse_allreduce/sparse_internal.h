@@ -31,6 +31,7 @@ struct sparse_allreduce_handle {
   uint64_t step;         /* number of the next one */
   uint64_t first_sparse; /* number of the first that is not dense */
   bool exact_local, exact_global, repartition, dense, fell_back;
+  bool captured;     /* some step went into a graph */
   bool has_result;   /* `gathered` holds the entries of the dense result, to be undone */
   bool result_clean; /* else all of the dense result has to be cleared */
 
@@ -44,7 +45,7 @@ struct sparse_allreduce_handle {
   int phase; /* the next to begin */
 };
 
-/* ---- errors ------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* Sets the text of sparse_allreduce_last_error() and returns `result`. */
 ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
@@ -71,7 +72,7 @@ ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
     if (try_result != ncclSuccess) return try_result; \
   } while (0)
 
-/* ---- lists -------------------------------------------------------------------------------- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 static inline struct sparse_list sparse_offered(const struct sparse_memory *m)
 {
@@ -96,7 +97,7 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
   return (struct sparse_list){m->gathered, &m->state->result_count, 1};
 }
 
-/* ---- sparse_config.c ---------------------------------------------------------------------- */
+/* ---- sparse_config.c ------------------------------------------------------------------------- */
 
 /* What is wrong with a configuration, in words; NULL if nothing. */
 const char *sparse_config_error(const sparse_allreduce_config_t *config, size_t count, int nranks);
@@ -104,7 +105,18 @@ const char *sparse_config_error(const sparse_allreduce_config_t *config, size_t 
 /* The x below which a standard normal variable lies with probability p. */
 double sparse_normal_quantile(double p);
 
-/* ---- parts of a step ------------------------------------------------------------------------ */
+/* ---- the handle ------------------------------------------------------------------------------ */
+
+/* A number that differs where count or configuration differ. */
+uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *config);
+
+/* Waits for the last step. */
+ncclResult_t sparse_wait(struct sparse_allreduce_handle *h);
+
+/* The same, and copies the state to h->state. */
+ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
+
+/* ---- parts of a step ------------------------------------------------------------------------- */
 
 /* The phase that begins now, for sparse_allreduce_phases(). */
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
@@ -145,7 +157,7 @@ ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
                              const uint64_t *counts, const uint64_t *displs, ncclDataType_t type,
                              cudaStream_t stream);
 
-/* ---- the paths: one step each, gradient to dense result ------------------------------------- */
+/* ---- the paths: one step each, gradient to dense result -------------------------------------- */
 
 typedef ncclResult_t sparse_path_t(struct sparse_allreduce_handle *h, const void *gradient,
                                    cudaStream_t stream);

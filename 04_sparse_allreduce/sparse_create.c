@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making a handle, on all ranks or on none, and freeing it. */
+#include "sparse_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Memory whose size depends on nothing but the arguments, so that a rank can tell before it
+ * allocates anything whether it will fit. */
+static ncclResult_t allocate(struct sparse_allreduce_handle *h)
+{
+  struct sparse_memory *m = &h->m;
+  const size_t nranks = (size_t)m->nranks, bytes = m->n * sizeof(float);
+  const size_t scratch = ops_scratch_bytes(m->n, m->nranks, m->capacity);
+  const size_t list = nranks * m->slot * sizeof(struct sparse_pair);
+  SPARSE_CUDA(cudaMalloc((void **)&m->dense, bytes));
+  SPARSE_CUDA(cudaMemset(m->dense, 0, bytes));
+  SPARSE_CUDA(cudaMalloc((void **)&m->state, sizeof(*m->state)));
+  SPARSE_CUDA(cudaMemset(m->state, 0, sizeof(*m->state)));
+  SPARSE_CUDA(cudaMallocHost((void **)&h->state, sizeof(*h->state)));
+  SPARSE_CUDA(cudaEventCreateWithFlags(&h->done, cudaEventDisableTiming));
+  for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
+  if (m->config.algorithm == SPARSE_DENSE) return ncclSuccess;
+
+  SPARSE_CUDA(cudaMalloc((void **)&m->residual, bytes));
+  SPARSE_CUDA(cudaMemset(m->residual, 0, bytes));
+  SPARSE_CUDA(cudaMalloc(&m->scratch, scratch));
+  SPARSE_CUDA(cudaMemset(m->scratch, 0, scratch));
+  const size_t counts = (nranks + 1) * nranks * sizeof(uint64_t);
+  SPARSE_CUDA(cudaMalloc((void **)&m->matrix, counts));
+  SPARSE_CUDA(cudaMallocHost((void **)&h->counts, counts));
+  h->lists_bytes = 3 * list;
+  SPARSE_NCCL(ncclMemAlloc((void **)&h->lists, h->lists_bytes));
+  m->offered = (struct sparse_pair *)h->lists;
+  m->received = m->offered + nranks * m->slot;
+  m->gathered = m->received + nranks * m->slot;
+  SPARSE_TRY(ops_load());
+  return ncclSuccess;
+}
+
+static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = h->state;
+  memset(s, 0, sizeof(*s));
+  s->guess = -1;
+  s->always_list = SPARSE_FROM_LIST;
+  s->whole[1] = m->n;
+  for (int p = 0; p < m->nranks; p++) {
+    s->slot_displs[p] = (uint64_t)p * m->slot;
+    s->boundaries[p] = (uint64_t)p * (m->n / (size_t)m->nranks);
+  }
+  s->boundaries[m->nranks] = m->n;
+  SPARSE_CUDA(cudaMemcpy(m->state, s, sizeof(*s), cudaMemcpyHostToDevice));
+  SPARSE_CUDA(cudaEventRecord(h->done, 0));
+  SPARSE_CUDA(cudaDeviceSynchronize());
+  return ncclSuccess;
+}
+
+/* Collective: 0 on all ranks if `code` is 0 on all, else the largest. Every rank must get here. */
+static ncclResult_t agree(struct sparse_allreduce_handle *h, uint64_t value, uint64_t *largest)
+{
+  uint64_t *device;
+  cudaStream_t stream;
+  SPARSE_CUDA(cudaStreamCreate(&stream));
+  SPARSE_CUDA(cudaMalloc((void **)&device, sizeof(*device)));
+  SPARSE_CUDA(cudaMemcpy(device, &value, sizeof(value), cudaMemcpyHostToDevice));
+  SPARSE_NCCL(ncclAllReduce(device, device, 1, ncclUint64, ncclMax, h->comm, stream));
+  SPARSE_CUDA(cudaStreamSynchronize(stream));
+  SPARSE_CUDA(cudaMemcpy(largest, device, sizeof(*largest), cudaMemcpyDeviceToHost));
+  SPARSE_CUDA(cudaFree(device));
+  SPARSE_CUDA(cudaStreamDestroy(stream));
+  return ncclSuccess;
+}
+
+/* A number that differs where count or configuration differ (FNV-1a over the fields). */
+uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *c)
+{
+  const double fields[] = {(double)count,
+                           (double)c->algorithm,
+                           c->density,
+                           (double)c->gradient_type,
+                           (double)c->warmup_steps,
+                           c->local_interval,
+                           c->global_interval,
+                           c->repartition_interval,
+                           c->raise_steps,
+                           c->raise_above.num,
+                           c->raise_above.den,
+                           c->raise_factor,
+                           c->local_band.low.num,
+                           c->local_band.low.den,
+                           c->local_band.high.num,
+                           c->local_band.high.den,
+                           c->local_band.low_factor,
+                           c->local_band.high_factor,
+                           c->global_band.low.num,
+                           c->global_band.low.den,
+                           c->global_band.high.num,
+                           c->global_band.high.den,
+                           c->global_band.low_factor,
+                           c->global_band.high_factor,
+                           c->correction.lower_below.num,
+                           c->correction.lower_below.den,
+                           c->correction.lower_until.num,
+                           c->correction.lower_until.den,
+                           c->correction.raise_above.num,
+                           c->correction.raise_above.den,
+                           c->correction.lower_factor,
+                           c->correction.raise_factor,
+                           c->correction.lower_steps,
+                           c->correction.raise_steps,
+                           c->gaussian_sa_threshold,
+                           c->gtopk_exact_residual,
+                           c->throttle,
+                           (double)c->balance,
+                           (double)c->nonfinite,
+                           (double)c->exchange};
+  uint64_t hash = 14695981039346656037u;
+  const unsigned char *byte = (const unsigned char *)fields;
+  for (size_t i = 0; i < sizeof(fields); i++) hash = (hash ^ byte[i]) * 1099511628211u;
+  return hash;
+}
+
+/* One-sided where it is possible and wanted. The AlltoAllV chooses for all ranks together, and it
+ * must be able to reach all ranks: its host-synchronised way would be no better than ours. */
+static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
+{
+  const sparse_exchange_t wanted = h->m.config.exchange;
+  const sparse_allreduce_algorithm_t a = h->m.config.algorithm;
+  if (wanted == SPARSE_EXCHANGE_SENDRECV || a == SPARSE_DENSE) return ncclSuccess;
+  int reach = 0;
+  const char *why;
+  ncclResult_t result = alltoallv_init(h->comm, NULL, &h->alltoallv);
+  if (result != ncclSuccess) {
+    h->alltoallv = NULL;
+    return sparse_fail(result, "%s", alltoallv_last_error());
+  }
+  alltoallv_method(h->alltoallv, NULL, &why);
+  alltoallv_reach(h->alltoallv, &reach);
+  if (reach == h->m.nranks) {
+    result = alltoallv_register(h->alltoallv, h->lists, h->lists_bytes);
+    return result == ncclSuccess ? result : sparse_fail(result, "%s", alltoallv_last_error());
+  }
+  char reason[160];
+  snprintf(reason, sizeof(reason), "%s", why);
+  alltoallv_destroy(h->alltoallv);
+  h->alltoallv = NULL;
+  if (wanted == SPARSE_EXCHANGE_ONESIDED)
+    return sparse_fail(ncclInvalidUsage, "no one-sided exchange here: %s", reason);
+  return ncclSuccess;
+}
+
+static void release(struct sparse_allreduce_handle *h)
+{
+  struct sparse_memory *m = &h->m;
+  if (h->lists) ncclMemFree(h->lists);
+  for (int i = 0; i <= SPARSE_PHASES; i++)
+    if (h->phases[i]) cudaEventDestroy(h->phases[i]);
+  if (h->done) cudaEventDestroy(h->done);
+  cudaFreeHost(h->state);
+  cudaFreeHost(h->counts);
+  cudaFree(m->matrix);
+  cudaFree(m->scratch);
+  cudaFree(m->state);
+  cudaFree(m->residual);
+  cudaFree(m->dense);
+  free(h);
+}
+
+/* The sizes that everything is derived from. */
+static void set_sizes(struct sparse_memory *m, size_t count)
+{
+  m->n = count;
+  m->t = (size_t)((double)count * m->config.density);
+  m->k = m->t > 1 ? m->t : 1;
+  m->capacity = 2 * m->k > 4096 ? 2 * m->k : 4096;
+  if (m->capacity > count) m->capacity = count;
+  m->slot = m->capacity + 1;
+  m->z = sparse_normal_quantile(1 - m->config.density / 2);
+}
+
+ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
+                                     const sparse_allreduce_config_t *config,
+                                     sparse_allreduce_t *handle)
+{
+  if (comm == NULL || config == NULL || handle == NULL)
+    return sparse_fail(ncclInvalidArgument, "NULL argument");
+  *handle = NULL;
+  struct sparse_allreduce_handle *h = calloc(1, sizeof(*h));
+  if (h == NULL) return sparse_fail(ncclSystemError, "out of memory");
+  h->comm = comm;
+  h->m.config = *config;
+  ncclResult_t result = ncclCommUserRank(comm, &h->m.rank);
+  if (result == ncclSuccess) result = ncclCommCount(comm, &h->m.nranks);
+  if (result != ncclSuccess) {
+    release(h);
+    return sparse_fail(result, "communicator: %s", ncclGetErrorString(result));
+  }
+  char wrong[256] = "";
+  const char *error = sparse_config_error(config, count, h->m.nranks);
+  if (error != NULL) {
+    result = sparse_fail(ncclInvalidArgument, "%s", error);
+  } else {
+    set_sizes(&h->m, count);
+    result = allocate(h);
+  }
+  if (result != ncclSuccess) snprintf(wrong, sizeof(wrong), "%s", sparse_allreduce_last_error());
+  /* All ranks must have got this far, with the same arguments, or all leave. */
+  const uint64_t mine = sparse_fingerprint(count, config);
+  uint64_t failed = result != ncclSuccess, most = 0, least = 0;
+  ncclResult_t talk = agree(h, failed, &failed);
+  if (talk == ncclSuccess) talk = agree(h, mine, &most);
+  if (talk == ncclSuccess) talk = agree(h, ~mine, &least);
+  if (talk != ncclSuccess)
+    result = talk;
+  else if (result != ncclSuccess)
+    sparse_fail(result, "%s", wrong);
+  else if (failed)
+    result = sparse_fail(ncclRemoteError, "another rank failed to create its handle");
+  else if (most != ~least)
+    result = sparse_fail(ncclInvalidArgument, "count or configuration differ between ranks");
+  if (result == ncclSuccess) result = initial_state(h);
+  if (result == ncclSuccess) result = make_exchange(h);
+  if (result != ncclSuccess) {
+    release(h);
+    return result;
+  }
+  h->first_sparse = (uint64_t)config->warmup_steps;
+  h->result_clean = true;
+  *handle = h;
+  return ncclSuccess;
+}
+
+ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
+{
+  if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  const ncclResult_t waited = sparse_wait(handle);
+  ncclResult_t result = ncclSuccess;
+  if (handle->alltoallv != NULL) {
+    alltoallv_unregister(handle->alltoallv, handle->lists);
+    result = alltoallv_destroy(handle->alltoallv);
+    if (result != ncclSuccess) sparse_fail(result, "%s", alltoallv_last_error());
+  }
+  release(handle);
+  return waited != ncclSuccess ? waited : result;
+}

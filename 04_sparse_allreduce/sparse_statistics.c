@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What callers may ask about the last step. */
+#include "sparse_internal.h"
+
+#include <string.h>
+
+ncclResult_t sparse_wait(struct sparse_allreduce_handle *h)
+{
+  if (h->captured)
+    SPARSE_CUDA(cudaDeviceSynchronize());
+  else
+    SPARSE_CUDA(cudaEventSynchronize(h->done));
+  return ncclSuccess;
+}
+
+/* The state of the last step, on the host. */
+ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h)
+{
+  SPARSE_TRY(sparse_wait(h));
+  SPARSE_CUDA(cudaMemcpy(h->state, h->m.state, sizeof(*h->state), cudaMemcpyDeviceToHost));
+  return ncclSuccess;
+}
+
+ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclResult_t *result)
+{
+  if (handle == NULL || result == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  *result = ncclSuccess;
+  SPARSE_TRY(sparse_read_state(handle));
+  if (handle->alltoallv != NULL) {
+    int source, destination;
+    if (alltoallv_get_async_error(handle->alltoallv, result, &source, &destination) != ncclSuccess)
+      return sparse_fail(ncclInternalError, "%s", alltoallv_last_error());
+    if (*result != ncclSuccess) return sparse_fail(ncclSuccess, "%s", alltoallv_last_error());
+  }
+  if (handle->m.config.nonfinite == SPARSE_NONFINITE_ERROR && !handle->dense &&
+      handle->state->nonfinite) {
+    *result = ncclInvalidArgument;
+    sparse_fail(*result, "a gradient has elements that are not finite");
+  }
+  return ncclSuccess;
+}
+
+static uint64_t sum_of_others(const struct sparse_memory *m, const uint64_t *counts)
+{
+  uint64_t sum = 0;
+  for (int p = 0; p < m->nranks; p++)
+    if (p != m->rank) sum += counts[p];
+  return sum;
+}
+
+/* Words of 32 bits that the step moved between this rank and others. */
+static void count_words(const struct sparse_allreduce_handle *h, uint64_t *sent, uint64_t *received)
+{
+  const struct sparse_memory *m = &h->m;
+  const struct sparse_state *s = h->state;
+  const uint64_t others = (uint64_t)m->nranks - 1;
+  *sent = *received = 0;
+  if (h->dense) {
+    *sent = *received = 2 * m->n * others / (uint64_t)m->nranks;
+    return;
+  }
+  switch (m->config.algorithm) {
+  case SPARSE_GTOPK:
+    for (int step = 1; step < m->nranks; step *= 2) {
+      if (m->rank % (2 * step) == step) {
+        *sent = 2 * m->k;
+        break;
+      }
+      if (m->rank + step < m->nranks) *received += 2 * m->k;
+    }
+    if (m->rank == 0)
+      *sent += 2 * m->k * others;
+    else
+      *received += 2 * m->k;
+    break;
+  case SPARSE_OKTOPK:
+  case SPARSE_TOPKSA:
+  case SPARSE_GAUSSIANKSA:
+    *sent = 2 * sum_of_others(m, s->region_counts);
+    *received = 2 * sum_of_others(m, s->received_counts);
+    if (h->fell_back) {
+      const uint64_t region = s->boundaries[m->rank + 1] - s->boundaries[m->rank];
+      *sent += region * others;
+      *received += m->n - region;
+    } else {
+      *sent += 2 * s->reduced_count * others;
+      *received += 2 * (s->gathered_total - s->reduced_count);
+    }
+    break;
+  default:
+    *sent = 2 * s->offered_count * others;
+    *received = 2 * sum_of_others(m, s->received_counts);
+  }
+}
+
+ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
+                                         sparse_allreduce_statistics_t *statistics)
+{
+  if (handle == NULL || statistics == NULL)
+    return sparse_fail(ncclInvalidArgument, "NULL argument");
+  const struct sparse_allreduce_handle *h = handle;
+  SPARSE_TRY(sparse_read_state(handle));
+  const struct sparse_state *s = h->state;
+  sparse_allreduce_statistics_t *out = statistics;
+  memset(out, 0, sizeof(*out));
+  out->step = h->step == 0 ? 0 : h->step - 1;
+  out->k = h->m.k;
+  out->capacity = h->m.capacity;
+  out->dense = h->dense;
+  count_words(h, &out->words_sent, &out->words_received);
+  if (h->dense) {
+    out->local = out->global = h->m.n;
+    out->selected_tie = -1;
+    return ncclSuccess;
+  }
+  out->local = s->offered_count;
+  out->global = h->fell_back ? h->m.n : s->global_count;
+  out->local_threshold = s->local_threshold;
+  out->global_threshold = s->global_threshold;
+  out->gaussian_threshold = s->gaussian_threshold;
+  const bool all = s->selection.above < 0; /* by a negative threshold */
+  out->selected_above = all ? 0 : (uint32_t)s->selection.above;
+  out->selected_tie = all ? (int64_t)h->m.n - 1 : s->selection.tie;
+  out->exact_local = h->exact_local;
+  out->exact_global = h->exact_global;
+  out->repartitioned = h->repartition;
+  out->overflowed = s->overflowed != 0;
+  out->fell_back = h->fell_back;
+  return ncclSuccess;
+}
+
+ncclResult_t sparse_allreduce_boundaries(sparse_allreduce_t handle, uint64_t *boundaries)
+{
+  if (handle == NULL || boundaries == NULL)
+    return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_read_state(handle));
+  memcpy(boundaries, handle->state->boundaries,
+         ((size_t)handle->m.nranks + 1) * sizeof(*boundaries));
+  return ncclSuccess;
+}
+
+ncclResult_t sparse_allreduce_time_phases(sparse_allreduce_t handle, int on)
+{
+  if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  handle->time_phases = on != 0;
+  return ncclSuccess;
+}
+
+ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce_phases_t *phases)
+{
+  if (handle == NULL || phases == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  if (!handle->time_phases)
+    return sparse_fail(ncclInvalidUsage, "sparse_allreduce_time_phases comes first");
+  float *out[SPARSE_PHASES] = {&phases->select, &phases->exchange, &phases->reduce, &phases->gather,
+                               &phases->apply};
+  SPARSE_CUDA(cudaEventSynchronize(handle->phases[SPARSE_PHASES]));
+  for (int i = 0; i < SPARSE_PHASES; i++)
+    SPARSE_CUDA(cudaEventElapsedTime(out[i], handle->phases[i], handle->phases[i + 1]));
+  return ncclSuccess;
+}
