@@ -66,14 +66,13 @@ GRADIENT_FN uint64_t gradient_hash(uint64_t a, uint64_t b, uint64_t c)
   return gradient_mix(a + gradient_mix(b + gradient_mix(c + 0x9e3779b97f4a7c15ULL)));
 }
 
-/* A whole number of random sign, between 2^11 and 2^24: every doubling of the size makes it half as
- * frequent, as in the tail of a Pareto distribution. */
-GRADIENT_FN int32_t gradient_heavy(uint64_t hash)
+/* An exponent up to 12, each half as frequent as the one before: numbers of that scale have the
+ * tail of a Pareto distribution. */
+GRADIENT_FN int gradient_heavy(uint64_t hash)
 {
   int exponent = 0;
   while (exponent < 12 && !(hash >> exponent & 1)) exponent++;
-  const int32_t size = (int32_t)(2048 + (hash >> 16 & 2047)) << exponent;
-  return hash >> 63 ? -size : size;
+  return exponent;
 }
 
 /* The element is this whole number, below 2^28 in size, times 2^-20. */
@@ -83,10 +82,14 @@ GRADIENT_FN int32_t gradient_integer(const struct gradient *g, size_t i)
   int32_t sum;
   switch (g->kind) {
   case GRADIENT_HEAVY: {
-    /* what the ranks have in common changes every 32 steps, at another time for each element */
+    /* The scale of an element is the same on all ranks and changes every 32 steps, at another time
+     * for each element; two thirds of what it scales are common, too. */
+    const uint64_t common = g->seed << 20 | 0xfffff;
     const uint64_t age = (g->step + (gradient_mix(i ^ g->seed) & 31)) / 32;
-    return gradient_heavy(gradient_hash(i, g->seed << 20 | 0xfffff, age)) +
-           gradient_heavy(hash) / 4;
+    const int exponent = gradient_heavy(gradient_hash(i, common, ~age));
+    const int32_t shared = (int32_t)(gradient_hash(i, common, g->step) >> 52) - 2048;
+    const int32_t own = (int32_t)(hash >> 52) - 2048;
+    return (2 * shared + own) * (1 << exponent);
   }
   case GRADIENT_NORMAL: /* of twelve uniform numbers, the sum */
     sum = -6 * 0xffff;

@@ -161,7 +161,8 @@ int npy_open(struct npy *npy, const char *name, char *error, size_t error_size)
   if (read_header(npy, error, error_size) != 0) return -1;
 
   const unsigned long long wanted = (unsigned long long)npy->steps * npy->count * sizeof(float);
-  const unsigned long long got = (unsigned long long)(status.st_size - ftello(npy->file));
+  npy->start = ftello(npy->file);
+  const unsigned long long got = (unsigned long long)(status.st_size - npy->start);
   if (got < wanted)
     return FAIL("%s: truncated: %llu bytes of data, the shape says %llu; " ALLOWED, name, got,
                 wanted);
@@ -175,6 +176,11 @@ int npy_read(struct npy *npy, float *to, char *error, size_t error_size)
   if (fread(to, sizeof *to, npy->count, npy->file) == npy->count) return 0;
   return FAIL("cannot read %s: %s", npy->name,
               ferror(npy->file) ? strerror(errno) : "it has become shorter");
+}
+
+void npy_rewind(struct npy *npy)
+{
+  fseeko(npy->file, (off_t)npy->start, SEEK_SET); /* of a regular file that is open: cannot fail */
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@ struct npy {
   size_t steps, count; /* count elements each; steps = 1 for one dimension */
   int dimensions;      /* 1 or 2 */
   FILE *file;
+  long long start; /* reading: where the elements begin */
   char name[NPY_NAME];
   char temporary[NPY_NAME]; /* writing: a complete file that waits for its name, or "" */
 };
@@ -29,6 +30,9 @@ int npy_open(struct npy *npy, const char *name, char *error, size_t error_size);
 
 /* The next step's `count` elements. */
 int npy_read(struct npy *npy, float *to, char *error, size_t error_size);
+
+/* The next step read is the first one again. */
+void npy_rewind(struct npy *npy);
 
 /* ---- writing ------------------------------------------------------------------------------- */
 

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+struct program_options program_options = {.preset = -1, .gradient = -1, .seed = -1};
+
+static const size_t DEFAULT_COUNT = 1 << 20;
+static const double DEFAULT_DENSITY = 0.01;
+static const long DEFAULT_STEPS = 70; /* exact, reuse and repartition steps all occur */
+
+const struct option_spec program_option_table[] = {
+    {"algorithm", 0, OPTION_STRING, &program_options.algorithms, "NAMES",
+     "paths, separated by commas, or all (all)", 0, 0},
+    {"count", 0, OPTION_SIZE, &program_options.count, "N", "elements of the gradient (1M)", 1,
+     0xfffffffe},
+    {"density", 0, OPTION_DOUBLE, &program_options.density, "D",
+     "of the entries that a rank offers (0.01, or the preset's)", 0, 1},
+    {"steps", 0, OPTION_LONG, &program_options.steps, "N", "steps of each path (70)", 1, 1000000},
+    {"preset", 0, OPTION_CHOICE, &program_options.preset, "vgg|lstm|bert",
+     "constants of the paper's training jobs (vgg)", 0, 0},
+    {"gradient", 0, OPTION_CHOICE, &program_options.gradient, GRADIENT_KINDS,
+     "what gradients are generated (heavy)", 0, 0},
+    {"seed", 0, OPTION_LONG, &program_options.seed, "N", "of the generated gradients (1)", 0,
+     1LL << 40},
+    {"throttle", 0, OPTION_LONG, &program_options.throttle, "N",
+     "peers that a rank exchanges with at a time (4)", 1, 1024},
+    {"warmup-steps", 0, OPTION_LONG, &program_options.warmup_steps, "N",
+     "dense steps before the sparse ones (0)", 0, 1000000},
+    {"balance", 0, OPTION_CHOICE, &program_options.balance, "never|always|auto",
+     "oktopk: even out the sums before they are gathered (never)", 0, 0},
+    {"nonfinite", 0, OPTION_CHOICE, &program_options.nonfinite, "error|drop|propagate",
+     "NaN and infinity in a gradient (error)", 0, 0},
+    {"gtopk-exact-residual", 0, OPTION_FLAG, &program_options.gtopk_exact_residual, NULL,
+     "gtopk: keep what the published algorithm loses", 0, 0},
+    {"gk-threshold", 0, OPTION_CHOICE, &program_options.gk_threshold, "exact|gaussian",
+     "gaussiankSA: how the threshold is found (exact)", 0, 0},
+    {"exchange", 0, OPTION_CHOICE, &program_options.exchange, "auto|sendrecv|onesided",
+     "how entries move between ranks (auto)", 0, 0},
+    {"verify", 0, OPTION_CHOICE, &program_options.verify, "full|sample|off",
+     "compare with the reference in all steps, every eighth, none (full)", 0, 0},
+    {"restart-after", 0, OPTION_LONG, &program_options.restart_after, "N",
+     "after N steps save the state and go on with a new handle", 1, 1000000},
+    {"input", 0, OPTION_STRING, &program_options.input, "FILE",
+     "gradients from a .npy file per rank, %r in the name is the rank", 0, 0},
+    {"output", 0, OPTION_STRING, &program_options.output, "FILE",
+     "results to a .npy file per rank, likewise", 0, 0},
+    {"residual", 0, OPTION_STRING, &program_options.residual, "FILE",
+     "residual after the last step to a .npy file per rank, likewise", 0, 0},
+    {"table", 'J', OPTION_STRING, &program_options.results, "FILE",
+     "the table to FILE.json or FILE.csv", 0, 0},
+    {"minbytes", 'b', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"maxbytes", 'e', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"stepfactor", 'f', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"iters", 'n', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"warmup_iters", 'w', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"repetitions", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"cudagraph", 'G', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {0},
+};
+
+/* The names of --algorithm. */
+static void choose_algorithms(struct job *job, char *error, size_t error_size)
+{
+  const char *list = program_options.algorithms ? program_options.algorithms : "all";
+  const bool all = strcmp(list, "all") == 0;
+  for (int a = 0; a < SPARSE_ALGORITHMS; a++) job->wanted[a] = all;
+  while (!all) {
+    const size_t length = strcspn(list, ",");
+    int a = 0;
+    for (; a < SPARSE_ALGORITHMS; a++) {
+      const char *name = sparse_allreduce_name((sparse_allreduce_algorithm_t)a);
+      if (strlen(name) == length && strncmp(name, list, length) == 0) break;
+    }
+    if (a == SPARSE_ALGORITHMS) {
+      int at = snprintf(error, error_size, "--algorithm: unknown '%.*s'; allowed: all",
+                        length < 40 ? (int)length : 40, list);
+      for (a = 0; a < SPARSE_ALGORITHMS; a++)
+        at += snprintf(error + at, error_size - (size_t)at, ", %s",
+                       sparse_allreduce_name((sparse_allreduce_algorithm_t)a));
+      return;
+    }
+    job->wanted[a] = true;
+    if (list[length] == '\0') return;
+    list += length + 1;
+  }
+}
+
+/* One name for several ranks will not do. */
+static bool lacks_rank(const struct job *job, const char *pattern)
+{
+  return pattern && job->me->nranks > 1 && !strstr(pattern, "%r");
+}
+
+/* Rules between options; the first that is broken. */
+static void check_together(const struct job *job, char *error, size_t error_size)
+{
+  const struct program_options *own = &program_options;
+  const char *dot = own->results ? strrchr(own->results, '.') : NULL;
+  const char *files = own->input ? "--input" : own->output ? "--output" : "--residual";
+  int wanted = 0;
+  for (int a = 0; a < SPARSE_ALGORITHMS; a++) wanted += job->wanted[a];
+#define REFUSE(condition, ...)                \
+  if (condition) {                            \
+    snprintf(error, error_size, __VA_ARGS__); \
+    return;                                   \
+  }
+  REFUSE(own->results && (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0)),
+         "-J: '%s' has a wrong ending; allowed: .json and .csv", own->results);
+  REFUSE(job->opt->bench && (own->input || own->output || own->residual),
+         "%s is not for --bench; allowed: one of them", files);
+  REFUSE(job->opt->bench && own->restart_after,
+         "--restart-after is not for --bench; allowed: one of them");
+  REFUSE(own->input && own->count, "--input and --count together; allowed: one of them");
+  REFUSE(own->input && own->steps, "--input and --steps together; allowed: one of them");
+  REFUSE(own->input && own->gradient >= 0, "--input and --gradient together; allowed: one of them");
+  REFUSE(own->input && own->seed >= 0, "--input and --seed together; allowed: one of them");
+  REFUSE(own->input && job->opt->type->nccl != ncclFloat,
+         "--input with --datatype %s; allowed: float, as the file", job->opt->type->name);
+  REFUSE((own->output || own->residual) && wanted != 1,
+         "%s with %d paths; allowed: one, by --algorithm", own->output ? "--output" : "--residual",
+         wanted);
+  REFUSE(own->output && own->residual && strcmp(own->output, own->residual) == 0,
+         "--output and --residual are the same file; allowed: two");
+  REFUSE(own->input && own->output && strcmp(own->input, own->output) == 0,
+         "--output is the file of --input; allowed: another one");
+  REFUSE(own->input && own->residual && strcmp(own->input, own->residual) == 0,
+         "--residual is the file of --input; allowed: another one");
+  REFUSE(lacks_rank(job, own->input),
+         "--input: '%s' is one file for %d ranks; allowed: a name "
+         "with %%r, which becomes the rank",
+         own->input, job->me->nranks);
+  REFUSE(lacks_rank(job, own->output),
+         "--output: '%s' is one file for %d ranks; allowed: a name "
+         "with %%r, which becomes the rank",
+         own->output, job->me->nranks);
+  REFUSE(lacks_rank(job, own->residual),
+         "--residual: '%s' is one file for %d ranks; allowed: a "
+         "name with %%r, which becomes the rank",
+         own->residual, job->me->nranks);
+#undef REFUSE
+}
+
+static sparse_allreduce_config_t make_config(const struct options *opt)
+{
+  const struct program_options *own = &program_options;
+  const sparse_preset_t preset = own->preset < 0 ? SPARSE_PRESET_VGG : (sparse_preset_t)own->preset;
+  sparse_allreduce_config_t config = sparse_allreduce_config(preset);
+  if (own->preset < 0) config.density = DEFAULT_DENSITY;
+  if (own->density > 0) config.density = own->density;
+  if (own->throttle > 0) config.throttle = (int)own->throttle;
+  config.gradient_type = opt->type->nccl;
+  config.warmup_steps = own->warmup_steps;
+  config.gaussian_sa_threshold = own->gk_threshold;
+  config.gtopk_exact_residual = own->gtopk_exact_residual;
+  config.balance = (sparse_balance_t)own->balance;
+  config.nonfinite = (sparse_nonfinite_t)own->nonfinite;
+  config.exchange = (sparse_exchange_t)own->exchange;
+  return config;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* The pattern with the rank in the place of each %r. */
+static void file_name(char *name, size_t size, const char *pattern, int rank)
+{
+  size_t at = 0;
+  name[0] = '\0';
+  while (*pattern && at + 16 < size) {
+    const bool is_rank = strncmp(pattern, "%r", 2) == 0;
+    at += (size_t)(is_rank ? snprintf(name + at, size - at, "%d", rank)
+                           : snprintf(name + at, size - at, "%c", *pattern));
+    pattern += is_rank ? 2 : 1;
+  }
+}
+
+/* All ranks have the same shape, or it is told which has not. */
+static int open_input(struct job *job)
+{
+  char name[NPY_NAME], error[LAUNCHER_TEXT] = "";
+  file_name(name, sizeof name, program_options.input, job->me->rank);
+  npy_open(&job->input, name, error, sizeof error);
+  int code = launcher_refuse(job->me, error);
+  if (code != EXIT_VERIFIED) return code;
+
+  const size_t mine[3] = {(size_t)job->input.dimensions, job->input.steps, job->input.count};
+  size_t all[job->me->nranks][3];
+  launcher_allgather(job->me, mine, all, sizeof mine);
+  if (mine[2] > 0xfffffffe)
+    snprintf(error, sizeof error, "%.400s: %zu elements are too many; allowed: up to %u", name,
+             mine[2], 0xfffffffe);
+  else if (memcmp(mine, all[0], sizeof mine) != 0)
+    snprintf(error, sizeof error,
+             "%.400s: the shape [%zu, %zu] differs from rank 0's [%zu, %zu]; allowed: the same "
+             "shape on all ranks",
+             name, mine[1], mine[2], all[0][1], all[0][2]);
+  job->steps = job->input.steps;
+  job->count = job->input.count;
+  return launcher_refuse(job->me, error);
+}
+
+static void create_file(struct job *job, struct npy *npy, const char *pattern, int dimensions,
+                        char *error, size_t error_size)
+{
+  char name[NPY_NAME];
+  if (!pattern || *error) return;
+  file_name(name, sizeof name, pattern, job->me->rank);
+  npy_create(npy, name, dimensions, (size_t)job->steps, job->count, error, error_size);
+}
+
+int job_open(struct job *job, const struct rank *me, const struct options *opt)
+{
+  const struct program_options *own = &program_options;
+  char error[LAUNCHER_TEXT] = "";
+  *job = (struct job){.me = me, .opt = opt, .config = make_config(opt)};
+  choose_algorithms(job, error, sizeof error);
+  if (!*error) check_together(job, error, sizeof error);
+  int code = launcher_refuse(me, error);
+  if (code != EXIT_VERIFIED) return code;
+
+  job->count = own->count ? own->count : DEFAULT_COUNT;
+  job->steps = (uint64_t)(own->steps ? own->steps : DEFAULT_STEPS);
+  job->kind = own->gradient < 0 ? GRADIENT_HEAVY : (enum gradient_kind)own->gradient;
+  job->seed = own->seed < 0 ? 1 : (uint64_t)own->seed;
+  if (own->input) code = open_input(job);
+  if (code != EXIT_VERIFIED) return code;
+  const double k = (double)job->count * job->config.density;
+  job->k = k < 1 ? 1 : (uint64_t)k;
+  job->capacity = 2 * job->k < 4096 ? 4096 : 2 * job->k;
+  if (job->capacity > job->count) job->capacity = job->count;
+
+  if (own->restart_after >= (long)job->steps)
+    snprintf(error, sizeof error, "--restart-after %ld: there are %llu steps; allowed: fewer",
+             own->restart_after, (unsigned long long)job->steps);
+  create_file(job, &job->output, own->output, job->input.file ? job->input.dimensions : 2, error,
+              sizeof error);
+  create_file(job, &job->residual, own->residual, 1, error, sizeof error);
+  if (!*error && (job->input.file || job->output.file || job->residual.file)) {
+    job->host = malloc(job->count * sizeof *job->host);
+    if (!job->host)
+      snprintf(error, sizeof error, "no memory for %zu elements on the host", job->count);
+  }
+  return launcher_refuse(me, error);
+}
+
+void job_close(struct job *job)
+{
+  npy_close(&job->input);
+  npy_close(&job->output);
+  npy_close(&job->residual);
+  free(job->host);
+}
+
+/* One line for a file that fails in the middle of the run. */
+static int file_result(const struct job *job, int failed, const char *error)
+{
+  if (failed) launcher_error("%s", error);
+  return launcher_agree(job->me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
+}
+
+int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t stream)
+{
+  char error[LAUNCHER_TEXT];
+  if (!job->input.file) {
+    CUDACHECK(gradient_fill(gradient, job->opt->type->nccl, job->count, job->kind, job->seed, step,
+                            job->me->rank, job->me->nranks, stream));
+    return EXIT_VERIFIED;
+  }
+  if (step == 0) npy_rewind(&job->input);
+  CUDACHECK(cudaStreamSynchronize(stream)); /* the step before may still be on its way */
+  int failed = npy_read(&job->input, job->host, error, sizeof error);
+  if (!failed)
+    CUDACHECK(cudaMemcpyAsync(gradient, job->host, job->count * sizeof *job->host,
+                              cudaMemcpyHostToDevice, stream));
+  return file_result(job, failed, error);
+}
+
+static int write_file(struct job *job, struct npy *npy, const float *device, char *error,
+                      size_t error_size, cudaStream_t stream)
+{
+  CUDACHECK(cudaStreamSynchronize(stream));
+  CUDACHECK(cudaMemcpyAsync(job->host, device, job->count * sizeof *job->host,
+                            cudaMemcpyDeviceToHost, stream));
+  CUDACHECK(cudaStreamSynchronize(stream));
+  return npy_write(npy, job->host, error, error_size);
+}
+
+int job_write_result(struct job *job, const float *result, cudaStream_t stream)
+{
+  char error[LAUNCHER_TEXT];
+  if (!job->output.file) return EXIT_VERIFIED;
+  return file_result(job, write_file(job, &job->output, result, error, sizeof error, stream),
+                     error);
+}
+
+int job_finish_files(struct job *job, const float *residual, cudaStream_t stream)
+{
+  char error[LAUNCHER_TEXT];
+  int failed = 0;
+  if (!job->output.file && !job->residual.file) return EXIT_VERIFIED;
+  if (job->residual.file)
+    failed = write_file(job, &job->residual, residual, error, sizeof error, stream) ||
+             npy_finish(&job->residual, error, sizeof error);
+  if (!failed && job->output.file) failed = npy_finish(&job->output, error, sizeof error);
+  /* only when all ranks have all their data on the disk, files get their names */
+  int code = file_result(job, failed, error);
+  if (code != EXIT_VERIFIED) return code;
+  if (job->output.file) failed = npy_publish(&job->output, error, sizeof error);
+  if (!failed && job->residual.file) failed = npy_publish(&job->residual, error, sizeof error);
+  return file_result(job, failed, error);
+}
+
+/* ---- the handle ------------------------------------------------------------------------------ */
+
+size_t job_bytes(const struct job *job, size_t count, double density, int gradients)
+{
+  const size_t k = (size_t)((double)count * density);
+  size_t capacity = 2 * k < 4096 ? 4096 : 2 * k;
+  if (capacity > count) capacity = count;
+  return 2 * sizeof(float) * count + (size_t)gradients * job->opt->type->size * count +
+         24 * (size_t)job->me->nranks * capacity + ((size_t)64 << 20);
+}
+
+void job_create_handle(const struct job *job, ncclComm_t comm, size_t count,
+                       const sparse_allreduce_config_t *config, sparse_allreduce_t *handle)
+{
+  ncclResult_t result = sparse_allreduce_create(comm, count, config, handle);
+  if (result == ncclInvalidUsage) { /* on all ranks */
+    if (job->me->rank == 0)
+      fprintf(stderr, "sparse_allreduce: --exchange: %s; allowed: auto, sendrecv\n",
+              sparse_allreduce_last_error());
+    launcher_barrier(job->me);
+    launcher_abort(EXIT_CANNOT_RUN);
+  }
+  SPARSECHECK(result);
+}
+
+int job_check_async(const struct job *job, sparse_allreduce_t handle, const char *path,
+                    uint64_t step)
+{
+  ncclResult_t result;
+  SPARSECHECK(sparse_allreduce_get_async_error(handle, &result));
+  if (result == ncclSuccess) return EXIT_VERIFIED;
+  if (result == ncclInvalidArgument) { /* every rank gets it */
+    if (job->me->rank == 0)
+      launcher_error(
+          "%s, step %llu: a gradient is not finite; allowed: finite ones, or --nonfinite "
+          "drop or propagate",
+          path, (unsigned long long)step);
+    return EXIT_WRONG_DATA;
+  }
+  launcher_error("%s, step %llu: %s", path, (unsigned long long)step, ncclGetErrorString(result));
+  launcher_abort(EXIT_FAILED_CALL);
+}
+
+void job_restart(const struct job *job, ncclComm_t comm, const sparse_allreduce_config_t *config,
+                 sparse_allreduce_t *handle)
+{
+  void *state = malloc(sparse_allreduce_state_bytes(*handle));
+  if (!state) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  SPARSECHECK(sparse_allreduce_save(*handle, state));
+  SPARSECHECK(sparse_allreduce_destroy(*handle));
+  job_create_handle(job, comm, job->count, config, handle);
+  SPARSECHECK(sparse_allreduce_load(*handle, state));
+  free(state);
+}

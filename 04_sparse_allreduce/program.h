@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What main.c and bench.c share and what the story need not show: the program's own options, what
+ * follows from them, and the files that gradients come from and results go to. */
+#ifndef PROGRAM_H
+#define PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gradient.h"
+#include "launcher.h"
+#include "npy.h"
+#include "sparse_allreduce.h"
+
+/* As NCCLCHECK, with the sentence that sparse_allreduce.h has for the error. */
+#define SPARSECHECK(call)                                                        \
+  do {                                                                           \
+    ncclResult_t check_result = (call);                                          \
+    if (check_result != ncclSuccess)                                             \
+      launcher_fail(__FILE__, __LINE__, #call, ncclGetErrorString(check_result), \
+                    sparse_allreduce_last_error());                              \
+  } while (0)
+
+enum program_verify { VERIFY_FULL, VERIFY_SAMPLE, VERIFY_OFF };
+
+/* As they were typed; 0, -1 and NULL: not given. */
+struct program_options {
+  const char *algorithms;
+  size_t count;
+  double density;
+  long steps, seed, throttle, warmup_steps, restart_after;
+  int preset, gradient, balance, nonfinite, exchange, verify, gk_threshold;
+  bool gtopk_exact_residual;
+  const char *input, *output, *residual; /* files' names with %r for the rank */
+  const char *results;                   /* -J */
+};
+extern struct program_options program_options;
+extern const struct option_spec program_option_table[];
+
+/* What the options ask for. */
+struct job {
+  const struct rank *me;
+  const struct options *opt;
+  bool wanted[SPARSE_ALGORITHMS];
+  sparse_allreduce_config_t config; /* of all paths, but for the algorithm */
+  size_t count;
+  uint64_t k, capacity, steps;
+  enum gradient_kind kind;
+  uint64_t seed;
+  struct npy input, output, residual; /* without a file: not asked for */
+  float *host;                        /* count elements on their way from or to a file */
+};
+
+/* Checks all options and opens the files. Returns EXIT_VERIFIED, or another code on all ranks after
+ * one line on stderr. To be ended by job_close in any case. Collective. */
+int job_open(struct job *job, const struct rank *me, const struct options *opt);
+void job_close(struct job *job);
+
+/* Device memory that a path needs, the gradient included. */
+size_t job_bytes(const struct job *job, size_t count, double density, int gradients);
+
+/* sparse_allreduce_create. Where --exchange onesided cannot run, says so and ends the job with
+ * EXIT_CANNOT_RUN. Collective. */
+void job_create_handle(const struct job *job, ncclComm_t comm, size_t count,
+                       const sparse_allreduce_config_t *config, sparse_allreduce_t *handle);
+
+/* Brings this rank's gradient of a step to device memory; the steps of --input have to be asked for
+ * in their order, from 0 each time. Enqueues. Returns an exit code; collective. */
+int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t stream);
+
+/* Adds the result of a step to --output. Waits for the stream. Returns an exit code; collective. */
+int job_write_result(struct job *job, const float *result, cudaStream_t stream);
+
+/* Writes --residual and gives the files their names. Returns an exit code; collective. */
+int job_finish_files(struct job *job, const float *residual, cudaStream_t stream);
+
+/* Whether a step went well on the device. Returns an exit code, the same on all ranks. */
+int job_check_async(const struct job *job, sparse_allreduce_t handle, const char *path,
+                    uint64_t step);
+
+/* What a training job does to go on after a break: saves the state, makes a new handle from it in
+ * the place of the old one. Collective. */
+void job_restart(const struct job *job, ncclComm_t comm, const sparse_allreduce_config_t *config,
+                 sparse_allreduce_t *handle);
+
+#endif

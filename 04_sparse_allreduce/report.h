@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of the program: what a path did over all its steps and ranks, one row each. */
+#ifndef REPORT_H
+#define REPORT_H
+
+#include "program.h"
+#include "rows.h"
+
+/* What happened in the steps of one path on this rank. */
+struct path_steps {
+  double *us;      /* [job->steps] time of each step */
+  uint64_t timed;  /* how many there are */
+  uint64_t sparse; /* of them, those that were not dense; the sums below are over these, */
+  double local, global, words; /* ... over dense ones where there are no others */
+  double xi;                   /* sum of those that the paper would record, */
+  uint64_t xi_steps;
+  uint64_t verified; /* steps that were compared */
+};
+
+struct report {
+  const struct job *job;
+  struct rows rows;
+  double dense_us; /* NaN until dense was measured */
+};
+
+void path_steps_add(struct path_steps *steps, const sparse_allreduce_statistics_t *statistics);
+
+/* Prints the heading; returns an exit code. Both are collective. */
+int report_open(struct report *report, const struct job *job);
+int report_close(struct report *report);
+
+/* Prints the row of a path; `code` is EXIT_VERIFIED if all of its steps were right. Collective. */
+void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
+                 const struct path_steps *steps, int code);
+
+/* The words that a rank sends according to the paper's Table 1, at best and at worst, for k chosen
+ * entries of n on P ranks. The paper counts elements; a word is one. */
+struct paper_words {
+  double low, high;
+};
+struct paper_words report_paper_words(sparse_allreduce_algorithm_t algorithm, double n, double k,
+                                      double ranks);
+
+/* Median over steps of the slowest rank's time, and mean; NaN on the stand-in, whose times mean
+ * nothing. `us` has the same `n` on all ranks. Collective. */
+struct report_time {
+  double median, mean;
+};
+struct report_time report_time(const struct rank *me, const double *us, uint64_t n);
+
+#endif

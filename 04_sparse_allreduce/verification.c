@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "verification.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "gradient.h"
+#include "program.h"
+
+enum { SAMPLE = 8, CHUNK = 64 << 20 /* elements that travel between the hosts at a time */ };
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+int verification_init(struct verification *v, const struct rank *me,
+                      const sparse_allreduce_config_t *config, size_t count, int level)
+{
+  char error[160] = "";
+  *v = (struct verification){.me = me, .level = level};
+  if (level == VERIFY_OFF) return EXIT_VERIFIED;
+  v->ref = reference_create(config, count, me->nranks);
+  if (v->ref) {
+    v->invariants = invariants_create(v->ref);
+    v->gradients = malloc((size_t)me->nranks * count * sizeof *v->gradients);
+    v->host = malloc(count * sizeof *v->host);
+    v->pairs = malloc((size_t)me->nranks * v->ref->capacity * sizeof *v->pairs);
+  }
+  if (!v->invariants || !v->gradients || !v->host || !v->pairs)
+    snprintf(error, sizeof error,
+             "no memory on the host for a reference of %zu elements and %d ranks; allowed: fewer, "
+             "or --verify off",
+             count, me->nranks);
+  return launcher_refuse(me, error);
+}
+
+void verification_free(struct verification *v)
+{
+  invariants_destroy(v->invariants);
+  reference_destroy(v->ref);
+  free(v->gradients);
+  free(v->host);
+  free(v->pairs);
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+/* A step that is being compared. */
+struct comparison {
+  const struct verification *v;
+  const struct reference_rank *mine; /* of the reference */
+  const char *path;
+  unsigned long long step;
+};
+
+/* All return whether the values are the same, and say so if not. */
+
+static bool same_integer(const struct comparison *c, const char *what, int64_t got,
+                         int64_t expected)
+{
+  if (got == expected) return true;
+  launcher_error("%s, step %llu: %s is %lld, expected %lld", c->path, c->step, what, (long long)got,
+                 (long long)expected);
+  return false;
+}
+
+static bool same_double(const struct comparison *c, const char *what, double got, double expected)
+{
+  if (memcmp(&got, &expected, sizeof got) == 0) return true;
+  launcher_error("%s, step %llu: %s is %.17g, expected %.17g", c->path, c->step, what, got,
+                 expected);
+  return false;
+}
+
+static bool wrong_element(const struct comparison *c, const char *what, size_t i, float got,
+                          float expected)
+{
+  uint32_t bits[2];
+  memcpy(&bits[0], &got, sizeof got);
+  memcpy(&bits[1], &expected, sizeof expected);
+  launcher_error("%s, step %llu: %s: element %zu is %.9g (0x%08x), expected %.9g (0x%08x)", c->path,
+                 c->step, what, i, (double)got, bits[0], (double)expected, bits[1]);
+  return false;
+}
+
+/* ---- comparisons ----------------------------------------------------------------------------- */
+
+static void to_host(void *host, const void *device, size_t bytes, cudaStream_t stream)
+{
+  CUDACHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream));
+  CUDACHECK(cudaStreamSynchronize(stream));
+}
+
+static bool same_vector(const struct comparison *c, const char *what, const float *device,
+                        const float *expected, cudaStream_t stream)
+{
+  const float *got = c->v->host;
+  const size_t n = c->v->ref->n;
+  to_host(c->v->host, device, n * sizeof *got, stream);
+  if (memcmp(got, expected, n * sizeof *got) == 0) return true;
+  size_t i = 0;
+  while (memcmp(&got[i], &expected[i], sizeof *got) == 0) i++;
+  return wrong_element(c, what, i, got[i], expected[i]);
+}
+
+/* A sum of P floats in any order is off by (P - 1) * 2^-23 * sum of sizes at most, and its average
+ * by one more rounding. NaN and infinity are NCCL's to add. */
+static bool near_dense(const struct comparison *c, const float *device, cudaStream_t stream)
+{
+  const struct verification *v = c->v;
+  const size_t n = v->ref->n;
+  const int ranks = v->me->nranks;
+  to_host(v->host, device, n * sizeof *v->host, stream);
+  for (size_t i = 0; i < n; i++) {
+    double sum = 0, size = 0;
+    for (int r = 0; r < ranks; r++) {
+      sum += (double)v->gradients[(size_t)r * n + i];
+      size += fabs((double)v->gradients[(size_t)r * n + i]);
+    }
+    const double got = (double)v->host[i], expected = sum / ranks;
+    const double bound = (ranks - 1) * 0x1p-23 * size / ranks + 0x1p-23 * fabs(expected) + 0x1p-149;
+    const bool right = isfinite(size) ? fabs(got - expected) <= bound : !isfinite(v->host[i]);
+    if (!right) return wrong_element(c, "result", i, v->host[i], (float)expected);
+  }
+  return true;
+}
+
+/* The entries of the result before the division, without the places that hold none. */
+static bool same_entries(const struct comparison *c, sparse_allreduce_t handle, cudaStream_t stream)
+{
+  const struct reference *ref = c->v->ref;
+  const struct sparse_pair *device, *expected = ref->global;
+  struct sparse_pair *got = c->v->pairs;
+  const uint64_t *device_count;
+  uint64_t count, entries = 0;
+  SPARSECHECK(sparse_allreduce_sparse_result(handle, &device, &device_count));
+  const bool none = ref->dense || ref->fell_back;
+  if (none || !device) return same_integer(c, "number of sparse results", device != NULL, !none);
+  to_host(&count, device_count, sizeof count, stream);
+  if (count > ref->capacity * (uint64_t)ref->nranks)
+    return same_integer(c, "number of entries", (int64_t)count, (int64_t)ref->nglobal);
+  to_host(got, device, count * sizeof *got, stream);
+  for (uint64_t e = 0; e < count; e++)
+    if (got[e].index != SPARSE_NO_INDEX) got[entries++] = got[e];
+  for (uint64_t e = 0; e < entries && e < ref->nglobal; e++) {
+    if (got[e].index != expected[e].index)
+      return same_integer(c, "index of an entry", got[e].index, expected[e].index);
+    if (memcmp(&got[e].value, &expected[e].value, sizeof got[e].value) != 0)
+      return wrong_element(c, "sum", got[e].index, got[e].value, expected[e].value);
+  }
+  return same_integer(c, "number of entries", (int64_t)entries, (int64_t)ref->nglobal);
+}
+
+static bool same_regions(const struct comparison *c, sparse_allreduce_t handle)
+{
+  const struct reference *ref = c->v->ref;
+  uint64_t boundaries[ref->nranks + 1];
+  SPARSECHECK(sparse_allreduce_boundaries(handle, boundaries));
+  for (int j = 0; j <= ref->nranks; j++)
+    if (!same_integer(c, "boundary of a region", (int64_t)boundaries[j],
+                      (int64_t)ref->boundaries[j]))
+      return false;
+  return true;
+}
+
+/* mean + z * deviation in two orders of additions: NaN equals NaN here. */
+static bool near_threshold(const struct comparison *c, double got, double expected)
+{
+  if (isnan(expected) ? isnan(got) : fabs(got - expected) <= 1e-6 * fabs(expected)) return true;
+  return same_double(c, "Gaussian threshold", got, expected);
+}
+
+static bool same_statistics(const struct comparison *c, const sparse_allreduce_statistics_t *s)
+{
+  const struct reference *ref = c->v->ref;
+  const struct reference_rank *mine = c->mine;
+  const sparse_allreduce_algorithm_t a = ref->config.algorithm;
+  const bool follows = a == SPARSE_OKTOPK || a == SPARSE_TOPKAOPT;
+  const bool gaussian = a == SPARSE_GAUSSIANK || a == SPARSE_GAUSSIANKCONCAT ||
+                        (a == SPARSE_GAUSSIANKSA && ref->config.gaussian_sa_threshold);
+  bool same =
+      same_integer(c, "number of the step", (int64_t)s->step, (int64_t)c->step) &&
+      same_integer(c, "k", (int64_t)s->k, (int64_t)ref->k) &&
+      same_integer(c, "capacity", (int64_t)s->capacity, (int64_t)ref->capacity) &&
+      same_integer(c, "'dense'", s->dense, ref->dense) &&
+      same_integer(c, "'exact global'", s->exact_global, ref->exact_global) &&
+      same_integer(c, "'repartitioned'", s->repartitioned, ref->repartitioned) &&
+      same_integer(c, "words sent", (int64_t)s->words_sent, (int64_t)mine->words_sent) &&
+      same_integer(c, "words received", (int64_t)s->words_received, (int64_t)mine->words_received);
+  if (!same || ref->dense) return same;
+  same = same_integer(c, "number of offered entries", (int64_t)s->local, (int64_t)mine->noffered) &&
+         same_integer(c, "'overflowed'", s->overflowed, mine->overflowed) &&
+         same_integer(c, "'fell back'", s->fell_back, ref->fell_back) &&
+         same_integer(c, "magnitude of selection", s->selected_above, mine->selected_above) &&
+         same_integer(c, "tie of selection", s->selected_tie, mine->selected_tie);
+  if (same && !ref->fell_back)
+    same = same_integer(c, "entries of the result", (int64_t)s->global, (int64_t)ref->nglobal);
+  if (same && follows) same = same_integer(c, "'exact local'", s->exact_local, ref->exact_local);
+  if (same && (follows || gaussian))
+    same = same_double(c, "local threshold", s->local_threshold, mine->local_threshold);
+  if (same && a == SPARSE_OKTOPK)
+    same = same_double(c, "global threshold", s->global_threshold, ref->global_threshold);
+  if (same && gaussian) same = near_threshold(c, s->gaussian_threshold, mine->gaussian_threshold);
+  return same;
+}
+
+static bool same_step(const struct comparison *c, sparse_allreduce_t handle,
+                      const sparse_allreduce_statistics_t *statistics, const float *result,
+                      cudaStream_t stream)
+{
+  const struct reference *ref = c->v->ref;
+  const bool has_residual = ref->config.algorithm != SPARSE_DENSE;
+  float *residual;
+  SPARSECHECK(sparse_allreduce_residual(handle, &residual));
+  launcher_step("comparing a step with the reference");
+  return same_statistics(c, statistics) && same_entries(c, handle, stream) &&
+         (!has_residual || same_regions(c, handle)) &&
+         (ref->dense ? near_dense(c, result, stream)
+                     : same_vector(c, "result", result, ref->result, stream)) &&
+         (!has_residual || same_vector(c, "residual", residual, c->mine->residual, stream));
+}
+
+/* ---- the reference's step -------------------------------------------------------------------- */
+
+/* This rank's gradient from the device, the others' from their hosts; as float. */
+static void gather_gradients(struct verification *v, const void *gradient, cudaStream_t stream)
+{
+  const size_t n = v->ref->n;
+  const ncclDataType_t type = v->ref->config.gradient_type;
+  float *mine = v->gradients + (size_t)v->me->rank * n;
+  if (type == ncclFloat) {
+    to_host(mine, gradient, n * sizeof *mine, stream);
+  } else {
+    to_host(v->host, gradient, n * 2, stream);
+    gradient_widen(mine, v->host, n, type);
+  }
+  for (int root = 0; root < v->me->nranks; root++)
+    for (size_t at = 0; at < n; at += CHUNK) {
+      const size_t count = n - at < CHUNK ? n - at : CHUNK;
+      launcher_broadcast(v->me, v->gradients + (size_t)root * n + at, count * sizeof *mine, root);
+    }
+}
+
+static bool obeys_invariants(const struct comparison *c)
+{
+  char text[LAUNCHER_TEXT] = "";
+  if (!invariants_after(c->v->invariants, c->v->ref, text, sizeof text)) return true;
+  text[strcspn(text, "\n")] = '\0'; /* the first is enough */
+  launcher_error("%s: invariant violated in %s", c->path, text);
+  return false;
+}
+
+static void add_xi(struct verification *v)
+{
+  const struct reference *ref = v->ref;
+  const bool oktopk = ref->config.algorithm == SPARSE_OKTOPK;
+  if (ref->dense ||
+      (oktopk && (ref->exact_global || 4 * ref->nglobal <= ref->t || ref->nglobal >= 3 * ref->t)))
+    return;
+  v->xi += reference_xi(ref);
+  v->xi_steps++;
+}
+
+int verification_step(struct verification *v, sparse_allreduce_t handle, const void *gradient,
+                      const float *result, cudaStream_t stream)
+{
+  if (v->level == VERIFY_OFF) return EXIT_VERIFIED;
+  const int ranks = v->me->nranks;
+  const uint64_t step = v->ref->step;
+  const bool compare = v->level == VERIFY_FULL || step % SAMPLE == 0;
+  const bool my_turn = (int)(step % (uint64_t)ranks) == v->me->rank;
+  const struct comparison c = {v, &v->ref->ranks[v->me->rank],
+                               sparse_allreduce_name(v->ref->config.algorithm), step};
+  const float *gradients[ranks];
+  double thresholds[ranks];
+  sparse_allreduce_statistics_t statistics;
+
+  launcher_step("the reference's step");
+  gather_gradients(v, gradient, stream);
+  SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
+  launcher_allgather(v->me, &statistics.gaussian_threshold, thresholds, sizeof *thresholds);
+  for (int r = 0; r < ranks; r++) gradients[r] = v->gradients + (size_t)r * v->ref->n;
+  /* all ranks' references are the same, so one rank can look at what all of them did */
+  const bool look = compare && my_turn;
+  if (look) invariants_before(v->invariants, v->ref);
+  reference_step(v->ref, gradients, thresholds);
+
+  int code = EXIT_VERIFIED;
+  if (compare && !same_step(&c, handle, &statistics, result, stream)) code = EXIT_WRONG_DATA;
+  if (code == EXIT_VERIFIED && look && !obeys_invariants(&c)) code = EXIT_WRONG_DATA;
+  if (my_turn) add_xi(v);
+  v->compared += compare;
+  return code;
+}

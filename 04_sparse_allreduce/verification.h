@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* After a step, everything that the device holds is compared with the reference, bit for bit, on
+ * every rank; and the reference's step must obey the invariants. Exceptions: sums of dense steps,
+ * whose order is NCCL's, have an error bound; thresholds from mean and deviation may differ by
+ * rounding, and then the reference goes on with the device's. */
+#ifndef VERIFICATION_H
+#define VERIFICATION_H
+
+#include "invariants.h"
+#include "launcher.h"
+#include "reference.h"
+#include "sparse_allreduce.h"
+
+struct verification {
+  const struct rank *me;
+  int level;                     /* an enum program_verify of program.h */
+  struct reference *ref;         /* all ranks, emulated by each rank */
+  struct invariants *invariants; /* of the reference */
+  float *gradients;              /* [ranks * n] of the step, of all ranks */
+  float *host;                   /* [n] what comes from the device */
+  struct sparse_pair *pairs;     /* [ranks * capacity] dito */
+  /* what is worth telling */
+  uint64_t compared; /* steps */
+  double xi;         /* sum over the steps that the paper would record, as far as this rank ... */
+  uint64_t xi_steps; /* ... computed it: the ranks take turns */
+};
+
+/* Returns an exit code: EXIT_USAGE, after one line, if the host's memory does not suffice.
+ * verification_free() in any case. Collective. */
+int verification_init(struct verification *v, const struct rank *me,
+                      const sparse_allreduce_config_t *config, size_t count, int level);
+void verification_free(struct verification *v);
+
+/* After a step and its synchronisation. Returns EXIT_VERIFIED, or EXIT_WRONG_DATA after one line on
+ * stderr that says what differed first. Collective. */
+int verification_step(struct verification *v, sparse_allreduce_t handle, const void *gradient,
+                      const float *result, cudaStream_t stream);
+
+#endif
