@@ -101,7 +101,7 @@ headline_row() { # headline_row FILE VARIANT BYTES SERIES
     $column["variant"] == variant && $column["us"] != "" {
       printf "| %s | %s%s | %s | %s: %.2f | %.2f | %.2fx | %.1f | %s |\n", example, variant,
         series == "-" ? "" : ", " series, size(bytes), base, base_us, $column["us"], $column["ratio"], $rate,
-        limit ? sprintf("%.0f %%", 100 * $rate / limit) : "unknown"
+        bytes < 1048576 ? "(latency)" : limit ? sprintf("%.0f %%", 100 * $rate / limit) : "unknown"
     }' "$dir/$1"
 }
 

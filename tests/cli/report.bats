@@ -12,7 +12,7 @@ suite() {
     "version: NCCL header 2.28.9, runtime 2.28.9" "version: CUDA header 13.0" >"$WORK/suite/results/provenance.txt"
   printf 'text\n<!-- table: 01_x.mpi.graph.csv -->\nold\n<!-- end of table -->\nmore\n' >"$WORK/suite/01_x/README.md"
   echo page >"$WORK/suite/README.md"
-  cd "$WORK/suite"
+  cd "$WORK/suite" || return
 }
 
 @test "a table per size, with the ratio to the first variant" {
@@ -57,4 +57,31 @@ CSV
   # the table's file is missing
   if scripts/report.sh results; then false; fi
   diff "$WORK/before" "$WORK/suite/01_x/README.md"
+}
+
+@test "headline and pictures: rows that were measured, the limit of all files, paths from the page" {
+  suite
+  mkdir -p docs results/plots
+  touch results/plots/some.svg
+  printf '<!-- headline -->\n<!-- end of headline -->\n' >README.md
+  printf '<!-- picture: some, Words, and more -->\nold\n<!-- end of picture -->\n' >docs/page.md
+  head='bytes,variant,us,busbw,ratio,limit'
+  printf '%s\n1024,plain,8,1,1,\n1024,symmetric,4,2,2,\n268435456,plain,,,,\n268435456,symmetric,9,200,,\n' $head \
+    >results/02_allreduce_sm.mpi.graph.csv
+  printf 'pattern,%s\nskew,268435456,send/recv,8,100,1,400\nskew,268435456,alltoallv,4,200,2,400\n' ${head/busbw/wire} \
+    >results/03_alltoallv_sm.mpi.graph.csv
+  echo 'bytes,variant,us,busbw,ratio' >results/01_x.mpi.graph.csv
+  scripts/report.sh results
+  cat README.md docs/page.md
+  grep -qx '| 02 | symmetric | 1 KiB | plain: 8.00 | 4.00 | 2.00x | 2.0 | (latency) |' README.md
+  grep -qx '| 03 | alltoallv, skew | 256 MiB | send/recv: 8.00 | 4.00 | 2.00x | 200.0 | 50 % |' README.md
+  grep -q 'of the limit, 400 GB/s |$' README.md
+  grep -qx '!\[Words, and more\](../results/plots/some.svg)' docs/page.md
+  [ "$(grep -c old docs/page.md)" = 0 ]
+  scripts/report.sh --check results
+  rm results/plots/some.svg
+  if scripts/report.sh --check results 2>"$WORK/err"; then false; fi
+  grep -q 'docs/page.md wants results/plots/some.svg; scripts/plot.sh makes it' "$WORK/err"
+  code=0 && scripts/report.sh "$WORK/elsewhere" 2>/dev/null || code=$?
+  [ $code = 2 ]
 }
