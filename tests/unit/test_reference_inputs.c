@@ -429,10 +429,21 @@ static void test_beyond_capacity(void **state)
 
 /* ---- steps ------------------------------------------------------------------------------------*/
 
+static void check_dense_step(const struct job *job)
+{
+  const struct reference_rank *rank = &job->ref->ranks[job->nranks - 1];
+  for (size_t i = 0; i < job->n; i++) assert_true(rank->residual[i] == 0);
+  for (int j = 0; j < job->nranks; j++) assert_int_equal(rank->region_counts[j], 0);
+  assert_int_equal(rank->noffered + job->ref->nglobal, 0);
+  assert_int_equal(rank->selected_above, 0x7fffffff);
+  assert_int_equal(rank->selected_tie, -1);
+  assert_true(reference_xi(job->ref) == 0);
+}
+
 static void test_kinds_of_steps(void **state)
 {
   (void)state;
-  for (long warmup = 0; warmup < 40; warmup += 13) {
+  for (long warmup = -1; warmup < 40; warmup = warmup < 1 ? warmup + 1 : warmup + 19) {
     struct job job;
     uint64_t seed = 61;
     sparse_allreduce_config_t config = job_config(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.05);
@@ -440,15 +451,14 @@ static void test_kinds_of_steps(void **state)
     config.global_interval = 16;
     job_open(&job, &config, 900, 4);
     for (long c = 0; c < 130; c++) {
-      bool first = c == warmup, sparse = c >= warmup;
+      bool first = c == (warmup < 0 ? 0 : warmup), sparse = c >= warmup;
       fill_heavy(&job, &seed);
       job_step(&job);
       assert_int_equal(job.ref->dense, !sparse);
       assert_int_equal(job.ref->exact_local, first || (sparse && c % 32 == 0));
       assert_int_equal(job.ref->exact_global, first || (sparse && c % 16 == 0));
       assert_int_equal(job.ref->repartitioned, first || (sparse && c % 64 == 0));
-      if (!sparse)
-        for (size_t i = 0; i < 900; i++) assert_true(job.ref->ranks[3].residual[i] == 0);
+      if (!sparse) check_dense_step(&job);
       if (job.ref->exact_local) assert_int_equal(job.ref->ranks[0].noffered, 44);
       if (job.ref->exact_global) assert_int_equal(job.ref->nglobal, 45);
     }
