@@ -354,6 +354,8 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     sparse_seal(m, s, m->offered, s->offered_count, false);
     break;
   case SPARSE_SEAL_REDUCED: /* the reduced list has taken the place of the offered one */
+    s->announced[0] = s->reduced_count;
+    s->announced[1] = s->nonfinite;
     sparse_seal(m, s, m->offered, s->reduced_count, false);
     break;
   case SPARSE_SEAL_FIXED:

@@ -47,9 +47,12 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
   /* 3. Are they few enough for a sparse gather? The host has to know.
    * MPI: Allgather(counts) -> NCCL: ncclAllGather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
-  SPARSE_TRY(exchange_counts(h, &s->reduced_count, 1, stream));
+  SPARSE_TRY(exchange_counts(h, s->announced, 2, stream));
   uint64_t total = 0;
-  for (int r = 0; r < m->nranks; r++) total += h->counts[r];
+  for (int r = 0; r < m->nranks; r++) {
+    total += h->counts[2 * r];
+    if (h->counts[2 * r + 1]) h->nonfinite = true; /* a dense gather has no flag entries */
+  }
   h->fell_back = 2 * total >= 2 * (uint64_t)m->n / 3;
   if (h->fell_back) return gather_densely(h, stream);
 

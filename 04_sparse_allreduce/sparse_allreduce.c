@@ -49,7 +49,7 @@ static void plan_step(struct sparse_allreduce_handle *h)
   const bool oktopk = !h->dense && c->algorithm == SPARSE_OKTOPK;
   h->exact_global = oktopk && (first || h->step % (uint64_t)c->global_interval == 0);
   h->repartition = oktopk && (first || h->step % (uint64_t)c->repartition_interval == 0);
-  h->fell_back = false;
+  h->fell_back = h->nonfinite = false;
 }
 
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,

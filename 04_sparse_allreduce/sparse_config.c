@@ -107,18 +107,16 @@ const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count
   return NULL;
 }
 
-/* Phi^-1, to the last digits: bisection on erfc, which the C library has. It runs once. */
-double sparse_normal_quantile(double p)
+/* To the last digits, by bisection on erfc, which the C library has. It runs once. */
+double sparse_normal_tail(double probability)
 {
-  if (p >= 1) return INFINITY;
-  double low = -40, high = 40;
+  double low = 0, high = 40;
   for (int i = 0; i < 200; i++) {
     const double middle = (low + high) / 2;
-    /* the upper tail keeps its digits where p is close to 1 */
-    if (erfc(middle / sqrt(2)) / 2 > 1 - p)
+    if (erfc(middle / sqrt(2)) / 2 > probability)
       low = middle;
     else
       high = middle;
   }
-  return (low + high) / 2;
+  return low;
 }

@@ -178,7 +178,7 @@ static void set_sizes(struct sparse_memory *m, size_t count)
   m->capacity = 2 * m->k > 4096 ? 2 * m->k : 4096;
   if (m->capacity > count) m->capacity = count;
   m->slot = m->capacity + 1;
-  m->z = sparse_normal_quantile(1 - m->config.density / 2);
+  m->z = sparse_normal_tail(m->config.density / 2);
 }
 
 ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,

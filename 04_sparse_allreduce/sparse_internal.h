@@ -31,6 +31,7 @@ struct sparse_allreduce_handle {
   uint64_t step;         /* number of the next one */
   uint64_t first_sparse; /* number of the first that is not dense */
   bool exact_local, exact_global, repartition, dense, fell_back;
+  bool nonfinite;    /* TOPKSA: of some rank, which the host has heard of */
   bool captured;     /* some step went into a graph */
   bool has_result;   /* `gathered` holds the entries of the dense result, to be undone */
   bool result_clean; /* else all of the dense result has to be cleared */
@@ -102,8 +103,8 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 /* What is wrong with a configuration, in words; NULL if nothing. */
 const char *sparse_config_error(const sparse_allreduce_config_t *config, size_t count, int nranks);
 
-/* The x below which a standard normal variable lies with probability p. */
-double sparse_normal_quantile(double p);
+/* The x above which a standard normal variable lies with this probability, at most one half. */
+double sparse_normal_tail(double probability);
 
 /* ---- the handle ------------------------------------------------------------------------------ */
 

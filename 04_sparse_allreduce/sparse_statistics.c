@@ -33,7 +33,7 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
     if (*result != ncclSuccess) return sparse_fail(ncclSuccess, "%s", alltoallv_last_error());
   }
   if (handle->m.config.nonfinite == SPARSE_NONFINITE_ERROR && !handle->dense &&
-      handle->state->nonfinite) {
+      (handle->state->nonfinite || handle->nonfinite)) {
     *result = ncclInvalidArgument;
     sparse_fail(*result, "a gradient has elements that are not finite");
   }

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random small jobs of the sparse allreduce, every step of every algorithm compared bit for bit
+ * with the reference, whose invariants are checked as well: sizes, densities, schedules, gradients
+ * with ties, zeros and values that are not finite, both exchanges, checkpoints, graphs.
+ *
+ *   sparse_steps [--cases N] [--seed N] [--verbose]
+ *
+ * Every rank draws the same numbers, so all know all gradients and each runs the whole reference.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "invariants.h"
+#include "launcher.h"
+#include "reference.h"
+#include "sparse_allreduce.h"
+
+#define SPARSECHECK(call)                                                        \
+  do {                                                                           \
+    ncclResult_t check_result = (call);                                          \
+    if (check_result != ncclSuccess)                                             \
+      launcher_fail(__FILE__, __LINE__, #call, ncclGetErrorString(check_result), \
+                    sparse_allreduce_last_error());                              \
+  } while (0)
+
+static long cases = 200, first_seed = 1;
+static bool verbose;
+static const struct option_spec own_options[] = {
+    {"cases", 0, OPTION_LONG, &cases, "N", "random jobs (default 200)", 1, 1000000000},
+    {"seed", 0, OPTION_LONG, &first_seed, "N", "number of the first (default 1)", 0, 1000000000},
+    {"verbose", 0, OPTION_FLAG, &verbose, NULL, "say what each job is", 0, 0},
+    {0},
+};
+
+/* ---- random numbers ----------------------------------------------------------------------------
+ */
+
+static uint64_t random_bits(uint64_t *state) /* splitmix64 */
+{
+  uint64_t z = *state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+static uint64_t below(uint64_t *state, uint64_t limit)
+{
+  return random_bits(state) % limit;
+}
+
+/* ---- a job -------------------------------------------------------------------------------------
+ */
+
+enum kind { INTEGERS, SPREAD, ALL_EQUAL, ALL_ZERO, ONE_REGION, NOT_FINITE, KINDS };
+static const char *const kind_names[] = {"integers", "spread",     "all equal",
+                                         "zero",     "one region", "not finite"};
+
+struct job {
+  uint64_t seed;
+  sparse_allreduce_config_t config;
+  size_t n;
+  int steps;
+  enum kind kind;
+  bool graphs, checkpoint;
+};
+
+static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
+{
+  static const size_t sizes[] = {1, 2, 3, 4, 5, 16, 63, 257, 1000, 4096, 4099, 20011};
+  uint64_t state = seed * 7919 + 1;
+  struct job job = {.seed = seed};
+  job.config = sparse_allreduce_config((sparse_preset_t)below(&state, 3));
+  sparse_allreduce_config_t *c = &job.config;
+  c->algorithm = (sparse_allreduce_algorithm_t)below(&state, SPARSE_ALGORITHMS);
+  job.n = sizes[below(&state, sizeof(sizes) / sizeof(*sizes))];
+  const double densities[] = {0.001, 0.01, 0.02, 0.1, 0.5, 1};
+  c->density = densities[below(&state, 6)];
+  c->local_interval = 1 + (int)below(&state, 5);
+  c->global_interval = 1 + (int)below(&state, 5);
+  c->repartition_interval = 1 + (int)below(&state, 7);
+  c->throttle = 1 + (int)below(&state, 8);
+  c->balance = (sparse_balance_t)below(&state, 3);
+  c->gtopk_exact_residual = (int)below(&state, 2);
+  c->gaussian_sa_threshold = (int)below(&state, 2);
+  c->warmup_steps = below(&state, 4) ? 0 : (long)below(&state, 3);
+  job.kind = (enum kind)below(&state, KINDS);
+  c->nonfinite = job.kind == NOT_FINITE ? (sparse_nonfinite_t)below(&state, 3)
+                                        : (sparse_nonfinite_t)below(&state, 2);
+  if (c->algorithm == SPARSE_DENSE && job.kind == NOT_FINITE) job.kind = SPREAD;
+  c->exchange = onesided && below(&state, 2) ? SPARSE_EXCHANGE_ONESIDED : SPARSE_EXCHANGE_SENDRECV;
+  job.steps = 3 + (int)below(&state, 8);
+  job.graphs = graphs && c->exchange == SPARSE_EXCHANGE_ONESIDED && c->algorithm != SPARSE_TOPKSA &&
+               below(&state, 2);
+  job.checkpoint = below(&state, 3) == 0;
+  return job;
+}
+
+static float draw_element(const struct job *job, uint64_t *state, int step, size_t i)
+{
+  switch (job->kind) {
+  case INTEGERS: /* many ties, and sums that cancel */
+    return (float)((int)below(state, 9) - 4);
+  case ALL_EQUAL:
+    return 0.5f;
+  case ALL_ZERO:
+    return 0;
+  case ONE_REGION:
+    return i / (job->n / 4 + 1) == (size_t)step % 4 ? (float)below(state, 1000) : 0;
+  default: {
+    const uint64_t bits = random_bits(state);
+    const float x = ldexpf((float)(int)(bits % 2001) - 1000, -(int)(bits >> 11) % 12);
+    if (job->kind == NOT_FINITE && bits >> 56 == 7) return bits >> 55 & 1 ? INFINITY : NAN;
+    if (bits >> 56 == 8) return ldexpf(x, -140); /* denormal */
+    return x;
+  }
+  }
+}
+
+static void draw_gradients(const struct job *job, int step, int nranks, float **gradients)
+{
+  uint64_t state = job->seed * 1000003 + (uint64_t)step;
+  for (int r = 0; r < nranks; r++)
+    for (size_t i = 0; i < job->n; i++) gradients[r][i] = draw_element(job, &state, step, i);
+}
+
+/* ---- comparing ---------------------------------------------------------------------------------
+ */
+
+struct checker {
+  const struct rank *me;
+  const struct job *job;
+  int step, code;
+};
+
+static void wrong(struct checker *c, const char *what, double got, double expected, long long index)
+{
+  if (c->code == EXIT_VERIFIED)
+    launcher_error("job %llu (%s, %zu elements, density %g, %s, %s%s), step %d: %s[%lld] is %.9g, "
+                   "expected %.9g",
+                   (unsigned long long)c->job->seed,
+                   sparse_allreduce_name(c->job->config.algorithm), c->job->n,
+                   c->job->config.density, kind_names[c->job->kind],
+                   c->job->config.exchange == SPARSE_EXCHANGE_ONESIDED ? "one-sided" : "send/recv",
+                   c->job->graphs ? ", graphs" : "", c->step, what, index, got, expected);
+  c->code = EXIT_WRONG_DATA;
+}
+
+static void same_floats(struct checker *c, const char *what, const float *device,
+                        const float *expected, size_t n)
+{
+  float *host = malloc(n * sizeof(*host));
+  CUDACHECK(cudaMemcpy(host, device, n * sizeof(*host), cudaMemcpyDeviceToHost));
+  for (size_t i = 0; i < n; i++)
+    if (memcmp(&host[i], &expected[i], sizeof(*host)) != 0) {
+      wrong(c, what, host[i], expected[i], (long long)i);
+      break;
+    }
+  free(host);
+}
+
+static void same_number(struct checker *c, const char *what, double got, double expected)
+{
+  if (memcmp(&got, &expected, sizeof(got)) != 0) wrong(c, what, got, expected, 0);
+}
+
+static void same_entries(struct checker *c, sparse_allreduce_t handle, const struct reference *ref)
+{
+  const struct sparse_pair *pairs;
+  const uint64_t *count;
+  SPARSECHECK(sparse_allreduce_sparse_result(handle, &pairs, &count));
+  if (pairs == NULL) {
+    if (!ref->dense && !ref->fell_back) wrong(c, "sparse result", 0, (double)ref->nglobal, 0);
+    return;
+  }
+  uint64_t n;
+  CUDACHECK(cudaMemcpy(&n, count, sizeof(n), cudaMemcpyDeviceToHost));
+  struct sparse_pair *host = malloc((n + 1) * sizeof(*host));
+  CUDACHECK(cudaMemcpy(host, pairs, n * sizeof(*host), cudaMemcpyDeviceToHost));
+  size_t found = 0;
+  for (uint64_t i = 0; i < n; i++) {
+    if (host[i].index == SPARSE_NO_INDEX) continue;
+    if (found < ref->nglobal && memcmp(&host[i], &ref->global[found], sizeof(*host)) != 0) {
+      wrong(c, "entry", host[i].index, ref->global[found].index, (long long)found);
+      break;
+    }
+    found++;
+  }
+  if (found != ref->nglobal) wrong(c, "entries", (double)found, (double)ref->nglobal, 0);
+  free(host);
+}
+
+static void compare(struct checker *c, sparse_allreduce_t handle, const float *result,
+                    const struct reference *ref)
+{
+  const int nranks = ref->nranks;
+  const struct reference_rank *mine = &ref->ranks[c->me->rank];
+  sparse_allreduce_statistics_t s;
+  SPARSECHECK(sparse_allreduce_statistics(handle, &s));
+  same_number(c, "dense", s.dense, ref->dense);
+  same_number(c, "words sent", (double)s.words_sent, (double)mine->words_sent);
+  same_number(c, "words received", (double)s.words_received, (double)mine->words_received);
+  if (ref->dense) { /* NCCL's order of sums: integers are exact in any */
+    if (c->job->kind != SPREAD) same_floats(c, "result", result, ref->result, ref->n);
+    return;
+  }
+  float *residual;
+  SPARSECHECK(sparse_allreduce_residual(handle, &residual));
+  same_floats(c, "residual", residual, mine->residual, ref->n);
+  same_floats(c, "result", result, ref->result, ref->n);
+  same_entries(c, handle, ref);
+  same_number(c, "offered", (double)s.local, (double)mine->noffered);
+  same_number(c, "selected_above", s.selected_above, mine->selected_above);
+  same_number(c, "selected_tie", (double)s.selected_tie, (double)mine->selected_tie);
+  same_number(c, "overflowed", s.overflowed, mine->overflowed);
+  same_number(c, "fell back", s.fell_back, ref->fell_back);
+  const sparse_allreduce_algorithm_t a = c->job->config.algorithm;
+  if (a != SPARSE_TOPKA && a != SPARSE_TOPKA2 && a != SPARSE_GTOPK && a != SPARSE_TOPKSA)
+    same_number(c, "local threshold", s.local_threshold, mine->local_threshold);
+  if (a == SPARSE_OKTOPK) {
+    uint64_t boundaries[64];
+    same_number(c, "global threshold", s.global_threshold, ref->global_threshold);
+    SPARSECHECK(sparse_allreduce_boundaries(handle, boundaries));
+    for (int j = 0; j <= nranks; j++)
+      same_number(c, "boundary", (double)boundaries[j], (double)ref->boundaries[j]);
+  }
+  ncclResult_t async;
+  SPARSECHECK(sparse_allreduce_get_async_error(handle, &async));
+  same_number(c, "async error", async == ncclInvalidArgument, ref->nonfinite);
+}
+
+/* The Gaussian threshold may differ in its last bits: close is required, and then the reference
+ * goes on with those of the ranks. */
+static bool gaussian_thresholds(struct checker *c, sparse_allreduce_t handle, double *all)
+{
+  const sparse_allreduce_config_t *config = &c->job->config;
+  const bool used = config->algorithm == SPARSE_GAUSSIANK ||
+                    config->algorithm == SPARSE_GAUSSIANKCONCAT ||
+                    (config->algorithm == SPARSE_GAUSSIANKSA && config->gaussian_sa_threshold);
+  sparse_allreduce_statistics_t s;
+  SPARSECHECK(sparse_allreduce_statistics(handle, &s));
+  launcher_allgather(c->me, &s.gaussian_threshold, all, sizeof(double));
+  return used && !s.dense;
+}
+
+static void close_threshold(struct checker *c, double got, double expected)
+{
+  const bool close = isnan(expected)   ? isnan(got)
+                     : isinf(expected) ? got == expected
+                                       : fabs(got - expected) <= 1e-6 * fabs(expected) + 1e-30;
+  if (!close) wrong(c, "gaussian threshold", got, expected, 0);
+}
+
+/* ---- running -----------------------------------------------------------------------------------
+ */
+
+struct graphs {
+  cudaGraphExec_t of_kind[SPARSE_KINDS];
+};
+
+static void run_step(const struct job *job, sparse_allreduce_t handle, struct graphs *graphs,
+                     const float *gradient, const float **result, cudaStream_t stream)
+{
+  if (!job->graphs) {
+    SPARSECHECK(sparse_allreduce_run(handle, gradient, result, stream));
+    return;
+  }
+  int kind;
+  SPARSECHECK(sparse_allreduce_kind(handle, &kind));
+  if (graphs->of_kind[kind] == NULL) {
+    cudaGraph_t graph;
+    CUDACHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    SPARSECHECK(sparse_allreduce_run(handle, gradient, result, stream));
+    CUDACHECK(cudaStreamEndCapture(stream, &graph));
+    CUDACHECK(cudaGraphInstantiate(&graphs->of_kind[kind], graph, 0));
+    CUDACHECK(cudaGraphDestroy(graph));
+  }
+  CUDACHECK(cudaGraphLaunch(graphs->of_kind[kind], stream));
+  SPARSECHECK(sparse_allreduce_replayed(handle));
+}
+
+/* Saves the state and goes on with a new handle that has loaded it. */
+static void restart(sparse_allreduce_t *handle, const struct job *job, ncclComm_t comm)
+{
+  void *state = malloc(sparse_allreduce_state_bytes(*handle));
+  SPARSECHECK(sparse_allreduce_save(*handle, state));
+  SPARSECHECK(sparse_allreduce_destroy(*handle));
+  SPARSECHECK(sparse_allreduce_create(comm, job->n, &job->config, handle));
+  SPARSECHECK(sparse_allreduce_load(*handle, state));
+  free(state);
+}
+
+static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm,
+                   cudaStream_t stream)
+{
+  struct checker c = {.me = me, .job = job, .code = EXIT_VERIFIED};
+  struct reference *ref = reference_create(&job->config, job->n, me->nranks);
+  struct invariants *inv = invariants_create(ref);
+  float *gradients[64], *device;
+  const float *result = NULL;
+  double thresholds[64];
+  struct graphs graphs = {{0}};
+  sparse_allreduce_t handle;
+  for (int r = 0; r < me->nranks; r++) gradients[r] = malloc(job->n * sizeof(float));
+  CUDACHECK(cudaMalloc((void **)&device, job->n * sizeof(float)));
+  SPARSECHECK(sparse_allreduce_create(comm, job->n, &job->config, &handle));
+  for (c.step = 0; c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
+    if (job->checkpoint && !job->graphs && c.step == job->steps / 2) restart(&handle, job, comm);
+    draw_gradients(job, c.step, me->nranks, gradients);
+    CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
+                              cudaMemcpyHostToDevice, stream));
+    run_step(job, handle, &graphs, device, &result, stream);
+    CUDACHECK(cudaStreamSynchronize(stream));
+    const bool inject = gaussian_thresholds(&c, handle, thresholds);
+    invariants_before(inv, ref);
+    reference_step(ref, (const float *const *)gradients, inject ? thresholds : NULL);
+    if (inject) close_threshold(&c, thresholds[me->rank], ref->ranks[me->rank].gaussian_threshold);
+    compare(&c, handle, result, ref);
+    char text[1024];
+    if (invariants_after(inv, ref, text, sizeof(text)) != 0) {
+      launcher_error("job %llu, step %d: %s", (unsigned long long)job->seed, c.step, text);
+      c.code = EXIT_WRONG_DATA;
+    }
+    c.code = launcher_agree(me, c.code);
+  }
+  for (int i = 0; i < SPARSE_KINDS; i++)
+    if (graphs.of_kind[i] != NULL) CUDACHECK(cudaGraphExecDestroy(graphs.of_kind[i]));
+  SPARSECHECK(sparse_allreduce_destroy(handle));
+  CUDACHECK(cudaFree(device));
+  for (int r = 0; r < me->nranks; r++) free(gradients[r]);
+  invariants_destroy(inv);
+  reference_destroy(ref);
+  return c.code;
+}
+
+/* Is the one-sided exchange possible here? Then both are tried. */
+static bool has_onesided(ncclComm_t comm)
+{
+  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+  config.exchange = SPARSE_EXCHANGE_ONESIDED;
+  sparse_allreduce_t handle;
+  const ncclResult_t result = sparse_allreduce_create(comm, 64, &config, &handle);
+  if (result == ncclSuccess) SPARSECHECK(sparse_allreduce_destroy(handle));
+  return result == ncclSuccess;
+}
+
+static int run(const struct rank *me, const struct options *opt)
+{
+  (void)opt;
+  ncclUniqueId id;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  CUDACHECK(cudaSetDevice(me->device));
+  if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
+  launcher_broadcast(me, &id, sizeof id, 0);
+  NCCLCHECK(ncclCommInitRank(&comm, me->nranks, id, me->rank));
+  CUDACHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  const bool onesided = has_onesided(comm);
+#ifdef LAUNCHER_MPI
+  const bool graphs = true;
+#else
+  const bool graphs = me->nranks == 1; /* see alltoallv.h: one process per GPU */
+#endif
+  launcher_note(me, "one-sided exchange: %s", onesided ? "yes" : sparse_allreduce_last_error());
+  int code = EXIT_VERIFIED;
+  for (long i = 0; i < cases && code == EXIT_VERIFIED; i++) {
+    launcher_step("random jobs");
+    const struct job job = draw_job((uint64_t)(first_seed + i), onesided, graphs);
+    if (verbose)
+      launcher_print(me, "job %llu: %s, %zu elements, density %g, %s, %d steps%s%s\n",
+                     (unsigned long long)job.seed, sparse_allreduce_name(job.config.algorithm),
+                     job.n, job.config.density, kind_names[job.kind], job.steps,
+                     job.config.exchange == SPARSE_EXCHANGE_ONESIDED ? ", one-sided" : "",
+                     job.graphs ? ", graphs" : "");
+    code = run_job(me, &job, comm, stream);
+  }
+  CUDACHECK(cudaStreamDestroy(stream));
+  NCCLCHECK(ncclCommDestroy(comm));
+  if (code == EXIT_VERIFIED) launcher_print(me, "%ld jobs verified\n", cases);
+  return code;
+}
+
+int main(int argc, char **argv)
+{
+  static const struct program program = {
+      .name = "sparse_steps",
+      .summary = "Random jobs of the sparse allreduce against the reference",
+      .options = own_options,
+      .types = "float",
+      .run = run,
+  };
+  return launcher_main(argc, argv, &program);
+}
