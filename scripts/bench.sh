@@ -17,10 +17,10 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 
-sweep=(-b 1K -e 1G -f 4) out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*"
+extent=full out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*"
 while [ $# -gt 0 ]; do
   case $1 in
-  --quick) sweep=(-b 1K -e 256M -f 8 --repetitions 5) ;;
+  --quick) extent=quick ;;
   --out)
     [ -n "${2:-}" ] || die "--out needs a folder"
     out=$2
@@ -36,7 +36,7 @@ build=gpu switches=() ranks=$(gpu_count) why=$(missing_for_gpu_build)
 [ "$ranks" -gt 0 ] || why="no GPU found${why:+, $why}"
 if [ -n "$why" ]; then
   echo "$why: a trial on the CPU stand-in instead; its times mean nothing and are not kept"
-  build=cpu switches=(CPU=1) ranks=4 sweep=(-b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2)
+  build=cpu switches=(CPU=1) ranks=4 extent=trial
 fi
 launchers=(pthread)
 if have "$(mpicc_command)" && have "$(mpirun_command)"; then launchers+=(mpi); fi
@@ -46,13 +46,30 @@ out=$(cd "$out" && pwd)
 cd "$TOP"
 
 # ---- what is measured, and on what --------------------------------------------------------------
+# An example with other options than the sweep over sizes has a line of its own here.
+sweep_of() { # sweep_of EXAMPLE: the options of --bench
+  case $1.$extent in
+  04_*) ;; # has sizes of its own
+  *.full) echo -b 1K -e 1G -f 4 ;;
+  *.quick) echo -b 1K -e 256M -f 8 --repetitions 5 ;;
+  *.trial) echo -b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2 ;;
+  esac
+}
+modes_of() { # modes_of EXAMPLE
+  case $1 in
+  04_*) echo eager ;;
+  *) echo eager graph ;;
+  esac
+}
+
 # What must not change within one folder of results.
 circumstances() {
-  local program
+  local program example
   program=$(built_program "$(examples | head -n 1)" $build "${launchers[-1]}")
   [ $build = gpu ] || echo "stand-in: the CPU stand-in for CUDA and NCCL, without times"
   echo "commit: $(git describe --always --dirty 2>/dev/null || echo "not a git checkout")"
-  echo "sweep: --bench ${sweep[*]} -G 0 and -G 1; $ranks ranks"
+  echo "ranks: $ranks"
+  for example in $(examples); do echo "sweep: $example --bench $(sweep_of "$example"), $(modes_of "$example")"; done
   [ $build = cpu ] ||
     nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader | sed 's/^/gpu: /'
   "$program" --version 2>/dev/null | sed 's/^/version: /'
@@ -77,9 +94,10 @@ note_provenance() {
 # ---- parts ---------------------------------------------------------------------------------------
 run_part() { # run_part EXAMPLE LAUNCHER MODE: sets result
   local name=$1.$2.$3 code=0 start
-  local unfinished=$out/unfinished/$name graph=0
-  if [ "$3" = graph ]; then graph=1; fi
-  start=("$(built_program "$1" "$build" "$2")" --bench "${sweep[@]}" -G "$graph" -J "$unfinished.csv")
+  local unfinished=$out/unfinished/$name
+  read -ra start <<<"$(sweep_of "$1")"
+  if [ "$3" = graph ]; then start+=(-G 1); fi
+  start=("$(built_program "$1" "$build" "$2")" --bench "${start[@]}" -J "$unfinished.csv")
   if [ "$2" = mpi ]; then
     mpi_run "$ranks" "${start[@]}" >"$unfinished.txt" 2>"$unfinished.err" </dev/null || code=$?
   else
@@ -111,7 +129,7 @@ for launcher in "${launchers[@]}"; do
       cat "$out/unfinished/build" >&2
       echo "bench.sh: $example does not build for the launcher $launcher" >&2
     }
-    parts+=("$example $launcher eager" "$example $launcher graph")
+    for mode in $(modes_of "$example"); do parts+=("$example $launcher $mode"); done
   done
 done
 rm -f "$out/unfinished/build"

@@ -17,6 +17,19 @@ sources=(03_alltoallv_sm/{alltoallv,alltoallv_plan,alltoallv_sendrecv}.c)
 gpu_sources=(03_alltoallv_sm/alltoallv_lsa.cu)
 cpu_sources=(03_alltoallv_sm/alltoallv_cpu.c) # their twins
 
+
+# The list that an example keeps itself, in its sources.mk.
+listed() { # listed FOLDER VARIABLE
+  # shellcheck disable=SC2016 # for make
+  printf 'include %s/sources.mk\nall: ; @echo $(addprefix %s/,$(%s))\n' "$TOP/$1" "$1" "$2" | make -s -f -
+}
+if [ -f "$TOP/04_sparse_allreduce/Makefile" ]; then
+  headers+=(04_sparse_allreduce/sparse_allreduce.h)
+  read -ra more <<<"$(listed 04_sparse_allreduce SPARSE_SOURCES)" && sources+=("${more[@]}")
+  read -ra more <<<"$(listed 04_sparse_allreduce SPARSE_GPU_SOURCES)" && gpu_sources+=("${more[@]}")
+  read -ra more <<<"$(listed 04_sparse_allreduce SPARSE_CPU_SOURCES)" && cpu_sources+=("${more[@]}")
+fi
+
 # ---- where to ------------------------------------------------------------------------------------
 variant=${1:-} prefix=${2:-}
 case $variant in gpu-pthread | gpu-mpi | cpu-pthread | cpu-mpi) ;; *) die "unknown build '$variant'" ;; esac
@@ -71,7 +84,7 @@ includedir=\${prefix}/include
 libdir=\${prefix}/lib
 
 Name: nccl-examples${cpu:+-cpu}
-Description: AlltoAllV for NCCL${cpu:+, on the CPU stand-in for CUDA and NCCL}
+Description: AlltoAllV and sparse AllReduce for NCCL${cpu:+, on the CPU stand-in for CUDA and NCCL}
 Version: $(suite_version)
 Cflags: -I\${includedir} $cflags
 Libs: -L\${libdir} -lnccl_examples$cpu $libs

@@ -10,6 +10,8 @@
 #
 #   # data: lines FILE.csv COLUMN+COLUMN     a block per value of these columns, named by them:
 #                                            bytes us low high rate low high ratio
+#   # data: columns FILE.csv COLUMN+COLUMN NAME+NAME
+#                                            the same with the named columns; words in quotes, no value: NaN
 #   # data: crossover FILE.csv VARIANT       where VARIANT becomes slower or faster than the first
 #                                            variant: bytes us
 #   # data: limit                            what the links can do at best: GB/s
@@ -27,7 +29,7 @@ while [[ ${1:-} = -* ]]; do
   case $1 in
   --png) png=yes ;;
   --check) check=yes ;;
-  -h | --help) sed -n '3,19s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  -h | --help) sed -n '3,21s/^# \{0,1\}//p' "$0" && exit 0 ;;
   *) die "unknown option '$1'; allowed: --png --check" ;;
   esac
   shift
@@ -39,7 +41,7 @@ require_results "$dir"
 [ $check = yes ] || have gnuplot || die "no gnuplot here; allowed: a machine that has it, with a copy of DIR"
 
 # ---- the data ------------------------------------------------------------------------------------
-# Each function is a word of `# data:` lines. In both that follow the CSV's columns are found by name, and rows without a time are left out.
+# Each function is a word of `# data:` lines. In those that follow the CSV's columns are found by name; lines and crossover leave out rows without a time.
 # shellcheck disable=SC2317 # called by name
 lines() { # lines FILE COLUMN+COLUMN
   awk -F, -v names="$2" '
@@ -60,6 +62,27 @@ lines() { # lines FILE COLUMN+COLUMN
         $rate, $rate * $us / $high, $rate * $us / $low, $column["ratio"])
     }
     END { for (i = 1; i <= m; i++) printf "# %s\n%s\n\n", blocks[i], text[blocks[i]] }' "$1"
+}
+
+# shellcheck disable=SC2317
+columns() { # columns FILE COLUMN+COLUMN NAME+NAME
+  awk -F, -v blocks="$2" -v names="$3" '
+    function value(s) { return s == "" ? "NaN" : s ~ /^[-+.0-9e]*$/ ? s : "\"" s "\"" }
+    NR == 1 {
+      for (i = 1; i <= NF; i++) column[$i] = i
+      n = split(blocks, key, "+")
+      m = split(names, name, "+")
+      for (i = 1; i <= m; i++)
+        if (!(name[i] in column)) { print "plot.sh: " FILENAME " has no column " name[i] >"/dev/stderr"; failed = 1; exit 1 }
+      next
+    }
+    {
+      block = $column[key[1]]
+      for (i = 2; i <= n; i++) block = block " " $column[key[i]]
+      if (!(block in text)) order[++count] = block
+      for (i = 1; i <= m; i++) text[block] = text[block] value($column[name[i]]) (i < m ? " " : "\n")
+    }
+    END { for (i = 1; i <= count && !failed; i++) printf "# %s\n%s\n\n", order[i], text[order[i]] }' "$1"
 }
 
 # shellcheck disable=SC2317
@@ -86,11 +109,12 @@ limit() {
 
 # The blocks that a gnuplot file asks for. Fails where a file is missing.
 data() { # data NAME.gnuplot
-  local what file argument
-  while read -r what file argument; do
+  local what file arguments
+  while read -r what file arguments; do
     if [ "$what" != limit ]; then
       [ -r "$dir/$file" ] || return 1
-      "$what" "$dir/$file" "$argument"
+      # shellcheck disable=SC2086 # several words
+      "$what" "$dir/$file" $arguments || return 1
     else
       limit
     fi

@@ -51,15 +51,19 @@ AWK_SIZE='
   }'
 
 # A CSV of --bench (one row per size and variant) as a Markdown table (one row per size, a cell per
-# variant). Columns are found by their names; the first may be a series such as the pattern.
+# variant). Columns are found by their names; the first may be a series such as the pattern. A file without
+# these columns is shown as it is.
 table() {
   awk -F, "$AWK_SIZE"'
     NR == 1 {
       for (i = 1; i <= NF; i++) column[$i] = i
       rate = "wire" in column ? "wire" : "busbw"
+      plain = !("bytes" in column && "variant" in column)
       series = column["bytes"] > 1 ? $1 : ""
-      next
     }
+    plain { gsub(/,/, " | "); print "| " $0 " |" }
+    plain && NR == 1 { gsub(/[^|]+/, " ---: "); print "|" $0 "|" }
+    plain || NR == 1 { next }
     {
       v = $column["variant"]
       row = (series == "" ? "" : $1 " | ") size($column["bytes"])
@@ -73,6 +77,7 @@ table() {
       wrong[row] += $column["wrong"]
     }
     END {
+      if (plain) exit
       printf "|%s bytes |", (series == "" ? "" : " " series " |")
       rule = series == "" ? "| ---: |" : "| --- | ---: |"
       for (v = 1; v <= n; v++) {

@@ -2,15 +2,16 @@
 # AlltoAllV: time and wire bandwidth by method, a row of panels per pattern.
 # data: lines 03_alltoallv_sm.mpi.graph.csv pattern+variant
 # data: limit
-# size: 960,860
+# size: 960,1000
 stats data index "uniform" using 1 name "size" nooutput
 eval sizes
 eval footer
 methods = "'send/recv' 'alltoallv' 'device counts' 'plan' 'bare push'"
-set multiplot layout 2,2 title "AlltoAllV, one process per GPU, in a CUDA graph" font ",15"
+patterns = system("sed -n 's,^# \\([^ ]*\\) send/recv$,\\1,p' '".data."'") # of these results
+set multiplot layout words(patterns),2 title "AlltoAllV, one process per GPU, in a CUDA graph" font ",15"
 set tmargin 3
 set bmargin 5
-do for [pattern in "uniform skew"] {
+do for [pattern in patterns] {
   set title pattern
   set logscale y
   set yrange [*:*]

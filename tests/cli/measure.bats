@@ -58,7 +58,7 @@ bench() { script "$WORK/suite/scripts/bench.sh" --out "$WORK/results" "$@"; }
   prints '^\[8/8\] 02_y +mpi +graph done, .* s$'
   grep -qx '1024,plain,8.5,8.0,9.0,0' "$WORK/results/02_y.mpi.graph.csv"
   grep -qx 'the log of y.mpi.1' "$WORK/results/02_y.mpi.graph.txt"
-  for line in 'date: 20..-..-..T..:..:..Z' 'command: scripts/bench.sh --out .* --quick' 'sweep: .*--repetitions 5.*; 2 ranks' \
+  for line in 'date: 20..-..-..T..:..:..Z' 'command: scripts/bench.sh --out .* --quick' 'ranks: 2' 'sweep: 02_y --bench .*--repetitions 5, eager graph' \
     'gpu: 0, X, 580.1, 1 MiB' 'version: x 1.0.0' 'environment: NCCL_ALGO=Ring' 'topology: a topology' 'commit: .*'; do
     grep -qx "$line" "$WORK/results/provenance.txt" || { cat "$WORK/results/provenance.txt" && false; }
   done

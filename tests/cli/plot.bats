@@ -89,6 +89,40 @@ CSV
 DATA
 }
 
+@test "a new picture is one file that names its data" {
+  have gnuplot || skip "no gnuplot"
+  mkdir -p "$WORK/suite/scripts/plots"
+  cp "$TOP"/scripts/{plot,lib,results}.sh "$WORK/suite/scripts"
+  cp "$TOP/scripts/plots/style" "$WORK/suite/scripts/plots"
+  cat >"$WORK/suite/scripts/plots/bars.gnuplot" <<'GNUPLOT'
+# data: columns 04_x.mpi.eager.csv n density+path+select_us
+# size: 400,300
+set style data histograms
+plot data index "1000" using 3:xtic(2) title "select"
+GNUPLOT
+  printf 'path,n,density,select_us\nok topk,1000,0.01,5\ndense,1000,1,\ndense,2000,1,1e-3\n' >"$WORK/results/04_x.mpi.eager.csv"
+  code=0
+  "$WORK/suite/scripts/plot.sh" "$WORK/results" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 0
+  diff - "$WORK/results/plots/bars.dat" <<'DATA'
+# 1000
+0.01 "ok topk" 5
+1 "dense" NaN
+
+
+# 2000
+1 "dense" 1e-3
+
+
+DATA
+  grep -q '>.*ok topk' "$WORK/results/plots/bars.svg"
+  sed -i 's/select_us/other_us/' "$WORK/results/04_x.mpi.eager.csv"
+  code=0
+  "$WORK/suite/scripts/plot.sh" "$WORK/results" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 1
+  says 'has no column select_us'
+}
+
 @test "pictures are made anew from the results, as SVG and PNG, and show every line" {
   have gnuplot || skip "no gnuplot"
   rm -r "$WORK/results/plots"

@@ -45,6 +45,19 @@ CSV
   grep -qx '| skew | 1 MiB | 8.00 / 100.0 | 0 |' "$WORK/suite/01_x/README.md"
 }
 
+@test "a file without sizes and variants is shown as it is" {
+  suite
+  printf 'path,n,us\noktopk,1000,5.25\ndense,1000,\n' >results/01_x.mpi.graph.csv
+  scripts/report.sh results
+  cat 01_x/README.md
+  diff <(sed -n '/^|/p' 01_x/README.md) - <<'TABLE'
+| path | n | us |
+| ---: | ---: | ---: |
+| oktopk | 1000 | 5.25 |
+| dense | 1000 |  |
+TABLE
+}
+
 @test "a folder without results is exit code 2 and changes nothing" {
   suite
   cp "$WORK/suite/01_x/README.md" "$WORK/before"
