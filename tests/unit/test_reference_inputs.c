@@ -354,6 +354,28 @@ static void test_regions(void **state)
 
 /* ---- sizes ------------------------------------------------------------------------------------*/
 
+static void test_derived_sizes(void **state)
+{
+  (void)state;
+  static const struct {
+    size_t n;
+    double density;
+    uint64_t k, t, capacity;
+  } cases[] = {{10, 0.01, 1, 0, 10},          {100, 0.02, 2, 2, 100},
+               {10000, 0.01, 100, 100, 4096}, {100000, 0.03, 3000, 3000, 6000},
+               {5000, 0.9, 4500, 4500, 5000}, {4097, 1, 4097, 4097, 4097}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    struct job job;
+    sparse_allreduce_config_t config =
+        job_config(SPARSE_OKTOPK, SPARSE_PRESET_VGG, cases[c].density);
+    job_open(&job, &config, cases[c].n, 2);
+    assert_int_equal(job.ref->k, cases[c].k);
+    assert_int_equal(job.ref->t, cases[c].t);
+    assert_int_equal(job.ref->capacity, cases[c].capacity);
+    job_close(&job);
+  }
+}
+
 static void test_sizes(void **state)
 {
   (void)state;
@@ -530,6 +552,7 @@ int main(void)
       cmocka_unit_test(test_hot_spot_moves),
       cmocka_unit_test(test_one_rank_empty),
       cmocka_unit_test(test_regions),
+      cmocka_unit_test(test_derived_sizes),
       cmocka_unit_test(test_sizes),
       cmocka_unit_test(test_single_rank),
       cmocka_unit_test(test_beyond_capacity),
