@@ -2,7 +2,8 @@
 /* The reference: all ranks of a sparse allreduce emulated in one thread, in plain C, written to be
  * read beside the paper. It shares no code with the operators that it checks and has no tolerance:
  * after a step, what the GPUs hold must equal this bit for bit (SPARSE_DENSE and the Gaussian
- * threshold itself excepted). */
+ * threshold itself excepted). A NaN that comes out of arithmetic on floats has the bits 0x7fffffff,
+ * as on the GPU. */
 #ifndef REFERENCE_H
 #define REFERENCE_H
 
@@ -12,8 +13,8 @@
 
 #include "sparse_allreduce.h"
 
-/* What one rank holds after a step. After a dense step: nothing offered, words counted, the rest as
- * it was. */
+/* What one rank holds after a step. After a dense step: nothing offered (above 0x7fffffff, no tie),
+ * words counted, the rest as it was. */
 struct reference_rank {
   float *acc;        /* [n] gradient + residual of this step, before anything was zeroed */
   float *residual;   /* [n] kept for the next step */
