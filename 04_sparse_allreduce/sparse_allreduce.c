@@ -60,24 +60,11 @@ ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase p
   return ncclSuccess;
 }
 
-/* The dense result becomes zero: by undoing the entries of the step before, if they are known. A
- * captured step may follow any other; there may be nothing to undo. */
-static ncclResult_t clear_result(struct sparse_allreduce_handle *h, bool capturing,
-                                 cudaStream_t stream)
-{
-  if (h->has_result || (h->result_clean && capturing))
-    return ops_undo(&h->m, SPARSE_THEN_NOTHING, stream);
-  if (h->result_clean) return ncclSuccess;
-  SPARSE_CUDA(cudaMemsetAsync(h->m.dense, 0, h->m.n * sizeof(float), stream));
-  return ncclSuccess;
-}
-
 static ncclResult_t enqueue_step(struct sparse_allreduce_handle *h, const void *gradient,
-                                 bool capturing, cudaStream_t stream)
+                                 cudaStream_t stream)
 {
   h->phase = 0;
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_SELECT, stream));
-  if (!h->dense) SPARSE_TRY(clear_result(h, capturing, stream));
   SPARSE_TRY((h->dense ? path_dense : paths[h->m.config.algorithm])(h, gradient, stream));
   while (h->time_phases && h->phase <= SPARSE_PHASES)
     SPARSE_CUDA(cudaEventRecord(h->phases[h->phase++], stream));
@@ -99,14 +86,14 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
   if (h == NULL) return sparse_fail(ncclInvalidArgument, "NULL handle");
   enum cudaStreamCaptureStatus status;
   SPARSE_CUDA(cudaStreamIsCapturing(stream, &status));
-  const bool capturing = status != cudaStreamCaptureStatusNone;
+  h->capturing = status != cudaStreamCaptureStatusNone;
   plan_step(h);
   if (gradient == NULL && h->dense)
     return sparse_fail(ncclInvalidArgument, "a dense step needs a gradient");
-  if (capturing && !h->dense && (h->alltoallv == NULL || h->m.config.algorithm == SPARSE_TOPKSA))
+  if (h->capturing && !h->dense && (h->alltoallv == NULL || h->m.config.algorithm == SPARSE_TOPKSA))
     return sparse_fail(ncclInvalidUsage, "the host reads counts in this step: no capture");
-  SPARSE_TRY(enqueue_step(h, gradient, capturing, stream));
-  if (capturing) {
+  SPARSE_TRY(enqueue_step(h, gradient, stream));
+  if (h->capturing) {
     h->captured = true; /* no event of ours says when a replay is over */
   } else {
     SPARSE_CUDA(cudaEventRecord(h->done, stream));

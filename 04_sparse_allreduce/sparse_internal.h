@@ -32,7 +32,8 @@ struct sparse_allreduce_handle {
   uint64_t first_sparse; /* number of the first that is not dense */
   bool exact_local, exact_global, repartition, dense, fell_back;
   bool nonfinite;    /* TOPKSA: of some rank, which the host has heard of */
-  bool captured;     /* some step went into a graph */
+  bool capturing;    /* this step goes into a graph, */
+  bool captured;     /* or one did before */
   bool has_result;   /* `gathered` holds the entries of the dense result, to be undone */
   bool result_clean; /* else all of the dense result has to be cleared */
 
