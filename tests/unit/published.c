@@ -308,6 +308,42 @@ const char *published_topkaopt(struct published *p, const float *const gradients
   return NULL;
 }
 
+/* Each copy has corrections of its own; none lowers and raises in the same step. */
+static double corrected(struct published *p, int r, double threshold)
+{
+  size_t k = k_of(p), count = offer_above(p, r, threshold);
+  size_t until = p->job == SPARSE_PRESET_BERT ? 5 * k / 6 : 3 * k / 4;
+  int loops = p->job == SPARSE_PRESET_LSTM ? 50 : 20;
+  if (count < 3 * k / 4) {
+    for (int j = 0; j < loops && offer_above(p, r, threshold) < until; j++)
+      threshold /= p->job == SPARSE_PRESET_VGG ? 1.02 : 1.012;
+  } else if (count > 5 * k / 4 && p->job == SPARSE_PRESET_VGG) {
+    for (int j = 0; j < loops && offer_above(p, r, threshold) > 5 * k / 4; j++) threshold *= 1.02;
+  }
+  return threshold;
+}
+
+const char *published_gaussiank(struct published *p, const float *const gradients[], double z)
+{
+  add_to_residuals(p, gradients);
+  memset(p->sums, 0, p->n * sizeof *p->sums);
+  for (int r = 0; r < p->nranks; r++) {
+    double mean = 0, square = 0, n = (double)p->n;
+    for (size_t i = 0; i < p->n; i++) mean += p->acc[r][i] / n;
+    for (size_t i = 0; i < p->n; i++) square += pow(p->acc[r][i] - mean, 2) / (n - 1);
+    p->local_threshold[r] = corrected(p, r, mean + z * sqrt(square));
+    offer_above(p, r, p->local_threshold[r]);
+    for (size_t i = 0; i < p->n; i++) {
+      if (!p->offered[r][i]) continue;
+      p->sums[i] += p->acc[r][i];
+      p->residual[r][i] = 0;
+    }
+  }
+  for (size_t i = 0; i < p->n; i++) p->result[i] = p->sums[i] / (float)p->nranks;
+  p->counter++;
+  return NULL;
+}
+
 const char *published_tree(int nranks)
 {
   int rounds = (int)log2(nranks);

@@ -37,6 +37,8 @@ void published_destroy(struct published *p);
 const char *published_oktopk(struct published *p, const float *const gradients[]);
 const char *published_topksa(struct published *p, const float *const gradients[]);
 const char *published_topkaopt(struct published *p, const float *const gradients[]);
+/* z: of the normal distribution, such that |x| > z has the probability `density` */
+const char *published_gaussiank(struct published *p, const float *const gradients[], double z);
 
 /* Whether gtopk's tree gets to its end with so many ranks. */
 const char *published_tree(int nranks);

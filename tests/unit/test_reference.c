@@ -247,6 +247,42 @@ static void test_gaussian_threshold(void **state)
   job_close(&job);
 }
 
+/* GAUSSIANKSA halves or raises by half, three times at most. */
+static void test_coarse_corrections(void **state)
+{
+  (void)state;
+  uint64_t seed = 19;
+  size_t moved[4] = {0};
+  for (int number = 0; number < 60; number++) {
+    struct job job;
+    sparse_allreduce_config_t config =
+        job_config(SPARSE_GAUSSIANKSA, SPARSE_PRESET_VGG, 0.002 + 0.1 * job_uniform(&seed));
+    double tail = 4 * job_uniform(&seed);
+    int corrections = 0;
+    config.gaussian_sa_threshold = 1;
+    job_open(&job, &config, 3000, 1);
+    for (size_t i = 0; i < job.n; i++)
+      job.gradients[0][i] =
+          (float)(number % 2 ? exp(tail * job_normal(&seed)) : job_uniform(&seed) - 0.5);
+    job_step(&job);
+    double threshold = job.ref->ranks[0].gaussian_threshold;
+    for (; corrections < 3; corrections++) {
+      size_t count = 0;
+      for (size_t i = 0; i < job.n; i++) count += fabsf(job.gradients[0][i]) > (float)threshold;
+      if (count * 3 < job.ref->k * 2)
+        threshold /= 2;
+      else if (count * 3 > job.ref->k * 4)
+        threshold += threshold / 2;
+      else
+        break;
+    }
+    moved[corrections]++;
+    assert_true(job.ref->ranks[0].local_threshold == threshold);
+    job_close(&job);
+  }
+  assert_true(moved[0] && moved[1] && moved[2] && moved[3]);
+}
+
 /* n = 1: the deviation is not a number, and nothing is above such a threshold. */
 static void test_gaussian_threshold_of_one(void **state)
 {
@@ -487,6 +523,7 @@ int main(void)
       cmocka_unit_test(test_topka_simply),
       cmocka_unit_test(test_gtopk_simply),
       cmocka_unit_test(test_gaussian_threshold),
+      cmocka_unit_test(test_coarse_corrections),
       cmocka_unit_test(test_gaussian_threshold_of_one),
       cmocka_unit_test(test_injected_thresholds),
       cmocka_unit_test(test_overflow),

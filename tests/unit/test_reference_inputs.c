@@ -287,6 +287,27 @@ static void test_disjoint_and_identical(void **state)
     }
 }
 
+/* TOPKSA gathers whole regions where entries would take more: here from 10 sums on. */
+static void test_dense_gather(void **state)
+{
+  (void)state;
+  for (int sums = 9; sums <= 10; sums++) {
+    struct job job;
+    sparse_allreduce_config_t config = job_config(SPARSE_TOPKSA, SPARSE_PRESET_VGG, 5 / 30.0);
+    job_open(&job, &config, 30, 2);
+    for (size_t i = 0; i < 5; i++) {
+      job.gradients[0][i] = 1;
+      job.gradients[1][(size_t)sums - 5 + i] = 1;
+    }
+    job_step(&job);
+    assert_int_equal(job.ref->nglobal, sums);
+    assert_int_equal(job.ref->fell_back, sums == 10);
+    /* rank 1 sends its 5 entries to rank 0, and of its region all elements or the sums: none */
+    assert_int_equal(job.ref->ranks[1].words_sent, 10 + (sums == 10 ? 15 : 0));
+    job_close(&job);
+  }
+}
+
 /* All that is large lies in one region, and in each step in another one. */
 static void test_hot_spot_moves(void **state)
 {
@@ -339,16 +360,36 @@ static void test_regions(void **state)
   (void)state;
   struct job job;
   sparse_allreduce_config_t config = job_config(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.08);
+  config.local_interval = config.repartition_interval = 1;
   job_open(&job, &config, 100, 3);
   /* t = 8, so 7 are above the 8-th: 7 / 3 = 2, cuts at the entries number 2 and 4 */
   for (int r = 0; r < 3; r++)
     for (size_t e = 0; e < 8; e++)
-      job.gradients[r][(size_t)(r + 1) * 3 * e + (size_t)r] = e == 7 ? 1 : 2;
+      job.gradients[r][(size_t)(r + 1) * 3 * e + (r == 2 ? 4 : 0)] = e == 7 ? 1 : 2;
   job_step(&job);
   assert_int_equal(job.ref->boundaries[0], 0);
-  assert_int_equal(job.ref->boundaries[1], (6 + (12 + 1) + (18 + 2)) / 3);
-  assert_int_equal(job.ref->boundaries[2], (12 + (24 + 1) + (36 + 2)) / 3);
+  assert_int_equal(job.ref->boundaries[1], 13); /* (6 + 12 + 22) / 3, rounded down */
+  assert_int_equal(job.ref->boundaries[2], 25); /* (12 + 24 + 40) / 3 */
   assert_int_equal(job.ref->boundaries[3], 100);
+
+  /* three entries left, enough for three ranks; 1, 1, ... are not above the 8-th, which is 0 */
+  for (int r = 0; r < 3; r++) {
+    for (size_t i = 0; i < 100; i++) job.gradients[r][i] = -job.ref->ranks[r].residual[i];
+    for (size_t e = 0; e < 3; e++) job.gradients[r][40 + 20 * e] += 1;
+  }
+  job_step(&job);
+  assert_int_equal(job.ref->ranks[0].noffered, 3);
+  assert_int_equal(job.ref->boundaries[1], 60);
+  assert_int_equal(job.ref->boundaries[2], 80);
+
+  /* and two on one of them, which are not: regions of equal size */
+  for (int r = 0; r < 3; r++) {
+    memset(job.gradients[r], 0, 100 * sizeof(float));
+    for (size_t e = r == 1 ? 1 : 0; e < 3; e++) job.gradients[r][40 + 20 * e] = 1;
+  }
+  job_step(&job);
+  assert_int_equal(job.ref->boundaries[1], 33);
+  assert_int_equal(job.ref->boundaries[2], 66);
   job_close(&job);
 }
 
@@ -549,6 +590,7 @@ int main(void)
       cmocka_unit_test(test_nonfinite_is_propagated),
       cmocka_unit_test(test_sums_overflow),
       cmocka_unit_test(test_disjoint_and_identical),
+      cmocka_unit_test(test_dense_gather),
       cmocka_unit_test(test_hot_spot_moves),
       cmocka_unit_test(test_one_rank_empty),
       cmocka_unit_test(test_regions),
