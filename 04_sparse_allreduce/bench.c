@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --bench: every path at several sizes and densities, and beside them, in the same run and timed in
+ * the same way, what they have to beat: ncclAllReduce of the whole gradient, on plain buffers or on
+ * symmetric windows, whichever is faster.
+ *
+ * The mean over a full cycle, which contains the exact and the repartition
+ * steps as often as training does, is the figure that counts; the median is that of a step that
+ * reuses thresholds. The gradient comes from several buffers in turn, so that none stays in the
+ * cache. Every configuration is verified before it is timed. */
+#include "bench.h"
+
+#include <math.h>
+
+#include "bench_time.h"
+#include "bench_verify.h"
+#include "check.h"
+#include "program.h"
+#include "report.h"
+#include "rows.h"
+
+#ifdef CPU_STANDIN
+static const size_t COUNTS[] = {1 << 14, 1 << 16};
+#else
+/* and the models of the paper: VGG-16, an LSTM, BERT */
+static const size_t COUNTS[] = {1 << 20, 14728266, 27569568, 133547324};
+#endif
+static const double DENSITIES[] = {0.01, 0.02};
+enum { NCOUNTS = sizeof COUNTS / sizeof *COUNTS, NDENSITIES = 2 };
+
+struct sweep {
+  struct job *job;
+  struct bench_timer timer;
+  struct rows rows;
+  double copy_rate;
+  double means[NDENSITIES][SPARSE_ALGORITHMS]; /* of the current size; NaN: not measured */
+};
+
+/* ---- one path -------------------------------------------------------------------------------- */
+
+static void print_number(const struct rank *me, int width, int digits, double value)
+{
+  if (isfinite(value))
+    launcher_print(me, " %*.*f", width, digits, value);
+  else
+    launcher_print(me, " %*s", width, "-");
+}
+
+static void write_row(struct sweep *s, const char *name, double density, struct report_time time,
+                      double dense, const double *phases, double pass)
+{
+  struct rows *rows = &s->rows;
+  if (s->job->me->rank != 0) return;
+  rows_text(rows, "path", name);
+  rows_integer(rows, "ranks", (unsigned long long)s->job->me->nranks);
+  rows_integer(rows, "count", s->timer.count);
+  rows_text(rows, "type", s->job->opt->type->name);
+  rows_number(rows, "density", density);
+  rows_integer(rows, "steps", s->timer.steps);
+  rows_number(rows, "us_median", time.median);
+  rows_number(rows, "us_mean", time.mean);
+  rows_number(rows, "dense_us", dense);
+  rows_number(rows, "ratio", dense / time.mean);
+  for (int p = 0; p < BENCH_PHASES; p++)
+    rows_number(rows, bench_phase_names[p], phases ? phases[p] : (double)NAN);
+  rows_number(rows, "bytes_per_element", time.mean * s->copy_rate / (double)s->timer.count);
+  rows_number(rows, "select_percent", pass);
+  rows_number(rows, "copy_gb_per_s", s->copy_rate / 1e3);
+  rows_end(rows);
+}
+
+static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, int d,
+                      const sparse_allreduce_config_t *base, const struct bench_dense *dense)
+{
+  const struct rank *me = s->job->me;
+  sparse_allreduce_config_t config = *base;
+  sparse_allreduce_t handle;
+  double phases[BENCH_PHASES];
+  config.algorithm = algorithm;
+  launcher_step("bench: verification before timing");
+  job_create_handle(s->job, s->timer.comm, s->timer.count, &config, &handle);
+  int code =
+      bench_verify_path(me, &config, handle, s->timer.count, s->timer.gradients, s->timer.stream);
+  if (code == EXIT_VERIFIED) {
+    const struct report_time time = bench_time_path(&s->timer, handle);
+    bench_time_phases(&s->timer, handle, phases);
+    code = job_check_async(s->job, handle, sparse_allreduce_name(algorithm), 0);
+    /* gradient and residual read, residual written: what the selection cannot do without */
+    const double bytes = (8.0 + (double)s->job->opt->type->size) * (double)s->timer.count;
+    const double pass = 100 * bytes / phases[0] / s->copy_rate;
+    launcher_print(me, "%-15s", sparse_allreduce_name(algorithm));
+    print_number(me, 10, 1, time.median);
+    print_number(me, 10, 1, time.mean);
+    print_number(me, 7, 2, dense->best.mean / time.mean);
+    for (int p = 0; p < BENCH_PHASES; p++) print_number(me, 8, 1, phases[p]);
+    print_number(me, 8, 1, time.mean * s->copy_rate / (double)s->timer.count);
+    print_number(me, 8, 1, pass);
+    launcher_print(me, "\n");
+    write_row(s, sparse_allreduce_name(algorithm), config.density, time, dense->best.mean, phases,
+              pass);
+    s->means[d][algorithm] = time.mean;
+  } else {
+    launcher_print(me, "%-15s WRONG, not timed: see standard error\n",
+                   sparse_allreduce_name(algorithm));
+  }
+  SPARSECHECK(sparse_allreduce_destroy(handle));
+  return code;
+}
+
+/* ---- one size -------------------------------------------------------------------------------- */
+
+/* The time of a path grows with its density, about linearly. */
+static void print_crossover(struct sweep *s, double dense)
+{
+  launcher_print(s->job->me, "# density at which dense is as fast, extrapolated:");
+  for (int a = SPARSE_TOPKA; a < SPARSE_ALGORITHMS; a++) {
+    const double slope = (s->means[1][a] - s->means[0][a]) / (DENSITIES[1] - DENSITIES[0]);
+    const double at = DENSITIES[0] + (dense - s->means[0][a]) / slope;
+    if (!s->job->wanted[a]) continue;
+    launcher_print(s->job->me, " %s", sparse_allreduce_name((sparse_allreduce_algorithm_t)a));
+    if (!isfinite(at))
+      launcher_print(s->job->me, " -");
+    else if (slope <= 0 || at > 1)
+      launcher_print(s->job->me, " none");
+    else
+      launcher_print(s->job->me, " %.2g%%", at > 0 ? 100 * at : 0);
+  }
+  launcher_print(s->job->me, "\n");
+}
+
+static int bench_size(struct sweep *s)
+{
+  struct job *job = s->job;
+  const struct rank *me = job->me;
+  const double given = program_options.density;
+  struct bench_dense dense;
+  int code = EXIT_VERIFIED;
+  for (int i = 0; i < BENCH_GRADIENTS; i++) {
+    CUDACHECK(cudaMalloc(&s->timer.gradients[i], s->timer.count * job->opt->type->size));
+    CUDACHECK(gradient_fill(s->timer.gradients[i], job->opt->type->nccl, s->timer.count, job->kind,
+                            job->seed, (uint64_t)i, me->rank, me->nranks, s->timer.stream));
+  }
+  CUDACHECK(cudaStreamSynchronize(s->timer.stream));
+  for (int d = 0; d < (given > 0 ? 1 : NDENSITIES) && code != EXIT_FAILED_CALL; d++) {
+    sparse_allreduce_config_t config = job->config;
+    if (given <= 0) config.density = DENSITIES[d];
+    launcher_step("bench: dense");
+    int result = bench_time_dense(&s->timer, &dense);
+    if (result != EXIT_VERIFIED) code = result;
+    launcher_print(me, "# %zu elements, density %g; dense us:", s->timer.count, config.density);
+    print_number(me, 0, 1, dense.plain.mean);
+    launcher_print(me, " plain,");
+    print_number(me, 0, 1, dense.symmetric.mean);
+    launcher_print(me, " symmetric\n");
+    write_row(s, "plain allreduce", config.density, dense.plain, dense.best.mean, NULL,
+              (double)NAN);
+    write_row(s, "symmetric allreduce", config.density, dense.symmetric, dense.best.mean, NULL,
+              (double)NAN);
+    for (int a = 0; a < SPARSE_ALGORITHMS; a++) {
+      if (!job->wanted[a]) continue;
+      result = bench_path(s, (sparse_allreduce_algorithm_t)a, d, &config, &dense);
+      if (result != EXIT_VERIFIED) code = result;
+    }
+  }
+  if (given <= 0) print_crossover(s, dense.best.mean);
+  for (int i = 0; i < BENCH_GRADIENTS; i++) CUDACHECK(cudaFree(s->timer.gradients[i]));
+  return code;
+}
+
+/* ---- everything ------------------------------------------------------------------------------ */
+
+/* Handle, gradients, and the buffers of the symmetric allreduce. */
+static size_t bytes_needed(const struct job *job, size_t count)
+{
+  const double density = program_options.density > 0 ? program_options.density : DENSITIES[1];
+  return job_bytes(job, count, density, 2 * BENCH_GRADIENTS + 2);
+}
+
+/* On all ranks. */
+static bool fits(const struct job *job, size_t count)
+{
+  size_t available, total;
+  CUDACHECK(cudaMemGetInfo(&available, &total));
+  return launcher_max(job->me, bytes_needed(job, count) > available - available / 32) == 0;
+}
+
+static int sweep_sizes(struct sweep *s)
+{
+  struct job *job = s->job;
+  const struct rank *me = job->me;
+  int code = EXIT_VERIFIED;
+  s->copy_rate = bench_copy_rate(&s->timer);
+  launcher_print(me, "# Sparse AllReduce: %d ranks, %s; us, slowest rank, %llu steps a cycle\n",
+                 me->nranks, job->opt->type->name, (unsigned long long)s->timer.steps);
+  launcher_print(me, "# B/elem: bytes per element that a copy could have moved in a mean step; "
+                     "%%copy: of the copy rate, by select\n# copy rate:");
+  print_number(me, 0, 1, s->copy_rate / 1e3);
+  launcher_print(me, " GB/s read and written\n%-15s %10s %10s %7s", "path", "median", "mean",
+                 "ratio");
+  for (int p = 0; p < BENCH_PHASES; p++) launcher_print(me, " %8s", bench_phase_names[p]);
+  launcher_print(me, " %8s %8s\n", "B/elem", "%copy");
+  for (int i = 0; i < (program_options.count ? 1 : NCOUNTS); i++) {
+    s->timer.count = program_options.count ? program_options.count : COUNTS[i];
+    for (int d = 0; d < NDENSITIES; d++)
+      for (int a = 0; a < SPARSE_ALGORITHMS; a++) s->means[d][a] = (double)NAN;
+    if (!program_options.count && !fits(job, s->timer.count)) {
+      launcher_note(me, "%zu elements do not fit into device memory", s->timer.count);
+      continue;
+    }
+    const int result = bench_size(s);
+    if (result != EXIT_VERIFIED) code = result;
+  }
+  return code;
+}
+
+static int bench_job(struct job *job)
+{
+  const struct rank *me = job->me;
+  const sparse_allreduce_config_t *c = &job->config;
+  const int intervals[] = {c->local_interval, c->global_interval, c->repartition_interval};
+  struct sweep s = {.job = job};
+  uint64_t steps = (uint64_t)program_options.steps;
+  for (int i = 0; i < 3 && program_options.steps == 0; i++)
+    if (steps < (uint64_t)intervals[i]) steps = (uint64_t)intervals[i];
+
+  launcher_step("bench: setup");
+  CUDACHECK(cudaSetDevice(me->device));
+  int code = EXIT_VERIFIED;
+  if (program_options.count)
+    code = launcher_require_memory(me, bytes_needed(job, program_options.count));
+  if (code != EXIT_VERIFIED) return code;
+  const int failed = me->rank == 0 && rows_open(&s.rows, program_options.results) != 0;
+  code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
+  if (code != EXIT_VERIFIED) return code;
+
+  bench_timer_init(&s.timer, me, job->opt->type, steps);
+  code = sweep_sizes(&s);
+  bench_timer_free(&s.timer);
+  if (me->rank == 0 && rows_close(&s.rows) != 0) code = EXIT_FAILED_CALL;
+  return code;
+}
+
+int bench_example(const struct rank *me, const struct options *opt)
+{
+  struct job job;
+  int code = job_open(&job, me, opt);
+  if (code == EXIT_VERIFIED) code = bench_job(&job);
+  job_close(&job);
+  return code;
+}

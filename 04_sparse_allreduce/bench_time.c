@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench_time.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "check.h"
+#include "program.h"
+
+#ifdef CPU_STANDIN
+enum { REPETITIONS = 1, COPY_BYTES = 1 << 20 };
+#else
+enum { REPETITIONS = 5, COPY_BYTES = 256 << 20 };
+#endif
+enum { PHASE_STEPS = 8 };
+
+void bench_timer_init(struct bench_timer *timer, const struct rank *me, const struct datatype *type,
+                      uint64_t steps)
+{
+  ncclUniqueId id;
+  *timer = (struct bench_timer){.me = me, .type = type, .steps = steps};
+  if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
+  launcher_broadcast(me, &id, sizeof id, 0);
+  NCCLCHECK(ncclCommInitRank(&timer->comm, me->nranks, id, me->rank));
+  CUDACHECK(cudaStreamCreate(&timer->stream));
+  timer->events = calloc(steps + 1, sizeof *timer->events);
+  if (!timer->events) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  for (uint64_t i = 0; i <= steps; i++) CUDACHECK(cudaEventCreate(&timer->events[i]));
+}
+
+void bench_timer_free(struct bench_timer *timer)
+{
+  for (uint64_t i = 0; i <= timer->steps; i++) CUDACHECK(cudaEventDestroy(timer->events[i]));
+  free(timer->events);
+  CUDACHECK(cudaStreamDestroy(timer->stream));
+  NCCLCHECK(ncclCommFinalize(timer->comm));
+  NCCLCHECK(ncclCommDestroy(timer->comm));
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* What is timed: a step of a handle, or an allreduce from one of the send buffers. */
+struct way {
+  sparse_allreduce_t handle;
+  void *const *send;
+  void *recv;
+};
+
+static void enqueue_step(struct bench_timer *timer, const struct way *w, uint64_t step)
+{
+  const uint64_t slot = step % BENCH_GRADIENTS;
+  if (w->handle)
+    SPARSECHECK(sparse_allreduce_run(w->handle, timer->gradients[slot], NULL, timer->stream));
+  else
+    NCCLCHECK(ncclAllReduce(w->send[slot], w->recv, timer->count, timer->type->nccl, ncclSum,
+                            timer->comm, timer->stream));
+}
+
+/* Microseconds: median over all steps, and median over repetitions of the mean of a cycle. */
+static struct report_time time_steps(struct bench_timer *timer, const struct way *w)
+{
+  const struct rank *me = timer->me;
+  double us[timer->steps], medians[REPETITIONS], means[REPETITIONS];
+  for (int repetition = 0; repetition < REPETITIONS; repetition++) {
+    launcher_step("bench: timing");
+    launcher_barrier(me);
+    CUDACHECK(cudaEventRecord(timer->events[0], timer->stream));
+    for (uint64_t step = 0; step < timer->steps; step++) {
+      enqueue_step(timer, w, step);
+      CUDACHECK(cudaEventRecord(timer->events[step + 1], timer->stream));
+    }
+    CUDACHECK(cudaStreamSynchronize(timer->stream));
+    for (uint64_t step = 0; step < timer->steps; step++) {
+      float ms;
+      CUDACHECK(cudaEventElapsedTime(&ms, timer->events[step], timer->events[step + 1]));
+      us[step] = ms * 1e3;
+    }
+    const struct report_time time = report_time(me, us, timer->steps);
+    medians[repetition] = time.median;
+    means[repetition] = time.mean;
+  }
+  return (struct report_time){bench_median(medians, REPETITIONS), bench_median(means, REPETITIONS)};
+}
+
+struct report_time bench_time_path(struct bench_timer *timer, sparse_allreduce_t handle)
+{
+  return time_steps(timer, &(struct way){.handle = handle});
+}
+
+/* ---- what has to be beaten ------------------------------------------------------------------- */
+
+static struct report_time time_plain(struct bench_timer *timer, int *code)
+{
+  struct way w = {.send = timer->gradients};
+  CUDACHECK(cudaMalloc(&w.recv, timer->count * timer->type->size));
+  enqueue_step(timer, &w, 0);
+  *code =
+      bench_verify_dense(timer->me, timer->type, w.send[0], w.recv, timer->count, timer->stream);
+  struct report_time time = time_steps(timer, &w);
+  CUDACHECK(cudaFree(w.recv));
+  return time;
+}
+
+/* All buffers in one window. Where NCCL cannot use it, this is as the plain one. */
+static struct report_time time_symmetric(struct bench_timer *timer, int *code)
+{
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  const size_t bytes = timer->count * timer->type->size;
+  const size_t stride = (bytes + 4095) / 4096 * 4096;
+  char *memory;
+  void *send[BENCH_GRADIENTS];
+  ncclWindow_t window = NULL;
+  NCCLCHECK(ncclMemAlloc((void **)&memory, (BENCH_GRADIENTS + 1) * stride));
+  NCCLCHECK(ncclCommWindowRegister(timer->comm, memory, (BENCH_GRADIENTS + 1) * stride, &window,
+                                   NCCL_WIN_COLL_SYMMETRIC));
+  for (int i = 0; i < BENCH_GRADIENTS; i++) {
+    send[i] = memory + (size_t)i * stride;
+    CUDACHECK(cudaMemcpyAsync(send[i], timer->gradients[i], bytes, cudaMemcpyDeviceToDevice,
+                              timer->stream));
+  }
+  /* a symmetric kernel may start before what is in front of it has finished */
+  CUDACHECK(cudaStreamSynchronize(timer->stream));
+  launcher_barrier(timer->me);
+  struct way w = {.send = send, .recv = memory + BENCH_GRADIENTS * stride};
+  enqueue_step(timer, &w, 0);
+  *code =
+      bench_verify_dense(timer->me, timer->type, w.send[0], w.recv, timer->count, timer->stream);
+  struct report_time time = time_steps(timer, &w);
+  if (window) NCCLCHECK(ncclCommWindowDeregister(timer->comm, window));
+  launcher_barrier(timer->me); /* no rank frees what a slower peer may still read */
+  NCCLCHECK(ncclMemFree(memory));
+  return time;
+#else
+  (void)timer;
+  *code = EXIT_VERIFIED;
+  return (struct report_time){(double)NAN, (double)NAN};
+#endif
+}
+
+int bench_time_dense(struct bench_timer *timer, struct bench_dense *dense)
+{
+  int codes[2];
+  dense->plain = time_plain(timer, &codes[0]);
+  dense->symmetric = time_symmetric(timer, &codes[1]);
+  dense->best = dense->symmetric.mean < dense->plain.mean ? dense->symmetric : dense->plain;
+  return launcher_agree(timer->me, codes[0] != EXIT_VERIFIED ? codes[0] : codes[1]);
+}
+
+/* ---- the parts of a step --------------------------------------------------------------------- */
+
+const char *const bench_phase_names[BENCH_PHASES] = {"select", "exchange", "reduce", "gather",
+                                                     "apply"};
+
+void bench_time_phases(struct bench_timer *timer, sparse_allreduce_t handle,
+                       double us[BENCH_PHASES])
+{
+  const struct way w = {.handle = handle};
+  int steps = 0;
+  memset(us, 0, BENCH_PHASES * sizeof *us);
+  SPARSECHECK(sparse_allreduce_time_phases(handle, 1));
+  for (uint64_t step = 0; step < PHASE_STEPS; step++) {
+    sparse_allreduce_phases_t phases;
+    sparse_allreduce_statistics_t statistics;
+    enqueue_step(timer, &w, step);
+    SPARSECHECK(sparse_allreduce_phases(handle, &phases));
+    SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
+    if (statistics.exact_global || statistics.repartitioned) continue;
+    const float ms[BENCH_PHASES] = {phases.select, phases.exchange, phases.reduce, phases.gather,
+                                    phases.apply};
+    for (int p = 0; p < BENCH_PHASES; p++) us[p] += ms[p] * 1e3;
+    steps++;
+  }
+  for (int p = 0; p < BENCH_PHASES; p++) us[p] = launcher_max(timer->me, us[p] / steps);
+#ifdef CPU_STANDIN
+  for (int p = 0; p < BENCH_PHASES; p++) us[p] = (double)NAN;
+#endif
+}
+
+double bench_copy_rate(struct bench_timer *timer)
+{
+  enum { COPIES = 11 };
+  double us[COPIES];
+  char *buffer;
+  CUDACHECK(cudaMalloc((void **)&buffer, 2 * (size_t)COPY_BYTES));
+  CUDACHECK(cudaMemsetAsync(buffer, 1, 2 * (size_t)COPY_BYTES, timer->stream));
+  for (int i = 0; i < COPIES; i++) {
+    float ms;
+    CUDACHECK(cudaEventRecord(timer->events[0], timer->stream));
+    CUDACHECK(cudaMemcpyAsync(buffer + (i & 1 ? COPY_BYTES : 0), buffer + (i & 1 ? 0 : COPY_BYTES),
+                              COPY_BYTES, cudaMemcpyDeviceToDevice, timer->stream));
+    CUDACHECK(cudaEventRecord(timer->events[1], timer->stream));
+    CUDACHECK(cudaStreamSynchronize(timer->stream));
+    CUDACHECK(cudaEventElapsedTime(&ms, timer->events[0], timer->events[1]));
+    us[i] = ms * 1e3;
+  }
+  CUDACHECK(cudaFree(buffer));
+  return 2.0 * COPY_BYTES / report_time(timer->me, us, COPIES).median;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How --bench measures. Steps are enqueued one behind the other, as in training, with an event
+ * between them; of the ranks the slowest counts. On the stand-in, whose times mean nothing, all are
+ * NaN. All functions are collective. */
+#ifndef BENCH_TIME_H
+#define BENCH_TIME_H
+
+#include "bench_verify.h"
+#include "report.h"
+
+struct bench_timer {
+  const struct rank *me;
+  const struct datatype *type; /* of the gradients */
+  ncclComm_t comm;
+  cudaStream_t stream;
+  uint64_t steps;      /* of a cycle */
+  cudaEvent_t *events; /* [steps + 1] */
+  /* of the current size */
+  size_t count;
+  void *gradients[BENCH_GRADIENTS];
+};
+
+void bench_timer_init(struct bench_timer *timer, const struct rank *me, const struct datatype *type,
+                      uint64_t steps);
+void bench_timer_free(struct bench_timer *timer);
+
+/* Microseconds: median over all steps, and median over repetitions of the mean of a cycle. */
+struct report_time bench_time_path(struct bench_timer *timer, sparse_allreduce_t handle);
+
+/* ncclAllReduce of the gradient from plain buffers and within a symmetric window (NaN where NCCL
+ * has none), verified. Returns an exit code, the same on all ranks. */
+struct bench_dense {
+  struct report_time plain, symmetric, best;
+};
+int bench_time_dense(struct bench_timer *timer, struct bench_dense *dense);
+
+/* The parts of a step, in microseconds: the mean over some steps that reuse thresholds. */
+enum { BENCH_PHASES = 5 };
+extern const char *const bench_phase_names[BENCH_PHASES];
+void bench_time_phases(struct bench_timer *timer, sparse_allreduce_t handle,
+                       double us[BENCH_PHASES]);
+
+/* Bytes per microsecond that a copy within device memory reads and writes. */
+double bench_copy_rate(struct bench_timer *timer);
+
+#endif
