@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernels of the operators share: launching, the scratch memory, the chain of tiles that
+ * keeps compactions in order, and the last block, which takes decisions.
+ *
+ * Operators of one handle run one after the other, so they share one scratch memory. Nothing in it
+ * is cleared between launches: the last block of a launch leaves it as it has to be for the next.
+ */
+#ifndef OPS_DEVICE_CUH
+#define OPS_DEVICE_CUH
+
+#include <cuda_runtime.h>
+
+#include "control_decide.h"
+#include "ops.h"
+
+/* ---- scratch memory ---------------------------------------------------------------------------
+ */
+
+enum {
+  OPS_DENSE_TILE = 8192, /* elements of a dense vector or region that a block takes at a time */
+  OPS_LIST_TILE = 1024,  /* at least so many entries of a list */
+  OPS_BINS = 2048,       /* of the first digit of a search; 1024 of the others */
+};
+
+struct ops_scratch {
+  uint32_t epoch;   /* number of the launches with a chain so far */
+  uint32_t ticket;  /* the next tile of the chain */
+  uint32_t done;    /* blocks that have finished */
+  uint32_t skipped; /* entries without an index */
+  uint64_t totals;  /* both counts of the chain over all tiles */
+  uint32_t levels[SPARSE_MAX_LEVELS];
+  uint32_t bins[3][OPS_BINS];
+};
+
+static __host__ __device__ inline size_t ops_words(size_t n, int nranks, size_t capacity)
+{
+  const size_t dense = (n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE;
+  const size_t lists = ((size_t)nranks + 1) * (capacity + 1) / OPS_LIST_TILE + 2;
+  return dense > lists ? dense : lists;
+}
+
+/* Behind the struct: a word for each tile, and sums of values and squares for each dense tile. */
+static __host__ __device__ inline unsigned long long *ops_chain_words(const sparse_memory &m)
+{
+  return (unsigned long long *)((char *)m.scratch + (sizeof(ops_scratch) + 255) / 256 * 256);
+}
+
+static __host__ __device__ inline double2 *ops_tile_moments(const sparse_memory &m)
+{
+  const size_t words = (ops_words(m.n, m.nranks, m.capacity) + 1) / 2 * 2;
+  return (double2 *)(ops_chain_words(m) + words);
+}
+
+/* ---- launching --------------------------------------------------------------------------------
+ */
+
+static inline int ops_multiprocessors(void)
+{
+  int device = 0, count = 1;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+    return 1;
+  return count;
+}
+
+/* As many blocks as there is work for, but not more than `per_multiprocessor` on each. */
+static inline unsigned ops_blocks(size_t work, size_t work_per_block, int per_multiprocessor)
+{
+  const size_t most = (size_t)ops_multiprocessors() * (size_t)per_multiprocessor;
+  const size_t needed = (work + work_per_block - 1) / work_per_block;
+  return (unsigned)(needed < 1 ? 1 : needed < most ? needed : most);
+}
+
+template <typename... Parameters, typename... Arguments>
+static ncclResult_t ops_launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads,
+                               bool cooperative, cudaStream_t stream, Arguments... arguments)
+{
+  cudaLaunchConfig_t config = {};
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = cooperative ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...) == cudaSuccess
+             ? ncclSuccess
+             : ncclUnhandledCudaError;
+}
+
+/* Loads kernels now rather than at their first launch, which may be within a stream capture. */
+template <typename... Kernels>
+static ncclResult_t ops_load_kernels(Kernels... kernels)
+{
+  cudaFuncAttributes attributes;
+  bool good = true;
+  ((good = good && cudaFuncGetAttributes(&attributes, (const void *)kernels) == cudaSuccess), ...);
+  return good ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t ops_load_local_pass(void);
+ncclResult_t ops_load_search(void);
+ncclResult_t ops_load_keep(void);
+ncclResult_t ops_load_reduce(void);
+ncclResult_t ops_load_merge(void);
+ncclResult_t ops_load_lists(void);
+
+#ifdef __CUDACC__
+
+/* ---- within a warp or a block -----------------------------------------------------------------
+ */
+
+static const unsigned OPS_ALL_LANES = 0xffffffffu;
+
+/* Sums over the lanes before and including this one. */
+template <typename T>
+static __device__ inline T ops_warp_scan(T x)
+{
+  for (unsigned step = 1; step < 32; step *= 2) {
+    const T before = __shfl_up_sync(OPS_ALL_LANES, x, step);
+    if (threadIdx.x % 32 >= step) x += before;
+  }
+  return x;
+}
+
+template <typename T>
+static __device__ inline T ops_warp_sum(T x)
+{
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(OPS_ALL_LANES, x, step);
+  return x;
+}
+
+/* The number of entries of a list, in all threads of the block. */
+static __device__ inline uint64_t ops_list_count(const sparse_list &list)
+{
+  if (list.parts == 1) return *list.counts;
+  uint64_t count = 0;
+  for (int p = (int)(threadIdx.x % 32); p < list.parts; p += 32) count += list.counts[p];
+  return ops_warp_sum(count);
+}
+
+/* The first entry at or behind `low` whose index is not below `key`, searched for by a whole warp,
+ * which looks at 64 entries at a time: a third of the round trips to memory of a binary search. */
+static __device__ inline uint32_t ops_lower_bound(const sparse_pair *pairs, uint32_t low,
+                                                  uint32_t count, uint64_t key)
+{
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t high = count;
+  while (low < high) {
+    const uint32_t step = (high - low) / 65 + 1;
+    const uint64_t at = low + (uint64_t)step * (lane + 1) - 1;
+    const uint64_t further = at + (uint64_t)step * 32;
+    const bool below = at < high && __ldg(&pairs[at].index) < key;
+    const bool too = further < high && __ldg(&pairs[further].index) < key;
+    const uint32_t less = (uint32_t)(__popc(__ballot_sync(OPS_ALL_LANES, below)) +
+                                     __popc(__ballot_sync(OPS_ALL_LANES, too)));
+    const uint64_t end = low + (uint64_t)step * (less + 1) - 1;
+    low += step * less;
+    if (end < high && less < 64) high = (uint32_t)end;
+  }
+  return low;
+}
+
+/* The same for one thread. */
+static __device__ inline uint64_t ops_binary_search(const sparse_pair *pairs, uint64_t count,
+                                                    uint64_t key)
+{
+  uint64_t low = 0, high = count;
+  while (low < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    if (__ldg(&pairs[middle].index) < key)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* ---- the chain --------------------------------------------------------------------------------
+ * Compactions write their output in the order of their input in a single pass: a block counts what
+ * it keeps of its tile, publishes the count, and adds up what the tiles before it have published.
+ * A block remembers the sum up to its own last tile, so it has to add only what other blocks have
+ * taken since: no block waits for another one's sum, only for counts.
+ *
+ * Blocks draw tiles from a counter. So the blocks that work on earlier tiles are running, and
+ * waiting for them ends whatever the order in which blocks are started.
+ *
+ * A word is {epoch, two counts of 16 bits}. The epoch says whether the word is of this launch. */
+
+struct ops_chain {
+  ops_scratch *scratch;
+  unsigned long long *words;
+  uint32_t epoch; /* of this launch */
+  uint32_t next;  /* the first tile that is not in `sum` */
+  uint64_t sum;   /* of the tiles before `next`: the second count in the upper half */
+};
+
+static __device__ inline ops_chain ops_chain_begin(const sparse_memory &m)
+{
+  ops_scratch *scratch = (ops_scratch *)m.scratch;
+  return {scratch, ops_chain_words(m), scratch->epoch + 1, 0, 0};
+}
+
+static __device__ inline uint64_t ops_both(uint32_t first, uint32_t second)
+{
+  return first | (uint64_t)second << 32;
+}
+
+/* By one thread. */
+static __device__ inline uint32_t ops_chain_draw(const ops_chain &chain)
+{
+  return atomicAdd(&chain.scratch->ticket, 1u);
+}
+
+/* By one thread. */
+static __device__ inline void ops_chain_publish(const ops_chain &chain, uint32_t tile,
+                                                uint32_t first, uint32_t second)
+{
+  const unsigned long long word = (uint64_t)chain.epoch << 32 | second << 16 | first;
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(chain.words + tile), "l"(word)
+               : "memory");
+}
+
+/* The sum of the tiles before `tile`, in all threads of the block. `partial` is shared memory for a
+ * number per warp, and there is one barrier between writing and reading it. */
+static __device__ inline uint64_t ops_chain_before(ops_chain &chain, uint32_t tile,
+                                                   uint64_t *partial)
+{
+  uint64_t sum = 0;
+  for (uint32_t t = chain.next + threadIdx.x; t < tile; t += blockDim.x) {
+    unsigned long long word;
+    do {
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+                   : "=l"(word)
+                   : "l"(chain.words + t)
+                   : "memory");
+    } while (word >> 32 != chain.epoch);
+    sum += ops_both(word & 0xffff, word >> 16 & 0xffff);
+  }
+  sum = ops_warp_sum(sum);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
+  __syncthreads();
+  for (unsigned w = 0; w < blockDim.x / 32; w++) chain.sum += partial[w];
+  chain.next = tile;
+  return chain.sum;
+}
+
+/* What `tile` itself adds; the block that has the last tile leaves the totals. */
+static __device__ inline void ops_chain_advance(ops_chain &chain, uint32_t tile, uint32_t tiles,
+                                                uint32_t first, uint32_t second)
+{
+  chain.sum += ops_both(first, second);
+  chain.next = tile + 1;
+  if (tile == tiles - 1 && threadIdx.x == 0) chain.scratch->totals = chain.sum;
+}
+
+/* ---- the last block ---------------------------------------------------------------------------
+ */
+
+/* True for the block that gets here last, which sees what all others have written before. */
+static __device__ inline bool ops_last_block(ops_scratch *scratch)
+{
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicInc(&scratch->done, gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  return last;
+}
+
+/* By one thread of the last block: the totals, and the chain is ready for the next launch. */
+static __device__ inline uint64_t ops_chain_end(const ops_chain &chain, uint32_t tiles,
+                                                size_t words)
+{
+  ops_scratch *scratch = chain.scratch;
+  const uint64_t totals = tiles > 0 ? __ldcg((unsigned long long *)&scratch->totals) : 0;
+  scratch->ticket = 0;
+  scratch->epoch = chain.epoch;
+  if (chain.epoch == 0xffffffffu) { /* once in weeks: words of old epochs must not look new */
+    for (size_t w = 0; w < words; w++) chain.words[w] = 0;
+    scratch->epoch = 0;
+  }
+  return totals;
+}
+
+/* Not inlined: its registers are not to be counted to those of the kernels' loops. */
+static __device__ __noinline__ void ops_decide(enum sparse_control what, const sparse_memory *m)
+{
+  sparse_decide(what, m);
+}
+
+#endif
+#endif

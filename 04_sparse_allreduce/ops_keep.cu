@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Filtering by a selection: a compaction with two counts, of what is above the threshold and of
+ * what equals it. Of the latter the first `take` are kept, so before an entry there are
+ * (above) + min(take, equal) others in the output: its place follows from the two counts alone.
+ *
+ * The output may be the input list. A tile is in registers before its counts are published, and
+ * nothing is written before the counts of all tiles before it are there; what it writes lies in
+ * those tiles or in itself. */
+#include "ops_device.cuh"
+
+namespace
+{
+
+enum {
+  THREADS = 512,
+  WARPS = THREADS / 32,
+  ENTRIES = 4,                          /* of a list that a thread takes at a time ... */
+  QUADS = OPS_DENSE_TILE / THREADS / 4, /* ... and 16-byte accesses to the residual */
+  LIST_TILE = THREADS * ENTRIES,
+  BLOCKS = 2, /* per multiprocessor */
+};
+static_assert((int)LIST_TILE >= (int)OPS_LIST_TILE, "there is a word for each tile");
+static_assert(QUADS == 4, "the counts of a thread's quads are the bytes of a word");
+
+struct shared {
+  uint64_t partial[WARPS];
+  uint64_t counts[WARPS]; /* above, and equal in the upper half */
+  uint32_t tile;
+};
+
+struct job {
+  const sparse_pair *pairs; /* the list; or NULL, and all of the residual */
+  const float *residual;
+  uint64_t count;
+  sparse_selection selection; /* as it was when the kernel began */
+  sparse_selection *result;
+  sparse_pair *to, *dropped;
+  ops_chain chain;
+  uint32_t tiles;
+};
+
+/* Of what is equal to the threshold either a number is wanted or those up to an index. */
+__device__ inline bool is_above(const job &w, sparse_level_t magnitude, uint32_t index)
+{
+  if (w.selection.take == 0) return sparse_chosen(&w.selection, magnitude, index);
+  return magnitude > w.selection.above && magnitude <= w.selection.limit;
+}
+
+__device__ inline bool is_equal(const job &w, sparse_level_t magnitude)
+{
+  return w.selection.take > 0 && magnitude == w.selection.above && magnitude <= w.selection.limit;
+}
+
+/* An entry that has `above` and `equal` others before it; i: its place in the list. */
+__device__ inline void put(const job &w, sparse_pair entry, bool is_one_above, bool is_one_equal,
+                           uint32_t above, uint32_t equal, uint64_t i)
+{
+  const uint64_t take = w.selection.take;
+  const uint64_t kept = above + (equal < take ? equal : take);
+  if (is_one_above || (is_one_equal && equal < take)) {
+    *(uint2 *)&w.to[kept] = *(const uint2 *)&entry;
+    if (is_one_equal && equal == take - 1) w.result->tie = entry.index;
+  } else if (w.dropped != NULL && entry.index != SPARSE_NO_INDEX) {
+    *(uint2 *)&w.dropped[i - kept] = *(const uint2 *)&entry;
+  }
+}
+
+/* Publishes the counts of a tile, of which each warp brings its own; returns the counts before this
+ * warp's part, over all tiles. */
+__device__ inline uint64_t counts_before(job &w, shared &s, uint32_t tile, uint32_t above,
+                                         uint32_t equal)
+{
+  const uint32_t warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0) s.counts[warp] = ops_both(above, equal);
+  __syncthreads();
+  uint64_t in_tile = 0, first = 0;
+#pragma unroll
+  for (uint32_t v = 0; v < WARPS; v++) {
+    if (v == warp) first = in_tile;
+    in_tile += s.counts[v];
+  }
+  const uint32_t all_above = (uint32_t)in_tile, all_equal = (uint32_t)(in_tile >> 32);
+  if (threadIdx.x == 0) {
+    __threadfence(); /* after the tile has been read */
+    ops_chain_publish(w.chain, tile, all_above, all_equal);
+  }
+  const uint64_t before = ops_chain_before(w.chain, tile, s.partial);
+  __threadfence(); /* before anything is written */
+  ops_chain_advance(w.chain, tile, w.tiles, all_above, all_equal);
+  return before + first;
+}
+
+__device__ inline void keep_of_list(job &w, shared &s, uint32_t tile)
+{
+  const uint32_t lane = threadIdx.x % 32, lower = (1u << lane) - 1;
+  const uint64_t at = (uint64_t)tile * LIST_TILE + threadIdx.x / 32 * (32 * ENTRIES) + lane;
+  sparse_pair entry[ENTRIES];
+  unsigned above[ENTRIES], equal[ENTRIES];
+  uint32_t all_above = 0, all_equal = 0;
+#pragma unroll
+  for (int j = 0; j < ENTRIES; j++) {
+    const uint2 raw = at + j * 32 < w.count ? *(const uint2 *)&w.pairs[at + j * 32]
+                                            : make_uint2(SPARSE_NO_INDEX, 0);
+    entry[j] = {raw.x, __uint_as_float(raw.y)};
+  }
+#pragma unroll
+  for (int j = 0; j < ENTRIES; j++) {
+    const sparse_level_t magnitude = sparse_magnitude(entry[j].value);
+    const bool valid = entry[j].index != SPARSE_NO_INDEX;
+    above[j] = __ballot_sync(OPS_ALL_LANES, valid && is_above(w, magnitude, entry[j].index));
+    equal[j] = __ballot_sync(OPS_ALL_LANES, valid && is_equal(w, magnitude));
+    all_above += (uint32_t)__popc(above[j]);
+    all_equal += (uint32_t)__popc(equal[j]);
+    if (!valid && at + j * 32 < w.count) atomicAdd(&w.chain.scratch->skipped, 1u);
+  }
+  uint64_t before = counts_before(w, s, tile, all_above, all_equal);
+#pragma unroll
+  for (int j = 0; j < ENTRIES; j++) {
+    put(w, entry[j], above[j] >> lane & 1, equal[j] >> lane & 1,
+        (uint32_t)before + (uint32_t)__popc(above[j] & lower),
+        (uint32_t)(before >> 32) + (uint32_t)__popc(equal[j] & lower), at + j * 32);
+    before += ops_both((uint32_t)__popc(above[j]), (uint32_t)__popc(equal[j]));
+  }
+}
+
+/* Counts by row of 128 elements of a warp, in the bytes of a word: before this thread, in *all of
+ * the whole warp. */
+__device__ inline uint32_t rows_before(uint32_t mask, uint32_t *all)
+{
+  uint32_t rows = 0;
+#pragma unroll
+  for (int j = 0; j < QUADS; j++) rows |= (uint32_t)__popc(mask >> 4 * j & 15) << 8 * j;
+  const uint32_t through = ops_warp_scan(rows);
+  *all = __shfl_sync(OPS_ALL_LANES, through, 31);
+  return through - rows;
+}
+
+__device__ inline uint32_t sum_of_bytes(uint32_t x)
+{
+  return (x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24);
+}
+
+__device__ inline void keep_of_residual(job &w, shared &s, uint32_t tile)
+{
+  const uint32_t lane = threadIdx.x % 32;
+  const uint64_t at = (uint64_t)tile * OPS_DENSE_TILE + threadIdx.x / 32 * (QUADS * 128) + lane * 4;
+  float x[QUADS][4];
+  uint32_t above = 0, equal = 0;
+#pragma unroll
+  for (int j = 0; j < QUADS; j++) {
+    if (at + j * 128 + 4 <= w.count) {
+      const float4 r = __ldcs((const float4 *)(w.residual + at + j * 128));
+      x[j][0] = r.x, x[j][1] = r.y, x[j][2] = r.z, x[j][3] = r.w;
+      continue;
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+      x[j][e] = at + j * 128 + e < w.count ? w.residual[at + j * 128 + e] : 0;
+  }
+#pragma unroll
+  for (int j = 0; j < QUADS; j++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const bool inside = at + j * 128 + e < w.count;
+      const sparse_level_t magnitude = sparse_magnitude(x[j][e]);
+      const uint32_t index = (uint32_t)(at + j * 128 + e);
+      above |= (uint32_t)(inside && is_above(w, magnitude, index)) << (4 * j + e);
+      equal |= (uint32_t)(inside && is_equal(w, magnitude)) << (4 * j + e);
+    }
+  uint32_t rows_above, rows_equal;
+  const uint32_t mine_above = rows_before(above, &rows_above);
+  const uint32_t mine_equal = rows_before(equal, &rows_equal);
+  uint64_t before = counts_before(w, s, tile, sum_of_bytes(rows_above), sum_of_bytes(rows_equal));
+#pragma unroll
+  for (int j = 0; j < QUADS; j++) {
+    uint32_t a = (uint32_t)before + (mine_above >> 8 * j & 255);
+    uint32_t q = (uint32_t)(before >> 32) + (mine_equal >> 8 * j & 255);
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const bool is_one_above = above >> (4 * j + e) & 1, is_one_equal = equal >> (4 * j + e) & 1;
+      if (is_one_above || is_one_equal)
+        put(w, {(uint32_t)(at + j * 128 + e), x[j][e]}, is_one_above, is_one_equal, a, q, 0);
+      a += is_one_above;
+      q += is_one_equal;
+    }
+    before += ops_both(rows_above >> 8 * j & 255, rows_equal >> 8 * j & 255);
+  }
+}
+
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    keep(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
+         const uint32_t *source, sparse_selection *selection,
+         const __grid_constant__ sparse_list to, const __grid_constant__ sparse_list dropped,
+         enum sparse_control then)
+{
+  __shared__ shared s;
+  const uint32_t from = *source;
+  if (from == SPARSE_FROM_NOTHING) { /* no decision makes something of nothing afterwards */
+    if (blockIdx.x == 0 && threadIdx.x == 0) ops_decide(then, &m);
+    return;
+  }
+  const bool of_list = from == SPARSE_FROM_LIST;
+  job w = {list.pairs, m.residual, of_list ? ops_list_count(list) : m.n, *selection,
+           selection,  to.pairs,   of_list ? dropped.pairs : NULL,       ops_chain_begin(m),
+           0};
+  const uint32_t size = of_list ? (uint32_t)LIST_TILE : (uint32_t)OPS_DENSE_TILE;
+  w.tiles = (uint32_t)((w.count + size - 1) / size);
+  for (;;) {
+    if (threadIdx.x == 0) s.tile = ops_chain_draw(w.chain);
+    __syncthreads();
+    const uint32_t tile = s.tile;
+    if (tile >= w.tiles) break;
+    if (of_list)
+      keep_of_list(w, s, tile);
+    else
+      keep_of_residual(w, s, tile);
+  }
+  if (!ops_last_block(w.chain.scratch) || threadIdx.x != 0) return;
+  const uint64_t totals = ops_chain_end(w.chain, w.tiles, ops_words(m.n, m.nranks, m.capacity));
+  const uint64_t equal = totals >> 32, take = w.selection.take;
+  const uint64_t kept = (totals & 0xffffffffu) + (equal < take ? equal : take);
+  const uint32_t skipped = __ldcg(&w.chain.scratch->skipped);
+  w.chain.scratch->skipped = 0;
+  *to.counts = kept;
+  if (w.dropped != NULL) *dropped.counts = w.count - skipped - kept;
+  ops_decide(then, &m);
+}
+
+} // namespace
+
+extern "C" ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
+                                 const uint32_t *source, struct sparse_selection *selection,
+                                 struct sparse_list to, const struct sparse_list *dropped,
+                                 enum sparse_control then, cudaStream_t stream)
+{
+  const struct sparse_list nowhere = {NULL, NULL, 0};
+  return ops_launch(keep, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, false, stream, *m,
+                    list, source, selection, to, dropped != NULL ? *dropped : nowhere, then);
+}
+
+ncclResult_t ops_load_keep(void)
+{
+  return ops_load_kernels(keep);
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operators that touch an entry, or an element, at a time: results, regions, decisions. */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "ops_device.cuh"
+
+namespace
+{
+
+enum {
+  THREADS = 256,
+  BLOCKS = 8, /* per multiprocessor */
+  AHEAD = 4,  /* entries of a thread that are on their way at the same time */
+  PARTITION_THREADS = 1024,
+};
+
+__device__ inline uint2 entry_at(const sparse_pair *pairs, uint64_t i, uint64_t count)
+{
+  return i < count ? *(const uint2 *)&pairs[i] : make_uint2(SPARSE_NO_INDEX, 0);
+}
+
+/* f(entry) for the first `count` entries that have an index. */
+template <typename F>
+__device__ inline void for_each_entry(const sparse_pair *pairs, uint64_t count, F f)
+{
+  const uint64_t threads = (uint64_t)gridDim.x * THREADS;
+  for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads * AHEAD) {
+    uint2 raw[AHEAD];
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++) raw[a] = entry_at(pairs, i + a * threads, count);
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++)
+      if (raw[a].x != SPARSE_NO_INDEX) f(sparse_pair{raw[a].x, __uint_as_float(raw[a].y)});
+  }
+}
+
+/* For operators on lists of about k entries. */
+unsigned list_blocks(const struct sparse_memory *m)
+{
+  return ops_blocks(2 * m->k, THREADS * 2, BLOCKS);
+}
+
+__device__ inline void then_decide(const sparse_memory &m, enum sparse_control then)
+{
+  if (then == SPARSE_THEN_NOTHING || !ops_last_block((ops_scratch *)m.scratch)) return;
+  if (threadIdx.x == 0) ops_decide(then, &m);
+}
+
+/* ---- decisions and regions --------------------------------------------------------------------
+ */
+
+__global__ void control(const __grid_constant__ sparse_memory m, enum sparse_control what)
+{
+  ops_decide(what, &m);
+}
+
+__global__ void __launch_bounds__(PARTITION_THREADS, 1)
+    partition(const __grid_constant__ sparse_memory m, enum sparse_control then)
+{
+  __shared__ uint32_t begin[SPARSE_MAX_RANKS + 1];
+  sparse_state *state = m.state;
+  const uint32_t count = (uint32_t)state->offered_count;
+  for (int j = (int)threadIdx.x / 32; j <= m.nranks; j += PARTITION_THREADS / 32) {
+    const uint32_t at = ops_lower_bound(m.offered, 0, count, state->boundaries[j]);
+    if (threadIdx.x % 32 == 0) begin[j] = at;
+  }
+  __syncthreads();
+  for (int j = (int)threadIdx.x; j < m.nranks; j += PARTITION_THREADS) {
+    state->region_displs[j] = begin[j];
+    state->region_counts[j] = begin[j + 1] - begin[j];
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) ops_decide(then, &m);
+}
+
+__global__ void __launch_bounds__(SPARSE_MAX_RANKS) propose(const __grid_constant__ sparse_memory m)
+{
+  sparse_state *state = m.state;
+  const uint64_t chunk = state->offered_count / (uint64_t)m.nranks, j = threadIdx.x;
+  if (j == 0)
+    state->proposal[0] = chunk == 0;
+  else if (j < (uint64_t)m.nranks)
+    state->proposal[j] = chunk == 0 ? 0 : m.offered[chunk * j].index;
+}
+
+/* ---- results ----------------------------------------------------------------------------------
+ */
+
+/* Random accesses to two vectors: the time is that of the round trips, so all of a batch are on
+ * their way before the first is used. */
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
+          enum sparse_apply rule, enum sparse_control then)
+{
+  const sparse_selection selection = m.state->selection;
+  const float nranks = (float)m.nranks;
+  const uint64_t count = ops_list_count(list), threads = (uint64_t)gridDim.x * THREADS;
+  const bool zeroes = rule == SPARSE_APPLY_ZERO_OFFERED;
+  for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads * AHEAD) {
+    uint2 entry[AHEAD];
+    float residual[AHEAD];
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++) entry[a] = entry_at(list.pairs, i + a * threads, count);
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++)
+      residual[a] = zeroes && entry[a].x != SPARSE_NO_INDEX ? m.residual[entry[a].x] : 0;
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++) {
+      if (entry[a].x == SPARSE_NO_INDEX) continue;
+      m.dense[entry[a].x] = __fdiv_rn(__uint_as_float(entry[a].y), nranks);
+      if (zeroes && sparse_chosen(&selection, sparse_magnitude(residual[a]), entry[a].x))
+        m.residual[entry[a].x] = 0;
+    }
+  }
+  then_decide(m, then);
+}
+
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    undo(const __grid_constant__ sparse_memory m, enum sparse_control then)
+{
+  for_each_entry(m.gathered, m.state->result_count,
+                 [&](sparse_pair entry) { m.dense[entry.index] = 0; });
+  then_decide(m, then);
+}
+
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    clear_offered(const __grid_constant__ sparse_memory m)
+{
+  for_each_entry(m.offered, m.state->offered_count,
+                 [&](sparse_pair entry) { m.residual[entry.index] = 0; });
+}
+
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    give_back(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
+              const __grid_constant__ sparse_list among)
+{
+  const uint64_t count = ops_list_count(among);
+  for_each_entry(list.pairs, ops_list_count(list), [&](sparse_pair entry) {
+    const uint64_t at = ops_binary_search(among.pairs, count, entry.index);
+    if (at < count && among.pairs[at].index == entry.index)
+      m.residual[entry.index] = __fadd_rn(m.residual[entry.index], entry.value);
+  });
+}
+
+/* ---- dense vectors ------------------------------------------------------------------------------
+ */
+
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    scatter(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list)
+{
+  for_each_entry(list.pairs, ops_list_count(list),
+                 [&](sparse_pair entry) { m.dense[entry.index] = entry.value; });
+}
+
+__global__ void __launch_bounds__(THREADS, BLOCKS) average(float *dense, size_t n, float nranks)
+{
+  const size_t threads = (size_t)gridDim.x * THREADS, quads = n / 4;
+  const size_t me = (size_t)blockIdx.x * THREADS + threadIdx.x;
+  for (size_t i = me; i < quads; i += threads) {
+    float4 x = ((const float4 *)dense)[i];
+    x.x = __fdiv_rn(x.x, nranks), x.y = __fdiv_rn(x.y, nranks);
+    x.z = __fdiv_rn(x.z, nranks), x.w = __fdiv_rn(x.w, nranks);
+    ((float4 *)dense)[i] = x;
+  }
+  if (me < n % 4) dense[quads * 4 + me] = __fdiv_rn(dense[quads * 4 + me], nranks);
+}
+
+template <typename G>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    convert(float *__restrict__ dense, const G *__restrict__ gradient, size_t n)
+{
+  const size_t threads = (size_t)gridDim.x * THREADS;
+#pragma unroll 8
+  for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += threads)
+    dense[i] = (float)gradient[i];
+}
+
+/* ---- indices and values apart -------------------------------------------------------------------
+ */
+
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    unzip(const __grid_constant__ sparse_list list, uint32_t *indices, float *values)
+{
+  const uint64_t count = ops_list_count(list), threads = (uint64_t)gridDim.x * THREADS;
+#pragma unroll 4
+  for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads) {
+    const uint2 raw = *(const uint2 *)&list.pairs[i];
+    indices[i] = raw.x;
+    values[i] = __uint_as_float(raw.y);
+  }
+}
+
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    zip(const __grid_constant__ sparse_list to, const uint32_t *indices, const float *values)
+{
+  const uint64_t count = ops_list_count(to), threads = (uint64_t)gridDim.x * THREADS;
+#pragma unroll 4
+  for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads)
+    *(uint2 *)&to.pairs[i] = make_uint2(indices[i], __float_as_uint(values[i]));
+}
+
+} // namespace
+
+extern "C" {
+
+size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
+{
+  sparse_memory m = {};
+  m.n = n;
+  m.nranks = nranks;
+  m.capacity = capacity;
+  const size_t tiles = (n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE;
+  return (size_t)((char *)(ops_tile_moments(m) + tiles) - (char *)m.scratch);
+}
+
+ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what,
+                         cudaStream_t stream)
+{
+  return ops_launch(control, 1, 1, false, stream, *m, what);
+}
+
+ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
+                           cudaStream_t stream)
+{
+  return ops_launch(partition, 1, PARTITION_THREADS, false, stream, *m, then);
+}
+
+ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return ops_launch(propose, 1, SPARSE_MAX_RANKS, false, stream, *m);
+}
+
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_apply rule, enum sparse_control then, cudaStream_t stream)
+{
+  return ops_launch(apply, list_blocks(m), THREADS, false, stream, *m, list, rule, then);
+}
+
+ncclResult_t ops_undo(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream)
+{
+  return ops_launch(undo, list_blocks(m), THREADS, false, stream, *m, then);
+}
+
+ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return ops_launch(clear_offered, list_blocks(m), THREADS, false, stream, *m);
+}
+
+ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
+                        struct sparse_list among, cudaStream_t stream)
+{
+  return ops_launch(give_back, list_blocks(m), THREADS, false, stream, *m, list, among);
+}
+
+ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
+                         cudaStream_t stream)
+{
+  return ops_launch(scatter, list_blocks(m), THREADS, false, stream, *m, list);
+}
+
+ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return ops_launch(average, ops_blocks(m->n, THREADS * 4, BLOCKS), THREADS, false, stream,
+                    m->dense, m->n, (float)m->nranks);
+}
+
+ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream)
+{
+  const unsigned blocks = ops_blocks(m->n, THREADS * 8, BLOCKS);
+  switch (m->config.gradient_type) {
+  case ncclHalf:
+    return ops_launch(convert<__half>, blocks, THREADS, false, stream, m->dense,
+                      (const __half *)gradient, m->n);
+  case ncclBfloat16:
+    return ops_launch(convert<__nv_bfloat16>, blocks, THREADS, false, stream, m->dense,
+                      (const __nv_bfloat16 *)gradient, m->n);
+  default:
+    return ops_launch(convert<float>, blocks, THREADS, false, stream, m->dense,
+                      (const float *)gradient, m->n);
+  }
+}
+
+ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
+                       float *values, cudaStream_t stream)
+{
+  return ops_launch(unzip, list_blocks(m), THREADS, false, stream, list, indices, values);
+}
+
+ncclResult_t ops_zip(const struct sparse_memory *m, const uint32_t *indices, const float *values,
+                     struct sparse_list to, cudaStream_t stream)
+{
+  return ops_launch(zip, list_blocks(m), THREADS, false, stream, to, indices, values);
+}
+
+ncclResult_t ops_load(void)
+{
+  const ncclResult_t results[] = {ops_load_local_pass(), ops_load_search(), ops_load_keep(),
+                                  ops_load_reduce(),     ops_load_merge(),  ops_load_lists()};
+  for (const ncclResult_t result : results)
+    if (result != ncclSuccess) return result;
+  return ncclSuccess;
+}
+
+} // extern "C"
+
+ncclResult_t ops_load_lists(void)
+{
+  return ops_load_kernels(control, partition, propose, apply, undo, clear_offered, give_back,
+                          scatter, average, convert<float>, convert<__half>, convert<__nv_bfloat16>,
+                          unzip, zip);
+}
