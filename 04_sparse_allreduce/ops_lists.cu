@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(SPARSE_MAX_RANKS) propose(const __grid_constan
 
 /* Random accesses to two vectors: the time is that of the round trips, so all of a batch are on
  * their way before the first is used. */
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+__global__ void __launch_bounds__(THREADS, BLOCKS - 2)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
           enum sparse_apply rule, enum sparse_control then)
 {
