@@ -153,26 +153,61 @@ enum {
 /* Pairs up to this size take the low-latency protocol: measured, see the README. */
 static const size_t default_ll_threshold = 512 << 10;
 
-static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t config_result)
+/* Collective. Have all ranks got as far as this one? The first failure becomes everybody's. */
+static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what)
+{
+  h->stage[0] = (uint64_t)result;
+  ALLTOALLV_TRY(alltoallv_agree(h, 1));
+  for (int r = 0; r < h->n; r++) {
+    result = (ncclResult_t)h->stage[r];
+    if (result != ncclSuccess)
+      return alltoallv_fail(result, "rank %d cannot %s: %s", r, what, ncclGetErrorString(result));
+  }
+  return ncclSuccess;
+}
+
+/* Sets h->lsa, among the ranks that h->lsa_first and h->lsa_n say. Returns ncclInvalidUsage on all
+ * ranks if there is no symmetric memory on one. */
+static ncclResult_t make_lsa(struct alltoallv_handle *h)
+{
+  const alltoallv_config_t *c = &h->config;
+  struct alltoallv_lsa_config lsa = {c->max_blocks, c->ll_threshold, c->first_call,
+                                     c->timeout_seconds};
+  /* The kernel and NCCL's must fit on the GPU side by side, since each waits for others. */
+  if (h->lsa_n < h->n && (lsa.max_blocks == 0 || lsa.max_blocks > 64)) lsa.max_blocks = 64;
+  /* A communicator of our own, also on one host: NCCL's send/recv goes wrong (wrong data, then a
+   * hang; seen with 2.28.9) when the receive buffer is registered with its communicator and the
+   * send buffer is not. So what we register must not be seen by the caller's send/recv. */
+  ALLTOALLV_NCCLTRY(ncclCommSplit(h->comm, h->rank / h->lsa_n, h->rank, &h->lsa_comm, NULL));
+  ncclResult_t result = alltoallv_lsa_create(h->lsa_comm, &lsa, &h->lsa);
+  ALLTOALLV_TRY(agree_on(h, result, "set up the kernel"));
+  return agree_on(h, alltoallv_lsa_connect(h->lsa), "share memory for the kernel");
+}
+
+static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t own_result)
 {
   alltoallv_config_t *c = &h->config;
   const char *why = "asked for";
   int lsa_ranks = 0;
-  if (config_result == ncclSuccess && c->method != ALLTOALLV_SENDRECV)
+  if (own_result == ncclSuccess && c->method != ALLTOALLV_SENDRECV)
     lsa_ranks = alltoallv_lsa_ranks(h->comm, &why);
 
-  h->stage[AGREE_ERROR] = config_result != ncclSuccess;
+  h->stage[AGREE_ERROR] = (uint64_t)own_result;
   h->stage[AGREE_METHOD] = (uint64_t)c->method;
   h->stage[AGREE_CHECK] = c->check_counts != 0;
   h->stage[AGREE_THRESHOLD] = c->ll_threshold;
   h->stage[AGREE_CALL] = c->first_call;
   h->stage[AGREE_LSA] = (uint64_t)lsa_ranks;
   ALLTOALLV_TRY(alltoallv_agree(h, AGREE_WORDS));
-  if (config_result != ncclSuccess) return config_result;
+  if (own_result != ncclSuccess) return own_result;
   for (int r = 0; r < h->n; r++) {
     const uint64_t *other = h->stage + r * AGREE_WORDS;
-    if (other[AGREE_ERROR])
-      return alltoallv_fail(ncclInvalidArgument, "rank %d has a wrong configuration", r);
+    if (other[AGREE_ERROR] != ncclSuccess)
+      return alltoallv_fail((ncclResult_t)other[AGREE_ERROR],
+                            other[AGREE_ERROR] == ncclInvalidArgument
+                                ? "rank %d has a wrong configuration"
+                                : "rank %d cannot allocate what a handle needs",
+                            r);
     if (other[AGREE_METHOD] != (uint64_t)c->method ||
         other[AGREE_CHECK] != (uint64_t)(c->check_counts != 0) ||
         other[AGREE_THRESHOLD] != c->ll_threshold || other[AGREE_CALL] != c->first_call)
@@ -190,34 +225,19 @@ static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t config_
     why = "more GPUs share memory than the kernel is made for";
   }
 
+  h->lsa_n = lsa_ranks;
   if (lsa_ranks > 0) {
-    struct alltoallv_lsa_config lsa = {c->max_blocks, c->ll_threshold, c->first_call,
-                                       c->timeout_seconds};
-    h->lsa_n = lsa_ranks;
     h->lsa_first = h->rank / lsa_ranks * lsa_ranks;
-    /* A communicator of our own, also on one host: NCCL's send/recv goes wrong (wrong data, then a
-     * hang; seen with 2.28.9) when the receive buffer is registered with its communicator and the
-     * send buffer is not. So what we register must not be seen by the caller's send/recv. */
-    ALLTOALLV_NCCLTRY(ncclCommSplit(h->comm, h->rank / lsa_ranks, h->rank, &h->lsa_comm, NULL));
-    /* The kernel and NCCL's must fit on the GPU side by side, since each waits for others. */
-    if (lsa_ranks < h->n && (lsa.max_blocks == 0 || lsa.max_blocks > 64)) lsa.max_blocks = 64;
-    ncclResult_t result = alltoallv_lsa_create(h->lsa_comm, &lsa, &h->lsa);
-    h->stage[0] = (uint64_t)result;
-    ALLTOALLV_TRY(alltoallv_agree(h, 1));
-    bool all = true;
-    for (int r = 0; r < h->n; r++) {
-      if (h->stage[r] == ncclSuccess) continue;
-      all = false;
-      /* Without symmetric memory there is another way; a failure is a failure. */
-      if (h->stage[r] != ncclInvalidUsage)
-        return alltoallv_fail((ncclResult_t)h->stage[r], "rank %d cannot set up the kernel: %s", r,
-                              ncclGetErrorString((ncclResult_t)h->stage[r]));
-    }
-    if (!all && h->lsa != NULL) {
+    ncclResult_t result = make_lsa(h);
+    if (result != ncclSuccess && h->lsa != NULL) {
       alltoallv_lsa_destroy(h->lsa);
       h->lsa = NULL;
     }
-    if (!all) why = "the communicator has no symmetric memory";
+    /* Without symmetric memory there is another way; a failure is a failure. */
+    if (result == ncclInvalidUsage)
+      why = "the communicator has no symmetric memory";
+    else if (result != ncclSuccess)
+      return result;
   }
 
   if (h->lsa == NULL) {
@@ -236,21 +256,28 @@ static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t config_
   return ncclSuccess;
 }
 
+static ncclResult_t allocate(struct alltoallv_handle *h)
+{
+  h->pairs = calloc((size_t)h->n, sizeof(*h->pairs));
+  if (h->pairs == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
+  ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->side_stream, cudaStreamNonBlocking));
+  ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->fork, cudaEventDisableTiming));
+  ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->join, cudaEventDisableTiming));
+  ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->last_done, cudaEventDisableTiming));
+  return ncclSuccess;
+}
+
+/* What fails on this rank is told to the others, or they would wait for it. That takes the stage,
+ * so it comes first. */
 static ncclResult_t make_handle(struct alltoallv_handle *h, ncclResult_t config_result)
 {
   ALLTOALLV_NCCLTRY(ncclCommUserRank(h->comm, &h->rank));
   ALLTOALLV_NCCLTRY(ncclCommCount(h->comm, &h->n));
   size_t stage = ((size_t)h->n + 1) * alltoallv_stage_words(h->n) * sizeof(uint64_t);
-  h->pairs = calloc((size_t)h->n, sizeof(*h->pairs));
-  if (h->pairs == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
   ALLTOALLV_CUDATRY(cudaMallocHost((void **)&h->stage, stage));
   ALLTOALLV_CUDATRY(cudaMalloc((void **)&h->stage_device, stage));
   ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->stage_stream, cudaStreamNonBlocking));
-  ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->side_stream, cudaStreamNonBlocking));
-  ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->fork, cudaEventDisableTiming));
-  ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->join, cudaEventDisableTiming));
-  ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->last_done, cudaEventDisableTiming));
-  return choose_path(h, config_result);
+  return choose_path(h, config_result == ncclSuccess ? allocate(h) : config_result);
 }
 
 static void free_handle(struct alltoallv_handle *h)
@@ -280,7 +307,6 @@ ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, a
   ncclResult_t result = check_config(&h->config);
   if (h->config.ll_threshold == ALLTOALLV_DEFAULT) h->config.ll_threshold = default_ll_threshold;
   if (h->config.first_call == 0) h->config.first_call = 1;
-  /* A wrong configuration is told to the other ranks too, or they would wait for this one. */
   result = make_handle(h, result);
   if (result != ncclSuccess) {
     free_handle(h);
@@ -357,7 +383,8 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
 
   struct alltoallv_window *w = &handle->windows[id];
   if (handle->lsa != NULL)
-    ALLTOALLV_NCCLTRY(alltoallv_lsa_register(handle->lsa, id, buff, bytes, w->peers));
+    ALLTOALLV_TRY(agree_on(handle, alltoallv_lsa_register(handle->lsa, id, buff, bytes, w->peers),
+                           "register the buffer"));
   w->base = buff;
   w->bytes = bytes;
   return ncclSuccess;
@@ -468,15 +495,18 @@ ncclResult_t alltoallv_order(struct alltoallv_handle *h, cudaStream_t stream, bo
     return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
   ALLTOALLV_TRY(is_capturing(stream, capturing));
   if (h->last_exists && stream != h->last_stream) {
+    bool last_capturing = false;
+    ALLTOALLV_TRY(is_capturing(h->last_stream, &last_capturing));
+    if (last_capturing && *capturing && h->last_captured)
+      return alltoallv_fail(ncclInvalidUsage,
+                            "two streams capture exchanges of one handle at the same time");
+    if (last_capturing && !*capturing && !h->last_captured)
+      return alltoallv_fail(ncclInvalidUsage,
+                            "the stream of the exchange before is being captured: "
+                            "this one cannot wait for it");
     if (!*capturing && !h->last_captured) {
       ALLTOALLV_CUDATRY(cudaEventRecord(h->last_done, h->last_stream));
       ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->last_done, 0));
-    } else if (*capturing && h->last_captured) {
-      bool both = false;
-      ALLTOALLV_TRY(is_capturing(h->last_stream, &both));
-      if (both)
-        return alltoallv_fail(ncclInvalidUsage,
-                              "two streams capture exchanges of one handle at the same time");
     } /* else the caller orders the launches of the graph */
   }
   h->last_exists = true;
@@ -496,23 +526,37 @@ void alltoallv_fill_call(const struct alltoallv_handle *h, const struct alltoall
   memcpy(call->pairs, ex->pairs + h->lsa_first, (size_t)h->lsa_n * sizeof(*ex->pairs));
 }
 
+ncclResult_t alltoallv_fork(struct alltoallv_handle *h, cudaStream_t stream)
+{
+  ALLTOALLV_CUDATRY(cudaEventRecord(h->fork, stream));
+  ALLTOALLV_CUDATRY(cudaStreamWaitEvent(h->side_stream, h->fork, 0));
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_join(struct alltoallv_handle *h, cudaStream_t stream)
+{
+  ALLTOALLV_CUDATRY(cudaEventRecord(h->join, h->side_stream));
+  ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->join, 0));
+  return ncclSuccess;
+}
+
 ncclResult_t alltoallv_exchange(struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
                                 bool capturing, cudaStream_t stream)
 {
   if (h->lsa == NULL) return alltoallv_sendrecv(h, ex, capturing, stream);
 
   bool remote = h->lsa_n < h->n;
+  ncclResult_t result = ncclSuccess;
   if (remote) { /* the slower part first, beside the kernel */
-    ALLTOALLV_CUDATRY(cudaEventRecord(h->fork, stream));
-    ALLTOALLV_CUDATRY(cudaStreamWaitEvent(h->side_stream, h->fork, 0));
-    ALLTOALLV_TRY(alltoallv_sendrecv(h, ex, capturing, h->side_stream));
-    ALLTOALLV_CUDATRY(cudaEventRecord(h->join, h->side_stream));
+    ALLTOALLV_TRY(alltoallv_fork(h, stream));
+    result = alltoallv_sendrecv(h, ex, capturing, h->side_stream);
   }
   struct alltoallv_lsa_call call;
   alltoallv_fill_call(h, ex, &call);
-  ALLTOALLV_NCCLTRY(alltoallv_lsa_launch(h->lsa, &call, stream));
-  if (remote) ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->join, 0));
-  return ncclSuccess;
+  ncclResult_t launched = alltoallv_lsa_launch(h->lsa, &call, stream);
+  if (remote) ALLTOALLV_TRY(alltoallv_join(h, stream));
+  ALLTOALLV_NCCLTRY(launched);
+  return result;
 }
 
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],

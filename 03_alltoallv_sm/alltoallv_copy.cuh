@@ -10,73 +10,42 @@
 
 #include <stdint.h>
 
-/* ---- 16 bytes at a time ------------------------------------------------------------------- */
+/* ---- 16 bytes in pieces ------------------------------------------------------------------- */
 
-/* Elements of type T make up 16 bytes. */
+/* The first `left` bytes of the 16 at `from` (none if left <= 0), piece by piece. `from` and `left`
+ * are multiples of the piece's size. All loads are in flight together. */
 template <typename T>
-static __device__ __forceinline__ uint4 gather(const char *from)
+static __device__ __forceinline__ uint4 load_pieces(const char *from, int left)
 {
   union {
-    T part[16 / sizeof(T)];
+    T piece[16 / sizeof(T)];
     uint4 all;
   } u;
+  u.all = make_uint4(0, 0, 0, 0);
 #pragma unroll
-  for (int i = 0; i < (int)(16 / sizeof(T)); i++) u.part[i] = reinterpret_cast<const T *>(from)[i];
+  for (int i = 0; i < (int)(16 / sizeof(T)); i++)
+    if (i * (int)sizeof(T) < left) u.piece[i] = reinterpret_cast<const T *>(from)[i];
   return u.all;
 }
 
 template <typename T>
-static __device__ __forceinline__ void scatter(char *to, uint4 value)
+static __device__ __forceinline__ void store_pieces(char *to, uint4 value, int left)
 {
   union {
-    T part[16 / sizeof(T)];
+    T piece[16 / sizeof(T)];
     uint4 all;
   } u;
   u.all = value;
 #pragma unroll
-  for (int i = 0; i < (int)(16 / sizeof(T)); i++) reinterpret_cast<T *>(to)[i] = u.part[i];
-}
-
-/* 16 bytes at `from`, of which the first `left` belong to the segment (none if left <= 0). */
-static __device__ __forceinline__ uint4 load16(const char *from, int64_t left)
-{
-  uintptr_t address = reinterpret_cast<uintptr_t>(from);
-  if (left >= 16) {
-    if (address % 16 == 0) return *reinterpret_cast<const uint4 *>(from);
-    if (address % 4 == 0) return gather<uint32_t>(from);
-    if (address % 2 == 0) return gather<uint16_t>(from);
-    return gather<uint8_t>(from);
-  }
-  uint64_t low = 0, high = 0;
-  for (int i = 0; i < 8 && i < left; i++) low |= (uint64_t)(uint8_t)from[i] << (8 * i);
-  for (int i = 8; i < left; i++) high |= (uint64_t)(uint8_t)from[i] << (8 * (i - 8));
-  return make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32));
-}
-
-static __device__ __forceinline__ void store16(char *to, uint4 value, int64_t left)
-{
-  uintptr_t address = reinterpret_cast<uintptr_t>(to);
-  if (left >= 16) {
-    if (address % 16 == 0)
-      *reinterpret_cast<uint4 *>(to) = value;
-    else if (address % 4 == 0)
-      scatter<uint32_t>(to, value);
-    else if (address % 2 == 0)
-      scatter<uint16_t>(to, value);
-    else
-      scatter<uint8_t>(to, value);
-    return;
-  }
-  uint64_t low = (uint64_t)value.y << 32 | value.x, high = (uint64_t)value.w << 32 | value.z;
-  for (int i = 0; i < 8 && i < left; i++) to[i] = (char)(low >> (8 * i));
-  for (int i = 8; i < left; i++) to[i] = (char)(high >> (8 * (i - 8)));
+  for (int i = 0; i < (int)(16 / sizeof(T)); i++)
+    if (i * (int)sizeof(T) < left) reinterpret_cast<T *>(to)[i] = u.piece[i];
 }
 
 /* ---- tiles -------------------------------------------------------------------------------- */
 
-/* A warp moves a tile of 4 KiB at a time: 8 loads of 16 bytes in flight per lane before the first
- * store, and 4 KiB that lie side by side for the link. */
-#define ALLTOALLV_TILE_BYTES 4096
+/* A warp moves a tile of 2 KiB at a time: 4 loads of 16 bytes in flight per lane before the first
+ * store, and 2 KiB that lie side by side for the link. */
+#define ALLTOALLV_TILE_BYTES 2048
 #define TILE_WORDS (ALLTOALLV_TILE_BYTES / 16)
 #define TILE_DEPTH (TILE_WORDS / 32)
 
@@ -106,42 +75,67 @@ static __device__ __forceinline__ uint4 funnel(uint4 low, uint4 high, int shift)
   return make_uint4((uint32_t)x, (uint32_t)(x >> 32), (uint32_t)y, (uint32_t)(y >> 32));
 }
 
-/* One warp copies tile number `tile` of the segment of `bytes` > 0 bytes; ceil(bytes / 4096) tiles
+/* The 16-byte word behind each lane's word of a row, for a warp: that of the next lane; for the
+ * last lane the first one of the next row. */
+static __device__ __forceinline__ uint4 next_word(uint4 row, uint4 next_row, int lane)
+{
+  uint4 mine = lane == 0 ? next_row : row;
+  int from = (lane + 1) % 32;
+  return make_uint4(__shfl_sync(~0u, mine.x, from), __shfl_sync(~0u, mine.y, from),
+                    __shfl_sync(~0u, mine.z, from), __shfl_sync(~0u, mine.w, from));
+}
+
+/* One warp copies `count` words of a tile. All loads come before the first store: the compiler,
+ * which has to assume that `in` and `out` overlap, would do one after the other. FULL: the whole
+ * tile, so that there is nothing to decide. SHIFTED: `in` is the aligned word that holds the first
+ * byte, and one word more is read than written. */
+template <bool FULL, bool SHIFTED>
+static __device__ __forceinline__ void copy_words(uint4 *out, const uint4 *in, int count, int shift,
+                                                  int lane)
+{
+  static_assert(!(FULL && SHIFTED), "the word behind the tile is the last lane's only");
+  uint4 row[TILE_DEPTH + SHIFTED];
+#pragma unroll
+  for (int u = 0; u < TILE_DEPTH + SHIFTED; u++)
+    if (FULL || lane + 32 * u < count + SHIFTED) row[u] = load_stream(in + lane + 32 * u);
+#pragma unroll
+  for (int u = 0; u < TILE_DEPTH; u++) {
+    uint4 word = row[u];
+    if (SHIFTED) word = funnel(word, next_word(row[u], row[u + SHIFTED], lane), shift);
+    if (FULL || lane + 32 * u < count) out[lane + 32 * u] = word;
+  }
+}
+
+/* One warp copies tile number `tile` of the segment of `bytes` > 0 bytes; ceil(bytes / 2048) tiles
  * make up the segment, whatever its alignment.
  *
  *   to:   |..head..|====16====|====16====| ... |====16====|..tail..|
  *
- * The words in the middle are aligned at the destination. The first tile also copies the bytes
+ * The words in the middle are aligned at the destination, to 128 bytes where they begin: stores
+ * that fill whole cache lines make the largest packets. The first tile also copies the bytes
  * before them, the last tile those behind. Where the source is aligned differently, a word is put
  * together from two aligned words; then the middle begins and ends a little further inside, so that
  * both lie in the segment. */
 static __device__ __forceinline__ void copy_tile(char *to, const char *from, uint64_t bytes,
-                                                 uint64_t tile, int lane)
+                                                 uint32_t tile, int lane)
 {
-  uint64_t head = (0 - reinterpret_cast<uintptr_t>(to)) & 15;
+  uint64_t head = (0 - reinterpret_cast<uintptr_t>(to)) & 127;
   int shift = (int)((reinterpret_cast<uintptr_t>(from) + head) & 15);
   if (head < (uint64_t)shift) head += 16; /* the aligned word before it would begin too early */
   uint64_t words = bytes > head ? (bytes - head) / 16 : 0;
   if (shift > 0 && words > 0 && head + words * 16 + 16 - shift > bytes) words--;
   if (words == 0) head = bytes;
 
-  uint64_t first = tile * TILE_WORDS;
-  uint64_t end = first + TILE_WORDS < words ? first + TILE_WORDS : words;
-  uint4 *out = reinterpret_cast<uint4 *>(to + head);
-  const uint4 *in = reinterpret_cast<const uint4 *>(from + head - shift);
-
-  if (shift == 0 && end == first + TILE_WORDS) { /* the common case, without a branch inside */
-    uint4 v[TILE_DEPTH];
-#pragma unroll
-    for (int u = 0; u < TILE_DEPTH; u++) v[u] = load_stream(in + first + lane + 32 * u);
-#pragma unroll
-    for (int u = 0; u < TILE_DEPTH; u++) out[first + lane + 32 * u] = v[u];
-  } else if (shift == 0) {
-    for (uint64_t w = first + lane; w < end; w += 32) out[w] = in[w];
-  } else {
-#pragma unroll 4
-    for (uint64_t w = first + lane; w < end; w += 32) out[w] = funnel(in[w], in[w + 1], shift);
-  }
+  uint64_t first = (uint64_t)tile * TILE_WORDS;
+  uint4 *out = reinterpret_cast<uint4 *>(to + head) + first;
+  const uint4 *in = reinterpret_cast<const uint4 *>(from + head - shift) + first;
+  if (shift == 0 && first + TILE_WORDS <= words)
+    copy_words<true, false>(out, in, TILE_WORDS, 0, lane);
+  else if (shift == 0 && first < words)
+    copy_words<false, false>(out, in, (int)(words - first), 0, lane);
+  else if (first < words)
+    copy_words<false, true>(out, in, words - first < TILE_WORDS ? (int)(words - first) : TILE_WORDS,
+                            shift, lane);
 
   if (tile == 0)
     for (uint64_t i = lane; i < head; i += 32) to[i] = from[i];

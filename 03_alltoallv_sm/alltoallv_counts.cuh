@@ -5,115 +5,107 @@
 
 #include "alltoallv_wait.cuh"
 
-/* My own counts and displacements, from device memory into b.pairs. False if a count cannot be
- * meant: then nothing will fit, and displacements may be anywhere. */
+/* My own counts and displacements, from device memory into b.pairs. Is a pair with another rank
+ * large? Behind a count that cannot be meant nothing can: all such pairs count as large, so that
+ * nothing of them is sent before it is clear that they fit nowhere. */
 template <int N>
 static __device__ bool load_counts(const kernel_args<N> &a, block_state<N> &b)
 {
   int p = threadIdx.x;
+  bool large = false;
   if (p < a.n) {
-    b.pairs[p].send_bytes = alltoallv_device_bytes(a.sendcounts[p], a.element);
-    b.pairs[p].send_offset = a.sdispls != NULL ? a.sdispls[p] * a.element : 0;
+    uint64_t bytes = 0, before = 0;
+    for (int q = 0; q <= p; q++) { /* by every thread for itself: one trip to memory for all */
+      before += bytes;
+      bytes = alltoallv_device_bytes(a.sendcounts[q], a.element);
+    }
+    if (before >= ALLTOALLV_TOO_MANY) bytes = ALLTOALLV_TOO_MANY;
+    b.pairs[p].send_bytes = bytes;
+    b.pairs[p].send_offset = a.sdispls != NULL ? a.sdispls[p] * a.element : before;
     b.pairs[p].recv_offset = a.kind == ALLTOALLV_KIND_SLOTS ? a.rdispls[p] * a.element : 0;
+    large = p != a.rank && bytes > a.ll_threshold;
   }
-  if (p == 0) b.bad = NOT_BAD;
-  bool meant = !__syncthreads_or(p < a.n && b.pairs[p].send_bytes == ALLTOALLV_TOO_MANY);
-  if (a.sdispls != NULL) return meant;
-  if (p < a.n)
-    for (int q = 0; q < p; q++) b.pairs[p].send_offset += b.pairs[q].send_bytes;
-  __syncthreads();
-  return meant;
+  return __syncthreads_or(large);
 }
 
 /* Tells every rank, myself included, my whole row of counts; for slots also my rooms. */
 template <int N>
-static __device__ void send_rows(const kernel_args<N> &a, uint32_t call)
+static __device__ void send_rows(const kernel_args<N> &a)
 {
   for (int t = threadIdx.x; t < a.n * a.n; t += blockDim.x) {
     int to = t / a.n, entry = t % a.n;
+    bool slots = a.kind == ALLTOALLV_KIND_SLOTS;
+    uint64_t bytes = alltoallv_device_bytes(a.sendcounts[entry], a.element);
+    uint64_t room =
+        slots ? a.element * alltoallv_room(a.rdispls, a.n, a.rdispls[entry], a.capacity) : 0;
+    uint32_t call = this_call(a);
     char *lines = slot(a, to, a.rank, call);
-    store_number(lines, ALLTOALLV_LINE_COUNTS + entry,
-                 alltoallv_device_bytes(a.sendcounts[entry], a.element), 0, call);
-    if (a.kind == ALLTOALLV_KIND_SLOTS)
-      store_number(lines, ALLTOALLV_LINE_COUNTS + a.n + entry,
-                   a.element * alltoallv_room(a.rdispls, a.n, a.rdispls[entry], a.capacity), 0,
-                   call);
-  }
-}
-
-/* Waits for the lines at line_of(first), line_of(first + 1) and so on, COLUMN of them or up to n,
- * all at once: one after the other each would cost a trip to memory. */
-#define COLUMN 8
-template <int N, class LineOf>
-static __device__ __forceinline__ bool read_numbers(const kernel_args<N> &a,
-                                                    const block_state<N> &b, uint32_t call,
-                                                    int first, uint64_t *values, LineOf line_of)
-{
-  patience w;
-  for (;;) {
-    int missing = -1;
-#pragma unroll
-    for (int i = 0; i < COLUMN; i++) {
-      int which = first + i < a.n ? first + i : a.n - 1;
-      line l = load_line(line_of(which));
-      values[i] = pack(l.word[0], l.word[1]);
-      if (l.call != call) missing = which;
-    }
-    if (missing < 0) return true;
-    /* a rank that made another call sends no row; then b.stop is set */
-    if (w.long_wait() && (*(const volatile int *)&b.stop || give_up(a, w, missing))) return false;
+    store_number(lines, ALLTOALLV_LINE_COUNTS + entry, bytes, a.kind, call);
+    if (slots) store_number(lines, ALLTOALLV_LINE_COUNTS + a.n + entry, room, a.kind, call);
   }
 }
 
 /* Receives the rows of all ranks. Then everybody knows the matrix and what fits where, and comes to
  * the same verdict by itself: if anything does not fit anywhere, nobody moves anything. Completes
- * b.pairs; b.header[p].offset becomes the place of my data at rank p. False: do not move anything.
+ * b.pairs. False: do not move anything; b.stop: because something has not come.
+ *
+ * Thread p < n looks at what everybody sends to rank p, COLUMN ranks at a time, and at what fits
+ * there. It loads all these lines together: one after the other each would cost a trip to memory.
  */
+#define COLUMN 4
 template <int N>
 static __device__ bool share_counts(const kernel_args<N> &a, block_state<N> &b, uint32_t call)
 {
-  int n = a.n;
+  const bool slots = a.kind == ALLTOALLV_KIND_SLOTS;
+  const int n = a.n, p = threadIdx.x;
   bool failed = false;
-  int p = (int)(blockDim.x - 1 - threadIdx.x); /* the last threads read headers */
-  if (p < n && (!read_header(a, call, p, &b.header[p]) || b.header[p].kind != a.kind))
-    failed = *(volatile int *)&b.stop = true;
-
-  p = threadIdx.x; /* the first ones a column each: what everybody sends to rank p */
-  uint64_t total = 0, before = 0, bytes[COLUMN], room[COLUMN];
+  uint64_t total = 0, value[2 * COLUMN + 1]; /* counts; for slots, rooms; the capacity */
   for (int first = 0; p < n && first < n && !failed; first += COLUMN) {
-    failed = !read_numbers(a, b, call, first, bytes, [&](int source) {
-      return slot(a, a.rank, source, call) + (ALLTOALLV_LINE_COUNTS + p) * ALLTOALLV_LINE_BYTES;
-    });
-    if (a.kind == ALLTOALLV_KIND_SLOTS && !failed)
-      failed = !read_numbers(a, b, call, first, room, [&](int source) {
-        return slot(a, a.rank, p, call) +
-               (ALLTOALLV_LINE_COUNTS + n + source) * ALLTOALLV_LINE_BYTES;
-      });
+    patience w;
+    int missing;
+    do {
+      missing = -1;
+#pragma unroll
+      for (int i = 0; i < 2 * COLUMN + 1; i++) {
+        bool count = i < COLUMN, room = !count && i < 2 * COLUMN;
+        if (room && !slots) continue;
+        int source = first + i % COLUMN < n ? first + i % COLUMN : n - 1;
+        line l = header_line(a, call, count ? source : p,
+                             count  ? ALLTOALLV_LINE_COUNTS + p
+                             : room ? ALLTOALLV_LINE_COUNTS + n + source
+                                    : ALLTOALLV_LINE_EXPECT);
+        value[i] = pack(l.word[0], l.word[1]);
+        if (l.call != call)
+          missing = count ? source : p;
+        else if (count && l.word[2] != a.kind)
+          failed = true;
+      }
+      /* a rank that made another call may send no row, or another one */
+      if (missing >= 0 && w.long_wait())
+        failed |= contradicts(a, call, missing, 0) || give_up(a, call, w, missing);
+    } while (missing >= 0 && !failed);
+
 #pragma unroll
     for (int i = 0; i < COLUMN; i++) {
-      if (first + i >= n) break;
-      total += bytes[i];
-      if (first + i < a.rank) before += bytes[i];
-      if (p == a.rank) b.pairs[first + i].recv_bytes = bytes[i];
-      if (a.kind == ALLTOALLV_KIND_SLOTS && bytes[i] > room[i])
-        atomicMin(&b.bad, (first + i) * n + p);
+      int source = first + i;
+      if (source >= n || failed) break;
+      if (source == a.rank) b.before[p] = slots ? 0 : total;
+      if (p == a.rank) {
+        b.pairs[source].recv_bytes = value[i];
+        if (!slots) b.pairs[source].recv_offset = total;
+      }
+      total += value[i];
+      if (slots && value[i] > value[COLUMN + i]) atomicMin(&b.bad, source * n + p);
     }
   }
-  if (__syncthreads_or(failed)) {
-    b.stop = 1;
-    return false;
-  }
-
-  if (p < n && a.kind == ALLTOALLV_KIND_PACKED) {
+  if (p < n && !slots && !failed) {
     b.total[p] = total;
-    if (total > b.header[p].expect) atomicMin(&b.bad, p);
-    b.header[p].offset += before;
-    uint64_t offset = 0;
-    for (int q = 0; q < p; q++) offset += b.pairs[q].recv_bytes;
-    b.pairs[p].recv_offset = offset;
+    b.capacity[p] = value[2 * COLUMN];
+    if (total > b.capacity[p]) atomicMin(&b.bad, p);
   }
+  if (failed) *(volatile int *)&b.stop = 1;
   __syncthreads();
-  return b.bad == NOT_BAD;
+  return !b.stop && b.bad == NOT_BAD;
 }
 
 /* The control block's part: what the caller wants to know, and the error. */
@@ -123,20 +115,19 @@ static __device__ void publish_counts(const kernel_args<N> &a, const block_state
 {
   int p = threadIdx.x;
   if (p < a.n) {
-    a.recvcounts[p] = b.pairs[p].recv_bytes / a.element;
-    if (a.kind == ALLTOALLV_KIND_PACKED) a.rdispls[p] = b.pairs[p].recv_offset / a.element;
+    int shift = __ffs(a.element) - 1; /* a division takes longer than all the rest here */
+    a.recvcounts[p] = b.pairs[p].recv_bytes >> shift;
+    if (a.kind == ALLTOALLV_KIND_PACKED) a.rdispls[p] = b.pairs[p].recv_offset >> shift;
   }
   if (p > 0 || b.bad == NOT_BAD) return;
   if (a.kind == ALLTOALLV_KIND_PACKED) {
-    report_counts(a, call, ALLTOALLV_ERROR_CAPACITY, -1, b.bad, b.total[b.bad],
-                  b.header[b.bad].expect);
-  } else {
+    report_counts(a, call, ALLTOALLV_ERROR_CAPACITY, -1, b.bad, b.total[b.bad], b.capacity[b.bad]);
+  } else { /* both lines have been seen */
     int source = b.bad / a.n, destination = b.bad % a.n;
-    uint64_t sent = 0, room = 0;
-    uint32_t none; /* both lines have been seen */
-    read_number(a, call, source, ALLTOALLV_LINE_COUNTS + destination, &sent, &none);
-    read_number(a, call, destination, ALLTOALLV_LINE_COUNTS + a.n + source, &room, &none);
-    report_counts(a, call, ALLTOALLV_ERROR_CAPACITY, source, destination, sent, room);
+    line sent = header_line(a, call, source, ALLTOALLV_LINE_COUNTS + destination);
+    line room = header_line(a, call, destination, ALLTOALLV_LINE_COUNTS + a.n + source);
+    report_counts(a, call, ALLTOALLV_ERROR_CAPACITY, source, destination,
+                  pack(sent.word[0], sent.word[1]), pack(room.word[0], room.word[1]));
   }
 }
 

@@ -70,15 +70,14 @@ ncclResult_t alltoallv_lsa_create(ncclComm_t comm, const struct alltoallv_lsa_co
   ncclResult_t result = ncclCommUserRank(comm, &l->rank);
   if (result == ncclSuccess) result = ncclCommCount(comm, &l->n);
   if (result == ncclSuccess) result = ncclMemAlloc((void **)&l->mine, sizeof(*l->mine));
-  if (result == ncclSuccess) {
-    memset((void *)l->mine, 0, sizeof(*l->mine));
-    result = ncclCommWindowRegister(comm, l->mine, sizeof(*l->mine), &l->scratch_window,
-                                    NCCL_WIN_COLL_SYMMETRIC);
-  }
-  if (result == ncclSuccess) return result;
-  alltoallv_lsa_destroy(l);
-  *lsa = NULL;
+  if (result == ncclSuccess) memset((void *)l->mine, 0, sizeof(*l->mine));
   return result;
+}
+
+ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *lsa)
+{
+  return ncclCommWindowRegister(lsa->comm, lsa->mine, sizeof(*lsa->mine), &lsa->scratch_window,
+                                NCCL_WIN_COLL_SYMMETRIC);
 }
 
 void alltoallv_lsa_destroy(struct alltoallv_lsa *lsa)

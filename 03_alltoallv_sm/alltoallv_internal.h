@@ -83,6 +83,11 @@ ncclResult_t alltoallv_make_exchange(struct alltoallv_handle *h, const void *sen
 /* Makes `stream` wait for the exchange before. *capturing: is the stream being captured? */
 ncclResult_t alltoallv_order(struct alltoallv_handle *h, cudaStream_t stream, bool *capturing);
 
+/* What comes after fork on the side stream runs beside `stream`, until join; always join, also
+ * after an error in between. */
+ncclResult_t alltoallv_fork(struct alltoallv_handle *h, cudaStream_t stream);
+ncclResult_t alltoallv_join(struct alltoallv_handle *h, cudaStream_t stream);
+
 /* Enqueues an exchange: the kernel for the LSA ranks, send/recv for all others. */
 ncclResult_t alltoallv_exchange(struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
                                 bool capturing, cudaStream_t stream);

@@ -38,10 +38,8 @@ enum {
 
 /* See alltoallv_stale_parity; once in 2^32 calls. */
 template <int N>
-static __device__ void clear_stale_lines(const kernel_args<N> &a, uint32_t call)
+static __device__ __noinline__ void clear_lines(const kernel_args<N> &a, int parity)
 {
-  int parity = alltoallv_stale_parity(call);
-  if (parity < 0) return;
   uint4 *lines = reinterpret_cast<uint4 *>(slot(a, a.rank, 0, (uint32_t)parity));
   uint64_t count = (uint64_t)a.n * a.scratch.slot_bytes / ALLTOALLV_LINE_BYTES;
   for (uint64_t i = threadIdx.x; i < count; i += blockDim.x) lines[i] = make_uint4(0, 0, 0, 0);
@@ -51,119 +49,132 @@ static __device__ void clear_stale_lines(const kernel_args<N> &a, uint32_t call)
 
 /* Waits until `bytes` bytes from rank p have been added to done[p]. */
 template <int N>
-static __device__ void wait_for_data(const kernel_args<N> &a, int p, uint64_t base, uint64_t bytes)
+static __device__ void wait_for_data(const kernel_args<N> &a, uint32_t call, int p, uint64_t base,
+                                     uint64_t bytes)
 {
   const uint64_t *counter = reinterpret_cast<const uint64_t *>(scratch_of(a, a.rank)) + p;
   patience w;
   while (load_acquire(counter) != base + bytes)
-    if (w.long_wait() && give_up(a, w, p)) return;
+    if (w.long_wait() && give_up(a, call, w, p)) return;
   a.state->done[p] = base + bytes;
 }
 
 /* `p` is the rank that this thread talks to; threads from a.n on have none. */
 template <int N, int MODE>
-static __device__ __forceinline__ void control(const kernel_args<N> &a, block_state<N> &b,
-                                               uint32_t call, int p)
+static __device__ __forceinline__ void control_host(const kernel_args<N> &a, uint32_t call, int p)
 {
-  constexpr bool DEVICE = MODE == MODE_DEVICE;
-  bool mine = p < a.n && p != a.rank;
-  uint64_t base = MODE != MODE_SMALL && mine ? a.state->done[p] : 0;
-
-  bool moves = true;
-  if constexpr (DEVICE) {
-    int last = (int)(blockDim.x - 1 - threadIdx.x); /* the first threads have rows to send */
-    if (last < a.n)
-      send_header(
-          a, call, last,
-          {0, a.capacity * a.element,
-           a.window_offset + (a.kind == ALLTOALLV_KIND_SLOTS ? a.rdispls[last] * a.element : 0),
-           a.kind, a.window});
-    send_rows(a, call);
-    load_counts(a, b);
-    moves = share_counts(a, b, call);
-    if (!b.stop) publish_counts(a, b, call);
-  } else {
-    if (mine)
-      send_header(a, call, p,
-                  {a.pairs[p].send_bytes, a.pairs[p].recv_bytes,
-                   a.window_offset + a.pairs[p].recv_offset, a.kind, a.window});
-  }
+  const struct alltoallv_pair &pair = a.pairs[p];
+  bool peer = p < a.n && p != a.rank;
+  uint64_t base = MODE == MODE_ANY && peer ? a.state->done[p] : 0;
+  if (peer)
+    send_header(
+        a, call, p,
+        {pair.send_bytes, pair.recv_bytes, a.window_offset + pair.recv_offset, a.kind, a.window});
 
   struct alltoallv_header h;
-  if (mine && read_header(a, call, p, &h)) {
-    uint64_t bytes = DEVICE ? b.pairs[p].recv_bytes : a.pairs[p].recv_bytes;
-    if (h.kind != a.kind) {
+  if (peer && read_header(a, call, p, &h)) {
+    if (h.kind != a.kind)
       report_counts(a, call, ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.kind);
-      moves = false;
-    } else if (!DEVICE && !alltoallv_counts_agree(h.sent, bytes)) {
-      report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, a.rank, h.sent, bytes);
-      moves = false;
-    }
-    if (MODE != MODE_SMALL && moves && bytes > a.ll_threshold) wait_for_data(a, p, base, bytes);
-    if (!DEVICE && h.kind == a.kind && !alltoallv_counts_agree(a.pairs[p].send_bytes, h.expect))
-      report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, a.rank, p, a.pairs[p].send_bytes, h.expect);
+    else if (!alltoallv_counts_agree(h.sent, pair.recv_bytes))
+      report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, a.rank, h.sent, pair.recv_bytes);
+    else if (MODE == MODE_ANY && h.sent > a.ll_threshold)
+      wait_for_data(a, call, p, base, h.sent);
+    if (h.kind == a.kind && !alltoallv_counts_agree(pair.send_bytes, h.expect))
+      report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, a.rank, p, pair.send_bytes, h.expect);
   }
-  if (!DEVICE && p == a.rank &&
-      !alltoallv_counts_agree(a.pairs[p].send_bytes, a.pairs[p].recv_bytes))
-    report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, p, a.pairs[p].send_bytes,
-                  a.pairs[p].recv_bytes);
+  if (p == a.rank && !alltoallv_counts_agree(pair.send_bytes, pair.recv_bytes))
+    report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, p, pair.send_bytes, pair.recv_bytes);
+}
+
+/* The same with device counts. When all rows have come and everything fits, the headers hold
+ * nothing new. */
+template <int N>
+static __device__ __forceinline__ void control_device(const kernel_args<N> &a, block_state<N> &b,
+                                                      uint32_t call, int p)
+{
+  bool peer = p < a.n && p != a.rank;
+  uint64_t base = peer ? a.state->done[p] : 0;
+  int last = (int)(blockDim.x - 1 - threadIdx.x); /* the first threads have rows to send */
+  if (last < a.n) {
+    uint64_t at = a.kind == ALLTOALLV_KIND_SLOTS ? a.rdispls[last] * a.element : 0;
+    send_header(a, call, last, {0, a.capacity * a.element, a.window_offset + at, a.kind, a.window});
+  }
+
+  bool moves = share_counts(a, b, call);
+  if (!b.stop) publish_counts(a, b, call);
+  struct alltoallv_header h;
+  if (moves && peer && b.pairs[p].recv_bytes > a.ll_threshold)
+    wait_for_data(a, call, p, base, b.pairs[p].recv_bytes);
+  else if (b.stop && peer && read_header(a, call, p, &h) && h.kind != a.kind)
+    report_counts(a, call, ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.kind);
+}
+
+/* Sends what need not wait for anything: the lines, and with device counts the rows of counts.
+ * Returns whether this rank has large pairs, as far as it is known by now. */
+template <int N, int MODE>
+static __device__ __forceinline__ bool send_first(const kernel_args<N> &a, block_state<N> &b,
+                                                  bool control, int p)
+{
+  bool any_large = false;
+  if (MODE == MODE_DEVICE && control)
+    send_rows(a);
+  else if constexpr (MODE == MODE_DEVICE) {
+    any_large = load_counts(a, b);
+    send_lines(a, b.pairs, p % 32);
+  } else if (!control) {
+    send_lines(a, a.pairs, p % 32); /* no barrier on the way to the first store */
+  }
+  return any_large;
 }
 
 /* A data block of an exchange that may have large pairs. */
 template <int N, int MODE>
 static __device__ __forceinline__ void move_data(const kernel_args<N> &a, block_state<N> &b,
-                                                 uint32_t call)
+                                                 uint32_t call, bool any_large)
 {
   constexpr bool DEVICE = MODE == MODE_DEVICE;
   uint32_t blocks = gridDim.x * gridDim.y - 1, block = blockIdx.y * gridDim.x + blockIdx.x - 1;
   uint32_t warp = threadIdx.x / 32 * blocks + block, warps = blocks * (blockDim.x / 32);
   int lane = threadIdx.x % 32, p = threadIdx.x;
-
-  if constexpr (DEVICE) {
-    if (load_counts(a, b)) send_lines(a, b.pairs, call, lane);
-  } else {
-    send_lines(a, a.pairs, call, lane); /* no barrier on the way to the first store */
-    if (p < a.n) b.pairs[p] = a.pairs[p];
-  }
-  bool large = p < a.n && p != a.rank &&
-               (DEVICE ? b.pairs[p].send_bytes : a.pairs[p].send_bytes) > a.ll_threshold;
-  bool any_large = __syncthreads_or(large);
-  if (b.broken) return; /* not each thread's own answer: there are barriers ahead */
   if constexpr (DEVICE) {
     if (!share_counts(a, b, call)) return;
+  } else {
+    if (p < a.n) b.pairs[p] = a.pairs[p];
+    any_large = __syncthreads_or(p < a.n && p != a.rank && a.pairs[p].send_bytes > a.ll_threshold);
   }
+  if (b.broken) return; /* not each thread's own answer: there are barriers ahead */
 
   const struct alltoallv_pair own = b.pairs[a.rank];
   if (!any_large && own.send_bytes <= a.ll_threshold) {
-    copy_own(a, own, warp, warps, lane);
+    /* the blocks of row 0 have no peers; if the control block is alone there, all blocks help */
+    uint32_t columns = gridDim.x - 1;
+    if (columns == 0)
+      copy_own(a, own, warp, warps, lane);
+    else if (blockIdx.y == 0)
+      copy_own(a, own, threadIdx.x / 32 * columns + blockIdx.x - 1, columns * (blockDim.x / 32),
+               lane);
   } else {
-    /* As many of my own tiles as cost no time come first: the headers are on their way. Peers
-     * mostly use the window that I use, so look that up meanwhile. */
-    bool copy = alltoallv_counts_agree(own.send_bytes, own.recv_bytes);
-    uint64_t own_tiles = copy ? tiles_of(own.send_bytes) : 0;
-    uint64_t now = any_large && own_tiles > warps / 4 ? warps / 4 : own_tiles;
+    /* Peers mostly use the window that I use: that is looked up before their headers come. */
+    bool large = p < a.n && p != a.rank && b.pairs[p].send_bytes > a.ll_threshold;
+    bool copy = p == a.rank && alltoallv_counts_agree(own.send_bytes, own.recv_bytes);
     char *likely = large ? window_of(a, p, a.window) : NULL;
     if (p < a.n) {
-      b.to[p] = p == a.rank ? a.recv + own.recv_offset : NULL;
-      b.first[p] = p == a.rank ? now : 0;
-      b.tiles[p] = p == a.rank ? own_tiles - now : large ? tiles_of(b.pairs[p].send_bytes) : 0;
+      b.to[p] = copy ? a.recv + own.recv_offset : NULL;
+      b.tiles[p] = copy || large ? tiles_of(b.pairs[p].send_bytes) : 0;
     }
     deal_tiles(a, b, warps);
     prefetch_tile(a, b, warp, lane);
-    for (uint64_t tile = warps - 1 - warp; tile < now; tile += warps)
-      copy_tile(a.recv + own.recv_offset, a.send + own.send_offset, own.send_bytes, tile, lane);
 
     struct alltoallv_header h;
-    if (large && DEVICE)
-      h = b.header[p];
-    else if (large && !(read_header(a, call, p, &h) && h.kind == a.kind &&
-                        alltoallv_counts_agree(a.pairs[p].send_bytes, h.expect)))
+    if (large && !(read_header(a, call, p, &h) &&
+                   (DEVICE ||
+                    (h.kind == a.kind && alltoallv_counts_agree(a.pairs[p].send_bytes, h.expect)))))
       likely = NULL; /* no agreement: nothing is sent */
     if (likely != NULL)
-      b.to[p] = (h.window == a.window ? likely : window_of(a, p, h.window)) + h.offset;
+      b.to[p] = (h.window == a.window ? likely : window_of(a, p, h.window)) + h.offset +
+                (DEVICE ? b.before[p] : 0);
     __syncthreads();
     push_tiles(a, b, warp, warps, lane);
-    __syncthreads(); /* all warps have pushed */
     if (large && b.pushed[p] > 0)
       add_release(reinterpret_cast<uint64_t *>(scratch_of(a, p)) + a.rank, b.pushed[p]);
   }
@@ -176,19 +187,23 @@ __global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant
 {
   __shared__ block_state<N> b;
   uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
-  uint32_t call = alltoallv_next_call(*(volatile uint32_t *)&a.state->call[block]);
-  uint32_t broken = *(volatile uint32_t *)&a.state->broken; /* looked at as late as possible */
   int p = threadIdx.x;
-  if (MODE == MODE_DEVICE && p == 0) b.stop = 0;       /* load_counts has a barrier */
-  if (MODE != MODE_SMALL && p == 0) b.broken = broken; /* move_data has one */
+  bool control = MODE == MODE_SMALL ? blockIdx.y == 0 : block == 0;
+  if (MODE == MODE_DEVICE && p == 0) b.stop = 0, b.bad = NOT_BAD;
+  bool any_large = send_first<N, MODE>(a, b, control, p);
 
-  if (block == 0) clear_stale_lines(a, call);
-  if (MODE != MODE_SMALL && block > 0) {
-    move_data<N, MODE>(a, b, call);
-  } else if (MODE != MODE_SMALL) {
-    if (!broken) control<N, MODE>(a, b, call, p);
-  } else if (blockIdx.y > 0) {
-    send_lines(a, a.pairs, call, p % 32);
+  uint32_t call = this_call(a), broken = *(volatile uint32_t *)&a.state->broken;
+  if (MODE != MODE_SMALL && p == 0) b.broken = broken; /* move_data has a barrier */
+  int stale = block == 0 ? alltoallv_stale_parity(call) : -1;
+  if (stale >= 0) clear_lines(a, stale);
+  if (MODE != MODE_SMALL && !control) {
+    move_data<N, MODE>(a, b, call, any_large);
+  } else if (MODE == MODE_DEVICE) {
+    __syncthreads(); /* b.stop and b.bad are set */
+    if (!broken) control_device(a, b, call, p);
+  } else if (MODE == MODE_ANY) {
+    if (!broken) control_host<N, MODE>(a, call, p);
+  } else if (!control) {
     if (!broken) receive_lines(a, a.pairs, call, p % 32);
   } else { /* row 0: the first warps talk, the others copy my own part */
     uint32_t talkers = block == 0 ? (uint32_t)(a.n + 31) / 32 : 0, warps = blockDim.x / 32;
@@ -196,7 +211,7 @@ __global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant
       copy_own(a, a.pairs[a.rank], block * warps + p / 32 - (a.n + 31) / 32,
                gridDim.x * warps - (a.n + 31) / 32, p % 32);
     else if (!broken)
-      control<N, MODE>(a, b, call, p);
+      control_host<N, MODE>(a, call, p);
   }
 
   __syncthreads(); /* nobody needs the old number any more */
@@ -222,7 +237,6 @@ __global__ void __launch_bounds__(512, 1) bare_push_kernel(const __grid_constant
   if (threadIdx.x < a.n) {
     b.pairs[threadIdx.x] = a.pairs[threadIdx.x];
     b.to[threadIdx.x] = to.to[threadIdx.x];
-    b.first[threadIdx.x] = 0;
     b.tiles[threadIdx.x] = tiles_of(a.pairs[threadIdx.x].send_bytes);
   }
   deal_tiles(a, b, warps);

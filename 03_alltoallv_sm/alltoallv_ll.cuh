@@ -24,48 +24,77 @@ struct lane_share {
     first_line = group * ALLTOALLV_GROUP_LINES + (uint32_t)lane;
   }
   __device__ bool idle() const { return lane >= width; }
-  __device__ int word(int j) const { return (j * width + lane) * 16; }
   __device__ uint32_t line(int u) const
   {
     return (first_line + (uint32_t)(u * width)) * ALLTOALLV_LINE_BYTES;
   }
-  /* Nothing but whole, aligned words in the group that begins at `data`? */
-  __device__ bool simple(const char *data) const
-  {
-    return ((reinterpret_cast<uintptr_t>(data) | (uint32_t)left) & 15) == 0;
-  }
 };
 
-static __device__ __forceinline__ void load_share(const lane_share &s, const char *from, uint4 *v)
+struct lane_words {
+  uint4 word[3];
+};
+
+/* Three words at `at`, at + step and at + 2 step, of which `left` bytes from `at` on belong to the
+ * segment, in pieces of type T. All loads are in flight together. */
+template <typename T>
+static __device__ __forceinline__ lane_words load_words(const char *at, int left, int step)
 {
-  if (s.simple(from)) {
+  lane_words v;
 #pragma unroll
-    for (int j = 0; j < 3; j++) {
-      v[j] = make_uint4(0, 0, 0, 0);
-      if (s.word(j) < s.left) v[j] = *reinterpret_cast<const uint4 *>(from + s.word(j));
-    }
-  } else {
-#pragma unroll 1
-    for (int j = 0; j < 3; j++) {
-      uint4 w = load16(from + s.word(j), s.left - s.word(j));
-      if (j == 0) v[0] = w;
-      if (j == 1) v[1] = w;
-      if (j == 2) v[2] = w;
-    }
-  }
+  for (int j = 0; j < 3; j++) v.word[j] = load_pieces<T>(at + j * step, left - j * step);
+  return v;
 }
 
-static __device__ __forceinline__ void store_share(const lane_share &s, char *to, const uint4 *v)
+template <typename T>
+static __device__ __forceinline__ void store_words(char *at, const lane_words &v, int left,
+                                                   int step)
 {
-  if (s.simple(to)) {
 #pragma unroll
-    for (int j = 0; j < 3; j++)
-      if (s.word(j) < s.left) *reinterpret_cast<uint4 *>(to + s.word(j)) = v[j];
-  } else {
-#pragma unroll 1
-    for (int j = 0; j < 3; j++)
-      store16(to + s.word(j), j == 0 ? v[0] : j == 1 ? v[1] : v[2], s.left - s.word(j));
-  }
+  for (int j = 0; j < 3; j++) store_pieces<T>(at + j * step, v.word[j], left - j * step);
+}
+
+/* Does the segment consist of pieces of that size? */
+static __device__ __forceinline__ bool made_of(int size, const char *at, int left)
+{
+  return (((uint32_t) reinterpret_cast<uintptr_t>(at) | (uint32_t)left) & (uint32_t)(size - 1)) ==
+         0;
+}
+
+/* For segments that are not aligned to 16 bytes. Functions of their own, so that the code of the
+ * usual case is short. */
+static __device__ __noinline__ lane_words load_odd_words(const char *at, int left, int step)
+{
+  if (made_of(8, at, left)) return load_words<uint64_t>(at, left, step);
+  if (made_of(4, at, left)) return load_words<uint32_t>(at, left, step);
+  if (made_of(2, at, left)) return load_words<uint16_t>(at, left, step);
+  return load_words<uint8_t>(at, left, step);
+}
+
+static __device__ __noinline__ void store_odd_words(char *at, lane_words v, int left, int step)
+{
+  if (made_of(8, at, left)) return store_words<uint64_t>(at, v, left, step);
+  if (made_of(4, at, left)) return store_words<uint32_t>(at, v, left, step);
+  if (made_of(2, at, left)) return store_words<uint16_t>(at, v, left, step);
+  store_words<uint8_t>(at, v, left, step);
+}
+
+/* A lane's words of the group that begins at `from`. */
+static __device__ __forceinline__ lane_words load_share(const lane_share &s, const char *from)
+{
+  const char *at = from + s.lane * 16;
+  int left = s.left - s.lane * 16, step = s.width * 16;
+  return made_of(16, at, left) ? load_words<uint4>(at, left, step) : load_odd_words(at, left, step);
+}
+
+static __device__ __forceinline__ void store_share(const lane_share &s, char *to,
+                                                   const lane_words &v)
+{
+  char *at = to + s.lane * 16;
+  int left = s.left - s.lane * 16, step = s.width * 16;
+  if (made_of(16, at, left))
+    store_words<uint4>(at, v, left, step);
+  else
+    store_odd_words(at, v, left, step);
 }
 
 static __device__ __forceinline__ uint32_t groups_of(uint64_t bytes)
@@ -98,8 +127,8 @@ static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
        i_ += gridDim.y - 1)
 
 template <int N>
-static __device__ __forceinline__ void
-send_lines(const kernel_args<N> &a, const struct alltoallv_pair *pairs, uint32_t call, int lane)
+static __device__ __forceinline__ void send_lines(const kernel_args<N> &a,
+                                                  const struct alltoallv_pair *pairs, int lane)
 {
   group_range r;
   FOR_EACH_PEER_OF_ROW(a, p)
@@ -110,13 +139,13 @@ send_lines(const kernel_args<N> &a, const struct alltoallv_pair *pairs, uint32_t
     for (uint32_t g = r.first; g < groups_of(bytes); g += r.step) {
       lane_share s(bytes, g, lane);
       if (s.idle()) continue;
-      uint4 v[3];
-      load_share(s, from + s.offset, v);
+      lane_words v = load_share(s, from + s.offset);
+      uint32_t call = this_call(a);
       char *lines = slot(a, p, a.rank, call) + a.scratch.lines_at;
-      store_line(lines + s.line(0), v[0].x, v[1].x, v[2].x, call);
-      store_line(lines + s.line(1), v[0].y, v[1].y, v[2].y, call);
-      store_line(lines + s.line(2), v[0].z, v[1].z, v[2].z, call);
-      store_line(lines + s.line(3), v[0].w, v[1].w, v[2].w, call);
+      store_line(lines + s.line(0), v.word[0].x, v.word[1].x, v.word[2].x, call);
+      store_line(lines + s.line(1), v.word[0].y, v.word[1].y, v.word[2].y, call);
+      store_line(lines + s.line(2), v.word[0].z, v.word[1].z, v.word[2].z, call);
+      store_line(lines + s.line(3), v.word[0].w, v.word[1].w, v.word[2].w, call);
     }
   }
 }
@@ -141,13 +170,14 @@ receive_lines(const kernel_args<N> &a, const struct alltoallv_pair *pairs, uint3
 #pragma unroll
         for (int u = 0; u < 4; u++) l[u] = load_line(lines + s.line(u));
         come = l[0].call == call && l[1].call == call && l[2].call == call && l[3].call == call;
-        if (!come && w.long_wait() && (contradicts(a, call, p, bytes) || give_up(a, w, p))) break;
+        if (!come && w.long_wait() && (contradicts(a, call, p, bytes) || give_up(a, call, w, p)))
+          break;
       }
       if (!come) break; /* nothing more from p */
-      uint4 v[3];
+      lane_words v;
 #pragma unroll
       for (int j = 0; j < 3; j++)
-        v[j] = make_uint4(l[0].word[j], l[1].word[j], l[2].word[j], l[3].word[j]);
+        v.word[j] = make_uint4(l[0].word[j], l[1].word[j], l[2].word[j], l[3].word[j]);
       store_share(s, a.recv + pairs[p].recv_offset + s.offset, v);
     }
   }
@@ -163,9 +193,8 @@ static __device__ __forceinline__ void copy_own(const kernel_args<N> &a,
   for (uint32_t g = first; g < groups_of(own.send_bytes); g += warps) {
     lane_share s(own.send_bytes, g, lane);
     if (s.idle()) continue;
-    uint4 v[3];
-    load_share(s, a.send + own.send_offset + s.offset, v);
-    store_share(s, a.recv + own.recv_offset + s.offset, v);
+    store_share(s, a.recv + own.recv_offset + s.offset,
+                load_share(s, a.send + own.send_offset + s.offset));
   }
 }
 

@@ -98,14 +98,13 @@ static cudaError_t load_kernels(void)
   return e;
 }
 
-static ncclResult_t create(ncclComm_t comm, struct alltoallv_lsa *lsa)
+static ncclResult_t create(struct alltoallv_lsa *lsa)
 {
-  lsa->comm = comm;
-  NCCLTRY(ncclCommUserRank(comm, &lsa->rank));
-  NCCLTRY(ncclCommCount(comm, &lsa->n));
+  NCCLTRY(ncclCommUserRank(lsa->comm, &lsa->rank));
+  NCCLTRY(ncclCommCount(lsa->comm, &lsa->n));
 
   int device = 0, multiprocessors = 0;
-  NCCLTRY(ncclCommCuDevice(comm, &device));
+  NCCLTRY(ncclCommCuDevice(lsa->comm, &device));
   CUDATRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
   lsa->max_blocks = multiprocessors;
   if (lsa->max_blocks > ALLTOALLV_MAX_BLOCKS) lsa->max_blocks = ALLTOALLV_MAX_BLOCKS;
@@ -113,33 +112,9 @@ static ncclResult_t create(ncclComm_t comm, struct alltoallv_lsa *lsa)
     lsa->max_blocks = lsa->config.max_blocks;
   CUDATRY(lsa->n <= 8 ? load_kernels<8>() : load_kernels<ALLTOALLV_MAX_LSA_RANKS>());
 
-  lsa->scratch = alltoallv_scratch_layout(lsa->n, lsa->config.ll_threshold);
-  ncclDevResourceHandle_t handle = 0;
-  ncclDevResourceRequirements_t resource;
-  ncclDevCommRequirements_t requirements;
-  memset(&resource, 0, sizeof(resource));
-  resource.bufferSize = lsa->scratch.bytes; /* NCCL clears it */
-  resource.bufferAlign = 4096;
-  resource.outBufferHandle = &handle;
-#ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
-  requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
-#else
-  memset(&requirements, 0, sizeof(requirements));
-#endif
-  requirements.resourceRequirementsList = &resource;
-  NCCLTRY(ncclDevCommCreate(comm, &requirements, &lsa->dev_comm));
-  lsa->have_dev_comm = true;
-
   size_t table = (size_t)ALLTOALLV_MAX_WINDOWS * lsa->n * sizeof(*lsa->windows);
   CUDATRY(cudaMalloc((void **)&lsa->windows, table));
   CUDATRY(cudaMemset(lsa->windows, 0, table));
-  NCCLTRY(find_peers(lsa, lsa->dev_comm.resourceWindow, ncclGetResourceBufferOffset(handle), 0,
-                     (void **)lsa->peer));
-  /* NCCL maps the ranks at equal distances, which saves the kernel a table. */
-  lsa->stride = lsa->n > 1 ? (uint64_t)(lsa->peer[1] - lsa->peer[0]) : 0;
-  for (int p = 1; p < lsa->n; p++)
-    if ((uint64_t)(lsa->peer[p] - lsa->peer[p - 1]) != lsa->stride) return ncclInternalError;
-
   struct device_state first;
   memset(&first, 0, sizeof(first));
   for (int i = 0; i < ALLTOALLV_MAX_BLOCKS; i++) first.call[i] = lsa->config.first_call - 1;
@@ -157,12 +132,37 @@ ncclResult_t alltoallv_lsa_create(ncclComm_t comm, const struct alltoallv_lsa_co
 {
   *lsa = (struct alltoallv_lsa *)calloc(1, sizeof(**lsa));
   if (*lsa == NULL) return ncclSystemError;
+  (*lsa)->comm = comm;
   (*lsa)->config = *config;
-  ncclResult_t result = create(comm, *lsa);
-  if (result == ncclSuccess) return result;
-  alltoallv_lsa_destroy(*lsa);
-  *lsa = NULL;
-  return result;
+  return create(*lsa);
+}
+
+ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *lsa)
+{
+  lsa->scratch = alltoallv_scratch_layout(lsa->n, lsa->config.ll_threshold);
+  ncclDevResourceHandle_t handle = 0;
+  ncclDevResourceRequirements_t resource;
+  ncclDevCommRequirements_t requirements;
+  memset(&resource, 0, sizeof(resource));
+  resource.bufferSize = lsa->scratch.bytes; /* NCCL clears it */
+  resource.bufferAlign = 4096;
+  resource.outBufferHandle = &handle;
+#ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
+  requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+#else
+  memset(&requirements, 0, sizeof(requirements));
+#endif
+  requirements.resourceRequirementsList = &resource;
+  NCCLTRY(ncclDevCommCreate(lsa->comm, &requirements, &lsa->dev_comm));
+  lsa->have_dev_comm = true;
+
+  NCCLTRY(find_peers(lsa, lsa->dev_comm.resourceWindow, ncclGetResourceBufferOffset(handle), 0,
+                     (void **)lsa->peer));
+  /* NCCL maps the ranks at equal distances, which saves the kernel a table. */
+  lsa->stride = lsa->n > 1 ? (uint64_t)(lsa->peer[1] - lsa->peer[0]) : 0;
+  for (int p = 1; p < lsa->n; p++)
+    if ((uint64_t)(lsa->peer[p] - lsa->peer[p - 1]) != lsa->stride) return ncclInternalError;
+  return ncclSuccess;
 }
 
 void alltoallv_lsa_destroy(struct alltoallv_lsa *lsa)
@@ -210,10 +210,11 @@ static struct shape shape_of(const struct alltoallv_lsa *lsa, const struct allto
   int columns = lsa->max_blocks / rows;
   uint64_t largest = 0;
   if (call->kind != ALLTOALLV_KIND_HOST) {
-    /* Only the capacity is known: where little can arrive, little is sent, mostly. */
-    uint64_t bytes = call->capacity * call->element;
-    if (bytes > 0 && bytes <= 512 << 10 && columns > (16 + rows - 1) / rows)
-      columns = (16 + rows - 1) / rows;
+    /* Only the capacity is known: where little can arrive, little is sent, mostly. So a warp for
+     * every group of half of it. */
+    uint64_t enough = call->capacity * call->element / 2 / (16 * ALLTOALLV_GROUP_BYTES);
+    if (enough < 4) enough = 4;
+    if (call->capacity > 0 && enough < (uint64_t)columns) columns = (int)enough;
   } else {
     for (int p = 0; p < lsa->n; p++) {
       const struct alltoallv_pair *pair = &call->pairs[p];
@@ -376,6 +377,10 @@ int alltoallv_lsa_ranks(ncclComm_t, const char **why)
 }
 ncclResult_t alltoallv_lsa_create(ncclComm_t, const struct alltoallv_lsa_config *,
                                   struct alltoallv_lsa **)
+{
+  return ncclInvalidUsage;
+}
+ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *)
 {
   return ncclInvalidUsage;
 }

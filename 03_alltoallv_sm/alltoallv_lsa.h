@@ -30,9 +30,12 @@ struct alltoallv_lsa_config {
   double timeout_seconds;
 };
 
-/* Collective. Returns ncclInvalidUsage without symmetric memory. */
+/* In two steps, so that ranks can agree in between that all have got so far: create allocates what
+ * is this rank's own; connect is collective and returns ncclInvalidUsage without symmetric memory.
+ * After a failure of either *lsa, unless NULL, can only be destroyed. */
 ncclResult_t alltoallv_lsa_create(ncclComm_t comm, const struct alltoallv_lsa_config *config,
                                   struct alltoallv_lsa **lsa);
+ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *lsa);
 void alltoallv_lsa_destroy(struct alltoallv_lsa *lsa);
 
 /* Where the device leaves its errors. */

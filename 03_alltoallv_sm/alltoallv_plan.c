@@ -20,7 +20,8 @@ struct alltoallv_plan_state {
   char *to[ALLTOALLV_MAX_LSA_RANKS]; /* where my data for an LSA rank go */
 };
 
-/* From how many bytes sent to other ranks on the copy engines win: measured, see the README. */
+/* From how many bytes on, sent to other ranks or received from them by the busiest rank, the copy
+ * engines win: measured, see the README. */
 static const uint64_t copy_engine_bytes = 128 << 20;
 
 /* A rank's message: result of its own checks, window, then per rank p: bytes sent to p, bytes
@@ -32,14 +33,15 @@ static const uint64_t *row_pair(const struct alltoallv_handle *h, int rank, int 
   return h->stage + (size_t)rank * (ROW_PAIRS + 3 * (size_t)h->n) + ROW_PAIRS + 3 * (size_t)p;
 }
 
-/* Exchanges the rows and comes to a verdict, the same on all ranks. */
-static ncclResult_t share_rows(struct alltoallv_plan_state *plan, ncclResult_t own_result)
+/* Exchanges the rows and comes to a verdict, the same on all ranks. A rank whose own part has
+ * failed (then there may be no plan) takes part, so that the others do not wait for it. */
+static ncclResult_t share_rows(struct alltoallv_handle *h, struct alltoallv_plan_state *plan,
+                               ncclResult_t own_result)
 {
-  struct alltoallv_handle *h = plan->h;
   size_t words = ROW_PAIRS + 3 * (size_t)h->n;
   h->stage[ROW_RESULT] = own_result;
-  h->stage[ROW_WINDOW] = plan->ex.window;
   for (int p = 0; p < h->n && own_result == ncclSuccess; p++) {
+    h->stage[ROW_WINDOW] = plan->ex.window;
     uint64_t *words_p = h->stage + ROW_PAIRS + 3 * p;
     words_p[0] = plan->ex.pairs[p].send_bytes;
     words_p[1] = plan->ex.pairs[p].recv_bytes;
@@ -50,18 +52,22 @@ static ncclResult_t share_rows(struct alltoallv_plan_state *plan, ncclResult_t o
 
   uint64_t most = 0;
   for (int s = 0; s < h->n; s++) {
-    uint64_t sends = 0;
+    uint64_t sends = 0, receives = 0;
     if (h->stage[(size_t)s * words + ROW_RESULT] != ncclSuccess)
-      return alltoallv_fail(ncclInvalidArgument, "rank %d has wrong arguments", s);
+      return alltoallv_fail((ncclResult_t)h->stage[(size_t)s * words + ROW_RESULT],
+                            "rank %d has wrong arguments or no memory", s);
     for (int d = 0; d < h->n; d++) {
       uint64_t sent = row_pair(h, s, d)[0], expected = row_pair(h, d, s)[1];
       if (!alltoallv_counts_agree(sent, expected))
         return alltoallv_fail(ncclInvalidArgument,
                               "rank %d sends %llu bytes to rank %d, which expects %llu", s,
                               (unsigned long long)sent, d, (unsigned long long)expected);
-      if (s != d) sends += sent;
+      if (s == d) continue;
+      sends += sent;
+      receives += row_pair(h, d, s)[0];
     }
     if (sends > most) most = sends;
+    if (receives > most) most = receives;
   }
 
   if (h->lsa == NULL) return ncclSuccess;
@@ -82,22 +88,24 @@ ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], con
                             ncclDataType_t datatype, alltoallv_t handle, alltoallv_plan_t *plan)
 {
   if (handle == NULL || plan == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL argument");
-  *plan = calloc(1, sizeof(**plan));
+  struct alltoallv_plan_state *new_plan = calloc(1, sizeof(*new_plan));
   struct alltoallv_pair *pairs = calloc((size_t)handle->n, sizeof(*pairs));
-  if (*plan == NULL || pairs == NULL) {
-    free(*plan);
-    free(pairs);
-    *plan = NULL;
-    return alltoallv_fail(ncclSystemError, "out of memory");
+  ncclResult_t result;
+  *plan = NULL;
+  if (new_plan == NULL || pairs == NULL) {
+    result = alltoallv_fail(ncclSystemError, "out of memory");
+  } else {
+    new_plan->h = handle;
+    new_plan->ex.pairs = pairs;
+    result = alltoallv_make_exchange(handle, sendbuff, sendcounts, sdispls, recvbuff, recvcounts,
+                                     rdispls, datatype, &new_plan->ex);
   }
-  (*plan)->h = handle;
-  (*plan)->ex.pairs = pairs;
-  ncclResult_t result = alltoallv_make_exchange(handle, sendbuff, sendcounts, sdispls, recvbuff,
-                                                recvcounts, rdispls, datatype, &(*plan)->ex);
-  result = share_rows(*plan, result);
-  if (result != ncclSuccess) {
-    alltoallv_plan_destroy(*plan);
-    *plan = NULL;
+  result = share_rows(handle, new_plan, result);
+  if (result == ncclSuccess) {
+    *plan = new_plan;
+  } else {
+    free(pairs);
+    free(new_plan);
   }
   return result;
 }
@@ -113,25 +121,17 @@ ncclResult_t alltoallv_plan_destroy(alltoallv_plan_t plan)
 /* The copies of a rank run one after the other, to rank + 1 first, then to rank + 2 and so on: each
  * alone fills the link, and while all ranks are at the same distance no two of them send to the
  * same rank. (Side by side in streams of their own, the copies collide at the receivers and reach
- * 60 % of the rate.) My own part is copied beside them. */
-static ncclResult_t start_copies(struct alltoallv_plan_state *plan, cudaStream_t stream)
+ * 60 % of the rate.) */
+static ncclResult_t copy_to_peers(struct alltoallv_plan_state *plan, cudaStream_t stream)
 {
   struct alltoallv_handle *h = plan->h;
-  const struct alltoallv_pair *pairs = plan->ex.pairs, *own = &pairs[h->rank];
+  const struct alltoallv_pair *pairs = plan->ex.pairs;
   uint32_t number = ++h->copy_starts;
   int n = h->n; /* copy engines are used only where all ranks are LSA ranks */
   bool to[ALLTOALLV_MAX_LSA_RANKS], from[ALLTOALLV_MAX_LSA_RANKS];
   for (int p = 0; p < n; p++) {
     to[p] = p != h->rank && pairs[p].send_bytes > 0;
     from[p] = p != h->rank && pairs[p].recv_bytes > 0;
-  }
-
-  if (own->send_bytes > 0) {
-    ALLTOALLV_CUDATRY(cudaEventRecord(h->fork, stream));
-    ALLTOALLV_CUDATRY(cudaStreamWaitEvent(h->side_stream, h->fork, 0));
-    ALLTOALLV_CUDATRY(cudaMemcpyAsync(plan->to[h->rank], plan->ex.send + own->send_offset,
-                                      own->send_bytes, cudaMemcpyDeviceToDevice, h->side_stream));
-    ALLTOALLV_CUDATRY(cudaEventRecord(h->join, h->side_stream));
   }
   ALLTOALLV_NCCLTRY(alltoallv_lsa_flags(h->lsa, ALLTOALLV_FLAG_READY, from, to, number, stream));
   for (int i = 1; i < n; i++) {
@@ -141,8 +141,22 @@ static ncclResult_t start_copies(struct alltoallv_plan_state *plan, cudaStream_t
                                         pairs[p].send_bytes, cudaMemcpyDeviceToDevice, stream));
   }
   ALLTOALLV_NCCLTRY(alltoallv_lsa_flags(h->lsa, ALLTOALLV_FLAG_ARRIVED, to, from, number, stream));
-  if (own->send_bytes > 0) ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->join, 0));
   return ncclSuccess;
+}
+
+/* My own part is copied beside those of the others. */
+static ncclResult_t start_copies(struct alltoallv_plan_state *plan, cudaStream_t stream)
+{
+  struct alltoallv_handle *h = plan->h;
+  const struct alltoallv_pair *own = &plan->ex.pairs[h->rank];
+  if (own->send_bytes == 0) return copy_to_peers(plan, stream);
+  ALLTOALLV_TRY(alltoallv_fork(h, stream));
+  cudaError_t copied = cudaMemcpyAsync(plan->to[h->rank], plan->ex.send + own->send_offset,
+                                       own->send_bytes, cudaMemcpyDeviceToDevice, h->side_stream);
+  ncclResult_t result = copy_to_peers(plan, stream);
+  ALLTOALLV_TRY(alltoallv_join(h, stream));
+  ALLTOALLV_CUDATRY(copied);
+  return result;
 }
 
 ncclResult_t alltoallv_start(alltoallv_plan_t plan, cudaStream_t stream)

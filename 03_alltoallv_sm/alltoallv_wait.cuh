@@ -12,6 +12,7 @@
 struct device_state {
   uint32_t broken;                        /* a timeout has occurred: for ever */
   uint32_t reported;                      /* last call that has reported an error */
+  uint32_t taken, pushed;                 /* tiles handed out; blocks that have pushed theirs */
   uint32_t call[ALLTOALLV_MAX_BLOCKS];    /* per block: number of the last call */
   uint64_t done[ALLTOALLV_MAX_LSA_RANKS]; /* per source: value of done[] after the last call */
 };
@@ -44,17 +45,17 @@ struct kernel_args {
 template <int N>
 struct block_state {
   struct alltoallv_pair pairs[N];
-  char *to[N]; /* where my data for rank p go; NULL: nowhere, the counts disagree */
-  uint64_t tiles[N],
-      first[N];     /* tiles of the pair still to be dealt, and the number of the first */
-  uint64_t step[N]; /* tiles of the pair per round, times 2^32 */
-  uint64_t rounds;
-  unsigned long long pushed[N];      /* bytes that this block has pushed to rank p */
-  uint64_t total[N];                 /* device counts: bytes for rank p from everybody */
-  struct alltoallv_header header[N]; /* device counts: what rank p has told me */
-  int bad;                           /* device counts: which entry does not fit */
-  int stop;                          /* a wait of this block has been given up */
-  int broken;                        /* the handle was broken when the block began */
+  char *to[N];            /* where my data for rank p go; NULL: nowhere, the counts disagree */
+  uint32_t tiles[N];      /* of the pair that have to be pushed */
+  uint64_t step[N];       /* tiles of the pair per round, times 2^32 */
+  uint32_t rounds, width; /* rounds, and the most tiles that one has */
+  unsigned long long pushed[N]; /* bytes that this block has pushed to rank p */
+  uint64_t total[N],
+      before[N];        /* device counts: bytes for rank p, from all and from those before me */
+  uint64_t capacity[N]; /* device counts: bytes that fit at rank p */
+  int bad;              /* device counts: which entry does not fit */
+  int stop;             /* a wait of this block has been given up */
+  int broken;           /* the handle was broken when the block began */
 };
 
 #define NOT_BAD 0x7fffffff
@@ -83,25 +84,13 @@ static __device__ void report_counts(const kernel_args<N> &a, uint32_t call, int
     report(&a.errors->counts, kind, source, destination, sent, expected);
 }
 
-/* A waiting loop: look(), and if that was in vain, give_up(). */
-struct patience {
-  uint32_t polls = 0;
-  uint64_t since = 0;
-  /* Time to look at other things than what we wait for? The clock is slow to read. */
-  __device__ bool long_wait() { return (++polls & 255) == 0; }
-};
-
-/* Has the handle broken, or have I waited too long for `source`? Then nobody waits any more. */
+/* The number of this call. It comes from memory, so ask for it behind other loads: then it is on
+ * its way together with them. */
 template <int N>
-static __device__ bool give_up(const kernel_args<N> &a, patience &w, int source)
+static __device__ __forceinline__ uint32_t this_call(const kernel_args<N> &a)
 {
-  uint64_t now = nanoseconds();
-  if (w.since == 0) w.since = now;
-  if (*(volatile uint32_t *)&a.state->broken) return true;
-  if (a.limit == 0 || now - w.since < a.limit) return false;
-  if (atomicExch(&a.state->broken, 1) == 0)
-    report(&a.errors->timeout, ALLTOALLV_ERROR_TIMEOUT, source, a.rank, 0, 0);
-  return true;
+  uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
+  return alltoallv_next_call(*(volatile uint32_t *)&a.state->call[block]);
 }
 
 /* ---- headers ------------------------------------------------------------------------------ */
@@ -117,6 +106,49 @@ template <int N>
 static __device__ char *slot(const kernel_args<N> &a, int owner, int source, uint32_t call)
 {
   return scratch_of(a, owner) + alltoallv_slot_at(&a.scratch, a.n, call, source);
+}
+
+/* Line `which` of the header that p has sent in this call, or still an older one. */
+template <int N>
+static __device__ line header_line(const kernel_args<N> &a, uint32_t call, int p, int which)
+{
+  return load_line(slot(a, a.rank, p, call) + which * ALLTOALLV_LINE_BYTES);
+}
+
+/* A waiting loop: look, and if that was in vain for long, give_up(). */
+struct patience {
+  uint32_t polls = 0;
+  uint64_t since = 0;
+  /* Time to look at other things than what we wait for? The clock is slow to read. */
+  __device__ bool long_wait()
+  {
+    if ((++polls & 255) != 0) return false;
+    if (since == 0) since = nanoseconds();
+    return true;
+  }
+};
+
+/* Whom to name when `source` has kept me waiting: rather a rank that has not even sent its header,
+ * because `source` may be waiting for it too. */
+template <int N>
+static __device__ int absentee(const kernel_args<N> &a, uint32_t call, int source)
+{
+  for (int p = 0; p < a.n; p++)
+    if (p != a.rank && header_line(a, call, p, ALLTOALLV_LINE_SENT).call != call) return p;
+  return source;
+}
+
+/* Has the handle broken, or have I waited too long for `source`? Then nobody waits any more. (Out
+ * of line, as all that is rare: the code of an exchange without trouble shall be short.) */
+template <int N>
+static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint32_t call, patience w,
+                                            int source)
+{
+  if (*(volatile uint32_t *)&a.state->broken) return true;
+  if (a.limit == 0 || nanoseconds() - w.since < a.limit) return false;
+  if (atomicExch(&a.state->broken, 1) == 0)
+    report(&a.errors->timeout, ALLTOALLV_ERROR_TIMEOUT, absentee(a, call, source), a.rank, 0, 0);
+  return true;
 }
 
 static __device__ void store_number(char *lines, int which, uint64_t value, uint32_t extra,
@@ -136,23 +168,6 @@ static __device__ void send_header(const kernel_args<N> &a, uint32_t call, int p
   store_number(lines, ALLTOALLV_LINE_OFFSET, h.offset, 0, call);
 }
 
-/* Waits for line `which` from rank p. */
-template <int N>
-static __device__ bool read_number(const kernel_args<N> &a, uint32_t call, int p, int which,
-                                   uint64_t *value, uint32_t *extra)
-{
-  const char *at = slot(a, a.rank, p, call) + which * ALLTOALLV_LINE_BYTES;
-  patience w;
-  line l = load_line(at);
-  while (l.call != call) {
-    if (w.long_wait() && give_up(a, w, p)) return false;
-    l = load_line(at);
-  }
-  *value = pack(l.word[0], l.word[1]);
-  *extra = l.word[2];
-  return true;
-}
-
 /* All three lines at once: three waits one after the other would cost three trips to memory. */
 template <int N>
 static __device__ bool read_header(const kernel_args<N> &a, uint32_t call, int p,
@@ -165,7 +180,7 @@ static __device__ bool read_header(const kernel_args<N> &a, uint32_t call, int p
 #pragma unroll
     for (int i = 0; i < 3; i++) l[i] = load_line(at + i * ALLTOALLV_LINE_BYTES);
     if (l[0].call == call && l[1].call == call && l[2].call == call) break;
-    if (w.long_wait() && give_up(a, w, p)) return false;
+    if (w.long_wait() && give_up(a, call, w, p)) return false;
   }
   h->sent = pack(l[ALLTOALLV_LINE_SENT].word[0], l[ALLTOALLV_LINE_SENT].word[1]);
   h->kind = l[ALLTOALLV_LINE_SENT].word[2];
@@ -184,11 +199,14 @@ static __device__ char *window_of(const kernel_args<N> &a, int p, uint32_t windo
 
 /* Does the header that p has sent (if it has) rule out that `bytes` bytes from p are coming? */
 template <int N>
-static __device__ bool contradicts(const kernel_args<N> &a, uint32_t call, int p, uint64_t bytes)
+static __device__ __noinline__ bool contradicts(const kernel_args<N> &a, uint32_t call, int p,
+                                                uint64_t bytes)
 {
-  line l = load_line(slot(a, a.rank, p, call) + ALLTOALLV_LINE_SENT * ALLTOALLV_LINE_BYTES);
-  return l.call == call &&
-         (l.word[2] != a.kind || !alltoallv_counts_agree(pack(l.word[0], l.word[1]), bytes));
+  line l = header_line(a, call, p, ALLTOALLV_LINE_SENT);
+  if (l.call != call) return false;
+  if (l.word[2] != a.kind) return true;
+  return a.kind == ALLTOALLV_KIND_HOST &&
+         !alltoallv_counts_agree(pack(l.word[0], l.word[1]), bytes);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /* Blank-separated, for --help and messages; zipf takes its exponent behind a colon. */
-#define PATTERN_NAMES \
+#define PATTERN_NAMES                                                                 \
   "halving uniform skew unaligned zipf:A one-hot diagonal zero random single-sender " \
   "single-receiver moe"
 

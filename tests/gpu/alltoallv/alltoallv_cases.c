@@ -330,6 +330,68 @@ static void test_device_counts(struct test *t)
   result(t, refused, "device counts beyond the capacity are refused on all ranks");
 }
 
+/* Slots: every source has a place of its own, wherever its data end. Also the gather that slots and
+ * packed segments are used for: all send segments are the same one. */
+static bool device_slots(struct test *t, bool packed)
+{
+  const int n = t->me->nranks;
+  const size_t row = (size_t)n * sizeof(size_t), size = 8, room = BUFFER / size / (size_t)n / 64;
+  size_t *device, back[2 * MAX_RANKS];
+  char *recv = t->buffers.window + PROGRAM_GUARD;
+  bool good = true;
+  CUDACHECK(cudaMalloc((void **)&device, 4 * row));
+  for (int i = 0; i < RANDOM_CASES / 4; i++) {
+    struct exchange x;
+    struct segment expected[MAX_RANKS];
+    ncclResult_t async;
+    int source, destination, tight = (int)(next_random(t) % (unsigned)(n * n));
+    const bool gather = packed || i % 3 == 1, fits = packed || i % 3 != 2;
+    const size_t slot = room * (i % 2 ? 1 : 64) / 2; /* small pairs only, or large ones too */
+    for (int p = 0; p < n * n; p++) {
+      const int first = p / n * n; /* of the row */
+      x.matrix[p] = gather && p > first ? x.matrix[first] : next_random(t) % (slot + 1);
+    }
+    if (!fits) x.matrix[tight] = slot + 1;
+    lay_out(t, &x, NULL, 0);
+    for (int p = 0; p < n; p++) {
+      if (gather) x.sdispls[p] = 3;
+      if (!packed) x.rdispls[p] = slot * (size_t)(n - 1 - p);
+    }
+    program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, size, (uint32_t)i, t->stream);
+    if (gather) /* the fills above overwrite each other: as for rank 0 */
+      CUDACHECK(elements_fill((struct segment){t->buffers.send + 3 * size, x.sendcounts[0], size,
+                                               t->me->rank, 0, (uint32_t)i},
+                              t->stream));
+    program_guard(&t->buffers, t->stream);
+    CUDACHECK(cudaMemcpyAsync(device, x.sendcounts, row, cudaMemcpyHostToDevice, t->stream));
+    CUDACHECK(cudaMemcpyAsync(device + n, x.sdispls, row, cudaMemcpyHostToDevice, t->stream));
+    CUDACHECK(cudaMemcpyAsync(device + 3 * n, x.rdispls, row, cudaMemcpyHostToDevice, t->stream));
+    ALLTOALLVCHECK(alltoallv_device_counts(
+        t->buffers.send, device, device + n, recv, slot * (size_t)n, device + 2 * n, device + 3 * n,
+        packed ? ALLTOALLV_PACKED : ALLTOALLV_SLOTS, ncclUint64, t->handle, t->stream));
+    CUDACHECK(cudaMemcpyAsync(back, device + 2 * n, 2 * row, cudaMemcpyDeviceToHost, t->stream));
+    CUDACHECK(cudaStreamSynchronize(t->stream));
+    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
+    good &= memcmp(back, x.recvcounts, row) == 0 && memcmp(back + n, x.rdispls, row) == 0;
+    program_expect(t->me, recv, x.recvcounts, x.rdispls, size, (uint32_t)i, expected);
+    for (int p = 0; p < n && gather; p++) expected[p].destination = 0;
+    if (fits)
+      good &= async == ncclSuccess;
+    else
+      good &= async == ncclInvalidArgument && source == tight / n && destination == tight % n;
+    good &= program_verify("slots", expected, fits ? n : 0, &t->buffers, t->stream) == 0;
+  }
+  CUDACHECK(cudaFree(device));
+  return good;
+}
+
+static void test_device_slots(struct test *t)
+{
+  launcher_step("device counts into slots");
+  result(t, device_slots(t, false), "device counts into slots");
+  result(t, device_slots(t, true), "device counts, the same segment for everybody");
+}
+
 static void test_plan(struct test *t)
 {
   char *recv = t->buffers.window + PROGRAM_GUARD;
@@ -469,6 +531,9 @@ static void test_wrap_around(struct test *t)
     random_exchange(t, &x, 60000);
     good &= exchange(t, &x, 4, 0, 0);
   }
+  close_handle(t);
+  open_handle(t, config, BUFFER);
+  good &= device_slots(t, false);
   result(t, good, "the number of the exchange wraps around");
   close_handle(t);
 }
@@ -543,6 +608,7 @@ static int run(const struct rank *me, const struct options *opt)
   test_back_to_back(&t);
   if (GRAPHS) test_graph(&t);
   test_device_counts(&t);
+  test_device_slots(&t);
   test_plan(&t);
   test_mismatch(&t);
   test_arguments(&t);
