@@ -133,7 +133,6 @@ void merge_along_tree(struct reference *ref)
       ref->lists[(size_t)r * k + e] = (struct sparse_pair){i, ref->ranks[r].acc[i]};
     }
 
-  ref->ndiscarded = 0;
   for (int step = 1; step < ref->nranks; step *= 2)
     for (int node = 0; node + step < ref->nranks; node += 2 * step)
       merge_at_node(ref, node, ref->lists + (size_t)(node + step) * k);

@@ -371,6 +371,57 @@ static void test_raise(void **state)
   job_close(&job);
 }
 
+/* ---- the invariants themselves ----------------------------------------------------------------*/
+
+/* Each must notice its mistake: a test of the test. */
+static void corrupt(struct reference *ref, int what)
+{
+  struct reference_rank *rank = &ref->ranks[1];
+  uint32_t in_result = ref->global[0].index;
+  if (what == 0) rank->residual[in_result] += 1; /* I1 */
+  if (what == 1) rank->residual[in_result] += 1; /* I2 */
+  if (what == 2) rank->noffered--;
+  if (what == 3) rank->selected_above += 1 << 20; /* by an eighth */
+  if (what == 4) ref->result[in_result] = NAN;    /* I3 */
+  if (what == 5) ref->nglobal--;
+  if (what == 6) ref->global[0].value *= 2;
+  if (what == 7) ref->boundaries[2]++; /* I4 */
+  if (what == 8) rank->region_counts[2]++;
+  if (what == 9) rank->local_threshold *= 1.0001; /* I5 */
+  if (what == 10) ref->global_threshold *= 1.0001;
+  if (what == 11) rank->words_sent++; /* I6 */
+  if (what == 12) rank->words_received--;
+}
+
+static void test_invariants_notice(void **state)
+{
+  (void)state;
+  static const int broken[] = {1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 6};
+  for (int exact = 0; exact < 2; exact++)
+    for (int what = 0; what < (int)(sizeof broken / sizeof *broken); what++) {
+      struct job job;
+      char text[2048], wanted[8];
+      uint64_t seed = 23;
+      sparse_allreduce_config_t config = job_config(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.1);
+      config.local_interval = config.global_interval = 1 + !exact;
+      job_open(&job, &config, 300, 3);
+      for (int step = 0; step < 2; step++) {
+        for (int r = 0; r < 3; r++)
+          for (size_t i = 0; i < job.n; i++) job.gradients[r][i] = (float)job_normal(&seed);
+        job_step(&job);
+      }
+      assert_int_equal(job.ref->exact_global, exact);
+      corrupt(job.ref, what);
+      snprintf(wanted, sizeof wanted, "I%d: ", broken[what]);
+      assert_int_equal(invariants_after(job.inv, job.ref, text, sizeof text), 1);
+      if (!strstr(text, wanted)) fail_msg("mistake %d, no %s in: %s", what, wanted, text);
+      /* the text may not fit */
+      assert_int_equal(invariants_after(job.inv, job.ref, text, 10), 1);
+      assert_true(strlen(text) < 10);
+      job_close(&job);
+    }
+}
+
 /* ---- related gradients ------------------------------------------------------------------------*/
 
 /* The same job on changed gradients: gradient i of it goes to element i * stretch, times factor. */
@@ -528,6 +579,7 @@ int main(void)
       cmocka_unit_test(test_injected_thresholds),
       cmocka_unit_test(test_overflow),
       cmocka_unit_test(test_raise),
+      cmocka_unit_test(test_invariants_notice),
       cmocka_unit_test(test_scaling),
       cmocka_unit_test(test_negation),
       cmocka_unit_test(test_zeros_between),
