@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Code that a README shows must be in the sources: every ```c block of README files has to occur in
-# a C, CUDA or header file of the README's folder or of common/, line by line, whatever the
-# indentation. Lines of ``` alone separate blocks; a line "..." in a block stands for any lines.
+# Code that a page shows must be in the sources: every ```c block of a README has to occur in a C, CUDA
+# or header file of the README's folder or of common/, and those of docs/*.md in one of any example,
+# line by line, whatever the indentation. Lines of ``` alone separate blocks; a line "..." in a block
+# stands for any lines.
 #
-#   tests/readme_snippets.sh [README...]     all NN_*/README.md without arguments
+#   tests/readme_snippets.sh [PAGE...]     all NN_*/README.md and docs/*.md without arguments
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- [0-9][0-9]_*/README.md
+[ $# -gt 0 ] || set -- [0-9][0-9]_*/README.md docs/*.md
 
 # Without indentation, trailing blanks and empty lines.
 plain() { sed -e 's/^[[:space:]]*//' -e 's/[[:space:]]*$//' -e '/^$/d' "$1"; }
@@ -37,6 +38,8 @@ trap 'rm -rf "$work"' EXIT
 failed=0 blocks=0
 for readme in "$@"; do
   [ -f "$readme" ] || continue
+  folders=("$(dirname "$readme")")
+  if [ "${folders[0]}" = docs ]; then folders=([0-9][0-9]_*/); fi
   rm -f "$work"/block.*
   awk -v prefix="$work/block." '
     /^```c$/ { file = prefix NR; next }
@@ -46,8 +49,10 @@ for readme in "$@"; do
     [ -f "$block" ] || continue
     blocks=$((blocks + 1))
     ok=no
-    for source in "$(dirname "$readme")"/*.{c,h,cu,cuh} common/*.{c,h,cu}; do
-      if [ -f "$source" ] && found "$block" "$source"; then ok=yes && break; fi
+    for folder in "${folders[@]}" common; do
+      for source in "$folder"/*.{c,h,cu,cuh}; do
+        if [ -f "$source" ] && found "$block" "$source"; then ok=yes && break 2; fi
+      done
     done
     if [ $ok = no ]; then
       echo "$readme:${block##*.}: this block is in no source file:"

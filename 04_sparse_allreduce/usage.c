@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sparse_allreduce.h in a program of one's own: three steps of a training job without the training.
+ * README.md says which files to compile with it. */
+#include <mpi.h>
+#include <stdio.h>
+
+#include "sparse_allreduce.h"
+
+#define TRY(call) \
+  if ((call) != 0) return fprintf(stderr, "%s: %s\n", #call, sparse_allreduce_last_error()), 1
+
+int main(int argc, char **argv)
+{
+  int rank, n;
+  TRY(MPI_Init(&argc, &argv));
+  TRY(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  TRY(MPI_Comm_size(MPI_COMM_WORLD, &n));
+
+  ncclUniqueId id;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  if (rank == 0) TRY(ncclGetUniqueId(&id));
+  TRY(MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD));
+  TRY(cudaSetDevice(rank)); /* all ranks on one host here */
+  TRY(ncclCommInitRank(&comm, n, id, rank));
+  TRY(cudaStreamCreate(&stream));
+
+  enum { COUNT = 10000 }; /* one element in a hundred is large */
+  static float host[COUNT];
+  for (int i = 0; i < COUNT; i++) host[i] = i % 100 == 99 ? (float)((i + 1) * (rank + 1)) : 0.5f;
+  float *gradient, last;
+  const float *result;
+  TRY(cudaMalloc((void **)&gradient, sizeof host));
+
+  sparse_allreduce_t handle;
+  sparse_allreduce_statistics_t s;
+  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+  config.algorithm = SPARSE_OKTOPK;
+  config.density = 0.01;
+  TRY(sparse_allreduce_create(comm, COUNT, &config, &handle));
+  for (int step = 0; step < 3; step++) {
+    /* here the backward pass would write the gradient, on the same stream */
+    TRY(cudaMemcpyAsync(gradient, host, sizeof host, cudaMemcpyHostToDevice, stream));
+    TRY(sparse_allreduce_run(handle, gradient, &result, stream));
+    /* and here the optimizer would read the result: COUNT averages, most of them 0 */
+  }
+  TRY(cudaMemcpyAsync(&last, result + COUNT - 1, sizeof last, cudaMemcpyDeviceToHost, stream));
+  TRY(cudaStreamSynchronize(stream));
+
+  ncclResult_t error;
+  TRY(sparse_allreduce_get_async_error(handle, &error));
+  TRY(error);
+  TRY(sparse_allreduce_statistics(handle, &s));
+  printf("rank %d offered %d of %d elements, the result has %d, the last is %g\n", rank,
+         (int)s.local, COUNT, (int)s.global, last);
+
+  TRY(sparse_allreduce_destroy(handle));
+  TRY(cudaFree(gradient));
+  TRY(cudaStreamDestroy(stream));
+  TRY(ncclCommDestroy(comm));
+  return MPI_Finalize();
+}
