@@ -45,7 +45,7 @@ static void print_number(const struct rank *me, int width, int digits, double va
     launcher_print(me, " %*s", width, "-");
 }
 
-static void write_row(struct sweep *s, const char *name, double density, struct report_time time,
+static void write_row(struct sweep *s, const char *name, double density, struct bench_time time,
                       double dense, const double *phases, double pass)
 {
   struct rows *rows = &s->rows;
@@ -56,8 +56,10 @@ static void write_row(struct sweep *s, const char *name, double density, struct 
   rows_text(rows, "type", s->job->opt->type->name);
   rows_number(rows, "density", density);
   rows_integer(rows, "steps", s->timer.steps);
-  rows_number(rows, "us_median", time.median);
-  rows_number(rows, "us_mean", time.mean);
+  rows_number(rows, "us", time.mean);
+  rows_number(rows, "us_min", time.mean_min);
+  rows_number(rows, "us_max", time.mean_max);
+  rows_number(rows, "us_median_step", time.median);
   rows_number(rows, "dense_us", dense);
   rows_number(rows, "ratio", dense / time.mean);
   for (int p = 0; p < BENCH_PHASES; p++)
@@ -81,12 +83,13 @@ static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, i
   int code =
       bench_verify_path(me, &config, handle, s->timer.count, s->timer.gradients, s->timer.stream);
   if (code == EXIT_VERIFIED) {
-    const struct report_time time = bench_time_path(&s->timer, handle);
+    const struct bench_time time = bench_time_path(&s->timer, handle);
     bench_time_phases(&s->timer, handle, phases);
     code = job_check_async(s->job, handle, sparse_allreduce_name(algorithm), 0);
     /* gradient and residual read, residual written: what the selection cannot do without */
     const double bytes = (8.0 + (double)s->job->opt->type->size) * (double)s->timer.count;
-    const double pass = 100 * bytes / phases[0] / s->copy_rate;
+    const bool selects = algorithm != SPARSE_DENSE;
+    const double pass = selects ? 100 * bytes / phases[0] / s->copy_rate : (double)NAN;
     launcher_print(me, "%-15s", sparse_allreduce_name(algorithm));
     print_number(me, 10, 1, time.median);
     print_number(me, 10, 1, time.mean);
@@ -109,20 +112,19 @@ static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, i
 /* ---- one size -------------------------------------------------------------------------------- */
 
 /* The time of a path grows with its density, about linearly. */
-static void print_crossover(struct sweep *s, double dense)
+static void print_crossover(const struct sweep *s, double dense)
 {
-  launcher_print(s->job->me, "# density at which dense is as fast, extrapolated:");
+  launcher_print(s->job->me, "# as fast as dense at density (extrapolated):");
   for (int a = SPARSE_TOPKA; a < SPARSE_ALGORITHMS; a++) {
     const double slope = (s->means[1][a] - s->means[0][a]) / (DENSITIES[1] - DENSITIES[0]);
-    const double at = DENSITIES[0] + (dense - s->means[0][a]) / slope;
+    double at = DENSITIES[0] + (dense - s->means[0][a]) / slope;
     if (!s->job->wanted[a]) continue;
     launcher_print(s->job->me, " %s", sparse_allreduce_name((sparse_allreduce_algorithm_t)a));
-    if (!isfinite(at))
+    if (slope <= 0) at = s->means[1][a] < dense; /* noise: no crossing to be seen */
+    if (isnan(at))
       launcher_print(s->job->me, " -");
-    else if (slope <= 0 || at > 1)
-      launcher_print(s->job->me, " none");
     else
-      launcher_print(s->job->me, " %.2g%%", at > 0 ? 100 * at : 0);
+      launcher_print(s->job->me, " %.2g%%", 100 * fmax(0, fmin(1, at)));
   }
   launcher_print(s->job->me, "\n");
 }

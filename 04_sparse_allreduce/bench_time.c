@@ -58,8 +58,7 @@ static void enqueue_step(struct bench_timer *timer, const struct way *w, uint64_
                             timer->comm, timer->stream));
 }
 
-/* Microseconds: median over all steps, and median over repetitions of the mean of a cycle. */
-static struct report_time time_steps(struct bench_timer *timer, const struct way *w)
+static struct bench_time time_steps(struct bench_timer *timer, const struct way *w)
 {
   const struct rank *me = timer->me;
   double us[timer->steps], medians[REPETITIONS], means[REPETITIONS];
@@ -81,30 +80,32 @@ static struct report_time time_steps(struct bench_timer *timer, const struct way
     medians[repetition] = time.median;
     means[repetition] = time.mean;
   }
-  return (struct report_time){bench_median(medians, REPETITIONS), bench_median(means, REPETITIONS)};
+  const double mean = bench_median(means, REPETITIONS); /* sorts */
+  return (struct bench_time){mean, means[0], means[REPETITIONS - 1],
+                             bench_median(medians, REPETITIONS)};
 }
 
-struct report_time bench_time_path(struct bench_timer *timer, sparse_allreduce_t handle)
+struct bench_time bench_time_path(struct bench_timer *timer, sparse_allreduce_t handle)
 {
   return time_steps(timer, &(struct way){.handle = handle});
 }
 
 /* ---- what has to be beaten ------------------------------------------------------------------- */
 
-static struct report_time time_plain(struct bench_timer *timer, int *code)
+static struct bench_time time_plain(struct bench_timer *timer, int *code)
 {
   struct way w = {.send = timer->gradients};
   CUDACHECK(cudaMalloc(&w.recv, timer->count * timer->type->size));
   enqueue_step(timer, &w, 0);
   *code =
       bench_verify_dense(timer->me, timer->type, w.send[0], w.recv, timer->count, timer->stream);
-  struct report_time time = time_steps(timer, &w);
+  struct bench_time time = time_steps(timer, &w);
   CUDACHECK(cudaFree(w.recv));
   return time;
 }
 
 /* All buffers in one window. Where NCCL cannot use it, this is as the plain one. */
-static struct report_time time_symmetric(struct bench_timer *timer, int *code)
+static struct bench_time time_symmetric(struct bench_timer *timer, int *code)
 {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   const size_t bytes = timer->count * timer->type->size;
@@ -127,7 +128,7 @@ static struct report_time time_symmetric(struct bench_timer *timer, int *code)
   enqueue_step(timer, &w, 0);
   *code =
       bench_verify_dense(timer->me, timer->type, w.send[0], w.recv, timer->count, timer->stream);
-  struct report_time time = time_steps(timer, &w);
+  struct bench_time time = time_steps(timer, &w);
   if (window) NCCLCHECK(ncclCommWindowDeregister(timer->comm, window));
   launcher_barrier(timer->me); /* no rank frees what a slower peer may still read */
   NCCLCHECK(ncclMemFree(memory));
@@ -135,7 +136,7 @@ static struct report_time time_symmetric(struct bench_timer *timer, int *code)
 #else
   (void)timer;
   *code = EXIT_VERIFIED;
-  return (struct report_time){(double)NAN, (double)NAN};
+  return (struct bench_time){(double)NAN, (double)NAN, (double)NAN, (double)NAN};
 #endif
 }
 

@@ -24,13 +24,17 @@ void bench_timer_init(struct bench_timer *timer, const struct rank *me, const st
                       uint64_t steps);
 void bench_timer_free(struct bench_timer *timer);
 
-/* Microseconds: median over all steps, and median over repetitions of the mean of a cycle. */
-struct report_time bench_time_path(struct bench_timer *timer, sparse_allreduce_t handle);
+/* Microseconds of a step. The mean of a cycle: its median, least and most over repetitions; and the
+ * median over all steps. */
+struct bench_time {
+  double mean, mean_min, mean_max, median;
+};
+struct bench_time bench_time_path(struct bench_timer *timer, sparse_allreduce_t handle);
 
 /* ncclAllReduce of the gradient from plain buffers and within a symmetric window (NaN where NCCL
  * has none), verified. Returns an exit code, the same on all ranks. */
 struct bench_dense {
-  struct report_time plain, symmetric, best;
+  struct bench_time plain, symmetric, best;
 };
 int bench_time_dense(struct bench_timer *timer, struct bench_dense *dense);
 

@@ -136,10 +136,10 @@ void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
   print_number(me, 8, 3, local, "");
   print_number(me, 8, 3, global, "");
   print_number(me, 12, 0, words, "");
-  if (paper.low == paper.high)
-    launcher_print(me, " %21.0f", paper.low);
-  else
-    launcher_print(me, " %10.0f-%10.0f", paper.low, paper.high);
+  char range[64];
+  snprintf(range, sizeof range, paper.low == paper.high ? "%.0f" : "%.0f-%.0f", paper.low,
+           paper.high);
+  launcher_print(me, " %21s", range);
   print_number(me, 8, 4, xi, "");
   if (code != EXIT_VERIFIED)
     launcher_print(me, "  NO: step %llu\n", (unsigned long long)(sum.timed ? sum.timed - 1 : 0));

@@ -1,7 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Prints what an example without options prints on stdout: golden.sh 01_allreduce_ub 4
+# Measured and chosen numbers are # in it: golden.sh --mask 04_sparse_allreduce makes them so in what
+# it reads.
 set -euo pipefail
+PATHS="dense topkA topkA2 topkAopt gtopk oktopk topkSA gaussiank gaussiankconcat gaussiankSA"
+
+mask() {
+  case $1 in
+  04_*)
+    awk -v paths=" $PATHS " '
+      index(paths, " " $1 " ") { $2 = $3 = $4 = $5 = $6 = $7 = $8 = "#" }
+      /^Gradient: / { $2 = "#"; sub(/k = [0-9]+/, "k = #") }
+      { print }'
+    ;;
+  *) cat ;;
+  esac
+}
+if [ "$1" = --mask ]; then mask "$2" && exit; fi
 example=$1 ranks=$2
 
 # for_ranks FORMAT: one line per rank, with the rank for each %d.
@@ -48,14 +64,25 @@ alltoallv() {
   echo "Results structure verified correctly"
 }
 
+sparse_allreduce() {
+  local path
+  echo "Starting sparse AllReduce example with $ranks ranks"
+  for_ranks "  Rank %d communicator initialized using device %d"
+  echo "Gradient: # elements of type float, heavy, 70 steps; k = # (density 0.01)"
+  echo "path              us/step    ratio  local/k global/k   words sent    words in the paper       xi  verified"
+  for path in $PATHS; do echo "$path # # # # # # # 70 steps x $ranks ranks"; done
+  echo "All paths verified correctly"
+}
+
 megabytes() { LC_ALL=C awk -v bytes="$1" 'BEGIN { printf "%.2f", bytes / 1048576 }'; }
 
 case $example in
 01_allreduce_ub) allreduce "User Buffer allocation:" "buffers" ;;
 02_allreduce_sm) allreduce "Symmetric Memory allocation" "symmetric memory windows" ;;
 03_alltoallv_sm) alltoallv ;;
+04_sparse_allreduce) sparse_allreduce ;;
 *)
-  echo "golden.sh: unknown example '$example'; allowed: 01_allreduce_ub, 02_allreduce_sm, 03_alltoallv_sm" >&2
+  echo "golden.sh: unknown example '$example'; allowed: 01_allreduce_ub, 02_allreduce_sm, 03_alltoallv_sm, 04_sparse_allreduce" >&2
   exit 2
   ;;
 esac

@@ -51,9 +51,17 @@ run() {
 for example in $(examples); do
   make -s -C "$TOP/$example" "${switches[@]}"
   program=$TOP/$example/build/$variant/$(program_of "$example")
-  run 0 4 "$program"
-  run 0 3 "$program" --bench -b 4 -e 64K -n 3 --repetitions 3
-  run 0 2 "$program" --bench -b 1K -e 16K -n 3 --repetitions 2 -G 2
+  case $example in
+  04_*)
+    run 0 4 "$program" --count 3000 --steps 34
+    run 0 3 "$program" --bench --count 3000 --steps 3
+    ;;
+  *)
+    run 0 4 "$program"
+    run 0 3 "$program" --bench -b 4 -e 64K -n 3 --repetitions 3
+    run 0 2 "$program" --bench -b 1K -e 16K -n 3 --repetitions 2 -G 2
+    ;;
+  esac
   run 2 2 "$program" --nonsense
   run 0 2 "$program" --version
   CPU_STANDIN_MEMORY=4096 run 2 2 "$program"
