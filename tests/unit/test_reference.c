@@ -281,6 +281,20 @@ static void test_coarse_corrections(void **state)
     job_close(&job);
   }
   assert_true(moved[0] && moved[1] && moved[2] && moved[3]);
+
+  /* k = 3: two and four are near enough, one and five are not */
+  static const double starts[][2] = {{27.5, 27.5}, {25.5, 25.5}, {28.5, 32.0625}, {24.5, 27.5625}};
+  sparse_allreduce_config_t config = job_config(SPARSE_GAUSSIANKSA, SPARSE_PRESET_VGG, 0.1);
+  float gradient[30];
+  config.gaussian_sa_threshold = 1;
+  for (size_t i = 0; i < 30; i++) gradient[i] = (float)i;
+  for (size_t c = 0; c < 4; c++) {
+    struct reference *ref = reference_create(&config, 30, 1);
+    assert_non_null(ref);
+    reference_step(ref, (const float *const[]){gradient}, &starts[c][0]);
+    assert_true(ref->ranks[0].local_threshold == starts[c][1]);
+    reference_destroy(ref);
+  }
 }
 
 /* n = 1: the deviation is not a number, and nothing is above such a threshold. */
