@@ -26,9 +26,8 @@ enum sparse_control {
 
   /* Ok-Topk */
   SPARSE_LOCAL_ADAPT,      /* the local threshold of the next step */
-  SPARSE_UNIFORM_REGIONS,  /* boundaries at multiples of n / ranks */
   SPARSE_PROPOSED_REGIONS, /* boundaries from the sum of all ranks' proposals */
-  SPARSE_SPLIT_COUNTS,     /* received_counts, received_displs from the matrix of counts */
+  SPARSE_SPLIT_COUNTS,     /* received_counts from the matrix of counts */
   SPARSE_GLOBAL_SEARCH,    /* how many sums the exact global step wants */
   SPARSE_GLOBAL_FOUND,     /* the global threshold is the smallest magnitude of those */
   SPARSE_GLOBAL_ADAPT,     /* the global threshold of the next step */

@@ -167,7 +167,8 @@ SPARSE_DEVICE void sparse_gaussian_choose(const struct sparse_memory *m, struct 
   if (!sparse_counted(s, down)) return;
   if (m->config.algorithm == SPARSE_GAUSSIANKSA) {
     const uint64_t count = s->level_counts[0];
-    const bool low = 3 * count<2 * m->k, high = 3 * count> 4 * m->k;
+    const bool low = 3 * count < 2 * m->k;
+    const bool high = 3 * count > 4 * m->k;
     if (s->round == 3 || (!low && !high)) {
       sparse_gaussian_found(m, s, s->levels[0], count);
       return;
@@ -328,9 +329,6 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     break;
   case SPARSE_LOCAL_ADAPT:
     sparse_adapt(&s->local_threshold, s->offered_count, m->t, m->config.local_band);
-    break;
-  case SPARSE_UNIFORM_REGIONS:
-    sparse_uniform_regions(m, s);
     break;
   case SPARSE_PROPOSED_REGIONS:
     sparse_proposed_regions(m, s);

@@ -54,9 +54,9 @@ static ncclResult_t split_sendrecv(struct sparse_allreduce_handle *h, int thrott
   SPARSE_CUDA(cudaMemcpyAsync(m->received + (size_t)rank * m->slot, m->offered + displs[rank],
                               row[rank] * sizeof(struct sparse_pair), cudaMemcpyDeviceToDevice,
                               stream));
-  for (int first = 1; first < nranks; first += throttle) {
+  for (int first = 1; first < nranks; first += throttle < nranks ? throttle : nranks) {
     SPARSE_NCCL(ncclGroupStart());
-    for (int i = first; i < first + throttle && i < nranks; i++) {
+    for (int i = first; i < nranks && i - first < throttle; i++) {
       const int to = (rank + i) % nranks, from = (rank - i + nranks) % nranks;
       const uint64_t receive = h->counts[from * nranks + rank];
       if (row[to] > 0)

@@ -39,7 +39,7 @@ ncclResult_t path_gaussiank(struct sparse_allreduce_handle *h, const void *gradi
 
   /* 2. Everybody gets all of it.
    * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: see exchange_gather */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(ops_control(m, SPARSE_SEAL_OFFERED, stream));
   if (packed)
     SPARSE_TRY(exchange_gather(h, m->offered, m->received, s->received_counts, s->received_displs,

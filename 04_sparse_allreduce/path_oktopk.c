@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oktopk: less than 6 k (P-1) / P words per rank, however many ranks there are (PPoPP'22).
+/* oktopk: about 6 k (P-1) / P words per rank, however many ranks there are (PPoPP'22).
  *
  *   rank 0  offered  . x . . x | . . x . | x . . x     1. entries above a threshold that is exact
  *   rank 1  offered  x . . . x | . x x . | . . . x        now and then and adapted in between
@@ -42,11 +42,11 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   struct sparse_state *s = m->state;
 
   /* 1. acc = gradient + residual; offer what is above the local threshold. */
-  if (h->exact_local)
+  if (h->now.exact_local)
     SPARSE_TRY(select_exact_threshold(h, gradient, stream));
   else
     SPARSE_TRY(select_by_threshold(h, gradient, stream));
-  if (h->repartition) SPARSE_TRY(repartition(h, stream));
+  if (h->now.repartition) SPARSE_TRY(repartition(h, stream));
   SPARSE_TRY(ops_partition(m, SPARSE_LOCAL_ADAPT, stream));
 
   /* 3. Every part of the list to the owner of its region.
@@ -57,7 +57,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   SPARSE_TRY(ops_reduce(m, m->received, s->slot_displs, s->received_counts, m->rank, -1,
                         s->boundaries + m->rank,
-                        h->exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE,
+                        h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE,
                         sparse_reduced(m), SPARSE_SEAL_REDUCED, stream));
 
   /* 4. The sums to everybody. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
@@ -67,7 +67,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
 
   /* 5. Average; what was offered and is in the result leaves the residual. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  if (h->exact_global) {
+  if (h->now.exact_global) {
     SPARSE_TRY(choose_globally(h, stream));
     return ops_apply(m, sparse_result(m), SPARSE_APPLY_ZERO_OFFERED, SPARSE_THEN_NOTHING, stream);
   }

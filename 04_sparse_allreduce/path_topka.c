@@ -20,7 +20,7 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
   /* 2. The same number of entries from every rank, so a plain AllGather will do. Index and value
    * travel together; a flag entry behind them says whether the gradient was finite.
    * MPI: Allgather(values), Allgather(indices) -> NCCL: one ncclAllGather of pairs */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(ops_control(m, SPARSE_SEAL_FIXED, stream));
   SPARSE_NCCL(ncclAllGather(m->offered, m->received, m->k + 1, ncclUint64, h->comm, stream));
   SPARSE_TRY(ops_control(m, SPARSE_FIXED_LISTS, stream));

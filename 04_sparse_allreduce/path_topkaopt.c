@@ -13,7 +13,7 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
   struct sparse_state *s = m->state;
 
   /* 1. acc = gradient + residual; offer what is above the threshold. */
-  if (h->exact_local)
+  if (h->now.exact_local)
     SPARSE_TRY(select_exact_threshold(h, gradient, stream));
   else
     SPARSE_TRY(select_by_threshold(h, gradient, stream));
@@ -22,7 +22,7 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
   /* 2. Everybody gets all of it.
    * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: an AllGatherV of pairs
    * made of what NCCL has, see exchange.c */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(ops_control(m, SPARSE_SEAL_OFFERED, stream));
   SPARSE_TRY(exchange_gather(h, m->offered, m->received, s->received_counts, s->received_displs,
                              ncclUint64, stream));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* topkSA (TopkDSA): exactly k entries per rank, equal regions, each added up by its owner. There is
- * no global selection, so the sums may become so many that entries of two words are more than the
- * dense vector; then the regions are gathered densely.
+ * no global selection, so the sums may become so many that entries of two words are hardly less
+ * than the dense vector; from n/3 sums on the regions are gathered densely.
  *
  * Between 4 k (P-1) / P and (2 k + n) (P-1) / P words per rank. */
 #include "sparse_internal.h"
@@ -51,10 +51,10 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
   uint64_t total = 0;
   for (int r = 0; r < m->nranks; r++) {
     total += h->counts[2 * r];
-    if (h->counts[2 * r + 1]) h->nonfinite = true; /* a dense gather has no flag entries */
+    if (h->counts[2 * r + 1]) h->now.nonfinite = true; /* a dense gather has no flag entries */
   }
-  h->fell_back = 2 * total >= 2 * (uint64_t)m->n / 3;
-  if (h->fell_back) return gather_densely(h, stream);
+  h->now.fell_back = 2 * total >= 2 * (uint64_t)m->n / 3;
+  if (h->now.fell_back) return gather_densely(h, stream);
 
   /* 4. The sums to everybody, 5. and average. MPI: Allgatherv -> NCCL: see exchange_gather */
   SPARSE_TRY(exchange_gather(h, m->offered, m->gathered, s->gathered_counts, s->gathered_displs,

@@ -38,24 +38,42 @@ static sparse_path_t *const paths[SPARSE_ALGORITHMS] = {
     [SPARSE_GAUSSIANKSA] = path_gaussiansa,
 };
 
-/* The host knows what kind of step this is: it only depends on the step's number. */
-static void plan_step(struct sparse_allreduce_handle *h)
+/* What the next step is. */
+static struct sparse_step next_step(const struct sparse_allreduce_handle *h)
 {
   const sparse_allreduce_config_t *c = &h->m.config;
   const bool first = h->step == h->first_sparse;
-  h->dense = c->algorithm == SPARSE_DENSE || h->step < h->first_sparse;
-  const bool scheduled = c->algorithm == SPARSE_OKTOPK || c->algorithm == SPARSE_TOPKAOPT;
-  h->exact_local = !h->dense && (!scheduled || first || h->step % (uint64_t)c->local_interval == 0);
-  const bool oktopk = !h->dense && c->algorithm == SPARSE_OKTOPK;
-  h->exact_global = oktopk && (first || h->step % (uint64_t)c->global_interval == 0);
-  h->repartition = oktopk && (first || h->step % (uint64_t)c->repartition_interval == 0);
-  h->fell_back = h->nonfinite = false;
+  const bool dense = c->algorithm == SPARSE_DENSE || h->step < h->first_sparse;
+  const bool oktopk = !dense && c->algorithm == SPARSE_OKTOPK;
+  const bool scheduled = oktopk || (!dense && c->algorithm == SPARSE_TOPKAOPT);
+  return (struct sparse_step){
+      .dense = dense,
+      .exact_local = scheduled && (first || h->step % (uint64_t)c->local_interval == 0),
+      .exact_global = oktopk && (first || h->step % (uint64_t)c->global_interval == 0),
+      .repartition = oktopk && (first || h->step % (uint64_t)c->repartition_interval == 0),
+  };
+}
+
+/* Does the host wait for counts in this step? Such a step cannot be captured. */
+static bool needs_host(const struct sparse_allreduce_handle *h)
+{
+  switch (h->now.dense ? SPARSE_DENSE : h->m.config.algorithm) {
+  case SPARSE_DENSE:
+  case SPARSE_TOPKA:
+  case SPARSE_TOPKA2:
+  case SPARSE_GTOPK:
+    return false;
+  case SPARSE_TOPKSA:
+    return true;
+  default:
+    return h->alltoallv == NULL;
+  }
 }
 
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
                           cudaStream_t stream)
 {
-  if (!h->time_phases) return ncclSuccess;
+  if (!h->time_phases || h->capturing) return ncclSuccess;
   while (h->phase <= (int)phase) SPARSE_CUDA(cudaEventRecord(h->phases[h->phase++], stream));
   return ncclSuccess;
 }
@@ -65,17 +83,16 @@ static ncclResult_t enqueue_step(struct sparse_allreduce_handle *h, const void *
 {
   h->phase = 0;
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_SELECT, stream));
-  SPARSE_TRY((h->dense ? path_dense : paths[h->m.config.algorithm])(h, gradient, stream));
-  while (h->time_phases && h->phase <= SPARSE_PHASES)
-    SPARSE_CUDA(cudaEventRecord(h->phases[h->phase++], stream));
-  return ncclSuccess;
+  SPARSE_TRY((h->now.dense ? path_dense : paths[h->m.config.algorithm])(h, gradient, stream));
+  return sparse_phase(h, SPARSE_PHASES, stream);
 }
 
-/* The step that was planned has been enqueued. */
+/* The step of h->now is on its way. */
 static void count_step(struct sparse_allreduce_handle *h)
 {
-  h->has_result = !h->dense && !h->fell_back;
+  h->has_result = !h->now.dense && !h->now.fell_back;
   h->result_clean = false;
+  h->last = h->now;
   h->step++;
 }
 
@@ -87,10 +104,10 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
   enum cudaStreamCaptureStatus status;
   SPARSE_CUDA(cudaStreamIsCapturing(stream, &status));
   h->capturing = status != cudaStreamCaptureStatusNone;
-  plan_step(h);
-  if (gradient == NULL && h->dense)
+  h->now = next_step(h);
+  if (gradient == NULL && h->now.dense)
     return sparse_fail(ncclInvalidArgument, "a dense step needs a gradient");
-  if (h->capturing && !h->dense && (h->alltoallv == NULL || h->m.config.algorithm == SPARSE_TOPKSA))
+  if (h->capturing && needs_host(h))
     return sparse_fail(ncclInvalidUsage, "the host reads counts in this step: no capture");
   SPARSE_TRY(enqueue_step(h, gradient, stream));
   if (h->capturing) {
@@ -106,9 +123,8 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
 ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind)
 {
   if (handle == NULL || kind == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  struct sparse_allreduce_handle next = *handle;
-  plan_step(&next);
-  const bool clear = !next.dense && !next.has_result && !next.result_clean;
+  const struct sparse_step next = next_step(handle);
+  const bool clear = !next.dense && !handle->has_result && !handle->result_clean;
   *kind = next.dense | next.exact_local << 1 | next.exact_global << 2 | next.repartition << 3 |
           clear << 4;
   return ncclSuccess;
@@ -117,7 +133,7 @@ ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind)
 ncclResult_t sparse_allreduce_replayed(sparse_allreduce_t handle)
 {
   if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  plan_step(handle);
+  handle->now = next_step(handle);
   count_step(handle);
   return ncclSuccess;
 }

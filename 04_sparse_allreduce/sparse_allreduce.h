@@ -29,7 +29,8 @@
  * - Results are bit for bit the same on all ranks, in every run, for every throttle, balance and
  *   exchange, and every NCCL setting (SPARSE_DENSE excepted, whose order of sums is NCCL's).
  * - Several handles (one per fused tensor) may be used side by side; they share nothing but the
- *   communicator.
+ *   communicator. Their steps come in the same order on all ranks, on one stream or ordered by
+ *   events, as NCCL's rules for collectives on one communicator have it anyway.
  * - Results of type ncclResult_t mean what NCCL's documentation says; sparse_allreduce_last_error()
  *   has the sentence. An error that only one rank gets leaves the others waiting, as in NCCL.
  * - Nothing here prints or exits. */
@@ -48,11 +49,10 @@ extern "C" {
 
 typedef struct sparse_allreduce_handle *sparse_allreduce_t;
 
-/* The sections are those of the paper's related work; "select" is what a rank offers, "sum" who
- * adds, "support" where the result is not zero. */
+/* What a rank offers; who adds; how the sums get to everybody. */
 typedef enum {
   SPARSE_DENSE = 0,       /* ncclAllReduce of everything; the residual is not used */
-  SPARSE_TOPKA,           /* exact top-k, allgather; support: union of what is offered */
+  SPARSE_TOPKA,           /* exact top-k; allgather, and everybody adds */
   SPARSE_TOPKA2,          /* as TOPKA, but only the k largest sums are kept */
   SPARSE_TOPKAOPT,        /* as TOPKA with a threshold that is exact every local_interval steps */
   SPARSE_GTOPK,           /* exact top-k, merged along a binary tree to k entries, broadcast */
@@ -74,7 +74,7 @@ typedef enum {
   SPARSE_BALANCE_AUTO, /* when the largest part is more than 4 times the mean */
 } sparse_balance_t;
 
-/* What to do with NaN and infinity in a gradient. SPARSE_DENSE always hands them to NCCL. */
+/* What to do with NaN and infinity in a gradient. Dense steps always hand them to NCCL. */
 typedef enum {
   SPARSE_NONFINITE_ERROR =
       0,                 /* as DROP, and sparse_allreduce_get_async_error says so, everywhere */
@@ -135,6 +135,7 @@ typedef struct {
   sparse_balance_t balance;
   sparse_nonfinite_t nonfinite;
   sparse_exchange_t exchange;
+  double timeout_seconds; /* one-sided: a step gives up when a peer is this late; 0: never */
 } sparse_allreduce_config_t;
 
 /* The published constants (Ok-Topk's VGG/, LSTM/ and BERT/), OKTOPK, density 0.02, 0.02 and 0.01,
@@ -164,10 +165,11 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
  * result, `count` floats in device memory, valid until the next step on this handle; it belongs to
  * the handle and must not be written. The address is the same in all steps.
  *
- * With SPARSE_EXCHANGE_SENDRECV the host waits for counts within the call; otherwise steps that use
- * thresholds are only enqueued. Steps of one handle must not overlap: use one stream, or order them
- * by events. gradient == NULL: the caller has added the gradient to the residual already (see
- * sparse_allreduce_residual); not for SPARSE_DENSE or warm-up steps.
+ * With SPARSE_EXCHANGE_SENDRECV, and always for TOPKSA, the host waits for counts within the call;
+ * otherwise steps are only enqueued. Steps of one handle must not overlap: use one stream, or order
+ * them by events. gradient == NULL: the caller has added the gradient to the residual already (see
+ * sparse_allreduce_residual), and the policy for values that are not finite does not apply; not for
+ * SPARSE_DENSE or warm-up steps.
  *   ncclInvalidArgument  NULL where a gradient is needed */
 ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradient,
                                   const float **result, cudaStream_t stream);
@@ -204,7 +206,8 @@ ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const uint64_t **count);
 #define SPARSE_NO_INDEX 0xffffffffu
 
-/* The residual of this rank, `count` floats in device memory, zero at first. Between steps the
+/* The residual of this rank, `count` floats in device memory, zero at first; NULL for SPARSE_DENSE.
+ * Between steps the
  * caller may add gradients to it and then call sparse_allreduce_run with gradient == NULL. */
 ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residual);
 

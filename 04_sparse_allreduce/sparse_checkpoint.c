@@ -64,6 +64,7 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
   if (handle->m.residual != NULL)
     SPARSE_CUDA(cudaMemcpy(handle->m.residual, from + kept_bytes(), handle->m.n * sizeof(float),
                            cudaMemcpyHostToDevice));
+  SPARSE_CUDA(cudaDeviceSynchronize()); /* the caller's stream may not wait for the default one */
   handle->step = saved.step;
   return ncclSuccess;
 }

@@ -40,6 +40,7 @@ sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset)
       .correction = {{3, 4}, {3, 4}, {5, 4}, 1.02, 1.02, 20, 20},
       .throttle = 4,
       .balance = SPARSE_BALANCE_NEVER,
+      .timeout_seconds = 60,
   };
   if (preset == SPARSE_PRESET_LSTM) {
     c.raise_above = (sparse_fraction_t){3, 2};
@@ -101,6 +102,7 @@ const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count
       !is_band(&c->global_band) || !is_correction(&c->correction))
     return "factors must be at least 1, fractions not negative, corrections 0 to 50";
   if (c->throttle < 1) return "throttle must be at least 1";
+  if (!(c->timeout_seconds >= 0)) return "timeout_seconds must not be negative";
   if ((unsigned)c->balance > SPARSE_BALANCE_AUTO) return "unknown balance";
   if ((unsigned)c->nonfinite > SPARSE_NONFINITE_PROPAGATE) return "unknown nonfinite";
   if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";

@@ -58,20 +58,20 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
-/* Collective: 0 on all ranks if `code` is 0 on all, else the largest. Every rank must get here. */
-static ncclResult_t agree(struct sparse_allreduce_handle *h, uint64_t value, uint64_t *largest)
+/* Collective: values[i] becomes the largest of all ranks' values[i]. */
+static ncclResult_t largest_of_all(ncclComm_t comm, uint64_t *values, size_t n)
 {
+  const size_t bytes = n * sizeof(*values);
   uint64_t *device;
-  cudaStream_t stream;
-  SPARSE_CUDA(cudaStreamCreate(&stream));
-  SPARSE_CUDA(cudaMalloc((void **)&device, sizeof(*device)));
-  SPARSE_CUDA(cudaMemcpy(device, &value, sizeof(value), cudaMemcpyHostToDevice));
-  SPARSE_NCCL(ncclAllReduce(device, device, 1, ncclUint64, ncclMax, h->comm, stream));
-  SPARSE_CUDA(cudaStreamSynchronize(stream));
-  SPARSE_CUDA(cudaMemcpy(largest, device, sizeof(*largest), cudaMemcpyDeviceToHost));
-  SPARSE_CUDA(cudaFree(device));
-  SPARSE_CUDA(cudaStreamDestroy(stream));
-  return ncclSuccess;
+  SPARSE_CUDA(cudaMalloc((void **)&device, bytes));
+  ncclResult_t result = ncclUnhandledCudaError;
+  if (cudaMemcpy(device, values, bytes, cudaMemcpyHostToDevice) == cudaSuccess)
+    result = ncclAllReduce(device, device, n, ncclUint64, ncclMax, comm, 0);
+  if (result == ncclSuccess &&
+      cudaMemcpy(values, device, bytes, cudaMemcpyDeviceToHost) != cudaSuccess)
+    result = ncclUnhandledCudaError;
+  cudaFree(device);
+  return result == ncclSuccess ? result : sparse_fail(result, "the ranks could not agree");
 }
 
 /* A number that differs where count or configuration differ (FNV-1a over the fields). */
@@ -116,7 +116,8 @@ uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *c)
                            c->throttle,
                            (double)c->balance,
                            (double)c->nonfinite,
-                           (double)c->exchange};
+                           (double)c->exchange,
+                           c->timeout_seconds};
   uint64_t hash = 14695981039346656037u;
   const unsigned char *byte = (const unsigned char *)fields;
   for (size_t i = 0; i < sizeof(fields); i++) hash = (hash ^ byte[i]) * 1099511628211u;
@@ -132,7 +133,9 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
   if (wanted == SPARSE_EXCHANGE_SENDRECV || a == SPARSE_DENSE) return ncclSuccess;
   int reach = 0;
   const char *why;
-  ncclResult_t result = alltoallv_init(h->comm, NULL, &h->alltoallv);
+  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  config.timeout_seconds = h->m.config.timeout_seconds;
+  ncclResult_t result = alltoallv_init(h->comm, &config, &h->alltoallv);
   if (result != ncclSuccess) {
     h->alltoallv = NULL;
     return sparse_fail(result, "%s", alltoallv_last_error());
@@ -141,15 +144,14 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
   alltoallv_reach(h->alltoallv, &reach);
   if (reach == h->m.nranks) {
     result = alltoallv_register(h->alltoallv, h->lists, h->lists_bytes);
-    return result == ncclSuccess ? result : sparse_fail(result, "%s", alltoallv_last_error());
+    if (result == ncclSuccess) return result;
+    sparse_fail(result, "%s", alltoallv_last_error());
+  } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {
+    result = sparse_fail(ncclInvalidUsage, "no one-sided exchange here: %s", why);
   }
-  char reason[160];
-  snprintf(reason, sizeof(reason), "%s", why);
   alltoallv_destroy(h->alltoallv);
   h->alltoallv = NULL;
-  if (wanted == SPARSE_EXCHANGE_ONESIDED)
-    return sparse_fail(ncclInvalidUsage, "no one-sided exchange here: %s", reason);
-  return ncclSuccess;
+  return result;
 }
 
 static void release(struct sparse_allreduce_handle *h)
@@ -177,7 +179,7 @@ static void set_sizes(struct sparse_memory *m, size_t count)
   m->k = m->t > 1 ? m->t : 1;
   m->capacity = 2 * m->k > 4096 ? 2 * m->k : 4096;
   if (m->capacity > count) m->capacity = count;
-  m->slot = m->capacity + 1;
+  m->slot = (m->capacity + 1 + 3) / 4 * 4; /* lists start at multiples of 16 bytes */
   m->z = sparse_normal_tail(m->config.density / 2);
 }
 
@@ -209,17 +211,15 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
   if (result != ncclSuccess) snprintf(wrong, sizeof(wrong), "%s", sparse_allreduce_last_error());
   /* All ranks must have got this far, with the same arguments, or all leave. */
   const uint64_t mine = sparse_fingerprint(count, config);
-  uint64_t failed = result != ncclSuccess, most = 0, least = 0;
-  ncclResult_t talk = agree(h, failed, &failed);
-  if (talk == ncclSuccess) talk = agree(h, mine, &most);
-  if (talk == ncclSuccess) talk = agree(h, ~mine, &least);
-  if (talk != ncclSuccess)
-    result = talk;
-  else if (result != ncclSuccess)
+  uint64_t all[3] = {result != ncclSuccess, mine, ~mine};
+  const ncclResult_t talk = largest_of_all(comm, all, 3);
+  if (result != ncclSuccess)
     sparse_fail(result, "%s", wrong);
-  else if (failed)
+  else if (talk != ncclSuccess)
+    result = talk;
+  else if (all[0])
     result = sparse_fail(ncclRemoteError, "another rank failed to create its handle");
-  else if (most != ~least)
+  else if (all[1] != ~all[2])
     result = sparse_fail(ncclInvalidArgument, "count or configuration differ between ranks");
   if (result == ncclSuccess) result = initial_state(h);
   if (result == ncclSuccess) result = make_exchange(h);

@@ -20,6 +20,13 @@ enum sparse_phase {
   SPARSE_PHASES,
 };
 
+/* What the host knows of a step: its kind, which only depends on its number, and what it heard. */
+struct sparse_step {
+  bool dense, exact_local, exact_global, repartition;
+  bool fell_back; /* TOPKSA gathered densely */
+  bool nonfinite; /* TOPKSA: the gradient of some rank was not finite */
+};
+
 struct sparse_allreduce_handle {
   ncclComm_t comm;
   struct sparse_memory m;
@@ -27,15 +34,14 @@ struct sparse_allreduce_handle {
   char *lists;           /* the memory of the three lists, one window */
   size_t lists_bytes;
 
-  /* What the host knows of the current step. */
-  uint64_t step;         /* number of the next one */
-  uint64_t first_sparse; /* number of the first that is not dense */
-  bool exact_local, exact_global, repartition, dense, fell_back;
-  bool nonfinite;    /* TOPKSA: of some rank, which the host has heard of */
-  bool capturing;    /* this step goes into a graph, */
-  bool captured;     /* or one did before */
-  bool has_result;   /* `gathered` holds the entries of the dense result, to be undone */
-  bool result_clean; /* else all of the dense result has to be cleared */
+  uint64_t step;           /* number of the next step */
+  uint64_t first_sparse;   /* number of the first that is not dense */
+  struct sparse_step now;  /* the step that is being enqueued */
+  struct sparse_step last; /* the last one that counts */
+  bool capturing;          /* this step goes into a graph, */
+  bool captured;           /* or one did before */
+  bool has_result;         /* `gathered` holds the entries of the dense result, to be undone */
+  bool result_clean;       /* else all of the dense result has to be cleared */
 
   /* Pinned: where counts, and the state for statistics, come to the host. */
   uint64_t *counts;

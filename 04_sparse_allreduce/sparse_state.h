@@ -47,9 +47,9 @@ struct sparse_state {
                            depends on it */
   uint64_t boundaries[SPARSE_MAX_RANKS + 1]; /* regions, see sparse_allreduce_boundaries */
 
-  /* Everything from here on is set anew by each step. The local pass: elements above levels[0] and
-   * not above `limit` become candidates; level_counts[j] is how many elements are above levels[j]
-   * and not above limit. Levels ascend. */
+  /* Everything from here on is set by each step, or once for ever. The local pass: elements above
+   * levels[0] and not above `limit` become candidates; level_counts[j] is how many elements are
+   * above levels[j] and not above limit. Levels ascend. */
   sparse_level_t levels[SPARSE_MAX_LEVELS], limit;
   int32_t nlevels;
   uint64_t level_counts[SPARSE_MAX_LEVELS];
@@ -97,7 +97,7 @@ struct sparse_memory {
   double z;                /* Phi^-1(1 - density / 2) */
   float *residual, *dense; /* n each */
   /* Lists: nranks * slot pairs each. */
-  size_t slot; /* capacity + 1: there may be a flag entry behind a list */
+  size_t slot; /* at least capacity + 1: there may be a flag entry behind a list */
   struct sparse_pair *offered, *received, *gathered;
   uint64_t *matrix; /* [source * nranks + destination] entries, filled by the send/recv exchange */
   struct sparse_state *state;

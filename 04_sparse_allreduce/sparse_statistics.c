@@ -30,10 +30,13 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
     int source, destination;
     if (alltoallv_get_async_error(handle->alltoallv, result, &source, &destination) != ncclSuccess)
       return sparse_fail(ncclInternalError, "%s", alltoallv_last_error());
-    if (*result != ncclSuccess) return sparse_fail(ncclSuccess, "%s", alltoallv_last_error());
+    if (*result != ncclSuccess) {
+      if (*result != ncclRemoteError) *result = ncclInternalError; /* counts: not the caller's */
+      return sparse_fail(ncclSuccess, "%s", alltoallv_last_error());
+    }
   }
-  if (handle->m.config.nonfinite == SPARSE_NONFINITE_ERROR && !handle->dense &&
-      (handle->state->nonfinite || handle->nonfinite)) {
+  if (handle->m.config.nonfinite == SPARSE_NONFINITE_ERROR && !handle->last.dense &&
+      (handle->state->nonfinite || handle->last.nonfinite)) {
     *result = ncclInvalidArgument;
     sparse_fail(*result, "a gradient has elements that are not finite");
   }
@@ -55,7 +58,7 @@ static void count_words(const struct sparse_allreduce_handle *h, uint64_t *sent,
   const struct sparse_state *s = h->state;
   const uint64_t others = (uint64_t)m->nranks - 1;
   *sent = *received = 0;
-  if (h->dense) {
+  if (h->last.dense) {
     *sent = *received = 2 * m->n * others / (uint64_t)m->nranks;
     return;
   }
@@ -78,7 +81,7 @@ static void count_words(const struct sparse_allreduce_handle *h, uint64_t *sent,
   case SPARSE_GAUSSIANKSA:
     *sent = 2 * sum_of_others(m, s->region_counts);
     *received = 2 * sum_of_others(m, s->received_counts);
-    if (h->fell_back) {
+    if (h->last.fell_back) {
       const uint64_t region = s->boundaries[m->rank + 1] - s->boundaries[m->rank];
       *sent += region * others;
       *received += m->n - region;
@@ -106,26 +109,26 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   out->step = h->step == 0 ? 0 : h->step - 1;
   out->k = h->m.k;
   out->capacity = h->m.capacity;
-  out->dense = h->dense;
+  out->dense = h->last.dense;
   count_words(h, &out->words_sent, &out->words_received);
-  if (h->dense) {
+  if (h->last.dense) {
     out->local = out->global = h->m.n;
     out->selected_tie = -1;
     return ncclSuccess;
   }
   out->local = s->offered_count;
-  out->global = h->fell_back ? h->m.n : s->global_count;
+  out->global = h->last.fell_back ? h->m.n : s->global_count;
   out->local_threshold = s->local_threshold;
   out->global_threshold = s->global_threshold;
   out->gaussian_threshold = s->gaussian_threshold;
   const bool all = s->selection.above < 0; /* by a negative threshold */
   out->selected_above = all ? 0 : (uint32_t)s->selection.above;
   out->selected_tie = all ? (int64_t)h->m.n - 1 : s->selection.tie;
-  out->exact_local = h->exact_local;
-  out->exact_global = h->exact_global;
-  out->repartitioned = h->repartition;
+  out->exact_local = h->last.exact_local;
+  out->exact_global = h->last.exact_global;
+  out->repartitioned = h->last.repartition;
   out->overflowed = s->overflowed != 0;
-  out->fell_back = h->fell_back;
+  out->fell_back = h->last.fell_back;
   return ncclSuccess;
 }
 
