@@ -36,6 +36,10 @@
  * - Host arrays are read before the call returns. Results of type ncclResult_t mean what NCCL's
  *   documentation says; alltoallv_last_error() has the sentence. After an error that only one rank
  *   gets (a wrong argument, say) the other ranks wait for the missing exchange until their timeout.
+ * - Segments of the send buffer may overlap or be the same, since they are only read; segments of
+ *   the receive buffer must not.
+ * - Limits: 64 registered buffers at a time; 72 ranks that share memory (more take send/recv);
+ *   8 TiB per rank and exchange.
  * - On the send/recv path inside a graph, take both buffers from ncclMemAlloc: NCCL 2.28 hangs with
  *   a send buffer from cudaMalloc and a receive buffer from ncclMemAlloc (above 512 KiB per pair).
  * - Nothing here prints or exits. */
@@ -96,21 +100,29 @@ typedef struct {
  * The communicator stays the caller's and must outlive the handle; the handle splits one off for
  * itself, so that registered receive buffers stay unknown to the caller's own NCCL calls.
  *   ncclInvalidArgument  the configuration is wrong or differs between ranks
- *   ncclInvalidUsage     ALLTOALLV_LSA or ALLTOALLV_COPY_ENGINE asked for and not possible here */
+ *   ncclInvalidUsage     ALLTOALLV_LSA or ALLTOALLV_COPY_ENGINE asked for and not possible here
+ * These and a lack of memory on one rank come back on all ranks, unless that rank cannot even get
+ * the few KiB that it takes to tell. */
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle);
 
 /* Collective. Makes [buff, buff + bytes) usable as receive buffer. `buff` comes from ncclMemAlloc,
  * starts at a multiple of 4096 bytes in its allocation, has the same size on all ranks and is in no
  * other window. Send buffers need no registration: any device memory will do. On the send/recv path
  * this does nothing, but call it all the same.
- *   ncclInvalidArgument  (on all ranks) NULL, zero bytes, sizes that differ, bad alignment */
+ *   ncclInvalidArgument  (on all ranks) NULL, zero bytes, sizes that differ, bad alignment
+ *   ncclInvalidUsage     (on all ranks) more than 64 buffers, or not the same ones on all ranks
+ *   others               (on all ranks) what NCCL said; the handle can only be destroyed */
 ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes);
 
-/* Collective. To be called when no exchange into `buff` is running, before ncclMemFree(buff). */
+/* Collective. To be called when no exchange into `buff` is running, before ncclMemFree(buff).
+ *   ncclInvalidArgument  `buff` is not registered
+ *   others               what NCCL said; `buff` counts as no longer registered */
 ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff);
 
 /* Collective. Waits for the last exchange, then frees the handle, its plans excluded (destroy those
- * first). After a timeout it frees what it can without waiting for other ranks. */
+ * first). After a timeout it frees what it can without waiting for other ranks. Unregister
+ * the buffers first.
+ *   ncclUnhandledCudaError  the last exchange ended in a CUDA error; the handle is freed anyway */
 ncclResult_t alltoallv_destroy(alltoallv_t handle);
 
 /* The path that init chose (never ALLTOALLV_AUTO), and in words why; the text lives as long as the
@@ -127,12 +139,13 @@ ncclResult_t alltoallv_reach(alltoallv_t handle, int *ranks);
 /* Collective. The order of arguments is MPI_Alltoallv's (MPI 4.1, section 6.8), with the handle for
  * the communicator and CUDA's stream at the end; counts and displacements are host arrays. What
  * rank i sends to j, sendcounts[j] of i, must equal recvcounts[i] of j. Zero counts are fine and so
- * is any alignment that the type itself has. Segments of one rank must not overlap, nor may
- * sendbuff and recvbuff (no MPI_IN_PLACE). Counts that differ between two ranks are found on the
- * device, always on the LSA path, with check_counts on the other; see alltoallv_get_async_error.
+ * is any alignment that the type itself has; multiples of 16 bytes are fastest. sendbuff and
+ * recvbuff must not overlap (no MPI_IN_PLACE). Counts that differ between two ranks are found on
+ * the device, always on the LSA path, with check_counts on the other: alltoallv_get_async_error.
  *   ncclInvalidArgument  NULL, unknown type, a segment outside the registered range
  *   ncclInvalidUsage     recvbuff is not registered (LSA path), send and receive ranges overlap, a
- *                        stream that is being captured together with another one
+ *                        stream that is being captured together with another one, or the exchange
+ *                        before was on a stream that is being captured now
  *   ncclRemoteError      the handle has timed out before */
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
@@ -150,6 +163,8 @@ typedef enum {
  * yet. sdispls may be NULL: packed in rank order. recvcounts (device, written) receives the counts;
  * rdispls (device) is written (ALLTOALLV_PACKED) or read (ALLTOALLV_SLOTS). recvcapacity is the
  * number of elements that fit into recvbuff. All ranks pass the same layout.
+ * Equal or overlapping send segments make it a gather: with all sdispls and counts the same, every
+ * rank gets the same segment from each.
  * If the data do not fit at one rank, no rank's receive buffer is changed and every rank gets the
  * error from alltoallv_get_async_error; recvcounts then says what would have been needed.
  * On the send/recv path (and on several hosts) this call waits for the stream and cannot be
@@ -181,7 +196,7 @@ ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result,
 /* Collective. Arguments as alltoallv(). Exchanges counts and displacements once, checks them (a
  * pair that disagrees is ncclInvalidArgument on all ranks, alltoallv_last_error() names it), and
  * decides for all ranks whether starts use the kernel or the copy engines. Waits for the other
- * ranks. */
+ * ranks. A rank whose arguments are wrong, or that has no memory left, fails the plan on all. */
 ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                             void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
                             ncclDataType_t datatype, alltoallv_t handle, alltoallv_plan_t *plan);
