@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The local pass, counting, searching and keeping against plain loops. */
+#include "sparse_world.h"
+
+/* ---- the local pass ---------------------------------------------------------------------------
+ */
+
+static float half_to_float(uint16_t bits)
+{
+  const int exponent = bits >> 10 & 31;
+  const float fraction = (float)(bits & 1023);
+  float x = exponent == 0 ? ldexpf(fraction, -24) : ldexpf(1024 + fraction, exponent - 25);
+  if (exponent == 31) x = fraction > 0 ? NAN : INFINITY;
+  return bits >> 15 ? -x : x;
+}
+
+/* Fills the gradient `shift` elements behind its start; values[i] is what it is as a float. */
+static void fill_gradient(struct test *t, struct world *w, enum kind kind, size_t shift,
+                          float *values)
+{
+  const ncclDataType_t type = w->m.config.gradient_type;
+  const size_t size = type == ncclFloat ? 4 : 2;
+  char *raw = malloc((w->m.n + 1) * 4);
+  for (size_t i = 0; i < w->m.n; i++) {
+    const float x = element(t, kind);
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    values[i] = x;
+    if (type == ncclFloat) memcpy(raw + 4 * i, &bits, 4);
+    if (type == ncclBfloat16) {
+      const uint16_t cut = (uint16_t)(bits >> 16);
+      const uint32_t wide = (uint32_t)cut << 16;
+      memcpy(raw + 2 * i, &cut, 2);
+      memcpy(&values[i], &wide, 4);
+    }
+    if (type == ncclHalf) { /* any bits do */
+      uint16_t some = (uint16_t)(kind == ZERO ? 0 : next_random(t));
+      if (kind != NONFINITE && (some >> 10 & 31) == 31) some &= 0x8fff;
+      memcpy(raw + 2 * i, &some, 2);
+      values[i] = half_to_float(some);
+    }
+  }
+  CUDACHECK(cudaMemcpy(w->gradient + shift * size, raw, w->m.n * size, cudaMemcpyHostToDevice));
+  free(raw);
+}
+
+/* The expected outcome, on the host's side. */
+static void expect_local_pass(struct world *w, const float *gradient)
+{
+  struct sparse_state *s = w->state;
+  s->offered_count = 0;
+  memset(s->level_counts, 0, sizeof(uint64_t) * (size_t)s->nlevels);
+  for (size_t i = 0; i < w->m.n; i++) {
+    if (gradient != NULL) {
+      if (!isfinite(gradient[i]) && w->m.config.nonfinite != SPARSE_NONFINITE_PROPAGATE)
+        s->nonfinite = 1;
+      else
+        w->residual[i] = added(w->residual[i], gradient[i]);
+    }
+    const sparse_level_t magnitude = sparse_magnitude(w->residual[i]);
+    if (magnitude > s->limit) continue;
+    for (int j = 0; j < s->nlevels; j++) s->level_counts[j] += magnitude > s->levels[j];
+    if (magnitude > s->levels[0] && s->offered_count < w->m.capacity)
+      w->offered[s->offered_count++] = (struct sparse_pair){(uint32_t)i, w->residual[i]};
+  }
+}
+
+static bool close_to(double got, double expected)
+{
+  return (got != got && expected != expected) ||
+         fabs(got - expected) <= 1e-9 * fabs(expected) + 1e-300;
+}
+
+static bool check_moments(const struct world *w)
+{
+  double mean = 0, squares = 0;
+  const double n = (double)w->m.n;
+  for (size_t i = 0; i < w->m.n; i++) mean += w->residual[i] / n;
+  for (size_t i = 0; i < w->m.n; i++) squares += (w->residual[i] - mean) * (w->residual[i] - mean);
+  return close_to(w->state->deviation, sqrt(squares / (n - 1))) &&
+         fabs(w->state->mean - mean) <= 1e-9 * (sqrt(squares / n) + fabs(mean));
+}
+
+static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradient, bool moments,
+                       size_t shift, enum kind kind, int nlevels, float level)
+{
+  struct world w, e; /* e: what is expected */
+  world_open(&w, t, n, n / 50 + 1, 1);
+  world_open(&e, t, n, n / 50 + 1, 1);
+  float *values = malloc(n * sizeof(float));
+  w.m.config.gradient_type = type;
+  if (next_random(t) % 2) w.m.config.nonfinite = SPARSE_NONFINITE_PROPAGATE;
+  if (moments && kind == NONFINITE) w.m.config.nonfinite = SPARSE_NONFINITE_DROP;
+  e.m.config = w.m.config;
+  for (size_t i = 0; i < n; i++) w.residual[i] = element(t, kind == NONFINITE ? TIES : kind);
+  fill_gradient(t, &w, kind, shift, values);
+  w.state->nlevels = nlevels;
+  w.state->limit = next_random(t) % 2 ? SPARSE_INFINITY_LEVEL : SPARSE_NAN_LEVEL;
+  for (int j = 0; j < nlevels; j++) w.state->levels[j] = sparse_level(level * pow(1.03, j));
+  memcpy(e.state, w.state, sizeof *e.state);
+  memcpy(e.residual, w.residual, n * sizeof(float));
+  expect_local_pass(&e, gradient ? values : NULL);
+  world_push(&w);
+  OPSCHECK(ops_local_pass(&w.m, gradient ? w.gradient + shift * (type == ncclFloat ? 4 : 2) : NULL,
+                          moments, SPARSE_THEN_NOTHING, w.stream));
+  world_pull(&w);
+  const struct sparse_state *s = w.state;
+  bool good = same_number(s->offered_count, e.state->offered_count, "offered_count") &&
+              same_number(s->nonfinite, e.state->nonfinite, "nonfinite") &&
+              same_bits(w.residual, e.residual, n * sizeof(float), "residual") &&
+              same_bits(w.offered, e.offered, s->offered_count * sizeof *w.offered, "offered") &&
+              same_bits(s->level_counts, e.state->level_counts, 8 * (size_t)nlevels, "counts");
+  if (good && moments && !check_moments(&w)) {
+    launcher_error("mean %g, deviation %g", s->mean, s->deviation);
+    good = false;
+  }
+  if (!good)
+    launcher_error("n %zu, type %d, gradient %d, shift %zu, kind %d, level %g", n, type, gradient,
+                   shift, kind, (double)level);
+  world_close(&e);
+  world_close(&w);
+  free(values);
+  return good;
+}
+
+void test_local_pass(struct test *t)
+{
+  static const size_t sizes[] = {1, 3, 4097, 16384, (1 << 20) + 3, (1 << 24) + 3};
+  static const ncclDataType_t types[] = {ncclFloat, ncclHalf, ncclBfloat16};
+  static const float levels[] = {0.9f, 0.05f, 0, -1, 1e-42f, INFINITY};
+  bool good = true, moments = true, none = true;
+  launcher_step("local pass");
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes - !ON_GPU; i++) {
+    const bool big = sizes[i] > 100000;
+    for (int kind = 0; kind < KINDS; kind++)
+      for (int l = 0; l < 6; l++) {
+        if (big && (kind * 6 + l) % (sizes[i] > 2000000 ? 17 : 4) != 0) continue;
+        const ncclDataType_t type = types[(kind + l + (int)i) % 3];
+        const int nlevels = l % 3 == 0 ? 1 : l % 3 == 1 ? 6 : SPARSE_MAX_LEVELS;
+        const size_t shift = next_random(t) % 3;
+        good &= local_pass(t, sizes[i], type, true, false, shift, kind, nlevels, levels[l]);
+        if (kind != DENORMAL || l > 2)
+          moments &= local_pass(t, sizes[i], type, true, true, shift, kind, nlevels, levels[l]);
+        none &= local_pass(t, sizes[i], type, false, l % 2, shift, kind, nlevels, levels[l]);
+      }
+  }
+  report(t, good, "local pass");
+  report(t, moments, "local pass with moments");
+  report(t, none, "local pass without gradient");
+}
+
+/* ---- counting ---------------------------------------------------------------------------------
+ */
+
+void test_count_levels(struct test *t)
+{
+  bool good = true;
+  launcher_step("counting levels");
+  for (int i = 0; i < 24; i++) {
+    struct world w;
+    const size_t n = i % 4 == 0 ? 1 : 1 + next_random(t) % 300000;
+    const enum kind kind = (enum kind)(i % KINDS);
+    world_open(&w, t, n, n / 20 + 1, 1);
+    struct sparse_state *s = w.state;
+    uint64_t expected[SPARSE_MAX_LEVELS];
+    for (size_t j = 0; j < n; j++) w.residual[j] = element(t, kind);
+    s->offered_count = random_list(t, w.offered, w.m.capacity, 0, n, 5, kind);
+    s->count = (uint32_t)(i / 2 % 3);
+    s->nlevels = i % 3 == 0 ? SPARSE_MAX_LEVELS : 1 + (int)(next_random(t) % 8);
+    s->limit = SPARSE_INFINITY_LEVEL;
+    for (int j = 0; j < s->nlevels; j++) {
+      s->levels[j] = sparse_level(i % 5 == 0 ? j - 1.0 : 0.01 * pow(1.1, j));
+      expected[j] = s->level_counts[j] = 77;
+      if (s->count != SPARSE_FROM_NOTHING) expected[j] = 0;
+    }
+    const bool list = s->count == SPARSE_FROM_LIST;
+    const size_t all = s->count == SPARSE_FROM_NOTHING ? 0 : list ? s->offered_count : n;
+    for (size_t x = 0; x < all; x++) {
+      const sparse_level_t magnitude = sparse_magnitude(list ? w.offered[x].value : w.residual[x]);
+      for (int j = 0; j < s->nlevels; j++)
+        expected[j] += magnitude > s->levels[j] && magnitude <= s->limit;
+    }
+    const size_t levels = (size_t)s->nlevels;
+    world_push(&w);
+    for (int repeat = 0; repeat < 3; repeat++)
+      OPSCHECK(ops_count_levels(&w.m, SPARSE_THEN_NOTHING, w.stream));
+    world_pull(&w);
+    good &= same_bits(s->level_counts, expected, levels * sizeof *expected, "level_counts");
+    world_close(&w);
+  }
+  report(t, good, "counting levels");
+}
+
+/* ---- searching and keeping --------------------------------------------------------------------
+ */
+
+struct source {
+  const struct sparse_pair *pairs; /* or the residual */
+  const float *residual;
+  size_t count;
+};
+
+static struct sparse_pair at(const struct source *from, size_t i)
+{
+  if (from->pairs != NULL) return from->pairs[i];
+  return (struct sparse_pair){(uint32_t)i, from->residual[i]};
+}
+
+/* A selection is right if it chooses the wanted number, and nothing smaller than what it does not
+ * choose. */
+static bool right_selection(const struct source *from, uint64_t wanted,
+                            const struct sparse_selection *got)
+{
+  uint64_t above = 0, equal = 0, all = 0;
+  for (size_t i = 0; i < from->count; i++) {
+    const struct sparse_pair pair = at(from, i);
+    if (pair.index == SPARSE_NO_INDEX) continue;
+    all++;
+    above += sparse_magnitude(pair.value) > got->above;
+    equal += sparse_magnitude(pair.value) == got->above;
+  }
+  if (wanted > all) wanted = all;
+  bool good = same_number((uint64_t)got->tie, (uint64_t)-1, "tie after a search") &&
+              same_number((uint64_t)got->limit, SPARSE_NAN_LEVEL, "limit after a search");
+  if (wanted == 0)
+    return good && same_number((uint64_t)got->above, SPARSE_NAN_LEVEL, "above of nothing") &&
+           same_number(got->take, 0, "take of nothing");
+  good = good && same_number(above + got->take, wanted, "above + take");
+  return good && got->take >= 1 && got->take <= equal;
+}
+
+/* The expected lists after a selection; returns the tie. */
+static int64_t expect_kept(const struct source *from, const struct sparse_selection *rule,
+                           struct sparse_pair *kept, size_t *nkept, struct sparse_pair *rest,
+                           size_t *nrest)
+{
+  int64_t tie = rule->tie;
+  uint64_t left = rule->take;
+  *nkept = *nrest = 0;
+  for (size_t i = 0; i < from->count; i++) {
+    const struct sparse_pair pair = at(from, i);
+    const sparse_level_t magnitude = sparse_magnitude(pair.value);
+    bool chosen = magnitude > rule->above;
+    if (pair.index == SPARSE_NO_INDEX) continue;
+    if (magnitude == rule->above && rule->take == 0) chosen = (int64_t)pair.index <= rule->tie;
+    if (magnitude == rule->above && left > 0) {
+      chosen = true;
+      left--;
+      tie = pair.index;
+    }
+    if (chosen && magnitude <= rule->limit)
+      kept[(*nkept)++] = pair;
+    else
+      rest[(*nrest)++] = pair;
+  }
+  return tie;
+}
+
+enum where { IN_PLACE, ELSEWHERE, PARTS, OF_RESIDUAL, OF_NOTHING, WHERES };
+
+static bool select_case(struct test *t, size_t n, enum kind kind, enum where where, uint64_t wanted,
+                        bool by_search, bool with_dropped)
+{
+  struct world w;
+  const int nranks = where == PARTS ? 5 : 2;
+  world_open(&w, t, n, where == OF_RESIDUAL ? n : n / 10 + 1, nranks);
+  struct sparse_state *s = w.state;
+  const size_t bytes = w.lists * sizeof(struct sparse_pair);
+  struct sparse_pair *input = malloc(bytes), *kept = malloc(bytes), *rest = malloc(bytes);
+  size_t nkept = 0, nrest = 0;
+  struct source from = {NULL, w.residual, n};
+  struct sparse_list list = {w.m.offered, &w.m.state->offered_count, 1};
+  struct sparse_list to = {w.m.gathered, &w.m.state->result_count, 1};
+  const struct sparse_list dropped = {w.m.received, &w.m.state->reduced_count, 1};
+
+  for (size_t i = 0; i < n; i++) w.residual[i] = element(t, kind);
+  if (where == IN_PLACE || where == ELSEWHERE || where == OF_NOTHING) {
+    from = (struct source){input, NULL, random_list(t, input, w.m.capacity, 0, n, 3, kind)};
+    if (n > 10) input[from.count++] = (struct sparse_pair){SPARSE_NO_INDEX, 1};
+    s->offered_count = from.count;
+    memcpy(w.offered, input, bytes);
+    if (where != ELSEWHERE) to = list;
+  }
+  if (where == PARTS) { /* gathered from 5 ranks, each with a flag behind its part */
+    from = (struct source){input, NULL, 0};
+    for (int p = 0; p < nranks; p++) {
+      const uint64_t begin = n / (size_t)nranks * (size_t)p;
+      size_t part = p == 2 ? 0
+                           : random_list(t, input + from.count, w.m.slot - 1, begin,
+                                         begin + n / (size_t)nranks, 7, kind);
+      if (p % 2) input[from.count + part++] = (struct sparse_pair){SPARSE_NO_INDEX, NAN};
+      s->gathered_counts[p] = part;
+      from.count += part;
+    }
+    memcpy(w.gathered, input, bytes);
+    list = (struct sparse_list){w.m.gathered, w.m.state->gathered_counts, nranks};
+  }
+  s->keep = where == OF_RESIDUAL  ? SPARSE_FROM_RESIDUAL
+            : where == OF_NOTHING ? SPARSE_FROM_NOTHING
+                                  : SPARSE_FROM_LIST;
+  s->wanted = wanted < from.count || wanted > n ? wanted : from.count;
+  s->selection = (struct sparse_selection){sparse_magnitude(kind == TIES ? 2 : 0.25f),
+                                           SPARSE_INFINITY_LEVEL, (int64_t)(n / 2), 0};
+  s->result_count = s->reduced_count = 12345;
+  const struct sparse_state before = *s;
+  world_push(&w);
+  if (by_search)
+    OPSCHECK(ops_search(&w.m, list, &w.m.state->keep, &w.m.state->selection, SPARSE_THEN_NOTHING,
+                        w.stream));
+  CUDACHECK(cudaMemcpyAsync(s, w.m.state, sizeof *s, cudaMemcpyDeviceToHost, w.stream));
+  CUDACHECK(cudaStreamSynchronize(w.stream));
+  const struct sparse_selection rule = s->selection;
+  OPSCHECK(ops_keep(&w.m, list, &w.m.state->keep, &w.m.state->selection, to,
+                    with_dropped ? &dropped : NULL, SPARSE_THEN_NOTHING, w.stream));
+  world_pull(&w);
+
+  bool good = true;
+  if (where == OF_NOTHING) {
+    good = same_bits(s, &before, sizeof *s, "state after nothing") &&
+           same_bits(w.offered, input, bytes, "list after nothing");
+  } else {
+    if (by_search) good = right_selection(&from, before.wanted, &rule);
+    const int64_t tie = expect_kept(&from, &rule, kept, &nkept, rest, &nrest);
+    const bool in_offered = to.pairs == w.m.offered;
+    good = good && same_number(in_offered ? s->offered_count : s->result_count, nkept, "kept") &&
+           same_number((uint64_t)s->selection.tie, (uint64_t)tie, "tie") &&
+           same_bits(in_offered ? w.offered : w.gathered, kept, nkept * sizeof *kept, "kept list");
+    if (with_dropped)
+      good = good && same_number(s->reduced_count, nrest, "dropped") &&
+             same_bits(w.received, rest, nrest * sizeof *rest, "dropped list");
+  }
+  if (!good)
+    launcher_error("n %zu, kind %d, where %d, wanted %llu, search %d", n, kind, where,
+                   (unsigned long long)wanted, by_search);
+  free(input);
+  free(kept);
+  free(rest);
+  world_close(&w);
+  return good;
+}
+
+void test_selection(struct test *t)
+{
+  static const size_t sizes[] = {1, 3, 4097, (1 << 20) + 3, (1 << 24) + 3};
+  static const char *const names[] = {"keeping in place", "keeping elsewhere", "keeping of parts",
+                                      "keeping of the residual", "keeping of nothing"};
+  for (int where = 0; where < WHERES; where++) {
+    bool good = true;
+    launcher_step(names[where]);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes - !ON_GPU; i++)
+      for (int kind = 0; kind < KINDS; kind++) {
+        const size_t n = sizes[i];
+        if (n > 2000000 && (kind > 1 || where != OF_RESIDUAL)) continue;
+        if (n > 100000 && !ON_GPU && kind > 2) continue;
+        const uint64_t wanted[] = {n / 50 + 1, 1, n / 11, 0, UINT64_MAX};
+        for (int j = 0; j < (n > 100000 ? 2 : 5); j++)
+          good &= select_case(t, n, (enum kind)kind, (enum where)where, wanted[j], true,
+                              where == ELSEWHERE);
+        good &= select_case(t, n, (enum kind)kind, (enum where)where, 1, false, where == ELSEWHERE);
+      }
+    report(t, good, names[where]);
+  }
+}
