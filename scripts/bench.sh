@@ -46,30 +46,46 @@ out=$(cd "$out" && pwd)
 cd "$TOP"
 
 # ---- what is measured, and on what --------------------------------------------------------------
-# An example with other options than the sweep over sizes has a line of its own here.
-sweep_of() { # sweep_of EXAMPLE: the options of --bench
-  case $1.$extent in
-  04_*) ;; # has sizes of its own
-  *.full) echo -b 1K -e 1G -f 4 ;;
-  *.quick) echo -b 1K -e 256M -f 8 --repetitions 5 ;;
-  *.trial) echo -b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2 ;;
-  esac
-}
-modes_of() { # modes_of EXAMPLE
-  case $1 in
-  04_*) echo eager ;;
+# The parts of an example are its modes; an example with others than a sweep over sizes, eager and in
+# a graph, has lines of its own in both functions.
+modes_of() { # modes_of EXAMPLE LAUNCHER
+  case $1.$2 in
+  04_*.pthread) echo eager ;;
+  04_*.mpi) # and other densities, and what is sent by other numbers of ranks
+    echo eager
+    [ $extent != full ] || echo density0.001 density0.005 density0.05
+    seq -f 'ranks%g' 2 "$ranks"
+    ;;
   *) echo eager graph ;;
   esac
 }
 
+options_of() { # options_of EXAMPLE MODE
+  case $1.$2.$extent in
+  04_*.eager.full) echo --bench ;;
+  04_*.eager.quick) echo --bench --count 14728266 ;;
+  04_*.eager.trial) echo --bench --count 1K ;;
+  04_*.density*) echo --bench --count 27569568 --density "${2#density}" ;;
+  04_*.ranks*.trial) echo --count 4K --steps 5 ;;
+  04_*.ranks*) echo --count 1M --density 0.01 ;;
+  *.full) echo --bench -b 1K -e 1G -f 4 ;;
+  *.quick) echo --bench -b 1K -e 256M -f 8 --repetitions 5 ;;
+  *.trial) echo --bench -b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2 ;;
+  esac
+  [ "$2" != graph ] || echo -G 1
+}
+
 # What must not change within one folder of results.
 circumstances() {
-  local program example
+  local program part example launcher mode
   program=$(built_program "$(examples | head -n 1)" $build "${launchers[-1]}")
   [ $build = gpu ] || echo "stand-in: the CPU stand-in for CUDA and NCCL, without times"
   echo "commit: $(git describe --always --dirty 2>/dev/null || echo "not a git checkout")"
   echo "ranks: $ranks"
-  for example in $(examples); do echo "sweep: $example --bench $(sweep_of "$example"), $(modes_of "$example")"; done
+  for part in "${parts[@]}"; do
+    read -r example launcher mode <<<"$part"
+    echo "part: $example.$launcher.$mode $(options_of "$example" "$mode" | tr '\n' ' ')"
+  done | sed 's/ $//'
   [ $build = cpu ] ||
     nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader | sed 's/^/gpu: /'
   "$program" --version 2>/dev/null | sed 's/^/version: /'
@@ -93,15 +109,15 @@ note_provenance() {
 
 # ---- parts ---------------------------------------------------------------------------------------
 run_part() { # run_part EXAMPLE LAUNCHER MODE: sets result
-  local name=$1.$2.$3 code=0 start
+  local name=$1.$2.$3 code=0 start options n=$ranks
   local unfinished=$out/unfinished/$name
-  read -ra start <<<"$(sweep_of "$1")"
-  if [ "$3" = graph ]; then start+=(-G 1); fi
-  start=("$(built_program "$1" "$build" "$2")" --bench "${start[@]}" -J "$unfinished.csv")
+  read -rd '' -a options <<<"$(options_of "$1" "$3")" || true
+  if [[ $3 = ranks* ]]; then n=${3#ranks}; fi
+  start=("$(built_program "$1" "$build" "$2")" "${options[@]}" -J "$unfinished.csv")
   if [ "$2" = mpi ]; then
-    mpi_run "$ranks" "${start[@]}" >"$unfinished.txt" 2>"$unfinished.err" </dev/null || code=$?
+    mpi_run "$n" "${start[@]}" >"$unfinished.txt" 2>"$unfinished.err" </dev/null || code=$?
   else
-    NTHREADS=$ranks "${start[@]}" >"$unfinished.txt" 2>"$unfinished.err" </dev/null || code=$?
+    NTHREADS=$n "${start[@]}" >"$unfinished.txt" 2>"$unfinished.err" </dev/null || code=$?
   fi
   if [ $code = 0 ] && [ -s "$unfinished.csv" ]; then
     mv "$unfinished.txt" "$out/$name.txt"
@@ -129,7 +145,7 @@ for launcher in "${launchers[@]}"; do
       cat "$out/unfinished/build" >&2
       echo "bench.sh: $example does not build for the launcher $launcher" >&2
     }
-    for mode in $(modes_of "$example"); do parts+=("$example $launcher $mode"); done
+    for mode in $(modes_of "$example" "$launcher"); do parts+=("$example $launcher $mode"); done
   done
 done
 rm -f "$out/unfinished/build"
@@ -139,7 +155,7 @@ failed=0 timed=0 spent=0 number=0
 for part in "${parts[@]}"; do
   read -r example launcher mode <<<"$part"
   number=$((number + 1))
-  printf '[%d/%d] %-20s %-7s %-5s ' $number ${#parts[@]} "$example" "$launcher" "$mode"
+  printf '[%d/%d] %-20s %-7s %-12s ' $number ${#parts[@]} "$example" "$launcher" "$mode"
   if [ -f "$out/$example.$launcher.$mode.csv" ]; then
     echo "there already"
     continue

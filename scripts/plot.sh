@@ -11,7 +11,8 @@
 #   # data: lines FILE.csv COLUMN+COLUMN     a block per value of these columns, named by them:
 #                                            bytes us low high rate low high ratio
 #   # data: columns FILE.csv COLUMN+COLUMN NAME+NAME
-#                                            the same with the named columns; words in quotes, no value: NaN
+#                                            the same with the named columns; words in quotes, no value: NaN.
+#                                            FILE may have a * in it
 #   # data: crossover FILE.csv VARIANT       where VARIANT becomes slower or faster than the first
 #                                            variant: bytes us
 #   # data: limit                            what the links can do at best: GB/s
@@ -29,7 +30,7 @@ while [[ ${1:-} = -* ]]; do
   case $1 in
   --png) png=yes ;;
   --check) check=yes ;;
-  -h | --help) sed -n '3,21s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  -h | --help) sed -n '3,22s/^# \{0,1\}//p' "$0" && exit 0 ;;
   *) die "unknown option '$1'; allowed: --png --check" ;;
   esac
   shift
@@ -65,10 +66,13 @@ lines() { # lines FILE COLUMN+COLUMN
 }
 
 # shellcheck disable=SC2317
-columns() { # columns FILE COLUMN+COLUMN NAME+NAME
+columns() { # columns FILES COLUMN+COLUMN NAME+NAME
+  local files
+  mapfile -t files < <(compgen -G "$1" | sort -V)
   awk -F, -v blocks="$2" -v names="$3" '
     function value(s) { return s == "" ? "NaN" : s ~ /^[-+.0-9e]*$/ ? s : "\"" s "\"" }
-    NR == 1 {
+    FNR == 1 {
+      delete column
       for (i = 1; i <= NF; i++) column[$i] = i
       n = split(blocks, key, "+")
       m = split(names, name, "+")
@@ -82,7 +86,7 @@ columns() { # columns FILE COLUMN+COLUMN NAME+NAME
       if (!(block in text)) order[++count] = block
       for (i = 1; i <= m; i++) text[block] = text[block] value($column[name[i]]) (i < m ? " " : "\n")
     }
-    END { for (i = 1; i <= count && !failed; i++) printf "# %s\n%s\n\n", order[i], text[order[i]] }' "$1"
+    END { for (i = 1; i <= count && !failed; i++) printf "# %s\n%s\n\n", order[i], text[order[i]] }' "${files[@]}"
 }
 
 # shellcheck disable=SC2317
@@ -112,7 +116,7 @@ data() { # data NAME.gnuplot
   local what file arguments
   while read -r what file arguments; do
     if [ "$what" != limit ]; then
-      [ -r "$dir/$file" ] || return 1
+      compgen -G "$dir/$file" >/dev/null || return 1
       # shellcheck disable=SC2086 # several words
       "$what" "$dir/$file" $arguments || return 1
     else
@@ -130,7 +134,7 @@ picture() { # picture NAME svg|png
   png) terminal="pngcairo size $((2 * width)),$((2 * height)) enhanced font 'Sans,13' fontscale 1.6 linewidth 2" ;;
   esac
   LC_ALL=C.UTF-8 gnuplot -e "data = '$dir/plots/$1.dat'; machine = '$(machine_line "$dir" | tr -d "\`'")'" \
-    -e "set terminal $terminal; set output '$target.new'" "$TOP/scripts/plots/style" "$script"
+    -e "set terminal $terminal; set output '$target.new'" "$TOP/scripts/plots/style" "$script" || return 1
   mv "$target.new" "$target"
   echo "$target"
 }

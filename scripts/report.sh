@@ -31,7 +31,8 @@ dir=$(realpath --relative-to="$TOP" "$1")
 [[ "$mode" = html || $dir != ../* ]] || die "the pages cannot show results outside of $TOP; allowed: --html DIR"
 cd "$TOP"
 
-# What the headline table shows, where it was measured: file, variant, bytes, and series or -.
+# What the headline table shows, where it was measured: file, variant, bytes, and series or -; of the
+# sparse AllReduce file, path, elements and density.
 HEADLINE='
 01_allreduce_ub.mpi.graph.csv registered 268435456 -
 02_allreduce_sm.mpi.graph.csv symmetric 1024 -
@@ -39,6 +40,8 @@ HEADLINE='
 03_alltoallv_sm.mpi.graph.csv alltoallv 65536 uniform
 03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 uniform
 03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 skew
+04_sparse_allreduce.mpi.eager.csv oktopk 14728266 0.02
+04_sparse_allreduce.mpi.eager.csv oktopk 133547324 0.01
 '
 
 # ---- tables, in Markdown -------------------------------------------------------------------------
@@ -95,25 +98,34 @@ table() {
 
 headline_row() { # headline_row FILE VARIANT BYTES SERIES
   local example=${1%%.*}
-  awk -F, -v example="${example%%_*}" -v variant="$2" -v bytes="$3" -v series="$4" -v limit="$(limit_of "$dir")" "$AWK_SIZE"'
+  awk -F, -v example="${example%%_*}" -v variant="$2" -v amount="$3" -v series="$4" -v limit="$(limit_of "$dir")" "$AWK_SIZE"'
+    function row(what, amount, base, base_us, rate, share) {
+      printf "| %s | %s | %s | %s: %.2f | %.2f | %.2fx | %s | %s |\n", example, what, amount, base, base_us,
+        $column["us"], $column["ratio"], rate, share
+    }
     NR == 1 {
       for (i = 1; i <= NF; i++) column[$i] = i
       rate = column["wire" in column ? "wire" : "busbw"]
+      sparse = "path" in column
       next
     }
-    $column["bytes"] != bytes || (series != "-" && $1 != series) { next }
+    sparse {
+      if ($column["path"] == variant && $column["count"] == amount && $column["density"] == series && $column["us"] != "")
+        row(variant ", density " series, amount " elements", "dense", $column["dense_us"], "-", "-")
+      next
+    }
+    $column["bytes"] != amount || (series != "-" && $1 != series) { next }
     base == "" { base = $column["variant"]; base_us = $column["us"] }
     $column["variant"] == variant && $column["us"] != "" {
-      printf "| %s | %s%s | %s | %s: %.2f | %.2f | %.2fx | %.1f | %s |\n", example, variant,
-        series == "-" ? "" : ", " series, size(bytes), base, base_us, $column["us"], $column["ratio"], $rate,
-        bytes < 1048576 ? "(latency)" : limit ? sprintf("%.0f %%", 100 * $rate / limit) : "unknown"
+      share = amount < 1048576 ? "(latency)" : limit ? sprintf("%.0f %%", 100 * $rate / limit) : "unknown"
+      row(variant (series == "-" ? "" : ", " series), size(amount), base, base_us, sprintf("%.1f", $rate), share)
     }' "$dir/$1"
 }
 
 headline() {
   local file variant bytes series limit
   limit=$(limit_of "$dir")
-  echo "| example | what | bytes | compared with, us | us | times faster | GB/s | of the limit${limit:+, $limit GB/s} |"
+  echo "| example | what | size | compared with, us | us | times faster | GB/s | of the limit${limit:+, $limit GB/s} |"
   echo "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
   while read -r file variant bytes series; do
     if [ -f "$dir/$file" ]; then headline_row "$file" "$variant" "$bytes" "$series"; fi
