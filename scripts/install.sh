@@ -12,23 +12,17 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 # ---- the reusable parts --------------------------------------------------------------------------
-headers=(03_alltoallv_sm/alltoallv.h)
-sources=(03_alltoallv_sm/{alltoallv,alltoallv_plan,alltoallv_sendrecv}.c)
-gpu_sources=(03_alltoallv_sm/alltoallv_lsa.cu)
-cpu_sources=(03_alltoallv_sm/alltoallv_cpu.c) # their twins
+# Folder, prefix of its lists in sources.mk, header.
+PARTS='
+03_alltoallv_sm ALLTOALLV alltoallv.h
+04_sparse_allreduce SPARSE sparse_allreduce.h
+'
+lists=$TOP/04_sparse_allreduce/sources.mk
 
-
-# The list that an example keeps itself, in its sources.mk.
-listed() { # listed FOLDER VARIABLE
+listed() { # listed FOLDER VARIABLE...: the files of these lists, with their folder
   # shellcheck disable=SC2016 # for make
-  printf 'include %s/sources.mk\nall: ; @echo $(addprefix %s/,$(%s))\n' "$TOP/$1" "$1" "$2" | make -s -f -
+  printf 'include %s\nall: ; @echo $(addprefix %s/,%s)\n' "$lists" "$1" "$(printf ' $(%s)' "${@:2}")" | make -s -f -
 }
-if [ -f "$TOP/04_sparse_allreduce/Makefile" ]; then
-  headers+=(04_sparse_allreduce/sparse_allreduce.h)
-  read -ra more <<<"$(listed 04_sparse_allreduce SPARSE_SOURCES)" && sources+=("${more[@]}")
-  read -ra more <<<"$(listed 04_sparse_allreduce SPARSE_GPU_SOURCES)" && gpu_sources+=("${more[@]}")
-  read -ra more <<<"$(listed 04_sparse_allreduce SPARSE_CPU_SOURCES)" && cpu_sources+=("${more[@]}")
-fi
 
 # ---- where to ------------------------------------------------------------------------------------
 variant=${1:-} prefix=${2:-}
@@ -51,9 +45,15 @@ for example in $(examples); do
   program=$(program_of "$example")
   put 755 "$TOP/$example/build/$variant/$program" "bin/$program$ending"
 done
-for file in "${headers[@]}"; do put 644 "$TOP/$file" "include/${file##*/}"; done
+sources=()
+kind=$([ -n "$cpu" ] && echo CPU || echo GPU)
+while read -r folder list header; do
+  [ -n "$folder" ] || continue
+  put 644 "$TOP/$folder/$header" "include/$header"
+  read -ra more <<<"$(listed "$folder" "${list}_SOURCES" "${list}_${kind}_SOURCES")"
+  sources+=("${more[@]}")
+done <<<"$PARTS"
 
-if [ -n "$cpu" ]; then sources+=("${cpu_sources[@]}"); else sources+=("${gpu_sources[@]}"); fi
 archive=$(mktemp -d)
 trap 'rm -rf "$archive"' EXIT
 objects=()
