@@ -75,8 +75,6 @@ static uintptr_t real_function(const char *name) /* an integer: C knows no way f
        (ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags),            \
        (comm, buffer, bytes, window, flags))                                                      \
   NCCL(ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t window), (comm, window))          \
-  NCCL(ncclGroupStart, (void), ())                                                                \
-  NCCL(ncclGroupEnd, (void), ())                                                                  \
   NCCL(ncclSend,                                                                                  \
        (const void *buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,         \
         cudaStream_t stream),                                                                     \
@@ -149,15 +147,44 @@ static size_t size_of(ncclDataType_t type)
   }
 }
 
-/* Every byte becomes 0xA5: negative in the signed types, and no whole number in the floating ones.
- * In the stream, behind the call. */
+/* The highest byte becomes 0xA5: negative in the signed types, and no whole number in the floating
+ * ones. In the stream, behind the call, or behind the group that it belongs to. */
+static _Thread_local int groups; /* open ones */
+static _Thread_local struct {
+  char *byte;
+  cudaStream_t stream;
+} pending;
+
+static ncclResult_t corrupt_pending(void)
+{
+  if (groups > 0 || !pending.byte) return ncclSuccess;
+  cudaError_t result = REAL(cudaMemsetAsync)(pending.byte, 0xA5, 1, pending.stream);
+  pending.byte = NULL;
+  return result == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
 static ncclResult_t corrupt(void *buffer, size_t count, ncclDataType_t type, cudaStream_t stream)
 {
   if (count == 0) return ncclSuccess;
   const size_t i = fault.element < count ? fault.element : count - 1;
-  char *element = (char *)buffer + i * size_of(type);
-  cudaError_t result = REAL(cudaMemsetAsync)(element, 0xA5, size_of(type), stream);
-  return result == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  pending.byte = (char *)buffer + (i + 1) * size_of(type) - 1;
+  pending.stream = stream;
+  return corrupt_pending();
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+  if (is_faulty("ncclGroupStart")) return ncclSystemError;
+  groups++;
+  return REAL(ncclGroupStart)();
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+  if (is_faulty("ncclGroupEnd")) return ncclSystemError;
+  ncclResult_t result = REAL(ncclGroupEnd)();
+  groups--;
+  return result == ncclSuccess ? corrupt_pending() : result;
 }
 
 #define DEFINE_CORRUPTIBLE(name, buffer, count, type, stream, parameters, arguments)    \
@@ -174,6 +201,14 @@ DEFINE_CORRUPTIBLE(ncclAllReduce, recvbuff, count, type, stream,
                    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                     ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream),
                    (sendbuff, recvbuff, count, type, op, comm, stream))
+DEFINE_CORRUPTIBLE(ncclAllGather, recvbuff, count, type, stream, /* what came from rank 0 */
+                   (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
+                    ncclComm_t comm, cudaStream_t stream),
+                   (sendbuff, recvbuff, count, type, comm, stream))
+DEFINE_CORRUPTIBLE(ncclBroadcast, recvbuff, count, type, stream,
+                   (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
+                    int root, ncclComm_t comm, cudaStream_t stream),
+                   (sendbuff, recvbuff, count, type, root, comm, stream))
 DEFINE_CORRUPTIBLE(ncclRecv, buffer, count, type, stream,
                    (void *buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                     cudaStream_t stream),
@@ -183,8 +218,10 @@ DEFINE_CORRUPTIBLE(ncclRecv, buffer, count, type, stream,
  */
 
 #define NAME(name, parameters, arguments) #name,
-static const char *const corruptible[] = {"ncclAllReduce", "ncclRecv"};
-static const char *const others[] = {CALLS(NAME, NAME) "cudaSetDevice", "ncclCommInitRank"};
+static const char *const corruptible[] = {"ncclAllReduce", "ncclAllGather", "ncclBroadcast",
+                                          "ncclRecv"};
+static const char *const others[] = {CALLS(NAME, NAME) "cudaSetDevice", "ncclCommInitRank",
+                                     "ncclGroupStart", "ncclGroupEnd"};
 
 static bool listed(const char *name, const char *const *list, size_t n)
 {
