@@ -134,7 +134,7 @@ static void test_shapes(void **state)
   assert_true(share_above(values[0], 6 * s) > 0.0003);
 
   int different = 0;
-  float seen[32];
+  float seen[32] = {0};
   generate(values[0], "float", GRADIENT_TIES, 1, 0, 0, 4);
   for (int i = 0; i < N; i++) {
     int j = 0;
