@@ -223,12 +223,21 @@ check_alltoallv() { # 03
   check "racecheck $folder" sanitize racecheck $pair $folder --pattern random
 }
 
+check_sparse_operators() { # of 04: local, so one rank each will do
+  check "cases sparse operators" launch pthread 1 tests/gpu/sparse
+  [ "$mode" = full ] || return 0
+  check "operators beyond 2^31 elements" launch pthread 1 tests/gpu/sparse --large
+  check "memcheck sparse operators" sanitize memcheck 1 tests/gpu/sparse --quick --repeats 20
+  check "racecheck sparse operators" sanitize racecheck 1 tests/gpu/sparse --quick --repeats 10
+}
+
 # ---- all of it --------------------------------------------------------------------------------------
 cases=()
 for folder in "${examples[@]}"; do
   case $folder in
   01_* | 02_*) [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] || cases+=(tests/gpu/allreduce) ;;
   03_*) cases+=(tests/gpu/alltoallv) ;;
+  04_*) cases+=(tests/gpu/sparse) ;;
   esac
 done
 
@@ -255,6 +264,7 @@ jobs=$run_jobs
 for folder in "${examples[@]}"; do check_common "$folder"; done
 [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] && check_allreduce
 [[ " ${cases[*]} " == *" tests/gpu/alltoallv "* ]] && check_alltoallv
+[[ " ${cases[*]} " == *" tests/gpu/sparse "* ]] && check_sparse_operators
 wait
 
 if [ -n "$second_nccl" ]; then
