@@ -57,10 +57,8 @@ static uint32_t kth_magnitude(const float *values, size_t n, size_t k, size_t *r
 
 struct selection select_largest(const float *values, size_t n, size_t k)
 {
-  struct selection s = {.above = MAGNITUDE_NAN, .highest = MAGNITUDE_NAN, .tie = -1};
+  struct selection s = {.highest = MAGNITUDE_NAN, .tie = -1};
   size_t equals;
-  if (k == 0) return s;
-
   s.above = kth_magnitude(values, n, k, &equals);
   for (size_t i = 0; equals > 0; i++) {
     if (magnitude_bits(values[i]) != s.above) continue;

@@ -297,6 +297,18 @@ static void test_coarse_corrections(void **state)
   }
 }
 
+static void test_gaussian_threshold_of_two(void **state)
+{
+  (void)state;
+  struct job job;
+  sparse_allreduce_config_t config = job_config(SPARSE_GAUSSIANK, SPARSE_PRESET_VGG, 0.5);
+  job_open(&job, &config, 2, 1);
+  memcpy(job.gradients[0], (float[]){4, 6}, 2 * sizeof(float));
+  job_step(&job);
+  assert_true(fabs(job.ref->ranks[0].gaussian_threshold - 5 - 0.674489750196082 * sqrt(2)) < 1e-12);
+  job_close(&job);
+}
+
 /* n = 1: the deviation is not a number, and nothing is above such a threshold. */
 static void test_gaussian_threshold_of_one(void **state)
 {
@@ -308,6 +320,7 @@ static void test_gaussian_threshold_of_one(void **state)
   job_step(&job);
   assert_true(isnan(job.ref->ranks[0].local_threshold));
   assert_int_equal(job.ref->ranks[0].selected_above, 0x7fffffff);
+  assert_int_equal(job.ref->ranks[0].selected_tie, -1);
   assert_int_equal(job.ref->ranks[0].noffered, 0);
   assert_true(job.ref->result[0] == 0 && job.ref->ranks[1].residual[0] == 3);
   job_close(&job);
@@ -356,6 +369,7 @@ static void test_overflow(void **state)
       job_step(&job);
       assert_int_equal(job.ref->ranks[1].overflowed, step > 0);
       assert_false(job.ref->ranks[0].overflowed || job.ref->ranks[2].overflowed);
+      assert_int_equal(job.ref->ranks[0].selected_tie, -1);
       if (step > 0) assert_int_equal(job.ref->ranks[1].noffered, 100);
       if (step > 0) assert_true(job.ref->ranks[1].selected_tie >= 0);
     }
@@ -550,6 +564,7 @@ static void test_density_one(void **state)
     assert_int_equal(job.ref->fell_back, algorithms[a] == SPARSE_TOPKSA);
     for (size_t i = 0; i < 250; i++) {
       double size = 0;
+      assert_true(dense.ref->result[i] == dense.ref->sums[i] / 5);
       for (int r = 0; r < 5; r++) size += fabs(job.gradients[r][i]);
       assert_true(fabs(job.ref->result[i] - dense.ref->result[i]) <= 5 * ldexp(1, -23) * size);
       for (int r = 0; r < 5; r++) assert_true(job.ref->ranks[r].residual[i] == 0);
@@ -589,6 +604,7 @@ int main(void)
       cmocka_unit_test(test_gtopk_simply),
       cmocka_unit_test(test_gaussian_threshold),
       cmocka_unit_test(test_coarse_corrections),
+      cmocka_unit_test(test_gaussian_threshold_of_two),
       cmocka_unit_test(test_gaussian_threshold_of_one),
       cmocka_unit_test(test_injected_thresholds),
       cmocka_unit_test(test_overflow),
