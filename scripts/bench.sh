@@ -111,6 +111,10 @@ note_provenance() {
 run_part() { # run_part EXAMPLE LAUNCHER MODE: sets result
   local name=$1.$2.$3 code=0 start options n=$ranks
   local unfinished=$out/unfinished/$name
+  if [ -f "$out/unfinished/$1.$2.build" ]; then
+    result="failed: does not build, see $out/unfinished/$1.$2.build"
+    return
+  fi
   read -rd '' -a options <<<"$(options_of "$1" "$3")" || true
   if [[ $3 = ranks* ]]; then n=${3#ranks}; fi
   start=("$(built_program "$1" "$build" "$2")" "${options[@]}" -J "$unfinished.csv")
@@ -141,14 +145,11 @@ parts=()
 for launcher in "${launchers[@]}"; do
   if [ "$launcher" = mpi ]; then switches+=(MPI=1); fi
   for example in $(examples); do
-    make -s -j "$(nproc)" -C "$example" "${switches[@]}" >"$out/unfinished/build" 2>&1 || {
-      cat "$out/unfinished/build" >&2
-      echo "bench.sh: $example does not build for the launcher $launcher" >&2
-    }
+    log=$out/unfinished/$example.$launcher.build # stays where the build fails
+    if make -s -j "$(nproc)" -C "$example" "${switches[@]}" >"$log" 2>&1; then rm "$log"; fi
     for mode in $(modes_of "$example" "$launcher"); do parts+=("$example $launcher $mode"); done
   done
 done
-rm -f "$out/unfinished/build"
 note_provenance
 
 failed=0 timed=0 spent=0 number=0

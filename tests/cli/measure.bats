@@ -91,6 +91,19 @@ PYTHON
   [ ! -e "$WORK/results/unfinished" ]
 }
 
+@test "bench.sh: an example that does not build fails, with what was built before too" {
+  suite
+  bench
+  rm -r "$WORK/results"
+  sed -i 's/mkdir/$(if $(MPI),false \&\&) mkdir/' "$WORK/suite/02_y/Makefile"
+  rm "$WORK/runs"
+  bench
+  exits_with 1
+  prints '02_y +mpi +graph +failed: does not build, see .*/unfinished/02_y.mpi.build'
+  [ -s "$WORK/results/unfinished/02_y.mpi.build" ] && [ -s "$WORK/results/02_y.pthread.graph.csv" ]
+  if grep '^y.mpi' "$WORK/runs"; then false; fi
+}
+
 @test "bench.sh: killed in the middle it leaves no half part, and goes on" {
   suite
   echo 'printf half >"$output"; kill -9 $PPID; sleep 1' >"$WORK/do/y.pthread.0"
