@@ -28,8 +28,7 @@ ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *
   SPARSE_NCCL(ncclAllGather(mine, m->matrix, words, ncclUint64, h->comm, stream));
   SPARSE_CUDA(cudaMemcpyAsync(h->counts, m->matrix, (size_t)m->nranks * words * sizeof(uint64_t),
                               cudaMemcpyDeviceToHost, stream));
-  SPARSE_CUDA(cudaEventRecord(h->done, stream));
-  SPARSE_CUDA(cudaEventSynchronize(h->done));
+  SPARSE_CUDA(cudaStreamSynchronize(stream));
   return ncclSuccess;
 }
 

@@ -109,6 +109,7 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
   if (code == EXIT_VERIFIED) code = job_finish_files(job, residual, s->stream);
   verification_free(&verification);
   SPARSECHECK(sparse_allreduce_destroy(handle));
+  launcher_barrier(job->me); /* several GPUs in one process: see sparse_allreduce_destroy */
   free(steps.us);
   return code;
 }

@@ -376,6 +376,7 @@ void job_restart(const struct job *job, ncclComm_t comm, const sparse_allreduce_
   if (!state) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   SPARSECHECK(sparse_allreduce_save(*handle, state));
   SPARSECHECK(sparse_allreduce_destroy(*handle));
+  launcher_barrier(job->me);
   job_create_handle(job, comm, job->count, config, handle);
   SPARSECHECK(sparse_allreduce_load(*handle, state));
   free(state);

@@ -155,7 +155,9 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
                                      const sparse_allreduce_config_t *config,
                                      sparse_allreduce_t *handle);
 
-/* Collective. Waits for the last step and frees the handle, its result and its residual. */
+/* Collective. Waits for the last step and frees the handle, its result and its residual. With
+ * several GPUs in one process no rank may start other NCCL work before all have returned from here:
+ * freeing memory may wait for all GPUs, and a collective on one of them for the rank that frees. */
 ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
 
 /* ---- a step ---------------------------------------------------------------------------------- */

@@ -16,9 +16,6 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   const size_t list = nranks * m->slot * sizeof(struct sparse_pair);
   SPARSE_CUDA(cudaMalloc((void **)&m->dense, bytes));
   SPARSE_CUDA(cudaMemset(m->dense, 0, bytes));
-  SPARSE_CUDA(cudaMalloc((void **)&m->state, sizeof(*m->state)));
-  SPARSE_CUDA(cudaMemset(m->state, 0, sizeof(*m->state)));
-  SPARSE_CUDA(cudaMallocHost((void **)&h->state, sizeof(*h->state)));
   SPARSE_CUDA(cudaEventCreateWithFlags(&h->done, cudaEventDisableTiming));
   for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
   if (m->config.algorithm == SPARSE_DENSE) return ncclSuccess;
@@ -29,7 +26,6 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   SPARSE_CUDA(cudaMemset(m->scratch, 0, scratch));
   const size_t counts = (nranks + 1) * nranks * sizeof(uint64_t);
   SPARSE_CUDA(cudaMalloc((void **)&m->matrix, counts));
-  SPARSE_CUDA(cudaMallocHost((void **)&h->counts, counts));
   h->lists_bytes = 3 * list;
   SPARSE_NCCL(ncclMemAlloc((void **)&h->lists, h->lists_bytes));
   m->offered = (struct sparse_pair *)h->lists;
@@ -58,20 +54,16 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
-/* Collective: values[i] becomes the largest of all ranks' values[i]. */
-static ncclResult_t largest_of_all(ncclComm_t comm, uint64_t *values, size_t n)
+/* Collective: values[i] becomes the largest of all ranks' values[i]. Allocates and frees nothing:
+ * freeing may wait for other GPUs of the process, and those may be waiting for this rank. */
+static ncclResult_t largest_of_all(struct sparse_allreduce_handle *h, uint64_t *values, size_t n)
 {
+  uint64_t *device = h->m.state->boundaries; /* not in use yet */
   const size_t bytes = n * sizeof(*values);
-  uint64_t *device;
-  SPARSE_CUDA(cudaMalloc((void **)&device, bytes));
-  ncclResult_t result = ncclUnhandledCudaError;
-  if (cudaMemcpy(device, values, bytes, cudaMemcpyHostToDevice) == cudaSuccess)
-    result = ncclAllReduce(device, device, n, ncclUint64, ncclMax, comm, 0);
-  if (result == ncclSuccess &&
-      cudaMemcpy(values, device, bytes, cudaMemcpyDeviceToHost) != cudaSuccess)
-    result = ncclUnhandledCudaError;
-  cudaFree(device);
-  return result == ncclSuccess ? result : sparse_fail(result, "the ranks could not agree");
+  SPARSE_CUDA(cudaMemcpy(device, values, bytes, cudaMemcpyHostToDevice));
+  SPARSE_NCCL(ncclAllReduce(device, device, n, ncclUint64, ncclMax, h->comm, 0));
+  SPARSE_CUDA(cudaMemcpy(values, device, bytes, cudaMemcpyDeviceToHost));
+  return ncclSuccess;
 }
 
 /* A number that differs where count or configuration differ (FNV-1a over the fields). */
@@ -161,8 +153,8 @@ static void release(struct sparse_allreduce_handle *h)
   for (int i = 0; i <= SPARSE_PHASES; i++)
     if (h->phases[i]) cudaEventDestroy(h->phases[i]);
   if (h->done) cudaEventDestroy(h->done);
-  cudaFreeHost(h->state);
-  cudaFreeHost(h->counts);
+  free(h->state);
+  free(h->counts);
   cudaFree(m->matrix);
   cudaFree(m->scratch);
   cudaFree(m->state);
@@ -200,6 +192,15 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
     release(h);
     return sparse_fail(result, "communicator: %s", ncclGetErrorString(result));
   }
+  /* What it takes to tell the other ranks that something else has failed. */
+  const size_t nranks = (size_t)h->m.nranks;
+  h->state = calloc(1, sizeof(*h->state));
+  h->counts = calloc((nranks + 1) * nranks, sizeof(*h->counts));
+  if (h->state == NULL || h->counts == NULL ||
+      cudaMalloc((void **)&h->m.state, sizeof(*h->m.state)) != cudaSuccess) {
+    release(h);
+    return sparse_fail(ncclSystemError, "out of memory");
+  }
   char wrong[256] = "";
   const char *error = sparse_config_error(config, count, h->m.nranks);
   if (error != NULL) {
@@ -212,7 +213,7 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
   /* All ranks must have got this far, with the same arguments, or all leave. */
   const uint64_t mine = sparse_fingerprint(count, config);
   uint64_t all[3] = {result != ncclSuccess, mine, ~mine};
-  const ncclResult_t talk = largest_of_all(comm, all, 3);
+  const ncclResult_t talk = largest_of_all(h, all, 3);
   if (result != ncclSuccess)
     sparse_fail(result, "%s", wrong);
   else if (talk != ncclSuccess)

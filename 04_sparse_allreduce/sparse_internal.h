@@ -43,7 +43,8 @@ struct sparse_allreduce_handle {
   bool has_result;         /* `gathered` holds the entries of the dense result, to be undone */
   bool result_clean;       /* else all of the dense result has to be cleared */
 
-  /* Pinned: where counts, and the state for statistics, come to the host. */
+  /* Where counts, and the state for statistics, come to the host. Not pinned: freeing pinned memory
+   * waits for all GPUs of the process. */
   uint64_t *counts;
   struct sparse_state *state;
   cudaEvent_t done; /* the last step, or the last copy to the host */
