@@ -46,7 +46,7 @@ static void print_number(const struct rank *me, int width, int digits, double va
 }
 
 static void write_row(struct sweep *s, const char *name, double density, struct bench_time time,
-                      double dense, const double *phases, double pass)
+                      double dense, const double *phases, double pass, bool wrong)
 {
   struct rows *rows = &s->rows;
   if (s->job->me->rank != 0) return;
@@ -67,6 +67,7 @@ static void write_row(struct sweep *s, const char *name, double density, struct 
   rows_number(rows, "bytes_per_element", time.mean * s->copy_rate / (double)s->timer.count);
   rows_number(rows, "select_percent", pass);
   rows_number(rows, "copy_gb_per_s", s->copy_rate / 1e3);
+  rows_integer(rows, "wrong", wrong);
   rows_end(rows);
 }
 
@@ -99,13 +100,17 @@ static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, i
     print_number(me, 8, 1, pass);
     launcher_print(me, "\n");
     write_row(s, sparse_allreduce_name(algorithm), config.density, time, dense->best.mean, phases,
-              pass);
+              pass, false);
     s->means[d][algorithm] = time.mean;
   } else {
     launcher_print(me, "%-15s WRONG, not timed: see standard error\n",
                    sparse_allreduce_name(algorithm));
+    write_row(s, sparse_allreduce_name(algorithm), config.density,
+              (struct bench_time){(double)NAN, (double)NAN, (double)NAN, (double)NAN},
+              dense->best.mean, NULL, (double)NAN, true);
   }
   SPARSECHECK(sparse_allreduce_destroy(handle));
+  launcher_barrier(me);
   return code;
 }
 
@@ -153,10 +158,10 @@ static int bench_size(struct sweep *s)
     launcher_print(me, " plain,");
     print_number(me, 0, 1, dense.symmetric.mean);
     launcher_print(me, " symmetric\n");
-    write_row(s, "plain allreduce", config.density, dense.plain, dense.best.mean, NULL,
-              (double)NAN);
+    write_row(s, "plain allreduce", config.density, dense.plain, dense.best.mean, NULL, (double)NAN,
+              result != EXIT_VERIFIED);
     write_row(s, "symmetric allreduce", config.density, dense.symmetric, dense.best.mean, NULL,
-              (double)NAN);
+              (double)NAN, result != EXIT_VERIFIED);
     for (int a = 0; a < SPARSE_ALGORITHMS; a++) {
       if (!job->wanted[a]) continue;
       result = bench_path(s, (sparse_allreduce_algorithm_t)a, d, &config, &dense);

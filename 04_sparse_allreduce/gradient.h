@@ -32,14 +32,6 @@ enum gradient_kind {
 };
 #define GRADIENT_KINDS "heavy|normal|uniform|ties|one-region" /* in that order */
 
-/* What one gradient is; small enough to be a kernel argument. */
-struct gradient {
-  enum gradient_kind kind;
-  uint64_t seed, step;
-  int rank, nranks;
-  size_t count;
-};
-
 /* Enqueues: count elements of ncclFloat, ncclHalf or ncclBfloat16 to dst. Returns what the launch
  * returned. */
 cudaError_t gradient_fill(void *dst, ncclDataType_t type, size_t count, enum gradient_kind kind,
@@ -51,6 +43,16 @@ void gradient_widen(float *to, const void *from, size_t count, ncclDataType_t ty
 
 /* ---- one element --------------------------------------------------------------------------- */
 
+/* What one gradient is; small enough to be a kernel argument. */
+struct gradient {
+  enum gradient_kind kind;
+  size_t count;
+  uint64_t own, shared;  /* keys of hashes: this rank's in this step, all ranks' */
+  uint64_t scale[2];     /* the older and the newer one */
+  uint32_t age;          /* steps since the newer one began */
+  size_t region, length; /* of GRADIENT_ONE_REGION: where it begins */
+};
+
 /* Murmur3's finalizer: every input bit reaches every output bit. */
 GRADIENT_FN uint64_t gradient_mix(uint64_t x)
 {
@@ -61,60 +63,68 @@ GRADIENT_FN uint64_t gradient_mix(uint64_t x)
   return x ^ (x >> 33);
 }
 
-GRADIENT_FN uint64_t gradient_hash(uint64_t a, uint64_t b, uint64_t c)
+GRADIENT_FN uint64_t gradient_key(uint64_t seed, uint64_t who, uint64_t when)
 {
-  return gradient_mix(a + gradient_mix(b + gradient_mix(c + 0x9e3779b97f4a7c15ULL)));
+  return gradient_mix(seed + gradient_mix(who + gradient_mix(when + 0x9e3779b97f4a7c15ULL)));
 }
 
-/* An exponent up to 12, each half as frequent as the one before: numbers of that scale have the
- * tail of a Pareto distribution. */
-GRADIENT_FN int gradient_heavy(uint64_t hash)
+GRADIENT_FN struct gradient gradient_make(enum gradient_kind kind, size_t count, uint64_t seed,
+                                          uint64_t step, int rank, int nranks)
 {
-  int exponent = 0;
-  while (exponent < 12 && !(hash >> exponent & 1)) exponent++;
-  return exponent;
+  const uint64_t all = 1 << 20, scales = all + 1; /* no ranks */
+  struct gradient g;
+  g.kind = kind;
+  g.count = count;
+  g.own = gradient_key(seed, (uint64_t)rank, step);
+  g.shared = gradient_key(seed, all, step);
+  g.scale[0] = gradient_key(seed, scales, step / 32);
+  g.scale[1] = gradient_key(seed, scales, step / 32 + 1);
+  g.age = (uint32_t)(step % 32);
+  g.length = count / (2 * (size_t)nranks) + 1;
+  g.region = (size_t)(step % (2 * (uint64_t)nranks)) * g.length;
+  return g;
 }
 
-/* The element is this whole number, below 2^28 in size, times 2^-20. */
+/* The element is this whole number, below 2^25 in size, times 2^-20. It has less than 24 digits
+ * in front of its zeros, so it has an exact value as a float. */
 GRADIENT_FN int32_t gradient_integer(const struct gradient *g, size_t i)
 {
-  const uint64_t hash = gradient_hash(i, g->seed << 20 | (uint64_t)g->rank, g->step);
+  const uint64_t hash = gradient_mix(i + g->own);
   int32_t sum;
   switch (g->kind) {
   case GRADIENT_HEAVY: {
     /* The scale of an element is the same on all ranks and changes every 32 steps, at another time
-     * for each element; two thirds of what it scales are common, too. */
-    const uint64_t common = g->seed << 20 | 0xfffff;
-    const uint64_t age = (g->step + (gradient_mix(i ^ g->seed) & 31)) / 32;
-    const int exponent = gradient_heavy(gradient_hash(i, common, ~age));
-    const int32_t shared = (int32_t)(gradient_hash(i, common, g->step) >> 52) - 2048;
+     * for each element; two thirds of what it scales are common, too. A hash's lowest bit that is
+     * one is a power of two, each half as frequent as the one before: the tail is that of a Pareto
+     * distribution. */
+    const uint32_t phase = (uint32_t)(i * 0x9e3779b97f4a7c15ULL >> 59);
+    const uint32_t bits = (uint32_t)gradient_mix(i + g->scale[g->age + phase >= 32]) | 1 << 12;
+    const int32_t shared = (int32_t)(gradient_mix(i + g->shared) >> 52) - 2048;
     const int32_t own = (int32_t)(hash >> 52) - 2048;
-    return (2 * shared + own) * (1 << exponent);
+    return (2 * shared + own) * (int32_t)(bits & (0 - bits));
   }
   case GRADIENT_NORMAL: /* of twelve uniform numbers, the sum */
     sum = -6 * 0xffff;
     for (int j = 0; j < 3; j++)
-      for (int k = 0; k < 64; k += 16) sum += (int32_t)(gradient_mix(hash + j) >> k & 0xffff);
+      for (int k = 0; k < 64; k += 16)
+        sum += (int32_t)(gradient_mix(hash + (uint64_t)j) >> k & 0xffff);
     return sum * 16;
   case GRADIENT_UNIFORM:
     return ((int32_t)(hash >> 40) - 0x800000) / 8;
   case GRADIENT_TIES:
     return ((int32_t)(hash >> 60) / 2 - 4) * (1 << (18 + (int)(hash & 1)));
   default: {
-    const size_t width = g->count / (2 * (size_t)g->nranks) + 1;
-    const size_t start = (size_t)(g->step % (2 * (uint64_t)g->nranks)) * width;
     const int32_t value = ((int32_t)(hash >> 40) - 0x800000) / 8;
-    return i >= start && i - start < width ? value : value / 65536;
+    return i >= g->region && i - g->region < g->length ? value : value / 65536;
   }
   }
 }
 
-/* Bits of `integer` * 2^-20 in the type, rounded to nearest even. */
-GRADIENT_FN uint32_t gradient_bits(int32_t integer, int fraction_bits, int bias)
+/* Bits of `integer` * 2^-20 in a type of 16 bits, rounded to nearest even. */
+GRADIENT_FN uint16_t gradient_round(int32_t integer, int fraction_bits, int bias)
 {
   const uint32_t size = integer < 0 ? 0u - (uint32_t)integer : (uint32_t)integer;
-  const int width = fraction_bits == 23 ? 32 : 16;
-  const uint32_t sign = integer < 0 ? 1u << (width - 1) : 0;
+  const uint32_t sign = integer < 0 ? 0x8000 : 0;
   int top = 31;
   if (size == 0) return 0;
   while (!(size >> top)) top--;
@@ -131,15 +141,18 @@ GRADIENT_FN uint32_t gradient_bits(int32_t integer, int fraction_bits, int bias)
   }
   /* The leading one of a normal number, which is not stored, adds the last 1 of the exponent; a
    * subnormal number lacks it; a carry raises the exponent. All three are one sum. */
-  return sign | (((uint32_t)(exponent - 1) << fraction_bits) + fraction);
+  return (uint16_t)(sign | (((uint32_t)(exponent - 1) << fraction_bits) + fraction));
 }
 
-GRADIENT_FN uint32_t gradient_element(const struct gradient *g, ncclDataType_t type, size_t i)
+GRADIENT_FN float gradient_float(const struct gradient *g, size_t i)
+{
+  return (float)gradient_integer(g, i) * 0x1p-20f; /* both exact */
+}
+
+GRADIENT_FN uint16_t gradient_word(const struct gradient *g, ncclDataType_t type, size_t i)
 {
   const int32_t integer = gradient_integer(g, i);
-  if (type == ncclHalf) return gradient_bits(integer, 10, 15);
-  if (type == ncclBfloat16) return gradient_bits(integer, 7, 127);
-  return gradient_bits(integer, 23, 127);
+  return type == ncclHalf ? gradient_round(integer, 10, 15) : gradient_round(integer, 7, 127);
 }
 
 #ifdef __cplusplus

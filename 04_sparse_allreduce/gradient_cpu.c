@@ -12,18 +12,18 @@ struct arguments {
 static void fill(const void *arguments)
 {
   const struct arguments *a = arguments;
-  for (size_t i = 0; i < a->gradient.count; i++) {
-    const uint32_t bits = gradient_element(&a->gradient, a->type, i);
-    if (a->type == ncclFloat)
-      ((uint32_t *)a->dst)[i] = bits;
-    else
-      ((uint16_t *)a->dst)[i] = (uint16_t)bits;
-  }
+  const struct gradient g = a->gradient; /* a copy that nothing can change meanwhile */
+  float *floats = a->dst;
+  uint16_t *words = a->dst;
+  if (a->type == ncclFloat)
+    for (size_t i = 0; i < g.count; i++) floats[i] = gradient_float(&g, i);
+  else
+    for (size_t i = 0; i < g.count; i++) words[i] = gradient_word(&g, a->type, i);
 }
 
 cudaError_t gradient_fill(void *dst, ncclDataType_t type, size_t count, enum gradient_kind kind,
                           uint64_t seed, uint64_t step, int rank, int nranks, cudaStream_t stream)
 {
-  struct arguments arguments = {dst, type, {kind, seed, step, rank, nranks, count}};
+  struct arguments arguments = {dst, type, gradient_make(kind, count, seed, step, rank, nranks)};
   return cpu_launch(stream, fill, &arguments, sizeof arguments);
 }

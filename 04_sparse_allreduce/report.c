@@ -51,9 +51,9 @@ struct paper_words report_paper_words(sparse_allreduce_algorithm_t algorithm, do
   case SPARSE_OKTOPK:
     return (struct paper_words){2 * k * others, 6 * k * others};
   case SPARSE_TOPKSA:
-  case SPARSE_GAUSSIANKSA: /* which gathers no dense vector, so this is a bound only while less than
-                              that is gathered */
     return (struct paper_words){4 * k * others, (2 * k + n) * others};
+  case SPARSE_GAUSSIANKSA: /* not in the table: as TOPKSA, and all gathered however much it is */
+    return (struct paper_words){4 * k * others, 2 * k * others + 2 * k * (ranks - 1)};
   default:
     return (struct paper_words){2 * k * (ranks - 1), 2 * k * (ranks - 1)};
   }

@@ -18,7 +18,7 @@ struct verification {
   struct invariants *invariants; /* of the reference */
   float *gradients;              /* [ranks * n] of the step, of all ranks */
   float *host;                   /* [n] what comes from the device */
-  struct sparse_pair *pairs;     /* [ranks * capacity] dito */
+  struct sparse_pair *pairs;     /* [ranks * (capacity + 1)] dito */
   /* what is worth telling */
   uint64_t compared; /* steps */
   double xi;         /* sum over the steps that the paper would record, as far as this rank ... */
