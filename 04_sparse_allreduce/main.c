@@ -62,16 +62,20 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
   sparse_allreduce_t handle;
   sparse_allreduce_statistics_t statistics;
   struct verification verification;
-  struct path_steps steps = {.us = calloc(job->steps, sizeof(double))};
-  if (!steps.us) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
 
   /* ======================= STEP 3: a handle ================================================== */
   /* It holds what a step leaves to the next: residual, thresholds, regions. */
   launcher_step("STEP 3: handle");
   sparse_allreduce_config_t config = job->config;
   config.algorithm = algorithm;
-  job_create_handle(job, s->comm, job->count, &config, &handle);
   int code = verification_init(&verification, me, &config, job->count, program_options.verify);
+  if (code != EXIT_VERIFIED) {
+    verification_free(&verification);
+    return code;
+  }
+  struct path_steps steps = {.us = calloc(job->steps, sizeof(double))};
+  if (!steps.us) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  job_create_handle(job, s->comm, job->count, &config, &handle);
 
   for (uint64_t step = 0; step < job->steps && code == EXIT_VERIFIED; step++) {
     /* ======================= STEP 4: the gradient ============================================ */
@@ -165,9 +169,10 @@ static int tell(struct job *job)
   NCCLCHECK(ncclCommFinalize(s.comm));
   NCCLCHECK(ncclCommDestroy(s.comm));
   const bool compared = program_options.verify != VERIFY_OFF;
-  launcher_print(me, code != EXIT_VERIFIED ? "Results are WRONG, see standard error\n"
-                     : compared            ? "All paths verified correctly\n"
-                                           : "All paths ran, nothing was verified\n");
+  launcher_print(me, code == EXIT_WRONG_DATA ? "Results are WRONG, see standard error\n"
+                     : code != EXIT_VERIFIED ? "Stopped, see standard error\n"
+                     : compared              ? "All paths verified correctly\n"
+                                             : "All paths ran, nothing was verified\n");
   return code;
 }
 

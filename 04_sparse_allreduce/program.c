@@ -348,7 +348,9 @@ void job_create_handle(const struct job *job, ncclComm_t comm, size_t count,
     launcher_barrier(job->me);
     launcher_abort(EXIT_CANNOT_RUN);
   }
-  SPARSECHECK(result);
+  if (result != ncclSuccess)
+    launcher_fail(__FILE__, __LINE__, "sparse_allreduce_create", ncclGetErrorString(result),
+                  sparse_allreduce_last_error());
 }
 
 int job_check_async(const struct job *job, sparse_allreduce_t handle, const char *path,

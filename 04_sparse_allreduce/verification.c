@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "gradient.h"
@@ -14,13 +15,45 @@ enum { SAMPLE = 8, CHUNK = 64 << 20 /* elements that travel between the hosts at
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* Bytes that this host still has, as Linux estimates it; a lot where it does not tell. */
+static double available_bytes(void)
+{
+  double kilobytes = 1e15;
+  char line[128];
+  FILE *file = fopen("/proc/meminfo", "r");
+  while (file && fgets(line, sizeof line, file))
+    if (sscanf(line, "MemAvailable: %lf kB", &kilobytes) == 1) break;
+  if (file) fclose(file);
+  return kilobytes * 1024;
+}
+
+/* Ranks on this rank's host. */
+static int ranks_here(const struct rank *me)
+{
+  char mine[64] = "", all[me->nranks][64];
+  int here = 0;
+  gethostname(mine, sizeof mine - 1);
+  launcher_allgather(me, mine, all, sizeof mine);
+  for (int r = 0; r < me->nranks; r++) here += strcmp(all[r], mine) == 0;
+  return here;
+}
+
+/* Whether the references of all ranks fit: of every emulated rank the gradient, acc and residual,
+ * and a few vectors. Asked first, because Linux
+ * promises memory that it does not have. */
+static bool host_memory_suffices(const struct rank *me, size_t count)
+{
+  const double vectors = 3.0 * me->nranks + 5;
+  return vectors * sizeof(float) * (double)count * ranks_here(me) < available_bytes();
+}
+
 int verification_init(struct verification *v, const struct rank *me,
                       const sparse_allreduce_config_t *config, size_t count, int level)
 {
   char error[160] = "";
   *v = (struct verification){.me = me, .level = level};
   if (level == VERIFY_OFF) return EXIT_VERIFIED;
-  v->ref = reference_create(config, count, me->nranks);
+  if (host_memory_suffices(me, count)) v->ref = reference_create(config, count, me->nranks);
   if (v->ref) {
     v->invariants = invariants_create(v->ref);
     v->gradients = malloc((size_t)me->nranks * count * sizeof *v->gradients);
@@ -213,7 +246,7 @@ static bool same_step(const struct comparison *c, sparse_allreduce_t handle,
   const bool has_residual = ref->config.algorithm != SPARSE_DENSE;
   float *residual;
   SPARSECHECK(sparse_allreduce_residual(handle, &residual));
-  launcher_step("comparing a step with the reference");
+  launcher_step("STEP 6: comparing with the reference");
   return same_statistics(c, statistics) && same_entries(c, handle, stream) &&
          (!has_residual || same_regions(c, handle)) &&
          (ref->dense ? near_dense(c, result, stream)
@@ -276,7 +309,7 @@ int verification_step(struct verification *v, sparse_allreduce_t handle, const v
   double thresholds[ranks];
   sparse_allreduce_statistics_t statistics;
 
-  launcher_step("the reference's step");
+  launcher_step("STEP 6: the reference's step");
   gather_gradients(v, gradient, stream);
   SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
   launcher_allgather(v->me, &statistics.gaussian_threshold, thresholds, sizeof *thresholds);
