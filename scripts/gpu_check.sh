@@ -129,10 +129,11 @@ same_digest() { # RANKS FOLDER FOLDER: under both launchers, in both examples
 }
 
 bench_files() { # LAUNCHER RANKS FOLDER
-  local out graph=1 sweep=(--bench -b 1K -e 1M -f 32 -n 5 -w 1 --repetitions 3)
+  local out graph=(-G 1) sweep=(--bench -b 1K -e 1M -f 32 -n 5 -w 1 --repetitions 3)
   out=$logs/bench.$1.$(program_of "$3")
-  [[ $1 = pthread && $3 = 03_* ]] && graph=0 # refused, see 03_alltoallv_sm/alltoallv.h
-  launch "$@" "${sweep[@]}" -G $graph -J "$out.json" && launch "$@" "${sweep[@]}" -J "$out.csv" &&
+  [[ $1 = pthread && $3 = 03_* ]] && graph=() # refused, see 03_alltoallv_sm/alltoallv.h
+  [[ $3 = 04_* ]] && graph=() sweep=(--bench --count 100K --steps 8)
+  launch "$@" "${sweep[@]}" "${graph[@]}" -J "$out.json" && launch "$@" "${sweep[@]}" -J "$out.csv" &&
     grep -q '"wrong": 0}' "$out.json" && ! grep -q '"wrong": [1-9]' "$out.json" && [ -s "$out.csv" ]
 }
 
@@ -166,13 +167,14 @@ version_shows_header() { # LAUNCHER FOLDER NCCL_HOME
 # ---- the checks of one example ---------------------------------------------------------------------
 # All examples: golden output on every number of ranks, no hang whatever happens.
 check_common() { # FOLDER
-  local folder=$1
+  local folder=$1 large=(--count 900G)
+  [[ $folder = 04_* ]] && large=(--count 4294967294 --density 1)
   for launcher in pthread mpi; do
     for ranks in $rank_counts; do
       check "golden $folder $launcher $ranks" golden $launcher "$ranks" "$folder"
     done
     check "fault: failing call, $folder $launcher" \
-      expect 3 '\[rank .*main\.c:[0-9]+: ncclMemAlloc' \
+      expect 3 '\[rank .*(main\.c:[0-9]+: ncclMemAlloc|sparse_allreduce_create: unhandled system error)' \
       launch_with_fault fail:ncclMemAlloc:2:$((some > 1)) $launcher $some "$folder"
     check "fault: hanging rank, $folder $launcher" \
       expect 4 "\[rank $victim\] no progress for .* STEP" \
@@ -181,7 +183,7 @@ check_common() { # FOLDER
       killed launch_with_fault kill:cudaStreamSynchronize:2:$victim $launcher $some "$folder" -T 20
     check "bench $folder $launcher" bench_files $launcher "$gpus" "$folder"
     check "too large, $folder $launcher" \
-      expect 2 'needs .* of device memory' launch $launcher $some "$folder" --count 900G
+      expect 2 'needs .* of device memory' launch $launcher $some "$folder" "${large[@]}"
   done
   [ "$mode" = full ] && check "memcheck $folder" sanitize memcheck $pair "$folder" --count 1000
   check "more threads than GPUs, $folder" expect 2 'NTHREADS' launch pthread $((gpus + 1)) "$folder"
