@@ -110,7 +110,7 @@ SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, s
 }
 
 /* ---- Gaussian thresholds ------------------------------------------------------------------------
- * GAUSSIANK lowers and then raises its threshold in small steps. Their counts come from one pass
+ * GAUSSIANK lowers or raises its threshold in small steps. Their counts come from one pass
  * over a table of levels: `lower_steps` levels below the threshold it starts from, `raise_steps`
  * above it. GAUSSIANKSA halves or raises it by half, three times at most: a table of one level. */
 
@@ -138,23 +138,39 @@ SPARSE_DEVICE void sparse_gaussian_levels(const struct sparse_memory *m, struct 
   sparse_gaussian_table(m, s);
 }
 
-/* The threshold is found: `count` entries are above `level`. */
-SPARSE_DEVICE void sparse_gaussian_found(const struct sparse_memory *m, struct sparse_state *s,
-                                         sparse_level_t level, uint64_t count)
+/* True if level j has been counted: over the list that is so down to the guess. */
+SPARSE_DEVICE bool sparse_counted(const struct sparse_state *s, int j)
 {
-  const float threshold = (float)s->local_threshold;
-  s->keep = s->count;
-  s->count = SPARSE_FROM_NOTHING;
-  sparse_select_above(s, level);
-  if (count > m->capacity) sparse_overflow(m, s);
-  s->guess = sparse_level((double)threshold * 0.9);
+  return s->count == SPARSE_FROM_RESIDUAL || s->levels[j] >= s->guess;
 }
 
-/* True if a level can be taken from the table as counted; else the next round counts all of the
- * residual. */
-SPARSE_DEVICE bool sparse_counted(struct sparse_state *s, int j)
+/* The next step looks for candidates above the lowest level that at most 1.5 k entries exceed, as
+ * far as that is known: low enough for a threshold that moves, few enough for a list. */
+SPARSE_DEVICE void sparse_gaussian_guess(const struct sparse_memory *m, struct sparse_state *s,
+                                         int j)
 {
-  if (s->count == SPARSE_FROM_RESIDUAL || s->levels[j] >= s->guess) return true;
+  while (j > 0 && sparse_counted(s, j - 1) && 2 * s->level_counts[j - 1] <= 3 * m->k) j--;
+  const bool known = j > 0 && sparse_counted(s, j - 1);
+  const double level = (double)sparse_from_magnitude(s->levels[j] < 0 ? 0 : s->levels[j]);
+  s->guess = sparse_level(known ? level : 0.9 * level);
+}
+
+/* The threshold is level j of the table. */
+SPARSE_DEVICE void sparse_gaussian_found(const struct sparse_memory *m, struct sparse_state *s,
+                                         int j)
+{
+  const enum sparse_source from = (enum sparse_source)s->count;
+  sparse_gaussian_guess(m, s, j);
+  s->keep = from;
+  s->count = SPARSE_FROM_NOTHING;
+  sparse_select_above(s, s->levels[j]);
+  if (s->level_counts[j] > m->capacity) sparse_overflow(m, s);
+}
+
+/* False if the count of level j is not known; then the next round counts all of the residual. */
+SPARSE_DEVICE bool sparse_look_at(struct sparse_state *s, int j)
+{
+  if (sparse_counted(s, j)) return true;
   s->count = SPARSE_FROM_RESIDUAL;
   return false;
 }
@@ -164,13 +180,13 @@ SPARSE_DEVICE void sparse_gaussian_choose(const struct sparse_memory *m, struct 
   const sparse_correction_t *c = &m->config.correction;
   if (s->count == SPARSE_FROM_NOTHING) return;
   const int down = s->first_level;
-  if (!sparse_counted(s, down)) return;
+  if (!sparse_look_at(s, down)) return;
   if (m->config.algorithm == SPARSE_GAUSSIANKSA) {
     const uint64_t count = s->level_counts[0];
     const bool low = 3 * count < 2 * m->k;
     const bool high = 3 * count > 4 * m->k;
     if (s->round == 3 || (!low && !high)) {
-      sparse_gaussian_found(m, s, s->levels[0], count);
+      sparse_gaussian_found(m, s, 0);
       return;
     }
     s->round++;
@@ -183,27 +199,21 @@ SPARSE_DEVICE void sparse_gaussian_choose(const struct sparse_memory *m, struct 
   const uint64_t above = (uint64_t)c->raise_above.num * m->k / (uint64_t)c->raise_above.den;
   double threshold = s->local_threshold;
   int j = down;
-  if (s->round == 0 && s->level_counts[down] < below) {
+  if (s->level_counts[down] < below) {
     while (down - j < c->lower_steps && s->level_counts[j] < until) {
       threshold /= c->lower_factor;
       j--;
-      if (!sparse_counted(s, j)) return;
+      if (!sparse_look_at(s, j)) return;
     }
-    if (c->raise_steps > 0 && s->level_counts[j] > above) { /* raise from here: another table */
-      s->round = 1;
-      s->local_threshold = threshold;
-      sparse_gaussian_table(m, s);
-      return;
-    }
-  } else if (c->raise_steps > 0) {
+  } else {
     while (j - down < c->raise_steps && s->level_counts[j] > above) {
       threshold *= c->raise_factor;
       j++;
-      if (!sparse_counted(s, j)) return;
+      if (!sparse_look_at(s, j)) return;
     }
   }
   s->local_threshold = threshold;
-  sparse_gaussian_found(m, s, s->levels[j], s->level_counts[j]);
+  sparse_gaussian_found(m, s, j);
 }
 
 /* ---- regions --------------------------------------------------------------------------------- */

@@ -75,6 +75,7 @@ static void correct_threshold(struct reference *ref, struct reference_rank *rank
       rank->local_threshold /= c->lower_factor;
       count = count_offered(ref, rank);
     }
+    return;
   }
   for (int j = 0; j < c->raise_steps && count > above; j++) {
     rank->local_threshold *= c->raise_factor;

@@ -60,14 +60,14 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
 
 /* The threshold that would select k entries if the elements were normally distributed, corrected by
  * counting. The counts of a whole table of thresholds come from one round; a round over the
- * candidates may have to be followed by one over everything, or by one with another table. A round
- * that is not needed does nothing. */
+ * candidates may have to be followed by one over everything; GAUSSIANKSA takes up to four tables of
+ * one threshold. A round that is not needed does nothing. */
 ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *gradient,
                              cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  const int rounds = m->config.algorithm == SPARSE_GAUSSIANKSA ? 5 : 3;
+  const int rounds = m->config.algorithm == SPARSE_GAUSSIANKSA ? 5 : 2;
   SPARSE_TRY(begin_step(h, SPARSE_GAUSSIAN_BEGIN, stream));
   SPARSE_TRY(ops_local_pass(m, gradient, true, SPARSE_GAUSSIAN_LEVELS, stream));
   for (int round = 0; round < rounds; round++)

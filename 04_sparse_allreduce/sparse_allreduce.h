@@ -106,7 +106,7 @@ typedef struct {
 
 /* Corrections of the Gaussian threshold within a step (GAUSSIANK, GAUSSIANKCONCAT): if fewer than
  * floor(lower_below * k) are selected, threshold /= lower_factor, at most lower_steps times, until
- * there are at least floor(lower_until * k); then if more than floor(raise_above * k) are,
+ * there are at least floor(lower_until * k); else if more than floor(raise_above * k) are,
  * threshold *= raise_factor, at most raise_steps times, until there are no more than that. */
 typedef struct {
   sparse_fraction_t lower_below, lower_until, raise_above;
