@@ -115,7 +115,7 @@ killed() { # the command ends by itself, with neither success nor a refusal to r
   case $got in 0 | 2 | 77 | 124) return 1 ;; esac
 }
 
-golden() { # LAUNCHER RANKS FOLDER: stdout is exactly the expected block
+golden() { # LAUNCHER RANKS FOLDER [OPTIONS...]: stdout is exactly the expected block
   diff <(tests/golden.sh "$3" "$2") <(launch "$@" | tests/golden.sh --mask "$3")
 }
 
@@ -126,6 +126,23 @@ same_digest() { # RANKS FOLDER FOLDER: under both launchers, in both examples
   done)
   echo "$digests"
   [ "$(wc -l <<<"$digests")" -eq 4 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
+}
+
+same_sparse_digest() { # RANKS FOLDER: one digest, whatever moves the entries and in which order
+  local digests variant
+  digests=$(for variant in "" "--throttle 1" "--throttle 8 --exchange sendrecv" "--exchange sendrecv --balance always"; do
+    # shellcheck disable=SC2086 # words
+    launch mpi "$1" "$2" --digest --count 64K --steps 40 --verify off $variant | grep '^Digest: '
+  done
+  NCCL_PROTO=Simple launch pthread "$1" "$2" --digest --count 64K --steps 40 --verify off | grep '^Digest: ')
+  echo "$digests"
+  [ "$(wc -l <<<"$digests")" -eq 5 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
+}
+
+simulated_hosts() { # HOSTS EXAMPLE [OPTIONS...]: all GPUs, under MPI, as if they were in several hosts
+  # shellcheck disable=SC2016 # for the shell of each rank
+  local front=(bash -c 'export NCCL_HOSTID=host$((OMPI_COMM_WORLD_RANK * $0 / $1)); exec "${@:2}"' "$1" "$gpus")
+  launch mpi "$gpus" "${@:2}"
 }
 
 bench_files() { # LAUNCHER RANKS FOLDER
@@ -167,11 +184,11 @@ version_shows_header() { # LAUNCHER FOLDER NCCL_HOME
 # ---- the checks of one example ---------------------------------------------------------------------
 # All examples: golden output on every number of ranks, no hang whatever happens.
 check_common() { # FOLDER
-  local folder=$1 large=(--count 900G)
-  [[ $folder = 04_* ]] && large=(--count 4294967294 --density 1)
+  local folder=$1 large=(--count 900G) smaller=()
+  [[ $folder = 04_* ]] && large=(--count 4294967294 --density 1) smaller=(--count 64K)
   for launcher in pthread mpi; do
     for ranks in $rank_counts; do
-      check "golden $folder $launcher $ranks" golden $launcher "$ranks" "$folder"
+      check "golden $folder $launcher $ranks" golden $launcher "$ranks" "$folder" "${smaller[@]}"
     done
     check "fault: failing call, $folder $launcher" \
       expect 3 '\[rank .*(main\.c:[0-9]+: ncclMemAlloc|sparse_allreduce_create: unhandled system error)' \
@@ -225,9 +242,22 @@ check_alltoallv() { # 03
   check "racecheck $folder" sanitize racecheck $pair $folder --pattern random
 }
 
-check_sparse_operators() { # of 04: local, so one rank each will do
+check_sparse() { # 04; its operators are local, so one rank will do for them
+  local folder=04_sparse_allreduce
   check "cases sparse operators" launch pthread 1 tests/gpu/sparse
+  for launcher in pthread mpi; do
+    for ranks in $rank_counts; do
+      check "random jobs $launcher $ranks" launch $launcher "$ranks" tests/gpu/sparse_steps --seed "${ranks}000"
+    done
+    check "fault: wrong element, $folder $launcher" expect 1 "\[rank $victim\] dense, step .* element" \
+      launch_with_fault corrupt:ncclAllReduce:5:$victim $launcher $some $folder --count 64K --algorithm dense
+  done
+  check "same bits, throttle and exchange" same_sparse_digest "$gpus" $folder
   [ "$mode" = full ] || return 0
+  check "as it comes, $folder" golden mpi "$gpus" $folder
+  for hosts in 2 4; do
+    check "$hosts simulated hosts, $folder" simulated_hosts $hosts tests/gpu/sparse_steps --cases 40
+  done
   check "operators beyond 2^31 elements" launch pthread 1 tests/gpu/sparse --large
   check "memcheck sparse operators" sanitize memcheck 1 tests/gpu/sparse --quick --repeats 20
   check "racecheck sparse operators" sanitize racecheck 1 tests/gpu/sparse --quick --repeats 10
@@ -239,7 +269,7 @@ for folder in "${examples[@]}"; do
   case $folder in
   01_* | 02_*) [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] || cases+=(tests/gpu/allreduce) ;;
   03_*) cases+=(tests/gpu/alltoallv) ;;
-  04_*) cases+=(tests/gpu/sparse) ;;
+  04_*) cases+=(tests/gpu/sparse tests/gpu/sparse_steps) ;;
   esac
 done
 
@@ -266,7 +296,7 @@ jobs=$run_jobs
 for folder in "${examples[@]}"; do check_common "$folder"; done
 [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] && check_allreduce
 [[ " ${cases[*]} " == *" tests/gpu/alltoallv "* ]] && check_alltoallv
-[[ " ${cases[*]} " == *" tests/gpu/sparse "* ]] && check_sparse_operators
+[[ " ${cases[*]} " == *" tests/gpu/sparse "* ]] && check_sparse
 wait
 
 if [ -n "$second_nccl" ]; then
