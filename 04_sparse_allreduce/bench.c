@@ -170,6 +170,7 @@ static int bench_size(struct sweep *s)
   }
   if (given <= 0) print_crossover(s, dense.best.mean);
   for (int i = 0; i < BENCH_GRADIENTS; i++) CUDACHECK(cudaFree(s->timer.gradients[i]));
+  launcher_barrier(me);
   return code;
 }
 

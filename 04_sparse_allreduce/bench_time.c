@@ -96,11 +96,14 @@ static struct bench_time time_plain(struct bench_timer *timer, int *code)
 {
   struct way w = {.send = timer->gradients};
   CUDACHECK(cudaMalloc(&w.recv, timer->count * timer->type->size));
+  launcher_barrier(
+      timer->me); /* with several GPUs in one process, allocating and freeing may wait */
   enqueue_step(timer, &w, 0);
   *code =
       bench_verify_dense(timer->me, timer->type, w.send[0], w.recv, timer->count, timer->stream);
   struct bench_time time = time_steps(timer, &w);
   CUDACHECK(cudaFree(w.recv));
+  launcher_barrier(timer->me); /* for all of them, and what runs there for this rank */
   return time;
 }
 
@@ -132,6 +135,7 @@ static struct bench_time time_symmetric(struct bench_timer *timer, int *code)
   if (window) NCCLCHECK(ncclCommWindowDeregister(timer->comm, window));
   launcher_barrier(timer->me); /* no rank frees what a slower peer may still read */
   NCCLCHECK(ncclMemFree(memory));
+  launcher_barrier(timer->me);
   return time;
 #else
   (void)timer;
@@ -197,5 +201,6 @@ double bench_copy_rate(struct bench_timer *timer)
     us[i] = ms * 1e3;
   }
   CUDACHECK(cudaFree(buffer));
+  launcher_barrier(timer->me);
   return 2.0 * COPY_BYTES / report_time(timer->me, us, COPIES).median;
 }
