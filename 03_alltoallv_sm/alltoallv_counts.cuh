@@ -28,20 +28,32 @@ static __device__ bool load_counts(const kernel_args<N> &a, block_state<N> &b)
   return __syncthreads_or(large);
 }
 
-/* Tells every rank, myself included, my whole row of counts; for slots also my rooms. */
+/* Tells every rank, myself included, my whole row of counts, for slots also my rooms, and the
+ * header. */
 template <int N>
 static __device__ void send_rows(const kernel_args<N> &a)
 {
-  for (int t = threadIdx.x; t < a.n * a.n; t += blockDim.x) {
+  const bool slots = a.kind == ALLTOALLV_KIND_SLOTS;
+  const int entries = a.n * a.n, last = (int)(blockDim.x - 1 - threadIdx.x);
+  int t = threadIdx.x;
+  uint64_t count = 0, at = 0;
+  if (t < entries) count = a.sendcounts[t % a.n]; /* on its way with the number of the call */
+  if (slots && last < a.n) at = a.rdispls[last] * a.element;
+  uint32_t call = this_call(a);
+  clear_stale_lines(a, call);
+
+  if (last < a.n) /* the first threads have rows to send */
+    send_header(a, call, last, {0, a.capacity * a.element, a.window_offset + at, a.kind, a.window});
+  for (; t < entries; t += blockDim.x) {
     int to = t / a.n, entry = t % a.n;
-    bool slots = a.kind == ALLTOALLV_KIND_SLOTS;
-    uint64_t bytes = alltoallv_device_bytes(a.sendcounts[entry], a.element);
-    uint64_t room =
-        slots ? a.element * alltoallv_room(a.rdispls, a.n, a.rdispls[entry], a.capacity) : 0;
-    uint32_t call = this_call(a);
+    if (t >= blockDim.x) count = a.sendcounts[entry]; /* with more than 22 ranks */
     char *lines = slot(a, to, a.rank, call);
-    store_number(lines, ALLTOALLV_LINE_COUNTS + entry, bytes, a.kind, call);
-    if (slots) store_number(lines, ALLTOALLV_LINE_COUNTS + a.n + entry, room, a.kind, call);
+    store_number(lines, ALLTOALLV_LINE_COUNTS + entry, alltoallv_device_bytes(count, a.element),
+                 a.kind, call);
+    if (slots)
+      store_number(lines, ALLTOALLV_LINE_COUNTS + a.n + entry,
+                   a.element * alltoallv_room(a.rdispls, a.n, a.rdispls[entry], a.capacity), a.kind,
+                   call);
   }
 }
 
@@ -59,26 +71,27 @@ static __device__ bool share_counts(const kernel_args<N> &a, block_state<N> &b, 
   const bool slots = a.kind == ALLTOALLV_KIND_SLOTS;
   const int n = a.n, p = threadIdx.x;
   bool failed = false;
-  uint64_t total = 0, value[2 * COLUMN + 1]; /* counts; for slots, rooms; the capacity */
+  uint64_t total = 0, value[2 * COLUMN + 1]; /* counts; rooms, for slots; the capacity */
   for (int first = 0; p < n && first < n && !failed; first += COLUMN) {
     patience w;
     int missing;
     do {
+      line l[2 * COLUMN + 1];
+#pragma unroll
+      for (int i = 0; i < 2 * COLUMN + 1; i++) {
+        int source = first + i % COLUMN < n ? first + i % COLUMN : n - 1;
+        bool count = i < COLUMN, room = slots && i >= COLUMN && i < 2 * COLUMN;
+        l[i] = header_line(a, call, count ? source : p,
+                           count  ? ALLTOALLV_LINE_COUNTS + p
+                           : room ? ALLTOALLV_LINE_COUNTS + n + source
+                                  : ALLTOALLV_LINE_EXPECT);
+      }
       missing = -1;
 #pragma unroll
       for (int i = 0; i < 2 * COLUMN + 1; i++) {
-        bool count = i < COLUMN, room = !count && i < 2 * COLUMN;
-        if (room && !slots) continue;
-        int source = first + i % COLUMN < n ? first + i % COLUMN : n - 1;
-        line l = header_line(a, call, count ? source : p,
-                             count  ? ALLTOALLV_LINE_COUNTS + p
-                             : room ? ALLTOALLV_LINE_COUNTS + n + source
-                                    : ALLTOALLV_LINE_EXPECT);
-        value[i] = pack(l.word[0], l.word[1]);
-        if (l.call != call)
-          missing = count ? source : p;
-        else if (count && l.word[2] != a.kind)
-          failed = true;
+        value[i] = pack(l[i].word[0], l[i].word[1]);
+        if (l[i].call != call) missing = i < COLUMN ? min(first + i, n - 1) : p;
+        if (i < COLUMN && l[i].call == call && l[i].word[2] != a.kind) failed = true;
       }
       /* a rank that made another call may send no row, or another one */
       if (missing >= 0 && w.long_wait())

@@ -36,17 +36,6 @@ enum {
   MODE_DEVICE, /* counts on the device */
 };
 
-/* See alltoallv_stale_parity; once in 2^32 calls. */
-template <int N>
-static __device__ __noinline__ void clear_lines(const kernel_args<N> &a, int parity)
-{
-  uint4 *lines = reinterpret_cast<uint4 *>(slot(a, a.rank, 0, (uint32_t)parity));
-  uint64_t count = (uint64_t)a.n * a.scratch.slot_bytes / ALLTOALLV_LINE_BYTES;
-  for (uint64_t i = threadIdx.x; i < count; i += blockDim.x) lines[i] = make_uint4(0, 0, 0, 0);
-  __threadfence_system();
-  __syncthreads();
-}
-
 /* Waits until `bytes` bytes from rank p have been added to done[p]. */
 template <int N>
 static __device__ void wait_for_data(const kernel_args<N> &a, uint32_t call, int p, uint64_t base,
@@ -94,12 +83,6 @@ static __device__ __forceinline__ void control_device(const kernel_args<N> &a, b
 {
   bool peer = p < a.n && p != a.rank;
   uint64_t base = peer ? a.state->done[p] : 0;
-  int last = (int)(blockDim.x - 1 - threadIdx.x); /* the first threads have rows to send */
-  if (last < a.n) {
-    uint64_t at = a.kind == ALLTOALLV_KIND_SLOTS ? a.rdispls[last] * a.element : 0;
-    send_header(a, call, last, {0, a.capacity * a.element, a.window_offset + at, a.kind, a.window});
-  }
-
   bool moves = share_counts(a, b, call);
   if (!b.stop) publish_counts(a, b, call);
   struct alltoallv_header h;
@@ -109,22 +92,56 @@ static __device__ __forceinline__ void control_device(const kernel_args<N> &a, b
     report_counts(a, call, ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.kind);
 }
 
-/* Sends what need not wait for anything: the lines, and with device counts the rows of counts.
- * Returns whether this rank has large pairs, as far as it is known by now. */
+/* What need not wait for anything. Of a control block: with device counts the rows; of the others
+ * the lines. Returns whether this rank has large pairs, as far as the block knows by now. */
 template <int N, int MODE>
 static __device__ __forceinline__ bool send_first(const kernel_args<N> &a, block_state<N> &b,
                                                   bool control, int p)
 {
   bool any_large = false;
-  if (MODE == MODE_DEVICE && control)
-    send_rows(a);
-  else if constexpr (MODE == MODE_DEVICE) {
+  if (control) {
+    if constexpr (MODE == MODE_DEVICE) send_rows(a);
+  } else if constexpr (MODE == MODE_DEVICE) {
     any_large = load_counts(a, b);
     send_lines(a, b.pairs, p % 32);
-  } else if (!control) {
+  } else {
     send_lines(a, a.pairs, p % 32); /* no barrier on the way to the first store */
   }
   return any_large;
+}
+
+/* The large pairs, and my own part with them. Out of line, so that without large pairs the code
+ * that a block runs through is short. */
+template <int N, int MODE>
+static __device__ __noinline__ void push_large(const kernel_args<N> &a, block_state<N> &b,
+                                               uint32_t call, uint32_t warp, uint32_t warps)
+{
+  constexpr bool DEVICE = MODE == MODE_DEVICE;
+  const struct alltoallv_pair own = b.pairs[a.rank];
+  int lane = threadIdx.x % 32, p = threadIdx.x;
+  /* Peers mostly use the window that I use: that is looked up before their headers come. */
+  bool large = p < a.n && p != a.rank && b.pairs[p].send_bytes > a.ll_threshold;
+  bool copy = p == a.rank && alltoallv_counts_agree(own.send_bytes, own.recv_bytes);
+  char *likely = large ? window_of(a, p, a.window) : NULL;
+  if (p < a.n) {
+    b.to[p] = copy ? a.recv + own.recv_offset : NULL;
+    b.tiles[p] = copy || large ? tiles_of(b.pairs[p].send_bytes) : 0;
+  }
+  deal_tiles(a, b, warps);
+  prefetch_tile(a, b, warp, lane);
+
+  struct alltoallv_header h;
+  if (large &&
+      !(read_header(a, call, p, &h) &&
+        (DEVICE || (h.kind == a.kind && alltoallv_counts_agree(a.pairs[p].send_bytes, h.expect)))))
+    likely = NULL; /* no agreement: nothing is sent */
+  if (likely != NULL)
+    b.to[p] = (h.window == a.window ? likely : window_of(a, p, h.window)) + h.offset +
+              (DEVICE ? b.before[p] : 0);
+  __syncthreads();
+  push_tiles(a, b, warp, warps, lane);
+  if (large && b.pushed[p] > 0)
+    add_release(reinterpret_cast<uint64_t *>(scratch_of(a, p)) + a.rank, b.pushed[p]);
 }
 
 /* A data block of an exchange that may have large pairs. */
@@ -154,29 +171,7 @@ static __device__ __forceinline__ void move_data(const kernel_args<N> &a, block_
       copy_own(a, own, threadIdx.x / 32 * columns + blockIdx.x - 1, columns * (blockDim.x / 32),
                lane);
   } else {
-    /* Peers mostly use the window that I use: that is looked up before their headers come. */
-    bool large = p < a.n && p != a.rank && b.pairs[p].send_bytes > a.ll_threshold;
-    bool copy = p == a.rank && alltoallv_counts_agree(own.send_bytes, own.recv_bytes);
-    char *likely = large ? window_of(a, p, a.window) : NULL;
-    if (p < a.n) {
-      b.to[p] = copy ? a.recv + own.recv_offset : NULL;
-      b.tiles[p] = copy || large ? tiles_of(b.pairs[p].send_bytes) : 0;
-    }
-    deal_tiles(a, b, warps);
-    prefetch_tile(a, b, warp, lane);
-
-    struct alltoallv_header h;
-    if (large && !(read_header(a, call, p, &h) &&
-                   (DEVICE ||
-                    (h.kind == a.kind && alltoallv_counts_agree(a.pairs[p].send_bytes, h.expect)))))
-      likely = NULL; /* no agreement: nothing is sent */
-    if (likely != NULL)
-      b.to[p] = (h.window == a.window ? likely : window_of(a, p, h.window)) + h.offset +
-                (DEVICE ? b.before[p] : 0);
-    __syncthreads();
-    push_tiles(a, b, warp, warps, lane);
-    if (large && b.pushed[p] > 0)
-      add_release(reinterpret_cast<uint64_t *>(scratch_of(a, p)) + a.rank, b.pushed[p]);
+    push_large<N, MODE>(a, b, call, warp, warps);
   }
 
   receive_lines(a, b.pairs, call, lane);
@@ -193,9 +188,8 @@ __global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant
   bool any_large = send_first<N, MODE>(a, b, control, p);
 
   uint32_t call = this_call(a), broken = *(volatile uint32_t *)&a.state->broken;
-  if (MODE != MODE_SMALL && p == 0) b.broken = broken; /* move_data has a barrier */
-  int stale = block == 0 ? alltoallv_stale_parity(call) : -1;
-  if (stale >= 0) clear_lines(a, stale);
+  if (MODE != MODE_SMALL && p == 0) b.broken = broken;               /* move_data has a barrier */
+  if (MODE != MODE_DEVICE && block == 0) clear_stale_lines(a, call); /* else in send_rows */
   if (MODE != MODE_SMALL && !control) {
     move_data<N, MODE>(a, b, call, any_large);
   } else if (MODE == MODE_DEVICE) {

@@ -168,6 +168,24 @@ static __device__ void send_header(const kernel_args<N> &a, uint32_t call, int p
   store_number(lines, ALLTOALLV_LINE_OFFSET, h.offset, 0, call);
 }
 
+template <int N>
+static __device__ __noinline__ void clear_lines(const kernel_args<N> &a, int parity)
+{
+  uint4 *lines = reinterpret_cast<uint4 *>(slot(a, a.rank, 0, (uint32_t)parity));
+  uint64_t count = (uint64_t)a.n * a.scratch.slot_bytes / ALLTOALLV_LINE_BYTES;
+  for (uint64_t i = threadIdx.x; i < count; i += blockDim.x) lines[i] = make_uint4(0, 0, 0, 0);
+  __threadfence_system();
+  __syncthreads();
+}
+
+/* See alltoallv_stale_parity; once in 2^32 calls. By all threads of block 0, before its headers. */
+template <int N>
+static __device__ __forceinline__ void clear_stale_lines(const kernel_args<N> &a, uint32_t call)
+{
+  int parity = alltoallv_stale_parity(call);
+  if (parity >= 0) clear_lines(a, parity);
+}
+
 /* All three lines at once: three waits one after the other would cost three trips to memory. */
 template <int N>
 static __device__ bool read_header(const kernel_args<N> &a, uint32_t call, int p,
