@@ -9,7 +9,7 @@
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-struct program_options program_options = {.preset = -1, .gradient = -1, .seed = -1};
+struct program_options program_options = {.preset = -1, .gradient = -1, .balance = -1, .seed = -1};
 
 #ifdef CPU_STANDIN /* where a step of all ranks, in the device's and the reference's way, takes \
                       long */
@@ -28,8 +28,9 @@ const struct option_spec program_option_table[] = {
     {"count", 0, OPTION_SIZE, &program_options.count, "N",
      "elements of the gradient (" DEFAULT_COUNT_TEXT ")", 1, 0xfffffffe},
     {"density", 0, OPTION_DOUBLE, &program_options.density, "D",
-     "of the entries that a rank offers (0.01, or the preset's)", 0, 1},
-    {"steps", 0, OPTION_LONG, &program_options.steps, "N", "steps of each path (70)", 1, 1000000},
+     "share of the entries that a rank offers (0.01, or the preset's)", 0, 1},
+    {"steps", 0, OPTION_LONG, &program_options.steps, "N",
+     "steps of each path (70; --bench: those between two exact ones)", 1, 1000000},
     {"preset", 0, OPTION_CHOICE, &program_options.preset, "vgg|lstm|bert",
      "constants of the paper's training jobs (vgg)", 0, 0},
     {"gradient", 0, OPTION_CHOICE, &program_options.gradient, GRADIENT_KINDS,
@@ -41,7 +42,7 @@ const struct option_spec program_option_table[] = {
     {"warmup-steps", 0, OPTION_LONG, &program_options.warmup_steps, "N",
      "dense steps before the sparse ones (0)", 0, 1000000},
     {"balance", 0, OPTION_CHOICE, &program_options.balance, "never|always|auto",
-     "oktopk: even out the sums before they are gathered (never)", 0, 0},
+     "oktopk: even out the sums before they are gathered (never, or the preset's)", 0, 0},
     {"nonfinite", 0, OPTION_CHOICE, &program_options.nonfinite, "error|drop|propagate",
      "NaN and infinity in a gradient (error)", 0, 0},
     {"gtopk-exact-residual", 0, OPTION_FLAG, &program_options.gtopk_exact_residual, NULL,
@@ -169,7 +170,7 @@ static sparse_allreduce_config_t make_config(const struct options *opt)
   config.warmup_steps = own->warmup_steps;
   config.gaussian_sa_threshold = own->gk_threshold;
   config.gtopk_exact_residual = own->gtopk_exact_residual;
-  config.balance = (sparse_balance_t)own->balance;
+  if (own->balance >= 0) config.balance = (sparse_balance_t)own->balance;
   config.nonfinite = (sparse_nonfinite_t)own->nonfinite;
   config.exchange = (sparse_exchange_t)own->exchange;
   return config;
