@@ -36,11 +36,13 @@ ncclResult_t path_gaussiank(struct sparse_allreduce_handle *h, const void *gradi
   /* 1. acc = gradient + residual; offer what is above the Gaussian threshold. */
   SPARSE_TRY(select_gaussian(h, gradient, stream));
   SPARSE_TRY(ops_clear_offered(m, stream));
+  SPARSE_TRY(sparse_clear_begin(h, stream));
 
   /* 2. Everybody gets all of it.
    * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(ops_control(m, SPARSE_SEAL_OFFERED, stream));
+  SPARSE_TRY(sparse_clear_end(h, stream));
   if (packed)
     SPARSE_TRY(exchange_gather(h, m->offered, m->received, s->received_counts, s->received_displs,
                                ncclUint64, stream));

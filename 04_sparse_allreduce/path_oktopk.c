@@ -48,6 +48,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
     SPARSE_TRY(select_by_threshold(h, gradient, stream));
   if (h->now.repartition) SPARSE_TRY(repartition(h, stream));
   SPARSE_TRY(ops_partition(m, SPARSE_LOCAL_ADAPT, stream));
+  SPARSE_TRY(sparse_clear_begin(h, stream));
 
   /* 3. Every part of the list to the owner of its region.
    * MPI: Alltoall(counts), Isend/Irecv/Waitall -> NCCL: see exchange_split */
@@ -61,6 +62,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
                         sparse_reduced(m), SPARSE_SEAL_REDUCED, stream));
 
   /* 4. The sums to everybody. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
+  SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   SPARSE_TRY(exchange_gather(h, m->offered, m->gathered, s->gathered_counts, s->gathered_displs,
                              ncclUint64, stream));

@@ -16,6 +16,7 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
    * it leaves the residual. */
   SPARSE_TRY(select_exact_entries(h, gradient, stream));
   if (!keep_k) SPARSE_TRY(ops_clear_offered(m, stream));
+  SPARSE_TRY(sparse_clear_begin(h, stream));
 
   /* 2. The same number of entries from every rank, so a plain AllGather will do. Index and value
    * travel together; a flag entry behind them says whether the gradient was finite.
@@ -26,6 +27,7 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
   SPARSE_TRY(ops_control(m, SPARSE_FIXED_LISTS, stream));
 
   /* 3. Add rank 0's entries, rank 1's, ...: this order on every rank, so the same bits. */
+  SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   if (!keep_k) {
     SPARSE_TRY(ops_reduce(m, m->received, s->received_displs, s->received_counts, 0, 1, s->whole,

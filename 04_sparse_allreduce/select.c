@@ -4,17 +4,6 @@
  * passes are over the few candidates that it found, unless the guess it used was bad. */
 #include "sparse_internal.h"
 
-/* A sparse step begins: the dense result becomes zero, by undoing the entries of the step before if
- * they are known, and the levels for the local pass are set. A captured step may follow any other,
- * so there it is up to the device whether there is something to undo. */
-static ncclResult_t begin_step(struct sparse_allreduce_handle *h, enum sparse_control levels,
-                               cudaStream_t stream)
-{
-  if (h->has_result || (h->result_clean && h->capturing)) return ops_undo(&h->m, levels, stream);
-  if (!h->result_clean) SPARSE_CUDA(cudaMemsetAsync(h->m.dense, 0, h->m.n * sizeof(float), stream));
-  return ops_control(&h->m, levels, stream);
-}
-
 /* The k-th magnitude by a radix search. Candidates are what lies above a guess from the step
  * before; if they are fewer than k, or more than the list holds, all of the residual is searched.
  */
@@ -23,7 +12,7 @@ static ncclResult_t select_exact(struct sparse_allreduce_handle *h, const void *
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  SPARSE_TRY(begin_step(h, SPARSE_EXACT_LEVELS, stream));
+  SPARSE_TRY(ops_control(m, SPARSE_EXACT_LEVELS, stream));
   SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_EXACT_SEARCH, stream));
   SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, what, stream));
   return ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
@@ -50,7 +39,7 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  SPARSE_TRY(begin_step(h, SPARSE_THRESHOLD_LEVELS, stream));
+  SPARSE_TRY(ops_control(m, SPARSE_THRESHOLD_LEVELS, stream));
   SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_THRESHOLD_CHOOSE, stream));
   SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, SPARSE_THRESHOLD_OVERFLOW,
                         stream));
@@ -68,7 +57,7 @@ ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *grad
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
   const int rounds = m->config.algorithm == SPARSE_GAUSSIANKSA ? 5 : 2;
-  SPARSE_TRY(begin_step(h, SPARSE_GAUSSIAN_BEGIN, stream));
+  SPARSE_TRY(ops_control(m, SPARSE_GAUSSIAN_BEGIN, stream));
   SPARSE_TRY(ops_local_pass(m, gradient, true, SPARSE_GAUSSIAN_LEVELS, stream));
   for (int round = 0; round < rounds; round++)
     SPARSE_TRY(ops_count_levels(m, SPARSE_GAUSSIAN_CHOOSE, stream));

@@ -17,6 +17,9 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   SPARSE_CUDA(cudaMalloc((void **)&m->dense, bytes));
   SPARSE_CUDA(cudaMemset(m->dense, 0, bytes));
   SPARSE_CUDA(cudaEventCreateWithFlags(&h->done, cudaEventDisableTiming));
+  SPARSE_CUDA(cudaEventCreateWithFlags(&h->fork, cudaEventDisableTiming));
+  SPARSE_CUDA(cudaEventCreateWithFlags(&h->join, cudaEventDisableTiming));
+  SPARSE_CUDA(cudaStreamCreateWithFlags(&h->beside, cudaStreamNonBlocking));
   for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
   if (m->config.algorithm == SPARSE_DENSE) return ncclSuccess;
 
@@ -153,6 +156,9 @@ static void release(struct sparse_allreduce_handle *h)
   for (int i = 0; i <= SPARSE_PHASES; i++)
     if (h->phases[i]) cudaEventDestroy(h->phases[i]);
   if (h->done) cudaEventDestroy(h->done);
+  if (h->fork) cudaEventDestroy(h->fork);
+  if (h->join) cudaEventDestroy(h->join);
+  if (h->beside) cudaStreamDestroy(h->beside);
   free(h->state);
   free(h->counts);
   cudaFree(m->matrix);

@@ -43,6 +43,9 @@ struct sparse_allreduce_handle {
   bool has_result;         /* `gathered` holds the entries of the dense result, to be undone */
   bool result_clean;       /* else all of the dense result has to be cleared */
 
+  cudaStream_t beside; /* clears the result, see clear.c */
+  cudaEvent_t fork, join;
+
   /* Where counts, and the state for statistics, come to the host. Not pinned: freeing pinned memory
    * waits for all GPUs of the process. */
   uint64_t *counts;
@@ -130,6 +133,12 @@ ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
 /* The phase that begins now, for sparse_allreduce_phases(). */
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
                           cudaStream_t stream);
+
+/* clear.c: the dense result becomes zero again while the entries of this step are on their way: the
+ * first, behind the selection, starts that beside the stream; behind the second, which comes before
+ * anything that writes to `gathered` or to the dense result, it is done. */
+ncclResult_t sparse_clear_begin(struct sparse_allreduce_handle *h, cudaStream_t stream);
+ncclResult_t sparse_clear_end(struct sparse_allreduce_handle *h, cudaStream_t stream);
 
 /* select.c: each adds the gradient to the residual and leaves what this rank offers in the offered
  * list, and the rule by which it was chosen in state->selection. */
