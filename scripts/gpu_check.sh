@@ -184,8 +184,8 @@ version_shows_header() { # LAUNCHER FOLDER NCCL_HOME
 # ---- the checks of one example ---------------------------------------------------------------------
 # All examples: golden output on every number of ranks, no hang whatever happens.
 check_common() { # FOLDER
-  local folder=$1 large=(--count 900G) smaller=()
-  [[ $folder = 04_* ]] && large=(--count 4294967294 --density 1) smaller=(--count 64K)
+  local folder=$1 large=(--count 900G) smaller=() few=()
+  [[ $folder = 04_* ]] && large=(--count 4294967294 --density 1) smaller=(--count 64K) few=(--steps 6)
   for launcher in pthread mpi; do
     for ranks in $rank_counts; do
       check "golden $folder $launcher $ranks" golden $launcher "$ranks" "$folder" "${smaller[@]}"
@@ -202,7 +202,7 @@ check_common() { # FOLDER
     check "too large, $folder $launcher" \
       expect 2 'needs .* of device memory' launch $launcher $some "$folder" "${large[@]}"
   done
-  [ "$mode" = full ] && check "memcheck $folder" sanitize memcheck $pair "$folder" --count 1000
+  [ "$mode" = full ] && check "memcheck $folder" sanitize memcheck $pair "$folder" --count 1000 "${few[@]}"
   check "more threads than GPUs, $folder" expect 2 'NTHREADS' launch pthread $((gpus + 1)) "$folder"
   check "more processes than GPUs, $folder" expect 77 'one rank per GPU' mpirun -np $((gpus + 1)) \
     --oversubscribe "$folder/build/gpu-mpi/$(program_of "$folder")"
@@ -247,7 +247,8 @@ check_sparse() { # 04; its operators are local, so one rank will do for them
   check "cases sparse operators" launch pthread 1 tests/gpu/sparse
   for launcher in pthread mpi; do
     for ranks in $rank_counts; do
-      check "random jobs $launcher $ranks" launch $launcher "$ranks" tests/gpu/sparse_steps --seed "${ranks}000"
+      check "random jobs $launcher $ranks" launch $launcher "$ranks" tests/gpu/sparse_steps \
+        --cases 60 --seed "${ranks}000"
     done
     check "fault: wrong element, $folder $launcher" expect 1 "\[rank $victim\] dense, step .* element" \
       launch_with_fault corrupt:ncclAllReduce:5:$victim $launcher $some $folder --count 64K --algorithm dense
