@@ -362,3 +362,23 @@ corrupted() {
   corrupted gaussiankconcat ncclRecv:1:2:1
   corrupted gaussiankSA ncclRecv:1:2:1
 }
+
+# ---- the reusable part -----------------------------------------------------------------------------
+
+@test "sparse_allreduce.h stands alone: C++ takes it, usage.c compiles with it and runs" {
+  [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
+  local folder=$TOP/04_sparse_allreduce include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu")
+  echo '#include "sparse_allreduce.h"' | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ "${include[@]}" -I"$folder" -
+  # not in a path with a blank, for the loader
+  mkdir "$FAULT_FOLDER/sparse_usage"
+  cp "$folder/usage.c" "$folder"/sparse_*.[ch] "$folder"/path_*.c "$folder"/{select,clear,exchange,ops_cpu}.c \
+    "$folder"/{control,control_decide,ops}.h "$TOP"/03_alltoallv_sm/alltoallv*.[ch] \
+    "$folder/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER/sparse_usage"
+  cd "$FAULT_FOLDER/sparse_usage"
+  "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \
+    ./*.c -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm
+  mpi_job 3 ./usage >"$WORK/out" 2>"$WORK/err"
+  [ "$(sort "$WORK/out")" = "$(for rank in 0 1 2; do
+    echo "rank $rank offered 100 of 10000 elements, the result has 100, the last is 20000"
+  done)" ]
+}
