@@ -6,7 +6,8 @@
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
  * in device memory. Results do not depend on the number of blocks or on timing: no operator adds
  * floats by atomics. "then" is a decision (control.h) that the operator's last block takes at its
- * end, which saves a kernel; SPARSE_THEN_NOTHING if there is none.
+ * end, which saves a kernel; SPARSE_THEN_NOTHING if there is none. Where *source is nothing, `then`
+ * must leave it so.
  *
  * Operators return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError. */
 #ifndef OPS_H
@@ -61,7 +62,7 @@ ncclResult_t ops_search(const struct sparse_memory *m, struct sparse_list list,
  * number to *to.counts; if take > 0, of the entries equal to `above` the first `take`, and sets
  * ->tie to the index of the last of those. to.pairs may be list.pairs. Entries with index
  * SPARSE_NO_INDEX are never chosen. dropped (may be NULL): receives those not chosen, same rules
- * (lists only). The caller makes sure that `to` has room. */
+ * (lists of one part only). The caller makes sure that `to` has room. */
 ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
                       const uint32_t *source, struct sparse_selection *selection,
                       struct sparse_list to, const struct sparse_list *dropped,

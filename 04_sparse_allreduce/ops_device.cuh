@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels of the operators share: launching, the scratch memory, the chain of tiles that
- * keeps compactions in order, and the last block, which takes decisions.
+/* What the kernels of the operators share: launching, the scratch memory, sums and searches within
+ * a warp or a block, and the last block, which takes decisions.
  *
  * Operators of one handle run one after the other, so they share one scratch memory. Nothing in it
  * is cleared between launches: the last block of a launch leaves it as it has to be for the next.
@@ -108,6 +108,21 @@ ncclResult_t ops_load_lists(void);
 
 #ifdef __CUDACC__
 
+/* __launch_bounds__ with as many blocks per multiprocessor as its threads allow. */
+#if !defined(__CUDA_ARCH__)
+#define OPS_RESIDENT_THREADS 2048
+#elif __CUDA_ARCH__ == 750
+#define OPS_RESIDENT_THREADS 1024
+#elif (__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900) || __CUDA_ARCH__ >= 1200
+#define OPS_RESIDENT_THREADS 1536
+#else
+#define OPS_RESIDENT_THREADS 2048
+#endif
+#define OPS_BOUNDS(threads, blocks)                                       \
+  __launch_bounds__(threads, (blocks) * (threads) <= OPS_RESIDENT_THREADS \
+                                 ? (blocks)                               \
+                                 : OPS_RESIDENT_THREADS / (threads))
+
 /* ---- within a warp or a block -----------------------------------------------------------------
  */
 
@@ -129,6 +144,24 @@ static __device__ inline T ops_warp_sum(T x)
 {
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(OPS_ALL_LANES, x, step);
   return x;
+}
+
+static __device__ inline uint32_t ops_warp_sum(uint32_t x)
+{
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(OPS_ALL_LANES, x);
+#else
+  return ops_warp_sum<uint32_t>(x);
+#endif
+}
+
+/* The sum of counts[0 .. warps), and in *before that of the warps before this one. In all lanes. */
+static __device__ inline uint32_t ops_block_sum(const uint32_t *counts, uint32_t warps,
+                                                uint32_t *before)
+{
+  const uint32_t lane = threadIdx.x % 32, count = lane < warps ? counts[lane] : 0;
+  *before = ops_warp_sum(lane < threadIdx.x / 32 ? count : 0);
+  return ops_warp_sum(count);
 }
 
 /* The number of entries of a list, in all threads of the block. */
@@ -177,84 +210,6 @@ static __device__ inline uint64_t ops_binary_search(const sparse_pair *pairs, ui
   return low;
 }
 
-/* ---- the chain --------------------------------------------------------------------------------
- * Compactions write their output in the order of their input in a single pass: a block counts what
- * it keeps of its tile, publishes the count, and adds up what the tiles before it have published.
- * A block remembers the sum up to its own last tile, so it has to add only what other blocks have
- * taken since: no block waits for another one's sum, only for counts.
- *
- * Blocks draw tiles from a counter. So the blocks that work on earlier tiles are running, and
- * waiting for them ends whatever the order in which blocks are started.
- *
- * A word is {epoch, two counts of 16 bits}. The epoch says whether the word is of this launch. */
-
-struct ops_chain {
-  ops_scratch *scratch;
-  unsigned long long *words;
-  uint32_t epoch; /* of this launch */
-  uint32_t next;  /* the first tile that is not in `sum` */
-  uint64_t sum;   /* of the tiles before `next`: the second count in the upper half */
-};
-
-static __device__ inline ops_chain ops_chain_begin(const sparse_memory &m)
-{
-  ops_scratch *scratch = (ops_scratch *)m.scratch;
-  return {scratch, ops_chain_words(m), scratch->epoch + 1, 0, 0};
-}
-
-static __device__ inline uint64_t ops_both(uint32_t first, uint32_t second)
-{
-  return first | (uint64_t)second << 32;
-}
-
-/* By one thread. */
-static __device__ inline uint32_t ops_chain_draw(const ops_chain &chain)
-{
-  return atomicAdd(&chain.scratch->ticket, 1u);
-}
-
-/* By one thread. */
-static __device__ inline void ops_chain_publish(const ops_chain &chain, uint32_t tile,
-                                                uint32_t first, uint32_t second)
-{
-  const unsigned long long word = (uint64_t)chain.epoch << 32 | second << 16 | first;
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(chain.words + tile), "l"(word)
-               : "memory");
-}
-
-/* The sum of the tiles before `tile`, in all threads of the block. `partial` is shared memory for a
- * number per warp, and there is one barrier between writing and reading it. */
-static __device__ inline uint64_t ops_chain_before(ops_chain &chain, uint32_t tile,
-                                                   uint64_t *partial)
-{
-  uint64_t sum = 0;
-  for (uint32_t t = chain.next + threadIdx.x; t < tile; t += blockDim.x) {
-    unsigned long long word;
-    do {
-      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
-                   : "=l"(word)
-                   : "l"(chain.words + t)
-                   : "memory");
-    } while (word >> 32 != chain.epoch);
-    sum += ops_both(word & 0xffff, word >> 16 & 0xffff);
-  }
-  sum = ops_warp_sum(sum);
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
-  __syncthreads();
-  for (unsigned w = 0; w < blockDim.x / 32; w++) chain.sum += partial[w];
-  chain.next = tile;
-  return chain.sum;
-}
-
-/* What `tile` itself adds; the block that has the last tile leaves the totals. */
-static __device__ inline void ops_chain_advance(ops_chain &chain, uint32_t tile, uint32_t tiles,
-                                                uint32_t first, uint32_t second)
-{
-  chain.sum += ops_both(first, second);
-  chain.next = tile + 1;
-  if (tile == tiles - 1 && threadIdx.x == 0) chain.scratch->totals = chain.sum;
-}
-
 /* ---- the last block ---------------------------------------------------------------------------
  */
 
@@ -270,21 +225,6 @@ static __device__ inline bool ops_last_block(ops_scratch *scratch)
   }
   __syncthreads();
   return last;
-}
-
-/* By one thread of the last block: the totals, and the chain is ready for the next launch. */
-static __device__ inline uint64_t ops_chain_end(const ops_chain &chain, uint32_t tiles,
-                                                size_t words)
-{
-  ops_scratch *scratch = chain.scratch;
-  const uint64_t totals = tiles > 0 ? __ldcg((unsigned long long *)&scratch->totals) : 0;
-  scratch->ticket = 0;
-  scratch->epoch = chain.epoch;
-  if (chain.epoch == 0xffffffffu) { /* once in weeks: words of old epochs must not look new */
-    for (size_t w = 0; w < words; w++) chain.words[w] = 0;
-    scratch->epoch = 0;
-  }
-  return totals;
 }
 
 /* Not inlined: its registers are not to be counted to those of the kernels' loops. */

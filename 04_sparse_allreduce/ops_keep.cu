@@ -6,7 +6,7 @@
  * The output may be the input list. A tile is in registers before its counts are published, and
  * nothing is written before the counts of all tiles before it are there; what it writes lies in
  * those tiles or in itself. */
-#include "ops_device.cuh"
+#include "ops_chain.cuh"
 
 namespace
 {
@@ -23,6 +23,7 @@ static_assert((int)LIST_TILE >= (int)OPS_LIST_TILE, "there is a word for each ti
 static_assert(QUADS == 4, "the counts of a thread's quads are the bytes of a word");
 
 struct shared {
+  float4 values[QUADS][THREADS];
   uint64_t partial[WARPS];
   uint64_t counts[WARPS]; /* above, and equal in the upper half */
   uint32_t tile;
@@ -123,71 +124,91 @@ __device__ inline void keep_of_list(job &w, shared &s, uint32_t tile)
   }
 }
 
-/* Counts by row of 128 elements of a warp, in the bytes of a word: before this thread, in *all of
- * the whole warp. */
-__device__ inline uint32_t rows_before(uint32_t mask, uint32_t *all)
+/* What precedes a thread's elements, for each of its 4 rows of 128 elements of a warp in 16 bits:
+ * the rows before, and the threads before in this row. *all: of the whole warp. */
+__device__ inline uint64_t rows_before(uint32_t mask, uint32_t *all)
 {
   uint32_t rows = 0;
 #pragma unroll
   for (int j = 0; j < QUADS; j++) rows |= (uint32_t)__popc(mask >> 4 * j & 15) << 8 * j;
   const uint32_t through = ops_warp_scan(rows);
-  *all = __shfl_sync(OPS_ALL_LANES, through, 31);
-  return through - rows;
+  const uint32_t whole = __shfl_sync(OPS_ALL_LANES, through, 31);
+  uint64_t before = 0;
+  *all = 0;
+#pragma unroll
+  for (int j = 0; j < QUADS; j++) {
+    before |= (uint64_t)(*all + (through - rows >> 8 * j & 255)) << 16 * j;
+    *all += whole >> 8 * j & 255;
+  }
+  return before;
 }
 
-__device__ inline uint32_t sum_of_bytes(uint32_t x)
+/* How many bits of `mask`, which follow `rows`, are before bit i. */
+__device__ inline uint32_t rank_of(uint64_t rows, uint32_t mask, uint32_t i)
 {
-  return (x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24);
+  const uint32_t j = i / 4;
+  return (uint32_t)(rows >> 16 * j & 0xffff) + (uint32_t)__popc(mask & ((1u << i) - (1u << 4 * j)));
 }
 
 __device__ inline void keep_of_residual(job &w, shared &s, uint32_t tile)
 {
-  const uint32_t lane = threadIdx.x % 32;
-  const uint64_t at = (uint64_t)tile * OPS_DENSE_TILE + threadIdx.x / 32 * (QUADS * 128) + lane * 4;
-  float x[QUADS][4];
-  uint32_t above = 0, equal = 0;
+  const uint64_t at =
+      (uint64_t)tile * OPS_DENSE_TILE + threadIdx.x / 32 * (QUADS * 128) + threadIdx.x % 32 * 4;
+  const sparse_selection rule = w.selection;
+  const uint32_t low = (uint32_t)rule.above + 1u; /* above: low <= magnitude < low + range */
+  const uint32_t range = rule.limit > rule.above ? (uint32_t)rule.limit - (uint32_t)rule.above : 0;
+  float4 x[QUADS];
+  uint32_t valid = 0xffffu, above = 0, equal = 0;
 #pragma unroll
   for (int j = 0; j < QUADS; j++) {
     if (at + j * 128 + 4 <= w.count) {
-      const float4 r = __ldcs((const float4 *)(w.residual + at + j * 128));
-      x[j][0] = r.x, x[j][1] = r.y, x[j][2] = r.z, x[j][3] = r.w;
+      x[j] = __ldcs((const float4 *)(w.residual + at + j * 128));
       continue;
     }
+    float tail[4] = {};
 #pragma unroll
     for (int e = 0; e < 4; e++)
-      x[j][e] = at + j * 128 + e < w.count ? w.residual[at + j * 128 + e] : 0;
+      if (at + j * 128 + e < w.count)
+        tail[e] = w.residual[at + j * 128 + e];
+      else
+        valid &= ~(1u << (4 * j + e));
+    x[j] = make_float4(tail[0], tail[1], tail[2], tail[3]);
   }
 #pragma unroll
-  for (int j = 0; j < QUADS; j++)
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const bool inside = at + j * 128 + e < w.count;
-      const sparse_level_t magnitude = sparse_magnitude(x[j][e]);
-      const uint32_t index = (uint32_t)(at + j * 128 + e);
-      above |= (uint32_t)(inside && is_above(w, magnitude, index)) << (4 * j + e);
-      equal |= (uint32_t)(inside && is_equal(w, magnitude)) << (4 * j + e);
-    }
-  uint32_t rows_above, rows_equal;
-  const uint32_t mine_above = rows_before(above, &rows_above);
-  const uint32_t mine_equal = rows_before(equal, &rows_equal);
-  uint64_t before = counts_before(w, s, tile, sum_of_bytes(rows_above), sum_of_bytes(rows_equal));
-#pragma unroll
   for (int j = 0; j < QUADS; j++) {
-    uint32_t a = (uint32_t)before + (mine_above >> 8 * j & 255);
-    uint32_t q = (uint32_t)(before >> 32) + (mine_equal >> 8 * j & 255);
+    const float values[4] = {x[j].x, x[j].y, x[j].z, x[j].w};
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-      const bool is_one_above = above >> (4 * j + e) & 1, is_one_equal = equal >> (4 * j + e) & 1;
-      if (is_one_above || is_one_equal)
-        put(w, {(uint32_t)(at + j * 128 + e), x[j][e]}, is_one_above, is_one_equal, a, q, 0);
-      a += is_one_above;
-      q += is_one_equal;
+      const sparse_level_t magnitude = sparse_magnitude(values[e]);
+      above |= (uint32_t)((uint32_t)magnitude - low < range) << (4 * j + e);
+      equal |= (uint32_t)(magnitude == rule.above) << (4 * j + e);
     }
-    before += ops_both(rows_above >> 8 * j & 255, rows_equal >> 8 * j & 255);
+    s.values[j][threadIdx.x] = x[j]; /* each thread's own, to be indexed by a variable */
+  }
+  above &= valid;
+  equal &= rule.above <= rule.limit ? valid : 0;
+  if (rule.take == 0) { /* those up to an index */
+    for (uint32_t left = equal; left != 0; left &= left - 1) {
+      const uint32_t i = (uint32_t)__ffs((int)left) - 1;
+      if ((int64_t)(at + i / 4 * 128 + i % 4) <= rule.tie) above |= 1u << i;
+    }
+    equal = 0;
+  }
+  uint32_t all_above, all_equal;
+  const uint64_t rows_above = rows_before(above, &all_above);
+  const uint64_t rows_equal = rows_before(equal, &all_equal);
+  const uint64_t before = counts_before(w, s, tile, all_above, all_equal);
+  for (uint32_t left = above | equal; left != 0; left &= left - 1) {
+    const uint32_t i = (uint32_t)__ffs((int)left) - 1;
+    put(w,
+        {(uint32_t)(at + i / 4 * 128 + i % 4),
+         ((const float *)&s.values[i / 4][threadIdx.x])[i % 4]},
+        above >> i & 1, equal >> i & 1, (uint32_t)before + rank_of(rows_above, above, i),
+        (uint32_t)(before >> 32) + rank_of(rows_equal, equal, i), 0);
   }
 }
 
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
     keep(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
          const uint32_t *source, sparse_selection *selection,
          const __grid_constant__ sparse_list to, const __grid_constant__ sparse_list dropped,

@@ -55,7 +55,7 @@ __global__ void control(const __grid_constant__ sparse_memory m, enum sparse_con
   ops_decide(what, &m);
 }
 
-__global__ void __launch_bounds__(PARTITION_THREADS, 1)
+__global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
     partition(const __grid_constant__ sparse_memory m, enum sparse_control then)
 {
   __shared__ uint32_t begin[SPARSE_MAX_RANKS + 1];
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(SPARSE_MAX_RANKS) propose(const __grid_constan
 
 /* Random accesses to two vectors: the time is that of the round trips, so all of a batch are on
  * their way before the first is used. */
-__global__ void __launch_bounds__(THREADS, BLOCKS - 2)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
           enum sparse_apply rule, enum sparse_control then)
 {
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS - 2)
   then_decide(m, then);
 }
 
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
     undo(const __grid_constant__ sparse_memory m, enum sparse_control then)
 {
   for_each_entry(m.gathered, m.state->result_count,
@@ -124,14 +124,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   then_decide(m, then);
 }
 
-__global__ void __launch_bounds__(THREADS, BLOCKS)
-    clear_offered(const __grid_constant__ sparse_memory m)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS) clear_offered(const __grid_constant__ sparse_memory m)
 {
   for_each_entry(m.offered, m.state->offered_count,
                  [&](sparse_pair entry) { m.residual[entry.index] = 0; });
 }
 
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
     give_back(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
               const __grid_constant__ sparse_list among)
 {
@@ -146,14 +145,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 /* ---- dense vectors ------------------------------------------------------------------------------
  */
 
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
     scatter(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list)
 {
   for_each_entry(list.pairs, ops_list_count(list),
                  [&](sparse_pair entry) { m.dense[entry.index] = entry.value; });
 }
 
-__global__ void __launch_bounds__(THREADS, BLOCKS) average(float *dense, size_t n, float nranks)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS) average(float *dense, size_t n, float nranks)
 {
   const size_t threads = (size_t)gridDim.x * THREADS, quads = n / 4;
   const size_t me = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -167,7 +166,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) average(float *dense, size_t 
 }
 
 template <typename G>
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
     convert(float *__restrict__ dense, const G *__restrict__ gradient, size_t n)
 {
   const size_t threads = (size_t)gridDim.x * THREADS;
@@ -179,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 /* ---- indices and values apart -------------------------------------------------------------------
  */
 
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
     unzip(const __grid_constant__ sparse_list list, uint32_t *indices, float *values)
 {
   const uint64_t count = ops_list_count(list), threads = (uint64_t)gridDim.x * THREADS;
@@ -191,7 +190,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   }
 }
 
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
     zip(const __grid_constant__ sparse_list to, const uint32_t *indices, const float *values)
 {
   const uint64_t count = ops_list_count(to), threads = (uint64_t)gridDim.x * THREADS;

@@ -2,14 +2,13 @@
 /* The local pass: the gradient is added to the residual, and what is above a threshold is gathered,
  * in order, in one pass over memory (12 bytes per element: two reads and a write).
  *
- * Blocks stay and take tile after tile. A tile's few candidates wait in shared memory until the
- * loads of the next tile are on their way; only then does the block look up how many candidates
- * there are before them (ops_device.cuh) and write them out. So that look-up, which is a round trip
- * through the L2 cache, costs no time. */
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include "ops_device.cuh"
+ * Blocks stay and take tile after tile. A tile's few candidates wait in shared memory while the
+ * next tile is done, until the loads of the one after that are on their way; only then does the
+ * block look up how many candidates there are before them (ops_chain.cuh) and write them out. By
+ * then all blocks have counted theirs, so the look-up waits for nobody, and its round trip through
+ * the L2 cache is hidden behind the loads. */
+#include "ops_chain.cuh"
+#include "ops_gradient.cuh"
 
 namespace
 {
@@ -18,88 +17,23 @@ enum {
   THREADS = 512,
   WARPS = THREADS / 32,
   QUADS = OPS_DENSE_TILE / THREADS / 4, /* of a thread: 16-byte accesses */
-  STAGED = 1024,                        /* candidates of a tile that may wait */
-#ifndef OPS_LOCAL_BLOCKS
-#define OPS_LOCAL_BLOCKS 2
-#endif
-  BLOCKS = OPS_LOCAL_BLOCKS, /* per multiprocessor */
+  STAGED = 640,                         /* candidates of a tile that may wait */
+  BLOCKS = 2,                           /* per multiprocessor */
 };
 static_assert(QUADS == 4, "the counts of a thread's quads are the bytes of a word");
-
-/* The caller has added the gradient to the residual. */
-struct no_gradient {
-};
-
-/* ---- gradients: four elements at a time, read once ------------------------------------------- */
-
-template <typename G>
-struct quad {
-  uint2 raw; /* 16-bit elements */
-};
-template <>
-struct quad<float> {
-  float4 raw;
-};
-template <>
-struct quad<no_gradient> {
-};
-
-__device__ inline void load(quad<float> &q, const float *at)
-{
-  q.raw = __ldcs((const float4 *)at);
-}
-template <typename G>
-__device__ inline void load(quad<G> &q, const G *at)
-{
-  q.raw = __ldcs((const uint2 *)at);
-}
-__device__ inline void load(quad<no_gradient> &, const no_gradient *) {}
-
-__device__ inline float value(const quad<float> &q, int e)
-{
-  return e == 0 ? q.raw.x : e == 1 ? q.raw.y : e == 2 ? q.raw.z : q.raw.w;
-}
-__device__ inline uint16_t bits(const uint2 &raw, int e)
-{
-  return (uint16_t)((e < 2 ? raw.x : raw.y) >> 16 * (e % 2));
-}
-__device__ inline float value(const quad<__half> &q, int e)
-{
-  return __half2float(__ushort_as_half(bits(q.raw, e)));
-}
-__device__ inline float value(const quad<__nv_bfloat16> &q, int e)
-{
-  return __bfloat162float(__ushort_as_bfloat16(bits(q.raw, e)));
-}
-__device__ inline float value(const quad<no_gradient> &, int)
-{
-  return 0;
-}
-
-/* One element at a time, for tails and gradients that are not aligned. */
-__device__ inline void set(quad<float> &q, int e, float x)
-{
-  (e == 0 ? q.raw.x : e == 1 ? q.raw.y : e == 2 ? q.raw.z : q.raw.w) = x;
-}
-template <typename G>
-__device__ inline void set(quad<G> &q, int e, G x)
-{
-  const uint32_t shifted = (uint32_t) * (const uint16_t *)&x << 16 * (e % 2);
-  (e < 2 ? q.raw.x : q.raw.y) |= shifted;
-}
-__device__ inline void set(quad<no_gradient> &, int, no_gradient) {}
 
 /* ---- the kernel --------------------------------------------------------------------------------
  */
 
 struct shared {
-  alignas(16) sparse_pair staged[STAGED];
-  double2 moments[WARPS];
-  uint64_t partial[WARPS];
-  uint4 counts[WARPS / 4]; /* of candidates, by warp */
+  float4 values[QUADS][THREADS]; /* of the tile: each thread's own, to be indexed by a variable */
+  sparse_pair staged[2][STAGED]; /* of the tile and of the one before, by parity */
+  double2 moments[2][WARPS];
+  uint32_t counts[2][WARPS]; /* of candidates */
+  uint32_t next[2];          /* tile */
+  uint32_t partial[WARPS];
   sparse_level_t levels[SPARSE_MAX_LEVELS];
   uint32_t exceeded[SPARSE_MAX_LEVELS]; /* candidates whose highest exceeded level is that */
-  uint32_t first, next;                 /* tiles */
 };
 
 /* What a block knows during the whole pass. */
@@ -109,6 +43,12 @@ struct pass {
   ops_chain chain;
   uint32_t tiles;
   int nlevels;
+};
+
+/* A tile whose candidates wait in shared memory. */
+struct waiting {
+  uint32_t tile, count;
+  bool any;
 };
 
 /* Candidate number `at` (over the whole vector) goes to its place. */
@@ -122,11 +62,12 @@ __device__ inline void put(const pass &p, uint64_t at, sparse_pair candidate)
   if (level > 0) atomicAdd(&p.s.exceeded[level], 1u);
 }
 
-__device__ inline void write_staged(pass &p, uint32_t tile, uint32_t count)
+__device__ inline void write_staged(pass &p, const waiting &w, const sparse_pair *staged)
 {
-  const uint64_t first = ops_chain_before(p.chain, tile, p.s.partial); /* a barrier: all staged */
-  for (uint32_t i = threadIdx.x; i < count; i += THREADS) put(p, first + i, p.s.staged[i]);
-  ops_chain_advance(p.chain, tile, p.tiles, count, 0);
+  if (!w.any) return;
+  const uint64_t first = ops_chain_before(p.chain, w.tile, p.s.partial);
+  for (uint32_t i = threadIdx.x; i < w.count; i += THREADS) put(p, first + i, staged[i]);
+  ops_chain_advance(p.chain, w.tile, p.tiles, w.count, 0);
 }
 
 /* Sums of the values and squares of a tile: each thread's in order, then along a tree. */
@@ -149,8 +90,7 @@ __device__ inline void moments_of_warp(const float (&acc)[QUADS][4], double2 *to
 template <bool MOMENTS>
 __device__ void finish(pass &p, enum sparse_control then)
 {
-  double2 *sums = (double2 *)p.s.staged;
-  static_assert(sizeof(p.s.staged) >= sizeof(*sums) * THREADS, "");
+  double2 *sums = (double2 *)p.s.values;
   const sparse_memory &m = p.m;
   sparse_state *state = m.state;
   if ((int)threadIdx.x < p.nlevels) {
@@ -192,8 +132,51 @@ __device__ void finish(pass &p, enum sparse_control then)
   ops_decide(then, &m);
 }
 
+/* Which of a thread's elements are candidates: bit 4 * j + e. */
+__device__ inline uint32_t choose(const float (&acc)[QUADS][4], sparse_level_t level,
+                                  sparse_level_t limit)
+{
+  uint32_t chosen = 0;
+  if (limit == SPARSE_INFINITY_LEVEL) { /* as floats: NaN is above nothing */
+    const float threshold = level < 0 ? -1.0f : sparse_from_magnitude(level);
+#pragma unroll
+    for (int i = 0; i < 4 * QUADS; i++)
+      chosen |= (uint32_t)(fabsf(acc[i / 4][i % 4]) > threshold) << i;
+  } else { /* level < magnitude <= limit, in unsigned arithmetic */
+    const uint32_t low = (uint32_t)level + 1u;
+    const uint32_t range = limit > level ? (uint32_t)limit - (uint32_t)level : 0;
+#pragma unroll
+    for (int i = 0; i < 4 * QUADS; i++)
+      chosen |= (uint32_t)((uint32_t)sparse_magnitude(acc[i / 4][i % 4]) - low < range) << i;
+  }
+  return chosen;
+}
+
+/* Adds the gradient. Whether all of it is finite takes one instruction per element to know: 0 times
+ * anything else is NaN. Those elements become -0, which changes no number that it is added to. */
+template <typename G>
+__device__ inline bool add(float (&acc)[QUADS][4], const quad<G> (&g)[QUADS], bool finite_only)
+{
+  float x[QUADS][4], zero = 0;
+#pragma unroll
+  for (int i = 0; i < 4 * QUADS; i++) {
+    x[i / 4][i % 4] = value(g[i / 4], i % 4);
+    zero = __fmaf_rn(x[i / 4][i % 4], 0.0f, zero);
+  }
+  const bool nonfinite = finite_only && zero != 0;
+  if (nonfinite) {
+#pragma unroll
+    for (int i = 0; i < 4 * QUADS; i++)
+      if (sparse_magnitude(x[i / 4][i % 4]) >= SPARSE_INFINITY_LEVEL) x[i / 4][i % 4] = -0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < 4 * QUADS; i++)
+    acc[i / 4][i % 4] = __fadd_rn(acc[i / 4][i % 4], x[i / 4][i % 4]);
+  return nonfinite;
+}
+
 template <typename G, bool MOMENTS>
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
                enum sparse_control then)
 {
@@ -204,21 +187,18 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   sparse_state *state = m.state;
   pass p = {m, s, ops_chain_begin(m), (uint32_t)((m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE),
             state->nlevels};
-  if (threadIdx.x == 0) s.first = ops_chain_draw(p.chain);
+  if (threadIdx.x == 0) s.next[1] = ops_chain_draw(p.chain);
   for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS) {
     s.levels[j] = state->levels[j];
     s.exceeded[j] = 0;
   }
-  /* Candidates: low <= magnitude < low + range, in unsigned arithmetic. */
-  const sparse_level_t threshold = state->levels[0], limit = state->limit;
-  const uint32_t low = (uint32_t)threshold + 1u;
-  const uint32_t range = limit > threshold ? (uint32_t)limit - (uint32_t)threshold : 0;
+  const sparse_level_t level = state->levels[0], limit = state->limit;
   bool nonfinite = false;
-  uint32_t staged_tile = 0, staged = 0;
-  bool waiting = false; /* candidates in shared memory */
+  waiting older = {}, newer = {}; /* tiles whose candidates are in shared memory */
+  uint32_t parity = 0;
   __syncthreads();
 
-  for (uint32_t tile = s.first; tile < p.tiles;) {
+  for (uint32_t tile = s.next[1]; tile < p.tiles; parity ^= 1) {
     /* A warp's elements lie together: 4 rows of 128, 4 of each row for a thread. */
     const size_t at = (size_t)tile * OPS_DENSE_TILE + warp * (QUADS * 128) + lane * 4;
     const bool full = ((size_t)tile + 1) * OPS_DENSE_TILE <= m.n;
@@ -229,8 +209,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
       for (int j = 0; j < QUADS; j++) load(g[j], gradient + at + j * 128);
     } else if (READS) {
+#pragma unroll
       for (int j = 0; j < QUADS; j++) {
         g[j] = {};
+#pragma unroll
         for (int e = 0; e < 4; e++)
           if (at + j * 128 + e < m.n) set(g[j], e, gradient[at + j * 128 + e]);
       }
@@ -244,45 +226,34 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     } else {
       valid = 0;
 #pragma unroll
-      for (int j = 0; j < QUADS; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-          const bool inside = at + j * 128 + e < m.n;
-          acc[j][e] = inside ? m.residual[at + j * 128 + e] : 0;
-          valid |= (uint32_t)inside << (4 * j + e);
-        }
+      for (int i = 0; i < 4 * QUADS; i++) {
+        const size_t element = at + i / 4 * 128 + i % 4;
+        acc[i / 4][i % 4] = element < m.n ? m.residual[element] : 0;
+        valid |= (uint32_t)(element < m.n) << i;
+      }
     }
     uint32_t drawn = 0;
     if (threadIdx.x == 0) drawn = ops_chain_draw(p.chain);
 
-    if (waiting) write_staged(p, staged_tile, staged);
+    write_staged(p, older, s.staged[parity]); /* while the loads are on their way */
+    older = newer;
 
-    uint32_t chosen = 0;
-#pragma unroll
-    for (int j = 0; j < QUADS; j++) {
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        if (READS) {
-          const float x = value(g[j], e);
-          const bool skip = finite_only && sparse_magnitude(x) > 0x7f7fffff;
-          nonfinite |= skip;
-          acc[j][e] = skip ? acc[j][e] : __fadd_rn(acc[j][e], x);
-        }
-        if ((uint32_t)sparse_magnitude(acc[j][e]) - low < range) chosen |= 1u << (4 * j + e);
-      }
-      if (READS && full)
-        __stcs((float4 *)(m.residual + at + j * 128),
-               make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]));
-    }
-    if (READS && !full) {
+    if (READS) {
+      nonfinite |= add(acc, g, finite_only);
 #pragma unroll
       for (int j = 0; j < QUADS; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-          if (valid >> (4 * j + e) & 1) m.residual[at + j * 128 + e] = acc[j][e];
+        if (full)
+          __stcs((float4 *)(m.residual + at + j * 128),
+                 make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]));
+        else
+          for (int e = 0; e < 4; e++)
+            if (valid >> (4 * j + e) & 1) m.residual[at + j * 128 + e] = acc[j][e];
     }
-    chosen &= valid;
-    if (MOMENTS) moments_of_warp(acc, &s.moments[warp]);
+#pragma unroll
+    for (int j = 0; j < QUADS; j++)
+      s.values[j][threadIdx.x] = make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]);
+    const uint32_t chosen = choose(acc, level, limit) & valid;
+    if (MOMENTS) moments_of_warp(acc, &s.moments[parity][warp]);
 
     /* How many candidates before mine: by row in the bytes of a word, then by warp. */
     uint32_t rows = 0;
@@ -290,50 +261,52 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int j = 0; j < QUADS; j++) rows |= (uint32_t)__popc(chosen >> 4 * j & 15) << 8 * j;
     const uint32_t through = ops_warp_scan(rows);
     const uint32_t whole = __shfl_sync(OPS_ALL_LANES, through, 31);
-    uint32_t before[QUADS], in_warp = 0;
+    /* For each row, 16 bits: what the rows before have, and the threads before in this row. */
+    uint64_t before = 0;
+    uint32_t in_warp = 0;
 #pragma unroll
     for (int j = 0; j < QUADS; j++) {
-      before[j] = in_warp + (through - rows >> 8 * j & 255);
+      before |= (uint64_t)(in_warp + (through - rows >> 8 * j & 255)) << 16 * j;
       in_warp += whole >> 8 * j & 255;
     }
-    if (lane == 0) ((uint32_t *)s.counts)[warp] = in_warp;
-    if (threadIdx.x == 0) s.next = drawn;
-    __syncthreads(); /* also: what was staged has been written */
-    const uint32_t next = s.next;
-    uint32_t in_tile = 0, first = 0;
-#pragma unroll
-    for (uint32_t w = 0; w < WARPS; w++) {
-      if (w == warp) first = in_tile;
-      in_tile += ((const uint32_t *)s.counts)[w];
-    }
+    if (lane == 0) s.counts[parity][warp] = in_warp;
+    if (threadIdx.x == 0) s.next[parity] = drawn;
+    __syncthreads();
+    uint32_t first;
+    const uint32_t in_tile = ops_block_sum(s.counts[parity], WARPS, &first);
     if (threadIdx.x == 0) ops_chain_publish(p.chain, tile, in_tile, 0);
     if (MOMENTS && threadIdx.x == 32) {
       double2 sum = make_double2(0, 0);
-      for (int w = 0; w < WARPS; w++) sum.x += s.moments[w].x, sum.y += s.moments[w].y;
+      for (int w = 0; w < WARPS; w++)
+        sum.x += s.moments[parity][w].x, sum.y += s.moments[parity][w].y;
       ops_tile_moments(m)[tile] = sum;
     }
-    waiting = in_tile <= STAGED;
-    const uint64_t offset = waiting ? 0 : ops_chain_before(p.chain, tile, s.partial);
-#pragma unroll
-    for (int j = 0; j < QUADS; j++) {
-      uint32_t to = first + before[j];
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        if (!(chosen >> (4 * j + e) & 1)) continue;
-        const sparse_pair candidate = {(uint32_t)(at + j * 128 + e), acc[j][e]};
-        if (waiting)
-          s.staged[to++] = candidate;
-        else
-          put(p, offset + to++, candidate);
-      }
-    }
-    if (waiting)
-      staged_tile = tile, staged = in_tile;
-    else
+    newer = {tile, in_tile, in_tile <= STAGED};
+    uint64_t offset = 0;
+    if (!newer.any) { /* too many to wait: their turn is now */
+      write_staged(p, older, s.staged[parity ^ 1]);
+      older.any = false;
+      __syncthreads(); /* `partial` is used again */
+      offset = ops_chain_before(p.chain, tile, s.partial);
       ops_chain_advance(p.chain, tile, p.tiles, in_tile, 0);
-    tile = next;
+    }
+    /* Few bits are set, so a loop over them is short. */
+    for (uint32_t left = chosen; left != 0; left &= left - 1) {
+      const uint32_t i = (uint32_t)__ffs((int)left) - 1, j = i / 4;
+      const uint32_t in_row = (uint32_t)__popc(chosen & ((1u << i) - (1u << 4 * j)));
+      const uint32_t to = first + (uint32_t)(before >> 16 * j & 0xffff) + in_row;
+      const sparse_pair candidate = {(uint32_t)(at + j * 128 + i % 4),
+                                     ((const float *)&s.values[j][threadIdx.x])[i % 4]};
+      if (newer.any)
+        s.staged[parity][to] = candidate;
+      else
+        put(p, offset + to, candidate);
+    }
+    tile = s.next[parity];
   }
-  if (waiting) write_staged(p, staged_tile, staged);
+  write_staged(p, older, s.staged[parity]);
+  __syncthreads(); /* `partial` is used again */
+  write_staged(p, newer, s.staged[parity ^ 1]);
   if (nonfinite) state->nonfinite = 1;
   __syncthreads();
   for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS)

@@ -3,7 +3,7 @@
  * first list before that of the second), is cut into tiles. A search along a diagonal says which
  * part of each list belongs to a tile; within it an entry's place is its own rank plus its rank in
  * the other list. Neighbours with the same index are added, and what is left is compacted. */
-#include "ops_device.cuh"
+#include "ops_chain.cuh"
 
 namespace
 {
@@ -20,7 +20,7 @@ static_assert((int)TILE >= (int)OPS_LIST_TILE, "there is a word for each tile");
 
 struct shared {
   sparse_pair parts[WITH_NEIGHBOURS], merged[WITH_NEIGHBOURS];
-  uint64_t partial[WARPS];
+  uint32_t partial[WARPS];
   uint64_t from_a[2]; /* of the merged entries up to begin and end, those of the first list */
   uint32_t counts[WARPS];
   uint32_t tile;
@@ -56,7 +56,7 @@ __device__ inline uint32_t rank_in(const sparse_pair *part, uint32_t count, uint
   return low;
 }
 
-__global__ void __launch_bounds__(THREADS, BLOCKS)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
     merge(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list a,
           const __grid_constant__ sparse_list b, const __grid_constant__ sparse_list to)
 {

@@ -127,7 +127,7 @@ __device__ inline found find(const uint32_t *bins, uint32_t nbins, uint64_t want
   return result;
 }
 
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void OPS_BOUNDS(THREADS, 1)
     search(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
            const uint32_t *source, sparse_selection *selection, enum sparse_control then)
 {
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(THREADS, 1)
  */
 
 /* A histogram over the levels: bin j is for what exceeds levels[j - 1], but not levels[j]. */
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void OPS_BOUNDS(THREADS, 1)
     count_levels(const __grid_constant__ sparse_memory m, enum sparse_control then)
 {
   __shared__ sparse_level_t levels[SPARSE_MAX_LEVELS];

@@ -84,7 +84,7 @@ static struct sparse_list gathered(const struct rates *r)
 
 static void copy(struct rates *r, const void *gradient)
 {
-  const size_t half = r->w.m.n * 6; /* of the three gradients */
+  const size_t half = r->w.m.n * 6 / 256 * 256; /* of the three gradients; aligned is faster */
   (void)gradient;
   CUDACHECK(cudaMemcpyAsync(r->gradients + half, r->gradients, half, cudaMemcpyDeviceToDevice,
                             r->w.stream));
@@ -334,7 +334,7 @@ void test_rates(struct test *t)
     rates_of(t, 300000, 0.02);
     return;
   }
-  rates_of(t, 14728266, 0.02);
-  rates_of(t, 27569568, 0.02);
-  rates_of(t, 133547324, 0.01);
+  rates_of(t, 14728266, 0.02);  /* VGG-16 */
+  rates_of(t, 27569568, 0.02);  /* LSTM */
+  rates_of(t, 133547324, 0.01); /* BERT */
 }

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients of any type: four elements at a time, read once. */
+#ifndef OPS_GRADIENT_CUH
+#define OPS_GRADIENT_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace
+{
+
+/* The caller has added the gradient to the residual. */
+struct no_gradient {
+};
+
+template <typename G>
+struct quad {
+  uint2 raw; /* 16-bit elements */
+};
+template <>
+struct quad<float> {
+  float4 raw;
+};
+template <>
+struct quad<no_gradient> {
+};
+
+__device__ inline void load(quad<float> &q, const float *at)
+{
+  q.raw = __ldcs((const float4 *)at);
+}
+template <typename G>
+__device__ inline void load(quad<G> &q, const G *at)
+{
+  q.raw = __ldcs((const uint2 *)at);
+}
+__device__ inline void load(quad<no_gradient> &, const no_gradient *) {}
+
+__device__ inline float value(const quad<float> &q, int e)
+{
+  return e == 0 ? q.raw.x : e == 1 ? q.raw.y : e == 2 ? q.raw.z : q.raw.w;
+}
+__device__ inline uint16_t bits(const uint2 &raw, int e)
+{
+  return (uint16_t)((e < 2 ? raw.x : raw.y) >> 16 * (e % 2));
+}
+__device__ inline float value(const quad<__half> &q, int e)
+{
+  return __half2float(__ushort_as_half(bits(q.raw, e)));
+}
+__device__ inline float value(const quad<__nv_bfloat16> &q, int e)
+{
+  return __bfloat162float(__ushort_as_bfloat16(bits(q.raw, e)));
+}
+__device__ inline float value(const quad<no_gradient> &, int)
+{
+  return 0;
+}
+
+/* One element at a time, for tails and gradients that are not aligned. */
+__device__ inline void set(quad<float> &q, int e, float x)
+{
+  (e == 0 ? q.raw.x : e == 1 ? q.raw.y : e == 2 ? q.raw.z : q.raw.w) = x;
+}
+template <typename G>
+__device__ inline void set(quad<G> &q, int e, G x)
+{
+  const uint32_t shifted = (uint32_t) * (const uint16_t *)&x << 16 * (e % 2);
+  (e < 2 ? q.raw.x : q.raw.y) |= shifted;
+}
+__device__ inline void set(quad<no_gradient> &, int, no_gradient) {}
+
+} // namespace
+
+#endif
