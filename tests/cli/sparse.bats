@@ -382,3 +382,28 @@ corrupted() {
     echo "rank $rank offered 100 of 10000 elements, the result has 100, the last is 20000"
   done)" ]
 }
+
+# ---- the library, without the program --------------------------------------------------------------
+
+@test "random jobs: every step of every path is that of the reference, both launchers" {
+  local switches
+  for launcher in $LAUNCHERS; do
+    switches=(CPU=1) && [ "$launcher" = pthread ] || switches+=(MPI=1)
+    make -s -C "$TOP/tests/gpu/sparse_steps" "${switches[@]}"
+    for ranks in 1 2 3 4 7; do
+      steps=(--cases 250 --seed "${ranks}000" -T 60)
+      if [ "$launcher" = mpi ]; then
+        mpi_job $ranks "$TOP/tests/gpu/sparse_steps/build/cpu-mpi/sparse_steps" "${steps[@]}" >"$WORK/out" 2>"$WORK/err"
+      else
+        NTHREADS=$ranks "$TOP/tests/gpu/sparse_steps/build/cpu-pthread/sparse_steps" "${steps[@]}" >"$WORK/out" 2>"$WORK/err"
+      fi
+      grep -qx '250 jobs verified' "$WORK/out"
+    done
+  done
+}
+
+@test "operators: the twins do what ops.h says" {
+  make -s -C "$TOP/tests/gpu/sparse" CPU=1
+  NTHREADS=1 "$TOP/tests/gpu/sparse/build/cpu-pthread/sparse_cases" --quick >"$WORK/out" 2>"$WORK/err"
+  [ "$(grep -c "^ok" "$WORK/out")" = "$(wc -l <"$WORK/out")" ] && [ -s "$WORK/out" ]
+}
