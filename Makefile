@@ -37,5 +37,8 @@ help:
 	@echo "make <directory>      one of: $(EXAMPLES)"
 	@echo "make run              run every example under both launchers (scripts/run_all.sh)"
 	@echo "make test             all tests (scripts/test.sh)"
+	@echo "make install          programs, headers, libraries to PREFIX (scripts/install.sh)"
+	@echo "make dist             what is committed, as nccl-examples-<version>.tar.gz"
 	@echo "make clean            remove all that was built"
+	@echo "make help             this"
 	@echo "Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS PREFIX DESTDIR"

@@ -6,6 +6,7 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
+case ${1:-} in -h | --help) sed -n '3,5s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 cd "$TOP"
 [ $# = 0 ] || die "unknown argument '$1'; allowed: none"
 git rev-parse --verify -q HEAD >/dev/null 2>&1 || die "this is no git checkout; allowed: make dist in one"

@@ -17,14 +17,15 @@ set -euo pipefail
 # shellcheck source=scripts/job.sh
 . "$(dirname "$0")/job.sh"
 
-per_host=$(gpu_count)
+per_host=$(gpu_count) given=
 case ${1:-} in
 --per-host)
-  per_host=${2:-}
+  per_host=${2:-} given=yes
   shift $(($# > 1 ? 2 : 1))
   ;;
 -h | --help) sed -n '3,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
 esac
+[ "$per_host" != 0 ] || [ -n "$given" ] || die "no GPU here; allowed: --per-host N"
 [[ $per_host =~ ^[1-9][0-9]*$ ]] || die "--per-host: '$per_host' is not a number of ranks; allowed: 1 or more"
 [[ ${1:-} =~ ^[A-Za-z0-9][A-Za-z0-9._-]*(,[A-Za-z0-9][A-Za-z0-9._-]*)*$ ]] ||
   die "'${1:-}' is no list of hosts; allowed: HOST,HOST..."

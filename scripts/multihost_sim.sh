@@ -24,6 +24,7 @@ hosts=${1:-}
 job_arguments "${@:2}"
 ranks=${NP:-$([ "$build" = gpu ] && gpu_count || echo 4)}
 [[ $ranks =~ ^[0-9]+$ ]] || die "NP='$ranks' is not a number of ranks; allowed: $hosts or more"
+[ "$ranks" != 0 ] || [ -n "${NP:-}" ] || die "no GPU here; allowed: NP=N, $hosts or more"
 [ "$ranks" -ge "$hosts" ] || die "$ranks ranks cannot be on $hosts hosts; allowed: NP=$hosts or more"
 [ "$build" = gpu ] || echo "note: the stand-in has one host, whatever NCCL_HOSTID says" >&2
 

@@ -55,6 +55,7 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   NTHREADS=3 make -s -C 01_allreduce_ub CPU=1 run >"$WORK/out"
   diff <("$TOP/tests/golden.sh" 01_allreduce_ub 3) "$WORK/out"
   make help | grep -q 01_allreduce_ub
+  for target in run test install dist clean help; do make help | grep -q "^make $target  "; done
   make -C 01_allreduce_ub help | grep -q 'MPI=1'
 }
 

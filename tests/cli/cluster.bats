@@ -138,6 +138,12 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
     prints_nothing
     one_line '^multihost_sim.sh: .*allowed: '
   done
+  CUDA_VISIBLE_DEVICES='' script hosts.sh a,b --dry-run 01_allreduce_ub
+  exits_with 2
+  one_line '^hosts.sh: no GPU here; allowed: --per-host N$'
+  CUDA_VISIBLE_DEVICES='' script multihost_sim.sh 2 --dry-run 01_allreduce_ub
+  exits_with 2
+  one_line '^multihost_sim.sh: no GPU here; allowed: NP=N, 2 or more$'
   NP=x script multihost_sim.sh 2 01_allreduce_ub
   exits_with 2
   cd "$TOP"

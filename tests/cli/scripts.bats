@@ -53,6 +53,12 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
     exits_with 0
     prints "scripts/$name"
   done
+  for name in dist.sh gpu_check.sh; do
+    script $name --help
+    exits_with 0
+    prints "scripts/$name"
+    prints_not '^(#|set |case )'
+  done
 }
 
 @test "run_all.sh: every example under both launchers, a table, exit code 0" {
