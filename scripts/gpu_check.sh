@@ -8,6 +8,7 @@
 # system; if NCCL_HOME names another one, that one gets golden runs and a smoke test as well.
 # quick: the largest number of ranks only. Ends with `N passed, N failed, N skipped`.
 set -uo pipefail
+case ${1:-} in -h | --help) sed -n '3,9s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 cd "$(dirname "$0")/.." || exit
 # shellcheck source=scripts/lib.sh
 . scripts/lib.sh
@@ -134,9 +135,10 @@ same_sparse_digest() { # RANKS FOLDER: one digest, whatever moves the entries an
     # shellcheck disable=SC2086 # words
     launch mpi "$1" "$2" --digest --count 64K --steps 40 --verify off $variant | grep '^Digest: '
   done
-  NCCL_PROTO=Simple launch pthread "$1" "$2" --digest --count 64K --steps 40 --verify off | grep '^Digest: ')
+  NCCL_PROTO=Simple launch pthread "$1" "$2" --digest --count 64K --steps 40 --verify off | grep '^Digest: '
+  NCCL_ALGO=Ring launch pthread "$1" "$2" --digest --count 64K --steps 40 --verify off | grep '^Digest: ')
   echo "$digests"
-  [ "$(wc -l <<<"$digests")" -eq 5 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
+  [ "$(wc -l <<<"$digests")" -eq 6 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
 }
 
 simulated_hosts() { # HOSTS EXAMPLE [OPTIONS...]: all GPUs, under MPI, as if they were in several hosts
