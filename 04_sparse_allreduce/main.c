@@ -2,8 +2,8 @@
 /* Sparse allreduce of gradients: every rank offers the large entries of its gradient, the sums of
  * what was offered come back to all, and what was not sent is kept and added to the next gradient.
  *
- * Ok-Topk (PPoPP'22) compares nine ways to do that with a dense allreduce. This program runs them
- * all, step by step as in a training job, compares everything that each rank holds after each step
+ * Ok-Topk (PPoPP'22) compares nine ways to do that with a dense allreduce. This program runs all
+ * ten, step by step as in a training job, compares everything that each rank holds after each step
  * with a plain C reference, bit for bit, and prints what the paper says beside what was measured.
  *
  * Build:  make                  (one thread per GPU)      or   make MPI=1
