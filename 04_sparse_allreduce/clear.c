@@ -7,8 +7,7 @@
 static ncclResult_t clear(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   /* A captured step may follow any other: there it is up to the device what there is to undo. */
-  if (h->has_result || (h->result_clean && h->capturing))
-    return ops_undo(&h->m, SPARSE_THEN_NOTHING, stream);
+  if (h->has_result || (h->result_clean && h->capturing)) return ops_undo(&h->m, stream);
   if (h->result_clean) return ncclSuccess;
   SPARSE_CUDA(cudaMemsetAsync(h->m.dense, 0, h->m.n * sizeof(float), stream));
   return ncclSuccess;

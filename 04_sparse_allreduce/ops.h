@@ -111,8 +111,9 @@ enum sparse_apply {
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_apply rule, enum sparse_control then, cudaStream_t stream);
 
-/* dense[i] = 0 for the state->result_count first entries of `gathered`. */
-ncclResult_t ops_undo(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream);
+/* dense[i] = 0 for the state->result_count first entries of `gathered`. The only operator that may
+ * run beside others of the same handle. */
+ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream);
 
 /* residual[i] = 0 for the entries of the offered list. */
 ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream);

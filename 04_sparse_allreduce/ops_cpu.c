@@ -470,12 +470,11 @@ static void run_undo(const void *args)
   const struct control *a = args;
   for (uint64_t i = 0; i < a->m.state->result_count; i++)
     if (is_entry(a->m.gathered[i])) a->m.dense[a->m.gathered[i].index] = 0;
-  sparse_decide(a->what, &a->m);
 }
 
-ncclResult_t ops_undo(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream)
+ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream)
 {
-  const struct control a = {*m, then};
+  const struct control a = {*m, SPARSE_THEN_NOTHING};
   return launch(stream, run_undo, &a, sizeof(a));
 }
 

@@ -2,7 +2,8 @@
 /* What the kernels of the operators share: launching, the scratch memory, sums and searches within
  * a warp or a block, and the last block, which takes decisions.
  *
- * Operators of one handle run one after the other, so they share one scratch memory. Nothing in it
+ * Operators of one handle run one after the other, but for undo, which has nothing in the scratch
+ * memory; so they share it. Nothing in it
  * is cleared between launches: the last block of a launch leaves it as it has to be for the next.
  */
 #ifndef OPS_DEVICE_CUH

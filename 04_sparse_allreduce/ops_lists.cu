@@ -116,12 +116,10 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
   then_decide(m, then);
 }
 
-__global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    undo(const __grid_constant__ sparse_memory m, enum sparse_control then)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS) undo(const __grid_constant__ sparse_memory m)
 {
   for_each_entry(m.gathered, m.state->result_count,
                  [&](sparse_pair entry) { m.dense[entry.index] = 0; });
-  then_decide(m, then);
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) clear_offered(const __grid_constant__ sparse_memory m)
@@ -236,9 +234,9 @@ ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
   return ops_launch(apply, list_blocks(m), THREADS, false, stream, *m, list, rule, then);
 }
 
-ncclResult_t ops_undo(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream)
+ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(undo, list_blocks(m), THREADS, false, stream, *m, then);
+  return ops_launch(undo, list_blocks(m), THREADS, false, stream, *m);
 }
 
 ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream)

@@ -46,7 +46,8 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   SPARSE_TRY(select_exact_entries(h, gradient, stream));
   SPARSE_TRY(sparse_clear_begin(h, stream));
   SPARSE_TRY(ops_control(m, SPARSE_SEAL_FIXED, stream));
-  SPARSE_TRY(sparse_clear_end(h, stream));
+  if (m->config.gtopk_exact_residual) /* what is discarded lies where the last result does */
+    SPARSE_TRY(sparse_clear_end(h, stream));
 
   /* 2. Up the tree. Who has sent its list is done. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
@@ -61,6 +62,7 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
 
   /* 3. The root's list to everybody. MPI: Bcast -> NCCL: ncclBroadcast */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
+  SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_NCCL(ncclBroadcast(m->offered, m->gathered, m->k + 1, ncclUint64, 0, h->comm, stream));
 
   /* 4. Average; own entries that have won leave the residual, all others stay in it. */

@@ -17,11 +17,12 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   SPARSE_CUDA(cudaMalloc((void **)&m->dense, bytes));
   SPARSE_CUDA(cudaMemset(m->dense, 0, bytes));
   SPARSE_CUDA(cudaEventCreateWithFlags(&h->done, cudaEventDisableTiming));
+  for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
+  if (m->config.algorithm == SPARSE_DENSE) return ncclSuccess;
+
   SPARSE_CUDA(cudaEventCreateWithFlags(&h->fork, cudaEventDisableTiming));
   SPARSE_CUDA(cudaEventCreateWithFlags(&h->join, cudaEventDisableTiming));
   SPARSE_CUDA(cudaStreamCreateWithFlags(&h->beside, cudaStreamNonBlocking));
-  for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
-  if (m->config.algorithm == SPARSE_DENSE) return ncclSuccess;
 
   SPARSE_CUDA(cudaMalloc((void **)&m->residual, bytes));
   SPARSE_CUDA(cudaMemset(m->residual, 0, bytes));

@@ -50,7 +50,7 @@ struct sparse_allreduce_handle {
    * waits for all GPUs of the process. */
   uint64_t *counts;
   struct sparse_state *state;
-  cudaEvent_t done; /* the last step, or the last copy to the host */
+  cudaEvent_t done; /* the last step */
 
   bool time_phases;
   cudaEvent_t phases[SPARSE_PHASES + 1];

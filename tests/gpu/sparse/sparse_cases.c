@@ -172,7 +172,7 @@ static void test_large(struct test *t)
     CUDACHECK(cudaMemcpy(&zero, m.dense + planted[i], sizeof zero, cudaMemcpyDeviceToHost));
     good &= zero == expected[i].value;
   }
-  OPSCHECK(ops_undo(&m, SPARSE_THEN_NOTHING, t->stream));
+  OPSCHECK(ops_undo(&m, t->stream));
   CUDACHECK(cudaStreamSynchronize(t->stream));
   CUDACHECK(cudaMemcpy(&zero, m.dense + planted[PLANTED - 1], sizeof zero, cudaMemcpyDeviceToHost));
   good &= zero == 0 && scratch < 16 << 20;

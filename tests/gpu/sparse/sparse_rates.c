@@ -202,7 +202,7 @@ static void apply(struct rates *r, const void *gradient)
 static void undo(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  OPSCHECK(ops_undo(&r->w.m, SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(ops_undo(&r->w.m, r->w.stream));
 }
 
 /* ---- one size ---------------------------------------------------------------------------------

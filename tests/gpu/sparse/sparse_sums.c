@@ -263,7 +263,7 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
   good = good && same_bits(w.residual, e.residual, vector, "returned");
 
   OPSCHECK(ops_clear_offered(&w.m, w.stream));
-  OPSCHECK(ops_undo(&w.m, SPARSE_THEN_NOTHING, w.stream));
+  OPSCHECK(ops_undo(&w.m, w.stream));
   for (size_t i = 0; i < s->offered_count; i++) e.residual[w.offered[i].index] = 0;
   for (size_t i = 0; i < all; i++)
     if (w.gathered[i].index != SPARSE_NO_INDEX) e.dense[w.gathered[i].index] = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random small jobs of the sparse allreduce, every step of every algorithm compared bit for bit
  * with the reference, whose invariants are checked as well: sizes, densities, schedules, gradients
- * with ties, zeros and values that are not finite, both exchanges, checkpoints, graphs.
+ * with ties, zeros and values that are not finite, both exchanges, checkpoints, graphs, steps that
+ * are enqueued without waiting for the one before.
  *
  *   sparse_steps [--cases N] [--seed N] [--verbose]
  *
@@ -65,6 +66,7 @@ struct job {
   int steps;
   enum kind kind;
   bool graphs, checkpoint;
+  bool ahead; /* all steps are enqueued, on two streams in turns, before the first is looked at */
 };
 
 static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
@@ -95,6 +97,7 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   job.graphs = graphs && c->exchange == SPARSE_EXCHANGE_ONESIDED && c->algorithm != SPARSE_TOPKSA &&
                below(&state, 2);
   job.checkpoint = below(&state, 3) == 0;
+  job.ahead = below(&state, 3) == 0;
   return job;
 }
 
@@ -235,12 +238,15 @@ static void compare(struct checker *c, sparse_allreduce_t handle, const float *r
 
 /* The Gaussian threshold may differ in its last bits: close is required, and then the reference
  * goes on with those of the ranks. */
+static bool gaussian(const sparse_allreduce_config_t *config)
+{
+  return config->algorithm == SPARSE_GAUSSIANK || config->algorithm == SPARSE_GAUSSIANKCONCAT ||
+         (config->algorithm == SPARSE_GAUSSIANKSA && config->gaussian_sa_threshold);
+}
+
 static bool gaussian_thresholds(struct checker *c, sparse_allreduce_t handle, double *all)
 {
-  const sparse_allreduce_config_t *config = &c->job->config;
-  const bool used = config->algorithm == SPARSE_GAUSSIANK ||
-                    config->algorithm == SPARSE_GAUSSIANKCONCAT ||
-                    (config->algorithm == SPARSE_GAUSSIANKSA && config->gaussian_sa_threshold);
+  const bool used = gaussian(&c->job->config);
   sparse_allreduce_statistics_t s;
   SPARSECHECK(sparse_allreduce_statistics(handle, &s));
   launcher_allgather(c->me, &s.gaussian_threshold, all, sizeof(double));
@@ -283,6 +289,47 @@ static void run_step(const struct job *job, sparse_allreduce_t handle, struct gr
   SPARSECHECK(sparse_allreduce_replayed(handle));
 }
 
+/* Every step is enqueued behind the one before, which is still running, and its result is copied
+ * behind it; only then are they compared. */
+static int run_ahead(struct checker *c, sparse_allreduce_t handle, struct reference *ref,
+                     float **gradients, const cudaStream_t streams[2])
+{
+  const struct job *job = c->job;
+  const size_t bytes = job->n * sizeof(float);
+  const float *result = NULL;
+  float *device, *results;
+  cudaEvent_t done;
+  CUDACHECK(cudaMalloc((void **)&device, bytes * (size_t)job->steps));
+  CUDACHECK(cudaMalloc((void **)&results, bytes * (size_t)job->steps));
+  CUDACHECK(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+  for (int step = 0; step < job->steps; step++) {
+    draw_gradients(job, step, c->me->nranks, gradients);
+    CUDACHECK(cudaMemcpy(device + (size_t)step * job->n, gradients[c->me->rank], bytes,
+                         cudaMemcpyHostToDevice));
+  }
+  CUDACHECK(cudaDeviceSynchronize());
+  for (int step = 0; step < job->steps; step++) {
+    cudaStream_t stream = streams[step % 2];
+    if (step > 0) CUDACHECK(cudaStreamWaitEvent(stream, done, 0));
+    SPARSECHECK(sparse_allreduce_run(handle, device + (size_t)step * job->n, &result, stream));
+    CUDACHECK(cudaMemcpyAsync(results + (size_t)step * job->n, result, bytes,
+                              cudaMemcpyDeviceToDevice, stream));
+    CUDACHECK(cudaEventRecord(done, stream));
+  }
+  CUDACHECK(cudaDeviceSynchronize());
+  for (c->step = 0; c->step < job->steps; c->step++) {
+    draw_gradients(job, c->step, c->me->nranks, gradients);
+    reference_step(ref, (const float *const *)gradients, NULL);
+    if (!ref->dense || (job->kind != SPREAD && job->kind != NOT_FINITE))
+      same_floats(c, "result", results + (size_t)c->step * job->n, ref->result, job->n);
+  }
+  compare(c, handle, result, ref);
+  CUDACHECK(cudaEventDestroy(done));
+  CUDACHECK(cudaFree(results));
+  CUDACHECK(cudaFree(device));
+  return launcher_agree(c->me, c->code);
+}
+
 /* Saves the state and goes on with a new handle that has loaded it. */
 static void restart(const struct rank *me, sparse_allreduce_t *handle, const struct job *job,
                     ncclComm_t comm)
@@ -297,8 +344,9 @@ static void restart(const struct rank *me, sparse_allreduce_t *handle, const str
 }
 
 static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm,
-                   cudaStream_t stream)
+                   const cudaStream_t streams[2])
 {
+  cudaStream_t stream = streams[0];
   struct checker c = {.me = me, .job = job, .code = EXIT_VERIFIED};
   struct reference *ref = reference_create(&job->config, job->n, me->nranks);
   struct invariants *inv = invariants_create(ref);
@@ -310,7 +358,9 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   for (int r = 0; r < me->nranks; r++) gradients[r] = malloc(job->n * sizeof(float));
   CUDACHECK(cudaMalloc((void **)&device, job->n * sizeof(float)));
   SPARSECHECK(sparse_allreduce_create(comm, job->n, &job->config, &handle));
-  for (c.step = 0; c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
+  const bool ahead = job->ahead && !job->graphs && !gaussian(&job->config);
+  if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
+  for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
     if (job->checkpoint && !job->graphs && c.step == job->steps / 2)
       restart(me, &handle, job, comm);
     draw_gradients(job, c.step, me->nranks, gradients);
@@ -358,12 +408,13 @@ static int run(const struct rank *me, const struct options *opt)
   (void)opt;
   ncclUniqueId id;
   ncclComm_t comm;
-  cudaStream_t stream;
+  cudaStream_t streams[2];
   CUDACHECK(cudaSetDevice(me->device));
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&comm, me->nranks, id, me->rank));
-  CUDACHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  for (int i = 0; i < 2; i++)
+    CUDACHECK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
   const bool onesided = has_onesided(me, comm);
 #ifdef LAUNCHER_MPI
   const bool graphs = true;
@@ -381,9 +432,9 @@ static int run(const struct rank *me, const struct options *opt)
                      job.n, job.config.density, kind_names[job.kind], job.steps,
                      job.config.exchange == SPARSE_EXCHANGE_ONESIDED ? ", one-sided" : "",
                      job.graphs ? ", graphs" : "");
-    code = run_job(me, &job, comm, stream);
+    code = run_job(me, &job, comm, streams);
   }
-  CUDACHECK(cudaStreamDestroy(stream));
+  for (int i = 0; i < 2; i++) CUDACHECK(cudaStreamDestroy(streams[i]));
   NCCLCHECK(ncclCommDestroy(comm));
   if (code == EXIT_VERIFIED) launcher_print(me, "%ld jobs verified\n", cases);
   return code;
