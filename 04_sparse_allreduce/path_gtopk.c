@@ -61,8 +61,8 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   }
 
   /* 3. The root's list to everybody. MPI: Bcast -> NCCL: ncclBroadcast */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   SPARSE_TRY(sparse_clear_end(h, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   SPARSE_NCCL(ncclBroadcast(m->offered, m->gathered, m->k + 1, ncclUint64, 0, h->comm, stream));
 
   /* 4. Average; own entries that have won leave the residual, all others stay in it. */
