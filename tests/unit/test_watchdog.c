@@ -78,13 +78,13 @@ static void test_without_rank_0(void **state)
 
 static void steady_progress(void)
 {
-  watchdog_start(0, 1, 1);
-  for (int i = 0; i < 25; i++) {
+  watchdog_start(0, 1, 3); /* more than a busy machine lets a thread wait */
+  for (int i = 0; i < 45; i++) {
     watchdog_progress(0, "on and on");
     usleep(100000);
   }
   watchdog_stop();
-  sleep(2); /* nobody watches any more */
+  sleep(4); /* nobody watches any more */
 }
 
 static void test_progress_is_left_alone(void **state)
