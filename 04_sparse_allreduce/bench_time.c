@@ -16,6 +16,8 @@ enum { REPETITIONS = 5, COPY_BYTES = 256 << 20 };
 #endif
 enum { PHASE_STEPS = 8 };
 
+const struct bench_time bench_no_time = {(double)NAN, (double)NAN, (double)NAN, (double)NAN};
+
 void bench_timer_init(struct bench_timer *timer, const struct rank *me, const struct datatype *type,
                       uint64_t steps)
 {
@@ -61,7 +63,8 @@ static void enqueue_step(struct bench_timer *timer, const struct way *w, uint64_
 static struct bench_time time_steps(struct bench_timer *timer, const struct way *w)
 {
   const struct rank *me = timer->me;
-  double us[timer->steps], medians[REPETITIONS], means[REPETITIONS];
+  double medians[REPETITIONS], means[REPETITIONS], *us = malloc(timer->steps * sizeof *us);
+  if (!us) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   for (int repetition = 0; repetition < REPETITIONS; repetition++) {
     launcher_step("bench: timing");
     launcher_barrier(me);
@@ -80,6 +83,7 @@ static struct bench_time time_steps(struct bench_timer *timer, const struct way 
     medians[repetition] = time.median;
     means[repetition] = time.mean;
   }
+  free(us);
   const double mean = bench_median(means, REPETITIONS); /* sorts */
   return (struct bench_time){mean, means[0], means[REPETITIONS - 1],
                              bench_median(medians, REPETITIONS)};
@@ -92,6 +96,12 @@ struct bench_time bench_time_path(struct bench_timer *timer, sparse_allreduce_t 
 
 /* ---- what has to be beaten ------------------------------------------------------------------- */
 
+/* What is wrong on any rank (on all of them then) is not timed. */
+static struct bench_time time_verified(struct bench_timer *timer, const struct way *w, int code)
+{
+  return code == EXIT_VERIFIED ? time_steps(timer, w) : bench_no_time;
+}
+
 static struct bench_time time_plain(struct bench_timer *timer, int *code)
 {
   struct way w = {.send = timer->gradients};
@@ -101,7 +111,7 @@ static struct bench_time time_plain(struct bench_timer *timer, int *code)
   enqueue_step(timer, &w, 0);
   *code =
       bench_verify_dense(timer->me, timer->type, w.send[0], w.recv, timer->count, timer->stream);
-  struct bench_time time = time_steps(timer, &w);
+  const struct bench_time time = time_verified(timer, &w, *code);
   CUDACHECK(cudaFree(w.recv));
   launcher_barrier(timer->me); /* for all of them, and what runs there for this rank */
   return time;
@@ -131,7 +141,7 @@ static struct bench_time time_symmetric(struct bench_timer *timer, int *code)
   enqueue_step(timer, &w, 0);
   *code =
       bench_verify_dense(timer->me, timer->type, w.send[0], w.recv, timer->count, timer->stream);
-  struct bench_time time = time_steps(timer, &w);
+  const struct bench_time time = time_verified(timer, &w, *code);
   if (window) NCCLCHECK(ncclCommWindowDeregister(timer->comm, window));
   launcher_barrier(timer->me); /* no rank frees what a slower peer may still read */
   NCCLCHECK(ncclMemFree(memory));
@@ -140,17 +150,19 @@ static struct bench_time time_symmetric(struct bench_timer *timer, int *code)
 #else
   (void)timer;
   *code = EXIT_VERIFIED;
-  return (struct bench_time){(double)NAN, (double)NAN, (double)NAN, (double)NAN};
+  return bench_no_time;
 #endif
 }
 
 int bench_time_dense(struct bench_timer *timer, struct bench_dense *dense)
 {
-  int codes[2];
-  dense->plain = time_plain(timer, &codes[0]);
-  dense->symmetric = time_symmetric(timer, &codes[1]);
+  dense->plain = time_plain(timer, &dense->plain_code);
+  dense->symmetric = time_symmetric(timer, &dense->symmetric_code);
+  /* of two that are right; one that is wrong is no measure, nor is the other then */
   dense->best = dense->symmetric.mean < dense->plain.mean ? dense->symmetric : dense->plain;
-  return launcher_agree(timer->me, codes[0] != EXIT_VERIFIED ? codes[0] : codes[1]);
+  const int code = dense->plain_code != EXIT_VERIFIED ? dense->plain_code : dense->symmetric_code;
+  if (code != EXIT_VERIFIED) dense->best = bench_no_time;
+  return code;
 }
 
 /* ---- the parts of a step --------------------------------------------------------------------- */

@@ -29,12 +29,14 @@ void bench_timer_free(struct bench_timer *timer);
 struct bench_time {
   double mean, mean_min, mean_max, median;
 };
+extern const struct bench_time bench_no_time; /* NaN */
 struct bench_time bench_time_path(struct bench_timer *timer, sparse_allreduce_t handle);
 
 /* ncclAllReduce of the gradient from plain buffers and within a symmetric window (NaN where NCCL
  * has none), verified. Returns an exit code, the same on all ranks. */
 struct bench_dense {
-  struct bench_time plain, symmetric, best;
+  struct bench_time plain, symmetric, best; /* best: NaN if one of them is wrong */
+  int plain_code, symmetric_code;           /* of verification; NaN is the time of a wrong one */
 };
 int bench_time_dense(struct bench_timer *timer, struct bench_dense *dense);
 

@@ -81,6 +81,7 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
     /* ======================= STEP 4: the gradient ============================================ */
     /* Here it is generated or read; in a training job the backward pass writes it. */
     launcher_step("STEP 4: gradient");
+    steps.last = step;
     code = job_gradient(job, step, s->gradient, s->stream);
     if (code != EXIT_VERIFIED) break;
 

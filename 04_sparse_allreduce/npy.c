@@ -154,10 +154,12 @@ int npy_open(struct npy *npy, const char *name, char *error, size_t error_size)
   struct stat status;
   *npy = (struct npy){0};
   snprintf(npy->name, sizeof npy->name, "%s", name);
+  /* first, because opening a FIFO waits for who writes to it */
+  if (stat(name, &status) != 0) return FAIL("cannot read %s: %s", name, strerror(errno));
+  if (!S_ISREG(status.st_mode)) return FAIL("%s: not a file; " ALLOWED, name);
   npy->file = fopen(name, "rb");
   if (!npy->file || fstat(fileno(npy->file), &status) != 0)
     return FAIL("cannot read %s: %s", name, strerror(errno));
-  if (!S_ISREG(status.st_mode)) return FAIL("%s: not a file; " ALLOWED, name);
   if (read_header(npy, error, error_size) != 0) return -1;
 
   const unsigned long long wanted = (unsigned long long)npy->steps * npy->count * sizeof(float);
@@ -258,7 +260,14 @@ int npy_publish(struct npy *npy, char *error, size_t error_size)
   if (rename(npy->temporary, npy->name) != 0)
     return FAIL("cannot write %s: %s", npy->name, strerror(errno));
   npy->temporary[0] = '\0';
+  npy->published = true;
   return 0;
+}
+
+void npy_unpublish(struct npy *npy)
+{
+  if (npy->published) unlink(npy->name);
+  npy->published = false;
 }
 
 void npy_close(struct npy *npy)

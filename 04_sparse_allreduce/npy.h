@@ -9,6 +9,7 @@
 #ifndef NPY_H
 #define NPY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -20,6 +21,7 @@ struct npy {
   FILE *file;
   long long start; /* reading: where the elements begin */
   char name[NPY_NAME];
+  bool published;           /* writing: the file has its name */
   char temporary[NPY_NAME]; /* writing: a complete file that waits for its name, or "" */
 };
 
@@ -48,6 +50,9 @@ int npy_finish(struct npy *npy, char *error, size_t error_size);
 
 /* Behind npy_finish: gives the file its name, in place of one that has it. */
 int npy_publish(struct npy *npy, char *error, size_t error_size);
+
+/* Removes the file again if npy_publish gave it its name; harmless otherwise. */
+void npy_unpublish(struct npy *npy);
 
 /* Ends reading or writing; a file without its name is removed. To be called in any case; harmless
  * on a struct that is all zero. */

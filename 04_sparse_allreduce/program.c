@@ -4,8 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
+#include "names.h"
+#include "rows.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -86,6 +89,11 @@ static void choose_algorithms(struct job *job, char *error, size_t error_size)
       const char *name = sparse_allreduce_name((sparse_allreduce_algorithm_t)a);
       if (strlen(name) == length && strncmp(name, list, length) == 0) break;
     }
+    if (a == SPARSE_ALGORITHMS && length == strlen("all") && strncmp(list, "all", length) == 0) {
+      snprintf(error, error_size,
+               "--algorithm: 'all' beside other names; allowed: all alone, or names of paths");
+      return;
+    }
     if (a == SPARSE_ALGORITHMS) {
       int at = snprintf(error, error_size, "--algorithm: unknown '%.*s'; allowed: all",
                         length < 40 ? (int)length : 40, list);
@@ -125,6 +133,8 @@ static void check_together(const struct job *job, char *error, size_t error_size
          "%s is not for --bench; allowed: one of them", files);
   REFUSE(job->opt->bench && own->restart_after,
          "--restart-after is not for --bench; allowed: one of them");
+  REFUSE(job->opt->bench && own->warmup_steps,
+         "--warmup-steps is not for --bench, which times sparse steps; allowed: one of them");
   REFUSE(job->opt->bench && own->verify != VERIFY_FULL,
          "--verify is not for --bench, which times nothing that is not verified; allowed: one of "
          "them");
@@ -137,12 +147,6 @@ static void check_together(const struct job *job, char *error, size_t error_size
   REFUSE((own->output || own->residual) && wanted != 1,
          "%s with %d paths; allowed: one, by --algorithm", own->output ? "--output" : "--residual",
          wanted);
-  REFUSE(own->output && own->residual && strcmp(own->output, own->residual) == 0,
-         "--output and --residual are the same file; allowed: two");
-  REFUSE(own->input && own->output && strcmp(own->input, own->output) == 0,
-         "--output is the file of --input; allowed: another one");
-  REFUSE(own->input && own->residual && strcmp(own->input, own->residual) == 0,
-         "--residual is the file of --input; allowed: another one");
   REFUSE(lacks_rank(job, own->input),
          "--input: '%s' is one file for %d ranks; allowed: a name "
          "with %%r, which becomes the rank",
@@ -178,24 +182,30 @@ static sparse_allreduce_config_t make_config(const struct options *opt)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* The pattern with the rank in the place of each %r. */
-static void file_name(char *name, size_t size, const char *pattern, int rank)
+/* No file of this run is the one of another option or rank. */
+static void check_names(const struct job *job, char *error, size_t error_size)
 {
-  size_t at = 0;
-  name[0] = '\0';
-  while (*pattern && at + 16 < size) {
-    const bool is_rank = strncmp(pattern, "%r", 2) == 0;
-    at += (size_t)(is_rank ? snprintf(name + at, size - at, "%d", rank)
-                           : snprintf(name + at, size - at, "%c", *pattern));
-    pattern += is_rank ? 2 : 1;
-  }
+  const struct program_options *own = &program_options;
+  const struct names_option outputs[] = {{"--output", own->output}, {"--residual", own->residual}};
+  names_check((struct names_option){"--input", own->input}, outputs, 2, job->me->rank,
+              job->me->nranks, error, error_size);
+}
+
+/* Of dimensions, steps and elements. */
+static const char *shape_text(char text[64], const size_t shape[3])
+{
+  if (shape[0] == 1)
+    snprintf(text, 64, "[%zu]", shape[2]);
+  else
+    snprintf(text, 64, "[%zu, %zu]", shape[1], shape[2]);
+  return text;
 }
 
 /* All ranks have the same shape, or it is told which has not. */
 static int open_input(struct job *job)
 {
   char name[NPY_NAME], error[LAUNCHER_TEXT] = "";
-  file_name(name, sizeof name, program_options.input, job->me->rank);
+  names_of_rank(name, sizeof name, program_options.input, job->me->rank);
   npy_open(&job->input, name, error, sizeof error);
   int code = launcher_refuse(job->me, error);
   if (code != EXIT_VERIFIED) return code;
@@ -208,9 +218,8 @@ static int open_input(struct job *job)
              mine[2], 0xfffffffe);
   else if (memcmp(mine, all[0], sizeof mine) != 0)
     snprintf(error, sizeof error,
-             "%.400s: the shape [%zu, %zu] differs from rank 0's [%zu, %zu]; allowed: the same "
-             "shape on all ranks",
-             name, mine[1], mine[2], all[0][1], all[0][2]);
+             "%.400s: the shape %s differs from rank 0's %s; allowed: the same shape on all ranks",
+             name, shape_text((char[64]){""}, mine), shape_text((char[64]){""}, all[0]));
   job->steps = job->input.steps;
   job->count = job->input.count;
   return launcher_refuse(job->me, error);
@@ -221,7 +230,7 @@ static void create_file(struct job *job, struct npy *npy, const char *pattern, i
 {
   char name[NPY_NAME];
   if (!pattern || *error) return;
-  file_name(name, sizeof name, pattern, job->me->rank);
+  names_of_rank(name, sizeof name, pattern, job->me->rank);
   npy_create(npy, name, dimensions, (size_t)job->steps, job->count, error, error_size);
 }
 
@@ -232,6 +241,8 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
   *job = (struct job){.me = me, .opt = opt, .config = make_config(opt)};
   choose_algorithms(job, error, sizeof error);
   if (!*error) check_together(job, error, sizeof error);
+  if (!*error) check_names(job, error, sizeof error);
+  if (!*error && me->rank == 0) rows_check(own->results, error, sizeof error);
   int code = launcher_refuse(me, error);
   if (code != EXIT_VERIFIED) return code;
 
@@ -249,6 +260,10 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
   if (own->restart_after >= (long)job->steps)
     snprintf(error, sizeof error, "--restart-after %ld: there are %llu steps; allowed: fewer",
              own->restart_after, (unsigned long long)job->steps);
+  if (own->warmup_steps >= (long)job->steps)
+    snprintf(error, sizeof error,
+             "--warmup-steps %ld: there are %llu steps, none would be sparse; allowed: fewer",
+             own->warmup_steps, (unsigned long long)job->steps);
   create_file(job, &job->output, own->output, job->input.file ? job->input.dimensions : 2, error,
               sizeof error);
   create_file(job, &job->residual, own->residual, 1, error, sizeof error);
@@ -324,7 +339,12 @@ int job_finish_files(struct job *job, const float *residual, cudaStream_t stream
   if (code != EXIT_VERIFIED) return code;
   if (job->output.file) failed = npy_publish(&job->output, error, sizeof error);
   if (!failed && job->residual.file) failed = npy_publish(&job->residual, error, sizeof error);
-  return file_result(job, failed, error);
+  code = file_result(job, failed, error);
+  if (code != EXIT_VERIFIED) { /* all of them or none */
+    npy_unpublish(&job->output);
+    npy_unpublish(&job->residual);
+  }
+  return code;
 }
 
 /* ---- the handle ------------------------------------------------------------------------------ */
@@ -349,6 +369,7 @@ void job_create_handle(const struct job *job, ncclComm_t comm, size_t count,
     launcher_barrier(job->me);
     launcher_abort(EXIT_CANNOT_RUN);
   }
+  if (result == ncclRemoteError) sleep(1); /* the rank that knows more speaks first */
   if (result != ncclSuccess)
     launcher_fail(__FILE__, __LINE__, "sparse_allreduce_create", ncclGetErrorString(result),
                   sparse_allreduce_last_error());
@@ -362,10 +383,10 @@ int job_check_async(const struct job *job, sparse_allreduce_t handle, const char
   if (result == ncclSuccess) return EXIT_VERIFIED;
   if (result == ncclInvalidArgument) { /* every rank gets it */
     if (job->me->rank == 0)
-      launcher_error(
-          "%s, step %llu: a gradient is not finite; allowed: finite ones, or --nonfinite "
-          "drop or propagate",
-          path, (unsigned long long)step);
+      launcher_error("%s, step %llu: the gradient of some rank is not finite; allowed: finite "
+                     "ones, or --nonfinite "
+                     "drop or propagate",
+                     path, (unsigned long long)step);
     return EXIT_WRONG_DATA;
   }
   launcher_error("%s, step %llu: %s", path, (unsigned long long)step, ncclGetErrorString(result));

@@ -142,7 +142,8 @@ void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
   launcher_print(me, " %21s", range);
   print_number(me, 8, 4, xi, "");
   if (code != EXIT_VERIFIED)
-    launcher_print(me, "  NO: step %llu\n", (unsigned long long)(sum.timed ? sum.timed - 1 : 0));
+    launcher_print(me, code == EXIT_WRONG_DATA ? "  NO: step %llu\n" : "  stopped at step %llu\n",
+                   (unsigned long long)sum.last);
   else if (sum.verified == 0)
     launcher_print(me, "  not compared\n");
   else

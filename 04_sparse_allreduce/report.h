@@ -14,6 +14,7 @@ struct path_steps {
   double local, global, words; /* ... over dense ones where there are no others */
   double xi;                   /* sum of those that the paper would record, */
   uint64_t xi_steps;
+  uint64_t last;     /* step that was begun last */
   uint64_t verified; /* steps that were compared */
 };
 

@@ -22,20 +22,28 @@ static FILE *open_temporary(const struct rows *rows, char *temporary, size_t siz
   return fopen(temporary, "w");
 }
 
-int rows_open(struct rows *rows, const char *name)
+int rows_check(const char *name, char *error, size_t error_size)
 {
   char temporary[4096];
   struct stat status;
-  *rows = (struct rows){.name = name};
+  FILE *trial = NULL;
   if (!name) return 0;
-  if (stat(name, &status) == 0 && S_ISDIR(status.st_mode)) {
-    errno = EISDIR;
-    return file_error(rows);
+  errno = EISDIR;
+  if (stat(name, &status) != 0 || !S_ISDIR(status.st_mode))
+    trial = open_temporary(&(struct rows){.name = name}, temporary, sizeof temporary);
+  if (!trial) {
+    snprintf(error, error_size, "cannot write %.400s: %s", name, strerror(errno));
+    return -1;
   }
-  FILE *trial = open_temporary(rows, temporary, sizeof temporary); /* before hours of work */
-  if (!trial) return file_error(rows);
   fclose(trial);
   unlink(temporary);
+  return 0;
+}
+
+int rows_open(struct rows *rows, const char *name)
+{
+  *rows = (struct rows){.name = name};
+  if (!name) return 0;
   rows->json = strcmp(strrchr(name, '.'), ".json") == 0;
   rows->file = open_memstream(&rows->text, &rows->length);
   rows->heading = open_memstream(&rows->heading_text, &rows->heading_length);

@@ -19,7 +19,10 @@ struct rows {
   int nvalues; /* of the current row */
 };
 
-/* Returns 0, or -1 after a line on stderr if that file cannot be written. */
+/* Whether that file can be written, before hours of work: 0, or -1 with one line in `error`. */
+int rows_check(const char *name, char *error, size_t error_size);
+
+/* Returns 0, or -1 after a line on stderr. */
 int rows_open(struct rows *rows, const char *name);
 
 /* A row, value by value, the same columns in each. */

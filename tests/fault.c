@@ -13,6 +13,7 @@
  * The rank is that of mpirun's environment; without mpirun every rank is a thread, which is known
  * by the device that it sets and the rank that it gives to ncclCommInitRank. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -90,8 +91,12 @@ static uintptr_t real_function(const char *name) /* an integer: C knows no way f
        (to, value, bytes, stream))                                                                \
   CUDA(cudaMemGetInfo, (size_t * available, size_t * total), (available, total))                  \
   CUDA(cudaStreamCreate, (cudaStream_t * stream), (stream))                                       \
+  CUDA(cudaStreamCreateWithFlags, (cudaStream_t * stream, unsigned flags), (stream, flags))       \
+  CUDA(cudaStreamWaitEvent, (cudaStream_t stream, cudaEvent_t event, unsigned flags),             \
+       (stream, event, flags))                                                                    \
   CUDA(cudaStreamSynchronize, (cudaStream_t stream), (stream))                                    \
   CUDA(cudaStreamDestroy, (cudaStream_t stream), (stream))                                        \
+  CUDA(cudaEventRecord, (cudaEvent_t event, cudaStream_t stream), (event, stream))                \
   CUDA(cudaEventSynchronize, (cudaEvent_t event), (event))                                        \
   CUDA(cudaGraphLaunch, (cudaGraphExec_t graph, cudaStream_t stream), (graph, stream))
 
@@ -108,6 +113,21 @@ static uintptr_t real_function(const char *name) /* an integer: C knows no way f
     return REAL(name) arguments;                            \
   }
 CALLS(DEFINE_NCCL, DEFINE_CUDA)
+
+/* A full disk; and by which files get their names. */
+size_t fwrite(const void *from, size_t size, size_t n, FILE *file)
+{
+  if (!is_faulty("fwrite")) return REAL(fwrite)(from, size, n, file);
+  errno = ENOSPC;
+  return 0;
+}
+
+int rename(const char *from, const char *to)
+{
+  if (!is_faulty("rename")) return REAL(rename)(from, to);
+  errno = EIO;
+  return -1;
+}
 
 /* ---- the calls that tell the rank ---------------------------------------------------------------
  */
@@ -220,8 +240,8 @@ DEFINE_CORRUPTIBLE(ncclRecv, buffer, count, type, stream,
 #define NAME(name, parameters, arguments) #name,
 static const char *const corruptible[] = {"ncclAllReduce", "ncclAllGather", "ncclBroadcast",
                                           "ncclRecv"};
-static const char *const others[] = {CALLS(NAME, NAME) "cudaSetDevice", "ncclCommInitRank",
-                                     "ncclGroupStart", "ncclGroupEnd"};
+static const char *const others[] = {CALLS(NAME, NAME) "fwrite", "rename",         "cudaSetDevice",
+                                     "ncclCommInitRank",         "ncclGroupStart", "ncclGroupEnd"};
 
 static bool listed(const char *name, const char *const *list, size_t n)
 {

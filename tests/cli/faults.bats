@@ -63,6 +63,23 @@ load helper
   done
 }
 
+@test "every call that fails is noticed in 04 too" {
+  local call
+  make_variant 04_sparse_allreduce pthread
+  for call in cudaSetDevice cudaMemGetInfo ncclCommInitRank cudaStreamCreate cudaStreamCreateWithFlags cudaMalloc \
+    ncclMemAlloc ncclAllGather ncclAllReduce cudaMemsetAsync cudaMemcpyAsync cudaEventRecord cudaStreamWaitEvent \
+    cudaEventSynchronize cudaStreamSynchronize ncclCommFinalize; do
+    FAULT=fail:$call:1:2 start pthread 3 04_sparse_allreduce --count 200 --steps 2 --algorithm oktopk
+    exits_with 3
+    says "^\[rank 2\] [a-z_]+\.c:[0-9]+: "
+  done
+  for call in ncclGroupStart ncclSend ncclRecv ncclGroupEnd; do
+    FAULT=fail:$call:1:2 start pthread 3 04_sparse_allreduce --count 200 --steps 2 --algorithm oktopk --exchange sendrecv
+    exits_with 3
+    says "^\[rank 2\] [a-z_]+\.c:[0-9]+: "
+  done
+}
+
 hang() { # hang LAUNCHER RANK CALL STEP
   SECONDS=0
   FAULT=hang:$3:1:$2 start "$1" 4 01_allreduce_ub --timeout 2

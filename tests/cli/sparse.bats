@@ -110,7 +110,8 @@ masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
   verified pthread 3 --count 3000 --steps 70 --warmup-steps 3
   verified pthread 5 "${SMALL[@]}" --algorithm gtopk --gtopk-exact-residual
   verified pthread 3 "${SMALL[@]}" --algorithm gaussiankSA --gk-threshold gaussian
-  verified pthread 2 "${SMALL[@]}" --warmup-steps 9 # dense steps only
+  verified pthread 2 "${SMALL[@]}" --warmup-steps 4
+  refused "--warmup-steps 5: there are 5 steps, none would be sparse; allowed: fewer" "${SMALL[@]}" --warmup-steps 5
 }
 
 @test "-J: the table as JSON and CSV" {
@@ -129,9 +130,10 @@ assert rows[1]["words_sent"] == rows[1]["paper_words_low"] == 2 * 30 * 2
 assert rows[0]["local_k"] is None and rows[1]["local_k"] == 1
 PYTHON
   [ -z "$(find "$WORK" -name '*.tmp')" ]
-  sparse pthread 2 "${SMALL[@]}" -J "$WORK/no/table.csv"
-  exits_with 3
-  one_line "^\[rank 0\] cannot write $WORK/no/table.csv: No such file"
+  refused "cannot write $WORK/no/table.csv: No such file" "${SMALL[@]}" -J "$WORK/no/table.csv"
+  refused "cannot write $WORK/no/table.csv: No such file" --bench -J "$WORK/no/table.csv"
+  mkdir "$WORK/folder.csv"
+  refused "cannot write $WORK/folder.csv: Is a directory" "${SMALL[@]}" -J "$WORK/folder.csv"
 }
 
 @test "--bench: rows for every size and density, verified, as files too" {
@@ -146,6 +148,14 @@ PYTHON
   sparse "${LAUNCHERS##* }" 2 --bench --count 5000 --density 0.1 --algorithm topkSA --steps 2 -d half -J "$WORK/bench.json"
   exits_with 0
   python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d] == ['plain allreduce', 'symmetric allreduce', 'topkSA'], d"
+}
+
+@test "--bench: a wrong dense baseline is said, and marked in its own row" {
+  FAULT=corrupt:ncclAllReduce:1:1 sparse pthread 2 --bench --count 5000 --density 0.1 --algorithm topkA --steps 2 -J "$WORK/bench.json"
+  exits_with 1
+  says '^\[rank [01]\] ncclAllReduce: '
+  prints ' symmetric; WRONG$'
+  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['wrong'] for r in d] == [1, 0, 0] and d[0]['us'] is None, d"
 }
 
 # ---- options ---------------------------------------------------------------------------------------
@@ -165,7 +175,9 @@ PYTHON
 @test "bad values and conflicts: one line, exit code 2" {
   refused "--algorithm: unknown 'topk'; allowed: all, dense, topkA, topkA2, .*, gaussiankSA$" --algorithm topkA,topk
   refused "--algorithm: unknown ''; allowed" --algorithm topkA,
-  refused "--algorithm: unknown 'all'; allowed" --algorithm topkA,all
+  for names in topkA,all all,dense; do
+    refused "--algorithm: 'all' beside other names; allowed: all alone, or names of paths" --algorithm $names
+  done
   refused "--density: 0 is out of range; allowed: more than 0, up to 1" --density 0
   refused "--density: 1.5 is out of range" --density 1.5
   refused "--density: 'x' is not a number" --density x
@@ -179,6 +191,7 @@ PYTHON
   refused "--datatype: unknown type 'double'; allowed: float half bfloat16" -d double
   refused "--restart-after 5: there are 5 steps; allowed: fewer" "${SMALL[@]}" --restart-after 5
   refused "-J: 'x.txt' has a wrong ending; allowed: .json and .csv" -J x.txt
+  refused "--warmup-steps is not for --bench" --bench --warmup-steps 2
   refused "--verify is not for --bench" --bench --verify off
   refused "--restart-after is not for --bench" --bench --restart-after 2
   refused "--output is not for --bench" --bench --output 'x%r.npy'
@@ -196,6 +209,29 @@ PYTHON
   refused "--output and --residual are the same file" --output 'x%r' --residual 'x%r' --algorithm topkA
   refused "--output is the file of --input" --output 'x%r' --input 'x%r' --algorithm topkA
   refused "--residual is the file of --input" --residual 'x%r' --input 'x%r' --algorithm topkA
+}
+
+@test "files that are the same under different names: exit code 2, and nothing is overwritten" {
+  local one
+  cd "$WORK"
+  verified pthread 2 --count 100 --steps 3 --algorithm topkA --output 'g_%r.npy'
+  cp g_0.npy good_0.npy && cp g_1.npy good_1.npy
+  refused "--output is the file of --input: ./g_0.npy and g_0.npy" --input 'g_%r.npy' --output './g_%r.npy' --algorithm topkA
+  refused "--residual is the file of --input" --input 'g_%r.npy' --residual "$WORK/g_%r.npy" --algorithm topkA
+  refused "--output and --residual are the same file" --output 'q_%r.npy' --residual './q_%r.npy' --algorithm topkA
+  ln -s . again && ln -s g_1.npy link_1.npy && cp g_0.npy link_0.npy
+  refused "--output is the file of --input" --input 'g_%r.npy' --output 'again/g_%r.npy' --algorithm topkA
+  refused "--output is the file of --input" --input 'link_%r.npy' --output 'g_%r.npy' --algorithm topkA
+  mkdir d0 && ln -s d0 d1
+  refused "--output: ranks 0 and 1 have the same file, d0/x.npy; allowed: one each" --output 'd%r/x.npy' --algorithm topkA
+  for one in "--input a_%r.npy --output a_0.npy" "--output q.npy --residual ./q.npy"; do
+    # shellcheck disable=SC2086 # options
+    sparse pthread 1 $one --algorithm topkA
+    exits_with 2
+    one_line '^sparse_allreduce: --output (is the file of --input|and --residual are the same file)'
+  done
+  cmp g_0.npy good_0.npy && cmp g_1.npy good_1.npy
+  [ -z "$(find . -name 'q*' -o -name '*.tmp' -o -name 'x.npy')" ]
 }
 
 @test "a size that does not fit: exit code 2 before a communicator" {
@@ -283,6 +319,9 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
   refused "cannot read $bad: No such file or directory" --input "$WORK/bad_%r.npy"
   mkdir "$bad"
   refused "$bad: not a file; allowed" --input "$WORK/bad_%r.npy"
+  rmdir "$bad"
+  mkfifo "$bad" # which nobody writes to
+  refused "$bad: not a file; allowed" --input "$WORK/bad_%r.npy"
 }
 
 @test "shapes that differ between ranks: exit code 2" {
@@ -293,6 +332,9 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
     exits_with 2
     one_line "^sparse_allreduce: $WORK/g_1.npy: the shape \[3, 101\] differs from rank 0's \[3, 100\]; allowed: the same shape on all ranks"
   done
+  # [100] is not [1, 100]
+  verified pthread 1 --count 100 --steps 1 --algorithm topkA --output "$WORK/g_0.npy" --residual "$WORK/g_1.npy"
+  refused "$WORK/g_1.npy: the shape \[100\] differs from rank 0's \[1, 100\]; allowed" --input "$WORK/g_%r.npy"
 }
 
 @test "output that cannot be written: exit code 2 at once" {
@@ -309,6 +351,24 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
   [ "$(cat "$WORK/avg_0.npy")" = old ] && [ "$(find "$WORK" -name 'avg*' | wc -l)" = 1 ]
 }
 
+@test "a rank whose file gets no name: exit code 3, and no rank leaves one" {
+  FAULT=fail:rename:2:1 sparse pthread 2 "${SMALL[@]}" --algorithm topkA --output "$WORK/avg_%r.npy" --residual "$WORK/res_%r.npy"
+  exits_with 3
+  one_line "^\[rank 1\] cannot write $WORK/res_1.npy: Input/output error"
+  prints '^Stopped, see standard error$'
+  [ -z "$(find "$WORK" -name '*.npy*')" ]
+}
+
+@test "a full disk: the row says where it stopped, not that a step is wrong" {
+  # a thread has no rank yet when it writes the header: the fourth is step 3
+  FAULT=fail:fwrite:4:1 sparse pthread 2 "${SMALL[@]}" --algorithm topkA --output "$WORK/avg_%r.npy"
+  exits_with 3
+  one_line "^\[rank 1\] cannot write $WORK/avg_1.npy: No space left on device"
+  prints '^topkA .* stopped at step 3$'
+  prints_not 'NO:'
+  [ -z "$(find "$WORK" -name 'avg*')" ]
+}
+
 @test "gradients that are not finite: error, drop, propagate" {
   local i
   verified pthread 1 --count 100 --steps 3 --algorithm dense --output "$WORK/g_0.npy"
@@ -319,8 +379,8 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
     for launcher in $LAUNCHERS; do
       sparse "$launcher" 2 --input "$WORK/g_%r.npy" --algorithm oktopk,gtopk
       exits_with 1
-      says '^\[rank 0\] gtopk, step 1: a gradient is not finite; allowed: finite ones, or --nonfinite drop or propagate'
-      says '^\[rank 0\] oktopk, step 1: a gradient is not finite'
+      says '^\[rank 0\] gtopk, step 1: the gradient of some rank is not finite; allowed: finite ones, or --nonfinite drop or propagate'
+      says '^\[rank 0\] oktopk, step 1: the gradient of some rank is not finite'
       [ "$(grep -c 'NO: step 1$' "$WORK/out")" = 2 ]
       prints '^Results are WRONG'
     done
