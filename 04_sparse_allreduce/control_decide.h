@@ -77,10 +77,21 @@ SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_
   s->search = s->keep = SPARSE_FROM_RESIDUAL;
 }
 
-/* The next exact selection looks for its candidates a little below this one's k-th magnitude. */
-SPARSE_DEVICE void sparse_set_guess(struct sparse_state *s, sparse_level_t kth)
+/* The next exact selection looks for its candidates a little below this one's k-th magnitude:
+ * closer if there were too many this time (what was not sent piles up just below the threshold),
+ * further away if there were too few. */
+SPARSE_DEVICE void sparse_set_guess(const struct sparse_memory *m, struct sparse_state *s,
+                                    sparse_level_t kth)
 {
-  s->guess = sparse_level((double)sparse_from_magnitude(kth) * 0.85);
+  const uint64_t candidates = s->level_counts[0];
+  if (s->guess >= 0 && !s->overflowed) {
+    const double distance = 1 - s->guess_ratio;
+    if (candidates < m->k)
+      s->guess_ratio = 1 - (distance < 0.25 ? 2 * distance : 0.5);
+    else if (2 * candidates > 3 * m->k)
+      s->guess_ratio = 1 - (candidates > 4 * m->k ? 0.5 : 0.8) * distance;
+  }
+  s->guess = sparse_level((double)sparse_from_magnitude(kth) * s->guess_ratio);
 }
 
 SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s)
@@ -152,7 +163,7 @@ SPARSE_DEVICE void sparse_gaussian_guess(const struct sparse_memory *m, struct s
   while (j > 0 && sparse_counted(s, j - 1) && 2 * s->level_counts[j - 1] <= 3 * m->k) j--;
   const bool known = j > 0 && sparse_counted(s, j - 1);
   const double level = (double)sparse_from_magnitude(s->levels[j] < 0 ? 0 : s->levels[j]);
-  s->guess = sparse_level(known ? level : 0.9 * level);
+  s->guess = sparse_level(known ? level : 0.93 * level);
 }
 
 /* The threshold is level j of the table. */
@@ -303,10 +314,10 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
                               : SPARSE_FROM_RESIDUAL;
     break;
   case SPARSE_EXACT_ENTRIES:
-    sparse_set_guess(s, s->selection.above);
+    sparse_set_guess(m, s, s->selection.above);
     break;
   case SPARSE_EXACT_THRESHOLD:
-    sparse_set_guess(s, s->selection.above);
+    sparse_set_guess(m, s, s->selection.above);
     s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
     sparse_select_above(s, s->selection.above);
     break;

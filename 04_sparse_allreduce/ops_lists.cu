@@ -236,7 +236,8 @@ ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
 
 ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(undo, list_blocks(m), THREADS, false, stream, *m);
+  /* Two blocks on each multiprocessor leave room for the exchange that it runs beside. */
+  return ops_launch(undo, ops_blocks(2 * m->k, THREADS * 2, 2), THREADS, false, stream, *m);
 }
 
 ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream)

@@ -43,8 +43,10 @@ enum sparse_source {
 struct sparse_state {
   /* From step to step: what a checkpoint keeps, up to levels[0]. */
   double local_threshold, global_threshold;
-  sparse_level_t guess; /* exact selections first look for candidates above this; only speed
-                           depends on it */
+  /* Exact selections first look for candidates above `guess`, which is `guess_ratio` of the k-th
+   * magnitude of the step before. Only speed depends on it. */
+  double guess_ratio;
+  sparse_level_t guess;
   uint64_t boundaries[SPARSE_MAX_RANKS + 1]; /* regions, see sparse_allreduce_boundaries */
 
   /* Everything from here on is set by each step, or once for ever. The local pass: elements above
