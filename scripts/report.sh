@@ -53,10 +53,36 @@ AWK_SIZE='
     return b " B"
   }'
 
+# A CSV of the sparse AllReduce's --bench (one row per size, density and path): one row per size and
+# density, a cell per path.
+sparse_table() {
+  awk -F, '
+    NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
+    {
+      path = $column["path"]
+      row = $column["count"] " | " 100 * $column["density"] " %"
+      if (!(path in seen)) { seen[path] = 1; paths[++n] = path }
+      if (!(row in known)) { known[row] = 1; rows[++m] = row }
+      cell[row, path] = $column["us"] == "" ? "-" : sprintf("%.0f / %.2fx", $column["us"], $column["ratio"])
+      wrong[row] += $column["wrong"]
+    }
+    END {
+      printf "| elements | density |"
+      rule = "| ---: | ---: |"
+      for (p = 1; p <= n; p++) { printf " %s: us / ratio |", paths[p]; rule = rule " ---: |" }
+      print " wrong |\n" rule " ---: |"
+      for (i = 1; i <= m; i++) {
+        printf "| %s |", rows[i]
+        for (p = 1; p <= n; p++) printf " %s |", cell[rows[i], paths[p]]
+        printf " %d |\n", wrong[rows[i]]
+      }
+    }' "$1"
+}
+
 # A CSV of --bench (one row per size and variant) as a Markdown table (one row per size, a cell per
 # variant). Columns are found by their names; the first may be a series such as the pattern. A file without
 # these columns is shown as it is.
-table() {
+sizes_table() {
   awk -F, "$AWK_SIZE"'
     NR == 1 {
       for (i = 1; i <= NF; i++) column[$i] = i
@@ -94,6 +120,10 @@ table() {
         printf " %d |\n", wrong[rows[i]]
       }
     }' "$1"
+}
+
+table() { # table FILE
+  if head -n 1 "$1" | grep -q '^path,'; then sparse_table "$1"; else sizes_table "$1"; fi
 }
 
 headline_row() { # headline_row FILE VARIANT BYTES SERIES

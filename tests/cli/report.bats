@@ -47,14 +47,28 @@ CSV
 
 @test "a file without sizes and variants is shown as it is" {
   suite
-  printf 'path,n,us\noktopk,1000,5.25\ndense,1000,\n' >results/01_x.mpi.graph.csv
+  printf 'what,n,us\none,1000,5.25\nother,1000,\n' >results/01_x.mpi.graph.csv
   scripts/report.sh results
   cat 01_x/README.md
   diff <(sed -n '/^|/p' 01_x/README.md) - <<'TABLE'
-| path | n | us |
+| what | n | us |
 | ---: | ---: | ---: |
-| oktopk | 1000 | 5.25 |
-| dense | 1000 |  |
+| one | 1000 | 5.25 |
+| other | 1000 |  |
+TABLE
+}
+
+@test "of the sparse AllReduce, sizes and densities are rows and paths are columns" {
+  suite
+  printf '%s\n' path,count,density,us,ratio,wrong dense,1000,0.01,10,1,0 oktopk,1000,0.01,4,2.5,0 \
+    dense,1000,0.02,10,1,0 oktopk,1000,0.02,,,1 >results/01_x.mpi.graph.csv
+  scripts/report.sh results
+  cat 01_x/README.md
+  diff <(sed -n '/^|/p' 01_x/README.md) - <<'TABLE'
+| elements | density | dense: us / ratio | oktopk: us / ratio | wrong |
+| ---: | ---: | ---: | ---: | ---: |
+| 1000 | 1 % | 10 / 1.00x | 4 / 2.50x | 0 |
+| 1000 | 2 % | 10 / 1.00x | - | 1 |
 TABLE
 }
 
