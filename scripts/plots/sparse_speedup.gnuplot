@@ -3,7 +3,7 @@
 # data: columns 04_sparse_allreduce.mpi.[ed]*.csv path count+density+ratio+us+us_min+us_max
 # size: 960,460
 eval footer
-paths = "topkA topkAopt gtopk oktopk topkSA gaussiank gaussiankSA"
+paths = system("sed -n '/allreduce$/d; s/^# //p' '".data."' | tr '\\n' ' '") # those that were measured
 # the size with the most densities
 size = system("awk 'NF == 6 { seen[$1 \" \" $2]++ } END { for (s in seen) { split(s, f, \" \"); n[f[1]]++ } for (c in n) print n[c], c }' '".data."' | sort -n | tail -n 1 | cut -d' ' -f2")
 set datafile missing NaN
@@ -14,7 +14,7 @@ set multiplot layout 1,2 title "Sparse AllReduce, one process per GPU" font ",15
 set tmargin 3
 set bmargin 5
 
-set key bottom right
+set key top left
 set title "density 1 %"
 set xlabel "elements of the gradient"
 set format x "%.0s%c"
