@@ -151,24 +151,29 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
   return result;
 }
 
-static void release(struct sparse_allreduce_handle *h)
+/* Frees everything, whatever fails, and returns the first failure. */
+static ncclResult_t release(struct sparse_allreduce_handle *h)
 {
-  struct sparse_memory *m = &h->m;
-  if (h->lists) ncclMemFree(h->lists);
+  const struct sparse_memory *m = &h->m;
+  void *const memory[] = {m->matrix, m->scratch, m->state, m->residual, m->dense};
+  const cudaEvent_t events[] = {h->done, h->fork, h->join};
+  const ncclResult_t lists = h->lists != NULL ? ncclMemFree(h->lists) : ncclSuccess;
+  cudaError_t first = cudaSuccess, error = cudaSuccess;
+  for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++)
+    if ((error = cudaFree(memory[i])) != cudaSuccess && first == cudaSuccess) first = error;
+  for (size_t i = 0; i < sizeof(events) / sizeof(*events); i++)
+    if (events[i] != NULL && (error = cudaEventDestroy(events[i])) != cudaSuccess) first = error;
   for (int i = 0; i <= SPARSE_PHASES; i++)
-    if (h->phases[i]) cudaEventDestroy(h->phases[i]);
-  if (h->done) cudaEventDestroy(h->done);
-  if (h->fork) cudaEventDestroy(h->fork);
-  if (h->join) cudaEventDestroy(h->join);
-  if (h->beside) cudaStreamDestroy(h->beside);
+    if (h->phases[i] != NULL && (error = cudaEventDestroy(h->phases[i])) != cudaSuccess)
+      first = error;
+  if (h->beside != NULL && (error = cudaStreamDestroy(h->beside)) != cudaSuccess) first = error;
   free(h->state);
   free(h->counts);
-  cudaFree(m->matrix);
-  cudaFree(m->scratch);
-  cudaFree(m->state);
-  cudaFree(m->residual);
-  cudaFree(m->dense);
   free(h);
+  if (lists != ncclSuccess) return sparse_fail(lists, "ncclMemFree: %s", ncclGetErrorString(lists));
+  if (first != cudaSuccess)
+    return sparse_fail(ncclUnhandledCudaError, "cleanup: %s", cudaGetErrorString(first));
+  return ncclSuccess;
 }
 
 /* The sizes that everything is derived from. */
@@ -233,8 +238,9 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
   if (result == ncclSuccess) result = initial_state(h);
   if (result == ncclSuccess) result = make_exchange(h);
   if (result != ncclSuccess) {
+    snprintf(wrong, sizeof(wrong), "%s", sparse_allreduce_last_error());
     release(h);
-    return result;
+    return sparse_fail(result, "%s", wrong);
   }
   h->first_sparse = (uint64_t)config->warmup_steps;
   h->result_clean = true;
@@ -246,12 +252,14 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
 {
   if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   const ncclResult_t waited = sparse_wait(handle);
-  ncclResult_t result = ncclSuccess;
+  ncclResult_t exchange = ncclSuccess;
   if (handle->alltoallv != NULL) {
-    alltoallv_unregister(handle->alltoallv, handle->lists);
-    result = alltoallv_destroy(handle->alltoallv);
-    if (result != ncclSuccess) sparse_fail(result, "%s", alltoallv_last_error());
+    exchange = alltoallv_unregister(handle->alltoallv, handle->lists);
+    const ncclResult_t destroyed = alltoallv_destroy(handle->alltoallv);
+    if (exchange == ncclSuccess) exchange = destroyed;
+    if (exchange != ncclSuccess) sparse_fail(exchange, "%s", alltoallv_last_error());
   }
-  release(handle);
-  return waited != ncclSuccess ? waited : result;
+  const ncclResult_t released = release(handle);
+  if (waited != ncclSuccess) return waited;
+  return exchange != ncclSuccess ? exchange : released;
 }
