@@ -9,17 +9,12 @@
 #include <stdint.h>
 
 #include "alltoallv.h"
+#include "check.h"
 #include "elements.h"
 #include "launcher.h"
 
 /* As NCCLCHECK, with the sentence that alltoallv.h has for the error. */
-#define ALLTOALLVCHECK(call)                                                     \
-  do {                                                                           \
-    ncclResult_t check_result = (call);                                          \
-    if (check_result != ncclSuccess)                                             \
-      launcher_fail(__FILE__, __LINE__, #call, ncclGetErrorString(check_result), \
-                    alltoallv_last_error());                                     \
-  } while (0)
+#define ALLTOALLVCHECK(call) CHECK_NCCL_RESULT(call, #call, alltoallv_last_error())
 
 struct program_options {
   const char *pattern;     /* --pattern, NULL: the default */

@@ -19,12 +19,15 @@
 
 /* ncclCommInitRank in a non-blocking communicator returns ncclInProgress; no example uses one, so
  * every result but ncclSuccess is a failure here. */
-#define NCCLCHECK(call)                                                          \
-  do {                                                                           \
-    ncclResult_t check_result = (call);                                          \
-    if (check_result != ncclSuccess)                                             \
-      launcher_fail(__FILE__, __LINE__, #call, ncclGetErrorString(check_result), \
-                    ncclGetLastError(NULL));                                     \
+#define NCCLCHECK(call) CHECK_NCCL_RESULT(call, #call, ncclGetLastError(NULL))
+
+/* For libraries that return ncclResult_t and have a sentence of their own for the last error;
+ * `text` is #call, taken where the call is written. */
+#define CHECK_NCCL_RESULT(call, text, sentence)                                            \
+  do {                                                                                     \
+    ncclResult_t check_result = (call);                                                    \
+    if (check_result != ncclSuccess)                                                       \
+      launcher_fail(__FILE__, __LINE__, text, ncclGetErrorString(check_result), sentence); \
   } while (0)
 
 #define CUDACHECK(call)                                                                 \

@@ -19,13 +19,7 @@
 #include "reference.h"
 #include "sparse_allreduce.h"
 
-#define SPARSECHECK(call)                                                        \
-  do {                                                                           \
-    ncclResult_t check_result = (call);                                          \
-    if (check_result != ncclSuccess)                                             \
-      launcher_fail(__FILE__, __LINE__, #call, ncclGetErrorString(check_result), \
-                    sparse_allreduce_last_error());                              \
-  } while (0)
+#define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
 static long cases = 200, first_seed = 1;
 static bool verbose;
