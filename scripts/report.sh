@@ -53,53 +53,31 @@ AWK_SIZE='
     return b " B"
   }'
 
-# A CSV of the sparse AllReduce's --bench (one row per size, density and path): one row per size and
-# density, a cell per path.
-sparse_table() {
-  awk -F, '
-    NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
-    {
-      path = $column["path"]
-      row = $column["count"] " | " 100 * $column["density"] " %"
-      if (!(path in seen)) { seen[path] = 1; paths[++n] = path }
-      if (!(row in known)) { known[row] = 1; rows[++m] = row }
-      cell[row, path] = $column["us"] == "" ? "-" : sprintf("%.0f / %.2fx", $column["us"], $column["ratio"])
-      wrong[row] += $column["wrong"]
-    }
-    END {
-      printf "| elements | density |"
-      rule = "| ---: | ---: |"
-      for (p = 1; p <= n; p++) { printf " %s: us / ratio |", paths[p]; rule = rule " ---: |" }
-      print " wrong |\n" rule " ---: |"
-      for (i = 1; i <= m; i++) {
-        printf "| %s |", rows[i]
-        for (p = 1; p <= n; p++) printf " %s |", cell[rows[i], paths[p]]
-        printf " %d |\n", wrong[rows[i]]
-      }
-    }' "$1"
-}
-
-# A CSV of --bench (one row per size and variant) as a Markdown table (one row per size, a cell per
-# variant). Columns are found by their names; the first may be a series such as the pattern. A file without
-# these columns is shown as it is.
-sizes_table() {
+# A CSV of --bench as a Markdown table: a row per size, and series such as the pattern if it has one, or
+# per size and density of the sparse AllReduce; a cell per variant or path. Columns are found by their
+# names. A file without these columns is shown as it is.
+table() { # table FILE
   awk -F, "$AWK_SIZE"'
     NR == 1 {
       for (i = 1; i <= NF; i++) column[$i] = i
+      sparse = "path" in column
+      plain = !sparse && !("bytes" in column && "variant" in column)
+      variant = column[sparse ? "path" : "variant"]
       rate = "wire" in column ? "wire" : "busbw"
-      plain = !("bytes" in column && "variant" in column)
       series = column["bytes"] > 1 ? $1 : ""
     }
     plain { gsub(/,/, " | "); print "| " $0 " |" }
     plain && NR == 1 { gsub(/[^|]+/, " ---: "); print "|" $0 "|" }
     plain || NR == 1 { next }
     {
-      v = $column["variant"]
-      row = (series == "" ? "" : $1 " | ") size($column["bytes"])
+      v = $variant
+      if (sparse) row = $column["count"] " | " 100 * $column["density"] " %"
+      else row = (series == "" ? "" : $1 " | ") size($column["bytes"])
       if (!(v in seen)) { seen[v] = 1; variants[++n] = v }
       if (!(row in known)) { known[row] = 1; rows[++m] = row }
       cell[row, v] = "-"
-      if ($column["us"] != "") {
+      if ($column["us"] != "" && sparse) cell[row, v] = sprintf("%.0f / %.2fx", $column["us"], $column["ratio"])
+      else if ($column["us"] != "") {
         cell[row, v] = sprintf("%.2f / %.1f", $column["us"], $column[rate])
         if (n > 1 && v != variants[1]) cell[row, v] = cell[row, v] sprintf(" / %.2fx", $column["ratio"])
       }
@@ -107,10 +85,10 @@ sizes_table() {
     }
     END {
       if (plain) exit
-      printf "|%s bytes |", (series == "" ? "" : " " series " |")
-      rule = series == "" ? "| ---: |" : "| --- | ---: |"
+      printf sparse ? "| elements | density |" : "|%s bytes |", (series == "" ? "" : " " series " |")
+      rule = sparse ? "| ---: | ---: |" : series == "" ? "| ---: |" : "| --- | ---: |"
       for (v = 1; v <= n; v++) {
-        printf " %s: us / %s GB/s%s |", variants[v], rate, (v > 1 ? " / ratio" : "")
+        printf sparse ? " %s: us / ratio |" : " %s: us / %s GB/s%s |", variants[v], rate, (v > 1 ? " / ratio" : "")
         rule = rule " ---: |"
       }
       print " wrong |\n" rule " ---: |"
@@ -120,10 +98,6 @@ sizes_table() {
         printf " %d |\n", wrong[rows[i]]
       }
     }' "$1"
-}
-
-table() { # table FILE
-  if head -n 1 "$1" | grep -q '^path,'; then sparse_table "$1"; else sizes_table "$1"; fi
 }
 
 headline_row() { # headline_row FILE VARIANT BYTES SERIES
