@@ -149,23 +149,30 @@ static ncclResult_t balance(struct sparse_allreduce_handle *h, const char *send,
   return ncclSuccess;
 }
 
-static ncclResult_t gather_sendrecv(struct sparse_allreduce_handle *h, const char *send, char *recv,
-                                    uint64_t *counts, uint64_t *displs, ncclDataType_t type,
-                                    cudaStream_t stream)
+/* All ranks' counts and, behind them, displacements: to h->counts and to the device. */
+static ncclResult_t gather_counts(struct sparse_allreduce_handle *h, uint64_t *counts,
+                                  uint64_t *displs, cudaStream_t stream)
+{
+  const int nranks = h->m.nranks;
+  const size_t row = (size_t)nranks * sizeof(uint64_t);
+  SPARSE_TRY(exchange_counts(h, &h->m.state->sealed_count, 1, stream));
+  uint64_t *places = h->counts + nranks;
+  places[0] = 0;
+  for (int r = 1; r < nranks; r++) places[r] = places[r - 1] + h->counts[r - 1];
+  SPARSE_CUDA(cudaMemcpyAsync(counts, h->counts, row, cudaMemcpyHostToDevice, stream));
+  SPARSE_CUDA(cudaMemcpyAsync(displs, places, row, cudaMemcpyHostToDevice, stream));
+  return ncclSuccess;
+}
+
+/* What h->counts says, from all to all. */
+static ncclResult_t gather_elements(struct sparse_allreduce_handle *h, const char *send, char *recv,
+                                    ncclDataType_t type, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   const int rank = m->rank, nranks = m->nranks;
-  const size_t size = type_size(type), row = (size_t)nranks * sizeof(uint64_t);
-  SPARSE_TRY(exchange_counts(h, &m->state->sealed_count, 1, stream));
-  const uint64_t *all = h->counts;
-  uint64_t *places = h->counts + nranks, total = 0;
-  for (int r = 0; r < nranks; r++) {
-    places[r] = total;
-    total += all[r];
-  }
-  SPARSE_CUDA(cudaMemcpyAsync(counts, all, row, cudaMemcpyHostToDevice, stream));
-  SPARSE_CUDA(cudaMemcpyAsync(displs, places, row, cudaMemcpyHostToDevice, stream));
-
+  const size_t size = type_size(type);
+  const uint64_t *all = h->counts, *places = h->counts + nranks;
+  const uint64_t total = places[nranks - 1] + all[nranks - 1];
   if (wants_balance(m, all, total)) {
     uint64_t even[SPARSE_MAX_RANKS], even_displs[SPARSE_MAX_RANKS], sum = 0;
     for (int r = 0; r < nranks; r++) {
@@ -181,16 +188,32 @@ static ncclResult_t gather_sendrecv(struct sparse_allreduce_handle *h, const cha
   return exchange_blocks(h, recv, all, places, type, stream);
 }
 
-ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
-                             uint64_t *counts, uint64_t *displs, ncclDataType_t type,
-                             cudaStream_t stream)
+static ncclResult_t gather_onesided(struct sparse_allreduce_handle *h, const void *send, void *recv,
+                                    uint64_t *counts, uint64_t *displs, ncclDataType_t type,
+                                    cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  if (h->alltoallv == NULL) return gather_sendrecv(h, send, recv, counts, displs, type, stream);
   /* Everybody gets the same list: all displacements are 0. Balancing would gain nothing. */
   if (alltoallv_device_counts(send, s->send_counts, s->send_displs, recv, list_room(m), counts,
                               displs, ALLTOALLV_PACKED, type, h->alltoallv, stream) != ncclSuccess)
     return sparse_fail(ncclInternalError, "gather: %s", alltoallv_last_error());
   return ncclSuccess;
+}
+
+ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
+                             uint64_t *counts, uint64_t *displs, ncclDataType_t type,
+                             cudaStream_t stream)
+{
+  if (h->alltoallv != NULL) return gather_onesided(h, send, recv, counts, displs, type, stream);
+  SPARSE_TRY(gather_counts(h, counts, displs, stream));
+  return gather_elements(h, send, recv, type, stream);
+}
+
+ncclResult_t exchange_gather_again(struct sparse_allreduce_handle *h, const void *send, void *recv,
+                                   uint64_t *counts, uint64_t *displs, ncclDataType_t type,
+                                   cudaStream_t stream)
+{
+  if (h->alltoallv != NULL) return gather_onesided(h, send, recv, counts, displs, type, stream);
+  return gather_elements(h, send, recv, type, stream);
 }

@@ -20,8 +20,8 @@ static ncclResult_t gather_apart(struct sparse_allreduce_handle *h, cudaStream_t
   SPARSE_TRY(ops_unzip(m, sealed, indices, values, stream));
   SPARSE_TRY(exchange_gather(h, indices, all_indices, s->received_counts, s->received_displs,
                              ncclUint32, stream));
-  SPARSE_TRY(exchange_gather(h, values, all_values, s->received_counts, s->received_displs,
-                             ncclFloat, stream));
+  SPARSE_TRY(exchange_gather_again(h, values, all_values, s->received_counts, s->received_displs,
+                                   ncclFloat, stream));
   return ops_zip(m, all_indices, all_values, lists, stream);
 }
 

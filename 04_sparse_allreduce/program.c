@@ -252,10 +252,7 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
   job->seed = own->seed < 0 ? 1 : (uint64_t)own->seed;
   if (own->input) code = open_input(job);
   if (code != EXIT_VERIFIED) return code;
-  const double k = (double)job->count * job->config.density;
-  job->k = k < 1 ? 1 : (uint64_t)k;
-  job->capacity = 2 * job->k < 4096 ? 4096 : 2 * job->k;
-  if (job->capacity > job->count) job->capacity = job->count;
+  sparse_allreduce_sizes(job->count, job->config.density, &job->k, NULL);
 
   if (own->restart_after >= (long)job->steps)
     snprintf(error, sizeof error, "--restart-after %ld: there are %llu steps; allowed: fewer",
@@ -351,9 +348,8 @@ int job_finish_files(struct job *job, const float *residual, cudaStream_t stream
 
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients)
 {
-  const size_t k = (size_t)((double)count * density);
-  size_t capacity = 2 * k < 4096 ? 4096 : 2 * k;
-  if (capacity > count) capacity = count;
+  size_t capacity;
+  sparse_allreduce_sizes(count, density, NULL, &capacity);
   return 2 * sizeof(float) * count + (size_t)gradients * job->opt->type->size * count +
          24 * (size_t)job->me->nranks * capacity + ((size_t)64 << 20);
 }

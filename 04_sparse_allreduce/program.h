@@ -8,19 +8,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "check.h"
 #include "gradient.h"
 #include "launcher.h"
 #include "npy.h"
 #include "sparse_allreduce.h"
 
 /* As NCCLCHECK, with the sentence that sparse_allreduce.h has for the error. */
-#define SPARSECHECK(call)                                                        \
-  do {                                                                           \
-    ncclResult_t check_result = (call);                                          \
-    if (check_result != ncclSuccess)                                             \
-      launcher_fail(__FILE__, __LINE__, #call, ncclGetErrorString(check_result), \
-                    sparse_allreduce_last_error());                              \
-  } while (0)
+#define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
 enum program_verify { VERIFY_FULL, VERIFY_SAMPLE, VERIFY_OFF };
 
@@ -45,7 +40,8 @@ struct job {
   bool wanted[SPARSE_ALGORITHMS];
   sparse_allreduce_config_t config; /* of all paths, but for the algorithm */
   size_t count;
-  uint64_t k, capacity, steps;
+  size_t k;
+  uint64_t steps;
   enum gradient_kind kind;
   uint64_t seed;
   struct npy input, output, residual; /* without a file: not asked for */

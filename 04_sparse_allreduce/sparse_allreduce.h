@@ -142,6 +142,10 @@ typedef struct {
  * no warm-up, throttle 4. Not collective. */
 sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset);
 
+/* k and capacity for gradients of `count` elements, as explained above. Either pointer may be NULL.
+ * Not collective. */
+void sparse_allreduce_sizes(size_t count, double density, size_t *k, size_t *capacity);
+
 /* The name of an algorithm as the program spells it, "oktopk"; NULL if there is none. */
 const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm);
 

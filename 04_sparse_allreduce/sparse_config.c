@@ -59,6 +59,14 @@ sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset)
   return c;
 }
 
+void sparse_allreduce_sizes(size_t count, double density, size_t *k, size_t *capacity)
+{
+  const size_t t = (size_t)((double)count * density), offered = t > 1 ? t : 1;
+  const size_t most = 2 * offered > 4096 ? 2 * offered : 4096;
+  if (k != NULL) *k = offered;
+  if (capacity != NULL) *capacity = most < count ? most : count;
+}
+
 /* Fractions are of k or t, at most 2^32, so that count * den stays below 2^63. */
 static bool is_fraction(sparse_fraction_t f)
 {

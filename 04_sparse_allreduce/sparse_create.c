@@ -151,6 +151,11 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
   return result;
 }
 
+static void keep_first(cudaError_t *first, cudaError_t error)
+{
+  if (*first == cudaSuccess) *first = error;
+}
+
 /* Frees everything, whatever fails, and returns the first failure. */
 static ncclResult_t release(struct sparse_allreduce_handle *h)
 {
@@ -158,15 +163,14 @@ static ncclResult_t release(struct sparse_allreduce_handle *h)
   void *const memory[] = {m->matrix, m->scratch, m->state, m->residual, m->dense};
   const cudaEvent_t events[] = {h->done, h->fork, h->join};
   const ncclResult_t lists = h->lists != NULL ? ncclMemFree(h->lists) : ncclSuccess;
-  cudaError_t first = cudaSuccess, error = cudaSuccess;
+  cudaError_t first = cudaSuccess;
   for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++)
-    if ((error = cudaFree(memory[i])) != cudaSuccess && first == cudaSuccess) first = error;
+    keep_first(&first, cudaFree(memory[i]));
   for (size_t i = 0; i < sizeof(events) / sizeof(*events); i++)
-    if (events[i] != NULL && (error = cudaEventDestroy(events[i])) != cudaSuccess) first = error;
+    if (events[i] != NULL) keep_first(&first, cudaEventDestroy(events[i]));
   for (int i = 0; i <= SPARSE_PHASES; i++)
-    if (h->phases[i] != NULL && (error = cudaEventDestroy(h->phases[i])) != cudaSuccess)
-      first = error;
-  if (h->beside != NULL && (error = cudaStreamDestroy(h->beside)) != cudaSuccess) first = error;
+    if (h->phases[i] != NULL) keep_first(&first, cudaEventDestroy(h->phases[i]));
+  if (h->beside != NULL) keep_first(&first, cudaStreamDestroy(h->beside));
   free(h->state);
   free(h->counts);
   free(h);
@@ -181,9 +185,7 @@ static void set_sizes(struct sparse_memory *m, size_t count)
 {
   m->n = count;
   m->t = (size_t)((double)count * m->config.density);
-  m->k = m->t > 1 ? m->t : 1;
-  m->capacity = 2 * m->k > 4096 ? 2 * m->k : 4096;
-  if (m->capacity > count) m->capacity = count;
+  sparse_allreduce_sizes(count, m->config.density, &m->k, &m->capacity);
   m->slot = (m->capacity + 1 + 3) / 4 * 4; /* lists start at multiples of 16 bytes */
   m->z = sparse_normal_tail(m->config.density / 2);
 }

@@ -165,6 +165,11 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send
                              uint64_t *counts, uint64_t *displs, ncclDataType_t type,
                              cudaStream_t stream);
 
+/* The same for a second vector with as many elements: the counts are known. */
+ncclResult_t exchange_gather_again(struct sparse_allreduce_handle *h, const void *send, void *recv,
+                                   uint64_t *counts, uint64_t *displs, ncclDataType_t type,
+                                   cudaStream_t stream);
+
 /* The same number of words from every rank, to the host: all[r * words ...]; waits for the stream.
  * `mine` is in device memory, `all` in h->counts. */
 ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,
