@@ -147,18 +147,12 @@ static void check_together(const struct job *job, char *error, size_t error_size
   REFUSE((own->output || own->residual) && wanted != 1,
          "%s with %d paths; allowed: one, by --algorithm", own->output ? "--output" : "--residual",
          wanted);
-  REFUSE(lacks_rank(job, own->input),
-         "--input: '%s' is one file for %d ranks; allowed: a name "
-         "with %%r, which becomes the rank",
-         own->input, job->me->nranks);
-  REFUSE(lacks_rank(job, own->output),
-         "--output: '%s' is one file for %d ranks; allowed: a name "
-         "with %%r, which becomes the rank",
-         own->output, job->me->nranks);
-  REFUSE(lacks_rank(job, own->residual),
-         "--residual: '%s' is one file for %d ranks; allowed: a "
-         "name with %%r, which becomes the rank",
-         own->residual, job->me->nranks);
+  const struct names_option named[] = {
+      {"--input", own->input}, {"--output", own->output}, {"--residual", own->residual}};
+  for (int i = 0; i < 3; i++)
+    REFUSE(lacks_rank(job, named[i].pattern),
+           "%s: '%s' is one file for %d ranks; allowed: a name with %%r, which becomes the rank",
+           named[i].option, named[i].pattern, job->me->nranks);
 #undef REFUSE
 }
 
