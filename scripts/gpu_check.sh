@@ -142,9 +142,7 @@ same_sparse_digest() { # RANKS FOLDER: one digest, whatever moves the entries an
 }
 
 simulated_hosts() { # HOSTS EXAMPLE [OPTIONS...]: all GPUs, under MPI, as if they were in several hosts
-  # shellcheck disable=SC2016 # for the shell of each rank
-  local front=(bash -c 'export NCCL_HOSTID=host$((OMPI_COMM_WORLD_RANK * $0 / $1)); exec "${@:2}"' "$1" "$gpus")
-  launch mpi "$gpus" "${@:2}"
+  NP=$gpus timeout "$limit" scripts/multihost_sim.sh "$@"
 }
 
 bench_files() { # LAUNCHER RANKS FOLDER
