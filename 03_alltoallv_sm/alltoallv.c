@@ -390,6 +390,21 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
   return ncclSuccess;
 }
 
+ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void **address)
+{
+  if (handle == NULL || buff == NULL || address == NULL)
+    return alltoallv_fail(ncclInvalidArgument, "NULL argument");
+  if (peer < 0 || peer >= handle->n)
+    return alltoallv_fail(ncclInvalidArgument, "there is no rank %d", peer);
+  for (int id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
+    const struct alltoallv_window *w = &handle->windows[id];
+    if (w->base != buff) continue;
+    *address = alltoallv_is_local(handle, peer) ? w->peers[peer - handle->lsa_first] : NULL;
+    return ncclSuccess;
+  }
+  return alltoallv_fail(ncclInvalidArgument, "the buffer is not registered");
+}
+
 ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff)
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");

@@ -134,6 +134,12 @@ ncclResult_t alltoallv_method(alltoallv_t handle, alltoallv_method_t *method, co
  * collective. */
 ncclResult_t alltoallv_reach(alltoallv_t handle, int *ranks);
 
+/* Where this rank sees the registered buffer of `peer`, for kernels of one's own that load from and
+ * store to it; NULL if that rank is out of the kernel's reach. Valid until the buffer is
+ * unregistered. Not collective.
+ *   ncclInvalidArgument  `buff` is not registered, or there is no such rank */
+ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void **address);
+
 /* ---- the exchange ------------------------------------------------------------------------- */
 
 /* Collective. The order of arguments is MPI_Alltoallv's (MPI 4.1, section 6.8), with the handle for

@@ -58,6 +58,8 @@ SPARSE_DEVICE void sparse_begin_levels(struct sparse_state *s, sparse_level_t li
   s->limit = limit;
   s->nonfinite = 0;
   s->overflowed = 0;
+  s->number++;
+  s->told = 0;
   s->round = 0;
 }
 
@@ -253,10 +255,17 @@ SPARSE_DEVICE void sparse_split_counts(const struct sparse_memory *m, struct spa
 
 /* ---- flags ----------------------------------------------------------------------------------- */
 
+/* Is this rank's gradient to be reported? */
+SPARSE_DEVICE bool sparse_says_nonfinite(const struct sparse_memory *m,
+                                         const struct sparse_state *s)
+{
+  return s->nonfinite && m->config.nonfinite == SPARSE_NONFINITE_ERROR;
+}
+
 SPARSE_DEVICE void sparse_seal(const struct sparse_memory *m, struct sparse_state *s,
                                struct sparse_pair *pairs, uint64_t count, bool always)
 {
-  const bool flag = s->nonfinite && m->config.nonfinite == SPARSE_NONFINITE_ERROR;
+  const bool flag = sparse_says_nonfinite(m, s);
   if (flag || always) {
     pairs[count].index = SPARSE_NO_INDEX;
     pairs[count].value = flag ? 1.0f : 0.0f;
@@ -372,10 +381,10 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
   case SPARSE_SEAL_OFFERED:
     sparse_seal(m, s, m->offered, s->offered_count, false);
     break;
-  case SPARSE_SEAL_REDUCED: /* the reduced list has taken the place of the offered one */
+  case SPARSE_SEAL_REDUCED:
     s->announced[0] = s->reduced_count;
     s->announced[1] = s->nonfinite;
-    sparse_seal(m, s, m->offered, s->reduced_count, false);
+    sparse_seal(m, s, m->reduced, s->reduced_count, false);
     break;
   case SPARSE_SEAL_FIXED:
     sparse_seal(m, s, m->offered, m->k, true);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The local operators of the sparse allreduce: everything but communication. ops*.cu are the
- * kernels, ops_cpu.c their plain C twins for the CPU stand-in.
+/* The operators of the sparse allreduce: everything but messages. ops*.cu are the kernels,
+ * ops_cpu.c their plain C twins for the CPU stand-in.
  *
  * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
@@ -8,6 +8,10 @@
  * floats by atomics. "then" is a decision (control.h) that the operator's last block takes at its
  * end, which saves a kernel; SPARSE_THEN_NOTHING if there is none. Where *source is nothing, `then`
  * must leave it so.
+ *
+ * Operators are local, but for those that work "direct" (m->direct): there ranks load from and
+ * store to each other's memory. Those are collective, and their kernels wait for other ranks, at
+ * most config.timeout_seconds; after that state->late says for whom, and nobody waits any more.
  *
  * Operators return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError. */
 #ifndef OPS_H
@@ -70,7 +74,9 @@ ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
-/* state->region_counts and region_displs of the offered list for state->boundaries. */
+/* state->region_counts and region_displs of the offered list for state->boundaries. Direct: tells
+ * the owners of the regions where their entries are, so that their ops_reduce() can fetch them. If
+ * ops_local_pass() has done all this, nothing. */
 ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
                            cudaStream_t stream);
 
@@ -86,10 +92,13 @@ enum sparse_sums {
   SPARSE_SUMS_ABOVE,   /* |sum| > (float)state->global_threshold */
 };
 
-/* Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries (device arrays). The
- * region is [region[0], region[1]) (device); entries outside it are ignored. Every sum starts at
- * 0.0f and takes the lists in the order first, first + stride, ... modulo nranks (stride 1 or -1);
- * indices are unique within a list. Sums that are kept go to `to`, ascending. */
+/* Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries (device arrays). With
+ * base == NULL (direct) these are the lists that the ranks have for this one; the kernel waits
+ * until it has been told of all of them, sets state->received_counts, and in the end tells all
+ * ranks how many sums there are. The region is [region[0], region[1]) (device); entries outside it
+ * are ignored. Every sum starts at 0.0f and takes the lists in the order first, first + stride, ...
+ * modulo nranks (stride 1 or -1); indices are unique within a list. Sums that are kept go to `to`,
+ * ascending. */
 ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
                         const uint64_t *displs, const uint64_t *counts, int first, int stride,
                         const uint64_t *region, enum sparse_sums which, struct sparse_list to,
@@ -107,7 +116,14 @@ enum sparse_apply {
   SPARSE_APPLY_ZERO_OFFERED, /* residual[i] = 0 where state->selection chooses residual[i] */
 };
 
-/* dense[i] = value / nranks (IEEE division) for the entries of the list. */
+/* Direct: waits until all ranks' sums are there and fetches them: `gathered`, in rank order, one
+ * behind the other, and state->gathered_counts, gathered_displs and, if a rank says so, nonfinite.
+ */
+ncclResult_t ops_fetch(const struct sparse_memory *m, enum sparse_control then,
+                       cudaStream_t stream);
+
+/* dense[i] = value / nranks (IEEE division) for the entries of the list. With list.pairs == NULL
+ * (direct) it does what ops_fetch() does on the way, and the list is `gathered`. */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_apply rule, enum sparse_control then, cudaStream_t stream);
 

@@ -116,6 +116,97 @@ static uint64_t lower_bound(const struct sparse_pair *pairs, uint64_t count, uin
   return low;
 }
 
+/* ---- notes ------------------------------------------------------------------------------------
+ * See struct sparse_notes. */
+
+/* Where this rank sees what lies at `mine` in its own memory in that of rank p. */
+static void *at_peer(const struct sparse_memory *m, int p, const void *mine)
+{
+  return m->state->peers[p] + ((const char *)mine - m->lists);
+}
+
+static void write_note(const struct sparse_memory *m, uint64_t *note, uint32_t value)
+{
+  __atomic_store_n(note, (uint64_t)m->state->number << 32 | value, __ATOMIC_RELEASE);
+}
+
+struct awaited {
+  const uint64_t *notes;
+  int count;
+  uint32_t number;
+};
+
+static bool all_there(const void *arg)
+{
+  const struct awaited *a = arg;
+  for (int i = 0; i < a->count; i++)
+    if (__atomic_load_n(&a->notes[i], __ATOMIC_ACQUIRE) >> 32 != a->number) return false;
+  return true;
+}
+
+/* Waits for the notes of rank p in this step; false if they do not come in time. */
+static bool await_notes(const struct sparse_memory *m, int p, const uint64_t *notes, int count)
+{
+  struct sparse_state *s = m->state;
+  const struct awaited a = {notes, count, s->number};
+  const double seconds = m->config.timeout_seconds > 0 ? m->config.timeout_seconds : 1e9;
+  if (!s->late && !cpu_wait(m->comm, all_there, &a, seconds)) s->late = (uint32_t)p + 1;
+  return !s->late;
+}
+
+/* Tells the owners of regions of what is offered. */
+static void tell_owners(const struct sparse_memory *m, bool fetch)
+{
+  const struct sparse_state *s = m->state;
+  for (int p = 0; p < m->nranks; p++) {
+    uint64_t *notes = at_peer(m, p, m->notes->lists[m->rank]);
+    write_note(m, &notes[SPARSE_NOTE_FIRST], (uint32_t)s->region_displs[p]);
+    write_note(m, &notes[SPARSE_NOTE_COUNT], (uint32_t)s->region_counts[p]);
+    write_note(m, &notes[SPARSE_NOTE_FETCH], fetch);
+    cpu_notify(m->comm, p);
+  }
+}
+
+/* The list that rank p has for this one, once it has told. */
+static const struct sparse_pair *await_list(const struct sparse_memory *m, int p)
+{
+  const uint64_t *notes = m->notes->lists[p];
+  m->state->received_counts[p] = 0;
+  if (!await_notes(m, p, notes, SPARSE_LIST_NOTES)) return m->received;
+  m->state->received_counts[p] = (uint32_t)notes[SPARSE_NOTE_COUNT];
+  const struct sparse_pair *slot = m->received + (size_t)p * m->slot;
+  if ((uint32_t)notes[SPARSE_NOTE_FETCH]) slot = at_peer(m, p, slot);
+  return slot + (uint32_t)notes[SPARSE_NOTE_FIRST];
+}
+
+static void tell_all_of_sums(const struct sparse_memory *m)
+{
+  const struct sparse_state *s = m->state;
+  for (int p = 0; p < m->nranks; p++) {
+    uint64_t *notes = at_peer(m, p, m->notes->sums[m->rank]);
+    write_note(m, &notes[SPARSE_NOTE_SUMS], (uint32_t)s->reduced_count);
+    write_note(m, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(m, s));
+    cpu_notify(m->comm, p);
+  }
+}
+
+/* Everybody's sums, one behind the other. */
+static void fetch_sums(const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
+  uint64_t total = 0;
+  for (int p = 0; p < m->nranks; p++) {
+    const uint64_t *notes = m->notes->sums[p];
+    const bool there = await_notes(m, p, notes, SPARSE_SUM_NOTES);
+    s->gathered_displs[p] = total;
+    s->gathered_counts[p] = there ? (uint32_t)notes[SPARSE_NOTE_SUMS] : 0;
+    if (there && (uint32_t)notes[SPARSE_NOTE_NONFINITE]) s->nonfinite = 1;
+    memcpy(m->gathered + total, at_peer(m, p, m->reduced),
+           s->gathered_counts[p] * sizeof(*m->gathered));
+    total += s->gathered_counts[p];
+  }
+}
+
 /* ---- decisions --------------------------------------------------------------------------------
  */
 
@@ -323,12 +414,14 @@ static void run_partition(const void *args)
 {
   const struct control *a = args;
   struct sparse_state *s = a->m.state;
+  if (s->told) return;
   for (int j = 0; j < a->m.nranks; j++) {
     const uint64_t first = lower_bound(a->m.offered, s->offered_count, s->boundaries[j]);
     s->region_displs[j] = first;
     s->region_counts[j] = lower_bound(a->m.offered, s->offered_count, s->boundaries[j + 1]) - first;
   }
   sparse_decide(a->what, &a->m);
+  if (a->m.direct) tell_owners(&a->m, true);
 }
 
 ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
@@ -376,9 +469,11 @@ static void run_reduce(const void *args)
   const struct sparse_pair *next[SPARSE_MAX_RANKS], *end[SPARSE_MAX_RANKS];
   uint64_t kept = 0;
   for (int p = 0; p < n; p++) {
-    const struct sparse_pair *list = a->base + a->displs[p];
-    next[p] = list + lower_bound(list, a->counts[p], a->region[0]);
-    end[p] = list + lower_bound(list, a->counts[p], a->region[1]);
+    const bool direct = a->base == NULL;
+    const struct sparse_pair *list = direct ? await_list(&a->m, p) : a->base + a->displs[p];
+    const uint64_t count = direct ? a->m.state->received_counts[p] : a->counts[p];
+    next[p] = list + lower_bound(list, count, a->region[0]);
+    end[p] = list + lower_bound(list, count, a->region[1]);
     if (end[p] < next[p]) end[p] = next[p];
   }
   for (;;) {
@@ -394,6 +489,7 @@ static void run_reduce(const void *args)
   }
   *a->to.counts = kept;
   sparse_decide(a->then, &a->m);
+  if (a->base == NULL) tell_all_of_sums(&a->m);
 }
 
 ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
@@ -442,12 +538,30 @@ ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, stru
 /* ---- results ----------------------------------------------------------------------------------
  */
 
+static void run_fetch(const void *args)
+{
+  const struct control *a = args;
+  fetch_sums(&a->m);
+  sparse_decide(a->what, &a->m);
+}
+
+ncclResult_t ops_fetch(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream)
+{
+  const struct control a = {*m, then};
+  return launch(stream, run_fetch, &a, sizeof(a));
+}
+
 static void run_apply(const void *args)
 {
   const struct lists *x = args;
-  const uint64_t count = list_count(x->a);
+  struct sparse_list list = x->a;
+  if (list.pairs == NULL) {
+    fetch_sums(&x->m);
+    list = (struct sparse_list){x->m.gathered, x->m.state->gathered_counts, x->m.nranks};
+  }
+  const uint64_t count = list_count(list);
   for (uint64_t i = 0; i < count; i++) {
-    const struct sparse_pair pair = x->a.pairs[i];
+    const struct sparse_pair pair = list.pairs[i];
     if (!is_entry(pair)) continue;
     x->m.dense[pair.index] = one_nan(pair.value / (float)x->m.nranks);
     float *residual = &x->m.residual[pair.index];

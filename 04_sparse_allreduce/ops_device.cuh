@@ -185,8 +185,8 @@ static __device__ inline uint32_t ops_lower_bound(const sparse_pair *pairs, uint
     const uint32_t step = (high - low) / 65 + 1;
     const uint64_t at = low + (uint64_t)step * (lane + 1) - 1;
     const uint64_t further = at + (uint64_t)step * 32;
-    const bool below = at < high && __ldg(&pairs[at].index) < key;
-    const bool too = further < high && __ldg(&pairs[further].index) < key;
+    const bool below = at < high && pairs[at].index < key;
+    const bool too = further < high && pairs[further].index < key;
     const uint32_t less = (uint32_t)(__popc(__ballot_sync(OPS_ALL_LANES, below)) +
                                      __popc(__ballot_sync(OPS_ALL_LANES, too)));
     const uint64_t end = low + (uint64_t)step * (less + 1) - 1;

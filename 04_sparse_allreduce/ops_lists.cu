@@ -3,7 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "ops_device.cuh"
+#include "ops_notes.cuh"
 
 namespace
 {
@@ -60,6 +60,7 @@ __global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
 {
   __shared__ uint32_t begin[SPARSE_MAX_RANKS + 1];
   sparse_state *state = m.state;
+  if (state->told) return;
   const uint32_t count = (uint32_t)state->offered_count;
   for (int j = (int)threadIdx.x / 32; j <= m.nranks; j += PARTITION_THREADS / 32) {
     const uint32_t at = ops_lower_bound(m.offered, 0, count, state->boundaries[j]);
@@ -71,6 +72,7 @@ __global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
     state->region_counts[j] = begin[j + 1] - begin[j];
   }
   __syncthreads();
+  if (m.direct) ops_tell_owners(m, true);
   if (threadIdx.x == 0) ops_decide(then, &m);
 }
 
@@ -87,21 +89,79 @@ __global__ void __launch_bounds__(SPARSE_MAX_RANKS) propose(const __grid_constan
 /* ---- results ----------------------------------------------------------------------------------
  */
 
+/* The sums of all ranks, still in their memory, as one list. */
+struct sums {
+  ops_lists lists;
+  uint64_t displs[SPARSE_MAX_RANKS + 1];
+};
+
+__device__ inline void await_sums(const sparse_memory &m, sums &s)
+{
+  ops_await_sums(m, s.lists);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    s.displs[0] = 0;
+    for (int p = 0; p < m.nranks; p++) s.displs[p + 1] = s.displs[p] + s.lists.counts[p];
+  }
+  __syncthreads();
+}
+
+/* Entry i, which is also put where it belongs in `gathered`. */
+__device__ inline uint2 fetch_entry(const sparse_memory &m, const sums &s, uint64_t i)
+{
+  int p = 0;
+  if (i >= s.displs[m.nranks]) return make_uint2(SPARSE_NO_INDEX, 0);
+  while (i >= s.displs[p + 1]) p++;
+  const uint2 entry = *(const uint2 *)&s.lists.pairs[p][i - s.displs[p]];
+  *(uint2 *)&m.gathered[i] = entry;
+  return entry;
+}
+
+/* By the last block. */
+__device__ inline void fetched(const sparse_memory &m, const sums &s)
+{
+  for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
+    m.state->gathered_counts[p] = s.lists.counts[p];
+    m.state->gathered_displs[p] = s.displs[p];
+  }
+  __syncthreads();
+}
+
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
+    fetch(const __grid_constant__ sparse_memory m, enum sparse_control then)
+{
+  __shared__ sums s;
+  await_sums(m, s);
+  const uint64_t threads = (uint64_t)gridDim.x * THREADS;
+  for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < s.displs[m.nranks];
+       i += threads)
+    fetch_entry(m, s, i);
+  if (!ops_last_block((ops_scratch *)m.scratch)) return;
+  fetched(m, s);
+  if (threadIdx.x == 0) ops_decide(then, &m);
+}
+
 /* Random accesses to two vectors: the time is that of the round trips, so all of a batch are on
  * their way before the first is used. */
+template <bool DIRECT>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
           enum sparse_apply rule, enum sparse_control then)
 {
+  __shared__ sums s;
+  if (DIRECT) await_sums(m, s);
   const sparse_selection selection = m.state->selection;
   const float nranks = (float)m.nranks;
-  const uint64_t count = ops_list_count(list), threads = (uint64_t)gridDim.x * THREADS;
+  const uint64_t count = DIRECT ? s.displs[m.nranks] : ops_list_count(list);
+  const uint64_t threads = (uint64_t)gridDim.x * THREADS;
   const bool zeroes = rule == SPARSE_APPLY_ZERO_OFFERED;
   for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads * AHEAD) {
     uint2 entry[AHEAD];
     float residual[AHEAD];
 #pragma unroll
-    for (int a = 0; a < AHEAD; a++) entry[a] = entry_at(list.pairs, i + a * threads, count);
+    for (int a = 0; a < AHEAD; a++)
+      entry[a] = DIRECT ? fetch_entry(m, s, i + a * threads)
+                        : entry_at(list.pairs, i + a * threads, count);
 #pragma unroll
     for (int a = 0; a < AHEAD; a++)
       residual[a] = zeroes && entry[a].x != SPARSE_NO_INDEX ? m.residual[entry[a].x] : 0;
@@ -113,7 +173,13 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
         m.residual[entry[a].x] = 0;
     }
   }
-  then_decide(m, then);
+  if (DIRECT) {
+    if (!ops_last_block((ops_scratch *)m.scratch)) return;
+    fetched(m, s);
+    if (threadIdx.x == 0) ops_decide(then, &m);
+  } else {
+    then_decide(m, then);
+  }
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) undo(const __grid_constant__ sparse_memory m)
@@ -231,7 +297,13 @@ ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_apply rule, enum sparse_control then, cudaStream_t stream)
 {
-  return ops_launch(apply, list_blocks(m), THREADS, false, stream, *m, list, rule, then);
+  return ops_launch(list.pairs == NULL ? apply<true> : apply<false>, list_blocks(m), THREADS, false,
+                    stream, *m, list, rule, then);
+}
+
+ncclResult_t ops_fetch(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream)
+{
+  return ops_launch(fetch, list_blocks(m), THREADS, false, stream, *m, then);
 }
 
 ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream)
@@ -304,7 +376,7 @@ ncclResult_t ops_load(void)
 
 ncclResult_t ops_load_lists(void)
 {
-  return ops_load_kernels(control, partition, propose, apply, undo, clear_offered, give_back,
-                          scatter, average, convert<float>, convert<__half>, convert<__nv_bfloat16>,
-                          unzip, zip);
+  return ops_load_kernels(control, partition, propose, fetch, apply<false>, apply<true>, undo,
+                          clear_offered, give_back, scatter, average, convert<float>,
+                          convert<__half>, convert<__nv_bfloat16>, unzip, zip);
 }

@@ -19,9 +19,18 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
            enum sparse_sums which, const __grid_constant__ sparse_list to, enum sparse_control then)
 {
   __shared__ shared s;
-  job w = {base,      displs,    counts, m.nranks,
-           first,     stride,    which,  (float)m.state->global_threshold,
-           region[0], region[1], false,  0};
+  __shared__ ops_lists lists;
+  if (base == NULL) {
+    ops_await_lists(m, lists);
+  } else {
+    for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
+      lists.pairs[p] = base + displs[p];
+      lists.counts[p] = (uint32_t)counts[p];
+    }
+  }
+  __syncthreads();
+  job w = {lists,     m.nranks,  first, stride, which, (float)m.state->global_threshold,
+           region[0], region[1], false, 0};
   ops_chain chain = ops_chain_begin(m);
   if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
   choose_tile_size(w);
@@ -88,9 +97,16 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     for (uint32_t v = 0; v < words; v++) occurs[v] = 0;
     tile = next;
   }
-  if (!ops_last_block(chain.scratch) || threadIdx.x != 0) return;
-  *to.counts = ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)) & 0xffffffffu;
-  ops_decide(then, &m);
+  if (!ops_last_block(chain.scratch)) return;
+  if (threadIdx.x == 0) {
+    *to.counts = ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)) & 0xffffffffu;
+    ops_decide(then, &m);
+  }
+  if (base != NULL) return;
+  for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS)
+    m.state->received_counts[p] = lists.counts[p];
+  __syncthreads();
+  ops_tell_sums(m);
 }
 
 } // namespace

@@ -8,7 +8,7 @@
 #ifndef OPS_REDUCE_TILES_CUH
 #define OPS_REDUCE_TILES_CUH
 
-#include "ops_device.cuh"
+#include "ops_notes.cuh"
 
 namespace
 {
@@ -46,8 +46,7 @@ struct shared {
 };
 
 struct job {
-  const sparse_pair *base;
-  const uint64_t *displs, *counts;
+  const ops_lists &from;
   int lists, first, stride;
   enum sparse_sums which;
   float threshold;
@@ -60,7 +59,7 @@ __device__ inline void choose_tile_size(job &w)
 {
   const uint64_t size = w.end > w.begin ? w.end - w.begin : 0;
   uint64_t entries = 0;
-  for (int p = (int)threadIdx.x % 32; p < w.lists; p += 32) entries += w.counts[p];
+  for (int p = (int)threadIdx.x % 32; p < w.lists; p += 32) entries += w.from.counts[p];
   entries = ops_warp_sum(entries);
   w.large = LARGE_TILE * entries <= USUAL * size && (uint64_t)LARGE_TILE / 2 * gridDim.x <= size;
   w.tile_size = w.large ? LARGE_TILE : SMALL_TILE;
@@ -78,8 +77,8 @@ __device__ inline void find_begins(const job &w, shared &s, uint32_t tile)
   const uint64_t key = w.begin + (uint64_t)tile * w.tile_size;
   for (int place = (int)threadIdx.x / 32; place < w.lists; place += WARPS) {
     const int p = list_at(w, place);
-    const sparse_pair *list = w.base + w.displs[p];
-    const uint32_t count = (uint32_t)w.counts[p], at = ops_lower_bound(list, 0, count, key);
+    const sparse_pair *list = w.from.pairs[p];
+    const uint32_t count = w.from.counts[p], at = ops_lower_bound(list, 0, count, key);
     if (threadIdx.x % 32 != 0) continue;
     s.rest[place] = list + at;
     s.length[place] = count - at;
@@ -88,7 +87,7 @@ __device__ inline void find_begins(const job &w, shared &s, uint32_t tile)
 
 __device__ inline uint2 entry_at(const shared &s, int place, uint32_t i)
 {
-  return i < s.length[place] ? __ldg((const uint2 *)s.rest[place] + i)
+  return i < s.length[place] ? *((const uint2 *)s.rest[place] + i)
                              : make_uint2(SPARSE_NO_INDEX, 0); /* beyond all regions */
 }
 

@@ -34,7 +34,7 @@ ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *grad
    * MPI: Allgather(counts), Allgatherv(packed) -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
-  SPARSE_TRY(exchange_gather(h, m->offered, m->gathered, s->gathered_counts, s->gathered_displs,
+  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
                              ncclUint64, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_apply(m, sparse_gathered(m), SPARSE_APPLY_RESULT, SPARSE_COLLECT_RESULT, stream);

@@ -56,16 +56,19 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(exchange_split(h, m->config.throttle, stream));
   /* Owner r adds in the order r, r-1, ...: fixed, so the sums are the same bits in every run. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(ops_reduce(m, m->received, s->slot_displs, s->received_counts, m->rank, -1,
-                        s->boundaries + m->rank,
+  SPARSE_TRY(ops_reduce(m, m->direct ? NULL : m->received, s->slot_displs, s->received_counts,
+                        m->rank, -1, s->boundaries + m->rank,
                         h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE,
                         sparse_reduced(m), SPARSE_SEAL_REDUCED, stream));
 
   /* 4. The sums to everybody. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
-  SPARSE_TRY(exchange_gather(h, m->offered, m->gathered, s->gathered_counts, s->gathered_displs,
-                             ncclUint64, stream));
+  if (!m->direct)
+    SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
+                               ncclUint64, stream));
+  else if (h->now.exact_global)
+    SPARSE_TRY(ops_fetch(m, SPARSE_THEN_NOTHING, stream));
 
   /* 5. Average; what was offered and is in the result leaves the residual. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
@@ -73,5 +76,6 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
     SPARSE_TRY(choose_globally(h, stream));
     return ops_apply(m, sparse_result(m), SPARSE_APPLY_ZERO_OFFERED, SPARSE_THEN_NOTHING, stream);
   }
-  return ops_apply(m, sparse_gathered(m), SPARSE_APPLY_ZERO_OFFERED, SPARSE_GLOBAL_ADAPT, stream);
+  return ops_apply(m, m->direct ? sparse_not_fetched() : sparse_gathered(m),
+                   SPARSE_APPLY_ZERO_OFFERED, SPARSE_GLOBAL_ADAPT, stream);
 }

@@ -59,7 +59,7 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
   if (h->now.fell_back) return gather_densely(h, stream);
 
   /* 4. The sums to everybody, 5. and average. MPI: Allgatherv -> NCCL: see exchange_gather */
-  SPARSE_TRY(exchange_gather(h, m->offered, m->gathered, s->gathered_counts, s->gathered_displs,
+  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
                              ncclUint64, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_apply(m, sparse_gathered(m), SPARSE_APPLY_RESULT, SPARSE_COLLECT_RESULT, stream);

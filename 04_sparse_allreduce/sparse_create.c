@@ -30,11 +30,13 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   SPARSE_CUDA(cudaMemset(m->scratch, 0, scratch));
   const size_t counts = (nranks + 1) * nranks * sizeof(uint64_t);
   SPARSE_CUDA(cudaMalloc((void **)&m->matrix, counts));
-  h->lists_bytes = 3 * list;
-  SPARSE_NCCL(ncclMemAlloc((void **)&h->lists, h->lists_bytes));
-  m->offered = (struct sparse_pair *)h->lists;
+  h->lists_bytes = 3 * list + sizeof(struct sparse_notes);
+  SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
+  m->reduced = m->offered = (struct sparse_pair *)m->lists;
   m->received = m->offered + nranks * m->slot;
   m->gathered = m->received + nranks * m->slot;
+  m->notes = (struct sparse_notes *)(m->gathered + nranks * m->slot);
+  SPARSE_CUDA(cudaMemset(m->notes, 0, sizeof(*m->notes)));
   SPARSE_TRY(ops_load());
   return ncclSuccess;
 }
@@ -121,6 +123,25 @@ uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *c)
   return hash;
 }
 
+/* Ok-Topk goes without messages: ranks read and write each other's lists. An owner's sums are read
+ * while its next step may be selecting, so they have a list of their own. What a rank offers lies
+ * where the others find that of theirs: in its slot of the received list. */
+static ncclResult_t make_direct(struct sparse_allreduce_handle *h)
+{
+  struct sparse_memory *m = &h->m;
+  for (int p = 0; p < m->nranks; p++) {
+    void *address;
+    if (alltoallv_peer(h->alltoallv, m->lists, p, &address) != ncclSuccess)
+      return sparse_fail(ncclInternalError, "%s", alltoallv_last_error());
+    h->state->peers[p] = address;
+  }
+  m->direct = true;
+  m->offered = m->received + (size_t)m->rank * m->slot;
+  SPARSE_CUDA(cudaMemcpy(m->state, h->state, sizeof(*h->state), cudaMemcpyHostToDevice));
+  SPARSE_CUDA(cudaDeviceSynchronize());
+  return ncclSuccess;
+}
+
 /* One-sided where it is possible and wanted. The AlltoAllV chooses for all ranks together, and it
  * must be able to reach all ranks: its host-synchronised way would be no better than ours. */
 static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
@@ -140,9 +161,12 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
   alltoallv_method(h->alltoallv, NULL, &why);
   alltoallv_reach(h->alltoallv, &reach);
   if (reach == h->m.nranks) {
-    result = alltoallv_register(h->alltoallv, h->lists, h->lists_bytes);
+    result = alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes);
+    if (result != ncclSuccess)
+      sparse_fail(result, "%s", alltoallv_last_error());
+    else if (a == SPARSE_OKTOPK)
+      result = make_direct(h);
     if (result == ncclSuccess) return result;
-    sparse_fail(result, "%s", alltoallv_last_error());
   } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {
     result = sparse_fail(ncclInvalidUsage, "no one-sided exchange here: %s", why);
   }
@@ -162,7 +186,7 @@ static ncclResult_t release(struct sparse_allreduce_handle *h)
   const struct sparse_memory *m = &h->m;
   void *const memory[] = {m->matrix, m->scratch, m->state, m->residual, m->dense};
   const cudaEvent_t events[] = {h->done, h->fork, h->join};
-  const ncclResult_t lists = h->lists != NULL ? ncclMemFree(h->lists) : ncclSuccess;
+  const ncclResult_t lists = m->lists != NULL ? ncclMemFree(m->lists) : ncclSuccess;
   cudaError_t first = cudaSuccess;
   for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++)
     keep_first(&first, cudaFree(memory[i]));
@@ -199,7 +223,7 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
   *handle = NULL;
   struct sparse_allreduce_handle *h = calloc(1, sizeof(*h));
   if (h == NULL) return sparse_fail(ncclSystemError, "out of memory");
-  h->comm = comm;
+  h->comm = h->m.comm = comm;
   h->m.config = *config;
   ncclResult_t result = ncclCommUserRank(comm, &h->m.rank);
   if (result == ncclSuccess) result = ncclCommCount(comm, &h->m.nranks);
@@ -250,13 +274,23 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
   return ncclSuccess;
 }
 
+/* A rank that is still in its last step may be reading from this one. After a timeout there is
+ * nobody to wait for. */
+static ncclResult_t wait_for_readers(struct sparse_allreduce_handle *h)
+{
+  uint64_t nothing = 0;
+  SPARSE_TRY(sparse_read_state(h));
+  return h->state->late ? ncclSuccess : largest_of_all(h, &nothing, 1);
+}
+
 ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
 {
   if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  const ncclResult_t waited = sparse_wait(handle);
+  ncclResult_t waited = sparse_wait(handle);
   ncclResult_t exchange = ncclSuccess;
+  if (waited == ncclSuccess && handle->m.direct) waited = wait_for_readers(handle);
   if (handle->alltoallv != NULL) {
-    exchange = alltoallv_unregister(handle->alltoallv, handle->lists);
+    exchange = alltoallv_unregister(handle->alltoallv, handle->m.lists);
     const ncclResult_t destroyed = alltoallv_destroy(handle->alltoallv);
     if (exchange == ncclSuccess) exchange = destroyed;
     if (exchange != ncclSuccess) sparse_fail(exchange, "%s", alltoallv_last_error());

@@ -31,8 +31,7 @@ struct sparse_allreduce_handle {
   ncclComm_t comm;
   struct sparse_memory m;
   alltoallv_t alltoallv; /* NULL: send/recv, and the host reads counts */
-  char *lists;           /* the memory of the three lists, one window */
-  size_t lists_bytes;
+  size_t lists_bytes;    /* one window: three lists and the notes */
 
   uint64_t step;           /* number of the next step */
   uint64_t first_sparse;   /* number of the first that is not dense */
@@ -91,16 +90,22 @@ static inline struct sparse_list sparse_offered(const struct sparse_memory *m)
   return (struct sparse_list){m->offered, &m->state->offered_count, 1};
 }
 
-/* The sum over a region takes the place of the offered list, which has been sent by then. */
+/* The sum over a region. */
 static inline struct sparse_list sparse_reduced(const struct sparse_memory *m)
 {
-  return (struct sparse_list){m->offered, &m->state->reduced_count, 1};
+  return (struct sparse_list){m->reduced, &m->state->reduced_count, 1};
 }
 
 /* All ranks' lists, one behind the other. */
 static inline struct sparse_list sparse_gathered(const struct sparse_memory *m)
 {
   return (struct sparse_list){m->gathered, m->state->gathered_counts, m->nranks};
+}
+
+/* Direct: the sums that are still in the memory of their owners. */
+static inline struct sparse_list sparse_not_fetched(void)
+{
+  return (struct sparse_list){NULL, NULL, 0};
 }
 
 /* The entries of the result, once there is one list of them. */

@@ -7,6 +7,8 @@
 #ifndef SPARSE_STATE_H
 #define SPARSE_STATE_H
 
+#include <stdbool.h>
+
 #include "sparse_allreduce.h"
 
 #ifdef __cplusplus
@@ -40,6 +42,19 @@ enum sparse_source {
   SPARSE_FROM_RESIDUAL, /* all of the residual */
 };
 
+/* What ranks tell each other when they read each other's memory (ops.h, "direct"). A note is a
+ * number of 32 bits, with the number of its step in the upper half so that the reader knows when it
+ * has come. Rank p writes notes [p] in the memory of the rank that they are for. */
+enum { SPARSE_NOTE_FIRST, SPARSE_NOTE_COUNT, SPARSE_NOTE_FETCH, SPARSE_LIST_NOTES };
+enum { SPARSE_NOTE_SUMS, SPARSE_NOTE_NONFINITE, SPARSE_SUM_NOTES };
+struct sparse_notes {
+  /* Entries FIRST to FIRST + COUNT of the list that p offers are for you. FETCH: they are in p's
+   * memory; else they have been put into yours. */
+  uint64_t lists[SPARSE_MAX_RANKS][SPARSE_LIST_NOTES];
+  /* The sums of p's region are so many. NONFINITE: p's gradient was not finite. */
+  uint64_t sums[SPARSE_MAX_RANKS][SPARSE_SUM_NOTES];
+};
+
 struct sparse_state {
   /* From step to step: what a checkpoint keeps, up to levels[0]. */
   double local_threshold, global_threshold;
@@ -58,6 +73,12 @@ struct sparse_state {
   double mean, deviation;    /* of residual + gradient, if asked for; deviation: unbiased */
   double gaussian_threshold; /* before corrections */
   uint32_t nonfinite;        /* 1: a gradient element was not finite; later: of any rank */
+
+  /* Direct: number of the step, whether owners have been told of their lists, where this rank sees
+   * the memory of all ranks that holds the lists, and who has kept it waiting for too long, + 1. */
+  uint32_t number, told;
+  char *peers[SPARSE_MAX_RANKS];
+  uint32_t late;
 
   /* What this rank offers. */
   uint32_t count, search, keep; /* enum sparse_source: what these operators have to read */
@@ -101,6 +122,11 @@ struct sparse_memory {
   /* Lists: nranks * slot pairs each. */
   size_t slot; /* at least capacity + 1: there may be a flag entry behind a list */
   struct sparse_pair *offered, *received, *gathered;
+  struct sparse_pair *reduced; /* takes the place of `offered`, unless peers read both */
+  bool direct;                 /* peers read and write each other's lists and notes: */
+  char *lists;                 /* their memory */
+  struct sparse_notes *notes;
+  ncclComm_t comm;  /* for the twins of the stand-in, which need it to wake each other */
   uint64_t *matrix; /* [source * nranks + destination] entries, filled by the send/recv exchange */
   struct sparse_state *state;
   void *scratch; /* of the operators, see ops_scratch_bytes */

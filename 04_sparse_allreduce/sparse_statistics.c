@@ -26,6 +26,11 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
   if (handle == NULL || result == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   *result = ncclSuccess;
   SPARSE_TRY(sparse_read_state(handle));
+  if (handle->state->late) {
+    *result = ncclRemoteError;
+    return sparse_fail(ncclSuccess, "nothing came from rank %d in time",
+                       (int)handle->state->late - 1);
+  }
   if (handle->alltoallv != NULL) {
     int source, destination;
     if (alltoallv_get_async_error(handle->alltoallv, result, &source, &destination) != ncclSuccess)

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Direct exchange: ranks load from and store to each other's lists, and tell each other by notes
+ * (struct sparse_notes) what is there. A note is written behind what it speaks of, with a fence in
+ * between; who has read the note sees that too.
+ *
+ * Nothing is acknowledged, and nothing has to be. A rank that offers the list of its next step has
+ * all sums of this one, so all owners have done with its list; and an owner that has all offers of
+ * the next step has no more readers of its sums. */
+#ifndef OPS_NOTES_CUH
+#define OPS_NOTES_CUH
+
+#include "ops_device.cuh"
+
+/* Where this rank sees, in the memory of rank p, what lies at `mine` in its own. */
+template <typename T>
+static __device__ inline T *ops_at_peer(const sparse_memory &m, int p, T *mine)
+{
+  return (T *)(m.state->peers[p] + ((const char *)mine - m.lists));
+}
+
+static __device__ inline void ops_write_note(const sparse_memory &m, uint64_t *note, uint32_t value)
+{
+  const uint64_t word = (uint64_t)m.state->number << 32 | value;
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(note), "l"(word) : "memory");
+}
+
+static __device__ inline uint64_t ops_clock(void)
+{
+  uint64_t nanoseconds;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));
+  return nanoseconds;
+}
+
+/* Once in a while: has rank p, or another one, kept us waiting for too long? */
+static __device__ __noinline__ bool ops_give_up(const sparse_memory &m, int p, uint64_t *since)
+{
+  const double limit = m.config.timeout_seconds * 1e9;
+  volatile uint32_t *late = &m.state->late;
+  if (*late) return true;
+  if (*since == 0) *since = ops_clock();
+  if (limit == 0 || (double)(ops_clock() - *since) < limit) return false;
+  *late = (uint32_t)p + 1;
+  return true;
+}
+
+/* Waits for the notes of rank p in this step; values are 0 if they do not come. */
+template <int COUNT>
+static __device__ inline void ops_await(const sparse_memory &m, int p, const uint64_t *notes,
+                                        uint32_t (&values)[COUNT])
+{
+  const uint32_t number = m.state->number;
+  uint64_t since = 0;
+  for (uint32_t polls = 1;; polls++) {
+    bool there = true;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+      uint64_t word;
+      asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(notes + i) : "memory");
+      there = there && word >> 32 == number;
+      values[i] = (uint32_t)word;
+    }
+    if (there) return;
+    if (polls % 256 == 0 && ops_give_up(m, p, &since)) break;
+  }
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) values[i] = 0;
+}
+
+/* The lists of all ranks, in shared memory. */
+struct ops_lists {
+  const sparse_pair *pairs[SPARSE_MAX_RANKS];
+  uint32_t counts[SPARSE_MAX_RANKS];
+};
+
+/* By all threads of a block: tells the owners of regions where their entries are. */
+static __device__ inline void ops_tell_owners(const sparse_memory &m, bool fetch)
+{
+  const sparse_state *s = m.state;
+  __threadfence_system();
+  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+    uint64_t *notes = ops_at_peer(m, p, m.notes->lists[m.rank]);
+    ops_write_note(m, &notes[SPARSE_NOTE_FIRST], (uint32_t)s->region_displs[p]);
+    ops_write_note(m, &notes[SPARSE_NOTE_COUNT], (uint32_t)s->region_counts[p]);
+    ops_write_note(m, &notes[SPARSE_NOTE_FETCH], fetch);
+  }
+}
+
+/* By all threads of a block: the lists that all ranks have for this one. A barrier must follow. */
+static __device__ inline void ops_await_lists(const sparse_memory &m, ops_lists &lists)
+{
+  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+    uint32_t values[SPARSE_LIST_NOTES];
+    ops_await(m, p, m.notes->lists[p], values);
+    const sparse_pair *slot = m.received + (size_t)p * m.slot;
+    if (values[SPARSE_NOTE_FETCH]) slot = ops_at_peer(m, p, slot);
+    lists.pairs[p] = slot + values[SPARSE_NOTE_FIRST];
+    lists.counts[p] = values[SPARSE_NOTE_COUNT];
+  }
+}
+
+/* By all threads of a block: tells everybody how many sums there are. */
+static __device__ inline void ops_tell_sums(const sparse_memory &m)
+{
+  const sparse_state *s = m.state;
+  __threadfence_system();
+  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+    uint64_t *notes = ops_at_peer(m, p, m.notes->sums[m.rank]);
+    ops_write_note(m, &notes[SPARSE_NOTE_SUMS], (uint32_t)s->reduced_count);
+    ops_write_note(m, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(&m, s));
+  }
+}
+
+/* By all threads of a block: everybody's sums, where they are. A barrier must follow. */
+static __device__ inline void ops_await_sums(const sparse_memory &m, ops_lists &lists)
+{
+  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+    uint32_t values[SPARSE_SUM_NOTES];
+    ops_await(m, p, m.notes->sums[p], values);
+    if (values[SPARSE_NOTE_NONFINITE]) m.state->nonfinite = 1;
+    lists.pairs[p] = ops_at_peer(m, p, m.reduced);
+    lists.counts[p] = values[SPARSE_NOTE_SUMS];
+  }
+}
+
+#endif
