@@ -33,20 +33,40 @@ static int verify_with_reference(const struct rank *me, const sparse_allreduce_c
 
 /* ---- without --------------------------------------------------------------------------------- */
 
-/* Some stretches of a vector as float, spread over all of it. Returns the number of elements. */
+/* Stretches of a vector, spread over all of it: the length of each, and where stretch i begins. */
+static size_t sample_length(size_t count)
+{
+  return count < SAMPLE ? count : SAMPLE;
+}
+
+static size_t sample_begin(size_t count, size_t i)
+{
+  return (size_t)((double)(count - sample_length(count)) * (double)i / (SAMPLES - 1));
+}
+
+/* Samples of a vector in device memory as float. Returns the number of elements. */
 static size_t take_samples(float *to, const void *device, size_t count, const struct datatype *type,
                            cudaStream_t stream)
 {
-  const size_t length = count < SAMPLE ? count : SAMPLE;
+  const size_t length = sample_length(count);
   char raw[SAMPLE * sizeof(float)];
   for (size_t i = 0; i < SAMPLES; i++) {
-    const size_t at = (size_t)((double)(count - length) * (double)i / (SAMPLES - 1));
+    const size_t at = sample_begin(count, i);
     CUDACHECK(cudaMemcpyAsync(raw, (const char *)device + at * type->size, length * type->size,
                               cudaMemcpyDeviceToHost, stream));
     CUDACHECK(cudaStreamSynchronize(stream));
     gradient_widen(to + i * length, raw, length, type->nccl);
   }
   return SAMPLES * length;
+}
+
+/* The same of the residual; `host` has room for all of it. */
+static void take_residual(float *to, sparse_allreduce_t handle, float *host, size_t count)
+{
+  const size_t length = sample_length(count);
+  SPARSECHECK(sparse_allreduce_copy_residual(handle, host));
+  for (size_t i = 0; i < SAMPLES; i++)
+    memcpy(to + i * length, host + sample_begin(count, i), length * sizeof *to);
 }
 
 /* What a rank had before a step in the samples, what it kept, and the result. */
@@ -117,19 +137,20 @@ static int verify_samples(const struct rank *me, const sparse_allreduce_config_t
   const bool conserves = config->algorithm != SPARSE_GTOPK || config->gtopk_exact_residual;
   struct samples *samples = new_samples();
   const float *result;
-  float *residual;
+  float *host = has_residual ? malloc(count * sizeof *host) : NULL;
   int code = EXIT_VERIFIED;
-  SPARSECHECK(sparse_allreduce_residual(handle, &residual));
+  if (has_residual && !host) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   for (int i = 0; i < BENCH_GRADIENTS && code == EXIT_VERIFIED; i++) {
     size_t n = take_samples(samples->gradient, gradients[i], count, type, stream);
-    if (has_residual) take_samples(samples->before, residual, count, real, stream);
+    memcpy(samples->before, samples->after, sizeof samples->before); /* zero at first */
     SPARSECHECK(sparse_allreduce_run(handle, gradients[i], &result, stream));
-    if (has_residual) take_samples(samples->after, residual, count, real, stream);
+    if (has_residual) take_residual(samples->after, handle, host, count);
     take_samples(samples->result, result, count, real, stream);
     code = check_same(me, real, result, count, name, stream);
     if (code == EXIT_VERIFIED && conserves)
       code = check_samples(me, samples, n, me->nranks, 0x1p-23, name);
   }
+  free(host);
   free(samples);
   return code;
 }

@@ -50,6 +50,25 @@ SPARSE_DEVICE bool sparse_chosen(const struct sparse_selection *s, sparse_level_
          (magnitude > s->above || (magnitude == s->above && (int64_t)index <= s->tie));
 }
 
+/* An element that is pending becomes zero. */
+SPARSE_DEVICE void sparse_settle_element(const struct sparse_state *s, float *residual, uint32_t i)
+{
+  if (sparse_chosen(&s->selection, sparse_magnitude(residual[i]), i)) residual[i] = 0;
+}
+
+/* What a step leaves pending. */
+SPARSE_DEVICE enum sparse_pending sparse_leaves(const struct sparse_memory *m)
+{
+  switch (m->config.algorithm) {
+  case SPARSE_OKTOPK:
+  case SPARSE_TOPKA2:
+  case SPARSE_GTOPK:
+    return SPARSE_PENDING_RESULT;
+  default:
+    return SPARSE_PENDING_ALL;
+  }
+}
+
 /* ---- selection ------------------------------------------------------------------------------- */
 
 SPARSE_DEVICE void sparse_begin_levels(struct sparse_state *s, sparse_level_t limit)

@@ -36,7 +36,9 @@ ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what
 
 /* ---- the local pass: one read of gradient and residual, one write of the residual ------------ */
 
-/* For all i: residual[i] += gradient[i] (one IEEE add of float(gradient[i])), where gradient[i] is
+/* First, what is pending in the residual (state->pending, by state->selection) becomes zero; what
+ * this step is going to leave is pending then.
+ * For all i: residual[i] += gradient[i] (one IEEE add of float(gradient[i])), where gradient[i] is
  * finite or m->config.nonfinite is SPARSE_NONFINITE_PROPAGATE; else residual[i] stays and
  * state->nonfinite becomes 1. gradient == NULL: the residual is taken as it is. Elements with
  * magnitude > levels[0] and <= limit go to the offered list, ascending, as far as m->capacity
@@ -110,12 +112,6 @@ ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, stru
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* What happens to the residual of an entry of the result. */
-enum sparse_apply {
-  SPARSE_APPLY_RESULT,       /* nothing */
-  SPARSE_APPLY_ZERO_OFFERED, /* residual[i] = 0 where state->selection chooses residual[i] */
-};
-
 /* Direct: waits until all ranks' sums are there and fetches them: `gathered`, in rank order, one
  * behind the other, and state->gathered_counts, gathered_displs and, if a rank says so, nonfinite.
  */
@@ -125,13 +121,17 @@ ncclResult_t ops_fetch(const struct sparse_memory *m, enum sparse_control then,
 /* dense[i] = value / nranks (IEEE division) for the entries of the list. With list.pairs == NULL
  * (direct) it does what ops_fetch() does on the way, and the list is `gathered`. */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                       enum sparse_apply rule, enum sparse_control then, cudaStream_t stream);
+                       enum sparse_control then, cudaStream_t stream);
+
+/* What is pending, now: residual[i] = 0 where state->selection chooses residual[i], for all i or,
+ * as state->pending says, for those of the state->result_count first entries of `gathered`. */
+ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream);
 
 /* dense[i] = 0 for the state->result_count first entries of `gathered`. The only operator that may
  * run beside others of the same handle. */
 ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream);
 
-/* residual[i] = 0 for the entries of the offered list. */
+/* residual[i] = 0 for the entries of the offered list; then nothing is pending. */
 ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream);
 
 /* residual[i] += value for the entries of `list` whose index is in `among` (both one part). */

@@ -228,6 +228,30 @@ ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what
   return launch(stream, run_control, &a, sizeof(a));
 }
 
+/* ---- what is pending --------------------------------------------------------------------------
+ */
+
+static void settle(const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
+  for (size_t i = 0; s->pending == SPARSE_PENDING_ALL && i < m->n; i++)
+    sparse_settle_element(s, m->residual, (uint32_t)i);
+  for (uint64_t i = 0; s->pending == SPARSE_PENDING_RESULT && i < s->result_count; i++)
+    if (is_entry(m->gathered[i])) sparse_settle_element(s, m->residual, m->gathered[i].index);
+  s->pending = SPARSE_PENDING_NOTHING;
+}
+
+static void run_settle(const void *args)
+{
+  settle(&((const struct control *)args)->m);
+}
+
+ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream)
+{
+  const struct control a = {*m, SPARSE_THEN_NOTHING};
+  return launch(stream, run_settle, &a, sizeof(a));
+}
+
 /* ---- the local pass ---------------------------------------------------------------------------
  */
 
@@ -250,6 +274,8 @@ static void run_local_pass(const void *args)
   const struct sparse_memory *m = &a->m;
   struct sparse_state *s = m->state;
   const bool finite_only = m->config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
+  settle(m);
+  s->pending = sparse_leaves(m);
   s->offered_count = 0;
   memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
   for (size_t i = 0; i < m->n; i++) {
@@ -504,7 +530,6 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
 struct lists {
   struct sparse_memory m;
   struct sparse_list a, b, to;
-  enum sparse_apply rule;
   enum sparse_control then;
 };
 
@@ -564,18 +589,14 @@ static void run_apply(const void *args)
     const struct sparse_pair pair = list.pairs[i];
     if (!is_entry(pair)) continue;
     x->m.dense[pair.index] = one_nan(pair.value / (float)x->m.nranks);
-    float *residual = &x->m.residual[pair.index];
-    if (x->rule == SPARSE_APPLY_ZERO_OFFERED &&
-        sparse_chosen(&x->m.state->selection, sparse_magnitude(*residual), pair.index))
-      *residual = 0;
   }
   sparse_decide(x->then, &x->m);
 }
 
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                       enum sparse_apply rule, enum sparse_control then, cudaStream_t stream)
+                       enum sparse_control then, cudaStream_t stream)
 {
-  const struct lists x = {.m = *m, .a = list, .rule = rule, .then = then};
+  const struct lists x = {.m = *m, .a = list, .then = then};
   return launch(stream, run_apply, &x, sizeof(x));
 }
 
@@ -597,6 +618,7 @@ static void run_clear_offered(const void *args)
   const struct control *a = args;
   for (uint64_t i = 0; i < a->m.state->offered_count; i++)
     if (is_entry(a->m.offered[i])) a->m.residual[a->m.offered[i].index] = 0;
+  a->m.state->pending = SPARSE_PENDING_NOTHING;
 }
 
 ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream)

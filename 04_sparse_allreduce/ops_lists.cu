@@ -146,31 +146,23 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 template <bool DIRECT>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
-          enum sparse_apply rule, enum sparse_control then)
+          enum sparse_control then)
 {
   __shared__ sums s;
   if (DIRECT) await_sums(m, s);
-  const sparse_selection selection = m.state->selection;
   const float nranks = (float)m.nranks;
   const uint64_t count = DIRECT ? s.displs[m.nranks] : ops_list_count(list);
   const uint64_t threads = (uint64_t)gridDim.x * THREADS;
-  const bool zeroes = rule == SPARSE_APPLY_ZERO_OFFERED;
   for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads * AHEAD) {
     uint2 entry[AHEAD];
-    float residual[AHEAD];
 #pragma unroll
     for (int a = 0; a < AHEAD; a++)
       entry[a] = DIRECT ? fetch_entry(m, s, i + a * threads)
                         : entry_at(list.pairs, i + a * threads, count);
 #pragma unroll
-    for (int a = 0; a < AHEAD; a++)
-      residual[a] = zeroes && entry[a].x != SPARSE_NO_INDEX ? m.residual[entry[a].x] : 0;
-#pragma unroll
     for (int a = 0; a < AHEAD; a++) {
       if (entry[a].x == SPARSE_NO_INDEX) continue;
       m.dense[entry[a].x] = __fdiv_rn(__uint_as_float(entry[a].y), nranks);
-      if (zeroes && sparse_chosen(&selection, sparse_magnitude(residual[a]), entry[a].x))
-        m.residual[entry[a].x] = 0;
     }
   }
   if (DIRECT) {
@@ -188,10 +180,27 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) undo(const __grid_constant__ sparse_
                  [&](sparse_pair entry) { m.dense[entry.index] = 0; });
 }
 
+__global__ void OPS_BOUNDS(THREADS, BLOCKS) settle(const __grid_constant__ sparse_memory m)
+{
+  const sparse_state *state = m.state;
+  const uint64_t threads = (uint64_t)gridDim.x * THREADS;
+  const uint64_t me = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+  if (state->pending == SPARSE_PENDING_ALL)
+    for (uint64_t i = me; i < m.n; i += threads)
+      sparse_settle_element(state, m.residual, (uint32_t)i);
+  else if (state->pending == SPARSE_PENDING_RESULT)
+    for_each_entry(m.gathered, state->result_count, [&](sparse_pair entry) {
+      sparse_settle_element(state, m.residual, entry.index);
+    });
+  if (!ops_last_block((ops_scratch *)m.scratch)) return;
+  if (threadIdx.x == 0) m.state->pending = SPARSE_PENDING_NOTHING;
+}
+
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) clear_offered(const __grid_constant__ sparse_memory m)
 {
   for_each_entry(m.offered, m.state->offered_count,
                  [&](sparse_pair entry) { m.residual[entry.index] = 0; });
+  if (blockIdx.x == 0 && threadIdx.x == 0) m.state->pending = SPARSE_PENDING_NOTHING;
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
@@ -295,10 +304,10 @@ ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
 }
 
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                       enum sparse_apply rule, enum sparse_control then, cudaStream_t stream)
+                       enum sparse_control then, cudaStream_t stream)
 {
   return ops_launch(list.pairs == NULL ? apply<true> : apply<false>, list_blocks(m), THREADS, false,
-                    stream, *m, list, rule, then);
+                    stream, *m, list, then);
 }
 
 ncclResult_t ops_fetch(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream)
@@ -310,6 +319,11 @@ ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream)
 {
   /* Two blocks on each multiprocessor leave room for the exchange that it runs beside. */
   return ops_launch(undo, ops_blocks(2 * m->k, THREADS * 2, 2), THREADS, false, stream, *m);
+}
+
+ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return ops_launch(settle, list_blocks(m), THREADS, false, stream, *m);
 }
 
 ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream)

@@ -129,6 +129,7 @@ __device__ void finish(pass &p, enum sparse_control then)
     state->mean = sums[0].x / n;
     state->deviation = sqrt(squares / (n - 1));
   }
+  state->pending = sparse_leaves(&m);
   ops_decide(then, &m);
 }
 
@@ -329,6 +330,8 @@ ncclResult_t launch(const sparse_memory *m, const void *gradient, bool moments,
 extern "C" ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                                        bool moments, enum sparse_control then, cudaStream_t stream)
 {
+  const ncclResult_t settled = ops_settle(m, stream);
+  if (settled != ncclSuccess) return settled;
   if (gradient == NULL) return launch<no_gradient>(m, gradient, moments, then, stream);
   switch (m->config.gradient_type) {
   case ncclHalf:

@@ -35,7 +35,7 @@ ncclResult_t path_gaussiank(struct sparse_allreduce_handle *h, const void *gradi
 
   /* 1. acc = gradient + residual; offer what is above the Gaussian threshold. */
   SPARSE_TRY(select_gaussian(h, gradient, stream));
-  SPARSE_TRY(ops_clear_offered(m, stream));
+  SPARSE_TRY(select_leave_offered(h, stream));
   SPARSE_TRY(sparse_clear_begin(h, stream));
 
   /* 2. Everybody gets all of it.
@@ -56,5 +56,5 @@ ncclResult_t path_gaussiank(struct sparse_allreduce_handle *h, const void *gradi
   SPARSE_TRY(ops_reduce(m, lists, s->received_displs, s->received_counts, 0, 1, s->whole,
                         SPARSE_SUMS_NONZERO, sparse_result(m), SPARSE_KEPT_RESULT, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply(m, sparse_result(m), SPARSE_APPLY_RESULT, SPARSE_THEN_NOTHING, stream);
+  return ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream);
 }

@@ -17,7 +17,7 @@ ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *grad
     SPARSE_TRY(select_gaussian(h, gradient, stream));
   else
     SPARSE_TRY(select_exact_threshold(h, gradient, stream));
-  SPARSE_TRY(ops_clear_offered(m, stream));
+  SPARSE_TRY(select_leave_offered(h, stream));
 
   /* 2. Every part of the list to the owner of its region, who adds.
    * MPI: Isend/Irecv with one peer after the other -> NCCL: exchange_split, throttled to one */
@@ -37,5 +37,5 @@ ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *grad
   SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
                              ncclUint64, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply(m, sparse_gathered(m), SPARSE_APPLY_RESULT, SPARSE_COLLECT_RESULT, stream);
+  return ops_apply(m, sparse_gathered(m), SPARSE_COLLECT_RESULT, stream);
 }

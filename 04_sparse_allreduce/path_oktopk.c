@@ -74,8 +74,10 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   if (h->now.exact_global) {
     SPARSE_TRY(choose_globally(h, stream));
-    return ops_apply(m, sparse_result(m), SPARSE_APPLY_ZERO_OFFERED, SPARSE_THEN_NOTHING, stream);
+    SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream));
+  } else {
+    SPARSE_TRY(ops_apply(m, m->direct ? sparse_not_fetched() : sparse_gathered(m),
+                         SPARSE_GLOBAL_ADAPT, stream));
   }
-  return ops_apply(m, m->direct ? sparse_not_fetched() : sparse_gathered(m),
-                   SPARSE_APPLY_ZERO_OFFERED, SPARSE_GLOBAL_ADAPT, stream);
+  return select_leave_result(h, stream);
 }

@@ -12,10 +12,10 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
   struct sparse_state *s = m->state;
   const bool keep_k = m->config.algorithm == SPARSE_TOPKA2;
 
-  /* 1. acc = gradient + residual; offer the k largest. All that is offered is going to be used, so
-   * it leaves the residual. */
+  /* 1. acc = gradient + residual; offer the k largest. topkA: all that is offered is going to be
+   * used, so it leaves the residual. */
   SPARSE_TRY(select_exact_entries(h, gradient, stream));
-  if (!keep_k) SPARSE_TRY(ops_clear_offered(m, stream));
+  if (!keep_k) SPARSE_TRY(select_leave_offered(h, stream));
   SPARSE_TRY(sparse_clear_begin(h, stream));
 
   /* 2. The same number of entries from every rank, so a plain AllGather will do. Index and value
@@ -43,6 +43,6 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
 
   /* 4. The average of what is left. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply(m, sparse_result(m), keep_k ? SPARSE_APPLY_ZERO_OFFERED : SPARSE_APPLY_RESULT,
-                   SPARSE_THEN_NOTHING, stream);
+  SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream));
+  return keep_k ? select_leave_result(h, stream) : ncclSuccess;
 }

@@ -17,7 +17,7 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
     SPARSE_TRY(select_exact_threshold(h, gradient, stream));
   else
     SPARSE_TRY(select_by_threshold(h, gradient, stream));
-  SPARSE_TRY(ops_clear_offered(m, stream));
+  SPARSE_TRY(select_leave_offered(h, stream));
   SPARSE_TRY(sparse_clear_begin(h, stream));
 
   /* 2. Everybody gets all of it.
@@ -35,5 +35,5 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
   SPARSE_TRY(ops_reduce(m, m->received, s->received_displs, s->received_counts, 0, 1, s->whole,
                         SPARSE_SUMS_NONZERO, sparse_result(m), SPARSE_KEPT_RESULT, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply(m, sparse_result(m), SPARSE_APPLY_RESULT, SPARSE_THEN_NOTHING, stream);
+  return ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream);
 }

@@ -33,7 +33,7 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
 
   /* 1. acc = gradient + residual; offer the k largest, all of which will be used. */
   SPARSE_TRY(select_exact_entries(h, gradient, stream));
-  SPARSE_TRY(ops_clear_offered(m, stream));
+  SPARSE_TRY(select_leave_offered(h, stream));
 
   /* 2. Every part of the list to the owner of its region, who adds. */
   SPARSE_TRY(ops_partition(m, SPARSE_THEN_NOTHING, stream));
@@ -62,5 +62,5 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
                              ncclUint64, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply(m, sparse_gathered(m), SPARSE_APPLY_RESULT, SPARSE_COLLECT_RESULT, stream);
+  return ops_apply(m, sparse_gathered(m), SPARSE_COLLECT_RESULT, stream);
 }

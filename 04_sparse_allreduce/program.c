@@ -316,14 +316,16 @@ int job_write_result(struct job *job, const float *result, cudaStream_t stream)
                      error);
 }
 
-int job_finish_files(struct job *job, const float *residual, cudaStream_t stream)
+int job_finish_files(struct job *job, sparse_allreduce_t handle)
 {
   char error[LAUNCHER_TEXT];
   int failed = 0;
   if (!job->output.file && !job->residual.file) return EXIT_VERIFIED;
-  if (job->residual.file)
-    failed = write_file(job, &job->residual, residual, error, sizeof error, stream) ||
+  if (job->residual.file) {
+    SPARSECHECK(sparse_allreduce_copy_residual(handle, job->host));
+    failed = npy_write(&job->residual, job->host, error, sizeof error) ||
              npy_finish(&job->residual, error, sizeof error);
+  }
   if (!failed && job->output.file) failed = npy_finish(&job->output, error, sizeof error);
   /* only when all ranks have all their data on the disk, files get their names */
   int code = file_result(job, failed, error);

@@ -69,7 +69,7 @@ int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t st
 int job_write_result(struct job *job, const float *result, cudaStream_t stream);
 
 /* Writes --residual and gives the files their names. Returns an exit code; collective. */
-int job_finish_files(struct job *job, const float *residual, cudaStream_t stream);
+int job_finish_files(struct job *job, sparse_allreduce_t handle);
 
 /* Whether a step went well on the device. Returns an exit code, the same on all ranks. */
 int job_check_async(const struct job *job, sparse_allreduce_t handle, const char *path,

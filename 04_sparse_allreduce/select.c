@@ -4,6 +4,20 @@
  * passes are over the few candidates that it found, unless the guess it used was bad. */
 #include "sparse_internal.h"
 
+/* What leaves the residual stays pending until the next step, unless the caller looks at it. */
+ncclResult_t select_leave_offered(struct sparse_allreduce_handle *h, cudaStream_t stream)
+{
+  return h->m.shared ? ops_clear_offered(&h->m, stream) : ncclSuccess;
+}
+
+ncclResult_t select_leave_result(struct sparse_allreduce_handle *h, cudaStream_t stream)
+{
+  /* What gtopk returns to the residual comes afterwards. */
+  const sparse_allreduce_config_t *c = &h->m.config;
+  const bool now = h->m.shared || (c->algorithm == SPARSE_GTOPK && c->gtopk_exact_residual);
+  return now ? ops_settle(&h->m, stream) : ncclSuccess;
+}
+
 /* The k-th magnitude by a radix search. Candidates are what lies above a guess from the step
  * before; if they are fewer than k, or more than the list holds, all of the residual is searched.
  */

@@ -152,6 +152,12 @@ ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
 ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residual)
 {
   if (handle == NULL || residual == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_wait(handle));
+  if (handle->m.residual != NULL) {
+    SPARSE_TRY(ops_settle(&handle->m, handle->beside));
+    SPARSE_CUDA(cudaStreamSynchronize(handle->beside));
+  }
+  handle->m.shared = true;
   *residual = handle->m.residual;
   return ncclSuccess;
 }

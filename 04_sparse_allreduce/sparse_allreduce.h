@@ -216,9 +216,16 @@ ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
 #define SPARSE_NO_INDEX 0xffffffffu
 
 /* The residual of this rank, `count` floats in device memory, zero at first; NULL for SPARSE_DENSE.
- * Between steps the
- * caller may add gradients to it and then call sparse_allreduce_run with gradient == NULL. */
+ * Between steps the caller may add gradients to it and then call sparse_allreduce_run with
+ * gradient == NULL. Waits for the last step. From then on every step leaves the residual up to
+ * date; without this call part of that is done by the next step on its way, which is faster. Graphs
+ * that were captured before must not be used any more. Not collective. */
 ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residual);
+
+/* Copies the residual as the last step left it to host memory, `count` floats. Waits for that step.
+ * Not collective.
+ *   ncclInvalidUsage  SPARSE_DENSE has none */
+ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to);
 
 /* What went wrong on the device in the last step: ncclSuccess, ncclInvalidArgument (policy
  * SPARSE_NONFINITE_ERROR: a gradient of some rank was not finite; every rank gets it) or

@@ -156,6 +156,11 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
 ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *gradient,
                              cudaStream_t stream); /* above mean + z * deviation, corrected */
 
+/* What was offered leaves the residual: all of it (to be called while the offered list is there),
+ * or what is in the result (once that is there). */
+ncclResult_t select_leave_offered(struct sparse_allreduce_handle *h, cudaStream_t stream);
+ncclResult_t select_leave_result(struct sparse_allreduce_handle *h, cudaStream_t stream);
+
 /* exchange.c. All are collective.
  *
  * Split: the part of the offered list that lies in region j goes to rank j, for all j. Part p

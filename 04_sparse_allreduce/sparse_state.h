@@ -55,6 +55,11 @@ struct sparse_notes {
   uint64_t sums[SPARSE_MAX_RANKS][SPARSE_SUM_NOTES];
 };
 
+/* What has been offered leaves the residual: elements that `selection` chooses become zero, in some
+ * paths only if they are in the result. The next step's local pass does that on its way, so that it
+ * costs no memory access of its own; until then it is pending. */
+enum sparse_pending { SPARSE_PENDING_NOTHING, SPARSE_PENDING_ALL, SPARSE_PENDING_RESULT };
+
 struct sparse_state {
   /* From step to step: what a checkpoint keeps, up to levels[0]. */
   double local_threshold, global_threshold;
@@ -81,6 +86,7 @@ struct sparse_state {
   uint32_t late;
 
   /* What this rank offers. */
+  uint32_t pending;             /* enum sparse_pending: of the step before; then, of this one */
   uint32_t count, search, keep; /* enum sparse_source: what these operators have to read */
   uint64_t wanted;              /* entries that a search is to find */
   struct sparse_selection selection;
@@ -118,6 +124,7 @@ struct sparse_memory {
   int rank, nranks;
   sparse_allreduce_config_t config;
   double z;                /* Phi^-1(1 - density / 2) */
+  bool shared;             /* the caller has the residual's address: nothing may stay pending */
   float *residual, *dense; /* n each */
   /* Lists: nranks * slot pairs each. */
   size_t slot; /* at least capacity + 1: there may be a flag entry behind a list */

@@ -125,16 +125,28 @@ static void to_host(void *host, const void *device, size_t bytes, cudaStream_t s
   CUDACHECK(cudaStreamSynchronize(stream));
 }
 
-static bool same_vector(const struct comparison *c, const char *what, const float *device,
-                        const float *expected, cudaStream_t stream)
+/* What is in v->host. */
+static bool same_floats(const struct comparison *c, const char *what, const float *expected)
 {
   const float *got = c->v->host;
   const size_t n = c->v->ref->n;
-  to_host(c->v->host, device, n * sizeof *got, stream);
   if (memcmp(got, expected, n * sizeof *got) == 0) return true;
   size_t i = 0;
   while (memcmp(&got[i], &expected[i], sizeof *got) == 0) i++;
   return wrong_element(c, what, i, got[i], expected[i]);
+}
+
+static bool same_vector(const struct comparison *c, const char *what, const float *device,
+                        const float *expected, cudaStream_t stream)
+{
+  to_host(c->v->host, device, c->v->ref->n * sizeof *c->v->host, stream);
+  return same_floats(c, what, expected);
+}
+
+static bool same_residual(const struct comparison *c, sparse_allreduce_t handle)
+{
+  SPARSECHECK(sparse_allreduce_copy_residual(handle, c->v->host));
+  return same_floats(c, "residual", c->mine->residual);
 }
 
 /* A sum of P floats in any order is off by (P - 1) * 2^-23 * sum of sizes at most, and its average
@@ -245,14 +257,12 @@ static bool same_step(const struct comparison *c, sparse_allreduce_t handle,
 {
   const struct reference *ref = c->v->ref;
   const bool has_residual = ref->config.algorithm != SPARSE_DENSE;
-  float *residual;
-  SPARSECHECK(sparse_allreduce_residual(handle, &residual));
   launcher_step("STEP 6: comparing with the reference");
   return same_statistics(c, statistics) && same_entries(c, handle, stream) &&
          (!has_residual || same_regions(c, handle)) &&
          (ref->dense ? near_dense(c, result, stream)
                      : same_vector(c, "result", result, ref->result, stream)) &&
-         (!has_residual || same_vector(c, "residual", residual, c->mine->residual, stream));
+         (!has_residual || same_residual(c, handle));
 }
 
 /* ---- the reference's step -------------------------------------------------------------------- */

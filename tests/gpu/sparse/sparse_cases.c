@@ -155,7 +155,8 @@ static void test_large(struct test *t)
                     SPARSE_THEN_NOTHING, t->stream));
   OPSCHECK(ops_reduce(&m, m.received, m.state->received_displs, m.state->received_counts, 0, 1,
                       m.state->whole, SPARSE_SUMS_NONZERO, result, SPARSE_THEN_NOTHING, t->stream));
-  OPSCHECK(ops_apply(&m, result, SPARSE_APPLY_ZERO_OFFERED, SPARSE_THEN_NOTHING, t->stream));
+  OPSCHECK(ops_apply(&m, result, SPARSE_THEN_NOTHING, t->stream));
+  OPSCHECK(ops_settle(&m, t->stream));
   CUDACHECK(cudaStreamSynchronize(t->stream));
   CUDACHECK(cudaMemcpy(s, m.state, sizeof *s, cudaMemcpyDeviceToHost));
   good = same_number(s->offered_count, PLANTED, "candidates") &&

@@ -195,8 +195,7 @@ static void merge(struct rates *r, const void *gradient)
 static void apply(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  OPSCHECK(
-      ops_apply(&r->w.m, gathered(r), SPARSE_APPLY_ZERO_OFFERED, SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(ops_apply(&r->w.m, gathered(r), SPARSE_THEN_NOTHING, r->w.stream));
 }
 
 static void undo(struct rates *r, const void *gradient)

@@ -81,6 +81,20 @@ static bool check_moments(const struct world *w)
          fabs(w->state->mean - mean) <= 1e-9 * (sqrt(squares / n) + fabs(mean));
 }
 
+/* What the step before has left: a result, and a selection that the residual has not seen yet. */
+static void leave_pending(struct test *t, struct world *w, enum kind kind)
+{
+  struct sparse_state *s = w->state;
+  s->pending = next_random(t) % 3;
+  s->selection =
+      (struct sparse_selection){sparse_magnitude(element(t, kind)),
+                                next_random(t) % 2 ? SPARSE_INFINITY_LEVEL : SPARSE_NAN_LEVEL,
+                                (int64_t)(next_random(t) % w->m.n) - 1, 0};
+  s->result_count = next_random(t) % 8 == 0 ? 0
+                                            : random_list(t, w->gathered, w->m.capacity, 0, w->m.n,
+                                                          1 + next_random(t) % 40, kind);
+}
+
 static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradient, bool moments,
                        size_t shift, enum kind kind, int nlevels, float level)
 {
@@ -97,10 +111,14 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   w.state->nlevels = nlevels;
   w.state->limit = next_random(t) % 2 ? SPARSE_INFINITY_LEVEL : SPARSE_NAN_LEVEL;
   for (int j = 0; j < nlevels; j++) w.state->levels[j] = sparse_level(level * pow(1.03, j));
+  leave_pending(t, &w, kind);
   memcpy(e.state, w.state, sizeof *e.state);
   memcpy(e.residual, w.residual, n * sizeof(float));
+  expect_settled(&w, w.state->result_count, e.residual);
   expect_local_pass(&e, gradient ? values : NULL);
   world_push(&w);
+  OPSCHECK(ops_apply(&w.m, (struct sparse_list){w.m.gathered, &w.m.state->result_count, 1},
+                     SPARSE_THEN_NOTHING, w.stream));
   OPSCHECK(ops_local_pass(&w.m, gradient ? w.gradient + shift * (type == ncclFloat ? 4 : 2) : NULL,
                           moments, SPARSE_THEN_NOTHING, w.stream));
   world_pull(&w);

@@ -232,25 +232,22 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
   memcpy(e.residual, w.residual, vector);
   memcpy(e.dense, w.dense, vector);
 
-  for (int rule = 0; rule < 2; rule++) { /* apply */
-    OPSCHECK(ops_apply(&w.m, gathered_parts(&w), (enum sparse_apply)rule, SPARSE_THEN_NOTHING,
-                       w.stream));
-    for (size_t i = 0; i < all; i++) {
-      const struct sparse_pair pair = w.gathered[i];
-      if (pair.index == SPARSE_NO_INDEX) continue;
-      e.dense[pair.index] = added(pair.value / (float)nranks, 0);
-      const sparse_level_t magnitude = sparse_magnitude(e.residual[pair.index]);
-      if (rule == SPARSE_APPLY_ZERO_OFFERED && magnitude <= s->selection.limit &&
-          (magnitude > s->selection.above ||
-           (magnitude == s->selection.above && pair.index <= s->selection.tie)))
-        e.residual[pair.index] = 0;
-    }
-    world_pull(&w);
-    for (size_t i = 0; i < n; i++) /* -0 / ranks stays, -0 + 0 does not */
-      if (e.dense[i] == 0 && w.dense[i] == 0) e.dense[i] = w.dense[i];
-    good = good && same_bits(w.dense, e.dense, vector, "applied") &&
-           same_bits(w.residual, e.residual, vector, "zeroed");
-  }
+  OPSCHECK(ops_apply(&w.m, gathered_parts(&w), SPARSE_THEN_NOTHING, w.stream));
+  for (size_t i = 0; i < all; i++)
+    if (w.gathered[i].index != SPARSE_NO_INDEX)
+      e.dense[w.gathered[i].index] = added(w.gathered[i].value / (float)nranks, 0);
+  world_pull(&w);
+  for (size_t i = 0; i < n; i++) /* -0 / ranks stays, -0 + 0 does not */
+    if (e.dense[i] == 0 && w.dense[i] == 0) e.dense[i] = w.dense[i];
+  good = good && same_bits(w.dense, e.dense, vector, "applied");
+
+  s->pending = next_random(t) % 3;
+  world_push(&w);
+  OPSCHECK(ops_settle(&w.m, w.stream));
+  expect_settled(&w, all, e.residual);
+  world_pull(&w);
+  good = good && same_bits(w.residual, e.residual, vector, "settled") &&
+         same_number(s->pending, SPARSE_PENDING_NOTHING, "pending");
 
   const struct sparse_list offered = {w.m.offered, &w.m.state->offered_count, 1};
   OPSCHECK(ops_return(&w.m, offered, /* the gathered list without flags between its parts */

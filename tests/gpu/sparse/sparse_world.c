@@ -142,6 +142,21 @@ size_t random_list(struct test *t, struct sparse_pair *pairs, size_t most, uint6
   return count;
 }
 
+void expect_settled(const struct world *w, size_t count, float *residual)
+{
+  const struct sparse_selection *s = &w->state->selection;
+  char *pending = calloc(1, w->m.n);
+  memset(pending, w->state->pending == SPARSE_PENDING_ALL, w->m.n);
+  for (size_t i = 0; w->state->pending == SPARSE_PENDING_RESULT && i < count; i++)
+    if (w->gathered[i].index != SPARSE_NO_INDEX) pending[w->gathered[i].index] = 1;
+  for (size_t i = 0; i < w->m.n; i++) {
+    const sparse_level_t magnitude = sparse_magnitude(residual[i]);
+    const bool chosen = magnitude > s->above || (magnitude == s->above && (int64_t)i <= s->tie);
+    if (pending[i] && chosen && magnitude <= s->limit) residual[i] = 0;
+  }
+  free(pending);
+}
+
 bool same_bits(const void *a, const void *b, size_t bytes, const char *what)
 {
   const uint32_t *x = a, *y = b;

@@ -53,6 +53,9 @@ void world_pull(struct world *w);
 size_t random_list(struct test *t, struct sparse_pair *pairs, size_t most, uint64_t begin,
                    uint64_t end, uint32_t gap, enum kind kind);
 
+/* What is pending in the residual of a world whose gathered list has `count` entries. */
+void expect_settled(const struct world *w, size_t count, float *residual);
+
 bool same_bits(const void *a, const void *b, size_t bytes, const char *what);
 bool same_number(uint64_t got, uint64_t expected, const char *what);
 

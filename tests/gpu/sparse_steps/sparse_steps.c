@@ -145,16 +145,31 @@ static void wrong(struct checker *c, const char *what, double got, double expect
   c->code = EXIT_WRONG_DATA;
 }
 
-static void same_floats(struct checker *c, const char *what, const float *device,
+static void same_floats(struct checker *c, const char *what, const float *host,
                         const float *expected, size_t n)
 {
-  float *host = malloc(n * sizeof(*host));
-  CUDACHECK(cudaMemcpy(host, device, n * sizeof(*host), cudaMemcpyDeviceToHost));
   for (size_t i = 0; i < n; i++)
     if (memcmp(&host[i], &expected[i], sizeof(*host)) != 0) {
       wrong(c, what, host[i], expected[i], (long long)i);
       break;
     }
+}
+
+static void same_vector(struct checker *c, const char *what, const float *device,
+                        const float *expected, size_t n)
+{
+  float *host = malloc(n * sizeof(*host));
+  CUDACHECK(cudaMemcpy(host, device, n * sizeof(*host), cudaMemcpyDeviceToHost));
+  same_floats(c, what, host, expected, n);
+  free(host);
+}
+
+static void same_residual(struct checker *c, sparse_allreduce_t handle, const float *expected,
+                          size_t n)
+{
+  float *host = malloc(n * sizeof(*host));
+  SPARSECHECK(sparse_allreduce_copy_residual(handle, host));
+  same_floats(c, "residual", host, expected, n);
   free(host);
 }
 
@@ -202,13 +217,11 @@ static void compare(struct checker *c, sparse_allreduce_t handle, const float *r
   same_number(c, "words received", (double)s.words_received, (double)mine->words_received);
   if (ref->dense) { /* NCCL's order of sums: integers are exact in any */
     if (c->job->kind != SPREAD && c->job->kind != NOT_FINITE)
-      same_floats(c, "result", result, ref->result, ref->n);
+      same_vector(c, "result", result, ref->result, ref->n);
     return;
   }
-  float *residual;
-  SPARSECHECK(sparse_allreduce_residual(handle, &residual));
-  same_floats(c, "residual", residual, mine->residual, ref->n);
-  same_floats(c, "result", result, ref->result, ref->n);
+  same_residual(c, handle, mine->residual, ref->n);
+  same_vector(c, "result", result, ref->result, ref->n);
   same_entries(c, handle, ref);
   same_number(c, "offered", (double)s.local, (double)mine->noffered);
   same_number(c, "selected_above", s.selected_above, mine->selected_above);
