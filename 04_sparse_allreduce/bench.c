@@ -226,6 +226,11 @@ static int bench_job(struct job *job)
 {
   const struct rank *me = job->me;
   const sparse_allreduce_config_t *c = &job->config;
+#if !defined(LAUNCHER_MPI) && !defined(CPU_STANDIN)
+  if (program_options.graphs > 0)
+    return launcher_refuse(me, "-G 1 with several GPUs in one process can deadlock; "
+                               "allowed: the build with MPI=1");
+#endif
   const int intervals[] = {c->local_interval, c->global_interval, c->repartition_interval};
   struct sweep s = {.job = job};
   uint64_t steps = (uint64_t)program_options.steps;
@@ -242,7 +247,7 @@ static int bench_job(struct job *job)
   code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
   if (code != EXIT_VERIFIED) return code;
 
-  bench_timer_init(&s.timer, me, job->opt->type, steps);
+  bench_timer_init(&s.timer, me, job->opt->type, steps, program_options.graphs > 0);
   code = sweep_sizes(&s);
   bench_timer_free(&s.timer);
   if (me->rank == 0 && rows_close(&s.rows) != 0) code = EXIT_FAILED_CALL;

@@ -19,10 +19,10 @@ enum { PHASE_STEPS = 8 };
 const struct bench_time bench_no_time = {(double)NAN, (double)NAN, (double)NAN, (double)NAN};
 
 void bench_timer_init(struct bench_timer *timer, const struct rank *me, const struct datatype *type,
-                      uint64_t steps)
+                      uint64_t steps, bool graphs)
 {
   ncclUniqueId id;
-  *timer = (struct bench_timer){.me = me, .type = type, .steps = steps};
+  *timer = (struct bench_timer){.me = me, .type = type, .steps = steps, .graphs = graphs};
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&timer->comm, me->nranks, id, me->rank));
@@ -48,23 +48,75 @@ struct way {
   sparse_allreduce_t handle;
   void *const *send;
   void *recv;
+  /* With -G: captured steps, by gradient and kind; an allreduce has one kind. */
+  cudaGraphExec_t graphs[BENCH_GRADIENTS][SPARSE_KINDS];
+  bool eager; /* the host takes part in the steps of this path: no graphs */
 };
 
-static void enqueue_step(struct bench_timer *timer, const struct way *w, uint64_t step)
+static ncclResult_t enqueue_eagerly(struct bench_timer *timer, const struct way *w, uint64_t slot)
 {
-  const uint64_t slot = step % BENCH_GRADIENTS;
   if (w->handle)
-    SPARSECHECK(sparse_allreduce_run(w->handle, timer->gradients[slot], NULL, timer->stream));
-  else
-    NCCLCHECK(ncclAllReduce(w->send[slot], w->recv, timer->count, timer->type->nccl, ncclSum,
-                            timer->comm, timer->stream));
+    return sparse_allreduce_run(w->handle, timer->gradients[slot], NULL, timer->stream);
+  return ncclAllReduce(w->send[slot], w->recv, timer->count, timer->type->nccl, ncclSum,
+                       timer->comm, timer->stream);
 }
 
-static struct bench_time time_steps(struct bench_timer *timer, const struct way *w)
+/* NULL if the step cannot be captured. */
+static cudaGraphExec_t capture(struct bench_timer *timer, const struct way *w, uint64_t slot)
+{
+  cudaGraph_t graph;
+  cudaGraphExec_t exec = NULL;
+  CUDACHECK(cudaStreamBeginCapture(timer->stream, cudaStreamCaptureModeThreadLocal));
+  const ncclResult_t result = enqueue_eagerly(timer, w, slot);
+  CUDACHECK(cudaStreamEndCapture(timer->stream, &graph));
+  if (result != ncclInvalidUsage) {
+    NCCLCHECK(result);
+    CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
+  }
+  CUDACHECK(cudaGraphDestroy(graph));
+  return exec;
+}
+
+static void enqueue_step(struct bench_timer *timer, struct way *w, uint64_t step)
+{
+  const uint64_t slot = step % BENCH_GRADIENTS;
+  int kind = 0;
+  if (timer->graphs && !w->eager) {
+    if (w->handle) SPARSECHECK(sparse_allreduce_kind(w->handle, &kind));
+    cudaGraphExec_t *graph = &w->graphs[slot][kind];
+    if (!*graph) *graph = capture(timer, w, slot);
+    w->eager = !*graph;
+  }
+  if (!timer->graphs || w->eager) {
+    NCCLCHECK(enqueue_eagerly(timer, w, slot));
+    return;
+  }
+  CUDACHECK(cudaGraphLaunch(w->graphs[slot][kind], timer->stream));
+  if (w->handle) SPARSECHECK(sparse_allreduce_replayed(w->handle));
+}
+
+/* All kinds of steps once with each gradient, so that all graphs are there. */
+static void warm_up(struct bench_timer *timer, struct way *w)
+{
+  for (uint64_t step = 0; step < BENCH_GRADIENTS * timer->steps; step++)
+    enqueue_step(timer, w, step);
+  CUDACHECK(cudaStreamSynchronize(timer->stream));
+}
+
+static void free_graphs(struct way *w)
+{
+  for (int slot = 0; slot < BENCH_GRADIENTS; slot++)
+    for (int kind = 0; kind < SPARSE_KINDS; kind++)
+      if (w->graphs[slot][kind]) CUDACHECK(cudaGraphExecDestroy(w->graphs[slot][kind]));
+}
+
+static struct bench_time time_steps(struct bench_timer *timer, struct way *w)
 {
   const struct rank *me = timer->me;
   double medians[REPETITIONS], means[REPETITIONS], *us = malloc(timer->steps * sizeof *us);
   if (!us) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  launcher_step("bench: warm-up");
+  if (timer->graphs) warm_up(timer, w);
   for (int repetition = 0; repetition < REPETITIONS; repetition++) {
     launcher_step("bench: timing");
     launcher_barrier(me);
@@ -84,6 +136,7 @@ static struct bench_time time_steps(struct bench_timer *timer, const struct way 
     means[repetition] = time.mean;
   }
   free(us);
+  free_graphs(w);
   const double mean = bench_median(means, REPETITIONS); /* sorts */
   return (struct bench_time){mean, means[0], means[REPETITIONS - 1],
                              bench_median(medians, REPETITIONS)};
@@ -97,7 +150,7 @@ struct bench_time bench_time_path(struct bench_timer *timer, sparse_allreduce_t 
 /* ---- what has to be beaten ------------------------------------------------------------------- */
 
 /* What is wrong on any rank (on all of them then) is not timed. */
-static struct bench_time time_verified(struct bench_timer *timer, const struct way *w, int code)
+static struct bench_time time_verified(struct bench_timer *timer, struct way *w, int code)
 {
   return code == EXIT_VERIFIED ? time_steps(timer, w) : bench_no_time;
 }
@@ -173,7 +226,7 @@ const char *const bench_phase_names[BENCH_PHASES] = {"select", "exchange", "redu
 void bench_time_phases(struct bench_timer *timer, sparse_allreduce_t handle,
                        double us[BENCH_PHASES])
 {
-  const struct way w = {.handle = handle};
+  struct way w = {.handle = handle, .eager = true}; /* events do not go into graphs */
   int steps = 0;
   memset(us, 0, BENCH_PHASES * sizeof *us);
   SPARSECHECK(sparse_allreduce_time_phases(handle, 1));

@@ -14,6 +14,7 @@ struct bench_timer {
   ncclComm_t comm;
   cudaStream_t stream;
   uint64_t steps;      /* of a cycle */
+  bool graphs;         /* steps are launches of captured graphs */
   cudaEvent_t *events; /* [steps + 1] */
   /* of the current size */
   size_t count;
@@ -21,7 +22,7 @@ struct bench_timer {
 };
 
 void bench_timer_init(struct bench_timer *timer, const struct rank *me, const struct datatype *type,
-                      uint64_t steps);
+                      uint64_t steps, bool graphs);
 void bench_timer_free(struct bench_timer *timer);
 
 /* Microseconds of a step. The mean of a cycle: its median, least and most over repetitions; and the

@@ -211,6 +211,19 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send
   return gather_elements(h, send, recv, type, stream);
 }
 
+ncclResult_t exchange_gather_fixed(struct sparse_allreduce_handle *h,
+                                   const struct sparse_pair *send, struct sparse_pair *recv,
+                                   size_t count, cudaStream_t stream)
+{
+  struct sparse_state *s = h->m.state;
+  if (h->alltoallv != NULL)
+    return gather_onesided(h, send, recv, s->received_counts, s->received_displs, ncclUint64,
+                           stream);
+  /* MPI: Allgather -> NCCL: ncclAllGather */
+  SPARSE_NCCL(ncclAllGather(send, recv, count, ncclUint64, h->comm, stream));
+  return ncclSuccess;
+}
+
 ncclResult_t exchange_gather_again(struct sparse_allreduce_handle *h, const void *send, void *recv,
                                    uint64_t *counts, uint64_t *displs, ncclDataType_t type,
                                    cudaStream_t stream)

@@ -18,12 +18,12 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
   if (!keep_k) SPARSE_TRY(select_leave_offered(h, stream));
   SPARSE_TRY(sparse_clear_begin(h, stream));
 
-  /* 2. The same number of entries from every rank, so a plain AllGather will do. Index and value
-   * travel together; a flag entry behind them says whether the gradient was finite.
-   * MPI: Allgather(values), Allgather(indices) -> NCCL: one ncclAllGather of pairs */
+  /* 2. The same number of entries from every rank. Index and value travel together; a flag entry
+   * behind them says whether the gradient was finite.
+   * MPI: Allgather(values), Allgather(indices) -> NCCL: one ncclAllGather of pairs, or one-sided */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(ops_control(m, SPARSE_SEAL_FIXED, stream));
-  SPARSE_NCCL(ncclAllGather(m->offered, m->received, m->k + 1, ncclUint64, h->comm, stream));
+  SPARSE_TRY(exchange_gather_fixed(h, m->offered, m->received, m->k + 1, stream));
   SPARSE_TRY(ops_control(m, SPARSE_FIXED_LISTS, stream));
 
   /* 3. Add rank 0's entries, rank 1's, ...: this order on every rank, so the same bits. */

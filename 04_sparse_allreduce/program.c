@@ -72,7 +72,8 @@ const struct option_spec program_option_table[] = {
     {"iters", 'n', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
     {"warmup_iters", 'w', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
     {"repetitions", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
-    {"cudagraph", 'G', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"cudagraph", 'G', OPTION_LONG, &program_options.graphs, "N",
+     "--bench: 1: steps are launches of captured CUDA graphs; 0: eager (0)", 0, 1},
     {0},
 };
 
@@ -131,6 +132,7 @@ static void check_together(const struct job *job, char *error, size_t error_size
          "-J: '%s' has a wrong ending; allowed: .json and .csv", own->results);
   REFUSE(job->opt->bench && (own->input || own->output || own->residual),
          "%s is not for --bench; allowed: one of them", files);
+  REFUSE(!job->opt->bench && own->graphs > 0, "-G is for --bench; allowed: --bench -G 1");
   REFUSE(job->opt->bench && own->restart_after,
          "--restart-after is not for --bench; allowed: one of them");
   REFUSE(job->opt->bench && own->warmup_steps,

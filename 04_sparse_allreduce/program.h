@@ -24,7 +24,7 @@ struct program_options {
   const char *algorithms;
   size_t count;
   double density;
-  long steps, seed, throttle, warmup_steps, restart_after;
+  long steps, seed, throttle, warmup_steps, restart_after, graphs;
   int preset, gradient, balance, nonfinite, exchange, verify, gk_threshold;
   bool gtopk_exact_residual;
   const char *input, *output, *residual; /* files' names with %r for the rank */
