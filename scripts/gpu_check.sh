@@ -256,6 +256,7 @@ check_sparse() { # 04; its operators are local, so one rank will do for them
   check "same bits, throttle and exchange" same_sparse_digest "$gpus" $folder
   [ "$mode" = full ] || return 0
   check "as it comes, $folder" golden mpi "$gpus" $folder
+  check "1,000 steps of graph replay" launch mpi "$gpus" tests/gpu/sparse_steps --cases 6 --steps 1000
   for hosts in 2 4; do
     check "$hosts simulated hosts, $folder" simulated_hosts $hosts tests/gpu/sparse_steps --cases 40
   done

@@ -4,7 +4,9 @@
  * with ties, zeros and values that are not finite, both exchanges, checkpoints, graphs, steps that
  * are enqueued without waiting for the one before.
  *
- *   sparse_steps [--cases N] [--seed N] [--verbose]
+ *   sparse_steps [--cases N] [--seed N] [--steps N] [--verbose]
+ *
+ * --steps makes the jobs long ones of oktopk, one for each kind of gradient in turn, in graphs.
  *
  * Every rank draws the same numbers, so all know all gradients and each runs the whole reference.
  */
@@ -21,11 +23,12 @@
 
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
-static long cases = 200, first_seed = 1;
+static long cases = 200, first_seed = 1, long_steps;
 static bool verbose;
 static const struct option_spec own_options[] = {
     {"cases", 0, OPTION_LONG, &cases, "N", "random jobs (default 200)", 1, 1000000000},
     {"seed", 0, OPTION_LONG, &first_seed, "N", "number of the first (default 1)", 0, 1000000000},
+    {"steps", 0, OPTION_LONG, &long_steps, "N", "of jobs of oktopk, in graphs", 1, 1000000},
     {"verbose", 0, OPTION_FLAG, &verbose, NULL, "say what each job is", 0, 0},
     {0},
 };
@@ -60,7 +63,8 @@ struct job {
   int steps;
   enum kind kind;
   bool graphs, checkpoint;
-  bool ahead; /* all steps are enqueued, on two streams in turns, before the first is looked at */
+  bool shared; /* the gradient is added to the residual by the caller */
+  bool ahead;  /* all steps are enqueued, on two streams in turns, before the first is looked at */
 };
 
 static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
@@ -92,6 +96,22 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
                below(&state, 2);
   job.checkpoint = below(&state, 3) == 0;
   job.ahead = below(&state, 3) == 0;
+  job.shared = below(&state, 4) == 0 && c->algorithm != SPARSE_DENSE && c->warmup_steps == 0 &&
+               job.kind != NOT_FINITE && !job.checkpoint;
+  return job;
+}
+
+static struct job long_job(uint64_t seed, bool onesided, bool graphs)
+{
+  struct job job = draw_job(seed, onesided, graphs);
+  job.kind = (enum kind)(seed % KINDS);
+  job.n = 4099;
+  job.steps = (int)long_steps;
+  job.config.density = 0.02;
+  job.config.algorithm = SPARSE_OKTOPK;
+  job.config.exchange = onesided ? SPARSE_EXCHANGE_ONESIDED : SPARSE_EXCHANGE_SENDRECV;
+  job.graphs = graphs && onesided;
+  job.checkpoint = job.ahead = job.shared = false;
   return job;
 }
 
@@ -296,6 +316,20 @@ static void run_step(const struct job *job, sparse_allreduce_t handle, struct gr
   SPARSECHECK(sparse_allreduce_replayed(handle));
 }
 
+/* What a caller with gradients of its own making does: adds them to the residual. */
+static void add_to_residual(const struct job *job, float *residual, const float *gradient,
+                            cudaStream_t stream)
+{
+  const size_t bytes = job->n * sizeof(float);
+  float *host = malloc(bytes);
+  CUDACHECK(cudaMemcpyAsync(host, residual, bytes, cudaMemcpyDeviceToHost, stream));
+  CUDACHECK(cudaStreamSynchronize(stream));
+  for (size_t i = 0; i < job->n; i++) host[i] += gradient[i];
+  CUDACHECK(cudaMemcpyAsync(residual, host, bytes, cudaMemcpyHostToDevice, stream));
+  CUDACHECK(cudaStreamSynchronize(stream));
+  free(host);
+}
+
 /* Every step is enqueued behind the one before, which is still running, and its result is copied
  * behind it; only then are they compared. */
 static int run_ahead(struct checker *c, sparse_allreduce_t handle, struct reference *ref,
@@ -328,7 +362,7 @@ static int run_ahead(struct checker *c, sparse_allreduce_t handle, struct refere
     draw_gradients(job, c->step, c->me->nranks, gradients);
     reference_step(ref, (const float *const *)gradients, NULL);
     if (!ref->dense || (job->kind != SPREAD && job->kind != NOT_FINITE))
-      same_floats(c, "result", results + (size_t)c->step * job->n, ref->result, job->n);
+      same_vector(c, "result", results + (size_t)c->step * job->n, ref->result, job->n);
   }
   compare(c, handle, result, ref);
   CUDACHECK(cudaEventDestroy(done));
@@ -365,7 +399,9 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   for (int r = 0; r < me->nranks; r++) gradients[r] = malloc(job->n * sizeof(float));
   CUDACHECK(cudaMalloc((void **)&device, job->n * sizeof(float)));
   SPARSECHECK(sparse_allreduce_create(comm, job->n, &job->config, &handle));
-  const bool ahead = job->ahead && !job->graphs && !gaussian(&job->config);
+  const bool ahead = job->ahead && !job->graphs && !job->shared && !gaussian(&job->config);
+  float *residual = NULL;
+  if (job->shared) SPARSECHECK(sparse_allreduce_residual(handle, &residual));
   if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
   for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
     if (job->checkpoint && !job->graphs && c.step == job->steps / 2)
@@ -373,7 +409,8 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
     draw_gradients(job, c.step, me->nranks, gradients);
     CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
                               cudaMemcpyHostToDevice, stream));
-    run_step(job, handle, &graphs, device, &result, stream);
+    if (job->shared) add_to_residual(job, residual, gradients[me->rank], stream);
+    run_step(job, handle, &graphs, job->shared ? NULL : device, &result, stream);
     CUDACHECK(cudaStreamSynchronize(stream));
     const bool inject = gaussian_thresholds(&c, handle, thresholds);
     invariants_before(inv, ref);
@@ -432,13 +469,17 @@ static int run(const struct rank *me, const struct options *opt)
   int code = EXIT_VERIFIED;
   for (long i = 0; i < cases && code == EXIT_VERIFIED; i++) {
     launcher_step("random jobs");
-    const struct job job = draw_job((uint64_t)(first_seed + i), onesided, graphs);
+    const uint64_t seed = (uint64_t)(first_seed + i);
+    const struct job job =
+        long_steps > 0 ? long_job(seed, onesided, graphs) : draw_job(seed, onesided, graphs);
     if (verbose)
       launcher_print(me, "job %llu: %s, %zu elements, density %g, %s, %d steps%s%s\n",
                      (unsigned long long)job.seed, sparse_allreduce_name(job.config.algorithm),
                      job.n, job.config.density, kind_names[job.kind], job.steps,
                      job.config.exchange == SPARSE_EXCHANGE_ONESIDED ? ", one-sided" : "",
-                     job.graphs ? ", graphs" : "");
+                     job.graphs   ? ", graphs"
+                     : job.shared ? ", shared residual"
+                                  : "");
     code = run_job(me, &job, comm, streams);
   }
   for (int i = 0; i < 2; i++) CUDACHECK(cudaStreamDestroy(streams[i]));
