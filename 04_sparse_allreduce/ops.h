@@ -119,7 +119,8 @@ ncclResult_t ops_fetch(const struct sparse_memory *m, enum sparse_control then,
                        cudaStream_t stream);
 
 /* dense[i] = value / nranks (IEEE division) for the entries of the list. With list.pairs == NULL
- * (direct) it does what ops_fetch() does on the way, and the list is `gathered`. */
+ * (direct) it does what ops_fetch() does on the way, and the list is `gathered`. Before, dense is
+ * zero but for entries of this list. */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_control then, cudaStream_t stream);
 
@@ -127,8 +128,8 @@ ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
  * as state->pending says, for those of the state->result_count first entries of `gathered`. */
 ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream);
 
-/* dense[i] = 0 for the state->result_count first entries of `gathered`. The only operator that may
- * run beside others of the same handle. */
+/* dense[i] = 0 for the state->result_count first entries of `gathered`; all else in it is zero
+ * already. The only operator that may run beside others of the same handle. */
 ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream);
 
 /* residual[i] = 0 for the entries of the offered list; then nothing is pending. */

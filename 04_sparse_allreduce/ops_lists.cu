@@ -141,8 +141,63 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   if (threadIdx.x == 0) ops_decide(then, &m);
 }
 
-/* Random accesses to two vectors: the time is that of the round trips, so all of a batch are on
- * their way before the first is used. */
+/* Random access takes as long as memory needs to open a row for each sector of 32 bytes. A store of
+ * less than a sector opens it twice, because the rest of the sector has to be read first. What else
+ * is in a sector of the dense result is zero; so undo and apply store whole sectors, two lanes of a
+ * warp half of each. The stores pass through the cache (.cs): nobody reads this soon. */
+enum { SECTOR = 32 / sizeof(float), HALF = SECTOR / 2 };
+
+struct alignas(16) half_sector {
+  float x[HALF];
+};
+
+__device__ inline void store_half(float *vector, uint64_t n, uint64_t at, half_sector half)
+{
+  if (at + HALF <= n) {
+    __stcs((float4 *)(vector + at), *(const float4 *)half.x);
+  } else {
+#pragma unroll
+    for (uint32_t c = 0; c < HALF; c++)
+      if (at + c < n) vector[at + c] = half.x[c];
+  }
+}
+
+/* Stores the values of a warp's entries, one of each lane, ascending. Sectors whose entries may go
+ * on in another warp (those at both ends, and beside lanes without an entry) by element. */
+__device__ inline void store_entries(float *dense, uint64_t n, uint32_t index, float value)
+{
+  const uint32_t lane = threadIdx.x % 32, through = (2u << lane) - 1; /* lanes up to this */
+  const uint32_t left = __shfl_up_sync(OPS_ALL_LANES, index, 1);
+  const bool valid = index != SPARSE_NO_INDEX;
+  const uint32_t valids = __ballot_sync(OPS_ALL_LANES, valid);
+  const uint32_t starts = __ballot_sync(OPS_ALL_LANES, lane == 0 || left == SPARSE_NO_INDEX ||
+                                                           left / SECTOR != index / SECTOR);
+  const uint32_t start = 31 - (uint32_t)__clz((int)(starts & through)); /* of this sector's lanes */
+  const uint32_t end =
+      (starts & ~through) != 0 ? (uint32_t)__ffs((int)(starts & ~through)) - 1 : 32;
+  const bool whole =
+      valid && start > 0 && end < 32 && (valids >> (start - 1) & 1) && (valids >> end & 1);
+  const uint32_t wholes = __ballot_sync(OPS_ALL_LANES, whole && start == lane);
+  if (valid && !whole) dense[index] = value;
+#pragma unroll
+  for (uint32_t r = 0; r < 2; r++) {
+    const uint32_t from = r * 16 + lane / 2; /* lane of the sector's first entry */
+    const uint32_t first = __shfl_sync(OPS_ALL_LANES, index, (int)from);
+    const uint32_t last = __shfl_sync(OPS_ALL_LANES, end, (int)from);
+    const uint32_t at = first / SECTOR * SECTOR + lane % 2 * HALF;
+    const bool mine = wholes >> from & 1;
+    half_sector half = {};
+    for (uint32_t k = from; __any_sync(OPS_ALL_LANES, mine && k < last); k++) {
+      const uint32_t i = __shfl_sync(OPS_ALL_LANES, index, (int)k);
+      const float x = __shfl_sync(OPS_ALL_LANES, value, (int)k);
+#pragma unroll
+      for (uint32_t c = 0; c < HALF; c++)
+        if (k < last && i == at + c) half.x[c] = x;
+    }
+    if (mine) store_half(dense, n, at, half);
+  }
+}
+
 template <bool DIRECT>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
@@ -152,18 +207,17 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
   if (DIRECT) await_sums(m, s);
   const float nranks = (float)m.nranks;
   const uint64_t count = DIRECT ? s.displs[m.nranks] : ops_list_count(list);
-  const uint64_t threads = (uint64_t)gridDim.x * THREADS;
-  for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads * AHEAD) {
+  const uint64_t threads = (uint64_t)gridDim.x * THREADS, lane = threadIdx.x % 32;
+  const uint64_t me = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+  for (uint64_t i = me; i - lane < count; i += threads * AHEAD) {
     uint2 entry[AHEAD];
 #pragma unroll
     for (int a = 0; a < AHEAD; a++)
       entry[a] = DIRECT ? fetch_entry(m, s, i + a * threads)
                         : entry_at(list.pairs, i + a * threads, count);
 #pragma unroll
-    for (int a = 0; a < AHEAD; a++) {
-      if (entry[a].x == SPARSE_NO_INDEX) continue;
-      m.dense[entry[a].x] = __fdiv_rn(__uint_as_float(entry[a].y), nranks);
-    }
+    for (int a = 0; a < AHEAD; a++)
+      store_entries(m.dense, m.n, entry[a].x, __fdiv_rn(__uint_as_float(entry[a].y), nranks));
   }
   if (DIRECT) {
     if (!ops_last_block((ops_scratch *)m.scratch)) return;
@@ -176,8 +230,19 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) undo(const __grid_constant__ sparse_memory m)
 {
-  for_each_entry(m.gathered, m.state->result_count,
-                 [&](sparse_pair entry) { m.dense[entry.index] = 0; });
+  const uint64_t count = m.state->result_count;
+  const uint64_t pairs_of_threads = (uint64_t)gridDim.x * THREADS / 2;
+  uint64_t i = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) / 2;
+  for (; i < count; i += pairs_of_threads * AHEAD) {
+    uint32_t index[AHEAD];
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++)
+      index[a] = entry_at(m.gathered, i + a * pairs_of_threads, count).x;
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++)
+      if (index[a] != SPARSE_NO_INDEX)
+        store_half(m.dense, m.n, index[a] / SECTOR * SECTOR + threadIdx.x % 2 * HALF, {});
+  }
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) settle(const __grid_constant__ sparse_memory m)
