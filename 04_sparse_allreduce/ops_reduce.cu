@@ -13,6 +13,9 @@
 namespace
 {
 
+/* What a tile is done as. */
+enum kind { SMALL, LARGE, LARGE_IN_PARTS };
+
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     reduce(const __grid_constant__ sparse_memory m, const sparse_pair *base, const uint64_t *displs,
            const uint64_t *counts, int first, int stride, const uint64_t *region,
@@ -29,72 +32,76 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     }
   }
   __syncthreads();
-  job w = {lists,     m.nranks,  first, stride, which, (float)m.state->global_threshold,
-           region[0], region[1], false, 0};
+  job w = {m.nranks, which, (float)m.state->global_threshold, region[0], region[1], false, 0};
   ops_chain chain = ops_chain_begin(m);
   if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
-  choose_tile_size(w);
-  uint32_t *occurs = w.large ? &s.large.occurs[threadIdx.x * WORDS] : &s.small.occurs[threadIdx.x];
-  const uint32_t words = w.large ? WORDS : 1, mine = threadIdx.x * words; /* of this thread */
-  for (uint32_t v = 0; v < words; v++) occurs[v] = 0;
+  order_lists(s, lists, m.nranks, first, stride);
+  choose_tile_size(w, lists);
+  for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
   const uint32_t tiles =
       w.end > w.begin ? (uint32_t)((w.end - w.begin + w.tile_size - 1) / w.tile_size) : 0;
   __syncthreads();
   uint32_t tile = s.next;
-  if (tile < tiles) find_begins(w, s, tile);
+  if (tile < tiles) find_tile(w, s, tile);
   while (tile < tiles) {
     const uint64_t begin = w.begin + (uint64_t)tile * w.tile_size;
     const uint64_t end = begin + w.tile_size < w.end ? begin + w.tile_size : w.end;
-    __syncthreads(); /* the lists' rests are there, no bit is set; all have read s.next */
+    __syncthreads(); /* the tile's place is known, no bit is set; all have read s.next */
     uint32_t drawn = 0;
     if (threadIdx.x == 0) drawn = ops_chain_draw(chain);
 
-    const uint32_t all = w.tile_size / 32;
-    uint32_t part = all; /* words that are done at a time */
-    uint32_t keep[WORDS] = {}, kept = 0;
+    enum kind kind = SMALL;
+    uint32_t keep = 0, kept = 0; /* of this thread: bits, and how many if in order of threads */
     if (!w.large) {
       add_to_small(w, s, begin, end);
-      kept = (uint32_t)__popc(keep[0] = select_of_small(w, s));
+      kept = (uint32_t)__popc(keep = select_of_small(w, s));
+    } else if (const uint32_t entries = lay_out(w, s); entries <= ROOM) {
+      kind = LARGE;
+      keep = select_of_large(w, s, add_to_large(w, s, begin, entries));
     } else {
-      mark(w, s, begin, end);
-      if (rank_bits(s) > SUMS) part = SUMS / 32;
-      for (uint32_t from = 0; from < all; from += part) {
-        add_to_large(w, s, begin, end, from, from + part);
-#pragma unroll
-        for (uint32_t v = 0; v < WORDS; v++)
-          if (mine + v >= from && mine + v < from + part)
-            kept += (uint32_t)__popc(keep[v] = select_of_large(w, s, mine + v, from));
+      kind = LARGE_IN_PARTS;
+      for (uint64_t from = begin; from < end; from += SMALL_TILE) {
+        add_to_small(w, s, from, from + SMALL_TILE < end ? from + SMALL_TILE : end);
+        kept += (uint32_t)__popc(select_of_small(w, s));
+        s.occurs[threadIdx.x] = 0;
+        move_begin(w, s, from + SMALL_TILE);
+        __syncthreads();
       }
     }
-    const bool again = part < all; /* the sums are to be made again for writing */
-    const uint32_t through = ops_warp_scan(kept);
-    if (threadIdx.x % 32 == 31) s.counts[threadIdx.x / 32] = through;
     if (threadIdx.x == 0) s.next = drawn;
-    __syncthreads();
+    uint32_t before = 0, before_rounds[2] = {}, in_tile;
+    if (kind == LARGE) {
+      __syncthreads();
+      in_tile = place_rounds(s, before_rounds);
+    } else {
+      before = place_words(s, kept, &in_tile);
+    }
     const uint32_t next = s.next;
-    uint32_t before;
-    const uint32_t in_tile = ops_block_sum(s.counts, WARPS, &before);
     if (threadIdx.x == 0) ops_chain_publish(chain, tile, in_tile, 0);
-    if (!again && next < tiles) find_begins(w, s, next); /* while other blocks publish */
-    sparse_pair *at = to.pairs + ops_chain_before(chain, tile, s.partial) + before + through - kept;
+    const uint32_t soon = kind == LARGE_IN_PARTS ? tile : next;
+    if (soon < tiles) find_tile(w, s, soon); /* while other blocks publish */
+    sparse_pair *at = to.pairs + ops_chain_before(chain, tile, s.partial);
     ops_chain_advance(chain, tile, tiles, in_tile, 0);
 
-    if (!w.large) {
-      write_small(s, begin, keep[0], at);
+    if (kind == LARGE) {
+      write_large(s, keep, before_rounds, at);
+      for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
+    } else if (kind == SMALL) {
+      write_small(s, begin, keep, at + before);
+      s.occurs[threadIdx.x] = 0;
     } else {
-      for (uint32_t from = 0; from < all; from += part) {
-        if (again) add_to_large(w, s, begin, end, from, from + part);
-#pragma unroll
-        for (uint32_t v = 0; v < WORDS; v++)
-          if (mine + v >= from && mine + v < from + part)
-            at = write_large(s, begin, mine + v, from, keep[v], at);
+      for (uint64_t from = begin; from < end; from += SMALL_TILE) { /* the sums once more */
+        add_to_small(w, s, from, from + SMALL_TILE < end ? from + SMALL_TILE : end);
+        keep = select_of_small(w, s);
+        before = place_words(s, (uint32_t)__popc(keep), &in_tile);
+        write_small(s, from, keep, at + before);
+        at += in_tile;
+        s.occurs[threadIdx.x] = 0;
+        move_begin(w, s, from + SMALL_TILE);
+        __syncthreads();
       }
+      if (next < tiles) find_tile(w, s, next);
     }
-    if (again) {
-      __syncthreads(); /* the lists' rests are no longer needed */
-      if (next < tiles) find_begins(w, s, next);
-    }
-    for (uint32_t v = 0; v < words; v++) occurs[v] = 0;
     tile = next;
   }
   if (!ops_last_block(chain.scratch)) return;

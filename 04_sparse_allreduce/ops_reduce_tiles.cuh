@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tiles of a reduction: where they begin in the lists, adding, selecting, writing.
+/* The tiles of a reduction: where they are in the lists, adding, selecting, writing.
  *
  * There are two ways to store sums. A small tile has one for each index. Where that gives many
- * tiles and few entries in each, tiles are four times as large: first the bits of all indices that
- * occur are set, then the number of bits before an index is the place of its sum. A tile with more
- * indices than there is room for sums is done in parts, twice: to count and to write. */
+ * tiles and few entries in each, tiles are four times as large: their entries are copied to shared
+ * memory in one go, the bits of all indices that occur are set, and the number of bits before an
+ * index is the place of its sum. A large tile with more entries than there is room for is done as
+ * small ones, twice: to count and to write. */
 #ifndef OPS_REDUCE_TILES_CUH
 #define OPS_REDUCE_TILES_CUH
 
@@ -19,35 +20,36 @@ enum {
   SMALL_TILE = OPS_DENSE_TILE, /* indices */
   WORDS = 4,                   /* of bits in a large tile that a thread has */
   LARGE_TILE = THREADS * WORDS * 32,
-  SUMS = 4096,  /* that a large tile has room for, and indices of a part of it */
-  USUAL = 1536, /* entries of a large tile at most, on average */
-  AHEAD = 4,    /* lists whose entries are on their way at the same time */
-  BLOCKS = 5,   /* per multiprocessor */
+  ROUNDS = 8,              /* entries of a large tile that a thread copies at most */
+  ROOM = ROUNDS * THREADS, /* entries, and so sums, that a large tile has room for */
+  USUAL = 1536,            /* entries of a large tile at most, on average */
+  AHEAD = 4,               /* lists of a small tile whose entries are on their way at a time */
+  BLOCKS = 4,              /* per multiprocessor */
 };
 static_assert((int)SMALL_TILE == THREADS * 32, "in a small tile a thread has one word");
+static_assert(WARPS * ROUNDS == 64, "place_rounds() has two counts per lane");
 
 struct shared {
+  uint32_t occurs[THREADS * WORDS];
   union {
+    float sums[SMALL_TILE]; /* of a small tile */
     struct {
-      float sums[SMALL_TILE];
-      uint32_t occurs[THREADS];
-    } small;
-    struct {
-      float sums[SUMS];
-      uint32_t occurs[THREADS * WORDS];
+      uint2 entries[ROOM];              /* list by list, in the order of additions */
+      uint2 sums[ROOM];                 /* {index, sum}, ascending */
       uint16_t before[THREADS * WORDS]; /* bits in the words before */
     } large;
   };
-  /* What is left of each list from the tile's begin on, by place in the order of additions. */
-  const sparse_pair *rest[SPARSE_MAX_RANKS];
-  uint32_t length[SPARSE_MAX_RANKS];
-  uint32_t partial[WARPS], counts[WARPS];
+  /* By place in the order of additions: the lists, and where the tile begins and ends in them (a
+   * small tile: where the list ends). */
+  const sparse_pair *list[SPARSE_MAX_RANKS];
+  uint32_t length[SPARSE_MAX_RANKS], first[SPARSE_MAX_RANKS], last[SPARSE_MAX_RANKS];
+  uint32_t offset[SPARSE_MAX_RANKS + 1]; /* in large.entries */
+  uint32_t partial[WARPS], counts[WARPS * ROUNDS];
   uint32_t next; /* tile */
 };
 
 struct job {
-  const ops_lists &from;
-  int lists, first, stride;
+  int lists;
   enum sparse_sums which;
   float threshold;
   uint64_t begin, end; /* of the region */
@@ -55,43 +57,64 @@ struct job {
   uint32_t tile_size;
 };
 
-__device__ inline void choose_tile_size(job &w)
+__device__ inline void choose_tile_size(job &w, const ops_lists &lists)
 {
   const uint64_t size = w.end > w.begin ? w.end - w.begin : 0;
   uint64_t entries = 0;
-  for (int p = (int)threadIdx.x % 32; p < w.lists; p += 32) entries += w.from.counts[p];
+  for (int p = (int)threadIdx.x % 32; p < w.lists; p += 32) entries += lists.counts[p];
   entries = ops_warp_sum(entries);
   w.large = LARGE_TILE * entries <= USUAL * size && (uint64_t)LARGE_TILE / 2 * gridDim.x <= size;
   w.tile_size = w.large ? LARGE_TILE : SMALL_TILE;
 }
 
-__device__ inline int list_at(const job &w, int place)
+/* The lists in the order of additions. */
+__device__ inline void order_lists(shared &s, const ops_lists &lists, int nranks, int first,
+                                   int stride)
 {
-  const int p = (w.first + w.stride * place) % w.lists;
-  return p < 0 ? p + w.lists : p;
-}
-
-/* Where a tile begins in all lists; a warp for each of them. */
-__device__ inline void find_begins(const job &w, shared &s, uint32_t tile)
-{
-  const uint64_t key = w.begin + (uint64_t)tile * w.tile_size;
-  for (int place = (int)threadIdx.x / 32; place < w.lists; place += WARPS) {
-    const int p = list_at(w, place);
-    const sparse_pair *list = w.from.pairs[p];
-    const uint32_t count = w.from.counts[p], at = ops_lower_bound(list, 0, count, key);
-    if (threadIdx.x % 32 != 0) continue;
-    s.rest[place] = list + at;
-    s.length[place] = count - at;
+  for (int place = (int)threadIdx.x; place < nranks; place += THREADS) {
+    const int p = ((first + stride * place) % nranks + nranks) % nranks;
+    s.list[place] = lists.pairs[p];
+    s.length[place] = lists.counts[p];
   }
 }
 
-__device__ inline uint2 entry_at(const shared &s, int place, uint32_t i)
+/* Where a tile is in all lists; a warp for each end that is to be searched for. */
+__device__ inline void find_tile(const job &w, shared &s, uint32_t tile)
 {
-  return i < s.length[place] ? *((const uint2 *)s.rest[place] + i)
-                             : make_uint2(SPARSE_NO_INDEX, 0); /* beyond all regions */
+  const uint64_t begin = w.begin + (uint64_t)tile * w.tile_size;
+  const uint64_t end = begin + w.tile_size < w.end ? begin + w.tile_size : w.end;
+  for (int i = (int)threadIdx.x / 32; i < (w.large ? 2 : 1) * w.lists; i += WARPS) {
+    const bool is_end = i >= w.lists;
+    const int place = is_end ? i - w.lists : i;
+    const uint32_t at = ops_lower_bound(s.list[place], 0, s.length[place], is_end ? end : begin);
+    if (threadIdx.x % 32 != 0) continue;
+    (is_end ? s.last : s.first)[place] = at;
+    if (!w.large) s.last[place] = s.length[place];
+  }
+}
+
+/* The tile begins at `begin` now, further on. */
+__device__ inline void move_begin(const job &w, shared &s, uint64_t begin)
+{
+  for (int place = (int)threadIdx.x / 32; place < w.lists; place += WARPS) {
+    const uint32_t at = ops_lower_bound(s.list[place], s.first[place], s.last[place], begin);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) s.first[place] = at;
+  }
+}
+
+__device__ inline bool is_kept(const job &w, float sum)
+{
+  return w.which == SPARSE_SUMS_NONZERO ? sum != 0 : fabsf(sum) > w.threshold;
 }
 
 /* ---- small tiles --------------------------------------------------------------------------- */
+
+__device__ inline uint2 entry_at(const shared &s, int place, uint32_t i)
+{
+  return i < s.last[place] - s.first[place] ? *(const uint2 *)&s.list[place][s.first[place] + i]
+                                            : make_uint2(SPARSE_NO_INDEX, 0); /* beyond all */
+}
 
 /* Sums need not be cleared: the first of an index starts at 0. Ends with a barrier. */
 __device__ inline void add_to_small(const job &w, shared &s, uint64_t begin, uint64_t end)
@@ -108,9 +131,8 @@ __device__ inline void add_to_small(const job &w, shared &s, uint64_t begin, uin
         const bool inside = entry[a].x < end;
         if (inside) {
           const uint32_t at = (uint32_t)(entry[a].x - begin), bit = 1u << at % 32;
-          const bool has_sum = atomicOr(&s.small.occurs[at / 32], bit) & bit;
-          s.small.sums[at] =
-              __fadd_rn(has_sum ? s.small.sums[at] : 0.0f, __uint_as_float(entry[a].y));
+          const bool has_sum = atomicOr(&s.occurs[at / 32], bit) & bit;
+          s.sums[at] = __fadd_rn(has_sum ? s.sums[at] : 0.0f, __uint_as_float(entry[a].y));
         }
         if (!__syncthreads_or(threadIdx.x == THREADS - 1 && inside)) break;
       }
@@ -118,16 +140,12 @@ __device__ inline void add_to_small(const job &w, shared &s, uint64_t begin, uin
   }
 }
 
-__device__ inline bool is_kept(const job &w, float sum)
-{
-  return w.which == SPARSE_SUMS_NONZERO ? sum != 0 : fabsf(sum) > w.threshold;
-}
-
+/* The bits of this thread's word whose sums are to be kept. */
 __device__ inline uint32_t select_of_small(const job &w, const shared &s)
 {
-  uint32_t keep = s.small.occurs[threadIdx.x];
+  uint32_t keep = s.occurs[threadIdx.x];
   for (uint32_t bits = keep; bits != 0; bits &= bits - 1)
-    if (!is_kept(w, s.small.sums[threadIdx.x * 32 + (uint32_t)__ffs((int)bits) - 1]))
+    if (!is_kept(w, s.sums[threadIdx.x * 32 + (uint32_t)__ffs((int)bits) - 1]))
       keep &= ~(bits & (0 - bits));
   return keep;
 }
@@ -136,43 +154,75 @@ __device__ inline void write_small(const shared &s, uint64_t begin, uint32_t kee
 {
   for (; keep != 0; keep &= keep - 1) {
     const uint32_t i = threadIdx.x * 32 + (uint32_t)__ffs((int)keep) - 1;
-    *(uint2 *)to++ = make_uint2((uint32_t)begin + i, __float_as_uint(s.small.sums[i]));
+    *(uint2 *)to++ = make_uint2((uint32_t)begin + i, __float_as_uint(s.sums[i]));
   }
+}
+
+/* Sums of `kept` over the threads: of those before this one, and in *all of the block. Begins
+ * without a barrier, has one. */
+__device__ inline uint32_t place_words(shared &s, uint32_t kept, uint32_t *all)
+{
+  const uint32_t through = ops_warp_scan(kept);
+  if (threadIdx.x % 32 == 31) s.counts[threadIdx.x / 32] = through;
+  __syncthreads();
+  uint32_t before;
+  *all = ops_block_sum(s.counts, WARPS, &before);
+  return before + through - kept;
 }
 
 /* ---- large tiles --------------------------------------------------------------------------- */
 
-/* Sets the bits of all indices of the tile. */
-__device__ inline void mark(const job &w, shared &s, uint64_t begin, uint64_t end)
+/* Where each list's entries are to be among all of the tile; returns how many there are. */
+__device__ inline uint32_t lay_out(const job &w, shared &s)
 {
-  for (int group = 0; group < w.lists; group += AHEAD) {
-    uint32_t index[AHEAD];
+  uint32_t all = 0;
+  for (int group = 0; group < w.lists; group += 32) {
+    const int place = group + (int)threadIdx.x % 32;
+    const uint32_t count = place < w.lists ? s.last[place] - s.first[place] : 0;
+    const uint32_t through = all + ops_warp_scan(count);
+    if (threadIdx.x < 32 && place < w.lists) s.offset[place + 1] = through;
+    all = __shfl_sync(OPS_ALL_LANES, through, 31);
+  }
+  if (threadIdx.x == 0) s.offset[0] = 0;
+  return all;
+}
+
+/* Copies the tile's entries to shared memory and sets the bits of their indices. All of a thread's
+ * are on their way at the same time. Begins and ends with a barrier. */
+__device__ inline void copy_entries(const job &w, shared &s, uint64_t begin, uint32_t count)
+{
+  uint2 entry[ROUNDS];
+  __syncthreads();
+  int top = 1; /* power of two, not below half the lists */
+  while (2 * top < w.lists) top *= 2;
 #pragma unroll
-    for (int a = 0; a < AHEAD; a++)
-      index[a] = group + a < w.lists ? entry_at(s, group + a, threadIdx.x).x : SPARSE_NO_INDEX;
+  for (int r = 0; r < ROUNDS; r++) {
+    const uint32_t i = threadIdx.x + r * THREADS;
+    if (i >= count) break;
+    int place = 0;
+    for (int step = top; step > 0; step /= 2)
+      if (place + step < w.lists && s.offset[place + step] <= i) place += step;
+    entry[r] = *(const uint2 *)&s.list[place][s.first[place] + i - s.offset[place]];
+  }
 #pragma unroll
-    for (int a = 0; a < AHEAD; a++)
-      for (uint32_t i = threadIdx.x; index[a] < end; index[a] = entry_at(s, group + a, i).x) {
-        const uint32_t at = (uint32_t)(index[a] - begin);
-        atomicOr(&s.large.occurs[at / 32], 1u << at % 32);
-        i += THREADS;
-      }
+  for (int r = 0; r < ROUNDS; r++) {
+    const uint32_t i = threadIdx.x + r * THREADS;
+    if (i >= count) break;
+    const uint32_t at = entry[r].x - (uint32_t)begin;
+    s.large.entries[i] = entry[r];
+    atomicOr(&s.occurs[at / 32], 1u << at % 32);
   }
   __syncthreads();
 }
 
-/* Counts the bits before each word; returns how many there are. */
+/* Counts the bits before each word; returns how many there are. Has a barrier. */
 __device__ inline uint32_t rank_bits(shared &s)
 {
-  const uint32_t *occurs = &s.large.occurs[threadIdx.x * WORDS];
-  uint32_t mine = 0, before;
+  const uint32_t *occurs = &s.occurs[threadIdx.x * WORDS];
+  uint32_t mine = 0, all;
 #pragma unroll
   for (int v = 0; v < WORDS; v++) mine += (uint32_t)__popc(occurs[v]);
-  const uint32_t through = ops_warp_scan(mine);
-  if (threadIdx.x % 32 == 31) s.counts[threadIdx.x / 32] = through;
-  __syncthreads();
-  const uint32_t all = ops_block_sum(s.counts, WARPS, &before);
-  before += through - mine;
+  uint32_t before = place_words(s, mine, &all);
 #pragma unroll
   for (int v = 0; v < WORDS; v++) {
     s.large.before[threadIdx.x * WORDS + v] = (uint16_t)before;
@@ -181,48 +231,67 @@ __device__ inline uint32_t rank_bits(shared &s)
   return all;
 }
 
-/* All sums of the words from `first` up to `last`. Begins and ends with a barrier. */
-__device__ inline void add_to_large(const job &w, shared &s, uint64_t begin, uint64_t end,
-                                    uint32_t first, uint32_t last)
+/* All sums of the tile; returns how many there are. Ends with a barrier. */
+__device__ inline uint32_t add_to_large(const job &w, shared &s, uint64_t begin, uint32_t count)
 {
-  __syncthreads();
-  const uint32_t skipped = s.large.before[first];
-  for (uint32_t i = threadIdx.x; i < SUMS; i += THREADS) s.large.sums[i] = 0;
+  copy_entries(w, s, begin, count);
+  const uint32_t sums = rank_bits(s);
+  for (uint32_t i = threadIdx.x; i < sums; i += THREADS) s.large.sums[i].y = 0;
   __syncthreads();
   for (int place = 0; place < w.lists; place++) {
-    for (uint32_t i = threadIdx.x;; i += THREADS) {
-      const uint2 entry = entry_at(s, place, i);
-      if (entry.x >= end) break;
-      const uint32_t at = (uint32_t)(entry.x - begin), word = at / 32;
-      if (word < first || word >= last) continue;
-      const uint32_t lower = s.large.occurs[word] & ((1u << at % 32) - 1);
-      float *sum = &s.large.sums[s.large.before[word] - skipped + (uint32_t)__popc(lower)];
-      *sum = __fadd_rn(*sum, __uint_as_float(entry.y));
+    for (uint32_t i = s.offset[place] + threadIdx.x; i < s.offset[place + 1]; i += THREADS) {
+      const uint2 entry = s.large.entries[i];
+      const uint32_t at = entry.x - (uint32_t)begin, word = at / 32;
+      const uint32_t lower = s.occurs[word] & ((1u << at % 32) - 1);
+      uint2 *sum = &s.large.sums[s.large.before[word] + (uint32_t)__popc(lower)];
+      const float both = __fadd_rn(__uint_as_float(sum->y), __uint_as_float(entry.y));
+      *sum = make_uint2(entry.x, __float_as_uint(both));
     }
     __syncthreads();
   }
+  return sums;
 }
 
-/* The bits of a word whose sums are to be kept. */
-__device__ inline uint32_t select_of_large(const job &w, const shared &s, uint32_t word,
-                                           uint32_t first)
+/* Bit r: whether sum threadIdx.x + r * THREADS is to be kept. Leaves the warp's count of each round
+ * in s.counts. */
+__device__ inline uint32_t select_of_large(const job &w, shared &s, uint32_t sums)
 {
-  const float *sum = &s.large.sums[s.large.before[word] - s.large.before[first]];
   uint32_t keep = 0;
-  for (uint32_t bits = s.large.occurs[word]; bits != 0; bits &= bits - 1)
-    if (is_kept(w, *sum++)) keep |= bits & (0 - bits);
+#pragma unroll
+  for (uint32_t r = 0; r < ROUNDS; r++) {
+    const uint32_t i = threadIdx.x + r * THREADS;
+    const bool kept = i < sums && is_kept(w, __uint_as_float(s.large.sums[i].y));
+    const uint32_t lanes = __ballot_sync(OPS_ALL_LANES, kept);
+    if (threadIdx.x % 32 == 0) s.counts[r * WARPS + threadIdx.x / 32] = (uint32_t)__popc(lanes);
+    keep |= (uint32_t)kept << r;
+  }
   return keep;
 }
 
-__device__ inline sparse_pair *write_large(const shared &s, uint64_t begin, uint32_t word,
-                                           uint32_t first, uint32_t keep, sparse_pair *to)
+/* Of the counts that select_of_large has left, in lane l the sums of those before count l and
+ * before count 32 + l; returns the sum of all. */
+__device__ inline uint32_t place_rounds(const shared &s, uint32_t before[2])
 {
-  const float *sum = &s.large.sums[s.large.before[word] - s.large.before[first]];
-  for (uint32_t bits = s.large.occurs[word]; bits != 0; bits &= bits - 1, sum++)
-    if (keep & bits & (0 - bits))
-      *(uint2 *)to++ = make_uint2((uint32_t)begin + word * 32 + (uint32_t)__ffs((int)bits) - 1,
-                                  __float_as_uint(*sum));
-  return to;
+  const uint32_t low = s.counts[threadIdx.x % 32], high = s.counts[32 + threadIdx.x % 32];
+  const uint32_t through_low = ops_warp_scan(low);
+  const uint32_t half = __shfl_sync(OPS_ALL_LANES, through_low, 31);
+  const uint32_t through_high = half + ops_warp_scan(high);
+  before[0] = through_low - low;
+  before[1] = through_high - high;
+  return __shfl_sync(OPS_ALL_LANES, through_high, 31);
+}
+
+__device__ inline void write_large(const shared &s, uint32_t keep, const uint32_t before[2],
+                                   sparse_pair *to)
+{
+#pragma unroll
+  for (uint32_t r = 0; r < ROUNDS; r++) {
+    const bool kept = keep >> r & 1;
+    const uint32_t lanes = __ballot_sync(OPS_ALL_LANES, kept), count = r * WARPS + threadIdx.x / 32;
+    const uint32_t at = __shfl_sync(OPS_ALL_LANES, before[count / 32], (int)(count % 32)) +
+                        (uint32_t)__popc(lanes & ((1u << threadIdx.x % 32) - 1));
+    if (kept) *(uint2 *)(to + at) = s.large.sums[threadIdx.x + r * THREADS];
+  }
 }
 
 } // namespace

@@ -151,7 +151,7 @@ void test_reduce(struct test *t)
   good &= reduce(t, 5000, 200, 40, TIES, 0);
   if (ON_GPU)
     good &=
-        reduce(t, (1 << 24) + 3, 4, 1000, RANDOM, 0) && reduce(t, (1 << 24) + 3, 4, 50, TIES, 0);
+        reduce(t, (1 << 24) + 3, 5, 1000, RANDOM, 0) && reduce(t, (1 << 24) + 3, 4, 50, TIES, 0);
   report(t, good, "sums of lists");
 }
 
