@@ -43,6 +43,13 @@ SPARSE_DEVICE sparse_level_t sparse_level(double threshold)
   return sparse_magnitude(rounded);
 }
 
+/* Candidates that the offered list holds. There is memory for the lists of all ranks, unless peers
+ * read this one, and more candidates than a rank may offer mean fewer passes over the residual. */
+SPARSE_DEVICE uint64_t sparse_room(const struct sparse_memory *m)
+{
+  return m->nranks > 1 && !m->direct ? 2 * m->capacity : m->capacity;
+}
+
 SPARSE_DEVICE bool sparse_chosen(const struct sparse_selection *s, sparse_level_t magnitude,
                                  uint32_t index)
 {
@@ -90,12 +97,19 @@ SPARSE_DEVICE void sparse_select_above(struct sparse_state *s, sparse_level_t ab
   s->selection.take = 0;
 }
 
-/* The rank's k largest instead of everything above a threshold. */
-SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_state *s)
+/* All candidates are in the offered list: selections need not read the residual. */
+SPARSE_DEVICE bool sparse_listed(const struct sparse_memory *m, const struct sparse_state *s)
+{
+  return s->level_counts[0] <= sparse_room(m);
+}
+
+/* The rank's k largest instead of everything above a threshold; `from` has all that is above it. */
+SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_state *s,
+                                   enum sparse_source from)
 {
   s->overflowed = 1;
   s->wanted = m->k;
-  s->search = s->keep = SPARSE_FROM_RESIDUAL;
+  s->search = s->keep = from;
 }
 
 /* The next exact selection looks for its candidates a little below this one's k-th magnitude:
@@ -119,7 +133,7 @@ SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct
 {
   s->search = s->keep = SPARSE_FROM_NOTHING;
   if (s->level_counts[0] > m->capacity) {
-    sparse_overflow(m, s);
+    sparse_overflow(m, s, sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL);
     return;
   }
   int raises = 0;
@@ -162,8 +176,10 @@ SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct s
 
 SPARSE_DEVICE void sparse_gaussian_levels(const struct sparse_memory *m, struct sparse_state *s)
 {
-  /* All candidates are in the list: levels above the guess can be counted there. */
-  s->count = s->level_counts[0] <= m->capacity ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
+  s->count = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
+  s->candidates = s->level_counts[0];
+  s->lowest = SPARSE_NAN_LEVEL;
+  s->needed = 0;
   s->gaussian_threshold = s->mean + m->z * s->deviation;
   s->local_threshold = s->gaussian_threshold;
   s->search = s->keep = SPARSE_FROM_NOTHING;
@@ -176,15 +192,27 @@ SPARSE_DEVICE bool sparse_counted(const struct sparse_state *s, int j)
   return s->count == SPARSE_FROM_RESIDUAL || s->levels[j] >= s->guess;
 }
 
-/* The next step looks for candidates above the lowest level that at most 1.5 k entries exceed, as
- * far as that is known: low enough for a threshold that moves, few enough for a list. */
-SPARSE_DEVICE void sparse_gaussian_guess(const struct sparse_memory *m, struct sparse_state *s,
-                                         int j)
+/* The next step looks for candidates a little below the lowest level of which the count mattered in
+ * this one. Thresholds move by a step of the table and more from one step to the next, and what was
+ * not sent piles up just below them, so how far below is adapted: about k candidates more than were
+ * needed. A guess that was too high costs two passes over the residual, as one that finds more
+ * candidates than the list holds. */
+SPARSE_DEVICE void sparse_gaussian_guess(const struct sparse_memory *m, struct sparse_state *s)
 {
-  while (j > 0 && sparse_counted(s, j - 1) && 2 * s->level_counts[j - 1] <= 3 * m->k) j--;
-  const bool known = j > 0 && sparse_counted(s, j - 1);
-  const double level = (double)sparse_from_magnitude(s->levels[j] < 0 ? 0 : s->levels[j]);
-  s->guess = sparse_level(known ? level : 0.93 * level);
+  const double level = (double)sparse_from_magnitude(s->lowest < 0 ? 0 : s->lowest);
+  double distance = 1 - s->guess_ratio;
+  if (s->guess >= 0) {
+    if (s->candidates > sparse_room(m))
+      distance *= 0.5;
+    else if (s->lowest < s->guess)
+      distance = 1.5 * distance + 0.005;
+    else if (s->candidates < s->needed + m->k)
+      distance *= 1.05;
+    else if (2 * s->candidates > 2 * s->needed + 3 * m->k)
+      distance *= 0.9;
+  }
+  s->guess_ratio = distance < 0.5 ? 1 - distance : 0.5;
+  s->guess = sparse_level(level * s->guess_ratio);
 }
 
 /* The threshold is level j of the table. */
@@ -192,19 +220,24 @@ SPARSE_DEVICE void sparse_gaussian_found(const struct sparse_memory *m, struct s
                                          int j)
 {
   const enum sparse_source from = (enum sparse_source)s->count;
-  sparse_gaussian_guess(m, s, j);
+  sparse_gaussian_guess(m, s);
   s->keep = from;
   s->count = SPARSE_FROM_NOTHING;
   sparse_select_above(s, s->levels[j]);
-  if (s->level_counts[j] > m->capacity) sparse_overflow(m, s);
+  if (s->level_counts[j] > m->capacity) sparse_overflow(m, s, from);
 }
 
-/* False if the count of level j is not known; then the next round counts all of the residual. */
+/* False if the count of level j is not known, because the candidates in the list do not reach so
+ * far down; then the next round counts all of the residual. */
 SPARSE_DEVICE bool sparse_look_at(struct sparse_state *s, int j)
 {
-  if (sparse_counted(s, j)) return true;
-  s->count = SPARSE_FROM_RESIDUAL;
-  return false;
+  if (s->levels[j] < s->lowest) s->lowest = s->levels[j];
+  if (s->count == SPARSE_FROM_LIST && s->levels[j] < s->guess) {
+    s->count = SPARSE_FROM_RESIDUAL;
+    return false;
+  }
+  if (s->level_counts[j] > s->needed) s->needed = s->level_counts[j];
+  return true;
 }
 
 SPARSE_DEVICE void sparse_gaussian_choose(const struct sparse_memory *m, struct sparse_state *s)
@@ -337,9 +370,8 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     break;
   case SPARSE_EXACT_SEARCH:
     s->wanted = m->k;
-    s->search = s->keep = s->level_counts[0] >= m->k && s->level_counts[0] <= m->capacity
-                              ? SPARSE_FROM_LIST
-                              : SPARSE_FROM_RESIDUAL;
+    s->search = s->keep =
+        s->level_counts[0] >= m->k && sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
     break;
   case SPARSE_EXACT_ENTRIES:
     sparse_set_guess(m, s, s->selection.above);

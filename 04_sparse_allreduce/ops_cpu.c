@@ -289,7 +289,7 @@ static void run_local_pass(const void *args)
     const float acc = m->residual[i];
     const sparse_level_t magnitude = sparse_magnitude(acc);
     count_levels(s, magnitude);
-    if (magnitude > s->levels[0] && magnitude <= s->limit && s->offered_count < m->capacity)
+    if (magnitude > s->levels[0] && magnitude <= s->limit && s->offered_count < sparse_room(m))
       m->offered[s->offered_count++] = (struct sparse_pair){(uint32_t)i, acc};
   }
   if (a->moments) {

@@ -54,7 +54,7 @@ struct waiting {
 /* Candidate number `at` (over the whole vector) goes to its place. */
 __device__ inline void put(const pass &p, uint64_t at, sparse_pair candidate)
 {
-  if (at < p.m.capacity) *(uint2 *)&p.m.offered[at] = *(const uint2 *)&candidate;
+  if (at < sparse_room(&p.m)) *(uint2 *)&p.m.offered[at] = *(const uint2 *)&candidate;
   if (p.nlevels == 1) return;
   int level = 0;
   while (level + 1 < p.nlevels && sparse_magnitude(candidate.value) > p.s.levels[level + 1])
@@ -118,7 +118,7 @@ __device__ void finish(pass &p, enum sparse_control then)
   if (threadIdx.x != 0) return;
   const uint64_t total =
       ops_chain_end(p.chain, p.tiles, ops_words(m.n, m.nranks, m.capacity)) & 0xffffffffu;
-  state->offered_count = total < m.capacity ? total : m.capacity;
+  state->offered_count = total < sparse_room(&m) ? total : sparse_room(&m);
   uint64_t above = 0;
   for (int j = p.nlevels - 1; j > 0; j--) state->level_counts[j] = above += p.s.exceeded[j];
   state->level_counts[0] = total;

@@ -63,8 +63,8 @@ enum sparse_pending { SPARSE_PENDING_NOTHING, SPARSE_PENDING_ALL, SPARSE_PENDING
 struct sparse_state {
   /* From step to step: what a checkpoint keeps, up to levels[0]. */
   double local_threshold, global_threshold;
-  /* Exact selections first look for candidates above `guess`, which is `guess_ratio` of the k-th
-   * magnitude of the step before. Only speed depends on it. */
+  /* Exact and Gaussian selections first look for candidates above `guess`, which is `guess_ratio`
+   * of the k-th magnitude, or of the threshold, of the step before. Only speed depends on it. */
   double guess_ratio;
   sparse_level_t guess;
   uint64_t boundaries[SPARSE_MAX_RANKS + 1]; /* regions, see sparse_allreduce_boundaries */
@@ -90,7 +90,11 @@ struct sparse_state {
   uint32_t count, search, keep; /* enum sparse_source: what these operators have to read */
   uint64_t wanted;              /* entries that a search is to find */
   struct sparse_selection selection;
-  int32_t first_level, round; /* Gaussian thresholds: where the table starts, rounds so far */
+  /* Gaussian thresholds: where the table starts, rounds so far, elements above the guess; the
+   * lowest level of which the count mattered, and that count. */
+  int32_t first_level, round;
+  uint64_t candidates, needed;
+  sparse_level_t lowest;
   uint64_t offered_count;
   /* A list with the flag entry that may be behind it, to be sent: its entries, and the same once
    * for each destination, since all get the same list. */
