@@ -4,7 +4,8 @@
  * passes are over the few candidates that it found, unless the guess it used was bad. */
 #include "sparse_internal.h"
 
-/* What leaves the residual stays pending until the next step, unless the caller looks at it. */
+/* What leaves the residual stays pending until the next step, unless the caller looks at it. Of a
+ * result only the direct path leaves what the local pass needs to find its entries. */
 ncclResult_t select_leave_offered(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   return h->m.shared ? ops_clear_offered(&h->m, stream) : ncclSuccess;
@@ -12,10 +13,7 @@ ncclResult_t select_leave_offered(struct sparse_allreduce_handle *h, cudaStream_
 
 ncclResult_t select_leave_result(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
-  /* What gtopk returns to the residual comes afterwards. */
-  const sparse_allreduce_config_t *c = &h->m.config;
-  const bool now = h->m.shared || (c->algorithm == SPARSE_GTOPK && c->gtopk_exact_residual);
-  return now ? ops_settle(&h->m, stream) : ncclSuccess;
+  return h->m.shared || !h->m.direct ? ops_settle(&h->m, stream) : ncclSuccess;
 }
 
 /* The k-th magnitude by a radix search. Candidates are what lies above a guess from the step
