@@ -230,7 +230,7 @@ static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t own_res
     h->lsa_first = h->rank / lsa_ranks * lsa_ranks;
     ncclResult_t result = make_lsa(h);
     if (result != ncclSuccess && h->lsa != NULL) {
-      alltoallv_lsa_destroy(h->lsa);
+      (void)alltoallv_lsa_destroy(h->lsa); /* what failed before says more */
       h->lsa = NULL;
     }
     /* Without symmetric memory there is another way; a failure is a failure. */
@@ -280,19 +280,35 @@ static ncclResult_t make_handle(struct alltoallv_handle *h, ncclResult_t config_
   return choose_path(h, config_result == ncclSuccess ? allocate(h) : config_result);
 }
 
-static void free_handle(struct alltoallv_handle *h)
+static void keep_first(ncclResult_t *first, ncclResult_t result, const char *what)
 {
-  if (h->lsa != NULL) alltoallv_lsa_destroy(h->lsa);
-  if (h->lsa_comm != NULL) ncclCommDestroy(h->lsa_comm);
-  if (h->last_done != NULL) cudaEventDestroy(h->last_done);
-  if (h->join != NULL) cudaEventDestroy(h->join);
-  if (h->fork != NULL) cudaEventDestroy(h->fork);
-  if (h->side_stream != NULL) cudaStreamDestroy(h->side_stream);
-  if (h->stage_stream != NULL) cudaStreamDestroy(h->stage_stream);
-  if (h->stage_device != NULL) cudaFree(h->stage_device);
-  if (h->stage != NULL) cudaFreeHost(h->stage);
+  if (*first == ncclSuccess && result != ncclSuccess)
+    *first = alltoallv_fail(result, "cleanup: %s: %s", what, ncclGetErrorString(result));
+}
+
+static void keep_first_cuda(ncclResult_t *first, cudaError_t error, const char *what)
+{
+  if (*first == ncclSuccess && error != cudaSuccess)
+    *first =
+        alltoallv_fail(ncclUnhandledCudaError, "cleanup: %s: %s", what, cudaGetErrorString(error));
+}
+
+/* Frees everything, whatever fails, and returns the first failure; `first` is one from before. */
+static ncclResult_t free_handle(struct alltoallv_handle *h, ncclResult_t first)
+{
+  const cudaEvent_t events[] = {h->last_done, h->join, h->fork};
+  const cudaStream_t streams[] = {h->side_stream, h->stage_stream};
+  if (h->lsa != NULL) keep_first(&first, alltoallv_lsa_destroy(h->lsa), "memory of the kernel");
+  if (h->lsa_comm != NULL) keep_first(&first, ncclCommDestroy(h->lsa_comm), "communicator");
+  for (size_t i = 0; i < sizeof(events) / sizeof(*events); i++)
+    if (events[i] != NULL) keep_first_cuda(&first, cudaEventDestroy(events[i]), "event");
+  for (size_t i = 0; i < sizeof(streams) / sizeof(*streams); i++)
+    if (streams[i] != NULL) keep_first_cuda(&first, cudaStreamDestroy(streams[i]), "stream");
+  if (h->stage_device != NULL) keep_first_cuda(&first, cudaFree(h->stage_device), "cudaFree");
+  if (h->stage != NULL) keep_first_cuda(&first, cudaFreeHost(h->stage), "cudaFreeHost");
   free(h->pairs);
   free(h);
+  return first;
 }
 
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle)
@@ -308,10 +324,7 @@ ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, a
   if (h->config.ll_threshold == ALLTOALLV_DEFAULT) h->config.ll_threshold = default_ll_threshold;
   if (h->config.first_call == 0) h->config.first_call = 1;
   result = make_handle(h, result);
-  if (result != ncclSuccess) {
-    free_handle(h);
-    return result;
-  }
+  if (result != ncclSuccess) return free_handle(h, result);
   *handle = h;
   return ncclSuccess;
 }
@@ -319,12 +332,10 @@ ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, a
 ncclResult_t alltoallv_destroy(alltoallv_t handle)
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  cudaError_t error = cudaSuccess;
+  ncclResult_t first = ncclSuccess;
   if (handle->last_exists && !handle->last_captured)
-    error = cudaStreamSynchronize(handle->last_stream);
-  free_handle(handle);
-  ALLTOALLV_CUDATRY(error);
-  return ncclSuccess;
+    keep_first_cuda(&first, cudaStreamSynchronize(handle->last_stream), "the last exchange");
+  return free_handle(handle, first);
 }
 
 ncclResult_t alltoallv_method(alltoallv_t handle, alltoallv_method_t *method, const char **why)

@@ -122,7 +122,8 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff);
 /* Collective. Waits for the last exchange, then frees the handle, its plans excluded (destroy those
  * first). After a timeout it frees what it can without waiting for other ranks. Unregister
  * the buffers first.
- *   ncclUnhandledCudaError  the last exchange ended in a CUDA error; the handle is freed anyway */
+ *   ncclUnhandledCudaError  the last exchange ended in a CUDA error; the handle is freed anyway
+ *   others                  what failed first while freeing; the rest is freed all the same */
 ncclResult_t alltoallv_destroy(alltoallv_t handle);
 
 /* The path that init chose (never ALLTOALLV_AUTO), and in words why; the text lives as long as the

@@ -80,11 +80,14 @@ ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *lsa)
                                 NCCL_WIN_COLL_SYMMETRIC);
 }
 
-void alltoallv_lsa_destroy(struct alltoallv_lsa *lsa)
+ncclResult_t alltoallv_lsa_destroy(struct alltoallv_lsa *lsa)
 {
-  if (lsa->scratch_window != NULL) ncclCommWindowDeregister(lsa->comm, lsa->scratch_window);
-  if (lsa->mine != NULL) ncclMemFree(lsa->mine);
+  ncclResult_t window = ncclSuccess, memory = ncclSuccess;
+  if (lsa->scratch_window != NULL)
+    window = ncclCommWindowDeregister(lsa->comm, lsa->scratch_window);
+  if (lsa->mine != NULL) memory = ncclMemFree(lsa->mine);
   free(lsa);
+  return window != ncclSuccess ? window : memory;
 }
 
 struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *lsa)

@@ -165,13 +165,16 @@ ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *lsa)
   return ncclSuccess;
 }
 
-void alltoallv_lsa_destroy(struct alltoallv_lsa *lsa)
+ncclResult_t alltoallv_lsa_destroy(struct alltoallv_lsa *lsa)
 {
-  if (lsa->have_dev_comm) ncclDevCommDestroy(lsa->comm, &lsa->dev_comm);
-  cudaFree(lsa->windows);
-  cudaFree(lsa->state);
-  cudaFreeHost((void *)lsa->errors);
+  ncclResult_t first = ncclSuccess;
+  if (lsa->have_dev_comm) first = ncclDevCommDestroy(lsa->comm, &lsa->dev_comm);
+  cudaError_t errors[] = {cudaFree(lsa->windows), cudaFree(lsa->state),
+                          cudaFreeHost((void *)lsa->errors)};
+  for (cudaError_t error : errors)
+    if (first == ncclSuccess && error != cudaSuccess) first = ncclUnhandledCudaError;
   free(lsa);
+  return first;
 }
 
 struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *lsa)
@@ -384,7 +387,10 @@ ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *)
 {
   return ncclInvalidUsage;
 }
-void alltoallv_lsa_destroy(struct alltoallv_lsa *) {}
+ncclResult_t alltoallv_lsa_destroy(struct alltoallv_lsa *)
+{
+  return ncclInvalidUsage;
+}
 struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *)
 {
   return NULL;

@@ -36,7 +36,8 @@ struct alltoallv_lsa_config {
 ncclResult_t alltoallv_lsa_create(ncclComm_t comm, const struct alltoallv_lsa_config *config,
                                   struct alltoallv_lsa **lsa);
 ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *lsa);
-void alltoallv_lsa_destroy(struct alltoallv_lsa *lsa);
+/* Frees everything and returns the first failure. */
+ncclResult_t alltoallv_lsa_destroy(struct alltoallv_lsa *lsa);
 
 /* Where the device leaves its errors. */
 struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *lsa);

@@ -107,6 +107,10 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
     FAULT=fail:ncclMemAlloc:3:1 start "$launcher" 4 03_alltoallv_sm -T 60
     exits_with 3
     says 'rank 1 cannot set up the kernel'
+    # the first one frees that memory
+    FAULT=fail:ncclMemFree:1:1 start "$launcher" 4 03_alltoallv_sm
+    exits_with 3
+    says '^\[rank 1\] main.c:[0-9]+: alltoallv_destroy.*cleanup: memory of the kernel'
     FAULT=kill:cudaStreamSynchronize:2:2 start "$launcher" 4 03_alltoallv_sm
     fails_at_once
   done
