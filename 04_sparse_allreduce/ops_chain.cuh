@@ -49,30 +49,76 @@ static __device__ inline void ops_chain_publish(const ops_chain &chain, uint32_t
                : "memory");
 }
 
-/* The sum of the tiles before `tile`, in all threads of the block. `partial` is shared memory for a
- * number per warp, and there is one barrier between writing and reading it. Count is uint64_t if
- * both counts are used, uint32_t for the first one alone. */
+static __device__ inline unsigned long long ops_chain_word(const ops_chain &chain, uint32_t tile)
+{
+  unsigned long long word;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+               : "=l"(word)
+               : "l"(chain.words + tile)
+               : "memory");
+  return word;
+}
+
+/* The sum of the tiles before `tile` comes in three parts, so that there can be other work between
+ * them: asking for words, waiting for them, which gives a sum for each thread, and adding up what
+ * the warps have. Count is uint64_t if both counts are used, uint32_t for the first one alone. */
+struct ops_chain_asked {
+  unsigned long long words[2];
+};
+
+static __device__ inline ops_chain_asked ops_chain_ask(const ops_chain &chain, uint32_t tile)
+{
+  ops_chain_asked asked;
+#pragma unroll
+  for (uint32_t j = 0; j < 2; j++) {
+    const uint32_t t = chain.next + threadIdx.x + j * blockDim.x;
+    asked.words[j] = t < tile ? ops_chain_word(chain, t) : 0;
+  }
+  return asked;
+}
+
 template <typename Count>
-static __device__ inline uint64_t ops_chain_before(ops_chain &chain, uint32_t tile, Count *partial)
+static __device__ inline Count ops_chain_sum(const ops_chain &chain, uint32_t tile,
+                                             const ops_chain_asked &asked)
 {
   Count sum = 0;
-  for (uint32_t t = chain.next + threadIdx.x; t < tile; t += blockDim.x) {
-    unsigned long long word;
-    do {
-      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
-                   : "=l"(word)
-                   : "l"(chain.words + t)
-                   : "memory");
-    } while (word >> 32 != chain.epoch);
+  uint32_t t = chain.next + threadIdx.x;
+#pragma unroll
+  for (uint32_t j = 0; j < 2; j++, t += blockDim.x) {
+    unsigned long long word = asked.words[j];
+    if (t >= tile) continue;
+    while (word >> 32 != chain.epoch) word = ops_chain_word(chain, t);
     sum += (Count)ops_both(word & 0xffff, word >> 16 & 0xffff);
   }
-  sum = ops_warp_sum(sum);
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
-  __syncthreads();
+  for (; t < tile; t += blockDim.x) {
+    unsigned long long word;
+    do word = ops_chain_word(chain, t);
+    while (word >> 32 != chain.epoch);
+    sum += (Count)ops_both(word & 0xffff, word >> 16 & 0xffff);
+  }
+  return sum;
+}
+
+/* The sum in all threads of the block, from that of each warp in shared memory. */
+template <typename Count>
+static __device__ inline uint64_t ops_chain_collect(ops_chain &chain, uint32_t tile,
+                                                    const Count *partial)
+{
   const uint32_t lane = threadIdx.x % 32;
   chain.sum += ops_warp_sum(lane < blockDim.x / 32 ? partial[lane] : 0);
   chain.next = tile;
   return chain.sum;
+}
+
+/* All of it. `partial` is shared memory for a number per warp, and there is one barrier between
+ * writing and reading it. */
+template <typename Count>
+static __device__ inline uint64_t ops_chain_before(ops_chain &chain, uint32_t tile, Count *partial)
+{
+  const Count sum = ops_warp_sum(ops_chain_sum<Count>(chain, tile, ops_chain_ask(chain, tile)));
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
+  __syncthreads();
+  return ops_chain_collect(chain, tile, partial);
 }
 
 /* What `tile` itself adds; the block that has the last tile leaves the totals. */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of any type: four elements at a time, read once. */
+/* Gradients of any type: four elements at a time, read once, on their way while other work is done.
+ */
 #ifndef OPS_GRADIENT_CUH
 #define OPS_GRADIENT_CUH
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_pipeline_primitives.h>
 
 namespace
 {
@@ -25,16 +27,20 @@ template <>
 struct quad<no_gradient> {
 };
 
-__device__ inline void load(quad<float> &q, const float *at)
-{
-  q.raw = __ldcs((const float4 *)at);
-}
+/* To shared memory, where it is, for this thread, after load_wait(); before sm_80 it is there at
+ * once. */
 template <typename G>
-__device__ inline void load(quad<G> &q, const G *at)
+__device__ inline void load_async(quad<G> *to, const G *from)
 {
-  q.raw = __ldcs((const uint2 *)at);
+  __pipeline_memcpy_async(to, from, sizeof(*to));
 }
-__device__ inline void load(quad<no_gradient> &, const no_gradient *) {}
+__device__ inline void load_async(quad<no_gradient> *, const no_gradient *) {}
+
+__device__ inline void load_wait()
+{
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+}
 
 __device__ inline float value(const quad<float> &q, int e)
 {

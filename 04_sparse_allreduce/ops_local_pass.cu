@@ -2,11 +2,25 @@
 /* The local pass: the gradient is added to the residual, and what is above a threshold is gathered,
  * in order, in one pass over memory (12 bytes per element: two reads and a write).
  *
- * Blocks stay and take tile after tile. A tile's few candidates wait in shared memory while the
- * next tile is done, until the loads of the one after that are on their way; only then does the
- * block look up how many candidates there are before them (ops_chain.cuh) and write them out. By
- * then all blocks have counted theirs, so the look-up waits for nobody, and its round trip through
- * the L2 cache is hidden behind the loads. */
+ * Memory must never wait for the rest, so there is little of the rest, and nothing in it waits.
+ * Blocks stay and take tile after tile. With a tile, a block
+ *
+ *   - asks for the counts of the tiles before the one that it has done two rounds ago, and for the
+ *     number of its next tile: first, or the answers would queue behind
+ *   - loads its elements, 32 for each thread: the residual into registers, the gradient, for which
+ *     there are not enough of them, into shared memory
+ *   - meets at the round's only barrier, with all loads on their way
+ *   - writes out the candidates of two rounds ago, whose places are known now
+ *   - adds, stores, chooses candidates, and copies them to shared memory, each warp on its own; the
+ *     warp that is last tells the other blocks how many there are in the tile (ops_chain.cuh).
+ *
+ * Two rounds later all blocks have done so, and nobody waits. One round is not enough: blocks that
+ * wait for one another soon go in step, and memory idles while all of them compute.
+ *
+ * Only a few elements are candidates, so what is done for every element has to be short: two
+ * instructions make a bit of it that says whether it is one (the sign of threshold - |x|). A thread
+ * has four neighbouring elements of each of eight rows; a few shuffles turn the warp's 1024 bits so
+ * that a lane has those of 32 neighbours, and then one number per lane has to be scanned. */
 #include "ops_chain.cuh"
 #include "ops_gradient.cuh"
 
@@ -14,24 +28,39 @@ namespace
 {
 
 enum {
-  THREADS = 512,
+  THREADS = 256,
   WARPS = THREADS / 32,
-  QUADS = OPS_DENSE_TILE / THREADS / 4, /* of a thread: 16-byte accesses */
-  STAGED = 640,                         /* candidates of a tile that may wait */
-  BLOCKS = 2,                           /* per multiprocessor */
+  ROWS = 8,              /* of 128 elements in a warp's part of a tile: 4 of each for a lane */
+  ELEMENTS = 128 * ROWS, /* of a warp */
+  STAGED = 64,           /* candidates of a warp that wait in shared memory */
 };
-static_assert(QUADS == 4, "the counts of a thread's quads are the bytes of a word");
+static_assert(WARPS * ELEMENTS == OPS_DENSE_TILE, "a tile is a block's");
+
+/* Blocks per multiprocessor, as many as keep memory busy; with more they get in step. */
+template <typename G>
+constexpr int blocks()
+{
+  return sizeof(quad<G>) > 1 ? 2 : 3;
+}
+
+/* Bounds as if there were more threads leave registers for kernels of other streams. */
+template <typename G>
+constexpr int threads_bound()
+{
+  return blocks<G>() == 2 ? THREADS + 64 : THREADS;
+}
 
 /* ---- the kernel --------------------------------------------------------------------------------
  */
 
 struct shared {
-  float4 values[QUADS][THREADS]; /* of the tile: each thread's own, to be indexed by a variable */
-  sparse_pair staged[2][STAGED]; /* of the tile and of the one before, by parity */
+  float4 elements[WARPS][ROWS][32];     /* of a lane: of the gradient, then of the sum */
+  sparse_pair staged[2][WARPS][STAGED]; /* here and below: by parity of the round */
   double2 moments[2][WARPS];
   uint32_t counts[2][WARPS]; /* of candidates */
-  uint32_t next[2];          /* tile */
-  uint32_t partial[WARPS];
+  uint32_t counted[2];       /* their sum, and in the upper half how many warps are in it */
+  uint32_t partial[2][WARPS];
+  uint32_t next[2]; /* tile */
   sparse_level_t levels[SPARSE_MAX_LEVELS];
   uint32_t exceeded[SPARSE_MAX_LEVELS]; /* candidates whose highest exceeded level is that */
 };
@@ -45,10 +74,13 @@ struct pass {
   int nlevels;
 };
 
-/* A tile whose candidates wait in shared memory. */
-struct waiting {
-  uint32_t tile, count;
-  bool any;
+/* The candidates of a warp in a tile, and what other warps of the block have. */
+struct candidates {
+  bool any; /* else of no tile */
+  uint32_t tile;
+  uint32_t chosen;         /* bit i: element 32 * lane + i of the warp's */
+  uint32_t before, count;  /* in the lanes before this one, in the warp */
+  uint32_t first, in_tile; /* in the warps before this one, in the block */
 };
 
 /* Candidate number `at` (over the whole vector) goes to its place. */
@@ -62,20 +94,46 @@ __device__ inline void put(const pass &p, uint64_t at, sparse_pair candidate)
   if (level > 0) atomicAdd(&p.s.exceeded[level], 1u);
 }
 
-__device__ inline void write_staged(pass &p, const waiting &w, const sparse_pair *staged)
+/* A warp's first element in the vector. */
+__device__ inline size_t begin_of(uint32_t tile)
 {
-  if (!w.any) return;
-  const uint64_t first = ops_chain_before(p.chain, w.tile, p.s.partial);
-  for (uint32_t i = threadIdx.x; i < w.count; i += THREADS) put(p, first + i, staged[i]);
-  ops_chain_advance(p.chain, w.tile, p.tiles, w.count, 0);
+  return (size_t)tile * OPS_DENSE_TILE + threadIdx.x / 32 * ELEMENTS;
+}
+
+/* The warp's candidates number from, from + 1, ... to shared memory, as many as there is room for.
+ */
+__device__ inline void stage(const candidates &c, uint32_t from, const float *values,
+                             sparse_pair *staged)
+{
+  const uint32_t mine = threadIdx.x % 32 * 32;
+  uint32_t to = c.before - from; /* huge if it is before */
+  for (uint32_t left = c.chosen; left != 0; left &= left - 1, to++) {
+    const uint32_t i = mine + (uint32_t)__ffs((int)left) - 1;
+    if (to < STAGED) staged[to] = {(uint32_t)begin_of(c.tile) + i, values[i]};
+  }
+  __syncwarp();
+}
+
+/* The candidates that are staged, and after them the others, if there are any: their values are in
+ * the residual. */
+__device__ inline void write_out(const pass &p, const candidates &c, uint64_t first,
+                                 sparse_pair *staged)
+{
+  for (uint32_t from = 0; from < c.count; from += STAGED) {
+    if (p.nlevels == 1 && first + from >= sparse_room(&p.m)) return; /* nobody wants them */
+    if (from > 0) stage(c, from, p.m.residual + begin_of(c.tile), staged);
+    const uint32_t count = c.count - from < STAGED ? c.count - from : STAGED;
+    for (uint32_t i = threadIdx.x % 32; i < count; i += 32) put(p, first + from + i, staged[i]);
+    __syncwarp();
+  }
 }
 
 /* Sums of the values and squares of a tile: each thread's in order, then along a tree. */
-__device__ inline void moments_of_warp(const float (&acc)[QUADS][4], double2 *to)
+__device__ inline void moments_of_warp(const float (&acc)[ROWS][4], double2 *to)
 {
   double sum = 0, squares = 0;
 #pragma unroll
-  for (int j = 0; j < QUADS; j++)
+  for (int j = 0; j < ROWS; j++)
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       sum += (double)acc[j][e];
@@ -90,9 +148,12 @@ __device__ inline void moments_of_warp(const float (&acc)[QUADS][4], double2 *to
 template <bool MOMENTS>
 __device__ void finish(pass &p, enum sparse_control then)
 {
-  double2 *sums = (double2 *)p.s.values;
+  double2 *sums = (double2 *)p.s.elements;
   const sparse_memory &m = p.m;
   sparse_state *state = m.state;
+  uint64_t total = 0;
+  if (threadIdx.x == 0)
+    total = ops_chain_end(p.chain, p.tiles, ops_words(m.n, m.nranks, m.capacity)) & 0xffffffffu;
   if ((int)threadIdx.x < p.nlevels) {
     uint32_t *count = &p.chain.scratch->levels[threadIdx.x];
     p.s.exceeded[threadIdx.x] = __ldcg(count);
@@ -116,8 +177,6 @@ __device__ void finish(pass &p, enum sparse_control then)
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
-  const uint64_t total =
-      ops_chain_end(p.chain, p.tiles, ops_words(m.n, m.nranks, m.capacity)) & 0xffffffffu;
   state->offered_count = total < sparse_room(&m) ? total : sparse_room(&m);
   uint64_t above = 0;
   for (int j = p.nlevels - 1; j > 0; j--) state->level_counts[j] = above += p.s.exceeded[j];
@@ -133,181 +192,200 @@ __device__ void finish(pass &p, enum sparse_control then)
   ops_decide(then, &m);
 }
 
-/* Which of a thread's elements are candidates: bit 4 * j + e. */
-__device__ inline uint32_t choose(const float (&acc)[QUADS][4], sparse_level_t level,
+/* Which of a thread's elements are candidates: bit 4 * row + e. */
+__device__ inline uint32_t choose(const float (&acc)[ROWS][4], sparse_level_t level,
                                   sparse_level_t limit)
 {
   uint32_t chosen = 0;
-  if (limit == SPARSE_INFINITY_LEVEL) { /* as floats: NaN is above nothing */
+  if (limit == SPARSE_INFINITY_LEVEL) { /* as floats; NaN comes out positive */
     const float threshold = level < 0 ? -1.0f : sparse_from_magnitude(level);
 #pragma unroll
-    for (int i = 0; i < 4 * QUADS; i++)
-      chosen |= (uint32_t)(fabsf(acc[i / 4][i % 4]) > threshold) << i;
-  } else { /* level < magnitude <= limit, in unsigned arithmetic */
-    const uint32_t low = (uint32_t)level + 1u;
-    const uint32_t range = limit > level ? (uint32_t)limit - (uint32_t)level : 0;
+    for (int i = 4 * ROWS - 1; i >= 0; i--)
+      chosen = __funnelshift_l(__float_as_uint(__fsub_rn(threshold, fabsf(acc[i / 4][i % 4]))),
+                               chosen, 1);
+  } else {
 #pragma unroll
-    for (int i = 0; i < 4 * QUADS; i++)
-      chosen |= (uint32_t)((uint32_t)sparse_magnitude(acc[i / 4][i % 4]) - low < range) << i;
+    for (int i = 4 * ROWS - 1; i >= 0; i--) {
+      const sparse_level_t magnitude = sparse_magnitude(acc[i / 4][i % 4]);
+      chosen = __funnelshift_l((uint32_t)((level - magnitude) & ~(limit - magnitude)), chosen, 1);
+    }
   }
   return chosen;
+}
+
+/* From 4 bits of each row to those of the warp's elements 32 * lane, 32 * lane + 1, ...: groups of
+ * 8 lanes transpose their 8 x 8 groups of 4 bits, and lane 8 * g + row has quarter g of a row then.
+ */
+__device__ inline uint32_t neighbours(uint32_t chosen)
+{
+  const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (uint32_t step = 4; step > 0; step /= 2) {
+    const uint32_t low = step == 4 ? 0x0000ffffu : step == 2 ? 0x00ff00ffu : 0x0f0f0f0fu;
+    const uint32_t stays = lane & step ? ~low : low, by = lane & step ? 32 - 4 * step : 4 * step;
+    const uint32_t other = __shfl_xor_sync(OPS_ALL_LANES, chosen, step);
+    chosen = (chosen & stays) | (__funnelshift_l(other, other, by) & ~stays);
+  }
+  return __shfl_sync(OPS_ALL_LANES, chosen, lane % 4 * 8 + lane / 4);
 }
 
 /* Adds the gradient. Whether all of it is finite takes one instruction per element to know: 0 times
  * anything else is NaN. Those elements become -0, which changes no number that it is added to. */
 template <typename G>
-__device__ inline bool add(float (&acc)[QUADS][4], const quad<G> (&g)[QUADS], bool finite_only)
+__device__ inline bool add(float (&acc)[ROWS][4], const quad<G> *g, bool finite_only)
 {
-  float x[QUADS][4], zero = 0;
+  float x[ROWS][4], zero = 0;
 #pragma unroll
-  for (int i = 0; i < 4 * QUADS; i++) {
-    x[i / 4][i % 4] = value(g[i / 4], i % 4);
-    zero = __fmaf_rn(x[i / 4][i % 4], 0.0f, zero);
+  for (int j = 0; j < ROWS; j++) {
+    const quad<G> four = g[j * 32];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      x[j][e] = value(four, e);
+      zero = __fmaf_rn(x[j][e], 0.0f, zero);
+    }
   }
   const bool nonfinite = finite_only && zero != 0;
   if (nonfinite) {
 #pragma unroll
-    for (int i = 0; i < 4 * QUADS; i++)
+    for (int i = 0; i < 4 * ROWS; i++)
       if (sparse_magnitude(x[i / 4][i % 4]) >= SPARSE_INFINITY_LEVEL) x[i / 4][i % 4] = -0.0f;
   }
 #pragma unroll
-  for (int i = 0; i < 4 * QUADS; i++)
+  for (int i = 0; i < 4 * ROWS; i++)
     acc[i / 4][i % 4] = __fadd_rn(acc[i / 4][i % 4], x[i / 4][i % 4]);
   return nonfinite;
 }
 
+/* A thread's elements, 4 of each row: the residual to registers, the gradient to shared memory.
+ * None of both is there yet when this returns. Elements behind the end of the vector are 0. */
+template <typename G>
+__device__ inline void load_elements(const sparse_memory &m, const G *gradient, bool aligned,
+                                     size_t at, bool full, float (&acc)[ROWS][4], quad<G> *to)
+{
+  constexpr bool READS = sizeof(quad<G>) > 1; /* a gradient */
+  if (full && (aligned || !READS)) {
+#pragma unroll
+    for (int j = 0; j < ROWS; j++) load_async(to + j * 32, gradient + at + j * 128);
+#pragma unroll
+    for (int j = 0; j < ROWS; j++) {
+      const float4 r = __ldcs((const float4 *)(m.residual + at + j * 128));
+      acc[j][0] = r.x, acc[j][1] = r.y, acc[j][2] = r.z, acc[j][3] = r.w;
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < ROWS; j++) {
+    quad<G> g = {};
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const size_t i = at + j * 128 + e;
+      acc[j][e] = i < m.n ? m.residual[i] : 0;
+      if (READS && i < m.n) set(g, e, gradient[i]);
+    }
+    if (READS) to[j * 32] = g;
+  }
+}
+
 template <typename G, bool MOMENTS>
-__global__ void OPS_BOUNDS(THREADS, BLOCKS)
+__global__ void OPS_BOUNDS(threads_bound<G>(), blocks<G>())
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
                enum sparse_control then)
 {
-  constexpr bool READS = sizeof(quad<G>) > 1; /* a gradient */
+  constexpr bool READS = sizeof(quad<G>) > 1;
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const bool finite_only = m.config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
   sparse_state *state = m.state;
   pass p = {m, s, ops_chain_begin(m), (uint32_t)((m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE),
             state->nlevels};
-  if (threadIdx.x == 0) s.next[1] = ops_chain_draw(p.chain);
+  uint32_t drawn = 0;
+  if (threadIdx.x == 0) drawn = ops_chain_draw(p.chain);
+  if (threadIdx.x < 2) s.counted[threadIdx.x] = 0;
   for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS) {
     s.levels[j] = state->levels[j];
     s.exceeded[j] = 0;
   }
   const sparse_level_t level = state->levels[0], limit = state->limit;
   bool nonfinite = false;
-  waiting older = {}, newer = {}; /* tiles whose candidates are in shared memory */
-  uint32_t parity = 0;
+  candidates older = {}, newer = {}; /* of two rounds ago and of the last one */
+  if (threadIdx.x == 0) s.next[1] = drawn;
   __syncthreads();
 
-  for (uint32_t tile = s.next[1]; tile < p.tiles; parity ^= 1) {
-    /* A warp's elements lie together: 4 rows of 128, 4 of each row for a thread. */
-    const size_t at = (size_t)tile * OPS_DENSE_TILE + warp * (QUADS * 128) + lane * 4;
+  uint32_t tile = s.next[1];
+  for (uint32_t parity = 0; tile < p.tiles || older.any || newer.any; parity ^= 1) {
+    const bool work = tile < p.tiles; /* else this round is for the candidates of earlier ones */
     const bool full = ((size_t)tile + 1) * OPS_DENSE_TILE <= m.n;
-    quad<G> g[QUADS];
-    float acc[QUADS][4];
-    uint32_t valid = 0xffffu;
-    if (full && aligned) {
-#pragma unroll
-      for (int j = 0; j < QUADS; j++) load(g[j], gradient + at + j * 128);
-    } else if (READS) {
-#pragma unroll
-      for (int j = 0; j < QUADS; j++) {
-        g[j] = {};
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-          if (at + j * 128 + e < m.n) set(g[j], e, gradient[at + j * 128 + e]);
-      }
-    }
-    if (full) {
-#pragma unroll
-      for (int j = 0; j < QUADS; j++) {
-        const float4 r = __ldcs((const float4 *)(m.residual + at + j * 128));
-        acc[j][0] = r.x, acc[j][1] = r.y, acc[j][2] = r.z, acc[j][3] = r.w;
-      }
-    } else {
-      valid = 0;
-#pragma unroll
-      for (int i = 0; i < 4 * QUADS; i++) {
-        const size_t element = at + i / 4 * 128 + i % 4;
-        acc[i / 4][i % 4] = element < m.n ? m.residual[element] : 0;
-        valid |= (uint32_t)(element < m.n) << i;
-      }
-    }
-    uint32_t drawn = 0;
-    if (threadIdx.x == 0) drawn = ops_chain_draw(p.chain);
+    const size_t at = begin_of(tile) + lane * 4;
+    float acc[ROWS][4];
+    quad<G> *g = (quad<G> *)s.elements[warp] + lane;
+    if (threadIdx.x == 0 && work) drawn = ops_chain_draw(p.chain); /* else there is none left */
+    const ops_chain_asked asked = ops_chain_ask(p.chain, older.any ? older.tile : 0);
+    if (work) load_elements(m, gradient, aligned, at, full, acc, g);
 
-    write_staged(p, older, s.staged[parity]); /* while the loads are on their way */
-    older = newer;
-
-    if (READS) {
-      nonfinite |= add(acc, g, finite_only);
-#pragma unroll
-      for (int j = 0; j < QUADS; j++)
-        if (full)
-          __stcs((float4 *)(m.residual + at + j * 128),
-                 make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]));
-        else
-          for (int e = 0; e < 4; e++)
-            if (valid >> (4 * j + e) & 1) m.residual[at + j * 128 + e] = acc[j][e];
-    }
-#pragma unroll
-    for (int j = 0; j < QUADS; j++)
-      s.values[j][threadIdx.x] = make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]);
-    const uint32_t chosen = choose(acc, level, limit) & valid;
-    if (MOMENTS) moments_of_warp(acc, &s.moments[parity][warp]);
-
-    /* How many candidates before mine: by row in the bytes of a word, then by warp. */
-    uint32_t rows = 0;
-#pragma unroll
-    for (int j = 0; j < QUADS; j++) rows |= (uint32_t)__popc(chosen >> 4 * j & 15) << 8 * j;
-    const uint32_t through = ops_warp_scan(rows);
-    const uint32_t whole = __shfl_sync(OPS_ALL_LANES, through, 31);
-    /* For each row, 16 bits: what the rows before have, and the threads before in this row. */
-    uint64_t before = 0;
-    uint32_t in_warp = 0;
-#pragma unroll
-    for (int j = 0; j < QUADS; j++) {
-      before |= (uint64_t)(in_warp + (through - rows >> 8 * j & 255)) << 16 * j;
-      in_warp += whole >> 8 * j & 255;
-    }
-    if (lane == 0) s.counts[parity][warp] = in_warp;
+    const uint32_t sum =
+        ops_warp_sum(ops_chain_sum<uint32_t>(p.chain, older.any ? older.tile : 0, asked));
+    if (lane == 0) s.partial[parity][warp] = sum;
     if (threadIdx.x == 0) s.next[parity] = drawn;
     __syncthreads();
-    uint32_t first;
-    const uint32_t in_tile = ops_block_sum(s.counts[parity], WARPS, &first);
-    if (threadIdx.x == 0) ops_chain_publish(p.chain, tile, in_tile, 0);
-    if (MOMENTS && threadIdx.x == 32) {
-      double2 sum = make_double2(0, 0);
-      for (int w = 0; w < WARPS; w++)
-        sum.x += s.moments[parity][w].x, sum.y += s.moments[parity][w].y;
-      ops_tile_moments(m)[tile] = sum;
+    if (newer.any) {
+      newer.in_tile = ops_block_sum(s.counts[parity ^ 1], WARPS, &newer.first);
+      if (MOMENTS && threadIdx.x == 32) {
+        double2 moments = make_double2(0, 0);
+        for (int w = 0; w < WARPS; w++) {
+          moments.x += s.moments[parity ^ 1][w].x;
+          moments.y += s.moments[parity ^ 1][w].y;
+        }
+        ops_tile_moments(m)[newer.tile] = moments;
+      }
     }
-    newer = {tile, in_tile, in_tile <= STAGED};
-    uint64_t offset = 0;
-    if (!newer.any) { /* too many to wait: their turn is now */
-      write_staged(p, older, s.staged[parity ^ 1]);
-      older.any = false;
-      __syncthreads(); /* `partial` is used again */
-      offset = ops_chain_before(p.chain, tile, s.partial);
-      ops_chain_advance(p.chain, tile, p.tiles, in_tile, 0);
+    if (older.any) {
+      const uint64_t before = ops_chain_collect(p.chain, older.tile, s.partial[parity]);
+      write_out(p, older, before + older.first, s.staged[parity][warp]);
+      ops_chain_advance(p.chain, older.tile, p.tiles, older.in_tile, 0);
     }
-    /* Few bits are set, so a loop over them is short. */
-    for (uint32_t left = chosen; left != 0; left &= left - 1) {
-      const uint32_t i = (uint32_t)__ffs((int)left) - 1, j = i / 4;
-      const uint32_t in_row = (uint32_t)__popc(chosen & ((1u << i) - (1u << 4 * j)));
-      const uint32_t to = first + (uint32_t)(before >> 16 * j & 0xffff) + in_row;
-      const sparse_pair candidate = {(uint32_t)(at + j * 128 + i % 4),
-                                     ((const float *)&s.values[j][threadIdx.x])[i % 4]};
-      if (newer.any)
-        s.staged[parity][to] = candidate;
-      else
-        put(p, offset + to, candidate);
+    if (threadIdx.x == 0) s.counted[parity ^ 1] = 0;
+    older = newer;
+    newer.any = false;
+
+    if (work) {
+      uint32_t valid = 0xffffffffu;
+      if (!full) {
+        valid = 0;
+        for (uint32_t i = 0; i < 4 * ROWS; i++)
+          valid |= (uint32_t)(at + i / 4 * 128 + i % 4 < m.n) << i;
+      }
+      if (READS) {
+        load_wait();
+        nonfinite |= add(acc, g, finite_only);
+#pragma unroll
+        for (int j = 0; j < ROWS; j++)
+          if (full)
+            __stcs((float4 *)(m.residual + at + j * 128),
+                   make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]));
+          else
+            for (int e = 0; e < 4; e++)
+              if (valid >> (4 * j + e) & 1) m.residual[at + j * 128 + e] = acc[j][e];
+      }
+      __syncwarp(); /* 16-bit elements of other lanes are in the way */
+#pragma unroll
+      for (int j = 0; j < ROWS; j++)
+        s.elements[warp][j][lane] = make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]);
+      if (MOMENTS) moments_of_warp(acc, &s.moments[parity][warp]);
+      const uint32_t chosen = neighbours(choose(acc, level, limit) & valid);
+      const uint32_t mine = (uint32_t)__popc(chosen), through = ops_warp_scan(mine);
+      const uint32_t count = __shfl_sync(OPS_ALL_LANES, through, 31);
+      if (lane == 0) {
+        s.counts[parity][warp] = count;
+        const uint32_t counted =
+            atomicAdd(&s.counted[parity], 1u << 16 | count) + (1u << 16 | count);
+        if (counted >> 16 == WARPS) ops_chain_publish(p.chain, tile, counted & 0xffff, 0);
+      }
+      newer = {true, tile, chosen, through - mine, count, 0, 0};
+      __syncwarp();
+      stage(newer, 0, (const float *)s.elements[warp], s.staged[parity][warp]);
     }
     tile = s.next[parity];
   }
-  write_staged(p, older, s.staged[parity]);
-  __syncthreads(); /* `partial` is used again */
-  write_staged(p, newer, s.staged[parity ^ 1]);
   if (nonfinite) state->nonfinite = 1;
   __syncthreads();
   for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS)
@@ -320,8 +398,8 @@ ncclResult_t launch(const sparse_memory *m, const void *gradient, bool moments,
                     enum sparse_control then, cudaStream_t stream)
 {
   const bool aligned = (uintptr_t)gradient % (4 * sizeof(G)) == 0;
-  const unsigned blocks = ops_blocks(m->n, OPS_DENSE_TILE, BLOCKS);
-  return ops_launch(moments ? local_pass<G, true> : local_pass<G, false>, blocks, THREADS, false,
+  const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
+  return ops_launch(moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS, false,
                     stream, *m, (const G *)gradient, aligned, then);
 }
 
