@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The dense result is zero but for the entries of the last step. Undoing those is cheaper than a
- * pass over the vector; it is random access, which has room beside the exchange between the ranks,
- * whose time goes into round trips. */
+ * pass over the vector; it is random access, which has room beside what comes behind the local
+ * pass: decisions and the exchange between the ranks, whose time goes into round trips. */
 #include "sparse_internal.h"
 
 static ncclResult_t clear(struct sparse_allreduce_handle *h, cudaStream_t stream)

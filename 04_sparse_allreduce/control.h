@@ -8,21 +8,21 @@ enum sparse_control {
   SPARSE_THEN_NOTHING,
 
   /* exact selection of k entries */
-  SPARSE_EXACT_LEVELS,    /* before the local pass: candidates are what is above the guess */
+  SPARSE_EXACT_LEVELS,    /* of the local pass: candidates are what is above the guess */
   SPARSE_EXACT_SEARCH,    /* after it: search the candidates, or the residual if they do not do */
   SPARSE_EXACT_ENTRIES,   /* after the search: exactly k entries are offered */
   SPARSE_EXACT_THRESHOLD, /* after the search: the k-th magnitude is the threshold, to be exceeded
                            */
 
   /* selection by the threshold of the step before */
-  SPARSE_THRESHOLD_LEVELS, /* before the local pass: the threshold, and what it may be raised to */
-  SPARSE_THRESHOLD_CHOOSE, /* after it: how often to raise, or whether there are too many */
+  SPARSE_THRESHOLD_LEVELS,   /* of the local pass: the threshold, and what it may be raised to */
+  SPARSE_THRESHOLD_CHOOSE,   /* after it: how often to raise, or whether there are too many */
   SPARSE_THRESHOLD_OVERFLOW, /* after the search that too many entries make necessary */
 
   /* selection by a Gaussian threshold */
   SPARSE_GAUSSIAN_LEVELS, /* after the local pass with moments */
   SPARSE_GAUSSIAN_CHOOSE, /* after each round of counting: take a threshold or count again */
-  SPARSE_GAUSSIAN_BEGIN,  /* before the local pass: candidates above the guess */
+  SPARSE_GAUSSIAN_BEGIN,  /* of the local pass: candidates above the guess */
 
   /* Ok-Topk */
   SPARSE_LOCAL_ADAPT,      /* the local threshold of the next step */

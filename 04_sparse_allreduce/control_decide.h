@@ -78,15 +78,45 @@ SPARSE_DEVICE enum sparse_pending sparse_leaves(const struct sparse_memory *m)
 
 /* ---- selection ------------------------------------------------------------------------------- */
 
-SPARSE_DEVICE void sparse_begin_levels(struct sparse_state *s, sparse_level_t limit)
+/* The levels, and the limit, of the local pass that `begin` begins; returns how many levels. Others
+ * than the decisions for that: what is in the state. */
+SPARSE_DEVICE int sparse_first_levels(const struct sparse_memory *m, enum sparse_control begin,
+                                      sparse_level_t *levels, sparse_level_t *limit)
 {
-  s->nlevels = 1;
-  s->limit = limit;
+  const struct sparse_state *s = m->state;
+  int nlevels = 1;
+  double threshold = s->local_threshold;
+  switch (begin) {
+  case SPARSE_EXACT_LEVELS:
+    levels[0] = s->guess;
+    *limit = SPARSE_NAN_LEVEL;
+    return nlevels;
+  case SPARSE_GAUSSIAN_BEGIN:
+    levels[0] = s->guess;
+    *limit = SPARSE_INFINITY_LEVEL;
+    return nlevels;
+  case SPARSE_THRESHOLD_LEVELS:
+    if (m->config.algorithm == SPARSE_OKTOPK) nlevels += m->config.raise_steps;
+    for (int j = 0; j < nlevels; j++, threshold *= m->config.raise_factor)
+      levels[j] = sparse_level(threshold);
+    *limit = SPARSE_INFINITY_LEVEL;
+    return nlevels;
+  default:
+    for (int j = 0; j < s->nlevels; j++) levels[j] = s->levels[j];
+    *limit = s->limit;
+    return s->nlevels;
+  }
+}
+
+SPARSE_DEVICE void sparse_begin(const struct sparse_memory *m, struct sparse_state *s,
+                                enum sparse_control begin)
+{
+  s->nlevels = sparse_first_levels(m, begin, s->levels, &s->limit);
   s->nonfinite = 0;
   s->overflowed = 0;
+  s->round = 0;
   s->number++;
   s->told = 0;
-  s->round = 0;
 }
 
 SPARSE_DEVICE void sparse_select_above(struct sparse_state *s, sparse_level_t above)
@@ -365,8 +395,9 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
   case SPARSE_THEN_NOTHING:
     break;
   case SPARSE_EXACT_LEVELS:
-    sparse_begin_levels(s, SPARSE_NAN_LEVEL);
-    s->levels[0] = s->guess;
+  case SPARSE_THRESHOLD_LEVELS:
+  case SPARSE_GAUSSIAN_BEGIN:
+    sparse_begin(m, s, what);
     break;
   case SPARSE_EXACT_SEARCH:
     s->wanted = m->k;
@@ -381,26 +412,11 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
     sparse_select_above(s, s->selection.above);
     break;
-  case SPARSE_THRESHOLD_LEVELS:
-    sparse_begin_levels(s, SPARSE_INFINITY_LEVEL);
-    if (m->config.algorithm == SPARSE_OKTOPK) s->nlevels += m->config.raise_steps;
-    {
-      double threshold = s->local_threshold;
-      for (int j = 0; j < s->nlevels; j++) {
-        s->levels[j] = sparse_level(threshold);
-        threshold *= m->config.raise_factor;
-      }
-    }
-    break;
   case SPARSE_THRESHOLD_CHOOSE:
     sparse_threshold_choose(m, s);
     break;
   case SPARSE_THRESHOLD_OVERFLOW:
     if (s->overflowed) s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
-    break;
-  case SPARSE_GAUSSIAN_BEGIN:
-    sparse_begin_levels(s, SPARSE_INFINITY_LEVEL);
-    s->levels[0] = s->guess;
     break;
   case SPARSE_GAUSSIAN_LEVELS:
     sparse_gaussian_levels(m, s);

@@ -36,7 +36,8 @@ ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what
 
 /* ---- the local pass: one read of gradient and residual, one write of the residual ------------ */
 
-/* First, what is pending in the residual (state->pending, by state->selection) becomes zero; what
+/* `begin` is the decision that a step begins with: it sets the levels and the limit.
+ * First, what is pending in the residual (state->pending, by state->selection) becomes zero; what
  * this step is going to leave is pending then.
  * For all i: residual[i] += gradient[i] (one IEEE add of float(gradient[i])), where gradient[i] is
  * finite or m->config.nonfinite is SPARSE_NONFINITE_PROPAGATE; else residual[i] stays and
@@ -46,7 +47,16 @@ ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what
  * many exceed levels[j]. moments: also state->mean and state->deviation of the new residual, in
  * double, the same bits in every run. */
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient, bool moments,
-                            enum sparse_control then, cudaStream_t stream);
+                            enum sparse_control begin, enum sparse_control then,
+                            cudaStream_t stream);
+
+/* Direct, and without moments: as ops_local_pass(), but candidates also go into the memory of the
+ * owners of their regions, in case that just they are offered. If so (there is nothing to search or
+ * to keep after `then`), it tells the owners, and does what ops_partition(m, partitioned, stream)
+ * would do; which then does nothing. */
+ncclResult_t ops_local_pass_direct(const struct sparse_memory *m, const void *gradient,
+                                   enum sparse_control begin, enum sparse_control then,
+                                   enum sparse_control partitioned, cudaStream_t stream);
 
 /* level_counts[j] for j < nlevels, counted over state->count: the offered list, all of the
  * residual, or nothing, which leaves the counts. Levels ascend. */

@@ -255,11 +255,36 @@ ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream)
 /* ---- the local pass ---------------------------------------------------------------------------
  */
 
+/* Which part of the offered list lies in which region. */
+static void partition(const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
+  for (int j = 0; j < m->nranks; j++) {
+    const uint64_t first = lower_bound(m->offered, s->offered_count, s->boundaries[j]);
+    s->region_displs[j] = first;
+    s->region_counts[j] = lower_bound(m->offered, s->offered_count, s->boundaries[j + 1]) - first;
+  }
+}
+
+/* The parts of the offered list into the owners' memory, where they are read. */
+static void give_to_owners(const struct sparse_memory *m, enum sparse_control partitioned)
+{
+  struct sparse_state *s = m->state;
+  partition(m);
+  for (int p = 0; p < m->nranks; p++) {
+    const struct sparse_pair *part = m->offered + s->region_displs[p];
+    if (p != m->rank) memcpy(at_peer(m, p, part), part, s->region_counts[p] * sizeof(*part));
+  }
+  tell_owners(m, false);
+  s->told = 1;
+  sparse_decide(partitioned, m);
+}
+
 struct local_pass {
   struct sparse_memory m;
   const void *gradient;
-  bool moments;
-  enum sparse_control then;
+  bool moments, direct;
+  enum sparse_control begin, then, partitioned;
 };
 
 static void count_levels(struct sparse_state *s, sparse_level_t magnitude)
@@ -275,6 +300,7 @@ static void run_local_pass(const void *args)
   struct sparse_state *s = m->state;
   const bool finite_only = m->config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
   settle(m);
+  sparse_decide(a->begin, m);
   s->pending = sparse_leaves(m);
   s->offered_count = 0;
   memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
@@ -301,12 +327,29 @@ static void run_local_pass(const void *args)
     s->deviation = sqrt(squares / (double)(m->n - 1));
   }
   sparse_decide(a->then, m);
+  if (a->direct && s->search == SPARSE_FROM_NOTHING && s->keep == SPARSE_FROM_NOTHING)
+    give_to_owners(m, a->partitioned);
 }
 
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient, bool moments,
-                            enum sparse_control then, cudaStream_t stream)
+                            enum sparse_control begin, enum sparse_control then,
+                            cudaStream_t stream)
 {
-  const struct local_pass a = {*m, gradient, moments, then};
+  const struct local_pass a = {
+      .m = *m, .gradient = gradient, .moments = moments, .begin = begin, .then = then};
+  return launch(stream, run_local_pass, &a, sizeof(a));
+}
+
+ncclResult_t ops_local_pass_direct(const struct sparse_memory *m, const void *gradient,
+                                   enum sparse_control begin, enum sparse_control then,
+                                   enum sparse_control partitioned, cudaStream_t stream)
+{
+  const struct local_pass a = {.m = *m,
+                               .gradient = gradient,
+                               .direct = true,
+                               .begin = begin,
+                               .then = then,
+                               .partitioned = partitioned};
   return launch(stream, run_local_pass, &a, sizeof(a));
 }
 
@@ -439,13 +482,8 @@ ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
 static void run_partition(const void *args)
 {
   const struct control *a = args;
-  struct sparse_state *s = a->m.state;
-  if (s->told) return;
-  for (int j = 0; j < a->m.nranks; j++) {
-    const uint64_t first = lower_bound(a->m.offered, s->offered_count, s->boundaries[j]);
-    s->region_displs[j] = first;
-    s->region_counts[j] = lower_bound(a->m.offered, s->offered_count, s->boundaries[j + 1]) - first;
-  }
+  if (a->m.state->told) return;
+  partition(&a->m);
   sparse_decide(a->what, &a->m);
   if (a->m.direct) tell_owners(&a->m, true);
 }
@@ -686,7 +724,7 @@ static void run_convert(const void *args)
 
 ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream)
 {
-  const struct local_pass a = {*m, gradient, false, SPARSE_THEN_NOTHING};
+  const struct local_pass a = {.m = *m, .gradient = gradient};
   return launch(stream, run_convert, &a, sizeof(a));
 }
 

@@ -24,11 +24,12 @@ enum {
 };
 
 struct ops_scratch {
-  uint32_t epoch;   /* number of the launches with a chain so far */
-  uint32_t ticket;  /* the next tile of the chain */
-  uint32_t done;    /* blocks that have finished */
-  uint32_t skipped; /* entries without an index */
-  uint64_t totals;  /* both counts of the chain over all tiles */
+  uint32_t epoch;     /* number of the launches with a chain so far */
+  uint32_t ticket;    /* the next tile of the chain */
+  uint32_t done;      /* blocks that have finished */
+  uint32_t skipped;   /* entries without an index */
+  uint32_t nonfinite; /* a gradient element is not finite */
+  uint64_t totals;    /* both counts of the chain over all tiles */
   uint32_t levels[SPARSE_MAX_LEVELS];
   uint32_t bins[3][OPS_BINS];
 };
@@ -50,6 +51,13 @@ static __host__ __device__ inline double2 *ops_tile_moments(const sparse_memory 
 {
   const size_t words = (ops_words(m.n, m.nranks, m.capacity) + 1) / 2 * 2;
   return (double2 *)(ops_chain_words(m) + words);
+}
+
+/* And for each dense tile, and the end, where its entries begin in the result, if that is pending.
+ */
+static __host__ __device__ inline uint32_t *ops_tile_begins(const sparse_memory &m)
+{
+  return (uint32_t *)(ops_tile_moments(m) + (m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE);
 }
 
 /* ---- launching --------------------------------------------------------------------------------

@@ -58,20 +58,8 @@ __global__ void control(const __grid_constant__ sparse_memory m, enum sparse_con
 __global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
     partition(const __grid_constant__ sparse_memory m, enum sparse_control then)
 {
-  __shared__ uint32_t begin[SPARSE_MAX_RANKS + 1];
-  sparse_state *state = m.state;
-  if (state->told) return;
-  const uint32_t count = (uint32_t)state->offered_count;
-  for (int j = (int)threadIdx.x / 32; j <= m.nranks; j += PARTITION_THREADS / 32) {
-    const uint32_t at = ops_lower_bound(m.offered, 0, count, state->boundaries[j]);
-    if (threadIdx.x % 32 == 0) begin[j] = at;
-  }
-  __syncthreads();
-  for (int j = (int)threadIdx.x; j < m.nranks; j += PARTITION_THREADS) {
-    state->region_displs[j] = begin[j];
-    state->region_counts[j] = begin[j + 1] - begin[j];
-  }
-  __syncthreads();
+  if (m.state->told) return;
+  ops_partition_offered<PARTITION_THREADS>(m);
   if (m.direct) ops_tell_owners(m, true);
   if (threadIdx.x == 0) ops_decide(then, &m);
 }
@@ -106,14 +94,19 @@ __device__ inline void await_sums(const sparse_memory &m, sums &s)
   __syncthreads();
 }
 
-/* Entry i, which is also put where it belongs in `gathered`. */
-__device__ inline uint2 fetch_entry(const sparse_memory &m, const sums &s, uint64_t i)
+__device__ inline uint2 entry_of(const sparse_memory &m, const sums &s, uint64_t i)
 {
   int p = 0;
   if (i >= s.displs[m.nranks]) return make_uint2(SPARSE_NO_INDEX, 0);
   while (i >= s.displs[p + 1]) p++;
-  const uint2 entry = *(const uint2 *)&s.lists.pairs[p][i - s.displs[p]];
-  *(uint2 *)&m.gathered[i] = entry;
+  return *(const uint2 *)&s.lists.pairs[p][i - s.displs[p]];
+}
+
+/* Entry i, which is also put where it belongs in `gathered`. */
+__device__ inline uint2 fetch_entry(const sparse_memory &m, const sums &s, uint64_t i)
+{
+  const uint2 entry = entry_of(m, s, i);
+  if (i < s.displs[m.nranks]) *(uint2 *)&m.gathered[i] = entry;
   return entry;
 }
 
@@ -198,18 +191,47 @@ __device__ inline void store_entries(float *dense, uint64_t n, uint32_t index, f
   }
 }
 
+/* begins[from] to begins[to - 1] become `at`, for all lanes that have some. By whole warps. */
+__device__ inline void fill_begins(uint32_t *begins, uint32_t from, uint32_t to, uint32_t at)
+{
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t lanes = __ballot_sync(OPS_ALL_LANES, from < to);
+  for (; lanes != 0; lanes &= lanes - 1) {
+    const int of = __ffs((int)lanes) - 1;
+    const uint32_t first = __shfl_sync(OPS_ALL_LANES, from, of);
+    const uint32_t last = __shfl_sync(OPS_ALL_LANES, to, of);
+    const uint32_t what = __shfl_sync(OPS_ALL_LANES, at, of);
+    for (uint32_t t = first + lane; t < last; t += 32) begins[t] = what;
+  }
+}
+
+/* Where in the list the entries of each dense tile begin, for the next step's local pass. Entry i
+ * of `count` has this index, the one before it has `left`. Such a list has entries only. */
+__device__ inline void note_begins(const sparse_memory &m, uint64_t i, uint64_t count,
+                                   uint32_t index, uint32_t left)
+{
+  const uint32_t tiles = (uint32_t)((m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE);
+  const uint32_t tile = i < count ? index / OPS_DENSE_TILE : 0;
+  const uint32_t from = i == 0 ? 0 : left / OPS_DENSE_TILE + 1;
+  uint32_t *begins = ops_tile_begins(m);
+  fill_begins(begins, from, i < count ? tile + 1 : from, (uint32_t)i);
+  fill_begins(begins, i + 1 == count ? tile + 1 : tiles + 1, tiles + 1, (uint32_t)count);
+}
+
 template <bool DIRECT>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
           enum sparse_control then)
 {
   __shared__ sums s;
+  __shared__ uint32_t last_of_warp[2][AHEAD][THREADS / 32]; /* its index */
+  uint32_t parity = 0;
   if (DIRECT) await_sums(m, s);
   const float nranks = (float)m.nranks;
   const uint64_t count = DIRECT ? s.displs[m.nranks] : ops_list_count(list);
   const uint64_t threads = (uint64_t)gridDim.x * THREADS, lane = threadIdx.x % 32;
   const uint64_t me = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
-  for (uint64_t i = me; i - lane < count; i += threads * AHEAD) {
+  for (uint64_t i = me; i - threadIdx.x < count; i += threads * AHEAD) {
     uint2 entry[AHEAD];
 #pragma unroll
     for (int a = 0; a < AHEAD; a++)
@@ -218,7 +240,28 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
 #pragma unroll
     for (int a = 0; a < AHEAD; a++)
       store_entries(m.dense, m.n, entry[a].x, __fdiv_rn(__uint_as_float(entry[a].y), nranks));
+    if (!m.direct) continue;
+    if (lane == 31)
+#pragma unroll
+      for (int a = 0; a < AHEAD; a++) last_of_warp[parity][a][threadIdx.x / 32] = entry[a].x;
+    __syncthreads();
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++) {
+      const uint64_t at = i + a * threads;
+      uint32_t left = __shfl_up_sync(OPS_ALL_LANES, entry[a].x, 1);
+      if (threadIdx.x == 0)
+        left = at > 0 && at < count
+                   ? (DIRECT ? entry_of(m, s, at - 1) : entry_at(list.pairs, at - 1, count)).x
+                   : 0;
+      else if (lane == 0)
+        left = last_of_warp[parity][a][threadIdx.x / 32 - 1];
+      note_begins(m, at, count, entry[a].x, left);
+    }
+    parity ^= 1;
   }
+  if (m.direct && count == 0)
+    fill_begins(ops_tile_begins(m), me == 0 ? 0 : 1,
+                me == 0 ? (uint32_t)((m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE) + 1 : 1, 0);
   if (DIRECT) {
     if (!ops_last_block((ops_scratch *)m.scratch)) return;
     fetched(m, s);
@@ -348,7 +391,7 @@ size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
   m.nranks = nranks;
   m.capacity = capacity;
   const size_t tiles = (n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE;
-  return (size_t)((char *)(ops_tile_moments(m) + tiles) - (char *)m.scratch);
+  return (size_t)((char *)(ops_tile_begins(m) + tiles + 1) - (char *)m.scratch);
 }
 
 ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what,

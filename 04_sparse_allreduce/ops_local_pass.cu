@@ -23,6 +23,7 @@
  * that a lane has those of 32 neighbours, and then one number per lane has to be scanned. */
 #include "ops_chain.cuh"
 #include "ops_gradient.cuh"
+#include "ops_notes.cuh"
 
 namespace
 {
@@ -47,7 +48,7 @@ constexpr int blocks()
 template <typename G>
 constexpr int threads_bound()
 {
-  return blocks<G>() == 2 ? THREADS + 64 : THREADS;
+  return blocks<G>() == 2 ? THREADS + 32 : THREADS;
 }
 
 /* ---- the kernel --------------------------------------------------------------------------------
@@ -60,10 +61,16 @@ struct shared {
   uint32_t counts[2][WARPS]; /* of candidates */
   uint32_t counted[2];       /* their sum, and in the upper half how many warps are in it */
   uint32_t partial[2][WARPS];
-  uint32_t next[2]; /* tile */
-  sparse_level_t levels[SPARSE_MAX_LEVELS];
+  uint32_t next[2];                        /* tile */
+  uint32_t listed[3][OPS_DENSE_TILE / 32]; /* bits of elements in the pending result; by round */
+  uint32_t pending;                        /* of the step before, */
+  sparse_selection selection;
+  int nlevels; /* and of this one */
+  sparse_level_t levels[SPARSE_MAX_LEVELS], limit;
   uint32_t exceeded[SPARSE_MAX_LEVELS]; /* candidates whose highest exceeded level is that */
 };
+
+enum kind { PLAIN, MOMENTS, DIRECT };
 
 /* What a block knows during the whole pass. */
 struct pass {
@@ -71,7 +78,9 @@ struct pass {
   shared &s;
   ops_chain chain;
   uint32_t tiles;
+  uint64_t room; /* for candidates */
   int nlevels;
+  uint32_t begin, end; /* entries of `gathered` in the block's next tile, if they are pending */
 };
 
 /* The candidates of a warp in a tile, and what other warps of the block have. */
@@ -83,10 +92,31 @@ struct candidates {
   uint32_t first, in_tile; /* in the warps before this one, in the block */
 };
 
-/* Candidate number `at` (over the whole vector) goes to its place. */
+/* The owner of the region of an index. */
+__device__ inline int owner_of(const sparse_memory &m, uint32_t index)
+{
+  int low = 0, high = m.nranks; /* boundaries[low] <= index < boundaries[high] */
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (index < m.state->boundaries[middle])
+      high = middle;
+    else
+      low = middle;
+  }
+  return low;
+}
+
+/* Candidate number `at` (over the whole vector) goes to its place, and to the same place in the
+ * memory of its owner. */
+template <enum kind KIND>
 __device__ inline void put(const pass &p, uint64_t at, sparse_pair candidate)
 {
-  if (at < sparse_room(&p.m)) *(uint2 *)&p.m.offered[at] = *(const uint2 *)&candidate;
+  if (at < p.room) {
+    *(uint2 *)&p.m.offered[at] = *(const uint2 *)&candidate;
+    const int owner = KIND == DIRECT ? owner_of(p.m, candidate.index) : p.m.rank;
+    if (owner != p.m.rank)
+      *(uint2 *)ops_at_peer(p.m, owner, &p.m.offered[at]) = *(const uint2 *)&candidate;
+  }
   if (p.nlevels == 1) return;
   int level = 0;
   while (level + 1 < p.nlevels && sparse_magnitude(candidate.value) > p.s.levels[level + 1])
@@ -116,14 +146,16 @@ __device__ inline void stage(const candidates &c, uint32_t from, const float *va
 
 /* The candidates that are staged, and after them the others, if there are any: their values are in
  * the residual. */
+template <enum kind KIND>
 __device__ inline void write_out(const pass &p, const candidates &c, uint64_t first,
                                  sparse_pair *staged)
 {
   for (uint32_t from = 0; from < c.count; from += STAGED) {
-    if (p.nlevels == 1 && first + from >= sparse_room(&p.m)) return; /* nobody wants them */
+    if (p.nlevels == 1 && first + from >= p.room) return; /* nobody wants them */
     if (from > 0) stage(c, from, p.m.residual + begin_of(c.tile), staged);
     const uint32_t count = c.count - from < STAGED ? c.count - from : STAGED;
-    for (uint32_t i = threadIdx.x % 32; i < count; i += 32) put(p, first + from + i, staged[i]);
+    for (uint32_t i = threadIdx.x % 32; i < count; i += 32)
+      put<KIND>(p, first + from + i, staged[i]);
     __syncwarp();
   }
 }
@@ -144,9 +176,21 @@ __device__ inline void moments_of_warp(const float (&acc)[ROWS][4], double2 *to)
   if (threadIdx.x % 32 == 0) *to = make_double2(sum, squares);
 }
 
+/* If just the candidates are offered, their owners have them and are told so. */
+__device__ inline void tell_if_offered(const sparse_memory &m, enum sparse_control partitioned)
+{
+  sparse_state *state = m.state;
+  if (state->search != SPARSE_FROM_NOTHING || state->keep != SPARSE_FROM_NOTHING) return;
+  ops_partition_offered<THREADS>(m);
+  ops_tell_owners(m, false);
+  if (threadIdx.x != 0) return;
+  state->told = 1;
+  ops_decide(partitioned, &m);
+}
+
 /* The last block: what the pass has found, from the scratch memory to the state. */
-template <bool MOMENTS>
-__device__ void finish(pass &p, enum sparse_control then)
+template <enum kind KIND>
+__device__ void finish(pass &p, enum sparse_control begin, enum sparse_control then)
 {
   double2 *sums = (double2 *)p.s.elements;
   const sparse_memory &m = p.m;
@@ -159,7 +203,7 @@ __device__ void finish(pass &p, enum sparse_control then)
     p.s.exceeded[threadIdx.x] = __ldcg(count);
     *count = 0;
   }
-  if (MOMENTS) {
+  if (KIND == MOMENTS) {
     const double2 *tiles = ops_tile_moments(m);
     double2 sum = make_double2(0, 0);
     for (uint32_t t = threadIdx.x; t < p.tiles; t += THREADS) {
@@ -177,11 +221,14 @@ __device__ void finish(pass &p, enum sparse_control then)
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
-  state->offered_count = total < sparse_room(&m) ? total : sparse_room(&m);
+  ops_decide(begin, &m);
+  if (__ldcg(&p.chain.scratch->nonfinite)) state->nonfinite = 1;
+  p.chain.scratch->nonfinite = 0;
+  state->offered_count = total < p.room ? total : p.room;
   uint64_t above = 0;
   for (int j = p.nlevels - 1; j > 0; j--) state->level_counts[j] = above += p.s.exceeded[j];
   state->level_counts[0] = total;
-  if (MOMENTS) {
+  if (KIND == MOMENTS) {
     const double n = (double)m.n;
     double squares = sums[0].y - sums[0].x * sums[0].x / n;
     if (squares < 0) squares = 0; /* by rounding only */
@@ -228,6 +275,54 @@ __device__ inline uint32_t neighbours(uint32_t chosen)
   }
   return __shfl_sync(OPS_ALL_LANES, chosen, lane % 4 * 8 + lane / 4);
 }
+
+/* ---- what is pending ---------------------------------------------------------------------------
+ * A round marks the result's entries in its tile before the barrier, looks at the marks behind it,
+ * and then clears those of the next round but one. */
+
+/* Where they are; to be asked for early. */
+__device__ inline void find_entries(pass &p, uint32_t tile)
+{
+  const bool any = p.s.pending == SPARSE_PENDING_RESULT && tile < p.tiles;
+  const uint32_t *begins = ops_tile_begins(p.m) + tile;
+  p.begin = any ? begins[0] : 0;
+  p.end = any ? begins[1] : 0;
+}
+
+__device__ inline void mark_entries(const pass &p, uint32_t *marks)
+{
+  for (uint32_t i = p.begin + threadIdx.x; i < p.end; i += THREADS) {
+    const uint32_t at = p.m.gathered[i].index % OPS_DENSE_TILE;
+    atomicOr(&marks[at / 32], 1u << at % 32);
+  }
+}
+
+/* A thread's elements that are pending become zero. WRITES: in the residual, too. */
+template <bool WRITES>
+__device__ inline void settle(const pass &p, const uint32_t *marks, size_t at,
+                              float (&acc)[ROWS][4])
+{
+  if (p.s.pending == SPARSE_PENDING_NOTHING) return;
+  const sparse_selection &old = p.s.selection;
+#pragma unroll
+  for (int j = 0; j < ROWS; j++) {
+    const uint32_t in_tile = (uint32_t)(at % OPS_DENSE_TILE) + j * 128;
+    const uint32_t marked =
+        p.s.pending == SPARSE_PENDING_ALL ? 15 : marks[in_tile / 32] >> in_tile % 32 & 15;
+    if (marked == 0) continue;
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const size_t i = at + j * 128 + e;
+      if (!(marked >> e & 1) || !sparse_chosen(&old, sparse_magnitude(acc[j][e]), (uint32_t)i))
+        continue;
+      acc[j][e] = 0;
+      if (WRITES && i < p.m.n) p.m.residual[i] = 0;
+    }
+  }
+}
+
+/* ---- the pass --------------------------------------------------------------------------------
+ */
 
 /* Adds the gradient. Whether all of it is finite takes one instruction per element to know: 0 times
  * anything else is NaN. Those elements become -0, which changes no number that it is added to. */
@@ -286,32 +381,43 @@ __device__ inline void load_elements(const sparse_memory &m, const G *gradient, 
   }
 }
 
-template <typename G, bool MOMENTS>
+template <typename G, enum kind KIND>
 __global__ void OPS_BOUNDS(threads_bound<G>(), blocks<G>())
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
-               enum sparse_control then)
+               enum sparse_control begin, enum sparse_control then, enum sparse_control partitioned)
 {
   constexpr bool READS = sizeof(quad<G>) > 1;
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const bool finite_only = m.config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
   sparse_state *state = m.state;
-  pass p = {m, s, ops_chain_begin(m), (uint32_t)((m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE),
-            state->nlevels};
+  if (threadIdx.x == 0) {
+    s.pending = state->pending;
+    s.selection = state->selection;
+    s.nlevels = sparse_first_levels(&m, begin, s.levels, &s.limit);
+  }
+  __syncthreads();
+  pass p = {m,
+            s,
+            ops_chain_begin(m),
+            (uint32_t)((m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE),
+            sparse_room(&m),
+            s.nlevels,
+            0,
+            0};
   uint32_t drawn = 0;
   if (threadIdx.x == 0) drawn = ops_chain_draw(p.chain);
   if (threadIdx.x < 2) s.counted[threadIdx.x] = 0;
-  for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS) {
-    s.levels[j] = state->levels[j];
-    s.exceeded[j] = 0;
-  }
-  const sparse_level_t level = state->levels[0], limit = state->limit;
+  for (int r = 0; r < 3; r++) s.listed[r][threadIdx.x] = 0;
+  for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS) s.exceeded[j] = 0;
+  const sparse_level_t level = s.levels[0], limit = s.limit;
   bool nonfinite = false;
   candidates older = {}, newer = {}; /* of two rounds ago and of the last one */
   if (threadIdx.x == 0) s.next[1] = drawn;
   __syncthreads();
 
-  uint32_t tile = s.next[1];
+  uint32_t tile = s.next[1], third = 0; /* the round modulo 3 */
+  find_entries(p, tile);
   for (uint32_t parity = 0; tile < p.tiles || older.any || newer.any; parity ^= 1) {
     const bool work = tile < p.tiles; /* else this round is for the candidates of earlier ones */
     const bool full = ((size_t)tile + 1) * OPS_DENSE_TILE <= m.n;
@@ -326,10 +432,12 @@ __global__ void OPS_BOUNDS(threads_bound<G>(), blocks<G>())
         ops_warp_sum(ops_chain_sum<uint32_t>(p.chain, older.any ? older.tile : 0, asked));
     if (lane == 0) s.partial[parity][warp] = sum;
     if (threadIdx.x == 0) s.next[parity] = drawn;
+    mark_entries(p, s.listed[third]);
     __syncthreads();
+    find_entries(p, s.next[parity]);
     if (newer.any) {
       newer.in_tile = ops_block_sum(s.counts[parity ^ 1], WARPS, &newer.first);
-      if (MOMENTS && threadIdx.x == 32) {
+      if (KIND == MOMENTS && threadIdx.x == 32) {
         double2 moments = make_double2(0, 0);
         for (int w = 0; w < WARPS; w++) {
           moments.x += s.moments[parity ^ 1][w].x;
@@ -340,7 +448,7 @@ __global__ void OPS_BOUNDS(threads_bound<G>(), blocks<G>())
     }
     if (older.any) {
       const uint64_t before = ops_chain_collect(p.chain, older.tile, s.partial[parity]);
-      write_out(p, older, before + older.first, s.staged[parity][warp]);
+      write_out<KIND>(p, older, before + older.first, s.staged[parity][warp]);
       ops_chain_advance(p.chain, older.tile, p.tiles, older.in_tile, 0);
     }
     if (threadIdx.x == 0) s.counted[parity ^ 1] = 0;
@@ -354,6 +462,7 @@ __global__ void OPS_BOUNDS(threads_bound<G>(), blocks<G>())
         for (uint32_t i = 0; i < 4 * ROWS; i++)
           valid |= (uint32_t)(at + i / 4 * 128 + i % 4 < m.n) << i;
       }
+      settle<!READS>(p, s.listed[third], at, acc);
       if (READS) {
         load_wait();
         nonfinite |= add(acc, g, finite_only);
@@ -370,7 +479,7 @@ __global__ void OPS_BOUNDS(threads_bound<G>(), blocks<G>())
 #pragma unroll
       for (int j = 0; j < ROWS; j++)
         s.elements[warp][j][lane] = make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]);
-      if (MOMENTS) moments_of_warp(acc, &s.moments[parity][warp]);
+      if (KIND == MOMENTS) moments_of_warp(acc, &s.moments[parity][warp]);
       const uint32_t chosen = neighbours(choose(acc, level, limit) & valid);
       const uint32_t mine = (uint32_t)__popc(chosen), through = ops_warp_scan(mine);
       const uint32_t count = __shfl_sync(OPS_ALL_LANES, through, 31);
@@ -384,47 +493,79 @@ __global__ void OPS_BOUNDS(threads_bound<G>(), blocks<G>())
       __syncwarp();
       stage(newer, 0, (const float *)s.elements[warp], s.staged[parity][warp]);
     }
+    third = third == 2 ? 0 : third + 1;
+    s.listed[third == 2 ? 0 : third + 1][threadIdx.x] = 0; /* last read before the barrier */
     tile = s.next[parity];
   }
-  if (nonfinite) state->nonfinite = 1;
+  if (nonfinite) p.chain.scratch->nonfinite = 1;
+  if (KIND == DIRECT) __threadfence_system(); /* the owners' memory */
   __syncthreads();
   for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS)
     if (s.exceeded[j] > 0) atomicAdd(&p.chain.scratch->levels[j], s.exceeded[j]);
-  if (ops_last_block(p.chain.scratch)) finish<MOMENTS>(p, then);
+  if (!ops_last_block(p.chain.scratch)) return;
+  finish<KIND>(p, begin, then);
+  if (KIND != DIRECT) return;
+  __syncthreads();
+  tell_if_offered(m, partitioned);
 }
 
 template <typename G>
-ncclResult_t launch(const sparse_memory *m, const void *gradient, bool moments,
-                    enum sparse_control then, cudaStream_t stream)
+ncclResult_t launch(const sparse_memory *m, const void *gradient, enum kind kind,
+                    enum sparse_control begin, enum sparse_control then,
+                    enum sparse_control partitioned, cudaStream_t stream)
 {
   const bool aligned = (uintptr_t)gradient % (4 * sizeof(G)) == 0;
   const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
-  return ops_launch(moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS, false,
-                    stream, *m, (const G *)gradient, aligned, then);
+  return ops_launch(kind == MOMENTS  ? local_pass<G, MOMENTS>
+                    : kind == DIRECT ? local_pass<G, DIRECT>
+                                     : local_pass<G, PLAIN>,
+                    grid, THREADS, false, stream, *m, (const G *)gradient, aligned, begin, then,
+                    partitioned);
+}
+
+ncclResult_t launch_any(const sparse_memory *m, const void *gradient, enum kind kind,
+                        enum sparse_control begin, enum sparse_control then,
+                        enum sparse_control partitioned, cudaStream_t stream)
+{
+  if (gradient == NULL) return launch<no_gradient>(m, NULL, kind, begin, then, partitioned, stream);
+  switch (m->config.gradient_type) {
+  case ncclHalf:
+    return launch<__half>(m, gradient, kind, begin, then, partitioned, stream);
+  case ncclBfloat16:
+    return launch<__nv_bfloat16>(m, gradient, kind, begin, then, partitioned, stream);
+  default:
+    return launch<float>(m, gradient, kind, begin, then, partitioned, stream);
+  }
+}
+
+template <typename G>
+ncclResult_t load_all(void)
+{
+  return ops_load_kernels(local_pass<G, PLAIN>, local_pass<G, MOMENTS>, local_pass<G, DIRECT>);
 }
 
 } // namespace
 
 extern "C" ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
-                                       bool moments, enum sparse_control then, cudaStream_t stream)
+                                       bool moments, enum sparse_control begin,
+                                       enum sparse_control then, cudaStream_t stream)
 {
-  const ncclResult_t settled = ops_settle(m, stream);
-  if (settled != ncclSuccess) return settled;
-  if (gradient == NULL) return launch<no_gradient>(m, gradient, moments, then, stream);
-  switch (m->config.gradient_type) {
-  case ncclHalf:
-    return launch<__half>(m, gradient, moments, then, stream);
-  case ncclBfloat16:
-    return launch<__nv_bfloat16>(m, gradient, moments, then, stream);
-  default:
-    return launch<float>(m, gradient, moments, then, stream);
-  }
+  return launch_any(m, gradient, moments ? MOMENTS : PLAIN, begin, then, SPARSE_THEN_NOTHING,
+                    stream);
+}
+
+extern "C" ncclResult_t ops_local_pass_direct(const struct sparse_memory *m, const void *gradient,
+                                              enum sparse_control begin, enum sparse_control then,
+                                              enum sparse_control partitioned, cudaStream_t stream)
+{
+  return launch_any(m, gradient, DIRECT, begin, then, partitioned, stream);
 }
 
 ncclResult_t ops_load_local_pass(void)
 {
-  return ops_load_kernels(local_pass<float, false>, local_pass<float, true>,
-                          local_pass<__half, false>, local_pass<__half, true>,
-                          local_pass<__nv_bfloat16, false>, local_pass<__nv_bfloat16, true>,
-                          local_pass<no_gradient, false>, local_pass<no_gradient, true>);
+  const ncclResult_t results[] = {load_all<float>(), load_all<__half>(), load_all<__nv_bfloat16>(),
+                                  load_all<no_gradient>()};
+  for (const ncclResult_t result : results)
+    if (result != ncclSuccess) return result;
+  return ncclSuccess;
 }

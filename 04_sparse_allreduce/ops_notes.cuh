@@ -72,6 +72,25 @@ struct ops_lists {
   uint32_t counts[SPARSE_MAX_RANKS];
 };
 
+/* By all THREADS threads of a block: which part of the offered list lies in which region. */
+template <int THREADS>
+static __device__ inline void ops_partition_offered(const sparse_memory &m)
+{
+  __shared__ uint32_t begin[SPARSE_MAX_RANKS + 1];
+  sparse_state *state = m.state;
+  const uint32_t count = (uint32_t)state->offered_count;
+  for (int j = (int)threadIdx.x / 32; j <= m.nranks; j += THREADS / 32) {
+    const uint32_t at = ops_lower_bound(m.offered, 0, count, state->boundaries[j]);
+    if (threadIdx.x % 32 == 0) begin[j] = at;
+  }
+  __syncthreads();
+  for (int j = (int)threadIdx.x; j < m.nranks; j += THREADS) {
+    state->region_displs[j] = begin[j];
+    state->region_counts[j] = begin[j + 1] - begin[j];
+  }
+  __syncthreads();
+}
+
 /* By all threads of a block: tells the owners of regions where their entries are. */
 static __device__ inline void ops_tell_owners(const sparse_memory &m, bool fetch)
 {

@@ -36,7 +36,6 @@ ncclResult_t path_gaussiank(struct sparse_allreduce_handle *h, const void *gradi
   /* 1. acc = gradient + residual; offer what is above the Gaussian threshold. */
   SPARSE_TRY(select_gaussian(h, gradient, stream));
   SPARSE_TRY(select_leave_offered(h, stream));
-  SPARSE_TRY(sparse_clear_begin(h, stream));
 
   /* 2. Everybody gets all of it.
    * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: see exchange_gather */

@@ -44,7 +44,6 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
 
   /* 1. acc = gradient + residual; the k largest are the first list. */
   SPARSE_TRY(select_exact_entries(h, gradient, stream));
-  SPARSE_TRY(sparse_clear_begin(h, stream));
   SPARSE_TRY(ops_control(m, SPARSE_SEAL_FIXED, stream));
   if (m->config.gtopk_exact_residual) /* what is discarded lies where the last result does */
     SPARSE_TRY(sparse_clear_end(h, stream));

@@ -48,7 +48,6 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
     SPARSE_TRY(select_by_threshold(h, gradient, stream));
   if (h->now.repartition) SPARSE_TRY(repartition(h, stream));
   SPARSE_TRY(ops_partition(m, SPARSE_LOCAL_ADAPT, stream));
-  SPARSE_TRY(sparse_clear_begin(h, stream));
 
   /* 3. Every part of the list to the owner of its region.
    * MPI: Alltoall(counts), Isend/Irecv/Waitall -> NCCL: see exchange_split */

@@ -16,7 +16,6 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
    * used, so it leaves the residual. */
   SPARSE_TRY(select_exact_entries(h, gradient, stream));
   if (!keep_k) SPARSE_TRY(select_leave_offered(h, stream));
-  SPARSE_TRY(sparse_clear_begin(h, stream));
 
   /* 2. The same number of entries from every rank. Index and value travel together; a flag entry
    * behind them says whether the gradient was finite.

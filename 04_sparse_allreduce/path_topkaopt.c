@@ -18,7 +18,6 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
   else
     SPARSE_TRY(select_by_threshold(h, gradient, stream));
   SPARSE_TRY(select_leave_offered(h, stream));
-  SPARSE_TRY(sparse_clear_begin(h, stream));
 
   /* 2. Everybody gets all of it.
    * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: an AllGatherV of pairs

@@ -24,8 +24,8 @@ static ncclResult_t select_exact(struct sparse_allreduce_handle *h, const void *
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  SPARSE_TRY(ops_control(m, SPARSE_EXACT_LEVELS, stream));
-  SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_EXACT_SEARCH, stream));
+  SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_EXACT_LEVELS, SPARSE_EXACT_SEARCH, stream));
+  SPARSE_TRY(sparse_clear_begin(h, stream));
   SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, what, stream));
   return ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
                   SPARSE_THEN_NOTHING, stream);
@@ -51,8 +51,14 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  SPARSE_TRY(ops_control(m, SPARSE_THRESHOLD_LEVELS, stream));
-  SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_THRESHOLD_CHOOSE, stream));
+  /* The regions must be known to send while selecting. */
+  if (m->direct && !h->now.repartition)
+    SPARSE_TRY(ops_local_pass_direct(m, gradient, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE,
+                                     SPARSE_LOCAL_ADAPT, stream));
+  else
+    SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE,
+                              stream));
+  SPARSE_TRY(sparse_clear_begin(h, stream));
   SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, SPARSE_THRESHOLD_OVERFLOW,
                         stream));
   return ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
@@ -69,8 +75,9 @@ ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *grad
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
   const int rounds = m->config.algorithm == SPARSE_GAUSSIANKSA ? 5 : 2;
-  SPARSE_TRY(ops_control(m, SPARSE_GAUSSIAN_BEGIN, stream));
-  SPARSE_TRY(ops_local_pass(m, gradient, true, SPARSE_GAUSSIAN_LEVELS, stream));
+  SPARSE_TRY(
+      ops_local_pass(m, gradient, true, SPARSE_GAUSSIAN_BEGIN, SPARSE_GAUSSIAN_LEVELS, stream));
+  SPARSE_TRY(sparse_clear_begin(h, stream));
   for (int round = 0; round < rounds; round++)
     SPARSE_TRY(ops_count_levels(m, SPARSE_GAUSSIAN_CHOOSE, stream));
   SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, SPARSE_THRESHOLD_OVERFLOW,

@@ -139,9 +139,9 @@ ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
                           cudaStream_t stream);
 
-/* clear.c: the dense result becomes zero again while the entries of this step are on their way: the
- * first, behind the selection, starts that beside the stream; behind the second, which comes before
- * anything that writes to `gathered` or to the dense result, it is done. */
+/* clear.c: the dense result becomes zero again beside the stream. Selections begin that when memory
+ * has nothing else to do any more, behind the local pass; behind the second function, which comes
+ * before anything that writes to `gathered` or to the dense result, it is done. */
 ncclResult_t sparse_clear_begin(struct sparse_allreduce_handle *h, cudaStream_t stream);
 ncclResult_t sparse_clear_end(struct sparse_allreduce_handle *h, cudaStream_t stream);
 

@@ -113,18 +113,21 @@ static struct sparse_list gathered(const struct rates *r)
 
 static void pass(struct rates *r, const void *gradient)
 {
-  OPSCHECK(ops_local_pass(&r->w.m, gradient, false, SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(ops_local_pass(&r->w.m, gradient, false, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING,
+                          r->w.stream));
 }
 
 static void pass_moments(struct rates *r, const void *gradient)
 {
-  OPSCHECK(ops_local_pass(&r->w.m, gradient, true, SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(ops_local_pass(&r->w.m, gradient, true, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING,
+                          r->w.stream));
 }
 
 static void pass_without(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  OPSCHECK(ops_local_pass(&r->w.m, NULL, false, SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(
+      ops_local_pass(&r->w.m, NULL, false, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, r->w.stream));
 }
 
 static void search(struct rates *r, const uint32_t *source)
