@@ -44,13 +44,6 @@ constexpr int blocks()
   return sizeof(quad<G>) > 1 ? 2 : 3;
 }
 
-/* Bounds as if there were more threads leave registers for kernels of other streams. */
-template <typename G>
-constexpr int threads_bound()
-{
-  return blocks<G>() == 2 ? THREADS + 32 : THREADS;
-}
-
 /* ---- the kernel --------------------------------------------------------------------------------
  */
 
@@ -382,7 +375,7 @@ __device__ inline void load_elements(const sparse_memory &m, const G *gradient, 
 }
 
 template <typename G, enum kind KIND>
-__global__ void OPS_BOUNDS(threads_bound<G>(), blocks<G>())
+__global__ void OPS_BOUNDS(THREADS, blocks<G>())
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
                enum sparse_control begin, enum sparse_control then, enum sparse_control partitioned)
 {
