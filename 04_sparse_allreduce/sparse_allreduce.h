@@ -87,8 +87,9 @@ typedef enum {
 typedef enum {
   SPARSE_EXCHANGE_AUTO = 0, /* one-sided where all ranks share symmetric memory, else sendrecv */
   SPARSE_EXCHANGE_SENDRECV, /* grouped ncclSend/ncclRecv; the host reads the counts in each step */
-  SPARSE_EXCHANGE_ONESIDED, /* the AlltoAllV of example 03 with counts on the device: no host
-                               synchronisation; create fails where it cannot run */
+  SPARSE_EXCHANGE_ONESIDED, /* no host synchronisation: the AlltoAllV of example 03 with counts on
+                               the device; for OKTOPK ranks load from and store to each other's
+                               lists. create fails where that cannot run */
 } sparse_exchange_t;
 
 /* num/den of k. */

@@ -43,7 +43,7 @@ trap 'rm -rf "$logs"' EXIT
 # file; the output of a failed one is shown. A check that exits with 77 is skipped.
 cores=$(nproc)
 build_jobs=$((cores > 16 ? 16 : cores))
-run_jobs=$((cores / 5 > 4 ? cores / 5 : 4)) # a run is some threads per rank, waiting most of the time
+run_jobs=$((cores / 4 > 4 ? cores / 4 : 4)) # a run is some threads per rank, waiting most of the time
 jobs=$run_jobs
 count=0
 
@@ -244,6 +244,18 @@ check_alltoallv() { # 03
 
 check_sparse() { # 04; its operators are local, so one rank will do for them
   local folder=04_sparse_allreduce
+  if [ "$mode" = full ]; then # the long ones first
+    check "racecheck sparse operators" sanitize racecheck 1 tests/gpu/sparse --quick --repeats 10
+    check "as it comes, $folder" golden mpi "$gpus" $folder
+    check "memcheck sparse operators" sanitize memcheck 1 tests/gpu/sparse --quick --repeats 20
+    check "operators beyond 2^31 elements" launch pthread 1 tests/gpu/sparse --large
+    check "1,000 steps of graph replay" \
+      launch mpi "$gpus" tests/gpu/sparse_steps --cases 6 --steps 1000
+    for hosts in 2 4; do
+      check "$hosts simulated hosts, $folder" simulated_hosts $hosts tests/gpu/sparse_steps --cases 40
+    done
+  fi
+  check "same bits, throttle and exchange" same_sparse_digest "$gpus" $folder
   check "cases sparse operators" launch pthread 1 tests/gpu/sparse
   for launcher in pthread mpi; do
     for ranks in $rank_counts; do
@@ -253,16 +265,6 @@ check_sparse() { # 04; its operators are local, so one rank will do for them
     check "fault: wrong element, $folder $launcher" expect 1 "\[rank $victim\] dense, step .* element" \
       launch_with_fault corrupt:ncclAllReduce:5:$victim $launcher $some $folder --count 64K --algorithm dense
   done
-  check "same bits, throttle and exchange" same_sparse_digest "$gpus" $folder
-  [ "$mode" = full ] || return 0
-  check "as it comes, $folder" golden mpi "$gpus" $folder
-  check "1,000 steps of graph replay" launch mpi "$gpus" tests/gpu/sparse_steps --cases 6 --steps 1000
-  for hosts in 2 4; do
-    check "$hosts simulated hosts, $folder" simulated_hosts $hosts tests/gpu/sparse_steps --cases 40
-  done
-  check "operators beyond 2^31 elements" launch pthread 1 tests/gpu/sparse --large
-  check "memcheck sparse operators" sanitize memcheck 1 tests/gpu/sparse --quick --repeats 20
-  check "racecheck sparse operators" sanitize racecheck 1 tests/gpu/sparse --quick --repeats 10
 }
 
 # ---- all of it --------------------------------------------------------------------------------------
@@ -295,10 +297,10 @@ check "build tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o build/fault_g
 wait
 jobs=$run_jobs
 
-for folder in "${examples[@]}"; do check_common "$folder"; done
-[[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] && check_allreduce
-[[ " ${cases[*]} " == *" tests/gpu/alltoallv "* ]] && check_alltoallv
 [[ " ${cases[*]} " == *" tests/gpu/sparse "* ]] && check_sparse
+[[ " ${cases[*]} " == *" tests/gpu/alltoallv "* ]] && check_alltoallv
+[[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] && check_allreduce
+for folder in "${examples[@]}"; do check_common "$folder"; done
 wait
 
 if [ -n "$second_nccl" ]; then
