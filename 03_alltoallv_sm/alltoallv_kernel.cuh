@@ -60,19 +60,20 @@ static __device__ __forceinline__ void control_host(const kernel_args<N> &a, uin
         a, call, p,
         {pair.send_bytes, pair.recv_bytes, a.window_offset + pair.recv_offset, a.kind, a.window});
 
-  struct alltoallv_header h;
-  if (peer && read_header(a, call, p, &h)) {
-    if (h.kind != a.kind)
-      report_counts(a, call, ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.kind);
-    else if (!alltoallv_counts_agree(h.sent, pair.recv_bytes))
-      report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, a.rank, h.sent, pair.recv_bytes);
-    else if (MODE == MODE_ANY && h.sent > a.ll_threshold)
-      wait_for_data(a, call, p, base, h.sent);
-    if (h.kind == a.kind && !alltoallv_counts_agree(pair.send_bytes, h.expect))
-      report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, a.rank, p, pair.send_bytes, h.expect);
-  }
   if (p == a.rank && !alltoallv_counts_agree(pair.send_bytes, pair.recv_bytes))
     report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, p, pair.send_bytes, pair.recv_bytes);
+  struct alltoallv_header h;
+  if (!peer || !read_header(a, call, p, &h)) return;
+  if (h.kind != a.kind) {
+    report_counts(a, call, ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.kind);
+    return;
+  }
+  bool comes = alltoallv_counts_agree(h.sent, pair.recv_bytes);
+  if (!comes) report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, a.rank, h.sent, pair.recv_bytes);
+  if (!alltoallv_counts_agree(pair.send_bytes, h.expect))
+    report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, a.rank, p, pair.send_bytes, h.expect);
+  if (MODE == MODE_ANY && comes && h.sent > a.ll_threshold) /* last: nothing to do behind it */
+    wait_for_data(a, call, p, base, h.sent);
 }
 
 /* The same with device counts. When all rows have come and everything fits, the headers hold
@@ -110,71 +111,127 @@ static __device__ __forceinline__ bool send_first(const kernel_args<N> &a, block
   return any_large;
 }
 
-/* The large pairs, and my own part with them. Out of line, so that without large pairs the code
- * that a block runs through is short. */
-template <int N, int MODE>
-static __device__ __noinline__ void push_large(const kernel_args<N> &a, block_state<N> &b,
-                                               uint32_t call, uint32_t warp, uint32_t warps)
+/* My counts, from the arguments into b.pairs and b.couples. Is a pair with another rank large? */
+template <int N>
+static __device__ __forceinline__ bool copy_counts(const kernel_args<N> &a, block_state<N> &b)
 {
-  constexpr bool DEVICE = MODE == MODE_DEVICE;
-  const struct alltoallv_pair own = b.pairs[a.rank];
-  int lane = threadIdx.x % 32, p = threadIdx.x;
-  /* Peers mostly use the window that I use: that is looked up before their headers come. */
-  bool large = p < a.n && p != a.rank && b.pairs[p].send_bytes > a.ll_threshold;
-  bool copy = p == a.rank && alltoallv_counts_agree(own.send_bytes, own.recv_bytes);
-  char *likely = large ? window_of(a, p, a.window) : NULL;
+  int p = threadIdx.x;
+  bool large = false;
   if (p < a.n) {
-    b.to[p] = copy ? a.recv + own.recv_offset : NULL;
-    b.tiles[p] = copy || large ? tiles_of(b.pairs[p].send_bytes) : 0;
+    const struct alltoallv_pair pair = a.pairs[p];
+    bool copy = p == a.rank && alltoallv_counts_agree(pair.send_bytes, pair.recv_bytes);
+    large = p != a.rank && pair.send_bytes > a.ll_threshold;
+    b.pairs[p] = pair;
+    b.couples[p] = copy || large ? couples_of(pair.send_bytes) : 0;
   }
-  deal_tiles(a, b, warps);
-  prefetch_tile(a, b, warp, lane);
+  return __syncthreads_or(large);
+}
 
+/* Where the data of this thread's pair go, if it has a large one. */
+template <int N, int MODE>
+static __device__ __forceinline__ char *find_destination(const kernel_args<N> &a,
+                                                         const block_state<N> &b, uint32_t call,
+                                                         int p, char *likely)
+{
   struct alltoallv_header h;
-  if (large &&
-      !(read_header(a, call, p, &h) &&
-        (DEVICE || (h.kind == a.kind && alltoallv_counts_agree(a.pairs[p].send_bytes, h.expect)))))
-    likely = NULL; /* no agreement: nothing is sent */
-  if (likely != NULL)
-    b.to[p] = (h.window == a.window ? likely : window_of(a, p, h.window)) + h.offset +
-              (DEVICE ? b.before[p] : 0);
+  if (p == a.rank) return a.recv + b.pairs[p].recv_offset;
+  if (b.couples[p] == 0) return NULL;
+  if constexpr (MODE == MODE_DEVICE) { /* share_counts has seen the headers */
+    h.window = b.window[p];
+    h.offset = b.offset[p] + b.before[p];
+  } else if (!read_header(a, call, p, &h) || h.kind != a.kind ||
+             !alltoallv_counts_agree(b.pairs[p].send_bytes, h.expect)) {
+    return NULL;
+  }
+  return (h.window == a.window ? likely : window_of(a, p, h.window)) + h.offset;
+}
+
+/* The large pairs, and my own part with them, to b.to. To be called by all threads. */
+template <int N>
+static __device__ __forceinline__ void push_pairs(const kernel_args<N> &a, block_state<N> &b,
+                                                  const struct deal &d, struct place first,
+                                                  uint32_t warp, uint32_t warps)
+{
+  int p = threadIdx.x;
   __syncthreads();
-  push_tiles(a, b, warp, warps, lane);
-  if (large && b.pushed[p] > 0)
+  if (b.broken) return; /* not each thread's own answer: there are barriers ahead */
+  push_tiles(a, b, d, first, warp, warps, p % 32);
+  if (p < a.n && p != a.rank && b.pushed[p] > 0)
     add_release(reinterpret_cast<uint64_t *>(scratch_of(a, p)) + a.rank, b.pushed[p]);
+}
+
+/* Counts from the host. The first warp waits for the headers of the peers; meanwhile the others
+ * fetch their first tiles. Peers mostly use the window that I use: that is looked up before. */
+template <int N>
+static __device__ __forceinline__ void push_host(const kernel_args<N> &a, block_state<N> &b,
+                                                 uint32_t call, bool broken, uint32_t warp,
+                                                 uint32_t warps)
+{
+  int p = threadIdx.x;
+  char *likely = p < a.n ? window_of(a, p, a.window) : NULL;
+  if (p < a.n && !broken) b.to[p] = find_destination<N, MODE_ANY>(a, b, call, p, likely);
+  struct deal d = deal_tiles(a, b, warps);
+  struct place first = find_tile(a, b, d, warp);
+  prefetch_tile(a, b, first, p % 32);
+  push_pairs(a, b, d, first, warp, warps);
+}
+
+/* Counts from the device: what can be done before the rows have come, and the rest. Out of line, so
+ * that without large pairs the code that a block runs through is short. (No prefetching: counts may
+ * still turn out to be nonsense.) */
+template <int N>
+static __device__ __noinline__ void prepare_push_device(const kernel_args<N> &a, block_state<N> &b,
+                                                        uint32_t warp, uint32_t warps)
+{
+  int p = threadIdx.x;
+  struct deal d = deal_tiles(a, b, warps);
+  struct place first = find_tile(a, b, d, warp);
+  if (p % 32 == 0) b.first[p / 32] = first;
+  if (p == 0) b.deal = d;
+  if (p < a.n) b.to[p] = window_of(a, p, a.window);
+}
+
+template <int N>
+static __device__ __noinline__ void push_device(const kernel_args<N> &a, block_state<N> &b,
+                                                uint32_t call, uint32_t warp, uint32_t warps)
+{
+  int p = threadIdx.x;
+  if (p < a.n) b.to[p] = find_destination<N, MODE_DEVICE>(a, b, call, p, b.to[p]);
+  push_pairs(a, b, b.deal, b.first[p / 32], warp, warps);
 }
 
 /* A data block of an exchange that may have large pairs. */
 template <int N, int MODE>
 static __device__ __forceinline__ void move_data(const kernel_args<N> &a, block_state<N> &b,
-                                                 uint32_t call, bool any_large)
+                                                 uint32_t call, bool broken, bool any_large)
 {
-  constexpr bool DEVICE = MODE == MODE_DEVICE;
   uint32_t blocks = gridDim.x * gridDim.y - 1, block = blockIdx.y * gridDim.x + blockIdx.x - 1;
   uint32_t warp = threadIdx.x / 32 * blocks + block, warps = blocks * (blockDim.x / 32);
-  int lane = threadIdx.x % 32, p = threadIdx.x;
-  if constexpr (DEVICE) {
-    if (!share_counts(a, b, call)) return;
-  } else {
-    if (p < a.n) b.pairs[p] = a.pairs[p];
-    any_large = __syncthreads_or(p < a.n && p != a.rank && a.pairs[p].send_bytes > a.ll_threshold);
-  }
-  if (b.broken) return; /* not each thread's own answer: there are barriers ahead */
+  int p = threadIdx.x;
+  bool push = any_large || b.pairs[a.rank].send_bytes > a.ll_threshold;
 
-  const struct alltoallv_pair own = b.pairs[a.rank];
-  if (!any_large && own.send_bytes <= a.ll_threshold) {
+  if (p < a.n) b.pushed[p] = 0;
+  if (p == 0) b.broken = broken;
+  if constexpr (MODE == MODE_DEVICE) {
+    if (push) prepare_push_device(a, b, warp, warps);
+    if (!share_counts(a, b, call)) return;
+    if (push) push_device(a, b, call, warp, warps);
+  } else if (push) {
+    push_host(a, b, call, broken, warp, warps);
+  }
+  if (broken) return;
+
+  if (!push) {
     /* the blocks of row 0 have no peers; if the control block is alone there, all blocks help */
+    const struct alltoallv_pair own = b.pairs[a.rank];
     uint32_t columns = gridDim.x - 1;
     if (columns == 0)
-      copy_own(a, own, warp, warps, lane);
+      copy_own(a, own, warp, warps, p % 32);
     else if (blockIdx.y == 0)
       copy_own(a, own, threadIdx.x / 32 * columns + blockIdx.x - 1, columns * (blockDim.x / 32),
-               lane);
-  } else {
-    push_large<N, MODE>(a, b, call, warp, warps);
+               p % 32);
   }
-
-  receive_lines(a, b.pairs, call, lane);
+  receive_lines(a, b.pairs, call, p % 32);
 }
 
 template <int N, int MODE>
@@ -187,11 +244,12 @@ __global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant
   if (MODE == MODE_DEVICE && p == 0) b.stop = 0, b.bad = NOT_BAD;
   bool any_large = send_first<N, MODE>(a, b, control, p);
 
-  uint32_t call = this_call(a), broken = *(volatile uint32_t *)&a.state->broken;
-  if (MODE != MODE_SMALL && p == 0) b.broken = broken;               /* move_data has a barrier */
+  uint32_t last = last_call(a), broken = *(volatile uint32_t *)&a.state->broken;
+  if (MODE == MODE_ANY && !control) any_large = copy_counts(a, b); /* until they have come */
+  uint32_t call = alltoallv_next_call(last);
   if (MODE != MODE_DEVICE && block == 0) clear_stale_lines(a, call); /* else in send_rows */
   if (MODE != MODE_SMALL && !control) {
-    move_data<N, MODE>(a, b, call, any_large);
+    move_data<N, MODE>(a, b, call, broken, any_large);
   } else if (MODE == MODE_DEVICE) {
     __syncthreads(); /* b.stop and b.bad are set */
     if (!broken) control_device(a, b, call, p);
@@ -231,10 +289,12 @@ __global__ void __launch_bounds__(512, 1) bare_push_kernel(const __grid_constant
   if (threadIdx.x < a.n) {
     b.pairs[threadIdx.x] = a.pairs[threadIdx.x];
     b.to[threadIdx.x] = to.to[threadIdx.x];
-    b.tiles[threadIdx.x] = tiles_of(a.pairs[threadIdx.x].send_bytes);
+    b.couples[threadIdx.x] = couples_of(a.pairs[threadIdx.x].send_bytes);
+    b.pushed[threadIdx.x] = 0;
   }
-  deal_tiles(a, b, warps);
-  push_tiles(a, b, warp, warps, threadIdx.x % 32);
+  __syncthreads();
+  struct deal d = deal_tiles(a, b, warps);
+  push_tiles(a, b, d, find_tile(a, b, d, warp), warp, warps, threadIdx.x % 32);
 }
 
 #endif

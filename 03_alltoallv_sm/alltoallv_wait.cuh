@@ -12,7 +12,8 @@
 struct device_state {
   uint32_t broken;                        /* a timeout has occurred: for ever */
   uint32_t reported;                      /* last call that has reported an error */
-  uint32_t taken, pushed;                 /* tiles handed out; blocks that have pushed theirs */
+  uint32_t pushed;                        /* blocks that have pushed their tiles */
+  unsigned long long taken;               /* turns handed out */
   uint32_t call[ALLTOALLV_MAX_BLOCKS];    /* per block: number of the last call */
   uint64_t done[ALLTOALLV_MAX_LSA_RANKS]; /* per source: value of done[] after the last call */
 };
@@ -32,30 +33,43 @@ struct kernel_args {
   uint32_t window;
   uint32_t element; /* device counts: see struct alltoallv_lsa_call */
   struct alltoallv_scratch scratch;
+  const uint64_t *sendcounts, *sdispls;
+  uint64_t capacity;
   alignas(64) struct alltoallv_pair pairs[N];
   uint64_t limit; /* nanoseconds to wait; 0: for ever */
   struct alltoallv_errors *errors;
   char *const *windows; /* [number * n + rank]: where I see that window of that rank */
-  uint64_t capacity;
-  const uint64_t *sendcounts, *sdispls;
   uint64_t *recvcounts, *rdispls;
+};
+
+/* How tiles are dealt to warps: see deal_tiles. */
+struct deal {
+  uint32_t shift, width; /* width: the most couples that one round has */
+  uint64_t turns;        /* one per tile, and some without */
+};
+
+/* A tile of a pair. */
+struct place {
+  int peer; /* -1: this turn has none */
+  uint64_t tile;
 };
 
 /* What the threads of a block share. */
 template <int N>
 struct block_state {
   struct alltoallv_pair pairs[N];
-  char *to[N];            /* where my data for rank p go; NULL: nowhere, the counts disagree */
-  uint32_t tiles[N];      /* of the pair that have to be pushed */
-  uint64_t step[N];       /* tiles of the pair per round, times 2^32 */
-  uint32_t rounds, width; /* rounds, and the most tiles that one has */
+  char *to[N];         /* where my data for rank p go; NULL: nowhere, the counts disagree */
+  uint32_t couples[N]; /* of tiles of the pair that have to be pushed */
   unsigned long long pushed[N]; /* bytes that this block has pushed to rank p */
-  uint64_t total[N],
-      before[N];        /* device counts: bytes for rank p, from all and from those before me */
-  uint64_t capacity[N]; /* device counts: bytes that fit at rank p */
-  int bad;              /* device counts: which entry does not fit */
-  int stop;             /* a wait of this block has been given up */
-  int broken;           /* the handle was broken when the block began */
+  /* Device counts: bytes for rank p, from all and from those before me; what fits there; its
+   * receive buffer: offset in the window, and number of the window. */
+  uint64_t total[N], before[N], capacity[N], offset[N];
+  uint32_t window[N];
+  struct deal deal;       /* device counts: how tiles are dealt, */
+  struct place first[16]; /* and the first one of each warp */
+  int bad;                /* device counts: which entry does not fit */
+  int stop;               /* a wait of this block has been given up */
+  int broken;             /* the handle was broken when the block began */
 };
 
 #define NOT_BAD 0x7fffffff
@@ -84,13 +98,19 @@ static __device__ void report_counts(const kernel_args<N> &a, uint32_t call, int
     report(&a.errors->counts, kind, source, destination, sent, expected);
 }
 
-/* The number of this call. It comes from memory, so ask for it behind other loads: then it is on
- * its way together with them. */
+/* The number of the last call, and of this one. It comes from memory, so ask for it behind other
+ * loads: then it is on its way together with them. */
+template <int N>
+static __device__ __forceinline__ uint32_t last_call(const kernel_args<N> &a)
+{
+  uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
+  return *(volatile uint32_t *)&a.state->call[block];
+}
+
 template <int N>
 static __device__ __forceinline__ uint32_t this_call(const kernel_args<N> &a)
 {
-  uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
-  return alltoallv_next_call(*(volatile uint32_t *)&a.state->call[block]);
+  return alltoallv_next_call(last_call(a));
 }
 
 /* ---- headers ------------------------------------------------------------------------------ */
