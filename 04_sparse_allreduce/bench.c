@@ -18,14 +18,22 @@
 #include "report.h"
 #include "rows.h"
 
+/* What is measured: sizes, and whose constants. */
+struct model {
+  size_t count;
+  sparse_preset_t preset;
+};
 #ifdef CPU_STANDIN
-static const size_t COUNTS[] = {1 << 14, 1 << 16};
+static const struct model MODELS[] = {{1 << 14, SPARSE_PRESET_VGG}, {1 << 16, SPARSE_PRESET_BERT}};
 #else
 /* and the models of the paper: VGG-16, an LSTM, BERT */
-static const size_t COUNTS[] = {1 << 20, 14728266, 27569568, 133547324};
+static const struct model MODELS[] = {{1 << 20, SPARSE_PRESET_VGG},
+                                      {14728266, SPARSE_PRESET_VGG},
+                                      {27569568, SPARSE_PRESET_LSTM},
+                                      {133547324, SPARSE_PRESET_BERT}};
 #endif
 static const double DENSITIES[] = {0.01, 0.02};
-enum { NCOUNTS = sizeof COUNTS / sizeof *COUNTS, NDENSITIES = 2 };
+enum { NMODELS = sizeof MODELS / sizeof *MODELS, NDENSITIES = 2 };
 
 struct sweep {
   struct job *job;
@@ -136,13 +144,25 @@ static void print_crossover(const struct sweep *s, double dense)
   launcher_print(s->job->me, "\n");
 }
 
-static int bench_size(struct sweep *s)
+/* A cycle has a step of each kind. */
+static uint64_t cycle_of(const sparse_allreduce_config_t *c)
+{
+  const int intervals[] = {c->local_interval, c->global_interval, c->repartition_interval};
+  uint64_t steps = (uint64_t)program_options.steps;
+  for (int i = 0; i < 3 && program_options.steps == 0; i++)
+    if (steps < (uint64_t)intervals[i]) steps = (uint64_t)intervals[i];
+  return steps;
+}
+
+static int bench_size(struct sweep *s, sparse_preset_t preset)
 {
   struct job *job = s->job;
+  const sparse_allreduce_config_t of_preset = job_config(job->opt, preset);
   const struct rank *me = job->me;
   const double given = program_options.density;
   struct bench_dense dense;
   int code = EXIT_VERIFIED;
+  s->timer.steps = cycle_of(&of_preset);
   for (int i = 0; i < BENCH_GRADIENTS; i++) {
     CUDACHECK(cudaMalloc(&s->timer.gradients[i], s->timer.count * job->opt->type->size));
     CUDACHECK(gradient_fill(s->timer.gradients[i], job->opt->type->nccl, s->timer.count, job->kind,
@@ -150,7 +170,7 @@ static int bench_size(struct sweep *s)
   }
   CUDACHECK(cudaStreamSynchronize(s->timer.stream));
   for (int d = 0; d < (given > 0 ? 1 : NDENSITIES) && code != EXIT_FAILED_CALL; d++) {
-    sparse_allreduce_config_t config = job->config;
+    sparse_allreduce_config_t config = of_preset;
     if (given <= 0) config.density = DENSITIES[d];
     launcher_step("bench: dense");
     int result = bench_time_dense(&s->timer, &dense);
@@ -159,7 +179,8 @@ static int bench_size(struct sweep *s)
     print_number(me, 0, 1, dense.plain.mean);
     launcher_print(me, " plain,");
     print_number(me, 0, 1, dense.symmetric.mean);
-    launcher_print(me, result == EXIT_VERIFIED ? " symmetric\n" : " symmetric; WRONG\n");
+    launcher_print(me, " symmetric; %llu steps a cycle%s\n", (unsigned long long)s->timer.steps,
+                   result == EXIT_VERIFIED ? "" : "; WRONG");
     write_row(s, "plain allreduce", config.density, dense.plain, dense.best.mean, NULL, (double)NAN,
               dense.plain_code != EXIT_VERIFIED);
     write_row(s, "symmetric allreduce", config.density, dense.symmetric, dense.best.mean, NULL,
@@ -199,8 +220,8 @@ static int sweep_sizes(struct sweep *s)
   const struct rank *me = job->me;
   int code = EXIT_VERIFIED;
   s->copy_rate = bench_copy_rate(&s->timer);
-  launcher_print(me, "# Sparse AllReduce: %d ranks, %s; us, slowest rank, %llu steps a cycle\n",
-                 me->nranks, job->opt->type->name, (unsigned long long)s->timer.steps);
+  launcher_print(me, "# Sparse AllReduce: %d ranks, %s; us, slowest rank%s\n", me->nranks,
+                 job->opt->type->name, s->timer.graphs ? ", in CUDA graphs" : "");
   launcher_print(me, "# B/elem: bytes per element that a copy could have moved in a mean step; "
                      "%%copy: of the copy rate, by select\n# copy rate:");
   print_number(me, 0, 1, s->copy_rate / 1e3);
@@ -208,15 +229,15 @@ static int sweep_sizes(struct sweep *s)
                  "ratio");
   for (int p = 0; p < BENCH_PHASES; p++) launcher_print(me, " %8s", bench_phase_names[p]);
   launcher_print(me, " %8s %8s\n", "B/elem", "%copy");
-  for (int i = 0; i < (program_options.count ? 1 : NCOUNTS); i++) {
-    s->timer.count = program_options.count ? program_options.count : COUNTS[i];
+  for (int i = 0; i < (program_options.count ? 1 : NMODELS); i++) {
+    s->timer.count = program_options.count ? program_options.count : MODELS[i].count;
     for (int d = 0; d < NDENSITIES; d++)
       for (int a = 0; a < SPARSE_ALGORITHMS; a++) s->means[d][a] = (double)NAN;
     if (!program_options.count && !fits(job, s->timer.count)) {
       launcher_note(me, "%zu elements do not fit into device memory", s->timer.count);
       continue;
     }
-    const int result = bench_size(s);
+    const int result = bench_size(s, MODELS[i].preset);
     if (result != EXIT_VERIFIED) code = result;
   }
   return code;
@@ -225,18 +246,17 @@ static int sweep_sizes(struct sweep *s)
 static int bench_job(struct job *job)
 {
   const struct rank *me = job->me;
-  const sparse_allreduce_config_t *c = &job->config;
 #if !defined(LAUNCHER_MPI) && !defined(CPU_STANDIN)
   if (program_options.graphs > 0)
     return launcher_refuse(me, "-G 1 with several GPUs in one process can deadlock; "
                                "allowed: the build with MPI=1");
 #endif
-  const int intervals[] = {c->local_interval, c->global_interval, c->repartition_interval};
   struct sweep s = {.job = job};
-  uint64_t steps = (uint64_t)program_options.steps;
-  for (int i = 0; i < 3 && program_options.steps == 0; i++)
-    if (steps < (uint64_t)intervals[i]) steps = (uint64_t)intervals[i];
-
+  uint64_t steps = 0; /* at most */
+  for (int i = 0; i < NMODELS; i++) {
+    const sparse_allreduce_config_t config = job_config(job->opt, MODELS[i].preset);
+    if (steps < cycle_of(&config)) steps = cycle_of(&config);
+  }
   launcher_step("bench: setup");
   CUDACHECK(cudaSetDevice(me->device));
   int code = EXIT_VERIFIED;

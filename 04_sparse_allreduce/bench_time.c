@@ -19,22 +19,23 @@ enum { PHASE_STEPS = 8 };
 const struct bench_time bench_no_time = {(double)NAN, (double)NAN, (double)NAN, (double)NAN};
 
 void bench_timer_init(struct bench_timer *timer, const struct rank *me, const struct datatype *type,
-                      uint64_t steps, bool graphs)
+                      uint64_t most, bool graphs)
 {
   ncclUniqueId id;
-  *timer = (struct bench_timer){.me = me, .type = type, .steps = steps, .graphs = graphs};
+  *timer =
+      (struct bench_timer){.me = me, .type = type, .steps = most, .most = most, .graphs = graphs};
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&timer->comm, me->nranks, id, me->rank));
   CUDACHECK(cudaStreamCreate(&timer->stream));
-  timer->events = calloc(steps + 1, sizeof *timer->events);
+  timer->events = calloc(most + 1, sizeof *timer->events);
   if (!timer->events) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  for (uint64_t i = 0; i <= steps; i++) CUDACHECK(cudaEventCreate(&timer->events[i]));
+  for (uint64_t i = 0; i <= most; i++) CUDACHECK(cudaEventCreate(&timer->events[i]));
 }
 
 void bench_timer_free(struct bench_timer *timer)
 {
-  for (uint64_t i = 0; i <= timer->steps; i++) CUDACHECK(cudaEventDestroy(timer->events[i]));
+  for (uint64_t i = 0; i <= timer->most; i++) CUDACHECK(cudaEventDestroy(timer->events[i]));
   free(timer->events);
   CUDACHECK(cudaStreamDestroy(timer->stream));
   NCCLCHECK(ncclCommFinalize(timer->comm));

@@ -13,16 +13,17 @@ struct bench_timer {
   const struct datatype *type; /* of the gradients */
   ncclComm_t comm;
   cudaStream_t stream;
-  uint64_t steps;      /* of a cycle */
+  uint64_t steps; /* of a cycle: at most `most`, may be changed */
+  uint64_t most;
   bool graphs;         /* steps are launches of captured graphs */
-  cudaEvent_t *events; /* [steps + 1] */
+  cudaEvent_t *events; /* [most + 1] */
   /* of the current size */
   size_t count;
   void *gradients[BENCH_GRADIENTS];
 };
 
 void bench_timer_init(struct bench_timer *timer, const struct rank *me, const struct datatype *type,
-                      uint64_t steps, bool graphs);
+                      uint64_t most, bool graphs);
 void bench_timer_free(struct bench_timer *timer);
 
 /* Microseconds of a step. The mean of a cycle: its median, least and most over repetitions; and the

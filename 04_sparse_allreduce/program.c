@@ -158,10 +158,10 @@ static void check_together(const struct job *job, char *error, size_t error_size
 #undef REFUSE
 }
 
-static sparse_allreduce_config_t make_config(const struct options *opt)
+sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t otherwise)
 {
   const struct program_options *own = &program_options;
-  const sparse_preset_t preset = own->preset < 0 ? SPARSE_PRESET_VGG : (sparse_preset_t)own->preset;
+  const sparse_preset_t preset = own->preset < 0 ? otherwise : (sparse_preset_t)own->preset;
   sparse_allreduce_config_t config = sparse_allreduce_config(preset);
   if (own->preset < 0) config.density = DEFAULT_DENSITY;
   if (own->density > 0) config.density = own->density;
@@ -234,7 +234,7 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
 {
   const struct program_options *own = &program_options;
   char error[LAUNCHER_TEXT] = "";
-  *job = (struct job){.me = me, .opt = opt, .config = make_config(opt)};
+  *job = (struct job){.me = me, .opt = opt, .config = job_config(opt, SPARSE_PRESET_VGG)};
   choose_algorithms(job, error, sizeof error);
   if (!*error) check_together(job, error, sizeof error);
   if (!*error) check_names(job, error, sizeof error);

@@ -53,6 +53,9 @@ struct job {
 int job_open(struct job *job, const struct rank *me, const struct options *opt);
 void job_close(struct job *job);
 
+/* The configuration that the options ask for; a preset, if they name none. */
+sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t otherwise);
+
 /* Device memory that a path needs, the gradient included. */
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients);
 
