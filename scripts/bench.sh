@@ -52,7 +52,7 @@ modes_of() { # modes_of EXAMPLE LAUNCHER
   case $1.$2 in
   04_*.pthread) echo eager ;;
   04_*.mpi) # and other densities, and what is sent by other numbers of ranks
-    echo eager
+    echo eager graph
     [ $extent != full ] || echo density0.001 density0.005 density0.05
     seq -f 'ranks%g' 2 "$ranks"
     ;;
@@ -62,10 +62,10 @@ modes_of() { # modes_of EXAMPLE LAUNCHER
 
 options_of() { # options_of EXAMPLE MODE
   case $1.$2.$extent in
-  04_*.eager.full) echo --bench ;;
-  04_*.eager.quick) echo --bench --count 14728266 ;;
-  04_*.eager.trial) echo --bench --count 1K ;;
-  04_*.density*) echo --bench --count 27569568 --density "${2#density}" ;;
+  04_*.eager.full | 04_*.graph.full) echo --bench ;;
+  04_*.eager.quick | 04_*.graph.quick) echo --bench --count 14728266 ;;
+  04_*.eager.trial | 04_*.graph.trial) echo --bench --count 1K ;;
+  04_*.density*) echo --bench -G 1 --count 27569568 --density "${2#density}" ;;
   04_*.ranks*.trial) echo --count 4K --steps 5 ;;
   04_*.ranks*) echo --count 1M --density 0.01 ;;
   *.full) echo --bench -b 1K -e 1G -f 4 ;;

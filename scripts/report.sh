@@ -40,8 +40,8 @@ HEADLINE='
 03_alltoallv_sm.mpi.graph.csv alltoallv 65536 uniform
 03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 uniform
 03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 skew
-04_sparse_allreduce.mpi.eager.csv oktopk 14728266 0.02
-04_sparse_allreduce.mpi.eager.csv oktopk 133547324 0.01
+04_sparse_allreduce.mpi.graph.csv oktopk 14728266 0.02
+04_sparse_allreduce.mpi.graph.csv oktopk 133547324 0.01
 '
 
 # ---- tables, in Markdown -------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sparse AllReduce: how many times faster than dense, against the size of the gradient and the density.
-# data: columns 04_sparse_allreduce.mpi.[ed]*.csv path count+density+ratio+us+us_min+us_max
+# data: columns 04_sparse_allreduce.mpi.[gd]*.csv path count+density+ratio+us+us_min+us_max
 # size: 960,460
 eval footer
 paths = system("sed -n '/allreduce$/d; s/^# //p' '".data."' | tr '\\n' ' '") # those that were measured

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sparse AllReduce: the parts of a step as stacked bars, beside AllReduce of the whole gradient.
-# data: columns 04_sparse_allreduce.mpi.eager.csv count+density path+select+exchange+reduce+gather+apply+us+us_min+us_max
+# data: columns 04_sparse_allreduce.mpi.graph.csv count+density path+select+exchange+reduce+gather+apply+us+us_min+us_max
 # size: 960,520
 eval footer
 sizes = system("sed -n 's,^# ,,p' '".data."' | sort -n | awk '{ last[$1] = $0 } END { for (n in last) print last[n] }' | sort -n | tail -n 3 | tr ' \\n' '_ '")

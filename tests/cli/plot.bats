@@ -91,12 +91,12 @@ DATA
 @test "pictures of the sparse AllReduce: parts of a step, speed-up, volume" {
   have gnuplot || skip "no gnuplot"
   head=path,ranks,count,type,density,steps,us,us_min,us_max,us_median_step,dense_us,ratio,select,exchange,reduce,gather,apply
-  for mode in eager density0.05; do
+  for mode in graph density0.05; do
     {
       echo $head
       for count in 1048576 14728266; do
         for density in 0.01 0.02; do
-          [ $mode = eager ] || density=${mode#density}
+          [ $mode = graph ] || density=${mode#density}
           for path in "plain allreduce" topkA topkAopt gtopk oktopk topkSA gaussiank gaussiankSA; do
             parts=10,5,5,5,5
             [ "$path" != "plain allreduce" ] || parts=,,,,

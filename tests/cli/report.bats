@@ -98,7 +98,7 @@ TABLE
   printf 'pattern,%s\nskew,268435456,send/recv,8,100,1,400\nskew,268435456,alltoallv,4,200,2,400\n' ${head/busbw/wire} \
     >results/03_alltoallv_sm.mpi.graph.csv
   echo 'bytes,variant,us,busbw,ratio' >results/01_x.mpi.graph.csv
-  printf '%s\n' path,count,density,us,dense_us,ratio oktopk,133547324,0.0{1,2},500,2000,4 >results/04_sparse_allreduce.mpi.eager.csv
+  printf '%s\n' path,count,density,us,dense_us,ratio oktopk,133547324,0.0{1,2},500,2000,4 >results/04_sparse_allreduce.mpi.graph.csv
   scripts/report.sh results
   cat README.md docs/page.md
   grep -qx '| 02 | symmetric | 1 KiB | plain: 8.00 | 4.00 | 2.00x | 2.0 | (latency) |' README.md

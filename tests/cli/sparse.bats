@@ -154,7 +154,7 @@ PYTHON
   FAULT=corrupt:ncclAllReduce:1:1 sparse pthread 2 --bench --count 5000 --density 0.1 --algorithm topkA --steps 2 -J "$WORK/bench.json"
   exits_with 1
   says '^\[rank [01]\] ncclAllReduce: '
-  prints ' symmetric; WRONG$'
+  prints ' steps a cycle; WRONG$'
   python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['wrong'] for r in d] == [1, 0, 0] and d[0]['us'] is None, d"
 }
 
