@@ -69,7 +69,7 @@ ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state)
   memcpy(to, &saved, sizeof(saved));
   memcpy(to += sizeof(saved), handle->state, kept_bytes());
   if (handle->m.residual == NULL) return ncclSuccess;
-  return sparse_allreduce_copy_residual(handle, (float *)(to + kept_bytes()));
+  return sparse_allreduce_copy_residual(handle, (void *)(to + kept_bytes()));
 }
 
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
