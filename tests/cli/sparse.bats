@@ -150,6 +150,16 @@ PYTHON
   python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d] == ['plain allreduce', 'symmetric allreduce', 'topkSA'], d"
 }
 
+@test "--bench -G 1: steps as graphs, but for the path whose host takes part; -G without --bench is refused" {
+  sparse pthread 2 --bench -G 1 --count 5000 --density 0.1 --algorithm oktopk,topkSA --steps 4 -J "$WORK/bench.json"
+  exits_with 0
+  prints ', in CUDA graphs$'
+  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d][2:] == ['oktopk', 'topkSA'] and all(r['wrong'] == 0 for r in d), d"
+  sparse pthread 2 -G 1
+  exits_with 2
+  says '^sparse_allreduce: -G is for --bench; allowed: --bench -G 1$'
+}
+
 @test "--bench: a wrong dense baseline is said, and marked in its own row" {
   FAULT=corrupt:ncclAllReduce:1:1 sparse pthread 2 --bench --count 5000 --density 0.1 --algorithm topkA --steps 2 -J "$WORK/bench.json"
   exits_with 1
@@ -168,7 +178,7 @@ PYTHON
     prints " --$option( |$)"
   done
   prints '-J, --table FILE'
-  prints_not 'minbytes|repetitions|cudagraph'
+  prints_not 'minbytes|repetitions'
   refused "option '-b' is unknown" -b 4
 }
 
@@ -460,6 +470,13 @@ corrupted() {
       grep -qx '250 jobs verified' "$WORK/out"
     done
   done
+}
+
+@test "long jobs: a hundred steps of oktopk on all kinds of gradients, replayed as graphs" {
+  make -s -C "$TOP/tests/gpu/sparse_steps" CPU=1 MPI=1
+  mpi_job 3 "$TOP/tests/gpu/sparse_steps/build/cpu-mpi/sparse_steps" --cases 6 --steps 100 --verbose >"$WORK/out" 2>"$WORK/err"
+  grep -qx '6 jobs verified' "$WORK/out"
+  [ "$(grep -c 'one-sided, graphs$' "$WORK/out")" = 6 ]
 }
 
 @test "operators: the twins do what ops.h says" {
