@@ -499,6 +499,6 @@ ncclResult_t ops_load(void)
 ncclResult_t ops_load_lists(void)
 {
   return ops_load_kernels(control, partition, propose, fetch, apply<false>, apply<true>, undo,
-                          clear_offered, give_back, scatter, average, convert<float>,
+                          settle, clear_offered, give_back, scatter, average, convert<float>,
                           convert<__half>, convert<__nv_bfloat16>, unzip, zip);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Memory whose size depends on nothing but the arguments, so that a rank can tell before it
  * allocates anything whether it will fit. */
@@ -56,6 +57,13 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   }
   s->boundaries[m->nranks] = m->n;
   SPARSE_CUDA(cudaMemcpy(m->state, s, sizeof(*s), cudaMemcpyHostToDevice));
+  /* A kernel that needs more local memory than any before waits for all that runs on its GPU, and
+   * that may be a kernel that waits for another rank of this process. So the one that needs most
+   * runs now, over empty lists. */
+  if (m->config.algorithm != SPARSE_DENSE)
+    SPARSE_TRY(ops_reduce(m, m->received, m->state->received_displs, m->state->received_counts, 0,
+                          1, m->state->whole, SPARSE_SUMS_NONZERO, sparse_reduced(m),
+                          SPARSE_THEN_NOTHING, 0));
   SPARSE_CUDA(cudaEventRecord(h->done, 0));
   SPARSE_CUDA(cudaDeviceSynchronize());
   return ncclSuccess;
@@ -123,12 +131,30 @@ uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *c)
   return hash;
 }
 
+/* Collective: has every rank a process of its own? */
+static ncclResult_t own_processes(struct sparse_allreduce_handle *h, bool *own)
+{
+  const struct sparse_memory *m = &h->m;
+  uint64_t process = (uint64_t)getpid(), *all = h->counts;
+  SPARSE_CUDA(cudaMemcpy(m->matrix + m->rank, &process, sizeof(process), cudaMemcpyHostToDevice));
+  SPARSE_NCCL(ncclAllGather(m->matrix + m->rank, m->matrix, 1, ncclUint64, h->comm, 0));
+  SPARSE_CUDA(cudaMemcpy(all, m->matrix, (size_t)m->nranks * sizeof(*all), cudaMemcpyDeviceToHost));
+  *own = true;
+  for (int p = 0; p < m->nranks; p++)
+    for (int q = 0; q < p; q++) *own = *own && all[p] != all[q];
+  return ncclSuccess;
+}
+
 /* Ok-Topk goes without messages: ranks read and write each other's lists. An owner's sums are read
  * while its next step may be selecting, so they have a list of their own. What a rank offers lies
- * where the others find that of theirs: in its slot of the received list. */
+ * where the others find that of theirs: in its slot of the received list. Not where a process has
+ * several GPUs: its kernels would wait for each other while it still launches some. */
 static ncclResult_t make_direct(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
+  bool own = false;
+  SPARSE_TRY(own_processes(h, &own));
+  if (!own) return ncclSuccess;
   for (int p = 0; p < m->nranks; p++) {
     void *address;
     if (alltoallv_peer(h->alltoallv, m->lists, p, &address) != ncclSuccess)

@@ -479,6 +479,20 @@ corrupted() {
   [ "$(grep -c 'one-sided, graphs$' "$WORK/out")" = 6 ]
 }
 
+# With several GPUs in one process, loading a kernel at its first launch waits for kernels that wait for
+# ranks which have not launched theirs yet.
+@test "operators: every kernel is loaded when a handle is made" {
+  cd "$TOP/04_sparse_allreduce"
+  for file in ops_*.cu; do
+    loaded=$(sed -n '/ops_load_kernels(/,/;/p' "$file" | tr -cs '[:alnum:]_' ' ')
+    for kernel in $(tr '\n' ' ' <"$file" | grep -oP '__global__ void (?:[\w]+\((?:[^()]|\([^()]*\))*\)\s+)?\K\w+(?=\()'); do
+      [[ " $loaded " = *" $kernel "* ]] || { echo "$file: $kernel is not loaded" && false; }
+      kernels=$((${kernels:-0} + 1))
+    done
+  done
+  [ "$kernels" -ge 20 ] # all were looked at
+}
+
 @test "operators: the twins do what ops.h says" {
   make -s -C "$TOP/tests/gpu/sparse" CPU=1
   NTHREADS=1 "$TOP/tests/gpu/sparse/build/cpu-pthread/sparse_cases" --quick >"$WORK/out" 2>"$WORK/err"
