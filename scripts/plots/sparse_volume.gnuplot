@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sparse AllReduce: what a rank sends against the number of ranks, beside the closed forms of the paper.
-# data: columns 04_sparse_allreduce.mpi.ranks*.csv path ranks+k+words_sent+paper_words_low+paper_words_high
+# data: columns 04_sparse_allreduce.*.ranks*.csv path ranks+k+words_sent+paper_words_low+paper_words_high
 # size: 960,620
 eval footer
 paths = "dense topkA gtopk oktopk topkSA gaussiank"
 set logscale y
-set xtics 1
+set logscale x 2
+set xtics 2
 set xlabel "ranks"
 set ylabel "words sent / k"
-set offsets 0.2, 0.2, 0, 0
+set offsets graph 0.05, graph 0.05, 0, 0
 set multiplot layout 2,3 title "Sparse AllReduce: words that a rank sends in a step, mean over ranks and steps" font ",15"
 set tmargin 3
 set bmargin 4.5
