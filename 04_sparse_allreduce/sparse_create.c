@@ -70,11 +70,14 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
 }
 
 /* Collective: values[i] becomes the largest of all ranks' values[i]. Allocates and frees nothing:
- * freeing may wait for other GPUs of the process, and those may be waiting for this rank. */
+ * freeing may wait for other GPUs of the process, and those may be waiting for this rank. Steps of
+ * other handles must be over: their kernels wait for other ranks, and might leave NCCL's no room.
+ */
 static ncclResult_t largest_of_all(struct sparse_allreduce_handle *h, uint64_t *values, size_t n)
 {
-  uint64_t *device = h->m.state->boundaries; /* not in use yet */
+  uint64_t *device = h->m.state->boundaries; /* not in use yet, or not any more */
   const size_t bytes = n * sizeof(*values);
+  SPARSE_CUDA(cudaDeviceSynchronize());
   SPARSE_CUDA(cudaMemcpy(device, values, bytes, cudaMemcpyHostToDevice));
   SPARSE_NCCL(ncclAllReduce(device, device, n, ncclUint64, ncclMax, h->comm, 0));
   SPARSE_CUDA(cudaMemcpy(values, device, bytes, cudaMemcpyDeviceToHost));
