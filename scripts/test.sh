@@ -174,6 +174,10 @@ for source in tests/unit/test_*.c; do
     check "$name" show_and_fail "$LOGS/build-$test"
   fi
 done
+published_effects() {
+  tests/unit/build/cpu-pthread/test_published >"$LOGS/published" 2>&1 && tests/readme_published.sh "$LOGS/published"
+}
+[ ! -x tests/unit/build/cpu-pthread/test_published ] || check readme-published published_effects
 if have bats; then
   # built before, unless only some checks were asked for; several bats must not build at once
   if [[ ${#names[@]} -gt 0 && " ${names[*]}" == *" cli"* ]]; then
