@@ -270,6 +270,7 @@ static void partition(const struct sparse_memory *m)
 static void give_to_owners(const struct sparse_memory *m, enum sparse_control partitioned)
 {
   struct sparse_state *s = m->state;
+  if (s->late) return; /* who has waited in vain takes no part any more */
   partition(m);
   for (int p = 0; p < m->nranks; p++) {
     const struct sparse_pair *part = m->offered + s->region_displs[p];
@@ -482,7 +483,7 @@ ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
 static void run_partition(const void *args)
 {
   const struct control *a = args;
-  if (a->m.state->told) return;
+  if (a->m.state->told || (a->m.direct && a->m.state->late)) return;
   partition(&a->m);
   sparse_decide(a->what, &a->m);
   if (a->m.direct) tell_owners(&a->m, true);
@@ -551,9 +552,10 @@ static void run_reduce(const void *args)
     if (a->which == SPARSE_SUMS_NONZERO ? sum != 0 : fabsf(sum) > threshold)
       a->to.pairs[kept++] = (struct sparse_pair){index, sum};
   }
-  *a->to.counts = kept;
+  const bool late = a->base == NULL && a->m.state->late;
+  *a->to.counts = late ? 0 : kept;
   sparse_decide(a->then, &a->m);
-  if (a->base == NULL) tell_all_of_sums(&a->m);
+  if (a->base == NULL && !late) tell_all_of_sums(&a->m);
 }
 
 ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,

@@ -58,7 +58,7 @@ __global__ void control(const __grid_constant__ sparse_memory m, enum sparse_con
 __global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
     partition(const __grid_constant__ sparse_memory m, enum sparse_control then)
 {
-  if (m.state->told) return;
+  if (m.state->told || (m.direct && ops_late(m))) return;
   ops_partition_offered<PARTITION_THREADS>(m);
   if (m.direct) ops_tell_owners(m, true);
   if (threadIdx.x == 0) ops_decide(then, &m);
@@ -83,13 +83,14 @@ struct sums {
   uint64_t displs[SPARSE_MAX_RANKS + 1];
 };
 
+/* If they do not come, there are none. */
 __device__ inline void await_sums(const sparse_memory &m, sums &s)
 {
-  ops_await_sums(m, s.lists);
-  __syncthreads();
+  const bool there = ops_await_sums(m, s.lists);
   if (threadIdx.x == 0) {
     s.displs[0] = 0;
-    for (int p = 0; p < m.nranks; p++) s.displs[p + 1] = s.displs[p] + s.lists.counts[p];
+    for (int p = 0; p < m.nranks; p++)
+      s.displs[p + 1] = s.displs[p] + (there ? s.lists.counts[p] : 0);
   }
   __syncthreads();
 }
@@ -114,7 +115,7 @@ __device__ inline uint2 fetch_entry(const sparse_memory &m, const sums &s, uint6
 __device__ inline void fetched(const sparse_memory &m, const sums &s)
 {
   for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
-    m.state->gathered_counts[p] = s.lists.counts[p];
+    m.state->gathered_counts[p] = s.displs[p + 1] - s.displs[p];
     m.state->gathered_displs[p] = s.displs[p];
   }
   __syncthreads();

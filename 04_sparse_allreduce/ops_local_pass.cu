@@ -56,6 +56,7 @@ struct shared {
   uint32_t partial[2][WARPS];
   uint32_t next[2];                        /* tile */
   uint32_t listed[3][OPS_DENSE_TILE / 32]; /* bits of elements in the pending result; by round */
+  bool late;                               /* a rank has been waited for in vain */
   uint32_t pending;                        /* of the step before, */
   sparse_selection selection;
   int nlevels; /* and of this one */
@@ -106,7 +107,7 @@ __device__ inline void put(const pass &p, uint64_t at, sparse_pair candidate)
 {
   if (at < p.room) {
     *(uint2 *)&p.m.offered[at] = *(const uint2 *)&candidate;
-    const int owner = KIND == DIRECT ? owner_of(p.m, candidate.index) : p.m.rank;
+    const int owner = KIND == DIRECT && !p.s.late ? owner_of(p.m, candidate.index) : p.m.rank;
     if (owner != p.m.rank)
       *(uint2 *)ops_at_peer(p.m, owner, &p.m.offered[at]) = *(const uint2 *)&candidate;
   }
@@ -174,6 +175,7 @@ __device__ inline void tell_if_offered(const sparse_memory &m, enum sparse_contr
 {
   sparse_state *state = m.state;
   if (state->search != SPARSE_FROM_NOTHING || state->keep != SPARSE_FROM_NOTHING) return;
+  if (ops_late(m)) return;
   ops_partition_offered<THREADS>(m);
   ops_tell_owners(m, false);
   if (threadIdx.x != 0) return;
@@ -385,6 +387,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   const bool finite_only = m.config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
   sparse_state *state = m.state;
   if (threadIdx.x == 0) {
+    s.late = state->late != 0;
     s.pending = state->pending;
     s.selection = state->selection;
     s.nlevels = sparse_first_levels(&m, begin, s.levels, &s.limit);

@@ -31,21 +31,27 @@ static __device__ inline uint64_t ops_clock(void)
   return nanoseconds;
 }
 
+/* Whoever has waited in vain takes no part any more: it tells nobody of anything, so that all give
+ * up, and touches no memory of others. */
+static __device__ inline bool ops_late(const sparse_memory &m)
+{
+  return *(volatile uint32_t *)&m.state->late != 0;
+}
+
 /* Once in a while: has rank p, or another one, kept us waiting for too long? */
 static __device__ __noinline__ bool ops_give_up(const sparse_memory &m, int p, uint64_t *since)
 {
   const double limit = m.config.timeout_seconds * 1e9;
-  volatile uint32_t *late = &m.state->late;
-  if (*late) return true;
+  if (ops_late(m)) return true;
   if (*since == 0) *since = ops_clock();
   if (limit == 0 || (double)(ops_clock() - *since) < limit) return false;
-  *late = (uint32_t)p + 1;
+  *(volatile uint32_t *)&m.state->late = (uint32_t)p + 1;
   return true;
 }
 
-/* Waits for the notes of rank p in this step; values are 0 if they do not come. */
+/* Waits for the notes of rank p in this step; false if they do not come. */
 template <int COUNT>
-static __device__ inline void ops_await(const sparse_memory &m, int p, const uint64_t *notes,
+static __device__ inline bool ops_await(const sparse_memory &m, int p, const uint64_t *notes,
                                         uint32_t (&values)[COUNT])
 {
   const uint32_t number = m.state->number;
@@ -59,11 +65,9 @@ static __device__ inline void ops_await(const sparse_memory &m, int p, const uin
       there = there && word >> 32 == number;
       values[i] = (uint32_t)word;
     }
-    if (there) return;
-    if (polls % 256 == 0 && ops_give_up(m, p, &since)) break;
+    if (there) return true;
+    if (polls % 256 == 0 && ops_give_up(m, p, &since)) return false;
   }
-#pragma unroll
-  for (int i = 0; i < COUNT; i++) values[i] = 0;
 }
 
 /* The lists of all ranks, in shared memory. */
@@ -104,17 +108,20 @@ static __device__ inline void ops_tell_owners(const sparse_memory &m, bool fetch
   }
 }
 
-/* By all threads of a block: the lists that all ranks have for this one. A barrier must follow. */
-static __device__ inline void ops_await_lists(const sparse_memory &m, ops_lists &lists)
+/* By all threads of a block: the lists that all ranks have for this one. False, in all threads, if
+ * one is missing. */
+static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists &lists)
 {
-  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+  bool there = !ops_late(m);
+  for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     uint32_t values[SPARSE_LIST_NOTES];
-    ops_await(m, p, m.notes->lists[p], values);
+    there = ops_await(m, p, m.notes->lists[p], values);
     const sparse_pair *slot = m.received + (size_t)p * m.slot;
     if (values[SPARSE_NOTE_FETCH]) slot = ops_at_peer(m, p, slot);
     lists.pairs[p] = slot + values[SPARSE_NOTE_FIRST];
     lists.counts[p] = values[SPARSE_NOTE_COUNT];
   }
+  return __syncthreads_and(there);
 }
 
 /* By all threads of a block: tells everybody how many sums there are. */
@@ -129,16 +136,18 @@ static __device__ inline void ops_tell_sums(const sparse_memory &m)
   }
 }
 
-/* By all threads of a block: everybody's sums, where they are. A barrier must follow. */
-static __device__ inline void ops_await_sums(const sparse_memory &m, ops_lists &lists)
+/* By all threads of a block: everybody's sums, where they are. False as above. */
+static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &lists)
 {
-  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+  bool there = !ops_late(m);
+  for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     uint32_t values[SPARSE_SUM_NOTES];
-    ops_await(m, p, m.notes->sums[p], values);
+    there = ops_await(m, p, m.notes->sums[p], values);
     if (values[SPARSE_NOTE_NONFINITE]) m.state->nonfinite = 1;
     lists.pairs[p] = ops_at_peer(m, p, m.reduced);
     lists.counts[p] = values[SPARSE_NOTE_SUMS];
   }
+  return __syncthreads_and(there);
 }
 
 #endif

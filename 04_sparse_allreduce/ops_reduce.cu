@@ -23,8 +23,9 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 {
   __shared__ shared s;
   __shared__ ops_lists lists;
+  bool there = true;
   if (base == NULL) {
-    ops_await_lists(m, lists);
+    there = ops_await_lists(m, lists);
   } else {
     for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
       lists.pairs[p] = base + displs[p];
@@ -34,7 +35,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   __syncthreads();
   job w = {m.nranks, which, (float)m.state->global_threshold, region[0], region[1], false, 0};
   ops_chain chain = ops_chain_begin(m);
-  if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
+  /* Who has waited in vain draws no tile, which nobody else would do. */
+  if (threadIdx.x == 0) s.next = there ? ops_chain_draw(chain) : 0xffffffffu;
   order_lists(s, lists, m.nranks, first, stride);
   choose_tile_size(w, lists);
   for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
@@ -105,11 +107,14 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     tile = next;
   }
   if (!ops_last_block(chain.scratch)) return;
+  const bool late = base == NULL && ops_late(m);
   if (threadIdx.x == 0) {
-    *to.counts = ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)) & 0xffffffffu;
+    const uint64_t kept =
+        ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)) & 0xffffffffu;
+    *to.counts = late ? 0 : kept;
     ops_decide(then, &m);
   }
-  if (base != NULL) return;
+  if (base != NULL || late) return;
   for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS)
     m.state->received_counts[p] = lists.counts[p];
   __syncthreads();

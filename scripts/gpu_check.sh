@@ -255,6 +255,11 @@ check_sparse() { # 04; its operators are local, so one rank will do for them
       check "$hosts simulated hosts, $folder" simulated_hosts $hosts tests/gpu/sparse_steps --cases 40
     done
   fi
+  if [ "$gpus" -gt 1 ]; then
+    for launcher in pthread mpi; do
+      check "fault: late rank, sparse step, $launcher" launch $launcher $some tests/gpu/sparse_steps --late -T 30
+    done
+  fi
   check "same bits, throttle and exchange" same_sparse_digest "$gpus" $folder
   check "cases sparse operators" launch pthread 1 tests/gpu/sparse
   for launcher in pthread mpi; do

@@ -479,6 +479,21 @@ corrupted() {
   [ "$(grep -c 'one-sided, graphs$' "$WORK/out")" = 6 ]
 }
 
+@test "a rank that is too late for a one-sided step: all ranks hear of it, nobody hangs" {
+  for launcher in $LAUNCHERS; do
+    switches=(CPU=1) && [ "$launcher" = pthread ] || switches+=(MPI=1)
+    make -s -C "$TOP/tests/gpu/sparse_steps" "${switches[@]}"
+    for ranks in 2 3; do
+      if [ "$launcher" = mpi ]; then
+        mpi_job $ranks "$TOP/tests/gpu/sparse_steps/build/cpu-mpi/sparse_steps" --late -T 30 >"$WORK/out" 2>"$WORK/err"
+      else
+        NTHREADS=$ranks "$TOP/tests/gpu/sparse_steps/build/cpu-pthread/sparse_steps" --late -T 30 >"$WORK/out" 2>"$WORK/err"
+      fi
+      grep -qx 'a late rank is reported by all' "$WORK/out"
+    done
+  done
+}
+
 # With several GPUs in one process, loading a kernel at its first launch waits for kernels that wait for
 # ranks which have not launched theirs yet.
 @test "operators: every kernel is loaded when a handle is made" {

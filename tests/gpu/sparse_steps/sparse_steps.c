@@ -5,8 +5,10 @@
  * are enqueued without waiting for the one before.
  *
  *   sparse_steps [--cases N] [--seed N] [--steps N] [--verbose]
+ *   sparse_steps --late
  *
  * --steps makes the jobs long ones of oktopk, one for each kind of gradient in turn, in graphs.
+ * --late: a rank comes too late for a one-sided step of oktopk; every rank has to hear of it.
  *
  * Every rank draws the same numbers, so all know all gradients and each runs the whole reference.
  */
@@ -14,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "invariants.h"
@@ -24,11 +27,12 @@
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
 static long cases = 200, first_seed = 1, long_steps;
-static bool verbose;
+static bool verbose, late;
 static const struct option_spec own_options[] = {
     {"cases", 0, OPTION_LONG, &cases, "N", "random jobs (default 200)", 1, 1000000000},
     {"seed", 0, OPTION_LONG, &first_seed, "N", "number of the first (default 1)", 0, 1000000000},
     {"steps", 0, OPTION_LONG, &long_steps, "N", "of jobs of oktopk, in graphs", 1, 1000000},
+    {"late", 0, OPTION_FLAG, &late, NULL, "a rank is too late", 0, 0},
     {"verbose", 0, OPTION_FLAG, &verbose, NULL, "say what each job is", 0, 0},
     {0},
 };
@@ -435,6 +439,36 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   return c.code;
 }
 
+/* The last rank comes too late for a step, of which the others have given up: what they told it of
+ * would be sums without its own. */
+static int run_late(const struct rank *me, ncclComm_t comm, cudaStream_t stream)
+{
+  enum { COUNT = 4099, STEPS = 3 };
+  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+  config.exchange = SPARSE_EXCHANGE_ONESIDED;
+  config.timeout_seconds = 0.5;
+  sparse_allreduce_t handle;
+  float *gradient;
+  CUDACHECK(cudaMalloc((void **)&gradient, COUNT * sizeof(float)));
+  CUDACHECK(cudaMemset(gradient, 0x3f, COUNT * sizeof(float)));
+  SPARSECHECK(sparse_allreduce_create(comm, COUNT, &config, &handle));
+  for (int step = 0; step < STEPS; step++) {
+    if (step == STEPS - 1 && me->rank == me->nranks - 1) sleep(2);
+    SPARSECHECK(sparse_allreduce_run(handle, gradient, NULL, stream));
+    CUDACHECK(cudaStreamSynchronize(stream));
+  }
+  ncclResult_t error;
+  SPARSECHECK(sparse_allreduce_get_async_error(handle, &error));
+  const bool good = error == ncclRemoteError;
+  if (!good) launcher_error("a rank is late: got %s", ncclGetErrorString(error));
+  SPARSECHECK(sparse_allreduce_destroy(handle));
+  launcher_barrier(me);
+  CUDACHECK(cudaFree(gradient));
+  const int code = launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+  if (code == EXIT_VERIFIED) launcher_print(me, "a late rank is reported by all\n");
+  return code;
+}
+
 /* Is the one-sided exchange possible here? Then both are tried. */
 static bool has_onesided(const struct rank *me, ncclComm_t comm)
 {
@@ -466,8 +500,8 @@ static int run(const struct rank *me, const struct options *opt)
   const bool graphs = me->nranks == 1; /* see alltoallv.h: one process per GPU */
 #endif
   launcher_note(me, "one-sided exchange: %s", onesided ? "yes" : sparse_allreduce_last_error());
-  int code = EXIT_VERIFIED;
-  for (long i = 0; i < cases && code == EXIT_VERIFIED; i++) {
+  int code = late ? run_late(me, comm, streams[0]) : EXIT_VERIFIED;
+  for (long i = 0; i < cases && !late && code == EXIT_VERIFIED; i++) {
     launcher_step("random jobs");
     const uint64_t seed = (uint64_t)(first_seed + i);
     const struct job job =
@@ -484,7 +518,7 @@ static int run(const struct rank *me, const struct options *opt)
   }
   for (int i = 0; i < 2; i++) CUDACHECK(cudaStreamDestroy(streams[i]));
   NCCLCHECK(ncclCommDestroy(comm));
-  if (code == EXIT_VERIFIED) launcher_print(me, "%ld jobs verified\n", cases);
+  if (code == EXIT_VERIFIED && !late) launcher_print(me, "%ld jobs verified\n", cases);
   return code;
 }
 
