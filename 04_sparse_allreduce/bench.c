@@ -3,10 +3,10 @@
  * the same way, what they have to beat: ncclAllReduce of the whole gradient, on plain buffers or on
  * symmetric windows, whichever is faster.
  *
- * The mean over a full cycle, which contains the exact and the repartition
- * steps as often as training does, is the figure that counts; the median is that of a step that
- * reuses thresholds. The gradient comes from several buffers in turn, so that none stays in the
- * cache. Every configuration is verified before it is timed. */
+ * The mean over a full cycle, which contains the exact and the repartition steps as often as
+ * training does, is the figure that counts; the median is that of a step that reuses thresholds.
+ * The gradient comes from several buffers in turn, so that none stays in the cache. Every
+ * configuration is verified before it is timed. */
 #include "bench.h"
 
 #include <math.h>

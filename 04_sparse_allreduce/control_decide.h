@@ -216,12 +216,6 @@ SPARSE_DEVICE void sparse_gaussian_levels(const struct sparse_memory *m, struct 
   sparse_gaussian_table(m, s);
 }
 
-/* True if level j has been counted: over the list that is so down to the guess. */
-SPARSE_DEVICE bool sparse_counted(const struct sparse_state *s, int j)
-{
-  return s->count == SPARSE_FROM_RESIDUAL || s->levels[j] >= s->guess;
-}
-
 /* The next step looks for candidates a little below the lowest level of which the count mattered in
  * this one. Thresholds move by a step of the table and more from one step to the next, and what was
  * not sent piles up just below them, so how far below is adapted: about k candidates more than were

@@ -175,15 +175,15 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send
                              uint64_t *counts, uint64_t *displs, ncclDataType_t type,
                              cudaStream_t stream);
 
-/* AllGather: the same number of entries, state->sealed_count == count, from every rank. */
-ncclResult_t exchange_gather_fixed(struct sparse_allreduce_handle *h,
-                                   const struct sparse_pair *send, struct sparse_pair *recv,
-                                   size_t count, cudaStream_t stream);
-
 /* The same for a second vector with as many elements: the counts are known. */
 ncclResult_t exchange_gather_again(struct sparse_allreduce_handle *h, const void *send, void *recv,
                                    uint64_t *counts, uint64_t *displs, ncclDataType_t type,
                                    cudaStream_t stream);
+
+/* AllGather: the same number of entries, state->sealed_count == count, from every rank. */
+ncclResult_t exchange_gather_fixed(struct sparse_allreduce_handle *h,
+                                   const struct sparse_pair *send, struct sparse_pair *recv,
+                                   size_t count, cudaStream_t stream);
 
 /* The same number of words from every rank, to the host: all[r * words ...]; waits for the stream.
  * `mine` is in device memory, `all` in h->counts. */
