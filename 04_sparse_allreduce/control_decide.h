@@ -116,7 +116,6 @@ SPARSE_DEVICE void sparse_begin(const struct sparse_memory *m, struct sparse_sta
   s->overflowed = 0;
   s->round = 0;
   s->number++;
-  s->told = 0;
 }
 
 SPARSE_DEVICE void sparse_select_above(struct sparse_state *s, sparse_level_t above)

@@ -50,14 +50,6 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                             enum sparse_control begin, enum sparse_control then,
                             cudaStream_t stream);
 
-/* Direct, and without moments: as ops_local_pass(), but candidates also go into the memory of the
- * owners of their regions, in case that just they are offered. If so (there is nothing to search or
- * to keep after `then`), it tells the owners, and does what ops_partition(m, partitioned, stream)
- * would do; which then does nothing. */
-ncclResult_t ops_local_pass_direct(const struct sparse_memory *m, const void *gradient,
-                                   enum sparse_control begin, enum sparse_control then,
-                                   enum sparse_control partitioned, cudaStream_t stream);
-
 /* level_counts[j] for j < nlevels, counted over state->count: the offered list, all of the
  * residual, or nothing, which leaves the counts. Levels ascend. */
 ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,
@@ -86,9 +78,9 @@ ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
-/* state->region_counts and region_displs of the offered list for state->boundaries. Direct: tells
- * the owners of the regions where their entries are, so that their ops_reduce() can fetch them. If
- * ops_local_pass() has done all this, nothing. */
+/* state->region_counts and region_displs of the offered list for state->boundaries. Direct: also
+ * stores the parts of the list in the memory of the owners of the regions, at the same place in
+ * their received list, and tells them. */
 ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
                            cudaStream_t stream);
 

@@ -155,14 +155,13 @@ static bool await_notes(const struct sparse_memory *m, int p, const uint64_t *no
 }
 
 /* Tells the owners of regions of what is offered. */
-static void tell_owners(const struct sparse_memory *m, bool fetch)
+static void tell_owners(const struct sparse_memory *m)
 {
   const struct sparse_state *s = m->state;
   for (int p = 0; p < m->nranks; p++) {
     uint64_t *notes = at_peer(m, p, m->notes->lists[m->rank]);
     write_note(m, &notes[SPARSE_NOTE_FIRST], (uint32_t)s->region_displs[p]);
     write_note(m, &notes[SPARSE_NOTE_COUNT], (uint32_t)s->region_counts[p]);
-    write_note(m, &notes[SPARSE_NOTE_FETCH], fetch);
     cpu_notify(m->comm, p);
   }
 }
@@ -174,9 +173,7 @@ static const struct sparse_pair *await_list(const struct sparse_memory *m, int p
   m->state->received_counts[p] = 0;
   if (!await_notes(m, p, notes, SPARSE_LIST_NOTES)) return m->received;
   m->state->received_counts[p] = (uint32_t)notes[SPARSE_NOTE_COUNT];
-  const struct sparse_pair *slot = m->received + (size_t)p * m->slot;
-  if ((uint32_t)notes[SPARSE_NOTE_FETCH]) slot = at_peer(m, p, slot);
-  return slot + (uint32_t)notes[SPARSE_NOTE_FIRST];
+  return m->received + (size_t)p * m->slot + (uint32_t)notes[SPARSE_NOTE_FIRST];
 }
 
 static void tell_all_of_sums(const struct sparse_memory *m)
@@ -255,37 +252,11 @@ ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream)
 /* ---- the local pass ---------------------------------------------------------------------------
  */
 
-/* Which part of the offered list lies in which region. */
-static void partition(const struct sparse_memory *m)
-{
-  struct sparse_state *s = m->state;
-  for (int j = 0; j < m->nranks; j++) {
-    const uint64_t first = lower_bound(m->offered, s->offered_count, s->boundaries[j]);
-    s->region_displs[j] = first;
-    s->region_counts[j] = lower_bound(m->offered, s->offered_count, s->boundaries[j + 1]) - first;
-  }
-}
-
-/* The parts of the offered list into the owners' memory, where they are read. */
-static void give_to_owners(const struct sparse_memory *m, enum sparse_control partitioned)
-{
-  struct sparse_state *s = m->state;
-  if (s->late) return; /* who has waited in vain takes no part any more */
-  partition(m);
-  for (int p = 0; p < m->nranks; p++) {
-    const struct sparse_pair *part = m->offered + s->region_displs[p];
-    if (p != m->rank) memcpy(at_peer(m, p, part), part, s->region_counts[p] * sizeof(*part));
-  }
-  tell_owners(m, false);
-  s->told = 1;
-  sparse_decide(partitioned, m);
-}
-
 struct local_pass {
   struct sparse_memory m;
   const void *gradient;
-  bool moments, direct;
-  enum sparse_control begin, then, partitioned;
+  bool moments;
+  enum sparse_control begin, then;
 };
 
 static void count_levels(struct sparse_state *s, sparse_level_t magnitude)
@@ -328,8 +299,6 @@ static void run_local_pass(const void *args)
     s->deviation = sqrt(squares / (double)(m->n - 1));
   }
   sparse_decide(a->then, m);
-  if (a->direct && s->search == SPARSE_FROM_NOTHING && s->keep == SPARSE_FROM_NOTHING)
-    give_to_owners(m, a->partitioned);
 }
 
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient, bool moments,
@@ -338,19 +307,6 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
 {
   const struct local_pass a = {
       .m = *m, .gradient = gradient, .moments = moments, .begin = begin, .then = then};
-  return launch(stream, run_local_pass, &a, sizeof(a));
-}
-
-ncclResult_t ops_local_pass_direct(const struct sparse_memory *m, const void *gradient,
-                                   enum sparse_control begin, enum sparse_control then,
-                                   enum sparse_control partitioned, cudaStream_t stream)
-{
-  const struct local_pass a = {.m = *m,
-                               .gradient = gradient,
-                               .direct = true,
-                               .begin = begin,
-                               .then = then,
-                               .partitioned = partitioned};
   return launch(stream, run_local_pass, &a, sizeof(a));
 }
 
@@ -483,10 +439,19 @@ ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
 static void run_partition(const void *args)
 {
   const struct control *a = args;
-  if (a->m.state->told || (a->m.direct && a->m.state->late)) return;
-  partition(&a->m);
-  sparse_decide(a->what, &a->m);
-  if (a->m.direct) tell_owners(&a->m, true);
+  const struct sparse_memory *m = &a->m;
+  struct sparse_state *s = m->state;
+  if (m->direct && s->late) return; /* who has waited in vain takes no part any more */
+  for (int p = 0; p < m->nranks; p++) {
+    const uint64_t first = lower_bound(m->offered, s->offered_count, s->boundaries[p]);
+    s->region_displs[p] = first;
+    s->region_counts[p] = lower_bound(m->offered, s->offered_count, s->boundaries[p + 1]) - first;
+    const struct sparse_pair *part = m->offered + first;
+    if (m->direct && p != m->rank)
+      memcpy(at_peer(m, p, part), part, s->region_counts[p] * sizeof(*part));
+  }
+  sparse_decide(a->what, m);
+  if (m->direct) tell_owners(m);
 }
 
 ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,

@@ -55,12 +55,39 @@ __global__ void control(const __grid_constant__ sparse_memory m, enum sparse_con
   ops_decide(what, &m);
 }
 
+/* Where the regions begin in the offered list: a warp looks for each. Direct: blocks copy pieces of
+ * the list to the owners' memory, so each of them looks; without, there is one block. */
 __global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
     partition(const __grid_constant__ sparse_memory m, enum sparse_control then)
 {
-  if (m.state->told || (m.direct && ops_late(m))) return;
-  ops_partition_offered<PARTITION_THREADS>(m);
-  if (m.direct) ops_tell_owners(m, true);
+  __shared__ uint32_t begin[SPARSE_MAX_RANKS + 1];
+  sparse_state *state = m.state;
+  if (m.direct && ops_late(m)) return;
+  const uint32_t count = (uint32_t)state->offered_count;
+  for (int j = (int)threadIdx.x / 32; j <= m.nranks; j += PARTITION_THREADS / 32) {
+    const uint32_t at = ops_lower_bound(m.offered, 0, count, state->boundaries[j]);
+    if (threadIdx.x % 32 == 0) begin[j] = at;
+  }
+  __syncthreads();
+  if (m.direct) {
+    for (int step = 1; step < m.nranks; step++) { /* not all to the same one */
+      const int p = (m.rank + step) % m.nranks;
+      sparse_pair *to = ops_at_peer(m, p, m.offered);
+      const uint64_t threads = gridDim.x * PARTITION_THREADS;
+      const uint64_t me = blockIdx.x * PARTITION_THREADS + threadIdx.x;
+#pragma unroll 4
+      for (uint64_t i = begin[p] + me; i < begin[p + 1]; i += threads)
+        *(uint2 *)&to[i] = *(const uint2 *)&m.offered[i];
+    }
+    __threadfence_system();
+    if (!ops_last_block((ops_scratch *)m.scratch)) return;
+  }
+  for (int j = (int)threadIdx.x; j < m.nranks; j += PARTITION_THREADS) {
+    state->region_displs[j] = begin[j];
+    state->region_counts[j] = begin[j + 1] - begin[j];
+  }
+  __syncthreads();
+  if (m.direct) ops_tell_owners(m);
   if (threadIdx.x == 0) ops_decide(then, &m);
 }
 
@@ -220,19 +247,17 @@ __device__ inline void note_begins(const sparse_memory &m, uint64_t i, uint64_t 
 }
 
 template <bool DIRECT>
-__global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS - 3)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
           enum sparse_control then)
 {
   __shared__ sums s;
-  __shared__ uint32_t last_of_warp[2][AHEAD][THREADS / 32]; /* its index */
-  uint32_t parity = 0;
   if (DIRECT) await_sums(m, s);
   const float nranks = (float)m.nranks;
   const uint64_t count = DIRECT ? s.displs[m.nranks] : ops_list_count(list);
   const uint64_t threads = (uint64_t)gridDim.x * THREADS, lane = threadIdx.x % 32;
   const uint64_t me = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
-  for (uint64_t i = me; i - threadIdx.x < count; i += threads * AHEAD) {
+  for (uint64_t i = me; i - lane < count; i += threads * AHEAD) {
     uint2 entry[AHEAD];
 #pragma unroll
     for (int a = 0; a < AHEAD; a++)
@@ -242,23 +267,14 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS - 2)
     for (int a = 0; a < AHEAD; a++)
       store_entries(m.dense, m.n, entry[a].x, __fdiv_rn(__uint_as_float(entry[a].y), nranks));
     if (!m.direct) continue;
-    if (lane == 31)
-#pragma unroll
-      for (int a = 0; a < AHEAD; a++) last_of_warp[parity][a][threadIdx.x / 32] = entry[a].x;
-    __syncthreads();
 #pragma unroll
     for (int a = 0; a < AHEAD; a++) {
       const uint64_t at = i + a * threads;
       uint32_t left = __shfl_up_sync(OPS_ALL_LANES, entry[a].x, 1);
-      if (threadIdx.x == 0)
-        left = at > 0 && at < count
-                   ? (DIRECT ? entry_of(m, s, at - 1) : entry_at(list.pairs, at - 1, count)).x
-                   : 0;
-      else if (lane == 0)
-        left = last_of_warp[parity][a][threadIdx.x / 32 - 1];
+      if (lane == 0 && at > 0 && at < count)
+        left = (DIRECT ? entry_of(m, s, at - 1) : entry_at(list.pairs, at - 1, count)).x;
       note_begins(m, at, count, entry[a].x, left);
     }
-    parity ^= 1;
   }
   if (m.direct && count == 0)
     fill_begins(ops_tile_begins(m), me == 0 ? 0 : 1,
@@ -404,7 +420,8 @@ ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what
 ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
                            cudaStream_t stream)
 {
-  return ops_launch(partition, 1, PARTITION_THREADS, false, stream, *m, then);
+  const unsigned blocks = m->direct ? ops_blocks(m->k, 2 * PARTITION_THREADS, 1) : 1;
+  return ops_launch(partition, blocks, PARTITION_THREADS, false, stream, *m, then);
 }
 
 ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)

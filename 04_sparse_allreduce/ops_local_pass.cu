@@ -23,7 +23,6 @@
  * that a lane has those of 32 neighbours, and then one number per lane has to be scanned. */
 #include "ops_chain.cuh"
 #include "ops_gradient.cuh"
-#include "ops_notes.cuh"
 
 namespace
 {
@@ -56,15 +55,12 @@ struct shared {
   uint32_t partial[2][WARPS];
   uint32_t next[2];                        /* tile */
   uint32_t listed[3][OPS_DENSE_TILE / 32]; /* bits of elements in the pending result; by round */
-  bool late;                               /* a rank has been waited for in vain */
   uint32_t pending;                        /* of the step before, */
   sparse_selection selection;
   int nlevels; /* and of this one */
   sparse_level_t levels[SPARSE_MAX_LEVELS], limit;
   uint32_t exceeded[SPARSE_MAX_LEVELS]; /* candidates whose highest exceeded level is that */
 };
-
-enum kind { PLAIN, MOMENTS, DIRECT };
 
 /* What a block knows during the whole pass. */
 struct pass {
@@ -74,7 +70,8 @@ struct pass {
   uint32_t tiles;
   uint64_t room; /* for candidates */
   int nlevels;
-  uint32_t begin, end; /* entries of `gathered` in the block's next tile, if they are pending */
+  uint32_t begin, end; /* entries of `gathered` in the block's next tile, if they are pending, */
+  uint32_t entry;      /* and the index of this thread's first one */
 };
 
 /* The candidates of a warp in a tile, and what other warps of the block have. */
@@ -86,31 +83,10 @@ struct candidates {
   uint32_t first, in_tile; /* in the warps before this one, in the block */
 };
 
-/* The owner of the region of an index. */
-__device__ inline int owner_of(const sparse_memory &m, uint32_t index)
-{
-  int low = 0, high = m.nranks; /* boundaries[low] <= index < boundaries[high] */
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (index < m.state->boundaries[middle])
-      high = middle;
-    else
-      low = middle;
-  }
-  return low;
-}
-
-/* Candidate number `at` (over the whole vector) goes to its place, and to the same place in the
- * memory of its owner. */
-template <enum kind KIND>
+/* Candidate number `at` (over the whole vector) goes to its place. */
 __device__ inline void put(const pass &p, uint64_t at, sparse_pair candidate)
 {
-  if (at < p.room) {
-    *(uint2 *)&p.m.offered[at] = *(const uint2 *)&candidate;
-    const int owner = KIND == DIRECT && !p.s.late ? owner_of(p.m, candidate.index) : p.m.rank;
-    if (owner != p.m.rank)
-      *(uint2 *)ops_at_peer(p.m, owner, &p.m.offered[at]) = *(const uint2 *)&candidate;
-  }
+  if (at < p.room) *(uint2 *)&p.m.offered[at] = *(const uint2 *)&candidate;
   if (p.nlevels == 1) return;
   int level = 0;
   while (level + 1 < p.nlevels && sparse_magnitude(candidate.value) > p.s.levels[level + 1])
@@ -140,7 +116,6 @@ __device__ inline void stage(const candidates &c, uint32_t from, const float *va
 
 /* The candidates that are staged, and after them the others, if there are any: their values are in
  * the residual. */
-template <enum kind KIND>
 __device__ inline void write_out(const pass &p, const candidates &c, uint64_t first,
                                  sparse_pair *staged)
 {
@@ -148,8 +123,7 @@ __device__ inline void write_out(const pass &p, const candidates &c, uint64_t fi
     if (p.nlevels == 1 && first + from >= p.room) return; /* nobody wants them */
     if (from > 0) stage(c, from, p.m.residual + begin_of(c.tile), staged);
     const uint32_t count = c.count - from < STAGED ? c.count - from : STAGED;
-    for (uint32_t i = threadIdx.x % 32; i < count; i += 32)
-      put<KIND>(p, first + from + i, staged[i]);
+    for (uint32_t i = threadIdx.x % 32; i < count; i += 32) put(p, first + from + i, staged[i]);
     __syncwarp();
   }
 }
@@ -170,21 +144,8 @@ __device__ inline void moments_of_warp(const float (&acc)[ROWS][4], double2 *to)
   if (threadIdx.x % 32 == 0) *to = make_double2(sum, squares);
 }
 
-/* If just the candidates are offered, their owners have them and are told so. */
-__device__ inline void tell_if_offered(const sparse_memory &m, enum sparse_control partitioned)
-{
-  sparse_state *state = m.state;
-  if (state->search != SPARSE_FROM_NOTHING || state->keep != SPARSE_FROM_NOTHING) return;
-  if (ops_late(m)) return;
-  ops_partition_offered<THREADS>(m);
-  ops_tell_owners(m, false);
-  if (threadIdx.x != 0) return;
-  state->told = 1;
-  ops_decide(partitioned, &m);
-}
-
 /* The last block: what the pass has found, from the scratch memory to the state. */
-template <enum kind KIND>
+template <bool MOMENTS>
 __device__ void finish(pass &p, enum sparse_control begin, enum sparse_control then)
 {
   double2 *sums = (double2 *)p.s.elements;
@@ -198,7 +159,7 @@ __device__ void finish(pass &p, enum sparse_control begin, enum sparse_control t
     p.s.exceeded[threadIdx.x] = __ldcg(count);
     *count = 0;
   }
-  if (KIND == MOMENTS) {
+  if (MOMENTS) {
     const double2 *tiles = ops_tile_moments(m);
     double2 sum = make_double2(0, 0);
     for (uint32_t t = threadIdx.x; t < p.tiles; t += THREADS) {
@@ -223,7 +184,7 @@ __device__ void finish(pass &p, enum sparse_control begin, enum sparse_control t
   uint64_t above = 0;
   for (int j = p.nlevels - 1; j > 0; j--) state->level_counts[j] = above += p.s.exceeded[j];
   state->level_counts[0] = total;
-  if (KIND == MOMENTS) {
+  if (MOMENTS) {
     const double n = (double)m.n;
     double squares = sums[0].y - sums[0].x * sums[0].x / n;
     if (squares < 0) squares = 0; /* by rounding only */
@@ -273,9 +234,9 @@ __device__ inline uint32_t neighbours(uint32_t chosen)
 
 /* ---- what is pending ---------------------------------------------------------------------------
  * A round marks the result's entries in its tile before the barrier, looks at the marks behind it,
- * and then clears those of the next round but one. */
+ * and then clears those of the next round but one. Where the entries are, and the first of each
+ * thread, is asked for in the round before: the barrier must not wait for memory. */
 
-/* Where they are; to be asked for early. */
 __device__ inline void find_entries(pass &p, uint32_t tile)
 {
   const bool any = p.s.pending == SPARSE_PENDING_RESULT && tile < p.tiles;
@@ -284,11 +245,18 @@ __device__ inline void find_entries(pass &p, uint32_t tile)
   p.end = any ? begins[1] : 0;
 }
 
+__device__ inline uint32_t entry_of(const pass &p, uint32_t i)
+{
+  return i < p.end ? p.m.gathered[i].index : SPARSE_NO_INDEX;
+}
+
 __device__ inline void mark_entries(const pass &p, uint32_t *marks)
 {
-  for (uint32_t i = p.begin + threadIdx.x; i < p.end; i += THREADS) {
-    const uint32_t at = p.m.gathered[i].index % OPS_DENSE_TILE;
+  uint32_t i = p.begin + threadIdx.x, index = p.entry;
+  while (index != SPARSE_NO_INDEX) {
+    const uint32_t at = index % OPS_DENSE_TILE;
     atomicOr(&marks[at / 32], 1u << at % 32);
+    index = entry_of(p, i += THREADS);
   }
 }
 
@@ -376,44 +344,44 @@ __device__ inline void load_elements(const sparse_memory &m, const G *gradient, 
   }
 }
 
-template <typename G, enum kind KIND>
+template <typename G, bool MOMENTS>
 __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
-               enum sparse_control begin, enum sparse_control then, enum sparse_control partitioned)
+               enum sparse_control begin, enum sparse_control then)
 {
   constexpr bool READS = sizeof(quad<G>) > 1;
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const bool finite_only = m.config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
-  sparse_state *state = m.state;
+  const sparse_state *state = m.state;
+  const ops_chain chain = ops_chain_begin(m);
+  uint32_t drawn = 0;
   if (threadIdx.x == 0) {
-    s.late = state->late != 0;
+    s.next[1] = drawn = ops_chain_draw(chain);
     s.pending = state->pending;
     s.selection = state->selection;
     s.nlevels = sparse_first_levels(&m, begin, s.levels, &s.limit);
   }
+  if (threadIdx.x < 2) s.counted[threadIdx.x] = 0;
+  for (int r = 0; r < 3; r++) s.listed[r][threadIdx.x] = 0;
+  for (int j = (int)threadIdx.x; j < SPARSE_MAX_LEVELS; j += THREADS) s.exceeded[j] = 0;
   __syncthreads();
   pass p = {m,
             s,
-            ops_chain_begin(m),
+            chain,
             (uint32_t)((m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE),
             sparse_room(&m),
             s.nlevels,
             0,
-            0};
-  uint32_t drawn = 0;
-  if (threadIdx.x == 0) drawn = ops_chain_draw(p.chain);
-  if (threadIdx.x < 2) s.counted[threadIdx.x] = 0;
-  for (int r = 0; r < 3; r++) s.listed[r][threadIdx.x] = 0;
-  for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS) s.exceeded[j] = 0;
+            0,
+            SPARSE_NO_INDEX};
   const sparse_level_t level = s.levels[0], limit = s.limit;
   bool nonfinite = false;
   candidates older = {}, newer = {}; /* of two rounds ago and of the last one */
-  if (threadIdx.x == 0) s.next[1] = drawn;
-  __syncthreads();
 
   uint32_t tile = s.next[1], third = 0; /* the round modulo 3 */
   find_entries(p, tile);
+  p.entry = entry_of(p, p.begin + threadIdx.x);
   for (uint32_t parity = 0; tile < p.tiles || older.any || newer.any; parity ^= 1) {
     const bool work = tile < p.tiles; /* else this round is for the candidates of earlier ones */
     const bool full = ((size_t)tile + 1) * OPS_DENSE_TILE <= m.n;
@@ -433,7 +401,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     find_entries(p, s.next[parity]);
     if (newer.any) {
       newer.in_tile = ops_block_sum(s.counts[parity ^ 1], WARPS, &newer.first);
-      if (KIND == MOMENTS && threadIdx.x == 32) {
+      if (MOMENTS && threadIdx.x == 32) {
         double2 moments = make_double2(0, 0);
         for (int w = 0; w < WARPS; w++) {
           moments.x += s.moments[parity ^ 1][w].x;
@@ -444,7 +412,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     }
     if (older.any) {
       const uint64_t before = ops_chain_collect(p.chain, older.tile, s.partial[parity]);
-      write_out<KIND>(p, older, before + older.first, s.staged[parity][warp]);
+      write_out(p, older, before + older.first, s.staged[parity][warp]);
       ops_chain_advance(p.chain, older.tile, p.tiles, older.in_tile, 0);
     }
     if (threadIdx.x == 0) s.counted[parity ^ 1] = 0;
@@ -475,7 +443,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
 #pragma unroll
       for (int j = 0; j < ROWS; j++)
         s.elements[warp][j][lane] = make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]);
-      if (KIND == MOMENTS) moments_of_warp(acc, &s.moments[parity][warp]);
+      if (MOMENTS) moments_of_warp(acc, &s.moments[parity][warp]);
       const uint32_t chosen = neighbours(choose(acc, level, limit) & valid);
       const uint32_t mine = (uint32_t)__popc(chosen), through = ops_warp_scan(mine);
       const uint32_t count = __shfl_sync(OPS_ALL_LANES, through, 31);
@@ -492,52 +460,23 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     third = third == 2 ? 0 : third + 1;
     s.listed[third == 2 ? 0 : third + 1][threadIdx.x] = 0; /* last read before the barrier */
     tile = s.next[parity];
+    p.entry = entry_of(p, p.begin + threadIdx.x);
   }
   if (nonfinite) p.chain.scratch->nonfinite = 1;
-  if (KIND == DIRECT) __threadfence_system(); /* the owners' memory */
   __syncthreads();
   for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS)
     if (s.exceeded[j] > 0) atomicAdd(&p.chain.scratch->levels[j], s.exceeded[j]);
-  if (!ops_last_block(p.chain.scratch)) return;
-  finish<KIND>(p, begin, then);
-  if (KIND != DIRECT) return;
-  __syncthreads();
-  tell_if_offered(m, partitioned);
+  if (ops_last_block(p.chain.scratch)) finish<MOMENTS>(p, begin, then);
 }
 
 template <typename G>
-ncclResult_t launch(const sparse_memory *m, const void *gradient, enum kind kind,
-                    enum sparse_control begin, enum sparse_control then,
-                    enum sparse_control partitioned, cudaStream_t stream)
+ncclResult_t launch(const sparse_memory *m, const void *gradient, bool moments,
+                    enum sparse_control begin, enum sparse_control then, cudaStream_t stream)
 {
   const bool aligned = (uintptr_t)gradient % (4 * sizeof(G)) == 0;
   const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
-  return ops_launch(kind == MOMENTS  ? local_pass<G, MOMENTS>
-                    : kind == DIRECT ? local_pass<G, DIRECT>
-                                     : local_pass<G, PLAIN>,
-                    grid, THREADS, false, stream, *m, (const G *)gradient, aligned, begin, then,
-                    partitioned);
-}
-
-ncclResult_t launch_any(const sparse_memory *m, const void *gradient, enum kind kind,
-                        enum sparse_control begin, enum sparse_control then,
-                        enum sparse_control partitioned, cudaStream_t stream)
-{
-  if (gradient == NULL) return launch<no_gradient>(m, NULL, kind, begin, then, partitioned, stream);
-  switch (m->config.gradient_type) {
-  case ncclHalf:
-    return launch<__half>(m, gradient, kind, begin, then, partitioned, stream);
-  case ncclBfloat16:
-    return launch<__nv_bfloat16>(m, gradient, kind, begin, then, partitioned, stream);
-  default:
-    return launch<float>(m, gradient, kind, begin, then, partitioned, stream);
-  }
-}
-
-template <typename G>
-ncclResult_t load_all(void)
-{
-  return ops_load_kernels(local_pass<G, PLAIN>, local_pass<G, MOMENTS>, local_pass<G, DIRECT>);
+  return ops_launch(moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS, false,
+                    stream, *m, (const G *)gradient, aligned, begin, then);
 }
 
 } // namespace
@@ -546,22 +485,21 @@ extern "C" ncclResult_t ops_local_pass(const struct sparse_memory *m, const void
                                        bool moments, enum sparse_control begin,
                                        enum sparse_control then, cudaStream_t stream)
 {
-  return launch_any(m, gradient, moments ? MOMENTS : PLAIN, begin, then, SPARSE_THEN_NOTHING,
-                    stream);
-}
-
-extern "C" ncclResult_t ops_local_pass_direct(const struct sparse_memory *m, const void *gradient,
-                                              enum sparse_control begin, enum sparse_control then,
-                                              enum sparse_control partitioned, cudaStream_t stream)
-{
-  return launch_any(m, gradient, DIRECT, begin, then, partitioned, stream);
+  if (gradient == NULL) return launch<no_gradient>(m, gradient, moments, begin, then, stream);
+  switch (m->config.gradient_type) {
+  case ncclHalf:
+    return launch<__half>(m, gradient, moments, begin, then, stream);
+  case ncclBfloat16:
+    return launch<__nv_bfloat16>(m, gradient, moments, begin, then, stream);
+  default:
+    return launch<float>(m, gradient, moments, begin, then, stream);
+  }
 }
 
 ncclResult_t ops_load_local_pass(void)
 {
-  const ncclResult_t results[] = {load_all<float>(), load_all<__half>(), load_all<__nv_bfloat16>(),
-                                  load_all<no_gradient>()};
-  for (const ncclResult_t result : results)
-    if (result != ncclSuccess) return result;
-  return ncclSuccess;
+  return ops_load_kernels(local_pass<float, false>, local_pass<float, true>,
+                          local_pass<__half, false>, local_pass<__half, true>,
+                          local_pass<__nv_bfloat16, false>, local_pass<__nv_bfloat16, true>,
+                          local_pass<no_gradient, false>, local_pass<no_gradient, true>);
 }

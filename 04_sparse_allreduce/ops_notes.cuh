@@ -76,27 +76,8 @@ struct ops_lists {
   uint32_t counts[SPARSE_MAX_RANKS];
 };
 
-/* By all THREADS threads of a block: which part of the offered list lies in which region. */
-template <int THREADS>
-static __device__ inline void ops_partition_offered(const sparse_memory &m)
-{
-  __shared__ uint32_t begin[SPARSE_MAX_RANKS + 1];
-  sparse_state *state = m.state;
-  const uint32_t count = (uint32_t)state->offered_count;
-  for (int j = (int)threadIdx.x / 32; j <= m.nranks; j += THREADS / 32) {
-    const uint32_t at = ops_lower_bound(m.offered, 0, count, state->boundaries[j]);
-    if (threadIdx.x % 32 == 0) begin[j] = at;
-  }
-  __syncthreads();
-  for (int j = (int)threadIdx.x; j < m.nranks; j += THREADS) {
-    state->region_displs[j] = begin[j];
-    state->region_counts[j] = begin[j + 1] - begin[j];
-  }
-  __syncthreads();
-}
-
 /* By all threads of a block: tells the owners of regions where their entries are. */
-static __device__ inline void ops_tell_owners(const sparse_memory &m, bool fetch)
+static __device__ inline void ops_tell_owners(const sparse_memory &m)
 {
   const sparse_state *s = m.state;
   __threadfence_system();
@@ -104,7 +85,6 @@ static __device__ inline void ops_tell_owners(const sparse_memory &m, bool fetch
     uint64_t *notes = ops_at_peer(m, p, m.notes->lists[m.rank]);
     ops_write_note(m, &notes[SPARSE_NOTE_FIRST], (uint32_t)s->region_displs[p]);
     ops_write_note(m, &notes[SPARSE_NOTE_COUNT], (uint32_t)s->region_counts[p]);
-    ops_write_note(m, &notes[SPARSE_NOTE_FETCH], fetch);
   }
 }
 
@@ -116,9 +96,7 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     uint32_t values[SPARSE_LIST_NOTES];
     there = ops_await(m, p, m.notes->lists[p], values);
-    const sparse_pair *slot = m.received + (size_t)p * m.slot;
-    if (values[SPARSE_NOTE_FETCH]) slot = ops_at_peer(m, p, slot);
-    lists.pairs[p] = slot + values[SPARSE_NOTE_FIRST];
+    lists.pairs[p] = m.received + (size_t)p * m.slot + values[SPARSE_NOTE_FIRST];
     lists.counts[p] = values[SPARSE_NOTE_COUNT];
   }
   return __syncthreads_and(there);

@@ -51,13 +51,8 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  /* The regions must be known to send while selecting. */
-  if (m->direct && !h->now.repartition)
-    SPARSE_TRY(ops_local_pass_direct(m, gradient, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE,
-                                     SPARSE_LOCAL_ADAPT, stream));
-  else
-    SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE,
-                              stream));
+  SPARSE_TRY(
+      ops_local_pass(m, gradient, false, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE, stream));
   SPARSE_TRY(sparse_clear_begin(h, stream));
   SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, SPARSE_THRESHOLD_OVERFLOW,
                         stream));

@@ -45,11 +45,10 @@ enum sparse_source {
 /* What ranks tell each other when they read each other's memory (ops.h, "direct"). A note is a
  * number of 32 bits, with the number of its step in the upper half so that the reader knows when it
  * has come. Rank p writes notes [p] in the memory of the rank that they are for. */
-enum { SPARSE_NOTE_FIRST, SPARSE_NOTE_COUNT, SPARSE_NOTE_FETCH, SPARSE_LIST_NOTES };
+enum { SPARSE_NOTE_FIRST, SPARSE_NOTE_COUNT, SPARSE_LIST_NOTES };
 enum { SPARSE_NOTE_SUMS, SPARSE_NOTE_NONFINITE, SPARSE_SUM_NOTES };
 struct sparse_notes {
-  /* Entries FIRST to FIRST + COUNT of the list that p offers are for you. FETCH: they are in p's
-   * memory; else they have been put into yours. */
+  /* Entries FIRST to FIRST + COUNT of the list that p offers are for you, and in your memory. */
   uint64_t lists[SPARSE_MAX_RANKS][SPARSE_LIST_NOTES];
   /* The sums of p's region are so many. NONFINITE: p's gradient was not finite. */
   uint64_t sums[SPARSE_MAX_RANKS][SPARSE_SUM_NOTES];
@@ -79,9 +78,9 @@ struct sparse_state {
   double gaussian_threshold; /* before corrections */
   uint32_t nonfinite;        /* 1: a gradient element was not finite; later: of any rank */
 
-  /* Direct: number of the step, whether owners have been told of their lists, where this rank sees
-   * the memory of all ranks that holds the lists, and who has kept it waiting for too long, + 1. */
-  uint32_t number, told;
+  /* Direct: number of the step, where this rank sees the memory of all ranks that holds the lists,
+   * and who has kept it waiting for too long, + 1. */
+  uint32_t number;
   char *peers[SPARSE_MAX_RANKS];
   uint32_t late;
 
