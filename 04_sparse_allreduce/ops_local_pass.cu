@@ -195,7 +195,8 @@ __device__ void finish(pass &p, enum sparse_control begin, enum sparse_control t
   ops_decide(then, &m);
 }
 
-/* Which of a thread's elements are candidates: bit 4 * row + e. */
+/* Which of a thread's elements exceed the level, but not the limit: bit 4 * row + e. The usual
+ * limits cost two or three instructions per element. */
 __device__ inline uint32_t choose(const float (&acc)[ROWS][4], sparse_level_t level,
                                   sparse_level_t limit)
 {
@@ -260,27 +261,45 @@ __device__ inline void mark_entries(const pass &p, uint32_t *marks)
   }
 }
 
-/* A thread's elements that are pending become zero. WRITES: in the residual, too. */
+/* Of a thread's elements those that are marked, as bits; all if everything is pending. */
+__device__ inline uint32_t marked_of(const pass &p, const uint32_t *marks)
+{
+  const uint32_t lane = threadIdx.x % 32;
+  if (p.s.pending == SPARSE_PENDING_ALL) return 0xffffffffu;
+  marks += threadIdx.x / 32 * (ELEMENTS / 32) + lane / 8;
+  uint32_t marked = 0;
+#pragma unroll
+  for (int j = ROWS - 1; j >= 0; j--) marked = marked << 4 | (marks[4 * j] >> lane % 8 * 4 & 15);
+  return marked;
+}
+
+/* A thread's elements that are pending become zero. WRITES: in the residual, too. Of those that
+ * equal the threshold some tiles have all, others none, and one has those up to an index. */
 template <bool WRITES>
-__device__ inline void settle(const pass &p, const uint32_t *marks, size_t at,
+__device__ inline void settle(const pass &p, const uint32_t *marks, uint32_t tile, size_t at,
                               float (&acc)[ROWS][4])
 {
   if (p.s.pending == SPARSE_PENDING_NOTHING) return;
   const sparse_selection &old = p.s.selection;
+  const int64_t first = (int64_t)tile * OPS_DENSE_TILE;
+  const uint32_t marked = marked_of(p, marks);
+  uint32_t leaves = 0;
+  if (old.tie < first || old.tie >= first + OPS_DENSE_TILE - 1) {
+    leaves = marked & choose(acc, old.above - (old.tie >= first), old.limit);
+  } else {
 #pragma unroll
-  for (int j = 0; j < ROWS; j++) {
-    const uint32_t in_tile = (uint32_t)(at % OPS_DENSE_TILE) + j * 128;
-    const uint32_t marked =
-        p.s.pending == SPARSE_PENDING_ALL ? 15 : marks[in_tile / 32] >> in_tile % 32 & 15;
-    if (marked == 0) continue;
+    for (int i = 0; i < 4 * ROWS; i++)
+      leaves |= (uint32_t)sparse_chosen(&old, sparse_magnitude(acc[i / 4][i % 4]),
+                                        (uint32_t)at + i / 4 * 128 + i % 4)
+                << i;
+    leaves &= marked;
+  }
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const size_t i = at + j * 128 + e;
-      if (!(marked >> e & 1) || !sparse_chosen(&old, sparse_magnitude(acc[j][e]), (uint32_t)i))
-        continue;
-      acc[j][e] = 0;
-      if (WRITES && i < p.m.n) p.m.residual[i] = 0;
-    }
+  for (int i = 0; i < 4 * ROWS; i++)
+    if (leaves >> i & 1) acc[i / 4][i % 4] = 0;
+  for (; WRITES && leaves != 0; leaves &= leaves - 1) {
+    const uint32_t i = (uint32_t)__ffs((int)leaves) - 1;
+    if (at + i / 4 * 128 + i % 4 < p.m.n) p.m.residual[at + i / 4 * 128 + i % 4] = 0;
   }
 }
 
@@ -426,7 +445,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
         for (uint32_t i = 0; i < 4 * ROWS; i++)
           valid |= (uint32_t)(at + i / 4 * 128 + i % 4 < m.n) << i;
       }
-      settle<!READS>(p, s.listed[third], at, acc);
+      settle<!READS>(p, s.listed[third], tile, at, acc);
       if (READS) {
         load_wait();
         nonfinite |= add(acc, g, finite_only);
