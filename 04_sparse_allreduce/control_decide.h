@@ -43,13 +43,6 @@ SPARSE_DEVICE sparse_level_t sparse_level(double threshold)
   return sparse_magnitude(rounded);
 }
 
-/* Candidates that the offered list holds. There is memory for the lists of all ranks, unless peers
- * read this one, and more candidates than a rank may offer mean fewer passes over the residual. */
-SPARSE_DEVICE uint64_t sparse_room(const struct sparse_memory *m)
-{
-  return m->nranks > 1 && !m->direct ? 2 * m->capacity : m->capacity;
-}
-
 SPARSE_DEVICE bool sparse_chosen(const struct sparse_selection *s, sparse_level_t magnitude,
                                  uint32_t index)
 {
@@ -129,7 +122,7 @@ SPARSE_DEVICE void sparse_select_above(struct sparse_state *s, sparse_level_t ab
 /* All candidates are in the offered list: selections need not read the residual. */
 SPARSE_DEVICE bool sparse_listed(const struct sparse_memory *m, const struct sparse_state *s)
 {
-  return s->level_counts[0] <= sparse_room(m);
+  return s->level_counts[0] <= m->room;
 }
 
 /* The rank's k largest instead of everything above a threshold; `from` has all that is above it. */
@@ -225,7 +218,7 @@ SPARSE_DEVICE void sparse_gaussian_guess(const struct sparse_memory *m, struct s
   const double level = (double)sparse_from_magnitude(s->lowest < 0 ? 0 : s->lowest);
   double distance = 1 - s->guess_ratio;
   if (s->guess >= 0) {
-    if (s->candidates > sparse_room(m))
+    if (s->candidates > m->room)
       distance *= 0.5;
     else if (s->lowest < s->guess)
       distance = 1.5 * distance + 0.005;

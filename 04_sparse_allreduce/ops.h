@@ -42,7 +42,7 @@ ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what
  * For all i: residual[i] += gradient[i] (one IEEE add of float(gradient[i])), where gradient[i] is
  * finite or m->config.nonfinite is SPARSE_NONFINITE_PROPAGATE; else residual[i] stays and
  * state->nonfinite becomes 1. gradient == NULL: the residual is taken as it is. Elements with
- * magnitude > levels[0] and <= limit go to the offered list, ascending, as far as sparse_room(m)
+ * magnitude > levels[0] and <= limit go to the offered list, ascending, as far as m->room
  * entries; offered_count says how many there are in the list, level_counts[j] for j < nlevels how
  * many exceed levels[j]. moments: also state->mean and state->deviation of the new residual, in
  * double, the same bits in every run. */

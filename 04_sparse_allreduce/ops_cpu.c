@@ -173,7 +173,7 @@ static const struct sparse_pair *await_list(const struct sparse_memory *m, int p
   m->state->received_counts[p] = 0;
   if (!await_notes(m, p, notes, SPARSE_LIST_NOTES)) return m->received;
   m->state->received_counts[p] = (uint32_t)notes[SPARSE_NOTE_COUNT];
-  return m->received + (size_t)p * m->slot + (uint32_t)notes[SPARSE_NOTE_FIRST];
+  return m->received + m->state->slot_displs[p] + (uint32_t)notes[SPARSE_NOTE_FIRST];
 }
 
 static void tell_all_of_sums(const struct sparse_memory *m)
@@ -287,7 +287,7 @@ static void run_local_pass(const void *args)
     const float acc = m->residual[i];
     const sparse_level_t magnitude = sparse_magnitude(acc);
     count_levels(s, magnitude);
-    if (magnitude > s->levels[0] && magnitude <= s->limit && s->offered_count < sparse_room(m))
+    if (magnitude > s->levels[0] && magnitude <= s->limit && s->offered_count < m->room)
       m->offered[s->offered_count++] = (struct sparse_pair){(uint32_t)i, acc};
   }
   if (a->moments) {
@@ -446,9 +446,8 @@ static void run_partition(const void *args)
     const uint64_t first = lower_bound(m->offered, s->offered_count, s->boundaries[p]);
     s->region_displs[p] = first;
     s->region_counts[p] = lower_bound(m->offered, s->offered_count, s->boundaries[p + 1]) - first;
-    const struct sparse_pair *part = m->offered + first;
     if (m->direct && p != m->rank)
-      memcpy(at_peer(m, p, part), part, s->region_counts[p] * sizeof(*part));
+      memcpy(s->slots[p] + first, m->offered + first, s->region_counts[p] * sizeof(*m->offered));
   }
   sparse_decide(a->what, m);
   if (m->direct) tell_owners(m);

@@ -80,19 +80,30 @@ static inline unsigned ops_blocks(size_t work, size_t work_per_block, int per_mu
   return (unsigned)(needed < 1 ? 1 : needed < most ? needed : most);
 }
 
+/* How a kernel starts. NEXT: while the kernel before it in the stream ends (programmatic dependent
+ * launch, from sm_90 on); it waits for that end itself, see ops_begin(). That hides most of a
+ * launch. COOPERATIVE: the same, and all its blocks run at once. BESIDE: as any kernel. */
+enum ops_start { OPS_NEXT, OPS_COOPERATIVE, OPS_BESIDE };
+
 template <typename... Parameters, typename... Arguments>
 static ncclResult_t ops_launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads,
-                               bool cooperative, cudaStream_t stream, Arguments... arguments)
+                               enum ops_start start, cudaStream_t stream, Arguments... arguments)
 {
   cudaLaunchConfig_t config = {};
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeCooperative;
+  attributes[1].val.cooperative = 1;
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = cooperative ? 1 : 0;
+  cudaFuncAttributes compiled;
+  if (cudaFuncGetAttributes(&compiled, (const void *)kernel) != cudaSuccess)
+    return ncclUnhandledCudaError;
+  const bool waits = compiled.ptxVersion >= 90; /* in ops_begin() */
+  config.attrs = attributes + !waits;           /* BESIDE has none */
+  config.numAttrs = start == OPS_BESIDE ? 0 : waits + (start == OPS_COOPERATIVE);
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...) == cudaSuccess
              ? ncclSuccess
              : ncclUnhandledCudaError;
@@ -131,6 +142,23 @@ ncclResult_t ops_load_lists(void);
   __launch_bounds__(threads, (blocks) * (threads) <= OPS_RESIDENT_THREADS \
                                  ? (blocks)                               \
                                  : OPS_RESIDENT_THREADS / (threads))
+
+/* All kernels begin with one of these; only then they may look at memory. EARLY: the next kernel's
+ * blocks may take the place of those of this one as they end, and not only when all have. */
+static __device__ inline void ops_begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+static __device__ inline void ops_begin_early(void)
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+  ops_begin();
+}
 
 /* ---- within a warp or a block -----------------------------------------------------------------
  */

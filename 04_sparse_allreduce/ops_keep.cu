@@ -214,6 +214,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
          const __grid_constant__ sparse_list to, const __grid_constant__ sparse_list dropped,
          enum sparse_control then)
 {
+  ops_begin_early();
   __shared__ shared s;
   const uint32_t from = *source;
   if (from == SPARSE_FROM_NOTHING) { /* no decision makes something of nothing afterwards */
@@ -255,7 +256,7 @@ extern "C" ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_li
                                  enum sparse_control then, cudaStream_t stream)
 {
   const struct sparse_list nowhere = {NULL, NULL, 0};
-  return ops_launch(keep, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, false, stream, *m,
+  return ops_launch(keep, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, OPS_NEXT, stream, *m,
                     list, source, selection, to, dropped != NULL ? *dropped : nowhere, then);
 }
 

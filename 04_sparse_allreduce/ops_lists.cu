@@ -10,8 +10,9 @@ namespace
 
 enum {
   THREADS = 256,
-  BLOCKS = 8, /* per multiprocessor */
-  AHEAD = 4,  /* entries of a thread that are on their way at the same time */
+  BLOCKS = 8,       /* per multiprocessor ... */
+  APPLY_BLOCKS = 5, /* ... of apply */
+  AHEAD = 4,        /* entries of a thread that are on their way at the same time */
   PARTITION_THREADS = 1024,
 };
 
@@ -52,6 +53,7 @@ __device__ inline void then_decide(const sparse_memory &m, enum sparse_control t
 
 __global__ void control(const __grid_constant__ sparse_memory m, enum sparse_control what)
 {
+  ops_begin();
   ops_decide(what, &m);
 }
 
@@ -60,6 +62,7 @@ __global__ void control(const __grid_constant__ sparse_memory m, enum sparse_con
 __global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
     partition(const __grid_constant__ sparse_memory m, enum sparse_control then)
 {
+  ops_begin();
   __shared__ uint32_t begin[SPARSE_MAX_RANKS + 1];
   sparse_state *state = m.state;
   if (m.direct && ops_late(m)) return;
@@ -72,7 +75,7 @@ __global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
   if (m.direct) {
     for (int step = 1; step < m.nranks; step++) { /* not all to the same one */
       const int p = (m.rank + step) % m.nranks;
-      sparse_pair *to = ops_at_peer(m, p, m.offered);
+      sparse_pair *to = state->slots[p];
       const uint64_t threads = gridDim.x * PARTITION_THREADS;
       const uint64_t me = blockIdx.x * PARTITION_THREADS + threadIdx.x;
 #pragma unroll 4
@@ -93,6 +96,7 @@ __global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
 
 __global__ void __launch_bounds__(SPARSE_MAX_RANKS) propose(const __grid_constant__ sparse_memory m)
 {
+  ops_begin();
   sparse_state *state = m.state;
   const uint64_t chunk = state->offered_count / (uint64_t)m.nranks, j = threadIdx.x;
   if (j == 0)
@@ -151,6 +155,7 @@ __device__ inline void fetched(const sparse_memory &m, const sums &s)
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     fetch(const __grid_constant__ sparse_memory m, enum sparse_control then)
 {
+  ops_begin();
   __shared__ sums s;
   await_sums(m, s);
   const uint64_t threads = (uint64_t)gridDim.x * THREADS;
@@ -247,10 +252,11 @@ __device__ inline void note_begins(const sparse_memory &m, uint64_t i, uint64_t 
 }
 
 template <bool DIRECT>
-__global__ void OPS_BOUNDS(THREADS, BLOCKS - 3)
+__global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
           enum sparse_control then)
 {
+  ops_begin_early();
   __shared__ sums s;
   if (DIRECT) await_sums(m, s);
   const float nranks = (float)m.nranks;
@@ -307,6 +313,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) undo(const __grid_constant__ sparse_
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) settle(const __grid_constant__ sparse_memory m)
 {
+  ops_begin();
   const sparse_state *state = m.state;
   const uint64_t threads = (uint64_t)gridDim.x * THREADS;
   const uint64_t me = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -323,6 +330,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) settle(const __grid_constant__ spars
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) clear_offered(const __grid_constant__ sparse_memory m)
 {
+  ops_begin();
   for_each_entry(m.offered, m.state->offered_count,
                  [&](sparse_pair entry) { m.residual[entry.index] = 0; });
   if (blockIdx.x == 0 && threadIdx.x == 0) m.state->pending = SPARSE_PENDING_NOTHING;
@@ -332,6 +340,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     give_back(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
               const __grid_constant__ sparse_list among)
 {
+  ops_begin();
   const uint64_t count = ops_list_count(among);
   for_each_entry(list.pairs, ops_list_count(list), [&](sparse_pair entry) {
     const uint64_t at = ops_binary_search(among.pairs, count, entry.index);
@@ -346,12 +355,14 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     scatter(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list)
 {
+  ops_begin();
   for_each_entry(list.pairs, ops_list_count(list),
                  [&](sparse_pair entry) { m.dense[entry.index] = entry.value; });
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) average(float *dense, size_t n, float nranks)
 {
+  ops_begin();
   const size_t threads = (size_t)gridDim.x * THREADS, quads = n / 4;
   const size_t me = (size_t)blockIdx.x * THREADS + threadIdx.x;
   for (size_t i = me; i < quads; i += threads) {
@@ -367,6 +378,7 @@ template <typename G>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     convert(float *__restrict__ dense, const G *__restrict__ gradient, size_t n)
 {
+  ops_begin();
   const size_t threads = (size_t)gridDim.x * THREADS;
 #pragma unroll 8
   for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += threads)
@@ -379,6 +391,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     unzip(const __grid_constant__ sparse_list list, uint32_t *indices, float *values)
 {
+  ops_begin();
   const uint64_t count = ops_list_count(list), threads = (uint64_t)gridDim.x * THREADS;
 #pragma unroll 4
   for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads) {
@@ -391,6 +404,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     zip(const __grid_constant__ sparse_list to, const uint32_t *indices, const float *values)
 {
+  ops_begin();
   const uint64_t count = ops_list_count(to), threads = (uint64_t)gridDim.x * THREADS;
 #pragma unroll 4
   for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads)
@@ -414,64 +428,65 @@ size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
 ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what,
                          cudaStream_t stream)
 {
-  return ops_launch(control, 1, 1, false, stream, *m, what);
+  return ops_launch(control, 1, 1, OPS_NEXT, stream, *m, what);
 }
 
 ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
                            cudaStream_t stream)
 {
   const unsigned blocks = m->direct ? ops_blocks(m->k, 2 * PARTITION_THREADS, 1) : 1;
-  return ops_launch(partition, blocks, PARTITION_THREADS, false, stream, *m, then);
+  return ops_launch(partition, blocks, PARTITION_THREADS, OPS_NEXT, stream, *m, then);
 }
 
 ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(propose, 1, SPARSE_MAX_RANKS, false, stream, *m);
+  return ops_launch(propose, 1, SPARSE_MAX_RANKS, OPS_NEXT, stream, *m);
 }
 
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_control then, cudaStream_t stream)
 {
-  return ops_launch(list.pairs == NULL ? apply<true> : apply<false>, list_blocks(m), THREADS, false,
-                    stream, *m, list, then);
+  return ops_launch(list.pairs == NULL ? apply<true> : apply<false>,
+                    ops_blocks(2 * m->k, THREADS * 2, APPLY_BLOCKS), THREADS, OPS_NEXT, stream, *m,
+                    list, then);
 }
 
 ncclResult_t ops_fetch(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream)
 {
-  return ops_launch(fetch, list_blocks(m), THREADS, false, stream, *m, then);
+  return ops_launch(fetch, list_blocks(m), THREADS, OPS_NEXT, stream, *m, then);
 }
 
 ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream)
 {
   /* Two blocks on each multiprocessor leave room for the exchange that it runs beside. */
-  return ops_launch(undo, ops_blocks(2 * m->k, THREADS * 2, 2), THREADS, false, stream, *m);
+  return ops_launch(undo, ops_blocks(2 * m->k, THREADS * 2, 2), THREADS, OPS_BESIDE, stream, *m);
 }
 
 ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(settle, list_blocks(m), THREADS, false, stream, *m);
+  return ops_launch(settle, list_blocks(m), THREADS, OPS_NEXT, stream, *m);
 }
 
 ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(clear_offered, list_blocks(m), THREADS, false, stream, *m);
+  return ops_launch(clear_offered, list_blocks(m), THREADS, OPS_NEXT, stream, *m);
 }
 
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
                         struct sparse_list among, cudaStream_t stream)
 {
-  return ops_launch(give_back, list_blocks(m), THREADS, false, stream, *m, list, among);
+  return ops_launch(give_back, list_blocks(m), THREADS, OPS_NEXT, stream, *m, list, among);
 }
 
 ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
                          cudaStream_t stream)
 {
-  return ops_launch(scatter, list_blocks(m), THREADS, false, stream, *m, list);
+  return ops_launch(scatter, list_blocks(m), THREADS, OPS_NEXT, stream, *m, list);
 }
 
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(average, ops_blocks(m->n, THREADS * 4, BLOCKS), THREADS, false, stream,
+  return ops_launch(average, ops_blocks(m->n, THREADS * 4, BLOCKS), THREADS, OPS_NEXT, stream,
                     m->dense, m->n, (float)m->nranks);
 }
 
@@ -480,13 +495,13 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
   const unsigned blocks = ops_blocks(m->n, THREADS * 8, BLOCKS);
   switch (m->config.gradient_type) {
   case ncclHalf:
-    return ops_launch(convert<__half>, blocks, THREADS, false, stream, m->dense,
+    return ops_launch(convert<__half>, blocks, THREADS, OPS_NEXT, stream, m->dense,
                       (const __half *)gradient, m->n);
   case ncclBfloat16:
-    return ops_launch(convert<__nv_bfloat16>, blocks, THREADS, false, stream, m->dense,
+    return ops_launch(convert<__nv_bfloat16>, blocks, THREADS, OPS_NEXT, stream, m->dense,
                       (const __nv_bfloat16 *)gradient, m->n);
   default:
-    return ops_launch(convert<float>, blocks, THREADS, false, stream, m->dense,
+    return ops_launch(convert<float>, blocks, THREADS, OPS_NEXT, stream, m->dense,
                       (const float *)gradient, m->n);
   }
 }
@@ -494,13 +509,13 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
 ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
                        float *values, cudaStream_t stream)
 {
-  return ops_launch(unzip, list_blocks(m), THREADS, false, stream, list, indices, values);
+  return ops_launch(unzip, list_blocks(m), THREADS, OPS_NEXT, stream, list, indices, values);
 }
 
 ncclResult_t ops_zip(const struct sparse_memory *m, const uint32_t *indices, const float *values,
                      struct sparse_list to, cudaStream_t stream)
 {
-  return ops_launch(zip, list_blocks(m), THREADS, false, stream, to, indices, values);
+  return ops_launch(zip, list_blocks(m), THREADS, OPS_NEXT, stream, to, indices, values);
 }
 
 ncclResult_t ops_load(void)

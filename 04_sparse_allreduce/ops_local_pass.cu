@@ -368,6 +368,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
                enum sparse_control begin, enum sparse_control then)
 {
+  ops_begin_early();
   constexpr bool READS = sizeof(quad<G>) > 1;
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -389,7 +390,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
             s,
             chain,
             (uint32_t)((m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE),
-            sparse_room(&m),
+            m.room,
             s.nlevels,
             0,
             0,
@@ -494,7 +495,7 @@ ncclResult_t launch(const sparse_memory *m, const void *gradient, bool moments,
 {
   const bool aligned = (uintptr_t)gradient % (4 * sizeof(G)) == 0;
   const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
-  return ops_launch(moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS, false,
+  return ops_launch(moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS, OPS_NEXT,
                     stream, *m, (const G *)gradient, aligned, begin, then);
 }
 

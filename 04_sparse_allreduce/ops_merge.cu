@@ -60,6 +60,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     merge(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list a,
           const __grid_constant__ sparse_list b, const __grid_constant__ sparse_list to)
 {
+  ops_begin();
   __shared__ shared s;
   const uint64_t na = ops_list_count(a), nb = ops_list_count(b), all = na + nb;
   const uint32_t tiles = (uint32_t)((all + TILE - 1) / TILE), warp = threadIdx.x / 32;
@@ -128,8 +129,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 extern "C" ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a,
                                   struct sparse_list b, struct sparse_list to, cudaStream_t stream)
 {
-  return ops_launch(merge, ops_blocks(2 * (m->capacity + 1), TILE, BLOCKS), THREADS, false, stream,
-                    *m, a, b, to);
+  return ops_launch(merge, ops_blocks(2 * (m->capacity + 1), TILE, BLOCKS), THREADS, OPS_NEXT,
+                    stream, *m, a, b, to);
 }
 
 ncclResult_t ops_load_merge(void)

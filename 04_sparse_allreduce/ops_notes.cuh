@@ -96,7 +96,7 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     uint32_t values[SPARSE_LIST_NOTES];
     there = ops_await(m, p, m.notes->lists[p], values);
-    lists.pairs[p] = m.received + (size_t)p * m.slot + values[SPARSE_NOTE_FIRST];
+    lists.pairs[p] = m.received + m.state->slot_displs[p] + values[SPARSE_NOTE_FIRST];
     lists.counts[p] = values[SPARSE_NOTE_COUNT];
   }
   return __syncthreads_and(there);

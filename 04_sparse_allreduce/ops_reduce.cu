@@ -21,6 +21,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
            const uint64_t *counts, int first, int stride, const uint64_t *region,
            enum sparse_sums which, const __grid_constant__ sparse_list to, enum sparse_control then)
 {
+  ops_begin_early();
   __shared__ shared s;
   __shared__ ops_lists lists;
   bool there = true;
@@ -129,8 +130,8 @@ extern "C" ncclResult_t ops_reduce(const struct sparse_memory *m, const struct s
                                    struct sparse_list to, enum sparse_control then,
                                    cudaStream_t stream)
 {
-  return ops_launch(reduce, ops_blocks(m->n, SMALL_TILE, BLOCKS), THREADS, false, stream, *m, base,
-                    displs, counts, first, stride, region, which, to, then);
+  return ops_launch(reduce, ops_blocks(m->n, SMALL_TILE, BLOCKS), THREADS, OPS_NEXT, stream, *m,
+                    base, displs, counts, first, stride, region, which, to, then);
 }
 
 ncclResult_t ops_load_reduce(void)

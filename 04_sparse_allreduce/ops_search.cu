@@ -131,6 +131,7 @@ __global__ void OPS_BOUNDS(THREADS, 1)
     search(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
            const uint32_t *source, sparse_selection *selection, enum sparse_control then)
 {
+  ops_begin_early();
   __shared__ uint32_t bins[OPS_BINS];
   const uint32_t from = *source;
   if (from == SPARSE_FROM_NOTHING) { /* no decision makes something of nothing afterwards */
@@ -185,6 +186,7 @@ __global__ void OPS_BOUNDS(THREADS, 1)
 __global__ void OPS_BOUNDS(THREADS, 1)
     count_levels(const __grid_constant__ sparse_memory m, enum sparse_control then)
 {
+  ops_begin_early();
   __shared__ sparse_level_t levels[SPARSE_MAX_LEVELS];
   __shared__ uint32_t exceeded[SPARSE_MAX_LEVELS + 1];
   sparse_state *state = m.state;
@@ -239,14 +241,14 @@ extern "C" ncclResult_t ops_search(const struct sparse_memory *m, struct sparse_
                                    const uint32_t *source, struct sparse_selection *selection,
                                    enum sparse_control then, cudaStream_t stream)
 {
-  return ops_launch(search, (unsigned)ops_multiprocessors(), THREADS, true, stream, *m, list,
-                    source, selection, then);
+  return ops_launch(search, (unsigned)ops_multiprocessors(), THREADS, OPS_COOPERATIVE, stream, *m,
+                    list, source, selection, then);
 }
 
 extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,
                                          cudaStream_t stream)
 {
-  return ops_launch(count_levels, (unsigned)ops_multiprocessors(), THREADS, false, stream, *m,
+  return ops_launch(count_levels, (unsigned)ops_multiprocessors(), THREADS, OPS_NEXT, stream, *m,
                     then);
 }
 

@@ -53,11 +53,11 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
   struct sparse_state *s = m->state;
   SPARSE_TRY(
       ops_local_pass(m, gradient, false, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE, stream));
-  SPARSE_TRY(sparse_clear_begin(h, stream));
   SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, SPARSE_THRESHOLD_OVERFLOW,
                         stream));
-  return ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
-                  SPARSE_THEN_NOTHING, stream);
+  SPARSE_TRY(ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
+                      SPARSE_THEN_NOTHING, stream));
+  return sparse_clear_begin(h, stream); /* this late: until here all was waiting for memory */
 }
 
 /* The threshold that would select k entries if the elements were normally distributed, corrected by

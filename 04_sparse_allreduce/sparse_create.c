@@ -7,6 +7,16 @@
 #include <string.h>
 #include <unistd.h>
 
+/* More candidates than a rank may offer mean fewer passes over the residual. Where the list of what
+ * is offered has not the memory of all ranks' lists (make_direct), it gets some more, up to 32 MiB.
+ */
+static size_t spare_room(const struct sparse_memory *m)
+{
+  const size_t most = 4 << 20;
+  if (m->config.algorithm != SPARSE_OKTOPK) return 0;
+  return m->capacity < most ? (m->capacity + 3) / 4 * 4 : most;
+}
+
 /* Memory whose size depends on nothing but the arguments, so that a rank can tell before it
  * allocates anything whether it will fit. */
 static ncclResult_t allocate(struct sparse_allreduce_handle *h)
@@ -31,12 +41,13 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   SPARSE_CUDA(cudaMemset(m->scratch, 0, scratch));
   const size_t counts = (nranks + 1) * nranks * sizeof(uint64_t);
   SPARSE_CUDA(cudaMalloc((void **)&m->matrix, counts));
-  h->lists_bytes = 3 * list + sizeof(struct sparse_notes);
+  const size_t spare = spare_room(m) * sizeof(struct sparse_pair);
+  h->lists_bytes = 3 * list + spare + sizeof(struct sparse_notes);
   SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
   m->reduced = m->offered = (struct sparse_pair *)m->lists;
-  m->received = m->offered + nranks * m->slot;
-  m->gathered = m->received + nranks * m->slot;
-  m->notes = (struct sparse_notes *)(m->gathered + nranks * m->slot);
+  m->gathered = m->offered + nranks * m->slot;
+  m->received = m->gathered + nranks * m->slot;
+  m->notes = (struct sparse_notes *)(m->lists + 3 * list + spare);
   SPARSE_CUDA(cudaMemset(m->notes, 0, sizeof(*m->notes)));
   SPARSE_TRY(ops_load());
   return ncclSuccess;
@@ -134,6 +145,12 @@ uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *c)
   return hash;
 }
 
+/* Where the list of rank p begins in the received list of an owner, whose own one is the last. */
+static size_t slot_of(const struct sparse_memory *m, int owner, int p)
+{
+  return (size_t)((p - owner - 1 + m->nranks) % m->nranks) * m->slot;
+}
+
 /* Collective: has every rank a process of its own? */
 static ncclResult_t own_processes(struct sparse_allreduce_handle *h, bool *own)
 {
@@ -150,8 +167,9 @@ static ncclResult_t own_processes(struct sparse_allreduce_handle *h, bool *own)
 
 /* Ok-Topk goes without messages: ranks read and write each other's lists. An owner's sums are read
  * while its next step may be selecting, so they have a list of their own. What a rank offers lies
- * where the others find that of theirs: in its slot of the received list. Not where a process has
- * several GPUs: its kernels would wait for each other while it still launches some. */
+ * in its slot of the received list, which is the last one and so has the spare room behind it. Not
+ * where a process has several GPUs: its kernels would wait for each other while it still launches
+ * some. */
 static ncclResult_t make_direct(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
@@ -159,13 +177,17 @@ static ncclResult_t make_direct(struct sparse_allreduce_handle *h)
   SPARSE_TRY(own_processes(h, &own));
   if (!own) return ncclSuccess;
   for (int p = 0; p < m->nranks; p++) {
-    void *address;
-    if (alltoallv_peer(h->alltoallv, m->lists, p, &address) != ncclSuccess)
+    void *lists;
+    if (alltoallv_peer(h->alltoallv, m->lists, p, &lists) != ncclSuccess)
       return sparse_fail(ncclInternalError, "%s", alltoallv_last_error());
-    h->state->peers[p] = address;
+    char *received = (char *)lists + ((const char *)m->received - m->lists);
+    h->state->peers[p] = lists;
+    h->state->slots[p] = (struct sparse_pair *)received + slot_of(m, p, m->rank);
+    h->state->slot_displs[p] = slot_of(m, m->rank, p);
   }
   m->direct = true;
-  m->offered = m->received + (size_t)m->rank * m->slot;
+  m->offered = m->received + slot_of(m, m->rank, m->rank);
+  m->room = m->capacity + spare_room(m);
   SPARSE_CUDA(cudaMemcpy(m->state, h->state, sizeof(*h->state), cudaMemcpyHostToDevice));
   SPARSE_CUDA(cudaDeviceSynchronize());
   return ncclSuccess;
@@ -240,6 +262,7 @@ static void set_sizes(struct sparse_memory *m, size_t count)
   m->t = (size_t)((double)count * m->config.density);
   sparse_allreduce_sizes(count, m->config.density, &m->k, &m->capacity);
   m->slot = (m->capacity + 1 + 3) / 4 * 4; /* lists start at multiples of 16 bytes */
+  m->room = m->nranks > 1 ? 2 * m->capacity : m->capacity;
   m->z = sparse_normal_tail(m->config.density / 2);
 }
 

@@ -78,10 +78,11 @@ struct sparse_state {
   double gaussian_threshold; /* before corrections */
   uint32_t nonfinite;        /* 1: a gradient element was not finite; later: of any rank */
 
-  /* Direct: number of the step, where this rank sees the memory of all ranks that holds the lists,
-   * and who has kept it waiting for too long, + 1. */
+  /* Direct: number of the step, where this rank sees the memory of all ranks that holds the lists
+   * and the slot of its own list there, and who has kept it waiting for too long, + 1. */
   uint32_t number;
   char *peers[SPARSE_MAX_RANKS];
+  struct sparse_pair *slots[SPARSE_MAX_RANKS];
   uint32_t late;
 
   /* What this rank offers. */
@@ -102,9 +103,8 @@ struct sparse_state {
   uint64_t proposal[SPARSE_MAX_RANKS]; /* [0]: 1 if this rank cannot propose; [j]: boundary j */
   uint32_t overflowed;
 
-  /* What came from the others: list p is received[received_displs[p] ...], or
-   * received[slot_displs[p]
-   * ...] where every source has a slot of its own. */
+  /* What came from the others: list p is received[received_displs[p] ...], or, where every source
+   * has a slot of its own, received[slot_displs[p] ...]. */
   uint64_t slot_displs[SPARSE_MAX_RANKS];
   uint64_t received_counts[SPARSE_MAX_RANKS], received_displs[SPARSE_MAX_RANKS];
 
@@ -133,6 +133,7 @@ struct sparse_memory {
   size_t slot; /* at least capacity + 1: there may be a flag entry behind a list */
   struct sparse_pair *offered, *received, *gathered;
   struct sparse_pair *reduced; /* takes the place of `offered`, unless peers read both */
+  size_t room; /* of the offered list for candidates: at least capacity */
   bool direct;                 /* peers read and write each other's lists and notes: */
   char *lists;                 /* their memory */
   struct sparse_notes *notes;

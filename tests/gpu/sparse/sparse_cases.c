@@ -111,7 +111,7 @@ static void test_large(struct test *t)
                                    0x7ffffffe, 1u << 31, (1u << 31) + 5, (1u << 31) + 15};
   enum { PLANTED = sizeof planted / sizeof *planted };
   struct sparse_memory m = {
-      .n = n, .k = k, .t = k, .capacity = 2 * k, .nranks = 1, .slot = 2 * k + 1};
+      .n = n, .k = k, .t = k, .capacity = 2 * k, .room = 2 * k, .nranks = 1, .slot = 2 * k + 1};
   struct sparse_pair expected[PLANTED], got[PLANTED];
   struct sparse_state *s = calloc(1, sizeof *s);
   float *gradient, zero = 1;

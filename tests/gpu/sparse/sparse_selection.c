@@ -60,7 +60,7 @@ static void expect_local_pass(struct world *w, const float *gradient)
     const sparse_level_t magnitude = sparse_magnitude(w->residual[i]);
     if (magnitude > s->limit) continue;
     for (int j = 0; j < s->nlevels; j++) s->level_counts[j] += magnitude > s->levels[j];
-    if (magnitude > s->levels[0] && s->offered_count < sparse_room(&w->m))
+    if (magnitude > s->levels[0] && s->offered_count < w->m.room)
       w->offered[s->offered_count++] = (struct sparse_pair){(uint32_t)i, w->residual[i]};
   }
 }

@@ -63,6 +63,7 @@ void world_open(struct world *w, struct test *t, size_t n, size_t k, int nranks)
   if (m->capacity > n) m->capacity = n;
   m->slot = m->capacity + 1;
   m->nranks = nranks;
+  m->room = nranks > 1 ? 2 * m->capacity : m->capacity;
   m->config.gradient_type = ncclFloat;
   m->config.nonfinite = SPARSE_NONFINITE_ERROR;
   w->lists = (size_t)(nranks < 2 ? 2 : nranks) * m->slot;
