@@ -363,13 +363,12 @@ SPARSE_DEVICE void sparse_collect_flags(const struct sparse_memory *m, struct sp
 
 SPARSE_DEVICE void sparse_collect_result(const struct sparse_memory *m, struct sparse_state *s)
 {
-  s->result_count = s->global_count = 0;
-  for (int p = 0; p < m->nranks; p++) {
-    const uint64_t count = s->gathered_counts[p];
-    s->result_count += count;
-    s->global_count += count - sparse_collect(s, m->gathered + s->gathered_displs[p], count);
-  }
-  s->gathered_total = s->global_count;
+  uint64_t entries = 0, flags = 0;
+  for (int p = 0; p < m->nranks; p++) entries += s->gathered_counts[p];
+  for (int p = 0; p < m->nranks && !m->direct; p++) /* direct: flags come in notes */
+    flags += sparse_collect(s, m->gathered + s->gathered_displs[p], s->gathered_counts[p]);
+  s->result_count = entries;
+  s->global_count = s->gathered_total = entries - flags;
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
@@ -412,6 +411,7 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     break;
   case SPARSE_LOCAL_ADAPT:
     sparse_adapt(&s->local_threshold, s->offered_count, m->t, m->config.local_band);
+    s->guess = sparse_level(s->local_threshold * s->guess_ratio); /* it has moved with what is left */
     break;
   case SPARSE_PROPOSED_REGIONS:
     sparse_proposed_regions(m, s);

@@ -80,7 +80,7 @@ ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
 
 /* state->region_counts and region_displs of the offered list for state->boundaries. Direct: also
  * stores the parts of the list in the memory of the owners of the regions, at the same place in
- * their received list, and tells them. */
+ * this rank's slot there, and tells them. */
 ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
                            cudaStream_t stream);
 

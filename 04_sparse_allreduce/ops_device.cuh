@@ -124,6 +124,8 @@ ncclResult_t ops_load_search(void);
 ncclResult_t ops_load_keep(void);
 ncclResult_t ops_load_reduce(void);
 ncclResult_t ops_load_merge(void);
+ncclResult_t ops_load_regions(void);
+ncclResult_t ops_load_result(void);
 ncclResult_t ops_load_lists(void);
 
 #ifdef __CUDACC__

@@ -76,15 +76,15 @@ struct ops_lists {
   uint32_t counts[SPARSE_MAX_RANKS];
 };
 
-/* By all threads of a block: tells the owners of regions where their entries are. */
-static __device__ inline void ops_tell_owners(const sparse_memory &m)
+/* By all threads of a block: tells the owners of regions where their entries are. Region p begins
+ * at begins[p] in the list. */
+static __device__ inline void ops_tell_owners(const sparse_memory &m, const uint32_t *begins)
 {
-  const sparse_state *s = m.state;
-  __threadfence_system();
   for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
     uint64_t *notes = ops_at_peer(m, p, m.notes->lists[m.rank]);
-    ops_write_note(m, &notes[SPARSE_NOTE_FIRST], (uint32_t)s->region_displs[p]);
-    ops_write_note(m, &notes[SPARSE_NOTE_COUNT], (uint32_t)s->region_counts[p]);
+    __threadfence_system();
+    ops_write_note(m, &notes[SPARSE_NOTE_FIRST], begins[p]);
+    ops_write_note(m, &notes[SPARSE_NOTE_COUNT], begins[p + 1] - begins[p]);
   }
 }
 
@@ -103,14 +103,13 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
 }
 
 /* By all threads of a block: tells everybody how many sums there are. */
-static __device__ inline void ops_tell_sums(const sparse_memory &m)
+static __device__ inline void ops_tell_sums(const sparse_memory &m, uint32_t sums)
 {
-  const sparse_state *s = m.state;
-  __threadfence_system();
   for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
     uint64_t *notes = ops_at_peer(m, p, m.notes->sums[m.rank]);
-    ops_write_note(m, &notes[SPARSE_NOTE_SUMS], (uint32_t)s->reduced_count);
-    ops_write_note(m, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(&m, s));
+    __threadfence_system();
+    ops_write_note(m, &notes[SPARSE_NOTE_SUMS], sums);
+    ops_write_note(m, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(&m, m.state));
   }
 }
 

@@ -108,18 +108,19 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     tile = next;
   }
   if (!ops_last_block(chain.scratch)) return;
-  const bool late = base == NULL && ops_late(m);
-  if (threadIdx.x == 0) {
-    const uint64_t kept =
-        ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)) & 0xffffffffu;
-    *to.counts = late ? 0 : kept;
-    ops_decide(then, &m);
-  }
-  if (base != NULL || late) return;
-  for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS)
-    m.state->received_counts[p] = lists.counts[p];
+  const bool direct = base == NULL, late = direct && ops_late(m);
+  if (threadIdx.x == 0)
+    s.next =
+        (uint32_t)ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)); /* sums kept */
   __syncthreads();
-  ops_tell_sums(m);
+  if (direct && !late) {
+    ops_tell_sums(m, s.next); /* first: they are waiting */
+    for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS)
+      m.state->received_counts[p] = lists.counts[p];
+  }
+  if (threadIdx.x != 0) return;
+  *to.counts = late ? 0 : s.next;
+  ops_decide(then, &m);
 }
 
 } // namespace

@@ -2,10 +2,10 @@
 /* The tiles of a reduction: where they are in the lists, adding, selecting, writing.
  *
  * There are two ways to store sums. A small tile has one for each index. Where that gives many
- * tiles and few entries in each, tiles are four times as large: their entries are copied to shared
- * memory in one go, the bits of all indices that occur are set, and the number of bits before an
- * index is the place of its sum. A large tile with more entries than there is room for is done as
- * small ones, twice: to count and to write. */
+ * tiles and few entries in each, tiles are larger, up to four times: their entries are copied to
+ * shared memory in one go, the bits of all indices that occur are set, and the number of bits
+ * before an index is the place of its sum. A large tile with more entries than there is room for is
+ * done as small ones, twice: to count and to write. */
 #ifndef OPS_REDUCE_TILES_CUH
 #define OPS_REDUCE_TILES_CUH
 
@@ -57,14 +57,17 @@ struct job {
   uint32_t tile_size;
 };
 
+/* As few rounds as the room for entries allows, and the same number of tiles for each block. */
 __device__ inline void choose_tile_size(job &w, const ops_lists &lists)
 {
   const uint64_t size = w.end > w.begin ? w.end - w.begin : 0;
   uint64_t entries = 0;
   for (int p = (int)threadIdx.x % 32; p < w.lists; p += 32) entries += lists.counts[p];
   entries = ops_warp_sum(entries);
-  w.large = LARGE_TILE * entries <= USUAL * size && (uint64_t)LARGE_TILE / 2 * gridDim.x <= size;
-  w.tile_size = w.large ? LARGE_TILE : SMALL_TILE;
+  const uint64_t rounds = entries / ((uint64_t)USUAL * gridDim.x) + 1;
+  const uint64_t even = (size / (rounds * gridDim.x) + 32) / 32 * 32;
+  w.large = even > SMALL_TILE;
+  w.tile_size = even < SMALL_TILE ? SMALL_TILE : even < LARGE_TILE ? (uint32_t)even : LARGE_TILE;
 }
 
 /* The lists in the order of additions. */

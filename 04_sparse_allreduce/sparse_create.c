@@ -59,7 +59,7 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   struct sparse_state *s = h->state;
   memset(s, 0, sizeof(*s));
   s->guess = -1;
-  s->guess_ratio = 0.85;
+  s->guess_ratio = 0.9;
   s->always_list = SPARSE_FROM_LIST;
   s->whole[1] = m->n;
   for (int p = 0; p < m->nranks; p++) {

@@ -4,6 +4,7 @@
  * of 11. Where memory is the limit: bytes moved per second, and in percent of what a
  * device-to-device copy of 256 MiB moves, read and written, in the same run. The copy is no graph:
  * there, copies are slower. */
+#include "sparse_bare.h"
 #include "sparse_world.h"
 
 #include <stdio.h>
@@ -109,6 +110,16 @@ static struct sparse_list offered(const struct rates *r)
 static struct sparse_list gathered(const struct rates *r)
 {
   return (struct sparse_list){r->w.m.gathered, &r->w.m.state->result_count, 1};
+}
+
+/* See sparse_bare.cu. The stand-in has no limit to show. */
+static void bare(struct rates *r, const void *gradient)
+{
+#ifdef CPU_STANDIN
+  (void)r, (void)gradient;
+#else
+  CUDACHECK(bare_pass(r->w.m.residual, gradient, r->w.m.n, r->w.stream));
+#endif
 }
 
 static void pass(struct rates *r, const void *gradient)
@@ -218,8 +229,10 @@ static void merge(struct rates *r, const void *gradient)
 
 static void apply(struct rates *r, const void *gradient)
 {
+  struct sparse_memory m = r->w.m;
   (void)gradient;
-  OPSCHECK(ops_apply(&r->w.m, gathered(r), SPARSE_THEN_NOTHING, r->w.stream));
+  m.direct = true; /* so that the local pass finds the entries */
+  OPSCHECK(ops_apply(&m, gathered(r), SPARSE_THEN_NOTHING, r->w.stream));
 }
 
 static void undo(struct rates *r, const void *gradient)
@@ -294,6 +307,19 @@ static void fill_lists(struct rates *r)
   put_state(r);
 }
 
+/* As a step of oktopk leaves it: a result whose entries are to leave the residual. */
+static void leave_result(struct rates *r, double threshold)
+{
+  struct sparse_state *s = r->w.state;
+  s->selection = (struct sparse_selection){sparse_level(threshold), SPARSE_INFINITY_LEVEL, -1, 0};
+  s->pending = SPARSE_PENDING_RESULT;
+  r->w.m.config.algorithm = SPARSE_OKTOPK;
+  CUDACHECK(cudaMemcpy(r->w.m.gathered, r->w.gathered, s->result_count * sizeof *r->w.gathered,
+                       cudaMemcpyHostToDevice));
+  put_state(r);
+  apply(r, NULL);
+}
+
 static void rates_of(struct test *t, size_t n, double density)
 {
   struct rates r = {.t = t};
@@ -320,6 +346,8 @@ static void rates_of(struct test *t, size_t n, double density)
   launcher_print(t->me, "n = %zu, density %g, k = %zu\n%-28s %9.1f us %8.0f GB/s\n", n, density,
                  r.w.m.k, "12 bytes per element, copied", 3 * words / r.copy_rate,
                  r.copy_rate * 1e-3);
+  row(&r, "residual += gradient alone", bare, 3 * words);
+  leave_result(&r, threshold);
   set_levels(&r, threshold, 6);
   row(&r, "local pass, float", pass, 3 * words);
   row(&r, "local pass, float, moments", pass_moments, 3 * words);
@@ -340,9 +368,7 @@ static void rates_of(struct test *t, size_t n, double density)
   row(&r, "merge", merge, 0);
   row(&r, "reduce, a quarter of all", reduce_region, 0);
   row(&r, "reduce, all", reduce_whole, 0);
-  CUDACHECK(cudaMemcpy(r.w.m.gathered, r.w.gathered, s->result_count * sizeof *r.w.gathered,
-                       cudaMemcpyHostToDevice));
-  put_state(&r);
+  leave_result(&r, threshold); /* again: keeping has written to the list */
   row(&r, "apply", apply, 0);
   row(&r, "undo", undo, 0);
   CUDACHECK(cudaFree(r.gradients));
