@@ -157,7 +157,7 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
           enum sparse_control then)
 {
-  ops_begin_early();
+  ops_begin(); /* the next kernel may be anybody's */
   __shared__ sums s;
   if (DIRECT) await_sums(m, s);
   const float nranks = (float)m.nranks;
