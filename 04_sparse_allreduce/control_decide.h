@@ -411,7 +411,8 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     break;
   case SPARSE_LOCAL_ADAPT:
     sparse_adapt(&s->local_threshold, s->offered_count, m->t, m->config.local_band);
-    s->guess = sparse_level(s->local_threshold * s->guess_ratio); /* it has moved with what is left */
+    s->guess =
+        sparse_level(s->local_threshold * s->guess_ratio); /* it has moved with what is left */
     break;
   case SPARSE_PROPOSED_REGIONS:
     sparse_proposed_regions(m, s);

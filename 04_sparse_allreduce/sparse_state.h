@@ -133,7 +133,7 @@ struct sparse_memory {
   size_t slot; /* at least capacity + 1: there may be a flag entry behind a list */
   struct sparse_pair *offered, *received, *gathered;
   struct sparse_pair *reduced; /* takes the place of `offered`, unless peers read both */
-  size_t room; /* of the offered list for candidates: at least capacity */
+  size_t room;                 /* of the offered list for candidates: at least capacity */
   bool direct;                 /* peers read and write each other's lists and notes: */
   char *lists;                 /* their memory */
   struct sparse_notes *notes;
