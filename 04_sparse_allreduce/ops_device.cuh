@@ -85,6 +85,19 @@ static inline unsigned ops_blocks(size_t work, size_t work_per_block, int per_mu
  * launch. COOPERATIVE: the same, and all its blocks run at once. BESIDE: as any kernel. */
 enum ops_start { OPS_NEXT, OPS_COOPERATIVE, OPS_BESIDE };
 
+/* Does the code that runs on this device wait in ops_begin()? Of what was compiled that is the best
+ * that the device can run. Asked at every launch, so CUDA is asked for numbers that it keeps only. */
+static inline bool ops_waits(void)
+{
+  int device = 0, major = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+    return false;
+  for (const int arch : {__CUDA_ARCH_LIST__})
+    if (arch >= 900 && arch / 100 <= major) return true;
+  return false;
+}
+
 template <typename... Parameters, typename... Arguments>
 static ncclResult_t ops_launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads,
                                enum ops_start start, cudaStream_t stream, Arguments... arguments)
@@ -98,11 +111,8 @@ static ncclResult_t ops_launch(void (*kernel)(Parameters...), unsigned blocks, u
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.stream = stream;
-  cudaFuncAttributes compiled;
-  if (cudaFuncGetAttributes(&compiled, (const void *)kernel) != cudaSuccess)
-    return ncclUnhandledCudaError;
-  const bool waits = compiled.ptxVersion >= 90; /* in ops_begin() */
-  config.attrs = attributes + !waits;           /* BESIDE has none */
+  const bool waits = ops_waits();
+  config.attrs = attributes + !waits; /* BESIDE has none */
   config.numAttrs = start == OPS_BESIDE ? 0 : waits + (start == OPS_COOPERATIVE);
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...) == cudaSuccess
              ? ncclSuccess

@@ -43,7 +43,9 @@ trap 'rm -rf "$logs"' EXIT
 # file; the output of a failed one is shown. A check that exits with 77 is skipped.
 cores=$(nproc)
 build_jobs=$((cores > 16 ? 16 : cores))
-run_jobs=$((cores / 4 > 4 ? cores / 4 : 4)) # a run is some threads per rank, waiting most of the time
+# Processes take turns on a GPU. Ranks that wait for each other in kernels need several turns for each
+# exchange, so many runs at a time take longer than the same runs a few at a time.
+run_jobs=$((cores / 4 < 6 ? 4 : 6))
 jobs=$run_jobs
 count=0
 
