@@ -86,7 +86,8 @@ static inline unsigned ops_blocks(size_t work, size_t work_per_block, int per_mu
 enum ops_start { OPS_NEXT, OPS_COOPERATIVE, OPS_BESIDE };
 
 /* Does the code that runs on this device wait in ops_begin()? Of what was compiled that is the best
- * that the device can run. Asked at every launch, so CUDA is asked for numbers that it keeps only. */
+ * that the device can run. Asked at every launch, so CUDA is asked for numbers that it keeps only.
+ */
 static inline bool ops_waits(void)
 {
   int device = 0, major = 0;

@@ -59,7 +59,8 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   struct sparse_state *s = h->state;
   memset(s, 0, sizeof(*s));
   s->guess = -1;
-  s->guess_ratio = 0.9;
+  /* To begin with. The threshold that oktopk uses is close to the next exact one. */
+  s->guess_ratio = m->config.algorithm == SPARSE_OKTOPK ? 0.9 : 0.85;
   s->always_list = SPARSE_FROM_LIST;
   s->whole[1] = m->n;
   for (int p = 0; p < m->nranks; p++) {
