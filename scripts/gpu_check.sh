@@ -259,7 +259,7 @@ check_sparse() { # 04; its operators are local, so one rank will do for them
   fi
   if [ "$gpus" -gt 1 ]; then
     for launcher in pthread mpi; do
-      check "fault: late rank, sparse step, $launcher" launch $launcher $some tests/gpu/sparse_steps --late -T 30
+      check "fault: late rank, sparse step, $launcher" launch $launcher $some tests/gpu/sparse_steps --late -T 100
     done
   fi
   check "same bits, throttle and exchange" same_sparse_digest "$gpus" $folder
