@@ -82,8 +82,9 @@ static inline unsigned ops_blocks(size_t work, size_t work_per_block, int per_mu
 
 /* How a kernel starts. NEXT: while the kernel before it in the stream ends (programmatic dependent
  * launch, from sm_90 on); it waits for that end itself, see ops_begin(). That hides most of a
- * launch. COOPERATIVE: the same, and all its blocks run at once. BESIDE: as any kernel. */
-enum ops_start { OPS_NEXT, OPS_COOPERATIVE, OPS_BESIDE };
+ * launch. COOPERATIVE: the same, and all its blocks run at once. FIRST: behind a kernel of the
+ * caller, or of another stream, which need not have waited for what is before it. */
+enum ops_start { OPS_NEXT, OPS_COOPERATIVE, OPS_FIRST };
 
 /* Does the code that runs on this device wait in ops_begin()? Of what was compiled that is the best
  * that the device can run. Asked at every launch, so CUDA is asked for numbers that it keeps only.
@@ -113,8 +114,8 @@ static ncclResult_t ops_launch(void (*kernel)(Parameters...), unsigned blocks, u
   config.blockDim = dim3(threads);
   config.stream = stream;
   const bool waits = ops_waits();
-  config.attrs = attributes + !waits; /* BESIDE has none */
-  config.numAttrs = start == OPS_BESIDE ? 0 : waits + (start == OPS_COOPERATIVE);
+  config.attrs = attributes + !waits; /* FIRST has none */
+  config.numAttrs = start == OPS_FIRST ? 0 : waits + (start == OPS_COOPERATIVE);
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...) == cudaSuccess
              ? ncclSuccess
              : ncclUnhandledCudaError;

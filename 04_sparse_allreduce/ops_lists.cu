@@ -91,13 +91,13 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
   const unsigned blocks = ops_blocks(m->n, THREADS * 8, BLOCKS);
   switch (m->config.gradient_type) {
   case ncclHalf:
-    return ops_launch(convert<__half>, blocks, THREADS, OPS_NEXT, stream, m->dense,
+    return ops_launch(convert<__half>, blocks, THREADS, OPS_FIRST, stream, m->dense,
                       (const __half *)gradient, m->n);
   case ncclBfloat16:
-    return ops_launch(convert<__nv_bfloat16>, blocks, THREADS, OPS_NEXT, stream, m->dense,
+    return ops_launch(convert<__nv_bfloat16>, blocks, THREADS, OPS_FIRST, stream, m->dense,
                       (const __nv_bfloat16 *)gradient, m->n);
   default:
-    return ops_launch(convert<float>, blocks, THREADS, OPS_NEXT, stream, m->dense,
+    return ops_launch(convert<float>, blocks, THREADS, OPS_FIRST, stream, m->dense,
                       (const float *)gradient, m->n);
   }
 }

@@ -509,7 +509,7 @@ ncclResult_t launch(const sparse_memory *m, const void *gradient, bool moments,
 {
   const bool aligned = (uintptr_t)gradient % (4 * sizeof(G)) == 0;
   const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
-  return ops_launch(moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS, OPS_NEXT,
+  return ops_launch(moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS, OPS_FIRST,
                     stream, *m, (const G *)gradient, aligned, begin, then);
 }
 

@@ -29,6 +29,7 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   SPARSE_CUDA(cudaMemset(m->dense, 0, bytes));
   SPARSE_CUDA(cudaEventCreateWithFlags(&h->done, cudaEventDisableTiming));
   for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
+  SPARSE_TRY(ops_load());
   if (m->config.algorithm == SPARSE_DENSE) return ncclSuccess;
 
   SPARSE_CUDA(cudaEventCreateWithFlags(&h->fork, cudaEventDisableTiming));
@@ -49,7 +50,6 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   m->received = m->gathered + nranks * m->slot;
   m->notes = (struct sparse_notes *)(m->lists + 3 * list + spare);
   SPARSE_CUDA(cudaMemset(m->notes, 0, sizeof(*m->notes)));
-  SPARSE_TRY(ops_load());
   return ncclSuccess;
 }
 

@@ -446,14 +446,16 @@ static int run_late(const struct rank *me, ncclComm_t comm, cudaStream_t stream)
   enum { COUNT = 4099, STEPS = 3 };
   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
   config.exchange = SPARSE_EXCHANGE_ONESIDED;
-  config.timeout_seconds = 0.5;
+  config.timeout_seconds = 3; /* GPUs may be shared with other checks */
   sparse_allreduce_t handle;
   float *gradient;
+  launcher_step("late rank: setup");
   CUDACHECK(cudaMalloc((void **)&gradient, COUNT * sizeof(float)));
   CUDACHECK(cudaMemset(gradient, 0x3f, COUNT * sizeof(float)));
   SPARSECHECK(sparse_allreduce_create(comm, COUNT, &config, &handle));
   for (int step = 0; step < STEPS; step++) {
-    if (step == STEPS - 1 && me->rank == me->nranks - 1) sleep(2);
+    launcher_step("steps");
+    if (step == STEPS - 1 && me->rank == me->nranks - 1) sleep(8);
     SPARSECHECK(sparse_allreduce_run(handle, gradient, NULL, stream));
     CUDACHECK(cudaStreamSynchronize(stream));
   }
