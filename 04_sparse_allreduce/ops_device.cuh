@@ -34,9 +34,14 @@ struct ops_scratch {
   uint32_t bins[3][OPS_BINS];
 };
 
+static __host__ __device__ inline size_t ops_dense_tiles(size_t n)
+{
+  return (n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE;
+}
+
 static __host__ __device__ inline size_t ops_words(size_t n, int nranks, size_t capacity)
 {
-  const size_t dense = (n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE;
+  const size_t dense = ops_dense_tiles(n);
   const size_t lists = ((size_t)nranks + 1) * (capacity + 1) / OPS_LIST_TILE + 2;
   return dense > lists ? dense : lists;
 }
@@ -57,7 +62,7 @@ static __host__ __device__ inline double2 *ops_tile_moments(const sparse_memory 
  */
 static __host__ __device__ inline uint32_t *ops_tile_begins(const sparse_memory &m)
 {
-  return (uint32_t *)(ops_tile_moments(m) + (m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE);
+  return (uint32_t *)(ops_tile_moments(m) + ops_dense_tiles(m.n));
 }
 
 /* ---- launching --------------------------------------------------------------------------------
@@ -157,8 +162,9 @@ ncclResult_t ops_load_lists(void);
                                  ? (blocks)                               \
                                  : OPS_RESIDENT_THREADS / (threads))
 
-/* All kernels begin with one of these; only then they may look at memory. EARLY: the next kernel's
- * blocks may take the place of those of this one as they end, and not only when all have. */
+/* All kernels begin with one of these, but for undo, which starts FIRST and has nobody waiting for
+ * its places; only then they may look at memory. EARLY: the next kernel's blocks may take the place
+ * of those of this one as they end, and not only when all have. */
 static __device__ inline void ops_begin(void)
 {
 #if __CUDA_ARCH__ >= 900

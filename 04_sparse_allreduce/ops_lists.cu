@@ -120,7 +120,7 @@ size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
   m.n = n;
   m.nranks = nranks;
   m.capacity = capacity;
-  const size_t tiles = (n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE;
+  const size_t tiles = ops_dense_tiles(n);
   return (size_t)((char *)(ops_tile_begins(m) + tiles + 1) - (char *)m.scratch);
 }
 

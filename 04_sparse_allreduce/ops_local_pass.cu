@@ -395,15 +395,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   for (int r = 0; r < 3; r++) s.listed[r][threadIdx.x] = 0;
   for (int j = (int)threadIdx.x; j < SPARSE_MAX_LEVELS; j += THREADS) s.exceeded[j] = 0;
   __syncthreads();
-  pass p = {m,
-            s,
-            chain,
-            (uint32_t)((m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE),
-            m.room,
-            s.nlevels,
-            0,
-            0,
-            SPARSE_NO_INDEX};
+  pass p = {m, s, chain, (uint32_t)ops_dense_tiles(m.n), m.room, s.nlevels, 0, 0, SPARSE_NO_INDEX};
   const sparse_level_t level = s.levels[0], limit = s.limit;
   volatile uint32_t behind_stores = 0;
   bool nonfinite = false;

@@ -142,7 +142,7 @@ __device__ inline void fill_begins(uint32_t *begins, uint32_t from, uint32_t to,
 __device__ inline void note_begins(const sparse_memory &m, uint64_t i, uint64_t count,
                                    uint32_t index, uint32_t left)
 {
-  const uint32_t tiles = (uint32_t)((m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE);
+  const uint32_t tiles = (uint32_t)ops_dense_tiles(m.n);
   const uint32_t tile = i < count ? index / OPS_DENSE_TILE : 0;
   const uint32_t from = i == 0 ? 0 : left / OPS_DENSE_TILE + 1;
   uint32_t *begins = ops_tile_begins(m);
@@ -189,9 +189,7 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   }
   if (m.direct && count == 0)
     fill_begins(ops_tile_begins(m), warp == 0 && lane == 0 ? 0 : 1,
-                warp == 0 && lane == 0 ? (uint32_t)((m.n + OPS_DENSE_TILE - 1) / OPS_DENSE_TILE) + 1
-                                       : 1,
-                0);
+                warp == 0 && lane == 0 ? (uint32_t)ops_dense_tiles(m.n) + 1 : 1, 0);
   if (DIRECT) {
     if (!ops_last_block((ops_scratch *)m.scratch)) return;
     fetched(m, s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The local pass reduced to its movement of bytes: residual[i] += gradient[i] and nothing else, for
- * a multiple of 4 elements. What this takes, launch and end of a kernel included, no local pass can
- * go below. */
+/* The local pass reduced to its movement of bytes: residual[i] += gradient[i] and nothing else (the
+ * last n % 4 elements are left out). What this takes, launch and end of a kernel included, no local
+ * pass can go below. */
 #ifndef SPARSE_BARE_H
 #define SPARSE_BARE_H
 

@@ -112,7 +112,7 @@ static struct sparse_list gathered(const struct rates *r)
   return (struct sparse_list){r->w.m.gathered, &r->w.m.state->result_count, 1};
 }
 
-/* See sparse_bare.cu. The stand-in has no limit to show. */
+/* See sparse_bare.h. The stand-in has no limit to show. */
 static void bare(struct rates *r, const void *gradient)
 {
 #ifdef CPU_STANDIN
