@@ -30,7 +30,8 @@ static __device__ bool load_counts(const kernel_args<N> &a, block_state<N> &b)
 }
 
 /* Tells every rank, myself included, my whole row of counts, for slots also my rooms, and the
- * header. */
+ * header. A rank that has given up tells nothing any more: who is late has to hear of that, too,
+ * and a row that has come says that the data are coming. */
 template <int N>
 static __device__ void send_rows(const kernel_args<N> &a)
 {
@@ -40,8 +41,10 @@ static __device__ void send_rows(const kernel_args<N> &a)
   uint64_t count = 0, at = 0;
   if (t < entries) count = a.sendcounts[t % a.n]; /* on its way with the number of the call */
   if (slots && last < a.n) at = a.rdispls[last] * a.element;
-  uint32_t call = this_call(a);
+  const uint32_t last_number = last_call(a), broken = *(volatile uint32_t *)&a.state->broken;
+  const uint32_t call = alltoallv_next_call(last_number);
   clear_stale_lines(a, call);
+  if (broken) return;
 
   if (last < a.n) /* the first threads have rows to send */
     send_header(a, call, last, {0, a.capacity * a.element, a.window_offset + at, a.kind, a.window});

@@ -553,36 +553,56 @@ static void test_large(struct test *t)
   close_handle(t);
 }
 
-/* A rank that never comes. The others give up after the timeout and say who it is. */
+/* One exchange of 100 elements per pair with host counts, and one with device counts behind it. */
+static void enqueue_two(struct test *t, const struct exchange *x, size_t *device)
+{
+  const int n = t->me->nranks;
+  char *recv = t->buffers.window + PROGRAM_GUARD;
+  CUDACHECK(cudaMemcpyAsync(device, x->sendcounts, (size_t)n * sizeof(size_t),
+                            cudaMemcpyHostToDevice, t->stream));
+  ALLTOALLVCHECK(alltoallv(t->buffers.send, x->sendcounts, x->sdispls, recv, x->recvcounts,
+                           x->rdispls, ncclFloat, t->handle, t->stream));
+  ALLTOALLVCHECK(alltoallv_device_counts(t->buffers.send, device, NULL, recv,
+                                         t->buffers.recv_bytes / 4, device + n, device + 2 * n,
+                                         ALLTOALLV_PACKED, ncclFloat, t->handle, t->stream));
+}
+
+/* A rank that comes when the others have given up after the timeout. They say who it is. It has the
+ * data of the first exchange, which were on their way, and must hear of the second one, in which
+ * nobody sends any more. */
 static void test_timeout(struct test *t)
 {
   alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  const int n = t->me->nranks, late = n - 1;
   struct exchange x;
+  size_t *device;
   ncclResult_t async = ncclSuccess;
   int source = -1, destination;
   bool good = true;
-  launcher_step("a rank that does not come");
+  launcher_step("a late rank");
   config.timeout_seconds = 1;
   open_handle(t, config, BUFFER);
-  if (t->one_sided && t->me->nranks > 1) {
-    for (int p = 0; p < t->me->nranks * t->me->nranks; p++) x.matrix[p] = 100;
+  CUDACHECK(cudaMalloc((void **)&device, 3 * (size_t)n * sizeof(size_t)));
+  if (t->one_sided && n > 1) {
+    for (int p = 0; p < n * n; p++) x.matrix[p] = 100;
     lay_out(t, &x, NULL, 0);
-    if (t->me->rank != t->me->nranks - 1) {
-      ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls,
-                               t->buffers.window + PROGRAM_GUARD, x.recvcounts, x.rdispls,
-                               ncclFloat, t->handle, t->stream));
-      CUDACHECK(cudaStreamSynchronize(t->stream));
-      ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
-      good = async == ncclRemoteError && source == t->me->nranks - 1;
-      good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls, t->buffers.window + PROGRAM_GUARD,
-                        x.recvcounts, x.rdispls, ncclFloat, t->handle,
-                        t->stream) == ncclRemoteError; /* final */
+    for (int turn = 0; turn < 2; turn++) {
+      if ((t->me->rank == late) == (turn == 1)) {
+        enqueue_two(t, &x, device);
+        CUDACHECK(cudaStreamSynchronize(t->stream));
+        ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
+        good = async == ncclRemoteError && (turn == 0 ? source == late : source != late);
+        good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls,
+                          t->buffers.window + PROGRAM_GUARD, x.recvcounts, x.rdispls, ncclFloat,
+                          t->handle, t->stream) == ncclRemoteError; /* final */
+      }
+      launcher_barrier(t->me);
     }
-    launcher_barrier(t->me);
   }
-  result(t, good, "a rank that does not come is named after the timeout");
+  result(t, good, "a late rank is named after the timeout, and hears of it");
   ALLTOALLVCHECK(alltoallv_destroy(t->handle));
   launcher_barrier(t->me);
+  CUDACHECK(cudaFree(device));
   NCCLCHECK(ncclMemFree(t->buffers.window));
   NCCLCHECK(ncclMemFree(t->buffers.send));
 }
