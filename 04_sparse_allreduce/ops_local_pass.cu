@@ -59,7 +59,7 @@ struct shared {
   sparse_selection selection;
   int nlevels; /* and of this one */
   sparse_level_t levels[SPARSE_MAX_LEVELS], limit;
-  uint32_t exceeded[SPARSE_MAX_LEVELS]; /* candidates whose highest exceeded level is that */
+  uint32_t exceeding[SPARSE_MAX_LEVELS]; /* candidates above each level but the first */
 };
 
 /* What a block knows during the whole pass. */
@@ -83,15 +83,15 @@ struct candidates {
   uint32_t first, in_tile; /* in the warps before this one, in the block */
 };
 
-/* Candidate number `at` (over the whole vector) goes to its place. */
-__device__ inline void put(const pass &p, uint64_t at, sparse_pair candidate)
+/* Counts candidates by the levels that they exceed, one of each lane: a ballot for each level,
+ * until there is one that none exceeds. All exceed level 0. */
+__device__ inline void count_levels(const pass &p, sparse_level_t magnitude)
 {
-  if (at < p.room) *(uint2 *)&p.m.offered[at] = *(const uint2 *)&candidate;
-  if (p.nlevels == 1) return;
-  int level = 0;
-  while (level + 1 < p.nlevels && sparse_magnitude(candidate.value) > p.s.levels[level + 1])
-    level++;
-  if (level > 0) atomicAdd(&p.s.exceeded[level], 1u);
+  for (int j = 1; j < p.nlevels; j++) {
+    const uint32_t lanes = __ballot_sync(OPS_ALL_LANES, magnitude > p.s.levels[j]);
+    if (lanes == 0) return;
+    if (threadIdx.x % 32 == 0) atomicAdd(&p.s.exceeding[j], (uint32_t)__popc(lanes));
+  }
 }
 
 /* A warp's first element in the vector. */
@@ -123,7 +123,13 @@ __device__ inline void write_out(const pass &p, const candidates &c, uint64_t fi
     if (p.nlevels == 1 && first + from >= p.room) return; /* nobody wants them */
     if (from > 0) stage(c, from, p.m.residual + begin_of(c.tile), staged);
     const uint32_t count = c.count - from < STAGED ? c.count - from : STAGED;
-    for (uint32_t i = threadIdx.x % 32; i < count; i += 32) put(p, first + from + i, staged[i]);
+    for (uint32_t begin = 0; begin < count; begin += 32) {
+      const uint32_t i = begin + threadIdx.x % 32;
+      const sparse_pair candidate = i < count ? staged[i] : sparse_pair{SPARSE_NO_INDEX, 0};
+      if (i < count && first + from + i < p.room)
+        *(uint2 *)&p.m.offered[first + from + i] = *(const uint2 *)&candidate;
+      count_levels(p, i < count ? sparse_magnitude(candidate.value) : -1);
+    }
     __syncwarp();
   }
 }
@@ -156,7 +162,7 @@ __device__ void finish(pass &p, enum sparse_control begin, enum sparse_control t
     total = ops_chain_end(p.chain, p.tiles, ops_words(m.n, m.nranks, m.capacity)) & 0xffffffffu;
   if ((int)threadIdx.x < p.nlevels) {
     uint32_t *count = &p.chain.scratch->levels[threadIdx.x];
-    p.s.exceeded[threadIdx.x] = __ldcg(count);
+    p.s.exceeding[threadIdx.x] = __ldcg(count);
     *count = 0;
   }
   if (MOMENTS) {
@@ -181,9 +187,8 @@ __device__ void finish(pass &p, enum sparse_control begin, enum sparse_control t
   if (__ldcg(&p.chain.scratch->nonfinite)) state->nonfinite = 1;
   p.chain.scratch->nonfinite = 0;
   state->offered_count = total < p.room ? total : p.room;
-  uint64_t above = 0;
-  for (int j = p.nlevels - 1; j > 0; j--) state->level_counts[j] = above += p.s.exceeded[j];
   state->level_counts[0] = total;
+  for (int j = 1; j < p.nlevels; j++) state->level_counts[j] = p.s.exceeding[j];
   if (MOMENTS) {
     const double n = (double)m.n;
     double squares = sums[0].y - sums[0].x * sums[0].x / n;
@@ -393,7 +398,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   }
   if (threadIdx.x < 2) s.counted[threadIdx.x] = 0;
   for (int r = 0; r < 3; r++) s.listed[r][threadIdx.x] = 0;
-  for (int j = (int)threadIdx.x; j < SPARSE_MAX_LEVELS; j += THREADS) s.exceeded[j] = 0;
+  for (int j = (int)threadIdx.x; j < SPARSE_MAX_LEVELS; j += THREADS) s.exceeding[j] = 0;
   __syncthreads();
   pass p = {m, s, chain, (uint32_t)ops_dense_tiles(m.n), m.room, s.nlevels, 0, 0, SPARSE_NO_INDEX};
   const sparse_level_t level = s.levels[0], limit = s.limit;
@@ -491,7 +496,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   if (nonfinite) p.chain.scratch->nonfinite = 1;
   __syncthreads();
   for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS)
-    if (s.exceeded[j] > 0) atomicAdd(&p.chain.scratch->levels[j], s.exceeded[j]);
+    if (s.exceeding[j] > 0) atomicAdd(&p.chain.scratch->levels[j], s.exceeding[j]);
   if (ops_last_block(p.chain.scratch)) finish<MOMENTS>(p, begin, then);
 }
 
