@@ -117,12 +117,12 @@ ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, stru
 /* Direct: waits until all ranks' sums are there and fetches them: `gathered`, in rank order, one
  * behind the other, and state->gathered_counts, gathered_displs and, if a rank says so, nonfinite.
  */
-ncclResult_t ops_fetch(const struct sparse_memory *m, enum sparse_control then,
-                       cudaStream_t stream);
+ncclResult_t ops_fetch(const struct sparse_memory *m, cudaStream_t stream);
 
 /* dense[i] = value / nranks (IEEE division) for the entries of the list. With list.pairs == NULL
  * (direct) it does what ops_fetch() does on the way, and the list is `gathered`. Before, dense is
- * zero but for entries of this list. */
+ * zero but for entries of this list. `then` is taken before all of that is done: it must be one
+ * about counts. */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_control then, cudaStream_t stream);
 

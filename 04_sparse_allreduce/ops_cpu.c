@@ -134,6 +134,8 @@ struct awaited {
   const uint64_t *notes;
   int count;
   uint32_t number;
+  const uint64_t *stored; /* NULL, or it has to grow by the number of entries that a note says, */
+  uint64_t before;        /* from this */
 };
 
 static bool all_there(const void *arg)
@@ -141,20 +143,20 @@ static bool all_there(const void *arg)
   const struct awaited *a = arg;
   for (int i = 0; i < a->count; i++)
     if (__atomic_load_n(&a->notes[i], __ATOMIC_ACQUIRE) >> 32 != a->number) return false;
-  return true;
+  return a->stored == NULL || __atomic_load_n(a->stored, __ATOMIC_ACQUIRE) - a->before ==
+                                  (uint32_t)a->notes[SPARSE_NOTE_COUNT];
 }
 
-/* Waits for the notes of rank p in this step; false if they do not come in time. */
-static bool await_notes(const struct sparse_memory *m, int p, const uint64_t *notes, int count)
+/* Waits for what rank p has to tell in this step; false if it does not come in time. */
+static bool await(const struct sparse_memory *m, int p, struct awaited a)
 {
   struct sparse_state *s = m->state;
-  const struct awaited a = {notes, count, s->number};
   const double seconds = m->config.timeout_seconds > 0 ? m->config.timeout_seconds : 1e9;
   if (!s->late && !cpu_wait(m->comm, all_there, &a, seconds)) s->late = (uint32_t)p + 1;
   return !s->late;
 }
 
-/* Tells the owners of regions of what is offered. */
+/* Tells the owners of regions where their entries are going to be. */
 static void tell_owners(const struct sparse_memory *m)
 {
   const struct sparse_state *s = m->state;
@@ -166,14 +168,32 @@ static void tell_owners(const struct sparse_memory *m)
   }
 }
 
+/* The entries to their memory, and then how many. */
+static void store_parts(const struct sparse_memory *m)
+{
+  const struct sparse_state *s = m->state;
+  for (int p = 0; p < m->nranks; p++) {
+    const uint64_t first = s->region_displs[p], count = s->region_counts[p];
+    if (p == m->rank) continue;
+    memcpy(s->slots[p] + first, m->offered + first, count * sizeof(*m->offered));
+    __atomic_fetch_add((uint64_t *)at_peer(m, p, &m->notes->stored[m->rank]), count,
+                       __ATOMIC_RELEASE);
+    cpu_notify(m->comm, p);
+  }
+}
+
 /* The list that rank p has for this one, once it has told. */
 static const struct sparse_pair *await_list(const struct sparse_memory *m, int p)
 {
   const uint64_t *notes = m->notes->lists[p];
-  m->state->received_counts[p] = 0;
-  if (!await_notes(m, p, notes, SPARSE_LIST_NOTES)) return m->received;
-  m->state->received_counts[p] = (uint32_t)notes[SPARSE_NOTE_COUNT];
-  return m->received + m->state->slot_displs[p] + (uint32_t)notes[SPARSE_NOTE_FIRST];
+  struct sparse_state *s = m->state;
+  const uint64_t *stored = p == m->rank ? NULL : &m->notes->stored[p];
+  s->received_counts[p] = 0;
+  if (!await(m, p, (struct awaited){notes, SPARSE_LIST_NOTES, s->number, stored, s->stored[p]}))
+    return m->received;
+  s->received_counts[p] = (uint32_t)notes[SPARSE_NOTE_COUNT];
+  if (p != m->rank) s->stored[p] += s->received_counts[p];
+  return m->received + s->slot_displs[p] + (uint32_t)notes[SPARSE_NOTE_FIRST];
 }
 
 static void tell_all_of_sums(const struct sparse_memory *m)
@@ -194,7 +214,7 @@ static void fetch_sums(const struct sparse_memory *m)
   uint64_t total = 0;
   for (int p = 0; p < m->nranks; p++) {
     const uint64_t *notes = m->notes->sums[p];
-    const bool there = await_notes(m, p, notes, SPARSE_SUM_NOTES);
+    const bool there = await(m, p, (struct awaited){notes, SPARSE_SUM_NOTES, s->number, NULL, 0});
     s->gathered_displs[p] = total;
     s->gathered_counts[p] = there ? (uint32_t)notes[SPARSE_NOTE_SUMS] : 0;
     if (there && (uint32_t)notes[SPARSE_NOTE_NONFINITE]) s->nonfinite = 1;
@@ -446,11 +466,12 @@ static void run_partition(const void *args)
     const uint64_t first = lower_bound(m->offered, s->offered_count, s->boundaries[p]);
     s->region_displs[p] = first;
     s->region_counts[p] = lower_bound(m->offered, s->offered_count, s->boundaries[p + 1]) - first;
-    if (m->direct && p != m->rank)
-      memcpy(s->slots[p] + first, m->offered + first, s->region_counts[p] * sizeof(*m->offered));
+  }
+  if (m->direct) {
+    tell_owners(m);
+    store_parts(m);
   }
   sparse_decide(a->what, m);
-  if (m->direct) tell_owners(m);
 }
 
 ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
@@ -569,15 +590,12 @@ ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, stru
 
 static void run_fetch(const void *args)
 {
-  const struct control *a = args;
-  fetch_sums(&a->m);
-  sparse_decide(a->what, &a->m);
+  fetch_sums(args);
 }
 
-ncclResult_t ops_fetch(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream)
+ncclResult_t ops_fetch(const struct sparse_memory *m, cudaStream_t stream)
 {
-  const struct control a = {*m, then};
-  return launch(stream, run_fetch, &a, sizeof(a));
+  return launch(stream, run_fetch, m, sizeof(*m));
 }
 
 static void run_apply(const void *args)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct exchange: ranks load from and store to each other's lists, and tell each other by notes
- * (struct sparse_notes) what is there. A note is written behind what it speaks of, with a fence in
- * between; who has read the note sees that too.
+ * (struct sparse_notes) what is there. A note, or a count of what has been stored, is written
+ * behind what it speaks of, with a fence in between; who has read it sees that too.
  *
  * Nothing is acknowledged, and nothing has to be. A rank that offers the list of its next step has
  * all sums of this one, so all owners have done with its list; and an owner that has all offers of
@@ -49,25 +49,22 @@ static __device__ __noinline__ bool ops_give_up(const sparse_memory &m, int p, u
   return true;
 }
 
-/* Waits for the notes of rank p in this step; false if they do not come. */
-template <int COUNT>
-static __device__ inline bool ops_await(const sparse_memory &m, int p, const uint64_t *notes,
-                                        uint32_t (&values)[COUNT])
+static __device__ inline uint64_t ops_read_note(const uint64_t *note)
+{
+  uint64_t word;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(note) : "memory");
+  return word;
+}
+
+/* Waits until all is there that rank p has to tell in this step; false if it does not come. */
+template <typename F>
+static __device__ inline bool ops_await(const sparse_memory &m, int p, F all_there)
 {
   const uint32_t number = m.state->number;
   uint64_t since = 0;
-  for (uint32_t polls = 1;; polls++) {
-    bool there = true;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-      uint64_t word;
-      asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(notes + i) : "memory");
-      there = there && word >> 32 == number;
-      values[i] = (uint32_t)word;
-    }
-    if (there) return true;
+  for (uint32_t polls = 1; !all_there(number); polls++)
     if (polls % 256 == 0 && ops_give_up(m, p, &since)) return false;
-  }
+  return true;
 }
 
 /* The lists of all ranks, in shared memory. */
@@ -76,15 +73,47 @@ struct ops_lists {
   uint32_t counts[SPARSE_MAX_RANKS];
 };
 
-/* By all threads of a block: tells the owners of regions where their entries are. Region p begins
- * at begins[p] in the list. */
+/* By all threads of a block: tells the owners of regions where their entries are going to be.
+ * Region p begins at begins[p] in the list. */
 static __device__ inline void ops_tell_owners(const sparse_memory &m, const uint32_t *begins)
 {
   for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
     uint64_t *notes = ops_at_peer(m, p, m.notes->lists[m.rank]);
-    __threadfence_system();
     ops_write_note(m, &notes[SPARSE_NOTE_FIRST], begins[p]);
     ops_write_note(m, &notes[SPARSE_NOTE_COUNT], begins[p + 1] - begins[p]);
+  }
+}
+
+/* How many of `count` entries a block has, if the threads of the grid take them in turn. */
+static __device__ inline uint32_t ops_share(uint32_t count)
+{
+  const uint32_t threads = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x;
+  const uint32_t rest = count % threads, mine = rest > first ? rest - first : 0;
+  return count / threads * blockDim.x + (mine < blockDim.x ? mine : blockDim.x);
+}
+
+/* By all threads of a block: the entries for the owners of regions to their memory, and then how
+ * many that were. Every block counts its own: none has to wait for the last one. */
+static __device__ inline void ops_store_parts(const sparse_memory &m, const uint32_t *begins)
+{
+  const uint32_t threads = gridDim.x * blockDim.x;
+  for (int step = 1; step < m.nranks; step++) { /* not all to the same one */
+    const int p = (m.rank + step) % m.nranks;
+    sparse_pair *to = m.state->slots[p];
+    const uint32_t me = blockIdx.x * blockDim.x + threadIdx.x;
+#pragma unroll 4
+    for (uint64_t i = (uint64_t)begins[p] + me; i < begins[p + 1]; i += threads)
+      *(uint2 *)&to[i] = *(const uint2 *)&m.offered[i];
+  }
+  __syncthreads();
+  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+    const uint64_t share = ops_share(begins[p + 1] - begins[p]);
+    if (p == m.rank || share == 0) continue;
+    __threadfence_system();
+    asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(
+                     ops_at_peer(m, p, &m.notes->stored[m.rank])),
+                 "l"(share)
+                 : "memory");
   }
 }
 
@@ -94,10 +123,17 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
 {
   bool there = !ops_late(m);
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
-    uint32_t values[SPARSE_LIST_NOTES];
-    there = ops_await(m, p, m.notes->lists[p], values);
-    lists.pairs[p] = m.received + m.state->slot_displs[p] + values[SPARSE_NOTE_FIRST];
-    lists.counts[p] = values[SPARSE_NOTE_COUNT];
+    const uint64_t *notes = m.notes->lists[p], stored = m.state->stored[p];
+    uint64_t first, count;
+    there = ops_await(m, p, [&](uint32_t number) {
+      first = ops_read_note(&notes[SPARSE_NOTE_FIRST]);
+      count = ops_read_note(&notes[SPARSE_NOTE_COUNT]);
+      const uint64_t now = ops_read_note(&m.notes->stored[p]);
+      return first >> 32 == number && count >> 32 == number &&
+             (p == m.rank || now - stored == (uint32_t)count);
+    });
+    lists.pairs[p] = m.received + m.state->slot_displs[p] + (uint32_t)first;
+    lists.counts[p] = (uint32_t)count;
   }
   return __syncthreads_and(there);
 }
@@ -118,11 +154,16 @@ static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &
 {
   bool there = !ops_late(m);
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
-    uint32_t values[SPARSE_SUM_NOTES];
-    there = ops_await(m, p, m.notes->sums[p], values);
-    if (values[SPARSE_NOTE_NONFINITE]) m.state->nonfinite = 1;
+    const uint64_t *notes = m.notes->sums[p];
+    uint64_t sums, nonfinite;
+    there = ops_await(m, p, [&](uint32_t number) {
+      sums = ops_read_note(&notes[SPARSE_NOTE_SUMS]);
+      nonfinite = ops_read_note(&notes[SPARSE_NOTE_NONFINITE]);
+      return sums >> 32 == number && nonfinite >> 32 == number;
+    });
+    if ((uint32_t)nonfinite != 0) m.state->nonfinite = 1;
     lists.pairs[p] = ops_at_peer(m, p, m.reduced);
-    lists.counts[p] = values[SPARSE_NOTE_SUMS];
+    lists.counts[p] = (uint32_t)sums;
   }
   return __syncthreads_and(there);
 }

@@ -115,8 +115,10 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   __syncthreads();
   if (direct && !late) {
     ops_tell_sums(m, s.next); /* first: they are waiting */
-    for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS)
+    for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
       m.state->received_counts[p] = lists.counts[p];
+      if (p != m.rank) m.state->stored[p] += lists.counts[p];
+    }
   }
   if (threadIdx.x != 0) return;
   *to.counts = late ? 0 : s.next;

@@ -14,7 +14,8 @@ __global__ void control(const __grid_constant__ sparse_memory m, enum sparse_con
 }
 
 /* Where the regions begin in the offered list: a warp looks for each. Direct: blocks copy pieces of
- * the list to the owners' memory, so each of them looks; without, there is one block. */
+ * the list to the owners' memory, so each of them looks; without, there is one block. What the
+ * first block writes to the state, no other one reads. */
 __global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
     partition(const __grid_constant__ sparse_memory m, enum sparse_control then)
 {
@@ -29,19 +30,10 @@ __global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
   }
   __syncthreads();
   if (m.direct) {
-    for (int step = 1; step < m.nranks; step++) { /* not all to the same one */
-      const int p = (m.rank + step) % m.nranks;
-      sparse_pair *to = state->slots[p];
-      const uint64_t threads = gridDim.x * PARTITION_THREADS;
-      const uint64_t me = blockIdx.x * PARTITION_THREADS + threadIdx.x;
-#pragma unroll 4
-      for (uint64_t i = begin[p] + me; i < begin[p + 1]; i += threads)
-        *(uint2 *)&to[i] = *(const uint2 *)&m.offered[i];
-    }
-    __threadfence_system();
-    if (!ops_last_block((ops_scratch *)m.scratch)) return;
+    if (blockIdx.x == 0) ops_tell_owners(m, begin);
+    ops_store_parts(m, begin);
   }
-  if (m.direct) ops_tell_owners(m, begin); /* first: they are waiting */
+  if (blockIdx.x > 0) return;
   for (int j = (int)threadIdx.x; j < m.nranks; j += PARTITION_THREADS) {
     state->region_displs[j] = begin[j];
     state->region_counts[j] = begin[j + 1] - begin[j];

@@ -9,12 +9,6 @@ namespace
 
 enum { APPLY_BLOCKS = 5 /* per multiprocessor */ };
 
-__device__ inline void then_decide(const sparse_memory &m, enum sparse_control then)
-{
-  if (then == SPARSE_THEN_NOTHING || !ops_last_block((ops_scratch *)m.scratch)) return;
-  if (threadIdx.x == 0) ops_decide(then, &m);
-}
-
 /* The sums of all ranks, still in their memory, as one list. */
 struct sums {
   ops_lists lists;
@@ -41,8 +35,8 @@ __device__ inline uint2 entry_of(const sparse_memory &m, const sums &s, uint64_t
   return *(const uint2 *)&s.lists.pairs[p][i - s.displs[p]];
 }
 
-/* By the last block. */
-__device__ inline void fetched(const sparse_memory &m, const sums &s)
+/* By the first block. No other one reads that, so it need not wait for them. */
+__device__ inline void note_counts(const sparse_memory &m, const sums &s)
 {
   for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
     m.state->gathered_counts[p] = s.displs[p + 1] - s.displs[p];
@@ -51,8 +45,7 @@ __device__ inline void fetched(const sparse_memory &m, const sums &s)
   __syncthreads();
 }
 
-__global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    fetch(const __grid_constant__ sparse_memory m, enum sparse_control then)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS) fetch(const __grid_constant__ sparse_memory m)
 {
   ops_begin();
   __shared__ sums s;
@@ -61,9 +54,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < s.displs[m.nranks];
        i += threads)
     *(uint2 *)&m.gathered[i] = entry_of(m, s, i);
-  if (!ops_last_block((ops_scratch *)m.scratch)) return;
-  fetched(m, s);
-  if (threadIdx.x == 0) ops_decide(then, &m);
+  if (blockIdx.x == 0) note_counts(m, s);
 }
 
 /* Random access takes as long as memory needs to open a row for each sector of 32 bytes. A store of
@@ -187,16 +178,11 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
       left = __shfl_sync(OPS_ALL_LANES, entry[a].x, 31);
     }
   }
-  if (m.direct && count == 0)
-    fill_begins(ops_tile_begins(m), warp == 0 && lane == 0 ? 0 : 1,
-                warp == 0 && lane == 0 ? (uint32_t)ops_dense_tiles(m.n) + 1 : 1, 0);
-  if (DIRECT) {
-    if (!ops_last_block((ops_scratch *)m.scratch)) return;
-    fetched(m, s);
-    if (threadIdx.x == 0) ops_decide(then, &m);
-  } else {
-    then_decide(m, then);
-  }
+  if (m.direct && count == 0 && warp == 0)
+    fill_begins(ops_tile_begins(m), 0, lane == 0 ? (uint32_t)ops_dense_tiles(m.n) + 1 : 0, 0);
+  if (blockIdx.x > 0) return;
+  if (DIRECT) note_counts(m, s);
+  if (threadIdx.x == 0) ops_decide(then, &m); /* of counts: no other block is needed for that */
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) undo(const __grid_constant__ sparse_memory m)
@@ -258,9 +244,9 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 
 extern "C" {
 
-ncclResult_t ops_fetch(const struct sparse_memory *m, enum sparse_control then, cudaStream_t stream)
+ncclResult_t ops_fetch(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(fetch, list_blocks(m), THREADS, OPS_NEXT, stream, *m, then);
+  return ops_launch(fetch, list_blocks(m), THREADS, OPS_NEXT, stream, *m);
 }
 
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,

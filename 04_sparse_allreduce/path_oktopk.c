@@ -67,7 +67,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
     SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
                                ncclUint64, stream));
   else if (h->now.exact_global)
-    SPARSE_TRY(ops_fetch(m, SPARSE_THEN_NOTHING, stream));
+    SPARSE_TRY(ops_fetch(m, stream));
 
   /* 5. Average; what was offered and is in the result leaves the residual. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));

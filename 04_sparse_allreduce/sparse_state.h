@@ -48,8 +48,12 @@ enum sparse_source {
 enum { SPARSE_NOTE_FIRST, SPARSE_NOTE_COUNT, SPARSE_LIST_NOTES };
 enum { SPARSE_NOTE_SUMS, SPARSE_NOTE_NONFINITE, SPARSE_SUM_NOTES };
 struct sparse_notes {
-  /* Entries FIRST to FIRST + COUNT of the list that p offers are for you, and in your memory. */
+  /* Entries FIRST to FIRST + COUNT of the list that p offers are for you. They are in your memory
+   * when `stored` has grown by so many; it counts those of all steps. (p's own stay where they
+   * are.)
+   */
   uint64_t lists[SPARSE_MAX_RANKS][SPARSE_LIST_NOTES];
+  uint64_t stored[SPARSE_MAX_RANKS];
   /* The sums of p's region are so many. NONFINITE: p's gradient was not finite. */
   uint64_t sums[SPARSE_MAX_RANKS][SPARSE_SUM_NOTES];
 };
@@ -83,6 +87,7 @@ struct sparse_state {
   uint32_t number;
   char *peers[SPARSE_MAX_RANKS];
   struct sparse_pair *slots[SPARSE_MAX_RANKS];
+  uint64_t stored[SPARSE_MAX_RANKS]; /* by each rank before this step, see struct sparse_notes */
   uint32_t late;
 
   /* What this rank offers. */
