@@ -27,7 +27,8 @@ extern "C" {
 /* Device memory that the operators need beside lists, zeroed once by the caller. */
 size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity);
 
-/* Loads all kernels of the current device, so that later launches do not. */
+/* Loads all kernels of the current device, so that later launches do not, and finds out whether
+ * they can start early there (ops_device.cuh). To be called before any operator. */
 ncclResult_t ops_load(void);
 
 /* A decision on its own. */

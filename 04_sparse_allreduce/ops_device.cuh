@@ -91,19 +91,9 @@ static inline unsigned ops_blocks(size_t work, size_t work_per_block, int per_mu
  * caller, or of another stream, which need not have waited for what is before it. */
 enum ops_start { OPS_NEXT, OPS_COOPERATIVE, OPS_FIRST };
 
-/* Does the code that runs on this device wait in ops_begin()? Of what was compiled that is the best
- * that the device can run. Asked at every launch, so CUDA is asked for numbers that it keeps only.
- */
-static inline bool ops_waits(void)
-{
-  int device = 0, major = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
-    return false;
-  for (const int arch : {__CUDA_ARCH_LIST__})
-    if (arch >= 900 && arch / 100 <= major) return true;
-  return false;
-}
+/* Does the code that runs on this device wait in ops_begin()? ops_load() has found that out; before
+ * that the answer is no. */
+bool ops_waits(void);
 
 template <typename... Parameters, typename... Arguments>
 static ncclResult_t ops_launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads,

@@ -8,6 +8,10 @@
 namespace
 {
 
+/* Devices whose code was compiled for sm_90 or later. Each is set by the rank that uses it. */
+enum { MAX_DEVICES = 256 };
+bool waits[MAX_DEVICES];
+
 /* ---- dense vectors ------------------------------------------------------------------------------
  */
 
@@ -72,6 +76,12 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 
 } // namespace
 
+bool ops_waits(void)
+{
+  int device;
+  return cudaGetDevice(&device) == cudaSuccess && device < MAX_DEVICES && waits[device];
+}
+
 extern "C" {
 
 ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
@@ -126,6 +136,12 @@ size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
 
 ncclResult_t ops_load(void)
 {
+  cudaFuncAttributes attributes;
+  int device;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaFuncGetAttributes(&attributes, (const void *)scatter) != cudaSuccess)
+    return ncclUnhandledCudaError;
+  if (device < MAX_DEVICES) waits[device] = attributes.ptxVersion >= 90;
   const ncclResult_t results[] = {ops_load_local_pass(), ops_load_search(), ops_load_keep(),
                                   ops_load_reduce(),     ops_load_merge(),  ops_load_regions(),
                                   ops_load_result(),     ops_load_lists()};
