@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How --bench measures. Steps are enqueued one behind the other, as in training, with an event
- * between them; of the ranks the slowest counts. On the stand-in, whose times mean nothing, all are
- * NaN. All functions are collective. */
+/* How --bench measures. Steps are enqueued one behind the other, as in training; of the ranks the
+ * slowest counts. On the stand-in, whose times mean nothing, all are NaN. All functions are
+ * collective. */
 #ifndef BENCH_TIME_H
 #define BENCH_TIME_H
 
@@ -26,8 +26,9 @@ void bench_timer_init(struct bench_timer *timer, const struct rank *me, const st
                       uint64_t most, bool graphs);
 void bench_timer_free(struct bench_timer *timer);
 
-/* Microseconds of a step. The mean of a cycle: its median, least and most over repetitions; and the
- * median over all steps. */
+/* Microseconds of a step. The mean of a cycle, from its begin to its end: its median, least and
+ * most over repetitions. And the median over all steps, from other cycles, with events between
+ * them. */
 struct bench_time {
   double mean, mean_min, mean_max, median;
 };
