@@ -126,9 +126,9 @@ size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
 
 ncclResult_t ops_load(void)
 {
-  const ncclResult_t results[] = {ops_load_local_pass(), ops_load_search(), ops_load_keep(),
-                                  ops_load_reduce(),     ops_load_merge(),  ops_load_regions(),
-                                  ops_load_result(),     ops_load_lists()};
+  const ncclResult_t results[] = {ops_load_local_pass(), ops_load_select(),  ops_load_reduce(),
+                                  ops_load_merge(),      ops_load_regions(), ops_load_result(),
+                                  ops_load_lists()};
   for (const ncclResult_t result : results)
     if (result != ncclSuccess) return result;
   return ncclSuccess;
