@@ -6,8 +6,8 @@
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
  * in device memory. Results do not depend on the number of blocks or on timing: no operator adds
  * floats by atomics. "then" is a decision (control.h) that the operator's last block takes at its
- * end, which saves a kernel; SPARSE_THEN_NOTHING if there is none. Where *source is nothing, `then`
- * must leave it so.
+ * end, which saves a kernel; SPARSE_THEN_NOTHING if there is none. Where a source is nothing,
+ * decisions must leave it so.
  *
  * Operators are local, but for those that work "direct" (m->direct): there ranks load from and
  * store to each other's memory. Those are collective, and their kernels wait for other ranks, at
@@ -56,26 +56,29 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
 ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,
                               cudaStream_t stream);
 
-/* ---- exact selection ------------------------------------------------------------------------- */
+/* ---- selection ------------------------------------------------------------------------------- */
 
-/* Finds the state->wanted largest entries of the source: a radix search over magnitudes. *source is
- * an enum sparse_source in device memory: `list`, all of the residual, or nothing, which does
- * nothing. Sets selection->above to the magnitude of the last one, ->take to how many of that very
- * magnitude are wanted, ->tie to -1, ->limit to SPARSE_NAN_LEVEL. wanted == 0 or an empty source:
- * above = SPARSE_NAN_LEVEL, take = 0. */
-ncclResult_t ops_search(const struct sparse_memory *m, struct sparse_list list,
-                        const uint32_t *source, struct sparse_selection *selection,
-                        enum sparse_control then, cudaStream_t stream);
-
-/* Writes the entries of the source that *selection chooses to `to` (one part), ascending, and their
+/* A search, its decision `found`, a filter, its decision `then`; each sees what those before it
+ * have left. *search and *keep, enum sparse_source in device memory, say what the two read: `list`,
+ * all of the residual, or nothing, and then the part does nothing. NULL instead of the address of a
+ * source is nothing, too. Decisions are taken in any case. Where *search is nothing, `found` must
+ * leave both sources as they are.
+ *
+ * The search, a radix search over magnitudes, finds the state->wanted largest entries. It sets
+ * selection->above to the magnitude of the last one, ->take to how many of that very magnitude are
+ * wanted, ->tie to -1, ->limit to SPARSE_NAN_LEVEL. wanted == 0 or an empty source: above =
+ * SPARSE_NAN_LEVEL, take = 0.
+ *
+ * The filter writes the entries that *selection chooses to `to` (one part), ascending, and their
  * number to *to.counts; if take > 0, of the entries equal to `above` the first `take`, and sets
  * ->tie to the index of the last of those. to.pairs may be list.pairs. Entries with index
  * SPARSE_NO_INDEX are never chosen. dropped (may be NULL): receives those not chosen, same rules
  * (lists of one part only). The caller makes sure that `to` has room. */
-ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
-                      const uint32_t *source, struct sparse_selection *selection,
-                      struct sparse_list to, const struct sparse_list *dropped,
-                      enum sparse_control then, cudaStream_t stream);
+ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
+                        const uint32_t *search, const uint32_t *keep,
+                        struct sparse_selection *selection, struct sparse_list to,
+                        const struct sparse_list *dropped, enum sparse_control found,
+                        enum sparse_control then, cudaStream_t stream);
 
 /* ---- regions --------------------------------------------------------------------------------- */
 

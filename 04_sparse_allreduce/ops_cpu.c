@@ -352,15 +352,15 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control
   return launch(stream, run_count_levels, &a, sizeof(a));
 }
 
-/* ---- exact selection --------------------------------------------------------------------------
+/* ---- selection --------------------------------------------------------------------------------
  */
 
 struct select {
   struct sparse_memory m;
   struct sparse_list list, to, dropped;
-  const uint32_t *source;
+  const uint32_t *search, *keep; /* sources */
   struct sparse_selection *selection;
-  enum sparse_control then;
+  enum sparse_control found, then;
 };
 
 /* Three digits of a magnitude, highest first: a histogram of those that agree in the digits before
@@ -389,29 +389,9 @@ static void search(const struct input *in, uint64_t wanted, struct sparse_select
   selection->take = wanted;
 }
 
-static void run_search(const void *args)
-{
-  const struct select *a = args;
-  if (*a->source != SPARSE_FROM_NOTHING) {
-    const struct input in = input_from(&a->m, a->list, *a->source);
-    *a->selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
-    search(&in, a->m.state->wanted, a->selection);
-  }
-  sparse_decide(a->then, &a->m);
-}
-
-ncclResult_t ops_search(const struct sparse_memory *m, struct sparse_list list,
-                        const uint32_t *source, struct sparse_selection *selection,
-                        enum sparse_control then, cudaStream_t stream)
-{
-  const struct select a = {
-      .m = *m, .list = list, .source = source, .selection = selection, .then = then};
-  return launch(stream, run_search, &a, sizeof(a));
-}
-
 static void keep(const struct select *a)
 {
-  const struct input in = input_from(&a->m, a->list, *a->source);
+  const struct input in = input_from(&a->m, a->list, *a->keep);
   struct sparse_selection selection = *a->selection;
   uint64_t kept = 0, dropped = 0, taken = 0;
   for (uint64_t i = 0; i < in.count; i++) {
@@ -435,22 +415,40 @@ static void keep(const struct select *a)
   if (a->dropped.pairs != NULL) *a->dropped.counts = dropped;
 }
 
-static void run_keep(const void *args)
+static bool says_something(const uint32_t *source)
+{
+  return source != NULL && *source != SPARSE_FROM_NOTHING;
+}
+
+static void run_select(const void *args)
 {
   const struct select *a = args;
-  if (*a->source != SPARSE_FROM_NOTHING) keep(a);
+  if (says_something(a->search)) {
+    const struct input in = input_from(&a->m, a->list, *a->search);
+    *a->selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
+    search(&in, a->m.state->wanted, a->selection);
+  }
+  sparse_decide(a->found, &a->m);
+  if (says_something(a->keep)) keep(a);
   sparse_decide(a->then, &a->m);
 }
 
-ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
-                      const uint32_t *source, struct sparse_selection *selection,
-                      struct sparse_list to, const struct sparse_list *dropped,
-                      enum sparse_control then, cudaStream_t stream)
+ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
+                        const uint32_t *search, const uint32_t *keep,
+                        struct sparse_selection *selection, struct sparse_list to,
+                        const struct sparse_list *dropped, enum sparse_control found,
+                        enum sparse_control then, cudaStream_t stream)
 {
-  struct select a = {
-      .m = *m, .list = list, .source = source, .selection = selection, .to = to, .then = then};
+  struct select a = {.m = *m,
+                     .list = list,
+                     .search = search,
+                     .keep = keep,
+                     .selection = selection,
+                     .to = to,
+                     .found = found,
+                     .then = then};
   if (dropped != NULL) a.dropped = *dropped;
-  return launch(stream, run_keep, &a, sizeof(a));
+  return launch(stream, run_select, &a, sizeof(a));
 }
 
 /* ---- regions ----------------------------------------------------------------------------------

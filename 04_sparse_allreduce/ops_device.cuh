@@ -127,8 +127,7 @@ static ncclResult_t ops_load_kernels(Kernels... kernels)
 }
 
 ncclResult_t ops_load_local_pass(void);
-ncclResult_t ops_load_search(void);
-ncclResult_t ops_load_keep(void);
+ncclResult_t ops_load_select(void);
 ncclResult_t ops_load_reduce(void);
 ncclResult_t ops_load_merge(void);
 ncclResult_t ops_load_regions(void);

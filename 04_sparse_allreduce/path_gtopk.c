@@ -30,10 +30,9 @@ static ncclResult_t merge_from(struct sparse_allreduce_handle *h, int peer, int 
   SPARSE_NCCL(ncclRecv(m->received, m->k + 1, ncclUint64, peer, h->comm, stream));
   SPARSE_TRY(ops_control(m, SPARSE_MERGE_SEARCH, stream));
   SPARSE_TRY(ops_merge(m, sparse_offered(m), received, merged, stream));
-  SPARSE_TRY(ops_search(m, merged, &s->always_list, &s->global, SPARSE_THEN_NOTHING, stream));
-  SPARSE_TRY(ops_keep(m, merged, &s->always_list, &s->global, sparse_offered(m),
-                      m->config.gtopk_exact_residual ? &dropped : NULL, SPARSE_SEAL_FIXED, stream));
-  return ncclSuccess;
+  return ops_select(m, merged, &s->always_list, &s->always_list, &s->global, sparse_offered(m),
+                    m->config.gtopk_exact_residual ? &dropped : NULL, SPARSE_THEN_NOTHING,
+                    SPARSE_SEAL_FIXED, stream);
 }
 
 ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,

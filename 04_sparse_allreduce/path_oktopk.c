@@ -29,10 +29,8 @@ static ncclResult_t choose_globally(struct sparse_allreduce_handle *h, cudaStrea
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
   SPARSE_TRY(ops_control(m, SPARSE_GLOBAL_SEARCH, stream));
-  SPARSE_TRY(
-      ops_search(m, sparse_gathered(m), &s->always_list, &s->global, SPARSE_GLOBAL_FOUND, stream));
-  return ops_keep(m, sparse_gathered(m), &s->always_list, &s->global, sparse_result(m), NULL,
-                  SPARSE_KEPT_RESULT, stream);
+  return ops_select(m, sparse_gathered(m), &s->always_list, &s->always_list, &s->global,
+                    sparse_result(m), NULL, SPARSE_GLOBAL_FOUND, SPARSE_KEPT_RESULT, stream);
 }
 
 ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient,

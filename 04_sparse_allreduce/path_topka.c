@@ -34,10 +34,8 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
   } else {
     SPARSE_TRY(ops_reduce(m, m->received, s->received_displs, s->received_counts, 0, 1, s->whole,
                           SPARSE_SUMS_NONZERO, sparse_reduced(m), SPARSE_KEPT_SEARCH, stream));
-    SPARSE_TRY(
-        ops_search(m, sparse_reduced(m), &s->always_list, &s->global, SPARSE_THEN_NOTHING, stream));
-    SPARSE_TRY(ops_keep(m, sparse_reduced(m), &s->always_list, &s->global, sparse_result(m), NULL,
-                        SPARSE_KEPT_RESULT, stream));
+    SPARSE_TRY(ops_select(m, sparse_reduced(m), &s->always_list, &s->always_list, &s->global,
+                          sparse_result(m), NULL, SPARSE_THEN_NOTHING, SPARSE_KEPT_RESULT, stream));
   }
 
   /* 4. The average of what is left. */

@@ -26,9 +26,8 @@ static ncclResult_t select_exact(struct sparse_allreduce_handle *h, const void *
   struct sparse_state *s = m->state;
   SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_EXACT_LEVELS, SPARSE_EXACT_SEARCH, stream));
   SPARSE_TRY(sparse_clear_begin(h, stream));
-  SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, what, stream));
-  return ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
-                  SPARSE_THEN_NOTHING, stream);
+  return ops_select(m, sparse_offered(m), &s->search, &s->keep, &s->selection, sparse_offered(m),
+                    NULL, what, SPARSE_THEN_NOTHING, stream);
 }
 
 ncclResult_t select_exact_entries(struct sparse_allreduce_handle *h, const void *gradient,
@@ -53,10 +52,9 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
   struct sparse_state *s = m->state;
   SPARSE_TRY(
       ops_local_pass(m, gradient, false, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE, stream));
-  SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, SPARSE_THRESHOLD_OVERFLOW,
+  SPARSE_TRY(ops_select(m, sparse_offered(m), &s->search, &s->keep, &s->selection,
+                        sparse_offered(m), NULL, SPARSE_THRESHOLD_OVERFLOW, SPARSE_THEN_NOTHING,
                         stream));
-  SPARSE_TRY(ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
-                      SPARSE_THEN_NOTHING, stream));
   return sparse_clear_begin(h, stream); /* this late: until here all was waiting for memory */
 }
 
@@ -75,8 +73,6 @@ ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *grad
   SPARSE_TRY(sparse_clear_begin(h, stream));
   for (int round = 0; round < rounds; round++)
     SPARSE_TRY(ops_count_levels(m, SPARSE_GAUSSIAN_CHOOSE, stream));
-  SPARSE_TRY(ops_search(m, sparse_offered(m), &s->search, &s->selection, SPARSE_THRESHOLD_OVERFLOW,
-                        stream));
-  return ops_keep(m, sparse_offered(m), &s->keep, &s->selection, sparse_offered(m), NULL,
-                  SPARSE_THEN_NOTHING, stream);
+  return ops_select(m, sparse_offered(m), &s->search, &s->keep, &s->selection, sparse_offered(m),
+                    NULL, SPARSE_THRESHOLD_OVERFLOW, SPARSE_THEN_NOTHING, stream);
 }

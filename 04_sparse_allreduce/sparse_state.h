@@ -92,7 +92,7 @@ struct sparse_state {
 
   /* What this rank offers. */
   uint32_t pending;             /* enum sparse_pending: of the step before; then, of this one */
-  uint32_t count, search, keep; /* enum sparse_source: what these operators have to read */
+  uint32_t count, search, keep; /* enum sparse_source: what these have to read */
   uint64_t wanted;              /* entries that a search is to find */
   struct sparse_selection selection;
   /* Gaussian thresholds: where the table starts, rounds so far, elements above the guess; the

@@ -25,9 +25,8 @@ static void enqueue_step(struct world *w, const struct sparse_state *initial)
   const struct sparse_list reduced = {m->received + m->slot, &s->reduced_count, 1};
   CUDACHECK(cudaMemcpyAsync(s, initial, sizeof *s, cudaMemcpyDeviceToDevice, w->stream));
   OPSCHECK(ops_local_pass(m, NULL, true, SPARSE_THEN_NOTHING, SPARSE_EXACT_SEARCH, w->stream));
-  OPSCHECK(ops_search(m, offered, &s->search, &s->selection, SPARSE_THEN_NOTHING, w->stream));
-  OPSCHECK(
-      ops_keep(m, offered, &s->keep, &s->selection, offered, NULL, SPARSE_THEN_NOTHING, w->stream));
+  OPSCHECK(ops_select(m, offered, &s->search, &s->keep, &s->selection, offered, NULL,
+                      SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, w->stream));
   OPSCHECK(ops_merge(m, offered, (struct sparse_list){m->received, s->received_counts, 1}, merged,
                      w->stream));
   OPSCHECK(ops_reduce(m, m->received, s->received_displs, s->received_counts, 0, 1, s->whole,
@@ -149,10 +148,8 @@ static void test_large(struct test *t)
   const struct sparse_list kept = {m.received, &m.state->received_counts[0], 1};
   const struct sparse_list result = {m.gathered, &m.state->result_count, 1};
   OPSCHECK(ops_local_pass(&m, gradient, true, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, t->stream));
-  OPSCHECK(
-      ops_search(&m, offered, &m.state->keep, &m.state->selection, SPARSE_THEN_NOTHING, t->stream));
-  OPSCHECK(ops_keep(&m, offered, &m.state->keep, &m.state->selection, kept, NULL,
-                    SPARSE_THEN_NOTHING, t->stream));
+  OPSCHECK(ops_select(&m, offered, &m.state->keep, &m.state->keep, &m.state->selection, kept, NULL,
+                      SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, t->stream));
   OPSCHECK(ops_reduce(&m, m.received, m.state->received_displs, m.state->received_counts, 0, 1,
                       m.state->whole, SPARSE_SUMS_NONZERO, result, SPARSE_THEN_NOTHING, t->stream));
   OPSCHECK(ops_apply(&m, result, SPARSE_THEN_NOTHING, t->stream));
@@ -201,6 +198,7 @@ static int run(const struct rank *me, const struct options *opt)
     test_reduce(&t);
     test_results(&t);
     test_count_levels(&t);
+    test_selection_parts(&t);
     test_repeats(&t, false);
     test_repeats(&t, true);
     if (!quick) test_local_pass(&t);

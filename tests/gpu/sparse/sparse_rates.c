@@ -141,52 +141,53 @@ static void pass_without(struct rates *r, const void *gradient)
       ops_local_pass(&r->w.m, NULL, false, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, r->w.stream));
 }
 
-static void search(struct rates *r, const uint32_t *source)
+/* The search, the filter, or both; NULL leaves one out. */
+static void select_from(struct rates *r, const uint32_t *to_search, const uint32_t *to_keep)
 {
-  OPSCHECK(ops_search(&r->w.m, offered(r), source, &r->w.m.state->selection, SPARSE_THEN_NOTHING,
-                      r->w.stream));
+  OPSCHECK(ops_select(&r->w.m, offered(r), to_search, to_keep, &r->w.m.state->selection,
+                      gathered(r), NULL, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, r->w.stream));
+}
+
+static void select_nothing(struct rates *r, const void *gradient)
+{
+  (void)gradient;
+  select_from(r, r->sources + SPARSE_FROM_NOTHING, r->sources + SPARSE_FROM_NOTHING);
 }
 
 static void search_nothing(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  search(r, r->sources + SPARSE_FROM_NOTHING);
+  select_from(r, r->sources + SPARSE_FROM_NOTHING, NULL);
 }
 
 static void search_list(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  search(r, r->sources + SPARSE_FROM_LIST);
+  select_from(r, r->sources + SPARSE_FROM_LIST, NULL);
 }
 
 static void search_residual(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  search(r, r->sources + SPARSE_FROM_RESIDUAL);
-}
-
-static void keep(struct rates *r, const uint32_t *source)
-{
-  OPSCHECK(ops_keep(&r->w.m, offered(r), source, &r->w.m.state->selection, gathered(r), NULL,
-                    SPARSE_THEN_NOTHING, r->w.stream));
+  select_from(r, r->sources + SPARSE_FROM_RESIDUAL, NULL);
 }
 
 static void keep_nothing(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  keep(r, r->sources + SPARSE_FROM_NOTHING);
+  select_from(r, NULL, r->sources + SPARSE_FROM_NOTHING);
 }
 
 static void keep_list(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  keep(r, r->sources + SPARSE_FROM_LIST);
+  select_from(r, NULL, r->sources + SPARSE_FROM_LIST);
 }
 
 static void keep_residual(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  keep(r, r->sources + SPARSE_FROM_RESIDUAL);
+  select_from(r, NULL, r->sources + SPARSE_FROM_RESIDUAL);
 }
 
 static void control(struct rates *r, const void *gradient)
@@ -356,6 +357,7 @@ static void rates_of(struct test *t, size_t n, double density)
   row(&r, "local pass, no gradient", pass_without, words);
   r.w.m.config.gradient_type = ncclFloat;
   row(&r, "control", control, 0);
+  row(&r, "search and keep, nothing", select_nothing, 0);
   row(&r, "search, nothing", search_nothing, 0);
   row(&r, "keep, nothing", keep_nothing, 0);
   set_levels(&r, threshold * 0.85, 1); /* candidates of an exact selection */

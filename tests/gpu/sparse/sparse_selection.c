@@ -323,15 +323,17 @@ static bool select_case(struct test *t, size_t n, enum kind kind, enum where whe
                                            SPARSE_INFINITY_LEVEL, (int64_t)(n / 2), 0};
   s->result_count = s->reduced_count = 12345;
   const struct sparse_state before = *s;
+  const uint32_t *source = &w.m.state->keep, *searched = by_search ? source : NULL;
   world_push(&w);
-  if (by_search)
-    OPSCHECK(ops_search(&w.m, list, &w.m.state->keep, &w.m.state->selection, SPARSE_THEN_NOTHING,
-                        w.stream));
+  OPSCHECK(ops_select(&w.m, list, searched, NULL, &w.m.state->selection, to, NULL,
+                      SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, w.stream));
   CUDACHECK(cudaMemcpyAsync(s, w.m.state, sizeof *s, cudaMemcpyDeviceToHost, w.stream));
   CUDACHECK(cudaStreamSynchronize(w.stream));
   const struct sparse_selection rule = s->selection;
-  OPSCHECK(ops_keep(&w.m, list, &w.m.state->keep, &w.m.state->selection, to,
-                    with_dropped ? &dropped : NULL, SPARSE_THEN_NOTHING, w.stream));
+  CUDACHECK(cudaMemcpyAsync(w.m.state, &before, sizeof before, cudaMemcpyHostToDevice, w.stream));
+  OPSCHECK(ops_select(&w.m, list, searched, source, &w.m.state->selection, to,
+                      with_dropped ? &dropped : NULL, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING,
+                      w.stream));
   world_pull(&w);
 
   bool good = true;
@@ -380,4 +382,58 @@ void test_selection(struct test *t)
       }
     report(t, good, names[where]);
   }
+}
+
+/* A selection in one launch or in two, one for each part with its decision: the same bits. */
+static bool same_in_two(struct test *t, enum sparse_source search, enum sparse_source keep,
+                        enum sparse_control found)
+{
+  struct world w[2];
+  const size_t n = 20011;
+  bool good = true;
+  for (int two = 0; two < 2; two++) world_open(&w[two], t, n, n / 50, 2);
+  for (int repeat = 0; repeat < (ON_GPU ? 20 : 2); repeat++) {
+    struct sparse_state *s = w[0].state;
+    memset(s, 0, sizeof *s);
+    for (size_t i = 0; i < n; i++) w[0].residual[i] = w[1].residual[i] = element(t, RANDOM);
+    s->offered_count = random_list(t, w[0].offered, w[0].m.capacity, 0, n, 5, RANDOM);
+    s->search = search;
+    s->keep = keep;
+    s->overflowed = 1;
+    s->wanted = repeat % 4 == 3 ? 0 : w[0].m.k;
+    s->selection = (struct sparse_selection){sparse_magnitude(0.4f), SPARSE_NAN_LEVEL, -1, 7};
+    memcpy(w[1].state, s, sizeof *s);
+    memcpy(w[1].offered, w[0].offered, w[0].lists * sizeof *w[0].offered);
+    for (int two = 0; two < 2; two++) {
+      const struct sparse_memory *m = &w[two].m;
+      struct sparse_state *d = m->state;
+      const struct sparse_list list = {m->offered, &d->offered_count, 1};
+      world_push(&w[two]);
+      if (two)
+        OPSCHECK(ops_select(m, list, &d->search, NULL, &d->selection, list, NULL, found,
+                            SPARSE_THEN_NOTHING, w[two].stream));
+      OPSCHECK(ops_select(m, list, two ? NULL : &d->search, &d->keep, &d->selection, list, NULL,
+                          two ? SPARSE_THEN_NOTHING : found, SPARSE_SEAL_OFFERED, w[two].stream));
+      world_pull(&w[two]);
+    }
+    good = good && same_bits(s, w[1].state, sizeof *s, "state") &&
+           same_bits(w[0].offered, w[1].offered, w[0].lists * sizeof *w[0].offered, "offered");
+  }
+  if (!good) launcher_error("search %d, keep %d, found %d", search, keep, found);
+  for (int two = 0; two < 2; two++) world_close(&w[two]);
+  return good;
+}
+
+void test_selection_parts(struct test *t)
+{
+  static const enum sparse_control found[] = {SPARSE_THEN_NOTHING, SPARSE_EXACT_ENTRIES,
+                                              SPARSE_EXACT_THRESHOLD, SPARSE_THRESHOLD_OVERFLOW};
+  static const enum sparse_source from[] = {SPARSE_FROM_NOTHING, SPARSE_FROM_LIST,
+                                            SPARSE_FROM_RESIDUAL};
+  bool good = true;
+  launcher_step("searching and keeping at once");
+  for (int search = 0; search < 3; search++)
+    for (int keep = 0; keep < 3; keep++)
+      for (int j = 0; j < 4; j++) good &= same_in_two(t, from[search], from[keep], found[j]);
+  report(t, good, "searching and keeping at once");
 }

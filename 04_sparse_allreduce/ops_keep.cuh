@@ -6,23 +6,24 @@
  * The output may be the input list. A tile is in registers before its counts are published, and
  * nothing is written before the counts of all tiles before it are there; what it writes lies in
  * those tiles or in itself. */
+#ifndef OPS_KEEP_CUH
+#define OPS_KEEP_CUH
+
 #include "ops_chain.cuh"
+#include "ops_magnitudes.cuh"
 
 namespace
 {
 
 enum {
-  THREADS = 512,
-  WARPS = THREADS / 32,
   ENTRIES = 4,                          /* of a list that a thread takes at a time ... */
   QUADS = OPS_DENSE_TILE / THREADS / 4, /* ... and 16-byte accesses to the residual */
   LIST_TILE = THREADS * ENTRIES,
-  BLOCKS = 2, /* per multiprocessor */
 };
 static_assert((int)LIST_TILE >= (int)OPS_LIST_TILE, "there is a word for each tile");
 static_assert(QUADS == 4, "the counts of a thread's quads are the bytes of a word");
 
-struct shared {
+struct keep_shared {
   float4 values[QUADS][THREADS];
   uint64_t partial[WARPS];
   uint64_t counts[WARPS]; /* above, and equal in the upper half */
@@ -30,10 +31,8 @@ struct shared {
 };
 
 struct job {
-  const sparse_pair *pairs; /* the list; or NULL, and all of the residual */
-  const float *residual;
-  uint64_t count;
-  sparse_selection selection; /* as it was when the kernel began */
+  input in;
+  sparse_selection selection; /* as it was before */
   sparse_selection *result;
   sparse_pair *to, *dropped;
   ops_chain chain;
@@ -68,7 +67,7 @@ __device__ inline void put(const job &w, sparse_pair entry, bool is_one_above, b
 
 /* Publishes the counts of a tile, of which each warp brings its own; returns the counts before this
  * warp's part, over all tiles. */
-__device__ inline uint64_t counts_before(job &w, shared &s, uint32_t tile, uint32_t above,
+__device__ inline uint64_t counts_before(job &w, keep_shared &s, uint32_t tile, uint32_t above,
                                          uint32_t equal)
 {
   const uint32_t warp = threadIdx.x / 32;
@@ -91,7 +90,7 @@ __device__ inline uint64_t counts_before(job &w, shared &s, uint32_t tile, uint3
   return before + first;
 }
 
-__device__ inline void keep_of_list(job &w, shared &s, uint32_t tile)
+__device__ inline void keep_of_list(job &w, keep_shared &s, uint32_t tile)
 {
   const uint32_t lane = threadIdx.x % 32, lower = (1u << lane) - 1;
   const uint64_t at = (uint64_t)tile * LIST_TILE + threadIdx.x / 32 * (32 * ENTRIES) + lane;
@@ -100,8 +99,8 @@ __device__ inline void keep_of_list(job &w, shared &s, uint32_t tile)
   uint32_t all_above = 0, all_equal = 0;
 #pragma unroll
   for (int j = 0; j < ENTRIES; j++) {
-    const uint2 raw = at + j * 32 < w.count ? *(const uint2 *)&w.pairs[at + j * 32]
-                                            : make_uint2(SPARSE_NO_INDEX, 0);
+    const uint2 raw = at + j * 32 < w.in.count ? *(const uint2 *)&w.in.pairs[at + j * 32]
+                                               : make_uint2(SPARSE_NO_INDEX, 0);
     entry[j] = {raw.x, __uint_as_float(raw.y)};
   }
 #pragma unroll
@@ -112,7 +111,7 @@ __device__ inline void keep_of_list(job &w, shared &s, uint32_t tile)
     equal[j] = __ballot_sync(OPS_ALL_LANES, valid && is_equal(w, magnitude));
     all_above += (uint32_t)__popc(above[j]);
     all_equal += (uint32_t)__popc(equal[j]);
-    if (!valid && at + j * 32 < w.count) atomicAdd(&w.chain.scratch->skipped, 1u);
+    if (!valid && at + j * 32 < w.in.count) atomicAdd(&w.chain.scratch->skipped, 1u);
   }
   uint64_t before = counts_before(w, s, tile, all_above, all_equal);
 #pragma unroll
@@ -150,7 +149,7 @@ __device__ inline uint32_t rank_of(uint64_t rows, uint32_t mask, uint32_t i)
   return (uint32_t)(rows >> 16 * j & 0xffff) + (uint32_t)__popc(mask & ((1u << i) - (1u << 4 * j)));
 }
 
-__device__ inline void keep_of_residual(job &w, shared &s, uint32_t tile)
+__device__ inline void keep_of_residual(job &w, keep_shared &s, uint32_t tile)
 {
   const uint64_t at =
       (uint64_t)tile * OPS_DENSE_TILE + threadIdx.x / 32 * (QUADS * 128) + threadIdx.x % 32 * 4;
@@ -161,15 +160,15 @@ __device__ inline void keep_of_residual(job &w, shared &s, uint32_t tile)
   uint32_t valid = 0xffffu, above = 0, equal = 0;
 #pragma unroll
   for (int j = 0; j < QUADS; j++) {
-    if (at + j * 128 + 4 <= w.count) {
-      x[j] = __ldcs((const float4 *)(w.residual + at + j * 128));
+    if (at + j * 128 + 4 <= w.in.count) {
+      x[j] = __ldcs((const float4 *)(w.in.residual + at + j * 128));
       continue;
     }
     float tail[4] = {};
 #pragma unroll
     for (int e = 0; e < 4; e++)
-      if (at + j * 128 + e < w.count)
-        tail[e] = w.residual[at + j * 128 + e];
+      if (at + j * 128 + e < w.in.count)
+        tail[e] = w.in.residual[at + j * 128 + e];
       else
         valid &= ~(1u << (4 * j + e));
     x[j] = make_float4(tail[0], tail[1], tail[2], tail[3]);
@@ -208,25 +207,16 @@ __device__ inline void keep_of_residual(job &w, shared &s, uint32_t tile)
   }
 }
 
-__global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    keep(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
-         const uint32_t *source, sparse_selection *selection,
-         const __grid_constant__ sparse_list to, const __grid_constant__ sparse_list dropped,
-         enum sparse_control then)
+/* Called by all threads of the grid. True for one of them, which sees what all have written. */
+__device__ inline bool keep(keep_shared &s, const sparse_memory &m, const input &in,
+                            sparse_selection *selection, const sparse_list &to,
+                            const sparse_list &dropped)
 {
-  ops_begin_early();
-  __shared__ shared s;
-  const uint32_t from = *source;
-  if (from == SPARSE_FROM_NOTHING) { /* no decision makes something of nothing afterwards */
-    if (blockIdx.x == 0 && threadIdx.x == 0) ops_decide(then, &m);
-    return;
-  }
-  const bool of_list = from == SPARSE_FROM_LIST;
-  job w = {list.pairs, m.residual, of_list ? ops_list_count(list) : m.n, *selection,
-           selection,  to.pairs,   of_list ? dropped.pairs : NULL,       ops_chain_begin(m),
+  const bool of_list = in.pairs != NULL;
+  job w = {in, *selection, selection, to.pairs, of_list ? dropped.pairs : NULL, ops_chain_begin(m),
            0};
   const uint32_t size = of_list ? (uint32_t)LIST_TILE : (uint32_t)OPS_DENSE_TILE;
-  w.tiles = (uint32_t)((w.count + size - 1) / size);
+  w.tiles = (uint32_t)((in.count + size - 1) / size);
   for (;;) {
     if (threadIdx.x == 0) s.tile = ops_chain_draw(w.chain);
     __syncthreads();
@@ -237,30 +227,17 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     else
       keep_of_residual(w, s, tile);
   }
-  if (!ops_last_block(w.chain.scratch) || threadIdx.x != 0) return;
+  if (!ops_last_block(w.chain.scratch) || threadIdx.x != 0) return false;
   const uint64_t totals = ops_chain_end(w.chain, w.tiles, ops_words(m.n, m.nranks, m.capacity));
   const uint64_t equal = totals >> 32, take = w.selection.take;
   const uint64_t kept = (totals & 0xffffffffu) + (equal < take ? equal : take);
   const uint32_t skipped = __ldcg(&w.chain.scratch->skipped);
   w.chain.scratch->skipped = 0;
   *to.counts = kept;
-  if (w.dropped != NULL) *dropped.counts = w.count - skipped - kept;
-  ops_decide(then, &m);
+  if (w.dropped != NULL) *dropped.counts = in.count - skipped - kept;
+  return true;
 }
 
 } // namespace
 
-extern "C" ncclResult_t ops_keep(const struct sparse_memory *m, struct sparse_list list,
-                                 const uint32_t *source, struct sparse_selection *selection,
-                                 struct sparse_list to, const struct sparse_list *dropped,
-                                 enum sparse_control then, cudaStream_t stream)
-{
-  const struct sparse_list nowhere = {NULL, NULL, 0};
-  return ops_launch(keep, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, OPS_NEXT, stream, *m,
-                    list, source, selection, to, dropped != NULL ? *dropped : nowhere, then);
-}
-
-ncclResult_t ops_load_keep(void)
-{
-  return ops_load_kernels(keep);
-}
+#endif
