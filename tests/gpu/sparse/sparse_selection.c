@@ -386,13 +386,13 @@ void test_selection(struct test *t)
 
 /* A selection in one launch or in two, one for each part with its decision: the same bits. */
 static bool same_in_two(struct test *t, enum sparse_source search, enum sparse_source keep,
-                        enum sparse_control found)
+                        enum sparse_control found, int repeats)
 {
   struct world w[2];
   const size_t n = 20011;
   bool good = true;
   for (int two = 0; two < 2; two++) world_open(&w[two], t, n, n / 50, 2);
-  for (int repeat = 0; repeat < (ON_GPU ? 20 : 2); repeat++) {
+  for (int repeat = 0; repeat < repeats; repeat++) {
     struct sparse_state *s = w[0].state;
     memset(s, 0, sizeof *s);
     for (size_t i = 0; i < n; i++) w[0].residual[i] = w[1].residual[i] = element(t, RANDOM);
@@ -424,16 +424,18 @@ static bool same_in_two(struct test *t, enum sparse_source search, enum sparse_s
   return good;
 }
 
-void test_selection_parts(struct test *t)
+void test_selection_parts(struct test *t, int repeats)
 {
   static const enum sparse_control found[] = {SPARSE_THEN_NOTHING, SPARSE_EXACT_ENTRIES,
                                               SPARSE_EXACT_THRESHOLD, SPARSE_THRESHOLD_OVERFLOW};
   static const enum sparse_source from[] = {SPARSE_FROM_NOTHING, SPARSE_FROM_LIST,
                                             SPARSE_FROM_RESIDUAL};
   bool good = true;
-  launcher_step("searching and keeping at once");
   for (int search = 0; search < 3; search++)
-    for (int keep = 0; keep < 3; keep++)
-      for (int j = 0; j < 4; j++) good &= same_in_two(t, from[search], from[keep], found[j]);
+    for (int keep = 0; keep < 3; keep++) {
+      launcher_step("searching and keeping at once");
+      for (int j = 0; j < 4; j++)
+        good &= same_in_two(t, from[search], from[keep], found[j], repeats);
+    }
   report(t, good, "searching and keeping at once");
 }
