@@ -17,6 +17,29 @@ static size_t spare_room(const struct sparse_memory *m)
   return m->capacity < most ? (m->capacity + 3) / 4 * 4 : most;
 }
 
+/* Lists that peers or NCCL access. In a graph NCCL maps the whole allocation that a buffer lies in.
+ * Before 2.29.2, if ncclSend or ncclRecv came first, a collective takes that for mapped and gets
+ * address 0 (NVIDIA/nccl issue 1859). Of the paths only gtopk has both in a step: what it
+ * broadcasts arrives in an allocation of its own. */
+static ncclResult_t allocate_lists(struct sparse_allreduce_handle *h)
+{
+  struct sparse_memory *m = &h->m;
+  const size_t list = (size_t)m->nranks * m->slot * sizeof(struct sparse_pair);
+  const size_t spare = spare_room(m) * sizeof(struct sparse_pair);
+  const bool apart = m->config.algorithm == SPARSE_GTOPK;
+  h->lists_bytes = (apart ? 2 : 3) * list + spare + sizeof(struct sparse_notes);
+  SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
+  if (apart) SPARSE_NCCL(ncclMemAlloc(&h->apart, list));
+  char *next = m->lists + list;
+  m->reduced = m->offered = (struct sparse_pair *)m->lists;
+  m->gathered = apart ? h->apart : (struct sparse_pair *)next;
+  if (!apart) next += list;
+  m->received = (struct sparse_pair *)next;
+  m->notes = (struct sparse_notes *)(next + list + spare);
+  SPARSE_CUDA(cudaMemset(m->notes, 0, sizeof(*m->notes)));
+  return ncclSuccess;
+}
+
 /* Memory whose size depends on nothing but the arguments, so that a rank can tell before it
  * allocates anything whether it will fit. */
 static ncclResult_t allocate(struct sparse_allreduce_handle *h)
@@ -24,7 +47,6 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   struct sparse_memory *m = &h->m;
   const size_t nranks = (size_t)m->nranks, bytes = m->n * sizeof(float);
   const size_t scratch = ops_scratch_bytes(m->n, m->nranks, m->capacity);
-  const size_t list = nranks * m->slot * sizeof(struct sparse_pair);
   SPARSE_CUDA(cudaMalloc((void **)&m->dense, bytes));
   SPARSE_CUDA(cudaMemset(m->dense, 0, bytes));
   SPARSE_CUDA(cudaEventCreateWithFlags(&h->done, cudaEventDisableTiming));
@@ -42,15 +64,7 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   SPARSE_CUDA(cudaMemset(m->scratch, 0, scratch));
   const size_t counts = (nranks + 1) * nranks * sizeof(uint64_t);
   SPARSE_CUDA(cudaMalloc((void **)&m->matrix, counts));
-  const size_t spare = spare_room(m) * sizeof(struct sparse_pair);
-  h->lists_bytes = 3 * list + spare + sizeof(struct sparse_notes);
-  SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
-  m->reduced = m->offered = (struct sparse_pair *)m->lists;
-  m->gathered = m->offered + nranks * m->slot;
-  m->received = m->gathered + nranks * m->slot;
-  m->notes = (struct sparse_notes *)(m->lists + 3 * list + spare);
-  SPARSE_CUDA(cudaMemset(m->notes, 0, sizeof(*m->notes)));
-  return ncclSuccess;
+  return allocate_lists(h);
 }
 
 static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
@@ -238,6 +252,7 @@ static ncclResult_t release(struct sparse_allreduce_handle *h)
   const struct sparse_memory *m = &h->m;
   void *const memory[] = {m->matrix, m->scratch, m->state, m->residual, m->dense};
   const cudaEvent_t events[] = {h->done, h->fork, h->join};
+  const ncclResult_t apart = h->apart != NULL ? ncclMemFree(h->apart) : ncclSuccess;
   const ncclResult_t lists = m->lists != NULL ? ncclMemFree(m->lists) : ncclSuccess;
   cudaError_t first = cudaSuccess;
   for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++)
@@ -250,7 +265,8 @@ static ncclResult_t release(struct sparse_allreduce_handle *h)
   free(h->state);
   free(h->counts);
   free(h);
-  if (lists != ncclSuccess) return sparse_fail(lists, "ncclMemFree: %s", ncclGetErrorString(lists));
+  const ncclResult_t freed = lists != ncclSuccess ? lists : apart;
+  if (freed != ncclSuccess) return sparse_fail(freed, "ncclMemFree: %s", ncclGetErrorString(freed));
   if (first != cudaSuccess)
     return sparse_fail(ncclUnhandledCudaError, "cleanup: %s", cudaGetErrorString(first));
   return ncclSuccess;
