@@ -12,7 +12,7 @@
 #                                            bytes us low high rate low high ratio
 #   # data: columns FILE.csv COLUMN+COLUMN NAME+NAME
 #                                            the same with the named columns; words in quotes, no value: NaN.
-#                                            FILE may have a * in it
+#                                            FILE may have a * in it, ranks* stands for two or more
 #   # data: crossover FILE.csv VARIANT       where VARIANT becomes slower or faster than the first
 #                                            variant: bytes us
 #   # data: limit                            what the links can do at best: GB/s
@@ -111,12 +111,14 @@ limit() {
   [ -z "$value" ] || printf '# limit\n%s\n\n\n' "$value"
 }
 
-# The blocks that a gnuplot file asks for. Fails where a file is missing.
+# The blocks that a gnuplot file asks for. Fails where a file is missing, or where there is one number of
+# ranks only, which makes no line.
 data() { # data NAME.gnuplot
   local what file arguments
   while read -r what file arguments; do
     if [ "$what" != limit ]; then
       compgen -G "$dir/$file" >/dev/null || return 1
+      [[ $file != *ranks\** ]] || [ "$(compgen -G "$dir/$file" | wc -l)" -gt 1 ] || return 1
       # shellcheck disable=SC2086 # several words
       "$what" "$dir/$file" $arguments || return 1
     else
@@ -152,7 +154,8 @@ failed=0 drawn=0
 for file in "$TOP"/scripts/plots/*.gnuplot; do
   name=$(basename "$file" .gnuplot)
   if ! data "$file" >"$new"; then
-    echo "$name: left out, its files are not in $dir"
+    few=$(grep -q '^# data: .*ranks\*' "$file" && echo ", or only those of one number of ranks") || few=
+    echo "$name: left out, its files are not in $dir$few"
   elif [ $check = yes ]; then
     compare "$name" || failed=1
     drawn=$((drawn + 1))
