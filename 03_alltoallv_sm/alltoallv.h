@@ -67,7 +67,9 @@ typedef enum {
   ALLTOALLV_AUTO = 0,        /* the kernel where it can run, else send/recv; plans of large
                                 exchanges use the copy engines */
   ALLTOALLV_SENDRECV = 1,    /* grouped ncclSend/ncclRecv only */
-  ALLTOALLV_LSA = 2,         /* the kernel only, in plans too; init fails where it cannot run */
+  ALLTOALLV_LSA = 2,         /* the kernel only, in plans too; init fails where it cannot run. It
+                                adds to counters in the memory of other GPUs, which takes NVLink:
+                                where they share memory over PCIe, choose ALLTOALLV_SENDRECV */
   ALLTOALLV_COPY_ENGINE = 3, /* as ALLTOALLV_LSA, but plans always use the copy engines */
 } alltoallv_method_t;
 

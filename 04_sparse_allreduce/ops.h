@@ -5,9 +5,9 @@
  * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
  * in device memory. Results do not depend on the number of blocks or on timing: no operator adds
- * floats by atomics. "then" is a decision (control.h) that the operator's last block takes at its
- * end, which saves a kernel; SPARSE_THEN_NOTHING if there is none. Where a source is nothing,
- * decisions must leave it so.
+ * floats by atomics. "then" is a decision (control.h) that one thread of the operator takes at its
+ * end, behind all the rest if nothing else is said, which saves a kernel; SPARSE_THEN_NOTHING if
+ * there is none. Where a source is nothing, decisions must leave it so.
  *
  * Operators are local, but for those that work "direct" (m->direct): there ranks load from and
  * store to each other's memory. Those are collective, and their kernels wait for other ranks, at
@@ -84,7 +84,8 @@ ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
 
 /* state->region_counts and region_displs of the offered list for state->boundaries. Direct: also
  * stores the parts of the list in the memory of the owners of the regions, at the same place in
- * this rank's slot there, and tells them. */
+ * this rank's slot there, and tells them. `then` is taken beside that: it must leave the offered
+ * list, its count and the boundaries as they are. */
 ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
                            cudaStream_t stream);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernels of the operators share: launching, the scratch memory, sums and searches within
- * a warp or a block, and the last block, which takes decisions.
+ * a warp or a block, and the last block, which takes most decisions.
  *
  * Operators of one handle run one after the other, but for undo, which has nothing in the scratch
  * memory; so they share it. Nothing in it

@@ -213,7 +213,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) settle(const __grid_constant__ spars
       sparse_settle_element(state, m.residual, (uint32_t)i);
   else if (state->pending == SPARSE_PENDING_RESULT)
     for_each_entry(m.gathered, state->result_count, [&](sparse_pair entry) {
-      sparse_settle_element(state, m.residual, entry.index);
+      if (entry.index < m.n) /* who has given up may not have fetched all */
+        sparse_settle_element(state, m.residual, entry.index);
     });
   if (!ops_last_block((ops_scratch *)m.scratch)) return;
   if (threadIdx.x == 0) m.state->pending = SPARSE_PENDING_NOTHING;

@@ -89,7 +89,8 @@ typedef enum {
   SPARSE_EXCHANGE_SENDRECV, /* grouped ncclSend/ncclRecv; the host reads the counts in each step */
   SPARSE_EXCHANGE_ONESIDED, /* no host synchronisation: the AlltoAllV of example 03 with counts on
                                the device; for OKTOPK ranks load from and store to each other's
-                               lists. create fails where that cannot run */
+                               lists. create fails where that cannot run. It takes NVLink: where
+                               GPUs share memory over PCIe, choose SENDRECV (see alltoallv.h) */
 } sparse_exchange_t;
 
 /* num/den of k. */

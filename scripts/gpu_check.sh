@@ -164,6 +164,15 @@ sanitize() { # TOOL RANKS FOLDER [OPTIONS...]
   launch mpi "${@:2}"
 }
 
+timeline_of() { # EXAMPLE [OPTIONS...]: a table for each rank; a step begins with the local pass
+  local cuda tables
+  cuda=$(cuda_home)
+  [ -f "$cuda/include/cupti.h" ] || [ -f "$cuda/extras/CUPTI/include/cupti.h" ] || { echo "no CUPTI"; return 77; }
+  tables=$(timeout "$limit" scripts/timeline.sh "$@") || return
+  echo "$tables"
+  [ "$(grep -cE ' 0\.0 .* local_pass<' <<<"$tables")" -eq "$gpus" ]
+}
+
 build() { # LAUNCHER FOLDER
   local switches=()
   [ "$1" = mpi ] && switches+=(MPI=1)
@@ -265,6 +274,7 @@ check_sparse() { # 04; its operators are local, so one rank will do for them
       check "fault: late rank, sparse step, $launcher" launch $launcher $some tests/gpu/sparse_steps --late -T 100
     done
   fi
+  check "timeline of a step" timeline_of $folder --bench -G 1 --algorithm oktopk --count 1M --steps 16
   check "same bits, throttle and exchange" same_sparse_digest "$gpus" $folder
   check "cases sparse operators" launch pthread 1 tests/gpu/sparse
   for launcher in pthread mpi; do
