@@ -214,8 +214,8 @@ static struct shape shape_of(const struct alltoallv_lsa *lsa, const struct allto
   uint64_t largest = 0;
   if (call->kind != ALLTOALLV_KIND_HOST) {
     /* Only the capacity is known: where little can arrive, little is sent, mostly. So a warp for
-     * every group of half of it. */
-    uint64_t enough = call->capacity * call->element / 2 / (16 * ALLTOALLV_GROUP_BYTES);
+     * every group of half of it, rounded up: of two ranks that is the pair with the other one. */
+    uint64_t enough = call->capacity * call->element / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
     if (enough < 4) enough = 4;
     if (call->capacity > 0 && enough < (uint64_t)columns) columns = (int)enough;
   } else {
