@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operators on dense vectors, and lists with indices and values apart. */
+/* Operators on dense vectors, and lists with indices and values apart. And what all operators need
+ * before their first launch: scratch memory, and being loaded. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -16,6 +16,17 @@ ncclResult_t select_leave_result(struct sparse_allreduce_handle *h, cudaStream_t
   return h->m.shared || !h->m.direct ? ops_settle(&h->m, stream) : ncclSuccess;
 }
 
+/* A search among the candidates, or in the residual, and a filter, as far as the state asks for
+ * them: what is chosen is the offered list then. */
+static ncclResult_t search_and_keep(struct sparse_allreduce_handle *h, enum sparse_control found,
+                                    cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+  return ops_select(m, sparse_offered(m), &s->search, &s->keep, &s->selection, sparse_offered(m),
+                    NULL, found, SPARSE_THEN_NOTHING, stream);
+}
+
 /* The k-th magnitude by a radix search. Candidates are what lies above a guess from the step
  * before; if they are fewer than k, or more than the list holds, all of the residual is searched.
  */
@@ -23,11 +34,9 @@ static ncclResult_t select_exact(struct sparse_allreduce_handle *h, const void *
                                  enum sparse_control what, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  struct sparse_state *s = m->state;
   SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_EXACT_LEVELS, SPARSE_EXACT_SEARCH, stream));
   SPARSE_TRY(sparse_clear_begin(h, stream));
-  return ops_select(m, sparse_offered(m), &s->search, &s->keep, &s->selection, sparse_offered(m),
-                    NULL, what, SPARSE_THEN_NOTHING, stream);
+  return search_and_keep(h, what, stream);
 }
 
 ncclResult_t select_exact_entries(struct sparse_allreduce_handle *h, const void *gradient,
@@ -49,12 +58,9 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
                                  cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  struct sparse_state *s = m->state;
   SPARSE_TRY(
       ops_local_pass(m, gradient, false, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE, stream));
-  SPARSE_TRY(ops_select(m, sparse_offered(m), &s->search, &s->keep, &s->selection,
-                        sparse_offered(m), NULL, SPARSE_THRESHOLD_OVERFLOW, SPARSE_THEN_NOTHING,
-                        stream));
+  SPARSE_TRY(search_and_keep(h, SPARSE_THRESHOLD_OVERFLOW, stream));
   return sparse_clear_begin(h, stream); /* this late: until here all was waiting for memory */
 }
 
@@ -66,13 +72,11 @@ ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *grad
                              cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  struct sparse_state *s = m->state;
   const int rounds = m->config.algorithm == SPARSE_GAUSSIANKSA ? 5 : 2;
   SPARSE_TRY(
       ops_local_pass(m, gradient, true, SPARSE_GAUSSIAN_BEGIN, SPARSE_GAUSSIAN_LEVELS, stream));
   SPARSE_TRY(sparse_clear_begin(h, stream));
   for (int round = 0; round < rounds; round++)
     SPARSE_TRY(ops_count_levels(m, SPARSE_GAUSSIAN_CHOOSE, stream));
-  return ops_select(m, sparse_offered(m), &s->search, &s->keep, &s->selection, sparse_offered(m),
-                    NULL, SPARSE_THRESHOLD_OVERFLOW, SPARSE_THEN_NOTHING, stream);
+  return search_and_keep(h, SPARSE_THRESHOLD_OVERFLOW, stream);
 }

@@ -17,25 +17,30 @@ static size_t spare_room(const struct sparse_memory *m)
   return m->capacity < most ? (m->capacity + 3) / 4 * 4 : most;
 }
 
-/* Lists that peers or NCCL access. In a graph NCCL maps the whole allocation that a buffer lies in.
- * Before 2.29.2, if ncclSend or ncclRecv came first, a collective takes that for mapped and gets
- * address 0 (NVIDIA/nccl issue 1859). Of the paths only gtopk has both in a step: what it
- * broadcasts arrives in an allocation of its own. */
+/* Is `gathered` an allocation of its own? In a graph NCCL maps the whole allocation that a buffer
+ * lies in. Before 2.29.2, if ncclSend or ncclRecv came first, a collective takes that for mapped
+ * and gets address 0 (NVIDIA/nccl issue 1859). Of the paths only gtopk has both in a step. */
+static bool gathers_apart(const struct sparse_memory *m)
+{
+  return m->config.algorithm == SPARSE_GTOPK;
+}
+
+/* What peers or NCCL access. */
 static ncclResult_t allocate_lists(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
   const size_t list = (size_t)m->nranks * m->slot * sizeof(struct sparse_pair);
   const size_t spare = spare_room(m) * sizeof(struct sparse_pair);
-  const bool apart = m->config.algorithm == SPARSE_GTOPK;
-  h->lists_bytes = (apart ? 2 : 3) * list + spare + sizeof(struct sparse_notes);
+  const size_t lists = gathers_apart(m) ? 2 : 3;
+  h->lists_bytes = lists * list + spare + sizeof(struct sparse_notes);
   SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
-  if (apart) SPARSE_NCCL(ncclMemAlloc(&h->apart, list));
-  char *next = m->lists + list;
   m->reduced = m->offered = (struct sparse_pair *)m->lists;
-  m->gathered = apart ? h->apart : (struct sparse_pair *)next;
-  if (!apart) next += list;
-  m->received = (struct sparse_pair *)next;
-  m->notes = (struct sparse_notes *)(next + list + spare);
+  if (gathers_apart(m))
+    SPARSE_NCCL(ncclMemAlloc((void **)&m->gathered, list));
+  else
+    m->gathered = (struct sparse_pair *)(m->lists + list);
+  m->received = (struct sparse_pair *)(m->lists + (lists - 1) * list);
+  m->notes = (struct sparse_notes *)(m->lists + lists * list + spare);
   SPARSE_CUDA(cudaMemset(m->notes, 0, sizeof(*m->notes)));
   return ncclSuccess;
 }
@@ -246,14 +251,19 @@ static void keep_first(cudaError_t *first, cudaError_t error)
   if (*first == cudaSuccess) *first = error;
 }
 
+static ncclResult_t free_list(void *memory)
+{
+  return memory != NULL ? ncclMemFree(memory) : ncclSuccess;
+}
+
 /* Frees everything, whatever fails, and returns the first failure. */
 static ncclResult_t release(struct sparse_allreduce_handle *h)
 {
   const struct sparse_memory *m = &h->m;
   void *const memory[] = {m->matrix, m->scratch, m->state, m->residual, m->dense};
   const cudaEvent_t events[] = {h->done, h->fork, h->join};
-  const ncclResult_t apart = h->apart != NULL ? ncclMemFree(h->apart) : ncclSuccess;
-  const ncclResult_t lists = m->lists != NULL ? ncclMemFree(m->lists) : ncclSuccess;
+  const ncclResult_t apart = free_list(gathers_apart(m) ? m->gathered : NULL);
+  const ncclResult_t lists = free_list(m->lists);
   cudaError_t first = cudaSuccess;
   for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++)
     keep_first(&first, cudaFree(memory[i]));

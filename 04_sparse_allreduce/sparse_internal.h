@@ -31,8 +31,7 @@ struct sparse_allreduce_handle {
   ncclComm_t comm;
   struct sparse_memory m;
   alltoallv_t alltoallv; /* NULL: send/recv, and the host reads counts */
-  size_t lists_bytes;    /* one window: three lists and the notes */
-  void *apart;           /* or two, and `gathered` is here; else NULL */
+  size_t lists_bytes;    /* one window: the lists (gtopk: but for `gathered`) and the notes */
 
   uint64_t step;           /* number of the next step */
   uint64_t first_sparse;   /* number of the first that is not dense */

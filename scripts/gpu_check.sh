@@ -165,9 +165,8 @@ sanitize() { # TOOL RANKS FOLDER [OPTIONS...]
 }
 
 timeline_of() { # EXAMPLE [OPTIONS...]: a table for each rank; a step begins with the local pass
-  local cuda tables
-  cuda=$(cuda_home)
-  [ -f "$cuda/include/cupti.h" ] || [ -f "$cuda/extras/CUPTI/include/cupti.h" ] || { echo "no CUPTI"; return 77; }
+  local tables
+  [ -n "$(cupti_header)" ] || { echo "no CUPTI"; return 77; }
   tables=$(timeout "$limit" scripts/timeline.sh "$@") || return
   echo "$tables"
   [ "$(grep -cE ' 0\.0 .* local_pass<' <<<"$tables")" -eq "$gpus" ]

@@ -58,6 +58,14 @@ nccl_library_folder() {
   done
 }
 
+# The header of CUPTI, nothing if it is not there.
+cupti_header() {
+  local folder
+  for folder in include extras/CUPTI/include; do
+    if [ -f "$(cuda_home)/$folder/cupti.h" ]; then echo "$(cuda_home)/$folder/cupti.h" && return; fi
+  done
+}
+
 # Says what is missing for a GPU build, nothing if it can be made.
 missing_for_gpu_build() {
   [ -x "$(cuda_home)/bin/nvcc" ] || { echo "no nvcc at $(cuda_home)/bin/nvcc" && return; }

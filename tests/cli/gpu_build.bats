@@ -63,7 +63,7 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
 @test "the library of timeline.sh builds against CUPTI" {
   local cupti
   cupti=$(cuda_home)/extras/CUPTI
-  [ -f "$cupti/include/cupti.h" ] || [ -f "$(cuda_home)/include/cupti.h" ] || skip "no CUPTI"
+  [ -n "$(cupti_header)" ] || skip "no CUPTI"
   gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -shared -fPIC -o "$WORK/timeline.so" "$TOP/scripts/timeline.c" \
     -isystem "$(cuda_home)/include" -isystem "$cupti/include" -L"$(cuda_home)/lib64" -L"$cupti/lib64" -lcupti -pthread
   nm -D --defined-only "$WORK/timeline.so" | grep -q ' T InitializeInjection$'

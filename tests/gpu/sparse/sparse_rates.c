@@ -154,12 +154,6 @@ static void select_nothing(struct rates *r, const void *gradient)
   select_from(r, r->sources + SPARSE_FROM_NOTHING, r->sources + SPARSE_FROM_NOTHING);
 }
 
-static void search_nothing(struct rates *r, const void *gradient)
-{
-  (void)gradient;
-  select_from(r, r->sources + SPARSE_FROM_NOTHING, NULL);
-}
-
 static void search_list(struct rates *r, const void *gradient)
 {
   (void)gradient;
@@ -170,12 +164,6 @@ static void search_residual(struct rates *r, const void *gradient)
 {
   (void)gradient;
   select_from(r, r->sources + SPARSE_FROM_RESIDUAL, NULL);
-}
-
-static void keep_nothing(struct rates *r, const void *gradient)
-{
-  (void)gradient;
-  select_from(r, NULL, r->sources + SPARSE_FROM_NOTHING);
 }
 
 static void keep_list(struct rates *r, const void *gradient)
@@ -358,8 +346,6 @@ static void rates_of(struct test *t, size_t n, double density)
   r.w.m.config.gradient_type = ncclFloat;
   row(&r, "control", control, 0);
   row(&r, "search and keep, nothing", select_nothing, 0);
-  row(&r, "search, nothing", search_nothing, 0);
-  row(&r, "keep, nothing", keep_nothing, 0);
   set_levels(&r, threshold * 0.85, 1); /* candidates of an exact selection */
   row(&r, "local pass, float, 1 level", pass, 3 * words);
   row(&r, "search, list", search_list, 0);
