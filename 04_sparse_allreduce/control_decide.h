@@ -151,6 +151,20 @@ SPARSE_DEVICE void sparse_set_guess(const struct sparse_memory *m, struct sparse
   s->guess = sparse_level((double)sparse_from_magnitude(kth) * s->guess_ratio);
 }
 
+/* Are `count` elements above a threshold enough to raise it? */
+SPARSE_DEVICE bool sparse_raises(const struct sparse_memory *m, uint64_t count)
+{
+  const sparse_fraction_t above = m->config.raise_above;
+  return count * (uint64_t)above.den > (uint64_t)above.num * m->t;
+}
+
+/* Of `count` candidates above the first of `nlevels` thresholds all are offered, as they are: what
+ * sparse_threshold_choose() is going to find. */
+SPARSE_DEVICE bool sparse_offers_all(const struct sparse_memory *m, int nlevels, uint64_t count)
+{
+  return count <= m->capacity && (nlevels == 1 || !sparse_raises(m, count));
+}
+
 SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s)
 {
   s->search = s->keep = SPARSE_FROM_NOTHING;
@@ -159,9 +173,7 @@ SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct
     return;
   }
   int raises = 0;
-  const sparse_fraction_t above = m->config.raise_above;
-  while (raises < s->nlevels - 1 &&
-         s->level_counts[raises] * (uint64_t)above.den > (uint64_t)above.num * m->t) {
+  while (raises < s->nlevels - 1 && sparse_raises(m, s->level_counts[raises])) {
     s->local_threshold *= m->config.raise_factor;
     raises++;
   }
@@ -175,6 +187,12 @@ SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, s
     *threshold /= band.low_factor;
   else if (count * (uint64_t)band.high.den > (uint64_t)band.high.num * t)
     *threshold *= band.high_factor;
+}
+
+SPARSE_DEVICE void sparse_local_adapt(const struct sparse_memory *m, struct sparse_state *s)
+{
+  sparse_adapt(&s->local_threshold, s->offered_count, m->t, m->config.local_band);
+  s->guess = sparse_level(s->local_threshold * s->guess_ratio); /* it has moved with what is left */
 }
 
 /* ---- Gaussian thresholds ------------------------------------------------------------------------
@@ -410,9 +428,7 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     sparse_gaussian_choose(m, s);
     break;
   case SPARSE_LOCAL_ADAPT:
-    sparse_adapt(&s->local_threshold, s->offered_count, m->t, m->config.local_band);
-    s->guess =
-        sparse_level(s->local_threshold * s->guess_ratio); /* it has moved with what is left */
+    sparse_local_adapt(m, s);
     break;
   case SPARSE_PROPOSED_REGIONS:
     sparse_proposed_regions(m, s);
@@ -428,9 +444,10 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
   case SPARSE_GLOBAL_FOUND:
     if (s->wanted > 0) s->global_threshold = (double)sparse_from_magnitude(s->global.above);
     break;
-  case SPARSE_GLOBAL_ADAPT:
+  case SPARSE_BOTH_ADAPT:
     sparse_collect_result(m, s);
     sparse_adapt(&s->global_threshold, s->global_count, m->t, m->config.global_band);
+    sparse_local_adapt(m, s);
     break;
   case SPARSE_SEAL_OFFERED:
     sparse_seal(m, s, m->offered, s->offered_count, false);

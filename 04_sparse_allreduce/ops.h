@@ -37,6 +37,17 @@ ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what
 
 /* ---- the local pass: one read of gradient and residual, one write of the residual ------------ */
 
+/* What else there is to be done. */
+enum sparse_pass {
+  SPARSE_PASS_SELECTS, /* nothing */
+  SPARSE_PASS_MOMENTS, /* state->mean and state->deviation of the new residual, in double, the same
+                          bits in every run */
+  SPARSE_PASS_OFFERS,  /* direct, with SPARSE_THRESHOLD_LEVELS and _CHOOSE: the entries of the list
+                          go to the owners of state->boundaries' regions on the way. If `then` leaves
+                          nothing to search and nothing to keep, the owners are told; else
+                          ops_offer() has to do the rest. */
+};
+
 /* `begin` is the decision that a step begins with: it sets the levels and the limit.
  * First, what is pending in the residual (state->pending, by state->selection) becomes zero; what
  * this step is going to leave is pending then.
@@ -45,11 +56,10 @@ ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what
  * state->nonfinite becomes 1. gradient == NULL: the residual is taken as it is. Elements with
  * magnitude > levels[0] and <= limit go to the offered list, ascending, as far as m->room
  * entries; offered_count says how many there are in the list, level_counts[j] for j < nlevels how
- * many exceed levels[j]. moments: also state->mean and state->deviation of the new residual, in
- * double, the same bits in every run. */
-ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient, bool moments,
-                            enum sparse_control begin, enum sparse_control then,
-                            cudaStream_t stream);
+ * many exceed levels[j]. */
+ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
+                            enum sparse_pass what, enum sparse_control begin,
+                            enum sparse_control then, cudaStream_t stream);
 
 /* level_counts[j] for j < nlevels, counted over state->count: the offered list, all of the
  * residual, or nothing, which leaves the counts. Levels ascend. */
@@ -80,14 +90,17 @@ ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
                         const struct sparse_list *dropped, enum sparse_control found,
                         enum sparse_control then, cudaStream_t stream);
 
+/* Direct, and only if one of the sources state->search and ->keep says something: ops_select() of
+ * the offered list by state->selection, and then ops_partition(). */
+ncclResult_t ops_offer(const struct sparse_memory *m, enum sparse_control found,
+                       cudaStream_t stream);
+
 /* ---- regions --------------------------------------------------------------------------------- */
 
 /* state->region_counts and region_displs of the offered list for state->boundaries. Direct: also
  * stores the parts of the list in the memory of the owners of the regions, at the same place in
- * this rank's slot there, and tells them. `then` is taken beside that: it must leave the offered
- * list, its count and the boundaries as they are. */
-ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
-                           cudaStream_t stream);
+ * this rank's slot there, and tells them. */
+ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream);
 
 /* state->proposal: with c = offered_count / nranks, [j] = index of offered entry c * j for
  * j = 1 ... nranks - 1 and [0] = 0; all zero but [0] = 1 if c == 0. */

@@ -182,6 +182,22 @@ static void store_parts(const struct sparse_memory *m)
   }
 }
 
+/* Which part of the offered list lies in which region; direct: the owners get it. Who has waited in
+ * vain takes no part any more. */
+static void partition(const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
+  if (m->direct && s->late) return;
+  for (int p = 0; p < m->nranks; p++) {
+    const uint64_t first = lower_bound(m->offered, s->offered_count, s->boundaries[p]);
+    s->region_displs[p] = first;
+    s->region_counts[p] = lower_bound(m->offered, s->offered_count, s->boundaries[p + 1]) - first;
+  }
+  if (!m->direct) return;
+  tell_owners(m);
+  store_parts(m);
+}
+
 /* The list that rank p has for this one, once it has told. */
 static const struct sparse_pair *await_list(const struct sparse_memory *m, int p)
 {
@@ -275,7 +291,7 @@ ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream)
 struct local_pass {
   struct sparse_memory m;
   const void *gradient;
-  bool moments;
+  enum sparse_pass what;
   enum sparse_control begin, then;
 };
 
@@ -310,7 +326,7 @@ static void run_local_pass(const void *args)
     if (magnitude > s->levels[0] && magnitude <= s->limit && s->offered_count < m->room)
       m->offered[s->offered_count++] = (struct sparse_pair){(uint32_t)i, acc};
   }
-  if (a->moments) {
+  if (a->what == SPARSE_PASS_MOMENTS) {
     double sum = 0, squares = 0;
     for (size_t i = 0; i < m->n; i++) sum += m->residual[i];
     s->mean = sum / (double)m->n;
@@ -319,14 +335,17 @@ static void run_local_pass(const void *args)
     s->deviation = sqrt(squares / (double)(m->n - 1));
   }
   sparse_decide(a->then, m);
+  if (a->what == SPARSE_PASS_OFFERS && s->search == SPARSE_FROM_NOTHING &&
+      s->keep == SPARSE_FROM_NOTHING)
+    partition(m);
 }
 
-ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient, bool moments,
-                            enum sparse_control begin, enum sparse_control then,
-                            cudaStream_t stream)
+ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
+                            enum sparse_pass what, enum sparse_control begin,
+                            enum sparse_control then, cudaStream_t stream)
 {
   const struct local_pass a = {
-      .m = *m, .gradient = gradient, .moments = moments, .begin = begin, .then = then};
+      .m = *m, .gradient = gradient, .what = what, .begin = begin, .then = then};
   return launch(stream, run_local_pass, &a, sizeof(a));
 }
 
@@ -361,6 +380,7 @@ struct select {
   const uint32_t *search, *keep; /* sources */
   struct sparse_selection *selection;
   enum sparse_control found, then;
+  bool partitions;
 };
 
 /* Three digits of a magnitude, highest first: a histogram of those that agree in the digits before
@@ -423,7 +443,9 @@ static bool says_something(const uint32_t *source)
 static void run_select(const void *args)
 {
   const struct select *a = args;
-  if (says_something(a->search)) {
+  const bool searches = says_something(a->search);
+  if (a->partitions && !searches && !says_something(a->keep)) return;
+  if (searches) {
     const struct input in = input_from(&a->m, a->list, *a->search);
     *a->selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
     search(&in, a->m.state->wanted, a->selection);
@@ -431,6 +453,7 @@ static void run_select(const void *args)
   sparse_decide(a->found, &a->m);
   if (says_something(a->keep)) keep(a);
   sparse_decide(a->then, &a->m);
+  if (a->partitions) partition(&a->m);
 }
 
 ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
@@ -451,31 +474,35 @@ ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
   return launch(stream, run_select, &a, sizeof(a));
 }
 
+ncclResult_t ops_offer(const struct sparse_memory *m, enum sparse_control found,
+                       cudaStream_t stream)
+{
+  struct sparse_state *s = m->state;
+  const struct sparse_list offered = {m->offered, &s->offered_count, 1};
+  const struct select a = {.m = *m,
+                           .list = offered,
+                           .search = &s->search,
+                           .keep = &s->keep,
+                           .selection = &s->selection,
+                           .to = offered,
+                           .found = found,
+                           .then = SPARSE_THEN_NOTHING,
+                           .partitions = true};
+  return launch(stream, run_select, &a, sizeof(a));
+}
+
 /* ---- regions ----------------------------------------------------------------------------------
  */
 
 static void run_partition(const void *args)
 {
   const struct control *a = args;
-  const struct sparse_memory *m = &a->m;
-  struct sparse_state *s = m->state;
-  if (m->direct && s->late) return; /* who has waited in vain takes no part any more */
-  for (int p = 0; p < m->nranks; p++) {
-    const uint64_t first = lower_bound(m->offered, s->offered_count, s->boundaries[p]);
-    s->region_displs[p] = first;
-    s->region_counts[p] = lower_bound(m->offered, s->offered_count, s->boundaries[p + 1]) - first;
-  }
-  if (m->direct) {
-    tell_owners(m);
-    store_parts(m);
-  }
-  sparse_decide(a->what, m);
+  partition(&a->m);
 }
 
-ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
-                           cudaStream_t stream)
+ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream)
 {
-  const struct control a = {*m, then};
+  const struct control a = {*m, SPARSE_THEN_NOTHING};
   return launch(stream, run_partition, &a, sizeof(a));
 }
 

@@ -274,9 +274,15 @@ static __device__ inline bool ops_last_block(ops_scratch *scratch)
 }
 
 /* Not inlined: its registers are not to be counted to those of the kernels' loops. */
-static __device__ __noinline__ void ops_decide(enum sparse_control what, const sparse_memory *m)
+static __device__ __noinline__ void ops_take_decision(enum sparse_control what,
+                                                      const sparse_memory *m)
 {
   sparse_decide(what, m);
+}
+
+static __device__ inline void ops_decide(enum sparse_control what, const sparse_memory *m)
+{
+  if (what != SPARSE_THEN_NOTHING) ops_take_decision(what, m);
 }
 
 #endif

@@ -14,6 +14,10 @@
  *   - adds, stores, chooses candidates, and copies them to shared memory, each warp on its own; the
  *     warp that is last tells the other blocks how many there are in the tile (ops_chain.cuh).
  *
+ * A candidate that another rank is to add up goes there at the same time as to the own list: NVLink
+ * has nothing else to do. In most steps all candidates are what this rank offers, and then the last
+ * block tells the others; else ops_offer() sends what they should have got.
+ *
  * Two rounds later all blocks have done so, and nobody waits. One round is not enough: blocks that
  * wait for one another soon go in step, and memory idles while all of them compute.
  *
@@ -23,6 +27,7 @@
  * that a lane has those of 32 neighbours, and then one number per lane has to be scanned. */
 #include "ops_chain.cuh"
 #include "ops_gradient.cuh"
+#include "ops_partition.cuh"
 
 namespace
 {
@@ -60,6 +65,8 @@ struct shared {
   int nlevels; /* and of this one */
   sparse_level_t levels[SPARSE_MAX_LEVELS], limit;
   uint32_t exceeding[SPARSE_MAX_LEVELS]; /* candidates above each level but the first */
+  uint32_t ends[SPARSE_MAX_RANKS];       /* of regions, to choose an owner by, */
+  sparse_pair *slots[SPARSE_MAX_RANKS];  /* and where the owners expect this rank's list */
 };
 
 /* What a block knows during the whole pass. */
@@ -69,6 +76,7 @@ struct pass {
   ops_chain chain;
   uint32_t tiles;
   uint64_t room; /* for candidates */
+  bool offers;   /* them to the owners of regions */
   int nlevels;
   uint32_t begin, end; /* entries of `gathered` in the block's next tile, if they are pending, */
   uint32_t entry;      /* and the index of this thread's first one */
@@ -114,6 +122,21 @@ __device__ inline void stage(const candidates &c, uint32_t from, const float *va
   __syncwarp();
 }
 
+/* Stores a candidate where its owner expects entry `at` of this rank's list, if it is to. */
+__device__ inline void offer(const pass &p, sparse_pair candidate, uint64_t at)
+{
+  int owner = 0, last = p.m.nranks - 1;
+  while (owner < last) { /* the first region that ends behind it */
+    const int middle = (owner + last) / 2;
+    if (candidate.index < p.s.ends[middle])
+      last = middle;
+    else
+      owner = middle + 1;
+  }
+  if (owner != p.m.rank && at < p.m.capacity)
+    *(uint2 *)&p.s.slots[owner][at] = *(const uint2 *)&candidate;
+}
+
 /* The candidates that are staged, and after them the others, if there are any: their values are in
  * the residual. */
 __device__ inline void write_out(const pass &p, const candidates &c, uint64_t first,
@@ -126,8 +149,10 @@ __device__ inline void write_out(const pass &p, const candidates &c, uint64_t fi
     for (uint32_t begin = 0; begin < count; begin += 32) {
       const uint32_t i = begin + threadIdx.x % 32;
       const sparse_pair candidate = i < count ? staged[i] : sparse_pair{SPARSE_NO_INDEX, 0};
-      if (i < count && first + from + i < p.room)
+      if (i < count && first + from + i < p.room) {
         *(uint2 *)&p.m.offered[first + from + i] = *(const uint2 *)&candidate;
+        if (p.offers) offer(p, candidate, first + from + i);
+      }
       count_levels(p, i < count ? sparse_magnitude(candidate.value) : -1);
     }
     __syncwarp();
@@ -150,20 +175,43 @@ __device__ inline void moments_of_warp(const float (&acc)[ROWS][4], double2 *to)
   if (threadIdx.x % 32 == 0) *to = make_double2(sum, squares);
 }
 
-/* The last block: what the pass has found, from the scratch memory to the state. */
+/* The candidates are what this rank offers, and the owners of regions have got them: tells the
+ * owners, by all warps of the last block but the last one. `begins` is shared memory. */
+__device__ inline void tell(const sparse_memory &m, uint32_t offered, uint32_t *begins)
+{
+  const uint32_t threads = THREADS - 32;
+  if (threadIdx.x >= threads) return;
+  ops_find_regions(m, offered, begins, threads);
+  asm volatile("bar.sync 1, %0;" ::"n"(THREADS - 32) : "memory");
+  ops_note_regions(m, begins, threads);
+  if (ops_late(m)) return;
+  ops_tell_owners(m, begins, threads);
+  for (int j = (int)threadIdx.x; j < m.nranks; j += (int)threads)
+    if (j != m.rank) ops_count_at_peer(m, j, &m.notes->stored[m.rank], begins[j + 1] - begins[j]);
+}
+
+/* The last block: what the pass has found, from the scratch memory to the state. All are waiting
+ * for it, so what can be done at the same time is done by different threads. */
 template <bool MOMENTS>
-__device__ void finish(pass &p, enum sparse_control begin, enum sparse_control then)
+__device__ void finish(pass &p, enum sparse_control then)
 {
   double2 *sums = (double2 *)p.s.elements;
+  uint32_t *total = &p.s.next[0]; /* of candidates */
   const sparse_memory &m = p.m;
   sparse_state *state = m.state;
-  uint64_t total = 0;
-  if (threadIdx.x == 0)
-    total = ops_chain_end(p.chain, p.tiles, ops_words(m.n, m.nranks, m.capacity)) & 0xffffffffu;
-  if ((int)threadIdx.x < p.nlevels) {
-    uint32_t *count = &p.chain.scratch->levels[threadIdx.x];
-    p.s.exceeding[threadIdx.x] = __ldcg(count);
-    *count = 0;
+  ops_scratch *scratch = p.chain.scratch;
+  if (threadIdx.x == 0) {
+    const size_t words = ops_words(m.n, m.nranks, m.capacity);
+    *total = (uint32_t)ops_chain_end(p.chain, p.tiles, words);
+    state->offered_count = *total < p.room ? *total : p.room;
+    state->level_counts[0] = *total;
+    state->pending = sparse_leaves(&m);
+  } else if ((int)threadIdx.x < p.nlevels) {
+    state->level_counts[threadIdx.x] = __ldcg(&scratch->levels[threadIdx.x]);
+    scratch->levels[threadIdx.x] = 0;
+  } else if (threadIdx.x == THREADS - 1) {
+    if (__ldcg(&scratch->nonfinite)) state->nonfinite = 1;
+    scratch->nonfinite = 0;
   }
   if (MOMENTS) {
     const double2 *tiles = ops_tile_moments(m);
@@ -180,24 +228,18 @@ __device__ void finish(pass &p, enum sparse_control begin, enum sparse_control t
       sums[threadIdx.x].x += sums[threadIdx.x + half].x;
       sums[threadIdx.x].y += sums[threadIdx.x + half].y;
     }
+    if (threadIdx.x == 0) {
+      const double n = (double)m.n;
+      double squares = sums[0].y - sums[0].x * sums[0].x / n;
+      if (squares < 0) squares = 0; /* by rounding only */
+      state->mean = sums[0].x / n;
+      state->deviation = sqrt(squares / (n - 1));
+    }
   }
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  ops_decide(begin, &m);
-  if (__ldcg(&p.chain.scratch->nonfinite)) state->nonfinite = 1;
-  p.chain.scratch->nonfinite = 0;
-  state->offered_count = total < p.room ? total : p.room;
-  state->level_counts[0] = total;
-  for (int j = 1; j < p.nlevels; j++) state->level_counts[j] = p.s.exceeding[j];
-  if (MOMENTS) {
-    const double n = (double)m.n;
-    double squares = sums[0].y - sums[0].x * sums[0].x / n;
-    if (squares < 0) squares = 0; /* by rounding only */
-    state->mean = sums[0].x / n;
-    state->deviation = sqrt(squares / (n - 1));
-  }
-  state->pending = sparse_leaves(&m);
-  ops_decide(then, &m);
+  if (threadIdx.x == THREADS - 1) ops_decide(then, &m);
+  if (p.offers && sparse_offers_all(&m, p.nlevels, *total))
+    tell(m, *total, (uint32_t *)p.s.elements);
 }
 
 /* Which of a thread's elements exceed the level, but not the limit: bit 4 * row + e. The usual
@@ -379,7 +421,7 @@ __device__ inline void stagger(void)
 template <typename G, bool MOMENTS>
 __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
-               enum sparse_control begin, enum sparse_control then)
+               bool offers, enum sparse_control begin, enum sparse_control then)
 {
   ops_begin_early();
   if (blockIdx.x >= gridDim.x / 2) stagger();
@@ -399,8 +441,17 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   if (threadIdx.x < 2) s.counted[threadIdx.x] = 0;
   for (int r = 0; r < 3; r++) s.listed[r][threadIdx.x] = 0;
   for (int j = (int)threadIdx.x; j < SPARSE_MAX_LEVELS; j += THREADS) s.exceeding[j] = 0;
+  if (offers)
+    for (int j = (int)threadIdx.x; j < m.nranks; j += THREADS) {
+      s.ends[j] = (uint32_t)state->boundaries[j + 1];
+      s.slots[j] = state->slots[j];
+    }
   __syncthreads();
-  pass p = {m, s, chain, (uint32_t)ops_dense_tiles(m.n), m.room, s.nlevels, 0, 0, SPARSE_NO_INDEX};
+  /* No other block reads what this sets: it has its levels from elsewhere, or this does nothing. */
+  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) ops_decide(begin, &m);
+  const bool offering = offers && !ops_late(m);
+  const uint32_t tiles = (uint32_t)ops_dense_tiles(m.n);
+  pass p = {m, s, chain, tiles, m.room, offering, s.nlevels, 0, 0, SPARSE_NO_INDEX};
   const sparse_level_t level = s.levels[0], limit = s.limit;
   volatile uint32_t behind_stores = 0;
   bool nonfinite = false;
@@ -495,35 +546,37 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   }
   if (nonfinite) p.chain.scratch->nonfinite = 1;
   __syncthreads();
+  if (p.offers && threadIdx.x == 0) __threadfence_system(); /* what the block has offered */
   for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS)
     if (s.exceeding[j] > 0) atomicAdd(&p.chain.scratch->levels[j], s.exceeding[j]);
-  if (ops_last_block(p.chain.scratch)) finish<MOMENTS>(p, begin, then);
+  if (ops_last_block(p.chain.scratch)) finish<MOMENTS>(p, then);
 }
 
 template <typename G>
-ncclResult_t launch(const sparse_memory *m, const void *gradient, bool moments,
+ncclResult_t launch(const sparse_memory *m, const void *gradient, enum sparse_pass what,
                     enum sparse_control begin, enum sparse_control then, cudaStream_t stream)
 {
   const bool aligned = (uintptr_t)gradient % (4 * sizeof(G)) == 0;
   const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
-  return ops_launch(moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS, OPS_FIRST,
-                    stream, *m, (const G *)gradient, aligned, begin, then);
+  return ops_launch(what == SPARSE_PASS_MOMENTS ? local_pass<G, true> : local_pass<G, false>, grid,
+                    THREADS, OPS_FIRST, stream, *m, (const G *)gradient, aligned,
+                    what == SPARSE_PASS_OFFERS, begin, then);
 }
 
 } // namespace
 
 extern "C" ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
-                                       bool moments, enum sparse_control begin,
+                                       enum sparse_pass what, enum sparse_control begin,
                                        enum sparse_control then, cudaStream_t stream)
 {
-  if (gradient == NULL) return launch<no_gradient>(m, gradient, moments, begin, then, stream);
+  if (gradient == NULL) return launch<no_gradient>(m, gradient, what, begin, then, stream);
   switch (m->config.gradient_type) {
   case ncclHalf:
-    return launch<__half>(m, gradient, moments, begin, then, stream);
+    return launch<__half>(m, gradient, what, begin, then, stream);
   case ncclBfloat16:
-    return launch<__nv_bfloat16>(m, gradient, moments, begin, then, stream);
+    return launch<__nv_bfloat16>(m, gradient, what, begin, then, stream);
   default:
-    return launch<float>(m, gradient, moments, begin, then, stream);
+    return launch<float>(m, gradient, what, begin, then, stream);
   }
 }
 

@@ -52,6 +52,15 @@ static __device__ __noinline__ bool ops_give_up(const sparse_memory &m, int p, u
 static __device__ inline uint64_t ops_read_note(const uint64_t *note)
 {
   uint64_t word;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(note) : "memory");
+  return word;
+}
+
+/* Of what is awaited the last one that is read: behind it all is there that was written before.
+ * Only one, since these wait for each other. */
+static __device__ inline uint64_t ops_read_last_note(const uint64_t *note)
+{
+  uint64_t word;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(note) : "memory");
   return word;
 }
@@ -73,11 +82,12 @@ struct ops_lists {
   uint32_t counts[SPARSE_MAX_RANKS];
 };
 
-/* By all threads of a block: tells the owners of regions where their entries are going to be.
- * Region p begins at begins[p] in the list. */
-static __device__ inline void ops_tell_owners(const sparse_memory &m, const uint32_t *begins)
+/* By the first `threads` threads of a block: tells the owners of regions where their entries are
+ * going to be. Region p begins at begins[p] in the list. */
+static __device__ inline void ops_tell_owners(const sparse_memory &m, const uint32_t *begins,
+                                              uint32_t threads)
 {
-  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)threads) {
     uint64_t *notes = ops_at_peer(m, p, m.notes->lists[m.rank]);
     ops_write_note(m, &notes[SPARSE_NOTE_FIRST], begins[p]);
     ops_write_note(m, &notes[SPARSE_NOTE_COUNT], begins[p + 1] - begins[p]);
@@ -90,6 +100,15 @@ static __device__ inline uint32_t ops_share(uint32_t count)
   const uint32_t threads = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x;
   const uint32_t rest = count % threads, mine = rest > first ? rest - first : 0;
   return count / threads * blockDim.x + (mine < blockDim.x ? mine : blockDim.x);
+}
+
+/* Behind a barrier, and what the block has stored at rank p: `count` more. */
+static __device__ inline void ops_count_at_peer(const sparse_memory &m, int p, uint64_t *mine,
+                                                uint64_t count)
+{
+  __threadfence_system();
+  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(ops_at_peer(m, p, mine)), "l"(count)
+               : "memory");
 }
 
 /* By all threads of a block: the entries for the owners of regions to their memory, and then how
@@ -108,12 +127,7 @@ static __device__ inline void ops_store_parts(const sparse_memory &m, const uint
   __syncthreads();
   for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
     const uint64_t share = ops_share(begins[p + 1] - begins[p]);
-    if (p == m.rank || share == 0) continue;
-    __threadfence_system();
-    asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(
-                     ops_at_peer(m, p, &m.notes->stored[m.rank])),
-                 "l"(share)
-                 : "memory");
+    if (p != m.rank && share > 0) ops_count_at_peer(m, p, &m.notes->stored[m.rank], share);
   }
 }
 
@@ -121,21 +135,23 @@ static __device__ inline void ops_store_parts(const sparse_memory &m, const uint
  * one is missing. */
 static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists &lists)
 {
-  bool there = !ops_late(m);
+  const bool late = ops_late(m);
+  bool there = true;
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *notes = m.notes->lists[p], stored = m.state->stored[p];
+    const sparse_pair *slot = m.received + m.state->slot_displs[p];
     uint64_t first, count;
     there = ops_await(m, p, [&](uint32_t number) {
       first = ops_read_note(&notes[SPARSE_NOTE_FIRST]);
       count = ops_read_note(&notes[SPARSE_NOTE_COUNT]);
-      const uint64_t now = ops_read_note(&m.notes->stored[p]);
+      const uint64_t now = ops_read_last_note(&m.notes->stored[p]);
       return first >> 32 == number && count >> 32 == number &&
              (p == m.rank || now - stored == (uint32_t)count);
     });
-    lists.pairs[p] = m.received + m.state->slot_displs[p] + (uint32_t)first;
+    lists.pairs[p] = slot + (uint32_t)first;
     lists.counts[p] = (uint32_t)count;
   }
-  return __syncthreads_and(there);
+  return __syncthreads_and(there && !late);
 }
 
 /* By all threads of a block: tells everybody how many sums there are. */
@@ -152,20 +168,22 @@ static __device__ inline void ops_tell_sums(const sparse_memory &m, uint32_t sum
 /* By all threads of a block: everybody's sums, where they are. False as above. */
 static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &lists)
 {
-  bool there = !ops_late(m);
+  const bool late = ops_late(m);
+  bool there = true;
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *notes = m.notes->sums[p];
+    const sparse_pair *pairs = ops_at_peer(m, p, m.reduced);
     uint64_t sums, nonfinite;
     there = ops_await(m, p, [&](uint32_t number) {
-      sums = ops_read_note(&notes[SPARSE_NOTE_SUMS]);
       nonfinite = ops_read_note(&notes[SPARSE_NOTE_NONFINITE]);
+      sums = ops_read_last_note(&notes[SPARSE_NOTE_SUMS]);
       return sums >> 32 == number && nonfinite >> 32 == number;
     });
     if ((uint32_t)nonfinite != 0) m.state->nonfinite = 1;
-    lists.pairs[p] = ops_at_peer(m, p, m.reduced);
+    lists.pairs[p] = pairs;
     lists.counts[p] = (uint32_t)sums;
   }
-  return __syncthreads_and(there);
+  return __syncthreads_and(there && !late);
 }
 
 #endif

@@ -24,6 +24,11 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   ops_begin_early();
   __shared__ shared s;
   __shared__ ops_lists lists;
+  /* Everything that is not about the lists is asked for before the wait for them. */
+  job w = {m.nranks, which, (float)m.state->global_threshold, region[0], region[1], false, 0};
+  ops_chain chain = ops_chain_begin(m);
+  if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
+  for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
   bool there = true;
   if (base == NULL) {
     there = ops_await_lists(m, lists);
@@ -32,19 +37,16 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
       lists.pairs[p] = base + displs[p];
       lists.counts[p] = (uint32_t)counts[p];
     }
+    __syncthreads();
   }
-  __syncthreads();
-  job w = {m.nranks, which, (float)m.state->global_threshold, region[0], region[1], false, 0};
-  ops_chain chain = ops_chain_begin(m);
-  /* Who has waited in vain draws no tile, which nobody else would do. */
-  if (threadIdx.x == 0) s.next = there ? ops_chain_draw(chain) : 0xffffffffu;
   order_lists(s, lists, m.nranks, first, stride);
   choose_tile_size(w, lists);
-  for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
-  const uint32_t tiles =
-      w.end > w.begin ? (uint32_t)((w.end - w.begin + w.tile_size - 1) / w.tile_size) : 0;
+  const uint32_t tiles = w.end > w.begin ? (uint32_t)(w.end - w.begin - 1) / w.tile_size + 1 : 0;
   __syncthreads();
   uint32_t tile = s.next;
+  /* Who has waited in vain has nothing to add, but nobody else is going to do the tile. */
+  if (!there && threadIdx.x == 0) ops_chain_publish(chain, tile, 0, 0);
+  if (!there) tile = tiles;
   if (tile < tiles) find_tile(w, s, tile);
   while (tile < tiles) {
     const uint64_t begin = w.begin + (uint64_t)tile * w.tile_size;

@@ -60,14 +60,15 @@ struct job {
 /* As few rounds as the room for entries allows, and the same number of tiles for each block. */
 __device__ inline void choose_tile_size(job &w, const ops_lists &lists)
 {
-  const uint64_t size = w.end > w.begin ? w.end - w.begin : 0;
+  const uint32_t size = w.end > w.begin ? (uint32_t)(w.end - w.begin) : 0;
   uint64_t entries = 0;
   for (int p = (int)threadIdx.x % 32; p < w.lists; p += 32) entries += lists.counts[p];
   entries = ops_warp_sum(entries);
-  const uint64_t rounds = entries / ((uint64_t)USUAL * gridDim.x) + 1;
-  const uint64_t even = (size / (rounds * gridDim.x) + 32) / 32 * 32;
+  if (entries > 0xffffffffu) entries = 0xffffffffu; /* divisions of 64 bits take long */
+  const uint32_t rounds = (uint32_t)entries / (USUAL * gridDim.x) + 1;
+  const uint32_t even = (size / (rounds * gridDim.x) + 32) / 32 * 32;
   w.large = even > SMALL_TILE;
-  w.tile_size = even < SMALL_TILE ? SMALL_TILE : even < LARGE_TILE ? (uint32_t)even : LARGE_TILE;
+  w.tile_size = even < SMALL_TILE ? SMALL_TILE : even < LARGE_TILE ? even : LARGE_TILE;
 }
 
 /* The lists in the order of additions. */

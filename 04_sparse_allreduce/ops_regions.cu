@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decisions, and the regions of Ok-Topk: where they begin, and who gets what lies in them. */
-#include "ops_notes.cuh"
+#include "ops_partition.cuh"
 
 namespace
 {
@@ -13,33 +13,12 @@ __global__ void control(const __grid_constant__ sparse_memory m, enum sparse_con
   ops_decide(what, &m);
 }
 
-/* Where the regions begin in the offered list: a warp looks for each. Direct: blocks copy pieces of
- * the list to the owners' memory, so each of them looks; without, there is one block. What the
- * first block writes to the state, no other one reads. */
-__global__ void OPS_BOUNDS(PARTITION_THREADS, 1)
-    partition(const __grid_constant__ sparse_memory m, enum sparse_control then)
+/* Direct: by many blocks, which copy; without, by one. */
+__global__ void OPS_BOUNDS(PARTITION_THREADS, 1) partition(const __grid_constant__ sparse_memory m)
 {
   ops_begin();
-  __shared__ uint32_t begin[SPARSE_MAX_RANKS + 1];
-  sparse_state *state = m.state;
-  if (m.direct && ops_late(m)) return;
-  const uint32_t count = (uint32_t)state->offered_count;
-  for (int j = (int)threadIdx.x / 32; j <= m.nranks; j += PARTITION_THREADS / 32) {
-    const uint32_t at = ops_lower_bound(m.offered, 0, count, state->boundaries[j]);
-    if (threadIdx.x % 32 == 0) begin[j] = at;
-  }
-  __syncthreads();
-  if (m.direct) {
-    if (blockIdx.x == 0) ops_tell_owners(m, begin);
-    ops_store_parts(m, begin);
-  }
-  if (blockIdx.x > 0) return;
-  for (int j = (int)threadIdx.x; j < m.nranks; j += PARTITION_THREADS) {
-    state->region_displs[j] = begin[j];
-    state->region_counts[j] = begin[j + 1] - begin[j];
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) ops_decide(then, &m);
+  __shared__ uint32_t begins[SPARSE_MAX_RANKS + 1];
+  ops_partition_offered(m, begins);
 }
 
 __global__ void __launch_bounds__(SPARSE_MAX_RANKS) propose(const __grid_constant__ sparse_memory m)
@@ -63,11 +42,10 @@ ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what
   return ops_launch(control, 1, 1, OPS_NEXT, stream, *m, what);
 }
 
-ncclResult_t ops_partition(const struct sparse_memory *m, enum sparse_control then,
-                           cudaStream_t stream)
+ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream)
 {
   const unsigned blocks = m->direct ? ops_blocks(m->k, 2 * PARTITION_THREADS, 1) : 1;
-  return ops_launch(partition, blocks, PARTITION_THREADS, OPS_NEXT, stream, *m, then);
+  return ops_launch(partition, blocks, PARTITION_THREADS, OPS_NEXT, stream, *m);
 }
 
 ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)

@@ -259,8 +259,9 @@ ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
 
 ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream)
 {
-  /* Two blocks on each multiprocessor leave room for the exchange that it runs beside. */
-  return ops_launch(undo, list_blocks(m, 2), THREADS, OPS_FIRST, stream, *m);
+  /* One block on each multiprocessor leaves room, and memory, to the exchange that it runs beside.
+   */
+  return ops_launch(undo, list_blocks(m, 1), THREADS, OPS_FIRST, stream, *m);
 }
 
 ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream)

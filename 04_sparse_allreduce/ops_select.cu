@@ -3,15 +3,17 @@
  * either, and then it costs what an empty kernel does. And counting above levels, which reads the
  * same input. */
 #include "ops_keep.cuh"
+#include "ops_partition.cuh"
 #include "ops_search.cuh"
 
 namespace
 {
 
-/* There is a grid barrier between the two. */
+/* There is a grid barrier between any two. */
 union selection_shared {
   search_shared search;
   keep_shared keep;
+  uint32_t begins[SPARSE_MAX_RANKS + 1];
 };
 
 /* What a source says; no source is nothing. */
@@ -30,7 +32,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
                    const uint32_t *keep_source, sparse_selection *selection,
                    const __grid_constant__ sparse_list to,
                    const __grid_constant__ sparse_list dropped, enum sparse_control found,
-                   enum sparse_control then)
+                   enum sparse_control then, bool offers)
 {
   ops_begin_early();
   __shared__ selection_shared s;
@@ -38,8 +40,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   const uint32_t searched = said_by(search_source);
   uint32_t kept = said_by(keep_source);
   if (searched == SPARSE_FROM_NOTHING && kept == SPARSE_FROM_NOTHING) {
-    if (first) ops_decide(found, &m);
-    if (first) ops_decide(then, &m);
+    if (first && !offers) ops_decide(found, &m);
+    if (first && !offers) ops_decide(then, &m);
     return;
   }
   const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
@@ -54,6 +56,9 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
                         ? first
                         : keep(s.keep, m, input_from(m, list, kept), selection, to, dropped);
   if (last) ops_decide(then, &m);
+  if (!offers) return;
+  grid.sync();
+  ops_partition_offered(m, s.begins);
 }
 
 /* ---- counting ----------------------------------------------------------------------------------
@@ -134,7 +139,18 @@ extern "C" ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_
 {
   const struct sparse_list nowhere = {NULL, NULL, 0};
   return ops_launch(select_entries, selection_blocks(), THREADS, OPS_COOPERATIVE, stream, *m, list,
-                    search, keep, selection, to, dropped != NULL ? *dropped : nowhere, found, then);
+                    search, keep, selection, to, dropped != NULL ? *dropped : nowhere, found, then,
+                    false);
+}
+
+extern "C" ncclResult_t ops_offer(const struct sparse_memory *m, enum sparse_control found,
+                                  cudaStream_t stream)
+{
+  sparse_state *s = m->state;
+  const struct sparse_list offered = {m->offered, &s->offered_count, 1}, nowhere = {NULL, NULL, 0};
+  return ops_launch(select_entries, selection_blocks(), THREADS, OPS_COOPERATIVE, stream, *m,
+                    offered, &s->search, &s->keep, &s->selection, offered, nowhere, found,
+                    SPARSE_THEN_NOTHING, true);
 }
 
 extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,

@@ -21,7 +21,7 @@ ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *grad
 
   /* 2. Every part of the list to the owner of its region, who adds.
    * MPI: Isend/Irecv with one peer after the other -> NCCL: exchange_split, throttled to one */
-  SPARSE_TRY(ops_partition(m, SPARSE_THEN_NOTHING, stream));
+  SPARSE_TRY(ops_partition(m, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(exchange_split(h, 1, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));

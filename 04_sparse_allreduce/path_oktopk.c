@@ -45,7 +45,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   else
     SPARSE_TRY(select_by_threshold(h, gradient, stream));
   if (h->now.repartition) SPARSE_TRY(repartition(h, stream));
-  SPARSE_TRY(ops_partition(m, SPARSE_LOCAL_ADAPT, stream));
+  if (!select_offers(h)) SPARSE_TRY(ops_partition(m, stream));
 
   /* 3. Every part of the list to the owner of its region.
    * MPI: Alltoall(counts), Isend/Irecv/Waitall -> NCCL: see exchange_split */
@@ -53,10 +53,10 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(exchange_split(h, m->config.throttle, stream));
   /* Owner r adds in the order r, r-1, ...: fixed, so the sums are the same bits in every run. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(ops_reduce(m, m->direct ? NULL : m->received, s->slot_displs, s->received_counts,
-                        m->rank, -1, s->boundaries + m->rank,
-                        h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE,
-                        sparse_reduced(m), SPARSE_SEAL_REDUCED, stream));
+  SPARSE_TRY(ops_reduce(
+      m, m->direct ? NULL : m->received, s->slot_displs, s->received_counts, m->rank, -1,
+      s->boundaries + m->rank, h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE,
+      sparse_reduced(m), m->direct ? SPARSE_THEN_NOTHING : SPARSE_SEAL_REDUCED, stream));
 
   /* 4. The sums to everybody. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_clear_end(h, stream));
@@ -71,10 +71,10 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   if (h->now.exact_global) {
     SPARSE_TRY(choose_globally(h, stream));
-    SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream));
+    SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_LOCAL_ADAPT, stream));
   } else {
     SPARSE_TRY(ops_apply(m, m->direct ? sparse_not_fetched() : sparse_gathered(m),
-                         SPARSE_GLOBAL_ADAPT, stream));
+                         SPARSE_BOTH_ADAPT, stream));
   }
   return select_leave_result(h, stream);
 }

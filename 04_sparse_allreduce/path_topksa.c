@@ -36,7 +36,7 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(select_leave_offered(h, stream));
 
   /* 2. Every part of the list to the owner of its region, who adds. */
-  SPARSE_TRY(ops_partition(m, SPARSE_THEN_NOTHING, stream));
+  SPARSE_TRY(ops_partition(m, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(exchange_split(h, m->config.throttle, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));

@@ -23,6 +23,7 @@ static ncclResult_t search_and_keep(struct sparse_allreduce_handle *h, enum spar
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
+  if (select_offers(h)) return ops_offer(m, found, stream);
   return ops_select(m, sparse_offered(m), &s->search, &s->keep, &s->selection, sparse_offered(m),
                     NULL, found, SPARSE_THEN_NOTHING, stream);
 }
@@ -34,7 +35,8 @@ static ncclResult_t select_exact(struct sparse_allreduce_handle *h, const void *
                                  enum sparse_control what, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  SPARSE_TRY(ops_local_pass(m, gradient, false, SPARSE_EXACT_LEVELS, SPARSE_EXACT_SEARCH, stream));
+  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_PASS_SELECTS, SPARSE_EXACT_LEVELS,
+                            SPARSE_EXACT_SEARCH, stream));
   SPARSE_TRY(sparse_clear_begin(h, stream));
   return search_and_keep(h, what, stream);
 }
@@ -58,10 +60,11 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
                                  cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
+  const enum sparse_pass pass = select_offers(h) ? SPARSE_PASS_OFFERS : SPARSE_PASS_SELECTS;
   SPARSE_TRY(
-      ops_local_pass(m, gradient, false, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE, stream));
-  SPARSE_TRY(search_and_keep(h, SPARSE_THRESHOLD_OVERFLOW, stream));
-  return sparse_clear_begin(h, stream); /* this late: until here all was waiting for memory */
+      ops_local_pass(m, gradient, pass, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE, stream));
+  SPARSE_TRY(sparse_clear_begin(h, stream));
+  return search_and_keep(h, SPARSE_THRESHOLD_OVERFLOW, stream);
 }
 
 /* The threshold that would select k entries if the elements were normally distributed, corrected by
@@ -73,8 +76,8 @@ ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *grad
 {
   const struct sparse_memory *m = &h->m;
   const int rounds = m->config.algorithm == SPARSE_GAUSSIANKSA ? 5 : 2;
-  SPARSE_TRY(
-      ops_local_pass(m, gradient, true, SPARSE_GAUSSIAN_BEGIN, SPARSE_GAUSSIAN_LEVELS, stream));
+  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_PASS_MOMENTS, SPARSE_GAUSSIAN_BEGIN,
+                            SPARSE_GAUSSIAN_LEVELS, stream));
   SPARSE_TRY(sparse_clear_begin(h, stream));
   for (int round = 0; round < rounds; round++)
     SPARSE_TRY(ops_count_levels(m, SPARSE_GAUSSIAN_CHOOSE, stream));

@@ -124,21 +124,21 @@ static void bare(struct rates *r, const void *gradient)
 
 static void pass(struct rates *r, const void *gradient)
 {
-  OPSCHECK(ops_local_pass(&r->w.m, gradient, false, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING,
-                          r->w.stream));
+  OPSCHECK(ops_local_pass(&r->w.m, gradient, SPARSE_PASS_SELECTS, SPARSE_THEN_NOTHING,
+                          SPARSE_THEN_NOTHING, r->w.stream));
 }
 
 static void pass_moments(struct rates *r, const void *gradient)
 {
-  OPSCHECK(ops_local_pass(&r->w.m, gradient, true, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING,
-                          r->w.stream));
+  OPSCHECK(ops_local_pass(&r->w.m, gradient, SPARSE_PASS_MOMENTS, SPARSE_THEN_NOTHING,
+                          SPARSE_THEN_NOTHING, r->w.stream));
 }
 
 static void pass_without(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  OPSCHECK(
-      ops_local_pass(&r->w.m, NULL, false, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(ops_local_pass(&r->w.m, NULL, SPARSE_PASS_SELECTS, SPARSE_THEN_NOTHING,
+                          SPARSE_THEN_NOTHING, r->w.stream));
 }
 
 /* The search, the filter, or both; NULL leaves one out. */
@@ -187,7 +187,7 @@ static void control(struct rates *r, const void *gradient)
 static void partition(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  OPSCHECK(ops_partition(&r->w.m, SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(ops_partition(&r->w.m, r->w.stream));
 }
 
 static void reduce_whole(struct rates *r, const void *gradient)

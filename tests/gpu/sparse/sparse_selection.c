@@ -122,7 +122,8 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
                      SPARSE_THEN_NOTHING, w.stream));
   w.m.direct = false;
   OPSCHECK(ops_local_pass(&w.m, gradient ? w.gradient + shift * (type == ncclFloat ? 4 : 2) : NULL,
-                          moments, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, w.stream));
+                          moments ? SPARSE_PASS_MOMENTS : SPARSE_PASS_SELECTS, SPARSE_THEN_NOTHING,
+                          SPARSE_THEN_NOTHING, w.stream));
   world_pull(&w);
   const struct sparse_state *s = w.state;
   bool good = same_number(s->offered_count, e.state->offered_count, "offered_count") &&

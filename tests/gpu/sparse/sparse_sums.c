@@ -25,7 +25,7 @@ void test_regions(struct test *t)
       if (s->boundaries[j] > n || j == nranks) s->boundaries[j] = n;
     }
     world_push(&w);
-    OPSCHECK(ops_partition(&w.m, SPARSE_THEN_NOTHING, w.stream));
+    OPSCHECK(ops_partition(&w.m, w.stream));
     OPSCHECK(ops_propose(&w.m, w.stream));
     world_pull(&w);
     uint64_t before = 0;

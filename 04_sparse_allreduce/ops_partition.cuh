@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which part of the offered list lies in which region, and telling the owners of the regions. */
+#ifndef OPS_PARTITION_CUH
+#define OPS_PARTITION_CUH
+
+#include "ops_notes.cuh"
+
+/* The functions for some threads of a block are for the first ones, whole warps.
+ *
+ * Where the regions begin among `count` offered entries; a warp looks for each. */
+static __device__ inline void ops_find_regions(const sparse_memory &m, uint32_t count,
+                                               uint32_t *begins, uint32_t threads)
+{
+  for (uint32_t j = threadIdx.x / 32; j <= (uint32_t)m.nranks; j += threads / 32) {
+    const uint32_t at = ops_lower_bound(m.offered, 0, count, m.state->boundaries[j]);
+    if (threadIdx.x % 32 == 0) begins[j] = at;
+  }
+}
+
+static __device__ inline void ops_note_regions(const sparse_memory &m, const uint32_t *begins,
+                                               uint32_t threads)
+{
+  for (int j = (int)threadIdx.x; j < m.nranks; j += (int)threads) {
+    m.state->region_displs[j] = begins[j];
+    m.state->region_counts[j] = begins[j + 1] - begins[j];
+  }
+}
+
+/* By all threads of a grid; `begins` is shared memory for a number per rank and one more. Direct:
+ * blocks copy pieces of the list to the owners' memory, so each of them looks where the regions
+ * begin. What the first block writes to the state, no other one reads. */
+static __device__ inline void ops_partition_offered(const sparse_memory &m, uint32_t *begins)
+{
+  if (m.direct && ops_late(m)) return;
+  ops_find_regions(m, (uint32_t)m.state->offered_count, begins, blockDim.x);
+  __syncthreads();
+  if (m.direct) {
+    if (blockIdx.x == 0) ops_tell_owners(m, begins, blockDim.x);
+    ops_store_parts(m, begins);
+  }
+  if (blockIdx.x == 0) ops_note_regions(m, begins, blockDim.x);
+}
+
+#endif
