@@ -30,7 +30,7 @@ enum sparse_control {
   SPARSE_SPLIT_COUNTS,     /* received_counts from the matrix of counts */
   SPARSE_GLOBAL_SEARCH,    /* how many sums the exact global step wants */
   SPARSE_GLOBAL_FOUND,     /* the global threshold is the smallest magnitude of those */
-  SPARSE_BOTH_ADAPT,       /* the same and the global threshold */
+  SPARSE_BOTH_ADAPT,       /* the same, the global threshold, and the result's counts */
 
   /* flags travel as an entry with index SPARSE_NO_INDEX behind a list */
   SPARSE_SEAL_OFFERED,          /* offered list: one if there is something to say */

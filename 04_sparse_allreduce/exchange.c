@@ -73,7 +73,7 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  if (m->direct) return ncclSuccess; /* the owners have it already, see ops_offer() */
+  if (m->direct) return ncclSuccess; /* the owners have it already, see ops.h */
   if (h->alltoallv == NULL) return split_sendrecv(h, throttle, stream);
   if (alltoallv_device_counts(m->offered, s->region_counts, s->region_displs, m->received,
                               list_room(m), s->received_counts, s->slot_displs, ALLTOALLV_SLOTS,

@@ -10,8 +10,9 @@
  * there is none. Where a source is nothing, decisions must leave it so.
  *
  * Operators are local, but for those that work "direct" (m->direct): there ranks load from and
- * store to each other's memory. Those are collective, and their kernels wait for other ranks, at
- * most config.timeout_seconds; after that state->late says for whom, and nobody waits any more.
+ * store to each other's memory. Those are collective: ops_local_pass(), ops_offer() and
+ * ops_partition() store; ops_reduce(), ops_fetch() and ops_apply() wait for the other ranks, at
+ * most config.timeout_seconds. After that state->late says for whom, and nobody waits any more.
  *
  * Operators return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError. */
 #ifndef OPS_H
@@ -43,8 +44,8 @@ enum sparse_pass {
   SPARSE_PASS_MOMENTS, /* state->mean and state->deviation of the new residual, in double, the same
                           bits in every run */
   SPARSE_PASS_OFFERS,  /* direct, with SPARSE_THRESHOLD_LEVELS and _CHOOSE: the entries of the list
-                          go to the owners of state->boundaries' regions on the way. If `then` leaves
-                          nothing to search and nothing to keep, the owners are told; else
+                          go to the owners of state->boundaries' regions on the way. If `then` is
+                          going to leave nothing to search and nothing to keep, they are told; else
                           ops_offer() has to do the rest. */
 };
 

@@ -7,7 +7,8 @@
  * taken since: no block waits for another one's sum, only for counts.
  *
  * Blocks draw tiles from a counter. So the blocks that work on earlier tiles are running, and
- * waiting for them ends whatever the order in which blocks are started.
+ * waiting for them ends whatever the order in which blocks are started (in a reduction, when the
+ * other ranks' lists are there).
  *
  * A word is {epoch, two counts of 16 bits}. The epoch says whether the word is of this launch. */
 #ifndef OPS_CHAIN_CUH

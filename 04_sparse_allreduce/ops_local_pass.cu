@@ -14,12 +14,12 @@
  *   - adds, stores, chooses candidates, and copies them to shared memory, each warp on its own; the
  *     warp that is last tells the other blocks how many there are in the tile (ops_chain.cuh).
  *
+ * Two rounds later all blocks have done so, and nobody waits. One round is not enough: blocks that
+ * wait for one another soon go in step, and memory idles while all of them compute.
+ *
  * A candidate that another rank is to add up goes there at the same time as to the own list: NVLink
  * has nothing else to do. In most steps all candidates are what this rank offers, and then the last
  * block tells the others; else ops_offer() sends what they should have got.
- *
- * Two rounds later all blocks have done so, and nobody waits. One round is not enough: blocks that
- * wait for one another soon go in step, and memory idles while all of them compute.
  *
  * Only a few elements are candidates, so what is done for every element has to be short: two
  * instructions make a bit of it that says whether it is one (the sign of threshold - |x|). A thread
@@ -183,11 +183,10 @@ __device__ inline void tell(const sparse_memory &m, uint32_t offered, uint32_t *
   if (threadIdx.x >= threads) return;
   ops_find_regions(m, offered, begins, threads);
   asm volatile("bar.sync 1, %0;" ::"n"(THREADS - 32) : "memory");
-  ops_note_regions(m, begins, threads);
-  if (ops_late(m)) return;
   ops_tell_owners(m, begins, threads);
   for (int j = (int)threadIdx.x; j < m.nranks; j += (int)threads)
     if (j != m.rank) ops_count_at_peer(m, j, &m.notes->stored[m.rank], begins[j + 1] - begins[j]);
+  ops_note_regions(m, begins, threads); /* nobody is waiting for that */
 }
 
 /* The last block: what the pass has found, from the scratch memory to the state. All are waiting
@@ -447,7 +446,8 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
       s.slots[j] = state->slots[j];
     }
   __syncthreads();
-  /* No other block reads what this sets: it has its levels from elsewhere, or this does nothing. */
+  /* Until all is done, nobody reads what this sets: the levels of a block are from elsewhere, or
+   * this does nothing. */
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) ops_decide(begin, &m);
   const bool offering = offers && !ops_late(m);
   const uint32_t tiles = (uint32_t)ops_dense_tiles(m.n);

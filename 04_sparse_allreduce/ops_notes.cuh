@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct exchange: ranks load from and store to each other's lists, and tell each other by notes
- * (struct sparse_notes) what is there. A note, or a count of what has been stored, is written
- * behind what it speaks of, with a fence in between; who has read it sees that too.
+ * (struct sparse_notes) what is there. A note of sums, or a count of what has been stored, is
+ * written behind what it speaks of, with a fence in between; who has read it sees that too. A note
+ * of a list says where the list is going to be; the count is what follows the entries.
  *
- * Nothing is acknowledged, and nothing has to be. A rank that offers the list of its next step has
- * all sums of this one, so all owners have done with its list; and an owner that has all offers of
- * the next step has no more readers of its sums. */
+ * Nothing is acknowledged, and nothing has to be. A rank that begins to store the list of its next
+ * step has all sums of this one, so all owners have done with its list; and an owner that has all
+ * notes of the next lists has no more readers of its sums. */
 #ifndef OPS_NOTES_CUH
 #define OPS_NOTES_CUH
 

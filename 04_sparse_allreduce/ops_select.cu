@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Selection, a search and then a filter, in one kernel: in most steps there is nothing to do for
- * either, and then it costs what an empty kernel does. And counting above levels, which reads the
- * same input. */
+ * either, and then it costs what an empty kernel does. ops_offer() tells the owners of regions
+ * behind that. And counting above levels, which reads the same input. */
 #include "ops_keep.cuh"
 #include "ops_partition.cuh"
 #include "ops_search.cuh"

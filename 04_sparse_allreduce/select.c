@@ -17,7 +17,7 @@ ncclResult_t select_leave_result(struct sparse_allreduce_handle *h, cudaStream_t
 }
 
 /* A search among the candidates, or in the residual, and a filter, as far as the state asks for
- * them: what is chosen is the offered list then. */
+ * them: what is chosen is the offered list then. Direct: the owners of regions get their parts. */
 static ncclResult_t search_and_keep(struct sparse_allreduce_handle *h, enum sparse_control found,
                                     cudaStream_t stream)
 {

@@ -77,6 +77,7 @@ void test_regions(struct test *t); /* sparse_sums.c */
 void test_reduce(struct test *t);
 void test_merge(struct test *t);
 void test_results(struct test *t);
-void test_rates(struct test *t); /* sparse_rates.c */
+void test_direct(struct test *t, bool quick); /* sparse_direct.c */
+void test_rates(struct test *t);              /* sparse_rates.c */
 
 #endif
