@@ -380,7 +380,7 @@ struct select {
   const uint32_t *search, *keep; /* sources */
   struct sparse_selection *selection;
   enum sparse_control found, then;
-  bool partitions;
+  bool offers;
 };
 
 /* Three digits of a magnitude, highest first: a histogram of those that agree in the digits before
@@ -444,7 +444,7 @@ static void run_select(const void *args)
 {
   const struct select *a = args;
   const bool searches = says_something(a->search);
-  if (a->partitions && !searches && !says_something(a->keep)) return;
+  if (a->offers && !searches && !says_something(a->keep)) return;
   if (searches) {
     const struct input in = input_from(&a->m, a->list, *a->search);
     *a->selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
@@ -453,7 +453,7 @@ static void run_select(const void *args)
   sparse_decide(a->found, &a->m);
   if (says_something(a->keep)) keep(a);
   sparse_decide(a->then, &a->m);
-  if (a->partitions) partition(&a->m);
+  if (a->offers) partition(&a->m);
 }
 
 ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
@@ -487,7 +487,7 @@ ncclResult_t ops_offer(const struct sparse_memory *m, enum sparse_control found,
                            .to = offered,
                            .found = found,
                            .then = SPARSE_THEN_NOTHING,
-                           .partitions = true};
+                           .offers = true};
   return launch(stream, run_select, &a, sizeof(a));
 }
 

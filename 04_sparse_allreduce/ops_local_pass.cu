@@ -185,7 +185,7 @@ __device__ inline void tell(const sparse_memory &m, uint32_t offered, uint32_t *
   asm volatile("bar.sync 1, %0;" ::"n"(THREADS - 32) : "memory");
   ops_tell_owners(m, begins, threads);
   for (int j = (int)threadIdx.x; j < m.nranks; j += (int)threads)
-    if (j != m.rank) ops_count_at_peer(m, j, &m.notes->stored[m.rank], begins[j + 1] - begins[j]);
+    if (j != m.rank) ops_count_stored(m, j, begins[j + 1] - begins[j]);
   ops_note_regions(m, begins, threads); /* nobody is waiting for that */
 }
 

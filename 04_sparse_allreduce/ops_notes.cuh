@@ -103,13 +103,14 @@ static __device__ inline uint32_t ops_share(uint32_t count)
   return count / threads * blockDim.x + (mine < blockDim.x ? mine : blockDim.x);
 }
 
-/* Behind a barrier, and what the block has stored at rank p: `count` more. */
-static __device__ inline void ops_count_at_peer(const sparse_memory &m, int p, uint64_t *mine,
-                                                uint64_t count)
+/* Behind a barrier, and what has been stored at rank p: `count` entries more. */
+static __device__ inline void ops_count_stored(const sparse_memory &m, int p, uint64_t count)
 {
   __threadfence_system();
-  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(ops_at_peer(m, p, mine)), "l"(count)
-               : "memory");
+  asm volatile(
+      "red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(ops_at_peer(m, p, &m.notes->stored[m.rank])),
+      "l"(count)
+      : "memory");
 }
 
 /* By all threads of a block: the entries for the owners of regions to their memory, and then how
@@ -128,7 +129,7 @@ static __device__ inline void ops_store_parts(const sparse_memory &m, const uint
   __syncthreads();
   for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
     const uint64_t share = ops_share(begins[p + 1] - begins[p]);
-    if (p != m.rank && share > 0) ops_count_at_peer(m, p, &m.notes->stored[m.rank], share);
+    if (p != m.rank && share > 0) ops_count_stored(m, p, share);
   }
 }
 

@@ -165,12 +165,6 @@ uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *c)
   return hash;
 }
 
-/* Where the list of rank p begins in the received list of an owner, whose own one is the last. */
-static size_t slot_of(const struct sparse_memory *m, int owner, int p)
-{
-  return (size_t)((p - owner - 1 + m->nranks) % m->nranks) * m->slot;
-}
-
 /* Collective: has every rank a process of its own? */
 static ncclResult_t own_processes(struct sparse_allreduce_handle *h, bool *own)
 {
@@ -202,11 +196,11 @@ static ncclResult_t make_direct(struct sparse_allreduce_handle *h)
       return sparse_fail(ncclInternalError, "%s", alltoallv_last_error());
     char *received = (char *)lists + ((const char *)m->received - m->lists);
     h->state->peers[p] = lists;
-    h->state->slots[p] = (struct sparse_pair *)received + slot_of(m, p, m->rank);
-    h->state->slot_displs[p] = slot_of(m, m->rank, p);
+    h->state->slots[p] = (struct sparse_pair *)received + sparse_slot_of(m, p, m->rank);
+    h->state->slot_displs[p] = sparse_slot_of(m, m->rank, p);
   }
   m->direct = true;
-  m->offered = m->received + slot_of(m, m->rank, m->rank);
+  m->offered = m->received + sparse_slot_of(m, m->rank, m->rank);
   m->room = m->capacity + spare_room(m);
   SPARSE_CUDA(cudaMemcpy(m->state, h->state, sizeof(*h->state), cudaMemcpyHostToDevice));
   SPARSE_CUDA(cudaDeviceSynchronize());

@@ -148,6 +148,13 @@ struct sparse_memory {
   void *scratch; /* of the operators, see ops_scratch_bytes */
 };
 
+/* Direct: where the list of rank p begins in the received list of an owner, whose own one is the
+ * last. */
+static inline size_t sparse_slot_of(const struct sparse_memory *m, int owner, int p)
+{
+  return (size_t)((p - owner - 1 + m->nranks) % m->nranks) * m->slot;
+}
+
 /* Entries in device memory, indices ascending. The number of entries is the sum of `parts` numbers
  * at counts; the parts lie one behind the other. */
 struct sparse_list {
