@@ -50,8 +50,9 @@ enum sparse_pass {
 };
 
 /* `begin` is the decision that a step begins with: it sets the levels and the limit.
- * First, what is pending in the residual (state->pending, by state->selection) becomes zero; what
- * this step is going to leave is pending then.
+ * First, what is pending in the residual (state->pending, by state->selection) becomes zero, as in
+ * ops_settle(), the result being that of the last ops_apply(); what this step is going to leave is
+ * pending then.
  * For all i: residual[i] += gradient[i] (one IEEE add of float(gradient[i])), where gradient[i] is
  * finite or m->config.nonfinite is SPARSE_NONFINITE_PROPAGATE; else residual[i] stays and
  * state->nonfinite becomes 1. gradient == NULL: the residual is taken as it is. Elements with
@@ -138,10 +139,11 @@ ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, stru
  */
 ncclResult_t ops_fetch(const struct sparse_memory *m, cudaStream_t stream);
 
-/* dense[i] = value / nranks (IEEE division) for the entries of the list. With list.pairs == NULL
- * (direct) it does what ops_fetch() does on the way, and the list is `gathered`. Before, dense is
- * zero but for entries of this list. `then` is taken before all of that is done: it must be one
- * about counts. */
+/* dense[i] = value / nranks (IEEE division) for the entries of the list, and 0 for all other i.
+ * Before, dense is what the last ops_apply() or ops_clear() has left. Either the list has one part,
+ * or part p has the entries of region p, state->boundaries[p] on. With list.pairs == NULL (direct)
+ * it does what ops_fetch() does on the way, and the list is `gathered`. `then` is taken before all
+ * of that is done: it must be one about counts. */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_control then, cudaStream_t stream);
 
@@ -149,9 +151,8 @@ ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
  * as state->pending says, for those of the state->result_count first entries of `gathered`. */
 ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream);
 
-/* dense[i] = 0 for the state->result_count first entries of `gathered`; all else in it is zero
- * already. The only operator that may run beside others of the same handle. */
-ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream);
+/* dense[i] = 0 for all i, whatever has written there. */
+ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream);
 
 /* residual[i] = 0 for the entries of the offered list; then nothing is pending. */
 ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream);

@@ -20,8 +20,8 @@ static ncclResult_t launch(cudaStream_t stream, void (*twin)(const void *args), 
 
 size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
 {
-  (void)n, (void)nranks, (void)capacity;
-  return 16; /* the twins need none, but allocating nothing is a special case for callers */
+  (void)nranks, (void)capacity;
+  return n; /* is element i an entry of the result? */
 }
 
 ncclResult_t ops_load(void)
@@ -632,10 +632,16 @@ static void run_apply(const void *args)
     list = (struct sparse_list){x->m.gathered, x->m.state->gathered_counts, x->m.nranks};
   }
   const uint64_t count = list_count(list);
+  bool *in_result = x->m.scratch;
+  for (size_t i = 0; i < x->m.n; i++) {
+    if (in_result[i]) x->m.dense[i] = 0;
+    in_result[i] = false;
+  }
   for (uint64_t i = 0; i < count; i++) {
     const struct sparse_pair pair = list.pairs[i];
     if (!is_entry(pair)) continue;
     x->m.dense[pair.index] = one_nan(pair.value / (float)x->m.nranks);
+    in_result[pair.index] = true;
   }
   sparse_decide(x->then, &x->m);
 }
@@ -647,17 +653,16 @@ ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
   return launch(stream, run_apply, &x, sizeof(x));
 }
 
-static void run_undo(const void *args)
+static void run_clear(const void *args)
 {
-  const struct control *a = args;
-  for (uint64_t i = 0; i < a->m.state->result_count; i++)
-    if (is_entry(a->m.gathered[i])) a->m.dense[a->m.gathered[i].index] = 0;
+  const struct sparse_memory *m = args;
+  memset(m->dense, 0, m->n * sizeof(*m->dense));
+  memset(m->scratch, 0, m->n);
 }
 
-ncclResult_t ops_undo(const struct sparse_memory *m, cudaStream_t stream)
+ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream)
 {
-  const struct control a = {*m, SPARSE_THEN_NOTHING};
-  return launch(stream, run_undo, &a, sizeof(a));
+  return launch(stream, run_clear, m, sizeof(*m));
 }
 
 static void run_clear_offered(const void *args)

@@ -2,10 +2,8 @@
 /* What the kernels of the operators share: launching, the scratch memory, sums and searches within
  * a warp or a block, and the last block, which takes most decisions.
  *
- * Operators of one handle run one after the other, but for undo, which has nothing in the scratch
- * memory; so they share it. Nothing in it
- * is cleared between launches: the last block of a launch leaves it as it has to be for the next.
- */
+ * Operators of one handle run one after the other, so they share it. Nothing in it is cleared
+ * between launches: the last block of a launch leaves it as it has to be for the next. */
 #ifndef OPS_DEVICE_CUH
 #define OPS_DEVICE_CUH
 
@@ -58,11 +56,16 @@ static __host__ __device__ inline double2 *ops_tile_moments(const sparse_memory 
   return (double2 *)(ops_chain_words(m) + words);
 }
 
-/* And for each dense tile, and the end, where its entries begin in the result, if that is pending.
- */
-static __host__ __device__ inline uint32_t *ops_tile_begins(const sparse_memory &m)
+/* And for each element, up to the end of the last dense tile, a bit that says whether it is an
+ * entry of the result. The dense vector is zero elsewhere. */
+static __host__ __device__ inline uint32_t *ops_result_bits(const sparse_memory &m)
 {
   return (uint32_t *)(ops_tile_moments(m) + ops_dense_tiles(m.n));
+}
+
+static __host__ __device__ inline size_t ops_result_words(size_t n)
+{
+  return ops_dense_tiles(n) * (OPS_DENSE_TILE / 32);
 }
 
 /* ---- launching --------------------------------------------------------------------------------
@@ -131,7 +134,8 @@ ncclResult_t ops_load_select(void);
 ncclResult_t ops_load_reduce(void);
 ncclResult_t ops_load_merge(void);
 ncclResult_t ops_load_regions(void);
-ncclResult_t ops_load_result(void);
+ncclResult_t ops_load_apply(void);
+ncclResult_t ops_load_residual(void);
 ncclResult_t ops_load_lists(void);
 
 #ifdef __CUDACC__
@@ -151,9 +155,8 @@ ncclResult_t ops_load_lists(void);
                                  ? (blocks)                               \
                                  : OPS_RESIDENT_THREADS / (threads))
 
-/* All kernels begin with one of these, but for undo, which starts FIRST and has nobody waiting for
- * its places; only then they may look at memory. EARLY: the next kernel's blocks may take the place
- * of those of this one as they end, and not only when all have. */
+/* All kernels begin with one of these; only then they may look at memory. EARLY: the next kernel's
+ * blocks may take the place of those of this one as they end, and not only when all have. */
 static __device__ inline void ops_begin(void)
 {
 #if __CUDA_ARCH__ >= 900

@@ -131,8 +131,7 @@ size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
   m.n = n;
   m.nranks = nranks;
   m.capacity = capacity;
-  const size_t tiles = ops_dense_tiles(n);
-  return (size_t)((char *)(ops_tile_begins(m) + tiles + 1) - (char *)m.scratch);
+  return (size_t)((char *)(ops_result_bits(m) + ops_result_words(n)) - (char *)m.scratch);
 }
 
 ncclResult_t ops_load(void)
@@ -144,8 +143,8 @@ ncclResult_t ops_load(void)
     return ncclUnhandledCudaError;
   if (device < MAX_DEVICES) waits[device] = attributes.ptxVersion >= 90;
   const ncclResult_t results[] = {ops_load_local_pass(), ops_load_select(),  ops_load_reduce(),
-                                  ops_load_merge(),      ops_load_regions(), ops_load_result(),
-                                  ops_load_lists()};
+                                  ops_load_merge(),      ops_load_regions(), ops_load_apply(),
+                                  ops_load_residual(),   ops_load_lists()};
   for (const ncclResult_t result : results)
     if (result != ncclSuccess) return result;
   return ncclSuccess;

@@ -58,9 +58,8 @@ struct shared {
   uint32_t counts[2][WARPS]; /* of candidates */
   uint32_t counted[2];       /* their sum, and in the upper half how many warps are in it */
   uint32_t partial[2][WARPS];
-  uint32_t next[2];                        /* tile */
-  uint32_t listed[3][OPS_DENSE_TILE / 32]; /* bits of elements in the pending result; by round */
-  uint32_t pending;                        /* of the step before, */
+  uint32_t next[2]; /* tile */
+  uint32_t pending; /* of the step before, */
   sparse_selection selection;
   int nlevels; /* and of this one */
   sparse_level_t levels[SPARSE_MAX_LEVELS], limit;
@@ -78,8 +77,6 @@ struct pass {
   uint64_t room; /* for candidates */
   bool offers;   /* them to the owners of regions */
   int nlevels;
-  uint32_t begin, end; /* entries of `gathered` in the block's next tile, if they are pending, */
-  uint32_t entry;      /* and the index of this thread's first one */
 };
 
 /* The candidates of a warp in a tile, and what other warps of the block have. */
@@ -280,65 +277,48 @@ __device__ inline uint32_t neighbours(uint32_t chosen)
 }
 
 /* ---- what is pending ---------------------------------------------------------------------------
- * A round marks the result's entries in its tile before the barrier, looks at the marks behind it,
- * and then clears those of the next round but one. Where the entries are, and the first of each
- * thread, is asked for in the round before: the barrier must not wait for memory. */
+ */
 
-__device__ inline void find_entries(pass &p, uint32_t tile)
+/* Which of the warp's elements 32 * lane, 32 * lane + 1, ... may leave the residual. */
+__device__ inline uint32_t load_listed(const pass &p, uint32_t tile)
 {
-  const bool any = p.s.pending == SPARSE_PENDING_RESULT && tile < p.tiles;
-  const uint32_t *begins = ops_tile_begins(p.m) + tile;
-  p.begin = any ? begins[0] : 0;
-  p.end = any ? begins[1] : 0;
+  if (p.s.pending != SPARSE_PENDING_RESULT) return 0xffffffffu;
+  return ops_result_bits(p.m)[(size_t)tile * (OPS_DENSE_TILE / 32) + threadIdx.x];
 }
 
-__device__ inline uint32_t entry_of(const pass &p, uint32_t i)
-{
-  return i < p.end ? p.m.gathered[i].index : SPARSE_NO_INDEX;
-}
-
-__device__ inline void mark_entries(const pass &p, uint32_t *marks)
-{
-  uint32_t i = p.begin + threadIdx.x, index = p.entry;
-  while (index != SPARSE_NO_INDEX) {
-    const uint32_t at = index % OPS_DENSE_TILE;
-    atomicOr(&marks[at / 32], 1u << at % 32);
-    index = entry_of(p, i += THREADS);
-  }
-}
-
-/* Of a thread's elements those that are marked, as bits; all if everything is pending. */
-__device__ inline uint32_t marked_of(const pass &p, const uint32_t *marks)
+/* The same of a thread's own elements: bit 4 * row + e. */
+__device__ inline uint32_t listed_of_thread(uint32_t listed)
 {
   const uint32_t lane = threadIdx.x % 32;
-  if (p.s.pending == SPARSE_PENDING_ALL) return 0xffffffffu;
-  marks += threadIdx.x / 32 * (ELEMENTS / 32) + lane / 8;
-  uint32_t marked = 0;
+  uint32_t mine = 0;
 #pragma unroll
-  for (int j = ROWS - 1; j >= 0; j--) marked = marked << 4 | (marks[4 * j] >> lane % 8 * 4 & 15);
-  return marked;
+  for (int j = ROWS - 1; j >= 0; j--) {
+    const uint32_t word = __shfl_sync(OPS_ALL_LANES, listed, (int)(4 * j + lane / 8));
+    mine = mine << 4 | (word >> lane % 8 * 4 & 15);
+  }
+  return mine;
 }
 
 /* A thread's elements that are pending become zero. WRITES: in the residual, too. Of those that
  * equal the threshold some tiles have all, others none, and one has those up to an index. */
 template <bool WRITES>
-__device__ inline void settle(const pass &p, const uint32_t *marks, uint32_t tile, size_t at,
+__device__ inline void settle(const pass &p, uint32_t listed, uint32_t tile, size_t at,
                               float (&acc)[ROWS][4])
 {
   if (p.s.pending == SPARSE_PENDING_NOTHING) return;
   const sparse_selection &old = p.s.selection;
   const int64_t first = (int64_t)tile * OPS_DENSE_TILE;
-  const uint32_t marked = marked_of(p, marks);
+  const uint32_t mine = listed_of_thread(listed);
   uint32_t leaves = 0;
   if (old.tie < first || old.tie >= first + OPS_DENSE_TILE - 1) {
-    leaves = marked & choose(acc, old.above - (old.tie >= first), old.limit);
+    leaves = mine & choose(acc, old.above - (old.tie >= first), old.limit);
   } else {
 #pragma unroll
     for (int i = 0; i < 4 * ROWS; i++)
       leaves |= (uint32_t)sparse_chosen(&old, sparse_magnitude(acc[i / 4][i % 4]),
                                         (uint32_t)at + i / 4 * 128 + i % 4)
                 << i;
-    leaves &= marked;
+    leaves &= mine;
   }
 #pragma unroll
   for (int i = 0; i < 4 * ROWS; i++)
@@ -438,7 +418,6 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     s.nlevels = sparse_first_levels(&m, begin, s.levels, &s.limit);
   }
   if (threadIdx.x < 2) s.counted[threadIdx.x] = 0;
-  for (int r = 0; r < 3; r++) s.listed[r][threadIdx.x] = 0;
   for (int j = (int)threadIdx.x; j < SPARSE_MAX_LEVELS; j += THREADS) s.exceeding[j] = 0;
   if (offers)
     for (int j = (int)threadIdx.x; j < m.nranks; j += THREADS) {
@@ -451,15 +430,13 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) ops_decide(begin, &m);
   const bool offering = offers && !ops_late(m);
   const uint32_t tiles = (uint32_t)ops_dense_tiles(m.n);
-  pass p = {m, s, chain, tiles, m.room, offering, s.nlevels, 0, 0, SPARSE_NO_INDEX};
+  pass p = {m, s, chain, tiles, m.room, offering, s.nlevels};
   const sparse_level_t level = s.levels[0], limit = s.limit;
   volatile uint32_t behind_stores = 0;
   bool nonfinite = false;
   candidates older = {}, newer = {}; /* of two rounds ago and of the last one */
 
-  uint32_t tile = s.next[1], third = 0; /* the round modulo 3 */
-  find_entries(p, tile);
-  p.entry = entry_of(p, p.begin + threadIdx.x);
+  uint32_t tile = s.next[1];
   for (uint32_t parity = 0; tile < p.tiles || older.any || newer.any; parity ^= 1) {
     const bool work = tile < p.tiles; /* else this round is for the candidates of earlier ones */
     const bool full = ((size_t)tile + 1) * OPS_DENSE_TILE <= m.n;
@@ -468,15 +445,14 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     quad<G> *g = (quad<G> *)s.elements[warp] + lane;
     if (threadIdx.x == 0 && work) drawn = ops_chain_draw(p.chain); /* else there is none left */
     const ops_chain_asked asked = ops_chain_ask(p.chain, older.any ? older.tile : 0);
+    const uint32_t listed = work ? load_listed(p, tile) : 0;
     if (work) load_elements(m, gradient, aligned, at, full, acc, g);
 
     const uint32_t sum =
         ops_warp_sum(ops_chain_sum<uint32_t>(p.chain, older.any ? older.tile : 0, asked));
     if (lane == 0) s.partial[parity][warp] = sum;
     if (threadIdx.x == 0) s.next[parity] = drawn;
-    mark_entries(p, s.listed[third]);
     __syncthreads();
-    find_entries(p, s.next[parity]);
     if (newer.any) {
       newer.in_tile = ops_block_sum(s.counts[parity ^ 1], WARPS, &newer.first);
       if (MOMENTS && threadIdx.x == 32) {
@@ -504,7 +480,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
         for (uint32_t i = 0; i < 4 * ROWS; i++)
           valid |= (uint32_t)(at + i / 4 * 128 + i % 4 < m.n) << i;
       }
-      settle<!READS>(p, s.listed[third], tile, at, acc);
+      settle<!READS>(p, listed, tile, at, acc);
       if (READS) {
         load_wait();
         nonfinite |= add(acc, g, finite_only);
@@ -538,11 +514,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     /* This load waits in one queue with the stores, and the loads of the next round for it. If
      * loads overtake stores, memory changes its direction more often: 6 % of the time of 133M
      * elements. */
-    third += behind_stores;
-    third = third == 2 ? 0 : third + 1;
-    s.listed[third == 2 ? 0 : third + 1][threadIdx.x] = 0; /* last read before the barrier */
-    tile = s.next[parity];
-    p.entry = entry_of(p, p.begin + threadIdx.x);
+    tile = s.next[parity] + behind_stores;
   }
   if (nonfinite) p.chain.scratch->nonfinite = 1;
   __syncthreads();

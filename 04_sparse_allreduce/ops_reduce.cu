@@ -21,6 +21,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
            const uint64_t *counts, int first, int stride, const uint64_t *region,
            enum sparse_sums which, const __grid_constant__ sparse_list to, enum sparse_control then)
 {
+  const bool direct = base == NULL;
   ops_begin_early();
   __shared__ shared s;
   __shared__ ops_lists lists;
@@ -30,7 +31,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
   for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
   bool there = true;
-  if (base == NULL) {
+  if (direct) {
     there = ops_await_lists(m, lists);
   } else {
     for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
@@ -77,9 +78,11 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     }
     if (threadIdx.x == 0) s.next = drawn;
     uint32_t before = 0, before_rounds[2] = {}, in_tile;
+    unit_begin mine = {};
     if (kind == LARGE) {
       __syncthreads();
       in_tile = place_rounds(s, before_rounds);
+      if (threadIdx.x >= THREADS - 32) mine = find_unit(s, begin, end, before_rounds);
     } else {
       before = place_words(s, kept, &in_tile);
     }
@@ -87,22 +90,27 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     if (threadIdx.x == 0) ops_chain_publish(chain, tile, in_tile, 0);
     const uint32_t soon = kind == LARGE_IN_PARTS ? tile : next;
     if (soon < tiles) find_tile(w, s, soon); /* while other blocks publish */
-    sparse_pair *at = to.pairs + ops_chain_before(chain, tile, s.partial);
+    uint32_t place = (uint32_t)ops_chain_before(chain, tile, s.partial); /* of the tile's sums */
     ops_chain_advance(chain, tile, tiles, in_tile, 0);
 
     if (kind == LARGE) {
-      write_large(s, keep, before_rounds, at);
+      if (mine.any && direct) m.unit_begins[mine.unit] = place + mine.at;
+      write_large(s, keep, before_rounds, to.pairs + place);
       for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
     } else if (kind == SMALL) {
-      write_small(s, begin, keep, at + before);
+      place += before;
+      if (direct) note_unit(m.unit_begins, begin, end, keep, place);
+      write_small(s, begin, keep, to.pairs + place);
       s.occurs[threadIdx.x] = 0;
     } else {
       for (uint64_t from = begin; from < end; from += SMALL_TILE) { /* the sums once more */
-        add_to_small(w, s, from, from + SMALL_TILE < end ? from + SMALL_TILE : end);
+        const uint64_t part_end = from + SMALL_TILE < end ? from + SMALL_TILE : end;
+        add_to_small(w, s, from, part_end);
         keep = select_of_small(w, s);
         before = place_words(s, (uint32_t)__popc(keep), &in_tile);
-        write_small(s, from, keep, at + before);
-        at += in_tile;
+        if (direct) note_unit(m.unit_begins, from, part_end, keep, place + before);
+        write_small(s, from, keep, to.pairs + place + before);
+        place += in_tile;
         s.occurs[threadIdx.x] = 0;
         move_begin(w, s, from + SMALL_TILE);
         __syncthreads();
@@ -112,7 +120,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     tile = next;
   }
   if (!ops_last_block(chain.scratch)) return;
-  const bool direct = base == NULL, late = direct && ops_late(m);
+  const bool late = direct && ops_late(m);
   if (threadIdx.x == 0)
     s.next =
         (uint32_t)ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)); /* sums kept */

@@ -45,7 +45,8 @@ struct shared {
   uint32_t length[SPARSE_MAX_RANKS], first[SPARSE_MAX_RANKS], last[SPARSE_MAX_RANKS];
   uint32_t offset[SPARSE_MAX_RANKS + 1]; /* in large.entries */
   uint32_t partial[WARPS], counts[WARPS * ROUNDS];
-  uint32_t next; /* tile */
+  uint32_t kept[WARPS * ROUNDS]; /* of a large tile: a bit for each sum */
+  uint32_t next;                 /* tile */
 };
 
 struct job {
@@ -162,6 +163,17 @@ __device__ inline void write_small(const shared &s, uint64_t begin, uint32_t kee
   }
 }
 
+/* Notes where a unit begins that does within this thread's word. The thread's sums are those from
+ * number `first` on. */
+__device__ inline void note_unit(uint32_t *unit_begins, uint64_t begin, uint64_t end, uint32_t keep,
+                                 uint32_t first)
+{
+  const uint64_t word = begin + threadIdx.x * 32, unit = (word + SPARSE_UNIT - 1) / SPARSE_UNIT;
+  const uint32_t at = (uint32_t)(unit * SPARSE_UNIT - word);
+  if (at < 32 && word + at < end)
+    unit_begins[unit] = first + (uint32_t)__popc(keep & ((1u << at) - 1));
+}
+
 /* Sums of `kept` over the threads: of those before this one, and in *all of the block. Begins
  * without a barrier, has one. */
 __device__ inline uint32_t place_words(shared &s, uint32_t kept, uint32_t *all)
@@ -256,8 +268,8 @@ __device__ inline uint32_t add_to_large(const job &w, shared &s, uint64_t begin,
   return sums;
 }
 
-/* Bit r: whether sum threadIdx.x + r * THREADS is to be kept. Leaves the warp's count of each round
- * in s.counts. */
+/* Bit r: whether sum threadIdx.x + r * THREADS is to be kept. Leaves the warp's bits and their
+ * number in each round in s.kept and s.counts. */
 __device__ inline uint32_t select_of_large(const job &w, shared &s, uint32_t sums)
 {
   uint32_t keep = 0;
@@ -266,7 +278,10 @@ __device__ inline uint32_t select_of_large(const job &w, shared &s, uint32_t sum
     const uint32_t i = threadIdx.x + r * THREADS;
     const bool kept = i < sums && is_kept(w, __uint_as_float(s.large.sums[i].y));
     const uint32_t lanes = __ballot_sync(OPS_ALL_LANES, kept);
-    if (threadIdx.x % 32 == 0) s.counts[r * WARPS + threadIdx.x / 32] = (uint32_t)__popc(lanes);
+    if (threadIdx.x % 32 == 0) {
+      s.kept[r * WARPS + threadIdx.x / 32] = lanes;
+      s.counts[r * WARPS + threadIdx.x / 32] = (uint32_t)__popc(lanes);
+    }
     keep |= (uint32_t)kept << r;
   }
   return keep;
@@ -296,6 +311,29 @@ __device__ inline void write_large(const shared &s, uint32_t keep, const uint32_
                         (uint32_t)__popc(lanes & ((1u << threadIdx.x % 32) - 1));
     if (kept) *(uint2 *)(to + at) = s.large.sums[threadIdx.x + r * THREADS];
   }
+}
+
+/* Where a unit begins in the tile's kept sums, for a warp, one for each lane: the bits before it
+ * say how many sums that is, and theirs how many are kept. */
+struct unit_begin {
+  uint64_t unit;
+  uint32_t at;
+  bool any;
+};
+
+__device__ inline unit_begin find_unit(const shared &s, uint64_t begin, uint64_t end,
+                                       const uint32_t before[2])
+{
+  const uint64_t unit = (begin + SPARSE_UNIT - 1) / SPARSE_UNIT + threadIdx.x % 32;
+  const bool any = unit * SPARSE_UNIT < end;
+  const uint32_t bit = any ? (uint32_t)(unit * SPARSE_UNIT - begin) : 0;
+  const uint32_t sums =
+      s.large.before[bit / 32] + (uint32_t)__popc(s.occurs[bit / 32] & ((1u << bit % 32) - 1));
+  const uint32_t count = sums < ROOM ? sums / 32 : WARPS * ROUNDS - 1;
+  const uint32_t lanes = sums < ROOM ? (1u << sums % 32) - 1 : 0xffffffffu;
+  const uint32_t low = __shfl_sync(OPS_ALL_LANES, before[0], (int)(count % 32));
+  const uint32_t high = __shfl_sync(OPS_ALL_LANES, before[1], (int)(count % 32));
+  return {unit, (count < 32 ? low : high) + (uint32_t)__popc(s.kept[count] & lanes), any};
 }
 
 } // namespace

@@ -41,7 +41,6 @@ ncclResult_t path_gaussiank(struct sparse_allreduce_handle *h, const void *gradi
    * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(ops_control(m, SPARSE_SEAL_OFFERED, stream));
-  if (!packed) SPARSE_TRY(sparse_clear_end(h, stream)); /* `gathered` is needed for the vectors */
   if (packed)
     SPARSE_TRY(exchange_gather(h, m->offered, m->received, s->received_counts, s->received_displs,
                                ncclUint64, stream));
@@ -51,7 +50,6 @@ ncclResult_t path_gaussiank(struct sparse_allreduce_handle *h, const void *gradi
 
   /* 3. Add rank 0's entries, rank 1's, ... 4. and average. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_TRY(ops_reduce(m, lists, s->received_displs, s->received_counts, 0, 1, s->whole,
                         SPARSE_SUMS_NONZERO, sparse_result(m), SPARSE_KEPT_RESULT, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));

@@ -31,7 +31,6 @@ ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *grad
 
   /* 3. The sums to everybody, 4. and average.
    * MPI: Allgather(counts), Allgatherv(packed) -> NCCL: see exchange_gather */
-  SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
                              ncclUint64, stream));

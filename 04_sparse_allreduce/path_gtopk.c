@@ -44,8 +44,6 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   /* 1. acc = gradient + residual; the k largest are the first list. */
   SPARSE_TRY(select_exact_entries(h, gradient, stream));
   SPARSE_TRY(ops_control(m, SPARSE_SEAL_FIXED, stream));
-  if (m->config.gtopk_exact_residual) /* what is discarded lies where the last result does */
-    SPARSE_TRY(sparse_clear_end(h, stream));
 
   /* 2. Up the tree. Who has sent its list is done. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
@@ -59,7 +57,6 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   }
 
   /* 3. The root's list to everybody. MPI: Bcast -> NCCL: ncclBroadcast */
-  SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   SPARSE_NCCL(ncclBroadcast(m->offered, m->gathered, m->k + 1, ncclUint64, 0, h->comm, stream));
 

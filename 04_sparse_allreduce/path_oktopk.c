@@ -59,7 +59,6 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
       sparse_reduced(m), m->direct ? SPARSE_THEN_NOTHING : SPARSE_SEAL_REDUCED, stream));
 
   /* 4. The sums to everybody. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
-  SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   if (!m->direct)
     SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,

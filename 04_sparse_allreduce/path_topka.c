@@ -26,7 +26,6 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
   SPARSE_TRY(ops_control(m, SPARSE_FIXED_LISTS, stream));
 
   /* 3. Add rank 0's entries, rank 1's, ...: this order on every rank, so the same bits. */
-  SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   if (!keep_k) {
     SPARSE_TRY(ops_reduce(m, m->received, s->received_displs, s->received_counts, 0, 1, s->whole,

@@ -29,7 +29,6 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
   SPARSE_TRY(ops_control(m, SPARSE_COLLECT_FLAGS, stream));
 
   /* 3. Add rank 0's entries, rank 1's, ... 4. and average. */
-  SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   SPARSE_TRY(ops_reduce(m, m->received, s->received_displs, s->received_counts, 0, 1, s->whole,
                         SPARSE_SUMS_NONZERO, sparse_result(m), SPARSE_KEPT_RESULT, stream));

@@ -46,7 +46,6 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
 
   /* 3. Are they few enough for a sparse gather? The host has to know.
    * MPI: Allgather(counts) -> NCCL: ncclAllGather */
-  SPARSE_TRY(sparse_clear_end(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   SPARSE_TRY(exchange_counts(h, s->announced, 2, stream));
   uint64_t total = 0;

@@ -4,8 +4,7 @@
  * passes are over the few candidates that it found, unless the guess it used was bad. */
 #include "sparse_internal.h"
 
-/* What leaves the residual stays pending until the next step, unless the caller looks at it. Of a
- * result only the direct path leaves what the local pass needs to find its entries. */
+/* What leaves the residual stays pending until the next step, unless the caller looks at it. */
 ncclResult_t select_leave_offered(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   return h->m.shared ? ops_clear_offered(&h->m, stream) : ncclSuccess;
@@ -13,7 +12,7 @@ ncclResult_t select_leave_offered(struct sparse_allreduce_handle *h, cudaStream_
 
 ncclResult_t select_leave_result(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
-  return h->m.shared || !h->m.direct ? ops_settle(&h->m, stream) : ncclSuccess;
+  return h->m.shared ? ops_settle(&h->m, stream) : ncclSuccess;
 }
 
 /* A search among the candidates, or in the residual, and a filter, as far as the state asks for
@@ -37,7 +36,6 @@ static ncclResult_t select_exact(struct sparse_allreduce_handle *h, const void *
   const struct sparse_memory *m = &h->m;
   SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_PASS_SELECTS, SPARSE_EXACT_LEVELS,
                             SPARSE_EXACT_SEARCH, stream));
-  SPARSE_TRY(sparse_clear_begin(h, stream));
   return search_and_keep(h, what, stream);
 }
 
@@ -63,7 +61,6 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
   const enum sparse_pass pass = select_offers(h) ? SPARSE_PASS_OFFERS : SPARSE_PASS_SELECTS;
   SPARSE_TRY(
       ops_local_pass(m, gradient, pass, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE, stream));
-  SPARSE_TRY(sparse_clear_begin(h, stream));
   return search_and_keep(h, SPARSE_THRESHOLD_OVERFLOW, stream);
 }
 
@@ -78,7 +75,6 @@ ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *grad
   const int rounds = m->config.algorithm == SPARSE_GAUSSIANKSA ? 5 : 2;
   SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_PASS_MOMENTS, SPARSE_GAUSSIAN_BEGIN,
                             SPARSE_GAUSSIAN_LEVELS, stream));
-  SPARSE_TRY(sparse_clear_begin(h, stream));
   for (int round = 0; round < rounds; round++)
     SPARSE_TRY(ops_count_levels(m, SPARSE_GAUSSIAN_CHOOSE, stream));
   return search_and_keep(h, SPARSE_THRESHOLD_OVERFLOW, stream);

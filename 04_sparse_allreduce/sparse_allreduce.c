@@ -83,6 +83,7 @@ static ncclResult_t enqueue_step(struct sparse_allreduce_handle *h, const void *
 {
   h->phase = 0;
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_SELECT, stream));
+  if (!h->now.dense && h->result_dirty) SPARSE_TRY(ops_clear(&h->m, stream));
   SPARSE_TRY((h->now.dense ? path_dense : paths[h->m.config.algorithm])(h, gradient, stream));
   return sparse_phase(h, SPARSE_PHASES, stream);
 }
@@ -91,7 +92,7 @@ static ncclResult_t enqueue_step(struct sparse_allreduce_handle *h, const void *
 static void count_step(struct sparse_allreduce_handle *h)
 {
   h->has_result = !h->now.dense && !h->now.fell_back;
-  h->result_clean = false;
+  h->result_dirty = !h->has_result;
   h->last = h->now;
   h->step++;
 }
@@ -124,7 +125,7 @@ ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind)
 {
   if (handle == NULL || kind == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   const struct sparse_step next = next_step(handle);
-  const bool clear = !next.dense && !handle->has_result && !handle->result_clean;
+  const bool clear = !next.dense && handle->result_dirty;
   *kind = next.dense | next.exact_local << 1 | next.exact_global << 2 | next.repartition << 3 |
           clear << 4;
   return ncclSuccess;
@@ -154,8 +155,8 @@ ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residu
   if (handle == NULL || residual == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   SPARSE_TRY(sparse_wait(handle));
   if (handle->m.residual != NULL) {
-    SPARSE_TRY(ops_settle(&handle->m, handle->beside));
-    SPARSE_CUDA(cudaStreamSynchronize(handle->beside));
+    SPARSE_TRY(ops_settle(&handle->m, handle->own));
+    SPARSE_CUDA(cudaStreamSynchronize(handle->own));
   }
   handle->m.shared = true;
   *residual = handle->m.residual;

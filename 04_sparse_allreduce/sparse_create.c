@@ -32,7 +32,8 @@ static ncclResult_t allocate_lists(struct sparse_allreduce_handle *h)
   const size_t list = (size_t)m->nranks * m->slot * sizeof(struct sparse_pair);
   const size_t spare = spare_room(m) * sizeof(struct sparse_pair);
   const size_t lists = gathers_apart(m) ? 2 : 3;
-  h->lists_bytes = lists * list + spare + sizeof(struct sparse_notes);
+  const size_t units = (m->n - 1) / SPARSE_UNIT + 1;
+  h->lists_bytes = lists * list + spare + sizeof(*m->notes) + units * sizeof(*m->unit_begins);
   SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
   m->reduced = m->offered = (struct sparse_pair *)m->lists;
   if (gathers_apart(m))
@@ -41,6 +42,7 @@ static ncclResult_t allocate_lists(struct sparse_allreduce_handle *h)
     m->gathered = (struct sparse_pair *)(m->lists + list);
   m->received = (struct sparse_pair *)(m->lists + (lists - 1) * list);
   m->notes = (struct sparse_notes *)(m->lists + lists * list + spare);
+  m->unit_begins = (uint32_t *)(m->notes + 1);
   SPARSE_CUDA(cudaMemset(m->notes, 0, sizeof(*m->notes)));
   return ncclSuccess;
 }
@@ -51,17 +53,16 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
   const size_t nranks = (size_t)m->nranks, bytes = m->n * sizeof(float);
+  const size_t dense = (m->n + SPARSE_SECTOR - 1) / SPARSE_SECTOR * SPARSE_SECTOR * sizeof(float);
   const size_t scratch = ops_scratch_bytes(m->n, m->nranks, m->capacity);
-  SPARSE_CUDA(cudaMalloc((void **)&m->dense, bytes));
-  SPARSE_CUDA(cudaMemset(m->dense, 0, bytes));
+  SPARSE_CUDA(cudaMalloc((void **)&m->dense, dense));
+  SPARSE_CUDA(cudaMemset(m->dense, 0, dense));
   SPARSE_CUDA(cudaEventCreateWithFlags(&h->done, cudaEventDisableTiming));
   for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
   SPARSE_TRY(ops_load());
   if (m->config.algorithm == SPARSE_DENSE) return ncclSuccess;
 
-  SPARSE_CUDA(cudaEventCreateWithFlags(&h->fork, cudaEventDisableTiming));
-  SPARSE_CUDA(cudaEventCreateWithFlags(&h->join, cudaEventDisableTiming));
-  SPARSE_CUDA(cudaStreamCreateWithFlags(&h->beside, cudaStreamNonBlocking));
+  SPARSE_CUDA(cudaStreamCreateWithFlags(&h->own, cudaStreamNonBlocking));
 
   SPARSE_CUDA(cudaMalloc((void **)&m->residual, bytes));
   SPARSE_CUDA(cudaMemset(m->residual, 0, bytes));
@@ -255,17 +256,15 @@ static ncclResult_t release(struct sparse_allreduce_handle *h)
 {
   const struct sparse_memory *m = &h->m;
   void *const memory[] = {m->matrix, m->scratch, m->state, m->residual, m->dense};
-  const cudaEvent_t events[] = {h->done, h->fork, h->join};
   const ncclResult_t apart = free_list(gathers_apart(m) ? m->gathered : NULL);
   const ncclResult_t lists = free_list(m->lists);
   cudaError_t first = cudaSuccess;
   for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++)
     keep_first(&first, cudaFree(memory[i]));
-  for (size_t i = 0; i < sizeof(events) / sizeof(*events); i++)
-    if (events[i] != NULL) keep_first(&first, cudaEventDestroy(events[i]));
+  if (h->done != NULL) keep_first(&first, cudaEventDestroy(h->done));
   for (int i = 0; i <= SPARSE_PHASES; i++)
     if (h->phases[i] != NULL) keep_first(&first, cudaEventDestroy(h->phases[i]));
-  if (h->beside != NULL) keep_first(&first, cudaStreamDestroy(h->beside));
+  if (h->own != NULL) keep_first(&first, cudaStreamDestroy(h->own));
   free(h->state);
   free(h->counts);
   free(h);
@@ -342,7 +341,6 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
     return sparse_fail(result, "%s", wrong);
   }
   h->first_sparse = (uint64_t)config->warmup_steps;
-  h->result_clean = true;
   *handle = h;
   return ncclSuccess;
 }

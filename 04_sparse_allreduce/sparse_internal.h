@@ -39,11 +39,9 @@ struct sparse_allreduce_handle {
   struct sparse_step last; /* the last one that counts */
   bool capturing;          /* this step goes into a graph, */
   bool captured;           /* or one did before */
-  bool has_result;         /* `gathered` holds the entries of the dense result, to be undone */
-  bool result_clean;       /* else all of the dense result has to be cleared */
-
-  cudaStream_t beside; /* clears the result, see clear.c */
-  cudaEvent_t fork, join;
+  bool has_result;         /* `gathered` holds the entries of the dense result */
+  bool result_dirty;       /* the dense result has other entries: it has to be cleared */
+  cudaStream_t own;        /* where the caller names none */
 
   /* Where counts, and the state for statistics, come to the host. Not pinned: freeing pinned memory
    * waits for all GPUs of the process. */
@@ -138,12 +136,6 @@ ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
 /* The phase that begins now, for sparse_allreduce_phases(). */
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
                           cudaStream_t stream);
-
-/* clear.c: the dense result becomes zero again beside the stream. Selections begin that when memory
- * has nothing else to do any more, behind the local pass; behind the second function, which comes
- * before anything that writes to `gathered` or to the dense result, it is done. */
-ncclResult_t sparse_clear_begin(struct sparse_allreduce_handle *h, cudaStream_t stream);
-ncclResult_t sparse_clear_end(struct sparse_allreduce_handle *h, cudaStream_t stream);
 
 /* select.c: each adds the gradient to the residual and leaves what this rank offers in the offered
  * list, and the rule by which it was chosen in state->selection. */

@@ -16,6 +16,8 @@ extern "C" {
 #endif
 
 #define SPARSE_MAX_RANKS 256
+#define SPARSE_SECTOR 8  /* floats of the dense result that are written at once */
+#define SPARSE_UNIT 1024 /* elements of the dense result that a warp takes at a time */
 #define SPARSE_MAX_RAISES 5
 #define SPARSE_MAX_LEVELS (1 + 2 * SPARSE_MAX_CORRECTIONS)
 
@@ -120,8 +122,7 @@ struct sparse_state {
   uint32_t always_list;           /* SPARSE_FROM_LIST, for operators without a choice */
   uint64_t whole[2];              /* the region 0 .. n */
   struct sparse_selection global; /* of the sums */
-  uint64_t result_count;          /* entries of `gathered`, flag entries included: what the next
-                                     step undoes */
+  uint64_t result_count;          /* entries of `gathered`, flag entries included */
   uint64_t global_count;          /* without flag entries */
   uint64_t gathered_total;        /* entries that all ranks contributed, without flag entries */
 };
@@ -131,9 +132,10 @@ struct sparse_memory {
   size_t n, k, t, capacity; /* see sparse_allreduce.h; t = floor(n * density) */
   int rank, nranks;
   sparse_allreduce_config_t config;
-  double z;                /* Phi^-1(1 - density / 2) */
-  bool shared;             /* the caller has the residual's address: nothing may stay pending */
-  float *residual, *dense; /* n each */
+  double z;        /* Phi^-1(1 - density / 2) */
+  bool shared;     /* the caller has the residual's address: nothing may stay pending */
+  float *residual; /* n */
+  float *dense;    /* n, and room up to a multiple of SPARSE_SECTOR */
   /* Lists: nranks * slot pairs each. */
   size_t slot; /* at least capacity + 1: there may be a flag entry behind a list */
   struct sparse_pair *offered, *received, *gathered;
@@ -142,6 +144,9 @@ struct sparse_memory {
   bool direct;                 /* peers read and write each other's lists and notes: */
   char *lists;                 /* their memory */
   struct sparse_notes *notes;
+  /* Where the sums of this region's units begin in `reduced`; unit u are the SPARSE_UNIT elements
+   * from u * SPARSE_UNIT on. For the others, who read just what they need. */
+  uint32_t *unit_begins;
   ncclComm_t comm;  /* for the twins of the stand-in, which need it to wake each other */
   uint64_t *matrix; /* [source * nranks + destination] entries, filled by the send/recv exchange */
   struct sparse_state *state;

@@ -32,7 +32,8 @@ static void member_open(struct world *w, struct test *t, const struct reference 
   m->slot = (m->capacity + 1 + 3) / 4 * 4;
   m->room = m->capacity + SPARE;
   const size_t list = (size_t)m->nranks * m->slot, all = 3 * list + SPARE;
-  const size_t bytes = all * sizeof *m->offered + sizeof *m->notes;
+  const size_t units = (m->n - 1) / SPARSE_UNIT + 1;
+  const size_t bytes = all * sizeof *m->offered + sizeof *m->notes + units * sizeof *m->unit_begins;
   CUDACHECK(cudaMalloc((void **)&m->lists, bytes));
   CUDACHECK(cudaMemset(m->lists, 0, bytes));
   m->reduced = (struct sparse_pair *)m->lists;
@@ -40,6 +41,7 @@ static void member_open(struct world *w, struct test *t, const struct reference 
   m->received = m->gathered + list;
   m->offered = m->received + sparse_slot_of(m, rank, rank);
   m->notes = (struct sparse_notes *)(m->reduced + all);
+  m->unit_begins = (uint32_t *)(m->notes + 1);
   m->direct = true;
   m->config = ref->config;
   CUDACHECK(cudaMemset(m->dense, 0, m->n * sizeof(float)));
@@ -136,7 +138,6 @@ static void run_step(struct team *team)
   }
   for (int r = 0; r < nranks; r++) {
     const struct world *w = &team->members[r];
-    OPSCHECK(ops_undo(&w->m, w->stream));
     OPSCHECK(ops_apply(&w->m, (struct sparse_list){NULL, NULL, 0}, SPARSE_BOTH_ADAPT, w->stream));
   }
 }

@@ -218,16 +218,8 @@ static void merge(struct rates *r, const void *gradient)
 
 static void apply(struct rates *r, const void *gradient)
 {
-  struct sparse_memory m = r->w.m;
   (void)gradient;
-  m.direct = true; /* so that the local pass finds the entries */
-  OPSCHECK(ops_apply(&m, gathered(r), SPARSE_THEN_NOTHING, r->w.stream));
-}
-
-static void undo(struct rates *r, const void *gradient)
-{
-  (void)gradient;
-  OPSCHECK(ops_undo(&r->w.m, r->w.stream));
+  OPSCHECK(ops_apply(&r->w.m, gathered(r), SPARSE_THEN_NOTHING, r->w.stream));
 }
 
 /* ---- one size ---------------------------------------------------------------------------------
@@ -358,7 +350,6 @@ static void rates_of(struct test *t, size_t n, double density)
   row(&r, "reduce, all", reduce_whole, 0);
   leave_result(&r, threshold); /* again: keeping has written to the list */
   row(&r, "apply", apply, 0);
-  row(&r, "undo", undo, 0);
   CUDACHECK(cudaFree(r.gradients));
   CUDACHECK(cudaFree(r.sources));
   CUDACHECK(cudaFree(r.to.pairs));

@@ -117,10 +117,8 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   expect_settled(&w, w.state->result_count, e.residual);
   expect_local_pass(&e, gradient ? values : NULL);
   world_push(&w);
-  w.m.direct = true; /* where a result may be pending */
   OPSCHECK(ops_apply(&w.m, (struct sparse_list){w.m.gathered, &w.m.state->result_count, 1},
                      SPARSE_THEN_NOTHING, w.stream));
-  w.m.direct = false;
   OPSCHECK(ops_local_pass(&w.m, gradient ? w.gradient + shift * (type == ncclFloat ? 4 : 2) : NULL,
                           moments ? SPARSE_PASS_MOMENTS : SPARSE_PASS_SELECTS, SPARSE_THEN_NOTHING,
                           SPARSE_THEN_NOTHING, w.stream));

@@ -69,7 +69,7 @@ void world_open(struct world *w, struct test *t, size_t n, size_t k, int nranks)
   w->lists = (size_t)(nranks < 2 ? 2 : nranks) * m->slot;
   w->gradient = device_memory((n + 16) * sizeof(float));
   m->residual = device_memory(n * sizeof(float));
-  m->dense = device_memory(n * sizeof(float));
+  m->dense = device_memory((n + SPARSE_SECTOR) * sizeof(float));
   m->offered = device_memory(w->lists * sizeof(struct sparse_pair));
   m->received = device_memory(w->lists * sizeof(struct sparse_pair));
   m->gathered = device_memory(w->lists * sizeof(struct sparse_pair));
