@@ -158,11 +158,12 @@ SPARSE_DEVICE bool sparse_raises(const struct sparse_memory *m, uint64_t count)
   return count * (uint64_t)above.den > (uint64_t)above.num * m->t;
 }
 
-/* Of `count` candidates above the first of `nlevels` thresholds all are offered, as they are: what
- * sparse_threshold_choose() is going to find. */
-SPARSE_DEVICE bool sparse_offers_all(const struct sparse_memory *m, int nlevels, uint64_t count)
+/* How often `nlevels` thresholds of which the first ones select `counts` elements are raised. */
+SPARSE_DEVICE int sparse_raised(const struct sparse_memory *m, int nlevels, const uint64_t *counts)
 {
-  return count <= m->capacity && (nlevels == 1 || !sparse_raises(m, count));
+  int raises = 0;
+  while (raises < nlevels - 1 && sparse_raises(m, counts[raises])) raises++;
+  return raises;
 }
 
 SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s)
@@ -172,13 +173,18 @@ SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct
     sparse_overflow(m, s, sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL);
     return;
   }
-  int raises = 0;
-  while (raises < s->nlevels - 1 && sparse_raises(m, s->level_counts[raises])) {
-    s->local_threshold *= m->config.raise_factor;
-    raises++;
-  }
+  const int raises = sparse_raised(m, s->nlevels, s->level_counts);
+  for (int j = 0; j < raises; j++) s->local_threshold *= m->config.raise_factor;
   sparse_select_above(s, s->levels[raises]);
   if (raises > 0) s->keep = SPARSE_FROM_LIST;
+}
+
+SPARSE_DEVICE void sparse_threshold_offer(const struct sparse_memory *m, struct sparse_state *s)
+{
+  sparse_threshold_choose(m, s);
+  if (s->overflowed) return;
+  s->keep = SPARSE_FROM_NOTHING;
+  s->offered_count = s->level_counts[sparse_raised(m, s->nlevels, s->level_counts)];
 }
 
 SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, sparse_band_t band)
@@ -417,6 +423,9 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     break;
   case SPARSE_THRESHOLD_CHOOSE:
     sparse_threshold_choose(m, s);
+    break;
+  case SPARSE_THRESHOLD_OFFER:
+    sparse_threshold_offer(m, s);
     break;
   case SPARSE_THRESHOLD_OVERFLOW:
     if (s->overflowed) s->local_threshold = (double)sparse_from_magnitude(s->selection.above);

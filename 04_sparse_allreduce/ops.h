@@ -43,10 +43,10 @@ enum sparse_pass {
   SPARSE_PASS_SELECTS, /* nothing */
   SPARSE_PASS_MOMENTS, /* state->mean and state->deviation of the new residual, in double, the same
                           bits in every run */
-  SPARSE_PASS_OFFERS,  /* direct, with SPARSE_THRESHOLD_LEVELS and _CHOOSE: the entries of the list
-                          go to the owners of state->boundaries' regions on the way. If `then` is
-                          going to leave nothing to search and nothing to keep, they are told; else
-                          ops_offer() has to do the rest. */
+  SPARSE_PASS_OFFERS,  /* direct, with SPARSE_THRESHOLD_LEVELS and _OFFER: the entries of the list
+                          go to the owners of state->boundaries' regions on the way, and these are
+                          told above which level they count. offered_count is that of those, then.
+                          If there are more than `capacity`, nobody is told: ops_offer(). */
 };
 
 /* `begin` is the decision that a step begins with: it sets the levels and the limit.

@@ -215,7 +215,8 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   find_parts(m, list, s.sums);
   while (first < units) {
     const uint32_t last = first + group < units ? first + group : units;
-    const uint64_t begin = (uint64_t)first * SPARSE_UNIT, until = (uint64_t)last * SPARSE_UNIT;
+    const uint64_t begin = (uint64_t)first * SPARSE_UNIT, behind = (uint64_t)last * SPARSE_UNIT;
+    const uint64_t until = behind < m.n ? behind : m.n; /* no flag entry is in front of that */
     cursor c = find<DIRECT>(m, s.sums, begin, until);
     uint2 entry[ROWS];
     bool more = load_entries<DIRECT>(m, s.sums, c, until, entry);

@@ -164,6 +164,7 @@ static void tell_owners(const struct sparse_memory *m)
     uint64_t *notes = at_peer(m, p, m->notes->lists[m->rank]);
     write_note(m, &notes[SPARSE_NOTE_FIRST], (uint32_t)s->region_displs[p]);
     write_note(m, &notes[SPARSE_NOTE_COUNT], (uint32_t)s->region_counts[p]);
+    write_note(m, &notes[SPARSE_NOTE_LEVEL], (uint32_t)-1);
     cpu_notify(m->comm, p);
   }
 }
@@ -219,6 +220,7 @@ static void tell_all_of_sums(const struct sparse_memory *m)
     uint64_t *notes = at_peer(m, p, m->notes->sums[m->rank]);
     write_note(m, &notes[SPARSE_NOTE_SUMS], (uint32_t)s->reduced_count);
     write_note(m, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(m, s));
+    write_note(m, &notes[SPARSE_NOTE_TAKEN], (uint32_t)s->received_counts[p]);
     cpu_notify(m->comm, p);
   }
 }
@@ -335,9 +337,12 @@ static void run_local_pass(const void *args)
     s->deviation = sqrt(squares / (double)(m->n - 1));
   }
   sparse_decide(a->then, m);
-  if (a->what == SPARSE_PASS_OFFERS && s->search == SPARSE_FROM_NOTHING &&
-      s->keep == SPARSE_FROM_NOTHING)
-    partition(m);
+  if (a->what != SPARSE_PASS_OFFERS || s->search != SPARSE_FROM_NOTHING) return;
+  uint64_t kept = 0; /* the kernel leaves the others to the owners of regions */
+  for (uint64_t i = 0; kept < s->offered_count; i++)
+    if (sparse_chosen(&s->selection, sparse_magnitude(m->offered[i].value), m->offered[i].index))
+      m->offered[kept++] = m->offered[i];
+  partition(m);
 }
 
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,

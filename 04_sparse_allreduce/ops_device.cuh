@@ -29,6 +29,7 @@ struct ops_scratch {
   uint32_t nonfinite; /* a gradient element is not finite */
   uint64_t totals;    /* both counts of the chain over all tiles */
   uint32_t levels[SPARSE_MAX_LEVELS];
+  uint32_t dropped[SPARSE_MAX_RANKS]; /* entries of each list that a reduction has left out */
   uint32_t bins[3][OPS_BINS];
 };
 

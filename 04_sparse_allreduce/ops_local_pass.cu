@@ -18,8 +18,8 @@
  * wait for one another soon go in step, and memory idles while all of them compute.
  *
  * A candidate that another rank is to add up goes there at the same time as to the own list: NVLink
- * has nothing else to do. In most steps all candidates are what this rank offers, and then the last
- * block tells the others; else ops_offer() sends what they should have got.
+ * has nothing else to do. The last block tells the others how many there are, and, if the threshold
+ * has been raised, above which level they count; if there are too many, ops_offer() sends others.
  *
  * Only a few elements are candidates, so what is done for every element has to be short: two
  * instructions make a bit of it that says whether it is one (the sign of threshold - |x|). A thread
@@ -63,9 +63,10 @@ struct shared {
   sparse_selection selection;
   int nlevels; /* and of this one */
   sparse_level_t levels[SPARSE_MAX_LEVELS], limit;
-  uint32_t exceeding[SPARSE_MAX_LEVELS]; /* candidates above each level but the first */
-  uint32_t ends[SPARSE_MAX_RANKS];       /* of regions, to choose an owner by, */
-  sparse_pair *slots[SPARSE_MAX_RANKS];  /* and where the owners expect this rank's list */
+  uint32_t exceeding[SPARSE_MAX_LEVELS];    /* candidates above each level but the first */
+  uint64_t level_counts[SPARSE_MAX_LEVELS]; /* of all blocks; for the last one */
+  uint32_t ends[SPARSE_MAX_RANKS];          /* of regions, to choose an owner by, */
+  sparse_pair *slots[SPARSE_MAX_RANKS];     /* and where the owners expect this rank's list */
 };
 
 /* What a block knows during the whole pass. */
@@ -172,15 +173,16 @@ __device__ inline void moments_of_warp(const float (&acc)[ROWS][4], double2 *to)
   if (threadIdx.x % 32 == 0) *to = make_double2(sum, squares);
 }
 
-/* The candidates are what this rank offers, and the owners of regions have got them: tells the
- * owners, by all warps of the last block but the last one. `begins` is shared memory. */
-__device__ inline void tell(const sparse_memory &m, uint32_t offered, uint32_t *begins)
+/* The owners of regions have got the candidates: tells them where, and what to leave out, by all
+ * warps of the last block but the last one. `begins` is shared memory. */
+__device__ inline void tell(const sparse_memory &m, uint32_t offered, sparse_level_t level,
+                            uint32_t *begins)
 {
   const uint32_t threads = THREADS - 32;
   if (threadIdx.x >= threads) return;
   ops_find_regions(m, offered, begins, threads);
   asm volatile("bar.sync 1, %0;" ::"n"(THREADS - 32) : "memory");
-  ops_tell_owners(m, begins, threads);
+  ops_tell_owners(m, begins, level, threads);
   for (int j = (int)threadIdx.x; j < m.nranks; j += (int)threads)
     if (j != m.rank) ops_count_stored(m, j, begins[j + 1] - begins[j]);
   ops_note_regions(m, begins, threads); /* nobody is waiting for that */
@@ -200,10 +202,11 @@ __device__ void finish(pass &p, enum sparse_control then)
     const size_t words = ops_words(m.n, m.nranks, m.capacity);
     *total = (uint32_t)ops_chain_end(p.chain, p.tiles, words);
     state->offered_count = *total < p.room ? *total : p.room;
-    state->level_counts[0] = *total;
+    state->level_counts[0] = p.s.level_counts[0] = *total;
     state->pending = sparse_leaves(&m);
   } else if ((int)threadIdx.x < p.nlevels) {
-    state->level_counts[threadIdx.x] = __ldcg(&scratch->levels[threadIdx.x]);
+    const uint32_t count = __ldcg(&scratch->levels[threadIdx.x]);
+    state->level_counts[threadIdx.x] = p.s.level_counts[threadIdx.x] = count;
     scratch->levels[threadIdx.x] = 0;
   } else if (threadIdx.x == THREADS - 1) {
     if (__ldcg(&scratch->nonfinite)) state->nonfinite = 1;
@@ -234,8 +237,9 @@ __device__ void finish(pass &p, enum sparse_control then)
   }
   __syncthreads();
   if (threadIdx.x == THREADS - 1) ops_decide(then, &m);
-  if (p.offers && sparse_offers_all(&m, p.nlevels, *total))
-    tell(m, *total, (uint32_t *)p.s.elements);
+  if (!p.offers || *total > m.capacity) return;
+  const int raised = sparse_raised(&m, p.nlevels, p.s.level_counts);
+  tell(m, *total, raised > 0 ? p.s.levels[raised] : OPS_ALL_LEVELS, (uint32_t *)p.s.elements);
 }
 
 /* Which of a thread's elements exceed the level, but not the limit: bit 4 * row + e. The usual

@@ -84,16 +84,20 @@ struct ops_lists {
 };
 
 /* By the first `threads` threads of a block: tells the owners of regions where their entries are
- * going to be. Region p begins at begins[p] in the list. */
+ * going to be, and above which level. Region p begins at begins[p] in the list. */
 static __device__ inline void ops_tell_owners(const sparse_memory &m, const uint32_t *begins,
-                                              uint32_t threads)
+                                              sparse_level_t level, uint32_t threads)
 {
   for (int p = (int)threadIdx.x; p < m.nranks; p += (int)threads) {
     uint64_t *notes = ops_at_peer(m, p, m.notes->lists[m.rank]);
     ops_write_note(m, &notes[SPARSE_NOTE_FIRST], begins[p]);
     ops_write_note(m, &notes[SPARSE_NOTE_COUNT], begins[p + 1] - begins[p]);
+    ops_write_note(m, &notes[SPARSE_NOTE_LEVEL], (uint32_t)level);
   }
 }
+
+/* All entries of a list count. */
+static const sparse_level_t OPS_ALL_LEVELS = -1;
 
 /* How many of `count` entries a block has, if the threads of the grid take them in turn. */
 static __device__ inline uint32_t ops_share(uint32_t count)
@@ -133,38 +137,41 @@ static __device__ inline void ops_store_parts(const sparse_memory &m, const uint
   }
 }
 
-/* By all threads of a block: the lists that all ranks have for this one. False, in all threads, if
- * one is missing. */
-static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists &lists)
+/* By all threads of a block: the lists that all ranks have for this one, and above which levels.
+ * False, in all threads, if one is missing. */
+static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists &lists,
+                                              sparse_level_t *levels)
 {
   const bool late = ops_late(m);
   bool there = true;
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *notes = m.notes->lists[p], stored = m.state->stored[p];
     const sparse_pair *slot = m.received + m.state->slot_displs[p];
-    uint64_t first, count;
+    uint64_t first, count, level;
     there = ops_await(m, p, [&](uint32_t number) {
       first = ops_read_note(&notes[SPARSE_NOTE_FIRST]);
       count = ops_read_note(&notes[SPARSE_NOTE_COUNT]);
+      level = ops_read_note(&notes[SPARSE_NOTE_LEVEL]);
       const uint64_t now = ops_read_last_note(&m.notes->stored[p]);
-      return first >> 32 == number && count >> 32 == number &&
+      return first >> 32 == number && count >> 32 == number && level >> 32 == number &&
              (p == m.rank || now - stored == (uint32_t)count);
     });
     lists.pairs[p] = slot + (uint32_t)first;
     lists.counts[p] = (uint32_t)count;
+    levels[p] = (sparse_level_t)(uint32_t)level;
   }
   return __syncthreads_and(there && !late);
 }
 
-/* By all threads of a block: tells everybody how many sums there are. */
-static __device__ inline void ops_tell_sums(const sparse_memory &m, uint32_t sums)
+/* Tells rank p how many sums there are, and how many of its entries are in them. */
+static __device__ inline void ops_tell_sums(const sparse_memory &m, int p, uint32_t sums,
+                                            uint32_t taken)
 {
-  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
-    uint64_t *notes = ops_at_peer(m, p, m.notes->sums[m.rank]);
-    __threadfence_system();
-    ops_write_note(m, &notes[SPARSE_NOTE_SUMS], sums);
-    ops_write_note(m, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(&m, m.state));
-  }
+  uint64_t *notes = ops_at_peer(m, p, m.notes->sums[m.rank]);
+  __threadfence_system();
+  ops_write_note(m, &notes[SPARSE_NOTE_SUMS], sums);
+  ops_write_note(m, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(&m, m.state));
+  ops_write_note(m, &notes[SPARSE_NOTE_TAKEN], taken);
 }
 
 /* By all threads of a block: everybody's sums, where they are. False as above. */
@@ -175,12 +182,14 @@ static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *notes = m.notes->sums[p];
     const sparse_pair *pairs = ops_at_peer(m, p, m.reduced);
-    uint64_t sums, nonfinite;
+    uint64_t sums, nonfinite, taken;
     there = ops_await(m, p, [&](uint32_t number) {
       nonfinite = ops_read_note(&notes[SPARSE_NOTE_NONFINITE]);
+      taken = ops_read_note(&notes[SPARSE_NOTE_TAKEN]);
       sums = ops_read_last_note(&notes[SPARSE_NOTE_SUMS]);
-      return sums >> 32 == number && nonfinite >> 32 == number;
+      return sums >> 32 == number && nonfinite >> 32 == number && taken >> 32 == number;
     });
+    if (blockIdx.x == 0) m.state->region_counts[p] = (uint32_t)taken;
     if ((uint32_t)nonfinite != 0) m.state->nonfinite = 1;
     lists.pairs[p] = pairs;
     lists.counts[p] = (uint32_t)sums;

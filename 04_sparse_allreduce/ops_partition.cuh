@@ -35,7 +35,7 @@ static __device__ inline void ops_partition_offered(const sparse_memory &m, uint
   ops_find_regions(m, (uint32_t)m.state->offered_count, begins, blockDim.x);
   __syncthreads();
   if (m.direct) {
-    if (blockIdx.x == 0) ops_tell_owners(m, begins, blockDim.x);
+    if (blockIdx.x == 0) ops_tell_owners(m, begins, OPS_ALL_LEVELS, blockDim.x);
     ops_store_parts(m, begins);
   }
   if (blockIdx.x == 0) ops_note_regions(m, begins, blockDim.x);

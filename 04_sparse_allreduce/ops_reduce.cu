@@ -24,24 +24,26 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   const bool direct = base == NULL;
   ops_begin_early();
   __shared__ shared s;
-  __shared__ ops_lists lists;
   /* Everything that is not about the lists is asked for before the wait for them. */
-  job w = {m.nranks, which, (float)m.state->global_threshold, region[0], region[1], false, 0};
+  job w = {m.nranks, which, (float)m.state->global_threshold, region[0], region[1], false,
+           false,    0};
   ops_chain chain = ops_chain_begin(m);
   if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
   for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
   bool there = true;
   if (direct) {
-    there = ops_await_lists(m, lists);
+    there = ops_await_lists(m, s.all.lists, s.all.levels);
   } else {
     for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
-      lists.pairs[p] = base + displs[p];
-      lists.counts[p] = (uint32_t)counts[p];
+      s.all.lists.pairs[p] = base + displs[p];
+      s.all.lists.counts[p] = (uint32_t)counts[p];
+      s.all.levels[p] = OPS_ALL_LEVELS;
     }
     __syncthreads();
   }
-  order_lists(s, lists, m.nranks, first, stride);
-  choose_tile_size(w, lists);
+  order_lists(s, m.nranks, first, stride);
+  choose_tile_size(w, s);
+  w.filters = has_levels(s, m.nranks);
   const uint32_t tiles = w.end > w.begin ? (uint32_t)(w.end - w.begin - 1) / w.tile_size + 1 : 0;
   __syncthreads();
   uint32_t tile = s.next;
@@ -61,7 +63,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     enum kind kind = SMALL;
     uint32_t keep = 0, kept = 0; /* of this thread: bits, and how many if in order of threads */
     if (!w.large) {
-      add_to_small(w, s, begin, end);
+      add_to_small(w, s, begin, end, false);
       kept = (uint32_t)__popc(keep = select_of_small(w, s));
     } else if (const uint32_t entries = lay_out(w, s); entries <= ROOM) {
       kind = LARGE;
@@ -69,7 +71,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     } else {
       kind = LARGE_IN_PARTS;
       for (uint64_t from = begin; from < end; from += SMALL_TILE) {
-        add_to_small(w, s, from, from + SMALL_TILE < end ? from + SMALL_TILE : end);
+        add_to_small(w, s, from, from + SMALL_TILE < end ? from + SMALL_TILE : end, false);
         kept += (uint32_t)__popc(select_of_small(w, s));
         s.occurs[threadIdx.x] = 0;
         move_begin(w, s, from + SMALL_TILE);
@@ -105,7 +107,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     } else {
       for (uint64_t from = begin; from < end; from += SMALL_TILE) { /* the sums once more */
         const uint64_t part_end = from + SMALL_TILE < end ? from + SMALL_TILE : end;
-        add_to_small(w, s, from, part_end);
+        add_to_small(w, s, from, part_end, true);
         keep = select_of_small(w, s);
         before = place_words(s, (uint32_t)__popc(keep), &in_tile);
         if (direct) note_unit(m.unit_begins, from, part_end, keep, place + before);
@@ -119,18 +121,27 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     }
     tile = next;
   }
+  uint32_t *all_dropped = chain.scratch->dropped;
+  if (w.filters) __syncthreads();
+  for (int place = (int)threadIdx.x; w.filters && place < m.nranks; place += THREADS)
+    if (s.dropped[place] > 0) atomicAdd(&all_dropped[place], s.dropped[place]);
   if (!ops_last_block(chain.scratch)) return;
   const bool late = direct && ops_late(m);
   if (threadIdx.x == 0)
     s.next =
         (uint32_t)ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)); /* sums kept */
+  uint32_t *taken = s.dropped; /* entries of each list */
+  for (int place = (int)threadIdx.x; place < m.nranks; place += THREADS) {
+    taken[place] = s.length[place] - (w.filters ? __ldcg(&all_dropped[place]) : 0);
+    all_dropped[place] = 0;
+  }
   __syncthreads();
-  if (direct && !late) {
-    ops_tell_sums(m, s.next); /* first: they are waiting */
-    for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
-      m.state->received_counts[p] = lists.counts[p];
-      if (p != m.rank) m.state->stored[p] += lists.counts[p];
-    }
+  for (int place = (int)threadIdx.x; direct && !late && place < m.nranks; place += THREADS)
+    ops_tell_sums(m, s.rank[place], s.next, taken[place]); /* first: they are waiting */
+  for (int place = (int)threadIdx.x; direct && !late && place < m.nranks; place += THREADS) {
+    const int p = s.rank[place];
+    m.state->received_counts[p] = taken[place];
+    if (p != m.rank) m.state->stored[p] += s.length[place];
   }
   if (threadIdx.x != 0) return;
   *to.counts = late ? 0 : s.next;

@@ -32,6 +32,10 @@ static_assert(WARPS * ROUNDS == 64, "place_rounds() has two counts per lane");
 struct shared {
   uint32_t occurs[THREADS * WORDS];
   union {
+    struct { /* before the first tile: by rank */
+      ops_lists lists;
+      sparse_level_t levels[SPARSE_MAX_RANKS];
+    } all;
     float sums[SMALL_TILE]; /* of a small tile */
     struct {
       uint2 entries[ROOM];              /* list by list, in the order of additions */
@@ -43,7 +47,10 @@ struct shared {
    * small tile: where the list ends). */
   const sparse_pair *list[SPARSE_MAX_RANKS];
   uint32_t length[SPARSE_MAX_RANKS], first[SPARSE_MAX_RANKS], last[SPARSE_MAX_RANKS];
-  uint32_t offset[SPARSE_MAX_RANKS + 1]; /* in large.entries */
+  int rank[SPARSE_MAX_RANKS];             /* that the list is from */
+  sparse_level_t level[SPARSE_MAX_RANKS]; /* that an entry has to exceed */
+  uint32_t dropped[SPARSE_MAX_RANKS];     /* entries that do not */
+  uint32_t offset[SPARSE_MAX_RANKS + 1];  /* in large.entries */
   uint32_t partial[WARPS], counts[WARPS * ROUNDS];
   uint32_t kept[WARPS * ROUNDS]; /* of a large tile: a bit for each sum */
   uint32_t next;                 /* tile */
@@ -55,15 +62,16 @@ struct job {
   float threshold;
   uint64_t begin, end; /* of the region */
   bool large;          /* tiles */
+  bool filters;        /* there is a list of which not all entries count */
   uint32_t tile_size;
 };
 
 /* As few rounds as the room for entries allows, and the same number of tiles for each block. */
-__device__ inline void choose_tile_size(job &w, const ops_lists &lists)
+__device__ inline void choose_tile_size(job &w, const shared &s)
 {
   const uint32_t size = w.end > w.begin ? (uint32_t)(w.end - w.begin) : 0;
   uint64_t entries = 0;
-  for (int p = (int)threadIdx.x % 32; p < w.lists; p += 32) entries += lists.counts[p];
+  for (int p = (int)threadIdx.x % 32; p < w.lists; p += 32) entries += s.all.lists.counts[p];
   entries = ops_warp_sum(entries);
   if (entries > 0xffffffffu) entries = 0xffffffffu; /* divisions of 64 bits take long */
   const uint32_t rounds = (uint32_t)entries / (USUAL * gridDim.x) + 1;
@@ -73,14 +81,24 @@ __device__ inline void choose_tile_size(job &w, const ops_lists &lists)
 }
 
 /* The lists in the order of additions. */
-__device__ inline void order_lists(shared &s, const ops_lists &lists, int nranks, int first,
-                                   int stride)
+__device__ inline void order_lists(shared &s, int nranks, int first, int stride)
 {
   for (int place = (int)threadIdx.x; place < nranks; place += THREADS) {
     const int p = ((first + stride * place) % nranks + nranks) % nranks;
-    s.list[place] = lists.pairs[p];
-    s.length[place] = lists.counts[p];
+    s.list[place] = s.all.lists.pairs[p];
+    s.length[place] = s.all.lists.counts[p];
+    s.rank[place] = p;
+    s.level[place] = s.all.levels[p];
+    s.dropped[place] = 0;
   }
+}
+
+/* Is there a list of which not all entries count? */
+__device__ inline bool has_levels(const shared &s, int nranks)
+{
+  bool any = false;
+  for (int p = (int)threadIdx.x % 32; p < nranks; p += 32) any |= s.all.levels[p] >= 0;
+  return __any_sync(OPS_ALL_LANES, any);
 }
 
 /* Where a tile is in all lists; a warp for each end that is to be searched for. */
@@ -113,6 +131,15 @@ __device__ inline bool is_kept(const job &w, float sum)
   return w.which == SPARSE_SUMS_NONZERO ? sum != 0 : fabsf(sum) > w.threshold;
 }
 
+/* Does an entry count? Counts those that do not, unless this is the second time. Not inlined: most
+ * steps do not ask. */
+__device__ __noinline__ bool exceeds_level(shared &s, int place, uint2 entry, bool again)
+{
+  if (sparse_magnitude(__uint_as_float(entry.y)) > s.level[place]) return true;
+  if (!again) atomicAdd(&s.dropped[place], 1u);
+  return false;
+}
+
 /* ---- small tiles --------------------------------------------------------------------------- */
 
 __device__ inline uint2 entry_at(const shared &s, int place, uint32_t i)
@@ -122,7 +149,8 @@ __device__ inline uint2 entry_at(const shared &s, int place, uint32_t i)
 }
 
 /* Sums need not be cleared: the first of an index starts at 0. Ends with a barrier. */
-__device__ inline void add_to_small(const job &w, shared &s, uint64_t begin, uint64_t end)
+__device__ inline void add_to_small(const job &w, shared &s, uint64_t begin, uint64_t end,
+                                    bool again)
 {
   for (int group = 0; group < w.lists; group += AHEAD) {
     uint2 entry[AHEAD];
@@ -134,7 +162,7 @@ __device__ inline void add_to_small(const job &w, shared &s, uint64_t begin, uin
       if (group + a >= w.lists) break;
       for (uint32_t i = threadIdx.x;; entry[a] = entry_at(s, group + a, i += THREADS)) {
         const bool inside = entry[a].x < end;
-        if (inside) {
+        if (inside && (!w.filters || exceeds_level(s, group + a, entry[a], again))) {
           const uint32_t at = (uint32_t)(entry[a].x - begin), bit = 1u << at % 32;
           const bool has_sum = atomicOr(&s.occurs[at / 32], bit) & bit;
           s.sums[at] = __fadd_rn(has_sum ? s.sums[at] : 0.0f, __uint_as_float(entry[a].y));
@@ -231,6 +259,24 @@ __device__ inline void copy_entries(const job &w, shared &s, uint64_t begin, uin
   __syncthreads();
 }
 
+/* Entries that do not count lose their indices, and bits that nothing else sets. Not inlined: most
+ * steps do without. Ends with a barrier. */
+__device__ __noinline__ void drop_entries(shared &s, uint32_t begin, uint32_t count)
+{
+  for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
+    int place = 0;
+    while (s.offset[place + 1] <= i) place++;
+    const uint32_t at = s.large.entries[i].x - begin;
+    if (exceeds_level(s, place, s.large.entries[i], false))
+      atomicOr(&s.occurs[at / 32], 1u << at % 32);
+    else
+      s.large.entries[i].x = SPARSE_NO_INDEX;
+  }
+  __syncthreads();
+}
+
 /* Counts the bits before each word; returns how many there are. Has a barrier. */
 __device__ inline uint32_t rank_bits(shared &s)
 {
@@ -251,12 +297,14 @@ __device__ inline uint32_t rank_bits(shared &s)
 __device__ inline uint32_t add_to_large(const job &w, shared &s, uint64_t begin, uint32_t count)
 {
   copy_entries(w, s, begin, count);
+  if (w.filters) drop_entries(s, (uint32_t)begin, count);
   const uint32_t sums = rank_bits(s);
   for (uint32_t i = threadIdx.x; i < sums; i += THREADS) s.large.sums[i].y = 0;
   __syncthreads();
   for (int place = 0; place < w.lists; place++) {
     for (uint32_t i = s.offset[place] + threadIdx.x; i < s.offset[place + 1]; i += THREADS) {
       const uint2 entry = s.large.entries[i];
+      if (entry.x == SPARSE_NO_INDEX) continue;
       const uint32_t at = entry.x - (uint32_t)begin, word = at / 32;
       const uint32_t lower = s.occurs[word] & ((1u << at % 32) - 1);
       uint2 *sum = &s.large.sums[s.large.before[word] + (uint32_t)__popc(lower)];

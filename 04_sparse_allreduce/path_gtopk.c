@@ -64,8 +64,9 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   SPARSE_TRY(ops_control(m, SPARSE_FIXED_RESULT, stream));
   SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream));
-  SPARSE_TRY(select_leave_result(h, stream));
-  for (int i = 0; m->config.gtopk_exact_residual && i < rounds; i++)
+  if (!m->config.gtopk_exact_residual) return select_leave_result(h, stream);
+  SPARSE_TRY(ops_settle(m, stream)); /* now: what is returned stays */
+  for (int i = 0; i < rounds; i++)
     SPARSE_TRY(ops_return(m, discarded(m, i), sparse_result(m), stream));
   return ncclSuccess;
 }

@@ -58,9 +58,10 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
                                  cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  const enum sparse_pass pass = select_offers(h) ? SPARSE_PASS_OFFERS : SPARSE_PASS_SELECTS;
-  SPARSE_TRY(
-      ops_local_pass(m, gradient, pass, SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_CHOOSE, stream));
+  const bool offers = select_offers(h);
+  SPARSE_TRY(ops_local_pass(m, gradient, offers ? SPARSE_PASS_OFFERS : SPARSE_PASS_SELECTS,
+                            SPARSE_THRESHOLD_LEVELS,
+                            offers ? SPARSE_THRESHOLD_OFFER : SPARSE_THRESHOLD_CHOOSE, stream));
   return search_and_keep(h, SPARSE_THRESHOLD_OVERFLOW, stream);
 }
 

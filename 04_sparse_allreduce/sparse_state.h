@@ -47,16 +47,16 @@ enum sparse_source {
 /* What ranks tell each other when they read each other's memory (ops.h, "direct"). A note is a
  * number of 32 bits, with the number of its step in the upper half so that the reader knows when it
  * has come. Rank p writes notes [p] in the memory of the rank that they are for. */
-enum { SPARSE_NOTE_FIRST, SPARSE_NOTE_COUNT, SPARSE_LIST_NOTES };
-enum { SPARSE_NOTE_SUMS, SPARSE_NOTE_NONFINITE, SPARSE_SUM_NOTES };
+enum { SPARSE_NOTE_FIRST, SPARSE_NOTE_COUNT, SPARSE_NOTE_LEVEL, SPARSE_LIST_NOTES };
+enum { SPARSE_NOTE_SUMS, SPARSE_NOTE_NONFINITE, SPARSE_NOTE_TAKEN, SPARSE_SUM_NOTES };
 struct sparse_notes {
-  /* Entries FIRST to FIRST + COUNT of the list that p offers are for you. They are in your memory
-   * when `stored` has grown by so many; it counts those of all steps. (p's own stay where they
-   * are.)
-   */
+  /* Entries FIRST to FIRST + COUNT of the list that p offers are for you, those whose magnitude
+   * exceeds LEVEL (a sparse_level_t). They are in your memory when `stored` has grown by so many;
+   * it counts those of all steps. (p's own stay where they are.) */
   uint64_t lists[SPARSE_MAX_RANKS][SPARSE_LIST_NOTES];
   uint64_t stored[SPARSE_MAX_RANKS];
-  /* The sums of p's region are so many. NONFINITE: p's gradient was not finite. */
+  /* The sums of p's region are so many. NONFINITE: p's gradient was not finite. TAKEN: how many of
+   * your entries p has added. */
   uint64_t sums[SPARSE_MAX_RANKS][SPARSE_SUM_NOTES];
 };
 

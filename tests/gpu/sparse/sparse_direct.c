@@ -126,7 +126,7 @@ static void run_step(struct team *team)
   for (int r = 0; r < nranks; r++) {
     const struct world *w = &team->members[r];
     OPSCHECK(ops_local_pass(&w->m, w->gradient, SPARSE_PASS_OFFERS, SPARSE_THRESHOLD_LEVELS,
-                            SPARSE_THRESHOLD_CHOOSE, w->stream));
+                            SPARSE_THRESHOLD_OFFER, w->stream));
     OPSCHECK(ops_offer(&w->m, SPARSE_THRESHOLD_OVERFLOW, w->stream));
   }
   for (int r = 0; r < nranks; r++) {
