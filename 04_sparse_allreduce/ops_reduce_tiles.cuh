@@ -22,7 +22,7 @@ enum {
   LARGE_TILE = THREADS * WORDS * 32,
   ROUNDS = 8,              /* entries of a large tile that a thread copies at most */
   ROOM = ROUNDS * THREADS, /* entries, and so sums, that a large tile has room for */
-  USUAL = 1536,            /* entries of a large tile at most, on average */
+  USUAL = 1792,            /* entries of a large tile at most, on average */
   AHEAD = 4,               /* lists of a small tile whose entries are on their way at a time */
   BLOCKS = 4,              /* per multiprocessor */
 };

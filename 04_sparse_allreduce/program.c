@@ -348,7 +348,7 @@ size_t job_bytes(const struct job *job, size_t count, double density, int gradie
 {
   size_t capacity;
   sparse_allreduce_sizes(count, density, NULL, &capacity);
-  return 2 * sizeof(float) * count + (size_t)gradients * job->opt->type->size * count +
+  return 2 * sizeof(float) * count + count / 8 + (size_t)gradients * job->opt->type->size * count +
          24 * (size_t)job->me->nranks * capacity + ((size_t)64 << 20);
 }
 

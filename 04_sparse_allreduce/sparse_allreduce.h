@@ -153,8 +153,8 @@ const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm);
 
 /* Collective. Makes a handle for gradients of `count` elements on the current device, which must be
  * the communicator's, and allocates all its memory: residual and dense result (4 bytes per element
- * each), 24 bytes x ranks x capacity for entries, and less than 64 MiB beside them. The
- * communicator stays the caller's and must outlive the handle.
+ * each), a bit per element for what is in the result, 24 bytes x ranks x capacity for entries, and
+ * less than 64 MiB beside them. The communicator stays the caller's and must outlive the handle.
  *   ncclInvalidArgument  the configuration or the count is wrong, or differs between ranks
  *   ncclInvalidUsage     SPARSE_EXCHANGE_ONESIDED and not possible here */
 ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
