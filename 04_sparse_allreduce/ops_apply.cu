@@ -36,7 +36,7 @@ struct sums {
 
 struct shared {
   sums sums;
-  float values[WARPS][SPARSE_UNIT]; /* zero but for the unit that a warp works on */
+  alignas(16) float values[WARPS][SPARSE_UNIT]; /* zero but for the unit that a warp works on */
   uint32_t bits[WARPS][32];
   uint32_t old_bits[WARPS][GROUP][32];
 };

@@ -189,7 +189,7 @@ static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &
       sums = ops_read_last_note(&notes[SPARSE_NOTE_SUMS]);
       return sums >> 32 == number && nonfinite >> 32 == number && taken >> 32 == number;
     });
-    if (blockIdx.x == 0) m.state->region_counts[p] = (uint32_t)taken;
+    if (there && blockIdx.x == 0) m.state->region_counts[p] = (uint32_t)taken;
     if ((uint32_t)nonfinite != 0) m.state->nonfinite = 1;
     lists.pairs[p] = pairs;
     lists.counts[p] = (uint32_t)sums;
