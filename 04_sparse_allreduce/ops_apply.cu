@@ -22,9 +22,9 @@ enum {
   APPLY_BLOCKS = 4, /* per multiprocessor */
   GROUP = 8,        /* units in a row that a warp takes at most, for one look at where they begin */
   ROWS = 8,         /* of 32 entries that are on their way at the same time */
-  QUARTERS = 8,     /* of a unit's elements that a warp stores at a time, 4 of each lane: 1 / 8 */
+  STORES = 8,       /* of a warp, 4 elements of each lane, that make a unit */
 };
-static_assert(QUARTERS * 128 == SPARSE_UNIT && SPARSE_UNIT == 32 * 32, "a lane has a word of bits");
+static_assert(STORES * 128 == SPARSE_UNIT && SPARSE_UNIT == 32 * 32, "a lane has a word of bits");
 
 /* Parts of the result, ascending: lists of regions that end where `ends` says. */
 struct sums {
@@ -172,11 +172,11 @@ __device__ inline void store_sectors(float *dense, uint32_t bits, float *values)
   const uint32_t lane = threadIdx.x % 32, sector = lane % 8 / 2; /* of a word */
   if (__all_sync(OPS_ALL_LANES, bits == 0)) return;
 #pragma unroll
-  for (uint32_t q = 0; q < QUARTERS; q++) {
-    const uint32_t word = __shfl_sync(OPS_ALL_LANES, bits, (int)(4 * q + lane / 8));
+  for (uint32_t i = 0; i < STORES; i++) {
+    const uint32_t word = __shfl_sync(OPS_ALL_LANES, bits, (int)(4 * i + lane / 8));
     if ((word >> 8 * sector & 0xff) == 0) continue;
-    float4 *four = (float4 *)values + q * 32 + lane;
-    __stcs((float4 *)dense + q * 32 + lane, *four);
+    float4 *four = (float4 *)values + i * 32 + lane;
+    __stcs((float4 *)dense + i * 32 + lane, *four);
     *four = make_float4(0, 0, 0, 0);
   }
 }
@@ -196,8 +196,8 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   ops_begin(); /* the next kernel may be anybody's */
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warps = gridDim.x * WARPS;
-  const uint32_t units = (uint32_t)((m.n - 1) / SPARSE_UNIT) + 1,
-                 group = choose_group(units, warps);
+  const uint32_t units = (uint32_t)((m.n - 1) / SPARSE_UNIT) + 1;
+  const uint32_t group = choose_group(units, warps);
   const float nranks = (float)m.nranks;
   float *values = s.values[threadIdx.x / 32];
   uint32_t *bits = s.bits[threadIdx.x / 32];
