@@ -166,7 +166,9 @@ SPARSE_DEVICE int sparse_raised(const struct sparse_memory *m, int nlevels, cons
   return raises;
 }
 
-SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s)
+/* offered: the owners of regions have got all candidates and leave out what is not chosen. */
+SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s,
+                                           bool offered)
 {
   s->search = s->keep = SPARSE_FROM_NOTHING;
   if (s->level_counts[0] > m->capacity) {
@@ -176,15 +178,10 @@ SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct
   const int raises = sparse_raised(m, s->nlevels, s->level_counts);
   for (int j = 0; j < raises; j++) s->local_threshold *= m->config.raise_factor;
   sparse_select_above(s, s->levels[raises]);
-  if (raises > 0) s->keep = SPARSE_FROM_LIST;
-}
-
-SPARSE_DEVICE void sparse_threshold_offer(const struct sparse_memory *m, struct sparse_state *s)
-{
-  sparse_threshold_choose(m, s);
-  if (s->overflowed) return;
-  s->keep = SPARSE_FROM_NOTHING;
-  s->offered_count = s->level_counts[sparse_raised(m, s->nlevels, s->level_counts)];
+  if (offered)
+    s->offered_count = s->level_counts[raises];
+  else if (raises > 0)
+    s->keep = SPARSE_FROM_LIST;
 }
 
 SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, sparse_band_t band)
@@ -422,10 +419,10 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     sparse_select_above(s, s->selection.above);
     break;
   case SPARSE_THRESHOLD_CHOOSE:
-    sparse_threshold_choose(m, s);
+    sparse_threshold_choose(m, s, false);
     break;
   case SPARSE_THRESHOLD_OFFER:
-    sparse_threshold_offer(m, s);
+    sparse_threshold_choose(m, s, true);
     break;
   case SPARSE_THRESHOLD_OVERFLOW:
     if (s->overflowed) s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
