@@ -101,14 +101,14 @@ SPARSE_DEVICE int sparse_first_levels(const struct sparse_memory *m, enum sparse
   }
 }
 
-SPARSE_DEVICE void sparse_begin(const struct sparse_memory *m, struct sparse_state *s,
-                                enum sparse_control begin)
+/* Step `number` begins. */
+SPARSE_DEVICE void sparse_begin(struct sparse_state *s, uint32_t number)
 {
-  s->nlevels = sparse_first_levels(m, begin, s->levels, &s->limit);
   s->nonfinite = 0;
   s->overflowed = 0;
+  s->unoffered = 0;
   s->round = 0;
-  s->number++;
+  s->number = number;
 }
 
 SPARSE_DEVICE void sparse_select_above(struct sparse_state *s, sparse_level_t above)
@@ -173,6 +173,7 @@ SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct
   s->search = s->keep = SPARSE_FROM_NOTHING;
   if (s->level_counts[0] > m->capacity) {
     sparse_overflow(m, s, sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL);
+    s->unoffered = offered;
     return;
   }
   const int raises = sparse_raised(m, s->nlevels, s->level_counts);
@@ -403,7 +404,8 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
   case SPARSE_EXACT_LEVELS:
   case SPARSE_THRESHOLD_LEVELS:
   case SPARSE_GAUSSIAN_BEGIN:
-    sparse_begin(m, s, what);
+    s->nlevels = sparse_first_levels(m, what, s->levels, &s->limit);
+    sparse_begin(s, s->number + 1);
     break;
   case SPARSE_EXACT_SEARCH:
     s->wanted = m->k;

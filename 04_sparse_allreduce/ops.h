@@ -10,9 +10,9 @@
  * there is none. Where a source is nothing, decisions must leave it so.
  *
  * Operators are local, but for those that work "direct" (m->direct): there ranks load from and
- * store to each other's memory. Those are collective: ops_local_pass(), ops_offer() and
- * ops_partition() store; ops_reduce(), ops_fetch() and ops_apply() wait for the other ranks, at
- * most config.timeout_seconds. After that state->late says for whom, and nobody waits any more.
+ * store to each other's memory. Those are collective: ops_local_pass(), ops_partition() and
+ * ops_reduce() store; ops_reduce(), ops_fetch() and ops_apply() wait for the other ranks, at most
+ * config.timeout_seconds. After that state->late says for whom, and nobody waits any more.
  *
  * Operators return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError. */
 #ifndef OPS_H
@@ -46,7 +46,8 @@ enum sparse_pass {
   SPARSE_PASS_OFFERS,  /* direct, with SPARSE_THRESHOLD_LEVELS and _OFFER: the entries of the list
                           go to the owners of state->boundaries' regions on the way, and these are
                           told above which level they count. offered_count is that of those, then.
-                          If there are more than `capacity`, nobody is told: ops_offer(). */
+                          If there are more than `capacity`, nobody is told, and state->unoffered
+                          is 1: ops_reduce() chooses from them. */
 };
 
 /* `begin` is the decision that a step begins with: it sets the levels and the limit.
@@ -92,11 +93,6 @@ ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
                         const struct sparse_list *dropped, enum sparse_control found,
                         enum sparse_control then, cudaStream_t stream);
 
-/* Direct, and only if one of the sources state->search and ->keep says something: ops_select() of
- * the offered list by state->selection, and then ops_partition(). */
-ncclResult_t ops_offer(const struct sparse_memory *m, enum sparse_control found,
-                       cudaStream_t stream);
-
 /* ---- regions --------------------------------------------------------------------------------- */
 
 /* state->region_counts and region_displs of the offered list for state->boundaries. Direct: also
@@ -119,7 +115,9 @@ enum sparse_sums {
 /* Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries (device arrays). With
  * base == NULL (direct) these are the lists that the ranks have for this one; the kernel waits
  * until it has been told of all of them, sets state->received_counts and m->unit_begins, and in the
- * end tells all ranks how many sums there are. The region is [region[0], region[1]) (device);
+ * end tells all ranks how many sums there are. If state->unoffered says so, it begins with
+ * ops_select() of the offered list by state->search, keep and selection, SPARSE_THRESHOLD_OVERFLOW
+ * and ops_partition(). The region is [region[0], region[1]) (device);
  * entries outside it are ignored. Every sum starts at 0.0f and takes the lists in the order first,
  * first + stride, ... modulo nranks (stride 1 or -1); indices are unique within a list. Sums that
  * are kept go to `to`, ascending. */

@@ -45,6 +45,7 @@ struct shared {
 __device__ inline void await_sums(const sparse_memory &m, sums &s)
 {
   const bool there = ops_await_sums(m, s.lists);
+  if (!there) ops_begin();
   for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS)
     if (!there) s.lists.counts[p] = 0;
 }
@@ -193,7 +194,9 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
           enum sparse_control then)
 {
-  ops_begin(); /* the next kernel may be anybody's */
+  /* DIRECT: this follows reduce(), which lets it begin when everything before has ended. Of what
+   * reduce() writes it needs only sums, and there are notes about those. */
+  if (!DIRECT) ops_begin();
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warps = gridDim.x * WARPS;
   const uint32_t units = (uint32_t)((m.n - 1) / SPARSE_UNIT) + 1;
@@ -234,6 +237,7 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     first += warps * group;
     load_bits();
   }
+  if (DIRECT) ops_begin(); /* whoever waits for this kernel's end waits for that of reduce(), too */
   if (blockIdx.x > 0) return;
   if (DIRECT) note_counts(m, s.sums);
   if (threadIdx.x == 0) ops_decide(then, &m); /* of counts: no other block is needed for that */

@@ -385,7 +385,6 @@ struct select {
   const uint32_t *search, *keep; /* sources */
   struct sparse_selection *selection;
   enum sparse_control found, then;
-  bool offers;
 };
 
 /* Three digits of a magnitude, highest first: a histogram of those that agree in the digits before
@@ -449,7 +448,6 @@ static void run_select(const void *args)
 {
   const struct select *a = args;
   const bool searches = says_something(a->search);
-  if (a->offers && !searches && !says_something(a->keep)) return;
   if (searches) {
     const struct input in = input_from(&a->m, a->list, *a->search);
     *a->selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
@@ -458,7 +456,6 @@ static void run_select(const void *args)
   sparse_decide(a->found, &a->m);
   if (says_something(a->keep)) keep(a);
   sparse_decide(a->then, &a->m);
-  if (a->offers) partition(&a->m);
 }
 
 ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
@@ -479,8 +476,8 @@ ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
   return launch(stream, run_select, &a, sizeof(a));
 }
 
-ncclResult_t ops_offer(const struct sparse_memory *m, enum sparse_control found,
-                       cudaStream_t stream)
+/* Of more candidates than its list holds a rank chooses the k largest, and sends those. */
+static void choose_and_offer(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
   const struct sparse_list offered = {m->offered, &s->offered_count, 1};
@@ -490,10 +487,10 @@ ncclResult_t ops_offer(const struct sparse_memory *m, enum sparse_control found,
                            .keep = &s->keep,
                            .selection = &s->selection,
                            .to = offered,
-                           .found = found,
-                           .then = SPARSE_THEN_NOTHING,
-                           .offers = true};
-  return launch(stream, run_select, &a, sizeof(a));
+                           .found = SPARSE_THRESHOLD_OVERFLOW};
+  run_select(&a);
+  partition(m);
+  s->unoffered = 0;
 }
 
 /* ---- regions ----------------------------------------------------------------------------------
@@ -546,6 +543,7 @@ static void run_reduce(const void *args)
   const struct reduce *a = args;
   const int n = a->m.nranks;
   const float threshold = (float)a->m.state->global_threshold;
+  if (a->base == NULL && a->m.state->unoffered) choose_and_offer(&a->m);
   const struct sparse_pair *next[SPARSE_MAX_RANKS], *end[SPARSE_MAX_RANKS];
   uint64_t kept = 0;
   for (int p = 0; p < n; p++) {

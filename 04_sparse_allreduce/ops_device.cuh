@@ -16,20 +16,26 @@
  */
 
 enum {
-  OPS_DENSE_TILE = 8192, /* elements of a dense vector or region that a block takes at a time */
-  OPS_LIST_TILE = 1024,  /* at least so many entries of a list */
-  OPS_BINS = 2048,       /* of the first digit of a search; 1024 of the others */
+  OPS_DENSE_TILE = 8192,     /* elements of a dense vector or region that a block takes at a time */
+  OPS_KEPT_TILE = 4096,      /* at least so many if it filters them, */
+  OPS_LIST_TILE = 1024,      /* and so many entries of a list */
+  OPS_BINS = 2048,           /* of the first digit of a search; 1024 of the others */
+  OPS_SELECTING_LEAST = 256, /* threads of blocks that search and filter */
+  OPS_SELECTING_MOST = 512,
 };
 
 struct ops_scratch {
   uint32_t epoch;     /* number of the launches with a chain so far */
   uint32_t ticket;    /* the next tile of the chain */
   uint32_t done;      /* blocks that have finished */
+  uint32_t arrived;   /* blocks at a grid barrier, */
+  uint32_t barriers;  /* and how many of those there have been */
   uint32_t skipped;   /* entries without an index */
   uint32_t nonfinite; /* a gradient element is not finite */
   uint64_t totals;    /* both counts of the chain over all tiles */
   uint32_t levels[SPARSE_MAX_LEVELS];
-  uint32_t dropped[SPARSE_MAX_RANKS]; /* entries of each list that a reduction has left out */
+  uint32_t region_begins[SPARSE_MAX_RANKS]; /* in the list of a pass that offers; not [0] */
+  uint32_t dropped[SPARSE_MAX_RANKS];       /* entries of each list that a reduction has left out */
   uint32_t bins[3][OPS_BINS];
 };
 
@@ -40,7 +46,7 @@ static __host__ __device__ inline size_t ops_dense_tiles(size_t n)
 
 static __host__ __device__ inline size_t ops_words(size_t n, int nranks, size_t capacity)
 {
-  const size_t dense = ops_dense_tiles(n);
+  const size_t dense = (n + OPS_KEPT_TILE - 1) / OPS_KEPT_TILE;
   const size_t lists = ((size_t)nranks + 1) * (capacity + 1) / OPS_LIST_TILE + 2;
   return dense > lists ? dense : lists;
 }
@@ -87,6 +93,19 @@ static inline unsigned ops_blocks(size_t work, size_t work_per_block, int per_mu
   const size_t most = (size_t)ops_multiprocessors() * (size_t)per_multiprocessor;
   const size_t needed = (work + work_per_block - 1) / work_per_block;
   return (unsigned)(needed < 1 ? 1 : needed < most ? needed : most);
+}
+
+/* The same for kernels with grid barriers, whose blocks have to run at once: shared memory may be
+ * short. CUDA keeps up to 1024 bytes of it for itself in each block. */
+static inline int ops_at_once(size_t shared_bytes, int per_multiprocessor)
+{
+  int device = 0, bytes = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) !=
+          cudaSuccess)
+    return 1;
+  const int room = (int)((size_t)bytes / (shared_bytes + 1024));
+  return room < 1 ? 1 : room < per_multiprocessor ? room : per_multiprocessor;
 }
 
 /* How a kernel starts. NEXT: while the kernel before it in the stream ends (programmatic dependent
@@ -156,8 +175,8 @@ ncclResult_t ops_load_lists(void);
                                  ? (blocks)                               \
                                  : OPS_RESIDENT_THREADS / (threads))
 
-/* All kernels begin with one of these; only then they may look at memory. EARLY: the next kernel's
- * blocks may take the place of those of this one as they end, and not only when all have. */
+/* Waits until the kernel before this one in the stream has ended, and so all before it. All kernels
+ * begin with it, because only then they may look at memory; apply, in ops_apply.cu, may earlier. */
 static __device__ inline void ops_begin(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -165,11 +184,18 @@ static __device__ inline void ops_begin(void)
 #endif
 }
 
-static __device__ inline void ops_begin_early(void)
+/* The next kernel's blocks may take the place of those of this one as they end, and not only when
+ * all have; those of this one have all begun by then. */
+static __device__ inline void ops_let_next_begin(void)
 {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+static __device__ inline void ops_begin_early(void)
+{
+  ops_let_next_begin();
   ops_begin();
 }
 
@@ -260,21 +286,58 @@ static __device__ inline uint64_t ops_binary_search(const sparse_pair *pairs, ui
   return low;
 }
 
+/* ---- fences ------------------------------------------------------------------------------------
+ * Release and acquire. CUDA's own ones order more than a message needs, and take longer. */
+
+static __device__ inline void ops_fence(void)
+{
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+static __device__ inline void ops_fence_system(void)
+{
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
 /* ---- the last block ---------------------------------------------------------------------------
  */
 
-/* True for the block that gets here last, which sees what all others have written before. */
-static __device__ inline bool ops_last_block(ops_scratch *scratch)
+/* True for the block that gets here last, which sees what all others have written before; with
+ * `system`, in the memory of other GPUs, too. */
+static __device__ inline bool ops_last_block(ops_scratch *scratch, bool system = false)
 {
   __shared__ bool last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();
+    if (system)
+      ops_fence_system();
+    else
+      ops_fence();
     last = atomicInc(&scratch->done, gridDim.x - 1) == gridDim.x - 1;
-    __threadfence();
+    ops_fence();
   }
   __syncthreads();
   return last;
+}
+
+/* All blocks wait for each other. They have to run at once: as cooperative launches do, or because
+ * there are not more of them than fit (ops_at_once) and nothing else on the device waits for them.
+ * (Cooperative kernels do not begin early.) */
+static __device__ inline void ops_grid_sync(ops_scratch *scratch)
+{
+  volatile uint32_t *barriers = &scratch->barriers;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const uint32_t before = *barriers;
+    ops_fence();
+    if (atomicInc(&scratch->arrived, gridDim.x - 1) == gridDim.x - 1)
+      *barriers = before + 1;
+    else
+      while (*barriers == before) {
+      }
+    ops_fence();
+  }
+  __syncthreads();
 }
 
 /* Not inlined: its registers are not to be counted to those of the kernels' loops. */

@@ -15,22 +15,22 @@
 namespace
 {
 
+/* A thread takes so much at a time, and so a tile is larger the more threads a block has. */
 enum {
-  ENTRIES = 4,                          /* of a list that a thread takes at a time ... */
-  QUADS = OPS_DENSE_TILE / THREADS / 4, /* ... and 16-byte accesses to the residual */
-  LIST_TILE = THREADS * ENTRIES,
+  ENTRIES = 4, /* of a list */
+  QUADS = 4,   /* 16-byte accesses to the residual; their counts are the bytes of a word */
 };
-static_assert((int)LIST_TILE >= (int)OPS_LIST_TILE, "there is a word for each tile");
-static_assert(QUADS == 4, "the counts of a thread's quads are the bytes of a word");
+static_assert(ENTRIES * OPS_SELECTING_LEAST >= OPS_LIST_TILE, "there is a word for each tile");
+static_assert(QUADS * 4 * OPS_SELECTING_LEAST >= OPS_KEPT_TILE, "and for each of the residual");
 
 struct keep_shared {
-  float4 values[QUADS][THREADS];
-  uint64_t partial[WARPS];
-  uint64_t counts[WARPS]; /* above, and equal in the upper half */
+  float4 values[QUADS][OPS_SELECTING_MOST];
+  uint64_t partial[OPS_SELECTING_MOST / 32];
+  uint64_t counts[OPS_SELECTING_MOST / 32]; /* above, and equal in the upper half */
   uint32_t tile;
 };
 
-struct job {
+struct filtering {
   input in;
   sparse_selection selection; /* as it was before */
   sparse_selection *result;
@@ -40,20 +40,20 @@ struct job {
 };
 
 /* Of what is equal to the threshold either a number is wanted or those up to an index. */
-__device__ inline bool is_above(const job &w, sparse_level_t magnitude, uint32_t index)
+__device__ inline bool is_above(const filtering &w, sparse_level_t magnitude, uint32_t index)
 {
   if (w.selection.take == 0) return sparse_chosen(&w.selection, magnitude, index);
   return magnitude > w.selection.above && magnitude <= w.selection.limit;
 }
 
-__device__ inline bool is_equal(const job &w, sparse_level_t magnitude)
+__device__ inline bool is_equal(const filtering &w, sparse_level_t magnitude)
 {
   return w.selection.take > 0 && magnitude == w.selection.above && magnitude <= w.selection.limit;
 }
 
 /* An entry that has `above` and `equal` others before it; i: its place in the list. */
-__device__ inline void put(const job &w, sparse_pair entry, bool is_one_above, bool is_one_equal,
-                           uint32_t above, uint32_t equal, uint64_t i)
+__device__ inline void put(const filtering &w, sparse_pair entry, bool is_one_above,
+                           bool is_one_equal, uint32_t above, uint32_t equal, uint64_t i)
 {
   const uint64_t take = w.selection.take;
   const uint64_t kept = above + (equal < take ? equal : take);
@@ -67,33 +67,30 @@ __device__ inline void put(const job &w, sparse_pair entry, bool is_one_above, b
 
 /* Publishes the counts of a tile, of which each warp brings its own; returns the counts before this
  * warp's part, over all tiles. */
-__device__ inline uint64_t counts_before(job &w, keep_shared &s, uint32_t tile, uint32_t above,
-                                         uint32_t equal)
+__device__ inline uint64_t counts_before(filtering &w, keep_shared &s, uint32_t tile,
+                                         uint32_t above, uint32_t equal)
 {
-  const uint32_t warp = threadIdx.x / 32;
-  if (threadIdx.x % 32 == 0) s.counts[warp] = ops_both(above, equal);
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (lane == 0) s.counts[warp] = ops_both(above, equal);
   __syncthreads();
-  uint64_t in_tile = 0, first = 0;
-#pragma unroll
-  for (uint32_t v = 0; v < WARPS; v++) {
-    if (v == warp) first = in_tile;
-    in_tile += s.counts[v];
-  }
+  const uint64_t of_lane = lane < blockDim.x / 32 ? s.counts[lane] : 0;
+  const uint64_t in_tile = ops_warp_sum(of_lane), first = ops_warp_sum(lane < warp ? of_lane : 0);
   const uint32_t all_above = (uint32_t)in_tile, all_equal = (uint32_t)(in_tile >> 32);
   if (threadIdx.x == 0) {
-    __threadfence(); /* after the tile has been read */
+    ops_fence(); /* after the tile has been read */
     ops_chain_publish(w.chain, tile, all_above, all_equal);
   }
   const uint64_t before = ops_chain_before(w.chain, tile, s.partial);
-  __threadfence(); /* before anything is written */
+  ops_fence(); /* before anything is written */
   ops_chain_advance(w.chain, tile, w.tiles, all_above, all_equal);
   return before + first;
 }
 
-__device__ inline void keep_of_list(job &w, keep_shared &s, uint32_t tile)
+__device__ inline void keep_of_list(filtering &w, keep_shared &s, uint32_t tile)
 {
   const uint32_t lane = threadIdx.x % 32, lower = (1u << lane) - 1;
-  const uint64_t at = (uint64_t)tile * LIST_TILE + threadIdx.x / 32 * (32 * ENTRIES) + lane;
+  const uint64_t at =
+      (uint64_t)tile * (blockDim.x * ENTRIES) + threadIdx.x / 32 * (32 * ENTRIES) + lane;
   sparse_pair entry[ENTRIES];
   unsigned above[ENTRIES], equal[ENTRIES];
   uint32_t all_above = 0, all_equal = 0;
@@ -149,10 +146,10 @@ __device__ inline uint32_t rank_of(uint64_t rows, uint32_t mask, uint32_t i)
   return (uint32_t)(rows >> 16 * j & 0xffff) + (uint32_t)__popc(mask & ((1u << i) - (1u << 4 * j)));
 }
 
-__device__ inline void keep_of_residual(job &w, keep_shared &s, uint32_t tile)
+__device__ inline void keep_of_residual(filtering &w, keep_shared &s, uint32_t tile)
 {
-  const uint64_t at =
-      (uint64_t)tile * OPS_DENSE_TILE + threadIdx.x / 32 * (QUADS * 128) + threadIdx.x % 32 * 4;
+  const uint64_t at = (uint64_t)tile * (blockDim.x * QUADS * 4) + threadIdx.x / 32 * (QUADS * 128) +
+                      threadIdx.x % 32 * 4;
   const sparse_selection rule = w.selection;
   const uint32_t low = (uint32_t)rule.above + 1u; /* above: low <= magnitude < low + range */
   const uint32_t range = rule.limit > rule.above ? (uint32_t)rule.limit - (uint32_t)rule.above : 0;
@@ -213,9 +210,9 @@ __device__ inline bool keep(keep_shared &s, const sparse_memory &m, const input 
                             const sparse_list &dropped)
 {
   const bool of_list = in.pairs != NULL;
-  job w = {in, *selection, selection, to.pairs, of_list ? dropped.pairs : NULL, ops_chain_begin(m),
-           0};
-  const uint32_t size = of_list ? (uint32_t)LIST_TILE : (uint32_t)OPS_DENSE_TILE;
+  filtering w = {
+      in, *selection, selection, to.pairs, of_list ? dropped.pairs : NULL, ops_chain_begin(m), 0};
+  const uint32_t size = blockDim.x * (of_list ? ENTRIES : QUADS * 4);
   w.tiles = (uint32_t)((in.count + size - 1) / size);
   for (;;) {
     if (threadIdx.x == 0) s.tile = ops_chain_draw(w.chain);

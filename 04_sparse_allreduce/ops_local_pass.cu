@@ -19,7 +19,7 @@
  *
  * A candidate that another rank is to add up goes there at the same time as to the own list: NVLink
  * has nothing else to do. The last block tells the others how many there are, and, if the threshold
- * has been raised, above which level they count; if there are too many, ops_offer() sends others.
+ * has been raised, above which level they count; if there are too many, ops_reduce() chooses first.
  *
  * Only a few elements are candidates, so what is done for every element has to be short: two
  * instructions make a bit of it that says whether it is one (the sign of threshold - |x|). A thread
@@ -157,6 +157,24 @@ __device__ inline void write_out(const pass &p, const candidates &c, uint64_t fi
   }
 }
 
+/* Notes where regions begin in the list that begin among the warp's elements; its candidates are
+ * number `first` of the list and on. */
+__device__ inline void note_regions(const pass &p, const candidates &c, uint32_t first)
+{
+  const uint32_t lane = threadIdx.x % 32, begin = (uint32_t)begin_of(c.tile);
+  for (int base = 1; base < p.m.nranks; base += 32) {
+    const int j = base + (int)lane; /* region j begins where the one before it ends */
+    const uint32_t at = j < p.m.nranks ? p.s.ends[j - 1] - begin : ELEMENTS;
+    uint32_t lanes = __ballot_sync(OPS_ALL_LANES, at < ELEMENTS);
+    for (; lanes != 0; lanes &= lanes - 1) {
+      const int one = __ffs((int)lanes) - 1;
+      const uint32_t element = __shfl_sync(OPS_ALL_LANES, at, one);
+      const uint32_t below = c.before + (uint32_t)__popc(c.chosen & ((1u << element % 32) - 1));
+      if (lane == element / 32) p.chain.scratch->region_begins[base + one] = first + below;
+    }
+  }
+}
+
 /* Sums of the values and squares of a tile: each thread's in order, then along a tree. */
 __device__ inline void moments_of_warp(const float (&acc)[ROWS][4], double2 *to)
 {
@@ -174,17 +192,21 @@ __device__ inline void moments_of_warp(const float (&acc)[ROWS][4], double2 *to)
 }
 
 /* The owners of regions have got the candidates: tells them where, and what to leave out, by all
- * warps of the last block but the last one. `begins` is shared memory. */
+ * warps of the last block but the last one. `begins` is shared memory: of all regions, at most the
+ * number of entries. */
 __device__ inline void tell(const sparse_memory &m, uint32_t offered, sparse_level_t level,
                             uint32_t *begins)
 {
   const uint32_t threads = THREADS - 32;
   if (threadIdx.x >= threads) return;
-  ops_find_regions(m, offered, begins, threads);
+  for (uint32_t j = threadIdx.x; j <= (uint32_t)m.nranks; j += threads)
+    if (begins[j] > offered) begins[j] = offered;
   asm volatile("bar.sync 1, %0;" ::"n"(THREADS - 32) : "memory");
-  ops_tell_owners(m, begins, level, threads);
-  for (int j = (int)threadIdx.x; j < m.nranks; j += (int)threads)
+  for (int j = (int)threadIdx.x; j < m.nranks; j += (int)threads) {
+    ops_fence_system(); /* the entries, and for the own reduce() what this kernel has done */
     if (j != m.rank) ops_count_stored(m, j, begins[j + 1] - begins[j]);
+  }
+  ops_tell_owners(m, begins, level, threads);
   ops_note_regions(m, begins, threads); /* nobody is waiting for that */
 }
 
@@ -194,7 +216,8 @@ template <bool MOMENTS>
 __device__ void finish(pass &p, enum sparse_control then)
 {
   double2 *sums = (double2 *)p.s.elements;
-  uint32_t *total = &p.s.next[0]; /* of candidates */
+  uint32_t *begins = (uint32_t *)p.s.elements; /* of regions; moments are for other passes */
+  uint32_t *total = &p.s.next[0];              /* of candidates */
   const sparse_memory &m = p.m;
   sparse_state *state = m.state;
   ops_scratch *scratch = p.chain.scratch;
@@ -212,6 +235,10 @@ __device__ void finish(pass &p, enum sparse_control then)
     if (__ldcg(&scratch->nonfinite)) state->nonfinite = 1;
     scratch->nonfinite = 0;
   }
+  for (int j = (int)threadIdx.x; p.offers && j <= m.nranks; j += THREADS)
+    begins[j] = j == 0                  ? 0
+                : p.s.ends[j - 1] < m.n ? __ldcg(&scratch->region_begins[j])
+                                        : UINT32_MAX;
   if (MOMENTS) {
     const double2 *tiles = ops_tile_moments(m);
     double2 sum = make_double2(0, 0);
@@ -237,9 +264,14 @@ __device__ void finish(pass &p, enum sparse_control then)
   }
   __syncthreads();
   if (threadIdx.x == THREADS - 1) ops_decide(then, &m);
-  if (!p.offers || *total > m.capacity) return;
+  if (!p.offers) return;
+  if (*total > m.capacity) {
+    if (threadIdx.x == 0)
+      ops_write_note(m, &m.notes->lists[m.rank][SPARSE_NOTE_COUNT], SPARSE_TOO_MANY);
+    return;
+  }
   const int raised = sparse_raised(&m, p.nlevels, p.s.level_counts);
-  tell(m, *total, raised > 0 ? p.s.levels[raised] : OPS_ALL_LEVELS, (uint32_t *)p.s.elements);
+  tell(m, *total, raised > 0 ? p.s.levels[raised] : OPS_ALL_LEVELS, begins);
 }
 
 /* Which of a thread's elements exceed the level, but not the limit: bit 4 * row + e. The usual
@@ -333,6 +365,19 @@ __device__ inline void settle(const pass &p, uint32_t listed, uint32_t tile, siz
   }
 }
 
+/* By one block: in the state, what the decision `begin` would do. That took 15 us, since its code
+ * is in no cache and memory is busy, and all others had to wait for the block's first tile. Until
+ * all is done, nobody reads this: the levels of a block are its own. */
+__device__ inline void note_begin(const pass &p, uint32_t number)
+{
+  sparse_state *state = p.m.state;
+  for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS) state->levels[j] = p.s.levels[j];
+  if (threadIdx.x != 0) return;
+  state->nlevels = p.nlevels;
+  state->limit = p.s.limit;
+  sparse_begin(state, number);
+}
+
 /* ---- the pass --------------------------------------------------------------------------------
  */
 
@@ -406,7 +451,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
                bool offers, enum sparse_control begin, enum sparse_control then)
 {
-  ops_begin_early();
+  ops_begin();
   if (blockIdx.x >= gridDim.x / 2) stagger();
   constexpr bool READS = sizeof(quad<G>) > 1;
   __shared__ shared s;
@@ -414,9 +459,10 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   const bool finite_only = m.config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
   const sparse_state *state = m.state;
   const ops_chain chain = ops_chain_begin(m);
-  uint32_t drawn = 0;
+  uint32_t drawn = 0, number = 0;
   if (threadIdx.x == 0) {
     s.next[1] = drawn = ops_chain_draw(chain);
+    number = state->number;
     s.pending = state->pending;
     s.selection = state->selection;
     s.nlevels = sparse_first_levels(&m, begin, s.levels, &s.limit);
@@ -429,12 +475,10 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
       s.slots[j] = state->slots[j];
     }
   __syncthreads();
-  /* Until all is done, nobody reads what this sets: the levels of a block are from elsewhere, or
-   * this does nothing. */
-  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) ops_decide(begin, &m);
   const bool offering = offers && !ops_late(m);
   const uint32_t tiles = (uint32_t)ops_dense_tiles(m.n);
   pass p = {m, s, chain, tiles, m.room, offering, s.nlevels};
+  if (blockIdx.x == gridDim.x - 1 && begin != SPARSE_THEN_NOTHING) note_begin(p, number + 1);
   const sparse_level_t level = s.levels[0], limit = s.limit;
   volatile uint32_t behind_stores = 0;
   bool nonfinite = false;
@@ -471,6 +515,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     if (older.any) {
       const uint64_t before = ops_chain_collect(p.chain, older.tile, s.partial[parity]);
       write_out(p, older, before + older.first, s.staged[parity][warp]);
+      if (p.offers) note_regions(p, older, (uint32_t)before + older.first);
       ops_chain_advance(p.chain, older.tile, p.tiles, older.in_tile, 0);
     }
     if (threadIdx.x == 0) s.counted[parity ^ 1] = 0;
@@ -522,10 +567,11 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   }
   if (nonfinite) p.chain.scratch->nonfinite = 1;
   __syncthreads();
-  if (p.offers && threadIdx.x == 0) __threadfence_system(); /* what the block has offered */
   for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS)
     if (s.exceeding[j] > 0) atomicAdd(&p.chain.scratch->levels[j], s.exceeding[j]);
-  if (ops_last_block(p.chain.scratch)) finish<MOMENTS>(p, then);
+  const bool last = ops_last_block(p.chain.scratch, p.offers);
+  ops_let_next_begin();
+  if (last) finish<MOMENTS>(p, then);
 }
 
 template <typename G>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What selections read: magnitudes, from a list or from all of the residual, as a source says; and
- * histograms of them in shared memory. */
+ * histograms of them in shared memory. For blocks of any size. */
 #ifndef OPS_MAGNITUDES_CUH
 #define OPS_MAGNITUDES_CUH
 
@@ -9,12 +9,7 @@
 namespace
 {
 
-enum {
-  THREADS = 512,
-  WARPS = THREADS / 32,
-  BLOCKS = 2, /* per multiprocessor */
-  LOADS = 4,  /* of 16 bytes that a thread has on their way */
-};
+enum { LOADS = 4 }; /* of 16 bytes that a thread has on their way */
 
 struct input {
   const sparse_pair *pairs; /* NULL: the residual */
@@ -43,8 +38,8 @@ __device__ inline float4 quad_of(const input &in, uint64_t chunk)
 template <typename F>
 __device__ inline void for_each_magnitude(const input &in, F f)
 {
-  const uint64_t threads = (uint64_t)gridDim.x * THREADS, lane = threadIdx.x % 32;
-  const uint64_t first = (uint64_t)blockIdx.x * THREADS + threadIdx.x - lane;
+  const uint64_t threads = (uint64_t)gridDim.x * blockDim.x, lane = threadIdx.x % 32;
+  const uint64_t first = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x - lane;
   if (in.pairs != NULL) { /* a warp's 128 entries, 32 at a time */
     for (uint64_t base = first * 4; base < in.count; base += threads * 4) {
       uint2 raw[4];

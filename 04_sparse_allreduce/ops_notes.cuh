@@ -19,9 +19,16 @@ static __device__ inline T *ops_at_peer(const sparse_memory &m, int p, T *mine)
   return (T *)(m.state->peers[p] + ((const char *)mine - m.lists));
 }
 
+/* Of the step. Kernels that begin early look at it, so not through a cache that nobody clears for
+ * them. */
+static __device__ inline uint32_t ops_number(const sparse_memory &m)
+{
+  return *(volatile uint32_t *)&m.state->number;
+}
+
 static __device__ inline void ops_write_note(const sparse_memory &m, uint64_t *note, uint32_t value)
 {
-  const uint64_t word = (uint64_t)m.state->number << 32 | value;
+  const uint64_t word = (uint64_t)ops_number(m) << 32 | value;
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(note), "l"(word) : "memory");
 }
 
@@ -66,14 +73,17 @@ static __device__ inline uint64_t ops_read_last_note(const uint64_t *note)
   return word;
 }
 
-/* Waits until all is there that rank p has to tell in this step; false if it does not come. */
+/* Waits until all is there that rank p has to tell in this step; false if it does not come, or
+ * nobody is to wait any more (*stop). Nothing else is looked at before `note` has come: all blocks
+ * look, and memory answers one by one. */
 template <typename F>
-static __device__ inline bool ops_await(const sparse_memory &m, int p, F all_there)
+static __device__ inline bool ops_await(const sparse_memory &m, int p, const uint64_t *note,
+                                        const volatile bool *stop, F all_there)
 {
-  const uint32_t number = m.state->number;
+  const uint32_t number = ops_number(m);
   uint64_t since = 0;
-  for (uint32_t polls = 1; !all_there(number); polls++)
-    if (polls % 256 == 0 && ops_give_up(m, p, &since)) return false;
+  for (uint32_t polls = 1; ops_read_note(note) >> 32 != number || !all_there(number); polls++)
+    if (*stop || (polls % 256 == 0 && ops_give_up(m, p, &since))) return false;
   return true;
 }
 
@@ -107,10 +117,9 @@ static __device__ inline uint32_t ops_share(uint32_t count)
   return count / threads * blockDim.x + (mine < blockDim.x ? mine : blockDim.x);
 }
 
-/* Behind a barrier, and what has been stored at rank p: `count` entries more. */
+/* Behind ops_fence_system(), and what has been stored at rank p: `count` entries more. */
 static __device__ inline void ops_count_stored(const sparse_memory &m, int p, uint64_t count)
 {
-  __threadfence_system();
   asm volatile(
       "red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(ops_at_peer(m, p, &m.notes->stored[m.rank])),
       "l"(count)
@@ -132,35 +141,42 @@ static __device__ inline void ops_store_parts(const sparse_memory &m, const uint
   }
   __syncthreads();
   for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+    ops_fence_system();
     const uint64_t share = ops_share(begins[p + 1] - begins[p]);
     if (p != m.rank && share > 0) ops_count_stored(m, p, share);
   }
 }
 
 /* By all threads of a block: the lists that all ranks have for this one, and above which levels.
- * False, in all threads, if one is missing. */
+ * False, in all threads, if one is missing, or if this rank has to choose its own entries first:
+ * others may be waiting for those. */
 static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists &lists,
                                               sparse_level_t *levels)
 {
-  const bool late = ops_late(m);
+  __shared__ volatile bool stop;
+  if (threadIdx.x == 0) stop = ops_late(m);
+  __syncthreads();
   bool there = true;
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *notes = m.notes->lists[p], stored = m.state->stored[p];
     const sparse_pair *slot = m.received + m.state->slot_displs[p];
-    uint64_t first, count, level;
-    there = ops_await(m, p, [&](uint32_t number) {
+    const uint64_t *count_note = &notes[SPARSE_NOTE_COUNT];
+    const uint64_t *last = p == m.rank ? count_note : &m.notes->stored[p];
+    uint64_t first = 0, count = 0, level = 0;
+    there = ops_await(m, p, count_note, &stop, [&](uint32_t number) {
       first = ops_read_note(&notes[SPARSE_NOTE_FIRST]);
-      count = ops_read_note(&notes[SPARSE_NOTE_COUNT]);
+      count = ops_read_note(count_note);
       level = ops_read_note(&notes[SPARSE_NOTE_LEVEL]);
-      const uint64_t now = ops_read_last_note(&m.notes->stored[p]);
-      return first >> 32 == number && count >> 32 == number && level >> 32 == number &&
-             (p == m.rank || now - stored == (uint32_t)count);
+      const uint64_t now = ops_read_last_note(last);
+      if ((uint32_t)count == SPARSE_TOO_MANY) stop = true;
+      return first >> 32 == number && level >> 32 == number &&
+             (p == m.rank ? now == count : now - stored == (uint32_t)count);
     });
     lists.pairs[p] = slot + (uint32_t)first;
     lists.counts[p] = (uint32_t)count;
     levels[p] = (sparse_level_t)(uint32_t)level;
   }
-  return __syncthreads_and(there && !late);
+  return __syncthreads_and(there && !stop);
 }
 
 /* Tells rank p how many sums there are, and how many of its entries are in them. */
@@ -168,7 +184,7 @@ static __device__ inline void ops_tell_sums(const sparse_memory &m, int p, uint3
                                             uint32_t taken)
 {
   uint64_t *notes = ops_at_peer(m, p, m.notes->sums[m.rank]);
-  __threadfence_system();
+  ops_fence_system();
   ops_write_note(m, &notes[SPARSE_NOTE_SUMS], sums);
   ops_write_note(m, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(&m, m.state));
   ops_write_note(m, &notes[SPARSE_NOTE_TAKEN], taken);
@@ -177,17 +193,17 @@ static __device__ inline void ops_tell_sums(const sparse_memory &m, int p, uint3
 /* By all threads of a block: everybody's sums, where they are. False as above. */
 static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &lists)
 {
-  const bool late = ops_late(m);
+  const volatile bool late = ops_late(m);
   bool there = true;
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *notes = m.notes->sums[p];
     const sparse_pair *pairs = ops_at_peer(m, p, m.reduced);
-    uint64_t sums, nonfinite, taken;
-    there = ops_await(m, p, [&](uint32_t number) {
+    uint64_t sums = 0, nonfinite = 0, taken = 0;
+    there = ops_await(m, p, &notes[SPARSE_NOTE_TAKEN], &late, [&](uint32_t number) {
       nonfinite = ops_read_note(&notes[SPARSE_NOTE_NONFINITE]);
       taken = ops_read_note(&notes[SPARSE_NOTE_TAKEN]);
       sums = ops_read_last_note(&notes[SPARSE_NOTE_SUMS]);
-      return sums >> 32 == number && nonfinite >> 32 == number && taken >> 32 == number;
+      return sums >> 32 == number && nonfinite >> 32 == number;
     });
     if (there && blockIdx.x == 0) m.state->region_counts[p] = (uint32_t)taken;
     if ((uint32_t)nonfinite != 0) m.state->nonfinite = 1;

@@ -8,7 +8,9 @@
  * says whether it occurs. The sums to keep are gathered in the order of the chain.
  * ops_reduce_tiles.cuh has the two kinds of tiles. */
 #include "ops_chain.cuh"
+#include "ops_partition.cuh"
 #include "ops_reduce_tiles.cuh"
+#include "ops_selection.cuh"
 
 namespace
 {
@@ -16,23 +18,58 @@ namespace
 /* What a tile is done as. */
 enum kind { SMALL, LARGE, LARGE_IN_PARTS };
 
+/* Direct: what a rank needs that has more candidates than its list holds. */
+struct choosing {
+  selection_shared selection;
+  uint32_t begins[SPARSE_MAX_RANKS + 1]; /* of regions */
+};
+
+union memory {
+  choosing choose; /* before all else */
+  shared reduce;
+};
+static_assert((int)THREADS >= (int)OPS_SELECTING_LEAST && (int)THREADS <= (int)OPS_SELECTING_MOST,
+              "there is room");
+
+/* If it is that which keeps this rank from having all lists: chooses the k largest, sends those and
+ * tells everybody. By all blocks, since before that none of them can have all lists. Not inlined:
+ * hardly ever needed. */
+__device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &s)
+{
+  sparse_state *state = m.state;
+  ops_scratch *scratch = (ops_scratch *)m.scratch;
+  const sparse_list offered = {m.offered, &state->offered_count, 1}, nowhere = {NULL, NULL, 0};
+  ops_begin(); /* the state is as the local pass leaves it */
+  ops_fence();
+  if (!state->unoffered) return false;
+  search_and_keep(m, s.selection, offered, &state->search, &state->keep, &state->selection, offered,
+                  nowhere, SPARSE_THRESHOLD_OVERFLOW, SPARSE_THEN_NOTHING);
+  ops_grid_sync(scratch);
+  ops_partition_offered(m, s.begins);
+  if (blockIdx.x == 0 && threadIdx.x == 0) state->unoffered = 0;
+  ops_grid_sync(scratch);
+  return true;
+}
+
+template <bool DIRECT>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     reduce(const __grid_constant__ sparse_memory m, const sparse_pair *base, const uint64_t *displs,
            const uint64_t *counts, int first, int stride, const uint64_t *region,
            enum sparse_sums which, const __grid_constant__ sparse_list to, enum sparse_control then)
 {
-  const bool direct = base == NULL;
-  ops_begin_early();
-  __shared__ shared s;
+  /* DIRECT: this follows the local pass, which lets it begin when it has all but ended, or
+   * a kernel that lets nobody begin before its end. There are notes about all that it needs. */
+  if (!DIRECT) ops_begin();
+  ops_let_next_begin();
+  __shared__ memory all;
+  shared &s = all.reduce;
   /* Everything that is not about the lists is asked for before the wait for them. */
   job w = {m.nranks, which, (float)m.state->global_threshold, region[0], region[1], false,
            false,    0};
-  ops_chain chain = ops_chain_begin(m);
-  if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
-  for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
   bool there = true;
-  if (direct) {
-    there = ops_await_lists(m, s.all.lists, s.all.levels);
+  if (DIRECT) {
+    do there = ops_await_lists(m, s.all.lists, s.all.levels);
+    while (!there && choose_and_offer(m, all.choose));
   } else {
     for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
       s.all.lists.pairs[p] = base + displs[p];
@@ -41,6 +78,9 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     }
     __syncthreads();
   }
+  ops_chain chain = ops_chain_begin(m);
+  if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
+  for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
   order_lists(s, m.nranks, first, stride);
   choose_tile_size(w, s);
   w.filters = has_levels(s, m.nranks);
@@ -96,12 +136,12 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     ops_chain_advance(chain, tile, tiles, in_tile, 0);
 
     if (kind == LARGE) {
-      if (mine.any && direct) m.unit_begins[mine.unit] = place + mine.at;
+      if (mine.any && DIRECT) m.unit_begins[mine.unit] = place + mine.at;
       write_large(s, keep, before_rounds, to.pairs + place);
       for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
     } else if (kind == SMALL) {
       place += before;
-      if (direct) note_unit(m.unit_begins, begin, end, keep, place);
+      if (DIRECT) note_unit(m.unit_begins, begin, end, keep, place);
       write_small(s, begin, keep, to.pairs + place);
       s.occurs[threadIdx.x] = 0;
     } else {
@@ -110,7 +150,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
         add_to_small(w, s, from, part_end, true);
         keep = select_of_small(w, s);
         before = place_words(s, (uint32_t)__popc(keep), &in_tile);
-        if (direct) note_unit(m.unit_begins, from, part_end, keep, place + before);
+        if (DIRECT) note_unit(m.unit_begins, from, part_end, keep, place + before);
         write_small(s, from, keep, to.pairs + place + before);
         place += in_tile;
         s.occurs[threadIdx.x] = 0;
@@ -121,12 +161,13 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     }
     tile = next;
   }
+  if (DIRECT) ops_begin(); /* whoever waits for this kernel's end waits for those before it, too */
   uint32_t *all_dropped = chain.scratch->dropped;
   if (w.filters) __syncthreads();
   for (int place = (int)threadIdx.x; w.filters && place < m.nranks; place += THREADS)
     if (s.dropped[place] > 0) atomicAdd(&all_dropped[place], s.dropped[place]);
   if (!ops_last_block(chain.scratch)) return;
-  const bool late = direct && ops_late(m);
+  const bool late = DIRECT && ops_late(m);
   if (threadIdx.x == 0)
     s.next =
         (uint32_t)ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)); /* sums kept */
@@ -136,12 +177,14 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     all_dropped[place] = 0;
   }
   __syncthreads();
-  for (int place = (int)threadIdx.x; direct && !late && place < m.nranks; place += THREADS)
-    ops_tell_sums(m, s.rank[place], s.next, taken[place]); /* first: they are waiting */
-  for (int place = (int)threadIdx.x; direct && !late && place < m.nranks; place += THREADS) {
-    const int p = s.rank[place];
-    m.state->received_counts[p] = taken[place];
-    if (p != m.rank) m.state->stored[p] += s.length[place];
+  if (DIRECT && !late) {
+    for (int place = (int)threadIdx.x; place < m.nranks; place += THREADS)
+      ops_tell_sums(m, s.rank[place], s.next, taken[place]); /* first: they are waiting */
+    for (int place = (int)threadIdx.x; place < m.nranks; place += THREADS) {
+      const int p = s.rank[place];
+      m.state->received_counts[p] = taken[place];
+      if (p != m.rank) m.state->stored[p] += s.length[place];
+    }
   }
   if (threadIdx.x != 0) return;
   *to.counts = late ? 0 : s.next;
@@ -156,11 +199,14 @@ extern "C" ncclResult_t ops_reduce(const struct sparse_memory *m, const struct s
                                    struct sparse_list to, enum sparse_control then,
                                    cudaStream_t stream)
 {
-  return ops_launch(reduce, ops_blocks(m->n, SMALL_TILE, BLOCKS), THREADS, OPS_NEXT, stream, *m,
-                    base, displs, counts, first, stride, region, which, to, then);
+  const bool direct = base == NULL;
+  const int blocks = direct ? ops_at_once(sizeof(memory), BLOCKS) : BLOCKS;
+  return ops_launch(direct ? reduce<true> : reduce<false>, ops_blocks(m->n, SMALL_TILE, blocks),
+                    THREADS, OPS_NEXT, stream, *m, base, displs, counts, first, stride, region,
+                    which, to, then);
 }
 
 ncclResult_t ops_load_reduce(void)
 {
-  return ops_load_kernels(reduce);
+  return ops_load_kernels(reduce<true>, reduce<false>);
 }

@@ -1,64 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Selection, a search and then a filter, in one kernel: in most steps there is nothing to do for
- * either, and then it costs what an empty kernel does. ops_offer() tells the owners of regions
- * behind that. And counting above levels, which reads the same input. */
-#include "ops_keep.cuh"
-#include "ops_partition.cuh"
-#include "ops_search.cuh"
+ * either, and then it costs what an empty kernel does. And counting above levels, which reads the
+ * same input. */
+#include "ops_selection.cuh"
 
 namespace
 {
 
-/* There is a grid barrier between any two. */
-union selection_shared {
-  search_shared search;
-  keep_shared keep;
-  uint32_t begins[SPARSE_MAX_RANKS + 1];
+enum {
+  THREADS = 512,
+  BLOCKS = 2, /* per multiprocessor */
 };
+static_assert((int)THREADS >= (int)OPS_SELECTING_LEAST && (int)THREADS <= (int)OPS_SELECTING_MOST,
+              "there is room");
 
-/* What a source says; no source is nothing. */
-__device__ inline uint32_t said_by(const uint32_t *source)
-{
-  return source != NULL ? *source : (uint32_t)SPARSE_FROM_NOTHING;
-}
-
-/* All blocks have to come to the same grid barriers, so they have to see the same sources. Both are
- * looked at first, at the same time. A search has grid barriers before its decision, so that all
- * have looked by then; without a search, a decision leaves the sources as they are (ops.h). What a
- * decision may have changed for the filter is read behind the last barrier. */
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     select_entries(const __grid_constant__ sparse_memory m,
                    const __grid_constant__ sparse_list list, const uint32_t *search_source,
                    const uint32_t *keep_source, sparse_selection *selection,
                    const __grid_constant__ sparse_list to,
                    const __grid_constant__ sparse_list dropped, enum sparse_control found,
-                   enum sparse_control then, bool offers)
+                   enum sparse_control then)
 {
   ops_begin_early();
   __shared__ selection_shared s;
-  const bool first = blockIdx.x == 0 && threadIdx.x == 0;
-  const uint32_t searched = said_by(search_source);
-  uint32_t kept = said_by(keep_source);
-  if (searched == SPARSE_FROM_NOTHING && kept == SPARSE_FROM_NOTHING) {
-    if (first && !offers) ops_decide(found, &m);
-    if (first && !offers) ops_decide(then, &m);
-    return;
-  }
-  const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
-  if (searched != SPARSE_FROM_NOTHING)
-    search(grid, s.search, m, input_from(m, list, searched), selection);
-  if (searched != SPARSE_FROM_NOTHING || found != SPARSE_THEN_NOTHING) {
-    if (first) ops_decide(found, &m);
-    if (keep_source != NULL) grid.sync();
-    kept = said_by(keep_source);
-  }
-  const bool last = kept == SPARSE_FROM_NOTHING
-                        ? first
-                        : keep(s.keep, m, input_from(m, list, kept), selection, to, dropped);
-  if (last) ops_decide(then, &m);
-  if (!offers) return;
-  grid.sync();
-  ops_partition_offered(m, s.begins);
+  search_and_keep(m, s, list, search_source, keep_source, selection, to, dropped, found, then);
 }
 
 /* ---- counting ----------------------------------------------------------------------------------
@@ -117,18 +83,6 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   ops_decide(then, &m);
 }
 
-/* As many as run at once, which grid barriers need: Turing's multiprocessors have shared memory for
- * one each. CUDA keeps up to 1024 bytes of it for itself in each block. */
-unsigned selection_blocks(void)
-{
-  int device = 0, bytes = 0;
-  const bool two = cudaGetDevice(&device) == cudaSuccess &&
-                   cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
-                                          device) == cudaSuccess &&
-                   (size_t)bytes >= BLOCKS * (sizeof(selection_shared) + 1024);
-  return (unsigned)ops_multiprocessors() * (two ? BLOCKS : 1);
-}
-
 } // namespace
 
 extern "C" ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
@@ -138,19 +92,10 @@ extern "C" ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_
                                    enum sparse_control then, cudaStream_t stream)
 {
   const struct sparse_list nowhere = {NULL, NULL, 0};
-  return ops_launch(select_entries, selection_blocks(), THREADS, OPS_COOPERATIVE, stream, *m, list,
-                    search, keep, selection, to, dropped != NULL ? *dropped : nowhere, found, then,
-                    false);
-}
-
-extern "C" ncclResult_t ops_offer(const struct sparse_memory *m, enum sparse_control found,
-                                  cudaStream_t stream)
-{
-  sparse_state *s = m->state;
-  const struct sparse_list offered = {m->offered, &s->offered_count, 1}, nowhere = {NULL, NULL, 0};
-  return ops_launch(select_entries, selection_blocks(), THREADS, OPS_COOPERATIVE, stream, *m,
-                    offered, &s->search, &s->keep, &s->selection, offered, nowhere, found,
-                    SPARSE_THEN_NOTHING, true);
+  const int blocks = ops_at_once(sizeof(selection_shared), BLOCKS);
+  return ops_launch(select_entries, (unsigned)(ops_multiprocessors() * blocks), THREADS,
+                    OPS_COOPERATIVE, stream, *m, list, search, keep, selection, to,
+                    dropped != NULL ? *dropped : nowhere, found, then);
 }
 
 extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,

@@ -16,13 +16,12 @@ ncclResult_t select_leave_result(struct sparse_allreduce_handle *h, cudaStream_t
 }
 
 /* A search among the candidates, or in the residual, and a filter, as far as the state asks for
- * them: what is chosen is the offered list then. Direct: the owners of regions get their parts. */
+ * them: what is chosen is the offered list then. */
 static ncclResult_t search_and_keep(struct sparse_allreduce_handle *h, enum sparse_control found,
                                     cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  if (select_offers(h)) return ops_offer(m, found, stream);
   return ops_select(m, sparse_offered(m), &s->search, &s->keep, &s->selection, sparse_offered(m),
                     NULL, found, SPARSE_THEN_NOTHING, stream);
 }
@@ -53,15 +52,17 @@ ncclResult_t select_exact_threshold(struct sparse_allreduce_handle *h, const voi
 
 /* The threshold of the step before. Ok-Topk raises it, a few times at most, while it selects too
  * many: the local pass counts all the thresholds that may come, and what is above the first of them
- * is filtered when the decision is known. More entries than a list may hold: the k largest. */
+ * is filtered when the decision is known. More entries than a list may hold: the k largest. Where
+ * the pass offers, the rest is done by those who add up (ops_reduce). */
 ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *gradient,
                                  cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  const bool offers = select_offers(h);
-  SPARSE_TRY(ops_local_pass(m, gradient, offers ? SPARSE_PASS_OFFERS : SPARSE_PASS_SELECTS,
-                            SPARSE_THRESHOLD_LEVELS,
-                            offers ? SPARSE_THRESHOLD_OFFER : SPARSE_THRESHOLD_CHOOSE, stream));
+  if (select_offers(h))
+    return ops_local_pass(m, gradient, SPARSE_PASS_OFFERS, SPARSE_THRESHOLD_LEVELS,
+                          SPARSE_THRESHOLD_OFFER, stream);
+  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_PASS_SELECTS, SPARSE_THRESHOLD_LEVELS,
+                            SPARSE_THRESHOLD_CHOOSE, stream));
   return search_and_keep(h, SPARSE_THRESHOLD_OVERFLOW, stream);
 }
 

@@ -148,10 +148,11 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
 ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *gradient,
                              cudaStream_t stream); /* above mean + z * deviation, corrected */
 
-/* Direct: do those with a threshold tell the owners of regions, too? Not before a repartition. */
+/* Direct: does select_by_threshold() offer to the owners of regions, too? Not before a repartition.
+ */
 static inline bool select_offers(const struct sparse_allreduce_handle *h)
 {
-  return h->m.direct && !h->now.repartition;
+  return h->m.direct && !h->now.repartition && !h->now.exact_local;
 }
 
 /* What was offered leaves the residual: all of it (to be called while the offered list is there),

@@ -48,11 +48,14 @@ enum sparse_source {
  * number of 32 bits, with the number of its step in the upper half so that the reader knows when it
  * has come. Rank p writes notes [p] in the memory of the rank that they are for. */
 enum { SPARSE_NOTE_FIRST, SPARSE_NOTE_COUNT, SPARSE_NOTE_LEVEL, SPARSE_LIST_NOTES };
+#define SPARSE_TOO_MANY UINT32_MAX
 enum { SPARSE_NOTE_SUMS, SPARSE_NOTE_NONFINITE, SPARSE_NOTE_TAKEN, SPARSE_SUM_NOTES };
 struct sparse_notes {
   /* Entries FIRST to FIRST + COUNT of the list that p offers are for you, those whose magnitude
    * exceeds LEVEL (a sparse_level_t). They are in your memory when `stored` has grown by so many;
-   * it counts those of all steps. (p's own stay where they are.) */
+   * it counts those of all steps. (p's own stay where they are.) A rank that has found more than
+   * its list holds tells nobody but itself, COUNT being SPARSE_TOO_MANY, and all when it has chosen
+   * from them. */
   uint64_t lists[SPARSE_MAX_RANKS][SPARSE_LIST_NOTES];
   uint64_t stored[SPARSE_MAX_RANKS];
   /* The sums of p's region are so many. NONFINITE: p's gradient was not finite. TAKEN: how many of
@@ -109,6 +112,7 @@ struct sparse_state {
   uint64_t region_counts[SPARSE_MAX_RANKS], region_displs[SPARSE_MAX_RANKS]; /* in the list */
   uint64_t proposal[SPARSE_MAX_RANKS]; /* [0]: 1 if this rank cannot propose; [j]: boundary j */
   uint32_t overflowed;
+  uint32_t unoffered; /* 1: the local pass has found too many; ops_reduce() has to choose first */
 
   /* What came from the others: list p is received[received_displs[p] ...], or, where every source
    * has a slot of its own, received[slot_displs[p] ...]. */
