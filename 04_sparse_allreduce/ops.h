@@ -117,10 +117,10 @@ enum sparse_sums {
  * until it has been told of all of them, sets state->received_counts and m->unit_begins, and in the
  * end tells all ranks how many sums there are. If state->unoffered says so, it begins with
  * ops_select() of the offered list by state->search, keep and selection, SPARSE_THRESHOLD_OVERFLOW
- * and ops_partition(). The region is [region[0], region[1]) (device);
- * entries outside it are ignored. Every sum starts at 0.0f and takes the lists in the order first,
- * first + stride, ... modulo nranks (stride 1 or -1); indices are unique within a list. Sums that
- * are kept go to `to`, ascending. */
+ * and ops_partition(). The region is [region[0], region[1]) (device); entries outside it are
+ * ignored. Every sum starts at 0.0f and takes the lists in the order first, first + stride, ...
+ * modulo nranks (stride 1 or -1); indices are unique within a list. Sums that are kept go to `to`,
+ * ascending. */
 ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
                         const uint64_t *displs, const uint64_t *counts, int first, int stride,
                         const uint64_t *region, enum sparse_sums which, struct sparse_list to,

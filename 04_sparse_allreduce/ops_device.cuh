@@ -176,7 +176,7 @@ ncclResult_t ops_load_lists(void);
                                  : OPS_RESIDENT_THREADS / (threads))
 
 /* Waits until the kernel before this one in the stream has ended, and so all before it. All kernels
- * begin with it, because only then they may look at memory; apply, in ops_apply.cu, may earlier. */
+ * begin with it, because only then they may look at memory; two may earlier (reduce and apply). */
 static __device__ inline void ops_begin(void)
 {
 #if __CUDA_ARCH__ >= 900

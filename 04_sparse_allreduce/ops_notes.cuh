@@ -74,16 +74,16 @@ static __device__ inline uint64_t ops_read_last_note(const uint64_t *note)
 }
 
 /* Waits until all is there that rank p has to tell in this step; false if it does not come, or
- * nobody is to wait any more (*stop). Nothing else is looked at before `note` has come: all blocks
- * look, and memory answers one by one. */
-template <typename F>
+ * nobody is to wait any more. Nothing else is looked at before `note` has come: all blocks look,
+ * and memory answers one by one. */
+template <typename F, typename G>
 static __device__ inline bool ops_await(const sparse_memory &m, int p, const uint64_t *note,
-                                        const volatile bool *stop, F all_there)
+                                        F all_there, G stopped)
 {
   const uint32_t number = ops_number(m);
   uint64_t since = 0;
   for (uint32_t polls = 1; ops_read_note(note) >> 32 != number || !all_there(number); polls++)
-    if (*stop || (polls % 256 == 0 && ops_give_up(m, p, &since))) return false;
+    if (stopped() || (polls % 256 == 0 && ops_give_up(m, p, &since))) return false;
   return true;
 }
 
@@ -153,30 +153,32 @@ static __device__ inline void ops_store_parts(const sparse_memory &m, const uint
 static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists &lists,
                                               sparse_level_t *levels)
 {
-  __shared__ volatile bool stop;
-  if (threadIdx.x == 0) stop = ops_late(m);
-  __syncthreads();
+  __shared__ uint32_t stop;
+  if (threadIdx.x == 0) stop = 0;
+  const bool late = ops_late(m);
   bool there = true;
+  __syncthreads();
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *notes = m.notes->lists[p], stored = m.state->stored[p];
     const sparse_pair *slot = m.received + m.state->slot_displs[p];
     const uint64_t *count_note = &notes[SPARSE_NOTE_COUNT];
     const uint64_t *last = p == m.rank ? count_note : &m.notes->stored[p];
     uint64_t first = 0, count = 0, level = 0;
-    there = ops_await(m, p, count_note, &stop, [&](uint32_t number) {
+    const auto all_there = [&](uint32_t number) {
       first = ops_read_note(&notes[SPARSE_NOTE_FIRST]);
       count = ops_read_note(count_note);
       level = ops_read_note(&notes[SPARSE_NOTE_LEVEL]);
       const uint64_t now = ops_read_last_note(last);
-      if ((uint32_t)count == SPARSE_TOO_MANY) stop = true;
+      if ((uint32_t)count == SPARSE_TOO_MANY) atomicExch(&stop, 1u);
       return first >> 32 == number && level >> 32 == number &&
              (p == m.rank ? now == count : now - stored == (uint32_t)count);
-    });
+    };
+    there = ops_await(m, p, count_note, all_there, [&] { return atomicOr(&stop, 0u) != 0; });
     lists.pairs[p] = slot + (uint32_t)first;
     lists.counts[p] = (uint32_t)count;
     levels[p] = (sparse_level_t)(uint32_t)level;
   }
-  return __syncthreads_and(there && !stop);
+  return __syncthreads_and(there && !late);
 }
 
 /* Tells rank p how many sums there are, and how many of its entries are in them. */
@@ -193,18 +195,19 @@ static __device__ inline void ops_tell_sums(const sparse_memory &m, int p, uint3
 /* By all threads of a block: everybody's sums, where they are. False as above. */
 static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &lists)
 {
-  const volatile bool late = ops_late(m);
+  const bool late = ops_late(m);
   bool there = true;
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *notes = m.notes->sums[p];
     const sparse_pair *pairs = ops_at_peer(m, p, m.reduced);
     uint64_t sums = 0, nonfinite = 0, taken = 0;
-    there = ops_await(m, p, &notes[SPARSE_NOTE_TAKEN], &late, [&](uint32_t number) {
+    const auto all_there = [&](uint32_t number) {
       nonfinite = ops_read_note(&notes[SPARSE_NOTE_NONFINITE]);
       taken = ops_read_note(&notes[SPARSE_NOTE_TAKEN]);
       sums = ops_read_last_note(&notes[SPARSE_NOTE_SUMS]);
       return sums >> 32 == number && nonfinite >> 32 == number;
-    });
+    };
+    there = ops_await(m, p, &notes[SPARSE_NOTE_TAKEN], all_there, [] { return false; });
     if (there && blockIdx.x == 0) m.state->region_counts[p] = (uint32_t)taken;
     if ((uint32_t)nonfinite != 0) m.state->nonfinite = 1;
     lists.pairs[p] = pairs;
