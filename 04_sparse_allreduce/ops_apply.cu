@@ -70,10 +70,12 @@ __device__ inline void find_parts(const sparse_memory &m, const sparse_list &lis
   __syncthreads();
 }
 
-/* By the first block. */
+/* By the first block, behind all other kernels of the step: the local pass has noted how many
+ * entries were for each region, and this is how many the owner has taken. */
 __device__ inline void note_counts(const sparse_memory &m, const sums &s)
 {
   for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
+    m.state->region_counts[p] = (uint32_t)ops_read_note(&m.notes->sums[p][SPARSE_NOTE_TAKEN]);
     m.state->gathered_counts[p] = s.lists.counts[p];
     m.state->gathered_displs[p] = s.displs[p];
   }
@@ -194,8 +196,8 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
           enum sparse_control then)
 {
-  /* DIRECT: this follows reduce(), which lets it begin when everything before has ended. Of what
-   * reduce() writes it needs only sums, and there are notes about those. */
+  /* DIRECT: this follows reduce(), which lets it begin at once. It needs sums, and there are notes
+   * about those; this rank's own come when everything before has ended. */
   if (!DIRECT) ops_begin();
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warps = gridDim.x * WARPS;

@@ -330,11 +330,12 @@ static __device__ inline void ops_grid_sync(ops_scratch *scratch)
   if (threadIdx.x == 0) {
     const uint32_t before = *barriers;
     ops_fence();
-    if (atomicInc(&scratch->arrived, gridDim.x - 1) == gridDim.x - 1)
+    if (atomicInc(&scratch->arrived, gridDim.x - 1) == gridDim.x - 1) {
+      ops_fence();
       *barriers = before + 1;
-    else
-      while (*barriers == before) {
-      }
+    } else {
+      while (*barriers == before) continue;
+    }
     ops_fence();
   }
   __syncthreads();

@@ -46,12 +46,16 @@ static __device__ inline bool ops_late(const sparse_memory &m)
   return *(volatile uint32_t *)&m.state->late != 0;
 }
 
-/* Once in a while: has rank p, or another one, kept us waiting for too long? */
+/* Once in a while: has rank p, or another one, kept us waiting for too long? Not before the kernels
+ * before this one have ended, which may be waiting themselves. */
 static __device__ __noinline__ bool ops_give_up(const sparse_memory &m, int p, uint64_t *since)
 {
   const double limit = m.config.timeout_seconds * 1e9;
+  if (*since == 0) {
+    ops_begin();
+    *since = ops_clock();
+  }
   if (ops_late(m)) return true;
-  if (*since == 0) *since = ops_clock();
   if (limit == 0 || (double)(ops_clock() - *since) < limit) return false;
   *(volatile uint32_t *)&m.state->late = (uint32_t)p + 1;
   return true;
@@ -200,15 +204,13 @@ static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *notes = m.notes->sums[p];
     const sparse_pair *pairs = ops_at_peer(m, p, m.reduced);
-    uint64_t sums = 0, nonfinite = 0, taken = 0;
+    uint64_t sums = 0, nonfinite = 0;
     const auto all_there = [&](uint32_t number) {
       nonfinite = ops_read_note(&notes[SPARSE_NOTE_NONFINITE]);
-      taken = ops_read_note(&notes[SPARSE_NOTE_TAKEN]);
       sums = ops_read_last_note(&notes[SPARSE_NOTE_SUMS]);
       return sums >> 32 == number && nonfinite >> 32 == number;
     };
     there = ops_await(m, p, &notes[SPARSE_NOTE_TAKEN], all_there, [] { return false; });
-    if (there && blockIdx.x == 0) m.state->region_counts[p] = (uint32_t)taken;
     if ((uint32_t)nonfinite != 0) m.state->nonfinite = 1;
     lists.pairs[p] = pairs;
     lists.counts[p] = (uint32_t)sums;

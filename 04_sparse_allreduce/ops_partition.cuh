@@ -31,7 +31,7 @@ static __device__ inline void ops_note_regions(const sparse_memory &m, const uin
  * begin. What the first block writes to the state, no other one reads. */
 static __device__ inline void ops_partition_offered(const sparse_memory &m, uint32_t *begins)
 {
-  if (m.direct && ops_late(m)) return;
+  if (m.direct && __syncthreads_or(ops_late(m))) return;
   ops_find_regions(m, (uint32_t)m.state->offered_count, begins, blockDim.x);
   __syncthreads();
   if (m.direct) {

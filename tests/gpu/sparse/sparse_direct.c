@@ -62,8 +62,9 @@ static struct reference *reference_of_reuse(struct test *t, size_t n, int nranks
   if (ref == NULL) launcher_fail(__FILE__, __LINE__, "reference_create", "no memory", NULL);
   ref->step = 1; /* the first one would be exact */
   ref->boundaries[nranks] = n;
-  for (int p = 1; p < nranks; p++) { /* some regions are empty */
-    const uint64_t at = next_random(t) % 4 == 0 ? 0 : next_random(t) % n;
+  for (int p = 1; p < nranks; p++) { /* some regions are empty, some begin with a warp's elements */
+    const uint64_t kind = next_random(t) % 8, random = next_random(t) % n;
+    const uint64_t at = kind < 2 ? 0 : kind == 2 ? n : kind < 5 ? random / 1024 * 1024 : random;
     ref->boundaries[p] = at > ref->boundaries[p - 1] ? at : ref->boundaries[p - 1];
   }
   return ref;
@@ -110,7 +111,7 @@ static int by_magnitude(const void *a, const void *b)
 static double threshold_for(const struct sparse_memory *m, const float *residual,
                             const float *gradient, enum crowd crowd)
 {
-  const size_t wanted[CROWDS] = {m->k, 0, 2 * m->k, m->capacity + m->capacity / 8 + 1,
+  const size_t wanted[CROWDS] = {m->k, 0, 2 * m->k - m->k / 4, m->capacity + m->capacity / 8 + 1,
                                  m->room + m->room / 8 + 1};
   const size_t stride = m->n / SAMPLE + 1, count = (m->n - 1) / stride + 1;
   sparse_level_t *sorted = malloc(count * sizeof *sorted);
