@@ -201,7 +201,7 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   if (!DIRECT) ops_begin();
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warps = gridDim.x * WARPS;
-  const uint32_t units = (uint32_t)((m.n - 1) / SPARSE_UNIT) + 1;
+  const uint32_t units = (uint32_t)SPARSE_UNITS(m.n);
   const uint32_t group = choose_group(units, warps);
   const float nranks = (float)m.nranks;
   float *values = s.values[threadIdx.x / 32];

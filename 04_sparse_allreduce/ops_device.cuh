@@ -95,8 +95,8 @@ static inline unsigned ops_blocks(size_t work, size_t work_per_block, int per_mu
   return (unsigned)(needed < 1 ? 1 : needed < most ? needed : most);
 }
 
-/* The same for kernels with grid barriers, whose blocks have to run at once: shared memory may be
- * short. CUDA keeps up to 1024 bytes of it for itself in each block. */
+/* How many blocks a multiprocessor runs at once, at most `per_multiprocessor`, which grid barriers
+ * need: shared memory may be short. CUDA keeps up to 1024 bytes of it for itself in each block. */
 static inline int ops_at_once(size_t shared_bytes, int per_multiprocessor)
 {
   int device = 0, bytes = 0;
@@ -110,8 +110,8 @@ static inline int ops_at_once(size_t shared_bytes, int per_multiprocessor)
 
 /* How a kernel starts. NEXT: while the kernel before it in the stream ends (programmatic dependent
  * launch, from sm_90 on); it waits for that end itself, see ops_begin(). That hides most of a
- * launch. COOPERATIVE: the same, and all its blocks run at once. FIRST: behind a kernel of the
- * caller, or of another stream, which need not have waited for what is before it. */
+ * launch. COOPERATIVE: behind that end, and all its blocks run at once. FIRST: behind a kernel of
+ * the caller, or of another stream, which need not have waited for what is before it. */
 enum ops_start { OPS_NEXT, OPS_COOPERATIVE, OPS_FIRST };
 
 /* Does the code that runs on this device wait in ops_begin()? ops_load() has found that out; before

@@ -5,18 +5,17 @@
 
 #include "ops_notes.cuh"
 
-/* The functions for some threads of a block are for the first ones, whole warps.
- *
- * Where the regions begin among `count` offered entries; a warp looks for each. */
-static __device__ inline void ops_find_regions(const sparse_memory &m, uint32_t count,
-                                               uint32_t *begins, uint32_t threads)
+/* Where the regions begin among the offered entries; a warp looks for each. */
+static __device__ inline void ops_find_regions(const sparse_memory &m, uint32_t *begins)
 {
-  for (uint32_t j = threadIdx.x / 32; j <= (uint32_t)m.nranks; j += threads / 32) {
+  const uint32_t count = (uint32_t)m.state->offered_count;
+  for (uint32_t j = threadIdx.x / 32; j <= (uint32_t)m.nranks; j += blockDim.x / 32) {
     const uint32_t at = ops_lower_bound(m.offered, 0, count, m.state->boundaries[j]);
     if (threadIdx.x % 32 == 0) begins[j] = at;
   }
 }
 
+/* By the first `threads` threads of a block. */
 static __device__ inline void ops_note_regions(const sparse_memory &m, const uint32_t *begins,
                                                uint32_t threads)
 {
@@ -32,7 +31,7 @@ static __device__ inline void ops_note_regions(const sparse_memory &m, const uin
 static __device__ inline void ops_partition_offered(const sparse_memory &m, uint32_t *begins)
 {
   if (m.direct && __syncthreads_or(ops_late(m))) return;
-  ops_find_regions(m, (uint32_t)m.state->offered_count, begins, blockDim.x);
+  ops_find_regions(m, begins);
   __syncthreads();
   if (m.direct) {
     if (blockIdx.x == 0) ops_tell_owners(m, begins, OPS_ALL_LEVELS, blockDim.x);

@@ -57,8 +57,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
            const uint64_t *counts, int first, int stride, const uint64_t *region,
            enum sparse_sums which, const __grid_constant__ sparse_list to, enum sparse_control then)
 {
-  /* DIRECT: this follows the local pass, which lets it begin when it has all but ended, or
-   * a kernel that lets nobody begin before its end. There are notes about all that it needs. */
+  /* DIRECT: this follows the local pass, which lets it begin when it has all but ended, or a kernel
+   * that lets nobody begin before its end. There are notes about all that it needs. */
   if (!DIRECT) ops_begin();
   ops_let_next_begin();
   __shared__ memory all;

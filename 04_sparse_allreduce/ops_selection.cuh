@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A search and then a filter, by all blocks of a grid that run at once, as far as sources say so.
- */
+/* A search and then a filter, as far as sources say so, by a grid whose blocks run at once. */
 #ifndef OPS_SELECTION_CUH
 #define OPS_SELECTION_CUH
 

@@ -32,7 +32,7 @@ static ncclResult_t allocate_lists(struct sparse_allreduce_handle *h)
   const size_t list = (size_t)m->nranks * m->slot * sizeof(struct sparse_pair);
   const size_t spare = spare_room(m) * sizeof(struct sparse_pair);
   const size_t lists = gathers_apart(m) ? 2 : 3;
-  const size_t units = (m->n - 1) / SPARSE_UNIT + 1;
+  const size_t units = SPARSE_UNITS(m->n);
   h->lists_bytes = lists * list + spare + sizeof(*m->notes) + units * sizeof(*m->unit_begins);
   SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
   m->reduced = m->offered = (struct sparse_pair *)m->lists;

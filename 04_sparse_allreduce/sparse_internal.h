@@ -148,8 +148,7 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
 ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *gradient,
                              cudaStream_t stream); /* above mean + z * deviation, corrected */
 
-/* Direct: does select_by_threshold() offer to the owners of regions, too? Not before a repartition.
- */
+/* Direct, steps that reuse threshold and regions: selecting offers to the owners of regions too. */
 static inline bool select_offers(const struct sparse_allreduce_handle *h)
 {
   return h->m.direct && !h->now.repartition && !h->now.exact_local;

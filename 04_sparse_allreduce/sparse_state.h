@@ -18,6 +18,7 @@ extern "C" {
 #define SPARSE_MAX_RANKS 256
 #define SPARSE_SECTOR 8  /* floats of the dense result that are written at once */
 #define SPARSE_UNIT 1024 /* elements of the dense result that a warp takes at a time */
+#define SPARSE_UNITS(n) (((n)-1) / SPARSE_UNIT + 1)
 #define SPARSE_MAX_RAISES 5
 #define SPARSE_MAX_LEVELS (1 + 2 * SPARSE_MAX_CORRECTIONS)
 

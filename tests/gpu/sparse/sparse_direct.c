@@ -33,7 +33,7 @@ static void member_open(struct world *w, struct test *t, const struct reference 
   m->slot = (m->capacity + 1 + 3) / 4 * 4;
   m->room = m->capacity + SPARE;
   const size_t list = (size_t)m->nranks * m->slot, all = 3 * list + SPARE;
-  const size_t units = (m->n - 1) / SPARSE_UNIT + 1;
+  const size_t units = SPARSE_UNITS(m->n);
   const size_t bytes = all * sizeof *m->offered + sizeof *m->notes + units * sizeof *m->unit_begins;
   CUDACHECK(cudaMalloc((void **)&m->lists, bytes));
   CUDACHECK(cudaMemset(m->lists, 0, bytes));
