@@ -50,6 +50,7 @@ __device__ inline void await_sums(const sparse_memory &m, sums &s)
     if (!there) s.lists.counts[p] = 0;
 }
 
+/* The parts of a list; of none, that is, direct, the sums of all ranks. */
 __device__ inline void find_parts(const sparse_memory &m, const sparse_list &list, sums &s)
 {
   if (list.pairs == NULL) await_sums(m, s);
@@ -82,12 +83,11 @@ __device__ inline void note_counts(const sparse_memory &m, const sums &s)
   __syncthreads();
 }
 
-__global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
-    fetch(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list nothing)
+__global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS) fetch(const __grid_constant__ sparse_memory m)
 {
   ops_begin();
   __shared__ sums s;
-  find_parts(m, nothing, s);
+  find_parts(m, {}, s);
   const uint32_t threads = gridDim.x * THREADS;
   for (int p = 0; p < m.nranks; p++)
 #pragma unroll 4
@@ -251,8 +251,7 @@ extern "C" {
 
 ncclResult_t ops_fetch(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(fetch, list_blocks(m, APPLY_BLOCKS), THREADS, OPS_NEXT, stream, *m,
-                    sparse_list{});
+  return ops_launch(fetch, list_blocks(m, APPLY_BLOCKS), THREADS, OPS_NEXT, stream, *m);
 }
 
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,

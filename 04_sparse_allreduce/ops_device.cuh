@@ -286,8 +286,10 @@ static __device__ inline uint64_t ops_binary_search(const sparse_pair *pairs, ui
   return low;
 }
 
-/* ---- fences ------------------------------------------------------------------------------------
- * Release and acquire. CUDA's own ones order more than a message needs, and take longer. */
+/* ---- fences, pauses ----------------------------------------------------------------------------
+ */
+
+/* Release and acquire. CUDA's own ones order more than a message needs, and take longer. */
 
 static __device__ inline void ops_fence(void)
 {
@@ -297,6 +299,14 @@ static __device__ inline void ops_fence(void)
 static __device__ inline void ops_fence_system(void)
 {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+/* Does nothing for up to twice as long. */
+static __device__ inline void ops_pause(unsigned nanoseconds)
+{
+#if __CUDA_ARCH__ >= 700
+  __nanosleep(nanoseconds);
+#endif
 }
 
 /* ---- the last block ---------------------------------------------------------------------------

@@ -36,6 +36,29 @@ __device__ inline void load_async(quad<G> *to, const G *from)
 }
 __device__ inline void load_async(quad<no_gradient> *, const no_gradient *) {}
 
+/* The same; what it passes through in the L2 cache is the first to be evicted again. */
+template <typename G>
+__device__ inline void load_passing(quad<G> *to, const G *from)
+{
+#if __CUDA_ARCH__ >= 800
+  static_assert(sizeof(*to) == 8 || sizeof(*to) == 16, "what one copy takes");
+  const uint32_t shared = (uint32_t)__cvta_generic_to_shared(to);
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  if (sizeof(*to) == 16)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared),
+                 "l"(from), "l"(policy)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 8, %2;" ::"r"(shared),
+                 "l"(from), "l"(policy)
+                 : "memory");
+#else
+  load_async(to, from);
+#endif
+}
+__device__ inline void load_passing(quad<no_gradient> *, const no_gradient *) {}
+
 __device__ inline void load_wait()
 {
   __pipeline_commit();

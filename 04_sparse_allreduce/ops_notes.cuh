@@ -86,8 +86,10 @@ static __device__ inline bool ops_await(const sparse_memory &m, int p, const uin
 {
   const uint32_t number = ops_number(m);
   uint64_t since = 0;
-  for (uint32_t polls = 1; ops_read_note(note) >> 32 != number || !all_there(number); polls++)
+  for (uint32_t polls = 1; ops_read_note(note) >> 32 != number || !all_there(number); polls++) {
     if (stopped() || (polls % 256 == 0 && ops_give_up(m, p, &since))) return false;
+    ops_pause(50); /* others want that memory, too: those that are waited for */
+  }
   return true;
 }
 
