@@ -78,13 +78,19 @@ static __host__ __device__ inline size_t ops_result_words(size_t n)
 /* ---- launching --------------------------------------------------------------------------------
  */
 
+/* Of the current device; `otherwise` if CUDA does not say. */
+static inline int ops_device_attribute(enum cudaDeviceAttr attribute, int otherwise)
+{
+  int device = 0, value = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&value, attribute, device) != cudaSuccess)
+    return otherwise;
+  return value;
+}
+
 static inline int ops_multiprocessors(void)
 {
-  int device = 0, count = 1;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
-    return 1;
-  return count;
+  return ops_device_attribute(cudaDevAttrMultiProcessorCount, 1);
 }
 
 /* As many blocks as there is work for, but not more than `per_multiprocessor` on each. */
@@ -99,11 +105,7 @@ static inline unsigned ops_blocks(size_t work, size_t work_per_block, int per_mu
  * need: shared memory may be short. CUDA keeps up to 1024 bytes of it for itself in each block. */
 static inline int ops_at_once(size_t shared_bytes, int per_multiprocessor)
 {
-  int device = 0, bytes = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) !=
-          cudaSuccess)
-    return 1;
+  const int bytes = ops_device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0);
   const int room = (int)((size_t)bytes / (shared_bytes + 1024));
   return room < 1 ? 1 : room < per_multiprocessor ? room : per_multiprocessor;
 }

@@ -578,11 +578,8 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
  * on H200: 5M elements -4 %, 15M -2.5 %, 20M -0.8 %, 28M +1 %, 134M +6 %). */
 bool passes_cache(const sparse_memory *m, size_t element)
 {
-  int device = 0, cache = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device) != cudaSuccess)
-    return false;
-  return m->n * (sizeof(float) + element) < 3 * (size_t)cache;
+  const size_t cache = (size_t)ops_device_attribute(cudaDevAttrL2CacheSize, 0);
+  return m->n * (sizeof(float) + element) < 3 * cache;
 }
 
 template <typename G>
