@@ -30,9 +30,11 @@ enum sparse_control {
   SPARSE_LOCAL_ADAPT,      /* at the end of a step: the local threshold of the next one */
   SPARSE_PROPOSED_REGIONS, /* boundaries from the sum of all ranks' proposals */
   SPARSE_SPLIT_COUNTS,     /* received_counts from the matrix of counts */
-  SPARSE_GLOBAL_SEARCH,    /* how many sums the exact global step wants */
+  SPARSE_GLOBAL_SEARCH,    /* how many sums the exact global step wants of those gathered, */
+  SPARSE_SUMS_SEARCH,      /* or, direct, of those that all ranks have */
   SPARSE_GLOBAL_FOUND,     /* the global threshold is the smallest magnitude of those */
-  SPARSE_BOTH_ADAPT,       /* the same, the global threshold, and the result's counts */
+  SPARSE_CHOSEN_ADAPT,     /* after that, direct: local threshold, and the result's counts */
+  SPARSE_BOTH_ADAPT,       /* the same, and the global threshold */
 
   /* flags travel as an entry with index SPARSE_NO_INDEX behind a list */
   SPARSE_SEAL_OFFERED,          /* offered list: one if there is something to say */

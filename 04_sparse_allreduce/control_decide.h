@@ -125,12 +125,19 @@ SPARSE_DEVICE bool sparse_listed(const struct sparse_memory *m, const struct spa
   return s->level_counts[0] <= m->room;
 }
 
+/* The search to come is for the `wanted` largest entries, the last of them perhaps near a level. */
+SPARSE_DEVICE void sparse_want(struct sparse_state *s, uint64_t wanted, sparse_level_t near)
+{
+  s->wanted = wanted;
+  s->near = near;
+}
+
 /* The rank's k largest instead of everything above a threshold; `from` has all that is above it. */
 SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_state *s,
                                    enum sparse_source from)
 {
   s->overflowed = 1;
-  s->wanted = m->k;
+  sparse_want(s, m->k, sparse_level(s->local_threshold));
   s->search = s->keep = from;
 }
 
@@ -390,7 +397,13 @@ SPARSE_DEVICE void sparse_collect_result(const struct sparse_memory *m, struct s
   for (int p = 0; p < m->nranks && !m->direct; p++) /* direct: flags come in notes */
     flags += sparse_collect(s, m->gathered + s->gathered_displs[p], s->gathered_counts[p]);
   s->result_count = entries;
-  s->global_count = s->gathered_total = entries - flags;
+  s->global_count = entries - flags;
+}
+
+/* The t largest sums. The threshold has been adapted to about so many. */
+SPARSE_DEVICE void sparse_global_search(const struct sparse_memory *m, struct sparse_state *s)
+{
+  sparse_want(s, m->t > 1 ? m->t : 1, sparse_level(0.85 * s->global_threshold));
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
@@ -408,7 +421,7 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     sparse_begin(s, s->number + 1);
     break;
   case SPARSE_EXACT_SEARCH:
-    s->wanted = m->k;
+    sparse_want(s, m->k, s->level_counts[0] >= m->k ? s->guess : -1);
     s->search = s->keep =
         s->level_counts[0] >= m->k && sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
     break;
@@ -446,14 +459,22 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     break;
   case SPARSE_GLOBAL_SEARCH:
     sparse_collect_result(m, s);
-    s->wanted = m->t > 1 ? m->t : 1;
-    if (s->wanted > s->global_count) s->wanted = s->global_count;
+    s->gathered_total = s->global_count;
+    sparse_global_search(m, s);
+    break;
+  case SPARSE_SUMS_SEARCH:
+    sparse_global_search(m, s);
     break;
   case SPARSE_GLOBAL_FOUND:
     if (s->wanted > 0) s->global_threshold = (double)sparse_from_magnitude(s->global.above);
     break;
+  case SPARSE_CHOSEN_ADAPT:
+    sparse_collect_result(m, s);
+    sparse_local_adapt(m, s);
+    break;
   case SPARSE_BOTH_ADAPT:
     sparse_collect_result(m, s);
+    s->gathered_total = s->global_count;
     sparse_adapt(&s->global_threshold, s->global_count, m->t, m->config.global_band);
     sparse_local_adapt(m, s);
     break;
@@ -483,15 +504,17 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     break;
   case SPARSE_COLLECT_RESULT:
     sparse_collect_result(m, s);
+    s->gathered_total = s->global_count;
     break;
   case SPARSE_KEPT_SEARCH:
-    s->wanted = s->reduced_count < m->k ? s->reduced_count : m->k;
+    sparse_want(s, m->k, -1);
     break;
   case SPARSE_KEPT_RESULT:
     s->global_count = s->result_count;
     break;
   case SPARSE_MERGE_SEARCH: /* a list of k entries and a flag entry has been received */
-    s->wanted = s->received_counts[0] = m->k;
+    s->received_counts[0] = m->k;
+    sparse_want(s, m->k, -1);
     sparse_collect(s, m->received, m->k + 1);
     break;
   case SPARSE_FIXED_RESULT:

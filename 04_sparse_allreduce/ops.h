@@ -10,9 +10,10 @@
  * there is none. Where a source is nothing, decisions must leave it so.
  *
  * Operators are local, but for those that work "direct" (m->direct): there ranks load from and
- * store to each other's memory. Those are collective: ops_local_pass(), ops_partition() and
- * ops_reduce() store; ops_reduce(), ops_fetch() and ops_apply() wait for the other ranks, at most
- * config.timeout_seconds. After that state->late says for whom, and nobody waits any more.
+ * store to each other's memory. Those are collective: ops_local_pass(), ops_partition(),
+ * ops_reduce() and ops_select_sums() store; ops_reduce(), ops_select_sums() and ops_apply() wait
+ * for the other ranks, at most config.timeout_seconds. After that state->late says for whom, and
+ * nobody waits any more.
  *
  * Operators return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError. */
 #ifndef OPS_H
@@ -77,7 +78,8 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control
  * source is nothing, too. Decisions are taken in any case. Where *search is nothing, `found` must
  * leave both sources as they are.
  *
- * The search, a radix search over magnitudes, finds the state->wanted largest entries. It sets
+ * The search, a radix search over magnitudes, finds the state->wanted largest entries, or all if
+ * there are fewer, and then sets wanted to how many. It looks above state->near first. It sets
  * selection->above to the magnitude of the last one, ->take to how many of that very magnitude are
  * wanted, ->tie to -1, ->limit to SPARSE_NAN_LEVEL. wanted == 0 or an empty source: above =
  * SPARSE_NAN_LEVEL, take = 0.
@@ -115,7 +117,8 @@ enum sparse_sums {
 /* Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries (device arrays). With
  * base == NULL (direct) these are the lists that the ranks have for this one; the kernel waits
  * until it has been told of all of them, sets state->received_counts and m->unit_begins, and in the
- * end tells all ranks how many sums there are. If state->unoffered says so, it begins with
+ * end tells all ranks how many sums there are; not with SPARSE_SUMS_NONZERO, which
+ * ops_select_sums() is to follow. If state->unoffered says so, it begins with
  * ops_select() of the offered list by state->search, keep and selection, SPARSE_THRESHOLD_OVERFLOW
  * and ops_partition(). The region is [region[0], region[1]) (device); entries outside it are
  * ignored. Every sum starts at 0.0f and takes the lists in the order first, first + stride, ...
@@ -130,18 +133,23 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
 ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, struct sparse_list b,
                        struct sparse_list to, cudaStream_t stream);
 
-/* ---- results --------------------------------------------------------------------------------- */
+/* Direct: of the sums of all ranks, `reduced` with reduced_count entries at each, the state->wanted
+ * largest; of equal ones those of lower ranks and then those of lower indices. Only histograms go
+ * from rank to rank. Sets wanted and `above` of state->global as ops_select() does and takes the
+ * decision SPARSE_GLOBAL_FOUND. What is chosen of a rank's own sums is in `reduced` then,
+ * state->chosen_count of them, m->unit_begins says where, and all ranks are told. reduced_count
+ * stays; gathered_total is its sum over all ranks. */
+ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream);
 
-/* Direct: waits until all ranks' sums are there and fetches them: `gathered`, in rank order, one
- * behind the other, and state->gathered_counts, gathered_displs and, if a rank says so, nonfinite.
- */
-ncclResult_t ops_fetch(const struct sparse_memory *m, cudaStream_t stream);
+/* ---- results --------------------------------------------------------------------------------- */
 
 /* dense[i] = value / nranks (IEEE division) for the entries of the list, and 0 for all other i.
  * Before, dense is what the last ops_apply() or ops_clear() has left. Either the list has one part,
  * or part p has the entries of region p, state->boundaries[p] on. With list.pairs == NULL (direct)
- * it does what ops_fetch() does on the way, and the list is `gathered`. `then` is taken before all
- * of that is done: it must be one about counts. */
+ * the list is that of all ranks' sums: waits until they are there and fetches them on the way, to
+ * `gathered`, in rank order, one behind the other, with state->gathered_counts, gathered_displs
+ * and, if a rank says so, nonfinite. `then` is taken before all of that is done: it must be one
+ * about counts. */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_control then, cudaStream_t stream);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The result: fetching its entries, and making the dense vector of them.
+/* The result: making the dense vector of its entries, and fetching those on the way.
  *
  * The vector is zero but for the entries of a result. A bit for each element (ops_result_bits) says
  * where those are: which elements the next result has to clear, and which of the residual the next
@@ -81,19 +81,6 @@ __device__ inline void note_counts(const sparse_memory &m, const sums &s)
     m.state->gathered_displs[p] = s.displs[p];
   }
   __syncthreads();
-}
-
-__global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS) fetch(const __grid_constant__ sparse_memory m)
-{
-  ops_begin();
-  __shared__ sums s;
-  find_parts(m, {}, s);
-  const uint32_t threads = gridDim.x * THREADS;
-  for (int p = 0; p < m.nranks; p++)
-#pragma unroll 4
-    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < s.lists.counts[p]; i += threads)
-      *(uint2 *)&m.gathered[s.displs[p] + i] = *(const uint2 *)&s.lists.pairs[p][i];
-  if (blockIdx.x == 0) note_counts(m, s);
 }
 
 /* ---- the entries of a group of units ----------------------------------------------------------
@@ -249,11 +236,6 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
 
 extern "C" {
 
-ncclResult_t ops_fetch(const struct sparse_memory *m, cudaStream_t stream)
-{
-  return ops_launch(fetch, list_blocks(m, APPLY_BLOCKS), THREADS, OPS_NEXT, stream, *m);
-}
-
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_control then, cudaStream_t stream)
 {
@@ -274,5 +256,5 @@ ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream)
 
 ncclResult_t ops_load_apply(void)
 {
-  return ops_load_kernels(fetch, apply<false>, apply<true>);
+  return ops_load_kernels(apply<false>, apply<true>);
 }

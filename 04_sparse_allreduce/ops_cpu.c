@@ -133,7 +133,7 @@ static void write_note(const struct sparse_memory *m, uint64_t *note, uint32_t v
 struct awaited {
   const uint64_t *notes;
   int count;
-  uint32_t number;
+  uint32_t number, round; /* of the step; the first note has to say at least `round` */
   const uint64_t *stored; /* NULL, or it has to grow by the number of entries that a note says, */
   uint64_t before;        /* from this */
 };
@@ -143,6 +143,7 @@ static bool all_there(const void *arg)
   const struct awaited *a = arg;
   for (int i = 0; i < a->count; i++)
     if (__atomic_load_n(&a->notes[i], __ATOMIC_ACQUIRE) >> 32 != a->number) return false;
+  if ((uint32_t)a->notes[0] < a->round) return false;
   return a->stored == NULL || __atomic_load_n(a->stored, __ATOMIC_ACQUIRE) - a->before ==
                                   (uint32_t)a->notes[SPARSE_NOTE_COUNT];
 }
@@ -206,23 +207,48 @@ static const struct sparse_pair *await_list(const struct sparse_memory *m, int p
   struct sparse_state *s = m->state;
   const uint64_t *stored = p == m->rank ? NULL : &m->notes->stored[p];
   s->received_counts[p] = 0;
-  if (!await(m, p, (struct awaited){notes, SPARSE_LIST_NOTES, s->number, stored, s->stored[p]}))
+  if (!await(m, p, (struct awaited){notes, SPARSE_LIST_NOTES, s->number, 0, stored, s->stored[p]}))
     return m->received;
   s->received_counts[p] = (uint32_t)notes[SPARSE_NOTE_COUNT];
   if (p != m->rank) s->stored[p] += s->received_counts[p];
   return m->received + s->slot_displs[p] + (uint32_t)notes[SPARSE_NOTE_FIRST];
 }
 
-static void tell_all_of_sums(const struct sparse_memory *m)
+static void tell_all_of_sums(const struct sparse_memory *m, uint64_t sums)
 {
   const struct sparse_state *s = m->state;
   for (int p = 0; p < m->nranks; p++) {
     uint64_t *notes = at_peer(m, p, m->notes->sums[m->rank]);
-    write_note(m, &notes[SPARSE_NOTE_SUMS], (uint32_t)s->reduced_count);
+    write_note(m, &notes[SPARSE_NOTE_SUMS], (uint32_t)sums);
     write_note(m, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(m, s));
     write_note(m, &notes[SPARSE_NOTE_TAKEN], (uint32_t)s->received_counts[p]);
     cpu_notify(m->comm, p);
   }
+}
+
+/* Each rank has a place for each digit in the memory of every rank: two, in turns. */
+static uint32_t *histogram(const struct sparse_memory *m, int p, int digit)
+{
+  return m->histograms[2 * p + digit % 2];
+}
+
+/* counts[b] becomes the sum over all ranks. False if one does not come in time. */
+static bool add_histograms(const struct sparse_memory *m, uint64_t *counts, int digit)
+{
+  for (int p = 0; p < m->nranks; p++) {
+    uint32_t *to = at_peer(m, p, histogram(m, m->rank, digit));
+    for (int b = 0; b < SPARSE_BINS; b++) to[b] = (uint32_t)counts[b];
+    write_note(m, at_peer(m, p, &m->notes->histograms[m->rank]), (uint32_t)digit);
+    cpu_notify(m->comm, p);
+  }
+  memset(counts, 0, SPARSE_BINS * sizeof(*counts));
+  for (int p = 0; p < m->nranks; p++) {
+    const uint64_t *note = &m->notes->histograms[p];
+    if (!await(m, p, (struct awaited){note, 1, m->state->number, (uint32_t)digit, NULL, 0}))
+      return false;
+    for (int b = 0; b < SPARSE_BINS; b++) counts[b] += histogram(m, p, digit)[b];
+  }
+  return true;
 }
 
 /* Everybody's sums, one behind the other. */
@@ -232,7 +258,8 @@ static void fetch_sums(const struct sparse_memory *m)
   uint64_t total = 0;
   for (int p = 0; p < m->nranks; p++) {
     const uint64_t *notes = m->notes->sums[p];
-    const bool there = await(m, p, (struct awaited){notes, SPARSE_SUM_NOTES, s->number, NULL, 0});
+    const bool there =
+        await(m, p, (struct awaited){notes, SPARSE_SUM_NOTES, s->number, 0, NULL, 0});
     s->gathered_displs[p] = total;
     s->gathered_counts[p] = there ? (uint32_t)notes[SPARSE_NOTE_SUMS] : 0;
     if (there && (uint32_t)notes[SPARSE_NOTE_NONFINITE]) s->nonfinite = 1;
@@ -388,22 +415,30 @@ struct select {
 };
 
 /* Three digits of a magnitude, highest first: a histogram of those that agree in the digits before
- * says in which digit the wanted one lies, and how many of the same digits are still wanted. */
-static void search(const struct input *in, uint64_t wanted, struct sparse_selection *selection)
+ * says in which digit the wanted one lies, and how many of the same digits are still wanted.
+ * all_ranks: of the entries of all of them together, lower ranks taking theirs first. */
+static void search(const struct sparse_memory *m, const struct input *in, bool all_ranks,
+                   struct sparse_selection *selection)
 {
   static const int shifts[] = {20, 10, 0};
+  struct sparse_state *s = m->state;
+  uint64_t wanted = s->wanted;
   uint32_t prefix = 0;
+  *selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
   for (int digit = 0; digit < 3; digit++) {
     const int bins = digit == 0 ? 2048 : 1024, shift = shifts[digit];
-    uint64_t counts[2048] = {0}, total = 0;
+    uint64_t counts[SPARSE_BINS] = {0}, total = 0;
     for (uint64_t i = 0; i < in->count; i++) {
       const struct sparse_pair pair = entry(in, i);
       const uint32_t magnitude = (uint32_t)sparse_magnitude(pair.value);
       if (!is_entry(pair) || (digit > 0 && magnitude >> shifts[digit - 1] != prefix)) continue;
       counts[magnitude >> shift & (uint32_t)(bins - 1)]++;
-      total++;
     }
+    if (all_ranks && !add_histograms(m, counts, digit)) wanted = 0;
+    for (int b = 0; b < bins; b++) total += counts[b];
     if (wanted > total) wanted = total;
+    if (digit == 0) s->wanted = wanted;
+    if (digit == 0 && all_ranks) s->gathered_total = total;
     if (wanted == 0) return;
     int bin = bins - 1;
     while (wanted > counts[bin]) wanted -= counts[bin--];
@@ -411,6 +446,13 @@ static void search(const struct input *in, uint64_t wanted, struct sparse_select
   }
   selection->above = (sparse_level_t)prefix;
   selection->take = wanted;
+  if (!all_ranks) return;
+  const uint32_t bin = prefix & 1023, own = histogram(m, m->rank, 2)[bin];
+  for (int p = 0; p < m->rank; p++) {
+    const uint32_t theirs = histogram(m, p, 2)[bin];
+    selection->take -= theirs < selection->take ? theirs : selection->take;
+  }
+  if (selection->take > own) selection->take = own;
 }
 
 static void keep(const struct select *a)
@@ -450,8 +492,7 @@ static void run_select(const void *args)
   const bool searches = says_something(a->search);
   if (searches) {
     const struct input in = input_from(&a->m, a->list, *a->search);
-    *a->selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
-    search(&in, a->m.state->wanted, a->selection);
+    search(&a->m, &in, false, a->selection);
   }
   sparse_decide(a->found, &a->m);
   if (says_something(a->keep)) keep(a);
@@ -474,6 +515,30 @@ ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
                      .then = then};
   if (dropped != NULL) a.dropped = *dropped;
   return launch(stream, run_select, &a, sizeof(a));
+}
+
+static void run_select_sums(const void *args)
+{
+  const struct sparse_memory *m = args;
+  struct sparse_state *s = m->state;
+  if (s->late) return;
+  const struct sparse_list sums = {m->reduced, &s->reduced_count, 1};
+  const struct input in = input_from(m, sums, SPARSE_FROM_LIST);
+  search(m, &in, true, &s->global);
+  sparse_decide(SPARSE_GLOBAL_FOUND, m);
+  if (s->late) return;
+  const uint32_t all = SPARSE_FROM_LIST;
+  keep(&(struct select){.m = *m,
+                        .list = sums,
+                        .to = {m->reduced, &s->chosen_count, 1},
+                        .keep = &all,
+                        .selection = &s->global});
+  tell_all_of_sums(m, s->chosen_count);
+}
+
+ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return launch(stream, run_select_sums, m, sizeof(*m));
 }
 
 /* Of more candidates than its list holds a rank chooses the k largest, and sends those. */
@@ -568,7 +633,7 @@ static void run_reduce(const void *args)
   const bool late = a->base == NULL && a->m.state->late;
   *a->to.counts = late ? 0 : kept;
   sparse_decide(a->then, &a->m);
-  if (a->base == NULL && !late) tell_all_of_sums(&a->m);
+  if (a->base == NULL && !late && a->which == SPARSE_SUMS_ABOVE) tell_all_of_sums(&a->m, kept);
 }
 
 ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
@@ -615,16 +680,6 @@ ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, stru
 
 /* ---- results ----------------------------------------------------------------------------------
  */
-
-static void run_fetch(const void *args)
-{
-  fetch_sums(args);
-}
-
-ncclResult_t ops_fetch(const struct sparse_memory *m, cudaStream_t stream)
-{
-  return launch(stream, run_fetch, m, sizeof(*m));
-}
 
 static void run_apply(const void *args)
 {

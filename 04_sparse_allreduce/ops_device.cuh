@@ -19,9 +19,14 @@ enum {
   OPS_DENSE_TILE = 8192,     /* elements of a dense vector or region that a block takes at a time */
   OPS_KEPT_TILE = 4096,      /* at least so many if it filters them, */
   OPS_LIST_TILE = 1024,      /* and so many entries of a list */
-  OPS_BINS = 2048,           /* of the first digit of a search; 1024 of the others */
   OPS_SELECTING_LEAST = 256, /* threads of blocks that search and filter */
   OPS_SELECTING_MOST = 512,
+};
+
+/* Magnitudes `low` to `high`, in bins of 2^shift. Open: what is below counts as `low`, and what is
+ * above as `high`. */
+struct alignas(16) ops_window {
+  uint32_t low, high, shift, open;
 };
 
 struct ops_scratch {
@@ -36,7 +41,9 @@ struct ops_scratch {
   uint32_t levels[SPARSE_MAX_LEVELS];
   uint32_t region_begins[SPARSE_MAX_RANKS]; /* in the list of a pass that offers; not [0] */
   uint32_t dropped[SPARSE_MAX_RANKS];       /* entries of each list that a reduction has left out */
-  uint32_t bins[3][OPS_BINS];
+  alignas(16) uint32_t bins[SPARSE_BINS];   /* of a search, */
+  ops_window window;                        /* which goes on here */
+  uint64_t wanted;                          /* and looks for the entry that has this rank here */
 };
 
 static __host__ __device__ inline size_t ops_dense_tiles(size_t n)
@@ -153,6 +160,7 @@ static ncclResult_t ops_load_kernels(Kernels... kernels)
 
 ncclResult_t ops_load_local_pass(void);
 ncclResult_t ops_load_select(void);
+ncclResult_t ops_load_select_sums(void);
 ncclResult_t ops_load_reduce(void);
 ncclResult_t ops_load_merge(void);
 ncclResult_t ops_load_regions(void);
@@ -332,17 +340,30 @@ static __device__ inline bool ops_last_block(ops_scratch *scratch, bool system =
   return last;
 }
 
-/* All blocks wait for each other. They have to run at once: as cooperative launches do, or because
- * there are not more of them than fit (ops_at_once) and nothing else on the device waits for them.
- * (Cooperative kernels do not begin early.) */
-static __device__ inline void ops_grid_sync(ops_scratch *scratch)
+/* All blocks wait for each other, and for the last one to call last_does() with all its threads.
+ * They have to run at once: as cooperative launches do, or because there are not more of them than
+ * fit (ops_at_once) and nothing else on the device waits for them. (Cooperative kernels do not
+ * begin early.) */
+template <typename F>
+static __device__ inline void ops_grid_sync(ops_scratch *scratch, F last_does)
 {
+  __shared__ bool last;
   volatile uint32_t *barriers = &scratch->barriers;
+  uint32_t before = 0;
   __syncthreads();
   if (threadIdx.x == 0) {
-    const uint32_t before = *barriers;
+    before = *barriers;
     ops_fence();
-    if (atomicInc(&scratch->arrived, gridDim.x - 1) == gridDim.x - 1) {
+    last = atomicInc(&scratch->arrived, gridDim.x - 1) == gridDim.x - 1;
+    ops_fence();
+  }
+  __syncthreads();
+  if (last) {
+    last_does();
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) {
+    if (last) {
       ops_fence();
       *barriers = before + 1;
     } else {
@@ -351,6 +372,11 @@ static __device__ inline void ops_grid_sync(ops_scratch *scratch)
     ops_fence();
   }
   __syncthreads();
+}
+
+static __device__ inline void ops_grid_sync(ops_scratch *scratch)
+{
+  ops_grid_sync(scratch, [] {});
 }
 
 /* Not inlined: its registers are not to be counted to those of the kernels' loops. */

@@ -30,11 +30,18 @@ struct keep_shared {
   uint32_t tile;
 };
 
+/* Who wants to know where units begin in what is kept of a region's sums: entry u is for unit u. */
+struct noted_units {
+  uint32_t *begins;    /* NULL: nobody */
+  uint64_t begin, end; /* of the region */
+};
+
 struct filtering {
   input in;
   sparse_selection selection; /* as it was before */
   sparse_selection *result;
   sparse_pair *to, *dropped;
+  noted_units units;
   ops_chain chain;
   uint32_t tiles;
 };
@@ -51,9 +58,10 @@ __device__ inline bool is_equal(const filtering &w, sparse_level_t magnitude)
   return w.selection.take > 0 && magnitude == w.selection.above && magnitude <= w.selection.limit;
 }
 
-/* An entry that has `above` and `equal` others before it; i: its place in the list. */
-__device__ inline void put(const filtering &w, sparse_pair entry, bool is_one_above,
-                           bool is_one_equal, uint32_t above, uint32_t equal, uint64_t i)
+/* An entry that has `above` and `equal` others before it; i: its place in the list. Returns how
+ * many of those are kept. */
+__device__ inline uint64_t put(const filtering &w, sparse_pair entry, bool is_one_above,
+                               bool is_one_equal, uint32_t above, uint32_t equal, uint64_t i)
 {
   const uint64_t take = w.selection.take;
   const uint64_t kept = above + (equal < take ? equal : take);
@@ -63,6 +71,22 @@ __device__ inline void put(const filtering &w, sparse_pair entry, bool is_one_ab
   } else if (w.dropped != NULL && entry.index != SPARSE_NO_INDEX) {
     *(uint2 *)&w.dropped[i - kept] = *(const uint2 *)&entry;
   }
+  return kept;
+}
+
+/* The first unit that begins behind an entry of the region; SPARSE_NO_INDEX: in it. */
+__device__ inline uint32_t next_unit(const noted_units &units, uint32_t index)
+{
+  return index == SPARSE_NO_INDEX ? (uint32_t)((units.begin + SPARSE_UNIT - 1) / SPARSE_UNIT)
+                                  : index / SPARSE_UNIT + 1;
+}
+
+/* The units that begin behind the entry before this one, but not behind this one, begin with it. */
+__device__ inline void note_units(const noted_units &units, uint32_t index_before, uint32_t index,
+                                  uint64_t kept)
+{
+  for (uint32_t u = next_unit(units, index_before); u <= index / SPARSE_UNIT; u++)
+    units.begins[u] = (uint32_t)kept;
 }
 
 /* Publishes the counts of a tile, of which each warp brings its own; returns the counts before this
@@ -100,6 +124,11 @@ __device__ inline void keep_of_list(filtering &w, keep_shared &s, uint32_t tile)
                                                : make_uint2(SPARSE_NO_INDEX, 0);
     entry[j] = {raw.x, __uint_as_float(raw.y)};
   }
+  /* Of the entry before the warp's first one. If it has been written already, it is the same. */
+  uint32_t index_before = SPARSE_NO_INDEX;
+  if (w.units.begins != NULL && at > lane && at - lane <= w.in.count)
+    index_before = w.in.pairs[at - lane - 1].index;
+  index_before = __shfl_sync(OPS_ALL_LANES, index_before, 0); /* it is there, not on its way */
 #pragma unroll
   for (int j = 0; j < ENTRIES; j++) {
     const sparse_level_t magnitude = sparse_magnitude(entry[j].value);
@@ -113,10 +142,16 @@ __device__ inline void keep_of_list(filtering &w, keep_shared &s, uint32_t tile)
   uint64_t before = counts_before(w, s, tile, all_above, all_equal);
 #pragma unroll
   for (int j = 0; j < ENTRIES; j++) {
-    put(w, entry[j], above[j] >> lane & 1, equal[j] >> lane & 1,
-        (uint32_t)before + (uint32_t)__popc(above[j] & lower),
-        (uint32_t)(before >> 32) + (uint32_t)__popc(equal[j] & lower), at + j * 32);
+    const uint64_t kept =
+        put(w, entry[j], above[j] >> lane & 1, equal[j] >> lane & 1,
+            (uint32_t)before + (uint32_t)__popc(above[j] & lower),
+            (uint32_t)(before >> 32) + (uint32_t)__popc(equal[j] & lower), at + j * 32);
     before += ops_both((uint32_t)__popc(above[j]), (uint32_t)__popc(equal[j]));
+    if (w.units.begins == NULL) continue;
+    const uint32_t neighbour = __shfl_up_sync(OPS_ALL_LANES, entry[j].index, 1);
+    if (entry[j].index != SPARSE_NO_INDEX)
+      note_units(w.units, lane == 0 ? index_before : neighbour, entry[j].index, kept);
+    index_before = __shfl_sync(OPS_ALL_LANES, entry[j].index, 31);
   }
 }
 
@@ -204,14 +239,15 @@ __device__ inline void keep_of_residual(filtering &w, keep_shared &s, uint32_t t
   }
 }
 
-/* Called by all threads of the grid. True for one of them, which sees what all have written. */
+/* Called by all threads of the grid. True for those of one block, which sees what all have written;
+ * the number of what is kept is there for all its threads. */
 __device__ inline bool keep(keep_shared &s, const sparse_memory &m, const input &in,
                             sparse_selection *selection, const sparse_list &to,
-                            const sparse_list &dropped)
+                            const sparse_list &dropped, const noted_units &units)
 {
   const bool of_list = in.pairs != NULL;
-  filtering w = {
-      in, *selection, selection, to.pairs, of_list ? dropped.pairs : NULL, ops_chain_begin(m), 0};
+  filtering w = {in,    *selection,         selection, to.pairs, of_list ? dropped.pairs : NULL,
+                 units, ops_chain_begin(m), 0};
   const uint32_t size = blockDim.x * (of_list ? ENTRIES : QUADS * 4);
   w.tiles = (uint32_t)((in.count + size - 1) / size);
   for (;;) {
@@ -224,14 +260,23 @@ __device__ inline bool keep(keep_shared &s, const sparse_memory &m, const input 
     else
       keep_of_residual(w, s, tile);
   }
-  if (!ops_last_block(w.chain.scratch) || threadIdx.x != 0) return false;
-  const uint64_t totals = ops_chain_end(w.chain, w.tiles, ops_words(m.n, m.nranks, m.capacity));
-  const uint64_t equal = totals >> 32, take = w.selection.take;
-  const uint64_t kept = (totals & 0xffffffffu) + (equal < take ? equal : take);
-  const uint32_t skipped = __ldcg(&w.chain.scratch->skipped);
-  w.chain.scratch->skipped = 0;
-  *to.counts = kept;
-  if (w.dropped != NULL) *dropped.counts = in.count - skipped - kept;
+  if (!ops_last_block(w.chain.scratch)) return false;
+  if (threadIdx.x == 0) {
+    const uint64_t totals = ops_chain_end(w.chain, w.tiles, ops_words(m.n, m.nranks, m.capacity));
+    const uint64_t equal = totals >> 32, take = w.selection.take;
+    const uint64_t kept = (totals & 0xffffffffu) + (equal < take ? equal : take);
+    const uint32_t skipped = __ldcg(&w.chain.scratch->skipped);
+    w.chain.scratch->skipped = 0;
+    *to.counts = kept;
+    if (w.dropped != NULL) *dropped.counts = in.count - skipped - kept;
+  }
+  __syncthreads();
+  if (units.begins == NULL) return true;
+  const uint32_t kept = (uint32_t)*to.counts;
+  const uint32_t last = in.count > 0 ? in.pairs[in.count - 1].index : SPARSE_NO_INDEX;
+  for (uint64_t u = next_unit(units, last) + threadIdx.x; u * SPARSE_UNIT < units.end;
+       u += blockDim.x)
+    units.begins[u] = kept; /* where there are no more sums */
   return true;
 }
 

@@ -6,7 +6,7 @@
  *
  * Nothing is acknowledged, and nothing has to be. A rank that begins to store the list of its next
  * step has all sums of this one, so all owners have done with its list; and an owner that has all
- * notes of the next lists has no more readers of its sums. */
+ * notes of the next lists has no more readers of its sums. Histograms: see there. */
 #ifndef OPS_NOTES_CUH
 #define OPS_NOTES_CUH
 
@@ -186,6 +186,68 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
   }
   return __syncthreads_and(there && !late);
 }
+
+/* ---- histograms --------------------------------------------------------------------------------
+ * For round after round of a step, each rank has two places in the memory of every rank. Who stores
+ * in one again has had all histograms of the round in between, whose owners have read all of the
+ * one before. */
+
+static __device__ inline uint32_t *ops_histogram(const sparse_memory &m, int p, uint32_t round)
+{
+  return m.histograms[2 * p + round % 2];
+}
+
+/* By all threads of a block: bins[b] becomes the sum over all ranks, which all come to this. False,
+ * in all threads, if one does not in time. */
+static __device__ inline bool ops_add_histograms(const sparse_memory &m, uint32_t *bins,
+                                                 uint32_t round)
+{
+  const uint32_t quads = SPARSE_BINS / 4;
+  for (int step = 0; step < m.nranks; step++) {
+    const int p = (m.rank + step) % m.nranks;
+    uint4 *to = (uint4 *)ops_at_peer(m, p, ops_histogram(m, m.rank, round));
+    for (uint32_t q = threadIdx.x; q < quads; q += blockDim.x) to[q] = __ldcg((uint4 *)bins + q);
+  }
+  __syncthreads();
+  bool there = true;
+  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+    ops_fence_system();
+    ops_write_note(m, ops_at_peer(m, p, &m.notes->histograms[m.rank]), round);
+  }
+  for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
+    const uint64_t *note = &m.notes->histograms[p];
+    const auto all_there = [&](uint32_t number) {
+      const uint64_t word = ops_read_last_note(note);
+      return word >> 32 == number && (uint32_t)word >= round;
+    };
+    there = ops_await(m, p, note, all_there, [] { return false; });
+  }
+  if (!__syncthreads_and(there)) return false;
+  for (uint32_t q = threadIdx.x; q < quads; q += blockDim.x) {
+    uint4 sum = make_uint4(0, 0, 0, 0);
+    for (int p = 0; p < m.nranks; p++) {
+      const uint4 theirs = __ldcg((const uint4 *)ops_histogram(m, p, round) + q);
+      sum.x += theirs.x, sum.y += theirs.y, sum.z += theirs.z, sum.w += theirs.w;
+    }
+    ((uint4 *)bins)[q] = sum;
+  }
+  __syncthreads();
+  return true;
+}
+
+/* Of the `wanted` first entries in a bin of that round, ranks taking theirs in turn: this one's. */
+static __device__ inline uint64_t ops_own_share(const sparse_memory &m, uint32_t round,
+                                                uint32_t bin, uint64_t wanted)
+{
+  uint64_t before = 0;
+  for (int p = 0; p < m.rank; p++) before += __ldcg(&ops_histogram(m, p, round)[bin]);
+  const uint64_t own = __ldcg(&ops_histogram(m, m.rank, round)[bin]);
+  const uint64_t left = wanted > before ? wanted - before : 0;
+  return own < left ? own : left;
+}
+
+/* ---- sums --------------------------------------------------------------------------------------
+ */
 
 /* Tells rank p how many sums there are, and how many of its entries are in them. */
 static __device__ inline void ops_tell_sums(const sparse_memory &m, int p, uint32_t sums,

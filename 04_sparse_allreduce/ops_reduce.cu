@@ -178,8 +178,9 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   }
   __syncthreads();
   if (DIRECT && !late) {
-    for (int place = (int)threadIdx.x; place < m.nranks; place += THREADS)
-      ops_tell_sums(m, s.rank[place], s.next, taken[place]); /* first: they are waiting */
+    if (which == SPARSE_SUMS_ABOVE) /* first: they are waiting */
+      for (int place = (int)threadIdx.x; place < m.nranks; place += THREADS)
+        ops_tell_sums(m, s.rank[place], s.next, taken[place]);
     for (int place = (int)threadIdx.x; place < m.nranks; place += THREADS) {
       const int p = s.rank[place];
       m.state->received_counts[p] = taken[place];

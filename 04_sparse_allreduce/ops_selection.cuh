@@ -22,9 +22,9 @@ __device__ inline uint32_t said_by(const uint32_t *source)
 }
 
 /* All blocks have to come to the same grid barriers, so they have to see the same sources. Both are
- * looked at first, at the same time. A search has grid barriers before its decision, so that all
- * have looked by then; without a search, a decision leaves the sources as they are (ops.h). What a
- * decision may have changed for the filter is read behind the last barrier. */
+ * looked at first, at the same time. A search takes its decision when all blocks have come to a
+ * barrier, so that all have looked by then; without a search, a decision leaves the sources as they
+ * are (ops.h). What a decision may have changed for the filter is read behind the last barrier. */
 __device__ inline void search_and_keep(const sparse_memory &m, selection_shared &s,
                                        const sparse_list &list, const uint32_t *search_source,
                                        const uint32_t *keep_source, sparse_selection *selection,
@@ -39,17 +39,17 @@ __device__ inline void search_and_keep(const sparse_memory &m, selection_shared 
     if (first) ops_decide(then, &m);
     return;
   }
-  if (searched != SPARSE_FROM_NOTHING)
-    search(s.search, m, input_from(m, list, searched), selection);
-  if (searched != SPARSE_FROM_NOTHING || found != SPARSE_THEN_NOTHING) {
+  if (searched != SPARSE_FROM_NOTHING) {
+    search<false>(s.search, m, input_from(m, list, searched), selection, found);
+  } else if (found != SPARSE_THEN_NOTHING) {
     if (first) ops_decide(found, &m);
-    if (keep_source != NULL) ops_grid_sync((ops_scratch *)m.scratch);
-    kept = said_by(keep_source);
+    ops_grid_sync((ops_scratch *)m.scratch);
   }
-  const bool last = kept == SPARSE_FROM_NOTHING
-                        ? first
-                        : keep(s.keep, m, input_from(m, list, kept), selection, to, dropped);
-  if (last) ops_decide(then, &m);
+  if (searched != SPARSE_FROM_NOTHING || found != SPARSE_THEN_NOTHING) kept = said_by(keep_source);
+  const bool last = kept == SPARSE_FROM_NOTHING ? blockIdx.x == 0
+                                                : keep(s.keep, m, input_from(m, list, kept),
+                                                       selection, to, dropped, {NULL, 0, 0});
+  if (last && threadIdx.x == 0) ops_decide(then, &m);
 }
 
 } // namespace

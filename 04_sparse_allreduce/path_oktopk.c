@@ -23,7 +23,8 @@ static ncclResult_t repartition(struct sparse_allreduce_handle *h, cudaStream_t 
 }
 
 /* 4., exact: of all sums that are not zero the t largest; the smallest of them is the threshold
- * that the next steps use. Every rank has all sums and finds the same. */
+ * that the next steps use. Every rank has all sums and finds the same. (Direct: no rank has, but
+ * all tell each other how many they have of which size: ops_select_sums().) */
 static ncclResult_t choose_globally(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
@@ -53,10 +54,13 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(exchange_split(h, m->config.throttle, stream));
   /* Owner r adds in the order r, r-1, ...: fixed, so the sums are the same bits in every run. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(ops_reduce(
-      m, m->direct ? NULL : m->received, s->slot_displs, s->received_counts, m->rank, -1,
-      s->boundaries + m->rank, h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE,
-      sparse_reduced(m), m->direct ? SPARSE_THEN_NOTHING : SPARSE_SEAL_REDUCED, stream));
+  const enum sparse_sums which = h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE;
+  const enum sparse_control then = !m->direct            ? SPARSE_SEAL_REDUCED
+                                   : h->now.exact_global ? SPARSE_SUMS_SEARCH
+                                                         : SPARSE_THEN_NOTHING;
+  SPARSE_TRY(ops_reduce(m, m->direct ? NULL : m->received, s->slot_displs, s->received_counts,
+                        m->rank, -1, s->boundaries + m->rank, which, sparse_reduced(m), then,
+                        stream));
 
   /* 4. The sums to everybody. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
@@ -64,16 +68,16 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
     SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
                                ncclUint64, stream));
   else if (h->now.exact_global)
-    SPARSE_TRY(ops_fetch(m, stream));
+    SPARSE_TRY(ops_select_sums(m, stream));
 
   /* 5. Average; what was offered and is in the result leaves the residual. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  if (h->now.exact_global) {
+  if (h->now.exact_global && !m->direct) {
     SPARSE_TRY(choose_globally(h, stream));
     SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_LOCAL_ADAPT, stream));
   } else {
     SPARSE_TRY(ops_apply(m, m->direct ? sparse_not_fetched() : sparse_gathered(m),
-                         SPARSE_BOTH_ADAPT, stream));
+                         h->now.exact_global ? SPARSE_CHOSEN_ADAPT : SPARSE_BOTH_ADAPT, stream));
   }
   return select_leave_result(h, stream);
 }

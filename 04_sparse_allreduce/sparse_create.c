@@ -32,8 +32,9 @@ static ncclResult_t allocate_lists(struct sparse_allreduce_handle *h)
   const size_t list = (size_t)m->nranks * m->slot * sizeof(struct sparse_pair);
   const size_t spare = spare_room(m) * sizeof(struct sparse_pair);
   const size_t lists = gathers_apart(m) ? 2 : 3;
-  const size_t units = SPARSE_UNITS(m->n);
-  h->lists_bytes = lists * list + spare + sizeof(*m->notes) + units * sizeof(*m->unit_begins);
+  const size_t histograms = 2 * (size_t)m->nranks;
+  h->lists_bytes = lists * list + spare + sizeof(*m->notes) + histograms * sizeof(*m->histograms) +
+                   SPARSE_UNITS(m->n) * sizeof(*m->unit_begins);
   SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
   m->reduced = m->offered = (struct sparse_pair *)m->lists;
   if (gathers_apart(m))
@@ -42,7 +43,8 @@ static ncclResult_t allocate_lists(struct sparse_allreduce_handle *h)
     m->gathered = (struct sparse_pair *)(m->lists + list);
   m->received = (struct sparse_pair *)(m->lists + (lists - 1) * list);
   m->notes = (struct sparse_notes *)(m->lists + lists * list + spare);
-  m->unit_begins = (uint32_t *)(m->notes + 1);
+  m->histograms = (uint32_t(*)[SPARSE_BINS])(m->notes + 1);
+  m->unit_begins = m->histograms[histograms];
   SPARSE_CUDA(cudaMemset(m->notes, 0, sizeof(*m->notes)));
   return ncclSuccess;
 }

@@ -19,6 +19,7 @@ extern "C" {
 #define SPARSE_SECTOR 8  /* floats of the dense result that are written at once */
 #define SPARSE_UNIT 1024 /* elements of the dense result that a warp takes at a time */
 #define SPARSE_UNITS(n) (((n)-1) / SPARSE_UNIT + 1)
+#define SPARSE_BINS 2048 /* of the histograms that a search makes */
 #define SPARSE_MAX_RAISES 5
 #define SPARSE_MAX_LEVELS (1 + 2 * SPARSE_MAX_CORRECTIONS)
 
@@ -62,6 +63,8 @@ struct sparse_notes {
   /* The sums of p's region are so many. NONFINITE: p's gradient was not finite. TAKEN: how many of
    * your entries p has added. */
   uint64_t sums[SPARSE_MAX_RANKS][SPARSE_SUM_NOTES];
+  /* p has stored its histogram of this round of a search. */
+  uint64_t histograms[SPARSE_MAX_RANKS];
 };
 
 /* What has been offered leaves the residual: elements that `selection` chooses become zero, in some
@@ -99,7 +102,8 @@ struct sparse_state {
   /* What this rank offers. */
   uint32_t pending;             /* enum sparse_pending: of the step before; then, of this one */
   uint32_t count, search, keep; /* enum sparse_source: what these have to read */
-  uint64_t wanted;              /* entries that a search is to find */
+  uint64_t wanted;              /* entries that a search is to find, */
+  sparse_level_t near; /* likely just above this; -1: not known. Only speed depends on it */
   struct sparse_selection selection;
   /* Gaussian thresholds: where the table starts, rounds so far, elements above the guess; the
    * lowest level of which the count mattered, and that count. */
@@ -122,6 +126,7 @@ struct sparse_state {
 
   /* The sum over one region, and the sums of all regions. */
   uint64_t reduced_count;
+  uint64_t chosen_count; /* direct, exact: those of them that are in the result */
   uint64_t announced[2]; /* the same and nonfinite, for the host */
   uint64_t gathered_counts[SPARSE_MAX_RANKS], gathered_displs[SPARSE_MAX_RANKS];
   uint32_t always_list;           /* SPARSE_FROM_LIST, for operators without a choice */
@@ -152,6 +157,7 @@ struct sparse_memory {
   /* Where the sums of this region's units begin in `reduced`; unit u are the SPARSE_UNIT elements
    * from u * SPARSE_UNIT on. For the others, who read just what they need. */
   uint32_t *unit_begins;
+  uint32_t (*histograms)[SPARSE_BINS]; /* two of each rank, which it stores */
   ncclComm_t comm;  /* for the twins of the stand-in, which need it to wake each other */
   uint64_t *matrix; /* [source * nranks + destination] entries, filled by the send/recv exchange */
   struct sparse_state *state;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps of Ok-Topk without messages, of several ranks on one GPU: each has memory of its own there,
- * and they take turns, so that whatever a kernel waits for is there already. (A rank whose list is
- * too long sends its entries when it is about to add up; so there is one of them at most, and it
- * adds up first.) They are compared with the reference. */
+/* The largest sums of all ranks. And steps of Ok-Topk without messages, of several ranks on one
+ * GPU: each has memory of its own there, and they take turns, so that whatever a kernel waits for
+ * is there already. (A rank whose list is too long sends its entries when it is about to add up; so
+ * there is one of them at most, and it adds up first.) They are compared with the reference. */
+#include <stddef.h>
+
 #include "reference.h"
 #include "sparse_world.h"
 
@@ -34,7 +36,9 @@ static void member_open(struct world *w, struct test *t, const struct reference 
   m->room = m->capacity + SPARE;
   const size_t list = (size_t)m->nranks * m->slot, all = 3 * list + SPARE;
   const size_t units = SPARSE_UNITS(m->n);
-  const size_t bytes = all * sizeof *m->offered + sizeof *m->notes + units * sizeof *m->unit_begins;
+  const size_t histograms = 2 * (size_t)m->nranks;
+  const size_t bytes = all * sizeof *m->offered + sizeof *m->notes +
+                       histograms * sizeof *m->histograms + units * sizeof *m->unit_begins;
   CUDACHECK(cudaMalloc((void **)&m->lists, bytes));
   CUDACHECK(cudaMemset(m->lists, 0, bytes));
   m->reduced = (struct sparse_pair *)m->lists;
@@ -42,7 +46,8 @@ static void member_open(struct world *w, struct test *t, const struct reference 
   m->received = m->gathered + list;
   m->offered = m->received + sparse_slot_of(m, rank, rank);
   m->notes = (struct sparse_notes *)(m->reduced + all);
-  m->unit_begins = (uint32_t *)(m->notes + 1);
+  m->histograms = (uint32_t(*)[SPARSE_BINS])(m->notes + 1);
+  m->unit_begins = m->histograms[histograms];
   m->direct = true;
   m->config = ref->config;
   CUDACHECK(cudaMemset(m->dense, 0, m->n * sizeof(float)));
@@ -221,6 +226,104 @@ static bool direct_steps(struct test *t, size_t n, int nranks, ncclComm_t comm)
   return good;
 }
 
+/* ---- the largest sums ------------------------------------------------------------------------ */
+
+static int by_size(const void *a, const void *b) /* largest first, of equal ones the first */
+{
+  const struct sparse_pair *x = a, *y = b;
+  const sparse_level_t m = sparse_magnitude(x->value), n = sparse_magnitude(y->value);
+  return m != n ? (m < n) - (m > n) : (x->index > y->index) - (x->index < y->index);
+}
+
+static int by_index(const void *a, const void *b)
+{
+  const struct sparse_pair *x = a, *y = b;
+  return (x->index > y->index) - (x->index < y->index);
+}
+
+/* Of the sums of a single rank, whose region is not all of the vector. */
+static bool largest_sums(struct test *t, struct team *team, enum kind kind, uint64_t wanted)
+{
+  struct world *w = &team->members[0];
+  const struct sparse_memory *m = &w->m;
+  struct sparse_state *s = w->state;
+  const size_t units = SPARSE_UNITS(m->n), bytes = m->slot * sizeof *m->reduced;
+  const uint64_t begin = next_random(t) % m->n, end = begin + next_random(t) % (m->n - begin + 1);
+  struct sparse_pair *sums = malloc(bytes), *got = malloc(bytes);
+  uint32_t *begins = malloc(units * sizeof *begins);
+  memset(s, 0, offsetof(struct sparse_state, number));
+  s->boundaries[0] = begin;
+  s->boundaries[1] = end;
+  s->number++;
+  s->global_threshold = 3;
+  s->wanted = wanted;
+  s->near = sparse_magnitude(element(t, kind)) - 5000;
+  s->reduced_count = random_list(t, sums, m->slot, begin, end, 1 + next_random(t) % 40, kind);
+  CUDACHECK(cudaMemcpy(m->reduced, sums, bytes, cudaMemcpyHostToDevice));
+  CUDACHECK(cudaMemcpy(m->state, s, sizeof *s, cudaMemcpyHostToDevice));
+  OPSCHECK(ops_select_sums(m, w->stream));
+  CUDACHECK(cudaStreamSynchronize(w->stream));
+  CUDACHECK(cudaMemcpy(s, m->state, sizeof *s, cudaMemcpyDeviceToHost));
+  CUDACHECK(cudaMemcpy(got, m->reduced, bytes, cudaMemcpyDeviceToHost));
+  CUDACHECK(cudaMemcpy(begins, m->unit_begins, units * sizeof *begins, cudaMemcpyDeviceToHost));
+
+  const uint64_t count = s->reduced_count, chosen = wanted < count ? wanted : count;
+  qsort(sums, count, sizeof *sums, by_size);
+  const double threshold =
+      chosen > 0 ? (double)sparse_from_magnitude(sparse_magnitude(sums[chosen - 1].value)) : 3;
+  qsort(sums, chosen, sizeof *sums, by_index);
+  bool good = same_number(s->late, 0, "waited in vain") &&
+              same_number(s->chosen_count, chosen, "chosen") &&
+              same_number(s->gathered_total, count, "gathered_total") &&
+              same_bits(got, sums, chosen * sizeof *sums, "sums") &&
+              same_bits(&s->global_threshold, &threshold, sizeof threshold, "threshold");
+  for (uint64_t u = 0, at = 0; ON_GPU && good && u < units; u++) { /* twins search instead */
+    while (at < chosen && sums[at].index < u * SPARSE_UNIT) at++;
+    if (u * SPARSE_UNIT >= begin && u * SPARSE_UNIT < end)
+      good = same_number(begins[u], at, "begin of a unit");
+  }
+  if (!good)
+    launcher_error("kind %d, wanted %llu of %llu, n %zu", kind, (unsigned long long)wanted,
+                   (unsigned long long)count, m->n);
+  free(sums);
+  free(got);
+  free(begins);
+  return good;
+}
+
+/* The other rank's histogram does not come. */
+static bool missed_histogram(struct team *team)
+{
+  struct world *w = &team->members[0];
+  struct sparse_memory m = w->m;
+  m.config.timeout_seconds = 0.5;
+  w->state->number = 1; /* memory is full of notes of step 0 */
+  CUDACHECK(cudaMemcpy(m.state, w->state, sizeof *w->state, cudaMemcpyHostToDevice));
+  OPSCHECK(ops_select_sums(&m, w->stream));
+  CUDACHECK(cudaStreamSynchronize(w->stream));
+  CUDACHECK(cudaMemcpy(w->state, m.state, sizeof *w->state, cudaMemcpyDeviceToHost));
+  return same_number(w->state->late, 2, "late");
+}
+
+static bool sums_of_ranks(struct test *t, bool quick, ncclComm_t comm)
+{
+  static const size_t sizes[] = {1, 1023, 70001, 2000003};
+  struct team team;
+  bool good = true;
+  for (int i = quick ? 2 : 0; i < 4 - (quick || !ON_GPU); i++) {
+    team_open(&team, t, sizes[i], 1, comm);
+    for (int kind = 0; kind < (quick ? 2 : KINDS) && good; kind++) {
+      const uint64_t wanted[] = {1, sizes[i] / 100 + 1, sizes[i] / 7, UINT64_MAX};
+      for (int j = 0; j < 4 && good; j++) good = largest_sums(t, &team, (enum kind)kind, wanted[j]);
+    }
+    team_close(&team);
+  }
+  team_open(&team, t, 5000, 2, comm);
+  good = good && missed_histogram(&team);
+  team_close(&team);
+  return good;
+}
+
 void test_direct(struct test *t, bool quick)
 {
   static const size_t sizes[] = {1, 5000, 70001, 700003};
@@ -239,6 +342,8 @@ void test_direct(struct test *t, bool quick)
   /* Where tiles become large, some too full for that, and warps take several units. */
   for (int nranks = 1; nranks <= 2 && ON_GPU && !quick; nranks++)
     good = good && direct_steps(t, 9000011, nranks, comm);
-  if (!ON_GPU) NCCLCHECK(ncclCommDestroy(comm));
   report(t, good, "steps without messages");
+  launcher_step("largest sums");
+  report(t, sums_of_ranks(t, quick, comm), "largest sums of all ranks");
+  if (!ON_GPU) NCCLCHECK(ncclCommDestroy(comm));
 }

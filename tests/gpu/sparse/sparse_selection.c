@@ -275,6 +275,14 @@ static int64_t expect_kept(const struct source *from, const struct sparse_select
   return tie;
 }
 
+/* Where a search begins to look: right or wrong, it must find the same. */
+static sparse_level_t random_near(struct test *t, enum kind kind)
+{
+  return next_random(t) % 4 == 0
+             ? -1
+             : sparse_magnitude(element(t, kind)) - (sparse_level_t)(next_random(t) % 8192);
+}
+
 enum where { IN_PLACE, ELSEWHERE, PARTS, OF_RESIDUAL, OF_NOTHING, WHERES };
 
 static bool select_case(struct test *t, size_t n, enum kind kind, enum where where, uint64_t wanted,
@@ -318,6 +326,7 @@ static bool select_case(struct test *t, size_t n, enum kind kind, enum where whe
             : where == OF_NOTHING ? SPARSE_FROM_NOTHING
                                   : SPARSE_FROM_LIST;
   s->wanted = wanted < from.count || wanted > n ? wanted : from.count;
+  s->near = random_near(t, kind);
   s->selection = (struct sparse_selection){sparse_magnitude(kind == TIES ? 2 : 0.25f),
                                            SPARSE_INFINITY_LEVEL, (int64_t)(n / 2), 0};
   s->result_count = s->reduced_count = 12345;
@@ -400,6 +409,7 @@ static bool same_in_two(struct test *t, enum sparse_source search, enum sparse_s
     s->keep = keep;
     s->overflowed = 1;
     s->wanted = repeat % 4 == 3 ? 0 : w[0].m.k;
+    s->near = random_near(t, RANDOM);
     s->selection = (struct sparse_selection){sparse_magnitude(0.4f), SPARSE_NAN_LEVEL, -1, 7};
     memcpy(w[1].state, s, sizeof *s);
     memcpy(w[1].offered, w[0].offered, w[0].lists * sizeof *w[0].offered);
