@@ -319,6 +319,18 @@ static __device__ inline void ops_pause(unsigned nanoseconds)
 #endif
 }
 
+/* atomicInc(), and who reads what another thread has written sees what is before that one's fence.
+ */
+static __device__ inline uint32_t ops_increment_acquire(uint32_t *counter, uint32_t most)
+{
+  uint32_t before;
+  asm volatile("atom.acquire.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(most)
+               : "memory");
+  return before;
+}
+
 /* ---- the last block ---------------------------------------------------------------------------
  */
 
@@ -333,8 +345,7 @@ static __device__ inline bool ops_last_block(ops_scratch *scratch, bool system =
       ops_fence_system();
     else
       ops_fence();
-    last = atomicInc(&scratch->done, gridDim.x - 1) == gridDim.x - 1;
-    ops_fence();
+    last = ops_increment_acquire(&scratch->done, gridDim.x - 1) == gridDim.x - 1;
   }
   __syncthreads();
   return last;
@@ -354,8 +365,7 @@ static __device__ inline void ops_grid_sync(ops_scratch *scratch, F last_does)
   if (threadIdx.x == 0) {
     before = *barriers;
     ops_fence();
-    last = atomicInc(&scratch->arrived, gridDim.x - 1) == gridDim.x - 1;
-    ops_fence();
+    last = ops_increment_acquire(&scratch->arrived, gridDim.x - 1) == gridDim.x - 1;
   }
   __syncthreads();
   if (last) {

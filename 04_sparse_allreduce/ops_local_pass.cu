@@ -191,23 +191,33 @@ __device__ inline void moments_of_warp(const float (&acc)[ROWS][4], double2 *to)
   if (threadIdx.x % 32 == 0) *to = make_double2(sum, squares);
 }
 
-/* The owners of regions have got the candidates: tells them where, and what to leave out, by all
- * warps of the last block but the last one. `begins` is shared memory: of all regions, at most the
- * number of entries. */
+/* Those of the last block's threads that tell other ranks: not the first warp, which collects
+ * numbers, and not the last one, which decides. */
+enum { TELLERS = THREADS - 64 };
+
+__device__ inline bool is_teller()
+{
+  return threadIdx.x >= 32 && threadIdx.x < 32 + TELLERS;
+}
+
+/* The owners of regions have got the candidates: tells them where, and what to leave out. By all
+ * tellers, which have been through ops_fence_system() since the last block was known to be the
+ * last. `begins` is shared memory: of all regions, at most the number of entries. */
 __device__ inline void tell(const sparse_memory &m, uint32_t offered, sparse_level_t level,
                             uint32_t *begins)
 {
-  const uint32_t threads = THREADS - 32;
-  if (threadIdx.x >= threads) return;
-  for (uint32_t j = threadIdx.x; j <= (uint32_t)m.nranks; j += threads)
+  if (!is_teller()) return;
+  const uint32_t thread = threadIdx.x - 32;
+  for (uint32_t j = thread; j <= (uint32_t)m.nranks; j += TELLERS)
     if (begins[j] > offered) begins[j] = offered;
-  asm volatile("bar.sync 1, %0;" ::"n"(THREADS - 32) : "memory");
-  for (int j = (int)threadIdx.x; j < m.nranks; j += (int)threads) {
-    ops_fence_system(); /* the entries, and for the own reduce() what this kernel has done */
-    if (j != m.rank) ops_count_stored(m, j, begins[j + 1] - begins[j]);
-  }
-  ops_tell_owners(m, begins, level, threads);
-  ops_note_regions(m, begins, threads); /* nobody is waiting for that */
+  asm volatile("bar.sync 1, %0;" ::"n"(THREADS - 64) : "memory");
+  for (int j = (int)thread; j < m.nranks; j += TELLERS)
+    if (j != m.rank)
+      ops_count_stored(m, j, begins[j + 1] - begins[j]);
+    else
+      ops_fence(); /* for the own reduce(), what this kernel has done */
+  ops_tell_owners(m, begins, level, thread, TELLERS);
+  ops_note_regions(m, begins, thread, TELLERS); /* nobody is waiting for that */
 }
 
 /* The last block: what the pass has found, from the scratch memory to the state. All are waiting
@@ -234,6 +244,8 @@ __device__ void finish(pass &p, enum sparse_control then)
   } else if (threadIdx.x == THREADS - 1) {
     if (__ldcg(&scratch->nonfinite)) state->nonfinite = 1;
     scratch->nonfinite = 0;
+  } else if (p.offers && is_teller() && (int)threadIdx.x - 32 < m.nranks) {
+    ops_fence_system(); /* the entries: takes as long as the rest of this */
   }
   for (int j = (int)threadIdx.x; p.offers && j <= m.nranks; j += THREADS)
     begins[j] = j == 0                  ? 0

@@ -99,12 +99,14 @@ struct ops_lists {
   uint32_t counts[SPARSE_MAX_RANKS];
 };
 
-/* By the first `threads` threads of a block: tells the owners of regions where their entries are
- * going to be, and above which level. Region p begins at begins[p] in the list. */
+/* By `threads` threads of a block, of which this is number `thread`: tells the owners of regions
+ * where their entries are going to be, and above which level. Region p begins at begins[p] in the
+ * list. */
 static __device__ inline void ops_tell_owners(const sparse_memory &m, const uint32_t *begins,
-                                              sparse_level_t level, uint32_t threads)
+                                              sparse_level_t level, uint32_t thread,
+                                              uint32_t threads)
 {
-  for (int p = (int)threadIdx.x; p < m.nranks; p += (int)threads) {
+  for (int p = (int)thread; p < m.nranks; p += (int)threads) {
     uint64_t *notes = ops_at_peer(m, p, m.notes->lists[m.rank]);
     ops_write_note(m, &notes[SPARSE_NOTE_FIRST], begins[p]);
     ops_write_note(m, &notes[SPARSE_NOTE_COUNT], begins[p + 1] - begins[p]);
@@ -197,16 +199,17 @@ static __device__ inline uint32_t *ops_histogram(const sparse_memory &m, int p, 
   return m.histograms[2 * p + round % 2];
 }
 
-/* By all threads of a block: bins[b] becomes the sum over all ranks, which all come to this. False,
- * in all threads, if one does not in time. */
-static __device__ inline bool ops_add_histograms(const sparse_memory &m, uint32_t *bins,
-                                                 uint32_t round)
+/* By all threads of a block: sums[b], in shared memory, becomes the sum of all ranks' bins[b]. All
+ * come to this. False, in all threads, if one does not in time. */
+static __device__ inline bool ops_add_histograms(const sparse_memory &m, const uint32_t *bins,
+                                                 uint32_t round, uint32_t *sums)
 {
   const uint32_t quads = SPARSE_BINS / 4;
   for (int step = 0; step < m.nranks; step++) {
     const int p = (m.rank + step) % m.nranks;
     uint4 *to = (uint4 *)ops_at_peer(m, p, ops_histogram(m, m.rank, round));
-    for (uint32_t q = threadIdx.x; q < quads; q += blockDim.x) to[q] = __ldcg((uint4 *)bins + q);
+    for (uint32_t q = threadIdx.x; q < quads; q += blockDim.x)
+      to[q] = __ldcg((const uint4 *)bins + q);
   }
   __syncthreads();
   bool there = true;
@@ -229,9 +232,8 @@ static __device__ inline bool ops_add_histograms(const sparse_memory &m, uint32_
       const uint4 theirs = __ldcg((const uint4 *)ops_histogram(m, p, round) + q);
       sum.x += theirs.x, sum.y += theirs.y, sum.z += theirs.z, sum.w += theirs.w;
     }
-    ((uint4 *)bins)[q] = sum;
+    ((uint4 *)sums)[q] = sum;
   }
-  __syncthreads();
   return true;
 }
 
@@ -249,12 +251,12 @@ static __device__ inline uint64_t ops_own_share(const sparse_memory &m, uint32_t
 /* ---- sums --------------------------------------------------------------------------------------
  */
 
-/* Tells rank p how many sums there are, and how many of its entries are in them. */
+/* Tells rank p how many sums there are, and how many of its entries are in them. Behind
+ * ops_fence_system(), and that behind the sums. */
 static __device__ inline void ops_tell_sums(const sparse_memory &m, int p, uint32_t sums,
                                             uint32_t taken)
 {
   uint64_t *notes = ops_at_peer(m, p, m.notes->sums[m.rank]);
-  ops_fence_system();
   ops_write_note(m, &notes[SPARSE_NOTE_SUMS], sums);
   ops_write_note(m, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(&m, m.state));
   ops_write_note(m, &notes[SPARSE_NOTE_TAKEN], taken);

@@ -15,11 +15,11 @@ static __device__ inline void ops_find_regions(const sparse_memory &m, uint32_t 
   }
 }
 
-/* By the first `threads` threads of a block. */
+/* By `threads` threads of a block, of which this is number `thread`. */
 static __device__ inline void ops_note_regions(const sparse_memory &m, const uint32_t *begins,
-                                               uint32_t threads)
+                                               uint32_t thread, uint32_t threads)
 {
-  for (int j = (int)threadIdx.x; j < m.nranks; j += (int)threads) {
+  for (int j = (int)thread; j < m.nranks; j += (int)threads) {
     m.state->region_displs[j] = begins[j];
     m.state->region_counts[j] = begins[j + 1] - begins[j];
   }
@@ -34,10 +34,10 @@ static __device__ inline void ops_partition_offered(const sparse_memory &m, uint
   ops_find_regions(m, begins);
   __syncthreads();
   if (m.direct) {
-    if (blockIdx.x == 0) ops_tell_owners(m, begins, OPS_ALL_LEVELS, blockDim.x);
+    if (blockIdx.x == 0) ops_tell_owners(m, begins, OPS_ALL_LEVELS, threadIdx.x, blockDim.x);
     ops_store_parts(m, begins);
   }
-  if (blockIdx.x == 0) ops_note_regions(m, begins, blockDim.x);
+  if (blockIdx.x == 0) ops_note_regions(m, begins, threadIdx.x, blockDim.x);
 }
 
 #endif

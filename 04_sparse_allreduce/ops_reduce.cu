@@ -79,7 +79,9 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     __syncthreads();
   }
   ops_chain chain = ops_chain_begin(m);
-  if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
+  /* Direct, all blocks run, so each has a first tile; others are drawn. */
+  const uint32_t undrawn = DIRECT ? gridDim.x : 0;
+  if (threadIdx.x == 0) s.next = DIRECT ? blockIdx.x : ops_chain_draw(chain);
   for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
   order_lists(s, m.nranks, first, stride);
   choose_tile_size(w, s);
@@ -98,7 +100,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     const uint64_t end = begin + w.tile_size < w.end ? begin + w.tile_size : w.end;
     __syncthreads(); /* the tile's place is known, no bit is set; all have read s.next */
     uint32_t drawn = 0;
-    if (threadIdx.x == 0) drawn = ops_chain_draw(chain);
+    if (threadIdx.x == 0) drawn = undrawn + ops_chain_draw(chain);
 
     enum kind kind = SMALL;
     uint32_t keep = 0, kept = 0; /* of this thread: bits, and how many if in order of threads */
@@ -167,25 +169,25 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   for (int place = (int)threadIdx.x; w.filters && place < m.nranks; place += THREADS)
     if (s.dropped[place] > 0) atomicAdd(&all_dropped[place], s.dropped[place]);
   if (!ops_last_block(chain.scratch)) return;
-  const bool late = DIRECT && ops_late(m);
+  const bool late = DIRECT && ops_late(m), tells = DIRECT && !late && which == SPARSE_SUMS_ABOVE;
+  uint32_t *taken = s.dropped; /* entries of each list */
+  const int teller = (int)threadIdx.x - 32, tellers = THREADS - 32;
   if (threadIdx.x == 0)
     s.next =
         (uint32_t)ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)); /* sums kept */
-  uint32_t *taken = s.dropped; /* entries of each list */
-  for (int place = (int)threadIdx.x; place < m.nranks; place += THREADS) {
+  else if (tells && teller >= 0 && teller < m.nranks)
+    ops_fence_system(); /* the sums: takes as long as the rest of this */
+  for (int place = teller; place >= 0 && place < m.nranks; place += tellers) {
     taken[place] = s.length[place] - (w.filters ? __ldcg(&all_dropped[place]) : 0);
     all_dropped[place] = 0;
   }
   __syncthreads();
-  if (DIRECT && !late) {
-    if (which == SPARSE_SUMS_ABOVE) /* first: they are waiting */
-      for (int place = (int)threadIdx.x; place < m.nranks; place += THREADS)
-        ops_tell_sums(m, s.rank[place], s.next, taken[place]);
-    for (int place = (int)threadIdx.x; place < m.nranks; place += THREADS) {
-      const int p = s.rank[place];
-      m.state->received_counts[p] = taken[place];
-      if (p != m.rank) m.state->stored[p] += s.length[place];
-    }
+  for (int place = teller; tells && place >= 0 && place < m.nranks; place += tellers)
+    ops_tell_sums(m, s.rank[place], s.next, taken[place]); /* first: they are waiting */
+  for (int place = teller; DIRECT && !late && place >= 0 && place < m.nranks; place += tellers) {
+    const int p = s.rank[place];
+    m.state->received_counts[p] = taken[place];
+    if (p != m.rank) m.state->stored[p] += s.length[place];
   }
   if (threadIdx.x != 0) return;
   *to.counts = late ? 0 : s.next;

@@ -24,7 +24,7 @@ enum {
 static_assert(1 << DIGIT == SPARSE_BINS, "a bin for each value of a digit");
 
 struct search_shared {
-  uint32_t bins[SPARSE_BINS];
+  alignas(16) uint32_t bins[SPARSE_BINS];
   uint32_t sums[OPS_SELECTING_MOST / 32];
   uint32_t bin;
   uint64_t rank;
@@ -105,15 +105,14 @@ struct found {
   uint64_t total; /* in all bins */
 };
 
-/* By all threads of a block. Leaves the histogram empty. */
-__device__ inline found find(search_shared &s, uint32_t *bins, uint64_t wanted)
+/* By all threads of a block, in s.bins. */
+__device__ inline found find(search_shared &s, uint64_t wanted)
 {
   const uint32_t each = SPARSE_BINS / blockDim.x;
   const uint32_t first = SPARSE_BINS - 1 - each * threadIdx.x; /* and downwards */
   uint32_t counts[BINS], mine = 0, before;
 #pragma unroll
-  for (uint32_t i = 0; i < BINS; i++) mine += counts[i] = i < each ? __ldcg(&bins[first - i]) : 0;
-  for (uint32_t i = 0; i < each; i++) bins[first - i] = 0;
+  for (uint32_t i = 0; i < BINS; i++) mine += counts[i] = i < each ? s.bins[first - i] : 0;
   const uint32_t through = ops_warp_scan(mine);
   if (threadIdx.x % 32 == 31) s.sums[threadIdx.x / 32] = through;
   if (threadIdx.x == 0) s.bin = 0, s.rank = 0;
@@ -131,6 +130,20 @@ __device__ inline found find(search_shared &s, uint32_t *bins, uint64_t wanted)
   return {s.bin, s.rank, total};
 }
 
+/* What all blocks have counted, or those of all ranks: to s.bins. False if a rank is late. */
+template <bool ALL_RANKS>
+__device__ inline bool collect(search_shared &s, const sparse_memory &m, uint32_t *bins,
+                               uint32_t round)
+{
+  const bool there = !ALL_RANKS || ops_add_histograms(m, bins, round, s.bins);
+  for (uint32_t b = threadIdx.x; b < SPARSE_BINS; b += blockDim.x) {
+    if (!ALL_RANKS) s.bins[b] = __ldcg(&bins[b]);
+    bins[b] = 0;
+  }
+  __syncthreads();
+  return there;
+}
+
 /* The next window, which is empty if the search is over; then there are a selection and what
  * follows from it. */
 template <bool ALL_RANKS>
@@ -139,8 +152,9 @@ __device__ inline void narrow(search_shared &s, const sparse_memory &m, const op
 {
   sparse_state *state = m.state;
   ops_scratch *scratch = (ops_scratch *)m.scratch;
-  const bool there = !ALL_RANKS || ops_add_histograms(m, scratch->bins, round);
-  const found at = find(s, scratch->bins, round == 0 ? state->wanted : __ldcg(&scratch->wanted));
+  const uint64_t wanted = round == 0 ? state->wanted : __ldcg(&scratch->wanted);
+  const bool there = collect<ALL_RANKS>(s, m, scratch->bins, round);
+  const found at = find(s, wanted);
   if (threadIdx.x != 0) return;
   if (round == 0) { /* this window has been offered all entries */
     if (state->wanted > at.total) state->wanted = at.total;

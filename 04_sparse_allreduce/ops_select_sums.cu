@@ -28,8 +28,10 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) select_sums(const __grid_constant__ 
   const noted_units units = {m.unit_begins, state->boundaries[m.rank],
                              state->boundaries[m.rank + 1]};
   if (!keep(s.keep, m, in, &state->global, chosen, nowhere, units)) return;
-  for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS)
+  for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
+    ops_fence_system();
     ops_tell_sums(m, p, (uint32_t)state->chosen_count, (uint32_t)state->received_counts[p]);
+  }
 }
 
 } // namespace
