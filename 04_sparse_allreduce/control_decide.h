@@ -11,12 +11,6 @@
 #include "control.h"
 #include "sparse_state.h"
 
-#ifdef __CUDACC__
-#define SPARSE_DEVICE static __host__ __device__ inline
-#else
-#define SPARSE_DEVICE static inline
-#endif
-
 /* ---- magnitudes ------------------------------------------------------------------------------ */
 
 SPARSE_DEVICE sparse_level_t sparse_magnitude(float x)

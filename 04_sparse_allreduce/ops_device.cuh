@@ -331,6 +331,20 @@ static __device__ inline uint32_t ops_increment_acquire(uint32_t *counter, uint3
   return before;
 }
 
+/* ---- the cache ---------------------------------------------------------------------------------
+ */
+
+/* Brings memory to the L2 cache, by all threads of a grid, of which each block takes its share. */
+static __device__ inline void ops_prefetch(const void *begin, size_t bytes)
+{
+  const size_t line = 128, threads = (size_t)gridDim.x * blockDim.x;
+  const size_t me = (size_t)threadIdx.x * gridDim.x + blockIdx.x;
+  const char *end = (const char *)begin + bytes;
+  const char *first = (const char *)((uintptr_t)begin / line * line);
+  for (const char *at = first + me * line; at < end; at += threads * line)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 /* ---- the last block ---------------------------------------------------------------------------
  */
 

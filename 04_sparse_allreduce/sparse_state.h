@@ -11,6 +11,12 @@
 
 #include "sparse_allreduce.h"
 
+#ifdef __CUDACC__
+#define SPARSE_DEVICE static __host__ __device__ inline
+#else
+#define SPARSE_DEVICE static inline
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -166,7 +172,7 @@ struct sparse_memory {
 
 /* Direct: where the list of rank p begins in the received list of an owner, whose own one is the
  * last. */
-static inline size_t sparse_slot_of(const struct sparse_memory *m, int owner, int p)
+SPARSE_DEVICE size_t sparse_slot_of(const struct sparse_memory *m, int owner, int p)
 {
   return (size_t)((p - owner - 1 + m->nranks) % m->nranks) * m->slot;
 }
