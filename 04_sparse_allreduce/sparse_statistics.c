@@ -57,7 +57,8 @@ static uint64_t sum_of_others(const struct sparse_memory *m, const uint64_t *cou
 }
 
 /* Words of 32 bits that the step moved between this rank and others: those of the algorithm.
- * Direct, candidates may have been sent in vain, see SPARSE_PASS_OFFERS. */
+ * Direct, candidates may have been sent in vain, see SPARSE_PASS_OFFERS, and sums in exact steps
+ * are fewer, see ops_select_sums(). */
 static void count_words(const struct sparse_allreduce_handle *h, uint64_t *sent, uint64_t *received)
 {
   const struct sparse_memory *m = &h->m;
