@@ -160,7 +160,6 @@ static ncclResult_t ops_load_kernels(Kernels... kernels)
 
 ncclResult_t ops_load_local_pass(void);
 ncclResult_t ops_load_select(void);
-ncclResult_t ops_load_select_sums(void);
 ncclResult_t ops_load_reduce(void);
 ncclResult_t ops_load_merge(void);
 ncclResult_t ops_load_regions(void);

@@ -142,10 +142,9 @@ ncclResult_t ops_load(void)
       cudaFuncGetAttributes(&attributes, (const void *)scatter) != cudaSuccess)
     return ncclUnhandledCudaError;
   if (device < MAX_DEVICES) waits[device] = attributes.ptxVersion >= 90;
-  const ncclResult_t results[] = {
-      ops_load_local_pass(), ops_load_select(),   ops_load_select_sums(),
-      ops_load_reduce(),     ops_load_merge(),    ops_load_regions(),
-      ops_load_apply(),      ops_load_residual(), ops_load_lists()};
+  const ncclResult_t results[] = {ops_load_local_pass(), ops_load_select(),  ops_load_reduce(),
+                                  ops_load_merge(),      ops_load_regions(), ops_load_apply(),
+                                  ops_load_residual(),   ops_load_lists()};
   for (const ncclResult_t result : results)
     if (result != ncclSuccess) return result;
   return ncclSuccess;
