@@ -9,8 +9,8 @@
  * than a sector opens it twice, because the rest of the sector has to be read first. So what is
  * cleared and what is set anew takes one store, and never less than a sector.
  *
- * Where units begin in lists of other ranks their owners have written down (ops_reduce.cu): a
- * search would be several round trips. */
+ * Where units begin in lists of other ranks their owners have written down (ops_reduce.cu, of
+ * exact steps ops_keep.cuh): a search would be several round trips. */
 #include "ops_entries.cuh"
 #include "ops_notes.cuh"
 
@@ -183,8 +183,8 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
           enum sparse_control then)
 {
-  /* DIRECT: this follows reduce(), which lets it begin at once. It needs sums, and there are notes
-   * about those; this rank's own come when everything before has ended. */
+  /* DIRECT: this follows reduce() or select_sums(), which let it begin at once. It needs sums, and
+   * there are notes about those; this rank's own come when everything before has ended. */
   if (!DIRECT) ops_begin();
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warps = gridDim.x * WARPS;

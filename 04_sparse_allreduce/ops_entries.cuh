@@ -35,9 +35,9 @@ __device__ inline void for_each_entry(const sparse_pair *pairs, uint64_t count, 
 }
 
 /* For lists of about k entries. */
-inline unsigned list_blocks(const struct sparse_memory *m, int per_multiprocessor = BLOCKS)
+inline unsigned list_blocks(const struct sparse_memory *m)
 {
-  return ops_blocks(2 * m->k, THREADS * 2, per_multiprocessor);
+  return ops_blocks(2 * m->k, THREADS * 2, BLOCKS);
 }
 
 } // namespace

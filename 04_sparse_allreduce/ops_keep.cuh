@@ -239,8 +239,8 @@ __device__ inline void keep_of_residual(filtering &w, keep_shared &s, uint32_t t
   }
 }
 
-/* Called by all threads of the grid. True for those of one block, which sees what all have written;
- * the number of what is kept is there for all its threads. */
+/* Called by all threads of the grid. True for those of one block, all of which see what all threads
+ * have written, the number of what is kept included. */
 __device__ inline bool keep(keep_shared &s, const sparse_memory &m, const input &in,
                             sparse_selection *selection, const sparse_list &to,
                             const sparse_list &dropped, const noted_units &units)
@@ -277,6 +277,7 @@ __device__ inline bool keep(keep_shared &s, const sparse_memory &m, const input 
   for (uint64_t u = next_unit(units, last) + threadIdx.x; u * SPARSE_UNIT < units.end;
        u += blockDim.x)
     units.begins[u] = kept; /* where there are no more sums */
+  __syncthreads();
   return true;
 }
 

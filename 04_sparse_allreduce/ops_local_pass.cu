@@ -202,7 +202,7 @@ __device__ inline void prefetch_for_reduce(const pass &p)
   ops_prefetch(p.chain.scratch, sizeof(*p.chain.scratch));
   for (int q = 0; q < m.nranks; q++) {
     const uint2 list = p.s.lists[q];
-    if (list.x > m.capacity || list.y > m.capacity - list.x) continue; /* it was chosen from more */
+    if (list.x > m.capacity || list.y > m.capacity - list.x) continue; /* of two steps */
     ops_prefetch(m.received + sparse_slot_of(&m, m.rank, q) + list.x, list.y * sizeof(sparse_pair));
   }
 }

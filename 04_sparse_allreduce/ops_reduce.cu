@@ -79,9 +79,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     __syncthreads();
   }
   ops_chain chain = ops_chain_begin(m);
-  /* Direct, all blocks run, so each has a first tile; others are drawn. */
-  const uint32_t undrawn = DIRECT ? gridDim.x : 0;
-  if (threadIdx.x == 0) s.next = DIRECT ? blockIdx.x : ops_chain_draw(chain);
+  if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
   for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
   order_lists(s, m.nranks, first, stride);
   choose_tile_size(w, s);
@@ -100,7 +98,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     const uint64_t end = begin + w.tile_size < w.end ? begin + w.tile_size : w.end;
     __syncthreads(); /* the tile's place is known, no bit is set; all have read s.next */
     uint32_t drawn = 0;
-    if (threadIdx.x == 0) drawn = undrawn + ops_chain_draw(chain);
+    if (threadIdx.x == 0) drawn = ops_chain_draw(chain);
 
     enum kind kind = SMALL;
     uint32_t keep = 0, kept = 0; /* of this thread: bits, and how many if in order of threads */

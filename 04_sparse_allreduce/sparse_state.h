@@ -133,7 +133,7 @@ struct sparse_state {
   /* The sum over one region, and the sums of all regions. */
   uint64_t reduced_count;
   uint64_t chosen_count; /* direct, exact: those of them that are in the result */
-  uint64_t announced[2]; /* the same and nonfinite, for the host */
+  uint64_t announced[2]; /* reduced_count and nonfinite, for the host */
   uint64_t gathered_counts[SPARSE_MAX_RANKS], gathered_displs[SPARSE_MAX_RANKS];
   uint32_t always_list;           /* SPARSE_FROM_LIST, for operators without a choice */
   uint64_t whole[2];              /* the region 0 .. n */
