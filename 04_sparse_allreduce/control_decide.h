@@ -384,7 +384,7 @@ SPARSE_DEVICE void sparse_collect_flags(const struct sparse_memory *m, struct sp
         sparse_collect(s, lists + s->received_displs[p], s->received_counts[p]);
 }
 
-SPARSE_DEVICE void sparse_collect_result(const struct sparse_memory *m, struct sparse_state *s)
+SPARSE_DEVICE void sparse_count_result(const struct sparse_memory *m, struct sparse_state *s)
 {
   uint64_t entries = 0, flags = 0;
   for (int p = 0; p < m->nranks; p++) entries += s->gathered_counts[p];
@@ -392,6 +392,13 @@ SPARSE_DEVICE void sparse_collect_result(const struct sparse_memory *m, struct s
     flags += sparse_collect(s, m->gathered + s->gathered_displs[p], s->gathered_counts[p]);
   s->result_count = entries;
   s->global_count = entries - flags;
+}
+
+/* The result, or the sums that it is chosen from, has come from all ranks. */
+SPARSE_DEVICE void sparse_collect_result(const struct sparse_memory *m, struct sparse_state *s)
+{
+  sparse_count_result(m, s);
+  s->gathered_total = s->global_count;
 }
 
 /* The t largest sums. The threshold has been adapted to about so many. */
@@ -453,7 +460,6 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     break;
   case SPARSE_GLOBAL_SEARCH:
     sparse_collect_result(m, s);
-    s->gathered_total = s->global_count;
     sparse_global_search(m, s);
     break;
   case SPARSE_SUMS_SEARCH:
@@ -462,13 +468,12 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
   case SPARSE_GLOBAL_FOUND:
     if (s->wanted > 0) s->global_threshold = (double)sparse_from_magnitude(s->global.above);
     break;
-  case SPARSE_CHOSEN_ADAPT:
-    sparse_collect_result(m, s);
+  case SPARSE_CHOSEN_ADAPT: /* gathered_total is of all sums */
+    sparse_count_result(m, s);
     sparse_local_adapt(m, s);
     break;
   case SPARSE_BOTH_ADAPT:
     sparse_collect_result(m, s);
-    s->gathered_total = s->global_count;
     sparse_adapt(&s->global_threshold, s->global_count, m->t, m->config.global_band);
     sparse_local_adapt(m, s);
     break;
@@ -498,7 +503,6 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     break;
   case SPARSE_COLLECT_RESULT:
     sparse_collect_result(m, s);
-    s->gathered_total = s->global_count;
     break;
   case SPARSE_KEPT_SEARCH:
     sparse_want(s, m->k, -1);

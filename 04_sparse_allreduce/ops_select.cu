@@ -110,6 +110,12 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 
 } // namespace
 
+/* Their blocks have to run at once. */
+static unsigned selecting_blocks(void)
+{
+  return (unsigned)(ops_multiprocessors() * ops_at_once(sizeof(selection_shared), BLOCKS));
+}
+
 extern "C" ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
                                    const uint32_t *search, const uint32_t *keep,
                                    struct sparse_selection *selection, struct sparse_list to,
@@ -117,17 +123,13 @@ extern "C" ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_
                                    enum sparse_control then, cudaStream_t stream)
 {
   const struct sparse_list nowhere = {NULL, NULL, 0};
-  const int blocks = ops_at_once(sizeof(selection_shared), BLOCKS);
-  return ops_launch(select_entries, (unsigned)(ops_multiprocessors() * blocks), THREADS,
-                    OPS_COOPERATIVE, stream, *m, list, search, keep, selection, to,
-                    dropped != NULL ? *dropped : nowhere, found, then);
+  return ops_launch(select_entries, selecting_blocks(), THREADS, OPS_COOPERATIVE, stream, *m, list,
+                    search, keep, selection, to, dropped != NULL ? *dropped : nowhere, found, then);
 }
 
 extern "C" ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
 {
-  const int blocks = ops_at_once(sizeof(selection_shared), BLOCKS);
-  return ops_launch(select_sums, (unsigned)(ops_multiprocessors() * blocks), THREADS,
-                    OPS_COOPERATIVE, stream, *m);
+  return ops_launch(select_sums, selecting_blocks(), THREADS, OPS_COOPERATIVE, stream, *m);
 }
 
 extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,
