@@ -116,9 +116,9 @@ enum sparse_sums {
 
 /* Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries (device arrays). With
  * base == NULL (direct) these are the lists that the ranks have for this one; the kernel waits
- * until it has been told of all of them, sets state->received_counts and m->unit_begins, and in the
- * end tells all ranks how many sums there are; not with SPARSE_SUMS_NONZERO, which
- * ops_select_sums() is to follow. If state->unoffered says so, it begins with
+ * until it has been told of all of them, sets state->received_counts, says in m->unit_begins where
+ * sums are, and in the end tells all ranks how many there are; no word of sums with
+ * SPARSE_SUMS_NONZERO, which ops_select_sums() is to follow. If state->unoffered says so, it begins with
  * ops_select() of the offered list by state->search, keep and selection, SPARSE_THRESHOLD_OVERFLOW
  * and ops_partition(). The region is [region[0], region[1]) (device); entries outside it are
  * ignored. Every sum starts at 0.0f and takes the lists in the order first, first + stride, ...

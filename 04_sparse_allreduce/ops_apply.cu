@@ -76,7 +76,7 @@ __device__ inline void find_parts(const sparse_memory &m, const sparse_list &lis
 __device__ inline void note_counts(const sparse_memory &m, const sums &s)
 {
   for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
-    m.state->region_counts[p] = (uint32_t)ops_read_note(&m.notes->sums[p][SPARSE_NOTE_TAKEN]);
+    m.state->region_counts[p] = ops_await_taken(m, p);
     m.state->gathered_counts[p] = s.lists.counts[p];
     m.state->gathered_displs[p] = s.displs[p];
   }
@@ -100,7 +100,9 @@ __device__ inline uint32_t begin_in(const sparse_memory &m, const sums &s, int p
   if (!DIRECT) return ops_lower_bound(s.lists.pairs[part], 0, count, index);
   if (count == 0 || (part > 0 && index <= s.ends[part - 1])) return 0;
   if (index >= s.ends[part]) return count;
-  return ops_at_peer(m, part, m.unit_begins)[index / SPARSE_UNIT];
+  /* where they are known to be from the owner's sums: no trip to memory for that */
+  const char *sums = (const char *)s.lists.pairs[part], *mine = (const char *)m.reduced;
+  return ((const uint32_t *)(sums + ((const char *)m.unit_begins - mine)))[index / SPARSE_UNIT];
 }
 
 template <bool DIRECT>

@@ -218,21 +218,24 @@ __device__ inline bool is_teller()
 
 /* The owners of regions have got the candidates: tells them where, and what to leave out. By all
  * tellers, which have been through ops_fence_system() since the last block was known to be the
- * last. `begins` is shared memory: of all regions, at most the number of entries. */
-__device__ inline void tell(const sparse_memory &m, uint32_t offered, sparse_level_t level,
-                            uint32_t *begins)
+ * last. `peer` is the first one that the thread tells; `begins` is shared memory: of all regions,
+ * at most the number of entries. */
+__device__ inline void tell(const sparse_memory &m, ops_peer peer, uint32_t offered,
+                            sparse_level_t level, uint32_t *begins)
 {
   if (!is_teller()) return;
   const uint32_t thread = threadIdx.x - 32;
   for (uint32_t j = thread; j <= (uint32_t)m.nranks; j += TELLERS)
     if (begins[j] > offered) begins[j] = offered;
   asm volatile("bar.sync 1, %0;" ::"n"(THREADS - 64) : "memory");
-  for (int j = (int)thread; j < m.nranks; j += TELLERS)
+  for (int j = (int)thread; j < m.nranks; j += TELLERS) {
+    if (j != (int)thread) peer = ops_peer_of(m, j);
     if (j != m.rank)
-      ops_count_stored(m, j, begins[j + 1] - begins[j]);
+      ops_count_stored(m, peer, begins[j + 1] - begins[j]);
     else
       ops_fence(); /* for the own reduce(), what this kernel has done */
-  ops_tell_owners(m, begins, level, thread, TELLERS);
+    ops_tell_owner(m, peer, begins, j, level);
+  }
   ops_note_regions(m, begins, thread, TELLERS); /* nobody is waiting for that */
 }
 
@@ -247,6 +250,7 @@ __device__ void finish(pass &p, enum sparse_control then)
   const sparse_memory &m = p.m;
   sparse_state *state = m.state;
   ops_scratch *scratch = p.chain.scratch;
+  ops_peer peer = {};
   if (threadIdx.x == 0) {
     const size_t words = ops_words(m.n, m.nranks, m.capacity);
     *total = (uint32_t)ops_chain_end(p.chain, p.tiles, words);
@@ -261,6 +265,7 @@ __device__ void finish(pass &p, enum sparse_control then)
     if (__ldcg(&scratch->nonfinite)) state->nonfinite = 1;
     scratch->nonfinite = 0;
   } else if (p.offers && is_teller() && (int)threadIdx.x - 32 < m.nranks) {
+    peer = ops_peer_of(m, (int)threadIdx.x - 32);
     ops_fence_system(); /* the entries: takes as long as the rest of this */
   }
   for (int j = (int)threadIdx.x; p.offers && j <= m.nranks; j += THREADS)
@@ -295,11 +300,12 @@ __device__ void finish(pass &p, enum sparse_control then)
   if (!p.offers) return;
   if (*total > m.capacity) {
     if (threadIdx.x == 0)
-      ops_write_note(m, &m.notes->lists[m.rank][SPARSE_NOTE_COUNT], SPARSE_TOO_MANY);
+      ops_write_note(m, ops_peer_of(m, m.rank), &m.notes->lists[m.rank][SPARSE_NOTE_COUNT],
+                     SPARSE_TOO_MANY);
     return;
   }
   const int raised = sparse_raised(&m, p.nlevels, p.s.level_counts);
-  tell(m, *total, raised > 0 ? p.s.levels[raised] : OPS_ALL_LEVELS, begins);
+  tell(m, peer, *total, raised > 0 ? p.s.levels[raised] : OPS_ALL_LEVELS, begins);
 }
 
 /* Which of a thread's elements exceed the level, but not the limit: bit 4 * row + e. The usual
@@ -453,7 +459,7 @@ __device__ inline void load_elements(const sparse_memory &m, const G *gradient, 
       for (int j = 0; j < ROWS; j++) load_async(to + j * 32, gradient + at + j * 128);
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
-      const float4 r = __ldcs((const float4 *)(m.residual + at + j * 128));
+      const float4 r = __ldcg((const float4 *)(m.residual + at + j * 128));
       acc[j][0] = r.x, acc[j][1] = r.y, acc[j][2] = r.z, acc[j][3] = r.w;
     }
     return;

@@ -12,11 +12,17 @@
 
 #include "ops_device.cuh"
 
-/* Where this rank sees, in the memory of rank p, what lies at `mine` in its own. */
+/* Where this rank sees, in another one's memory, what lies at `mine` in its own. */
+template <typename T>
+static __device__ inline T *ops_at_peer(const sparse_memory &m, char *lists, T *mine)
+{
+  return (T *)(lists + ((const char *)mine - m.lists));
+}
+
 template <typename T>
 static __device__ inline T *ops_at_peer(const sparse_memory &m, int p, T *mine)
 {
-  return (T *)(m.state->peers[p] + ((const char *)mine - m.lists));
+  return ops_at_peer(m, m.state->peers[p], mine);
 }
 
 /* Of the step. Kernels that begin early look at it, so not through a cache that nobody clears for
@@ -26,10 +32,26 @@ static __device__ inline uint32_t ops_number(const sparse_memory &m)
   return *(volatile uint32_t *)&m.state->number;
 }
 
-static __device__ inline void ops_write_note(const sparse_memory &m, uint64_t *note, uint32_t value)
+/* What it takes to tell a rank something in this step. Who is being waited for asks for it before
+ * there is anything to tell: that is a trip to memory. */
+struct ops_peer {
+  char *lists; /* its memory */
+  uint32_t number;
+};
+
+static __device__ inline ops_peer ops_peer_of(const sparse_memory &m, int p)
 {
-  const uint64_t word = (uint64_t)ops_number(m) << 32 | value;
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(note), "l"(word) : "memory");
+  return {m.state->peers[p], ops_number(m)};
+}
+
+/* `note`: in this rank's memory, what is written is the one at the same place in the peer's. */
+static __device__ inline void ops_write_note(const sparse_memory &m, const ops_peer &peer,
+                                             uint64_t *note, uint32_t value)
+{
+  const uint64_t word = (uint64_t)peer.number << 32 | value;
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(ops_at_peer(m, peer.lists, note)),
+               "l"(word)
+               : "memory");
 }
 
 static __device__ inline uint64_t ops_clock(void)
@@ -78,15 +100,13 @@ static __device__ inline uint64_t ops_read_last_note(const uint64_t *note)
 }
 
 /* Waits until all is there that rank p has to tell in this step; false if it does not come, or
- * nobody is to wait any more. Nothing else is looked at before `note` has come: all blocks look,
- * and memory answers one by one. */
+ * nobody is to wait any more. */
 template <typename F, typename G>
-static __device__ inline bool ops_await(const sparse_memory &m, int p, const uint64_t *note,
-                                        F all_there, G stopped)
+static __device__ inline bool ops_await(const sparse_memory &m, int p, F all_there, G stopped)
 {
   const uint32_t number = ops_number(m);
   uint64_t since = 0;
-  for (uint32_t polls = 1; ops_read_note(note) >> 32 != number || !all_there(number); polls++) {
+  for (uint32_t polls = 1; !all_there(number); polls++) {
     if (stopped() || (polls % 256 == 0 && ops_give_up(m, p, &since))) return false;
     ops_pause(50); /* others want that memory, too: those that are waited for */
   }
@@ -99,19 +119,15 @@ struct ops_lists {
   uint32_t counts[SPARSE_MAX_RANKS];
 };
 
-/* By `threads` threads of a block, of which this is number `thread`: tells the owners of regions
- * where their entries are going to be, and above which level. Region p begins at begins[p] in the
- * list. */
-static __device__ inline void ops_tell_owners(const sparse_memory &m, const uint32_t *begins,
-                                              sparse_level_t level, uint32_t thread,
-                                              uint32_t threads)
+/* Tells the owner of region p where its entries are going to be, and above which level they count.
+ * Region p begins at begins[p] in the list. */
+static __device__ inline void ops_tell_owner(const sparse_memory &m, const ops_peer &owner,
+                                             const uint32_t *begins, int p, sparse_level_t level)
 {
-  for (int p = (int)thread; p < m.nranks; p += (int)threads) {
-    uint64_t *notes = ops_at_peer(m, p, m.notes->lists[m.rank]);
-    ops_write_note(m, &notes[SPARSE_NOTE_FIRST], begins[p]);
-    ops_write_note(m, &notes[SPARSE_NOTE_COUNT], begins[p + 1] - begins[p]);
-    ops_write_note(m, &notes[SPARSE_NOTE_LEVEL], (uint32_t)level);
-  }
+  uint64_t *notes = m.notes->lists[m.rank];
+  ops_write_note(m, owner, &notes[SPARSE_NOTE_FIRST], begins[p]);
+  ops_write_note(m, owner, &notes[SPARSE_NOTE_COUNT], begins[p + 1] - begins[p]);
+  ops_write_note(m, owner, &notes[SPARSE_NOTE_LEVEL], (uint32_t)level);
 }
 
 /* All entries of a list count. */
@@ -125,13 +141,12 @@ static __device__ inline uint32_t ops_share(uint32_t count)
   return count / threads * blockDim.x + (mine < blockDim.x ? mine : blockDim.x);
 }
 
-/* Behind ops_fence_system(), and what has been stored at rank p: `count` entries more. */
-static __device__ inline void ops_count_stored(const sparse_memory &m, int p, uint64_t count)
+/* Behind ops_fence_system(), and that behind what has been stored there: `count` entries more. */
+static __device__ inline void ops_count_stored(const sparse_memory &m, const ops_peer &owner,
+                                               uint64_t count)
 {
-  asm volatile(
-      "red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(ops_at_peer(m, p, &m.notes->stored[m.rank])),
-      "l"(count)
-      : "memory");
+  uint64_t *stored = ops_at_peer(m, owner.lists, &m.notes->stored[m.rank]);
+  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(stored), "l"(count) : "memory");
 }
 
 /* By all threads of a block: the entries for the owners of regions to their memory, and then how
@@ -148,10 +163,12 @@ static __device__ inline void ops_store_parts(const sparse_memory &m, const uint
       *(uint2 *)&to[i] = *(const uint2 *)&m.offered[i];
   }
   __syncthreads();
+  OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+    const ops_peer owner = ops_peer_of(m, p);
     ops_fence_system();
     const uint64_t share = ops_share(begins[p + 1] - begins[p]);
-    if (p != m.rank && share > 0) ops_count_stored(m, p, share);
+    if (p != m.rank && share > 0) ops_count_stored(m, owner, share);
   }
 }
 
@@ -166,6 +183,7 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
   const bool late = ops_late(m);
   bool there = true;
   __syncthreads();
+  OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *notes = m.notes->lists[p], stored = m.state->stored[p];
     const sparse_pair *slot = m.received + m.state->slot_displs[p];
@@ -173,15 +191,17 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
     const uint64_t *last = p == m.rank ? count_note : &m.notes->stored[p];
     uint64_t first = 0, count = 0, level = 0;
     const auto all_there = [&](uint32_t number) {
-      first = ops_read_note(&notes[SPARSE_NOTE_FIRST]);
+      /* All blocks look, and memory answers one by one: only at this before it has come. */
       count = ops_read_note(count_note);
+      if (count >> 32 != number) return false;
+      first = ops_read_note(&notes[SPARSE_NOTE_FIRST]);
       level = ops_read_note(&notes[SPARSE_NOTE_LEVEL]);
       const uint64_t now = ops_read_last_note(last);
       if ((uint32_t)count == SPARSE_TOO_MANY) atomicExch(&stop, 1u);
       return first >> 32 == number && level >> 32 == number &&
              (p == m.rank ? now == count : now - stored == (uint32_t)count);
     };
-    there = ops_await(m, p, count_note, all_there, [&] { return atomicOr(&stop, 0u) != 0; });
+    there = ops_await(m, p, all_there, [&] { return atomicOr(&stop, 0u) != 0; });
     lists.pairs[p] = slot + (uint32_t)first;
     lists.counts[p] = (uint32_t)count;
     levels[p] = (sparse_level_t)(uint32_t)level;
@@ -213,17 +233,20 @@ static __device__ inline bool ops_add_histograms(const sparse_memory &m, const u
   }
   __syncthreads();
   bool there = true;
+  OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
+    const ops_peer peer = ops_peer_of(m, p);
     ops_fence_system();
-    ops_write_note(m, ops_at_peer(m, p, &m.notes->histograms[m.rank]), round);
+    ops_write_note(m, peer, &m.notes->histograms[m.rank], round);
   }
+  OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *note = &m.notes->histograms[p];
     const auto all_there = [&](uint32_t number) {
       const uint64_t word = ops_read_last_note(note);
       return word >> 32 == number && (uint32_t)word >= round;
     };
-    there = ops_await(m, p, note, all_there, [] { return false; });
+    there = ops_await(m, p, all_there, [] { return false; });
   }
   if (!__syncthreads_and(there)) return false;
   for (uint32_t q = threadIdx.x; q < quads; q += blockDim.x) {
@@ -251,15 +274,15 @@ static __device__ inline uint64_t ops_own_share(const sparse_memory &m, uint32_t
 /* ---- sums --------------------------------------------------------------------------------------
  */
 
-/* Tells rank p how many sums there are, and how many of its entries are in them. Behind
- * ops_fence_system(), and that behind the sums. */
-static __device__ inline void ops_tell_sums(const sparse_memory &m, int p, uint32_t sums,
-                                            uint32_t taken)
+/* Tells a rank how many sums there are, and how many of its entries are in them. Behind
+ * ops_fence_system(), and that behind the sums. The first note is the one that others wait for. */
+static __device__ inline void ops_tell_sums(const sparse_memory &m, const ops_peer &peer,
+                                            uint32_t sums, uint32_t taken)
 {
-  uint64_t *notes = ops_at_peer(m, p, m.notes->sums[m.rank]);
-  ops_write_note(m, &notes[SPARSE_NOTE_SUMS], sums);
-  ops_write_note(m, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(&m, m.state));
-  ops_write_note(m, &notes[SPARSE_NOTE_TAKEN], taken);
+  uint64_t *notes = m.notes->sums[m.rank];
+  ops_write_note(m, peer, &notes[SPARSE_NOTE_SUMS], sums);
+  ops_write_note(m, peer, &notes[SPARSE_NOTE_TAKEN], taken);
+  ops_write_note(m, peer, &notes[SPARSE_NOTE_NONFINITE], sparse_says_nonfinite(&m, m.state));
 }
 
 /* By all threads of a block: everybody's sums, where they are. False as above. */
@@ -267,21 +290,35 @@ static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &
 {
   const bool late = ops_late(m);
   bool there = true;
+  OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
-    const uint64_t *notes = m.notes->sums[p];
     const sparse_pair *pairs = ops_at_peer(m, p, m.reduced);
-    uint64_t sums = 0, nonfinite = 0;
-    const auto all_there = [&](uint32_t number) {
-      nonfinite = ops_read_note(&notes[SPARSE_NOTE_NONFINITE]);
-      sums = ops_read_last_note(&notes[SPARSE_NOTE_SUMS]);
-      return sums >> 32 == number && nonfinite >> 32 == number;
+    uint64_t sums = 0;
+    const auto is_there = [&](uint32_t number) {
+      sums = ops_read_last_note(&m.notes->sums[p][SPARSE_NOTE_SUMS]);
+      return sums >> 32 == number;
     };
-    there = ops_await(m, p, &notes[SPARSE_NOTE_TAKEN], all_there, [] { return false; });
-    if ((uint32_t)nonfinite != 0) m.state->nonfinite = 1;
+    there = ops_await(m, p, is_there, [] { return false; });
     lists.pairs[p] = pairs;
     lists.counts[p] = (uint32_t)sums;
   }
   return __syncthreads_and(there && !late);
+}
+
+/* Behind that: what else rank p tells. Returns how many entries it has taken of this rank's, and
+ * notes if a gradient was not finite. Nothing, if it does not come. */
+static __device__ inline uint32_t ops_await_taken(const sparse_memory &m, int p)
+{
+  const uint64_t *notes = m.notes->sums[p];
+  uint64_t taken = 0, nonfinite = 0;
+  const auto all_there = [&](uint32_t number) {
+    taken = ops_read_note(&notes[SPARSE_NOTE_TAKEN]);
+    nonfinite = ops_read_note(&notes[SPARSE_NOTE_NONFINITE]);
+    return taken >> 32 == number && nonfinite >> 32 == number;
+  };
+  if (ops_late(m) || !ops_await(m, p, all_there, [] { return false; })) return 0;
+  if ((uint32_t)nonfinite != 0) m.state->nonfinite = 1;
+  return (uint32_t)taken;
 }
 
 #endif

@@ -34,7 +34,8 @@ static __device__ inline void ops_partition_offered(const sparse_memory &m, uint
   ops_find_regions(m, begins);
   __syncthreads();
   if (m.direct) {
-    if (blockIdx.x == 0) ops_tell_owners(m, begins, OPS_ALL_LEVELS, threadIdx.x, blockDim.x);
+    for (int p = (int)threadIdx.x; blockIdx.x == 0 && p < m.nranks; p += (int)blockDim.x)
+      ops_tell_owner(m, ops_peer_of(m, p), begins, p, OPS_ALL_LEVELS);
     ops_store_parts(m, begins);
   }
   if (blockIdx.x == 0) ops_note_regions(m, begins, threadIdx.x, blockDim.x);

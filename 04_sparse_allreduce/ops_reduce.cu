@@ -61,6 +61,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
    * that lets nobody begin before its end. There are notes about all that it needs. */
   if (!DIRECT) ops_begin();
   ops_let_next_begin();
+  /* Other sums are not those of the result: ops_select_sums() chooses from them, and says where. */
+  const bool announces = DIRECT && which == SPARSE_SUMS_ABOVE;
   __shared__ memory all;
   shared &s = all.reduce;
   /* Everything that is not about the lists is asked for before the wait for them. */
@@ -71,6 +73,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     do there = ops_await_lists(m, s.all.lists, s.all.levels);
     while (!there && choose_and_offer(m, all.choose));
   } else {
+    OPS_ROLLED
     for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
       s.all.lists.pairs[p] = base + displs[p];
       s.all.lists.counts[p] = (uint32_t)counts[p];
@@ -136,12 +139,12 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     ops_chain_advance(chain, tile, tiles, in_tile, 0);
 
     if (kind == LARGE) {
-      if (mine.any && DIRECT) m.unit_begins[mine.unit] = place + mine.at;
+      if (mine.any && announces) m.unit_begins[mine.unit] = place + mine.at;
       write_large(s, keep, before_rounds, to.pairs + place);
       for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
     } else if (kind == SMALL) {
       place += before;
-      if (DIRECT) note_unit(m.unit_begins, begin, end, keep, place);
+      if (announces) note_unit(m.unit_begins, begin, end, keep, place);
       write_small(s, begin, keep, to.pairs + place);
       s.occurs[threadIdx.x] = 0;
     } else {
@@ -150,7 +153,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
         add_to_small(w, s, from, part_end, true);
         keep = select_of_small(w, s);
         before = place_words(s, (uint32_t)__popc(keep), &in_tile);
-        if (DIRECT) note_unit(m.unit_begins, from, part_end, keep, place + before);
+        if (announces) note_unit(m.unit_begins, from, part_end, keep, place + before);
         write_small(s, from, keep, to.pairs + place + before);
         place += in_tile;
         s.occurs[threadIdx.x] = 0;
@@ -164,24 +167,33 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   if (DIRECT) ops_begin(); /* whoever waits for this kernel's end waits for those before it, too */
   uint32_t *all_dropped = chain.scratch->dropped;
   if (w.filters) __syncthreads();
+  OPS_ROLLED
   for (int place = (int)threadIdx.x; w.filters && place < m.nranks; place += THREADS)
     if (s.dropped[place] > 0) atomicAdd(&all_dropped[place], s.dropped[place]);
   if (!ops_last_block(chain.scratch)) return;
-  const bool late = DIRECT && ops_late(m), tells = DIRECT && !late && which == SPARSE_SUMS_ABOVE;
+  const bool late = DIRECT && ops_late(m), tells = announces && !late;
   uint32_t *taken = s.dropped; /* entries of each list */
   const int teller = (int)threadIdx.x - 32, tellers = THREADS - 32;
+  ops_peer peer = {}; /* the first one that this thread tells */
   if (threadIdx.x == 0)
     s.next =
         (uint32_t)ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)); /* sums kept */
-  else if (tells && teller >= 0 && teller < m.nranks)
+  else if (tells && teller >= 0 && teller < m.nranks) {
+    peer = ops_peer_of(m, s.rank[teller]);
     ops_fence_system(); /* the sums: takes as long as the rest of this */
+  }
+  OPS_ROLLED
   for (int place = teller; place >= 0 && place < m.nranks; place += tellers) {
     taken[place] = s.length[place] - (w.filters ? __ldcg(&all_dropped[place]) : 0);
     all_dropped[place] = 0;
   }
   __syncthreads();
-  for (int place = teller; tells && place >= 0 && place < m.nranks; place += tellers)
-    ops_tell_sums(m, s.rank[place], s.next, taken[place]); /* first: they are waiting */
+  OPS_ROLLED
+  for (int place = teller; tells && place >= 0 && place < m.nranks; place += tellers) {
+    if (place != teller) peer = ops_peer_of(m, s.rank[place]);
+    ops_tell_sums(m, peer, s.next, taken[place]); /* first: they are waiting */
+  }
+  OPS_ROLLED
   for (int place = teller; DIRECT && !late && place >= 0 && place < m.nranks; place += tellers) {
     const int p = s.rank[place];
     m.state->received_counts[p] = taken[place];

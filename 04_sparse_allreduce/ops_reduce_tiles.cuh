@@ -9,6 +9,8 @@
 #ifndef OPS_REDUCE_TILES_CUH
 #define OPS_REDUCE_TILES_CUH
 
+#include <cuda_pipeline_primitives.h>
+
 #include "ops_notes.cuh"
 
 namespace
@@ -66,16 +68,20 @@ struct job {
   uint32_t tile_size;
 };
 
-/* As few rounds as the room for entries allows, and the same number of tiles for each block. */
+/* As few rounds as the room for entries allows, and the same number of tiles for each block, but
+ * for those of one multiprocessor: where the last block of the kernel before is still at work they
+ * begin later, and all would wait for their tiles. */
 __device__ inline void choose_tile_size(job &w, const shared &s)
 {
   const uint32_t size = w.end > w.begin ? (uint32_t)(w.end - w.begin) : 0;
   uint64_t entries = 0;
+  OPS_ROLLED
   for (int p = (int)threadIdx.x % 32; p < w.lists; p += 32) entries += s.all.lists.counts[p];
   entries = ops_warp_sum(entries);
   if (entries > 0xffffffffu) entries = 0xffffffffu; /* divisions of 64 bits take long */
-  const uint32_t rounds = (uint32_t)entries / (USUAL * gridDim.x) + 1;
-  const uint32_t even = (size / (rounds * gridDim.x) + 32) / 32 * 32;
+  const uint32_t blocks = gridDim.x > 8 * BLOCKS ? gridDim.x - BLOCKS : gridDim.x;
+  const uint32_t rounds = (uint32_t)entries / (USUAL * blocks) + 1;
+  const uint32_t even = (size / (rounds * blocks) + 32) / 32 * 32;
   w.large = even > SMALL_TILE;
   w.tile_size = even < SMALL_TILE ? SMALL_TILE : even < LARGE_TILE ? even : LARGE_TILE;
 }
@@ -83,6 +89,7 @@ __device__ inline void choose_tile_size(job &w, const shared &s)
 /* The lists in the order of additions. */
 __device__ inline void order_lists(shared &s, int nranks, int first, int stride)
 {
+  OPS_ROLLED
   for (int place = (int)threadIdx.x; place < nranks; place += THREADS) {
     const int p = ((first + stride * place) % nranks + nranks) % nranks;
     s.list[place] = s.all.lists.pairs[p];
@@ -97,6 +104,7 @@ __device__ inline void order_lists(shared &s, int nranks, int first, int stride)
 __device__ inline bool has_levels(const shared &s, int nranks)
 {
   bool any = false;
+  OPS_ROLLED
   for (int p = (int)threadIdx.x % 32; p < nranks; p += 32) any |= s.all.levels[p] >= 0;
   return __any_sync(OPS_ALL_LANES, any);
 }
@@ -106,6 +114,7 @@ __device__ inline void find_tile(const job &w, shared &s, uint32_t tile)
 {
   const uint64_t begin = w.begin + (uint64_t)tile * w.tile_size;
   const uint64_t end = begin + w.tile_size < w.end ? begin + w.tile_size : w.end;
+  OPS_ROLLED
   for (int i = (int)threadIdx.x / 32; i < (w.large ? 2 : 1) * w.lists; i += WARPS) {
     const bool is_end = i >= w.lists;
     const int place = is_end ? i - w.lists : i;
@@ -119,6 +128,7 @@ __device__ inline void find_tile(const job &w, shared &s, uint32_t tile)
 /* The tile begins at `begin` now, further on. */
 __device__ inline void move_begin(const job &w, shared &s, uint64_t begin)
 {
+  OPS_ROLLED
   for (int place = (int)threadIdx.x / 32; place < w.lists; place += WARPS) {
     const uint32_t at = ops_lower_bound(s.list[place], s.first[place], s.last[place], begin);
     __syncwarp();
@@ -220,6 +230,7 @@ __device__ inline uint32_t place_words(shared &s, uint32_t kept, uint32_t *all)
 __device__ inline uint32_t lay_out(const job &w, shared &s)
 {
   uint32_t all = 0;
+  OPS_ROLLED
   for (int group = 0; group < w.lists; group += 32) {
     const int place = group + (int)threadIdx.x % 32;
     const uint32_t count = place < w.lists ? s.last[place] - s.first[place] : 0;
@@ -235,25 +246,23 @@ __device__ inline uint32_t lay_out(const job &w, shared &s)
  * are on their way at the same time. Begins and ends with a barrier. */
 __device__ inline void copy_entries(const job &w, shared &s, uint64_t begin, uint32_t count)
 {
-  uint2 entry[ROUNDS];
   __syncthreads();
   int top = 1; /* power of two, not below half the lists */
   while (2 * top < w.lists) top *= 2;
-#pragma unroll
-  for (int r = 0; r < ROUNDS; r++) {
-    const uint32_t i = threadIdx.x + r * THREADS;
-    if (i >= count) break;
+  OPS_ROLLED
+  for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
     int place = 0;
+    OPS_ROLLED
     for (int step = top; step > 0; step /= 2)
       if (place + step < w.lists && s.offset[place + step] <= i) place += step;
-    entry[r] = *(const uint2 *)&s.list[place][s.first[place] + i - s.offset[place]];
+    const sparse_pair *from = s.list[place] + s.first[place] + (i - s.offset[place]);
+    __pipeline_memcpy_async(&s.large.entries[i], from, sizeof(*from));
   }
-#pragma unroll
-  for (int r = 0; r < ROUNDS; r++) {
-    const uint32_t i = threadIdx.x + r * THREADS;
-    if (i >= count) break;
-    const uint32_t at = entry[r].x - (uint32_t)begin;
-    s.large.entries[i] = entry[r];
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+  OPS_ROLLED
+  for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
+    const uint32_t at = s.large.entries[i].x - (uint32_t)begin;
     atomicOr(&s.occurs[at / 32], 1u << at % 32);
   }
   __syncthreads();
@@ -265,6 +274,7 @@ __device__ __noinline__ void drop_entries(shared &s, uint32_t begin, uint32_t co
 {
   for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
   __syncthreads();
+  OPS_ROLLED
   for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
     int place = 0;
     while (s.offset[place + 1] <= i) place++;
@@ -299,9 +309,12 @@ __device__ inline uint32_t add_to_large(const job &w, shared &s, uint64_t begin,
   copy_entries(w, s, begin, count);
   if (w.filters) drop_entries(s, (uint32_t)begin, count);
   const uint32_t sums = rank_bits(s);
+  OPS_ROLLED
   for (uint32_t i = threadIdx.x; i < sums; i += THREADS) s.large.sums[i].y = 0;
   __syncthreads();
+  OPS_ROLLED
   for (int place = 0; place < w.lists; place++) {
+    OPS_ROLLED
     for (uint32_t i = s.offset[place] + threadIdx.x; i < s.offset[place + 1]; i += THREADS) {
       const uint2 entry = s.large.entries[i];
       if (entry.x == SPARSE_NO_INDEX) continue;
@@ -321,7 +334,7 @@ __device__ inline uint32_t add_to_large(const job &w, shared &s, uint64_t begin,
 __device__ inline uint32_t select_of_large(const job &w, shared &s, uint32_t sums)
 {
   uint32_t keep = 0;
-#pragma unroll
+  OPS_ROLLED
   for (uint32_t r = 0; r < ROUNDS; r++) {
     const uint32_t i = threadIdx.x + r * THREADS;
     const bool kept = i < sums && is_kept(w, __uint_as_float(s.large.sums[i].y));
@@ -351,11 +364,12 @@ __device__ inline uint32_t place_rounds(const shared &s, uint32_t before[2])
 __device__ inline void write_large(const shared &s, uint32_t keep, const uint32_t before[2],
                                    sparse_pair *to)
 {
-#pragma unroll
+  OPS_ROLLED
   for (uint32_t r = 0; r < ROUNDS; r++) {
     const bool kept = keep >> r & 1;
     const uint32_t lanes = __ballot_sync(OPS_ALL_LANES, kept), count = r * WARPS + threadIdx.x / 32;
-    const uint32_t at = __shfl_sync(OPS_ALL_LANES, before[count / 32], (int)(count % 32)) +
+    const uint32_t of_warp = count < 32 ? before[0] : before[1];
+    const uint32_t at = __shfl_sync(OPS_ALL_LANES, of_warp, (int)(count % 32)) +
                         (uint32_t)__popc(lanes & ((1u << threadIdx.x % 32) - 1));
     if (kept) *(uint2 *)(to + at) = s.large.sums[threadIdx.x + r * THREADS];
   }
