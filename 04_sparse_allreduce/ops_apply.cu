@@ -22,6 +22,7 @@ enum {
   APPLY_BLOCKS = 4, /* per multiprocessor */
   GROUP = 8,        /* units in a row that a warp takes at most, for one look at where they begin */
   ROWS = 8,         /* of 32 entries that are on their way at the same time */
+  PAIRS = 4,        /* in a sector */
   STORES = 8,       /* of a warp, 4 elements of each lane, that make a unit */
 };
 static_assert(STORES * 128 == SPARSE_UNIT && SPARSE_UNIT == 32 * 32, "a lane has a word of bits");
@@ -46,6 +47,7 @@ __device__ inline void await_sums(const sparse_memory &m, sums &s)
 {
   const bool there = ops_await_sums(m, s.lists);
   if (!there) ops_begin();
+  OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS)
     if (!there) s.lists.counts[p] = 0;
 }
@@ -55,6 +57,7 @@ __device__ inline void find_parts(const sparse_memory &m, const sparse_list &lis
 {
   if (list.pairs == NULL) await_sums(m, s);
   const int parts = list.pairs == NULL ? m.nranks : list.parts;
+  OPS_ROLLED
   for (int p = (int)threadIdx.x; p < parts; p += THREADS) {
     if (list.pairs != NULL) s.lists.counts[p] = (uint32_t)list.counts[p];
     s.ends[p] = parts == 1 ? (uint32_t)m.n : (uint32_t)m.state->boundaries[p + 1];
@@ -63,6 +66,7 @@ __device__ inline void find_parts(const sparse_memory &m, const sparse_list &lis
   if (threadIdx.x == 0) {
     s.parts = parts;
     s.displs[0] = 0;
+    OPS_ROLLED
     for (int p = 0; p < parts; p++) {
       if (list.pairs != NULL) s.lists.pairs[p] = list.pairs + s.displs[p];
       s.displs[p + 1] = s.displs[p] + s.lists.counts[p];
@@ -75,6 +79,7 @@ __device__ inline void find_parts(const sparse_memory &m, const sparse_list &lis
  * entries were for each region, and this is how many the owner has taken. */
 __device__ inline void note_counts(const sparse_memory &m, const sums &s)
 {
+  OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
     m.state->region_counts[p] = ops_await_taken(m, p);
     m.state->gathered_counts[p] = s.lists.counts[p];
@@ -127,13 +132,15 @@ __device__ inline bool load_entries(const sparse_memory &m, const sums &s, curso
   }
   const sparse_pair *from = s.lists.pairs[c.part] + c.at;
   sparse_pair *to = m.gathered + s.displs[c.part] + c.at;
+  /* Rows begin with sectors of `gathered`: parts of sectors would be read from memory first. */
+  const uint32_t skip = DIRECT ? (uint32_t)((uintptr_t)to / sizeof(*to) % PAIRS) : 0;
   const uint32_t left = c.end - c.at, lane = threadIdx.x % 32;
 #pragma unroll
-  for (uint32_t r = 0; r < ROWS; r++) entry[r] = entry_at(from, r * 32 + lane, left);
+  for (uint32_t r = 0; r < ROWS; r++) entry[r] = entry_at(from, r * 32 + lane - skip, left);
 #pragma unroll
   for (uint32_t r = 0; r < ROWS; r++)
-    if (DIRECT && r * 32 + lane < left) *(uint2 *)&to[r * 32 + lane] = entry[r];
-  c.at += left < ROWS * 32 ? left : ROWS * 32;
+    if (DIRECT && r * 32 + lane - skip < left) __stcs((uint2 *)&to[r * 32 + lane - skip], entry[r]);
+  c.at += left < ROWS * 32 - skip ? left : ROWS * 32 - skip;
   return true;
 }
 

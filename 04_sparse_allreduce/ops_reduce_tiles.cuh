@@ -91,7 +91,9 @@ __device__ inline void order_lists(shared &s, int nranks, int first, int stride)
 {
   OPS_ROLLED
   for (int place = (int)threadIdx.x; place < nranks; place += THREADS) {
-    const int p = ((first + stride * place) % nranks + nranks) % nranks;
+    int p = first + stride * place; /* modulo nranks */
+    if (p < 0) p += nranks;
+    if (p >= nranks) p -= nranks;
     s.list[place] = s.all.lists.pairs[p];
     s.length[place] = s.all.lists.counts[p];
     s.rank[place] = p;
@@ -141,9 +143,8 @@ __device__ inline bool is_kept(const job &w, float sum)
   return w.which == SPARSE_SUMS_NONZERO ? sum != 0 : fabsf(sum) > w.threshold;
 }
 
-/* Does an entry count? Counts those that do not, unless this is the second time. Not inlined: most
- * steps do not ask. */
-__device__ __noinline__ bool exceeds_level(shared &s, int place, uint2 entry, bool again)
+/* Does an entry count? Counts those that do not, unless this is the second time. */
+__device__ inline bool exceeds_level(shared &s, int place, uint2 entry, bool again)
 {
   if (sparse_magnitude(__uint_as_float(entry.y)) > s.level[place]) return true;
   if (!again) atomicAdd(&s.dropped[place], 1u);
@@ -268,9 +269,9 @@ __device__ inline void copy_entries(const job &w, shared &s, uint64_t begin, uin
   __syncthreads();
 }
 
-/* Entries that do not count lose their indices, and bits that nothing else sets. Not inlined: most
- * steps do without. Ends with a barrier. */
-__device__ __noinline__ void drop_entries(shared &s, uint32_t begin, uint32_t count)
+/* Entries that do not count lose their indices, and bits that nothing else sets. Ends with a
+ * barrier. */
+__device__ inline void drop_entries(shared &s, uint32_t begin, uint32_t count)
 {
   for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
   __syncthreads();
