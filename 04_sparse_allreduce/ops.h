@@ -118,12 +118,12 @@ enum sparse_sums {
  * base == NULL (direct) these are the lists that the ranks have for this one; the kernel waits
  * until it has been told of all of them, sets state->received_counts, says in m->unit_begins where
  * sums are, and in the end tells all ranks how many there are; no word of sums with
- * SPARSE_SUMS_NONZERO, which ops_select_sums() is to follow. If state->unoffered says so, it begins with
- * ops_select() of the offered list by state->search, keep and selection, SPARSE_THRESHOLD_OVERFLOW
- * and ops_partition(). The region is [region[0], region[1]) (device); entries outside it are
- * ignored. Every sum starts at 0.0f and takes the lists in the order first, first + stride, ...
- * modulo nranks (stride 1 or -1); indices are unique within a list. Sums that are kept go to `to`,
- * ascending. */
+ * SPARSE_SUMS_NONZERO, which ops_select_sums() is to follow. If state->unoffered says so, it begins
+ * with ops_select() of the offered list by state->search, keep and selection,
+ * SPARSE_THRESHOLD_OVERFLOW and ops_partition(). The region is [region[0], region[1]) (device);
+ * entries outside it are ignored. Every sum starts at 0.0f and takes the lists in the order first,
+ * first + stride, ... modulo nranks (stride 1 or -1); indices are unique within a list. Sums that
+ * are kept go to `to`, ascending. */
 ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
                         const uint64_t *displs, const uint64_t *counts, int first, int stride,
                         const uint64_t *region, enum sparse_sums which, struct sparse_list to,
