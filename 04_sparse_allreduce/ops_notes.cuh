@@ -99,7 +99,7 @@ static __device__ inline uint64_t ops_read_last_note(const uint64_t *note)
   return word;
 }
 
-/* Waits until all is there that rank p has to tell in this step; false if it does not come, or
+/* Waits until what is asked for is there of rank p and of this step; false if it does not come, or
  * nobody is to wait any more. */
 template <typename F, typename G>
 static __device__ inline bool ops_await(const sparse_memory &m, int p, F all_there, G stopped)

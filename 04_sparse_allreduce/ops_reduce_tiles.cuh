@@ -69,8 +69,8 @@ struct job {
 };
 
 /* As few rounds as the room for entries allows, and the same number of tiles for each block, but
- * for those of one multiprocessor: where the last block of the kernel before is still at work they
- * begin later, and all would wait for their tiles. */
+ * for those of one multiprocessor (of two, if few run at once): where the last block of the kernel
+ * before is still at work they begin later, and all would wait for their tiles. */
 __device__ inline void choose_tile_size(job &w, const shared &s)
 {
   const uint32_t size = w.end > w.begin ? (uint32_t)(w.end - w.begin) : 0;
