@@ -32,7 +32,8 @@ struct alignas(16) ops_window {
 struct ops_scratch {
   uint32_t epoch;     /* number of the launches with a chain so far */
   uint32_t ticket;    /* the next tile of the chain */
-  uint32_t done;      /* blocks that have finished, or are at a grid barrier, */
+  uint32_t done;      /* blocks that have finished */
+  uint32_t arrived;   /* blocks at a grid barrier, */
   uint32_t barriers;  /* and how many of those there have been */
   uint32_t skipped;   /* entries without an index */
   uint32_t nonfinite; /* a gradient element is not finite */
@@ -352,8 +353,8 @@ static __device__ inline void ops_prefetch(const void *begin, size_t bytes)
  */
 
 /* True for the block that gets here last, which sees what all others have written before; with
- * `system`, in the memory of other GPUs, too. */
-static __device__ inline bool ops_last_block(ops_scratch *scratch, bool system = false)
+ * `system`, in the memory of other GPUs, too. `counter` is zero before and behind that. */
+static __device__ inline bool ops_is_last(uint32_t *counter, bool system)
 {
   __shared__ bool last;
   __syncthreads();
@@ -362,10 +363,16 @@ static __device__ inline bool ops_last_block(ops_scratch *scratch, bool system =
       ops_fence_system();
     else
       ops_fence();
-    last = ops_increment_acquire(&scratch->done, gridDim.x - 1) == gridDim.x - 1;
+    last = ops_increment_acquire(counter, gridDim.x - 1) == gridDim.x - 1;
   }
   __syncthreads();
   return last;
+}
+
+/* Nobody waits: there may be a grid barrier behind it, but no other last block before that. */
+static __device__ inline bool ops_last_block(ops_scratch *scratch, bool system = false)
+{
+  return ops_is_last(&scratch->done, system);
 }
 
 /* All blocks wait for each other, and for the last one to call last_does() with all its threads.
@@ -377,7 +384,7 @@ static __device__ inline void ops_grid_sync(ops_scratch *scratch, F last_does)
 {
   volatile uint32_t *barriers = &scratch->barriers;
   const uint32_t before = threadIdx.x == 0 ? *barriers : 0;
-  const bool last = ops_last_block(scratch);
+  const bool last = ops_is_last(&scratch->arrived, false);
   if (last) {
     last_does();
     __syncthreads();
