@@ -25,26 +25,15 @@ static bool gathers_apart(const struct sparse_memory *m)
   return m->config.algorithm == SPARSE_GTOPK;
 }
 
-/* What peers or NCCL access. */
 static ncclResult_t allocate_lists(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
   const size_t list = (size_t)m->nranks * m->slot * sizeof(struct sparse_pair);
-  const size_t spare = spare_room(m) * sizeof(struct sparse_pair);
   const size_t lists = gathers_apart(m) ? 2 : 3;
-  const size_t histograms = 2 * (size_t)m->nranks;
-  h->lists_bytes = lists * list + spare + sizeof(*m->notes) + histograms * sizeof(*m->histograms) +
-                   SPARSE_UNITS(m->n) * sizeof(*m->unit_begins);
+  h->lists_bytes = sparse_lists_bytes(m, lists, spare_room(m));
   SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
-  m->reduced = m->offered = (struct sparse_pair *)m->lists;
-  if (gathers_apart(m))
-    SPARSE_NCCL(ncclMemAlloc((void **)&m->gathered, list));
-  else
-    m->gathered = (struct sparse_pair *)(m->lists + list);
-  m->received = (struct sparse_pair *)(m->lists + (lists - 1) * list);
-  m->notes = (struct sparse_notes *)(m->lists + lists * list + spare);
-  m->histograms = (uint32_t(*)[SPARSE_BINS])(m->notes + 1);
-  m->unit_begins = m->histograms[histograms];
+  if (gathers_apart(m)) SPARSE_NCCL(ncclMemAlloc((void **)&m->gathered, list));
+  sparse_lay_out_lists(m, lists, spare_room(m));
   SPARSE_CUDA(cudaMemset(m->notes, 0, sizeof(*m->notes)));
   return ncclSuccess;
 }

@@ -34,20 +34,11 @@ static void member_open(struct world *w, struct test *t, const struct reference 
   m->t = ref->t;
   m->slot = (m->capacity + 1 + 3) / 4 * 4;
   m->room = m->capacity + SPARE;
-  const size_t list = (size_t)m->nranks * m->slot, all = 3 * list + SPARE;
-  const size_t units = SPARSE_UNITS(m->n);
-  const size_t histograms = 2 * (size_t)m->nranks;
-  const size_t bytes = all * sizeof *m->offered + sizeof *m->notes +
-                       histograms * sizeof *m->histograms + units * sizeof *m->unit_begins;
+  const size_t bytes = sparse_lists_bytes(m, 3, SPARE);
   CUDACHECK(cudaMalloc((void **)&m->lists, bytes));
   CUDACHECK(cudaMemset(m->lists, 0, bytes));
-  m->reduced = (struct sparse_pair *)m->lists;
-  m->gathered = m->reduced + list;
-  m->received = m->gathered + list;
+  sparse_lay_out_lists(m, 3, SPARE);
   m->offered = m->received + sparse_slot_of(m, rank, rank);
-  m->notes = (struct sparse_notes *)(m->reduced + all);
-  m->histograms = (uint32_t(*)[SPARSE_BINS])(m->notes + 1);
-  m->unit_begins = m->histograms[histograms];
   m->direct = true;
   m->config = ref->config;
   CUDACHECK(cudaMemset(m->dense, 0, m->n * sizeof(float)));
