@@ -22,8 +22,9 @@ enum {
   APPLY_BLOCKS = 4, /* per multiprocessor */
   GROUP = 8,        /* units in a row that a warp takes at most, for one look at where they begin */
   ROWS = 8,         /* of 32 entries that are on their way at the same time */
-  PAIRS = 4,        /* in a sector */
   STORES = 8,       /* of a warp, 4 elements of each lane, that make a unit */
+  /* entries in a sector */
+  PAIRS = SPARSE_SECTOR * sizeof(float) / sizeof(sparse_pair),
 };
 static_assert(STORES * 128 == SPARSE_UNIT && SPARSE_UNIT == 32 * 32, "a lane has a word of bits");
 

@@ -7,6 +7,7 @@
 #ifndef OPS_DEVICE_CUH
 #define OPS_DEVICE_CUH
 
+#include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
 
 #include "control_decide.h"
@@ -333,6 +334,13 @@ static __device__ inline uint32_t ops_increment_acquire(uint32_t *counter, uint3
                : "l"(counter), "r"(most)
                : "memory");
   return before;
+}
+
+/* This thread's copies to shared memory (__pipeline_memcpy_async) are there then. */
+static __device__ inline void ops_await_copies(void)
+{
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
 }
 
 /* ---- the cache ---------------------------------------------------------------------------------

@@ -6,7 +6,8 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_pipeline_primitives.h>
+
+#include "ops_device.cuh"
 
 namespace
 {
@@ -27,8 +28,8 @@ template <>
 struct quad<no_gradient> {
 };
 
-/* To shared memory, where it is, for this thread, after load_wait(); before sm_80 it is there at
- * once. */
+/* To shared memory, where it is, for this thread, after ops_await_copies(); before sm_80 it is
+ * there at once. */
 template <typename G>
 __device__ inline void load_async(quad<G> *to, const G *from)
 {
@@ -58,12 +59,6 @@ __device__ inline void load_passing(quad<G> *to, const G *from)
 #endif
 }
 __device__ inline void load_passing(quad<no_gradient> *, const no_gradient *) {}
-
-__device__ inline void load_wait()
-{
-  __pipeline_commit();
-  __pipeline_wait_prior(0);
-}
 
 __device__ inline float value(const quad<float> &q, int e)
 {

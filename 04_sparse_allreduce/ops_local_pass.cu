@@ -565,7 +565,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
       }
       settle<!READS>(p, listed, tile, at, acc);
       if (READS) {
-        load_wait();
+        ops_await_copies();
         nonfinite |= add(acc, g, finite_only);
 #pragma unroll
         for (int j = 0; j < ROWS; j++)

@@ -113,6 +113,12 @@ static __device__ inline bool ops_await(const sparse_memory &m, int p, F all_the
   return true;
 }
 
+template <typename F>
+static __device__ inline bool ops_await(const sparse_memory &m, int p, F all_there)
+{
+  return ops_await(m, p, all_there, [] { return false; });
+}
+
 /* The lists of all ranks, in shared memory. */
 struct ops_lists {
   const sparse_pair *pairs[SPARSE_MAX_RANKS];
@@ -246,7 +252,7 @@ static __device__ inline bool ops_add_histograms(const sparse_memory &m, const u
       const uint64_t word = ops_read_last_note(note);
       return word >> 32 == number && (uint32_t)word >= round;
     };
-    there = ops_await(m, p, all_there, [] { return false; });
+    there = ops_await(m, p, all_there);
   }
   if (!__syncthreads_and(there)) return false;
   for (uint32_t q = threadIdx.x; q < quads; q += blockDim.x) {
@@ -298,7 +304,7 @@ static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &
       sums = ops_read_last_note(&m.notes->sums[p][SPARSE_NOTE_SUMS]);
       return sums >> 32 == number;
     };
-    there = ops_await(m, p, is_there, [] { return false; });
+    there = ops_await(m, p, is_there);
     lists.pairs[p] = pairs;
     lists.counts[p] = (uint32_t)sums;
   }
@@ -316,7 +322,7 @@ static __device__ inline uint32_t ops_await_taken(const sparse_memory &m, int p)
     nonfinite = ops_read_note(&notes[SPARSE_NOTE_NONFINITE]);
     return taken >> 32 == number && nonfinite >> 32 == number;
   };
-  if (ops_late(m) || !ops_await(m, p, all_there, [] { return false; })) return 0;
+  if (ops_late(m) || !ops_await(m, p, all_there)) return 0;
   if ((uint32_t)nonfinite != 0) m.state->nonfinite = 1;
   return (uint32_t)taken;
 }

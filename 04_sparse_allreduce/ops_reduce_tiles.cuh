@@ -9,8 +9,6 @@
 #ifndef OPS_REDUCE_TILES_CUH
 #define OPS_REDUCE_TILES_CUH
 
-#include <cuda_pipeline_primitives.h>
-
 #include "ops_notes.cuh"
 
 namespace
@@ -259,8 +257,7 @@ __device__ inline void copy_entries(const job &w, shared &s, uint64_t begin, uin
     const sparse_pair *from = s.list[place] + s.first[place] + (i - s.offset[place]);
     __pipeline_memcpy_async(&s.large.entries[i], from, sizeof(*from));
   }
-  __pipeline_commit();
-  __pipeline_wait_prior(0);
+  ops_await_copies();
   OPS_ROLLED
   for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
     const uint32_t at = s.large.entries[i].x - (uint32_t)begin;
