@@ -16,7 +16,8 @@
 #   CUDA_HOME, NCCL_HOME, MPI_HOME, MPICC, NVCC_GENCODE, CC, CFLAGS
 #
 # Every combination of switches has a folder of its own, build/<variant>/, and the link PROGRAM is
-# set to the one built last.
+# set to the one built last. Device code knows nothing of launchers: what nvcc makes is in
+# build/gpu-device/, for both. So one make at a time in an example's folder.
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -39,12 +40,14 @@ override CPU := $(filter-out 0,$(CPU))
 
 VARIANT := $(if $(CPU),cpu,gpu)-$(if $(MPI),mpi,pthread)$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 BUILD := build/$(VARIANT)
+DEVICE_BUILD := build/gpu-device
 
 COMMON := options.c datatype.c launcher.c watchdog.c verify.c bench.c bench_output.c
 COMMON += $(if $(MPI),launcher_mpi.c,launcher_pthread.c) $(if $(CPU),verify_cpu.c,verify.cu)
 ALL_SOURCES := $(addprefix $(EXAMPLE)/,$(SOURCES) $(if $(CPU),$(CPU_SOURCES),$(GPU_SOURCES)))
 ALL_SOURCES += $(SHARED) $(addprefix common/,$(COMMON))
-OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(ALL_SOURCES)))
+OBJECTS := $(patsubst %,$(BUILD)/%.o,$(filter %.c,$(ALL_SOURCES)))
+OBJECTS += $(patsubst %,$(DEVICE_BUILD)/%.o,$(filter %.cu,$(ALL_SOURCES)))
 
 ifeq ($(origin CC),default)
 CC := gcc
@@ -102,10 +105,13 @@ endif
 # CUDA's include folder may hold an nccl.h of its own, and NCCL_HOME may be /usr, whose include
 # folder cannot be put in front of others. Links in the build folder to NCCL_HOME's headers alone
 # come first for both compilers.
-NCCL_INCLUDE := $(BUILD)/nccl_include
+NCCL_INCLUDE := $(DEVICE_BUILD)/nccl_include
+$(NCCL_INCLUDE): $(DEVICE_BUILD)/flags
+	@rm -rf $@ && mkdir $@ && ln -s $(abspath $(NCCL_HOME))/include/nccl* $@/
+
 C_FLAGS += -isystem $(NCCL_INCLUDE) -isystem $(CUDA_HOME)/include
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -Werror all-warnings
-NVCC_FLAGS += -Xcompiler -Wall,-Wextra,-Wno-unused-parameter -I$(NCCL_INCLUDE) -I$(TOP)/common $(if $(MPI),-DLAUNCHER_MPI)
+NVCC_FLAGS += -Xcompiler -Wall,-Wextra,-Wno-unused-parameter -I$(NCCL_INCLUDE) -I$(TOP)/common
 # lazy: a runtime that is too old for a call must get as far as our message
 LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
 LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64
@@ -120,26 +126,24 @@ all: $(BUILD)/$(PROGRAM)
 $(BUILD)/$(PROGRAM): $(OBJECTS) $(STANDIN)
 	$(COMPILER) -o $@ $(OBJECTS) $(LINK_FLAGS)
 
-$(BUILD)/%.c.o: $(TOP)/%.c $(BUILD)/flags
+$(BUILD)/%.c.o: $(TOP)/%.c $(BUILD)/flags | $(NCCL_INCLUDE)
 	@mkdir -p $(@D)
 	$(COMPILER) $(C_FLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/%.cu.o: $(TOP)/%.cu $(BUILD)/flags
+$(DEVICE_BUILD)/%.cu.o: $(TOP)/%.cu $(DEVICE_BUILD)/flags | $(NCCL_INCLUDE)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -MMD -MP -c -o $@ $<
 
 $(STANDIN): $(STANDIN_OBJECTS)
 	$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
 
-# What every object depends on beside its sources: compilers, paths and flags. The file changes
-# only when one of these does.
-FLAGS_TEXT = $(COMPILER) | $(C_FLAGS) | $(NVCC) $(NVCC_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
-$(BUILD)/flags: FORCE
+# What every object depends on beside its sources: compilers, paths and flags. A file changes only
+# when one of these does.
+$(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
+$(DEVICE_BUILD)/flags: TEXT = $(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME)
+$(BUILD)/flags $(DEVICE_BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@printf '%s\n' $(call quote,$(FLAGS_TEXT)) | cmp -s - $@ || { \
-	  printf '%s\n' $(call quote,$(FLAGS_TEXT)) > $@; \
-	  $(if $(NCCL_INCLUDE),rm -rf $(NCCL_INCLUDE) && mkdir -p $(NCCL_INCLUDE) && \
-	    ln -s $(abspath $(NCCL_HOME))/include/nccl* $(NCCL_INCLUDE)/,:); }
+	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@
 quote = '$(subst ','\'',$(1))'
 
 # Ranks of `make run` under MPI.

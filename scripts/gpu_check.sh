@@ -172,16 +172,12 @@ timeline_of() { # EXAMPLE [OPTIONS...]: a table for each rank; a step begins wit
   [ "$(grep -cE ' 0\.0 .* local_pass<' <<<"$tables")" -eq "$gpus" ]
 }
 
-build() { # LAUNCHER FOLDER
-  local switches=()
-  [ "$1" = mpi ] && switches+=(MPI=1)
-  make -s -j4 -C "$2" "${switches[@]}"
+build() { # FOLDER: for both launchers, one after the other since they share device code
+  make -s -j4 -C "$1" && make -s -j4 -C "$1" MPI=1
 }
 
 build_all() {
-  for folder in "${examples[@]}" "${cases[@]}"; do
-    for launcher in pthread mpi; do check "build $folder $launcher" build $launcher "$folder"; done
-  done
+  for folder in "${examples[@]}" "${cases[@]}"; do check "build $folder" build "$folder"; done
   wait
 }
 
@@ -311,7 +307,7 @@ jobs=$build_jobs
 build_all
 mkdir -p build
 check "build tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o build/fault_gpu.so tests/fault.c \
-  -isystem "${examples[0]}/build/gpu-pthread/nccl_include" \
+  -isystem "${examples[0]}/build/gpu-device/nccl_include" \
   -isystem "$(cuda_home)/include" -ldl
 wait
 jobs=$run_jobs

@@ -58,7 +58,9 @@ archive=$(mktemp -d)
 trap 'rm -rf "$archive"' EXIT
 objects=()
 for file in "${sources[@]}"; do
-  objects+=("$TOP/${file%%/*}/build/$variant/$file.o")
+  folder=$variant
+  [[ $file != *.cu ]] || folder=gpu-device # for both launchers
+  objects+=("$TOP/${file%%/*}/build/$folder/$file.o")
   built "${objects[-1]}"
 done
 ar rcs "$archive/library.a" "${objects[@]}"
