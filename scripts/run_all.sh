@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds and runs every example on all GPUs under both launchers, one thread per GPU and one MPI
-# process per GPU, and ends with a table. Without GPU, nvcc or NCCL the CPU stand-in takes their
-# place.
+# Builds and runs every example, or those named, on all GPUs under both launchers, one thread per GPU
+# and one MPI process per GPU, and ends with a table. Without GPU, nvcc or NCCL the CPU stand-in takes
+# their place.
 #
-#   scripts/run_all.sh [--no-install] [--cpu]
+#   scripts/run_all.sh [--no-install] [--cpu] [EXAMPLE...]
 #
 #   --no-install   install nothing, skip what cannot be built
 #   --cpu          the CPU stand-in even where there are GPUs
@@ -17,15 +17,21 @@ set -euo pipefail
 # `make run MPI=1` hands these down, and here both launchers are made
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE
 
-cpu=no setup_options=()
+cpu=no setup_options=() examples=()
 for argument in "$@"; do
   case $argument in
   --no-install) setup_options=(--no-install) ;;
   --cpu) cpu=yes ;;
   -h | --help) sed -n '3,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
-  *) die "unknown argument '$argument'; allowed: --no-install --cpu" ;;
+  -*) die "unknown option '$argument'; allowed: --no-install --cpu EXAMPLE..." ;;
+  *)
+    grep -qxF -e "${argument%/}" <<<"$(examples)" ||
+      die "no example '$argument'; allowed: $(examples | xargs)"
+    examples+=("${argument%/}")
+    ;;
   esac
 done
+[ ${#examples[@]} -gt 0 ] || mapfile -t examples < <(examples)
 
 "$TOP/scripts/setup.sh" "${setup_options[@]}" || echo "going on with what is here"
 
@@ -88,7 +94,7 @@ run_one() { # run_one EXAMPLE LAUNCHER
 }
 
 for tool in gcc make; do have "$tool" || { echo "run_all.sh: cannot build without $tool" >&2 && exit 1; }; done
-for example in $(examples); do
+for example in "${examples[@]}"; do
   run_one "$example" pthread
   run_one "$example" mpi
 done

@@ -5,9 +5,9 @@ load helper
 
 # A PATH with everything but the given commands.
 path_without() {
-  local command name
+  local name
   mkdir -p "$WORK/bin"
-  for command in /usr/bin/* /bin/*; do ln -sf "$command" "$WORK/bin/" 2>/dev/null || true; done
+  ln -sf -t "$WORK/bin" /usr/bin/* /bin/* 2>/dev/null || true # some twice
   for name in "$@"; do rm -f "$WORK/bin/$name"; done
   echo "$WORK/bin"
 }
@@ -64,27 +64,36 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
 @test "run_all.sh: every example under both launchers, a table, exit code 0" {
   script run_all.sh --cpu --no-install
   exits_with 0
-  for example in $EXAMPLES; do
+  for example in $(examples); do
     prints "^$example +pthread +4  verified$"
     prints "^$example +mpi +4  verified$"
   done
 }
 
-@test "run_all.sh without MPI: its rows say so" {
-  MPICC=no-such-mpicc script run_all.sh --cpu --no-install
+@test "run_all.sh with names: these examples only; a name that is none: one line, exit code 2" {
+  MPICC=no-such-mpicc script run_all.sh --cpu --no-install 02_allreduce_sm/ 01_allreduce_ub
   exits_with 0
+  [ "$(sed -n '/^example/,$p' "$WORK/out" | sed 's/ .*//' | xargs)" = \
+    "example 02_allreduce_sm 02_allreduce_sm 01_allreduce_ub 01_allreduce_ub (on" ] || show
   prints '^01_allreduce_ub +pthread +4  verified$'
   prints '^01_allreduce_ub +mpi +-  skipped: no no-such-mpicc$'
+  for name in 05_nothing common ''; do
+    script run_all.sh --cpu --no-install 01_allreduce_ub "$name"
+    exits_with 2
+    prints_nothing
+    one_line "^run_all.sh: no example '$name'; allowed: 01_allreduce_ub 02_allreduce_sm 03_alltoallv_sm 04_sparse_allreduce$"
+  done
 }
 
 @test "run_all.sh says once why it runs on the stand-in" {
-  CUDA_HOME=/nowhere script run_all.sh --no-install
+  CUDA_HOME=/nowhere script run_all.sh --no-install 01_allreduce_ub 02_allreduce_sm
   exits_with 0
   [ "$(grep -c 'no nvcc at /nowhere/bin/nvcc: running on the CPU stand-in' "$WORK/out")" = 1 ] || show
 }
 
 @test "run_all.sh: a failing example is shown, exit code 1" {
-  LD_PRELOAD=$FAULT_FOLDER/fault.so FAULT=fail:ncclCommRegister:1:1 script run_all.sh --cpu --no-install
+  LD_PRELOAD=$FAULT_FOLDER/fault.so FAULT=fail:ncclCommRegister:1:1 \
+    script run_all.sh --cpu --no-install 01_allreduce_ub 02_allreduce_sm
   exits_with 1
   prints '^ +\[rank 1\] main.c:[0-9]+: ncclCommRegister'
   prints '^01_allreduce_ub +pthread +4  failed: exit code 3$'
