@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+# 04_sparse_allreduce: --input, --output, --residual, good, malformed and impossible.
+load sparse_helper
+
+@test "files that are the same under different names: exit code 2, and nothing is overwritten" {
+  local one
+  cd "$WORK"
+  verified pthread 2 --count 100 --steps 3 --algorithm topkA --output 'g_%r.npy'
+  cp g_0.npy good_0.npy && cp g_1.npy good_1.npy
+  refused "--output is the file of --input: ./g_0.npy and g_0.npy" --input 'g_%r.npy' --output './g_%r.npy' --algorithm topkA
+  refused "--residual is the file of --input" --input 'g_%r.npy' --residual "$WORK/g_%r.npy" --algorithm topkA
+  refused "--output and --residual are the same file" --output 'q_%r.npy' --residual './q_%r.npy' --algorithm topkA
+  ln -s . again && ln -s g_1.npy link_1.npy && cp g_0.npy link_0.npy
+  refused "--output is the file of --input" --input 'g_%r.npy' --output 'again/g_%r.npy' --algorithm topkA
+  refused "--output is the file of --input" --input 'link_%r.npy' --output 'g_%r.npy' --algorithm topkA
+  mkdir d0 && ln -s d0 d1
+  refused "--output: ranks 0 and 1 have the same file, d0/x.npy; allowed: one each" --output 'd%r/x.npy' --algorithm topkA
+  for one in "--input a_%r.npy --output a_0.npy" "--output q.npy --residual ./q.npy"; do
+    # shellcheck disable=SC2086 # options
+    sparse pthread 1 $one --algorithm topkA
+    exits_with 2
+    one_line '^sparse_allreduce: --output (is the file of --input|and --residual are the same file)'
+  done
+  cmp g_0.npy good_0.npy && cmp g_1.npy good_1.npy
+  [ -z "$(find . -name 'q*' -o -name '*.tmp' -o -name 'x.npy')" ]
+}
+
+@test "--input, --output, --residual: what goes out can come in, and is right" {
+  local out=$WORK/avg_%r.npy
+  for launcher in $LAUNCHERS; do
+    verified "$launcher" 3 --count 500 --steps 4 --algorithm oktopk --output "$out" --residual "$WORK/res_%r.npy"
+    cmp "$WORK/avg_0.npy" "$WORK/avg_2.npy"
+    ! cmp -s "$WORK/res_0.npy" "$WORK/res_1.npy"
+    [ "$(stat -c %s "$WORK/avg_1.npy")" = $((128 + 4 * 4 * 500)) ]
+    [ "$(stat -c %s "$WORK/res_1.npy")" = $((128 + 4 * 500)) ]
+    verified "$launcher" 3 --input "$out" --algorithm gaussiankconcat,topkSA # all ranks' files
+    prints "^Gradient: 500 elements of type float, .*avg_%r.npy, 4 steps; "
+    [ -z "$(find "$WORK" -name '*.tmp')" ]
+  done
+  # everything chosen on one rank: the average is the gradient
+  verified pthread 1 --input "$WORK/res_1.npy" --algorithm topkA --density 1 --output "$WORK/same.npy"
+  prints ' 1 steps x 1 ranks'
+  cmp "$WORK/res_1.npy" "$WORK/same.npy"
+  # nothing lost: the average of two equal gradients is what was sent, the rest is kept
+  cp "$WORK/res_1.npy" "$WORK/g_0.npy"
+  cp "$WORK/res_1.npy" "$WORK/g_1.npy"
+  verified pthread 2 --input "$WORK/g_%r.npy" --algorithm topkA --density 0.1 --output "$out" --residual "$WORK/res_%r.npy"
+  python3 - "$WORK" <<'PYTHON'
+import struct, sys
+read = lambda name: struct.unpack("<500f", open(sys.argv[1] + "/" + name, "rb").read()[-2000:])
+g, sent, kept = read("g_0.npy"), read("avg_1.npy"), read("res_1.npy")
+assert all(a + b == c for a, b, c in zip(sent, kept, g)) and sum(a != 0 for a in sent) == 50
+PYTHON
+}
+
+@test "files written by numpy are read, files written here are read by numpy" {
+  python3 -c 'import numpy' 2>/dev/null || skip "no numpy"
+  python3 - "$WORK" <<'PYTHON'
+import numpy, sys
+for rank in range(2):
+    numpy.save(sys.argv[1] + "/in_%d.npy" % rank, numpy.random.default_rng(rank).normal(size=(3, 1000)).astype("f4"))
+PYTHON
+  verified pthread 2 --input "$WORK/in_%r.npy" --algorithm dense --output "$WORK/out_%r.npy"
+  python3 - "$WORK" <<'PYTHON'
+import numpy, sys
+load = lambda name: numpy.load(sys.argv[1] + "/" + name)
+assert numpy.allclose((load("in_0.npy") + load("in_1.npy")) / 2, load("out_0.npy"), atol=1e-6)
+PYTHON
+}
+
+malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and nothing is written
+  refused "$WORK/bad_1.npy: $1" --input "$WORK/bad_%r.npy" --algorithm topkA --output "$WORK/never_%r.npy"
+  [ -z "$(find "$WORK" -name 'never*')" ]
+  cp "$WORK/bad_0.npy" "$WORK/bad_1.npy"
+}
+
+@test "malformed input: one line that says what is wrong and what is allowed" {
+  local bad=$WORK/bad_1.npy
+  verified pthread 2 --count 100 --steps 3 --algorithm topkA --output "$WORK/bad_%r.npy"
+  truncate -s -1 "$bad"
+  malformed 'truncated: 1199 bytes of data, the shape says 1200; allowed: a float32 array of shape \[n\] or \[steps, n\]'
+  truncate -s 50 "$bad"
+  malformed 'truncated within the header; allowed'
+  : >"$bad"
+  malformed 'not a .npy file; allowed'
+  echo >>"$bad"
+  malformed '1201 bytes of data, but the shape says 1200; allowed'
+  sed -i 's/<f4/<f8/' "$bad"
+  malformed "elements are <f8, not float32 \('<f4'\); allowed"
+  sed -i 's/<f4/>f4/' "$bad"
+  malformed 'elements are >f4, not float32'
+  sed -i 's/False/True /' "$bad"
+  malformed 'the array is in Fortran order; allowed'
+  sed -i 's/(3, 100)/(1,3,10)/' "$bad"
+  malformed 'the array has 3 dimensions; allowed'
+  sed -i 's/(3, 100)/()      /' "$bad"
+  malformed 'the array has 0 dimensions; allowed'
+  sed -i 's/shape/shake/' "$bad"
+  malformed 'the header is not one of a .npy file; allowed'
+  sed -i 's/NUMPY/NUMPX/' "$bad"
+  malformed 'not a .npy file; allowed'
+  rm "$bad"
+  refused "cannot read $bad: No such file or directory" --input "$WORK/bad_%r.npy"
+  mkdir "$bad"
+  refused "$bad: not a file; allowed" --input "$WORK/bad_%r.npy"
+  rmdir "$bad"
+  mkfifo "$bad" # which nobody writes to
+  refused "$bad: not a file; allowed" --input "$WORK/bad_%r.npy"
+}
+
+@test "shapes that differ between ranks: exit code 2" {
+  verified pthread 1 --count 100 --steps 3 --algorithm topkA --output "$WORK/g_0.npy"
+  for launcher in $LAUNCHERS; do
+    start "$launcher" 1 04_sparse_allreduce --count 101 --steps 3 --algorithm topkA --output "$WORK/g_1.npy"
+    start "$launcher" 2 04_sparse_allreduce --input "$WORK/g_%r.npy"
+    exits_with 2
+    one_line "^sparse_allreduce: $WORK/g_1.npy: the shape \[3, 101\] differs from rank 0's \[3, 100\]; allowed: the same shape on all ranks"
+  done
+  # [100] is not [1, 100]
+  verified pthread 1 --count 100 --steps 1 --algorithm topkA --output "$WORK/g_0.npy" --residual "$WORK/g_1.npy"
+  refused "$WORK/g_1.npy: the shape \[100\] differs from rank 0's \[1, 100\]; allowed" --input "$WORK/g_%r.npy"
+}
+
+@test "output that cannot be written: exit code 2 at once" {
+  refused "cannot write $WORK/no/x_0.npy: No such file" --algorithm topkA --output "$WORK/no/x_%r.npy"
+  mkdir "$WORK/x_1.npy"
+  refused "cannot write $WORK/x_1.npy: it is not a file" --algorithm topkA --residual "$WORK/x_%r.npy"
+  [ ! -e "$WORK/x_0.npy" ]
+}
+
+@test "a run that fails leaves no output, and an old one as it was" {
+  echo old >"$WORK/avg_0.npy"
+  FAULT=fail:ncclAllGather:4:1 sparse pthread 2 "${SMALL[@]}" --algorithm topkA --output "$WORK/avg_%r.npy"
+  exits_with 3
+  [ "$(cat "$WORK/avg_0.npy")" = old ] && [ "$(find "$WORK" -name 'avg*' | wc -l)" = 1 ]
+}
+
+@test "a rank whose file gets no name: exit code 3, and no rank leaves one" {
+  FAULT=fail:rename:2:1 sparse pthread 2 "${SMALL[@]}" --algorithm topkA --output "$WORK/avg_%r.npy" --residual "$WORK/res_%r.npy"
+  exits_with 3
+  one_line "^\[rank 1\] cannot write $WORK/res_1.npy: Input/output error"
+  prints '^Stopped, see standard error$'
+  [ -z "$(find "$WORK" -name '*.npy*')" ]
+}
+
+@test "a full disk: the row says where it stopped, not that a step is wrong" {
+  # a thread has no rank yet when it writes the header: the fourth is step 3
+  FAULT=fail:fwrite:4:1 sparse pthread 2 "${SMALL[@]}" --algorithm topkA --output "$WORK/avg_%r.npy"
+  exits_with 3
+  one_line "^\[rank 1\] cannot write $WORK/avg_1.npy: No space left on device"
+  prints '^topkA .* stopped at step 3$'
+  prints_not 'NO:'
+  [ -z "$(find "$WORK" -name 'avg*')" ]
+}
+
+@test "gradients that are not finite: error, drop, propagate" {
+  local i
+  verified pthread 1 --count 100 --steps 3 --algorithm dense --output "$WORK/g_0.npy"
+  cp "$WORK/g_0.npy" "$WORK/g_1.npy"
+  for i in '\x00\x00\xc0\x7f' '\x00\x00\x80\x7f' '\x00\x00\x80\xff'; do
+    # shellcheck disable=SC2059 # that is the format
+    printf "$i" | dd of="$WORK/g_1.npy" bs=1 seek=$((128 + 4 * 150)) conv=notrunc status=none # step 1, element 50
+    for launcher in $LAUNCHERS; do
+      sparse "$launcher" 2 --input "$WORK/g_%r.npy" --algorithm oktopk,gtopk
+      exits_with 1
+      says '^\[rank 0\] gtopk, step 1: the gradient of some rank is not finite; allowed: finite ones, or --nonfinite drop or propagate'
+      says '^\[rank 0\] oktopk, step 1: the gradient of some rank is not finite'
+      [ "$(grep -c 'NO: step 1$' "$WORK/out")" = 2 ]
+      prints '^Results are WRONG'
+    done
+    verified pthread 2 --input "$WORK/g_%r.npy" --nonfinite drop
+    verified pthread 2 --input "$WORK/g_%r.npy" --nonfinite propagate
+  done
+}

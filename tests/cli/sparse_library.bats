@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+# sparse_allreduce.h and its operators, without the program of 04_sparse_allreduce.
+load sparse_helper
+
+@test "sparse_allreduce.h stands alone: C++ takes it, usage.c compiles with it and runs" {
+  [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
+  local folder=$TOP/04_sparse_allreduce include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu")
+  echo '#include "sparse_allreduce.h"' | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ "${include[@]}" -I"$folder" -
+  # not in a path with a blank, for the loader
+  mkdir "$FAULT_FOLDER/sparse_usage"
+  cp "$folder/usage.c" "$folder"/sparse_*.[ch] "$folder"/path_*.c "$folder"/{select,exchange,ops_cpu}.c \
+    "$folder"/{control,control_decide,ops}.h "$TOP"/03_alltoallv_sm/alltoallv*.[ch] \
+    "$folder/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER/sparse_usage"
+  cd "$FAULT_FOLDER/sparse_usage"
+  "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \
+    ./*.c -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm
+  mpi_job 3 ./usage >"$WORK/out" 2>"$WORK/err"
+  [ "$(sort "$WORK/out")" = "$(for rank in 0 1 2; do
+    echo "rank $rank offered 100 of 10000 elements, the result has 100, the last is 20000"
+  done)" ]
+}
+
+# steps LAUNCHER RANKS [OPTIONS]: builds and runs tests/gpu/sparse_steps
+steps() {
+  local launcher=$1 ranks=$2 program=$TOP/tests/gpu/sparse_steps/build/cpu-$1/sparse_steps
+  shift 2
+  if [ "$launcher" = mpi ]; then mpi_job "$ranks" "$program" "$@"; else NTHREADS=$ranks "$program" "$@"; fi
+}
+build_steps() {
+  for launcher in $LAUNCHERS; do make_variant tests/gpu/sparse_steps "$launcher"; done
+}
+
+@test "random jobs: every step of every path is that of the reference, both launchers" {
+  build_steps
+  for launcher in $LAUNCHERS; do
+    for ranks in 1 2 3 4 7; do
+      steps "$launcher" $ranks --cases 250 --seed "${ranks}000" -T 60 >"$WORK/out" 2>"$WORK/err"
+      grep -qx '250 jobs verified' "$WORK/out"
+    done
+  done
+}
+
+@test "long jobs: a hundred steps of oktopk on all kinds of gradients, replayed as graphs" {
+  [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
+  build_steps
+  steps mpi 3 --cases 6 --steps 100 --verbose >"$WORK/out" 2>"$WORK/err"
+  grep -qx '6 jobs verified' "$WORK/out"
+  [ "$(grep -c 'one-sided, graphs$' "$WORK/out")" = 6 ]
+}
+
+@test "a rank that is too late for a one-sided step: all ranks hear of it, nobody hangs" {
+  local job jobs=()
+  build_steps
+  for launcher in $LAUNCHERS; do
+    for ranks in 2 3; do # side by side, since they wait most of the time
+      steps "$launcher" $ranks --late -T 60 >"$WORK/out.$launcher.$ranks" 2>&1 &
+      jobs+=($!)
+    done
+  done
+  for job in "${jobs[@]}"; do wait "$job" || { cat "$WORK"/out.* && return 1; }; done
+  for out in "$WORK"/out.*; do
+    grep -qx 'a rank that is late for a step is reported by all' "$out"
+    grep -qx 'a rank that is late for an exact step is reported by all' "$out"
+  done
+}
+
+# With several GPUs in one process, loading a kernel at its first launch waits for kernels that wait for
+# ranks which have not launched theirs yet.
+@test "operators: every kernel is loaded when a handle is made" {
+  cd "$TOP/04_sparse_allreduce"
+  for file in ops_*.cu; do
+    loaded=$(sed -n '/ops_load_kernels(/,/;/p' "$file" | tr -cs '[:alnum:]_' ' ')
+    for kernel in $(tr '\n' ' ' <"$file" | grep -oP '__global__ void (?:[\w]+\((?:[^()]|\([^()]*\))*\)\s+)?\K\w+(?=\()'); do
+      [[ " $loaded " = *" $kernel "* ]] || { echo "$file: $kernel is not loaded" && false; }
+      kernels=$((${kernels:-0} + 1))
+    done
+  done
+  [ "$kernels" -ge 18 ] # all were looked at
+}
+
+@test "operators: the twins do what ops.h says" {
+  make_variant tests/gpu/sparse pthread
+  NTHREADS=1 "$TOP/tests/gpu/sparse/build/cpu-pthread/sparse_cases" --quick >"$WORK/out" 2>"$WORK/err"
+  [ "$(grep -c "^ok" "$WORK/out")" = "$(wc -l <"$WORK/out")" ] && [ -s "$WORK/out" ]
+}
