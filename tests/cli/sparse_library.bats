@@ -49,18 +49,19 @@ build_steps() {
 }
 
 @test "a rank that is too late for a one-sided step: all ranks hear of it, nobody hangs" {
-  local job jobs=()
+  local jobs job
   build_steps
-  for launcher in $LAUNCHERS; do
-    for ranks in 2 3; do # side by side, since they wait most of the time
-      steps "$launcher" $ranks --late -T 60 >"$WORK/out.$launcher.$ranks" 2>&1 &
+  for ranks in 2 3; do
+    jobs=() # side by side: they wait most of the time, threads asleep
+    for launcher in $LAUNCHERS; do
+      steps "$launcher" $ranks --late -T 60 >"$WORK/out.$launcher" 2>&1 &
       jobs+=($!)
     done
-  done
-  for job in "${jobs[@]}"; do wait "$job" || { cat "$WORK"/out.* && return 1; }; done
-  for out in "$WORK"/out.*; do
-    grep -qx 'a rank that is late for a step is reported by all' "$out"
-    grep -qx 'a rank that is late for an exact step is reported by all' "$out"
+    for job in "${jobs[@]}"; do wait "$job" || { cat "$WORK"/out.* && return 1; }; done
+    for launcher in $LAUNCHERS; do
+      grep -qx 'a rank that is late for a step is reported by all' "$WORK/out.$launcher"
+      grep -qx 'a rank that is late for an exact step is reported by all' "$WORK/out.$launcher"
+    done
   done
 }
 
