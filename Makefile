@@ -13,7 +13,7 @@ $(EXAMPLES):
 	+$(MAKE) -C $@
 
 run:
-	./scripts/run_all.sh --no-install $(if $(CPU),--cpu)
+	./scripts/run_all.sh --no-install $(if $(filter-out 0,$(CPU)),--cpu)
 
 test:
 	./scripts/test.sh

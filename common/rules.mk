@@ -17,7 +17,7 @@
 #
 # Every combination of switches has a folder of its own, build/<variant>/, and the link PROGRAM is
 # set to the one built last. Device code knows nothing of launchers: what nvcc makes is in
-# build/gpu-device/, for both. So one make at a time in an example's folder.
+# build/gpu-device/, for both; so one GPU build at a time in a folder.
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:

@@ -13,28 +13,24 @@ cd "$(dirname "$0")/.." || exit
 # shellcheck source=scripts/lib.sh
 . scripts/lib.sh
 set +e # checks are meant to fail; check() counts them
-mode=${1:-full}
-case $mode in quick | full) ;; *)
-  echo "gpu_check.sh: unknown mode '$mode'; allowed: quick, full" >&2
-  exit 2
-  ;;
+mode=full
+case ${1:-} in
+quick | full) mode=$1 && shift ;;
+-*) die "unknown option '$1'; allowed: quick, full, EXAMPLE..." ;;
 esac
-examples=("${@:2}")
-if [ ${#examples[@]} -eq 0 ]; then
-  examples=([0-9][0-9]_*/Makefile)
-  examples=("${examples[@]%/Makefile}")
-fi
-for folder in "${examples[@]}"; do
-  [ -f "$folder/Makefile" ] && continue
-  echo "gpu_check.sh: no example '$folder'; allowed: $(echo [0-9][0-9]_*)" >&2
-  exit 2
+examples=()
+for folder in "$@"; do
+  grep -qxF -e "${folder%/}" <<<"$(examples)" ||
+    die "no example '$folder'; allowed: quick or full, and then $(examples | xargs)"
+  examples+=("${folder%/}")
 done
+[ ${#examples[@]} -gt 0 ] || mapfile -t examples < <(examples)
 
 second_nccl=${NCCL_HOME:-}
-unset NCCL_HOME NTHREADS
+unset NCCL_HOME NTHREADS MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE
 export NCCL_DEBUG_FILE=/dev/stderr # NCCL logs to stdout otherwise
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+gpus=$(gpu_count)
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
@@ -118,8 +114,11 @@ killed() { # the command ends by itself, with neither success nor a refusal to r
   case $got in 0 | 2 | 77 | 124) return 1 ;; esac
 }
 
-golden() { # LAUNCHER RANKS FOLDER [OPTIONS...]: stdout is exactly the expected block
-  diff <(tests/golden.sh "$3" "$2") <(launch "$@" | tests/golden.sh --mask "$3")
+golden() { # LAUNCHER RANKS FOLDER [OPTIONS...]: stdout is exactly the expected block, exit code 0
+  local output=$logs/golden.$BASHPID code=0
+  launch "$@" >"$output" || code=$?
+  echo "exit code $code"
+  diff <(tests/golden.sh "$3" "$2") <(tests/golden.sh --mask "$3" <"$output") && [ $code = 0 ]
 }
 
 same_digest() { # RANKS FOLDER FOLDER: under both launchers, in both examples

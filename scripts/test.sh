@@ -21,7 +21,7 @@ for argument in "$@"; do
   *) names+=("$argument") ;;
   esac
 done
-unset MAKEFLAGS MAKELEVEL MFLAGS
+unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE # `make test MPI=1` hands these down
 export LC_ALL=C.UTF-8
 
 # ---- running checks ------------------------------------------------------------------------------
@@ -72,6 +72,7 @@ failure() {
 check() {
   wanted "$1" || return 0
   while [ "$(jobs -rp | wc -l)" -ge "$LANES" ]; do wait -n; done
+  record "$1" 0 1 0 # until it has come to its end
   run_check "$@" &
 }
 
@@ -113,6 +114,13 @@ cppcheck_all() {
 
 shellcheck_all() { sources sh bash bats sbatch pbs | xargs shellcheck .ci/run; }
 
+# bash goes on after `! command`, and after `a && b` if a fails: bats would not notice.
+bats_conditions() {
+  if grep -nE '^ +(!|(\[|\[\[|cmp|diff|grep) .*&&) ' tests/cli/*.bats | grep -v '||'; then
+    echo "allowed: one condition in a line, if ...; then false; fi" && return 1
+  fi
+}
+
 # The formatting differs from version to version; this is the one of Debian 12.
 CLANG_FORMAT=clang-format
 if have clang-format-14; then CLANG_FORMAT=clang-format-14; fi
@@ -126,6 +134,7 @@ for tool in cppcheck shellcheck; do
   if have $tool; then check $tool ${tool}_all; else skip $tool "not installed"; fi
 done
 check spdx spdx
+check bats-conditions bats_conditions
 check readme-snippets tests/readme_snippets.sh
 check readme-tables scripts/report.sh --check results/4xH200-nccl2.28
 check plotted-data scripts/plot.sh --check results/4xH200-nccl2.28
@@ -182,14 +191,19 @@ for source in tests/unit/test_*.c; do
   fi
 done
 published_effects() {
+  make -C tests/unit CPU=1 TEST=test_published build/cpu-pthread/test_published || return
   tests/unit/build/cpu-pthread/test_published >"$LOGS/published" 2>&1 && tests/readme_published.sh "$LOGS/published"
 }
-[ ! -x tests/unit/build/cpu-pthread/test_published ] || check readme-published published_effects
+check readme-published published_effects
 if have bats; then
   # built before, unless only some checks were asked for; several bats must not build at once
-  if [[ ${#names[@]} -gt 0 && " ${names[*]}" == *" cli"* ]]; then
-    for launcher in $LAUNCHERS; do
-      for example in $(examples); do build_cpu "$launcher" "$example" >/dev/null 2>&1 || true; done
+  if [ ${#names[@]} -gt 0 ]; then
+    for file in tests/cli/*.bats; do
+      wanted "cli-$(basename "$file" .bats)" || continue
+      for launcher in $LAUNCHERS; do
+        for example in $(examples); do build_cpu "$launcher" "$example" >/dev/null 2>&1 || true; done
+      done
+      break
     done
   fi
   for file in tests/cli/*.bats; do

@@ -26,7 +26,8 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   NTHREADS=2 ./allreduce_ub >"$WORK/out"
   diff <("$TOP/tests/golden.sh" 01_allreduce_ub 2) "$WORK/out"
   make -s CPU=1 clean
-  [ ! -e build ] && [ ! -L allreduce_ub ]
+  [ ! -e build ]
+  [ ! -L allreduce_ub ]
 }
 
 @test "all examples at once: -j, both launchers in parallel, from the top" {
@@ -44,14 +45,16 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   done
   make -s clean
   for example in $EXAMPLES; do
-    [ ! -e "$example/build" ] && [ ! -L "$example/$(program_of "$example")" ]
+    [ ! -e "$example/build" ]
+    [ ! -L "$example/$(program_of "$example")" ]
   done
 }
 
 @test "one example by its directory's name, make run, make help" {
   cd "$COPY"
   make -s CPU=1 01_allreduce_ub
-  [ -x 01_allreduce_ub/allreduce_ub ] && [ ! -e 02_allreduce_sm/build ]
+  [ -x 01_allreduce_ub/allreduce_ub ]
+  [ ! -e 02_allreduce_sm/build ]
   NTHREADS=3 make -s -C 01_allreduce_ub CPU=1 run >"$WORK/out"
   diff <("$TOP/tests/golden.sh" 01_allreduce_ub 3) "$WORK/out"
   make help | grep -q 01_allreduce_ub

@@ -94,7 +94,8 @@ C
   name=nccl-examples-$(suite_version)
   [ "$(cat "$WORK/out")" = "$name.tar.gz" ]
   tar -C "$WORK" -xzf "$WORK/clone/$name.tar.gz"
-  [ ! -e "$WORK/$name/not-committed" ] && [ -f "$WORK/$name/LICENSE.txt" ]
+  [ ! -e "$WORK/$name/not-committed" ]
+  [ -f "$WORK/$name/LICENSE.txt" ]
   make -s -C "$WORK/$name/01_allreduce_ub" CPU=1 CFLAGS=-O0
   NTHREADS=2 "$WORK/$name/01_allreduce_ub/allreduce_ub" >"$WORK/out" 2>/dev/null
   diff <("$TOP/tests/golden.sh" 01_allreduce_ub 2) "$WORK/out"

@@ -79,7 +79,8 @@ TABLE
     code=0
     # shellcheck disable=SC2086 # none, one or two arguments
     scripts/report.sh $wrong 2>"$WORK/err" || code=$?
-    [ $code = 2 ] && [ "$(wc -l <"$WORK/err")" = 1 ]
+    [ $code = 2 ]
+    [ "$(wc -l <"$WORK/err")" = 1 ]
   done
   # the table's file is missing
   if scripts/report.sh results; then false; fi

@@ -18,6 +18,7 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
 }
 
 @test "setup.sh says what is missing and installs nothing when told so" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   script setup.sh --no-install
   exits_with 0
   prints_nothing
@@ -53,6 +54,13 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
     exits_with 0
     prints "scripts/$name"
   done
+  for name in nonsense 'full 05_nothing' 'quick tests/unit' --nonsense; do
+    # shellcheck disable=SC2086 # words
+    script gpu_check.sh $name
+    exits_with 2
+    prints_nothing
+    one_line "^gpu_check.sh: (unknown option|no example) '${name##* }'; allowed: "
+  done
   for name in dist.sh gpu_check.sh; do
     script $name --help
     exits_with 0
@@ -62,6 +70,7 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
 }
 
 @test "run_all.sh: every example under both launchers, a table, exit code 0" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   script run_all.sh --cpu --no-install
   exits_with 0
   for example in $(examples); do
@@ -81,7 +90,7 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
     script run_all.sh --cpu --no-install 01_allreduce_ub "$name"
     exits_with 2
     prints_nothing
-    one_line "^run_all.sh: no example '$name'; allowed: 01_allreduce_ub 02_allreduce_sm 03_alltoallv_sm 04_sparse_allreduce$"
+    one_line "^run_all.sh: no example '$name'; allowed: $(examples | xargs)$"
   done
 }
 
@@ -92,6 +101,7 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
 }
 
 @test "run_all.sh: a failing example is shown, exit code 1" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   LD_PRELOAD=$FAULT_FOLDER/fault.so FAULT=fail:ncclCommRegister:1:1 \
     script run_all.sh --cpu --no-install 01_allreduce_ub 02_allreduce_sm
   exits_with 1

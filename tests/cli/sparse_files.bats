@@ -21,7 +21,8 @@ load sparse_helper
     exits_with 2
     one_line '^sparse_allreduce: --output (is the file of --input|and --residual are the same file)'
   done
-  cmp g_0.npy good_0.npy && cmp g_1.npy good_1.npy
+  cmp g_0.npy good_0.npy
+  cmp g_1.npy good_1.npy
   [ -z "$(find . -name 'q*' -o -name '*.tmp' -o -name 'x.npy')" ]
 }
 
@@ -30,7 +31,7 @@ load sparse_helper
   for launcher in $LAUNCHERS; do
     verified "$launcher" 3 --count 500 --steps 4 --algorithm oktopk --output "$out" --residual "$WORK/res_%r.npy"
     cmp "$WORK/avg_0.npy" "$WORK/avg_2.npy"
-    ! cmp -s "$WORK/res_0.npy" "$WORK/res_1.npy"
+    if cmp -s "$WORK/res_0.npy" "$WORK/res_1.npy"; then false; fi
     [ "$(stat -c %s "$WORK/avg_1.npy")" = $((128 + 4 * 4 * 500)) ]
     [ "$(stat -c %s "$WORK/res_1.npy")" = $((128 + 4 * 500)) ]
     verified "$launcher" 3 --input "$out" --algorithm gaussiankconcat,topkSA # all ranks' files
@@ -132,7 +133,8 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
   echo old >"$WORK/avg_0.npy"
   FAULT=fail:ncclAllGather:4:1 sparse pthread 2 "${SMALL[@]}" --algorithm topkA --output "$WORK/avg_%r.npy"
   exits_with 3
-  [ "$(cat "$WORK/avg_0.npy")" = old ] && [ "$(find "$WORK" -name 'avg*' | wc -l)" = 1 ]
+  [ "$(cat "$WORK/avg_0.npy")" = old ]
+  [ "$(find "$WORK" -name 'avg*' | wc -l)" = 1 ]
 }
 
 @test "a rank whose file gets no name: exit code 3, and no rank leaves one" {

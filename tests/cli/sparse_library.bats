@@ -82,5 +82,6 @@ build_steps() {
 @test "operators: the twins do what ops.h says" {
   make_variant tests/gpu/sparse pthread
   NTHREADS=1 "$TOP/tests/gpu/sparse/build/cpu-pthread/sparse_cases" --quick >"$WORK/out" 2>"$WORK/err"
-  [ "$(grep -c "^ok" "$WORK/out")" = "$(wc -l <"$WORK/out")" ] && [ -s "$WORK/out" ]
+  [ "$(grep -c "^ok" "$WORK/out")" = "$(wc -l <"$WORK/out")" ]
+  [ -s "$WORK/out" ]
 }
