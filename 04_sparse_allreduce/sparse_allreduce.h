@@ -15,7 +15,8 @@
  * What a step does: acc = gradient + residual. Every rank offers its large entries of acc; the
  * offered entries are summed over the ranks; the result is the sum (for some algorithms only its
  * large entries) divided by the number of ranks. What a rank offered and the result contains leaves
- * its residual; everything else stays there for later steps, so no gradient is ever lost.
+ * its residual; everything else stays there for later steps, so no gradient is ever lost. (Two
+ * exceptions: GTOPK as published, see gtopk_exact_residual, and elements that are not finite.)
  *
  * Rules that hold for everything below.
  * - The gradient is `count` elements of config.gradient_type in device memory, the same count on
@@ -31,8 +32,11 @@
  * - Several handles (one per fused tensor) may be used side by side; they share nothing but the
  *   communicator. Their steps come in the same order on all ranks, on one stream or ordered by
  *   events, as NCCL's rules for collectives on one communicator have it anyway.
+ * - All calls for a handle come with the device current on which it was made.
  * - Results of type ncclResult_t mean what NCCL's documentation says; sparse_allreduce_last_error()
- *   has the sentence. An error that only one rank gets leaves the others waiting, as in NCCL.
+ *   has the sentence. An error that only one rank gets leaves the others waiting, as in NCCL. Every
+ *   function returns ncclInvalidArgument for NULL where that is not allowed,
+ *   ncclUnhandledCudaError and ncclSystemError where CUDA or an allocation fails.
  * - Nothing here prints or exits. */
 #ifndef SPARSE_ALLREDUCE_H
 #define SPARSE_ALLREDUCE_H
@@ -86,7 +90,8 @@ typedef enum {
 /* How entries move between ranks. */
 typedef enum {
   SPARSE_EXCHANGE_AUTO = 0, /* one-sided where all ranks share symmetric memory, else sendrecv */
-  SPARSE_EXCHANGE_SENDRECV, /* grouped ncclSend/ncclRecv; the host reads the counts in each step */
+  SPARSE_EXCHANGE_SENDRECV, /* grouped ncclSend/ncclRecv; where counts vary, the host reads them in
+                               each step */
   SPARSE_EXCHANGE_ONESIDED, /* no host synchronisation: the AlltoAllV of example 03 with counts on
                                the device; for OKTOPK ranks load from and store to each other's
                                lists. create fails where that cannot run. It takes NVLink: where
@@ -154,9 +159,11 @@ const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm);
 /* Collective. Makes a handle for gradients of `count` elements on the current device, which must be
  * the communicator's, and allocates all its memory: residual and dense result (4 bytes per element
  * each), a bit per element for what is in the result, 24 bytes x ranks x capacity for entries, and
- * less than 64 MiB beside them. The communicator stays the caller's and must outlive the handle.
+ * less than 64 MiB beside them. The communicator stays the caller's and must outlive the handle. At
+ * most 256 ranks. Synchronises the device; steps of other handles must be over.
  *   ncclInvalidArgument  the configuration or the count is wrong, or differs between ranks
- *   ncclInvalidUsage     SPARSE_EXCHANGE_ONESIDED and not possible here */
+ *   ncclInvalidUsage     SPARSE_EXCHANGE_ONESIDED and not possible here
+ *   ncclRemoteError      another rank failed; it knows why */
 ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
                                      const sparse_allreduce_config_t *config,
                                      sparse_allreduce_t *handle);
@@ -173,9 +180,10 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
  * result, `count` floats in device memory, valid until the next step on this handle; it belongs to
  * the handle and must not be written. The address is the same in all steps.
  *
- * With SPARSE_EXCHANGE_SENDRECV, and always for TOPKSA, the host waits for counts within the call;
- * otherwise steps are only enqueued. Steps of one handle must not overlap: use one stream, or order
- * them by events. With SPARSE_EXCHANGE_ONESIDED no other NCCL work of these GPUs may run beside a
+ * DENSE, TOPKA, TOPKA2 and GTOPK are only enqueued, and so are the others but TOPKSA with the
+ * one-sided exchange (ONESIDED, or AUTO where all ranks share symmetric memory). Else the host
+ * waits for counts within the call. Steps of one handle must not overlap: use one stream, or order
+ * them by events. With the one-sided exchange no other NCCL work of these GPUs may run beside a
  * step either: its kernels fill the GPU while they wait for other ranks. The stream of a step must
  * exist until the next step or the handle's end. Within a step a stream of the handle's is forked
  * and joined.
@@ -187,10 +195,10 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
 ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradient,
                                   const float **result, cudaStream_t stream);
 
-/* CUDA graphs. With SPARSE_EXCHANGE_ONESIDED (TOPKSA excepted, whose host reads counts) a step may
- * be captured: sparse_allreduce_run() on a capturing stream puts the step that comes next into the
- * graph and does not count it. Steps are of a few kinds, by the schedule; a graph can be launched
- * whenever a step of its kind is next. Use one process per GPU (see alltoallv.h).
+/* CUDA graphs. A step in which the host does not wait (see above) may be captured:
+ * sparse_allreduce_run() on a capturing stream puts the step that comes next into the graph and
+ * does not count it. Steps are of a few kinds, by the schedule; a graph can be launched whenever a
+ * step of its kind is next. Use one process per GPU (see alltoallv.h).
  *
  *   for each step:
  *     sparse_allreduce_kind(handle, &kind);                 // of the next step: 0 ... 31
@@ -212,8 +220,8 @@ struct sparse_pair {
 
 /* The entries of the last result before the division by the number of ranks, in device memory:
  * pairs[0 .. *count) with ascending indices; *count is in device memory, too. An index of
- * SPARSE_NO_INDEX marks no entry: skip it. Valid until the next step. NULL and NULL after a dense
- * step and where TOPKSA fell back to a dense gather. Not collective. */
+ * SPARSE_NO_INDEX marks no entry: skip it. Valid until the next step. NULL and NULL before the
+ * first step, after a dense one and where TOPKSA fell back to a dense gather. Not collective. */
 ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count);
@@ -231,9 +239,12 @@ ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residu
  *   ncclInvalidUsage  SPARSE_DENSE has none */
 ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to);
 
-/* What went wrong on the device in the last step: ncclSuccess, ncclInvalidArgument (policy
- * SPARSE_NONFINITE_ERROR: a gradient of some rank was not finite; every rank gets it) or
- * ncclRemoteError (a peer did not answer in time; final). Waits for the step. Not collective. */
+/* What went wrong on the device. Waits for the last step. Not collective.
+ *   ncclSuccess          nothing
+ *   ncclInvalidArgument  policy SPARSE_NONFINITE_ERROR: a gradient of the last step was not finite,
+ *                        on some rank; every rank gets it. The next step forgets it
+ *   ncclRemoteError      in some step a peer did not answer in time; final
+ *   ncclInternalError    the one-sided exchange got counts that cannot be; final */
 ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclResult_t *result);
 
 /* ---- what happened --------------------------------------------------------------------------- */
@@ -261,11 +272,14 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
                                          sparse_allreduce_statistics_t *statistics);
 
 /* The regions of the last step: boundaries[j] is the first index of the region of rank j, and
- * boundaries[ranks] = count; `boundaries` has room for ranks + 1. Waits for the last step. */
+ * boundaries[ranks] = count; `boundaries` has room for ranks + 1. Waits for the last step. Not
+ * collective. */
 ncclResult_t sparse_allreduce_boundaries(sparse_allreduce_t handle, uint64_t *boundaries);
 
-/* Milliseconds that the phases of the last step took on this device. Needs
- * sparse_allreduce_time_phases(handle, 1) before the step; costs some events per step. */
+/* Milliseconds that the phases of the last step took on this device; waits for it. Needs
+ * sparse_allreduce_time_phases(handle, 1) before the step; costs some events per step. Not
+ * collective.
+ *   ncclInvalidUsage  the last step was not timed, or was launched as a graph */
 typedef struct {
   float select, exchange, reduce, gather, apply;
 } sparse_allreduce_phases_t;
@@ -274,7 +288,7 @@ ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-/* Bytes that sparse_allreduce_save writes. */
+/* Bytes that sparse_allreduce_save writes, 0 for NULL. Not collective. */
 size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
 
 /* Copies all that one step hands to the next (residual, thresholds, regions, step number) into

@@ -159,8 +159,9 @@ ncclResult_t sparse_allreduce_time_phases(sparse_allreduce_t handle, int on)
 ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce_phases_t *phases)
 {
   if (handle == NULL || phases == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  if (!handle->time_phases)
-    return sparse_fail(ncclInvalidUsage, "sparse_allreduce_time_phases comes first");
+  if (handle->phase <= SPARSE_PHASES)
+    return sparse_fail(ncclInvalidUsage, "the last step was not timed: "
+                                         "sparse_allreduce_time_phases comes first, and no graphs");
   float *out[SPARSE_PHASES] = {&phases->select, &phases->exchange, &phases->reduce, &phases->gather,
                                &phases->apply};
   SPARSE_CUDA(cudaEventSynchronize(handle->phases[SPARSE_PHASES]));

@@ -6,8 +6,13 @@
 
 #include "sparse_allreduce.h"
 
-#define TRY(call) \
-  if ((call) != 0) return fprintf(stderr, "%s: %s\n", #call, sparse_allreduce_last_error()), 1
+/* Errors of MPI, CUDA and NCCL have a number only. */
+#define TRY(call)                                                                           \
+  do {                                                                                      \
+    const int code = (int)(call);                                                           \
+    if (code != 0)                                                                          \
+      return fprintf(stderr, "%s: %d %s\n", #call, code, sparse_allreduce_last_error()), 1; \
+  } while (0)
 
 int main(int argc, char **argv)
 {
@@ -32,6 +37,7 @@ int main(int argc, char **argv)
   const float *result;
   TRY(cudaMalloc((void **)&gradient, sizeof host));
 
+  ncclResult_t error;
   sparse_allreduce_t handle;
   sparse_allreduce_statistics_t s;
   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
@@ -43,13 +49,12 @@ int main(int argc, char **argv)
     TRY(cudaMemcpyAsync(gradient, host, sizeof host, cudaMemcpyHostToDevice, stream));
     TRY(sparse_allreduce_run(handle, gradient, &result, stream));
     /* and here the optimizer would read the result: COUNT averages, most of them 0 */
+    TRY(sparse_allreduce_get_async_error(handle, &error)); /* waits for the step */
+    TRY(error); /* a gradient of some rank was not finite, or a rank came too late */
   }
   TRY(cudaMemcpyAsync(&last, result + COUNT - 1, sizeof last, cudaMemcpyDeviceToHost, stream));
   TRY(cudaStreamSynchronize(stream));
 
-  ncclResult_t error;
-  TRY(sparse_allreduce_get_async_error(handle, &error));
-  TRY(error);
   TRY(sparse_allreduce_statistics(handle, &s));
   printf("rank %d offered %d of %d elements, the result has %d, the last is %g\n", rank,
          (int)s.local, COUNT, (int)s.global, last);

@@ -129,13 +129,15 @@ data() { # data NAME.gnuplot
 
 # ---- the pictures --------------------------------------------------------------------------------
 picture() { # picture NAME svg|png
-  local script=$TOP/scripts/plots/$1.gnuplot target=$dir/plots/$1.$2 width height terminal
+  local script=$TOP/scripts/plots/$1.gnuplot target=$dir/plots/$1.$2 width height terminal file machine
+  file=$(sed -n 's/^# data: [a-z]* //p' "$script" | head -n 1)
+  machine=$(machine_line "$dir" "" "${file%% *}" | tr -d "\`'")
   IFS=', ' read -r width height < <(sed -n 's/^# size: //p' "$script")
   case $2 in
   svg) terminal="svg size $width,$height dynamic enhanced background 'white' font 'sans-serif,13' name '$1'" ;;
   png) terminal="pngcairo size $((2 * width)),$((2 * height)) enhanced font 'Sans,13' fontscale 1.6 linewidth 2" ;;
   esac
-  LC_ALL=C.UTF-8 gnuplot -e "data = '$dir/plots/$1.dat'; machine = '$(machine_line "$dir" | tr -d "\`'")'" \
+  LC_ALL=C.UTF-8 gnuplot -e "data = '$dir/plots/$1.dat'; machine = '$machine'" \
     -e "set terminal $terminal; set output '$target.new'" "$TOP/scripts/plots/style" "$script" || return 1
   mv "$target.new" "$target"
   echo "$target"

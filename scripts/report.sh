@@ -144,7 +144,7 @@ filling() { # filling PAGE table|picture|headline ARGUMENT
   table)
     [ -r "$file" ] || { echo "report.sh: $1 wants $file, which is not there" >&2 && return 1; }
     table "$file"
-    printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "${launcher%%.*} launcher")" "\`$file\`"
+    printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "${launcher%%.*} launcher" "$3")" "\`$file\`"
     ;;
   picture)
     file=$dir/plots/${3%%, *}.svg

@@ -15,15 +15,20 @@ require_results() { # require_results DIR
   fi
 }
 
-# The machine in one line, from provenance.txt, with some words on how it was used.
-machine_line() { # machine_line DIR [WORDS]
-  awk -F': ' -v words="${2:+ $2;}" '
+# The machine in one line, from provenance.txt, with some words on how it was used. Files of an example
+# may come from another run with another NCCL: `version of EXAMPLE: NCCL header ...` says so there.
+machine_line() { # machine_line DIR [WORDS [FILE]]: of one file, or of all together
+  local file=${3:-}
+  awk -F': ' -v words="${2:+ $2;}" -v example="${file%%.*}" '
     $1 == "gpu" { split($2, f, ", "); gpu = f[2]; driver = f[3]; n++ }
     $1 == "version" && /NCCL header/ { nccl = $2 }
     $1 == "version" && /CUDA header/ { cuda = $2 }
+    sub(/^version of /, "", $1) { other[$1] = $2; others = others "; " $1 ": " $2 }
     $1 == "environment" { environment = environment " `" $2 "`" }
     $1 == "date" { date = substr($2, 1, 10) }
     END {
+      if (example in other) nccl = other[example]
+      else if (example == "") nccl = nccl others
       printf "%d x %s, driver %s, %s; %s;%s%s; %s\n", n, gpu, driver, cuda, nccl, words,
         environment == "" ? " no NCCL_ variables set" : environment, date
     }' "$1/provenance.txt"

@@ -34,6 +34,19 @@ CSV
   if scripts/report.sh --check results; then false; fi
 }
 
+@test "an example that was measured with another NCCL has it in its caption" {
+  suite
+  printf 'bytes,variant,us,busbw,wrong\n1024,plain,8.00,0.25,0\n' >"$WORK/suite/results/01_x.mpi.graph.csv"
+  echo "version of 02_y: NCCL header 2.27.1, runtime 2.27.1" >>"$WORK/suite/results/provenance.txt"
+  scripts/report.sh results
+  grep -q 'header 13.0; NCCL header 2.28.9, runtime 2.28.9; mpi' "$WORK/suite/01_x/README.md"
+  grep -qF '; NCCL header 2.28.9, runtime 2.28.9; 02_y: NCCL header 2.27.1, runtime 2.27.1;' results/report.html
+  sed -i 's/^version of 02_y/version of 01_x/' "$WORK/suite/results/provenance.txt"
+  if scripts/report.sh --check results; then false; fi
+  scripts/report.sh results
+  grep -q 'header 13.0; NCCL header 2.27.1, runtime 2.27.1; mpi' "$WORK/suite/01_x/README.md"
+}
+
 @test "patterns are rows of their own" {
   suite
   cat >"$WORK/suite/results/01_x.mpi.graph.csv" <<'CSV'

@@ -320,6 +320,14 @@ static void run_step(const struct job *job, sparse_allreduce_t handle, struct gr
   SPARSECHECK(sparse_allreduce_replayed(handle));
 }
 
+/* Nobody asked for the times of these steps, or they are graphs, which have none. */
+static void no_times(struct checker *c, sparse_allreduce_t handle)
+{
+  sparse_allreduce_phases_t phases;
+  const ncclResult_t got = sparse_allreduce_phases(handle, &phases);
+  if (got != ncclInvalidUsage) wrong(c, "result of phases()", got, ncclInvalidUsage, 0);
+}
+
 /* What a caller with gradients of its own making does: adds them to the residual. */
 static void add_to_residual(const struct job *job, float *residual, const float *gradient,
                             cudaStream_t stream)
@@ -405,6 +413,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   SPARSECHECK(sparse_allreduce_create(comm, job->n, &job->config, &handle));
   const bool ahead = job->ahead && !job->graphs && !job->shared && !gaussian(&job->config);
   float *residual = NULL;
+  if (job->graphs) SPARSECHECK(sparse_allreduce_time_phases(handle, 1));
   if (job->shared) SPARSECHECK(sparse_allreduce_residual(handle, &residual));
   if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
   for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
@@ -421,6 +430,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
     reference_step(ref, (const float *const *)gradients, inject ? thresholds : NULL);
     if (inject) close_threshold(&c, thresholds[me->rank], ref->ranks[me->rank].gaussian_threshold);
     compare(&c, handle, result, ref);
+    no_times(&c, handle);
     char text[1024];
     if (invariants_after(inv, ref, text, sizeof(text)) != 0) {
       launcher_error("job %llu, step %d: %s", (unsigned long long)job->seed, c.step, text);
