@@ -333,8 +333,8 @@ ncclResult_t alltoallv_destroy(alltoallv_t handle)
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   ncclResult_t first = ncclSuccess;
-  if (handle->last_exists && !handle->last_captured)
-    keep_first_cuda(&first, cudaStreamSynchronize(handle->last_stream), "the last exchange");
+  /* of any stream, launches of graphs included; freeing memory waits for the device anyway */
+  keep_first_cuda(&first, cudaDeviceSynchronize(), "the last exchange");
   return free_handle(handle, first);
 }
 
@@ -520,24 +520,30 @@ ncclResult_t alltoallv_order(struct alltoallv_handle *h, cudaStream_t stream, bo
   if (h->lsa != NULL && has_error(&alltoallv_lsa_errors(h->lsa)->timeout))
     return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
   ALLTOALLV_TRY(is_capturing(stream, capturing));
-  if (h->last_exists && stream != h->last_stream) {
-    bool last_capturing = false;
-    ALLTOALLV_TRY(is_capturing(h->last_stream, &last_capturing));
-    if (last_capturing && *capturing && h->last_captured)
+  if (*capturing) { /* the caller orders the launches of the graph */
+    bool another = false;
+    if (h->captured_exists && stream != h->captured_stream)
+      ALLTOALLV_TRY(is_capturing(h->captured_stream, &another));
+    if (another)
       return alltoallv_fail(ncclInvalidUsage,
                             "two streams capture exchanges of one handle at the same time");
-    if (last_capturing && !*capturing && !h->last_captured)
+    h->captured_exists = true;
+    h->captured_stream = stream;
+    return ncclSuccess;
+  }
+  if (h->last_exists && stream != h->last_stream) {
+    bool busy = false;
+    ALLTOALLV_TRY(is_capturing(h->last_stream, &busy));
+    if (busy)
       return alltoallv_fail(ncclInvalidUsage,
                             "the stream of the exchange before is being captured: "
                             "this one cannot wait for it");
-    if (!*capturing && !h->last_captured) {
-      ALLTOALLV_CUDATRY(cudaEventRecord(h->last_done, h->last_stream));
-      ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->last_done, 0));
-    } /* else the caller orders the launches of the graph */
+    ALLTOALLV_CUDATRY(cudaEventRecord(h->last_done, h->last_stream));
+    ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->last_done, 0));
   }
   h->last_exists = true;
   h->last_stream = stream;
-  h->last_captured = *capturing;
+  h->captured_exists = false; /* that stream need not exist any more */
   return ncclSuccess;
 }
 

@@ -27,15 +27,17 @@
  *   and sendbuff unchanged until the stream gets there. No barrier is needed between exchanges: an
  *   exchange does not write into a peer's receive buffer before the peer's stream has reached it.
  * - Two exchanges of one handle never run at the same time. When a call comes on another stream
- *   than the one before, it waits for that one by an event (so that stream must still exist).
- *   Exchanges of two handles that can overlap need room for both kernels on all GPUs.
+ *   than the one before (captured ones do not count), it waits for that one by an event, so that
+ *   stream must still exist. Exchanges of two handles that can overlap need room for both kernels
+ * on all GPUs.
  * - Exchanges may be captured into a CUDA graph, on all ranks or on none, and replayed. Buffers,
  *   plan and handle must outlive the graph; graph launches must be ordered with other exchanges of
  *   the handle by the caller. Use graphs with one process per GPU: one process that launches
  *   graphs of kernels that wait for each other on several GPUs can deadlock (CUDA's rule).
  * - Host arrays are read before the call returns. Results of type ncclResult_t mean what NCCL's
  *   documentation says; alltoallv_last_error() has the sentence. After an error that only one rank
- *   gets (a wrong argument, say) the other ranks wait for the missing exchange until their timeout.
+ *   gets (a wrong argument, say) the other ranks wait for the missing exchange until their timeout,
+ *   without the kernel for ever.
  * - Segments of the send buffer may overlap or be the same, since they are only read; segments of
  *   the receive buffer must not.
  * - Limits: 64 registered buffers at a time; 72 ranks that share memory (more take send/recv);
@@ -64,20 +66,23 @@ typedef struct alltoallv_plan_state *alltoallv_plan_t;
 /* How the bytes move. Chosen in alltoallv_init for all ranks together and never changed later: a
  * choice that one rank could make alone would deadlock. */
 typedef enum {
-  ALLTOALLV_AUTO = 0,        /* the kernel where it can run, else send/recv; plans of large
-                                exchanges use the copy engines */
-  ALLTOALLV_SENDRECV = 1,    /* grouped ncclSend/ncclRecv only */
-  ALLTOALLV_LSA = 2,         /* the kernel only, in plans too; init fails where it cannot run. It
-                                adds to counters in the memory of other GPUs, which takes NVLink:
-                                where they share memory over PCIe, choose ALLTOALLV_SENDRECV */
-  ALLTOALLV_COPY_ENGINE = 3, /* as ALLTOALLV_LSA, but plans always use the copy engines */
+  ALLTOALLV_AUTO = 0,     /* the kernel where it can run, else send/recv; plans of large
+                             exchanges use the copy engines */
+  ALLTOALLV_SENDRECV = 1, /* grouped ncclSend/ncclRecv only */
+  ALLTOALLV_LSA =
+      2, /* the kernel within a host, send/recv between hosts, in plans too; init
+            fails where the kernel cannot run. It adds to counters in the memory of other GPUs,
+            which takes NVLink: where they share memory over PCIe, choose ALLTOALLV_SENDRECV */
+  ALLTOALLV_COPY_ENGINE = 3, /* as ALLTOALLV_LSA, but on one host plans use the copy engines, at any
+                                size, unless they are captured */
 } alltoallv_method_t;
 
 /* Fill it with ALLTOALLV_CONFIG_INITIALIZER, then change what you need. All ranks must pass the
  * same values (alltoallv_init checks it), max_blocks and timeout_seconds excepted. */
 typedef struct {
   alltoallv_method_t method;
-  double timeout_seconds; /* an exchange gives up when a peer is this late; 0: never */
+  double timeout_seconds; /* the kernel gives up when a peer is this late; 0: never. Send/recv, copy
+                             engines and the collective calls of set-up wait for ever */
   int max_blocks;      /* blocks (multiprocessors) that an exchange may use, at least 2, for users
                           who overlap it with compute; 0: all */
   int check_counts;    /* 1: also compare counts on the send/recv path, which costs a round trip
@@ -122,8 +127,8 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes);
 ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff);
 
 /* Collective. Waits for the last exchange, then frees the handle, its plans excluded (destroy those
- * first). After a timeout it frees what it can without waiting for other ranks. Unregister
- * the buffers first.
+ * first). After a timeout it frees what it can without waiting for other ranks. Unregister the
+ * buffers first. Synchronises the device.
  *   ncclUnhandledCudaError  the last exchange ended in a CUDA error; the handle is freed anyway
  *   others                  what failed first while freeing; the rest is freed all the same */
 ncclResult_t alltoallv_destroy(alltoallv_t handle);
@@ -149,12 +154,11 @@ ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void
  * the communicator and CUDA's stream at the end; counts and displacements are host arrays. What
  * rank i sends to j, sendcounts[j] of i, must equal recvcounts[i] of j. Zero counts are fine and so
  * is any alignment that the type itself has; multiples of 16 bytes are fastest. sendbuff and
- * recvbuff must not overlap (no MPI_IN_PLACE). Counts that differ between two ranks are found on
- * the device, always on the LSA path, with check_counts on the other: alltoallv_get_async_error.
- *   ncclInvalidArgument  NULL, unknown type, a segment outside the registered range
- *   ncclInvalidUsage     recvbuff is not registered (LSA path), send and receive ranges overlap, a
- *                        stream that is being captured together with another one, or the exchange
- *                        before was on a stream that is being captured now
+ * recvbuff must not overlap (no MPI_IN_PLACE). Counts that differ between two ranks are found by
+ * the kernel always, by send/recv with check_counts: alltoallv_get_async_error. ncclInvalidArgument
+ * NULL, unknown type, a segment outside the registered range ncclInvalidUsage     recvbuff is not
+ * registered (LSA path), send and receive ranges overlap, a stream that is being captured together
+ * with another one, or the exchange before was on a stream that is being captured now
  *   ncclRemoteError      the handle has timed out before */
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
@@ -205,7 +209,9 @@ ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result,
 /* Collective. Arguments as alltoallv(). Exchanges counts and displacements once, checks them (a
  * pair that disagrees is ncclInvalidArgument on all ranks, alltoallv_last_error() names it), and
  * decides for all ranks whether starts use the kernel or the copy engines. Waits for the other
- * ranks. A rank whose arguments are wrong, or that has no memory left, fails the plan on all. */
+ * ranks. A rank whose arguments are wrong, or that has no memory left, fails the plan on all.
+ *   ncclInvalidArgument, ncclInvalidUsage  as alltoallv(), on all ranks
+ *   ncclSystemError                        (on all ranks) no memory on one */
 ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                             void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
                             ncclDataType_t datatype, alltoallv_t handle, alltoallv_plan_t *plan);
@@ -213,10 +219,13 @@ ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], con
 /* Collective. Does the planned exchange on `stream`; everything said of alltoallv() holds. The copy
  * engines need no multiprocessor and reach the full rate of the link, but cost about 20 us more and
  * cannot time out: when a peer has died, the stream waits for ever. Inside a graph the kernel is
- * used instead. */
+ * used instead.
+ *   ncclInvalidArgument  NULL
+ *   ncclInvalidUsage, ncclRemoteError  as alltoallv() */
 ncclResult_t alltoallv_start(alltoallv_plan_t plan, cudaStream_t stream);
 
-/* Collective in that no start may be running any more. */
+/* Frees the plan. Not collective, but no start of it may be running any more.
+ *   ncclInvalidArgument  NULL */
 ncclResult_t alltoallv_plan_destroy(alltoallv_plan_t plan);
 
 /* The sentence for the last error that this thread got from a function above; "" if none. */

@@ -34,10 +34,11 @@ struct alltoallv_handle {
   cudaStream_t side_stream;
   cudaEvent_t fork, join;
 
-  /* The exchange before: two of them never overlap. */
-  cudaStream_t last_stream;
+  /* The exchange before that was not captured: two of them never overlap. And a capture since then.
+   */
+  cudaStream_t last_stream, captured_stream;
   cudaEvent_t last_done;
-  bool last_exists, last_captured;
+  bool last_exists, captured_exists;
 
   struct alltoallv_pair
       *pairs; /* of the current call, n entries; the host is done with it at return */
@@ -114,6 +115,16 @@ ncclResult_t alltoallv_start_bare(alltoallv_plan_t plan, cudaStream_t stream);
     ncclResult_t try_result = (call);                                                     \
     if (try_result != ncclSuccess)                                                        \
       return alltoallv_fail(try_result, "%s: %s", #call, ncclGetErrorString(try_result)); \
+  } while (0)
+
+/* Between ncclGroupStart and ncclGroupEnd: a group that has begun must end, whatever fails in it,
+ * or all that the thread asks of NCCL later would only be queued. */
+#define ALLTOALLV_P2PTRY(call)                                                          \
+  do {                                                                                  \
+    ncclResult_t try_result = (call);                                                   \
+    if (try_result == ncclSuccess) break;                                               \
+    ncclGroupEnd();                                                                     \
+    return alltoallv_fail(try_result, "%s: %s", #call, ncclGetErrorString(try_result)); \
   } while (0)
 
 #define ALLTOALLV_CUDATRY(call)                                      \

@@ -87,12 +87,13 @@ ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], con
                             void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
                             ncclDataType_t datatype, alltoallv_t handle, alltoallv_plan_t *plan)
 {
-  if (handle == NULL || plan == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL argument");
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   struct alltoallv_plan_state *new_plan = calloc(1, sizeof(*new_plan));
   struct alltoallv_pair *pairs = calloc((size_t)handle->n, sizeof(*pairs));
   ncclResult_t result;
-  *plan = NULL;
-  if (new_plan == NULL || pairs == NULL) {
+  if (plan == NULL) {
+    result = alltoallv_fail(ncclInvalidArgument, "NULL plan");
+  } else if (new_plan == NULL || pairs == NULL) {
     result = alltoallv_fail(ncclSystemError, "out of memory");
   } else {
     new_plan->h = handle;
@@ -101,12 +102,12 @@ ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], con
                                      rdispls, datatype, &new_plan->ex);
   }
   result = share_rows(handle, new_plan, result);
-  if (result == ncclSuccess) {
-    *plan = new_plan;
-  } else {
+  if (result != ncclSuccess) {
     free(pairs);
     free(new_plan);
+    new_plan = NULL;
   }
+  if (plan != NULL) *plan = new_plan;
   return result;
 }
 

@@ -37,8 +37,8 @@ static ncclResult_t compare_counts(struct alltoallv_handle *h, struct alltoallv_
   ALLTOALLV_NCCLTRY(ncclGroupStart());
   for (int p = 0; p < h->n; p++) {
     if (p == h->rank || alltoallv_is_local(h, p)) continue;
-    ALLTOALLV_NCCLTRY(ncclSend(mine + 2 * p, bytes, ncclUint8, p, h->comm, stream));
-    ALLTOALLV_NCCLTRY(ncclRecv(theirs + 2 * p, bytes, ncclUint8, p, h->comm, stream));
+    ALLTOALLV_P2PTRY(ncclSend(mine + 2 * p, bytes, ncclUint8, p, h->comm, stream));
+    ALLTOALLV_P2PTRY(ncclRecv(theirs + 2 * p, bytes, ncclUint8, p, h->comm, stream));
   }
   ALLTOALLV_NCCLTRY(ncclGroupEnd());
   ALLTOALLV_CUDATRY(
@@ -82,11 +82,11 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
     if (p == h->rank || alltoallv_is_local(h, p)) continue;
     /* Zero counts are skipped on both sides; if only one did so, the other would wait for ever. */
     if (pairs[p].send_bytes > 0)
-      ALLTOALLV_NCCLTRY(ncclSend(ex->send + pairs[p].send_offset, pairs[p].send_bytes, ncclUint8, p,
-                                 h->comm, stream));
+      ALLTOALLV_P2PTRY(ncclSend(ex->send + pairs[p].send_offset, pairs[p].send_bytes, ncclUint8, p,
+                                h->comm, stream));
     if (pairs[p].recv_bytes > 0)
-      ALLTOALLV_NCCLTRY(ncclRecv(ex->recv + pairs[p].recv_offset, pairs[p].recv_bytes, ncclUint8, p,
-                                 h->comm, stream));
+      ALLTOALLV_P2PTRY(ncclRecv(ex->recv + pairs[p].recv_offset, pairs[p].recv_bytes, ncclUint8, p,
+                                h->comm, stream));
   }
   ALLTOALLV_NCCLTRY(ncclGroupEnd());
   const struct alltoallv_pair *own = &pairs[h->rank];

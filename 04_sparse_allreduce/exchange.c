@@ -59,10 +59,10 @@ static ncclResult_t split_sendrecv(struct sparse_allreduce_handle *h, int thrott
       const int to = (rank + i) % nranks, from = (rank - i + nranks) % nranks;
       const uint64_t receive = h->counts[from * nranks + rank];
       if (row[to] > 0)
-        SPARSE_NCCL(ncclSend(m->offered + displs[to], row[to], ncclUint64, to, h->comm, stream));
+        SPARSE_P2P(ncclSend(m->offered + displs[to], row[to], ncclUint64, to, h->comm, stream));
       if (receive > 0)
-        SPARSE_NCCL(ncclRecv(m->received + (size_t)from * m->slot, receive, ncclUint64, from,
-                             h->comm, stream));
+        SPARSE_P2P(ncclRecv(m->received + (size_t)from * m->slot, receive, ncclUint64, from,
+                            h->comm, stream));
     }
     SPARSE_NCCL(ncclGroupEnd());
   }
@@ -96,9 +96,9 @@ ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
   for (int i = 1; i < nranks; i++) {
     const int to = (rank + i) % nranks, from = (rank - i + nranks) % nranks;
     if (counts[rank] > 0)
-      SPARSE_NCCL(ncclSend(base + displs[rank] * size, counts[rank], type, to, h->comm, stream));
+      SPARSE_P2P(ncclSend(base + displs[rank] * size, counts[rank], type, to, h->comm, stream));
     if (counts[from] > 0)
-      SPARSE_NCCL(ncclRecv(base + displs[from] * size, counts[from], type, from, h->comm, stream));
+      SPARSE_P2P(ncclRecv(base + displs[from] * size, counts[from], type, from, h->comm, stream));
   }
   SPARSE_NCCL(ncclGroupEnd());
   return ncclSuccess;
@@ -142,9 +142,9 @@ static ncclResult_t balance(struct sparse_allreduce_handle *h, const char *send,
   for (int p = 0; p < nranks; p++) {
     if (p == rank) continue;
     if (overlap(displs[rank], counts[rank], even_displs[p], even[p], &first, &length))
-      SPARSE_NCCL(ncclSend(send + (first - displs[rank]) * size, length, type, p, h->comm, stream));
+      SPARSE_P2P(ncclSend(send + (first - displs[rank]) * size, length, type, p, h->comm, stream));
     if (overlap(displs[p], counts[p], even_displs[rank], even[rank], &first, &length))
-      SPARSE_NCCL(ncclRecv(recv + first * size, length, type, p, h->comm, stream));
+      SPARSE_P2P(ncclRecv(recv + first * size, length, type, p, h->comm, stream));
   }
   SPARSE_NCCL(ncclGroupEnd());
   return ncclSuccess;

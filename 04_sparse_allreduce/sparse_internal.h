@@ -67,6 +67,16 @@ ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
       return sparse_fail(try_result, "%s: %s", #call, ncclGetErrorString(try_result)); \
   } while (0)
 
+/* Between ncclGroupStart and ncclGroupEnd: a group that has begun must end, whatever fails in it,
+ * or all that the thread asks of NCCL later would only be queued. */
+#define SPARSE_P2P(call)                                                             \
+  do {                                                                               \
+    ncclResult_t try_result = (call);                                                \
+    if (try_result == ncclSuccess) break;                                            \
+    ncclGroupEnd();                                                                  \
+    return sparse_fail(try_result, "%s: %s", #call, ncclGetErrorString(try_result)); \
+  } while (0)
+
 #define SPARSE_CUDA(call)                                                                         \
   do {                                                                                            \
     cudaError_t try_error = (call);                                                               \

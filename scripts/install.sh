@@ -10,6 +10,7 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
+unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that calls this: `make -w` would talk in between
 
 # ---- the reusable parts --------------------------------------------------------------------------
 # Folder, prefix of its lists in sources.mk, header.

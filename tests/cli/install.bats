@@ -55,7 +55,7 @@ C
 
 @test "usage.c of the AlltoAllV with the installed library, as three processes" {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
-  make -s install CPU=1 MPI=1 PREFIX="$WORK/prefix"
+  make -w install CPU=1 MPI=1 PREFIX="$WORK/prefix" # as in a make -C, which must not mix with the lists
   # shellcheck disable=SC2046
   "$(mpicc_command)" -o "$WORK/usage" 03_alltoallv_sm/usage.c $(pkg-config --cflags --libs nccl-examples-cpu)
   mpi_job 3 "$WORK/usage" >"$WORK/out" 2>"$WORK/err"

@@ -122,7 +122,7 @@ PYTHON
 @test "bench.sh: what cannot run here is skipped with its reason" {
   suite
   echo 'echo "note: a note" >&2; echo "y: graphs can deadlock here" >&2; exit 2' >"$WORK/do/y.pthread.1"
-  echo 'echo "y: needs more GPUs" >&2; exit 77' >"$WORK/do/y.mpi.0"
+  echo 'echo "y: needs more GPUs" >&2; echo "--- mpirun ---" >&2; exit 77' >"$WORK/do/y.mpi.0"
   bench
   exits_with 0
   prints '02_y +pthread graph +skipped: y: graphs can deadlock here'

@@ -279,6 +279,39 @@ static void test_graph(struct test *t)
   result(t, errors.wrong == 0, "graph replay");
 }
 
+static void pause_stream(void *milliseconds)
+{
+  usleep(1000 * *(const unsigned *)milliseconds);
+}
+
+/* An exchange waits for the one before on another stream, also when one was captured in between. */
+static void test_streams(struct test *t)
+{
+  static const unsigned milliseconds = 50;
+  struct exchange x;
+  cudaStream_t other;
+  cudaGraph_t graph;
+  char *recv = t->buffers.window + PROGRAM_GUARD;
+  launcher_step("two streams");
+  random_exchange(t, &x, 1000);
+  CUDACHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  CUDACHECK(cudaLaunchHostFunc(t->stream, pause_stream, (void *)&milliseconds));
+  for (int i = 0; i < 3; i++) {
+    cudaStream_t stream = i == 0 ? t->stream : other;
+    if (i == 1) CUDACHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
+                             x.rdispls, ncclFloat, t->handle, stream));
+    if (i == 1) CUDACHECK(cudaStreamEndCapture(stream, &graph));
+  }
+  CUDACHECK(cudaStreamSynchronize(other));
+  const bool over = cudaStreamQuery(t->stream) == cudaSuccess;
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  const bool verified = exchange(t, &x, 4, 0, 0); /* the call numbers fit each other */
+  CUDACHECK(cudaGraphDestroy(graph));
+  CUDACHECK(cudaStreamDestroy(other));
+  result(t, over && verified, "two streams, with a capture in between");
+}
+
 /* ---- device counts, plans ----------------------------------------------------------------------
  */
 
@@ -396,9 +429,9 @@ static void test_plan(struct test *t)
 {
   char *recv = t->buffers.window + PROGRAM_GUARD;
   bool good = true;
+  struct exchange x;
   launcher_step("plans");
   for (int i = 0; i < 6; i++) {
-    struct exchange x;
     alltoallv_plan_t plan;
     random_exchange(t, &x, i < 3 ? 1000 : BUFFER);
     ALLTOALLVCHECK(alltoallv_plan(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
@@ -415,6 +448,14 @@ static void test_plan(struct test *t)
     ALLTOALLVCHECK(alltoallv_plan_destroy(plan));
   }
   result(t, good, "plans");
+
+  random_exchange(t, &x, 100);
+  const bool wrong = t->me->rank == t->me->nranks - 1;
+  alltoallv_plan_t none;
+  good = alltoallv_plan(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
+                        ncclFloat, t->handle, wrong ? NULL : &none) == ncclInvalidArgument;
+  if (!wrong) good &= none == NULL;
+  result(t, good, "a plan with a wrong argument on one rank");
 }
 
 /* ---- what has to be refused ---------------------------------------------------------------------
@@ -627,6 +668,7 @@ static int run(const struct rank *me, const struct options *opt)
   test_threshold(&t);
   test_back_to_back(&t);
   if (GRAPHS) test_graph(&t);
+  if (GRAPHS) test_streams(&t);
   test_device_counts(&t);
   test_device_slots(&t);
   test_plan(&t);
