@@ -28,8 +28,8 @@
  *   exchange does not write into a peer's receive buffer before the peer's stream has reached it.
  * - Two exchanges of one handle never run at the same time. When a call comes on another stream
  *   than the one before (captured ones do not count), it waits for that one by an event, so that
- *   stream must still exist. Exchanges of two handles that can overlap need room for both kernels
- * on all GPUs.
+ *   stream must still exist.
+ * - Exchanges of two handles that can overlap need room for both kernels on all GPUs.
  * - Exchanges may be captured into a CUDA graph, on all ranks or on none, and replayed. Buffers,
  *   plan and handle must outlive the graph; graph launches must be ordered with other exchanges of
  *   the handle by the caller. Use graphs with one process per GPU: one process that launches
@@ -66,15 +66,15 @@ typedef struct alltoallv_plan_state *alltoallv_plan_t;
 /* How the bytes move. Chosen in alltoallv_init for all ranks together and never changed later: a
  * choice that one rank could make alone would deadlock. */
 typedef enum {
-  ALLTOALLV_AUTO = 0,     /* the kernel where it can run, else send/recv; plans of large
-                             exchanges use the copy engines */
-  ALLTOALLV_SENDRECV = 1, /* grouped ncclSend/ncclRecv only */
-  ALLTOALLV_LSA =
-      2, /* the kernel within a host, send/recv between hosts, in plans too; init
-            fails where the kernel cannot run. It adds to counters in the memory of other GPUs,
-            which takes NVLink: where they share memory over PCIe, choose ALLTOALLV_SENDRECV */
-  ALLTOALLV_COPY_ENGINE = 3, /* as ALLTOALLV_LSA, but on one host plans use the copy engines, at any
-                                size, unless they are captured */
+  ALLTOALLV_AUTO = 0,        /* the kernel where it can run, else send/recv; plans of large
+                                exchanges use the copy engines */
+  ALLTOALLV_SENDRECV = 1,    /* grouped ncclSend/ncclRecv only */
+  ALLTOALLV_LSA = 2,         /* the kernel within a host, send/recv between hosts, in plans too;
+                                init fails where the kernel cannot run. It adds to counters in the
+                                memory of other GPUs, which takes NVLink: where they share memory
+                                over PCIe, choose ALLTOALLV_SENDRECV */
+  ALLTOALLV_COPY_ENGINE = 3, /* as ALLTOALLV_LSA, but on one host plans use the copy engines, at
+                                any size, unless they are captured */
 } alltoallv_method_t;
 
 /* Fill it with ALLTOALLV_CONFIG_INITIALIZER, then change what you need. All ranks must pass the
@@ -155,10 +155,11 @@ ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void
  * rank i sends to j, sendcounts[j] of i, must equal recvcounts[i] of j. Zero counts are fine and so
  * is any alignment that the type itself has; multiples of 16 bytes are fastest. sendbuff and
  * recvbuff must not overlap (no MPI_IN_PLACE). Counts that differ between two ranks are found by
- * the kernel always, by send/recv with check_counts: alltoallv_get_async_error. ncclInvalidArgument
- * NULL, unknown type, a segment outside the registered range ncclInvalidUsage     recvbuff is not
- * registered (LSA path), send and receive ranges overlap, a stream that is being captured together
- * with another one, or the exchange before was on a stream that is being captured now
+ * the kernel always, by send/recv with check_counts: alltoallv_get_async_error.
+ *   ncclInvalidArgument  NULL, unknown type, a segment outside the registered range
+ *   ncclInvalidUsage     recvbuff is not registered (LSA path), send and receive ranges overlap, a
+ *                        stream that is being captured together with another one, or the exchange
+ *                        before was on a stream that is being captured now
  *   ncclRemoteError      the handle has timed out before */
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],

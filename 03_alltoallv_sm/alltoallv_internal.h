@@ -34,8 +34,7 @@ struct alltoallv_handle {
   cudaStream_t side_stream;
   cudaEvent_t fork, join;
 
-  /* The exchange before that was not captured: two of them never overlap. And a capture since then.
-   */
+  /* The last exchange that was not captured: two of them never overlap. And a capture since. */
   cudaStream_t last_stream, captured_stream;
   cudaEvent_t last_done;
   bool last_exists, captured_exists;

@@ -6,7 +6,8 @@
 #   SOURCES     := main.c bench.c    C files of every build
 #   GPU_SOURCES := kernels.cu        only where there is a GPU ...
 #   CPU_SOURCES := kernels_cpu.c     ... and their twins for the CPU stand-in
-#   SHARED      := 03_x/y.c          sources from elsewhere, relative to the top
+#   SHARED      := 03_x/y.c          sources from elsewhere, relative to the top ...
+#   GPU_SHARED, CPU_SHARED           ... and those of one kind of build
 #   include ../common/rules.mk
 #
 # Switches, on make's command line:
@@ -45,7 +46,7 @@ DEVICE_BUILD := build/gpu-device
 COMMON := options.c datatype.c launcher.c watchdog.c verify.c bench.c bench_output.c
 COMMON += $(if $(MPI),launcher_mpi.c,launcher_pthread.c) $(if $(CPU),verify_cpu.c,verify.cu)
 ALL_SOURCES := $(addprefix $(EXAMPLE)/,$(SOURCES) $(if $(CPU),$(CPU_SOURCES),$(GPU_SOURCES)))
-ALL_SOURCES += $(SHARED) $(addprefix common/,$(COMMON))
+ALL_SOURCES += $(SHARED) $(if $(CPU),$(CPU_SHARED),$(GPU_SHARED)) $(addprefix common/,$(COMMON))
 OBJECTS := $(patsubst %,$(BUILD)/%.o,$(filter %.c,$(ALL_SOURCES)))
 OBJECTS += $(patsubst %,$(DEVICE_BUILD)/%.o,$(filter %.cu,$(ALL_SOURCES)))
 

@@ -18,13 +18,7 @@ case ${1:-} in
 quick | full) mode=$1 && shift ;;
 -*) die "unknown option '$1'; allowed: quick, full, EXAMPLE..." ;;
 esac
-examples=()
-for folder in "$@"; do
-  grep -qxF -e "${folder%/}" <<<"$(examples)" ||
-    die "no example '$folder'; allowed: quick or full, and then $(examples | xargs)"
-  examples+=("${folder%/}")
-done
-[ ${#examples[@]} -gt 0 ] || mapfile -t examples < <(examples)
+choose_examples "quick or full, and then " "$@"
 
 second_nccl=${NCCL_HOME:-}
 unset NCCL_HOME NTHREADS MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE

@@ -20,6 +20,18 @@ examples() {
   done
 }
 
+# choose_examples WORDS [NAME...]: sets the array examples to those named, to all where none is. WORDS
+# say what else would have been allowed.
+choose_examples() {
+  local words=$1 name
+  shift
+  mapfile -t examples < <(examples)
+  for name in "$@"; do
+    grep -qxF -e "${name%/}" <<<"$(examples)" || die "no example '$name'; allowed: $words${examples[*]}"
+  done
+  [ $# = 0 ] || examples=("${@%/}")
+}
+
 # The name of an example's program: allreduce_ub.
 program_of() { sed -n 's/^PROGRAM *:= *//p' "$TOP/$1/Makefile"; }
 

@@ -17,21 +17,17 @@ set -euo pipefail
 # `make run MPI=1` hands these down, and here both launchers are made
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE
 
-cpu=no setup_options=() examples=()
+cpu=no setup_options=() named=()
 for argument in "$@"; do
   case $argument in
   --no-install) setup_options=(--no-install) ;;
   --cpu) cpu=yes ;;
   -h | --help) sed -n '3,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
   -*) die "unknown option '$argument'; allowed: --no-install --cpu EXAMPLE..." ;;
-  *)
-    grep -qxF -e "${argument%/}" <<<"$(examples)" ||
-      die "no example '$argument'; allowed: $(examples | xargs)"
-    examples+=("${argument%/}")
-    ;;
+  *) named+=("$argument") ;;
   esac
 done
-[ ${#examples[@]} -gt 0 ] || mapfile -t examples < <(examples)
+choose_examples "" "${named[@]}"
 
 "$TOP/scripts/setup.sh" "${setup_options[@]}" || echo "going on with what is here"
 

@@ -148,7 +148,7 @@ build_cpu() { # build_cpu LAUNCHER DIRECTORY
 }
 
 build_gpu() { # build_gpu DIRECTORY: for all launchers, one after the other since they share device code
-  local launcher architecture=()
+  local architecture=()
   # one architecture is enough to see warnings, where no GPU asks for another
   if [ "$(gpu_count)" = 0 ] && [ -z "${NVCC_GENCODE:-}" ]; then
     architecture=("NVCC_GENCODE=-gencode arch=compute_90,code=sm_90")
@@ -196,19 +196,16 @@ published_effects() {
 }
 check readme-published published_effects
 if have bats; then
-  # built before, unless only some checks were asked for; several bats must not build at once
-  if [ ${#names[@]} -gt 0 ]; then
-    for file in tests/cli/*.bats; do
-      wanted "cli-$(basename "$file" .bats)" || continue
-      for launcher in $LAUNCHERS; do
-        for example in $(examples); do build_cpu "$launcher" "$example" >/dev/null 2>&1 || true; done
-      done
-      break
-    done
-  fi
+  files=()
   for file in tests/cli/*.bats; do
-    file=$(basename "$file" .bats)
-    check "cli-$file" "${LIMIT[@]}" bats --tap "tests/cli/$file.bats"
+    if wanted "cli-$(basename "$file" .bats)"; then files+=("$file"); fi
+  done
+  # several bats must not build at once; here all is up to date unless only some checks were asked for
+  for launcher in $LAUNCHERS; do
+    for example in ${files[0]:+$(examples)}; do build_cpu "$launcher" "$example" >/dev/null 2>&1 || true; done
+  done
+  for file in "${files[@]}"; do
+    check "cli-$(basename "$file" .bats)" "${LIMIT[@]}" bats --tap "$file"
   done
 else
   skip cli "no bats"

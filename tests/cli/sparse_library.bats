@@ -20,7 +20,7 @@ load sparse_helper
   done)" ]
 }
 
-# steps LAUNCHER RANKS [OPTIONS]: builds and runs tests/gpu/sparse_steps
+# steps LAUNCHER RANKS [OPTIONS]: runs tests/gpu/sparse_steps, which build_steps builds
 steps() {
   local launcher=$1 ranks=$2 program=$TOP/tests/gpu/sparse_steps/build/cpu-$1/sparse_steps
   shift 2
