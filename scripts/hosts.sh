@@ -26,7 +26,7 @@ case ${1:-} in
 -h | --help) sed -n '3,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
 esac
 [ "$per_host" != 0 ] || [ -n "$given" ] || die "no GPU here; allowed: --per-host N"
-[[ $per_host =~ ^[1-9][0-9]*$ ]] || die "--per-host: '$per_host' is not a number of ranks; allowed: 1 or more"
+whole_number "$per_host" 1 1024 || die "--per-host: '$per_host' is not a number of ranks; allowed: 1 to 1024"
 [[ ${1:-} =~ ^[A-Za-z0-9][A-Za-z0-9._-]*(,[A-Za-z0-9][A-Za-z0-9._-]*)*$ ]] ||
   die "'${1:-}' is no list of hosts; allowed: HOST,HOST..."
 IFS=, read -ra hosts <<<"$1"

@@ -6,11 +6,15 @@ TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# One line on stderr and exit code 2: usage.
+# One line on stderr, whatever is in the argument that it quotes, and exit code 2: usage.
 die() {
-  echo "${0##*/}: $*" >&2
+  local message=$*
+  echo "${0##*/}: ${message//[[:cntrl:]]/ }" >&2
   exit 2
 }
+
+# whole_number TEXT LOWEST HIGHEST: digits, and between these bounds. No leading zero: bash would count in eights.
+whole_number() { [[ $1 =~ ^(0|[1-9][0-9]{0,8})$ ]] && [ "$1" -ge "$2" ] && [ "$1" -le "$3" ]; }
 
 # The directories of the examples, 01_allreduce_ub and so on, one per line.
 examples() {

@@ -20,12 +20,11 @@ set -euo pipefail
 
 case ${1:-} in -h | --help) sed -n '3,15s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 hosts=${1:-}
-[[ $hosts =~ ^[1-9][0-9]{0,3}$ ]] || die "'$hosts' is not a number of hosts; allowed: 1 or more"
+whole_number "$hosts" 1 1024 || die "'$hosts' is not a number of hosts; allowed: 1 to 1024"
 job_arguments "${@:2}"
 ranks=${NP:-$([ "$build" = gpu ] && gpu_count || echo 4)}
-[[ $ranks =~ ^[0-9]+$ ]] || die "NP='$ranks' is not a number of ranks; allowed: $hosts or more"
 [ "$ranks" != 0 ] || [ -n "${NP:-}" ] || die "no GPU here; allowed: NP=N, $hosts or more"
-[ "$ranks" -ge "$hosts" ] || die "$ranks ranks cannot be on $hosts hosts; allowed: NP=$hosts or more"
+whole_number "$ranks" "$hosts" 65536 || die "NP='$ranks' is not a number of ranks; allowed: $hosts to 65536"
 [ "$build" = gpu ] || echo "note: the stand-in has one host, whatever NCCL_HOSTID says" >&2
 
 # shellcheck disable=SC2016 # for the shell of each rank

@@ -126,7 +126,7 @@ gcc -shared -fPIC -O2 -o "$TOP/build/timeline.so" "$TOP/scripts/timeline.c" "${i
   -L"$(cuda_home)/lib64" -L"$(cuda_home)/extras/CUPTI/lib64" -lcupti -pthread 2>"$records.log" ||
   die "scripts/timeline.c does not build, see $records.log; it needs CUPTI, which is part of CUDA"
 ranks=${NP:-$(gpu_count)}
-[[ $ranks =~ ^[1-9][0-9]*$ ]] || die "NP='$ranks' is not a number of ranks; allowed: 1 or more, one GPU each"
+whole_number "$ranks" 1 1024 || die "NP='$ranks' is not a number of ranks; allowed: 1 to 1024, one GPU each"
 code=0
 TIMELINE_OUT=$records CUDA_INJECTION64_PATH=$TOP/build/timeline.so \
   mpi_run "$ranks" "${program[@]}" >"$records.log" 2>&1 || code=$?

@@ -92,7 +92,7 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
   unset OMPI_MCA_plm
   export OMPI_MCA_plm_rsh_agent=$WORK/ssh OMPI_MCA_btl=self,tcp TMPDIR=$WORK/tmp
   cp "$TOP/tests/simulated_ssh.sh" "$WORK/ssh"
-  for example in $EXAMPLES; do
+  for example in 01_allreduce_ub 03_alltoallv_sm; do
     script hosts.sh --per-host 2 sim1,sim2 --cpu "$example"
     exits_with 0
     diff <("$TOP/tests/golden.sh" "$example" 4 | sed 's/device [23]$/device X/;s/device 0$/device X/;s/device 1$/device X/') \
@@ -114,7 +114,7 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
     exits_with 0
     [ "$(sort "$WORK/out" | sed 's/.*simulated//' | tr '\n' ' ')" = "$wanted " ] || show
   done
-  for example in $EXAMPLES; do
+  for example in 01_allreduce_ub 03_alltoallv_sm; do
     script multihost_sim.sh 2 --cpu "$example"
     exits_with 0
     diff <("$TOP/tests/golden.sh" "$example" 4) "$WORK/out"
@@ -124,6 +124,7 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
 
 @test "wrong arguments: one line, exit code 2" {
   for arguments in "" "a,b" "a b" "a,,b 01_allreduce_ub" "-x 01_allreduce_ub" "--per-host 0 a 01_allreduce_ub" \
+    "--per-host 08 a 01_allreduce_ub" "--per-host 1025 a 01_allreduce_ub" "--per-host 4611686018427387904 a,b --dry-run 01_allreduce_ub" \
     "--per-host" "--per-host 1 a --nonsense 01_allreduce_ub" "--per-host 1 a 09_nothing"; do
     # shellcheck disable=SC2086
     script hosts.sh $arguments
@@ -131,7 +132,8 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
     prints_nothing
     one_line '^hosts.sh: .*; allowed: '
   done
-  for arguments in "" "0 01_allreduce_ub" "x 01_allreduce_ub" "2" "5 --cpu 01_allreduce_ub" "2 --cpu 09_nothing"; do
+  for arguments in "" "0 01_allreduce_ub" "x 01_allreduce_ub" "2" "5 --cpu 01_allreduce_ub" "2 --cpu 09_nothing" \
+    "08 --cpu 01_allreduce_ub" "99999999999999999999 --cpu 01_allreduce_ub"; do
     # shellcheck disable=SC2086
     script multihost_sim.sh $arguments
     exits_with 2
@@ -144,8 +146,11 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
   CUDA_VISIBLE_DEVICES='' script multihost_sim.sh 2 --dry-run 01_allreduce_ub
   exits_with 2
   one_line '^multihost_sim.sh: no GPU here; allowed: NP=N, 2 or more$'
-  NP=x script multihost_sim.sh 2 01_allreduce_ub
-  exits_with 2
+  for ranks in x 08 1 -4 65537 4611686018427387904 '4 4'; do
+    NP=$ranks script multihost_sim.sh 2 --dry-run 01_allreduce_ub
+    exits_with 2
+    one_line "^multihost_sim.sh: NP='$ranks' is not a number of ranks; allowed: 2 to 65536$"
+  done
   cd "$TOP"
   for name in slurm.sbatch polaris.pbs; do
     script $name
