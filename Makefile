@@ -19,7 +19,8 @@ test:
 	./scripts/test.sh
 
 install: $(EXAMPLES)
-	./scripts/install.sh $(VARIANT) '$(abspath $(PREFIX))' '$(DESTDIR)'
+	./scripts/install.sh $(VARIANT) $(call quote,$(PREFIX)) $(call quote,$(DESTDIR))
+quote = '$(subst ','\'',$(1))'
 
 # what is committed, nothing else
 dist:

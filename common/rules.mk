@@ -35,6 +35,11 @@ comma := ,
 empty :=
 space := $(empty) $(empty)
 
+# Blanks separate words for make, and quotes end words for the shell.
+PATHS := CUDA_HOME NCCL_HOME MPI_HOME
+$(foreach name,$(PATHS),$(if $(word 2,$($(name)))$(strip $(foreach c,' " ` \ [ ] * ? & ; |,$(findstring $c,$($(name))))),\
+  $(error $(name)='$($(name))' is a path that make cannot take; allowed: one without blanks, quotes, brackets and the like)))
+
 # MPI=0 and CPU=0 are what they say.
 override MPI := $(filter-out 0,$(MPI))
 override CPU := $(filter-out 0,$(CPU))

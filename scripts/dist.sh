@@ -6,10 +6,14 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/files.sh
+. "$(dirname "$0")/files.sh"
 case ${1:-} in -h | --help) sed -n '3,5s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 cd "$TOP"
 [ $# = 0 ] || die "unknown argument '$1'; allowed: none"
-git rev-parse --verify -q HEAD >/dev/null 2>&1 || die "this is no git checkout; allowed: make dist in one"
+git rev-parse --verify -q HEAD >/dev/null 2>&1 || die "this is no git checkout; make dist packs what is committed in one"
 name=nccl-examples-$(suite_version)
-git archive --format=tar.gz --prefix="$name/" -o "$name.tar.gz" HEAD
+begin_file "$name.tar.gz"
+git archive --format=tar.gz --prefix="$name/" HEAD | write_file
+keep_files
 echo "$name.tar.gz"

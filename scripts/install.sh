@@ -10,6 +10,8 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/files.sh
+. "$(dirname "$0")/files.sh"
 unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that calls this: `make -w` would talk in between
 
 # ---- the reusable parts --------------------------------------------------------------------------
@@ -18,27 +20,40 @@ PARTS='
 03_alltoallv_sm ALLTOALLV alltoallv.h
 04_sparse_allreduce SPARSE sparse_allreduce.h
 '
-lists=$TOP/04_sparse_allreduce/sources.mk
-
 listed() { # listed FOLDER VARIABLE...: the files of these lists, with their folder
   # shellcheck disable=SC2016 # for make
-  printf 'include %s\nall: ; @echo $(addprefix %s/,%s)\n' "$lists" "$1" "$(printf ' $(%s)' "${@:2}")" | make -s -f -
+  printf 'include sources.mk\nall: ; @echo $(addprefix %s/,%s)\n' "$1" "$(printf ' $(%s)' "${@:2}")" |
+    make -s -C "$TOP/04_sparse_allreduce" -f -
 }
 
 # ---- where to ------------------------------------------------------------------------------------
 variant=${1:-} prefix=${2:-}
 case $variant in gpu-pthread | gpu-mpi | cpu-pthread | cpu-mpi) ;; *) die "unknown build '$variant'" ;; esac
-[[ $prefix = /* ]] || die "PREFIX='$prefix' is no absolute path; allowed: PREFIX=/usr/local, for example"
+[ -n "$prefix" ] || die "PREFIX is empty; allowed: PREFIX=/usr/local, for example"
+prefix=$(realpath -ms -- "$prefix")
 target=${3:-}$prefix
 cpu=
 [[ $variant = gpu-* ]] || cpu=_cpu
 ending=$cpu
 [[ $variant = *-pthread ]] || ending=_mpi$cpu
 
-built() { [ -f "$1" ] || die "no ${1#"$TOP"/}; allowed: \`make\` before, with the same switches"; }
+# What stands in the pkg-config file has to get through an unquoted $(pkg-config ...), and through -Wl,
+check_path() { # check_path NAME PATH
+  local LC_ALL=C
+  [[ ! $2 =~ [^A-Za-z0-9/._+=@~-] ]] ||
+    die "$1='$2' would not reach compilers whole by pkg-config; allowed: letters, digits and / . _ + = @ ~ - in it"
+}
+check_path PREFIX "$prefix"
+if [ -z "$cpu" ]; then
+  check_path NCCL_HOME "$(nccl_home)"
+  check_path CUDA_HOME "$(cuda_home)"
+fi
+
+built() { [ -f "$1" ] || die "no ${1#"$TOP"/}; \`make\` with the same switches makes it"; }
 put() { # put MODE FILE TARGET
   built "$2"
-  install -D -m "$1" "$2" "$target/$3"
+  begin_file "$target/$3"
+  install -D -m "$1" -- "$2" "$new"
 }
 
 # ---- programs, headers, library ------------------------------------------------------------------
@@ -51,12 +66,11 @@ kind=$([ -n "$cpu" ] && echo CPU || echo GPU)
 while read -r folder list header; do
   [ -n "$folder" ] || continue
   put 644 "$TOP/$folder/$header" "include/$header"
-  read -ra more <<<"$(listed "$folder" "${list}_SOURCES" "${list}_${kind}_SOURCES")"
+  files=$(listed "$folder" "${list}_SOURCES" "${list}_${kind}_SOURCES")
+  read -ra more <<<"$files"
   sources+=("${more[@]}")
 done <<<"$PARTS"
 
-archive=$(mktemp -d)
-trap 'rm -rf "$archive"' EXIT
 objects=()
 for file in "${sources[@]}"; do
   folder=$variant
@@ -64,8 +78,11 @@ for file in "${sources[@]}"; do
   objects+=("$TOP/${file%%/*}/build/$folder/$file.o")
   built "${objects[-1]}"
 done
-ar rcs "$archive/library.a" "${objects[@]}"
-put 644 "$archive/library.a" "lib/libnccl_examples$cpu.a"
+mkdir -p -- "$target/lib/pkgconfig"
+begin_file "$target/lib/libnccl_examples$cpu.a"
+rm -f -- "$new" # ar would add to it
+ar rcs "$new" "${objects[@]}"
+chmod 644 -- "$new"
 
 # ---- what pkg-config says ------------------------------------------------------------------------
 if [ -n "$cpu" ]; then
@@ -81,7 +98,8 @@ else
   libs="-L$nccl -L$(cuda_home)/lib64 -l:libnccl.so.2 -lcudart -lstdc++ -lm"
   libs+=" -Wl,-rpath,$nccl -Wl,-rpath,$(cuda_home)/lib64"
 fi
-cat >"$archive/pc" <<PC
+begin_file "$target/lib/pkgconfig/nccl-examples${cpu:+-cpu}.pc"
+write_file <<PC
 prefix=$prefix
 includedir=\${prefix}/include
 libdir=\${prefix}/lib
@@ -92,5 +110,6 @@ Version: $(suite_version)
 Cflags: -I\${includedir} $cflags
 Libs: -L\${libdir} -lnccl_examples$cpu $libs
 PC
-put 644 "$archive/pc" "lib/pkgconfig/nccl-examples${cpu:+-cpu}.pc"
+chmod 644 -- "$new"
+keep_files
 echo "installed in $target: bin/*$ending, lib/libnccl_examples$cpu.a, lib/pkgconfig/nccl-examples${cpu:+-cpu}.pc"

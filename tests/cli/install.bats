@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # make install and make dist, and programs that use what was installed.
-# shellcheck disable=SC2034 # the variable code is read by the helper
+# shellcheck disable=SC2016,SC2034 # text with backquotes; the variable code is read by the helper
 load helper
 
 EXAMPLES="01_allreduce_ub 02_allreduce_sm 03_alltoallv_sm 04_sparse_allreduce"
@@ -65,7 +65,7 @@ C
 @test "all builds fit into one PREFIX, and programs run from there" {
   for launcher in $LAUNCHERS; do scripts/install.sh "cpu-$launcher" /usr "$WORK/stage"; done
   for example in $EXAMPLES; do
-    NTHREADS=2 "$WORK/stage/usr/bin/$(program_of "$example")_cpu" >"$WORK/out" 2>"$WORK/err"
+    NTHREADS=2 "$WORK/stage/usr/bin/$(program_of "$example")_cpu" --count 1000 >"$WORK/out" 2>"$WORK/err"
     grep -q ' verified correctly$' "$WORK/out"
   done
   [[ $LAUNCHERS != *mpi* ]] || "$WORK/stage/usr/bin/allreduce_ub_mpi_cpu" --version | grep -q '^launcher: MPI'
@@ -84,6 +84,40 @@ C
     $(pkg-config --cflags --libs nccl-examples)
   ldd "$WORK/program" | grep -q 'libnccl.so.2 => /'
   [ -x "$WORK/prefix/bin/alltoallv_sm" ]
+}
+
+@test "a clone with an odd name installs the same library; a PREFIX that compilers would not see is refused" {
+  odd="$WORK/it's [a] \"b\" c=d \\e \$f"
+  mkdir "$odd"
+  tar -cf - --exclude=.git --exclude=results --exclude='build/*-*-*' --exclude=build/gpu-\* --exclude=build/cpu-mpi . | tar -C "$odd" -xf -
+  scripts/install.sh cpu-pthread "$WORK/here"
+  make -s -C "$odd" install CPU=1 PREFIX="../odd=~+prefix" DESTDIR="$WORK/a stage"
+  [ "$(ar t "$WORK/a stage$WORK/odd=~+prefix/lib/libnccl_examples_cpu.a")" = "$(ar t "$WORK/here/lib/libnccl_examples_cpu.a")" ]
+  [ "$(ar t "$WORK/here/lib/libnccl_examples_cpu.a" | wc -l)" -gt 10 ]
+  PKG_CONFIG_PATH="$WORK/a stage$WORK/odd=~+prefix/lib/pkgconfig"
+  [[ " $(pkg-config --cflags nccl-examples-cpu) " == *" -I$WORK/odd=~+prefix/include "* ]]
+  for name in 'x y' "it's" 'a,b' 'a:b' 'a"b' 'a[b' 'a\b' ü; do
+    code=0
+    make -s install CPU=1 PREFIX="$WORK/$name" >"$WORK/out" 2>"$WORK/err" || code=$?
+    exits_with 2
+    grep -v '^make' "$WORK/err" >"$WORK/lines" || true
+    mv "$WORK/lines" "$WORK/err"
+    one_line "^install.sh: PREFIX='.*' would not reach compilers whole by pkg-config; allowed: letters"
+    [ ! -e "$WORK/$name" ]
+  done
+}
+
+@test "install.sh: what fails leaves the files of before, and no others" {
+  scripts/install.sh cpu-pthread /usr "$WORK/stage"
+  echo old | tee "$WORK/stage/usr/bin/allreduce_ub_cpu" >"$WORK/stage/usr/lib/libnccl_examples_cpu.a"
+  cp -r "$WORK/stage" "$WORK/before"
+  full_disk '*'
+  code=0
+  PATH=$WORK/bin:$PATH scripts/install.sh cpu-pthread /usr "$WORK/stage" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 1
+  one_line '^tee: .*/nccl-examples-cpu.pc.new: No space left on device$'
+  diff -r "$WORK/before" "$WORK/stage"
+  [ "$(stat -c %a "$WORK/stage/usr/lib/libnccl_examples_cpu.a" "$WORK/stage/usr/bin/allreduce_ub_cpu" | xargs)" = "644 755" ]
 }
 
 @test "make dist packs what is committed, and it builds" {
@@ -106,7 +140,7 @@ C
 }
 
 @test "install.sh: wrong arguments and builds that are not there" {
-  for arguments in "" "cpu /usr" "cpu-pthread" "cpu-pthread relative" "cpu-pthread-address $WORK/prefix"; do
+  for arguments in "" "cpu /usr" "cpu-pthread" "cpu-pthread-address $WORK/prefix"; do
     code=0
     # shellcheck disable=SC2086 # several words
     scripts/install.sh $arguments >"$WORK/out" 2>"$WORK/err" || code=$?
@@ -117,6 +151,6 @@ C
   code=0
   "$WORK/clone/scripts/install.sh" cpu-pthread "$WORK/prefix" >"$WORK/out" 2>"$WORK/err" || code=$?
   exits_with 2
-  one_line '^install.sh: no 01_allreduce_ub/build/cpu-pthread/allreduce_ub; allowed: '
+  one_line '^install.sh: no 01_allreduce_ub/build/cpu-pthread/allreduce_ub; `make` with the same switches makes it$'
   [ ! -e "$WORK/prefix" ]
 }
