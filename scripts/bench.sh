@@ -2,35 +2,44 @@
 # SPDX-License-Identifier: Apache-2.0
 # Measures every example on the GPUs of this machine: under both launchers, eager and in a CUDA graph.
 #
-#   scripts/bench.sh [--quick] [--out DIR]
+#   scripts/bench.sh [--no-install] [--quick] [--out DIR]
 #
-#   --quick     fewer sizes and repetitions: within five minutes on 4 GPUs
-#   --out DIR   where the results go (default: results/<date and time>); what is there already is
-#               not measured again, so an interrupted run goes on with the same command
+#   --no-install   install nothing; without it scripts/setup.sh installs what is needed and missing
+#   --quick        fewer sizes and repetitions: within five minutes on 4 GPUs
+#   --out DIR      where the results go (default: results/<date and time>); what is there already is
+#                  not measured again, so an interrupted run goes on with the same command
 #
 # Per example, launcher and mode one .csv and its log .txt; provenance.txt; results.json with all of
 # it. A failing part leaves its log in DIR/unfinished and does not keep the others from running.
 # Without a GPU everything runs on the CPU stand-in, in small sizes, marked as such and without times.
-# Exit code 0: all parts are there or cannot run here; 1: a part failed; 2: usage.
+# Exit code 0: all parts are there or cannot run here; 1: a part failed, or nothing can be built or
+# written; 2: usage.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/files.sh
+. "$(dirname "$0")/files.sh"
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 
-extent=full out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*"
+extent=full setup_options=() out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*"
 while [ $# -gt 0 ]; do
   case $1 in
+  --no-install) setup_options=(--no-install) ;;
   --quick) extent=quick ;;
   --out)
-    [ -n "${2:-}" ] || die "--out needs a folder"
+    [ -n "${2:-}" ] || die "--out needs a folder; allowed: --out DIR"
     out=$2
     shift
     ;;
-  -h | --help) sed -n '3,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
-  *) die "unknown argument '$1'; allowed: --quick --out DIR" ;;
+  -h | --help) sed -n '3,16s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  *) die "unknown argument '$1'; allowed: --no-install --quick --out DIR" ;;
   esac
   shift
 done
+
+[[ $out != *[[:cntrl:]]* ]] || die "--out: '$out' has a control character; allowed: another name"
+"$TOP/scripts/setup.sh" "${setup_options[@]}" || echo "going on with what is here"
+for tool in gcc make; do have "$tool" || { echo "bench.sh: cannot build without $tool" >&2 && exit 1; }; done
 
 build=gpu switches=() ranks=$(gpu_count) why=$(missing_for_gpu_build)
 [ "$ranks" -gt 0 ] || why="no GPU found${why:+, $why}"
@@ -41,8 +50,8 @@ fi
 launchers=(pthread)
 if have "$(mpicc_command)" && have "$(mpirun_command)"; then launchers+=(mpi); fi
 
-mkdir -p "$out" || die "cannot make $out"
-out=$(cd "$out" && pwd)
+mkdir -p -- "$out"
+out=$(realpath -- "$out")
 cd "$TOP"
 
 # ---- what is measured, and on what --------------------------------------------------------------
@@ -94,17 +103,18 @@ circumstances() {
 }
 
 note_provenance() {
-  local file=$out/provenance.txt new
-  new=$(circumstances)
-  if [ ! -f "$file" ]; then
-    printf 'date: %s\ncommand: %s\n%s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$command" "$new" >"$file.new"
-    mv "$file.new" "$file"
-  elif [ "$(grep -v -e '^date: ' -e '^command: ' -e '^continued: ' "$file")" != "$new" ]; then
-    diff <(grep -v -e '^date: ' -e '^command: ' -e '^continued: ' "$file") <(echo "$new") >&2 || true
-    die "$out has results of other circumstances (above); allowed: another --out"
+  local file=$out/provenance.txt now date
+  now=$(circumstances)
+  date=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+  begin_file "$file"
+  if [ ! -s "$file" ]; then
+    printf 'date: %s\ncommand: %s\n%s\n' "$date" "$command" "$now" | write_file
+  elif diff <(grep -v -e '^date: ' -e '^command: ' -e '^continued: ' "$file") <(echo "$now") >&2; then
+    { cat "$file" && echo "continued: $date"; } | write_file
   else
-    echo "continued: $(date -u +%Y-%m-%dT%H:%M:%SZ)" >>"$file"
+    die "$out has results of other circumstances (above); allowed: another --out"
   fi
+  keep_files
 }
 
 # ---- parts ---------------------------------------------------------------------------------------
@@ -158,7 +168,7 @@ for part in "${parts[@]}"; do
   read -r example launcher mode <<<"$part"
   number=$((number + 1))
   printf '[%d/%d] %-20s %-7s %-12s ' $number ${#parts[@]} "$example" "$launcher" "$mode"
-  if [ -f "$out/$example.$launcher.$mode.csv" ]; then
+  if [ -s "$out/$example.$launcher.$mode.csv" ]; then
     echo "there already"
     continue
   fi
@@ -174,10 +184,11 @@ done
 [ "$launcher" = mpi ] || echo "no MPI: the launcher mpi was not measured"
 rmdir "$out/unfinished" 2>/dev/null || true
 
-scripts/results_json.sh "$out" >"$out/results.json.new"
-mv "$out/results.json.new" "$out/results.json"
+begin_file "$out/results.json"
+scripts/results_json.sh "$out" | write_file
+keep_files
 
-shown=${out#"$TOP"/}
+shown=$(printf %q "${out#"$TOP"/}")
 echo "results in $shown"
 [ $build = cpu ] || echo "next: scripts/plot.sh $shown && scripts/report.sh --html $shown"
 [ $failed = 0 ] || echo "bench.sh: $failed of ${#parts[@]} parts failed; the same command tries them again" >&2

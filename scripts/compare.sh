@@ -4,13 +4,14 @@
 #
 #   scripts/compare.sh OLD NEW [--percent N]     (default: 10)
 #
-# A line per row that both have: what was measured, both times in us, new / old. Marks:
+# A line per row that has a time in both: what was measured, both times in us, new / old. Marks:
 #
 #   *        outside the noise: the error bars of the two times do not meet
 #   SLOWER   slower by more than N percent
 #   LOST     OLD has a time and NEW none, because the result was wrong
 #
-# Exit code 0: nothing is SLOWER or LOST; 1: something is; 2: usage, or nothing in common.
+# Files that only one has, or that have no rows, are named on stderr.
+# Exit code 0: nothing is SLOWER or LOST; 1: something is; 2: usage, or no row that both have.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -25,55 +26,124 @@ while [ $# -gt 0 ]; do
     percent=$2
     shift
     ;;
-  -h | --help) sed -n '3,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  -h | --help) sed -n '3,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
   -*) die "unknown option '$1'; allowed: --percent N" ;;
-  *) folders+=("${1%/}") ;;
+  *) folders+=("$1") ;;
   esac
   shift
 done
 [ ${#folders[@]} = 2 ] || die "wrong number of folders; allowed: OLD NEW [--percent N]"
-require_results "${folders[0]}"
-require_results "${folders[1]}"
+times_folder "${folders[0]}"
+old=$dir
+times_folder "${folders[1]}"
+new=$dir
 
-files=()
-for file in "${folders[0]}"/*.csv; do
-  [ ! -f "${folders[1]}/${file##*/}" ] || files+=("$file" "${folders[1]}/${file##*/}")
-done
-[ ${#files[@]} -gt 0 ] || die "no CSV file is in both folders"
+# files_of FOLDER OTHER NAME: sets files to the folder's CSV files, and common to those that the other has too;
+# says which cannot be compared.
+files_of() {
+  local file alone='' empty=''
+  files=() common=()
+  for file in "$1"/*.csv; do
+    [ -f "$file" ] || continue
+    files+=("$file")
+    if [ "$(wc -l <"$file")" -lt 2 ]; then
+      empty+=" ${file##*/}"
+    elif [ ! -f "$2/${file##*/}" ]; then
+      alone+=" ${file##*/}"
+    else
+      common+=("$file")
+    fi
+  done
+  [ -z "$empty" ] || echo "note: without rows in $3:$empty" >&2
+  [ -z "$alone" ] || echo "note: only in $3:$alone" >&2
+}
+files_of "$old" "$new" OLD
+old_files=("${files[@]}") old_common=("${common[@]}")
+files_of "$new" "$old" NEW
+new_files=("${files[@]}") new_common=("${common[@]}")
+if [ ${#old_common[@]} = 0 ] || [ ${#new_common[@]} = 0 ]; then
+  die "no CSV file with rows is in both folders; allowed: results of the same examples"
+fi
 
-echo "old: $(machine_line "${folders[0]}")"
-echo "new: $(machine_line "${folders[1]}")"
-awk -F, -v percent="$percent" '
+# The columns before `us` say what was measured; names[1 ... us - 1] are theirs.
+# shellcheck disable=SC2016 # for awk
+AWK_COLUMNS='
   FNR == 1 {
-    is_new = seen[name()]++
-    delete column
-    for (i = 1; i <= NF; i++) column[$i] = i
+    file = FILENAME
+    sub(/.*\//, "", file)
+    split("", column)
+    for (i = 1; i <= NF; i++) { column[$i] = i; names[i] = $i }
     us = column["us"]
     low = column["us_q1" in column ? "us_q1" : "us_min"]
     high = column["us_q3" in column ? "us_q3" : "us_max"]
-    if (is_new) printf "%s\n", name()
     next
   }
   !us { next }
-  {
-    key = $1
-    for (i = 2; i < us; i++) key = key " " $i
-    id = name() "," key
-  }
-  !is_new { if ($us != "") { old[id] = $us; old_low[id] = $low; old_high[id] = $high; total++ }; next }
-  !(id in old) { next }
-  $us == "" { printf "  %-50s %10.2f %10s %8s  LOST\n", key, old[id], "-", "-"; lost++; compared++; next }
-  {
-    mark = ""
-    compared++
-    if ($low > old_high[id] || $high < old_low[id]) { mark = " *"; outside++ }
-    if ($us > old[id] * (1 + percent / 100)) { mark = mark " SLOWER"; slower++ }
-    printf "  %-50s %10.2f %10.2f %7.3fx %s\n", key, old[id], $us, $us / old[id], mark
-  }
-  function name(parts, n) { n = split(FILENAME, parts, "/"); return parts[n] }
-  END {
-    printf "%d rows compared, %d of OLD not in NEW; %d outside the noise, %d slower by more than %s %%, %d lost\n",
-      compared, total - compared, outside, slower, percent, lost
-    if (!compared) exit 2
-    exit slower + lost > 0
-  }' "${files[@]}"
+  { time = $us + 0 }'
+
+compare() {
+  awk -F, -v percent="$percent" "$AWK_COLUMNS"'
+    {
+      key = $1
+      for (i = 2; i < us; i++) key = key " " $i
+      id = file "," key
+    }
+    side == "OLD" && time > 0 { of_old += !(id in old); old[id] = time; old_low[id] = $low; old_high[id] = $high }
+    side == "OLD" { next }
+    !(id in old) { only_new += time > 0; next }
+    file != shown {
+      shown = file
+      heading = names[1]
+      for (i = 2; i < us; i++) heading = heading " " names[i]
+      printf "%s\n  %-50s %10s %10s %8s\n", file, heading, "old, us", "new, us", "new/old"
+    }
+    { compared += !met[id]++ }
+    !(time > 0) { printf "  %-50s %10.2f %10s %8s  LOST\n", key, old[id], "-", "-"; lost++; next }
+    {
+      mark = ""
+      if (low && high && ($low > old_high[id] || $high < old_low[id])) { mark = " *"; outside++ }
+      if (time > old[id] * (1 + percent / 100)) { mark = mark " SLOWER"; slower++ }
+      printf "  %-50s %10.2f %10.2f %7.3fx %s\n", key, old[id], time, time / old[id], mark
+    }
+    END {
+      if (!compared) exit 3
+      printf "%d %s compared, %d of OLD not in NEW, %d of NEW not in OLD; ", compared, compared == 1 ? "row" : "rows",
+        of_old - compared, only_new
+      printf "%d outside the noise, %d slower by more than %s %%, %d lost\n", outside, slower, percent, lost
+      exit slower + lost > 0
+    }' side=OLD "${old_files[@]}" side=NEW "${new_files[@]}"
+}
+
+# Where rows of the same file differ: columns that have no value in common.
+difference() {
+  awk -F, "$AWK_COLUMNS"'
+    function values(side, name,   n) {
+      n = number[side, name]
+      return n == 0 ? "missing" : n > 3 ? "one of " n : list[side, name]
+    }
+    time > 0 {
+      timed[side] = 1
+      for (i = 1; i < us; i++) {
+        name = names[i]
+        if (seen[side, name, $i]++) continue
+        if (!known[name]++) columns[++n] = name
+        list[side, name] = list[side, name] (number[side, name]++ ? " or " : "") $i
+        if (seen["OLD", name, $i] && seen["NEW", name, $i]) shared[name] = 1
+      }
+    }
+    END {
+      for (i = 1; i <= n; i++) {
+        name = columns[i]
+        if (!shared[name]) text = text "; " name " is " values("OLD", name) " in OLD and " values("NEW", name) " in NEW"
+      }
+      if (!timed["OLD"] || !timed["NEW"]) text = "; " (timed["OLD"] ? "NEW" : "OLD") " has no times"
+      print text == "" ? "no combination of columns is in both" : substr(text, 3)
+    }' side=OLD "${old_common[@]}" side=NEW "${new_common[@]}"
+}
+
+echo "old: $(machine_line "$old")"
+echo "new: $(machine_line "$new")"
+code=0
+compare || code=$?
+[ $code != 3 ] || die "no row is in both folders: $(difference); allowed: results of the same kind"
+exit $code

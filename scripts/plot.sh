@@ -18,34 +18,41 @@
 #   # data: limit                            what the links can do at best: GB/s
 #   # size: WIDTH,HEIGHT                     of the picture
 #
-# A picture whose files are not in DIR is left out. Exit code 0: drawn; 1: something failed; 2: usage.
+# A picture whose files are not in DIR is left out. All others are drawn or, where something fails, none.
+# Exit code 0: drawn; 1: something failed; 2: usage.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=scripts/results.sh
 . "$(dirname "$0")/results.sh"
+# shellcheck source=scripts/files.sh
+. "$(dirname "$0")/files.sh"
 
 png=no check=no
 while [[ ${1:-} = -* ]]; do
   case $1 in
   --png) png=yes ;;
   --check) check=yes ;;
-  -h | --help) sed -n '3,22s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  -h | --help) sed -n '3,23s/^# \{0,1\}//p' "$0" && exit 0 ;;
   *) die "unknown option '$1'; allowed: --png --check" ;;
   esac
   shift
 done
 [ $# = 1 ] || die "wrong number of arguments; allowed: [--png] [--check] DIR"
-dir=${1%/}
-require_results "$dir"
+times_folder "$1"
 [ $check = yes ] || have gnuplot || "$TOP/scripts/setup.sh" --plots || true
-[ $check = yes ] || have gnuplot || die "no gnuplot here; allowed: a machine that has it, with a copy of DIR"
+[ $check = yes ] || have gnuplot || die "no gnuplot here; a machine that has it can draw a copy of DIR"
 
 # ---- the data ------------------------------------------------------------------------------------
-# Each function is a word of `# data:` lines. In those that follow the CSV's columns are found by name; lines and crossover leave out rows without a time.
+# Each function is a word of `# data:` lines. In those that follow the CSV's columns are found by name; lines
+# and crossover leave out rows without a time. Names of blocks become parts of commands in gnuplot scripts:
+# no character stays in them that means something there.
+AWK_HARMLESS='
+  function harmless(s) { gsub(/[^A-Za-z0-9_.+\/ -]/, "_", s); return s }'
+
 # shellcheck disable=SC2317 # called by name
 lines() { # lines FILE COLUMN+COLUMN
-  awk -F, -v names="$2" '
+  awk -F, -v names="$2" "$AWK_HARMLESS"'
     NR == 1 {
       for (i = 1; i <= NF; i++) column[$i] = i
       low = column["us_q1" in column ? "us_q1" : "us_min"]
@@ -56,20 +63,22 @@ lines() { # lines FILE COLUMN+COLUMN
       next
     }
     $us != "" {
+      for (i = 1; i <= NF; i++) $i = harmless($i)
       block = $column[name[1]]
       for (i = 2; i <= n; i++) block = block " " $column[name[i]]
       if (!(block in text)) blocks[++m] = block
       text[block] = text[block] sprintf("%s %s %s %s %s %.4f %.4f %s\n", $column["bytes"], $us, $low, $high,
         $rate, $rate * $us / $high, $rate * $us / $low, $column["ratio"])
     }
-    END { for (i = 1; i <= m; i++) printf "# %s\n%s\n\n", blocks[i], text[blocks[i]] }' "$1"
+    END { for (i = 1; i <= m; i++) printf "# %s\n%s\n\n", blocks[i], text[blocks[i]] }' "$dir/$1"
 }
 
 # shellcheck disable=SC2317
 columns() { # columns FILES COLUMN+COLUMN NAME+NAME
   local files
-  mapfile -t files < <(compgen -G "$1" | sort -V)
-  awk -F, -v blocks="$2" -v names="$3" '
+  # shellcheck disable=SC2086 # a pattern
+  mapfile -t files < <(printf '%s\n' "$dir"/$1 | sort -V)
+  awk -F, -v blocks="$2" -v names="$3" "$AWK_HARMLESS"'
     function value(s) { return s == "" ? "NaN" : s ~ /^[-+.0-9e]*$/ ? s : "\"" s "\"" }
     FNR == 1 {
       delete column
@@ -81,6 +90,7 @@ columns() { # columns FILES COLUMN+COLUMN NAME+NAME
       next
     }
     {
+      for (i = 1; i <= NF; i++) $i = harmless($i)
       block = $column[key[1]]
       for (i = 2; i <= n; i++) block = block " " $column[key[i]]
       if (!(block in text)) order[++count] = block
@@ -102,7 +112,7 @@ crossover() { # crossover FILE VARIANT: on straight lines between the points of 
       }
       old_x = x; old_y = y; old_r = r
     }
-    END { if (text != "") printf "# crossover\n%s\n\n", text }' "$1"
+    END { if (text != "") printf "# crossover\n%s\n\n", text }' "$dir/$1"
 }
 
 limit() {
@@ -114,13 +124,15 @@ limit() {
 # The blocks that a gnuplot file asks for. Fails where a file is missing, or where there is one number of
 # ranks only, which makes no line.
 data() { # data NAME.gnuplot
-  local what file arguments
+  local what file arguments files
   while read -r what file arguments; do
     if [ "$what" != limit ]; then
-      compgen -G "$dir/$file" >/dev/null || return 1
-      [[ $file != *ranks\** ]] || [ "$(compgen -G "$dir/$file" | wc -l)" -gt 1 ] || return 1
+      # shellcheck disable=SC2206 # a pattern
+      files=("$dir"/$file)
+      [ -f "${files[0]}" ] || return 1
+      [[ $file != *ranks\** || ${#files[@]} -gt 1 ]] || return 1
       # shellcheck disable=SC2086 # several words
-      "$what" "$dir/$file" $arguments || return 1
+      "$what" "$file" $arguments || return 1
     else
       limit
     fi
@@ -129,44 +141,49 @@ data() { # data NAME.gnuplot
 
 # ---- the pictures --------------------------------------------------------------------------------
 picture() { # picture NAME svg|png
-  local script=$TOP/scripts/plots/$1.gnuplot target=$dir/plots/$1.$2 width height terminal file machine
+  local script=$TOP/scripts/plots/$1.gnuplot target=$dir/plots/$1.$2 width height terminal file
   file=$(sed -n 's/^# data: [a-z]* //p' "$script" | head -n 1)
-  machine=$(machine_line "$dir" "" "${file%% *}" | tr -d "\`'")
   IFS=', ' read -r width height < <(sed -n 's/^# size: //p' "$script")
   case $2 in
   svg) terminal="svg size $width,$height dynamic enhanced background 'white' font 'sans-serif,13' name '$1'" ;;
   png) terminal="pngcairo size $((2 * width)),$((2 * height)) enhanced font 'Sans,13' fontscale 1.6 linewidth 2" ;;
   esac
-  LC_ALL=C.UTF-8 gnuplot -e "data = '$dir/plots/$1.dat'; machine = '$machine'" \
-    -e "set terminal $terminal; set output '$target.new'" "$TOP/scripts/plots/style" "$script" || return 1
-  mv "$target.new" "$target"
-  echo "$target"
+  begin_file "$target"
+  # by the environment: whatever is in these strings, nothing takes it for a command
+  # shellcheck disable=SC2016 # for the shell that gnuplot starts
+  DATA=$data_file MACHINE=$(machine_line "$dir" "" "${file%% *}" | tr -d '`') LC_ALL=C.UTF-8 \
+    gnuplot -e "set terminal $terminal" -e 'data = system("printf %s \"$DATA\"")' \
+    -e 'machine = system("printf %s \"$MACHINE\"")' "$TOP/scripts/plots/style" "$script" | write_file
+  drawn+=("$target")
 }
 
-compare() { # compare NAME: what is there is what would be made
-  diff -u "$dir/plots/$1.dat" "$new" || { echo "plot.sh: $dir/plots/$1.dat differs from $dir" >&2 && return 1; }
+compare() { # compare NAME DATA: what is there is what would be made
+  diff -u "$dir/plots/$1.dat" <(printf %s "$2") || { echo "plot.sh: $dir/plots/$1.dat differs from $dir" >&2 && return 1; }
   [ -s "$dir/plots/$1.svg" ] || { echo "plot.sh: no $dir/plots/$1.svg" >&2 && return 1; }
   ! have xmllint || xmllint --nonet --noout "$dir/plots/$1.svg"
 }
 
-new=$(mktemp)
-trap 'rm -f "$new"' EXIT
-mkdir -p "$dir/plots"
-failed=0 drawn=0
+failed=0 found=0 drawn=()
 for file in "$TOP"/scripts/plots/*.gnuplot; do
   name=$(basename "$file" .gnuplot)
-  if ! data "$file" >"$new"; then
+  if ! text=$(data "$file" && echo .); then # the dot keeps the newlines
     few=$(grep -q '^# data: .*ranks\*' "$file" && echo ", or only those of one number of ranks") || few=
     echo "$name: left out, its files are not in $dir$few"
-  elif [ $check = yes ]; then
-    compare "$name" || failed=1
-    drawn=$((drawn + 1))
-  else
-    cat "$new" >"$dir/plots/$name.dat"
-    picture "$name" svg || failed=1
-    [ $png = no ] || picture "$name" png || failed=1
-    drawn=$((drawn + 1))
+    continue
   fi
+  found=$((found + 1))
+  if [ $check = yes ]; then
+    compare "$name" "${text%.}" || failed=1
+    continue
+  fi
+  mkdir -p "$dir/plots"
+  begin_file "$dir/plots/$name.dat"
+  data_file=$new
+  printf %s "${text%.}" | write_file
+  picture "$name" svg
+  [ $png = no ] || picture "$name" png
 done
-[ $drawn -gt 0 ] || { echo "plot.sh: nothing to draw in $dir" >&2 && failed=1; }
+[ $found -gt 0 ] || { echo "plot.sh: nothing to draw in $dir" >&2 && failed=1; }
+keep_files
+[ ${#drawn[@]} = 0 ] || printf '%s\n' "${drawn[@]}"
 exit $failed

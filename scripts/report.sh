@@ -13,22 +13,29 @@
 #   <!-- picture: NAME, words in its place -->    <!-- end of picture -->
 #   <!-- headline -->                             <!-- end of headline -->
 #
-# Exit code 0: written, or no difference; 1: a file is missing or a page differs; 2: usage.
+# All pages are rewritten or none. Exit code 0: written, or no difference; 1: a file is missing or cannot be
+# written, or a page differs; 2: usage, or such a line in a page is not understood.
 set -euo pipefail
+shopt -s inherit_errexit
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=scripts/results.sh
 . "$(dirname "$0")/results.sh"
+# shellcheck source=scripts/files.sh
+. "$(dirname "$0")/files.sh"
 
 mode=all
 case ${1:-} in
 --check | --html) mode=${1#--} && shift ;;
--h | --help) sed -n '3,16s/^# \{0,1\}//p' "$0" && exit 0 ;;
+-h | --help) sed -n '3,17s/^# \{0,1\}//p' "$0" && exit 0 ;;
 esac
 [ $# = 1 ] || die "wrong arguments '$*'; allowed: [--check | --html] DIR"
-require_results "$1"
-dir=$(realpath --relative-to="$TOP" "$1")
-[[ "$mode" = html || $dir != ../* ]] || die "the pages cannot show results outside of $TOP; allowed: --html DIR"
+times_folder "$1"
+shown=$(realpath --relative-to="$TOP" -- "$dir")
+[[ $mode = html || $shown != ../* ]] || die "the pages cannot show results outside of $TOP; allowed: --html DIR"
+[[ $mode = html || ! $shown =~ [^A-Za-z0-9/._=+-] ]] ||
+  die "the pages cannot have a link to '$shown'; allowed: letters, digits and / . _ = + - in its name, or --html DIR"
+dir=./$shown
 cd "$TOP"
 
 # What the headline table shows, where it was measured: file, variant, bytes, and series or -; of the
@@ -139,46 +146,55 @@ headline() {
 # ---- the pages -----------------------------------------------------------------------------------
 # What belongs between the lines of a marker.
 filling() { # filling PAGE table|picture|headline ARGUMENT
-  local file=$dir/$3 launcher=${3#*.}
+  local file=$shown/$3 launcher=${3#*.}
   case $2 in
   table)
-    [ -r "$file" ] || { echo "report.sh: $1 wants $file, which is not there" >&2 && return 1; }
-    table "$file"
+    [ -f "$file" ] || { echo "report.sh: $1 wants $file, which is not there" >&2 && return 1; }
+    table "$dir/$3"
     printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "${launcher%%.*} launcher" "$3")" "\`$file\`"
     ;;
   picture)
-    file=$dir/plots/${3%%, *}.svg
-    [ -r "$file" ] || { echo "report.sh: $1 wants $file; scripts/plot.sh makes it" >&2 && return 1; }
+    file=$shown/plots/${3%%, *}.svg
+    [ -f "$file" ] || { echo "report.sh: $1 wants $file; scripts/plot.sh makes it" >&2 && return 1; }
     echo "![${3#*, }]($(realpath --relative-to="$(dirname "$1")" "$file"))"
     ;;
   headline)
     headline
-    printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "mpi launcher, in a CUDA graph")" "\`$dir\`"
+    printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "mpi launcher, in a CUDA graph")" "\`$shown\`"
     ;;
   esac
 }
 
-# A page with everything filled in, on stdout.
-# shellcheck disable=SC2094 # filling only looks at the page's name
+BEGIN='^<!-- (table: .+|picture: .+|headline) -->[[:space:]]*$'
+END='^<!-- end of (table|picture|headline) -->[[:space:]]*$'
+SIMILAR='^[[:space:]]*<!--[[:space:]]*(end[[:space:]]+of[[:space:]]+)?(table|picture|headline)[[:space:]]*(:|-->)'
+
+# A page with everything filled in, on stdout. What it does not understand it refuses: text would be lost.
 fill_in() { # fill_in PAGE
-  local line end=
-  while IFS= read -r line; do
-    if [[ $line =~ ^'<!-- '(table|picture|headline)(': '(.*))?' -->'$ ]]; then
-      end="<!-- end of ${BASH_REMATCH[1]} -->"
-      printf '%s\n\n' "$line"
-      filling "$1" "${BASH_REMATCH[1]}" "${BASH_REMATCH[3]}" || return 1
-      echo
-    elif [ "$line" = "$end" ]; then
-      end=
-      echo "$line"
-    elif [ -z "$end" ]; then
+  local lines line number=0 open='' begun=0
+  mapfile lines <"$1" # each with its newline, if it has one
+  for line in "${lines[@]}"; do
+    number=$((number + 1))
+    if [[ -z $open && $line =~ $BEGIN ]]; then
+      open=${BASH_REMATCH[1]%%: *} begun=$number
       printf '%s\n' "$line"
+      filling "$1" "$open" "${BASH_REMATCH[1]#*: }"
+      echo
+    elif [[ $line =~ $END && ${BASH_REMATCH[1]} = "$open" ]]; then
+      open=''
+      printf %s "$line"
+    elif [[ $line =~ $SIMILAR ]]; then
+      die "$1:$number: '${line%$'\n'}' is not understood${open:+ inside of the $open of line $begun}; allowed:" \
+        "<!-- table: FILE.csv -->, <!-- picture: NAME, words -->, <!-- headline --> and then its <!-- end of ... -->"
+    elif [ -z "$open" ]; then
+      printf %s "$line"
     fi
-  done <"$1"
+  done
+  [ -z "$open" ] || die "$1:$begun: the $open has no end; allowed: <!-- end of $open --> after it"
 }
 
 # ---- the page of its own -------------------------------------------------------------------------
-escaped() { sed 's/&/\&amp;/g; s/</\&lt;/g; s/>/\&gt;/g'; }
+escaped() { sed 's/&/\&amp;/g; s/</\&lt;/g; s/>/\&gt;/g; s/"/\&quot;/g'; }
 
 html_table() { # a Markdown table on stdin; cells are to the right where its second line says so
   escaped | awk -F' *[|] *' '
@@ -193,12 +209,17 @@ html_table() { # a Markdown table on stdin; cells are to the right where its sec
     END { print "</table></div>" }'
 }
 
-# Names of things inside a picture are made unique, since all pictures stand in one document.
+# As an image, in which a browser runs no scripts and fetches nothing.
 html_picture() { # html_picture FILE.svg
+  printf '<img alt="%s" src="data:image/svg+xml;base64,%s"/>\n' "$(basename "$1" .svg | escaped)" "$(base64 -w 0 "$1")"
+}
+
+section() { # section FILE: with what stands on stdin
   local name
-  name=$(basename "$1" .svg)
-  sed -e '/^<?xml/d' -e "s/\bid=\([\"']\)\(gp\|gnuplot\|textbox\|greybox\)/id=\1$name-\2/g" -e "s/href='#/href='#$name-/g" \
-    -e "s/url(#/url(#$name-/g" "$1"
+  name=$(basename "$1" | escaped)
+  echo "<section id=\"$name\"><h2>${name%.*}</h2>"
+  cat
+  echo '</section>'
 }
 
 page() {
@@ -216,7 +237,7 @@ table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabula
 th, td { border-bottom: 1px solid #ddd; padding: 2px 10px; text-align: right; white-space: nowrap }
 th:first-child, td:first-child { text-align: left }
 .wide { overflow-x: auto } pre { overflow-x: auto; font-size: 12px; background: #f5f5f5; padding: 1em }
-svg { width: 100%; height: auto } section { break-inside: avoid }
+img { width: 100%; height: auto } section { break-inside: avoid }
 </style>
 </head>
 <body>
@@ -226,23 +247,17 @@ HTML
   echo '<p>Times are of the slowest rank, the median of the repetitions; every timed size was verified. GB/s = 1e9 bytes per second.</p>'
   echo '<ul>'
   for file in "$dir"/plots/*.svg "$dir"/*.csv; do
-    [ ! -f "$file" ] || echo "<li><a href=\"#$(basename "$file")\">$(basename "$file")</a></li>"
+    [ -f "$file" ] || continue
+    name=$(basename "$file" | escaped)
+    echo "<li><a href=\"#$name\">$name</a></li>"
   done
   echo '<li><a href="#provenance">provenance</a></li></ul>'
   headline | html_table
   for file in "$dir"/plots/*.svg; do
-    [ -f "$file" ] || continue
-    name=$(basename "$file")
-    echo "<section id=\"$name\"><h2>${name%.svg}</h2>"
-    html_picture "$file"
-    echo '</section>'
+    if [ -f "$file" ]; then html_picture "$file" | section "$file"; fi
   done
   for file in "$dir"/*.csv; do
-    [ -f "$file" ] || continue
-    name=$(basename "$file")
-    echo "<section id=\"$name\"><h2>${name%.csv}</h2>"
-    table "$file" | html_table
-    echo '</section>'
+    if [ -f "$file" ]; then table "$file" | html_table | section "$file"; fi
   done
   echo '<section id="provenance"><h2>provenance</h2><pre>'
   escaped <"$dir/provenance.txt"
@@ -250,21 +265,24 @@ HTML
 }
 
 # ---- all of it -----------------------------------------------------------------------------------
-new=$(mktemp)
-trap 'rm -f "$new"' EXIT
 failed=0
 for page in README.md docs/*.md [0-9][0-9]_*/README.md; do
-  if [ "$mode" = html ] || [ ! -f "$page" ]; then continue; fi
-  fill_in "$page" >"$new"
-  if [ "$mode" = all ]; then
-    cat "$new" >"$page"
-  else
-    diff -u "$page" "$new" || { echo "report.sh: $page differs from $dir" >&2 && failed=1; }
-  fi
+  [ -f "$page" ] || continue
+  case $mode in
+  all)
+    begin_file "$page"
+    fill_in "$page" | write_file
+    ;;
+  check)
+    text=$(fill_in "$page"; echo .) # the dot keeps newlines
+    diff -u "$page" <(printf %s "${text%.}") || { echo "report.sh: $page differs from $shown" >&2 && failed=1; }
+    ;;
+  esac
 done
 if [ "$mode" != check ]; then
-  page >"$new"
-  cat "$new" >"$dir/report.html"
-  echo "$dir/report.html"
+  begin_file "$dir/report.html"
+  page | write_file
+  keep_files
+  echo "$shown/report.html"
 fi
 exit $failed

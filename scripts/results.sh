@@ -7,10 +7,19 @@
 # time goes from us_q1 to us_q3, the quartiles of the repetitions, or from us_min to us_max in files
 # that have no quartiles.
 
-# Ends the script unless its argument is a folder of results with times in it.
-require_results() { # require_results DIR
+# results_folder DIR: ends the script unless DIR is a folder of results. Sets dir to its path as all programs
+# understand it: they take -x for an option, and awk a=b for an assignment.
+results_folder() {
   [ -f "${1:-}/provenance.txt" ] || die "'${1:-}' is no folder of results; allowed: DIR, with DIR/provenance.txt"
-  if grep -q '^stand-in: ' "$1/provenance.txt"; then
+  [[ $1 != *[[:cntrl:]]* ]] || die "'$1' has a control character in its name; allowed: another name"
+  dir=${1%/}
+  [[ $dir != -* && $dir != [!/]*=* ]] || dir=./$dir
+}
+
+# times_folder DIR: the same, and there have to be times in it.
+times_folder() {
+  results_folder "$@"
+  if grep -q '^stand-in: ' "$dir/provenance.txt"; then
     die "$1 is a trial on the CPU stand-in, which has no times; allowed: results of GPUs"
   fi
 }

@@ -8,20 +8,23 @@
 #
 # A row has the columns of its CSV file; what looks like a number is one, an empty field is null.
 set -euo pipefail
-if [ $# != 1 ] || [ ! -f "$1/provenance.txt" ]; then
-  echo "results_json.sh: '${1:-}' is no folder of results; allowed: DIR, with DIR/provenance.txt" >&2
-  exit 2
-fi
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/results.sh
+. "$(dirname "$0")/results.sh"
+
+[ $# = 1 ] || die "wrong number of arguments; allowed: DIR"
+results_folder "$1"
 shopt -s nullglob
-files=("$1"/*.csv)
+files=("$dir"/*.csv)
 awk -F, '
   function text(s) {
-    gsub(/\\/, "\\\\", s); gsub(/"/, "\\\"", s); gsub(/\t/, "\\t", s); gsub(/[[:cntrl:]]/, " ", s)
+    gsub(/["\\]/, "\\\\&", s); gsub(/\t/, "\\t", s); gsub(/[[:cntrl:]]/, " ", s)
     return "\"" s "\""
   }
   function value(s) {
     if (s == "") return "null"
-    return s ~ /^-?(0|[1-9][0-9]*)(\.[0-9]+)?$/ ? s : text(s)
+    return s ~ /^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[-+]?[0-9][0-9]?)?$/ ? s : text(s)
   }
   FILENAME ~ /provenance\.txt$/ { lines = lines comma "\n    " text($0); comma = ","; next }
   FNR == 1 {
@@ -35,4 +38,4 @@ awk -F, '
     rows = rows (rows == "" ? "" : ",") "\n    {" row "}"
   }
   END { printf "{\n  \"provenance\": [%s\n  ],\n  \"rows\": [%s\n  ]\n}\n", lines, rows }
-' "$1/provenance.txt" "${files[@]}"
+' "$dir/provenance.txt" "${files[@]}"

@@ -20,6 +20,7 @@ for page in "$@"; do
   if [[ $page = *.html ]]; then
     while read -r target; do
       links=$((links + 1))
+      [[ $target != data:* ]] || continue # is in the page
       if [[ $target != '#'* ]] || ! grep -qE "\bid=[\"']${target#?}[\"']" "$page"; then broken "$page" "$target"; fi
     done < <(grep -oE "\b(href|src)=[\"'][^\"']*|url\([^)]*|@import.*" "$page" | sed "s/^[a-z]*[=(][\"']*//" | sort -u)
   else

@@ -7,7 +7,7 @@ stats data index "uniform" using 1 name "size" nooutput
 eval sizes
 eval footer
 methods = "'send/recv' 'alltoallv' 'device counts' 'plan' 'bare push'"
-patterns = system("sed -n 's,^# \\([^ ]*\\) send/recv$,\\1,p' '".data."'") # of these results
+patterns = system("sed -n 's,^# \\([^ ]*\\) send/recv$,\\1,p' \"$DATA\"") # of these results
 set multiplot layout words(patterns),2 title "AlltoAllV, one process per GPU, in a CUDA graph" font ",15"
 set tmargin 3
 set bmargin 5

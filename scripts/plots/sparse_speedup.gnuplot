@@ -3,9 +3,9 @@
 # data: columns 04_sparse_allreduce.mpi.[gd]*.csv path count+density+ratio+us+us_min+us_max
 # size: 960,460
 eval footer
-paths = system("sed -n '/allreduce$/d; s/^# //p' '".data."' | tr '\\n' ' '") # those that were measured
+paths = system("sed -n '/allreduce$/d; s/^# //p' \"$DATA\" | tr '\\n' ' '") # those that were measured
 # the size with the most densities
-size = system("awk 'NF == 6 { seen[$1 \" \" $2]++ } END { for (s in seen) { split(s, f, \" \"); n[f[1]]++ } for (c in n) print n[c], c }' '".data."' | sort -n | tail -n 1 | cut -d' ' -f2")
+size = system("awk 'NF == 6 { seen[$1 \" \" $2]++ } END { for (s in seen) { split(s, f, \" \"); n[f[1]]++ } for (c in n) print n[c], c }' \"$DATA\" | sort -n | tail -n 1 | cut -d' ' -f2")
 set datafile missing NaN
 set logscale x
 set yrange [0:*]
@@ -26,7 +26,7 @@ unset label 1
 set title sprintf("%s elements", size)
 set xlabel "density"
 set format x "%g"
-plot for [path in paths] "<awk '/^#/ { on = $2 == \"".path."\" } on && $1 == ".size." { print }' '".data."' | sort -g -k 2 -u" \
+plot for [path in paths] "<awk '/^#/ { on = $2 == \"".path."\" } on && $1 == ".size." { print }' \"$DATA\" | sort -g -k 2 -u" \
     using 2:3:($3*$4/$6):($3*$4/$5) with yerrorlines notitle, \
   1 linestyle 100 notitle
 unset multiplot

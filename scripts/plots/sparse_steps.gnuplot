@@ -3,7 +3,7 @@
 # data: columns 04_sparse_allreduce.mpi.graph.csv count+density path+select+exchange+reduce+gather+apply+us+us_min+us_max
 # size: 960,520
 eval footer
-sizes = system("sed -n 's,^# ,,p' '".data."' | sort -n | awk '{ last[$1] = $0 } END { for (n in last) print last[n] }' | sort -n | tail -n 3 | tr ' \\n' '_ '")
+sizes = system("sed -n 's,^# ,,p' \"$DATA\" | sort -n | awk '{ last[$1] = $0 } END { for (n in last) print last[n] }' | sort -n | tail -n 3 | tr ' \\n' '_ '")
 set style data histograms
 set style histogram rowstacked
 set boxwidth 0.75

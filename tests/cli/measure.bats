@@ -13,7 +13,9 @@ script() { # script PATH [ARGUMENTS]: sets code, $WORK/out, $WORK/err
 # $WORK/do/x.mpi.1 with shell code in it is what x does instead under MPI with -G 1.
 suite() {
   mkdir -p "$WORK/suite/scripts" "$WORK/bin" "$WORK/cuda/bin" "$WORK/nccl/include" "$WORK/nccl/lib" "$WORK/do"
-  cp "$TOP"/scripts/{bench,results_json,lib}.sh "$WORK/suite/scripts"
+  cp "$TOP"/scripts/{bench,results_json,results,files,lib}.sh "$WORK/suite/scripts"
+  printf '#!/bin/sh\n' >"$WORK/suite/scripts/setup.sh" # nothing is missing
+  chmod +x "$WORK/suite/scripts/setup.sh"
   for name in x y; do
     folder=$WORK/suite/01_x
     [ $name = x ] || folder=$WORK/suite/02_y
@@ -44,7 +46,7 @@ PROGRAM
   export WORK PATH=$WORK/bin:$PATH CUDA_HOME=$WORK/cuda NCCL_HOME=$WORK/nccl MPICC=true NCCL_ALGO=Ring
   unset CUDA_VISIBLE_DEVICES
 }
-bench() { script "$WORK/suite/scripts/bench.sh" --out "$WORK/results" "$@"; }
+bench() { script "$WORK/suite/scripts/bench.sh" --no-install --out "$WORK/results" "$@"; }
 
 @test "bench.sh: a file, a log and a line per part; provenance; all of it as JSON" {
   suite
@@ -58,7 +60,7 @@ bench() { script "$WORK/suite/scripts/bench.sh" --out "$WORK/results" "$@"; }
   prints '^\[8/8\] 02_y +mpi +graph +done, .* s$'
   grep -qx '1024,plain,8.5,8.0,9.0,0' "$WORK/results/02_y.mpi.graph.csv"
   grep -qx 'the log of y.mpi.1' "$WORK/results/02_y.mpi.graph.txt"
-  for line in 'date: 20..-..-..T..:..:..Z' 'command: scripts/bench.sh --out .* --quick' 'ranks: 2' 'part: 02_y.mpi.graph --bench .*--repetitions 5 -G 1' \
+  for line in 'date: 20..-..-..T..:..:..Z' 'command: scripts/bench.sh --no-install --out .* --quick' 'ranks: 2' 'part: 02_y.mpi.graph --bench .*--repetitions 5 -G 1' \
     'gpu: 0, X, 580.1, 1 MiB' 'version: x 1.0.0' 'environment: NCCL_ALGO=Ring' 'topology: a topology' 'commit: .*'; do
     grep -qx "$line" "$WORK/results/provenance.txt" || { cat "$WORK/results/provenance.txt" && false; }
   done
@@ -84,10 +86,12 @@ PYTHON
   [ ! -e "$WORK/results/01_x.mpi.graph.txt" ]
   [ -f "$WORK/results/02_y.mpi.graph.csv" ]
   rm "$WORK/do/x.mpi.1" "$WORK/runs"
+  : >"$WORK/results/02_y.mpi.eager.csv" # an empty file is no result
   bench
   exits_with 0
-  [ "$(cat "$WORK/runs")" = "x.mpi.1 NTHREADS=" ]
-  [ "$(grep -c 'there already$' "$WORK/out")" = 7 ]
+  [ "$(xargs <"$WORK/runs")" = "x.mpi.1 NTHREADS= y.mpi.0 NTHREADS=" ]
+  [ "$(grep -c 'there already$' "$WORK/out")" = 6 ]
+  [ -s "$WORK/results/02_y.mpi.eager.csv" ]
   grep -q '^continued: ' "$WORK/results/provenance.txt"
   [ ! -e "$WORK/results/unfinished" ]
 }
@@ -145,7 +149,7 @@ PYTHON
 }
 
 @test "bench.sh without a GPU: the examples on the stand-in, marked, without times" {
-  CUDA_HOME=/nowhere script "$TOP/scripts/bench.sh" --out "$WORK/results"
+  CUDA_HOME=/nowhere script "$TOP/scripts/bench.sh" --no-install --out "$WORK/results"
   exits_with 0
   prints 'no nvcc at .*: a trial on the CPU stand-in instead'
   for example in $(examples); do
@@ -159,15 +163,70 @@ PYTHON
   awk -F, 'FNR == 1 { for (us = 1; $us != "us"; us++); next } $us != "" { exit 1 }' "$WORK"/results/0[123]*.csv
 }
 
+@test "bench.sh: what cannot be written is exit code 1, and the old files stay" {
+  suite
+  bench --quick
+  cp -r "$WORK/results" "$WORK/before"
+  full_disk '*'
+  bench --quick
+  exits_with 1
+  one_line '^tee: .*/provenance.txt.new: No space left on device$'
+  rmdir "$WORK/results/unfinished"
+  diff -r "$WORK/before" "$WORK/results"
+  touch "$WORK/file"
+  script "$WORK/suite/scripts/bench.sh" --no-install --out "$WORK/file/results"
+  exits_with 1
+  one_line '^mkdir: .*: Not a directory$'
+}
+
+@test "bench.sh: without a compiler one line, before anything is made" {
+  suite
+  printf '#!/bin/sh\necho "missing: make"\nexit 1\n' >"$WORK/suite/scripts/setup.sh"
+  mkdir "$WORK/few"
+  ln -s "$(command -v bash)" "$(command -v dirname)" "$(command -v date)" "$(command -v realpath)" "$WORK/few"
+  PATH=$WORK/few script "$WORK/suite/scripts/bench.sh" --out "$WORK/results"
+  exits_with 1
+  prints '^missing: make$'
+  [ ! -e "$WORK/results" ]
+}
+
 @test "bench.sh: wrong arguments are exit code 2" {
-  for argument in --nonsense --out stray; do
-    script "$TOP/scripts/bench.sh" $argument
+  for argument in --nonsense --out stray $'--out=a\nb'; do
+    script "$TOP/scripts/bench.sh" "$argument"
     exits_with 2
     one_line '^bench.sh: '
   done
+  script "$TOP/scripts/bench.sh" --out $'a\nb'
+  exits_with 2
+  one_line '^bench.sh: '
   script "$TOP/scripts/bench.sh" --help
   exits_with 0
-  prints 'scripts/bench.sh \[--quick\]'
+  prints 'scripts/bench.sh \[--no-install\] \[--quick\]'
+}
+
+@test "results_json.sh: numbers with exponents, folders and files with odd names, an empty file" {
+  suite
+  mkdir "$WORK/a=b"
+  cd "$WORK"
+  printf 'date: "now" \\ later\n' >a=b/provenance.txt
+  printf 'words,us,name\n1.04858e+06,-1e-3,1e\n12,,1E5x\n' >'a=b/x "y" \.csv'
+  : >a=b/empty.csv
+  script "$TOP/scripts/results_json.sh" a=b
+  exits_with 0
+  python3 - <<'PYTHON'
+import json, os
+d = json.load(open(os.environ["WORK"] + "/out"))
+assert d["provenance"] == ['date: "now" \\ later'], d
+assert d["rows"] == [{"part": 'x "y" \\', "words": 1048580.0, "us": -0.001, "name": "1e"},
+                     {"part": 'x "y" \\', "words": 12, "us": None, "name": "1E5x"}], d
+PYTHON
+  for arguments in "" nowhere "a=b a=b"; do
+    # shellcheck disable=SC2086 # several words
+    script "$TOP/scripts/results_json.sh" $arguments
+    exits_with 2
+    prints_nothing
+    one_line '^results_json.sh: .*; allowed: DIR'
+  done
 }
 
 # ---- compare.sh ----------------------------------------------------------------------------------
@@ -191,7 +250,8 @@ compared() { # compared ROWS [OPTIONS]
   prints '^  1024 plain +10.00 +10.50 +1.050x *$'
   prints '^  4096 plain +20.00 +16.00 +0.800x +\*$'
   prints '^  16384 plain +40.00 +44.00 +1.100x +\*$' # not more than 10 %
-  prints '^3 rows compared, 0 of OLD not in NEW; 2 outside the noise, 0 slower by more than 10 %, 0 lost$'
+  prints '^  bytes variant +old, us +new, us +new/old$'
+  prints '^3 rows compared, 0 of OLD not in NEW, 0 of NEW not in OLD; 2 outside the noise, 0 slower by more than 10 %, 0 lost$'
   script "$TOP/scripts/compare.sh" "$WORK/old" --percent 5.5 "$WORK/new"
   exits_with 1
   prints '^  16384 plain .* \* SLOWER$'
@@ -202,19 +262,68 @@ compared() { # compared ROWS [OPTIONS]
   compared '1024,plain,,,,,,3\n4096,fast,1,1,1,1,1,0\n'
   exits_with 1
   prints '^  1024 plain +10.00 +- +-  LOST$'
-  prints '^1 rows compared, 2 of OLD not in NEW; .* 1 lost$'
+  prints '^1 row compared, 2 of OLD not in NEW, 1 of NEW not in OLD; .* 1 lost$'
   sed -i 's/us_q1,us_q3/a,b/' "$WORK"/*/01_x.mpi.graph.csv # then the extremes are the error bars
   sed -i '2s/.*/1024,plain,90,1,9,11,99,0/' "$WORK/new/01_x.mpi.graph.csv"
   touch "$WORK/new/02_y.mpi.graph.csv"
   script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
   exits_with 1
   prints '^  1024 plain +10.00 +90.00 +9.000x +SLOWER$'
+  says '^note: without rows in NEW: 02_y.mpi.graph.csv$'
+}
+
+@test "compare.sh: files that are missing or empty on one side count as rows that are not there" {
+  compared '1024,plain,10,1,9,11,99,0\n4096,plain,20,1,19,21,99,0\n16384,plain,40,1,39,41,99,0\n'
+  for name in 02_y 03_z; do cp "$WORK/old/01_x.mpi.graph.csv" "$WORK/old/$name.csv"; done
+  : >"$WORK/new/02_y.csv"
+  script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
+  exits_with 0
+  prints '^3 rows compared, 6 of OLD not in NEW, 0 of NEW not in OLD; 0 outside'
+  says '^note: without rows in NEW: 02_y.csv$'
+  says '^note: only in OLD: 03_z.csv$'
+  script "$TOP/scripts/compare.sh" "$WORK/new" "$WORK/old"
+  exits_with 0
+  prints '^3 rows compared, 0 of OLD not in NEW, 6 of NEW not in OLD; 0 outside'
+  says '^note: without rows in OLD: 02_y.csv$'
+  says '^note: only in NEW: 03_z.csv$'
+}
+
+@test "compare.sh: where no row is in both, it says how they differ" {
+  compared '2048,plain,10,1,9,11,99,0\n'
+  exits_with 2
+  one_line '^compare.sh: no row is in both folders: bytes is 1024 or 4096 or 16384 in OLD and 2048 in NEW; allowed: '
+  sed -i 's/variant/ranks/;s/plain/4/' "$WORK/old/01_x.mpi.graph.csv"
+  sed -i 's/variant/ranks/;s/plain/2/' "$WORK/new/01_x.mpi.graph.csv"
+  sed -i '$s/2048/1024/' "$WORK/new/01_x.mpi.graph.csv"
+  script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
+  exits_with 2
+  one_line ': ranks is 4 in OLD and 2 in NEW; allowed: '
+  sed -i '$s/,10,/,,/' "$WORK/new/01_x.mpi.graph.csv"
+  script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
+  exits_with 2
+  one_line ': NEW has no times; allowed: '
+}
+
+@test "compare.sh: folders with odd names" {
+  compared '1024,plain,10,1,9,11,99,0\n4096,plain,20,1,19,21,99,0\n16384,plain,40,1,39,41,99,0\n'
+  cd "$WORK"
+  mv old a=b
+  mv new 'it'\''s [a] "b" \c'
+  # without the fix awk waits for lines on stdin
+  script timeout 20 "$TOP/scripts/compare.sh" a=b 'it'\''s [a] "b" \c'
+  exits_with 0
+  prints '^3 rows compared, 0 of OLD'
+  mkdir $'a\nb'
+  cp a=b/* $'a\nb'
+  script "$TOP/scripts/compare.sh" a=b $'a\nb'
+  exits_with 2
+  one_line "^compare.sh: 'a b' has a control character"
 }
 
 @test "compare.sh: the results in the repository are as fast as themselves" {
   script "$TOP/scripts/compare.sh" "$TOP"/results/4xH200-nccl2.28{,} --percent 0
   exits_with 0
-  prints ' 0 of OLD not in NEW; 0 outside the noise, 0 slower by more than 0 %, 0 lost$'
+  prints ' 0 of OLD not in NEW, 0 of NEW not in OLD; 0 outside the noise, 0 slower by more than 0 %, 0 lost$'
 }
 
 @test "compare.sh: wrong arguments and nothing in common are exit code 2" {
@@ -232,5 +341,5 @@ compared() { # compared ROWS [OPTIONS]
   mv "$WORK/new/01_x.mpi.graph.csv" "$WORK/new/z.csv"
   script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
   exits_with 2
-  one_line 'no CSV file is in both'
+  [ "$(tail -n 1 "$WORK/err")" = "compare.sh: no CSV file with rows is in both folders; allowed: results of the same examples" ] || show
 }

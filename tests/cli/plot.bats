@@ -132,7 +132,7 @@ DATA
 @test "a new picture is one file that names its data" {
   have gnuplot || skip "no gnuplot"
   mkdir -p "$WORK/suite/scripts/plots"
-  cp "$TOP"/scripts/{plot,lib,results}.sh "$WORK/suite/scripts"
+  cp "$TOP"/scripts/{plot,lib,results,files}.sh "$WORK/suite/scripts"
   cp "$TOP/scripts/plots/style" "$WORK/suite/scripts/plots"
   cat >"$WORK/suite/scripts/plots/bars.gnuplot" <<'GNUPLOT'
 # data: columns 04_x.mpi.eager.csv n density+path+select_us
@@ -188,14 +188,30 @@ DATA
   page=$WORK/results/report.html
   xmllint --nonet --noout "$page"
   "$TOP/tests/links.sh" "$page"
-  [ "$(grep -c '<svg' "$page")" = "$(find "$WORK/results/plots" -name '*.svg' | wc -l)" ]
+  [ "$(grep -c '<img alt="[a-z_]*" src="data:image/svg+xml;base64,' "$page")" = \
+    "$(find "$WORK/results/plots" -name '*.svg' | wc -l)" ]
+  cmp "$WORK/results/plots/allreduce.svg" <(sed -n 's/.*<img alt="allreduce".*base64,\([^"]*\)".*/\1/p' "$page" | base64 -d)
   [ "$(grep -c '<table>' "$page")" = $(($(find "$WORK/results" -maxdepth 1 -name '*.csv' | wc -l) + 1)) ]
   number='[0-9.]+'
   grep -qE "<td>1 KiB</td><td>$number / $number</td><td>$number / $number / ${number}x</td><td>0</td>" "$page"
   grep -q '^topology: ' "$page"
   ids=$(grep -oE "\bid=[\"'][^\"']*" "$page" | tr '"' "'" | sort)
   [ -z "$(uniq -d <<<"$ids")" ] || { uniq -d <<<"$ids" && false; }
-  ! grep -qiE '<script|<link|<img|https?://[^"]*\.(js|css)' "$page" || false
+  ! grep -qiE '<script|<link|<svg|https?://[^"]*\.(js|css)' "$page" || false
+}
+
+@test "the page of a folder: names of files and what is in pictures cannot become part of it" {
+  small
+  mkdir "$WORK/small/plots"
+  echo '<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"><script>alert(1)</script></svg>' \
+    >"$WORK/small/plots/x\" onload=\"y & z.svg"
+  echo 'a,b' >"$WORK/small/<img onerror='alert(1)'>.csv"
+  script report.sh --html "$WORK/small"
+  exits_with 0
+  xmllint --nonet --noout "$WORK/small/report.html"
+  grep -qF '<img alt="x&quot; onload=&quot;y &amp; z" src="data:image/svg+xml;base64,' "$WORK/small/report.html"
+  grep -qF '<h2>&lt;img onerror=' "$WORK/small/report.html"
+  if grep -E '<svg|<script|<img onerror|" onload' "$WORK/small/report.html"; then false; fi
 }
 
 @test "the page in a browser: everything is drawn, nothing is fetched" {
@@ -204,16 +220,56 @@ DATA
   script report.sh --html "$WORK/results"
   cat "$WORK/results/report.html" - >"$WORK/page.html" <<'HTML'
 <script>
-const drawn = [...document.querySelectorAll("svg, table, h2")].map(e => e.getBoundingClientRect());
-document.title = drawn.filter(r => r.width > 50 && r.height > 5).length + " drawn, " +
-  performance.getEntriesByType("resource").length + " fetched";
+addEventListener("load", () => {
+  const drawn = [...document.querySelectorAll("img, table, h2")].filter(e => e.naturalWidth !== 0);
+  document.title = drawn.map(e => e.getBoundingClientRect()).filter(r => r.width > 50 && r.height > 5).length +
+    " drawn, " + performance.getEntriesByType("resource").filter(e => !e.name.startsWith("data:")).length + " fetched";
+});
 </script>
 HTML
   timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$WORK/profile" --dump-dom \
     "file://$WORK/page.html" >"$WORK/out" 2>"$WORK/err" || skip "the browser does not start here"
-  things=$(grep -cE '<svg|<table>|<h2>' "$WORK/results/report.html") # each in a line of its own
+  things=$(grep -oE '<img |<table>|<h2>' "$WORK/results/report.html" | wc -l)
   [ "$things" -gt 10 ]
   grep -q "<title>$things drawn, 0 fetched</title>" "$WORK/out" || { grep '<title>' "$WORK/out" && false; }
+}
+
+@test "folders with odd names are drawn, and nothing in them is taken for a command" {
+  have gnuplot || skip "no gnuplot"
+  small
+  # words of a CSV file stand in commands that gnuplot gives to a shell
+  head=path,count,density,ratio,us,us_min,us_max
+  printf '%s\n' $head "it's \"\$(touch pwned)\" ' ; touch pwned ; '",1000,0.0{1,2},2,8,7,9 >"$WORK/small/04_sparse_allreduce.mpi.graph.csv"
+  cd "$WORK"
+  for name in a=b "x'; system 'touch pwned'; y='" 'br[ack]et* back\slash "q" `touch pwned` $(touch pwned)'; do
+    mv -T small "$name"
+    script plot.sh "$name"
+    exits_with 0
+    prints 'plots/allreduce.svg$'
+    prints 'plots/sparse_speedup.svg$'
+    grep -q '>.*it_s' "$name/plots/sparse_speedup.svg"
+    [ -z "$(find . -name pwned)" ]
+    script plot.sh --check "$name"
+    exits_with 0
+    script report.sh --html "$name"
+    exits_with 0
+    [ "$(grep -c '<img alt=' "$name/report.html")" = 2 ]
+    mv -T "$name" small
+    rm -r small/plots
+  done
+}
+
+@test "a picture that cannot be written leaves the old ones" {
+  have gnuplot || skip "no gnuplot"
+  small
+  mkdir "$WORK/small/plots"
+  echo old | tee "$WORK/small/plots/allreduce.dat" >"$WORK/small/plots/allreduce.svg"
+  full_disk '*.svg.new'
+  PATH=$WORK/bin:$PATH script plot.sh "$WORK/small"
+  exits_with 1
+  says 'allreduce.svg.new: No space left on device$'
+  prints_not 'allreduce.svg$'
+  [ "$(cat "$WORK/small/plots"/*)" = $'old\nold' ]
 }
 
 @test "links that lead nowhere are found" {

@@ -7,7 +7,7 @@ setup_file() { :; } # needs no program
 # A small suite with one page and one folder of results.
 suite() {
   mkdir -p "$WORK/suite/scripts" "$WORK/suite/01_x" "$WORK/suite/results"
-  cp "$TOP"/scripts/{report,results,lib}.sh "$WORK/suite/scripts"
+  cp "$TOP"/scripts/{report,results,files,lib}.sh "$WORK/suite/scripts"
   printf '%s\n' "date: 2026-01-02T03:04:05Z" "gpu: 0, NVIDIA X, 580.1, 1 MiB" "gpu: 1, NVIDIA X, 580.1, 1 MiB" \
     "version: NCCL header 2.28.9, runtime 2.28.9" "version: CUDA header 13.0" >"$WORK/suite/results/provenance.txt"
   printf 'text\n<!-- table: 01_x.mpi.graph.csv -->\nold\n<!-- end of table -->\nmore\n' >"$WORK/suite/01_x/README.md"
@@ -98,6 +98,79 @@ TABLE
   # the table's file is missing
   if scripts/report.sh results; then false; fi
   diff "$WORK/before" "$WORK/suite/01_x/README.md"
+}
+
+@test "all pages are rewritten or none: a file that is missing, a full disk" {
+  suite
+  printf 'bytes,variant,us,busbw,wrong\n1024,plain,8.00,0.25,0\n' >results/01_x.mpi.graph.csv
+  mkdir 02_y
+  sed 's/01_x/02_y/' 01_x/README.md >02_y/README.md
+  mv README.md page.md
+  ln -s page.md README.md
+  chmod 600 01_x/README.md
+  cp -r . "$WORK/before"
+  script() { code=0 && "$@" >"$WORK/out" 2>"$WORK/err" || code=$?; }
+  script scripts/report.sh results
+  exits_with 1
+  one_line '^report.sh: 02_y/README.md wants results/02_y.mpi.graph.csv, which is not there$'
+  diff -r . "$WORK/before"
+  cp results/0{1_x,2_y}.mpi.graph.csv
+  cp -rT . "$WORK/before"
+  for pattern in '*/02_y/README.md.new' '*/report.html.new'; do
+    full_disk "$pattern"
+    PATH=$WORK/bin:$PATH script scripts/report.sh results
+    exits_with 1
+    one_line "^tee: .$pattern: No space left on device$"
+    diff -r . "$WORK/before"
+  done
+  mkdir results/report.html
+  script scripts/report.sh results
+  exits_with 2
+  one_line "report.html' is there and is no file"
+  rmdir results/report.html
+  script scripts/report.sh results
+  exits_with 0
+  if grep -x old 0*/README.md; then false; fi
+  [ -L README.md ]
+  [ "$(stat -c %a 01_x/README.md)" = 600 ]
+  [ -z "$(find . -name '*.new')" ]
+}
+
+@test "a page that is not understood: one line, exit code 2, nothing is written" {
+  suite
+  printf 'bytes,variant,us,busbw,wrong\n1024,plain,8.00,0.25,0\n' >results/01_x.mpi.graph.csv
+  table='<!-- table: 01_x.mpi.graph.csv -->' end='<!-- end of table -->'
+  for wrong in "$table\nold\nmore" "$table\nold\n<!-- end of picture -->\n$end" "$table\nold\n<!-- headline -->\n$end" "$table\n$table\n$end" \
+    "$end\nmore" " $table\nold\n$end" "<!--table: x-->\n$end" "<!-- table: x\n-->\n$end" "<!-- table -->\n$end" "<!-- headline: x -->\n$end" \
+    "$table\nold\n<!-- end of table-->" "$table\r\nold\n <!-- end of table -->"; do
+    printf %b "text\n$wrong" >README.md
+    cp README.md "$WORK/before"
+    code=0
+    scripts/report.sh results >"$WORK/out" 2>"$WORK/err" || code=$?
+    exits_with 2
+    one_line '^report.sh: README.md:[1-9]: .*; allowed: .*<!-- '
+    cmp README.md "$WORK/before"
+    grep -qx old 01_x/README.md
+    [ ! -e results/report.html ]
+  done
+  code=0
+  scripts/report.sh --check results >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 2
+  one_line '^report.sh: README.md:4: '
+}
+
+@test "blanks after a marker and a last line without its end stay as they are" {
+  suite
+  printf 'bytes,variant,us,busbw,wrong\n1024,plain,8.00,0.25,0\n' >results/01_x.mpi.graph.csv
+  scripts/report.sh results
+  for last in '' 'no end' '<!-- table of contents -->'; do
+    printf '<!-- table: 01_x.mpi.graph.csv -->  \r\nold\n<!-- end of table --> \n\\n %%s\n%s' "$last" >README.md
+    scripts/report.sh results
+    diff README.md - < <(printf '<!-- table: 01_x.mpi.graph.csv -->  \r\n'
+      sed -n '/^<!-- table/,/^<!-- end/p' 01_x/README.md | sed '1d;$d'
+      printf '<!-- end of table --> \n\\n %%s\n%s' "$last")
+    scripts/report.sh --check results
+  done
 }
 
 @test "headline and pictures: rows that were measured, the limit of all files, paths from the page" {
