@@ -220,8 +220,9 @@ static int sweep_sizes(struct sweep *s)
   const struct rank *me = job->me;
   int code = EXIT_VERIFIED;
   s->copy_rate = bench_copy_rate(&s->timer);
-  launcher_print(me, "# Sparse AllReduce: %d ranks, %s; us, slowest rank%s\n", me->nranks,
-                 job->opt->type->name, s->timer.graphs ? ", in CUDA graphs" : "");
+  launcher_print(me, "# Sparse AllReduce: %d rank%s, %s; us, slowest rank%s\n", me->nranks,
+                 me->nranks == 1 ? "" : "s", job->opt->type->name,
+                 s->timer.graphs ? ", in CUDA graphs" : "");
   launcher_print(me, "# B/elem: bytes per element that a copy could have moved in a mean step; "
                      "%%copy: of the copy rate, by select\n# copy rate:");
   print_number(me, 0, 1, s->copy_rate / 1e3);

@@ -59,7 +59,8 @@ static void print_heading(const struct bench_output *out)
   char how[96] = "eager";
   if (opt->graph_launches)
     snprintf(how, sizeof how, "in a CUDA graph launched %ldx", opt->graph_launches);
-  launcher_print(out->me, "# %s: %d ranks, %s\n", bench->title, out->me->nranks, opt->type->name);
+  launcher_print(out->me, "# %s: %d rank%s, %s\n", bench->title, out->me->nranks,
+                 out->me->nranks == 1 ? "" : "s", opt->type->name);
   launcher_print(out->me,
                  "# %ld calls %s; slowest rank, median of %ld repetitions; us, GB/s = 1e9 B/s\n",
                  opt->iterations, how, opt->repetitions);
