@@ -51,12 +51,18 @@ work=$(temporary_folder) || exit
 trap 'rm -rf "$work"' EXIT
 log=$work/log
 
-# Of make's output a line for each program: that it is linked now.
+# Of make's output a line for each program, that it is linked now, and one when there was none for a while.
 show_progress() {
-  local line
+  local line files=0 said=0
   while IFS= read -r line; do
     if [[ $line =~ \ -o\ build/[a-z]+-(pthread|mpi)/([a-z_]+)\  ]]; then
       echo "  ${BASH_REMATCH[2]}, ${BASH_REMATCH[1]}: built after $SECONDS s"
+      said=$SECONDS
+    elif [[ $line = *' -c -o '* ]]; then
+      files=$((files + 1))
+      [ $((SECONDS - said)) -ge 10 ] || continue
+      echo "  $files files compiled after $SECONDS s"
+      said=$SECONDS
     fi
   done
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # setup.sh and run_all.sh as their users see them.
-# shellcheck disable=SC2034 # the variable code is read by the helper
+# shellcheck disable=SC2016,SC2034 # code for other shells; the variable code is read by the helper
 load helper
 
 # A PATH with everything but the given commands.
@@ -195,7 +195,6 @@ suite() {
 @test "test.sh: how many checks, each of them begins and ends; what failed and was skipped stands at the end" {
   suite
   for file in readme_snippets links; do cp "$TOP/tests/$file.sh" "$WORK/suite/tests"; done
-  # shellcheck disable=SC2016 # for bats
   printf '@test "%s" { %s; }\n' good true bad false left 'skip "no luck"' >"$WORK/suite/tests/cli/try.bats"
   printf '[here](nothing.md)\n' >"$WORK/suite/x.md"
   code=0
@@ -220,4 +219,30 @@ END
   CPU_STANDIN_DEVICES=0 script run_all.sh --cpu --no-install
   exits_with 1
   prints '^01_allreduce_ub +pthread +4  skipped: allreduce_ub: no GPU'
+}
+
+@test "blocks of commands in pages: where they run is said, what fails is an error, what cannot run here is left out" {
+  page=$WORK/page.md
+  block() { printf '%s\n```shell\n%s\n```\n\n' "$@" >>"$page"; } # block COMMENT COMMANDS
+  block '<!-- run: anywhere, in 01_allreduce_ub, as s/long/short/ -->' '[ "$(basename "$PWD")" = 01_allreduce_ub ]; echo long >x'
+  block '<!-- run: anywhere, in . -->' '[ "$(cat 01_allreduce_ub/x)" = short ]' # in the same copy
+  block '<!-- run: GPUs or CPU=1, in . -->' '[ -n "${CPU-}" ] || nvidia-smi -L'
+  block '<!-- run: anywhere, needs no-such-tool -->' false
+  code=0
+  "$TOP/tests/readme_commands.sh" "$page" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 0
+  prints '^3 blocks of commands ran, 0 failed$'
+  prints 'left out, no no-such-tool$'
+  [ ! -e "$TOP/01_allreduce_ub/x" ]
+  : >"$page"
+  block '<!-- run: anywhere, in . -->' 'false; true'
+  block '' true
+  block '<!-- run: somewhere -->' true
+  code=0
+  "$TOP/tests/readme_commands.sh" "$page" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 1
+  prints ':2: exit code 1$'
+  prints ':7: where does this block run[?] allowed: '
+  prints ':12: where does this block run[?] allowed: '
+  prints '^0 blocks of commands ran, 3 failed$'
 }
