@@ -29,7 +29,7 @@ export LC_ALL=C.UTF-8
 # ---- running checks ------------------------------------------------------------------------------
 LOGS=$(temporary_folder) || exit
 trap 'rm -rf "$LOGS"' EXIT
-LANES=$(nproc)
+LANES=$(($(nproc) + 1)) # many checks wait, for timeouts for example
 
 wanted() {
   local name
@@ -76,7 +76,7 @@ failure() {
 # All checks stand in the function checks, which is called twice: at first to count them.
 counting=yes total=0 begun=0
 
-# check NAME COMMAND...: as many at a time as there are processors.
+# check NAME COMMAND...: as many at a time as there are lanes.
 check() {
   wanted "$1" || return 0
   if [ $counting = yes ]; then total=$((total + 1)) && return; fi

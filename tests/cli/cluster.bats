@@ -161,6 +161,9 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
     exits_with 2
     one_line "^multihost_sim.sh: NP='$ranks' is not a number of ranks; allowed: 2 to 65536$"
   done
+  MPIRUN=no-such-mpirun NP=2 script multihost_sim.sh 2 --cpu true
+  exits_with 2
+  says '^multihost_sim.sh: no no-such-mpirun here; allowed: a machine that has it, or --dry-run$'
   cd "$TOP"
   for name in slurm.sbatch polaris.pbs; do
     script $name
