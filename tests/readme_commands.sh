@@ -6,8 +6,8 @@
 #   <!-- run: WHERE[, in FOLDER][, needs TOOL][, as SED] -->
 #
 #   anywhere        on every machine
-#   GPUs or CPU=1   where there is no GPU, with CPU=1 in the environment: make takes the stand-in then
-#   GPUs            with GPUs only
+#   GPUs or CPU=1   without two GPUs with CPU=1 in the environment: make takes the stand-in then
+#   GPUs            with two GPUs or more only
 #   in FOLDER       from this folder of the suite (else: the page's)
 #   needs TOOL      left out where this command is not there
 #   as SED          what takes too long or wants a scheduler is changed by this sed script, and runs so
@@ -25,7 +25,7 @@ limit=300 # seconds for a block
 
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 gpus=yes
-if [ "$(gpu_count)" = 0 ] || [ -n "$(missing_for_gpu_build)" ]; then gpus=no; fi
+if [ "$(gpu_count)" -lt 2 ] || [ -n "$(missing_for_gpu_build)" ]; then gpus=no; fi
 
 work=$(temporary_folder) || exit
 trap 'rm -rf "$work"' EXIT
@@ -57,7 +57,7 @@ run_block() {
   fi
   where=${BASH_REMATCH[1]} folder=${BASH_REMATCH[3]:-$(dirname "$page")} tool=${BASH_REMATCH[5]}
   sed_script=${BASH_REMATCH[7]}
-  if [ "$where" = GPUs ] && [ $gpus = no ]; then echo "$name: left out, no GPU" && return; fi
+  if [ "$where" = GPUs ] && [ $gpus = no ]; then echo "$name: left out, no GPUs" && return; fi
   if [ -n "$tool" ] && ! have "$tool"; then echo "$name: left out, no $tool" && return; fi
   if [ "$where" = "GPUs or CPU=1" ] && [ $gpus = no ]; then environment+=(CPU=1); fi
   tail -n +2 "$2" | sed -e "$sed_script" >"$work/commands"
