@@ -45,13 +45,17 @@ user_without_rights() {
 }
 
 @test "without compiler and rights every script that builds says in one line what to ask for, and stops" {
-  for arguments in "run_all.sh" "test.sh" "run_all.sh --no-install" "test.sh --no-install" "gpu_check.sh"; do
+  for arguments in "run_all.sh" "test.sh" "run_all.sh --no-install" "test.sh --no-install" "gpu_check.sh" \
+    "bench.sh --out $WORK/results"; do
     # shellcheck disable=SC2046,SC2086 # words
     PATH=$(user_without_rights gcc make g++ mpirun bats) script $arguments
     exits_with 1
     prints_nothing
     one_line '^setup.sh: missing: gcc, make, MPI.*; allowed, as root: apt-get install gcc libc6-dev make openmpi-bin'
   done
+  PATH=$(user_without_rights gnuplot) script plot.sh "$TOP/results/4xH200-nccl2.28"
+  exits_with 1
+  one_line '^setup.sh: missing: gnuplot; neither root nor sudo; allowed, as root: apt-get install gnuplot-nox$'
   PATH=$(user_without_rights mpirun) script run_all.sh --cpu 01_allreduce_ub # MPI can be done without
   exits_with 0
   one_line '^setup.sh: missing: MPI; neither root nor sudo; allowed, as root: apt-get install openmpi-bin'
@@ -62,7 +66,7 @@ user_without_rights() {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   CUDA_VISIBLE_DEVICES='' script gpu_check.sh quick
   exits_with 1
-  one_line '^gpu_check.sh: nvidia-smi shows no GPU; allowed: '
+  one_line '^gpu_check.sh: nvidia-smi shows no GPU; scripts/test.sh is for '
   [ "$(tail -n 1 "$WORK/out")" = "0 passed, 0 failed, 1 skipped" ] || show
 }
 
@@ -118,7 +122,7 @@ user_without_rights() {
 
 @test "--help: the head of each script, and nothing after it" {
   for name in hosts.sh multihost_sim.sh timeline.sh run_all.sh test.sh setup.sh gpu_check.sh gpu_of_rank.sh dist.sh \
-    bench.sh plot.sh report.sh compare.sh slurm.sbatch polaris.pbs; do
+    bench.sh plot.sh report.sh compare.sh install.sh results_json.sh slurm.sbatch polaris.pbs; do
     script $name --help
     exits_with 0
     prints "scripts/$name"
