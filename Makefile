@@ -6,11 +6,17 @@ EXAMPLES := $(patsubst %/Makefile,%,$(sort $(wildcard [0-9][0-9]_*/Makefile)))
 PREFIX  ?= /usr/local
 VARIANT := $(if $(filter-out 0,$(CPU)),cpu,gpu)-$(if $(filter-out 0,$(MPI)),mpi,pthread)
 
-.PHONY: all run test install dist clean help $(EXAMPLES)
+.PHONY: all both run test install dist clean help $(EXAMPLES) $(EXAMPLES:=/both) $(EXAMPLES:=/program)
 all: $(EXAMPLES)
 
 $(EXAMPLES):
 	+$(MAKE) -C $@
+
+both: $(EXAMPLES:=/both)
+
+# for scripts: everything that is missing in one make, which shares the cores out
+$(EXAMPLES:=/both) $(EXAMPLES:=/program):
+	+@$(MAKE) -C $(@D) $(@F)
 
 run:
 	./scripts/run_all.sh --no-install $(if $(filter-out 0,$(CPU)),--cpu)
@@ -35,6 +41,7 @@ help:
 	@echo "make                  all examples, one thread per GPU"
 	@echo "make MPI=1            ... one process per GPU"
 	@echo "make CPU=1            ... without a GPU, on the CPU stand-in (with MPI=1 too)"
+	@echo "make both             ... for both launchers at once, in build/ of each directory (make -j both: on all cores)"
 	@echo "make <directory>      one of: $(EXAMPLES)"
 	@echo "make run              run every example under both launchers (scripts/run_all.sh)"
 	@echo "make test             all tests (scripts/test.sh)"

@@ -18,7 +18,8 @@
 #
 # Every combination of switches has a folder of its own, build/<variant>/, and the link PROGRAM is
 # set to the one built last. Device code knows nothing of launchers: what nvcc makes is in
-# build/gpu-device/, for both; so one GPU build at a time in a folder.
+# build/gpu-device/, for both. So one GPU build at a time in a folder: `make both` makes both in the
+# right order, and leaves the link alone.
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -52,8 +53,9 @@ COMMON := options.c datatype.c launcher.c watchdog.c verify.c bench.c bench_outp
 COMMON += $(if $(MPI),launcher_mpi.c,launcher_pthread.c) $(if $(CPU),verify_cpu.c,verify.cu)
 ALL_SOURCES := $(addprefix $(EXAMPLE)/,$(SOURCES) $(if $(CPU),$(CPU_SOURCES),$(GPU_SOURCES)))
 ALL_SOURCES += $(SHARED) $(if $(CPU),$(CPU_SHARED),$(GPU_SHARED)) $(addprefix common/,$(COMMON))
-OBJECTS := $(patsubst %,$(BUILD)/%.o,$(filter %.c,$(ALL_SOURCES)))
-OBJECTS += $(patsubst %,$(DEVICE_BUILD)/%.o,$(filter %.cu,$(ALL_SOURCES)))
+HOST_OBJECTS := $(patsubst %,$(BUILD)/%.o,$(filter %.c,$(ALL_SOURCES)))
+# first what nvcc makes, which takes longest
+OBJECTS := $(patsubst %,$(DEVICE_BUILD)/%.o,$(filter %.cu,$(ALL_SOURCES))) $(HOST_OBJECTS)
 
 ifeq ($(origin CC),default)
 CC := gcc
@@ -68,9 +70,10 @@ LINK_FLAGS = -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 NEEDS_TOOLS := $(filter-out clean help,$(or $(MAKECMDGOALS),all))
 
-ifneq ($(and $(MPI),$(NEEDS_TOOLS)),)
-ifeq ($(shell command -v $(MPICC)),)
-$(error no $(MPICC); allowed: MPI_HOME=<folder of MPI>, MPICC=<its C compiler>, or no MPI=1)
+ifneq ($(NEEDS_TOOLS),)
+ifeq ($(shell command -v $(COMPILER)),)
+$(error no $(COMPILER); allowed: scripts/setup.sh to install it, \
+  $(if $(MPI),MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1,or CC=<C compiler>))
 endif
 endif
 
@@ -111,13 +114,13 @@ endif
 # CUDA's include folder may hold an nccl.h of its own, and NCCL_HOME may be /usr, whose include
 # folder cannot be put in front of others. Links in the build folder to NCCL_HOME's headers alone
 # come first for both compilers.
-NCCL_INCLUDE := $(DEVICE_BUILD)/nccl_include
-$(NCCL_INCLUDE): $(DEVICE_BUILD)/flags
+NCCL_INCLUDE := nccl_include
+$(BUILD)/nccl_include $(DEVICE_BUILD)/nccl_include: %/nccl_include: %/flags
 	@rm -rf $@ && mkdir $@ && ln -s $(abspath $(NCCL_HOME))/include/nccl* $@/
 
-C_FLAGS += -isystem $(NCCL_INCLUDE) -isystem $(CUDA_HOME)/include
+C_FLAGS += -isystem $(BUILD)/nccl_include -isystem $(CUDA_HOME)/include
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -Werror all-warnings
-NVCC_FLAGS += -Xcompiler -Wall,-Wextra,-Wno-unused-parameter -I$(NCCL_INCLUDE) -I$(TOP)/common
+NVCC_FLAGS += -Xcompiler -Wall,-Wextra,-Wno-unused-parameter -I$(DEVICE_BUILD)/nccl_include -I$(TOP)/common
 # lazy: a runtime that is too old for a call must get as far as our message
 LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
 LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64
@@ -125,18 +128,29 @@ LINK_FLAGS += -l:libnccl.so.2 -lcudart -lstdc++
 endif
 
 # ---- rules -------------------------------------------------------------------------------------
-.PHONY: all run clean help FORCE
-all: $(BUILD)/$(PROGRAM)
-	@ln -sfn $< $(PROGRAM)
+.PHONY: all program host both both-pthread both-mpi-host run clean help FORCE
+all: program # the link, unless it is right: a checkout that was built may be read-only
+	@[ "$$(readlink $(PROGRAM))" = $(BUILD)/$(PROGRAM) ] || ln -sfn $(BUILD)/$(PROGRAM) $(PROGRAM)
+
+program: $(BUILD)/$(PROGRAM)
+host: $(HOST_OBJECTS) $(STANDIN_OBJECTS)
+
+# One make makes the device code, and beside it another one the host code of the other launcher.
+both: both-pthread both-mpi-host
+	+@$(MAKE) MPI=1 program
+both-pthread:
+	+@$(MAKE) MPI= program
+both-mpi-host:
+	+@$(MAKE) MPI=1 host
 
 $(BUILD)/$(PROGRAM): $(OBJECTS) $(STANDIN)
 	$(COMPILER) -o $@ $(OBJECTS) $(LINK_FLAGS)
 
-$(BUILD)/%.c.o: $(TOP)/%.c $(BUILD)/flags | $(NCCL_INCLUDE)
+$(BUILD)/%.c.o: $(TOP)/%.c $(BUILD)/flags | $(addprefix $(BUILD)/,$(NCCL_INCLUDE))
 	@mkdir -p $(@D)
 	$(COMPILER) $(C_FLAGS) -MMD -MP -c -o $@ $<
 
-$(DEVICE_BUILD)/%.cu.o: $(TOP)/%.cu $(DEVICE_BUILD)/flags | $(NCCL_INCLUDE)
+$(DEVICE_BUILD)/%.cu.o: $(TOP)/%.cu $(DEVICE_BUILD)/flags | $(DEVICE_BUILD)/nccl_include
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -MMD -MP -c -o $@ $<
 
@@ -152,17 +166,18 @@ $(BUILD)/flags $(DEVICE_BUILD)/flags: FORCE
 	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@
 quote = '$(subst ','\'',$(1))'
 
-# Ranks of `make run` under MPI.
-NP ?= $(if $(CPU),4,$(words $(shell nvidia-smi -L 2>/dev/null | cut -d: -f1 | tr -d ' ')))
+# `make run MPI=1` takes all GPUs; ARGS are the program's options, in words for the shell.
 run: all
-	@$(if $(MPI),bash -c '. "$(TOP)/scripts/lib.sh" && mpi_run $(NP) "./$(PROGRAM)"',./$(PROGRAM))
+	@$(if $(MPI),bash -c '. "$(TOP)/scripts/lib.sh" && mpi_run $(or $(NP),$(if $(CPU),4,$$(gpu_count))) "$$@"' make) \
+	  ./$(PROGRAM) $(ARGS)
 
 clean:
 	rm -rf build $(PROGRAM)
 
 help:
 	@echo "make [MPI=1] [CPU=1]      build $(PROGRAM)"
-	@echo "make run [MPI=1] [CPU=1]  build and run it ([NP=ranks] under MPI, NTHREADS=ranks else)"
+	@echo "make run [MPI=1] [CPU=1]  build and run it ([NP=ranks] under MPI, NTHREADS=ranks else; [ARGS='--bench'])"
+	@echo "make both [CPU=1]         build it for both launchers at once, in build/"
 	@echo "make clean                remove all that was built"
 	@echo "Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE"
 

@@ -31,15 +31,14 @@ while [ $# -gt 0 ]; do
     out=$2
     shift
     ;;
-  -h | --help) sed -n '3,16s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  -h | --help) show_help ;;
   *) die "unknown argument '$1'; allowed: --no-install --quick --out DIR" ;;
   esac
   shift
 done
 
 [[ $out != *[[:cntrl:]]* ]] || die "--out: '$out' has a control character; allowed: another name"
-"$TOP/scripts/setup.sh" "${setup_options[@]}" || echo "going on with what is here"
-for tool in gcc make; do have "$tool" || { echo "bench.sh: cannot build without $tool" >&2 && exit 1; }; done
+prepare "gcc make" "${setup_options[@]}"
 
 build=gpu switches=() ranks=$(gpu_count) why=$(missing_for_gpu_build)
 [ "$ranks" -gt 0 ] || why="no GPU found${why:+, $why}"

@@ -26,7 +26,7 @@ while [ $# -gt 0 ]; do
     percent=$2
     shift
     ;;
-  -h | --help) sed -n '3,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  -h | --help) show_help ;;
   -*) die "unknown option '$1'; allowed: --percent N" ;;
   *) folders+=("$1") ;;
   esac

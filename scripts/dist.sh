@@ -8,9 +8,10 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=scripts/files.sh
 . "$(dirname "$0")/files.sh"
-case ${1:-} in -h | --help) sed -n '3,5s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
+case ${1:-} in -h | --help) show_help ;; esac
 cd "$TOP"
 [ $# = 0 ] || die "unknown argument '$1'; allowed: none"
+have git || die "no git here, which packs what is committed"
 git rev-parse --verify -q HEAD >/dev/null 2>&1 || die "this is no git checkout; make dist packs what is committed in one"
 name=nccl-examples-$(suite_version)
 begin_file "$name.tar.gz"

@@ -8,11 +8,10 @@
 # system; if NCCL_HOME names another one, that one gets golden runs and a smoke test as well.
 # quick: the largest number of ranks only. Ends with `N passed, N failed, N skipped`.
 set -uo pipefail
-case ${1:-} in -h | --help) sed -n '3,9s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
-cd "$(dirname "$0")/.." || exit
 # shellcheck source=scripts/lib.sh
-. scripts/lib.sh
-set +e # checks are meant to fail; check() counts them
+. "$(dirname "$0")/lib.sh"
+case ${1:-} in -h | --help) show_help ;; esac
+cd "$TOP" || exit
 mode=full
 case ${1:-} in
 quick | full) mode=$1 && shift ;;
@@ -22,10 +21,11 @@ choose_examples "quick or full, and then " "$@"
 
 second_nccl=${NCCL_HOME:-}
 unset NCCL_HOME NTHREADS MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE
+prepare "gcc g++ make $(mpicc_command) $(mpirun_command)" --no-install
 export NCCL_DEBUG_FILE=/dev/stderr # NCCL logs to stdout otherwise
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 gpus=$(gpu_count)
-logs=$(mktemp -d)
+logs=$(temporary_folder) || exit
 trap 'rm -rf "$logs"' EXIT
 
 # ---- running checks ------------------------------------------------------------------------------
@@ -165,12 +165,8 @@ timeline_of() { # EXAMPLE [OPTIONS...]: a table for each rank; a step begins wit
   [ "$(grep -cE ' 0\.0 .* local_pass<' <<<"$tables")" -eq "$gpus" ]
 }
 
-build() { # FOLDER: for both launchers, one after the other since they share device code
-  make -s -j4 -C "$1" && make -s -j4 -C "$1" MPI=1
-}
-
-build_all() {
-  for folder in "${examples[@]}" "${cases[@]}"; do check "build $folder" build "$folder"; done
+build_all() { # for both launchers
+  for folder in "${examples[@]}" "${cases[@]}"; do check "build $folder" make -s -j4 -C "$folder" both; done
   wait
 }
 
@@ -286,7 +282,8 @@ for folder in "${examples[@]}"; do
 done
 
 if [ "$gpus" -eq 0 ]; then
-  check "GPU" sh -c 'echo "nvidia-smi shows no GPU"; exit 1'
+  echo "gpu_check.sh: nvidia-smi shows no GPU; scripts/test.sh is for machines without" >&2
+  check "GPU" sh -c 'echo "nvidia-smi shows none"; exit 77'
   summary
   exit
 fi
@@ -309,6 +306,9 @@ jobs=$run_jobs
 [[ " ${cases[*]} " == *" tests/gpu/alltoallv "* ]] && check_alltoallv
 [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] && check_allreduce
 for folder in "${examples[@]}"; do check_common "$folder"; done
+wait
+# alone, since it takes a copy of what is built
+[ "${examples[*]}" != "$(examples | xargs)" ] || check "commands of the pages" tests/readme_commands.sh
 wait
 
 if [ -n "$second_nccl" ]; then

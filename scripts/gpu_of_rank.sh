@@ -10,6 +10,7 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
+case ${1:-} in -h | --help) show_help ;; esac
 [ $# -gt 0 ] || die "which program? allowed: PROGRAM [ARGUMENTS]"
 
 # mpirun inside a Slurm job hands down Slurm's variables of its own task: Slurm's come last.

@@ -12,6 +12,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=scripts/files.sh
 . "$(dirname "$0")/files.sh"
+case ${1:-} in -h | --help) show_help ;; esac
 unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that calls this: `make -w` would talk in between
 
 # ---- the reusable parts --------------------------------------------------------------------------

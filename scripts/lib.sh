@@ -2,9 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # What several scripts share; to be sourced. Defines TOP, the folder of the repository.
 
+unset CDPATH # with it, cd goes elsewhere and prints where
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 have() { command -v "$1" >/dev/null 2>&1; }
+
+# For --help: the comment at the head of the script.
+show_help() {
+  awk 'NR > 2 { if (!/^#( |$)/) exit; sub(/^# ?/, ""); print }' "$0"
+  exit 0
+}
 
 # One line on stderr, whatever is in the argument that it quotes, and exit code 2: usage.
 die() {
@@ -15,6 +22,21 @@ die() {
 
 # whole_number TEXT LOWEST HIGHEST: digits, and between these bounds. No leading zero: bash would count in eights.
 whole_number() { [[ $1 =~ ^(0|[1-9][0-9]{0,8})$ ]] && [ "$1" -ge "$2" ] && [ "$1" -le "$3" ]; }
+
+# A new folder for temporary files: work=$(temporary_folder) || exit
+temporary_folder() {
+  mktemp -d 2>/dev/null ||
+    die "no temporary files can be made in ${TMPDIR:-/tmp}; allowed: TMPDIR=<a folder that can be written to>"
+}
+
+# prepare "TOOL..." [OPTIONS]: installs what is missing, by scripts/setup.sh with these options. Where one
+# of the tools is missing after that, the script ends: setup.sh has said what to ask for.
+prepare() {
+  local tool
+  "$TOP/scripts/setup.sh" "${@:2}" && return
+  for tool in $1; do have "$tool" || exit 1; done
+  echo "going on with what is here"
+}
 
 # The directories of the examples, 01_allreduce_ub and so on, one per line.
 examples() {
@@ -116,4 +138,16 @@ mpi_run() {
     OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe \
     OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none \
     "$(mpirun_command)" -np "$ranks" "$@"
+}
+
+# how_it_failed CODE LAUNCHER PROGRAM LOG: in words. A rank that fails says so in a line of its own; where
+# there is none, mpirun ended the job for a reason of its own, and its exit code is not the program's.
+how_it_failed() {
+  if [ "$2" = mpi ] && ! grep -qE "^(\[rank [0-9]+\]|$3:) " "$4"; then
+    echo "mpirun ended with $1, no rank reported an error"
+  elif [ "$1" -gt 128 ]; then
+    echo "ended by signal $(($1 - 128))"
+  else
+    echo "exit code $1"
+  fi
 }

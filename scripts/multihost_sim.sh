@@ -4,7 +4,7 @@
 # NCCL_HOSTID for ranks of different hosts and goes through the network between them (here sockets on
 # the loopback interface, a few GB/s).
 #
-#   scripts/multihost_sim.sh HOSTS [--dry-run] [--cpu] EXAMPLE [OPTIONS]
+#   scripts/multihost_sim.sh [--dry-run] [--cpu] HOSTS EXAMPLE [OPTIONS]
 #   NP=4 scripts/multihost_sim.sh 2 03_alltoallv_sm
 #
 #   NP=N        ranks (default: the GPUs, 4 with --cpu); the first N / HOSTS are host 0 and so on
@@ -18,10 +18,10 @@ set -euo pipefail
 # shellcheck source=scripts/job.sh
 . "$(dirname "$0")/job.sh"
 
-case ${1:-} in -h | --help) sed -n '3,15s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
-hosts=${1:-}
+hosts=''
+job_arguments hosts "$@"
 whole_number "$hosts" 1 1024 || die "'$hosts' is not a number of hosts; allowed: 1 to 1024"
-job_arguments "${@:2}"
+job_program
 ranks=${NP:-$([ "$build" = gpu ] && gpu_count || echo 4)}
 [ "$ranks" != 0 ] || [ -n "${NP:-}" ] || die "no GPU here; allowed: NP=N, $hosts or more"
 whole_number "$ranks" "$hosts" 65536 || die "NP='$ranks' is not a number of ranks; allowed: $hosts to 65536"

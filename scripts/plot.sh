@@ -33,15 +33,14 @@ while [[ ${1:-} = -* ]]; do
   case $1 in
   --png) png=yes ;;
   --check) check=yes ;;
-  -h | --help) sed -n '3,23s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  -h | --help) show_help ;;
   *) die "unknown option '$1'; allowed: --png --check" ;;
   esac
   shift
 done
 [ $# = 1 ] || die "wrong number of arguments; allowed: [--png] [--check] DIR"
 times_folder "$1"
-[ $check = yes ] || have gnuplot || "$TOP/scripts/setup.sh" --plots || true
-[ $check = yes ] || have gnuplot || die "no gnuplot here; a machine that has it can draw a copy of DIR"
+[ $check = yes ] || have gnuplot || prepare gnuplot --plots
 
 # ---- the data ------------------------------------------------------------------------------------
 # Each function is a word of `# data:` lines. In those that follow the CSV's columns are found by name; lines

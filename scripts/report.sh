@@ -27,7 +27,7 @@ shopt -s inherit_errexit
 mode=all
 case ${1:-} in
 --check | --html) mode=${1#--} && shift ;;
--h | --help) sed -n '3,17s/^# \{0,1\}//p' "$0" && exit 0 ;;
+-h | --help) show_help ;;
 esac
 [ $# = 1 ] || die "wrong arguments '$*'; allowed: [--check | --html] DIR"
 times_folder "$1"

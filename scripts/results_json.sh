@@ -13,6 +13,7 @@ set -euo pipefail
 # shellcheck source=scripts/results.sh
 . "$(dirname "$0")/results.sh"
 
+case ${1:-} in -h | --help) show_help ;; esac
 [ $# = 1 ] || die "wrong number of arguments; allowed: DIR"
 results_folder "$1"
 shopt -s nullglob

@@ -22,14 +22,14 @@ for argument in "$@"; do
   case $argument in
   --no-install) setup_options=(--no-install) ;;
   --cpu) cpu=yes ;;
-  -h | --help) sed -n '3,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  -h | --help) show_help ;;
   -*) die "unknown option '$argument'; allowed: --no-install --cpu EXAMPLE..." ;;
   *) named+=("$argument") ;;
   esac
 done
 choose_examples "" "${named[@]}"
 
-"$TOP/scripts/setup.sh" "${setup_options[@]}" || echo "going on with what is here"
+prepare "gcc make" "${setup_options[@]}"
 
 # ---- GPUs or the stand-in ------------------------------------------------------------------------
 ranks=$(gpu_count)
@@ -41,36 +41,69 @@ if [ $cpu = no ]; then
     cpu=yes
   fi
 fi
-build=gpu
-if [ $cpu = yes ]; then build=cpu ranks=4; fi
+build=gpu switches=()
+if [ $cpu = yes ]; then build=cpu ranks=4 switches=(CPU=1); fi
+no_mpi=
+for tool in "$(mpicc_command)" "$(mpirun_command)"; do have "$tool" || no_mpi=${no_mpi:-"no ${tool##*/}"}; done
 
-# ---- build and run -------------------------------------------------------------------------------
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+# ---- build ---------------------------------------------------------------------------------------
+work=$(temporary_folder) || exit
+trap 'rm -rf "$work"' EXIT
+log=$work/log
+
+# Of make's output a line for each program, that it is linked now, and one when there was none for a while.
+show_progress() {
+  local line files=0 said=0
+  while IFS= read -r line; do
+    if [[ $line =~ \ -o\ build/[a-z]+-(pthread|mpi)/([a-z_]+)\  ]]; then
+      echo "  ${BASH_REMATCH[2]}, ${BASH_REMATCH[1]}: built after $SECONDS s"
+      said=$SECONDS
+    elif [[ $line = *' -c -o '* ]]; then
+      files=$((files + 1))
+      [ $((SECONDS - said)) -ge 10 ] || continue
+      echo "  $files files compiled after $SECONDS s"
+      said=$SECONDS
+    fi
+  done
+}
+
+cores=$(nproc)
+what=both
+[ -z "$no_mpi" ] || what=program
+echo "building ${#examples[@]} example$([ ${#examples[@]} = 1 ] || echo s), $cores files at a time"
+SECONDS=0
+all_built=yes # what is not will say so in its row
+make -C "$TOP" -k -j "$cores" --no-print-directory "${switches[@]}" "${examples[@]/%//$what}" 2>"$log" | show_progress ||
+  all_built=no
+echo "built after $SECONDS s"
+
+# ---- run -----------------------------------------------------------------------------------------
 rows=() verified=0 failed=0
 
 row() { # row EXAMPLE LAUNCHER RANKS RESULT
   rows+=("$(printf '%-22s %-9s %5s  %s' "$@")")
-  echo "$1, $2: $4"
+  echo "$4, $SECONDS s"
 }
 fail() { # fail EXAMPLE LAUNCHER RESULT: shows what was printed
-  sed 's/^/    /' "$log"
   row "$1" "$2" "$ranks" "failed: $3"
+  sed 's/^/    /' "$log"
   failed=$((failed + 1))
 }
 
 run_one() { # run_one EXAMPLE LAUNCHER
-  local example=$1 launcher=$2 program code=0 switches=()
-  program=build/$build-$launcher/$(program_of "$example")
-  [ $build = gpu ] || switches+=(CPU=1)
+  local example=$1 launcher=$2 program name code=0 of_launcher=()
+  name=$(program_of "$example")
+  program=build/$build-$launcher/$name
+  SECONDS=0
+  printf '%s, %s: ' "$example" "$launcher"
   if [ "$launcher" = mpi ]; then
-    switches+=(MPI=1)
-    for tool in "$(mpicc_command)" "$(mpirun_command)"; do
-      have "$tool" || { row "$example" "$launcher" - "skipped: no ${tool##*/}" && return; }
-    done
+    [ -z "$no_mpi" ] || { row "$example" "$launcher" - "skipped: $no_mpi" && return; }
+    of_launcher=(MPI=1)
   fi
-  make -C "$TOP/$example" "${switches[@]}" >"$log" 2>&1 || code=$?
-  [ $code = 0 ] || { fail "$example" "$launcher" "does not build" && return; }
+  if [ $all_built = no ]; then
+    make -C "$TOP/$example" "${switches[@]}" "${of_launcher[@]}" program >"$log" 2>&1 || code=$?
+    [ $code = 0 ] || { fail "$example" "$launcher" "does not build" && return; }
+  fi
 
   cd "$TOP/$example"
   if [ "$launcher" = mpi ]; then
@@ -84,12 +117,11 @@ run_one() { # run_one EXAMPLE LAUNCHER
     row "$example" "$launcher" "$ranks" verified
     verified=$((verified + 1))
     ;;
-  77) row "$example" "$launcher" "$ranks" "skipped: $(grep -m 1 "^$(program_of "$example"): " "$log" || tail -n 1 "$log")" ;;
-  *) fail "$example" "$launcher" "exit code $code" ;;
+  77) row "$example" "$launcher" "$ranks" "skipped: $(grep -m 1 "^$name: " "$log" || tail -n 1 "$log")" ;;
+  *) fail "$example" "$launcher" "$(how_it_failed $code "$launcher" "$name" "$log")" ;;
   esac
 }
 
-for tool in gcc make; do have "$tool" || { echo "run_all.sh: cannot build without $tool" >&2 && exit 1; }; done
 for example in "${examples[@]}"; do
   run_one "$example" pthread
   run_one "$example" mpi

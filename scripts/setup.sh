@@ -1,27 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Says what the suite needs and this machine lacks, and installs it with apt-get. Never CUDA, NCCL
-# or a driver: whoever wants those chooses the version.
+# Says what building and running needs and this machine lacks (gcc, make, MPI), and installs it with
+# apt-get. Never CUDA, NCCL or a driver: whoever wants those chooses the version.
 #
-#   scripts/setup.sh [--no-install] [--tests] [--plots]
+#   scripts/setup.sh [--no-install] [--tests | --plots]
 #
 #   --no-install   only say what is missing
 #   --tests        also what scripts/test.sh needs
-#   --plots        also what scripts/plot.sh needs
+#   --plots        what scripts/plot.sh needs, and nothing else
 #
 # Exit code 0: nothing is missing (any more); 1: something is; 2: usage.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-install=yes tests=no plots=no
+install=yes kind=run
 for argument in "$@"; do
   case $argument in
   --no-install) install=no ;;
-  --tests) tests=yes plots=yes ;;
-  --plots) plots=yes ;;
-  -h | --help) sed -n '3,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
-  *) die "unknown argument '$argument'; allowed: --no-install --tests --plots" ;;
+  --tests | --plots) kind=${argument#--} ;;
+  -h | --help) show_help ;;
+  *) die "unknown argument '$argument'; allowed: --no-install, and --tests or --plots" ;;
   esac
 done
 
@@ -34,18 +33,23 @@ header_found() { # header_found '#include <...>'...: in the standard folders
   printf '%s\n' "$@" | gcc -E - >/dev/null 2>&1
 }
 
-check() {
-  missing=() packages=()
+check_run() {
   if ! have gcc || ! header_found '#include <stdio.h>'; then need gcc gcc libc6-dev; fi
   have make || need make make
   if ! have "$(mpicc_command)" || ! have "$(mpirun_command)"; then
     need MPI openmpi-bin libopenmpi-dev
   fi
-  if [ -x "$(cuda_home)/bin/nvcc" ]; then have g++ || need "g++ (for nvcc)" g++; fi
-  if [ "$plots" = yes ]; then have gnuplot || need gnuplot gnuplot-nox; fi
-  [ "$tests" = yes ] || return 0
-  header_found '#include <cmocka.h>' || need cmocka libcmocka-dev
+  # nvcc calls it; tests compile the headers as C++
+  if [ "$kind" = tests ] || [ -x "$(cuda_home)/bin/nvcc" ]; then have g++ || need g++ g++; fi
+}
+
+check_plots() { have gnuplot || need gnuplot gnuplot-nox; }
+
+check_tests() {
   local tool
+  check_run
+  check_plots
+  header_found '#include <cmocka.h>' || need cmocka libcmocka-dev
   for tool in bats clang-format cppcheck shellcheck python3; do
     have "$tool" || need "$tool" "$tool"
   done
@@ -53,29 +57,42 @@ check() {
   have pkg-config || need pkg-config pkg-config
 }
 
+check() {
+  missing=() packages=()
+  "check_$kind"
+}
+
 check
 [ ${#missing[@]} -gt 0 ] || exit 0
 list=$(printf ', %s' "${missing[@]}")
-echo "missing: ${list:2}"
-[ "$install" = yes ] || exit 1
+list=${list:2}
 
-have apt-get || { echo "setup.sh: no apt-get here; install it by other means" >&2 && exit 1; }
+# Nothing is installed: one line that says what to ask for.
+stop() {
+  echo "setup.sh: missing: $list${1:+; $1}; allowed, as root: apt-get install ${packages[*]}" >&2
+  exit 1
+}
+
+[ $install = yes ] || stop ""
+have apt-get || { echo "setup.sh: missing: $list; no apt-get here: it has to be installed by other means" >&2 && exit 1; }
 root=()
 if [ "$(id -u)" != 0 ]; then
-  have sudo || { echo "setup.sh: neither root nor sudo; as root: apt-get install ${packages[*]}" >&2 && exit 1; }
+  { have sudo && sudo true 2>/dev/null; } || stop "neither root nor sudo"
   root=(sudo)
 fi
 
-echo "installing: ${packages[*]}"
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 "$@" >>"$log" 2>&1 </dev/null; }
+echo "missing: $list"
+echo "installing: ${packages[*]} (a minute or two)"
+work=$(temporary_folder) || exit
+trap 'rm -rf "$work"' EXIT
+apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 "$@" >>"$work/log" 2>&1 </dev/null; }
 apt update || true # one repository of several may be out of reach
 if ! apt install -y --no-install-recommends "${packages[@]}"; then
-  cat "$log" >&2
+  cat "$work/log" >&2
   echo "setup.sh: apt-get install failed (output above)" >&2
   exit 1
 fi
+echo "installed after $SECONDS s"
 hash -r
 check
 [ ${#missing[@]} -eq 0 ] || { echo "setup.sh: still missing after the installation: ${missing[*]}" >&2 && exit 1; }

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# All checks that need no GPU. Installs what they need where that is missing (scripts/setup.sh).
+# All checks that need no GPU: a quarter of an hour on two cores. Installs what they need where that is
+# missing (scripts/setup.sh).
 #
 #   scripts/test.sh [--no-install] [NAME...]
 #
-# With names, only the checks whose name contains one of them run, and what they need. The last
-# line is `N passed, N failed, N skipped`. Exit code 0: nothing failed and something passed;
-# 1: otherwise; 2: usage.
+# With names, only the checks whose name contains one of them run, and what they need. A line says when
+# a check begins and another one when it has ended; what failed and what was skipped stands once more
+# at the end. The last line is `N passed, N failed, N skipped`. Exit code 0: nothing failed and
+# something passed; 1: otherwise; 2: usage.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -16,7 +18,7 @@ setup_options=(--tests) names=()
 for argument in "$@"; do
   case $argument in
   --no-install) setup_options+=(--no-install) ;;
-  -h | --help) sed -n '3,9s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  -h | --help) show_help ;;
   -*) die "unknown option '$argument'; allowed: --no-install NAME..." ;;
   *) names+=("$argument") ;;
   esac
@@ -25,9 +27,9 @@ unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE # `make test MPI=1` hands thes
 export LC_ALL=C.UTF-8
 
 # ---- running checks ------------------------------------------------------------------------------
-LOGS=$(mktemp -d)
+LOGS=$(temporary_folder) || exit
 trap 'rm -rf "$LOGS"' EXIT
-LANES=$(nproc)
+LANES=$(($(nproc) + 1)) # many checks wait, for timeouts for example
 
 wanted() {
   local name
@@ -39,12 +41,14 @@ wanted() {
 record() { echo "$2 $3 $4" >"$LOGS/$1.count"; } # NAME PASSED FAILED SKIPPED
 
 run_check() { # run_check NAME COMMAND...
-  local name=$1 code=0 start=$SECONDS counts
+  local name=$1 code=0 start=$SECONDS counts result=ok
   shift
   "$@" >"$LOGS/$name" 2>&1 </dev/null || code=$?
   if grep -q '^1\.\.[0-9]*$' "$LOGS/$name"; then # TAP: every test counts
     counts=$(awk '/^ok .*# skip/ { s++; next } /^ok / { p++ } /^not ok / { f++ } END { print p + 0, f + 0, s + 0 }' \
       "$LOGS/$name")
+    sed -n "s/^ok [0-9]* \(.*\) # skip *\(.*\)/  $name, \1: \2/p" "$LOGS/$name" >"$LOGS/$name.skipped"
+    sed -n "s/^not ok [0-9]* /  $name, /p" "$LOGS/$name" >"$LOGS/$name.failed"
   else
     counts="$((code == 0)) $((code != 0)) 0"
   fi
@@ -52,11 +56,12 @@ run_check() { # run_check NAME COMMAND...
   set -- $counts
   if [ $code != 0 ] && [ "$2" = 0 ]; then set -- "$1" 1 "$3"; fi
   record "$name" "$1" "$2" "$3"
-  if [ "$2" = 0 ]; then
-    printf 'ok    %-28s %4d s\n' "$name" $((SECONDS - start))
-  else
-    printf 'FAIL  %-28s %4d s\n%s\n' "$name" $((SECONDS - start)) "$(failure "$LOGS/$name")"
+  if [ "$2" != 0 ]; then
+    result=FAIL
+    [ -s "$LOGS/$name.failed" ] || echo "  $name: $(tail -n 1 "$LOGS/$name")" >"$LOGS/$name.failed"
   fi
+  printf '%-5s %-28s %4d s\n' $result "$name" $((SECONDS - start))
+  [ $result = ok ] || failure "$LOGS/$name"
 }
 
 # What to show of a failed check: of bats the failed tests, else the end.
@@ -68,24 +73,33 @@ failure() {
   fi
 }
 
-# check NAME COMMAND...: as many at a time as there are processors.
+# All checks stand in the function checks, which is called twice: at first to count them.
+counting=yes total=0 begun=0
+
+# check NAME COMMAND...: as many at a time as there are lanes.
 check() {
   wanted "$1" || return 0
+  if [ $counting = yes ]; then total=$((total + 1)) && return; fi
   while [ "$(jobs -rp | wc -l)" -ge "$LANES" ]; do wait -n; done
+  begun=$((begun + 1))
+  printf '      %-28s begins, %d of %d\n' "$1" $begun $total
   record "$1" 0 1 0 # until it has come to its end
   run_check "$@" &
 }
 
 skip() { # skip NAME WHY
   wanted "$1" || return 0
+  if [ $counting = yes ]; then total=$((total + 1)) && return; fi
+  begun=$((begun + 1))
   record "$1" 0 0 1
+  echo "  $1: $2" >"$LOGS/$1.skipped"
   printf 'skip  %-28s %s\n' "$1" "$2"
 }
 
 # ---- what is needed ------------------------------------------------------------------------------
-./scripts/setup.sh "${setup_options[@]}" || echo "going on with what is here"
-LAUNCHERS="pthread"
-if have "$(mpicc_command)" && have "$(mpirun_command)"; then LAUNCHERS="pthread mpi"; fi
+prepare "gcc make" "${setup_options[@]}"
+LAUNCHERS="pthread" both=program
+if have "$(mpicc_command)" && have "$(mpirun_command)"; then LAUNCHERS="pthread mpi" both=both; fi
 
 sources() { # sources EXTENSION...: all files of the suite with one of them, no hidden folders
   local extension pattern=()
@@ -94,7 +108,7 @@ sources() { # sources EXTENSION...: all files of the suite with one of them, no 
 }
 
 # ---- static checks -------------------------------------------------------------------------------
-clang_format() { sources c h cu cuh | xargs "$CLANG_FORMAT" --dry-run -Werror; }
+clang_format_all() { sources c h cu cuh | xargs "$1" --dry-run -Werror; } # clang_format_all COMMAND
 
 spdx() {
   local file failed=0
@@ -121,103 +135,135 @@ bats_conditions() {
   fi
 }
 
-# The formatting differs from version to version; this is the one of Debian 12.
-CLANG_FORMAT=clang-format
-if have clang-format-14; then CLANG_FORMAT=clang-format-14; fi
-version=$("$CLANG_FORMAT" --version 2>/dev/null | sed -n 's/.*version \([0-9]*\).*/\1/p')
-if [ "$version" = 14 ]; then
-  check clang-format clang_format
-else
-  skip clang-format "version 14 is wanted, found: ${version:-none}"
-fi
-for tool in cppcheck shellcheck; do
-  if have $tool; then check $tool ${tool}_all; else skip $tool "not installed"; fi
-done
-check spdx spdx
-check bats-conditions bats_conditions
-check readme-snippets tests/readme_snippets.sh
-check readme-tables scripts/report.sh --check results/4xH200-nccl2.28
-check plotted-data scripts/plot.sh --check results/4xH200-nccl2.28
-check links tests/links.sh
-
-# ---- builds --------------------------------------------------------------------------------------
-build_cpu() { # build_cpu LAUNCHER DIRECTORY
-  local switches=(CPU=1)
-  [ "$1" = pthread ] || switches+=(MPI=1)
-  make -C "$2" "${switches[@]}"
+static_checks() {
+  local tool version clang_format=clang-format
+  # The formatting differs from version to version; this is the one of Debian 12.
+  if have clang-format-14; then clang_format=clang-format-14; fi
+  version=$("$clang_format" --version 2>/dev/null | sed -n 's/.*version \([0-9]*\).*/\1/p')
+  if [ "$version" = 14 ]; then
+    check clang-format clang_format_all "$clang_format"
+  else
+    skip clang-format "version 14 is wanted, found: ${version:-none}"
+  fi
+  for tool in cppcheck shellcheck; do
+    if have $tool; then check $tool ${tool}_all; else skip $tool "not installed"; fi
+  done
+  check spdx spdx
+  check bats-conditions bats_conditions
+  check readme-snippets tests/readme_snippets.sh
+  check readme-tables scripts/report.sh --check results/4xH200-nccl2.28
+  check plotted-data scripts/plot.sh --check results/4xH200-nccl2.28
+  check links tests/links.sh
 }
 
-build_gpu() { # build_gpu DIRECTORY: for all launchers, one after the other since they share device code
+# ---- builds --------------------------------------------------------------------------------------
+build_cpu() { make -C "$1" -j "$LANES" CPU=1 $both; } # build_cpu DIRECTORY: for all launchers
+
+build_gpu() { # build_gpu DIRECTORY
   local architecture=()
   # one architecture is enough to see warnings, where no GPU asks for another
   if [ "$(gpu_count)" = 0 ] && [ -z "${NVCC_GENCODE:-}" ]; then
     architecture=("NVCC_GENCODE=-gencode arch=compute_90,code=sm_90")
   fi
-  make -C "$1" "${architecture[@]}" || return
-  [ "$LAUNCHERS" = pthread ] || make -C "$1" MPI=1 "${architecture[@]}"
+  make -C "$1" -j "$LANES" "${architecture[@]}" $both
 }
 
-for launcher in $LAUNCHERS; do
-  for example in $(examples); do check "build-cpu-$launcher-$example" build_cpu "$launcher" "$example"; done
-done
-no_gpu_build=$(missing_for_gpu_build)
-for directory in $(examples) tests/gpu/*; do
-  [ -f "$directory/Makefile" ] || continue
-  name=build-gpu-${directory//\//-}
-  if [ -n "$no_gpu_build" ]; then skip "$name" "$no_gpu_build"; else check "$name" build_gpu "$directory"; fi
-done
-[ "$LAUNCHERS" = pthread ] && skip build-mpi "no MPI"
-wait
+# Unit tests share objects: never two of these at once.
+build_unit() { flock "$LOGS" make -C tests/unit -j "$LANES" CPU=1 "TEST=$1" program; }
+build_units() {
+  local source
+  for source in tests/unit/test_*.c; do build_unit "$(basename "$source" .c)" || return; done
+}
 
-show_and_fail() { cat "$1" && return 1; }
+build_checks() {
+  local example directory name why
+  for example in $(examples); do check "build-cpu-$example" build_cpu "$example"; done
+  check build-unit build_units
+  why=$(missing_for_gpu_build)
+  for directory in $(examples) tests/gpu/*; do
+    [ -f "$directory/Makefile" ] || continue
+    name=build-gpu-${directory//\//-}
+    if [ -n "$why" ]; then skip "$name" "$why"; else check "$name" build_gpu "$directory"; fi
+  done
+  [ "$LAUNCHERS" != pthread ] || skip build-mpi "no MPI"
+}
 
 # ---- tests ---------------------------------------------------------------------------------------
 # What hangs ends itself sooner; this is for what does not. Machines differ in speed by a factor of three.
 LIMIT=(timeout -k 5 1800)
-# the longest first, so that nothing long is left to run alone
-check sanitize-thread-pthread "${LIMIT[@]}" tests/sanitize.sh thread pthread
-check sanitize-address-pthread "${LIMIT[@]}" tests/sanitize.sh address,undefined pthread
-if [ "$LAUNCHERS" != pthread ]; then
-  check sanitize-address-mpi "${LIMIT[@]}" tests/sanitize.sh address,undefined mpi
-fi
-# Unit tests share objects: they are built one after the other, and run beside other checks.
-for source in tests/unit/test_*.c; do
-  test=$(basename "$source" .c) name=unit-${test#test_}
-  wanted "$name" || continue
-  if make -C tests/unit CPU=1 "TEST=$test" "build/cpu-pthread/$test" >"$LOGS/build-$test" 2>&1; then
-    check "$name" env CPU_STANDIN_QUIET=1 "${LIMIT[@]}" "tests/unit/build/cpu-pthread/$test"
-  else
-    check "$name" show_and_fail "$LOGS/build-$test"
-  fi
-done
+
+unit() { # unit NAME
+  build_unit "$1" || return
+  env CPU_STANDIN_QUIET=1 "${LIMIT[@]}" "tests/unit/build/cpu-pthread/$1"
+}
+
 published_effects() {
-  make -C tests/unit CPU=1 TEST=test_published build/cpu-pthread/test_published || return
+  build_unit test_published || return
   tests/unit/build/cpu-pthread/test_published >"$LOGS/published" 2>&1 && tests/readme_published.sh "$LOGS/published"
 }
-check readme-published published_effects
-if have bats; then
-  files=()
+
+sanitizer_checks() {
+  check sanitize-thread-pthread "${LIMIT[@]}" tests/sanitize.sh thread pthread
+  check sanitize-address-pthread "${LIMIT[@]}" tests/sanitize.sh address,undefined pthread
+  if [ "$LAUNCHERS" != pthread ]; then
+    check sanitize-address-mpi "${LIMIT[@]}" tests/sanitize.sh address,undefined mpi
+  fi
+}
+
+unit_checks() {
+  local source test
+  for source in tests/unit/test_*.c; do
+    test=$(basename "$source" .c)
+    check "unit-${test#test_}" unit "$test"
+  done
+  check readme-published published_effects
+}
+
+cli_checks() {
+  local file files=() example
+  have bats || { skip cli "no bats" && return; }
   for file in tests/cli/*.bats; do
     if wanted "cli-$(basename "$file" .bats)"; then files+=("$file"); fi
   done
   # several bats must not build at once; here all is up to date unless only some checks were asked for
-  for launcher in $LAUNCHERS; do
-    for example in ${files[0]:+$(examples)}; do build_cpu "$launcher" "$example" >/dev/null 2>&1 || true; done
-  done
+  if [ $counting = no ]; then
+    for example in ${files[0]:+$(examples)}; do build_cpu "$example" >/dev/null 2>&1 || true; done
+  fi
   for file in "${files[@]}"; do
     check "cli-$(basename "$file" .bats)" "${LIMIT[@]}" bats --tap "$file"
   done
-else
-  skip cli "no bats"
-fi
+}
+
+# Most checks need what is built, the sanitizers make their own. What lasts long begins early, so that
+# nothing long is left to run alone.
+checks() {
+  local builds
+  build_checks
+  builds=$(jobs -rp)
+  sanitizer_checks
+  static_checks
+  # shellcheck disable=SC2086 # several
+  [ -z "$builds" ] || wait $builds || true
+  cli_checks
+  unit_checks
+  check readme-commands "${LIMIT[@]}" tests/readme_commands.sh
+}
+
+checks
+[ $total -gt 0 ] || die "no check has a name like: ${names[*]}"
+echo "$total checks, $LANES at a time"
+counting=no
+checks
 wait
 
 # ---- the sum -------------------------------------------------------------------------------------
 passed=0 failed=0 skipped=0
 for file in "$LOGS"/*.count; do
-  [ -f "$file" ] || die "no check has a name like: ${names[*]}"
   read -r p f s <"$file"
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+done
+for what in skipped failed; do
+  [ "${!what}" = 0 ] || { echo "$what:" && cat "$LOGS"/*.$what; }
 done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ] && [ $passed -gt 0 ]

@@ -28,7 +28,7 @@ while [[ ${1:-} = -* ]]; do
     declare "${1#--}=$2"
     shift
     ;;
-  -h | --help) sed -n '3,18s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  -h | --help) show_help ;;
   *) die "unknown option '$1'; allowed: --first KERNEL, --from FILE" ;;
   esac
   shift
@@ -116,7 +116,10 @@ if [ -n "$from" ]; then
   exit
 fi
 
-job_arguments "$@"
+job_options=() # it wants GPUs
+job_arguments '' "$@"
+job_program
+{ have gcc && have "$(mpirun_command)"; } || prepare "gcc $(mpirun_command)" --no-install
 [[ $1 != 04_* || -n $first ]] || first=local_pass
 records=$TOP/build/timeline/$(basename "${1%/}")
 include=("$(cuda_home)/include" "$(cuda_home)/extras/CUPTI/include")

@@ -6,7 +6,9 @@
 #
 #   tests/readme_published.sh FILE      FILE: the output of test_published
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/../scripts/lib.sh"
+cd "$TOP"
 awk -F'|' -v output="$1" '
   BEGIN {
     while ((getline line < output) > 0)

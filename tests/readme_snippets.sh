@@ -7,7 +7,9 @@
 #
 #   tests/readme_snippets.sh [PAGE...]     all NN_*/README.md and docs/*.md without arguments
 set -euo pipefail
-cd "$(dirname "$0")/.."
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/../scripts/lib.sh"
+cd "$TOP"
 [ $# -gt 0 ] || set -- [0-9][0-9]_*/README.md docs/*.md
 
 # Without indentation, trailing blanks and empty lines.
@@ -33,7 +35,7 @@ found() {
     }' <(plain "$1") <(plain "$2")
 }
 
-work=$(mktemp -d)
+work=$(temporary_folder) || exit
 trap 'rm -rf "$work"' EXIT
 failed=0 blocks=0
 for readme in "$@"; do

@@ -11,7 +11,7 @@ variant=cpu-$launcher-${sanitize//,/-}
 switches=(CPU=1 "SANITIZE=$sanitize" "CFLAGS=-O1 -g")
 [ "$launcher" = pthread ] || switches+=(MPI=1)
 
-work=$(mktemp -d)
+work=$(temporary_folder) || exit
 trap 'rm -rf "$work"' EXIT
 cp "$TOP/tests/mpi_leaks.supp" "$work" # the options below take no path with a blank in it
 

@@ -33,9 +33,7 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
 @test "all examples at once: -j, both launchers in parallel, from the top" {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   cd "$COPY"
-  make -s -j4 CPU=1 &
-  make -s -j4 CPU=1 MPI=1
-  wait $!
+  make -s -j4 CPU=1 both
   for example in $EXAMPLES; do
     for launcher in pthread mpi; do
       [ -x "$example/build/cpu-$launcher/$(program_of "$example")" ]
@@ -57,8 +55,9 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   [ ! -e 02_allreduce_sm/build ]
   NTHREADS=3 make -s -C 01_allreduce_ub CPU=1 run >"$WORK/out"
   diff <("$TOP/tests/golden.sh" 01_allreduce_ub 3) "$WORK/out"
+  make -s -C 01_allreduce_ub CPU=1 run ARGS="--count 5 --digest" | grep -q '^Digest: '
   make help | grep -q 01_allreduce_ub
-  for target in run test install dist clean help; do make help | grep -q "^make $target  "; done
+  for target in both run test install dist clean help; do make help | grep -q "^make $target  "; done
   make -C 01_allreduce_ub help | grep -q 'MPI=1'
 }
 
@@ -72,6 +71,27 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   [ ! -s "$WORK/again" ]
 }
 
+# What was built may be read-only: in a checkout of somebody else's, on a file system of a cluster.
+@test "a read-only checkout that is built: nothing to be done, and everything runs" {
+  local as_user=()
+  [ "$(id -u)" != 0 ] || as_user=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+  mkdir -m 777 "$WORK/user"
+  chmod 755 "$WORK"
+  cd "$COPY"
+  if [[ $LAUNCHERS == *mpi* ]]; then make -s -j2 CPU=1 01_allreduce_ub/both; fi
+  make -s CPU=1 01_allreduce_ub
+  chmod -R a+rX,a-w .
+  cd 01_allreduce_ub
+  TMPDIR=$WORK/user HOME=$WORK/user "${as_user[@]}" make -s CPU=1 >"$WORK/out" 2>&1
+  [ ! -s "$WORK/out" ]
+  TMPDIR=$WORK/user HOME=$WORK/user "${as_user[@]}" ../scripts/run_all.sh --cpu --no-install 01_allreduce_ub \
+    >"$WORK/out" 2>&1 || { cat "$WORK/out" && false; }
+  for launcher in $LAUNCHERS; do
+    grep -q "^01_allreduce_ub  *$launcher  *4  verified$" "$WORK/out"
+  done
+  chmod -R u+w "$COPY"
+}
+
 @test "what is missing is said in one line" {
   cd "$COPY/01_allreduce_ub"
   for name in 'CUDA_HOME=/a b' "NCCL_HOME=/it's" 'MPI_HOME=/a[b]' 'CUDA_HOME=/a\b'; do
@@ -83,6 +103,9 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   done
   ! make -s CUDA_HOME=/nowhere 2>"$WORK/err" || return 1
   grep -q 'no nvcc at /nowhere/bin/nvcc; allowed: CUDA_HOME=' "$WORK/err"
+  [ "$(wc -l <"$WORK/err")" = 1 ]
+  ! make -s CPU=1 CC=no-such-compiler 2>"$WORK/err" || return 1
+  grep -q 'no no-such-compiler; allowed: scripts/setup.sh to install it, or CC=' "$WORK/err"
   [ "$(wc -l <"$WORK/err")" = 1 ]
   if [ -x "$(cuda_home)/bin/nvcc" ]; then
     ! make -s NCCL_HOME=/nowhere 2>"$WORK/err" || return 1

@@ -66,6 +66,16 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
   NCCL_ALGO=Ring script hosts.sh --per-host 2 a,b.c --dry-run 01_allreduce_ub
   exits_with 0
   prints '^mpirun -np 4 --host a:2,b.c:2 -x NCCL_ALGO .*/gpu_of_rank.sh .*/gpu-mpi/allreduce_ub$'
+  script hosts.sh --dry-run --per-host 4 node1,node2 01_allreduce_ub --dry-run # options in any order, before EXAMPLE
+  exits_with 0
+  prints '^mpirun -np 8 --host node1:4,node2:4 .*/allreduce_ub --dry-run$'
+  script polaris.pbs --dry-run 01_allreduce_ub --digest
+  exits_with 0
+  prints '^mpiexec -n 4 .*/gpu-mpi/allreduce_ub --digest$'
+  (cd /tmp && script slurm.sbatch --dry-run 01_allreduce_ub && exits_with 0)
+  NP=8 script multihost_sim.sh --dry-run 2 01_allreduce_ub --digest
+  exits_with 0
+  prints '^mpirun -np 8 bash -c .*NCCL_HOSTID.* 8 2 .*/gpu-mpi/allreduce_ub --digest$'
   NP=8 script multihost_sim.sh 2 --dry-run 01_allreduce_ub --digest
   exits_with 0
   prints '^mpirun -np 8 bash -c .*NCCL_HOSTID.* 8 2 .*/gpu-mpi/allreduce_ub --digest$'
@@ -130,7 +140,7 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
     script hosts.sh $arguments
     exits_with 2
     prints_nothing
-    one_line '^hosts.sh: .*; allowed: '
+    one_line '^hosts.sh: .*allowed: '
   done
   for arguments in "" "0 01_allreduce_ub" "x 01_allreduce_ub" "2" "5 --cpu 01_allreduce_ub" "2 --cpu 09_nothing" \
     "08 --cpu 01_allreduce_ub" "99999999999999999999 --cpu 01_allreduce_ub"; do
@@ -151,6 +161,9 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
     exits_with 2
     one_line "^multihost_sim.sh: NP='$ranks' is not a number of ranks; allowed: 2 to 65536$"
   done
+  MPIRUN=no-such-mpirun NP=2 script multihost_sim.sh 2 --cpu true
+  exits_with 2
+  says '^multihost_sim.sh: no no-such-mpirun here; allowed: a machine that has it, or --dry-run$'
   cd "$TOP"
   for name in slurm.sbatch polaris.pbs; do
     script $name

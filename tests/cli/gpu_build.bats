@@ -30,9 +30,13 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
   # what a .cu file sees of it stops nvcc if it is another nccl.h
   printf '#include <nccl.h>\n#if NCCL_VERSION_CODE != 22899\n#error wrong nccl.h\n#endif\n' \
     >>"$copy/common/verify.cu"
-  make -s -C "$copy/01_allreduce_ub" CFLAGS=-O0 NCCL_HOME="$home" \
-    NVCC_GENCODE="-gencode arch=compute_90,code=sm_90"
-  "$copy/01_allreduce_ub/allreduce_ub" --version >"$WORK/out"
+  both=program
+  [[ $LAUNCHERS != *mpi* ]] || both=both
+  make -j4 -C "$copy/01_allreduce_ub" $both CFLAGS=-O0 NCCL_HOME="$home" \
+    NVCC_GENCODE="-gencode arch=compute_90,code=sm_90" >"$WORK/make"
+  [ "$(grep -c -e '-o build/gpu-device/.*\.cu\.o ' "$WORK/make")" = 1 ] # for both launchers
+  for launcher in $LAUNCHERS; do [ -x "$copy/01_allreduce_ub/build/gpu-$launcher/allreduce_ub" ]; done
+  "$copy/01_allreduce_ub/build/gpu-pthread/allreduce_ub" --version >"$WORK/out"
   cat "$WORK/out"
   grep -q '^NCCL header [0-9]*\.[0-9]*\.99, runtime ' "$WORK/out"
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # setup.sh and run_all.sh as their users see them.
-# shellcheck disable=SC2034 # the variable code is read by the helper
+# shellcheck disable=SC2016,SC2034 # code for other shells; the variable code is read by the helper
 load helper
 
 # A PATH with everything but the given commands.
@@ -22,18 +22,75 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
   script setup.sh --no-install
   exits_with 0
   prints_nothing
-  PATH=$(path_without make mpirun bats shellcheck) script setup.sh --no-install
+  PATH=$(path_without make mpirun bats shellcheck g++) CUDA_HOME=/nowhere script setup.sh --no-install
   exits_with 1
-  prints '^missing: make, MPI$'
-  PATH=$(path_without make mpirun bats shellcheck) script setup.sh --no-install --tests
+  prints_nothing
+  one_line '^setup.sh: missing: make, MPI; allowed, as root: apt-get install make openmpi-bin libopenmpi-dev$'
+  PATH=$(path_without make mpirun bats shellcheck g++) CUDA_HOME=/nowhere script setup.sh --no-install --tests
   exits_with 1
-  prints '^missing: make, MPI, bats, shellcheck$'
+  one_line '^setup.sh: missing: make, MPI, g\+\+, bats, shellcheck; allowed, as root: apt-get install make openmpi'
+  PATH=$(path_without make gnuplot) script setup.sh --no-install --plots
+  exits_with 1
+  one_line '^setup.sh: missing: gnuplot; allowed, as root: apt-get install gnuplot-nox$' # nothing that plot.sh does not use
+}
+
+# Commands in front of PATH that make a user of root who may not use sudo.
+user_without_rights() {
+  path_without "$@" >/dev/null
+  rm -f "$WORK/bin/id"
+  printf '#!/bin/sh\necho 1000\n' >"$WORK/bin/id"
+  printf '#!/bin/sh\nexit 1\n' >"$WORK/bin/sudo"
+  chmod +x "$WORK/bin/id" "$WORK/bin/sudo"
+  echo "$WORK/bin"
+}
+
+@test "without compiler and rights every script that builds says in one line what to ask for, and stops" {
+  for arguments in "run_all.sh" "test.sh" "run_all.sh --no-install" "test.sh --no-install" "gpu_check.sh" \
+    "bench.sh --out $WORK/results"; do
+    # shellcheck disable=SC2046,SC2086 # words
+    PATH=$(user_without_rights gcc make g++ mpirun bats) script $arguments
+    exits_with 1
+    prints_nothing
+    one_line '^setup.sh: missing: gcc, make, MPI.*; allowed, as root: apt-get install gcc libc6-dev make openmpi-bin'
+  done
+  PATH=$(user_without_rights gnuplot) script plot.sh "$TOP/results/4xH200-nccl2.28"
+  exits_with 1
+  one_line '^setup.sh: missing: gnuplot; neither root nor sudo; allowed, as root: apt-get install gnuplot-nox$'
+  PATH=$(user_without_rights mpirun) script run_all.sh --cpu 01_allreduce_ub # MPI can be done without
+  exits_with 0
+  one_line '^setup.sh: missing: MPI; neither root nor sudo; allowed, as root: apt-get install openmpi-bin'
+  prints '^01_allreduce_ub +mpi +-  skipped: no mpirun$'
+}
+
+@test "gpu_check.sh without a GPU: one line, and nothing passed" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  CUDA_VISIBLE_DEVICES='' script gpu_check.sh quick
+  exits_with 1
+  one_line '^gpu_check.sh: nvidia-smi shows no GPU; scripts/test.sh is for '
+  [ "$(tail -n 1 "$WORK/out")" = "0 passed, 0 failed, 1 skipped" ] || show
+}
+
+@test "temporary files that cannot be made, CDPATH: one line, or no matter" {
+  for arguments in "run_all.sh --cpu --no-install" "test.sh --no-install spdx"; do
+    # shellcheck disable=SC2086 # words
+    TMPDIR=/no_such script $arguments
+    exits_with 2
+    one_line "^${arguments%% *}: no temporary files can be made in /no_such; allowed: TMPDIR="
+  done
+  mkdir -p "$WORK/scripts"
+  cd "$TOP"
+  code=0
+  CDPATH=.:$WORK scripts/run_all.sh --no-install --cpu 01_allreduce_ub >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 0
+  CDPATH=$WORK:/tmp scripts/test.sh --no-install readme-snippets >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 0
+  prints '^1 passed, 0 failed, 0 skipped$'
 }
 
 @test "setup.sh without apt-get, and with one that fails: one line, exit code 1" {
   PATH=$(path_without make apt-get) script setup.sh
   exits_with 1
-  says '^setup.sh: no apt-get here'
+  one_line '^setup.sh: missing: make; no apt-get here'
   printf '#!/bin/sh\necho "apt-get $*" >>%q\necho it broke\nexit 100\n' "$WORK/calls" >"$WORK/bin/apt-get"
   printf '#!/bin/sh\nexec "$@"\n' >"$WORK/bin/sudo"
   chmod +x "$WORK/bin/apt-get" "$WORK/bin/sudo"
@@ -61,11 +118,17 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
     prints_nothing
     one_line "^gpu_check.sh: (unknown option|no example) '${name##* }'; allowed: "
   done
-  for name in dist.sh gpu_check.sh; do
+}
+
+@test "--help: the head of each script, and nothing after it" {
+  for name in hosts.sh multihost_sim.sh timeline.sh run_all.sh test.sh setup.sh gpu_check.sh gpu_of_rank.sh dist.sh \
+    bench.sh plot.sh report.sh compare.sh install.sh results_json.sh slurm.sbatch polaris.pbs; do
     script $name --help
     exits_with 0
     prints "scripts/$name"
-    prints_not '^(#|set |case )'
+    prints_not '^(#|set |case |shellcheck|SBATCH|PBS )'
+    prints_not 'shellcheck'
+    [ ! -s "$WORK/err" ] || show
   done
 }
 
@@ -76,7 +139,10 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
   for example in $(examples); do
     prints "^$example +pthread +4  verified$"
     prints "^$example +mpi +4  verified$"
+    prints "^$example, mpi: verified, [0-9]+ s$"
   done
+  prints "^building $(examples | wc -l) examples, [0-9]+ files at a time$"
+  prints '^built after [0-9]+ s$'
 }
 
 @test "run_all.sh with names: these examples only; a name that is none: one line, exit code 2" {
@@ -111,8 +177,84 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
   prints '^02_allreduce_sm +pthread +4  verified$'
 }
 
+@test "run_all.sh: a job that mpirun ends is not taken for wrong data" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  printf '#!/bin/sh\necho "Results verified correctly"\nexit 1\n' >"$WORK/mpirun"
+  chmod +x "$WORK/mpirun"
+  MPIRUN=$WORK/mpirun script run_all.sh --cpu --no-install 01_allreduce_ub
+  exits_with 1
+  prints '^01_allreduce_ub +pthread +4  verified$'
+  prints '^01_allreduce_ub +mpi +4  failed: mpirun ended with 1, no rank reported an error$'
+}
+
+# A copy of what run_all.sh and test.sh need, to be spoilt.
+suite() {
+  mkdir -p "$WORK/suite/tests/cli"
+  cp -r "$TOP"/{scripts,common,Makefile,01_allreduce_ub} "$WORK/suite"
+}
+
+@test "run_all.sh: what does not build is shown with its reason, the rest runs" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  suite
+  code=0
+  MPICC=false "$WORK/suite/scripts/run_all.sh" --cpu --no-install >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
+  exits_with 1
+  prints '^01_allreduce_ub +pthread +4  verified$'
+  prints '^01_allreduce_ub +mpi +4  failed: does not build$'
+  prints '^ +make.*Error'
+}
+
+@test "test.sh: how many checks, each of them begins and ends; what failed and was skipped stands at the end" {
+  suite
+  for file in readme_snippets links; do cp "$TOP/tests/$file.sh" "$WORK/suite/tests"; done
+  printf '@test "%s" { %s; }\n' good true bad false left 'skip "no luck"' >"$WORK/suite/tests/cli/try.bats"
+  printf '[here](nothing.md)\n' >"$WORK/suite/x.md"
+  code=0
+  "$WORK/suite/scripts/test.sh" --no-install cli-try links >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
+  exits_with 1
+  head -n 1 "$WORK/out" | grep -qE '^2 checks, [0-9]+ at a time$' || show
+  prints '^ +cli-try +begins, [12] of 2$'
+  prints '^FAIL +cli-try '
+  prints '^FAIL +links '
+  sed -n '/^skipped:$/,$p' "$WORK/out" >"$WORK/end"
+  diff "$WORK/end" - <<END || show
+skipped:
+  cli-try, left: no luck
+failed:
+  cli-try, bad
+  links: 1 links followed
+1 passed, 2 failed, 1 skipped
+END
+}
+
 @test "run_all.sh: nothing but skipped rows is exit code 1" {
   CPU_STANDIN_DEVICES=0 script run_all.sh --cpu --no-install
   exits_with 1
   prints '^01_allreduce_ub +pthread +4  skipped: allreduce_ub: no GPU'
+}
+
+@test "blocks of commands in pages: where they run is said, what fails is an error, what cannot run here is left out" {
+  page=$WORK/page.md
+  block() { printf '%s\n```shell\n%s\n```\n\n' "$@" >>"$page"; } # block COMMENT COMMANDS
+  block '<!-- run: anywhere, in 01_allreduce_ub, as s/long/short/ -->' '[ "$(basename "$PWD")" = 01_allreduce_ub ]; echo long >x'
+  block '<!-- run: anywhere, in . -->' '[ "$(cat 01_allreduce_ub/x)" = short ]' # in the same copy
+  block '<!-- run: GPUs or CPU=1, in . -->' '[ -n "${CPU-}" ] || nvidia-smi -L'
+  block '<!-- run: anywhere, needs no-such-tool -->' false
+  code=0
+  "$TOP/tests/readme_commands.sh" "$page" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 0
+  prints '^3 blocks of commands ran, 0 failed$'
+  prints 'left out, no no-such-tool$'
+  [ ! -e "$TOP/01_allreduce_ub/x" ]
+  : >"$page"
+  block '<!-- run: anywhere, in . -->' 'false; true'
+  block '' true
+  block '<!-- run: somewhere -->' true
+  code=0
+  "$TOP/tests/readme_commands.sh" "$page" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 1
+  prints ':2: exit code 1$'
+  prints ':7: where does this block run[?] allowed: '
+  prints ':12: where does this block run[?] allowed: '
+  prints '^0 blocks of commands ran, 3 failed$'
 }
