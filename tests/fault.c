@@ -9,17 +9,20 @@
  *   fail      returns an error and does nothing
  *   hang      never returns
  *   kill      ends the process with SIGKILL
+ *   late      returns a second later; for poll, in threads that a library started
  *
  * The rank is that of mpirun's environment; without mpirun every rank is a thread, which is known
  * by the device that it sets and the rank that it gives to ncclCommInitRank. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cuda_runtime.h>
@@ -27,7 +30,7 @@
 
 #define LAST_ELEMENT (~(size_t)0)
 
-enum kind { NONE, CORRUPT, FAIL, HANG, KILL };
+enum kind { NONE, CORRUPT, FAIL, HANG, KILL, LATE };
 
 static struct {
   enum kind kind;
@@ -127,6 +130,24 @@ int rename(const char *from, const char *to)
   if (!is_faulty("rename")) return REAL(rename)(from, to);
   errno = EIO;
   return -1;
+}
+
+static double seconds(void)
+{
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* A core that others need, in the middle of what a library's own thread does. It spins, because a
+ * thread that sleeps seems to have nothing to do. */
+int poll(struct pollfd *files, nfds_t n, int timeout)
+{
+  const int result = REAL(poll)(files, n, timeout);
+  const bool library_thread = gettid() != getpid();
+  if (!library_thread || !is_faulty("poll")) return result;
+  for (double end = seconds() + 1; seconds() < end;) continue;
+  return result;
 }
 
 /* ---- the calls that tell the rank ---------------------------------------------------------------
@@ -240,8 +261,9 @@ DEFINE_CORRUPTIBLE(ncclRecv, buffer, count, type, stream,
 #define NAME(name, parameters, arguments) #name,
 static const char *const corruptible[] = {"ncclAllReduce", "ncclAllGather", "ncclBroadcast",
                                           "ncclRecv"};
-static const char *const others[] = {CALLS(NAME, NAME) "fwrite", "rename",         "cudaSetDevice",
-                                     "ncclCommInitRank",         "ncclGroupStart", "ncclGroupEnd"};
+static const char *const others[] = {
+    CALLS(NAME, NAME) "fwrite", "rename",         "cudaSetDevice", "poll",
+    "ncclCommInitRank",         "ncclGroupStart", "ncclGroupEnd"};
 
 static bool listed(const char *name, const char *const *list, size_t n)
 {
@@ -252,7 +274,7 @@ static bool listed(const char *name, const char *const *list, size_t n)
 
 __attribute__((constructor)) static void read_fault(void)
 {
-  static const char *const kinds[] = {"none", "corrupt", "fail", "hang", "kill"};
+  static const char *const kinds[] = {"none", "corrupt", "fail", "hang", "kill", "late"};
   const char *text = getenv("FAULT");
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
   char kind[16], rest = '\0';
@@ -270,12 +292,13 @@ __attribute__((constructor)) static void read_fault(void)
       listed(fault.call, corruptible, sizeof corruptible / sizeof *corruptible);
   const bool known = can_corrupt || listed(fault.call, others, sizeof others / sizeof *others);
   if (fault.kind != NONE && fault.n >= 1 && fault.rank >= 0 && known &&
-      (fault.kind != CORRUPT || can_corrupt))
+      (fault.kind != CORRUPT || can_corrupt) &&
+      (fault.kind == LATE) == (strcmp(fault.call, "poll") == 0))
     return;
   fprintf(
       stderr,
-      "fault: FAULT='%s'; allowed: <corrupt|fail|hang|kill>:<call>:<n>:<rank>[:<element>], with "
-      "a call that tests/fault.c knows\n",
+      "fault: FAULT='%s'; allowed: <corrupt|fail|hang|kill|late>:<call>:<n>:<rank>[:<element>], "
+      "with a call that tests/fault.c knows\n",
       text);
   _exit(2);
 }

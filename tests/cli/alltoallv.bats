@@ -95,6 +95,19 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
   done
 }
 
+@test "a corrupt element on rank 2 of 4: exit code 1, exchange, sender and element are named" {
+  for launcher in $LAUNCHERS; do
+    # the first four calls are those of the send/recv that everybody writes; the library's count bytes
+    for wrong in '1:2:7 send/recv' '5:2:31 alltoallv'; do
+      FAULT=corrupt:ncclRecv:${wrong%% *} start "$launcher" 4 03_alltoallv_sm --method sendrecv
+      exits_with 1
+      one_line "^\[rank 2\] ${wrong#* }: element 7 from rank 0 is wrong \(1 elements wrong\)$"
+      prints '^Results are WRONG'
+      prints_not '^Results structure verified'
+    done
+  done
+}
+
 @test "a hung rank is exit code 4, a failing call 3, a killed rank a failure" {
   for launcher in $LAUNCHERS; do
     FAULT=hang:cudaStreamSynchronize:1:2 start "$launcher" 4 03_alltoallv_sm -T 3

@@ -1056,6 +1056,36 @@ static void test_asynchrony(void **state)
   CUDA(cudaStreamDestroy(stream));
 }
 
+static void spin_then_set_flag(void *argument)
+{
+  for (double end = now() + 0.1; now() < end;) continue;
+  set_flag(argument);
+}
+
+static void spin_until_flag(void *argument)
+{
+  while (atomic_load((atomic_int *)argument) == 0) continue;
+}
+
+static void test_waiting_for_threads(void **state)
+{
+  (void)state;
+  cudaStream_t stream;
+  atomic_int flag = 0;
+  CUDA(cudaSetDevice(0));
+  CUDA(cudaStreamCreate(&stream));
+  CUDA(cudaLaunchHostFunc(stream, spin_then_set_flag, &flag));
+  REQUIRE(cpu_wait_for_threads(60));
+  REQUIRE(atomic_load(&flag) == 1);
+
+  atomic_store(&flag, 0);
+  CUDA(cudaLaunchHostFunc(stream, spin_until_flag, &flag));
+  REQUIRE(!cpu_wait_for_threads(0.01));
+  atomic_store(&flag, 1);
+  CUDA(cudaStreamSynchronize(stream));
+  CUDA(cudaStreamDestroy(stream));
+}
+
 static void test_events(void **state)
 {
   (void)state;
@@ -1613,7 +1643,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_windows),        cmocka_unit_test(test_graphs),
       cmocka_unit_test(test_errors),         cmocka_unit_test(test_failures),
       cmocka_unit_test(test_many_calls),     cmocka_unit_test(test_many_ranks),
-      cmocka_unit_test(test_no_leaks),
+      cmocka_unit_test(test_no_leaks),       cmocka_unit_test(test_waiting_for_threads),
   };
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests_name("standin", tests, NULL, NULL);
