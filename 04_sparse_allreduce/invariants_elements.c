@@ -123,7 +123,8 @@ static bool is_in_global(const struct walk *w, size_t i)
 static bool is_untouched(const struct walk *w, size_t i)
 {
   const struct reference *ref = w->report.ref;
-  bool untouched = !is_in_global(w, i) && bits_of(ref->sums[i]) == 0 && bits_of(ref->result[i]) == 0;
+  bool untouched =
+      !is_in_global(w, i) && bits_of(ref->sums[i]) == 0 && bits_of(ref->result[i]) == 0;
   for (int r = 0; r < ref->nranks && untouched; r++) {
     const struct reference_rank *rank = &ref->ranks[r];
     untouched = !is_offered(w, r, i) && magnitude(rank->acc[i]) < rank->selected_above &&
@@ -267,7 +268,8 @@ void check_elements(const struct invariants *inv, struct report *report)
     walk(&all, (struct range){0, ref->n});
     for (int r = 0; r < ref->nranks; r++)
       if (all.next[r] != ref->ranks[r].noffered)
-        violated(&all.report, 2, "rank %d: offered list not ascending at entry %zu", r, all.next[r]);
+        violated(&all.report, 2, "rank %d: offered list not ascending at entry %zu", r,
+                 all.next[r]);
     if (all.next_global != ref->nglobal)
       violated(&all.report, 3, "result not ascending at entry %zu", all.next_global);
     report->told = all.report.told;

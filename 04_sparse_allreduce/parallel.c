@@ -44,9 +44,10 @@ static void take_turn(struct team *team, struct loop *loop)
 {
   const size_t i = loop->next++;
   if (loop->next == loop->count) remove_loop(team, loop);
-  /* Whoever takes work wakes one more, who does the same: nobody has to wake all of them. */
-  if (team->first) pthread_cond_signal(&team->work);
+  const bool more = team->first != NULL;
   pthread_mutex_unlock(&team->mutex);
+  /* Whoever takes a turn wakes one more, who does the same: nobody has to wake all of them. */
+  if (more) pthread_cond_signal(&team->work);
   loop->turn(loop->context, i);
   pthread_mutex_lock(&team->mutex);
   if (--loop->unfinished == 0) pthread_cond_signal(&loop->finished);

@@ -8,9 +8,10 @@
 
 /* ---- a step -----------------------------------------------------------------------------------*/
 
-static bool is_counted(const struct reference *ref, float gradient)
+/* Gradients count whose magnitude bits are below this. */
+static uint32_t counted_below(const struct reference *ref)
 {
-  return ref->config.nonfinite == SPARSE_NONFINITE_PROPAGATE || isfinite(gradient);
+  return ref->config.nonfinite == SPARSE_NONFINITE_PROPAGATE ? UINT32_MAX : MAGNITUDE_INFINITY;
 }
 
 /* acc = residual = gradient + residual, on all ranks; nothing is in the result yet. */
@@ -19,12 +20,13 @@ static void accumulate(void *context, size_t range)
   struct reference *ref = context;
   const struct range elements = range_of(ref->n, range);
   const size_t first = elements.first, bytes = (elements.end - first) * sizeof(float);
+  const uint32_t limit = counted_below(ref);
   bool all_counted = true;
   for (int r = 0; r < ref->nranks; r++) {
     struct reference_rank *rank = &ref->ranks[r];
     for (size_t i = first; i < elements.end; i++) {
       float gradient = ref->gradients[r][i];
-      bool counted = is_counted(ref, gradient);
+      bool counted = magnitude_bits(gradient) < limit;
       if (counted) rank->residual[i] = canonical(gradient + rank->residual[i]);
       all_counted &= counted;
     }
@@ -35,15 +37,21 @@ static void accumulate(void *context, size_t range)
   memset(ref->result + first, 0, bytes);
 }
 
-/* The order of the additions is that of the elements. */
+/* Squares are added in the order of the elements, one after the other: this takes as long on many
+ * cores as on one. */
 static void measure_gradient(struct reference *ref)
 {
-  double squares = 0;
-  for (size_t i = 0; i < ref->n; i++) {
-    double sum = 0;
-    for (int r = 0; r < ref->nranks; r++)
-      if (is_counted(ref, ref->gradients[r][i])) sum += ref->gradients[r][i];
-    squares += sum * sum;
+  const uint32_t limit = counted_below(ref);
+  double sums[1024], squares = 0;
+  for (size_t first = 0; first < ref->n; first += 1024) {
+    const size_t count = ref->n - first < 1024 ? ref->n - first : 1024;
+    memset(sums, 0, sizeof sums);
+    for (int r = 0; r < ref->nranks; r++) {
+      const float *gradient = ref->gradients[r] + first;
+      for (size_t i = 0; i < count; i++)
+        if (magnitude_bits(gradient[i]) < limit) sums[i] += gradient[i];
+    }
+    for (size_t i = 0; i < count; i++) squares += sums[i] * sums[i];
   }
   ref->gradient_norm = sqrt(squares) / ref->nranks;
 }

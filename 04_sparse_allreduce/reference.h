@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference: all ranks of a sparse allreduce emulated in one process, in plain C, written to be
- * read beside the paper. Its loops over ranks and over elements may run on several cores; what comes
- * out does not depend on their number. It shares no code with the operators that it checks and has no tolerance:
- * after a step, what the GPUs hold must equal this bit for bit (SPARSE_DENSE and the Gaussian
- * threshold itself excepted). A NaN that comes out of arithmetic on floats has the bits 0x7fffffff,
- * as on the GPU. */
+ * read beside the paper. Its loops over ranks and over elements may run on several cores; what
+ * comes out does not depend on their number. It shares no code with the operators that it checks
+ * and has no tolerance: after a step, what the GPUs hold must equal this bit for bit (SPARSE_DENSE
+ * and the Gaussian threshold itself excepted). A NaN that comes out of arithmetic on floats has the
+ * bits 0x7fffffff, as on the GPU. */
 #ifndef REFERENCE_H
 #define REFERENCE_H
 
@@ -82,7 +82,8 @@ void reference_step(struct reference *ref, const float *const gradients[],
                     const double *gaussian_thresholds);
 
 /* The paper's measure of what selecting costs: the distance between the result and the k largest
- * entries of the mean of all acc, relative to the norm of the mean gradient. 0 after a dense step. */
+ * entries of the mean of all acc, relative to the norm of the mean gradient. 0 after a dense step.
+ */
 double reference_xi(struct reference *ref);
 
 #endif

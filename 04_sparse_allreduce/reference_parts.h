@@ -67,7 +67,8 @@ static inline struct vector sums_of(const struct reference *ref)
   return (struct vector){ref->team, ref->sums, ref->n};
 }
 
-/* Exactly the k largest of n, 0 < k <= n; among equals the lower index first. NaN is the largest. */
+/* Exactly the k largest of n, 0 < k <= n; among equals the lower index first. NaN is the largest.
+ */
 struct selection select_largest(struct vector vector, size_t k);
 
 /* |x| > (float)threshold: never NaN. Negative: all numbers. NaN: nothing. */
