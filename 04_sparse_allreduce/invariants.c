@@ -67,15 +67,34 @@ static double followed(const struct reference *ref, const sparse_band_t *band, u
   return low ? threshold / band->low_factor : high ? threshold * band->high_factor : threshold;
 }
 
+struct position {
+  const struct reference *ref;
+  const struct reference_rank *rank;
+  uint32_t bits;
+  atomic_size_t above, equal;
+};
+
+static void find_position(void *context, size_t range)
+{
+  struct position *p = context;
+  const struct range elements = range_of(p->ref->n, range);
+  const float *acc = p->rank->acc;
+  const uint32_t bits = p->bits;
+  uint32_t above = 0, equal = 0;
+  for (size_t i = elements.first; i < elements.end; i++) {
+    above += magnitude(acc[i]) > bits;
+    equal += magnitude(acc[i]) == bits;
+  }
+  p->above += above;
+  p->equal += equal;
+}
+
 static bool is_kth_largest(const struct reference *ref, const struct reference_rank *rank,
                            uint32_t bits)
 {
-  uint64_t above = 0, equal = 0;
-  for (size_t i = 0; i < ref->n; i++) {
-    above += magnitude(rank->acc[i]) > bits;
-    equal += magnitude(rank->acc[i]) == bits;
-  }
-  return above < ref->k && above + equal >= ref->k;
+  struct position p = {ref, rank, bits, 0, 0};
+  parallel_for(ref->team, range_count(ref->n), find_position, &p);
+  return p.above < ref->k && p.above + p.equal >= ref->k;
 }
 
 /* The threshold that the rank says it has selected with. */
@@ -159,13 +178,27 @@ static uint64_t words_of_region(const struct reference *ref, int j)
   return 2 * words;
 }
 
+struct regions {
+  const struct reference *ref;
+  uint64_t *words;
+};
+
+static void count_words(void *context, size_t j)
+{
+  const struct regions *regions = context;
+  regions->words[j] = words_of_region(regions->ref, (int)j);
+}
+
 static void check_words(struct report *report)
 {
   const struct reference *ref = report->ref;
-  uint64_t others = (uint64_t)ref->nranks - 1, k = ref->k, offered = 0, gathered = 0;
-  for (int r = 0; r < ref->nranks; r++) {
+  const size_t nranks = (size_t)ref->nranks;
+  uint64_t others = nranks - 1, k = ref->k, offered = 0, gathered = 0, words[nranks];
+  struct regions regions = {ref, words};
+  if (sums_by_owner(ref)) parallel_for(ref->team, nranks, count_words, &regions);
+  for (size_t r = 0; r < nranks; r++) {
     offered += 2 * ref->ranks[r].noffered;
-    if (sums_by_owner(ref)) gathered += words_of_region(ref, r);
+    if (sums_by_owner(ref)) gathered += words[r];
   }
   for (int r = 0; r < ref->nranks; r++) {
     const struct reference_rank *rank = &ref->ranks[r];
@@ -173,7 +206,7 @@ static void check_words(struct report *report)
     if (ref->dense) {
       sent = received = 2 * ref->n * others / (others + 1);
     } else if (sums_by_owner(ref)) {
-      uint64_t own = words_of_region(ref, r);
+      uint64_t own = words[r];
       sent = 2 * (rank->noffered - rank->region_counts[r]) + own * others;
       received = gathered - own;
       for (int q = 0; q < ref->nranks; q++)
@@ -203,7 +236,7 @@ struct invariants *invariants_create(const struct reference *ref)
   if (!inv) return NULL;
   inv->local_thresholds = calloc(ranks, sizeof *inv->local_thresholds);
   inv->boundaries = calloc(ranks + 1, sizeof *inv->boundaries);
-  inv->next = calloc(ranks, sizeof *inv->next);
+  inv->next = calloc(MOST_RANGES * ranks, sizeof *inv->next);
   if (inv->local_thresholds && inv->boundaries && inv->next) return inv;
   invariants_destroy(inv);
   return NULL;

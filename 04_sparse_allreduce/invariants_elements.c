@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Invariants I1 to I3: one walk over all elements. Nothing here uses the reference's own functions,
- * and sums are formed in double. */
+/* Invariants I1 to I3: one walk over all elements, cut into ranges that several cores take. Nothing
+ * here uses the reference's own functions, and sums are formed in double. */
 #include <float.h>
 
 #include "invariants_parts.h"
@@ -96,37 +96,134 @@ static void check_sum(struct report *report, const struct element *e)
     violated(report, 3, "element %zu: sum %.9g, offered %.9g", e->i, (double)sum, e->offered);
 }
 
-static struct element look_at(const struct invariants *inv, struct report *report, size_t i,
-                              size_t *next_global)
+/* A walk over a range of elements: where it is in the lists, and what it has found. */
+struct walk {
+  struct report report;
+  char no_text[1]; /* of the report: whether there is one suffices */
+  size_t *next;    /* [nranks] */
+  size_t next_global;
+  uint64_t nonzero;
+  uint32_t smallest, largest_left; /* in the result, and not in it */
+};
+
+static bool is_offered(const struct walk *w, int r, size_t i)
 {
-  const struct reference *ref = report->ref;
-  struct element e = {.i = i};
-  if (*next_global < ref->nglobal && ref->global[*next_global].index == i) {
-    e.in_global = true;
-    e.value = ref->global[(*next_global)++].value;
+  const struct reference_rank *rank = &w->report.ref->ranks[r];
+  return w->next[r] < rank->noffered && rank->offered[w->next[r]] == i;
+}
+
+static bool is_in_global(const struct walk *w, size_t i)
+{
+  const struct reference *ref = w->report.ref;
+  return w->next_global < ref->nglobal && ref->global[w->next_global].index == i;
+}
+
+/* Most elements: nobody offered it or should have, all residuals are acc, and its sum and result
+ * are zero. Then I1 to I3 hold. */
+static bool is_untouched(const struct walk *w, size_t i)
+{
+  const struct reference *ref = w->report.ref;
+  bool untouched =
+      !is_in_global(w, i) && bits_of(ref->sums[i]) == 0 && bits_of(ref->result[i]) == 0;
+  for (int r = 0; r < ref->nranks && untouched; r++) {
+    const struct reference_rank *rank = &ref->ranks[r];
+    untouched = !is_offered(w, r, i) && magnitude(rank->acc[i]) < rank->selected_above &&
+                bits_of(rank->residual[i]) == bits_of(rank->acc[i]);
   }
+  return untouched;
+}
+
+static void look_at(struct walk *w, size_t i)
+{
+  const struct reference *ref = w->report.ref;
+  struct element e = {.i = i, .in_global = is_in_global(w, i)};
+  if (e.in_global) e.value = ref->global[w->next_global++].value;
   for (int r = 0; r < ref->nranks; r++) {
     const struct reference_rank *rank = &ref->ranks[r];
-    bool offered = inv->next[r] < rank->noffered && rank->offered[inv->next[r]] == i;
-    inv->next[r] += offered;
+    bool offered = is_offered(w, r, i);
+    w->next[r] += offered;
     e.in_offered |= offered;
     e.acc += rank->acc[i];
     e.acc_size += fabs(rank->acc[i]);
     e.residual += rank->residual[i];
     if (offered) e.offered += rank->acc[i];
     if (offered) e.offered_size += fabs(rank->acc[i]);
-    check_offer(report, r, &e, offered);
-    check_residual(report, r, &e, offered);
+    check_offer(&w->report, r, &e, offered);
+    check_residual(&w->report, r, &e, offered);
   }
-  return e;
+  check_conservation(&w->report, &e);
+  check_sum(&w->report, &e);
+
+  uint32_t size = magnitude(ref->sums[i]);
+  w->nonzero += size > 0;
+  if (e.in_global && size < w->smallest) w->smallest = size;
+  if (!e.in_global && size > w->largest_left) w->largest_left = size;
+}
+
+/* The first of `count` entries, ascending by the index that they begin with, from index i on. */
+static size_t first_from(const void *entries, size_t size, size_t count, size_t i)
+{
+  size_t low = 0, high = count;
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    uint32_t index;
+    memcpy(&index, (const char *)entries + middle * size, sizeof index);
+    if (index < i)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+static void walk(struct walk *w, struct range elements)
+{
+  const struct reference *ref = w->report.ref;
+  w->next_global = first_from(ref->global, sizeof *ref->global, ref->nglobal, elements.first);
+  for (int r = 0; r < ref->nranks; r++) {
+    const struct reference_rank *rank = &ref->ranks[r];
+    w->next[r] = first_from(rank->offered, sizeof *rank->offered, rank->noffered, elements.first);
+  }
+  w->smallest = NOTHING_ABOVE;
+  for (size_t i = elements.first; i < elements.end; i++)
+    if (!is_untouched(w, i)) look_at(w, i);
+}
+
+static void walk_range(void *context, size_t range)
+{
+  struct walk *w = (struct walk *)context + range;
+  walk(w, range_of(w->report.ref->n, range));
+}
+
+static bool ascends(const void *entries, size_t size, size_t count, size_t n)
+{
+  const char *at = entries;
+  size_t least = 0; /* that the next index can be */
+  for (size_t e = 0; e < count; e++) {
+    uint32_t index;
+    memcpy(&index, at + e * size, sizeof index);
+    if (index < least || index >= n) return false;
+    least = (size_t)index + 1;
+  }
+  return true;
+}
+
+static bool lists_ascend(const struct reference *ref)
+{
+  bool all = ascends(ref->global, sizeof *ref->global, ref->nglobal, ref->n);
+  for (int r = 0; r < ref->nranks; r++) {
+    const struct reference_rank *rank = &ref->ranks[r];
+    all &= ascends(rank->offered, sizeof *rank->offered, rank->noffered, ref->n);
+  }
+  return all;
 }
 
 /* How many sums the result holds, and that none that it does not hold is larger. */
-static void check_global(const struct invariants *inv, struct report *report, uint64_t nonzero,
-                         uint32_t smallest, uint32_t largest_left)
+static void check_global(const struct invariants *inv, struct report *report, const struct walk *w)
 {
   const struct reference *ref = report->ref;
-  uint64_t wanted = nonzero, most = ref->t > 0 ? ref->t : 1;
+  const uint32_t smallest = w->smallest, largest_left = w->largest_left;
+  uint64_t wanted = w->nonzero, most = ref->t > 0 ? ref->t : 1;
   if (is(ref, SPARSE_TOPKA2)) most = ref->k;
   if ((ref->exact_global || is(ref, SPARSE_TOPKA2)) && wanted > most) wanted = most;
   if (is(ref, SPARSE_GTOPK)) wanted = ref->k;
@@ -150,24 +247,32 @@ static void check_global(const struct invariants *inv, struct report *report, ui
 void check_elements(const struct invariants *inv, struct report *report)
 {
   const struct reference *ref = report->ref;
-  size_t next_global = 0;
-  uint64_t nonzero = 0;
-  uint32_t smallest = NOTHING_ABOVE, largest_left = 0;
+  const size_t ranges = range_count(ref->n), nranks = (size_t)ref->nranks;
+  struct walk walks[MOST_RANGES] = {0}, all = {.smallest = NOTHING_ABOVE};
+  bool good = lists_ascend(ref);
 
-  memset(inv->next, 0, (size_t)ref->nranks * sizeof *inv->next);
-  for (size_t i = 0; i < ref->n; i++) {
-    struct element e = look_at(inv, report, i, &next_global);
-    uint32_t size = magnitude(ref->sums[i]);
-    check_conservation(report, &e);
-    check_sum(report, &e);
-    nonzero += size > 0;
-    if (e.in_global && size < smallest) smallest = size;
-    if (!e.in_global && size > largest_left) largest_left = size;
+  for (size_t i = 0; i < ranges; i++) {
+    walks[i].report = (struct report){ref, walks[i].no_text, sizeof walks[i].no_text, 0};
+    walks[i].next = inv->next + i * nranks;
   }
-  for (int r = 0; r < ref->nranks; r++)
-    if (inv->next[r] != ref->ranks[r].noffered)
-      violated(report, 2, "rank %d: offered list not ascending at entry %zu", r, inv->next[r]);
-  if (next_global != ref->nglobal)
-    violated(report, 3, "result not ascending at entry %zu", next_global);
-  check_global(inv, report, nonzero, smallest, largest_left);
+  if (good) parallel_for(ref->team, ranges, walk_range, walks);
+  for (size_t i = 0; i < ranges; i++) {
+    const struct walk *w = &walks[i];
+    good &= w->report.told == 0;
+    all.nonzero += w->nonzero;
+    if (w->smallest < all.smallest) all.smallest = w->smallest;
+    if (w->largest_left > all.largest_left) all.largest_left = w->largest_left;
+  }
+  if (!good) { /* once more from the beginning to the end, to say what comes first */
+    all = (struct walk){.report = *report, .next = inv->next};
+    walk(&all, (struct range){0, ref->n});
+    for (int r = 0; r < ref->nranks; r++)
+      if (all.next[r] != ref->ranks[r].noffered)
+        violated(&all.report, 2, "rank %d: offered list not ascending at entry %zu", r,
+                 all.next[r]);
+    if (all.next_global != ref->nglobal)
+      violated(&all.report, 3, "result not ascending at entry %zu", all.next_global);
+    report->told = all.report.told;
+  }
+  check_global(inv, report, &all);
 }

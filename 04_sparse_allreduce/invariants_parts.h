@@ -7,12 +7,14 @@
 #include <string.h>
 
 #include "invariants.h"
+#include "parallel.h"
 
 struct invariants {
   double *local_thresholds; /* [nranks] */
   double global_threshold;
   uint64_t *boundaries; /* [nranks + 1] */
-  size_t *next;         /* [nranks] the next entry of each offered list in a walk over indices */
+  size_t *next; /* [MOST_RANGES * nranks] in a walk over a range of elements, the next entry of each
+                   offered list */
 };
 
 /* The lines on what was violated. */

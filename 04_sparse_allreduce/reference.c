@@ -2,43 +2,56 @@
 /* The reference: memory, and what every step does. The algorithms are in reference_steps.c, the
  * choice of large entries in reference_select.c, everything between ranks in reference_exchange.c.
  */
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "reference_parts.h"
 
 /* ---- a step -----------------------------------------------------------------------------------*/
 
-static bool is_counted(const struct reference *ref, float gradient)
+/* Gradients count whose magnitude bits are below this. */
+static uint32_t counted_below(const struct reference *ref)
 {
-  return ref->config.nonfinite == SPARSE_NONFINITE_PROPAGATE || isfinite(gradient);
+  return ref->config.nonfinite == SPARSE_NONFINITE_PROPAGATE ? UINT32_MAX : MAGNITUDE_INFINITY;
 }
 
-/* acc = residual = gradient + residual, on all ranks. */
-static void accumulate(struct reference *ref, const float *const gradients[])
+/* acc = residual = gradient + residual, on all ranks; nothing is in the result yet. */
+static void accumulate(void *context, size_t range)
 {
+  struct reference *ref = context;
+  const struct range elements = range_of(ref->n, range);
+  const size_t first = elements.first, bytes = (elements.end - first) * sizeof(float);
+  const uint32_t limit = counted_below(ref);
+  bool all_counted = true;
   for (int r = 0; r < ref->nranks; r++) {
     struct reference_rank *rank = &ref->ranks[r];
-    for (size_t i = 0; i < ref->n; i++) {
-      float gradient = gradients[r][i];
-      if (is_counted(ref, gradient))
-        rank->residual[i] = canonical(gradient + rank->residual[i]);
-      else
-        ref->nonfinite |= ref->config.nonfinite == SPARSE_NONFINITE_ERROR;
+    for (size_t i = first; i < elements.end; i++) {
+      float gradient = ref->gradients[r][i];
+      bool counted = magnitude_bits(gradient) < limit;
+      if (counted) rank->residual[i] = canonical(gradient + rank->residual[i]);
+      all_counted &= counted;
     }
-    memcpy(rank->acc, rank->residual, ref->n * sizeof *rank->acc);
+    memcpy(rank->acc + first, rank->residual + first, bytes);
   }
+  if (!all_counted && ref->config.nonfinite == SPARSE_NONFINITE_ERROR) ref->nonfinite = true;
+  memset(ref->sums + first, 0, bytes);
+  memset(ref->result + first, 0, bytes);
 }
 
-static void measure_gradient(struct reference *ref, const float *const gradients[])
+/* Squares are added in the order of the elements, one after the other: this takes as long on many
+ * cores as on one. */
+static void measure_gradient(struct reference *ref)
 {
-  double squares = 0;
-  for (size_t i = 0; i < ref->n; i++) {
-    double sum = 0;
-    for (int r = 0; r < ref->nranks; r++)
-      if (is_counted(ref, gradients[r][i])) sum += gradients[r][i];
-    squares += sum * sum;
+  const uint32_t limit = counted_below(ref);
+  double sums[1024], squares = 0;
+  for (size_t first = 0; first < ref->n; first += 1024) {
+    const size_t count = ref->n - first < 1024 ? ref->n - first : 1024;
+    memset(sums, 0, sizeof sums);
+    for (int r = 0; r < ref->nranks; r++) {
+      const float *gradient = ref->gradients[r] + first;
+      for (size_t i = 0; i < count; i++)
+        if (magnitude_bits(gradient[i]) < limit) sums[i] += gradient[i];
+    }
+    for (size_t i = 0; i < count; i++) squares += sums[i] * sums[i];
   }
   ref->gradient_norm = sqrt(squares) / ref->nranks;
 }
@@ -72,65 +85,93 @@ static void begin_step(struct reference *ref)
   }
 }
 
+static void allreduce(struct reference *ref)
+{
+  if (ref->dense) {
+    step_dense(ref);
+    return;
+  }
+  parallel_for(ref->team, range_count(ref->n), accumulate, ref);
+  switch (ref->config.algorithm) {
+  case SPARSE_TOPKA:
+  case SPARSE_TOPKA2:
+    step_topka(ref);
+    break;
+  case SPARSE_TOPKAOPT:
+    step_topkaopt(ref);
+    break;
+  case SPARSE_GTOPK:
+    step_gtopk(ref);
+    break;
+  case SPARSE_OKTOPK:
+    step_oktopk(ref);
+    break;
+  case SPARSE_TOPKSA:
+    step_topksa(ref);
+    break;
+  case SPARSE_GAUSSIANK:
+  case SPARSE_GAUSSIANKCONCAT:
+    step_gaussiank(ref);
+    break;
+  case SPARSE_GAUSSIANKSA:
+    step_gaussianksa(ref);
+    break;
+  case SPARSE_DENSE:
+  case SPARSE_ALGORITHMS:
+    break;
+  }
+}
+
+/* Both read the gradients, and neither needs the other. */
+static void measure_or_allreduce(void *context, size_t part)
+{
+  if (part == 0)
+    allreduce(context);
+  else
+    measure_gradient(context);
+}
+
 void reference_step(struct reference *ref, const float *const gradients[],
                     const double *gaussian_thresholds)
 {
+  ref->gradients = gradients;
+  ref->gaussian_thresholds = gaussian_thresholds;
   begin_step(ref);
-  measure_gradient(ref, gradients);
-  if (ref->dense) {
-    step_dense(ref, gradients);
-  } else {
-    accumulate(ref, gradients);
-    switch (ref->config.algorithm) {
-    case SPARSE_TOPKA:
-    case SPARSE_TOPKA2:
-      step_topka(ref);
-      break;
-    case SPARSE_TOPKAOPT:
-      step_topkaopt(ref);
-      break;
-    case SPARSE_GTOPK:
-      step_gtopk(ref);
-      break;
-    case SPARSE_OKTOPK:
-      step_oktopk(ref);
-      break;
-    case SPARSE_TOPKSA:
-      step_topksa(ref);
-      break;
-    case SPARSE_GAUSSIANK:
-    case SPARSE_GAUSSIANKCONCAT:
-      step_gaussiank(ref, gaussian_thresholds);
-      break;
-    case SPARSE_GAUSSIANKSA:
-      step_gaussianksa(ref, gaussian_thresholds);
-      break;
-    case SPARSE_DENSE:
-    case SPARSE_ALGORITHMS:
-      break;
-    }
-  }
+  parallel_for(ref->team, 2, measure_or_allreduce, ref);
   ref->step++;
 }
 
-double reference_xi(const struct reference *ref)
-{
-  double squares = 0;
-  if (ref->dense) return 0;
-  float *mean = malloc(ref->n * sizeof *mean);
-  if (!mean) return (double)NAN;
+/* ---- the paper's measure ----------------------------------------------------------------------*/
 
-  for (size_t i = 0; i < ref->n; i++) {
+static void average_acc(void *context, size_t range)
+{
+  const struct reference *ref = context;
+  const struct range elements = range_of(ref->n, range);
+  for (size_t i = elements.first; i < elements.end; i++) {
     float sum = 0;
     for (int r = 0; r < ref->nranks; r++) sum += ref->ranks[r].acc[i];
-    mean[i] = sum / (float)ref->nranks;
+    ref->mean[i] = sum / (float)ref->nranks;
   }
-  struct selection largest = select_largest(mean, ref->n, ref->k);
-  for (size_t i = 0; i < ref->n; i++) {
-    double best = selection_has(&largest, i, mean[i]) ? mean[i] : 0;
+}
+
+double reference_xi(struct reference *ref)
+{
+  const struct vector mean = {ref->team, ref->mean, ref->n};
+  double squares = 0;
+  if (ref->dense) return 0;
+  parallel_for(ref->team, range_count(ref->n), average_acc, ref);
+  list_indices(mean, select_largest(mean, ref->k), ref->largest, ref->k);
+
+  /* Elements that are neither among the largest nor in the result would add nothing. */
+  for (size_t e = 0, g = 0; e < ref->k || g < ref->nglobal;) {
+    const bool more = e < ref->k, have = g < ref->nglobal;
+    const bool is_best = more && (!have || ref->largest[e] <= ref->global[g].index);
+    const uint32_t i = is_best ? ref->largest[e] : ref->global[g].index;
+    const double best = is_best ? ref->mean[i] : 0;
     squares += (best - ref->result[i]) * (best - ref->result[i]);
+    e += is_best;
+    g += have && ref->global[g].index == i;
   }
-  free(mean);
   return squares == 0 ? 0 : sqrt(squares) / ref->gradient_norm;
 }
 
@@ -172,8 +213,11 @@ struct reference *reference_create(const sparse_allreduce_config_t *config, size
   }
   ref->boundaries = zeroed(ranks + 1, sizeof *ref->boundaries, &failed);
   ref->result = zeroed(n, sizeof *ref->result, &failed);
-  ref->global = zeroed(offered < n ? offered : n, sizeof *ref->global, &failed);
+  ref->most_global = offered < n ? offered : n;
+  ref->global = zeroed(ref->most_global, sizeof *ref->global, &failed);
   ref->sums = zeroed(n, sizeof *ref->sums, &failed);
+  ref->mean = zeroed(n, sizeof *ref->mean, &failed);
+  ref->largest = zeroed(ref->k, sizeof *ref->largest, &failed);
   if (config->algorithm == SPARSE_GTOPK) {
     ref->lists = zeroed(ref->k * ranks, sizeof *ref->lists, &failed);
     ref->merged = zeroed(ref->k * 2, sizeof *ref->merged, &failed);
@@ -203,6 +247,8 @@ void reference_destroy(struct reference *ref)
   free(ref->result);
   free(ref->global);
   free(ref->sums);
+  free(ref->mean);
+  free(ref->largest);
   free(ref->discarded);
   free(ref->lists);
   free(ref->merged);

@@ -60,14 +60,12 @@ static void add_entries(struct reference *ref, const struct reference_rank *rank
 
 void sum_in_rank_order(struct reference *ref)
 {
-  memset(ref->sums, 0, ref->n * sizeof *ref->sums);
   for (int r = 0; r < ref->nranks; r++) add_entries(ref, &ref->ranks[r], 0, ref->ranks[r].noffered);
 }
 
 /* In slot i of the rotation, owner r receives from rank r - i (mod P) and adds that. */
 void sum_by_owner(struct reference *ref)
 {
-  memset(ref->sums, 0, ref->n * sizeof *ref->sums);
   for (int owner = 0; owner < ref->nranks; owner++) {
     for (int slot = 0; slot < ref->nranks; slot++) {
       const struct reference_rank *rank = &ref->ranks[(owner - slot + ref->nranks) % ref->nranks];
@@ -80,12 +78,10 @@ void sum_by_owner(struct reference *ref)
 
 void take_sums(struct reference *ref, const struct selection *selection)
 {
-  ref->nglobal = 0;
-  for (size_t i = 0; i < ref->n; i++) {
-    float sum = ref->sums[i];
-    if (sum == 0 || (selection && !selection_has(selection, i, sum))) continue; /* NaN != 0 */
-    ref->global[ref->nglobal++] = (struct sparse_pair){(uint32_t)i, sum};
-  }
+  struct selection taken = {.above = 0, .highest = MAGNITUDE_NAN};
+  if (selection) taken = *selection;
+  if (taken.above == 0) taken.tie = -1; /* no zeros */
+  ref->nglobal = list_entries(sums_of(ref), taken, ref->global, ref->most_global);
 }
 
 /* ---- the tree of gtopk ------------------------------------------------------------------------*/
@@ -113,7 +109,8 @@ static void merge_at_node(struct reference *ref, int node, const struct sparse_p
   struct sparse_pair *own = ref->lists + (size_t)node * ref->k;
   size_t count = unite(ref, own, received), kept = 0;
   for (size_t e = 0; e < count; e++) ref->merged_values[e] = ref->merged[e].value;
-  struct selection largest = select_largest(ref->merged_values, count, ref->k);
+  struct vector merged = {ref->team, ref->merged_values, count};
+  struct selection largest = select_largest(merged, ref->k);
   for (size_t e = 0; e < count; e++) {
     if (selection_has(&largest, e, ref->merged_values[e]))
       own[kept++] = ref->merged[e];
@@ -139,7 +136,6 @@ void merge_along_tree(struct reference *ref)
 
   memcpy(ref->global, ref->lists, k * sizeof *ref->global);
   ref->nglobal = k;
-  memset(ref->sums, 0, ref->n * sizeof *ref->sums);
   for (size_t e = 0; e < k; e++) ref->sums[ref->global[e].index] = ref->global[e].value;
 }
 

@@ -1,72 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reference: which entries of an array are large. */
-#include <math.h>
-#include <string.h>
+#include <stdatomic.h>
 
 #include "reference_parts.h"
 
-uint32_t magnitude_bits(float x)
-{
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits & 0x7fffffffu;
-}
+/* ---- the k-th largest -------------------------------------------------------------------------*/
 
-float magnitude_value(uint32_t bits)
-{
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
+enum { DIGIT_BITS = 11 };
 
-float canonical(float x)
-{
-  return isnan(x) ? magnitude_value(MAGNITUDE_NAN) : x;
-}
+/* How often a digit has each of its values, where the higher digits are those that are known. */
+struct digit {
+  struct vector vector;
+  uint32_t found, known; /* the digits so far, and a mask of where they are */
+  int shift;
+  uint32_t mask;
+  atomic_size_t histogram[1 << DIGIT_BITS];
+};
 
-bool selection_has(const struct selection *s, size_t i, float value)
+static void count_digit(void *context, size_t i)
 {
-  uint32_t bits = magnitude_bits(value);
-  return (bits > s->above && bits <= s->highest) || (bits == s->above && (int64_t)i <= s->tie);
+  struct digit *d = context;
+  const float *values = d->vector.values;
+  const uint32_t found = d->found, known = d->known, mask = d->mask;
+  const int shift = d->shift;
+  const struct range range = range_of(d->vector.n, i);
+  uint32_t histogram[1 << DIGIT_BITS] = {0};
+  for (size_t e = range.first; e < range.end; e++) {
+    uint32_t bits = magnitude_bits(values[e]);
+    if ((bits & known) == found) histogram[(bits >> shift) & mask]++;
+  }
+  for (uint32_t bin = 0; bin <= mask; bin++)
+    if (histogram[bin] > 0) atomic_fetch_add(&d->histogram[bin], histogram[bin]);
 }
 
 /* The k-th largest magnitude, one digit of its bits after the other: a histogram of the digit over
  * the values whose higher digits are known to be right says in which bin the k-th one is. *rank
  * becomes its number, from 1, among the values that are equal to it. */
-static uint32_t kth_magnitude(const float *values, size_t n, size_t k, size_t *rank)
+static uint32_t kth_magnitude(struct vector vector, size_t k, size_t *rank)
 {
   static const struct {
     int shift, bits;
-  } digits[] = {{20, 11}, {10, 10}, {0, 10}};
-  uint32_t found = 0, known = 0; /* the digits so far, and a mask of where they are */
+  } digits[] = {{20, DIGIT_BITS}, {10, 10}, {0, 10}};
+  uint32_t found = 0, known = 0;
 
-  for (size_t d = 0; d < sizeof digits / sizeof *digits; d++) {
-    size_t histogram[1 << 11] = {0};
-    uint32_t bin = (1u << digits[d].bits) - 1, mask = bin;
-    for (size_t i = 0; i < n; i++) {
-      uint32_t bits = magnitude_bits(values[i]);
-      if ((bits & known) == found) histogram[(bits >> digits[d].shift) & mask]++;
-    }
-    for (; histogram[bin] < k; bin--) k -= histogram[bin];
-    found |= bin << digits[d].shift;
-    known |= mask << digits[d].shift;
+  for (size_t i = 0; i < sizeof digits / sizeof *digits; i++) {
+    uint32_t bin = (1u << digits[i].bits) - 1;
+    struct digit d = {vector, found, known, digits[i].shift, bin, {0}};
+    parallel_for(vector.team, range_count(vector.n), count_digit, &d);
+    for (; d.histogram[bin] < k; bin--) k -= d.histogram[bin];
+    found |= bin << d.shift;
+    known |= d.mask << d.shift;
   }
   *rank = k;
   return found;
 }
 
-struct selection select_largest(const float *values, size_t n, size_t k)
+struct equals {
+  struct vector vector;
+  uint32_t magnitude;
+  size_t counts[MOST_RANGES]; /* of each range */
+};
+
+static void count_equals(void *context, size_t i)
+{
+  struct equals *equals = context;
+  const float *values = equals->vector.values;
+  const uint32_t magnitude = equals->magnitude;
+  const struct range range = range_of(equals->vector.n, i);
+  uint32_t count = 0;
+  for (size_t e = range.first; e < range.end; e++) count += magnitude_bits(values[e]) == magnitude;
+  equals->counts[i] = count;
+}
+
+/* The index of the number-th value, from 1, of a magnitude. */
+static size_t find_equal(struct vector vector, uint32_t magnitude, size_t number)
+{
+  struct equals equals = {.vector = vector, .magnitude = magnitude};
+  size_t i = 0;
+  parallel_for(vector.team, range_count(vector.n), count_equals, &equals);
+  for (; equals.counts[i] < number; i++) number -= equals.counts[i];
+  for (size_t e = range_of(vector.n, i).first;; e++)
+    if (magnitude_bits(vector.values[e]) == magnitude && --number == 0) return e;
+}
+
+struct selection select_largest(struct vector vector, size_t k)
 {
   struct selection s = {.highest = MAGNITUDE_NAN, .tie = -1};
   size_t equals;
-  s.above = kth_magnitude(values, n, k, &equals);
-  for (size_t i = 0; equals > 0; i++) {
-    if (magnitude_bits(values[i]) != s.above) continue;
-    s.tie = (int64_t)i;
-    equals--;
-  }
+  s.above = kth_magnitude(vector, k, &equals);
+  s.tie = (int64_t)find_equal(vector, s.above, equals);
   return s;
 }
+
+/* ---- all that are selected --------------------------------------------------------------------*/
 
 struct selection select_above(double threshold, size_t n)
 {
@@ -81,13 +107,79 @@ struct selection select_above(double threshold, size_t n)
   return s;
 }
 
-size_t count_above(const float *values, size_t n, double threshold)
+struct listing {
+  struct vector vector;
+  struct selection selection;
+  size_t counts[MOST_RANGES]; /* of each range; then where its list begins */
+  uint32_t *indices;          /* one of the two */
+  struct sparse_pair *entries;
+};
+
+static void count_range(void *context, size_t i)
 {
-  float rounded = (float)threshold;
+  struct listing *l = context;
+  const float *values = l->vector.values;
+  const struct selection s = l->selection;
+  const struct range range = range_of(l->vector.n, i);
+  const size_t ties = (size_t)(s.tie + 1) < range.end ? (size_t)(s.tie + 1) : range.end;
+  uint32_t count = 0;
+  for (size_t e = range.first; e < range.end; e++) { /* without a branch, so that it is fast */
+    const uint32_t bits = magnitude_bits(values[e]);
+    count += (bits > s.above) & (bits <= s.highest);
+  }
+  for (size_t e = range.first; e < ties; e++) count += magnitude_bits(values[e]) == s.above;
+  l->counts[i] = count;
+}
+
+static void list_range(void *context, size_t i)
+{
+  struct listing *l = context;
+  const float *values = l->vector.values;
+  const struct selection s = l->selection;
+  const struct range range = range_of(l->vector.n, i);
+  size_t at = l->counts[i];
+  for (size_t e = range.first; e < range.end; e++) {
+    if (!selection_has(&s, e, values[e])) continue;
+    if (l->indices) l->indices[at++] = (uint32_t)e;
+    if (l->entries) l->entries[at++] = (struct sparse_pair){(uint32_t)e, values[e]};
+  }
+}
+
+/* Counts, and if there is a list and room for them, lists. */
+static size_t look_through(struct listing *l, size_t room)
+{
+  const size_t ranges = range_count(l->vector.n);
   size_t count = 0;
-  for (size_t i = 0; i < n; i++) count += fabsf(values[i]) > rounded;
+  parallel_for(l->vector.team, ranges, count_range, l);
+  for (size_t i = 0; i < ranges; i++) {
+    const size_t here = l->counts[i];
+    l->counts[i] = count;
+    count += here;
+  }
+  if (count > 0 && count <= room) parallel_for(l->vector.team, ranges, list_range, l);
   return count;
 }
+
+size_t count_selected(struct vector vector, struct selection selection)
+{
+  struct listing l = {.vector = vector, .selection = selection};
+  return look_through(&l, 0);
+}
+
+size_t list_indices(struct vector vector, struct selection selection, uint32_t *to, size_t room)
+{
+  struct listing l = {.vector = vector, .selection = selection, .indices = to};
+  return look_through(&l, room);
+}
+
+size_t list_entries(struct vector vector, struct selection selection, struct sparse_pair *to,
+                    size_t room)
+{
+  struct listing l = {.vector = vector, .selection = selection, .entries = to};
+  return look_through(&l, room);
+}
+
+/* ---- a threshold for normal distributions -----------------------------------------------------*/
 
 /* The z with P(|x| > z) = density for x of the standard normal distribution. The tail Q(z) is
  * convex for z >= 0, so Newton's steps from 0 approach the solution from below and never pass it,
@@ -104,8 +196,11 @@ static double normal_quantile(double density)
   }
 }
 
-double gaussian_threshold(const float *values, size_t n, double density)
+/* The order of the additions is that of the elements: this loop has one turn. */
+double gaussian_threshold(struct vector vector, double density)
 {
+  const float *values = vector.values;
+  const size_t n = vector.n;
   double sum = 0, squares = 0;
   for (size_t i = 0; i < n; i++) sum += values[i];
   double mean = sum / (double)n;

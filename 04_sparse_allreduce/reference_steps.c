@@ -1,45 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reference: every algorithm as a sequence of what all ranks do, in the order of the paper. Before
  * a step acc and residual are the same; a step leaves result, global and the new residual. */
-#include <string.h>
-
 #include "reference_parts.h"
+
+/* ---- ranks ------------------------------------------------------------------------------------*/
+
+/* What a rank does on its own. */
+typedef void rank_action(struct reference *ref, struct reference_rank *rank);
+
+struct action {
+  struct reference *ref;
+  rank_action *act;
+};
+
+static void act_as(void *context, size_t r)
+{
+  const struct action *action = context;
+  action->act(action->ref, &action->ref->ranks[r]);
+}
+
+/* All ranks do it, at the same time. */
+static void on_all_ranks(struct reference *ref, rank_action *act)
+{
+  struct action action = {ref, act};
+  parallel_for(ref->team, (size_t)ref->nranks, act_as, &action);
+}
 
 /* ---- local selection --------------------------------------------------------------------------*/
 
 static void offer(struct reference *ref, struct reference_rank *rank, struct selection selection)
 {
-  rank->noffered = 0;
-  for (size_t i = 0; i < ref->n; i++)
-    if (selection_has(&selection, i, rank->acc[i])) rank->offered[rank->noffered++] = (uint32_t)i;
+  rank->noffered = list_indices(acc_of(ref, rank), selection, rank->offered, ref->capacity);
   rank->selected_above = selection.above;
   rank->selected_tie = selection.tie;
 }
 
 static double exact_threshold(const struct reference *ref, const struct reference_rank *rank)
 {
-  return magnitude_value(select_largest(rank->acc, ref->n, ref->k).above);
+  return magnitude_value(select_largest(acc_of(ref, rank), ref->k).above);
 }
 
 static size_t count_offered(const struct reference *ref, const struct reference_rank *rank)
 {
-  return count_above(rank->acc, ref->n, rank->local_threshold);
+  return count_selected(acc_of(ref, rank), select_above(rank->local_threshold, ref->n));
 }
 
 static void offer_largest(struct reference *ref, struct reference_rank *rank)
 {
-  offer(ref, rank, select_largest(rank->acc, ref->n, ref->k));
+  offer(ref, rank, select_largest(acc_of(ref, rank), ref->k));
 }
 
 /* What is above the local threshold; the k largest if that is too much. */
 static void offer_above_threshold(struct reference *ref, struct reference_rank *rank)
 {
-  rank->overflowed = count_offered(ref, rank) > ref->capacity;
+  offer(ref, rank, select_above(rank->local_threshold, ref->n));
+  rank->overflowed = rank->noffered > ref->capacity;
   if (rank->overflowed) {
     offer_largest(ref, rank);
     rank->local_threshold = magnitude_value(rank->selected_above);
-  } else {
-    offer(ref, rank, select_above(rank->local_threshold, ref->n));
   }
 }
 
@@ -97,41 +115,36 @@ static void correct_threshold_coarsely(struct reference *ref, struct reference_r
   }
 }
 
-static void estimate_threshold(struct reference *ref, int r, const double *gaussian_thresholds)
+static void estimate_threshold(struct reference *ref, struct reference_rank *rank)
 {
-  struct reference_rank *rank = &ref->ranks[r];
-  rank->gaussian_threshold = gaussian_threshold(rank->acc, ref->n, ref->config.density);
-  rank->local_threshold = gaussian_thresholds ? gaussian_thresholds[r] : rank->gaussian_threshold;
+  const double *given = ref->gaussian_thresholds;
+  rank->gaussian_threshold = gaussian_threshold(acc_of(ref, rank), ref->config.density);
+  rank->local_threshold = given ? given[rank - ref->ranks] : rank->gaussian_threshold;
 }
 
 /* ---- result and residual ----------------------------------------------------------------------*/
 
+/* The result is zero so far. */
 static void average(struct reference *ref)
 {
-  memset(ref->result, 0, ref->n * sizeof *ref->result);
   for (size_t e = 0; e < ref->nglobal; e++)
     ref->result[ref->global[e].index] = canonical(ref->global[e].value / (float)ref->nranks);
 }
 
 /* Residuals are acc so far. What was offered has left the rank, ... */
-static void zero_offered(struct reference *ref)
+static void zero_offered(struct reference *ref, struct reference_rank *rank)
 {
-  for (int r = 0; r < ref->nranks; r++) {
-    struct reference_rank *rank = &ref->ranks[r];
-    for (size_t e = 0; e < rank->noffered; e++) rank->residual[rank->offered[e]] = 0;
-  }
+  (void)ref;
+  for (size_t e = 0; e < rank->noffered; e++) rank->residual[rank->offered[e]] = 0;
 }
 
 /* ... or only what was offered and is in the result. Both lists are ascending. */
-static void zero_offered_in_global(struct reference *ref)
+static void zero_offered_in_global(struct reference *ref, struct reference_rank *rank)
 {
-  for (int r = 0; r < ref->nranks; r++) {
-    struct reference_rank *rank = &ref->ranks[r];
-    for (size_t e = 0, g = 0; e < rank->noffered; e++) {
-      while (g < ref->nglobal && ref->global[g].index < rank->offered[e]) g++;
-      if (g < ref->nglobal && ref->global[g].index == rank->offered[e])
-        rank->residual[rank->offered[e]] = 0;
-    }
+  for (size_t e = 0, g = 0; e < rank->noffered; e++) {
+    while (g < ref->nglobal && ref->global[g].index < rank->offered[e]) g++;
+    if (g < ref->nglobal && ref->global[g].index == rank->offered[e])
+      rank->residual[rank->offered[e]] = 0;
   }
 }
 
@@ -157,14 +170,21 @@ static void keep_discarded(struct reference *ref)
 
 /* ---- the algorithms ---------------------------------------------------------------------------*/
 
-void step_dense(struct reference *ref, const float *const gradients[])
+static void add_gradients(void *context, size_t range)
 {
-  for (size_t i = 0; i < ref->n; i++) {
+  struct reference *ref = context;
+  const struct range elements = range_of(ref->n, range);
+  for (size_t i = elements.first; i < elements.end; i++) {
     float sum = 0;
-    for (int r = 0; r < ref->nranks; r++) sum = canonical(sum + gradients[r][i]);
+    for (int r = 0; r < ref->nranks; r++) sum = canonical(sum + ref->gradients[r][i]);
     ref->sums[i] = sum;
     ref->result[i] = canonical(sum / (float)ref->nranks);
   }
+}
+
+void step_dense(struct reference *ref)
+{
+  parallel_for(ref->team, range_count(ref->n), add_gradients, ref);
   words_of_dense(ref);
 }
 
@@ -179,54 +199,57 @@ static void allgather_offered(struct reference *ref)
 
 void step_topka(struct reference *ref)
 {
-  for (int r = 0; r < ref->nranks; r++) offer_largest(ref, &ref->ranks[r]);
+  on_all_ranks(ref, offer_largest);
   allgather_offered(ref);
   if (ref->config.algorithm == SPARSE_TOPKA2 && ref->nglobal > ref->k) {
-    struct selection largest = select_largest(ref->sums, ref->n, ref->k);
+    struct selection largest = select_largest(sums_of(ref), ref->k);
     take_sums(ref, &largest);
   }
   average(ref);
   if (ref->config.algorithm == SPARSE_TOPKA2)
-    zero_offered_in_global(ref);
+    on_all_ranks(ref, zero_offered_in_global);
   else
-    zero_offered(ref);
+    on_all_ranks(ref, zero_offered);
+}
+
+static void select_topkaopt(struct reference *ref, struct reference_rank *rank)
+{
+  if (ref->exact_local) rank->local_threshold = exact_threshold(ref, rank);
+  offer_above_threshold(ref, rank);
 }
 
 void step_topkaopt(struct reference *ref)
 {
-  for (int r = 0; r < ref->nranks; r++) {
-    struct reference_rank *rank = &ref->ranks[r];
-    if (ref->exact_local) rank->local_threshold = exact_threshold(ref, rank);
-    offer_above_threshold(ref, rank);
-  }
+  on_all_ranks(ref, select_topkaopt);
   allgather_offered(ref);
   average(ref);
-  zero_offered(ref);
+  on_all_ranks(ref, zero_offered);
 }
 
 void step_gtopk(struct reference *ref)
 {
-  for (int r = 0; r < ref->nranks; r++) offer_largest(ref, &ref->ranks[r]);
+  on_all_ranks(ref, offer_largest);
   count_by_region(ref);
   merge_along_tree(ref);
   words_of_tree(ref);
   average(ref);
-  zero_offered_in_global(ref);
+  on_all_ranks(ref, zero_offered_in_global);
   if (ref->config.gtopk_exact_residual) keep_discarded(ref);
+}
+
+static void select_oktopk(struct reference *ref, struct reference_rank *rank)
+{
+  if (ref->exact_local)
+    rank->local_threshold = exact_threshold(ref, rank);
+  else if (count_offered(ref, rank) <= ref->capacity)
+    raise_threshold(ref, rank);
+  offer_above_threshold(ref, rank);
+  adapt(ref, &ref->config.local_band, rank->noffered, &rank->local_threshold);
 }
 
 void step_oktopk(struct reference *ref)
 {
-  for (int r = 0; r < ref->nranks; r++) {
-    struct reference_rank *rank = &ref->ranks[r];
-    if (ref->exact_local)
-      rank->local_threshold = exact_threshold(ref, rank);
-    else if (count_offered(ref, rank) <= ref->capacity)
-      raise_threshold(ref, rank);
-    offer_above_threshold(ref, rank);
-    adapt(ref, &ref->config.local_band, rank->noffered, &rank->local_threshold);
-  }
-
+  on_all_ranks(ref, select_oktopk);
   if (ref->repartitioned) balanced_regions(ref);
   count_by_region(ref);
   sum_by_owner(ref);
@@ -239,12 +262,12 @@ void step_oktopk(struct reference *ref)
     adapt(ref, &ref->config.global_band, ref->nglobal, &ref->global_threshold);
   } else if (ref->nglobal > 0) { /* the owners gather all sums, and everyone selects the same */
     uint64_t wanted = ref->t > 0 ? ref->t : 1;
-    selection = select_largest(ref->sums, ref->n, wanted < ref->nglobal ? wanted : ref->nglobal);
+    selection = select_largest(sums_of(ref), wanted < ref->nglobal ? wanted : ref->nglobal);
     take_sums(ref, &selection);
     ref->global_threshold = magnitude_value(selection.above);
   }
   average(ref);
-  zero_offered_in_global(ref);
+  on_all_ranks(ref, zero_offered_in_global);
 }
 
 /* TOPKSA and GAUSSIANKSA after their selection. */
@@ -261,38 +284,43 @@ static void split_and_gather(struct reference *ref)
   else
     words_of_owners_gather(ref);
   average(ref); /* also of a dense gather: sums that are zero stay zero */
-  zero_offered(ref);
+  on_all_ranks(ref, zero_offered);
 }
 
 void step_topksa(struct reference *ref)
 {
-  for (int r = 0; r < ref->nranks; r++) offer_largest(ref, &ref->ranks[r]);
+  on_all_ranks(ref, offer_largest);
   split_and_gather(ref);
 }
 
-void step_gaussiank(struct reference *ref, const double *gaussian_thresholds)
+static void select_gaussiank(struct reference *ref, struct reference_rank *rank)
 {
-  for (int r = 0; r < ref->nranks; r++) {
-    estimate_threshold(ref, r, gaussian_thresholds);
-    correct_threshold(ref, &ref->ranks[r]);
-    offer_above_threshold(ref, &ref->ranks[r]);
-  }
-  allgather_offered(ref);
-  average(ref);
-  zero_offered(ref);
+  estimate_threshold(ref, rank);
+  correct_threshold(ref, rank);
+  offer_above_threshold(ref, rank);
 }
 
-void step_gaussianksa(struct reference *ref, const double *gaussian_thresholds)
+void step_gaussiank(struct reference *ref)
 {
-  for (int r = 0; r < ref->nranks; r++) {
-    struct reference_rank *rank = &ref->ranks[r];
-    if (ref->config.gaussian_sa_threshold) {
-      estimate_threshold(ref, r, gaussian_thresholds);
-      correct_threshold_coarsely(ref, rank);
-    } else {
-      rank->local_threshold = exact_threshold(ref, rank);
-    }
-    offer_above_threshold(ref, rank);
+  on_all_ranks(ref, select_gaussiank);
+  allgather_offered(ref);
+  average(ref);
+  on_all_ranks(ref, zero_offered);
+}
+
+static void select_gaussianksa(struct reference *ref, struct reference_rank *rank)
+{
+  if (ref->config.gaussian_sa_threshold) {
+    estimate_threshold(ref, rank);
+    correct_threshold_coarsely(ref, rank);
+  } else {
+    rank->local_threshold = exact_threshold(ref, rank);
   }
+  offer_above_threshold(ref, rank);
+}
+
+void step_gaussianksa(struct reference *ref)
+{
+  on_all_ranks(ref, select_gaussianksa);
   split_and_gather(ref);
 }

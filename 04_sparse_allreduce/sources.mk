@@ -7,7 +7,7 @@ SPARSE_SOURCES     += path_topksa.c path_gaussiank.c path_gaussiansa.c
 SPARSE_GPU_SOURCES := ops_local_pass.cu ops_select.cu ops_reduce.cu ops_merge.cu \
                       ops_regions.cu ops_apply.cu ops_residual.cu ops_lists.cu
 SPARSE_CPU_SOURCES := ops_cpu.c
-REFERENCE_SOURCES  := reference.c reference_steps.c reference_select.c reference_exchange.c
+REFERENCE_SOURCES  := parallel.c reference.c reference_steps.c reference_select.c reference_exchange.c
 REFERENCE_SOURCES  += invariants.c invariants_elements.c
 
 ALLTOALLV_SOURCES     := alltoallv.c alltoallv_plan.c alltoallv_sendrecv.c

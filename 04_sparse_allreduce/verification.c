@@ -2,6 +2,7 @@
 #include "verification.h"
 
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +10,16 @@
 
 #include "check.h"
 #include "gradient.h"
+#include "parallel.h"
 #include "program.h"
 
-enum { SAMPLE = 8, CHUNK = 64 << 20 /* elements that travel between the hosts at a time */ };
+enum {
+  SAMPLE = 8,
+  CHUNK = 64 << 20,  /* elements that travel between the hosts at a time */
+  MOST_THREADS = 16, /* of a rank */
+};
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- the host: its memory and its cores ------------------------------------------------------ */
 
 /* Bytes that this host still has, as Linux estimates it; a lot where it does not tell. */
 static double available_bytes(void)
@@ -27,37 +33,93 @@ static double available_bytes(void)
   return kilobytes * 1024;
 }
 
-/* Ranks on this rank's host. */
-static int ranks_here(const struct rank *me)
+/* Who is on this rank's host. */
+struct crowd {
+  int ranks, processes, ranks_of_process;
+};
+
+static struct crowd crowd_here(const struct rank *me)
 {
-  char mine[64] = "", all[me->nranks][64];
-  int here = 0;
-  gethostname(mine, sizeof mine - 1);
-  launcher_allgather(me, mine, all, sizeof mine);
-  for (int r = 0; r < me->nranks; r++) here += strcmp(all[r], mine) == 0;
+  struct {
+    char host[64];
+    int first; /* rank of its process */
+  } mine = {"", launcher_first_here(me)}, all[me->nranks];
+  struct crowd here = {0};
+  gethostname(mine.host, sizeof mine.host - 1);
+  launcher_allgather(me, &mine, all, sizeof mine);
+  for (int r = 0; r < me->nranks; r++) {
+    const bool same_host = strcmp(all[r].host, mine.host) == 0;
+    here.ranks += same_host;
+    here.processes += same_host && all[r].first == r;
+    here.ranks_of_process += all[r].first == mine.first;
+  }
   return here;
 }
 
-/* Whether the references of all ranks fit: of every emulated rank the gradient, acc and residual,
- * and a few vectors. Asked first, because Linux
- * promises memory that it does not have. */
-static bool host_memory_suffices(const struct rank *me, size_t count)
+/* Whether the references of all processes fit: of every emulated rank the gradient, acc and
+ * residual, and a few vectors. Asked first, because Linux promises memory that it does not have. */
+static bool host_memory_suffices(const struct rank *me, const struct crowd *here, size_t count)
 {
-  const double vectors = 3.0 * me->nranks + 5;
-  return vectors * sizeof(float) * (double)count * ranks_here(me) < available_bytes();
+  const double vectors = here->processes * (3.0 * me->nranks + 4) + here->ranks * 2.0;
+  return vectors * sizeof(float) * (double)count < available_bytes();
+}
+
+/* The threads that this process may have: as many cores as it would get if all here took the same,
+ * up to so many that more of them would get in each other's way. Where mpirun binds a process to
+ * one core, that is all it has. Vectors that are short are done before others have woken up. */
+static int team_size(const struct crowd *here, size_t count)
+{
+  const long most = (long)MOST_THREADS * here->ranks_of_process;
+  cpu_set_t allowed;
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = CPU_COUNT(&allowed);
+  cores /= here->processes;
+  return range_count(count) == 1 ? 1 : cores < most ? (int)cores : (int)most;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Pinned memory, from which and to which copies are fast. NULL if there is none. */
+static void *pinned(size_t bytes)
+{
+  void *memory = NULL;
+  if (cudaMallocHost(&memory, bytes) == cudaSuccess) return memory;
+  cudaGetLastError(); /* it has been dealt with */
+  return NULL;
+}
+
+/* What the ranks of a process have together. */
+static void init_shared(struct verification *v, const sparse_allreduce_config_t *config,
+                        size_t count, const struct crowd *here)
+{
+  const int ranks = v->me->nranks;
+  if (!host_memory_suffices(v->me, here, count)) return;
+  v->ref = reference_create(config, count, ranks);
+  if (!v->ref) return;
+  v->invariants = invariants_create(v->ref);
+  v->gradients = pinned((size_t)ranks * count * sizeof *v->gradients);
+  v->team = v->ref->team = team_create(team_size(here, count));
 }
 
 int verification_init(struct verification *v, const struct rank *me,
                       const sparse_allreduce_config_t *config, size_t count, int level)
 {
   char error[160] = "";
+  struct verification all[me->nranks];
   *v = (struct verification){.me = me, .level = level};
   if (level == VERIFY_OFF) return EXIT_VERIFIED;
-  if (host_memory_suffices(me, count)) v->ref = reference_create(config, count, me->nranks);
+  const struct crowd here = crowd_here(me);
+  const int first = launcher_first_here(me);
+  v->is_first = me->rank == first;
+  v->one_process = here.ranks_of_process == me->nranks;
+  if (v->is_first) init_shared(v, config, count, &here);
+  launcher_allgather(me, v, all, sizeof *v);
+  v->team = all[first].team;
+  v->ref = all[first].ref;
+  v->invariants = all[first].invariants;
+  v->gradients = all[first].gradients;
   if (v->ref) {
-    v->invariants = invariants_create(v->ref);
-    v->gradients = malloc((size_t)me->nranks * count * sizeof *v->gradients);
-    v->host = malloc(count * sizeof *v->host);
+    v->host = pinned(count * sizeof *v->host);
     v->pairs = malloc((size_t)me->nranks * (v->ref->capacity + 1) * sizeof *v->pairs);
   }
   if (!v->invariants || !v->gradients || !v->host || !v->pairs)
@@ -70,11 +132,15 @@ int verification_init(struct verification *v, const struct rank *me,
 
 void verification_free(struct verification *v)
 {
+  if (v->level == VERIFY_OFF) return;
+  cudaFreeHost(v->host);
+  free(v->pairs);
+  launcher_barrier(v->me); /* nobody looks at the reference any more */
+  if (!v->is_first) return;
+  team_destroy(v->team);
   invariants_destroy(v->invariants);
   reference_destroy(v->ref);
-  free(v->gradients);
-  free(v->host);
-  free(v->pairs);
+  cudaFreeHost(v->gradients);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -267,7 +333,7 @@ static bool same_step(const struct comparison *c, sparse_allreduce_t handle,
 
 /* ---- the reference's step -------------------------------------------------------------------- */
 
-/* This rank's gradient from the device, the others' from their hosts; as float. */
+/* This rank's gradient from the device, the others' from their processes; as float. */
 static void gather_gradients(struct verification *v, const void *gradient, cudaStream_t stream)
 {
   const size_t n = v->ref->n;
@@ -279,6 +345,7 @@ static void gather_gradients(struct verification *v, const void *gradient, cudaS
     to_host(v->host, gradient, n * 2, stream);
     gradient_widen(mine, v->host, n, type);
   }
+  if (v->one_process) return;
   for (int root = 0; root < v->me->nranks; root++)
     for (size_t at = 0; at < n; at += CHUNK) {
       const size_t count = n - at < CHUNK ? n - at : CHUNK;
@@ -297,7 +364,7 @@ static bool obeys_invariants(const struct comparison *c)
 
 static void add_xi(struct verification *v)
 {
-  const struct reference *ref = v->ref;
+  struct reference *ref = v->ref;
   const bool oktopk = ref->config.algorithm == SPARSE_OKTOPK;
   if (ref->dense ||
       (oktopk && (ref->exact_global || 4 * ref->nglobal <= ref->t || ref->nglobal >= 3 * ref->t)))
@@ -325,14 +392,16 @@ int verification_step(struct verification *v, sparse_allreduce_t handle, const v
   SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
   launcher_allgather(v->me, &statistics.gaussian_threshold, thresholds, sizeof *thresholds);
   for (int r = 0; r < ranks; r++) gradients[r] = v->gradients + (size_t)r * v->ref->n;
-  /* all ranks' references are the same, so one rank can look at what all of them did */
-  const bool look = compare && my_turn;
-  if (look) invariants_before(v->invariants, v->ref);
-  reference_step(v->ref, gradients, thresholds);
+  if (v->is_first) {
+    invariants_before(v->invariants, v->ref);
+    reference_step(v->ref, gradients, thresholds);
+  }
+  launcher_barrier(v->me);
 
   int code = EXIT_VERIFIED;
   if (compare && !same_step(&c, handle, &statistics, result, stream)) code = EXIT_WRONG_DATA;
-  if (code == EXIT_VERIFIED && look && !obeys_invariants(&c)) code = EXIT_WRONG_DATA;
+  /* all references are the same, so one rank can look at what all of them did */
+  if (code == EXIT_VERIFIED && compare && my_turn && !obeys_invariants(&c)) code = EXIT_WRONG_DATA;
   if (my_turn) add_xi(v);
   v->compared += compare;
   return code;

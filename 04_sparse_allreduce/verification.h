@@ -13,12 +13,16 @@
 
 struct verification {
   const struct rank *me;
-  int level;                     /* an enum program_verify of program.h */
-  struct reference *ref;         /* all ranks, emulated by each rank */
+  int level; /* an enum program_verify of program.h */
+  /* one for all ranks of a process, of whom the first computes the steps */
+  bool is_first, one_process;
+  struct team *team;             /* the cores that this process may use */
+  struct reference *ref;         /* all ranks, emulated */
   struct invariants *invariants; /* of the reference */
   float *gradients;              /* [ranks * n] of the step, of all ranks */
-  float *host;                   /* [n] what comes from the device */
-  struct sparse_pair *pairs;     /* [ranks * (capacity + 1)] dito */
+  /* this rank's */
+  float *host;               /* [n] what comes from the device */
+  struct sparse_pair *pairs; /* [ranks * (capacity + 1)] dito */
   /* what is worth telling */
   uint64_t compared; /* steps */
   double xi;         /* sum over the steps that the paper would record, as far as this rank ... */
@@ -26,7 +30,7 @@ struct verification {
 };
 
 /* Returns an exit code: EXIT_USAGE, after one line, if the host's memory does not suffice.
- * verification_free() in any case. Collective. */
+ * verification_free() in any case. Both are collective. */
 int verification_init(struct verification *v, const struct rank *me,
                       const sparse_allreduce_config_t *config, size_t count, int level);
 void verification_free(struct verification *v);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Between launcher.c and its two backends, launcher_pthread.c and launcher_mpi.c; a program is
- * linked with one of them. Beside these, a backend defines launcher_barrier, launcher_broadcast and
- * launcher_allgather of launcher.h. */
+ * linked with one of them. Beside these, a backend defines launcher_barrier, launcher_broadcast,
+ * launcher_allgather and launcher_first_here of launcher.h. */
 #ifndef COMMON_LAUNCHER_BACKEND_H
 #define COMMON_LAUNCHER_BACKEND_H
 

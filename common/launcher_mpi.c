@@ -34,6 +34,11 @@ void launcher_broadcast(const struct rank *me, void *data, size_t bytes, int roo
   MPICHECK(MPI_Bcast(data, (int)bytes, MPI_BYTE, root, MPI_COMM_WORLD));
 }
 
+int launcher_first_here(const struct rank *me)
+{
+  return me->rank;
+}
+
 /* ---- starting ----------------------------------------------------------------------------- */
 
 void backend_start(struct backend *backend, int *argc, char ***argv)

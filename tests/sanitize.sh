@@ -54,6 +54,7 @@ for example in $(examples); do
   case $example in
   04_*)
     run 0 4 "$program" --count 3000 --steps 34
+    run 0 2 "$program" --count 66000 --steps 2 # the reference on several cores
     run 0 3 "$program" --bench --count 3000 --steps 3
     ;;
   *)
