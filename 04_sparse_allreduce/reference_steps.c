@@ -221,7 +221,7 @@ void step_oktopk(struct reference *ref)
     struct reference_rank *rank = &ref->ranks[r];
     if (ref->exact_local)
       rank->local_threshold = exact_threshold(ref, rank);
-    else if (count_offered(ref, rank) <= ref->capacity)
+    else
       raise_threshold(ref, rank);
     offer_above_threshold(ref, rank);
     adapt(ref, &ref->config.local_band, rank->noffered, &rank->local_threshold);

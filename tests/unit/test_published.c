@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "reference_job.h"
+#include "reference_parts.h"
 #include "unit.h"
 
 /* Gradients as in training: heavy-tailed, partly the same on all ranks, drifting and shrinking. */
@@ -100,6 +101,41 @@ static void test_same_without_mistakes(void **state)
     }
 }
 
+/* A threshold that lets too much through is raised before the capacity is tested: what it selects
+ * then fits, and the published code, which has no capacity, selects the same. Every seventh
+ * gradient is so much larger that the threshold of the step before lets more than 2k through. */
+static void test_raising_comes_first(void **state)
+{
+  (void)state;
+  enum { N = 50021, STEPS = 36 };
+  for (int preset = SPARSE_PRESET_VGG; preset <= SPARSE_PRESET_LSTM; preset++)
+    for (int nranks = 2; nranks <= 4; nranks += 2) {
+      int crowded = 0;
+      struct job job = open_job(SPARSE_OKTOPK, preset, 0.05, N, nranks);
+      struct published *p = published_create(preset, 0.05, N, nranks);
+      p->repaired = true;
+      for (int step = 0; step < STEPS; step++) {
+        double before[4];
+        fill_drifting(job.gradients, job.n, nranks, step);
+        for (int r = 0; r < nranks; r++) {
+          before[r] = job.ref->ranks[r].local_threshold;
+          for (size_t i = 0; i < N && step % 7 == 6; i++) job.gradients[r][i] *= 1.75f;
+        }
+        job_step(&job);
+        assert_null(published_oktopk(p, gradients_of(&job)));
+        for (int r = 0; r < nranks; r++) {
+          assert_false(job.ref->ranks[r].overflowed);
+          crowded += !job.ref->exact_local &&
+                     count_above(job.ref->ranks[r].acc, N, before[r]) > job.ref->capacity;
+        }
+        compare(p, &job);
+      }
+      assert_true(crowded > 0);
+      published_destroy(p);
+      job_close(&job);
+    }
+}
+
 /* Gradients whose tails are heavier or lighter than those of the normal distribution: thresholds
  * are raised or lowered, never both. */
 static void test_gaussian_corrections(void **state)
@@ -133,6 +169,70 @@ static void test_gaussian_corrections(void **state)
       published_destroy(p);
       job_close(&job);
     }
+}
+
+/* ---- what is sent, and how often a rank would send too much -----------------------------------*/
+
+/* Means over 64 steps, exact ones included. */
+static void test_volume(void **state)
+{
+  (void)state;
+  enum { N = 20000, STEPS = 64 };
+  print_message("oktopk, words of a rank in units of k (P-1)/P, and on reuse steps result / k:");
+  for (int nranks = 2; nranks <= 8; nranks *= 2) {
+    double words = 0, result = 0, most = 0, reuse = 0;
+    struct job job = open_job(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.01, N, nranks);
+    for (int step = 0; step < STEPS; step++) {
+      const struct reference *ref = job.ref;
+      double sent = 0, offered = 0;
+      fill_drifting(job.gradients, job.n, nranks, step);
+      job_step(&job);
+      for (int r = 0; r < nranks; r++) {
+        sent += (double)ref->ranks[r].words_sent;
+        offered += (double)ref->ranks[r].noffered;
+      }
+      words += sent / (double)ref->k / (nranks - 1) / STEPS;
+      if (ref->exact_global) continue;
+      assert_true(sent <= 2 * offered + 2 * (double)ref->nglobal * (nranks - 1));
+      reuse++;
+      result += (double)ref->nglobal / (double)ref->k;
+      if ((double)ref->nglobal / (double)ref->k > most)
+        most = (double)ref->nglobal / (double)ref->k;
+    }
+    print_message(" P=%d: %.1f, %.1f (at most %.1f)", nranks, words, result / reuse, most);
+    assert_int_equal(words > 6, nranks == 4); /* the paper's 6 are for what was selected */
+    job_close(&job);
+  }
+  print_message("\n");
+}
+
+/* k = 2200: of the steps that reuse a threshold, those with too much above it, and those with too
+ * much above the raised one, which offer the k largest instead. */
+static void test_capacity(void **state)
+{
+  (void)state;
+  enum { N = 110021, STEPS = 32 };
+  print_message(
+      "oktopk, n = 110,021, 2 %%, rank-steps with more than 2k above the threshold / also "
+      "after raising:");
+  for (int nranks = 2; nranks <= 4; nranks += 2) {
+    int crowded = 0, overflowed = 0;
+    struct job job = open_job(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.02, N, nranks);
+    for (int step = 0; step < STEPS; step++) {
+      double before[4];
+      for (int r = 0; r < nranks; r++) before[r] = job.ref->ranks[r].local_threshold;
+      fill_drifting(job.gradients, job.n, nranks, step);
+      job_step(&job);
+      for (int r = 0; r < nranks; r++) {
+        overflowed += job.ref->ranks[r].overflowed;
+        crowded += step > 0 && count_above(job.ref->ranks[r].acc, N, before[r]) > job.ref->capacity;
+      }
+    }
+    print_message(" P=%d: %d / %d of %d", nranks, crowded, overflowed, nranks * STEPS);
+    assert_true(crowded > 0 && overflowed < crowded);
+    job_close(&job);
+  }
+  print_message("\n");
 }
 
 /* ---- [1] topkSA -------------------------------------------------------------------------------*/
@@ -273,7 +373,6 @@ static void test_topkaopt_raises(void **state)
   for (int preset = SPARSE_PRESET_VGG; preset <= SPARSE_PRESET_BERT; preset++) {
     const char *raised = NULL;
     struct job job = open_job(SPARSE_TOPKAOPT, preset, 0.02, 3000, 3);
-    job.ref->config.local_interval = 32; /* BERT, too */
     struct published *p = published_create(preset, 0.02, 3000, 3);
     for (int step = 0; step < 70 && !raised; step++) {
       fill_drifting(job.gradients, job.n, 3, step);
@@ -454,7 +553,10 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_same_without_mistakes),
+      cmocka_unit_test(test_raising_comes_first),
       cmocka_unit_test(test_gaussian_corrections),
+      cmocka_unit_test(test_volume),
+      cmocka_unit_test(test_capacity),
       cmocka_unit_test(test_topksa_loses),
       cmocka_unit_test(test_gtopk_loses),
       cmocka_unit_test(test_indices_as_floats),

@@ -430,7 +430,7 @@ static void test_sizes(void **state)
           struct job job;
           sparse_allreduce_config_t config = job_config(a, SPARSE_PRESET_VGG, densities[d]);
           if (sizes[s] == 0) continue;
-          config.local_interval = config.repartition_interval = 3;
+          config.local_interval = config.topkaopt_interval = config.repartition_interval = 3;
           config.global_interval = 4;
           job_open(&job, &config, (size_t)sizes[s], nranks);
           for (int step = 0; step < 8; step++) {

@@ -82,7 +82,7 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   job.n = sizes[below(&state, sizeof(sizes) / sizeof(*sizes))];
   const double densities[] = {0.001, 0.01, 0.02, 0.1, 0.5, 1};
   c->density = densities[below(&state, 6)];
-  c->local_interval = 1 + (int)below(&state, 5);
+  c->local_interval = c->topkaopt_interval = 1 + (int)below(&state, 5);
   c->global_interval = 1 + (int)below(&state, 5);
   c->repartition_interval = 1 + (int)below(&state, 7);
   c->throttle = 1 + (int)below(&state, 8);
@@ -229,8 +229,22 @@ static void same_entries(struct checker *c, sparse_allreduce_t handle, const str
   free(host);
 }
 
+/* The sentence names the first rank whose gradient is not finite, and its first such element. */
+static void same_culprit(struct checker *c, float *const *gradients, int nranks)
+{
+  char expected[128] = "";
+  for (int r = nranks - 1; r >= 0; r--)
+    for (size_t i = c->job->n; i-- > 0;)
+      if (!isfinite(gradients[r][i]))
+        snprintf(expected, sizeof expected, "element %zu of rank %d's gradient is not finite", i,
+                 r);
+  if (strcmp(sparse_allreduce_last_error(), expected) == 0) return;
+  wrong(c, "sentence", 0, 1, 0);
+  launcher_error("'%s', expected '%s'", sparse_allreduce_last_error(), expected);
+}
+
 static void compare(struct checker *c, sparse_allreduce_t handle, const float *result,
-                    const struct reference *ref)
+                    const struct reference *ref, float *const *gradients)
 {
   const int nranks = ref->nranks;
   const struct reference_rank *mine = &ref->ranks[c->me->rank];
@@ -265,6 +279,7 @@ static void compare(struct checker *c, sparse_allreduce_t handle, const float *r
   ncclResult_t async;
   SPARSECHECK(sparse_allreduce_get_async_error(handle, &async));
   same_number(c, "async error", async == ncclInvalidArgument, ref->nonfinite);
+  if (ref->nonfinite) same_culprit(c, gradients, nranks);
 }
 
 /* The Gaussian threshold may differ in its last bits: close is required, and then the reference
@@ -376,23 +391,42 @@ static int run_ahead(struct checker *c, sparse_allreduce_t handle, struct refere
     if (!ref->dense || (job->kind != SPREAD && job->kind != NOT_FINITE))
       same_vector(c, "result", results + (size_t)c->step * job->n, ref->result, job->n);
   }
-  compare(c, handle, result, ref);
+  compare(c, handle, result, ref, gradients);
   CUDACHECK(cudaEventDestroy(done));
   CUDACHECK(cudaFree(results));
   CUDACHECK(cudaFree(device));
   return launcher_agree(c->me, c->code);
 }
 
-/* Saves the state and goes on with a new handle that has loaded it. */
-static void restart(const struct rank *me, sparse_allreduce_t *handle, const struct job *job,
-                    ncclComm_t comm)
+/* A state with a flipped bit, wherever it is, is refused, and nothing of it gets into the handle.
+ */
+static void refuse_damage(struct checker *c, sparse_allreduce_t handle, char *state)
 {
+  const size_t bytes = sparse_allreduce_state_bytes(handle);
+  uint64_t random = c->job->seed;
+  for (int i = 0; i < 24; i++) {
+    const size_t at = i < 8 ? (size_t)i * 8 % bytes : below(&random, i < 16 ? 256 : bytes);
+    const char bit = (char)(1 << below(&random, 8));
+    state[at] ^= bit;
+    if (sparse_allreduce_load(handle, state) != ncclInvalidArgument ||
+        !strstr(sparse_allreduce_last_error(), " state"))
+      wrong(c, "result of load(), damaged byte", 0, ncclInvalidArgument, (long long)at);
+    state[at] ^= bit;
+  }
+}
+
+/* Saves the state and goes on with a new handle that has loaded it. */
+static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t comm)
+{
+  const struct rank *me = c->me;
+  const struct job *job = c->job;
   void *state = malloc(sparse_allreduce_state_bytes(*handle));
   SPARSECHECK(sparse_allreduce_save(*handle, state));
   SPARSECHECK(sparse_allreduce_destroy(*handle));
   launcher_barrier(me); /* see sparse_allreduce_destroy */
   SPARSECHECK(sparse_allreduce_create(comm, job->n, &job->config, handle));
   SPARSECHECK(sparse_allreduce_load(*handle, state));
+  refuse_damage(c, *handle, state);
   free(state);
 }
 
@@ -417,8 +451,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   if (job->shared) SPARSECHECK(sparse_allreduce_residual(handle, &residual));
   if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
   for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
-    if (job->checkpoint && !job->graphs && c.step == job->steps / 2)
-      restart(me, &handle, job, comm);
+    if (job->checkpoint && !job->graphs && c.step == job->steps / 2) restart(&c, &handle, comm);
     draw_gradients(job, c.step, me->nranks, gradients);
     CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
                               cudaMemcpyHostToDevice, stream));
@@ -429,7 +462,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
     invariants_before(inv, ref);
     reference_step(ref, (const float *const *)gradients, inject ? thresholds : NULL);
     if (inject) close_threshold(&c, thresholds[me->rank], ref->ranks[me->rank].gaussian_threshold);
-    compare(&c, handle, result, ref);
+    compare(&c, handle, result, ref, gradients);
     no_times(&c, handle);
     char text[1024];
     if (invariants_after(inv, ref, text, sizeof(text)) != 0) {
