@@ -13,6 +13,7 @@
  * Every rank draws the same numbers, so all know all gradients and each runs the whole reference.
  */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #include "launcher.h"
 #include "reference.h"
 #include "sparse_allreduce.h"
+#include "sparse_state.h"
 
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
@@ -415,6 +417,29 @@ static void refuse_damage(struct checker *c, sparse_allreduce_t handle, char *st
   }
 }
 
+/* A state that no step can leave is refused even if its checksum is right. A state begins with six
+ * words, the checksum is the last of them. */
+static void refuse_bad_regions(struct checker *c, sparse_allreduce_t handle, char *state)
+{
+  enum { HEADER = 48 };
+  const size_t bytes = sparse_allreduce_state_bytes(handle);
+  char *region = state + HEADER + offsetof(struct sparse_state, boundaries) + sizeof(uint64_t);
+  const uint64_t beyond = c->job->n + 1;
+  uint64_t hash = 14695981039346656037u;
+  memcpy(region, &beyond, sizeof beyond); /* the end of the first one */
+  for (size_t i = 0; i < bytes; i += sizeof hash) {
+    uint64_t word = 0;
+    if (i == HEADER - sizeof hash) continue;
+    memcpy(&word, state + i, bytes - i < sizeof word ? bytes - i : sizeof word);
+    hash = (hash ^ word) * 1099511628211u;
+    hash ^= hash >> 32;
+  }
+  memcpy(state + HEADER - sizeof hash, &hash, sizeof hash);
+  if (sparse_allreduce_load(handle, state) != ncclInvalidArgument ||
+      !strstr(sparse_allreduce_last_error(), "regions out of bounds"))
+    wrong(c, "result of load(), bad regions", 0, ncclInvalidArgument, 0);
+}
+
 /* Saves the state and goes on with a new handle that has loaded it. */
 static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t comm)
 {
@@ -427,6 +452,7 @@ static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t co
   SPARSECHECK(sparse_allreduce_create(comm, job->n, &job->config, handle));
   SPARSECHECK(sparse_allreduce_load(*handle, state));
   refuse_damage(c, *handle, state);
+  refuse_bad_regions(c, *handle, state);
   free(state);
 }
 
@@ -517,6 +543,22 @@ static int run_late(const struct rank *me, bool exact, ncclComm_t comm, cudaStre
   return code;
 }
 
+/* A configuration of another version's header, or of none, is refused by all ranks. */
+static int refuse_other_version(const struct rank *me, ncclComm_t comm)
+{
+  bool good = true;
+  for (int changed = 0; changed < 2; changed++) {
+    sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+    sparse_allreduce_t handle;
+    config.size = changed ? config.size - sizeof(double) : 0;
+    good = good && sparse_allreduce_create(comm, 64, &config, &handle) == ncclInvalidArgument &&
+           strstr(sparse_allreduce_last_error(), "config.size");
+  }
+  if (!good) launcher_error("config.size: '%s'", sparse_allreduce_last_error());
+  launcher_barrier(me); /* see sparse_allreduce_destroy */
+  return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+}
+
 /* Is the one-sided exchange possible here? Then both are tried. */
 static bool has_onesided(const struct rank *me, ncclComm_t comm)
 {
@@ -548,7 +590,7 @@ static int run(const struct rank *me, const struct options *opt)
   const bool graphs = me->nranks == 1; /* see alltoallv.h: one process per GPU */
 #endif
   launcher_note(me, "one-sided exchange: %s", onesided ? "yes" : sparse_allreduce_last_error());
-  int code = EXIT_VERIFIED;
+  int code = refuse_other_version(me, comm);
   for (int exact = 0; exact < 2 && late && code == EXIT_VERIFIED; exact++)
     code = run_late(me, exact, comm, streams[0]);
   for (long i = 0; i < cases && !late && code == EXIT_VERIFIED; i++) {
