@@ -185,7 +185,7 @@ static ncclResult_t gather_elements(struct sparse_allreduce_handle *h, const cha
   const uint64_t *all = h->counts, *places = h->counts + nranks;
   const uint64_t total = places[nranks - 1] + all[nranks - 1];
   if (exchange_balances(m, all, total)) {
-    struct sparse_share from[SPARSE_MAX_RANKS], to[SPARSE_MAX_RANKS];
+    struct sparse_share from[SPARSE_MAX_RANKS] = {{0, 0}}, to[SPARSE_MAX_RANKS] = {{0, 0}};
     uint64_t even[SPARSE_MAX_RANKS], even_displs[SPARSE_MAX_RANKS];
     for (int r = 0; r < nranks; r++) {
       exchange_shares(m, all, total, r, &from[r], &to[r]);
