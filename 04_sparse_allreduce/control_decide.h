@@ -348,7 +348,7 @@ SPARSE_DEVICE void sparse_split_counts(const struct sparse_memory *m, struct spa
 
 /* In front of a loop over ranks that is seldom what others wait for: it is not unrolled, since its
  * code stands in nearly all kernels. */
-#ifdef __CUDACC__
+#ifdef __CUDA_ARCH__
 #define SPARSE_ROLLED _Pragma("unroll 1")
 #else
 #define SPARSE_ROLLED

@@ -318,6 +318,62 @@ static void test_gtopk_loses(void **state)
   print_message("; ours runs with all\n");
 }
 
+/* Sums of doubles differ in their last bits from the third merge on, so from 8 ranks on. */
+static void test_gtopk_adds_doubles(void **state)
+{
+  (void)state;
+  for (int nranks = 2; nranks <= 8; nranks *= 2) {
+    size_t differ = 0, entries = 0;
+    struct job job = open_job(SPARSE_GTOPK, SPARSE_PRESET_VGG, 0.01, 20000, nranks);
+    struct published *p = published_create(SPARSE_PRESET_VGG, 0.01, 20000, nranks);
+    for (int step = 0; step < 12; step++) {
+      fill_drifting(job.gradients, job.n, nranks, step);
+      job_step(&job);
+      assert_null(published_gtopk(p, gradients_of(&job)));
+      if (nranks < 8) compare(p, &job);
+      for (size_t i = 0; i < job.n; i++) {
+        float ours = job.ref->result[i];
+        entries += ours != 0;
+        differ += ours != p->result[i];
+        assert_true(fabsf(ours - p->result[i]) <= ldexpf(fabsf(ours), -23));
+      }
+    }
+    if (nranks == 8)
+      print_message("[2] gtopk, 8 ranks: %zu of %zu sums differ in the last bit\n", differ,
+                    entries);
+    assert_int_equal(differ > 0, nranks == 8);
+    published_destroy(p);
+    job_close(&job);
+  }
+}
+
+static void test_gtopk_overwrites(void **state)
+{
+  (void)state;
+  enum { N = 2000, RANKS = 4 };
+  size_t sums = 0, lost = 0;
+  uint64_t seed = 5;
+  struct job job = open_job(SPARSE_GTOPK, SPARSE_PRESET_VGG, 0.05, N, RANKS);
+  struct published *p = published_create(SPARSE_PRESET_VGG, 0.05, N, RANKS);
+  for (int r = 0; r < RANKS; r++) /* 30 of k = 100 */
+    for (size_t i = 0; i < 30; i++)
+      job.gradients[r][job_below(&seed, 120)] = (float)job_normal(&seed);
+  job_step(&job);
+  assert_null(published_gtopk(p, gradients_of(&job)));
+  for (size_t i = 0; i < N; i++) {
+    double sum = 0;
+    for (int r = 0; r < RANKS; r++) sum += job.gradients[r][i];
+    sums += sum != 0;
+    lost += sum != 0 && p->result[i] == 0;
+    assert_int_equal(sum != 0, job.ref->result[i] != 0);
+  }
+  print_message("[2] gtopk, 4 ranks, 30 entries of k = 100: %zu of %zu sums overwritten\n", lost,
+                sums);
+  assert_true(lost > 0);
+  published_destroy(p);
+  job_close(&job);
+}
+
 /* ---- [4] indices as floats --------------------------------------------------------------------*/
 
 static void test_indices_as_floats(void **state)
@@ -564,6 +620,8 @@ int main(void)
       cmocka_unit_test(test_capacity),
       cmocka_unit_test(test_topksa_loses),
       cmocka_unit_test(test_gtopk_loses),
+      cmocka_unit_test(test_gtopk_adds_doubles),
+      cmocka_unit_test(test_gtopk_overwrites),
       cmocka_unit_test(test_indices_as_floats),
       cmocka_unit_test(test_searchsorted),
       cmocka_unit_test(test_topkaopt_raises),
