@@ -147,9 +147,10 @@ static void print_crossover(const struct sweep *s, double dense)
 /* A cycle has a step of each kind. */
 static uint64_t cycle_of(const sparse_allreduce_config_t *c)
 {
-  const int intervals[] = {c->local_interval, c->global_interval, c->repartition_interval};
+  const int intervals[] = {c->local_interval, c->topkaopt_interval, c->global_interval,
+                           c->repartition_interval};
   uint64_t steps = (uint64_t)program_options.steps;
-  for (int i = 0; i < 3 && program_options.steps == 0; i++)
+  for (int i = 0; i < 4 && program_options.steps == 0; i++)
     if (steps < (uint64_t)intervals[i]) steps = (uint64_t)intervals[i];
   return steps;
 }

@@ -17,7 +17,7 @@ enum sparse_control {
   /* selection by the threshold of the step before */
   SPARSE_THRESHOLD_LEVELS, /* of the local pass: the threshold, and what it may be raised to */
   SPARSE_THRESHOLD_CHOOSE, /* after it: how often to raise, or whether there are too many */
-  SPARSE_THRESHOLD_OFFER,  /* the same if the owners of regions have got all candidates: they leave
+  SPARSE_THRESHOLD_OFFER,  /* the same if the owners of regions have got the candidates: they leave
                               out what a raised threshold does not choose */
   SPARSE_THRESHOLD_OVERFLOW, /* after the search that too many entries make necessary */
 

@@ -99,6 +99,7 @@ SPARSE_DEVICE int sparse_first_levels(const struct sparse_memory *m, enum sparse
 SPARSE_DEVICE void sparse_begin(struct sparse_state *s, uint32_t number)
 {
   s->nonfinite = 0;
+  s->nonfinite_from = 0;
   s->overflowed = 0;
   s->unoffered = 0;
   s->round = 0;
@@ -167,23 +168,24 @@ SPARSE_DEVICE int sparse_raised(const struct sparse_memory *m, int nlevels, cons
   return raises;
 }
 
-/* offered: the owners of regions have got all candidates and leave out what is not chosen. */
+/* The threshold is raised first; what it selects then has to fit. offered: the owners of regions
+ * have got all candidates and leave out what is not chosen, unless the candidates were too many to
+ * be offered, however few are chosen of them. */
 SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s,
                                            bool offered)
 {
-  s->search = s->keep = SPARSE_FROM_NOTHING;
-  if (s->level_counts[0] > m->capacity) {
-    sparse_overflow(m, s, sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL);
-    s->unoffered = offered;
-    return;
-  }
   const int raises = sparse_raised(m, s->nlevels, s->level_counts);
+  const enum sparse_source from = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
+  s->search = s->keep = SPARSE_FROM_NOTHING;
+  s->unoffered = offered && s->level_counts[0] > m->capacity;
   for (int j = 0; j < raises; j++) s->local_threshold *= m->config.raise_factor;
   sparse_select_above(s, s->levels[raises]);
-  if (offered)
+  if (s->level_counts[raises] > m->capacity)
+    sparse_overflow(m, s, from);
+  else if (offered && !s->unoffered)
     s->offered_count = s->level_counts[raises];
   else if (raises > 0)
-    s->keep = SPARSE_FROM_LIST;
+    s->keep = from;
 }
 
 SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, sparse_band_t band)
@@ -344,34 +346,57 @@ SPARSE_DEVICE void sparse_split_counts(const struct sparse_memory *m, struct spa
   for (int p = 0; p < m->nranks; p++) s->received_counts[p] = m->matrix[p * m->nranks + m->rank];
 }
 
+/* In front of a loop over ranks that is seldom what others wait for: it is not unrolled, since its
+ * code stands in nearly all kernels. */
+#ifdef __CUDA_ARCH__
+#define SPARSE_ROLLED _Pragma("unroll 1")
+#else
+#define SPARSE_ROLLED
+#endif
+
 /* ---- flags ----------------------------------------------------------------------------------- */
 
-/* Is this rank's gradient to be reported? */
-SPARSE_DEVICE bool sparse_says_nonfinite(const struct sparse_memory *m,
-                                         const struct sparse_state *s)
+/* What this rank has to report of a gradient: see state->nonfinite. 0: nothing. */
+SPARSE_DEVICE uint32_t sparse_says_nonfinite(const struct sparse_memory *m,
+                                             const struct sparse_state *s)
 {
-  return s->nonfinite && m->config.nonfinite == SPARSE_NONFINITE_ERROR;
+  return m->config.nonfinite == SPARSE_NONFINITE_ERROR ? s->nonfinite : 0;
 }
 
+/* The flag entry behind a list, if there is something to report: the bits of its value are that.
+ * Fixed: there always is one, and in place of SPARSE_NO_INDEX it has the rank that it is about. */
 SPARSE_DEVICE void sparse_seal(const struct sparse_memory *m, struct sparse_state *s,
-                               struct sparse_pair *pairs, uint64_t count, bool always)
+                               struct sparse_pair *pairs, uint64_t count, bool fixed)
 {
-  const bool flag = sparse_says_nonfinite(m, s);
-  if (flag || always) {
-    pairs[count].index = SPARSE_NO_INDEX;
-    pairs[count].value = flag ? 1.0f : 0.0f;
+  const uint32_t flag = sparse_says_nonfinite(m, s);
+  const uint32_t from = s->nonfinite_from ? s->nonfinite_from - 1 : (uint32_t)m->rank;
+  if (flag || fixed) {
+    pairs[count].index = fixed ? from : SPARSE_NO_INDEX;
+    memcpy(&pairs[count].value, &flag, sizeof(flag));
     count++;
   }
   s->sealed_count = count;
   for (int p = 0; p < m->nranks; p++) s->send_counts[p] = count;
 }
 
-/* 1 if list p ends with a flag entry; the flag goes into the state. */
+/* What a flag entry says of that rank's gradient goes into the state. */
+SPARSE_DEVICE void sparse_collect_flag(struct sparse_state *s, const struct sparse_pair *flag,
+                                       uint32_t rank)
+{
+  uint32_t said;
+  memcpy(&said, &flag->value, sizeof(said));
+  if (said == 0) return;
+  s->nonfinite = said;
+  s->nonfinite_from = rank + 1;
+}
+
+/* 1 if the list of rank p ends with a flag entry. Of several the one collected last counts, so
+ * lists are looked at from the last rank's to the first one's. */
 SPARSE_DEVICE uint64_t sparse_collect(struct sparse_state *s, const struct sparse_pair *pairs,
-                                      uint64_t count)
+                                      uint64_t count, int p)
 {
   if (count == 0 || pairs[count - 1].index != SPARSE_NO_INDEX) return 0;
-  if (pairs[count - 1].value > 0) s->nonfinite = 1;
+  sparse_collect_flag(s, &pairs[count - 1], (uint32_t)p);
   return 1;
 }
 
@@ -379,17 +404,23 @@ SPARSE_DEVICE uint64_t sparse_collect(struct sparse_state *s, const struct spars
 SPARSE_DEVICE void sparse_collect_flags(const struct sparse_memory *m, struct sparse_state *s,
                                         const struct sparse_pair *lists)
 {
-  for (int p = 0; p < m->nranks; p++)
+  SPARSE_ROLLED
+  for (int p = m->nranks - 1; p >= 0; p--)
     s->received_counts[p] -=
-        sparse_collect(s, lists + s->received_displs[p], s->received_counts[p]);
+        sparse_collect(s, lists + s->received_displs[p], s->received_counts[p], p);
 }
 
 SPARSE_DEVICE void sparse_count_result(const struct sparse_memory *m, struct sparse_state *s)
 {
   uint64_t entries = 0, flags = 0;
   for (int p = 0; p < m->nranks; p++) entries += s->gathered_counts[p];
-  for (int p = 0; p < m->nranks && !m->direct; p++) /* direct: flags come in notes */
-    flags += sparse_collect(s, m->gathered + s->gathered_displs[p], s->gathered_counts[p]);
+  SPARSE_ROLLED
+  for (int p = m->nranks - 1; p >= 0 && !m->direct; p--) { /* direct: flags come in notes */
+    const uint64_t count = s->gathered_counts[p];
+    const uint64_t flag = sparse_collect(s, m->gathered + s->gathered_displs[p], count, p);
+    s->sums[p] = count - flag;
+    flags += flag;
+  }
   s->result_count = entries;
   s->global_count = entries - flags;
 }
@@ -489,10 +520,13 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
     sparse_seal(m, s, m->offered, m->k, true);
     break;
   case SPARSE_FIXED_LISTS:
-    for (int p = 0; p < m->nranks; p++) {
+    SPARSE_ROLLED
+    for (int p = m->nranks - 1; p >= 0; p--) {
+      const struct sparse_pair *flag;
       s->received_counts[p] = m->k;
       s->received_displs[p] = (uint64_t)p * (m->k + 1);
-      sparse_collect(s, m->received + s->received_displs[p], m->k + 1);
+      flag = m->received + s->received_displs[p] + m->k;
+      sparse_collect_flag(s, flag, flag->index);
     }
     break;
   case SPARSE_COLLECT_FLAGS:
@@ -513,11 +547,11 @@ SPARSE_DEVICE void sparse_decide(enum sparse_control what, const struct sparse_m
   case SPARSE_MERGE_SEARCH: /* a list of k entries and a flag entry has been received */
     s->received_counts[0] = m->k;
     sparse_want(s, m->k, -1);
-    sparse_collect(s, m->received, m->k + 1);
+    if (!s->nonfinite) sparse_collect_flag(s, m->received + m->k, m->received[m->k].index);
     break;
   case SPARSE_FIXED_RESULT:
     s->result_count = s->global_count = m->k;
-    sparse_collect(s, m->gathered, m->k + 1);
+    sparse_collect_flag(s, m->gathered + m->k, m->gathered[m->k].index);
     break;
   }
 }

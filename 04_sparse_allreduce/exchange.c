@@ -75,10 +75,9 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
   struct sparse_state *s = m->state;
   if (m->direct) return ncclSuccess; /* the owners have it already, see ops.h */
   if (h->alltoallv == NULL) return split_sendrecv(h, throttle, stream);
-  if (alltoallv_device_counts(m->offered, s->region_counts, s->region_displs, m->received,
-                              list_room(m), s->received_counts, s->slot_displs, ALLTOALLV_SLOTS,
-                              ncclUint64, h->alltoallv, stream) != ncclSuccess)
-    return sparse_fail(ncclInternalError, "split: %s", alltoallv_last_error());
+  SPARSE_ALLTOALLV(alltoallv_device_counts(
+      m->offered, s->region_counts, s->region_displs, m->received, list_room(m), s->received_counts,
+      s->slot_displs, ALLTOALLV_SLOTS, ncclUint64, h->alltoallv, stream));
   return ncclSuccess;
 }
 
@@ -104,8 +103,7 @@ ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
   return ncclSuccess;
 }
 
-/* Should the ranks even out their parts before the gather? */
-static bool wants_balance(const struct sparse_memory *m, const uint64_t *counts, uint64_t total)
+bool exchange_balances(const struct sparse_memory *m, const uint64_t *counts, uint64_t total)
 {
   if (m->config.algorithm != SPARSE_OKTOPK || m->config.balance == SPARSE_BALANCE_NEVER)
     return false;
@@ -116,35 +114,47 @@ static bool wants_balance(const struct sparse_memory *m, const uint64_t *counts,
   return most * (uint64_t)m->nranks > 4 * total;
 }
 
-/* The overlap of [a, a + an) and [b, b + bn); false if there is none. */
-static bool overlap(uint64_t a, uint64_t an, uint64_t b, uint64_t bn, uint64_t *first,
-                    uint64_t *length)
+/* Even shares differ by one at most, the first ranks have the larger ones. */
+void exchange_shares(const struct sparse_memory *m, const uint64_t *counts, uint64_t total, int r,
+                     struct sparse_share *from, struct sparse_share *to)
 {
-  const uint64_t begin = a > b ? a : b, end = a + an < b + bn ? a + an : b + bn;
-  *first = begin;
-  *length = end > begin ? end - begin : 0;
-  return end > begin;
+  const uint64_t nranks = (uint64_t)m->nranks, each = total / nranks, more = total % nranks;
+  const uint64_t before = (uint64_t)r;
+  *from = (struct sparse_share){0, counts[r]};
+  for (int p = 0; p < r; p++) from->first += counts[p];
+  *to = (struct sparse_share){each * before + (before < more ? before : more),
+                              each + (before < more)};
 }
 
-/* Rank j is to own positions [even_displs[j], + even[j]) of the concatenation of all lists: who has
- * entries there sends them, straight to their final place. */
+struct sparse_share exchange_overlap(struct sparse_share a, struct sparse_share b)
+{
+  const uint64_t begin = a.first > b.first ? a.first : b.first;
+  const uint64_t a_end = a.first + a.count, b_end = b.first + b.count;
+  const uint64_t end = a_end < b_end ? a_end : b_end;
+  return (struct sparse_share){begin, end > begin ? end - begin : 0};
+}
+
+/* Who has elements of another rank's share sends them, straight to their final place. */
 static ncclResult_t balance(struct sparse_allreduce_handle *h, const char *send, char *recv,
-                            const uint64_t *counts, const uint64_t *displs, const uint64_t *even,
-                            const uint64_t *even_displs, ncclDataType_t type, cudaStream_t stream)
+                            const struct sparse_share *from, const struct sparse_share *to,
+                            ncclDataType_t type, cudaStream_t stream)
 {
   const int rank = h->m.rank, nranks = h->m.nranks;
   const size_t size = type_size(type);
-  uint64_t first, length;
-  if (overlap(displs[rank], counts[rank], even_displs[rank], even[rank], &first, &length))
-    SPARSE_CUDA(cudaMemcpyAsync(recv + first * size, send + (first - displs[rank]) * size,
-                                length * size, cudaMemcpyDeviceToDevice, stream));
+  const uint64_t own = from[rank].first;
+  const struct sparse_share stays = exchange_overlap(from[rank], to[rank]);
+  if (stays.count > 0)
+    SPARSE_CUDA(cudaMemcpyAsync(recv + stays.first * size, send + (stays.first - own) * size,
+                                stays.count * size, cudaMemcpyDeviceToDevice, stream));
   SPARSE_NCCL(ncclGroupStart());
   for (int p = 0; p < nranks; p++) {
     if (p == rank) continue;
-    if (overlap(displs[rank], counts[rank], even_displs[p], even[p], &first, &length))
-      SPARSE_P2P(ncclSend(send + (first - displs[rank]) * size, length, type, p, h->comm, stream));
-    if (overlap(displs[p], counts[p], even_displs[rank], even[rank], &first, &length))
-      SPARSE_P2P(ncclRecv(recv + first * size, length, type, p, h->comm, stream));
+    const struct sparse_share out = exchange_overlap(from[rank], to[p]);
+    const struct sparse_share in = exchange_overlap(from[p], to[rank]);
+    if (out.count > 0)
+      SPARSE_P2P(ncclSend(send + (out.first - own) * size, out.count, type, p, h->comm, stream));
+    if (in.count > 0)
+      SPARSE_P2P(ncclRecv(recv + in.first * size, in.count, type, p, h->comm, stream));
   }
   SPARSE_NCCL(ncclGroupEnd());
   return ncclSuccess;
@@ -174,14 +184,15 @@ static ncclResult_t gather_elements(struct sparse_allreduce_handle *h, const cha
   const size_t size = type_size(type);
   const uint64_t *all = h->counts, *places = h->counts + nranks;
   const uint64_t total = places[nranks - 1] + all[nranks - 1];
-  if (wants_balance(m, all, total)) {
-    uint64_t even[SPARSE_MAX_RANKS], even_displs[SPARSE_MAX_RANKS], sum = 0;
+  if (exchange_balances(m, all, total)) {
+    struct sparse_share from[SPARSE_MAX_RANKS] = {{0, 0}}, to[SPARSE_MAX_RANKS] = {{0, 0}};
+    uint64_t even[SPARSE_MAX_RANKS], even_displs[SPARSE_MAX_RANKS];
     for (int r = 0; r < nranks; r++) {
-      even[r] = total / (uint64_t)nranks + ((uint64_t)r < total % (uint64_t)nranks);
-      even_displs[r] = sum;
-      sum += even[r];
+      exchange_shares(m, all, total, r, &from[r], &to[r]);
+      even[r] = to[r].count;
+      even_displs[r] = to[r].first;
     }
-    SPARSE_TRY(balance(h, send, recv, all, places, even, even_displs, type, stream));
+    SPARSE_TRY(balance(h, send, recv, from, to, type, stream));
     return exchange_blocks(h, recv, even, even_displs, type, stream);
   }
   SPARSE_CUDA(cudaMemcpyAsync(recv + places[rank] * size, send, all[rank] * size,
@@ -196,9 +207,9 @@ static ncclResult_t gather_onesided(struct sparse_allreduce_handle *h, const voi
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
   /* Everybody gets the same list: all displacements are 0. Balancing would gain nothing. */
-  if (alltoallv_device_counts(send, s->send_counts, s->send_displs, recv, list_room(m), counts,
-                              displs, ALLTOALLV_PACKED, type, h->alltoallv, stream) != ncclSuccess)
-    return sparse_fail(ncclInternalError, "gather: %s", alltoallv_last_error());
+  SPARSE_ALLTOALLV(alltoallv_device_counts(send, s->send_counts, s->send_displs, recv, list_room(m),
+                                           counts, displs, ALLTOALLV_PACKED, type, h->alltoallv,
+                                           stream));
   return ncclSuccess;
 }
 

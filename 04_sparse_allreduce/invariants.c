@@ -189,26 +189,56 @@ static void count_words(void *context, size_t j)
   regions->words[j] = words_of_region(regions->ref, (int)j);
 }
 
+static bool is_balanced(const struct reference *ref, uint64_t most, uint64_t all)
+{
+  sparse_balance_t balance = ref->config.balance;
+  if (!is(ref, SPARSE_OKTOPK)) return false;
+  return balance == SPARSE_BALANCE_AUTO ? most * (uint64_t)ref->nranks > 4 * all
+                                        : balance == SPARSE_BALANCE_ALWAYS;
+}
+
+/* Where the even share of rank r begins among all words: the first ranks have an entry more. */
+static uint64_t even_begin(uint64_t all, int nranks, int r)
+{
+  uint64_t entries = all / 2, each = entries / (uint64_t)nranks, more = entries % (uint64_t)nranks;
+  return 2 * (each * (uint64_t)r + ((uint64_t)r < more ? (uint64_t)r : more));
+}
+
 static void check_words(struct report *report)
 {
   const struct reference *ref = report->ref;
   const size_t nranks = (size_t)ref->nranks;
-  uint64_t others = nranks - 1, k = ref->k, offered = 0, gathered = 0, words[nranks];
+  uint64_t others = nranks - 1, k = ref->k, offered = 0, words[nranks];
+  uint64_t begins[nranks + 1], most = 0; /* of the words of each region among those of all */
   struct regions regions = {ref, words};
   if (sums_by_owner(ref)) parallel_for(ref->team, nranks, count_words, &regions);
+  begins[0] = 0;
   for (size_t r = 0; r < nranks; r++) {
+    uint64_t own = sums_by_owner(ref) ? words[r] : 0;
     offered += 2 * ref->ranks[r].noffered;
-    if (sums_by_owner(ref)) gathered += words[r];
+    begins[r + 1] = begins[r] + own;
+    if (own > most) most = own;
   }
+  uint64_t gathered = begins[ref->nranks];
+  bool balanced = is_balanced(ref, most, gathered);
   for (int r = 0; r < ref->nranks; r++) {
     const struct reference_rank *rank = &ref->ranks[r];
     uint64_t sent = 0, received = 0;
     if (ref->dense) {
       sent = received = 2 * ref->n * others / (others + 1);
     } else if (sums_by_owner(ref)) {
-      uint64_t own = words[r];
-      sent = 2 * (rank->noffered - rank->region_counts[r]) + own * others;
-      received = gathered - own;
+      uint64_t first = begins[r], last = begins[r + 1], own = last - first;
+      if (balanced) {
+        uint64_t begin = even_begin(gathered, ref->nranks, r);
+        uint64_t end = even_begin(gathered, ref->nranks, r + 1);
+        uint64_t from = begin > first ? begin : first, to = end < last ? end : last;
+        uint64_t stays = to > from ? to - from : 0;
+        sent += own - stays;
+        received += end - begin - stays;
+        own = end - begin;
+      }
+      sent += 2 * (rank->noffered - rank->region_counts[r]) + own * others;
+      received += gathered - own;
       for (int q = 0; q < ref->nranks; q++)
         if (q != r) received += 2 * ref->ranks[q].region_counts[r];
     } else if (is(ref, SPARSE_GTOPK)) {

@@ -56,8 +56,8 @@ enum sparse_pass {
  * ops_settle(), the result being that of the last ops_apply(); what this step is going to leave is
  * pending then.
  * For all i: residual[i] += gradient[i] (one IEEE add of float(gradient[i])), where gradient[i] is
- * finite or m->config.nonfinite is SPARSE_NONFINITE_PROPAGATE; else residual[i] stays and
- * state->nonfinite becomes 1. gradient == NULL: the residual is taken as it is. Elements with
+ * finite or m->config.nonfinite is SPARSE_NONFINITE_PROPAGATE; else residual[i] stays, and
+ * state->nonfinite says where. gradient == NULL: the residual is taken as it is. Elements with
  * magnitude > levels[0] and <= limit go to the offered list, ascending, as far as m->room
  * entries; offered_count says how many there are in the list, level_counts[j] for j < nlevels how
  * many exceed levels[j]. */

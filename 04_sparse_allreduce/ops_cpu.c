@@ -262,7 +262,8 @@ static void fetch_sums(const struct sparse_memory *m)
         await(m, p, (struct awaited){notes, SPARSE_SUM_NOTES, s->number, 0, NULL, 0});
     s->gathered_displs[p] = total;
     s->gathered_counts[p] = there ? (uint32_t)notes[SPARSE_NOTE_SUMS] : 0;
-    if (there && (uint32_t)notes[SPARSE_NOTE_NONFINITE]) s->nonfinite = 1;
+    if (there && (uint32_t)notes[SPARSE_NOTE_NONFINITE])
+      s->nonfinite = (uint32_t)notes[SPARSE_NOTE_NONFINITE];
     memcpy(m->gathered + total, at_peer(m, p, m->reduced),
            s->gathered_counts[p] * sizeof(*m->gathered));
     total += s->gathered_counts[p];
@@ -344,10 +345,10 @@ static void run_local_pass(const void *args)
   for (size_t i = 0; i < m->n; i++) {
     if (a->gradient != NULL) {
       const float g = gradient_value(a->gradient, m->config.gradient_type, i);
-      if (finite_only && !isfinite(g))
-        s->nonfinite = 1;
-      else
+      if (!finite_only || isfinite(g))
         m->residual[i] = one_nan(m->residual[i] + g);
+      else if (!s->nonfinite)
+        s->nonfinite = (uint32_t)i + 1;
     }
     const float acc = m->residual[i];
     const sparse_level_t magnitude = sparse_magnitude(acc);
@@ -364,7 +365,7 @@ static void run_local_pass(const void *args)
     s->deviation = sqrt(squares / (double)(m->n - 1));
   }
   sparse_decide(a->then, m);
-  if (a->what != SPARSE_PASS_OFFERS || s->search != SPARSE_FROM_NOTHING) return;
+  if (a->what != SPARSE_PASS_OFFERS || s->unoffered) return;
   uint64_t kept = 0; /* the kernel leaves the others to the owners of regions */
   for (uint64_t i = 0; kept < s->offered_count; i++)
     if (sparse_chosen(&s->selection, sparse_magnitude(m->offered[i].value), m->offered[i].index))
@@ -527,6 +528,8 @@ static void run_select_sums(const void *args)
   search(m, &in, true, &s->global);
   sparse_decide(SPARSE_GLOBAL_FOUND, m);
   if (s->late) return;
+  for (int p = 0; p < m->nranks; p++)
+    write_note(m, at_peer(m, p, &m->notes->reduced[m->rank]), (uint32_t)s->reduced_count);
   const uint32_t all = SPARSE_FROM_LIST;
   keep(&(struct select){.m = *m,
                         .list = sums,
@@ -541,7 +544,7 @@ ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
   return launch(stream, run_select_sums, m, sizeof(*m));
 }
 
-/* Of more candidates than its list holds a rank chooses the k largest, and sends those. */
+/* Of more candidates than its list holds a rank sends those that it chooses. */
 static void choose_and_offer(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;

@@ -262,7 +262,8 @@ __device__ void finish(pass &p, enum sparse_control then)
     state->level_counts[threadIdx.x] = p.s.level_counts[threadIdx.x] = count;
     scratch->levels[threadIdx.x] = 0;
   } else if (threadIdx.x == THREADS - 1) {
-    if (__ldcg(&scratch->nonfinite)) state->nonfinite = 1;
+    const uint32_t nonfinite = __ldcg(&scratch->nonfinite);
+    if (nonfinite) state->nonfinite = 0u - nonfinite;
     scratch->nonfinite = 0;
   } else if (p.offers && is_teller() && (int)threadIdx.x - 32 < m.nranks) {
     peer = ops_peer_of(m, (int)threadIdx.x - 32);
@@ -416,9 +417,11 @@ __device__ inline void note_begin(const pass &p, uint32_t number)
  */
 
 /* Adds the gradient. Whether all of it is finite takes one instruction per element to know: 0 times
- * anything else is NaN. Those elements become -0, which changes no number that it is added to. */
+ * anything else is NaN. Those elements become -0, which changes no number that it is added to, and
+ * the first of them is noted. `at` is the thread's first element. */
 template <typename G>
-__device__ inline bool add(float (&acc)[ROWS][4], const quad<G> *g, bool finite_only)
+__device__ inline void add(float (&acc)[ROWS][4], const quad<G> *g, bool finite_only, size_t at,
+                           uint32_t *noted)
 {
   float x[ROWS][4], zero = 0;
 #pragma unroll
@@ -430,16 +433,19 @@ __device__ inline bool add(float (&acc)[ROWS][4], const quad<G> *g, bool finite_
       zero = __fmaf_rn(x[j][e], 0.0f, zero);
     }
   }
-  const bool nonfinite = finite_only && zero != 0;
-  if (nonfinite) {
+  if (finite_only && zero != 0) {
+    uint32_t first = 0;
 #pragma unroll
-    for (int i = 0; i < 4 * ROWS; i++)
-      if (sparse_magnitude(x[i / 4][i % 4]) >= SPARSE_INFINITY_LEVEL) x[i / 4][i % 4] = -0.0f;
+    for (int i = 4 * ROWS - 1; i >= 0; i--)
+      if (sparse_magnitude(x[i / 4][i % 4]) >= SPARSE_INFINITY_LEVEL) {
+        x[i / 4][i % 4] = -0.0f;
+        first = i / 4 * 128 + i % 4;
+      }
+    atomicMax(noted, ~((uint32_t)at + first));
   }
 #pragma unroll
   for (int i = 0; i < 4 * ROWS; i++)
     acc[i / 4][i % 4] = __fadd_rn(acc[i / 4][i % 4], x[i / 4][i % 4]);
-  return nonfinite;
 }
 
 /* A thread's elements, 4 of each row: the residual to registers, the gradient to shared memory.
@@ -515,7 +521,6 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   if (blockIdx.x == gridDim.x - 1 && begin != SPARSE_THEN_NOTHING) note_begin(p, number + 1);
   const sparse_level_t level = s.levels[0], limit = s.limit;
   volatile uint32_t behind_stores = 0;
-  bool nonfinite = false;
   candidates older = {}, newer = {}; /* of two rounds ago and of the last one */
 
   uint32_t tile = s.next[1];
@@ -566,7 +571,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
       settle<!READS>(p, listed, tile, at, acc);
       if (READS) {
         ops_await_copies();
-        nonfinite |= add(acc, g, finite_only);
+        add(acc, g, finite_only, at, &p.chain.scratch->nonfinite);
 #pragma unroll
         for (int j = 0; j < ROWS; j++)
           if (full)
@@ -600,7 +605,6 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     tile = s.next[parity] + behind_stores;
   }
   if (p.offers) prefetch_for_reduce(p);
-  if (nonfinite) p.chain.scratch->nonfinite = 1;
   __syncthreads();
   for (int j = (int)threadIdx.x; j < p.nlevels; j += THREADS)
     if (s.exceeding[j] > 0) atomicAdd(&p.chain.scratch->levels[j], s.exceeding[j]);

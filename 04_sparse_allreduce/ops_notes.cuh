@@ -323,7 +323,7 @@ static __device__ inline uint32_t ops_await_taken(const sparse_memory &m, int p)
     return taken >> 32 == number && nonfinite >> 32 == number;
   };
   if (ops_late(m) || !ops_await(m, p, all_there)) return 0;
-  if ((uint32_t)nonfinite != 0) m.state->nonfinite = 1;
+  if ((uint32_t)nonfinite != 0) m.state->nonfinite = (uint32_t)nonfinite;
   return (uint32_t)taken;
 }
 

@@ -31,8 +31,8 @@ union memory {
 static_assert((int)THREADS >= (int)OPS_SELECTING_LEAST && (int)THREADS <= (int)OPS_SELECTING_MOST,
               "there is room");
 
-/* If it is that which keeps this rank from having all lists: chooses the k largest, sends those and
- * tells everybody. By all blocks, since before that none of them can have all lists. Not inlined:
+/* If it is that which keeps this rank from having all lists: sends what it chooses and tells
+ * everybody. By all blocks, since before that none of them can have all lists. Not inlined:
  * hardly ever needed. */
 __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &s)
 {

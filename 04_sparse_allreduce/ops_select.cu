@@ -48,6 +48,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) select_sums(const __grid_constant__ 
   if (!keep(s.keep, m, in, &state->global, chosen, nowhere, units)) return;
   for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
     const ops_peer peer = ops_peer_of(m, p);
+    ops_write_note(m, peer, &m.notes->reduced[m.rank], (uint32_t)state->reduced_count);
     ops_fence_system();
     ops_tell_sums(m, peer, (uint32_t)state->chosen_count, (uint32_t)state->received_counts[p]);
   }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* topkAopt: topkA without an exact selection in every step. The threshold is the k-th magnitude of
- * the last exact step, every local_interval steps; in between it is used as it is, so that the
+ * the last exact step, every topkaopt_interval steps; in between it is used as it is, so that the
  * number of entries drifts.
  *
  * 2 (P-1) times the entries of a rank, about 2 k (P-1) words. */

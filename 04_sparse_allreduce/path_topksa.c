@@ -51,7 +51,10 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
   uint64_t total = 0;
   for (int r = 0; r < m->nranks; r++) {
     total += h->counts[2 * r];
-    if (h->counts[2 * r + 1]) h->now.nonfinite = true; /* a dense gather has no flag entries */
+    if (h->now.nonfinite || !h->counts[2 * r + 1])
+      continue; /* a dense gather has no flag entries */
+    h->now.nonfinite = (uint32_t)h->counts[2 * r + 1];
+    h->now.nonfinite_rank = r;
   }
   h->now.fell_back = 2 * total >= 2 * (uint64_t)m->n / 3;
   if (h->now.fell_back) return gather_densely(h, stream);

@@ -155,6 +155,8 @@ static void check_together(const struct job *job, char *error, size_t error_size
     REFUSE(lacks_rank(job, named[i].pattern),
            "%s: '%s' is one file for %d ranks; allowed: a name with %%r, which becomes the rank",
            named[i].option, named[i].pattern, job->me->nranks);
+  REFUSE(own->density > 0 && own->density < 1e-300,
+         "--density: %g is out of range; allowed: 1e-300 to 1", own->density);
 #undef REFUSE
 }
 
@@ -377,13 +379,12 @@ int job_check_async(const struct job *job, sparse_allreduce_t handle, const char
   if (result == ncclSuccess) return EXIT_VERIFIED;
   if (result == ncclInvalidArgument) { /* every rank gets it */
     if (job->me->rank == 0)
-      launcher_error("%s, step %llu: the gradient of some rank is not finite; allowed: finite "
-                     "ones, or --nonfinite "
-                     "drop or propagate",
-                     path, (unsigned long long)step);
+      launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop or propagate",
+                     path, (unsigned long long)step, sparse_allreduce_last_error());
     return EXIT_WRONG_DATA;
   }
-  launcher_error("%s, step %llu: %s", path, (unsigned long long)step, ncclGetErrorString(result));
+  launcher_error("%s, step %llu: %s (%s)", path, (unsigned long long)step,
+                 ncclGetErrorString(result), sparse_allreduce_last_error());
   launcher_abort(EXIT_FAILED_CALL);
 }
 

@@ -65,10 +65,11 @@ static void begin_step(struct reference *ref)
   bool first = ref->step == warmup;
   bool reuses = c->algorithm == SPARSE_TOPKAOPT || c->algorithm == SPARSE_OKTOPK;
   bool oktopk = c->algorithm == SPARSE_OKTOPK;
+  uint64_t local = (uint64_t)(oktopk ? c->local_interval : c->topkaopt_interval);
 
   ref->dense = c->algorithm == SPARSE_DENSE || ref->step < warmup;
   bool sparse = !ref->dense;
-  ref->exact_local = sparse && reuses && (first || ref->step % (uint64_t)c->local_interval == 0);
+  ref->exact_local = sparse && reuses && (first || ref->step % local == 0);
   ref->exact_global = sparse && oktopk && (first || ref->step % (uint64_t)c->global_interval == 0);
   ref->repartitioned =
       sparse && oktopk && (first || ref->step % (uint64_t)c->repartition_interval == 0);

@@ -173,15 +173,45 @@ void words_of_split(struct reference *ref)
     }
 }
 
+/* Do the owners, who have counts[r] entries, even them out first? */
+static bool evens_out(const struct reference *ref, const uint64_t *counts)
+{
+  sparse_balance_t balance = ref->config.balance;
+  uint64_t largest = 0;
+  for (int r = 0; r < ref->nranks; r++)
+    if (counts[r] > largest) largest = counts[r];
+  return ref->config.algorithm == SPARSE_OKTOPK &&
+         (balance == SPARSE_BALANCE_ALWAYS ||
+          (balance == SPARSE_BALANCE_AUTO && largest * (uint64_t)ref->nranks > 4 * ref->nglobal));
+}
+
+/* Entry by entry: it goes from its owner to the rank whose share its place in the list is in. */
+static void words_of_balancing(struct reference *ref, uint64_t *counts)
+{
+  uint64_t nranks = (uint64_t)ref->nranks, each = ref->nglobal / nranks;
+  uint64_t larger = ref->nglobal % nranks, place = 0; /* shares that have one entry more */
+  for (int owner = 0; owner < ref->nranks; owner++)
+    for (uint64_t i = 0; i < counts[owner]; i++, place++) {
+      bool in_larger = place < larger * (each + 1);
+      uint64_t to = in_larger ? place / (each + 1) : larger + (place - larger * (each + 1)) / each;
+      if (to == (uint64_t)owner) continue;
+      add_words(&ref->ranks[owner], 2, 0);
+      add_words(&ref->ranks[to], 0, 2);
+    }
+  for (uint64_t r = 0; r < nranks; r++) counts[r] = each + (r < larger);
+}
+
 void words_of_owners_gather(struct reference *ref)
 {
-  uint64_t others = (uint64_t)ref->nranks - 1;
+  uint64_t others = (uint64_t)ref->nranks - 1, counts[ref->nranks];
   size_t e = 0;
   for (int r = 0; r < ref->nranks; r++) {
-    uint64_t own = 0;
-    for (; e < ref->nglobal && ref->global[e].index < ref->boundaries[r + 1]; e++) own++;
-    add_words(&ref->ranks[r], 2 * own * others, 2 * (ref->nglobal - own));
+    counts[r] = 0;
+    for (; e < ref->nglobal && ref->global[e].index < ref->boundaries[r + 1]; e++) counts[r]++;
   }
+  if (evens_out(ref, counts)) words_of_balancing(ref, counts);
+  for (int r = 0; r < ref->nranks; r++)
+    add_words(&ref->ranks[r], 2 * counts[r] * others, 2 * (ref->nglobal - counts[r]));
 }
 
 void words_of_dense_gather(struct reference *ref)

@@ -114,7 +114,7 @@ void merge_along_tree(struct reference *ref);
 void words_of_dense(struct reference *ref);
 void words_of_allgather(struct reference *ref);     /* each rank's offered entries */
 void words_of_split(struct reference *ref);         /* offered entries to the owners of regions */
-void words_of_owners_gather(struct reference *ref); /* global entries, from the owners */
+void words_of_owners_gather(struct reference *ref); /* global entries, from the owners, balanced */
 void words_of_dense_gather(struct reference *ref);  /* whole regions, from the owners */
 void words_of_tree(struct reference *ref);
 

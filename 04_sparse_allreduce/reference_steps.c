@@ -241,7 +241,7 @@ static void select_oktopk(struct reference *ref, struct reference_rank *rank)
 {
   if (ref->exact_local)
     rank->local_threshold = exact_threshold(ref, rank);
-  else if (count_offered(ref, rank) <= ref->capacity)
+  else
     raise_threshold(ref, rank);
   offer_above_threshold(ref, rank);
   adapt(ref, &ref->config.local_band, rank->noffered, &rank->local_threshold);
@@ -250,6 +250,7 @@ static void select_oktopk(struct reference *ref, struct reference_rank *rank)
 void step_oktopk(struct reference *ref)
 {
   on_all_ranks(ref, select_oktopk);
+
   if (ref->repartitioned) balanced_regions(ref);
   count_by_region(ref);
   sum_by_owner(ref);

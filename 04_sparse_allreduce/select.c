@@ -52,8 +52,9 @@ ncclResult_t select_exact_threshold(struct sparse_allreduce_handle *h, const voi
 
 /* The threshold of the step before. Ok-Topk raises it, a few times at most, while it selects too
  * many: the local pass counts all the thresholds that may come, and what is above the first of them
- * is filtered when the decision is known. More entries than a list may hold: the k largest. Where
- * the pass offers, the rest is done by those who add up (ops_reduce). */
+ * is filtered when the decision is known, from the residual if the list could not take all of it.
+ * If the raised threshold selects more than a rank may offer: the k largest. Where the pass offers,
+ * the rest is done by those who add up (ops_reduce). */
 ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *gradient,
                                  cudaStream_t stream)
 {

@@ -7,7 +7,7 @@
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-static _Thread_local char last_error[256];
+static _Thread_local char last_error[1024];
 
 const char *sparse_allreduce_last_error(void)
 {
@@ -21,6 +21,19 @@ ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
   vsnprintf(last_error, sizeof(last_error), format, args);
   va_end(args);
   return result;
+}
+
+ncclResult_t sparse_fail_nccl(ncclResult_t result, const char *call)
+{
+  const char *reason = ncclGetLastError(NULL);
+  const bool has = reason != NULL && *reason != '\0';
+  return sparse_fail(result, "%s: %s%s%s", call, ncclGetErrorString(result), has ? ": " : "",
+                     has ? reason : "");
+}
+
+ncclResult_t sparse_fail_alltoallv(ncclResult_t result)
+{
+  return sparse_fail(result, "%s", alltoallv_last_error());
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -45,10 +58,11 @@ static struct sparse_step next_step(const struct sparse_allreduce_handle *h)
   const bool first = h->step == h->first_sparse;
   const bool dense = c->algorithm == SPARSE_DENSE || h->step < h->first_sparse;
   const bool oktopk = !dense && c->algorithm == SPARSE_OKTOPK;
-  const bool scheduled = oktopk || (!dense && c->algorithm == SPARSE_TOPKAOPT);
+  const bool opt = !dense && c->algorithm == SPARSE_TOPKAOPT;
+  const uint64_t local = (uint64_t)(opt ? c->topkaopt_interval : c->local_interval);
   return (struct sparse_step){
       .dense = dense,
-      .exact_local = scheduled && (first || h->step % (uint64_t)c->local_interval == 0),
+      .exact_local = (oktopk || opt) && (first || h->step % local == 0),
       .exact_global = oktopk && (first || h->step % (uint64_t)c->global_interval == 0),
       .repartition = oktopk && (first || h->step % (uint64_t)c->repartition_interval == 0),
   };
@@ -144,10 +158,9 @@ ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count)
 {
-  if (handle == NULL || pairs == NULL || count == NULL)
-    return sparse_fail(ncclInvalidArgument, "NULL argument");
-  *pairs = handle->has_result ? handle->m.gathered : NULL;
-  *count = handle->has_result ? &handle->m.state->result_count : NULL;
+  if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL handle");
+  if (pairs != NULL) *pairs = handle->has_result ? handle->m.gathered : NULL;
+  if (count != NULL) *count = handle->has_result ? &handle->m.state->result_count : NULL;
   return ncclSuccess;
 }
 

@@ -22,8 +22,8 @@
  * - The gradient is `count` elements of config.gradient_type in device memory, the same count on
  *   all ranks, 1 <= count < 2^32 - 1. It is not changed. Result and residual are float.
  * - k = max(floor(count * density), 1) is the number of entries that a rank is to offer. A rank
- *   never offers more than capacity = min(count, max(2k, 4096)); where a threshold would select
- *   more, the rank offers its k largest instead.
+ *   never offers more than capacity = min(count, max(2k, 4096)); where a threshold, raised or
+ *   corrected as far as it may be, selects more, the rank offers its k largest instead.
  * - "Large" is by magnitude; among equal magnitudes the lower index comes first.
  * - "Collective" means: every rank of the communicator makes the call, in the same order. NCCL's
  *   rules for collectives apply.
@@ -34,9 +34,10 @@
  *   events, as NCCL's rules for collectives on one communicator have it anyway.
  * - All calls for a handle come with the device current on which it was made.
  * - Results of type ncclResult_t mean what NCCL's documentation says; sparse_allreduce_last_error()
- *   has the sentence. An error that only one rank gets leaves the others waiting, as in NCCL. Every
- *   function returns ncclInvalidArgument for NULL where that is not allowed,
- *   ncclUnhandledCudaError and ncclSystemError where CUDA or an allocation fails.
+ *   has the sentence, with NCCL's own reason where NCCL has failed. An error that only one rank
+ * gets leaves the others waiting, as in NCCL. Every function returns ncclInvalidArgument for NULL
+ * where that is not allowed, ncclUnhandledCudaError and ncclSystemError where CUDA or an allocation
+ * fails.
  * - Nothing here prints or exits. */
 #ifndef SPARSE_ALLREDUCE_H
 #define SPARSE_ALLREDUCE_H
@@ -58,7 +59,7 @@ typedef enum {
   SPARSE_DENSE = 0,       /* ncclAllReduce of everything; the residual is not used */
   SPARSE_TOPKA,           /* exact top-k; allgather, and everybody adds */
   SPARSE_TOPKA2,          /* as TOPKA, but only the k largest sums are kept */
-  SPARSE_TOPKAOPT,        /* as TOPKA with a threshold that is exact every local_interval steps */
+  SPARSE_TOPKAOPT,        /* as TOPKA, with a threshold that is exact every so many steps */
   SPARSE_GTOPK,           /* exact top-k, merged along a binary tree to k entries, broadcast */
   SPARSE_OKTOPK,          /* threshold, balanced regions, sum by owner, global threshold */
   SPARSE_TOPKSA,          /* exact top-k, equal regions, sum by owner, allgather or dense */
@@ -81,8 +82,8 @@ typedef enum {
 /* What to do with NaN and infinity in a gradient. Dense steps always hand them to NCCL. */
 typedef enum {
   SPARSE_NONFINITE_ERROR =
-      0,                 /* as DROP, and sparse_allreduce_get_async_error says so, everywhere */
-  SPARSE_NONFINITE_DROP, /* such an element counts as 0: acc = residual */
+      0, /* as DROP, and sparse_allreduce_get_async_error says where, on all ranks */
+  SPARSE_NONFINITE_DROP,      /* such an element counts as 0: acc = residual */
   SPARSE_NONFINITE_PROPAGATE, /* it is an element like others; NaN orders above infinity in exact
                                  selections and is never above a threshold */
 } sparse_nonfinite_t;
@@ -124,11 +125,13 @@ typedef struct {
 
 /* Fill it with sparse_allreduce_config(), then change what you need. All ranks pass the same. */
 typedef struct {
+  size_t size; /* of this struct in the header that made it: leave it as it is */
   sparse_allreduce_algorithm_t algorithm;
-  double density;                /* of entries that a rank offers, 0 < density <= 1 */
+  double density;                /* of entries that a rank offers, 1e-300 to 1 */
   ncclDataType_t gradient_type;  /* ncclFloat, ncclHalf or ncclBfloat16 */
   long warmup_steps;             /* first steps that are dense and leave the residual alone */
-  int local_interval;            /* exact local threshold every so many steps (TOPKAOPT, OKTOPK) */
+  int topkaopt_interval;         /* exact threshold every so many steps (TOPKAOPT) */
+  int local_interval;            /* exact local threshold every so many steps (OKTOPK) */
   int global_interval;           /* exact global threshold (OKTOPK) */
   int repartition_interval;      /* new regions (OKTOPK) */
   int raise_steps;               /* OKTOPK: at most so many times (0 to 5) in a reused-threshold */
@@ -146,8 +149,16 @@ typedef struct {
 } sparse_allreduce_config_t;
 
 /* The published constants (Ok-Topk's VGG/, LSTM/ and BERT/), OKTOPK, density 0.02, 0.02 and 0.01,
- * no warm-up, throttle 4. Not collective. */
-sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset);
+ * no warm-up, throttle 4. Not collective. In the header, so that `size` is that of your header: a
+ * library of another version then refuses the configuration, and never misreads it. */
+void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size,
+                                  sparse_preset_t preset);
+static inline sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset)
+{
+  sparse_allreduce_config_t config;
+  sparse_allreduce_config_init(&config, sizeof(config), preset);
+  return config;
+}
 
 /* k and capacity for gradients of `count` elements, as explained above. Either pointer may be NULL.
  * Not collective. */
@@ -161,7 +172,8 @@ const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm);
  * each), a bit per element for what is in the result, 24 bytes x ranks x capacity for entries, and
  * less than 64 MiB beside them. The communicator stays the caller's and must outlive the handle. At
  * most 256 ranks. Synchronises the device; steps of other handles must be over.
- *   ncclInvalidArgument  the configuration or the count is wrong, or differs between ranks
+ *   ncclInvalidArgument  the configuration or the count is wrong, or differs between ranks, or the
+ *                        configuration is of another version of this header
  *   ncclInvalidUsage     SPARSE_EXCHANGE_ONESIDED and not possible here
  *   ncclRemoteError      another rank failed; it knows why */
 ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
@@ -221,7 +233,8 @@ struct sparse_pair {
 /* The entries of the last result before the division by the number of ranks, in device memory:
  * pairs[0 .. *count) with ascending indices; *count is in device memory, too. An index of
  * SPARSE_NO_INDEX marks no entry: skip it. Valid until the next step. NULL and NULL before the
- * first step, after a dense one and where TOPKSA fell back to a dense gather. Not collective. */
+ * first step, after a dense one and where TOPKSA fell back to a dense gather. `pairs` or `count`
+ * may be NULL: not asked for. Not collective. */
 ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count);
@@ -239,10 +252,12 @@ ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residu
  *   ncclInvalidUsage  SPARSE_DENSE has none */
 ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to);
 
-/* What went wrong on the device. Waits for the last step. Not collective.
+/* What went wrong on the device; sparse_allreduce_last_error() has the sentence. Waits for the last
+ * step. Not collective.
  *   ncclSuccess          nothing
- *   ncclInvalidArgument  policy SPARSE_NONFINITE_ERROR: a gradient of the last step was not finite,
- *                        on some rank; every rank gets it. The next step forgets it
+ *   ncclInvalidArgument  policy SPARSE_NONFINITE_ERROR: a gradient of the last step was not finite.
+ *                        Every rank gets it, and the sentence names the same rank and element on
+ *                        all: the first rank that has one, its first one. The next step forgets it
  *   ncclRemoteError      in some step a peer did not answer in time; final
  *   ncclInternalError    the one-sided exchange got counts that cannot be; final */
 ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclResult_t *result);
@@ -255,8 +270,8 @@ typedef struct {
   uint64_t k, capacity;      /* see above */
   uint64_t local;            /* entries that this rank offered */
   uint64_t global;           /* entries of the result */
-  uint64_t words_sent;       /* by this rank to others, by the collectives' definition */
-  uint64_t words_received;   /* from others */
+  uint64_t words_sent;       /* by this rank to others, by the collectives' definition: those of */
+  uint64_t words_received;   /* the algorithm, balancing included, whatever the exchange */
   double local_threshold;    /* for the next step (TOPKAOPT, OKTOPK; GAUSSIANK: of this one) */
   double global_threshold;   /* OKTOPK */
   double gaussian_threshold; /* GAUSSIAN*: mean + z * deviation, before corrections */
@@ -293,8 +308,9 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
 
 /* Copies all that one step hands to the next (residual, thresholds, regions, step number) into
  * host memory, or back into a handle with the same count, configuration, rank and ranks. Steps
- * after a load give the same bits as steps after the save. Wait for the last step. Not collective.
- *   ncclInvalidArgument  load: not a state of such a handle; nothing was changed */
+ * after a load give the same bits as steps after the save. A state has a checksum of all its bytes,
+ * and is of use to this version of the library only. Wait for the last step. Not collective.
+ *   ncclInvalidArgument  load: not a state of such a handle, or damaged; nothing was changed */
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);
 

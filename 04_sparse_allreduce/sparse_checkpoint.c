@@ -3,7 +3,9 @@
 #include "control_decide.h"
 #include "sparse_internal.h"
 
+#include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +13,9 @@
 struct saved {
   char magic[8];
   uint64_t fingerprint, rank, nranks, step;
+  uint64_t checksum; /* of all the others, and of what follows */
 };
-static const char MAGIC[8] = "SPARSE1";
+static const char MAGIC[8] = "SPARSE2";
 
 static size_t kept_bytes(void)
 {
@@ -27,6 +30,52 @@ static struct saved saved_header(const struct sparse_allreduce_handle *h)
                         .step = h->step};
   memcpy(saved.magic, MAGIC, sizeof(MAGIC));
   return saved;
+}
+
+/* FNV-1a over words of 8 bytes, the last one filled up with zeros. Each step can be undone, so
+ * states that differ in one word never have the same. */
+static uint64_t hash(uint64_t so_far, const char *bytes, size_t count)
+{
+  for (size_t i = 0; i < count; i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    memcpy(&word, bytes + i, count - i < sizeof(word) ? count - i : sizeof(word));
+    so_far = (so_far ^ word) * 1099511628211u;
+    so_far ^= so_far >> 32; /* or high bits would never reach the low ones */
+  }
+  return so_far;
+}
+
+static uint64_t checksum_of(const struct sparse_allreduce_handle *h, const char *state)
+{
+  const size_t header = sizeof(struct saved),
+               all = sparse_allreduce_state_bytes((sparse_allreduce_t)h);
+  const uint64_t start = 14695981039346656037u;
+  const uint64_t of_header = hash(start, state, offsetof(struct saved, checksum));
+  return hash(of_header, state + header, all - header);
+}
+
+/* Of the paths that go on with it; a threshold that is not a number may come of NaN. */
+static bool is_threshold(const struct sparse_allreduce_handle *h, double threshold)
+{
+  const bool nan = h->m.config.nonfinite == SPARSE_NONFINITE_PROPAGATE && isnan(threshold);
+  return threshold >= 0 || nan;
+}
+
+/* Could a step leave that? What this has let through can do no harm, whoever made it. */
+static const char *state_error(const struct sparse_allreduce_handle *h, const struct saved *saved,
+                               const struct sparse_state *s)
+{
+  const sparse_allreduce_algorithm_t a = h->m.config.algorithm;
+  const int nranks = h->m.nranks;
+  if (saved->step > INT64_MAX) return "the number of the step";
+  for (int j = 0; j < nranks; j++)
+    if (s->boundaries[j] > s->boundaries[j + 1]) return "regions";
+  if (s->boundaries[0] != 0 || s->boundaries[nranks] != h->m.n) return "regions";
+  if ((a == SPARSE_OKTOPK || a == SPARSE_TOPKAOPT) &&
+      (!is_threshold(h, s->local_threshold) || !is_threshold(h, s->global_threshold)))
+    return "thresholds";
+  if (!(s->guess_ratio >= 0.5 && s->guess_ratio <= 1) || s->guess < -1) return "the guess";
+  return NULL;
 }
 
 size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle)
@@ -63,26 +112,46 @@ ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state)
 {
   if (handle == NULL || state == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  char *to = state;
-  const struct saved saved = saved_header(handle);
+  char *to = state, *kept = to + sizeof(struct saved);
+  struct saved saved = saved_header(handle);
   SPARSE_TRY(sparse_read_state(handle));
   memcpy(to, &saved, sizeof(saved));
-  memcpy(to += sizeof(saved), handle->state, kept_bytes());
-  if (handle->m.residual == NULL) return ncclSuccess;
-  return sparse_allreduce_copy_residual(handle, (void *)(to + kept_bytes()));
+  memcpy(kept, handle->state, kept_bytes());
+  if (handle->m.residual != NULL)
+    SPARSE_TRY(sparse_allreduce_copy_residual(handle, (void *)(kept + kept_bytes())));
+  saved.checksum = checksum_of(handle, to);
+  memcpy(to, &saved, sizeof(saved));
+  return ncclSuccess;
+}
+
+/* What is wrong with a state, in words; NULL if nothing. */
+static const char *refusal(const struct sparse_allreduce_handle *h, const char *state,
+                           char text[128])
+{
+  struct saved saved, own = saved_header(h);
+  struct sparse_state kept;
+  memcpy(&saved, state, sizeof(saved));
+  if (memcmp(saved.magic, own.magic, sizeof(own.magic)) != 0)
+    return "not a state that this version of sparse_allreduce_save() has written";
+  if (saved.fingerprint != own.fingerprint || saved.rank != own.rank || saved.nranks != own.nranks)
+    return "not a state of a handle with this count, configuration, rank and ranks";
+  if (saved.checksum != checksum_of(h, state)) return "a damaged state: its checksum is wrong";
+  memcpy(&kept, state + sizeof(saved), kept_bytes());
+  const char *error = state_error(h, &saved, &kept);
+  if (error == NULL) return NULL;
+  snprintf(text, 128, "not a state that a step can leave: %s out of bounds", error);
+  return text;
 }
 
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
 {
   if (handle == NULL || state == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  const char *from = state;
-  struct saved saved, own = saved_header(handle);
-  memcpy(&saved, from, sizeof(saved));
-  own.step = saved.step;
-  if (memcmp(&saved, &own, sizeof(own)) != 0)
-    return sparse_fail(ncclInvalidArgument,
-                       "not a state of a handle with this count, configuration, rank and ranks");
-  from += sizeof(saved);
+  const char *from = (const char *)state + sizeof(struct saved);
+  char text[128];
+  const char *error = refusal(handle, state, text);
+  struct saved saved;
+  if (error != NULL) return sparse_fail(ncclInvalidArgument, "%s", error);
+  memcpy(&saved, state, sizeof(saved));
   SPARSE_TRY(sparse_wait(handle));
   SPARSE_CUDA(cudaMemcpy(handle->m.state, from, kept_bytes(), cudaMemcpyHostToDevice));
   if (handle->m.residual != NULL)

@@ -3,7 +3,7 @@
 #include "sparse_internal.h"
 
 #include <math.h>
-#include <stdio.h>
+#include <string.h>
 
 static const char *const names[SPARSE_ALGORITHMS] = {
     [SPARSE_DENSE] = "dense",
@@ -23,13 +23,15 @@ const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm)
   return (unsigned)algorithm < SPARSE_ALGORITHMS ? names[algorithm] : NULL;
 }
 
-sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset)
+static sparse_allreduce_config_t published(sparse_preset_t preset)
 {
   sparse_allreduce_config_t c = {
+      .size = sizeof(c),
       .algorithm = SPARSE_OKTOPK,
       .density = 0.02,
       .gradient_type = ncclFloat,
       .local_interval = 32,
+      .topkaopt_interval = 32,
       .global_interval = 32,
       .repartition_interval = 64,
       .raise_steps = 5,
@@ -57,6 +59,15 @@ sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset)
     c.balance = SPARSE_BALANCE_ALWAYS;
   }
   return c;
+}
+
+void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size,
+                                  sparse_preset_t preset)
+{
+  const sparse_allreduce_config_t c = published(preset);
+  memset(config, 0, size);
+  memcpy(config, &c, size < sizeof(c) ? size : sizeof(c));
+  config->size = size; /* what the caller's header says, for sparse_allreduce_create() */
 }
 
 void sparse_allreduce_sizes(size_t count, double density, size_t *k, size_t *capacity)
@@ -95,15 +106,21 @@ static bool is_correction(const sparse_correction_t *c)
 
 const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count, int nranks)
 {
+  if (c->size != sizeof(*c))
+    return "config.size is not that of this library: sparse_allreduce_config() of another "
+           "version's "
+           "header, or none, has made it";
   if ((unsigned)c->algorithm >= SPARSE_ALGORITHMS) return "unknown algorithm";
   if (count < 1 || count >= SPARSE_NO_INDEX) return "count must be 1 to 2^32 - 2";
   if (nranks > SPARSE_MAX_RANKS) return "more than 256 ranks";
-  if (!(c->density > 0 && c->density <= 1)) return "density must be above 0 and at most 1";
+  if (!(c->density >= SPARSE_LEAST_DENSITY && c->density <= 1))
+    return "density must be 1e-300 to 1";
   if (c->gradient_type != ncclFloat && c->gradient_type != ncclHalf &&
       c->gradient_type != ncclBfloat16)
     return "gradient_type must be ncclFloat, ncclHalf or ncclBfloat16";
   if (c->warmup_steps < 0) return "warmup_steps must not be negative";
-  if (c->local_interval < 1 || c->global_interval < 1 || c->repartition_interval < 1)
+  if (c->local_interval < 1 || c->topkaopt_interval < 1 || c->global_interval < 1 ||
+      c->repartition_interval < 1)
     return "intervals must be at least 1";
   if (c->raise_steps < 0 || c->raise_steps > SPARSE_MAX_RAISES) return "raise_steps must be 0 to 5";
   if (!is_fraction(c->raise_above) || !is_factor(c->raise_factor) || !is_band(&c->local_band) ||

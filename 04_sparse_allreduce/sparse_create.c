@@ -116,6 +116,7 @@ uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *c)
                            (double)c->gradient_type,
                            (double)c->warmup_steps,
                            c->local_interval,
+                           c->topkaopt_interval,
                            c->global_interval,
                            c->repartition_interval,
                            c->raise_steps,
@@ -184,8 +185,7 @@ static ncclResult_t make_direct(struct sparse_allreduce_handle *h)
   if (!own) return ncclSuccess;
   for (int p = 0; p < m->nranks; p++) {
     void *lists;
-    if (alltoallv_peer(h->alltoallv, m->lists, p, &lists) != ncclSuccess)
-      return sparse_fail(ncclInternalError, "%s", alltoallv_last_error());
+    SPARSE_ALLTOALLV(alltoallv_peer(h->alltoallv, m->lists, p, &lists));
     char *received = (char *)lists + ((const char *)m->received - m->lists);
     h->state->peers[p] = lists;
     h->state->slots[p] = (struct sparse_pair *)received + sparse_slot_of(m, p, m->rank);
@@ -213,14 +213,14 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
   ncclResult_t result = alltoallv_init(h->comm, &config, &h->alltoallv);
   if (result != ncclSuccess) {
     h->alltoallv = NULL;
-    return sparse_fail(result, "%s", alltoallv_last_error());
+    return sparse_fail_alltoallv(result);
   }
   alltoallv_method(h->alltoallv, NULL, &why);
   alltoallv_reach(h->alltoallv, &reach);
   if (reach == h->m.nranks) {
     result = alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes);
     if (result != ncclSuccess)
-      sparse_fail(result, "%s", alltoallv_last_error());
+      sparse_fail_alltoallv(result);
     else if (a == SPARSE_OKTOPK)
       result = make_direct(h);
     if (result == ncclSuccess) return result;
@@ -260,7 +260,7 @@ static ncclResult_t release(struct sparse_allreduce_handle *h)
   free(h->counts);
   free(h);
   const ncclResult_t freed = lists != ncclSuccess ? lists : apart;
-  if (freed != ncclSuccess) return sparse_fail(freed, "ncclMemFree: %s", ncclGetErrorString(freed));
+  if (freed != ncclSuccess) return sparse_fail_nccl(freed, "ncclMemFree");
   if (first != cudaSuccess)
     return sparse_fail(ncclUnhandledCudaError, "cleanup: %s", cudaGetErrorString(first));
   return ncclSuccess;
@@ -287,12 +287,14 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
   struct sparse_allreduce_handle *h = calloc(1, sizeof(*h));
   if (h == NULL) return sparse_fail(ncclSystemError, "out of memory");
   h->comm = h->m.comm = comm;
-  h->m.config = *config;
+  /* The fields of another version's configuration are elsewhere, or not there. */
+  if (config->size == sizeof(*config)) h->m.config = *config;
   ncclResult_t result = ncclCommUserRank(comm, &h->m.rank);
   if (result == ncclSuccess) result = ncclCommCount(comm, &h->m.nranks);
   if (result != ncclSuccess) {
+    sparse_fail_nccl(result, "communicator");
     release(h);
-    return sparse_fail(result, "communicator: %s", ncclGetErrorString(result));
+    return result;
   }
   /* What it takes to tell the other ranks that something else has failed. */
   const size_t nranks = (size_t)h->m.nranks;
@@ -303,7 +305,7 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
     release(h);
     return sparse_fail(ncclSystemError, "out of memory");
   }
-  char wrong[256] = "";
+  char wrong[1024] = "";
   const char *error = sparse_config_error(config, count, h->m.nranks);
   if (error != NULL) {
     result = sparse_fail(ncclInvalidArgument, "%s", error);
@@ -313,7 +315,7 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
   }
   if (result != ncclSuccess) snprintf(wrong, sizeof(wrong), "%s", sparse_allreduce_last_error());
   /* All ranks must have got this far, with the same arguments, or all leave. */
-  const uint64_t mine = sparse_fingerprint(count, config);
+  const uint64_t mine = sparse_fingerprint(count, &h->m.config);
   uint64_t all[3] = {result != ncclSuccess, mine, ~mine};
   const ncclResult_t talk = largest_of_all(h, all, 3);
   if (result != ncclSuccess)
@@ -331,7 +333,7 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
     release(h);
     return sparse_fail(result, "%s", wrong);
   }
-  h->first_sparse = (uint64_t)config->warmup_steps;
+  h->first_sparse = (uint64_t)h->m.config.warmup_steps;
   *handle = h;
   return ncclSuccess;
 }
@@ -355,7 +357,7 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
     exchange = alltoallv_unregister(handle->alltoallv, handle->m.lists);
     const ncclResult_t destroyed = alltoallv_destroy(handle->alltoallv);
     if (exchange == ncclSuccess) exchange = destroyed;
-    if (exchange != ncclSuccess) sparse_fail(exchange, "%s", alltoallv_last_error());
+    if (exchange != ncclSuccess) sparse_fail_alltoallv(exchange);
   }
   const ncclResult_t released = release(handle);
   if (waited != ncclSuccess) return waited;

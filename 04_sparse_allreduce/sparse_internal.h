@@ -23,8 +23,9 @@ enum sparse_phase {
 /* What the host knows of a step: its kind, which only depends on its number, and what it heard. */
 struct sparse_step {
   bool dense, exact_local, exact_global, repartition;
-  bool fell_back; /* TOPKSA gathered densely */
-  bool nonfinite; /* TOPKSA: the gradient of some rank was not finite */
+  bool fell_back;     /* TOPKSA gathered densely */
+  uint32_t nonfinite; /* TOPKSA: as in struct sparse_state, */
+  int nonfinite_rank; /* and whose */
 };
 
 struct sparse_allreduce_handle {
@@ -60,11 +61,16 @@ struct sparse_allreduce_handle {
 ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-#define SPARSE_NCCL(call)                                                              \
-  do {                                                                                 \
-    ncclResult_t try_result = (call);                                                  \
-    if (try_result != ncclSuccess)                                                     \
-      return sparse_fail(try_result, "%s: %s", #call, ncclGetErrorString(try_result)); \
+/* The same for a call of NCCL that has failed, with NCCL's own reason. */
+ncclResult_t sparse_fail_nccl(ncclResult_t result, const char *call);
+
+/* And for one of the AlltoAllV library. */
+ncclResult_t sparse_fail_alltoallv(ncclResult_t result);
+
+#define SPARSE_NCCL(call)                                                      \
+  do {                                                                         \
+    ncclResult_t try_result = (call);                                          \
+    if (try_result != ncclSuccess) return sparse_fail_nccl(try_result, #call); \
   } while (0)
 
 /* Between ncclGroupStart and ncclGroupEnd: a group that has begun must end, whatever fails in it,
@@ -73,8 +79,15 @@ ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
   do {                                                                               \
     ncclResult_t try_result = (call);                                                \
     if (try_result == ncclSuccess) break;                                            \
+    sparse_fail_nccl(try_result, #call); /* before another call has other reasons */ \
     ncclGroupEnd();                                                                  \
-    return sparse_fail(try_result, "%s: %s", #call, ncclGetErrorString(try_result)); \
+    return try_result;                                                               \
+  } while (0)
+
+#define SPARSE_ALLTOALLV(call)                                               \
+  do {                                                                       \
+    ncclResult_t try_result = (call);                                        \
+    if (try_result != ncclSuccess) return sparse_fail_alltoallv(try_result); \
   } while (0)
 
 #define SPARSE_CUDA(call)                                                                         \
@@ -123,6 +136,9 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 }
 
 /* ---- sparse_config.c ------------------------------------------------------------------------- */
+
+/* Below it half of the density has lost bits, of which Gaussian thresholds would know. */
+#define SPARSE_LEAST_DENSITY 1e-300
 
 /* What is wrong with a configuration, in words; NULL if nothing. */
 const char *sparse_config_error(const sparse_allreduce_config_t *config, size_t count, int nranks);
@@ -175,6 +191,17 @@ ncclResult_t select_leave_result(struct sparse_allreduce_handle *h, cudaStream_t
  * arrives at received[slot_displs[p]], received_counts[p] entries; part `rank` is copied. At most
  * `throttle` peers at a time. */
 ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cudaStream_t stream);
+
+/* Balancing (OKTOPK): should ranks that have counts[r] elements, `total` together, even them out
+ * before they gather them? Then rank r, whose elements have the places `from` in the concatenation
+ * of all, is to own those of `to`. */
+struct sparse_share {
+  uint64_t first, count;
+};
+bool exchange_balances(const struct sparse_memory *m, const uint64_t *counts, uint64_t total);
+void exchange_shares(const struct sparse_memory *m, const uint64_t *counts, uint64_t total, int r,
+                     struct sparse_share *from, struct sparse_share *to);
+struct sparse_share exchange_overlap(struct sparse_share a, struct sparse_share b);
 
 /* AllGatherV: the state->sealed_count elements at `send` of every rank arrive at `recv` of all, in
  * rank order, one behind the other; counts and displs (device, ranks entries) say where. `recv` is

@@ -66,9 +66,12 @@ struct sparse_notes {
    * from them. */
   uint64_t lists[SPARSE_MAX_RANKS][SPARSE_LIST_NOTES];
   uint64_t stored[SPARSE_MAX_RANKS];
-  /* The sums of p's region are so many. NONFINITE: p's gradient was not finite. TAKEN: how many of
-   * your entries p has added. */
+  /* The sums of p's region are so many. NONFINITE: an element of p's gradient, as in struct
+   * sparse_state. TAKEN: how many of your entries p has added. */
   uint64_t sums[SPARSE_MAX_RANKS][SPARSE_SUM_NOTES];
+  /* In exact steps: of how many sums p has chosen those. For statistics; there before the others.
+   */
+  uint64_t reduced[SPARSE_MAX_RANKS];
   /* p has stored its histogram of this round of a search. */
   uint64_t histograms[SPARSE_MAX_RANKS];
 };
@@ -95,7 +98,10 @@ struct sparse_state {
   uint64_t level_counts[SPARSE_MAX_LEVELS];
   double mean, deviation;    /* of residual + gradient, if asked for; deviation: unbiased */
   double gaussian_threshold; /* before corrections */
-  uint32_t nonfinite;        /* 1: a gradient element was not finite; later: of any rank */
+  /* The first element of this rank's gradient that is not finite, + 1; 0: there is none. Later that
+   * of the first rank that has one, which is number nonfinite_from - 1. (Direct: notes say whose.)
+   */
+  uint32_t nonfinite, nonfinite_from;
 
   /* Direct: number of the step, where this rank sees the memory of all ranks that holds the lists
    * and the slot of its own list there, and who has kept it waiting for too long, + 1. */
@@ -135,12 +141,13 @@ struct sparse_state {
   uint64_t chosen_count; /* direct, exact: those of them that are in the result */
   uint64_t announced[2]; /* reduced_count and nonfinite, for the host */
   uint64_t gathered_counts[SPARSE_MAX_RANKS], gathered_displs[SPARSE_MAX_RANKS];
-  uint32_t always_list;           /* SPARSE_FROM_LIST, for operators without a choice */
-  uint64_t whole[2];              /* the region 0 .. n */
-  struct sparse_selection global; /* of the sums */
-  uint64_t result_count;          /* entries of `gathered`, flag entries included */
-  uint64_t global_count;          /* without flag entries */
-  uint64_t gathered_total;        /* entries that all ranks contributed, without flag entries */
+  uint64_t sums[SPARSE_MAX_RANKS]; /* not direct: gathered_counts without flag entries */
+  uint32_t always_list;            /* SPARSE_FROM_LIST, for operators without a choice */
+  uint64_t whole[2];               /* the region 0 .. n */
+  struct sparse_selection global;  /* of the sums */
+  uint64_t result_count;           /* entries of `gathered`, flag entries included */
+  uint64_t global_count;           /* without flag entries */
+  uint64_t gathered_total;         /* entries that all ranks contributed, without flag entries */
 };
 
 /* What a handle owns, passed to operators by value. Sizes never change. */

@@ -21,6 +21,28 @@ ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
+/* Whose gradient is not finite: the first rank's, and its first such element. */
+static ncclResult_t name_nonfinite(const struct sparse_allreduce_handle *h)
+{
+  const struct sparse_state *s = h->state;
+  uint32_t element = s->nonfinite;
+  int rank = s->nonfinite_from ? (int)s->nonfinite_from - 1 : h->m.rank;
+  if (h->last.nonfinite) {
+    element = h->last.nonfinite;
+    rank = h->last.nonfinite_rank;
+  } else if (h->m.direct) {
+    uint64_t notes[SPARSE_MAX_RANKS][SPARSE_SUM_NOTES];
+    SPARSE_CUDA(cudaMemcpy(notes, h->m.notes->sums, sizeof(notes), cudaMemcpyDeviceToHost));
+    for (int p = h->m.nranks - 1; p >= 0; p--) {
+      if ((uint32_t)notes[p][SPARSE_NOTE_NONFINITE] == 0) continue;
+      element = (uint32_t)notes[p][SPARSE_NOTE_NONFINITE];
+      rank = p;
+    }
+  }
+  return sparse_fail(ncclSuccess, "element %u of rank %d's gradient is not finite", element - 1,
+                     rank);
+}
+
 ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclResult_t *result)
 {
   if (handle == NULL || result == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
@@ -33,17 +55,16 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
   }
   if (handle->alltoallv != NULL) {
     int source, destination;
-    if (alltoallv_get_async_error(handle->alltoallv, result, &source, &destination) != ncclSuccess)
-      return sparse_fail(ncclInternalError, "%s", alltoallv_last_error());
+    SPARSE_ALLTOALLV(alltoallv_get_async_error(handle->alltoallv, result, &source, &destination));
     if (*result != ncclSuccess) {
       if (*result != ncclRemoteError) *result = ncclInternalError; /* counts: not the caller's */
-      return sparse_fail(ncclSuccess, "%s", alltoallv_last_error());
+      return sparse_fail_alltoallv(ncclSuccess);
     }
   }
   if (handle->m.config.nonfinite == SPARSE_NONFINITE_ERROR && !handle->last.dense &&
       (handle->state->nonfinite || handle->last.nonfinite)) {
     *result = ncclInvalidArgument;
-    sparse_fail(*result, "a gradient has elements that are not finite");
+    return name_nonfinite(handle);
   }
   return ncclSuccess;
 }
@@ -56,10 +77,47 @@ static uint64_t sum_of_others(const struct sparse_memory *m, const uint64_t *cou
   return sum;
 }
 
-/* Words of 32 bits that the step moved between this rank and others: those of the algorithm.
- * Direct, candidates may have been sent in vain, see SPARSE_PASS_OFFERS, and sums in exact steps
- * are fewer, see ops_select_sums(). */
-static void count_words(const struct sparse_allreduce_handle *h, uint64_t *sent, uint64_t *received)
+/* How many sums each rank had for the others. */
+static ncclResult_t count_sums(const struct sparse_allreduce_handle *h, uint64_t *sums)
+{
+  const struct sparse_memory *m = &h->m;
+  const uint64_t *counts = m->direct ? h->state->gathered_counts : h->state->sums;
+  memcpy(sums, counts, (size_t)m->nranks * sizeof(*sums));
+  if (!m->direct || !h->last.exact_global) return ncclSuccess;
+  uint64_t notes[SPARSE_MAX_RANKS];
+  SPARSE_CUDA(cudaMemcpy(notes, m->notes->reduced, sizeof(notes), cudaMemcpyDeviceToHost));
+  for (int p = 0; p < m->nranks; p++) sums[p] = (uint32_t)notes[p];
+  return ncclSuccess;
+}
+
+/* The gather of all sums, and what the ranks move before to even them out. */
+static ncclResult_t count_gather(const struct sparse_allreduce_handle *h, uint64_t *sent,
+                                 uint64_t *received)
+{
+  const struct sparse_memory *m = &h->m;
+  const uint64_t total = h->state->gathered_total, others = (uint64_t)m->nranks - 1;
+  uint64_t sums[SPARSE_MAX_RANKS], own = h->state->reduced_count;
+  if (m->config.algorithm == SPARSE_OKTOPK && m->config.balance != SPARSE_BALANCE_NEVER) {
+    SPARSE_TRY(count_sums(h, sums));
+    if (exchange_balances(m, sums, total)) {
+      struct sparse_share from, to;
+      exchange_shares(m, sums, total, m->rank, &from, &to);
+      const uint64_t stays = exchange_overlap(from, to).count;
+      *sent += 2 * (from.count - stays);
+      *received += 2 * (to.count - stays);
+      own = to.count;
+    }
+  }
+  *sent += 2 * own * others;
+  *received += 2 * (total - own);
+  return ncclSuccess;
+}
+
+/* Words of 32 bits that the step moved between this rank and others: those of the algorithm,
+ * whatever the exchange. Direct, candidates may have been sent in vain, see SPARSE_PASS_OFFERS,
+ * sums in exact steps are fewer, see ops_select_sums(), and one-sided nothing is evened out. */
+static ncclResult_t count_words(const struct sparse_allreduce_handle *h, uint64_t *sent,
+                                uint64_t *received)
 {
   const struct sparse_memory *m = &h->m;
   const struct sparse_state *s = h->state;
@@ -67,7 +125,7 @@ static void count_words(const struct sparse_allreduce_handle *h, uint64_t *sent,
   *sent = *received = 0;
   if (h->last.dense) {
     *sent = *received = 2 * m->n * others / (uint64_t)m->nranks;
-    return;
+    return ncclSuccess;
   }
   switch (m->config.algorithm) {
   case SPARSE_GTOPK:
@@ -92,15 +150,14 @@ static void count_words(const struct sparse_allreduce_handle *h, uint64_t *sent,
       const uint64_t region = s->boundaries[m->rank + 1] - s->boundaries[m->rank];
       *sent += region * others;
       *received += m->n - region;
-    } else {
-      *sent += 2 * s->reduced_count * others;
-      *received += 2 * (s->gathered_total - s->reduced_count);
+      break;
     }
-    break;
+    return count_gather(h, sent, received);
   default:
     *sent = 2 * s->offered_count * others;
     *received = 2 * sum_of_others(m, s->received_counts);
   }
+  return ncclSuccess;
 }
 
 ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
@@ -117,7 +174,7 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   out->k = h->m.k;
   out->capacity = h->m.capacity;
   out->dense = h->last.dense;
-  count_words(h, &out->words_sent, &out->words_received);
+  SPARSE_TRY(count_words(h, &out->words_sent, &out->words_received));
   if (h->last.dense) {
     out->local = out->global = h->m.n;
     out->selected_tie = -1;

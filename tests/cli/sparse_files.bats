@@ -165,8 +165,8 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
     for launcher in $LAUNCHERS; do
       sparse "$launcher" 2 --input "$WORK/g_%r.npy" --algorithm oktopk,gtopk
       exits_with 1
-      says '^\[rank 0\] gtopk, step 1: the gradient of some rank is not finite; allowed: finite ones, or --nonfinite drop or propagate'
-      says '^\[rank 0\] oktopk, step 1: the gradient of some rank is not finite'
+      says "^\[rank 0\] gtopk, step 1: element 50 of rank 1's gradient is not finite; allowed: finite ones, or --nonfinite drop or propagate"
+      says "^\[rank 0\] oktopk, step 1: element 50 of rank 1's gradient is not finite; allowed"
       [ "$(grep -c 'NO: step 1$' "$WORK/out")" = 2 ]
       prints '^Results are WRONG'
     done

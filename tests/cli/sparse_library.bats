@@ -18,6 +18,17 @@ load sparse_helper
   [ "$(sort "$WORK/out")" = "$(for rank in 0 1 2; do
     echo "rank $rank offered 100 of 10000 elements, the result has 100, the last is 20000"
   done)" ]
+  # a rank that fails says why and ends the others, which wait for it
+  local code=0
+  mpi_job 3 env "LD_PRELOAD=$FAULT_FOLDER/fault.so" FAULT=fail:ncclAllReduce:1:1 ./usage >"$WORK/out" 2>"$WORK/err" || code=$?
+  [ "$code" = 1 ]
+  [ ! -s "$WORK/out" ]
+  grep -F './usage.c: sparse_allreduce_create(comm, COUNT, &config, &handle): ncclAllReduce(' "$WORK/err"
+  # NCCL's own reason stands behind its error
+  code=0
+  CPU_STANDIN_MEMORY=250000 mpi_job 1 ./usage >"$WORK/out" 2>"$WORK/err" || code=$?
+  [ "$code" = 1 ]
+  grep -F ': ncclMemAlloc((void **)&m->lists, h->lists_bytes): unhandled cuda error: ncclMemAlloc: ' "$WORK/err"
 }
 
 # steps LAUNCHER RANKS [OPTIONS]: runs tests/gpu/sparse_steps, which build_steps builds

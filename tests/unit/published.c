@@ -355,6 +355,83 @@ const char *published_tree(int nranks)
   return NULL;
 }
 
+/* ---- gtopk ------------------------------------------------------------------------------------*/
+
+/* numpy: sums of the first merge are stored in a float array, all later ones in a double one. */
+struct node_entry {
+  size_t index;
+  double value;
+};
+
+static size_t first_with(const struct node_entry *list, size_t k, size_t index)
+{
+  size_t i = 0;
+  while (i < k && list[i].index != index) i++;
+  return i;
+}
+
+/* The k largest of both lists, largest first, of equals the last, as argsort()[-k:] has it. An
+ * index that both have stays in the received list, with 0 for its value: if there is little else,
+ * it is chosen twice. */
+static void merge_as_numpy(struct node_entry *own, const struct node_entry *received, size_t k,
+                           bool first)
+{
+  struct node_entry *all = malloc(2 * k * sizeof *all);
+  if (!all) abort();
+  memcpy(all, own, k * sizeof *all);
+  for (size_t j = 0; j < k; j++) {
+    size_t i = first_with(own, k, received[j].index);
+    all[k + j] = (struct node_entry){received[j].index, (float)received[j].value}; /* as sent */
+    if (i == k || first_with(received, k, received[j].index) != j) continue;
+    all[i].value += all[k + j].value;
+    if (first) all[i].value = (float)all[i].value;
+    all[k + j].value = 0;
+  }
+  for (size_t kept = 0; kept < k; kept++) {
+    size_t largest = 2 * k;
+    for (size_t i = 0; i < 2 * k; i++)
+      if (!isnan(all[i].value) && /* taken */
+          (largest == 2 * k || fabs(all[i].value) >= fabs(all[largest].value)))
+        largest = i;
+    own[kept] = all[largest];
+    all[largest].value = NAN;
+  }
+  free(all);
+}
+
+const char *published_gtopk(struct published *p, const float *const gradients[])
+{
+  const size_t k = k_of(p), ranks = (size_t)p->nranks;
+  const char *raised = published_tree(p->nranks);
+  if (raised) return raised;
+  struct node_entry *lists = malloc(ranks * k * sizeof *lists);
+  struct node_entry *offered = malloc(ranks * k * sizeof *offered);
+  if (!lists || !offered) abort();
+  add_to_residuals(p, gradients);
+  for (size_t r = 0; r < ranks; r++) {
+    size_t count;
+    struct entry *entries = sorted(p->acc[r], p->n, true, false, &count);
+    for (size_t e = 0; e < k; e++)
+      lists[r * k + e] = (struct node_entry){entries[e].index, entries[e].value};
+    p->noffered[r] = k;
+    free(entries);
+  }
+  memcpy(offered, lists, ranks * k * sizeof *lists);
+  for (size_t step = 1; step < ranks; step *= 2)
+    for (size_t node = 0; node < ranks; node += 2 * step)
+      merge_as_numpy(lists + node * k, lists + (node + step) * k, k, step == 1);
+
+  memset(p->result, 0, p->n * sizeof *p->result);
+  for (size_t e = 0; e < k; e++)
+    p->result[lists[e].index] = (float)lists[e].value / (float)p->nranks;
+  for (size_t e = 0; e < ranks * k; e++) /* what is in the result leaves the residual */
+    if (first_with(lists, k, offered[e].index) < k) p->residual[e / k][offered[e].index] = 0;
+  free(offered);
+  free(lists);
+  p->counter++;
+  return NULL;
+}
+
 uint32_t published_index_on_the_wire(uint32_t index)
 {
   return (uint32_t)(float)index;

@@ -36,6 +36,7 @@ void published_destroy(struct published *p);
 /* One step each. NULL, or the exception with which the published program ends. */
 const char *published_oktopk(struct published *p, const float *const gradients[]);
 const char *published_topksa(struct published *p, const float *const gradients[]);
+const char *published_gtopk(struct published *p, const float *const gradients[]);
 const char *published_topkaopt(struct published *p, const float *const gradients[]);
 /* z: of the normal distribution, such that |x| > z has the probability `density` */
 const char *published_gaussiank(struct published *p, const float *const gradients[], double z);

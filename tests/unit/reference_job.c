@@ -14,6 +14,7 @@ sparse_allreduce_config_t job_config(sparse_allreduce_algorithm_t algorithm, spa
       .density = density,
       .gradient_type = ncclFloat,
       .local_interval = 32,
+      .topkaopt_interval = 32,
       .global_interval = 32,
       .repartition_interval = 64,
       .raise_steps = 5,

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "reference_job.h"
+#include "reference_parts.h"
 #include "unit.h"
 
 /* Gradients as in training: heavy-tailed, partly the same on all ranks, drifting and shrinking. */
@@ -100,6 +101,41 @@ static void test_same_without_mistakes(void **state)
     }
 }
 
+/* A threshold that lets too much through is raised before the capacity is tested: what it selects
+ * then fits, and the published code, which has no capacity, selects the same. Every seventh
+ * gradient is so much larger that the threshold of the step before lets more than 2k through. */
+static void test_raising_comes_first(void **state)
+{
+  (void)state;
+  enum { N = 50021, STEPS = 22 };
+  for (int preset = SPARSE_PRESET_VGG; preset <= SPARSE_PRESET_LSTM; preset++)
+    for (int nranks = 2; nranks <= 4; nranks += 2) {
+      int crowded = 0;
+      struct job job = open_job(SPARSE_OKTOPK, preset, 0.05, N, nranks);
+      struct published *p = published_create(preset, 0.05, N, nranks);
+      p->repaired = true;
+      for (int step = 0; step < STEPS; step++) {
+        double before[4];
+        fill_drifting(job.gradients, job.n, nranks, step);
+        for (int r = 0; r < nranks; r++) {
+          before[r] = job.ref->ranks[r].local_threshold;
+          for (size_t i = 0; i < N && step % 7 == 6; i++) job.gradients[r][i] *= 1.75f;
+        }
+        job_step(&job);
+        assert_null(published_oktopk(p, gradients_of(&job)));
+        for (int r = 0; r < nranks; r++) {
+          assert_false(job.ref->ranks[r].overflowed);
+          crowded += !job.ref->exact_local &&
+                     count_above(job.ref->ranks[r].acc, N, before[r]) > job.ref->capacity;
+        }
+        compare(p, &job);
+      }
+      assert_true(crowded > 0);
+      published_destroy(p);
+      job_close(&job);
+    }
+}
+
 /* Gradients whose tails are heavier or lighter than those of the normal distribution: thresholds
  * are raised or lowered, never both. */
 static void test_gaussian_corrections(void **state)
@@ -133,6 +169,75 @@ static void test_gaussian_corrections(void **state)
       published_destroy(p);
       job_close(&job);
     }
+}
+
+/* ---- what is sent, and how often a rank would send too much -----------------------------------*/
+
+/* Means over 64 steps, exact ones included. */
+static void test_volume(void **state)
+{
+  (void)state;
+  enum { N = 20000, STEPS = 64 };
+  print_message(
+      "[15] oktopk, words of a rank in units of k (P-1)/P, and on reuse steps result / k:");
+  for (int nranks = 2; nranks <= 8; nranks *= 2) {
+    double words = 0, result = 0, most = 0, reuse = 0;
+    struct job job = open_job(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.01, N, nranks);
+    for (int step = 0; step < STEPS; step++) {
+      const struct reference *ref = job.ref;
+      double sent = 0, offered = 0;
+      fill_drifting(job.gradients, job.n, nranks, step);
+      job_step(&job);
+      for (int r = 0; r < nranks; r++) {
+        sent += (double)ref->ranks[r].words_sent;
+        offered += (double)ref->ranks[r].noffered;
+      }
+      words += sent / (double)ref->k / (nranks - 1) / STEPS;
+      if (ref->exact_global) continue;
+      assert_true(sent <= 2 * offered + 2 * (double)ref->nglobal * (nranks - 1));
+      reuse++;
+      result += (double)ref->nglobal / (double)ref->k;
+      if ((double)ref->nglobal / (double)ref->k > most)
+        most = (double)ref->nglobal / (double)ref->k;
+    }
+    print_message(" P=%d: %.1f, %.1f (at most %.1f)", nranks, words, result / reuse, most);
+    assert_int_equal(words > 6, nranks == 4); /* the paper's 6 are for what was selected */
+    job_close(&job);
+  }
+  print_message("\n");
+}
+
+/* k = 2200: of the steps that reuse a threshold, those with too much above it, and those with too
+ * much above the raised one, which offer the k largest instead. */
+static void test_capacity(void **state)
+{
+  (void)state;
+  enum { N = 110021, STEPS = 32 };
+  print_message(
+      "[13] oktopk, n = 110,021, 2 %%, rank-steps with more than 2k above the threshold / also "
+      "after raising:");
+  for (int nranks = 2; nranks <= 4; nranks += 2) {
+    int crowded = 0, overflowed = 0;
+    struct job job = open_job(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.02, N, nranks);
+    struct published *p = published_create(SPARSE_PRESET_VGG, 0.02, N, nranks);
+    for (int step = 0; step < STEPS; step++) {
+      double before[4];
+      for (int r = 0; r < nranks; r++) before[r] = job.ref->ranks[r].local_threshold;
+      fill_drifting(job.gradients, job.n, nranks, step);
+      job_step(&job);
+      assert_null(published_oktopk(p, gradients_of(&job)));
+      compare(p, &job);
+      for (int r = 0; r < nranks; r++) {
+        overflowed += job.ref->ranks[r].overflowed;
+        crowded += step > 0 && count_above(job.ref->ranks[r].acc, N, before[r]) > job.ref->capacity;
+      }
+    }
+    print_message(" P=%d: %d / %d of %d", nranks, crowded, overflowed, nranks * STEPS);
+    assert_true(crowded > 0 && overflowed == 0);
+    published_destroy(p);
+    job_close(&job);
+  }
+  print_message("\n");
 }
 
 /* ---- [1] topkSA -------------------------------------------------------------------------------*/
@@ -213,6 +318,62 @@ static void test_gtopk_loses(void **state)
   print_message("; ours runs with all\n");
 }
 
+/* Sums of doubles differ in their last bits from the third merge on, so from 8 ranks on. */
+static void test_gtopk_adds_doubles(void **state)
+{
+  (void)state;
+  for (int nranks = 2; nranks <= 8; nranks *= 2) {
+    size_t differ = 0, entries = 0;
+    struct job job = open_job(SPARSE_GTOPK, SPARSE_PRESET_VGG, 0.01, 20000, nranks);
+    struct published *p = published_create(SPARSE_PRESET_VGG, 0.01, 20000, nranks);
+    for (int step = 0; step < 12; step++) {
+      fill_drifting(job.gradients, job.n, nranks, step);
+      job_step(&job);
+      assert_null(published_gtopk(p, gradients_of(&job)));
+      if (nranks < 8) compare(p, &job);
+      for (size_t i = 0; i < job.n; i++) {
+        float ours = job.ref->result[i];
+        entries += ours != 0;
+        differ += ours != p->result[i];
+        assert_true(fabsf(ours - p->result[i]) <= ldexpf(fabsf(ours), -23));
+      }
+    }
+    if (nranks == 8)
+      print_message("[2] gtopk, 8 ranks: %zu of %zu sums differ in the last bit\n", differ,
+                    entries);
+    assert_int_equal(differ > 0, nranks == 8);
+    published_destroy(p);
+    job_close(&job);
+  }
+}
+
+static void test_gtopk_overwrites(void **state)
+{
+  (void)state;
+  enum { N = 2000, RANKS = 4 };
+  size_t sums = 0, lost = 0;
+  uint64_t seed = 5;
+  struct job job = open_job(SPARSE_GTOPK, SPARSE_PRESET_VGG, 0.05, N, RANKS);
+  struct published *p = published_create(SPARSE_PRESET_VGG, 0.05, N, RANKS);
+  for (int r = 0; r < RANKS; r++) /* 30 of k = 100 */
+    for (size_t i = 0; i < 30; i++)
+      job.gradients[r][job_below(&seed, 120)] = (float)job_normal(&seed);
+  job_step(&job);
+  assert_null(published_gtopk(p, gradients_of(&job)));
+  for (size_t i = 0; i < N; i++) {
+    double sum = 0;
+    for (int r = 0; r < RANKS; r++) sum += job.gradients[r][i];
+    sums += sum != 0;
+    lost += sum != 0 && p->result[i] == 0;
+    assert_int_equal(sum != 0, job.ref->result[i] != 0);
+  }
+  print_message("[2] gtopk, 4 ranks, 30 entries of k = 100: %zu of %zu sums overwritten\n", lost,
+                sums);
+  assert_true(lost > 0);
+  published_destroy(p);
+  job_close(&job);
+}
+
 /* ---- [4] indices as floats --------------------------------------------------------------------*/
 
 static void test_indices_as_floats(void **state)
@@ -273,7 +434,6 @@ static void test_topkaopt_raises(void **state)
   for (int preset = SPARSE_PRESET_VGG; preset <= SPARSE_PRESET_BERT; preset++) {
     const char *raised = NULL;
     struct job job = open_job(SPARSE_TOPKAOPT, preset, 0.02, 3000, 3);
-    job.ref->config.local_interval = 32; /* BERT, too */
     struct published *p = published_create(preset, 0.02, 3000, 3);
     for (int step = 0; step < 70 && !raised; step++) {
       fill_drifting(job.gradients, job.n, 3, step);
@@ -454,9 +614,14 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_same_without_mistakes),
+      cmocka_unit_test(test_raising_comes_first),
       cmocka_unit_test(test_gaussian_corrections),
+      cmocka_unit_test(test_volume),
+      cmocka_unit_test(test_capacity),
       cmocka_unit_test(test_topksa_loses),
       cmocka_unit_test(test_gtopk_loses),
+      cmocka_unit_test(test_gtopk_adds_doubles),
+      cmocka_unit_test(test_gtopk_overwrites),
       cmocka_unit_test(test_indices_as_floats),
       cmocka_unit_test(test_searchsorted),
       cmocka_unit_test(test_topkaopt_raises),

@@ -38,7 +38,7 @@ static sparse_allreduce_config_t random_config(uint64_t *seed)
   sparse_allreduce_config_t config = job_config(algorithm, preset, density);
   if (job_below(seed, 4) == 0) config.warmup_steps = (long)job_below(seed, 5);
   if (job_below(seed, 2)) {
-    config.local_interval = 1 + (int)job_below(seed, 9);
+    config.local_interval = config.topkaopt_interval = 1 + (int)job_below(seed, 9);
     config.global_interval = 1 + (int)job_below(seed, 9);
     config.repartition_interval = 1 + (int)job_below(seed, 9);
   }
@@ -462,6 +462,7 @@ static void compare_with_changed(sparse_allreduce_algorithm_t algorithm, float f
   sparse_allreduce_config_t thinner = config;
   thinner.density /= (double)stretch;
   config.local_interval = thinner.local_interval = 8;
+  config.topkaopt_interval = thinner.topkaopt_interval = 8;
   config.global_interval = thinner.global_interval = 8;
   job_open(&job, &config, 256, 3);
   job_open(&changed, &thinner, 256 * stretch, 3);

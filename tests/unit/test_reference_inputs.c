@@ -52,18 +52,23 @@ static void test_all_zeros(void **state)
   }
 }
 
-/* The published code alternates between sending nothing and sending everything. */
+/* The published code alternates between sending nothing and sending everything. Where gradients
+ * grow, a raised threshold selects everything, too; else raising goes beyond all in the end. */
 static void test_all_equal(void **state)
 {
   (void)state;
-  for (int a = SPARSE_TOPKA; a < SPARSE_ALGORITHMS; a++) {
+  for (int i = 2 * SPARSE_TOPKA; i < 2 * SPARSE_ALGORITHMS; i++) {
     struct job job;
+    bool grows = i % 2;
+    sparse_allreduce_algorithm_t a = i / 2;
     sparse_allreduce_config_t config = job_config(a, SPARSE_PRESET_VGG, 0.01);
     job_open(&job, &config, 10000, 3);
     for (int step = 0; step < 20; step++) {
-      fill(&job, 1);
+      fill(&job, grows ? (float)(1 << step) : 1);
       job_step(&job);
-      if (a == SPARSE_OKTOPK && step > 0) {
+      if (a == SPARSE_OKTOPK && step == 19 && !grows)
+        assert_int_equal(job.ref->ranks[0].noffered, 0);
+      if (a == SPARSE_OKTOPK && step > 0 && grows) {
         assert_true(job.ref->ranks[0].overflowed);
         assert_int_equal(job.ref->ranks[0].noffered, 100);
         /* those that were left out longest, then the lowest */
@@ -430,7 +435,7 @@ static void test_sizes(void **state)
           struct job job;
           sparse_allreduce_config_t config = job_config(a, SPARSE_PRESET_VGG, densities[d]);
           if (sizes[s] == 0) continue;
-          config.local_interval = config.repartition_interval = 3;
+          config.local_interval = config.topkaopt_interval = config.repartition_interval = 3;
           config.global_interval = 4;
           job_open(&job, &config, (size_t)sizes[s], nranks);
           for (int step = 0; step < 8; step++) {

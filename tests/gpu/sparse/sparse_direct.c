@@ -8,10 +8,12 @@
 #include "reference.h"
 #include "sparse_world.h"
 
-enum { MOST = 5, STEPS = 4, SPARE = 4096, SAMPLE = 1 << 20, CLUSTER = 40000 };
+enum { MOST = 5, SPARE = 4096, SAMPLE = 1 << 20, CLUSTER = 40000 };
 
-/* How many elements the threshold of a step chooses: what a list of candidates is good for. */
-enum crowd { FEW, NONE, RAISES, OVERFLOWS, BEYOND_ROOM, CROWDS };
+/* How many elements the threshold of a step chooses. Crowded: so many that they cannot be offered
+ * as candidates, but the raised threshold chooses few of them, out of the list or, if that has no
+ * room for all, out of the residual. Overflowing: too many even then. */
+enum crowd { FEW, NONE, RAISES, CROWDED, CROWDED_NO_ROOM, OVERFLOWS, OVERFLOWS_NO_ROOM, CROWDS };
 
 struct team {
   struct world members[MOST];
@@ -107,8 +109,8 @@ static int by_magnitude(const void *a, const void *b)
 static double threshold_for(const struct sparse_memory *m, const float *residual,
                             const float *gradient, enum crowd crowd)
 {
-  const size_t wanted[CROWDS] = {m->k, 0, 2 * m->k - m->k / 4, m->capacity + m->capacity / 8 + 1,
-                                 m->room + m->room / 8 + 1};
+  const size_t wanted[CROWDS] = {
+      m->k, 0, 2 * m->k - m->k / 4, m->k / 2, m->k / 2, m->room - m->room / 16, 3 * m->room};
   const size_t stride = m->n / SAMPLE + 1, count = (m->n - 1) / stride + 1;
   sparse_level_t *sorted = malloc(count * sizeof *sorted);
   for (size_t i = 0; i < count; i++)
@@ -118,6 +120,17 @@ static double threshold_for(const struct sparse_memory *m, const float *residual
   const double threshold = (double)sparse_from_magnitude(sorted[at]);
   free(sorted);
   return threshold;
+}
+
+/* Many elements that exceed the threshold, but not for long if it is raised. */
+static void make_crowd(const struct sparse_memory *m, const float *residual, float *gradient,
+                       enum crowd crowd, double threshold)
+{
+  const size_t list = crowd == CROWDED ? m->capacity : m->room, many = list + list / 8 + 1;
+  const size_t stride = m->n / many;
+  if (stride == 0 || (crowd != CROWDED && crowd != CROWDED_NO_ROOM)) return;
+  for (size_t i = 0; i < many; i++)
+    gradient[i * stride] = (float)(1.05 * threshold) - residual[i * stride];
 }
 
 static void run_step(struct team *team, int first)
@@ -169,7 +182,7 @@ static bool check_member(struct world *w, const struct reference *ref, int r)
                    (size_t)ref->nranks * sizeof *s->region_counts, "region_counts");
 }
 
-static bool direct_step(struct test *t, struct team *team, enum kind kind)
+static bool direct_step(struct test *t, struct team *team, enum kind kind, enum crowd of_first)
 {
   struct reference *ref = team->ref;
   float *gradients[MOST];
@@ -183,8 +196,9 @@ static bool direct_step(struct test *t, struct team *team, enum kind kind)
     for (size_t i = 0; i < m->n; i++) gradients[r][i] = element(t, kind);
     for (size_t i = 0; i < CLUSTER && m->n > SAMPLE; i++) /* all of them go together */
       gradients[r][m->n / 3 + i] *= 64;
-    crowd[r] = (enum crowd)(next_random(t) % (r == first ? CROWDS : OVERFLOWS));
+    crowd[r] = r == first ? of_first : (enum crowd)(next_random(t) % CROWDED);
     *threshold = threshold_for(m, ref->ranks[r].residual, gradients[r], crowd[r]);
+    make_crowd(m, ref->ranks[r].residual, gradients[r], crowd[r], *threshold);
     if (r == 0) ref->global_threshold = *threshold;
     CUDACHECK(cudaMemcpy(team->members[r].gradient, gradients[r], m->n * sizeof(float),
                          cudaMemcpyHostToDevice));
@@ -194,7 +208,8 @@ static bool direct_step(struct test *t, struct team *team, enum kind kind)
   reference_step(ref, (const float *const *)gradients, NULL);
   run_step(team, first);
   CUDACHECK(cudaStreamSynchronize(t->stream));
-  bool good = true;
+  bool good = of_first < CROWDED || of_first >= OVERFLOWS ||
+              same_number(ref->ranks[first].overflowed, false, "overflow, though raised");
   for (int r = 0; r < ref->nranks; r++) {
     if (good && !check_member(&team->members[r], ref, r)) {
       launcher_error("rank %d of %d, n %zu, kind %d, crowd %d", r, ref->nranks, ref->n, kind,
@@ -211,8 +226,8 @@ static bool direct_steps(struct test *t, size_t n, int nranks, ncclComm_t comm)
   struct team team;
   bool good = true;
   team_open(&team, t, n, nranks, comm);
-  for (int step = 0; step < STEPS && good; step++)
-    good = direct_step(t, &team, (nranks + step) % 3 == 0 ? TIES : RANDOM);
+  for (int crowd = 0; crowd < CROWDS && good; crowd++)
+    good = direct_step(t, &team, (nranks + crowd) % 3 == 2 ? TIES : RANDOM, (enum crowd)crowd);
   team_close(&team);
   return good;
 }

@@ -52,10 +52,10 @@ static void expect_local_pass(struct world *w, const float *gradient)
   memset(s->level_counts, 0, sizeof(uint64_t) * (size_t)s->nlevels);
   for (size_t i = 0; i < w->m.n; i++) {
     if (gradient != NULL) {
-      if (!isfinite(gradient[i]) && w->m.config.nonfinite != SPARSE_NONFINITE_PROPAGATE)
-        s->nonfinite = 1;
-      else
+      if (isfinite(gradient[i]) || w->m.config.nonfinite == SPARSE_NONFINITE_PROPAGATE)
         w->residual[i] = added(w->residual[i], gradient[i]);
+      else if (s->nonfinite == 0)
+        s->nonfinite = (uint32_t)i + 1;
     }
     const sparse_level_t magnitude = sparse_magnitude(w->residual[i]);
     if (magnitude > s->limit) continue;

@@ -13,6 +13,7 @@
  * Every rank draws the same numbers, so all know all gradients and each runs the whole reference.
  */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #include "launcher.h"
 #include "reference.h"
 #include "sparse_allreduce.h"
+#include "sparse_state.h"
 
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
@@ -82,7 +84,7 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   job.n = sizes[below(&state, sizeof(sizes) / sizeof(*sizes))];
   const double densities[] = {0.001, 0.01, 0.02, 0.1, 0.5, 1};
   c->density = densities[below(&state, 6)];
-  c->local_interval = 1 + (int)below(&state, 5);
+  c->local_interval = c->topkaopt_interval = 1 + (int)below(&state, 5);
   c->global_interval = 1 + (int)below(&state, 5);
   c->repartition_interval = 1 + (int)below(&state, 7);
   c->throttle = 1 + (int)below(&state, 8);
@@ -229,8 +231,22 @@ static void same_entries(struct checker *c, sparse_allreduce_t handle, const str
   free(host);
 }
 
+/* The sentence names the first rank whose gradient is not finite, and its first such element. */
+static void same_culprit(struct checker *c, float *const *gradients, int nranks)
+{
+  char expected[128] = "";
+  for (int r = nranks - 1; r >= 0; r--)
+    for (size_t i = c->job->n; i-- > 0;)
+      if (!isfinite(gradients[r][i]))
+        snprintf(expected, sizeof expected, "element %zu of rank %d's gradient is not finite", i,
+                 r);
+  if (strcmp(sparse_allreduce_last_error(), expected) == 0) return;
+  wrong(c, "sentence", 0, 1, 0);
+  launcher_error("'%s', expected '%s'", sparse_allreduce_last_error(), expected);
+}
+
 static void compare(struct checker *c, sparse_allreduce_t handle, const float *result,
-                    const struct reference *ref)
+                    const struct reference *ref, float *const *gradients)
 {
   const int nranks = ref->nranks;
   const struct reference_rank *mine = &ref->ranks[c->me->rank];
@@ -265,6 +281,7 @@ static void compare(struct checker *c, sparse_allreduce_t handle, const float *r
   ncclResult_t async;
   SPARSECHECK(sparse_allreduce_get_async_error(handle, &async));
   same_number(c, "async error", async == ncclInvalidArgument, ref->nonfinite);
+  if (ref->nonfinite) same_culprit(c, gradients, nranks);
 }
 
 /* The Gaussian threshold may differ in its last bits: close is required, and then the reference
@@ -376,23 +393,66 @@ static int run_ahead(struct checker *c, sparse_allreduce_t handle, struct refere
     if (!ref->dense || (job->kind != SPREAD && job->kind != NOT_FINITE))
       same_vector(c, "result", results + (size_t)c->step * job->n, ref->result, job->n);
   }
-  compare(c, handle, result, ref);
+  compare(c, handle, result, ref, gradients);
   CUDACHECK(cudaEventDestroy(done));
   CUDACHECK(cudaFree(results));
   CUDACHECK(cudaFree(device));
   return launcher_agree(c->me, c->code);
 }
 
-/* Saves the state and goes on with a new handle that has loaded it. */
-static void restart(const struct rank *me, sparse_allreduce_t *handle, const struct job *job,
-                    ncclComm_t comm)
+/* A state with a flipped bit, wherever it is, is refused, and nothing of it gets into the handle.
+ */
+static void refuse_damage(struct checker *c, sparse_allreduce_t handle, char *state)
 {
+  const size_t bytes = sparse_allreduce_state_bytes(handle);
+  uint64_t random = c->job->seed;
+  for (int i = 0; i < 24; i++) {
+    const size_t at = i < 8 ? (size_t)i * 8 % bytes : below(&random, i < 16 ? 256 : bytes);
+    const char bit = (char)(1 << below(&random, 8));
+    state[at] ^= bit;
+    if (sparse_allreduce_load(handle, state) != ncclInvalidArgument ||
+        !strstr(sparse_allreduce_last_error(), " state"))
+      wrong(c, "result of load(), damaged byte", 0, ncclInvalidArgument, (long long)at);
+    state[at] ^= bit;
+  }
+}
+
+/* A state that no step can leave is refused even if its checksum is right. A state begins with six
+ * words, the checksum is the last of them. */
+static void refuse_bad_regions(struct checker *c, sparse_allreduce_t handle, char *state)
+{
+  enum { HEADER = 48 };
+  const size_t bytes = sparse_allreduce_state_bytes(handle);
+  char *region = state + HEADER + offsetof(struct sparse_state, boundaries) + sizeof(uint64_t);
+  const uint64_t beyond = c->job->n + 1;
+  uint64_t hash = 14695981039346656037u;
+  memcpy(region, &beyond, sizeof beyond); /* the end of the first one */
+  for (size_t i = 0; i < bytes; i += sizeof hash) {
+    uint64_t word = 0;
+    if (i == HEADER - sizeof hash) continue;
+    memcpy(&word, state + i, bytes - i < sizeof word ? bytes - i : sizeof word);
+    hash = (hash ^ word) * 1099511628211u;
+    hash ^= hash >> 32;
+  }
+  memcpy(state + HEADER - sizeof hash, &hash, sizeof hash);
+  if (sparse_allreduce_load(handle, state) != ncclInvalidArgument ||
+      !strstr(sparse_allreduce_last_error(), "regions out of bounds"))
+    wrong(c, "result of load(), bad regions", 0, ncclInvalidArgument, 0);
+}
+
+/* Saves the state and goes on with a new handle that has loaded it. */
+static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t comm)
+{
+  const struct rank *me = c->me;
+  const struct job *job = c->job;
   void *state = malloc(sparse_allreduce_state_bytes(*handle));
   SPARSECHECK(sparse_allreduce_save(*handle, state));
   SPARSECHECK(sparse_allreduce_destroy(*handle));
   launcher_barrier(me); /* see sparse_allreduce_destroy */
   SPARSECHECK(sparse_allreduce_create(comm, job->n, &job->config, handle));
   SPARSECHECK(sparse_allreduce_load(*handle, state));
+  refuse_damage(c, *handle, state);
+  refuse_bad_regions(c, *handle, state);
   free(state);
 }
 
@@ -417,8 +477,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   if (job->shared) SPARSECHECK(sparse_allreduce_residual(handle, &residual));
   if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
   for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
-    if (job->checkpoint && !job->graphs && c.step == job->steps / 2)
-      restart(me, &handle, job, comm);
+    if (job->checkpoint && !job->graphs && c.step == job->steps / 2) restart(&c, &handle, comm);
     draw_gradients(job, c.step, me->nranks, gradients);
     CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
                               cudaMemcpyHostToDevice, stream));
@@ -429,7 +488,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
     invariants_before(inv, ref);
     reference_step(ref, (const float *const *)gradients, inject ? thresholds : NULL);
     if (inject) close_threshold(&c, thresholds[me->rank], ref->ranks[me->rank].gaussian_threshold);
-    compare(&c, handle, result, ref);
+    compare(&c, handle, result, ref, gradients);
     no_times(&c, handle);
     char text[1024];
     if (invariants_after(inv, ref, text, sizeof(text)) != 0) {
@@ -484,6 +543,22 @@ static int run_late(const struct rank *me, bool exact, ncclComm_t comm, cudaStre
   return code;
 }
 
+/* A configuration of another version's header, or of none, is refused by all ranks. */
+static int refuse_other_version(const struct rank *me, ncclComm_t comm)
+{
+  bool good = true;
+  for (int changed = 0; changed < 2; changed++) {
+    sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+    sparse_allreduce_t handle;
+    config.size = changed ? config.size - sizeof(double) : 0;
+    good = good && sparse_allreduce_create(comm, 64, &config, &handle) == ncclInvalidArgument &&
+           strstr(sparse_allreduce_last_error(), "config.size");
+  }
+  if (!good) launcher_error("config.size: '%s'", sparse_allreduce_last_error());
+  launcher_barrier(me); /* see sparse_allreduce_destroy */
+  return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+}
+
 /* Is the one-sided exchange possible here? Then both are tried. */
 static bool has_onesided(const struct rank *me, ncclComm_t comm)
 {
@@ -515,7 +590,7 @@ static int run(const struct rank *me, const struct options *opt)
   const bool graphs = me->nranks == 1; /* see alltoallv.h: one process per GPU */
 #endif
   launcher_note(me, "one-sided exchange: %s", onesided ? "yes" : sparse_allreduce_last_error());
-  int code = EXIT_VERIFIED;
+  int code = refuse_other_version(me, comm);
   for (int exact = 0; exact < 2 && late && code == EXIT_VERIFIED; exact++)
     code = run_late(me, exact, comm, streams[0]);
   for (long i = 0; i < cases && !late && code == EXIT_VERIFIED; i++) {
