@@ -78,9 +78,9 @@ struct block_state {
 
 /* ---- waiting and reporting ---------------------------------------------------------------- */
 
-static __device__ __noinline__ void report(struct alltoallv_error *record, int kind, int source,
-                                           int destination, uint64_t sent, uint64_t expected,
-                                           uint32_t unit, uint32_t rows)
+template <int N>
+static __device__ void report(const kernel_args<N> &a, struct alltoallv_error *record, int kind,
+                              int source, int destination, uint64_t sent, uint64_t expected)
 {
   volatile int *written = &record->kind;
   if (*written != ALLTOALLV_ERROR_NONE) return; /* the first one stays until it is read */
@@ -88,19 +88,20 @@ static __device__ __noinline__ void report(struct alltoallv_error *record, int k
   record->destination = destination;
   record->sent = sent;
   record->expected = expected;
-  record->unit.bytes = unit;
-  record->unit.rows = rows;
+  record->unit.bytes = a.unit;
+  record->unit.rows = a.rows;
   __threadfence_system();
   *written = kind;
 }
 
 /* One error per call is enough. */
 template <int N>
-static __device__ void report_counts(const kernel_args<N> &a, uint32_t call, int kind, int source,
-                                     int destination, uint64_t sent, uint64_t expected)
+static __device__ __noinline__ void report_counts(const kernel_args<N> &a, uint32_t call, int kind,
+                                                  int source, int destination, uint64_t sent,
+                                                  uint64_t expected)
 {
   if (atomicExch(&a.state->reported, call) != call)
-    report(&a.errors->counts, kind, source, destination, sent, expected, a.unit, a.rows);
+    report(a, &a.errors->counts, kind, source, destination, sent, expected);
 }
 
 /* The number of the last call, and of this one. It comes from memory, so ask for it behind other
@@ -172,8 +173,7 @@ static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint32_t ca
   if (*(volatile uint32_t *)&a.state->broken) return true;
   if (a.limit == 0 || nanoseconds() - w.since < a.limit) return false;
   if (atomicExch(&a.state->broken, 1) == 0)
-    report(&a.errors->timeout, ALLTOALLV_ERROR_TIMEOUT, absentee(a, call, source), a.rank, 0, 0,
-           a.unit, a.rows);
+    report(a, &a.errors->timeout, ALLTOALLV_ERROR_TIMEOUT, absentee(a, call, source), a.rank, 0, 0);
   return true;
 }
 
