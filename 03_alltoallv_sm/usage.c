@@ -7,17 +7,18 @@
 
 #include "alltoallv.h"
 
-/* A rank that fails ends all of them: the others would wait for it. (MPI's own calls do so.) */
-#define TRY(call, reason)                                     \
-  do {                                                        \
-    const int code = (int)(call);                             \
-    if (code == 0) break;                                     \
-    fprintf(stderr, "%s: %s: %s\n", __FILE__, #call, reason); \
-    MPI_Abort(MPI_COMM_WORLD, 1);                             \
+/* A rank that fails says why and ends all of them: the others would wait for it. (MPI's own calls
+ * do that by themselves.) */
+#define TRY(call, text, reason)                \
+  do {                                         \
+    const int code = (int)(call);              \
+    if (code == 0) break;                      \
+    fprintf(stderr, "%s: %s\n", text, reason); \
+    MPI_Abort(MPI_COMM_WORLD, 1);              \
   } while (0)
-#define CUDA(call) TRY(call, cudaGetErrorString((cudaError_t)code))
-#define NCCL(call) TRY(call, ncclGetErrorString((ncclResult_t)code))
-#define ALLTOALLV(call) TRY(call, alltoallv_last_error())
+#define CUDA(call) TRY(call, #call, cudaGetErrorString((cudaError_t)code))
+#define NCCL(call) TRY(call, #call, ncclGetErrorString((ncclResult_t)code))
+#define ALLTOALLV(call) TRY(call, #call, alltoallv_last_error())
 
 int main(int argc, char **argv)
 {
