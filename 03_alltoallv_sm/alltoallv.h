@@ -22,9 +22,9 @@
  *   type is size_t, so a pair may hold more than 4 GiB. Arrays have one entry per rank of the
  *   communicator. Element i of the part for rank p is sendbuff[sdispls[p] + i]; element i of the
  *   part from rank p arrives at recvbuff[rdispls[p] + i].
- * - In the calls that end in _rows they are in rows of `row_elements` elements each: for tokens
- * that go to experts, a count is a number of tokens and row_elements the hidden size. Everything
- * else is as in the call without _rows, which is the one with rows of one element.
+ * - In the calls that end in _rows they are in rows of `row_elements` elements each. For tokens
+ *   that go to experts, a count is a number of tokens and row_elements the hidden size. The calls
+ *   without _rows are those with rows of one element; all else is the same.
  * - Displacements that are NULL mean packed: one part after the other in rank order, without gaps.
  * - "Collective" means: every rank of the communicator makes the call, in the same order. The rules
  *   of NCCL for collectives apply to them: on one communicator, from one thread at a time, and not
@@ -57,9 +57,9 @@
  *   this rank still reads the other.
  * - A registered buffer does not grow. On all ranks: wait for the exchanges into it,
  *   alltoallv_unregister, agree on the new size, ncclMemFree, ncclMemAlloc, alltoallv_register, and
- *   make its plans anew. The size is that of the rank that needs most; alltoallv_counts() tells what
- *   each needs, with this rank's need as every entry of sendcounts, and no rank frees its buffer
- *   before all have come to it.
+ *   make its plans anew. The size is that of the rank that needs most. alltoallv_counts() tells
+ *   what each needs (one's own need is every entry of sendcounts), and since it waits for all
+ *   ranks, nobody frees a buffer too early.
  * - An exchange cannot be cancelled. The kernel ends by itself after config.timeout_seconds. Send
  *   and receive, and the copy engines of a plan, wait for a peer that has died until the process
  *   ends: end the job (MPI_Abort), or choose ALLTOALLV_LSA on one host. */

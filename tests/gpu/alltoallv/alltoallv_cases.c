@@ -292,24 +292,28 @@ static void test_streams(struct test *t)
   static const unsigned milliseconds = 50;
   struct exchange x;
   cudaStream_t other;
+  cudaEvent_t first; /* that exchange is over */
   cudaGraph_t graph;
   char *recv = t->buffers.window + PROGRAM_GUARD;
   launcher_step("two streams");
   random_exchange(t, &x, 1000);
   CUDACHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  CUDACHECK(cudaEventCreateWithFlags(&first, cudaEventDisableTiming));
   CUDACHECK(cudaLaunchHostFunc(t->stream, pause_stream, (void *)&milliseconds));
   for (int i = 0; i < 3; i++) {
     cudaStream_t stream = i == 0 ? t->stream : other;
     if (i == 1) CUDACHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
                              x.rdispls, ncclFloat, t->handle, stream));
+    if (i == 0) CUDACHECK(cudaEventRecord(first, stream));
     if (i == 1) CUDACHECK(cudaStreamEndCapture(stream, &graph));
   }
   CUDACHECK(cudaStreamSynchronize(other));
-  const bool over = cudaStreamQuery(t->stream) == cudaSuccess;
+  const bool over = cudaEventQuery(first) == cudaSuccess;
   CUDACHECK(cudaStreamSynchronize(t->stream));
   const bool verified = exchange(t, &x, 4, 0, 0); /* the call numbers fit each other */
   CUDACHECK(cudaGraphDestroy(graph));
+  CUDACHECK(cudaEventDestroy(first));
   CUDACHECK(cudaStreamDestroy(other));
   result(t, over && verified, "two streams, with a capture in between");
 }
