@@ -10,7 +10,7 @@
 
 /* ---- errors ------------------------------------------------------------------------------- */
 
-static _Thread_local char last_error[256];
+static _Thread_local char last_error[512];
 
 const char *alltoallv_last_error(void)
 {
@@ -19,35 +19,53 @@ const char *alltoallv_last_error(void)
 
 ncclResult_t alltoallv_fail(ncclResult_t result, const char *format, ...)
 {
+  char sentence[sizeof(last_error)];
   va_list args;
   va_start(args, format);
-  vsnprintf(last_error, sizeof(last_error), format, args);
+  vsnprintf(sentence, sizeof(sentence), format, args);
   va_end(args);
+  for (char *c = sentence; *c != '\0'; c++) /* one line, whatever NCCL has written */
+    if (*c == '\n') *c = ' ';
+  memcpy(last_error, sentence, sizeof(last_error));
   return result;
 }
 
-/* `base` is the rank of the communicator that the record's rank 0 is. */
-static ncclResult_t describe(const struct alltoallv_error *e, int base, int *source,
-                             int *destination)
+const char *alltoallv_nccl_reason(ncclResult_t result)
+{
+  const char *said = ncclGetLastError(NULL);
+  return said != NULL && *said != '\0' ? said : ncclGetErrorString(result);
+}
+
+static const char *unit_name(struct alltoallv_unit unit)
+{
+  return unit.rows ? "rows" : "elements";
+}
+
+ncclResult_t alltoallv_describe(const struct alltoallv_error *e, int base, int *source,
+                                int *destination)
 {
   *source = e->source < 0 ? -1 : e->source + base;
   *destination = e->destination < 0 ? -1 : e->destination + base;
-  unsigned long long sent = e->sent, expected = e->expected;
+  /* In what this rank counts in. The other one may count in something else: then in bytes. */
+  const uint32_t unit = e->unit.bytes;
+  const bool whole = unit > 0 && e->sent % unit == 0 && e->expected % unit == 0;
+  const unsigned long long sent = whole ? e->sent / unit : e->sent;
+  const unsigned long long expected = whole ? e->expected / unit : e->expected;
+  const char *what = whole ? unit_name(e->unit) : "bytes";
   switch (e->kind) {
   case ALLTOALLV_ERROR_MISMATCH:
     return alltoallv_fail(ncclInvalidArgument,
-                          "rank %d sends %llu bytes to rank %d, which expects %llu", *source, sent,
-                          *destination, expected);
+                          "rank %d sends %llu %s to rank %d, which expects %llu", *source, sent,
+                          what, *destination, expected);
   case ALLTOALLV_ERROR_KIND:
     return alltoallv_fail(ncclInvalidUsage, "ranks %d and %d made different calls", *source,
                           *destination);
   case ALLTOALLV_ERROR_CAPACITY:
     if (*source < 0)
-      return alltoallv_fail(ncclInvalidArgument, "rank %d would receive %llu bytes, %llu fit",
-                            *destination, sent, expected);
-    return alltoallv_fail(ncclInvalidArgument,
-                          "rank %d sends %llu bytes to rank %d, where %llu fit", *source, sent,
-                          *destination, expected);
+      return alltoallv_fail(ncclInvalidArgument, "rank %d would receive %llu %s, %llu fit",
+                            *destination, sent, what, expected);
+    return alltoallv_fail(ncclInvalidArgument, "rank %d sends %llu %s to rank %d, where %llu fit",
+                          *source, sent, what, *destination, expected);
   default:
     return alltoallv_fail(ncclRemoteError, "rank %d waited in vain for rank %d", *destination,
                           *source);
@@ -63,28 +81,29 @@ static bool has_error(const struct alltoallv_error *e)
 ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
                                        int *destination)
 {
-  if (handle == NULL || result == NULL || source == NULL || destination == NULL)
-    return alltoallv_fail(ncclInvalidArgument, "NULL argument");
-  *result = ncclSuccess;
-  *source = *destination = -1;
-  if (handle->lsa != NULL) {
-    struct alltoallv_errors *errors = alltoallv_lsa_errors(handle->lsa);
-    struct alltoallv_error *e = &errors->timeout;
-    if (!has_error(e)) e = &errors->counts;
-    if (has_error(e)) {
-      *result = describe(e, handle->lsa_first, source, destination);
-      if (e == &errors->counts) __atomic_store_n(&e->kind, ALLTOALLV_ERROR_NONE, __ATOMIC_RELEASE);
-      return ncclSuccess;
-    }
-  }
-  if (handle->counts_error.kind != ALLTOALLV_ERROR_NONE) {
-    *result = describe(&handle->counts_error, 0, source, destination);
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  ncclResult_t found = ncclSuccess;
+  int from = -1, to = -1;
+  struct alltoallv_errors *errors = handle->lsa != NULL ? alltoallv_lsa_errors(handle->lsa) : NULL;
+  if (errors != NULL && has_error(&errors->timeout)) { /* stays */
+    found = alltoallv_describe(&errors->timeout, handle->lsa_first, &from, &to);
+  } else if (errors != NULL && has_error(&errors->counts)) {
+    found = alltoallv_describe(&errors->counts, handle->lsa_first, &from, &to);
+    __atomic_store_n(&errors->counts.kind, ALLTOALLV_ERROR_NONE, __ATOMIC_RELEASE);
+  } else if (has_error(&handle->counts_error)) {
+    found = alltoallv_describe(&handle->counts_error, 0, &from, &to);
     handle->counts_error.kind = ALLTOALLV_ERROR_NONE;
   }
+  if (result != NULL) *result = found;
+  if (source != NULL) *source = from;
+  if (destination != NULL) *destination = to;
   return ncclSuccess;
 }
 
-size_t alltoallv_type_size(ncclDataType_t datatype)
+/* ---- units -------------------------------------------------------------------------------- */
+
+/* Bytes of an element; 0 if the type is unknown. */
+static size_t type_size(ncclDataType_t datatype)
 {
   switch (datatype) {
   case ncclInt8:
@@ -111,6 +130,22 @@ size_t alltoallv_type_size(ncclDataType_t datatype)
   }
 }
 
+static ncclResult_t make_unit(ncclDataType_t datatype, size_t row_elements,
+                              struct alltoallv_unit *unit)
+{
+  const size_t element = type_size(datatype);
+  if (element == 0) return alltoallv_fail(ncclInvalidArgument, "unknown data type");
+  if (row_elements == 0)
+    return alltoallv_fail(ncclInvalidArgument, "row_elements is 0; allowed: at least 1");
+  if (row_elements > UINT32_MAX / element)
+    return alltoallv_fail(ncclInvalidArgument,
+                          "a row of %zu elements of %zu bytes; allowed: less than 4 GiB",
+                          row_elements, element);
+  unit->bytes = (uint32_t)(row_elements * element);
+  unit->rows = row_elements > 1;
+  return ncclSuccess;
+}
+
 /* ---- set up ------------------------------------------------------------------------------- */
 
 ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words)
@@ -128,6 +163,11 @@ ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words)
 
 static ncclResult_t check_config(const alltoallv_config_t *c)
 {
+  if (c->size != sizeof(*c))
+    return alltoallv_fail(ncclInvalidArgument,
+                          "config.size is %zu; allowed: %zu, from ALLTOALLV_CONFIG_INITIALIZER of "
+                          "this version's alltoallv.h",
+                          c->size, sizeof(*c));
   if (c->method < ALLTOALLV_AUTO || c->method > ALLTOALLV_COPY_ENGINE)
     return alltoallv_fail(ncclInvalidArgument, "config.method %d is unknown", (int)c->method);
   if (!(c->timeout_seconds >= 0) || c->timeout_seconds > 1e9)
@@ -153,7 +193,8 @@ enum {
 /* Pairs up to this size take the low-latency protocol: measured, see the README. */
 static const size_t default_ll_threshold = 512 << 10;
 
-/* Collective. Have all ranks got as far as this one? The first failure becomes everybody's. */
+/* Collective. Have all ranks got as far as this one? The first failure becomes everybody's; the
+ * sentence for it is known where it happened, the other ranks have the result in words. */
 static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what)
 {
   h->stage[0] = (uint64_t)result;
@@ -161,9 +202,23 @@ static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, co
   for (int r = 0; r < h->n; r++) {
     result = (ncclResult_t)h->stage[r];
     if (result != ncclSuccess)
-      return alltoallv_fail(result, "rank %d cannot %s: %s", r, what, ncclGetErrorString(result));
+      return alltoallv_fail(result, "rank %d cannot %s: %s", r, what,
+                            r == h->rank ? last_error : ncclGetErrorString(result));
   }
   return ncclSuccess;
+}
+
+/* `first` is the first failure so far, whose sentence stays. */
+static void destroy_lsa(struct alltoallv_handle *h, ncclResult_t *first)
+{
+  char before[sizeof(last_error)];
+  memcpy(before, last_error, sizeof(before));
+  const ncclResult_t result = alltoallv_lsa_destroy(h->lsa);
+  h->lsa = NULL;
+  if (*first != ncclSuccess)
+    memcpy(last_error, before, sizeof(before));
+  else if (result != ncclSuccess)
+    *first = alltoallv_fail(result, "cleanup: memory of the kernel: %s", last_error);
 }
 
 /* Sets h->lsa, among the ranks that h->lsa_first and h->lsa_n say. Returns ncclInvalidUsage on all
@@ -229,10 +284,7 @@ static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t own_res
   if (lsa_ranks > 0) {
     h->lsa_first = h->rank / lsa_ranks * lsa_ranks;
     ncclResult_t result = make_lsa(h);
-    if (result != ncclSuccess && h->lsa != NULL) {
-      (void)alltoallv_lsa_destroy(h->lsa); /* what failed before says more */
-      h->lsa = NULL;
-    }
+    if (result != ncclSuccess && h->lsa != NULL) destroy_lsa(h, &result);
     /* Without symmetric memory there is another way; a failure is a failure. */
     if (result == ncclInvalidUsage)
       why = "the communicator has no symmetric memory";
@@ -259,7 +311,8 @@ static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t own_res
 static ncclResult_t allocate(struct alltoallv_handle *h)
 {
   h->pairs = calloc((size_t)h->n, sizeof(*h->pairs));
-  if (h->pairs == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
+  h->spans = calloc((size_t)h->n, sizeof(*h->spans));
+  if (h->pairs == NULL || h->spans == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
   ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->side_stream, cudaStreamNonBlocking));
   ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->fork, cudaEventDisableTiming));
   ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->join, cudaEventDisableTiming));
@@ -280,12 +333,6 @@ static ncclResult_t make_handle(struct alltoallv_handle *h, ncclResult_t config_
   return choose_path(h, config_result == ncclSuccess ? allocate(h) : config_result);
 }
 
-static void keep_first(ncclResult_t *first, ncclResult_t result, const char *what)
-{
-  if (*first == ncclSuccess && result != ncclSuccess)
-    *first = alltoallv_fail(result, "cleanup: %s: %s", what, ncclGetErrorString(result));
-}
-
 static void keep_first_cuda(ncclResult_t *first, cudaError_t error, const char *what)
 {
   if (*first == ncclSuccess && error != cudaSuccess)
@@ -298,8 +345,12 @@ static ncclResult_t free_handle(struct alltoallv_handle *h, ncclResult_t first)
 {
   const cudaEvent_t events[] = {h->last_done, h->join, h->fork};
   const cudaStream_t streams[] = {h->side_stream, h->stage_stream};
-  if (h->lsa != NULL) keep_first(&first, alltoallv_lsa_destroy(h->lsa), "memory of the kernel");
-  if (h->lsa_comm != NULL) keep_first(&first, ncclCommDestroy(h->lsa_comm), "communicator");
+  if (h->lsa != NULL) destroy_lsa(h, &first);
+  if (h->lsa_comm != NULL) {
+    const ncclResult_t result = ncclCommDestroy(h->lsa_comm);
+    if (first == ncclSuccess && result != ncclSuccess)
+      first = alltoallv_fail(result, "cleanup: communicator: %s", alltoallv_nccl_reason(result));
+  }
   for (size_t i = 0; i < sizeof(events) / sizeof(*events); i++)
     if (events[i] != NULL) keep_first_cuda(&first, cudaEventDestroy(events[i]), "event");
   for (size_t i = 0; i < sizeof(streams) / sizeof(*streams); i++)
@@ -307,6 +358,7 @@ static ncclResult_t free_handle(struct alltoallv_handle *h, ncclResult_t first)
   if (h->stage_device != NULL) keep_first_cuda(&first, cudaFree(h->stage_device), "cudaFree");
   if (h->stage != NULL) keep_first_cuda(&first, cudaFreeHost(h->stage), "cudaFreeHost");
   free(h->pairs);
+  free(h->spans);
   free(h);
   return first;
 }
@@ -319,8 +371,9 @@ ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, a
   struct alltoallv_handle *h = calloc(1, sizeof(*h));
   if (h == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
   h->comm = comm;
-  h->config = config != NULL ? *config : defaults;
-  ncclResult_t result = check_config(&h->config);
+  h->config = defaults;
+  ncclResult_t result = config != NULL ? check_config(config) : ncclSuccess;
+  if (config != NULL && result == ncclSuccess) h->config = *config;
   if (h->config.ll_threshold == ALLTOALLV_DEFAULT) h->config.ll_threshold = default_ll_threshold;
   if (h->config.first_call == 0) h->config.first_call = 1;
   result = make_handle(h, result);
@@ -398,6 +451,7 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
                            "register the buffer"));
   w->base = buff;
   w->bytes = bytes;
+  w->since = ++handle->registrations;
   return ncclSuccess;
 }
 
@@ -422,87 +476,138 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff)
   for (int id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
     if (buff == NULL || handle->windows[id].base != buff) continue;
     handle->windows[id].base = NULL;
-    if (handle->lsa != NULL) ALLTOALLV_NCCLTRY(alltoallv_lsa_unregister(handle->lsa, id));
-    return ncclSuccess;
+    return handle->lsa != NULL ? alltoallv_lsa_unregister(handle->lsa, id) : ncclSuccess;
   }
   return alltoallv_fail(ncclInvalidArgument, "the buffer is not registered");
 }
 
 /* ---- checking arguments ------------------------------------------------------------------- */
 
-/* The bytes of `count` elements, and the end of the segment; false if that overflows. */
-static bool segment(size_t count, size_t displacement, size_t element, uint64_t *bytes,
-                    uint64_t *offset, uint64_t *end)
+/* Where recvbuff lies: on the kernel's path it has to be registered, with room for `end` bytes.
+ * `last` is the rank whose segment ends there, -1: recvcapacity. */
+static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, void *recvbuff, uint64_t end,
+                                    int last, struct alltoallv_exchange *ex)
 {
-  return !__builtin_mul_overflow(count, element, bytes) &&
-         !__builtin_mul_overflow(displacement, element, offset) &&
-         !__builtin_add_overflow(*bytes, *offset, end);
+  const int id = end > 0 ? find_window(h, recvbuff) : -1;
+  ex->recv = recvbuff;
+  ex->registered = id >= 0;
+  ex->window = id >= 0 ? (uint32_t)id : 0;
+  ex->window_offset = id >= 0 ? (uint64_t)(ex->recv - h->windows[id].base) : 0;
+  if (h->lsa == NULL || end == 0) return ncclSuccess;
+  if (id < 0) return alltoallv_fail(ncclInvalidUsage, "recvbuff is not registered");
+  const uint64_t room = h->windows[id].bytes - ex->window_offset, unit = ex->unit.bytes;
+  if (end <= room) return ncclSuccess;
+  if (last < 0)
+    return alltoallv_fail(
+        ncclInvalidArgument, "recvcapacity is %llu %s, but the registered buffer ends after %llu",
+        (unsigned long long)(end / unit), unit_name(ex->unit), (unsigned long long)(room / unit));
+  return alltoallv_fail(ncclInvalidArgument,
+                        "what comes from rank %d ends after %llu %s of recvbuff, but the "
+                        "registered buffer ends after %llu",
+                        last, (unsigned long long)(end / unit), unit_name(ex->unit),
+                        (unsigned long long)(room / unit));
 }
 
-/* Where recvbuff lies; on the kernel's path it has to be registered. */
-static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, void *recvbuff, uint64_t end,
-                                    struct alltoallv_exchange *ex)
+static int by_begin(const void *a, const void *b)
 {
-  ex->recv = recvbuff;
-  ex->window = 0;
-  ex->window_offset = 0;
-  if (h->lsa == NULL || end == 0) return ncclSuccess;
-  int id = find_window(h, recvbuff);
-  if (id < 0) return alltoallv_fail(ncclInvalidUsage, "recvbuff is not registered");
-  ex->window = (uint32_t)id;
-  ex->window_offset = (uint64_t)(ex->recv - h->windows[id].base);
-  if (end > h->windows[id].bytes - ex->window_offset)
-    return alltoallv_fail(ncclInvalidArgument, "%llu bytes do not fit into the registered buffer",
-                          (unsigned long long)end);
+  const struct alltoallv_span *x = a, *y = b;
+  return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/* Segments of the receive buffer in any order; empty ones do not matter. */
+static ncclResult_t refuse_overlap(struct alltoallv_handle *h, const struct alltoallv_exchange *ex)
+{
+  int spans = 0;
+  for (int p = 0; p < h->n; p++) {
+    const struct alltoallv_pair *pair = &ex->pairs[p];
+    if (pair->recv_bytes > 0)
+      h->spans[spans++] =
+          (struct alltoallv_span){pair->recv_offset, pair->recv_offset + pair->recv_bytes, p};
+  }
+  qsort(h->spans, (size_t)spans, sizeof(*h->spans), by_begin);
+  for (int i = 1; i < spans; i++)
+    if (h->spans[i].begin < h->spans[i - 1].end)
+      return alltoallv_fail(ncclInvalidUsage,
+                            "what comes from ranks %d and %d overlaps in recvbuff",
+                            h->spans[i - 1].rank, h->spans[i].rank);
   return ncclSuccess;
+}
+
+/* A segment in bytes: displacement NULL means behind the one before, which ends at *packed. False
+ * if it overflows. */
+static bool segment(size_t count, const size_t *displacement, uint32_t unit, uint64_t *packed,
+                    uint64_t *bytes, uint64_t *offset, uint64_t *end)
+{
+  *offset = *packed;
+  if (__builtin_mul_overflow(count, (size_t)unit, bytes) ||
+      (displacement != NULL && __builtin_mul_overflow(*displacement, (size_t)unit, offset)) ||
+      __builtin_add_overflow(*offset, *bytes, end))
+    return false;
+  *packed = *end;
+  return true;
 }
 
 ncclResult_t alltoallv_make_exchange(struct alltoallv_handle *h, const void *sendbuff,
                                      const size_t sendcounts[], const size_t sdispls[],
                                      void *recvbuff, const size_t recvcounts[],
-                                     const size_t rdispls[], ncclDataType_t datatype,
-                                     struct alltoallv_exchange *ex)
+                                     const size_t rdispls[], size_t row_elements,
+                                     ncclDataType_t datatype, struct alltoallv_exchange *ex)
 {
-  size_t element = alltoallv_type_size(datatype);
-  if (sendcounts == NULL || sdispls == NULL || recvcounts == NULL || rdispls == NULL)
-    return alltoallv_fail(ncclInvalidArgument, "NULL array of counts or displacements");
-  if (element == 0) return alltoallv_fail(ncclInvalidArgument, "unknown data type");
+  ALLTOALLV_TRY(make_unit(datatype, row_elements, &ex->unit));
+  if (sendcounts == NULL || recvcounts == NULL)
+    return alltoallv_fail(ncclInvalidArgument, "NULL array of counts");
 
   uint64_t send_begin = UINT64_MAX, send_end = 0, recv_begin = UINT64_MAX, recv_end = 0;
+  uint64_t send_packed = 0, recv_packed = 0;
+  const uint32_t unit = ex->unit.bytes;
+  int last = -1;
+  bool ascending = true;
   for (int p = 0; p < h->n; p++) {
     struct alltoallv_pair *pair = &ex->pairs[p];
     uint64_t end;
-    if (!segment(sendcounts[p], sdispls[p], element, &pair->send_bytes, &pair->send_offset, &end))
+    if (!segment(sendcounts[p], sdispls != NULL ? &sdispls[p] : NULL, unit, &send_packed,
+                 &pair->send_bytes, &pair->send_offset, &end))
       return alltoallv_fail(ncclInvalidArgument, "what goes to rank %d overflows", p);
     if (pair->send_bytes > 0) {
       if (pair->send_offset < send_begin) send_begin = pair->send_offset;
       if (end > send_end) send_end = end;
     }
-    if (!segment(recvcounts[p], rdispls[p], element, &pair->recv_bytes, &pair->recv_offset, &end))
+    if (!segment(recvcounts[p], rdispls != NULL ? &rdispls[p] : NULL, unit, &recv_packed,
+                 &pair->recv_bytes, &pair->recv_offset, &end))
       return alltoallv_fail(ncclInvalidArgument, "what comes from rank %d overflows", p);
     if (pair->recv_bytes > 0) {
+      if (pair->recv_offset < recv_end) ascending = false;
       if (pair->recv_offset < recv_begin) recv_begin = pair->recv_offset;
-      if (end > recv_end) recv_end = end;
+      if (end > recv_end) recv_end = end, last = p;
     }
   }
   if ((send_end > 0 && sendbuff == NULL) || (recv_end > 0 && recvbuff == NULL))
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
-  const char *send = sendbuff, *recv = recvbuff;
-  if (send_end > 0 && recv_end > 0 && (uintptr_t)send + send_begin < (uintptr_t)recv + recv_end &&
-      (uintptr_t)recv + recv_begin < (uintptr_t)send + send_end)
+  ex->send = sendbuff;
+  ALLTOALLV_TRY(locate_recvbuff(h, recvbuff, recv_end, last, ex));
+  const uintptr_t send = (uintptr_t)sendbuff, recv = (uintptr_t)recvbuff;
+  if (send_end > 0 && recv_end > 0 && send + send_begin < recv + recv_end &&
+      recv + recv_begin < send + send_end)
     return alltoallv_fail(ncclInvalidUsage, "send and receive ranges overlap");
-  ex->send = send;
+  return ascending ? ncclSuccess : refuse_overlap(h, ex);
+}
 
-  if (h->config.check_counts)
-    for (int p = 0; p < h->n; p++)
-      for (int q = 0; q < p; q++) {
-        const struct alltoallv_pair *a = &ex->pairs[p], *b = &ex->pairs[q];
-        if (a->recv_offset < b->recv_offset + b->recv_bytes &&
-            b->recv_offset < a->recv_offset + a->recv_bytes && a->recv_bytes > 0 &&
-            b->recv_bytes > 0)
-          return alltoallv_fail(ncclInvalidUsage, "what comes from ranks %d and %d overlaps", q, p);
-      }
-  return locate_recvbuff(h, recvbuff, recv_end, ex);
+/* ---- counts ------------------------------------------------------------------------------- */
+
+ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], alltoallv_t handle)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  const size_t n = (size_t)handle->n, words = 1 + n; /* are my arguments right?; my counts */
+  const bool wrong = sendcounts == NULL || recvcounts == NULL;
+  handle->stage[0] = wrong;
+  if (!wrong) memcpy(handle->stage + 1, sendcounts, n * sizeof(*sendcounts));
+  ALLTOALLV_TRY(alltoallv_agree(handle, words)); /* also if mine are wrong: the others wait */
+  for (size_t r = 0; r < n; r++)
+    if (handle->stage[r * words] != 0)
+      return alltoallv_fail(ncclInvalidArgument, "rank %zu passes NULL", r);
+  for (size_t r = 0; r < n; r++)
+    recvcounts[r] = handle->stage[r * words + 1 + (size_t)handle->rank];
+  return ncclSuccess;
 }
 
 /* ---- exchanges ---------------------------------------------------------------------------- */
@@ -555,6 +660,7 @@ void alltoallv_fill_call(const struct alltoallv_handle *h, const struct alltoall
   call->recv = ex->recv;
   call->window = ex->window;
   call->window_offset = ex->window_offset;
+  call->unit = ex->unit;
   memcpy(call->pairs, ex->pairs + h->lsa_first, (size_t)h->lsa_n * sizeof(*ex->pairs));
 }
 
@@ -587,21 +693,75 @@ ncclResult_t alltoallv_exchange(struct alltoallv_handle *h, const struct alltoal
   alltoallv_fill_call(h, ex, &call);
   ncclResult_t launched = alltoallv_lsa_launch(h->lsa, &call, stream);
   if (remote) ALLTOALLV_TRY(alltoallv_join(h, stream));
-  ALLTOALLV_NCCLTRY(launched);
+  ALLTOALLV_TRY(launched);
   return result;
+}
+
+ncclResult_t alltoallv_rows(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
+                            void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
+                            size_t row_elements, ncclDataType_t datatype, alltoallv_t handle,
+                            cudaStream_t stream)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  struct alltoallv_exchange ex = {.pairs = handle->pairs};
+  bool capturing;
+  ALLTOALLV_TRY(alltoallv_make_exchange(handle, sendbuff, sendcounts, sdispls, recvbuff, recvcounts,
+                                        rdispls, row_elements, datatype, &ex));
+  ALLTOALLV_TRY(alltoallv_order(handle, stream, &capturing));
+  return alltoallv_exchange(handle, &ex, capturing, stream);
 }
 
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
                        ncclDataType_t datatype, alltoallv_t handle, cudaStream_t stream)
 {
+  return alltoallv_rows(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls, 1, datatype,
+                        handle, stream);
+}
+
+ncclResult_t alltoallv_device_counts_rows(const void *sendbuff, const size_t *sendcounts,
+                                          const size_t *sdispls, void *recvbuff,
+                                          size_t recvcapacity, size_t *recvcounts, size_t *rdispls,
+                                          alltoallv_layout_t layout, size_t row_elements,
+                                          ncclDataType_t datatype, alltoallv_t handle,
+                                          cudaStream_t stream)
+{
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  struct alltoallv_exchange ex = {.pairs = handle->pairs};
+  struct alltoallv_exchange ex = {.send = sendbuff, .pairs = handle->pairs};
+  struct alltoallv_lsa_call call;
+  uint64_t bytes;
   bool capturing;
-  ALLTOALLV_TRY(alltoallv_make_exchange(handle, sendbuff, sendcounts, sdispls, recvbuff, recvcounts,
-                                        rdispls, datatype, &ex));
+  ALLTOALLV_TRY(make_unit(datatype, row_elements, &ex.unit));
+  if (sendcounts == NULL || recvcounts == NULL)
+    return alltoallv_fail(ncclInvalidArgument, "NULL array of counts");
+  if (layout != ALLTOALLV_PACKED && layout != ALLTOALLV_SLOTS)
+    return alltoallv_fail(ncclInvalidArgument, "unknown layout");
+  if (layout == ALLTOALLV_SLOTS && rdispls == NULL)
+    return alltoallv_fail(ncclInvalidArgument, "rdispls NULL; allowed: with ALLTOALLV_PACKED only");
+  if (__builtin_mul_overflow(recvcapacity, (size_t)ex.unit.bytes, &bytes))
+    return alltoallv_fail(ncclInvalidArgument, "recvcapacity overflows");
+  if (sendbuff == NULL || (bytes > 0 && recvbuff == NULL))
+    return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
+  ALLTOALLV_TRY(locate_recvbuff(handle, recvbuff, bytes, -1, &ex));
   ALLTOALLV_TRY(alltoallv_order(handle, stream, &capturing));
-  return alltoallv_exchange(handle, &ex, capturing, stream);
+
+  call.kind = layout == ALLTOALLV_SLOTS ? ALLTOALLV_KIND_SLOTS : ALLTOALLV_KIND_PACKED;
+  call.send = ex.send;
+  call.recv = ex.recv;
+  call.window = ex.window;
+  call.window_offset = ex.window_offset;
+  call.unit = ex.unit;
+  call.capacity = recvcapacity;
+  call.sendcounts = sendcounts;
+  call.sdispls = sdispls;
+  call.recvcounts = recvcounts;
+  call.rdispls = rdispls;
+  if (handle->lsa != NULL && handle->lsa_n == handle->n)
+    return alltoallv_lsa_launch(handle->lsa, &call, stream);
+  if (capturing)
+    return alltoallv_fail(ncclInvalidUsage,
+                          "device counts cannot be captured on the send/recv path");
+  return alltoallv_sendrecv_device_counts(handle, &ex, &call, stream);
 }
 
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
@@ -610,39 +770,6 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
                                      ncclDataType_t datatype, alltoallv_t handle,
                                      cudaStream_t stream)
 {
-  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  struct alltoallv_exchange ex = {.send = sendbuff, .pairs = handle->pairs};
-  struct alltoallv_lsa_call call;
-  uint64_t bytes;
-  bool capturing;
-  call.element = (uint32_t)alltoallv_type_size(datatype);
-  if (call.element == 0) return alltoallv_fail(ncclInvalidArgument, "unknown data type");
-  if (sendcounts == NULL || recvcounts == NULL || rdispls == NULL)
-    return alltoallv_fail(ncclInvalidArgument, "NULL array of counts or displacements");
-  if (layout != ALLTOALLV_PACKED && layout != ALLTOALLV_SLOTS)
-    return alltoallv_fail(ncclInvalidArgument, "unknown layout");
-  if (__builtin_mul_overflow(recvcapacity, (size_t)call.element, &bytes))
-    return alltoallv_fail(ncclInvalidArgument, "recvcapacity overflows");
-  if (bytes > 0 && recvbuff == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL recvbuff");
-  ALLTOALLV_TRY(locate_recvbuff(handle, recvbuff, bytes, &ex));
-  ALLTOALLV_TRY(alltoallv_order(handle, stream, &capturing));
-
-  call.kind = layout == ALLTOALLV_SLOTS ? ALLTOALLV_KIND_SLOTS : ALLTOALLV_KIND_PACKED;
-  call.send = ex.send;
-  call.recv = ex.recv;
-  call.window = ex.window;
-  call.window_offset = ex.window_offset;
-  call.capacity = recvcapacity;
-  call.sendcounts = sendcounts;
-  call.sdispls = sdispls;
-  call.recvcounts = recvcounts;
-  call.rdispls = rdispls;
-  if (handle->lsa != NULL && handle->lsa_n == handle->n) {
-    ALLTOALLV_NCCLTRY(alltoallv_lsa_launch(handle->lsa, &call, stream));
-    return ncclSuccess;
-  }
-  if (capturing)
-    return alltoallv_fail(ncclInvalidUsage,
-                          "device counts cannot be captured on the send/recv path");
-  return alltoallv_sendrecv_device_counts(handle, &ex, &call, stream);
+  return alltoallv_device_counts_rows(sendbuff, sendcounts, sdispls, recvbuff, recvcapacity,
+                                      recvcounts, rdispls, layout, 1, datatype, handle, stream);
 }

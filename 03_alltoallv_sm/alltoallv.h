@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* AlltoAllV for NCCL: every rank sends a different number of elements to every other rank.
  *
- * NCCL has no such call. This one is a kernel that writes straight into the receive buffers of the
- * peers (LSA: load/store accessible memory, NCCL 2.28 and later) with grouped ncclSend/ncclRecv
- * where that is not possible: between hosts, without symmetric memory, with an older NCCL.
+ * NCCL has no such call. This one is a kernel that writes into the memory of the peers (LSA:
+ * load/store accessible memory, NCCL 2.28 and later): large pairs straight into the receive buffer,
+ * small ones through scratch memory there. Where that is not possible, between hosts, without
+ * symmetric memory, with an older NCCL, it is grouped ncclSend and ncclRecv.
  *
  *   ncclMemAlloc(&recvbuff, bytes);                       // the receive buffer, equal on all ranks
  *   alltoallv_init(comm, NULL, &handle);                  // collective
  *   alltoallv_register(handle, recvbuff, bytes);          // collective
- *   alltoallv(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls, ncclFloat, handle,
+ *   alltoallv_counts(sendcounts, recvcounts, handle);     // collective, where counts are new
+ *   alltoallv(sendbuff, sendcounts, NULL, recvbuff, recvcounts, NULL, ncclFloat, handle,
  *             stream);                                    // collective, as often as you like
  *   cudaStreamSynchronize(stream);
  *   alltoallv_get_async_error(handle, &result, &source, &destination);
@@ -20,6 +22,10 @@
  *   type is size_t, so a pair may hold more than 4 GiB. Arrays have one entry per rank of the
  *   communicator. Element i of the part for rank p is sendbuff[sdispls[p] + i]; element i of the
  *   part from rank p arrives at recvbuff[rdispls[p] + i].
+ * - In the calls that end in _rows they are in rows of `row_elements` elements each. For tokens
+ *   that go to experts, a count is a number of tokens and row_elements the hidden size. The calls
+ *   without _rows are those with rows of one element; all else is the same.
+ * - Displacements that are NULL mean packed: one part after the other in rank order, without gaps.
  * - "Collective" means: every rank of the communicator makes the call, in the same order. The rules
  *   of NCCL for collectives apply to them: on one communicator, from one thread at a time, and not
  *   concurrently with other NCCL calls on that communicator.
@@ -39,12 +45,24 @@
  *   gets (a wrong argument, say) the other ranks wait for the missing exchange until their timeout,
  *   without the kernel for ever.
  * - Segments of the send buffer may overlap or be the same, since they are only read; segments of
- *   the receive buffer must not.
+ *   the receive buffer must not, and are refused. Empty ones may lie anywhere.
  * - Limits: 64 registered buffers at a time; 72 ranks that share memory (more take send/recv);
- *   8 TiB per rank and exchange.
+ *   8 TiB per rank and exchange; a row is smaller than 4 GiB.
  * - On the send/recv path inside a graph, take both buffers from ncclMemAlloc: NCCL 2.28 hangs with
  *   a send buffer from cudaMalloc and a receive buffer from ncclMemAlloc (above 512 KiB per pair).
- * - Nothing here prints or exits. */
+ * - Nothing here prints or exits.
+ *
+ * What is not here, and what to do instead.
+ * - In place (MPI_IN_PLACE): send and receive buffer are two, since peers write into the one while
+ *   this rank still reads the other.
+ * - A registered buffer does not grow. On all ranks: wait for the exchanges into it,
+ *   alltoallv_unregister, agree on the new size, ncclMemFree, ncclMemAlloc, alltoallv_register, and
+ *   make its plans anew. The size is that of the rank that needs most. alltoallv_counts() tells
+ *   what each needs (one's own need is every entry of sendcounts), and since it waits for all
+ *   ranks, nobody frees a buffer too early.
+ * - An exchange cannot be cancelled. The kernel ends by itself after config.timeout_seconds. Send
+ *   and receive, and the copy engines of a plan, wait for a peer that has died until the process
+ *   ends: end the job (MPI_Abort), or choose ALLTOALLV_LSA on one host. */
 #ifndef ALLTOALLV_H
 #define ALLTOALLV_H
 
@@ -56,6 +74,10 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Of this header: 10000 * major + 100 * minor + patch. 1.1 is the first with rows, alltoallv_counts
+ * and config.size. */
+#define ALLTOALLV_VERSION 10100
 
 /* An AlltoAllV on one communicator: scratch memory, windows, the number of the current exchange. */
 typedef struct alltoallv_handle *alltoallv_t;
@@ -80,23 +102,24 @@ typedef enum {
 /* Fill it with ALLTOALLV_CONFIG_INITIALIZER, then change what you need. All ranks must pass the
  * same values (alltoallv_init checks it), max_blocks and timeout_seconds excepted. */
 typedef struct {
+  size_t size; /* of this struct, set by the initializer. alltoallv_init refuses any other: a struct
+                  that was not initialized, or one of another version of this header */
   alltoallv_method_t method;
   double timeout_seconds; /* the kernel gives up when a peer is this late; 0: never. Send/recv, copy
                              engines and the collective calls of set-up wait for ever */
   int max_blocks;      /* blocks (multiprocessors) that an exchange may use, at least 2, for users
                           who overlap it with compute; 0: all */
   int check_counts;    /* 1: also compare counts on the send/recv path, which costs a round trip
-                          and a host synchronisation per exchange (so: no capture), and look for
-                          receive segments that overlap */
+                          and a host synchronisation per exchange (so: no capture) */
   size_t ll_threshold; /* bytes; pairs up to this size take the low-latency protocol. Scratch is
                           about 2.7 times this per rank. ALLTOALLV_DEFAULT: tuned */
   unsigned first_call; /* number of the first exchange, for tests of the wrap-around; else 0 */
 } alltoallv_config_t;
 
 #define ALLTOALLV_DEFAULT ((size_t)-1)
-#define ALLTOALLV_CONFIG_INITIALIZER                 \
-  {                                                  \
-    ALLTOALLV_AUTO, 60.0, 0, 0, ALLTOALLV_DEFAULT, 0 \
+#define ALLTOALLV_CONFIG_INITIALIZER                                             \
+  {                                                                              \
+    sizeof(alltoallv_config_t), ALLTOALLV_AUTO, 60.0, 0, 0, ALLTOALLV_DEFAULT, 0 \
   }
 
 /* ---- set up and tear down ----------------------------------------------------------------- */
@@ -106,7 +129,7 @@ typedef struct {
  * the path, loads the kernels and allocates the scratch memory, so that exchanges allocate nothing.
  * The communicator stays the caller's and must outlive the handle; the handle splits one off for
  * itself, so that registered receive buffers stay unknown to the caller's own NCCL calls.
- *   ncclInvalidArgument  the configuration is wrong or differs between ranks
+ *   ncclInvalidArgument  the configuration is wrong, was not initialized or differs between ranks
  *   ncclInvalidUsage     ALLTOALLV_LSA or ALLTOALLV_COPY_ENGINE asked for and not possible here
  * These and a lack of memory on one rank come back on all ranks, unless that rank cannot even get
  * the few KiB that it takes to tell. */
@@ -121,7 +144,9 @@ ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, a
  *   others               (on all ranks) what NCCL said; the handle can only be destroyed */
 ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes);
 
-/* Collective. To be called when no exchange into `buff` is running, before ncclMemFree(buff).
+/* Collective. To be called when no exchange into `buff` is running, before ncclMemFree(buff). Plans
+ * with which any rank receives into `buff` cannot be started any more, only destroyed; graphs that
+ * hold exchanges into it must not be launched any more.
  *   ncclInvalidArgument  `buff` is not registered
  *   others               what NCCL said; `buff` counts as no longer registered */
 ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff);
@@ -150,37 +175,61 @@ ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void
 
 /* ---- the exchange ------------------------------------------------------------------------- */
 
+/* Collective. What this rank will receive, from what all ranks send: recvcounts[p] becomes
+ * sendcounts[this rank] of rank p. Host arrays; the unit is the caller's, in elements or in rows.
+ * It waits for the other ranks, and belongs before exchanges whose counts only their senders know.
+ * Counts that a kernel makes need not come to the host for it: alltoallv_device_counts.
+ *   ncclInvalidArgument  (on all ranks) NULL on one of them */
+ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], alltoallv_t handle);
+
 /* Collective. The order of arguments is MPI_Alltoallv's (MPI 4.1, section 6.8), with the handle for
- * the communicator and CUDA's stream at the end; counts and displacements are host arrays. What
- * rank i sends to j, sendcounts[j] of i, must equal recvcounts[i] of j. Zero counts are fine and so
- * is any alignment that the type itself has; multiples of 16 bytes are fastest. sendbuff and
- * recvbuff must not overlap (no MPI_IN_PLACE). Counts that differ between two ranks are found by
- * the kernel always, by send/recv with check_counts: alltoallv_get_async_error.
- *   ncclInvalidArgument  NULL, unknown type, a segment outside the registered range
- *   ncclInvalidUsage     recvbuff is not registered (LSA path), send and receive ranges overlap, a
- *                        stream that is being captured together with another one, or the exchange
- *                        before was on a stream that is being captured now
+ * the communicator and CUDA's stream at the end; counts and displacements are host arrays, and
+ * displacements may be NULL (packed). What rank i sends to j, sendcounts[j] of i, must equal
+ * recvcounts[i] of j. Zero counts are fine and so is any alignment that the type itself has;
+ * multiples of 16 bytes are fastest. sendbuff and recvbuff must not overlap (no MPI_IN_PLACE).
+ * Counts that differ between two ranks are found by the kernel always, by send/recv with
+ * check_counts: alltoallv_get_async_error.
+ *   ncclInvalidArgument  NULL, unknown type, row_elements 0, a count that overflows in bytes, a
+ *                        segment outside the registered range
+ *   ncclInvalidUsage     recvbuff is not registered (LSA path), receive segments overlap, send and
+ *                        receive ranges overlap, a stream that is being captured together with
+ *                        another one, or the exchange before was on a stream that is being captured
+ *                        now
  *   ncclRemoteError      the handle has timed out before */
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
                        ncclDataType_t datatype, alltoallv_t handle, cudaStream_t stream);
 
+/* Collective. alltoallv() with counts and displacements in rows of `row_elements` elements of
+ * `datatype`, at least 1. The result is that of alltoallv() with all numbers multiplied by
+ * row_elements; errors speak of rows. */
+ncclResult_t alltoallv_rows(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
+                            void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
+                            size_t row_elements, ncclDataType_t datatype, alltoallv_t handle,
+                            cudaStream_t stream);
+
 /* Where the parts of the receive buffer lie when the counts are only known on the device. */
 typedef enum {
   ALLTOALLV_PACKED = 0, /* one after the other in rank order; rdispls is written */
   ALLTOALLV_SLOTS = 1, /* at rdispls, which the caller gives; the part of a rank must end before the
-                          next higher displacement, or the capacity, is reached */
+                          next higher displacement, or the capacity, is reached. Where several
+                          displacements are equal, the highest of these ranks has the room, and
+                          nothing fits for the others */
 } alltoallv_layout_t;
 
 /* Collective. As alltoallv(), but sendcounts and sdispls are device arrays that the kernel reads,
  * so that a kernel just before it in the stream can write them, and nobody knows the receive counts
  * yet. sdispls may be NULL: packed in rank order. recvcounts (device, written) receives the counts;
- * rdispls (device) is written (ALLTOALLV_PACKED) or read (ALLTOALLV_SLOTS). recvcapacity is the
- * number of elements that fit into recvbuff. All ranks pass the same layout.
+ * rdispls (device) is written (ALLTOALLV_PACKED; NULL: packed all the same, and nothing is written)
+ * or read (ALLTOALLV_SLOTS; not NULL). recvcapacity is the number of elements that fit into
+ * recvbuff. sendbuff must not be NULL, also where nothing will be sent, since the host cannot know:
+ * any device address will do then. All ranks pass the same layout and a type of the same size, for
+ * rows also the same row_elements.
  * Equal or overlapping send segments make it a gather: with all sdispls and counts the same, every
  * rank gets the same segment from each.
  * If the data do not fit at one rank, no rank's receive buffer is changed and every rank gets the
- * error from alltoallv_get_async_error; recvcounts then says what would have been needed.
+ * error from alltoallv_get_async_error; recvcounts then says what would have been needed. A count
+ * that cannot be meant, of 2^55 bytes or more, fits nowhere.
  * On the send/recv path (and on several hosts) this call waits for the stream and cannot be
  * captured; on the LSA path it never waits. Errors as alltoallv(). */
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
@@ -188,6 +237,16 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
                                      size_t *recvcounts, size_t *rdispls, alltoallv_layout_t layout,
                                      ncclDataType_t datatype, alltoallv_t handle,
                                      cudaStream_t stream);
+
+/* Collective. alltoallv_device_counts() with counts, displacements and capacity in rows of
+ * `row_elements` elements of `datatype`, at least 1: what a routing kernel counts need not be
+ * multiplied by the length of a row. recvcounts and rdispls come out in rows, too. */
+ncclResult_t alltoallv_device_counts_rows(const void *sendbuff, const size_t *sendcounts,
+                                          const size_t *sdispls, void *recvbuff,
+                                          size_t recvcapacity, size_t *recvcounts, size_t *rdispls,
+                                          alltoallv_layout_t layout, size_t row_elements,
+                                          ncclDataType_t datatype, alltoallv_t handle,
+                                          cudaStream_t stream);
 
 /* What went wrong on the device, as ncclCommGetAsyncError: to be asked after the stream has been
  * synchronised, or at any time before (it never blocks). Not collective.
@@ -201,7 +260,10 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
  *   ncclInvalidUsage     the two ranks made different calls; otherwise as above
  *   ncclRemoteError      nothing came from `source` within the timeout. Final: the handle can only
  *                        be destroyed, the receive buffers must stay allocated until then.
- * source and destination are ranks of the communicator, -1 where they do not apply. */
+ * source and destination are ranks of the communicator, -1 where they do not apply. Each of the
+ * three pointers may be NULL. For an error, alltoallv_last_error() says it with both numbers, in
+ * what the calling rank counts in: "rank 0 sends 11 elements to rank 2, which expects 10" (rows
+ * instead of elements in the calls with rows, bytes where they are no whole number of either). */
 ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
                                        int *destination);
 
@@ -217,19 +279,29 @@ ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], con
                             void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
                             ncclDataType_t datatype, alltoallv_t handle, alltoallv_plan_t *plan);
 
+/* Collective. The same with counts and displacements in rows of `row_elements` elements. */
+ncclResult_t alltoallv_plan_rows(const void *sendbuff, const size_t sendcounts[],
+                                 const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
+                                 const size_t rdispls[], size_t row_elements,
+                                 ncclDataType_t datatype, alltoallv_t handle,
+                                 alltoallv_plan_t *plan);
+
 /* Collective. Does the planned exchange on `stream`; everything said of alltoallv() holds. The copy
  * engines need no multiprocessor and reach the full rate of the link, but cost about 20 us more and
  * cannot time out: when a peer has died, the stream waits for ever. Inside a graph the kernel is
  * used instead.
  *   ncclInvalidArgument  NULL
- *   ncclInvalidUsage, ncclRemoteError  as alltoallv() */
+ *   ncclInvalidUsage     a receive buffer of the plan, of any rank, has been unregistered since (on
+ *                        all ranks); otherwise as alltoallv()
+ *   ncclRemoteError      as alltoallv() */
 ncclResult_t alltoallv_start(alltoallv_plan_t plan, cudaStream_t stream);
 
 /* Frees the plan. Not collective, but no start of it may be running any more.
  *   ncclInvalidArgument  NULL */
 ncclResult_t alltoallv_plan_destroy(alltoallv_plan_t plan);
 
-/* The sentence for the last error that this thread got from a function above; "" if none. */
+/* The sentence for the last error that this thread got from a function above, one line without its
+ * end; "" if none. Where NCCL or CUDA failed, it holds their reason. */
 const char *alltoallv_last_error(void);
 
 #ifdef __cplusplus

@@ -17,12 +17,12 @@ static __device__ bool load_counts(const kernel_args<N> &a, block_state<N> &b)
     uint64_t bytes = 0, before = 0;
     for (int q = 0; q <= p; q++) { /* by every thread for itself: one trip to memory for all */
       before += bytes;
-      bytes = alltoallv_device_bytes(a.sendcounts[q], a.element);
+      bytes = alltoallv_device_bytes(a.sendcounts[q], a.unit);
     }
     if (before >= ALLTOALLV_TOO_MANY) bytes = ALLTOALLV_TOO_MANY;
     b.pairs[p].send_bytes = bytes;
-    b.pairs[p].send_offset = a.sdispls != NULL ? a.sdispls[p] * a.element : before;
-    b.pairs[p].recv_offset = a.kind == ALLTOALLV_KIND_SLOTS ? a.rdispls[p] * a.element : 0;
+    b.pairs[p].send_offset = a.sdispls != NULL ? a.sdispls[p] * a.unit : before;
+    b.pairs[p].recv_offset = a.kind == ALLTOALLV_KIND_SLOTS ? a.rdispls[p] * a.unit : 0;
     large = p != a.rank && bytes > a.ll_threshold;
     b.couples[p] = large || p == a.rank ? couples_of(bytes) : 0;
   }
@@ -40,24 +40,24 @@ static __device__ void send_rows(const kernel_args<N> &a)
   int t = threadIdx.x;
   uint64_t count = 0, at = 0;
   if (t < entries) count = a.sendcounts[t % a.n]; /* on its way with the number of the call */
-  if (slots && last < a.n) at = a.rdispls[last] * a.element;
+  if (slots && last < a.n) at = a.rdispls[last] * a.unit;
   const uint32_t last_number = last_call(a), broken = *(volatile uint32_t *)&a.state->broken;
   const uint32_t call = alltoallv_next_call(last_number);
   clear_stale_lines(a, call);
   if (broken) return;
 
   if (last < a.n) /* the first threads have rows to send */
-    send_header(a, call, last, {0, a.capacity * a.element, a.window_offset + at, a.kind, a.window});
+    send_header(a, call, last,
+                {0, a.capacity * a.unit, a.window_offset + at, a.kind, a.window, a.unit});
   for (; t < entries; t += blockDim.x) {
     int to = t / a.n, entry = t % a.n;
     if (t >= blockDim.x) count = a.sendcounts[entry]; /* with more than 22 ranks */
     char *lines = slot(a, to, a.rank, call);
-    store_number(lines, ALLTOALLV_LINE_COUNTS + entry, alltoallv_device_bytes(count, a.element),
+    store_number(lines, ALLTOALLV_LINE_COUNTS + entry, alltoallv_device_bytes(count, a.unit),
                  a.kind, call);
     if (slots)
       store_number(lines, ALLTOALLV_LINE_COUNTS + a.n + entry,
-                   a.element * alltoallv_room(a.rdispls, a.n, a.rdispls[entry], a.capacity), a.kind,
-                   call);
+                   a.unit * alltoallv_room(a.rdispls, a.n, entry, a.capacity), a.kind, call);
   }
 }
 
@@ -97,7 +97,8 @@ static __device__ bool share_counts(const kernel_args<N> &a, block_state<N> &b, 
       if (contradicts(a, call, missing, 0) || give_up(a, call, w, missing)) break;
     }
     uint64_t value = pack(l.word[0], l.word[1]), other = pack(m.word[0], m.word[1]);
-    if (!come || (entry && l.word[2] != a.kind)) {
+    /* bytes mean the same counts only where the units are the same */
+    if (!come || (entry ? l.word[2] != a.kind : m.word[2] != a.unit)) {
       *(volatile int *)&b.stop = 1;
     } else if (entry) {
       sent[i] = value;
@@ -127,16 +128,20 @@ static __device__ bool share_counts(const kernel_args<N> &a, block_state<N> &b, 
   return !b.stop && b.bad == NOT_BAD;
 }
 
-/* The control block's part: what the caller wants to know, and the error. */
+/* The control block's part: what the caller wants to know, and the error.
+ *
+ * Bytes become counts without a division, which takes longer than all the rest here: a multiple of
+ * an odd number is divided by it by multiplying with its inverse modulo 2^64. */
 template <int N>
 static __device__ void publish_counts(const kernel_args<N> &a, const block_state<N> &b,
                                       uint32_t call)
 {
   int p = threadIdx.x;
   if (p < a.n) {
-    int shift = __ffs(a.element) - 1; /* a division takes longer than all the rest here */
-    a.recvcounts[p] = b.pairs[p].recv_bytes >> shift;
-    if (a.kind == ALLTOALLV_KIND_PACKED) a.rdispls[p] = b.pairs[p].recv_offset >> shift;
+    int shift = __ffs(a.unit) - 1;
+    a.recvcounts[p] = (b.pairs[p].recv_bytes >> shift) * a.unit_inverse;
+    if (a.kind == ALLTOALLV_KIND_PACKED && a.rdispls != NULL)
+      a.rdispls[p] = (b.pairs[p].recv_offset >> shift) * a.unit_inverse;
   }
   if (p > 0 || b.bad == NOT_BAD) return;
   if (a.kind == ALLTOALLV_KIND_PACKED) {

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alltoallv_errors.h"
 #include "alltoallv_lsa.h"
 #include "cpu.h"
 
@@ -63,21 +64,22 @@ ncclResult_t alltoallv_lsa_create(ncclComm_t comm, const struct alltoallv_lsa_co
 {
   struct alltoallv_lsa *l = calloc(1, sizeof(*l));
   *lsa = l;
-  if (l == NULL) return ncclSystemError;
+  if (l == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
   l->comm = comm;
   l->config = *config;
   l->call = config->first_call - 1;
-  ncclResult_t result = ncclCommUserRank(comm, &l->rank);
-  if (result == ncclSuccess) result = ncclCommCount(comm, &l->n);
-  if (result == ncclSuccess) result = ncclMemAlloc((void **)&l->mine, sizeof(*l->mine));
-  if (result == ncclSuccess) memset((void *)l->mine, 0, sizeof(*l->mine));
-  return result;
+  ALLTOALLV_NCCLTRY(ncclCommUserRank(comm, &l->rank));
+  ALLTOALLV_NCCLTRY(ncclCommCount(comm, &l->n));
+  ALLTOALLV_NCCLTRY(ncclMemAlloc((void **)&l->mine, sizeof(*l->mine)));
+  memset((void *)l->mine, 0, sizeof(*l->mine));
+  return ncclSuccess;
 }
 
 ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *lsa)
 {
-  return ncclCommWindowRegister(lsa->comm, lsa->mine, sizeof(*lsa->mine), &lsa->scratch_window,
-                                NCCL_WIN_COLL_SYMMETRIC);
+  ALLTOALLV_NCCLTRY(ncclCommWindowRegister(lsa->comm, lsa->mine, sizeof(*lsa->mine),
+                                           &lsa->scratch_window, NCCL_WIN_COLL_SYMMETRIC));
+  return ncclSuccess;
 }
 
 ncclResult_t alltoallv_lsa_destroy(struct alltoallv_lsa *lsa)
@@ -87,7 +89,8 @@ ncclResult_t alltoallv_lsa_destroy(struct alltoallv_lsa *lsa)
     window = ncclCommWindowDeregister(lsa->comm, lsa->scratch_window);
   if (lsa->mine != NULL) memory = ncclMemFree(lsa->mine);
   free(lsa);
-  return window != ncclSuccess ? window : memory;
+  const ncclResult_t first = window != ncclSuccess ? window : memory;
+  return first == ncclSuccess ? first : alltoallv_fail(first, "%s", alltoallv_nccl_reason(first));
 }
 
 struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *lsa)
@@ -98,22 +101,22 @@ struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *lsa)
 ncclResult_t alltoallv_lsa_register(struct alltoallv_lsa *lsa, int id, void *buff, size_t bytes,
                                     void **peers)
 {
-  ncclResult_t result =
-      ncclCommWindowRegister(lsa->comm, buff, bytes, &lsa->window[id], NCCL_WIN_COLL_SYMMETRIC);
-  if (result != ncclSuccess) return result;
+  ALLTOALLV_NCCLTRY(
+      ncclCommWindowRegister(lsa->comm, buff, bytes, &lsa->window[id], NCCL_WIN_COLL_SYMMETRIC));
   for (int p = 0; p < lsa->n; p++) peers[p] = cpu_window_pointer(lsa->window[id], 0, p);
   return ncclSuccess;
 }
 
 ncclResult_t alltoallv_lsa_unregister(struct alltoallv_lsa *lsa, int id)
 {
-  return ncclCommWindowDeregister(lsa->comm, lsa->window[id]);
+  ALLTOALLV_NCCLTRY(ncclCommWindowDeregister(lsa->comm, lsa->window[id]));
+  return ncclSuccess;
 }
 
 /* ---- waiting and reporting ---------------------------------------------------------------- */
 
 static void report(struct alltoallv_error *record, int kind, int source, int destination,
-                   uint64_t sent, uint64_t expected)
+                   uint64_t sent, uint64_t expected, struct alltoallv_unit unit)
 {
   if (__atomic_load_n(&record->kind, __ATOMIC_ACQUIRE) != ALLTOALLV_ERROR_NONE)
     return; /* the first one stays until it is read */
@@ -121,6 +124,7 @@ static void report(struct alltoallv_error *record, int kind, int source, int des
   record->destination = destination;
   record->sent = sent;
   record->expected = expected;
+  record->unit = unit;
   __atomic_store_n(&record->kind, kind, __ATOMIC_RELEASE);
 }
 
@@ -163,7 +167,8 @@ static bool wait_for(struct alltoallv_lsa *lsa, int source, bool (*ready)(const 
     if (cpu_wait(lsa->comm, ready, arg, seconds > 0 ? seconds : 3600)) return true;
   } while (seconds == 0); /* for ever */
   lsa->broken = true;
-  report(&lsa->errors.timeout, ALLTOALLV_ERROR_TIMEOUT, source, lsa->rank, 0, 0);
+  report(&lsa->errors.timeout, ALLTOALLV_ERROR_TIMEOUT, source, lsa->rank, 0, 0,
+         (struct alltoallv_unit){0});
   return false;
 }
 
@@ -183,15 +188,16 @@ static struct message *message_from(const struct alltoallv_lsa *lsa, int source)
 static void load_counts(const struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *c,
                         struct alltoallv_pair *pairs, struct message *row)
 {
+  const uint32_t unit = c->unit.bytes;
   uint64_t packed = 0;
   for (int p = 0; p < lsa->n; p++) {
-    pairs[p].send_bytes = alltoallv_device_bytes(c->sendcounts[p], c->element);
-    pairs[p].send_offset = c->sdispls != NULL ? c->sdispls[p] * c->element : packed;
+    pairs[p].send_bytes = alltoallv_device_bytes(c->sendcounts[p], unit);
+    pairs[p].send_offset = c->sdispls != NULL ? c->sdispls[p] * unit : packed;
     packed += pairs[p].send_bytes;
     row->counts[p] = pairs[p].send_bytes;
     if (c->kind != ALLTOALLV_KIND_SLOTS) continue;
-    pairs[p].recv_offset = c->rdispls[p] * c->element;
-    row->rooms[p] = c->element * alltoallv_room(c->rdispls, lsa->n, c->rdispls[p], c->capacity);
+    pairs[p].recv_offset = c->rdispls[p] * unit;
+    row->rooms[p] = unit * alltoallv_room(c->rdispls, lsa->n, p, c->capacity);
   }
 }
 
@@ -212,12 +218,13 @@ static bool share_counts(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_c
       if (c->kind == ALLTOALLV_KIND_PACKED && s == lsa->rank) to[d] += total;
       total += bytes;
       if (fits && c->kind == ALLTOALLV_KIND_SLOTS && bytes > at->rooms[s]) {
-        report(&lsa->errors.counts, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, at->rooms[s]);
+        report(&lsa->errors.counts, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, at->rooms[s], c->unit);
         fits = false;
       }
     }
     if (fits && c->kind == ALLTOALLV_KIND_PACKED && total > at->header.expect) {
-      report(&lsa->errors.counts, ALLTOALLV_ERROR_CAPACITY, -1, d, total, at->header.expect);
+      report(&lsa->errors.counts, ALLTOALLV_ERROR_CAPACITY, -1, d, total, at->header.expect,
+             c->unit);
       fits = false;
     }
   }
@@ -225,10 +232,10 @@ static bool share_counts(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_c
     pairs[s].recv_bytes = message_from(lsa, s)->counts[lsa->rank];
     if (c->kind == ALLTOALLV_KIND_PACKED) {
       pairs[s].recv_offset = packed;
-      c->rdispls[s] = packed / c->element;
+      if (c->rdispls != NULL) c->rdispls[s] = packed / c->unit.bytes;
       packed += pairs[s].recv_bytes;
     }
-    c->recvcounts[s] = pairs[s].recv_bytes / c->element;
+    c->recvcounts[s] = pairs[s].recv_bytes / c->unit.bytes;
   }
   return fits;
 }
@@ -257,11 +264,12 @@ static void run(const void *args)
   for (int p = 0; p < n; p++) { /* headers, to myself too */
     struct message *m = &scratch_of(lsa, p)->message[lsa->call & 1][me];
     m->header.sent = pairs[p].send_bytes;
-    m->header.expect = device_counts ? c->capacity * c->element : pairs[p].recv_bytes;
+    m->header.expect = device_counts ? c->capacity * c->unit.bytes : pairs[p].recv_bytes;
     m->header.offset =
         c->window_offset + (c->kind == ALLTOALLV_KIND_PACKED ? 0 : pairs[p].recv_offset);
     m->header.kind = c->kind;
     m->header.window = c->window;
+    m->header.unit = c->unit.bytes;
     if (device_counts) {
       memcpy(m->counts, row.counts, (size_t)n * sizeof(*m->counts));
       if (c->kind == ALLTOALLV_KIND_SLOTS)
@@ -278,9 +286,10 @@ static void run(const void *args)
   bool same_call = true;
   for (int p = 0; p < n; p++) {
     const struct alltoallv_header *h = &message_from(lsa, p)->header;
-    sends[p] = receives[p] = h->kind == (uint32_t)c->kind;
+    sends[p] = receives[p] =
+        h->kind == (uint32_t)c->kind && (!device_counts || h->unit == c->unit.bytes);
     if (!sends[p]) {
-      report(&lsa->errors.counts, ALLTOALLV_ERROR_KIND, p, me, h->kind, c->kind);
+      report(&lsa->errors.counts, ALLTOALLV_ERROR_KIND, p, me, h->kind, c->kind, c->unit);
       same_call = false;
     }
   }
@@ -294,10 +303,11 @@ static void run(const void *args)
       receives[p] = alltoallv_counts_agree(h->sent, pairs[p].recv_bytes);
       sends[p] = alltoallv_counts_agree(pairs[p].send_bytes, h->expect);
       if (!receives[p])
-        report(&lsa->errors.counts, ALLTOALLV_ERROR_MISMATCH, p, me, h->sent, pairs[p].recv_bytes);
+        report(&lsa->errors.counts, ALLTOALLV_ERROR_MISMATCH, p, me, h->sent, pairs[p].recv_bytes,
+               c->unit);
       if (!sends[p])
-        report(&lsa->errors.counts, ALLTOALLV_ERROR_MISMATCH, me, p, pairs[p].send_bytes,
-               h->expect);
+        report(&lsa->errors.counts, ALLTOALLV_ERROR_MISMATCH, me, p, pairs[p].send_bytes, h->expect,
+               c->unit);
     }
   }
 
@@ -323,9 +333,8 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *lsa, const struct alltoa
                                   cudaStream_t stream)
 {
   struct exchange exchange = {lsa, *call};
-  return cpu_launch(stream, run, &exchange, sizeof(exchange)) == cudaSuccess
-             ? ncclSuccess
-             : ncclUnhandledCudaError;
+  ALLTOALLV_CUDATRY(cpu_launch(stream, run, &exchange, sizeof(exchange)));
+  return ncclSuccess;
 }
 
 /* ---- the bare push, and flags for the copy engines ---------------------------------------- */
@@ -354,8 +363,8 @@ ncclResult_t alltoallv_lsa_bare_push(struct alltoallv_lsa *lsa,
   struct bare b = {.rank = lsa->rank, .n = lsa->n, .send = call->send};
   memcpy(b.pairs, call->pairs, (size_t)lsa->n * sizeof(*b.pairs));
   memcpy(b.to, to, (size_t)lsa->n * sizeof(*b.to));
-  return cpu_launch(stream, run_bare, &b, sizeof(b)) == cudaSuccess ? ncclSuccess
-                                                                    : ncclUnhandledCudaError;
+  ALLTOALLV_CUDATRY(cpu_launch(stream, run_bare, &b, sizeof(b)));
+  return ncclSuccess;
 }
 
 struct flags {
@@ -390,6 +399,6 @@ ncclResult_t alltoallv_lsa_flags(struct alltoallv_lsa *lsa, enum alltoallv_flag 
   struct flags f = {.lsa = lsa, .flag = flag, .value = value};
   memcpy(f.set, set, (size_t)lsa->n * sizeof(*set));
   memcpy(f.wait, wait, (size_t)lsa->n * sizeof(*wait));
-  return cpu_launch(stream, run_flags, &f, sizeof(f)) == cudaSuccess ? ncclSuccess
-                                                                     : ncclUnhandledCudaError;
+  ALLTOALLV_CUDATRY(cpu_launch(stream, run_flags, &f, sizeof(f)));
+  return ncclSuccess;
 }

@@ -4,6 +4,7 @@
 #define ALLTOALLV_INTERNAL_H
 
 #include "alltoallv.h"
+#include "alltoallv_errors.h"
 #include "alltoallv_lsa.h"
 
 #ifdef __cplusplus
@@ -14,7 +15,14 @@ extern "C" {
 struct alltoallv_window {
   char *base; /* NULL: free entry */
   size_t bytes;
+  uint64_t since; /* which registration of the handle it was: an entry is used again */
   void *peers[ALLTOALLV_MAX_LSA_RANKS]; /* where this rank sees the buffers of the LSA ranks */
+};
+
+/* A segment of a receive buffer, from one rank. */
+struct alltoallv_span {
+  uint64_t begin, end;
+  int rank;
 };
 
 struct alltoallv_handle {
@@ -29,6 +37,7 @@ struct alltoallv_handle {
   ncclComm_t lsa_comm;       /* ours: those ranks */
   int lsa_first, lsa_n;
   struct alltoallv_window windows[ALLTOALLV_MAX_WINDOWS];
+  uint64_t registrations; /* so far */
 
   /* What runs beside the caller's stream: the part for other hosts, or a plan's copy to itself. */
   cudaStream_t side_stream;
@@ -41,6 +50,7 @@ struct alltoallv_handle {
 
   struct alltoallv_pair
       *pairs; /* of the current call, n entries; the host is done with it at return */
+  struct alltoallv_span *spans;   /* n entries, to look for segments that overlap */
   uint64_t *stage, *stage_device; /* to talk to all ranks through NCCL: see alltoallv_agree */
   cudaStream_t stage_stream;
   struct alltoallv_error counts_error; /* found by the host on the send/recv path */
@@ -51,8 +61,10 @@ struct alltoallv_handle {
 struct alltoallv_exchange {
   const char *send;
   char *recv;
-  uint32_t window;
+  bool registered; /* recv lies in a registered buffer: */
+  uint32_t window; /* its number, else 0 */
   uint64_t window_offset;
+  struct alltoallv_unit unit;
   struct alltoallv_pair *pairs; /* n entries */
 };
 
@@ -66,19 +78,17 @@ static inline size_t alltoallv_stage_words(int n)
  * order: those of rank r are at h->stage + r * words. Waits. */
 ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words);
 
-/* Sets the text of alltoallv_last_error() and returns `result`. */
-ncclResult_t alltoallv_fail(ncclResult_t result, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+/* The sentence for an error that is not about this rank's arguments alone, and its result. `base`
+ * is the rank of the communicator that the record's rank 0 is. */
+ncclResult_t alltoallv_describe(const struct alltoallv_error *e, int base, int *source,
+                                int *destination);
 
-/* Bytes of an element; 0 if the type is unknown. */
-size_t alltoallv_type_size(ncclDataType_t datatype);
-
-/* Checks the arguments of alltoallv() and turns them into bytes, in ex->pairs. */
+/* Checks the arguments of alltoallv_rows() and turns them into bytes, in ex->pairs. */
 ncclResult_t alltoallv_make_exchange(struct alltoallv_handle *h, const void *sendbuff,
                                      const size_t sendcounts[], const size_t sdispls[],
                                      void *recvbuff, const size_t recvcounts[],
-                                     const size_t rdispls[], ncclDataType_t datatype,
-                                     struct alltoallv_exchange *ex);
+                                     const size_t rdispls[], size_t row_elements,
+                                     ncclDataType_t datatype, struct alltoallv_exchange *ex);
 
 /* Makes `stream` wait for the exchange before. *capturing: is the stream being captured? */
 ncclResult_t alltoallv_order(struct alltoallv_handle *h, cudaStream_t stream, bool *capturing);
@@ -108,38 +118,6 @@ static inline bool alltoallv_is_local(const struct alltoallv_handle *h, int p)
 
 /* For benchmarks: the bytes of a plan along the same way, without any protocol. */
 ncclResult_t alltoallv_start_bare(alltoallv_plan_t plan, cudaStream_t stream);
-
-#define ALLTOALLV_NCCLTRY(call)                                                           \
-  do {                                                                                    \
-    ncclResult_t try_result = (call);                                                     \
-    if (try_result != ncclSuccess)                                                        \
-      return alltoallv_fail(try_result, "%s: %s", #call, ncclGetErrorString(try_result)); \
-  } while (0)
-
-/* Between ncclGroupStart and ncclGroupEnd: a group that has begun must end, whatever fails in it,
- * or all that the thread asks of NCCL later would only be queued. */
-#define ALLTOALLV_P2PTRY(call)                                                          \
-  do {                                                                                  \
-    ncclResult_t try_result = (call);                                                   \
-    if (try_result == ncclSuccess) break;                                               \
-    ncclGroupEnd();                                                                     \
-    return alltoallv_fail(try_result, "%s: %s", #call, ncclGetErrorString(try_result)); \
-  } while (0)
-
-#define ALLTOALLV_CUDATRY(call)                                      \
-  do {                                                               \
-    cudaError_t try_error = (call);                                  \
-    if (try_error != cudaSuccess)                                    \
-      return alltoallv_fail(ncclUnhandledCudaError, "%s: %s", #call, \
-                            cudaGetErrorString(try_error));          \
-  } while (0)
-
-/* For functions that have set the text themselves. */
-#define ALLTOALLV_TRY(call)                           \
-  do {                                                \
-    ncclResult_t try_result = (call);                 \
-    if (try_result != ncclSuccess) return try_result; \
-  } while (0)
 
 #ifdef __cplusplus
 }

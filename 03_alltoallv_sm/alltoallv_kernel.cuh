@@ -56,9 +56,9 @@ static __device__ __forceinline__ void control_host(const kernel_args<N> &a, uin
   bool peer = p < a.n && p != a.rank;
   uint64_t base = MODE == MODE_ANY && peer ? a.state->done[p] : 0;
   if (peer)
-    send_header(
-        a, call, p,
-        {pair.send_bytes, pair.recv_bytes, a.window_offset + pair.recv_offset, a.kind, a.window});
+    send_header(a, call, p,
+                {pair.send_bytes, pair.recv_bytes, a.window_offset + pair.recv_offset, a.kind,
+                 a.window, a.unit});
 
   if (p == a.rank && !alltoallv_counts_agree(pair.send_bytes, pair.recv_bytes))
     report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, p, pair.send_bytes, pair.recv_bytes);
@@ -89,7 +89,7 @@ static __device__ __forceinline__ void control_device(const kernel_args<N> &a, b
   struct alltoallv_header h;
   if (moves && peer && b.pairs[p].recv_bytes > a.ll_threshold)
     wait_for_data(a, call, p, base, b.pairs[p].recv_bytes);
-  else if (b.stop && peer && read_header(a, call, p, &h) && h.kind != a.kind)
+  else if (b.stop && peer && read_header(a, call, p, &h) && (h.kind != a.kind || h.unit != a.unit))
     report_counts(a, call, ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.kind);
 }
 

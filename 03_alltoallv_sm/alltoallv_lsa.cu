@@ -10,20 +10,11 @@
 
 #include <cuda.h> /* types only */
 
+#include "alltoallv_errors.h"
 #include "alltoallv_kernel.cuh"
 #include "alltoallv_lsa.h"
 
 #define HAVE_DEVICE_INTERFACE (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0))
-
-#define CUDATRY(call)                                         \
-  do {                                                        \
-    if ((call) != cudaSuccess) return ncclUnhandledCudaError; \
-  } while (0)
-#define NCCLTRY(call)                                 \
-  do {                                                \
-    ncclResult_t try_result = (call);                 \
-    if (try_result != ncclSuccess) return try_result; \
-  } while (0)
 
 #if HAVE_DEVICE_INTERFACE
 #include <nccl_device.h>
@@ -80,8 +71,8 @@ static ncclResult_t find_peers(struct alltoallv_lsa *lsa, ncclWindow_t window, s
 {
   char **out = lsa->windows + (size_t)id * lsa->n;
   lsa_pointers<<<1, 128>>>(window, offset, lsa->n, out);
-  CUDATRY(cudaGetLastError());
-  CUDATRY(cudaMemcpy(peers, out, lsa->n * sizeof(*out), cudaMemcpyDeviceToHost));
+  ALLTOALLV_CUDATRY(cudaGetLastError());
+  ALLTOALLV_CUDATRY(cudaMemcpy(peers, out, lsa->n * sizeof(*out), cudaMemcpyDeviceToHost));
   return ncclSuccess;
 }
 
@@ -100,30 +91,31 @@ static cudaError_t load_kernels(void)
 
 static ncclResult_t create(struct alltoallv_lsa *lsa)
 {
-  NCCLTRY(ncclCommUserRank(lsa->comm, &lsa->rank));
-  NCCLTRY(ncclCommCount(lsa->comm, &lsa->n));
+  ALLTOALLV_NCCLTRY(ncclCommUserRank(lsa->comm, &lsa->rank));
+  ALLTOALLV_NCCLTRY(ncclCommCount(lsa->comm, &lsa->n));
 
   int device = 0, multiprocessors = 0;
-  NCCLTRY(ncclCommCuDevice(lsa->comm, &device));
-  CUDATRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  ALLTOALLV_NCCLTRY(ncclCommCuDevice(lsa->comm, &device));
+  ALLTOALLV_CUDATRY(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
   lsa->max_blocks = multiprocessors;
   if (lsa->max_blocks > ALLTOALLV_MAX_BLOCKS) lsa->max_blocks = ALLTOALLV_MAX_BLOCKS;
   if (lsa->config.max_blocks > 0 && lsa->config.max_blocks < lsa->max_blocks)
     lsa->max_blocks = lsa->config.max_blocks;
-  CUDATRY(lsa->n <= 8 ? load_kernels<8>() : load_kernels<ALLTOALLV_MAX_LSA_RANKS>());
+  ALLTOALLV_CUDATRY(lsa->n <= 8 ? load_kernels<8>() : load_kernels<ALLTOALLV_MAX_LSA_RANKS>());
 
   size_t table = (size_t)ALLTOALLV_MAX_WINDOWS * lsa->n * sizeof(*lsa->windows);
-  CUDATRY(cudaMalloc((void **)&lsa->windows, table));
-  CUDATRY(cudaMemset(lsa->windows, 0, table));
+  ALLTOALLV_CUDATRY(cudaMalloc((void **)&lsa->windows, table));
+  ALLTOALLV_CUDATRY(cudaMemset(lsa->windows, 0, table));
   struct device_state first;
   memset(&first, 0, sizeof(first));
   for (int i = 0; i < ALLTOALLV_MAX_BLOCKS; i++) first.call[i] = lsa->config.first_call - 1;
-  CUDATRY(cudaMalloc((void **)&lsa->state, sizeof(first)));
-  CUDATRY(cudaMemcpy(lsa->state, &first, sizeof(first), cudaMemcpyHostToDevice));
-  CUDATRY(cudaHostAlloc((void **)&lsa->errors, sizeof(*lsa->errors),
-                        cudaHostAllocMapped | cudaHostAllocPortable));
+  ALLTOALLV_CUDATRY(cudaMalloc((void **)&lsa->state, sizeof(first)));
+  ALLTOALLV_CUDATRY(cudaMemcpy(lsa->state, &first, sizeof(first), cudaMemcpyHostToDevice));
+  ALLTOALLV_CUDATRY(cudaHostAlloc((void **)&lsa->errors, sizeof(*lsa->errors),
+                                  cudaHostAllocMapped | cudaHostAllocPortable));
   memset((void *)lsa->errors, 0, sizeof(*lsa->errors));
-  CUDATRY(cudaDeviceSynchronize());
+  ALLTOALLV_CUDATRY(cudaDeviceSynchronize());
   return ncclSuccess;
 }
 
@@ -131,7 +123,7 @@ ncclResult_t alltoallv_lsa_create(ncclComm_t comm, const struct alltoallv_lsa_co
                                   struct alltoallv_lsa **lsa)
 {
   *lsa = (struct alltoallv_lsa *)calloc(1, sizeof(**lsa));
-  if (*lsa == NULL) return ncclSystemError;
+  if (*lsa == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
   (*lsa)->comm = comm;
   (*lsa)->config = *config;
   return create(*lsa);
@@ -153,15 +145,16 @@ ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *lsa)
   memset(&requirements, 0, sizeof(requirements));
 #endif
   requirements.resourceRequirementsList = &resource;
-  NCCLTRY(ncclDevCommCreate(lsa->comm, &requirements, &lsa->dev_comm));
+  ALLTOALLV_NCCLTRY(ncclDevCommCreate(lsa->comm, &requirements, &lsa->dev_comm));
   lsa->have_dev_comm = true;
 
-  NCCLTRY(find_peers(lsa, lsa->dev_comm.resourceWindow, ncclGetResourceBufferOffset(handle), 0,
-                     (void **)lsa->peer));
+  ALLTOALLV_TRY(find_peers(lsa, lsa->dev_comm.resourceWindow, ncclGetResourceBufferOffset(handle),
+                           0, (void **)lsa->peer));
   /* NCCL maps the ranks at equal distances, which saves the kernel a table. */
   lsa->stride = lsa->n > 1 ? (uint64_t)(lsa->peer[1] - lsa->peer[0]) : 0;
   for (int p = 1; p < lsa->n; p++)
-    if ((uint64_t)(lsa->peer[p] - lsa->peer[p - 1]) != lsa->stride) return ncclInternalError;
+    if ((uint64_t)(lsa->peer[p] - lsa->peer[p - 1]) != lsa->stride)
+      return alltoallv_fail(ncclInternalError, "ranks are not mapped at equal distances");
   return ncclSuccess;
 }
 
@@ -169,10 +162,12 @@ ncclResult_t alltoallv_lsa_destroy(struct alltoallv_lsa *lsa)
 {
   ncclResult_t first = ncclSuccess;
   if (lsa->have_dev_comm) first = ncclDevCommDestroy(lsa->comm, &lsa->dev_comm);
+  if (first != ncclSuccess) alltoallv_fail(first, "%s", alltoallv_nccl_reason(first));
   cudaError_t errors[] = {cudaFree(lsa->windows), cudaFree(lsa->state),
                           cudaFreeHost((void *)lsa->errors)};
   for (cudaError_t error : errors)
-    if (first == ncclSuccess && error != cudaSuccess) first = ncclUnhandledCudaError;
+    if (first == ncclSuccess && error != cudaSuccess)
+      first = alltoallv_fail(ncclUnhandledCudaError, "%s", cudaGetErrorString(error));
   free(lsa);
   return first;
 }
@@ -186,15 +181,17 @@ ncclResult_t alltoallv_lsa_register(struct alltoallv_lsa *lsa, int id, void *buf
                                     void **peers)
 {
   lsa->window[id] = NULL;
-  NCCLTRY(
+  ALLTOALLV_NCCLTRY(
       ncclCommWindowRegister(lsa->comm, buff, bytes, &lsa->window[id], NCCL_WIN_COLL_SYMMETRIC));
-  if (lsa->window[id] == NULL) return ncclInvalidUsage;
+  if (lsa->window[id] == NULL)
+    return alltoallv_fail(ncclInvalidUsage, "NCCL made no window of the buffer");
   return find_peers(lsa, lsa->window[id], 0, id, peers);
 }
 
 ncclResult_t alltoallv_lsa_unregister(struct alltoallv_lsa *lsa, int id)
 {
-  return ncclCommWindowDeregister(lsa->comm, lsa->window[id]);
+  ALLTOALLV_NCCLTRY(ncclCommWindowDeregister(lsa->comm, lsa->window[id]));
+  return ncclSuccess;
 }
 
 /* ---- launch ------------------------------------------------------------------------------- */
@@ -215,7 +212,7 @@ static struct shape shape_of(const struct alltoallv_lsa *lsa, const struct allto
   if (call->kind != ALLTOALLV_KIND_HOST) {
     /* Only the capacity is known: where little can arrive, little is sent, mostly. So a warp for
      * every group of half of it, rounded up: of two ranks that is the pair with the other one. */
-    uint64_t enough = call->capacity * call->element / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
+    uint64_t enough = call->capacity * call->unit.bytes / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
     if (enough < 4) enough = 4;
     if (call->capacity > 0 && enough < (uint64_t)columns) columns = (int)enough;
   } else {
@@ -239,6 +236,16 @@ static struct shape shape_of(const struct alltoallv_lsa *lsa, const struct allto
   return s;
 }
 
+/* The inverse modulo 2^64 of the odd part of `unit`. Each turn doubles the bits that are right,
+ * beginning with three: x * x is 1 modulo 8 for every odd x. */
+static uint64_t inverse_of(uint32_t unit)
+{
+  const uint64_t odd = unit >> __builtin_ctz(unit);
+  uint64_t inverse = odd;
+  for (int turn = 0; turn < 5; turn++) inverse *= 2 - odd * inverse;
+  return inverse;
+}
+
 template <int N>
 static void fill(const struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
                  kernel_args<N> *a)
@@ -258,12 +265,14 @@ static void fill(const struct alltoallv_lsa *lsa, const struct alltoallv_lsa_cal
   a->state = lsa->state;
   a->errors = lsa->errors;
   a->windows = lsa->windows;
-  a->element = call->element;
+  a->unit = call->unit.bytes;
+  a->rows = call->unit.rows;
   a->capacity = call->capacity;
   a->sendcounts = (const uint64_t *)call->sendcounts;
   a->sdispls = (const uint64_t *)call->sdispls;
   a->recvcounts = (uint64_t *)call->recvcounts;
   a->rdispls = (uint64_t *)call->rdispls;
+  a->unit_inverse = call->kind == ALLTOALLV_KIND_HOST ? 0 : inverse_of(call->unit.bytes);
   if (call->kind == ALLTOALLV_KIND_HOST)
     for (int p = 0; p < lsa->n; p++) a->pairs[p] = call->pairs[p];
 }
@@ -281,7 +290,7 @@ static ncclResult_t launch(struct alltoallv_lsa *lsa, const struct alltoallv_lsa
     alltoallv_kernel<N, MODE_ANY><<<s.grid, s.threads, 0, stream>>>(a);
   else
     alltoallv_kernel<N, MODE_DEVICE><<<s.grid, s.threads, 0, stream>>>(a);
-  CUDATRY(cudaGetLastError());
+  ALLTOALLV_CUDATRY(cudaGetLastError());
   return ncclSuccess;
 }
 
@@ -301,7 +310,7 @@ static ncclResult_t bare_push(struct alltoallv_lsa *lsa, const struct alltoallv_
   fill(lsa, call, &a);
   for (int p = 0; p < lsa->n; p++) where.to[p] = (char *)to[p];
   bare_push_kernel<N><<<lsa->max_blocks, 512, 0, stream>>>(a, where);
-  CUDATRY(cudaGetLastError());
+  ALLTOALLV_CUDATRY(cudaGetLastError());
   return ncclSuccess;
 }
 
@@ -343,7 +352,7 @@ ncclResult_t alltoallv_lsa_flags(struct alltoallv_lsa *lsa, enum alltoallv_flag 
   unsigned int count = 0;
   size_t at = flag == ALLTOALLV_FLAG_READY ? lsa->scratch.ready_at : lsa->scratch.arrived_at;
   batch_operation batch = (batch_operation)driver_function("cuStreamBatchMemOp");
-  if (batch == NULL) return ncclSystemError;
+  if (batch == NULL) return alltoallv_fail(ncclSystemError, "the driver has no cuStreamBatchMemOp");
   memset(operations, 0, sizeof(operations));
   for (int p = 0; p < lsa->n; p++) {
     if (!set[p]) continue;
@@ -362,7 +371,7 @@ ncclResult_t alltoallv_lsa_flags(struct alltoallv_lsa *lsa, enum alltoallv_flag 
     o->waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
   }
   if (count > 0 && batch(stream, count, operations, 0) != CUDA_SUCCESS)
-    return ncclUnhandledCudaError;
+    return alltoallv_fail(ncclUnhandledCudaError, "cuStreamBatchMemOp failed");
   return ncclSuccess;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one-sided part of the AlltoAllV among ranks that reach each other's memory by load and store.
  * alltoallv_lsa.cu implements it for GPUs, alltoallv_cpu.c is its plain C twin for `make CPU=1`.
- * Ranks here are those of `comm`, which holds LSA ranks only. */
+ * Ranks here are those of `comm`, which holds LSA ranks only. A function that fails has set the
+ * sentence of alltoallv_last_error(). */
 #ifndef ALLTOALLV_LSA_H
 #define ALLTOALLV_LSA_H
 
@@ -55,9 +56,9 @@ struct alltoallv_lsa_call {
   void *recv;
   uint32_t window;        /* the number of the window that holds recv */
   uint64_t window_offset; /* of recv in it */
+  struct alltoallv_unit unit;
   struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS]; /* kind HOST only */
-  /* device counts: device arrays and numbers in elements of `element` bytes */
-  uint32_t element;
+  /* device counts: device arrays and numbers in units */
   uint64_t capacity;
   const size_t *sendcounts, *sdispls;
   size_t *recvcounts, *rdispls;

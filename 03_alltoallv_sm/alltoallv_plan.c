@@ -17,6 +17,8 @@ struct alltoallv_plan_state {
   struct alltoallv_handle *h;
   struct alltoallv_exchange ex; /* with pairs of its own */
   bool copy_engines;
+  uint64_t windows;                  /* bit w: a rank receives in window w, */
+  uint64_t made;                     /* which was there after so many registrations */
   char *to[ALLTOALLV_MAX_LSA_RANKS]; /* where my data for an LSA rank go */
 };
 
@@ -24,8 +26,8 @@ struct alltoallv_plan_state {
  * engines win: measured, see the README. */
 static const uint64_t copy_engine_bytes = 128 << 20;
 
-/* A rank's message: result of its own checks, window, then per rank p: bytes sent to p, bytes
- * expected from p, offset in the window for what comes from p. */
+/* A rank's message: result of its own checks, 1 + number of its window (0: none), then per rank p:
+ * bytes sent to p, bytes expected from p, offset in the window for what comes from p. */
 enum { ROW_RESULT, ROW_WINDOW, ROW_PAIRS };
 
 static const uint64_t *row_pair(const struct alltoallv_handle *h, int rank, int p)
@@ -41,7 +43,7 @@ static ncclResult_t share_rows(struct alltoallv_handle *h, struct alltoallv_plan
   size_t words = ROW_PAIRS + 3 * (size_t)h->n;
   h->stage[ROW_RESULT] = own_result;
   for (int p = 0; p < h->n && own_result == ncclSuccess; p++) {
-    h->stage[ROW_WINDOW] = plan->ex.window;
+    h->stage[ROW_WINDOW] = plan->ex.registered ? plan->ex.window + 1 : 0;
     uint64_t *words_p = h->stage + ROW_PAIRS + 3 * p;
     words_p[0] = plan->ex.pairs[p].send_bytes;
     words_p[1] = plan->ex.pairs[p].recv_bytes;
@@ -58,10 +60,12 @@ static ncclResult_t share_rows(struct alltoallv_handle *h, struct alltoallv_plan
                             "rank %d has wrong arguments or no memory", s);
     for (int d = 0; d < h->n; d++) {
       uint64_t sent = row_pair(h, s, d)[0], expected = row_pair(h, d, s)[1];
-      if (!alltoallv_counts_agree(sent, expected))
-        return alltoallv_fail(ncclInvalidArgument,
-                              "rank %d sends %llu bytes to rank %d, which expects %llu", s,
-                              (unsigned long long)sent, d, (unsigned long long)expected);
+      if (!alltoallv_counts_agree(sent, expected)) {
+        const struct alltoallv_error e = {
+            ALLTOALLV_ERROR_MISMATCH, s, d, sent, expected, plan->ex.unit};
+        int source, destination; /* the sentence says it */
+        return alltoallv_describe(&e, 0, &source, &destination);
+      }
       if (s == d) continue;
       sends += sent;
       receives += row_pair(h, d, s)[0];
@@ -70,22 +74,26 @@ static ncclResult_t share_rows(struct alltoallv_handle *h, struct alltoallv_plan
     if (receives > most) most = receives;
   }
 
-  if (h->lsa == NULL) return ncclSuccess;
-  for (int i = 0; i < h->lsa_n; i++) {
-    int p = h->lsa_first + i;
-    const struct alltoallv_window *w = &h->windows[h->stage[(size_t)p * words + ROW_WINDOW]];
-    /* (a rank that receives nothing need not have registered anything) */
-    if (w->base != NULL) plan->to[i] = (char *)w->peers[i] + row_pair(h, p, h->rank)[2];
+  for (int p = 0; p < h->n; p++) {
+    const uint64_t number = h->stage[(size_t)p * words + ROW_WINDOW];
+    if (number == 0) continue; /* a rank that receives nothing need not have registered anything */
+    const struct alltoallv_window *w = &h->windows[number - 1];
+    plan->windows |= (uint64_t)1 << (number - 1);
+    if (alltoallv_is_local(h, p))
+      plan->to[p - h->lsa_first] = (char *)w->peers[p - h->lsa_first] + row_pair(h, p, h->rank)[2];
   }
-  if (h->lsa_n == h->n)
+  plan->made = h->registrations;
+  if (h->lsa != NULL && h->lsa_n == h->n)
     plan->copy_engines = h->config.method == ALLTOALLV_COPY_ENGINE ||
                          (h->config.method == ALLTOALLV_AUTO && most >= copy_engine_bytes);
   return ncclSuccess;
 }
 
-ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
-                            void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
-                            ncclDataType_t datatype, alltoallv_t handle, alltoallv_plan_t *plan)
+ncclResult_t alltoallv_plan_rows(const void *sendbuff, const size_t sendcounts[],
+                                 const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
+                                 const size_t rdispls[], size_t row_elements,
+                                 ncclDataType_t datatype, alltoallv_t handle,
+                                 alltoallv_plan_t *plan)
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   struct alltoallv_plan_state *new_plan = calloc(1, sizeof(*new_plan));
@@ -99,7 +107,7 @@ ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], con
     new_plan->h = handle;
     new_plan->ex.pairs = pairs;
     result = alltoallv_make_exchange(handle, sendbuff, sendcounts, sdispls, recvbuff, recvcounts,
-                                     rdispls, datatype, &new_plan->ex);
+                                     rdispls, row_elements, datatype, &new_plan->ex);
   }
   result = share_rows(handle, new_plan, result);
   if (result != ncclSuccess) {
@@ -109,6 +117,14 @@ ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], con
   }
   if (plan != NULL) *plan = new_plan;
   return result;
+}
+
+ncclResult_t alltoallv_plan(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
+                            void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
+                            ncclDataType_t datatype, alltoallv_t handle, alltoallv_plan_t *plan)
+{
+  return alltoallv_plan_rows(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls, 1,
+                             datatype, handle, plan);
 }
 
 ncclResult_t alltoallv_plan_destroy(alltoallv_plan_t plan)
@@ -146,7 +162,7 @@ static ncclResult_t copy_to_peers(struct alltoallv_plan_state *plan, const bool 
       ALLTOALLV_CUDATRY(cudaMemcpyAsync(plan->to[p], plan->ex.send + pairs[p].send_offset,
                                         pairs[p].send_bytes, cudaMemcpyDeviceToDevice, stream));
   }
-  ALLTOALLV_NCCLTRY(alltoallv_lsa_flags(h->lsa, ALLTOALLV_FLAG_ARRIVED, to, from, number, stream));
+  ALLTOALLV_TRY(alltoallv_lsa_flags(h->lsa, ALLTOALLV_FLAG_ARRIVED, to, from, number, stream));
   return ncclSuccess;
 }
 
@@ -161,7 +177,7 @@ static ncclResult_t start_copies(struct alltoallv_plan_state *plan, cudaStream_t
     to[p] = p != h->rank && pairs[p].send_bytes > 0;
     from[p] = p != h->rank && pairs[p].recv_bytes > 0;
   }
-  ALLTOALLV_NCCLTRY(alltoallv_lsa_flags(h->lsa, ALLTOALLV_FLAG_READY, from, to, number, stream));
+  ALLTOALLV_TRY(alltoallv_lsa_flags(h->lsa, ALLTOALLV_FLAG_READY, from, to, number, stream));
   /* My own part not before the flags: it would take the engine of the first copy (2 % slower). */
   ncclResult_t result = own ? start_own_copy(plan, stream) : ncclSuccess;
   if (result == ncclSuccess) result = copy_to_peers(plan, to, from, number, stream);
@@ -169,10 +185,24 @@ static ncclResult_t start_copies(struct alltoallv_plan_state *plan, cudaStream_t
   return result;
 }
 
+/* Are all receive buffers still registered? Ranks unregister together, so all see the same. */
+static ncclResult_t check_windows(const struct alltoallv_plan_state *plan)
+{
+  for (int id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
+    const struct alltoallv_window *w = &plan->h->windows[id];
+    const bool used = (plan->windows >> id & 1) != 0;
+    if (used && (w->base == NULL || w->since > plan->made))
+      return alltoallv_fail(ncclInvalidUsage,
+                            "a receive buffer of the plan is not registered any more");
+  }
+  return ncclSuccess;
+}
+
 ncclResult_t alltoallv_start(alltoallv_plan_t plan, cudaStream_t stream)
 {
   bool capturing;
   if (plan == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL plan");
+  ALLTOALLV_TRY(check_windows(plan));
   ALLTOALLV_TRY(alltoallv_order(plan->h, stream, &capturing));
   /* A graph would freeze the number of the start. */
   if (plan->copy_engines && !capturing) return start_copies(plan, stream);
@@ -185,6 +215,6 @@ ncclResult_t alltoallv_start_bare(alltoallv_plan_t plan, cudaStream_t stream)
   if (plan == NULL || plan->h->lsa == NULL || plan->h->lsa_n < plan->h->n)
     return alltoallv_fail(ncclInvalidUsage, "no kernel for all ranks");
   alltoallv_fill_call(plan->h, &plan->ex, &call);
-  ALLTOALLV_NCCLTRY(alltoallv_lsa_bare_push(plan->h->lsa, &call, (void *const *)plan->to, stream));
+  ALLTOALLV_TRY(alltoallv_lsa_bare_push(plan->h->lsa, &call, (void *const *)plan->to, stream));
   return ncclSuccess;
 }

@@ -27,6 +27,15 @@
 /* Receive buffers registered at the same time. */
 #define ALLTOALLV_MAX_WINDOWS 64
 
+/* ---- what is counted ---------------------------------------------------------------------- */
+
+/* What a count of one means: an element, or a row of several of them. Inside of the library
+ * everything is in bytes; units are for reading device counts and for naming numbers to users. */
+struct alltoallv_unit {
+  uint32_t bytes;
+  uint32_t rows; /* 1: counts are in rows, 0: in elements */
+};
+
 /* ---- the traffic between me and one peer, in bytes ---------------------------------------- */
 
 struct alltoallv_pair {
@@ -51,13 +60,13 @@ enum alltoallv_kind {
 enum alltoallv_header_line {
   ALLTOALLV_LINE_SENT = 0,   /* bytes I send you | kind */
   ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you, or the capacity in bytes | window id */
-  ALLTOALLV_LINE_OFFSET = 2, /* offset in that window for your data | 0 */
+  ALLTOALLV_LINE_OFFSET = 2, /* offset in that window for your data | bytes of my unit */
   ALLTOALLV_LINE_COUNTS = 3, /* + p: bytes I send to rank p | 0 */
 };
 
 struct alltoallv_header {
   uint64_t sent, expect, offset;
-  uint32_t kind, window;
+  uint32_t kind, window, unit;
 };
 
 /* Zero marks a line that was never written, and a number must keep its parity when the 32 bits run
@@ -85,22 +94,32 @@ ALLTOALLV_RULE int alltoallv_counts_agree(uint64_t sent, uint64_t expected)
   return sent == expected;
 }
 
-/* Device counts that cannot be meant (a negative number, say) become this many bytes, which fits
- * nowhere and can be added up without overflow. */
-#define ALLTOALLV_TOO_MANY ((uint64_t)1 << 56)
+/* Device counts that cannot be meant (a negative number, say) become at least this many bytes, and
+ * less than twice as many: that fits nowhere, and can be multiplied and added up without overflow.
+ */
+#define ALLTOALLV_TOO_MANY ((uint64_t)1 << 55)
 
-ALLTOALLV_RULE uint64_t alltoallv_device_bytes(uint64_t count, uint32_t element)
+ALLTOALLV_RULE uint64_t alltoallv_device_bytes(uint64_t count, uint32_t unit)
 {
-  return count > (ALLTOALLV_TOO_MANY >> 4) ? ALLTOALLV_TOO_MANY : count * element;
+#ifdef __CUDA_ARCH__
+  const uint64_t most = (uint64_t)1 << (24 + __clz((int)unit));
+#else
+  const uint64_t most = (uint64_t)1 << (24 + __builtin_clz(unit));
+#endif
+  return (count < most ? count : most) * unit;
 }
 
-/* How much a slot at `mine` may take: up to the next higher displacement, or the capacity. */
-ALLTOALLV_RULE uint64_t alltoallv_room(const uint64_t *displacements, int n, uint64_t mine,
+/* How much slot p may take: up to the next higher displacement, or the capacity. Of slots that
+ * begin at the same place the last one has the room and the others are empty, as among prefix
+ * sums. */
+ALLTOALLV_RULE uint64_t alltoallv_room(const uint64_t *displacements, int n, int p,
                                        uint64_t capacity)
 {
+  const uint64_t mine = displacements[p];
   uint64_t end = capacity;
-  for (int p = 0; p < n; p++)
-    if (displacements[p] > mine && displacements[p] < end) end = displacements[p];
+  for (int q = 0; q < n; q++)
+    if ((q > p ? displacements[q] >= mine : displacements[q] > mine) && displacements[q] < end)
+      end = displacements[q];
   return mine < end ? end - mine : 0;
 }
 
@@ -120,6 +139,7 @@ struct alltoallv_error {
   int kind;
   int source, destination;
   uint64_t sent, expected;
+  struct alltoallv_unit unit; /* in which the rank that reports it counts */
 };
 
 /* One record for what the handle survives, one for the timeout, which it does not. */

@@ -8,7 +8,7 @@
 
 /* The first error stays until the caller asks. */
 static void report(struct alltoallv_handle *h, int kind, int source, int destination, uint64_t sent,
-                   uint64_t expected)
+                   uint64_t expected, struct alltoallv_unit unit)
 {
   struct alltoallv_error *e = &h->counts_error;
   if (e->kind != ALLTOALLV_ERROR_NONE) return;
@@ -16,13 +16,14 @@ static void report(struct alltoallv_handle *h, int kind, int source, int destina
   e->destination = destination;
   e->sent = sent;
   e->expected = expected;
+  e->unit = unit;
   e->kind = kind;
 }
 
 /* Sends each peer {what I send you, what I expect from you} and receives the same. A pair that
  * disagrees is left out, by both sides alike: its bytes become 0. */
 static ncclResult_t compare_counts(struct alltoallv_handle *h, struct alltoallv_pair *pairs,
-                                   cudaStream_t stream)
+                                   struct alltoallv_unit unit, cudaStream_t stream)
 {
   size_t bytes = 2 * sizeof(uint64_t);
   uint64_t *mine = h->stage_device, *theirs = h->stage_device + 2 * h->n;
@@ -52,10 +53,10 @@ static ncclResult_t compare_counts(struct alltoallv_handle *h, struct alltoallv_
     if (p == h->rank) out = in = alltoallv_counts_agree(pairs[p].send_bytes, pairs[p].recv_bytes);
     if (!in)
       report(h, ALLTOALLV_ERROR_MISMATCH, p, h->rank, p == h->rank ? pairs[p].send_bytes : sent,
-             pairs[p].recv_bytes);
+             pairs[p].recv_bytes, unit);
     if (!out)
       report(h, ALLTOALLV_ERROR_MISMATCH, h->rank, p, pairs[p].send_bytes,
-             p == h->rank ? pairs[p].recv_bytes : expected);
+             p == h->rank ? pairs[p].recv_bytes : expected, unit);
     if (!in) pairs[p].recv_bytes = 0;
     if (!out) pairs[p].send_bytes = 0;
   }
@@ -74,7 +75,7 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
       memcpy(h->pairs, pairs, (size_t)h->n * sizeof(*pairs));
       pairs = h->pairs;
     }
-    ALLTOALLV_TRY(compare_counts(h, pairs, stream));
+    ALLTOALLV_TRY(compare_counts(h, pairs, ex->unit, stream));
   }
 
   ALLTOALLV_NCCLTRY(ncclGroupStart());
@@ -99,35 +100,36 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
 
 /* ---- counts on the device ----------------------------------------------------------------- */
 
-/* A rank's message: kind and element size, capacity, counts[n], displacements[n] (slots). */
+/* A rank's message: kind and bytes of the unit, capacity, counts[n], displacements[n] (slots). */
 enum { ROW_KIND, ROW_CAPACITY, ROW_COUNTS };
 
 /* The same verdict on every rank, from the same rows: does everything fit everywhere? */
 static bool everything_fits(struct alltoallv_handle *h, const uint64_t *rows, size_t words,
                             const struct alltoallv_lsa_call *call)
 {
+  const uint32_t unit = call->unit.bytes;
   int n = h->n;
   for (int d = 0; d < n; d++) {
     const uint64_t *row = rows + (size_t)d * words;
     if (row[ROW_KIND] != rows[ROW_KIND]) {
-      report(h, ALLTOALLV_ERROR_KIND, 0, d, 0, 0);
+      report(h, ALLTOALLV_ERROR_KIND, 0, d, 0, 0, call->unit);
       return false;
     }
-    uint64_t capacity = row[ROW_CAPACITY] * call->element, total = 0;
+    uint64_t capacity = row[ROW_CAPACITY] * unit, total = 0;
     for (int s = 0; s < n; s++) {
       uint64_t bytes =
-          alltoallv_device_bytes(rows[(size_t)s * words + ROW_COUNTS + (size_t)d], call->element);
+          alltoallv_device_bytes(rows[(size_t)s * words + ROW_COUNTS + (size_t)d], unit);
       total += bytes;
       if (call->kind != ALLTOALLV_KIND_SLOTS) continue;
       const uint64_t *slots = row + ROW_COUNTS + n;
-      uint64_t room = call->element * alltoallv_room(slots, n, slots[s], row[ROW_CAPACITY]);
+      uint64_t room = unit * alltoallv_room(slots, n, s, row[ROW_CAPACITY]);
       if (bytes > room) {
-        report(h, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, room);
+        report(h, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, room, call->unit);
         return false;
       }
     }
     if (call->kind == ALLTOALLV_KIND_PACKED && total > capacity) {
-      report(h, ALLTOALLV_ERROR_CAPACITY, -1, d, total, capacity);
+      report(h, ALLTOALLV_ERROR_CAPACITY, -1, d, total, capacity, call->unit);
       return false;
     }
   }
@@ -140,6 +142,7 @@ ncclResult_t alltoallv_sendrecv_device_counts(struct alltoallv_handle *h,
                                               cudaStream_t stream)
 {
   size_t n = (size_t)h->n, words = ROW_COUNTS + 2 * n, array = n * sizeof(uint64_t);
+  const uint32_t unit = call->unit.bytes;
   uint64_t *row = h->stage;
   memset(row, 0, words * sizeof(*row));
   ALLTOALLV_CUDATRY(
@@ -154,11 +157,11 @@ ncclResult_t alltoallv_sendrecv_device_counts(struct alltoallv_handle *h,
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream));
   uint64_t packed = 0;
   for (size_t p = 0; p < n; p++) {
-    h->pairs[p].send_bytes = alltoallv_device_bytes(row[ROW_COUNTS + p], call->element);
-    h->pairs[p].send_offset = call->sdispls != NULL ? sdispls[p] * call->element : packed;
+    h->pairs[p].send_bytes = alltoallv_device_bytes(row[ROW_COUNTS + p], unit);
+    h->pairs[p].send_offset = call->sdispls != NULL ? sdispls[p] * unit : packed;
     packed += h->pairs[p].send_bytes;
   }
-  row[ROW_KIND] = (uint64_t)call->element << 8 | (uint64_t)call->kind;
+  row[ROW_KIND] = (uint64_t)unit << 8 | (uint64_t)call->kind;
   row[ROW_CAPACITY] = call->capacity;
   ALLTOALLV_TRY(alltoallv_agree(h, words));
 
@@ -166,21 +169,20 @@ ncclResult_t alltoallv_sendrecv_device_counts(struct alltoallv_handle *h,
   packed = 0;
   for (size_t p = 0; p < n; p++) {
     uint64_t count = h->stage[p * words + ROW_COUNTS + (size_t)h->rank];
-    h->pairs[p].recv_bytes = alltoallv_device_bytes(count, call->element);
-    h->pairs[p].recv_offset =
-        call->kind == ALLTOALLV_KIND_SLOTS ? slots[p] * call->element : packed;
+    h->pairs[p].recv_bytes = alltoallv_device_bytes(count, unit);
+    h->pairs[p].recv_offset = call->kind == ALLTOALLV_KIND_SLOTS ? slots[p] * unit : packed;
     packed += h->pairs[p].recv_bytes;
   }
   bool fits = everything_fits(h, h->stage, words, call);
 
   /* What the caller wants to know, packed or not. */
   for (size_t p = 0; p < n; p++) {
-    h->stage[p] = h->pairs[p].recv_bytes / call->element;
-    h->stage[n + p] = h->pairs[p].recv_offset / call->element;
+    h->stage[p] = h->pairs[p].recv_bytes / unit;
+    h->stage[n + p] = h->pairs[p].recv_offset / unit;
   }
   ALLTOALLV_CUDATRY(
       cudaMemcpyAsync(call->recvcounts, h->stage, array, cudaMemcpyHostToDevice, stream));
-  if (call->kind == ALLTOALLV_KIND_PACKED)
+  if (call->kind == ALLTOALLV_KIND_PACKED && call->rdispls != NULL)
     ALLTOALLV_CUDATRY(
         cudaMemcpyAsync(call->rdispls, h->stage + n, array, cudaMemcpyHostToDevice, stream));
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream)); /* h->stage will be used again */

@@ -31,7 +31,7 @@ struct kernel_args {
   char *recv;
   uint64_t window_offset; /* my receive buffer: number of the window, offset in it */
   uint32_t window;
-  uint32_t element; /* device counts: see struct alltoallv_lsa_call */
+  uint32_t unit; /* bytes that a count of one means */
   struct alltoallv_scratch scratch;
   const uint64_t *sendcounts, *sdispls;
   uint64_t capacity;
@@ -40,6 +40,8 @@ struct kernel_args {
   struct alltoallv_errors *errors;
   char *const *windows; /* [number * n + rank]: where I see that window of that rank */
   uint64_t *recvcounts, *rdispls;
+  uint64_t unit_inverse; /* of the odd part of the unit, modulo 2^64: see publish_counts */
+  uint32_t rows;         /* are counts in rows? */
 };
 
 /* How tiles are dealt to warps: see deal_tiles. */
@@ -76,8 +78,9 @@ struct block_state {
 
 /* ---- waiting and reporting ---------------------------------------------------------------- */
 
-static __device__ __noinline__ void report(struct alltoallv_error *record, int kind, int source,
-                                           int destination, uint64_t sent, uint64_t expected)
+template <int N>
+static __device__ void report(const kernel_args<N> &a, struct alltoallv_error *record, int kind,
+                              int source, int destination, uint64_t sent, uint64_t expected)
 {
   volatile int *written = &record->kind;
   if (*written != ALLTOALLV_ERROR_NONE) return; /* the first one stays until it is read */
@@ -85,17 +88,20 @@ static __device__ __noinline__ void report(struct alltoallv_error *record, int k
   record->destination = destination;
   record->sent = sent;
   record->expected = expected;
+  record->unit.bytes = a.unit;
+  record->unit.rows = a.rows;
   __threadfence_system();
   *written = kind;
 }
 
 /* One error per call is enough. */
 template <int N>
-static __device__ void report_counts(const kernel_args<N> &a, uint32_t call, int kind, int source,
-                                     int destination, uint64_t sent, uint64_t expected)
+static __device__ __noinline__ void report_counts(const kernel_args<N> &a, uint32_t call, int kind,
+                                                  int source, int destination, uint64_t sent,
+                                                  uint64_t expected)
 {
   if (atomicExch(&a.state->reported, call) != call)
-    report(&a.errors->counts, kind, source, destination, sent, expected);
+    report(a, &a.errors->counts, kind, source, destination, sent, expected);
 }
 
 /* The number of the last call, and of this one. It comes from memory, so ask for it behind other
@@ -167,7 +173,7 @@ static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint32_t ca
   if (*(volatile uint32_t *)&a.state->broken) return true;
   if (a.limit == 0 || nanoseconds() - w.since < a.limit) return false;
   if (atomicExch(&a.state->broken, 1) == 0)
-    report(&a.errors->timeout, ALLTOALLV_ERROR_TIMEOUT, absentee(a, call, source), a.rank, 0, 0);
+    report(a, &a.errors->timeout, ALLTOALLV_ERROR_TIMEOUT, absentee(a, call, source), a.rank, 0, 0);
   return true;
 }
 
@@ -185,7 +191,7 @@ static __device__ void send_header(const kernel_args<N> &a, uint32_t call, int p
   char *lines = slot(a, p, a.rank, call);
   store_number(lines, ALLTOALLV_LINE_SENT, h.sent, h.kind, call);
   store_number(lines, ALLTOALLV_LINE_EXPECT, h.expect, h.window, call);
-  store_number(lines, ALLTOALLV_LINE_OFFSET, h.offset, 0, call);
+  store_number(lines, ALLTOALLV_LINE_OFFSET, h.offset, h.unit, call);
 }
 
 template <int N>
@@ -225,6 +231,7 @@ static __device__ bool read_header(const kernel_args<N> &a, uint32_t call, int p
   h->expect = pack(l[ALLTOALLV_LINE_EXPECT].word[0], l[ALLTOALLV_LINE_EXPECT].word[1]);
   h->window = l[ALLTOALLV_LINE_EXPECT].word[2];
   h->offset = pack(l[ALLTOALLV_LINE_OFFSET].word[0], l[ALLTOALLV_LINE_OFFSET].word[1]);
+  h->unit = l[ALLTOALLV_LINE_OFFSET].word[2];
   return true;
 }
 

@@ -102,11 +102,9 @@ size_t program_prefix_sums(const size_t *counts, size_t *displs, int n)
 void program_check_async(alltoallv_t handle)
 {
   ncclResult_t result;
-  int source, destination;
-  ALLTOALLVCHECK(alltoallv_get_async_error(handle, &result, &source, &destination));
+  ALLTOALLVCHECK(alltoallv_get_async_error(handle, &result, NULL, NULL));
   if (result == ncclSuccess) return;
-  launcher_error("alltoallv: %s, from rank %d to rank %d", ncclGetErrorString(result), source,
-                 destination);
+  launcher_error("alltoallv: %s: %s", ncclGetErrorString(result), alltoallv_last_error());
   launcher_abort(EXIT_FAILED_CALL);
 }
 
@@ -144,6 +142,27 @@ static int by_start(const void *a, const void *b)
   return (x->count > y->count) - (x->count < y->count); /* empty ones first */
 }
 
+/* Sorted segments have to lie one behind the other in the window, or nothing can be expected. */
+static bool are_apart(const char *what, const struct segment *segments, int nsegments,
+                      const struct program_buffers *buffers)
+{
+  const char *at = buffers->window, *end = at + buffers->window_bytes;
+  for (int i = 0; i < nsegments; i++) {
+    const struct segment *s = &segments[i];
+    const char *start = s->start, *behind = start + s->count * s->size;
+    if (s->count == 0) continue;
+    if (start < at || behind > end) {
+      launcher_error("%s: the segment from rank %d begins at byte %td of the receive buffer, %s; "
+                     "allowed: rdispls that keep segments apart and within it",
+                     what, s->source, start - buffers->window - PROGRAM_GUARD,
+                     behind > end ? "where it does not fit" : "inside of another one");
+      return false;
+    }
+    at = behind;
+  }
+  return true;
+}
+
 unsigned long long program_verify(const char *what, struct segment *segments, int nsegments,
                                   const struct program_buffers *buffers, cudaStream_t stream)
 {
@@ -151,13 +170,15 @@ unsigned long long program_verify(const char *what, struct segment *segments, in
   /* An allocation, or a kernel's first launch, may wait for a device; and with all ranks in one
    * process the exchange there may wait for this thread. So it has to be over. */
   CUDACHECK(cudaStreamSynchronize(stream));
+  qsort(segments, (size_t)nsegments, sizeof *segments, by_start);
+  if (!are_apart(what, segments, nsegments, buffers)) return 1;
   CUDACHECK(cudaMalloc((void **)&device, sizeof *device));
   CUDACHECK(cudaMemsetAsync(device, 0, sizeof *device, stream));
-  qsort(segments, (size_t)nsegments, sizeof *segments, by_start);
 
   /* the segments and, byte by byte, what lies between them */
   char *at = buffers->window, *end = buffers->window + buffers->window_bytes;
   for (int i = 0; i <= nsegments; i++) {
+    if (i < nsegments && segments[i].count == 0) continue;
     char *next = i < nsegments ? segments[i].start : end;
     struct segment gap = {at, (size_t)(next - at), 1, ELEMENTS_GUARD, 0, 0};
     CUDACHECK(elements_compare(gap, device, stream));

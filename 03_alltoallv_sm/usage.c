@@ -7,55 +7,63 @@
 
 #include "alltoallv.h"
 
-#define TRY(call) \
-  if ((call) != 0) return fprintf(stderr, "%s: %s\n", #call, alltoallv_last_error()), 1
+/* A rank that fails says why and ends all of them: the others would wait for it. (MPI's own calls
+ * do that by themselves.) */
+#define TRY(call, text, reason)                \
+  do {                                         \
+    const int code = (int)(call);              \
+    if (code == 0) break;                      \
+    fprintf(stderr, "%s: %s\n", text, reason); \
+    MPI_Abort(MPI_COMM_WORLD, 1);              \
+  } while (0)
+#define CUDA(call) TRY(call, #call, cudaGetErrorString((cudaError_t)code))
+#define NCCL(call) TRY(call, #call, ncclGetErrorString((ncclResult_t)code))
+#define ALLTOALLV(call) TRY(call, #call, alltoallv_last_error())
 
 int main(int argc, char **argv)
 {
   int rank, n;
-  TRY(MPI_Init(&argc, &argv));
-  TRY(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  TRY(MPI_Comm_size(MPI_COMM_WORLD, &n));
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &n);
 
   ncclUniqueId id;
   ncclComm_t comm;
   cudaStream_t stream;
-  if (rank == 0) TRY(ncclGetUniqueId(&id));
-  TRY(MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD));
-  TRY(cudaSetDevice(rank)); /* all ranks on one host here */
-  TRY(ncclCommInitRank(&comm, n, id, rank));
-  TRY(cudaStreamCreate(&stream));
+  if (rank == 0) NCCL(ncclGetUniqueId(&id));
+  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+  CUDA(cudaSetDevice(rank)); /* all ranks on one host here */
+  NCCL(ncclCommInitRank(&comm, n, id, rank));
+  CUDA(cudaStreamCreate(&stream));
 
-  size_t sendcounts[n], sdispls[n], recvcounts[n], rdispls[n], total = 0;
-  for (int peer = 0; peer < n; peer++) {
-    sendcounts[peer] = (size_t)rank + 1, sdispls[peer] = (size_t)(peer * (rank + 1));
-    recvcounts[peer] = (size_t)peer + 1, rdispls[peer] = total;
-    total += recvcounts[peer];
-  }
   const size_t bytes = (size_t)(n * n) * sizeof(float); /* of the largest rank: equal on all */
   float *send, *recv, last;
   alltoallv_t handle;
-  TRY(ncclMemAlloc((void **)&send, bytes));
-  TRY(ncclMemAlloc((void **)&recv, bytes));
+  NCCL(ncclMemAlloc((void **)&send, bytes));
+  NCCL(ncclMemAlloc((void **)&recv, bytes));
   for (int i = 0; i < n * (rank + 1); i++)
-    TRY(cudaMemcpy(send + i, &(float){(float)rank}, sizeof(float), cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(send + i, &(float){(float)rank}, sizeof(float), cudaMemcpyHostToDevice));
+  ALLTOALLV(alltoallv_init(comm, NULL, &handle));
+  ALLTOALLV(alltoallv_register(handle, recv, bytes));
 
-  TRY(alltoallv_init(comm, NULL, &handle));
-  TRY(alltoallv_register(handle, recv, bytes));
-  TRY(alltoallv(send, sendcounts, sdispls, recv, recvcounts, rdispls, ncclFloat, handle, stream));
-  TRY(cudaStreamSynchronize(stream));
+  size_t sendcounts[n], recvcounts[n], total = 0;
+  for (int peer = 0; peer < n; peer++) sendcounts[peer] = (size_t)rank + 1;
+  ALLTOALLV(alltoallv_counts(sendcounts, recvcounts, handle));
+  for (int peer = 0; peer < n; peer++) total += recvcounts[peer];
+  /* no displacements: the segments lie one after the other */
+  ALLTOALLV(alltoallv(send, sendcounts, NULL, recv, recvcounts, NULL, ncclFloat, handle, stream));
+  CUDA(cudaStreamSynchronize(stream));
 
-  ncclResult_t result;
-  int source, destination;
-  TRY(alltoallv_get_async_error(handle, &result, &source, &destination));
-  TRY(result);
-  TRY(cudaMemcpy(&last, recv + total - 1, sizeof last, cudaMemcpyDeviceToHost));
+  ncclResult_t result; /* counts that disagree, a rank that did not come */
+  ALLTOALLV(alltoallv_get_async_error(handle, &result, NULL, NULL));
+  ALLTOALLV(result);
+  CUDA(cudaMemcpy(&last, recv + total - 1, sizeof last, cudaMemcpyDeviceToHost));
   printf("rank %d received %zu floats, the last is %g\n", rank, total, last);
 
-  TRY(alltoallv_unregister(handle, recv));
-  TRY(alltoallv_destroy(handle));
-  TRY(ncclMemFree(send));
-  TRY(ncclMemFree(recv));
-  TRY(ncclCommDestroy(comm));
+  ALLTOALLV(alltoallv_unregister(handle, recv));
+  ALLTOALLV(alltoallv_destroy(handle));
+  NCCL(ncclMemFree(send));
+  NCCL(ncclMemFree(recv));
+  NCCL(ncclCommDestroy(comm));
   return MPI_Finalize();
 }

@@ -164,19 +164,51 @@ PYTHON
   prints '^ok - random matrices against MPI_Alltoallv$'
 }
 
+# usage.c and the library's files alone, as processes on the stand-in
+build_usage() {
+  local folder=$TOP/03_alltoallv_sm include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu")
+  [ ! -x "$FAULT_FOLDER/usage/usage" ] || return 0 # not in a path with a blank, for the loader
+  mkdir -p "$FAULT_FOLDER/usage"
+  cp "$folder"/alltoallv*.[ch] "$folder/usage.c" "$folder/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER/usage"
+  cd "$FAULT_FOLDER/usage" || return
+  "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \
+    ./*.c -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm
+}
+
 @test "alltoallv.h stands alone: C++ takes it, usage.c compiles with it and runs" {
   [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
-  local folder=$TOP/03_alltoallv_sm include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu")
-  echo '#include "alltoallv.h"' | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ "${include[@]}" -I"$folder" -
-  # not in a path with a blank, for the loader
-  mkdir "$FAULT_FOLDER/usage" && cp "$folder"/alltoallv* "$folder/usage.c" "$FAULT_FOLDER/usage" 2>/dev/null || true
-  cp "$folder/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER/usage"
-  cd "$FAULT_FOLDER/usage"
-  "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \
-    usage.c alltoallv.c alltoallv_plan.c alltoallv_sendrecv.c alltoallv_cpu.c \
-    -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm
-  mpi_job 3 ./usage >"$WORK/out" 2>"$WORK/err"
+  echo '#include "alltoallv.h"
+    alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;' |
+    g++ -Wall -Wextra -Werror -fsyntax-only -x c++ -isystem "$TOP/common/cpu/include" -I"$TOP/03_alltoallv_sm" -
+  build_usage
+  mpi_job 3 "$FAULT_FOLDER/usage/usage" >"$WORK/out" 2>"$WORK/err"
   [ "$(sort "$WORK/out")" = "$(for rank in 0 1 2; do
     echo "rank $rank received 6 floats, the last is 2"
   done)" ]
+}
+
+@test "usage.c: a rank that fails says why and ends the others, which would wait for it" {
+  [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
+  build_usage
+  for fault in cudaStreamCreate:1 ncclCommInitRank:1 ncclMemAlloc:3; do
+    code=0
+    mpi_job 3 env LD_PRELOAD="$FAULT_FOLDER/fault.so" FAULT="fail:$fault:1" "$FAULT_FOLDER/usage/usage" \
+      >"$WORK/out" 2>"$WORK/err" || code=$?
+    fails_at_once
+    [ "$code" != 124 ] # the time limit of mpi_job
+    prints_nothing
+    case $fault in
+    cuda*) says '^cudaStreamCreate\(&stream\): out of memory$' ;;
+    ncclComm*) says '^ncclCommInitRank\(&comm, n, id, rank\): unhandled system error$' ;;
+    # the third is the scratch memory of the handle
+    *) says '^alltoallv_init\(comm, NULL, &handle\): rank 1 cannot set up the kernel: ncclMemAlloc\(.*: .*system error' ;;
+    esac
+  done
+}
+
+@test "counts that differ end the job with exit code 3 and both numbers" {
+  make_variant tests/gpu/alltoallv pthread
+  start pthread 3 tests/gpu/alltoallv --mismatch -T 60
+  exits_with 3
+  says '^\[rank [02]\] alltoallv: invalid argument: rank 0 sends 11 elements to rank 2, which expects 10$'
 }

@@ -2,6 +2,7 @@
 /* All cases of the AlltoAllV that are worth a test, in one process per (launcher, number of ranks).
  * Prints one line `ok - ...` or `not ok - ...` per case. Data and comparison are those of the
  * example: an element says where it comes from, and everything outside the segments is guarded. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,7 @@ enum { MAX_RANKS = 64 };
 static bool large;       /* --large: pairs beyond 4 GiB */
 static long calls = 300; /* --calls: back-to-back calls */
 static int method;       /* --method */
+static bool mismatch;    /* --mismatch: only that, to its end as the example ends it */
 
 struct test {
   const struct rank *me;
@@ -290,26 +292,191 @@ static void test_streams(struct test *t)
   static const unsigned milliseconds = 50;
   struct exchange x;
   cudaStream_t other;
+  cudaEvent_t first; /* that exchange is over */
   cudaGraph_t graph;
   char *recv = t->buffers.window + PROGRAM_GUARD;
   launcher_step("two streams");
   random_exchange(t, &x, 1000);
   CUDACHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  CUDACHECK(cudaEventCreateWithFlags(&first, cudaEventDisableTiming));
   CUDACHECK(cudaLaunchHostFunc(t->stream, pause_stream, (void *)&milliseconds));
   for (int i = 0; i < 3; i++) {
     cudaStream_t stream = i == 0 ? t->stream : other;
     if (i == 1) CUDACHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
                              x.rdispls, ncclFloat, t->handle, stream));
+    if (i == 0) CUDACHECK(cudaEventRecord(first, stream));
     if (i == 1) CUDACHECK(cudaStreamEndCapture(stream, &graph));
   }
   CUDACHECK(cudaStreamSynchronize(other));
-  const bool over = cudaStreamQuery(t->stream) == cudaSuccess;
+  const bool over = cudaEventQuery(first) == cudaSuccess;
   CUDACHECK(cudaStreamSynchronize(t->stream));
   const bool verified = exchange(t, &x, 4, 0, 0); /* the call numbers fit each other */
   CUDACHECK(cudaGraphDestroy(graph));
+  CUDACHECK(cudaEventDestroy(first));
   CUDACHECK(cudaStreamDestroy(other));
   result(t, over && verified, "two streams, with a capture in between");
+}
+
+/* ---- rows, packed displacements, an exchange of counts -----------------------------------------
+ */
+
+/* Is the last error that sentence? */
+static bool says(const char *format, ...)
+{
+  char sentence[256];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(sentence, sizeof sentence, format, args);
+  va_end(args);
+  if (strcmp(alltoallv_last_error(), sentence) == 0) return true;
+  launcher_error("said '%s', not '%s'", alltoallv_last_error(), sentence);
+  return false;
+}
+
+/* The error that the device or the host has found, the sentence included. */
+static ncclResult_t async_error(struct test *t)
+{
+  ncclResult_t async;
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, NULL, NULL));
+  return async;
+}
+
+static void test_counts(struct test *t)
+{
+  const int n = t->me->nranks;
+  struct exchange x;
+  size_t received[MAX_RANKS];
+  bool good = true;
+  launcher_step("counts");
+  for (int i = 0; i < 3; i++) {
+    random_exchange(t, &x, 3000);
+    ALLTOALLVCHECK(alltoallv_counts(x.sendcounts, received, t->handle));
+    good &= memcmp(received, x.recvcounts, (size_t)n * sizeof *received) == 0;
+  }
+  const bool wrong = t->me->rank == n - 1; /* the others hear of it */
+  good &= alltoallv_counts(x.sendcounts, wrong ? NULL : received, t->handle) == ncclInvalidArgument;
+  good &= says("rank %d passes NULL", n - 1);
+  result(t, good, "an exchange of counts");
+}
+
+enum way { CALL, PLAN, DEVICE, WAYS };
+
+/* One exchange of rows: x is in rows. NULL displacements where `packed`. */
+static bool exchange_rows(struct test *t, const struct exchange *x, enum way way, bool packed,
+                          size_t row, size_t size, uint32_t round)
+{
+  const int n = t->me->nranks;
+  const size_t bytes = (size_t)n * sizeof(size_t), *sdispls = packed ? NULL : x->sdispls;
+  const size_t *rdispls = packed ? NULL : x->rdispls;
+  const ncclDataType_t type = type_of(size)->nccl;
+  char *send = t->buffers.send, *recv = t->buffers.window + PROGRAM_GUARD;
+  struct exchange elements = *x;
+  struct segment expected[MAX_RANKS];
+  size_t *device, back[2 * MAX_RANKS];
+  alltoallv_plan_t plan;
+  bool good = true;
+  for (int p = 0; p < n; p++) {
+    elements.sendcounts[p] *= row, elements.sdispls[p] *= row;
+    elements.recvcounts[p] *= row, elements.rdispls[p] *= row;
+  }
+  program_fill(t->me, send, elements.sendcounts, elements.sdispls, size, round, t->stream);
+  program_guard(&t->buffers, t->stream);
+  switch (way) {
+  case CALL:
+    ALLTOALLVCHECK(alltoallv_rows(send, x->sendcounts, sdispls, recv, x->recvcounts, rdispls, row,
+                                  type, t->handle, t->stream));
+    break;
+  case PLAN:
+    ALLTOALLVCHECK(alltoallv_plan_rows(send, x->sendcounts, sdispls, recv, x->recvcounts, rdispls,
+                                       row, type, t->handle, &plan));
+    ALLTOALLVCHECK(alltoallv_start(plan, t->stream));
+    ALLTOALLVCHECK(alltoallv_plan_destroy(plan));
+    break;
+  default: /* packed: rdispls are not wanted; else they are slots */
+    CUDACHECK(cudaMalloc((void **)&device, 4 * bytes));
+    CUDACHECK(cudaMemcpyAsync(device, x->sendcounts, bytes, cudaMemcpyHostToDevice, t->stream));
+    CUDACHECK(cudaMemcpyAsync(device + n, x->sdispls, bytes, cudaMemcpyHostToDevice, t->stream));
+    CUDACHECK(
+        cudaMemcpyAsync(device + 3 * n, x->rdispls, bytes, cudaMemcpyHostToDevice, t->stream));
+    ALLTOALLVCHECK(alltoallv_device_counts_rows(
+        send, device, packed ? NULL : device + n, recv, t->buffers.recv_bytes / size / row,
+        device + 2 * n, packed ? NULL : device + 3 * n, packed ? ALLTOALLV_PACKED : ALLTOALLV_SLOTS,
+        row, type, t->handle, t->stream));
+    CUDACHECK(cudaMemcpyAsync(back, device + 2 * n, bytes, cudaMemcpyDeviceToHost, t->stream));
+    CUDACHECK(cudaStreamSynchronize(t->stream));
+    CUDACHECK(cudaFree(device));
+    good = memcmp(back, x->recvcounts, bytes) == 0;
+  }
+  program_expect(t->me, recv, elements.recvcounts, elements.rdispls, size, round, expected);
+  good &= program_verify("rows", expected, n, &t->buffers, t->stream) == 0;
+  return good && async_error(t) == ncclSuccess;
+}
+
+/* Rows of one element (that is a call without rows) to more than one tile; odd lengths, whose bytes
+ * are no power of two. */
+static void test_rows(struct test *t)
+{
+  static const size_t rows[] = {1, 2, 3, 7, 100, 1000};
+  bool good[WAYS] = {true, true, true};
+  launcher_step("rows");
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (int packed = 0; packed < 2; packed++)
+      for (enum way way = CALL; way < WAYS; way++) {
+        const size_t row = rows[i], size = (size_t)1 << (i % 4);
+        struct exchange x;
+        random_exchange(t, &x, BUFFER / 16 / row / (size_t)t->me->nranks + 1);
+        if (packed) lay_out(t, &x, NULL, 0);
+        if (!packed && way == DEVICE) lay_out(t, &x, NULL, 2); /* no two slots at one place */
+        good[way] &= exchange_rows(t, &x, way, packed, row, size, (uint32_t)i);
+      }
+  result(t, good[CALL], "rows, and displacements that are NULL");
+  result(t, good[PLAN], "rows, and displacements that are NULL, with plans");
+  result(t, good[DEVICE], "rows, and displacements that are NULL, with device counts");
+}
+
+/* Numbers that a row makes too large, on the host and on the device. */
+static void test_large_rows(struct test *t)
+{
+  const int n = t->me->nranks;
+  const size_t bytes = (size_t)n * sizeof(size_t), row = ((size_t)1 << 29) + 1;
+  char *send = t->buffers.send, *recv = t->buffers.window + PROGRAM_GUARD;
+  size_t *device, counts[MAX_RANKS] = {0}, zero[MAX_RANKS] = {0};
+  bool good = true;
+  launcher_step("rows that are too large");
+  good &= alltoallv_rows(send, zero, NULL, recv, zero, NULL, 0, ncclFloat, t->handle, t->stream) ==
+          ncclInvalidArgument;
+  good &= says("row_elements is 0; allowed: at least 1");
+  good &= alltoallv_rows(send, zero, NULL, recv, zero, NULL, (size_t)1 << 30, ncclFloat, t->handle,
+                         t->stream) == ncclInvalidArgument;
+  good &= says("a row of 1073741824 elements of 4 bytes; allowed: less than 4 GiB");
+  counts[0] = (size_t)1 << 33; /* of 2^31 + 4 bytes each: beyond 2^64, and 2^35 modulo 2^64 */
+  good &= alltoallv_rows(send, counts, NULL, recv, zero, NULL, row, ncclFloat, t->handle,
+                         t->stream) == ncclInvalidArgument;
+  good &= says("what goes to rank 0 overflows");
+  good &= alltoallv_rows(send, zero, NULL, recv, counts, NULL, row, ncclFloat, t->handle,
+                         t->stream) == ncclInvalidArgument;
+  good &= says("what comes from rank 0 overflows");
+  good &= alltoallv_rows(send, zero, counts, recv, zero, NULL, row, ncclFloat, t->handle,
+                         t->stream) == ncclInvalidArgument;
+
+  CUDACHECK(cudaMalloc((void **)&device, 3 * bytes));
+  for (int shift = 33; shift < 64; shift += 15) { /* all ranks send that to rank 0, no room there */
+    struct segment none[1];
+    counts[0] = (size_t)1 << shift;
+    program_guard(&t->buffers, t->stream);
+    CUDACHECK(cudaMemcpyAsync(device, counts, bytes, cudaMemcpyHostToDevice, t->stream));
+    ALLTOALLVCHECK(alltoallv_device_counts_rows(send, device, NULL, recv, 0, device + n,
+                                                device + 2 * n, ALLTOALLV_PACKED, row, ncclFloat,
+                                                t->handle, t->stream));
+    good &= async_error(t) == ncclInvalidArgument;
+    good &= strncmp(alltoallv_last_error(), "rank 0 would receive ", 21) == 0;
+    good &= strstr(alltoallv_last_error(), " rows, 0 fit") != NULL;
+    good &= program_verify("too large", none, 0, &t->buffers, t->stream) == 0;
+  }
+  CUDACHECK(cudaFree(device));
+  result(t, good, "rows and counts that are too large are refused");
 }
 
 /* ---- device counts, plans ----------------------------------------------------------------------
@@ -494,6 +661,9 @@ static void test_mismatch(struct test *t)
       expected[from].size = 1;
     }
     good &= program_verify("mismatch", expected, n, &t->buffers, t->stream) == 0;
+    if (involved)
+      good &= says("rank %d sends %zu elements to rank %d, which expects %zu", from,
+                   x.matrix[0] + (i < 2 ? 1 : (size_t)-1), to, x.matrix[0]);
     good &= involved ? async == ncclInvalidArgument && source == from && destination == to
                      : async == ncclSuccess;
     for (int p = 0; p < n * n; p++) x.matrix[p] = 999;
@@ -501,6 +671,233 @@ static void test_mismatch(struct test *t)
     good &= exchange(t, &x, 4, 0, 0);
   }
   result(t, good, "mismatched counts name the pair, the handle stays usable");
+}
+
+/* The other places that find a mismatch, and what they call the numbers. */
+static void test_mismatch_sentences(struct test *t)
+{
+  const int n = t->me->nranks, from = 0, to = n - 1;
+  char *send = t->buffers.send, *recv = t->buffers.window + PROGRAM_GUARD;
+  size_t counts[MAX_RANKS], wrong[MAX_RANKS];
+  alltoallv_plan_t plan;
+  bool good = true;
+  launcher_step("sentences of a mismatch");
+  for (int p = 0; p < n; p++) counts[p] = wrong[p] = 10;
+  if (t->me->rank == from) wrong[to] = 11;
+  const bool involved = t->me->rank == from || t->me->rank == to;
+  good &= alltoallv_plan(send, wrong, NULL, recv, counts, NULL, ncclFloat, t->handle, &plan) ==
+          ncclInvalidArgument;
+  good &= says("rank %d sends 11 elements to rank %d, which expects 10", from, to);
+  if (t->one_sided) {
+    ALLTOALLVCHECK(
+        alltoallv_rows(send, wrong, NULL, recv, counts, NULL, 24, ncclFloat, t->handle, t->stream));
+    good &= async_error(t) == (involved ? ncclInvalidArgument : ncclSuccess);
+    if (involved) good &= says("rank %d sends 11 rows to rank %d, which expects 10", from, to);
+    if (n > 1) { /* the last rank counts in another unit: 10 of 12 bytes are no number of 8 */
+      const bool other = t->me->rank == to;
+      ALLTOALLVCHECK(alltoallv_rows(send, counts, NULL, recv, counts, NULL, other ? 3 : 2,
+                                    ncclFloat, t->handle, t->stream));
+      good &= async_error(t) == ncclInvalidArgument;
+      good &= strstr(alltoallv_last_error(), other ? " bytes to rank " : " rows to rank ") ||
+              strstr(alltoallv_last_error(), " bytes to rank ");
+    }
+  }
+  ncclResult_t async; /* asking without pointers clears it all the same */
+  if (t->one_sided) {
+    ALLTOALLVCHECK(
+        alltoallv(send, wrong, NULL, recv, counts, NULL, ncclFloat, t->handle, t->stream));
+    CUDACHECK(cudaStreamSynchronize(t->stream));
+    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, NULL, NULL, NULL));
+    if (involved) good &= says("rank %d sends 11 elements to rank %d, which expects 10", from, to);
+    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, NULL, NULL));
+    good &= async == ncclSuccess;
+  }
+  result(t, good, "mismatches are named in elements or rows");
+}
+
+/* --mismatch: as the example, which ends the job when counts differ. */
+static void end_with_mismatch(struct test *t)
+{
+  const int n = t->me->nranks;
+  size_t counts[MAX_RANKS], wrong[MAX_RANKS];
+  for (int p = 0; p < n; p++) counts[p] = wrong[p] = 10;
+  if (t->me->rank == 0) wrong[n - 1] = 11;
+  ALLTOALLVCHECK(alltoallv(t->buffers.send, wrong, NULL, t->buffers.window, counts, NULL, ncclFloat,
+                           t->handle, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  program_check_async(t->handle);
+}
+
+/* Segments of the receive buffer that overlap, wherever they stand in the list. */
+static void test_overlap(struct test *t)
+{
+  const int n = t->me->nranks;
+  char *send = t->buffers.send, *recv = t->buffers.window + PROGRAM_GUARD;
+  bool good = true;
+  launcher_step("overlapping segments");
+  for (int a = 0; a < n; a++)
+    for (int b = 0; b < n; b++) {
+      struct exchange x;
+      alltoallv_plan_t plan;
+      if (a == b) continue;
+      for (int p = 0; p < n * n; p++) x.matrix[p] = 10;
+      lay_out(t, &x, NULL, 0);
+      x.rdispls[a] = x.rdispls[b] + 9; /* in the last element of b */
+      if (b == n - 1) x.rdispls[a] = x.rdispls[b] - 9;
+      good &= alltoallv(send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls, ncclFloat,
+                        t->handle, t->stream) == ncclInvalidUsage;
+      good &= strstr(alltoallv_last_error(), "overlaps in recvbuff") != NULL;
+      good &= alltoallv_plan(send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
+                             ncclFloat, t->handle, &plan) == ncclInvalidUsage;
+    }
+  struct exchange x; /* what comes from rank 0 is empty, and lies in the middle of the rest */
+  for (int p = 0; p < n * n; p++) x.matrix[p] = p < n ? 0 : 10;
+  lay_out(t, &x, NULL, 0);
+  x.rdispls[0] = 5;
+  good &= exchange(t, &x, 4, 0, 0);
+  result(t, good, "overlapping receive segments are refused");
+
+  struct segment expected[MAX_RANKS];
+  for (int p = 0; p < n * n; p++) x.matrix[p] = 10;
+  lay_out(t, &x, NULL, 0);
+  if (n > 1) x.rdispls[1] = 9; /* in the last element from rank 0 */
+  if (n == 1) x.rdispls[0] = t->buffers.window_bytes / 4;
+  program_expect(t->me, recv, x.recvcounts, x.rdispls, 4, 1, expected);
+  launcher_note(t->me, "a line for each rank about wrong rdispls is wanted here");
+  good = program_verify("rdispls", expected, n, &t->buffers, t->stream) > 0;
+  result(t, good, "the checker of the example does not follow overlapping displacements");
+}
+
+/* Slots at the same place: what comes from both would overlap, so there is room for one only. */
+static void test_equal_slots(struct test *t)
+{
+  const int n = t->me->nranks;
+  const size_t bytes = (size_t)n * sizeof(size_t), row = 3;
+  char *send = t->buffers.send, *recv = t->buffers.window + PROGRAM_GUARD;
+  size_t *device;
+  bool good = true;
+  launcher_step("equal slots");
+  CUDACHECK(cudaMalloc((void **)&device, 3 * bytes));
+  for (int i = 0; i < 2 && n > 1; i++) {
+    struct exchange x;
+    struct segment expected[MAX_RANKS];
+    ncclResult_t async;
+    int source, destination;
+    for (int p = 0; p < n * n; p++) x.matrix[p] = p < n && i == 0 ? 0 : 10; /* rank 0: nothing */
+    lay_out(t, &x, NULL, 0);
+    for (int p = 0; p < n; p++) x.rdispls[p] = p < 2 ? 0 : 10 * (size_t)p;
+    size_t elements[2][MAX_RANKS], displs[2][MAX_RANKS];
+    for (int p = 0; p < n; p++) {
+      elements[0][p] = x.sendcounts[p] * row, displs[0][p] = x.sdispls[p] * row;
+      elements[1][p] = x.recvcounts[p] * row, displs[1][p] = x.rdispls[p] * row;
+    }
+    program_fill(t->me, send, elements[0], displs[0], 4, (uint32_t)i, t->stream);
+    program_guard(&t->buffers, t->stream);
+    CUDACHECK(cudaMemcpyAsync(device, x.sendcounts, bytes, cudaMemcpyHostToDevice, t->stream));
+    CUDACHECK(cudaMemcpyAsync(device + 2 * n, x.rdispls, bytes, cudaMemcpyHostToDevice, t->stream));
+    ALLTOALLVCHECK(alltoallv_device_counts_rows(send, device, NULL, recv, 10 * (size_t)n,
+                                                device + n, device + 2 * n, ALLTOALLV_SLOTS, row,
+                                                ncclFloat, t->handle, t->stream));
+    CUDACHECK(cudaStreamSynchronize(t->stream));
+    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
+    if (i == 0) {
+      good &= async == ncclSuccess;
+    } else {
+      good &= async == ncclInvalidArgument && source == 0 && destination == 0;
+      good &= says("rank 0 sends 10 rows to rank 0, where 0 fit");
+    }
+    program_expect(t->me, recv, elements[1], displs[1], 4, (uint32_t)i, expected);
+    good &= program_verify("equal slots", expected, i == 0 ? n : 0, &t->buffers, t->stream) == 0;
+  }
+  CUDACHECK(cudaFree(device));
+  result(t, good, "slots at the same place are refused unless all but the last are empty");
+}
+
+/* Device counts mean the same everywhere only in the same unit: other units are other calls. */
+static void test_different_units(struct test *t)
+{
+  const int n = t->me->nranks;
+  const size_t bytes = (size_t)n * sizeof(size_t), row = t->me->rank == n - 1 ? 3 : 2;
+  char *recv = t->buffers.window + PROGRAM_GUARD;
+  size_t *device, counts[MAX_RANKS];
+  struct segment none[1];
+  bool good = true;
+  launcher_step("different units");
+  for (int p = 0; p < n; p++) counts[p] = 6; /* multiples of both */
+  CUDACHECK(cudaMalloc((void **)&device, 3 * bytes));
+  program_guard(&t->buffers, t->stream);
+  CUDACHECK(cudaMemcpyAsync(device, counts, bytes, cudaMemcpyHostToDevice, t->stream));
+  if (n > 1) {
+    ALLTOALLVCHECK(alltoallv_device_counts_rows(t->buffers.send, device, NULL, recv, 1000,
+                                                device + n, device + 2 * n, ALLTOALLV_PACKED, row,
+                                                ncclFloat, t->handle, t->stream));
+    good &= async_error(t) == ncclInvalidUsage;
+    good &= strstr(alltoallv_last_error(), " made different calls") != NULL;
+    good &= program_verify("different units", none, 0, &t->buffers, t->stream) == 0;
+  }
+  CUDACHECK(cudaFree(device));
+  result(t, good, "device counts in different units are different calls");
+}
+
+/* A plan whose receive buffer has gone, also when another one has come to its place. */
+static void test_plan_without_buffer(struct test *t)
+{
+  const size_t window = t->buffers.window_bytes;
+  char *first;
+  size_t counts[MAX_RANKS], zero[MAX_RANKS] = {0};
+  alltoallv_plan_t plan;
+  bool good = true;
+  launcher_step("a plan without its buffer");
+  for (int p = 0; p < t->me->nranks; p++) counts[p] = t->me->rank == 0 ? 10 : 0;
+  NCCLCHECK(ncclMemAlloc((void **)&first, window));
+  ALLTOALLVCHECK(alltoallv_register(t->handle, first, window));
+  /* rank 0 sends to all, so all receive; and one plan in which only rank 0 receives */
+  size_t from_0[MAX_RANKS] = {10};
+  ALLTOALLVCHECK(alltoallv_plan(t->buffers.send, counts, NULL, first, from_0, NULL, ncclFloat,
+                                t->handle, &plan));
+  ALLTOALLVCHECK(alltoallv_start(plan, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  ALLTOALLVCHECK(alltoallv_unregister(t->handle, first));
+  good &= alltoallv_start(plan, t->stream) == ncclInvalidUsage;
+  good &= says("a receive buffer of the plan is not registered any more");
+  ALLTOALLVCHECK(alltoallv_register(t->handle, first, window)); /* the same, but not the old one */
+  good &= alltoallv_start(plan, t->stream) == ncclInvalidUsage;
+  ALLTOALLVCHECK(alltoallv_plan_destroy(plan));
+
+  const bool receives = t->me->rank == 0; /* nobody else */
+  for (int p = 0; p < t->me->nranks; p++) counts[p] = p == 0 ? 10 : 0, from_0[p] = 10;
+  ALLTOALLVCHECK(alltoallv_plan(t->buffers.send, counts, NULL, receives ? first : NULL,
+                                receives ? from_0 : zero, NULL, ncclFloat, t->handle, &plan));
+  ALLTOALLVCHECK(alltoallv_start(plan, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  ALLTOALLVCHECK(alltoallv_unregister(t->handle, first));
+  good &= alltoallv_start(plan, t->stream) == ncclInvalidUsage; /* on all ranks */
+  ALLTOALLVCHECK(alltoallv_plan_destroy(plan));
+  launcher_barrier(t->me);
+  NCCLCHECK(ncclMemFree(first));
+  result(t, good, "a plan whose receive buffer was unregistered is refused");
+}
+
+/* A configuration that the initializer has not made. */
+static void test_config(struct test *t)
+{
+  alltoallv_config_t config = {0}, other = ALLTOALLV_CONFIG_INITIALIZER;
+  alltoallv_t none;
+  launcher_step("configurations");
+  bool good = alltoallv_init(t->comm, &config, &none) == ncclInvalidArgument && none == NULL;
+  good &=
+      says("config.size is 0; allowed: %zu, from ALLTOALLV_CONFIG_INITIALIZER of this version's "
+           "alltoallv.h",
+           sizeof config);
+  other.size--; /* on one rank: the others hear of it */
+  if (t->me->rank == t->me->nranks - 1)
+    config = other;
+  else
+    config = (alltoallv_config_t)ALLTOALLV_CONFIG_INITIALIZER;
+  good &= alltoallv_init(t->comm, &config, &none) == ncclInvalidArgument && none == NULL;
+  if (t->me->rank < t->me->nranks - 1)
+    good &= says("rank %d has a wrong configuration", t->me->nranks - 1);
+  result(t, good, "a configuration that was not initialized is refused");
 }
 
 /* Wrong arguments, which every rank passes. */
@@ -522,11 +919,28 @@ static void test_arguments(struct test *t)
   if (t->one_sided) {
     good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls, t->errors, x.recvcounts, x.rdispls,
                       ncclFloat, t->handle, t->stream) == ncclInvalidUsage; /* not registered */
-    x.rdispls[0] = (t->buffers.recv_bytes + PROGRAM_GUARD) / 4 - 5;
-    good &=
-        alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
-                  ncclFloat, t->handle, t->stream) == ncclInvalidArgument; /* beyond the window */
+    /* beyond the window, by little and by so much that the send buffer seems to lie in between */
+    const size_t room = (t->buffers.recv_bytes + PROGRAM_GUARD) / 4;
+    for (size_t at = room - 5; at < (size_t)1 << 60; at *= 1000) {
+      x.rdispls[0] = at;
+      good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
+                        ncclFloat, t->handle, t->stream) == ncclInvalidArgument;
+      good &= says("what comes from rank 0 ends after %zu elements of recvbuff, but the registered "
+                   "buffer ends after %zu",
+                   at + 10, room);
+    }
+    good &= alltoallv_device_counts(t->buffers.send, x.sendcounts, NULL, recv, room + 1,
+                                    x.recvcounts, NULL, ALLTOALLV_PACKED, ncclFloat, t->handle,
+                                    t->stream) == ncclInvalidArgument;
+    good &= says("recvcapacity is %zu elements, but the registered buffer ends after %zu", room + 1,
+                 room);
   }
+  good &= alltoallv_device_counts(NULL, x.sendcounts, NULL, recv, 10, x.recvcounts, NULL,
+                                  ALLTOALLV_PACKED, ncclFloat, t->handle,
+                                  t->stream) == ncclInvalidArgument;
+  good &= alltoallv_device_counts(t->buffers.send, x.sendcounts, NULL, recv, 10, x.recvcounts, NULL,
+                                  ALLTOALLV_SLOTS, ncclFloat, t->handle,
+                                  t->stream) == ncclInvalidArgument;
   lay_out(t, &x, NULL, 0);
   good &= exchange(t, &x, 4, 0, 0); /* the handle goes on */
   result(t, good, "wrong arguments are refused");
@@ -578,6 +992,35 @@ static void test_wrap_around(struct test *t)
   result(t, good, "the number of the exchange wraps around");
   close_handle(t);
 }
+
+#ifdef CPU_STANDIN /* whose sentences are known, and which fails without harm */
+/* A failure of NCCL comes with NCCL's own reason. */
+static void test_reason(struct test *t)
+{
+  size_t one[MAX_RANKS], received[MAX_RANKS];
+  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  ncclComm_t comm, parent = t->comm;
+  launcher_step("NCCL's reason");
+  for (int p = 0; p < t->me->nranks; p++) one[p] = 1;
+  NCCLCHECK(ncclCommSplit(parent, 0, t->me->rank, &comm, NULL));
+  t->comm = comm;
+  open_handle(t, config, BUFFER);
+  NCCLCHECK(ncclCommFinalize(comm));
+  bool good = alltoallv_counts(one, received, t->handle) != ncclSuccess;
+  good &= says("ncclAllGather(mine, all, bytes, ncclUint8, h->comm, h->stage_stream): "
+               "comm is finalized");
+  if (!t->one_sided && t->me->nranks > 1) {
+    good &= alltoallv(t->buffers.send, one, NULL, t->buffers.window, one, NULL, ncclFloat,
+                      t->handle, t->stream) != ncclSuccess;
+    good &= says("ncclSend(ex->send + pairs[p].send_offset, pairs[p].send_bytes, ncclUint8, p, "
+                 "h->comm, stream): comm is finalized");
+  }
+  result(t, good, "a failure of NCCL comes with NCCL's reason");
+  close_handle(t);
+  NCCLCHECK(ncclCommDestroy(comm));
+  t->comm = parent;
+}
+#endif
 
 /* Pairs that 32 bits cannot count, in bytes and in elements. */
 static void test_large(struct test *t)
@@ -662,6 +1105,7 @@ static int run(const struct rank *me, const struct options *opt)
   CUDACHECK(cudaStreamCreate(&t.stream));
   CUDACHECK(cudaMalloc((void **)&t.errors, sizeof *t.errors));
   open_handle(&t, config, BUFFER);
+  if (mismatch) end_with_mismatch(&t); /* does not return */
 
   test_patterns(&t);
   test_random(&t);
@@ -669,13 +1113,25 @@ static int run(const struct rank *me, const struct options *opt)
   test_back_to_back(&t);
   if (GRAPHS) test_graph(&t);
   if (GRAPHS) test_streams(&t);
+  test_counts(&t);
+  test_rows(&t);
+  test_large_rows(&t);
   test_device_counts(&t);
   test_device_slots(&t);
   test_plan(&t);
+  test_plan_without_buffer(&t);
   test_mismatch(&t);
+  test_mismatch_sentences(&t);
+  test_overlap(&t);
+  test_equal_slots(&t);
+  test_different_units(&t);
   test_arguments(&t);
+  test_config(&t);
   close_handle(&t);
   test_wrap_around(&t);
+#ifdef CPU_STANDIN
+  test_reason(&t);
+#endif
   if (large) test_large(&t);
   test_timeout(&t);
 
@@ -691,6 +1147,7 @@ int main(int argc, char **argv)
       {"method", 0, OPTION_CHOICE, &method, "auto|sendrecv|lsa|copy-engine", "as alltoallv_sm", 0,
        0},
       {"large", 0, OPTION_FLAG, &large, NULL, "also pairs beyond 4 GiB", 0, 0},
+      {"mismatch", 0, OPTION_FLAG, &mismatch, NULL, "only a mismatch, which ends the job", 0, 0},
       {"calls", 0, OPTION_LONG, &calls, "N", "back-to-back calls (300)", 1, 1 << 20},
       {0},
   };
