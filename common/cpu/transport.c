@@ -137,9 +137,9 @@ void cpu_control_fail(struct control *control, const char *format, ...)
   if (!atomic_load(&control->failed))
     vsnprintf(control->failure, sizeof(control->failure), format, arguments);
   atomic_store(&control->failed, true);
+  pthread_cond_broadcast(&control->meeting.moved); /* the count stays: no meeting was completed */
   pthread_mutex_unlock(&control->meeting.lock);
   va_end(arguments);
-  channel_move(&control->meeting);
   for (int r = 0; r < MAX_RANKS; r++) cpu_control_wake(control, r);
 }
 
@@ -168,9 +168,10 @@ bool cpu_meet(ncclComm_t comm, const void *mine, void *all, size_t bytes)
   }
   while (meeting->count == number && !atomic_load(&control->failed))
     pthread_cond_wait(&meeting->moved, &meeting->lock);
+  bool met = meeting->count != number; /* even if somebody who was faster has failed since */
   for (int r = 0; r < comm->nranks; r++) memcpy((char *)all + (size_t)r * bytes, notes[r], bytes);
   pthread_mutex_unlock(&meeting->lock);
-  return !atomic_load(&control->failed);
+  return met;
 }
 
 /* ---- rings --------------------------------------------------------------------------------- */

@@ -1373,17 +1373,19 @@ static void differ(struct rank *me, enum difference what, const char *sentence)
   const ncclDataType_t type = odd && what == TYPE ? ncclInt32 : ncclFloat;
   const ncclRedOp_t op = odd && what == OPERATION ? ncclMax : ncclSum;
   if (odd && what == OFFSET) to += 8;
-  if (what == ROOT || (odd && what == CALL))
-    NCCL(ncclBroadcast(from, to, count, type, odd, me->comm, me->stream));
-  else
-    NCCL(ncclAllReduce(from, to, count, type, op, me->comm, me->stream));
+  ncclResult_t result = what == ROOT || (odd && what == CALL)
+                            ? ncclBroadcast(from, to, count, type, odd, me->comm, me->stream)
+                            : ncclAllReduce(from, to, count, type, op, me->comm, me->stream);
+  REQUIRE(result == ncclSuccess || (what == CALL && result == ncclInvalidUsage)); /* a late rank */
   if (sentence != NULL) {
     must_fail(me, sentence);
     REQUIRE(ncclAllReduce(from, to, 1, type, op, me->comm, me->stream) == ncclInvalidUsage);
     REQUIRE(strcmp(ncclGetLastError(me->comm), sentence) == 0);
   } else { /* which of the two speaks is chance */
-    REQUIRE(cudaStreamSynchronize(me->stream) == cudaErrorLaunchFailure);
-    const char *text = cudaGetErrorString(cudaErrorLaunchFailure);
+    cudaError_t error = cudaStreamSynchronize(me->stream);
+    REQUIRE(error == (result == ncclSuccess ? cudaErrorLaunchFailure : cudaSuccess));
+    REQUIRE(ncclAllReduce(from, to, 1, type, op, me->comm, me->stream) == ncclInvalidUsage);
+    const char *text = ncclGetLastError(me->comm);
     REQUIRE(strstr(text, "ncclAllReduce") != NULL && strstr(text, "ncclBroadcast") != NULL);
   }
   NCCL(ncclCommDeregister(me->comm, handles[0]));
