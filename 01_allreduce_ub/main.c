@@ -42,7 +42,8 @@ static int reduce_and_verify(const struct rank *me, const struct options *opt, v
   launcher_step("STEP 5: input");
   struct verifier verifier;
   verifier_init(&verifier, me, opt->type, stream);
-  verifier_fill(&verifier, VERIFY_CONSTANT, sendbuff, recvbuff, count); /* recvbuff becomes NaN */
+  verifier_fill(&verifier, VERIFY_CONSTANT, sendbuff, recvbuff, count); /* recvbuff: all bits 1 */
+  CUDACHECK(cudaStreamSynchronize(stream)); /* the next line reads it through another stream */
   launcher_print_all(me, "  Rank %d data initialized (value: %.0f)\n", me->rank,
                      verifier_element(&verifier, sendbuff, 0));
 
@@ -55,7 +56,9 @@ static int reduce_and_verify(const struct rank *me, const struct options *opt, v
 
   /* ======================= STEP 7: every element on every rank ============================== */
   /* First the constants that were announced; then data in which every element differs, so that a
-   * misplaced one shows; then in place, where the result replaces the input. */
+   * misplaced one shows; then in place, where the result replaces the input.
+   * all_reduce has waited for the stream. The verifier does not: it reads through a stream of its
+   * own, at once, so that a missing wait shows as wrong data. */
   launcher_step("STEP 7: verification");
   verifier_check(&verifier, "constant data", recvbuff, count);
   launcher_print(me, "Verification - Expected: %.1f, Got: %.1f\n", verifier_expected(&verifier, 0),
@@ -152,7 +155,7 @@ int main(int argc, char **argv)
   static const struct program program = {
       .name = "allreduce_ub",
       .summary = "AllReduce with user buffer registration",
-      .types = "float double half bfloat16 int32",
+      .types = "float double half bfloat16 int32 int64",
       .run = run,
   };
   return launcher_main(argc, argv, &program);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "datatype.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct datatype datatypes[] = {
@@ -56,4 +58,16 @@ double datatype_value(const struct datatype *type, uint64_t bits)
   default:
     return (double)bits;
   }
+}
+
+const char *datatype_text(const struct datatype *type, uint64_t bits, char *text, size_t size)
+{
+  if (type->nccl == ncclInt64)
+    snprintf(text, size, "%" PRId64, (int64_t)bits);
+  else if (type->nccl == ncclUint64)
+    snprintf(text, size, "%" PRIu64, bits);
+  else
+    snprintf(text, size, "%.*g", type->nccl == ncclFloat || type->size < 4 ? 9 : 17,
+             datatype_value(type, bits));
+  return text;
 }

@@ -22,8 +22,12 @@ struct datatype {
 /* The type of that name, or NULL. */
 const struct datatype *datatype_find(const char *name);
 
-/* The number that the element of this bit pattern stands for, for messages. */
+/* The number that the element of this bit pattern stands for; of 64-bit integers the nearest that a
+ * double can hold. */
 double datatype_value(const struct datatype *type, uint64_t bits);
+
+/* The same as text that differs where the bits differ (but for kinds of NaN). Returns `text`. */
+const char *datatype_text(const struct datatype *type, uint64_t bits, char *text, size_t size);
 
 #ifdef __cplusplus
 }

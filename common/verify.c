@@ -6,33 +6,38 @@
 
 static struct verify_data data_of(const struct verifier *v)
 {
-  /* nranks inputs of `mask` at most have to add up to an exact value; 16 bits are variety enough */
-  uint64_t nranks = (uint64_t)v->me->nranks;
-  uint64_t limit = 1ULL << (v->type->exact_bits < 32 ? v->type->exact_bits : 32);
-  uint32_t mask = 0xFFFF;
-  while (mask > 1 && mask * nranks >= limit) mask >>= 1;
-  if (v->kind == VERIFY_CONSTANT && nranks * (nranks - 1) / 2 < limit) mask = ~0U;
+  /* nranks inputs of `mask` at most have to add up to an exact value. 16 bits are variety enough,
+   * but integers of 64 bits could then be added in 32 without anybody noticing. */
+  const uint64_t nranks = (uint64_t)v->me->nranks, most = ~0ULL >> (64 - v->type->exact_bits);
+  uint64_t mask = v->type->exact_bits > 53 ? most : 0xFFFF;
+  while (mask > 1 && mask > most / nranks) mask >>= 1;
+  if (v->kind == VERIFY_CONSTANT && nranks * (nranks - 1) / 2 <= most) mask = ~0ULL;
   return (struct verify_data){v->type->nccl, v->type->size, v->kind, v->me->nranks, mask};
 }
 
+/* Finished when it returns: comparisons in any stream may follow. */
 static void reset_counts(struct verifier *v)
 {
-  CUDACHECK(cudaMemsetAsync(&v->device->wrong, 0, sizeof v->device->wrong, v->stream));
-  CUDACHECK(cudaMemsetAsync(&v->device->first, 0xFF, sizeof v->device->first, v->stream));
+  CUDACHECK(cudaMemsetAsync(&v->device->wrong, 0, sizeof v->device->wrong, v->own));
+  CUDACHECK(cudaMemsetAsync(&v->device->first, 0xFF, sizeof v->device->first, v->own));
+  CUDACHECK(cudaStreamSynchronize(v->own));
 }
 
 void verifier_init(struct verifier *v, const struct rank *me, const struct datatype *type,
                    cudaStream_t stream)
 {
   *v = (struct verifier){.me = me, .type = type, .stream = stream, .code = EXIT_VERIFIED};
+  /* non-blocking: it does not even wait for the default stream */
+  CUDACHECK(cudaStreamCreateWithFlags(&v->own, cudaStreamNonBlocking));
   CUDACHECK(cudaMalloc((void **)&v->device, sizeof *v->device));
-  CUDACHECK(cudaMemsetAsync(v->device, 0, sizeof *v->device, stream));
+  CUDACHECK(cudaMemsetAsync(v->device, 0, sizeof *v->device, v->own));
   reset_counts(v);
 }
 
 void verifier_free(struct verifier *v)
 {
   CUDACHECK(cudaFree(v->device));
+  CUDACHECK(cudaStreamDestroy(v->own));
 }
 
 void verifier_fill(struct verifier *v, enum verify_kind kind, void *sendbuff, void *recvbuff,
@@ -58,51 +63,61 @@ void verifier_next_round(struct verifier *v)
   CUDACHECK(verify_launch_next_round(v->device, v->stream));
 }
 
-static struct verify_state fetch_state(struct verifier *v)
+/* What the kernels in that stream have counted. */
+static struct verify_state fetch_state(struct verifier *v, cudaStream_t stream)
 {
   struct verify_state state;
-  CUDACHECK(cudaMemcpyAsync(&state, v->device, sizeof state, cudaMemcpyDeviceToHost, v->stream));
-  CUDACHECK(cudaStreamSynchronize(v->stream));
+  CUDACHECK(cudaMemcpyAsync(&state, v->device, sizeof state, cudaMemcpyDeviceToHost, stream));
+  CUDACHECK(cudaStreamSynchronize(stream));
   return state;
 }
 
-unsigned long long verifier_report(struct verifier *v, const char *what, const void *buffer)
+static unsigned long long report(struct verifier *v, const char *what, cudaStream_t stream)
 {
-  struct verify_state state = fetch_state(v);
+  const struct verify_state state = fetch_state(v, stream);
+  const struct verify_data data = data_of(v);
+  const size_t i = (size_t)state.first;
+  char is[64], should[64];
   if (state.wrong == 0) return 0;
-  size_t i = (size_t)state.first;
-  launcher_error("%s: element %zu is %g, expected %g (%llu elements wrong)", what, i,
-                 verifier_element(v, buffer, i), verifier_expected(v, i), state.wrong);
+  const uint64_t expected = verify_bits(data.type, verify_sum(&data, state.round, i));
+  launcher_error("%s: element %zu is %s, expected %s (%llu elements wrong)", what, i,
+                 datatype_text(v->type, state.bits, is, sizeof is),
+                 datatype_text(v->type, expected, should, sizeof should), state.wrong);
   reset_counts(v);
   v->code = EXIT_WRONG_DATA;
   return state.wrong;
 }
 
+unsigned long long verifier_report(struct verifier *v, const char *what)
+{
+  return report(v, what, v->stream);
+}
+
 void verifier_check(struct verifier *v, const char *what, const void *buffer, size_t count)
 {
-  verifier_compare(v, buffer, count);
-  verifier_digest(v, buffer, count);
-  verifier_report(v, what, buffer);
+  CUDACHECK(verify_launch_compare(buffer, count, data_of(v), v->device, v->own));
+  CUDACHECK(verify_launch_digest(buffer, count, data_of(v), v->device, v->own));
+  report(v, what, v->own);
 }
 
 double verifier_element(struct verifier *v, const void *buffer, size_t i)
 {
   uint64_t bits = 0; /* the element's bytes become the low ones: CUDA's hosts are little-endian */
   CUDACHECK(cudaMemcpyAsync(&bits, (const char *)buffer + i * v->type->size, v->type->size,
-                            cudaMemcpyDeviceToHost, v->stream));
-  CUDACHECK(cudaStreamSynchronize(v->stream));
+                            cudaMemcpyDeviceToHost, v->own));
+  CUDACHECK(cudaStreamSynchronize(v->own));
   return datatype_value(v->type, bits);
 }
 
 double verifier_expected(struct verifier *v, size_t i)
 {
   struct verify_data data = data_of(v);
-  return verify_sum(&data, fetch_state(v).round, i);
+  return (double)verify_sum(&data, fetch_state(v, v->own).round, i);
 }
 
 void verifier_print_digest(struct verifier *v)
 {
-  uint64_t mine = fetch_state(v).digest, all[v->me->nranks], joined = 0;
+  uint64_t mine = fetch_state(v, v->stream).digest, all[v->me->nranks], joined = 0;
   launcher_allgather(v->me, &mine, all, sizeof mine);
   for (int rank = 0; rank < v->me->nranks; rank++) joined = verify_mix(joined ^ all[rank]);
   launcher_print(v->me, "Digest: %016llx\n", (unsigned long long)joined);

@@ -27,19 +27,45 @@ static __global__ void fill(Word *buffer, size_t count, verify_data data, int ra
     buffer[i] = (Word)verify_bits(data.type, verify_input(&data, state->round, rank, i));
 }
 
+/* The lowest index and what stood there belong together. One thread of a block comes here, so that
+ * whoever waits does not keep the one that it waits for from running. */
+static __device__ void record(verify_state *state, unsigned long long first, uint64_t bits)
+{
+  while (atomicCAS(&state->busy, 0, 1) != 0) continue;
+  __threadfence();
+  volatile verify_state *shared = state;
+  if (first < shared->first) {
+    shared->first = first;
+    shared->bits = bits;
+  }
+  __threadfence();
+  atomicExch(&state->busy, 0);
+}
+
 template <typename Word>
 static __global__ void compare(const Word *buffer, size_t count, verify_data data,
                                verify_state *state)
 {
+  __shared__ unsigned long long block_first;
   unsigned long long wrong = 0, first = ~0ULL;
-  for (size_t i = first_element(); i < count; i += stride())
-    if (buffer[i] != (Word)verify_bits(data.type, verify_sum(&data, state->round, i))) {
-      if (wrong == 0) first = i;
-      wrong++;
+  Word bits = 0;
+  if (threadIdx.x == 0) block_first = ~0ULL;
+  for (size_t i = first_element(); i < count; i += stride()) {
+    const Word element = buffer[i]; /* once: it may change if somebody forgot to wait */
+    if (element == (Word)verify_bits(data.type, verify_sum(&data, state->round, i))) continue;
+    if (wrong++ == 0) {
+      first = i;
+      bits = element;
     }
-  if (wrong == 0) return;
-  atomicAdd(&state->wrong, wrong);
-  atomicMin(&state->first, first);
+  }
+  if (!__syncthreads_or(wrong != 0)) return;
+  if (wrong != 0) {
+    atomicAdd(&state->wrong, wrong);
+    atomicMin(&block_first, first);
+  }
+  __syncthreads();
+  if (wrong == 0 || first != block_first) return;
+  record(state, first, bits);
 }
 
 template <typename Word>

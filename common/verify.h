@@ -21,22 +21,26 @@ extern "C" {
 
 /* What the input is. Rank r's element i is
  *   VERIFY_CONSTANT: r (its low bits only, where the sum over all ranks would not be exact)
- *   VERIFY_INDEXED:  a hash of (r, i, round), cut to as many bits as stay exact in the sum */
+ *   VERIFY_INDEXED:  a hash of (r, i, round), cut to as many bits as stay exact in the sum; at most
+ *                    16, but in integers of 64 bits all that fit, so that the sums need the type */
 enum verify_kind { VERIFY_CONSTANT, VERIFY_INDEXED };
 
 /* What the kernels count, in device memory. */
 struct verify_state {
   unsigned long long wrong;  /* elements that differed since the last report */
   unsigned long long first;  /* lowest index of one, ~0 if none */
+  unsigned long long bits;   /* what stood there when it was compared */
   unsigned long long digest; /* of all results so far */
   unsigned long long round;  /* enters the indexed data; a replayed graph can change it */
+  unsigned busy;             /* a thread is writing first and bits */
 };
 
 /* One per rank. */
 struct verifier {
   const struct rank *me;
   const struct datatype *type;
-  cudaStream_t stream;         /* all work is enqueued here */
+  cudaStream_t stream;         /* the caller's, in which the collective is called */
+  cudaStream_t own;            /* what only reads a finished result is done here */
   enum verify_kind kind;       /* of the last fill */
   struct verify_state *device; /* device memory */
   int code;                    /* EXIT_VERIFIED until a report found wrong elements */
@@ -46,7 +50,7 @@ void verifier_init(struct verifier *v, const struct rank *me, const struct datat
                    cudaStream_t stream);
 void verifier_free(struct verifier *v);
 
-/* ---- enqueue and return at once (may be captured in a graph) ------------------------------- */
+/* ---- enqueue in `stream` and return at once (may be captured in a graph) -------------------- */
 
 /* Writes this rank's input to sendbuff[0 .. count) and poisons recvbuff[0 .. count) with 0xFF
  * bytes; recvbuff may be NULL. */
@@ -62,11 +66,14 @@ void verifier_digest(struct verifier *v, const void *buffer, size_t count);
 /* From here on the indexed data are others. */
 void verifier_next_round(struct verifier *v);
 
-/* ---- wait for the stream -------------------------------------------------------------------- */
+/* Waits for `stream`, then reports the comparisons enqueued there: says on stderr which element of
+ * this rank was wrong first, what it was and what was expected, and sets v->code. Returns how many
+ * were wrong since the last report. */
+unsigned long long verifier_report(struct verifier *v, const char *what);
 
-/* Says on stderr which element of this rank was wrong first, what it is and what was expected, and
- * sets v->code. Returns the number of wrong elements since the last report. */
-unsigned long long verifier_report(struct verifier *v, const char *what, const void *buffer);
+/* ---- read what is finished ------------------------------------------------------------------ */
+/* These do not wait for `stream`. They read through a stream of their own, at once: whoever calls
+ * them before the collective is finished finds what stands there until then. */
 
 /* Compare, add the elements to the digest, report. */
 void verifier_check(struct verifier *v, const char *what, const void *buffer, size_t count);

@@ -24,7 +24,7 @@ static void fill(const void *arguments)
 {
   const struct arguments *a = arguments;
   for (size_t i = 0; i < a->count; i++) {
-    uint32_t input = verify_input(&a->data, a->state->round, a->rank, i);
+    uint64_t input = verify_input(&a->data, a->state->round, a->rank, i);
     uint64_t bits = verify_bits(a->data.type, input);
     memcpy(a->buffer + i * a->data.size, &bits, a->data.size);
   }
@@ -34,10 +34,12 @@ static void compare(const void *arguments)
 {
   const struct arguments *a = arguments;
   for (size_t i = 0; i < a->count; i++) {
-    uint32_t sum = verify_sum(&a->data, a->state->round, i);
-    if (load(a, i) == verify_bits(a->data.type, sum)) continue;
-    if (i < a->state->first) a->state->first = i;
+    const uint64_t bits = load(a, i);
+    if (bits == verify_bits(a->data.type, verify_sum(&a->data, a->state->round, i))) continue;
     a->state->wrong++;
+    if (i >= a->state->first) continue;
+    a->state->first = i;
+    a->state->bits = bits;
   }
 }
 

@@ -22,7 +22,7 @@ struct verify_data {
   size_t size; /* bytes of an element: 1, 2, 4 or 8 */
   enum verify_kind kind;
   int nranks;
-  uint32_t mask; /* an input is (rank & mask) or (hash & mask) */
+  uint64_t mask; /* an input is (rank & mask) or (hash & mask) */
 };
 
 cudaError_t verify_launch_fill(void *buffer, size_t count, struct verify_data data, int rank,
@@ -43,32 +43,32 @@ VERIFY_FN uint64_t verify_mix(uint64_t x)
   return x ^ (x >> 33);
 }
 
-VERIFY_FN uint32_t verify_input(const struct verify_data *data, uint64_t round, int rank, size_t i)
+VERIFY_FN uint64_t verify_input(const struct verify_data *data, uint64_t round, int rank, size_t i)
 {
-  if (data->kind == VERIFY_CONSTANT) return (uint32_t)rank & data->mask;
-  return (uint32_t)verify_mix(i + verify_mix(round << 16 | (uint64_t)(rank + 1))) & data->mask;
+  if (data->kind == VERIFY_CONSTANT) return (uint64_t)rank & data->mask;
+  return verify_mix(i + verify_mix(round << 16 | (uint64_t)(rank + 1))) & data->mask;
 }
 
-VERIFY_FN uint32_t verify_sum(const struct verify_data *data, uint64_t round, size_t i)
+VERIFY_FN uint64_t verify_sum(const struct verify_data *data, uint64_t round, size_t i)
 {
-  uint32_t sum = 0;
+  uint64_t sum = 0;
   for (int rank = 0; rank < data->nranks; rank++) sum += verify_input(data, round, rank, i);
   return sum;
 }
 
 /* Bit pattern of a whole number that has an exact value in the type. A floating number is the
  * place of its highest bit and the bits below it (the highest itself is hidden). */
-VERIFY_FN uint64_t verify_float_bits(uint32_t value, int fraction_bits, int bias)
+VERIFY_FN uint64_t verify_float_bits(uint64_t value, int fraction_bits, int bias)
 {
   if (value == 0) return 0;
-  int top = 31;
+  int top = 31; /* inputs have 16 bits */
   while (!(value >> top)) top--;
-  uint64_t fraction = top <= fraction_bits ? (uint64_t)value << (fraction_bits - top)
-                                           : (uint64_t)value >> (top - fraction_bits);
+  uint64_t fraction =
+      top <= fraction_bits ? value << (fraction_bits - top) : value >> (top - fraction_bits);
   return ((uint64_t)(bias + top) << fraction_bits) + (fraction - (1ULL << fraction_bits));
 }
 
-VERIFY_FN uint64_t verify_bits(ncclDataType_t type, uint32_t value)
+VERIFY_FN uint64_t verify_bits(ncclDataType_t type, uint64_t value)
 {
   switch (type) {
   case ncclHalf:

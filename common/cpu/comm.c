@@ -18,7 +18,7 @@ struct id {
 };
 _Static_assert(sizeof(struct id) <= NCCL_UNIQUE_ID_BYTES, "the id has to fit");
 
-static _Thread_local char last_error[256];
+static _Thread_local char last_error[SENTENCE];
 
 /* Creators of ids hold a reference to the control block until their own rank has joined. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -149,7 +149,7 @@ void cpu_comm_release(ncclComm_t comm)
 static ncclResult_t meet_others(ncclComm_t comm)
 {
   if (!cpu_control_join(comm->control, comm->rank, comm->nranks)) {
-    cpu_control_fail(comm->control);
+    cpu_control_fail(comm->control, "a rank does not fit those that joined");
     return cpu_nccl_error(ncclInvalidUsage, "rank %d of %d does not fit the ranks that joined",
                           comm->rank, comm->nranks);
   }
@@ -298,6 +298,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
   if (comm == NULL) return ncclSuccess;
   cpu_order_drain(&comm->order);
+  cpu_registrations_end(comm);
   cpu_comm_release(comm);
   return ncclSuccess;
 }
@@ -308,21 +309,18 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
   if (comm == NULL) return ncclSuccess;
   atomic_store(&comm->aborted, true);
   cpu_control_wake(comm->control, comm->rank);
+  cpu_registrations_end(comm);
   cpu_comm_release(comm);
   return ncclSuccess;
 }
 
 /* ---- questions ----------------------------------------------------------------------------- */
 
-/* What has gone wrong since, with a text for ncclGetLastError. */
+/* What has gone wrong since, on whatever rank, with a text for ncclGetLastError. */
 static ncclResult_t async_error(ncclComm_t comm)
 {
-  ncclResult_t error = (ncclResult_t)atomic_load(&comm->error);
-  if (error != ncclSuccess)
-    return cpu_nccl_error(error, "the communicator failed: sizes of send and receive differ");
-  if (cpu_control_failed(comm->control))
-    return cpu_nccl_error(ncclRemoteError, "the communicator failed on another rank");
-  return ncclSuccess;
+  const char *failure = cpu_control_failure(comm->control);
+  return failure == NULL ? ncclSuccess : cpu_nccl_error(ncclInvalidUsage, "%s", failure);
 }
 
 ncclResult_t cpu_comm_check(ncclComm_t comm)
@@ -370,10 +368,13 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 ncclResult_t ncclMemAlloc(void **pointer, size_t bytes)
 {
   if (pointer == NULL) return null_argument("ncclMemAlloc");
-  return cuda_error("ncclMemAlloc", cpu_memory_allocate(REGION_DEVICE, pointer, bytes));
+  return cuda_error("ncclMemAlloc", cpu_memory_allocate(REGION_DEVICE, true, pointer, bytes));
 }
 
 ncclResult_t ncclMemFree(void *pointer)
 {
-  return cuda_error("ncclMemFree", cpu_memory_free(REGION_DEVICE, pointer));
+  cudaError_t error = cpu_memory_free(REGION_DEVICE, pointer);
+  if (error == cudaErrorNotPermitted)
+    return cpu_nccl_error(ncclInvalidUsage, "ncclMemFree: %s", cpu_error_string(error));
+  return cuda_error("ncclMemFree", error);
 }

@@ -4,6 +4,7 @@
 #include "internal.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,10 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static _Thread_local int current_device;
 static _Thread_local cudaError_t last_error;
+static _Thread_local struct {
+  cudaError_t error;
+  char sentence[SENTENCE];
+} reason;
 
 /* A setting that is not understood must not be ignored: a test would test something else. */
 static long long number_from(const char *name, long long standard, long long min, long long max)
@@ -41,6 +46,7 @@ static void start(void)
   settings.pci_bus = (int)number_from("CPU_STANDIN_PCI_BUS", 1, 0, 255 - MAX_DEVICES);
   settings.nccl_version =
       (int)number_from("CPU_STANDIN_NCCL_VERSION", NCCL_VERSION_CODE, 0, 999999);
+  settings.delay = (int)number_from("CPU_STANDIN_DELAY", 0, 0, 60000);
   settings.quiet = number_from("CPU_STANDIN_QUIET", 0, 0, 1) != 0;
   for (int d = 0; d < MAX_DEVICES; d++) {
     pthread_mutex_init(&devices[d].lock, NULL);
@@ -129,8 +135,19 @@ cudaError_t cpu_error(cudaError_t error)
   return error;
 }
 
+cudaError_t cpu_error_because(cudaError_t error, const char *format, ...)
+{
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(reason.sentence, sizeof(reason.sentence), format, arguments);
+  va_end(arguments);
+  reason.error = error;
+  return error;
+}
+
 const char *cpu_error_string(cudaError_t error)
 {
+  if (error == reason.error && error != cudaSuccess) return reason.sentence;
   for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
     if (errors[i].error == error) return errors[i].text;
   return "unrecognized error code";

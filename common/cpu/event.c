@@ -4,6 +4,7 @@
  * when the wait was queued. */
 #include "internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -13,7 +14,8 @@ struct CUevent_st {
   pthread_mutex_t lock;
   pthread_cond_t reached;
   uint64_t recorded, completed;
-  struct timespec time; /* of the last completed record */
+  struct timespec time;   /* of the last completed record */
+  char failure[SENTENCE]; /* of the stream, when it came there */
   struct capture_point point;
 };
 
@@ -65,22 +67,28 @@ static void run_record(struct operation *operation)
   if (record->number > event->completed) {
     event->completed = record->number;
     clock_gettime(CLOCK_MONOTONIC, &event->time);
+    snprintf(event->failure, sizeof(event->failure), "%s", cpu_worker_failure());
   }
   pthread_cond_broadcast(&event->reached);
   pthread_mutex_unlock(&event->lock);
 }
 
-static void wait_for(cudaEvent_t event, uint64_t number)
+static cudaError_t wait_for(cudaEvent_t event, uint64_t number)
 {
+  cudaError_t error = cudaSuccess;
   pthread_mutex_lock(&event->lock);
   while (event->completed < number) pthread_cond_wait(&event->reached, &event->lock);
+  if (event->failure[0] != '\0')
+    error = cpu_error_because(cudaErrorLaunchFailure, "%s", event->failure);
   pthread_mutex_unlock(&event->lock);
+  return error;
 }
 
 static void run_wait(struct operation *operation)
 {
   const struct event_operation *wait = (const struct event_operation *)operation;
-  wait_for(wait->event, wait->number);
+  cudaError_t error = wait_for(wait->event, wait->number);
+  if (error != cudaSuccess) cpu_worker_fail(cpu_error_string(error));
 }
 
 static uint64_t recorded(cudaEvent_t event)
@@ -155,8 +163,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
   if (event == NULL) return cpu_error(cudaErrorInvalidResourceHandle);
   if (cpu_capture_happened(&event->point)) return cpu_error(cudaErrorCapturedEvent);
-  wait_for(event, recorded(event));
-  return cudaSuccess;
+  return cpu_error(wait_for(event, recorded(event)));
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)

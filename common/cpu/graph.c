@@ -280,8 +280,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)
   launch->exec = exec;
   launch->base.order = &exec->order;
   size_t i = 0;
-  for (const struct operation *node = graph->first; node != NULL; node = node->next, i++)
-    if (node->order != NULL) launch->tickets[i] = cpu_order_draw(node->order);
+  for (struct operation *node = graph->first; node != NULL; node = node->next)
+    launch->tickets[i++] = cpu_operation_queue(node);
   cpu_stream_queue(stream, &launch->base);
   return cudaSuccess;
 }

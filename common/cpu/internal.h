@@ -8,7 +8,9 @@
  *   graph.c        a graph is a list of operations that were not queued but kept
  *   transport.c    byte streams between ranks through a shared region
  *   comm.c         communicators: how ranks find each other
+ *   registration.c which memory is registered, and what uses it
  *   window.c       how a rank finds the memory of its peers
+ *   claims.c       do all ranks mean the same?
  *   reduce.c       arithmetic in every data type
  *   collectives.c  the collectives, as patterns of send and receive
  *
@@ -27,7 +29,7 @@
 
 #pragma GCC visibility push(hidden)
 
-enum { MAX_DEVICES = 64, MAX_RANKS = 64 };
+enum { MAX_DEVICES = 64, MAX_RANKS = 64, SENTENCE = 256 };
 
 /* ---- device.c ------------------------------------------------------------------------------ */
 
@@ -36,6 +38,7 @@ struct settings {
   size_t memory;    /* CPU_STANDIN_MEMORY: bytes per device */
   int pci_bus;      /* CPU_STANDIN_PCI_BUS: of device 0 */
   int nccl_version; /* CPU_STANDIN_NCCL_VERSION: what ncclGetVersion says */
+  int delay;        /* CPU_STANDIN_DELAY: milliseconds by which what NCCL queues begins later */
   bool quiet;       /* CPU_STANDIN_QUIET */
 };
 
@@ -55,6 +58,9 @@ int cpu_current_device(void);
 void cpu_device_wait(struct device *device);
 /* Remembers `error` for cudaGetLastError and returns it. */
 cudaError_t cpu_error(cudaError_t error);
+/* The same with a sentence of its own, which cudaGetErrorString then says to this thread. */
+cudaError_t cpu_error_because(cudaError_t error, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 const char *cpu_error_string(cudaError_t error);
 /* malloc that never returns NULL: without memory for a few bytes nothing sensible is left to do. */
 void *cpu_allocate(size_t bytes);
@@ -62,6 +68,9 @@ void *cpu_allocate(size_t bytes);
 /* ---- memory.c ------------------------------------------------------------------------------ */
 
 enum region_kind { REGION_DEVICE, REGION_HOST, REGION_PEER, REGION_CONTROL };
+
+/* Why memory may not be freed: ncclCommRegister or ncclCommWindowRegister was called for it. */
+enum hold { HELD_REGISTERED, HELD_WINDOW, HOLDS };
 
 struct region {
   struct region *next;
@@ -73,6 +82,8 @@ struct region {
   int fd;        /* of the file behind it, for others to open; -1 if it is not ours to show */
   uint64_t inode;
   int references;
+  bool shareable; /* from ncclMemAlloc */
+  int held[HOLDS];
 };
 
 /* Where another process finds a region. */
@@ -89,8 +100,11 @@ cudaError_t cpu_region_create(enum region_kind kind, int device, size_t bytes,
 struct region *cpu_region_open(enum region_kind kind, int device, const struct region_name *name);
 struct region_name cpu_region_name(const struct region *region);
 void cpu_region_release(struct region *region);
-/* cudaMalloc and cudaFree as ncclMemAlloc and ncclMemFree see them. */
-cudaError_t cpu_memory_allocate(enum region_kind kind, void **pointer, size_t bytes);
+/* As long as it is held for a reason, the memory cannot be freed. */
+void cpu_region_hold(struct region *region, enum hold reason, int change);
+/* cudaMalloc and cudaFree as ncclMemAlloc, whose memory is shareable, and ncclMemFree see them. */
+cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **pointer,
+                                size_t bytes);
 cudaError_t cpu_memory_free(enum region_kind kind, void *pointer);
 /* How many bytes from `pointer` on belong to memory that device code may use; 0 if none. With
  * `region` non-NULL also the device region it lies in, with a reference. */
@@ -117,6 +131,7 @@ struct operation {
   struct operation *next;
   void (*run)(struct operation *operation);
   void (*release)(struct operation *operation); /* may be NULL */
+  void (*queued)(struct operation *operation);  /* or NULL; for every time that it will run */
   struct order *order;                          /* or NULL */
   uint64_t ticket;                              /* in that order, drawn when queued */
 };
@@ -128,6 +143,7 @@ struct CUstream_st {
   struct operation *first, *last;
   size_t pending;
   bool stop;
+  char failure[SENTENCE]; /* what went wrong in it, for those who wait for it; or "" */
   /* Under capture, guarded by graph.c's lock: */
   struct capture *capture;
   struct CUstream_st *next_captured;
@@ -138,6 +154,8 @@ struct CUstream_st {
 /* `bytes` with a struct operation at the start, which the callee owns once it is queued. */
 void *cpu_operation(size_t bytes, void (*run)(struct operation *),
                     void (*release)(struct operation *));
+/* It is going to run once more: returns its ticket. */
+uint64_t cpu_operation_queue(struct operation *operation);
 void cpu_operation_run(struct operation *operation, uint64_t ticket);
 void cpu_operation_free(struct operation *operation);
 /* The stream behind a handle: 0 is the default stream of `device` (-1: the current one). NULL
@@ -146,6 +164,9 @@ struct CUstream_st *cpu_stream(cudaStream_t stream, int device);
 /* Queues the operation, or puts it into the graph that the stream is captured into. */
 void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation);
 cudaError_t cpu_stream_wait(struct CUstream_st *stream);
+/* For operations: to fail the stream that runs them, and whether that has failed ("": no). */
+void cpu_worker_fail(const char *sentence);
+const char *cpu_worker_failure(void);
 
 /* ---- event.c ------------------------------------------------------------------------------- */
 
@@ -177,10 +198,17 @@ void cpu_capture_forget(struct capture_point *point);
 
 struct control; /* what the ranks of a communicator share */
 
+/* What stands in front of the bytes of a message: sender and receiver have to mean the same. */
+struct message {
+  uint64_t bytes;
+  uint32_t kind, type; /* of call and of elements; the transport compares the kind alone */
+};
+
 /* One message of a group. Empty ones are skipped by both sides. */
 struct transfer {
   char *data;
-  size_t bytes, done;
+  struct message message;
+  size_t done;
   int peer;
   bool send, started;
 };
@@ -194,11 +222,15 @@ bool cpu_control_join(struct control *control, int rank, int nranks);
 /* All ranks exchange `bytes` bytes; blocks the host thread. False if the communicator failed. */
 bool cpu_meet(ncclComm_t comm, const void *mine, void *all, size_t bytes);
 /* Carries out all transfers at the same time; those of one direction and peer in their order.
- * False if the communicator failed or was aborted. */
-bool cpu_transfer(ncclComm_t comm, struct transfer *list, size_t n);
-/* Marks the communicator as failed on all ranks and wakes them. */
-void cpu_control_fail(struct control *control);
-bool cpu_control_failed(const struct control *control);
+ * False if the communicator failed or was aborted, or if what a peer sent is not what is received:
+ * then *odd is that transfer and *theirs the message. */
+bool cpu_transfer(ncclComm_t comm, struct transfer *list, size_t n, const struct transfer **odd,
+                  struct message *theirs);
+/* Marks the communicator as failed on all ranks and wakes them. The first sentence stays. */
+void cpu_control_fail(struct control *control, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* The sentence, or NULL if the communicator has not failed. */
+const char *cpu_control_failure(const struct control *control);
 void cpu_control_wake(struct control *control, int rank);
 
 /* ---- comm.c -------------------------------------------------------------------------------- */
@@ -212,7 +244,6 @@ struct ncclComm {
   struct control *control; /* in region */
   struct order order;      /* of this rank's operations: the byte streams know no other order */
   char *temporary;         /* TEMPORARY_BYTES for reductions; the order keeps users apart */
-  atomic_int error;        /* ncclResult_t for ncclCommGetAsyncError */
   atomic_bool aborted;
   bool finalized;
 };
@@ -225,9 +256,61 @@ ncclResult_t cpu_comm_check(ncclComm_t comm);
 ncclResult_t cpu_nccl_error(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* ---- registration.c ------------------------------------------------------------------------ */
+
+struct registration {
+  struct registration *next;
+  ncclComm_t comm; /* NULL: gone, or no longer registered */
+  const void *handle;
+  enum hold kind;
+  struct region *region;
+  const char *start;
+  size_t bytes;
+  bool symmetric; /* a window of which all ranks pass the same offset */
+  int queued;     /* how often it is used by what is queued or running */
+  int references;
+};
+
+/* Remembers [start, start + bytes) of `region`, and takes over the reference to it. `handle` is
+ * what the program gets for it; NULL: what this function returns. */
+struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struct region *region,
+                                          const void *start, size_t bytes, const void *handle);
+/* Forgets what the program has the handle of; an error of `call` if that cannot be. */
+ncclResult_t cpu_registration_remove(const char *call, ncclComm_t comm, const void *handle);
+/* The registration of comm in which the bytes lie, with a reference; NULL if there is none. */
+struct registration *cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes);
+void cpu_registration_use(struct registration *registration, int change);
+void cpu_registration_release(struct registration *registration);
+/* comm is gone, and with it whatever was registered. */
+void cpu_registrations_end(ncclComm_t comm);
+
+/* ---- claims.c ------------------------------------------------------------------------------ */
+
+/* What all ranks that make a call have to agree on. */
+enum aspect {
+  COUNT,
+  TYPE,
+  OPERATION,
+  ROOT,
+  SENDBUFF_KIND, /* an enum hold, or HOLDS for neither */
+  RECVBUFF_KIND,
+  SENDBUFF_OFFSET, /* in a symmetric window */
+  RECVBUFF_OFFSET,
+  ASPECTS
+};
+enum { NO_CLAIM = -1 }; /* it does not matter on this rank */
+
+struct claim {
+  int64_t values[ASPECTS];
+};
+
+/* False if they do not agree: then the communicator has failed with a sentence about `call`. */
+bool cpu_claims_agree(ncclComm_t comm, const char *call, const struct claim *claims);
+
 /* ---- reduce.c ------------------------------------------------------------------------------ */
 
 size_t cpu_type_size(ncclDataType_t type); /* 0 for none */
+const char *cpu_type_name(ncclDataType_t type);
 /* out[i] = in[0][i] op in[1][i] op ... in[n - 1][i], in this order; out may be one of in. */
 void cpu_reduce(void *out, const char *const *in, int n, size_t count, ncclDataType_t type,
                 ncclRedOp_t op);

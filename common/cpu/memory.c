@@ -123,6 +123,13 @@ void cpu_region_release(struct region *region)
   pthread_mutex_unlock(&lock);
 }
 
+void cpu_region_hold(struct region *region, enum hold reason, int change)
+{
+  pthread_mutex_lock(&lock);
+  region->held[reason] += change;
+  pthread_mutex_unlock(&lock);
+}
+
 /* The region that `pointer` points into, with the lock held; those of another kind do not count. */
 static struct region *find(const void *pointer)
 {
@@ -149,7 +156,7 @@ size_t cpu_memory_extent(const void *pointer, struct region **found)
 
 /* ---- allocation ---------------------------------------------------------------------------- */
 
-cudaError_t cpu_memory_allocate(enum region_kind kind, void **pointer, size_t bytes)
+cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **pointer, size_t bytes)
 {
   struct device *device = cpu_device(-1);
   if (device == NULL) return cudaErrorNoDevice;
@@ -173,6 +180,7 @@ cudaError_t cpu_memory_allocate(enum region_kind kind, void **pointer, size_t by
   }
   /* What was never written must not look right by chance, as zeros often do. Only the start: the
    * rest of a large buffer would cost real memory before it is used. */
+  region->shareable = shareable;
   memset(region->base, POISON, region->mapped < POISON_BYTES ? region->mapped : POISON_BYTES);
   *pointer = region->base;
   return cudaSuccess;
@@ -186,6 +194,15 @@ cudaError_t cpu_memory_free(enum region_kind kind, void *pointer)
   if (region == NULL || region->base != pointer || region->kind != kind) {
     pthread_mutex_unlock(&lock);
     return cudaErrorInvalidValue;
+  }
+  /* CUDA and NCCL would go on, until somebody writes to what is no longer there. */
+  bool window = region->held[HELD_WINDOW] > 0;
+  if (window || region->held[HELD_REGISTERED] > 0) {
+    pthread_mutex_unlock(&lock);
+    return cpu_error_because(cudaErrorNotPermitted,
+                             "the memory is still %s; allowed: to free it after %s",
+                             window ? "a window" : "registered",
+                             window ? "ncclCommWindowDeregister" : "ncclCommDeregister");
   }
   /* A window of this process may still hold the region; to the program it is gone. */
   region->kind = REGION_CONTROL;
@@ -201,7 +218,7 @@ cudaError_t cpu_memory_free(enum region_kind kind, void *pointer)
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes)
 {
-  return cpu_error(cpu_memory_allocate(REGION_DEVICE, pointer, bytes));
+  return cpu_error(cpu_memory_allocate(REGION_DEVICE, false, pointer, bytes));
 }
 
 cudaError_t cudaFree(void *pointer)
@@ -211,13 +228,13 @@ cudaError_t cudaFree(void *pointer)
 
 cudaError_t cudaMallocHost(void **pointer, size_t bytes)
 {
-  return cpu_error(cpu_memory_allocate(REGION_HOST, pointer, bytes));
+  return cpu_error(cpu_memory_allocate(REGION_HOST, false, pointer, bytes));
 }
 
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags)
 {
   if (flags > 7) return cpu_error(cudaErrorInvalidValue);
-  return cpu_error(cpu_memory_allocate(REGION_HOST, pointer, bytes));
+  return cpu_error(cpu_memory_allocate(REGION_HOST, false, pointer, bytes));
 }
 
 cudaError_t cudaFreeHost(void *pointer)

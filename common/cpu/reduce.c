@@ -12,6 +12,14 @@ size_t cpu_type_size(ncclDataType_t type)
   return (unsigned)type < ncclNumTypes ? sizes[type] : 0;
 }
 
+const char *cpu_type_name(ncclDataType_t type)
+{
+  static const char *const names[ncclNumTypes] = {
+      "ncclInt8", "ncclUint8", "ncclInt32",  "ncclUint32",   "ncclInt64",      "ncclUint64",
+      "ncclHalf", "ncclFloat", "ncclDouble", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
+  return (unsigned)type < ncclNumTypes ? names[type] : "no type";
+}
+
 /* ---- 16-bit floats ------------------------------------------------------------------------- */
 
 static float float_of(uint32_t bits)

@@ -4,6 +4,7 @@
 #include "internal.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,6 +60,12 @@ void cpu_operation_free(struct operation *operation)
   free(operation);
 }
 
+uint64_t cpu_operation_queue(struct operation *operation)
+{
+  if (operation->queued != NULL) operation->queued(operation);
+  return operation->order != NULL ? cpu_order_draw(operation->order) : 0;
+}
+
 void cpu_operation_run(struct operation *operation, uint64_t ticket)
 {
   struct order *order = operation->order;
@@ -78,9 +85,26 @@ void cpu_operation_run(struct operation *operation, uint64_t ticket)
 
 /* ---- streams ------------------------------------------------------------------------------- */
 
+static _Thread_local struct CUstream_st *worker_of; /* on the thread of a stream: that stream */
+
+/* What CUDA calls a sticky error, of the stream alone: the first one stays. */
+void cpu_worker_fail(const char *sentence)
+{
+  struct CUstream_st *stream = worker_of;
+  pthread_mutex_lock(&stream->device->lock);
+  if (stream->failure[0] == '\0')
+    snprintf(stream->failure, sizeof(stream->failure), "%s", sentence);
+  pthread_mutex_unlock(&stream->device->lock);
+}
+
+const char *cpu_worker_failure(void)
+{
+  return worker_of->failure; /* nobody else writes it */
+}
+
 static void *work(void *argument)
 {
-  struct CUstream_st *stream = argument;
+  struct CUstream_st *stream = worker_of = argument;
   struct device *device = stream->device;
   pthread_mutex_lock(&device->lock);
   for (;;) {
@@ -132,7 +156,7 @@ struct CUstream_st *cpu_stream(cudaStream_t handle, int number)
 void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation)
 {
   if (cpu_capture_operation(stream, operation)) return;
-  if (operation->order != NULL) operation->ticket = cpu_order_draw(operation->order);
+  operation->ticket = cpu_operation_queue(operation);
   struct device *device = stream->device;
   pthread_mutex_lock(&device->lock);
   if (stream->first == NULL)
@@ -146,13 +170,21 @@ void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation)
   pthread_mutex_unlock(&device->lock);
 }
 
+/* With the device's lock. */
+static cudaError_t verdict(const struct CUstream_st *stream)
+{
+  if (stream->failure[0] == '\0') return cudaSuccess;
+  return cpu_error_because(cudaErrorLaunchFailure, "%s", stream->failure);
+}
+
 cudaError_t cpu_stream_wait(struct CUstream_st *stream)
 {
   if (cpu_is_capturing(stream)) return cudaErrorStreamCaptureUnsupported;
   pthread_mutex_lock(&stream->device->lock);
   while (stream->pending > 0) pthread_cond_wait(&stream->device->idle, &stream->device->lock);
+  cudaError_t error = verdict(stream);
   pthread_mutex_unlock(&stream->device->lock);
-  return cudaSuccess;
+  return error;
 }
 
 static cudaError_t create_public(cudaStream_t *stream, unsigned int flags)
@@ -215,8 +247,9 @@ cudaError_t cudaStreamQuery(cudaStream_t handle)
   if (cpu_is_capturing(stream)) return cpu_error(cudaErrorStreamCaptureUnsupported);
   pthread_mutex_lock(&stream->device->lock);
   bool busy = stream->pending > 0;
+  cudaError_t error = busy ? cudaSuccess : verdict(stream);
   pthread_mutex_unlock(&stream->device->lock);
-  return busy ? cudaErrorNotReady : cudaSuccess; /* an answer, not an error to remember */
+  return busy ? cudaErrorNotReady : cpu_error(error); /* busy: an answer, no error to remember */
 }
 
 /* ---- kernels and host functions ------------------------------------------------------------ */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How bytes get from rank to rank. The ranks of a communicator share one control block. It holds a
  * ring buffer for every ordered pair of ranks, through which messages flow as a stream of bytes
- * (a length, then the payload), and for every rank a channel: a counter with a condition variable
- * that whoever has changed something for this rank moves on. A rank looks at all its transfers, and
- * if none of them can go on it sleeps until its channel moves. Nobody ever spins. */
+ * (a struct message, then the payload), and for every rank a channel: a counter with a condition
+ * variable that whoever has changed something for this rank moves on. A rank looks at all its
+ * transfers, and if none of them can go on it sleeps until its channel moves. Nobody ever spins. */
 #include "internal.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -29,7 +30,8 @@ struct ring {
 struct control {
   uint64_t nonce;
   atomic_bool failed;
-  struct channel meeting; /* guards the next five; counts completed meetings */
+  char failure[SENTENCE]; /* written before `failed` becomes true, then never again */
+  struct channel meeting; /* guards the next five, and failing; counts completed meetings */
   int nranks;
   int arrived;
   uint64_t joined; /* one bit per rank */
@@ -127,21 +129,28 @@ void cpu_control_wake(struct control *control, int rank)
   channel_move(&control->bell[rank]);
 }
 
-void cpu_control_fail(struct control *control)
+void cpu_control_fail(struct control *control, const char *format, ...)
 {
+  va_list arguments;
+  va_start(arguments, format);
+  pthread_mutex_lock(&control->meeting.lock);
+  if (!atomic_load(&control->failed))
+    vsnprintf(control->failure, sizeof(control->failure), format, arguments);
   atomic_store(&control->failed, true);
-  channel_move(&control->meeting);
+  pthread_cond_broadcast(&control->meeting.moved); /* the count stays: no meeting was completed */
+  pthread_mutex_unlock(&control->meeting.lock);
+  va_end(arguments);
   for (int r = 0; r < MAX_RANKS; r++) cpu_control_wake(control, r);
 }
 
-bool cpu_control_failed(const struct control *control)
+const char *cpu_control_failure(const struct control *control)
 {
-  return atomic_load(&control->failed);
+  return atomic_load(&control->failed) ? control->failure : NULL;
 }
 
 static bool stopped(ncclComm_t comm)
 {
-  return atomic_load(&comm->aborted) || cpu_control_failed(comm->control);
+  return atomic_load(&comm->aborted) || atomic_load(&comm->control->failed);
 }
 
 bool cpu_meet(ncclComm_t comm, const void *mine, void *all, size_t bytes)
@@ -157,11 +166,12 @@ bool cpu_meet(ncclComm_t comm, const void *mine, void *all, size_t bytes)
     meeting->count++;
     pthread_cond_broadcast(&meeting->moved);
   }
-  while (meeting->count == number && !cpu_control_failed(control))
+  while (meeting->count == number && !atomic_load(&control->failed))
     pthread_cond_wait(&meeting->moved, &meeting->lock);
+  bool met = meeting->count != number; /* even if somebody who was faster has failed since */
   for (int r = 0; r < comm->nranks; r++) memcpy((char *)all + (size_t)r * bytes, notes[r], bytes);
   pthread_mutex_unlock(&meeting->lock);
-  return !cpu_control_failed(control);
+  return met;
 }
 
 /* ---- rings --------------------------------------------------------------------------------- */
@@ -190,7 +200,7 @@ static void ring_copy(char *ring, size_t size, uint64_t position, char *data, si
 enum progress { NOTHING, SOMETHING, MISMATCH };
 
 /* Moves what can be moved of one transfer. */
-static enum progress advance(ncclComm_t comm, struct transfer *t)
+static enum progress advance(ncclComm_t comm, struct transfer *t, struct message *theirs)
 {
   int n = comm->nranks;
   int pair = t->send ? comm->rank * n + t->peer : t->peer * n + comm->rank;
@@ -204,20 +214,15 @@ static enum progress advance(ncclComm_t comm, struct transfer *t)
   uint64_t start = position;
 
   if (!t->started) {
-    uint64_t length = t->bytes;
-    if (available < sizeof(length)) return NOTHING;
-    ring_copy(bytes, size, position, (char *)&length, sizeof(length), t->send);
-    if (length != t->bytes) {
-      fprintf(stderr,
-              "CPU stand-in: rank %d receives %zu bytes from rank %d, which sends %llu bytes\n",
-              comm->rank, t->bytes, t->peer, (unsigned long long)length);
-      return MISMATCH;
-    }
+    *theirs = t->message;
+    if (available < sizeof(*theirs)) return NOTHING;
+    ring_copy(bytes, size, position, (char *)theirs, sizeof(*theirs), t->send);
+    if (theirs->bytes != t->message.bytes || theirs->kind != t->message.kind) return MISMATCH;
     t->started = true;
-    position += sizeof(length);
-    available -= sizeof(length);
+    position += sizeof(*theirs);
+    available -= sizeof(*theirs);
   }
-  size_t part = t->bytes - t->done < available ? t->bytes - t->done : available;
+  size_t part = t->message.bytes - t->done < available ? t->message.bytes - t->done : available;
   ring_copy(bytes, size, position, t->data + t->done, part, t->send);
   t->done += part;
   position += part;
@@ -226,8 +231,10 @@ static enum progress advance(ncclComm_t comm, struct transfer *t)
   return SOMETHING;
 }
 
-bool cpu_transfer(ncclComm_t comm, struct transfer *list, size_t n)
+bool cpu_transfer(ncclComm_t comm, struct transfer *list, size_t n, const struct transfer **odd,
+                  struct message *theirs)
 {
+  *odd = NULL;
   struct channel *mail = &comm->control->mail[comm->rank];
   for (;;) {
     uint64_t seen = channel_count(mail);
@@ -237,18 +244,17 @@ bool cpu_transfer(ncclComm_t comm, struct transfer *list, size_t n)
     size_t open = 0;
     for (size_t i = 0; i < n; i++) {
       struct transfer *t = &list[i];
-      if (t->done == t->bytes) continue;
+      if (t->done == t->message.bytes) continue;
       uint64_t bit = UINT64_C(1) << t->peer;
       if ((busy[t->send] & bit) == 0) {
-        enum progress progress = advance(comm, t);
+        enum progress progress = advance(comm, t, theirs);
         if (progress == MISMATCH) {
-          atomic_store(&comm->error, ncclInvalidUsage);
-          cpu_control_fail(comm->control);
+          *odd = t;
           return false;
         }
         if (progress == SOMETHING) moved |= bit;
       }
-      if (t->done == t->bytes) continue;
+      if (t->done == t->message.bytes) continue;
       busy[t->send] |= bit;
       open++;
     }

@@ -20,7 +20,7 @@ load helper
 }
 
 @test "corrupt first, middle and only element, of every type" {
-  for type in float double half bfloat16 int32; do
+  for type in float double half bfloat16 int32 int64; do
     FAULT=corrupt:ncclAllReduce:2:1:0 start pthread 2 01_allreduce_ub -d $type
     exits_with 1
     one_line '^\[rank 1\] indexed data: element 0 is '

@@ -41,6 +41,7 @@ types_and_counts() { # types_and_counts EXAMPLE LAUNCHER: everything on 4 ranks,
   for type in float double half bfloat16 int32; do
     for count in 1 3 1048576 1048577; do verified "$2" "$1" 4 $type $count; done
   done
+  verified "$2" "$1" 3 int64 1048577
   for ranks in 1 2 3 7; do
     verified "$2" "$1" $ranks bfloat16 3
     verified "$2" "$1" $ranks half 1048577

@@ -107,10 +107,32 @@ static void test_table(void **state)
   assert_null(datatype_find("float "));
 }
 
+static void test_text(void **state)
+{
+  static const struct {
+    const char *type;
+    uint64_t bits;
+    const char *text;
+  } rows[] = {{"int64", 0x7FFFFFFFFFFFFFFF, "9223372036854775807"},
+              {"int64", 0x8000000000000000, "-9223372036854775808"},
+              {"uint64", 0xFFFFFFFFFFFFFFFE, "18446744073709551614"},
+              {"int32", 0x7FFFFFFF, "2147483647"},
+              {"uint32", 0xFFFFFFFE, "4294967294"},
+              {"float", 0x4B000001, "8388609"},
+              {"double", 0x433FFFFFFFFFFFFF, "9007199254740991"},
+              {"half", 0x3C01, "1.00097656"}};
+  char text[64];
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    assert_string_equal(datatype_text(datatype_find(rows[i].type), rows[i].bits, text, sizeof text),
+                        rows[i].text);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_values),
+      cmocka_unit_test(test_text),
       cmocka_unit_test(test_every_half),
       cmocka_unit_test(test_table),
   };

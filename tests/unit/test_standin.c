@@ -859,6 +859,91 @@ static void test_windows(void **state)
   run_ranks(4, window_body);
 }
 
+static bool last_error_says(const char *text)
+{
+  bool says = strstr(ncclGetLastError(NULL), text) != NULL;
+  if (!says) fprintf(stderr, "'%s' lacks '%s'\n", ncclGetLastError(NULL), text);
+  return says;
+}
+
+/* Memory may go when it is no longer registered, and a registration when nothing uses it. */
+static void registration_body(struct rank *me)
+{
+  char *memory = NULL;
+  void *handle = NULL, *again = NULL;
+  ncclWindow_t window = NULL;
+  NCCL(ncclMemAlloc((void **)&memory, 8192));
+  CUDA(cudaMemset(memory, 0, 8192));
+  NCCL(ncclCommRegister(me->comm, memory, 8192, &handle));
+  NCCL(ncclCommRegister(me->comm, memory + 64, 64, &again));
+  REQUIRE(ncclMemFree(memory) == ncclInvalidUsage && last_error_says("still registered"));
+  REQUIRE(cudaFree(memory) == cudaErrorNotPermitted);
+  REQUIRE(strstr(cudaGetErrorString(cudaErrorNotPermitted), "ncclCommDeregister") != NULL);
+  NCCL(ncclCommDeregister(me->comm, again));
+  REQUIRE(ncclMemFree(memory) == ncclInvalidUsage);
+
+  /* queued, and in a graph that is launched; kept, it is not in use */
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  CUDA(cudaStreamBeginCapture(me->stream, cudaStreamCaptureModeThreadLocal));
+  NCCL(ncclAllReduce(memory, memory, 16, ncclInt, ncclSum, me->comm, me->stream));
+  CUDA(cudaStreamEndCapture(me->stream, &graph));
+  CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  CUDA(cudaGraphDestroy(graph));
+  for (int launched = 0; launched < 2; launched++) {
+    slow(me->stream, 50);
+    if (launched)
+      CUDA(cudaGraphLaunch(exec, me->stream));
+    else
+      NCCL(ncclAllReduce(memory, memory, 16, ncclInt, ncclSum, me->comm, me->stream));
+    REQUIRE(ncclCommDeregister(me->comm, handle) == ncclInvalidUsage);
+    REQUIRE(last_error_says("ncclCommDeregister: a call that uses the memory is queued"));
+    CUDA(cudaStreamSynchronize(me->stream));
+  }
+  NCCL(ncclCommDeregister(me->comm, handle));
+  CUDA(cudaGraphExecDestroy(exec));
+  REQUIRE(ncclCommDeregister(me->comm, handle) == ncclInvalidUsage && last_error_says("no such"));
+
+  /* the same for a window; and a collective elsewhere in the same memory is no use of it */
+  NCCL(ncclCommWindowRegister(me->comm, memory, 4096, &window, 0));
+  REQUIRE(ncclMemFree(memory) == ncclInvalidUsage && last_error_says("still a window"));
+  slow(me->stream, 50);
+  NCCL(ncclAllReduce(memory, memory, 16, ncclInt, ncclSum, me->comm, me->stream));
+  REQUIRE(ncclCommWindowDeregister(me->comm, window) == ncclInvalidUsage);
+  REQUIRE(last_error_says("ncclCommWindowDeregister: a call that uses the memory is queued"));
+  CUDA(cudaStreamSynchronize(me->stream));
+  slow(me->stream, 50);
+  NCCL(ncclAllReduce(memory + 4096, memory + 4096, 16, ncclInt, ncclSum, me->comm, me->stream));
+  NCCL(ncclCommWindowDeregister(me->comm, window));
+  CUDA(cudaStreamSynchronize(me->stream));
+
+  /* cudaMalloc's memory cannot be a window; the last rank is named everywhere */
+  char *plain = device_memory(8192), text[64];
+  snprintf(text, sizeof(text), "the memory of rank %d is not from ncclMemAlloc", me->n - 1);
+  REQUIRE(ncclCommWindowRegister(me->comm, me->rank == me->n - 1 ? plain : memory, 4096, &window,
+                                 0) == ncclInvalidUsage);
+  REQUIRE(last_error_says(text));
+  CUDA(cudaFree(plain));
+
+  /* what is left when the communicator goes */
+  ncclComm_t other = NULL;
+  void *left = NULL;
+  NCCL(ncclCommSplit(me->comm, 0, 0, &other, NULL));
+  NCCL(ncclCommRegister(other, memory, 64, &left));
+  NCCL(ncclCommDestroy(other));
+  REQUIRE(ncclCommDeregister(other, left) == ncclInvalidUsage);
+  REQUIRE(last_error_says("ncclCommDeregister: the communicator is gone"));
+  NCCL(ncclMemFree(memory));
+  cudaGetLastError();
+}
+
+static void test_registration(void **state)
+{
+  (void)state;
+  run_ranks(1, registration_body);
+  run_ranks(3, registration_body);
+}
+
 /* ---- capture and replay -------------------------------------------------------------------- */
 
 struct add {
@@ -1275,9 +1360,89 @@ static void test_errors(void **state)
   run_ranks(2, errors_body);
 }
 
-/* Sizes that differ: the receiver reports it, nothing is written, no rank hangs. */
+/* Whoever waits for what has failed hears of it: through the stream, an event in it, or a stream
+ * that waits for that event. */
+static void must_fail(struct rank *me, const char *sentence)
+{
+  cudaEvent_t event;
+  cudaStream_t other;
+  CUDA(cudaEventCreate(&event));
+  CUDA(cudaStreamCreate(&other));
+  CUDA(cudaEventRecord(event, me->stream));
+  CUDA(cudaStreamWaitEvent(other, event, 0));
+  REQUIRE(cudaStreamSynchronize(me->stream) == cudaErrorLaunchFailure);
+  REQUIRE(strcmp(cudaGetErrorString(cudaErrorLaunchFailure), sentence) == 0);
+  REQUIRE(cudaStreamQuery(me->stream) == cudaErrorLaunchFailure);
+  REQUIRE(cudaEventSynchronize(event) == cudaErrorLaunchFailure);
+  REQUIRE(cudaStreamSynchronize(other) == cudaErrorLaunchFailure);
+  REQUIRE(cudaGetLastError() == cudaErrorLaunchFailure);
+  CUDA(cudaStreamDestroy(other));
+  CUDA(cudaEventDestroy(event));
+}
+
+/* Collectives in which one rank, the last, does not do what the others do: one sentence. */
+enum difference { COUNT, NOTHING, TYPE, OPERATION, ROOT, CALL, PLAIN_SEND, PLAIN_RECV, OFFSET };
+
+static void differ(struct rank *me, enum difference what, const char *sentence)
+{
+  const bool odd = me->rank == me->n - 1;
+  char *memory = NULL;
+  ncclWindow_t window = NULL;
+  void *handles[2] = {NULL, NULL};
+  const size_t half = 8192;
+  NCCL(ncclMemAlloc((void **)&memory, 2 * half));
+  CUDA(cudaMemset(memory, 0, 2 * half));
+  char *from = memory, *to = memory + half;
+  if (what == OFFSET)
+    NCCL(ncclCommWindowRegister(me->comm, memory, 2 * half, &window, NCCL_WIN_COLL_SYMMETRIC));
+  else if (what == PLAIN_SEND || what == PLAIN_RECV) {
+    if (!odd || what != PLAIN_SEND) NCCL(ncclCommRegister(me->comm, from, half, &handles[0]));
+    if (!odd || what != PLAIN_RECV) NCCL(ncclCommRegister(me->comm, to, half, &handles[1]));
+  }
+  const size_t count = !odd ? 1000 : what == COUNT ? 999 : what == NOTHING ? 0 : 1000;
+  const ncclDataType_t type = odd && what == TYPE ? ncclInt32 : ncclFloat;
+  const ncclRedOp_t op = odd && what == OPERATION ? ncclMax : ncclSum;
+  if (odd && what == OFFSET) to += 8;
+  ncclResult_t result = what == ROOT || (odd && what == CALL)
+                            ? ncclBroadcast(from, to, count, type, odd, me->comm, me->stream)
+                            : ncclAllReduce(from, to, count, type, op, me->comm, me->stream);
+  REQUIRE(result == ncclSuccess || (what == CALL && result == ncclInvalidUsage)); /* a late rank */
+  if (sentence != NULL) {
+    must_fail(me, sentence);
+    REQUIRE(ncclAllReduce(from, to, 1, type, op, me->comm, me->stream) == ncclInvalidUsage);
+    REQUIRE(strcmp(ncclGetLastError(me->comm), sentence) == 0);
+  } else { /* which of the two speaks is chance */
+    cudaError_t error = cudaStreamSynchronize(me->stream);
+    REQUIRE(error == (result == ncclSuccess ? cudaErrorLaunchFailure : cudaSuccess));
+    REQUIRE(ncclAllReduce(from, to, 1, type, op, me->comm, me->stream) == ncclInvalidUsage);
+    const char *text = ncclGetLastError(me->comm);
+    REQUIRE(strstr(text, "ncclAllReduce") != NULL && strstr(text, "ncclBroadcast") != NULL);
+  }
+  NCCL(ncclCommDeregister(me->comm, handles[0]));
+  NCCL(ncclCommDeregister(me->comm, handles[1]));
+  NCCL(ncclCommWindowDeregister(me->comm, window));
+  NCCL(ncclMemFree(memory));
+}
+
+static enum difference difference;
+static const char *difference_sentence;
+
+static void *differ_thread(void *argument)
+{
+  struct rank *me = argument;
+  open_rank(me);
+  differ(me, difference, difference_sentence);
+  CUDA(cudaStreamDestroy(me->stream));
+  NCCL(ncclCommAbort(me->comm));
+  return NULL;
+}
+
+/* Sizes that differ: all ranks get the same sentence, nothing is written, no rank hangs. */
 static void *mismatch_thread(void *argument)
 {
+  static const char sentence[] =
+      "ncclRecv: rank 1 receives 100 elements of ncclInt8 from rank 0, whose ncclSend has 4096 of "
+      "ncclInt8; allowed: the same on both sides";
   struct rank *me = argument;
   open_rank(me);
   char *buffer = device_memory(4096), host[4096];
@@ -1288,15 +1453,16 @@ static void *mismatch_thread(void *argument)
     NCCL(ncclRecv(buffer, 100, ncclChar, 0, me->comm, me->stream));
   else /* waits for what never comes, unless the others were faster */
     (void)ncclRecv(buffer, 100, ncclChar, 1, me->comm, me->stream);
-  CUDA(cudaStreamSynchronize(me->stream));
-  CUDA(cudaMemcpy(host, buffer, 4096, cudaMemcpyDeviceToHost));
-  for (int i = 0; i < 4096; i++) REQUIRE(host[i] == me->rank);
-  ncclResult_t error = ncclSuccess;
+  if (me->rank == 1) must_fail(me, sentence);
   pthread_barrier_wait(&barrier);
+  ncclResult_t error = ncclSuccess;
   NCCL(ncclCommGetAsyncError(me->comm, &error));
-  REQUIRE(error == (me->rank == 1 ? ncclInvalidUsage : ncclRemoteError));
-  REQUIRE(strstr(ncclGetLastError(me->comm), "the communicator failed") != NULL);
+  REQUIRE(error == ncclInvalidUsage && strcmp(ncclGetLastError(me->comm), sentence) == 0);
   REQUIRE(ncclSend(buffer, 1, ncclChar, 0, me->comm, me->stream) == error);
+  pthread_barrier_wait(&barrier);
+  cudaStreamSynchronize(me->stream);
+  CUDA(cudaMemcpy(host, buffer, 4096, cudaMemcpyDeviceToHost)); /* by another stream */
+  for (int i = 0; i < 4096; i++) REQUIRE(host[i] == me->rank);
   CUDA(cudaFree(buffer));
   CUDA(cudaStreamDestroy(me->stream));
   NCCL(ncclCommAbort(me->comm));
@@ -1365,6 +1531,29 @@ static void test_failures(void **state)
 {
   (void)state;
   run_threads(3, mismatch_thread);
+  static const char *const sentences[] = {
+      [COUNT] = "ncclAllReduce: the count is 999 elements on rank 2 and 1000 elements on rank 0; "
+                "allowed: the same on all ranks",
+      [NOTHING] = "ncclAllReduce: the count is 0 elements on rank 2 and 1000 elements on rank 0; "
+                  "allowed: the same on all ranks",
+      [TYPE] = "ncclAllReduce: the type is ncclInt32 on rank 2 and ncclFloat on rank 0; allowed: "
+               "the same on all ranks",
+      [OPERATION] = "ncclAllReduce: the operation is ncclMax on rank 2 and ncclSum on rank 0; "
+                    "allowed: the same on all ranks",
+      [ROOT] = "ncclBroadcast: the root is 1 on rank 2 and 0 on rank 0; allowed: the same on all "
+               "ranks",
+      [CALL] = NULL,
+      [PLAIN_SEND] = "ncclAllReduce: sendbuff is not registered on rank 2 and registered on rank "
+                     "0; allowed: the same on all ranks",
+      [PLAIN_RECV] = "ncclAllReduce: recvbuff is not registered on rank 2 and registered on rank "
+                     "0; allowed: the same on all ranks",
+      [OFFSET] = "ncclAllReduce: recvbuff's window offset is 8200 on rank 2 and 8192 on rank 0; "
+                 "allowed: the same on all ranks",
+  };
+  for (difference = COUNT; difference <= OFFSET; difference++) {
+    difference_sentence = sentences[difference];
+    run_threads(3, differ_thread);
+  }
   run_threads(3, duplicate_thread);
   run_threads(2, twice_thread);
   REQUIRE(atomic_load(&refused) == 1);
@@ -1574,10 +1763,9 @@ static void test_settings(void **state)
   (void)state;
   char text[4096];
   static const char *const wrong[] = {
-      "CPU_STANDIN_DEVICES=x",  "CPU_STANDIN_DEVICES=65",
-      "CPU_STANDIN_DEVICES=-1", "CPU_STANDIN_DEVICES=",
-      "CPU_STANDIN_MEMORY=1G",  "CPU_STANDIN_MEMORY=99999999999999999999",
-      "CPU_STANDIN_QUIET=yes",  "CPU_STANDIN_NCCL_VERSION=2.27"};
+      "CPU_STANDIN_DEVICES=x", "CPU_STANDIN_DEVICES=65", "CPU_STANDIN_DEVICES=-1",
+      "CPU_STANDIN_DEVICES=",  "CPU_STANDIN_MEMORY=1G",  "CPU_STANDIN_MEMORY=99999999999999999999",
+      "CPU_STANDIN_QUIET=yes", "CPU_STANDIN_DELAY=-1",   "CPU_STANDIN_NCCL_VERSION=2.27"};
   for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
     REQUIRE(output_of("settings", 0, wrong[i], text, sizeof(text)) == 2);
     REQUIRE(strstr(text, wrong[i]) != NULL && strchr(text, '\n') == text + strlen(text) - 1);
@@ -1633,17 +1821,29 @@ int main(int argc, char **argv)
   setenv("CPU_STANDIN_QUIET", "1", 0);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_processes), /* these three first: they start children */
-      cmocka_unit_test(test_killed),         cmocka_unit_test(test_settings),
-      cmocka_unit_test(test_devices),        cmocka_unit_test(test_memory),
-      cmocka_unit_test(test_asynchrony),     cmocka_unit_test(test_events),
-      cmocka_unit_test(test_capture_errors), cmocka_unit_test(test_collectives),
-      cmocka_unit_test(test_rank_order),     cmocka_unit_test(test_rounding),
-      cmocka_unit_test(test_groups),         cmocka_unit_test(test_one_thread_for_all_ranks),
-      cmocka_unit_test(test_two_streams),    cmocka_unit_test(test_split),
-      cmocka_unit_test(test_windows),        cmocka_unit_test(test_graphs),
-      cmocka_unit_test(test_errors),         cmocka_unit_test(test_failures),
-      cmocka_unit_test(test_many_calls),     cmocka_unit_test(test_many_ranks),
-      cmocka_unit_test(test_no_leaks),       cmocka_unit_test(test_waiting_for_threads),
+      cmocka_unit_test(test_killed),
+      cmocka_unit_test(test_settings),
+      cmocka_unit_test(test_devices),
+      cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_asynchrony),
+      cmocka_unit_test(test_events),
+      cmocka_unit_test(test_capture_errors),
+      cmocka_unit_test(test_collectives),
+      cmocka_unit_test(test_rank_order),
+      cmocka_unit_test(test_rounding),
+      cmocka_unit_test(test_groups),
+      cmocka_unit_test(test_one_thread_for_all_ranks),
+      cmocka_unit_test(test_two_streams),
+      cmocka_unit_test(test_split),
+      cmocka_unit_test(test_windows),
+      cmocka_unit_test(test_registration),
+      cmocka_unit_test(test_graphs),
+      cmocka_unit_test(test_errors),
+      cmocka_unit_test(test_failures),
+      cmocka_unit_test(test_many_calls),
+      cmocka_unit_test(test_many_ranks),
+      cmocka_unit_test(test_no_leaks),
+      cmocka_unit_test(test_waiting_for_threads),
   };
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests_name("standin", tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "cpu.h"
 #include "unit.h"
 #include "verify_kernels.h"
 
@@ -25,11 +26,11 @@ struct bench {
 };
 
 /* The bits of a whole number by way of the compiler's own types. */
-static uint64_t bits_of(const struct datatype *type, uint32_t number)
+static uint64_t bits_of(const struct datatype *type, uint64_t number)
 {
   uint64_t bits = 0;
   float single = (float)number;
-  double twice = number;
+  double twice = (double)number;
   switch (type->nccl) {
   case ncclFloat:
     memcpy(&bits, &single, 4);
@@ -106,39 +107,45 @@ static void write_bits(struct bench *b, char *buffer, size_t i, uint64_t value)
   write_all(b, buffer, bits);
 }
 
+static bool is_wide(const struct datatype *type)
+{
+  return type->nccl == ncclInt64 || type->nccl == ncclUint64;
+}
+
 /* The sums that an AllReduce would have made, from what the verifiers of all ranks fill in. */
 static void all_reduce(struct bench *b, enum verify_kind kind)
 {
-  double sums[COUNT] = {0};
-  uint64_t bits[COUNT];
+  uint64_t sums[COUNT] = {0}, bits[COUNT];
   for (int rank = 0; rank < b->me.nranks; rank++) {
     struct rank me = {rank, b->me.nranks, 0};
     struct verifier peer;
     verifier_init(&peer, &me, b->type, b->stream);
     verifier_fill(&peer, kind, b->buffer, NULL, COUNT);
     read_all(b, b->buffer, bits);
-    for (size_t i = 0; i < COUNT; i++) sums[i] += datatype_value(b->type, bits[i]);
+    for (size_t i = 0; i < COUNT; i++)
+      sums[i] += is_wide(b->type) ? bits[i] : (uint64_t)datatype_value(b->type, bits[i]);
     verifier_free(&peer);
   }
   verifier_fill(&b->verifier, kind, b->buffer, b->output, COUNT);
   for (size_t i = 0; i < COUNT; i++) {
     /* exact in the type: the order of additions cannot matter */
-    bits[i] = bits_of(b->type, (uint32_t)sums[i]);
-    assert_true(datatype_value(b->type, bits[i]) == sums[i]);
+    bits[i] = bits_of(b->type, sums[i]);
+    assert_true(is_wide(b->type) || datatype_value(b->type, bits[i]) == (double)sums[i]);
+    assert_true(b->type->nccl != ncclInt64 || (int64_t)sums[i] >= 0);
   }
   write_all(b, b->output, bits);
 }
 
-/* Checks the output with stderr in a file; returns the number of wrong elements. */
-static unsigned long long check(struct bench *b, char *text, size_t size)
+/* Calls `find` with stderr in a file; returns the number of wrong elements. */
+static unsigned long long caught(struct bench *b, unsigned long long (*find)(struct bench *b),
+                                 char *text, size_t size)
 {
   FILE *file = tmpfile();
   assert_non_null(file);
   fflush(stderr);
   int saved = dup(STDERR_FILENO);
   dup2(fileno(file), STDERR_FILENO);
-  verifier_compare(&b->verifier, b->output, COUNT);
-  unsigned long long wrong = verifier_report(&b->verifier, "test", b->output);
+  unsigned long long wrong = find(b);
   fflush(stderr);
   dup2(saved, STDERR_FILENO);
   close(saved);
@@ -146,6 +153,17 @@ static unsigned long long check(struct bench *b, char *text, size_t size)
   text[fread(text, 1, size - 1, file)] = '\0';
   fclose(file);
   return wrong;
+}
+
+static unsigned long long compare(struct bench *b)
+{
+  verifier_compare(&b->verifier, b->output, COUNT);
+  return verifier_report(&b->verifier, "test");
+}
+
+static unsigned long long check(struct bench *b, char *text, size_t size)
+{
+  return caught(b, compare, text, size);
 }
 
 static void test_right_results_pass(void **state)
@@ -306,7 +324,7 @@ static void test_only_count_elements(void **state)
   assert_int_equal(read_bits(&b, b.buffer, 3), 0x1111);
   assert_int_equal(read_bits(&b, b.output, 3), 0x1111);
   verifier_compare(&b.verifier, b.buffer, 3);
-  assert_int_equal(verifier_report(&b.verifier, "test", b.buffer), 0);
+  assert_int_equal(verifier_report(&b.verifier, "test"), 0);
   close_bench(&b);
 }
 
@@ -358,6 +376,89 @@ static void test_bits_of_every_number(void **state)
   assert_true(datatype_value(datatype_find("double"), verify_bits(ncclDouble, ~0U)) == ~0U);
 }
 
+/* Who adds integers of 64 bits in 32 is wrong nearly everywhere, with and without a sign. */
+static void test_sums_need_64_bits(void **state)
+{
+  static const int ranks[] = {1, 2, 7, 64};
+  char text[512];
+  uint64_t bits[COUNT];
+  (void)state;
+  for (size_t r = 0; r < sizeof ranks / sizeof *ranks; r++)
+    for (int sign = 0; sign < 2; sign++) {
+      struct bench b;
+      open_bench(&b, sign ? "int64" : "uint64", 0, ranks[r]);
+      all_reduce(&b, VERIFY_INDEXED);
+      read_all(&b, b.output, bits);
+      for (size_t i = 0; i < COUNT; i++)
+        bits[i] = sign ? (uint64_t)(int64_t)(int32_t)bits[i] : (uint32_t)bits[i];
+      write_all(&b, b.output, bits);
+      assert_true(check(&b, text, sizeof text) > COUNT - 10);
+      assert_non_null(strstr(text, "test: element 0 is "));
+      close_bench(&b);
+    }
+}
+
+/* What is said to have been wrong is what was compared, not what stands there later; all digits. */
+static unsigned long long compare_and_mend(struct bench *b)
+{
+  verifier_compare(&b->verifier, b->output, COUNT);
+  CUDACHECK(cudaMemsetAsync(b->output, 0, COUNT * 8, b->stream));
+  return verifier_report(&b->verifier, "test");
+}
+
+static void test_what_was_compared_is_said(void **state)
+{
+  char text[512];
+  struct bench b;
+  (void)state;
+  open_bench(&b, "int64", 0, 1); /* all sums are 0 */
+  all_reduce(&b, VERIFY_CONSTANT);
+  write_bits(&b, b.output, 5, 8);
+  write_bits(&b, b.output, 3, 1234567890123456789);
+  assert_int_equal(caught(&b, compare_and_mend, text, sizeof text), 2);
+  assert_string_equal(text,
+                      "test: element 3 is 1234567890123456789, expected 0 (2 elements wrong)\n");
+  close_bench(&b);
+}
+
+/* A check reads at once: what the caller's stream does later counts as not done. */
+static void nap(const void *unused)
+{
+  (void)unused;
+  usleep(200000);
+}
+
+static unsigned long long check_too_early(struct bench *b)
+{
+  CUDACHECK(cpu_launch(b->stream, nap, NULL, 0));
+  CUDACHECK(cudaMemsetAsync(b->output, 0, COUNT * 4, b->stream)); /* the right result */
+  verifier_check(&b->verifier, "test", b->output, COUNT);
+  return b->verifier.code == EXIT_VERIFIED ? 0 : 1;
+}
+
+static unsigned long long check_in_time(struct bench *b)
+{
+  CUDACHECK(cudaStreamSynchronize(b->stream));
+  verifier_check(&b->verifier, "test", b->output, COUNT);
+  return b->verifier.code == EXIT_VERIFIED ? 0 : 1;
+}
+
+static void test_a_check_does_not_wait(void **state)
+{
+  char text[512];
+  struct bench b;
+  (void)state;
+  open_bench(&b, "int32", 0, 1);
+  verifier_fill(&b.verifier, VERIFY_CONSTANT, b.buffer, b.output, COUNT);
+  CUDACHECK(cudaStreamSynchronize(b.stream));
+  assert_int_equal(caught(&b, check_too_early, text, sizeof text), 1);
+  assert_string_equal(text, "test: element 0 is -1, expected 0 (1000 elements wrong)\n");
+  b.verifier.code = EXIT_VERIFIED;
+  assert_int_equal(caught(&b, check_in_time, text, sizeof text), 0);
+  assert_string_equal(text, "");
+  close_bench(&b);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -370,6 +471,9 @@ int main(void)
       cmocka_unit_test(test_misplaced_elements_are_wrong),
       cmocka_unit_test(test_rounds_and_ranks_differ),
       cmocka_unit_test(test_only_count_elements),
+      cmocka_unit_test(test_sums_need_64_bits),
+      cmocka_unit_test(test_what_was_compared_is_said),
+      cmocka_unit_test(test_a_check_does_not_wait),
       cmocka_unit_test(test_digest_sees_values_and_places),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

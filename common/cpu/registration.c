@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which memory the program has registered, as buffer or as window. NCCL trusts the program: who
+ * frees or unmaps what is still in use gets a crash, or wrong data, somewhere else and later. Here
+ * it is remembered, and refused where the mistake is made. */
+#include "internal.h"
+
+#include <stdlib.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and what is in it */
+static struct registration *registrations;
+
+struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struct region *region,
+                                          const void *start, size_t bytes, const void *handle)
+{
+  struct registration *new = cpu_allocate(sizeof(*new));
+  *new = (struct registration){.comm = comm,
+                               .handle = handle != NULL ? handle : new,
+                               .kind = kind,
+                               .region = region,
+                               .start = start,
+                               .bytes = bytes,
+                               .references = 1};
+  cpu_region_hold(region, kind, 1);
+  pthread_mutex_lock(&lock);
+  new->next = registrations;
+  registrations = new;
+  pthread_mutex_unlock(&lock);
+  return new;
+}
+
+/* With the lock: the memory may be freed from now on. */
+static void end(struct registration *registration)
+{
+  registration->comm = NULL;
+  cpu_region_hold(registration->region, registration->kind, -1);
+  cpu_region_release(registration->region);
+  registration->region = NULL;
+}
+
+static void release(struct registration *registration)
+{
+  if (--registration->references == 0) free(registration);
+}
+
+ncclResult_t cpu_registration_remove(const char *call, ncclComm_t comm, const void *handle)
+{
+  const char *wrong = NULL;
+  pthread_mutex_lock(&lock);
+  struct registration **link = &registrations, *found;
+  while (*link != NULL && (*link)->handle != handle) link = &(*link)->next;
+  found = *link;
+  if (found != NULL && found->comm == NULL)
+    wrong = "the communicator is gone; allowed: to call this before ncclCommDestroy";
+  else if (found == NULL || found->comm != comm)
+    wrong = "the communicator has no such handle; allowed: what it gave out, once";
+  else if (found->queued > 0)
+    wrong = "a call that uses the memory is queued or running; allowed: to wait for its stream "
+            "first";
+  if (wrong == NULL) {
+    *link = found->next;
+    end(found);
+    release(found);
+  }
+  pthread_mutex_unlock(&lock);
+  if (wrong == NULL) return ncclSuccess;
+  return cpu_nccl_error(ncclInvalidUsage, "%s: %s", call, wrong);
+}
+
+/* Handles of a communicator that is gone stay in the list, so that they can be told from others. */
+void cpu_registrations_end(ncclComm_t comm)
+{
+  pthread_mutex_lock(&lock);
+  for (struct registration *each = registrations; each != NULL; each = each->next)
+    if (each->comm == comm) end(each);
+  pthread_mutex_unlock(&lock);
+}
+
+/* A window before a registered buffer, as NCCL prefers it. */
+struct registration *cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes)
+{
+  const char *start = pointer;
+  struct registration *found = NULL;
+  pthread_mutex_lock(&lock);
+  for (struct registration *each = registrations; each != NULL; each = each->next)
+    if (each->comm == comm && start >= each->start && bytes <= each->bytes &&
+        start - each->start <= (ptrdiff_t)(each->bytes - bytes) &&
+        (found == NULL || each->kind == HELD_WINDOW))
+      found = each;
+  if (found != NULL) found->references++;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+void cpu_registration_use(struct registration *registration, int change)
+{
+  pthread_mutex_lock(&lock);
+  registration->queued += change;
+  pthread_mutex_unlock(&lock);
+}
+
+void cpu_registration_release(struct registration *registration)
+{
+  pthread_mutex_lock(&lock);
+  release(registration);
+  pthread_mutex_unlock(&lock);
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle)
+{
+  ncclResult_t result = cpu_comm_check(comm);
+  if (result != ncclSuccess) return result;
+  if (handle == NULL || buffer == NULL || bytes == 0)
+    return cpu_nccl_error(ncclInvalidArgument, "ncclCommRegister: nothing to register");
+  *handle = NULL;
+  struct region *region = NULL;
+  size_t extent = cpu_memory_extent(buffer, &region);
+  if (region != NULL && extent >= bytes) {
+    *handle = cpu_registration_add(comm, HELD_REGISTERED, region, buffer, bytes, NULL);
+    return ncclSuccess;
+  }
+  if (region != NULL) cpu_region_release(region);
+  return cpu_nccl_error(ncclInvalidArgument,
+                        "ncclCommRegister: %zu bytes reach beyond the device memory at %p", bytes,
+                        buffer);
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
+{
+  if (comm == NULL) return cpu_nccl_error(ncclInvalidArgument, "ncclCommDeregister: comm is NULL");
+  return handle == NULL ? ncclSuccess : cpu_registration_remove(__func__, comm, handle);
+}

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# The mistakes that the READMEs of 01 and 02 warn of: on the stand-in each ends with one sentence that
+# says what is wrong, and nothing after it claims success.
+# shellcheck disable=SC2034 # the variable code is read by the helper
+load helper
+
+# mistaken LAUNCHER EXAMPLE SED-SCRIPT [ARGUMENTS]: runs a copy of the example on 4 ranks whose main.c
+# sed has changed.
+mistaken() {
+  local launcher=$1 example=$2 build=$TOP/$2/build/cpu-$1 compiler=gcc switch=()
+  sed -E "$3" "$TOP/$example/main.c" >"$WORK/main.c"
+  if cmp -s "$TOP/$example/main.c" "$WORK/main.c"; then echo "sed has changed nothing" && return 1; fi
+  [ "$launcher" = pthread ] || compiler=$(mpicc_command) switch=(-DLAUNCHER_MPI)
+  local objects=()
+  mapfile -d '' objects < <(find "$build" -name '*.o' ! -path '*/common/cpu/*' ! -name main.c.o -print0)
+  "$compiler" -std=c11 -D_GNU_SOURCE -DCPU_STANDIN "${switch[@]}" -pthread -isystem "$TOP/common/cpu/include" \
+    -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/$example" -o "$WORK/program" "$WORK/main.c" "${objects[@]}" \
+    -Wl,-rpath,"$build" -L"$build" -lcpu_standin -lm
+  start "$launcher" 4 "$example" "${@:4}"
+}
+
+program_path() { echo "$WORK/program"; }
+
+# The sentence, from main.c, is all that there is on stderr, whichever ranks come to say it.
+ends_with() {
+  exits_with 3
+  says "^\[rank [0-3]\] main\.c:[0-9]+: $1$"
+  if grep -vE "^note: |^\[rank [0-3]\] main\.c:[0-9]+: $1$" "$WORK/err"; then show; fi
+  prints_not '^All resources cleaned up successfully'
+}
+
+# in front of the first call of the cleanup
+# shellcheck disable=SC1003 # the backslash is sed's
+before='/NCCLCHECK\(ncclComm(Window)?Deregister\(comm, send_/i\'
+register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
+
+@test "freed while it is registered, or a window" {
+  local allowed='allowed: to free it after'
+  mistaken pthread 01_allreduce_ub "$before NCCLCHECK(ncclMemFree(sendbuff));"
+  ends_with "ncclMemFree\(sendbuff\): invalid usage \(ncclMemFree: the memory is still registered; $allowed ncclCommDeregister\)"
+  mistaken pthread 02_allreduce_sm "$before NCCLCHECK(ncclMemFree(recvbuff));"
+  ends_with "ncclMemFree\(recvbuff\): invalid usage \(ncclMemFree: the memory is still a window; $allowed ncclCommWindowDeregister\)"
+  mistaken pthread 01_allreduce_ub "$before CUDACHECK(cudaFree(sendbuff));"
+  ends_with "cudaFree\(sendbuff\): the memory is still registered; $allowed ncclCommDeregister"
+}
+
+@test "deregistered after the communicator has gone" {
+  for example in $EXAMPLES; do
+    mistaken pthread "$example" "/ncclComm(Finalize|Destroy)\(comm\)/d; $before NCCLCHECK(ncclCommDestroy(comm));"
+    ends_with '(ncclComm(Window)?Deregister)\(comm, send_[a-z]+\): invalid usage \(\1: the communicator is gone; allowed: to call this before ncclCommDestroy\)'
+  done
+}
+
+@test "01: registered on some ranks only" {
+  for launcher in $LAUNCHERS; do
+    mistaken "$launcher" 01_allreduce_ub "/$register/s/^/if (me->rank != 2)/"
+    ends_with 'cudaStreamSynchronize\(stream\): ncclAllReduce: sendbuff is not registered on rank 2 and registered on rank 0; allowed: the same on all ranks'
+  done
+  mistaken pthread 01_allreduce_ub "/ncclCommRegister\(comm, recvbuff/s/^/if (me->rank == 0)/"
+  ends_with 'cudaStreamSynchronize\(stream\): ncclAllReduce: recvbuff is not registered on rank 1 and registered on rank 0; allowed: the same on all ranks'
+}
+
+@test "02: a rank that registers no window is the one in another step" {
+  for launcher in $LAUNCHERS; do
+    mistaken "$launcher" 02_allreduce_sm '/NCCLCHECK\($/s/^/if (me->rank != 1)/' --timeout 2
+    exits_with 4
+    says '^\[rank 1\] no progress for [0-9]+ s in step: STEP 4: are the windows symmetric\?$'
+    for rank in 0 2 3; do says "^\[rank $rank\] no progress for [0-9]+ s in step: STEP 4: registration$"; done
+  done
+}
+
+@test "02: a window of memory from cudaMalloc" {
+  for launcher in $LAUNCHERS; do
+    mistaken "$launcher" 02_allreduce_sm \
+      's/NCCLCHECK\(ncclMemAlloc\(&recvbuff, size_bytes\)\)/if (me->rank == 2) CUDACHECK(cudaMalloc(\&recvbuff, size_bytes)); else &/'
+    ends_with 'ncclCommWindowRegister\(.*recvbuff.*\): invalid usage \(ncclCommWindowRegister: the memory of rank 2 is not from ncclMemAlloc; allowed: memory that is, on all ranks\)'
+  done
+}
+
+@test "a count, type or operation that differs: call, ranks and both values, and no success after it" {
+  local allowed='allowed: the same on all ranks'
+  for launcher in $LAUNCHERS; do
+    for example in $EXAMPLES; do
+      mistaken "$launcher" "$example" 's/all_reduce\(sendbuff, recvbuff, count/& - (me->rank == 2)/'
+      ends_with "cudaStreamSynchronize\(stream\): ncclAllReduce: the count is 1048575 elements on rank 2 and 1048576 elements on rank 0; $allowed"
+      prints_not '^AllReduce completed'
+    done
+  done
+  mistaken pthread 01_allreduce_ub 's/(all_reduce\(sendbuff, recvbuff, count, )type/\1me->rank == 1 ? ncclInt32 : type/'
+  ends_with "cudaStreamSynchronize\(stream\): ncclAllReduce: the type is ncclInt32 on rank 1 and ncclFloat on rank 0; $allowed"
+  mistaken pthread 01_allreduce_ub 's/NCCLCHECK\((ncclAllReduce.*)ncclSum/int rank; ncclCommUserRank(comm, \&rank); NCCLCHECK(\1rank == 3 ? ncclMax : ncclSum/'
+  ends_with "cudaStreamSynchronize\(stream\): ncclAllReduce: the operation is ncclMax on rank 3 and ncclSum on rank 0; $allowed"
+}
+
+@test "given back while a collective is queued" {
+  local queue="$before NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, count, opt->type->nccl, ncclSum, comm, stream));"
+  for example in $EXAMPLES; do
+    CPU_STANDIN_DELAY=200 mistaken pthread "$example" "$queue" --count 1000 # collectives begin that late
+    ends_with '(ncclComm(Window)?Deregister)\(comm, send_[a-z]+\): invalid usage \(\1: a call that uses the memory is queued or running; allowed: to wait for its stream first\)'
+  done
+}
+
+@test "results read before the stream was waited for: wrong data, not a value that has become right" {
+  local without='/NCCLCHECK\(ncclAllReduce/{n; s/CUDACHECK\(cudaStreamSynchronize\(stream\)\);//}'
+  for launcher in $LAUNCHERS; do
+    for example in $EXAMPLES; do
+      CPU_STANDIN_DELAY=500 mistaken "$launcher" "$example" "$without" --count 1000
+      exits_with 1
+      for rank in 0 1 2 3; do
+        says "^\[rank $rank\] constant data: element 0 is -?nan, expected 6 \(1000 elements wrong\)$"
+      done
+      says_not ' is ([0-9]+), expected \1 '
+      prints '^Results are WRONG'
+      prints_not '^Results verified'
+    done
+  done
+}
