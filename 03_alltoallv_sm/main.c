@@ -111,7 +111,7 @@ static int run(const struct rank *me, const struct options *opt)
   x.sdispls = x.sendcounts + n, x.recvcounts = x.sdispls + n, x.rdispls = x.recvcounts + n;
   memcpy(x.sendcounts, matrix + me->rank * n, (size_t)n * sizeof(size_t));
   CUDACHECK(cudaSetDevice(me->device));
-  int code = launcher_require_memory(me, program_bytes(matrix, n, type->size));
+  int code = launcher_require_memory(me, program_bytes(program_sizes(matrix, n, type->size), n));
   if (code != EXIT_VERIFIED) {
     free(x.sendcounts);
     free(matrix);

@@ -2,12 +2,17 @@
 #include "patterns.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shown.h"
 
 /* SplitMix64: small, and the same on every machine. */
 static uint64_t next_random(uint64_t *state)
@@ -110,40 +115,63 @@ int pattern_matrix(const char *pattern, int nranks, size_t total, size_t element
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* The whole file as a string to be freed, or NULL with a line in `error`. */
-static char *read_file(const char *path, char *error, size_t error_size)
+/* Reads all of it. Returns the number of bytes, at most `most`, or -1 with errno; ETIMEDOUT: a pipe
+ * that nobody writes to, for whose end we would wait for ever. */
+static ssize_t read_all(int descriptor, char *to, size_t most, long seconds)
 {
-  enum { LARGEST = 1 << 24 }; /* 16 MiB are a matrix of some 1,000 ranks */
-  FILE *file = fopen(path, "r");
-  char *text = malloc(LARGEST + 1);
+  struct stat status;
   size_t length = 0;
-  if (!file || !text) {
-    snprintf(error, error_size, "--matrix: cannot read %s: %s", path, strerror(errno));
-  } else {
-    length = fread(text, 1, LARGEST + 1, file);
-    if (ferror(file))
-      snprintf(error, error_size, "--matrix: cannot read %s: %s", path, strerror(errno));
-    else if (length > LARGEST)
-      snprintf(error, error_size, "--matrix: %s is larger than 16 MiB", path);
-    else if (memchr(text, '\0', length))
-      snprintf(error, error_size, "--matrix: %s is not a text file", path);
-    else {
-      text[length] = '\0';
-      fclose(file);
-      return text;
+  if (fstat(descriptor, &status) != 0) return -1;
+  for (long idle_ms = 0; length < most;) {
+    const ssize_t got = read(descriptor, to + length, most - length);
+    const bool not_begun = got == 0 && length == 0 && S_ISFIFO(status.st_mode);
+    if (got > 0) {
+      length += (size_t)got;
+      idle_ms = 0;
+    } else if (not_begun || (got < 0 && errno == EAGAIN)) {
+      if (idle_ms >= seconds * 1000) return errno = ETIMEDOUT, -1;
+      usleep(10000);
+      idle_ms += 10;
+    } else if (got == 0) {
+      break;
+    } else if (errno != EINTR) {
+      return -1;
     }
   }
-  if (file) fclose(file);
-  free(text);
-  return NULL;
+  return (ssize_t)length;
 }
 
-int pattern_file(const char *path, int nranks, size_t element_size, size_t *matrix, char *error,
-                 size_t error_size)
+char *pattern_read_file(const char *path, long seconds, char *error, size_t error_size)
+{
+  enum { LARGEST = 1 << 24 }; /* 16 MiB are a matrix of some 1,000 ranks */
+  const int descriptor = open(path, O_RDONLY | O_NONBLOCK); /* a FIFO's opening may wait too */
+  char *text = malloc(LARGEST + 1), name[SHOWN_TEXT];
+  const ssize_t length =
+      descriptor < 0 || !text ? -1 : read_all(descriptor, text, LARGEST + 1, seconds);
+  shown(path, name);
+  if (length < 0 && errno == ETIMEDOUT)
+    snprintf(error, error_size, "--matrix: nobody writes to the pipe %s; allowed: a matrix", name);
+  else if (length < 0)
+    snprintf(error, error_size, "--matrix: cannot read %s: %s", name, strerror(errno));
+  else if (length > LARGEST)
+    snprintf(error, error_size, "--matrix: %s is larger than 16 MiB", name);
+  else if (memchr(text, '\0', (size_t)length))
+    snprintf(error, error_size, "--matrix: %s is not a text file", name);
+  if (descriptor >= 0) close(descriptor);
+  if (*error) {
+    free(text);
+    return NULL;
+  }
+  text[length] = '\0';
+  return text;
+}
+
+int pattern_parse(const char *path, char *text, int nranks, size_t element_size, size_t *matrix,
+                  char *error, size_t error_size)
 {
   int rows = 0, columns = 0, code = -1;
-  char *save_line, *text = read_file(path, error, error_size);
-  if (!text) return -1;
+  char *save_line, name[SHOWN_TEXT];
+  shown(path, name);
   for (char *line = strtok_r(text, "\n", &save_line); line;
        line = strtok_r(NULL, "\n", &save_line)) {
     char *save_word;
@@ -157,15 +185,15 @@ int pattern_file(const char *path, int nranks, size_t element_size, size_t *matr
         snprintf(error, error_size,
                  "--matrix: %s: row %d, column %d: '%.40s' is not a number of bytes; allowed: "
                  "whole numbers from 0 to 2^50",
-                 path, rows + 1, column + 1, word);
-        goto done;
+                 name, rows + 1, column + 1, word);
+        return -1;
       }
       if (bytes % element_size != 0) {
         snprintf(error, error_size,
                  "--matrix: %s: row %d, column %d: %llu bytes are no whole number of elements of "
                  "%zu bytes; allowed: multiples, or another --datatype",
-                 path, rows + 1, column + 1, bytes, element_size);
-        goto done;
+                 name, rows + 1, column + 1, bytes, element_size);
+        return -1;
       }
       if (rows < nranks && column < nranks)
         matrix[(size_t)rows * (size_t)nranks + (size_t)column] = (size_t)bytes / element_size;
@@ -175,21 +203,19 @@ int pattern_file(const char *path, int nranks, size_t element_size, size_t *matr
     rows++;
     if (column != columns) {
       snprintf(error, error_size, "--matrix: %s is not square: row %d has %d numbers, row 1 has %d",
-               path, rows, column, columns);
-      goto done;
+               name, rows, column, columns);
+      return -1;
     }
   }
   if (rows != columns)
-    snprintf(error, error_size, "--matrix: %s is not square: %d rows, %d columns", path, rows,
+    snprintf(error, error_size, "--matrix: %s is not square: %d rows, %d columns", name, rows,
              columns);
   else if (rows < nranks)
     snprintf(error, error_size,
-             "--matrix: %s is %d x %d; allowed: at least %d, the number of ranks", path, rows,
+             "--matrix: %s is %d x %d; allowed: at least %d, the number of ranks", name, rows,
              columns, nranks);
   else
     code = 0;
-done:
-  free(text);
   return code;
 }
 

@@ -30,11 +30,15 @@
 int pattern_matrix(const char *pattern, int nranks, size_t total, size_t element_size,
                    unsigned long long seed, size_t *matrix, char *error, size_t error_size);
 
-/* Fills the matrix from a file of bytes: whitespace-separated numbers, row = source, column =
- * destination, square, at least nranks in size (the rest is ignored), each a multiple of
- * element_size. Returns 0, or -1 with one line in `error`. */
-int pattern_file(const char *path, int nranks, size_t element_size, size_t *matrix, char *error,
-                 size_t error_size);
+/* The text of a matrix file, to be freed, or NULL with one line in `error`. A pipe is waited for as
+ * long as something arrives at least every `seconds`. */
+char *pattern_read_file(const char *path, long seconds, char *error, size_t error_size);
+
+/* Fills the matrix from the text of the file `path`: whitespace-separated numbers of bytes, row =
+ * source, column = destination, square, at least nranks in size (the rest is ignored), each a
+ * multiple of element_size. Takes the text to pieces. Returns 0, or -1 with one line in `error`. */
+int pattern_parse(const char *path, char *text, int nranks, size_t element_size, size_t *matrix,
+                  char *error, size_t error_size);
 
 /* What follows from a matrix. All in elements. */
 size_t matrix_sends(const size_t *matrix, int nranks, int rank);    /* sum of a row */

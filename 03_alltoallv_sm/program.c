@@ -13,10 +13,13 @@
 
 struct program_options program_options = {.seed = 1};
 
+/* Device memory that the handle takes, at most, beside that for each rank. */
+enum { HANDLE_BYTES = 4 << 20, HANDLE_BYTES_PER_RANK = 2 << 20 };
+
 const struct option_spec program_option_table[] = {
     {"pattern", 0, OPTION_STRING, &program_options.pattern, "NAME",
      "who sends how much to whom (halving): " PATTERN_NAMES, 0, 0},
-    {"matrix", 0, OPTION_STRING, &program_options.matrix_file, "FILE",
+    {"matrix", 0, OPTION_INPUT, &program_options.matrix_file, "FILE",
      "the same from a square matrix of bytes, row = source, column = destination", 0, 0},
     {"method", 0, OPTION_CHOICE, &program_options.method, "auto|sendrecv|lsa|copy-engine",
      "how the bytes move (auto)", 0, 0},
@@ -27,14 +30,29 @@ const struct option_spec program_option_table[] = {
     {0},
 };
 
+/* The text of --matrix on all ranks, to be freed; NULL on all of them after one line. Rank 0 reads
+ * it, for a pipe can be read once only, and hosts may have different files of that name. */
+static char *matrix_text(const struct rank *me, const struct options *opt)
+{
+  char error[LAUNCHER_TEXT] = "", *text = NULL;
+  const long patience = opt->timeout > 10 ? 5 : (opt->timeout + 1) / 2; /* below the watchdog's */
+  if (me->rank == 0)
+    text = pattern_read_file(program_options.matrix_file, patience, error, sizeof error);
+  if (launcher_refuse(me, error) != EXIT_VERIFIED) return NULL;
+  size_t bytes = text ? strlen(text) + 1 : 0;
+  launcher_broadcast(me, &bytes, sizeof bytes, 0);
+  if (me->rank != 0) text = malloc(bytes);
+  if (!text) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  launcher_broadcast(me, text, bytes, 0);
+  return text;
+}
+
 size_t *program_matrix(const struct rank *me, const struct options *opt, const char *pattern,
                        size_t total)
 {
   const size_t n = (size_t)me->nranks;
   const struct program_options *own = &program_options;
-  char error[512] = "";
-  size_t *matrix = calloc(n * n, sizeof *matrix);
-  if (!matrix) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  char error[LAUNCHER_TEXT] = "", *text = NULL;
   if (own->matrix_file && own->pattern)
     snprintf(error, sizeof error, "--matrix and --pattern together; allowed: one of them");
   else if (own->matrix_file && opt->count)
@@ -43,11 +61,17 @@ size_t *program_matrix(const struct rank *me, const struct options *opt, const c
     snprintf(error, sizeof error,
              "--device-counts is not for --bench, which measures both ways; "
              "allowed: one of them");
-  else if (own->matrix_file)
-    pattern_file(own->matrix_file, me->nranks, opt->type->size, matrix, error, sizeof error);
+  if (launcher_refuse(me, error) != EXIT_VERIFIED) return NULL;
+  if (own->matrix_file && !(text = matrix_text(me, opt))) return NULL;
+
+  size_t *matrix = calloc(n * n, sizeof *matrix);
+  if (!matrix) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  if (text)
+    pattern_parse(own->matrix_file, text, me->nranks, opt->type->size, matrix, error, sizeof error);
   else
     pattern_matrix(pattern, me->nranks, total, opt->type->size, (unsigned long long)own->seed,
                    matrix, error, sizeof error);
+  free(text);
   if (launcher_refuse(me, error) == EXIT_VERIFIED) return matrix;
   free(matrix);
   return NULL;
@@ -68,10 +92,10 @@ struct program_buffers program_sizes(const size_t *matrix, int nranks, size_t el
   return buffers;
 }
 
-size_t program_bytes(const size_t *matrix, int nranks, size_t element_size)
+size_t program_bytes(struct program_buffers buffers, int nranks)
 {
-  struct program_buffers buffers = program_sizes(matrix, nranks, element_size);
-  return buffers.send_bytes + buffers.window_bytes;
+  return buffers.send_bytes + buffers.window_bytes + HANDLE_BYTES +
+         (size_t)nranks * HANDLE_BYTES_PER_RANK;
 }
 
 void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle)
@@ -86,7 +110,7 @@ void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle)
     launcher_barrier(me);
     launcher_abort(EXIT_CANNOT_RUN);
   }
-  ALLTOALLVCHECK(result);
+  CHECK_NCCL_RESULT(result, "alltoallv_init(comm, &config, handle)", alltoallv_last_error());
 }
 
 size_t program_prefix_sums(const size_t *counts, size_t *displs, int n)

@@ -53,8 +53,8 @@ struct program_buffers {
 };
 struct program_buffers program_sizes(const size_t *matrix, int nranks, size_t element_size);
 
-/* Device memory for them. */
-size_t program_bytes(const size_t *matrix, int nranks, size_t element_size);
+/* Device memory for them and the handle. */
+size_t program_bytes(struct program_buffers buffers, int nranks);
 
 /* Enqueues: guard bytes into all of the window. */
 void program_guard(const struct program_buffers *buffers, cudaStream_t stream);

@@ -261,9 +261,10 @@ static int bench_job(struct job *job)
   }
   launcher_step("bench: setup");
   CUDACHECK(cudaSetDevice(me->device));
-  int code = EXIT_VERIFIED;
-  if (program_options.count)
-    code = launcher_require_memory(me, bytes_needed(job, program_options.count));
+  /* of several sizes those that do not fit are left out, but not the first */
+  const size_t smallest = program_options.count ? program_options.count : MODELS[0].count;
+  const size_t need = bytes_needed(job, smallest), copies = bench_copy_bytes();
+  int code = launcher_require_memory(me, need > copies ? need : copies);
   if (code != EXIT_VERIFIED) return code;
   const int failed = me->rank == 0 && rows_open(&s.rows, program_options.results) != 0;
   code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
@@ -272,8 +273,8 @@ static int bench_job(struct job *job)
   bench_timer_init(&s.timer, me, job->opt->type, steps, program_options.graphs > 0);
   code = sweep_sizes(&s);
   bench_timer_free(&s.timer);
-  if (me->rank == 0 && rows_close(&s.rows) != 0) code = EXIT_FAILED_CALL;
-  return code;
+  rows_finish(&s.rows);
+  return job_publish(job, &s.rows.output, code);
 }
 
 int bench_example(const struct rank *me, const struct options *opt)

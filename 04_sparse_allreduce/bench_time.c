@@ -272,13 +272,18 @@ void bench_time_phases(struct bench_timer *timer, sparse_allreduce_t handle,
 #endif
 }
 
+size_t bench_copy_bytes(void)
+{
+  return 2 * (size_t)COPY_BYTES;
+}
+
 double bench_copy_rate(struct bench_timer *timer)
 {
   enum { COPIES = 11 };
   double us[COPIES];
   char *buffer;
-  CUDACHECK(cudaMalloc((void **)&buffer, 2 * (size_t)COPY_BYTES));
-  CUDACHECK(cudaMemsetAsync(buffer, 1, 2 * (size_t)COPY_BYTES, timer->stream));
+  CUDACHECK(cudaMalloc((void **)&buffer, bench_copy_bytes()));
+  CUDACHECK(cudaMemsetAsync(buffer, 1, bench_copy_bytes(), timer->stream));
   for (int i = 0; i < COPIES; i++) {
     float ms;
     CUDACHECK(cudaEventRecord(timer->events[0], timer->stream));

@@ -52,4 +52,7 @@ void bench_time_phases(struct bench_timer *timer, sparse_allreduce_t handle,
 /* Bytes per microsecond that a copy within device memory reads and writes. */
 double bench_copy_rate(struct bench_timer *timer);
 
+/* Device memory that takes. */
+size_t bench_copy_bytes(void);
+
 #endif

@@ -100,8 +100,9 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
     path_steps_add(&steps, &statistics);
     if (job->opt->digest && algorithm != SPARSE_DENSE)
       verifier_digest(&s->digest, result, job->count);
-    if (code == EXIT_VERIFIED) code = job_write_result(job, result, s->stream);
+    if (code == EXIT_VERIFIED) code = job_write_result(job, &verification, result, s->stream);
   }
+  if (code == EXIT_VERIFIED) code = job_write_residual(job, &verification, handle);
 
   /* ======================= STEP 7: what came out ============================================= */
   launcher_step("STEP 7: report");
@@ -109,7 +110,6 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
   steps.xi = verification.xi;
   steps.xi_steps = verification.xi_steps;
   report_path(&s->report, algorithm, &steps, code);
-  if (code == EXIT_VERIFIED) code = job_finish_files(job, handle);
   verification_free(&verification);
   SPARSECHECK(sparse_allreduce_destroy(handle));
   launcher_barrier(job->me); /* several GPUs in one process: see sparse_allreduce_destroy */
@@ -155,7 +155,8 @@ static int tell(struct job *job)
     if (path != EXIT_VERIFIED && code != EXIT_WRONG_DATA) code = path;
     if (path != EXIT_VERIFIED && path != EXIT_WRONG_DATA) break;
   }
-  if (opened == EXIT_VERIFIED && report_close(&s.report) != EXIT_VERIFIED) code = EXIT_FAILED_CALL;
+  rows_finish(&s.report.rows);
+  code = job_publish(job, &s.report.rows.output, code);
   if (job->opt->digest) verifier_print_digest(&s.digest);
 
   /* ======================= STEP 8: cleanup =================================================== */

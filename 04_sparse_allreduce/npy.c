@@ -7,16 +7,14 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const char MAGIC[] = "\x93NUMPY";
-enum { MAGIC_LENGTH = 6, MAX_HEADER = 1 << 16, COPY_BYTES = 1 << 20 };
+enum { MAGIC_LENGTH = 6, MAX_HEADER = 1 << 16 };
 #define ALLOWED "allowed: a float32 array of shape [n] or [steps, n], C order, as numpy.save writes"
 
 #define FAIL(...) (snprintf(error, error_size, __VA_ARGS__), -1)
@@ -149,15 +147,16 @@ static int read_header(struct npy *npy, char *error, size_t error_size)
   return check_header(npy, &header, error, error_size);
 }
 
-int npy_open(struct npy *npy, const char *name, char *error, size_t error_size)
+int npy_open(struct npy *npy, const char *path, char *error, size_t error_size)
 {
   struct stat status;
   *npy = (struct npy){0};
-  snprintf(npy->name, sizeof npy->name, "%s", name);
+  shown(path, npy->name);
+  const char *name = npy->name;
   /* first, because opening a FIFO waits for who writes to it */
-  if (stat(name, &status) != 0) return FAIL("cannot read %s: %s", name, strerror(errno));
+  if (stat(path, &status) != 0) return FAIL("cannot read %s: %s", name, strerror(errno));
   if (!S_ISREG(status.st_mode)) return FAIL("%s: not a file; " ALLOWED, name);
-  npy->file = fopen(name, "rb");
+  npy->file = fopen(path, "rb");
   if (!npy->file || fstat(fileno(npy->file), &status) != 0)
     return FAIL("cannot read %s: %s", name, strerror(errno));
   if (read_header(npy, error, error_size) != 0) return -1;
@@ -187,26 +186,13 @@ void npy_rewind(struct npy *npy)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static void temporary_name(const struct npy *npy, char *text)
-{
-  snprintf(text, NPY_NAME, "%.*s.%ld.tmp", NPY_NAME - 32, npy->name, (long)getpid());
-}
-
-/* The steps are gathered in a file that has no name any more. */
-int npy_create(struct npy *npy, const char *name, int dimensions, size_t steps, size_t count,
+int npy_create(struct npy *npy, const char *path, int dimensions, size_t steps, size_t count,
                char *error, size_t error_size)
 {
-  char temporary[NPY_NAME], header[128], shape[64];
-  struct stat status;
+  char header[128], shape[64];
   *npy = (struct npy){.steps = steps, .count = count, .dimensions = dimensions};
-  snprintf(npy->name, sizeof npy->name, "%s", name);
-  if (stat(name, &status) == 0 && !S_ISREG(status.st_mode))
-    return FAIL("cannot write %s: it is not a file", name);
-  temporary_name(npy, temporary);
-  npy->file = fopen(temporary, "w+b");
-  if (!npy->file) return FAIL("cannot write %s: %s", name, strerror(errno));
-  unlink(temporary);
-
+  if (output_file_open(&npy->output, path, error, error_size) != 0) return -1;
+  FILE *file = npy->output.stream;
   if (dimensions == 1)
     snprintf(shape, sizeof shape, "(%zu,)", count);
   else
@@ -214,65 +200,21 @@ int npy_create(struct npy *npy, const char *name, int dimensions, size_t steps, 
   const int length = snprintf(header, sizeof header,
                               "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }", shape);
   const int bytes = (MAGIC_LENGTH + 4 + length + 1 + 63) / 64 * 64 - (MAGIC_LENGTH + 4);
-  fwrite(MAGIC, 1, MAGIC_LENGTH, npy->file);
-  fwrite((const char[]){1, 0, (char)bytes, 0}, 1, 4, npy->file);
-  fprintf(npy->file, "%s%*s", header, bytes - length, "\n");
+  fwrite(MAGIC, 1, MAGIC_LENGTH, file);
+  fwrite((const char[]){1, 0, (char)bytes, 0}, 1, 4, file);
+  fprintf(file, "%s%*s", header, bytes - length, "\n");
   return 0;
 }
 
 int npy_write(struct npy *npy, const float *from, char *error, size_t error_size)
 {
-  if (fwrite(from, sizeof *from, npy->count, npy->file) == npy->count) return 0;
-  return FAIL("cannot write %s: %s", npy->name, strerror(errno));
-}
-
-static bool copy(FILE *from, FILE *to)
-{
-  char *buffer = malloc(COPY_BYTES);
-  bool good = buffer && fflush(from) == 0 && fseeko(from, 0, SEEK_SET) == 0;
-  for (size_t n = 1; good && n > 0;) {
-    n = fread(buffer, 1, COPY_BYTES, from);
-    good = fwrite(buffer, 1, n, to) == n;
-  }
-  good = good && !ferror(from) && fflush(to) == 0 && fsync(fileno(to)) == 0;
-  free(buffer);
-  return good;
-}
-
-int npy_finish(struct npy *npy, char *error, size_t error_size)
-{
-  char temporary[NPY_NAME];
-  temporary_name(npy, temporary);
-  FILE *file = fopen(temporary, "wb");
-  bool good = file && copy(npy->file, file);
-  const int reason = errno;
-  if (file) good &= fclose(file) == 0;
-  if (!good) {
-    unlink(temporary);
-    return FAIL("cannot write %s: %s", npy->name, strerror(reason));
-  }
-  memcpy(npy->temporary, temporary, sizeof temporary);
-  return 0;
-}
-
-int npy_publish(struct npy *npy, char *error, size_t error_size)
-{
-  if (rename(npy->temporary, npy->name) != 0)
-    return FAIL("cannot write %s: %s", npy->name, strerror(errno));
-  npy->temporary[0] = '\0';
-  npy->published = true;
-  return 0;
-}
-
-void npy_unpublish(struct npy *npy)
-{
-  if (npy->published) unlink(npy->name);
-  npy->published = false;
+  if (fwrite(from, sizeof *from, npy->count, npy->output.stream) == npy->count) return 0;
+  return FAIL("cannot write %s: %s", npy->output.name, strerror(errno));
 }
 
 void npy_close(struct npy *npy)
 {
   if (npy->file) fclose(npy->file);
-  if (npy->temporary[0]) unlink(npy->temporary);
+  output_file_close(&npy->output);
   *npy = (struct npy){0};
 }

@@ -7,8 +7,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "names.h"
-#include "rows.h"
+#include "verification.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -58,13 +57,13 @@ const struct option_spec program_option_table[] = {
      "compare with the reference in all steps, every eighth, none (full)", 0, 0},
     {"restart-after", 0, OPTION_LONG, &program_options.restart_after, "N",
      "after N steps save the state and go on with a new handle", 1, 1000000},
-    {"input", 0, OPTION_STRING, &program_options.input, "FILE",
+    {"input", 0, OPTION_RANK_INPUT, &program_options.input, "FILE",
      "gradients from a .npy file per rank, %r in the name is the rank", 0, 0},
-    {"output", 0, OPTION_STRING, &program_options.output, "FILE",
+    {"output", 0, OPTION_RANK_OUTPUT, &program_options.output, "FILE",
      "results to a .npy file per rank, likewise", 0, 0},
-    {"residual", 0, OPTION_STRING, &program_options.residual, "FILE",
+    {"residual", 0, OPTION_RANK_OUTPUT, &program_options.residual, "FILE",
      "residual after the last step to a .npy file per rank, likewise", 0, 0},
-    {"table", 'J', OPTION_STRING, &program_options.results, "FILE",
+    {"table", 'J', OPTION_OUTPUT, &program_options.results, "FILE",
      "the table to FILE.json or FILE.csv", 0, 0},
     {"minbytes", 'b', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
     {"maxbytes", 'e', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
@@ -109,18 +108,13 @@ static void choose_algorithms(struct job *job, char *error, size_t error_size)
   }
 }
 
-/* One name for several ranks will not do. */
-static bool lacks_rank(const struct job *job, const char *pattern)
-{
-  return pattern && job->me->nranks > 1 && !strstr(pattern, "%r");
-}
-
 /* Rules between options; the first that is broken. */
 static void check_together(const struct job *job, char *error, size_t error_size)
 {
   const struct program_options *own = &program_options;
   const char *dot = own->results ? strrchr(own->results, '.') : NULL;
   const char *files = own->input ? "--input" : own->output ? "--output" : "--residual";
+  char typed[SHOWN_TEXT];
   int wanted = 0;
   for (int a = 0; a < SPARSE_ALGORITHMS; a++) wanted += job->wanted[a];
 #define REFUSE(condition, ...)                \
@@ -129,7 +123,7 @@ static void check_together(const struct job *job, char *error, size_t error_size
     return;                                   \
   }
   REFUSE(own->results && (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0)),
-         "-J: '%s' has a wrong ending; allowed: .json and .csv", own->results);
+         "-J: '%s' has a wrong ending; allowed: .json and .csv", shown(own->results, typed));
   REFUSE(job->opt->bench && (own->input || own->output || own->residual),
          "%s is not for --bench; allowed: one of them", files);
   REFUSE(!job->opt->bench && own->graphs > 0, "-G is for --bench; allowed: --bench -G 1");
@@ -149,12 +143,6 @@ static void check_together(const struct job *job, char *error, size_t error_size
   REFUSE((own->output || own->residual) && wanted != 1,
          "%s with %d paths; allowed: one, by --algorithm", own->output ? "--output" : "--residual",
          wanted);
-  const struct names_option named[] = {
-      {"--input", own->input}, {"--output", own->output}, {"--residual", own->residual}};
-  for (int i = 0; i < 3; i++)
-    REFUSE(lacks_rank(job, named[i].pattern),
-           "%s: '%s' is one file for %d ranks; allowed: a name with %%r, which becomes the rank",
-           named[i].option, named[i].pattern, job->me->nranks);
   REFUSE(own->density > 0 && own->density < 1e-300,
          "--density: %g is out of range; allowed: 1e-300 to 1", own->density);
 #undef REFUSE
@@ -180,15 +168,6 @@ sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t 
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* No file of this run is the one of another option or rank. */
-static void check_names(const struct job *job, char *error, size_t error_size)
-{
-  const struct program_options *own = &program_options;
-  const struct names_option outputs[] = {{"--output", own->output}, {"--residual", own->residual}};
-  names_check((struct names_option){"--input", own->input}, outputs, 2, job->me->rank,
-              job->me->nranks, error, error_size);
-}
-
 /* Of dimensions, steps and elements. */
 static const char *shape_text(char text[64], const size_t shape[3])
 {
@@ -202,9 +181,9 @@ static const char *shape_text(char text[64], const size_t shape[3])
 /* All ranks have the same shape, or it is told which has not. */
 static int open_input(struct job *job)
 {
-  char name[NPY_NAME], error[LAUNCHER_TEXT] = "";
-  names_of_rank(name, sizeof name, program_options.input, job->me->rank);
-  npy_open(&job->input, name, error, sizeof error);
+  char error[LAUNCHER_TEXT] = "", *path = file_of_rank(program_options.input, job->me->rank);
+  npy_open(&job->input, path, error, sizeof error);
+  free(path);
   int code = launcher_refuse(job->me, error);
   if (code != EXIT_VERIFIED) return code;
 
@@ -212,12 +191,12 @@ static int open_input(struct job *job)
   size_t all[job->me->nranks][3];
   launcher_allgather(job->me, mine, all, sizeof mine);
   if (mine[2] > 0xfffffffe)
-    snprintf(error, sizeof error, "%.400s: %zu elements are too many; allowed: up to %u", name,
-             mine[2], 0xfffffffe);
+    snprintf(error, sizeof error, "%s: %zu elements are too many; allowed: up to %u",
+             job->input.name, mine[2], 0xfffffffe);
   else if (memcmp(mine, all[0], sizeof mine) != 0)
     snprintf(error, sizeof error,
-             "%.400s: the shape %s differs from rank 0's %s; allowed: the same shape on all ranks",
-             name, shape_text((char[64]){""}, mine), shape_text((char[64]){""}, all[0]));
+             "%s: the shape %s differs from rank 0's %s; allowed: the same shape on all ranks",
+             job->input.name, shape_text((char[64]){""}, mine), shape_text((char[64]){""}, all[0]));
   job->steps = job->input.steps;
   job->count = job->input.count;
   return launcher_refuse(job->me, error);
@@ -226,10 +205,10 @@ static int open_input(struct job *job)
 static void create_file(struct job *job, struct npy *npy, const char *pattern, int dimensions,
                         char *error, size_t error_size)
 {
-  char name[NPY_NAME];
   if (!pattern || *error) return;
-  names_of_rank(name, sizeof name, pattern, job->me->rank);
-  npy_create(npy, name, dimensions, (size_t)job->steps, job->count, error, error_size);
+  char *path = file_of_rank(pattern, job->me->rank);
+  npy_create(npy, path, dimensions, (size_t)job->steps, job->count, error, error_size);
+  free(path);
 }
 
 int job_open(struct job *job, const struct rank *me, const struct options *opt)
@@ -239,8 +218,6 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
   *job = (struct job){.me = me, .opt = opt, .config = job_config(opt, SPARSE_PRESET_VGG)};
   choose_algorithms(job, error, sizeof error);
   if (!*error) check_together(job, error, sizeof error);
-  if (!*error) check_names(job, error, sizeof error);
-  if (!*error && me->rank == 0) rows_check(own->results, error, sizeof error);
   int code = launcher_refuse(me, error);
   if (code != EXIT_VERIFIED) return code;
 
@@ -262,7 +239,7 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
   create_file(job, &job->output, own->output, job->input.file ? job->input.dimensions : 2, error,
               sizeof error);
   create_file(job, &job->residual, own->residual, 1, error, sizeof error);
-  if (!*error && (job->input.file || job->output.file || job->residual.file)) {
+  if (!*error && (job->input.file || job->output.output.stream || job->residual.output.stream)) {
     job->host = malloc(job->count * sizeof *job->host);
     if (!job->host)
       snprintf(error, sizeof error, "no memory for %zu elements on the host", job->count);
@@ -302,46 +279,45 @@ int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t st
   return file_result(job, failed, error);
 }
 
-static int write_file(struct job *job, struct npy *npy, const float *device, char *error,
-                      size_t error_size, cudaStream_t stream)
+/* What goes to a file is compared itself: the copy of it that was verified before is another one.
+ */
+static int write_compared(struct job *job, struct npy *npy, int compared)
 {
+  char error[LAUNCHER_TEXT];
+  const int code = launcher_agree(job->me, compared);
+  if (code != EXIT_VERIFIED) return code;
+  return file_result(job, npy_write(npy, job->host, error, sizeof error), error);
+}
+
+int job_write_result(struct job *job, const struct verification *v, const float *result,
+                     cudaStream_t stream)
+{
+  if (!job->output.output.stream) return EXIT_VERIFIED;
   CUDACHECK(cudaStreamSynchronize(stream));
-  CUDACHECK(cudaMemcpyAsync(job->host, device, job->count * sizeof *job->host,
+  CUDACHECK(cudaMemcpyAsync(job->host, result, job->count * sizeof *job->host,
                             cudaMemcpyDeviceToHost, stream));
   CUDACHECK(cudaStreamSynchronize(stream));
-  return npy_write(npy, job->host, error, error_size);
+  return write_compared(job, &job->output, verification_of_result(v, job->host));
 }
 
-int job_write_result(struct job *job, const float *result, cudaStream_t stream)
+int job_write_residual(struct job *job, const struct verification *v, sparse_allreduce_t handle)
 {
-  char error[LAUNCHER_TEXT];
-  if (!job->output.file) return EXIT_VERIFIED;
-  return file_result(job, write_file(job, &job->output, result, error, sizeof error, stream),
-                     error);
+  if (!job->residual.output.stream) return EXIT_VERIFIED;
+  SPARSECHECK(sparse_allreduce_copy_residual(handle, job->host));
+  return write_compared(job, &job->residual, verification_of_residual(v, job->host));
 }
 
-int job_finish_files(struct job *job, sparse_allreduce_t handle)
+int job_publish(struct job *job, struct output_file *table, int code)
 {
-  char error[LAUNCHER_TEXT];
-  int failed = 0;
-  if (!job->output.file && !job->residual.file) return EXIT_VERIFIED;
-  if (job->residual.file) {
-    SPARSECHECK(sparse_allreduce_copy_residual(handle, job->host));
-    failed = npy_write(&job->residual, job->host, error, sizeof error) ||
-             npy_finish(&job->residual, error, sizeof error);
-  }
-  if (!failed && job->output.file) failed = npy_finish(&job->output, error, sizeof error);
-  /* only when all ranks have all their data on the disk, files get their names */
-  int code = file_result(job, failed, error);
-  if (code != EXIT_VERIFIED) return code;
-  if (job->output.file) failed = npy_publish(&job->output, error, sizeof error);
-  if (!failed && job->residual.file) failed = npy_publish(&job->residual, error, sizeof error);
-  code = file_result(job, failed, error);
-  if (code != EXIT_VERIFIED) { /* all of them or none */
-    npy_unpublish(&job->output);
-    npy_unpublish(&job->residual);
-  }
-  return code;
+  struct output_file *files[3];
+  int n = 0;
+  const bool ran = code == EXIT_VERIFIED || code == EXIT_WRONG_DATA; /* the table says which */
+  if (table->stream && ran) files[n++] = table;
+  if (job->output.output.stream && code == EXIT_VERIFIED) files[n++] = &job->output.output;
+  if (job->residual.output.stream && code == EXIT_VERIFIED) files[n++] = &job->residual.output;
+  const int published = output_files_publish(job->me, files, n);
+  output_file_close(table);
+  return published == EXIT_VERIFIED ? code : published;
 }
 
 /* ---- the handle ------------------------------------------------------------------------------ */

@@ -44,7 +44,7 @@ struct job {
   uint64_t steps;
   enum gradient_kind kind;
   uint64_t seed;
-  struct npy input, output, residual; /* without a file: not asked for */
+  struct npy input, output, residual; /* without a file or stream: not asked for */
   float *host;                        /* count elements on their way from or to a file */
 };
 
@@ -68,11 +68,19 @@ void job_create_handle(const struct job *job, ncclComm_t comm, size_t count,
  * in their order, from 0 each time. Enqueues. Returns an exit code; collective. */
 int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t stream);
 
-/* Adds the result of a step to --output. Waits for the stream. Returns an exit code; collective. */
-int job_write_result(struct job *job, const float *result, cudaStream_t stream);
+/* Adds the result of a step to --output, after verification_step. Waits for the stream. Returns an
+ * exit code; collective. */
+struct verification;
+int job_write_result(struct job *job, const struct verification *v, const float *result,
+                     cudaStream_t stream);
 
-/* Writes --residual and gives the files their names. Returns an exit code; collective. */
-int job_finish_files(struct job *job, sparse_allreduce_t handle);
+/* Writes --residual, after the last step. Returns an exit code; collective. */
+int job_write_residual(struct job *job, const struct verification *v, sparse_allreduce_t handle);
+
+/* The end of a run that came to `code`: gives the files their names, the results only if they are
+ * right; the table, which may have no stream, also where it says that they are wrong. Returns
+ * `code`, or another one if that fails. Collective. */
+int job_publish(struct job *job, struct output_file *table, int code);
 
 /* Whether a step went well on the device. Returns an exit code, the same on all ranks. */
 int job_check_async(const struct job *job, sparse_allreduce_t handle, const char *path,

@@ -78,12 +78,6 @@ int report_open(struct report *report, const struct job *job)
   return EXIT_VERIFIED;
 }
 
-int report_close(struct report *report)
-{
-  int failed = report->job->me->rank == 0 && rows_close(&report->rows) != 0;
-  return launcher_agree(report->job->me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
-}
-
 /* A number of the table; "-" where there is none. */
 static void print_number(const struct rank *me, int width, int digits, double value,
                          const char *unit)

@@ -26,9 +26,8 @@ struct report {
 
 void path_steps_add(struct path_steps *steps, const sparse_allreduce_statistics_t *statistics);
 
-/* Prints the heading; returns an exit code. Both are collective. */
+/* Prints the heading; returns an exit code. Collective. */
 int report_open(struct report *report, const struct job *job);
-int report_close(struct report *report);
 
 /* Prints the row of a path; `code` is EXIT_VERIFIED if all of its steps were right. Collective. */
 void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,

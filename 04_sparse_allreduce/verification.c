@@ -191,10 +191,9 @@ static void to_host(void *host, const void *device, size_t bytes, cudaStream_t s
   CUDACHECK(cudaStreamSynchronize(stream));
 }
 
-/* What is in v->host. */
-static bool same_floats(const struct comparison *c, const char *what, const float *expected)
+static bool same_floats(const struct comparison *c, const char *what, const float *got,
+                        const float *expected)
 {
-  const float *got = c->v->host;
   const size_t n = c->v->ref->n;
   if (memcmp(got, expected, n * sizeof *got) == 0) return true;
   size_t i = 0;
@@ -202,40 +201,38 @@ static bool same_floats(const struct comparison *c, const char *what, const floa
   return wrong_element(c, what, i, got[i], expected[i]);
 }
 
-static bool same_vector(const struct comparison *c, const char *what, const float *device,
-                        const float *expected, cudaStream_t stream)
-{
-  to_host(c->v->host, device, c->v->ref->n * sizeof *c->v->host, stream);
-  return same_floats(c, what, expected);
-}
-
 static bool same_residual(const struct comparison *c, sparse_allreduce_t handle)
 {
   SPARSECHECK(sparse_allreduce_copy_residual(handle, c->v->host));
-  return same_floats(c, "residual", c->mine->residual);
+  return same_floats(c, "residual", c->v->host, c->mine->residual);
 }
 
 /* A sum of P floats in any order is off by (P - 1) * 2^-23 * sum of sizes at most, and its average
  * by one more rounding. What overflows, and NaN and infinity, are NCCL's to add. */
-static bool near_dense(const struct comparison *c, const float *device, cudaStream_t stream)
+static bool near_dense(const struct comparison *c, const float *result)
 {
   const struct verification *v = c->v;
   const size_t n = v->ref->n;
   const int ranks = v->me->nranks;
-  to_host(v->host, device, n * sizeof *v->host, stream);
   for (size_t i = 0; i < n; i++) {
     double sum = 0, size = 0;
     for (int r = 0; r < ranks; r++) {
       sum += (double)v->gradients[(size_t)r * n + i];
       size += fabs((double)v->gradients[(size_t)r * n + i]);
     }
-    const double got = (double)v->host[i], expected = sum / ranks;
+    const double got = (double)result[i], expected = sum / ranks;
     const double bound = (ranks - 1) * 0x1p-23 * size / ranks + 0x1p-23 * fabs(expected) + 0x1p-149;
     const bool overflows = !isfinite((float)(size * (1 + 0x1p-20))); /* somewhere on the way */
     const bool right = fabs(got - expected) <= bound || (overflows && !isfinite(got));
-    if (!right) return wrong_element(c, "result", i, v->host[i], (float)expected);
+    if (!right) return wrong_element(c, "result", i, result[i], (float)expected);
   }
   return true;
+}
+
+static bool same_result(const struct comparison *c, const float *result)
+{
+  const struct reference *ref = c->v->ref;
+  return ref->dense ? near_dense(c, result) : same_floats(c, "result", result, ref->result);
 }
 
 /* The entries of the result before the division, without the places that hold none. */
@@ -324,11 +321,10 @@ static bool same_step(const struct comparison *c, sparse_allreduce_t handle,
   const struct reference *ref = c->v->ref;
   const bool has_residual = ref->config.algorithm != SPARSE_DENSE;
   launcher_step("STEP 6: comparing with the reference");
-  return same_statistics(c, statistics) && same_entries(c, handle, stream) &&
-         (!has_residual || same_regions(c, handle)) &&
-         (ref->dense ? near_dense(c, result, stream)
-                     : same_vector(c, "result", result, ref->result, stream)) &&
-         (!has_residual || same_residual(c, handle));
+  if (!same_statistics(c, statistics) || !same_entries(c, handle, stream)) return false;
+  if (has_residual && !same_regions(c, handle)) return false;
+  to_host(c->v->host, result, ref->n * sizeof *c->v->host, stream);
+  return same_result(c, c->v->host) && (!has_residual || same_residual(c, handle));
 }
 
 /* ---- the reference's step -------------------------------------------------------------------- */
@@ -405,4 +401,27 @@ int verification_step(struct verification *v, sparse_allreduce_t handle, const v
   if (my_turn) add_xi(v);
   v->compared += compare;
   return code;
+}
+
+/* ---- what goes to files ---------------------------------------------------------------------- */
+
+/* Of the step that was the last one. */
+static struct comparison last_step(const struct verification *v)
+{
+  return (struct comparison){v, &v->ref->ranks[v->me->rank],
+                             sparse_allreduce_name(v->ref->config.algorithm), v->ref->step - 1};
+}
+
+int verification_of_result(const struct verification *v, const float *copy)
+{
+  if (v->level == VERIFY_OFF) return EXIT_VERIFIED;
+  const struct comparison c = last_step(v);
+  return same_result(&c, copy) ? EXIT_VERIFIED : EXIT_WRONG_DATA;
+}
+
+int verification_of_residual(const struct verification *v, const float *copy)
+{
+  if (v->level == VERIFY_OFF || v->ref->config.algorithm == SPARSE_DENSE) return EXIT_VERIFIED;
+  const struct comparison c = last_step(v);
+  return same_floats(&c, "residual", copy, c.mine->residual) ? EXIT_VERIFIED : EXIT_WRONG_DATA;
 }

@@ -40,4 +40,9 @@ void verification_free(struct verification *v);
 int verification_step(struct verification *v, sparse_allreduce_t handle, const void *gradient,
                       const float *result, cudaStream_t stream);
 
+/* The same for a copy of that step's result, or of the residual, which is about to leave the
+ * program. Not collective. */
+int verification_of_result(const struct verification *v, const float *copy);
+int verification_of_residual(const struct verification *v, const float *copy);
+
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* --bench: a sweep over sizes that times several variants of one operation side by side.
  *
- * At every size each variant is verified, all variants are timed in turns, and each is verified
- * again: what was not right is never shown as a time, and a drift of the machine's speed meets all
- * variants alike. One repetition is n calls (a loop, or one CUDA graph) between two events, divided
- * by n; of the ranks the slowest counts, of the repetitions the median. */
+ * At every size each variant is verified, all variants are timed in turns, and what the last timed
+ * repetition of each left is verified again: what was not right is never shown as a time, and a
+ * drift of the machine's speed meets all variants alike. One repetition is n calls (a loop, or one
+ * CUDA graph) between two events, divided by n; of the ranks the slowest counts, of the repetitions
+ * the median. */
 #ifndef COMMON_BENCH_H
 #define COMMON_BENCH_H
 
@@ -34,7 +35,7 @@ struct bench_variant {
   void (*teardown)(void *state);
   /* Enqueues the operation on slot 0 <= slot < size.slots: this is what is timed. */
   void (*call)(void *state, struct bench_size size, long slot, cudaStream_t stream);
-  /* Writes the input of all slots and poisons their output; then, after a call for each slot, waits
+  /* Writes the input of all slots and poisons their output; then, after calls for all slots, waits
    * for the stream and returns the number of wrong elements of this rank. */
   void (*fill)(void *state, struct bench_size size);
   unsigned long long (*check)(void *state, struct bench_size size);

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench_output.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Gigabytes (1e9) per second, as nccl-tests has it. */
 static double algbw(const struct bench_row *row, int v)
@@ -112,14 +108,14 @@ static void write_heading(const struct bench_output *out)
   int nccl = 0;
   ncclGetVersion(&nccl);
   if (!is_json(out)) {
-    fprintf(out->file,
+    fprintf(out->file.stream,
             "%s%sbytes,count,type,ranks,graph,variant,us,us_min,us_q1,us_q3,us_max,algbw,%s,ratio,"
             "limit,wrong\n",
             out->bench->series ? out->bench->series_name : "", out->bench->series ? "," : "",
             out->bench->rate);
     return;
   }
-  fprintf(out->file,
+  fprintf(out->file.stream,
           "{\n  \"title\": \"%s\",\n  \"ranks\": %d,\n  \"type\": \"%s\",\n"
           "  \"graph_launches\": %ld,\n  \"iterations\": %ld,\n  \"warmup\": %ld,\n"
           "  \"repetitions\": %ld,\n  \"nccl_header\": %d,\n  \"nccl_runtime\": %d,\n"
@@ -145,61 +141,40 @@ static void write_cell(const struct bench_output *out, const struct bench_row *r
                                "us_max", "algbw",  bench->rate, "ratio"};
   char text[32];
   if (is_json(out)) {
-    fprintf(out->file, "%s\n    {", out->rows || v ? "," : "");
+    fprintf(out->file.stream, "%s\n    {", out->rows || v ? "," : "");
     if (bench->series)
-      fprintf(out->file, "\"%s\": \"%s\", ", bench->series_name, bench->series[row->size.series]);
-    fprintf(out->file, "\"bytes\": %zu, \"count\": %zu, \"variant\": \"%s\", ", row->size.bytes,
-            row->size.count, bench->variants[v].name);
+      fprintf(out->file.stream, "\"%s\": \"%s\", ", bench->series_name,
+              bench->series[row->size.series]);
+    fprintf(out->file.stream, "\"bytes\": %zu, \"count\": %zu, \"variant\": \"%s\", ",
+            row->size.bytes, row->size.count, bench->variants[v].name);
   } else {
-    if (bench->series) fprintf(out->file, "%s,", bench->series[row->size.series]);
-    fprintf(out->file, "%zu,%zu,%s,%d,%ld,%s,", row->size.bytes, row->size.count,
+    if (bench->series) fprintf(out->file.stream, "%s,", bench->series[row->size.series]);
+    fprintf(out->file.stream, "%zu,%zu,%s,%d,%ld,%s,", row->size.bytes, row->size.count,
             out->opt->type->name, out->me->nranks, out->opt->graph_launches,
             bench->variants[v].name);
   }
   for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-    if (is_json(out)) fprintf(out->file, "\"%s\": ", names[i]);
-    fprintf(out->file, "%s,%s", number(text, sizeof text, "%.4f", values[i], none),
+    if (is_json(out)) fprintf(out->file.stream, "\"%s\": ", names[i]);
+    fprintf(out->file.stream, "%s,%s", number(text, sizeof text, "%.4f", values[i], none),
             is_json(out) ? " " : "");
   }
   if (!is_json(out)) /* JSON has the limit in its heading */
-    fprintf(out->file, "%s,",
+    fprintf(out->file.stream, "%s,",
             number(text, sizeof text, "%.1f", limit(out) > 0 ? limit(out) : NAN, none));
-  fprintf(out->file, is_json(out) ? "\"wrong\": %llu}" : "%llu\n", cell->wrong);
+  fprintf(out->file.stream, is_json(out) ? "\"wrong\": %llu}" : "%llu\n", cell->wrong);
 }
 
 /* ---- the interface -------------------------------------------------------------------------- */
 
-static int file_error(const struct bench_output *out)
-{
-  launcher_error("cannot write %s: %s", out->opt->output, strerror(errno));
-  return -1;
-}
-
-/* The text is gathered in memory and written when it is complete, under another name first: nobody
- * finds half a file, and an interrupted run leaves none. That writing will be possible is tried
- * before the sweep. */
-static FILE *open_temporary(struct bench_output *out)
-{
-  snprintf(out->temporary, sizeof out->temporary, "%.4000s.%ld.tmp", out->opt->output,
-           (long)getpid());
-  return fopen(out->temporary, "w");
-}
-
 int bench_output_start(struct bench_output *out)
 {
-  struct stat status;
+  char error[LAUNCHER_TEXT];
   print_heading(out);
   if (!out->opt->output) return 0;
-  if (stat(out->opt->output, &status) == 0 && S_ISDIR(status.st_mode)) {
-    errno = EISDIR;
-    return file_error(out);
+  if (output_file_open(&out->file, out->opt->output, error, sizeof error) != 0) {
+    launcher_error("%s", error);
+    return -1;
   }
-  FILE *trial = open_temporary(out);
-  if (!trial) return file_error(out);
-  fclose(trial);
-  unlink(out->temporary);
-  out->file = open_memstream(&out->text, &out->length);
-  if (!out->file) return file_error(out);
   write_heading(out);
   return 0;
 }
@@ -213,23 +188,11 @@ void bench_output_series(struct bench_output *out, int series)
 void bench_output_row(struct bench_output *out, const struct bench_row *row)
 {
   print_row(out, row);
-  for (int v = 0; out->file && v < out->bench->nvariants; v++) write_cell(out, row, v);
+  for (int v = 0; out->file.stream && v < out->bench->nvariants; v++) write_cell(out, row, v);
   out->rows++;
 }
 
-int bench_output_finish(struct bench_output *out)
+void bench_output_finish(struct bench_output *out)
 {
-  if (!out->file) return 0;
-  if (is_json(out)) fprintf(out->file, "\n  ]\n}\n");
-  bool good = fclose(out->file) == 0;
-  FILE *file = good ? open_temporary(out) : NULL;
-  good = file && fwrite(out->text, 1, out->length, file) == out->length;
-  if (file) good &= fclose(file) == 0;
-  good = good && rename(out->temporary, out->opt->output) == 0;
-  if (!good) {
-    file_error(out);
-    unlink(out->temporary);
-  }
-  free(out->text);
-  return good ? 0 : -1;
+  if (out->file.stream && is_json(out)) fprintf(out->file.stream, "\n  ]\n}\n");
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "bench.h"
+#include "output_file.h"
 
 /* One variant at one size. Times are microseconds per call, NaN where there is none. */
 struct bench_cell {
@@ -24,10 +25,7 @@ struct bench_output {
   const struct bench *bench;
   const struct options *opt;
   const struct rank *me;
-  FILE *file; /* what becomes the file of --output, in memory; NULL without one */
-  char *text; /* its memory */
-  size_t length;
-  char temporary[4096]; /* its name until it is complete */
+  struct output_file file; /* of --output; without a stream: none */
   size_t rows;
 };
 
@@ -36,7 +34,7 @@ int bench_output_start(struct bench_output *out);
 /* Says that rows of this series follow. */
 void bench_output_series(struct bench_output *out, int series);
 void bench_output_row(struct bench_output *out, const struct bench_row *row);
-/* Gives the file its name. Returns 0, or -1 after a line on stderr. */
-int bench_output_finish(struct bench_output *out);
+/* No more rows: the file is complete, and can be published. */
+void bench_output_finish(struct bench_output *out);
 
 #endif

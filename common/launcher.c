@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 
 #include "check.h"
 #include "launcher_backend.h"
+#include "shown.h"
 
 #define SUITE_VERSION "1.0.0"
 
@@ -20,6 +22,8 @@ static const struct program *program;
 static struct options options;
 
 static _Thread_local int current_rank = -1; /* -1: not a rank yet */
+
+static int refuse(const struct rank *me, const char *error, int code);
 
 /* What cannot be written must not be lost silently: a full disk is a failure. */
 static void flush_stdout(void)
@@ -31,11 +35,23 @@ static void flush_stdout(void)
 
 /* ---- from main() to the ranks ------------------------------------------------------------- */
 
+/* All that options name is there, can be written and is not two things at once. */
+static int check_files(const struct rank *me)
+{
+  struct file_option files[MAX_FILES];
+  char error[LAUNCHER_TEXT] = "";
+  const int n = options_files(&options, program->options, files);
+  file_options_check(files, n, me->rank, me->nranks, error, sizeof error);
+  return launcher_refuse(me, error);
+}
+
 static int rank_main(const struct rank *me)
 {
   launcher_set_current(me);
+  launcher_step("files");
+  int code = check_files(me);
   launcher_step("start");
-  int code = program->run(me, &options);
+  if (code == EXIT_VERIFIED) code = program->run(me, &options);
   launcher_step("waiting for the other ranks to finish");
   return launcher_agree(me, code);
 }
@@ -61,26 +77,35 @@ static void print_versions(const struct backend *backend)
 /* A runtime older than the headers may lack calls or read our structs wrongly. */
 static int check_nccl_runtime(const struct rank *me)
 {
+  char error[LAUNCHER_TEXT] = "";
   int runtime = 0;
   NCCLCHECK(ncclGetVersion(&runtime));
-  if (runtime >= NCCL_VERSION_CODE) return EXIT_VERIFIED;
-  if (me->rank == 0)
-    fprintf(stderr,
-            "%s: the NCCL runtime is version %d.%d.%d, older than the headers this program was "
-            "built with (%d.%d.%d); allowed: the same version or a newer one\n",
-            program->name, runtime / 10000, runtime / 100 % 100, runtime % 100, NCCL_MAJOR,
-            NCCL_MINOR, NCCL_PATCH);
-  return EXIT_CANNOT_RUN;
+  if (runtime < NCCL_VERSION_CODE)
+    snprintf(error, sizeof error,
+             "the NCCL runtime is version %d.%d.%d, older than the headers this program was built "
+             "with (%d.%d.%d), on rank %d; allowed: the same version or a newer one",
+             runtime / 10000, runtime / 100 % 100, runtime % 100, NCCL_MAJOR, NCCL_MINOR,
+             NCCL_PATCH, me->rank);
+  return refuse(me, error, EXIT_CANNOT_RUN);
 }
 
 /* Descriptors 0 to 2 that are closed would be given to the next file that is opened, and what is
- * meant for stderr would end there. */
+ * meant for stderr would end there. For reading only: writing to stdout fails as if it were closed,
+ * and results are not lost in silence. */
 static void keep_standard_descriptors(void)
 {
   int descriptor;
-  do descriptor = open("/dev/null", O_RDWR);
+  do descriptor = open("/dev/null", O_RDONLY);
   while (descriptor >= 0 && descriptor <= STDERR_FILENO);
   if (descriptor >= 0) close(descriptor);
+}
+
+/* A file that grows beyond its limit (ulimit -f) and a pipe that nobody reads end a process by a
+ * signal, without a line. Writing fails instead, and every write is checked. */
+static void take_no_signals_for_writes(void)
+{
+  signal(SIGXFSZ, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);
 }
 
 /* FNV-1a over the options as they were typed: they have to be the same on all ranks. */
@@ -111,28 +136,33 @@ static int check_same_options(const struct rank *me, unsigned long long mine)
 int launcher_main(int argc, char **argv, const struct program *the_program)
 {
   struct backend backend;
-  char error[512] = "";
+  char error[LAUNCHER_TEXT] = "";
   program = the_program;
   keep_standard_descriptors();
+  take_no_signals_for_writes();
   const unsigned long long hash = hash_arguments(argc, argv); /* before getopt sorts them */
   backend_start(&backend, &argc, &argv);
   const struct rank *me = &backend.me;
 
   options_parse(&options, program->options, program->types, argc, argv, error, sizeof error);
+  watchdog_start(options.timeout);
+  watchdog_watch(me->rank, 1, "options");
   int code = launcher_refuse(me, error);
   if (code == EXIT_VERIFIED) code = check_same_options(me, hash);
-  if (code != EXIT_VERIFIED) return backend_finish(code);
-  if (options.help || options.version) {
+  if (code == EXIT_VERIFIED && (options.help || options.version)) {
     if (me->rank == 0 && options.help)
       options_help(program->name, program->summary, program->options, program->types);
     else if (me->rank == 0)
       print_versions(&backend);
     flush_stdout();
-    return backend_finish(EXIT_VERIFIED);
+  } else if (code == EXIT_VERIFIED) {
+    code = check_nccl_runtime(me);
+    if (code == EXIT_VERIFIED) code = backend_run(&backend, rank_main);
   }
-  code = launcher_agree(me, check_nccl_runtime(me));
-  if (code == EXIT_VERIFIED) code = backend_run(&backend, rank_main);
-  return backend_finish(code);
+  watchdog_watch(me->rank, 1, "end of the job");
+  code = backend_finish(code);
+  watchdog_stop();
+  return code;
 }
 
 int launcher_visible_gpus(char *why, size_t size)
@@ -143,16 +173,6 @@ int launcher_visible_gpus(char *why, size_t size)
   snprintf(why, size, "no GPU: %s",
            result == cudaSuccess ? "CUDA finds no device" : cudaGetErrorString(result));
   return 0;
-}
-
-long launcher_timeout(void)
-{
-  return options.timeout;
-}
-
-const char *launcher_program_name(void)
-{
-  return program->name;
 }
 
 /* ---- agreement ---------------------------------------------------------------------------- */
@@ -178,21 +198,27 @@ double launcher_max(const struct rank *me, double value)
   return max;
 }
 
-int launcher_refuse(const struct rank *me, const char *error)
+/* All ranks get `code` if any has an error, which rank 0 prints: who does not speak itself is
+ * heard all the same. Collective. */
+static int refuse(const struct rank *me, const char *error, int code)
 {
   char text[LAUNCHER_TEXT] = "", *all = malloc((size_t)me->nranks * sizeof text);
-  int code = EXIT_VERIFIED;
+  bool refused = false;
   if (!all) launcher_fail(__FILE__, __LINE__, "malloc", strerror(errno), NULL);
   snprintf(text, sizeof text, "%s", error);
   launcher_allgather(me, text, all, sizeof text);
-  for (int rank = 0; rank < me->nranks && code == EXIT_VERIFIED; rank++) {
+  for (int rank = 0; rank < me->nranks && !refused; rank++) {
     const char *line = all + (size_t)rank * sizeof text;
-    if (*line == '\0') continue;
-    if (me->rank == 0) fprintf(stderr, "%s: %s\n", program->name, line);
-    code = EXIT_USAGE;
+    refused = *line != '\0';
+    if (refused && me->rank == 0) launcher_refusal("%s", line);
   }
   free(all);
-  return code;
+  return refused ? code : EXIT_VERIFIED;
+}
+
+int launcher_refuse(const struct rank *me, const char *error)
+{
+  return refuse(me, error, EXIT_USAGE);
 }
 
 int launcher_require_memory(const struct rank *me, size_t bytes)
@@ -240,7 +266,18 @@ static void print_stderr(const char *prefix, const char *format, va_list argumen
 {
   char text[LAUNCHER_TEXT];
   vsnprintf(text, sizeof text, format, arguments);
+  keep_one_line(text);
   fprintf(stderr, "%s%s\n", prefix, text);
+}
+
+void launcher_refusal(const char *format, ...)
+{
+  char prefix[64];
+  va_list arguments;
+  snprintf(prefix, sizeof prefix, "%s: ", program->name);
+  va_start(arguments, format);
+  print_stderr(prefix, format, arguments);
+  va_end(arguments);
 }
 
 void launcher_note(const struct rank *me, const char *format, ...)

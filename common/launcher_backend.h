@@ -34,16 +34,17 @@ void backend_abort(int code) __attribute__((noreturn));
 /* GPUs that this process sees; with none, a line in `why`. */
 int launcher_visible_gpus(char *why, size_t size);
 
-/* The program's name and --timeout, for messages and the watchdog. */
-const char *launcher_program_name(void);
-long launcher_timeout(void);
+/* Prints `program: ...` to stderr: why this job does not run. */
+void launcher_refusal(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Binds the calling thread to a rank, for launcher_step and the check macros. */
 void launcher_set_current(const struct rank *me);
 
-/* Watches the `nranks` ranks of this process, `first` being the lowest: ends the job with
- * EXIT_TIMEOUT once one of them has made no progress for `seconds`. */
-void watchdog_start(int first, int nranks, long seconds);
+/* The watchdog ends the job with EXIT_TIMEOUT once a rank of this process that it watches has made
+ * no progress for `seconds`. It watches nobody at first. */
+void watchdog_start(long seconds);
+/* From now on the `nranks` ranks of this process, `first` being the lowest, all in that step. */
+void watchdog_watch(int first, int nranks, const char *step);
 void watchdog_progress(int rank, const char *step);
 void watchdog_stop(void);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The MPI launcher: every rank is a process; the ranks of one host take its GPUs in order. */
 #include <mpi.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #endif
 
 static int thread_level;
+static atomic_bool finishing; /* MPI_Abort is not allowed any more */
 
 /* ---- collectives -------------------------------------------------------------------------- */
 
@@ -102,14 +104,13 @@ static int check_placement(const struct rank *me, const struct placement *all)
 {
   for (int i = 0; i < me->nranks; i++) {
     if (all[i].device < 0) {
-      if (me->rank == 0) fprintf(stderr, "%s: %s\n", launcher_program_name(), all[i].why);
+      if (me->rank == 0) launcher_refusal("%s", all[i].why);
       return EXIT_CANNOT_RUN;
     }
     for (int j = 0; j < i; j++)
       if (memcmp(all[i].uuid, all[j].uuid, sizeof all[i].uuid) == 0) {
         if (me->rank == 0)
-          fprintf(stderr, "%s: ranks %d and %d have the same GPU; allowed: one rank per GPU\n",
-                  launcher_program_name(), j, i);
+          launcher_refusal("ranks %d and %d have the same GPU; allowed: one rank per GPU", j, i);
         return EXIT_CANNOT_RUN;
       }
   }
@@ -119,6 +120,7 @@ static int check_placement(const struct rank *me, const struct placement *all)
 int backend_run(const struct backend *backend, int (*rank_main)(const struct rank *me))
 {
   struct rank me = backend->me;
+  watchdog_progress(me.rank, "placement");
   struct placement mine = place(&me), *all = calloc((size_t)me.nranks, sizeof *all);
   if (!all) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
   launcher_allgather(&me, &mine, all, sizeof mine);
@@ -129,10 +131,7 @@ int backend_run(const struct backend *backend, int (*rank_main)(const struct ran
     launcher_note(&me, "built with MPI=1 but started without mpirun: running one rank");
 
   me.device = mine.device;
-  watchdog_start(me.rank, 1, launcher_timeout());
-  code = rank_main(&me);
-  watchdog_stop();
-  return code;
+  return rank_main(&me);
 }
 
 int backend_finish(int code)
@@ -143,6 +142,7 @@ int backend_finish(int code)
    * cores were too busy for that thread until now. Only the stand-in's runs are that short. */
   cpu_wait_for_threads(10);
 #endif
+  atomic_store(&finishing, true);
   MPICHECK(MPI_Finalize());
   return code;
 }
@@ -150,7 +150,9 @@ int backend_finish(int code)
 void backend_abort(int code)
 {
   int main_thread = 0;
-  MPI_Is_thread_main(&main_thread);
-  if (main_thread || thread_level == MPI_THREAD_MULTIPLE) MPI_Abort(MPI_COMM_WORLD, code);
+  if (!atomic_load(&finishing)) {
+    MPI_Is_thread_main(&main_thread);
+    if (main_thread || thread_level == MPI_THREAD_MULTIPLE) MPI_Abort(MPI_COMM_WORLD, code);
+  }
   _exit(code); /* mpirun ends the others when one process leaves without MPI_Finalize */
 }

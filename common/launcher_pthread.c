@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "launcher_backend.h"
+#include "shown.h"
 
 /* A rank's thread and what it hands to the others in a collective. */
 struct thread {
@@ -69,14 +70,11 @@ static void refuse_mpirun(void)
                      : getenv("PMI_SIZE")           ? getenv("PMI_RANK")
                                                     : NULL;
   if (!getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMI_SIZE")) return;
-  if (rank && strcmp(rank, "0") != 0) {
-    sleep(2); /* mpirun ends the job with the first process: rank 0 is to speak before that */
-    _exit(EXIT_USAGE);
-  }
-  fprintf(stderr,
-          "%s: started by mpirun, but built without MPI=1; allowed: "
-          "`make MPI=1` and mpirun, or a start without mpirun\n",
-          launcher_program_name());
+  /* mpirun ends the job with the first process that leaves: the others speak only where rank 0, a
+   * build of another kind, does not */
+  if (rank && strcmp(rank, "0") != 0) sleep(5);
+  launcher_refusal("started by mpirun, but built without MPI=1; allowed: "
+                   "`make MPI=1` and mpirun, or a start without mpirun");
   exit(EXIT_USAGE);
 }
 
@@ -99,14 +97,14 @@ static int choose_ranks(int gpus)
     return gpus;
 #endif
   }
-  char *end, most[32] = "";
+  char *end, most[32] = "", typed[SHOWN_TEXT];
   errno = 0;
   long ranks = strtol(text, &end, 10);
   const bool number = (*text == '-' || (*text >= '0' && *text <= '9')) && *end == '\0';
   if (number && errno == 0 && ranks >= 1 && (ranks <= gpus || gpus == 0)) return (int)ranks;
   if (gpus) snprintf(most, sizeof most, "%d, ", gpus);
-  fprintf(stderr, "%s: NTHREADS='%s' is %s; allowed: 1 to %sthe number of GPUs\n",
-          launcher_program_name(), text, number ? "out of range" : "not a number", most);
+  launcher_refusal("NTHREADS='%s' is %s; allowed: 1 to %sthe number of GPUs", shown(text, typed),
+                   number ? "out of range" : "not a number", most);
   return 0;
 }
 
@@ -125,19 +123,18 @@ int backend_run(const struct backend *backend, int (*rank_main)(const struct ran
   const int nranks = choose_ranks(gpus);
   if (nranks == 0 && (gpus > 0 || getenv("NTHREADS"))) return EXIT_USAGE;
   if (gpus == 0) {
-    fprintf(stderr, "%s: %s\n", launcher_program_name(), why);
+    launcher_refusal("%s", why);
     return EXIT_CANNOT_RUN;
   }
   threads = calloc((size_t)nranks, sizeof *threads);
   if (!threads) launcher_fail(__FILE__, __LINE__, "calloc", strerror(errno), NULL);
   PTHREADCHECK(pthread_barrier_init(&barrier, NULL, (unsigned)nranks));
-  watchdog_start(0, nranks, launcher_timeout());
+  watchdog_watch(0, nranks, "start");
   for (int rank = 0; rank < nranks; rank++) {
     threads[rank] = (struct thread){.me = {rank, nranks, rank}, .rank_main = rank_main};
     PTHREADCHECK(pthread_create(&threads[rank].handle, NULL, thread_main, &threads[rank]));
   }
   for (int rank = 0; rank < nranks; rank++) PTHREADCHECK(pthread_join(threads[rank].handle, NULL));
-  watchdog_stop();
   PTHREADCHECK(pthread_barrier_destroy(&barrier));
   int code = threads[0].code; /* rank_main has joined the codes: all are equal */
   free(threads);

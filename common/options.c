@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shown.h"
+
 enum { MAX_OPTIONS = 64, FIRST_VALUE = 256 }; /* getopt's value of row i is FIRST_VALUE + i */
 
 #define GIB (1LL << 30)
@@ -54,7 +56,7 @@ static void build_table(struct option_spec *table, struct options *opt,
        "timed repetitions, the median counts (11)", 1, 10001},
       {"cudagraph", 'G', OPTION_LONG, &opt->graph_launches, "N",
        "0: eager; N: calls in a CUDA graph, N launches a repetition (0)", 0, 1000},
-      {"output", 'J', OPTION_STRING, &opt->output, "FILE", "results to FILE.json or FILE.csv", 0,
+      {"output", 'J', OPTION_OUTPUT, &opt->output, "FILE", "results to FILE.json or FILE.csv", 0,
        0},
       {"timeout", 'T', OPTION_LONG, &opt->timeout, "SECONDS",
        "end the job after so long without progress (120)", 1, 86400},
@@ -79,9 +81,10 @@ static int parse_number(const char *text, bool suffix, long long *value)
   errno = 0;
   *value = strtoll(text, &end, 10);
   bool overflow = errno == ERANGE;
-  if (end == text || text[0] == ' ' || text[0] == '+') return -1;
+  if (!isdigit((unsigned char)*text) && *text != '-') return -1; /* strtoll skips blanks */
+  if (end == text) return -1;
   if (suffix && *end != '\0') {
-    const char *letters = "KMG", *letter = strchr(letters, *end & ~0x20);
+    const char *letters = "KMG", *letter = strchr(letters, toupper((unsigned char)*end));
     int shift = letter ? 10 * (int)(letter - letters + 1) : 0;
     if (!letter || end[1] != '\0') return -1;
     if (*value > (LLONG_MAX >> shift) || *value < 0) overflow = true;
@@ -130,18 +133,23 @@ static int store(const struct option_spec *row, const char *text, const char *ty
   bool suffix = row->kind == OPTION_SIZE;
   long long number;
   double real;
-  char low[32], high[32];
+  char low[32], high[32], typed[SHOWN_TEXT];
 
+  shown(text ? text : "", typed);
   switch (row->kind) {
   case OPTION_FLAG:
     *(bool *)row->value = true;
     return 0;
   case OPTION_STRING:
+  case OPTION_INPUT:
+  case OPTION_OUTPUT:
+  case OPTION_RANK_INPUT:
+  case OPTION_RANK_OUTPUT:
     *(const char **)row->value = text;
     return 0;
   case OPTION_TYPE:
     if (find_word(text, types) < 0) {
-      snprintf(error, error_size, "--%s: unknown type '%s'; allowed: %s", row->name, text, types);
+      snprintf(error, error_size, "--%s: unknown type '%s'; allowed: %s", row->name, typed, types);
       return -1;
     }
     *(const struct datatype **)row->value = datatype_find(text);
@@ -149,17 +157,17 @@ static int store(const struct option_spec *row, const char *text, const char *ty
   case OPTION_CHOICE:
     *(int *)row->value = find_word(text, row->argument);
     if (*(int *)row->value >= 0) return 0;
-    snprintf(error, error_size, "--%s: unknown '%s'; allowed: %s", row->name, text, row->argument);
+    snprintf(error, error_size, "--%s: unknown '%s'; allowed: %s", row->name, typed, row->argument);
     return -1;
   case OPTION_LONG:
   case OPTION_SIZE:
     if (parse_number(text, suffix, &number) != 0) {
-      snprintf(error, error_size, "--%s: '%s' is not a number; allowed: %s", row->name, text,
+      snprintf(error, error_size, "--%s: '%s' is not a number; allowed: %s", row->name, typed,
                suffix ? "a whole number with an optional suffix K, M or G" : "a whole number");
       return -1;
     }
     if (number < row->min || number > row->max) {
-      snprintf(error, error_size, "--%s: %s is out of range; allowed: %s to %s", row->name, text,
+      snprintf(error, error_size, "--%s: %s is out of range; allowed: %s to %s", row->name, typed,
                short_number(row->min, suffix, low, sizeof low),
                short_number(row->max, suffix, high, sizeof high));
       return -1;
@@ -172,12 +180,12 @@ static int store(const struct option_spec *row, const char *text, const char *ty
   case OPTION_DOUBLE:
     if (parse_double(text, &real) != 0) {
       snprintf(error, error_size, "--%s: '%s' is not a number; allowed: one such as 0.01 or 1e-3",
-               row->name, text);
+               row->name, typed);
       return -1;
     }
     if (!(real > (double)row->min && real <= (double)row->max)) {
       snprintf(error, error_size, "--%s: %s is out of range; allowed: more than %lld, up to %lld",
-               row->name, text, row->min, row->max);
+               row->name, typed, row->min, row->max);
       return -1;
     }
     *(double *)row->value = real;
@@ -192,6 +200,7 @@ static int store(const struct option_spec *row, const char *text, const char *ty
 static int check_together(const struct options *opt, char *error, size_t error_size)
 {
   const char *dot = opt->output ? strrchr(opt->output, '.') : NULL;
+  char name[SHOWN_TEXT];
   if (opt->min_bytes > opt->max_bytes)
     snprintf(error, error_size,
              "--minbytes %zu is larger than --maxbytes %zu; allowed: the same or less",
@@ -204,7 +213,7 @@ static int check_together(const struct options *opt, char *error, size_t error_s
     snprintf(error, error_size, "--digest is not for --bench; allowed: one of them");
   else if (opt->output && (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0)))
     snprintf(error, error_size, "--output: '%s' has a wrong ending; allowed: .json and .csv",
-             opt->output);
+             shown(opt->output, name));
   else
     return 0;
   return -1;
@@ -239,13 +248,14 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
     int i = got - FIRST_VALUE;
     if (got == '?' || got == ':') {
       /* optopt is the letter, or the value of a long option, or 0 if nothing matched */
-      char word[64];
+      char word[SHOWN_TEXT];
       if (optopt >= FIRST_VALUE)
         snprintf(word, sizeof word, "--%s", table[optopt - FIRST_VALUE].name);
       else if (optopt)
         snprintf(word, sizeof word, "-%c", optopt);
       else
-        snprintf(word, sizeof word, "%s", argv[optind - 1]);
+        shown(argv[optind - 1], word);
+      keep_one_line(word);
       snprintf(error, error_size, "option '%s' %s; allowed: see --help", word,
                got == ':'              ? "needs an argument"
                : optopt >= FIRST_VALUE ? "takes no argument"
@@ -257,12 +267,35 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
     if (store(&table[i], optarg, types, error, error_size) != 0) return -1;
   }
   if (optind < argc) {
+    char word[SHOWN_TEXT];
     snprintf(error, error_size, "stray argument '%s'; allowed: options only, see --help",
-             argv[optind]);
+             shown(argv[optind], word));
     return -1;
   }
   if (opt->help || opt->version) return 0;
   return check_together(opt, error, error_size);
+}
+
+int options_files(struct options *opt, const struct option_spec *own,
+                  struct file_option files[MAX_FILES])
+{
+  struct option_spec table[MAX_OPTIONS];
+  int n = 0;
+  build_table(table, opt, own);
+  for (const struct option_spec *row = table; row->name && n < MAX_FILES; row++) {
+    const enum option_kind kind = row->kind;
+    const bool per_rank = kind == OPTION_RANK_INPUT || kind == OPTION_RANK_OUTPUT;
+    const bool output = kind == OPTION_OUTPUT || kind == OPTION_RANK_OUTPUT;
+    if (!per_rank && !output && kind != OPTION_INPUT) continue;
+    struct file_option file = {
+        .pattern = *(const char **)row->value, .output = output, .per_rank = per_rank};
+    if (row->letter)
+      snprintf(file.option, sizeof file.option, "--%s (-%c)", row->name, row->letter);
+    else
+      snprintf(file.option, sizeof file.option, "--%s", row->name);
+    if (file.pattern) files[n++] = file;
+  }
+  return n;
 }
 
 void options_help(const char *program, const char *summary, const struct option_spec *own,

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "datatype.h"
+#include "file_options.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -31,11 +32,15 @@ struct options {
 };
 
 enum option_kind {
-  OPTION_FLAG,   /* bool, no argument */
-  OPTION_LONG,   /* long within [min, max] */
-  OPTION_SIZE,   /* size_t within [min, max], with an optional suffix K, M or G */
-  OPTION_STRING, /* const char *, points into argv */
-  OPTION_TYPE,   /* const struct datatype *, one of the program's types */
+  OPTION_FLAG,        /* bool, no argument */
+  OPTION_LONG,        /* long within [min, max] */
+  OPTION_SIZE,        /* size_t within [min, max], with an optional suffix K, M or G */
+  OPTION_STRING,      /* const char *, points into argv */
+  OPTION_INPUT,       /* const char *, a file that rank 0 reads */
+  OPTION_OUTPUT,      /* const char *, a file that rank 0 writes, see output_file.h */
+  OPTION_RANK_INPUT,  /* const char *, a file that each rank reads; %r is the rank */
+  OPTION_RANK_OUTPUT, /* const char *, a file that each rank writes; likewise */
+  OPTION_TYPE,        /* const struct datatype *, one of the program's types */
   OPTION_CHOICE, /* int, the number of the word in `argument`, whose words are separated by | */
   OPTION_DOUBLE, /* double, more than min and up to max */
   OPTION_ABSENT, /* takes the shared option of that name away */
@@ -58,6 +63,11 @@ struct option_spec {
  * lists the names that -d takes. */
 int options_parse(struct options *opt, const struct option_spec *own, const char *types, int argc,
                   char **argv, char *error, size_t error_size);
+
+/* The files that the options name, after options_parse. Returns their number, at most MAX_FILES. */
+enum { MAX_FILES = 16 };
+int options_files(struct options *opt, const struct option_spec *own,
+                  struct file_option files[MAX_FILES]);
 
 /* Prints the text of --help to stdout. */
 void options_help(const char *program, const char *summary, const struct option_spec *own,

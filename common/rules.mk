@@ -49,7 +49,8 @@ VARIANT := $(if $(CPU),cpu,gpu)-$(if $(MPI),mpi,pthread)$(if $(SANITIZE),-$(subs
 BUILD := build/$(VARIANT)
 DEVICE_BUILD := build/gpu-device
 
-COMMON := options.c datatype.c launcher.c watchdog.c verify.c bench.c bench_output.c
+COMMON := options.c file_options.c output_file.c shown.c datatype.c launcher.c watchdog.c verify.c
+COMMON += bench.c bench_output.c
 COMMON += $(if $(MPI),launcher_mpi.c,launcher_pthread.c) $(if $(CPU),verify_cpu.c,verify.cu)
 ALL_SOURCES := $(addprefix $(EXAMPLE)/,$(SOURCES) $(if $(CPU),$(CPU_SOURCES),$(GPU_SOURCES)))
 ALL_SOURCES += $(SHARED) $(if $(CPU),$(CPU_SHARED),$(GPU_SHARED)) $(addprefix common/,$(COMMON))

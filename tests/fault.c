@@ -8,6 +8,7 @@
  *   corrupt   is followed by one wrong element in its result: the given one, else the last
  *   fail      returns an error and does nothing
  *   hang      never returns
+ *   stop      stops the process, until it is continued
  *   kill      ends the process with SIGKILL
  *   late      returns a second later; for poll, in threads that a library started
  *
@@ -30,7 +31,7 @@
 
 #define LAST_ELEMENT (~(size_t)0)
 
-enum kind { NONE, CORRUPT, FAIL, HANG, KILL, LATE };
+enum kind { NONE, CORRUPT, FAIL, HANG, STOP, KILL, LATE };
 
 static struct {
   enum kind kind;
@@ -51,8 +52,9 @@ static bool is_faulty(const char *call)
   if (fault.kind == NONE || rank != fault.rank || strcmp(call, fault.call) != 0) return false;
   if (++calls_so_far != fault.n) return false;
   if (fault.kind == KILL) raise(SIGKILL);
+  if (fault.kind == STOP) raise(SIGSTOP);
   while (fault.kind == HANG) pause();
-  return true;
+  return fault.kind != STOP;
 }
 
 static uintptr_t real_function(const char *name) /* an integer: C knows no way from void * */
@@ -68,39 +70,38 @@ static uintptr_t real_function(const char *name) /* an integer: C knows no way f
 
 /* ---- the calls that can fail, hang or kill ------------------------------------------------------
  * X(error, name, (parameters), (arguments)); one line more for one call more. */
-#define CALLS(NCCL, CUDA)                                                                         \
-  NCCL(ncclGetUniqueId, (ncclUniqueId * id), (id))                                                \
-  NCCL(ncclMemAlloc, (void **pointer, size_t bytes), (pointer, bytes))                            \
-  NCCL(ncclMemFree, (void *pointer), (pointer))                                                   \
-  NCCL(ncclCommRegister, (const ncclComm_t comm, void *buffer, size_t bytes, void **handle),      \
-       (comm, buffer, bytes, handle))                                                             \
-  NCCL(ncclCommDeregister, (const ncclComm_t comm, void *handle), (comm, handle))                 \
-  NCCL(ncclCommWindowRegister,                                                                    \
-       (ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags),            \
-       (comm, buffer, bytes, window, flags))                                                      \
-  NCCL(ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t window), (comm, window))          \
-  NCCL(ncclSend,                                                                                  \
-       (const void *buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,         \
-        cudaStream_t stream),                                                                     \
-       (buffer, count, type, peer, comm, stream))                                                 \
-  NCCL(ncclCommFinalize, (ncclComm_t comm), (comm))                                               \
-  NCCL(ncclCommDestroy, (ncclComm_t comm), (comm))                                                \
-  CUDA(cudaMalloc, (void **pointer, size_t bytes), (pointer, bytes))                              \
-  CUDA(cudaFree, (void *pointer), (pointer))                                                      \
-  CUDA(cudaMemcpyAsync,                                                                           \
-       (void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream), \
-       (to, from, bytes, kind, stream))                                                           \
-  CUDA(cudaMemsetAsync, (void *to, int value, size_t bytes, cudaStream_t stream),                 \
-       (to, value, bytes, stream))                                                                \
-  CUDA(cudaMemGetInfo, (size_t * available, size_t * total), (available, total))                  \
-  CUDA(cudaStreamCreate, (cudaStream_t * stream), (stream))                                       \
-  CUDA(cudaStreamCreateWithFlags, (cudaStream_t * stream, unsigned flags), (stream, flags))       \
-  CUDA(cudaStreamWaitEvent, (cudaStream_t stream, cudaEvent_t event, unsigned flags),             \
-       (stream, event, flags))                                                                    \
-  CUDA(cudaStreamSynchronize, (cudaStream_t stream), (stream))                                    \
-  CUDA(cudaStreamDestroy, (cudaStream_t stream), (stream))                                        \
-  CUDA(cudaEventRecord, (cudaEvent_t event, cudaStream_t stream), (event, stream))                \
-  CUDA(cudaEventSynchronize, (cudaEvent_t event), (event))                                        \
+#define CALLS(NCCL, CUDA)                                                                    \
+  NCCL(ncclGetVersion, (int *version), (version))                                            \
+  NCCL(ncclGetUniqueId, (ncclUniqueId * id), (id))                                           \
+  NCCL(ncclMemAlloc, (void **pointer, size_t bytes), (pointer, bytes))                       \
+  NCCL(ncclMemFree, (void *pointer), (pointer))                                              \
+  NCCL(ncclCommRegister, (const ncclComm_t comm, void *buffer, size_t bytes, void **handle), \
+       (comm, buffer, bytes, handle))                                                        \
+  NCCL(ncclCommDeregister, (const ncclComm_t comm, void *handle), (comm, handle))            \
+  NCCL(ncclCommWindowRegister,                                                               \
+       (ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags),       \
+       (comm, buffer, bytes, window, flags))                                                 \
+  NCCL(ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t window), (comm, window))     \
+  NCCL(ncclSend,                                                                             \
+       (const void *buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,    \
+        cudaStream_t stream),                                                                \
+       (buffer, count, type, peer, comm, stream))                                            \
+  NCCL(ncclCommFinalize, (ncclComm_t comm), (comm))                                          \
+  NCCL(ncclCommDestroy, (ncclComm_t comm), (comm))                                           \
+  CUDA(cudaGetDeviceCount, (int *count), (count))                                            \
+  CUDA(cudaMalloc, (void **pointer, size_t bytes), (pointer, bytes))                         \
+  CUDA(cudaFree, (void *pointer), (pointer))                                                 \
+  CUDA(cudaMemsetAsync, (void *to, int value, size_t bytes, cudaStream_t stream),            \
+       (to, value, bytes, stream))                                                           \
+  CUDA(cudaMemGetInfo, (size_t * available, size_t * total), (available, total))             \
+  CUDA(cudaStreamCreate, (cudaStream_t * stream), (stream))                                  \
+  CUDA(cudaStreamCreateWithFlags, (cudaStream_t * stream, unsigned flags), (stream, flags))  \
+  CUDA(cudaStreamWaitEvent, (cudaStream_t stream, cudaEvent_t event, unsigned flags),        \
+       (stream, event, flags))                                                               \
+  CUDA(cudaStreamSynchronize, (cudaStream_t stream), (stream))                               \
+  CUDA(cudaStreamDestroy, (cudaStream_t stream), (stream))                                   \
+  CUDA(cudaEventRecord, (cudaEvent_t event, cudaStream_t stream), (event, stream))           \
+  CUDA(cudaEventSynchronize, (cudaEvent_t event), (event))                                   \
   CUDA(cudaGraphLaunch, (cudaGraphExec_t graph, cudaStream_t stream), (graph, stream))
 
 #define DEFINE_NCCL(name, parameters, arguments)  \
@@ -117,7 +118,8 @@ static uintptr_t real_function(const char *name) /* an integer: C knows no way f
   }
 CALLS(DEFINE_NCCL, DEFINE_CUDA)
 
-/* A full disk; and by which files get their names. */
+/* A full disk; what brings files to it and what gives them their names; the end of MPI, of which no
+ * more is needed than that. */
 size_t fwrite(const void *from, size_t size, size_t n, FILE *file)
 {
   if (!is_faulty("fwrite")) return REAL(fwrite)(from, size, n, file);
@@ -125,11 +127,24 @@ size_t fwrite(const void *from, size_t size, size_t n, FILE *file)
   return 0;
 }
 
-int rename(const char *from, const char *to)
+int fsync(int descriptor)
 {
-  if (!is_faulty("rename")) return REAL(rename)(from, to);
+  if (!is_faulty("fsync")) return REAL(fsync)(descriptor);
   errno = EIO;
   return -1;
+}
+
+int renameat(int folder, const char *from, int other, const char *to)
+{
+  if (!is_faulty("renameat")) return REAL(renameat)(folder, from, other, to);
+  errno = EIO;
+  return -1;
+}
+
+int MPI_Finalize(void);
+int MPI_Finalize(void)
+{
+  return is_faulty("MPI_Finalize") ? 1 : REAL(MPI_Finalize)();
 }
 
 static double seconds(void)
@@ -255,15 +270,34 @@ DEFINE_CORRUPTIBLE(ncclRecv, buffer, count, type, stream,
                     cudaStream_t stream),
                    (buffer, count, type, peer, comm, stream))
 
+/* The last byte of what comes to the host. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+  static const unsigned char wrong = 0xA5;
+  const bool faulty = is_faulty("cudaMemcpyAsync");
+  if (faulty && fault.kind == FAIL) return cudaErrorMemoryAllocation;
+  cudaError_t result = REAL(cudaMemcpyAsync)(to, from, bytes, kind, stream);
+  if (faulty && result == cudaSuccess && kind == cudaMemcpyDeviceToHost && bytes > 0)
+    result = REAL(cudaMemcpyAsync)((char *)to + bytes - 1, &wrong, 1, cudaMemcpyHostToHost, stream);
+  return result;
+}
+
 /* ---- FAULT --------------------------------------------------------------------------------------
  */
 
 #define NAME(name, parameters, arguments) #name,
 static const char *const corruptible[] = {"ncclAllReduce", "ncclAllGather", "ncclBroadcast",
-                                          "ncclRecv"};
-static const char *const others[] = {
-    CALLS(NAME, NAME) "fwrite", "rename",         "cudaSetDevice", "poll",
-    "ncclCommInitRank",         "ncclGroupStart", "ncclGroupEnd"};
+                                          "ncclRecv", "cudaMemcpyAsync"};
+static const char *const others[] = {CALLS(NAME, NAME) "fwrite",
+                                     "fsync",
+                                     "renameat",
+                                     "MPI_Finalize",
+                                     "cudaSetDevice",
+                                     "poll",
+                                     "ncclCommInitRank",
+                                     "ncclGroupStart",
+                                     "ncclGroupEnd"};
 
 static bool listed(const char *name, const char *const *list, size_t n)
 {
@@ -274,7 +308,7 @@ static bool listed(const char *name, const char *const *list, size_t n)
 
 __attribute__((constructor)) static void read_fault(void)
 {
-  static const char *const kinds[] = {"none", "corrupt", "fail", "hang", "kill", "late"};
+  static const char *const kinds[] = {"none", "corrupt", "fail", "hang", "stop", "kill", "late"};
   const char *text = getenv("FAULT");
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
   char kind[16], rest = '\0';
@@ -283,7 +317,7 @@ __attribute__((constructor)) static void read_fault(void)
   if (!text) return;
 
   fault.element = LAST_ELEMENT;
-  int fields = sscanf(text, "%15[a-z]:%63[A-Za-z0-9]:%ld:%ld%c%zu%c", kind, fault.call, &fault.n,
+  int fields = sscanf(text, "%15[a-z]:%63[A-Za-z0-9_]:%ld:%ld%c%zu%c", kind, fault.call, &fault.n,
                       &fault.rank, &rest, &fault.element, &(char){0});
   const bool form = fields == 4 || (fields == 6 && rest == ':');
   for (size_t i = CORRUPT; form && i < sizeof kinds / sizeof *kinds; i++)
@@ -295,10 +329,10 @@ __attribute__((constructor)) static void read_fault(void)
       (fault.kind != CORRUPT || can_corrupt) &&
       (fault.kind == LATE) == (strcmp(fault.call, "poll") == 0))
     return;
-  fprintf(
-      stderr,
-      "fault: FAULT='%s'; allowed: <corrupt|fail|hang|kill|late>:<call>:<n>:<rank>[:<element>], "
-      "with a call that tests/fault.c knows\n",
-      text);
+  fprintf(stderr,
+          "fault: FAULT='%s'; allowed: "
+          "<corrupt|fail|hang|stop|kill|late>:<call>:<n>:<rank>[:<element>], with "
+          "a call that tests/fault.c knows\n",
+          text);
   _exit(2);
 }

@@ -73,19 +73,48 @@ PY
   done
 }
 
-@test "-J to a path that cannot be written: exit code 3, one line, nothing left" {
+@test "-J to a path that cannot be written: exit code 2 at once, one line, nothing left" {
   for launcher in $LAUNCHERS; do
     # shellcheck disable=SC2086
     start "$launcher" 2 01_allreduce_ub $QUICK -J "$WORK/none/out.json"
-    exits_with 3
-    says '^\[rank 0\] cannot write .*/none/out.json: No such file'
-    [ "$(grep -c 'cannot write' "$WORK/err")" = 1 ] || show
+    exits_with 2
+    one_line '^allreduce_ub: cannot write .*/none/out.json: No such file'
+    prints_nothing
   done
   mkdir "$WORK/out.csv"
   # shellcheck disable=SC2086
   start pthread 2 01_allreduce_ub $QUICK -J "$WORK/out.csv"
+  exits_with 2
+  one_line '^allreduce_ub: cannot write .*/out.csv: Is a directory'
+  [ "$(ls "$WORK")" = $'err\nout\nout.csv\ntmp' ]
+}
+
+@test "-J keeps mode and symbolic link, and writes to a FIFO" {
+  echo old >"$WORK/real.csv"
+  chmod 600 "$WORK/real.csv"
+  ln -s real.csv "$WORK/link.csv"
+  # shellcheck disable=SC2086
+  start pthread 2 01_allreduce_ub $QUICK -J "$WORK/link.csv"
+  exits_with 0
+  [ -L "$WORK/link.csv" ]
+  [ "$(stat -c %a "$WORK/real.csv")" = 600 ]
+  [ "$(wc -l <"$WORK/real.csv")" = 7 ]
+  mkfifo "$WORK/fifo.csv"
+  timeout 60 cat "$WORK/fifo.csv" >"$WORK/read.csv" &
+  # shellcheck disable=SC2086
+  start pthread 2 01_allreduce_ub $QUICK -J "$WORK/fifo.csv"
+  wait
+  exits_with 0
+  [ -p "$WORK/fifo.csv" ]
+  diff "$WORK/real.csv" "$WORK/read.csv"
+}
+
+@test "a sweep that fails leaves the old file, and nothing else" {
+  echo old >"$WORK/out.csv"
+  # shellcheck disable=SC2086
+  FAULT=fail:ncclAllReduce:20:1 start pthread 2 01_allreduce_ub $QUICK -J "$WORK/out.csv"
   exits_with 3
-  says 'cannot write .*/out.csv'
+  [ "$(cat "$WORK/out.csv")" = old ]
   [ "$(ls "$WORK")" = $'err\nout\nout.csv\ntmp' ]
 }
 
@@ -97,6 +126,19 @@ PY
       exits_with 1
       says '^\[rank 1\] bench: element 255 is '
       json "[r['wrong'] for r in d['rows']] == [1, 0, 0, 0, 0, 0]"
+    done
+  done
+}
+
+@test "wrong data in the last timed repetition are noticed" {
+  # of both variants 1 call verified and 1 to warm up, then 3 repetitions of 3 calls on the same buffer in
+  # turns: the last calls are numbers 19 and 22
+  for launcher in $LAUNCHERS; do
+    for call in 19 22; do
+      # shellcheck disable=SC2086
+      FAULT=corrupt:ncclAllReduce:$call:1 start "$launcher" 2 01_allreduce_ub --bench -b 1K -e 1K -n 3 -w 1 --repetitions 3
+      exits_with 1
+      says '^\[rank 1\] bench: element [0-9]+ is '
     done
   done
 }

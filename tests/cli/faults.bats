@@ -102,6 +102,37 @@ hang() { # hang LAUNCHER RANK CALL STEP
   hang pthread 3 ncclCommDestroy "STEP 8"
 }
 
+@test "MPI: a stopped rank before, between and after the steps: exit code 4 within the timeout" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  while read -r call rank step; do
+    SECONDS=0
+    FAULT=stop:$call:1:$rank start mpi 3 01_allreduce_ub --timeout 2 --count 100
+    exits_with 4
+    [ $SECONDS -le 15 ] || { echo "took $SECONDS s" && show; }
+    says "^\[rank 2\] no progress for [0-9]+ s in step: $step"
+  done <<'ROWS'
+ncclGetVersion 1 options
+cudaGetDeviceCount 0 placement
+MPI_Finalize 1 end of the job
+ROWS
+}
+
+@test "stdout that nobody reads: exit code 4 within the timeout" {
+  local launcher
+  mkfifo "$WORK/pipe"
+  exec 7<>"$WORK/pipe"
+  head -c 65536 /dev/zero >&7 # full
+  for launcher in $LAUNCHERS; do
+    SECONDS=0 code=0
+    NTHREADS=2 timeout -k 5 60 "$(program_path 01_allreduce_ub "$launcher")" -T 1 >"$WORK/pipe" 2>"$WORK/err" || code=$?
+    : >"$WORK/out"
+    exits_with 4
+    [ $SECONDS -le 15 ] || { echo "took $SECONDS s" && show; }
+    says '^\[rank 0\] no progress for [0-9]+ s in step: '
+  done
+  exec 7>&-
+}
+
 @test "a killed rank: a failing exit, nobody and nothing left behind" {
   local mark=$((100000 + RANDOM * 3)) # a harmless option by which the processes are known
   for launcher in $LAUNCHERS; do

@@ -116,7 +116,7 @@ for row, line in zip(rows, lines):
 assert rows[1]["words_sent"] == rows[1]["paper_words_low"] == 2 * 30 * 2
 assert rows[0]["local_k"] is None and rows[1]["local_k"] == 1
 PYTHON
-  [ -z "$(find "$WORK" -name '*.tmp')" ]
+  [ -z "$(find "$WORK" -name '*.unfinished.*')" ]
   refused "cannot write $WORK/no/table.csv: No such file" "${SMALL[@]}" -J "$WORK/no/table.csv"
   refused "cannot write $WORK/no/table.csv: No such file" --bench -J "$WORK/no/table.csv"
   mkdir "$WORK/folder.csv"

@@ -10,6 +10,10 @@ load sparse_helper
   refused "--output is the file of --input: ./g_0.npy and g_0.npy" --input 'g_%r.npy' --output './g_%r.npy' --algorithm topkA
   refused "--residual is the file of --input" --input 'g_%r.npy' --residual "$WORK/g_%r.npy" --algorithm topkA
   refused "--output and --residual are the same file" --output 'q_%r.npy' --residual './q_%r.npy' --algorithm topkA
+  cp g_0.npy g_0.csv
+  refused '--table \(-J\) is the file of --input: g_0.csv and g_0.csv; allowed' --input 'g_%r.csv' -J g_0.csv --algorithm topkA
+  refused '--output and --table \(-J\) are the same file' --output 'q_%r.csv' -J q_1.csv --algorithm topkA
+  cmp g_0.npy g_0.csv
   ln -s . again && ln -s g_1.npy link_1.npy && cp g_0.npy link_0.npy
   refused "--output is the file of --input" --input 'g_%r.npy' --output 'again/g_%r.npy' --algorithm topkA
   refused "--output is the file of --input" --input 'link_%r.npy' --output 'g_%r.npy' --algorithm topkA
@@ -23,7 +27,7 @@ load sparse_helper
   done
   cmp g_0.npy good_0.npy
   cmp g_1.npy good_1.npy
-  [ -z "$(find . -name 'q*' -o -name '*.tmp' -o -name 'x.npy')" ]
+  [ -z "$(find . -name 'q*' -o -name '*.unfinished.*' -o -name 'x.npy')" ]
 }
 
 @test "--input, --output, --residual: what goes out can come in, and is right" {
@@ -36,7 +40,7 @@ load sparse_helper
     [ "$(stat -c %s "$WORK/res_1.npy")" = $((128 + 4 * 500)) ]
     verified "$launcher" 3 --input "$out" --algorithm gaussiankconcat,topkSA # all ranks' files
     prints "^Gradient: 500 elements of type float, .*avg_%r.npy, 4 steps; "
-    [ -z "$(find "$WORK" -name '*.tmp')" ]
+    [ -z "$(find "$WORK" -name '*.unfinished.*')" ]
   done
   # everything chosen on one rank: the average is the gradient
   verified pthread 1 --input "$WORK/res_1.npy" --algorithm topkA --density 1 --output "$WORK/same.npy"
@@ -125,7 +129,7 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
 @test "output that cannot be written: exit code 2 at once" {
   refused "cannot write $WORK/no/x_0.npy: No such file" --algorithm topkA --output "$WORK/no/x_%r.npy"
   mkdir "$WORK/x_1.npy"
-  refused "cannot write $WORK/x_1.npy: it is not a file" --algorithm topkA --residual "$WORK/x_%r.npy"
+  refused "cannot write $WORK/x_1.npy: Is a directory" --algorithm topkA --residual "$WORK/x_%r.npy"
   [ ! -e "$WORK/x_0.npy" ]
 }
 
@@ -138,11 +142,60 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
 }
 
 @test "a rank whose file gets no name: exit code 3, and no rank leaves one" {
-  FAULT=fail:rename:2:1 sparse pthread 2 "${SMALL[@]}" --algorithm topkA --output "$WORK/avg_%r.npy" --residual "$WORK/res_%r.npy"
-  exits_with 3
-  one_line "^\[rank 1\] cannot write $WORK/res_1.npy: Input/output error"
-  prints '^Stopped, see standard error$'
-  [ -z "$(find "$WORK" -name '*.npy*')" ]
+  local launcher
+  for launcher in $LAUNCHERS; do
+    FAULT=fail:renameat:2:1 sparse "$launcher" 2 "${SMALL[@]}" --algorithm topkA --output "$WORK/avg_%r.npy" --residual "$WORK/res_%r.npy"
+    exits_with 3
+    one_line "^\[rank 1\] cannot write $WORK/res_1.npy: Input/output error"
+    prints '^Stopped, see standard error$'
+    [ -z "$(find "$WORK" -name '*.npy*')" ]
+  done
+}
+
+@test "a rank that fails at the end: every rank's old files come back, the table's too" {
+  local launcher call
+  for launcher in $LAUNCHERS; do
+    for call in fsync:1:1 renameat:1:1; do
+      for name in avg_0.npy avg_1.npy table.csv; do echo "old $name" >"$WORK/$name"; done
+      FAULT=fail:$call sparse "$launcher" 2 "${SMALL[@]}" --algorithm topkA --output "$WORK/avg_%r.npy" -J "$WORK/table.csv"
+      exits_with 3
+      one_line "^\[rank 1\] cannot write $WORK/avg_1.npy: Input/output error"
+      for name in avg_0.npy avg_1.npy table.csv; do [ "$(cat "$WORK/$name")" = "old $name" ]; done
+      [ "$(find "$WORK" -name 'avg*' -o -name 'table*' | wc -l)" = 3 ]
+    done
+  done
+}
+
+@test "a rank that is stopped while files are written: exit code 4, nothing new, nothing left" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  echo old >"$WORK/avg_0.npy"
+  FAULT=stop:fsync:1:1 sparse mpi 2 "${SMALL[@]}" --algorithm topkA --output "$WORK/avg_%r.npy" -T 2
+  exits_with 4
+  [ "$(cat "$WORK/avg_0.npy")" = old ]
+  [ ! -e "$WORK/avg_1.npy" ]
+  verified mpi 2 "${SMALL[@]}" --algorithm topkA --output "$WORK/avg_%r.npy"
+  [ "$(find "$WORK" -name 'avg*' | wc -l)" = 2 ] # the next run has removed what was left
+}
+
+@test "whatever copy to the host is wrong, no file is: what is written was compared" {
+  local n good=0 caught=0
+  local run=(--count 300 --steps 2 --algorithm topkA --output "$WORK/avg_%r.npy" --residual "$WORK/res_%r.npy")
+  verified pthread 2 "${run[@]}"
+  mkdir "$WORK/good" && mv "$WORK"/*.npy "$WORK/good"
+  for n in {1..40}; do
+    FAULT=corrupt:cudaMemcpyAsync:$n:1 sparse pthread 2 "${run[@]}"
+    # shellcheck disable=SC2154 # set by start
+    if [ "$code" = 0 ]; then
+      good=$((good + 1))
+      for name in avg_0 avg_1 res_0 res_1; do cmp "$WORK/$name.npy" "$WORK/good/$name.npy"; done
+    else
+      caught=$((caught + 1))
+      [ -z "$(find "$WORK" -maxdepth 1 -name '*.npy*')" ]
+    fi
+    rm -f "$WORK"/*.npy
+  done
+  echo "$good times harmless, $caught times caught"
+  [ $caught -ge 8 ] # what is compared, and what goes to the files
 }
 
 @test "a full disk: the row says where it stopped, not that a step is wrong" {

@@ -74,6 +74,70 @@ ROWS
   done
 }
 
+@test "MPI: options of 03 that differ between ranks, and a matrix that is another file there" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  make_variant 03_alltoallv_sm mpi
+  local program
+  program=$(program_path 03_alltoallv_sm mpi)
+  mkdir "$WORK/a" "$WORK/b"
+  printf '0 8\n12 0\n' >"$WORK/a/matrix"
+  printf '0 8\n12000000 0\n' >"$WORK/b/matrix"
+  for pair in "--bench;" ";--bench" "--bench -e 1K;--bench -e 2K" "--matrix $WORK/a/matrix;--matrix $WORK/b/matrix" \
+    "--matrix $WORK/a/matrix;" "--matrix $WORK/none;--matrix $WORK/a/matrix"; do
+    code=0
+    # shellcheck disable=SC2086 # several words
+    mpi_job 1 "$program" ${pair%;*} : -np 1 "$program" ${pair#*;} >"$WORK/out" 2>"$WORK/err" || code=$?
+    exits_with 2
+    prints_nothing
+    one_line '^alltoallv_sm: the options of rank 1 are not those of rank 0; allowed: the same on all ranks$'
+  done
+  # rank 0's counts
+  code=0
+  mpi_job 1 -wdir "$WORK/a" "$program" --matrix matrix : -np 1 -wdir "$WORK/b" "$program" --matrix matrix \
+    >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 0
+  prints 'Received from rank 1: 3 elements at offset 0$'
+}
+
+@test "03 --matrix from a pipe, and from one that nobody writes" {
+  local launcher
+  for launcher in $LAUNCHERS; do
+    make_variant 03_alltoallv_sm "$launcher"
+    mkfifo "$WORK/fifo.$launcher"
+    printf '4 8\n12 0\n' >"$WORK/fifo.$launcher" &
+    start "$launcher" 2 03_alltoallv_sm --matrix "$WORK/fifo.$launcher"
+    exits_with 0
+    prints 'Received from rank 1: 3 elements at offset 1$'
+    start "$launcher" 2 03_alltoallv_sm --matrix "$WORK/fifo.$launcher" -T 3
+    exits_with 2
+    one_line "^alltoallv_sm: --matrix: nobody writes to the pipe $WORK/fifo.$launcher; allowed: a matrix"
+    prints_nothing
+  done
+}
+
+@test "one file for two options: exit code 2, and it stays as it was" {
+  make_variant 03_alltoallv_sm pthread
+  printf '0 8\n8 0\n' >"$WORK/matrix.csv"
+  ln -s matrix.csv "$WORK/link.csv"
+  start pthread 2 03_alltoallv_sm --bench --matrix "$WORK/matrix.csv" -J "$WORK/link.csv"
+  exits_with 2
+  one_line '^alltoallv_sm: --output \(-J\) is the file of --matrix: .*/link.csv and .*/matrix.csv; allowed: another one$'
+  [ "$(cat "$WORK/matrix.csv")" = $'0 8\n8 0' ]
+  ln -s out "$WORK/out.csv"
+  start pthread 2 01_allreduce_ub --bench -e 1K -J "$WORK/out.csv" # stdout is in $WORK/out
+  exits_with 2
+  one_line '^allreduce_ub: --output \(-J\) is the file that standard output goes to: .*/out.csv; allowed: another one$'
+}
+
+@test "a newline in an argument, a path or NTHREADS does not make two lines" {
+  start pthread 2 01_allreduce_ub $'stray\nmore'
+  refused 2 "stray argument 'stray.more'"
+  start pthread 2 01_allreduce_ub --bench -J "$WORK/"$'no\nfolder/x.csv'
+  refused 2 "cannot write $WORK/no.folder/x.csv: No such file"
+  start pthread $'2\n3' 01_allreduce_ub
+  refused 2 "NTHREADS='2.3' is not a number"
+}
+
 @test "NTHREADS that is not a number of GPUs" {
   for value in 0 -1 -99999999999999999999 99999999999999999999 65 5000000000; do
     start pthread "$value" 01_allreduce_ub
@@ -140,6 +204,12 @@ ROWS
     says 'started by mpirun, but built without MPI=1; allowed: '
     [ "$(grep -c '^allreduce_ub: ' "$WORK/err")" = 1 ] || show
   done
+  # rank 0 is another build, and waits: the other one speaks
+  code=0
+  mpi_job 1 "$(program_path 01_allreduce_ub mpi)" : -np 1 "$(program_path 01_allreduce_ub pthread)" \
+    >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 2
+  says '^allreduce_ub: started by mpirun, but built without MPI=1; allowed: '
 }
 
 @test "a size that does not fit in the device's memory: exit code 2, before a communicator" {
@@ -155,6 +225,16 @@ ROWS
   exits_with 2
   start pthread 1 01_allreduce_ub --count 1024G -d double
   exits_with 2
+  # what the buffers leave must do for the libraries too
+  make_variant 03_alltoallv_sm pthread
+  make_variant 04_sparse_allreduce pthread
+  for arguments in "03_alltoallv_sm --count 100" "03_alltoallv_sm --bench -e 1K" "04_sparse_allreduce --bench"; do
+    # shellcheck disable=SC2086 # several words
+    CPU_STANDIN_MEMORY=160000 start pthread 2 $arguments
+    exits_with 2
+    one_line '^[a-z_]+: rank 0 needs .* MiB of device memory; allowed: up to 0.2 MiB'
+    prints_not 'communicator initialized'
+  done
 }
 
 @test "memory on one rank only too small: all leave" {
@@ -170,6 +250,11 @@ ROWS
     CPU_STANDIN_NCCL_VERSION=21805 start "$launcher" - 01_allreduce_ub
     refused 77 'runtime is version 2\.18\.5, older than the headers .*; allowed: '
   done
+  if [[ $LAUNCHERS == *mpi* ]]; then # on one host only
+    program=$(program_path 01_allreduce_ub mpi) code=0
+    mpi_job 1 "$program" : -np 1 env CPU_STANDIN_NCCL_VERSION=21000 "$program" >"$WORK/out" 2>"$WORK/err" || code=$?
+    refused 77 'runtime is version 2\.10\.0, older than the headers .*, on rank 1; allowed: '
+  fi
   CPU_STANDIN_NCCL_VERSION=23007 start pthread 2 01_allreduce_ub
   exits_with 0
 }
@@ -183,6 +268,18 @@ ROWS
       : >"$WORK/out"
       exits_with 3
       says 'cannot write to standard output|No space left'
+      code=0 # closed
+      # shellcheck disable=SC2086
+      "$(program_path 01_allreduce_ub "$launcher")" $options >&- 2>"$WORK/err" || code=$?
+      exits_with 3
+      says 'cannot write to standard output: Bad file descriptor'
+      [ "$launcher" = pthread ] || continue # MPI itself needs files
+      code=0 # a limit on the size of files, below that of the text
+      # shellcheck disable=SC2086
+      text=$( (ulimit -f 0 && "$(program_path 01_allreduce_ub "$launcher")" $options >"$WORK/limited") 2>&1) || code=$?
+      echo "$text" >"$WORK/err"
+      exits_with 3
+      says 'cannot write to standard output: File too large|no shared memory'
     done
   done
 }

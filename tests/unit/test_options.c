@@ -210,10 +210,16 @@ static void test_numbers(void **state)
 
 static void test_blank_is_no_number(void **state)
 {
-  char *argv[] = {"p", "--count", " 5", NULL}, *empty[] = {"p", "--count", "", NULL};
+  static const char *const texts[] = {"",    " 5",  "\t5", "\n5", "\v5",  "5 ",
+                                      "5\t", "5K ", "5 K", "5\n", "5K\n", " "};
+  char *argv[] = {"p", "--count", NULL, NULL};
   (void)state;
-  assert_int_equal(options_parse(&opt, NULL, TYPES, 3, argv, error, sizeof error), -1);
-  assert_int_equal(options_parse(&opt, NULL, TYPES, 3, empty, error, sizeof error), -1);
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    argv[2] = (char *)texts[i];
+    assert_int_equal(options_parse(&opt, NULL, TYPES, 3, argv, error, sizeof error), -1);
+    assert_non_null(strstr(error, "is not a number; allowed: a whole number with"));
+    assert_null(strchr(error, '\n'));
+  }
 }
 
 static void test_types(void **state)
@@ -271,6 +277,44 @@ static void test_together(void **state)
   assert_true(opt.version);
 }
 
+static void test_newlines_do_not_break_the_line(void **state)
+{
+  static char *const arguments[] = {"--no\nsense", "stray\n", "--count=a\nb", "-d\nx",
+                                    "--iters=\n",  "-\n",     "--output=a\nb"};
+  (void)state;
+  for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
+    char *argv[] = {"p", arguments[i], "--bench", NULL};
+    assert_int_equal(options_parse(&opt, NULL, TYPES, 3, argv, error, sizeof error), -1);
+    assert_null(strchr(error, '\n'));
+  }
+}
+
+/* The rows of files, in the table's order; a shared one behind the program's own. */
+static void test_files(void **state)
+{
+  static const char *in, *out, *none, *word;
+  static const struct option_spec rows[] = {
+      {"in", 0, OPTION_INPUT, &in, "FILE", "is read", 0, 0},
+      {"out", 'o', OPTION_RANK_OUTPUT, &out, "FILE", "is written", 0, 0},
+      {"none", 0, OPTION_RANK_INPUT, &none, "FILE", "not given", 0, 0},
+      {"word", 0, OPTION_STRING, &word, "WORD", "no file", 0, 0},
+      {0},
+  };
+  char *argv[] = {"p", "--in", "a", "-o", "b%r", "--word", "c", "--bench", "-J", "d.csv", NULL};
+  struct file_option files[MAX_FILES];
+  (void)state;
+  assert_int_equal(options_parse(&opt, rows, TYPES, 10, argv, error, sizeof error), 0);
+  assert_int_equal(options_files(&opt, rows, files), 3);
+  assert_string_equal(files[0].option, "--in");
+  assert_string_equal(files[0].pattern, "a");
+  assert_false(files[0].output || files[0].per_rank);
+  assert_string_equal(files[1].option, "--out (-o)");
+  assert_true(files[1].output && files[1].per_rank);
+  assert_string_equal(files[2].option, "--output (-J)");
+  assert_string_equal(files[2].pattern, "d.csv");
+  assert_true(files[2].output && !files[2].per_rank);
+}
+
 static void test_long_text_does_not_overflow(void **state)
 {
   static char text[5000], option[5010];
@@ -281,6 +325,8 @@ static void test_long_text_does_not_overflow(void **state)
   snprintf(option, sizeof option, "--%s", text);
   assert_int_equal(options_parse(&opt, own, TYPES, 3, argv, error, sizeof error), -1);
   assert_true(strlen(error) < sizeof error);
+  assert_non_null(
+      strstr(error, "is not a number; allowed: a whole number")); /* the reason is left */
   assert_int_equal(options_parse(&opt, own, TYPES, 2, unknown, error, sizeof error), -1);
   assert_int_equal(options_parse(&opt, own, TYPES, 3, argv, small, sizeof small), -1);
   assert_true(strlen(small) < sizeof small);
@@ -299,6 +345,8 @@ int main(void)
       cmocka_unit_test(test_types),
       cmocka_unit_test(test_unknown_and_stray),
       cmocka_unit_test(test_together),
+      cmocka_unit_test(test_newlines_do_not_break_the_line),
+      cmocka_unit_test(test_files),
       cmocka_unit_test(test_long_text_does_not_overflow),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

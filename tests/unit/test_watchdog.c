@@ -16,7 +16,7 @@ struct result {
   char text[1024]; /* of stderr */
 };
 
-static struct result run(void (*child)(void))
+static struct result run_beside(void (*child)(void), void (*beside)(pid_t))
 {
   struct result result;
   FILE *errors = tmpfile();
@@ -29,6 +29,7 @@ static struct result run(void (*child)(void))
     child();
     _exit(0);
   }
+  if (beside) beside(pid);
   assert_int_equal(waitpid(pid, &status, 0), pid);
   assert_true(WIFEXITED(status));
   rewind(errors);
@@ -39,9 +40,15 @@ static struct result run(void (*child)(void))
   return result;
 }
 
+static struct result run(void (*child)(void))
+{
+  return run_beside(child, NULL);
+}
+
 static void rank_without_progress(void)
 {
-  watchdog_start(0, 3, 2);
+  watchdog_start(2);
+  watchdog_watch(0, 3, "start");
   watchdog_progress(1, "STEP 7: something");
   for (;;) { /* two ranks go on, one does not */
     watchdog_progress(0, "STEP 8: going on");
@@ -63,7 +70,8 @@ static void test_one_stuck_rank_is_enough(void **state)
 
 static void other_process(void)
 {
-  watchdog_start(5, 1, 1); /* not the process of rank 0: it gives that one time to speak */
+  watchdog_start(1);
+  watchdog_watch(5, 1, "start"); /* not the process of rank 0: it gives that one time to speak */
   pause();
 }
 
@@ -78,7 +86,10 @@ static void test_without_rank_0(void **state)
 
 static void steady_progress(void)
 {
-  watchdog_start(0, 1, 3); /* more than a busy machine lets a thread wait */
+  watchdog_start(3);
+  watchdog_watch(0, 3, "start");
+  watchdog_watch(0, 1, "end"); /* two have ended */
+  /* the limit is more than a busy machine lets a thread wait */
   for (int i = 0; i < 45; i++) {
     watchdog_progress(0, "on and on");
     usleep(100000);
@@ -97,7 +108,8 @@ static void test_progress_is_left_alone(void **state)
 
 static void stop_at_once(void)
 {
-  watchdog_start(0, 1, 86400);
+  watchdog_start(86400);
+  watchdog_watch(0, 1, "start");
   watchdog_progress(-1, "a thread that is no rank");
   watchdog_progress(1, "a rank of another process");
   watchdog_stop();
@@ -111,6 +123,51 @@ static void test_stop_does_not_wait(void **state)
   assert_in_range(result.seconds, 0, 1);
 }
 
+/* Ctrl-Z for longer than the limit. */
+static void stop_and_continue(pid_t pid)
+{
+  sleep(1);
+  kill(pid, SIGSTOP);
+  sleep(5);
+  kill(pid, SIGCONT);
+}
+
+static void slow_but_steady(void)
+{
+  watchdog_start(3);
+  watchdog_watch(0, 1, "start");
+  sleep(2); /* the rest of it after the stop: as soon as it is continued */
+  watchdog_stop();
+}
+
+static void test_stopped_job_is_left_alone(void **state)
+{
+  (void)state;
+  struct result result = run_beside(slow_but_steady, stop_and_continue);
+  assert_int_equal(result.code, 0);
+  assert_string_equal(result.text, "");
+}
+
+/* A rank that waits in stdio, for a pipe that nobody reads, has its locks. */
+static void full_pipe(void)
+{
+  int ends[2];
+  if (pipe(ends) != 0) _exit(99);
+  dup2(ends[1], STDOUT_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  watchdog_start(1);
+  watchdog_watch(0, 1, "start");
+  for (;;) fprintf(stderr, "%01000d", 0), printf("%01000d", 0);
+}
+
+static void test_full_pipe_does_not_hold_it_up(void **state)
+{
+  (void)state;
+  struct result result = run(full_pipe);
+  assert_int_equal(result.code, EXIT_TIMEOUT);
+  assert_in_range(result.seconds, 1, 8);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -118,6 +175,8 @@ int main(void)
       cmocka_unit_test(test_without_rank_0),
       cmocka_unit_test(test_progress_is_left_alone),
       cmocka_unit_test(test_stop_does_not_wait),
+      cmocka_unit_test(test_stopped_job_is_left_alone),
+      cmocka_unit_test(test_full_pipe_does_not_hold_it_up),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
