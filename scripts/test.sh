@@ -58,7 +58,9 @@ run_check() { # run_check NAME COMMAND...
   record "$name" "$1" "$2" "$3"
   if [ "$2" != 0 ]; then
     result=FAIL
-    [ -s "$LOGS/$name.failed" ] || echo "  $name: $(tail -n 1 "$LOGS/$name")" >"$LOGS/$name.failed"
+    # the first error of a compiler, else the last line
+    [ -s "$LOGS/$name.failed" ] ||
+      echo "  $name: $(grep -m 1 ' error: ' "$LOGS/$name" || tail -n 1 "$LOGS/$name")" >"$LOGS/$name.failed"
   fi
   printf '%-5s %-28s %4d s\n' $result "$name" $((SECONDS - start))
   [ $result = ok ] || failure "$LOGS/$name"
