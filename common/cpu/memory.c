@@ -178,9 +178,9 @@ cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **po
     pthread_mutex_unlock(&device->lock);
     return error;
   }
+  region->shareable = shareable;
   /* What was never written must not look right by chance, as zeros often do. Only the start: the
    * rest of a large buffer would cost real memory before it is used. */
-  region->shareable = shareable;
   memset(region->base, POISON, region->mapped < POISON_BYTES ? region->mapped : POISON_BYTES);
   *pointer = region->base;
   return cudaSuccess;
