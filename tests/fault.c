@@ -283,12 +283,22 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
   return result;
 }
 
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+  const bool faulty = is_faulty("cudaMemcpy");
+  if (faulty && fault.kind == FAIL) return cudaErrorMemoryAllocation;
+  cudaError_t result = REAL(cudaMemcpy)(to, from, bytes, kind);
+  if (faulty && result == cudaSuccess && kind == cudaMemcpyDeviceToHost && bytes > 0)
+    ((unsigned char *)to)[bytes - 1] = 0xA5;
+  return result;
+}
+
 /* ---- FAULT --------------------------------------------------------------------------------------
  */
 
 #define NAME(name, parameters, arguments) #name,
-static const char *const corruptible[] = {"ncclAllReduce", "ncclAllGather", "ncclBroadcast",
-                                          "ncclRecv", "cudaMemcpyAsync"};
+static const char *const corruptible[] = {"ncclAllReduce", "ncclAllGather",   "ncclBroadcast",
+                                          "ncclRecv",      "cudaMemcpyAsync", "cudaMemcpy"};
 static const char *const others[] = {CALLS(NAME, NAME) "fwrite",
                                      "fsync",
                                      "renameat",

@@ -136,7 +136,8 @@ static void slow_but_steady(void)
 {
   watchdog_start(3);
   watchdog_watch(0, 1, "start");
-  sleep(2); /* the rest of it after the stop: as soon as it is continued */
+  sleep(2); /* the stop comes after the first second, and is longer than the second one */
+  sleep(1);
   watchdog_stop();
 }
 
