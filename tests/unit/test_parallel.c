@@ -4,6 +4,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "gradient.h"
 #include "parallel.h"
@@ -214,5 +215,6 @@ int main(void)
       cmocka_unit_test(a_team_computes_the_same_steps),
       cmocka_unit_test(a_team_finds_the_same_violation),
   };
+  alarm(120); /* a loop that nobody ends would wait for ever */
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
