@@ -193,17 +193,18 @@ enum {
 /* Pairs up to this size take the low-latency protocol: measured, see the README. */
 static const size_t default_ll_threshold = 512 << 10;
 
-/* Collective. Have all ranks got as far as this one? The first failure becomes everybody's; the
- * sentence for it is known where it happened, the other ranks have the result in words. */
+/* Collective. Have all ranks got as far as this one? The first failure becomes everybody's. Why, a
+ * rank that has failed itself knows from its own sentence; the others have the result in words. */
 static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what)
 {
   h->stage[0] = (uint64_t)result;
   ALLTOALLV_TRY(alltoallv_agree(h, 1));
+  const bool own = result != ncclSuccess;
   for (int r = 0; r < h->n; r++) {
     result = (ncclResult_t)h->stage[r];
     if (result != ncclSuccess)
-      return alltoallv_fail(result, "rank %d cannot %s: %s", r, what,
-                            r == h->rank ? last_error : ncclGetErrorString(result));
+      return alltoallv_fail(result, "rank %d cannot %s: %s", own ? h->rank : r, what,
+                            own ? last_error : ncclGetErrorString(result));
   }
   return ncclSuccess;
 }

@@ -1020,6 +1020,31 @@ static void test_reason(struct test *t)
   NCCLCHECK(ncclCommDestroy(comm));
   t->comm = parent;
 }
+
+/* A receive buffer of the wrong memory, on one rank: all hear of it, and why. */
+static void test_wrong_memory(struct test *t)
+{
+  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  const bool wrong = t->me->rank == t->me->nranks - 1;
+  void *buffer;
+  launcher_step("the wrong memory");
+  open_handle(t, config, BUFFER);
+  if (wrong)
+    CUDACHECK(cudaMalloc(&buffer, 8192));
+  else
+    NCCLCHECK(ncclMemAlloc(&buffer, 8192));
+  bool good = true;
+  if (t->one_sided) {
+    good &= alltoallv_register(t->handle, buffer, 8192) != ncclSuccess;
+    good &= strstr(alltoallv_last_error(), " is not from ncclMemAlloc; allowed: ") != NULL;
+  }
+  result(t, good, "a receive buffer that is not from ncclMemAlloc is refused on all ranks");
+  close_handle(t);
+  if (wrong)
+    CUDACHECK(cudaFree(buffer));
+  else
+    NCCLCHECK(ncclMemFree(buffer));
+}
 #endif
 
 /* Pairs that 32 bits cannot count, in bytes and in elements. */
@@ -1131,6 +1156,7 @@ static int run(const struct rank *me, const struct options *opt)
   test_wrap_around(&t);
 #ifdef CPU_STANDIN
   test_reason(&t);
+  test_wrong_memory(&t);
 #endif
   if (large) test_large(&t);
   test_timeout(&t);
