@@ -37,23 +37,39 @@ static void accumulate(void *context, size_t range)
   memset(ref->result + first, 0, bytes);
 }
 
-/* Squares are added in the order of the elements, one after the other: this takes as long on many
- * cores as on one. */
-static void measure_gradient(struct reference *ref)
+/* The squares of the summed gradients, range by range. */
+struct squares {
+  const struct reference *ref;
+  double sums[MOST_RANGES];
+};
+
+static void add_squares(void *context, size_t range)
 {
+  struct squares *squares = context;
+  const struct reference *ref = squares->ref;
+  const struct range elements = range_of(ref->n, range);
   const uint32_t limit = counted_below(ref);
-  double sums[1024], squares = 0;
-  for (size_t first = 0; first < ref->n; first += 1024) {
-    const size_t count = ref->n - first < 1024 ? ref->n - first : 1024;
+  double sums[1024], sum = 0;
+  for (size_t first = elements.first; first < elements.end; first += 1024) {
+    const size_t left = elements.end - first, count = left < 1024 ? left : 1024;
     memset(sums, 0, sizeof sums);
     for (int r = 0; r < ref->nranks; r++) {
       const float *gradient = ref->gradients[r] + first;
       for (size_t i = 0; i < count; i++)
         if (magnitude_bits(gradient[i]) < limit) sums[i] += gradient[i];
     }
-    for (size_t i = 0; i < count; i++) squares += sums[i] * sums[i];
+    for (size_t i = 0; i < count; i++) sum += sums[i] * sums[i];
   }
-  ref->gradient_norm = sqrt(squares) / ref->nranks;
+  squares->sums[range] = sum;
+}
+
+static void measure_gradient(struct reference *ref)
+{
+  struct squares squares = {.ref = ref};
+  double sum = 0;
+  parallel_for(ref->team, range_count(ref->n), add_squares, &squares);
+  for (size_t i = 0; i < range_count(ref->n); i++) sum += squares.sums[i];
+  ref->gradient_norm = sqrt(sum) / ref->nranks;
 }
 
 /* What kind of step this is. Everything is exact in the first one after the warm-up, since there

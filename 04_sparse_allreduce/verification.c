@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,14 +192,46 @@ static void to_host(void *host, const void *device, size_t bytes, cudaStream_t s
   CUDACHECK(cudaStreamSynchronize(stream));
 }
 
+/* A comparison of vectors, which several cores share. */
+struct vectors {
+  const struct comparison *c;
+  const float *got, *expected;
+  bool (*differ)(const struct vectors *vectors, size_t i); /* asked where their bits do */
+  atomic_size_t first;                                     /* that differs, or n */
+};
+
+static void compare_range(void *context, size_t range)
+{
+  struct vectors *vectors = context;
+  const struct range elements = range_of(vectors->c->v->ref->n, range);
+  const size_t bytes = (elements.end - elements.first) * sizeof(float);
+  size_t i = elements.first, first = vectors->first;
+  if (memcmp(vectors->got + i, vectors->expected + i, bytes) == 0) return; /* nearly always */
+  while (i < elements.end && !vectors->differ(vectors, i)) i++;
+  if (i == elements.end) return;
+  while (i < first && !atomic_compare_exchange_weak(&vectors->first, &first, i)) continue;
+}
+
+/* The first element that differs, or n. */
+static size_t first_difference(struct vectors *vectors)
+{
+  const struct reference *ref = vectors->c->v->ref;
+  vectors->first = ref->n;
+  parallel_for(ref->team, range_count(ref->n), compare_range, vectors);
+  return vectors->first;
+}
+
+static bool bits_differ(const struct vectors *vectors, size_t i)
+{
+  return memcmp(&vectors->got[i], &vectors->expected[i], sizeof(float)) != 0;
+}
+
 static bool same_floats(const struct comparison *c, const char *what, const float *got,
                         const float *expected)
 {
-  const size_t n = c->v->ref->n;
-  if (memcmp(got, expected, n * sizeof *got) == 0) return true;
-  size_t i = 0;
-  while (memcmp(&got[i], &expected[i], sizeof *got) == 0) i++;
-  return wrong_element(c, what, i, got[i], expected[i]);
+  struct vectors vectors = {c, got, expected, bits_differ, 0};
+  const size_t i = first_difference(&vectors);
+  return i == c->v->ref->n || wrong_element(c, what, i, got[i], expected[i]);
 }
 
 static bool same_residual(const struct comparison *c, sparse_allreduce_t handle)
@@ -207,26 +240,43 @@ static bool same_residual(const struct comparison *c, sparse_allreduce_t handle)
   return same_floats(c, "residual", c->v->host, c->mine->residual);
 }
 
+/* The sum over ranks of a gradient's element, and of its size. */
+struct dense_sum {
+  double sum, size;
+};
+
+static struct dense_sum dense_sum(const struct verification *v, size_t i)
+{
+  struct dense_sum s = {0, 0};
+  for (int r = 0; r < v->me->nranks; r++) {
+    const double element = (double)v->gradients[(size_t)r * v->ref->n + i];
+    s.sum += element;
+    s.size += fabs(element);
+  }
+  return s;
+}
+
 /* A sum of P floats in any order is off by (P - 1) * 2^-23 * sum of sizes at most, and its average
  * by one more rounding. What overflows, and NaN and infinity, are NCCL's to add. */
+static bool far_from_dense(const struct vectors *vectors, size_t i)
+{
+  const struct verification *v = vectors->c->v;
+  const int ranks = v->me->nranks;
+  const struct dense_sum s = dense_sum(v, i);
+  const double got = (double)vectors->got[i], expected = s.sum / ranks;
+  const double bound = (ranks - 1) * 0x1p-23 * s.size / ranks + 0x1p-23 * fabs(expected) + 0x1p-149;
+  const bool overflows = !isfinite((float)(s.size * (1 + 0x1p-20))); /* somewhere on the way */
+  const bool right = fabs(got - expected) <= bound || (overflows && !isfinite(got));
+  return !right;
+}
+
 static bool near_dense(const struct comparison *c, const float *result)
 {
   const struct verification *v = c->v;
-  const size_t n = v->ref->n;
-  const int ranks = v->me->nranks;
-  for (size_t i = 0; i < n; i++) {
-    double sum = 0, size = 0;
-    for (int r = 0; r < ranks; r++) {
-      sum += (double)v->gradients[(size_t)r * n + i];
-      size += fabs((double)v->gradients[(size_t)r * n + i]);
-    }
-    const double got = (double)result[i], expected = sum / ranks;
-    const double bound = (ranks - 1) * 0x1p-23 * size / ranks + 0x1p-23 * fabs(expected) + 0x1p-149;
-    const bool overflows = !isfinite((float)(size * (1 + 0x1p-20))); /* somewhere on the way */
-    const bool right = fabs(got - expected) <= bound || (overflows && !isfinite(got));
-    if (!right) return wrong_element(c, "result", i, result[i], (float)expected);
-  }
-  return true;
+  struct vectors vectors = {c, result, v->ref->result, far_from_dense, 0};
+  const size_t i = first_difference(&vectors);
+  return i == v->ref->n ||
+         wrong_element(c, "result", i, result[i], (float)(dense_sum(v, i).sum / v->me->nranks));
 }
 
 static bool same_result(const struct comparison *c, const float *result)
@@ -376,7 +426,9 @@ int verification_step(struct verification *v, sparse_allreduce_t handle, const v
   const int ranks = v->me->nranks;
   const uint64_t step = v->ref->step;
   const bool compare = v->level == VERIFY_FULL || step % SAMPLE == 0;
+  /* all references are the same, so one rank can look at what all of them did, another one at xi */
   const bool my_turn = (int)(step % (uint64_t)ranks) == v->me->rank;
+  const bool xi_turn = (int)((step + 1) % (uint64_t)ranks) == v->me->rank;
   const struct comparison c = {v, &v->ref->ranks[v->me->rank],
                                sparse_allreduce_name(v->ref->config.algorithm), step};
   const float *gradients[ranks];
@@ -396,9 +448,8 @@ int verification_step(struct verification *v, sparse_allreduce_t handle, const v
 
   int code = EXIT_VERIFIED;
   if (compare && !same_step(&c, handle, &statistics, result, stream)) code = EXIT_WRONG_DATA;
-  /* all references are the same, so one rank can look at what all of them did */
   if (code == EXIT_VERIFIED && compare && my_turn && !obeys_invariants(&c)) code = EXIT_WRONG_DATA;
-  if (my_turn) add_xi(v);
+  if (xi_turn) add_xi(v);
   v->compared += compare;
   return code;
 }
