@@ -2,14 +2,21 @@
 #include "parallel.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+
+/* A thread that is waked has slept some 50 us, longer than most turns last. So who waits for work
+ * looks this many times first, and lets others run meanwhile. */
+enum { LOOKS = 200 };
 
 /* A loop that is running; it lives on the stack of the thread that runs it. */
 struct loop {
   void (*turn)(void *context, size_t i);
   void *context;
-  size_t count, next, unfinished; /* turns: all, the first that nobody has taken, not done yet */
+  size_t count, next;       /* turns: all, the first that nobody has taken */
+  atomic_size_t unfinished; /* turns that are not done yet */
   pthread_cond_t finished;
   struct loop *later;
 };
@@ -18,6 +25,7 @@ struct team {
   pthread_mutex_t mutex; /* of everything here and in the loops */
   pthread_cond_t work;
   struct loop *first, **last; /* loops with turns that nobody has taken, the oldest first */
+  atomic_size_t loops;        /* how many those are */
   bool ending;
   int helpers;
   pthread_t threads[];
@@ -29,6 +37,7 @@ static void add_loop(struct team *team, struct loop *loop)
 {
   *team->last = loop;
   team->last = &loop->later;
+  team->loops++;
 }
 
 static void remove_loop(struct team *team, const struct loop *loop)
@@ -37,6 +46,7 @@ static void remove_loop(struct team *team, const struct loop *loop)
   while (*at != loop) at = &(*at)->later;
   *at = loop->later;
   if (team->last == &loop->later) team->last = at;
+  team->loops--;
 }
 
 /* Takes the next turn, for which the mutex is released. */
@@ -53,6 +63,14 @@ static void take_turn(struct team *team, struct loop *loop)
   if (--loop->unfinished == 0) pthread_cond_signal(&loop->finished);
 }
 
+/* Releases the mutex for a while, until *number is or is not 0. */
+static void look(struct team *team, const atomic_size_t *number, bool zero)
+{
+  pthread_mutex_unlock(&team->mutex);
+  for (int i = 0; i < LOOKS && (atomic_load(number) == 0) != zero; i++) sched_yield();
+  pthread_mutex_lock(&team->mutex);
+}
+
 /* ---- threads ----------------------------------------------------------------------------------*/
 
 static void *help(void *argument)
@@ -60,9 +78,10 @@ static void *help(void *argument)
   struct team *team = argument;
   pthread_mutex_lock(&team->mutex);
   while (!team->ending) {
+    if (!team->first) look(team, &team->loops, false);
     if (team->first)
       take_turn(team, team->first);
-    else
+    else if (!team->ending)
       pthread_cond_wait(&team->work, &team->mutex);
   }
   pthread_mutex_unlock(&team->mutex);
@@ -108,6 +127,7 @@ void parallel_for(struct team *team, size_t count, void (*turn)(void *context, s
   pthread_mutex_lock(&team->mutex);
   add_loop(team, &loop);
   while (loop.next < count) take_turn(team, &loop);
+  if (loop.unfinished > 0) look(team, &loop.unfinished, true);
   while (loop.unfinished > 0) pthread_cond_wait(&loop.finished, &team->mutex);
   pthread_mutex_unlock(&team->mutex);
   pthread_cond_destroy(&loop.finished);

@@ -196,15 +196,40 @@ static double normal_quantile(double density)
   }
 }
 
-/* The order of the additions is that of the elements: this loop has one turn. */
+/* The sum of x - center, or of its square, over a vector, range by range. */
+struct moment {
+  struct vector vector;
+  double center;
+  bool squared;
+  double sums[MOST_RANGES];
+};
+
+static void add_moment(void *context, size_t i)
+{
+  struct moment *m = context;
+  const struct range range = range_of(m->vector.n, i);
+  const float *values = m->vector.values;
+  const double center = m->center;
+  double sum = 0;
+  for (size_t e = range.first; e < range.end; e++)
+    sum += m->squared ? (values[e] - center) * (values[e] - center) : values[e] - center;
+  m->sums[i] = sum;
+}
+
+static double moment(struct vector vector, double center, bool squared)
+{
+  struct moment m = {.vector = vector, .center = center, .squared = squared};
+  double sum = 0;
+  parallel_for(vector.team, range_count(vector.n), add_moment, &m);
+  for (size_t i = 0; i < range_count(vector.n); i++) sum += m.sums[i];
+  return sum;
+}
+
 double gaussian_threshold(struct vector vector, double density)
 {
-  const float *values = vector.values;
   const size_t n = vector.n;
-  double sum = 0, squares = 0;
-  for (size_t i = 0; i < n; i++) sum += values[i];
-  double mean = sum / (double)n;
-  for (size_t i = 0; i < n; i++) squares += (values[i] - mean) * (values[i] - mean);
-  double deviation = n > 1 ? sqrt(squares / (double)(n - 1)) : (double)NAN;
+  const double mean = moment(vector, 0, false) / (double)n;
+  const double squares = moment(vector, mean, true);
+  const double deviation = n > 1 ? sqrt(squares / (double)(n - 1)) : (double)NAN;
   return mean + normal_quantile(density) * deviation;
 }
