@@ -110,6 +110,29 @@ static void test_counts(struct test *t, enum path path, const struct datatype *t
   verifier_free(&v);
 }
 
+/* The verifier on results of other collectives: every rank has a part of the sum, or the input of
+ * one rank. */
+static void test_expectations(struct test *t, const struct datatype *type)
+{
+  const size_t part = 1000, first = part * (size_t)t->me->rank;
+  const size_t count = part * (size_t)t->me->nranks;
+  const int root = t->me->nranks - 1;
+  struct verifier v;
+  verifier_init(&v, t->me, type, t->stream);
+  verifier_fill(&v, VERIFY_INDEXED, t->sendbuff, t->recvbuff, count);
+  NCCLCHECK(
+      ncclReduceScatter(t->sendbuff, t->recvbuff, part, type->nccl, ncclSum, t->comm, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  verifier_expect(&v, first, VERIFY_SUM);
+  verifier_check(&v, "ReduceScatter", t->recvbuff, part);
+  NCCLCHECK(ncclBroadcast(t->sendbuff, t->recvbuff, count, type->nccl, root, t->comm, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  verifier_expect(&v, 0, root);
+  verifier_check(&v, "Broadcast", t->recvbuff, count);
+  result(t, v.code, type->name, "parts of the sum, the input of one rank");
+  verifier_free(&v);
+}
+
 /* A graph in which a kernel changes the input before every AllReduce, replayed. Returns the wrong
  * elements over all replays on this rank. With `separated`, something that is no kernel stands
  * between the kernel and the AllReduce. */
@@ -188,6 +211,7 @@ static int run(const struct rank *me, const struct options *opt)
     setup(&t, path);
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
       test_counts(&t, path, datatype_find(TYPES[i]));
+    if (path == PLAIN) test_expectations(&t, datatype_find("half"));
     test_replay(&t, path);
     teardown(&t, path);
     NCCLCHECK(ncclCommFinalize(t.comm));
