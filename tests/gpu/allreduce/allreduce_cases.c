@@ -171,7 +171,7 @@ static void test_replay(struct test *t, enum path path)
   static const size_t counts[] = {1, 256, 65536, 1048576};
   int runtime = 0, as_is = EXIT_VERIFIED, separated = EXIT_VERIFIED;
   NCCLCHECK(ncclGetVersion(&runtime));
-  /* the versions whose symmetric kernels miss a grid-dependency wait (02_allreduce_sm/README.md) */
+  /* the versions whose symmetric kernels miss a grid-dependency wait (docs/symmetric_memory.md) */
   bool hazard =
       path == SYMMETRIC && runtime >= NCCL_VERSION(2, 28, 3) && runtime < NCCL_VERSION(2, 30, 7);
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -189,7 +189,7 @@ static void test_replay(struct test *t, enum path path)
 
 /* A communicator for each path. On one communicator, windows at addresses that had been registered
  * by ncclCommRegister before gave wrong sums of double and int32 on 2 and 3 ranks (NCCL 2.28.3 and
- * 2.28.9, see 02_allreduce_sm/README.md). */
+ * 2.28.9, see docs/symmetric_memory.md). */
 static void make_communicator(struct test *t)
 {
   ncclUniqueId id;
