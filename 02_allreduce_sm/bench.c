@@ -2,6 +2,7 @@
 /* --bench: the same AllReduce on plain buffers and on symmetric windows. */
 #include "bench_allreduce.h"
 #include "check.h"
+#include "program.h"
 
 static void setup_symmetric(void *state)
 {
@@ -36,6 +37,8 @@ static bool has_symmetric_kernel(ncclDataType_t type)
 
 int bench_example(const struct rank *me, const struct options *opt)
 {
+  if (program_require_symmetric)
+    return launcher_refuse(me, "--require-symmetric is not for --bench; allowed: one of them");
   const char *name = has_symmetric_kernel(opt->type->nccl) ? "symmetric" : "symmetric (no kernel)";
   return bench_allreduce(me, opt, "AllReduce, symmetric memory windows",
                          (struct allreduce_variant){name, setup_symmetric, teardown_symmetric});

@@ -267,7 +267,8 @@ static int choose_sizes(struct shared *s, int npatterns, struct options *sweep)
   s->buffers.window_bytes = s->buffers.recv_bytes + 2 * PROGRAM_GUARD;
   if (s->file_matrix) sweep->min_bytes = sweep->max_bytes = s->buffers.send_bytes;
   if (sweep->max_bytes == 0) sweep->min_bytes = sweep->max_bytes = 1;
-  return launcher_require_memory(s->me, program_bytes(s->buffers, s->me->nranks));
+  return launcher_has_memory(s->me, program_bytes(s->buffers, s->me->nranks)) ? EXIT_VERIFIED
+                                                                              : EXIT_USAGE;
 }
 
 int bench_example(const struct rank *me, const struct options *opt)

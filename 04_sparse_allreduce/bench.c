@@ -264,10 +264,9 @@ static int bench_job(struct job *job)
   /* of several sizes those that do not fit are left out, but not the first */
   const size_t smallest = program_options.count ? program_options.count : MODELS[0].count;
   const size_t need = bytes_needed(job, smallest), copies = bench_copy_bytes();
-  int code = launcher_require_memory(me, need > copies ? need : copies);
-  if (code != EXIT_VERIFIED) return code;
+  if (!launcher_has_memory(me, need > copies ? need : copies)) return EXIT_USAGE;
   const int failed = me->rank == 0 && rows_open(&s.rows, program_options.results) != 0;
-  code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
+  int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
   if (code != EXIT_VERIFIED) return code;
 
   bench_timer_init(&s.timer, me, job->opt->type, steps, program_options.graphs > 0);

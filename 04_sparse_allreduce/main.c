@@ -128,8 +128,8 @@ static int tell(struct job *job)
   /* ======================= STEP 1: a device for this rank =================================== */
   launcher_step("STEP 1: device");
   CUDACHECK(cudaSetDevice(me->device));
-  int code = launcher_require_memory(me, job_bytes(job, job->count, job->config.density, 1));
-  if (code != EXIT_VERIFIED) return code;
+  if (!launcher_has_memory(me, job_bytes(job, job->count, job->config.density, 1)))
+    return EXIT_USAGE;
   launcher_print(me, "Starting sparse AllReduce example with %d ranks\n", me->nranks);
 
   /* ======================= STEP 2: the communicator ========================================== */
@@ -147,7 +147,7 @@ static int tell(struct job *job)
                      me->device);
 
   /* STEP 3 to 7 are those of each path. */
-  code = report_open(&s.report, job);
+  int code = report_open(&s.report, job);
   const int opened = code;
   for (int a = 0; a < SPARSE_ALGORITHMS && opened == EXIT_VERIFIED; a++) {
     if (!job->wanted[a]) continue;
@@ -192,7 +192,7 @@ int main(int argc, char **argv)
       .name = "sparse_allreduce",
       .summary = "Sparse gradient allreduce: the paths of Ok-Topk with NCCL",
       .options = program_option_table,
-      .types = "float half bfloat16",
+      .types = "float half bfloat16", /* those of gradients; sums are made in float */
       .run = run,
   };
   return launcher_main(argc, argv, &program);

@@ -31,7 +31,7 @@ static void fill(void *state, struct bench_size size)
   struct allreduce_buffers *b = state;
   verifier_fill(b->verifier, VERIFY_INDEXED, b->sendbuff, b->recvbuff,
                 size.count * (size_t)size.slots);
-  /* no kernel directly in front of a symmetric AllReduce: 02_allreduce_sm/README.md */
+  /* no kernel directly in front of a symmetric AllReduce: docs/symmetric_memory.md */
   CUDACHECK(cudaStreamSynchronize(b->verifier->stream));
 }
 
@@ -55,8 +55,7 @@ int bench_allreduce(const struct rank *me, const struct options *opt, const char
   const size_t bytes = opt->max_bytes + opt->type->size; /* a size below an element is rounded up */
   launcher_step("bench: communicator");
   CUDACHECK(cudaSetDevice(me->device));
-  int code = launcher_require_memory(me, 4 * bytes);
-  if (code != EXIT_VERIFIED) return code;
+  if (!launcher_has_memory(me, 4 * bytes)) return EXIT_USAGE;
 
   ncclUniqueId id;
   ncclComm_t comm;
@@ -81,7 +80,7 @@ int bench_allreduce(const struct rank *me, const struct options *opt, const char
       .rate = "busbw",
       .moved = moved,
   };
-  code = bench_run(me, opt, &bench, stream);
+  const int code = bench_run(me, opt, &bench, stream);
 
   verifier_free(&verifier);
   CUDACHECK(cudaStreamDestroy(stream));

@@ -221,7 +221,7 @@ int launcher_refuse(const struct rank *me, const char *error)
   return refuse(me, error, EXIT_USAGE);
 }
 
-int launcher_require_memory(const struct rank *me, size_t bytes)
+bool launcher_has_memory(const struct rank *me, size_t bytes)
 {
   size_t available = 0, total = 0;
   char error[160] = "";
@@ -231,7 +231,7 @@ int launcher_require_memory(const struct rank *me, size_t bytes)
     snprintf(error, sizeof error,
              "rank %d needs %.1f MiB of device memory; allowed: up to %.1f MiB", me->rank,
              (double)bytes / (1 << 20), (double)available / (1 << 20));
-  return launcher_refuse(me, error);
+  return launcher_refuse(me, error) == EXIT_VERIFIED;
 }
 
 /* ---- output ------------------------------------------------------------------------------- */

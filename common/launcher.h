@@ -11,6 +11,7 @@
 #ifndef COMMON_LAUNCHER_H
 #define COMMON_LAUNCHER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include <cuda_runtime.h>
@@ -79,10 +80,10 @@ double launcher_max(const struct rank *me, double value);
  * EXIT_VERIFIED. Collective. */
 int launcher_refuse(const struct rank *me, const char *error);
 
-/* EXIT_VERIFIED if every rank's current device has `bytes` free beside a 64th of its memory, which
- * is left to NCCL; else one line on stderr and EXIT_USAGE on all ranks. To be called before a
- * communicator takes memory. Collective. */
-int launcher_require_memory(const struct rank *me, size_t bytes);
+/* Whether every rank's current device has `bytes` free beside a 64th of its memory, which is left
+ * to NCCL; if not, one line on stderr and false on all ranks. To be called before a communicator
+ * takes memory. Collective. */
+bool launcher_has_memory(const struct rank *me, size_t bytes);
 
 /* ---- output ------------------------------------------------------------------------------- */
 

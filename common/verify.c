@@ -12,7 +12,15 @@ static struct verify_data data_of(const struct verifier *v)
   uint64_t mask = v->type->exact_bits > 53 ? most : 0xFFFF;
   while (mask > 1 && mask > most / nranks) mask >>= 1;
   if (v->kind == VERIFY_CONSTANT && nranks * (nranks - 1) / 2 <= most) mask = ~0ULL;
-  return (struct verify_data){v->type->nccl, v->type->size, v->kind, v->me->nranks, mask};
+  return (struct verify_data){
+      .type = v->type->nccl,
+      .size = v->type->size,
+      .kind = v->kind,
+      .nranks = v->me->nranks,
+      .mask = mask,
+      .first = v->first,
+      .source = v->source,
+  };
 }
 
 /* Finished when it returns: comparisons in any stream may follow. */
@@ -27,6 +35,7 @@ void verifier_init(struct verifier *v, const struct rank *me, const struct datat
                    cudaStream_t stream)
 {
   *v = (struct verifier){.me = me, .type = type, .stream = stream, .code = EXIT_VERIFIED};
+  verifier_expect(v, 0, VERIFY_SUM);
   /* non-blocking: it does not even wait for the default stream */
   CUDACHECK(cudaStreamCreateWithFlags(&v->own, cudaStreamNonBlocking));
   CUDACHECK(cudaMalloc((void **)&v->device, sizeof *v->device));
@@ -38,6 +47,12 @@ void verifier_free(struct verifier *v)
 {
   CUDACHECK(cudaFree(v->device));
   CUDACHECK(cudaStreamDestroy(v->own));
+}
+
+void verifier_expect(struct verifier *v, size_t first, int source)
+{
+  v->first = first;
+  v->source = source;
 }
 
 void verifier_fill(struct verifier *v, enum verify_kind kind, void *sendbuff, void *recvbuff,
@@ -79,7 +94,7 @@ static unsigned long long report(struct verifier *v, const char *what, cudaStrea
   const size_t i = (size_t)state.first;
   char is[64], should[64];
   if (state.wrong == 0) return 0;
-  const uint64_t expected = verify_bits(data.type, verify_sum(&data, state.round, i));
+  const uint64_t expected = verify_bits(data.type, verify_expected(&data, state.round, i));
   launcher_error("%s: element %zu is %s, expected %s (%llu elements wrong)", what, i,
                  datatype_text(v->type, state.bits, is, sizeof is),
                  datatype_text(v->type, expected, should, sizeof should), state.wrong);
@@ -112,7 +127,7 @@ double verifier_element(struct verifier *v, const void *buffer, size_t i)
 double verifier_expected(struct verifier *v, size_t i)
 {
   struct verify_data data = data_of(v);
-  return (double)verify_sum(&data, fetch_state(v, v->own).round, i);
+  return (double)verify_expected(&data, fetch_state(v, v->own).round, i);
 }
 
 void verifier_print_digest(struct verifier *v)

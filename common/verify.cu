@@ -52,7 +52,7 @@ static __global__ void compare(const Word *buffer, size_t count, verify_data dat
   if (threadIdx.x == 0) block_first = ~0ULL;
   for (size_t i = first_element(); i < count; i += stride()) {
     const Word element = buffer[i]; /* once: it may change if somebody forgot to wait */
-    if (element == (Word)verify_bits(data.type, verify_sum(&data, state->round, i))) continue;
+    if (element == (Word)verify_bits(data.type, verify_expected(&data, state->round, i))) continue;
     if (wrong++ == 0) {
       first = i;
       bits = element;

@@ -7,6 +7,10 @@
  * bytes before, which is NaN in every floating type and -1 in the signed ones: an element that was
  * never written shows.
  *
+ * A result is expected to be the sum of all ranks' inputs, as AllReduce makes it. verifier_expect
+ * says what else it is, so that the same data serve ReduceScatter, Broadcast, AllGather and the
+ * like.
+ *
  * A failed call in any of these functions ends the job (check.h). */
 #ifndef COMMON_VERIFY_H
 #define COMMON_VERIFY_H
@@ -25,6 +29,9 @@ extern "C" {
  *                    16, but in integers of 64 bits all that fit, so that the sums need the type */
 enum verify_kind { VERIFY_CONSTANT, VERIFY_INDEXED };
 
+/* Whose input a result is, where it is not that of one rank. */
+enum { VERIFY_SUM = -1 };
+
 /* What the kernels count, in device memory. */
 struct verify_state {
   unsigned long long wrong;  /* elements that differed since the last report */
@@ -42,6 +49,8 @@ struct verifier {
   cudaStream_t stream;         /* the caller's, in which the collective is called */
   cudaStream_t own;            /* what only reads a finished result is done here */
   enum verify_kind kind;       /* of the last fill */
+  size_t first;                /* as verifier_expect was told */
+  int source;                  /* likewise */
   struct verify_state *device; /* device memory */
   int code;                    /* EXIT_VERIFIED until a report found wrong elements */
 };
@@ -50,6 +59,12 @@ void verifier_init(struct verifier *v, const struct rank *me, const struct datat
                    cudaStream_t stream);
 void verifier_free(struct verifier *v);
 
+/* What results are from now on: their element i is element first + i of the whole vector, either of
+ * the sum over all ranks (VERIFY_SUM) or of the input of rank `source`. At the beginning 0 and
+ * VERIFY_SUM. ReduceScatter of n elements to each rank: rank * n, VERIFY_SUM. Broadcast: 0, root.
+ * AllGather: 0, r before the part of rank r is compared. */
+void verifier_expect(struct verifier *v, size_t first, int source);
+
 /* ---- enqueue in `stream` and return at once (may be captured in a graph) -------------------- */
 
 /* Writes this rank's input to sendbuff[0 .. count) and poisons recvbuff[0 .. count) with 0xFF
@@ -57,7 +72,7 @@ void verifier_free(struct verifier *v);
 void verifier_fill(struct verifier *v, enum verify_kind kind, void *sendbuff, void *recvbuff,
                    size_t count);
 
-/* Compares buffer[0 .. count) with the sum of all ranks' inputs of the last fill. */
+/* Compares buffer[0 .. count) with what is expected after the last fill. */
 void verifier_compare(struct verifier *v, const void *buffer, size_t count);
 
 /* Adds buffer[0 .. count) to the digest; elements of any type, not only sums. */
@@ -78,7 +93,7 @@ unsigned long long verifier_report(struct verifier *v, const char *what);
 /* Compare, add the elements to the digest, report. */
 void verifier_check(struct verifier *v, const char *what, const void *buffer, size_t count);
 
-/* Element i of a buffer in device memory, and what it should be. */
+/* Element i of a buffer in device memory, and what element i of a result should be. */
 double verifier_element(struct verifier *v, const void *buffer, size_t i);
 double verifier_expected(struct verifier *v, size_t i);
 

@@ -35,7 +35,7 @@ static void compare(const void *arguments)
   const struct arguments *a = arguments;
   for (size_t i = 0; i < a->count; i++) {
     const uint64_t bits = load(a, i);
-    if (bits == verify_bits(a->data.type, verify_sum(&a->data, a->state->round, i))) continue;
+    if (bits == verify_bits(a->data.type, verify_expected(&a->data, a->state->round, i))) continue;
     a->state->wrong++;
     if (i >= a->state->first) continue;
     a->state->first = i;

@@ -23,6 +23,8 @@ struct verify_data {
   enum verify_kind kind;
   int nranks;
   uint64_t mask; /* an input is (rank & mask) or (hash & mask) */
+  size_t first;  /* where in the whole vector a result begins */
+  int source;    /* whose input it is, or VERIFY_SUM */
 };
 
 cudaError_t verify_launch_fill(void *buffer, size_t count, struct verify_data data, int rank,
@@ -49,10 +51,13 @@ VERIFY_FN uint64_t verify_input(const struct verify_data *data, uint64_t round, 
   return verify_mix(i + verify_mix(round << 16 | (uint64_t)(rank + 1))) & data->mask;
 }
 
-VERIFY_FN uint64_t verify_sum(const struct verify_data *data, uint64_t round, size_t i)
+/* What element i of a result should be. */
+VERIFY_FN uint64_t verify_expected(const struct verify_data *data, uint64_t round, size_t i)
 {
   uint64_t sum = 0;
-  for (int rank = 0; rank < data->nranks; rank++) sum += verify_input(data, round, rank, i);
+  if (data->source != VERIFY_SUM) return verify_input(data, round, data->source, data->first + i);
+  for (int rank = 0; rank < data->nranks; rank++)
+    sum += verify_input(data, round, rank, data->first + i);
   return sum;
 }
 

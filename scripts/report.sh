@@ -13,6 +13,9 @@
 #   <!-- picture: NAME, words in its place -->    <!-- end of picture -->
 #   <!-- headline -->                             <!-- end of headline -->
 #
+# `table: FILE.csv, only 1 KiB, 64 KiB` shows these rows of it (`uniform 1 KiB` where a pattern stands before
+# the size); without `only` it has all.
+#
 # All pages are rewritten or none. Exit code 0: written, or no difference; 1: a file is missing or cannot be
 # written, or a page differs; 2: usage, or such a line in a page is not understood.
 set -euo pipefail
@@ -62,9 +65,9 @@ AWK_SIZE='
 
 # A CSV of --bench as a Markdown table: a row per size, and series such as the pattern if it has one, or
 # per size and density of the sparse AllReduce; a cell per variant or path. Columns are found by their
-# names. A file without these columns is shown as it is.
-table() { # table FILE
-  awk -F, "$AWK_SIZE"'
+# names. A file without these columns is shown as it is. ROWS, separated by ", ", are those wanted, else all.
+table() { # table FILE [ROWS]
+  awk -F, -v only="${2:-}" "$AWK_SIZE"'
     NR == 1 {
       for (i = 1; i <= NF; i++) column[$i] = i
       sparse = "path" in column
@@ -80,6 +83,10 @@ table() { # table FILE
       v = $variant
       if (sparse) row = $column["count"] " | " 100 * $column["density"] " %"
       else row = (series == "" ? "" : $1 " | ") size($column["bytes"])
+      name = row
+      sub(/ [|]/, "", name)
+      names[name]
+      if (only != "" && index(", " only ", ", ", " name ", ") == 0) next
       if (!(v in seen)) { seen[v] = 1; variants[++n] = v }
       if (!(row in known)) { known[row] = 1; rows[++m] = row }
       cell[row, v] = "-"
@@ -92,6 +99,12 @@ table() { # table FILE
     }
     END {
       if (plain) exit
+      wanted = split(only, rows_wanted, ", ")
+      for (i = 1; i <= wanted; i++)
+        if (!(rows_wanted[i] in names)) {
+          print "report.sh: " FILENAME " has no row \047" rows_wanted[i] "\047" >"/dev/stderr"
+          exit 1
+        }
       printf sparse ? "| elements | density |" : "|%s bytes |", (series == "" ? "" : " " series " |")
       rule = sparse ? "| ---: | ---: |" : series == "" ? "| ---: |" : "| --- | ---: |"
       for (v = 1; v <= n; v++) {
@@ -146,11 +159,12 @@ headline() {
 # ---- the pages -----------------------------------------------------------------------------------
 # What belongs between the lines of a marker.
 filling() { # filling PAGE table|picture|headline ARGUMENT
-  local file=$shown/$3 launcher=${3#*.}
+  local file=$shown/$3 launcher=${3#*.} only=
   case $2 in
   table)
+    if [[ $3 = *', only '* ]]; then only=${3#*, only } file=${file%%, only *}; fi
     [ -f "$file" ] || { echo "report.sh: $1 wants $file, which is not there" >&2 && return 1; }
-    table "$dir/$3"
+    table "$file" "$only"
     printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "${launcher%%.*} launcher" "$3")" "\`$file\`"
     ;;
   picture)
@@ -185,7 +199,7 @@ fill_in() { # fill_in PAGE
       printf %s "$line"
     elif [[ $line =~ $SIMILAR ]]; then
       die "$1:$number: '${line%$'\n'}' is not understood${open:+ inside of the $open of line $begun}; allowed:" \
-        "<!-- table: FILE.csv -->, <!-- picture: NAME, words -->, <!-- headline --> and then its <!-- end of ... -->"
+        "<!-- table: FILE.csv[, only ROW, ROW] -->, <!-- picture: NAME, words -->, <!-- headline --> and then its <!-- end of ... -->"
     elif [ -z "$open" ]; then
       printf %s "$line"
     fi

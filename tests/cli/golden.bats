@@ -84,6 +84,11 @@ types_and_counts() { # types_and_counts EXAMPLE LAUNCHER: everything on 4 ranks,
   for launcher in $LAUNCHERS; do
     start "$launcher" 2 02_allreduce_sm --require-symmetric
     exits_with 77
-    says 'symmetric'
+    says '^note: symmetric kernels: no \('
+    says '^note: --require-symmetric: leaving with exit code 77$'
+    prints_not '^Starting AllReduce with'
+    start "$launcher" 2 02_allreduce_sm --require-symmetric --bench
+    exits_with 2
+    one_line '--require-symmetric is not for --bench; allowed: one of them$'
   done
 }

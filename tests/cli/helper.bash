@@ -51,6 +51,19 @@ mpi_job() {
   timeout -k 5 90 bash -c '. "$0" && mpi_run "$@"' "$TOP/scripts/lib.sh" "$@" </dev/null
 }
 
+# build_changed LAUNCHER EXAMPLE SED-SCRIPT: $WORK/program is the example with a main.c, $WORK/main.c, that
+# sed -E has changed.
+build_changed() {
+  local build=$TOP/$2/build/cpu-$1 compiler=gcc switch=() objects=()
+  sed -E "$3" "$TOP/$2/main.c" >"$WORK/main.c"
+  if cmp -s "$TOP/$2/main.c" "$WORK/main.c"; then echo "sed has changed nothing" && return 1; fi
+  [ "$1" = pthread ] || compiler=$(mpicc_command) switch=(-DLAUNCHER_MPI)
+  mapfile -d '' objects < <(find "$build" -name '*.o' ! -path '*/common/cpu/*' ! -name main.c.o -print0)
+  "$compiler" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${switch[@]}" -pthread \
+    -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/$2" -o "$WORK/program" "$WORK/main.c" "${objects[@]}" \
+    -Wl,-rpath,"$build" -L"$build" -lcpu_standin -lm
+}
+
 # start LAUNCHER RANKS EXAMPLE [ARGUMENTS]: runs the program to its end; then the variable code is
 # its exit code, $WORK/out its stdout and $WORK/err its stderr. RANKS - leaves the number to the
 # program (no NTHREADS, no mpirun). FAULT=... in front of it is carried out. Nothing runs longer than

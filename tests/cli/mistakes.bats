@@ -7,16 +7,8 @@ load helper
 # mistaken LAUNCHER EXAMPLE SED-SCRIPT [ARGUMENTS]: runs a copy of the example on 4 ranks whose main.c
 # sed has changed.
 mistaken() {
-  local launcher=$1 example=$2 build=$TOP/$2/build/cpu-$1 compiler=gcc switch=()
-  sed -E "$3" "$TOP/$example/main.c" >"$WORK/main.c"
-  if cmp -s "$TOP/$example/main.c" "$WORK/main.c"; then echo "sed has changed nothing" && return 1; fi
-  [ "$launcher" = pthread ] || compiler=$(mpicc_command) switch=(-DLAUNCHER_MPI)
-  local objects=()
-  mapfile -d '' objects < <(find "$build" -name '*.o' ! -path '*/common/cpu/*' ! -name main.c.o -print0)
-  "$compiler" -std=c11 -D_GNU_SOURCE -DCPU_STANDIN "${switch[@]}" -pthread -isystem "$TOP/common/cpu/include" \
-    -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/$example" -o "$WORK/program" "$WORK/main.c" "${objects[@]}" \
-    -Wl,-rpath,"$build" -L"$build" -lcpu_standin -lm
-  start "$launcher" 4 "$example" "${@:4}"
+  build_changed "$1" "$2" "$3"
+  start "$1" 4 "$2" "${@:4}"
 }
 
 program_path() { echo "$WORK/program"; }
@@ -63,7 +55,7 @@ register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
 
 @test "02: a rank that registers no window is the one in another step" {
   for launcher in $LAUNCHERS; do
-    mistaken "$launcher" 02_allreduce_sm '/NCCLCHECK\($/s/^/if (me->rank != 1)/' --timeout 2
+    mistaken "$launcher" 02_allreduce_sm '/ncclCommWindowRegister/s/^/if (me->rank != 1)/' --timeout 2
     exits_with 4
     says '^\[rank 1\] no progress for [0-9]+ s in step: STEP 4: are the windows symmetric\?$'
     for rank in 0 2 3; do says "^\[rank $rank\] no progress for [0-9]+ s in step: STEP 4: registration$"; done
@@ -73,7 +65,7 @@ register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
 @test "02: a window of memory from cudaMalloc" {
   for launcher in $LAUNCHERS; do
     mistaken "$launcher" 02_allreduce_sm \
-      's/NCCLCHECK\(ncclMemAlloc\(&recvbuff, size_bytes\)\)/if (me->rank == 2) CUDACHECK(cudaMalloc(\&recvbuff, size_bytes)); else &/'
+      's/NCCLCHECK\(ncclMemAlloc\(&recvbuff, bytes\)\)/if (me->rank == 2) CUDACHECK(cudaMalloc(\&recvbuff, bytes)); else &/'
     ends_with 'ncclCommWindowRegister\(.*recvbuff.*\): invalid usage \(ncclCommWindowRegister: the memory of rank 2 is not from ncclMemAlloc; allowed: memory that is, on all ranks\)'
   done
 }

@@ -47,6 +47,30 @@ CSV
   grep -q 'header 13.0; NCCL header 2.27.1, runtime 2.27.1; mpi' "$WORK/suite/01_x/README.md"
 }
 
+@test "a table shows only the rows that its page asks for; one that is not there is refused" {
+  suite
+  printf '%s\n' bytes,variant,us,busbw,wrong {1024,16384,1048576}',plain,8.00,0.25,0' >results/01_x.mpi.graph.csv
+  sed -i 's/graph.csv -->/graph.csv, only 1 KiB, 1 MiB -->/' 01_x/README.md
+  scripts/report.sh results
+  cat 01_x/README.md
+  diff <(sed -n 's/^| \([0-9][^|]*\) |.*/\1/p' 01_x/README.md) <(printf '1 KiB\n1 MiB\n')
+  grep -q 'raw: .results/01_x.mpi.graph.csv.[.]$' 01_x/README.md
+  grep -q '16 KiB' results/report.html # which has all
+  sed 's/^[0-9]/uniform,&/; s/^bytes/pattern,&/' results/01_x.mpi.graph.csv >results/02_x.csv
+  mv results/0{2_x,1_x.mpi.graph}.csv
+  sed -i 's/only 1 KiB, 1 MiB/only uniform 1 MiB/' 01_x/README.md
+  scripts/report.sh results
+  grep -qx '| uniform | 1 MiB | 8.00 / 0.[23] | 0 |' 01_x/README.md
+  [ "$(grep -c '^| uniform' 01_x/README.md)" = 1 ]
+  sed -i 's/only uniform 1 MiB/only uniform 1 MiB, skew 1 MiB/' 01_x/README.md
+  cp 01_x/README.md "$WORK/before"
+  code=0
+  scripts/report.sh results >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 1
+  one_line "^report.sh: .*results/01_x.mpi.graph.csv has no row 'skew 1 MiB'$"
+  cmp 01_x/README.md "$WORK/before"
+}
+
 @test "patterns are rows of their own" {
   suite
   cat >"$WORK/suite/results/01_x.mpi.graph.csv" <<'CSV'

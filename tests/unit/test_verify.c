@@ -284,6 +284,65 @@ static void test_misplaced_elements_are_wrong(void **state)
   close_bench(&b);
 }
 
+/* A part of a result is compared with the same part of the sum (ReduceScatter), or of the input of
+ * one rank (Broadcast, AllGather); `buffer` is where the part begins. */
+static struct {
+  const char *buffer;
+  size_t count;
+} part;
+
+static unsigned long long compare_part(struct bench *b)
+{
+  verifier_compare(&b->verifier, part.buffer, part.count);
+  return verifier_report(&b->verifier, "test");
+}
+
+static unsigned long long part_wrong(struct bench *b, const char *buffer, size_t at, size_t first,
+                                     int source, char *text, size_t size)
+{
+  part.buffer = buffer + at * b->type->size;
+  part.count = COUNT - at;
+  verifier_expect(&b->verifier, first, source);
+  return caught(b, compare_part, text, size);
+}
+
+static void test_parts_and_inputs_of_one_rank(void **state)
+{
+  enum { AT = 300, RANK = 1, RANKS = 3 };
+  char text[512], wanted[128], should[64];
+  uint64_t sums[COUNT], inputs[COUNT];
+  (void)state;
+  for (size_t t = 0; t < TYPES; t++) {
+    struct bench b;
+    open_bench(&b, type_names[t], RANK, RANKS);
+    const size_t most = b.type->exact_bits < 10 ? 4 : 1; /* of few values many agree */
+    all_reduce(&b, VERIFY_INDEXED); /* sums in output, and the input of RANK in buffer */
+    read_all(&b, b.output, sums);
+    read_all(&b, b.buffer, inputs);
+
+    assert_int_equal(part_wrong(&b, b.output, AT, AT, VERIFY_SUM, text, sizeof text), 0);
+    assert_true(verifier_expected(&b.verifier, 7) == datatype_value(b.type, sums[AT + 7]));
+    assert_true(part_wrong(&b, b.output, AT, 0, VERIFY_SUM, text, sizeof text) > 500 / most);
+    assert_true(part_wrong(&b, b.output, AT, AT - 1, VERIFY_SUM, text, sizeof text) > 500 / most);
+    assert_true(part_wrong(&b, b.output, AT, AT, RANK, text, sizeof text) > 500 / most);
+
+    assert_int_equal(part_wrong(&b, b.buffer, 0, 0, RANK, text, sizeof text), 0);
+    assert_int_equal(part_wrong(&b, b.buffer, AT, AT, RANK, text, sizeof text), 0);
+    assert_true(verifier_expected(&b.verifier, 7) == datatype_value(b.type, inputs[AT + 7]));
+    assert_true(part_wrong(&b, b.buffer, 0, 0, RANK + 1, text, sizeof text) > 500 / most);
+    assert_true(part_wrong(&b, b.buffer, AT, 0, RANK, text, sizeof text) > 500 / most);
+
+    /* the place in what was compared, and what belongs there */
+    write_bits(&b, b.output, AT + 7, sums[AT + 7] ^ 1);
+    assert_int_equal(part_wrong(&b, b.output, AT, AT, VERIFY_SUM, text, sizeof text), 1);
+    snprintf(wanted, sizeof wanted, ", expected %s (1 elements wrong)",
+             datatype_text(b.type, sums[AT + 7], should, sizeof should));
+    assert_non_null(strstr(text, "test: element 7 is "));
+    assert_non_null(strstr(text, wanted));
+    close_bench(&b);
+  }
+}
+
 static void test_rounds_and_ranks_differ(void **state)
 {
   struct bench b, other;
@@ -469,6 +528,7 @@ int main(void)
       cmocka_unit_test(test_unwritten_output_is_all_wrong),
       cmocka_unit_test(test_input_in_place_of_the_sum_is_wrong),
       cmocka_unit_test(test_misplaced_elements_are_wrong),
+      cmocka_unit_test(test_parts_and_inputs_of_one_rank),
       cmocka_unit_test(test_rounds_and_ranks_differ),
       cmocka_unit_test(test_only_count_elements),
       cmocka_unit_test(test_sums_need_64_bits),

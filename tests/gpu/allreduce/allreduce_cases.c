@@ -110,6 +110,29 @@ static void test_counts(struct test *t, enum path path, const struct datatype *t
   verifier_free(&v);
 }
 
+/* The verifier on results of other collectives: every rank has a part of the sum, or the input of
+ * one rank. */
+static void test_expectations(struct test *t, const struct datatype *type)
+{
+  const size_t part = 1000, first = part * (size_t)t->me->rank;
+  const size_t count = part * (size_t)t->me->nranks;
+  const int root = t->me->nranks - 1;
+  struct verifier v;
+  verifier_init(&v, t->me, type, t->stream);
+  verifier_fill(&v, VERIFY_INDEXED, t->sendbuff, t->recvbuff, count);
+  NCCLCHECK(
+      ncclReduceScatter(t->sendbuff, t->recvbuff, part, type->nccl, ncclSum, t->comm, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  verifier_expect(&v, first, VERIFY_SUM);
+  verifier_check(&v, "ReduceScatter", t->recvbuff, part);
+  NCCLCHECK(ncclBroadcast(t->sendbuff, t->recvbuff, count, type->nccl, root, t->comm, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  verifier_expect(&v, 0, root);
+  verifier_check(&v, "Broadcast", t->recvbuff, count);
+  result(t, v.code, type->name, "parts of the sum, the input of one rank");
+  verifier_free(&v);
+}
+
 /* A graph in which a kernel changes the input before every AllReduce, replayed. Returns the wrong
  * elements over all replays on this rank. With `separated`, something that is no kernel stands
  * between the kernel and the AllReduce. */
@@ -148,7 +171,7 @@ static void test_replay(struct test *t, enum path path)
   static const size_t counts[] = {1, 256, 65536, 1048576};
   int runtime = 0, as_is = EXIT_VERIFIED, separated = EXIT_VERIFIED;
   NCCLCHECK(ncclGetVersion(&runtime));
-  /* the versions whose symmetric kernels miss a grid-dependency wait (02_allreduce_sm/README.md) */
+  /* the versions whose symmetric kernels miss a grid-dependency wait (docs/symmetric_memory.md) */
   bool hazard =
       path == SYMMETRIC && runtime >= NCCL_VERSION(2, 28, 3) && runtime < NCCL_VERSION(2, 30, 7);
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -166,7 +189,7 @@ static void test_replay(struct test *t, enum path path)
 
 /* A communicator for each path. On one communicator, windows at addresses that had been registered
  * by ncclCommRegister before gave wrong sums of double and int32 on 2 and 3 ranks (NCCL 2.28.3 and
- * 2.28.9, see 02_allreduce_sm/README.md). */
+ * 2.28.9, see docs/symmetric_memory.md). */
 static void make_communicator(struct test *t)
 {
   ncclUniqueId id;
@@ -188,6 +211,7 @@ static int run(const struct rank *me, const struct options *opt)
     setup(&t, path);
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
       test_counts(&t, path, datatype_find(TYPES[i]));
+    if (path == PLAIN) test_expectations(&t, datatype_find("half"));
     test_replay(&t, path);
     teardown(&t, path);
     NCCLCHECK(ncclCommFinalize(t.comm));
