@@ -9,7 +9,7 @@
 
 #include "alltoallv_internal.h" /* for the two limits */
 #include "check.h"
-#include "naive.h"
+#include "simple/sendrecv.h"
 #include "patterns.h"
 #include "program.h"
 
@@ -156,7 +156,7 @@ static void call(void *state, struct bench_size size, long slot, cudaStream_t st
   (void)size;
   switch (v->way) {
   case SENDRECV:
-    NCCLCHECK(naive_alltoallv(send_slot(s, slot), s->sendcounts, s->sdispls, recv_slot(s, slot),
+    NCCLCHECK(sendrecv_alltoallv(send_slot(s, slot), s->sendcounts, s->sdispls, recv_slot(s, slot),
                               s->recvcounts, s->rdispls, type->nccl, type->size, n, s->comm,
                               stream));
     break;

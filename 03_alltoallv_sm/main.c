@@ -18,7 +18,7 @@
 #include "bench.h"
 #include "check.h"
 #include "launcher.h"
-#include "naive.h"
+#include "simple/sendrecv.h"
 #include "program.h"
 
 static const size_t DEFAULT_COUNT = 2048; /* elements that a rank sends, about */
@@ -165,13 +165,13 @@ static int run(const struct rank *me, const struct options *opt)
   ALLTOALLVCHECK(alltoallv_method(handle, NULL, &why));
   launcher_note(me, "AlltoAllV: %s", why);
 
-  /* ======================= STEP 5 and 6: input, and the naive version first ================== */
+  /* ======================= STEP 5 and 6: input, and send/recv first ================== */
   launcher_step("STEP 6: grouped send/recv");
   launcher_print(me, "Starting AlltoAllV with variable-sized transfers\n");
   struct segment expected[n];
   program_fill(me, x.sendbuff, x.sendcounts, x.sdispls, type->size, 1, stream);
   program_guard(&buffers, stream);
-  NCCLCHECK(naive_alltoallv(x.sendbuff, x.sendcounts, x.sdispls, x.recvbuff, x.recvcounts,
+  NCCLCHECK(sendrecv_alltoallv(x.sendbuff, x.sendcounts, x.sdispls, x.recvbuff, x.recvcounts,
                             x.rdispls, type->nccl, type->size, n, comm, stream));
   program_expect(me, x.recvbuff, x.recvcounts, x.rdispls, type->size, 1, expected);
   if (program_verify("send/recv", expected, n, &buffers, stream)) code = EXIT_WRONG_DATA;

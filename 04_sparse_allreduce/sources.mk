@@ -9,7 +9,3 @@ SPARSE_GPU_SOURCES := ops_local_pass.cu ops_select.cu ops_reduce.cu ops_merge.cu
 SPARSE_CPU_SOURCES := ops_cpu.c
 REFERENCE_SOURCES  := parallel.c reference.c reference_steps.c reference_select.c reference_exchange.c
 REFERENCE_SOURCES  += invariants.c invariants_elements.c
-
-ALLTOALLV_SOURCES     := alltoallv.c alltoallv_plan.c alltoallv_sendrecv.c
-ALLTOALLV_GPU_SOURCES := alltoallv_lsa.cu
-ALLTOALLV_CPU_SOURCES := alltoallv_cpu.c

@@ -16,15 +16,15 @@ case ${1:-} in -h | --help) show_help ;; esac
 unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that calls this: `make -w` would talk in between
 
 # ---- the reusable parts --------------------------------------------------------------------------
-# Folder, prefix of its lists in sources.mk, header.
+# Folder with its sources.mk, prefix of the lists in there, header.
 PARTS='
-03_alltoallv_sm ALLTOALLV alltoallv.h
+03_alltoallv_sm/lib ALLTOALLV alltoallv.h
 04_sparse_allreduce SPARSE sparse_allreduce.h
 '
 listed() { # listed FOLDER VARIABLE...: the files of these lists, with their folder
   # shellcheck disable=SC2016 # for make
   printf 'include sources.mk\nall: ; @echo $(addprefix %s/,%s)\n' "$1" "$(printf ' $(%s)' "${@:2}")" |
-    make -s -C "$TOP/04_sparse_allreduce" -f -
+    make -s -C "$TOP/$1" -f -
 }
 
 # ---- where to ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../scripts/lib.sh"
 cd "$TOP"
-[ $# -gt 0 ] || set -- ./*.md docs/*.md [0-9][0-9]_*/*.md
+[ $# -gt 0 ] || set -- ./*.md docs/*.md [0-9][0-9]_*/{,*/}*.md
 failed=0 links=0
 
 broken() {

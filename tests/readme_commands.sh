@@ -20,7 +20,7 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../scripts/lib.sh"
 cd "$TOP"
-[ $# -gt 0 ] || set -- ./*.md docs/*.md [0-9][0-9]_*/*.md
+[ $# -gt 0 ] || set -- ./*.md docs/*.md [0-9][0-9]_*/{,*/}*.md
 limit=300 # seconds for a block
 
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
@@ -75,6 +75,7 @@ run_block() {
 
 ran=0 failed=0
 for page in "$@"; do
+  [ -f "$page" ] || continue
   rm -f "$work"/blocks/*
   blocks "$page"
   for block in "$work"/blocks/*; do

@@ -164,22 +164,22 @@ PYTHON
   prints '^ok - random matrices against MPI_Alltoallv$'
 }
 
-# usage.c and the library's files alone, as processes on the stand-in
+# A copy of the library's folder, all of it, as processes on the stand-in.
 build_usage() {
-  local folder=$TOP/03_alltoallv_sm include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu")
+  local include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu")
   [ ! -x "$FAULT_FOLDER/usage/usage" ] || return 0 # not in a path with a blank, for the loader
-  mkdir -p "$FAULT_FOLDER/usage"
-  cp "$folder"/alltoallv*.[ch] "$folder/usage.c" "$folder/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER/usage"
+  cp "$TOP/03_alltoallv_sm/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER" # what is CUDA and NCCL here
+  cp -r "$TOP/03_alltoallv_sm/lib" "$FAULT_FOLDER/usage"
   cd "$FAULT_FOLDER/usage" || return
   "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \
-    ./*.c -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm
+    ./*.c -o usage -L"$FAULT_FOLDER" -lcpu_standin -Wl,-rpath,"$FAULT_FOLDER" -lm
 }
 
 @test "alltoallv.h stands alone: C++ takes it, usage.c compiles with it and runs" {
   [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
   echo '#include "alltoallv.h"
     alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;' |
-    g++ -Wall -Wextra -Werror -fsyntax-only -x c++ -isystem "$TOP/common/cpu/include" -I"$TOP/03_alltoallv_sm" -
+    g++ -Wall -Wextra -Werror -fsyntax-only -x c++ -isystem "$TOP/common/cpu/include" -I"$TOP/03_alltoallv_sm/lib" -
   build_usage
   mpi_job 3 "$FAULT_FOLDER/usage/usage" >"$WORK/out" 2>"$WORK/err"
   [ "$(sort "$WORK/out")" = "$(for rank in 0 1 2; do

@@ -57,7 +57,7 @@ C
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   make -w install CPU=1 MPI=1 PREFIX="$WORK/prefix" # as in a make -C, which must not mix with the lists
   # shellcheck disable=SC2046
-  "$(mpicc_command)" -o "$WORK/usage" 03_alltoallv_sm/usage.c $(pkg-config --cflags --libs nccl-examples-cpu)
+  "$(mpicc_command)" -o "$WORK/usage" 03_alltoallv_sm/lib/usage.c $(pkg-config --cflags --libs nccl-examples-cpu)
   mpi_job 3 "$WORK/usage" >"$WORK/out" 2>"$WORK/err"
   [ "$(grep -c 'received 6 floats, the last is 2$' "$WORK/out")" = 3 ]
 }

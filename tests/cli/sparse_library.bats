@@ -9,7 +9,7 @@ load sparse_helper
   # not in a path with a blank, for the loader
   mkdir "$FAULT_FOLDER/sparse_usage"
   cp "$folder/usage.c" "$folder"/sparse_*.[ch] "$folder"/path_*.c "$folder"/{select,exchange,ops_cpu}.c \
-    "$folder"/{control,control_decide,ops}.h "$TOP"/03_alltoallv_sm/alltoallv*.[ch] \
+    "$folder"/{control,control_decide,ops}.h "$TOP"/03_alltoallv_sm/lib/alltoallv*.[ch] \
     "$folder/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER/sparse_usage"
   cd "$FAULT_FOLDER/sparse_usage"
   "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What two ranks of an exchange tell each other, and the rules by which both come to the same
- * verdict. The kernel (alltoallv_kernel.cuh), its plain C twin (alltoallv_cpu.c) and the host code
+ * verdict. The kernel (alltoallv_kernel.cuh), its plain C twin (alltoallv_lsa_cpu.c) and the host code
  * share this file, so that a rule exists once. C and CUDA C++.
  *
  * The exchanges of a handle are numbered. In exchange `call` every rank first sends every peer a

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "naive.h"
+#include "sendrecv.h"
 
 /* One send and one receive per peer, in a group so that they run at the same time. A pair without
  * elements is skipped, on both sides: a send without its receive would hang. */
-ncclResult_t naive_alltoallv(const void *sendbuff, const size_t sendcounts[],
+ncclResult_t sendrecv_alltoallv(const void *sendbuff, const size_t sendcounts[],
                              const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
                              const size_t rdispls[], ncclDataType_t datatype, size_t size,
                              int nranks, ncclComm_t comm, cudaStream_t stream)
