@@ -9,9 +9,10 @@
 
 #include "alltoallv_internal.h" /* for the two limits */
 #include "check.h"
-#include "simple/sendrecv.h"
 #include "patterns.h"
 #include "program.h"
+#include "simple/barrier.h"
+#include "simple/sendrecv.h"
 
 /* What all variants use in turn. */
 struct shared {
@@ -21,16 +22,19 @@ struct shared {
   ncclComm_t comm;
   cudaStream_t stream;
   alltoallv_t handle;
-  struct program_buffers buffers; /* of the largest size of all patterns */
-  size_t *file_matrix;            /* of --matrix, read once; NULL without it */
+  struct program_buffers buffers;         /* of the largest size of all patterns */
+  struct program_buffers barrier_buffers; /* its window is in another communicator's hands */
+  struct barrier_push *push;
+  size_t *file_matrix; /* of --matrix, read once; NULL without it */
   /* the exchange of the size that is being measured */
   size_t *matrix, *sendcounts, *sdispls, *recvcounts, *rdispls;
+  size_t *places;                  /* where the peers want what this rank sends */
   size_t send_stride, recv_stride; /* bytes from slot to slot */
   long slots;                      /* that fit */
   size_t *device_counts;           /* sendcounts; recvcounts; rdispls */
 };
 
-enum way { SENDRECV, KERNEL, DEVICE_COUNTS, PLAN, BARE_PUSH };
+enum way { SENDRECV, BARRIER, KERNEL, DEVICE_COUNTS, PLAN, BARE_PUSH };
 
 struct variant {
   struct shared *shared;
@@ -44,9 +48,20 @@ static char *send_slot(const struct shared *s, long slot)
   return s->buffers.send + (size_t)(slot % s->slots) * s->send_stride;
 }
 
-static char *recv_slot(const struct shared *s, long slot)
+/* Where a slot begins in a window. */
+static size_t recv_at(const struct shared *s, long slot)
 {
-  return s->buffers.window + PROGRAM_GUARD + (size_t)(slot % s->slots) * s->recv_stride;
+  return PROGRAM_GUARD + (size_t)(slot % s->slots) * s->recv_stride;
+}
+
+static const struct program_buffers *buffers_of(const struct variant *v)
+{
+  return v->way == BARRIER ? &v->shared->barrier_buffers : &v->shared->buffers;
+}
+
+static char *recv_slot(const struct variant *v, long slot)
+{
+  return buffers_of(v)->window + recv_at(v->shared, slot);
 }
 
 /* The matrix of a pattern with `bytes` per sender; patterns were checked before. */
@@ -84,6 +99,7 @@ static void prepare(struct shared *s, struct bench_size size)
   }
   program_prefix_sums(s->sendcounts, s->sdispls, n);
   program_prefix_sums(s->recvcounts, s->rdispls, n);
+  matrix_places(s->matrix, n, s->me->rank, s->places);
   s->send_stride = need.send_bytes;
   s->recv_stride = need.recv_bytes;
   s->slots = size.slots;
@@ -111,13 +127,13 @@ static void fill(void *state, struct bench_size size)
   struct variant *v = state;
   struct shared *s = v->shared;
   prepare(s, size);
-  program_guard(&s->buffers, s->stream);
+  program_guard(buffers_of(v), s->stream);
   for (long slot = 0; slot < slots_of(v); slot++)
     program_fill(s->me, send_slot(s, slot), s->sendcounts, s->sdispls, s->opt->type->size,
                  (uint32_t)slot + 1, s->stream);
   if ((v->way == PLAN || v->way == BARE_PUSH) && memcmp(&v->planned, &size, sizeof size) != 0) {
     destroy_plan(v);
-    ALLTOALLVCHECK(alltoallv_plan(send_slot(s, 0), s->sendcounts, s->sdispls, recv_slot(s, 0),
+    ALLTOALLVCHECK(alltoallv_plan(send_slot(s, 0), s->sendcounts, s->sdispls, recv_slot(v, 0),
                                   s->recvcounts, s->rdispls, s->opt->type->nccl, s->handle,
                                   &v->plan));
     v->planned = size;
@@ -139,10 +155,10 @@ static unsigned long long check(void *state, struct bench_size size)
   launcher_barrier(s->me); /* ... and tells nobody when it is done */
   program_check_async(s->handle);
   for (long slot = 0; slot < slots; slot++)
-    program_expect(s->me, recv_slot(s, slot), s->recvcounts, s->rdispls, s->opt->type->size,
+    program_expect(s->me, recv_slot(v, slot), s->recvcounts, s->rdispls, s->opt->type->size,
                    (uint32_t)slot + 1, expected + slot * n);
   unsigned long long wrong =
-      program_verify("bench", expected, (int)slots * n, &s->buffers, s->stream);
+      program_verify("bench", expected, (int)slots * n, buffers_of(v), s->stream);
   free(expected);
   return wrong;
 }
@@ -156,17 +172,22 @@ static void call(void *state, struct bench_size size, long slot, cudaStream_t st
   (void)size;
   switch (v->way) {
   case SENDRECV:
-    NCCLCHECK(sendrecv_alltoallv(send_slot(s, slot), s->sendcounts, s->sdispls, recv_slot(s, slot),
-                              s->recvcounts, s->rdispls, type->nccl, type->size, n, s->comm,
-                              stream));
+    NCCLCHECK(sendrecv_alltoallv(send_slot(s, slot), s->sendcounts, s->sdispls, recv_slot(v, slot),
+                                 s->recvcounts, s->rdispls, type->nccl, type->size, n, s->comm,
+                                 stream));
+    break;
+  case BARRIER:
+    barrier_alltoallv(s->push, send_slot(s, slot), recv_at(s, slot),
+                      (struct barrier_parts){s->sendcounts, s->sdispls, s->places, type->size},
+                      stream);
     break;
   case KERNEL:
-    ALLTOALLVCHECK(alltoallv(send_slot(s, slot), s->sendcounts, s->sdispls, recv_slot(s, slot),
+    ALLTOALLVCHECK(alltoallv(send_slot(s, slot), s->sendcounts, s->sdispls, recv_slot(v, slot),
                              s->recvcounts, s->rdispls, type->nccl, s->handle, stream));
     break;
   case DEVICE_COUNTS:
     ALLTOALLVCHECK(alltoallv_device_counts(send_slot(s, slot), s->device_counts, NULL,
-                                           recv_slot(s, slot), s->recv_stride / type->size,
+                                           recv_slot(v, slot), s->recv_stride / type->size,
                                            s->device_counts + n, s->device_counts + 2 * n,
                                            ALLTOALLV_PACKED, type->nccl, s->handle, stream));
     break;
@@ -267,8 +288,8 @@ static int choose_sizes(struct shared *s, int npatterns, struct options *sweep)
   s->buffers.window_bytes = s->buffers.recv_bytes + 2 * PROGRAM_GUARD;
   if (s->file_matrix) sweep->min_bytes = sweep->max_bytes = s->buffers.send_bytes;
   if (sweep->max_bytes == 0) sweep->min_bytes = sweep->max_bytes = 1;
-  return launcher_has_memory(s->me, program_bytes(s->buffers, s->me->nranks)) ? EXIT_VERIFIED
-                                                                              : EXIT_USAGE;
+  const size_t bytes = program_bytes(s->buffers, s->me->nranks) + s->buffers.window_bytes;
+  return launcher_has_memory(s->me, bytes) ? EXIT_VERIFIED : EXIT_USAGE;
 }
 
 int bench_example(const struct rank *me, const struct options *opt)
@@ -290,13 +311,14 @@ int bench_example(const struct rank *me, const struct options *opt)
     free(s.file_matrix);
     return code;
   }
-  s.matrix = calloc(n * n + 4 * n, sizeof *s.matrix);
+  s.matrix = calloc(n * n + 5 * n, sizeof *s.matrix);
   if (!s.matrix) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
   s.sendcounts = s.matrix + n * n;
   s.sdispls = s.sendcounts + n, s.recvcounts = s.sdispls + n, s.rdispls = s.recvcounts + n;
+  s.places = s.rdispls + n;
 
   ncclUniqueId id;
-  alltoallv_method_t method;
+  const char *why;
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&s.comm, me->nranks, id, me->rank));
@@ -304,25 +326,42 @@ int bench_example(const struct rank *me, const struct options *opt)
   CUDACHECK(cudaMalloc((void **)&s.device_counts, 3 * n * sizeof(size_t)));
   NCCLCHECK(ncclMemAlloc((void **)&s.buffers.send, s.buffers.send_bytes + 1));
   NCCLCHECK(ncclMemAlloc((void **)&s.buffers.window, s.buffers.window_bytes));
+  s.barrier_buffers = s.buffers;
+  NCCLCHECK(ncclMemAlloc((void **)&s.barrier_buffers.window, s.buffers.window_bytes));
   program_init(me, s.comm, &s.handle);
   ALLTOALLVCHECK(alltoallv_register(s.handle, s.buffers.window, s.buffers.window_bytes));
-  ALLTOALLVCHECK(alltoallv_method(s.handle, &method, NULL));
+  s.push = barrier_create(s.comm, s.barrier_buffers.window, s.buffers.window_bytes, &why);
+  if (!s.push) launcher_note(me, "no column barrier: %s", why);
 
-  static const char *const names[] = {"send/recv", "alltoallv", "device counts", "plan",
-                                      "bare push"};
-  struct variant states[5];
-  struct bench_variant variants[5];
-  for (int way = SENDRECV; way <= BARE_PUSH; way++) {
+  const bool all_by_kernel = s.handle->lsa_n == me->nranks;
+  const struct {
+    const char *name;
+    bool possible;
+  } ways[] = {
+      [SENDRECV] = {"send/recv", true},
+      [BARRIER] = {"barrier", s.push != NULL},
+      [KERNEL] = {all_by_kernel         ? "alltoallv"
+                  : s.handle->lsa_n > 0 ? "alltoallv (kernel + send/recv)"
+                                        : "alltoallv (send/recv)",
+                  true},
+      [DEVICE_COUNTS] = {"device counts", all_by_kernel},
+      [PLAN] = {"plan", all_by_kernel},
+      [BARE_PUSH] = {"bare push", all_by_kernel},
+  };
+  enum { WAYS = sizeof ways / sizeof *ways };
+  struct variant states[WAYS];
+  struct bench_variant variants[WAYS];
+  int nvariants = 0;
+  for (int way = 0; way < WAYS; way++) {
     states[way] = (struct variant){.shared = &s, .way = (enum way)way};
-    variants[way] =
-        (struct bench_variant){names[way], &states[way], NULL, teardown, call, fill, check};
+    if (ways[way].possible)
+      variants[nvariants++] =
+          (struct bench_variant){ways[way].name, &states[way], NULL, teardown, call, fill, check};
   }
-  const bool one_sided = method != ALLTOALLV_SENDRECV && s.handle->lsa_n == me->nranks;
   const struct bench bench = {
       .title = "AlltoAllV",
       .variants = variants,
-      /* without the kernel there are the naive way and alltoallv's own send/recv */
-      .nvariants = one_sided ? 5 : 2,
+      .nvariants = nvariants,
       .rate = "wire",
       .moved = moved,
       .context = &s,
@@ -333,9 +372,11 @@ int bench_example(const struct rank *me, const struct options *opt)
   };
   code = bench_run(me, &sweep, &bench, s.stream);
 
+  if (s.push) barrier_destroy(s.push);
   ALLTOALLVCHECK(alltoallv_unregister(s.handle, s.buffers.window));
   ALLTOALLVCHECK(alltoallv_destroy(s.handle));
   launcher_barrier(me);
+  NCCLCHECK(ncclMemFree(s.barrier_buffers.window));
   NCCLCHECK(ncclMemFree(s.buffers.window));
   NCCLCHECK(ncclMemFree(s.buffers.send));
   CUDACHECK(cudaFree(s.device_counts));

@@ -2,8 +2,9 @@
 /* AlltoAllV over symmetric memory: every rank sends a different number of elements to every rank.
  *
  * NCCL has no such call. This program does it twice: with ncclSend and ncclRecv, which everybody
- * writes first, and with alltoallv.h, in which a kernel writes straight into the receive buffers of
- * the other ranks. Both results are verified, every element and the bytes around each segment.
+ * writes first, and with alltoallv.h, in which a kernel writes into the memory of the other ranks;
+ * --method barrier takes the step between the two. Both results are verified, every element and the
+ * bytes around each segment.
  *
  * Build:  make              (one thread per GPU)      or   make MPI=1
  * Run:    ./alltoallv_sm    ([NTHREADS=N])            or   mpirun -np N ./alltoallv_sm
@@ -18,13 +19,17 @@
 #include "bench.h"
 #include "check.h"
 #include "launcher.h"
-#include "simple/sendrecv.h"
+#include "patterns.h"
 #include "program.h"
+#include "simple/barrier.h"
+#include "simple/sendrecv.h"
 
 static const size_t DEFAULT_COUNT = 2048; /* elements that a rank sends, about */
 
 /* One rank's side of the exchange. Counts and displacements are in elements. */
 struct exchange {
+  const struct datatype *type;
+  int nranks;
   size_t *sendcounts, *sdispls, *recvcounts, *rdispls;
   char *sendbuff, *recvbuff;
   size_t capacity; /* elements that fit into recvbuff */
@@ -48,43 +53,77 @@ static void exchange_counts(const size_t *my_row, size_t *matrix, int nranks, nc
   CUDACHECK(cudaFree(device));
 }
 
-/* ---- STEP 7: the AlltoAllV of alltoallv.h ---------------------------------------------------- */
+/* ---- STEP 6: send and receive ---------------------------------------------------------------- */
+
+static void send_and_receive(const struct exchange *x, ncclComm_t comm, cudaStream_t stream)
+{
+  NCCLCHECK(sendrecv_alltoallv(x->sendbuff, x->sendcounts, x->sdispls, x->recvbuff, x->recvcounts,
+                               x->rdispls, x->type->nccl, x->type->size, x->nranks, comm, stream));
+}
+
+/* ---- STEP 7: the same by --method ------------------------------------------------------------ */
+
+/* A push between barriers. Where the parts of this rank go at the others follows from the matrix,
+ * since all of them pack what they receive. */
+static void push_between_barriers(const struct exchange *x, const struct rank *me,
+                                  const struct program_buffers *buffers, const size_t *matrix,
+                                  ncclComm_t comm, cudaStream_t stream)
+{
+  size_t places[x->nranks];
+  const char *why;
+  const struct barrier_parts parts = {x->sendcounts, x->sdispls, places, x->type->size};
+  matrix_places(matrix, x->nranks, me->rank, places);
+  struct barrier_push *push = barrier_create(comm, buffers->window, buffers->window_bytes, &why);
+  if (!push) program_cannot_run(me, why);
+  launcher_note(me, "AlltoAllV: push between two barriers (simple)");
+  barrier_alltoallv(push, x->sendbuff, PROGRAM_GUARD, parts, stream);
+  CUDACHECK(cudaStreamSynchronize(stream));
+  barrier_destroy(push);
+}
 
 /* Counts that only the device knows, as after a routing kernel: the exchange brings back what was
  * received. Here they come from the host; the results replace x->recvcounts and x->rdispls. */
-static void device_counts(struct exchange *x, const struct datatype *type, int nranks,
-                          alltoallv_t handle, cudaStream_t stream)
+static void device_counts(struct exchange *x, alltoallv_t handle, cudaStream_t stream)
 {
-  const size_t row = (size_t)nranks * sizeof(size_t);
+  const size_t row = (size_t)x->nranks * sizeof(size_t);
   size_t *sendcounts, *recvcounts, *rdispls;
   CUDACHECK(cudaMalloc((void **)&sendcounts, 3 * row));
-  recvcounts = sendcounts + nranks;
-  rdispls = recvcounts + nranks;
+  recvcounts = sendcounts + x->nranks;
+  rdispls = recvcounts + x->nranks;
   CUDACHECK(cudaMemcpyAsync(sendcounts, x->sendcounts, row, cudaMemcpyHostToDevice, stream));
   ALLTOALLVCHECK(alltoallv_device_counts(x->sendbuff, sendcounts, NULL, x->recvbuff, x->capacity,
-                                         recvcounts, rdispls, ALLTOALLV_PACKED, type->nccl, handle,
-                                         stream));
+                                         recvcounts, rdispls, ALLTOALLV_PACKED, x->type->nccl,
+                                         handle, stream));
   CUDACHECK(cudaMemcpyAsync(x->recvcounts, recvcounts, row, cudaMemcpyDeviceToHost, stream));
   CUDACHECK(cudaMemcpyAsync(x->rdispls, rdispls, row, cudaMemcpyDeviceToHost, stream));
   CUDACHECK(cudaStreamSynchronize(stream));
   CUDACHECK(cudaFree(sendcounts));
 }
 
-static void fast_alltoallv(struct exchange *x, const struct datatype *type, int nranks,
-                           alltoallv_t handle, cudaStream_t stream)
+/* The library. */
+static void library(struct exchange *x, const struct rank *me, alltoallv_t handle,
+                    cudaStream_t stream)
 {
-  if (program_options.device_counts) {
-    device_counts(x, type, nranks, handle, stream);
-  } else if (program_options.method == ALLTOALLV_COPY_ENGINE) {
+  const bool device = program_options.device_counts;
+  const bool repeated = !device && program_options.method == METHOD_COPY_ENGINE;
+  const char *why;
+  ALLTOALLVCHECK(alltoallv_method(handle, NULL, &why));
+  launcher_note(me, "AlltoAllV: %s%s", why,
+                device     ? " (device counts)"
+                : repeated ? " (plan, copy engines)"
+                           : "");
+  if (device) {
+    device_counts(x, handle, stream);
+  } else if (repeated) {
     alltoallv_plan_t plan; /* worth its price when the same counts come again and again */
     ALLTOALLVCHECK(alltoallv_plan(x->sendbuff, x->sendcounts, x->sdispls, x->recvbuff,
-                                  x->recvcounts, x->rdispls, type->nccl, handle, &plan));
+                                  x->recvcounts, x->rdispls, x->type->nccl, handle, &plan));
     ALLTOALLVCHECK(alltoallv_start(plan, stream));
     CUDACHECK(cudaStreamSynchronize(stream));
     ALLTOALLVCHECK(alltoallv_plan_destroy(plan));
   } else {
     ALLTOALLVCHECK(alltoallv(x->sendbuff, x->sendcounts, x->sdispls, x->recvbuff, x->recvcounts,
-                             x->rdispls, type->nccl, handle, stream));
+                             x->rdispls, x->type->nccl, handle, stream));
   }
   CUDACHECK(cudaStreamSynchronize(stream));
   program_check_async(handle); /* counts that do not match, a peer that has died */
@@ -106,7 +145,7 @@ static int run(const struct rank *me, const struct options *opt)
 
   /* ======================= STEP 1: a device, and what this rank wants to send =============== */
   launcher_step("STEP 1: device");
-  struct exchange x = {.sendcounts = calloc(4 * (size_t)n, sizeof(size_t))};
+  struct exchange x = {type, n, .sendcounts = calloc(4 * (size_t)n, sizeof(size_t))};
   if (!x.sendcounts) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
   x.sdispls = x.sendcounts + n, x.recvcounts = x.sdispls + n, x.rdispls = x.recvcounts + n;
   memcpy(x.sendcounts, matrix + me->rank * n, (size_t)n * sizeof(size_t));
@@ -158,12 +197,11 @@ static int run(const struct rank *me, const struct options *opt)
   x.recvbuff = buffers.window + PROGRAM_GUARD;
   x.capacity = buffers.recv_bytes / type->size;
 
-  alltoallv_t handle;
-  const char *why;
-  program_init(me, comm, &handle);
-  ALLTOALLVCHECK(alltoallv_register(handle, buffers.window, buffers.window_bytes));
-  ALLTOALLVCHECK(alltoallv_method(handle, NULL, &why));
-  launcher_note(me, "AlltoAllV: %s", why);
+  alltoallv_t handle = NULL;
+  if (program_takes_library()) {
+    program_init(me, comm, &handle);
+    ALLTOALLVCHECK(alltoallv_register(handle, buffers.window, buffers.window_bytes));
+  }
 
   /* ======================= STEP 5 and 6: input, and send/recv first ================== */
   launcher_step("STEP 6: grouped send/recv");
@@ -171,21 +209,32 @@ static int run(const struct rank *me, const struct options *opt)
   struct segment expected[n];
   program_fill(me, x.sendbuff, x.sendcounts, x.sdispls, type->size, 1, stream);
   program_guard(&buffers, stream);
-  NCCLCHECK(sendrecv_alltoallv(x.sendbuff, x.sendcounts, x.sdispls, x.recvbuff, x.recvcounts,
-                            x.rdispls, type->nccl, type->size, n, comm, stream));
+  send_and_receive(&x, comm, stream);
   program_expect(me, x.recvbuff, x.recvcounts, x.rdispls, type->size, 1, expected);
   if (program_verify("send/recv", expected, n, &buffers, stream)) code = EXIT_WRONG_DATA;
 
   /* ======================= STEP 7: the AlltoAllV over symmetric memory ======================= */
   launcher_step("STEP 7: AlltoAllV");
+  const int method = program_options.method;
   program_fill(me, x.sendbuff, x.sendcounts, x.sdispls, type->size, 2, stream);
   program_guard(&buffers, stream);
   program_expect(me, x.recvbuff, x.recvcounts, x.rdispls, type->size, 2, expected);
-  fast_alltoallv(&x, type, n, handle, stream);
+  if (method == METHOD_SENDRECV) {
+    launcher_note(me, "AlltoAllV: grouped send/recv (simple)");
+    send_and_receive(&x, comm, stream); /* once more */
+  } else if (method == METHOD_BARRIER) {
+    push_between_barriers(&x, me, &buffers, matrix, comm, stream);
+  } else {
+    library(&x, me, handle, stream);
+  }
   launcher_print(me, "AlltoAllV completed successfully\n");
   for (int from = 0; from < n; from++) /* with device counts these have come back */
     if (x.recvcounts[from] != matrix[from * n + me->rank]) code = EXIT_WRONG_DATA;
-  if (program_verify("alltoallv", expected, n, &buffers, stream)) code = EXIT_WRONG_DATA;
+  if (program_verify(method == METHOD_SENDRECV  ? "send/recv"
+                     : method == METHOD_BARRIER ? "barrier"
+                                                : "alltoallv",
+                     expected, n, &buffers, stream))
+    code = EXIT_WRONG_DATA;
   launcher_print(me, "Verification:\n");
   for (int from = 0; from < n; from++)
     launcher_print(me, "  Received from rank %d: %zu elements at offset %zu\n", from,
@@ -197,8 +246,10 @@ static int run(const struct rank *me, const struct options *opt)
   /* In this order: the exchange is over, the window goes before its memory, the handle before the
    * communicator, and no rank frees memory that a slower peer may still write to. */
   launcher_step("STEP 8: cleanup");
-  ALLTOALLVCHECK(alltoallv_unregister(handle, buffers.window));
-  ALLTOALLVCHECK(alltoallv_destroy(handle));
+  if (handle) {
+    ALLTOALLVCHECK(alltoallv_unregister(handle, buffers.window));
+    ALLTOALLVCHECK(alltoallv_destroy(handle));
+  }
   launcher_barrier(me);
   NCCLCHECK(ncclMemFree(buffers.window));
   NCCLCHECK(ncclMemFree(buffers.send));

@@ -235,6 +235,14 @@ size_t matrix_receives(const size_t *matrix, int nranks, int rank)
   return sum;
 }
 
+void matrix_places(const size_t *matrix, int nranks, int rank, size_t *places)
+{
+  for (int p = 0; p < nranks; p++) {
+    places[p] = 0;
+    for (int before = 0; before < rank; before++) places[p] += matrix[before * nranks + p];
+  }
+}
+
 size_t matrix_wire(const size_t *matrix, int nranks)
 {
   size_t most = 0;

@@ -44,6 +44,10 @@ int pattern_parse(const char *path, char *text, int nranks, size_t element_size,
 size_t matrix_sends(const size_t *matrix, int nranks, int rank);    /* sum of a row */
 size_t matrix_receives(const size_t *matrix, int nranks, int rank); /* sum of a column */
 
+/* Where every rank p wants the part of `rank`, when parts are packed in rank order: at what the
+ * ranks before it send to p. */
+void matrix_places(const size_t *matrix, int nranks, int rank, size_t *places);
+
 /* The most that any rank moves over its link: the maximum over ranks of what it sends to others
  * and what it receives from others. */
 size_t matrix_wire(const size_t *matrix, int nranks);

@@ -21,8 +21,11 @@ const struct option_spec program_option_table[] = {
      "who sends how much to whom (halving): " PATTERN_NAMES, 0, 0},
     {"matrix", 0, OPTION_INPUT, &program_options.matrix_file, "FILE",
      "the same from a square matrix of bytes, row = source, column = destination", 0, 0},
-    {"method", 0, OPTION_CHOICE, &program_options.method, "auto|sendrecv|lsa|copy-engine",
-     "how the bytes move (auto)", 0, 0},
+    {"method", 0, OPTION_CHOICE, &program_options.method,
+     "auto|sendrecv|barrier|lsa|copy-engine|lib-sendrecv",
+     "who moves the bytes (auto): sendrecv and barrier are those of simple/, the others "
+     "alltoallv.h's",
+     0, 0},
     {"device-counts", 0, OPTION_FLAG, &program_options.device_counts, NULL,
      "the send counts are known to the device only", 0, 0},
     {"seed", 0, OPTION_LONG, &program_options.seed, "N", "for the patterns random and moe (1)", 0,
@@ -61,6 +64,14 @@ size_t *program_matrix(const struct rank *me, const struct options *opt, const c
     snprintf(error, sizeof error,
              "--device-counts is not for --bench, which measures both ways; "
              "allowed: one of them");
+  else if (own->device_counts && !program_takes_library())
+    snprintf(error, sizeof error,
+             "--device-counts needs a method of alltoallv.h; allowed: auto, lsa, copy-engine, "
+             "lib-sendrecv");
+  else if (opt->bench && !program_takes_library())
+    snprintf(error, sizeof error,
+             "--method is for alltoallv.h in --bench, which measures sendrecv and barrier anyway; "
+             "allowed: auto, lsa, copy-engine, lib-sendrecv");
   if (launcher_refuse(me, error) != EXIT_VERIFIED) return NULL;
   if (own->matrix_file && !(text = matrix_text(me, opt))) return NULL;
 
@@ -98,18 +109,31 @@ size_t program_bytes(struct program_buffers buffers, int nranks)
          (size_t)nranks * HANDLE_BYTES_PER_RANK;
 }
 
+void program_cannot_run(const struct rank *me, const char *why)
+{
+  if (me->rank == 0) fprintf(stderr, "alltoallv_sm: --method: %s; allowed: auto, sendrecv\n", why);
+  launcher_barrier(me);
+  launcher_abort(EXIT_CANNOT_RUN);
+}
+
+bool program_takes_library(void)
+{
+  return program_options.method != METHOD_SENDRECV && program_options.method != METHOD_BARRIER;
+}
+
 void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle)
 {
   alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
-  config.method = (alltoallv_method_t)program_options.method;
+  static const alltoallv_method_t methods[] = {
+      [METHOD_AUTO] = ALLTOALLV_AUTO,
+      [METHOD_LSA] = ALLTOALLV_LSA,
+      [METHOD_COPY_ENGINE] = ALLTOALLV_COPY_ENGINE,
+      [METHOD_LIB_SENDRECV] = ALLTOALLV_SENDRECV,
+  };
+  config.method = methods[program_options.method];
   ncclResult_t result = alltoallv_init(comm, &config, handle);
-  if (result == ncclInvalidUsage) { /* on all ranks */
-    if (me->rank == 0)
-      fprintf(stderr, "alltoallv_sm: --method: %s; allowed: auto, sendrecv\n",
-              alltoallv_last_error());
-    launcher_barrier(me);
-    launcher_abort(EXIT_CANNOT_RUN);
-  }
+  if (result == ncclInvalidUsage) /* on all ranks */
+    program_cannot_run(me, alltoallv_last_error());
   CHECK_NCCL_RESULT(result, "alltoallv_init(comm, &config, handle)", alltoallv_last_error());
 }
 

@@ -13,13 +13,23 @@
 #include "elements.h"
 #include "launcher.h"
 
+/* --method: who moves the bytes. */
+enum method {
+  METHOD_AUTO,         /* alltoallv.h: the kernel where it can run, else send/recv */
+  METHOD_SENDRECV,     /* simple/sendrecv.h */
+  METHOD_BARRIER,      /* simple/barrier.h */
+  METHOD_LSA,          /* alltoallv.h: the kernel */
+  METHOD_COPY_ENGINE,  /* alltoallv.h: a plan, by the copy engines */
+  METHOD_LIB_SENDRECV, /* alltoallv.h: send/recv */
+};
+
 /* As NCCLCHECK, with the sentence that alltoallv.h has for the error. */
 #define ALLTOALLVCHECK(call) CHECK_NCCL_RESULT(call, #call, alltoallv_last_error())
 
 struct program_options {
   const char *pattern;     /* --pattern, NULL: the default */
   const char *matrix_file; /* --matrix, NULL: none */
-  int method;              /* --method, an alltoallv_method_t */
+  int method;              /* --method, an enum method */
   bool device_counts;      /* --device-counts */
   long seed;               /* --seed */
 };
@@ -32,8 +42,14 @@ extern const struct option_spec program_option_table[];
 size_t *program_matrix(const struct rank *me, const struct options *opt, const char *pattern,
                        size_t total);
 
-/* alltoallv_init with --method. Where that method cannot run, says so and ends the job with
- * EXIT_CANNOT_RUN. Collective. */
+/* Is --method one of alltoallv.h? */
+bool program_takes_library(void);
+
+/* Where --method cannot run: one line, and the end of the job with EXIT_CANNOT_RUN. Collective. */
+void program_cannot_run(const struct rank *me, const char *why);
+
+/* alltoallv_init with --method, which is one of alltoallv.h and has to be able to run. Collective.
+ */
 void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle);
 
 /* Sum of the n counts; displs[i] becomes the sum of those before i. */

@@ -226,13 +226,18 @@ check_alltoallv() { # 03
       check "cases AlltoAllV $launcher $ranks" launch $launcher "$ranks" tests/gpu/alltoallv
     done
   done
+  for pattern in halving unaligned random moe zero; do
+    for method in sendrecv barrier; do
+      check "$method, $pattern" launch mpi "$gpus" $folder --method $method --pattern $pattern --count 1000003 -d int8
+    done
+  done
   check "wrong matrix" expect 2 'is not a number of bytes' launch mpi "$some" $folder --matrix README.md
   [ "$mode" = full ] || return 0
   check "10,000 calls" launch mpi "$gpus" tests/gpu/alltoallv --calls 10000
   check "pairs beyond 4 GiB" launch mpi $pair tests/gpu/alltoallv --large
   for method in sendrecv lsa copy-engine; do
     check "cases AlltoAllV, --method $method" launch mpi "$some" tests/gpu/alltoallv --method $method
-    check "$method with device counts" launch mpi "$some" $folder --method $method --device-counts
+    check "$method with device counts" launch mpi "$some" $folder --method ${method/sendrecv/lib-sendrecv} --device-counts
   done
   check "racecheck $folder" sanitize racecheck $pair $folder --pattern random
 }

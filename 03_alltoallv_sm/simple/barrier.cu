@@ -8,7 +8,7 @@
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 #include <nccl_device.h>
 
-enum { MAX_RANKS = 72, BLOCKS = 64, THREADS = 512 };
+enum { BLOCKS = 64, THREADS = 512 };
 
 struct barrier_push {
   ncclComm_t comm;
@@ -17,47 +17,38 @@ struct barrier_push {
   int nranks;
 };
 
-/* Of one part, in bytes. */
-struct part {
-  size_t from, to, bytes;
-};
-
 struct push_args {
   ncclDevComm dev_comm;
   ncclWindow_t window;
   const char *sendbuff;
-  part parts[MAX_RANKS];
+  struct {
+    size_t from, to, bytes; /* all in bytes */
+  } parts[BARRIER_MAX_RANKS];
 };
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* All threads of the grid together. 16 bytes at a time where both addresses allow it; four loads
- * on their way before the first store waits for one. */
-static __device__ void copy(char *to, const char *from, size_t bytes)
+/* All threads of the grid copy together, neighbours side by side. Four loads are on their way
+ * before the first store waits for one of them. */
+template <typename T>
+static __device__ void copy_as(char *to, const char *from, size_t bytes)
 {
-  const size_t step = (size_t)gridDim.x * THREADS;
-  const size_t me = (size_t)blockIdx.x * THREADS + threadIdx.x;
-  size_t done = 0;
-  if (((size_t)to | (size_t)from) % 16 == 0) {
-    const size_t n = bytes / 16;
-    uint4 *wide_to = (uint4 *)to;
-    const uint4 *wide_from = (const uint4 *)from;
-    size_t i = me;
-    for (; i + 3 * step < n; i += 4 * step) {
-      const uint4 a = wide_from[i], b = wide_from[i + step];
-      const uint4 c = wide_from[i + 2 * step], d = wide_from[i + 3 * step];
-      wide_to[i] = a, wide_to[i + step] = b;
-      wide_to[i + 2 * step] = c, wide_to[i + 3 * step] = d;
-    }
-    for (; i < n; i += step) wide_to[i] = wide_from[i];
-    done = n * 16;
+  T *out = (T *)to;
+  const T *in = (const T *)from;
+  const size_t n = bytes / sizeof(T), step = (size_t)gridDim.x * THREADS;
+  size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+  for (; i + 3 * step < n; i += 4 * step) {
+    const T a = in[i], b = in[i + step], c = in[i + 2 * step], d = in[i + 3 * step];
+    out[i] = a, out[i + step] = b, out[i + 2 * step] = c, out[i + 3 * step] = d;
   }
-  for (size_t i = done + me; i < bytes; i += step) to[i] = from[i];
+  for (; i < n; i += step) out[i] = in[i];
 }
 
-static __global__ void __launch_bounds__(THREADS) push_between_barriers(push_args a)
+static __global__ void __launch_bounds__(THREADS)
+    push_between_barriers(const __grid_constant__ push_args a)
 {
-  /* block i meets the blocks i of the other ranks; together these are a barrier of all */
+  /* Block i meets the blocks i of the other ranks. When they are there, these ranks have reached
+   * the exchange: what their streams did with the receive buffers before is done. */
   ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), a.dev_comm, ncclTeamTagLsa(),
                                              blockIdx.x);
   barrier.sync(ncclCoopCta(), cuda::memory_order_relaxed);
@@ -65,11 +56,20 @@ static __global__ void __launch_bounds__(THREADS) push_between_barriers(push_arg
   /* each rank begins with another peer, or all would store into rank 0 first */
   for (int i = 0; i < a.dev_comm.lsaSize; i++) {
     const int p = (a.dev_comm.lsaRank + i) % a.dev_comm.lsaSize;
+    const size_t bytes = a.parts[p].bytes;
+    const char *from = a.sendbuff + a.parts[p].from;
     char *to = (char *)ncclGetLsaPointer(a.window, a.parts[p].to, p);
-    copy(to, a.sendbuff + a.parts[p].from, a.parts[p].bytes);
+    const size_t units = (size_t)to | (size_t)from | bytes; /* what divides all three */
+    if (units % 16 == 0)
+      copy_as<uint4>(to, from, bytes);
+    else if (units % 4 == 0)
+      copy_as<uint32_t>(to, from, bytes);
+    else
+      copy_as<char>(to, from, bytes);
   }
 
-  /* release: what was stored before is visible to whoever comes out of the barrier */
+  /* Release: whoever comes out of this barrier sees what was stored before it. The kernel ends when
+   * all its blocks have met theirs, so then everything from everybody is here. */
   barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 
@@ -78,39 +78,51 @@ void barrier_alltoallv(barrier_push *push, const void *sendbuff, size_t recv_at,
 {
   push_args a = {push->dev_comm, push->window, (const char *)sendbuff, {}};
   for (int p = 0; p < push->nranks; p++)
-    a.parts[p] = part{parts.from[p] * parts.size, recv_at + parts.to[p] * parts.size,
-                      parts.counts[p] * parts.size};
+    a.parts[p] = {parts.from[p] * parts.size, recv_at + parts.to[p] * parts.size,
+                  parts.counts[p] * parts.size};
   push_between_barriers<<<BLOCKS, THREADS, 0, stream>>>(a);
   CUDACHECK(cudaGetLastError());
 }
 
 /* ---- set up ---------------------------------------------------------------------------------- */
 
-barrier_push *barrier_create(ncclComm_t comm, void *window, size_t bytes, const char **why)
+static const char *why_not(ncclComm_t comm, int nranks)
 {
-  int version = 0, nranks = 0;
+  int version = 0;
   NCCLCHECK(ncclGetVersion(&version));
-  NCCLCHECK(ncclCommCount(comm, &nranks));
-  *why = "";
   /* 2.28 makes no promise about its device structures, not even between patch releases */
   if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) && version != NCCL_VERSION_CODE)
-    *why = "NCCL at run time is not the version of the headers";
-  else if (ncclTeamLsa(comm).nRanks != nranks || nranks > MAX_RANKS)
-    *why = "not all ranks share memory";
-  if (**why) return NULL;
+    return "NCCL at run time is not the version of the headers";
+  if (nranks > BARRIER_MAX_RANKS || ncclTeamLsa(comm).nRanks != nranks)
+    return "not all ranks share memory";
+  return "";
+}
 
+barrier_push *barrier_create(ncclComm_t comm, void *window, size_t bytes, const char **why)
+{
   barrier_push *push = (barrier_push *)calloc(1, sizeof *push);
   if (!push) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
   push->comm = comm;
-  push->nranks = nranks;
-  NCCLCHECK(ncclCommWindowRegister(comm, window, bytes, &push->window, NCCL_WIN_COLL_SYMMETRIC));
+  NCCLCHECK(ncclCommCount(comm, &push->nranks));
 #ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
   ncclDevCommRequirements requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
 #else
   ncclDevCommRequirements requirements = {};
 #endif
   requirements.lsaBarrierCount = BLOCKS;
-  NCCLCHECK(ncclDevCommCreate(comm, &requirements, &push->dev_comm));
+  *why = why_not(comm, push->nranks);
+  if (!**why) {
+    const ncclResult_t made = ncclDevCommCreate(comm, &requirements, &push->dev_comm);
+    if (made == ncclInvalidUsage)
+      *why = "the communicator has no symmetric memory";
+    else
+      CHECK_NCCL_RESULT(made, "ncclDevCommCreate", ncclGetLastError(NULL));
+  }
+  if (**why) {
+    free(push);
+    return NULL;
+  }
+  NCCLCHECK(ncclCommWindowRegister(comm, window, bytes, &push->window, NCCL_WIN_COLL_SYMMETRIC));
   /* with lazy loading a first launch may wait for a device that waits for us: so load it now */
   cudaFuncAttributes attributes;
   CUDACHECK(cudaFuncGetAttributes(&attributes, push_between_barriers));
@@ -119,8 +131,8 @@ barrier_push *barrier_create(ncclComm_t comm, void *window, size_t bytes, const 
 
 void barrier_destroy(barrier_push *push)
 {
-  NCCLCHECK(ncclDevCommDestroy(push->comm, &push->dev_comm));
   NCCLCHECK(ncclCommWindowDeregister(push->comm, push->window));
+  NCCLCHECK(ncclDevCommDestroy(push->comm, &push->dev_comm));
   free(push);
 }
 

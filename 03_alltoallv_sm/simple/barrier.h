@@ -4,12 +4,11 @@
  *
  *   barrier          all ranks have reached the exchange, so their receive buffers may be written
  *   store            this rank's part for rank p to where rank p wants it
- *   barrier          all ranks have stored, so the receive buffer is complete
+ *   barrier          all ranks have stored, so this rank's receive buffer is complete
  *
- * A rank has to know where each peer wants its part. That is gathered once, before the first
- * exchange, so this is for counts that repeat. For ranks that share memory (NVLink on one host),
- * NCCL 2.28 or newer. A failed call ends the job. A peer that never comes is waited for without
- * end. */
+ * A rank has to know where each peer wants its part. Who calls has gathered that before, so this is
+ * for counts that repeat. It is for ranks that share memory (NVLink on one host) and NCCL 2.28 or
+ * newer. A failed call ends the job; a peer that never comes is waited for without end. */
 #ifndef BARRIER_H
 #define BARRIER_H
 
@@ -21,6 +20,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* More than the 72 GPUs that one NVLink domain has today. */
+enum { BARRIER_MAX_RANKS = 80 };
 
 /* A window of receive memory, and what the barriers need. */
 struct barrier_push;
@@ -38,7 +40,7 @@ struct barrier_parts {
  * memory that the others can write. NULL on all ranks, and `why`, where that cannot be. */
 struct barrier_push *barrier_create(ncclComm_t comm, void *window, size_t bytes, const char **why);
 
-/* Collective. Before the memory is freed. */
+/* Collective. After the last exchange, before the memory is freed. */
 void barrier_destroy(struct barrier_push *push);
 
 /* Collective. One exchange, enqueued on the stream. `recv_at` is where the receive buffer begins in

@@ -6,15 +6,14 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "check.h"
 #include "cpu.h"
 
-enum { MAX_RANKS = 72 };
-
 /* In a window, so that peers can write it: how many barriers each rank has come to. */
 struct meeting {
-  _Atomic uint64_t came[MAX_RANKS];
+  _Atomic uint64_t came[BARRIER_MAX_RANKS];
 };
 
 struct barrier_push {
@@ -32,7 +31,7 @@ struct part {
 struct push_args {
   struct barrier_push *push;
   const char *sendbuff;
-  struct part parts[MAX_RANKS];
+  struct part parts[BARRIER_MAX_RANKS];
 };
 
 static bool all_came(const void *arg)
@@ -87,7 +86,8 @@ struct barrier_push *barrier_create(ncclComm_t comm, void *window, size_t bytes,
   push->comm = comm;
   NCCLCHECK(ncclCommUserRank(comm, &push->rank));
   NCCLCHECK(ncclCommCount(comm, &push->nranks));
-  *why = ranks && atoi(ranks) < push->nranks ? "not all ranks share memory" : "";
+  const bool apart = push->nranks > BARRIER_MAX_RANKS || (ranks && atoi(ranks) < push->nranks);
+  *why = apart ? "not all ranks share memory" : "";
   if (**why) {
     free(push);
     return NULL;

@@ -4,9 +4,9 @@
 /* One send and one receive per peer, in a group so that they run at the same time. A pair without
  * elements is skipped, on both sides: a send without its receive would hang. */
 ncclResult_t sendrecv_alltoallv(const void *sendbuff, const size_t sendcounts[],
-                             const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
-                             const size_t rdispls[], ncclDataType_t datatype, size_t size,
-                             int nranks, ncclComm_t comm, cudaStream_t stream)
+                                const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
+                                const size_t rdispls[], ncclDataType_t datatype, size_t size,
+                                int nranks, ncclComm_t comm, cudaStream_t stream)
 {
   ncclResult_t result = ncclGroupStart();
   for (int peer = 0; peer < nranks && result == ncclSuccess; peer++) {

@@ -12,8 +12,8 @@
  * rank of comm; `size` is the bytes of an element. Collective; enqueues on the stream. Returns
  * NCCL's errors. */
 ncclResult_t sendrecv_alltoallv(const void *sendbuff, const size_t sendcounts[],
-                             const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
-                             const size_t rdispls[], ncclDataType_t datatype, size_t size,
-                             int nranks, ncclComm_t comm, cudaStream_t stream);
+                                const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
+                                const size_t rdispls[], ncclDataType_t datatype, size_t size,
+                                int nranks, ncclComm_t comm, cudaStream_t stream);
 
 #endif

@@ -26,23 +26,46 @@ verified() { # verified LAUNCHER RANKS [OPTIONS]
     single-receiver moe; do
     for type in int8 half float double; do verified pthread 4 --pattern $pattern -d $type; done
     verified pthread 3 --pattern $pattern --count 100000
+    for method in sendrecv barrier; do verified pthread 3 --pattern $pattern -d int8 --method $method; done
   done
 }
 
-@test "every method, with counts of the host and of the device" {
+@test "every method, with counts of the host and of the device, says what ran" {
   for launcher in $LAUNCHERS; do
-    for method in auto sendrecv lsa copy-engine; do
-      verified "$launcher" 3 --method $method --pattern random
+    while read -r method ran; do
+      verified "$launcher" 3 --method "$method" --pattern random
+      says "^note: AlltoAllV: $ran$"
+    done <<'EXPECTED'
+auto one-sided kernel among 3 ranks
+sendrecv grouped send/recv \(simple\)
+barrier push between two barriers \(simple\)
+lsa one-sided kernel among 3 ranks
+copy-engine one-sided kernel among 3 ranks \(plan, copy engines\)
+lib-sendrecv send/recv: asked for
+EXPECTED
+    for method in auto lsa copy-engine lib-sendrecv; do
       verified "$launcher" 3 --method $method --pattern random --device-counts
+      says '^note: AlltoAllV: .* \(device counts\)$'
     done
   done
+}
+
+@test "where not all ranks share memory, --method barrier is exit code 77, and no column" {
+  export CPU_STANDIN_LSA_RANKS=2
+  start pthread 4 03_alltoallv_sm --method barrier
+  exits_with 77
+  one_line '^alltoallv_sm: --method: not all ranks share memory; allowed: auto, sendrecv$'
+  start pthread 4 03_alltoallv_sm --bench --pattern skew -e 1K -n 3 --repetitions 2
+  exits_with 0
+  says '^note: no column barrier: not all ranks share memory$'
+  prints '^# +send/recv +alltoallv \(kernel \+ send/recv\)$'
 }
 
 @test "the digest depends on the type, not on launcher or method" {
   for type in int8 double; do
     rm -f "$WORK/digests"
     for launcher in $LAUNCHERS; do
-      for method in sendrecv lsa; do
+      for method in sendrecv barrier lsa lib-sendrecv; do
         verified "$launcher" 4 --digest -d $type --method $method
         grep '^Digest: [0-9a-f]\{16\}$' "$WORK/out" >>"$WORK/digests"
       done
@@ -87,7 +110,7 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
 
 @test "wrong options get one clear line" {
   for bad in "--pattern nonsense" "--pattern zipf:x" "--pattern zipf:-1" "--method nonsense" \
-    "--seed -1" "--matrix x --pattern uniform"; do
+    "--seed -1" "--matrix x --pattern uniform" "--method barrier --device-counts" "--bench --method barrier"; do
     # shellcheck disable=SC2086 # several words
     start pthread 2 03_alltoallv_sm $bad
     exits_with 2
@@ -99,7 +122,7 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
   for launcher in $LAUNCHERS; do
     # the first four calls are those of the send/recv that everybody writes; the library's count bytes
     for wrong in '1:2:7 send/recv' '5:2:31 alltoallv'; do
-      FAULT=corrupt:ncclRecv:${wrong%% *} start "$launcher" 4 03_alltoallv_sm --method sendrecv
+      FAULT=corrupt:ncclRecv:${wrong%% *} start "$launcher" 4 03_alltoallv_sm --method lib-sendrecv
       exits_with 1
       one_line "^\[rank 2\] ${wrong#* }: element 7 from rank 0 is wrong \(1 elements wrong\)$"
       prints '^Results are WRONG'
@@ -136,7 +159,7 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
 import json, sys
 rows = json.load(open(sys.argv[1]))["rows"]
 assert {r["pattern"] for r in rows} == {"uniform", "skew", "unaligned"}
-assert {r["variant"] for r in rows} >= {"send/recv", "alltoallv", "device counts", "plan"}
+assert {r["variant"] for r in rows} >= {"send/recv", "barrier", "alltoallv", "device counts", "plan"}
 assert all(r["wrong"] == 0 for r in rows)
 PYTHON
   printf '0 4000 8\n4 0 8\n8 8 8\n' >"$WORK/matrix"

@@ -16,6 +16,7 @@
 #include "elements.h"
 #include "patterns.h"
 #include "program.h"
+#include "simple/barrier.h"
 
 #ifdef CPU_STANDIN /* the same cases, fewer and smaller */
 enum { REPLAYS = 10, RANDOM_CASES = 40, OFFSET_STEP = 5 };
@@ -243,6 +244,48 @@ static void test_back_to_back(struct test *t)
   CUDACHECK(cudaMemcpyAsync(&errors, t->errors, sizeof errors, cudaMemcpyDeviceToHost, t->stream));
   CUDACHECK(cudaStreamSynchronize(t->stream));
   result(t, errors.wrong == 0, "back-to-back calls with changing counts and a late rank");
+}
+
+/* Pushes between two barriers with changing counts, nothing waited for in between. One rank after
+ * the other is late: before its push, which the second barrier has to wait for, or after it, when
+ * it has not looked at what it received: the first barrier of the next push has to wait for that.
+ */
+static void test_barrier(struct test *t)
+{
+  enum { CALLS = 40 };
+  const int n = t->me->nranks;
+  struct exchange x;
+  struct element_errors errors;
+  size_t places[MAX_RANKS];
+  const char *why;
+  char *window;
+  launcher_step("push between barriers");
+  NCCLCHECK(ncclMemAlloc((void **)&window, t->buffers.window_bytes));
+  struct barrier_push *push = barrier_create(t->comm, window, t->buffers.window_bytes, &why);
+  if (!push) launcher_print(t->me, "# no push between barriers: %s\n", why);
+  CUDACHECK(cudaMemsetAsync(t->errors, 0, sizeof *t->errors, t->stream));
+  for (int call = 0; push && call < CALLS; call++) {
+    struct segment expected[MAX_RANKS];
+    const bool late = call / 2 % n == t->me->rank;
+    for (int i = 0; i < n * n; i++) x.matrix[i] = next_random(t) % 3000;
+    lay_out(t, &x, NULL, 0);
+    matrix_places(x.matrix, n, t->me->rank, places);
+    program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, 4, (uint32_t)call, t->stream);
+    if (late && call % 2 == 0) usleep(2000);
+    barrier_alltoallv(push, t->buffers.send, PROGRAM_GUARD,
+                      (struct barrier_parts){x.sendcounts, x.sdispls, places, 4}, t->stream);
+    if (late && call % 2 == 1) usleep(2000);
+    program_expect(t->me, window + PROGRAM_GUARD, x.recvcounts, x.rdispls, 4, (uint32_t)call,
+                   expected);
+    for (int from = 0; from < n; from++)
+      CUDACHECK(elements_compare(expected[from], t->errors, t->stream));
+  }
+  CUDACHECK(cudaMemcpyAsync(&errors, t->errors, sizeof errors, cudaMemcpyDeviceToHost, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  if (push) barrier_destroy(push);
+  launcher_barrier(t->me);
+  NCCLCHECK(ncclMemFree(window));
+  if (push) result(t, errors.wrong == 0, "back-to-back pushes between barriers and a late rank");
 }
 
 /* A graph of exchanges with different counts, replayed. */
@@ -1136,6 +1179,7 @@ static int run(const struct rank *me, const struct options *opt)
   test_random(&t);
   test_threshold(&t);
   test_back_to_back(&t);
+  test_barrier(&t);
   if (GRAPHS) test_graph(&t);
   if (GRAPHS) test_streams(&t);
   test_counts(&t);
