@@ -63,6 +63,7 @@ static __device__ __forceinline__ void control_host(const kernel_args<N> &a, uin
   if (p == a.rank && !alltoallv_counts_agree(pair.send_bytes, pair.recv_bytes))
     report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, p, pair.send_bytes, pair.recv_bytes);
   struct alltoallv_header h;
+  /* of every peer, also where no bytes go: see read_header */
   if (!peer || !read_header(a, call, p, &h)) return;
   if (h.kind != a.kind) {
     report_counts(a, call, ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.kind);

@@ -212,7 +212,40 @@ static __device__ __forceinline__ void clear_stale_lines(const kernel_args<N> &a
   if (parity >= 0) clear_lines(a, parity);
 }
 
-/* All three lines at once: three waits one after the other would cost three trips to memory. */
+/* Waits for the header of rank p. This wait is why nothing is ever overwritten too early.
+ *
+ * Let A and B be two ranks and e an exchange. A begins e when its kernel starts, and has then
+ * finished e - 1, because the exchanges of a handle follow each other on every rank. A finishes e
+ * when its kernel ends, with all its blocks. So:
+ *   (1) Whoever has the header of e from A knows that A has finished e - 1.
+ *   (2) Whoever has finished e has had the header of e from every peer: its control block waits for
+ *       all of them, in every mode and for pairs without bytes too. (With device counts it waits
+ *       for the rows in share_counts, and where a wait there is given up, for the header here.)
+ *
+ * Scratch memory. In exchange e, B writes its header and its lines into its slot at A without
+ * waiting for anything. The slot of that parity holds what B wrote in e - 2, which A reads in e - 2
+ * and never again. B has begun e, so B has finished e - 1; by (2) B had A's header of e - 1; by (1)
+ * A has finished e - 2. What B wrote in e - 1, which A may still be reading, is in the slot of the
+ * other parity. So two parities suffice, however far one rank is ahead of the others.
+ *
+ * Receive buffer. B stores into the receive buffer of A only in an exchange e, and only when it has
+ * A's header of e. A sent that from its kernel e, so whatever A's stream did with the buffer before
+ * is over. And A's kernel e does not end before done[B] has grown by all bytes that B announced:
+ * what A's stream does next finds them, and no store of e comes later. When the two disagree about
+ * the count, B stores nothing and A waits for nothing: both compare the same two numbers. Small
+ * pairs are stored by A itself, within e.
+ *
+ * Counters. done[B] at A grows in e only after A's header of e, so it cannot grow for e + 1 while A
+ * still waits in e: A may wait for one exact value.
+ *
+ * None of this depends on how an exchange moves its bytes, or on the size of the grid: all kernels
+ * send and await headers alike, and each of them counts the number on for all blocks. A plan that
+ * uses the copy engines touches no slot and no number: its flags lie apart in the scratch memory,
+ * only ever grow, and say the same two things of the streams, "my receive buffer is free" and "all
+ * has arrived". After a timeout the handle stays broken: it sends no header any more, so nobody
+ * stores to it in later exchanges; what the exchange that timed out left is undefined.
+ *
+ * All three lines at once: three waits one after the other would cost three trips to memory. */
 template <int N>
 static __device__ bool read_header(const kernel_args<N> &a, uint32_t call, int p,
                                    struct alltoallv_header *h)
