@@ -263,10 +263,7 @@ static int choose_patterns(const char **patterns)
 {
   patterns[0] = program_options.matrix_file ? "matrix" : program_options.pattern;
   if (patterns[0]) return 1;
-  patterns[0] = "uniform";
-  patterns[1] = "skew";
-  patterns[2] = "unaligned";
-  return 3;
+  return pattern_sweep(patterns);
 }
 
 /* Checks the options, sets the sizes of buffers that are large enough for every pattern, and the
@@ -295,7 +292,7 @@ static int choose_sizes(struct shared *s, int npatterns, struct options *sweep)
 int bench_example(const struct rank *me, const struct options *opt)
 {
   const size_t n = (size_t)me->nranks;
-  const char *patterns[3];
+  const char *patterns[PATTERN_COUNT];
   struct options sweep = *opt;
   struct shared s = {.me = me, .opt = &sweep, .patterns = patterns};
 #if !defined(LAUNCHER_MPI) && !defined(CPU_STANDIN)

@@ -23,94 +23,168 @@ static uint64_t next_random(uint64_t *state)
   return z ^ (z >> 31);
 }
 
-/* Deals `total` elements out in proportion to the weights. With `unit` 1 what rounding leaves goes
- * to the first destinations that have a weight; else counts are rounded down to multiples of it. */
-static void share_out(size_t *row, const double *weights, int nranks, size_t total, size_t unit)
+/* ---- weights: who gets how much of what rank `from` sends ------------------------------------ */
+
+/* What a weight may depend on. */
+struct row {
+  int from, nranks;
+  double parameter; /* behind the colon of --pattern */
+  uint64_t random;  /* state */
+};
+
+static double halving(struct row *row, int to)
+{
+  (void)row;
+  return ldexp(1, -(to + 1));
+}
+static double uniform(struct row *row, int to)
+{
+  (void)row, (void)to;
+  return 1;
+}
+static double distance(struct row *row, int to)
+{
+  return (to - row->from + row->nranks) % row->nranks;
+}
+static double zipf(struct row *row, int to)
+{
+  return pow(to + 1, -row->parameter);
+}
+static double one_hot(struct row *row, int to)
+{
+  return row->from == 0 && to == row->nranks - 1;
+}
+static double diagonal(struct row *row, int to)
+{
+  return to == row->from;
+}
+static double zero(struct row *row, int to)
+{
+  (void)row, (void)to;
+  return 0;
+}
+static double at_random(struct row *row, int to)
+{
+  (void)to;
+  return next_random(&row->random) % 4 == 0 ? 0 : (double)(next_random(&row->random) % 1000 + 1);
+}
+static double single_sender(struct row *row, int to)
+{
+  (void)to;
+  return row->from == 0;
+}
+static double single_receiver(struct row *row, int to)
+{
+  (void)row;
+  return to == 0;
+}
+
+/* Top-8 of 64 experts for each token, expert e living on rank e * nranks / 64. Popularity differs
+ * by a factor of up to 4 between experts, as it does in trained models. Every call routes the same
+ * tokens anew, and counts those for one rank. */
+static double moe(struct row *row, int to)
+{
+  enum { EXPERTS = 64, TOP = 8, TOKENS = 512 };
+  uint64_t random = row->random;
+  double tokens = 0;
+  for (int token = 0; token < TOKENS; token++) {
+    bool chosen[EXPERTS] = {false};
+    for (int k = 0; k < TOP;) {
+      int expert = (int)(next_random(&random) % EXPERTS);
+      bool popular = next_random(&random) % 4 <= (uint64_t)(expert % 4);
+      if (chosen[expert] || !popular) continue;
+      chosen[expert] = true;
+      if (expert * row->nranks / EXPERTS == to) tokens++;
+      k++;
+    }
+  }
+  return tokens;
+}
+
+/* ---- from weights to counts ------------------------------------------------------------------ */
+
+/* How weights become counts. */
+enum rounding {
+  SHARES, /* in proportion to them; what rounding leaves goes to the first that have one */
+  SHARES_OF_16 /* in proportion, rounded down to multiples of 16 bytes */,
+  FRACTIONS /* total times the weight, rounded down, at least 1 */
+};
+
+static const struct pattern {
+  const char *name; /* up to a colon, behind which --pattern has a number */
+  double (*weight)(struct row *row, int to);
+  enum rounding rounding;
+  bool in_sweep; /* of --bench without --pattern? */
+} patterns[PATTERN_COUNT] = {
+#define PATTERN(name, weight, rounding, in_sweep) {name, weight, rounding, in_sweep},
+    PATTERNS(PATTERN)
+#undef PATTERN
+};
+
+static void share_out(size_t *counts, const double *weights, int nranks, size_t total, size_t unit)
 {
   double sum = 0;
   size_t dealt = 0;
   for (int to = 0; to < nranks; to++) sum += weights[to];
   if (!(sum > 0)) return;
   for (int to = 0; to < nranks; to++) {
-    row[to] = (size_t)((double)total * (weights[to] / sum)) / unit * unit;
-    dealt += row[to];
+    counts[to] = (size_t)((double)total * (weights[to] / sum)) / unit * unit;
+    dealt += counts[to];
   }
   if (unit > 1) return;
   for (int to = 0; dealt < total; to = (to + 1) % nranks)
-    if (weights[to] > 0) row[to]++, dealt++;
+    if (weights[to] > 0) counts[to]++, dealt++;
 }
 
-/* Top-8 of 64 experts for each token, expert e living on rank e * nranks / 64. Popularity differs
- * by a factor of up to 4 between experts, as it does in trained models. */
-static void route_tokens(double *weights, int nranks, uint64_t *random)
+/* The pattern of that name, and its number into `parameter`; NULL with one line in `error`. */
+static const struct pattern *find_pattern(const char *text, double *parameter, char *error,
+                                          size_t error_size)
 {
-  enum { EXPERTS = 64, TOP = 8, TOKENS = 512 };
-  for (int token = 0; token < TOKENS; token++) {
-    bool chosen[EXPERTS] = {false};
-    for (int k = 0; k < TOP;) {
-      int expert = (int)(next_random(random) % EXPERTS);
-      bool popular = next_random(random) % 4 <= (uint64_t)(expert % 4);
-      if (chosen[expert] || !popular) continue;
-      chosen[expert] = true;
-      weights[expert * nranks / EXPERTS] += 1;
-      k++;
-    }
+  for (int i = 0; i < PATTERN_COUNT; i++) {
+    const char *colon = strchr(patterns[i].name, ':');
+    if (!colon && strcmp(text, patterns[i].name) == 0) return &patterns[i];
+    const size_t length = colon ? (size_t)(colon + 1 - patterns[i].name) : 0;
+    if (!colon || strncmp(text, patterns[i].name, length) != 0) continue;
+    char *end;
+    *parameter = strtod(text + length, &end);
+    if (end > text + length && *end == '\0' && *parameter >= 0 && *parameter <= 16)
+      return &patterns[i];
+    snprintf(error, error_size, "--pattern: '%s': the exponent is a number from 0 to 16", text);
+    return NULL;
   }
+  snprintf(error, error_size, "--pattern: unknown pattern '%s'; allowed:%s", text, PATTERN_NAMES);
+  return NULL;
 }
 
 int pattern_matrix(const char *pattern, int nranks, size_t total, size_t element_size,
                    unsigned long long seed, size_t *matrix, char *error, size_t error_size)
 {
-  double exponent = 0;
-  char *end = NULL;
-  const bool skew = strcmp(pattern, "skew") == 0;
-  const bool zipf = strncmp(pattern, "zipf:", 5) == 0;
-  if (zipf) exponent = strtod(pattern + 5, &end);
-  if (zipf && (end == pattern + 5 || *end != '\0' || !(exponent >= 0 && exponent <= 16))) {
-    snprintf(error, error_size, "--pattern: '%s': the exponent is a number from 0 to 16", pattern);
-    return -1;
-  }
-
+  double parameter = 0;
+  const struct pattern *chosen = find_pattern(pattern, &parameter, error, error_size);
+  if (!chosen) return -1;
   memset(matrix, 0, (size_t)nranks * (size_t)nranks * sizeof *matrix);
   for (int from = 0; from < nranks; from++) {
-    size_t *row = matrix + (size_t)from * (size_t)nranks;
+    struct row row = {from, nranks, parameter, seed * 0x2545f4914f6cdd1dULL + (uint64_t)from};
+    size_t *counts = matrix + (size_t)from * (size_t)nranks;
     double weights[nranks];
-    uint64_t random = seed * 0x2545f4914f6cdd1dULL + (uint64_t)from;
-    memset(weights, 0, sizeof weights);
-    for (int to = 0; to < nranks; to++) {
-      double *w = &weights[to];
-      if (strcmp(pattern, "uniform") == 0)
-        *w = 1;
-      else if (skew || strcmp(pattern, "unaligned") == 0)
-        *w = (to - from + nranks) % nranks;
-      else if (zipf)
-        *w = pow(to + 1, -exponent);
-      else if (strcmp(pattern, "one-hot") == 0)
-        *w = from == 0 && to == nranks - 1;
-      else if (strcmp(pattern, "diagonal") == 0)
-        *w = from == to;
-      else if (strcmp(pattern, "zero") == 0)
-        *w = 0;
-      else if (strcmp(pattern, "random") == 0)
-        *w = next_random(&random) % 4 == 0 ? 0 : (double)(next_random(&random) % 1000 + 1);
-      else if (strcmp(pattern, "single-sender") == 0)
-        *w = from == 0;
-      else if (strcmp(pattern, "single-receiver") == 0)
-        *w = to == 0;
-      else if (strcmp(pattern, "moe") != 0 && strcmp(pattern, "halving") != 0) {
-        snprintf(error, error_size, "--pattern: unknown pattern '%s'; allowed: %s", pattern,
-                 PATTERN_NAMES);
-        return -1;
-      }
-    }
-    if (strcmp(pattern, "moe") == 0) route_tokens(weights, nranks, &random);
-    share_out(row, weights, nranks, total, skew ? 16 / element_size : 1);
-    for (int to = 0; to < nranks && strcmp(pattern, "halving") == 0; to++) {
-      row[to] = to < 63 ? total >> (to + 1) : 0;
-      if (row[to] == 0) row[to] = 1;
+    for (int to = 0; to < nranks; to++) weights[to] = chosen->weight(&row, to);
+    if (chosen->rounding != FRACTIONS)
+      share_out(counts, weights, nranks, total,
+                chosen->rounding == SHARES_OF_16 ? 16 / element_size : 1);
+    for (int to = 0; to < nranks && chosen->rounding == FRACTIONS; to++) {
+      counts[to] = (size_t)((double)total * weights[to]);
+      if (counts[to] == 0) counts[to] = 1;
     }
   }
   return 0;
+}
+
+int pattern_sweep(const char **names)
+{
+  int n = 0;
+  for (int i = 0; i < PATTERN_COUNT; i++)
+    if (patterns[i].in_sweep) names[n++] = patterns[i].name;
+  return n;
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */

@@ -5,10 +5,28 @@
 
 #include <stddef.h>
 
-/* Blank-separated, for --help and messages; zipf takes its exponent behind a colon. */
-#define PATTERN_NAMES                                                                 \
-  "halving uniform skew unaligned zipf:A one-hot diagonal zero random single-sender " \
-  "single-receiver moe"
+/* All patterns. To add one, write its weight function in patterns.c and a line here: name (zipf
+ * takes a number for the A), weight function, how weights become counts, whether --bench measures
+ * it when no --pattern is given. */
+#define PATTERNS(X)                                    \
+  X("halving", halving, FRACTIONS, false)              \
+  X("uniform", uniform, SHARES, true)                  \
+  X("skew", distance, SHARES_OF_16, true)              \
+  X("unaligned", distance, SHARES, true)               \
+  X("zipf:A", zipf, SHARES, false)                     \
+  X("one-hot", one_hot, SHARES, false)                 \
+  X("diagonal", diagonal, SHARES, false)               \
+  X("zero", zero, SHARES, false)                       \
+  X("random", at_random, SHARES, false)                \
+  X("single-sender", single_sender, SHARES, false)     \
+  X("single-receiver", single_receiver, SHARES, false) \
+  X("moe", moe, SHARES, false)
+
+/* " halving uniform ...", for --help and messages; and how many these are. */
+#define PATTERN_NAMES PATTERNS(PATTERN_NAME)
+#define PATTERN_NAME(name, weight, rounding, in_sweep) " " name
+#define PATTERN_ONE(name, weight, rounding, in_sweep) +1
+enum { PATTERN_COUNT = 0 PATTERNS(PATTERN_ONE) };
 
 /* Fills matrix[source * nranks + destination] with elements. A rank that sends at all sends about
  * `total` elements (those whom the pattern leaves out send nothing); `seed` is for random and moe.
@@ -29,6 +47,10 @@
  * Returns 0, or -1 with one line in `error`. */
 int pattern_matrix(const char *pattern, int nranks, size_t total, size_t element_size,
                    unsigned long long seed, size_t *matrix, char *error, size_t error_size);
+
+/* The names of the patterns that --bench measures when none is given, at most PATTERN_COUNT.
+ * Returns their number. */
+int pattern_sweep(const char **names);
 
 /* The text of a matrix file, to be freed, or NULL with one line in `error`. A pipe is waited for as
  * long as something arrives at least every `seconds`. */

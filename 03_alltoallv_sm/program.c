@@ -18,7 +18,7 @@ enum { HANDLE_BYTES = 4 << 20, HANDLE_BYTES_PER_RANK = 2 << 20 };
 
 const struct option_spec program_option_table[] = {
     {"pattern", 0, OPTION_STRING, &program_options.pattern, "NAME",
-     "who sends how much to whom (halving): " PATTERN_NAMES, 0, 0},
+     "who sends how much to whom (halving):" PATTERN_NAMES, 0, 0},
     {"matrix", 0, OPTION_INPUT, &program_options.matrix_file, "FILE",
      "the same from a square matrix of bytes, row = source, column = destination", 0, 0},
     {"method", 0, OPTION_CHOICE, &program_options.method,
