@@ -7,14 +7,14 @@
 #                                    (scripts/plot.sh makes them), provenance
 #   scripts/report.sh --check DIR    change nothing; fail if a page differs from the results
 #
-# In README.md, docs/*.md and the READMEs of the examples it fills what stands between such lines:
+# In README.md, docs/*.md, the READMEs of the examples and the pages of their folders it fills what stands between such lines:
 #
 #   <!-- table: FILE.csv -->                      <!-- end of table -->
 #   <!-- picture: NAME, words in its place -->    <!-- end of picture -->
 #   <!-- headline -->                             <!-- end of headline -->
 #
 # `table: FILE.csv, only 1 KiB, 64 KiB` shows these rows of it (`uniform 1 KiB` where a pattern stands before
-# the size); without `only` it has all.
+# the size); without `only` it has all. `, without plan, bare push` at the end leaves these columns out.
 #
 # All pages are rewritten or none. Exit code 0: written, or no difference; 1: a file is missing or cannot be
 # written, or a page differs; 2: usage, or such a line in a page is not understood.
@@ -65,9 +65,10 @@ AWK_SIZE='
 
 # A CSV of --bench as a Markdown table: a row per size, and series such as the pattern if it has one, or
 # per size and density of the sparse AllReduce; a cell per variant or path. Columns are found by their
-# names. A file without these columns is shown as it is. ROWS, separated by ", ", are those wanted, else all.
-table() { # table FILE [ROWS]
-  awk -F, -v only="${2:-}" "$AWK_SIZE"'
+# names. A file without these columns is shown as it is. ROWS, separated by ", ", are those wanted, else all;
+# COLUMNS are not wanted.
+table() { # table FILE [ROWS [COLUMNS]]
+  awk -F, -v only="${2:-}" -v without="${3:-}" "$AWK_SIZE"'
     NR == 1 {
       for (i = 1; i <= NF; i++) column[$i] = i
       sparse = "path" in column
@@ -87,7 +88,9 @@ table() { # table FILE [ROWS]
       sub(/ [|]/, "", name)
       names[name]
       if (only != "" && index(", " only ", ", ", " name ", ") == 0) next
-      if (!(v in seen)) { seen[v] = 1; variants[++n] = v }
+      seen[v]
+      if (index(", " without ", ", ", " v ", ")) next
+      if (!(v in shown)) { shown[v] = 1; variants[++n] = v }
       if (!(row in known)) { known[row] = 1; rows[++m] = row }
       cell[row, v] = "-"
       if ($column["us"] != "" && sparse) cell[row, v] = sprintf("%.0f / %.2fx", $column["us"], $column["ratio"])
@@ -103,6 +106,12 @@ table() { # table FILE [ROWS]
       for (i = 1; i <= wanted; i++)
         if (!(rows_wanted[i] in names)) {
           print "report.sh: " FILENAME " has no row \047" rows_wanted[i] "\047" >"/dev/stderr"
+          exit 1
+        }
+      unwanted = split(without, columns_unwanted, ", ")
+      for (i = 1; i <= unwanted; i++)
+        if (!(columns_unwanted[i] in seen)) {
+          print "report.sh: " FILENAME " has no column \047" columns_unwanted[i] "\047" >"/dev/stderr"
           exit 1
         }
       printf sparse ? "| elements | density |" : "|%s bytes |", (series == "" ? "" : " " series " |")
@@ -159,12 +168,14 @@ headline() {
 # ---- the pages -----------------------------------------------------------------------------------
 # What belongs between the lines of a marker.
 filling() { # filling PAGE table|picture|headline ARGUMENT
-  local file=$shown/$3 launcher=${3#*.} only=
+  local file=$shown/$3 launcher=${3#*.} argument=$3 only='' without=''
   case $2 in
   table)
-    if [[ $3 = *', only '* ]]; then only=${3#*, only } file=${file%%, only *}; fi
+    if [[ $argument = *', without '* ]]; then without=${argument#*, without } argument=${argument%%, without *}; fi
+    if [[ $argument = *', only '* ]]; then only=${argument#*, only } argument=${argument%%, only *}; fi
+    file=$shown/$argument
     [ -f "$file" ] || { echo "report.sh: $1 wants $file, which is not there" >&2 && return 1; }
-    table "$file" "$only"
+    table "$file" "$only" "$without"
     printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "${launcher%%.*} launcher" "$3")" "\`$file\`"
     ;;
   picture)
@@ -199,7 +210,7 @@ fill_in() { # fill_in PAGE
       printf %s "$line"
     elif [[ $line =~ $SIMILAR ]]; then
       die "$1:$number: '${line%$'\n'}' is not understood${open:+ inside of the $open of line $begun}; allowed:" \
-        "<!-- table: FILE.csv[, only ROW, ROW] -->, <!-- picture: NAME, words -->, <!-- headline --> and then its <!-- end of ... -->"
+        "<!-- table: FILE.csv[, only ROW, ROW][, without COLUMN, COLUMN] -->, <!-- picture: NAME, words -->, <!-- headline --> and then its <!-- end of ... -->"
     elif [ -z "$open" ]; then
       printf %s "$line"
     fi
@@ -280,7 +291,7 @@ HTML
 
 # ---- all of it -----------------------------------------------------------------------------------
 failed=0
-for page in README.md docs/*.md [0-9][0-9]_*/README.md; do
+for page in README.md docs/*.md [0-9][0-9]_*/{README,*/*}.md; do
   [ -f "$page" ] || continue
   case $mode in
   all)

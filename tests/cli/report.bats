@@ -62,6 +62,18 @@ CSV
   scripts/report.sh results
   grep -qx '| uniform | 1 MiB | 8.00 / 0.[23] | 0 |' 01_x/README.md
   [ "$(grep -c '^| uniform' 01_x/README.md)" = 1 ]
+  sed 's/plain/quick/; 1d' results/01_x.mpi.graph.csv >more
+  cat more >>results/01_x.mpi.graph.csv && rm more
+  sed -i 's/only uniform 1 MiB/&, without quick/' 01_x/README.md
+  scripts/report.sh results
+  grep -qx '| pattern | bytes | plain: us / busbw GB/s | wrong |' 01_x/README.md
+  grep -q 'quick' results/report.html
+  sed -i 's/, without quick/, without quick, slow/' 01_x/README.md
+  code=0
+  scripts/report.sh results >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 1
+  one_line "^report.sh: .*results/01_x.mpi.graph.csv has no column 'slow'$"
+  sed -i 's/, without quick, slow//' 01_x/README.md
   sed -i 's/only uniform 1 MiB/only uniform 1 MiB, skew 1 MiB/' 01_x/README.md
   cp 01_x/README.md "$WORK/before"
   code=0
