@@ -12,6 +12,9 @@
 extern "C" {
 #endif
 
+/* The longest sentence. */
+enum { ALLTOALLV_SENTENCE = 512 };
+
 /* Sets the sentence and returns `result`. The old sentence may be among the arguments. */
 ncclResult_t alltoallv_fail(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -78,10 +78,34 @@ static inline size_t alltoallv_stage_words(int n)
  * order: those of rank r are at h->stage + r * words. Waits. */
 ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words);
 
+/* Collective. Have all ranks got as far as this one? The first failure becomes everybody's. Why, a
+ * rank that has failed itself knows from its own sentence; the others have the result in words. */
+ncclResult_t alltoallv_agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what);
+
 /* The sentence for an error that is not about this rank's arguments alone, and its result. `base`
  * is the rank of the communicator that the record's rank 0 is. */
 ncclResult_t alltoallv_describe(const struct alltoallv_error *e, int base, int *source,
                                 int *destination);
+
+/* alltoallv_errors.c: has the device, or send/recv, left an error in this record? */
+bool alltoallv_has_error(const struct alltoallv_error *e);
+
+static inline const char *alltoallv_unit_name(struct alltoallv_unit unit)
+{
+  return unit.rows ? "rows" : "elements";
+}
+
+/* alltoallv_windows.c: the number of the window that holds the byte `at`, or -1. */
+int alltoallv_find_window(const struct alltoallv_handle *h, const void *at);
+
+/* alltoallv_check.c: what a count of one means. */
+ncclResult_t alltoallv_make_unit(ncclDataType_t datatype, size_t row_elements,
+                                 struct alltoallv_unit *unit);
+
+/* Where recvbuff lies: on the kernel's path it has to be registered, with room for `end` bytes.
+ * `last` is the rank whose segment ends there, -1: recvcapacity. */
+ncclResult_t alltoallv_locate_recvbuff(const struct alltoallv_handle *h, void *recvbuff,
+                                       uint64_t end, int last, struct alltoallv_exchange *ex);
 
 /* Checks the arguments of alltoallv_rows() and turns them into bytes, in ex->pairs. */
 ncclResult_t alltoallv_make_exchange(struct alltoallv_handle *h, const void *sendbuff,

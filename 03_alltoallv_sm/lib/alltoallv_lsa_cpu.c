@@ -11,7 +11,8 @@
  * several hosts on one; 0 means no symmetric memory. */
 #include "alltoallv_lsa.h"
 
-#ifdef CPU_STANDIN /* elsewhere this file is empty, so that all *.c of this folder may be compiled */
+#ifdef CPU_STANDIN /* elsewhere this file is empty, so that all *.c of this folder may be compiled \
+                    */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

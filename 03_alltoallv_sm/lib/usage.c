@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alltoallv.h in a program of one's own: rank r sends r + 1 floats to every rank. Put your program in
- * the place of this file. All of this folder makes it:
- * mpicc -c *.c && nvcc -c *.cu && mpicc *.o -lnccl -lcudart -lstdc++ && mpirun -np 4 ./a.out */
+/* alltoallv.h in a program of one's own: rank r sends r + 1 floats to every rank. Put your program
+ * in the place of this file; all of this folder makes it:
+ *
+ *   mpicc -c *.c && nvcc -c *.cu
+ *   mpicc *.o -lnccl -lcudart -lstdc++ && mpirun -np 4 ./a.out */
 #include <mpi.h>
 #include <stdio.h>
 
