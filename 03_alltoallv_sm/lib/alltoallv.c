@@ -65,16 +65,16 @@ ncclResult_t alltoallv_order(struct alltoallv_handle *h, cudaStream_t stream, bo
   return ncclSuccess;
 }
 
-void alltoallv_fill_call(const struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
-                         struct alltoallv_lsa_call *call)
+void alltoallv_fill_request(const struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
+                            struct alltoallv_request *request)
 {
-  call->kind = ALLTOALLV_KIND_HOST;
-  call->send = ex->send;
-  call->recv = ex->recv;
-  call->window = ex->window;
-  call->window_offset = ex->window_offset;
-  call->unit = ex->unit;
-  memcpy(call->pairs, ex->pairs + h->lsa_first, (size_t)h->lsa_n * sizeof(*ex->pairs));
+  request->kind = ALLTOALLV_KIND_HOST;
+  request->send = ex->send;
+  request->recv = ex->recv;
+  request->window = ex->window;
+  request->window_offset = ex->window_offset;
+  request->unit = ex->unit;
+  memcpy(request->pairs, ex->pairs + h->lsa_first, (size_t)h->lsa_n * sizeof(*ex->pairs));
 }
 
 ncclResult_t alltoallv_fork(struct alltoallv_handle *h, cudaStream_t stream)
@@ -91,8 +91,8 @@ ncclResult_t alltoallv_join(struct alltoallv_handle *h, cudaStream_t stream)
   return ncclSuccess;
 }
 
-ncclResult_t alltoallv_exchange(struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
-                                bool capturing, cudaStream_t stream)
+ncclResult_t alltoallv_run_exchange(struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
+                                    bool capturing, cudaStream_t stream)
 {
   if (h->lsa == NULL) return alltoallv_sendrecv(h, ex, capturing, stream);
 
@@ -102,9 +102,9 @@ ncclResult_t alltoallv_exchange(struct alltoallv_handle *h, const struct alltoal
     ALLTOALLV_TRY(alltoallv_fork(h, stream));
     result = alltoallv_sendrecv(h, ex, capturing, h->side_stream);
   }
-  struct alltoallv_lsa_call call;
-  alltoallv_fill_call(h, ex, &call);
-  ncclResult_t launched = alltoallv_lsa_launch(h->lsa, &call, stream);
+  struct alltoallv_request request;
+  alltoallv_fill_request(h, ex, &request);
+  ncclResult_t launched = alltoallv_lsa_launch(h->lsa, &request, stream);
   if (remote) ALLTOALLV_TRY(alltoallv_join(h, stream));
   ALLTOALLV_TRY(launched);
   return result;
@@ -121,7 +121,7 @@ ncclResult_t alltoallv_rows(const void *sendbuff, const size_t sendcounts[], con
   ALLTOALLV_TRY(alltoallv_make_exchange(handle, sendbuff, sendcounts, sdispls, recvbuff, recvcounts,
                                         rdispls, row_elements, datatype, &ex));
   ALLTOALLV_TRY(alltoallv_order(handle, stream, &capturing));
-  return alltoallv_exchange(handle, &ex, capturing, stream);
+  return alltoallv_run_exchange(handle, &ex, capturing, stream);
 }
 
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
@@ -141,7 +141,7 @@ ncclResult_t alltoallv_device_counts_rows(const void *sendbuff, const size_t *se
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   struct alltoallv_exchange ex = {.send = sendbuff, .pairs = handle->pairs};
-  struct alltoallv_lsa_call call;
+  struct alltoallv_request request;
   uint64_t bytes;
   bool capturing;
   ALLTOALLV_TRY(alltoallv_make_unit(datatype, row_elements, &ex.unit));
@@ -158,23 +158,23 @@ ncclResult_t alltoallv_device_counts_rows(const void *sendbuff, const size_t *se
   ALLTOALLV_TRY(alltoallv_locate_recvbuff(handle, recvbuff, bytes, -1, &ex));
   ALLTOALLV_TRY(alltoallv_order(handle, stream, &capturing));
 
-  call.kind = layout == ALLTOALLV_SLOTS ? ALLTOALLV_KIND_SLOTS : ALLTOALLV_KIND_PACKED;
-  call.send = ex.send;
-  call.recv = ex.recv;
-  call.window = ex.window;
-  call.window_offset = ex.window_offset;
-  call.unit = ex.unit;
-  call.capacity = recvcapacity;
-  call.sendcounts = sendcounts;
-  call.sdispls = sdispls;
-  call.recvcounts = recvcounts;
-  call.rdispls = rdispls;
+  request.kind = layout == ALLTOALLV_SLOTS ? ALLTOALLV_KIND_SLOTS : ALLTOALLV_KIND_PACKED;
+  request.send = ex.send;
+  request.recv = ex.recv;
+  request.window = ex.window;
+  request.window_offset = ex.window_offset;
+  request.unit = ex.unit;
+  request.capacity = recvcapacity;
+  request.sendcounts = sendcounts;
+  request.sdispls = sdispls;
+  request.recvcounts = recvcounts;
+  request.rdispls = rdispls;
   if (handle->lsa != NULL && handle->lsa_n == handle->n)
-    return alltoallv_lsa_launch(handle->lsa, &call, stream);
+    return alltoallv_lsa_launch(handle->lsa, &request, stream);
   if (capturing)
     return alltoallv_fail(ncclInvalidUsage,
                           "device counts cannot be captured on the send/recv path");
-  return alltoallv_sendrecv_device_counts(handle, &ex, &call, stream);
+  return alltoallv_sendrecv_device_counts(handle, &ex, &request, stream);
 }
 
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,

@@ -101,8 +101,8 @@ static ncclResult_t refuse_overlap(struct alltoallv_handle *h, const struct allt
   return ncclSuccess;
 }
 
-/* A segment in bytes: displacement NULL means behind the one before, which ends at *packed. False
- * if it overflows. */
+/* A segment in bytes: displacement NULL means right after the one before, which ends at *packed.
+ * False if it overflows. */
 static bool segment(size_t count, const size_t *displacement, uint32_t unit, uint64_t *packed,
                     uint64_t *bytes, uint64_t *offset, uint64_t *end)
 {

@@ -76,11 +76,11 @@ static __device__ __forceinline__ uint4 funnel(uint4 low, uint4 high, int shift)
   return make_uint4((uint32_t)x, (uint32_t)(x >> 32), (uint32_t)y, (uint32_t)(y >> 32));
 }
 
-/* The 16-byte word behind each lane's word of a row, for a warp: that of the next lane; for the
- * last lane the first one of the next row. */
-static __device__ __forceinline__ uint4 next_word(uint4 row, uint4 next_row, int lane)
+/* The 16-byte word that follows each lane's one, for a warp: that of the next lane; for the last
+ * lane the first one of the next 32 words. */
+static __device__ __forceinline__ uint4 next_word(uint4 words, uint4 next_words, int lane)
 {
-  uint4 mine = lane == 0 ? next_row : row;
+  uint4 mine = lane == 0 ? next_words : words;
   int from = (lane + 1) % 32;
   return make_uint4(__shfl_sync(~0u, mine.x, from), __shfl_sync(~0u, mine.y, from),
                     __shfl_sync(~0u, mine.z, from), __shfl_sync(~0u, mine.w, from));
@@ -94,15 +94,15 @@ template <bool FULL, bool SHIFTED>
 static __device__ __forceinline__ void copy_words(uint4 *out, const uint4 *in, int count, int shift,
                                                   int lane)
 {
-  static_assert(!(FULL && SHIFTED), "the word behind the tile is the last lane's only");
-  uint4 row[TILE_DEPTH + SHIFTED];
+  static_assert(!(FULL && SHIFTED), "the word after the tile is the last lane's only");
+  uint4 words[TILE_DEPTH + SHIFTED];
 #pragma unroll
   for (int u = 0; u < TILE_DEPTH + SHIFTED; u++)
-    if (FULL || lane + 32 * u < count + SHIFTED) row[u] = load_stream(in + lane + 32 * u);
+    if (FULL || lane + 32 * u < count + SHIFTED) words[u] = load_stream(in + lane + 32 * u);
 #pragma unroll
   for (int u = 0; u < TILE_DEPTH; u++) {
-    uint4 word = row[u];
-    if (SHIFTED) word = funnel(word, next_word(row[u], row[u + SHIFTED], lane), shift);
+    uint4 word = words[u];
+    if (SHIFTED) word = funnel(word, next_word(words[u], words[u + SHIFTED], lane), shift);
     if (FULL || lane + 32 * u < count) out[lane + 32 * u] = word;
   }
 }
@@ -114,9 +114,9 @@ static __device__ __forceinline__ void copy_words(uint4 *out, const uint4 *in, i
  *
  * The words in the middle are aligned at the destination, to 128 bytes where they begin: stores
  * that fill whole cache lines make the largest packets. The first tile also copies the bytes
- * before them, the last tile those behind. Where the source is aligned differently, a word is put
- * together from two aligned words; then the middle begins and ends a little further inside, so that
- * both lie in the segment. */
+ * before them, the last tile those after them. Where the source is aligned differently, a word is
+ * put together from two aligned words; then the middle begins and ends a little further inside, so
+ * that both lie in the segment. */
 static __device__ __forceinline__ void copy_tile(char *to, const char *from, uint64_t bytes,
                                                  uint64_t tile, int lane)
 {

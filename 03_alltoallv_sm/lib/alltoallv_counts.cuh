@@ -52,7 +52,7 @@ static __device__ void send_rows(const kernel_args<N> &a)
   for (; t < entries; t += blockDim.x) {
     int to = t / a.n, entry = t % a.n;
     if (t >= blockDim.x) count = a.sendcounts[entry]; /* with more than 22 ranks */
-    char *lines = slot(a, to, a.rank, call);
+    char *lines = mailbox(a, to, a.rank, call);
     store_number(lines, ALLTOALLV_LINE_COUNTS + entry, alltoallv_device_bytes(count, a.unit),
                  a.kind, call);
     if (slots)
@@ -78,7 +78,7 @@ static __device__ bool share_counts(const kernel_args<N> &a, block_state<N> &b, 
   for (int i = (int)(blockDim.x - 1 - threadIdx.x); i < entries + n; i += blockDim.x) {
     const bool entry = i < entries;
     int source = entry ? i / n : i - entries, p = entry ? i % n : source;
-    const char *first = slot(a, a.rank, source, call), *second = slot(a, a.rank, p, call);
+    const char *first = mailbox(a, a.rank, source, call), *second = mailbox(a, a.rank, p, call);
     first += ALLTOALLV_LINE_BYTES * (entry ? ALLTOALLV_LINE_COUNTS + p : ALLTOALLV_LINE_EXPECT);
     second +=
         ALLTOALLV_LINE_BYTES * (entry ? ALLTOALLV_LINE_COUNTS + n + source : ALLTOALLV_LINE_OFFSET);

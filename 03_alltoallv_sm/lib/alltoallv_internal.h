@@ -123,17 +123,17 @@ ncclResult_t alltoallv_fork(struct alltoallv_handle *h, cudaStream_t stream);
 ncclResult_t alltoallv_join(struct alltoallv_handle *h, cudaStream_t stream);
 
 /* Enqueues an exchange: the kernel for the LSA ranks, send/recv for all others. */
-ncclResult_t alltoallv_exchange(struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
-                                bool capturing, cudaStream_t stream);
-void alltoallv_fill_call(const struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
-                         struct alltoallv_lsa_call *call);
+ncclResult_t alltoallv_run_exchange(struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
+                                    bool capturing, cudaStream_t stream);
+void alltoallv_fill_request(const struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
+                            struct alltoallv_request *request);
 
 /* alltoallv_sendrecv.c: the part of an exchange that the kernel does not do. */
 ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_exchange *ex,
                                 bool capturing, cudaStream_t stream);
 ncclResult_t alltoallv_sendrecv_device_counts(struct alltoallv_handle *h,
                                               const struct alltoallv_exchange *ex,
-                                              const struct alltoallv_lsa_call *call,
+                                              const struct alltoallv_request *request,
                                               cudaStream_t stream);
 static inline bool alltoallv_is_local(const struct alltoallv_handle *h, int p)
 {

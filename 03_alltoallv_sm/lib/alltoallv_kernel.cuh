@@ -14,9 +14,10 @@
  * for anything but headers before it sends, so there is no cycle of waiting. All waiting loops end
  * after the timeout.
  *
- * The grid has a row of blocks for every rank (or less, if blocks are short): row i moves the lines
- * to and from rank + i, row 0 is the control block and, in small exchanges, the copy to myself. For
- * tiles the blocks are numbered through.
+ * The grid has a team of blocks for every rank (or less, if blocks are short), blockIdx.y: team i
+ * moves the lines to and from rank + i. Team 0 has no peer. In small exchanges (MODE_SMALL) its
+ * blocks copy this rank's part for itself, and the first warps of block 0 are the control block; in
+ * all others block 0 is that with all its threads. For tiles the blocks are numbered through.
  *
  * This file puts the parts together: alltoallv_wait.cuh (headers, waiting), alltoallv_ll.cuh
  * (lines), alltoallv_push.cuh (tiles), alltoallv_counts.cuh (device counts). N is an upper bound
@@ -32,11 +33,11 @@
 
 enum {
   MODE_SMALL,  /* counts from the host, and no pair is above the threshold */
-  MODE_ANY,    /* counts from the host */
+  MODE_LARGE,  /* counts from the host */
   MODE_DEVICE, /* counts on the device */
 };
 
-/* Waits until `bytes` bytes from rank p have been added to done[p]. */
+/* Waits until `bytes` bytes from rank p have been added to received[p]. */
 template <int N>
 static __device__ void wait_for_data(const kernel_args<N> &a, uint32_t call, int p, uint64_t base,
                                      uint64_t bytes)
@@ -45,16 +46,17 @@ static __device__ void wait_for_data(const kernel_args<N> &a, uint32_t call, int
   patience w;
   while (load_acquire(counter) != base + bytes)
     if (w.long_wait() && give_up(a, call, w, p)) return;
-  a.state->done[p] = base + bytes;
+  a.state->received[p] = base + bytes;
 }
 
 /* `p` is the rank that this thread talks to; threads from a.n on have none. */
 template <int N, int MODE>
-static __device__ __forceinline__ void control_host(const kernel_args<N> &a, uint32_t call, int p)
+static __device__ __forceinline__ void control_host_counts(const kernel_args<N> &a, uint32_t call,
+                                                           int p)
 {
   const struct alltoallv_pair &pair = a.pairs[p];
   bool peer = p < a.n && p != a.rank;
-  uint64_t base = MODE == MODE_ANY && peer ? a.state->done[p] : 0;
+  uint64_t base = MODE == MODE_LARGE && peer ? a.state->received[p] : 0;
   if (peer)
     send_header(a, call, p,
                 {pair.send_bytes, pair.recv_bytes, a.window_offset + pair.recv_offset, a.kind,
@@ -73,7 +75,7 @@ static __device__ __forceinline__ void control_host(const kernel_args<N> &a, uin
   if (!comes) report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, p, a.rank, h.sent, pair.recv_bytes);
   if (!alltoallv_counts_agree(pair.send_bytes, h.expect))
     report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, a.rank, p, pair.send_bytes, h.expect);
-  if (MODE == MODE_ANY && comes && h.sent > a.ll_threshold) /* last: nothing to do behind it */
+  if (MODE == MODE_LARGE && comes && h.sent > a.ll_threshold) /* last: nothing to do after it */
     wait_for_data(a, call, p, base, h.sent);
 }
 
@@ -84,7 +86,7 @@ static __device__ __forceinline__ void control_device(const kernel_args<N> &a, b
                                                       uint32_t call, int p)
 {
   bool peer = p < a.n && p != a.rank;
-  uint64_t base = peer ? a.state->done[p] : 0;
+  uint64_t base = peer ? a.state->received[p] : 0;
   bool moves = share_counts(a, b, call);
   if (!b.stop) publish_counts(a, b, call);
   struct alltoallv_header h;
@@ -164,13 +166,13 @@ static __device__ __forceinline__ void push_pairs(const kernel_args<N> &a, block
 /* Counts from the host. The first warp waits for the headers of the peers; meanwhile the others
  * fetch their first tiles. Peers mostly use the window that I use: that is looked up before. */
 template <int N>
-static __device__ __forceinline__ void push_host(const kernel_args<N> &a, block_state<N> &b,
-                                                 uint32_t call, bool broken, uint32_t warp,
-                                                 uint32_t warps)
+static __device__ __forceinline__ void push_host_counts(const kernel_args<N> &a, block_state<N> &b,
+                                                        uint32_t call, bool broken, uint32_t warp,
+                                                        uint32_t warps)
 {
   int p = threadIdx.x;
   char *likely = p < a.n ? window_of(a, p, a.window) : NULL;
-  if (p < a.n && !broken) b.to[p] = find_destination<N, MODE_ANY>(a, b, call, p, likely);
+  if (p < a.n && !broken) b.to[p] = find_destination<N, MODE_LARGE>(a, b, call, p, likely);
   struct deal d = deal_tiles(a, b, warps);
   struct place first = find_tile(a, b, d, warp);
   prefetch_tile(a, b, first, p % 32);
@@ -218,12 +220,12 @@ static __device__ __forceinline__ void move_data(const kernel_args<N> &a, block_
     if (!share_counts(a, b, call)) return;
     if (push) push_device(a, b, call, warp, warps);
   } else if (push) {
-    push_host(a, b, call, broken, warp, warps);
+    push_host_counts(a, b, call, broken, warp, warps);
   }
   if (broken) return;
 
   if (!push) {
-    /* the blocks of row 0 have no peers; if the control block is alone there, all blocks help */
+    /* the blocks of team 0 have no peers; if the control block is alone there, all blocks help */
     const struct alltoallv_pair own = b.pairs[a.rank];
     uint32_t columns = gridDim.x - 1;
     if (columns == 0)
@@ -246,7 +248,8 @@ __global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant
   bool any_large = send_first<N, MODE>(a, b, control, p);
 
   uint32_t last = last_call(a), broken = *(volatile uint32_t *)&a.state->broken;
-  if (MODE == MODE_ANY && !control) any_large = copy_counts(a, b); /* until they have come */
+  if (MODE == MODE_LARGE && !control)
+    any_large = copy_counts(a, b); /* while those two are on their way */
   uint32_t call = alltoallv_next_call(last);
   if (MODE != MODE_DEVICE && block == 0) clear_stale_lines(a, call); /* else in send_rows */
   if (MODE != MODE_SMALL && !control) {
@@ -254,17 +257,17 @@ __global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant
   } else if (MODE == MODE_DEVICE) {
     __syncthreads(); /* b.stop and b.bad are set */
     if (!broken) control_device(a, b, call, p);
-  } else if (MODE == MODE_ANY) {
-    if (!broken) control_host<N, MODE>(a, call, p);
+  } else if (MODE == MODE_LARGE) {
+    if (!broken) control_host_counts<N, MODE>(a, call, p);
   } else if (!control) {
     if (!broken) receive_lines(a, a.pairs, call, p % 32);
-  } else { /* row 0: the first warps talk, the others copy my own part */
+  } else { /* team 0: the first warps of block 0 talk, the others copy my own part */
     uint32_t talkers = block == 0 ? (uint32_t)(a.n + 31) / 32 : 0, warps = blockDim.x / 32;
     if ((uint32_t)p / 32 >= talkers)
       copy_own(a, a.pairs[a.rank], block * warps + p / 32 - (a.n + 31) / 32,
                gridDim.x * warps - (a.n + 31) / 32, p % 32);
     else if (!broken)
-      control_host<N, MODE>(a, call, p);
+      control_host_counts<N, MODE>(a, call, p);
   }
 
   __syncthreads(); /* nobody needs the old number any more */

@@ -120,9 +120,9 @@ static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
   return p < a.n ? p : p - a.n; /* quicker than % */
 }
 
-/* The peers of this block's row: row 1, say, serves rank + 1, and, if there are fewer rows than
+/* The peers of this block's team: team 1, say, serves rank + 1, and, if there are fewer teams than
  * ranks, some more. */
-#define FOR_EACH_PEER_OF_ROW(a, p)                                                  \
+#define FOR_EACH_PEER_OF_TEAM(a, p)                                                 \
   for (int i_ = blockIdx.y, p; i_ > 0 && i_ < (a).n && (p = nth_peer(a, i_), true); \
        i_ += gridDim.y - 1)
 
@@ -131,7 +131,7 @@ static __device__ __forceinline__ void send_lines(const kernel_args<N> &a,
                                                   const struct alltoallv_pair *pairs, int lane)
 {
   group_range r;
-  FOR_EACH_PEER_OF_ROW(a, p)
+  FOR_EACH_PEER_OF_TEAM(a, p)
   {
     uint64_t bytes = pairs[p].send_bytes;
     if (bytes > a.ll_threshold) continue;
@@ -141,7 +141,7 @@ static __device__ __forceinline__ void send_lines(const kernel_args<N> &a,
       if (s.idle()) continue;
       lane_words v = load_share(s, from + s.offset);
       uint32_t call = this_call(a);
-      char *lines = slot(a, p, a.rank, call) + a.scratch.lines_at;
+      char *lines = mailbox(a, p, a.rank, call) + a.scratch.lines_at;
       store_line(lines + s.line(0), v.word[0].x, v.word[1].x, v.word[2].x, call);
       store_line(lines + s.line(1), v.word[0].y, v.word[1].y, v.word[2].y, call);
       store_line(lines + s.line(2), v.word[0].z, v.word[1].z, v.word[2].z, call);
@@ -155,11 +155,11 @@ static __device__ __forceinline__ void
 receive_lines(const kernel_args<N> &a, const struct alltoallv_pair *pairs, uint32_t call, int lane)
 {
   group_range r;
-  FOR_EACH_PEER_OF_ROW(a, p)
+  FOR_EACH_PEER_OF_TEAM(a, p)
   {
     uint64_t bytes = pairs[p].recv_bytes;
     if (bytes > a.ll_threshold) continue;
-    const char *lines = slot(a, a.rank, p, call) + a.scratch.lines_at;
+    const char *lines = mailbox(a, a.rank, p, call) + a.scratch.lines_at;
     for (uint32_t g = r.first; g < groups_of(bytes); g += r.step) {
       lane_share s(bytes, g, lane);
       if (s.idle()) continue;

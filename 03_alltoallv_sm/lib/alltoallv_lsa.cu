@@ -8,32 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cuda.h> /* types only */
-
 #include "alltoallv_errors.h"
 #include "alltoallv_kernel.cuh"
 #include "alltoallv_lsa.h"
 
-#define HAVE_DEVICE_INTERFACE (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0))
-
-#if HAVE_DEVICE_INTERFACE
-#include <nccl_device.h>
-
-struct alltoallv_lsa {
-  ncclComm_t comm;
-  ncclDevComm dev_comm;
-  bool have_dev_comm;
-  int rank, n;
-  struct alltoallv_lsa_config config;
-  int max_blocks;
-  struct alltoallv_scratch scratch;
-  char *peer[ALLTOALLV_MAX_LSA_RANKS]; /* scratch memory */
-  uint64_t stride;                     /* from one to the next */
-  struct device_state *state;
-  struct alltoallv_errors *errors; /* host memory that the device can write */
-  char **windows;                  /* device: see kernel_args */
-  ncclWindow_t window[ALLTOALLV_MAX_WINDOWS];
-};
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) /* else alltoallv_lsa_none.cu */
+#include "alltoallv_lsa_state.cuh"
 
 /* ---- what is possible --------------------------------------------------------------------- */
 
@@ -83,7 +63,7 @@ static cudaError_t load_kernels(void)
 {
   cudaFuncAttributes attributes;
   cudaError_t e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_SMALL>);
-  if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_ANY>);
+  if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_LARGE>);
   if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_DEVICE>);
   if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, bare_push_kernel<N>);
   return e;
@@ -203,36 +183,38 @@ struct shape {
   int threads;
 };
 
-static struct shape shape_of(const struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call)
+static struct shape shape_of(const struct alltoallv_lsa *lsa,
+                             const struct alltoallv_request *request)
 {
   struct shape s = {MODE_DEVICE, dim3(1), 512};
-  int rows = lsa->n < lsa->max_blocks ? lsa->n : lsa->max_blocks;
-  int columns = lsa->max_blocks / rows;
+  int teams = lsa->n < lsa->max_blocks ? lsa->n : lsa->max_blocks;
+  int blocks = lsa->max_blocks / teams; /* of a team */
   uint64_t largest = 0;
-  if (call->kind != ALLTOALLV_KIND_HOST) {
+  if (request->kind != ALLTOALLV_KIND_HOST) {
     /* Only the capacity is known: where little can arrive, little is sent, mostly. So a warp for
      * every group of half of it, rounded up: of two ranks that is the pair with the other one. */
-    uint64_t enough = call->capacity * call->unit.bytes / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
+    uint64_t enough =
+        request->capacity * request->unit.bytes / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
     if (enough < 4) enough = 4;
-    if (call->capacity > 0 && enough < (uint64_t)columns) columns = (int)enough;
+    if (request->capacity > 0 && enough < (uint64_t)blocks) blocks = (int)enough;
   } else {
     for (int p = 0; p < lsa->n; p++) {
-      const struct alltoallv_pair *pair = &call->pairs[p];
+      const struct alltoallv_pair *pair = &request->pairs[p];
       if (pair->send_bytes > largest) largest = pair->send_bytes;
       if (pair->recv_bytes > largest) largest = pair->recv_bytes;
     }
-    s.mode = largest > lsa->config.ll_threshold ? MODE_ANY : MODE_SMALL;
+    s.mode = largest > lsa->config.ll_threshold ? MODE_LARGE : MODE_SMALL;
   }
   if (s.mode == MODE_SMALL) {
     /* a warp for every group of the largest pair, in blocks as small as that allows */
     uint64_t groups = largest / ALLTOALLV_GROUP_BYTES + 1;
     for (s.threads = 128; s.threads < 512; s.threads *= 2)
-      if (groups <= (uint64_t)(columns * s.threads / 32)) break;
+      if (groups <= (uint64_t)(blocks * s.threads / 32)) break;
     uint64_t enough = (groups * 32 + s.threads - 1) / s.threads;
-    if (enough < (uint64_t)columns) columns = (int)enough;
+    if (enough < (uint64_t)blocks) blocks = (int)enough;
   }
-  if (rows * columns < 2) columns = 2; /* the control block and another one */
-  s.grid = dim3(columns, rows);
+  if (teams * blocks < 2) blocks = 2; /* the control block and another one */
+  s.grid = dim3(blocks, teams);
   return s;
 }
 
@@ -247,16 +229,16 @@ static uint64_t inverse_of(uint32_t unit)
 }
 
 template <int N>
-static void fill(const struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
+static void fill(const struct alltoallv_lsa *lsa, const struct alltoallv_request *request,
                  kernel_args<N> *a)
 {
   a->rank = lsa->rank;
   a->n = lsa->n;
-  a->kind = call->kind;
-  a->window = call->window;
-  a->window_offset = call->window_offset;
-  a->send = (const char *)call->send;
-  a->recv = (char *)call->recv;
+  a->kind = request->kind;
+  a->window = request->window;
+  a->window_offset = request->window_offset;
+  a->send = (const char *)request->send;
+  a->recv = (char *)request->recv;
   a->ll_threshold = (uint32_t)lsa->config.ll_threshold;
   a->scratch_base = lsa->peer[0];
   a->scratch_stride = lsa->stride;
@@ -265,49 +247,49 @@ static void fill(const struct alltoallv_lsa *lsa, const struct alltoallv_lsa_cal
   a->state = lsa->state;
   a->errors = lsa->errors;
   a->windows = lsa->windows;
-  a->unit = call->unit.bytes;
-  a->rows = call->unit.rows;
-  a->capacity = call->capacity;
-  a->sendcounts = (const uint64_t *)call->sendcounts;
-  a->sdispls = (const uint64_t *)call->sdispls;
-  a->recvcounts = (uint64_t *)call->recvcounts;
-  a->rdispls = (uint64_t *)call->rdispls;
-  a->unit_inverse = call->kind == ALLTOALLV_KIND_HOST ? 0 : inverse_of(call->unit.bytes);
-  if (call->kind == ALLTOALLV_KIND_HOST)
-    for (int p = 0; p < lsa->n; p++) a->pairs[p] = call->pairs[p];
+  a->unit = request->unit.bytes;
+  a->rows = request->unit.rows;
+  a->capacity = request->capacity;
+  a->sendcounts = (const uint64_t *)request->sendcounts;
+  a->sdispls = (const uint64_t *)request->sdispls;
+  a->recvcounts = (uint64_t *)request->recvcounts;
+  a->rdispls = (uint64_t *)request->rdispls;
+  a->unit_inverse = request->kind == ALLTOALLV_KIND_HOST ? 0 : inverse_of(request->unit.bytes);
+  if (request->kind == ALLTOALLV_KIND_HOST)
+    for (int p = 0; p < lsa->n; p++) a->pairs[p] = request->pairs[p];
 }
 
 template <int N>
-static ncclResult_t launch(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
+static ncclResult_t launch(struct alltoallv_lsa *lsa, const struct alltoallv_request *request,
                            cudaStream_t stream)
 {
   kernel_args<N> a = {};
-  fill(lsa, call, &a);
-  struct shape s = shape_of(lsa, call);
+  fill(lsa, request, &a);
+  struct shape s = shape_of(lsa, request);
   if (s.mode == MODE_SMALL)
     alltoallv_kernel<N, MODE_SMALL><<<s.grid, s.threads, 0, stream>>>(a);
-  else if (s.mode == MODE_ANY)
-    alltoallv_kernel<N, MODE_ANY><<<s.grid, s.threads, 0, stream>>>(a);
+  else if (s.mode == MODE_LARGE)
+    alltoallv_kernel<N, MODE_LARGE><<<s.grid, s.threads, 0, stream>>>(a);
   else
     alltoallv_kernel<N, MODE_DEVICE><<<s.grid, s.threads, 0, stream>>>(a);
   ALLTOALLV_CUDATRY(cudaGetLastError());
   return ncclSuccess;
 }
 
-ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
-                                  cudaStream_t stream)
+ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *lsa,
+                                  const struct alltoallv_request *request, cudaStream_t stream)
 {
-  return lsa->n <= 8 ? launch<8>(lsa, call, stream)
-                     : launch<ALLTOALLV_MAX_LSA_RANKS>(lsa, call, stream);
+  return lsa->n <= 8 ? launch<8>(lsa, request, stream)
+                     : launch<ALLTOALLV_MAX_LSA_RANKS>(lsa, request, stream);
 }
 
 template <int N>
-static ncclResult_t bare_push(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
+static ncclResult_t bare_push(struct alltoallv_lsa *lsa, const struct alltoallv_request *request,
                               void *const *to, cudaStream_t stream)
 {
   kernel_args<N> a = {};
   bare_args<N> where = {};
-  fill(lsa, call, &a);
+  fill(lsa, request, &a);
   for (int p = 0; p < lsa->n; p++) where.to[p] = (char *)to[p];
   bare_push_kernel<N><<<lsa->max_blocks, 512, 0, stream>>>(a, where);
   ALLTOALLV_CUDATRY(cudaGetLastError());
@@ -315,116 +297,11 @@ static ncclResult_t bare_push(struct alltoallv_lsa *lsa, const struct alltoallv_
 }
 
 ncclResult_t alltoallv_lsa_bare_push(struct alltoallv_lsa *lsa,
-                                     const struct alltoallv_lsa_call *call, void *const *to,
+                                     const struct alltoallv_request *request, void *const *to,
                                      cudaStream_t stream)
 {
-  return lsa->n <= 8 ? bare_push<8>(lsa, call, to, stream)
-                     : bare_push<ALLTOALLV_MAX_LSA_RANKS>(lsa, call, to, stream);
+  return lsa->n <= 8 ? bare_push<8>(lsa, request, to, stream)
+                     : bare_push<ALLTOALLV_MAX_LSA_RANKS>(lsa, request, to, stream);
 }
 
-/* ---- flags for the copy engines ----------------------------------------------------------- */
-
-/* A function of the driver, through the runtime: the programs do not link libcuda. */
-static void *driver_function(const char *name)
-{
-  void *function = NULL;
-#if CUDART_VERSION >= 12050
-  cudaDriverEntryPointQueryResult found;
-  if (cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found) !=
-          cudaSuccess ||
-      found != cudaDriverEntryPointSuccess)
-    return NULL;
-#else
-  if (cudaGetDriverEntryPoint(name, &function, cudaEnableDefault) != cudaSuccess) return NULL;
-#endif
-  return function;
-}
-
-typedef CUresult (*batch_operation)(CUstream, unsigned int, CUstreamBatchMemOpParams *,
-                                    unsigned int);
-
-/* One batch, since every single operation costs a stream about 2 us. */
-ncclResult_t alltoallv_lsa_flags(struct alltoallv_lsa *lsa, enum alltoallv_flag flag,
-                                 const bool *set, const bool *wait, uint32_t value,
-                                 cudaStream_t stream)
-{
-  CUstreamBatchMemOpParams operations[2 * ALLTOALLV_MAX_LSA_RANKS];
-  unsigned int count = 0;
-  size_t at = flag == ALLTOALLV_FLAG_READY ? lsa->scratch.ready_at : lsa->scratch.arrived_at;
-  batch_operation batch = (batch_operation)driver_function("cuStreamBatchMemOp");
-  if (batch == NULL) return alltoallv_fail(ncclSystemError, "the driver has no cuStreamBatchMemOp");
-  memset(operations, 0, sizeof(operations));
-  for (int p = 0; p < lsa->n; p++) {
-    if (!set[p]) continue;
-    CUstreamBatchMemOpParams *o = &operations[count++];
-    o->writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    o->writeValue.address = (CUdeviceptr)(lsa->peer[p] + at + lsa->rank * sizeof(uint32_t));
-    o->writeValue.value = value;
-    o->writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT; /* behind a fence: after the copies */
-  }
-  for (int p = 0; p < lsa->n; p++) {
-    if (!wait[p]) continue;
-    CUstreamBatchMemOpParams *o = &operations[count++];
-    o->waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-    o->waitValue.address = (CUdeviceptr)(lsa->peer[lsa->rank] + at + p * sizeof(uint32_t));
-    o->waitValue.value = value;
-    o->waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-  }
-  if (count > 0 && batch(stream, count, operations, 0) != CUDA_SUCCESS)
-    return alltoallv_fail(ncclUnhandledCudaError, "cuStreamBatchMemOp failed");
-  return ncclSuccess;
-}
-
-#else /* NCCL before 2.28: no device interface, so alltoallv_lsa_ranks says 0 and the rest is \
-         unused */
-
-struct alltoallv_lsa {
-  int unused;
-};
-
-int alltoallv_lsa_ranks(ncclComm_t, const char **why)
-{
-  *why = "built with NCCL headers older than 2.28";
-  return 0;
-}
-ncclResult_t alltoallv_lsa_create(ncclComm_t, const struct alltoallv_lsa_config *,
-                                  struct alltoallv_lsa **)
-{
-  return ncclInvalidUsage;
-}
-ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *)
-{
-  return ncclInvalidUsage;
-}
-ncclResult_t alltoallv_lsa_destroy(struct alltoallv_lsa *)
-{
-  return ncclInvalidUsage;
-}
-struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *)
-{
-  return NULL;
-}
-ncclResult_t alltoallv_lsa_register(struct alltoallv_lsa *, int, void *, size_t, void **)
-{
-  return ncclInvalidUsage;
-}
-ncclResult_t alltoallv_lsa_unregister(struct alltoallv_lsa *, int)
-{
-  return ncclInvalidUsage;
-}
-ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *, const struct alltoallv_lsa_call *,
-                                  cudaStream_t)
-{
-  return ncclInvalidUsage;
-}
-ncclResult_t alltoallv_lsa_bare_push(struct alltoallv_lsa *, const struct alltoallv_lsa_call *,
-                                     void *const *, cudaStream_t)
-{
-  return ncclInvalidUsage;
-}
-ncclResult_t alltoallv_lsa_flags(struct alltoallv_lsa *, enum alltoallv_flag, const bool *,
-                                 const bool *, uint32_t, cudaStream_t)
-{
-  return ncclInvalidUsage;
-}
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one-sided part of the AlltoAllV among ranks that reach each other's memory by load and store.
- * alltoallv_lsa.cu implements it for GPUs, alltoallv_lsa_cpu.c is its plain C twin for `make
- * CPU=1`. Ranks here are those of `comm`, which holds LSA ranks only. A function that fails has set
- * the sentence of alltoallv_last_error(). */
+ * alltoallv_lsa.cu (with alltoallv_lsa_flags.cu) implements it for GPUs, alltoallv_lsa_cpu.c is its
+ * plain C twin for `make CPU=1`. Ranks here are those of `comm`, which holds LSA ranks only. A
+ * function that fails has set the sentence of alltoallv_last_error(). */
 #ifndef ALLTOALLV_LSA_H
 #define ALLTOALLV_LSA_H
 
@@ -50,7 +50,7 @@ ncclResult_t alltoallv_lsa_register(struct alltoallv_lsa *lsa, int id, void *buf
 ncclResult_t alltoallv_lsa_unregister(struct alltoallv_lsa *lsa, int id);
 
 /* An exchange. */
-struct alltoallv_lsa_call {
+struct alltoallv_request {
   enum alltoallv_kind kind;
   const void *send;
   void *recv;
@@ -65,12 +65,12 @@ struct alltoallv_lsa_call {
 };
 
 /* Enqueues the exchange. */
-ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
-                                  cudaStream_t stream);
+ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *lsa,
+                                  const struct alltoallv_request *request, cudaStream_t stream);
 
 /* For benchmarks: the same bytes along the same way, to[p] on the peers, without any protocol. */
 ncclResult_t alltoallv_lsa_bare_push(struct alltoallv_lsa *lsa,
-                                     const struct alltoallv_lsa_call *call, void *const *to,
+                                     const struct alltoallv_request *request, void *const *to,
                                      cudaStream_t stream);
 
 /* Flags for the copy engines, set and awaited by the stream itself, without a timeout. Sets the

@@ -20,7 +20,7 @@
 #include "alltoallv_errors.h"
 #include "cpu.h"
 
-/* A header, and the row of counts and rooms behind it. `call` is written last. */
+/* A header, and the row of counts and rooms with it. `call` is written last. */
 struct message {
   struct alltoallv_header header;
   uint64_t counts[ALLTOALLV_MAX_LSA_RANKS], rooms[ALLTOALLV_MAX_LSA_RANKS];
@@ -29,7 +29,7 @@ struct message {
 
 /* The scratch memory of a rank, in a window: [source] is written by that source. */
 struct scratch {
-  _Atomic uint64_t done[ALLTOALLV_MAX_LSA_RANKS];
+  _Atomic uint64_t received[ALLTOALLV_MAX_LSA_RANKS];
   _Atomic uint32_t ready[ALLTOALLV_MAX_LSA_RANKS], arrived[ALLTOALLV_MAX_LSA_RANKS];
   struct message message[2][ALLTOALLV_MAX_LSA_RANKS]; /* [parity] */
 };
@@ -45,7 +45,7 @@ struct alltoallv_lsa {
   /* what a rank remembers from one exchange to the next */
   uint32_t call;
   bool broken;
-  uint64_t done[ALLTOALLV_MAX_LSA_RANKS];
+  uint64_t received[ALLTOALLV_MAX_LSA_RANKS];
 };
 
 /* ---- set up ------------------------------------------------------------------------------- */
@@ -177,9 +177,9 @@ static bool wait_for(struct alltoallv_lsa *lsa, int source, bool (*ready)(const 
 
 /* ---- the exchange ------------------------------------------------------------------------- */
 
-struct exchange {
+struct job {
   struct alltoallv_lsa *lsa;
-  struct alltoallv_lsa_call call;
+  struct alltoallv_request request;
 };
 
 static struct message *message_from(const struct alltoallv_lsa *lsa, int source)
@@ -188,7 +188,7 @@ static struct message *message_from(const struct alltoallv_lsa *lsa, int source)
 }
 
 /* Fills the pairs from the device arrays, and this rank's rows in `row`. */
-static void load_counts(const struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *c,
+static void load_counts(const struct alltoallv_lsa *lsa, const struct alltoallv_request *c,
                         struct alltoallv_pair *pairs, struct message *row)
 {
   const uint32_t unit = c->unit.bytes;
@@ -206,7 +206,7 @@ static void load_counts(const struct alltoallv_lsa *lsa, const struct alltoallv_
 
 /* All rows are there: where my data go, what comes to me, and whether everything fits everywhere.
  */
-static bool share_counts(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *c,
+static bool share_counts(struct alltoallv_lsa *lsa, const struct alltoallv_request *c,
                          struct alltoallv_pair *pairs, uint64_t *to)
 {
   int n = lsa->n;
@@ -246,9 +246,9 @@ static bool share_counts(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_c
 /* The twin of alltoallv_kernel. */
 static void run(const void *args)
 {
-  const struct exchange *exchange = args;
-  struct alltoallv_lsa *lsa = exchange->lsa;
-  const struct alltoallv_lsa_call *c = &exchange->call;
+  const struct job *job = args;
+  struct alltoallv_lsa *lsa = job->lsa;
+  const struct alltoallv_request *c = &job->request;
   bool device_counts = c->kind != ALLTOALLV_KIND_HOST;
   int me = lsa->rank, n = lsa->n;
   struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS];
@@ -321,22 +321,22 @@ static void run(const void *args)
     uint32_t window = message_from(lsa, p)->header.window;
     memcpy(cpu_window_pointer(lsa->window[window], to[p], p),
            (const char *)c->send + pairs[p].send_offset, bytes);
-    atomic_fetch_add(&scratch_of(lsa, p)->done[me], bytes);
+    atomic_fetch_add(&scratch_of(lsa, p)->received[me], bytes);
     cpu_notify(lsa->comm, p);
   }
   for (int p = 0; p < n; p++) {
     if (!receives[p]) continue;
-    struct awaited64 data = {&lsa->mine->done[p], lsa->done[p] + pairs[p].recv_bytes};
+    struct awaited64 data = {&lsa->mine->received[p], lsa->received[p] + pairs[p].recv_bytes};
     if (!wait_for(lsa, p, has_come64, &data)) return;
-    lsa->done[p] = data.value;
+    lsa->received[p] = data.value;
   }
 }
 
-ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *lsa, const struct alltoallv_lsa_call *call,
-                                  cudaStream_t stream)
+ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *lsa,
+                                  const struct alltoallv_request *request, cudaStream_t stream)
 {
-  struct exchange exchange = {lsa, *call};
-  ALLTOALLV_CUDATRY(cpu_launch(stream, run, &exchange, sizeof(exchange)));
+  struct job job = {lsa, *request};
+  ALLTOALLV_CUDATRY(cpu_launch(stream, run, &job, sizeof(job)));
   return ncclSuccess;
 }
 
@@ -360,11 +360,11 @@ static void run_bare(const void *args)
 }
 
 ncclResult_t alltoallv_lsa_bare_push(struct alltoallv_lsa *lsa,
-                                     const struct alltoallv_lsa_call *call, void *const *to,
+                                     const struct alltoallv_request *request, void *const *to,
                                      cudaStream_t stream)
 {
-  struct bare b = {.rank = lsa->rank, .n = lsa->n, .send = call->send};
-  memcpy(b.pairs, call->pairs, (size_t)lsa->n * sizeof(*b.pairs));
+  struct bare b = {.rank = lsa->rank, .n = lsa->n, .send = request->send};
+  memcpy(b.pairs, request->pairs, (size_t)lsa->n * sizeof(*b.pairs));
   memcpy(b.to, to, (size_t)lsa->n * sizeof(*b.to));
   ALLTOALLV_CUDATRY(cpu_launch(stream, run_bare, &b, sizeof(b)));
   return ncclSuccess;

@@ -5,7 +5,7 @@
  * two things that a rank still has to know are flags which the streams themselves set and await:
  *
  *   ready    "my receive buffer is free": the receiver's stream has reached the start
- *   arrived  "your data are there": behind the copy, in the sender's stream
+ *   arrived  "your data are there": after the copy, in the sender's stream
  *
  * Both carry the number of the start, so they need no reset. */
 #include "alltoallv_internal.h"
@@ -206,15 +206,15 @@ ncclResult_t alltoallv_start(alltoallv_plan_t plan, cudaStream_t stream)
   ALLTOALLV_TRY(alltoallv_order(plan->h, stream, &capturing));
   /* A graph would freeze the number of the start. */
   if (plan->copy_engines && !capturing) return start_copies(plan, stream);
-  return alltoallv_exchange(plan->h, &plan->ex, capturing, stream);
+  return alltoallv_run_exchange(plan->h, &plan->ex, capturing, stream);
 }
 
 ncclResult_t alltoallv_start_bare(alltoallv_plan_t plan, cudaStream_t stream)
 {
-  struct alltoallv_lsa_call call;
+  struct alltoallv_request request;
   if (plan == NULL || plan->h->lsa == NULL || plan->h->lsa_n < plan->h->n)
     return alltoallv_fail(ncclInvalidUsage, "no kernel for all ranks");
-  alltoallv_fill_call(plan->h, &plan->ex, &call);
-  ALLTOALLV_TRY(alltoallv_lsa_bare_push(plan->h->lsa, &call, (void *const *)plan->to, stream));
+  alltoallv_fill_request(plan->h, &plan->ex, &request);
+  ALLTOALLV_TRY(alltoallv_lsa_bare_push(plan->h->lsa, &request, (void *const *)plan->to, stream));
   return ncclSuccess;
 }

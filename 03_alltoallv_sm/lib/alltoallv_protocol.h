@@ -159,14 +159,14 @@ struct alltoallv_errors {
 #define ALLTOALLV_GROUP_LINES (32 * 4)
 
 /* The scratch memory:
- *   done[source]      bytes that source has pushed into my receive buffers since init
+ *   received[source]      bytes that source has pushed into my receive buffers since init
  *   ready[peer]       copy engine: start number for which the peer's receive buffer is free
  *   arrived[source]   copy engine: start number whose data have arrived
- *   slot[parity][source]   header lines, then LL lines */
+ *   mailbox[parity][source]   header lines, then LL lines */
 struct alltoallv_scratch {
-  uint32_t ready_at, arrived_at, slots_at; /* byte offsets */
-  uint32_t slot_bytes, lines_at;           /* of one slot; of the LL lines in it */
-  uint64_t bytes;                          /* all */
+  uint32_t ready_at, arrived_at, mailboxes_at; /* byte offsets */
+  uint32_t mailbox_bytes, lines_at;            /* of one mailbox; of the LL lines in it */
+  uint64_t bytes;                              /* all */
 };
 
 ALLTOALLV_RULE struct alltoallv_scratch alltoallv_scratch_layout(int n, size_t ll_threshold)
@@ -176,18 +176,19 @@ ALLTOALLV_RULE struct alltoallv_scratch alltoallv_scratch_layout(int n, size_t l
   uint32_t header = (ALLTOALLV_LINE_COUNTS + 2 * (uint32_t)n) * ALLTOALLV_LINE_BYTES;
   s.ready_at = ALLTOALLV_MAX_LSA_RANKS * 8;
   s.arrived_at = s.ready_at + ALLTOALLV_MAX_LSA_RANKS * 4;
-  s.slots_at = 2048;
+  s.mailboxes_at = 2048;
   s.lines_at = (header + 127) / 128 * 128;
-  s.slot_bytes = s.lines_at + (uint32_t)(groups * ALLTOALLV_GROUP_LINES * ALLTOALLV_LINE_BYTES);
-  s.bytes = s.slots_at + (uint64_t)2 * (uint64_t)n * s.slot_bytes;
+  s.mailbox_bytes = s.lines_at + (uint32_t)(groups * ALLTOALLV_GROUP_LINES * ALLTOALLV_LINE_BYTES);
+  s.bytes = s.mailboxes_at + (uint64_t)2 * (uint64_t)n * s.mailbox_bytes;
   return s;
 }
 
-/* Byte offset of the slot in which `source` writes in calls of that parity. */
-ALLTOALLV_RULE uint64_t alltoallv_slot_at(const struct alltoallv_scratch *s, int n, uint32_t call,
-                                          int source)
+/* Byte offset of the mailbox in which `source` writes in calls of that parity. */
+ALLTOALLV_RULE uint64_t alltoallv_mailbox_at(const struct alltoallv_scratch *s, int n,
+                                             uint32_t call, int source)
 {
-  return s->slots_at + ((uint64_t)(call & 1) * (uint64_t)n + (uint64_t)source) * s->slot_bytes;
+  return s->mailboxes_at +
+         ((uint64_t)(call & 1) * (uint64_t)n + (uint64_t)source) * s->mailbox_bytes;
 }
 
 #endif

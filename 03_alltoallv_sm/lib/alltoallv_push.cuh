@@ -6,7 +6,8 @@
 #include "alltoallv_copy.cuh"
 #include "alltoallv_wait.cuh"
 
-/* Tiles are counted in couples. (8 TiB per exchange: 32 bits suffice, and divide faster.) */
+/* Tiles are dealt two at a time, as couples: of 8 TiB per exchange 32 bits can count the couples,
+ * and divide faster. */
 #define COUPLE_BYTES (2 * ALLTOALLV_TILE_BYTES)
 static __device__ __forceinline__ uint32_t couples_of(uint64_t bytes)
 {
@@ -93,7 +94,7 @@ static __device__ __forceinline__ void push_tiles(const kernel_args<N> &a, block
   __syncthreads(); /* all warps have pushed */
   /* The last block to come here sets the counter back. */
   uint32_t blocks = warps / (blockDim.x / 32);
-  if (threadIdx.x == blockDim.x - 1 && atomicInc(&a.state->pushed, blocks - 1) == blocks - 1)
+  if (threadIdx.x == blockDim.x - 1 && atomicInc(&a.state->blocks_done, blocks - 1) == blocks - 1)
     *(volatile unsigned long long *)&a.state->taken = 0;
 }
 

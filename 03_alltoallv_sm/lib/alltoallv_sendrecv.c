@@ -105,14 +105,14 @@ enum { ROW_KIND, ROW_CAPACITY, ROW_COUNTS };
 
 /* The same verdict on every rank, from the same rows: does everything fit everywhere? */
 static bool everything_fits(struct alltoallv_handle *h, const uint64_t *rows, size_t words,
-                            const struct alltoallv_lsa_call *call)
+                            const struct alltoallv_request *request)
 {
-  const uint32_t unit = call->unit.bytes;
+  const uint32_t unit = request->unit.bytes;
   int n = h->n;
   for (int d = 0; d < n; d++) {
     const uint64_t *row = rows + (size_t)d * words;
     if (row[ROW_KIND] != rows[ROW_KIND]) {
-      report(h, ALLTOALLV_ERROR_KIND, 0, d, 0, 0, call->unit);
+      report(h, ALLTOALLV_ERROR_KIND, 0, d, 0, 0, request->unit);
       return false;
     }
     uint64_t capacity = row[ROW_CAPACITY] * unit, total = 0;
@@ -120,16 +120,16 @@ static bool everything_fits(struct alltoallv_handle *h, const uint64_t *rows, si
       uint64_t bytes =
           alltoallv_device_bytes(rows[(size_t)s * words + ROW_COUNTS + (size_t)d], unit);
       total += bytes;
-      if (call->kind != ALLTOALLV_KIND_SLOTS) continue;
+      if (request->kind != ALLTOALLV_KIND_SLOTS) continue;
       const uint64_t *slots = row + ROW_COUNTS + n;
       uint64_t room = unit * alltoallv_room(slots, n, s, row[ROW_CAPACITY]);
       if (bytes > room) {
-        report(h, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, room, call->unit);
+        report(h, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, room, request->unit);
         return false;
       }
     }
-    if (call->kind == ALLTOALLV_KIND_PACKED && total > capacity) {
-      report(h, ALLTOALLV_ERROR_CAPACITY, -1, d, total, capacity, call->unit);
+    if (request->kind == ALLTOALLV_KIND_PACKED && total > capacity) {
+      report(h, ALLTOALLV_ERROR_CAPACITY, -1, d, total, capacity, request->unit);
       return false;
     }
   }
@@ -138,31 +138,31 @@ static bool everything_fits(struct alltoallv_handle *h, const uint64_t *rows, si
 
 ncclResult_t alltoallv_sendrecv_device_counts(struct alltoallv_handle *h,
                                               const struct alltoallv_exchange *ex,
-                                              const struct alltoallv_lsa_call *call,
+                                              const struct alltoallv_request *request,
                                               cudaStream_t stream)
 {
   size_t n = (size_t)h->n, words = ROW_COUNTS + 2 * n, array = n * sizeof(uint64_t);
-  const uint32_t unit = call->unit.bytes;
+  const uint32_t unit = request->unit.bytes;
   uint64_t *row = h->stage;
   memset(row, 0, words * sizeof(*row));
-  ALLTOALLV_CUDATRY(
-      cudaMemcpyAsync(row + ROW_COUNTS, call->sendcounts, array, cudaMemcpyDeviceToHost, stream));
-  if (call->kind == ALLTOALLV_KIND_SLOTS)
-    ALLTOALLV_CUDATRY(cudaMemcpyAsync(row + ROW_COUNTS + n, call->rdispls, array,
+  ALLTOALLV_CUDATRY(cudaMemcpyAsync(row + ROW_COUNTS, request->sendcounts, array,
+                                    cudaMemcpyDeviceToHost, stream));
+  if (request->kind == ALLTOALLV_KIND_SLOTS)
+    ALLTOALLV_CUDATRY(cudaMemcpyAsync(row + ROW_COUNTS + n, request->rdispls, array,
                                       cudaMemcpyDeviceToHost, stream));
-  uint64_t *sdispls = row + words; /* behind the message */
-  if (call->sdispls != NULL)
+  uint64_t *sdispls = row + words; /* after the message */
+  if (request->sdispls != NULL)
     ALLTOALLV_CUDATRY(
-        cudaMemcpyAsync(sdispls, call->sdispls, array, cudaMemcpyDeviceToHost, stream));
+        cudaMemcpyAsync(sdispls, request->sdispls, array, cudaMemcpyDeviceToHost, stream));
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream));
   uint64_t packed = 0;
   for (size_t p = 0; p < n; p++) {
     h->pairs[p].send_bytes = alltoallv_device_bytes(row[ROW_COUNTS + p], unit);
-    h->pairs[p].send_offset = call->sdispls != NULL ? sdispls[p] * unit : packed;
+    h->pairs[p].send_offset = request->sdispls != NULL ? sdispls[p] * unit : packed;
     packed += h->pairs[p].send_bytes;
   }
-  row[ROW_KIND] = (uint64_t)unit << 8 | (uint64_t)call->kind;
-  row[ROW_CAPACITY] = call->capacity;
+  row[ROW_KIND] = (uint64_t)unit << 8 | (uint64_t)request->kind;
+  row[ROW_CAPACITY] = request->capacity;
   ALLTOALLV_TRY(alltoallv_agree(h, words));
 
   const uint64_t *slots = h->stage + (size_t)h->rank * words + ROW_COUNTS + n;
@@ -170,10 +170,10 @@ ncclResult_t alltoallv_sendrecv_device_counts(struct alltoallv_handle *h,
   for (size_t p = 0; p < n; p++) {
     uint64_t count = h->stage[p * words + ROW_COUNTS + (size_t)h->rank];
     h->pairs[p].recv_bytes = alltoallv_device_bytes(count, unit);
-    h->pairs[p].recv_offset = call->kind == ALLTOALLV_KIND_SLOTS ? slots[p] * unit : packed;
+    h->pairs[p].recv_offset = request->kind == ALLTOALLV_KIND_SLOTS ? slots[p] * unit : packed;
     packed += h->pairs[p].recv_bytes;
   }
-  bool fits = everything_fits(h, h->stage, words, call);
+  bool fits = everything_fits(h, h->stage, words, request);
 
   /* What the caller wants to know, packed or not. */
   for (size_t p = 0; p < n; p++) {
@@ -181,10 +181,10 @@ ncclResult_t alltoallv_sendrecv_device_counts(struct alltoallv_handle *h,
     h->stage[n + p] = h->pairs[p].recv_offset / unit;
   }
   ALLTOALLV_CUDATRY(
-      cudaMemcpyAsync(call->recvcounts, h->stage, array, cudaMemcpyHostToDevice, stream));
-  if (call->kind == ALLTOALLV_KIND_PACKED && call->rdispls != NULL)
+      cudaMemcpyAsync(request->recvcounts, h->stage, array, cudaMemcpyHostToDevice, stream));
+  if (request->kind == ALLTOALLV_KIND_PACKED && request->rdispls != NULL)
     ALLTOALLV_CUDATRY(
-        cudaMemcpyAsync(call->rdispls, h->stage + n, array, cudaMemcpyHostToDevice, stream));
+        cudaMemcpyAsync(request->rdispls, h->stage + n, array, cudaMemcpyHostToDevice, stream));
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream)); /* h->stage will be used again */
-  return fits ? alltoallv_exchange(h, ex, false, stream) : ncclSuccess;
+  return fits ? alltoallv_run_exchange(h, ex, false, stream) : ncclSuccess;
 }

@@ -10,12 +10,13 @@
 /* What a rank remembers from one exchange to the next, in its own device memory. Numbers that the
  * host passed would freeze in a graph. */
 struct device_state {
-  uint32_t broken;                        /* a timeout has occurred: for ever */
-  uint32_t reported;                      /* last call that has reported an error */
-  uint32_t pushed;                        /* blocks that have pushed their tiles */
-  unsigned long long taken;               /* turns handed out */
-  uint32_t call[ALLTOALLV_MAX_BLOCKS];    /* per block: number of the last call */
-  uint64_t done[ALLTOALLV_MAX_LSA_RANKS]; /* per source: value of done[] after the last call */
+  uint32_t broken;                     /* a timeout has occurred: for ever */
+  uint32_t reported;                   /* last call that has reported an error */
+  uint32_t blocks_done;                /* blocks that have pushed their tiles */
+  unsigned long long taken;            /* turns handed out */
+  uint32_t call[ALLTOALLV_MAX_BLOCKS]; /* per block: number of the last call */
+  uint64_t
+      received[ALLTOALLV_MAX_LSA_RANKS]; /* per source: value of received[] after the last call */
 };
 
 /* What every path reads comes first: the arguments are cached by lines of 64 bytes, and each line
@@ -104,7 +105,7 @@ static __device__ __noinline__ void report_counts(const kernel_args<N> &a, uint3
     report(a, &a.errors->counts, kind, source, destination, sent, expected);
 }
 
-/* The number of the last call, and of this one. It comes from memory, so ask for it behind other
+/* The number of the last call, and of this one. It comes from memory, so ask for it after other
  * loads: then it is on its way together with them. */
 template <int N>
 static __device__ __forceinline__ uint32_t last_call(const kernel_args<N> &a)
@@ -127,18 +128,18 @@ static __device__ char *scratch_of(const kernel_args<N> &a, int p)
   return a.scratch_base + (uint64_t)p * a.scratch_stride;
 }
 
-/* The slot at `owner` in which `source` writes. */
+/* The mailbox at `owner` in which `source` writes. */
 template <int N>
-static __device__ char *slot(const kernel_args<N> &a, int owner, int source, uint32_t call)
+static __device__ char *mailbox(const kernel_args<N> &a, int owner, int source, uint32_t call)
 {
-  return scratch_of(a, owner) + alltoallv_slot_at(&a.scratch, a.n, call, source);
+  return scratch_of(a, owner) + alltoallv_mailbox_at(&a.scratch, a.n, call, source);
 }
 
 /* Line `which` of the header that p has sent in this call, or still an older one. */
 template <int N>
 static __device__ line header_line(const kernel_args<N> &a, uint32_t call, int p, int which)
 {
-  return load_line(slot(a, a.rank, p, call) + which * ALLTOALLV_LINE_BYTES);
+  return load_line(mailbox(a, a.rank, p, call) + which * ALLTOALLV_LINE_BYTES);
 }
 
 /* A waiting loop: look, and if that was in vain for long, give_up(). */
@@ -188,7 +189,7 @@ template <int N>
 static __device__ void send_header(const kernel_args<N> &a, uint32_t call, int p,
                                    const struct alltoallv_header &h)
 {
-  char *lines = slot(a, p, a.rank, call);
+  char *lines = mailbox(a, p, a.rank, call);
   store_number(lines, ALLTOALLV_LINE_SENT, h.sent, h.kind, call);
   store_number(lines, ALLTOALLV_LINE_EXPECT, h.expect, h.window, call);
   store_number(lines, ALLTOALLV_LINE_OFFSET, h.offset, h.unit, call);
@@ -197,8 +198,8 @@ static __device__ void send_header(const kernel_args<N> &a, uint32_t call, int p
 template <int N>
 static __device__ __noinline__ void clear_lines(const kernel_args<N> &a, int parity)
 {
-  uint4 *lines = reinterpret_cast<uint4 *>(slot(a, a.rank, 0, (uint32_t)parity));
-  uint64_t count = (uint64_t)a.n * a.scratch.slot_bytes / ALLTOALLV_LINE_BYTES;
+  uint4 *lines = reinterpret_cast<uint4 *>(mailbox(a, a.rank, 0, (uint32_t)parity));
+  uint64_t count = (uint64_t)a.n * a.scratch.mailbox_bytes / ALLTOALLV_LINE_BYTES;
   for (uint64_t i = threadIdx.x; i < count; i += blockDim.x) lines[i] = make_uint4(0, 0, 0, 0);
   __threadfence_system();
   __syncthreads();
@@ -222,35 +223,35 @@ static __device__ __forceinline__ void clear_stale_lines(const kernel_args<N> &a
  *       all of them, in every mode and for pairs without bytes too. (With device counts it waits
  *       for the rows in share_counts, and where a wait there is given up, for the header here.)
  *
- * Scratch memory. In exchange e, B writes its header and its lines into its slot at A without
- * waiting for anything. The slot of that parity holds what B wrote in e - 2, which A reads in e - 2
- * and never again. B has begun e, so B has finished e - 1; by (2) B had A's header of e - 1; by (1)
- * A has finished e - 2. What B wrote in e - 1, which A may still be reading, is in the slot of the
- * other parity. So two parities suffice, however far one rank is ahead of the others.
+ * Scratch memory. In exchange e, B writes its header and its lines into its mailbox at A without
+ * waiting for anything. The mailbox of that parity holds what B wrote in e - 2, which A reads in e
+ * - 2 and never again. B has begun e, so B has finished e - 1; by (2) B had A's header of e - 1; by
+ * (1) A has finished e - 2. What B wrote in e - 1, which A may still be reading, is in the mailbox
+ * of the other parity. So two parities suffice, however far one rank is ahead of the others.
  *
  * Receive buffer. B stores into the receive buffer of A only in an exchange e, and only when it has
  * A's header of e. A sent that from its kernel e, so whatever A's stream did with the buffer before
- * is over. And A's kernel e does not end before done[B] has grown by all bytes that B announced:
- * what A's stream does next finds them, and no store of e comes later. When the two disagree about
- * the count, B stores nothing and A waits for nothing: both compare the same two numbers. Small
- * pairs are stored by A itself, within e.
+ * is over. And A's kernel e does not end before received[B] has grown by all bytes that B
+ * announced: what A's stream does next finds them, and no store of e comes later. When the two
+ * disagree about the count, B stores nothing and A waits for nothing: both compare the same two
+ * numbers. Small pairs are stored by A itself, within e.
  *
- * Counters. done[B] at A grows in e only after A's header of e, so it cannot grow for e + 1 while A
- * still waits in e: A may wait for one exact value.
+ * Counters. received[B] at A grows in e only after A's header of e, so it cannot grow for e + 1
+ * while A still waits in e: A may wait for one exact value.
  *
  * None of this depends on how an exchange moves its bytes, or on the size of the grid: all kernels
  * send and await headers alike, and each of them counts the number on for all blocks. A plan that
- * uses the copy engines touches no slot and no number: its flags lie apart in the scratch memory,
- * only ever grow, and say the same two things of the streams, "my receive buffer is free" and "all
- * has arrived". After a timeout the handle stays broken: it sends no header any more, so nobody
- * stores to it in later exchanges; what the exchange that timed out left is undefined.
+ * uses the copy engines touches no mailbox and no number: its flags lie apart in the scratch
+ * memory, only ever grow, and say the same two things of the streams, "my receive buffer is free"
+ * and "all has arrived". After a timeout the handle stays broken: it sends no header any more, so
+ * nobody stores to it in later exchanges; what the exchange that timed out left is undefined.
  *
  * All three lines at once: three waits one after the other would cost three trips to memory. */
 template <int N>
 static __device__ bool read_header(const kernel_args<N> &a, uint32_t call, int p,
                                    struct alltoallv_header *h)
 {
-  const char *at = slot(a, a.rank, p, call);
+  const char *at = mailbox(a, a.rank, p, call);
   patience w;
   line l[3];
   for (;;) {

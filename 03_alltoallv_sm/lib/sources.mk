@@ -3,5 +3,5 @@
 # everywhere: without CPU_STANDIN, alltoallv_lsa_cpu.c is empty.
 ALLTOALLV_SOURCES     := alltoallv.c alltoallv_plan.c alltoallv_sendrecv.c alltoallv_create.c
 ALLTOALLV_SOURCES     += alltoallv_windows.c alltoallv_check.c alltoallv_errors.c
-ALLTOALLV_GPU_SOURCES := alltoallv_lsa.cu
+ALLTOALLV_GPU_SOURCES := alltoallv_lsa.cu alltoallv_lsa_flags.cu alltoallv_lsa_none.cu
 ALLTOALLV_CPU_SOURCES := alltoallv_lsa_cpu.c
