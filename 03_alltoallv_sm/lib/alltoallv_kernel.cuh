@@ -37,18 +37,6 @@ enum {
   MODE_DEVICE, /* counts on the device */
 };
 
-/* Waits until `bytes` bytes from rank p have been added to received[p]. */
-template <int N>
-static __device__ void wait_for_data(const kernel_args<N> &a, uint32_t call, int p, uint64_t base,
-                                     uint64_t bytes)
-{
-  const uint64_t *counter = reinterpret_cast<const uint64_t *>(scratch_of(a, a.rank)) + p;
-  patience w;
-  while (load_acquire(counter) != base + bytes)
-    if (w.long_wait() && give_up(a, call, w, p)) return;
-  a.state->received[p] = base + bytes;
-}
-
 /* `p` is the rank that this thread talks to; threads from a.n on have none. */
 template <int N, int MODE>
 static __device__ __forceinline__ void control_host_counts(const kernel_args<N> &a, uint32_t call,

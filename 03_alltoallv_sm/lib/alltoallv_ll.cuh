@@ -4,7 +4,6 @@
 #ifndef ALLTOALLV_LL_CUH
 #define ALLTOALLV_LL_CUH
 
-#include "alltoallv_copy.cuh"
 #include "alltoallv_wait.cuh"
 
 /* One lane's share of a group: 3 x 16 bytes of data, 4 lines. The group has `width` lanes; lane
@@ -33,6 +32,35 @@ struct lane_share {
 struct lane_words {
   uint4 word[3];
 };
+
+/* The first `left` bytes of the 16 at `from` (none if left <= 0), piece by piece. `from` and `left`
+ * are multiples of the piece's size. All loads are in flight together. */
+template <typename T>
+static __device__ __forceinline__ uint4 load_pieces(const char *from, int left)
+{
+  union {
+    T piece[16 / sizeof(T)];
+    uint4 all;
+  } u;
+  u.all = make_uint4(0, 0, 0, 0);
+#pragma unroll
+  for (int i = 0; i < (int)(16 / sizeof(T)); i++)
+    if (i * (int)sizeof(T) < left) u.piece[i] = reinterpret_cast<const T *>(from)[i];
+  return u.all;
+}
+
+template <typename T>
+static __device__ __forceinline__ void store_pieces(char *to, uint4 value, int left)
+{
+  union {
+    T piece[16 / sizeof(T)];
+    uint4 all;
+  } u;
+  u.all = value;
+#pragma unroll
+  for (int i = 0; i < (int)(16 / sizeof(T)); i++)
+    if (i * (int)sizeof(T) < left) reinterpret_cast<T *>(to)[i] = u.piece[i];
+}
 
 /* Three words at `at`, at + step and at + 2 step, of which `left` bytes from `at` on belong to the
  * segment, in pieces of type T. All loads are in flight together. */

@@ -1,10 +1,119 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct push: large pairs go straight into the receive buffer of the peer, in tiles. */
+/* Direct push: large pairs go straight into the receive buffer of the peer, in tiles, at any
+ * alignment.
+ *
+ * Two rules. Loads never touch a byte outside the segment. Stores never touch a byte outside the
+ * segment either, not even to write back what was there: the byte beside it belongs to another
+ * source, which may be writing it at this moment. */
 #ifndef ALLTOALLV_PUSH_CUH
 #define ALLTOALLV_PUSH_CUH
 
-#include "alltoallv_copy.cuh"
 #include "alltoallv_wait.cuh"
+
+/* ---- one tile ----------------------------------------------------------------------------- */
+
+/* A warp moves a tile of 1 KiB at a time: 2 loads of 16 bytes in flight per lane before the first
+ * store, and 1 KiB that lies side by side for the link. (With tiles of 2 KiB all warps together
+ * write to 4 MiB at a time, which is 1 % slower.) */
+#define ALLTOALLV_TILE_BYTES 1024
+#define TILE_WORDS (ALLTOALLV_TILE_BYTES / 16)
+#define TILE_DEPTH (TILE_WORDS / 32)
+
+/* Read once: do not keep it in the first-level cache. */
+static __device__ __forceinline__ uint4 load_stream(const uint4 *from)
+{
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+/* The 16 bytes that start `shift` bytes into the 32 bytes (low, high); 0 < shift < 16. */
+static __device__ __forceinline__ uint4 funnel(uint4 low, uint4 high, int shift)
+{
+  uint64_t a = (uint64_t)low.y << 32 | low.x, b = (uint64_t)low.w << 32 | low.z;
+  uint64_t c = (uint64_t)high.y << 32 | high.x, d = (uint64_t)high.w << 32 | high.z;
+  if (shift >= 8) {
+    a = b;
+    b = c;
+    c = d;
+  }
+  int bits = shift % 8 * 8;
+  /* << 1 << (63 - bits): a shift by 64 is undefined */
+  uint64_t x = a >> bits | b << 1 << (63 - bits), y = b >> bits | c << 1 << (63 - bits);
+  return make_uint4((uint32_t)x, (uint32_t)(x >> 32), (uint32_t)y, (uint32_t)(y >> 32));
+}
+
+/* The 16-byte word that follows each lane's one, for a warp: that of the next lane; for the last
+ * lane the first one of the next 32 words. */
+static __device__ __forceinline__ uint4 next_word(uint4 words, uint4 next_words, int lane)
+{
+  uint4 mine = lane == 0 ? next_words : words;
+  int from = (lane + 1) % 32;
+  return make_uint4(__shfl_sync(~0u, mine.x, from), __shfl_sync(~0u, mine.y, from),
+                    __shfl_sync(~0u, mine.z, from), __shfl_sync(~0u, mine.w, from));
+}
+
+/* One warp copies `count` words of a tile. All loads come before the first store: the compiler,
+ * which has to assume that `in` and `out` overlap, would do one after the other. FULL: the whole
+ * tile, so that there is nothing to decide. SHIFTED: `in` is the aligned word that holds the first
+ * byte, and one word more is read than written. */
+template <bool FULL, bool SHIFTED>
+static __device__ __forceinline__ void copy_words(uint4 *out, const uint4 *in, int count, int shift,
+                                                  int lane)
+{
+  static_assert(!(FULL && SHIFTED), "the word after the tile is the last lane's only");
+  uint4 words[TILE_DEPTH + SHIFTED];
+#pragma unroll
+  for (int u = 0; u < TILE_DEPTH + SHIFTED; u++)
+    if (FULL || lane + 32 * u < count + SHIFTED) words[u] = load_stream(in + lane + 32 * u);
+#pragma unroll
+  for (int u = 0; u < TILE_DEPTH; u++) {
+    uint4 word = words[u];
+    if (SHIFTED) word = funnel(word, next_word(words[u], words[u + SHIFTED], lane), shift);
+    if (FULL || lane + 32 * u < count) out[lane + 32 * u] = word;
+  }
+}
+
+/* One warp copies tile number `tile` of the segment of `bytes` > 0 bytes; ceil(bytes / 1024) tiles
+ * make up the segment, whatever its alignment.
+ *
+ *   to:   |..head..|====16====|====16====| ... |====16====|..tail..|
+ *
+ * The words in the middle are aligned at the destination, to 128 bytes where they begin: stores
+ * that fill whole cache lines make the largest packets. The first tile also copies the bytes
+ * before them, the last tile those after them. Where the source is aligned differently, a word is
+ * put together from two aligned words; then the middle begins and ends a little further inside, so
+ * that both lie in the segment. */
+static __device__ __forceinline__ void copy_tile(char *to, const char *from, uint64_t bytes,
+                                                 uint64_t tile, int lane)
+{
+  uint64_t head = (0 - reinterpret_cast<uintptr_t>(to)) & 127;
+  int shift = (int)((reinterpret_cast<uintptr_t>(from) + head) & 15);
+  if (head < (uint64_t)shift) head += 16; /* the aligned word before it would begin too early */
+  uint64_t words = bytes > head ? (bytes - head) / 16 : 0;
+  if (shift > 0 && words > 0 && head + words * 16 + 16 - shift > bytes) words--;
+  if (words == 0) head = bytes;
+
+  uint64_t first = tile * TILE_WORDS;
+  uint4 *out = reinterpret_cast<uint4 *>(to + head) + first;
+  const uint4 *in = reinterpret_cast<const uint4 *>(from + head - shift) + first;
+  if (shift == 0 && first + TILE_WORDS <= words)
+    copy_words<true, false>(out, in, TILE_WORDS, 0, lane);
+  else if (shift == 0 && first < words)
+    copy_words<false, false>(out, in, (int)(words - first), 0, lane);
+  else if (first < words)
+    copy_words<false, true>(out, in, words - first < TILE_WORDS ? (int)(words - first) : TILE_WORDS,
+                            shift, lane);
+
+  if (tile == 0)
+    for (uint64_t i = lane; i < head; i += 32) to[i] = from[i];
+  if (tile == (bytes - 1) / ALLTOALLV_TILE_BYTES)
+    for (uint64_t i = head + words * 16 + lane; i < bytes; i += 32) to[i] = from[i];
+}
+
+/* ---- which warp moves which tile ---------------------------------------------------------- */
 
 /* Tiles are dealt two at a time, as couples: of 8 TiB per exchange 32 bits can count the couples,
  * and divide faster. */
