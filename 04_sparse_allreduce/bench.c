@@ -17,6 +17,7 @@
 #include "program.h"
 #include "report.h"
 #include "rows.h"
+#include "version.h"
 
 /* What is measured: sizes, and whose constants. */
 struct model {
@@ -79,30 +80,35 @@ static void write_row(struct sweep *s, const char *name, double density, struct 
   rows_end(rows);
 }
 
-static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, int d,
+static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, bool simple, int d,
                       const sparse_allreduce_config_t *base, const struct bench_dense *dense)
 {
   const struct rank *me = s->job->me;
   sparse_allreduce_config_t config = *base;
-  sparse_allreduce_t handle;
+  struct version version;
   struct bench_time time = bench_no_time;
   double phases[BENCH_PHASES];
+  char name[32];
   config.algorithm = algorithm;
+  if (simple) config.balance = SPARSE_BALANCE_NEVER;
+  snprintf(name, sizeof name, "%s%s", simple ? "simple " : "", sparse_allreduce_name(algorithm));
+  for (int p = 0; p < BENCH_PHASES; p++) phases[p] = (double)NAN;
   launcher_step("bench: verification before timing");
-  job_create_handle(s->job, s->timer.comm, s->timer.count, &config, &handle);
+  version_create(&version, s->job, s->timer.comm, s->timer.count, &config, simple);
+  launcher_barrier(me); /* with several GPUs in one process, allocating may wait for all of them */
   int code =
-      bench_verify_path(me, &config, handle, s->timer.count, s->timer.gradients, s->timer.stream);
+      bench_verify_path(me, &config, &version, s->timer.count, s->timer.gradients, s->timer.stream);
   if (code == EXIT_VERIFIED) {
-    time = bench_time_path(&s->timer, handle);
-    bench_time_phases(&s->timer, handle, phases);
-    code = job_check_async(s->job, handle, sparse_allreduce_name(algorithm), 0);
+    time = bench_time_path(&s->timer, &version);
+    if (!simple) bench_time_phases(&s->timer, version.handle, phases);
+    code = version_check_async(&version, s->job, name, 0);
   }
   if (code == EXIT_VERIFIED) { /* the timed steps too */
     /* gradient and residual read, residual written: what the selection cannot do without */
     const double bytes = (8.0 + (double)s->job->opt->type->size) * (double)s->timer.count;
     const bool selects = algorithm != SPARSE_DENSE;
     const double pass = selects ? 100 * bytes / phases[0] / s->copy_rate : (double)NAN;
-    launcher_print(me, "%-15s", sparse_allreduce_name(algorithm));
+    launcher_print(me, "%-15s", name);
     print_number(me, 10, 1, time.median);
     print_number(me, 10, 1, time.mean);
     print_number(me, 7, 2, dense->best.mean / time.mean);
@@ -110,16 +116,13 @@ static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, i
     print_number(me, 8, 1, time.mean * s->copy_rate / (double)s->timer.count);
     print_number(me, 8, 1, pass);
     launcher_print(me, "\n");
-    write_row(s, sparse_allreduce_name(algorithm), config.density, time, dense->best.mean, phases,
-              pass, false);
-    s->means[d][algorithm] = time.mean;
+    write_row(s, name, config.density, time, dense->best.mean, phases, pass, false);
+    if (!simple) s->means[d][algorithm] = time.mean;
   } else {
-    launcher_print(me, "%-15s WRONG, no times: see standard error\n",
-                   sparse_allreduce_name(algorithm));
-    write_row(s, sparse_allreduce_name(algorithm), config.density, bench_no_time, dense->best.mean,
-              NULL, (double)NAN, true);
+    launcher_print(me, "%-15s WRONG, no times: see standard error\n", name);
+    write_row(s, name, config.density, bench_no_time, dense->best.mean, NULL, (double)NAN, true);
   }
-  SPARSECHECK(sparse_allreduce_destroy(handle));
+  version_destroy(&version);
   launcher_barrier(me);
   return code;
 }
@@ -142,6 +145,12 @@ static void print_crossover(const struct sweep *s, double dense)
       launcher_print(s->job->me, " %.2g%%", 100 * fmax(0, fmin(1, at)));
   }
   launcher_print(s->job->me, "\n");
+}
+
+/* The version to read first has a row of its own, where it can do what is asked for. */
+static bool has_simple(const struct job *job)
+{
+  return job->opt->type->nccl == ncclFloat && program_options.nonfinite == SPARSE_NONFINITE_ERROR;
 }
 
 /* A cycle has a step of each kind. */
@@ -187,8 +196,12 @@ static int bench_size(struct sweep *s, sparse_preset_t preset)
     write_row(s, "symmetric allreduce", config.density, dense.symmetric, dense.best.mean, NULL,
               (double)NAN, dense.symmetric_code != EXIT_VERIFIED);
     for (int a = 0; a < SPARSE_ALGORITHMS; a++) {
+      const sparse_allreduce_algorithm_t algorithm = (sparse_allreduce_algorithm_t)a;
       if (!job->wanted[a]) continue;
-      result = bench_path(s, (sparse_allreduce_algorithm_t)a, d, &config, &dense);
+      result = bench_path(s, algorithm, false, d, &config, &dense);
+      if (result != EXIT_VERIFIED) code = result;
+      if (!version_has_simple(algorithm) || !has_simple(job)) continue;
+      result = bench_path(s, algorithm, true, d, &config, &dense);
       if (result != EXIT_VERIFIED) code = result;
     }
   }
@@ -204,7 +217,10 @@ static int bench_size(struct sweep *s, sparse_preset_t preset)
 static size_t bytes_needed(const struct job *job, size_t count)
 {
   const double density = program_options.density > 0 ? program_options.density : DENSITIES[1];
-  return job_bytes(job, count, density, 2 * BENCH_GRADIENTS + 2);
+  const size_t simple = version_simple_bytes(count, density, job->me->nranks);
+  const size_t library = job_bytes(job, count, density, 0);
+  const size_t more = has_simple(job) && simple > library ? simple - library : 0;
+  return more + job_bytes(job, count, density, 2 * BENCH_GRADIENTS + 2);
 }
 
 /* On all ranks. */

@@ -46,13 +46,13 @@ void bench_timer_free(struct bench_timer *timer)
 
 /* What is timed: a step of a handle, or an allreduce from one of the send buffers. */
 struct way {
-  sparse_allreduce_t handle;
+  const struct version *version;
   void *const *send;
   void *recv;
   /* With -G: captured steps, by gradient and kind; an allreduce has one kind. */
   cudaGraphExec_t graphs[BENCH_GRADIENTS][SPARSE_KINDS];
   bool eager; /* the host takes part in the steps of this path: no graphs */
-  /* What the handle had at the beginning. Every repetition is the same cycle: the gradients come
+  /* What the version had at the beginning. Every repetition is the same cycle: the gradients come
    * again and again, which no training does, and thresholds that follow them swing more and more.
    */
   void *state;
@@ -60,13 +60,17 @@ struct way {
 
 static void begin_cycle(const struct way *w)
 {
-  if (w->state) SPARSECHECK(sparse_allreduce_load(w->handle, w->state));
+  if (w->version) version_load(w->version, w->state);
 }
 
 static ncclResult_t enqueue_eagerly(struct bench_timer *timer, const struct way *w, uint64_t slot)
 {
-  if (w->handle)
-    return sparse_allreduce_run(w->handle, timer->gradients[slot], NULL, timer->stream);
+  if (w->version && w->version->handle)
+    return sparse_allreduce_run(w->version->handle, timer->gradients[slot], NULL, timer->stream);
+  if (w->version) {
+    version_run(w->version, timer->gradients[slot], NULL, timer->stream);
+    return ncclSuccess;
+  }
   return ncclAllReduce(w->send[slot], w->recv, timer->count, timer->type->nccl, ncclSum,
                        timer->comm, timer->stream);
 }
@@ -92,7 +96,7 @@ static void enqueue_step(struct bench_timer *timer, struct way *w, uint64_t step
   const uint64_t slot = step % BENCH_GRADIENTS;
   int kind = 0;
   if (timer->graphs && !w->eager) {
-    if (w->handle) SPARSECHECK(sparse_allreduce_kind(w->handle, &kind));
+    if (w->version) SPARSECHECK(sparse_allreduce_kind(w->version->handle, &kind));
     cudaGraphExec_t *graph = &w->graphs[slot][kind];
     if (!*graph) *graph = capture(timer, w, slot);
     w->eager = !*graph;
@@ -102,7 +106,7 @@ static void enqueue_step(struct bench_timer *timer, struct way *w, uint64_t step
     return;
   }
   CUDACHECK(cudaGraphLaunch(w->graphs[slot][kind], timer->stream));
-  if (w->handle) SPARSECHECK(sparse_allreduce_replayed(w->handle));
+  if (w->version) SPARSECHECK(sparse_allreduce_replayed(w->version->handle));
 }
 
 /* All kinds of steps once with each gradient, so that all graphs are there. */
@@ -161,11 +165,9 @@ static struct bench_time time_steps(struct bench_timer *timer, struct way *w)
                              bench_median(medians, REPETITIONS)};
 }
 
-struct bench_time bench_time_path(struct bench_timer *timer, sparse_allreduce_t handle)
+struct bench_time bench_time_path(struct bench_timer *timer, const struct version *version)
 {
-  struct way w = {.handle = handle, .state = malloc(sparse_allreduce_state_bytes(handle))};
-  if (!w.state) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  SPARSECHECK(sparse_allreduce_save(handle, w.state));
+  struct way w = {.version = version, .state = version_save(version), .eager = version->simple};
   const struct bench_time time = time_steps(timer, &w);
   free(w.state);
   return time;
@@ -250,7 +252,8 @@ const char *const bench_phase_names[BENCH_PHASES] = {"select", "exchange", "redu
 void bench_time_phases(struct bench_timer *timer, sparse_allreduce_t handle,
                        double us[BENCH_PHASES])
 {
-  struct way w = {.handle = handle, .eager = true}; /* events do not go into graphs */
+  const struct version version = {.handle = handle};
+  struct way w = {.version = &version, .eager = true}; /* events do not go into graphs */
   int steps = 0;
   memset(us, 0, BENCH_PHASES * sizeof *us);
   SPARSECHECK(sparse_allreduce_time_phases(handle, 1));

@@ -33,7 +33,7 @@ struct bench_time {
   double mean, mean_min, mean_max, median;
 };
 extern const struct bench_time bench_no_time; /* NaN */
-struct bench_time bench_time_path(struct bench_timer *timer, sparse_allreduce_t handle);
+struct bench_time bench_time_path(struct bench_timer *timer, const struct version *version);
 
 /* ncclAllReduce of the gradient from plain buffers and within a symmetric window (NaN where NCCL
  * has none), verified. Returns an exit code, the same on all ranks. */

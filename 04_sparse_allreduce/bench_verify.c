@@ -8,7 +8,6 @@
 #include "check.h"
 #include "gradient.h"
 #include "program.h"
-#include "verification.h"
 #include "verify.h"
 
 enum { REFERENCE_COUNT = 4 << 20, SAMPLES = 16, SAMPLE = 1024 /* elements */ };
@@ -16,16 +15,17 @@ enum { REFERENCE_COUNT = 4 << 20, SAMPLES = 16, SAMPLE = 1024 /* elements */ };
 /* ---- with the reference ---------------------------------------------------------------------- */
 
 static int verify_with_reference(const struct rank *me, const sparse_allreduce_config_t *config,
-                                 sparse_allreduce_t handle, size_t count, void *const gradients[],
-                                 cudaStream_t stream)
+                                 const struct version *version, size_t count,
+                                 void *const gradients[], cudaStream_t stream)
 {
   struct verification v;
   const float *result;
   int code = verification_init(&v, me, config, count, VERIFY_FULL);
   for (int i = 0; i < BENCH_GRADIENTS && code == EXIT_VERIFIED; i++) {
-    SPARSECHECK(sparse_allreduce_run(handle, gradients[i], &result, stream));
+    version_run(version, gradients[i], &result, stream);
     CUDACHECK(cudaStreamSynchronize(stream));
-    code = launcher_agree(me, verification_step(&v, handle, gradients[i], result, stream));
+    const struct step_left left = version_left(version, result, verification_residual(&v));
+    code = launcher_agree(me, verification_step(&v, &left, gradients[i], stream));
   }
   verification_free(&v);
   return code;
@@ -61,10 +61,10 @@ static size_t take_samples(float *to, const void *device, size_t count, const st
 }
 
 /* The same of the residual; `host` has room for all of it. */
-static void take_residual(float *to, sparse_allreduce_t handle, float *host, size_t count)
+static void take_residual(float *to, const struct version *version, float *host, size_t count)
 {
   const size_t length = sample_length(count);
-  SPARSECHECK(sparse_allreduce_copy_residual(handle, host));
+  version_left(version, NULL, host);
   for (size_t i = 0; i < SAMPLES; i++)
     memcpy(to + i * length, host + sample_begin(count, i), length * sizeof *to);
 }
@@ -125,7 +125,7 @@ static struct samples *new_samples(void)
 }
 
 static int verify_samples(const struct rank *me, const sparse_allreduce_config_t *config,
-                          sparse_allreduce_t handle, size_t count, void *const gradients[],
+                          const struct version *version, size_t count, void *const gradients[],
                           cudaStream_t stream)
 {
   const struct datatype *real = datatype_find("float");
@@ -143,8 +143,8 @@ static int verify_samples(const struct rank *me, const sparse_allreduce_config_t
   for (int i = 0; i < BENCH_GRADIENTS && code == EXIT_VERIFIED; i++) {
     size_t n = take_samples(samples->gradient, gradients[i], count, type, stream);
     memcpy(samples->before, samples->after, sizeof samples->before); /* zero at first */
-    SPARSECHECK(sparse_allreduce_run(handle, gradients[i], &result, stream));
-    if (has_residual) take_residual(samples->after, handle, host, count);
+    version_run(version, gradients[i], &result, stream);
+    if (has_residual) take_residual(samples->after, version, host, count);
     take_samples(samples->result, result, count, real, stream);
     code = check_same(me, real, result, count, name, stream);
     if (code == EXIT_VERIFIED && conserves)
@@ -158,12 +158,12 @@ static int verify_samples(const struct rank *me, const sparse_allreduce_config_t
 /* ---- the interface --------------------------------------------------------------------------- */
 
 int bench_verify_path(const struct rank *me, const sparse_allreduce_config_t *config,
-                      sparse_allreduce_t handle, size_t count, void *const gradients[],
+                      const struct version *version, size_t count, void *const gradients[],
                       cudaStream_t stream)
 {
   return count <= REFERENCE_COUNT
-             ? verify_with_reference(me, config, handle, count, gradients, stream)
-             : verify_samples(me, config, handle, count, gradients, stream);
+             ? verify_with_reference(me, config, version, count, gradients, stream)
+             : verify_samples(me, config, version, count, gradients, stream);
 }
 
 int bench_verify_dense(const struct rank *me, const struct datatype *type, const void *send,

@@ -5,7 +5,7 @@
 #define BENCH_VERIFY_H
 
 #include "launcher.h"
-#include "sparse_allreduce.h"
+#include "version.h"
 
 enum { BENCH_GRADIENTS = 3 }; /* buffers that gradients come from in turn */
 
@@ -14,7 +14,7 @@ enum { BENCH_GRADIENTS = 3 }; /* buffers that gradients come from in turn */
  * Returns EXIT_VERIFIED, or EXIT_WRONG_DATA after one line on stderr; all ranks the same.
  * Collective. */
 int bench_verify_path(const struct rank *me, const sparse_allreduce_config_t *config,
-                      sparse_allreduce_t handle, size_t count, void *const gradients[],
+                      const struct version *version, size_t count, void *const gradients[],
                       cudaStream_t stream);
 
 /* The same for an ncclAllReduce that has been enqueued. */

@@ -23,6 +23,7 @@
 #include "sparse_allreduce.h"
 #include "verification.h"
 #include "verify.h"
+#include "version.h"
 
 /* What all paths use in turn. */
 struct story {
@@ -38,12 +39,12 @@ struct story {
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 /* One step on all ranks, timed: from the gradient in device memory to the averaged result there. */
-static double timed_step(struct story *s, sparse_allreduce_t handle, const float **result)
+static double timed_step(struct story *s, const struct version *version, const float **result)
 {
   float ms;
   launcher_barrier(s->job->me); /* start together: waiting for a late rank is not part of it */
   CUDACHECK(cudaEventRecord(s->start, s->stream));
-  SPARSECHECK(sparse_allreduce_run(handle, s->gradient, result, s->stream));
+  version_run(version, s->gradient, result, s->stream); /* sparse_allreduce_run(), or simple/ */
   CUDACHECK(cudaEventRecord(s->stop, s->stream));
   CUDACHECK(cudaEventSynchronize(s->stop));
   CUDACHECK(cudaEventElapsedTime(&ms, s->start, s->stop));
@@ -58,8 +59,7 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
   const struct rank *me = job->me;
   const char *name = sparse_allreduce_name(algorithm);
   const float *result = NULL;
-  sparse_allreduce_t handle;
-  sparse_allreduce_statistics_t statistics;
+  struct version version;
   struct verification verification;
 
   /* ======================= STEP 3: a handle ================================================== */
@@ -74,7 +74,7 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
   }
   struct path_steps steps = {.us = calloc(job->steps, sizeof(double))};
   if (!steps.us) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  job_create_handle(job, s->comm, job->count, &config, &handle);
+  version_create(&version, job, s->comm, job->count, &config, program_options.simple);
 
   for (uint64_t step = 0; step < job->steps && code == EXIT_VERIFIED; step++) {
     /* ======================= STEP 4: the gradient ============================================ */
@@ -87,22 +87,22 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
     /* ======================= STEP 5: the sparse allreduce ==================================== */
     launcher_step("STEP 5: sparse allreduce");
     if ((long)step == program_options.restart_after && step > 0)
-      job_restart(job, s->comm, &config, &handle);
-    steps.us[steps.timed++] = timed_step(s, handle, &result);
+      version_restart(&version, job, s->comm, &config);
+    steps.us[steps.timed++] = timed_step(s, &version, &result);
 
     /* ======================= STEP 6: every element on every rank ============================= */
     launcher_step("STEP 6: verification");
-    code = job_check_async(job, handle, name, step);
+    code = version_check_async(&version, job, name, step);
+    const struct step_left left =
+        version_left(&version, result, verification_residual(&verification));
     if (code == EXIT_VERIFIED)
-      code = launcher_agree(
-          me, verification_step(&verification, handle, s->gradient, result, s->stream));
-    SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
-    path_steps_add(&steps, &statistics);
+      code = launcher_agree(me, verification_step(&verification, &left, s->gradient, s->stream));
+    path_steps_add(&steps, &left.statistics);
     if (job->opt->digest && algorithm != SPARSE_DENSE)
       verifier_digest(&s->digest, result, job->count);
     if (code == EXIT_VERIFIED) code = job_write_result(job, &verification, result, s->stream);
   }
-  if (code == EXIT_VERIFIED) code = job_write_residual(job, &verification, handle);
+  if (code == EXIT_VERIFIED) code = job_write_residual(job, &verification, &version);
 
   /* ======================= STEP 7: what came out ============================================= */
   launcher_step("STEP 7: report");
@@ -111,7 +111,7 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
   steps.xi_steps = verification.xi_steps;
   report_path(&s->report, algorithm, &steps, code);
   verification_free(&verification);
-  SPARSECHECK(sparse_allreduce_destroy(handle));
+  version_destroy(&version);
   launcher_barrier(job->me); /* several GPUs in one process: see sparse_allreduce_destroy */
   free(steps.us);
   return code;

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "check.h"
 #include "verification.h"
+#include "version.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -53,6 +53,8 @@ const struct option_spec program_option_table[] = {
      "gaussiankSA: how the threshold is found (exact)", 0, 0},
     {"exchange", 0, OPTION_CHOICE, &program_options.exchange, "auto|sendrecv|onesided",
      "how entries move between ranks (auto)", 0, 0},
+    {"simple", 0, OPTION_FLAG, &program_options.simple, NULL,
+     "topkA and oktopk by the version to read first, in simple/", 0, 0},
     {"verify", 0, OPTION_CHOICE, &program_options.verify, "full|sample|off",
      "compare with the reference in all steps, every eighth, none (full)", 0, 0},
     {"restart-after", 0, OPTION_LONG, &program_options.restart_after, "N",
@@ -82,6 +84,10 @@ static void choose_algorithms(struct job *job, char *error, size_t error_size)
   const char *list = program_options.algorithms ? program_options.algorithms : "all";
   const bool all = strcmp(list, "all") == 0;
   for (int a = 0; a < SPARSE_ALGORITHMS; a++) job->wanted[a] = all;
+  if (program_options.simple && !program_options.algorithms) {
+    for (int a = 0; a < SPARSE_ALGORITHMS; a++)
+      job->wanted[a] = version_has_simple((sparse_allreduce_algorithm_t)a);
+  }
   while (!all) {
     const size_t length = strcspn(list, ",");
     int a = 0;
@@ -108,6 +114,24 @@ static void choose_algorithms(struct job *job, char *error, size_t error_size)
   }
 }
 
+/* What --simple cannot do; NULL: nothing is asked for that it cannot. */
+static const char *beyond_simple(const struct job *job)
+{
+  const struct program_options *own = &program_options;
+  for (int a = 0; a < SPARSE_ALGORITHMS; a++)
+    if (job->wanted[a] && !version_has_simple((sparse_allreduce_algorithm_t)a))
+      return "--algorithm with other paths; allowed: topkA, oktopk";
+  if (job->opt->type->nccl != ncclFloat) return "--datatype with 16 bits; allowed: float";
+  if (own->balance > SPARSE_BALANCE_NEVER) return "--balance; allowed: never";
+  if (own->nonfinite != SPARSE_NONFINITE_ERROR) return "--nonfinite; allowed: gradients without";
+  if (own->exchange != SPARSE_EXCHANGE_AUTO) return "--exchange; allowed: one of them";
+  if (own->throttle > 0) return "--throttle; allowed: one of them";
+  if (own->warmup_steps > 0) return "--warmup-steps; allowed: one of them";
+  if (own->restart_after > 0) return "--restart-after; allowed: one of them";
+  if (job->opt->bench) return "--bench, which has it beside the library; allowed: one of them";
+  return NULL;
+}
+
 /* Rules between options; the first that is broken. */
 static void check_together(const struct job *job, char *error, size_t error_size)
 {
@@ -127,6 +151,8 @@ static void check_together(const struct job *job, char *error, size_t error_size
   REFUSE(job->opt->bench && (own->input || own->output || own->residual),
          "%s is not for --bench; allowed: one of them", files);
   REFUSE(!job->opt->bench && own->graphs > 0, "-G is for --bench; allowed: --bench -G 1");
+  const char *beyond = own->simple ? beyond_simple(job) : NULL;
+  REFUSE(beyond, "--simple and %s", beyond);
   REFUSE(job->opt->bench && own->restart_after,
          "--restart-after is not for --bench; allowed: one of them");
   REFUSE(job->opt->bench && own->warmup_steps,
@@ -161,6 +187,7 @@ sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t 
   config.gaussian_sa_threshold = own->gk_threshold;
   config.gtopk_exact_residual = own->gtopk_exact_residual;
   if (own->balance >= 0) config.balance = (sparse_balance_t)own->balance;
+  if (own->simple) config.balance = SPARSE_BALANCE_NEVER;
   config.nonfinite = (sparse_nonfinite_t)own->nonfinite;
   config.exchange = (sparse_exchange_t)own->exchange;
   return config;
@@ -300,10 +327,10 @@ int job_write_result(struct job *job, const struct verification *v, const float 
   return write_compared(job, &job->output, verification_of_result(v, job->host));
 }
 
-int job_write_residual(struct job *job, const struct verification *v, sparse_allreduce_t handle)
+int job_write_residual(struct job *job, const struct verification *v, const struct version *version)
 {
   if (!job->residual.output.stream) return EXIT_VERIFIED;
-  SPARSECHECK(sparse_allreduce_copy_residual(handle, job->host));
+  version_left(version, NULL, job->host);
   return write_compared(job, &job->residual, verification_of_residual(v, job->host));
 }
 
@@ -320,59 +347,15 @@ int job_publish(struct job *job, struct output_file *table, int code)
   return published == EXIT_VERIFIED ? code : published;
 }
 
-/* ---- the handle ------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients)
 {
   size_t capacity;
   sparse_allreduce_sizes(count, density, NULL, &capacity);
-  return 2 * sizeof(float) * count + count / 8 + (size_t)gradients * job->opt->type->size * count +
-         24 * (size_t)job->me->nranks * capacity + ((size_t)64 << 20);
-}
-
-void job_create_handle(const struct job *job, ncclComm_t comm, size_t count,
-                       const sparse_allreduce_config_t *config, sparse_allreduce_t *handle)
-{
-  ncclResult_t result = sparse_allreduce_create(comm, count, config, handle);
-  if (result == ncclInvalidUsage) { /* on all ranks */
-    if (job->me->rank == 0)
-      fprintf(stderr, "sparse_allreduce: --exchange: %s; allowed: auto, sendrecv\n",
-              sparse_allreduce_last_error());
-    launcher_barrier(job->me);
-    launcher_abort(EXIT_CANNOT_RUN);
-  }
-  if (result == ncclRemoteError) sleep(1); /* the rank that knows more speaks first */
-  if (result != ncclSuccess)
-    launcher_fail(__FILE__, __LINE__, "sparse_allreduce_create", ncclGetErrorString(result),
-                  sparse_allreduce_last_error());
-}
-
-int job_check_async(const struct job *job, sparse_allreduce_t handle, const char *path,
-                    uint64_t step)
-{
-  ncclResult_t result;
-  SPARSECHECK(sparse_allreduce_get_async_error(handle, &result));
-  if (result == ncclSuccess) return EXIT_VERIFIED;
-  if (result == ncclInvalidArgument) { /* every rank gets it */
-    if (job->me->rank == 0)
-      launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop or propagate",
-                     path, (unsigned long long)step, sparse_allreduce_last_error());
-    return EXIT_WRONG_DATA;
-  }
-  launcher_error("%s, step %llu: %s (%s)", path, (unsigned long long)step,
-                 ncclGetErrorString(result), sparse_allreduce_last_error());
-  launcher_abort(EXIT_FAILED_CALL);
-}
-
-void job_restart(const struct job *job, ncclComm_t comm, const sparse_allreduce_config_t *config,
-                 sparse_allreduce_t *handle)
-{
-  void *state = malloc(sparse_allreduce_state_bytes(*handle));
-  if (!state) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  SPARSECHECK(sparse_allreduce_save(*handle, state));
-  SPARSECHECK(sparse_allreduce_destroy(*handle));
-  launcher_barrier(job->me);
-  job_create_handle(job, comm, job->count, config, handle);
-  SPARSECHECK(sparse_allreduce_load(*handle, state));
-  free(state);
+  const size_t library = 2 * sizeof(float) * count + count / 8 +
+                         24 * (size_t)job->me->nranks * capacity + ((size_t)64 << 20);
+  const size_t simple = version_simple_bytes(count, density, job->me->nranks);
+  return (size_t)gradients * job->opt->type->size * count +
+         (program_options.simple ? simple : library);
 }

@@ -26,7 +26,7 @@ struct program_options {
   double density;
   long steps, seed, throttle, warmup_steps, restart_after, graphs;
   int preset, gradient, balance, nonfinite, exchange, verify, gk_threshold;
-  bool gtopk_exact_residual;
+  bool gtopk_exact_residual, simple;
   const char *input, *output, *residual; /* files' names with %r for the rank */
   const char *results;                   /* -J */
 };
@@ -59,11 +59,6 @@ sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t 
 /* Device memory that a path needs, the gradient included. */
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients);
 
-/* sparse_allreduce_create. Where --exchange onesided cannot run, says so and ends the job with
- * EXIT_CANNOT_RUN. Collective. */
-void job_create_handle(const struct job *job, ncclComm_t comm, size_t count,
-                       const sparse_allreduce_config_t *config, sparse_allreduce_t *handle);
-
 /* Brings this rank's gradient of a step to device memory; the steps of --input have to be asked for
  * in their order, from 0 each time. Enqueues. Returns an exit code; collective. */
 int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t stream);
@@ -71,24 +66,17 @@ int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t st
 /* Adds the result of a step to --output, after verification_step. Waits for the stream. Returns an
  * exit code; collective. */
 struct verification;
+struct version;
 int job_write_result(struct job *job, const struct verification *v, const float *result,
                      cudaStream_t stream);
 
 /* Writes --residual, after the last step. Returns an exit code; collective. */
-int job_write_residual(struct job *job, const struct verification *v, sparse_allreduce_t handle);
+int job_write_residual(struct job *job, const struct verification *v,
+                       const struct version *version);
 
 /* The end of a run that came to `code`: gives the files their names, the results only if they are
  * right; the table, which may have no stream, also where it says that they are wrong. Returns
  * `code`, or another one if that fails. Collective. */
 int job_publish(struct job *job, struct output_file *table, int code);
-
-/* Whether a step went well on the device. Returns an exit code, the same on all ranks. */
-int job_check_async(const struct job *job, sparse_allreduce_t handle, const char *path,
-                    uint64_t step);
-
-/* What a training job does to go on after a break: saves the state, makes a new handle from it in
- * the place of the old one. Collective. */
-void job_restart(const struct job *job, ncclComm_t comm, const sparse_allreduce_config_t *config,
-                 sparse_allreduce_t *handle);
 
 #endif

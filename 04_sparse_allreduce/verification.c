@@ -61,7 +61,7 @@ static struct crowd crowd_here(const struct rank *me)
  * residual, and a few vectors. Asked first, because Linux promises memory that it does not have. */
 static bool host_memory_suffices(const struct rank *me, const struct crowd *here, size_t count)
 {
-  const double vectors = here->processes * (3.0 * me->nranks + 4) + here->ranks * 2.0;
+  const double vectors = here->processes * (3.0 * me->nranks + 4) + here->ranks * 3.0;
   return vectors * sizeof(float) * (double)count < available_bytes();
 }
 
@@ -121,9 +121,10 @@ int verification_init(struct verification *v, const struct rank *me,
   v->gradients = all[first].gradients;
   if (v->ref) {
     v->host = pinned(count * sizeof *v->host);
+    v->residual = malloc(count * sizeof *v->residual);
     v->pairs = malloc((size_t)me->nranks * (v->ref->capacity + 1) * sizeof *v->pairs);
   }
-  if (!v->invariants || !v->gradients || !v->host || !v->pairs)
+  if (!v->invariants || !v->gradients || !v->host || !v->residual || !v->pairs)
     snprintf(error, sizeof error,
              "no memory on the host for a reference of %zu elements and %d ranks; allowed: fewer, "
              "or --verify off",
@@ -135,6 +136,7 @@ void verification_free(struct verification *v)
 {
   if (v->level == VERIFY_OFF) return;
   cudaFreeHost(v->host);
+  free(v->residual);
   free(v->pairs);
   launcher_barrier(v->me); /* nobody looks at the reference any more */
   if (!v->is_first) return;
@@ -234,12 +236,6 @@ static bool same_floats(const struct comparison *c, const char *what, const floa
   return i == c->v->ref->n || wrong_element(c, what, i, got[i], expected[i]);
 }
 
-static bool same_residual(const struct comparison *c, sparse_allreduce_t handle)
-{
-  SPARSECHECK(sparse_allreduce_copy_residual(handle, c->v->host));
-  return same_floats(c, "residual", c->v->host, c->mine->residual);
-}
-
 /* The sum over ranks of a gradient's element, and of its size. */
 struct dense_sum {
   double sum, size;
@@ -286,21 +282,20 @@ static bool same_result(const struct comparison *c, const float *result)
 }
 
 /* The entries of the result before the division, without the places that hold none. */
-static bool same_entries(const struct comparison *c, sparse_allreduce_t handle, cudaStream_t stream)
+static bool same_entries(const struct comparison *c, const struct step_left *left,
+                         cudaStream_t stream)
 {
   const struct reference *ref = c->v->ref;
-  const struct sparse_pair *device, *expected = ref->global;
+  const struct sparse_pair *expected = ref->global;
   struct sparse_pair *got = c->v->pairs;
-  const uint64_t *device_count;
-  uint64_t count, entries = 0;
-  SPARSECHECK(sparse_allreduce_sparse_result(handle, &device, &device_count));
+  uint64_t entries = 0;
   const bool none = ref->dense || ref->fell_back;
-  if (none || !device) return same_integer(c, "number of sparse results", device != NULL, !none);
-  to_host(&count, device_count, sizeof count, stream);
-  if (count > (ref->capacity + 1) * (uint64_t)ref->nranks)
-    return same_integer(c, "number of entries", (int64_t)count, (int64_t)ref->nglobal);
-  to_host(got, device, count * sizeof *got, stream);
-  for (uint64_t e = 0; e < count; e++)
+  if (none || !left->entries)
+    return same_integer(c, "number of sparse results", left->entries != NULL, !none);
+  if (left->count > (ref->capacity + 1) * (uint64_t)ref->nranks)
+    return same_integer(c, "number of entries", (int64_t)left->count, (int64_t)ref->nglobal);
+  to_host(got, left->entries, left->count * sizeof *got, stream);
+  for (uint64_t e = 0; e < left->count; e++)
     if (got[e].index != SPARSE_NO_INDEX) got[entries++] = got[e];
   for (uint64_t e = 0; e < entries && e < ref->nglobal; e++) {
     if (got[e].index != expected[e].index)
@@ -311,11 +306,9 @@ static bool same_entries(const struct comparison *c, sparse_allreduce_t handle, 
   return same_integer(c, "number of entries", (int64_t)entries, (int64_t)ref->nglobal);
 }
 
-static bool same_regions(const struct comparison *c, sparse_allreduce_t handle)
+static bool same_regions(const struct comparison *c, const uint64_t *boundaries)
 {
   const struct reference *ref = c->v->ref;
-  uint64_t boundaries[ref->nranks + 1];
-  SPARSECHECK(sparse_allreduce_boundaries(handle, boundaries));
   for (int j = 0; j <= ref->nranks; j++)
     if (!same_integer(c, "boundary of a region", (int64_t)boundaries[j],
                       (int64_t)ref->boundaries[j]))
@@ -364,17 +357,16 @@ static bool same_statistics(const struct comparison *c, const sparse_allreduce_s
   return same;
 }
 
-static bool same_step(const struct comparison *c, sparse_allreduce_t handle,
-                      const sparse_allreduce_statistics_t *statistics, const float *result,
-                      cudaStream_t stream)
+static bool same_step(const struct comparison *c, const struct step_left *left, cudaStream_t stream)
 {
   const struct reference *ref = c->v->ref;
   const bool has_residual = ref->config.algorithm != SPARSE_DENSE;
   launcher_step("STEP 6: comparing with the reference");
-  if (!same_statistics(c, statistics) || !same_entries(c, handle, stream)) return false;
-  if (has_residual && !same_regions(c, handle)) return false;
-  to_host(c->v->host, result, ref->n * sizeof *c->v->host, stream);
-  return same_result(c, c->v->host) && (!has_residual || same_residual(c, handle));
+  if (!same_statistics(c, &left->statistics) || !same_entries(c, left, stream)) return false;
+  if (has_residual && !same_regions(c, left->boundaries)) return false;
+  to_host(c->v->host, left->result, ref->n * sizeof *c->v->host, stream);
+  if (!same_result(c, c->v->host)) return false;
+  return !has_residual || same_floats(c, "residual", left->residual, c->mine->residual);
 }
 
 /* ---- the reference's step -------------------------------------------------------------------- */
@@ -419,13 +411,25 @@ static void add_xi(struct verification *v)
   v->xi_steps++;
 }
 
-int verification_step(struct verification *v, sparse_allreduce_t handle, const void *gradient,
-                      const float *result, cudaStream_t stream)
+/* Whether the next step is compared, and not only done by the reference as well. */
+static bool compares_next(const struct verification *v)
+{
+  return v->level == VERIFY_FULL || (v->level == VERIFY_SAMPLE && v->ref->step % SAMPLE == 0);
+}
+
+float *verification_residual(const struct verification *v)
+{
+  if (!compares_next(v) || v->ref->config.algorithm == SPARSE_DENSE) return NULL;
+  return v->residual;
+}
+
+int verification_step(struct verification *v, const struct step_left *left, const void *gradient,
+                      cudaStream_t stream)
 {
   if (v->level == VERIFY_OFF) return EXIT_VERIFIED;
   const int ranks = v->me->nranks;
   const uint64_t step = v->ref->step;
-  const bool compare = v->level == VERIFY_FULL || step % SAMPLE == 0;
+  const bool compare = compares_next(v);
   /* all references are the same, so one rank can look at what all of them did, another one at xi */
   const bool my_turn = (int)(step % (uint64_t)ranks) == v->me->rank;
   const bool xi_turn = (int)((step + 1) % (uint64_t)ranks) == v->me->rank;
@@ -433,12 +437,10 @@ int verification_step(struct verification *v, sparse_allreduce_t handle, const v
                                sparse_allreduce_name(v->ref->config.algorithm), step};
   const float *gradients[ranks];
   double thresholds[ranks];
-  sparse_allreduce_statistics_t statistics;
 
   launcher_step("STEP 6: the reference's step");
   gather_gradients(v, gradient, stream);
-  SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
-  launcher_allgather(v->me, &statistics.gaussian_threshold, thresholds, sizeof *thresholds);
+  launcher_allgather(v->me, &left->statistics.gaussian_threshold, thresholds, sizeof *thresholds);
   for (int r = 0; r < ranks; r++) gradients[r] = v->gradients + (size_t)r * v->ref->n;
   if (v->is_first) {
     invariants_before(v->invariants, v->ref);
@@ -447,7 +449,7 @@ int verification_step(struct verification *v, sparse_allreduce_t handle, const v
   launcher_barrier(v->me);
 
   int code = EXIT_VERIFIED;
-  if (compare && !same_step(&c, handle, &statistics, result, stream)) code = EXIT_WRONG_DATA;
+  if (compare && !same_step(&c, left, stream)) code = EXIT_WRONG_DATA;
   if (code == EXIT_VERIFIED && compare && my_turn && !obeys_invariants(&c)) code = EXIT_WRONG_DATA;
   if (xi_turn) add_xi(v);
   v->compared += compare;

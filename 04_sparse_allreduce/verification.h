@@ -11,6 +11,16 @@
 #include "reference.h"
 #include "sparse_allreduce.h"
 
+/* What a step left: this rank's. */
+struct step_left {
+  sparse_allreduce_statistics_t statistics;
+  const float *result;               /* in device memory */
+  const struct sparse_pair *entries; /* of the result, before the division: in device memory, */
+  uint64_t count;                    /* so many. NULL: there is no list of them */
+  const uint64_t *boundaries;        /* of regions: ranks + 1 */
+  const float *residual; /* on the host; NULL if there is none, or it was not asked for */
+};
+
 struct verification {
   const struct rank *me;
   int level; /* an enum program_verify of program.h */
@@ -22,6 +32,7 @@ struct verification {
   float *gradients;              /* [ranks * n] of the step, of all ranks */
   /* this rank's */
   float *host;               /* [n] what comes from the device */
+  float *residual;           /* [n] */
   struct sparse_pair *pairs; /* [ranks * (capacity + 1)] dito */
   /* what is worth telling */
   uint64_t compared; /* steps */
@@ -35,10 +46,13 @@ int verification_init(struct verification *v, const struct rank *me,
                       const sparse_allreduce_config_t *config, size_t count, int level);
 void verification_free(struct verification *v);
 
+/* Where the residual of the next step is to go for verification_step(); NULL: it will not look. */
+float *verification_residual(const struct verification *v);
+
 /* After a step and its synchronisation. Returns EXIT_VERIFIED, or EXIT_WRONG_DATA after one line on
  * stderr that says what differed first. Collective. */
-int verification_step(struct verification *v, sparse_allreduce_t handle, const void *gradient,
-                      const float *result, cudaStream_t stream);
+int verification_step(struct verification *v, const struct step_left *left, const void *gradient,
+                      cudaStream_t stream);
 
 /* The same for a copy of that step's result, or of the residual, which is about to leave the
  * program. Not collective. */

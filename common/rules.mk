@@ -122,6 +122,7 @@ $(BUILD)/nccl_include $(DEVICE_BUILD)/nccl_include: %/nccl_include: %/flags
 C_FLAGS += -isystem $(BUILD)/nccl_include -isystem $(CUDA_HOME)/include
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -Werror all-warnings
 NVCC_FLAGS += -Xcompiler -Wall,-Wextra,-Wno-unused-parameter -I$(DEVICE_BUILD)/nccl_include -I$(TOP)/common
+NVCC_FLAGS += $(addprefix -I$(TOP)/,$(INCLUDES))
 # lazy: a runtime that is too old for a call must get as far as our message
 LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
 LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64

@@ -13,55 +13,50 @@
 
 /* ---- 1. thresholds --------------------------------------------------------------------------- */
 
-/* Is count > fraction * t? In whole numbers, so that all ranks and machines agree. */
-static bool exceeds(uint64_t count, sparse_fraction_t fraction, uint64_t t)
+/* How far a count lies above fraction * t, or below it if negative; times fraction.den, so that it
+ * is a whole number. */
+static int64_t excess(uint64_t count, sparse_fraction_t fraction, uint64_t t)
 {
-  return count * (uint64_t)fraction.den > (uint64_t)fraction.num * t;
-}
-
-static bool falls_below(uint64_t count, sparse_fraction_t fraction, uint64_t t)
-{
-  return count * (uint64_t)fraction.den < (uint64_t)fraction.num * t;
+  return (int64_t)count * fraction.den - (int64_t)t * fraction.num;
 }
 
 /* The threshold of the next step: lower if too few entries were selected, higher if too many. */
 static double adapted(double threshold, uint64_t selected, const sparse_band_t *band, uint64_t t)
 {
-  if (falls_below(selected, band->low, t)) return threshold / band->low_factor;
-  if (exceeds(selected, band->high, t)) return threshold * band->high_factor;
+  if (excess(selected, band->low, t) < 0) return threshold / band->low_factor;
+  if (excess(selected, band->high, t) > 0) return threshold * band->high_factor;
   return threshold;
 }
 
+static uint64_t select_by(struct simple *s, struct simple_rule rule, cudaStream_t stream)
+{
+  s->rule = rule;
+  return simple_select(s, s->acc, 0, s->n, rule, s->offered, stream);
+}
+
+/* Returns how many entries are offered. */
 static uint64_t offer(struct simple *s, cudaStream_t stream)
 {
   const sparse_allreduce_config_t *c = &s->config;
   double threshold = s->local_threshold;
-  uint64_t count;
-  if (s->last.exact_local)
-    threshold = simple_largest(s, s->acc, s->k, s->offered, stream).magnitude;
-  count = simple_above(s, s->acc, 0, s->n, threshold, s->offered, s->capacity, stream);
+  if (s->last.exact_local) threshold = simple_largest(s, s->acc, s->k, stream).above;
+  uint64_t count = select_by(s, (struct simple_rule){(float)threshold, -1}, stream);
 
-  /* a threshold of earlier steps lets too much through when gradients grow */
+  /* An old threshold lets too much through when gradients grow. */
   for (int i = 0; i < c->raise_steps && !s->last.exact_local; i++) {
-    if (!exceeds(count, c->raise_above, s->t)) break;
+    if (excess(count, c->raise_above, s->t) <= 0) break;
     threshold *= c->raise_factor;
-    count = simple_above(s, s->acc, 0, s->n, threshold, s->offered, s->capacity, stream);
+    count = select_by(s, (struct simple_rule){(float)threshold, -1}, stream);
   }
-
-  float above = (float)threshold;
-  s->last.selected_tie = -1;
   s->last.overflowed = count > s->capacity;
-  if (s->last.overflowed) { /* more than fits: the k largest */
-    struct simple_kth kth = simple_largest(s, s->acc, s->k, s->offered, stream);
-    threshold = above = kth.magnitude;
-    s->last.selected_tie = kth.index;
-    count = s->k;
+  if (s->last.overflowed) { /* the k largest then */
+    count = select_by(s, simple_largest(s, s->acc, s->k, stream), stream);
+    threshold = s->rule.above;
   }
-  memcpy(&s->last.selected_above, &above, sizeof above);
+  s->local_threshold = adapted(threshold, count, &c->local_band, s->t);
   CUDACHECK(cudaMemcpyAsync(s->list, s->offered, count * sizeof *s->list, cudaMemcpyDeviceToHost,
                             stream));
   CUDACHECK(cudaStreamSynchronize(stream));
-  s->local_threshold = adapted(threshold, count, &c->local_band, s->t);
   return count;
 }
 
@@ -71,27 +66,24 @@ static uint64_t offer(struct simple *s, cudaStream_t stream)
  * proposals is taken. Where a rank has fewer than P entries, regions are of equal size. */
 static void new_regions(struct simple *s, uint64_t offered, cudaStream_t stream)
 {
-  const size_t ranks = (size_t)s->nranks;
-  uint64_t mine[ranks], all[ranks * ranks];
-  mine[0] = offered >= ranks; /* can it propose? The first boundary is always 0 */
-  for (size_t j = 1; j < ranks; j++) mine[j] = mine[0] ? s->list[offered / ranks * j].index : 0;
-  simple_gather_numbers(s, mine, all, ranks, stream);
-
-  bool all_can = true;
-  for (size_t r = 0; r < ranks; r++) all_can = all_can && all[r * ranks];
-  for (size_t j = 1; j < ranks; j++) {
-    uint64_t sum = 0;
-    for (size_t r = 0; r < ranks; r++) sum += all[r * ranks + j];
-    s->boundaries[j] = all_can ? sum / ranks : s->n / ranks * j;
+  const size_t P = (size_t)s->nranks;
+  uint64_t mine[P], all[P * P], sums[P];
+  for (size_t j = 0; j < P; j++) mine[j] = offered >= P ? s->list[offered / P * j].index : 0;
+  mine[0] = offered < P; /* the first boundary is always 0: here it says "I cannot propose" */
+  simple_gather_numbers(s, mine, all, P, stream); /* MPI: Allreduce(boundaries, SUM) */
+  for (size_t j = 0; j < P; j++) {
+    sums[j] = 0;
+    for (size_t r = 0; r < P; r++) sums[j] += all[r * P + j];
+    if (j > 0) s->boundaries[j] = sums[0] == 0 ? sums[j] / P : s->n / P * j;
   }
 }
 
 /* ---- 3. the split ---------------------------------------------------------------------------- */
 
-/* Every part of the list goes to the owner of its region, and s->sums becomes the sums of this
- * rank's own region. In turn i a rank sends to the rank i after it and receives from the rank i
- * before it, so that no rank is sent to by all others at once. */
-static void reduce_region(struct simple *s, uint64_t offered, cudaStream_t stream)
+/* Every part of the list goes to the owner of its region; s->sums becomes the sums of this rank's
+ * own region. In turn i a rank sends to the rank i after it and receives from the rank i before
+ * it, so that nobody is sent to by all others at once. */
+static void split_and_add(struct simple *s, uint64_t offered, cudaStream_t stream)
 {
   const int P = s->nranks;
   uint64_t begins[P + 1], counts[P], all[P * P]; /* all[from * P + to] */
@@ -99,8 +91,8 @@ static void reduce_region(struct simple *s, uint64_t offered, cudaStream_t strea
   for (int to = 0; to < P; to++) {
     uint64_t end = begins[to];
     while (end < offered && s->list[end].index < s->boundaries[to + 1]) end++;
-    begins[to + 1] = end;
     counts[to] = end - begins[to];
+    begins[to + 1] = end;
   }
   simple_gather_numbers(s, counts, all, (size_t)P, stream); /* MPI: Alltoall(counts) */
 
@@ -118,16 +110,16 @@ static void reduce_region(struct simple *s, uint64_t offered, cudaStream_t strea
   }
   NCCLCHECK(ncclGroupEnd());
 
-  /* in the order of turns, which is fixed: the same bits in every run */
+  /* The order of turns is fixed, so the sums are the same bits in every run. */
   CUDACHECK(cudaMemsetAsync(s->sums, 0, s->n * sizeof *s->sums, stream));
   for (int i = 0; i < P; i++)
-    simple_add_entries(s, s->sums, parts[i], (size_t)(parts[i + 1] - parts[i]), stream);
+    simple_add_entries(s->sums, parts[i], (size_t)(parts[i + 1] - parts[i]), stream);
 }
 
 /* ---- 4. the large sums to everybody ---------------------------------------------------------- */
 
 /* s->global becomes the lists s->reduced of all ranks, one after the other; returns its length.
- * Regions are in rank order, so the indices ascend. MPI: Allgather(counts), Allgatherv */
+ * Regions are in rank order, so indices ascend. MPI: Allgather(counts), Allgatherv */
 static uint64_t gather_sums(struct simple *s, uint64_t mine, cudaStream_t stream)
 {
   const int P = s->nranks;
@@ -135,9 +127,9 @@ static uint64_t gather_sums(struct simple *s, uint64_t mine, cudaStream_t stream
   simple_gather_numbers(s, &mine, counts, 1, stream);
   NCCLCHECK(ncclGroupStart());
   for (int r = 0; r < P; r++) {
+    struct sparse_pair *to = s->global + total;
     if (counts[r] > 0)
-      NCCLCHECK(
-          ncclBroadcast(s->reduced, s->global + total, counts[r], ncclUint64, r, s->comm, stream));
+      NCCLCHECK(ncclBroadcast(s->reduced, to, counts[r], ncclUint64, r, s->comm, stream));
     total += counts[r];
   }
   NCCLCHECK(ncclGroupEnd());
@@ -146,45 +138,53 @@ static uint64_t gather_sums(struct simple *s, uint64_t mine, cudaStream_t stream
   return total;
 }
 
-/* s->sums becomes the sums of s->global and 0 elsewhere. */
+/* s->sums becomes the entries of s->global, and 0 elsewhere. */
 static void scatter_global(struct simple *s, uint64_t count, cudaStream_t stream)
 {
   CUDACHECK(cudaMemsetAsync(s->sums, 0, s->n * sizeof *s->sums, stream));
-  simple_add_entries(s, s->sums, s->global, count, stream);
+  simple_add_entries(s->sums, s->global, count, stream);
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
 void simple_oktopk(struct simple *s, const float *gradient, cudaStream_t stream)
 {
-  const size_t room = (size_t)s->nranks * s->capacity;
+  const sparse_allreduce_config_t *c = &s->config;
+  const uint64_t step = s->steps++;
+  s->last = (sparse_allreduce_statistics_t){
+      .step = step,
+      .exact_local = step % (uint64_t)c->local_interval == 0,
+      .exact_global = step % (uint64_t)c->global_interval == 0,
+      .repartitioned = step % (uint64_t)c->repartition_interval == 0,
+  };
 
   /* 1. acc = gradient + residual; offer what is above the local threshold. */
   simple_add_vector(s, s->acc, gradient, stream);
-  const uint64_t offered = offer(s, stream);
+  const uint64_t offered = s->last.local = offer(s, stream);
 
   /* 2. and 3. The owners of regions add up. */
   if (s->last.repartitioned) new_regions(s, offered, stream);
-  reduce_region(s, offered, stream);
+  split_and_add(s, offered, stream);
 
-  /* 4. Sums above the global threshold to everybody. Where that has to be exact, all sums are
-   * gathered, everybody finds the t largest, and the smallest of those is the new threshold. */
-  const double threshold = s->last.exact_global ? 0 : s->global_threshold;
-  const uint64_t first = s->boundaries[s->rank], last = s->boundaries[s->rank + 1];
-  const uint64_t mine = simple_above(s, s->sums, first, last, threshold, s->reduced, room, stream);
+  /* 4. Sums above the global threshold to everybody. In an exact step that is all of them;
+   * everybody finds the largest, and the smallest of those is the new threshold. */
+  const struct simple_rule above = {s->last.exact_global ? 0 : (float)s->global_threshold, -1};
+  const size_t mine = simple_select(s, s->sums, s->boundaries[s->rank], s->boundaries[s->rank + 1],
+                                    above, s->reduced, stream);
   uint64_t global = gather_sums(s, mine, stream);
   scatter_global(s, global, stream);
   if (!s->last.exact_global) {
-    s->global_threshold = adapted(s->global_threshold, global, &s->config.global_band, s->t);
+    s->global_threshold = adapted(s->global_threshold, global, &c->global_band, s->t);
   } else if (global > 0) {
-    global = s->k < global ? s->k : global;
-    s->global_threshold = simple_largest(s, s->sums, global, s->global, stream).magnitude;
+    const size_t wanted = s->k < global ? s->k : global;
+    const struct simple_rule rule = simple_largest(s, s->sums, wanted, stream);
+    global = simple_select(s, s->sums, 0, s->n, rule, s->global, stream);
     scatter_global(s, global, stream);
+    s->global_threshold = rule.above;
   }
+  s->last.global = global;
 
   /* 5. The average. What was offered and is in the result leaves the residual. */
   simple_divide(s, s->result, s->sums, s->nranks, stream);
-  simple_clear_entries(s, s->acc, s->offered, offered, s->sums, stream);
-  s->last.local = offered;
-  s->last.global = global;
+  simple_clear_entries(s->acc, s->offered, offered, s->sums, stream);
 }

@@ -3,16 +3,15 @@
  * the host, operators that do one thing each. Read topka.c first, then oktopk.c; the operators are
  * in simple_ops.cu, and as plain loops in simple_ops_cpu.c.
  *
- * It computes the same bits as the library in ../lib, and the program verifies both in the same way
- * (--simple). What it is slow at: it sorts the whole gradient to find the k largest, and the host
- * waits for the device several times a step to learn how many entries there are.
+ * It computes the same bits as the library, and the program verifies both in the same way
+ * (--simple). What it is slow at: it sorts the whole gradient to find the k largest, it reads and
+ * writes whole vectors many times, and the host waits several times a step for a number.
  *
- * Left out: 16-bit gradients, NaN and infinity (the library can drop or report them), evening out
- * the sums before they are gathered (balance), graphs, checkpoints. A failed call ends the job. */
+ * Left out: 16-bit gradients, NaN and infinity, evening out the sums before they are gathered
+ * (balance), dense steps to begin with, graphs, checkpoints. A call that fails ends the job. */
 #ifndef SIMPLE_H
 #define SIMPLE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,82 +21,78 @@
 extern "C" {
 #endif
 
-/* One rank's side. Vectors have n floats, lists have entries {index, value} with ascending indices;
- * both are in device memory. */
+/* Which elements of a vector are chosen: element i if its magnitude is above `above`, or equal to
+ * it and i <= tie. */
+struct simple_rule {
+  float above;
+  int64_t tie;
+};
+
+/* One rank's side. A vector has n floats, a list has entries {index, value} with ascending indices
+ * and room for n of them. Both are in device memory. */
 struct simple {
   sparse_allreduce_config_t config;
   ncclComm_t comm;
   int rank, nranks;
   size_t n;
-  size_t t;        /* floor(n * density), which thresholds aim at */
-  size_t k;        /* max(t, 1), how many entries a rank offers */
-  size_t capacity; /* the most that a rank may offer */
+  size_t t;        /* floor(n * density): thresholds aim at so many entries */
+  size_t k;        /* max(t, 1) */
+  size_t capacity; /* a rank never offers more entries */
 
-  float *acc;                   /* gradient + residual; after a step it is the residual */
-  float *sums;                  /* over the ranks, of what was offered */
-  float *result;                /* their average */
-  struct sparse_pair *offered;  /* list of what this rank offers, up to capacity */
+  float *acc;                   /* vector: gradient + residual; after a step it is the residual */
+  float *sums;                  /* vector: what was offered, added up over the ranks */
+  float *result;                /* vector: the average */
+  struct sparse_pair *offered;  /* list: what this rank offers */
   struct sparse_pair *received; /* lists of all ranks, one after the other: nranks * capacity */
-  struct sparse_pair *reduced;  /* list of the sums that this rank found, as many */
-  struct sparse_pair *global;   /* list of the sums in the result, as many */
-  uint64_t *numbers;            /* for numbers of the host on their way between ranks */
-  struct simple_ops *ops;       /* what the operators need */
+  struct sparse_pair *reduced;  /* list: the sums of this rank's region */
+  struct sparse_pair *global;   /* list: the sums in the result */
+  struct sparse_pair *list;     /* host: a copy of `offered` */
+  void *work;                   /* of the operators */
+  size_t work_bytes;
+  uint64_t *numbers; /* numbers of the host on their way between ranks */
 
-  struct sparse_pair *list; /* host: a copy of `offered`, up to capacity */
-  uint64_t *boundaries;     /* host: rank j owns indices boundaries[j] ... boundaries[j + 1] - 1 */
+  uint64_t *boundaries; /* host: rank j owns indices boundaries[j] ... boundaries[j + 1] - 1 */
   double local_threshold, global_threshold;
-  sparse_allreduce_statistics_t last; /* of the last step; last.step counts from 0 */
-  uint64_t steps;                     /* done so far */
+  uint64_t steps; /* done so far */
+
+  /* Of the last step, for those who verify it. */
+  sparse_allreduce_statistics_t last;
+  struct simple_rule rule; /* by which this rank chose what it offered */
 };
 
-/* Collective. config->algorithm is SPARSE_TOPKA or SPARSE_OKTOPK; count as in sparse_allreduce.h.
- */
+/* config->algorithm is SPARSE_TOPKA or SPARSE_OKTOPK. */
 struct simple *simple_create(ncclComm_t comm, size_t count,
                              const sparse_allreduce_config_t *config);
 void simple_destroy(struct simple *s);
 
-/* Collective. One step: s->result and s->acc (the residual) are valid when this returns. */
-void simple_run(struct simple *s, const float *gradient, cudaStream_t stream);
-
-/* The two algorithms; simple_run calls the configured one. */
+/* One step, on all ranks: s->result and s->acc are valid when the stream is done. */
 void simple_topka(struct simple *s, const float *gradient, cudaStream_t stream);
 void simple_oktopk(struct simple *s, const float *gradient, cudaStream_t stream);
 
-/* all[r * count ...] becomes the `count` numbers of rank r: MPI_Allgather of host memory. Waits. */
+/* all[r * count ...] becomes the `count` numbers of rank r. Waits. MPI: Allgather */
 void simple_gather_numbers(struct simple *s, const uint64_t *mine, uint64_t *all, size_t count,
                            cudaStream_t stream);
 
 /* ---- operators: simple_ops.cu, simple_ops_cpu.c ---------------------------------------------- */
 
-/* The smallest of the k largest entries, and with it the k-th magnitude. */
-struct simple_kth {
-  float magnitude;
-  uint32_t index; /* the last index that was taken with just that magnitude */
-};
-
-struct simple_ops *simple_ops_create(const struct simple *s);
-void simple_ops_destroy(struct simple_ops *ops);
-
-/* vector[i] += gradient[i] */
+/* vector[i] = gradient[i] + vector[i] */
 void simple_add_vector(struct simple *s, float *vector, const float *gradient, cudaStream_t stream);
 
-/* list = the k entries of the vector with the largest magnitudes, the lower index first among
- * equals. Waits. */
-struct simple_kth simple_largest(struct simple *s, const float *vector, size_t k,
-                                 struct sparse_pair *list, cudaStream_t stream);
+/* The rule that chooses the k largest magnitudes, lower indices first among equals. Waits. */
+struct simple_rule simple_largest(struct simple *s, const float *vector, size_t k,
+                                  cudaStream_t stream);
 
-/* How many entries i of the vector, first <= i < last, have |x| > threshold; list becomes those,
- * unless they are more than `room`. Waits. */
-size_t simple_above(struct simple *s, const float *vector, size_t first, size_t last,
-                    double threshold, struct sparse_pair *list, size_t room, cudaStream_t stream);
+/* list = the entries first <= i < last of the vector that the rule chooses; how many. Waits. */
+size_t simple_select(struct simple *s, const float *vector, size_t first, size_t last,
+                     struct simple_rule rule, struct sparse_pair *list, cudaStream_t stream);
 
-/* vector[index] += value for the entries of a list. */
-void simple_add_entries(struct simple *s, float *vector, const struct sparse_pair *list,
-                        size_t count, cudaStream_t stream);
+/* vector[index] += value for the entries of a list */
+void simple_add_entries(float *vector, const struct sparse_pair *list, size_t count,
+                        cudaStream_t stream);
 
-/* vector[index] = 0 for the entries of a list; with `where`, only if where[index] is not 0. */
-void simple_clear_entries(struct simple *s, float *vector, const struct sparse_pair *list,
-                          size_t count, const float *where, cudaStream_t stream);
+/* vector[index] = 0 for the entries of a list; with `where`, only if where[index] is not 0 */
+void simple_clear_entries(float *vector, const struct sparse_pair *list, size_t count,
+                          const float *where, cudaStream_t stream);
 
 /* to[i] = from[i] / divisor */
 void simple_divide(struct simple *s, float *to, const float *from, int divisor,

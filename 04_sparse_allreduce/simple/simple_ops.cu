@@ -1,34 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators on the GPU: CUB, which comes with CUDA, for sorting and for selecting in order, and
- * a short kernel for each of the others. */
+/* The operators on the GPU: a short kernel each, and CUB, which comes with CUDA, for sorting and
+ * for selecting in order. */
 #include <cub/cub.cuh>
-#include <stdlib.h>
 #include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
 
 #include "check.h"
 #include "simple.h"
 
-/* Work space: magnitudes and indices before and after sorting, numbers, and what CUB asks for. */
-struct simple_ops {
-  uint32_t *magnitudes[2], *indices[2];
-  uint64_t *count; /* how many were selected */
-  void *cub;
-  size_t cub_bytes;
-};
-
-/* ---- kernels --------------------------------------------------------------------------------- */
+/* ---- vectors and lists ----------------------------------------------------------------------- */
 
 static const int THREADS = 256;
-
-static int blocks(size_t n)
-{
-  return (int)((n + THREADS - 1) / THREADS);
-}
 
 static __device__ size_t my_index(void)
 {
   return blockIdx.x * (size_t)THREADS + threadIdx.x;
 }
+
+/* A thread for each of `count` elements. A launch of no blocks is an error. */
+#define LAUNCH(kernel, count, stream, ...)                                 \
+  do {                                                                     \
+    const unsigned blocks = (unsigned)(((count) + THREADS - 1) / THREADS); \
+    if (blocks > 0) kernel<<<blocks, THREADS, 0, stream>>>(__VA_ARGS__);   \
+    CUDACHECK(cudaGetLastError());                                         \
+  } while (0)
 
 static __global__ void add_vector(float *vector, const float *gradient, size_t n)
 {
@@ -36,26 +31,9 @@ static __global__ void add_vector(float *vector, const float *gradient, size_t n
   if (i < n) vector[i] = gradient[i] + vector[i];
 }
 
-static __global__ void divide(float *to, const float *from, float divisor, size_t n)
+void simple_add_vector(struct simple *s, float *vector, const float *gradient, cudaStream_t stream)
 {
-  const size_t i = my_index();
-  if (i < n) to[i] = from[i] / divisor;
-}
-
-/* The bits of |x| order as |x| does, if x is a number. */
-static __global__ void split(const float *vector, uint32_t *magnitudes, uint32_t *indices, size_t n)
-{
-  const size_t i = my_index();
-  if (i >= n) return;
-  magnitudes[i] = __float_as_uint(fabsf(vector[i]));
-  indices[i] = (uint32_t)i;
-}
-
-static __global__ void gather(sparse_pair *list, const float *vector, const uint32_t *indices,
-                              size_t count)
-{
-  const size_t e = my_index();
-  if (e < count) list[e] = sparse_pair{indices[e], vector[indices[e]]};
+  LAUNCH(add_vector, s->n, stream, vector, gradient, s->n);
 }
 
 /* No index occurs twice in a list, so no two threads add to one element. */
@@ -65,6 +43,12 @@ static __global__ void add_entries(float *vector, const sparse_pair *list, size_
   if (e < count) vector[list[e].index] += list[e].value;
 }
 
+void simple_add_entries(float *vector, const struct sparse_pair *list, size_t count,
+                        cudaStream_t stream)
+{
+  LAUNCH(add_entries, count, stream, vector, list, count);
+}
+
 static __global__ void clear_entries(float *vector, const sparse_pair *list, size_t count,
                                      const float *where)
 {
@@ -72,130 +56,74 @@ static __global__ void clear_entries(float *vector, const sparse_pair *list, siz
   if (e < count && (where == NULL || where[list[e].index] != 0)) vector[list[e].index] = 0;
 }
 
-struct is_above {
-  const float *vector;
-  float threshold;
-  __device__ bool operator()(uint32_t i) const { return fabsf(vector[i]) > threshold; }
-};
-
-/* A launch of no blocks is an error. */
-#define LAUNCH(kernel, count, stream, ...)                                       \
-  do {                                                                           \
-    if ((count) > 0) kernel<<<blocks(count), THREADS, 0, stream>>>(__VA_ARGS__); \
-    CUDACHECK(cudaGetLastError());                                               \
-  } while (0)
-
-/* ---- CUB ------------------------------------------------------------------------------------- */
-
-/* Each returns by `bytes` what it needs if `space` is NULL, and does nothing else then. */
-
-/* A radix sort keeps the order of equals: among those the lower index stays first. */
-static cudaError_t sort_magnitudes(simple_ops *ops, void *space, size_t *bytes, size_t n,
-                                   cudaStream_t stream)
+void simple_clear_entries(float *vector, const struct sparse_pair *list, size_t count,
+                          const float *where, cudaStream_t stream)
 {
-  return cub::DeviceRadixSort::SortPairsDescending(space, *bytes, ops->magnitudes[0],
-                                                   ops->magnitudes[1], ops->indices[0],
-                                                   ops->indices[1], (int64_t)n, 0, 31, stream);
-}
-
-static cudaError_t sort_indices(simple_ops *ops, void *space, size_t *bytes, size_t k,
-                                cudaStream_t stream)
-{
-  return cub::DeviceRadixSort::SortKeys(space, *bytes, ops->indices[1], ops->indices[0], (int64_t)k,
-                                        0, 32, stream);
-}
-
-static cudaError_t select_indices(simple_ops *ops, void *space, size_t *bytes, size_t first,
-                                  size_t count, is_above condition, cudaStream_t stream)
-{
-  return cub::DeviceSelect::If(space, *bytes, thrust::counting_iterator<uint32_t>((uint32_t)first),
-                               ops->indices[0], ops->count, (int64_t)count, condition, stream);
-}
-
-/* ---- the operators --------------------------------------------------------------------------- */
-
-struct simple_ops *simple_ops_create(const struct simple *s)
-{
-  const size_t n = s->n;
-  simple_ops *ops = (simple_ops *)calloc(1, sizeof *ops);
-  if (!ops) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  for (int i = 0; i < 2; i++) {
-    CUDACHECK(cudaMalloc((void **)&ops->magnitudes[i], n * sizeof(uint32_t)));
-    CUDACHECK(cudaMalloc((void **)&ops->indices[i], n * sizeof(uint32_t)));
-  }
-  CUDACHECK(cudaMalloc((void **)&ops->count, sizeof *ops->count));
-  size_t bytes[3] = {0, 0, 0};
-  CUDACHECK(sort_magnitudes(ops, NULL, &bytes[0], n, NULL));
-  CUDACHECK(sort_indices(ops, NULL, &bytes[1], n, NULL));
-  CUDACHECK(select_indices(ops, NULL, &bytes[2], 0, n, is_above{NULL, 0}, NULL));
-  for (size_t need : bytes)
-    if (need > ops->cub_bytes) ops->cub_bytes = need;
-  CUDACHECK(cudaMalloc(&ops->cub, ops->cub_bytes));
-  return ops;
-}
-
-void simple_ops_destroy(struct simple_ops *ops)
-{
-  for (int i = 0; i < 2; i++) {
-    CUDACHECK(cudaFree(ops->magnitudes[i]));
-    CUDACHECK(cudaFree(ops->indices[i]));
-  }
-  CUDACHECK(cudaFree(ops->count));
-  CUDACHECK(cudaFree(ops->cub));
-  free(ops);
-}
-
-void simple_add_vector(struct simple *s, float *vector, const float *gradient, cudaStream_t stream)
-{
-  LAUNCH(add_vector, s->n, stream, vector, gradient, s->n);
-}
-
-struct simple_kth simple_largest(struct simple *s, const float *vector, size_t k,
-                                 struct sparse_pair *list, cudaStream_t stream)
-{
-  simple_ops *ops = s->ops;
-  simple_kth kth;
-  LAUNCH(split, s->n, stream, vector, ops->magnitudes[0], ops->indices[0], s->n);
-  CUDACHECK(sort_magnitudes(ops, ops->cub, &ops->cub_bytes, s->n, stream));
-  CUDACHECK(cudaMemcpyAsync(&kth.magnitude, ops->magnitudes[1] + k - 1, sizeof kth.magnitude,
-                            cudaMemcpyDeviceToHost, stream));
-  CUDACHECK(cudaMemcpyAsync(&kth.index, ops->indices[1] + k - 1, sizeof kth.index,
-                            cudaMemcpyDeviceToHost, stream));
-  CUDACHECK(sort_indices(ops, ops->cub, &ops->cub_bytes, k, stream));
-  LAUNCH(gather, k, stream, list, vector, ops->indices[0], k);
-  CUDACHECK(cudaStreamSynchronize(stream));
-  return kth;
-}
-
-size_t simple_above(struct simple *s, const float *vector, size_t first, size_t last,
-                    double threshold, struct sparse_pair *list, size_t room, cudaStream_t stream)
-{
-  simple_ops *ops = s->ops;
-  uint64_t count = 0;
-  if (first == last) return 0;
-  CUDACHECK(select_indices(ops, ops->cub, &ops->cub_bytes, first, last - first,
-                           is_above{vector, (float)threshold}, stream));
-  CUDACHECK(cudaMemcpyAsync(&count, ops->count, sizeof count, cudaMemcpyDeviceToHost, stream));
-  CUDACHECK(cudaStreamSynchronize(stream));
-  if (count <= room) LAUNCH(gather, count, stream, list, vector, ops->indices[0], count);
-  return count;
-}
-
-void simple_add_entries(struct simple *s, float *vector, const struct sparse_pair *list,
-                        size_t count, cudaStream_t stream)
-{
-  (void)s;
-  LAUNCH(add_entries, count, stream, vector, list, count);
-}
-
-void simple_clear_entries(struct simple *s, float *vector, const struct sparse_pair *list,
-                          size_t count, const float *where, cudaStream_t stream)
-{
-  (void)s;
   LAUNCH(clear_entries, count, stream, vector, list, count, where);
+}
+
+static __global__ void divide(float *to, const float *from, float divisor, size_t n)
+{
+  const size_t i = my_index();
+  if (i < n) to[i] = from[i] / divisor;
 }
 
 void simple_divide(struct simple *s, float *to, const float *from, int divisor, cudaStream_t stream)
 {
   LAUNCH(divide, s->n, stream, to, from, (float)divisor, s->n);
+}
+
+/* ---- sorting and selecting ------------------------------------------------------------------- */
+
+/* The bits of |x| order as |x| does. Below them stands the index, the lowest being the largest. */
+static __global__ void make_keys(uint64_t *keys, const float *vector, size_t n)
+{
+  const size_t i = my_index();
+  if (i < n) keys[i] = (uint64_t)__float_as_uint(fabsf(vector[i])) << 32 | (uint32_t)~i;
+}
+
+struct simple_rule simple_largest(struct simple *s, const float *vector, size_t k,
+                                  cudaStream_t stream)
+{
+  uint64_t *keys = (uint64_t *)s->work, *sorted = keys + s->n, key;
+  size_t bytes =
+      s->work_bytes - 2 * s->n * sizeof *keys; /* for CUB, which says if it is not enough */
+  LAUNCH(make_keys, s->n, stream, keys, vector, s->n);
+  CUDACHECK(cub::DeviceRadixSort::SortKeysDescending(sorted + s->n, bytes, keys, sorted,
+                                                     (int64_t)s->n, 0, 63, stream));
+  CUDACHECK(cudaMemcpyAsync(&key, sorted + k - 1, sizeof key, cudaMemcpyDeviceToHost, stream));
+  CUDACHECK(cudaStreamSynchronize(stream));
+  const uint32_t magnitude = (uint32_t)(key >> 32);
+  simple_rule rule = {0, (int64_t)(uint32_t)~key};
+  memcpy(&rule.above, &magnitude, sizeof magnitude);
+  return rule;
+}
+
+struct entry_at {
+  const float *vector;
+  __device__ sparse_pair operator()(uint32_t i) const { return sparse_pair{i, vector[i]}; }
+};
+
+struct is_chosen {
+  simple_rule rule;
+  __device__ bool operator()(const sparse_pair &e) const
+  {
+    const float x = fabsf(e.value);
+    return x > rule.above || (x == rule.above && (int64_t)e.index <= rule.tie);
+  }
+};
+
+size_t simple_select(struct simple *s, const float *vector, size_t first, size_t last,
+                     struct simple_rule rule, struct sparse_pair *list, cudaStream_t stream)
+{
+  const thrust::counting_iterator<uint32_t> indices((uint32_t)first);
+  const auto entries = thrust::make_transform_iterator(indices, entry_at{vector});
+  uint64_t *selected = (uint64_t *)s->work, count = 0;
+  size_t bytes = s->work_bytes - sizeof *selected;
+  if (first == last) return 0;
+  CUDACHECK(cub::DeviceSelect::If(selected + 1, bytes, entries, list, selected,
+                                  (int64_t)(last - first), is_chosen{rule}, stream));
+  CUDACHECK(cudaMemcpyAsync(&count, selected, sizeof count, cudaMemcpyDeviceToHost, stream));
+  CUDACHECK(cudaStreamSynchronize(stream));
+  return count;
 }

@@ -130,8 +130,9 @@ PYTHON
   prints '^# 65536 elements, density 0.02; dense us:'
   prints '^# as fast as dense at density'
   [ "$(grep -c '^oktopk ' "$WORK/out")" = 4 ]
+  [ "$(grep -c '^simple oktopk  ' "$WORK/out")" = 4 ]
   [ "$(awk -F, '{ print NF }' "$WORK/bench.csv" | sort -u | wc -l)" = 1 ]
-  [ "$(wc -l <"$WORK/bench.csv")" = $((1 + 4 * 12)) ]
+  [ "$(wc -l <"$WORK/bench.csv")" = $((1 + 4 * 14)) ]
   sparse "${LAUNCHERS##* }" 2 --bench --count 5000 --density 0.1 --algorithm topkSA --steps 2 -d half -J "$WORK/bench.json"
   exits_with 0
   python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d] == ['plain allreduce', 'symmetric allreduce', 'topkSA'], d"
@@ -141,7 +142,7 @@ PYTHON
   sparse pthread 2 --bench -G 1 --count 5000 --density 0.1 --algorithm oktopk,topkSA --steps 4 -J "$WORK/bench.json"
   exits_with 0
   prints ', in CUDA graphs$'
-  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d][2:] == ['oktopk', 'topkSA'] and all(r['wrong'] == 0 for r in d), d"
+  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d][2:] == ['oktopk', 'simple oktopk', 'topkSA'] and all(r['wrong'] == 0 for r in d), d"
   sparse pthread 2 -G 1
   exits_with 2
   says '^sparse_allreduce: -G is for --bench; allowed: --bench -G 1$'
@@ -152,7 +153,88 @@ PYTHON
   exits_with 1
   says '^\[rank [01]\] ncclAllReduce: '
   prints ' steps a cycle; WRONG$'
-  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['wrong'] for r in d] == [1, 0, 0] and d[0]['us'] is None, d"
+  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['wrong'] for r in d] == [1, 0, 0, 0] and d[0]['us'] is None, d"
+}
+
+# ---- the version to read first -----------------------------------------------------------------------
+
+@test "--simple: topkA and oktopk, verified, with the library's bits, both launchers" {
+  local ranks gradient preset common launcher=pthread
+  for ranks in 1 2 3 4 7; do
+    for gradient in heavy normal uniform ties one-region; do
+      case $ranks$gradient in *ties | *y) preset=vgg ;; *normal) preset=lstm ;; *) preset=bert ;; esac
+      if [ $ranks = 3 ]; then launcher=${LAUNCHERS##* }; else launcher=pthread; fi
+      common=(--count 2003 --steps 34 --gradient "$gradient" --preset "$preset")
+      digest "$launcher" "$ranks" "${common[@]}" --simple
+      [ "$(grep -c '^\(topkA\|oktopk\) .* 34 steps x ' "$WORK/out")" = 2 ]
+      digest pthread "$ranks" "${common[@]}" --algorithm topkA,oktopk --balance never
+      one_digest
+    done
+  done
+  for count in 1 2 3 4 15 4097; do verified pthread 4 --count $count --steps 3 --simple; done
+  for density in 1e-300 1; do verified pthread 3 --count 1000 --steps 3 --density $density --simple; done
+  verified pthread 2 "${SMALL[@]}" --algorithm topkA --simple --output "$WORK/o%r.npy" --residual "$WORK/r%r.npy"
+  cmp "$WORK/o0.npy" "$WORK/o1.npy"
+}
+
+@test "--simple: what it cannot do is refused in one line" {
+  refused "--simple and --algorithm with other paths; allowed: topkA, oktopk" --simple --algorithm gtopk
+  refused "--simple and --algorithm with other paths" --simple --algorithm all
+  refused "--simple and --datatype with 16 bits; allowed: float" --simple -d half
+  for option in "--balance always" "--nonfinite drop" "--exchange sendrecv" "--throttle 2" "--warmup-steps 1" \
+    "--restart-after 1" --bench; do
+    # shellcheck disable=SC2086 # an option and its argument
+    refused "--simple and ${option%% *}[;,]" --simple $option
+  done
+}
+
+# inexact_gradients: $WORK/g<rank>.npy for 4 ranks, whose sums depend on the order, as the generated ones' seldom do
+inexact_gradients() {
+  python3 - "$WORK" <<'PYTHON'
+import random, struct, sys
+draw = random.Random(1)
+for rank in range(4):
+    head = "{'descr': '<f4', 'fortran_order': False, 'shape': (34, 500), }"
+    with open(f"{sys.argv[1]}/g{rank}.npy", "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00\x76\x00" + head.ljust(117).encode() + b"\n")
+        file.write(struct.pack("<17000f", *(draw.gauss(0, 1) for _ in range(17000))))
+PYTHON
+}
+
+# broken PATH FILE LINE NEW: with NEW in place of LINE in that file of simple/ the path fails the verification.
+# shellcheck disable=SC2034 # code is for exits_with
+broken() {
+  local copy=$FAULT_FOLDER/broken/04_sparse_allreduce
+  awk -v line="$3" -v new="$4" '{ at = index($0, line) }
+    at { $0 = substr($0, 1, at - 1) new substr($0, at + length(line)); found++ }
+    { print } END { exit found != 1 }' "$TOP/04_sparse_allreduce/simple/$2" >"$copy/simple/$2"
+  make -s -C "$copy" CPU=1
+  code=0
+  NTHREADS=4 "$copy/sparse_allreduce" --simple --algorithm "$1" --density 0.1 --input "$WORK/g%r.npy" \
+    >"$WORK/out" 2>"$WORK/err" || code=$?
+  cp "$TOP/04_sparse_allreduce/simple/$2" "$copy/simple/$2"
+  exits_with 1
+  prints '^Results are WRONG, see standard error$'
+}
+
+@test "--simple: a line that is broken fails the verification" {
+  inexact_gradients
+  verified pthread 4 --simple --density 0.1 --input "$WORK/g%r.npy"
+  mkdir "$FAULT_FOLDER/broken"
+  cp -rp "$TOP"/{common,scripts,03_alltoallv_sm,04_sparse_allreduce} "$FAULT_FOLDER/broken"
+  broken topkA topka.c 'for (size_t r = 0; r < ranks; r++)' 'for (size_t r = ranks; r-- > 0;)'
+  says 'topkA, step [0-9]*: sum: element '
+  broken topkA topka.c 'simple_clear_entries(s->acc, s->offered, k, NULL, stream);' ''
+  says 'topkA, step 0: residual: element '
+  broken oktopk oktopk.c 'simple_add_entries(s->sums, parts[i], (size_t)(parts[i + 1] - parts[i]), stream)' \
+    'simple_add_entries(s->sums, parts[P - 1 - i], (size_t)(parts[P - i] - parts[P - 1 - i]), stream)'
+  says 'oktopk, step [0-9]*: sum: element '
+  broken oktopk oktopk.c 'simple_clear_entries(s->acc, s->offered, offered, s->sums, stream);' ''
+  says 'oktopk, step 0: residual: element '
+  broken oktopk oktopk.c 'if (s->last.repartitioned)' 'if (s->steps > 1)'
+  says 'oktopk, step 0: '
+  broken oktopk oktopk.c 'adapted(threshold, count, &c->local_band, s->t)' 'threshold'
+  says 'oktopk, step [0-9]*: local threshold is '
 }
 
 # ---- options ---------------------------------------------------------------------------------------
@@ -161,7 +243,7 @@ PYTHON
   sparse pthread - --help
   exits_with 0
   for option in algorithm count density steps preset gradient seed throttle warmup-steps balance nonfinite \
-    gtopk-exact-residual gk-threshold exchange verify restart-after input output residual bench digest timeout; do
+    gtopk-exact-residual gk-threshold exchange simple verify restart-after input output residual bench digest timeout; do
     prints " --$option( |$)"
   done
   prints '-J, --table FILE'
