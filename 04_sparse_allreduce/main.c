@@ -18,12 +18,12 @@
 #include "bench.h"
 #include "check.h"
 #include "launcher.h"
-#include "program.h"
-#include "report.h"
+#include "program/program.h"
+#include "program/report.h"
 #include "sparse_allreduce.h"
-#include "verification.h"
+#include "program/verification.h"
 #include "verify.h"
-#include "version.h"
+#include "program/version.h"
 
 /* What all paths use in turn. */
 struct story {

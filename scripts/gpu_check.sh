@@ -251,7 +251,7 @@ check_sparse() { # 04; its operators are local, so one rank will do for them
     check "operators beyond 2^31 elements" launch pthread 1 tests/gpu/sparse --large
     check "1,000 steps of graph replay" \
       launch mpi "$gpus" tests/gpu/sparse_steps --cases 6 --steps 1000
-    # lists so long that NCCL maps their memory when it is captured, see sparse_create.c
+    # lists so long that NCCL maps their memory when it is captured, see lib/sparse_create.c
     check "gtopk in a graph, $folder" launch mpi $pair $folder --bench -G 1 --algorithm gtopk \
       --count 4M --density 0.05 --steps 8
     for hosts in 2 4; do

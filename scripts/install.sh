@@ -19,7 +19,7 @@ unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that calls this: `make -w` would 
 # Folder with its sources.mk, prefix of the lists in there, header.
 PARTS='
 03_alltoallv_sm/lib ALLTOALLV alltoallv.h
-04_sparse_allreduce SPARSE sparse_allreduce.h
+04_sparse_allreduce/lib SPARSE sparse_allreduce.h
 '
 listed() { # listed FOLDER VARIABLE...: the files of these lists, with their folder
   # shellcheck disable=SC2016 # for make

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Code that a page shows must be in the sources: every ```c block of a README has to occur in a C, CUDA
-# or header file of the README's folder, of one in it, or of common/, and those of docs/*.md in one of any example,
+# or header file of the README's folder, of one in it or in that, or of common/, and those of docs/*.md in one of any example,
 # line by line, whatever the indentation. Lines of ``` alone separate blocks; a line "..." in a block
 # stands for any lines.
 #
@@ -52,7 +52,7 @@ for readme in "$@"; do
     blocks=$((blocks + 1))
     ok=no
     for folder in "${folders[@]}" common; do
-      for source in "$folder"/{,*/}*.{c,h,cu,cuh}; do
+      for source in "$folder"/{,*/,*/*/}*.{c,h,cu,cuh}; do
         if [ -f "$source" ] && found "$block" "$source"; then ok=yes && break 2; fi
       done
     done

@@ -19,8 +19,8 @@
 #ifndef OPS_H
 #define OPS_H
 
-#include "control.h"
-#include "sparse_state.h"
+#include "state/control.h"
+#include "state/sparse_state.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# The files of the reusable parts, for everything that is made of them.
+# The files of the library, for everything that is made of them: with -I for this folder and for the
+# AlltoAllV library of example 03. Each .c file may be compiled everywhere: without CPU_STANDIN,
+# ops_cpu.c is empty.
 SPARSE_SOURCES     := sparse_allreduce.c sparse_create.c sparse_config.c sparse_statistics.c
 SPARSE_SOURCES     += sparse_checkpoint.c select.c exchange.c
-SPARSE_SOURCES     += path_dense.c path_topka.c path_topkaopt.c path_gtopk.c path_oktopk.c
-SPARSE_SOURCES     += path_topksa.c path_gaussiank.c path_gaussiansa.c
-SPARSE_GPU_SOURCES := ops_local_pass.cu ops_select.cu ops_reduce.cu ops_merge.cu \
-                      ops_regions.cu ops_apply.cu ops_residual.cu ops_lists.cu
-SPARSE_CPU_SOURCES := ops_cpu.c
-REFERENCE_SOURCES  := parallel.c reference.c reference_steps.c reference_select.c reference_exchange.c
-REFERENCE_SOURCES  += invariants.c invariants_elements.c
+SPARSE_SOURCES     += $(addprefix paths/,dense.c topka.c topkaopt.c gtopk.c oktopk.c topksa.c)
+SPARSE_SOURCES     += $(addprefix paths/,gaussiank.c gaussiansa.c)
+SPARSE_GPU_SOURCES := $(addprefix kernels/ops_,local_pass.cu select.cu reduce.cu merge.cu)
+SPARSE_GPU_SOURCES += $(addprefix kernels/ops_,regions.cu apply.cu residual.cu lists.cu)
+SPARSE_CPU_SOURCES := kernels/ops_cpu.c

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step: which kind comes next, and running it. The algorithms are in path_*.c. */
+/* A step: which kind comes next, and running it. The algorithms are in paths/. */
 #include "sparse_internal.h"
 
 #include <stdarg.h>

@@ -9,7 +9,7 @@
 #include "alltoallv.h"
 #include "ops.h"
 #include "sparse_allreduce.h"
-#include "sparse_state.h"
+#include "state/sparse_state.h"
 
 enum sparse_phase {
   SPARSE_PHASE_SELECT,

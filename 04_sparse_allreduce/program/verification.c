@@ -11,7 +11,7 @@
 
 #include "check.h"
 #include "gradient.h"
-#include "parallel.h"
+#include "reference/parallel.h"
 #include "program.h"
 
 enum {

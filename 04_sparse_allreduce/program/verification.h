@@ -6,9 +6,9 @@
 #ifndef VERIFICATION_H
 #define VERIFICATION_H
 
-#include "invariants.h"
+#include "reference/invariants.h"
 #include "launcher.h"
-#include "reference.h"
+#include "reference/reference.h"
 #include "sparse_allreduce.h"
 
 /* What a step left: this rank's. */

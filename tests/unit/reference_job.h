@@ -4,8 +4,8 @@
 #ifndef REFERENCE_JOB_H
 #define REFERENCE_JOB_H
 
-#include "invariants.h"
-#include "reference.h"
+#include "reference/invariants.h"
+#include "reference/reference.h"
 
 struct job {
   struct reference *ref;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gradient.c and gradient_cpu.c: conversions, and the properties that the kinds are named for. */
-#include "gradient.h"
+#include "program/gradient.h"
 
 #include <math.h>
 

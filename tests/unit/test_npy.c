@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* npy.c: what is written can be read, files of other writers can be read, and every malformed file
  * gets a sentence. tests/cli/sparse_files.bats reads and writes with the program. */
-#include "npy.h"
+#include "program/npy.h"
 
 #include <dirent.h>
 #include <stdio.h>

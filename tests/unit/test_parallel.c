@@ -6,8 +6,8 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "gradient.h"
-#include "parallel.h"
+#include "program/gradient.h"
+#include "reference/parallel.h"
 #include "reference_job.h"
 #include "unit.h"
 

@@ -14,7 +14,7 @@
 #ifndef OPS_CHAIN_CUH
 #define OPS_CHAIN_CUH
 
-#include "ops_device.cuh"
+#include "device/ops_device.cuh"
 
 struct ops_chain {
   ops_scratch *scratch;

@@ -3,7 +3,7 @@
 #ifndef OPS_ENTRIES_CUH
 #define OPS_ENTRIES_CUH
 
-#include "ops_device.cuh"
+#include "device/ops_device.cuh"
 
 namespace
 {

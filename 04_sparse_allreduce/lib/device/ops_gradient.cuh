@@ -7,7 +7,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "ops_device.cuh"
+#include "device/ops_device.cuh"
 
 namespace
 {

@@ -9,8 +9,8 @@
 #ifndef OPS_KEEP_CUH
 #define OPS_KEEP_CUH
 
-#include "ops_chain.cuh"
-#include "ops_magnitudes.cuh"
+#include "device/ops_chain.cuh"
+#include "device/ops_magnitudes.cuh"
 
 namespace
 {

@@ -4,7 +4,7 @@
 #ifndef OPS_MAGNITUDES_CUH
 #define OPS_MAGNITUDES_CUH
 
-#include "ops_device.cuh"
+#include "device/ops_device.cuh"
 
 namespace
 {

@@ -11,8 +11,8 @@
  *
  * Where units begin in lists of other ranks their owners have written down (ops_reduce.cu, of
  * exact steps ops_keep.cuh): a search would be several round trips. */
-#include "ops_entries.cuh"
-#include "ops_notes.cuh"
+#include "device/ops_entries.cuh"
+#include "onesided/ops_notes.cuh"
 
 namespace
 {

@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "ops_entries.cuh"
+#include "device/ops_entries.cuh"
 
 namespace
 {

@@ -25,9 +25,9 @@
  * instructions make a bit of it that says whether it is one (the sign of threshold - |x|). A thread
  * has four neighbouring elements of each of eight rows; a few shuffles turn the warp's 1024 bits so
  * that a lane has those of 32 neighbours, and then one number per lane has to be scanned. */
-#include "ops_chain.cuh"
-#include "ops_gradient.cuh"
-#include "ops_partition.cuh"
+#include "device/ops_chain.cuh"
+#include "device/ops_gradient.cuh"
+#include "onesided/ops_partition.cuh"
 
 namespace
 {

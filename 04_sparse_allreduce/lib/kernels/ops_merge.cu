@@ -3,7 +3,7 @@
  * first list before that of the second), is cut into tiles. A search along a diagonal says which
  * part of each list belongs to a tile; within it an entry's place is its own rank plus its rank in
  * the other list. Neighbours with the same index are added, and what is left is compacted. */
-#include "ops_chain.cuh"
+#include "device/ops_chain.cuh"
 
 namespace
 {

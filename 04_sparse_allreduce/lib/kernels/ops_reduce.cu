@@ -7,10 +7,10 @@
  * (within a list no index comes twice, so no two threads add to the same sum). A bit for each index
  * says whether it occurs. The sums to keep are gathered in the order of the chain.
  * ops_reduce_tiles.cuh has the two kinds of tiles. */
-#include "ops_chain.cuh"
-#include "ops_partition.cuh"
-#include "ops_reduce_tiles.cuh"
-#include "ops_selection.cuh"
+#include "device/ops_chain.cuh"
+#include "onesided/ops_partition.cuh"
+#include "kernels/ops_reduce_tiles.cuh"
+#include "kernels/ops_selection.cuh"
 
 namespace
 {

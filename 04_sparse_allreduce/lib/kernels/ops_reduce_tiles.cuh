@@ -9,7 +9,7 @@
 #ifndef OPS_REDUCE_TILES_CUH
 #define OPS_REDUCE_TILES_CUH
 
-#include "ops_notes.cuh"
+#include "onesided/ops_notes.cuh"
 
 namespace
 {

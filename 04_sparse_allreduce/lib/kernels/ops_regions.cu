@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decisions, and the regions of Ok-Topk: where they begin, and who gets what lies in them. */
-#include "ops_partition.cuh"
+#include "onesided/ops_partition.cuh"
 
 namespace
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What leaves the residual, or returns to it, where the local pass does not do that on its way. */
-#include "ops_entries.cuh"
+#include "device/ops_entries.cuh"
 
 namespace
 {

@@ -11,8 +11,8 @@
 #ifndef OPS_SEARCH_CUH
 #define OPS_SEARCH_CUH
 
-#include "ops_magnitudes.cuh"
-#include "ops_notes.cuh"
+#include "device/ops_magnitudes.cuh"
+#include "onesided/ops_notes.cuh"
 
 namespace
 {

@@ -3,7 +3,7 @@
  * either, and then it costs what an empty kernel does. The largest of all ranks' sums, without
  * moving them: ranks tell each other how many they have of which size (ops_search.cuh), so that
  * each knows what to keep of its own. And counting above levels, which reads the same input. */
-#include "ops_selection.cuh"
+#include "kernels/ops_selection.cuh"
 
 namespace
 {

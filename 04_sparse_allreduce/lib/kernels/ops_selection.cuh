@@ -3,8 +3,8 @@
 #ifndef OPS_SELECTION_CUH
 #define OPS_SELECTION_CUH
 
-#include "ops_keep.cuh"
-#include "ops_search.cuh"
+#include "device/ops_keep.cuh"
+#include "kernels/ops_search.cuh"
 
 namespace
 {

@@ -10,7 +10,7 @@
 #ifndef OPS_NOTES_CUH
 #define OPS_NOTES_CUH
 
-#include "ops_device.cuh"
+#include "device/ops_device.cuh"
 
 /* Where this rank sees, in another one's memory, what lies at `mine` in its own. */
 template <typename T>

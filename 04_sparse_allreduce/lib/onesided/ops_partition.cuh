@@ -3,7 +3,7 @@
 #ifndef OPS_PARTITION_CUH
 #define OPS_PARTITION_CUH
 
-#include "ops_notes.cuh"
+#include "onesided/ops_notes.cuh"
 
 /* Where the regions begin among the offered entries; a warp looks for each. */
 static __device__ inline void ops_find_regions(const sparse_memory &m, uint32_t *begins)

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "control.h"
-#include "sparse_state.h"
+#include "state/control.h"
+#include "state/sparse_state.h"
 
 /* ---- magnitudes ------------------------------------------------------------------------------ */
 

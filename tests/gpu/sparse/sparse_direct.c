@@ -5,7 +5,7 @@
  * there is one of them at most, and it adds up first.) They are compared with the reference. */
 #include <stddef.h>
 
-#include "reference.h"
+#include "reference/reference.h"
 #include "sparse_world.h"
 
 enum { MOST = 5, SPARE = 4096, SAMPLE = 1 << 20, CLUSTER = 40000 };

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "control_decide.h"
+#include "state/control_decide.h"
 #include "ops.h"
 
 #ifdef CPU_STANDIN

@@ -20,11 +20,11 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "invariants.h"
+#include "reference/invariants.h"
 #include "launcher.h"
-#include "reference.h"
+#include "reference/reference.h"
 #include "sparse_allreduce.h"
-#include "sparse_state.h"
+#include "state/sparse_state.h"
 
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
