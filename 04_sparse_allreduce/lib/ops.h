@@ -53,17 +53,17 @@ enum sparse_pass {
 
 /* `begin` is the decision that a step begins with: it sets the levels and the limit.
  * First, what is pending in the residual (state->pending, by state->selection) becomes zero, as in
- * ops_settle(), the result being that of the last ops_apply(); what this step is going to leave is
- * pending then.
- * For all i: residual[i] += gradient[i] (one IEEE add of float(gradient[i])), where gradient[i] is
- * finite or m->config.nonfinite is SPARSE_NONFINITE_PROPAGATE; else residual[i] stays, and
- * state->nonfinite says where. gradient == NULL: the residual is taken as it is. Elements with
- * magnitude > levels[0] and <= limit go to the offered list, ascending, as far as m->room
- * entries; offered_count says how many there are in the list, level_counts[j] for j < nlevels how
- * many exceed levels[j]. */
+ * ops_settle(), the result being that of the last ops_apply(). From then on `leaves` is pending:
+ * what this step is going to take out of the residual. For all i: residual[i] += gradient[i] (one
+ * IEEE add of float(gradient[i])), where gradient[i] is finite or m->config.nonfinite is
+ * SPARSE_NONFINITE_PROPAGATE; else residual[i] stays, and state->nonfinite says where. gradient ==
+ * NULL: the residual is taken as it is. Elements with magnitude > levels[0] and <= limit go to the
+ * offered list, ascending, as far as m->room entries; offered_count says how many there are in the
+ * list, level_counts[j] for j < nlevels how many exceed levels[j]. */
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
-                            enum sparse_pass what, enum sparse_control begin,
-                            enum sparse_control then, cudaStream_t stream);
+                            enum sparse_pass what, enum sparse_leaves leaves,
+                            enum sparse_control begin, enum sparse_control then,
+                            cudaStream_t stream);
 
 /* level_counts[j] for j < nlevels, counted over state->count: the offered list, all of the
  * residual, or nothing, which leaves the counts. Levels ascend. */
@@ -159,9 +159,6 @@ ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream);
 
 /* dense[i] = 0 for all i, whatever has written there. */
 ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream);
-
-/* residual[i] = 0 for the entries of the offered list; then nothing is pending. */
-ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream);
 
 /* residual[i] += value for the entries of `list` whose index is in `among` (both one part). */
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,

@@ -1,19 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Local selection: what a rank offers of gradient + residual. The paths differ in how they come by
  * the threshold. Each of these reads the gradient and the residual once (ops_local_pass); further
- * passes are over the few candidates that it found, unless the guess it used was bad. */
+ * passes are over the few candidates that it found, unless the guess it used was bad. `leaves` goes
+ * to that pass: the path's word for what leaves the residual when the step is done. */
 #include "sparse_internal.h"
-
-/* What leaves the residual stays pending until the next step, unless the caller looks at it. */
-ncclResult_t select_leave_offered(struct sparse_allreduce_handle *h, cudaStream_t stream)
-{
-  return h->m.shared ? ops_clear_offered(&h->m, stream) : ncclSuccess;
-}
-
-ncclResult_t select_leave_result(struct sparse_allreduce_handle *h, cudaStream_t stream)
-{
-  return h->m.shared ? ops_settle(&h->m, stream) : ncclSuccess;
-}
 
 /* A search among the candidates, or in the residual, and a filter, as far as the state asks for
  * them: what is chosen is the offered list then. */
@@ -30,24 +20,25 @@ static ncclResult_t search_and_keep(struct sparse_allreduce_handle *h, enum spar
  * before; if they are fewer than k, or more than the list holds, all of the residual is searched.
  */
 static ncclResult_t select_exact(struct sparse_allreduce_handle *h, const void *gradient,
-                                 enum sparse_control what, cudaStream_t stream)
+                                 enum sparse_leaves leaves, enum sparse_control what,
+                                 cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_PASS_SELECTS, SPARSE_EXACT_LEVELS,
+  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_PASS_SELECTS, leaves, SPARSE_EXACT_LEVELS,
                             SPARSE_EXACT_SEARCH, stream));
   return search_and_keep(h, what, stream);
 }
 
 ncclResult_t select_exact_entries(struct sparse_allreduce_handle *h, const void *gradient,
-                                  cudaStream_t stream)
+                                  enum sparse_leaves leaves, cudaStream_t stream)
 {
-  return select_exact(h, gradient, SPARSE_EXACT_ENTRIES, stream);
+  return select_exact(h, gradient, leaves, SPARSE_EXACT_ENTRIES, stream);
 }
 
 ncclResult_t select_exact_threshold(struct sparse_allreduce_handle *h, const void *gradient,
-                                    cudaStream_t stream)
+                                    enum sparse_leaves leaves, cudaStream_t stream)
 {
-  return select_exact(h, gradient, SPARSE_EXACT_THRESHOLD, stream);
+  return select_exact(h, gradient, leaves, SPARSE_EXACT_THRESHOLD, stream);
 }
 
 /* The threshold of the step before. Ok-Topk raises it, a few times at most, while it selects too
@@ -56,13 +47,13 @@ ncclResult_t select_exact_threshold(struct sparse_allreduce_handle *h, const voi
  * If the raised threshold selects more than a rank may offer: the k largest. Where the pass offers,
  * the rest is done by those who add up (ops_reduce). */
 ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *gradient,
-                                 cudaStream_t stream)
+                                 enum sparse_leaves leaves, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   if (select_offers(h))
-    return ops_local_pass(m, gradient, SPARSE_PASS_OFFERS, SPARSE_THRESHOLD_LEVELS,
+    return ops_local_pass(m, gradient, SPARSE_PASS_OFFERS, leaves, SPARSE_THRESHOLD_LEVELS,
                           SPARSE_THRESHOLD_OFFER, stream);
-  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_PASS_SELECTS, SPARSE_THRESHOLD_LEVELS,
+  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_PASS_SELECTS, leaves, SPARSE_THRESHOLD_LEVELS,
                             SPARSE_THRESHOLD_CHOOSE, stream));
   return search_and_keep(h, SPARSE_THRESHOLD_OVERFLOW, stream);
 }
@@ -72,11 +63,11 @@ ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *
  * candidates may have to be followed by one over everything; GAUSSIANKSA takes up to four tables of
  * one threshold. A round that is not needed does nothing. */
 ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *gradient,
-                             cudaStream_t stream)
+                             enum sparse_leaves leaves, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   const int rounds = m->config.algorithm == SPARSE_GAUSSIANKSA ? 5 : 2;
-  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_PASS_MOMENTS, SPARSE_GAUSSIAN_BEGIN,
+  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_PASS_MOMENTS, leaves, SPARSE_GAUSSIAN_BEGIN,
                             SPARSE_GAUSSIAN_LEVELS, stream));
   for (int round = 0; round < rounds; round++)
     SPARSE_TRY(ops_count_levels(m, SPARSE_GAUSSIAN_CHOOSE, stream));

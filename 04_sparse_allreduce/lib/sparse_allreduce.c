@@ -99,6 +99,8 @@ static ncclResult_t enqueue_step(struct sparse_allreduce_handle *h, const void *
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_SELECT, stream));
   if (!h->now.dense && h->result_dirty) SPARSE_TRY(ops_clear(&h->m, stream));
   SPARSE_TRY((h->now.dense ? path_dense : paths[h->m.config.algorithm])(h, gradient, stream));
+  /* what leaves the residual would do so in the next step, but the caller looks at it before */
+  if (h->m.shared && !h->now.dense) SPARSE_TRY(ops_settle(&h->m, stream));
   return sparse_phase(h, SPARSE_PHASES, stream);
 }
 

@@ -95,9 +95,9 @@ ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to
     return sparse_fail(ncclInvalidUsage, "a dense allreduce has no residual");
   SPARSE_TRY(sparse_read_state(handle));
   SPARSE_CUDA(cudaMemcpy(to, m->residual, m->n * sizeof(float), cudaMemcpyDeviceToHost));
-  for (size_t i = 0; s->pending == SPARSE_PENDING_ALL && i < m->n; i++)
+  for (size_t i = 0; s->pending == SPARSE_LEAVES_OFFERED && i < m->n; i++)
     sparse_settle_element(s, to, (uint32_t)i);
-  if (s->pending != SPARSE_PENDING_RESULT || s->result_count == 0) return ncclSuccess;
+  if (s->pending != SPARSE_LEAVES_RESULT || s->result_count == 0) return ncclSuccess;
   const size_t bytes = s->result_count * sizeof(struct sparse_pair);
   struct sparse_pair *result = malloc(bytes);
   if (result == NULL) return sparse_fail(ncclSystemError, "out of memory");
@@ -157,7 +157,7 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
   if (handle->m.residual != NULL)
     SPARSE_CUDA(cudaMemcpy(handle->m.residual, from + kept_bytes(), handle->m.n * sizeof(float),
                            cudaMemcpyHostToDevice));
-  SPARSE_CUDA(cudaMemset(&handle->m.state->pending, SPARSE_PENDING_NOTHING, sizeof(uint32_t)));
+  SPARSE_CUDA(cudaMemset(&handle->m.state->pending, SPARSE_LEAVES_NOTHING, sizeof(uint32_t)));
   SPARSE_CUDA(cudaDeviceSynchronize()); /* the caller's stream may not wait for the default one */
   handle->step = saved.step;
   return ncclSuccess;

@@ -164,26 +164,21 @@ ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase p
                           cudaStream_t stream);
 
 /* select.c: each adds the gradient to the residual and leaves what this rank offers in the offered
- * list, and the rule by which it was chosen in state->selection. */
-ncclResult_t select_exact_entries(struct sparse_allreduce_handle *h, const void *gradient,
-                                  cudaStream_t stream); /* exactly k */
-ncclResult_t select_exact_threshold(struct sparse_allreduce_handle *h, const void *gradient,
-                                    cudaStream_t stream); /* above the k-th magnitude */
-ncclResult_t select_by_threshold(struct sparse_allreduce_handle *h, const void *gradient,
-                                 cudaStream_t stream); /* above state->local_threshold */
-ncclResult_t select_gaussian(struct sparse_allreduce_handle *h, const void *gradient,
-                             cudaStream_t stream); /* above mean + z * deviation, corrected */
+ * list, and the rule by which it was chosen in state->selection. `leaves` says what is to leave the
+ * residual: SPARSE_LEAVES_OFFERED, all of that, or SPARSE_LEAVES_RESULT, what of it is in the
+ * result. */
+typedef ncclResult_t select_t(struct sparse_allreduce_handle *h, const void *gradient,
+                              enum sparse_leaves leaves, cudaStream_t stream);
+select_t select_exact_entries;   /* exactly k */
+select_t select_exact_threshold; /* above the k-th magnitude */
+select_t select_by_threshold;    /* above state->local_threshold */
+select_t select_gaussian;        /* above mean + z * deviation, corrected */
 
 /* Direct, steps that reuse threshold and regions: selecting offers to the owners of regions too. */
 static inline bool select_offers(const struct sparse_allreduce_handle *h)
 {
   return h->m.direct && !h->now.repartition && !h->now.exact_local;
 }
-
-/* What was offered leaves the residual: all of it (to be called while the offered list is there),
- * or what is in the result (once that is there). */
-ncclResult_t select_leave_offered(struct sparse_allreduce_handle *h, cudaStream_t stream);
-ncclResult_t select_leave_result(struct sparse_allreduce_handle *h, cudaStream_t stream);
 
 /* exchange.c. All are collective.
  *

@@ -201,18 +201,21 @@ for rank in range(4):
 PYTHON
 }
 
-# broken PATH FILE LINE NEW: with NEW in place of LINE in that file of simple/ the path fails the verification.
+# broken PATH FILE LINE NEW [OPTIONS]: with NEW in place of LINE in that file the path fails the verification.
 # shellcheck disable=SC2034 # code is for exits_with
 broken() {
   local copy=$FAULT_FOLDER/broken/04_sparse_allreduce
+  if [ ! -d "$copy" ]; then
+    mkdir "$FAULT_FOLDER/broken"
+    cp -rp "$TOP"/{common,scripts,03_alltoallv_sm,04_sparse_allreduce} "$FAULT_FOLDER/broken"
+  fi
   awk -v line="$3" -v new="$4" '{ at = index($0, line) }
     at { $0 = substr($0, 1, at - 1) new substr($0, at + length(line)); found++ }
-    { print } END { exit found != 1 }' "$TOP/04_sparse_allreduce/simple/$2" >"$copy/simple/$2"
+    { print } END { exit found != 1 }' "$TOP/04_sparse_allreduce/$2" >"$copy/$2"
   make -s -C "$copy" CPU=1
   code=0
-  NTHREADS=4 "$copy/sparse_allreduce" --simple --algorithm "$1" --density 0.1 --input "$WORK/g%r.npy" \
-    >"$WORK/out" 2>"$WORK/err" || code=$?
-  cp "$TOP/04_sparse_allreduce/simple/$2" "$copy/simple/$2"
+  NTHREADS=4 "$copy/sparse_allreduce" --algorithm "$1" "${@:5}" >"$WORK/out" 2>"$WORK/err" || code=$?
+  cp "$TOP/04_sparse_allreduce/$2" "$copy/$2"
   exits_with 1
   prints '^Results are WRONG, see standard error$'
 }
@@ -220,21 +223,37 @@ broken() {
 @test "--simple: a line that is broken fails the verification" {
   inexact_gradients
   verified pthread 4 --simple --density 0.1 --input "$WORK/g%r.npy"
-  mkdir "$FAULT_FOLDER/broken"
-  cp -rp "$TOP"/{common,scripts,03_alltoallv_sm,04_sparse_allreduce} "$FAULT_FOLDER/broken"
-  broken topkA topka.c 'for (size_t r = 0; r < ranks; r++)' 'for (size_t r = ranks; r-- > 0;)'
+  local all=(--simple --density 0.1 --input "$WORK/g%r.npy")
+  broken topkA simple/topka.c 'for (size_t r = 0; r < ranks; r++)' 'for (size_t r = ranks; r-- > 0;)' "${all[@]}"
   says 'topkA, step [0-9]*: sum: element '
-  broken topkA topka.c 'simple_clear_entries(s->acc, s->offered, k, NULL, stream);' ''
+  broken topkA simple/topka.c 'simple_clear_entries(s->acc, s->offered, k, NULL, stream);' '' "${all[@]}"
   says 'topkA, step 0: residual: element '
-  broken oktopk oktopk.c 'simple_add_entries(s->sums, parts[i], (size_t)(parts[i + 1] - parts[i]), stream)' \
-    'simple_add_entries(s->sums, parts[P - 1 - i], (size_t)(parts[P - i] - parts[P - 1 - i]), stream)'
+  broken oktopk simple/oktopk.c 'simple_add_entries(s->sums, parts[i], (size_t)(parts[i + 1] - parts[i]), stream)' \
+    'simple_add_entries(s->sums, parts[P - 1 - i], (size_t)(parts[P - i] - parts[P - 1 - i]), stream)' "${all[@]}"
   says 'oktopk, step [0-9]*: sum: element '
-  broken oktopk oktopk.c 'simple_clear_entries(s->acc, s->offered, offered, s->sums, stream);' ''
+  broken oktopk simple/oktopk.c 'simple_clear_entries(s->acc, s->offered, offered, s->sums, stream);' '' "${all[@]}"
   says 'oktopk, step 0: residual: element '
-  broken oktopk oktopk.c 'if (s->last.repartitioned)' 'if (s->steps > 1)'
+  broken oktopk simple/oktopk.c 'if (s->last.repartitioned)' 'if (s->steps > 1)' "${all[@]}"
   says 'oktopk, step 0: '
-  broken oktopk oktopk.c 'adapted(threshold, count, &c->local_band, s->t)' 'threshold'
+  broken oktopk simple/oktopk.c 'adapted(threshold, count, &c->local_band, s->t)' 'threshold' "${all[@]}"
   says 'oktopk, step [0-9]*: local threshold is '
+}
+
+@test "what leaves the residual is what the path says: the other answer fails the verification" {
+  # exact sums of a dozen values, many of which are 0: what was offered is not in the result then
+  local all=(--count 2003 --density 0.05 --gradient ties --steps 4)
+  broken topkA lib/paths/topka.c 'keep_k ?' '!keep_k ?' "${all[@]}"
+  says 'topkA, step [0-9]*: residual: '
+  broken topkA2 lib/paths/topka.c 'keep_k ?' '!keep_k ?' "${all[@]}"
+  says 'topkA2, step [0-9]*: residual: '
+  for path in topkAopt topkSA gaussiank gaussiansa; do
+    broken "${path/gaussiansa/gaussiankSA}" "lib/paths/${path,,}.c" LEAVES_OFFERED LEAVES_RESULT "${all[@]}"
+    says "^\\[rank [0-3]\\] ${path/gaussiansa/gaussiankSA}, step [0-9]*: residual: "
+  done
+  for path in gtopk oktopk; do
+    broken $path lib/paths/$path.c LEAVES_RESULT LEAVES_OFFERED "${all[@]}"
+    says "^\\[rank [0-3]\\] $path, step [0-9]*: residual: "
+  done
 }
 
 # ---- options ---------------------------------------------------------------------------------------

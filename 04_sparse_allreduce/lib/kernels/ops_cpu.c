@@ -300,11 +300,11 @@ ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what
 static void settle(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
-  for (size_t i = 0; s->pending == SPARSE_PENDING_ALL && i < m->n; i++)
+  for (size_t i = 0; s->pending == SPARSE_LEAVES_OFFERED && i < m->n; i++)
     sparse_settle_element(s, m->residual, (uint32_t)i);
-  for (uint64_t i = 0; s->pending == SPARSE_PENDING_RESULT && i < s->result_count; i++)
+  for (uint64_t i = 0; s->pending == SPARSE_LEAVES_RESULT && i < s->result_count; i++)
     if (is_entry(m->gathered[i])) sparse_settle_element(s, m->residual, m->gathered[i].index);
-  s->pending = SPARSE_PENDING_NOTHING;
+  s->pending = SPARSE_LEAVES_NOTHING;
 }
 
 static void run_settle(const void *args)
@@ -325,6 +325,7 @@ struct local_pass {
   struct sparse_memory m;
   const void *gradient;
   enum sparse_pass what;
+  enum sparse_leaves leaves;
   enum sparse_control begin, then;
 };
 
@@ -342,7 +343,7 @@ static void run_local_pass(const void *args)
   const bool finite_only = m->config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
   settle(m);
   sparse_decide(a->begin, m);
-  s->pending = sparse_leaves(m);
+  s->pending = a->leaves;
   s->offered_count = 0;
   memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
   for (size_t i = 0; i < m->n; i++) {
@@ -377,11 +378,12 @@ static void run_local_pass(const void *args)
 }
 
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
-                            enum sparse_pass what, enum sparse_control begin,
-                            enum sparse_control then, cudaStream_t stream)
+                            enum sparse_pass what, enum sparse_leaves leaves,
+                            enum sparse_control begin, enum sparse_control then,
+                            cudaStream_t stream)
 {
   const struct local_pass a = {
-      .m = *m, .gradient = gradient, .what = what, .begin = begin, .then = then};
+      .m = *m, .gradient = gradient, .what = what, .leaves = leaves, .begin = begin, .then = then};
   return launch(stream, run_local_pass, &a, sizeof(a));
 }
 
@@ -727,20 +729,6 @@ static void run_clear(const void *args)
 ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream)
 {
   return launch(stream, run_clear, m, sizeof(*m));
-}
-
-static void run_clear_offered(const void *args)
-{
-  const struct control *a = args;
-  for (uint64_t i = 0; i < a->m.state->offered_count; i++)
-    if (is_entry(a->m.offered[i])) a->m.residual[a->m.offered[i].index] = 0;
-  a->m.state->pending = SPARSE_PENDING_NOTHING;
-}
-
-ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream)
-{
-  const struct control a = {*m, SPARSE_THEN_NOTHING};
-  return launch(stream, run_clear_offered, &a, sizeof(a));
 }
 
 static void run_return(const void *args)

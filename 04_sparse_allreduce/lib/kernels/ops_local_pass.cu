@@ -242,7 +242,7 @@ __device__ inline void tell(const sparse_memory &m, ops_peer peer, uint32_t offe
 /* The last block: what the pass has found, from the scratch memory to the state. All are waiting
  * for it, so what can be done at the same time is done by different threads. */
 template <bool MOMENTS>
-__device__ void finish(pass &p, enum sparse_control then)
+__device__ void finish(pass &p, enum sparse_leaves leaves, enum sparse_control then)
 {
   double2 *sums = (double2 *)p.s.elements;
   uint32_t *begins = (uint32_t *)p.s.elements; /* of regions; moments are for other passes */
@@ -256,7 +256,7 @@ __device__ void finish(pass &p, enum sparse_control then)
     *total = (uint32_t)ops_chain_end(p.chain, p.tiles, words);
     state->offered_count = *total < p.room ? *total : p.room;
     state->level_counts[0] = p.s.level_counts[0] = *total;
-    state->pending = sparse_leaves(&m);
+    state->pending = leaves;
   } else if ((int)threadIdx.x < p.nlevels) {
     const uint32_t count = __ldcg(&scratch->levels[threadIdx.x]);
     state->level_counts[threadIdx.x] = p.s.level_counts[threadIdx.x] = count;
@@ -353,7 +353,7 @@ __device__ inline uint32_t neighbours(uint32_t chosen)
 /* Which of the warp's elements 32 * lane, 32 * lane + 1, ... may leave the residual. */
 __device__ inline uint32_t load_listed(const pass &p, uint32_t tile)
 {
-  if (p.s.pending != SPARSE_PENDING_RESULT) return 0xffffffffu;
+  if (p.s.pending != SPARSE_LEAVES_RESULT) return 0xffffffffu;
   return ops_result_bits(p.m)[(size_t)tile * (OPS_DENSE_TILE / 32) + threadIdx.x];
 }
 
@@ -376,7 +376,7 @@ template <bool WRITES>
 __device__ inline void settle(const pass &p, uint32_t listed, uint32_t tile, size_t at,
                               float (&acc)[ROWS][4])
 {
-  if (p.s.pending == SPARSE_PENDING_NOTHING) return;
+  if (p.s.pending == SPARSE_LEAVES_NOTHING) return;
   const sparse_selection &old = p.s.selection;
   const int64_t first = (int64_t)tile * OPS_DENSE_TILE;
   const uint32_t mine = listed_of_thread(listed);
@@ -486,7 +486,8 @@ __device__ inline void load_elements(const sparse_memory &m, const G *gradient, 
 template <typename G, bool MOMENTS>
 __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
-               bool passes, bool offers, enum sparse_control begin, enum sparse_control then)
+               bool passes, bool offers, enum sparse_leaves leaves, enum sparse_control begin,
+               enum sparse_control then)
 {
   ops_begin();
   /* Half a round: blocks in step would all load at one time and all compute at another. */
@@ -610,7 +611,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     if (s.exceeding[j] > 0) atomicAdd(&p.chain.scratch->levels[j], s.exceeding[j]);
   const bool last = ops_last_block(p.chain.scratch, p.offers);
   ops_let_next_begin();
-  if (last) finish<MOMENTS>(p, then);
+  if (last) finish<MOMENTS>(p, leaves, then);
 }
 
 /* Should the gradient leave its place in the cache to lists and code, which the kernels behind
@@ -625,29 +626,31 @@ bool passes_cache(const sparse_memory *m, size_t element)
 
 template <typename G>
 ncclResult_t launch(const sparse_memory *m, const void *gradient, enum sparse_pass what,
-                    enum sparse_control begin, enum sparse_control then, cudaStream_t stream)
+                    enum sparse_leaves leaves, enum sparse_control begin, enum sparse_control then,
+                    cudaStream_t stream)
 {
   const bool aligned = (uintptr_t)gradient % (4 * sizeof(G)) == 0;
   const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
   return ops_launch(what == SPARSE_PASS_MOMENTS ? local_pass<G, true> : local_pass<G, false>, grid,
                     THREADS, OPS_FIRST, stream, *m, (const G *)gradient, aligned,
-                    passes_cache(m, sizeof(G)), what == SPARSE_PASS_OFFERS, begin, then);
+                    passes_cache(m, sizeof(G)), what == SPARSE_PASS_OFFERS, leaves, begin, then);
 }
 
 } // namespace
 
 extern "C" ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
-                                       enum sparse_pass what, enum sparse_control begin,
-                                       enum sparse_control then, cudaStream_t stream)
+                                       enum sparse_pass what, enum sparse_leaves leaves,
+                                       enum sparse_control begin, enum sparse_control then,
+                                       cudaStream_t stream)
 {
-  if (gradient == NULL) return launch<no_gradient>(m, gradient, what, begin, then, stream);
+  if (gradient == NULL) return launch<no_gradient>(m, gradient, what, leaves, begin, then, stream);
   switch (m->config.gradient_type) {
   case ncclHalf:
-    return launch<__half>(m, gradient, what, begin, then, stream);
+    return launch<__half>(m, gradient, what, leaves, begin, then, stream);
   case ncclBfloat16:
-    return launch<__nv_bfloat16>(m, gradient, what, begin, then, stream);
+    return launch<__nv_bfloat16>(m, gradient, what, leaves, begin, then, stream);
   default:
-    return launch<float>(m, gradient, what, begin, then, stream);
+    return launch<float>(m, gradient, what, leaves, begin, then, stream);
   }
 }
 

@@ -11,24 +11,16 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) settle(const __grid_constant__ spars
   const sparse_state *state = m.state;
   const uint64_t threads = (uint64_t)gridDim.x * THREADS;
   const uint64_t me = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
-  if (state->pending == SPARSE_PENDING_ALL)
+  if (state->pending == SPARSE_LEAVES_OFFERED)
     for (uint64_t i = me; i < m.n; i += threads)
       sparse_settle_element(state, m.residual, (uint32_t)i);
-  else if (state->pending == SPARSE_PENDING_RESULT)
+  else if (state->pending == SPARSE_LEAVES_RESULT)
     for_each_entry(m.gathered, state->result_count, [&](sparse_pair entry) {
       if (entry.index < m.n) /* who has given up may not have fetched all */
         sparse_settle_element(state, m.residual, entry.index);
     });
   if (!ops_last_block((ops_scratch *)m.scratch)) return;
-  if (threadIdx.x == 0) m.state->pending = SPARSE_PENDING_NOTHING;
-}
-
-__global__ void OPS_BOUNDS(THREADS, BLOCKS) clear_offered(const __grid_constant__ sparse_memory m)
-{
-  ops_begin();
-  for_each_entry(m.offered, m.state->offered_count,
-                 [&](sparse_pair entry) { m.residual[entry.index] = 0; });
-  if (blockIdx.x == 0 && threadIdx.x == 0) m.state->pending = SPARSE_PENDING_NOTHING;
+  if (threadIdx.x == 0) m.state->pending = SPARSE_LEAVES_NOTHING;
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
@@ -53,11 +45,6 @@ ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream)
   return ops_launch(settle, list_blocks(m), THREADS, OPS_NEXT, stream, *m);
 }
 
-ncclResult_t ops_clear_offered(const struct sparse_memory *m, cudaStream_t stream)
-{
-  return ops_launch(clear_offered, list_blocks(m), THREADS, OPS_NEXT, stream, *m);
-}
-
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
                         struct sparse_list among, cudaStream_t stream)
 {
@@ -68,5 +55,5 @@ ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
 
 ncclResult_t ops_load_residual(void)
 {
-  return ops_load_kernels(settle, clear_offered, give_back);
+  return ops_load_kernels(settle, give_back);
 }

@@ -33,9 +33,9 @@ ncclResult_t path_gaussiank(struct sparse_allreduce_handle *h, const void *gradi
   const bool packed = m->config.algorithm == SPARSE_GAUSSIANKCONCAT;
   struct sparse_pair *lists = packed ? m->received : m->offered;
 
-  /* 1. acc = gradient + residual; offer what is above the Gaussian threshold. */
-  SPARSE_TRY(select_gaussian(h, gradient, stream));
-  SPARSE_TRY(select_leave_offered(h, stream));
+  /* 1. acc = gradient + residual; offer what is above the Gaussian threshold. All of it leaves the
+   * residual. */
+  SPARSE_TRY(select_gaussian(h, gradient, SPARSE_LEAVES_OFFERED, stream));
 
   /* 2. Everybody gets all of it.
    * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: see exchange_gather */

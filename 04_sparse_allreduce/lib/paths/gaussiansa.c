@@ -12,12 +12,10 @@ ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *grad
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
 
-  /* 1. acc = gradient + residual; offer what is above the threshold, all of which will be used. */
-  if (m->config.gaussian_sa_threshold)
-    SPARSE_TRY(select_gaussian(h, gradient, stream));
-  else
-    SPARSE_TRY(select_exact_threshold(h, gradient, stream));
-  SPARSE_TRY(select_leave_offered(h, stream));
+  /* 1. acc = gradient + residual; offer what is above the threshold. All of it will be used and
+   * leaves the residual. */
+  select_t *select = m->config.gaussian_sa_threshold ? select_gaussian : select_exact_threshold;
+  SPARSE_TRY(select(h, gradient, SPARSE_LEAVES_OFFERED, stream));
 
   /* 2. Every part of the list to the owner of its region, who adds.
    * MPI: Isend/Irecv with one peer after the other -> NCCL: exchange_split, throttled to one */

@@ -41,8 +41,9 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   const struct sparse_memory *m = &h->m;
   const int rank = m->rank, nranks = m->nranks;
 
-  /* 1. acc = gradient + residual; the k largest are the first list. */
-  SPARSE_TRY(select_exact_entries(h, gradient, stream));
+  /* 1. acc = gradient + residual; the k largest are the first list. Those that win leave the
+   * residual, all others stay in it. */
+  SPARSE_TRY(select_exact_entries(h, gradient, SPARSE_LEAVES_RESULT, stream));
   SPARSE_TRY(ops_control(m, SPARSE_SEAL_FIXED, stream));
 
   /* 2. Up the tree. Who has sent its list is done. */
@@ -60,11 +61,11 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   SPARSE_NCCL(ncclBroadcast(m->offered, m->gathered, m->k + 1, ncclUint64, 0, h->comm, stream));
 
-  /* 4. Average; own entries that have won leave the residual, all others stay in it. */
+  /* 4. Average. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   SPARSE_TRY(ops_control(m, SPARSE_FIXED_RESULT, stream));
   SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream));
-  if (!m->config.gtopk_exact_residual) return select_leave_result(h, stream);
+  if (!m->config.gtopk_exact_residual) return ncclSuccess;
   SPARSE_TRY(ops_settle(m, stream)); /* now: what is returned stays */
   for (int i = 0; i < rounds; i++)
     SPARSE_TRY(ops_return(m, discarded(m, i), sparse_result(m), stream));

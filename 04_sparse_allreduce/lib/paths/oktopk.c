@@ -40,11 +40,10 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
 
-  /* 1. acc = gradient + residual; offer what is above the local threshold. */
-  if (h->now.exact_local)
-    SPARSE_TRY(select_exact_threshold(h, gradient, stream));
-  else
-    SPARSE_TRY(select_by_threshold(h, gradient, stream));
+  /* 1. acc = gradient + residual; offer what is above the local threshold. What of it is in the
+   * result leaves the residual. */
+  select_t *select = h->now.exact_local ? select_exact_threshold : select_by_threshold;
+  SPARSE_TRY(select(h, gradient, SPARSE_LEAVES_RESULT, stream));
   if (h->now.repartition) SPARSE_TRY(repartition(h, stream));
   if (!select_offers(h)) SPARSE_TRY(ops_partition(m, stream));
 
@@ -70,14 +69,12 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   else if (h->now.exact_global)
     SPARSE_TRY(ops_select_sums(m, stream));
 
-  /* 5. Average; what was offered and is in the result leaves the residual. */
+  /* 5. Average. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   if (h->now.exact_global && !m->direct) {
     SPARSE_TRY(choose_globally(h, stream));
-    SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_LOCAL_ADAPT, stream));
-  } else {
-    SPARSE_TRY(ops_apply(m, m->direct ? sparse_not_fetched() : sparse_gathered(m),
-                         h->now.exact_global ? SPARSE_CHOSEN_ADAPT : SPARSE_BOTH_ADAPT, stream));
+    return ops_apply(m, sparse_result(m), SPARSE_LOCAL_ADAPT, stream);
   }
-  return select_leave_result(h, stream);
+  return ops_apply(m, m->direct ? sparse_not_fetched() : sparse_gathered(m),
+                   h->now.exact_global ? SPARSE_CHOSEN_ADAPT : SPARSE_BOTH_ADAPT, stream);
 }

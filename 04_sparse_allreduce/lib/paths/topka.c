@@ -13,9 +13,9 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
   const bool keep_k = m->config.algorithm == SPARSE_TOPKA2;
 
   /* 1. acc = gradient + residual; offer the k largest. topkA: all that is offered is going to be
-   * used, so it leaves the residual. */
-  SPARSE_TRY(select_exact_entries(h, gradient, stream));
-  if (!keep_k) SPARSE_TRY(select_leave_offered(h, stream));
+   * used, so it leaves the residual. topkA2: what of it is in the result. */
+  const enum sparse_leaves leaves = keep_k ? SPARSE_LEAVES_RESULT : SPARSE_LEAVES_OFFERED;
+  SPARSE_TRY(select_exact_entries(h, gradient, leaves, stream));
 
   /* 2. The same number of entries from every rank. Index and value travel together; a flag entry
    * behind them says whether the gradient was finite.
@@ -39,6 +39,5 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
 
   /* 4. The average of what is left. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream));
-  return keep_k ? select_leave_result(h, stream) : ncclSuccess;
+  return ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream);
 }

@@ -12,12 +12,10 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
 
-  /* 1. acc = gradient + residual; offer what is above the threshold. */
-  if (h->now.exact_local)
-    SPARSE_TRY(select_exact_threshold(h, gradient, stream));
-  else
-    SPARSE_TRY(select_by_threshold(h, gradient, stream));
-  SPARSE_TRY(select_leave_offered(h, stream));
+  /* 1. acc = gradient + residual; offer what is above the threshold. All of it leaves the
+   * residual. */
+  select_t *select = h->now.exact_local ? select_exact_threshold : select_by_threshold;
+  SPARSE_TRY(select(h, gradient, SPARSE_LEAVES_OFFERED, stream));
 
   /* 2. Everybody gets all of it.
    * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: an AllGatherV of pairs

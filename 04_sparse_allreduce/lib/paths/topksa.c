@@ -31,9 +31,9 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
 
-  /* 1. acc = gradient + residual; offer the k largest, all of which will be used. */
-  SPARSE_TRY(select_exact_entries(h, gradient, stream));
-  SPARSE_TRY(select_leave_offered(h, stream));
+  /* 1. acc = gradient + residual; offer the k largest. All of them will be used and leave the
+   * residual. */
+  SPARSE_TRY(select_exact_entries(h, gradient, SPARSE_LEAVES_OFFERED, stream));
 
   /* 2. Every part of the list to the owner of its region, who adds. */
   SPARSE_TRY(ops_partition(m, stream));

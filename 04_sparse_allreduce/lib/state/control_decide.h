@@ -50,19 +50,6 @@ SPARSE_DEVICE void sparse_settle_element(const struct sparse_state *s, float *re
   if (sparse_chosen(&s->selection, sparse_magnitude(residual[i]), i)) residual[i] = 0;
 }
 
-/* What a step leaves pending. */
-SPARSE_DEVICE enum sparse_pending sparse_leaves(const struct sparse_memory *m)
-{
-  switch (m->config.algorithm) {
-  case SPARSE_OKTOPK:
-  case SPARSE_TOPKA2:
-  case SPARSE_GTOPK:
-    return SPARSE_PENDING_RESULT;
-  default:
-    return SPARSE_PENDING_ALL;
-  }
-}
-
 /* ---- selection ------------------------------------------------------------------------------- */
 
 /* The levels, and the limit, of the local pass that `begin` begins; returns how many levels. Others

@@ -76,10 +76,11 @@ struct sparse_notes {
   uint64_t histograms[SPARSE_MAX_RANKS];
 };
 
-/* What has been offered leaves the residual: elements that `selection` chooses become zero, in some
- * paths only if they are in the result. The next step's local pass does that on its way, so that it
- * costs no memory access of its own; until then it is pending. */
-enum sparse_pending { SPARSE_PENDING_NOTHING, SPARSE_PENDING_ALL, SPARSE_PENDING_RESULT };
+/* What leaves the residual after a step, as its path says: all that was offered, or what was
+ * offered and is in the result. `selection` chooses what was offered; such elements become zero.
+ * The next step's local pass does that on its way, so that it costs no memory access of its own;
+ * until then it is pending. */
+enum sparse_leaves { SPARSE_LEAVES_NOTHING, SPARSE_LEAVES_OFFERED, SPARSE_LEAVES_RESULT };
 
 struct sparse_state {
   /* From step to step: what a checkpoint keeps, up to levels[0]. */
@@ -112,7 +113,7 @@ struct sparse_state {
   uint32_t late;
 
   /* What this rank offers. */
-  uint32_t pending;             /* enum sparse_pending: of the step before; then, of this one */
+  uint32_t pending;             /* enum sparse_leaves: of the step before; then, of this one */
   uint32_t count, search, keep; /* enum sparse_source: what these have to read */
   uint64_t wanted;              /* entries that a search is to find, */
   sparse_level_t near; /* likely just above this; -1: not known. Only speed depends on it */

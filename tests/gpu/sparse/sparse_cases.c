@@ -24,8 +24,8 @@ static void enqueue_step(struct world *w, const struct sparse_state *initial)
   const struct sparse_list merged = {m->gathered, &s->result_count, 1};
   const struct sparse_list reduced = {m->received + m->slot, &s->reduced_count, 1};
   CUDACHECK(cudaMemcpyAsync(s, initial, sizeof *s, cudaMemcpyDeviceToDevice, w->stream));
-  OPSCHECK(ops_local_pass(m, NULL, SPARSE_PASS_MOMENTS, SPARSE_THEN_NOTHING, SPARSE_EXACT_SEARCH,
-                          w->stream));
+  OPSCHECK(ops_local_pass(m, NULL, SPARSE_PASS_MOMENTS, SPARSE_LEAVES_RESULT, SPARSE_THEN_NOTHING,
+                          SPARSE_EXACT_SEARCH, w->stream));
   OPSCHECK(ops_select(m, offered, &s->search, &s->keep, &s->selection, offered, NULL,
                       SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, w->stream));
   OPSCHECK(ops_merge(m, offered, (struct sparse_list){m->received, s->received_counts, 1}, merged,
@@ -148,8 +148,8 @@ static void test_large(struct test *t)
   const struct sparse_list offered = {m.offered, &m.state->offered_count, 1};
   const struct sparse_list kept = {m.received, &m.state->received_counts[0], 1};
   const struct sparse_list result = {m.gathered, &m.state->result_count, 1};
-  OPSCHECK(ops_local_pass(&m, gradient, SPARSE_PASS_MOMENTS, SPARSE_THEN_NOTHING,
-                          SPARSE_THEN_NOTHING, t->stream));
+  OPSCHECK(ops_local_pass(&m, gradient, SPARSE_PASS_MOMENTS, SPARSE_LEAVES_RESULT,
+                          SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, t->stream));
   OPSCHECK(ops_select(&m, offered, &m.state->keep, &m.state->keep, &m.state->selection, kept, NULL,
                       SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, t->stream));
   OPSCHECK(ops_reduce(&m, m.received, m.state->received_displs, m.state->received_counts, 0, 1,

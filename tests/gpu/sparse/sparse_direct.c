@@ -138,8 +138,8 @@ static void run_step(struct team *team, int first)
   const int nranks = team->ref->nranks;
   for (int r = 0; r < nranks; r++) {
     const struct world *w = &team->members[r];
-    OPSCHECK(ops_local_pass(&w->m, w->gradient, SPARSE_PASS_OFFERS, SPARSE_THRESHOLD_LEVELS,
-                            SPARSE_THRESHOLD_OFFER, w->stream));
+    OPSCHECK(ops_local_pass(&w->m, w->gradient, SPARSE_PASS_OFFERS, SPARSE_LEAVES_RESULT,
+                            SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_OFFER, w->stream));
   }
   for (int i = 0; i < nranks; i++) {
     const int r = (first + i) % nranks;

@@ -112,6 +112,7 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   w.state->limit = next_random(t) % 2 ? SPARSE_INFINITY_LEVEL : SPARSE_NAN_LEVEL;
   for (int j = 0; j < nlevels; j++) w.state->levels[j] = sparse_level(level * pow(1.03, j));
   leave_pending(t, &w, kind);
+  const enum sparse_leaves leaves = (enum sparse_leaves)(next_random(t) % 3);
   memcpy(e.state, w.state, sizeof *e.state);
   memcpy(e.residual, w.residual, n * sizeof(float));
   expect_settled(&w, w.state->result_count, e.residual);
@@ -120,11 +121,12 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   OPSCHECK(ops_apply(&w.m, (struct sparse_list){w.m.gathered, &w.m.state->result_count, 1},
                      SPARSE_THEN_NOTHING, w.stream));
   OPSCHECK(ops_local_pass(&w.m, gradient ? w.gradient + shift * (type == ncclFloat ? 4 : 2) : NULL,
-                          moments ? SPARSE_PASS_MOMENTS : SPARSE_PASS_SELECTS, SPARSE_THEN_NOTHING,
-                          SPARSE_THEN_NOTHING, w.stream));
+                          moments ? SPARSE_PASS_MOMENTS : SPARSE_PASS_SELECTS, leaves,
+                          SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, w.stream));
   world_pull(&w);
   const struct sparse_state *s = w.state;
   bool good = same_number(s->offered_count, e.state->offered_count, "offered_count") &&
+              same_number(s->pending, leaves, "pending") &&
               same_number(s->nonfinite, e.state->nonfinite, "nonfinite") &&
               same_bits(w.residual, e.residual, n * sizeof(float), "residual") &&
               same_bits(w.offered, e.offered, s->offered_count * sizeof *w.offered, "offered") &&
