@@ -109,7 +109,7 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
   steps.verified = verification.compared;
   steps.xi = verification.xi;
   steps.xi_steps = verification.xi_steps;
-  report_path(&s->report, algorithm, &steps, code);
+  report_path(&s->report, algorithm, version_mode(&version), &steps, code);
   verification_free(&verification);
   version_destroy(&version);
   launcher_barrier(job->me); /* several GPUs in one process: see sparse_allreduce_destroy */

@@ -18,6 +18,16 @@ static size_t type_size(ncclDataType_t type)
   return type == ncclUint64 ? 8 : 4;
 }
 
+ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode)
+{
+  if (handle == NULL || mode == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  const bool nccl = handle->alltoallv == NULL || handle->m.config.algorithm == SPARSE_GTOPK;
+  *mode = handle->m.direct ? SPARSE_MODE_ONESIDED
+          : nccl           ? SPARSE_MODE_NCCL
+                           : SPARSE_MODE_DEVICE_COUNTS;
+  return ncclSuccess;
+}
+
 /* ---- counts on the host ---------------------------------------------------------------------- */
 
 ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,

@@ -99,6 +99,13 @@ typedef enum {
                                GPUs share memory over PCIe, choose SENDRECV (see alltoallv.h) */
 } sparse_exchange_t;
 
+/* What a handle's `exchange` came to. */
+typedef enum {
+  SPARSE_MODE_NCCL = 0,      /* calls of NCCL alone: collectives, ncclSend/ncclRecv */
+  SPARSE_MODE_DEVICE_COUNTS, /* the AlltoAllV of example 03, which reads counts on the device */
+  SPARSE_MODE_ONESIDED,      /* OKTOPK: no messages at all, ranks use each other's lists */
+} sparse_mode_t;
+
 /* num/den of k. */
 typedef struct {
   int num, den;
@@ -179,6 +186,9 @@ const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm);
 ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
                                      const sparse_allreduce_config_t *config,
                                      sparse_allreduce_t *handle);
+
+/* How the steps of a handle move entries. The same on all ranks. Not collective. */
+ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode);
 
 /* Collective. Waits for the last step and frees the handle, its result and its residual. With
  * several GPUs in one process no rank may start other NCCL work before all have returned from here:

@@ -54,12 +54,14 @@ static void print_number(const struct rank *me, int width, int digits, double va
     launcher_print(me, " %*s", width, "-");
 }
 
-static void write_row(struct sweep *s, const char *name, double density, struct bench_time time,
-                      double dense, const double *phases, double pass, bool wrong)
+static void write_row(struct sweep *s, const char *name, const char *mode, double density,
+                      struct bench_time time, double dense, const double *phases, double pass,
+                      bool wrong)
 {
   struct rows *rows = &s->rows;
   if (s->job->me->rank != 0) return;
   rows_text(rows, "path", name);
+  rows_text(rows, "mode", mode);
   rows_integer(rows, "ranks", (unsigned long long)s->job->me->nranks);
   rows_integer(rows, "count", s->timer.count);
   rows_text(rows, "type", s->job->opt->type->name);
@@ -95,6 +97,7 @@ static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, b
   for (int p = 0; p < BENCH_PHASES; p++) phases[p] = (double)NAN;
   launcher_step("bench: verification before timing");
   version_create(&version, s->job, s->timer.comm, s->timer.count, &config, simple);
+  const char *mode = algorithm == SPARSE_DENSE ? "allreduce" : version_mode(&version);
   launcher_barrier(me); /* with several GPUs in one process, allocating may wait for all of them */
   int code =
       bench_verify_path(me, &config, &version, s->timer.count, s->timer.gradients, s->timer.stream);
@@ -115,12 +118,13 @@ static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, b
     for (int p = 0; p < BENCH_PHASES; p++) print_number(me, 8, 1, phases[p]);
     print_number(me, 8, 1, time.mean * s->copy_rate / (double)s->timer.count);
     print_number(me, 8, 1, pass);
-    launcher_print(me, "\n");
-    write_row(s, name, config.density, time, dense->best.mean, phases, pass, false);
+    launcher_print(me, "  %s\n", mode);
+    write_row(s, name, mode, config.density, time, dense->best.mean, phases, pass, false);
     if (!simple) s->means[d][algorithm] = time.mean;
   } else {
     launcher_print(me, "%-15s WRONG, no times: see standard error\n", name);
-    write_row(s, name, config.density, bench_no_time, dense->best.mean, NULL, (double)NAN, true);
+    write_row(s, name, mode, config.density, bench_no_time, dense->best.mean, NULL, (double)NAN,
+              true);
   }
   version_destroy(&version);
   launcher_barrier(me);
@@ -191,10 +195,10 @@ static int bench_size(struct sweep *s, sparse_preset_t preset)
     print_number(me, 0, 1, dense.symmetric.mean);
     launcher_print(me, " symmetric; %llu steps a cycle%s\n", (unsigned long long)s->timer.steps,
                    result == EXIT_VERIFIED ? "" : "; WRONG");
-    write_row(s, "plain allreduce", config.density, dense.plain, dense.best.mean, NULL, (double)NAN,
-              dense.plain_code != EXIT_VERIFIED);
-    write_row(s, "symmetric allreduce", config.density, dense.symmetric, dense.best.mean, NULL,
-              (double)NAN, dense.symmetric_code != EXIT_VERIFIED);
+    write_row(s, "plain allreduce", "allreduce", config.density, dense.plain, dense.best.mean, NULL,
+              (double)NAN, dense.plain_code != EXIT_VERIFIED);
+    write_row(s, "symmetric allreduce", "allreduce", config.density, dense.symmetric,
+              dense.best.mean, NULL, (double)NAN, dense.symmetric_code != EXIT_VERIFIED);
     for (int a = 0; a < SPARSE_ALGORITHMS; a++) {
       const sparse_allreduce_algorithm_t algorithm = (sparse_allreduce_algorithm_t)a;
       if (!job->wanted[a]) continue;
@@ -246,7 +250,7 @@ static int sweep_sizes(struct sweep *s)
   launcher_print(me, " GB/s read and written\n%-15s %10s %10s %7s", "path", "median", "mean",
                  "ratio");
   for (int p = 0; p < BENCH_PHASES; p++) launcher_print(me, " %8s", bench_phase_names[p]);
-  launcher_print(me, " %8s %8s\n", "B/elem", "%copy");
+  launcher_print(me, " %8s %8s  %s\n", "B/elem", "%copy", "mode");
   for (int i = 0; i < (program_options.count ? 1 : NMODELS); i++) {
     s->timer.count = program_options.count ? program_options.count : MODELS[i].count;
     for (int d = 0; d < NDENSITIES; d++)

@@ -104,7 +104,7 @@ static struct path_steps join_ranks(const struct rank *me, const struct path_ste
   return sum;
 }
 
-void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
+void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm, const char *mode,
                  const struct path_steps *mine, int code)
 {
   const struct job *job = report->job;
@@ -143,9 +143,13 @@ void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
   else
     launcher_print(me, "  %llu steps x %d ranks\n", (unsigned long long)sum.verified, me->nranks);
 
+  /* the table's lines are fixed, but several versions of a path can have run */
+  if (algorithm != SPARSE_DENSE) launcher_note(me, "%s (%s)", name, mode);
+
   if (me->rank != 0) return;
   struct rows *rows = &report->rows;
   rows_text(rows, "path", name);
+  rows_text(rows, "mode", algorithm == SPARSE_DENSE ? "allreduce" : mode);
   rows_integer(rows, "ranks", (unsigned long long)me->nranks);
   rows_integer(rows, "count", job->count);
   rows_text(rows, "type", job->opt->type->name);

@@ -29,8 +29,9 @@ void path_steps_add(struct path_steps *steps, const sparse_allreduce_statistics_
 /* Prints the heading; returns an exit code. Collective. */
 int report_open(struct report *report, const struct job *job);
 
-/* Prints the row of a path; `code` is EXIT_VERIFIED if all of its steps were right. Collective. */
-void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
+/* Prints the row of a path and, as a note, its mode (version_mode); `code` is EXIT_VERIFIED if all
+ * of its steps were right. Collective. */
+void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm, const char *mode,
                  const struct path_steps *steps, int code);
 
 /* The words that a rank sends according to the paper's Table 1, at best and at worst, for k chosen

@@ -62,6 +62,19 @@ void version_destroy(struct version *v)
   free(v->boundaries);
 }
 
+const char *version_mode(const struct version *v)
+{
+  static const char *const names[] = {
+      [SPARSE_MODE_NCCL] = "send/recv",
+      [SPARSE_MODE_DEVICE_COUNTS] = "device counts",
+      [SPARSE_MODE_ONESIDED] = "one-sided",
+  };
+  sparse_mode_t mode;
+  if (v->simple) return "simple";
+  SPARSECHECK(sparse_allreduce_mode(v->handle, &mode));
+  return names[mode];
+}
+
 void version_run(const struct version *v, const void *gradient, const float **result,
                  cudaStream_t stream)
 {

@@ -27,6 +27,9 @@ void version_create(struct version *v, const struct job *job, ncclComm_t comm, s
                     const sparse_allreduce_config_t *config, bool simple);
 void version_destroy(struct version *v);
 
+/* What runs, in words: "one-sided", "device counts", "send/recv", "simple". */
+const char *version_mode(const struct version *v);
+
 /* A step, as sparse_allreduce_run. */
 void version_run(const struct version *v, const void *gradient, const float **result,
                  cudaStream_t stream);

@@ -101,6 +101,29 @@ masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
   refused "--warmup-steps 5: there are 5 steps, none would be sparse; allowed: fewer" "${SMALL[@]}" --warmup-steps 5
 }
 
+modes() { # modes LAUNCHER RANKS [OPTIONS]: what ran, of the paths in their order, as a note and in JSON
+  verified "$@" "${SMALL[@]}" -J "$WORK/modes.json"
+  sed -n 's/^note: \([a-zA-Z0-9]* (.*)\)$/\1/p' "$WORK/err" >"$WORK/notes"
+  python3 -c "import json; print(*(r['path'] + ' (' + r['mode'] + ')' for r in json.load(open('$WORK/modes.json'))), sep='\n')" |
+    diff - "$WORK/notes"
+  paste -sd, "$WORK/notes"
+}
+
+@test "the program says what ran: oktopk has three modes, and the simple version" {
+  local paths=topkA,gtopk,oktopk,topkSA
+  [ "$(modes pthread 2 --algorithm $paths --exchange sendrecv)" = "topkA (send/recv),gtopk (send/recv),oktopk (send/recv),topkSA (send/recv)" ]
+  [ "$(modes pthread 2 --algorithm $paths)" = "topkA (device counts),gtopk (send/recv),oktopk (device counts),topkSA (device counts)" ]
+  [ "$(modes pthread 2 --simple)" = "topkA (simple),oktopk (simple)" ]
+  CPU_STANDIN_LSA_RANKS=1 modes pthread 2 --algorithm oktopk >"$WORK/modes"
+  grep -qx 'oktopk (send/recv)' "$WORK/modes"
+  sparse pthread 2 --bench --count 500 --density 0.1 --steps 2 --algorithm dense,oktopk
+  prints '^dense .*  allreduce$'
+  prints '^oktopk .*  device counts$'
+  prints '^simple oktopk .*  simple$'
+  [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
+  [ "$(modes mpi 2 --algorithm $paths)" = "topkA (device counts),gtopk (send/recv),oktopk (one-sided),topkSA (device counts)" ]
+}
+
 @test "-J: the table as JSON and CSV" {
   verified pthread 3 "${SMALL[@]}" -J "$WORK/table.json"
   verified pthread 3 "${SMALL[@]}" -J "$WORK/table.csv"
