@@ -189,10 +189,13 @@ int pattern_sweep(const char **names)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Reads all of it. Returns the number of bytes, at most `most`, or -1 with errno; ETIMEDOUT: a pipe
- * that nobody writes to, for whose end we would wait for ever. */
-static ssize_t read_all(int descriptor, char *to, size_t most, long seconds)
+/* Reads all of it. Returns the number of bytes, at most `most`, or -1 with errno. Of a pipe, whose
+ * end might never come: ETIMEDOUT if nobody writes to it for some seconds, EAGAIN if its writer
+ * sends nothing until the watchdog's timeout is near. */
+static ssize_t read_all(int descriptor, char *to, size_t most, long timeout)
 {
+  const long for_writer = timeout > 10 ? 5 : (timeout + 1) / 2;
+  const long for_data = timeout > 10 ? timeout - 5 : for_writer;
   struct stat status;
   size_t length = 0;
   if (fstat(descriptor, &status) != 0) return -1;
@@ -203,7 +206,8 @@ static ssize_t read_all(int descriptor, char *to, size_t most, long seconds)
       length += (size_t)got;
       idle_ms = 0;
     } else if (not_begun || (got < 0 && errno == EAGAIN)) {
-      if (idle_ms >= seconds * 1000) return errno = ETIMEDOUT, -1;
+      if (not_begun && idle_ms >= for_writer * 1000) return errno = ETIMEDOUT, -1;
+      if (idle_ms >= for_data * 1000) return errno = EAGAIN, -1;
       usleep(10000);
       idle_ms += 10;
     } else if (got == 0) {
@@ -215,16 +219,19 @@ static ssize_t read_all(int descriptor, char *to, size_t most, long seconds)
   return (ssize_t)length;
 }
 
-char *pattern_read_file(const char *path, long seconds, char *error, size_t error_size)
+char *pattern_read_file(const char *path, long timeout, char *error, size_t error_size)
 {
   enum { LARGEST = 1 << 24 }; /* 16 MiB are a matrix of some 1,000 ranks */
   const int descriptor = open(path, O_RDONLY | O_NONBLOCK); /* a FIFO's opening may wait too */
   char *text = malloc(LARGEST + 1), name[SHOWN_TEXT];
   const ssize_t length =
-      descriptor < 0 || !text ? -1 : read_all(descriptor, text, LARGEST + 1, seconds);
+      descriptor < 0 || !text ? -1 : read_all(descriptor, text, LARGEST + 1, timeout);
   shown(path, name);
   if (length < 0 && errno == ETIMEDOUT)
     snprintf(error, error_size, "--matrix: nobody writes to the pipe %s; allowed: a matrix", name);
+  else if (length < 0 && errno == EAGAIN)
+    snprintf(error, error_size, "--matrix: the writer of %s sends nothing; allowed: a matrix",
+             name);
   else if (length < 0)
     snprintf(error, error_size, "--matrix: cannot read %s: %s", name, strerror(errno));
   else if (length > LARGEST)

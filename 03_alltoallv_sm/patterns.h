@@ -52,9 +52,9 @@ int pattern_matrix(const char *pattern, int nranks, size_t total, size_t element
  * Returns their number. */
 int pattern_sweep(const char **names);
 
-/* The text of a matrix file, to be freed, or NULL with one line in `error`. A pipe is waited for as
- * long as something arrives at least every `seconds`. */
-char *pattern_read_file(const char *path, long seconds, char *error, size_t error_size);
+/* The text of a matrix file, to be freed, or NULL with one line in `error`. A pipe without a writer
+ * is waited for some seconds, one with a silent writer until `timeout`, the watchdog's, is near. */
+char *pattern_read_file(const char *path, long timeout, char *error, size_t error_size);
 
 /* Fills the matrix from the text of the file `path`: whitespace-separated numbers of bytes, row =
  * source, column = destination, square, at least nranks in size (the rest is ignored), each a

@@ -38,9 +38,8 @@ const struct option_spec program_option_table[] = {
 static char *matrix_text(const struct rank *me, const struct options *opt)
 {
   char error[LAUNCHER_TEXT] = "", *text = NULL;
-  const long patience = opt->timeout > 10 ? 5 : (opt->timeout + 1) / 2; /* below the watchdog's */
   if (me->rank == 0)
-    text = pattern_read_file(program_options.matrix_file, patience, error, sizeof error);
+    text = pattern_read_file(program_options.matrix_file, opt->timeout, error, sizeof error);
   if (launcher_refuse(me, error) != EXIT_VERIFIED) return NULL;
   size_t bytes = text ? strlen(text) + 1 : 0;
   launcher_broadcast(me, &bytes, sizeof bytes, 0);

@@ -60,7 +60,7 @@ ncclResult_t alltoallv_locate_recvbuff(const struct alltoallv_handle *h, void *r
   ex->registered = id >= 0;
   ex->window = id >= 0 ? (uint32_t)id : 0;
   ex->window_offset = id >= 0 ? (uint64_t)(ex->recv - h->windows[id].base) : 0;
-  if (h->lsa == NULL || end == 0) return ncclSuccess;
+  if (end == 0 || (h->lsa == NULL && id < 0)) return ncclSuccess;
   if (id < 0) return alltoallv_fail(ncclInvalidUsage, "recvbuff is not registered");
   const uint64_t room = h->windows[id].bytes - ex->window_offset, unit = ex->unit.bytes;
   if (end <= room) return ncclSuccess;

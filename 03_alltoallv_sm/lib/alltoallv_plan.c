@@ -52,12 +52,14 @@ static ncclResult_t share_rows(struct alltoallv_handle *h, struct alltoallv_plan
   ALLTOALLV_TRY(alltoallv_agree(h, words));
   if (own_result != ncclSuccess) return own_result;
 
+  for (int p = 0; p < h->n; p++) { /* first: a rank that failed has not filled its row */
+    const ncclResult_t theirs = (ncclResult_t)h->stage[(size_t)p * words + ROW_RESULT];
+    if (theirs != ncclSuccess)
+      return alltoallv_fail(theirs, "rank %d has wrong arguments or no memory", p);
+  }
   uint64_t most = 0;
   for (int s = 0; s < h->n; s++) {
     uint64_t sends = 0, receives = 0;
-    if (h->stage[(size_t)s * words + ROW_RESULT] != ncclSuccess)
-      return alltoallv_fail((ncclResult_t)h->stage[(size_t)s * words + ROW_RESULT],
-                            "rank %d has wrong arguments or no memory", s);
     for (int d = 0; d < h->n; d++) {
       uint64_t sent = row_pair(h, s, d)[0], expected = row_pair(h, d, s)[1];
       if (!alltoallv_counts_agree(sent, expected)) {

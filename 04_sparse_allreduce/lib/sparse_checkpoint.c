@@ -86,6 +86,21 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle)
 }
 
 /* Nothing changes on the device: what is pending there becomes zero in the copy. */
+/* Few elements are chosen: blocks in which none is large enough are passed over. */
+static void settle_all(const struct sparse_state *s, float *residual, size_t n)
+{
+  enum { BLOCK = 256 };
+  const sparse_level_t above = s->selection.above;
+  for (size_t first = 0; first < n; first += BLOCK) {
+    const size_t count = n - first < BLOCK ? n - first : BLOCK;
+    bool any = count < BLOCK; /* the last block */
+    if (count == BLOCK)
+      for (size_t i = 0; i < BLOCK; i++) any |= sparse_magnitude(residual[first + i]) >= above;
+    for (size_t i = 0; any && i < count; i++)
+      sparse_settle_element(s, residual, (uint32_t)(first + i));
+  }
+}
+
 ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to)
 {
   if (handle == NULL || to == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
@@ -95,8 +110,7 @@ ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to
     return sparse_fail(ncclInvalidUsage, "a dense allreduce has no residual");
   SPARSE_TRY(sparse_read_state(handle));
   SPARSE_CUDA(cudaMemcpy(to, m->residual, m->n * sizeof(float), cudaMemcpyDeviceToHost));
-  for (size_t i = 0; s->pending == SPARSE_LEAVES_OFFERED && i < m->n; i++)
-    sparse_settle_element(s, to, (uint32_t)i);
+  if (s->pending == SPARSE_LEAVES_OFFERED) settle_all(s, to, m->n);
   if (s->pending != SPARSE_LEAVES_RESULT || s->result_count == 0) return ncclSuccess;
   const size_t bytes = s->result_count * sizeof(struct sparse_pair);
   struct sparse_pair *result = malloc(bytes);

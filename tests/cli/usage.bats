@@ -113,6 +113,14 @@ ROWS
     one_line "^alltoallv_sm: --matrix: nobody writes to the pipe $WORK/fifo.$launcher; allowed: a matrix"
     prints_nothing
   done
+  # a writer that takes its time is waited for longer than none, but not for ever
+  (printf '4 8\n' && sleep 5.3 && printf '12 0\n') >"$WORK/fifo.pthread" &
+  start pthread 2 03_alltoallv_sm --matrix "$WORK/fifo.pthread" -T 11
+  exits_with 0
+  sleep 10 >"$WORK/fifo.pthread" &
+  start pthread 2 03_alltoallv_sm --matrix "$WORK/fifo.pthread" -T 3
+  exits_with 2
+  one_line "^alltoallv_sm: --matrix: the writer of $WORK/fifo.pthread sends nothing; allowed: a matrix"
 }
 
 @test "one file for two options: exit code 2, and it stays as it was" {

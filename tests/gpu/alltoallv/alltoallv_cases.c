@@ -665,6 +665,7 @@ static void test_plan(struct test *t)
   good = alltoallv_plan(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
                         ncclFloat, t->handle, wrong ? NULL : &none) == ncclInvalidArgument;
   if (!wrong) good &= none == NULL;
+  if (!wrong) good &= says("rank %d has wrong arguments or no memory", t->me->nranks - 1);
   result(t, good, "a plan with a wrong argument on one rank");
 }
 
