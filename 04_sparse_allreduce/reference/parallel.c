@@ -9,7 +9,7 @@
 
 /* To wake a thread takes some 50 us, longer than most turns last. So who waits for work looks this
  * many times first, which is less than a millisecond, and lets others run meanwhile. */
-enum { LOOKS = 2000 };
+enum { LOOKS = 1000 };
 
 /* A loop that is running; it lives on the stack of the thread that runs it. */
 struct loop {
