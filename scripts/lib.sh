@@ -128,17 +128,18 @@ mpirun_command() { echo "${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/}mpirun}"; }
 # mpi_run RANKS PROGRAM [ARGUMENTS]: mpirun as any user and with more ranks than cores. By the
 # environment, because options differ between versions of Open MPI and other MPIs have none of them.
 # Containers often forbid the copies between processes that Open MPI would like to make.
-mpi_run() {
-  local ranks=$1
+# The shell in parentheses becomes mpirun itself.
+mpi_run() (
+  ranks=$1
   shift
   if [ "$(id -u)" = 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   fi
-  OMPI_MCA_btl_vader_single_copy_mechanism=none \
+  export OMPI_MCA_btl_vader_single_copy_mechanism=none \
     OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe \
-    OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none \
-    "$(mpirun_command)" -np "$ranks" "$@"
-}
+    OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none
+  exec "$(mpirun_command)" -np "$ranks" "$@"
+)
 
 # how_it_failed CODE LAUNCHER PROGRAM LOG: in words. A rank that fails says so in a line of its own; where
 # there is none, mpirun ended the job for a reason of its own, and its exit code is not the program's.

@@ -104,9 +104,13 @@ hang() { # hang LAUNCHER RANK CALL STEP
 
 @test "MPI: a stopped rank before, between and after the steps: exit code 4 within the timeout" {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  local call rank step try
   while read -r call rank step; do
-    SECONDS=0
-    FAULT=stop:$call:1:$rank start mpi 3 01_allreduce_ub --timeout 2 --count 100
+    for try in 1 2; do # mpirun of Open MPI 4 may hang itself when all ranks have ended: once in a few hundred jobs
+      SECONDS=0
+      FAULT=stop:$call:1:$rank start mpi 3 01_allreduce_ub --timeout 2 --count 100
+      [ "$code" = 137 ] || break # not killed with mpirun
+    done
     exits_with 4
     [ $SECONDS -le 15 ] || { echo "took $SECONDS s" && show; }
     says "^\[rank 2\] no progress for [0-9]+ s in step: $step"

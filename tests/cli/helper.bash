@@ -45,10 +45,11 @@ teardown() { rm -rf "$WORK"; }
 
 program_path() { echo "$TOP/$1/build/cpu-$2/$(program_of "$1")"; } # EXAMPLE LAUNCHER
 
-# mpi_run of lib.sh, for 90 s at most.
+# mpi_run of lib.sh, for 90 s at most. The kill is for mpirun as well as for the shell that waits for
+# it: with the shell gone, timeout would think that all is over.
 mpi_job() {
   # shellcheck disable=SC2016 # for the inner bash
-  timeout -k 5 90 bash -c '. "$0" && mpi_run "$@"' "$TOP/scripts/lib.sh" "$@" </dev/null
+  timeout -k 5 90 bash -c 'trap : TERM && . "$0" && mpi_run "$@"' "$TOP/scripts/lib.sh" "$@" </dev/null
 }
 
 # build_changed LAUNCHER EXAMPLE SED-SCRIPT: $WORK/program is the example with a main.c, $WORK/main.c, that
