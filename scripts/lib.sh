@@ -130,15 +130,12 @@ mpirun_command() { echo "${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/}mpirun}"; }
 # Containers often forbid the copies between processes that Open MPI would like to make.
 # The shell in parentheses becomes mpirun itself.
 mpi_run() (
-  ranks=$1
+  ranks=$1 settings=(OMPI_MCA_btl_vader_single_copy_mechanism=none
+    OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+    OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none)
   shift
-  if [ "$(id -u)" = 0 ]; then
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  fi
-  export OMPI_MCA_btl_vader_single_copy_mechanism=none \
-    OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe \
-    OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none
-  exec "$(mpirun_command)" -np "$ranks" "$@"
+  if [ "$(id -u)" = 0 ]; then settings+=(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1); fi
+  exec env "${settings[@]}" "$(mpirun_command)" -np "$ranks" "$@"
 )
 
 # how_it_failed CODE LAUNCHER PROGRAM LOG: in words. A rank that fails says so in a line of its own; where
