@@ -49,9 +49,12 @@ VARIANT := $(if $(CPU),cpu,gpu)-$(if $(MPI),mpi,pthread)$(if $(SANITIZE),-$(subs
 BUILD := build/$(VARIANT)
 DEVICE_BUILD := build/gpu-device
 
-COMMON := options.c file_options.c output_file.c shown.c datatype.c launcher.c watchdog.c verify.c
-COMMON += bench.c bench_output.c
-COMMON += $(if $(MPI),launcher_mpi.c,launcher_pthread.c) $(if $(CPU),verify_cpu.c,verify.cu)
+COMMON := datatype.c shown.c
+COMMON += $(addprefix launch/,options.c file_options.c output_file.c launcher.c watchdog.c)
+COMMON += launch/$(if $(MPI),launcher_mpi.c,launcher_pthread.c)
+COMMON += verify/verify.c verify/$(if $(CPU),verify_cpu.c,verify.cu)
+COMMON += bench/bench.c bench/bench_output.c
+COMMON_INCLUDES := -I$(TOP)/common $(addprefix -I$(TOP)/common/,launch verify bench)
 ALL_SOURCES := $(addprefix $(EXAMPLE)/,$(SOURCES) $(if $(CPU),$(CPU_SOURCES),$(GPU_SOURCES)))
 ALL_SOURCES += $(SHARED) $(if $(CPU),$(CPU_SHARED),$(GPU_SHARED)) $(addprefix common/,$(COMMON))
 HOST_OBJECTS := $(patsubst %,$(BUILD)/%.o,$(filter %.c,$(ALL_SOURCES)))
@@ -65,7 +68,7 @@ MPICC ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpicc,mpicc)
 COMPILER := $(if $(MPI),$(MPICC),$(CC))
 CFLAGS ?= -O2 -g
 WARNINGS := -Wall -Wextra -Wpedantic -Werror
-C_FLAGS = -std=c11 -D_GNU_SOURCE $(WARNINGS) $(CFLAGS) -pthread -I$(TOP)/common $(if $(MPI),-DLAUNCHER_MPI)
+C_FLAGS = -std=c11 -D_GNU_SOURCE $(WARNINGS) $(CFLAGS) -pthread $(COMMON_INCLUDES) $(if $(MPI),-DLAUNCHER_MPI)
 C_FLAGS += $(addprefix -I$(TOP)/,$(INCLUDES)) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 LINK_FLAGS = -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
@@ -121,7 +124,7 @@ $(BUILD)/nccl_include $(DEVICE_BUILD)/nccl_include: %/nccl_include: %/flags
 
 C_FLAGS += -isystem $(BUILD)/nccl_include -isystem $(CUDA_HOME)/include
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -Werror all-warnings
-NVCC_FLAGS += -Xcompiler -Wall,-Wextra,-Wno-unused-parameter -I$(DEVICE_BUILD)/nccl_include -I$(TOP)/common
+NVCC_FLAGS += -Xcompiler -Wall,-Wextra,-Wno-unused-parameter -I$(DEVICE_BUILD)/nccl_include $(COMMON_INCLUDES)
 NVCC_FLAGS += $(addprefix -I$(TOP)/,$(INCLUDES))
 # lazy: a runtime that is too old for a call must get as far as our message
 LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64

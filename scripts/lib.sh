@@ -61,7 +61,7 @@ choose_examples() {
 # The name of an example's program: allreduce_ub.
 program_of() { sed -n 's/^PROGRAM *:= *//p' "$TOP/$1/Makefile"; }
 
-suite_version() { sed -n 's/^#define SUITE_VERSION "\(.*\)"/\1/p' "$TOP/common/launcher.c"; }
+suite_version() { sed -n 's/^#define SUITE_VERSION "\(.*\)"/\1/p' "$TOP/common/launch/launcher.c"; }
 
 # built_program EXAMPLE gpu|cpu pthread|mpi: where make puts an example's program.
 built_program() { echo "$TOP/$1/build/$2-$3/$(program_of "$1")"; }

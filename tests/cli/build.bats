@@ -64,7 +64,7 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
 @test "a change of a header or of a flag rebuilds" {
   cd "$COPY/01_allreduce_ub"
   make -s CPU=1
-  touch ../common/verify.h
+  touch ../common/verify/verify.h
   make CPU=1 | grep -q 'verify\.c\.o'
   make CPU=1 CFLAGS="-O0 -DANYTHING" | grep -q 'DANYTHING.*main\.c'
   make -s CPU=1 CFLAGS="-O0 -DANYTHING" >"$WORK/again"

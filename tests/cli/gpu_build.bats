@@ -29,7 +29,7 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
     "$home/include/nccl.h"
   # what a .cu file sees of it stops nvcc if it is another nccl.h
   printf '#include <nccl.h>\n#if NCCL_VERSION_CODE != 22899\n#error wrong nccl.h\n#endif\n' \
-    >>"$copy/common/verify.cu"
+    >>"$copy/common/verify/verify.cu"
   both=program
   [[ $LAUNCHERS != *mpi* ]] || both=both
   make -j4 -C "$copy/01_allreduce_ub" $both CFLAGS=-O0 NCCL_HOME="$home" \
