@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one-sided part of the AlltoAllV among ranks that reach each other's memory by load and store.
- * alltoallv_lsa.cu (with alltoallv_lsa_flags.cu) implements it for GPUs, alltoallv_lsa_cpu.c is its
- * plain C twin for `make CPU=1`. Ranks here are those of `comm`, which holds LSA ranks only. A
- * function that fails has set the sentence of alltoallv_last_error(). */
+ * The folder lsa/ implements it: alltoallv_lsa.cu (with alltoallv_lsa_flags.cu) for GPUs, its plain
+ * C twin alltoallv_lsa_cpu.c for `make CPU=1`. Ranks here are those of `comm`, which holds LSA
+ * ranks only. A function that fails has set the sentence of alltoallv_last_error(). */
 #ifndef ALLTOALLV_LSA_H
 #define ALLTOALLV_LSA_H
 

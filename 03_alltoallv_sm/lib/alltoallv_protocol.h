@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What two ranks of an exchange tell each other, and the rules by which both come to the same
- * verdict. The kernel (alltoallv_kernel.cuh), its plain C twin (alltoallv_lsa_cpu.c) and the host
- * code share this file, so that a rule exists once. C and CUDA C++.
+ * verdict. The kernel (lsa/alltoallv_kernel.cuh), its plain C twin (alltoallv_lsa_cpu.c) and the
+ * host code share this file, so that a rule exists once. C and CUDA C++.
  *
  * The exchanges of a handle are numbered. In exchange `call` every rank first sends every peer a
  * header (what I send you, what I expect from you, where it shall go), zero counts included. A
  * header says two more things by being there: "I have finished exchange call - 1" and "my receive
  * buffer is free". Why nothing is ever overwritten too early follows from these two; the argument
- * stands at read_header in alltoallv_wait.cuh. */
+ * stands at read_header in lsa/alltoallv_wait.cuh. */
 #ifndef ALLTOALLV_PROTOCOL_H
 #define ALLTOALLV_PROTOCOL_H
 

@@ -195,7 +195,7 @@ build_usage() {
   cp -r "$TOP/03_alltoallv_sm/lib" "$FAULT_FOLDER/usage"
   cd "$FAULT_FOLDER/usage" || return
   "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \
-    ./*.c -o usage -L"$FAULT_FOLDER" -lcpu_standin -Wl,-rpath,"$FAULT_FOLDER" -lm
+    -I. ./*.c lsa/*.c -o usage -L"$FAULT_FOLDER" -lcpu_standin -Wl,-rpath,"$FAULT_FOLDER" -lm
 }
 
 @test "alltoallv.h stands alone: C++ takes it, usage.c compiles with it and runs" {

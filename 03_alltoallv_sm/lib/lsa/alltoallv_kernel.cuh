@@ -27,9 +27,9 @@
 #ifndef ALLTOALLV_KERNEL_CUH
 #define ALLTOALLV_KERNEL_CUH
 
-#include "alltoallv_counts.cuh"
-#include "alltoallv_ll.cuh"
-#include "alltoallv_push.cuh"
+#include "lsa/alltoallv_counts.cuh"
+#include "lsa/alltoallv_ll.cuh"
+#include "lsa/alltoallv_push.cuh"
 
 enum {
   MODE_SMALL,  /* counts from the host, and no pair is above the threshold */

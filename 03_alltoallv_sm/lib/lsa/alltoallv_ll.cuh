@@ -4,7 +4,7 @@
 #ifndef ALLTOALLV_LL_CUH
 #define ALLTOALLV_LL_CUH
 
-#include "alltoallv_wait.cuh"
+#include "lsa/alltoallv_wait.cuh"
 
 /* One lane's share of a group: 3 x 16 bytes of data, 4 lines. The group has `width` lanes; lane
  * i takes the 16-byte words i, width + i and 2 width + i, so that a warp's accesses are

@@ -8,7 +8,7 @@
 #ifndef ALLTOALLV_PUSH_CUH
 #define ALLTOALLV_PUSH_CUH
 
-#include "alltoallv_wait.cuh"
+#include "lsa/alltoallv_wait.cuh"
 
 /* ---- one tile ----------------------------------------------------------------------------- */
 

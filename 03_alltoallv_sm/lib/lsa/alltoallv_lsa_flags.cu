@@ -9,7 +9,7 @@
 #include "alltoallv_lsa.h"
 
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-#include "alltoallv_lsa_state.cuh"
+#include "lsa/alltoallv_lsa_state.cuh"
 
 /* A function of the driver, through the runtime: the programs do not link libcuda. */
 static void *driver_function(const char *name)

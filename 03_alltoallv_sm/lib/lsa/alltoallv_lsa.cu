@@ -9,11 +9,11 @@
 #include <string.h>
 
 #include "alltoallv_errors.h"
-#include "alltoallv_kernel.cuh"
+#include "lsa/alltoallv_kernel.cuh"
 #include "alltoallv_lsa.h"
 
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) /* else alltoallv_lsa_none.cu */
-#include "alltoallv_lsa_state.cuh"
+#include "lsa/alltoallv_lsa_state.cuh"
 
 /* ---- what is possible --------------------------------------------------------------------- */
 

@@ -3,8 +3,8 @@
 #ifndef ALLTOALLV_WAIT_CUH
 #define ALLTOALLV_WAIT_CUH
 
-#include "alltoallv_remote.cuh"
-#include "alltoallv_state.cuh"
+#include "lsa/alltoallv_remote.cuh"
+#include "lsa/alltoallv_state.cuh"
 
 /* ---- waiting and reporting ---------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
 #ifndef ALLTOALLV_COUNTS_CUH
 #define ALLTOALLV_COUNTS_CUH
 
-#include "alltoallv_push.cuh"
+#include "lsa/alltoallv_push.cuh"
 
 /* My own counts and displacements, from device memory into b.pairs and b.couples. Is a pair with
  * another rank large? Behind a count that cannot be meant nothing can: all such pairs count as
