@@ -5,7 +5,7 @@
  * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
  * in device memory. Results do not depend on the number of blocks or on timing: no operator adds
- * floats by atomics. "then" is a decision (control.h) that one thread of the operator takes at its
+ * floats by atomics. "then" is a decision (decide/decisions.h) that one thread of the operator takes at its
  * end, behind all the rest if nothing else is said, which saves a kernel; SPARSE_THEN_NOTHING if
  * there is none. Where a source is nothing, decisions must leave it so.
  *
@@ -19,7 +19,7 @@
 #ifndef OPS_H
 #define OPS_H
 
-#include "state/control.h"
+#include "decide/decisions.h"
 #include "state/sparse_state.h"
 
 #ifdef __cplusplus

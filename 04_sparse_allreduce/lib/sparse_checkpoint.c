@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving and loading all that one step hands to the next. */
-#include "state/control_decide.h"
+#include "decide/decide.h"
 #include "sparse_internal.h"
 
 #include <math.h>

@@ -10,7 +10,7 @@
 #include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
 
-#include "state/control_decide.h"
+#include "decide/decide.h"
 #include "ops.h"
 
 /* ---- scratch memory ---------------------------------------------------------------------------

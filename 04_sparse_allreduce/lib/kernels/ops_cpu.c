@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #include "cpu.h"
-#include "state/control_decide.h"
+#include "decide/decide.h"
 
 static ncclResult_t launch(cudaStream_t stream, void (*twin)(const void *args), const void *args,
                            size_t bytes)

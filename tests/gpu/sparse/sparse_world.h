@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "state/control_decide.h"
+#include "decide/decide.h"
 #include "ops.h"
 
 #ifdef CPU_STANDIN

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The decisions of a step: arithmetic on a few numbers of the state, taken by one thread on the
- * device so that no count has to travel to the host. control_decide.h has the code of each. */
-#ifndef CONTROL_H
-#define CONTROL_H
+ * device so that no count has to travel to the host. decide/decide.h has the code of each. */
+#ifndef DECISIONS_H
+#define DECISIONS_H
 
 enum sparse_control {
   SPARSE_THEN_NOTHING,

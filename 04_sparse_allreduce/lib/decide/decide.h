@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The code of the decisions in control.h, compiled by nvcc into the operators' last blocks and by
+/* The code of the decisions in decisions.h, compiled by nvcc into the operators' last blocks and by
  * the C compiler into their twins: one thread works on the state. */
-#ifndef CONTROL_DECIDE_H
-#define CONTROL_DECIDE_H
+#ifndef DECIDE_H
+#define DECIDE_H
 
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
-#include "state/control.h"
+#include "decide/decisions.h"
 #include "state/sparse_state.h"
 
 /* ---- magnitudes ------------------------------------------------------------------------------ */
