@@ -170,7 +170,7 @@ static ncclResult_t balance(struct sparse_allreduce_handle *h, const char *send,
   return ncclSuccess;
 }
 
-/* All ranks' counts and, behind them, displacements: to h->counts and to the device. */
+/* All ranks' counts and, after them, displacements: to h->counts and to the device. */
 static ncclResult_t gather_counts(struct sparse_allreduce_handle *h, uint64_t *counts,
                                   uint64_t *displs, cudaStream_t stream)
 {

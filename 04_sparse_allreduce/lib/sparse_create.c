@@ -77,10 +77,7 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   /* A kernel that needs more local memory than any before waits for all that runs on its GPU, and
    * that may be a kernel that waits for another rank of this process. So the one that needs most
    * runs now, over empty lists. */
-  if (h->path->selects)
-    SPARSE_TRY(ops_reduce(m, m->received, m->state->received_displs, m->state->received_counts, 0,
-                          1, m->state->whole, SPARSE_SUMS_NONZERO, sparse_reduced(m),
-                          SPARSE_THEN_NOTHING, 0));
+  if (h->path->selects) SPARSE_TRY(ops_reduce_lists(m, m->received, sparse_reduced(m), 0));
   SPARSE_CUDA(cudaEventRecord(h->done, 0));
   SPARSE_CUDA(cudaDeviceSynchronize());
   return ncclSuccess;
@@ -168,7 +165,7 @@ static ncclResult_t own_processes(struct sparse_allreduce_handle *h, bool *own)
 
 /* Ok-Topk goes without messages: ranks read and write each other's lists. An owner's sums are read
  * while its next step may be selecting, so they have a list of their own. What a rank offers lies
- * at its place of the received list, which is the last one and so has the spare room behind it. Not
+ * at its place of the received list, which is the last one and so has the spare room after it. Not
  * where a process has several GPUs: its kernels would wait for each other while it still launches
  * some. */
 static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)

@@ -197,7 +197,7 @@ void exchange_shares(const struct sparse_memory *m, const uint64_t *counts, uint
 struct sparse_share exchange_overlap(struct sparse_share a, struct sparse_share b);
 
 /* AllGatherV: the state->sealed_count elements at `send` of every rank arrive at `recv` of all, in
- * rank order, one behind the other; counts and displs (device, ranks entries) say where. `recv` is
+ * rank order, one after the other; counts and displs (device, ranks entries) say where. `recv` is
  * in `received` or `gathered`. */
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
                              uint64_t *counts, uint64_t *displs, ncclDataType_t type,

@@ -28,7 +28,7 @@ enum sparse_decision {
   SPARSE_PROPOSED_REGIONS, /* boundaries from the sum of all ranks' proposals */
   SPARSE_SPLIT_COUNTS,     /* received_counts from the matrix of counts */
 
-  /* flags travel as an entry with index SPARSE_NO_INDEX behind a list */
+  /* flags travel as an entry with index SPARSE_NO_INDEX after a list */
   SPARSE_SEAL_OFFERED,          /* offered list: one if there is something to say */
   SPARSE_SEAL_FIXED,            /* offered list of k entries: always one */
   SPARSE_COLLECT_FIXED,         /* received: k entries and a flag entry from every rank */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flags: a rank whose gradient is not finite says so in an entry behind its list. And counting
+/* Flags: a rank whose gradient is not finite says so in an entry after its list. And counting
  * lists that may end with one. */
 #ifndef FLAGS_H
 #define FLAGS_H
@@ -24,7 +24,7 @@ SPARSE_DEVICE uint32_t sparse_says_nonfinite(const struct sparse_memory *m,
   return m->config.nonfinite == SPARSE_NONFINITE_ERROR ? s->nonfinite : 0;
 }
 
-/* The flag entry behind a list, if there is something to report: the bits of its value are that.
+/* The flag entry after a list, if there is something to report: the bits of its value are that.
  * Fixed: there always is one, and in place of SPARSE_NO_INDEX it has the rank that it is about. */
 SPARSE_DEVICE void sparse_seal(const struct sparse_memory *m, struct sparse_state *s,
                                struct sparse_pair *pairs, uint64_t count, bool fixed)
@@ -112,7 +112,7 @@ SPARSE_DEVICE void sparse_count_gathered(const struct sparse_memory *m, struct s
   s->result_flags = 0;
 }
 
-/* The result, or the sums that it is chosen from, has come from all ranks, flags behind lists. */
+/* The result, or the sums that it is chosen from, has come from all ranks, flags after lists. */
 SPARSE_DEVICE void sparse_collect_gathered(const struct sparse_memory *m, struct sparse_state *s)
 {
   sparse_count_gathered(m, s);

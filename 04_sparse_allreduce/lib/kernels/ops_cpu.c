@@ -260,7 +260,7 @@ static bool add_histograms(const struct sparse_memory *m, uint64_t *counts, int 
   return true;
 }
 
-/* Everybody's sums, one behind the other. */
+/* Everybody's sums, one after the other. */
 static void fetch_sums(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;

@@ -126,7 +126,7 @@ struct sparse_state {
   uint64_t candidates, needed;
   sparse_level_t lowest;
   uint64_t offered_count;
-  /* A list with the flag entry that may be behind it, to be sent: its entries, and the same once
+  /* A list with the flag entry that may follow it, to be sent: its entries, and the same once
    * for each destination, since all get the same list. */
   uint64_t sealed_count, send_counts[SPARSE_MAX_RANKS], send_displs[SPARSE_MAX_RANKS];
   uint64_t region_counts[SPARSE_MAX_RANKS], region_displs[SPARSE_MAX_RANKS]; /* in the list */
@@ -163,7 +163,7 @@ struct sparse_memory {
   float *residual; /* n */
   float *dense;    /* n, and room up to a multiple of SPARSE_SECTOR */
   /* Lists: nranks * list_room pairs each. */
-  size_t list_room; /* of one rank's: at least capacity + 1, there may be a flag entry behind it */
+  size_t list_room; /* of one rank's: at least capacity + 1, there may be a flag entry after it */
   struct sparse_pair *offered, *received, *gathered;
   struct sparse_pair *reduced; /* takes the place of `offered`, unless peers read both */
   size_t room;                 /* of the offered list for candidates: at least capacity */
@@ -209,7 +209,7 @@ SPARSE_DEVICE size_t sparse_list_place(const struct sparse_memory *m, int owner,
 }
 
 /* Entries in device memory, indices ascending. The number of entries is the sum of `parts` numbers
- * at counts; the parts lie one behind the other. */
+ * at counts; the parts lie one after the other. */
 struct sparse_list {
   struct sparse_pair *pairs;
   uint64_t *counts;
