@@ -10,7 +10,7 @@
 
 static size_t list_room(const struct sparse_memory *m)
 {
-  return (size_t)m->nranks * m->slot;
+  return (size_t)m->nranks * m->list_room;
 }
 
 static size_t type_size(ncclDataType_t type)
@@ -21,8 +21,8 @@ static size_t type_size(ncclDataType_t type)
 ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode)
 {
   if (handle == NULL || mode == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  const bool nccl = handle->alltoallv == NULL || handle->m.config.algorithm == SPARSE_GTOPK;
-  *mode = handle->m.direct ? SPARSE_MODE_ONESIDED
+  const bool nccl = handle->alltoallv == NULL || handle->path->own_messages;
+  *mode = handle->onesided ? SPARSE_MODE_ONESIDED
           : nccl           ? SPARSE_MODE_NCCL
                            : SPARSE_MODE_DEVICE_COUNTS;
   return ncclSuccess;
@@ -44,8 +44,8 @@ ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *
 
 /* ---- split ----------------------------------------------------------------------------------- */
 
-/* The exchange goes in slots: in slot i a rank sends to the one i places on and receives from the
- * one i places back, so that nobody is sent to by all at once. `throttle` slots form a group. */
+/* The exchange goes in rounds: in round i a rank sends to the one i places on and receives from the
+ * one i places back, so that nobody is sent to by all at once. `throttle` rounds form a group. */
 static ncclResult_t split_sendrecv(struct sparse_allreduce_handle *h, int throttle,
                                    cudaStream_t stream)
 {
@@ -53,14 +53,14 @@ static ncclResult_t split_sendrecv(struct sparse_allreduce_handle *h, int thrott
   const int rank = m->rank, nranks = m->nranks;
   /* MPI: Alltoall(counts) -> NCCL: ncclAllGather of the rows; every rank knows the whole matrix */
   SPARSE_TRY(exchange_counts(h, m->state->region_counts, (size_t)nranks, stream));
-  SPARSE_TRY(ops_control(m, SPARSE_SPLIT_COUNTS, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_SPLIT_COUNTS, stream));
   const uint64_t *row = h->counts + rank * nranks;
   size_t displs[SPARSE_MAX_RANKS + 1] = {0};
   for (int j = 0; j < nranks; j++) displs[j + 1] = displs[j] + row[j];
 
   /* MPI: Isend, Irecv, Waitall -> NCCL: ncclSend and ncclRecv in a group; no requests, no tags: the
    * order in the stream takes their place. An empty message is skipped on both sides. */
-  SPARSE_CUDA(cudaMemcpyAsync(m->received + (size_t)rank * m->slot, m->offered + displs[rank],
+  SPARSE_CUDA(cudaMemcpyAsync(m->received + (size_t)rank * m->list_room, m->offered + displs[rank],
                               row[rank] * sizeof(struct sparse_pair), cudaMemcpyDeviceToDevice,
                               stream));
   for (int first = 1; first < nranks; first += throttle < nranks ? throttle : nranks) {
@@ -71,7 +71,7 @@ static ncclResult_t split_sendrecv(struct sparse_allreduce_handle *h, int thrott
       if (row[to] > 0)
         SPARSE_P2P(ncclSend(m->offered + displs[to], row[to], ncclUint64, to, h->comm, stream));
       if (receive > 0)
-        SPARSE_P2P(ncclRecv(m->received + (size_t)from * m->slot, receive, ncclUint64, from,
+        SPARSE_P2P(ncclRecv(m->received + (size_t)from * m->list_room, receive, ncclUint64, from,
                             h->comm, stream));
     }
     SPARSE_NCCL(ncclGroupEnd());
@@ -83,11 +83,10 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  if (m->direct) return ncclSuccess; /* the owners have it already, see ops.h */
   if (h->alltoallv == NULL) return split_sendrecv(h, throttle, stream);
   SPARSE_ALLTOALLV(alltoallv_device_counts(
       m->offered, s->region_counts, s->region_displs, m->received, list_room(m), s->received_counts,
-      s->slot_displs, ALLTOALLV_SLOTS, ncclUint64, h->alltoallv, stream));
+      s->list_displs, ALLTOALLV_SLOTS, ncclUint64, h->alltoallv, stream));
   return ncclSuccess;
 }
 
@@ -113,10 +112,11 @@ ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
   return ncclSuccess;
 }
 
-bool exchange_balances(const struct sparse_memory *m, const uint64_t *counts, uint64_t total)
+bool exchange_balances(const struct sparse_allreduce_handle *h, const uint64_t *counts,
+                       uint64_t total)
 {
-  if (m->config.algorithm != SPARSE_OKTOPK || m->config.balance == SPARSE_BALANCE_NEVER)
-    return false;
+  const struct sparse_memory *m = &h->m;
+  if (!h->path->balances || m->config.balance == SPARSE_BALANCE_NEVER) return false;
   if (m->config.balance == SPARSE_BALANCE_ALWAYS) return true;
   uint64_t most = 0;
   for (int r = 0; r < m->nranks; r++)
@@ -170,7 +170,7 @@ static ncclResult_t balance(struct sparse_allreduce_handle *h, const char *send,
   return ncclSuccess;
 }
 
-/* All ranks' counts and, behind them, displacements: to h->counts and to the device. */
+/* All ranks' counts and, after them, displacements: to h->counts and to the device. */
 static ncclResult_t gather_counts(struct sparse_allreduce_handle *h, uint64_t *counts,
                                   uint64_t *displs, cudaStream_t stream)
 {
@@ -194,7 +194,7 @@ static ncclResult_t gather_elements(struct sparse_allreduce_handle *h, const cha
   const size_t size = type_size(type);
   const uint64_t *all = h->counts, *places = h->counts + nranks;
   const uint64_t total = places[nranks - 1] + all[nranks - 1];
-  if (exchange_balances(m, all, total)) {
+  if (exchange_balances(h, all, total)) {
     struct sparse_share from[SPARSE_MAX_RANKS] = {{0, 0}}, to[SPARSE_MAX_RANKS] = {{0, 0}};
     uint64_t even[SPARSE_MAX_RANKS], even_displs[SPARSE_MAX_RANKS];
     for (int r = 0; r < nranks; r++) {

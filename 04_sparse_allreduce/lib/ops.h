@@ -5,21 +5,19 @@
  * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
  * in device memory. Results do not depend on the number of blocks or on timing: no operator adds
- * floats by atomics. "then" is a decision (control.h) that one thread of the operator takes at its
- * end, behind all the rest if nothing else is said, which saves a kernel; SPARSE_THEN_NOTHING if
- * there is none. Where a source is nothing, decisions must leave it so.
+ * floats by atomics.
  *
- * Operators are local, but for those that work "direct" (m->direct): there ranks load from and
- * store to each other's memory. Those are collective: ops_local_pass(), ops_partition(),
- * ops_reduce() and ops_select_sums() store; ops_reduce(), ops_select_sums() and ops_apply() wait
- * for the other ranks, at most config.timeout_seconds. After that state->late says for whom, and
- * nobody waits any more.
+ * Most decisions of a step (decide/decisions.h) are launches of their own, ops_decide(), so that
+ * they stand in the path where they happen. "then" is one that a thread of an operator takes at its
+ * end, after all the rest, which saves a kernel; SPARSE_THEN_NOTHING if there is none.
+ *
+ * Operators are local: they use this rank's memory only. Those of onesided/ops_onesided.h are not.
  *
  * Operators return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError. */
 #ifndef OPS_H
 #define OPS_H
 
-#include "state/control.h"
+#include "decide/decisions.h"
 #include "state/sparse_state.h"
 
 #ifdef __cplusplus
@@ -34,48 +32,60 @@ size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity);
 ncclResult_t ops_load(void);
 
 /* A decision on its own. */
-ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what,
-                         cudaStream_t stream);
+ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what,
+                        cudaStream_t stream);
 
 /* ---- the local pass: one read of gradient and residual, one write of the residual ------------ */
 
-/* What else there is to be done. */
-enum sparse_pass {
-  SPARSE_PASS_SELECTS, /* nothing */
-  SPARSE_PASS_MOMENTS, /* state->mean and state->deviation of the new residual, in double, the same
-                          bits in every run */
-  SPARSE_PASS_OFFERS,  /* direct, with SPARSE_THRESHOLD_LEVELS and _OFFER: the entries of the list
-                          go to the owners of state->boundaries' regions on the way, and these are
-                          told above which level they count. offered_count is that of those, then.
-                          If there are more than `capacity`, nobody is told, and state->unoffered
-                          is 1: ops_reduce() chooses from them. */
-};
-
-/* `begin` is the decision that a step begins with: it sets the levels and the limit.
- * First, what is pending in the residual (state->pending, by state->selection) becomes zero, as in
+/* First, what is pending in the residual (state->pending, by state->selection) becomes zero, as in
  * ops_settle(), the result being that of the last ops_apply(). From then on `leaves` is pending:
  * what this step is going to take out of the residual. For all i: residual[i] += gradient[i] (one
  * IEEE add of float(gradient[i])), where gradient[i] is finite or m->config.nonfinite is
  * SPARSE_NONFINITE_PROPAGATE; else residual[i] stays, and state->nonfinite says where. gradient ==
- * NULL: the residual is taken as it is. Elements with magnitude > levels[0] and <= limit go to the
- * offered list, ascending, as far as m->room entries; offered_count says how many there are in the
- * list, level_counts[j] for j < nlevels how many exceed levels[j]. */
+ * NULL: the residual is taken as it is. The candidates, whose magnitudes exceed levels[0], but not
+ * the limit, go to the offered list, ascending, as far as m->room entries; offered_count says how
+ * many there are in the list, level_counts[j] for j < nlevels how many exceed levels[j]. */
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
-                            enum sparse_pass what, enum sparse_leaves leaves,
-                            enum sparse_control begin, enum sparse_control then,
+                            enum sparse_candidates candidates, enum sparse_leaves leaves,
                             cudaStream_t stream);
 
-/* level_counts[j] for j < nlevels, counted over state->count: the offered list, all of the
+/* The same, with state->mean and state->deviation of the new residual: in double, the same bits in
+ * every run. */
+ncclResult_t ops_local_pass_moments(const struct sparse_memory *m, const void *gradient,
+                                    enum sparse_candidates candidates, enum sparse_leaves leaves,
+                                    cudaStream_t stream);
+
+/* level_counts[j] for j < nlevels, counted over state->count_from: the offered list, all of the
  * residual, or nothing, which leaves the counts. Levels ascend. */
-ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,
+ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
                               cudaStream_t stream);
 
 /* ---- selection ------------------------------------------------------------------------------- */
 
-/* A search, its decision `found`, a filter, its decision `then`; each sees what those before it
- * have left. *search and *keep, enum sparse_source in device memory, say what the two read: `list`,
+/* What a rank offers of its candidates. */
+enum sparse_rule {
+  SPARSE_EXACTLY_K,       /* the k largest; of equal ones those of lower indices */
+  SPARSE_ABOVE_KTH,       /* those above the k-th magnitude, which becomes the local threshold */
+  SPARSE_AS_THE_STATE_IS, /* what state->selection says; if these are too many, state->overflowed:
+                             the k largest, and the local threshold is the k-th magnitude */
+};
+
+/* Brings the offered list from the candidates to what is offered. Where to look state->search_from
+ * and state->keep_from say: in the list, or in all of the residual; or there is nothing to do.
+ * Afterwards state->selection chooses what is in the list. */
+ncclResult_t ops_select_offered(const struct sparse_memory *m, enum sparse_rule rule,
+                                cudaStream_t stream);
+
+/* The state->wanted largest entries of a list go to `to`, by state->global, which afterwards
+ * chooses them. dropped (may be NULL, list of one part): receives the others. */
+ncclResult_t ops_keep_largest(const struct sparse_memory *m, struct sparse_list list,
+                              struct sparse_list to, const struct sparse_list *dropped,
+                              cudaStream_t stream);
+
+/* What both are made of: a search, its decision `found`, a filter; each sees what those before it
+ * have left. *search and *keep, enum sparse_source in device memory, say what the two read: `from`,
  * all of the residual, or nothing, and then the part does nothing. NULL instead of the address of a
- * source is nothing, too. Decisions are taken in any case. Where *search is nothing, `found` must
+ * source is nothing, too. The decision is taken in any case. Where *search is nothing, it must
  * leave both sources as they are.
  *
  * The search, a radix search over magnitudes, finds the state->wanted largest entries, or all if
@@ -86,20 +96,21 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control
  *
  * The filter writes the entries that *selection chooses to `to` (one part), ascending, and their
  * number to *to.counts; if take > 0, of the entries equal to `above` the first `take`, and sets
- * ->tie to the index of the last of those. to.pairs may be list.pairs. Entries with index
- * SPARSE_NO_INDEX are never chosen. dropped (may be NULL): receives those not chosen, same rules
- * (lists of one part only). The caller makes sure that `to` has room. */
-ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
-                        const uint32_t *search, const uint32_t *keep,
-                        struct sparse_selection *selection, struct sparse_list to,
-                        const struct sparse_list *dropped, enum sparse_control found,
-                        enum sparse_control then, cudaStream_t stream);
+ * ->tie to the index of the last of those. to.pairs may be from.pairs. Entries with index
+ * SPARSE_NO_INDEX are never chosen. dropped.pairs (may be NULL): receives those not chosen, same
+ * rules (lists of one part only). The caller makes sure that `to` has room. */
+struct sparse_select {
+  struct sparse_list from, to, dropped;
+  const uint32_t *search, *keep;
+  struct sparse_selection *selection;
+  enum sparse_decision found;
+};
+ncclResult_t ops_select(const struct sparse_memory *m, const struct sparse_select *select,
+                        cudaStream_t stream);
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
-/* state->region_counts and region_displs of the offered list for state->boundaries. Direct: also
- * stores the parts of the list in the memory of the owners of the regions, at the same place in
- * this rank's slot there, and tells them. */
+/* state->region_counts and region_displs of the offered list for state->boundaries. */
 ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream);
 
 /* state->proposal: with c = offered_count / nranks, [j] = index of offered entry c * j for
@@ -114,44 +125,40 @@ enum sparse_sums {
   SPARSE_SUMS_ABOVE,   /* |sum| > (float)state->global_threshold */
 };
 
-/* Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries (device arrays). With
- * base == NULL (direct) these are the lists that the ranks have for this one; the kernel waits
- * until it has been told of all of them, sets state->received_counts, says in m->unit_begins where
- * sums are, and in the end tells all ranks how many there are; no word of sums with
- * SPARSE_SUMS_NONZERO, which ops_select_sums() is to follow. If state->unoffered says so, it begins
- * with ops_select() of the offered list by state->search, keep and selection,
- * SPARSE_THRESHOLD_OVERFLOW and ops_partition(). The region is [region[0], region[1]) (device);
- * entries outside it are ignored. Every sum starts at 0.0f and takes the lists in the order first,
- * first + stride, ... modulo nranks (stride 1 or -1); indices are unique within a list. Sums that
- * are kept go to `to`, ascending. */
+/* The lists of all ranks, list p being received_counts[p] entries at lists + received_displs[p]:
+ * rank 0's, rank 1's, ... are added. Sums that are not 0 go to `to`, ascending. */
+ncclResult_t ops_reduce_lists(const struct sparse_memory *m, const struct sparse_pair *lists,
+                              struct sparse_list to, cudaStream_t stream);
+
+/* By the owner of a region: what has come from all ranks, list p at received + list_displs[p], is
+ * added in the order rank, rank - 1, ... modulo nranks, and goes to the reduced list, sealed (if
+ * there is something to report, a flag entry follows; state->sealed_count). */
+ncclResult_t ops_reduce_region(const struct sparse_memory *m, enum sparse_sums which,
+                               cudaStream_t stream);
+
+/* What both are made of. Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries
+ * (device arrays). The region is [region[0], region[1]) (device); entries outside it are ignored.
+ * Every sum starts at 0.0f and takes the lists in the order first, first + stride, ... modulo
+ * nranks (stride 1 or -1); indices are unique within a list. Sums that are kept go to `to`,
+ * ascending. */
 ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
                         const uint64_t *displs, const uint64_t *counts, int first, int stride,
                         const uint64_t *region, enum sparse_sums which, struct sparse_list to,
-                        enum sparse_control then, cudaStream_t stream);
+                        enum sparse_decision then, cudaStream_t stream);
 
 /* Merges two lists (one part each): all indices of both, values of equal indices added, a + b. */
 ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, struct sparse_list b,
                        struct sparse_list to, cudaStream_t stream);
 
-/* Direct: of the sums of all ranks, `reduced` with reduced_count entries at each, the state->wanted
- * largest; of equal ones those of lower ranks and then those of lower indices. Only histograms go
- * from rank to rank. Sets wanted and `above` of state->global as ops_select() does and takes the
- * decision SPARSE_GLOBAL_FOUND. What is chosen of a rank's own sums is in `reduced` then,
- * state->chosen_count of them, m->unit_begins says where, and all ranks are told. reduced_count
- * stays; gathered_total is its sum over all ranks. */
-ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream);
-
 /* ---- results --------------------------------------------------------------------------------- */
 
 /* dense[i] = value / nranks (IEEE division) for the entries of the list, and 0 for all other i.
  * Before, dense is what the last ops_apply() or ops_clear() has left. Either the list has one part,
- * or part p has the entries of region p, state->boundaries[p] on. With list.pairs == NULL (direct)
- * the list is that of all ranks' sums: waits until they are there and fetches them on the way, to
- * `gathered`, in rank order, one behind the other, with state->gathered_counts, gathered_displs
- * and, if a rank says so, nonfinite. `then` is taken before all of that is done: it must be one
- * about counts. */
-ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                       enum sparse_control then, cudaStream_t stream);
+ * or part p has the entries of region p, state->boundaries[p] on. */
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list, cudaStream_t stream);
+
+/* The same of the gathered lists of all ranks; and the decision SPARSE_COLLECT_GATHERED. */
+ncclResult_t ops_apply_gathered(const struct sparse_memory *m, cudaStream_t stream);
 
 /* What is pending, now: residual[i] = 0 where state->selection chooses residual[i], for all i or,
  * as state->pending says, for those of the state->result_count first entries of `gathered`. */

@@ -38,50 +38,32 @@ ncclResult_t sparse_fail_alltoallv(ncclResult_t result)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-static sparse_path_t *const paths[SPARSE_ALGORITHMS] = {
-    [SPARSE_DENSE] = path_dense,
-    [SPARSE_TOPKA] = path_topka,
-    [SPARSE_TOPKA2] = path_topka,
-    [SPARSE_TOPKAOPT] = path_topkaopt,
-    [SPARSE_GTOPK] = path_gtopk,
-    [SPARSE_OKTOPK] = path_oktopk,
-    [SPARSE_TOPKSA] = path_topksa,
-    [SPARSE_GAUSSIANK] = path_gaussiank,
-    [SPARSE_GAUSSIANKCONCAT] = path_gaussiank,
-    [SPARSE_GAUSSIANKSA] = path_gaussiansa,
-};
+/* Is the next step one of those that come every so many steps? `field` is the place of that number
+ * in the configuration, 0 if the path has no such steps. The first sparse step is one of them. */
+static bool is_due(const struct sparse_allreduce_handle *h, size_t field)
+{
+  if (field == 0) return false;
+  const int interval = *(const int *)((const char *)&h->m.config + field);
+  return h->step == h->first_sparse || h->step % (uint64_t)interval == 0;
+}
 
 /* What the next step is. */
 static struct sparse_step next_step(const struct sparse_allreduce_handle *h)
 {
-  const sparse_allreduce_config_t *c = &h->m.config;
-  const bool first = h->step == h->first_sparse;
-  const bool dense = c->algorithm == SPARSE_DENSE || h->step < h->first_sparse;
-  const bool oktopk = !dense && c->algorithm == SPARSE_OKTOPK;
-  const bool opt = !dense && c->algorithm == SPARSE_TOPKAOPT;
-  const uint64_t local = (uint64_t)(opt ? c->topkaopt_interval : c->local_interval);
+  const struct sparse_path *path = h->path;
+  if (!path->selects || h->step < h->first_sparse) return (struct sparse_step){.dense = true};
   return (struct sparse_step){
-      .dense = dense,
-      .exact_local = (oktopk || opt) && (first || h->step % local == 0),
-      .exact_global = oktopk && (first || h->step % (uint64_t)c->global_interval == 0),
-      .repartition = oktopk && (first || h->step % (uint64_t)c->repartition_interval == 0),
+      .exact_local = is_due(h, path->exact_local),
+      .exact_global = is_due(h, path->exact_global),
+      .repartition = is_due(h, path->repartition),
   };
 }
 
-/* Does the host wait for counts in this step? Such a step cannot be captured. */
-static bool needs_host(const struct sparse_allreduce_handle *h)
+/* Such a step cannot be captured. */
+static bool host_waits(const struct sparse_allreduce_handle *h)
 {
-  switch (h->now.dense ? SPARSE_DENSE : h->m.config.algorithm) {
-  case SPARSE_DENSE:
-  case SPARSE_TOPKA:
-  case SPARSE_TOPKA2:
-  case SPARSE_GTOPK:
-    return false;
-  case SPARSE_TOPKSA:
-    return true;
-  default:
-    return h->alltoallv == NULL;
-  }
+  const enum sparse_host host = h->now.dense ? SPARSE_HOST_NEVER_WAITS : h->path->host;
+  return host == SPARSE_HOST_WAITS || (host == SPARSE_HOST_MAY_WAIT && h->alltoallv == NULL);
 }
 
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
@@ -92,13 +74,20 @@ ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase p
   return ncclSuccess;
 }
 
+/* The one place where a path, and its way to exchange, is chosen. */
+static sparse_path_t *path_of_step(const struct sparse_allreduce_handle *h)
+{
+  if (h->now.dense) return path_dense;
+  return h->onesided ? h->path->run_onesided : h->path->run;
+}
+
 static ncclResult_t enqueue_step(struct sparse_allreduce_handle *h, const void *gradient,
                                  cudaStream_t stream)
 {
   h->phase = 0;
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_SELECT, stream));
   if (!h->now.dense && h->result_dirty) SPARSE_TRY(ops_clear(&h->m, stream));
-  SPARSE_TRY((h->now.dense ? path_dense : paths[h->m.config.algorithm])(h, gradient, stream));
+  SPARSE_TRY(path_of_step(h)(h, gradient, stream));
   /* what leaves the residual would do so in the next step, but the caller looks at it before */
   if (h->m.shared && !h->now.dense) SPARSE_TRY(ops_settle(&h->m, stream));
   return sparse_phase(h, SPARSE_PHASES, stream);
@@ -124,7 +113,7 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
   h->now = next_step(h);
   if (gradient == NULL && h->now.dense)
     return sparse_fail(ncclInvalidArgument, "a dense step needs a gradient");
-  if (h->capturing && needs_host(h))
+  if (h->capturing && host_waits(h))
     return sparse_fail(ncclInvalidUsage, "the host reads counts in this step: no capture");
   SPARSE_TRY(enqueue_step(h, gradient, stream));
   if (h->capturing) {

@@ -207,8 +207,7 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
  * waits for counts within the call. Steps of one handle must not overlap: use one stream, or order
  * them by events. With the one-sided exchange no other NCCL work of these GPUs may run beside a
  * step either: its kernels fill the GPU while they wait for other ranks. The stream of a step must
- * exist until the next step that is not a graph, or the handle's end. Within a step a stream of the
- * handle's is forked and joined.
+ * exist until the next step that is not a graph, or the handle's end.
  *
  * gradient == NULL: the caller has added the gradient to the residual already, see
  * sparse_allreduce_residual; the policy for values that are not finite does not apply then. Not for

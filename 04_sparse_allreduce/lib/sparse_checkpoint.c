@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving and loading all that one step hands to the next. */
-#include "state/control_decide.h"
+#include "decide/decide.h"
 #include "sparse_internal.h"
 
 #include <math.h>
@@ -65,13 +65,12 @@ static bool is_threshold(const struct sparse_allreduce_handle *h, double thresho
 static const char *state_error(const struct sparse_allreduce_handle *h, const struct saved *saved,
                                const struct sparse_state *s)
 {
-  const sparse_allreduce_algorithm_t a = h->m.config.algorithm;
   const int nranks = h->m.nranks;
   if (saved->step > INT64_MAX) return "the number of the step";
   for (int j = 0; j < nranks; j++)
     if (s->boundaries[j] > s->boundaries[j + 1]) return "regions";
   if (s->boundaries[0] != 0 || s->boundaries[nranks] != h->m.n) return "regions";
-  if ((a == SPARSE_OKTOPK || a == SPARSE_TOPKAOPT) &&
+  if (h->path->exact_local != 0 && /* other steps go on with what those have found */
       (!is_threshold(h, s->local_threshold) || !is_threshold(h, s->global_threshold)))
     return "thresholds";
   if (!(s->guess_ratio >= 0.5 && s->guess_ratio <= 1) || s->guess < -1) return "the guess";

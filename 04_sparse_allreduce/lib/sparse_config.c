@@ -5,24 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const names[SPARSE_ALGORITHMS] = {
-    [SPARSE_DENSE] = "dense",
-    [SPARSE_TOPKA] = "topkA",
-    [SPARSE_TOPKA2] = "topkA2",
-    [SPARSE_TOPKAOPT] = "topkAopt",
-    [SPARSE_GTOPK] = "gtopk",
-    [SPARSE_OKTOPK] = "oktopk",
-    [SPARSE_TOPKSA] = "topkSA",
-    [SPARSE_GAUSSIANK] = "gaussiank",
-    [SPARSE_GAUSSIANKCONCAT] = "gaussiankconcat",
-    [SPARSE_GAUSSIANKSA] = "gaussiankSA",
-};
-
-const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm)
-{
-  return (unsigned)algorithm < SPARSE_ALGORITHMS ? names[algorithm] : NULL;
-}
-
 static sparse_allreduce_config_t published(sparse_preset_t preset)
 {
   sparse_allreduce_config_t c = {

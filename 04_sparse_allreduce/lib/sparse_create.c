@@ -8,32 +8,27 @@
 #include <unistd.h>
 
 /* More candidates than a rank may offer mean fewer passes over the residual. Where the list of what
- * is offered has not the memory of all ranks' lists (make_direct), it gets some more, up to 32 MiB.
+ * is offered has not the memory of all ranks' lists (make_onesided), it gets some more, up to 32
+ * MiB.
  */
-static size_t spare_room(const struct sparse_memory *m)
+static size_t spare_room(const struct sparse_allreduce_handle *h)
 {
+  const struct sparse_memory *m = &h->m;
   const size_t most = 4 << 20;
-  if (m->config.algorithm != SPARSE_OKTOPK) return 0;
+  if (h->path->run_onesided == NULL) return 0;
   return m->capacity < most ? (m->capacity + 3) / 4 * 4 : most;
-}
-
-/* Is `gathered` an allocation of its own? In a graph NCCL maps the whole allocation that a buffer
- * lies in. Before 2.29.2, if ncclSend or ncclRecv came first, a collective takes that for mapped
- * and gets address 0 (NVIDIA/nccl issue 1859). Of the paths only gtopk has both in a step. */
-static bool gathers_apart(const struct sparse_memory *m)
-{
-  return m->config.algorithm == SPARSE_GTOPK;
 }
 
 static ncclResult_t allocate_lists(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
-  const size_t list = (size_t)m->nranks * m->slot * sizeof(struct sparse_pair);
-  const size_t lists = gathers_apart(m) ? 2 : 3;
-  h->lists_bytes = sparse_lists_bytes(m, lists, spare_room(m));
+  const size_t list = (size_t)m->nranks * m->list_room * sizeof(struct sparse_pair);
+  const bool apart = h->path->own_messages; /* `gathered` is an allocation of its own */
+  const size_t lists = apart ? 2 : 3;
+  h->lists_bytes = sparse_lists_bytes(m, lists, spare_room(h));
   SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
-  if (gathers_apart(m)) SPARSE_NCCL(ncclMemAlloc((void **)&m->gathered, list));
-  sparse_lay_out_lists(m, lists, spare_room(m));
+  if (apart) SPARSE_NCCL(ncclMemAlloc((void **)&m->gathered, list));
+  sparse_lay_out_lists(m, lists, spare_room(h));
   SPARSE_CUDA(cudaMemset(m->notes, 0, sizeof(*m->notes)));
   return ncclSuccess;
 }
@@ -51,7 +46,7 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   SPARSE_CUDA(cudaEventCreateWithFlags(&h->done, cudaEventDisableTiming));
   for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
   SPARSE_TRY(ops_load());
-  if (m->config.algorithm == SPARSE_DENSE) return ncclSuccess;
+  if (!h->path->selects) return ncclSuccess;
 
   SPARSE_CUDA(cudaStreamCreateWithFlags(&h->own, cudaStreamNonBlocking));
 
@@ -70,12 +65,11 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   struct sparse_state *s = h->state;
   memset(s, 0, sizeof(*s));
   s->guess = -1;
-  /* To begin with. The threshold that oktopk uses is close to the next exact one. */
-  s->guess_ratio = m->config.algorithm == SPARSE_OKTOPK ? 0.9 : 0.85;
+  s->guess_ratio = h->path->guess_ratio;
   s->always_list = SPARSE_FROM_LIST;
   s->whole[1] = m->n;
   for (int p = 0; p < m->nranks; p++) {
-    s->slot_displs[p] = (uint64_t)p * m->slot;
+    s->list_displs[p] = (uint64_t)p * m->list_room;
     s->boundaries[p] = (uint64_t)p * (m->n / (size_t)m->nranks);
   }
   s->boundaries[m->nranks] = m->n;
@@ -83,10 +77,7 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   /* A kernel that needs more local memory than any before waits for all that runs on its GPU, and
    * that may be a kernel that waits for another rank of this process. So the one that needs most
    * runs now, over empty lists. */
-  if (m->config.algorithm != SPARSE_DENSE)
-    SPARSE_TRY(ops_reduce(m, m->received, m->state->received_displs, m->state->received_counts, 0,
-                          1, m->state->whole, SPARSE_SUMS_NONZERO, sparse_reduced(m),
-                          SPARSE_THEN_NOTHING, 0));
+  if (h->path->selects) SPARSE_TRY(ops_reduce_lists(m, m->received, sparse_reduced(m), 0));
   SPARSE_CUDA(cudaEventRecord(h->done, 0));
   SPARSE_CUDA(cudaDeviceSynchronize());
   return ncclSuccess;
@@ -174,10 +165,10 @@ static ncclResult_t own_processes(struct sparse_allreduce_handle *h, bool *own)
 
 /* Ok-Topk goes without messages: ranks read and write each other's lists. An owner's sums are read
  * while its next step may be selecting, so they have a list of their own. What a rank offers lies
- * in its slot of the received list, which is the last one and so has the spare room behind it. Not
+ * at its place of the received list, which is the last one and so has the spare room after it. Not
  * where a process has several GPUs: its kernels would wait for each other while it still launches
  * some. */
-static ncclResult_t make_direct(struct sparse_allreduce_handle *h)
+static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
   bool own = false;
@@ -188,12 +179,12 @@ static ncclResult_t make_direct(struct sparse_allreduce_handle *h)
     SPARSE_ALLTOALLV(alltoallv_peer(h->alltoallv, m->lists, p, &lists));
     char *received = (char *)lists + ((const char *)m->received - m->lists);
     h->state->peers[p] = lists;
-    h->state->slots[p] = (struct sparse_pair *)received + sparse_slot_of(m, p, m->rank);
-    h->state->slot_displs[p] = sparse_slot_of(m, m->rank, p);
+    h->state->list_at[p] = (struct sparse_pair *)received + sparse_list_place(m, p, m->rank);
+    h->state->list_displs[p] = sparse_list_place(m, m->rank, p);
   }
-  m->direct = true;
-  m->offered = m->received + sparse_slot_of(m, m->rank, m->rank);
-  m->room = m->capacity + spare_room(m);
+  h->onesided = true;
+  m->offered = m->received + sparse_list_place(m, m->rank, m->rank);
+  m->room = m->capacity + spare_room(h);
   SPARSE_CUDA(cudaMemcpy(m->state, h->state, sizeof(*h->state), cudaMemcpyHostToDevice));
   SPARSE_CUDA(cudaDeviceSynchronize());
   return ncclSuccess;
@@ -204,8 +195,7 @@ static ncclResult_t make_direct(struct sparse_allreduce_handle *h)
 static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
 {
   const sparse_exchange_t wanted = h->m.config.exchange;
-  const sparse_allreduce_algorithm_t a = h->m.config.algorithm;
-  if (wanted == SPARSE_EXCHANGE_SENDRECV || a == SPARSE_DENSE) return ncclSuccess;
+  if (wanted == SPARSE_EXCHANGE_SENDRECV || !h->path->selects) return ncclSuccess;
   int reach = 0;
   const char *why;
   alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
@@ -221,8 +211,8 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
     result = alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes);
     if (result != ncclSuccess)
       sparse_fail_alltoallv(result);
-    else if (a == SPARSE_OKTOPK)
-      result = make_direct(h);
+    else if (h->path->run_onesided != NULL)
+      result = make_onesided(h);
     if (result == ncclSuccess) return result;
   } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {
     result = sparse_fail(ncclInvalidUsage, "no one-sided exchange here: %s", why);
@@ -247,7 +237,8 @@ static ncclResult_t release(struct sparse_allreduce_handle *h)
 {
   const struct sparse_memory *m = &h->m;
   void *const memory[] = {m->matrix, m->scratch, m->state, m->residual, m->dense};
-  const ncclResult_t apart = free_list(gathers_apart(m) ? m->gathered : NULL);
+  const ncclResult_t apart =
+      free_list(h->path != NULL && h->path->own_messages ? m->gathered : NULL);
   const ncclResult_t lists = free_list(m->lists);
   cudaError_t first = cudaSuccess;
   for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++)
@@ -272,7 +263,7 @@ static void set_sizes(struct sparse_memory *m, size_t count)
   m->n = count;
   m->t = (size_t)((double)count * m->config.density);
   sparse_allreduce_sizes(count, m->config.density, &m->k, &m->capacity);
-  m->slot = (m->capacity + 1 + 3) / 4 * 4; /* lists start at multiples of 16 bytes */
+  m->list_room = (m->capacity + 1 + 3) / 4 * 4; /* lists start at multiples of 16 bytes */
   m->room = m->nranks > 1 ? 2 * m->capacity : m->capacity;
   m->z = sparse_normal_tail(m->config.density / 2);
 }
@@ -310,6 +301,7 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
   if (error != NULL) {
     result = sparse_fail(ncclInvalidArgument, "%s", error);
   } else {
+    h->path = sparse_path_of(h->m.config.algorithm);
     set_sizes(&h->m, count);
     result = allocate(h);
   }
@@ -352,7 +344,7 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
   if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   ncclResult_t waited = sparse_wait(handle);
   ncclResult_t exchange = ncclSuccess;
-  if (waited == ncclSuccess && handle->m.direct) waited = wait_for_readers(handle);
+  if (waited == ncclSuccess && handle->onesided) waited = wait_for_readers(handle);
   if (handle->alltoallv != NULL) {
     exchange = alltoallv_unregister(handle->alltoallv, handle->m.lists);
     const ncclResult_t destroyed = alltoallv_destroy(handle->alltoallv);

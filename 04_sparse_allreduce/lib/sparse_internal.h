@@ -8,6 +8,7 @@
 
 #include "alltoallv.h"
 #include "ops.h"
+#include "paths/paths.h"
 #include "sparse_allreduce.h"
 #include "state/sparse_state.h"
 
@@ -30,9 +31,12 @@ struct sparse_step {
 
 struct sparse_allreduce_handle {
   ncclComm_t comm;
+  const struct sparse_path *path;
   struct sparse_memory m;
+  bool onesided;         /* oktopk: ranks use each other's lists, and no messages */
   alltoallv_t alltoallv; /* NULL: send/recv, and the host reads counts */
-  size_t lists_bytes;    /* one window: the lists (gtopk: but for `gathered`) and the notes */
+  size_t lists_bytes; /* one window: the lists (but for `gathered` where path->own_messages) and the
+                         notes */
 
   uint64_t step;           /* number of the next step */
   uint64_t first_sparse;   /* number of the first that is not dense */
@@ -117,16 +121,10 @@ static inline struct sparse_list sparse_reduced(const struct sparse_memory *m)
   return (struct sparse_list){m->reduced, &m->state->reduced_count, 1};
 }
 
-/* All ranks' lists, one behind the other. */
+/* All ranks' lists, one after the other. */
 static inline struct sparse_list sparse_gathered(const struct sparse_memory *m)
 {
   return (struct sparse_list){m->gathered, m->state->gathered_counts, m->nranks};
-}
-
-/* Direct: the sums that are still in the memory of their owners. */
-static inline struct sparse_list sparse_not_fetched(void)
-{
-  return (struct sparse_list){NULL, NULL, 0};
 }
 
 /* The entries of the result, once there is one list of them. */
@@ -169,21 +167,20 @@ ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase p
  * result. */
 typedef ncclResult_t select_t(struct sparse_allreduce_handle *h, const void *gradient,
                               enum sparse_leaves leaves, cudaStream_t stream);
-select_t select_exact_entries;   /* exactly k */
-select_t select_exact_threshold; /* above the k-th magnitude */
-select_t select_by_threshold;    /* above state->local_threshold */
-select_t select_gaussian;        /* above mean + z * deviation, corrected */
+select_t select_exact_entries;       /* exactly k */
+select_t select_exact_threshold;     /* above the k-th magnitude */
+select_t select_by_threshold;        /* above state->local_threshold, */
+select_t select_by_raised_threshold; /* which is raised first if that is too much */
+select_t select_gaussian;            /* above mean + z * deviation, corrected in small steps, */
+select_t select_gaussian_halving;    /* or in large ones */
 
-/* Direct, steps that reuse threshold and regions: selecting offers to the owners of regions too. */
-static inline bool select_offers(const struct sparse_allreduce_handle *h)
-{
-  return h->m.direct && !h->now.repartition && !h->now.exact_local;
-}
+/* paths/oktopk.c: new regions, from what is offered. Collective. */
+ncclResult_t oktopk_repartition(struct sparse_allreduce_handle *h, cudaStream_t stream);
 
 /* exchange.c. All are collective.
  *
  * Split: the part of the offered list that lies in region j goes to rank j, for all j. Part p
- * arrives at received[slot_displs[p]], received_counts[p] entries; part `rank` is copied. At most
+ * arrives at received[list_displs[p]], received_counts[p] entries; part `rank` is copied. At most
  * `throttle` peers at a time. */
 ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cudaStream_t stream);
 
@@ -193,13 +190,14 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
 struct sparse_share {
   uint64_t first, count;
 };
-bool exchange_balances(const struct sparse_memory *m, const uint64_t *counts, uint64_t total);
+bool exchange_balances(const struct sparse_allreduce_handle *h, const uint64_t *counts,
+                       uint64_t total);
 void exchange_shares(const struct sparse_memory *m, const uint64_t *counts, uint64_t total, int r,
                      struct sparse_share *from, struct sparse_share *to);
 struct sparse_share exchange_overlap(struct sparse_share a, struct sparse_share b);
 
 /* AllGatherV: the state->sealed_count elements at `send` of every rank arrive at `recv` of all, in
- * rank order, one behind the other; counts and displs (device, ranks entries) say where. `recv` is
+ * rank order, one after the other; counts and displs (device, ranks entries) say where. `recv` is
  * in `received` or `gathered`. */
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
                              uint64_t *counts, uint64_t *displs, ncclDataType_t type,
@@ -224,12 +222,5 @@ ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *
 ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
                              const uint64_t *counts, const uint64_t *displs, ncclDataType_t type,
                              cudaStream_t stream);
-
-/* ---- the paths: one step each, gradient to dense result -------------------------------------- */
-
-typedef ncclResult_t sparse_path_t(struct sparse_allreduce_handle *h, const void *gradient,
-                                   cudaStream_t stream);
-sparse_path_t path_dense, path_topka, path_topkaopt, path_gtopk, path_oktopk, path_topksa,
-    path_gaussiank, path_gaussiansa;
 
 #endif

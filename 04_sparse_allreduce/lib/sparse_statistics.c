@@ -30,7 +30,7 @@ static ncclResult_t name_nonfinite(const struct sparse_allreduce_handle *h)
   if (h->last.nonfinite) {
     element = h->last.nonfinite;
     rank = h->last.nonfinite_rank;
-  } else if (h->m.direct) {
+  } else if (h->onesided) {
     uint64_t notes[SPARSE_MAX_RANKS][SPARSE_SUM_NOTES];
     SPARSE_CUDA(cudaMemcpy(notes, h->m.notes->sums, sizeof(notes), cudaMemcpyDeviceToHost));
     for (int p = h->m.nranks - 1; p >= 0; p--) {
@@ -69,97 +69,6 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
   return ncclSuccess;
 }
 
-static uint64_t sum_of_others(const struct sparse_memory *m, const uint64_t *counts)
-{
-  uint64_t sum = 0;
-  for (int p = 0; p < m->nranks; p++)
-    if (p != m->rank) sum += counts[p];
-  return sum;
-}
-
-/* How many sums each rank had for the others. */
-static ncclResult_t count_sums(const struct sparse_allreduce_handle *h, uint64_t *sums)
-{
-  const struct sparse_memory *m = &h->m;
-  const uint64_t *counts = m->direct ? h->state->gathered_counts : h->state->sums;
-  memcpy(sums, counts, (size_t)m->nranks * sizeof(*sums));
-  if (!m->direct || !h->last.exact_global) return ncclSuccess;
-  uint64_t notes[SPARSE_MAX_RANKS];
-  SPARSE_CUDA(cudaMemcpy(notes, m->notes->reduced, sizeof(notes), cudaMemcpyDeviceToHost));
-  for (int p = 0; p < m->nranks; p++) sums[p] = (uint32_t)notes[p];
-  return ncclSuccess;
-}
-
-/* The gather of all sums, and what the ranks move before to even them out. */
-static ncclResult_t count_gather(const struct sparse_allreduce_handle *h, uint64_t *sent,
-                                 uint64_t *received)
-{
-  const struct sparse_memory *m = &h->m;
-  const uint64_t total = h->state->gathered_total, others = (uint64_t)m->nranks - 1;
-  uint64_t sums[SPARSE_MAX_RANKS], own = h->state->reduced_count;
-  if (m->config.algorithm == SPARSE_OKTOPK && m->config.balance != SPARSE_BALANCE_NEVER) {
-    SPARSE_TRY(count_sums(h, sums));
-    if (exchange_balances(m, sums, total)) {
-      struct sparse_share from, to;
-      exchange_shares(m, sums, total, m->rank, &from, &to);
-      const uint64_t stays = exchange_overlap(from, to).count;
-      *sent += 2 * (from.count - stays);
-      *received += 2 * (to.count - stays);
-      own = to.count;
-    }
-  }
-  *sent += 2 * own * others;
-  *received += 2 * (total - own);
-  return ncclSuccess;
-}
-
-/* Words of 32 bits that the step moved between this rank and others: those of the algorithm,
- * whatever the exchange. Direct, candidates may have been sent in vain, see SPARSE_PASS_OFFERS,
- * sums in exact steps are fewer, see ops_select_sums(), and one-sided nothing is evened out. */
-static ncclResult_t count_words(const struct sparse_allreduce_handle *h, uint64_t *sent,
-                                uint64_t *received)
-{
-  const struct sparse_memory *m = &h->m;
-  const struct sparse_state *s = h->state;
-  const uint64_t others = (uint64_t)m->nranks - 1;
-  *sent = *received = 0;
-  if (h->last.dense) {
-    *sent = *received = 2 * m->n * others / (uint64_t)m->nranks;
-    return ncclSuccess;
-  }
-  switch (m->config.algorithm) {
-  case SPARSE_GTOPK:
-    for (int step = 1; step < m->nranks; step *= 2) {
-      if (m->rank % (2 * step) == step) {
-        *sent = 2 * m->k;
-        break;
-      }
-      if (m->rank + step < m->nranks) *received += 2 * m->k;
-    }
-    if (m->rank == 0)
-      *sent += 2 * m->k * others;
-    else
-      *received += 2 * m->k;
-    break;
-  case SPARSE_OKTOPK:
-  case SPARSE_TOPKSA:
-  case SPARSE_GAUSSIANKSA:
-    *sent = 2 * sum_of_others(m, s->region_counts);
-    *received = 2 * sum_of_others(m, s->received_counts);
-    if (h->last.fell_back) {
-      const uint64_t region = s->boundaries[m->rank + 1] - s->boundaries[m->rank];
-      *sent += region * others;
-      *received += m->n - region;
-      break;
-    }
-    return count_gather(h, sent, received);
-  default:
-    *sent = 2 * s->offered_count * others;
-    *received = 2 * sum_of_others(m, s->received_counts);
-  }
-  return ncclSuccess;
-}
-
 ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
                                          sparse_allreduce_statistics_t *statistics)
 {
@@ -174,14 +83,15 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   out->k = h->m.k;
   out->capacity = h->m.capacity;
   out->dense = h->last.dense;
-  SPARSE_TRY(count_words(h, &out->words_sent, &out->words_received));
+  SPARSE_TRY((h->last.dense ? sparse_words_of_allreduce : h->path->words)(h, &out->words_sent,
+                                                                          &out->words_received));
   if (h->last.dense) {
     out->local = out->global = h->m.n;
     out->selected_tie = -1;
     return ncclSuccess;
   }
   out->local = s->offered_count;
-  out->global = h->last.fell_back ? h->m.n : s->global_count;
+  out->global = h->last.fell_back ? h->m.n : s->result_count - s->result_flags;
   out->local_threshold = s->local_threshold;
   out->global_threshold = s->global_threshold;
   out->gaussian_threshold = s->gaussian_threshold;

@@ -225,6 +225,7 @@ PYTHON
 }
 
 # broken PATH FILE LINE NEW [OPTIONS]: with NEW in place of LINE in that file the path fails the verification.
+# BROKEN_LAUNCHER=mpi: with a process for each rank.
 # shellcheck disable=SC2034 # code is for exits_with
 broken() {
   local copy=$FAULT_FOLDER/broken/04_sparse_allreduce
@@ -235,9 +236,14 @@ broken() {
   awk -v line="$3" -v new="$4" '{ at = index($0, line) }
     at { $0 = substr($0, 1, at - 1) new substr($0, at + length(line)); found++ }
     { print } END { exit found != 1 }' "$TOP/04_sparse_allreduce/$2" >"$copy/$2"
-  make -s -C "$copy" CPU=1
   code=0
-  NTHREADS=4 "$copy/sparse_allreduce" --algorithm "$1" "${@:5}" >"$WORK/out" 2>"$WORK/err" || code=$?
+  if [ "${BROKEN_LAUNCHER:-pthread}" = mpi ]; then # where oktopk is one-sided
+    make -s -C "$copy" CPU=1 MPI=1
+    mpi_job 4 "$copy/sparse_allreduce" --algorithm "$1" "${@:5}" >"$WORK/out" 2>"$WORK/err" || code=$?
+  else
+    make -s -C "$copy" CPU=1
+    NTHREADS=4 "$copy/sparse_allreduce" --algorithm "$1" "${@:5}" >"$WORK/out" 2>"$WORK/err" || code=$?
+  fi
   cp "$TOP/04_sparse_allreduce/$2" "$copy/$2"
   exits_with 1
   prints '^Results are WRONG, see standard error$'
@@ -265,9 +271,9 @@ broken() {
 @test "what leaves the residual is what the path says: the other answer fails the verification" {
   # exact sums of a dozen values, many of which are 0: what was offered is not in the result then
   local all=(--count 2003 --density 0.05 --gradient ties --steps 4)
-  broken topkA lib/paths/topka.c 'keep_k ?' '!keep_k ?' "${all[@]}"
+  broken topkA lib/paths/topka.c LEAVES_OFFERED LEAVES_RESULT "${all[@]}"
   says 'topkA, step [0-9]*: residual: '
-  broken topkA2 lib/paths/topka.c 'keep_k ?' '!keep_k ?' "${all[@]}"
+  broken topkA2 lib/paths/topka.c LEAVES_RESULT LEAVES_OFFERED "${all[@]}"
   says 'topkA2, step [0-9]*: residual: '
   for path in topkAopt topkSA gaussiank gaussiansa; do
     broken "${path/gaussiansa/gaussiankSA}" "lib/paths/${path,,}.c" LEAVES_OFFERED LEAVES_RESULT "${all[@]}"
@@ -277,6 +283,51 @@ broken() {
     broken $path lib/paths/$path.c LEAVES_RESULT LEAVES_OFFERED "${all[@]}"
     says "^\\[rank [0-3]\\] $path, step [0-9]*: residual: "
   done
+}
+
+@test "what is offered, which sums are kept, which thresholds adapt: another line in the path fails the verification" {
+  local all=(--count 2003 --density 0.05 --steps 9) entries='select_exact_entries' threshold='select_exact_threshold'
+  # offered: exactly k, or what exceeds the k-th magnitude
+  broken gtopk lib/paths/gtopk.c $entries $threshold "${all[@]}"
+  broken topkSA lib/paths/topksa.c $entries $threshold "${all[@]}"
+  says '^\[rank [0-3]\] topkSA, step 0: '
+  broken gaussiankSA lib/paths/gaussiansa.c ": $threshold" ': select_exact_entries' "${all[@]}"
+  says '^\[rank [0-3]\] gaussiankSA, step 0: '
+  for path in gaussiank gaussiankconcat; do
+    broken $path lib/paths/gaussiank.c select_gaussian $threshold "${all[@]}"
+    says "^\[rank [0-3]\] $path, step 0: "
+  done
+  broken topkAopt lib/paths/topkaopt.c ': select_by_threshold' ': select_exact_threshold' "${all[@]}"
+  says '^\[rank [0-3]\] topkAopt, step 1: ' # step 0 is exact
+  broken topkA2 lib/paths/topka.c 'ops_keep_largest(m, sparse_reduced(m)' 'ops_keep_largest(m, sparse_offered(m)' "${all[@]}"
+  # oktopk
+  local path=lib/paths/oktopk.c
+  broken oktopk $path 'h->now.exact_local ?' 'false ?' "${all[@]}"
+  says '^\[rank [0-3]\] oktopk, step 0: '
+  broken oktopk $path 'if (h->now.repartition)' 'if (0)' "${all[@]}"
+  says '^\[rank [0-3]\] oktopk, step 0: '
+  broken oktopk $path 'return ops_decide(m, SPARSE_GLOBAL_THRESHOLD, stream)' 'return ncclSuccess' "${all[@]}"
+  says '^\[rank [0-3]\] oktopk, step [0-9]*: '
+  broken oktopk $path SPARSE_ADAPT_BOTH SPARSE_ADAPT_LOCAL "${all[@]}"
+  says 'oktopk, step [0-9]*: global threshold is '
+  broken oktopk $path 'return ops_decide(m, SPARSE_ADAPT_BOTH, stream)' 'return ncclSuccess' "${all[@]}"
+  says 'oktopk, step [0-9]*: local threshold is '
+}
+
+@test "oktopk one-sided: a line of its own file that is broken fails the verification" {
+  [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
+  local BROKEN_LAUNCHER=mpi all=(--count 2003 --density 0.05 --steps 9)
+  local path=lib/onesided/oktopk_onesided.c
+  broken oktopk $path 'ops_pass_and_send(m, gradient, SPARSE_LEAVES_RESULT' 'ops_pass_and_send(m, gradient, SPARSE_LEAVES_OFFERED' \
+    "${all[@]}"
+  says 'oktopk, step [0-9]*: residual: '
+  broken oktopk $path 'select(h, gradient, SPARSE_LEAVES_RESULT' 'select(h, gradient, SPARSE_LEAVES_OFFERED' "${all[@]}"
+  says 'oktopk, step 0: residual: '
+  broken oktopk $path ': SPARSE_COUNT_ADAPT_BOTH' ': SPARSE_COUNT_ADAPT_LOCAL' "${all[@]}"
+  says 'oktopk, step 1: '
+  broken oktopk $path 'exact ? SPARSE_COUNT_ADAPT_LOCAL :' 'exact ? SPARSE_THEN_NOTHING :' "${all[@]}"
+  broken oktopk $path 'h->now.exact_local ?' 'false ?' "${all[@]}"
+  says 'oktopk, step 0: '
 }
 
 # ---- options ---------------------------------------------------------------------------------------

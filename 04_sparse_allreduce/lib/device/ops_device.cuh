@@ -10,7 +10,7 @@
 #include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
 
-#include "state/control_decide.h"
+#include "decide/decide.h"
 #include "ops.h"
 
 /* ---- scratch memory ---------------------------------------------------------------------------
@@ -415,13 +415,13 @@ static __device__ inline void ops_grid_sync(ops_scratch *scratch)
 }
 
 /* Not inlined: its registers are not to be counted to those of the kernels' loops. */
-static __device__ __noinline__ void ops_take_decision(enum sparse_control what,
+static __device__ __noinline__ void ops_take_decision(enum sparse_decision what,
                                                       const sparse_memory *m)
 {
   sparse_decide(what, m);
 }
 
-static __device__ inline void ops_decide(enum sparse_control what, const sparse_memory *m)
+static __device__ inline void ops_decide(enum sparse_decision what, const sparse_memory *m)
 {
   if (what != SPARSE_THEN_NOTHING) ops_take_decision(what, m);
 }

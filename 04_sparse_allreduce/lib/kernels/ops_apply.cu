@@ -13,6 +13,7 @@
  * exact steps ops_keep.cuh): a search would be several round trips. */
 #include "device/ops_entries.cuh"
 #include "onesided/ops_notes.cuh"
+#include "onesided/ops_onesided.h"
 
 namespace
 {
@@ -53,14 +54,15 @@ __device__ inline void await_sums(const sparse_memory &m, sums &s)
     if (!there) s.lists.counts[p] = 0;
 }
 
-/* The parts of a list; of none, that is, direct, the sums of all ranks. */
+/* The parts of a list; DIRECT: the sums of all ranks. */
+template <bool DIRECT>
 __device__ inline void find_parts(const sparse_memory &m, const sparse_list &list, sums &s)
 {
-  if (list.pairs == NULL) await_sums(m, s);
-  const int parts = list.pairs == NULL ? m.nranks : list.parts;
+  if (DIRECT) await_sums(m, s);
+  const int parts = DIRECT ? m.nranks : list.parts;
   OPS_ROLLED
   for (int p = (int)threadIdx.x; p < parts; p += THREADS) {
-    if (list.pairs != NULL) s.lists.counts[p] = (uint32_t)list.counts[p];
+    if (!DIRECT) s.lists.counts[p] = (uint32_t)list.counts[p];
     s.ends[p] = parts == 1 ? (uint32_t)m.n : (uint32_t)m.state->boundaries[p + 1];
   }
   __syncthreads();
@@ -69,7 +71,7 @@ __device__ inline void find_parts(const sparse_memory &m, const sparse_list &lis
     s.displs[0] = 0;
     OPS_ROLLED
     for (int p = 0; p < parts; p++) {
-      if (list.pairs != NULL) s.lists.pairs[p] = list.pairs + s.displs[p];
+      if (!DIRECT) s.lists.pairs[p] = list.pairs + s.displs[p];
       s.displs[p + 1] = s.displs[p] + s.lists.counts[p];
     }
   }
@@ -191,7 +193,7 @@ __device__ inline uint32_t choose_group(uint32_t units, uint32_t warps)
 template <bool DIRECT>
 __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
-          enum sparse_control then)
+          enum sparse_decision then)
 {
   /* DIRECT: this follows reduce() or select_sums(), which let it begin at once. It needs sums, and
    * there are notes about those; this rank's own come when everything before has ended. */
@@ -214,7 +216,7 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   load_bits(); /* nobody has to be waited for to know these */
   for (uint32_t i = lane; i < SPARSE_UNIT; i += 32) values[i] = 0;
   bits[lane] = 0;
-  find_parts(m, list, s.sums);
+  find_parts<DIRECT>(m, list, s.sums);
   while (first < units) {
     const uint32_t last = first + group < units ? first + group : units;
     const uint64_t begin = (uint64_t)first * SPARSE_UNIT, behind = (uint64_t)last * SPARSE_UNIT;
@@ -242,16 +244,33 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   if (threadIdx.x == 0) ops_decide(then, &m); /* of counts: no other block is needed for that */
 }
 
+unsigned blocks_of(const sparse_memory *m)
+{
+  return ops_blocks(m->n, SPARSE_UNIT * WARPS, APPLY_BLOCKS);
+}
+
 } // namespace
 
 extern "C" {
 
-ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                       enum sparse_control then, cudaStream_t stream)
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list, cudaStream_t stream)
 {
-  return ops_launch(list.pairs == NULL ? apply<true> : apply<false>,
-                    ops_blocks(m->n, SPARSE_UNIT * WARPS, APPLY_BLOCKS), THREADS, OPS_NEXT, stream,
-                    *m, list, then);
+  return ops_launch(apply<false>, blocks_of(m), THREADS, OPS_NEXT, stream, *m, list,
+                    SPARSE_THEN_NOTHING);
+}
+
+ncclResult_t ops_apply_gathered(const struct sparse_memory *m, cudaStream_t stream)
+{
+  const sparse_list gathered = {m->gathered, m->state->gathered_counts, m->nranks};
+  return ops_launch(apply<false>, blocks_of(m), THREADS, OPS_NEXT, stream, *m, gathered,
+                    SPARSE_COLLECT_GATHERED);
+}
+
+ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision adapt,
+                            cudaStream_t stream)
+{
+  const sparse_list of_others = {NULL, NULL, 0};
+  return ops_launch(apply<true>, blocks_of(m), THREADS, OPS_NEXT, stream, *m, of_others, adapt);
 }
 
 ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream)

@@ -5,14 +5,16 @@
  *
  * The structs that are launched hold a copy of an operator's arguments; "device" memory is plain
  * memory. */
-#include "ops.h"
+#include "onesided/ops_onesided.h"
 
 #ifdef CPU_STANDIN /* elsewhere this file is empty, so that every .c of the library may be \
                       compiled */
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cpu.h"
-#include "state/control_decide.h"
+#include "decide/decide.h"
 
 static ncclResult_t launch(cudaStream_t stream, void (*twin)(const void *args), const void *args,
                            size_t bytes)
@@ -180,25 +182,29 @@ static void store_parts(const struct sparse_memory *m)
   for (int p = 0; p < m->nranks; p++) {
     const uint64_t first = s->region_displs[p], count = s->region_counts[p];
     if (p == m->rank) continue;
-    memcpy(s->slots[p] + first, m->offered + first, count * sizeof(*m->offered));
+    memcpy(s->list_at[p] + first, m->offered + first, count * sizeof(*m->offered));
     __atomic_fetch_add((uint64_t *)at_peer(m, p, &m->notes->stored[m->rank]), count,
                        __ATOMIC_RELEASE);
     cpu_notify(m->comm, p);
   }
 }
 
-/* Which part of the offered list lies in which region; direct: the owners get it. Who has waited in
- * vain takes no part any more. */
+/* Which part of the offered list lies in which region. */
 static void partition(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
-  if (m->direct && s->late) return;
   for (int p = 0; p < m->nranks; p++) {
     const uint64_t first = lower_bound(m->offered, s->offered_count, s->boundaries[p]);
     s->region_displs[p] = first;
     s->region_counts[p] = lower_bound(m->offered, s->offered_count, s->boundaries[p + 1]) - first;
   }
-  if (!m->direct) return;
+}
+
+/* And the owners get it. Who has waited in vain takes no part any more. */
+static void send_parts(const struct sparse_memory *m)
+{
+  if (m->state->late) return;
+  partition(m);
   tell_owners(m);
   store_parts(m);
 }
@@ -214,7 +220,7 @@ static const struct sparse_pair *await_list(const struct sparse_memory *m, int p
     return m->received;
   s->received_counts[p] = (uint32_t)notes[SPARSE_NOTE_COUNT];
   if (p != m->rank) s->stored[p] += s->received_counts[p];
-  return m->received + s->slot_displs[p] + (uint32_t)notes[SPARSE_NOTE_FIRST];
+  return m->received + s->list_displs[p] + (uint32_t)notes[SPARSE_NOTE_FIRST];
 }
 
 static void tell_all_of_sums(const struct sparse_memory *m, uint64_t sums)
@@ -254,7 +260,7 @@ static bool add_histograms(const struct sparse_memory *m, uint64_t *counts, int 
   return true;
 }
 
-/* Everybody's sums, one behind the other. */
+/* Everybody's sums, one after the other. */
 static void fetch_sums(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
@@ -278,7 +284,7 @@ static void fetch_sums(const struct sparse_memory *m)
 
 struct control {
   struct sparse_memory m;
-  enum sparse_control what;
+  enum sparse_decision what;
 };
 
 static void run_control(const void *args)
@@ -287,8 +293,8 @@ static void run_control(const void *args)
   sparse_decide(a->what, &a->m);
 }
 
-ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what,
-                         cudaStream_t stream)
+ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what,
+                        cudaStream_t stream)
 {
   const struct control a = {*m, what};
   return launch(stream, run_control, &a, sizeof(a));
@@ -324,9 +330,9 @@ ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream)
 struct local_pass {
   struct sparse_memory m;
   const void *gradient;
-  enum sparse_pass what;
+  enum sparse_candidates candidates;
   enum sparse_leaves leaves;
-  enum sparse_control begin, then;
+  bool moments, sends;
 };
 
 static void count_levels(struct sparse_state *s, sparse_level_t magnitude)
@@ -342,7 +348,7 @@ static void run_local_pass(const void *args)
   struct sparse_state *s = m->state;
   const bool finite_only = m->config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
   settle(m);
-  sparse_decide(a->begin, m);
+  sparse_begin_pass(m, a->candidates);
   s->pending = a->leaves;
   s->offered_count = 0;
   memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
@@ -360,7 +366,7 @@ static void run_local_pass(const void *args)
     if (magnitude > s->levels[0] && magnitude <= s->limit && s->offered_count < m->room)
       m->offered[s->offered_count++] = (struct sparse_pair){(uint32_t)i, acc};
   }
-  if (a->what == SPARSE_PASS_MOMENTS) {
+  if (a->moments) {
     double sum = 0, squares = 0;
     for (size_t i = 0; i < m->n; i++) sum += m->residual[i];
     s->mean = sum / (double)m->n;
@@ -368,22 +374,42 @@ static void run_local_pass(const void *args)
       squares += (m->residual[i] - s->mean) * (m->residual[i] - s->mean);
     s->deviation = sqrt(squares / (double)(m->n - 1));
   }
-  sparse_decide(a->then, m);
-  if (a->what != SPARSE_PASS_OFFERS || s->unoffered) return;
+  if (!a->sends) return;
+  sparse_decide(SPARSE_OFFER_THRESHOLD, m);
+  if (s->unoffered) return;
   uint64_t kept = 0; /* the kernel leaves the others to the owners of regions */
   for (uint64_t i = 0; kept < s->offered_count; i++)
     if (sparse_chosen(&s->selection, sparse_magnitude(m->offered[i].value), m->offered[i].index))
       m->offered[kept++] = m->offered[i];
-  partition(m);
+  send_parts(m);
 }
 
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
-                            enum sparse_pass what, enum sparse_leaves leaves,
-                            enum sparse_control begin, enum sparse_control then,
+                            enum sparse_candidates candidates, enum sparse_leaves leaves,
                             cudaStream_t stream)
 {
   const struct local_pass a = {
-      .m = *m, .gradient = gradient, .what = what, .leaves = leaves, .begin = begin, .then = then};
+      .m = *m, .gradient = gradient, .candidates = candidates, .leaves = leaves};
+  return launch(stream, run_local_pass, &a, sizeof(a));
+}
+
+ncclResult_t ops_local_pass_moments(const struct sparse_memory *m, const void *gradient,
+                                    enum sparse_candidates candidates, enum sparse_leaves leaves,
+                                    cudaStream_t stream)
+{
+  const struct local_pass a = {
+      .m = *m, .gradient = gradient, .candidates = candidates, .leaves = leaves, .moments = true};
+  return launch(stream, run_local_pass, &a, sizeof(a));
+}
+
+ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
+                               enum sparse_leaves leaves, cudaStream_t stream)
+{
+  const struct local_pass a = {.m = *m,
+                               .gradient = gradient,
+                               .candidates = SPARSE_ABOVE_THRESHOLDS,
+                               .leaves = leaves,
+                               .sends = true};
   return launch(stream, run_local_pass, &a, sizeof(a));
 }
 
@@ -392,9 +418,9 @@ static void run_count_levels(const void *args)
   const struct control *a = args;
   const struct sparse_memory *m = &a->m;
   struct sparse_state *s = m->state;
-  if (s->count != SPARSE_FROM_NOTHING) {
+  if (s->count_from != SPARSE_FROM_NOTHING) {
     const struct input in =
-        input_from(m, (struct sparse_list){m->offered, &s->offered_count, 1}, s->count);
+        input_from(m, (struct sparse_list){m->offered, &s->offered_count, 1}, s->count_from);
     memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
     for (uint64_t i = 0; i < in.count; i++)
       if (is_entry(entry(&in, i))) count_levels(s, sparse_magnitude(entry(&in, i).value));
@@ -402,7 +428,7 @@ static void run_count_levels(const void *args)
   sparse_decide(a->what, m);
 }
 
-ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,
+ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
                               cudaStream_t stream)
 {
   const struct control a = {*m, then};
@@ -414,10 +440,7 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control
 
 struct select {
   struct sparse_memory m;
-  struct sparse_list list, to, dropped;
-  const uint32_t *search, *keep; /* sources */
-  struct sparse_selection *selection;
-  enum sparse_control found, then;
+  struct sparse_select what;
 };
 
 /* Three digits of a magnitude, highest first: a histogram of those that agree in the digits before
@@ -461,9 +484,9 @@ static void search(const struct sparse_memory *m, const struct input *in, bool a
   if (selection->take > own) selection->take = own;
 }
 
-static void keep(const struct select *a)
+static void keep(const struct sparse_memory *m, const struct sparse_select *a)
 {
-  const struct input in = input_from(&a->m, a->list, *a->keep);
+  const struct input in = input_from(m, a->from, *a->keep);
   struct sparse_selection selection = *a->selection;
   uint64_t kept = 0, dropped = 0, taken = 0;
   for (uint64_t i = 0; i < in.count; i++) {
@@ -492,34 +515,26 @@ static bool says_something(const uint32_t *source)
   return source != NULL && *source != SPARSE_FROM_NOTHING;
 }
 
+static void search_and_keep(const struct sparse_memory *m, const struct sparse_select *a)
+{
+  if (says_something(a->search)) {
+    const struct input in = input_from(m, a->from, *a->search);
+    search(m, &in, false, a->selection);
+  }
+  sparse_decide(a->found, m);
+  if (says_something(a->keep)) keep(m, a);
+}
+
 static void run_select(const void *args)
 {
   const struct select *a = args;
-  const bool searches = says_something(a->search);
-  if (searches) {
-    const struct input in = input_from(&a->m, a->list, *a->search);
-    search(&a->m, &in, false, a->selection);
-  }
-  sparse_decide(a->found, &a->m);
-  if (says_something(a->keep)) keep(a);
-  sparse_decide(a->then, &a->m);
+  search_and_keep(&a->m, &a->what);
 }
 
-ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
-                        const uint32_t *search, const uint32_t *keep,
-                        struct sparse_selection *selection, struct sparse_list to,
-                        const struct sparse_list *dropped, enum sparse_control found,
-                        enum sparse_control then, cudaStream_t stream)
+ncclResult_t ops_select(const struct sparse_memory *m, const struct sparse_select *select,
+                        cudaStream_t stream)
 {
-  struct select a = {.m = *m,
-                     .list = list,
-                     .search = search,
-                     .keep = keep,
-                     .selection = selection,
-                     .to = to,
-                     .found = found,
-                     .then = then};
-  if (dropped != NULL) a.dropped = *dropped;
+  const struct select a = {*m, *select};
   return launch(stream, run_select, &a, sizeof(a));
 }
 
@@ -531,16 +546,14 @@ static void run_select_sums(const void *args)
   const struct sparse_list sums = {m->reduced, &s->reduced_count, 1};
   const struct input in = input_from(m, sums, SPARSE_FROM_LIST);
   search(m, &in, true, &s->global);
-  sparse_decide(SPARSE_GLOBAL_FOUND, m);
+  sparse_decide(SPARSE_GLOBAL_THRESHOLD, m);
   if (s->late) return;
   for (int p = 0; p < m->nranks; p++)
     write_note(m, at_peer(m, p, &m->notes->reduced[m->rank]), (uint32_t)s->reduced_count);
   const uint32_t all = SPARSE_FROM_LIST;
-  keep(&(struct select){.m = *m,
-                        .list = sums,
-                        .to = {m->reduced, &s->chosen_count, 1},
-                        .keep = &all,
-                        .selection = &s->global});
+  const struct sparse_select chosen = {
+      .from = sums, .to = {m->reduced, &s->chosen_count, 1}, .keep = &all, .selection = &s->global};
+  keep(m, &chosen);
   tell_all_of_sums(m, s->chosen_count);
 }
 
@@ -554,15 +567,14 @@ static void choose_and_offer(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
   const struct sparse_list offered = {m->offered, &s->offered_count, 1};
-  const struct select a = {.m = *m,
-                           .list = offered,
-                           .search = &s->search,
-                           .keep = &s->keep,
-                           .selection = &s->selection,
-                           .to = offered,
-                           .found = SPARSE_THRESHOLD_OVERFLOW};
-  run_select(&a);
-  partition(m);
+  const struct sparse_select select = {.from = offered,
+                                       .to = offered,
+                                       .search = &s->search_from,
+                                       .keep = &s->keep_from,
+                                       .selection = &s->selection,
+                                       .found = SPARSE_OVERFLOW_FOUND};
+  search_and_keep(m, &select);
+  send_parts(m);
   s->unoffered = 0;
 }
 
@@ -579,6 +591,17 @@ ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream)
 {
   const struct control a = {*m, SPARSE_THEN_NOTHING};
   return launch(stream, run_partition, &a, sizeof(a));
+}
+
+static void run_send_parts(const void *args)
+{
+  send_parts(&((const struct control *)args)->m);
+}
+
+ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream)
+{
+  const struct control a = {*m, SPARSE_THEN_NOTHING};
+  return launch(stream, run_send_parts, &a, sizeof(a));
 }
 
 static void run_propose(const void *args)
@@ -602,12 +625,13 @@ ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
 
 struct reduce {
   struct sparse_memory m;
+  bool onesided; /* the lists that are for this rank; else: */
   const struct sparse_pair *base;
   const uint64_t *displs, *counts, *region;
   int first, stride;
   enum sparse_sums which;
   struct sparse_list to;
-  enum sparse_control then;
+  enum sparse_decision then;
 };
 
 /* All lists at once, from the lowest index up: no memory for the region. */
@@ -616,13 +640,12 @@ static void run_reduce(const void *args)
   const struct reduce *a = args;
   const int n = a->m.nranks;
   const float threshold = (float)a->m.state->global_threshold;
-  if (a->base == NULL && a->m.state->unoffered) choose_and_offer(&a->m);
+  if (a->onesided && a->m.state->unoffered) choose_and_offer(&a->m);
   const struct sparse_pair *next[SPARSE_MAX_RANKS], *end[SPARSE_MAX_RANKS];
   uint64_t kept = 0;
   for (int p = 0; p < n; p++) {
-    const bool direct = a->base == NULL;
-    const struct sparse_pair *list = direct ? await_list(&a->m, p) : a->base + a->displs[p];
-    const uint64_t count = direct ? a->m.state->received_counts[p] : a->counts[p];
+    const struct sparse_pair *list = a->onesided ? await_list(&a->m, p) : a->base + a->displs[p];
+    const uint64_t count = a->onesided ? a->m.state->received_counts[p] : a->counts[p];
     next[p] = list + lower_bound(list, count, a->region[0]);
     end[p] = list + lower_bound(list, count, a->region[1]);
     if (end[p] < next[p]) end[p] = next[p];
@@ -638,25 +661,50 @@ static void run_reduce(const void *args)
     if (a->which == SPARSE_SUMS_NONZERO ? sum != 0 : fabsf(sum) > threshold)
       a->to.pairs[kept++] = (struct sparse_pair){index, sum};
   }
-  const bool late = a->base == NULL && a->m.state->late;
+  const bool late = a->onesided && a->m.state->late;
   *a->to.counts = late ? 0 : kept;
   sparse_decide(a->then, &a->m);
-  if (a->base == NULL && !late && a->which == SPARSE_SUMS_ABOVE) tell_all_of_sums(&a->m, kept);
+  if (a->onesided && !late && a->which == SPARSE_SUMS_ABOVE) tell_all_of_sums(&a->m, kept);
 }
 
 ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
                         const uint64_t *displs, const uint64_t *counts, int first, int stride,
                         const uint64_t *region, enum sparse_sums which, struct sparse_list to,
-                        enum sparse_control then, cudaStream_t stream)
+                        enum sparse_decision then, cudaStream_t stream)
 {
-  const struct reduce a = {*m, base, displs, counts, region, first, stride, which, to, then};
+  const struct reduce a = {.m = *m,
+                           .base = base,
+                           .displs = displs,
+                           .counts = counts,
+                           .region = region,
+                           .first = first,
+                           .stride = stride,
+                           .which = which,
+                           .to = to,
+                           .then = then};
+  return launch(stream, run_reduce, &a, sizeof(a));
+}
+
+ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
+                             cudaStream_t stream)
+{
+  struct sparse_state *s = m->state;
+  const struct reduce a = {.m = *m,
+                           .onesided = true,
+                           .region = s->boundaries + m->rank,
+                           .first = m->rank,
+                           .stride = -1,
+                           .which = which,
+                           .to = {m->reduced, &s->reduced_count, 1},
+                           .then =
+                               which == SPARSE_SUMS_NONZERO ? SPARSE_WANT_T : SPARSE_THEN_NOTHING};
   return launch(stream, run_reduce, &a, sizeof(a));
 }
 
 struct lists {
   struct sparse_memory m;
   struct sparse_list a, b, to;
-  enum sparse_control then;
+  enum sparse_decision then;
 };
 
 static void run_merge(const void *args)
@@ -689,34 +737,59 @@ ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, stru
 /* ---- results ----------------------------------------------------------------------------------
  */
 
-static void run_apply(const void *args)
+static void apply(const struct sparse_memory *m, struct sparse_list list)
 {
-  const struct lists *x = args;
-  struct sparse_list list = x->a;
-  if (list.pairs == NULL) {
-    fetch_sums(&x->m);
-    list = (struct sparse_list){x->m.gathered, x->m.state->gathered_counts, x->m.nranks};
-  }
   const uint64_t count = list_count(list);
-  bool *in_result = x->m.scratch;
-  for (size_t i = 0; i < x->m.n; i++) {
-    if (in_result[i]) x->m.dense[i] = 0;
+  bool *in_result = m->scratch;
+  for (size_t i = 0; i < m->n; i++) {
+    if (in_result[i]) m->dense[i] = 0;
     in_result[i] = false;
   }
   for (uint64_t i = 0; i < count; i++) {
     const struct sparse_pair pair = list.pairs[i];
     if (!is_entry(pair)) continue;
-    x->m.dense[pair.index] = one_nan(pair.value / (float)x->m.nranks);
+    m->dense[pair.index] = one_nan(pair.value / (float)m->nranks);
     in_result[pair.index] = true;
   }
+}
+
+static void run_apply(const void *args)
+{
+  const struct lists *x = args;
+  apply(&x->m, x->a);
   sparse_decide(x->then, &x->m);
 }
 
-ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                       enum sparse_control then, cudaStream_t stream)
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list, cudaStream_t stream)
 {
-  const struct lists x = {.m = *m, .a = list, .then = then};
+  const struct lists x = {.m = *m, .a = list};
   return launch(stream, run_apply, &x, sizeof(x));
+}
+
+static struct sparse_list gathered(const struct sparse_memory *m)
+{
+  return (struct sparse_list){m->gathered, m->state->gathered_counts, m->nranks};
+}
+
+ncclResult_t ops_apply_gathered(const struct sparse_memory *m, cudaStream_t stream)
+{
+  const struct lists x = {.m = *m, .a = gathered(m), .then = SPARSE_COLLECT_GATHERED};
+  return launch(stream, run_apply, &x, sizeof(x));
+}
+
+static void run_apply_sums(const void *args)
+{
+  const struct control *a = args;
+  fetch_sums(&a->m);
+  apply(&a->m, gathered(&a->m));
+  sparse_decide(a->what, &a->m);
+}
+
+ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision adapt,
+                            cudaStream_t stream)
+{
+  const struct control a = {*m, adapt};
+  return launch(stream, run_apply_sums, &a, sizeof(a));
 }
 
 static void run_clear(const void *args)

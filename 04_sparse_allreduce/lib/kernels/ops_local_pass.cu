@@ -27,6 +27,7 @@
  * that a lane has those of 32 neighbours, and then one number per lane has to be scanned. */
 #include "device/ops_chain.cuh"
 #include "device/ops_gradient.cuh"
+#include "onesided/ops_onesided.h"
 #include "onesided/ops_partition.cuh"
 
 namespace
@@ -66,7 +67,7 @@ struct shared {
   uint32_t exceeding[SPARSE_MAX_LEVELS];    /* candidates above each level but the first */
   uint64_t level_counts[SPARSE_MAX_LEVELS]; /* of all blocks; for the last one */
   uint32_t ends[SPARSE_MAX_RANKS];          /* of regions, to choose an owner by, */
-  sparse_pair *slots[SPARSE_MAX_RANKS];     /* and where the owners expect this rank's list */
+  sparse_pair *list_at[SPARSE_MAX_RANKS];   /* and where the owners expect this rank's list */
   uint2 lists[SPARSE_MAX_RANKS]; /* that this rank had in the step before: begin, count */
 };
 
@@ -133,7 +134,7 @@ __device__ inline void offer(const pass &p, sparse_pair candidate, uint64_t at)
       owner = middle + 1;
   }
   if (owner != p.m.rank && at < p.m.capacity)
-    *(uint2 *)&p.s.slots[owner][at] = *(const uint2 *)&candidate;
+    *(uint2 *)&p.s.list_at[owner][at] = *(const uint2 *)&candidate;
 }
 
 /* The candidates that are staged, and after them the others, if there are any: their values are in
@@ -203,7 +204,8 @@ __device__ inline void prefetch_for_reduce(const pass &p)
   for (int q = 0; q < m.nranks; q++) {
     const uint2 list = p.s.lists[q];
     if (list.x > m.capacity || list.y > m.capacity - list.x) continue; /* of two steps */
-    ops_prefetch(m.received + sparse_slot_of(&m, m.rank, q) + list.x, list.y * sizeof(sparse_pair));
+    ops_prefetch(m.received + sparse_list_place(&m, m.rank, q) + list.x,
+                 list.y * sizeof(sparse_pair));
   }
 }
 
@@ -242,7 +244,7 @@ __device__ inline void tell(const sparse_memory &m, ops_peer peer, uint32_t offe
 /* The last block: what the pass has found, from the scratch memory to the state. All are waiting
  * for it, so what can be done at the same time is done by different threads. */
 template <bool MOMENTS>
-__device__ void finish(pass &p, enum sparse_leaves leaves, enum sparse_control then)
+__device__ void finish(pass &p, enum sparse_leaves leaves, enum sparse_decision then)
 {
   double2 *sums = (double2 *)p.s.elements;
   uint32_t *begins = (uint32_t *)p.s.elements; /* of regions; moments are for other passes */
@@ -400,9 +402,9 @@ __device__ inline void settle(const pass &p, uint32_t listed, uint32_t tile, siz
   }
 }
 
-/* By one block: in the state, what the decision `begin` would do. That took 15 us, since its code
- * is in no cache and memory is busy, and all others had to wait for the block's first tile. Until
- * all is done, nobody reads this: the levels of a block are its own. */
+/* By one block: in the state, what sparse_begin_pass() does. As a decision that took 15 us, since
+ * its code is in no cache and memory is busy, and all others had to wait for the block's first
+ * tile. Until all is done, nobody reads this: the levels of a block are its own. */
 __device__ inline void note_begin(const pass &p, uint32_t number)
 {
   sparse_state *state = p.m.state;
@@ -486,8 +488,8 @@ __device__ inline void load_elements(const sparse_memory &m, const G *gradient, 
 template <typename G, bool MOMENTS>
 __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
-               bool passes, bool offers, enum sparse_leaves leaves, enum sparse_control begin,
-               enum sparse_control then)
+               bool passes, bool offers, enum sparse_leaves leaves,
+               enum sparse_candidates candidates_are, enum sparse_decision then)
 {
   ops_begin();
   /* Half a round: blocks in step would all load at one time and all compute at another. */
@@ -504,14 +506,14 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     number = state->number;
     s.pending = state->pending;
     s.selection = state->selection;
-    s.nlevels = sparse_first_levels(&m, begin, s.levels, &s.limit);
+    s.nlevels = sparse_first_levels(&m, candidates_are, s.levels, &s.limit);
   }
   if (threadIdx.x < 2) s.counted[threadIdx.x] = 0;
   for (int j = (int)threadIdx.x; j < SPARSE_MAX_LEVELS; j += THREADS) s.exceeding[j] = 0;
   if (offers)
     for (int j = (int)threadIdx.x; j < m.nranks; j += THREADS) {
       s.ends[j] = (uint32_t)state->boundaries[j + 1];
-      s.slots[j] = state->slots[j];
+      s.list_at[j] = state->list_at[j];
       s.lists[j] = make_uint2((uint32_t)m.notes->lists[j][SPARSE_NOTE_FIRST],
                               (uint32_t)m.notes->lists[j][SPARSE_NOTE_COUNT]);
     }
@@ -519,7 +521,8 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   const bool offering = offers && !ops_late(m);
   const uint32_t tiles = (uint32_t)ops_dense_tiles(m.n);
   pass p = {m, s, chain, tiles, m.room, offering, s.nlevels};
-  if (blockIdx.x == gridDim.x - 1 && begin != SPARSE_THEN_NOTHING) note_begin(p, number + 1);
+  if (blockIdx.x == gridDim.x - 1 && candidates_are != SPARSE_ABOVE_LEVELS)
+    note_begin(p, number + 1);
   const sparse_level_t level = s.levels[0], limit = s.limit;
   volatile uint32_t behind_stores = 0;
   candidates older = {}, newer = {}; /* of two rounds ago and of the last one */
@@ -624,35 +627,64 @@ bool passes_cache(const sparse_memory *m, size_t element)
   return m->n * (sizeof(float) + element) < 3 * cache;
 }
 
+/* What the forms of the pass differ in. */
+struct form {
+  bool moments, offers;
+  enum sparse_leaves leaves;
+  enum sparse_candidates candidates;
+};
+
 template <typename G>
-ncclResult_t launch(const sparse_memory *m, const void *gradient, enum sparse_pass what,
-                    enum sparse_leaves leaves, enum sparse_control begin, enum sparse_control then,
-                    cudaStream_t stream)
+ncclResult_t launch_of(const sparse_memory *m, const void *gradient, const form &f,
+                       cudaStream_t stream)
 {
   const bool aligned = (uintptr_t)gradient % (4 * sizeof(G)) == 0;
   const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
-  return ops_launch(what == SPARSE_PASS_MOMENTS ? local_pass<G, true> : local_pass<G, false>, grid,
-                    THREADS, OPS_FIRST, stream, *m, (const G *)gradient, aligned,
-                    passes_cache(m, sizeof(G)), what == SPARSE_PASS_OFFERS, leaves, begin, then);
+  return ops_launch(f.moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS,
+                    OPS_FIRST, stream, *m, (const G *)gradient, aligned, passes_cache(m, sizeof(G)),
+                    f.offers, f.leaves, f.candidates,
+                    f.offers ? SPARSE_OFFER_THRESHOLD : SPARSE_THEN_NOTHING);
+}
+
+ncclResult_t launch(const sparse_memory *m, const void *gradient, const form &f,
+                    cudaStream_t stream)
+{
+  if (gradient == NULL) return launch_of<no_gradient>(m, gradient, f, stream);
+  switch (m->config.gradient_type) {
+  case ncclHalf:
+    return launch_of<__half>(m, gradient, f, stream);
+  case ncclBfloat16:
+    return launch_of<__nv_bfloat16>(m, gradient, f, stream);
+  default:
+    return launch_of<float>(m, gradient, f, stream);
+  }
 }
 
 } // namespace
 
-extern "C" ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
-                                       enum sparse_pass what, enum sparse_leaves leaves,
-                                       enum sparse_control begin, enum sparse_control then,
-                                       cudaStream_t stream)
+extern "C" {
+
+ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
+                            enum sparse_candidates candidates, enum sparse_leaves leaves,
+                            cudaStream_t stream)
 {
-  if (gradient == NULL) return launch<no_gradient>(m, gradient, what, leaves, begin, then, stream);
-  switch (m->config.gradient_type) {
-  case ncclHalf:
-    return launch<__half>(m, gradient, what, leaves, begin, then, stream);
-  case ncclBfloat16:
-    return launch<__nv_bfloat16>(m, gradient, what, leaves, begin, then, stream);
-  default:
-    return launch<float>(m, gradient, what, leaves, begin, then, stream);
-  }
+  return launch(m, gradient, {false, false, leaves, candidates}, stream);
 }
+
+ncclResult_t ops_local_pass_moments(const struct sparse_memory *m, const void *gradient,
+                                    enum sparse_candidates candidates, enum sparse_leaves leaves,
+                                    cudaStream_t stream)
+{
+  return launch(m, gradient, {true, false, leaves, candidates}, stream);
+}
+
+ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
+                               enum sparse_leaves leaves, cudaStream_t stream)
+{
+  return launch(m, gradient, {false, true, leaves, SPARSE_ABOVE_THRESHOLDS}, stream);
+}
+
+} // extern "C"
 
 ncclResult_t ops_load_local_pass(void)
 {

@@ -8,9 +8,10 @@
  * says whether it occurs. The sums to keep are gathered in the order of the chain.
  * ops_reduce_tiles.cuh has the two kinds of tiles. */
 #include "device/ops_chain.cuh"
-#include "onesided/ops_partition.cuh"
 #include "kernels/ops_reduce_tiles.cuh"
 #include "kernels/ops_selection.cuh"
+#include "onesided/ops_onesided.h"
+#include "onesided/ops_partition.cuh"
 
 namespace
 {
@@ -18,7 +19,7 @@ namespace
 /* What a tile is done as. */
 enum kind { SMALL, LARGE, LARGE_IN_PARTS };
 
-/* Direct: what a rank needs that has more candidates than its list holds. */
+/* One-sided: what a rank needs that has more candidates than its list holds. */
 struct choosing {
   selection_shared selection;
   uint32_t begins[SPARSE_MAX_RANKS + 1]; /* of regions */
@@ -42,10 +43,10 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
   ops_begin(); /* the state is as the local pass leaves it */
   ops_fence();
   if (!state->unoffered) return false;
-  search_and_keep(m, s.selection, offered, &state->search, &state->keep, &state->selection, offered,
-                  nowhere, SPARSE_THRESHOLD_OVERFLOW, SPARSE_THEN_NOTHING);
+  search_and_keep(m, s.selection, offered, &state->search_from, &state->keep_from,
+                  &state->selection, offered, nowhere, SPARSE_OVERFLOW_FOUND);
   ops_grid_sync(scratch);
-  ops_partition_offered(m, s.begins);
+  ops_send_offered(m, s.begins);
   if (blockIdx.x == 0 && threadIdx.x == 0) state->unoffered = 0;
   ops_grid_sync(scratch);
   return true;
@@ -55,7 +56,8 @@ template <bool DIRECT>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     reduce(const __grid_constant__ sparse_memory m, const sparse_pair *base, const uint64_t *displs,
            const uint64_t *counts, int first, int stride, const uint64_t *region,
-           enum sparse_sums which, const __grid_constant__ sparse_list to, enum sparse_control then)
+           enum sparse_sums which, const __grid_constant__ sparse_list to,
+           enum sparse_decision then)
 {
   /* DIRECT: this follows the local pass, which lets it begin when it has all but ended, or a kernel
    * that lets nobody begin before its end. There are notes about all that it needs. */
@@ -209,14 +211,23 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 extern "C" ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
                                    const uint64_t *displs, const uint64_t *counts, int first,
                                    int stride, const uint64_t *region, enum sparse_sums which,
-                                   struct sparse_list to, enum sparse_control then,
+                                   struct sparse_list to, enum sparse_decision then,
                                    cudaStream_t stream)
 {
-  const bool direct = base == NULL;
-  const int blocks = direct ? ops_at_once(sizeof(memory), BLOCKS) : BLOCKS;
-  return ops_launch(direct ? reduce<true> : reduce<false>, ops_blocks(m->n, SMALL_TILE, blocks),
-                    THREADS, OPS_NEXT, stream, *m, base, displs, counts, first, stride, region,
-                    which, to, then);
+  return ops_launch(reduce<false>, ops_blocks(m->n, SMALL_TILE, BLOCKS), THREADS, OPS_NEXT, stream,
+                    *m, base, displs, counts, first, stride, region, which, to, then);
+}
+
+/* All blocks have to run at once, in case that they choose. */
+extern "C" ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
+                                        cudaStream_t stream)
+{
+  sparse_state *s = m->state;
+  const sparse_list sums = {m->reduced, &s->reduced_count, 1};
+  const int blocks = ops_at_once(sizeof(memory), BLOCKS);
+  return ops_launch(reduce<true>, ops_blocks(m->n, SMALL_TILE, blocks), THREADS, OPS_NEXT, stream,
+                    *m, nullptr, nullptr, nullptr, m->rank, -1, s->boundaries + m->rank, which,
+                    sums, which == SPARSE_SUMS_NONZERO ? SPARSE_WANT_T : SPARSE_THEN_NOTHING);
 }
 
 ncclResult_t ops_load_reduce(void)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decisions, and the regions of Ok-Topk: where they begin, and who gets what lies in them. */
+#include "onesided/ops_onesided.h"
 #include "onesided/ops_partition.cuh"
 
 namespace
@@ -7,18 +8,27 @@ namespace
 
 enum { PARTITION_THREADS = 1024 };
 
-__global__ void control(const __grid_constant__ sparse_memory m, enum sparse_control what)
+__global__ void decide(const __grid_constant__ sparse_memory m, enum sparse_decision what)
 {
   ops_begin();
   ops_decide(what, &m);
 }
 
-/* Direct: by many blocks, which copy; without, by one. */
 __global__ void OPS_BOUNDS(PARTITION_THREADS, 1) partition(const __grid_constant__ sparse_memory m)
 {
   ops_begin();
   __shared__ uint32_t begins[SPARSE_MAX_RANKS + 1];
-  ops_partition_offered(m, begins);
+  ops_find_regions(m, begins);
+  __syncthreads();
+  ops_note_regions(m, begins, threadIdx.x, blockDim.x);
+}
+
+/* By many blocks, which copy. */
+__global__ void OPS_BOUNDS(PARTITION_THREADS, 1) send_parts(const __grid_constant__ sparse_memory m)
+{
+  ops_begin();
+  __shared__ uint32_t begins[SPARSE_MAX_RANKS + 1];
+  ops_send_offered(m, begins);
 }
 
 __global__ void __launch_bounds__(SPARSE_MAX_RANKS) propose(const __grid_constant__ sparse_memory m)
@@ -36,16 +46,21 @@ __global__ void __launch_bounds__(SPARSE_MAX_RANKS) propose(const __grid_constan
 
 extern "C" {
 
-ncclResult_t ops_control(const struct sparse_memory *m, enum sparse_control what,
-                         cudaStream_t stream)
+ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what,
+                        cudaStream_t stream)
 {
-  return ops_launch(control, 1, 1, OPS_NEXT, stream, *m, what);
+  return ops_launch(decide, 1, 1, OPS_NEXT, stream, *m, what);
 }
 
 ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream)
 {
-  const unsigned blocks = m->direct ? ops_blocks(m->k, 2 * PARTITION_THREADS, 1) : 1;
-  return ops_launch(partition, blocks, PARTITION_THREADS, OPS_NEXT, stream, *m);
+  return ops_launch(partition, 1, PARTITION_THREADS, OPS_NEXT, stream, *m);
+}
+
+ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return ops_launch(send_parts, ops_blocks(m->k, 2 * PARTITION_THREADS, 1), PARTITION_THREADS,
+                    OPS_NEXT, stream, *m);
 }
 
 ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
@@ -57,5 +72,5 @@ ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
 
 ncclResult_t ops_load_regions(void)
 {
-  return ops_load_kernels(control, partition, propose);
+  return ops_load_kernels(decide, partition, send_parts, propose);
 }

@@ -148,7 +148,8 @@ __device__ inline bool collect(search_shared &s, const sparse_memory &m, uint32_
  * follows from it. */
 template <bool ALL_RANKS>
 __device__ inline void narrow(search_shared &s, const sparse_memory &m, const ops_window &w,
-                              uint32_t round, sparse_selection *selection, enum sparse_control then)
+                              uint32_t round, sparse_selection *selection,
+                              enum sparse_decision then)
 {
   sparse_state *state = m.state;
   ops_scratch *scratch = (ops_scratch *)m.scratch;
@@ -185,7 +186,7 @@ __device__ inline void narrow(search_shared &s, const sparse_memory &m, const op
 /* Called by all threads of the grid; all see the selection and the decision then. */
 template <bool ALL_RANKS>
 __device__ inline void search(search_shared &s, const sparse_memory &m, const input &in,
-                              sparse_selection *selection, enum sparse_control then)
+                              sparse_selection *selection, enum sparse_decision then)
 {
   ops_scratch *scratch = (ops_scratch *)m.scratch;
   ops_window w = first_window(m.state->near);

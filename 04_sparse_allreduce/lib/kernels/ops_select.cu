@@ -4,6 +4,7 @@
  * moving them: ranks tell each other how many they have of which size (ops_search.cuh), so that
  * each knows what to keep of its own. And counting above levels, which reads the same input. */
 #include "kernels/ops_selection.cuh"
+#include "onesided/ops_onesided.h"
 
 namespace
 {
@@ -17,15 +18,12 @@ static_assert((int)THREADS >= (int)OPS_SELECTING_LEAST && (int)THREADS <= (int)O
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     select_entries(const __grid_constant__ sparse_memory m,
-                   const __grid_constant__ sparse_list list, const uint32_t *search_source,
-                   const uint32_t *keep_source, sparse_selection *selection,
-                   const __grid_constant__ sparse_list to,
-                   const __grid_constant__ sparse_list dropped, enum sparse_control found,
-                   enum sparse_control then)
+                   const __grid_constant__ sparse_select what)
 {
   ops_begin_early();
   __shared__ selection_shared s;
-  search_and_keep(m, s, list, search_source, keep_source, selection, to, dropped, found, then);
+  search_and_keep(m, s, what.from, what.search, what.keep, what.selection, what.to, what.dropped,
+                  what.found);
 }
 
 /* ---- the sums of all ranks ---------------------------------------------------------------------
@@ -41,7 +39,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) select_sums(const __grid_constant__ 
   const sparse_list sums = {m.reduced, &state->reduced_count, 1};
   const sparse_list chosen = {m.reduced, &state->chosen_count, 1}, nowhere = {NULL, NULL, 0};
   const input in = input_from(m, sums, SPARSE_FROM_LIST);
-  search<true>(s.search, m, in, &state->global, SPARSE_GLOBAL_FOUND);
+  search<true>(s.search, m, in, &state->global, SPARSE_GLOBAL_THRESHOLD);
   if (ops_late(m)) return;
   const noted_units units = {m.unit_begins, state->boundaries[m.rank],
                              state->boundaries[m.rank + 1]};
@@ -59,14 +57,14 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) select_sums(const __grid_constant__ 
 
 /* A histogram over the levels: bin j is for what exceeds levels[j - 1], but not levels[j]. */
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    count_levels(const __grid_constant__ sparse_memory m, enum sparse_control then)
+    count_levels(const __grid_constant__ sparse_memory m, enum sparse_decision then)
 {
   ops_begin_early();
   __shared__ sparse_level_t levels[SPARSE_MAX_LEVELS];
   __shared__ uint32_t exceeded[SPARSE_MAX_LEVELS + 1];
   sparse_state *state = m.state;
   ops_scratch *scratch = (ops_scratch *)m.scratch;
-  const uint32_t from = state->count;
+  const uint32_t from = state->count_from;
   if (from == SPARSE_FROM_NOTHING) { /* no decision makes something of nothing afterwards */
     if (blockIdx.x == 0 && threadIdx.x == 0) ops_decide(then, &m);
     return;
@@ -118,15 +116,11 @@ static unsigned selecting_blocks(void)
   return (unsigned)(ops_multiprocessors() * ops_at_once(sizeof(selection_shared), BLOCKS));
 }
 
-extern "C" ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list list,
-                                   const uint32_t *search, const uint32_t *keep,
-                                   struct sparse_selection *selection, struct sparse_list to,
-                                   const struct sparse_list *dropped, enum sparse_control found,
-                                   enum sparse_control then, cudaStream_t stream)
+extern "C" ncclResult_t ops_select(const struct sparse_memory *m,
+                                   const struct sparse_select *select, cudaStream_t stream)
 {
-  const struct sparse_list nowhere = {NULL, NULL, 0};
-  return ops_launch(select_entries, selecting_blocks(), THREADS, OPS_COOPERATIVE, stream, *m, list,
-                    search, keep, selection, to, dropped != NULL ? *dropped : nowhere, found, then);
+  return ops_launch(select_entries, selecting_blocks(), THREADS, OPS_COOPERATIVE, stream, *m,
+                    *select);
 }
 
 extern "C" ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
@@ -134,7 +128,7 @@ extern "C" ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStrea
   return ops_launch(select_sums, selecting_blocks(), THREADS, OPS_COOPERATIVE, stream, *m);
 }
 
-extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_control then,
+extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
                                          cudaStream_t stream)
 {
   return ops_launch(count_levels, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, OPS_NEXT,

@@ -29,14 +29,13 @@ __device__ inline void search_and_keep(const sparse_memory &m, selection_shared 
                                        const sparse_list &list, const uint32_t *search_source,
                                        const uint32_t *keep_source, sparse_selection *selection,
                                        const sparse_list &to, const sparse_list &dropped,
-                                       enum sparse_control found, enum sparse_control then)
+                                       enum sparse_decision found)
 {
   const bool first = blockIdx.x == 0 && threadIdx.x == 0;
   const uint32_t searched = said_by(search_source);
   uint32_t kept = said_by(keep_source);
   if (searched == SPARSE_FROM_NOTHING && kept == SPARSE_FROM_NOTHING) {
     if (first) ops_decide(found, &m);
-    if (first) ops_decide(then, &m);
     return;
   }
   if (searched != SPARSE_FROM_NOTHING) {
@@ -46,10 +45,8 @@ __device__ inline void search_and_keep(const sparse_memory &m, selection_shared 
     ops_grid_sync((ops_scratch *)m.scratch);
   }
   if (searched != SPARSE_FROM_NOTHING || found != SPARSE_THEN_NOTHING) kept = said_by(keep_source);
-  const bool last = kept == SPARSE_FROM_NOTHING ? blockIdx.x == 0
-                                                : keep(s.keep, m, input_from(m, list, kept),
-                                                       selection, to, dropped, {NULL, 0, 0});
-  if (last && threadIdx.x == 0) ops_decide(then, &m);
+  if (kept != SPARSE_FROM_NOTHING)
+    keep(s.keep, m, input_from(m, list, kept), selection, to, dropped, {NULL, 0, 0});
 }
 
 } // namespace

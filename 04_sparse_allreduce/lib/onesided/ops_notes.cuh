@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct exchange: ranks load from and store to each other's lists, and tell each other by notes
+/* One-sided exchange: ranks load from and store to each other's lists, and tell each other by notes
  * (struct sparse_notes) what is there. A note of sums, or a count of what has been stored, is
  * written behind what it speaks of, with a fence in between; who has read it sees that too. A note
  * of a list says where the list is going to be; the count is what follows the entries.
@@ -162,7 +162,7 @@ static __device__ inline void ops_store_parts(const sparse_memory &m, const uint
   const uint32_t threads = gridDim.x * blockDim.x;
   for (int step = 1; step < m.nranks; step++) { /* not all to the same one */
     const int p = (m.rank + step) % m.nranks;
-    sparse_pair *to = m.state->slots[p];
+    sparse_pair *to = m.state->list_at[p];
     const uint32_t me = blockIdx.x * blockDim.x + threadIdx.x;
 #pragma unroll 4
     for (uint64_t i = (uint64_t)begins[p] + me; i < begins[p + 1]; i += threads)
@@ -192,7 +192,7 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
   OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
     const uint64_t *notes = m.notes->lists[p], stored = m.state->stored[p];
-    const sparse_pair *slot = m.received + m.state->slot_displs[p];
+    const sparse_pair *list = m.received + m.state->list_displs[p];
     const uint64_t *count_note = &notes[SPARSE_NOTE_COUNT];
     const uint64_t *last = p == m.rank ? count_note : &m.notes->stored[p];
     uint64_t first = 0, count = 0, level = 0;
@@ -208,7 +208,7 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
              (p == m.rank ? now == count : now - stored == (uint32_t)count);
     };
     there = ops_await(m, p, all_there, [&] { return atomicOr(&stop, 0u) != 0; });
-    lists.pairs[p] = slot + (uint32_t)first;
+    lists.pairs[p] = list + (uint32_t)first;
     lists.counts[p] = (uint32_t)count;
     levels[p] = (sparse_level_t)(uint32_t)level;
   }

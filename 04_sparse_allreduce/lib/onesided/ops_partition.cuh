@@ -25,19 +25,17 @@ static __device__ inline void ops_note_regions(const sparse_memory &m, const uin
   }
 }
 
-/* By all threads of a grid; `begins` is shared memory for a number per rank and one more. Direct:
- * blocks copy pieces of the list to the owners' memory, so each of them looks where the regions
- * begin. What the first block writes to the state, no other one reads. */
-static __device__ inline void ops_partition_offered(const sparse_memory &m, uint32_t *begins)
+/* By all threads of a grid; `begins` is shared memory for a number per rank and one more. Blocks
+ * copy pieces of the list to the owners' memory, so each of them looks where the regions begin.
+ * What the first block writes to the state, no other one reads. */
+static __device__ inline void ops_send_offered(const sparse_memory &m, uint32_t *begins)
 {
-  if (m.direct && __syncthreads_or(ops_late(m))) return;
+  if (__syncthreads_or(ops_late(m))) return;
   ops_find_regions(m, begins);
   __syncthreads();
-  if (m.direct) {
-    for (int p = (int)threadIdx.x; blockIdx.x == 0 && p < m.nranks; p += (int)blockDim.x)
-      ops_tell_owner(m, ops_peer_of(m, p), begins, p, OPS_ALL_LEVELS);
-    ops_store_parts(m, begins);
-  }
+  for (int p = (int)threadIdx.x; blockIdx.x == 0 && p < m.nranks; p += (int)blockDim.x)
+    ops_tell_owner(m, ops_peer_of(m, p), begins, p, OPS_ALL_LEVELS);
+  ops_store_parts(m, begins);
   if (blockIdx.x == 0) ops_note_regions(m, begins, threadIdx.x, blockDim.x);
 }
 

@@ -7,12 +7,24 @@
  * beyond 2^24 elements. */
 #include "sparse_internal.h"
 
-/* Two vectors of words per rank, then pairs again. The offered entries are not needed any more. */
+/* 1. acc = gradient + residual; offer what is above the Gaussian threshold. All of it leaves the
+ * residual. */
+static ncclResult_t offer(struct sparse_allreduce_handle *h, const void *gradient,
+                          cudaStream_t stream)
+{
+  SPARSE_TRY(select_gaussian(h, gradient, SPARSE_LEAVES_OFFERED, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
+  return ops_decide(&h->m, SPARSE_SEAL_OFFERED, stream);
+}
+
+/* 2. Everybody gets all of it: two vectors of words per rank, then pairs again. The offered entries
+ * are not needed any more.
+ * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: see exchange_gather */
 static ncclResult_t gather_apart(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  const size_t half = (size_t)m->nranks * m->slot; /* words: half of a buffer of pairs */
+  const size_t half = (size_t)m->nranks * m->list_room; /* words: half of a buffer of pairs */
   const struct sparse_list sealed = {m->offered, &s->sealed_count, 1};
   const struct sparse_list lists = {m->offered, s->received_counts, m->nranks};
   uint32_t *indices = (uint32_t *)m->gathered, *all_indices = (uint32_t *)m->received;
@@ -25,33 +37,36 @@ static ncclResult_t gather_apart(struct sparse_allreduce_handle *h, cudaStream_t
   return ops_zip(m, all_indices, all_values, lists, stream);
 }
 
+/* 3. Add rank 0's entries, rank 1's, ... 4. and average. */
+static ncclResult_t add_and_average(struct sparse_allreduce_handle *h,
+                                    const struct sparse_pair *lists, cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
+  SPARSE_TRY(ops_reduce_lists(m, lists, sparse_result(m), stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
+  return ops_apply(m, sparse_result(m), stream);
+}
+
 ncclResult_t path_gaussiank(struct sparse_allreduce_handle *h, const void *gradient,
                             cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
+  SPARSE_TRY(offer(h, gradient, stream));
+  SPARSE_TRY(gather_apart(h, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_COLLECT_OFFERED_FLAGS, stream));
+  return add_and_average(h, m->offered, stream);
+}
+
+ncclResult_t path_gaussiankconcat(struct sparse_allreduce_handle *h, const void *gradient,
+                                  cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  const bool packed = m->config.algorithm == SPARSE_GAUSSIANKCONCAT;
-  struct sparse_pair *lists = packed ? m->received : m->offered;
-
-  /* 1. acc = gradient + residual; offer what is above the Gaussian threshold. All of it leaves the
-   * residual. */
-  SPARSE_TRY(select_gaussian(h, gradient, SPARSE_LEAVES_OFFERED, stream));
-
-  /* 2. Everybody gets all of it.
-   * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: see exchange_gather */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
-  SPARSE_TRY(ops_control(m, SPARSE_SEAL_OFFERED, stream));
-  if (packed)
-    SPARSE_TRY(exchange_gather(h, m->offered, m->received, s->received_counts, s->received_displs,
-                               ncclUint64, stream));
-  else
-    SPARSE_TRY(gather_apart(h, stream));
-  SPARSE_TRY(ops_control(m, packed ? SPARSE_COLLECT_FLAGS : SPARSE_COLLECT_OFFERED_FLAGS, stream));
-
-  /* 3. Add rank 0's entries, rank 1's, ... 4. and average. */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(ops_reduce(m, lists, s->received_displs, s->received_counts, 0, 1, s->whole,
-                        SPARSE_SUMS_NONZERO, sparse_result(m), SPARSE_KEPT_RESULT, stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream);
+  SPARSE_TRY(offer(h, gradient, stream));
+  /* 2. MPI: Allgather(count), Allgatherv(packed) -> NCCL: see exchange_gather */
+  SPARSE_TRY(exchange_gather(h, m->offered, m->received, s->received_counts, s->received_displs,
+                             ncclUint64, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_COLLECT_FLAGS, stream));
+  return add_and_average(h, m->received, stream);
 }

@@ -14,7 +14,8 @@ ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *grad
 
   /* 1. acc = gradient + residual; offer what is above the threshold. All of it will be used and
    * leaves the residual. */
-  select_t *select = m->config.gaussian_sa_threshold ? select_gaussian : select_exact_threshold;
+  select_t *select =
+      m->config.gaussian_sa_threshold ? select_gaussian_halving : select_exact_threshold;
   SPARSE_TRY(select(h, gradient, SPARSE_LEAVES_OFFERED, stream));
 
   /* 2. Every part of the list to the owner of its region, who adds.
@@ -23,9 +24,7 @@ ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *grad
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(exchange_split(h, 1, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(ops_reduce(m, m->received, s->slot_displs, s->received_counts, m->rank, -1,
-                        s->boundaries + m->rank, SPARSE_SUMS_NONZERO, sparse_reduced(m),
-                        SPARSE_SEAL_REDUCED, stream));
+  SPARSE_TRY(ops_reduce_region(m, SPARSE_SUMS_NONZERO, stream));
 
   /* 3. The sums to everybody, 4. and average.
    * MPI: Allgather(counts), Allgatherv(packed) -> NCCL: see exchange_gather */
@@ -33,5 +32,5 @@ ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *grad
   SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
                              ncclUint64, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply(m, sparse_gathered(m), SPARSE_COLLECT_RESULT, stream);
+  return ops_apply_gathered(m, stream);
 }

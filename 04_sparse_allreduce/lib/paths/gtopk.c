@@ -14,7 +14,7 @@
 /* What was discarded in a round; the result takes the first place of the same buffer. */
 static struct sparse_list discarded(const struct sparse_memory *m, int round)
 {
-  return (struct sparse_list){m->gathered + (size_t)(1 + round) * m->slot,
+  return (struct sparse_list){m->gathered + (size_t)(1 + round) * m->list_room,
                               &m->state->gathered_counts[1 + round], 1};
 }
 
@@ -25,14 +25,13 @@ static ncclResult_t merge_from(struct sparse_allreduce_handle *h, int peer, int 
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
   const struct sparse_list received = {m->received, &s->received_counts[0], 1};
-  const struct sparse_list merged = {m->received + m->slot, &s->reduced_count, 1};
+  const struct sparse_list merged = {m->received + m->list_room, &s->reduced_count, 1};
   const struct sparse_list dropped = discarded(m, round);
   SPARSE_NCCL(ncclRecv(m->received, m->k + 1, ncclUint64, peer, h->comm, stream));
-  SPARSE_TRY(ops_control(m, SPARSE_MERGE_SEARCH, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_COLLECT_PEER, stream)); /* its flag goes on with ours */
   SPARSE_TRY(ops_merge(m, sparse_offered(m), received, merged, stream));
-  return ops_select(m, merged, &s->always_list, &s->always_list, &s->global, sparse_offered(m),
-                    m->config.gtopk_exact_residual ? &dropped : NULL, SPARSE_THEN_NOTHING,
-                    SPARSE_SEAL_FIXED, stream);
+  return ops_keep_largest(m, merged, sparse_offered(m),
+                          m->config.gtopk_exact_residual ? &dropped : NULL, stream);
 }
 
 ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
@@ -44,10 +43,11 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   /* 1. acc = gradient + residual; the k largest are the first list. Those that win leave the
    * residual, all others stay in it. */
   SPARSE_TRY(select_exact_entries(h, gradient, SPARSE_LEAVES_RESULT, stream));
-  SPARSE_TRY(ops_control(m, SPARSE_SEAL_FIXED, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_SEAL_FIXED, stream));
 
-  /* 2. Up the tree. Who has sent its list is done. */
+  /* 2. Up the tree, k entries at a time. Who has sent its list is done. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_WANT_K, stream));
   int rounds = 0;
   for (int step = 1; step < nranks; step *= 2) {
     if (rank % (2 * step) == step) {
@@ -63,8 +63,8 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
 
   /* 4. Average. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  SPARSE_TRY(ops_control(m, SPARSE_FIXED_RESULT, stream));
-  SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_COLLECT_ROOT, stream));
+  SPARSE_TRY(ops_apply(m, sparse_result(m), stream));
   if (!m->config.gtopk_exact_residual) return ncclSuccess;
   SPARSE_TRY(ops_settle(m, stream)); /* now: what is returned stays */
   for (int i = 0; i < rounds; i++)

@@ -12,26 +12,24 @@
 
 /* 2. Boundaries so that every region holds about as many of the entries that are offered now. Every
  * rank proposes boundaries that cut its own list evenly; the mean of all proposals is taken. */
-static ncclResult_t repartition(struct sparse_allreduce_handle *h, cudaStream_t stream)
+ncclResult_t oktopk_repartition(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   struct sparse_state *s = h->m.state;
   SPARSE_TRY(ops_propose(&h->m, stream));
   /* MPI: Allreduce(region_boundaries, SUM) -> NCCL: ncclAllReduce, in 64 bits */
   SPARSE_NCCL(ncclAllReduce(s->proposal, s->proposal, (size_t)h->m.nranks, ncclUint64, ncclSum,
                             h->comm, stream));
-  return ops_control(&h->m, SPARSE_PROPOSED_REGIONS, stream);
+  return ops_decide(&h->m, SPARSE_PROPOSED_REGIONS, stream);
 }
 
-/* 4., exact: of all sums that are not zero the t largest; the smallest of them is the threshold
- * that the next steps use. Every rank has all sums and finds the same. (Direct: no rank has, but
- * all tell each other how many they have of which size: ops_select_sums().) */
-static ncclResult_t choose_globally(struct sparse_allreduce_handle *h, cudaStream_t stream)
+/* 4., exact: of all sums that are not zero the t largest; the smallest of them is the global
+ * threshold that the next steps use. Every rank has all sums and finds the same. */
+static ncclResult_t choose_globally(const struct sparse_memory *m, cudaStream_t stream)
 {
-  const struct sparse_memory *m = &h->m;
-  struct sparse_state *s = m->state;
-  SPARSE_TRY(ops_control(m, SPARSE_GLOBAL_SEARCH, stream));
-  return ops_select(m, sparse_gathered(m), &s->always_list, &s->always_list, &s->global,
-                    sparse_result(m), NULL, SPARSE_GLOBAL_FOUND, SPARSE_KEPT_RESULT, stream);
+  SPARSE_TRY(ops_decide(m, SPARSE_COLLECT_GATHERED, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_WANT_T, stream));
+  SPARSE_TRY(ops_keep_largest(m, sparse_gathered(m), sparse_result(m), NULL, stream));
+  return ops_decide(m, SPARSE_GLOBAL_THRESHOLD, stream);
 }
 
 ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient,
@@ -42,39 +40,34 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
 
   /* 1. acc = gradient + residual; offer what is above the local threshold. What of it is in the
    * result leaves the residual. */
-  select_t *select = h->now.exact_local ? select_exact_threshold : select_by_threshold;
+  select_t *select = h->now.exact_local ? select_exact_threshold : select_by_raised_threshold;
   SPARSE_TRY(select(h, gradient, SPARSE_LEAVES_RESULT, stream));
-  if (h->now.repartition) SPARSE_TRY(repartition(h, stream));
-  if (!select_offers(h)) SPARSE_TRY(ops_partition(m, stream));
+  if (h->now.repartition) SPARSE_TRY(oktopk_repartition(h, stream));
 
   /* 3. Every part of the list to the owner of its region.
    * MPI: Alltoall(counts), Isend/Irecv/Waitall -> NCCL: see exchange_split */
+  SPARSE_TRY(ops_partition(m, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(exchange_split(h, m->config.throttle, stream));
-  /* Owner r adds in the order r, r-1, ...: fixed, so the sums are the same bits in every run. */
+  /* Owner r adds in the order r, r-1, ...: fixed, so the sums are the same bits in every run. It
+   * keeps those above the global threshold; before an exact choice, all. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  const enum sparse_sums which = h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE;
-  const enum sparse_control then = !m->direct            ? SPARSE_SEAL_REDUCED
-                                   : h->now.exact_global ? SPARSE_SUMS_SEARCH
-                                                         : SPARSE_THEN_NOTHING;
-  SPARSE_TRY(ops_reduce(m, m->direct ? NULL : m->received, s->slot_displs, s->received_counts,
-                        m->rank, -1, s->boundaries + m->rank, which, sparse_reduced(m), then,
-                        stream));
+  SPARSE_TRY(
+      ops_reduce_region(m, h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE, stream));
 
   /* 4. The sums to everybody. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
-  if (!m->direct)
-    SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
-                               ncclUint64, stream));
-  else if (h->now.exact_global)
-    SPARSE_TRY(ops_select_sums(m, stream));
+  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
+                             ncclUint64, stream));
 
-  /* 5. Average. */
+  /* 5. Average. Thresholds that were not found in this step adapt to how much they have selected;
+   * the local one always does. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  if (h->now.exact_global && !m->direct) {
-    SPARSE_TRY(choose_globally(h, stream));
-    return ops_apply(m, sparse_result(m), SPARSE_LOCAL_ADAPT, stream);
+  if (h->now.exact_global) {
+    SPARSE_TRY(choose_globally(m, stream));
+    SPARSE_TRY(ops_apply(m, sparse_result(m), stream));
+    return ops_decide(m, SPARSE_ADAPT_LOCAL, stream);
   }
-  return ops_apply(m, m->direct ? sparse_not_fetched() : sparse_gathered(m),
-                   h->now.exact_global ? SPARSE_CHOSEN_ADAPT : SPARSE_BOTH_ADAPT, stream);
+  SPARSE_TRY(ops_apply_gathered(m, stream));
+  return ops_decide(m, SPARSE_ADAPT_BOTH, stream);
 }

@@ -21,15 +21,14 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
    * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: an AllGatherV of pairs
    * made of what NCCL has, see exchange.c */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
-  SPARSE_TRY(ops_control(m, SPARSE_SEAL_OFFERED, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_SEAL_OFFERED, stream));
   SPARSE_TRY(exchange_gather(h, m->offered, m->received, s->received_counts, s->received_displs,
                              ncclUint64, stream));
-  SPARSE_TRY(ops_control(m, SPARSE_COLLECT_FLAGS, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_COLLECT_FLAGS, stream));
 
   /* 3. Add rank 0's entries, rank 1's, ... 4. and average. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(ops_reduce(m, m->received, s->received_displs, s->received_counts, 0, 1, s->whole,
-                        SPARSE_SUMS_NONZERO, sparse_result(m), SPARSE_KEPT_RESULT, stream));
+  SPARSE_TRY(ops_reduce_lists(m, m->received, sparse_result(m), stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream);
+  return ops_apply(m, sparse_result(m), stream);
 }

@@ -40,9 +40,7 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(exchange_split(h, m->config.throttle, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(ops_reduce(m, m->received, s->slot_displs, s->received_counts, m->rank, -1,
-                        s->boundaries + m->rank, SPARSE_SUMS_NONZERO, sparse_reduced(m),
-                        SPARSE_SEAL_REDUCED, stream));
+  SPARSE_TRY(ops_reduce_region(m, SPARSE_SUMS_NONZERO, stream));
 
   /* 3. Are they few enough for a sparse gather? The host has to know.
    * MPI: Allgather(counts) -> NCCL: ncclAllGather */
@@ -63,5 +61,5 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
                              ncclUint64, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply(m, sparse_gathered(m), SPARSE_COLLECT_RESULT, stream);
+  return ops_apply_gathered(m, stream);
 }

@@ -52,9 +52,9 @@ enum sparse_source {
   SPARSE_FROM_RESIDUAL, /* all of the residual */
 };
 
-/* What ranks tell each other when they read each other's memory (ops.h, "direct"). A note is a
- * number of 32 bits, with the number of its step in the upper half so that the reader knows when it
- * has come. Rank p writes notes [p] in the memory of the rank that they are for. */
+/* What ranks tell each other when they use each other's memory (onesided/ops_onesided.h). A note is
+ * a number of 32 bits, with the number of its step in the upper half so that the reader knows when
+ * it has come. Rank p writes notes [p] in the memory of the rank that they are for. */
 enum { SPARSE_NOTE_FIRST, SPARSE_NOTE_COUNT, SPARSE_NOTE_LEVEL, SPARSE_LIST_NOTES };
 #define SPARSE_TOO_MANY UINT32_MAX
 enum { SPARSE_NOTE_SUMS, SPARSE_NOTE_NONFINITE, SPARSE_NOTE_TAKEN, SPARSE_SUM_NOTES };
@@ -100,22 +100,24 @@ struct sparse_state {
   double mean, deviation;    /* of residual + gradient, if asked for; deviation: unbiased */
   double gaussian_threshold; /* before corrections */
   /* The first element of this rank's gradient that is not finite, + 1; 0: there is none. Later that
-   * of the first rank that has one, which is number nonfinite_from - 1. (Direct: notes say whose.)
+   * of the first rank that has one, which is number nonfinite_from - 1. (One-sided: notes say
+   * whose.)
    */
   uint32_t nonfinite, nonfinite_from;
 
-  /* Direct: number of the step, where this rank sees the memory of all ranks that holds the lists
-   * and the slot of its own list there, and who has kept it waiting for too long, + 1. */
+  /* Number of the step. One-sided: where this rank sees the memory of all ranks that holds the
+   * lists, and the place of its own list there; and who has kept it waiting for too long, + 1. */
   uint32_t number;
   char *peers[SPARSE_MAX_RANKS];
-  struct sparse_pair *slots[SPARSE_MAX_RANKS];
+  struct sparse_pair *list_at[SPARSE_MAX_RANKS];
   uint64_t stored[SPARSE_MAX_RANKS]; /* by each rank before this step, see struct sparse_notes */
   uint32_t late;
 
   /* What this rank offers. */
-  uint32_t pending;             /* enum sparse_leaves: of the step before; then, of this one */
-  uint32_t count, search, keep; /* enum sparse_source: what these have to read */
-  uint64_t wanted;              /* entries that a search is to find, */
+  uint32_t pending; /* enum sparse_leaves: of the step before; then, of this one */
+  /* enum sparse_source: what counting, a search and a filter have to read */
+  uint32_t count_from, search_from, keep_from;
+  uint64_t wanted;     /* entries that a search is to find, */
   sparse_level_t near; /* likely just above this; -1: not known. Only speed depends on it */
   struct sparse_selection selection;
   /* Gaussian thresholds: where the table starts, rounds so far, elements above the guess; the
@@ -124,7 +126,7 @@ struct sparse_state {
   uint64_t candidates, needed;
   sparse_level_t lowest;
   uint64_t offered_count;
-  /* A list with the flag entry that may be behind it, to be sent: its entries, and the same once
+  /* A list with the flag entry that may follow it, to be sent: its entries, and the same once
    * for each destination, since all get the same list. */
   uint64_t sealed_count, send_counts[SPARSE_MAX_RANKS], send_displs[SPARSE_MAX_RANKS];
   uint64_t region_counts[SPARSE_MAX_RANKS], region_displs[SPARSE_MAX_RANKS]; /* in the list */
@@ -133,21 +135,21 @@ struct sparse_state {
   uint32_t unoffered; /* 1: the local pass has found too many; ops_reduce() has to choose first */
 
   /* What came from the others: list p is received[received_displs[p] ...], or, where every source
-   * has a slot of its own, received[slot_displs[p] ...]. */
-  uint64_t slot_displs[SPARSE_MAX_RANKS];
+   * has a place of its own, received[list_displs[p] ...]. */
+  uint64_t list_displs[SPARSE_MAX_RANKS];
   uint64_t received_counts[SPARSE_MAX_RANKS], received_displs[SPARSE_MAX_RANKS];
 
   /* The sum over one region, and the sums of all regions. */
   uint64_t reduced_count;
-  uint64_t chosen_count; /* direct, exact: those of them that are in the result */
+  uint64_t chosen_count; /* one-sided, exact: those of them that are in the result */
   uint64_t announced[2]; /* reduced_count and nonfinite, for the host */
   uint64_t gathered_counts[SPARSE_MAX_RANKS], gathered_displs[SPARSE_MAX_RANKS];
-  uint64_t sums[SPARSE_MAX_RANKS]; /* not direct: gathered_counts without flag entries */
+  uint64_t sums[SPARSE_MAX_RANKS]; /* not one-sided: gathered_counts without flag entries */
   uint32_t always_list;            /* SPARSE_FROM_LIST, for operators without a choice */
   uint64_t whole[2];               /* the region 0 .. n */
   struct sparse_selection global;  /* of the sums */
-  uint64_t result_count;           /* entries of `gathered`, flag entries included */
-  uint64_t global_count;           /* without flag entries */
+  uint64_t result_count;           /* entries of `gathered`, flag entries included, */
+  uint64_t result_flags;           /* and how many of them are those */
   uint64_t gathered_total;         /* entries that all ranks contributed, without flag entries */
 };
 
@@ -160,13 +162,12 @@ struct sparse_memory {
   bool shared;     /* the caller has the residual's address: nothing may stay pending */
   float *residual; /* n */
   float *dense;    /* n, and room up to a multiple of SPARSE_SECTOR */
-  /* Lists: nranks * slot pairs each. */
-  size_t slot; /* at least capacity + 1: there may be a flag entry behind a list */
+  /* Lists: nranks * list_room pairs each. */
+  size_t list_room; /* of one rank's: at least capacity + 1, there may be a flag entry after it */
   struct sparse_pair *offered, *received, *gathered;
   struct sparse_pair *reduced; /* takes the place of `offered`, unless peers read both */
   size_t room;                 /* of the offered list for candidates: at least capacity */
-  bool direct;                 /* peers read and write each other's lists and notes: */
-  char *lists;                 /* their memory */
+  char *lists;                 /* the memory of all these, and of what is next */
   struct sparse_notes *notes;
   /* Where the sums of this region's units begin in `reduced`; unit u are the SPARSE_UNIT elements
    * from u * SPARSE_UNIT on. For the others, who read just what they need. */
@@ -183,7 +184,7 @@ struct sparse_memory {
  * many bytes: */
 static inline size_t sparse_lists_bytes(const struct sparse_memory *m, size_t lists, size_t spare)
 {
-  return (lists * (size_t)m->nranks * m->slot + spare) * sizeof(struct sparse_pair) +
+  return (lists * (size_t)m->nranks * m->list_room + spare) * sizeof(struct sparse_pair) +
          sizeof(*m->notes) + 2 * (size_t)m->nranks * sizeof(*m->histograms) +
          SPARSE_UNITS(m->n) * sizeof(*m->unit_begins);
 }
@@ -191,7 +192,7 @@ static inline size_t sparse_lists_bytes(const struct sparse_memory *m, size_t li
 /* And where all that is. */
 static inline void sparse_lay_out_lists(struct sparse_memory *m, size_t lists, size_t spare)
 {
-  const size_t list = (size_t)m->nranks * m->slot;
+  const size_t list = (size_t)m->nranks * m->list_room;
   m->reduced = m->offered = (struct sparse_pair *)m->lists;
   if (lists == 3) m->gathered = m->reduced + list;
   m->received = m->reduced + (lists - 1) * list;
@@ -200,15 +201,15 @@ static inline void sparse_lay_out_lists(struct sparse_memory *m, size_t lists, s
   m->unit_begins = m->histograms[2 * m->nranks];
 }
 
-/* Direct: where the list of rank p begins in the received list of an owner, whose own one is the
+/* One-sided: where the list of rank p begins in the received list of an owner, whose own one is the
  * last. */
-SPARSE_DEVICE size_t sparse_slot_of(const struct sparse_memory *m, int owner, int p)
+SPARSE_DEVICE size_t sparse_list_place(const struct sparse_memory *m, int owner, int p)
 {
-  return (size_t)((p - owner - 1 + m->nranks) % m->nranks) * m->slot;
+  return (size_t)((p - owner - 1 + m->nranks) % m->nranks) * m->list_room;
 }
 
 /* Entries in device memory, indices ascending. The number of entries is the sum of `parts` numbers
- * at counts; the parts lie one behind the other. */
+ * at counts; the parts lie one after the other. */
 struct sparse_list {
   struct sparse_pair *pairs;
   uint64_t *counts;

@@ -22,12 +22,16 @@ static void enqueue_step(struct world *w, const struct sparse_state *initial)
   struct sparse_state *s = m->state;
   const struct sparse_list offered = {m->offered, &s->offered_count, 1};
   const struct sparse_list merged = {m->gathered, &s->result_count, 1};
-  const struct sparse_list reduced = {m->received + m->slot, &s->reduced_count, 1};
+  const struct sparse_list reduced = {m->received + m->list_room, &s->reduced_count, 1};
   CUDACHECK(cudaMemcpyAsync(s, initial, sizeof *s, cudaMemcpyDeviceToDevice, w->stream));
-  OPSCHECK(ops_local_pass(m, NULL, SPARSE_PASS_MOMENTS, SPARSE_LEAVES_RESULT, SPARSE_THEN_NOTHING,
-                          SPARSE_EXACT_SEARCH, w->stream));
-  OPSCHECK(ops_select(m, offered, &s->search, &s->keep, &s->selection, offered, NULL,
-                      SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, w->stream));
+  OPSCHECK(ops_local_pass_moments(m, NULL, SPARSE_ABOVE_LEVELS, SPARSE_LEAVES_RESULT, w->stream));
+  OPSCHECK(ops_decide(m, SPARSE_SEARCH_K, w->stream));
+  const struct sparse_select select = {.from = offered,
+                                       .to = offered,
+                                       .search = &s->search_from,
+                                       .keep = &s->keep_from,
+                                       .selection = &s->selection};
+  OPSCHECK(ops_select(m, &select, w->stream));
   OPSCHECK(ops_merge(m, offered, (struct sparse_list){m->received, s->received_counts, 1}, merged,
                      w->stream));
   OPSCHECK(ops_reduce(m, m->received, s->received_displs, s->received_counts, 0, 1, s->whole,
@@ -91,7 +95,7 @@ static void test_repeats(struct test *t, bool graph)
     good = good && same_bits(w.state, first.state, sizeof *w.state, "state") &&
            same_bits(w.offered, first.offered, s->offered_count * 8, "offered") &&
            same_bits(w.gathered, first.gathered, s->result_count * 8, "merged") &&
-           same_bits(w.received, first.received, (w.m.slot + s->reduced_count) * 8, "reduced");
+           same_bits(w.received, first.received, (w.m.list_room + s->reduced_count) * 8, "reduced");
   }
   good = good && same_number(s->offered_count, w.m.k, "entries selected");
   if (exec != NULL) CUDACHECK(cudaGraphExecDestroy(exec));
@@ -110,8 +114,13 @@ static void test_large(struct test *t)
   static const size_t planted[] = {0,          1,        8191,           8192,
                                    0x7ffffffe, 1u << 31, (1u << 31) + 5, (1u << 31) + 15};
   enum { PLANTED = sizeof planted / sizeof *planted };
-  struct sparse_memory m = {
-      .n = n, .k = k, .t = k, .capacity = 2 * k, .room = 2 * k, .nranks = 1, .slot = 2 * k + 1};
+  struct sparse_memory m = {.n = n,
+                            .k = k,
+                            .t = k,
+                            .capacity = 2 * k,
+                            .room = 2 * k,
+                            .nranks = 1,
+                            .list_room = 2 * k + 1};
   struct sparse_pair expected[PLANTED], got[PLANTED];
   struct sparse_state *s = calloc(1, sizeof *s);
   float *gradient, zero = 1;
@@ -122,15 +131,15 @@ static void test_large(struct test *t)
   CUDACHECK(cudaMalloc((void **)&gradient, n * sizeof(float)));
   CUDACHECK(cudaMalloc((void **)&m.residual, n * sizeof(float)));
   CUDACHECK(cudaMalloc((void **)&m.dense, (n + SPARSE_SECTOR) * sizeof(float)));
-  CUDACHECK(cudaMalloc((void **)&m.offered, 3 * m.slot * sizeof *m.offered));
+  CUDACHECK(cudaMalloc((void **)&m.offered, 3 * m.list_room * sizeof *m.offered));
   CUDACHECK(cudaMalloc((void **)&m.state, sizeof *m.state));
   CUDACHECK(cudaMalloc(&m.scratch, scratch));
   CUDACHECK(cudaMemset(m.scratch, 0, scratch));
   CUDACHECK(cudaMemset(gradient, 0x2a, n * sizeof(float))); /* 1.5e-13 */
   CUDACHECK(cudaMemset(m.residual, 0x2a, n * sizeof(float)));
   CUDACHECK(cudaMemset(m.dense, 0, n * sizeof(float)));
-  m.gathered = m.offered + m.slot;
-  m.received = m.gathered + m.slot;
+  m.gathered = m.offered + m.list_room;
+  m.received = m.gathered + m.list_room;
   for (int i = 0; i < PLANTED; i++) {
     const float x = (float)(i + 1);
     float small;
@@ -141,20 +150,24 @@ static void test_large(struct test *t)
   s->nlevels = 1;
   s->limit = SPARSE_INFINITY_LEVEL;
   s->levels[0] = sparse_level(0.5);
-  s->keep = SPARSE_FROM_RESIDUAL;
+  s->keep_from = SPARSE_FROM_RESIDUAL;
   s->wanted = PLANTED;
   s->whole[1] = s->boundaries[1] = n;
   CUDACHECK(cudaMemcpy(m.state, s, sizeof *s, cudaMemcpyHostToDevice));
   const struct sparse_list offered = {m.offered, &m.state->offered_count, 1};
   const struct sparse_list kept = {m.received, &m.state->received_counts[0], 1};
   const struct sparse_list result = {m.gathered, &m.state->result_count, 1};
-  OPSCHECK(ops_local_pass(&m, gradient, SPARSE_PASS_MOMENTS, SPARSE_LEAVES_RESULT,
-                          SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, t->stream));
-  OPSCHECK(ops_select(&m, offered, &m.state->keep, &m.state->keep, &m.state->selection, kept, NULL,
-                      SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, t->stream));
+  OPSCHECK(
+      ops_local_pass_moments(&m, gradient, SPARSE_ABOVE_LEVELS, SPARSE_LEAVES_RESULT, t->stream));
+  const struct sparse_select select = {.from = offered,
+                                       .to = kept,
+                                       .search = &m.state->keep_from,
+                                       .keep = &m.state->keep_from,
+                                       .selection = &m.state->selection};
+  OPSCHECK(ops_select(&m, &select, t->stream));
   OPSCHECK(ops_reduce(&m, m.received, m.state->received_displs, m.state->received_counts, 0, 1,
                       m.state->whole, SPARSE_SUMS_NONZERO, result, SPARSE_THEN_NOTHING, t->stream));
-  OPSCHECK(ops_apply(&m, result, SPARSE_THEN_NOTHING, t->stream));
+  OPSCHECK(ops_apply(&m, result, t->stream));
   OPSCHECK(ops_settle(&m, t->stream));
   CUDACHECK(cudaStreamSynchronize(t->stream));
   CUDACHECK(cudaMemcpy(s, m.state, sizeof *s, cudaMemcpyDeviceToHost));
@@ -173,7 +186,7 @@ static void test_large(struct test *t)
     good &= zero == expected[i].value;
   }
   OPSCHECK(ops_apply(&m, (struct sparse_list){m.gathered, &m.state->reduced_count, 1},
-                     SPARSE_THEN_NOTHING, t->stream)); /* of no entries */
+                     t->stream)); /* of no entries */
   CUDACHECK(cudaStreamSynchronize(t->stream));
   CUDACHECK(cudaMemcpy(&zero, m.dense + planted[PLANTED - 1], sizeof zero, cudaMemcpyDeviceToHost));
   good &= zero == 0 && scratch < n / 8 + (16 << 20);

@@ -34,14 +34,13 @@ static void member_open(struct world *w, struct test *t, const struct reference 
   m->rank = rank;
   m->comm = comm;
   m->t = ref->t;
-  m->slot = (m->capacity + 1 + 3) / 4 * 4;
+  m->list_room = (m->capacity + 1 + 3) / 4 * 4;
   m->room = m->capacity + SPARE;
   const size_t bytes = sparse_lists_bytes(m, 3, SPARE);
   CUDACHECK(cudaMalloc((void **)&m->lists, bytes));
   CUDACHECK(cudaMemset(m->lists, 0, bytes));
   sparse_lay_out_lists(m, 3, SPARE);
-  m->offered = m->received + sparse_slot_of(m, rank, rank);
-  m->direct = true;
+  m->offered = m->received + sparse_list_place(m, rank, rank);
   m->config = ref->config;
   CUDACHECK(cudaMemset(m->dense, 0, m->n * sizeof(float)));
   CUDACHECK(cudaMemset(m->residual, 0, m->n * sizeof(float)));
@@ -77,8 +76,8 @@ static void team_open(struct team *team, struct test *t, size_t n, int nranks, n
     for (int p = 0; p < nranks; p++) {
       const struct sparse_memory *peer = &team->members[p].m;
       w->state->peers[p] = peer->lists;
-      w->state->slots[p] = peer->received + sparse_slot_of(peer, p, r);
-      w->state->slot_displs[p] = sparse_slot_of(&w->m, r, p);
+      w->state->list_at[p] = peer->received + sparse_list_place(peer, p, r);
+      w->state->list_displs[p] = sparse_list_place(&w->m, r, p);
     }
     memcpy(w->state->boundaries, ref->boundaries, ((size_t)nranks + 1) * sizeof *ref->boundaries);
     CUDACHECK(cudaMemcpy(w->m.state, w->state, sizeof *w->state, cudaMemcpyHostToDevice));
@@ -138,20 +137,16 @@ static void run_step(struct team *team, int first)
   const int nranks = team->ref->nranks;
   for (int r = 0; r < nranks; r++) {
     const struct world *w = &team->members[r];
-    OPSCHECK(ops_local_pass(&w->m, w->gradient, SPARSE_PASS_OFFERS, SPARSE_LEAVES_RESULT,
-                            SPARSE_THRESHOLD_LEVELS, SPARSE_THRESHOLD_OFFER, w->stream));
+    OPSCHECK(ops_pass_and_send(&w->m, w->gradient, SPARSE_LEAVES_RESULT, w->stream));
   }
   for (int i = 0; i < nranks; i++) {
     const int r = (first + i) % nranks;
     const struct world *w = &team->members[r];
-    struct sparse_state *s = w->m.state;
-    const struct sparse_list sums = {w->m.reduced, &s->reduced_count, 1};
-    OPSCHECK(ops_reduce(&w->m, NULL, s->slot_displs, s->received_counts, r, -1, s->boundaries + r,
-                        SPARSE_SUMS_ABOVE, sums, SPARSE_THEN_NOTHING, w->stream));
+    OPSCHECK(ops_reduce_sent(&w->m, SPARSE_SUMS_ABOVE, w->stream));
   }
   for (int r = 0; r < nranks; r++) {
     const struct world *w = &team->members[r];
-    OPSCHECK(ops_apply(&w->m, (struct sparse_list){NULL, NULL, 0}, SPARSE_BOTH_ADAPT, w->stream));
+    OPSCHECK(ops_apply_sums(&w->m, SPARSE_COUNT_ADAPT_BOTH, w->stream));
   }
 }
 
@@ -172,7 +167,7 @@ static bool check_member(struct world *w, const struct reference *ref, int r)
     sparse_settle_element(s, w->residual, ref->global[i].index);
   return same_number(s->late, 0, "waited in vain") &&
          same_number(s->offered_count, expected->noffered, "offered_count") &&
-         same_number(s->global_count, ref->nglobal, "global_count") &&
+         same_number(s->result_count - s->result_flags, ref->nglobal, "global_count") &&
          same_bits(&s->local_threshold, &expected->local_threshold, sizeof(double), "threshold") &&
          same_bits(&s->global_threshold, &ref->global_threshold, sizeof(double), "global one") &&
          same_bits(w->dense, ref->result, bytes, "result") &&
@@ -253,7 +248,7 @@ static bool largest_sums(struct test *t, struct team *team, enum kind kind, uint
   struct world *w = &team->members[0];
   const struct sparse_memory *m = &w->m;
   struct sparse_state *s = w->state;
-  const size_t units = SPARSE_UNITS(m->n), bytes = m->slot * sizeof *m->reduced;
+  const size_t units = SPARSE_UNITS(m->n), bytes = m->list_room * sizeof *m->reduced;
   const uint64_t begin = next_random(t) % m->n, end = begin + next_random(t) % (m->n - begin + 1);
   struct sparse_pair *sums = malloc(bytes), *got = malloc(bytes);
   uint32_t *begins = malloc(units * sizeof *begins);
@@ -264,7 +259,7 @@ static bool largest_sums(struct test *t, struct team *team, enum kind kind, uint
   s->global_threshold = 3;
   s->wanted = wanted;
   s->near = sparse_magnitude(element(t, kind)) - 5000;
-  s->reduced_count = random_list(t, sums, m->slot, begin, end, 1 + next_random(t) % 40, kind);
+  s->reduced_count = random_list(t, sums, m->list_room, begin, end, 1 + next_random(t) % 40, kind);
   CUDACHECK(cudaMemcpy(m->reduced, sums, bytes, cudaMemcpyHostToDevice));
   CUDACHECK(cudaMemcpy(m->state, s, sizeof *s, cudaMemcpyHostToDevice));
   OPSCHECK(ops_select_sums(m, w->stream));

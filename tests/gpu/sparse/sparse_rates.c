@@ -125,28 +125,29 @@ static void bare(struct rates *r, const void *gradient)
 
 static void pass(struct rates *r, const void *gradient)
 {
-  OPSCHECK(ops_local_pass(&r->w.m, gradient, SPARSE_PASS_SELECTS, r->leaves, SPARSE_THEN_NOTHING,
-                          SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(ops_local_pass(&r->w.m, gradient, SPARSE_ABOVE_LEVELS, r->leaves, r->w.stream));
 }
 
 static void pass_moments(struct rates *r, const void *gradient)
 {
-  OPSCHECK(ops_local_pass(&r->w.m, gradient, SPARSE_PASS_MOMENTS, r->leaves, SPARSE_THEN_NOTHING,
-                          SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(ops_local_pass_moments(&r->w.m, gradient, SPARSE_ABOVE_LEVELS, r->leaves, r->w.stream));
 }
 
 static void pass_without(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  OPSCHECK(ops_local_pass(&r->w.m, NULL, SPARSE_PASS_SELECTS, r->leaves, SPARSE_THEN_NOTHING,
-                          SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(ops_local_pass(&r->w.m, NULL, SPARSE_ABOVE_LEVELS, r->leaves, r->w.stream));
 }
 
 /* The search, the filter, or both; NULL leaves one out. */
 static void select_from(struct rates *r, const uint32_t *to_search, const uint32_t *to_keep)
 {
-  OPSCHECK(ops_select(&r->w.m, offered(r), to_search, to_keep, &r->w.m.state->selection,
-                      gathered(r), NULL, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, r->w.stream));
+  const struct sparse_select select = {.from = offered(r),
+                                       .to = gathered(r),
+                                       .search = to_search,
+                                       .keep = to_keep,
+                                       .selection = &r->w.m.state->selection};
+  OPSCHECK(ops_select(&r->w.m, &select, r->w.stream));
 }
 
 static void select_nothing(struct rates *r, const void *gradient)
@@ -182,7 +183,7 @@ static void keep_residual(struct rates *r, const void *gradient)
 static void control(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  OPSCHECK(ops_control(&r->w.m, SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(ops_decide(&r->w.m, SPARSE_THEN_NOTHING, r->w.stream));
 }
 
 static void partition(struct rates *r, const void *gradient)
@@ -220,7 +221,7 @@ static void merge(struct rates *r, const void *gradient)
 static void apply(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  OPSCHECK(ops_apply(&r->w.m, gathered(r), SPARSE_THEN_NOTHING, r->w.stream));
+  OPSCHECK(ops_apply(&r->w.m, gathered(r), r->w.stream));
 }
 
 /* ---- one size ---------------------------------------------------------------------------------

@@ -118,11 +118,11 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   expect_settled(&w, w.state->result_count, e.residual);
   expect_local_pass(&e, gradient ? values : NULL);
   world_push(&w);
-  OPSCHECK(ops_apply(&w.m, (struct sparse_list){w.m.gathered, &w.m.state->result_count, 1},
-                     SPARSE_THEN_NOTHING, w.stream));
-  OPSCHECK(ops_local_pass(&w.m, gradient ? w.gradient + shift * (type == ncclFloat ? 4 : 2) : NULL,
-                          moments ? SPARSE_PASS_MOMENTS : SPARSE_PASS_SELECTS, leaves,
-                          SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, w.stream));
+  OPSCHECK(
+      ops_apply(&w.m, (struct sparse_list){w.m.gathered, &w.m.state->result_count, 1}, w.stream));
+  const void *added_to = gradient ? w.gradient + shift * (type == ncclFloat ? 4 : 2) : NULL;
+  OPSCHECK((moments ? ops_local_pass_moments : ops_local_pass)(&w.m, added_to, SPARSE_ABOVE_LEVELS,
+                                                               leaves, w.stream));
   world_pull(&w);
   const struct sparse_state *s = w.state;
   bool good = same_number(s->offered_count, e.state->offered_count, "offered_count") &&
@@ -186,16 +186,16 @@ void test_count_levels(struct test *t)
     uint64_t expected[SPARSE_MAX_LEVELS];
     for (size_t j = 0; j < n; j++) w.residual[j] = element(t, kind);
     s->offered_count = random_list(t, w.offered, w.m.capacity, 0, n, 5, kind);
-    s->count = (uint32_t)(i / 2 % 3);
+    s->count_from = (uint32_t)(i / 2 % 3);
     s->nlevels = i % 3 == 0 ? SPARSE_MAX_LEVELS : 1 + (int)(next_random(t) % 8);
     s->limit = SPARSE_INFINITY_LEVEL;
     for (int j = 0; j < s->nlevels; j++) {
       s->levels[j] = sparse_level(i % 5 == 0 ? j - 1.0 : 0.01 * pow(1.1, j));
       expected[j] = s->level_counts[j] = 77;
-      if (s->count != SPARSE_FROM_NOTHING) expected[j] = 0;
+      if (s->count_from != SPARSE_FROM_NOTHING) expected[j] = 0;
     }
-    const bool list = s->count == SPARSE_FROM_LIST;
-    const size_t all = s->count == SPARSE_FROM_NOTHING ? 0 : list ? s->offered_count : n;
+    const bool list = s->count_from == SPARSE_FROM_LIST;
+    const size_t all = s->count_from == SPARSE_FROM_NOTHING ? 0 : list ? s->offered_count : n;
     for (size_t x = 0; x < all; x++) {
       const sparse_level_t magnitude = sparse_magnitude(list ? w.offered[x].value : w.residual[x]);
       for (int j = 0; j < s->nlevels; j++)
@@ -315,7 +315,7 @@ static bool select_case(struct test *t, size_t n, enum kind kind, enum where whe
     for (int p = 0; p < nranks; p++) {
       const uint64_t begin = n / (size_t)nranks * (size_t)p;
       size_t part = p == 2 ? 0
-                           : random_list(t, input + from.count, w.m.slot - 1, begin,
+                           : random_list(t, input + from.count, w.m.list_room - 1, begin,
                                          begin + n / (size_t)nranks, 7, kind);
       if (p % 2) input[from.count + part++] = (struct sparse_pair){SPARSE_NO_INDEX, NAN};
       s->gathered_counts[p] = part;
@@ -324,26 +324,27 @@ static bool select_case(struct test *t, size_t n, enum kind kind, enum where whe
     memcpy(w.gathered, input, bytes);
     list = (struct sparse_list){w.m.gathered, w.m.state->gathered_counts, nranks};
   }
-  s->keep = where == OF_RESIDUAL  ? SPARSE_FROM_RESIDUAL
-            : where == OF_NOTHING ? SPARSE_FROM_NOTHING
-                                  : SPARSE_FROM_LIST;
+  s->keep_from = where == OF_RESIDUAL  ? SPARSE_FROM_RESIDUAL
+                 : where == OF_NOTHING ? SPARSE_FROM_NOTHING
+                                       : SPARSE_FROM_LIST;
   s->wanted = wanted < from.count || wanted > n ? wanted : from.count;
   s->near = random_near(t, kind);
   s->selection = (struct sparse_selection){sparse_magnitude(kind == TIES ? 2 : 0.25f),
                                            SPARSE_INFINITY_LEVEL, (int64_t)(n / 2), 0};
   s->result_count = s->reduced_count = 12345;
   const struct sparse_state before = *s;
-  const uint32_t *source = &w.m.state->keep, *searched = by_search ? source : NULL;
+  const uint32_t *source = &w.m.state->keep_from, *searched = by_search ? source : NULL;
   world_push(&w);
-  OPSCHECK(ops_select(&w.m, list, searched, NULL, &w.m.state->selection, to, NULL,
-                      SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING, w.stream));
+  struct sparse_select select = {
+      .from = list, .to = to, .search = searched, .selection = &w.m.state->selection};
+  OPSCHECK(ops_select(&w.m, &select, w.stream));
   CUDACHECK(cudaMemcpyAsync(s, w.m.state, sizeof *s, cudaMemcpyDeviceToHost, w.stream));
   CUDACHECK(cudaStreamSynchronize(w.stream));
   const struct sparse_selection rule = s->selection;
   CUDACHECK(cudaMemcpyAsync(w.m.state, &before, sizeof before, cudaMemcpyHostToDevice, w.stream));
-  OPSCHECK(ops_select(&w.m, list, searched, source, &w.m.state->selection, to,
-                      with_dropped ? &dropped : NULL, SPARSE_THEN_NOTHING, SPARSE_THEN_NOTHING,
-                      w.stream));
+  select.keep = source;
+  if (with_dropped) select.dropped = dropped;
+  OPSCHECK(ops_select(&w.m, &select, w.stream));
   world_pull(&w);
 
   bool good = true;
@@ -396,7 +397,7 @@ void test_selection(struct test *t)
 
 /* A selection in one launch or in two, one for each part with its decision: the same bits. */
 static bool same_in_two(struct test *t, enum sparse_source search, enum sparse_source keep,
-                        enum sparse_control found, int repeats)
+                        enum sparse_decision found, int repeats)
 {
   struct world w[2];
   const size_t n = 20011;
@@ -407,8 +408,8 @@ static bool same_in_two(struct test *t, enum sparse_source search, enum sparse_s
     memset(s, 0, sizeof *s);
     for (size_t i = 0; i < n; i++) w[0].residual[i] = w[1].residual[i] = element(t, RANDOM);
     s->offered_count = random_list(t, w[0].offered, w[0].m.capacity, 0, n, 5, RANDOM);
-    s->search = search;
-    s->keep = keep;
+    s->search_from = search;
+    s->keep_from = keep;
     s->overflowed = 1;
     s->wanted = repeat % 4 == 3 ? 0 : w[0].m.k;
     s->near = random_near(t, RANDOM);
@@ -420,11 +421,18 @@ static bool same_in_two(struct test *t, enum sparse_source search, enum sparse_s
       struct sparse_state *d = m->state;
       const struct sparse_list list = {m->offered, &d->offered_count, 1};
       world_push(&w[two]);
-      if (two)
-        OPSCHECK(ops_select(m, list, &d->search, NULL, &d->selection, list, NULL, found,
-                            SPARSE_THEN_NOTHING, w[two].stream));
-      OPSCHECK(ops_select(m, list, two ? NULL : &d->search, &d->keep, &d->selection, list, NULL,
-                          two ? SPARSE_THEN_NOTHING : found, SPARSE_SEAL_OFFERED, w[two].stream));
+      struct sparse_select select = {.from = list,
+                                     .to = list,
+                                     .search = &d->search_from,
+                                     .selection = &d->selection,
+                                     .found = found};
+      if (two) {
+        OPSCHECK(ops_select(m, &select, w[two].stream));
+        select.search = NULL;
+        select.found = SPARSE_THEN_NOTHING;
+      }
+      select.keep = &d->keep_from;
+      OPSCHECK(ops_select(m, &select, w[two].stream));
       world_pull(&w[two]);
     }
     good = good && same_bits(s, w[1].state, sizeof *s, "state") &&
@@ -437,8 +445,8 @@ static bool same_in_two(struct test *t, enum sparse_source search, enum sparse_s
 
 void test_selection_parts(struct test *t, int repeats)
 {
-  static const enum sparse_control found[] = {SPARSE_THEN_NOTHING, SPARSE_EXACT_ENTRIES,
-                                              SPARSE_EXACT_THRESHOLD, SPARSE_THRESHOLD_OVERFLOW};
+  static const enum sparse_decision found[] = {SPARSE_THEN_NOTHING, SPARSE_K_FOUND,
+                                               SPARSE_KTH_FOUND, SPARSE_OVERFLOW_FOUND};
   static const enum sparse_source from[] = {SPARSE_FROM_NOTHING, SPARSE_FROM_LIST,
                                             SPARSE_FROM_RESIDUAL};
   bool good = true;

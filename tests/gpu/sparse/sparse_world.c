@@ -61,12 +61,12 @@ void world_open(struct world *w, struct test *t, size_t n, size_t k, int nranks)
   m->k = m->t = k;
   m->capacity = 2 * k > 4096 ? 2 * k : 4096;
   if (m->capacity > n) m->capacity = n;
-  m->slot = m->capacity + 1;
+  m->list_room = m->capacity + 1;
   m->nranks = nranks;
   m->room = nranks > 1 ? 2 * m->capacity : m->capacity;
   m->config.gradient_type = ncclFloat;
   m->config.nonfinite = SPARSE_NONFINITE_ERROR;
-  w->lists = (size_t)(nranks < 2 ? 2 : nranks) * m->slot;
+  w->lists = (size_t)(nranks < 2 ? 2 : nranks) * m->list_room;
   w->gradient = device_memory((n + 16) * sizeof(float));
   m->residual = device_memory(n * sizeof(float));
   m->dense = device_memory((n + SPARSE_SECTOR) * sizeof(float));

@@ -4,12 +4,13 @@
 #ifndef SPARSE_WORLD_H
 #define SPARSE_WORLD_H
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
-#include "state/control_decide.h"
-#include "ops.h"
+#include "decide/decide.h"
+#include "onesided/ops_onesided.h"
 
 #ifdef CPU_STANDIN
 enum { ON_GPU = false };

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The paths: one row each, and nothing else in the library asks which algorithm it is. */
+#include "paths/paths.h"
+
+#define EVERY(field) offsetof(sparse_allreduce_config_t, field)
+
+static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
+    [SPARSE_DENSE] = {.name = "dense",
+                      .run = path_dense,
+                      .words = sparse_words_of_allreduce,
+                      .host = SPARSE_HOST_NEVER_WAITS,
+                      .guess_ratio = 0.85}, /* not used, but part of a saved state */
+    [SPARSE_TOPKA] = {.name = "topkA",
+                      .run = path_topka,
+                      .words = sparse_words_of_lists,
+                      .host = SPARSE_HOST_NEVER_WAITS,
+                      .selects = true,
+                      .guess_ratio = 0.85},
+    [SPARSE_TOPKA2] = {.name = "topkA2",
+                       .run = path_topka2,
+                       .words = sparse_words_of_lists,
+                       .host = SPARSE_HOST_NEVER_WAITS,
+                       .selects = true,
+                       .guess_ratio = 0.85},
+    [SPARSE_TOPKAOPT] = {.name = "topkAopt",
+                         .run = path_topkaopt,
+                         .words = sparse_words_of_lists,
+                         .host = SPARSE_HOST_MAY_WAIT,
+                         .exact_local = EVERY(topkaopt_interval),
+                         .selects = true,
+                         .guess_ratio = 0.85},
+    [SPARSE_GTOPK] = {.name = "gtopk",
+                      .run = path_gtopk,
+                      .words = sparse_words_of_tree,
+                      .host = SPARSE_HOST_NEVER_WAITS,
+                      .selects = true,
+                      .own_messages = true,
+                      .guess_ratio = 0.85},
+    [SPARSE_OKTOPK] = {.name = "oktopk",
+                       .run = path_oktopk,
+                       .run_onesided = path_oktopk_onesided,
+                       .words = sparse_words_of_regions,
+                       .host = SPARSE_HOST_MAY_WAIT,
+                       .exact_local = EVERY(local_interval),
+                       .exact_global = EVERY(global_interval),
+                       .repartition = EVERY(repartition_interval),
+                       .selects = true,
+                       .balances = true,
+                       .guess_ratio = 0.9}, /* the one in use is close to the next exact one */
+    [SPARSE_TOPKSA] = {.name = "topkSA",
+                       .run = path_topksa,
+                       .words = sparse_words_of_regions,
+                       .host = SPARSE_HOST_WAITS, /* are sums too many for a sparse gather? */
+                       .selects = true,
+                       .guess_ratio = 0.85},
+    [SPARSE_GAUSSIANK] = {.name = "gaussiank",
+                          .run = path_gaussiank,
+                          .words = sparse_words_of_lists,
+                          .host = SPARSE_HOST_MAY_WAIT,
+                          .selects = true,
+                          .guess_ratio = 0.85},
+    [SPARSE_GAUSSIANKCONCAT] = {.name = "gaussiankconcat",
+                                .run = path_gaussiankconcat,
+                                .words = sparse_words_of_lists,
+                                .host = SPARSE_HOST_MAY_WAIT,
+                                .selects = true,
+                                .guess_ratio = 0.85},
+    [SPARSE_GAUSSIANKSA] = {.name = "gaussiankSA",
+                            .run = path_gaussiansa,
+                            .words = sparse_words_of_regions,
+                            .host = SPARSE_HOST_MAY_WAIT,
+                            .selects = true,
+                            .guess_ratio = 0.85},
+};
+
+const struct sparse_path *sparse_path_of(sparse_allreduce_algorithm_t algorithm)
+{
+  return &paths[algorithm];
+}
+
+const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm)
+{
+  return (unsigned)algorithm < SPARSE_ALGORITHMS ? paths[algorithm].name : NULL;
+}
