@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The measured effects in 04's table of deviations from the published code are what test_published prints:
+# The measured effects in the table of deviations of 04's reference from the published code are what test_published prints:
 # every number of that column must stand in its output. What a row says of its input (n, k, numbers of ranks,
 # gradients and steps) does not count.
 #
@@ -30,10 +30,10 @@ awk -F'|' -v output="$1" '
       sub(/\.+$/, "", words[i])
       if (words[i] == "") continue
       numbers++
-      if (!(words[i] in known)) { print "04_sparse_allreduce/README.md: test_published does not print " words[i] ":" $4; wrong = 1 }
+      if (!(words[i] in known)) { print "04_sparse_allreduce/reference/README.md: test_published does not print " words[i] ":" $4; wrong = 1 }
     }
   }
   END {
     print numbers + 0 " measured effects compared"
     exit wrong || numbers < 10
-  }' 04_sparse_allreduce/README.md
+  }' 04_sparse_allreduce/reference/README.md
