@@ -99,8 +99,8 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
       code = launcher_agree(me, verification_step(&verification, &left, s->gradient, s->stream));
     path_steps_add(&steps, &left.statistics);
     if (job->opt->digest && algorithm != SPARSE_DENSE)
-      verifier_digest(&s->digest, result, job->count);
-    if (code == EXIT_VERIFIED) code = job_write_result(job, &verification, result, s->stream);
+      verifier_digest(&s->digest, left.result, job->count);
+    if (code == EXIT_VERIFIED) code = job_write_result(job, &verification, left.result, s->stream);
   }
   if (code == EXIT_VERIFIED) code = job_write_residual(job, &verification, &version);
 
@@ -109,7 +109,7 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
   steps.verified = verification.compared;
   steps.xi = verification.xi;
   steps.xi_steps = verification.xi_steps;
-  report_path(&s->report, algorithm, version_mode(&version), &steps, code);
+  report_path(&s->report, algorithm, &version, &steps, code);
   verification_free(&verification);
   version_destroy(&version);
   launcher_barrier(job->me); /* several GPUs in one process: see sparse_allreduce_destroy */

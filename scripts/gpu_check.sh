@@ -126,14 +126,15 @@ same_digest() { # RANKS FOLDER FOLDER: under both launchers, in both examples
 
 same_sparse_digest() { # RANKS FOLDER: one digest, whatever moves the entries and in which order
   local digests variant
-  digests=$(for variant in "" "--throttle 1" "--throttle 8 --exchange sendrecv" "--exchange sendrecv --balance always"; do
+  digests=$(for variant in "" "--throttle 1" "--throttle 8 --exchange sendrecv" "--exchange sendrecv --balance always" \
+    "--result entries" "--result entries --exchange sendrecv"; do
     # shellcheck disable=SC2086 # words
     launch mpi "$1" "$2" --digest --count 64K --steps 40 --verify off $variant | grep '^Digest: '
   done
   NCCL_PROTO=Simple launch pthread "$1" "$2" --digest --count 64K --steps 40 --verify off | grep '^Digest: '
   NCCL_ALGO=Ring launch pthread "$1" "$2" --digest --count 64K --steps 40 --verify off | grep '^Digest: ')
   echo "$digests"
-  [ "$(wc -l <<<"$digests")" -eq 6 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
+  [ "$(wc -l <<<"$digests")" -eq 8 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
 }
 
 simulated_hosts() { # HOSTS EXAMPLE [OPTIONS...]: all GPUs, under MPI, as if they were in several hosts
@@ -271,6 +272,7 @@ check_sparse() { # 04; its operators are local, so one rank will do for them
       check "random jobs $launcher $ranks" launch $launcher "$ranks" tests/gpu/sparse_steps \
         --cases 60 --seed "${ranks}000"
     done
+    check "results as entries, $launcher" launch $launcher "$gpus" $folder --result entries --steps 34
     check "fault: wrong element, $folder $launcher" expect 1 "\[rank $victim\] dense, step .* element" \
       launch_with_fault corrupt:ncclAllReduce:5:$victim $launcher $some $folder --count 64K --algorithm dense
   done

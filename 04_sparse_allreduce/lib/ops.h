@@ -154,11 +154,21 @@ ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, stru
 
 /* dense[i] = value / nranks (IEEE division) for the entries of the list, and 0 for all other i.
  * Before, dense is what the last ops_apply() or ops_clear() has left. Either the list has one part,
- * or part p has the entries of region p, state->boundaries[p] on. */
+ * or part p has the entries of region p, state->boundaries[p] on. With SPARSE_RESULT_ENTRIES dense
+ * is neither read nor written: the entries are only noted for the next ops_local_pass(). */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list, cudaStream_t stream);
 
 /* The same of the gathered lists of all ranks; and the decision SPARSE_COLLECT_GATHERED. */
 ncclResult_t ops_apply_gathered(const struct sparse_memory *m, cudaStream_t stream);
+
+/* vector[i] = fma(scale, value / nranks, vector[i]), the division rounded to float as in
+ * ops_apply(), for the entries of the list; all other i stay. */
+ncclResult_t ops_add_entries(const struct sparse_memory *m, struct sparse_list list, float scale,
+                             float *vector, cudaStream_t stream);
+
+/* vector[i] = fma(scale, dense[i], vector[i]) for all i. */
+ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
+                           cudaStream_t stream);
 
 /* What is pending, now: residual[i] = 0 where state->selection chooses residual[i], for all i or,
  * as state->pending says, for those of the state->result_count first entries of `gathered`. */

@@ -3,10 +3,11 @@
 # AlltoAllV library of example 03. Each .c file may be compiled everywhere: without CPU_STANDIN,
 # ops_cpu.c is empty.
 SPARSE_SOURCES     := sparse_allreduce.c sparse_create.c sparse_config.c sparse_statistics.c
-SPARSE_SOURCES     += sparse_checkpoint.c sparse_words.c select.c exchange.c ops.c
+SPARSE_SOURCES     += sparse_checkpoint.c sparse_words.c sparse_result.c select.c exchange.c ops.c
 SPARSE_SOURCES     += $(addprefix paths/,paths.c dense.c topka.c topkaopt.c gtopk.c oktopk.c topksa.c)
 SPARSE_SOURCES     += $(addprefix paths/,gaussiank.c gaussiansa.c)
 SPARSE_SOURCES     += onesided/oktopk_onesided.c
 SPARSE_GPU_SOURCES := $(addprefix kernels/ops_,local_pass.cu select.cu reduce.cu merge.cu)
-SPARSE_GPU_SOURCES += $(addprefix kernels/ops_,regions.cu apply.cu residual.cu lists.cu)
+SPARSE_GPU_SOURCES += $(addprefix kernels/ops_,regions.cu apply.cu mark.cu add.cu)
+SPARSE_GPU_SOURCES += $(addprefix kernels/ops_,residual.cu lists.cu)
 SPARSE_CPU_SOURCES := kernels/ops_cpu.c

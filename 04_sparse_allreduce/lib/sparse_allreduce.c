@@ -93,11 +93,17 @@ static ncclResult_t enqueue_step(struct sparse_allreduce_handle *h, const void *
   return sparse_phase(h, SPARSE_PHASES, stream);
 }
 
+/* Where the result of the step of h->now is going to be. */
+static enum sparse_holds result_of(const struct sparse_step *now)
+{
+  return now->dense || now->fell_back ? SPARSE_HOLDS_DENSE : SPARSE_HOLDS_ENTRIES;
+}
+
 /* The step of h->now is on its way. */
 static void count_step(struct sparse_allreduce_handle *h)
 {
-  h->has_result = !h->now.dense && !h->now.fell_back;
-  h->result_dirty = !h->has_result;
+  h->holds = h->latest = result_of(&h->now);
+  h->result_dirty = h->holds == SPARSE_HOLDS_DENSE && h->m.config.result == SPARSE_RESULT_DENSE;
   h->last = h->now;
   h->step++;
 }
@@ -118,11 +124,14 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
   SPARSE_TRY(enqueue_step(h, gradient, stream));
   if (h->capturing) {
     h->captured = true; /* no event of ours says when a replay is over */
+    h->latest = result_of(&h->now);
   } else {
     SPARSE_CUDA(cudaEventRecord(h->done, stream));
     count_step(h);
   }
-  if (result != NULL) *result = h->m.dense;
+  const bool entries = h->m.config.result == SPARSE_RESULT_ENTRIES;
+  const bool dense = !entries || h->latest == SPARSE_HOLDS_DENSE;
+  if (result != NULL) *result = dense ? h->m.dense : NULL;
   return ncclSuccess;
 }
 
@@ -142,16 +151,6 @@ ncclResult_t sparse_allreduce_replayed(sparse_allreduce_t handle)
   handle->now = next_step(handle);
   handle->phase = 0; /* graphs are not timed */
   count_step(handle);
-  return ncclSuccess;
-}
-
-ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
-                                            const struct sparse_pair **pairs,
-                                            const uint64_t **count)
-{
-  if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL handle");
-  if (pairs != NULL) *pairs = handle->has_result ? handle->m.gathered : NULL;
-  if (count != NULL) *count = handle->has_result ? &handle->m.state->result_count : NULL;
   return ncclSuccess;
 }
 

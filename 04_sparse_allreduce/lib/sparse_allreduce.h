@@ -106,6 +106,15 @@ typedef enum {
   SPARSE_MODE_ONESIDED,      /* OKTOPK: no messages at all, ranks use each other's lists */
 } sparse_mode_t;
 
+/* What a step makes of the sums. Both kinds of handle can read each other's checkpoints, and it
+ * need not be the same on all ranks. */
+typedef enum {
+  SPARSE_RESULT_DENSE = 0, /* a vector of `count` averages, most of them 0 */
+  SPARSE_RESULT_ENTRIES,   /* entries only, for optimizers that update weights in place: see
+                              sparse_allreduce_add. Nothing is written or cleared but those. Dense
+                              steps and those of TOPKSA that fall back leave a dense vector */
+} sparse_result_t;
+
 /* num/den of k. */
 typedef struct {
   int num, den;
@@ -130,7 +139,8 @@ typedef struct {
 } sparse_correction_t;
 #define SPARSE_MAX_CORRECTIONS 50
 
-/* Fill it with sparse_allreduce_config(), then change what you need. All ranks pass the same. */
+/* Fill it with sparse_allreduce_config(), then change what you need. All ranks pass the same, but
+ * for `result`. */
 typedef struct {
   size_t size; /* of this struct in the header that made it: leave it as it is */
   sparse_allreduce_algorithm_t algorithm;
@@ -152,6 +162,7 @@ typedef struct {
   sparse_balance_t balance;
   sparse_nonfinite_t nonfinite;
   sparse_exchange_t exchange;
+  sparse_result_t result;
   double timeout_seconds; /* one-sided: a step gives up when a peer is this late; 0: never */
 } sparse_allreduce_config_t;
 
@@ -176,9 +187,10 @@ const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm);
 
 /* Collective. Makes a handle for gradients of `count` elements on the current device, which must be
  * the communicator's, and allocates all its memory: residual and dense result (4 bytes per element
- * each), a bit per element for what is in the result, 24 bytes x ranks x capacity for entries, and
- * less than 64 MiB beside them. The communicator stays the caller's and must outlive the handle. At
- * most 256 ranks. Synchronises the device; steps of other handles must be over.
+ * each; no dense result for SPARSE_RESULT_ENTRIES, unless steps can be dense: DENSE, TOPKSA,
+ * warm-up steps), a bit per element for what is in the result, 24 bytes x ranks x capacity for
+ * entries, and less than 64 MiB beside them. The communicator stays the caller's and must outlive
+ * the handle. At most 256 ranks. Synchronises the device; steps of other handles must be over.
  *   ncclInvalidArgument  the configuration or the count is wrong, or differs between ranks, or the
  *                        configuration is of another version of this header
  *   ncclInvalidUsage     SPARSE_EXCHANGE_ONESIDED and not possible here
@@ -200,7 +212,8 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
 /* Collective. One step on `stream`. `gradient`: `count` elements in device memory, not changed; it
  * must stay as it is until the stream gets past the step. *result (may be NULL) becomes the dense
  * result, `count` floats in device memory, valid until the next step on this handle; it belongs to
- * the handle and must not be written. The address is the same in all steps.
+ * the handle and must not be written. The address is the same in all steps. With
+ * SPARSE_RESULT_ENTRIES it becomes NULL, but in dense steps and where TOPKSA falls back.
  *
  * DENSE, TOPKA, TOPKA2 and GTOPK are only enqueued, and so are the others but TOPKSA with the
  * one-sided exchange (ONESIDED, or AUTO where all ranks share symmetric memory). Else the host
@@ -248,6 +261,26 @@ ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count);
 #define SPARSE_NO_INDEX 0xffffffffu
+
+/* Adds the result of the last step to a vector of the caller, weights say, on `stream`:
+ *
+ *   vector[i] = fma(scale, result[i], vector[i])        for all i that have an entry in the result
+ *
+ * result[i] is the average, sum / ranks rounded to float, and fma rounds once more, in the end: C's
+ * fmaf(), bit for bit. For either config.result: with a dense result it is what a loop over those i
+ * does. All other elements are neither read nor written. After a dense step, or where TOPKSA fell
+ * back, all i < count are added.
+ *
+ * vector: `count` floats in device memory, not memory of the handle. Enqueues, does not wait;
+ * `stream` is that of the step, or ordered after it, and the next step comes after this call.
+ *
+ * CUDA graphs. Captured after a step, in the same graph, it adds that step's result. In a graph of
+ * its own it is for steps like the last one that was run or captured: dense, or not. A graph keeps
+ * scale and address. Not captured, after a graph that was launched, it comes after
+ * sparse_allreduce_replayed. Not collective.
+ *   ncclInvalidUsage  there was no step yet */
+ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float *vector,
+                                  cudaStream_t stream);
 
 /* The residual of this rank, `count` floats in device memory, zero at first; NULL for SPARSE_DENSE.
  * Between steps the caller may add gradients to it and then call sparse_allreduce_run with

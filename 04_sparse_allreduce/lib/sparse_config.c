@@ -113,6 +113,7 @@ const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count
   if ((unsigned)c->balance > SPARSE_BALANCE_AUTO) return "unknown balance";
   if ((unsigned)c->nonfinite > SPARSE_NONFINITE_PROPAGATE) return "unknown nonfinite";
   if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";
+  if ((unsigned)c->result > SPARSE_RESULT_ENTRIES) return "unknown result";
   return NULL;
 }
 

@@ -41,8 +41,10 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   const size_t nranks = (size_t)m->nranks, bytes = m->n * sizeof(float);
   const size_t dense = (m->n + SPARSE_SECTOR - 1) / SPARSE_SECTOR * SPARSE_SECTOR * sizeof(float);
   const size_t scratch = ops_scratch_bytes(m->n, m->nranks, m->capacity);
-  SPARSE_CUDA(cudaMalloc((void **)&m->dense, dense));
-  SPARSE_CUDA(cudaMemset(m->dense, 0, dense));
+  if (sparse_may_be_dense(m)) {
+    SPARSE_CUDA(cudaMalloc((void **)&m->dense, dense));
+    SPARSE_CUDA(cudaMemset(m->dense, 0, dense));
+  }
   SPARSE_CUDA(cudaEventCreateWithFlags(&h->done, cudaEventDisableTiming));
   for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
   SPARSE_TRY(ops_load());
@@ -98,7 +100,8 @@ static ncclResult_t largest_of_all(struct sparse_allreduce_handle *h, uint64_t *
   return ncclSuccess;
 }
 
-/* A number that differs where count or configuration differ (FNV-1a over the fields). */
+/* A number that differs where count or configuration differ (FNV-1a over the fields). `result` is
+ * not among them: neither checkpoints nor other ranks depend on it. */
 uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *c)
 {
   const double fields[] = {(double)count,

@@ -29,6 +29,13 @@ struct sparse_step {
   int nonfinite_rank; /* and whose */
 };
 
+/* Where the result of a step is. */
+enum sparse_holds {
+  SPARSE_HOLDS_NOTHING, /* there was no step yet */
+  SPARSE_HOLDS_ENTRIES, /* in `gathered`, and in `dense` if config.result says so */
+  SPARSE_HOLDS_DENSE,   /* in `dense` alone */
+};
+
 struct sparse_allreduce_handle {
   ncclComm_t comm;
   const struct sparse_path *path;
@@ -38,15 +45,16 @@ struct sparse_allreduce_handle {
   size_t lists_bytes; /* one window: the lists (but for `gathered` where path->own_messages) and the
                          notes */
 
-  uint64_t step;           /* number of the next step */
-  uint64_t first_sparse;   /* number of the first that is not dense */
-  struct sparse_step now;  /* the step that is being enqueued */
-  struct sparse_step last; /* the last one that counts */
-  bool capturing;          /* this step goes into a graph, */
-  bool captured;           /* or one did before */
-  bool has_result;         /* `gathered` holds the entries of the dense result */
-  bool result_dirty;       /* the dense result has other entries: it has to be cleared */
-  cudaStream_t own;        /* where the caller names none */
+  uint64_t step;            /* number of the next step */
+  uint64_t first_sparse;    /* number of the first that is not dense */
+  struct sparse_step now;   /* the step that is being enqueued */
+  struct sparse_step last;  /* the last one that counts */
+  bool capturing;           /* this step goes into a graph, */
+  bool captured;            /* or one did before */
+  bool result_dirty;        /* the dense result has other entries: it has to be cleared */
+  enum sparse_holds holds;  /* what the last step that counts leaves, */
+  enum sparse_holds latest; /* and the last one that was captured, if that came later */
+  cudaStream_t own;         /* where the caller names none */
 
   /* Where counts, and the state for statistics, come to the host. Not pinned: freeing pinned memory
    * waits for all GPUs of the process. */
@@ -107,6 +115,14 @@ ncclResult_t sparse_fail_alltoallv(ncclResult_t result);
     ncclResult_t try_result = (call);                 \
     if (try_result != ncclSuccess) return try_result; \
   } while (0)
+
+/* Can a step leave a dense result? Else there is no memory for one. */
+static inline bool sparse_may_be_dense(const struct sparse_memory *m)
+{
+  const sparse_allreduce_config_t *c = &m->config;
+  return c->result == SPARSE_RESULT_DENSE || c->warmup_steps > 0 || c->algorithm == SPARSE_DENSE ||
+         c->algorithm == SPARSE_TOPKSA;
+}
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 

@@ -11,6 +11,7 @@
 
 #include <math.h>
 
+#include "bench_dense.h"
 #include "bench_time.h"
 #include "bench_verify.h"
 #include "check.h"
@@ -82,7 +83,12 @@ static void write_row(struct sweep *s, const char *name, const char *mode, doubl
   rows_end(rows);
 }
 
-static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, bool simple, int d,
+/* How a path is run: a row each. The last two are those of --result entries, the second of them
+ * with weights that each step updates. */
+enum way { WAY_LIBRARY, WAY_SIMPLE, WAY_ENTRIES, WAY_UPDATES, WAYS };
+static const char *const way_words[WAYS] = {"", "", "entries", "entries added"};
+
+static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, enum way way, int d,
                       const sparse_allreduce_config_t *base, const struct bench_dense *dense)
 {
   const struct rank *me = s->job->me;
@@ -90,10 +96,14 @@ static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, b
   struct version version;
   struct bench_time time = bench_no_time;
   double phases[BENCH_PHASES];
-  char name[32];
+  char name[32], path[48]; /* in the table and in files */
+  const bool simple = way == WAY_SIMPLE, entries = way == WAY_ENTRIES || way == WAY_UPDATES;
   config.algorithm = algorithm;
+  config.result = entries ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
+  s->timer.updates = way == WAY_UPDATES;
   if (simple) config.balance = SPARSE_BALANCE_NEVER;
   snprintf(name, sizeof name, "%s%s", simple ? "simple " : "", sparse_allreduce_name(algorithm));
+  snprintf(path, sizeof path, "%s%s%s", name, entries ? " " : "", way_words[way]);
   for (int p = 0; p < BENCH_PHASES; p++) phases[p] = (double)NAN;
   launcher_step("bench: verification before timing");
   version_create(&version, s->job, s->timer.comm, s->timer.count, &config, simple);
@@ -118,12 +128,12 @@ static int bench_path(struct sweep *s, sparse_allreduce_algorithm_t algorithm, b
     for (int p = 0; p < BENCH_PHASES; p++) print_number(me, 8, 1, phases[p]);
     print_number(me, 8, 1, time.mean * s->copy_rate / (double)s->timer.count);
     print_number(me, 8, 1, pass);
-    launcher_print(me, "  %s\n", mode);
-    write_row(s, name, mode, config.density, time, dense->best.mean, phases, pass, false);
-    if (!simple) s->means[d][algorithm] = time.mean;
+    launcher_print(me, "  %s%s%s\n", mode, entries ? ", " : "", way_words[way]);
+    write_row(s, path, mode, config.density, time, dense->best.mean, phases, pass, false);
+    if (way == WAY_LIBRARY) s->means[d][algorithm] = time.mean;
   } else {
     launcher_print(me, "%-15s WRONG, no times: see standard error\n", name);
-    write_row(s, name, mode, config.density, bench_no_time, dense->best.mean, NULL, (double)NAN,
+    write_row(s, path, mode, config.density, bench_no_time, dense->best.mean, NULL, (double)NAN,
               true);
   }
   version_destroy(&version);
@@ -151,10 +161,22 @@ static void print_crossover(const struct sweep *s, double dense)
   launcher_print(s->job->me, "\n");
 }
 
-/* The version to read first has a row of its own, where it can do what is asked for. */
+/* The version to read first can do what is asked for. */
 static bool has_simple(const struct job *job)
 {
   return job->opt->type->nccl == ncclFloat && program_options.nonfinite == SPARSE_NONFINITE_ERROR;
+}
+
+static bool has_way(const struct job *job, sparse_allreduce_algorithm_t algorithm, enum way way)
+{
+  switch (way) {
+  case WAY_LIBRARY:
+    return true;
+  case WAY_SIMPLE:
+    return version_has_simple(algorithm) && has_simple(job);
+  default:
+    return program_options.result == SPARSE_RESULT_ENTRIES && algorithm != SPARSE_DENSE;
+  }
 }
 
 /* A cycle has a step of each kind. */
@@ -190,23 +212,26 @@ static int bench_size(struct sweep *s, sparse_preset_t preset)
     int result = bench_time_dense(&s->timer, &dense);
     if (result != EXIT_VERIFIED) code = result;
     launcher_print(me, "# %zu elements, density %g; dense us:", s->timer.count, config.density);
-    print_number(me, 0, 1, dense.plain.mean);
-    launcher_print(me, " plain,");
-    print_number(me, 0, 1, dense.symmetric.mean);
-    launcher_print(me, " symmetric; %llu steps a cycle%s\n", (unsigned long long)s->timer.steps,
+    for (int i = 0; i < BENCH_DENSE_WAYS; i++) {
+      print_number(me, 0, 1, dense.times[i].mean);
+      launcher_print(me, " %s%s", bench_dense_names[i], i < BENCH_DENSE_WAYS - 1 ? "," : "");
+    }
+    launcher_print(me, "; %llu steps a cycle%s\n", (unsigned long long)s->timer.steps,
                    result == EXIT_VERIFIED ? "" : "; WRONG");
-    write_row(s, "plain allreduce", "allreduce", config.density, dense.plain, dense.best.mean, NULL,
-              (double)NAN, dense.plain_code != EXIT_VERIFIED);
-    write_row(s, "symmetric allreduce", "allreduce", config.density, dense.symmetric,
-              dense.best.mean, NULL, (double)NAN, dense.symmetric_code != EXIT_VERIFIED);
+    for (int i = 0; i < BENCH_DENSE_WAYS; i++) {
+      char name[32];
+      snprintf(name, sizeof name, "%s allreduce", bench_dense_names[i]);
+      write_row(s, name, "allreduce", config.density, dense.times[i], dense.best.mean, NULL,
+                (double)NAN, dense.codes[i] != EXIT_VERIFIED);
+    }
     for (int a = 0; a < SPARSE_ALGORITHMS; a++) {
       const sparse_allreduce_algorithm_t algorithm = (sparse_allreduce_algorithm_t)a;
       if (!job->wanted[a]) continue;
-      result = bench_path(s, algorithm, false, d, &config, &dense);
-      if (result != EXIT_VERIFIED) code = result;
-      if (!version_has_simple(algorithm) || !has_simple(job)) continue;
-      result = bench_path(s, algorithm, true, d, &config, &dense);
-      if (result != EXIT_VERIFIED) code = result;
+      for (int way = 0; way < WAYS; way++) {
+        if (!has_way(job, algorithm, (enum way)way)) continue;
+        result = bench_path(s, algorithm, (enum way)way, d, &config, &dense);
+        if (result != EXIT_VERIFIED) code = result;
+      }
     }
   }
   if (given <= 0) print_crossover(s, dense.best.mean);

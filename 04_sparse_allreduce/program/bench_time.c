@@ -47,6 +47,7 @@ void bench_timer_free(struct bench_timer *timer)
 /* What is timed: a step of a handle, or an allreduce from one of the send buffers. */
 struct way {
   const struct version *version;
+  bench_allreduce_t *allreduce;
   void *const *send;
   void *recv;
   /* With -G: captured steps, by gradient and kind; an allreduce has one kind. */
@@ -65,14 +66,19 @@ static void begin_cycle(const struct way *w)
 
 static ncclResult_t enqueue_eagerly(struct bench_timer *timer, const struct way *w, uint64_t slot)
 {
-  if (w->version && w->version->handle)
-    return sparse_allreduce_run(w->version->handle, timer->gradients[slot], NULL, timer->stream);
+  if (w->version && w->version->handle) {
+    const sparse_allreduce_t handle = w->version->handle;
+    const ncclResult_t result =
+        sparse_allreduce_run(handle, timer->gradients[slot], NULL, timer->stream);
+    const struct update *update = timer->updates ? w->version->update : NULL;
+    return result != ncclSuccess || !update ? result
+                                            : update_weights(update, handle, timer->stream);
+  }
   if (w->version) {
     version_run(w->version, timer->gradients[slot], NULL, timer->stream);
     return ncclSuccess;
   }
-  return ncclAllReduce(w->send[slot], w->recv, timer->count, timer->type->nccl, ncclSum,
-                       timer->comm, timer->stream);
+  return w->allreduce(timer, w->send[slot], w->recv);
 }
 
 /* NULL if the step cannot be captured. */
@@ -173,75 +179,14 @@ struct bench_time bench_time_path(struct bench_timer *timer, const struct versio
   return time;
 }
 
-/* ---- what has to be beaten ------------------------------------------------------------------- */
-
-/* What is wrong on any rank (on all of them then) is not timed. */
-static struct bench_time time_verified(struct bench_timer *timer, struct way *w, int code)
+struct bench_time bench_time_allreduce(struct bench_timer *timer, bench_allreduce_t *allreduce,
+                                       void *const send[], void *recv, int *code)
 {
-  return code == EXIT_VERIFIED ? time_steps(timer, w) : bench_no_time;
-}
-
-static struct bench_time time_plain(struct bench_timer *timer, int *code)
-{
-  struct way w = {.send = timer->gradients};
-  CUDACHECK(cudaMalloc(&w.recv, timer->count * timer->type->size));
-  launcher_barrier(
-      timer->me); /* with several GPUs in one process, allocating and freeing may wait */
+  struct way w = {.allreduce = allreduce, .send = send, .recv = recv};
   enqueue_step(timer, &w, 0);
-  *code =
-      bench_verify_dense(timer->me, timer->type, w.send[0], w.recv, timer->count, timer->stream);
-  const struct bench_time time = time_verified(timer, &w, *code);
-  CUDACHECK(cudaFree(w.recv));
-  launcher_barrier(timer->me); /* for all of them, and what runs there for this rank */
-  return time;
-}
-
-/* All buffers in one window. Where NCCL cannot use it, this is as the plain one. */
-static struct bench_time time_symmetric(struct bench_timer *timer, int *code)
-{
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-  const size_t bytes = timer->count * timer->type->size;
-  const size_t stride = (bytes + 4095) / 4096 * 4096;
-  char *memory;
-  void *send[BENCH_GRADIENTS];
-  ncclWindow_t window = NULL;
-  NCCLCHECK(ncclMemAlloc((void **)&memory, (BENCH_GRADIENTS + 1) * stride));
-  NCCLCHECK(ncclCommWindowRegister(timer->comm, memory, (BENCH_GRADIENTS + 1) * stride, &window,
-                                   NCCL_WIN_COLL_SYMMETRIC));
-  for (int i = 0; i < BENCH_GRADIENTS; i++) {
-    send[i] = memory + (size_t)i * stride;
-    CUDACHECK(cudaMemcpyAsync(send[i], timer->gradients[i], bytes, cudaMemcpyDeviceToDevice,
-                              timer->stream));
-  }
-  /* a symmetric kernel may start before what is in front of it has finished */
-  CUDACHECK(cudaStreamSynchronize(timer->stream));
-  launcher_barrier(timer->me);
-  struct way w = {.send = send, .recv = memory + BENCH_GRADIENTS * stride};
-  enqueue_step(timer, &w, 0);
-  *code =
-      bench_verify_dense(timer->me, timer->type, w.send[0], w.recv, timer->count, timer->stream);
-  const struct bench_time time = time_verified(timer, &w, *code);
-  if (window) NCCLCHECK(ncclCommWindowDeregister(timer->comm, window));
-  launcher_barrier(timer->me); /* no rank frees what a slower peer may still read */
-  NCCLCHECK(ncclMemFree(memory));
-  launcher_barrier(timer->me);
-  return time;
-#else
-  (void)timer;
-  *code = EXIT_VERIFIED;
-  return bench_no_time;
-#endif
-}
-
-int bench_time_dense(struct bench_timer *timer, struct bench_dense *dense)
-{
-  dense->plain = time_plain(timer, &dense->plain_code);
-  dense->symmetric = time_symmetric(timer, &dense->symmetric_code);
-  /* of two that are right; one that is wrong is no measure, nor is the other then */
-  dense->best = dense->symmetric.mean < dense->plain.mean ? dense->symmetric : dense->plain;
-  const int code = dense->plain_code != EXIT_VERIFIED ? dense->plain_code : dense->symmetric_code;
-  if (code != EXIT_VERIFIED) dense->best = bench_no_time;
-  return code;
+  *code = bench_verify_dense(timer->me, timer->type, send[0], recv, timer->count, timer->stream);
+  /* what is wrong on any rank (on all of them then) is not timed */
+  return *code == EXIT_VERIFIED ? time_steps(timer, &w) : bench_no_time;
 }
 
 /* ---- the parts of a step --------------------------------------------------------------------- */

@@ -16,6 +16,7 @@ struct bench_timer {
   uint64_t steps; /* of a cycle: at most `most`, may be changed */
   uint64_t most;
   bool graphs;         /* steps are launches of captured graphs */
+  bool updates;        /* and with --result entries weights are updated in them */
   cudaEvent_t *events; /* [most + 1] */
   /* of the current size */
   size_t count;
@@ -35,13 +36,12 @@ struct bench_time {
 extern const struct bench_time bench_no_time; /* NaN */
 struct bench_time bench_time_path(struct bench_timer *timer, const struct version *version);
 
-/* ncclAllReduce of the gradient from plain buffers and within a symmetric window (NaN where NCCL
- * has none), verified. Returns an exit code, the same on all ranks. */
-struct bench_dense {
-  struct bench_time plain, symmetric, best; /* best: NaN if one of them is wrong */
-  int plain_code, symmetric_code;           /* of verification; NaN is the time of a wrong one */
-};
-int bench_time_dense(struct bench_timer *timer, struct bench_dense *dense);
+/* The same of an allreduce from one of several send buffers in turn: enqueues it on the timer's
+ * stream. Verified first; `code` is that exit code, the same on all ranks, and what is wrong has no
+ * time. */
+typedef ncclResult_t bench_allreduce_t(struct bench_timer *timer, const void *send, void *recv);
+struct bench_time bench_time_allreduce(struct bench_timer *timer, bench_allreduce_t *allreduce,
+                                       void *const send[], void *recv, int *code);
 
 /* The parts of a step, in microseconds: the mean over some steps that reuse thresholds. */
 enum { BENCH_PHASES = 5 };

@@ -60,11 +60,10 @@ static size_t take_samples(float *to, const void *device, size_t count, const st
   return SAMPLES * length;
 }
 
-/* The same of the residual; `host` has room for all of it. */
-static void take_residual(float *to, const struct version *version, float *host, size_t count)
+/* The same of a vector in host memory. */
+static void take_host_samples(float *to, const float *host, size_t count)
 {
   const size_t length = sample_length(count);
-  version_left(version, NULL, host);
   for (size_t i = 0; i < SAMPLES; i++)
     memcpy(to + i * length, host + sample_begin(count, i), length * sizeof *to);
 }
@@ -144,9 +143,10 @@ static int verify_samples(const struct rank *me, const sparse_allreduce_config_t
     size_t n = take_samples(samples->gradient, gradients[i], count, type, stream);
     memcpy(samples->before, samples->after, sizeof samples->before); /* zero at first */
     version_run(version, gradients[i], &result, stream);
-    if (has_residual) take_residual(samples->after, version, host, count);
-    take_samples(samples->result, result, count, real, stream);
-    code = check_same(me, real, result, count, name, stream);
+    const struct step_left left = version_left(version, result, host);
+    if (has_residual) take_host_samples(samples->after, host, count);
+    take_samples(samples->result, left.result, count, real, stream);
+    code = check_same(me, real, left.result, count, name, stream);
     if (code == EXIT_VERIFIED && conserves)
       code = check_samples(me, samples, n, me->nranks, 0x1p-23, name);
   }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "update.h"
 #include "verification.h"
 #include "version.h"
 
@@ -53,6 +54,8 @@ const struct option_spec program_option_table[] = {
      "gaussiankSA: how the threshold is found (exact)", 0, 0},
     {"exchange", 0, OPTION_CHOICE, &program_options.exchange, "auto|sendrecv|onesided",
      "how entries move between ranks (auto)", 0, 0},
+    {"result", 0, OPTION_CHOICE, &program_options.result, "dense|entries",
+     "entries: no dense result; each step updates a vector in place (dense)", 0, 0},
     {"simple", 0, OPTION_FLAG, &program_options.simple, NULL,
      "topkA and oktopk by the version to read first, in simple/", 0, 0},
     {"verify", 0, OPTION_CHOICE, &program_options.verify, "full|sample|off",
@@ -125,6 +128,7 @@ static const char *beyond_simple(const struct job *job)
   if (own->balance > SPARSE_BALANCE_NEVER) return "--balance; allowed: never";
   if (own->nonfinite != SPARSE_NONFINITE_ERROR) return "--nonfinite; allowed: gradients without";
   if (own->exchange != SPARSE_EXCHANGE_AUTO) return "--exchange; allowed: one of them";
+  if (own->result != SPARSE_RESULT_DENSE) return "--result; allowed: dense";
   if (own->throttle > 0) return "--throttle; allowed: one of them";
   if (own->warmup_steps > 0) return "--warmup-steps; allowed: one of them";
   if (own->restart_after > 0) return "--restart-after; allowed: one of them";
@@ -190,6 +194,7 @@ sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t 
   if (own->simple) config.balance = SPARSE_BALANCE_NEVER;
   config.nonfinite = (sparse_nonfinite_t)own->nonfinite;
   config.exchange = (sparse_exchange_t)own->exchange;
+  config.result = (sparse_result_t)own->result;
   return config;
 }
 
@@ -356,6 +361,7 @@ size_t job_bytes(const struct job *job, size_t count, double density, int gradie
   const size_t library = 2 * sizeof(float) * count + count / 8 +
                          24 * (size_t)job->me->nranks * capacity + ((size_t)64 << 20);
   const size_t simple = version_simple_bytes(count, density, job->me->nranks);
+  const size_t update = program_options.result ? update_bytes(count) : 0;
   return (size_t)gradients * job->opt->type->size * count +
-         (program_options.simple ? simple : library);
+         (program_options.simple ? simple : library + update);
 }

@@ -25,7 +25,7 @@ struct program_options {
   size_t count;
   double density;
   long steps, seed, throttle, warmup_steps, restart_after, graphs;
-  int preset, gradient, balance, nonfinite, exchange, verify, gk_threshold;
+  int preset, gradient, balance, nonfinite, exchange, result, verify, gk_threshold;
   bool gtopk_exact_residual, simple;
   const char *input, *output, *residual; /* files' names with %r for the rank */
   const char *results;                   /* -J */

@@ -104,8 +104,8 @@ static struct path_steps join_ranks(const struct rank *me, const struct path_ste
   return sum;
 }
 
-void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm, const char *mode,
-                 const struct path_steps *mine, int code)
+void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
+                 const struct version *version, const struct path_steps *mine, int code)
 {
   const struct job *job = report->job;
   const struct rank *me = job->me;
@@ -122,7 +122,7 @@ void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm, 
   const double us = code == EXIT_VERIFIED ? time.median : (double)NAN;
   if (algorithm == SPARSE_DENSE) report->dense_us = us;
   const double ratio = report->dense_us / us;
-  const char *name = sparse_allreduce_name(algorithm);
+  const char *name = sparse_allreduce_name(algorithm), *mode = version_mode(version);
 
   launcher_print(me, "%-15s", name);
   print_number(me, 9, 1, us, "");
@@ -144,12 +144,14 @@ void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm, 
     launcher_print(me, "  %llu steps x %d ranks\n", (unsigned long long)sum.verified, me->nranks);
 
   /* the table's lines are fixed, but several versions of a path can have run */
-  if (algorithm != SPARSE_DENSE) launcher_note(me, "%s (%s)", name, mode);
+  if (algorithm != SPARSE_DENSE)
+    launcher_note(me, "%s (%s%s)", name, mode, version->update ? ", entries" : "");
 
   if (me->rank != 0) return;
   struct rows *rows = &report->rows;
   rows_text(rows, "path", name);
   rows_text(rows, "mode", algorithm == SPARSE_DENSE ? "allreduce" : mode);
+  rows_text(rows, "result", version_result(version));
   rows_integer(rows, "ranks", (unsigned long long)me->nranks);
   rows_integer(rows, "count", job->count);
   rows_text(rows, "type", job->opt->type->name);

@@ -5,6 +5,7 @@
 
 #include "program.h"
 #include "rows.h"
+#include "version.h"
 
 /* What happened in the steps of one path on this rank. */
 struct path_steps {
@@ -29,10 +30,10 @@ void path_steps_add(struct path_steps *steps, const sparse_allreduce_statistics_
 /* Prints the heading; returns an exit code. Collective. */
 int report_open(struct report *report, const struct job *job);
 
-/* Prints the row of a path and, as a note, its mode (version_mode); `code` is EXIT_VERIFIED if all
+/* Prints the row of a path and, as a note, its version_mode(); `code` is EXIT_VERIFIED if all
  * of its steps were right. Collective. */
-void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm, const char *mode,
-                 const struct path_steps *steps, int code);
+void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
+                 const struct version *version, const struct path_steps *steps, int code);
 
 /* The words that a rank sends according to the paper's Table 1, at best and at worst, for k chosen
  * entries of n on P ranks. The paper counts elements; a word is one. */

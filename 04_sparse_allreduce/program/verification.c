@@ -13,6 +13,7 @@
 #include "gradient.h"
 #include "reference/parallel.h"
 #include "program.h"
+#include "update.h"
 
 enum {
   SAMPLE = 8,
@@ -59,9 +60,11 @@ static struct crowd crowd_here(const struct rank *me)
 
 /* Whether the references of all processes fit: of every emulated rank the gradient, acc and
  * residual, and a few vectors. Asked first, because Linux promises memory that it does not have. */
-static bool host_memory_suffices(const struct rank *me, const struct crowd *here, size_t count)
+static bool host_memory_suffices(const struct rank *me, const struct crowd *here,
+                                 const sparse_allreduce_config_t *config, size_t count)
 {
-  const double vectors = here->processes * (3.0 * me->nranks + 4) + here->ranks * 3.0;
+  const double own = config->result == SPARSE_RESULT_ENTRIES ? 4 : 3;
+  const double vectors = here->processes * (3.0 * me->nranks + 4) + here->ranks * own;
   return vectors * sizeof(float) * (double)count < available_bytes();
 }
 
@@ -94,7 +97,7 @@ static void init_shared(struct verification *v, const sparse_allreduce_config_t 
                         size_t count, const struct crowd *here)
 {
   const int ranks = v->me->nranks;
-  if (!host_memory_suffices(v->me, here, count)) return;
+  if (!host_memory_suffices(v->me, here, config, count)) return;
   v->ref = reference_create(config, count, ranks);
   if (!v->ref) return;
   v->invariants = invariants_create(v->ref);
@@ -124,7 +127,10 @@ int verification_init(struct verification *v, const struct rank *me,
     v->residual = malloc(count * sizeof *v->residual);
     v->pairs = malloc((size_t)me->nranks * (v->ref->capacity + 1) * sizeof *v->pairs);
   }
-  if (!v->invariants || !v->gradients || !v->host || !v->residual || !v->pairs)
+  const bool updates = config->result == SPARSE_RESULT_ENTRIES;
+  if (v->ref && updates) v->weights = calloc(count, sizeof *v->weights);
+  if (!v->invariants || !v->gradients || !v->host || !v->residual || !v->pairs ||
+      (updates && !v->weights))
     snprintf(error, sizeof error,
              "no memory on the host for a reference of %zu elements and %d ranks; allowed: fewer, "
              "or --verify off",
@@ -136,6 +142,7 @@ void verification_free(struct verification *v)
 {
   if (v->level == VERIFY_OFF) return;
   cudaFreeHost(v->host);
+  free(v->weights);
   free(v->residual);
   free(v->pairs);
   launcher_barrier(v->me); /* nobody looks at the reference any more */
@@ -223,9 +230,12 @@ static size_t first_difference(struct vectors *vectors)
   return vectors->first;
 }
 
+/* A dense result that was made of entries has 0 where the average is -0: it began as zeros. */
 static bool bits_differ(const struct vectors *vectors, size_t i)
 {
-  return memcmp(&vectors->got[i], &vectors->expected[i], sizeof(float)) != 0;
+  const float got = vectors->got[i], expected = vectors->expected[i];
+  if (vectors->c->v->weights && got == 0 && expected == 0) return false;
+  return memcmp(&got, &expected, sizeof got) != 0;
 }
 
 static bool same_floats(const struct comparison *c, const char *what, const float *got,
@@ -278,7 +288,19 @@ static bool near_dense(const struct comparison *c, const float *result)
 static bool same_result(const struct comparison *c, const float *result)
 {
   const struct reference *ref = c->v->ref;
-  return ref->dense ? near_dense(c, result) : same_floats(c, "result", result, ref->result);
+  if (ref->dense) return near_dense(c, result);
+  return same_floats(c, "result", result, ref->result);
+}
+
+/* What --result entries has updated. `result`: on the host. */
+static bool same_weights(const struct comparison *c, const struct step_left *left,
+                         const float *result, cudaStream_t stream)
+{
+  const struct verification *v = c->v;
+  if (!left->weights) return true;
+  update_expect(v->weights, v->ref, result);
+  to_host(v->host, left->weights, v->ref->n * sizeof *v->host, stream);
+  return same_floats(c, "weights", v->host, v->weights);
 }
 
 /* The entries of the result before the division, without the places that hold none. */
@@ -365,7 +387,7 @@ static bool same_step(const struct comparison *c, const struct step_left *left, 
   if (!same_statistics(c, &left->statistics) || !same_entries(c, left, stream)) return false;
   if (has_residual && !same_regions(c, left->boundaries)) return false;
   to_host(c->v->host, left->result, ref->n * sizeof *c->v->host, stream);
-  if (!same_result(c, c->v->host)) return false;
+  if (!same_result(c, c->v->host) || !same_weights(c, left, c->v->host, stream)) return false;
   return !has_residual || same_floats(c, "residual", left->residual, c->mine->residual);
 }
 
@@ -451,6 +473,8 @@ int verification_step(struct verification *v, const struct step_left *left, cons
   int code = EXIT_VERIFIED;
   if (compare && !same_step(&c, left, stream)) code = EXIT_WRONG_DATA;
   if (code == EXIT_VERIFIED && compare && my_turn && !obeys_invariants(&c)) code = EXIT_WRONG_DATA;
+  if (!compare && left->weights)
+    to_host(v->weights, left->weights, v->ref->n * sizeof *v->weights, stream);
   if (xi_turn) add_xi(v);
   v->compared += compare;
   return code;

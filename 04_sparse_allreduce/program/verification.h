@@ -14,7 +14,8 @@
 /* What a step left: this rank's. */
 struct step_left {
   sparse_allreduce_statistics_t statistics;
-  const float *result;               /* in device memory */
+  const float *result;               /* in device memory, as `weights`: */
+  const float *weights;              /* those of --result entries; else NULL */
   const struct sparse_pair *entries; /* of the result, before the division: in device memory, */
   uint64_t count;                    /* so many. NULL: there is no list of them */
   const uint64_t *boundaries;        /* of regions: ranks + 1 */
@@ -34,6 +35,7 @@ struct verification {
   float *host;               /* [n] what comes from the device */
   float *residual;           /* [n] */
   struct sparse_pair *pairs; /* [ranks * (capacity + 1)] dito */
+  float *weights;            /* [n] of --result entries: as they have to be; else NULL */
   /* what is worth telling */
   uint64_t compared; /* steps */
   double xi;         /* sum over the steps that the paper would record, as far as this rank ... */

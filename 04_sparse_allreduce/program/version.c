@@ -53,12 +53,14 @@ void version_create(struct version *v, const struct job *job, ncclComm_t comm, s
     v->simple = simple_create(comm, count, config);
   else
     create_handle(v, job, comm, count, config);
+  if (!simple && config->result == SPARSE_RESULT_ENTRIES) v->update = update_create(count);
 }
 
 void version_destroy(struct version *v)
 {
   if (v->simple) simple_destroy(v->simple);
   if (v->handle) SPARSECHECK(sparse_allreduce_destroy(v->handle));
+  update_destroy(v->update);
   free(v->boundaries);
 }
 
@@ -75,11 +77,17 @@ const char *version_mode(const struct version *v)
   return names[mode];
 }
 
+const char *version_result(const struct version *v)
+{
+  return v->update ? "entries" : "dense";
+}
+
 void version_run(const struct version *v, const void *gradient, const float **result,
                  cudaStream_t stream)
 {
   if (!v->simple) {
     SPARSECHECK(sparse_allreduce_run(v->handle, gradient, result, stream));
+    if (v->update) SPARSECHECK(update_weights(v->update, v->handle, stream));
     return;
   }
   if (v->simple->config.algorithm == SPARSE_OKTOPK)
@@ -102,6 +110,10 @@ static struct step_left left_by_library(const struct version *v, const float *re
   if (left.entries)
     CUDACHECK(cudaMemcpy(&left.count, count, sizeof left.count, cudaMemcpyDeviceToHost));
   if (residual) SPARSECHECK(sparse_allreduce_copy_residual(v->handle, residual));
+  if (v->update) {
+    left.result = update_dense(v->update, v->handle);
+    left.weights = v->update->weights;
+  }
   return left;
 }
 
@@ -175,9 +187,9 @@ void version_restart(struct version *v, const struct job *job, ncclComm_t comm,
                      const sparse_allreduce_config_t *config)
 {
   void *state = version_save(v);
-  version_destroy(v);
+  SPARSECHECK(sparse_allreduce_destroy(v->handle));
   launcher_barrier(job->me);
-  version_create(v, job, comm, job->count, config, false);
+  create_handle(v, job, comm, job->count, config);
   version_load(v, state);
   free(state);
 }

@@ -7,12 +7,14 @@
 
 #include "program.h"
 #include "simple/simple.h"
+#include "update.h"
 #include "verification.h"
 
 struct version {
   sparse_allreduce_t handle; /* one of the two is there */
   struct simple *simple;
-  uint64_t *boundaries; /* where the library's regions come to the host */
+  struct update *update; /* --result entries; else NULL */
+  uint64_t *boundaries;  /* where the library's regions come to the host */
 };
 
 /* Whether simple/ has this path. */
@@ -27,15 +29,18 @@ void version_create(struct version *v, const struct job *job, ncclComm_t comm, s
                     const sparse_allreduce_config_t *config, bool simple);
 void version_destroy(struct version *v);
 
-/* What runs, in words: "one-sided", "device counts", "send/recv", "simple". */
+/* What runs, in words: "one-sided", "device counts", "send/recv", "simple". And the result:
+ * "dense", "entries". */
 const char *version_mode(const struct version *v);
+const char *version_result(const struct version *v);
 
-/* A step, as sparse_allreduce_run. */
+/* A step, as sparse_allreduce_run, and what --result entries does after it. */
 void version_run(const struct version *v, const void *gradient, const float **result,
                  cudaStream_t stream);
 
 /* What the last step left, for verification_step(). Waits for it. The residual goes to host memory
- * if that is not NULL and there is a residual. */
+ * if that is not NULL and there is a residual. `result`: what version_run() gave; what is left has
+ * a dense one in any case. */
 struct step_left version_left(const struct version *v, const float *result, float *residual);
 
 /* Whether the last step went well on the device. Returns an exit code, the same on all ranks. */

@@ -2,17 +2,6 @@
 # 04_sparse_allreduce: what a user sees, its options, and that verification verifies.
 load sparse_helper
 
-digest() { # digest LAUNCHER RANKS [OPTIONS]: adds the line to $WORK/digests
-  verified "$@" --digest
-  grep '^Digest: [0-9a-f]\{16\}$' "$WORK/out" >>"$WORK/digests"
-}
-
-one_digest() {
-  cat "$WORK/digests"
-  [ "$(sort -u "$WORK/digests" | wc -l)" = 1 ]
-  rm "$WORK/digests"
-}
-
 masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
 
 # ---- output ----------------------------------------------------------------------------------------
@@ -205,7 +194,7 @@ PYTHON
   refused "--simple and --algorithm with other paths" --simple --algorithm all
   refused "--simple and --datatype with 16 bits; allowed: float" --simple -d half
   for option in "--balance always" "--nonfinite drop" "--exchange sendrecv" "--throttle 2" "--warmup-steps 1" \
-    "--restart-after 1" --bench; do
+    "--result entries" "--restart-after 1" --bench; do
     # shellcheck disable=SC2086 # an option and its argument
     refused "--simple and ${option%% *}[;,]" --simple $option
   done
@@ -222,31 +211,6 @@ for rank in range(4):
         file.write(b"\x93NUMPY\x01\x00\x76\x00" + head.ljust(117).encode() + b"\n")
         file.write(struct.pack("<17000f", *(draw.gauss(0, 1) for _ in range(17000))))
 PYTHON
-}
-
-# broken PATH FILE LINE NEW [OPTIONS]: with NEW in place of LINE in that file the path fails the verification.
-# BROKEN_LAUNCHER=mpi: with a process for each rank.
-# shellcheck disable=SC2034 # code is for exits_with
-broken() {
-  local copy=$FAULT_FOLDER/broken/04_sparse_allreduce
-  if [ ! -d "$copy" ]; then
-    mkdir "$FAULT_FOLDER/broken"
-    cp -rp "$TOP"/{common,scripts,03_alltoallv_sm,04_sparse_allreduce} "$FAULT_FOLDER/broken"
-  fi
-  awk -v line="$3" -v new="$4" '{ at = index($0, line) }
-    at { $0 = substr($0, 1, at - 1) new substr($0, at + length(line)); found++ }
-    { print } END { exit found != 1 }' "$TOP/04_sparse_allreduce/$2" >"$copy/$2"
-  code=0
-  if [ "${BROKEN_LAUNCHER:-pthread}" = mpi ]; then # where oktopk is one-sided
-    make -s -C "$copy" CPU=1 MPI=1
-    mpi_job 4 "$copy/sparse_allreduce" --algorithm "$1" "${@:5}" >"$WORK/out" 2>"$WORK/err" || code=$?
-  else
-    make -s -C "$copy" CPU=1
-    NTHREADS=4 "$copy/sparse_allreduce" --algorithm "$1" "${@:5}" >"$WORK/out" 2>"$WORK/err" || code=$?
-  fi
-  cp "$TOP/04_sparse_allreduce/$2" "$copy/$2"
-  exits_with 1
-  prints '^Results are WRONG, see standard error$'
 }
 
 @test "--simple: a line that is broken fails the verification" {
@@ -316,7 +280,8 @@ broken() {
 
 @test "oktopk one-sided: a line of its own file that is broken fails the verification" {
   [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
-  local BROKEN_LAUNCHER=mpi all=(--count 2003 --density 0.05 --steps 9)
+  local -x BROKEN_LAUNCHER=mpi
+  local all=(--count 2003 --density 0.05 --steps 9)
   local path=lib/onesided/oktopk_onesided.c
   broken oktopk $path 'ops_pass_and_send(m, gradient, SPARSE_LEAVES_RESULT' 'ops_pass_and_send(m, gradient, SPARSE_LEAVES_OFFERED' \
     "${all[@]}"
@@ -336,7 +301,7 @@ broken() {
   sparse pthread - --help
   exits_with 0
   for option in algorithm count density steps preset gradient seed throttle warmup-steps balance nonfinite \
-    gtopk-exact-residual gk-threshold exchange simple verify restart-after input output residual bench digest timeout; do
+    gtopk-exact-residual gk-threshold exchange result simple verify restart-after input output residual bench digest timeout; do
     prints " --$option( |$)"
   done
   prints '-J, --table FILE'
@@ -358,7 +323,7 @@ broken() {
   refused "--count: 4294967295 is out of range" --count 4294967295
   refused "--steps: 0 is out of range" --steps 0
   refused "--throttle: 0 is out of range" --throttle 0
-  for choice in preset gradient balance nonfinite gk-threshold exchange verify; do
+  for choice in preset gradient balance nonfinite gk-threshold exchange result verify; do
     refused "--$choice: unknown 'x'; allowed: [a-z|-]+" --$choice x
   done
   refused "--datatype: unknown type 'double'; allowed: float half bfloat16" -d double

@@ -165,6 +165,8 @@ ncclResult_t ops_load_reduce(void);
 ncclResult_t ops_load_merge(void);
 ncclResult_t ops_load_regions(void);
 ncclResult_t ops_load_apply(void);
+ncclResult_t ops_load_mark(void);
+ncclResult_t ops_load_add(void);
 ncclResult_t ops_load_residual(void);
 ncclResult_t ops_load_lists(void);
 

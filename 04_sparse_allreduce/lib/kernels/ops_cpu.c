@@ -741,6 +741,8 @@ static void apply(const struct sparse_memory *m, struct sparse_list list)
 {
   const uint64_t count = list_count(list);
   bool *in_result = m->scratch;
+  /* and nothing is noted: the local pass looks into the list of the result itself */
+  if (m->config.result == SPARSE_RESULT_ENTRIES) return;
   for (size_t i = 0; i < m->n; i++) {
     if (in_result[i]) m->dense[i] = 0;
     in_result[i] = false;
@@ -790,6 +792,47 @@ ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision 
 {
   const struct control a = {*m, adapt};
   return launch(stream, run_apply_sums, &a, sizeof(a));
+}
+
+struct add {
+  struct sparse_memory m;
+  struct sparse_list list;
+  float scale, *vector;
+};
+
+static void add_to(const struct add *a, size_t i, float result)
+{
+  a->vector[i] = one_nan(fmaf(a->scale, result, a->vector[i]));
+}
+
+static void run_add_entries(const void *args)
+{
+  const struct add *a = args;
+  const uint64_t count = list_count(a->list);
+  for (uint64_t i = 0; i < count; i++) {
+    const struct sparse_pair pair = a->list.pairs[i];
+    if (pair.index < a->m.n) add_to(a, pair.index, one_nan(pair.value / (float)a->m.nranks));
+  }
+}
+
+ncclResult_t ops_add_entries(const struct sparse_memory *m, struct sparse_list list, float scale,
+                             float *vector, cudaStream_t stream)
+{
+  const struct add a = {*m, list, scale, vector};
+  return launch(stream, run_add_entries, &a, sizeof(a));
+}
+
+static void run_add_dense(const void *args)
+{
+  const struct add *a = args;
+  for (size_t i = 0; i < a->m.n; i++) add_to(a, i, a->m.dense[i]);
+}
+
+ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
+                           cudaStream_t stream)
+{
+  const struct add a = {.m = *m, .scale = scale, .vector = vector};
+  return launch(stream, run_add_dense, &a, sizeof(a));
 }
 
 static void run_clear(const void *args)

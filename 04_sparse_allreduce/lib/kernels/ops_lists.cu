@@ -144,7 +144,8 @@ ncclResult_t ops_load(void)
   if (device < MAX_DEVICES) waits[device] = attributes.ptxVersion >= 90;
   const ncclResult_t results[] = {ops_load_local_pass(), ops_load_select(),  ops_load_reduce(),
                                   ops_load_merge(),      ops_load_regions(), ops_load_apply(),
-                                  ops_load_residual(),   ops_load_lists()};
+                                  ops_load_mark(),       ops_load_add(),     ops_load_residual(),
+                                  ops_load_lists()};
   for (const ncclResult_t result : results)
     if (result != ncclSuccess) return result;
   return ncclSuccess;

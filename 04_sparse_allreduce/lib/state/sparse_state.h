@@ -161,7 +161,7 @@ struct sparse_memory {
   double z;        /* Phi^-1(1 - density / 2) */
   bool shared;     /* the caller has the residual's address: nothing may stay pending */
   float *residual; /* n */
-  float *dense;    /* n, and room up to a multiple of SPARSE_SECTOR */
+  float *dense;    /* n, and room up to a multiple of SPARSE_SECTOR; NULL: no step leaves one */
   /* Lists: nranks * list_room pairs each. */
   size_t list_room; /* of one rank's: at least capacity + 1, there may be a flag entry after it */
   struct sparse_pair *offered, *received, *gathered;

@@ -213,6 +213,7 @@ static int run(const struct rank *me, const struct options *opt)
     test_merge(&t);
     test_reduce(&t);
     test_results(&t);
+    test_entries(&t);
     test_direct(&t, quick);
     test_count_levels(&t);
     test_selection_parts(&t, quick ? 1 : 20); /* under compute-sanitizer they take long */

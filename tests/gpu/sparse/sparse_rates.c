@@ -224,6 +224,20 @@ static void apply(struct rates *r, const void *gradient)
   OPSCHECK(ops_apply(&r->w.m, gathered(r), r->w.stream));
 }
 
+static void apply_entries(struct rates *r, const void *gradient)
+{
+  struct sparse_memory m = r->w.m;
+  (void)gradient;
+  m.config.result = SPARSE_RESULT_ENTRIES;
+  OPSCHECK(ops_apply(&m, gathered(r), r->w.stream));
+}
+
+static void add(struct rates *r, const void *gradient)
+{
+  (void)gradient;
+  OPSCHECK(ops_add_entries(&r->w.m, gathered(r), -0.1f, r->w.m.dense, r->w.stream));
+}
+
 /* ---- one size ---------------------------------------------------------------------------------
  */
 
@@ -352,6 +366,8 @@ static void rates_of(struct test *t, size_t n, double density)
   row(&r, "reduce, all", reduce_whole, 0);
   leave_result(&r, threshold); /* again: keeping has written to the list */
   row(&r, "apply", apply, 0);
+  row(&r, "apply, entries only", apply_entries, 0);
+  row(&r, "add entries to a vector", add, 0);
   CUDACHECK(cudaFree(r.gradients));
   CUDACHECK(cudaFree(r.sources));
   CUDACHECK(cudaFree(r.to.pairs));

@@ -118,6 +118,7 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   expect_settled(&w, w.state->result_count, e.residual);
   expect_local_pass(&e, gradient ? values : NULL);
   world_push(&w);
+  w.m.config.result = next_random(t) % 2 ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
   OPSCHECK(
       ops_apply(&w.m, (struct sparse_list){w.m.gathered, &w.m.state->result_count, 1}, w.stream));
   const void *added_to = gradient ? w.gradient + shift * (type == ncclFloat ? 4 : 2) : NULL;

@@ -78,6 +78,7 @@ void test_regions(struct test *t); /* sparse_sums.c */
 void test_reduce(struct test *t);
 void test_merge(struct test *t);
 void test_results(struct test *t);
+void test_entries(struct test *t);            /* sparse_entries.c */
 void test_direct(struct test *t, bool quick); /* sparse_direct.c */
 void test_rates(struct test *t);              /* sparse_rates.c */
 

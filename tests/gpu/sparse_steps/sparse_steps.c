@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random small jobs of the sparse allreduce, every step of every algorithm compared bit for bit
  * with the reference, whose invariants are checked as well: sizes, densities, schedules, gradients
- * with ties, zeros and values that are not finite, both exchanges, checkpoints, graphs, steps that
- * are enqueued without waiting for the one before.
+ * with ties, zeros and values that are not finite, both exchanges, results as dense vectors and as
+ * entries, which are added to weights, checkpoints between both, graphs, steps that are enqueued
+ * without waiting for the one before.
  *
  *   sparse_steps [--cases N] [--seed N] [--steps N] [--verbose]
  *   sparse_steps --late
@@ -25,6 +26,7 @@
 #include "reference/reference.h"
 #include "sparse_allreduce.h"
 #include "state/sparse_state.h"
+#include "weights.h"
 
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
@@ -70,6 +72,8 @@ struct job {
   enum kind kind;
   bool graphs, checkpoint;
   bool shared; /* the gradient is added to the residual by the caller */
+  bool mixed;  /* every second rank has the other kind of result */
+  bool apart;  /* weights are updated after a step's graph, not in it */
   bool ahead;  /* all steps are enqueued, on two streams in turns, before the first is looked at */
 };
 
@@ -104,6 +108,9 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   job.ahead = below(&state, 3) == 0;
   job.shared = below(&state, 4) == 0 && c->algorithm != SPARSE_DENSE && c->warmup_steps == 0 &&
                job.kind != NOT_FINITE && !job.checkpoint;
+  c->result = below(&state, 2) ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
+  job.mixed = below(&state, 4) == 0;
+  job.apart = below(&state, 2);
   return job;
 }
 
@@ -156,17 +163,20 @@ struct checker {
   const struct rank *me;
   const struct job *job;
   int step, code;
+  sparse_allreduce_config_t config; /* of this rank's handle */
+  struct weights weights;
 };
 
 static void wrong(struct checker *c, const char *what, double got, double expected, long long index)
 {
   if (c->code == EXIT_VERIFIED)
-    launcher_error("job %llu (%s, %zu elements, density %g, %s, %s%s), step %d: %s[%lld] is %.9g, "
-                   "expected %.9g",
+    launcher_error("job %llu (%s, %zu elements, density %g, %s, %s%s%s), step %d: %s[%lld] is "
+                   "%.9g, expected %.9g",
                    (unsigned long long)c->job->seed,
                    sparse_allreduce_name(c->job->config.algorithm), c->job->n,
                    c->job->config.density, kind_names[c->job->kind],
                    c->job->config.exchange == SPARSE_EXCHANGE_ONESIDED ? "one-sided" : "send/recv",
+                   c->config.result == SPARSE_RESULT_ENTRIES ? ", entries" : "",
                    c->job->graphs ? ", graphs" : "", c->step, what, index, got, expected);
   c->code = EXIT_WRONG_DATA;
 }
@@ -245,6 +255,17 @@ static void same_culprit(struct checker *c, float *const *gradients, int nranks)
   launcher_error("'%s', expected '%s'", sparse_allreduce_last_error(), expected);
 }
 
+/* A dense one, and where entries are asked for none, but in steps that can have no entries. */
+static void same_result(struct checker *c, const float *result, const struct reference *ref)
+{
+  const bool entries = c->config.result == SPARSE_RESULT_ENTRIES && !ref->dense && !ref->fell_back;
+  if (entries != (result == NULL)) wrong(c, "address of the result", !!result, !entries, 0);
+  if (result == NULL) return;
+  /* NCCL's order of sums: integers are exact in any */
+  if (!ref->dense || (c->job->kind != SPREAD && c->job->kind != NOT_FINITE))
+    same_vector(c, "result", result, ref->result, ref->n);
+}
+
 static void compare(struct checker *c, sparse_allreduce_t handle, const float *result,
                     const struct reference *ref, float *const *gradients)
 {
@@ -255,13 +276,10 @@ static void compare(struct checker *c, sparse_allreduce_t handle, const float *r
   same_number(c, "dense", s.dense, ref->dense);
   same_number(c, "words sent", (double)s.words_sent, (double)mine->words_sent);
   same_number(c, "words received", (double)s.words_received, (double)mine->words_received);
-  if (ref->dense) { /* NCCL's order of sums: integers are exact in any */
-    if (c->job->kind != SPREAD && c->job->kind != NOT_FINITE)
-      same_vector(c, "result", result, ref->result, ref->n);
-    return;
-  }
+  same_result(c, result, ref);
+  same_vector(c, "weights", c->weights.device, c->weights.expected, ref->n);
+  if (ref->dense) return;
   same_residual(c, handle, mine->residual, ref->n);
-  same_vector(c, "result", result, ref->result, ref->n);
   same_entries(c, handle, ref);
   same_number(c, "offered", (double)s.local, (double)mine->noffered);
   same_number(c, "selected_above", s.selected_above, mine->selected_above);
@@ -314,13 +332,17 @@ static void close_threshold(struct checker *c, double got, double expected)
 
 struct graphs {
   cudaGraphExec_t of_kind[SPARSE_KINDS];
+  const float *results[SPARSE_KINDS];
 };
 
-static void run_step(const struct job *job, sparse_allreduce_t handle, struct graphs *graphs,
+/* With the update of weights. */
+static void run_step(const struct checker *c, sparse_allreduce_t handle, struct graphs *graphs,
                      const float *gradient, const float **result, cudaStream_t stream)
 {
+  const struct job *job = c->job;
   if (!job->graphs) {
     SPARSECHECK(sparse_allreduce_run(handle, gradient, result, stream));
+    weights_add(&c->weights, handle, stream);
     return;
   }
   int kind;
@@ -328,13 +350,16 @@ static void run_step(const struct job *job, sparse_allreduce_t handle, struct gr
   if (graphs->of_kind[kind] == NULL) {
     cudaGraph_t graph;
     CUDACHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    SPARSECHECK(sparse_allreduce_run(handle, gradient, result, stream));
+    SPARSECHECK(sparse_allreduce_run(handle, gradient, &graphs->results[kind], stream));
+    if (!job->apart) weights_add(&c->weights, handle, stream);
     CUDACHECK(cudaStreamEndCapture(stream, &graph));
     CUDACHECK(cudaGraphInstantiate(&graphs->of_kind[kind], graph, 0));
     CUDACHECK(cudaGraphDestroy(graph));
   }
   CUDACHECK(cudaGraphLaunch(graphs->of_kind[kind], stream));
   SPARSECHECK(sparse_allreduce_replayed(handle));
+  if (job->apart) weights_add(&c->weights, handle, stream);
+  *result = graphs->results[kind];
 }
 
 /* Nobody asked for the times of these steps, or they are graphs, which have none. */
@@ -382,16 +407,20 @@ static int run_ahead(struct checker *c, sparse_allreduce_t handle, struct refere
     cudaStream_t stream = streams[step % 2];
     if (step > 0) CUDACHECK(cudaStreamWaitEvent(stream, done, 0));
     SPARSECHECK(sparse_allreduce_run(handle, device + (size_t)step * job->n, &result, stream));
-    CUDACHECK(cudaMemcpyAsync(results + (size_t)step * job->n, result, bytes,
-                              cudaMemcpyDeviceToDevice, stream));
+    weights_add(&c->weights, handle, stream);
+    if (result != NULL)
+      CUDACHECK(cudaMemcpyAsync(results + (size_t)step * job->n, result, bytes,
+                                cudaMemcpyDeviceToDevice, stream));
     CUDACHECK(cudaEventRecord(done, stream));
   }
   CUDACHECK(cudaDeviceSynchronize());
   for (c->step = 0; c->step < job->steps; c->step++) {
     draw_gradients(job, c->step, c->me->nranks, gradients);
     reference_step(ref, (const float *const *)gradients, NULL);
-    if (!ref->dense || (job->kind != SPREAD && job->kind != NOT_FINITE))
-      same_vector(c, "result", results + (size_t)c->step * job->n, ref->result, job->n);
+    const float *copy = results + (size_t)c->step * job->n;
+    const bool entries = c->config.result == SPARSE_RESULT_ENTRIES;
+    if (!entries || ref->dense || ref->fell_back) same_result(c, copy, ref);
+    weights_expect(&c->weights, ref, copy);
   }
   compare(c, handle, result, ref, gradients);
   CUDACHECK(cudaEventDestroy(done));
@@ -440,7 +469,8 @@ static void refuse_bad_regions(struct checker *c, sparse_allreduce_t handle, cha
     wrong(c, "result of load(), bad regions", 0, ncclInvalidArgument, 0);
 }
 
-/* Saves the state and goes on with a new handle that has loaded it. */
+/* Saves the state and goes on with a new handle that has loaded it, and has the other kind of
+ * result. */
 static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t comm)
 {
   const struct rank *me = c->me;
@@ -449,28 +479,42 @@ static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t co
   SPARSECHECK(sparse_allreduce_save(*handle, state));
   SPARSECHECK(sparse_allreduce_destroy(*handle));
   launcher_barrier(me); /* see sparse_allreduce_destroy */
-  SPARSECHECK(sparse_allreduce_create(comm, job->n, &job->config, handle));
+  const bool entries = c->config.result == SPARSE_RESULT_ENTRIES;
+  c->config.result = entries ? SPARSE_RESULT_DENSE : SPARSE_RESULT_ENTRIES;
+  SPARSECHECK(sparse_allreduce_create(comm, job->n, &c->config, handle));
   SPARSECHECK(sparse_allreduce_load(*handle, state));
   refuse_damage(c, *handle, state);
   refuse_bad_regions(c, *handle, state);
   free(state);
 }
 
+/* Before the first step there is nothing to add. */
+static void refuse_add(struct checker *c, sparse_allreduce_t handle, cudaStream_t stream)
+{
+  const ncclResult_t early = sparse_allreduce_add(handle, 1, c->weights.device, stream);
+  if (early != ncclInvalidUsage) wrong(c, "result of add(), no step", early, ncclInvalidUsage, 0);
+  const ncclResult_t null = sparse_allreduce_add(handle, 1, NULL, stream);
+  if (null != ncclInvalidArgument) wrong(c, "result of add(NULL)", null, ncclInvalidArgument, 0);
+}
+
 static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm,
                    const cudaStream_t streams[2])
 {
   cudaStream_t stream = streams[0];
-  struct checker c = {.me = me, .job = job, .code = EXIT_VERIFIED};
+  struct checker c = {.me = me, .job = job, .code = EXIT_VERIFIED, .config = job->config};
   struct reference *ref = reference_create(&job->config, job->n, me->nranks);
   struct invariants *inv = invariants_create(ref);
   float *gradients[64], *device;
   const float *result = NULL;
   double thresholds[64];
-  struct graphs graphs = {{0}};
+  struct graphs graphs = {.of_kind = {0}};
   sparse_allreduce_t handle;
   for (int r = 0; r < me->nranks; r++) gradients[r] = malloc(job->n * sizeof(float));
   CUDACHECK(cudaMalloc((void **)&device, job->n * sizeof(float)));
-  SPARSECHECK(sparse_allreduce_create(comm, job->n, &job->config, &handle));
+  if (job->mixed && me->rank % 2) c.config.result = !c.config.result;
+  weights_init(&c.weights, job->n);
+  SPARSECHECK(sparse_allreduce_create(comm, job->n, &c.config, &handle));
+  refuse_add(&c, handle, stream);
   const bool ahead = job->ahead && !job->graphs && !job->shared && !gaussian(&job->config);
   float *residual = NULL;
   if (job->graphs) SPARSECHECK(sparse_allreduce_time_phases(handle, 1));
@@ -482,12 +526,13 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
     CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
                               cudaMemcpyHostToDevice, stream));
     if (job->shared) add_to_residual(job, residual, gradients[me->rank], stream);
-    run_step(job, handle, &graphs, job->shared ? NULL : device, &result, stream);
+    run_step(&c, handle, &graphs, job->shared ? NULL : device, &result, stream);
     CUDACHECK(cudaStreamSynchronize(stream));
     const bool inject = gaussian_thresholds(&c, handle, thresholds);
     invariants_before(inv, ref);
     reference_step(ref, (const float *const *)gradients, inject ? thresholds : NULL);
     if (inject) close_threshold(&c, thresholds[me->rank], ref->ranks[me->rank].gaussian_threshold);
+    weights_expect(&c.weights, ref, result);
     compare(&c, handle, result, ref, gradients);
     no_times(&c, handle);
     char text[1024];
@@ -501,6 +546,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
     if (graphs.of_kind[i] != NULL) CUDACHECK(cudaGraphExecDestroy(graphs.of_kind[i]));
   SPARSECHECK(sparse_allreduce_destroy(handle));
   CUDACHECK(cudaFree(device));
+  weights_free(&c.weights);
   launcher_barrier(me);
   for (int r = 0; r < me->nranks; r++) free(gradients[r]);
   invariants_destroy(inv);
@@ -543,7 +589,8 @@ static int run_late(const struct rank *me, bool exact, ncclComm_t comm, cudaStre
   return code;
 }
 
-/* A configuration of another version's header, or of none, is refused by all ranks. */
+/* A configuration of another version's header, or of none, or with a result that there is not, is
+ * refused by all ranks. */
 static int refuse_other_version(const struct rank *me, ncclComm_t comm)
 {
   bool good = true;
@@ -555,6 +602,14 @@ static int refuse_other_version(const struct rank *me, ncclComm_t comm)
            strstr(sparse_allreduce_last_error(), "config.size");
   }
   if (!good) launcher_error("config.size: '%s'", sparse_allreduce_last_error());
+  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+  sparse_allreduce_t handle;
+  config.result = (sparse_result_t)(SPARSE_RESULT_ENTRIES + 1);
+  if (sparse_allreduce_create(comm, 64, &config, &handle) != ncclInvalidArgument ||
+      strcmp(sparse_allreduce_last_error(), "unknown result") != 0) {
+    launcher_error("config.result: '%s'", sparse_allreduce_last_error());
+    good = false;
+  }
   launcher_barrier(me); /* see sparse_allreduce_destroy */
   return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
 }
@@ -591,6 +646,12 @@ static int run(const struct rank *me, const struct options *opt)
 #endif
   launcher_note(me, "one-sided exchange: %s", onesided ? "yes" : sparse_allreduce_last_error());
   int code = refuse_other_version(me, comm);
+  if (graphs && code == EXIT_VERIFIED) {
+    const bool good = weights_beside_capture(comm, streams[0]);
+    if (!good) launcher_error("a result is added as that of a step that is only captured");
+    launcher_barrier(me); /* see sparse_allreduce_destroy */
+    code = launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+  }
   for (int exact = 0; exact < 2 && late && code == EXIT_VERIFIED; exact++)
     code = run_late(me, exact, comm, streams[0]);
   for (long i = 0; i < cases && !late && code == EXIT_VERIFIED; i++) {
