@@ -192,3 +192,14 @@ REFUSED
   exits_with 2
   one_line "^digits.sh: no file '.*/none'; allowed: "
 }
+
+# ---- the page --------------------------------------------------------------------------------------
+
+@test "the tables of the page are those of the raw files" {
+  local page=$TOP/04_sparse_allreduce/training/README.md row
+  awk '$3 ~ /%$/ && $6 == "-" { print "| " $1 " | " $2 " | " $3 " | " $4 " | " $5 " |" }' \
+    "$TOP"/results/training-standin/*.txt >"$WORK/rows"
+  [ "$(wc -l <"$WORK/rows")" = 19 ]
+  while read -r row; do grep -qF -e "$row" "$page" || { echo "not in the page: $row" && false; }; done <"$WORK/rows"
+  [ "$(grep -cE '^\| .*% \| [0-9]+-[0-9]+ \| [0-9]+ \|$' "$page")" = 19 ]
+}
