@@ -8,6 +8,8 @@
 #   CPU_SOURCES := kernels_cpu.c     ... and their twins for the CPU stand-in
 #   SHARED      := 03_x/y.c          sources from elsewhere, relative to the top ...
 #   GPU_SHARED, CPU_SHARED           ... and those of one kind of build
+#   SECOND      := sparse_training   a second program that shares the sources from elsewhere,
+#   SECOND_SOURCES, SECOND_GPU_SOURCES, SECOND_CPU_SOURCES      ... and has these of its own
 #   include ../common/rules.mk
 #
 # Switches, on make's command line:
@@ -16,8 +18,8 @@
 #   SANITIZE=address,undefined or thread    (with CPU=1)
 #   CUDA_HOME, NCCL_HOME, MPI_HOME, MPICC, NVCC_GENCODE, CC, CFLAGS
 #
-# Every combination of switches has a folder of its own, build/<variant>/, and the link PROGRAM is
-# set to the one built last. Device code knows nothing of launchers: what nvcc makes is in
+# Every combination of switches has a folder of its own, build/<variant>/, and the link PROGRAM (and
+# SECOND) is set to the one built last. Device code knows nothing of launchers: what nvcc makes is in
 # build/gpu-device/, for both. So one GPU build at a time in a folder: `make both` makes both in the
 # right order, and leaves the link alone.
 
@@ -55,11 +57,17 @@ COMMON += launch/$(if $(MPI),launcher_mpi.c,launcher_pthread.c)
 COMMON += verify/verify.c verify/$(if $(CPU),verify_cpu.c,verify.cu)
 COMMON += bench/bench.c bench/bench_output.c
 COMMON_INCLUDES := -I$(TOP)/common $(addprefix -I$(TOP)/common/,launch verify bench)
-ALL_SOURCES := $(addprefix $(EXAMPLE)/,$(SOURCES) $(if $(CPU),$(CPU_SOURCES),$(GPU_SOURCES)))
-ALL_SOURCES += $(SHARED) $(if $(CPU),$(CPU_SHARED),$(GPU_SHARED)) $(addprefix common/,$(COMMON))
-HOST_OBJECTS := $(patsubst %,$(BUILD)/%.o,$(filter %.c,$(ALL_SOURCES)))
+ALL_SHARED := $(SHARED) $(if $(CPU),$(CPU_SHARED),$(GPU_SHARED)) $(addprefix common/,$(COMMON))
+FIRST_FILES := $(addprefix $(EXAMPLE)/,$(SOURCES) $(if $(CPU),$(CPU_SOURCES),$(GPU_SOURCES))) $(ALL_SHARED)
+SECOND_FILES := $(addprefix $(EXAMPLE)/,$(SECOND_SOURCES) $(if $(CPU),$(SECOND_CPU_SOURCES),$(SECOND_GPU_SOURCES)))
+SECOND_FILES += $(if $(SECOND),$(ALL_SHARED))
+PROGRAMS := $(PROGRAM) $(SECOND)
+host_objects = $(patsubst %,$(BUILD)/%.o,$(filter %.c,$(1)))
 # first what nvcc makes, which takes longest
-OBJECTS := $(patsubst %,$(DEVICE_BUILD)/%.o,$(filter %.cu,$(ALL_SOURCES))) $(HOST_OBJECTS)
+objects = $(patsubst %,$(DEVICE_BUILD)/%.o,$(filter %.cu,$(1))) $(host_objects)
+HOST_OBJECTS := $(sort $(call host_objects,$(FIRST_FILES) $(SECOND_FILES)))
+OBJECTS := $(call objects,$(FIRST_FILES))
+SECOND_OBJECTS := $(call objects,$(SECOND_FILES))
 
 ifeq ($(origin CC),default)
 CC := gcc
@@ -134,10 +142,12 @@ endif
 
 # ---- rules -------------------------------------------------------------------------------------
 .PHONY: all program host both both-pthread both-mpi-host run clean help FORCE
-all: program # the link, unless it is right: a checkout that was built may be read-only
-	@[ "$$(readlink $(PROGRAM))" = $(BUILD)/$(PROGRAM) ] || ln -sfn $(BUILD)/$(PROGRAM) $(PROGRAM)
+all: program # the links, unless they are right: a checkout that was built may be read-only
+	@for name in $(PROGRAMS); do \
+	  [ "$$(readlink $$name)" = $(BUILD)/$$name ] || ln -sfn $(BUILD)/$$name $$name || exit; \
+	done
 
-program: $(BUILD)/$(PROGRAM)
+program: $(addprefix $(BUILD)/,$(PROGRAMS))
 host: $(HOST_OBJECTS) $(STANDIN_OBJECTS)
 
 # One make makes the device code, and beside it another one the host code of the other launcher.
@@ -150,6 +160,11 @@ both-mpi-host:
 
 $(BUILD)/$(PROGRAM): $(OBJECTS) $(STANDIN)
 	$(COMPILER) -o $@ $(OBJECTS) $(LINK_FLAGS)
+
+ifneq ($(SECOND),)
+$(BUILD)/$(SECOND): $(SECOND_OBJECTS) $(STANDIN)
+	$(COMPILER) -o $@ $(SECOND_OBJECTS) $(LINK_FLAGS)
+endif
 
 $(BUILD)/%.c.o: $(TOP)/%.c $(BUILD)/flags | $(addprefix $(BUILD)/,$(NCCL_INCLUDE))
 	@mkdir -p $(@D)
@@ -172,18 +187,20 @@ $(BUILD)/flags $(DEVICE_BUILD)/flags: FORCE
 quote = '$(subst ','\'',$(1))'
 
 # `make run MPI=1` takes all GPUs; ARGS are the program's options, in words for the shell.
+RUN := $(PROGRAM)
 run: all
 	@$(if $(MPI),bash -c '. "$(TOP)/scripts/lib.sh" && mpi_run $(or $(NP),$(if $(CPU),4,$$(gpu_count))) "$$@"' make) \
-	  ./$(PROGRAM) $(ARGS)
+	  ./$(RUN) $(ARGS)
 
 clean:
-	rm -rf build $(PROGRAM)
+	rm -rf build $(PROGRAMS)
 
 help:
-	@echo "make [MPI=1] [CPU=1]      build $(PROGRAM)"
+	@echo "make [MPI=1] [CPU=1]      build $(PROGRAMS)"
 	@echo "make run [MPI=1] [CPU=1]  build and run it ([NP=ranks] under MPI, NTHREADS=ranks else; [ARGS='--bench'])"
+	$(if $(SECOND),@echo "make run RUN=$(SECOND)  ... the second program")
 	@echo "make both [CPU=1]         build it for both launchers at once, in build/"
 	@echo "make clean                remove all that was built"
 	@echo "Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE"
 
--include $(OBJECTS:.o=.d) $(STANDIN_OBJECTS:.o=.d)
+-include $(patsubst %.o,%.d,$(sort $(OBJECTS) $(SECOND_OBJECTS)) $(STANDIN_OBJECTS))

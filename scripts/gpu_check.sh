@@ -69,13 +69,14 @@ summary() {
 }
 
 # ---- what checks are made of ---------------------------------------------------------------------
-# launch LAUNCHER RANKS EXAMPLE [OPTIONS...]: runs the program of an example's folder. What stands in
-# `front` comes before the program, but not before mpirun or timeout; `limit` is in seconds.
-front=() limit=150
+# launch LAUNCHER RANKS EXAMPLE [OPTIONS...]: runs the program of an example's folder, or the other one
+# that `second` names. What stands in `front` comes before the program, but not before mpirun or timeout;
+# `limit` is in seconds.
+front=() limit=150 second=
 launch() {
   local launcher=$1 ranks=$2 folder=$3 program
   shift 3
-  program=$folder/build/gpu-$launcher/$(program_of "$folder")
+  program=$folder/build/gpu-$launcher/${second:-$(program_of "$folder")}
   if [ "$launcher" = mpi ]; then
     timeout "$limit" mpirun -np "$ranks" --bind-to none "${front[@]}" "$program" "$@"
   else
@@ -135,6 +136,17 @@ same_sparse_digest() { # RANKS FOLDER: one digest, whatever moves the entries an
   NCCL_ALGO=Ring launch pthread "$1" "$2" --digest --count 64K --steps 40 --verify off | grep '^Digest: ')
   echo "$digests"
   [ "$(wc -l <<<"$digests")" -eq 8 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
+}
+
+same_training_digest() { # RANKS FOLDER: of all weights after every epoch, whatever moves the entries
+  local digests
+  digests=$(for exchange in auto sendrecv; do
+    for launcher in pthread mpi; do
+      launch $launcher "$1" "$2" --algorithm topkA,gtopk,oktopk,gaussiankSA --epochs 3 --exchange $exchange --digest | grep '^Digest: '
+    done
+  done)
+  echo "$digests"
+  [ "$(wc -l <<<"$digests")" -eq 4 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
 }
 
 simulated_hosts() { # HOSTS EXAMPLE [OPTIONS...]: all GPUs, under MPI, as if they were in several hosts
@@ -243,6 +255,19 @@ check_alltoallv() { # 03
   check "racecheck $folder" sanitize racecheck $pair $folder --pattern random
 }
 
+check_training() { # 04's training job
+  local folder=04_sparse_allreduce second=sparse_training
+  for launcher in pthread mpi; do
+    for ranks in $rank_counts; do
+      check "training $launcher $ranks" expect 0 'same weights after every epoch' launch $launcher "$ranks" $folder --epochs 5
+    done
+  done
+  check "training: one digest" same_training_digest "$gpus" $folder
+  ((gpus == 1)) || check "training: fault, a wrong average" expect 1 "\\[rank $victim\\] dense, epoch 1: weight .* on rank 0" \
+    launch_with_fault corrupt:ncclAllReduce:9:$victim mpi $some $folder --algorithm dense --epochs 2
+  [ "$mode" = quick ] || check "memcheck training" sanitize memcheck $pair $folder --epochs 1 --batch 500 --algorithm dense,oktopk
+}
+
 check_sparse() { # 04; its operators are local, so one rank will do for them
   local folder=04_sparse_allreduce
   if [ "$mode" = full ]; then # the long ones first
@@ -309,7 +334,7 @@ check "build tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o build/fault_g
 wait
 jobs=$run_jobs
 
-[[ " ${cases[*]} " == *" tests/gpu/sparse "* ]] && check_sparse
+[[ " ${cases[*]} " == *" tests/gpu/sparse "* ]] && { check_sparse; check_training; }
 [[ " ${cases[*]} " == *" tests/gpu/alltoallv "* ]] && check_alltoallv
 [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] && check_allreduce
 for folder in "${examples[@]}"; do check_common "$folder"; done

@@ -59,8 +59,9 @@ put() { # put MODE FILE TARGET
 
 # ---- programs, headers, library ------------------------------------------------------------------
 for example in $(examples); do
-  program=$(program_of "$example")
-  put 755 "$TOP/$example/build/$variant/$program" "bin/$program$ending"
+  for program in $(programs_of "$example"); do
+    put 755 "$TOP/$example/build/$variant/$program" "bin/$program$ending"
+  done
 done
 sources=()
 kind=$([ -n "$cpu" ] && echo CPU || echo GPU)

@@ -58,8 +58,9 @@ choose_examples() {
   [ $# = 0 ] || examples=("${@%/}")
 }
 
-# The name of an example's program: allreduce_ub.
+# The name of an example's program: allreduce_ub. An example may have a second one.
 program_of() { sed -n 's/^PROGRAM *:= *//p' "$TOP/$1/Makefile"; }
+programs_of() { sed -n 's/^\(PROGRAM\|SECOND\) *:= *//p' "$TOP/$1/Makefile"; }
 
 suite_version() { sed -n 's/^#define SUITE_VERSION "\(.*\)"/\1/p' "$TOP/common/launch/launcher.c"; }
 

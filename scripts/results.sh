@@ -25,7 +25,8 @@ times_folder() {
 }
 
 # The machine in one line, from provenance.txt, with some words on how it was used. Files of an example
-# may come from another run with another NCCL: `version of EXAMPLE: NCCL header ...` says so there.
+# may come from another run with another NCCL: `version of EXAMPLE: NCCL header ...` says so there. Results in
+# which the hardware does not matter have `machine: WORDS` in place of all that.
 machine_line() { # machine_line DIR [WORDS [FILE]]: of one file, or of all together
   local file=${3:-}
   awk -F': ' -v words="${2:+ $2;}" -v example="${file%%.*}" '
@@ -34,8 +35,10 @@ machine_line() { # machine_line DIR [WORDS [FILE]]: of one file, or of all toget
     $1 == "version" && /CUDA header/ { cuda = $2 }
     sub(/^version of /, "", $1) { other[$1] = $2; others = others "; " $1 ": " $2 }
     $1 == "environment" { environment = environment " `" $2 "`" }
+    $1 == "machine" { machine = $2 }
     $1 == "date" { date = substr($2, 1, 10) }
     END {
+      if (machine != "") { print machine "; " date; exit }
       if (example in other) nccl = other[example]
       else if (example == "") nccl = nccl others
       printf "%d x %s, driver %s, %s; %s;%s%s; %s\n", n, gpu, driver, cuda, nccl, words,

@@ -90,19 +90,19 @@ fail() { # fail EXAMPLE LAUNCHER RESULT: shows what was printed
   failed=$((failed + 1))
 }
 
-run_one() { # run_one EXAMPLE LAUNCHER
-  local example=$1 launcher=$2 program name code=0 of_launcher=()
-  name=$(program_of "$example")
+run_one() { # run_one EXAMPLE PROGRAM LAUNCHER: a row by the example's name, or that of its second program
+  local example=$1 name=$2 launcher=$3 program shown=$1 code=0 of_launcher=()
   program=build/$build-$launcher/$name
+  [ "$name" = "$(program_of "$example")" ] || shown=$name
   SECONDS=0
-  printf '%s, %s: ' "$example" "$launcher"
+  printf '%s, %s: ' "$shown" "$launcher"
   if [ "$launcher" = mpi ]; then
-    [ -z "$no_mpi" ] || { row "$example" "$launcher" - "skipped: $no_mpi" && return; }
+    [ -z "$no_mpi" ] || { row "$shown" "$launcher" - "skipped: $no_mpi" && return; }
     of_launcher=(MPI=1)
   fi
   if [ $all_built = no ]; then
     make -C "$TOP/$example" "${switches[@]}" "${of_launcher[@]}" program >"$log" 2>&1 || code=$?
-    [ $code = 0 ] || { fail "$example" "$launcher" "does not build" && return; }
+    [ $code = 0 ] || { fail "$shown" "$launcher" "does not build" && return; }
   fi
 
   cd "$TOP/$example"
@@ -114,17 +114,19 @@ run_one() { # run_one EXAMPLE LAUNCHER
   cd "$TOP"
   case $code in
   0)
-    row "$example" "$launcher" "$ranks" verified
+    row "$shown" "$launcher" "$ranks" verified
     verified=$((verified + 1))
     ;;
-  77) row "$example" "$launcher" "$ranks" "skipped: $(grep -m 1 "^$name: " "$log" || tail -n 1 "$log")" ;;
-  *) fail "$example" "$launcher" "$(how_it_failed $code "$launcher" "$name" "$log")" ;;
+  77) row "$shown" "$launcher" "$ranks" "skipped: $(grep -m 1 "^$name: " "$log" || tail -n 1 "$log")" ;;
+  *) fail "$shown" "$launcher" "$(how_it_failed $code "$launcher" "$name" "$log")" ;;
   esac
 }
 
 for example in "${examples[@]}"; do
-  run_one "$example" pthread
-  run_one "$example" mpi
+  for name in $(programs_of "$example"); do
+    run_one "$example" "$name" pthread
+    run_one "$example" "$name" mpi
+  done
 done
 
 # ---- the table -----------------------------------------------------------------------------------

@@ -155,6 +155,7 @@ static_checks() {
   check readme-snippets tests/readme_snippets.sh
   check readme-tables scripts/report.sh --check results/4xH200-nccl2.28
   check plotted-data scripts/plot.sh --check results/4xH200-nccl2.28
+  check plotted-data-training scripts/plot.sh --check results/training-standin
   check links tests/links.sh
 }
 

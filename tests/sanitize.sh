@@ -56,6 +56,9 @@ for example in $(examples); do
     run 0 4 "$program" --count 3000 --steps 34
     run 0 2 "$program" --count 66000 --steps 2 # the reference on several cores
     run 0 3 "$program" --bench --count 3000 --steps 3
+    training=$TOP/$example/build/$variant/sparse_training
+    run 0 3 "$training" --algorithm dense,oktopk-no-residual,topkA --epochs 1 --batch 500 --seeds 2 -J "$work/epochs.csv"
+    run 0 4 "$training" --algorithm oktopk --epochs 1 --batch 3 # a rank has no image
     ;;
   *)
     run 0 4 "$program"

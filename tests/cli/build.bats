@@ -44,7 +44,7 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   make -s clean
   for example in $EXAMPLES; do
     [ ! -e "$example/build" ]
-    [ ! -L "$example/$(program_of "$example")" ]
+    for name in $(programs_of "$example"); do [ ! -L "$example/$name" ]; done
   done
 }
 

@@ -68,6 +68,7 @@ C
     NTHREADS=2 "$WORK/stage/usr/bin/$(program_of "$example")_cpu" --count 1000 >"$WORK/out" 2>"$WORK/err"
     grep -q ' verified correctly$' "$WORK/out"
   done
+  NTHREADS=2 "$WORK/stage/usr/bin/sparse_training_cpu" --epochs 1 | grep -q '^All ranks had the same weights'
   [[ $LAUNCHERS != *mpi* ]] || "$WORK/stage/usr/bin/allreduce_ub_mpi_cpu" --version | grep -q '^launcher: MPI'
   grep -qx 'prefix=/usr' "$WORK/stage/usr/lib/pkgconfig/nccl-examples-cpu.pc" # not the stage
   [ "$(find "$WORK" -type f -path '*/stage/*' | grep -cv "^$WORK/stage/usr/")" = 0 ]

@@ -141,6 +141,8 @@ user_without_rights() {
     prints "^$example +mpi +4  verified$"
     prints "^$example, mpi: verified, [0-9]+ s$"
   done
+  prints '^sparse_training +pthread +4  verified$'
+  prints '^sparse_training +mpi +4  verified$'
   prints "^building $(examples | wc -l) examples, [0-9]+ files at a time$"
   prints '^built after [0-9]+ s$'
 }

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+# 04_sparse_allreduce/training: what a user sees, what is verified, and that the model learns.
+# shellcheck disable=SC2034 # variables for the helper
+load helper
+
+EXAMPLES="04_sparse_allreduce"
+program_path() { echo "$TOP/$1/build/cpu-$2/sparse_training"; } # in place of the example's first program
+
+training() { start "$1" "$2" 04_sparse_allreduce "${@:3}"; } # training LAUNCHER RANKS [OPTIONS]
+
+trained() {
+  training "$@"
+  exits_with 0
+  [ "$(tail -n 1 "$WORK/out")" = "All ranks had the same weights after every epoch" ] || show
+}
+
+refused() { # refused PATTERN-OF-THE-LINE [OPTIONS]: on two ranks
+  training pthread 2 "${@:2}"
+  exits_with 2
+  one_line "^sparse_training: $1"
+  prints_nothing
+}
+
+# column NAME PATH [EPOCH] < epochs.csv: a line for each seed; the last epoch where none is named
+column() {
+  awk -F, -v name="$1" -v path="$2" -v epoch="${3:-}" '
+    NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
+    $1 == path && (epoch == "" || $column["epoch"] == epoch) { value[$column["seed"]] = $column[name] }
+    END { for (seed in value) print value[seed] }' "$WORK/epochs.csv"
+}
+mean() { awk '{ sum += $1 } END { print sum / NR }'; }
+holds() { awk "BEGIN { exit !($1) }" || { echo "not so: $1" && show; }; }
+
+# ---- output ----------------------------------------------------------------------------------------
+
+@test "without options: four ways to train, within 30 s on the stand-in" {
+  SECONDS=0
+  trained pthread 4
+  [ $SECONDS -lt 30 ] || { echo "$SECONDS s" && show; }
+  diff <(sed -E '/^[a-zA-Z2-]+ +[0-9]\.[0-9]{4} +[0-9]+\.[0-9]{2}% +[0-9]+ +[0-9]+ +-$/s/ .*/ #/' "$WORK/out") - <<'OUT'
+Perceptron 64-128-64-10: 17226 weights; k = 172 (density 0.01)
+1437 images in batches of 64, 20 epochs, rate 0.2, 1 seed; 360 held out
+path                            loss  accuracy    of 360   words/step   us/step
+dense #
+oktopk #
+topkA #
+oktopk-no-residual #
+All ranks had the same weights after every epoch
+OUT
+  says_not '^[^n]|^n[^o]' # notes only
+}
+
+@test "-J: a row for each epoch, in CSV and JSON" {
+  trained pthread 2 --epochs 3 --seeds 2 --seed 7 --algorithm dense,oktopk,dense -J "$WORK/epochs.csv"
+  [ "$(wc -l <"$WORK/epochs.csv")" = 13 ]
+  [ "$(column words_sent dense)" = $'17226\n17226' ]
+  [ "$(cut -d, -f 9-10 "$WORK/epochs.csv" | sed -n '2,7p' | xargs)" = "7,1 7,2 7,3 8,1 8,2 8,3" ]
+  prints "^dense +$(column loss dense | mean | cut -c 1-5)[0-9]* +$(column right dense | mean | awk '{ printf "%.2f", 100 * $1 / 360 }')% +[0-9]+-[0-9]+ +17226 "
+  trained pthread 2 --epochs 1 -J "$WORK/epochs.json"
+  python3 -c "import json; rows = json.load(open('$WORK/epochs.json')); assert [r['trained'] for r in rows] == 'dense oktopk topkA oktopk-no-residual'.split(); assert rows[0]['k'] == 17226 and rows[1]['k'] == 172 and rows[1]['us'] is None"
+}
+
+@test "options that cannot be: one line, exit code 2" {
+  refused "--algorithm: unknown 'topk'; allowed: all, or of dense, topkA, .*, gaussiankSA, and all but dense with -no-residual after it$" --algorithm oktopk,topk
+  refused "--algorithm: unknown ''; " --algorithm oktopk,
+  refused "--algorithm: unknown 'dense-no-residual'; " --algorithm dense-no-residual
+  refused "--density: 0 is out of range; allowed: " --density 0
+  refused "--epochs: 0 is out of range; allowed: " --epochs 0
+  refused "--batch: -1 is out of range; allowed: " --batch -1
+  refused "-J: 'x.txt' has a wrong ending; allowed: .json and .csv$" -J x.txt
+  refused "option '--bench' is unknown or ambiguous" --bench
+  CPU_STANDIN_MEMORY=8388608 refused "rank 0 needs .* of device memory; allowed: up to "
+}
+
+@test "a rate that is too large: one line that says so, exit code 1, the old file of -J stays" {
+  echo old >"$WORK/epochs.csv"
+  for path in dense oktopk; do
+    training pthread 3 --rate 1000 --epochs 2 --algorithm $path -J "$WORK/epochs.csv"
+    exits_with 1
+    one_line "^\[rank 0\] $path: .*; allowed: a smaller --rate$"
+    prints '^Stopped, see standard error$'
+    [ "$(cat "$WORK/epochs.csv")" = old ]
+  done
+}
+
+# ---- the same on all ranks -------------------------------------------------------------------------
+
+@test "weights do not depend on launcher and exchange; they do on seed, density and ranks" {
+  local small=(--epochs 2 --algorithm all --digest)
+  for launcher in $LAUNCHERS; do
+    trained "$launcher" 3 "${small[@]}" --exchange onesided
+    grep '^Digest: ' "$WORK/out" >>"$WORK/same"
+  done
+  trained pthread 3 "${small[@]}" --exchange sendrecv
+  grep '^Digest: ' "$WORK/out" >>"$WORK/same"
+  [ "$(sort -u "$WORK/same" | wc -l)" = 1 ]
+  for other in "3 --seed 2" "3 --density 0.02" "2 --seed 1"; do
+    # shellcheck disable=SC2086 # words
+    trained pthread $other "${small[@]}"
+    grep '^Digest: ' "$WORK/out" >>"$WORK/same"
+  done
+  [ "$(sort -u "$WORK/same" | wc -l)" = 4 ]
+}
+
+@test "the program says how entries move, and moves them as it was told" {
+  local small=(--epochs 1 --algorithm "dense,topkA,oktopk")
+  trained pthread 2 "${small[@]}" --exchange sendrecv
+  [ "$(sed -n 's/^note: \([a-zA-Z]* (.*)\)$/\1/p' "$WORK/err" | paste -sd,)" = "dense (allreduce),topkA (send/recv),oktopk (send/recv)" ] || show
+  trained pthread 2 "${small[@]}" -J "$WORK/epochs.csv"
+  [ "$(column mode oktopk)" = "device counts" ] || show
+  CPU_STANDIN_LSA_RANKS=1 training pthread 2 "${small[@]}" --exchange onesided
+  exits_with 3
+  says '^\[rank [01]\] main.c:[0-9]+: sparse_allreduce_create.*: invalid usage \(no one-sided exchange here'
+}
+
+@test "a rank that was given another average: exit code 1, the weight is named" {
+  for launcher in $LAUNCHERS; do
+    FAULT=corrupt:ncclAllReduce:30:1 training "$launcher" 3 --algorithm dense --epochs 3
+    exits_with 1
+    one_line '^\[rank 1\] dense, epoch 2: weight 17225 is [^ ]+, on rank 0 it is '
+    prints '^dense +stopped, see standard error$'
+  done
+}
+
+# ---- what is computed ------------------------------------------------------------------------------
+
+# Each epoch is one step: all images in one batch. Ranks add in another order than one rank alone, and five
+# steps let the difference grow: the loss differs by less than 1e-5 of itself.
+@test "the first five dense steps of 1, 2, 4 and 7 ranks" {
+  local steps=(--algorithm dense --batch 1437 --epochs 5 -J "$WORK/epochs.csv") wanted=() ranks n loss
+  trained pthread 1 "${steps[@]}"
+  for n in 1 2 3 4 5; do wanted+=("$(column loss dense $n)"); done
+  holds "${wanted[4]} < 0.9 * ${wanted[0]}"
+  for ranks in 2 4 7; do
+    trained pthread $ranks "${steps[@]}"
+    for n in 1 2 3 4 5; do
+      loss=$(column loss dense $n)
+      holds "($loss - ${wanted[n - 1]}) ^ 2 < (1e-5 * ${wanted[n - 1]}) ^ 2"
+    done
+  done
+}
+
+# 480 steps: the difference grows to less than 1 % of the loss
+@test "a batch that does not divide, and ranks without images, learn what one rank learns" {
+  local steps=(--algorithm dense --batch 3 --epochs 1 --rate 0.02 -J "$WORK/epochs.csv") wanted ranks
+  trained pthread 1 "${steps[@]}"
+  wanted=$(column loss dense)
+  for ranks in 2 5; do
+    trained pthread $ranks "${steps[@]}"
+    holds "($(column loss dense) - $wanted) ^ 2 < (0.01 * $wanted) ^ 2"
+  done
+}
+
+@test "oktopk at 1 % learns as dense does, within 4 of 360 images; without residual it learns less" {
+  trained pthread 4 --seeds 3 --algorithm dense,oktopk,oktopk-no-residual -J "$WORK/epochs.csv"
+  local dense sparse forgets
+  dense=$(column right dense | mean) sparse=$(column right oktopk | mean) forgets=$(column right oktopk-no-residual | mean)
+  holds "$dense > 320"
+  holds "$sparse > $dense - 4"
+  holds "$forgets < $dense - 10"
+  holds "$(column words_sent oktopk | mean) * 40 < $(column words_sent dense | mean)"
+}
+
+# ---- images ----------------------------------------------------------------------------------------
+
+@test "digits.sh makes digits.inc from a CSV file; another file is refused" {
+  local made=$TOP/04_sparse_allreduce/training
+  awk -F'"' '/^"/ {
+    for (i = 2; i <= 65; i++) printf "%d,", index(".abcdefghijklmnop", substr($2, i, 1)) - 1
+    print substr($2, 1, 1)
+  }' "$made/digits.inc" >"$WORK/digits.csv"
+  "$made/digits.sh" "$WORK/digits.csv" | cmp - "$made/digits.inc"
+  gzip "$WORK/digits.csv"
+  "$made/digits.sh" "$WORK/digits.csv.gz" | cmp - "$made/digits.inc"
+  gzip -dc "$WORK/digits.csv.gz" | head -n 1796 >"$WORK/short.csv"
+  sed '5s/,[0-9]*,/,17,/' "$WORK/short.csv" >"$WORK/pixel.csv"
+  sed '9s/,0/,/' "$WORK/short.csv" >"$WORK/empty.csv"
+  sed '7s/.*/&,1/' "$WORK/short.csv" >"$WORK/long.csv"
+  while read -r name line; do
+    code=0
+    "$made/digits.sh" "$WORK/$name.csv" >"$WORK/out" 2>"$WORK/err" || code=$?
+    exits_with 1
+    one_line "^digits.sh: $line$"
+  done <<'REFUSED'
+short 1796 images; allowed: 1797
+pixel line 5: a pixel '17'; allowed: 0 to 16
+empty line 9: a pixel ''; allowed: 0 to 16
+long line 7: 66 numbers; allowed: 65
+REFUSED
+  code=0
+  "$made/digits.sh" "$WORK/none" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 2
+  one_line "^digits.sh: no file '.*/none'; allowed: "
+}
+
+# ---- the page --------------------------------------------------------------------------------------
+
+@test "the tables of the page are those of the raw files" {
+  local page=$TOP/04_sparse_allreduce/training/README.md row
+  awk '$3 ~ /%$/ && $6 == "-" { print "| " $1 " | " $2 " | " $3 " | " $4 " | " $5 " |" }' \
+    "$TOP"/results/training-standin/*.txt >"$WORK/rows"
+  [ "$(wc -l <"$WORK/rows")" = 19 ]
+  while read -r row; do grep -qF -e "$row" "$page" || { echo "not in the page: $row" && false; }; done <"$WORK/rows"
+  [ "$(grep -cE '^\| .*% \| [0-9]+-[0-9]+ \| [0-9]+ \|$' "$page")" = 19 ]
+}
