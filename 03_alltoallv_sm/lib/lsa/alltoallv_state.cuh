@@ -68,6 +68,7 @@ struct block_state {
   uint32_t window[N];
   struct deal deal;       /* device counts: how tiles are dealt, */
   struct place first[16]; /* and the first one of each warp */
+  uint32_t call;          /* number of the exchange */
   int bad;                /* device counts: which entry does not fit */
   int stop;               /* a wait of this block has been given up */
   int broken;             /* the handle was broken when the block began */
