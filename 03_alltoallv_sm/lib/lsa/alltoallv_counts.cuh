@@ -224,16 +224,15 @@ static __device__ __forceinline__ uint32_t move_device_counts(const kernel_args<
   if (p == 0) b.stop = 0, b.bad = NOT_BAD;
   bool any_large = load_counts(a, b);
   send_lines(a, b.pairs, p % 32);
-  uint32_t last = last_call(a), broken = *(volatile uint32_t *)&a.state->broken;
-  uint32_t call = alltoallv_next_call(last);
+  uint32_t call = this_call(a);
   bool push = any_large || b.pairs[a.rank].send_bytes > a.ll_threshold;
 
   if (p < a.n) b.pushed[p] = 0;
-  if (p == 0) b.broken = broken;
+  if (p == 0) b.broken = *(volatile uint32_t *)&a.state->broken; /* one: see alltoallv_large.cuh */
   if (push) prepare_push_device(a, b, warp, warps);
   if (!share_counts(a, b, call)) return call;
   if (push) push_device(a, b, warp, warps);
-  if (broken) return call;
+  if (b.broken) return call;
 
   if (!push) {
     /* the blocks of team 0 have no peers; if the control block is alone there, all blocks help */
