@@ -164,6 +164,17 @@ struct alltoallv_errors {
 #define ALLTOALLV_GROUP_BYTES (32 * ALLTOALLV_LANE_BYTES)
 #define ALLTOALLV_GROUP_LINES (32 * 4)
 
+/* The first bytes of a large pair travel in lines too, with counts from the host: for as long as
+ * the header of the peer is on its way, so that the link does not idle. This is about what a rank
+ * can send in that time; its peers share it. Sender and receiver come to the same number. */
+#define ALLTOALLV_LEAD_BYTES ((size_t)256 << 10)
+ALLTOALLV_RULE uint32_t alltoallv_lead(int n, size_t ll_threshold)
+{
+  size_t lead = n > 1 ? ALLTOALLV_LEAD_BYTES / (size_t)(n - 1) : 0;
+  if (lead > ll_threshold) lead = ll_threshold; /* for which there is room in a mailbox */
+  return (uint32_t)(lead / ALLTOALLV_GROUP_BYTES * ALLTOALLV_GROUP_BYTES);
+}
+
 /* The scratch memory:
  *   received[source]      bytes that source has pushed into my receive buffers since init
  *   ready[peer]       copy engine: start number for which the peer's receive buffer is free

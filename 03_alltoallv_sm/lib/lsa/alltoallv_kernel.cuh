@@ -5,10 +5,11 @@
  * counts, and stays until all data for this rank have arrived. The other blocks, the data blocks,
  * move bytes:
  *
- *   send_lines     small pairs: as lines into the scratch memory of the peer, waiting for nothing
- *   push_tiles     large pairs: straight into the receive buffer of the peer, once its header has
- *                  said where; at the end the bytes are added to a counter at the peer
- *   receive_lines  small pairs: from the scratch memory to the receive buffer
+ *   send_lines     small pairs, and the lead of large ones: as lines into the scratch memory of the
+ *                  peer, waiting for nothing
+ *   push_tiles     the rest of large pairs: straight into the receive buffer of the peer, once its
+ *                  header has said where; at the end the bytes are added to a counter at the peer
+ *   receive_lines  lines: from the scratch memory to the receive buffer
  *
  * The sender chooses by the bytes of the pair; counts agree, so the receiver knows. Nobody waits
  * for anything but headers before it sends, so there is no cycle of waiting. All waiting loops end
@@ -66,7 +67,7 @@ static __device__ __forceinline__ void control_host_counts(const kernel_args<N> 
   if (!alltoallv_counts_agree(pair.send_bytes, h.expect))
     report_counts(a, call, ALLTOALLV_ERROR_MISMATCH, a.rank, p, pair.send_bytes, h.expect);
   if (MODE == MODE_LARGE && comes && h.sent > a.ll_threshold) /* last: nothing to do after it */
-    wait_for_data(a, call, p, base, h.sent);
+    wait_for_data(a, call, p, base, h.sent - a.lead);
 }
 
 /* Counts from the host, no large pair. Blocks of other teams than 0 move lines; the first warps of

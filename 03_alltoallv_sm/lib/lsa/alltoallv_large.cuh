@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Large pairs, from the header of the peer to the arrival of the data there.
  *
+ * Nobody knows where data may go at a peer before its header has come, a good microsecond after the
+ * kernel has begun. Lines need not wait. So a large pair begins with a lead of lines, as a small
+ * one would, and all that comes after it is pushed.
+ *
  * What all blocks want to know few of them ask for. A place in memory answers about two requests in
  * a nanosecond: when every warp of a hundred blocks asks for the same word, the last one waits a
  * microsecond, and so does whatever comes over the link to that place. So one warp of a block reads
@@ -26,34 +30,38 @@ static __device__ __forceinline__ void send_headers(const kernel_args<N> &a, uin
   }
 }
 
-/* My counts, from the arguments into b.pairs and b.couples, by the threads t = 0 to n - 1. */
+/* What I have to push, from the arguments into b.pairs and b.couples, a thread t for each rank:
+ * large pairs after their lead, and my own part. */
 template <int N>
 static __device__ __forceinline__ void copy_counts(const kernel_args<N> &a, block_state<N> &b,
                                                    int t)
 {
   if (t >= a.n) return;
-  const struct alltoallv_pair pair = a.pairs[t];
+  struct alltoallv_pair pair = a.pairs[t];
   const bool push = t == a.rank ? alltoallv_counts_agree(pair.send_bytes, pair.recv_bytes)
                                 : pair.send_bytes > a.ll_threshold;
+  if (push && t != a.rank) pair.send_offset += a.lead, pair.send_bytes -= a.lead;
   b.pairs[t] = pair;
   b.couples[t] = push ? couples_of(pair.send_bytes) : 0;
   b.pushed[t] = 0;
 }
 
-/* Where my data for rank p go, if they are pushed: as the copy of its header for this block says.
- */
+/* By the thread that waits for rank p: where my large pair goes there, and whether its large pair
+ * is coming here, as the copy of its header for this block says. */
 template <int N>
-static __device__ __forceinline__ char *find_destination(const kernel_args<N> &a, uint32_t call,
-                                                         int p, uint32_t block, char *likely)
+static __device__ __forceinline__ void meet(const kernel_args<N> &a, block_state<N> &b,
+                                            uint32_t call, int p, uint32_t block, char *likely)
 {
   const struct alltoallv_pair &pair = a.pairs[p];
+  const bool push = pair.send_bytes > a.ll_threshold, take = pair.recv_bytes > a.ll_threshold;
   struct alltoallv_header h;
-  if (p == a.rank) return a.recv + pair.recv_offset;
-  if (pair.send_bytes <= a.ll_threshold) return NULL;
-  if (!read_header(a, call, p, 1 + block % ALLTOALLV_HEADER_COPIES, &h) || h.kind != a.kind ||
-      !alltoallv_counts_agree(pair.send_bytes, h.expect))
-    return NULL;
-  return (h.window == a.window ? likely : window_of(a, p, h.window)) + h.offset;
+  b.to[p] = p == a.rank ? a.recv + pair.recv_offset : NULL;
+  b.takes[p] = false;
+  if (p == a.rank || !(push || take)) return;
+  if (!read_header(a, call, p, 1 + block % ALLTOALLV_HEADER_COPIES, &h) || h.kind != a.kind) return;
+  if (push && alltoallv_counts_agree(pair.send_bytes, h.expect))
+    b.to[p] = (h.window == a.window ? likely : window_of(a, p, h.window)) + h.offset + a.lead;
+  b.takes[p] = take && alltoallv_counts_agree(h.sent, pair.recv_bytes);
 }
 
 /* Pushes all pairs with couples to b.to, and says so to the peers: one addition for each peer,
@@ -70,9 +78,9 @@ static __device__ __forceinline__ void push_pairs(const kernel_args<N> &a, block
 }
 
 /* A data block of an exchange with counts from the host. Its first warps, a thread for each peer,
- * wait for the headers; meanwhile the others find out what there is to push and fetch their first
- * tiles into the cache. Peers mostly use the window that I use: that is looked up before. Returns
- * the number of the exchange. */
+ * wait for the headers; meanwhile the others send lines, find out what there is to push and fetch
+ * their first tiles into the cache. Peers mostly use the window that I use: that is looked up
+ * before. Returns the number of the exchange. */
 template <int N>
 static __device__ __forceinline__ uint32_t move_host_counts(const kernel_args<N> &a,
                                                             block_state<N> &b)
@@ -87,14 +95,14 @@ static __device__ __forceinline__ uint32_t move_host_counts(const kernel_args<N>
   struct place first;
   if (p < talkers) last = last_call(a), broken = *(volatile uint32_t *)&a.state->broken;
   if (p < a.n) likely = window_of(a, p, a.window);
-  send_lines(a, a.pairs, p % 32);
   if (p < talkers) {
     const uint32_t call = alltoallv_next_call(last);
     if (p == 0) b.call = call, b.broken = broken;
-    if (p < a.n && !broken) b.to[p] = find_destination(a, call, p, block, likely);
+    if (p < a.n && !broken) meet(a, b, call, p, block, likely);
   } else {
     copy_counts(a, b, p - talkers);
     asm volatile("bar.sync 1, %0;" ::"r"(blockDim.x - talkers) : "memory"); /* of these warps */
+    send_lines(a, a.pairs, p % 32, group_range(talkers / 32));
     d = deal_tiles(a, b, warps);
     first = find_tile(a, b, d, warp);
     prefetch_tile(a, b, first, p % 32);
@@ -107,7 +115,8 @@ static __device__ __forceinline__ uint32_t move_host_counts(const kernel_args<N>
     first = find_tile(a, b, d, warp);
   }
   push_pairs(a, b, d, first, warp, warps);
-  receive_lines(a, b.pairs, call, p % 32);
+  /* not by the warps that wait for the stores of push_pairs */
+  if (p >= talkers) receive_lines(a, a.pairs, call, p % 32, b.takes, group_range(talkers / 32));
   return call;
 }
 

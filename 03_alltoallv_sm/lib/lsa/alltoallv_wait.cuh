@@ -160,10 +160,11 @@ static __device__ __forceinline__ void clear_stale_lines(const kernel_args<N> &a
  *
  * Receive buffer. B stores into the receive buffer of A only in an exchange e, and only when it has
  * A's header of e. A sent that from its kernel e, so whatever A's stream did with the buffer before
- * is over. And A's kernel e does not end before received[B] has grown by all bytes that B
- * announced: what A's stream does next finds them, and no store of e comes later. When the two
- * disagree about the count, B stores nothing and A waits for nothing: both compare the same two
- * numbers. Small pairs are stored by A itself, within e.
+ * is over. And A's kernel e does not end before received[B] has grown by all bytes that B has to
+ * push: what A's stream does next finds them, and no store of e comes later. When the two disagree
+ * about the count, B stores nothing and A waits for nothing: both compare the same two numbers.
+ * Small pairs and the lead of large ones are stored by A itself, from its mailbox, within e; of a
+ * large pair only if the counts agree.
  *
  * Counters. received[B] at A grows in e only after A's header of e, so it cannot grow for e + 1
  * while A still waits in e: A may wait for one exact value.

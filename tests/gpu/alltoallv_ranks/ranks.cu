@@ -157,6 +157,7 @@ cudaError_t ranks_run(struct ranks_case *c)
     a->kind = x->kind, a->ll_threshold = (uint32_t)c->ll_threshold;
     a->send = input, a->recv = windows[rank], a->windows = windows;
     a->unit = 1, a->unit_inverse = 1;
+    a->lead = x->kind == ALLTOALLV_KIND_HOST ? alltoallv_lead(c->ranks, c->ll_threshold) : 0;
     a->capacity = c->buffer_bytes;
     a->sendcounts = lists[i].sendcounts, a->sdispls = lists[i].sdispls;
     a->recvcounts = lists[i].recvcounts, a->rdispls = lists[i].rdispls;
