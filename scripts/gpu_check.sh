@@ -239,6 +239,7 @@ check_alltoallv() { # 03
       check "cases AlltoAllV $launcher $ranks" launch $launcher "$ranks" tests/gpu/alltoallv
     done
   done
+  check "8 ranks of the AlltoAllV on one GPU" launch pthread 1 tests/gpu/alltoallv_ranks
   for pattern in halving unaligned random moe zero; do
     for method in sendrecv barrier; do
       check "$method, $pattern" launch mpi "$gpus" $folder --method $method --pattern $pattern --count 1000003 -d int8
@@ -246,6 +247,7 @@ check_alltoallv() { # 03
   done
   check "wrong matrix" expect 2 'is not a number of bytes' launch mpi "$some" $folder --matrix README.md
   [ "$mode" = full ] || return 0
+  check "memcheck of 8 ranks on one GPU" sanitize memcheck 1 tests/gpu/alltoallv_ranks --rounds 1 --exchanges 8
   check "10,000 calls" launch mpi "$gpus" tests/gpu/alltoallv --calls 10000
   check "pairs beyond 4 GiB" launch mpi $pair tests/gpu/alltoallv --large
   for method in sendrecv lsa copy-engine; do
@@ -308,7 +310,7 @@ cases=()
 for folder in "${examples[@]}"; do
   case $folder in
   01_* | 02_*) [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] || cases+=(tests/gpu/allreduce) ;;
-  03_*) cases+=(tests/gpu/alltoallv) ;;
+  03_*) cases+=(tests/gpu/alltoallv tests/gpu/alltoallv_ranks) ;;
   04_*) cases+=(tests/gpu/sparse tests/gpu/sparse_steps) ;;
   esac
 done

@@ -64,6 +64,12 @@ enum alltoallv_header_line {
   ALLTOALLV_LINE_COUNTS = 3, /* + p: bytes I send to rank p | 0 */
 };
 
+/* A header has copies, 128 bytes apart, for the blocks that push large pairs. All of these wait for
+ * it, and a hundred loads of one line at the same time queue up, together with the header that
+ * comes to that place. They are sent where both counts are on the host and a pair is large. */
+#define ALLTOALLV_HEADER_COPIES 16
+#define ALLTOALLV_COPY_BYTES 128
+
 struct alltoallv_header {
   uint64_t sent, expect, offset;
   uint32_t kind, window, unit;
@@ -158,14 +164,25 @@ struct alltoallv_errors {
 #define ALLTOALLV_GROUP_BYTES (32 * ALLTOALLV_LANE_BYTES)
 #define ALLTOALLV_GROUP_LINES (32 * 4)
 
+/* The first bytes of a large pair travel in lines too, with counts from the host: for as long as
+ * the header of the peer is on its way, so that the link does not idle. This is about what a rank
+ * can send in that time; its peers share it. Sender and receiver come to the same number. */
+#define ALLTOALLV_LEAD_BYTES ((size_t)256 << 10)
+ALLTOALLV_RULE uint32_t alltoallv_lead(int n, size_t ll_threshold)
+{
+  size_t lead = n > 1 ? ALLTOALLV_LEAD_BYTES / (size_t)(n - 1) : 0;
+  if (lead > ll_threshold) lead = ll_threshold; /* for which there is room in a mailbox */
+  return (uint32_t)(lead / ALLTOALLV_GROUP_BYTES * ALLTOALLV_GROUP_BYTES);
+}
+
 /* The scratch memory:
  *   received[source]      bytes that source has pushed into my receive buffers since init
  *   ready[peer]       copy engine: start number for which the peer's receive buffer is free
  *   arrived[source]   copy engine: start number whose data have arrived
- *   mailbox[parity][source]   header lines, then LL lines */
+ *   mailbox[parity][source]   header lines, copies of the header, LL lines */
 struct alltoallv_scratch {
   uint32_t ready_at, arrived_at, mailboxes_at; /* byte offsets */
-  uint32_t mailbox_bytes, lines_at;            /* of one mailbox; of the LL lines in it */
+  uint32_t mailbox_bytes, copies_at, lines_at; /* of a mailbox; in it */
   uint64_t bytes;                              /* all */
 };
 
@@ -177,10 +194,17 @@ ALLTOALLV_RULE struct alltoallv_scratch alltoallv_scratch_layout(int n, size_t l
   s.ready_at = ALLTOALLV_MAX_LSA_RANKS * 8;
   s.arrived_at = s.ready_at + ALLTOALLV_MAX_LSA_RANKS * 4;
   s.mailboxes_at = 2048;
-  s.lines_at = (header + 127) / 128 * 128;
+  s.copies_at = (header + 127) / 128 * 128;
+  s.lines_at = s.copies_at + ALLTOALLV_HEADER_COPIES * ALLTOALLV_COPY_BYTES;
   s.mailbox_bytes = s.lines_at + (uint32_t)(groups * ALLTOALLV_GROUP_LINES * ALLTOALLV_LINE_BYTES);
   s.bytes = s.mailboxes_at + (uint64_t)2 * (uint64_t)n * s.mailbox_bytes;
   return s;
+}
+
+/* Byte offset in a mailbox: of the header, or of copy number `copy` > 0. */
+ALLTOALLV_RULE uint32_t alltoallv_header_at(const struct alltoallv_scratch *s, uint32_t copy)
+{
+  return copy == 0 ? 0 : s->copies_at + (copy - 1) * ALLTOALLV_COPY_BYTES;
 }
 
 /* Byte offset of the mailbox in which `source` writes in calls of that parity. */

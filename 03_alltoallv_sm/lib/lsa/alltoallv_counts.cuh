@@ -3,7 +3,7 @@
 #ifndef ALLTOALLV_COUNTS_CUH
 #define ALLTOALLV_COUNTS_CUH
 
-#include "lsa/alltoallv_push.cuh"
+#include "lsa/alltoallv_large.cuh"
 
 /* My own counts and displacements, from device memory into b.pairs and b.couples. Is a pair with
  * another rank large? Behind a count that cannot be meant nothing can: all such pairs count as
@@ -47,7 +47,7 @@ static __device__ void send_rows(const kernel_args<N> &a)
   if (broken) return;
 
   if (last < a.n) /* the first threads have rows to send */
-    send_header(a, call, last,
+    send_header(a, call, last, 0,
                 {0, a.capacity * a.unit, a.window_offset + at, a.kind, a.window, a.unit});
   for (; t < entries; t += blockDim.x) {
     int to = t / a.n, entry = t % a.n;
@@ -153,6 +153,99 @@ static __device__ void publish_counts(const kernel_args<N> &a, const block_state
     report_counts(a, call, ALLTOALLV_ERROR_CAPACITY, source, destination,
                   pack(sent.word[0], sent.word[1]), pack(room.word[0], room.word[1]));
   }
+}
+
+/* The control block. When all rows have come and everything fits, the headers hold nothing new.
+ * Returns the number of the exchange. */
+template <int N>
+static __device__ __forceinline__ uint32_t control_device(const kernel_args<N> &a,
+                                                          block_state<N> &b)
+{
+  const int p = threadIdx.x;
+  if (p == 0) b.stop = 0, b.bad = NOT_BAD;
+  send_rows(a);
+  const uint32_t last = last_call(a), broken = *(volatile uint32_t *)&a.state->broken;
+  const uint32_t call = alltoallv_next_call(last);
+  __syncthreads(); /* b.stop and b.bad are set */
+  if (broken) return call;
+  bool peer = p < a.n && p != a.rank;
+  uint64_t base = peer ? a.state->received[p] : 0;
+  bool moves = share_counts(a, b, call);
+  if (!b.stop) publish_counts(a, b, call);
+  struct alltoallv_header h;
+  if (moves && peer && b.pairs[p].recv_bytes > a.ll_threshold)
+    wait_for_data(a, call, p, base, b.pairs[p].recv_bytes);
+  else if (b.stop && peer && read_header(a, call, p, 0, &h) &&
+           (h.kind != a.kind || h.unit != a.unit))
+    report_counts(a, call, ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.kind);
+  return call;
+}
+
+/* Large pairs: what can be done before the rows have come, and the rest. Out of line, so
+ * that without large pairs the code that a block runs through is short. (No prefetching: counts may
+ * still turn out to be nonsense.) */
+template <int N>
+static __device__ __noinline__ void prepare_push_device(const kernel_args<N> &a, block_state<N> &b,
+                                                        uint32_t warp, uint32_t warps)
+{
+  int p = threadIdx.x;
+  struct deal d = deal_tiles(a, b, warps);
+  struct place first = find_tile(a, b, d, warp);
+  if (p % 32 == 0) b.first[p / 32] = first;
+  if (p == 0) b.deal = d;
+  if (p < a.n) b.to[p] = window_of(a, p, a.window);
+}
+
+template <int N>
+static __device__ __noinline__ void push_device(const kernel_args<N> &a, block_state<N> &b,
+                                                uint32_t warp, uint32_t warps)
+{
+  int p = threadIdx.x;
+  if (p < a.n && b.couples[p] > 0) { /* share_counts has seen the headers */
+    if (p == a.rank)
+      b.to[p] = a.recv + b.pairs[p].recv_offset;
+    else
+      b.to[p] = (b.window[p] == a.window ? b.to[p] : window_of(a, p, b.window[p])) + b.offset[p] +
+                b.before[p];
+  }
+  __syncthreads();
+  if (b.broken) return; /* not each thread's own answer: there are barriers ahead */
+  push_pairs(a, b, b.deal, b.first[p / 32], warp, warps);
+}
+
+/* A data block. Returns the number of the exchange. */
+template <int N>
+static __device__ __forceinline__ uint32_t move_device_counts(const kernel_args<N> &a,
+                                                              block_state<N> &b)
+{
+  uint32_t blocks = gridDim.x * gridDim.y - 1, block = blockIdx.y * gridDim.x + blockIdx.x - 1;
+  uint32_t warp = threadIdx.x / 32 * blocks + block, warps = blocks * (blockDim.x / 32);
+  int p = threadIdx.x;
+  if (p == 0) b.stop = 0, b.bad = NOT_BAD;
+  bool any_large = load_counts(a, b);
+  send_lines(a, b.pairs, p % 32);
+  uint32_t call = this_call(a);
+  bool push = any_large || b.pairs[a.rank].send_bytes > a.ll_threshold;
+
+  if (p < a.n) b.pushed[p] = 0;
+  if (p == 0) b.broken = *(volatile uint32_t *)&a.state->broken; /* one: see alltoallv_large.cuh */
+  if (push) prepare_push_device(a, b, warp, warps);
+  if (!share_counts(a, b, call)) return call;
+  if (push) push_device(a, b, warp, warps);
+  if (b.broken) return call;
+
+  if (!push) {
+    /* the blocks of team 0 have no peers; if the control block is alone there, all blocks help */
+    const struct alltoallv_pair own = b.pairs[a.rank];
+    uint32_t columns = gridDim.x - 1;
+    if (columns == 0)
+      copy_own(a, own, warp, warps, p % 32);
+    else if (blockIdx.y == 0)
+      copy_own(a, own, threadIdx.x / 32 * columns + blockIdx.x - 1, columns * (blockDim.x / 32),
+               p % 32);
+  }
+  receive_lines(a, b.pairs, call, p % 32);
+  return call;
 }
 
 #endif

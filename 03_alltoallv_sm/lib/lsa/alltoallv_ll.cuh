@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The low-latency protocol: small pairs travel as lines through the scratch memory of the receiver.
- * The sender waits for nothing, the receiver for the lines themselves. */
+/* The low-latency protocol: small pairs, and the lead of large ones, travel as lines through the
+ * scratch memory of the receiver. The sender waits for nothing, the receiver for the lines
+ * themselves. */
 #ifndef ALLTOALLV_LL_CUH
 #define ALLTOALLV_LL_CUH
 
@@ -130,13 +131,14 @@ static __device__ __forceinline__ uint32_t groups_of(uint64_t bytes)
   return ((uint32_t)bytes + ALLTOALLV_GROUP_BYTES - 1) / ALLTOALLV_GROUP_BYTES;
 }
 
-/* Which groups of a pair are this warp's: every `step`-th from `first` on. */
+/* Which groups of a pair are this warp's: every `step`-th from `first` on. The first `without`
+ * warps of each block have something else to do. */
 struct group_range {
   uint32_t first, step;
-  __device__ group_range()
+  __device__ group_range(uint32_t without = 0)
   {
-    uint32_t warps = blockDim.x / 32;
-    first = threadIdx.x / 32 * gridDim.x + blockIdx.x; /* neighbours to different multiprocessors */
+    uint32_t warps = blockDim.x / 32 - without, warp = threadIdx.x / 32 - without;
+    first = warp * gridDim.x + blockIdx.x; /* neighbours to different multiprocessors */
     step = warps * gridDim.x;
   }
 };
@@ -156,13 +158,13 @@ static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
 
 template <int N>
 static __device__ __forceinline__ void send_lines(const kernel_args<N> &a,
-                                                  const struct alltoallv_pair *pairs, int lane)
+                                                  const struct alltoallv_pair *pairs, int lane,
+                                                  group_range r = group_range())
 {
-  group_range r;
   FOR_EACH_PEER_OF_TEAM(a, p)
   {
     uint64_t bytes = pairs[p].send_bytes;
-    if (bytes > a.ll_threshold) continue;
+    if (bytes > a.ll_threshold) bytes = a.lead;
     const char *from = a.send + pairs[p].send_offset;
     for (uint32_t g = r.first; g < groups_of(bytes); g += r.step) {
       lane_share s(bytes, g, lane);
@@ -178,15 +180,20 @@ static __device__ __forceinline__ void send_lines(const kernel_args<N> &a,
   }
 }
 
+/* takes[p]: the lead of a large pair from p is wanted. */
 template <int N>
 static __device__ __forceinline__ void
-receive_lines(const kernel_args<N> &a, const struct alltoallv_pair *pairs, uint32_t call, int lane)
+receive_lines(const kernel_args<N> &a, const struct alltoallv_pair *pairs, uint32_t call, int lane,
+              const bool *takes = NULL, group_range r = group_range())
 {
-  group_range r;
   FOR_EACH_PEER_OF_TEAM(a, p)
   {
-    uint64_t bytes = pairs[p].recv_bytes;
-    if (bytes > a.ll_threshold) continue;
+    const uint64_t whole = pairs[p].recv_bytes;
+    uint64_t bytes = whole;
+    if (whole > a.ll_threshold) {
+      if (takes == NULL || !takes[p]) continue;
+      bytes = a.lead;
+    }
     const char *lines = mailbox(a, a.rank, p, call) + a.scratch.lines_at;
     for (uint32_t g = r.first; g < groups_of(bytes); g += r.step) {
       lane_share s(bytes, g, lane);
@@ -198,7 +205,7 @@ receive_lines(const kernel_args<N> &a, const struct alltoallv_pair *pairs, uint3
 #pragma unroll
         for (int u = 0; u < 4; u++) l[u] = load_line(lines + s.line(u));
         come = l[0].call == call && l[1].call == call && l[2].call == call && l[3].call == call;
-        if (!come && w.long_wait() && (contradicts(a, call, p, bytes) || give_up(a, call, w, p)))
+        if (!come && w.long_wait() && (contradicts(a, call, p, whole) || give_up(a, call, w, p)))
           break;
       }
       if (!come) break; /* nothing more from p */

@@ -248,6 +248,8 @@ static void fill(const struct alltoallv_lsa *lsa, const struct alltoallv_request
   a->errors = lsa->errors;
   a->windows = lsa->windows;
   a->unit = request->unit.bytes;
+  a->lead =
+      request->kind == ALLTOALLV_KIND_HOST ? alltoallv_lead(lsa->n, lsa->config.ll_threshold) : 0;
   a->rows = request->unit.rows;
   a->capacity = request->capacity;
   a->sendcounts = (const uint64_t *)request->sendcounts;

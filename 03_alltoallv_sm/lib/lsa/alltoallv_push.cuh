@@ -180,18 +180,21 @@ prefetch_tile(const kernel_args<N> &a, const block_state<N> &b, struct place at,
     asm volatile("prefetch.global.L2 [%0];" ::"l"(a.send + pair.send_offset + offset));
 }
 
-/* A warp's first turn has its own number (and `at` is the tile); the next ones come from a counter:
- * multiprocessors are not equally fast, and with equal shares the slow ones would leave the links
- * idle at the end. The next number is on its way while a tile is copied. To be called by all
- * threads. */
+/* A warp's first turn has its own number (and `at` is the tile). If it has few, the others follow
+ * at equal distances. Else they come from a counter: multiprocessors are not equally fast, and with
+ * equal shares the slow ones would leave the links idle at the end. The next number is on its way
+ * while a tile is copied; but when all warps ask for their second number at the same time, the last
+ * one waits a microsecond for it, which is too long for few turns. To be called by all threads. */
+#define FEW_TURNS 4
 template <int N>
 static __device__ __forceinline__ void push_tiles(const kernel_args<N> &a, block_state<N> &b,
                                                   const struct deal &d, struct place at,
                                                   uint32_t warp, uint32_t warps, int lane)
 {
+  const bool few = d.turns <= FEW_TURNS * (uint64_t)warps;
   for (uint64_t turn = warp, next = 0; turn < d.turns; turn = __shfl_sync(~0u, next, 0)) {
     next = turn + warps;
-    if (lane == 0 && d.turns > warps) next = warps + atomicAdd(&a.state->taken, 1ull);
+    if (lane == 0 && !few) next = warps + atomicAdd(&a.state->taken, 1ull);
     if (turn != warp) at = find_tile(a, b, d, turn);
     if (at.peer < 0 || b.to[at.peer] == NULL) continue;
     const struct alltoallv_pair &pair = b.pairs[at.peer];
@@ -201,6 +204,7 @@ static __device__ __forceinline__ void push_tiles(const kernel_args<N> &a, block
       atomicAdd(&b.pushed[at.peer], rest < ALLTOALLV_TILE_BYTES ? rest : ALLTOALLV_TILE_BYTES);
   }
   __syncthreads(); /* all warps have pushed */
+  if (few) return;
   /* The last block to come here sets the counter back. */
   uint32_t blocks = warps / (blockDim.x / 32);
   if (threadIdx.x == blockDim.x - 1 && atomicInc(&a.state->blocks_done, blocks - 1) == blocks - 1)

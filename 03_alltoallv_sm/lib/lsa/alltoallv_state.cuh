@@ -31,6 +31,7 @@ struct kernel_args {
   uint64_t window_offset; /* my receive buffer: number of the window, offset in it */
   uint32_t window;
   uint32_t unit; /* bytes that a count of one means */
+  uint32_t lead; /* so many bytes of a large pair travel as lines */
   struct alltoallv_scratch scratch;
   const uint64_t *sendcounts, *sdispls;
   uint64_t capacity;
@@ -59,7 +60,8 @@ struct place {
 template <int N>
 struct block_state {
   struct alltoallv_pair pairs[N];
-  char *to[N];         /* where my data for rank p go; NULL: nowhere, the counts disagree */
+  char *to[N];         /* where I push data for rank p; NULL: nowhere, the counts disagree */
+  bool takes[N];       /* a large pair is coming from rank p, and the counts agree */
   uint32_t couples[N]; /* of tiles of the pair that have to be pushed */
   unsigned long long pushed[N]; /* bytes that this block has pushed to rank p */
   /* Device counts: bytes for rank p, from all and from those before me; what fits there; its
@@ -68,6 +70,7 @@ struct block_state {
   uint32_t window[N];
   struct deal deal;       /* device counts: how tiles are dealt, */
   struct place first[16]; /* and the first one of each warp */
+  uint32_t call;          /* number of the exchange */
   int bad;                /* device counts: which entry does not fit */
   int stop;               /* a wait of this block has been given up */
   int broken;             /* the handle was broken when the block began */

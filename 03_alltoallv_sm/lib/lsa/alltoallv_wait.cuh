@@ -115,10 +115,10 @@ static __device__ void store_number(char *lines, int which, uint64_t value, uint
 }
 
 template <int N>
-static __device__ void send_header(const kernel_args<N> &a, uint32_t call, int p,
+static __device__ void send_header(const kernel_args<N> &a, uint32_t call, int p, uint32_t copy,
                                    const struct alltoallv_header &h)
 {
-  char *lines = mailbox(a, p, a.rank, call);
+  char *lines = mailbox(a, p, a.rank, call) + alltoallv_header_at(&a.scratch, copy);
   store_number(lines, ALLTOALLV_LINE_SENT, h.sent, h.kind, call);
   store_number(lines, ALLTOALLV_LINE_EXPECT, h.expect, h.window, call);
   store_number(lines, ALLTOALLV_LINE_OFFSET, h.offset, h.unit, call);
@@ -160,10 +160,11 @@ static __device__ __forceinline__ void clear_stale_lines(const kernel_args<N> &a
  *
  * Receive buffer. B stores into the receive buffer of A only in an exchange e, and only when it has
  * A's header of e. A sent that from its kernel e, so whatever A's stream did with the buffer before
- * is over. And A's kernel e does not end before received[B] has grown by all bytes that B
- * announced: what A's stream does next finds them, and no store of e comes later. When the two
- * disagree about the count, B stores nothing and A waits for nothing: both compare the same two
- * numbers. Small pairs are stored by A itself, within e.
+ * is over. And A's kernel e does not end before received[B] has grown by all bytes that B has to
+ * push: what A's stream does next finds them, and no store of e comes later. When the two disagree
+ * about the count, B stores nothing and A waits for nothing: both compare the same two numbers.
+ * Small pairs and the lead of large ones are stored by A itself, from its mailbox, within e; of a
+ * large pair only if the counts agree.
  *
  * Counters. received[B] at A grows in e only after A's header of e, so it cannot grow for e + 1
  * while A still waits in e: A may wait for one exact value.
@@ -175,19 +176,26 @@ static __device__ __forceinline__ void clear_stale_lines(const kernel_args<N> &a
  * and "all has arrived". After a timeout the handle stays broken: it sends no header any more, so
  * nobody stores to it in later exchanges; what the exchange that timed out left is undefined.
  *
+ * Copies of a header lie in the same mailbox and say the same. They only make things faster: after
+ * a while a block looks at the header itself, since a peer whose counts disagree may send no
+ * copies.
+ *
  * All three lines at once: three waits one after the other would cost three trips to memory. */
 template <int N>
-static __device__ bool read_header(const kernel_args<N> &a, uint32_t call, int p,
+static __device__ bool read_header(const kernel_args<N> &a, uint32_t call, int p, uint32_t copy,
                                    struct alltoallv_header *h)
 {
-  const char *at = mailbox(a, a.rank, p, call);
+  const char *header = mailbox(a, a.rank, p, call);
+  const char *at = header + alltoallv_header_at(&a.scratch, copy);
   patience w;
   line l[3];
   for (;;) {
 #pragma unroll
     for (int i = 0; i < 3; i++) l[i] = load_line(at + i * ALLTOALLV_LINE_BYTES);
     if (l[0].call == call && l[1].call == call && l[2].call == call) break;
-    if (w.long_wait() && give_up(a, call, w, p)) return false;
+    if (!w.long_wait()) continue;
+    if (give_up(a, call, w, p)) return false;
+    at = header;
   }
   h->sent = pack(l[ALLTOALLV_LINE_SENT].word[0], l[ALLTOALLV_LINE_SENT].word[1]);
   h->kind = l[ALLTOALLV_LINE_SENT].word[2];

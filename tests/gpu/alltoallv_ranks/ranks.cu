@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ranks.h"
+
+#include <string.h>
+
+#include <vector>
+
+#include "lsa/alltoallv_kernel.cuh"
+
+namespace
+{
+
+typedef kernel_args<RANKS_MAX> arguments;
+
+struct launch_args {
+  const arguments *args; /* [exchange * ranks + rank] */
+  int exchanges, ranks;
+  uint64_t seed;
+  uint32_t *arrived; /* [rank]: blocks that have come to its barrier */
+  char *received;    /* [exchange * ranks + rank][bytes] */
+  size_t bytes;
+};
+
+/* What a call with device counts takes from device memory, and leaves there. */
+struct lists {
+  uint64_t sendcounts[RANKS_MAX], sdispls[RANKS_MAX], recvcounts[RANKS_MAX], rdispls[RANKS_MAX];
+};
+
+__device__ uint32_t hash(uint64_t x)
+{
+  x = (x ^ x >> 31) * 0x7fb5d329728ea185ull;
+  x = (x ^ x >> 27) * 0x81dadef4bc2dd44dull;
+  return (uint32_t)(x >> 33);
+}
+
+/* Of the blocks of one rank: between two kernels of a stream, all blocks of the first have ended.
+ */
+__device__ void rank_barrier(uint32_t *arrived, uint32_t blocks)
+{
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence_system();
+    const uint32_t target = (atomicAdd(arrived, 1) / blocks + 1) * blocks;
+    while ((int32_t)(*(volatile uint32_t *)arrived - target) < 0) continue;
+    __threadfence_system();
+  }
+  __syncthreads();
+}
+
+/* Of a rank, which makes it late for all, sometimes for several exchanges; and of a block. */
+__device__ void delay(const launch_args &l, int exchange, uint32_t block)
+{
+  const uint64_t key = l.seed * 1000003 + exchange * 64ull + blockIdx.z;
+  const uint32_t of_rank = hash(key), of_block = hash(key * 1009 + block + 1);
+  if (of_rank % 8 == 0) __nanosleep(of_rank / 8 % 20000);
+  if (of_rank % 32 == 1) __nanosleep(300000);
+  if (of_block % 4 == 0) __nanosleep(of_block / 4 % 3000);
+}
+
+__global__ void __launch_bounds__(512, 1) all_ranks(const __grid_constant__ launch_args l)
+{
+  const uint32_t blocks = gridDim.x * gridDim.y, block = blockIdx.y * gridDim.x + blockIdx.x;
+  const size_t first = block * blockDim.x + threadIdx.x, step = blocks * blockDim.x;
+  for (int e = 0; e < l.exchanges; e++) {
+    const int at = e * l.ranks + blockIdx.z;
+    const arguments &a = l.args[at];
+    bool large = false;
+    for (int p = 0; p < a.n; p++)
+      large |= a.pairs[p].send_bytes > a.ll_threshold || a.pairs[p].recv_bytes > a.ll_threshold;
+    for (size_t i = first; i < l.bytes; i += step) a.recv[i] = (char)RANKS_GUARD;
+    rank_barrier(&l.arrived[blockIdx.z], blocks);
+    delay(l, e, block);
+    if (a.kind != ALLTOALLV_KIND_HOST)
+      exchange<RANKS_MAX, MODE_DEVICE>(a);
+    else if (large)
+      exchange<RANKS_MAX, MODE_LARGE>(a);
+    else
+      exchange<RANKS_MAX, MODE_SMALL>(a);
+    rank_barrier(&l.arrived[blockIdx.z], blocks);
+    for (size_t i = first; i < l.bytes; i += step)
+      l.received[at * l.bytes + i] = *(volatile char *)&a.recv[i];
+  }
+}
+
+/* Memory that host and device use in turn, cleared. */
+class memory
+{
+public:
+  template <typename T>
+  T *take(size_t count)
+  {
+    T *at = NULL;
+    if (error == cudaSuccess) error = cudaMallocManaged((void **)&at, count * sizeof(T));
+    if (error != cudaSuccess) return NULL;
+    memset((void *)at, 0, count * sizeof(T));
+    all.push_back(at);
+    return at;
+  }
+  ~memory()
+  {
+    for (void *at : all) cudaFree(at);
+  }
+  cudaError_t error = cudaSuccess;
+
+private:
+  std::vector<void *> all;
+};
+
+} // namespace
+
+int ranks_blocks(void)
+{
+  int device = 0, multiprocessors = 0, each = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
+          cudaSuccess ||
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, all_ranks, 512, 0) != cudaSuccess)
+    return 0;
+  return each * multiprocessors;
+}
+
+cudaError_t ranks_run(struct ranks_case *c)
+{
+  const size_t n = (size_t)c->ranks, all = n * (size_t)c->exchanges;
+  const struct alltoallv_scratch scratch = alltoallv_scratch_layout(c->ranks, c->ll_threshold);
+  memory m;
+  launch_args l = {};
+  arguments *args = m.take<arguments>(all);
+  struct lists *lists = m.take<struct lists>(all);
+  struct device_state *states = m.take<struct device_state>(n);
+  struct alltoallv_errors *errors = m.take<struct alltoallv_errors>(n);
+  char **windows = m.take<char *>(n), *scratches = m.take<char>(n * scratch.bytes);
+  char *buffers = m.take<char>(n * c->buffer_bytes), *input = m.take<char>(c->input_bytes);
+  l.args = args;
+  l.exchanges = c->exchanges, l.ranks = c->ranks, l.seed = c->seed, l.bytes = c->buffer_bytes;
+  l.arrived = m.take<uint32_t>(n);
+  l.received = m.take<char>(all * c->buffer_bytes);
+  if (m.error != cudaSuccess) return m.error;
+
+  memcpy(input, c->input, c->input_bytes);
+  for (size_t i = 0; c->stale && i < n * scratch.bytes; i += ALLTOALLV_LINE_BYTES) {
+    const uint64_t at = i % scratch.bytes, mailboxes = n * scratch.mailbox_bytes;
+    uint32_t number = at < scratch.mailboxes_at + mailboxes ? 2 : 3;
+    if (at >= scratch.mailboxes_at) memcpy(scratches + i + 12, &number, sizeof number);
+  }
+  for (size_t rank = 0; rank < n; rank++) {
+    windows[rank] = buffers + rank * c->buffer_bytes;
+    for (uint32_t &number : states[rank].call) number = c->first_call - 1;
+  }
+  for (size_t i = 0; i < all; i++) {
+    const struct ranks_exchange *x = &c->exchange[i / n];
+    const size_t rank = i % n;
+    arguments *a = &args[i];
+    a->state = &states[rank];
+    a->scratch_base = scratches, a->scratch_stride = scratch.bytes, a->scratch = scratch;
+    a->rank = (int)rank, a->n = c->ranks;
+    a->kind = x->kind, a->ll_threshold = (uint32_t)c->ll_threshold;
+    a->send = input, a->recv = windows[rank], a->windows = windows;
+    a->unit = 1, a->unit_inverse = 1;
+    a->lead = x->kind == ALLTOALLV_KIND_HOST ? alltoallv_lead(c->ranks, c->ll_threshold) : 0;
+    a->capacity = c->buffer_bytes;
+    a->sendcounts = lists[i].sendcounts, a->sdispls = lists[i].sdispls;
+    a->recvcounts = lists[i].recvcounts, a->rdispls = lists[i].rdispls;
+    a->limit = 10000000000ull; /* ns */
+    a->errors = &errors[rank];
+    for (size_t p = 0; p < n; p++) {
+      a->pairs[p] = x->pairs[rank][p];
+      lists[i].sendcounts[p] = a->pairs[p].send_bytes;
+      lists[i].sdispls[p] = a->pairs[p].send_offset;
+      lists[i].rdispls[p] = a->pairs[p].recv_offset; /* slots; packed says it itself */
+    }
+  }
+
+  void *kernel_arguments[] = {&l};
+  m.error =
+      cudaLaunchCooperativeKernel((const void *)all_ranks, dim3(c->columns, c->teams, c->ranks),
+                                  dim3(512), kernel_arguments, 0, NULL);
+  if (m.error == cudaSuccess) m.error = cudaDeviceSynchronize();
+  if (m.error != cudaSuccess) return m.error;
+  memcpy(c->received, l.received, all * c->buffer_bytes);
+  for (size_t i = 0; i < all; i++) memcpy(c->counts[i], lists[i].recvcounts, sizeof *c->counts);
+  memcpy(c->errors, errors, n * sizeof *errors);
+  return cudaSuccess;
+}
