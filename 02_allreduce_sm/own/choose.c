@@ -1,27 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "choose.h"
 
-/* As many threads as there are pieces of work, but not more than `most` blocks of them. */
-static struct allreduce_shape shape(enum allreduce_method method, size_t pieces, int threads,
-                                    size_t most)
-{
-  const size_t blocks = (pieces + (size_t)threads - 1) / (size_t)threads;
-  return (struct allreduce_shape){method, (int)(blocks < most ? blocks : most), threads};
-}
+#define MIB ((size_t)1 << 20)
 
 static size_t least(size_t a, size_t b)
 {
   return a < b ? a : b;
 }
 
-/* Lines send the vector to each of the other ranks; two-shot sends 2 (n - 1) / n of it, but waits
- * twice. The figures are those that were fastest on 2 x H200, see README.md. */
+/* As many threads as there are pieces of work, in blocks as small as `blocks` of them allow; but
+ * not more than `most` blocks. */
+static struct allreduce_shape shape(enum allreduce_method method, size_t pieces, size_t blocks,
+                                    size_t most)
+{
+  size_t threads = 128;
+  while (threads < 512 && pieces > threads * blocks) threads *= 2;
+  const size_t enough = (pieces + threads - 1) / threads;
+  return (struct allreduce_shape){method, (int)least(enough, most), (int)threads};
+}
+
+/* Up to how many bytes that a rank sends a one-shot method is faster than two-shot. On 2 x H200
+ * two-shot takes 2.4 us longer to begin with, and 3 us for each MiB that a rank moves, which is
+ * 2 (n - 1) / n of the vector; one-shot moves n - 1 times the vector, at 3.45 us for each MiB in
+ * wide lines and 6.8 in others (here in hundredths). That was measured with 2 ranks; for more of
+ * them it is only calculated. */
+static size_t one_shot_pays(size_t n, size_t hundredths)
+{
+  return MIB * 240 * n / (hundredths * n - 600);
+}
+
 struct allreduce_shape allreduce_choose(size_t bytes, int n, struct allreduce_limits limits)
 {
-  const size_t sent = bytes * (size_t)(n - 1), words = (bytes + 7) / 8;
-  if (sent <= limits.lines)
-    return shape(ALLREDUCE_LINES, words, sent <= 65536 ? 128 : 512, least(limits.blocks, 132));
-  if (sent <= limits.wide) return shape(ALLREDUCE_WIDE, (words + 14) / 15 * 8, 512, limits.blocks);
-  /* two-shot: 8 words of 16 bytes of its slice for each thread */
-  return shape(ALLREDUCE_TWOSHOT, bytes / (128 * (size_t)n) + 1, 512, limits.blocks);
+  const size_t ranks = (size_t)n, sent = bytes * (ranks - 1), words = (bytes + 7) / 8;
+  if (sent <= least(limits.lines, one_shot_pays(ranks, 680)))
+    return shape(ALLREDUCE_LINES, words, 64, limits.blocks);
+  if (sent <= least(limits.wide, one_shot_pays(ranks, 345)))
+    return shape(ALLREDUCE_WIDE, (words + 14) / 15 * 8, 140, limits.blocks);
+  /* a block for each 32 KiB of a slice; only very large ones gain by two on a multiprocessor */
+  const size_t slice = bytes / ranks, most = slice < 16 * MIB ? 132 : limits.blocks;
+  return (struct allreduce_shape){ALLREDUCE_TWOSHOT,
+                                  (int)least(slice / 32768 + 1, least(most, limits.blocks)), 512};
 }

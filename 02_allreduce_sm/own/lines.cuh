@@ -89,7 +89,7 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
                                                  running_sum<S, uint64_t> &sum)
 {
   const char *from = a.scratch[a.rank] +
-                     allreduce_lines_at(a.lines, a.n, allreduce_number(tag), first) +
+                     allreduce_lines_at(a.lines, ranks(a), allreduce_number(tag), first) +
                      i * sizeof(struct allreduce_line);
   struct allreduce_line l[G];
   patience w;
@@ -97,15 +97,15 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
     late = -1;
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (first + g < a.n && first + g != a.rank) l[g] = load_line(from + g * a.lines.part);
+      if (first + g < ranks(a) && first + g != a.rank) l[g] = load_line(from + g * a.lines.part);
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (first + g < a.n && first + g != a.rank && l[g].tag != tag) late = first + g;
+      if (first + g < ranks(a) && first + g != a.rank && l[g].tag != tag) late = first + g;
     if (late >= 0 && w.long_wait() && give_up(a, tag, w, late)) return false;
   }
 #pragma unroll
   for (int g = 0; g < G; g++)
-    if (first + g < a.n) sum.add(first + g == a.rank ? mine : l[g].data, first + g == 0);
+    if (first + g < ranks(a)) sum.add(first + g == a.rank ? mine : l[g].data, first + g == 0);
   return true;
 }
 
@@ -115,7 +115,7 @@ template <int N>
 static __device__ __forceinline__ void announce(const kernel_args<N> &a, uint64_t tag)
 {
   const int p = threadIdx.x;
-  if (blockIdx.x == 0 && p < a.n && p != a.rank)
+  if (blockIdx.x == 0 && p < ranks(a) && p != a.rank)
     store_relaxed(flag_of(a, p, ALLREDUCE_BEGUN, a.rank), tag);
   count_for_others(a, tag);
 }
@@ -128,22 +128,23 @@ static __device__ __forceinline__ void lines_allreduce(const kernel_args<N> &a)
   const line_words<typename S::element, N> words(a);
   const size_t n = (words.bytes + 7) / 8, step = (size_t)gridDim.x * blockDim.x;
   const size_t start = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+  /* on its way together with the number of the call: one trip to memory in place of two */
+  const uint64_t first_word = start < n ? words.load(start) : 0;
   const uint64_t tag = begin_call(a);
-  const size_t at = allreduce_lines_at(a.lines, a.n, allreduce_number(tag), a.rank);
+  const size_t at = allreduce_lines_at(a.lines, ranks(a), allreduce_number(tag), a.rank);
 
   for (size_t i = start; i < n; i += step) {
-    const uint64_t mine = words.load(i);
-    for (int q = 1; q < a.n; q++) { /* not all to rank 0 first */
-      const int p = a.rank + q < a.n ? a.rank + q : a.rank + q - a.n;
-      store_line(a.scratch[p] + at + i * sizeof(struct allreduce_line), mine, tag);
-    }
+    const uint64_t mine = i == start ? first_word : words.load(i);
+#pragma unroll 1
+    for (int q = 1; q < ranks(a); q++)
+      store_line(a.scratch[nth_peer(a, q)] + at + i * sizeof(struct allreduce_line), mine, tag);
   }
   announce(a, tag);
   for (size_t i = start; i < n; i += step) {
-    const uint64_t mine = words.load(i);
+    const uint64_t mine = i == start ? first_word : words.load(i);
     running_sum<S, uint64_t> sum;
     bool come = true;
-    for (int first = 0; come && first < a.n; first += G)
+    for (int first = 0; come && first < ranks(a); first += G)
       come = add_lines<S, N, G>(a, i, first, tag, mine, sum);
     if (!come) break; /* nothing more will come */
     words.store(i, sum.word());

@@ -41,23 +41,23 @@ static __device__ __forceinline__ void add_words(const kernel_args<N> &a, size_t
 {
   constexpr int G = N < 8 ? N : 8;
   running_sum<S, Word> sum[U];
-  for (int first = 0; first < a.n; first += G) {
+  for (int first = 0; first < ranks(a); first += G) {
     Word word[U][G];
 #pragma unroll
     for (int u = 0; u < U; u++)
 #pragma unroll
       for (int g = 0; g < G; g++)
-        if (first + g < a.n) word[u][g] = ((const Word *)(a.send[first + g] + at))[i + u * 32];
+        if (first + g < ranks(a)) word[u][g] = ((const Word *)(a.send[first + g] + at))[i + u * 32];
 #pragma unroll
     for (int u = 0; u < U; u++)
 #pragma unroll
       for (int g = 0; g < G; g++)
-        if (first + g < a.n) sum[u].add(word[u][g], first + g == 0);
+        if (first + g < ranks(a)) sum[u].add(word[u][g], first + g == 0);
   }
-  for (int q = 0; q < a.n; q++) { /* not all to rank 0 first */
-    const int p = a.rank + q < a.n ? a.rank + q : a.rank + q - a.n;
+  for (int q = 0; q < ranks(a); q++) {
+    Word *to = (Word *)(a.recv[nth_peer(a, q)] + at);
 #pragma unroll
-    for (int u = 0; u < U; u++) ((Word *)(a.recv[p] + at))[i + u * 32] = sum[u].word();
+    for (int u = 0; u < U; u++) to[i + u * 32] = sum[u].word();
   }
 }
 

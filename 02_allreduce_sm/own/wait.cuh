@@ -23,6 +23,22 @@ struct kernel_args {
   int rank, n;
 };
 
+/* How many ranks: known to the compiler where it matters most. */
+template <int N>
+static __device__ __forceinline__ int ranks(const kernel_args<N> &a)
+{
+  return N == 2 ? 2 : a.n;
+}
+
+/* The i-th rank from mine on: each begins with another one, or all would store to rank 0 first. */
+template <int N>
+static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
+{
+  if (N == 2) return a.rank ^ i;
+  const int p = a.rank + i;
+  return p < ranks(a) ? p : p - ranks(a); /* quicker than % */
+}
+
 /* ---- the number of the call --------------------------------------------------------------------
  */
 
@@ -67,7 +83,7 @@ template <int N>
 static __device__ __forceinline__ char *flag_of(const kernel_args<N> &a, int owner,
                                                 enum allreduce_flag which, int source)
 {
-  return a.scratch[owner] + allreduce_flag_at(a.n, which, blockIdx.x, source);
+  return a.scratch[owner] + allreduce_flag_at(ranks(a), which, blockIdx.x, source);
 }
 
 /* A waiting loop: look, and if that was in vain for long, give_up(). */
@@ -90,7 +106,7 @@ static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint64_t ta
                                             int peer)
 {
   if (*(volatile uint32_t *)&a.state->broken) return true;
-  const char *begun = a.scratch[a.rank] + allreduce_flag_at(a.n, ALLREDUCE_BEGUN, 0, peer);
+  const char *begun = a.scratch[a.rank] + allreduce_flag_at(ranks(a), ALLREDUCE_BEGUN, 0, peer);
   const uint64_t theirs = load_relaxed(begun);
   if (allreduce_number(theirs) == allreduce_number(tag) && theirs != tag)
     report(a, ALLREDUCE_ERROR_COUNT, peer);
@@ -126,7 +142,7 @@ static __device__ __forceinline__ bool meet_before(const kernel_args<N> &a, uint
 {
   const int p = threadIdx.x;
   bool met = true;
-  if (p < a.n && p != a.rank) {
+  if (p < ranks(a) && p != a.rank) {
     store_relaxed(flag_of(a, p, ALLREDUCE_BEGUN, a.rank), tag);
     met = await_flag(a, ALLREDUCE_BEGUN, tag, p);
     load_acquire(flag_of(a, a.rank, ALLREDUCE_BEGUN, p)); /* loads of the peer's data come later */
@@ -143,7 +159,7 @@ static __device__ __forceinline__ bool meet_after(const kernel_args<N> &a, uint6
   const int p = threadIdx.x;
   bool met = true;
   __syncthreads(); /* the threads below speak for all of the block */
-  if (p < a.n && p != a.rank) {
+  if (p < ranks(a) && p != a.rank) {
     store_release(flag_of(a, p, ALLREDUCE_ENDED, a.rank), tag);
     met = await_flag(a, ALLREDUCE_ENDED, tag, p);
   }

@@ -31,13 +31,12 @@ struct wide_share {
   }
   __device__ bool has_tag() const { return thread == 7; }
   __device__ size_t first(size_t line) const { return line * ALLREDUCE_WIDE_WORDS + thread * 2; }
-  __device__ __forceinline__ ulonglong2 load(size_t line, uint64_t tag) const
+  __device__ __forceinline__ ulonglong2 load(size_t line) const
   {
     const size_t i = first(line);
     ulonglong2 v = make_ulonglong2(0, 0);
     if (i < count) v.x = words.load(i);
     if (!has_tag() && i + 1 < count) v.y = words.load(i + 1);
-    if (has_tag()) v.y = tag;
     return v;
   }
   __device__ __forceinline__ void store(size_t line, uint64_t x, uint64_t y) const
@@ -56,17 +55,18 @@ static __device__ __forceinline__ bool add_wide(const kernel_args<N> &a, size_t 
 {
   const bool has_tag = threadIdx.x % 8 == 7;
   const char *from =
-      a.scratch[a.rank] + allreduce_lines_at(a.lines, a.n, allreduce_number(tag), first) + at;
+      a.scratch[a.rank] + allreduce_lines_at(a.lines, ranks(a), allreduce_number(tag), first) + at;
   struct allreduce_line l[G];
   patience w;
   for (;;) {
     int late = -1;
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (first + g < a.n && first + g != a.rank) l[g] = load_line(from + g * a.lines.part);
+      if (first + g < ranks(a) && first + g != a.rank) l[g] = load_line(from + g * a.lines.part);
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (first + g < a.n && first + g != a.rank && has_tag && l[g].tag != tag) late = first + g;
+      if (first + g < ranks(a) && first + g != a.rank && has_tag && l[g].tag != tag)
+        late = first + g;
     const unsigned waiting = __ballot_sync(~0u, late >= 0);
     if (waiting == 0) break;
     if (!w.long_wait()) continue;
@@ -75,7 +75,7 @@ static __device__ __forceinline__ bool add_wide(const kernel_args<N> &a, size_t 
   }
 #pragma unroll
   for (int g = 0; g < G; g++)
-    if (first + g < a.n) {
+    if (first + g < ranks(a)) {
       const bool own = first + g == a.rank;
       sum[0].add(own ? mine.x : l[g].data, first + g == 0);
       sum[1].add(own ? mine.y : l[g].tag, first + g == 0); /* thread 7 has no use for it */
@@ -93,25 +93,26 @@ static __device__ __forceinline__ void wide_allreduce(const kernel_args<N> &a)
   const size_t lines = (share.count + ALLREDUCE_WIDE_WORDS - 1) / ALLREDUCE_WIDE_WORDS;
   const size_t end = (lines + 3) / 4 * 4, step = (size_t)gridDim.x * (blockDim.x / 8);
   const size_t start = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 8;
+  const ulonglong2 first_words = share.load(start); /* on its way together with the number */
   const uint64_t tag = begin_call(a);
-  const size_t mine_at = allreduce_lines_at(a.lines, a.n, allreduce_number(tag), a.rank);
+  const size_t mine_at = allreduce_lines_at(a.lines, ranks(a), allreduce_number(tag), a.rank);
 
   for (size_t i = start; i < end; i += step) {
-    const ulonglong2 mine = share.load(i, tag);
+    const ulonglong2 mine = i == start ? first_words : share.load(i);
     const size_t at = mine_at + i * ALLREDUCE_WIDE_LINE + share.thread * 16;
-    for (int q = 1; q < a.n; q++) { /* not all to rank 0 first */
-      const int p = a.rank + q < a.n ? a.rank + q : a.rank + q - a.n;
+#pragma unroll 1
+    for (int q = 1; q < ranks(a); q++) {
       __syncwarp(); /* one instruction of the warp */
-      store_line(a.scratch[p] + at, mine.x, mine.y);
+      store_line(a.scratch[nth_peer(a, q)] + at, mine.x, share.has_tag() ? tag : mine.y);
     }
   }
   announce(a, tag);
   for (size_t i = start; i < end; i += step) {
-    const ulonglong2 mine = share.load(i, 0);
+    const ulonglong2 mine = i == start ? first_words : share.load(i);
     const size_t at = i * ALLREDUCE_WIDE_LINE + share.thread * 16;
     running_sum<S, uint64_t> sum[2];
     bool come = true;
-    for (int first = 0; come && first < a.n; first += G)
+    for (int first = 0; come && first < ranks(a); first += G)
       come = add_wide<S, N, G>(a, at, first, tag, mine, sum);
     if (!come) break; /* nothing more will come */
     share.store(i, sum[0].word(), sum[1].word());
