@@ -223,8 +223,9 @@ check_allreduce() { # 01 and 02
     done
   done
   check "several ranks on one GPU" launch pthread 1 tests/gpu/allreduce_one_gpu
+  check "several ranks on one GPU, wide lines" launch pthread 1 tests/gpu/allreduce_one_gpu --wide
   [ "$mode" = full ] && check "memcheck, several ranks on one GPU" \
-    sanitize memcheck 1 tests/gpu/allreduce_one_gpu --no-wide --calls 8
+    sanitize memcheck 1 tests/gpu/allreduce_one_gpu --calls 8
   check "same digest" same_digest "$gpus" 01_allreduce_ub 02_allreduce_sm
 }
 

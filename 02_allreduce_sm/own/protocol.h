@@ -88,10 +88,10 @@ ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, int wide)
 {
   const size_t flags = allreduce_flag_at(n, ALLREDUCE_FLAGS, 0, 0);
   const size_t others = n > 1 ? (size_t)n - 1 : 1;
-  const size_t words = ALLREDUCE_LINES_BYTES / 8 / others;
   struct allreduce_lines l;
+  /* everything begins at a multiple of 128 bytes, or wide lines would not be stored as a whole */
   l.at = (flags + 127) / 128 * 128;
-  l.part = words * sizeof(struct allreduce_line);
+  l.part = (ALLREDUCE_LINES_BYTES / 8 / others + 7) / 8 * 8 * sizeof(struct allreduce_line);
   if (wide) {
     l.at += 2 * (size_t)n * l.part;
     l.part = (ALLREDUCE_WIDE_BYTES / 8 / others / ALLREDUCE_WIDE_WORDS + 4) * ALLREDUCE_WIDE_LINE;

@@ -3,11 +3,11 @@
  * of tag in place of 8 to 8. So nearly half as many bytes go over the link.
  *
  * A line is 128 bytes. Eight threads of a warp store 16 bytes each by one instruction, the last of
- * them the tag, and eight threads load them by one. That whoever finds the tag has the 120 bytes
- * too is nothing that PTX promises. It rests on what NVLink does with such a store: it stays
- * together. NCCL's own protocol LL128 rests on the same. So wide lines are used only where all GPUs
- * are of one architecture for which NCCL does that, and know each other by NVLink; allreduce_create
- * has all ranks agree on it, and config.wide_bytes switches them off.
+ * them the tag. That whoever finds the tag will find the 120 bytes too is nothing that PTX
+ * promises. It rests on what NVLink does with such a store: it stays together. NCCL's own protocol
+ * LL128 rests on the same. So wide lines are used only where all GPUs are of one architecture for
+ * which NCCL does that, and know each other by NVLink; allreduce_create has all ranks agree on it,
+ * and config.wide_bytes switches them off. Loads need not stay together: see add_wide.
  *
  * Why nothing is overwritten stands in lines.cuh, for here it is the same; and progress does not
  * depend on how many blocks are resident more than it does there: each line is sent before the
@@ -59,6 +59,7 @@ static __device__ __forceinline__ bool add_wide(const kernel_args<N> &a, size_t 
   struct allreduce_line l[G];
   patience w;
   for (;;) {
+    __syncwarp(); /* one instruction of the warp */
     int late = -1;
 #pragma unroll
     for (int g = 0; g < G; g++)
@@ -73,6 +74,12 @@ static __device__ __forceinline__ bool add_wide(const kernel_args<N> &a, size_t 
     late = __shfl_sync(~0u, late, __ffs(waiting) - 1);
     if (__any_sync(~0u, give_up(a, tag, w, late))) return false;
   }
+  /* A line was stored as a whole, but the threads may have loaded their shares of it at different
+   * times: some before it came. So, now that all tags are there, everything once more. */
+  __syncwarp();
+#pragma unroll
+  for (int g = 0; g < G; g++)
+    if (first + g < ranks(a) && first + g != a.rank) l[g] = load_line(from + g * a.lines.part);
 #pragma unroll
   for (int g = 0; g < G; g++)
     if (first + g < ranks(a)) {

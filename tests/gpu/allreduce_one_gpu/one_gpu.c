@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool no_wide;
+static bool wide;
 static long calls_of_a_case = 100;
 
 static const struct option_spec options[] = {
-    {"no-wide", 0, OPTION_FLAG, &no_wide, NULL, "without wide lines", 0, 0},
+    {"wide", 0, OPTION_FLAG, &wide, NULL, "wide lines as well", 0, 0},
     {"calls", 0, OPTION_LONG, &calls_of_a_case, "N", "of each case (100)", 1, MAX_CALLS},
     {0},
 };
@@ -41,7 +41,7 @@ static int run_case(int n, ncclDataType_t type, int blocks)
     const size_t count = random % 8 == 0 ? 0 : (random >> 8) % ((size_t)8 << (random >> 32) % 7);
     calls_add(ONE_GPU_ROOM, &c, type, count, seed);
     methods[i] = (enum allreduce_method)((random >> 40) % 3);
-    if (no_wide && methods[i] == ALLREDUCE_WIDE) methods[i] = ALLREDUCE_LINES;
+    if (!wide && methods[i] == ALLREDUCE_WIDE) methods[i] = ALLREDUCE_LINES;
   }
   for (int p = 0; p < n; p++) {
     job.send[p] = device_memory(ONE_GPU_ROOM);
