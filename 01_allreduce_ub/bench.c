@@ -24,7 +24,7 @@ static void teardown_registered(void *state)
 
 int bench_example(const struct rank *me, const struct options *opt)
 {
-  return bench_allreduce(
-      me, opt, "AllReduce, user buffer registration",
-      (struct allreduce_variant){"registered", setup_registered, teardown_registered});
+  static const struct allreduce_variant registered = {"registered", false, setup_registered,
+                                                      teardown_registered, NULL};
+  return bench_allreduce(me, opt, "AllReduce, user buffer registration", &registered, 1, 0);
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --bench: the same AllReduce on plain buffers and on symmetric windows. */
+/* --bench: the same AllReduce on plain buffers, on symmetric windows, and on these windows by the
+ * first and by the last rung of own/. */
 #include "bench_allreduce.h"
 #include "check.h"
+#include "own/oneshot.h"
 #include "program.h"
 
 static void setup_symmetric(void *state)
@@ -35,11 +37,91 @@ static bool has_symmetric_kernel(ncclDataType_t type)
   return type == ncclFloat || type == ncclHalf || type == ncclBfloat16;
 }
 
+/* ---- own/: on the windows of the column before
+ * --------------------------------------------------- */
+
+/* The first rung, which adds floats. */
+static void setup_oneshot(void *state)
+{
+  struct allreduce_buffers *b = state;
+  const char *why = "";
+  b->handles[2] = oneshot_create(b->comm, b->handles[0], b->sendbuff, &why);
+  if (!b->handles[2]) launcher_note(b->me, "one-shot: NCCL's AllReduce is taken: %s", why);
+}
+
+static void call_oneshot(struct allreduce_buffers *b, const void *sendbuff, void *recvbuff,
+                         size_t count, cudaStream_t stream)
+{
+  if (b->handles[2])
+    oneshot_allreduce(b->handles[2], sendbuff, recvbuff, count, stream);
+  else
+    NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, count, ncclFloat, ncclSum, b->comm, stream));
+}
+
+static void teardown_oneshot(void *state)
+{
+  struct allreduce_buffers *b = state;
+  if (b->handles[2]) oneshot_destroy(b->handles[2]);
+}
+
+/* The last one. It has scratch memory. */
+enum { OWN_MEMORY = 64 << 20 };
+
+static void setup_own(void *state)
+{
+  struct allreduce_buffers *b = state;
+  program_own_begin(b->me, b->opt, b->comm, b->sendbuff, b->handles[0], b->recvbuff, b->handles[1],
+                    b->bytes);
+}
+
+static void call_own(struct allreduce_buffers *b, const void *sendbuff, void *recvbuff,
+                     size_t count, cudaStream_t stream)
+{
+  const ncclDataType_t type = b->verifier->type->nccl;
+  if (!program_own_enqueue(sendbuff, recvbuff, count, type, stream))
+    NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, count, type, ncclSum, b->comm, stream));
+}
+
+static void teardown_own(void *state)
+{
+  (void)state;
+  program_own_check();
+  program_own_end();
+}
+
+/* One process launches graphs for its GPUs one after the other, and kernels of the first one may
+ * wait for those of the second. The stand-in has a thread for each stream. */
+static bool graph_can_deadlock(const struct rank *me, const struct options *opt)
+{
+#if defined(LAUNCHER_MPI) || defined(CPU_STANDIN)
+  (void)me, (void)opt;
+  return false;
+#else
+  return opt->graph_launches > 0 && me->nranks > 1;
+#endif
+}
+
 int bench_example(const struct rank *me, const struct options *opt)
 {
+  const struct allreduce_variant symmetric = {
+      has_symmetric_kernel(opt->type->nccl) ? "symmetric" : "symmetric (no kernel)", false,
+      setup_symmetric, teardown_symmetric, NULL};
+  static const struct allreduce_variant oneshot = {"one-shot", true, setup_oneshot,
+                                                   teardown_oneshot, call_oneshot};
+  static const struct allreduce_variant own = {"own", true, setup_own, teardown_own, call_own};
+  struct allreduce_variant variants[3] = {symmetric};
+  int n = 1;
   if (program_require_symmetric)
     return launcher_refuse(me, "--require-symmetric is not for --bench; allowed: one of them");
-  const char *name = has_symmetric_kernel(opt->type->nccl) ? "symmetric" : "symmetric (no kernel)";
-  return bench_allreduce(me, opt, "AllReduce, symmetric memory windows",
-                         (struct allreduce_variant){name, setup_symmetric, teardown_symmetric});
+  if (program_method != METHOD_NCCL)
+    return launcher_refuse(me, "--method is not for --bench, which measures both; "
+                               "allowed: one of them");
+  if (graph_can_deadlock(me, opt)) {
+    launcher_note(me, "own: left out, since graphs of it can deadlock where ranks are threads; "
+                      "allowed: the build with MPI=1");
+  } else {
+    if (opt->type->nccl == ncclFloat) variants[n++] = oneshot;
+    variants[n++] = own;
+  }
+  return bench_allreduce(me, opt, "AllReduce, symmetric memory windows", variants, n, OWN_MEMORY);
 }

@@ -28,9 +28,9 @@ static const size_t DEFAULT_COUNT = 1048576; /* elements, 4 MB of floats */
 static void all_reduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                        ncclComm_t comm, cudaStream_t stream)
 {
-  /* Some versions of NCCL begin before the kernel that writes the input has finished, see
-   * docs/symmetric_memory.md. So the input is waited for. */
+  /* Some NCCL versions begin before the kernel in front has finished (docs/symmetric_memory.md). */
   CUDACHECK(cudaStreamSynchronize(stream));
+  if (program_own(sendbuff, recvbuff, count, type, stream)) return; /* --method own, see own/ */
   /* The call is the same for any memory: NCCL looks up the addresses itself. It only enqueues;
    * nothing is done before the stream has been waited for. */
   NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, count, type, ncclSum, comm, stream));
@@ -81,13 +81,14 @@ static int run(const struct rank *me, const struct options *opt)
 
   /* ======================= STEP 4: register both buffers ==================================== */
   launcher_step("STEP 4: registration");
-  /* All ranks make these calls together, in the same order, with the same sizes (from NCCL 2.30.7
-   * on any), or the job hangs. NULL, because NCCL 2.28 may leave the variable as it was. A window
-   * is no proof that NCCL has a faster way for it, so the program asks and prints a note. */
+  /* All ranks make these calls together, in the same order, with the same sizes, or the job hangs.
+   * NULL, because NCCL 2.28 may leave it as it was. A window is no proof of a faster way: a note.
+   */
   ncclWindow_t send_window = NULL, recv_window = NULL;
   NCCLCHECK(ncclCommWindowRegister(comm, sendbuff, bytes, &send_window, NCCL_WIN_COLL_SYMMETRIC));
   NCCLCHECK(ncclCommWindowRegister(comm, recvbuff, bytes, &recv_window, NCCL_WIN_COLL_SYMMETRIC));
   program_check_symmetric(me, comm, send_window);
+  program_own_begin(me, opt, comm, sendbuff, send_window, recvbuff, recv_window, bytes);
 
   /* ======================= STEP 5: input ===================================================== */
   launcher_step("STEP 5: input");
@@ -136,6 +137,7 @@ static int run(const struct rank *me, const struct options *opt)
    * and the memory, so it comes first. Then a barrier: that this rank has finished does not mean
    * that the others have, and they may still read its memory. After it the memory can go, and at
    * last the communicator. */
+  program_own_end();
   NCCLCHECK(ncclCommWindowDeregister(comm, send_window));
   NCCLCHECK(ncclCommWindowDeregister(comm, recv_window));
   launcher_print_all(me, "  Rank %d symmetric memory windows deregistered\n", me->rank);

@@ -229,6 +229,16 @@ check_allreduce() { # 01 and 02
         launch_with_fault corrupt:ncclAllReduce:2:$victim $launcher $some $folder
     done
   done
+  for launcher in pthread mpi; do
+    for ranks in $rank_counts; do
+      check "cases own $launcher $ranks" launch $launcher "$ranks" tests/gpu/allreduce_own
+      check "golden own $launcher $ranks" golden $launcher "$ranks" 02_allreduce_sm --method own
+    done
+  done
+  check "several ranks on one GPU" launch pthread 1 tests/gpu/allreduce_one_gpu
+  check "several ranks on one GPU, wide lines" launch pthread 1 tests/gpu/allreduce_one_gpu --wide
+  [ "$mode" = full ] && check "memcheck, several ranks on one GPU" \
+    sanitize memcheck 1 tests/gpu/allreduce_one_gpu --calls 8
   check "same digest" same_digest "$gpus" 01_allreduce_ub 02_allreduce_sm
 }
 
@@ -309,8 +319,9 @@ check_sparse() { # 04; its operators are local, so one rank will do for them
 cases=()
 for folder in "${examples[@]}"; do
   case $folder in
-  01_* | 02_*) [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] || cases+=(tests/gpu/allreduce) ;;
-  03_*) cases+=(tests/gpu/alltoallv tests/gpu/alltoallv_ranks) ;;
+    01_* | 02_*) [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] ||
+      cases+=(tests/gpu/allreduce tests/gpu/allreduce_own tests/gpu/allreduce_one_gpu) ;;
+    03_*) cases+=(tests/gpu/alltoallv tests/gpu/alltoallv_ranks) ;;
   04_*) cases+=(tests/gpu/sparse tests/gpu/sparse_steps) ;;
   esac
 done

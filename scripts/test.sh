@@ -125,7 +125,7 @@ spdx() {
 cppcheck_all() {
   sources c | xargs cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
     --suppress=missingIncludeSystem --suppress=arrayIndexThenCheck -DCPU_STANDIN -D_GNU_SOURCE \
-    -Icommon -Icommon/launch -Icommon/verify -Icommon/bench -Icommon/cpu -Icommon/cpu/include -I03_alltoallv_sm/lib -I04_sparse_allreduce -I04_sparse_allreduce/lib
+    -Icommon -Icommon/launch -Icommon/verify -Icommon/bench -Icommon/cpu -Icommon/cpu/include -I02_allreduce_sm/own -I03_alltoallv_sm/lib -I04_sparse_allreduce -I04_sparse_allreduce/lib
 }
 
 shellcheck_all() { sources sh bash bats sbatch pbs | xargs shellcheck .ci/run; }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench_allreduce.h"
 
+#include <string.h>
+
 #include "check.h"
 
 static void setup_plain(void *state)
@@ -17,12 +19,29 @@ static void teardown_plain(void *state)
   CUDACHECK(cudaFree(b->recvbuff));
 }
 
+/* Variants are set up in their order, and lie in an array. */
+static void setup(void *state)
+{
+  struct allreduce_buffers *b = state;
+  if (b->variant->shares) {
+    b->sendbuff = b[-1].sendbuff;
+    b->recvbuff = b[-1].recvbuff;
+    memcpy(b->handles, b[-1].handles, sizeof b->handles);
+  }
+  b->variant->setup(b);
+}
+
 static void call(void *state, struct bench_size size, long slot, cudaStream_t stream)
 {
   struct allreduce_buffers *b = state;
   const size_t shift = (size_t)slot * size.bytes;
-  NCCLCHECK(ncclAllReduce((char *)b->sendbuff + shift, (char *)b->recvbuff + shift, size.count,
-                          b->verifier->type->nccl, ncclSum, b->comm, stream));
+  const char *sendbuff = (const char *)b->sendbuff + shift;
+  char *recvbuff = (char *)b->recvbuff + shift;
+  if (b->variant->call)
+    b->variant->call(b, sendbuff, recvbuff, size.count, stream);
+  else
+    NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, size.count, b->verifier->type->nccl, ncclSum,
+                            b->comm, stream));
 }
 
 /* The slots lie side by side, so to the verifier they are one large AllReduce. */
@@ -50,12 +69,12 @@ static double moved(const struct bench *bench, const struct rank *me, struct ben
 }
 
 int bench_allreduce(const struct rank *me, const struct options *opt, const char *title,
-                    struct allreduce_variant variant)
+                    const struct allreduce_variant *variants, int n, size_t extra)
 {
   const size_t bytes = opt->max_bytes + opt->type->size; /* a size below an element is rounded up */
   launcher_step("bench: communicator");
   CUDACHECK(cudaSetDevice(me->device));
-  if (!launcher_has_memory(me, 4 * bytes)) return EXIT_USAGE;
+  if (!launcher_has_memory(me, 4 * bytes + extra)) return EXIT_USAGE;
 
   ncclUniqueId id;
   ncclComm_t comm;
@@ -67,16 +86,20 @@ int bench_allreduce(const struct rank *me, const struct options *opt, const char
   CUDACHECK(cudaStreamCreate(&stream));
   verifier_init(&verifier, me, opt->type, stream);
 
-  struct allreduce_buffers plain = {me, comm, &verifier, bytes, NULL, NULL, {NULL, NULL}};
-  struct allreduce_buffers other = plain;
-  const struct bench_variant variants[] = {
-      {"plain", &plain, setup_plain, teardown_plain, call, fill, check},
-      {variant.name, &other, variant.setup, variant.teardown, call, fill, check},
-  };
+  static const struct allreduce_variant plain = {"plain", false, setup_plain, teardown_plain, NULL};
+  struct allreduce_buffers buffers[BENCH_MAX_VARIANTS];
+  struct bench_variant columns[BENCH_MAX_VARIANTS];
+  for (int i = 0; i <= n; i++) {
+    const struct allreduce_variant *v = i == 0 ? &plain : &variants[i - 1];
+    buffers[i] = (struct allreduce_buffers){
+        .me = me, .opt = opt, .comm = comm, .verifier = &verifier, .variant = v, .bytes = bytes};
+    columns[i] =
+        (struct bench_variant){v->name, &buffers[i], setup, v->teardown, call, fill, check};
+  }
   const struct bench bench = {
       .title = title,
-      .variants = variants,
-      .nvariants = 2,
+      .variants = columns,
+      .nvariants = n + 1,
       .rate = "busbw",
       .moved = moved,
   };

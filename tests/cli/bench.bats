@@ -40,11 +40,11 @@ json() { # json EXPRESSION: true for the parsed file d
   python3 - "$WORK/out.csv" <<'PY'
 import csv, sys
 rows = list(csv.DictReader(open(sys.argv[1])))
-assert len(rows) == 6, rows
+assert len(rows) == 9, rows
 for row in rows:
     assert None not in row and None not in row.values(), row
     assert row['type'] == 'bfloat16' and row['ranks'] == '2' and row['wrong'] == '0', row
-assert [r['variant'] for r in rows[:2]] == ['plain', 'symmetric'], rows
+assert [r['variant'] for r in rows[:3]] == ['plain', 'symmetric', 'own'], rows
 PY
 }
 

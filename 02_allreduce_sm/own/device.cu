@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The AllReduce on GPUs: scratch memory, addresses of the peers, launches. What the kernels do is
+ * in lines.cuh, wide.cuh and twoshot.cuh.
+ *
+ * Of NCCL's device interface (2.28 and later) one thing is used: ncclGetLsaPointer, in a kernel of
+ * one block. ncclDevCommCreate is called because it tells whether there is symmetric memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "device.h"
+#include "errors.h"
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) /* else device_none.cu */
+#include <nccl_device.h>
+
+#include "lines.cuh"
+#include "twoshot.cuh"
+#include "wide.cuh"
+
+enum { THREADS = 512 }; /* of a block, at most */
+
+struct allreduce_device {
+  ncclComm_t comm;
+  int rank, n;
+  uint64_t limit; /* nanoseconds */
+  char *scratch;
+  ncclWindow_t window;
+  char *peers[ALLREDUCE_MAX_RANKS]; /* the scratch memory of each rank */
+  char **table;                     /* device memory, for n addresses */
+  struct allreduce_state *state;
+  struct allreduce_error *error;
+};
+
+/* ---- kernels -----------------------------------------------------------------------------------
+ */
+
+template <typename S, int N>
+static __global__ void __launch_bounds__(THREADS)
+    lines_kernel(const __grid_constant__ kernel_args<N> a)
+{
+  lines_allreduce<S, N>(a);
+}
+
+template <typename S, int N>
+static __global__ void __launch_bounds__(THREADS)
+    wide_kernel(const __grid_constant__ kernel_args<N> a)
+{
+  wide_allreduce<S, N>(a);
+}
+
+template <typename S, int N>
+static __global__ void __launch_bounds__(THREADS)
+    twoshot_kernel(const __grid_constant__ kernel_args<N> a)
+{
+  /* as many words on their way as registers allow; 16-bit types are added in twice as many */
+  constexpr int U = (N <= 2 ? 8 : N <= 4 ? 4 : 2) / (sizeof(typename S::element) == 2 ? 2 : 1);
+  twoshot_allreduce<S, N, U>(a);
+}
+
+template <int N>
+using kernel = void (*)(const kernel_args<N>);
+
+template <typename S, int N>
+static kernel<N> kernel_of(enum allreduce_method method)
+{
+  return method == ALLREDUCE_LINES  ? lines_kernel<S, N>
+         : method == ALLREDUCE_WIDE ? wide_kernel<S, N>
+                                    : twoshot_kernel<S, N>;
+}
+
+template <int N>
+static kernel<N> kernel_for(enum allreduce_method method, ncclDataType_t type)
+{
+  switch (type) {
+  case ncclHalf:
+    return kernel_of<sum_half, N>(method);
+  case ncclBfloat16:
+    return kernel_of<sum_bfloat16, N>(method);
+  case ncclFloat:
+    return kernel_of<sum_float, N>(method);
+  case ncclDouble:
+    return kernel_of<sum_double, N>(method);
+  case ncclInt64:
+  case ncclUint64:
+    return kernel_of<sum_int64, N>(method);
+  default: /* ncclInt32, ncclUint32 */
+    return kernel_of<sum_int32, N>(method);
+  }
+}
+
+/* ---- launch ------------------------------------------------------------------------------------
+ */
+
+template <int N>
+static ncclResult_t launch(struct allreduce_device *d, const struct allreduce_call *call,
+                           cudaStream_t stream)
+{
+  kernel_args<N> a = {};
+  for (int p = 0; p < d->n; p++) {
+    a.send[p] = call->send[p];
+    a.recv[p] = call->recv[p];
+    a.scratch[p] = d->peers[p];
+  }
+  a.state = d->state;
+  a.error = d->error;
+  a.limit = d->limit;
+  a.count = call->count;
+  a.lines = allreduce_lines_of(d->n, call->shape.method == ALLREDUCE_WIDE);
+  a.slice = call->slice;
+  a.check = call->check;
+  a.rank = d->rank;
+  a.n = d->n;
+  kernel_for<N>(call->shape.method,
+                call->type)<<<call->shape.blocks, call->shape.threads, 0, stream>>>(a);
+  ALLREDUCE_CUDATRY(cudaGetLastError());
+  return ncclSuccess;
+}
+
+ncclResult_t allreduce_device_launch(struct allreduce_device *device,
+                                     const struct allreduce_call *call, cudaStream_t stream)
+{
+  if (device->n == 2) return launch<2>(device, call, stream);
+  if (device->n <= 4) return launch<4>(device, call, stream);
+  if (device->n <= 8) return launch<8>(device, call, stream);
+  return launch<ALLREDUCE_MAX_RANKS>(device, call, stream);
+}
+
+/* With lazy loading a kernel is loaded at its first launch, which may wait for a device that waits
+ * for us. So load them all now. */
+template <int N>
+static cudaError_t load_kernels(void)
+{
+  static const ncclDataType_t types[] = {ncclHalf,   ncclBfloat16, ncclFloat,
+                                         ncclDouble, ncclInt64,    ncclInt32};
+  static const enum allreduce_method methods[] = {ALLREDUCE_LINES, ALLREDUCE_WIDE,
+                                                  ALLREDUCE_TWOSHOT};
+  cudaFuncAttributes attributes;
+  for (ncclDataType_t type : types)
+    for (enum allreduce_method method : methods) {
+      const cudaError_t e =
+          cudaFuncGetAttributes(&attributes, (const void *)kernel_for<N>(method, type));
+      if (e != cudaSuccess) return e;
+    }
+  return cudaSuccess;
+}
+
+/* ---- what is possible --------------------------------------------------------------------------
+ */
+
+ncclResult_t allreduce_device_id(ncclComm_t comm, char id[ALLREDUCE_ID])
+{
+  int device = 0;
+  memset(id, 0, ALLREDUCE_ID);
+  ALLREDUCE_NCCLTRY(ncclCommCuDevice(comm, &device));
+  ALLREDUCE_CUDATRY(cudaDeviceGetPCIBusId(id, ALLREDUCE_ID, device));
+  return ncclSuccess;
+}
+
+enum link { LINK_UNKNOWN, LINK_PCIE, LINK_NVLINK };
+
+/* GPUs have atomic operations on each other's memory over NVLink, not over PCIe. Of a GPU that this
+ * process does not see nothing is known. */
+static enum link link_to(int device, const char *id)
+{
+  int peer = 0, atomics = 0;
+  enum link link = LINK_UNKNOWN;
+  if (cudaDeviceGetByPCIBusId(&peer, id) == cudaSuccess &&
+      (peer == device || cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
+                                                   device, peer) == cudaSuccess))
+    link = peer == device || atomics ? LINK_NVLINK : LINK_PCIE;
+  cudaGetLastError(); /* not for others to find */
+  return link;
+}
+
+/* The architectures for which NCCL has its own lines of 128 bytes over NVLink. */
+static bool keeps_wide_stores(int major, int minor)
+{
+  return (minor == 0 && (major == 7 || major == 8 || major == 9 || major == 10));
+}
+
+const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
+                                     struct allreduce_limits *limits)
+{
+  int version = 0, device = 0, major = 0, minor = 0, multiprocessors = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) version = 0;
+  /* 2.28 makes no promise about its device structures, not even between patch releases. */
+  if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) ? version != NCCL_VERSION_CODE
+                                                 : version < NCCL_VERSION_CODE)
+    return "NCCL at run time is not the version of the headers";
+  if (ncclTeamLsa(comm).nRanks != n) return "not all ranks share memory";
+  if (ncclCommCuDevice(comm, &device) != ncclSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
+          cudaSuccess ||
+      major < 7)
+    return "the GPU is older than compute capability 7.0";
+  limits->blocks =
+      2 * multiprocessors < ALLREDUCE_MAX_BLOCKS ? 2 * multiprocessors : ALLREDUCE_MAX_BLOCKS;
+  if (!keeps_wide_stores(major, minor)) limits->wide = 0;
+  for (int p = 0; p < n; p++) {
+    const enum link link = link_to(device, ids + (size_t)p * ALLREDUCE_ID);
+    if (link == LINK_PCIE) return "a GPU is reached over PCIe";
+    if (link == LINK_UNKNOWN) limits->wide = 0;
+  }
+  return "";
+}
+
+/* ---- set up ------------------------------------------------------------------------------------
+ */
+
+/* Where this rank sees the window of every rank. */
+static __global__ void lsa_pointers(ncclWindow_t window, int n, char **out)
+{
+  const int p = threadIdx.x;
+  if (p < n) out[p] = (char *)ncclGetLsaPointer(window, 0, p);
+}
+
+ncclResult_t allreduce_device_peers(struct allreduce_device *d, ncclWindow_t window, char **peers)
+{
+  lsa_pointers<<<1, 128>>>(window, d->n, d->table);
+  ALLREDUCE_CUDATRY(cudaGetLastError());
+  ALLREDUCE_CUDATRY(cudaMemcpy(peers, d->table, d->n * sizeof(*peers), cudaMemcpyDeviceToHost));
+  return ncclSuccess;
+}
+
+ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,
+                                     const allreduce_config_t *config,
+                                     struct allreduce_device **device)
+{
+  struct allreduce_device *d = (struct allreduce_device *)calloc(1, sizeof(*d));
+  *device = d;
+  if (d == NULL) return allreduce_fail(ncclSystemError, "out of memory");
+  d->comm = comm;
+  d->rank = rank;
+  d->n = n;
+  d->limit = (uint64_t)(allreduce_timeout(config) * 1e9);
+  const size_t bytes = allreduce_scratch_bytes(n);
+  struct allreduce_state first = {};
+  for (uint64_t &number : first.number) number = config->calls_before;
+  ALLREDUCE_CUDATRY(n == 2   ? load_kernels<2>()
+                    : n <= 4 ? load_kernels<4>()
+                    : n <= 8 ? load_kernels<8>()
+                             : load_kernels<ALLREDUCE_MAX_RANKS>());
+  ALLREDUCE_CUDATRY(cudaMalloc((void **)&d->table, n * sizeof(*d->table)));
+  ALLREDUCE_CUDATRY(cudaMalloc((void **)&d->state, sizeof(first)));
+  ALLREDUCE_CUDATRY(cudaMemcpy(d->state, &first, sizeof(first), cudaMemcpyHostToDevice));
+  ALLREDUCE_CUDATRY(cudaHostAlloc((void **)&d->error, sizeof(*d->error),
+                                  cudaHostAllocMapped | cudaHostAllocPortable));
+  memset(d->error, 0, sizeof(*d->error));
+  ALLREDUCE_NCCLTRY(ncclMemAlloc((void **)&d->scratch, bytes));
+  ALLREDUCE_CUDATRY(cudaMemset(d->scratch, 0, bytes));
+  ALLREDUCE_CUDATRY(cudaDeviceSynchronize()); /* before a peer can reach it */
+  return ncclSuccess;
+}
+
+ncclResult_t allreduce_device_connect(struct allreduce_device *d)
+{
+  ALLREDUCE_NCCLTRY(ncclCommWindowRegister(d->comm, d->scratch, allreduce_scratch_bytes(d->n),
+                                           &d->window, NCCL_WIN_COLL_SYMMETRIC));
+  if (d->window == NULL) return allreduce_fail(ncclInvalidUsage, "NCCL made no window");
+  return allreduce_device_peers(d, d->window, d->peers);
+}
+
+ncclResult_t allreduce_device_destroy(struct allreduce_device *d)
+{
+  ncclResult_t first = ncclSuccess, memory = ncclSuccess;
+  if (d->window != NULL) first = ncclCommWindowDeregister(d->comm, d->window);
+  if (d->scratch != NULL) memory = ncclMemFree(d->scratch);
+  if (first == ncclSuccess) first = memory;
+  if (first != ncclSuccess) allreduce_fail(first, "%s", allreduce_nccl_reason(first));
+  const cudaError_t errors[] = {cudaFree(d->table), cudaFree(d->state), cudaFreeHost(d->error)};
+  for (cudaError_t error : errors)
+    if (first == ncclSuccess && error != cudaSuccess)
+      first = allreduce_fail(ncclUnhandledCudaError, "%s", cudaGetErrorString(error));
+  free(d);
+  return first;
+}
+
+struct allreduce_error *allreduce_device_error(struct allreduce_device *d)
+{
+  return d->error;
+}
+
+#endif

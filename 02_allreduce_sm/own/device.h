@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the host code (allreduce.c) asks of the device: device.cu with GPUs, device_cpu.c on the
+ * stand-in. Functions return NCCL's codes and have set the sentence where they fail. */
+#ifndef ALLREDUCE_DEVICE_H
+#define ALLREDUCE_DEVICE_H
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include "allreduce.h"
+#include "choose.h"
+#include "protocol.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a rank remembers from call to call, in device memory. */
+struct allreduce_state {
+  uint64_t number[ALLREDUCE_MAX_BLOCKS]; /* of the last call; each block has its own copy */
+  uint32_t broken;                       /* a wait was given up: no wait lasts long any more */
+};
+
+enum allreduce_error_kind {
+  ALLREDUCE_ERROR_NONE,
+  ALLREDUCE_ERROR_TIMEOUT, /* `peer` did not come */
+  ALLREDUCE_ERROR_COUNT,   /* `peer` has called with another count or type */
+};
+
+/* In host memory that the device can write; `kind` is written last. */
+struct allreduce_error {
+  int kind, peer;
+};
+
+/* One AllReduce. Addresses are as this rank sees them; those of other ranks matter to two-shot. */
+struct allreduce_call {
+  struct allreduce_shape shape;
+  ncclDataType_t type;
+  size_t count;
+  uint32_t check;
+  struct allreduce_slice slice; /* for two-shot */
+  const char *send[ALLREDUCE_MAX_RANKS];
+  char *recv[ALLREDUCE_MAX_RANKS];
+};
+
+struct allreduce_device;
+
+/* Bytes of an element; 0: no sums of this type. */
+size_t allreduce_size_of(ncclDataType_t type);
+
+/* Seconds to wait for another rank, 0: for ever. */
+double allreduce_timeout(const allreduce_config_t *config);
+
+/* Names the GPU of this rank to the others. */
+enum { ALLREDUCE_ID = 32 };
+ncclResult_t allreduce_device_id(ncclComm_t comm, char id[ALLREDUCE_ID]);
+
+/* "" or why this rank cannot; `ids` are those of all n ranks. Sets what it can at most. Local. */
+const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
+                                     struct allreduce_limits *limits);
+
+/* Local: memory, among it the scratch memory, of zeros. What has been made when it fails is to be
+ * destroyed. */
+ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,
+                                     const allreduce_config_t *config,
+                                     struct allreduce_device **device);
+ncclResult_t allreduce_device_destroy(struct allreduce_device *device); /* collective */
+
+/* Collective: the scratch memory becomes a window. */
+ncclResult_t allreduce_device_connect(struct allreduce_device *device);
+
+/* Where this rank sees the beginning of the window of every rank. */
+ncclResult_t allreduce_device_peers(struct allreduce_device *device, ncclWindow_t window,
+                                    char **peers);
+
+ncclResult_t allreduce_device_launch(struct allreduce_device *device,
+                                     const struct allreduce_call *call, cudaStream_t stream);
+
+struct allreduce_error *allreduce_device_error(struct allreduce_device *device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* With NCCL before 2.28, which has no device interface: allreduce_device_why_not says so, and
+ * nobody calls the rest. */
+#include "device.h"
+
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
+
+ncclResult_t allreduce_device_id(ncclComm_t, char[ALLREDUCE_ID])
+{
+  return ncclSuccess;
+}
+const char *allreduce_device_why_not(ncclComm_t, int, const char *, struct allreduce_limits *)
+{
+  return "built with NCCL headers older than 2.28";
+}
+ncclResult_t allreduce_device_create(ncclComm_t, int, int, const allreduce_config_t *,
+                                     struct allreduce_device **)
+{
+  return ncclInvalidUsage;
+}
+ncclResult_t allreduce_device_destroy(struct allreduce_device *)
+{
+  return ncclInvalidUsage;
+}
+ncclResult_t allreduce_device_connect(struct allreduce_device *)
+{
+  return ncclInvalidUsage;
+}
+ncclResult_t allreduce_device_peers(struct allreduce_device *, ncclWindow_t, char **)
+{
+  return ncclInvalidUsage;
+}
+ncclResult_t allreduce_device_launch(struct allreduce_device *, const struct allreduce_call *,
+                                     cudaStream_t)
+{
+  return ncclInvalidUsage;
+}
+struct allreduce_error *allreduce_device_error(struct allreduce_device *)
+{
+  return NULL;
+}
+
+#endif

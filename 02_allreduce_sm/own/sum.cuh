@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums of words: in rank order, so that every rank gets the same bits in every run. 16-bit types
+ * are added in float and rounded once, at the end. */
+#ifndef ALLREDUCE_SUM_CUH
+#define ALLREDUCE_SUM_CUH
+
+#include <stdint.h>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+/* How the bits of an element are read, added and written. Integers wrap. */
+template <typename T>
+struct same_width {
+  typedef T element;
+  typedef T wide;
+  static __device__ wide read(element e) { return e; }
+  static __device__ element write(wide w) { return w; }
+};
+typedef same_width<float> sum_float;
+typedef same_width<double> sum_double;
+typedef same_width<uint32_t> sum_int32;
+typedef same_width<uint64_t> sum_int64;
+
+struct sum_half {
+  typedef uint16_t element;
+  typedef float wide;
+  static __device__ wide read(element e) { return __half2float(__ushort_as_half(e)); }
+  static __device__ element write(wide w) { return __half_as_ushort(__float2half_rn(w)); }
+};
+
+struct sum_bfloat16 {
+  typedef uint16_t element;
+  typedef float wide;
+  static __device__ wide read(element e) { return __bfloat162float(__ushort_as_bfloat16(e)); }
+  static __device__ element write(wide w) { return __bfloat16_as_ushort(__float2bfloat16_rn(w)); }
+};
+
+/* A sum that is being made of words (uint64_t, uint4, or single elements). */
+template <typename S, typename Word>
+struct running_sum {
+  enum { LANES = sizeof(Word) / sizeof(typename S::element) };
+  typename S::wide lane[LANES];
+
+  union bits {
+    Word word;
+    typename S::element element[LANES];
+    __device__ bits() {}
+  };
+
+  __device__ __forceinline__ void add(Word word, bool first)
+  {
+    bits b;
+    b.word = word;
+#pragma unroll
+    for (int i = 0; i < LANES; i++)
+      lane[i] = first ? S::read(b.element[i]) : lane[i] + S::read(b.element[i]);
+  }
+  __device__ __forceinline__ Word word() const
+  {
+    bits b;
+#pragma unroll
+    for (int i = 0; i < LANES; i++) b.element[i] = S::write(lane[i]);
+    return b.word;
+  }
+};
+
+#endif
