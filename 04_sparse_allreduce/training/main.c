@@ -14,7 +14,6 @@
  */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "check.h"
 #include "digits.h"
@@ -23,6 +22,7 @@
 #include "sparse_allreduce.h"
 #include "training.h"
 #include "verify.h"
+#include "way.h"
 
 struct story {
   const struct rank *me;
@@ -32,6 +32,8 @@ struct story {
   cudaEvent_t start, stop;
   struct mlp_images images;
   struct mlp mlp;
+  struct way entries; /* the result as entries, added to mlp.weights: what a training job does */
+  struct way dense;   /* the result as a vector, for a second copy of the weights: to verify */
   int *order; /* device memory: images to learn from as they come in this epoch, then the others */
   struct verifier digest; /* of --digest */
   struct table table;
@@ -69,11 +71,11 @@ static void shuffle(struct story *s, uint64_t seed, uint64_t epoch)
 /* ---- one step -------------------------------------------------------------------------------- */
 
 /* Images order[first .. first + images) of this epoch change the weights of all ranks. */
-static int step(struct story *s, sparse_allreduce_t handle, float *forgotten, int first, int images,
-                struct course *course)
+static int step(struct story *s, int first, int images, struct course *course)
 {
   float ms;
-  const float *average;
+  const float rate = (float)s->training->rate, *average;
+  const sparse_allreduce_t handle = s->entries.handle;
   ncclResult_t error;
   sparse_allreduce_statistics_t statistics;
   const struct share mine = share_of(s->me, images);
@@ -89,16 +91,22 @@ static int step(struct story *s, sparse_allreduce_t handle, float *forgotten, in
   /* ======================= STEP 5: the average over all ranks ================================ */
   /* One call for the gradients of all layers, on the stream in which they were made. */
   launcher_step("STEP 5: sparse allreduce");
-  if (forgotten) CUDACHECK(cudaMemsetAsync(forgotten, 0, MLP_WEIGHTS * sizeof(float), s->stream));
+  way_forget(&s->entries, s->stream);
   CUDACHECK(cudaEventRecord(s->start, s->stream));
-  SPARSECHECK(sparse_allreduce_run(handle, s->mlp.gradient, &average, s->stream));
+  SPARSECHECK(sparse_allreduce_run(handle, s->mlp.gradient, NULL, s->stream));
   CUDACHECK(cudaEventRecord(s->stop, s->stream));
 
   /* ======================= STEP 6: the weights =============================================== */
   /* The residual is made of gradients, not of changes of weights. Where the learning rate changes
    * from step to step, an entry that arrives late gets the rate of the step in which it arrives. */
   launcher_step("STEP 6: update");
-  mlp_update(&s->mlp, average, (float)s->training->rate);
+  SPARSECHECK(sparse_allreduce_add(handle, -rate, s->entries.weights, s->stream));
+
+  /* The same with the average as a vector of all elements, and a loop over them. A training job has
+   * one of the two. Here their weights are compared after every epoch. */
+  way_forget(&s->dense, s->stream);
+  SPARSECHECK(sparse_allreduce_run(s->dense.handle, s->mlp.gradient, &average, s->stream));
+  mlp_update(&s->mlp, s->dense.weights, average, rate);
 
   SPARSECHECK(sparse_allreduce_get_async_error(handle, &error)); /* waits for the allreduce */
   if (error == ncclInvalidArgument) {
@@ -147,29 +155,6 @@ static double evaluate(struct story *s, int first, int n, int *right)
   return sum / n;
 }
 
-/* All ranks began with the same weights and were given the same averages. So they have the same
- * weights now, to the last bit, or something is wrong. Collective. */
-static int same_weights(struct story *s, const struct path *path, const struct epoch *epoch)
-{
-  static const size_t bytes = MLP_WEIGHTS * sizeof(float);
-  float *weights = malloc(bytes), *of_rank_0 = malloc(bytes);
-  int code = EXIT_VERIFIED;
-  if (!weights || !of_rank_0) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  CUDACHECK(cudaMemcpyAsync(weights, s->mlp.weights, bytes, cudaMemcpyDeviceToHost, s->stream));
-  CUDACHECK(cudaStreamSynchronize(s->stream));
-  memcpy(of_rank_0, weights, bytes);
-  launcher_broadcast(s->me, of_rank_0, bytes, 0);
-  for (int i = 0; i < MLP_WEIGHTS && code == EXIT_VERIFIED; i++) {
-    if (memcmp(&weights[i], &of_rank_0[i], sizeof *weights) == 0) continue;
-    launcher_error("%s, epoch %ld: weight %d is %.9g, on rank 0 it is %.9g", path->name,
-                   epoch->number, i, (double)weights[i], (double)of_rank_0[i]);
-    code = EXIT_WRONG_DATA;
-  }
-  free(weights);
-  free(of_rank_0);
-  return launcher_agree(s->me, code);
-}
-
 /* ---- one path, one seed ---------------------------------------------------------------------- */
 
 static int train(struct story *s, struct course *course, long seed)
@@ -177,36 +162,32 @@ static int train(struct story *s, struct course *course, long seed)
   const struct training *t = s->training;
   const struct path *path = course->path;
   struct epoch epoch = {.seed = seed};
-  float weights[MLP_WEIGHTS], *forgotten = NULL;
   int code = EXIT_VERIFIED, right;
 
   /* ======================= STEP 3: equal weights and a handle ================================ */
   launcher_step("STEP 3: handle");
-  sparse_allreduce_t handle;
   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
   config.algorithm = path->algorithm;
   config.density = t->density;
   config.exchange = t->exchange;
-  SPARSECHECK(sparse_allreduce_create(s->comm, MLP_WEIGHTS, &config, &handle));
-  course->mode = training_mode(path, handle);
-  if (path->forgets) SPARSECHECK(sparse_allreduce_residual(handle, &forgotten));
-  mlp_initial_weights(weights, (uint64_t)seed);
-  CUDACHECK(
-      cudaMemcpyAsync(s->mlp.weights, weights, sizeof weights, cudaMemcpyHostToDevice, s->stream));
-  CUDACHECK(cudaStreamSynchronize(s->stream));
+  config.result = SPARSE_RESULT_ENTRIES;
+  way_begin(&s->entries, s->comm, path, &config, seed);
+  config.result = SPARSE_RESULT_DENSE;
+  way_begin(&s->dense, s->comm, path, &config, seed);
+  course->mode = training_mode(path, s->entries.handle);
 
   while (epoch.number < t->epochs && code == EXIT_VERIFIED) {
     epoch.number++;
     shuffle(s, (uint64_t)seed, (uint64_t)epoch.number);
     for (int first = 0; first < DIGITS_TRAINING && code == EXIT_VERIFIED; first += (int)t->batch) {
       const int left = DIGITS_TRAINING - first;
-      code = step(s, handle, forgotten, first, t->batch < left ? (int)t->batch : left, course);
+      code = step(s, first, t->batch < left ? (int)t->batch : left, course);
     }
     if (code != EXIT_VERIFIED) break;
 
     /* ======================= STEP 7: the same everywhere? What was learnt? =================== */
     launcher_step("STEP 7: weights");
-    code = same_weights(s, path, &epoch);
+    code = ways_agree(s->me, path, &epoch, &s->entries, &s->dense);
     if (s->digest.me && path->algorithm != SPARSE_DENSE)
       verifier_digest(&s->digest, s->mlp.weights, MLP_WEIGHTS);
     epoch.loss = evaluate(s, 0, DIGITS_TRAINING, &right);
@@ -224,8 +205,8 @@ static int train(struct story *s, struct course *course, long seed)
   if (!course->seeds || epoch.right < course->lowest) course->lowest = epoch.right;
   if (!course->seeds || epoch.right > course->highest) course->highest = epoch.right;
   course->seeds++;
-  SPARSECHECK(sparse_allreduce_destroy(handle));
-  launcher_barrier(s->me); /* several GPUs in one process: see sparse_allreduce_destroy */
+  way_end(&s->entries, s->me);
+  way_end(&s->dense, s->me);
   return code;
 }
 
@@ -243,7 +224,7 @@ static int run(const struct rank *me, const struct options *opt)
   ncclUniqueId id;
   CUDACHECK(cudaSetDevice(me->device));
   const size_t entries = (size_t)24 * (size_t)me->nranks * MLP_WEIGHTS; /* see sparse_allreduce.h */
-  if (!launcher_has_memory(me, ((size_t)80 << 20) + entries)) return EXIT_USAGE;
+  if (!launcher_has_memory(me, ((size_t)160 << 20) + 2 * entries)) return EXIT_USAGE;
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&s.comm, me->nranks, id, me->rank));
@@ -258,6 +239,8 @@ static int run(const struct rank *me, const struct options *opt)
   digits_load(pixels, labels);
   mlp_images_create(&s.images, pixels, labels, DIGITS_IMAGES);    /* all of them on every rank */
   mlp_create(&s.mlp, DIGITS_TRAINING / me->nranks + 1, s.stream); /* a rank's largest share */
+  s.entries.weights = s.mlp.weights;
+  CUDACHECK(cudaMalloc((void **)&s.dense.weights, MLP_WEIGHTS * sizeof *s.dense.weights));
   CUDACHECK(cudaMalloc((void **)&s.order, DIGITS_IMAGES * sizeof *s.order));
   if (opt->digest) verifier_init(&s.digest, me, datatype_find("float"), s.stream);
   code = table_open(&s.table, &training, me);
@@ -281,6 +264,7 @@ static int run(const struct rank *me, const struct options *opt)
   if (opt->digest) verifier_free(&s.digest);
   mlp_destroy(&s.mlp);
   mlp_images_destroy(&s.images);
+  CUDACHECK(cudaFree(s.dense.weights));
   CUDACHECK(cudaFree(s.order));
   CUDACHECK(cudaEventDestroy(s.start));
   CUDACHECK(cudaEventDestroy(s.stop));

@@ -128,12 +128,9 @@ void mlp_backward(struct mlp *mlp, int n, float scale)
   }
 }
 
-void mlp_update(struct mlp *mlp, const float *average, float rate)
+void mlp_update(struct mlp *mlp, float *weights, const float *average, float rate)
 {
-  const struct mlp_loop loop = {.work = MLP_UPDATE,
-                                .rounds = MLP_WEIGHTS,
-                                .above = average,
-                                .to = mlp->weights,
-                                .scale = rate};
+  const struct mlp_loop loop = {
+      .work = MLP_UPDATE, .rounds = MLP_WEIGHTS, .above = average, .to = weights, .scale = rate};
   CUDACHECK(mlp_launch(&loop, mlp->stream));
 }

@@ -78,8 +78,8 @@ void mlp_forward(struct mlp *mlp, const struct mlp_images *images, const int *or
  */
 void mlp_backward(struct mlp *mlp, int n, float scale);
 
-/* weights -= rate * average, all of them, each rounded once. */
-void mlp_update(struct mlp *mlp, const float *average, float rate);
+/* weights -= rate * average, all MLP_WEIGHTS of them, each rounded once. */
+void mlp_update(struct mlp *mlp, float *weights, const float *average, float rate);
 
 /* ---- one round of a loop ------------------------------------------------------------------- */
 

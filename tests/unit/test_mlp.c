@@ -146,7 +146,7 @@ static void test_update(void **state)
 {
   (void)state;
   gradient_of(gradient, 0, N, 1);
-  mlp_update(&mlp, mlp.gradient, 0.1f);
+  mlp_update(&mlp, mlp.weights, mlp.gradient, 0.1f);
   finish();
   for (int i = 0; i < MLP_WEIGHTS; i++)
     assert_true(mlp.weights[i] == fmaf(-0.1f, gradient[i], weights[i]));
@@ -159,7 +159,7 @@ static void test_right(void **state)
   (void)state;
   for (int step = 0; step < 8; step++) { /* at first all images are given the same digit */
     gradient_of(gradient, 0, N, 1);
-    mlp_update(&mlp, mlp.gradient, 0.01f);
+    mlp_update(&mlp, mlp.weights, mlp.gradient, 0.01f);
   }
   mlp_forward(&mlp, &images, order, N);
   finish();
