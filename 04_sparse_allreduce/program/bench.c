@@ -213,13 +213,16 @@ static int bench_size(struct sweep *s, sparse_preset_t preset)
     if (result != EXIT_VERIFIED) code = result;
     launcher_print(me, "# %zu elements, density %g; dense us:", s->timer.count, config.density);
     for (int i = 0; i < BENCH_DENSE_WAYS; i++) {
+      if (dense.codes[i] == EXIT_CANNOT_RUN) continue;
+      if (i) launcher_print(me, ",");
       print_number(me, 0, 1, dense.times[i].mean);
-      launcher_print(me, " %s%s", bench_dense_names[i], i < BENCH_DENSE_WAYS - 1 ? "," : "");
+      launcher_print(me, " %s", bench_dense_names[i]);
     }
     launcher_print(me, "; %llu steps a cycle%s\n", (unsigned long long)s->timer.steps,
                    result == EXIT_VERIFIED ? "" : "; WRONG");
     for (int i = 0; i < BENCH_DENSE_WAYS; i++) {
       char name[32];
+      if (dense.codes[i] == EXIT_CANNOT_RUN) continue;
       snprintf(name, sizeof name, "%s allreduce", bench_dense_names[i]);
       write_row(s, name, "allreduce", config.density, dense.times[i], dense.best.mean, NULL,
                 (double)NAN, dense.codes[i] != EXIT_VERIFIED);

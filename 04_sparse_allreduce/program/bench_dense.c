@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "check.h"
+#include "own/allreduce.h"
 
 static ncclResult_t nccl_allreduce(struct bench_timer *timer, const void *send, void *recv)
 {
@@ -25,44 +26,109 @@ static struct bench_time time_plain(struct bench_timer *timer, int *code)
   return time;
 }
 
-/* All buffers in one window. Where NCCL cannot use it, this is as the plain one. */
-static struct bench_time time_symmetric(struct bench_timer *timer, int *code)
-{
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+/* Where a dense AllReduce finds its buffers: all of them in one window. */
+struct windowed {
+  char *memory;
+  ncclWindow_t window;
+  size_t bytes; /* of memory */
+  void *send[BENCH_GRADIENTS], *recv;
+};
+
+static struct windowed windowed_init(struct bench_timer *timer)
+{
   const size_t bytes = timer->count * timer->type->size;
   const size_t stride = (bytes + 4095) / 4096 * 4096;
-  char *memory;
-  void *send[BENCH_GRADIENTS];
-  ncclWindow_t window = NULL;
-  NCCLCHECK(ncclMemAlloc((void **)&memory, (BENCH_GRADIENTS + 1) * stride));
-  NCCLCHECK(ncclCommWindowRegister(timer->comm, memory, (BENCH_GRADIENTS + 1) * stride, &window,
-                                   NCCL_WIN_COLL_SYMMETRIC));
+  struct windowed w = {.bytes = (BENCH_GRADIENTS + 1) * stride};
+  NCCLCHECK(ncclMemAlloc((void **)&w.memory, w.bytes));
+  NCCLCHECK(
+      ncclCommWindowRegister(timer->comm, w.memory, w.bytes, &w.window, NCCL_WIN_COLL_SYMMETRIC));
+  w.recv = w.memory + BENCH_GRADIENTS * stride;
   for (int i = 0; i < BENCH_GRADIENTS; i++) {
-    send[i] = memory + (size_t)i * stride;
-    CUDACHECK(cudaMemcpyAsync(send[i], timer->gradients[i], bytes, cudaMemcpyDeviceToDevice,
+    w.send[i] = w.memory + (size_t)i * stride;
+    CUDACHECK(cudaMemcpyAsync(w.send[i], timer->gradients[i], bytes, cudaMemcpyDeviceToDevice,
                               timer->stream));
   }
   /* a symmetric kernel may start before what is in front of it has finished */
   CUDACHECK(cudaStreamSynchronize(timer->stream));
   launcher_barrier(timer->me);
-  const struct bench_time time =
-      bench_time_allreduce(timer, nccl_allreduce, send, memory + BENCH_GRADIENTS * stride, code);
-  if (window) NCCLCHECK(ncclCommWindowDeregister(timer->comm, window));
+  return w;
+}
+
+static void windowed_free(struct bench_timer *timer, struct windowed *w)
+{
+  if (w->window) NCCLCHECK(ncclCommWindowDeregister(timer->comm, w->window));
   launcher_barrier(timer->me); /* no rank frees what a slower peer may still read */
-  NCCLCHECK(ncclMemFree(memory));
+  NCCLCHECK(ncclMemFree(w->memory));
   launcher_barrier(timer->me);
+}
+
+/* Where NCCL cannot use the window, this is as the plain one. */
+static struct bench_time time_symmetric(struct bench_timer *timer, int *code)
+{
+  struct windowed w = windowed_init(timer);
+  const struct bench_time time = bench_time_allreduce(timer, nccl_allreduce, w.send, w.recv, code);
+  windowed_free(timer, &w);
   return time;
-#else
+}
+
+#define OWNCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
+
+static _Thread_local allreduce_t own; /* ranks may be threads */
+
+static ncclResult_t own_allreduce(struct bench_timer *timer, const void *send, void *recv)
+{
+  OWNCHECK(allreduce_run(own, send, recv, timer->count, timer->type->nccl, timer->stream));
+  return ncclSuccess;
+}
+
+/* One process launches graphs for its GPUs one after the other, and kernels of the first one would
+ * wait for those of the second. The stand-in has a thread for each stream. */
+static bool graph_can_deadlock(const struct bench_timer *timer)
+{
+#if defined(LAUNCHER_MPI) || defined(CPU_STANDIN)
   (void)timer;
-  *code = EXIT_VERIFIED;
-  return bench_no_time;
+  return false;
+#else
+  return timer->graphs && timer->me->nranks > 1;
 #endif
 }
 
-/* Another AllReduce takes a name and a function here, and one more in BENCH_DENSE_WAYS. */
-const char *const bench_dense_names[BENCH_DENSE_WAYS] = {"plain", "symmetric"};
-static struct bench_time (*const ways[BENCH_DENSE_WAYS])(struct bench_timer *timer,
-                                                         int *code) = {time_plain, time_symmetric};
+/* The AllReduce of example 02, where all ranks share memory. */
+static struct bench_time time_own(struct bench_timer *timer, int *code)
+{
+  struct windowed w;
+  struct bench_time time;
+  ncclResult_t result;
+  *code = EXIT_CANNOT_RUN;
+  if (graph_can_deadlock(timer)) return bench_no_time;
+  result = allreduce_create(timer->comm, NULL, &own);
+  if (result == ncclInvalidUsage) return bench_no_time; /* on all ranks */
+  CHECK_NCCL_RESULT(result, "allreduce_create(timer->comm, NULL, &own)", allreduce_last_error());
+  w = windowed_init(timer);
+  OWNCHECK(allreduce_add_window(own, w.window, w.memory, w.bytes));
+  time = bench_time_allreduce(timer, own_allreduce, w.send, w.recv, code);
+  OWNCHECK(allreduce_get_async_error(own, &result));
+  CHECK_NCCL_RESULT(result, "allreduce_run", allreduce_last_error());
+  OWNCHECK(allreduce_destroy(own));
+  own = NULL;
+  windowed_free(timer, &w);
+  return time;
+}
+#else
+static struct bench_time cannot_run(struct bench_timer *timer, int *code)
+{
+  (void)timer;
+  *code = EXIT_CANNOT_RUN;
+  return bench_no_time;
+}
+#define time_symmetric cannot_run
+#define time_own cannot_run
+#endif
+
+const char *const bench_dense_names[BENCH_DENSE_WAYS] = {"plain", "symmetric", "own"};
+static struct bench_time (*const ways[BENCH_DENSE_WAYS])(struct bench_timer *timer, int *code) = {
+    time_plain, time_symmetric, time_own};
 
 int bench_time_dense(struct bench_timer *timer, struct bench_dense *dense)
 {
@@ -70,6 +136,7 @@ int bench_time_dense(struct bench_timer *timer, struct bench_dense *dense)
   dense->best = bench_no_time;
   for (int i = 0; i < BENCH_DENSE_WAYS; i++) {
     dense->times[i] = ways[i](timer, &dense->codes[i]);
+    if (dense->codes[i] == EXIT_CANNOT_RUN) continue;
     if (code == EXIT_VERIFIED) code = dense->codes[i];
     if (isnan(dense->best.mean) || dense->times[i].mean < dense->best.mean)
       dense->best = dense->times[i];

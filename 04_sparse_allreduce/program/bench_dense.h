@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the sparse paths have to beat: dense AllReduces of the whole gradient, each verified and
- * timed as the paths are. The fastest of them is what ratios are against. */
+ * timed as the paths are: NCCL's on plain buffers and on symmetric windows, and the one that
+ * example 02 has written. The fastest of them is what ratios are against. */
 #ifndef BENCH_DENSE_H
 #define BENCH_DENSE_H
 
 #include "bench_time.h"
 
-enum { BENCH_DENSE_WAYS = 2 };
+enum { BENCH_DENSE_WAYS = 3 };
 extern const char *const bench_dense_names[BENCH_DENSE_WAYS];
 
 struct bench_dense {
-  struct bench_time times[BENCH_DENSE_WAYS]; /* NaN: wrong, or NCCL has none */
-  int codes[BENCH_DENSE_WAYS];               /* of verification */
+  struct bench_time times[BENCH_DENSE_WAYS]; /* NaN: wrong, or not here */
+  int codes[BENCH_DENSE_WAYS];               /* of verification; EXIT_CANNOT_RUN: not here */
   struct bench_time best;                    /* NaN if one of them is wrong */
 };
 

@@ -147,7 +147,7 @@ PYTHON
   [ "$(wc -l <"$WORK/bench.csv")" = $((1 + 4 * 14)) ]
   sparse "${LAUNCHERS##* }" 2 --bench --count 5000 --density 0.1 --algorithm topkSA --steps 2 -d half -J "$WORK/bench.json"
   exits_with 0
-  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d] == ['plain allreduce', 'symmetric allreduce', 'topkSA'], d"
+  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d] == ['plain allreduce', 'symmetric allreduce', 'own allreduce', 'topkSA'], d"
 }
 
 @test "--bench -G 1: steps as graphs, but for the path whose host takes part; -G without --bench is refused" {
