@@ -319,9 +319,9 @@ check_sparse() { # 04; its operators are local, so one rank will do for them
 cases=()
 for folder in "${examples[@]}"; do
   case $folder in
-    01_* | 02_*) [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] ||
-      cases+=(tests/gpu/allreduce tests/gpu/allreduce_own tests/gpu/allreduce_one_gpu) ;;
-    03_*) cases+=(tests/gpu/alltoallv tests/gpu/alltoallv_ranks) ;;
+  01_* | 02_*) [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] ||
+    cases+=(tests/gpu/allreduce tests/gpu/allreduce_own tests/gpu/allreduce_one_gpu) ;;
+  03_*) cases+=(tests/gpu/alltoallv tests/gpu/alltoallv_ranks) ;;
   04_*) cases+=(tests/gpu/sparse tests/gpu/sparse_steps) ;;
   esac
 done

@@ -61,7 +61,8 @@ build_changed() {
   [ "$1" = pthread ] || compiler=$(mpicc_command) switch=(-DLAUNCHER_MPI)
   mapfile -d '' objects < <(find "$build" -name '*.o' ! -path '*/common/cpu/*' ! -name main.c.o -print0)
   "$compiler" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${switch[@]}" -pthread \
-    -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/$2" -o "$WORK/program" "$WORK/main.c" "${objects[@]}" \
+    -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/common/launch" \
+    -I"$TOP/common/verify" -I"$TOP/common/bench" -I"$TOP/$2" -o "$WORK/program" "$WORK/main.c" "${objects[@]}" \
     -Wl,-rpath,"$build" -L"$build" -lcpu_standin -lm
 }
 

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the AllReduce is possible: the part of device.h that asks NCCL and the GPUs. */
+#include <string.h>
+
+#include "device.h"
+#include "errors.h"
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) /* else device_none.cu */
+#include <nccl_device.h>
+
+ncclResult_t allreduce_device_id(ncclComm_t comm, char id[ALLREDUCE_ID])
+{
+  int device = 0;
+  memset(id, 0, ALLREDUCE_ID);
+  ALLREDUCE_NCCLTRY(ncclCommCuDevice(comm, &device));
+  ALLREDUCE_CUDATRY(cudaDeviceGetPCIBusId(id, ALLREDUCE_ID, device));
+  return ncclSuccess;
+}
+
+enum link { LINK_UNKNOWN, LINK_PCIE, LINK_NVLINK };
+
+/* GPUs have atomic operations on each other's memory over NVLink, not over PCIe. Of a GPU that this
+ * process does not see nothing is known. */
+static enum link link_to(int device, const char *id)
+{
+  int peer = 0, atomics = 0;
+  enum link link = LINK_UNKNOWN;
+  if (cudaDeviceGetByPCIBusId(&peer, id) == cudaSuccess &&
+      (peer == device || cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
+                                                   device, peer) == cudaSuccess))
+    link = peer == device || atomics ? LINK_NVLINK : LINK_PCIE;
+  cudaGetLastError(); /* not for others to find */
+  return link;
+}
+
+/* The architectures for which NCCL has its own lines of 128 bytes over NVLink. */
+static bool keeps_wide_stores(int major, int minor)
+{
+  return (minor == 0 && (major == 7 || major == 8 || major == 9 || major == 10));
+}
+
+const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
+                                     struct allreduce_limits *limits)
+{
+  int version = 0, device = 0, major = 0, minor = 0, multiprocessors = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) version = 0;
+  /* 2.28 makes no promise about its device structures, not even between patch releases. */
+  if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) ? version != NCCL_VERSION_CODE
+                                                 : version < NCCL_VERSION_CODE)
+    return "NCCL at run time is not the version of the headers";
+  if (ncclTeamLsa(comm).nRanks != n) return "not all ranks share memory";
+  if (ncclCommCuDevice(comm, &device) != ncclSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
+          cudaSuccess ||
+      major < 7)
+    return "the GPU is older than compute capability 7.0";
+  limits->blocks =
+      2 * multiprocessors < ALLREDUCE_MAX_BLOCKS ? 2 * multiprocessors : ALLREDUCE_MAX_BLOCKS;
+  if (!keeps_wide_stores(major, minor)) limits->wide = 0;
+  for (int p = 0; p < n; p++) {
+    const enum link link = link_to(device, ids + (size_t)p * ALLREDUCE_ID);
+    if (link == LINK_PCIE) return "a GPU is reached over PCIe";
+    if (link == LINK_UNKNOWN) limits->wide = 0;
+  }
+  return "";
+}
+
+#endif
