@@ -55,11 +55,14 @@ mpi_job() {
 # build_changed LAUNCHER EXAMPLE SED-SCRIPT: $WORK/program is the example with a main.c, $WORK/main.c, that
 # sed -E has changed.
 build_changed() {
-  local build=$TOP/$2/build/cpu-$1 compiler=gcc switch=() objects=()
+  local build=$TOP/$2/build/cpu-$1 compiler=gcc switch=() objects=() object source
   sed -E "$3" "$TOP/$2/main.c" >"$WORK/main.c"
   if cmp -s "$TOP/$2/main.c" "$WORK/main.c"; then echo "sed has changed nothing" && return 1; fi
   [ "$1" = pthread ] || compiler=$(mpicc_command) switch=(-DLAUNCHER_MPI)
-  mapfile -d '' objects < <(find "$build" -name '*.o' ! -path '*/common/cpu/*' ! -name main.c.o -print0)
+  while IFS= read -rd '' object; do
+    source=${object#"$build"/}
+    [ ! -e "$TOP/${source%.o}" ] || objects+=("$object") # not of a file that has moved since
+  done < <(find "$build" -name '*.o' ! -path '*/common/cpu/*' ! -name main.c.o -print0)
   "$compiler" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${switch[@]}" -pthread \
     -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/common/launch" \
     -I"$TOP/common/verify" -I"$TOP/common/bench" -I"$TOP/$2" -o "$WORK/program" "$WORK/main.c" "${objects[@]}" \
