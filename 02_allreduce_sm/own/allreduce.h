@@ -15,12 +15,12 @@
  *
  * What all ranks have in common:
  * - They make the same calls of allreduce_run on a handle in the same order, with the same count
- * and type, and in place all or none. A call in another order or with another count is an error
- * that allreduce_get_async_error reports, on every rank that notices.
+ *   and type, and in place all or none. A call in another order or with another count is an error
+ *   that allreduce_get_async_error reports, on every rank that notices.
  * - sendbuff has the same offset in its window on all ranks, recvbuff too (any multiple of an
  *   element's size; the two may differ). In place, or no byte in common.
  * - The calls of a handle follow each other: on one stream, or on several that wait for each other
- * by events. They may be captured, replayed and mixed with others.
+ *   by events. They may be captured, replayed and mixed with others.
  * - Where several ranks are threads of one process, a graph with these calls can deadlock when it
  * is launched, as any graph with kernels that wait for other GPUs: then one process for each GPU.
  *

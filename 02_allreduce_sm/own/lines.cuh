@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-shot with lines: for small vectors, where what counts is how often GPUs wait for each other.
  *
- * Every rank stores its vector to every other rank, as lines (data and tag together) into scratch
- * memory, and waits for nothing before it does so. Then it waits for the lines of the others: where
- * a tag has come the data has come too. So there is one trip over the link, and no barrier.
+ * A line is 8 bytes of data and 8 bytes of tag, stored by one instruction. The tag has the number
+ * of the call (protocol.h). Every rank stores its vector to every other rank, as lines into scratch
+ * memory, which is the library's own, and waits for nothing before it does so. Then it waits for
+ * the lines of the others: where a tag has come the data has come too. So there is one trip over
+ * the link, and no barrier.
  *
  * Why no line is overwritten before it has been read. Let A and B be two ranks and e a call. A
  * begins e when its kernel starts, and has then finished e - 1, because the calls of a handle
  * follow each other on every rank. And: (1) Whoever has a line or a flag of e from A knows that A
  * has finished e - 1. (2) Whoever has finished e has had a line or a flag of e from every other
  * rank: each call has at least one element, so with lines there is one to wait for; two-shot waits
- * for a flag. In e, A stores lines into its part at B, in the half of e's parity. They replace
- * those of e - 2 or of an older call. A has begun e, so it has finished e - 1; by (2) it had
- * something of e - 1 from B; by (1) B has finished e - 2, and with it the reading of these lines.
- * Those of e - 1, which B may still be reading, are in the other half. It does not matter which
- * method a call takes, how many elements or blocks it has, or whether it comes from a graph: each
- * one counts the number on by one. A call without elements does nothing on any rank and is not
- * counted.
+ * for a flag. In e, A stores lines into its part at B, which has one half for odd and one for even
+ * numbers. They replace those of e - 2 or of an older call. A has begun e and so finished e - 1; by
+ * (2) it had something of e - 1 from B; by (1) B has finished e - 2, and with it the reading of
+ * these lines. Those of e - 1, which B may still be reading, are in the other half. It does not
+ * matter which method a call takes, how many elements or blocks it has, or whether it comes from a
+ * graph: each one counts the number on by one. A call without elements does nothing on any rank and
+ * is not counted.
  *
  * Nothing but scratch memory is written by others, so send and receive buffer need no window here.
  * In place is right, because the thread that replaces a word has stored it to everybody before. */

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The idea stands in oneshot.h, in three lines. Read the kernel first: add_between_barriers. What
+ * it uses of NCCL's device interface (nccl_device.h):
+ *
+ *   Lsa                     load/store accessible: in memory that a kernel can load and store
+ *   ncclGetLsaPointer       where this rank sees a place in the window of rank p
+ *   ncclLsaBarrierSession   a barrier between blocks of different ranks
+ *   ncclCoopCta             all threads of this block (CTA) take part in it */
 #include "oneshot.h"
 
 #include <stdlib.h>
@@ -13,7 +20,7 @@ enum { BLOCKS = 32, THREADS = 512 };
 struct oneshot {
   ncclComm_t comm;
   ncclWindow_t window;
-  const float *base;
+  const float *base;    /* where the window begins in this rank's memory */
   ncclDevComm dev_comm; /* what a kernel knows of the communicator */
 };
 
@@ -37,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS)
     recvbuff[i] = sum;
   }
 
-  /* Nobody leaves before all have read. */
+  /* Nobody leaves before all have read: what comes next on a stream may change the send buffer. */
   barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 
@@ -76,7 +83,7 @@ oneshot *oneshot_create(ncclComm_t comm, ncclWindow_t window, const float *sendb
 #else
   ncclDevCommRequirements requirements = {};
 #endif
-  requirements.lsaBarrierCount = BLOCKS;
+  requirements.lsaBarrierCount = BLOCKS; /* one for each block of the kernel */
   *why = why_not(comm);
   if (!**why) {
     const ncclResult_t made = ncclDevCommCreate(comm, &requirements, &o->dev_comm);

@@ -112,7 +112,7 @@ typedef struct {
   int check_counts;    /* 1: also compare counts on the send/recv path, which costs a round trip
                           and a host synchronisation per exchange (so: no capture) */
   size_t ll_threshold; /* bytes; pairs up to this size take the low-latency protocol. Scratch is
-                          about 2.7 times this per rank. ALLTOALLV_DEFAULT: tuned */
+                          about 2.7 times this per rank. ALLTOALLV_DEFAULT: 512 KiB */
   unsigned first_call; /* number of the first exchange, for tests of the wrap-around; else 0 */
 } alltoallv_config_t;
 

@@ -3,9 +3,10 @@
  * verdict. The kernel (lsa/alltoallv_kernel.cuh), its plain C twin (alltoallv_lsa_cpu.c) and the
  * host code share this file, so that a rule exists once. C and CUDA C++.
  *
- * The exchanges of a handle are numbered. In exchange `call` every rank first sends every peer a
- * header (what I send you, what I expect from you, where it shall go), zero counts included. A
- * header says two more things by being there: "I have finished exchange call - 1" and "my receive
+ * The exchanges of a handle are numbered, and `call` in the code is that number: "exchange", "call"
+ * and "number of the exchange" mean the same thing. In exchange `call` every rank first sends every
+ * peer a header (what I send you, what I expect from you, where it shall go), zero counts included.
+ * A header says two more things by being there: "I have finished exchange call - 1" and "my receive
  * buffer is free". Why nothing is ever overwritten too early follows from these two; the argument
  * stands at read_header in lsa/alltoallv_wait.cuh. */
 #ifndef ALLTOALLV_PROTOCOL_H
@@ -75,17 +76,18 @@ struct alltoallv_header {
   uint32_t kind, window, unit;
 };
 
-/* Zero marks a line that was never written, and a number must keep its parity when the 32 bits run
- * out (after about 3 hours of calls of 2.5 us), so 2 comes after the largest one. Lines of the
- * round before are then cleared, parity by parity: see alltoallv_stale_parity. */
+/* After 0xffffffff comes 2: the 32 bits run out after about 3 hours of calls of 2.5 us. 0 is left
+ * out because it marks a line that was never written; 1 because odd and even numbers have to go on
+ * taking turns, and 0xffffffff is odd. Lines of the round before are then cleared, first the even
+ * ones, then the odd ones: see alltoallv_stale_parity. */
 ALLTOALLV_RULE uint32_t alltoallv_next_call(uint32_t call)
 {
   return call == 0xffffffffu ? 2 : call + 1;
 }
 
-/* The parity whose lines have to be cleared at the beginning of `call`, before its headers go out,
- * or -1. By then all that was sent with that parity has been read, and nobody sends more of it
- * before our header of `call`. */
+/* The parity (0: even, 1: odd numbers) whose lines have to be cleared at the beginning of `call`,
+ * before its headers go out, or -1. By then all that was sent with that parity has been read, and
+ * nobody sends more of it before our header of `call`. */
 ALLTOALLV_RULE int alltoallv_stale_parity(uint32_t call)
 {
   if (call == 0xffffffffu) return 0;

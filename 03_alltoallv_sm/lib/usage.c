@@ -10,7 +10,8 @@
 #include "alltoallv.h"
 
 /* A rank that fails says why and ends all of them: the others would wait for it. (MPI's own calls
- * do that by themselves.) */
+ * do that by themselves.) What fails on one rank in alltoallv_init fails on all, and each of them
+ * names that rank; the job may end before all have spoken. */
 #define TRY(call, text, reason)                \
   do {                                         \
     const int code = (int)(call);              \

@@ -59,10 +59,11 @@ static __global__ void __launch_bounds__(THREADS)
     const size_t bytes = a.parts[p].bytes;
     const char *from = a.sendbuff + a.parts[p].from;
     char *to = (char *)ncclGetLsaPointer(a.window, a.parts[p].to, p);
-    const size_t units = (size_t)to | (size_t)from | bytes; /* what divides all three */
-    if (units % 16 == 0)
+    /* A multiple of 16 has zeros in its lowest 4 bits. The OR of the three has them if all have. */
+    const size_t any_bits = (size_t)to | (size_t)from | bytes;
+    if (any_bits % 16 == 0)
       copy_as<uint4>(to, from, bytes);
-    else if (units % 4 == 0)
+    else if (any_bits % 4 == 0)
       copy_as<uint32_t>(to, from, bytes);
     else
       copy_as<char>(to, from, bytes);

@@ -210,23 +210,30 @@ build_usage() {
   done)" ]
 }
 
+# usage_fails RANKS FAULT: usage.c as so many processes, in which this call fails on the last one.
+usage_fails() {
+  code=0
+  mpi_job "$1" env LD_PRELOAD="$FAULT_FOLDER/fault.so" FAULT="fail:$2:$(($1 - 1))" "$FAULT_FOLDER/usage/usage" \
+    >"$WORK/out" 2>"$WORK/err" || code=$?
+  fails_at_once
+  [ "$code" != 124 ] # the time limit of mpi_job
+  prints_nothing
+}
+
 @test "usage.c: a rank that fails says why and ends the others, which would wait for it" {
   [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
   build_usage
-  for fault in cudaStreamCreate:1 ncclCommInitRank:1 ncclMemAlloc:3; do
-    code=0
-    mpi_job 3 env LD_PRELOAD="$FAULT_FOLDER/fault.so" FAULT="fail:$fault:1" "$FAULT_FOLDER/usage/usage" \
-      >"$WORK/out" 2>"$WORK/err" || code=$?
-    fails_at_once
-    [ "$code" != 124 ] # the time limit of mpi_job
-    prints_nothing
-    case $fault in
-    cuda*) says '^cudaStreamCreate\(&stream\): out of memory$' ;;
-    ncclComm*) says '^ncclCommInitRank\(&comm, n, id, rank\): unhandled system error$' ;;
-    # the third is the scratch memory of the handle
-    *) says '^alltoallv_init\(comm, NULL, &handle\): rank 1 cannot set up the kernel: ncclMemAlloc\(.*: .*system error' ;;
-    esac
-  done
+  usage_fails 3 cudaStreamCreate:1
+  says '^cudaStreamCreate\(&stream\): out of memory$'
+  usage_fails 3 ncclCommInitRank:1
+  says '^ncclCommInitRank\(&comm, n, id, rank\): unhandled system error$'
+  # The third is the scratch memory of the handle. The library tells all ranks, and any of them may end the job
+  # before the others have said anything: each one names the rank, and that rank the call.
+  usage_fails 3 ncclMemAlloc:3
+  says '^alltoallv_init\(comm, NULL, &handle\): rank 2 cannot set up the kernel: .*system error'
+  says_not 'alltoallv_init.*: rank [01] '
+  usage_fails 1 ncclMemAlloc:3
+  says '^alltoallv_init\(comm, NULL, &handle\): rank 0 cannot set up the kernel: ncclMemAlloc\(.*: .*system error'
 }
 
 @test "counts that differ end the job with exit code 3 and both numbers" {

@@ -169,7 +169,7 @@ static __device__ __forceinline__ uint32_t control_device(const kernel_args<N> &
   __syncthreads(); /* b.stop and b.bad are set */
   if (broken) return call;
   bool peer = p < a.n && p != a.rank;
-  uint64_t base = peer ? a.state->received[p] : 0;
+  uint64_t base = peer ? a.state->received_before[p] : 0;
   bool moves = share_counts(a, b, call);
   if (!b.stop) publish_counts(a, b, call);
   struct alltoallv_header h;

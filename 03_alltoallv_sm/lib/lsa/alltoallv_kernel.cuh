@@ -15,10 +15,11 @@
  * for anything but headers before it sends, so there is no cycle of waiting. All waiting loops end
  * after the timeout.
  *
- * The grid has a team of blocks for every rank (or less, if blocks are short), blockIdx.y: team i
- * moves the lines to and from rank + i. Team 0 has no peer. In small exchanges (MODE_SMALL) its
- * blocks copy this rank's part for itself, and the first warps of block 0 are the control block; in
- * all others block 0 is that with all its threads. For tiles the blocks are numbered through.
+ * The grid has a team of blocks (those with the same blockIdx.y) for every rank, or fewer if blocks
+ * are short: team i moves the lines to and from rank + i. Team 0 has no peer. In small exchanges
+ * (MODE_SMALL) its blocks copy this rank's part for itself, and the first warps of block 0 are the
+ * control block; in all others block 0 is that with all its threads. For tiles the blocks are
+ * numbered through.
  *
  * This file puts the parts together: alltoallv_wait.cuh (headers, waiting), alltoallv_ll.cuh
  * (lines), alltoallv_push.cuh (tiles), alltoallv_large.cuh (what a block does for large pairs),
@@ -45,7 +46,7 @@ static __device__ __forceinline__ void control_host_counts(const kernel_args<N> 
 {
   const struct alltoallv_pair &pair = a.pairs[p];
   bool peer = p < a.n && p != a.rank;
-  uint64_t base = MODE == MODE_LARGE && peer ? a.state->received[p] : 0;
+  uint64_t base = MODE == MODE_LARGE && peer ? a.state->received_before[p] : 0;
   if (MODE == MODE_LARGE)
     send_headers(a, call);
   else if (peer)

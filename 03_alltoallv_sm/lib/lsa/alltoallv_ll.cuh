@@ -131,8 +131,12 @@ static __device__ __forceinline__ uint32_t groups_of(uint64_t bytes)
   return ((uint32_t)bytes + ALLTOALLV_GROUP_BYTES - 1) / ALLTOALLV_GROUP_BYTES;
 }
 
-/* Which groups of a pair are this warp's: every `step`-th from `first` on. The first `without`
- * warps of each block have something else to do. */
+/* The blocks of the grid form teams: those with the same blockIdx.y, gridDim.x of them. Team i
+ * moves the lines to and from rank + i; if there are fewer teams than ranks, those of some more
+ * peers too. Team 0 has no peer: alltoallv_kernel.cuh says what its blocks do. */
+
+/* Which groups of a pair are this warp's, of all warps of its team: every `step`-th from `first`
+ * on. The first `without` warps of each block have something else to do. */
 struct group_range {
   uint32_t first, step;
   __device__ group_range(uint32_t without = 0)
@@ -150,8 +154,7 @@ static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
   return p < a.n ? p : p - a.n; /* quicker than % */
 }
 
-/* The peers of this block's team: team 1, say, serves rank + 1, and, if there are fewer teams than
- * ranks, some more. */
+/* The peers of this block's team. */
 #define FOR_EACH_PEER_OF_TEAM(a, p)                                                 \
   for (int i_ = blockIdx.y, p; i_ > 0 && i_ < (a).n && (p = nth_peer(a, i_), true); \
        i_ += gridDim.y - 1)

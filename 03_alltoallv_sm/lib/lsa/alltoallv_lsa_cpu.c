@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The plain C twin of the one-sided part, for `make CPU=1`: the same interface as alltoallv_lsa.cu
  * and the same protocol as the kernel (headers, parities, counters, verdicts, timeout), with memcpy
- * for the tiles and one protocol instead of two, since nothing is gained by lines here. It is also
- * the shortest way to understand the kernel.
+ * for the tiles and one protocol instead of two: no lines, also none at the beginning of a large
+ * pair, since nothing is gained by them here. It is also the shortest way to understand the kernel,
+ * all but its lines.
  *
  * A rank's exchange runs on the worker thread of its stream; ranks meet in windows that the
  * stand-in maps into all of them, and wait by cpu_wait, which sleeps.
@@ -45,7 +46,7 @@ struct alltoallv_lsa {
   /* what a rank remembers from one exchange to the next */
   uint32_t call;
   bool broken;
-  uint64_t received[ALLTOALLV_MAX_LSA_RANKS];
+  uint64_t received_before[ALLTOALLV_MAX_LSA_RANKS]; /* mine->received after the last one */
 };
 
 /* ---- set up ------------------------------------------------------------------------------- */
@@ -326,9 +327,10 @@ static void run(const void *args)
   }
   for (int p = 0; p < n; p++) {
     if (!receives[p]) continue;
-    struct awaited64 data = {&lsa->mine->received[p], lsa->received[p] + pairs[p].recv_bytes};
+    struct awaited64 data = {&lsa->mine->received[p],
+                             lsa->received_before[p] + pairs[p].recv_bytes};
     if (!wait_for(lsa, p, has_come64, &data)) return;
-    lsa->received[p] = data.value;
+    lsa->received_before[p] = data.value;
   }
 }
 

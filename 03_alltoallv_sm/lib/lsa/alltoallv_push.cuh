@@ -115,8 +115,8 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
 
 /* ---- which warp moves which tile ---------------------------------------------------------- */
 
-/* Tiles are dealt two at a time, as couples: of 8 TiB per exchange 32 bits can count the couples,
- * and divide faster. */
+/* Tiles are dealt two at a time: a couple is two tiles that follow each other in a pair. 32 bits
+ * can count the couples of 8 TiB, and numbers of 32 bits divide faster. */
 #define COUPLE_BYTES (2 * ALLTOALLV_TILE_BYTES)
 static __device__ __forceinline__ uint32_t couples_of(uint64_t bytes)
 {

@@ -13,8 +13,8 @@ struct device_state {
   uint32_t blocks_done;                /* blocks that have pushed their tiles */
   unsigned long long taken;            /* turns handed out */
   uint32_t call[ALLTOALLV_MAX_BLOCKS]; /* per block: number of the last call */
-  uint64_t
-      received[ALLTOALLV_MAX_LSA_RANKS]; /* per source: value of received[] after the last call */
+  /* per source: what received[] in the scratch memory, which grows, was after the last call */
+  uint64_t received_before[ALLTOALLV_MAX_LSA_RANKS];
 };
 
 /* What every path reads comes first: the arguments are cached by lines of 64 bytes, and each line
@@ -44,7 +44,8 @@ struct kernel_args {
   uint32_t rows;         /* are counts in rows? */
 };
 
-/* How tiles are dealt to warps: see deal_tiles. */
+/* How tiles are dealt to warps: see deal_tiles in alltoallv_push.cuh. A couple is two tiles that
+ * follow each other. */
 struct deal {
   uint32_t shift, width; /* width: the most couples that one round has */
   uint64_t turns;        /* one per tile, and some without */
@@ -62,7 +63,7 @@ struct block_state {
   struct alltoallv_pair pairs[N];
   char *to[N];         /* where I push data for rank p; NULL: nowhere, the counts disagree */
   bool takes[N];       /* a large pair is coming from rank p, and the counts agree */
-  uint32_t couples[N]; /* of tiles of the pair that have to be pushed */
+  uint32_t couples[N]; /* of tiles: how many of the pair have to be pushed */
   unsigned long long pushed[N]; /* bytes that this block has pushed to rank p */
   /* Device counts: bytes for rank p, from all and from those before me; what fits there; its
    * receive buffer: offset in the window, and number of the window. */

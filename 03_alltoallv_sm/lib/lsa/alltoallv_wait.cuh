@@ -144,19 +144,20 @@ static __device__ __forceinline__ void clear_stale_lines(const kernel_args<N> &a
 
 /* Waits for the header of rank p. This wait is why nothing is ever overwritten too early.
  *
- * Let A and B be two ranks and e an exchange. A begins e when its kernel starts, and has then
- * finished e - 1, because the exchanges of a handle follow each other on every rank. A finishes e
- * when its kernel ends, with all its blocks. So:
+ * Let A and B be two ranks and e the number of an exchange (`call` in the code). A begins e when
+ * its kernel starts, and has then finished e - 1, because the exchanges of a handle follow each
+ * other on every rank. A finishes e when its kernel ends, with all its blocks. So:
  *   (1) Whoever has the header of e from A knows that A has finished e - 1.
  *   (2) Whoever has finished e has had the header of e from every peer: its control block waits for
  *       all of them, in every mode and for pairs without bytes too. (With device counts it waits
  *       for the rows in share_counts, and where a wait there is given up, for the header here.)
  *
  * Scratch memory. In exchange e, B writes its header and its lines into its mailbox at A without
- * waiting for anything. The mailbox of that parity holds what B wrote in e - 2, which A reads in e
- * - 2 and never again. B has begun e, so B has finished e - 1; by (2) B had A's header of e - 1; by
- * (1) A has finished e - 2. What B wrote in e - 1, which A may still be reading, is in the mailbox
- * of the other parity. So two parities suffice, however far one rank is ahead of the others.
+ * waiting for anything. There is one mailbox for odd numbers and one for even ones (the parity of
+ * the number). The one of e holds what B wrote in e - 2, and A reads that in e - 2 only. B has
+ * begun e, so B has finished e - 1; by (2) B had A's header of e - 1; by (1) A has finished e - 2.
+ * What B wrote in e - 1, which A may still be reading, is in the mailbox of the other parity. So
+ * two parities suffice, however far one rank is ahead of the others.
  *
  * Receive buffer. B stores into the receive buffer of A only in an exchange e, and only when it has
  * A's header of e. A sent that from its kernel e, so whatever A's stream did with the buffer before
@@ -234,7 +235,7 @@ static __device__ void wait_for_data(const kernel_args<N> &a, uint32_t call, int
   patience w;
   while (load_acquire(counter) != base + bytes)
     if (w.long_wait() && give_up(a, call, w, p)) return;
-  a.state->received[p] = base + bytes;
+  a.state->received_before[p] = base + bytes;
 }
 
 #endif
