@@ -232,6 +232,29 @@ PYTHON
   says 'oktopk, step [0-9]*: local threshold is '
 }
 
+@test "--simple: with the gradients that the README names, no line of oktopk is passed over" {
+  local line few many
+  line=$(grep '^\./sparse_allreduce --simple ' "$TOP/04_sparse_allreduce/README.md")
+  few=${line#./sparse_allreduce } few=${few%%#*}
+  many=$(grep -o '`--gradient normal [^`]*`' "$TOP/04_sparse_allreduce/README.md" | tr -d '`')
+  # shellcheck disable=SC2086 # options and their arguments
+  {
+    verified pthread 4 $few --steps 8
+    broken oktopk simple/oktopk.c 'threshold / band->low_factor' 'threshold / (1.5 * band->low_factor)' $few --steps 8
+    says 'oktopk, step [0-9]*: '
+    broken oktopk simple/oktopk.c 'threshold * band->high_factor' 'threshold * (1.5 * band->high_factor)' $few --steps 8
+    says 'oktopk, step [0-9]*: '
+    broken oktopk simple/oktopk.c 'threshold *= c->raise_factor' 'threshold *= 1.1 * c->raise_factor' $few --steps 8
+    says 'oktopk, step [0-9]*: '
+    verified pthread 4 --simple $many --steps 3
+    broken oktopk simple/oktopk.c 'simple_largest(s, s->acc, s->k, stream), stream);' \
+      'simple_largest(s, s->acc, s->k / 2, stream), stream);' --simple $many --steps 3
+    says 'oktopk, step [0-9]*: '
+    broken oktopk simple/oktopk.c 'threshold = s->rule.above;' '' --simple $many --steps 3
+    says 'oktopk, step [0-9]*: '
+  }
+}
+
 @test "what leaves the residual is what the path says: the other answer fails the verification" {
   # exact sums of a dozen values, many of which are 0: what was offered is not in the result then
   local all=(--count 2003 --density 0.05 --gradient ties --steps 4)
