@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oktopk: about 6 k (P-1) / P words per rank, however many ranks there are (PPoPP'22).
+/* oktopk (Ok-Topk, PPoPP'22): about 4 k (P-1) / P words per rank, however many ranks there are:
+ * 2 k (P-1) / P in step 3 and as many in step 4. Balancing adds 2 k (P-1) / P at most.
  *
  *   rank 0  offered  . x . . x | . . x . | x . . x     1. entries above a threshold that is exact
  *   rank 1  offered  x . . . x | . x x . | . . . x        now and then and adapted in between
