@@ -258,16 +258,16 @@ PYTHON
 @test "what leaves the residual is what the path says: the other answer fails the verification" {
   # exact sums of a dozen values, many of which are 0: what was offered is not in the result then
   local all=(--count 2003 --density 0.05 --gradient ties --steps 4)
-  broken topkA lib/paths/topka.c LEAVES_OFFERED LEAVES_RESULT "${all[@]}"
+  broken topkA lib/paths/topka.c REMOVE_OFFERED REMOVE_IN_RESULT "${all[@]}"
   says 'topkA, step [0-9]*: residual: '
-  broken topkA2 lib/paths/topka.c LEAVES_RESULT LEAVES_OFFERED "${all[@]}"
+  broken topkA2 lib/paths/topka.c REMOVE_IN_RESULT REMOVE_OFFERED "${all[@]}"
   says 'topkA2, step [0-9]*: residual: '
   for path in topkAopt topkSA gaussiank gaussiansa; do
-    broken "${path/gaussiansa/gaussiankSA}" "lib/paths/${path,,}.c" LEAVES_OFFERED LEAVES_RESULT "${all[@]}"
+    broken "${path/gaussiansa/gaussiankSA}" "lib/paths/${path,,}.c" REMOVE_OFFERED REMOVE_IN_RESULT "${all[@]}"
     says "^\\[rank [0-3]\\] ${path/gaussiansa/gaussiankSA}, step [0-9]*: residual: "
   done
   for path in gtopk oktopk; do
-    broken $path lib/paths/$path.c LEAVES_RESULT LEAVES_OFFERED "${all[@]}"
+    broken $path lib/paths/$path.c REMOVE_IN_RESULT REMOVE_OFFERED "${all[@]}"
     says "^\\[rank [0-3]\\] $path, step [0-9]*: residual: "
   done
 }
@@ -306,10 +306,10 @@ PYTHON
   local -x BROKEN_LAUNCHER=mpi
   local all=(--count 2003 --density 0.05 --steps 9)
   local path=lib/onesided/oktopk_onesided.c
-  broken oktopk $path 'ops_pass_and_send(m, gradient, SPARSE_LEAVES_RESULT' 'ops_pass_and_send(m, gradient, SPARSE_LEAVES_OFFERED' \
+  broken oktopk $path 'ops_pass_and_send(m, gradient, SPARSE_REMOVE_IN_RESULT' 'ops_pass_and_send(m, gradient, SPARSE_REMOVE_OFFERED' \
     "${all[@]}"
   says 'oktopk, step [0-9]*: residual: '
-  broken oktopk $path 'select(h, gradient, SPARSE_LEAVES_RESULT' 'select(h, gradient, SPARSE_LEAVES_OFFERED' "${all[@]}"
+  broken oktopk $path 'select(h, gradient, SPARSE_REMOVE_IN_RESULT' 'select(h, gradient, SPARSE_REMOVE_OFFERED' "${all[@]}"
   says 'oktopk, step 0: residual: '
   broken oktopk $path ': SPARSE_COUNT_ADAPT_BOTH' ': SPARSE_COUNT_ADAPT_LOCAL' "${all[@]}"
   says 'oktopk, step 1: '

@@ -306,11 +306,11 @@ ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what
 static void settle(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
-  for (size_t i = 0; s->pending == SPARSE_LEAVES_OFFERED && i < m->n; i++)
+  for (size_t i = 0; s->pending == SPARSE_REMOVE_OFFERED && i < m->n; i++)
     sparse_settle_element(s, m->residual, (uint32_t)i);
-  for (uint64_t i = 0; s->pending == SPARSE_LEAVES_RESULT && i < s->result_count; i++)
+  for (uint64_t i = 0; s->pending == SPARSE_REMOVE_IN_RESULT && i < s->result_count; i++)
     if (is_entry(m->gathered[i])) sparse_settle_element(s, m->residual, m->gathered[i].index);
-  s->pending = SPARSE_LEAVES_NOTHING;
+  s->pending = SPARSE_REMOVE_NOTHING;
 }
 
 static void run_settle(const void *args)
@@ -331,7 +331,7 @@ struct local_pass {
   struct sparse_memory m;
   const void *gradient;
   enum sparse_candidates candidates;
-  enum sparse_leaves leaves;
+  enum sparse_removal removal;
   bool moments, sends;
 };
 
@@ -349,7 +349,7 @@ static void run_local_pass(const void *args)
   const bool finite_only = m->config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
   settle(m);
   sparse_begin_pass(m, a->candidates);
-  s->pending = a->leaves;
+  s->pending = a->removal;
   s->offered_count = 0;
   memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
   for (size_t i = 0; i < m->n; i++) {
@@ -385,30 +385,30 @@ static void run_local_pass(const void *args)
 }
 
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
-                            enum sparse_candidates candidates, enum sparse_leaves leaves,
+                            enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream)
 {
   const struct local_pass a = {
-      .m = *m, .gradient = gradient, .candidates = candidates, .leaves = leaves};
+      .m = *m, .gradient = gradient, .candidates = candidates, .removal = removal};
   return launch(stream, run_local_pass, &a, sizeof(a));
 }
 
 ncclResult_t ops_local_pass_moments(const struct sparse_memory *m, const void *gradient,
-                                    enum sparse_candidates candidates, enum sparse_leaves leaves,
+                                    enum sparse_candidates candidates, enum sparse_removal removal,
                                     cudaStream_t stream)
 {
   const struct local_pass a = {
-      .m = *m, .gradient = gradient, .candidates = candidates, .leaves = leaves, .moments = true};
+      .m = *m, .gradient = gradient, .candidates = candidates, .removal = removal, .moments = true};
   return launch(stream, run_local_pass, &a, sizeof(a));
 }
 
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
-                               enum sparse_leaves leaves, cudaStream_t stream)
+                               enum sparse_removal removal, cudaStream_t stream)
 {
   const struct local_pass a = {.m = *m,
                                .gradient = gradient,
                                .candidates = SPARSE_ABOVE_THRESHOLDS,
-                               .leaves = leaves,
+                               .removal = removal,
                                .sends = true};
   return launch(stream, run_local_pass, &a, sizeof(a));
 }
@@ -696,8 +696,8 @@ ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums whi
                            .stride = -1,
                            .which = which,
                            .to = {m->reduced, &s->reduced_count, 1},
-                           .then =
-                               which == SPARSE_SUMS_NONZERO ? SPARSE_WANT_T : SPARSE_THEN_NOTHING};
+                           .then = which == SPARSE_SUMS_NONZERO ? SPARSE_WANT_K_NEAR_THRESHOLD
+                                                                : SPARSE_THEN_NOTHING};
   return launch(stream, run_reduce, &a, sizeof(a));
 }
 

@@ -45,7 +45,7 @@ __global__ void OPS_BOUNDS(THREADS, MARK_BLOCKS)
   uint32_t *bits = s.bits[threadIdx.x / 32];
   uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * group;
   /* what leaves the residual is what was offered: nobody reads bits */
-  if (!DIRECT && m.state->pending != SPARSE_LEAVES_RESULT) first = units;
+  if (!DIRECT && m.state->pending != SPARSE_REMOVE_IN_RESULT) first = units;
   for (uint32_t i = lane; i < GROUP * UNIT_WORDS; i += 32) bits[i] = 0;
   find_parts<DIRECT>(m, list, s.sums);
   while (first < units) {

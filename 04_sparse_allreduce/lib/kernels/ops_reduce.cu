@@ -225,9 +225,10 @@ extern "C" ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum spar
   sparse_state *s = m->state;
   const sparse_list sums = {m->reduced, &s->reduced_count, 1};
   const int blocks = ops_at_once(sizeof(memory), BLOCKS);
-  return ops_launch(reduce<true>, ops_blocks(m->n, SMALL_TILE, blocks), THREADS, OPS_NEXT, stream,
-                    *m, nullptr, nullptr, nullptr, m->rank, -1, s->boundaries + m->rank, which,
-                    sums, which == SPARSE_SUMS_NONZERO ? SPARSE_WANT_T : SPARSE_THEN_NOTHING);
+  return ops_launch(
+      reduce<true>, ops_blocks(m->n, SMALL_TILE, blocks), THREADS, OPS_NEXT, stream, *m, nullptr,
+      nullptr, nullptr, m->rank, -1, s->boundaries + m->rank, which, sums,
+      which == SPARSE_SUMS_NONZERO ? SPARSE_WANT_K_NEAR_THRESHOLD : SPARSE_THEN_NOTHING);
 }
 
 ncclResult_t ops_load_reduce(void)
