@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators of the sparse allreduce: everything but messages. ops*.cu are the kernels,
- * ops_cpu.c their plain C twins for the CPU stand-in.
+/* The operators of the sparse allreduce: everything but messages. kernels/ops_*.cu are the
+ * kernels, kernels/ops_*_cpu.c their plain C twins for the CPU stand-in.
  *
  * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
