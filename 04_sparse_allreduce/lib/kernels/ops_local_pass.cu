@@ -6,7 +6,8 @@
  * Blocks stay and take tile after tile. With a tile, a block
  *
  *   - asks for the counts of the tiles before the one that it has done two rounds ago, and for the
- *     number of its next tile: first, or the answers would queue behind
+ *     number of its next tile: first, or the answers would come after
+ *     those to what follows
  *   - loads its elements, 32 for each thread: the residual into registers, the gradient, for which
  *     there are not enough of them, into shared memory
  *   - meets at the round's only barrier, with all loads on their way
@@ -126,7 +127,7 @@ __device__ inline void stage(const candidates &c, uint32_t from, const float *va
 __device__ inline void offer(const pass &p, sparse_pair candidate, uint64_t at)
 {
   int owner = 0, last = p.m.nranks - 1;
-  while (owner < last) { /* the first region that ends behind it */
+  while (owner < last) { /* the first region that ends after it */
     const int middle = (owner + last) / 2;
     if (candidate.index < p.s.ends[middle])
       last = middle;
@@ -451,7 +452,7 @@ __device__ inline void add(float (&acc)[ROWS][4], const quad<G> *g, bool finite_
 }
 
 /* A thread's elements, 4 of each row: the residual to registers, the gradient to shared memory.
- * None of both is there yet when this returns. Elements behind the end of the vector are 0. */
+ * None of both is there yet when this returns. Elements after the end of the vector are 0. */
 template <typename G>
 __device__ inline void load_elements(const sparse_memory &m, const G *gradient, bool aligned,
                                      bool passes, size_t at, bool full, float (&acc)[ROWS][4],
@@ -524,7 +525,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   if (blockIdx.x == gridDim.x - 1 && candidates_are != SPARSE_ABOVE_LEVELS)
     note_begin(p, number + 1);
   const sparse_level_t level = s.levels[0], limit = s.limit;
-  volatile uint32_t behind_stores = 0;
+  volatile uint32_t after_stores = 0;
   candidates older = {}, newer = {}; /* of two rounds ago and of the last one */
 
   uint32_t tile = s.next[1];
@@ -606,7 +607,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     /* This load waits in one queue with the stores, and the loads of the next round for it. If
      * loads overtake stores, memory changes its direction more often: 6 % of the time of 133M
      * elements. */
-    tile = s.next[parity] + behind_stores;
+    tile = s.next[parity] + after_stores;
   }
   if (p.offers) prefetch_for_reduce(p);
   __syncthreads();
@@ -617,8 +618,8 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   if (last) finish<MOMENTS>(p, removal, then);
 }
 
-/* Should the gradient leave its place in the cache to lists and code, which the kernels behind
- * need? They take 3 us less then; but of vectors that are much larger than the cache nothing is
+/* Should the gradient leave its place in the cache to lists and code, which the kernels after
+ * it need? They take 3 us less then; but of vectors that are much larger than the cache nothing is
  * left there anyway, and to evict in any other order than that of the accesses costs time (measured
  * on H200: 5M elements -4 %, 15M -2.5 %, 20M -0.8 %, 28M +1 %, 134M +6 %). */
 bool passes_cache(const sparse_memory *m, size_t element)
