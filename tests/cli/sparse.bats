@@ -236,6 +236,7 @@ PYTHON
   local line few many
   line=$(grep '^\./sparse_allreduce --simple ' "$TOP/04_sparse_allreduce/README.md")
   few=${line#./sparse_allreduce } few=${few%%#*}
+  # shellcheck disable=SC2016 # backquotes of the page
   many=$(grep -o '`--gradient normal [^`]*`' "$TOP/04_sparse_allreduce/README.md" | tr -d '`')
   # shellcheck disable=SC2086 # options and their arguments
   {
