@@ -28,7 +28,7 @@ static uint64_t next_random(uint64_t *state)
 /* What a weight may depend on. */
 struct row {
   int from, nranks;
-  double parameter; /* behind the colon of --pattern */
+  double parameter; /* after the colon of --pattern */
   uint64_t random;  /* state */
 };
 
@@ -111,7 +111,7 @@ enum rounding {
 };
 
 static const struct pattern {
-  const char *name; /* up to a colon, behind which --pattern has a number */
+  const char *name; /* up to a colon, after which --pattern has a number */
   double (*weight)(struct row *row, int to);
   enum rounding rounding;
   bool in_sweep; /* of --bench without --pattern? */

@@ -189,7 +189,7 @@ static int by_start(const void *a, const void *b)
   return (x->count > y->count) - (x->count < y->count); /* empty ones first */
 }
 
-/* Sorted segments have to lie one behind the other in the window, or nothing can be expected. */
+/* Sorted segments have to lie one after the other in the window, or nothing can be expected. */
 static bool are_apart(const char *what, const struct segment *segments, int nsegments,
                       const struct program_buffers *buffers)
 {

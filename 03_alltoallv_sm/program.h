@@ -58,7 +58,7 @@ size_t program_prefix_sums(const size_t *counts, size_t *displs, int n);
 /* Waits for nothing; a mismatch of counts or a timeout that the device has seen ends the job. */
 void program_check_async(alltoallv_t handle);
 
-/* Bytes of guard before and behind the receive buffer, of any alignment. */
+/* Bytes of guard before and after the receive buffer, of any alignment. */
 enum { PROGRAM_GUARD = 256 };
 
 /* The buffers of an exchange; sizes are the largest of all ranks, which makes them the same on

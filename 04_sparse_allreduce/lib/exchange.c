@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How entries get from rank to rank, in two ways.
+/* How entries get from rank to rank, in two ways. (oktopk has a third one without messages, which
+ * does not come here: onesided/.)
  *
- * One-sided, where all ranks share symmetric memory: the AlltoAllV of example 03 takes its counts
- * from device memory, so that nothing here waits for anything.
+ * Device counts, where all ranks share symmetric memory: the AlltoAllV of example 03 takes its
+ * counts from device memory, so that nothing here waits for anything.
  *
  * Send/recv, everywhere: NCCL wants to know every size on the host, so the counts are gathered and
  * the host waits for them; then grouped ncclSend and ncclRecv. */
@@ -210,9 +211,9 @@ static ncclResult_t gather_elements(struct sparse_allreduce_handle *h, const cha
   return exchange_blocks(h, recv, all, places, type, stream);
 }
 
-static ncclResult_t gather_onesided(struct sparse_allreduce_handle *h, const void *send, void *recv,
-                                    uint64_t *counts, uint64_t *displs, ncclDataType_t type,
-                                    cudaStream_t stream)
+static ncclResult_t gather_device_counts(struct sparse_allreduce_handle *h, const void *send,
+                                         void *recv, uint64_t *counts, uint64_t *displs,
+                                         ncclDataType_t type, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
@@ -227,7 +228,8 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send
                              uint64_t *counts, uint64_t *displs, ncclDataType_t type,
                              cudaStream_t stream)
 {
-  if (h->alltoallv != NULL) return gather_onesided(h, send, recv, counts, displs, type, stream);
+  if (h->alltoallv != NULL)
+    return gather_device_counts(h, send, recv, counts, displs, type, stream);
   SPARSE_TRY(gather_counts(h, counts, displs, stream));
   return gather_elements(h, send, recv, type, stream);
 }
@@ -238,8 +240,8 @@ ncclResult_t exchange_gather_fixed(struct sparse_allreduce_handle *h,
 {
   struct sparse_state *s = h->m.state;
   if (h->alltoallv != NULL)
-    return gather_onesided(h, send, recv, s->received_counts, s->received_displs, ncclUint64,
-                           stream);
+    return gather_device_counts(h, send, recv, s->received_counts, s->received_displs, ncclUint64,
+                                stream);
   /* MPI: Allgather -> NCCL: ncclAllGather */
   SPARSE_NCCL(ncclAllGather(send, recv, count, ncclUint64, h->comm, stream));
   return ncclSuccess;
@@ -249,6 +251,7 @@ ncclResult_t exchange_gather_again(struct sparse_allreduce_handle *h, const void
                                    uint64_t *counts, uint64_t *displs, ncclDataType_t type,
                                    cudaStream_t stream)
 {
-  if (h->alltoallv != NULL) return gather_onesided(h, send, recv, counts, displs, type, stream);
+  if (h->alltoallv != NULL)
+    return gather_device_counts(h, send, recv, counts, displs, type, stream);
   return gather_elements(h, send, recv, type, stream);
 }

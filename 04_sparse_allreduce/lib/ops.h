@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators of the sparse allreduce: everything but messages. ops*.cu are the kernels,
- * ops_cpu.c their plain C twins for the CPU stand-in.
+/* The operators of the sparse allreduce: everything but messages. kernels/ops_*.cu are the
+ * kernels, kernels/ops_*_cpu.c their plain C twins for the CPU stand-in.
  *
  * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
@@ -38,7 +38,7 @@ ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what
 /* ---- the local pass: one read of gradient and residual, one write of the residual ------------ */
 
 /* First, what is pending in the residual (state->pending, by state->selection) becomes zero, as in
- * ops_settle(), the result being that of the last ops_apply(). From then on `leaves` is pending:
+ * ops_settle(), the result being that of the last ops_apply(). From then on `removal` is pending:
  * what this step is going to take out of the residual. For all i: residual[i] += gradient[i] (one
  * IEEE add of float(gradient[i])), where gradient[i] is finite or m->config.nonfinite is
  * SPARSE_NONFINITE_PROPAGATE; else residual[i] stays, and state->nonfinite says where. gradient ==
@@ -46,13 +46,13 @@ ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what
  * the limit, go to the offered list, ascending, as far as m->room entries; offered_count says how
  * many there are in the list, level_counts[j] for j < nlevels how many exceed levels[j]. */
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
-                            enum sparse_candidates candidates, enum sparse_leaves leaves,
+                            enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream);
 
 /* The same, with state->mean and state->deviation of the new residual: in double, the same bits in
  * every run. */
 ncclResult_t ops_local_pass_moments(const struct sparse_memory *m, const void *gradient,
-                                    enum sparse_candidates candidates, enum sparse_leaves leaves,
+                                    enum sparse_candidates candidates, enum sparse_removal removal,
                                     cudaStream_t stream);
 
 /* level_counts[j] for j < nlevels, counted over state->count_from: the offered list, all of the

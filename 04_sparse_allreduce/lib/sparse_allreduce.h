@@ -90,13 +90,14 @@ typedef enum {
 
 /* How entries move between ranks. */
 typedef enum {
-  SPARSE_EXCHANGE_AUTO = 0, /* one-sided where all ranks share symmetric memory, else sendrecv */
+  SPARSE_EXCHANGE_AUTO = 0, /* ONESIDED where all ranks share symmetric memory, else SENDRECV */
   SPARSE_EXCHANGE_SENDRECV, /* grouped ncclSend/ncclRecv; where counts vary, the host reads them in
                                each step */
   SPARSE_EXCHANGE_ONESIDED, /* no host synchronisation: the AlltoAllV of example 03 with counts on
-                               the device; for OKTOPK ranks load from and store to each other's
-                               lists. create fails where that cannot run. It takes NVLink: where
-                               GPUs share memory over PCIe, choose SENDRECV (see alltoallv.h) */
+                               the device (SPARSE_MODE_DEVICE_COUNTS); for OKTOPK ranks load from
+                               and store to each other's lists (SPARSE_MODE_ONESIDED). create fails
+                               where that cannot run. It takes NVLink: where GPUs share memory over
+                               PCIe, choose SENDRECV (see alltoallv.h) */
 } sparse_exchange_t;
 
 /* What a handle's `exchange` came to. */
@@ -163,7 +164,7 @@ typedef struct {
   sparse_nonfinite_t nonfinite;
   sparse_exchange_t exchange;
   sparse_result_t result;
-  double timeout_seconds; /* one-sided: a step gives up when a peer is this late; 0: never */
+  double timeout_seconds; /* not SENDRECV: a step gives up when a peer is this late; 0: never */
 } sparse_allreduce_config_t;
 
 /* The published constants (Ok-Topk's VGG/, LSTM/ and BERT/), OKTOPK, density 0.02, 0.02 and 0.01,
@@ -216,11 +217,11 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
  * SPARSE_RESULT_ENTRIES it becomes NULL, but in dense steps and where TOPKSA falls back.
  *
  * DENSE, TOPKA, TOPKA2 and GTOPK are only enqueued, and so are the others but TOPKSA with the
- * one-sided exchange (ONESIDED, or AUTO where all ranks share symmetric memory). Else the host
- * waits for counts within the call. Steps of one handle must not overlap: use one stream, or order
- * them by events. With the one-sided exchange no other NCCL work of these GPUs may run beside a
- * step either: its kernels fill the GPU while they wait for other ranks. The stream of a step must
- * exist until the next step that is not a graph, or the handle's end.
+ * exchange ONESIDED, or AUTO where all ranks share symmetric memory. Else the host waits for counts
+ * within the call. Steps of one handle must not overlap: use one stream, or order them by events.
+ * With that exchange no other NCCL work of these GPUs may run beside a step either: its kernels
+ * fill the GPU while they wait for other ranks. The stream of a step must exist until the next step
+ * that is not a graph, or the handle's end.
  *
  * gradient == NULL: the caller has added the gradient to the residual already, see
  * sparse_allreduce_residual; the policy for values that are not finite does not apply then. Not for
@@ -301,7 +302,7 @@ ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to
  *                        Every rank gets it, and the sentence names the same rank and element on
  *                        all: the first rank that has one, its first one. The next step forgets it
  *   ncclRemoteError      in some step a peer did not answer in time; final
- *   ncclInternalError    the one-sided exchange got counts that cannot be; final */
+ *   ncclInternalError    the AlltoAllV of example 03 got counts that cannot be; final */
 ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclResult_t *result);
 
 /* ---- what happened --------------------------------------------------------------------------- */

@@ -109,8 +109,8 @@ ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to
     return sparse_fail(ncclInvalidUsage, "a dense allreduce has no residual");
   SPARSE_TRY(sparse_read_state(handle));
   SPARSE_CUDA(cudaMemcpy(to, m->residual, m->n * sizeof(float), cudaMemcpyDeviceToHost));
-  if (s->pending == SPARSE_LEAVES_OFFERED) settle_all(s, to, m->n);
-  if (s->pending != SPARSE_LEAVES_RESULT || s->result_count == 0) return ncclSuccess;
+  if (s->pending == SPARSE_REMOVE_OFFERED) settle_all(s, to, m->n);
+  if (s->pending != SPARSE_REMOVE_IN_RESULT || s->result_count == 0) return ncclSuccess;
   const size_t bytes = s->result_count * sizeof(struct sparse_pair);
   struct sparse_pair *result = malloc(bytes);
   if (result == NULL) return sparse_fail(ncclSystemError, "out of memory");
@@ -170,7 +170,7 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
   if (handle->m.residual != NULL)
     SPARSE_CUDA(cudaMemcpy(handle->m.residual, from + kept_bytes(), handle->m.n * sizeof(float),
                            cudaMemcpyHostToDevice));
-  SPARSE_CUDA(cudaMemset(&handle->m.state->pending, SPARSE_LEAVES_NOTHING, sizeof(uint32_t)));
+  SPARSE_CUDA(cudaMemset(&handle->m.state->pending, SPARSE_REMOVE_NOTHING, sizeof(uint32_t)));
   SPARSE_CUDA(cudaDeviceSynchronize()); /* the caller's stream may not wait for the default one */
   handle->step = saved.step;
   return ncclSuccess;

@@ -67,7 +67,7 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   struct sparse_state *s = h->state;
   memset(s, 0, sizeof(*s));
   s->guess = -1;
-  s->guess_ratio = h->path->guess_ratio;
+  s->guess_ratio = h->path->guess_ratio > 0 ? h->path->guess_ratio : SPARSE_GUESS_RATIO;
   s->always_list = SPARSE_FROM_LIST;
   s->whole[1] = m->n;
   for (int p = 0; p < m->nranks; p++) {
@@ -193,8 +193,9 @@ static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
-/* One-sided where it is possible and wanted. The AlltoAllV chooses for all ranks together, and it
- * must be able to reach all ranks: its host-synchronised way would be no better than ours. */
+/* Without NCCL's messages where that is possible and wanted: counts on the device, and one-sided
+ * where the path can. The AlltoAllV chooses for all ranks together, and it must be able to reach
+ * all ranks: its host-synchronised way would be no better than ours. */
 static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
 {
   const sparse_exchange_t wanted = h->m.config.exchange;
@@ -218,7 +219,7 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
       result = make_onesided(h);
     if (result == ncclSuccess) return result;
   } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {
-    result = sparse_fail(ncclInvalidUsage, "no one-sided exchange here: %s", why);
+    result = sparse_fail(ncclInvalidUsage, "exchange ONESIDED is not possible here: %s", why);
   }
   alltoallv_destroy(h->alltoallv);
   h->alltoallv = NULL;

@@ -178,11 +178,11 @@ ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase p
                           cudaStream_t stream);
 
 /* select.c: each adds the gradient to the residual and leaves what this rank offers in the offered
- * list, and the rule by which it was chosen in state->selection. `leaves` says what is to leave the
- * residual: SPARSE_LEAVES_OFFERED, all of that, or SPARSE_LEAVES_RESULT, what of it is in the
- * result. */
+ * list, and the rule by which it was chosen in state->selection. `removal` says what is to leave
+ * the residual: SPARSE_REMOVE_OFFERED, all of that, or SPARSE_REMOVE_IN_RESULT, what of it is in
+ * the result. The next step's local pass removes it. */
 typedef ncclResult_t select_t(struct sparse_allreduce_handle *h, const void *gradient,
-                              enum sparse_leaves leaves, cudaStream_t stream);
+                              enum sparse_removal removal, cudaStream_t stream);
 select_t select_exact_entries;       /* exactly k */
 select_t select_exact_threshold;     /* above the k-th magnitude */
 select_t select_by_threshold;        /* above state->local_threshold, */

@@ -131,7 +131,7 @@ static void free_graphs(struct way *w)
 }
 
 /* A cycle of steps, in microseconds. Returns a step's mean, of the slowest rank. With `us` there is
- * an event behind every step as well: that takes time of its own, and says what each step took. */
+ * an event after every step as well: that takes time of its own, and says what each step took. */
 static double time_cycle(struct bench_timer *timer, struct way *w, double *us)
 {
   float ms;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How --bench measures. Steps are enqueued one behind the other, as in training; of the ranks the
+/* How --bench measures. Steps are enqueued one after the other, as in training; of the ranks the
  * slowest counts. On the stand-in, whose times mean nothing, all are NaN. All functions are
  * collective. */
 #ifndef BENCH_TIME_H

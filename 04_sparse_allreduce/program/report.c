@@ -48,7 +48,7 @@ struct paper_words report_paper_words(sparse_allreduce_algorithm_t algorithm, do
     return (struct paper_words){2 * n * others, 2 * n * others};
   case SPARSE_GTOPK:
     return (struct paper_words){4 * k * rounds, 4 * k * rounds};
-  case SPARSE_OKTOPK:
+  case SPARSE_OKTOPK: /* the gather alone; with a split and balancing of as much each */
     return (struct paper_words){2 * k * others, 6 * k * others};
   case SPARSE_TOPKSA:
     return (struct paper_words){4 * k * others, (2 * k + n) * others};

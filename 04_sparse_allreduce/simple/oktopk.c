@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oktopk (Ok-Topk, PPoPP'22): about 6 k (P-1) / P words per rank, however many ranks there are.
+/* oktopk (Ok-Topk, PPoPP'22): about 4 k (P-1) / P words per rank, however many ranks there are. An
+ * entry has two words. Step 3 sends k (P-1) / P entries, all but those of the rank's own region.
+ * Step 4 sends the k / P large sums of this region to P-1 ranks, which is as many.
  *
  *   rank 0  offers  . x . . x | . . x . | x . . x     1. what is above a local threshold
  *   rank 1  offers  x . . . x | . x x . | . . . x     2. regions with about as many entries each
@@ -39,6 +41,7 @@ static uint64_t offer(struct simple *s, cudaStream_t stream)
 {
   const sparse_allreduce_config_t *c = &s->config;
   double threshold = s->local_threshold;
+  /* What exceeds the k-th magnitude is offered: k - 1 entries at most. (topkA takes exactly k.) */
   if (s->last.exact_local) threshold = simple_largest(s, s->acc, s->k, stream).above;
   uint64_t count = select_by(s, (struct simple_rule){(float)threshold, -1}, stream);
 
@@ -53,6 +56,7 @@ static uint64_t offer(struct simple *s, cudaStream_t stream)
     count = select_by(s, simple_largest(s, s->acc, s->k, stream), stream);
     threshold = s->rule.above;
   }
+  /* For the next step: after exact ones, too, and from the raised threshold if it was raised. */
   s->local_threshold = adapted(threshold, count, &c->local_band, s->t);
   CUDACHECK(cudaMemcpyAsync(s->list, s->offered, count * sizeof *s->list, cudaMemcpyDeviceToHost,
                             stream));

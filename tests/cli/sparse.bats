@@ -232,19 +232,43 @@ PYTHON
   says 'oktopk, step [0-9]*: local threshold is '
 }
 
+@test "--simple: with the gradients that the README names, no line of oktopk is passed over" {
+  local line few many
+  line=$(grep '^\./sparse_allreduce --simple ' "$TOP/04_sparse_allreduce/README.md")
+  few=${line#./sparse_allreduce } few=${few%%#*}
+  # shellcheck disable=SC2016 # backquotes of the page
+  many=$(grep -o '`--gradient normal [^`]*`' "$TOP/04_sparse_allreduce/README.md" | tr -d '`')
+  # shellcheck disable=SC2086 # options and their arguments
+  {
+    verified pthread 4 $few --steps 8
+    broken oktopk simple/oktopk.c 'threshold / band->low_factor' 'threshold / (1.5 * band->low_factor)' $few --steps 8
+    says 'oktopk, step [0-9]*: '
+    broken oktopk simple/oktopk.c 'threshold * band->high_factor' 'threshold * (1.5 * band->high_factor)' $few --steps 8
+    says 'oktopk, step [0-9]*: '
+    broken oktopk simple/oktopk.c 'threshold *= c->raise_factor' 'threshold *= 1.1 * c->raise_factor' $few --steps 8
+    says 'oktopk, step [0-9]*: '
+    verified pthread 4 --simple $many --steps 3
+    broken oktopk simple/oktopk.c 'simple_largest(s, s->acc, s->k, stream), stream);' \
+      'simple_largest(s, s->acc, s->k / 2, stream), stream);' --simple $many --steps 3
+    says 'oktopk, step [0-9]*: '
+    broken oktopk simple/oktopk.c 'threshold = s->rule.above;' '' --simple $many --steps 3
+    says 'oktopk, step [0-9]*: '
+  }
+}
+
 @test "what leaves the residual is what the path says: the other answer fails the verification" {
   # exact sums of a dozen values, many of which are 0: what was offered is not in the result then
   local all=(--count 2003 --density 0.05 --gradient ties --steps 4)
-  broken topkA lib/paths/topka.c LEAVES_OFFERED LEAVES_RESULT "${all[@]}"
+  broken topkA lib/paths/topka.c REMOVE_OFFERED REMOVE_IN_RESULT "${all[@]}"
   says 'topkA, step [0-9]*: residual: '
-  broken topkA2 lib/paths/topka.c LEAVES_RESULT LEAVES_OFFERED "${all[@]}"
+  broken topkA2 lib/paths/topka.c REMOVE_IN_RESULT REMOVE_OFFERED "${all[@]}"
   says 'topkA2, step [0-9]*: residual: '
   for path in topkAopt topkSA gaussiank gaussiansa; do
-    broken "${path/gaussiansa/gaussiankSA}" "lib/paths/${path,,}.c" LEAVES_OFFERED LEAVES_RESULT "${all[@]}"
+    broken "${path/gaussiansa/gaussiankSA}" "lib/paths/${path,,}.c" REMOVE_OFFERED REMOVE_IN_RESULT "${all[@]}"
     says "^\\[rank [0-3]\\] ${path/gaussiansa/gaussiankSA}, step [0-9]*: residual: "
   done
   for path in gtopk oktopk; do
-    broken $path lib/paths/$path.c LEAVES_RESULT LEAVES_OFFERED "${all[@]}"
+    broken $path lib/paths/$path.c REMOVE_IN_RESULT REMOVE_OFFERED "${all[@]}"
     says "^\\[rank [0-3]\\] $path, step [0-9]*: residual: "
   done
 }
@@ -283,10 +307,10 @@ PYTHON
   local -x BROKEN_LAUNCHER=mpi
   local all=(--count 2003 --density 0.05 --steps 9)
   local path=lib/onesided/oktopk_onesided.c
-  broken oktopk $path 'ops_pass_and_send(m, gradient, SPARSE_LEAVES_RESULT' 'ops_pass_and_send(m, gradient, SPARSE_LEAVES_OFFERED' \
+  broken oktopk $path 'ops_pass_and_send(m, gradient, SPARSE_REMOVE_IN_RESULT' 'ops_pass_and_send(m, gradient, SPARSE_REMOVE_OFFERED' \
     "${all[@]}"
   says 'oktopk, step [0-9]*: residual: '
-  broken oktopk $path 'select(h, gradient, SPARSE_LEAVES_RESULT' 'select(h, gradient, SPARSE_LEAVES_OFFERED' "${all[@]}"
+  broken oktopk $path 'select(h, gradient, SPARSE_REMOVE_IN_RESULT' 'select(h, gradient, SPARSE_REMOVE_OFFERED' "${all[@]}"
   says 'oktopk, step 0: residual: '
   broken oktopk $path ': SPARSE_COUNT_ADAPT_BOTH' ': SPARSE_COUNT_ADAPT_LOCAL' "${all[@]}"
   says 'oktopk, step 1: '

@@ -61,7 +61,7 @@ assert rows[2:] == ['dense', 'oktopk', 'simple oktopk', 'oktopk entries', 'oktop
 }
 
 @test "--result entries: a line that is broken fails the verification" {
-  local all=(--count 2003 --density 0.05 --steps 4 --result entries) ops=lib/kernels/ops_cpu.c
+  local all=(--count 2003 --density 0.05 --steps 4 --result entries) ops=lib/kernels/ops_add_cpu.c
   broken topkA $ops 'fmaf(a->scale, result, a->vector[i])' 'a->scale * result + a->vector[i]' "${all[@]}"
   says 'topkA, step [0-9]*: weights: element '
   broken gtopk $ops 'add_to(a, pair.index, one_nan(pair.value / (float)a->m.nranks))' 'add_to(a, pair.index, pair.value)' \

@@ -110,7 +110,7 @@ OUT
   [ "$(column mode oktopk)" = "device counts" ] || show
   CPU_STANDIN_LSA_RANKS=1 training pthread 2 "${small[@]}" --exchange onesided
   exits_with 3
-  says '^\[rank [01]\] [a-z]+\.c:[0-9]+: sparse_allreduce_create.*: invalid usage \(no one-sided exchange here'
+  says '^\[rank [01]\] [a-z]+\.c:[0-9]+: sparse_allreduce_create.*: invalid usage \(exchange ONESIDED is not possible here'
 }
 
 # A step has two of them: the odd ones are those of the result as entries.

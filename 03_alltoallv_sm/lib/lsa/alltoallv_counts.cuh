@@ -6,7 +6,7 @@
 #include "lsa/alltoallv_large.cuh"
 
 /* My own counts and displacements, from device memory into b.pairs and b.couples. Is a pair with
- * another rank large? Behind a count that cannot be meant nothing can: all such pairs count as
+ * another rank large? Where a count cannot be meant, no later one can: all such pairs count as
  * large, so that nothing of them is sent before it is clear that they fit nowhere. */
 template <int N>
 static __device__ bool load_counts(const kernel_args<N> &a, block_state<N> &b)

@@ -73,7 +73,7 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
   case SPARSE_WANT_K:
     sparse_want(s, m->k, -1);
     break;
-  case SPARSE_WANT_T:
+  case SPARSE_WANT_K_NEAR_THRESHOLD: /* max(t, 1) is k, too */
     sparse_want(s, m->t > 1 ? m->t : 1, sparse_level(0.85 * s->global_threshold));
     break;
   case SPARSE_PROPOSED_REGIONS:

@@ -121,21 +121,26 @@ SPARSE_DEVICE int sparse_raised(const struct sparse_memory *m, int nlevels, cons
   return raises;
 }
 
-/* The threshold is raised first; what it selects then has to fit. offered: the owners of regions
- * have got all candidates and leave out what is not chosen, unless the candidates were too many to
- * be offered, however few are chosen of them. */
+/* Candidates are the elements above the threshold as it was. While it selects too many it is
+ * raised, a few times at most; what lies above the raised one is chosen. Then there are four cases:
+ * - Even that is more than may be offered: the k largest are searched for.
+ * - Nothing was raised: the candidates are what is offered.
+ * - It was raised: a filter keeps what is chosen of the candidates.
+ * - already_sent: the local pass has stored the candidates in the memory of the owners of regions.
+ *   They leave out what is not chosen, so there is nothing to filter. The exception is `unoffered`:
+ *   more candidates than `capacity` are not sent, and one of the other cases holds. */
 SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s,
-                                           bool offered)
+                                           bool already_sent)
 {
   const int raises = sparse_raised(m, s->nlevels, s->level_counts);
   const enum sparse_source from = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
   s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
-  s->unoffered = offered && s->level_counts[0] > m->capacity;
+  s->unoffered = already_sent && s->level_counts[0] > m->capacity;
   for (int j = 0; j < raises; j++) s->local_threshold *= m->config.raise_factor;
   sparse_select_above(s, s->levels[raises]);
   if (s->level_counts[raises] > m->capacity)
     sparse_overflow(m, s, from);
-  else if (offered && !s->unoffered)
+  else if (already_sent && !s->unoffered)
     s->offered_count = s->level_counts[raises];
   else if (raises > 0)
     s->keep_from = from;

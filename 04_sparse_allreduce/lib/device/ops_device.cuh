@@ -59,7 +59,7 @@ static __host__ __device__ inline size_t ops_words(size_t n, int nranks, size_t 
   return dense > lists ? dense : lists;
 }
 
-/* Behind the struct: a word for each tile, and sums of values and squares for each dense tile. */
+/* After the struct: a word for each tile, and sums of values and squares for each dense tile. */
 static __host__ __device__ inline unsigned long long *ops_chain_words(const sparse_memory &m)
 {
   return (unsigned long long *)((char *)m.scratch + (sizeof(ops_scratch) + 255) / 256 * 256);
@@ -120,7 +120,7 @@ static inline int ops_at_once(size_t shared_bytes, int per_multiprocessor)
 
 /* How a kernel starts. NEXT: while the kernel before it in the stream ends (programmatic dependent
  * launch, from sm_90 on); it waits for that end itself, see ops_begin(). That hides most of a
- * launch. COOPERATIVE: behind that end, and all its blocks run at once. FIRST: behind a kernel of
+ * launch. COOPERATIVE: after that end, and all its blocks run at once. FIRST: after a kernel of
  * the caller, or of another stream, which need not have waited for what is before it. */
 enum ops_start { OPS_NEXT, OPS_COOPERATIVE, OPS_FIRST };
 
@@ -266,7 +266,7 @@ static __device__ inline uint64_t ops_list_count(const sparse_list &list)
   return ops_warp_sum(count);
 }
 
-/* The first entry at or behind `low` whose index is not below `key`, searched for by a whole warp,
+/* The first entry at or after `low` whose index is not below `key`, searched for by a whole warp,
  * which looks at 64 entries at a time: a third of the round trips to memory of a binary search. */
 static __device__ inline uint32_t ops_lower_bound(const sparse_pair *pairs, uint32_t low,
                                                   uint32_t count, uint64_t key)
@@ -363,7 +363,7 @@ static __device__ inline void ops_prefetch(const void *begin, size_t bytes)
  */
 
 /* True for the block that gets here last, which sees what all others have written before; with
- * `system`, in the memory of other GPUs, too. `counter` is zero before and behind that. */
+ * `system`, in the memory of other GPUs, too. `counter` is zero before and after that. */
 static __device__ inline bool ops_is_last(uint32_t *counter, bool system)
 {
   __shared__ bool last;
@@ -379,7 +379,7 @@ static __device__ inline bool ops_is_last(uint32_t *counter, bool system)
   return last;
 }
 
-/* Nobody waits: there may be a grid barrier behind it, but no other last block before that. */
+/* Nobody waits: there may be a grid barrier after it, but no other last block before that. */
 static __device__ inline bool ops_last_block(ops_scratch *scratch, bool system = false)
 {
   return ops_is_last(&scratch->done, system);

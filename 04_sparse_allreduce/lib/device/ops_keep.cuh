@@ -74,14 +74,14 @@ __device__ inline uint64_t put(const filtering &w, sparse_pair entry, bool is_on
   return kept;
 }
 
-/* The first unit that begins behind an entry of the region; SPARSE_NO_INDEX: in it. */
+/* The first unit that begins after an entry of the region; SPARSE_NO_INDEX: in it. */
 __device__ inline uint32_t next_unit(const noted_units &units, uint32_t index)
 {
   return index == SPARSE_NO_INDEX ? (uint32_t)((units.begin + SPARSE_UNIT - 1) / SPARSE_UNIT)
                                   : index / SPARSE_UNIT + 1;
 }
 
-/* The units that begin behind the entry before this one, but not behind this one, begin with it. */
+/* The units that begin after the entry before this one, but not after this one, begin with it. */
 __device__ inline void note_units(const noted_units &units, uint32_t index_before, uint32_t index,
                                   uint64_t kept)
 {

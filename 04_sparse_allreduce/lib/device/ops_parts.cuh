@@ -39,15 +39,15 @@ __device__ inline void await_sums(const sparse_memory &m, sums &s)
     if (!there) s.lists.counts[p] = 0;
 }
 
-/* The parts of a list; DIRECT: the sums of all ranks. */
-template <bool DIRECT>
+/* The parts of a list. AT_OWNERS: the sums of all ranks, each part in its owner's memory. */
+template <bool AT_OWNERS>
 __device__ inline void find_parts(const sparse_memory &m, const sparse_list &list, sums &s)
 {
-  if (DIRECT) await_sums(m, s);
-  const int parts = DIRECT ? m.nranks : list.parts;
+  if (AT_OWNERS) await_sums(m, s);
+  const int parts = AT_OWNERS ? m.nranks : list.parts;
   OPS_ROLLED
   for (int p = (int)threadIdx.x; p < parts; p += THREADS) {
-    if (!DIRECT) s.lists.counts[p] = (uint32_t)list.counts[p];
+    if (!AT_OWNERS) s.lists.counts[p] = (uint32_t)list.counts[p];
     s.ends[p] = parts == 1 ? (uint32_t)m.n : (uint32_t)m.state->boundaries[p + 1];
   }
   __syncthreads();
@@ -56,14 +56,14 @@ __device__ inline void find_parts(const sparse_memory &m, const sparse_list &lis
     s.displs[0] = 0;
     OPS_ROLLED
     for (int p = 0; p < parts; p++) {
-      if (!DIRECT) s.lists.pairs[p] = list.pairs + s.displs[p];
+      if (!AT_OWNERS) s.lists.pairs[p] = list.pairs + s.displs[p];
       s.displs[p + 1] = s.displs[p] + s.lists.counts[p];
     }
   }
   __syncthreads();
 }
 
-/* By the first block, behind all other kernels of the step: the local pass has noted how many
+/* By the first block, after all other kernels of the step: the local pass has noted how many
  * entries were for each region, and this is how many the owner has taken. */
 __device__ inline void note_counts(const sparse_memory &m, const sums &s)
 {
@@ -86,11 +86,11 @@ struct cursor {
 };
 
 /* Where the entries of a part begin whose indices are `index`, the first of a unit, or more. */
-template <bool DIRECT>
+template <bool AT_OWNERS>
 __device__ inline uint32_t begin_in(const sparse_memory &m, const sums &s, int part, uint64_t index)
 {
   const uint32_t count = s.lists.counts[part];
-  if (!DIRECT) return ops_lower_bound(s.lists.pairs[part], 0, count, index);
+  if (!AT_OWNERS) return ops_lower_bound(s.lists.pairs[part], 0, count, index);
   if (count == 0 || (part > 0 && index <= s.ends[part - 1])) return 0;
   if (index >= s.ends[part]) return count;
   /* where they are known to be from the owner's sums: no trip to memory for that */
@@ -98,22 +98,22 @@ __device__ inline uint32_t begin_in(const sparse_memory &m, const sums &s, int p
   return ((const uint32_t *)(sums + ((const char *)m.unit_begins - mine)))[index / SPARSE_UNIT];
 }
 
-template <bool DIRECT>
+template <bool AT_OWNERS>
 __device__ inline cursor find(const sparse_memory &m, const sums &s, uint64_t begin, uint64_t until)
 {
   int part = 0;
   while (part + 1 < s.parts && s.ends[part] <= begin) part++;
-  return {part, begin_in<DIRECT>(m, s, part, begin), begin_in<DIRECT>(m, s, part, until)};
+  return {part, begin_in<AT_OWNERS>(m, s, part, begin), begin_in<AT_OWNERS>(m, s, part, until)};
 }
 
-/* Where DIRECT rows of entries begin: with sectors of `gathered`, parts of which would be read from
- * memory first; or, where nothing else is stored, with lines of the owner's list, since NVLink
- * carries whole ones best. */
+/* Where rows of entries begin that are AT_OWNERS: with sectors of `gathered`, parts of which would
+ * be read from memory first; or, where nothing else is stored, with lines of the owner's list,
+ * since NVLink carries whole ones best. */
 enum align { TO_SECTORS, FROM_LINES };
 
-/* Up to ROWS x 32 entries; false if there are none left in front of `until`. DIRECT: they go to
+/* Up to ROWS x 32 entries; false if there are none left before `until`. AT_OWNERS: they go to
  * `gathered`, too. */
-template <bool DIRECT, align ALIGN>
+template <bool AT_OWNERS, align ALIGN>
 __device__ inline bool load_entries(const sparse_memory &m, const sums &s, cursor &c,
                                     uint64_t until, uint2 (&entry)[ROWS])
 {
@@ -121,19 +121,20 @@ __device__ inline bool load_entries(const sparse_memory &m, const sums &s, curso
     if (c.part + 1 >= s.parts || s.ends[c.part] >= until) return false;
     c.part++;
     c.at = 0;
-    c.end = begin_in<DIRECT>(m, s, c.part, until);
+    c.end = begin_in<AT_OWNERS>(m, s, c.part, until);
   }
   const sparse_pair *from = s.lists.pairs[c.part] + c.at;
   sparse_pair *to = m.gathered + s.displs[c.part] + c.at;
   const uintptr_t place = ALIGN == TO_SECTORS ? (uintptr_t)to : (uintptr_t)from;
   const uint32_t pairs = ALIGN == TO_SECTORS ? SECTOR_PAIRS : LINE_PAIRS;
-  const uint32_t skip = DIRECT ? (uint32_t)(place / sizeof(*to) % pairs) : 0;
+  const uint32_t skip = AT_OWNERS ? (uint32_t)(place / sizeof(*to) % pairs) : 0;
   const uint32_t left = c.end - c.at, lane = threadIdx.x % 32;
 #pragma unroll
   for (uint32_t r = 0; r < ROWS; r++) entry[r] = entry_at(from, r * 32 + lane - skip, left);
 #pragma unroll
   for (uint32_t r = 0; r < ROWS; r++)
-    if (DIRECT && r * 32 + lane - skip < left) __stcs((uint2 *)&to[r * 32 + lane - skip], entry[r]);
+    if (AT_OWNERS && r * 32 + lane - skip < left)
+      __stcs((uint2 *)&to[r * 32 + lane - skip], entry[r]);
   c.at += left < ROWS * 32 - skip ? left : ROWS * 32 - skip;
   return true;
 }

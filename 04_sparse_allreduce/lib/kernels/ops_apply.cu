@@ -32,11 +32,11 @@ struct shared {
 /* ---- a unit ------------------------------------------------------------------------------------
  */
 
-/* Puts those of a warp's entries that lie in a unit where they belong. Are there some behind it? */
+/* Puts those of a warp's entries that lie in a unit where they belong. Are there some after it? */
 __device__ inline bool put_entries(const uint2 (&entry)[ROWS], uint32_t unit, float nranks,
                                    float *values, uint32_t *bits)
 {
-  bool behind = false;
+  bool after = false;
 #pragma unroll
   for (uint32_t r = 0; r < ROWS; r++) {
     const uint32_t index = entry[r].x, at = index % SPARSE_UNIT;
@@ -44,9 +44,9 @@ __device__ inline bool put_entries(const uint2 (&entry)[ROWS], uint32_t unit, fl
       values[at] = __fdiv_rn(__uint_as_float(entry[r].y), nranks);
       atomicOr(&bits[at / 32], 1u << at % 32);
     }
-    behind |= index / SPARSE_UNIT > unit && index != SPARSE_NO_INDEX;
+    after |= index / SPARSE_UNIT > unit && index != SPARSE_NO_INDEX;
   }
-  return __any_sync(OPS_ALL_LANES, behind);
+  return __any_sync(OPS_ALL_LANES, after);
 }
 
 /* Stores the sectors in which a bit is set, two lanes half of each, and leaves zeros in `values`.
@@ -65,14 +65,15 @@ __device__ inline void store_sectors(float *dense, uint32_t bits, float *values)
   }
 }
 
-template <bool DIRECT>
+template <bool AT_OWNERS>
 __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
           enum sparse_decision then)
 {
-  /* DIRECT: this follows reduce() or select_sums(), which let it begin at once. It needs sums, and
-   * there are notes about those; this rank's own come when everything before has ended. */
-  if (!DIRECT) ops_begin();
+  /* AT_OWNERS: the sums are in their owners' memory. Then this follows reduce() or select_sums(),
+   * which let it begin at once. It needs sums, and there are notes about those; this rank's own
+   * come when everything before has ended. */
+  if (!AT_OWNERS) ops_begin();
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warps = gridDim.x * WARPS;
   const uint32_t units = (uint32_t)SPARSE_UNITS(m.n);
@@ -91,18 +92,18 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   load_bits(); /* nobody has to be waited for to know these */
   for (uint32_t i = lane; i < SPARSE_UNIT; i += 32) values[i] = 0;
   bits[lane] = 0;
-  find_parts<DIRECT>(m, list, s.sums);
+  find_parts<AT_OWNERS>(m, list, s.sums);
   while (first < units) {
     const uint32_t last = first + group < units ? first + group : units;
-    const uint64_t begin = (uint64_t)first * SPARSE_UNIT, behind = (uint64_t)last * SPARSE_UNIT;
-    const uint64_t until = behind < m.n ? behind : m.n; /* no flag entry is in front of that */
-    cursor c = find<DIRECT>(m, s.sums, begin, until);
+    const uint64_t begin = (uint64_t)first * SPARSE_UNIT, end = (uint64_t)last * SPARSE_UNIT;
+    const uint64_t until = end < m.n ? end : m.n; /* no flag entry is before that */
+    cursor c = find<AT_OWNERS>(m, s.sums, begin, until);
     uint2 entry[ROWS];
-    bool more = load_entries<DIRECT, TO_SECTORS>(m, s.sums, c, until, entry);
+    bool more = load_entries<AT_OWNERS, TO_SECTORS>(m, s.sums, c, until, entry);
 #pragma unroll 1
     for (uint32_t unit = first; unit < last; unit++) {
       while (more && !put_entries(entry, unit, nranks, values, bits))
-        more = load_entries<DIRECT, TO_SECTORS>(m, s.sums, c, until, entry);
+        more = load_entries<AT_OWNERS, TO_SECTORS>(m, s.sums, c, until, entry);
       __syncwarp();
       const uint32_t now = bits[lane], old = old_bits[unit - first][lane];
       bits[lane] = 0;
@@ -113,9 +114,10 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     first += warps * group;
     load_bits();
   }
-  if (DIRECT) ops_begin(); /* whoever waits for this kernel's end waits for that of reduce(), too */
+  if (AT_OWNERS)
+    ops_begin(); /* whoever waits for this kernel's end waits for that of reduce(), too */
   if (blockIdx.x > 0) return;
-  if (DIRECT) note_counts(m, s.sums);
+  if (AT_OWNERS) note_counts(m, s.sums);
   if (threadIdx.x == 0) ops_decide(then, &m); /* of counts: no other block is needed for that */
 }
 

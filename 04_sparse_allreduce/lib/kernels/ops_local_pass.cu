@@ -6,7 +6,8 @@
  * Blocks stay and take tile after tile. With a tile, a block
  *
  *   - asks for the counts of the tiles before the one that it has done two rounds ago, and for the
- *     number of its next tile: first, or the answers would queue behind
+ *     number of its next tile: first, or the answers would come after
+ *     those to what follows
  *   - loads its elements, 32 for each thread: the residual into registers, the gradient, for which
  *     there are not enough of them, into shared memory
  *   - meets at the round's only barrier, with all loads on their way
@@ -126,7 +127,7 @@ __device__ inline void stage(const candidates &c, uint32_t from, const float *va
 __device__ inline void offer(const pass &p, sparse_pair candidate, uint64_t at)
 {
   int owner = 0, last = p.m.nranks - 1;
-  while (owner < last) { /* the first region that ends behind it */
+  while (owner < last) { /* the first region that ends after it */
     const int middle = (owner + last) / 2;
     if (candidate.index < p.s.ends[middle])
       last = middle;
@@ -244,7 +245,7 @@ __device__ inline void tell(const sparse_memory &m, ops_peer peer, uint32_t offe
 /* The last block: what the pass has found, from the scratch memory to the state. All are waiting
  * for it, so what can be done at the same time is done by different threads. */
 template <bool MOMENTS>
-__device__ void finish(pass &p, enum sparse_leaves leaves, enum sparse_decision then)
+__device__ void finish(pass &p, enum sparse_removal removal, enum sparse_decision then)
 {
   double2 *sums = (double2 *)p.s.elements;
   uint32_t *begins = (uint32_t *)p.s.elements; /* of regions; moments are for other passes */
@@ -258,7 +259,7 @@ __device__ void finish(pass &p, enum sparse_leaves leaves, enum sparse_decision 
     *total = (uint32_t)ops_chain_end(p.chain, p.tiles, words);
     state->offered_count = *total < p.room ? *total : p.room;
     state->level_counts[0] = p.s.level_counts[0] = *total;
-    state->pending = leaves;
+    state->pending = removal;
   } else if ((int)threadIdx.x < p.nlevels) {
     const uint32_t count = __ldcg(&scratch->levels[threadIdx.x]);
     state->level_counts[threadIdx.x] = p.s.level_counts[threadIdx.x] = count;
@@ -355,7 +356,7 @@ __device__ inline uint32_t neighbours(uint32_t chosen)
 /* Which of the warp's elements 32 * lane, 32 * lane + 1, ... may leave the residual. */
 __device__ inline uint32_t load_listed(const pass &p, uint32_t tile)
 {
-  if (p.s.pending != SPARSE_LEAVES_RESULT) return 0xffffffffu;
+  if (p.s.pending != SPARSE_REMOVE_IN_RESULT) return 0xffffffffu;
   return ops_result_bits(p.m)[(size_t)tile * (OPS_DENSE_TILE / 32) + threadIdx.x];
 }
 
@@ -378,7 +379,7 @@ template <bool WRITES>
 __device__ inline void settle(const pass &p, uint32_t listed, uint32_t tile, size_t at,
                               float (&acc)[ROWS][4])
 {
-  if (p.s.pending == SPARSE_LEAVES_NOTHING) return;
+  if (p.s.pending == SPARSE_REMOVE_NOTHING) return;
   const sparse_selection &old = p.s.selection;
   const int64_t first = (int64_t)tile * OPS_DENSE_TILE;
   const uint32_t mine = listed_of_thread(listed);
@@ -451,7 +452,7 @@ __device__ inline void add(float (&acc)[ROWS][4], const quad<G> *g, bool finite_
 }
 
 /* A thread's elements, 4 of each row: the residual to registers, the gradient to shared memory.
- * None of both is there yet when this returns. Elements behind the end of the vector are 0. */
+ * None of both is there yet when this returns. Elements after the end of the vector are 0. */
 template <typename G>
 __device__ inline void load_elements(const sparse_memory &m, const G *gradient, bool aligned,
                                      bool passes, size_t at, bool full, float (&acc)[ROWS][4],
@@ -488,7 +489,7 @@ __device__ inline void load_elements(const sparse_memory &m, const G *gradient, 
 template <typename G, bool MOMENTS>
 __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
-               bool passes, bool offers, enum sparse_leaves leaves,
+               bool passes, bool offers, enum sparse_removal removal,
                enum sparse_candidates candidates_are, enum sparse_decision then)
 {
   ops_begin();
@@ -524,7 +525,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   if (blockIdx.x == gridDim.x - 1 && candidates_are != SPARSE_ABOVE_LEVELS)
     note_begin(p, number + 1);
   const sparse_level_t level = s.levels[0], limit = s.limit;
-  volatile uint32_t behind_stores = 0;
+  volatile uint32_t after_stores = 0;
   candidates older = {}, newer = {}; /* of two rounds ago and of the last one */
 
   uint32_t tile = s.next[1];
@@ -606,7 +607,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     /* This load waits in one queue with the stores, and the loads of the next round for it. If
      * loads overtake stores, memory changes its direction more often: 6 % of the time of 133M
      * elements. */
-    tile = s.next[parity] + behind_stores;
+    tile = s.next[parity] + after_stores;
   }
   if (p.offers) prefetch_for_reduce(p);
   __syncthreads();
@@ -614,11 +615,11 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     if (s.exceeding[j] > 0) atomicAdd(&p.chain.scratch->levels[j], s.exceeding[j]);
   const bool last = ops_last_block(p.chain.scratch, p.offers);
   ops_let_next_begin();
-  if (last) finish<MOMENTS>(p, leaves, then);
+  if (last) finish<MOMENTS>(p, removal, then);
 }
 
-/* Should the gradient leave its place in the cache to lists and code, which the kernels behind
- * need? They take 3 us less then; but of vectors that are much larger than the cache nothing is
+/* Should the gradient leave its place in the cache to lists and code, which the kernels after
+ * it need? They take 3 us less then; but of vectors that are much larger than the cache nothing is
  * left there anyway, and to evict in any other order than that of the accesses costs time (measured
  * on H200: 5M elements -4 %, 15M -2.5 %, 20M -0.8 %, 28M +1 %, 134M +6 %). */
 bool passes_cache(const sparse_memory *m, size_t element)
@@ -630,7 +631,7 @@ bool passes_cache(const sparse_memory *m, size_t element)
 /* What the forms of the pass differ in. */
 struct form {
   bool moments, offers;
-  enum sparse_leaves leaves;
+  enum sparse_removal removal;
   enum sparse_candidates candidates;
 };
 
@@ -642,7 +643,7 @@ ncclResult_t launch_of(const sparse_memory *m, const void *gradient, const form 
   const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
   return ops_launch(f.moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS,
                     OPS_FIRST, stream, *m, (const G *)gradient, aligned, passes_cache(m, sizeof(G)),
-                    f.offers, f.leaves, f.candidates,
+                    f.offers, f.removal, f.candidates,
                     f.offers ? SPARSE_OFFER_THRESHOLD : SPARSE_THEN_NOTHING);
 }
 
@@ -665,23 +666,23 @@ ncclResult_t launch(const sparse_memory *m, const void *gradient, const form &f,
 extern "C" {
 
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
-                            enum sparse_candidates candidates, enum sparse_leaves leaves,
+                            enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream)
 {
-  return launch(m, gradient, {false, false, leaves, candidates}, stream);
+  return launch(m, gradient, {false, false, removal, candidates}, stream);
 }
 
 ncclResult_t ops_local_pass_moments(const struct sparse_memory *m, const void *gradient,
-                                    enum sparse_candidates candidates, enum sparse_leaves leaves,
+                                    enum sparse_candidates candidates, enum sparse_removal removal,
                                     cudaStream_t stream)
 {
-  return launch(m, gradient, {true, false, leaves, candidates}, stream);
+  return launch(m, gradient, {true, false, removal, candidates}, stream);
 }
 
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
-                               enum sparse_leaves leaves, cudaStream_t stream)
+                               enum sparse_removal removal, cudaStream_t stream)
 {
-  return launch(m, gradient, {false, true, leaves, SPARSE_ABOVE_THRESHOLDS}, stream);
+  return launch(m, gradient, {false, true, removal, SPARSE_ABOVE_THRESHOLDS}, stream);
 }
 
 } // extern "C"

@@ -32,12 +32,12 @@ __device__ inline void set_bits(const uint2 (&entry)[ROWS], uint64_t begin, uint
   }
 }
 
-template <bool DIRECT>
+template <bool AT_OWNERS>
 __global__ void OPS_BOUNDS(THREADS, MARK_BLOCKS)
     mark(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
          enum sparse_decision then)
 {
-  if (!DIRECT) ops_begin(); /* DIRECT: as apply, this begins early, and there are notes */
+  if (!AT_OWNERS) ops_begin(); /* AT_OWNERS: as apply, this begins early, and there are notes */
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warps = gridDim.x * WARPS;
   const uint32_t units = (uint32_t)SPARSE_UNITS(m.n);
@@ -45,16 +45,16 @@ __global__ void OPS_BOUNDS(THREADS, MARK_BLOCKS)
   uint32_t *bits = s.bits[threadIdx.x / 32];
   uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * group;
   /* what leaves the residual is what was offered: nobody reads bits */
-  if (!DIRECT && m.state->pending != SPARSE_LEAVES_RESULT) first = units;
+  if (!AT_OWNERS && m.state->pending != SPARSE_REMOVE_IN_RESULT) first = units;
   for (uint32_t i = lane; i < GROUP * UNIT_WORDS; i += 32) bits[i] = 0;
-  find_parts<DIRECT>(m, list, s.sums);
+  find_parts<AT_OWNERS>(m, list, s.sums);
   while (first < units) {
     const uint32_t last = first + group < units ? first + group : units;
     const uint64_t begin = (uint64_t)first * SPARSE_UNIT, end = (uint64_t)last * SPARSE_UNIT;
     const uint64_t until = end < m.n ? end : m.n; /* no flag entry is in front of that */
-    cursor c = find<DIRECT>(m, s.sums, begin, until);
+    cursor c = find<AT_OWNERS>(m, s.sums, begin, until);
     uint2 entry[ROWS];
-    while (load_entries<DIRECT, FROM_LINES>(m, s.sums, c, until, entry))
+    while (load_entries<AT_OWNERS, FROM_LINES>(m, s.sums, c, until, entry))
       set_bits(entry, begin, until, bits);
     __syncwarp();
     for (uint32_t i = lane; i < (last - first) * UNIT_WORDS; i += 32) {
@@ -64,9 +64,10 @@ __global__ void OPS_BOUNDS(THREADS, MARK_BLOCKS)
     __syncwarp();
     first += warps * group;
   }
-  if (DIRECT) ops_begin(); /* whoever waits for this kernel's end waits for that of reduce(), too */
+  if (AT_OWNERS)
+    ops_begin(); /* whoever waits for this kernel's end waits for that of reduce(), too */
   if (blockIdx.x > 0) return;
-  if (DIRECT) note_counts(m, s.sums);
+  if (AT_OWNERS) note_counts(m, s.sums);
   if (threadIdx.x == 0) ops_decide(then, &m); /* of counts: no other block is needed for that */
 }
 

@@ -13,7 +13,7 @@ enum {
   WARPS = THREADS / 32,
   TILE = 1024,
   EACH = TILE / THREADS,
-  WITH_NEIGHBOURS = TILE + 2, /* an entry of the tile may be equal to the one before or behind */
+  WITH_NEIGHBOURS = TILE + 2, /* an entry of the tile may be equal to the one before or after */
   BLOCKS = 6,
 };
 static_assert((int)TILE >= (int)OPS_LIST_TILE, "there is a word for each tile");

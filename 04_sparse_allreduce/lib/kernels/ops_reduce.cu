@@ -52,26 +52,27 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
   return true;
 }
 
-template <bool DIRECT>
+template <bool ONESIDED>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     reduce(const __grid_constant__ sparse_memory m, const sparse_pair *base, const uint64_t *displs,
            const uint64_t *counts, int first, int stride, const uint64_t *region,
            enum sparse_sums which, const __grid_constant__ sparse_list to,
            enum sparse_decision then)
 {
-  /* DIRECT: this follows the local pass, which lets it begin when it has all but ended, or a kernel
-   * that lets nobody begin before its end. There are notes about all that it needs. */
-  if (!DIRECT) ops_begin();
+  /* ONESIDED: ranks store their lists here. Then this follows the local pass, which lets it begin
+   * when it has all but ended, or a kernel that lets nobody begin before its end. There are notes
+   * about all that it needs. */
+  if (!ONESIDED) ops_begin();
   ops_let_next_begin();
   /* Other sums are not those of the result: ops_select_sums() chooses from them, and says where. */
-  const bool announces = DIRECT && which == SPARSE_SUMS_ABOVE;
+  const bool announces = ONESIDED && which == SPARSE_SUMS_ABOVE;
   __shared__ memory all;
   shared &s = all.reduce;
   /* Everything that is not about the lists is asked for before the wait for them. */
   job w = {m.nranks, which, (float)m.state->global_threshold, region[0], region[1], false,
            false,    0};
   bool there = true;
-  if (DIRECT) {
+  if (ONESIDED) {
     do there = ops_await_lists(m, s.all.lists, s.all.levels);
     while (!there && choose_and_offer(m, all.choose));
   } else {
@@ -166,14 +167,15 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     }
     tile = next;
   }
-  if (DIRECT) ops_begin(); /* whoever waits for this kernel's end waits for those before it, too */
+  if (ONESIDED)
+    ops_begin(); /* whoever waits for this kernel's end waits for those before it, too */
   uint32_t *all_dropped = chain.scratch->dropped;
   if (w.filters) __syncthreads();
   OPS_ROLLED
   for (int place = (int)threadIdx.x; w.filters && place < m.nranks; place += THREADS)
     if (s.dropped[place] > 0) atomicAdd(&all_dropped[place], s.dropped[place]);
   if (!ops_last_block(chain.scratch)) return;
-  const bool late = DIRECT && ops_late(m), tells = announces && !late;
+  const bool late = ONESIDED && ops_late(m), tells = announces && !late;
   uint32_t *taken = s.dropped; /* entries of each list */
   const int teller = (int)threadIdx.x - 32, tellers = THREADS - 32;
   ops_peer peer = {}; /* the first one that this thread tells */
@@ -196,7 +198,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     ops_tell_sums(m, peer, s.next, taken[place]); /* first: they are waiting */
   }
   OPS_ROLLED
-  for (int place = teller; DIRECT && !late && place >= 0 && place < m.nranks; place += tellers) {
+  for (int place = teller; ONESIDED && !late && place >= 0 && place < m.nranks; place += tellers) {
     const int p = s.rank[place];
     m.state->received_counts[p] = taken[place];
     if (p != m.rank) m.state->stored[p] += s.length[place];
@@ -225,9 +227,10 @@ extern "C" ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum spar
   sparse_state *s = m->state;
   const sparse_list sums = {m->reduced, &s->reduced_count, 1};
   const int blocks = ops_at_once(sizeof(memory), BLOCKS);
-  return ops_launch(reduce<true>, ops_blocks(m->n, SMALL_TILE, blocks), THREADS, OPS_NEXT, stream,
-                    *m, nullptr, nullptr, nullptr, m->rank, -1, s->boundaries + m->rank, which,
-                    sums, which == SPARSE_SUMS_NONZERO ? SPARSE_WANT_T : SPARSE_THEN_NOTHING);
+  return ops_launch(
+      reduce<true>, ops_blocks(m->n, SMALL_TILE, blocks), THREADS, OPS_NEXT, stream, *m, nullptr,
+      nullptr, nullptr, m->rank, -1, s->boundaries + m->rank, which, sums,
+      which == SPARSE_SUMS_NONZERO ? SPARSE_WANT_K_NEAR_THRESHOLD : SPARSE_THEN_NOTHING);
 }
 
 ncclResult_t ops_load_reduce(void)

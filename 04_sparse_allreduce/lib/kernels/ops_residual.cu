@@ -11,16 +11,16 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) settle(const __grid_constant__ spars
   const sparse_state *state = m.state;
   const uint64_t threads = (uint64_t)gridDim.x * THREADS;
   const uint64_t me = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
-  if (state->pending == SPARSE_LEAVES_OFFERED)
+  if (state->pending == SPARSE_REMOVE_OFFERED)
     for (uint64_t i = me; i < m.n; i += threads)
       sparse_settle_element(state, m.residual, (uint32_t)i);
-  else if (state->pending == SPARSE_LEAVES_RESULT)
+  else if (state->pending == SPARSE_REMOVE_IN_RESULT)
     for_each_entry(m.gathered, state->result_count, [&](sparse_pair entry) {
       if (entry.index < m.n) /* who has given up may not have fetched all */
         sparse_settle_element(state, m.residual, entry.index);
     });
   if (!ops_last_block((ops_scratch *)m.scratch)) return;
-  if (threadIdx.x == 0) m.state->pending = SPARSE_LEAVES_NOTHING;
+  if (threadIdx.x == 0) m.state->pending = SPARSE_REMOVE_NOTHING;
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)

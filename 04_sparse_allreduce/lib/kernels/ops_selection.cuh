@@ -24,7 +24,7 @@ __device__ inline uint32_t said_by(const uint32_t *source)
 /* All blocks have to come to the same grid barriers, so they have to see the same sources. Both are
  * looked at first, at the same time. A search takes its decision when all blocks have come to a
  * barrier, so that all have looked by then; without a search, a decision leaves the sources as they
- * are (ops.h). What a decision may have changed for the filter is read behind the last barrier. */
+ * are (ops.h). What a decision may have changed for the filter is read after the last barrier. */
 __device__ inline void search_and_keep(const sparse_memory &m, selection_shared &s,
                                        const sparse_list &list, const uint32_t *search_source,
                                        const uint32_t *keep_source, sparse_selection *selection,

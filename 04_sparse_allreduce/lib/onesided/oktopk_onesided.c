@@ -7,16 +7,21 @@
 #include "sparse_internal.h"
 
 /* 1. acc = gradient + residual; offer what is above the local threshold. What of it is in the
- * result leaves the residual. 2. and 3. Every part of the list to the owner of its region: on the
- * way, if the pass knows threshold and regions when it begins. */
+ * result leaves the residual. 2. New regions now and then. 3. Every part of the list to the owner
+ * of its region.
+ *
+ * In most steps threshold and regions are known, and one pass does all that. It does not know yet
+ * whether the threshold will be raised, so it sends by the lowest one that may come, and owners
+ * drop what a raised one excludes. If there are too many to send, ops_reduce_sent() chooses and
+ * sends. */
 static ncclResult_t select_and_send(struct sparse_allreduce_handle *h, const void *gradient,
                                     cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   if (!h->now.exact_local && !h->now.repartition)
-    return ops_pass_and_send(m, gradient, SPARSE_LEAVES_RESULT, stream);
+    return ops_pass_and_send(m, gradient, SPARSE_REMOVE_IN_RESULT, stream);
   select_t *select = h->now.exact_local ? select_exact_threshold : select_by_raised_threshold;
-  SPARSE_TRY(select(h, gradient, SPARSE_LEAVES_RESULT, stream));
+  SPARSE_TRY(select(h, gradient, SPARSE_REMOVE_IN_RESULT, stream));
   if (h->now.repartition) SPARSE_TRY(oktopk_repartition(h, stream));
   return ops_send_parts(m, stream);
 }

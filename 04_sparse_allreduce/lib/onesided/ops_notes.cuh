@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided exchange: ranks load from and store to each other's lists, and tell each other by notes
  * (struct sparse_notes) what is there. A note of sums, or a count of what has been stored, is
- * written behind what it speaks of, with a fence in between; who has read it sees that too. A note
+ * written after what it speaks of, with a fence in between; who has read it sees that too. A note
  * of a list says where the list is going to be; the count is what follows the entries.
  *
  * Nothing is acknowledged, and nothing has to be. A rank that begins to store the list of its next
@@ -90,8 +90,8 @@ static __device__ inline uint64_t ops_read_note(const uint64_t *note)
   return word;
 }
 
-/* Of what is awaited the last one that is read: behind it all is there that was written before.
- * Only one, since these wait for each other. */
+/* Of several notes that are awaited the one that is read last: what its rank wrote before it is
+ * there, too. Only one is read in this way, since such reads wait for each other. */
 static __device__ inline uint64_t ops_read_last_note(const uint64_t *note)
 {
   uint64_t word;
@@ -147,7 +147,8 @@ static __device__ inline uint32_t ops_share(uint32_t count)
   return count / threads * blockDim.x + (mine < blockDim.x ? mine : blockDim.x);
 }
 
-/* Behind ops_fence_system(), and that behind what has been stored there: `count` entries more. */
+/* Says that `count` entries more have been stored there. To be called after ops_fence_system(), and
+ * that after storing them. */
 static __device__ inline void ops_count_stored(const sparse_memory &m, const ops_peer &owner,
                                                uint64_t count)
 {
@@ -280,8 +281,9 @@ static __device__ inline uint64_t ops_own_share(const sparse_memory &m, uint32_t
 /* ---- sums --------------------------------------------------------------------------------------
  */
 
-/* Tells a rank how many sums there are, and how many of its entries are in them. Behind
- * ops_fence_system(), and that behind the sums. The first note is the one that others wait for. */
+/* Tells a rank how many sums there are, and how many of its entries are in them. To be
+ * called after ops_fence_system(), and that after writing the sums. The first note is the one that
+ * others wait for. */
 static __device__ inline void ops_tell_sums(const sparse_memory &m, const ops_peer &peer,
                                             uint32_t sums, uint32_t taken)
 {
@@ -311,7 +313,7 @@ static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &
   return __syncthreads_and(there && !late);
 }
 
-/* Behind that: what else rank p tells. Returns how many entries it has taken of this rank's, and
+/* After that: what else rank p tells. Returns how many entries it has taken of this rank's, and
  * notes if a gradient was not finite. Nothing, if it does not come. */
 static __device__ inline uint32_t ops_await_taken(const sparse_memory &m, int p)
 {

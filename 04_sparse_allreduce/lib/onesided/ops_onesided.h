@@ -25,14 +25,14 @@ ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream);
  * offered_count is that of those, then. If there are more than `capacity`, nobody is told, and
  * state->unoffered is 1: ops_reduce_sent() chooses from them. */
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
-                               enum sparse_leaves leaves, cudaStream_t stream);
+                               enum sparse_removal removal, cudaStream_t stream);
 
 /* By the owner of a region: ops_reduce_region() of the lists that the ranks have for this one.
  * Waits until it has been told of all of them, sets state->received_counts, says in m->unit_begins
  * where sums are, and in the end tells all ranks how many there are; no word of sums with
- * SPARSE_SUMS_NONZERO, which ops_select_sums() is to follow: then they are SPARSE_WANT_T. If
- * state->unoffered says so, it begins with ops_select_offered(), SPARSE_AS_THE_STATE_IS, and
- * ops_send_parts(). */
+ * SPARSE_SUMS_NONZERO, which ops_select_sums() is to follow: then they are
+ * SPARSE_WANT_K_NEAR_THRESHOLD. If state->unoffered says so, it begins with ops_select_offered(),
+ * SPARSE_AS_THE_STATE_IS, and ops_send_parts(). */
 ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
                              cudaStream_t stream);
 

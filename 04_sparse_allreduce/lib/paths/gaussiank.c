@@ -12,7 +12,7 @@
 static ncclResult_t offer(struct sparse_allreduce_handle *h, const void *gradient,
                           cudaStream_t stream)
 {
-  SPARSE_TRY(select_gaussian(h, gradient, SPARSE_LEAVES_OFFERED, stream));
+  SPARSE_TRY(select_gaussian(h, gradient, SPARSE_REMOVE_OFFERED, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   return ops_decide(&h->m, SPARSE_SEAL_OFFERED, stream);
 }

@@ -16,7 +16,7 @@ ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *grad
    * leaves the residual. */
   select_t *select =
       m->config.gaussian_sa_threshold ? select_gaussian_halving : select_exact_threshold;
-  SPARSE_TRY(select(h, gradient, SPARSE_LEAVES_OFFERED, stream));
+  SPARSE_TRY(select(h, gradient, SPARSE_REMOVE_OFFERED, stream));
 
   /* 2. Every part of the list to the owner of its region, who adds.
    * MPI: Isend/Irecv with one peer after the other -> NCCL: exchange_split, throttled to one */

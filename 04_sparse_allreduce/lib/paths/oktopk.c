@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oktopk: about 6 k (P-1) / P words per rank, however many ranks there are (PPoPP'22).
+/* oktopk (Ok-Topk, PPoPP'22): about 4 k (P-1) / P words per rank, however many ranks there are:
+ * 2 k (P-1) / P in step 3 and as many in step 4. Balancing adds 2 k (P-1) / P at most.
  *
  *   rank 0  offered  . x . . x | . . x . | x . . x     1. entries above a threshold that is exact
  *   rank 1  offered  x . . . x | . x x . | . . . x        now and then and adapted in between
@@ -26,8 +27,10 @@ ncclResult_t oktopk_repartition(struct sparse_allreduce_handle *h, cudaStream_t 
  * threshold that the next steps use. Every rank has all sums and finds the same. */
 static ncclResult_t choose_globally(const struct sparse_memory *m, cudaStream_t stream)
 {
+  /* Counts the sums. A list may end with a flag entry that says whose gradient was not finite
+   * (ops_reduce_region has sealed it with that); to collect is to take note of these. */
   SPARSE_TRY(ops_decide(m, SPARSE_COLLECT_GATHERED, stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_WANT_T, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_WANT_K_NEAR_THRESHOLD, stream));
   SPARSE_TRY(ops_keep_largest(m, sparse_gathered(m), sparse_result(m), NULL, stream));
   return ops_decide(m, SPARSE_GLOBAL_THRESHOLD, stream);
 }
@@ -41,7 +44,9 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   /* 1. acc = gradient + residual; offer what is above the local threshold. What of it is in the
    * result leaves the residual. */
   select_t *select = h->now.exact_local ? select_exact_threshold : select_by_raised_threshold;
-  SPARSE_TRY(select(h, gradient, SPARSE_LEAVES_RESULT, stream));
+  SPARSE_TRY(select(h, gradient, SPARSE_REMOVE_IN_RESULT, stream));
+
+  /* 2. Now and then, new regions. */
   if (h->now.repartition) SPARSE_TRY(oktopk_repartition(h, stream));
 
   /* 3. Every part of the list to the owner of its region.
@@ -55,7 +60,8 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(
       ops_reduce_region(m, h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE, stream));
 
-  /* 4. The sums to everybody. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
+  /* 4. The sums to everybody. If balancing is configured, exchange_gather first evens out how many
+   * sums each rank has. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
                              ncclUint64, stream));

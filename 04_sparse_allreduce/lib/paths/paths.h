@@ -26,6 +26,10 @@ enum sparse_host {
   SPARSE_HOST_WAITS,       /* in every exchange */
 };
 
+/* The usual value. A guess above the k-th magnitude costs a search of the whole residual; one far
+ * below it costs a long list of candidates. */
+#define SPARSE_GUESS_RATIO 0.85
+
 struct sparse_path {
   const char *name;
   sparse_path_t *run;
@@ -45,7 +49,8 @@ struct sparse_path {
    * 1859). So what it gathers with a collective is an allocation of its own. */
   bool own_messages;
 
-  /* Where the first exact selections look for candidates: above so much of the threshold. */
+  /* Where the first exact selections look for candidates: above so much of the threshold. Later
+   * ones adapt this to how many they found. Only speed depends on it. 0: SPARSE_GUESS_RATIO. */
   double guess_ratio;
 };
 

@@ -15,7 +15,7 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
   /* 1. acc = gradient + residual; offer what is above the threshold. All of it leaves the
    * residual. */
   select_t *select = h->now.exact_local ? select_exact_threshold : select_by_threshold;
-  SPARSE_TRY(select(h, gradient, SPARSE_LEAVES_OFFERED, stream));
+  SPARSE_TRY(select(h, gradient, SPARSE_REMOVE_OFFERED, stream));
 
   /* 2. Everybody gets all of it.
    * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: an AllGatherV of pairs

@@ -33,7 +33,7 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
 
   /* 1. acc = gradient + residual; offer the k largest. All of them will be used and leave the
    * residual. */
-  SPARSE_TRY(select_exact_entries(h, gradient, SPARSE_LEAVES_OFFERED, stream));
+  SPARSE_TRY(select_exact_entries(h, gradient, SPARSE_REMOVE_OFFERED, stream));
 
   /* 2. Every part of the list to the owner of its region, who adds. */
   SPARSE_TRY(ops_partition(m, stream));

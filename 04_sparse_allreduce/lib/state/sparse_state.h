@@ -76,11 +76,14 @@ struct sparse_notes {
   uint64_t histograms[SPARSE_MAX_RANKS];
 };
 
-/* What leaves the residual after a step, as its path says: all that was offered, or what was
- * offered and is in the result. `selection` chooses what was offered; such elements become zero.
- * The next step's local pass does that on its way, so that it costs no memory access of its own;
- * until then it is pending. */
-enum sparse_leaves { SPARSE_LEAVES_NOTHING, SPARSE_LEAVES_OFFERED, SPARSE_LEAVES_RESULT };
+/* What is removed from the residual after a step, as its path says. `selection` chooses what was
+ * offered; such elements become zero. The next step's local pass does that on its way, so that it
+ * costs no memory access of its own; until then it is pending. */
+enum sparse_removal {
+  SPARSE_REMOVE_NOTHING,
+  SPARSE_REMOVE_OFFERED,   /* all that was offered */
+  SPARSE_REMOVE_IN_RESULT, /* what was offered and is in the result */
+};
 
 struct sparse_state {
   /* From step to step: what a checkpoint keeps, up to levels[0]. */
@@ -114,7 +117,7 @@ struct sparse_state {
   uint32_t late;
 
   /* What this rank offers. */
-  uint32_t pending; /* enum sparse_leaves: of the step before; then, of this one */
+  uint32_t pending; /* enum sparse_removal: of the step before; then, of this one */
   /* enum sparse_source: what counting, a search and a filter have to read */
   uint32_t count_from, search_from, keep_from;
   uint64_t wanted;     /* entries that a search is to find, */

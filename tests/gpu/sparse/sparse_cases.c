@@ -24,7 +24,8 @@ static void enqueue_step(struct world *w, const struct sparse_state *initial)
   const struct sparse_list merged = {m->gathered, &s->result_count, 1};
   const struct sparse_list reduced = {m->received + m->list_room, &s->reduced_count, 1};
   CUDACHECK(cudaMemcpyAsync(s, initial, sizeof *s, cudaMemcpyDeviceToDevice, w->stream));
-  OPSCHECK(ops_local_pass_moments(m, NULL, SPARSE_ABOVE_LEVELS, SPARSE_LEAVES_RESULT, w->stream));
+  OPSCHECK(
+      ops_local_pass_moments(m, NULL, SPARSE_ABOVE_LEVELS, SPARSE_REMOVE_IN_RESULT, w->stream));
   OPSCHECK(ops_decide(m, SPARSE_SEARCH_K, w->stream));
   const struct sparse_select select = {.from = offered,
                                        .to = offered,
@@ -157,8 +158,8 @@ static void test_large(struct test *t)
   const struct sparse_list offered = {m.offered, &m.state->offered_count, 1};
   const struct sparse_list kept = {m.received, &m.state->received_counts[0], 1};
   const struct sparse_list result = {m.gathered, &m.state->result_count, 1};
-  OPSCHECK(
-      ops_local_pass_moments(&m, gradient, SPARSE_ABOVE_LEVELS, SPARSE_LEAVES_RESULT, t->stream));
+  OPSCHECK(ops_local_pass_moments(&m, gradient, SPARSE_ABOVE_LEVELS, SPARSE_REMOVE_IN_RESULT,
+                                  t->stream));
   const struct sparse_select select = {.from = offered,
                                        .to = kept,
                                        .search = &m.state->keep_from,

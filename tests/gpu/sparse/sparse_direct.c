@@ -140,7 +140,7 @@ static void run_step(struct team *team, int first)
   const int nranks = team->ref->nranks;
   for (int r = 0; r < nranks; r++) {
     const struct world *w = &team->members[r];
-    OPSCHECK(ops_pass_and_send(&w->m, w->gradient, SPARSE_LEAVES_RESULT, w->stream));
+    OPSCHECK(ops_pass_and_send(&w->m, w->gradient, SPARSE_REMOVE_IN_RESULT, w->stream));
   }
   for (int i = 0; i < nranks; i++) {
     const int r = (first + i) % nranks;

@@ -19,7 +19,7 @@ struct rates {
   double copy_rate;
   uint32_t *sources; /* device: nothing, list, residual */
   struct sparse_list to;
-  enum sparse_leaves leaves; /* the residual, after a pass */
+  enum sparse_removal removal; /* the residual, after a pass */
 };
 
 typedef void (*operator_t)(struct rates *r, const void *gradient);
@@ -125,18 +125,18 @@ static void bare(struct rates *r, const void *gradient)
 
 static void pass(struct rates *r, const void *gradient)
 {
-  OPSCHECK(ops_local_pass(&r->w.m, gradient, SPARSE_ABOVE_LEVELS, r->leaves, r->w.stream));
+  OPSCHECK(ops_local_pass(&r->w.m, gradient, SPARSE_ABOVE_LEVELS, r->removal, r->w.stream));
 }
 
 static void pass_moments(struct rates *r, const void *gradient)
 {
-  OPSCHECK(ops_local_pass_moments(&r->w.m, gradient, SPARSE_ABOVE_LEVELS, r->leaves, r->w.stream));
+  OPSCHECK(ops_local_pass_moments(&r->w.m, gradient, SPARSE_ABOVE_LEVELS, r->removal, r->w.stream));
 }
 
 static void pass_without(struct rates *r, const void *gradient)
 {
   (void)gradient;
-  OPSCHECK(ops_local_pass(&r->w.m, NULL, SPARSE_ABOVE_LEVELS, r->leaves, r->w.stream));
+  OPSCHECK(ops_local_pass(&r->w.m, NULL, SPARSE_ABOVE_LEVELS, r->removal, r->w.stream));
 }
 
 /* The search, the filter, or both; NULL leaves one out. */
@@ -309,8 +309,8 @@ static void leave_result(struct rates *r, double threshold)
 {
   struct sparse_state *s = r->w.state;
   s->selection = (struct sparse_selection){sparse_level(threshold), SPARSE_INFINITY_LEVEL, -1, 0};
-  s->pending = SPARSE_LEAVES_RESULT;
-  r->leaves = SPARSE_LEAVES_RESULT;
+  s->pending = SPARSE_REMOVE_IN_RESULT;
+  r->removal = SPARSE_REMOVE_IN_RESULT;
   CUDACHECK(cudaMemcpy(r->w.m.gathered, r->w.gathered, s->result_count * sizeof *r->w.gathered,
                        cudaMemcpyHostToDevice));
   put_state(r);
@@ -319,7 +319,7 @@ static void leave_result(struct rates *r, double threshold)
 
 static void rates_of(struct test *t, size_t n, double density)
 {
-  struct rates r = {.t = t, .leaves = SPARSE_LEAVES_OFFERED};
+  struct rates r = {.t = t, .removal = SPARSE_REMOVE_OFFERED};
   const double words = 4.0 * (double)n;
   const size_t vector = (n + 16) / 4 * 4 * sizeof(float);
   const uint32_t sources[] = {SPARSE_FROM_NOTHING, SPARSE_FROM_LIST, SPARSE_FROM_RESIDUAL};

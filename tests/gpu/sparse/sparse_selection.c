@@ -112,7 +112,7 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   w.state->limit = next_random(t) % 2 ? SPARSE_INFINITY_LEVEL : SPARSE_NAN_LEVEL;
   for (int j = 0; j < nlevels; j++) w.state->levels[j] = sparse_level(level * pow(1.03, j));
   leave_pending(t, &w, kind);
-  const enum sparse_leaves leaves = (enum sparse_leaves)(next_random(t) % 3);
+  const enum sparse_removal removal = (enum sparse_removal)(next_random(t) % 3);
   memcpy(e.state, w.state, sizeof *e.state);
   memcpy(e.residual, w.residual, n * sizeof(float));
   expect_settled(&w, w.state->result_count, e.residual);
@@ -123,11 +123,11 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
       ops_apply(&w.m, (struct sparse_list){w.m.gathered, &w.m.state->result_count, 1}, w.stream));
   const void *added_to = gradient ? w.gradient + shift * (type == ncclFloat ? 4 : 2) : NULL;
   OPSCHECK((moments ? ops_local_pass_moments : ops_local_pass)(&w.m, added_to, SPARSE_ABOVE_LEVELS,
-                                                               leaves, w.stream));
+                                                               removal, w.stream));
   world_pull(&w);
   const struct sparse_state *s = w.state;
   bool good = same_number(s->offered_count, e.state->offered_count, "offered_count") &&
-              same_number(s->pending, leaves, "pending") &&
+              same_number(s->pending, removal, "pending") &&
               same_number(s->nonfinite, e.state->nonfinite, "nonfinite") &&
               same_bits(w.residual, e.residual, n * sizeof(float), "residual") &&
               same_bits(w.offered, e.offered, s->offered_count * sizeof *w.offered, "offered") &&

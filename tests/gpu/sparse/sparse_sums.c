@@ -249,7 +249,7 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
   expect_settled(&w, all, e.residual);
   world_pull(&w);
   good = good && same_bits(w.residual, e.residual, vector, "settled") &&
-         same_number(s->pending, SPARSE_LEAVES_NOTHING, "pending");
+         same_number(s->pending, SPARSE_REMOVE_NOTHING, "pending");
 
   const struct sparse_list offered = {w.m.offered, &w.m.state->offered_count, 1};
   OPSCHECK(ops_return(&w.m, offered, /* the gathered list without flags between its parts */

@@ -147,8 +147,8 @@ void expect_settled(const struct world *w, size_t count, float *residual)
 {
   const struct sparse_selection *s = &w->state->selection;
   char *pending = calloc(1, w->m.n);
-  memset(pending, w->state->pending == SPARSE_LEAVES_OFFERED, w->m.n);
-  for (size_t i = 0; w->state->pending == SPARSE_LEAVES_RESULT && i < count; i++)
+  memset(pending, w->state->pending == SPARSE_REMOVE_OFFERED, w->m.n);
+  for (size_t i = 0; w->state->pending == SPARSE_REMOVE_IN_RESULT && i < count; i++)
     if (w->gathered[i].index != SPARSE_NO_INDEX) pending[w->gathered[i].index] = 1;
   for (size_t i = 0; i < w->m.n; i++) {
     const sparse_level_t magnitude = sparse_magnitude(residual[i]);

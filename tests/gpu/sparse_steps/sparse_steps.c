@@ -614,7 +614,7 @@ static int refuse_other_version(const struct rank *me, ncclComm_t comm)
   return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
 }
 
-/* Is the one-sided exchange possible here? Then both are tried. */
+/* Is SPARSE_EXCHANGE_ONESIDED possible here? Then both are tried. */
 static bool has_onesided(const struct rank *me, ncclComm_t comm)
 {
   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
@@ -644,7 +644,7 @@ static int run(const struct rank *me, const struct options *opt)
 #else
   const bool graphs = me->nranks == 1; /* see alltoallv.h: one process per GPU */
 #endif
-  launcher_note(me, "one-sided exchange: %s", onesided ? "yes" : sparse_allreduce_last_error());
+  launcher_note(me, "exchange ONESIDED: %s", onesided ? "yes" : sparse_allreduce_last_error());
   int code = refuse_other_version(me, comm);
   if (graphs && code == EXIT_VERIFIED) {
     const bool good = weights_beside_capture(comm, streams[0]);
