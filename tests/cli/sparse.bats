@@ -144,7 +144,7 @@ PYTHON
   [ "$(grep -c '^oktopk ' "$WORK/out")" = 4 ]
   [ "$(grep -c '^simple oktopk  ' "$WORK/out")" = 4 ]
   [ "$(awk -F, '{ print NF }' "$WORK/bench.csv" | sort -u | wc -l)" = 1 ]
-  [ "$(wc -l <"$WORK/bench.csv")" = $((1 + 4 * 14)) ]
+  [ "$(wc -l <"$WORK/bench.csv")" = $((1 + 4 * 15)) ]
   sparse "${LAUNCHERS##* }" 2 --bench --count 5000 --density 0.1 --algorithm topkSA --steps 2 -d half -J "$WORK/bench.json"
   exits_with 0
   python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d] == ['plain allreduce', 'symmetric allreduce', 'own allreduce', 'topkSA'], d"
@@ -154,7 +154,7 @@ PYTHON
   sparse pthread 2 --bench -G 1 --count 5000 --density 0.1 --algorithm oktopk,topkSA --steps 4 -J "$WORK/bench.json"
   exits_with 0
   prints ', in CUDA graphs$'
-  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d][2:] == ['oktopk', 'simple oktopk', 'topkSA'] and all(r['wrong'] == 0 for r in d), d"
+  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d][2:] == ['own allreduce', 'oktopk', 'simple oktopk', 'topkSA'] and all(r['wrong'] == 0 for r in d), d"
   sparse pthread 2 -G 1
   exits_with 2
   says '^sparse_allreduce: -G is for --bench; allowed: --bench -G 1$'
@@ -165,7 +165,7 @@ PYTHON
   exits_with 1
   says '^\[rank [01]\] ncclAllReduce: '
   prints ' steps a cycle; WRONG$'
-  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['wrong'] for r in d] == [1, 0, 0, 0] and d[0]['us'] is None, d"
+  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['wrong'] for r in d] == [1, 0, 0, 0, 0] and d[0]['us'] is None, d"
 }
 
 # ---- the version to read first -----------------------------------------------------------------------

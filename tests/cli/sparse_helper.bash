@@ -40,7 +40,7 @@ broken() {
   local copy=$FAULT_FOLDER/broken/04_sparse_allreduce
   if [ ! -d "$copy" ]; then
     mkdir "$FAULT_FOLDER/broken"
-    cp -rp "$TOP"/{common,scripts,03_alltoallv_sm,04_sparse_allreduce} "$FAULT_FOLDER/broken"
+    cp -rp "$TOP"/{common,scripts,02_allreduce_sm,03_alltoallv_sm,04_sparse_allreduce} "$FAULT_FOLDER/broken"
   fi
   awk -v line="$3" -v new="$4" '{ at = index($0, line) }
     at { $0 = substr($0, 1, at - 1) new substr($0, at + length(line)); found++ }
