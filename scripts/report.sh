@@ -165,10 +165,46 @@ headline() {
   done <<<"$HEADLINE"
 }
 
+# ---- captions ------------------------------------------------------------------------------------
+# raw_files FILE...: their paths in backquotes; of those that differ in the number of ranks, one pattern.
+raw_files() {
+  # shellcheck disable=SC2016 # backquotes of Markdown
+  printf '%s\n' "$@" | sed 's/ranks[0-9]*\.csv$/ranks*.csv/; s/.*/`&`/' | uniq | paste -s -d ' ' | sed 's/ /, /g'
+}
+
+# The files of this folder from which scripts/plot.sh draws a picture.
+plotted_files() { # plotted_files NAME
+  local what pattern rest file
+  while read -r what pattern rest; do
+    for file in "$shown"/$pattern; do
+      if [ "$what" != limit ] && [ -f "$file" ]; then echo "$file"; fi
+    done
+  done < <(sed -n 's/^# data: //p' "scripts/plots/$1.gnuplot")
+}
+
+# What is shown, and where each series comes from: GPUs, or the stand-in, on which only words are counted.
+picture_caption() { # picture_caption NAME
+  local script=scripts/plots/$1.gnuplot files counted
+  [ -f "$script" ] || return 0
+  mapfile -t files < <(plotted_files "$1" | grep -v '\.standin\.')
+  mapfile -t counted < <(plotted_files "$1" | grep '\.standin\.')
+  sed -n 's/^# caption: //p' "$script"
+  if [ ${#files[@]} -gt 0 ]; then
+    echo "From $(machine_line "$dir" "" "$(basename "${files[0]}")"); raw: $(raw_files "${files[@]}")."
+  fi
+  if [ ${#counted[@]} -gt 0 ]; then
+    echo "Counted on the CPU stand-in, without GPUs$(awk -F, '
+      FNR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
+      { count = $column["count"]; density = $column["density"]; checked += $column["verified_steps"] }
+      END { printf ": %s elements, density %g %%, verification %s", count, 100 * density, checked ? "on" : "off" }' \
+      "${counted[@]}"); raw: $(raw_files "${counted[@]}")."
+  fi
+}
+
 # ---- the pages -----------------------------------------------------------------------------------
 # What belongs between the lines of a marker.
 filling() { # filling PAGE table|picture|headline ARGUMENT
-  local file=$shown/$3 launcher=${3#*.} argument=$3 only='' without=''
+  local file=$shown/$3 launcher=${3#*.} argument=$3 only='' without='' text
   case $2 in
   table)
     if [[ $argument = *', without '* ]]; then without=${argument#*, without } argument=${argument%%, without *}; fi
@@ -182,6 +218,8 @@ filling() { # filling PAGE table|picture|headline ARGUMENT
     file=$shown/plots/${3%%, *}.svg
     [ -f "$file" ] || { echo "report.sh: $1 wants $file; scripts/plot.sh makes it" >&2 && return 1; }
     echo "![${3#*, }]($(realpath --relative-to="$(dirname "$1")" "$file"))"
+    text=$(picture_caption "${3%%, *}")
+    if [ -n "$text" ]; then printf '\n%s\n' "$text"; fi
     ;;
   headline)
     headline
