@@ -18,20 +18,20 @@ if (has(subject)) {
     (timed_max > timed_min ? sprintf(", %.2f times at %s", number_at(subject, timed_max, 8), size(timed_max)) : "")
 }
 set multiplot title heading(message, "plain, registered and symmetric are NCCL's AllReduce by the memory of its buffers") font ",15"
-eval key_at(0.81)
+eval key_at(0.835)
 plot NaN with linespoints linetype 8 title "plain", for [name in present] NaN with linespoints linetype line(name) title name
 eval panels
 eval sizes(32)
 
-eval column_of(1, 2, 0.09, 0.70)
+eval column_of(1, 2, 0.09, 0.67)
 set title "times as fast as plain" font ",13"
 set yrange [0:*]
 plot data index "plain" using 1:8 with linespoints linetype 8, \
   for [name in present] data index name using 1:8:($8*$2/$4):($8*$2/$3) with yerrorlines linetype line(name), \
-  for [name in present] data index name using 1:($8*$2/$6) with points linetype line(name) pointtype 7 pointsize 0.25, \
-  for [name in present] data index name using 1:($8*$2/$5) with points linetype line(name) pointtype 7 pointsize 0.25
+  for [name in present] data index name using 1:($8*$2/$6) with points linetype line(name) pointtype 7 pointsize 0.4, \
+  for [name in present] data index name using 1:($8*$2/$5) with points linetype line(name) pointtype 7 pointsize 0.4
 
-eval column_of(2, 2, 0.09, 0.70)
+eval column_of(2, 2, 0.09, 0.67)
 set title "bus bandwidth, GB/s" font ",13"
 eval limit_line
 plot data index "plain" using 1:7 with linespoints linetype 8, \

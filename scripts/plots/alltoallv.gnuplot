@@ -19,7 +19,7 @@ message = "AlltoAllV in a kernel: " . range(size_min) . " times as fast as send/
 fastest = real(system("awk '$8 > m && NF == 8 { m = $8 } END { print m }' \"$DATA\"")) * 1.1
 widest = real(system("awk '$7 > m && NF == 8 { m = $7 } END { print m }' \"$DATA\"")) * 1.1
 set multiplot title heading(message, "above: times as fast as send/recv; below: wire bandwidth, GB/s") font ",15"
-eval key_at(0.86)
+eval key_at(0.868)
 eval those_of(methods, sample . " ")
 plot NaN with linespoints linetype 8 title "send/recv", for [name in present] NaN with linespoints linetype line(name) title name
 eval panels
@@ -29,15 +29,15 @@ block(name) = pattern . " " . name
 do for [i = 1:words(patterns)] {
   pattern = word(patterns, i)
   eval those_of(methods, pattern . " ")
-  eval column_of(i, words(patterns), 0.49, 0.78)
+  eval column_of(i, words(patterns), 0.49, 0.76)
   set title pattern . ", times as fast" noenhanced font ",13"
   set yrange [0:fastest]
   unset label 1
   unset arrow 1
   plot data index block("send/recv") using 1:8 with linespoints linetype 8, \
     for [name in present] data index block(name) using 1:8:($8*$2/$4):($8*$2/$3) with yerrorlines linetype line(name), \
-    for [name in present] data index block(name) using 1:($8*$2/$6) with points linetype line(name) pointtype 7 pointsize 0.2, \
-    for [name in present] data index block(name) using 1:($8*$2/$5) with points linetype line(name) pointtype 7 pointsize 0.2
+    for [name in present] data index block(name) using 1:($8*$2/$6) with points linetype line(name) pointtype 7 pointsize 0.4, \
+    for [name in present] data index block(name) using 1:($8*$2/$5) with points linetype line(name) pointtype 7 pointsize 0.4
 
   eval column_of(i, words(patterns), 0.06, 0.35)
   set title pattern . ", GB/s" noenhanced font ",13"

@@ -16,7 +16,7 @@ rows(name, count) = sprintf("awk '/^#/ { on = $0 == \"# %s\" } on && $1 == %s &&
 best = real(system("awk '/^#/ { on = $0 == \"# oktopk\" } on && $4 != \"NaN\" && $3 > m { m = $3 } END { print m + 0 }' \"$DATA\""))
 message = best > 0 ? sprintf("A step of oktopk is up to %.1f times as fast as dense AllReduce", best) : "A sparse AllReduce beside dense"
 set multiplot title heading(message, "times as fast as dense, against the density: the part of the elements that is to be selected") font ",15"
-eval key_at(0.82)
+eval key_at(0.822)
 plot NaN with linespoints linetype 8 title "dense", for [name in present] NaN with linespoints linetype line(name) title name
 eval panels
 set logscale x
@@ -27,13 +27,13 @@ set xtics nomirror ()
 do for [density in densities] { set xtics add (sprintf("%g %%%%", 100 * real(density)) real(density)) }
 do for [i = 1:words(counts)] {
   count = word(counts, i)
-  eval column_of(i, words(counts), 0.09, 0.71)
+  eval column_of(i, words(counts), 0.09, 0.685)
   set title sprintf("%.4g million elements", count / 1e6) font ",13"
   here = ""
   do for [name in present] { if (strlen(system(rows(name, count)))) { here = here . " '" . name . "'" } }
   plot 1 with lines linetype 8, \
     for [name in here] "<" . rows(name, count) using 2:3 with linespoints linetype line(name), \
-    for [name in here] "<" . rows(name, count) using 2:($3*$4/$6) with points linetype line(name) pointtype 7 pointsize 0.25, \
-    for [name in here] "<" . rows(name, count) using 2:($3*$4/$5) with points linetype line(name) pointtype 7 pointsize 0.25
+    for [name in here] "<" . rows(name, count) using 2:($3*$4/$6) with points linetype line(name) pointtype 7 pointsize 0.4, \
+    for [name in here] "<" . rows(name, count) using 2:($3*$4/$5) with points linetype line(name) pointtype 7 pointsize 0.4
 }
 unset multiplot

@@ -13,10 +13,10 @@ message = sprintf("Words that one of %d ranks sends per element to be selected: 
 do for [name in present] {
   if (place(name, "oktopk topkA dense")) { message = message . sprintf("%s %.0f, ", name, words_of(name)) }
 }
-set multiplot title heading(message[1:strlen(message)-2], "words sent / k, against the number of ranks; all axes are logarithmic and the same") font ",15"
-eval key_at(0.86)
-plot NaN with points linetype 1 pointsize 1.1 title "sent", NaN with lines linetype 7 title "closed form of the paper", \
-  NaN with filledcurves x1 fillcolor rgb "#D8D8D8" title "between its bounds"
+set multiplot title heading(message[1:strlen(message)-2], "words sent / k, against the number of ranks, and the paper's closed forms; all axes are the same") font ",15"
+eval key_at(0.88)
+plot NaN with points linetype 1 pointsize 1.1 title "sent", NaN with lines linetype 7 title "paper", \
+  NaN with filledcurves x1 fillcolor rgb "#D8D8D8" title "its bounds"
 eval panels
 set logscale y
 set logscale x 2
@@ -26,7 +26,7 @@ set yrange [bottom_min / 1.2:top_max * 1.5]
 do for [i = 1:words(present)] {
   path = word(present, i)
   set title path noenhanced font ",13"
-  eval column_of((i - 1) % 3 + 1, 3, i > 3 ? 0.06 : 0.49, i > 3 ? 0.35 : 0.78)
+  eval column_of((i - 1) % 3 + 1, 3, i > 3 ? 0.06 : 0.49, i > 3 ? 0.345 : 0.76)
   plot data index path using 1:($4/$2):($5/$2) with filledcurves fillcolor rgb "#D8D8D8", \
     "" index path using 1:($4/$2) with lines linetype 7 linewidth 1, "" index path using 1:($5/$2) with lines linetype 7 linewidth 1, \
     "" index path using 1:($3/$2) with points linetype 1 pointsize 1.1
