@@ -10,6 +10,8 @@ HEADLINE='
 01_allreduce_ub.mpi.graph.csv registered 268435456 -
 02_allreduce_sm.mpi.graph.csv symmetric 1024 -
 02_allreduce_sm.mpi.graph.csv symmetric 268435456 -
+02_allreduce_sm.mpi.graph.csv own 1024 -
+02_allreduce_sm.mpi.graph.csv own 268435456 -
 03_alltoallv_sm.mpi.graph.csv alltoallv 65536 uniform
 03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 uniform
 03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 skew
