@@ -124,6 +124,8 @@ part() { # part FILE: its section
 
 page() {
   local file files without=''
+  # shellcheck disable=SC2034 # for raw_files: they are beside the page
+  local beside=yes
   cat <<'HTML'
 <!DOCTYPE html>
 <html xmlns="http://www.w3.org/1999/xhtml" lang="en">

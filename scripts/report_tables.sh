@@ -172,10 +172,11 @@ headline() {
 }
 
 # ---- captions ------------------------------------------------------------------------------------
-# raw_files FILE...: their paths in backquotes; of those that differ in the number of ranks, one pattern.
+# raw_files FILE...: their paths in backquotes, only their names where `beside` is set; of those that differ in
+# the number of ranks, one pattern.
 raw_files() {
   # shellcheck disable=SC2016 # backquotes of Markdown
-  printf '%s\n' "$@" | sed 's/ranks[0-9]*\.csv$/ranks*.csv/; s/.*/`&`/' | uniq | paste -s -d ' ' | sed 's/ /, /g'
+  printf '%s\n' "$@" | sed "${beside:+s,.*/,,}" | sed 's/ranks[0-9]*\.csv$/ranks*.csv/; s/.*/`&`/' | uniq | paste -s -d ' ' | sed 's/ /, /g'
 }
 
 # The files of this folder from which scripts/plot.sh draws a picture.

@@ -301,6 +301,7 @@ TITLES
   16  2.50  2.50  
 </table></div>
 WORDS
+  grep -q '; raw: 01_x.mpi.graph.csv\.</p>' results/report.html
   grep -q 'Left out, because there is no time in them: 04_z.mpi.eager.csv\.' results/report.html
   # wide tables scroll, with the first column in sight, and long lines of the provenance wrap
   grep -q '^\.wide { overflow-x: auto' results/report.html
