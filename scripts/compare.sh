@@ -4,7 +4,8 @@
 #
 #   scripts/compare.sh OLD NEW [--percent N]     (default: 10)
 #
-# A line per row that has a time in both: what was measured, both times in us, new / old. Marks:
+# A line per row that has a time in both: what was measured, in the columns that both files have; both times in us,
+# new / old. Below the rows of a file, how many of it only one side has, and which values these have. Marks:
 #
 #   *        outside the noise: the error bars of the two times do not meet
 #   SLOWER   slower by more than N percent
@@ -65,49 +66,124 @@ if [ ${#old_common[@]} = 0 ] || [ ${#new_common[@]} = 0 ]; then
   die "no CSV file with rows is in both folders; allowed: results of the same examples"
 fi
 
-# The columns before `us` say what was measured; names[1 ... us - 1] are theirs.
-# shellcheck disable=SC2016 # for awk
-AWK_COLUMNS='
-  FNR == 1 {
-    file = FILENAME
-    sub(/.*\//, "", file)
-    split("", column)
-    for (i = 1; i <= NF; i++) { column[$i] = i; names[i] = $i }
-    us = column["us"]
-    low = column["us_q1" in column ? "us_q1" : "us_min"]
-    high = column["us_q3" in column ? "us_q3" : "us_max"]
-    next
-  }
-  !us { next }
-  { time = $us + 0 }'
-
+# The rows of a file are compared once all are read, since columns are those that both have. Text is kept until
+# the end: where nothing can be compared, nothing is printed.
 compare() {
-  awk -F, -v percent="$percent" "$AWK_COLUMNS"'
-    {
-      key = $1
-      for (i = 2; i < us; i++) key = key " " $i
-      id = file "," key
+  awk -F, -v percent="$percent" '
+    FNR == 1 {
+      file = FILENAME
+      sub(/.*\//, "", file)
+      if (!known[file]++) order[++files] = file
+      head[side, file] = $0
+      next
     }
-    side == "OLD" && time > 0 { of_old += !(id in old); old[id] = time; old_low[id] = $low; old_high[id] = $high }
-    side == "OLD" { next }
-    !(id in old) { only_new += time > 0; next }
-    file != shown {
-      shown = file
-      heading = names[1]
-      for (i = 2; i < us; i++) heading = heading " " names[i]
-      printf "%s\n  %-50s %10s %10s %8s\n", file, heading, "old, us", "new, us", "new/old"
+    { line[side, file, ++lines[side, file]] = $0 }
+
+    # Of a side: at[NAME], the columns before `us` in names[1 ... n]; nothing where it has no times.
+    function columns(side, file,   i, n) {
+      split("", at)
+      n = split(head[side, file], names)
+      for (i = 1; i <= n; i++) at[names[i]] = i
+      low = at["us_q1" in at ? "us_q1" : "us_min"]
+      high = at["us_q3" in at ? "us_q3" : "us_max"]
+      return "us" in at ? at["us"] - 1 : 0
     }
-    { compared += !met[id]++ }
-    !(time > 0) { printf "  %-50s %10.2f %10s %8s  LOST\n", key, old[id], "-", "-"; lost++; next }
-    {
-      mark = ""
-      if (low && high && ($low > old_high[id] || $high < old_low[id])) { mark = " *"; outside++ }
-      if (time > old[id] * (1 + percent / 100)) { mark = mark " SLOWER"; slower++ }
-      printf "  %-50s %10.2f %10.2f %7.3fx %s\n", key, old[id], time, time / old[id], mark
+    function key_of(   i, key) {
+      for (i = 1; i <= shared; i++) key = key (i > 1 ? "," : "") field[at[name[i]]]
+      return key
+    }
+    # Which values of which columns only one side has: of rows that cannot be compared.
+    function only_in(side, other,   i, j, n, text, list, count) {
+      for (i = 1; i <= shared; i++) {
+        list = ""
+        count = 0
+        n = valued[side, i]
+        for (j = 1; j <= n; j++)
+          if (!((other, i, listed[side, i, j]) in value) && ++count <= 3) list = list (count > 1 ? ", " : "") listed[side, i, j]
+        if (count) text = text "; " name[i] " " list (count > 3 ? " and " count - 3 " more" : "")
+      }
+      return text == "" ? "no such combination of columns in " other : "only there: " substr(text, 3)
+    }
+    function note_values(side,   i, v) {
+      for (i = 1; i <= shared; i++) {
+        v = field[at[name[i]]]
+        if (!((side, i, v) in value)) { value[side, i, v] = 1; listed[side, i, ++valued[side, i]] = v }
+      }
+    }
+    function timed(side, file,   i, count) { # rows with a time
+      columns(side, file)
+      for (i = 1; i <= lines[side, file]; i++) {
+        split(line[side, file, i], field)
+        count += "us" in at && field[at["us"]] + 0 > 0
+      }
+      return count + 0
+    }
+    function one_file(file,   i, j, n, m, key, time, mark, text, alone, news, rows, wide, cells, part) {
+      split("", value); split("", valued); split("", listed); split("", old); split("", met); split("", row)
+      n = columns("OLD", file)
+      for (i = 1; i <= n; i++) before[file, names[i]] = 1
+      m = columns("NEW", file)
+      if (!n || !m) { # rows of one side only, which the notes above name
+        of_old += timed("OLD", file)
+        only_new += timed("NEW", file)
+        return
+      }
+      shared = 0
+      for (i = 1; i <= m; i++) if ((file, names[i]) in before) name[++shared] = names[i]
+      columns("OLD", file)
+      for (i = 1; i <= lines["OLD", file]; i++) {
+        split(line["OLD", file, i], field)
+        if (!(field[at["us"]] + 0 > 0)) continue
+        key = key_of()
+        note_values("OLD")
+        if (!(key in old)) alone++
+        old[key] = field[at["us"]]; old_low[key] = field[low]; old_high[key] = field[high]
+      }
+      of_old += alone
+      columns("NEW", file)
+      for (i = 1; i <= shared; i++) wide[i] = length(name[i])
+      for (i = 1; i <= lines["NEW", file]; i++) {
+        split(line["NEW", file, i], field)
+        time = field[at["us"]] + 0
+        key = key_of()
+        if (!(key in old)) {
+          if (time > 0) { only_new++; news++; note_values("NEW") }
+          continue
+        }
+        note_values("NEW")
+        if (!met[key]++) { compared++; alone-- }
+        if (!(time > 0)) { lost++; text = sprintf("%10.2f %10s %8s  LOST", old[key], "-", "-") }
+        else {
+          mark = ""
+          if (field[low] && field[high] && (field[low] + 0 > old_high[key] + 0 || field[high] + 0 < old_low[key] + 0)) { mark = " *"; outside++ }
+          if (time > old[key] * (1 + percent / 100)) { mark = mark " SLOWER"; slower++ }
+          text = sprintf("%10.2f %10.2f %7.3fx %s", old[key], time, time / old[key], mark)
+        }
+        cells[++rows] = key
+        row[rows] = text
+        split(key, part)
+        for (j = 1; j <= shared; j++) if (length(part[j]) > wide[j]) wide[j] = length(part[j])
+      }
+      if (!rows && !alone && !news) return
+      out = out file "\n"
+      if (rows) {
+        out = out " "
+        for (j = 1; j <= shared; j++) out = out sprintf(" %-" wide[j] "s", name[j])
+        out = out sprintf(" %10s %10s %8s\n", "old, us", "new, us", "new/old")
+      }
+      for (i = 1; i <= rows; i++) {
+        split(cells[i], part)
+        out = out " "
+        for (j = 1; j <= shared; j++) out = out sprintf(" %-" wide[j] "s", part[j])
+        out = out " " row[i] "\n"
+      }
+      if (alone) out = out sprintf("  not compared: %d of OLD, %s\n", alone, only_in("OLD", "NEW"))
+      if (news) out = out sprintf("  not compared: %d of NEW, %s\n", news, only_in("NEW", "OLD"))
     }
     END {
+      for (f = 1; f <= files; f++) one_file(order[f])
       if (!compared) exit 3
-      printf "%d %s compared, %d of OLD not in NEW, %d of NEW not in OLD; ", compared, compared == 1 ? "row" : "rows",
+      printf "%s%d %s compared, %d of OLD not in NEW, %d of NEW not in OLD; ", out, compared, compared == 1 ? "row" : "rows",
         of_old - compared, only_new
       printf "%d outside the noise, %d slower by more than %s %%, %d lost\n", outside, slower, percent, lost
       exit slower + lost > 0
@@ -116,7 +192,13 @@ compare() {
 
 # Where rows of the same file differ: columns that have no value in common.
 difference() {
-  awk -F, "$AWK_COLUMNS"'
+  awk -F, '
+    FNR == 1 { # the columns before `us` say what was measured
+      for (i = 1; i <= NF; i++) names[i] = $i
+      for (us = NF; us > 0 && $us != "us"; us--) continue
+      next
+    }
+    { time = us ? $us + 0 : 0 }
     function values(side, name,   n) {
       n = number[side, name]
       return n == 0 ? "missing" : n > 3 ? "one of " n : list[side, name]

@@ -9,13 +9,12 @@
 # The first lines of NAME.gnuplot say what it plots, each of them one or more blocks of NAME.dat:
 #
 #   # data: lines FILE.csv COLUMN+COLUMN     a block per value of these columns, named by them:
-#                                            bytes us low high rate low high ratio
+#                                            bytes us q1 q3 min max rate ratio
 #   # data: columns FILE.csv COLUMN+COLUMN NAME+NAME
 #                                            the same with the named columns; words in quotes, no value: NaN.
 #                                            FILE may have a * in it, ranks* stands for two or more
-#   # data: crossover FILE.csv VARIANT       where VARIANT becomes slower or faster than the first
-#                                            variant: bytes us
 #   # data: limit                            what the links can do at best: GB/s
+#   # caption: WORDS                         what is shown, for the text below the picture in pages
 #   # size: WIDTH,HEIGHT                     of the picture
 #
 # A picture whose files are not in DIR is left out. All others are drawn or, where something fails, none.
@@ -44,7 +43,7 @@ times_folder "$1"
 
 # ---- the data ------------------------------------------------------------------------------------
 # Each function is a word of `# data:` lines. In those that follow the CSV's columns are found by name; lines
-# and crossover leave out rows without a time. Names of blocks become parts of commands in gnuplot scripts:
+# leaves out rows without a time. Names of blocks become parts of commands in gnuplot scripts:
 # no character stays in them that means something there.
 AWK_HARMLESS='
   function harmless(s) { gsub(/[^A-Za-z0-9_.+\/ -]/, "_", s); return s }'
@@ -54,8 +53,8 @@ lines() { # lines FILE COLUMN+COLUMN
   awk -F, -v names="$2" "$AWK_HARMLESS"'
     NR == 1 {
       for (i = 1; i <= NF; i++) column[$i] = i
-      low = column["us_q1" in column ? "us_q1" : "us_min"]
-      high = column["us_q3" in column ? "us_q3" : "us_max"]
+      q1 = column["us_q1" in column ? "us_q1" : "us"] # older files have none: a bar without length
+      q3 = column["us_q3" in column ? "us_q3" : "us"]
       rate = column["wire" in column ? "wire" : "busbw"]
       us = column["us"]
       n = split(names, name, "+")
@@ -66,8 +65,8 @@ lines() { # lines FILE COLUMN+COLUMN
       block = $column[name[1]]
       for (i = 2; i <= n; i++) block = block " " $column[name[i]]
       if (!(block in text)) blocks[++m] = block
-      text[block] = text[block] sprintf("%s %s %s %s %s %.4f %.4f %s\n", $column["bytes"], $us, $low, $high,
-        $rate, $rate * $us / $high, $rate * $us / $low, $column["ratio"])
+      text[block] = text[block] sprintf("%s %s %s %s %s %s %s %s\n", $column["bytes"], $us, $q1, $q3,
+        $column["us_min"], $column["us_max"], $rate, $column["ratio"])
     }
     END { for (i = 1; i <= m; i++) printf "# %s\n%s\n\n", blocks[i], text[blocks[i]] }' "$dir/$1"
 }
@@ -98,22 +97,6 @@ columns() { # columns FILES COLUMN+COLUMN NAME+NAME
     END { for (i = 1; i <= count && !failed; i++) printf "# %s\n%s\n\n", order[i], text[order[i]] }' "${files[@]}"
 }
 
-# shellcheck disable=SC2317
-crossover() { # crossover FILE VARIANT: on straight lines between the points of the logarithmic plot
-  awk -F, -v variant="$2" '
-    NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
-    $column["variant"] != variant || $column["us"] == "" { next }
-    {
-      x = log($column["bytes"]); y = log($column["us"]); r = log($column["ratio"])
-      if (seen++ && (r > 0) != (old_r > 0)) {
-        part = old_r / (old_r - r)
-        text = text sprintf("%.0f %.4f\n", exp(old_x + part * (x - old_x)), exp(old_y + part * (y - old_y)))
-      }
-      old_x = x; old_y = y; old_r = r
-    }
-    END { if (text != "") printf "# crossover\n%s\n\n", text }' "$dir/$1"
-}
-
 limit() {
   local value
   value=$(limit_of "$dir")
@@ -140,19 +123,17 @@ data() { # data NAME.gnuplot
 
 # ---- the pictures --------------------------------------------------------------------------------
 picture() { # picture NAME svg|png
-  local script=$TOP/scripts/plots/$1.gnuplot target=$dir/plots/$1.$2 width height terminal file
-  file=$(sed -n 's/^# data: [a-z]* //p' "$script" | head -n 1)
+  local script=$TOP/scripts/plots/$1.gnuplot target=$dir/plots/$1.$2 width height terminal
   IFS=', ' read -r width height < <(sed -n 's/^# size: //p' "$script")
   case $2 in
   svg) terminal="svg size $width,$height dynamic enhanced background 'white' font 'sans-serif,13' name '$1'" ;;
   png) terminal="pngcairo size $((2 * width)),$((2 * height)) enhanced font 'Sans,13' fontscale 1.6 linewidth 2" ;;
   esac
   begin_file "$target"
-  # by the environment: whatever is in these strings, nothing takes it for a command
+  # by the environment: whatever is in that name, nothing takes it for a command
   # shellcheck disable=SC2016 # for the shell that gnuplot starts
-  DATA=$data_file MACHINE=$(machine_line "$dir" "" "${file%% *}" | tr -d '`') LC_ALL=C.UTF-8 \
-    gnuplot -e "set terminal $terminal" -e 'data = system("printf %s \"$DATA\"")' \
-    -e 'machine = system("printf %s \"$MACHINE\"")' "$TOP/scripts/plots/style" "$script" | write_file
+  DATA=$data_file LC_ALL=C.UTF-8 \
+    gnuplot -e "set terminal $terminal" -e 'data = system("printf %s \"$DATA\"")' "$TOP/scripts/plots/style" "$script" | write_file
   drawn+=("$target")
 }
 

@@ -1,29 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-# AllReduce: time and bus bandwidth against size, on plain, registered and symmetric memory.
+# AllReduce: how many times as fast as on plain memory, and bus bandwidth, against size.
 # data: lines 02_allreduce_sm.mpi.graph.csv variant
-# data: crossover 02_allreduce_sm.mpi.graph.csv symmetric
 # data: lines 01_allreduce_ub.mpi.graph.csv variant
 # data: limit
-# size: 960,460
+# caption: AllReduce of 02 (registered: of 01), one process per GPU, in a CUDA graph. Left: time on plain memory / time; right: bus bandwidth. Points are medians, bars quartiles where they were recorded, dots the extremes. The limit is what the copy engines move between all pairs at once.
+# size: 800,400
 stats data index "plain" using 1 name "size" nooutput
-eval sizes
-eval footer
-memory = "plain registered symmetric"
-set multiplot layout 1,2 title "AllReduce, one process per GPU, in a CUDA graph" font ",15"
-set tmargin 3
-set bmargin 5
+methods = "registered one-shot symmetric own"
+eval those_of(methods, "")
+subject = has("own") ? "own" : "symmetric"
+line(name) = name eq subject ? 1 : place(name, "subject registered one-shot symmetric")
+message = "AllReduce by the memory of its buffers"
+if (has(subject)) {
+  stats data index subject using 1 name "timed" nooutput
+  message = (subject eq "own" ? "AllReduce of one's own" : "Symmetric memory") . \
+    sprintf(": %.1f times as fast as plain AllReduce at %s", number_at(subject, timed_min, 8), size(timed_min)) . \
+    (timed_max > timed_min ? sprintf(", %.2f times at %s", number_at(subject, timed_max, 8), size(timed_max)) : "")
+}
+set multiplot title heading(message, "plain, registered and symmetric are NCCL's AllReduce by the memory of its buffers") font ",15"
+eval key_at(0.835)
+plot NaN with linespoints linetype 8 title "plain", for [name in present] NaN with linespoints linetype line(name) title name
+eval panels
+eval sizes(32)
 
-set logscale y
-set ylabel "time of a call, us"
-plot for [name in memory] data index name using 1:2:3:4 with yerrorlines title name, \
-  data index "crossover" using 1:2 with points pointtype 6 pointsize 1.6 linecolor rgb "#000000" \
-    title "symmetric = plain"
-
-unset label 1
-unset logscale y
+eval column_of(1, 2, 0.09, 0.67)
+set title "times as fast as plain" font ",13"
 set yrange [0:*]
-set ylabel "bus bandwidth, GB/s"
-plot for [name in memory] data index name using 1:5:6:7 with yerrorlines title name, \
-  data index "limit" using (size_min):1:(size_max - size_min):(0) with vectors nohead linestyle 100 \
-    title "limit: copy engines, all pairs"
+plot data index "plain" using 1:8 with linespoints linetype 8, \
+  for [name in present] data index name using 1:8:($8*$2/$4):($8*$2/$3) with yerrorlines linetype line(name), \
+  for [name in present] data index name using 1:($8*$2/$6) with points linetype line(name) pointtype 7 pointsize 0.4, \
+  for [name in present] data index name using 1:($8*$2/$5) with points linetype line(name) pointtype 7 pointsize 0.4
+
+eval column_of(2, 2, 0.09, 0.67)
+set title "bus bandwidth, GB/s" font ",13"
+eval limit_line
+plot data index "plain" using 1:7 with linespoints linetype 8, \
+  for [name in present] data index name using 1:7:($7*$2/$4):($7*$2/$3) with yerrorlines linetype line(name)
 unset multiplot

@@ -247,8 +247,8 @@ compared() { # compared ROWS [OPTIONS]
 @test "compare.sh: ratio per row, the noise from the quartiles, exit code 1 for what is too slow" {
   compared '1024,plain,10.5,1,9.5,11.5,99,0\n4096,plain,16,1,15,17,99,0\n16384,plain,44,1,43,45,99,0\n'
   exits_with 0
-  prints '^  1024 plain +10.00 +10.50 +1.050x *$'
-  prints '^  4096 plain +20.00 +16.00 +0.800x +\*$'
+  prints '^  1024 +plain +10.00 +10.50 +1.050x *$'
+  prints '^  4096 +plain +20.00 +16.00 +0.800x +\*$'
   prints '^  16384 plain +40.00 +44.00 +1.100x +\*$' # not more than 10 %
   prints '^  bytes variant +old, us +new, us +new/old$'
   prints '^3 rows compared, 0 of OLD not in NEW, 0 of NEW not in OLD; 2 outside the noise, 0 slower by more than 10 %, 0 lost$'
@@ -261,14 +261,16 @@ compared() { # compared ROWS [OPTIONS]
 @test "compare.sh: a time that is lost, rows and files that only one side has, old files" {
   compared '1024,plain,,,,,,3\n4096,fast,1,1,1,1,1,0\n'
   exits_with 1
-  prints '^  1024 plain +10.00 +- +-  LOST$'
+  prints '^  1024 +plain +10.00 +- +-  LOST$'
   prints '^1 row compared, 2 of OLD not in NEW, 1 of NEW not in OLD; .* 1 lost$'
+  prints '^  not compared: 2 of OLD, only there: bytes 16384$'
+  prints '^  not compared: 1 of NEW, only there: variant fast$'
   sed -i 's/us_q1,us_q3/a,b/' "$WORK"/*/01_x.mpi.graph.csv # then the extremes are the error bars
   sed -i '2s/.*/1024,plain,90,1,9,11,99,0/' "$WORK/new/01_x.mpi.graph.csv"
   touch "$WORK/new/02_y.mpi.graph.csv"
   script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
   exits_with 1
-  prints '^  1024 plain +10.00 +90.00 +9.000x +SLOWER$'
+  prints '^  1024 +plain +10.00 +90.00 +9.000x +SLOWER$'
   says '^note: without rows in NEW: 02_y.mpi.graph.csv$'
 }
 
@@ -286,6 +288,32 @@ compared() { # compared ROWS [OPTIONS]
   prints '^3 rows compared, 0 of OLD not in NEW, 6 of NEW not in OLD; 0 outside'
   says '^note: without rows in OLD: 02_y.csv$'
   says '^note: only in NEW: 03_z.csv$'
+}
+
+@test "compare.sh: headings above aligned columns; a column that only one side has is left out; reasons per file" {
+  compared '1024,plain,10,1,9,11,99,0\n268435456,plain,20,1,19,21,99,0\n1024,own,5,4,4,6,99,0\n'
+  for side in old new; do
+    printf '%s\n' path,ranks,us,us_min,us_max {oktopk,topkA}",$([ $side = old ] && echo 4 || echo 2),5,4,6" >"$WORK/$side/04_y.mpi.eager.csv"
+  done
+  printf '%s\n' path,mode,us,us_min,us_max "oktopk,one-sided,5,4,6" >"$WORK/new/04_z.mpi.graph.csv"
+  printf '%s\n' path,us,us_min,us_max oktopk,8,7,9 {a,b,c,d,e},1,1,1 >"$WORK/old/04_z.mpi.graph.csv"
+  script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
+  exits_with 0
+  diff <(sed '1,2d; s/ *$//' "$WORK/out") - <<'TEXT'
+01_x.mpi.graph.csv
+  bytes variant    old, us    new, us  new/old
+  1024  plain        10.00      10.00   1.000x
+  not compared: 2 of OLD, only there: bytes 4096, 16384
+  not compared: 2 of NEW, only there: bytes 268435456; variant own
+04_y.mpi.eager.csv
+  not compared: 2 of OLD, only there: ranks 4
+  not compared: 2 of NEW, only there: ranks 2
+04_z.mpi.graph.csv
+  path      old, us    new, us  new/old
+  oktopk       8.00       5.00   0.625x  *
+  not compared: 5 of OLD, only there: path a, b, c and 2 more
+2 rows compared, 9 of OLD not in NEW, 4 of NEW not in OLD; 1 outside the noise, 0 slower by more than 10 %, 0 lost
+TEXT
 }
 
 @test "compare.sh: where no row is in both, it says how they differ" {

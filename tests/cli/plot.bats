@@ -12,13 +12,17 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
   "$TOP/scripts/$1" "${@:2}" >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
 }
 
+texts() { # texts NAME: the words in a picture of $WORK/results, a line each
+  sed -n 's/^.*<text>\(.*\)<\/text>.*/\1/p' "$WORK/results/plots/$1.svg" | sed 's/<[^>]*>//g; s/^ *//; s/ *$//'
+}
+
 setup() {
   WORK=$(mktemp -d)
   cp -r "$TOP/$RESULTS" "$WORK/results"
   rm -f "$WORK/results/report.html"
 }
 
-# A folder with one AllReduce file of two sizes; symmetric memory becomes slower halfway between them.
+# A folder with an AllReduce file of 01 and one of 02, two sizes, the last one without times.
 small() {
   mkdir "$WORK/small"
   grep -v -e '^environment' "$WORK/results/provenance.txt" >"$WORK/small/provenance.txt"
@@ -63,7 +67,7 @@ CSV
   says 'plot.sh: no .*allreduce.svg'
 }
 
-@test "blocks: quartiles rather than extremes, rates with bars, the crossover on the logarithmic line" {
+@test "blocks: time, quartiles, extremes, rate, ratio; without quartiles the bar has no length" {
   small
   have gnuplot || skip "no gnuplot"
   script plot.sh "$WORK/small"
@@ -74,37 +78,33 @@ CSV
   script plot.sh "$WORK/small"
   exits_with 0
   prints '^sparse_volume: left out, .*, or only those of one number of ranks$'
-  diff - <(sed -n '1,14p' "$WORK/small/plots/allreduce.dat") <<'DATA'
+  diff - <(sed -n '1,9p' "$WORK/small/plots/allreduce.dat") <<'DATA'
 # plain
-1024 8 7 9 10 8.8889 11.4286 1.0
-4096 8 7 9 10 8.8889 11.4286 1.0
+1024 8 7 9 1 99 10 1.0
+4096 8 7 9 1 99 10 1.0
 
 
 # symmetric
-1024 4 3 5 20 16.0000 26.6667 2.0
-4096 16 15 17 20 18.8235 21.3333 0.5
-
-
-# crossover
-2048 8.0000
-
+1024 4 3 5 1 99 20 2.0
+4096 16 15 17 1 99 20 0.5
 
 DATA
+  sed -i 's/us_q1,us_q3/a,b/' "$WORK/small"/*.csv
+  script plot.sh "$WORK/small"
+  exits_with 0
+  [ "$(sed -n 2p "$WORK/small/plots/allreduce.dat")" = "1024 8 8 8 1 99 10 1.0" ]
 }
 
-@test "pictures of the sparse AllReduce: parts of a step, speed-up, volume" {
+@test "pictures of the sparse AllReduce: speed-up by density, volume" {
   have gnuplot || skip "no gnuplot"
-  head=path,ranks,count,type,density,steps,us,us_min,us_max,us_median_step,dense_us,ratio,select,exchange,reduce,gather,apply
   for mode in graph density0.05; do
     {
-      echo $head
+      echo path,mode,count,density,us,us_min,us_max,ratio
       for count in 1048576 14728266; do
         for density in 0.01 0.02; do
           [ $mode = graph ] || density=${mode#density}
-          for path in "plain allreduce" topkA topkAopt gtopk oktopk topkSA gaussiank gaussiankSA; do
-            parts=10,5,5,5,5
-            [ "$path" != "plain allreduce" ] || parts=,,,,
-            echo "$path,4,$count,float,$density,64,30,29,31,30,60,2,$parts"
+          for path in "plain allreduce" topkA gtopk oktopk "oktopk entries"; do
+            [ "$count.$path" = 1048576.topkA ] || echo "$path,x,$count,$density,30,29,31,2"
           done
         done
       done
@@ -117,9 +117,9 @@ DATA
   script plot.sh "$WORK/results"
   exits_with 0
   says_not .
-  for words in steps:exchange steps:'whole gradient' steps:'14728266 elements, density 0.02' speedup:oktopk \
-    speedup:'times faster than dense' volume:'paper, at most' volume:gaussiank; do
-    grep -q ">.*${words#*:}" "$WORK/results/plots/sparse_${words%%:*}.svg" || { echo "no $words" && false; }
+  for words in speedup:'up to 2.0 times as fast as dense AllReduce' speedup:'oktopk entries' speedup:'5 %' speedup:'1.049 million elements' \
+    volume:'one of 64 ranks sends .*: dense 197, topkA 126, oktopk 5$' volume:"paper's closed forms" volume:gaussiank; do
+    texts "sparse_${words%%:*}" | grep -q -- "${words#*:}" || { echo "no $words" && false; }
   done
   diff <(grep -A 3 '^# oktopk' "$WORK/results/plots/sparse_volume.dat") - <<'DATA'
 # oktopk
@@ -174,12 +174,62 @@ DATA
     [ "$(head -c 4 "$WORK/results/plots/$name.png" | tail -c 3)" = PNG ]
     cmp "$WORK/results/plots/$name.dat" "$TOP/$RESULTS/plots/$name.dat"
   done
-  for words in plain registered symmetric 'symmetric = plain' 'limit: copy engines' 'bus bandwidth, GB/s' '256 MiB' 'NVIDIA H200'; do
-    grep -q ">.*$words" "$WORK/results/plots/allreduce.svg" || { echo "no $words" && false; }
+  for words in plain registered symmetric 'Symmetric memory: 2.3 times as fast as plain AllReduce at 1 KiB, 0.82 times at 1 GiB' \
+    'bus bandwidth, GB/s' 'limit: 389 GB/s' '1 GiB'; do
+    texts allreduce | grep -qx "$words" || { texts allreduce && echo "no $words" && false; }
   done
-  # a point per size and one in the key, in both panels
-  sizes=$(grep -c ',plain,' "$WORK/results/02_allreduce_sm.mpi.graph.csv")
-  [ "$(grep -c "xlink:href='#gpPt6'" "$WORK/results/plots/allreduce.svg")" = $((2 * (sizes + 1))) ]
+  texts alltoallv | grep -q '^AlltoAllV in a kernel: 2.1 to 2.4 times as fast as send/recv at 1 KiB, 1.0 to 1.6 times at 1 GiB$'
+  # where the numbers come from is text below the picture
+  if grep -E 'H200|NCCL_|2026' "$WORK/results/plots"/*.svg; then false; fi
+  # a point per size, in both panels, and one in the key
+  sizes=$(grep -c ',symmetric,' "$WORK/results/02_allreduce_sm.mpi.graph.csv")
+  [ "$(grep -c "xlink:href='#gpPt6'.*color='rgb(  0, 114, 178)'" "$WORK/results/plots/allreduce.svg")" -ge $((2 * sizes + 1)) ]
+}
+
+@test "results of two GPUs and of a single size and density are drawn without warnings" {
+  have gnuplot || skip "no gnuplot"
+  rm -r "$WORK/results"
+  cp -r "$TOP/results/2xH200-nccl2.28" "$WORK/results"
+  script plot.sh "$WORK/results"
+  exits_with 0
+  says_not .
+  prints 'plots/sparse_speedup.svg$'
+  texts alltoallv | grep -qx '256 MiB'
+  sed -i '/,1024,\|^1024,\|^[pb].*,bytes,\|^bytes/!d' "$WORK/results"/0[123]*.csv
+  sed -i '/,0.02,/d' "$WORK/results"/04*.csv
+  script plot.sh "$WORK/results"
+  exits_with 0
+  says_not .
+  texts allreduce | grep -qx 'Symmetric memory: 1.6 times as fast as plain AllReduce at 1 KiB'
+}
+
+@test "columns that newer programs add are drawn, the subject in front; panels of a row have one scale" {
+  have gnuplot || skip "no gnuplot"
+  small
+  for name in own one-shot; do
+    sed -n "s/symmetric,\(4\|16\),/$name,2,/p" "$WORK/small/02_allreduce_sm.mpi.graph.csv" | sed 's/,2.0,,0/,4.0,,0/'
+  done >"$WORK/more"
+  cat "$WORK/more" >>"$WORK/small/02_allreduce_sm.mpi.graph.csv"
+  for pattern in uniform skew; do
+    for variant in send/recv barrier alltoallv plan 'bare push'; do
+      ratio=1
+      [ "$variant.$pattern" != alltoallv.skew ] || ratio=8
+      echo "$pattern,1024,$variant,8,1,7,9,99,10,$ratio,300"
+    done
+  done | sed '1i pattern,bytes,variant,us,us_min,us_q1,us_q3,us_max,wire,ratio,limit' >"$WORK/small/03_alltoallv_sm.mpi.graph.csv"
+  rm -r "$WORK/results"
+  mv "$WORK/small" "$WORK/results"
+  script plot.sh "$WORK/results"
+  exits_with 0
+  says_not .
+  texts allreduce | grep -q "^AllReduce of one's own: 4.0 times as fast"
+  texts allreduce | grep -qx one-shot
+  texts alltoallv | grep -qx barrier
+  # the key is in the order of drawing
+  [ "$(texts allreduce | grep -xE 'plain|registered|symmetric|one-shot|own' | tail -n 1)" = own ]
+  [ "$(texts alltoallv | grep -xE 'send/recv|barrier|bare push|alltoallv' | tail -n 1)" = alltoallv ]
+  # the upper panels of both patterns reach to 8
+  [ "$(texts alltoallv | grep -cx 8)" = 2 ]
 }
 
 @test "the page of a folder: well-formed, alone, with every table and picture" {
@@ -191,7 +241,8 @@ DATA
   [ "$(grep -c '<img alt="[a-z_]*" src="data:image/svg+xml;base64,' "$page")" = \
     "$(find "$WORK/results/plots" -name '*.svg' | wc -l)" ]
   cmp "$WORK/results/plots/allreduce.svg" <(sed -n 's/.*<img alt="allreduce".*base64,\([^"]*\)".*/\1/p' "$page" | base64 -d)
-  [ "$(grep -c '<table>' "$page")" = $(($(find "$WORK/results" -maxdepth 1 -name '*.csv' | wc -l) + 1)) ]
+  # one per file, but those of other numbers of ranks together, and the headline
+  [ "$(grep -c '<table>' "$page")" = $(($(find "$WORK/results" -maxdepth 1 -name '*.csv' ! -name '*.ranks*' | wc -l) + 2)) ]
   number='[0-9.]+'
   grep -qE "<td>1 KiB</td><td>$number / $number</td><td>$number / $number / ${number}x</td><td>0</td>" "$page"
   grep -q '^topology: ' "$page"
@@ -205,12 +256,14 @@ DATA
   mkdir "$WORK/small/plots"
   echo '<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"><script>alert(1)</script></svg>' \
     >"$WORK/small/plots/x\" onload=\"y & z.svg"
-  echo 'a,b' >"$WORK/small/<img onerror='alert(1)'>.csv"
+  printf '%s\n' 'a,b' '1,<b>' >"$WORK/small/<img onerror='alert(1)'>.csv"
+  echo 'a,b' >"$WORK/small/<script>.csv"
   script report.sh --html "$WORK/small"
   exits_with 0
   xmllint --nonet --noout "$WORK/small/report.html"
   grep -qF '<img alt="x&quot; onload=&quot;y &amp; z" src="data:image/svg+xml;base64,' "$WORK/small/report.html"
   grep -qF '<h2>&lt;img onerror=' "$WORK/small/report.html"
+  grep -qF 'no time in them: &lt;script&gt;.csv.' "$WORK/small/report.html"
   if grep -E '<svg|<script|<img onerror|" onload' "$WORK/small/report.html"; then false; fi
 }
 
@@ -238,8 +291,11 @@ HTML
   have gnuplot || skip "no gnuplot"
   small
   # words of a CSV file stand in commands that gnuplot gives to a shell
-  head=path,count,density,ratio,us,us_min,us_max
-  printf '%s\n' $head "it's \"\$(touch pwned)\" ' ; touch pwned ; '",1000,0.0{1,2},2,8,7,9 >"$WORK/small/04_sparse_allreduce.mpi.graph.csv"
+  odd="it's\"\$(touch${IFS}pwned)\"';touch pwned;'"
+  printf '%s\n' path,count,density,ratio,us,us_min,us_max "oktopk,1000,0.0"{1,2}",2,8,7,9" "oktopk,1$odd,0.1$odd,2,8,7,9" \
+    >"$WORK/small/04_sparse_allreduce.mpi.graph.csv"
+  printf '%s\n' pattern,variant,bytes,us,us_min,us_max,wire,ratio "${odd//[$' \t\n']/},"{send/recv,alltoallv}",1024,8,7,9,1,1" \
+    >"$WORK/small/03_alltoallv_sm.mpi.graph.csv"
   cd "$WORK"
   for name in a=b "x'; system 'touch pwned'; y='" 'br[ack]et* back\slash "q" `touch pwned` $(touch pwned)'; do
     mv -T small "$name"
@@ -247,13 +303,13 @@ HTML
     exits_with 0
     prints 'plots/allreduce.svg$'
     prints 'plots/sparse_speedup.svg$'
-    grep -q '>.*it_s' "$name/plots/sparse_speedup.svg"
+    grep -q '>.*it_s' "$name/plots/alltoallv.svg"
     [ -z "$(find . -name pwned)" ]
     script plot.sh --check "$name"
     exits_with 0
     script report.sh --html "$name"
     exits_with 0
-    [ "$(grep -c '<img alt=' "$name/report.html")" = 2 ]
+    [ "$(grep -c '<img alt=' "$name/report.html")" = 3 ]
     mv -T "$name" small
     rm -r small/plots
   done

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # scripts/report.sh: tables in pages from the CSV files of --bench.
+# shellcheck disable=SC2016 # text with backquotes
 load helper
 
 setup_file() { :; } # needs no program
@@ -7,7 +8,7 @@ setup_file() { :; } # needs no program
 # A small suite with one page and one folder of results.
 suite() {
   mkdir -p "$WORK/suite/scripts" "$WORK/suite/01_x" "$WORK/suite/results"
-  cp "$TOP"/scripts/{report,results,files,lib}.sh "$WORK/suite/scripts"
+  cp "$TOP"/scripts/{report,report_tables,report_page,results,files,lib}.sh "$WORK/suite/scripts"
   printf '%s\n' "date: 2026-01-02T03:04:05Z" "gpu: 0, NVIDIA X, 580.1, 1 MiB" "gpu: 1, NVIDIA X, 580.1, 1 MiB" \
     "version: NCCL header 2.28.9, runtime 2.28.9" "version: CUDA header 13.0" >"$WORK/suite/results/provenance.txt"
   printf 'text\n<!-- table: 01_x.mpi.graph.csv -->\nold\n<!-- end of table -->\nmore\n' >"$WORK/suite/01_x/README.md"
@@ -107,17 +108,19 @@ CSV
 TABLE
 }
 
-@test "of the sparse AllReduce, sizes and densities are rows and paths are columns" {
+@test "of the sparse AllReduce, paths are rows, sizes and densities are columns" {
   suite
   printf '%s\n' path,count,density,us,ratio,wrong dense,1000,0.01,10,1,0 oktopk,1000,0.01,4,2.5,0 \
-    dense,1000,0.02,10,1,0 oktopk,1000,0.02,,,1 >results/01_x.mpi.graph.csv
+    dense,14728266,0.02,10,1,0 oktopk,14728266,0.02,,,1 \
+    'oktopk entries,14728266,0.02,5,2,0' >results/01_x.mpi.graph.csv
   scripts/report.sh results
   cat 01_x/README.md
   diff <(sed -n '/^|/p' 01_x/README.md) - <<'TABLE'
-| elements | density | dense: us / ratio | oktopk: us / ratio | wrong |
-| ---: | ---: | ---: | ---: | ---: |
-| 1000 | 1 % | 10 / 1.00x | 4 / 2.50x | 0 |
-| 1000 | 2 % | 10 / 1.00x | - | 1 |
+| us / times as fast as dense | 1000, 1 % | 14.7 M, 2 % | wrong |
+| --- | ---: | ---: | ---: |
+| dense | 10 / 1.00x | 10 / 1.00x | 0 |
+| oktopk | 4 / 2.50x | - | 1 |
+| oktopk entries | - | 5 / 2.00x | 0 |
 TABLE
 }
 
@@ -224,9 +227,9 @@ TABLE
   printf '%s\n' path,count,density,us,dense_us,ratio oktopk,133547324,0.0{1,2},500,2000,4 >results/04_sparse_allreduce.mpi.graph.csv
   scripts/report.sh results
   cat README.md docs/page.md
-  grep -qx '| 02 | symmetric | 1 KiB | plain: 8.00 | 4.00 | 2.00x | 2.0 | (latency) |' README.md
-  grep -qx '| 03 | alltoallv, skew | 256 MiB | send/recv: 8.00 | 4.00 | 2.00x | 200.0 | 50 % |' README.md
-  grep -qx '| 04 | oktopk, density 0.01 | 133547324 elements | dense: 2000.00 | 500.00 | 4.00x | - | - |' README.md
+  grep -qx '| 02 | symmetric | 1 KiB | plain | 8.00 | 4.00 | 2.00x | 2.0 | (latency) |' README.md
+  grep -qx '| 03 | alltoallv, skew | 256 MiB | send/recv | 8.00 | 4.00 | 2.00x | 200.0 | 50 % |' README.md
+  grep -qx '| 04 | oktopk, density 0.01 | 133.5 M elements | dense | 2000.00 | 500.00 | 4.00x | - | - |' README.md
   [ "$(grep -c '^| 0' README.md)" = 4 ]
   grep -q 'of the limit, 400 GB/s |$' README.md
   grep -qx '!\[Words, and more\](../results/plots/some.svg)' docs/page.md
@@ -237,4 +240,72 @@ TABLE
   grep -q 'docs/page.md wants results/plots/some.svg; scripts/plot.sh makes it' "$WORK/err"
   code=0 && scripts/report.sh "$WORK/elsewhere" 2>/dev/null || code=$?
   [ $code = 2 ]
+}
+
+@test "the caption of a picture says what it shows, and which series came from GPUs and which were counted" {
+  suite
+  mkdir -p scripts/plots results/plots
+  touch results/plots/some.svg
+  printf '# SPDX\n# Some thing, in words.\n# data: columns 04_z.*.ranks*.csv path k\n# caption: Words against ranks.\n' >scripts/plots/some.gnuplot
+  printf '<!-- picture: some, Words -->\nold\n<!-- end of picture -->\n' >README.md
+  echo text >01_x/README.md
+  head=path,ranks,count,density,k,us,words_sent,verified_steps
+  for ranks in 2 16; do printf '%s\n' $head "oktopk,$ranks,4096,0.01,40,,100,0" >results/04_z.standin.ranks$ranks.csv; done
+  scripts/report.sh results
+  diff - <(sed -n 3,7p README.md) <<'PAGE'
+![Words](results/plots/some.svg)
+
+Words against ranks.
+Counted on the CPU stand-in, without GPUs: 4096 elements, density 1 %, verification off; raw: `results/04_z.standin.ranks*.csv`.
+
+PAGE
+  sed 's/,0$/,5/; s/,16,/,2,/' results/04_z.standin.ranks16.csv >results/04_z.mpi.ranks2.csv
+  scripts/report.sh results
+  grep -q '^From 2 x NVIDIA X, .*; raw: `results/04_z.mpi.ranks\*.csv`.$' README.md
+  grep -q '^Counted on the CPU stand-in' README.md
+  rm results/*standin*
+  scripts/report.sh results
+  if grep 'stand-in' README.md; then false; fi
+}
+
+@test "report.html: titles in words, parts in the order of the examples, words in one table, what has no times is named" {
+  suite
+  mkdir -p scripts/plots results/plots 04_z
+  touch results/plots/{a,b,stray}.svg
+  printf '# SPDX\n# Picture of 04, in words.\n# data: lines 04_z.mpi.graph.csv variant\n' >scripts/plots/a.gnuplot
+  printf '# SPDX\n# Picture of 01, in words.\n# data: lines 01_x.mpi.graph.csv variant\n' >scripts/plots/b.gnuplot
+  echo '# 01: the first' >01_x/README.md
+  printf '%s\n' bytes,variant,us,busbw,wrong 1024,plain,8.00,0.25,0 | tee results/01_x.pthread.eager.csv results/01_x.mpi.graph.csv >results/04_z.mpi.graph.csv
+  printf '%s\n' bytes,variant,us,busbw,wrong 1024,plain,,,3 >results/04_z.mpi.eager.csv
+  for ranks in 16 2 3; do
+    printf '%s\n' path,ranks,count,density,k,us,words_sent,verified_steps,wrong {dense,oktopk},$ranks,4096,0.01,40,,100,0,0 >results/04_z.standin.ranks$ranks.csv
+  done
+  scripts/report.sh --html results
+  xmllint --nonet --noout results/report.html
+  diff - <(sed -n 's/.*<h2>\(.*\)<\/h2>.*/\1/p' results/report.html) <<'TITLES'
+Picture of 01, in words
+01: the first; one process per GPU, in a CUDA graph
+01: the first; one thread per GPU, calls one by one
+Picture of 04, in words
+04_z; one process per GPU, in a CUDA graph
+04_z; words that a rank sends per element to be selected, by the number of ranks
+stray
+Provenance
+TITLES
+  # the list of contents has the same titles
+  diff <(sed -n 's/.*<h2>\(.*\)<\/h2>.*/\1/p' results/report.html) <(sed -n 's/^<li><a href="[^>]*>\(.*\)<\/a><\/li>.*/\1/p' results/report.html)
+  diff - <(sed -n '/<th>ranks</,/<\/table>/p' results/report.html | sed 's/<\/*t[rdh]>/ /g') <<'WORDS'
+  ranks  dense  oktopk  
+  2  2.50  2.50  
+  3  2.50  2.50  
+  16  2.50  2.50  
+</table></div>
+WORDS
+  grep -q '; raw: 01_x.mpi.graph.csv\.</p>' results/report.html
+  grep -q 'Left out, because there is no time in them: 04_z.mpi.eager.csv\.' results/report.html
+  # wide tables scroll, with the first column in sight, and long lines of the provenance wrap
+  grep -q '^\.wide { overflow-x: auto' results/report.html
+  [ "$(grep -c '<div class="wide"><table>' results/report.html)" = "$(grep -c '<table>' results/report.html)" ]
+  grep -q '^td:first-child, th:first-child {.*position: sticky' results/report.html
+  grep -q '^pre { white-space: pre-wrap' results/report.html
 }

@@ -1,0 +1,216 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck disable=SC2154 # dir and shown, of the script that sources this
+# The tables and captions of scripts/report.sh, which sources this file: in Markdown, on stdout. `dir` is the folder of
+# results, `shown` the same as pages show it.
+
+# What the headline table shows, where it was measured: file, variant, bytes, and series or -; of the
+# sparse AllReduce file, path, elements and density.
+HEADLINE='
+01_allreduce_ub.mpi.graph.csv registered 268435456 -
+02_allreduce_sm.mpi.graph.csv symmetric 1024 -
+02_allreduce_sm.mpi.graph.csv symmetric 268435456 -
+02_allreduce_sm.mpi.graph.csv own 1024 -
+02_allreduce_sm.mpi.graph.csv own 268435456 -
+03_alltoallv_sm.mpi.graph.csv alltoallv 65536 uniform
+03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 uniform
+03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 skew
+04_sparse_allreduce.mpi.graph.csv oktopk 14728266 0.02
+04_sparse_allreduce.mpi.graph.csv oktopk 133547324 0.01
+'
+
+# ---- tables, in Markdown -------------------------------------------------------------------------
+AWK_SIZE='
+  function size(b) {
+    if (b >= 1073741824) return b / 1073741824 " GiB"
+    if (b >= 1048576) return b / 1048576 " MiB"
+    if (b >= 1024) return b / 1024 " KiB"
+    return b " B"
+  }
+  function elements(n) { return n >= 100000 ? sprintf("%.1f M", n / 1e6) : n }'
+
+# A CSV of --bench as a Markdown table: a row per size, and series such as the pattern if it has one; a cell per
+# variant. Of the sparse AllReduce, which has many paths, a row per path and a cell per number of elements and
+# density. Columns are found by their names. A file without these columns is shown as it is. ROWS, separated by
+# ", ", are the sizes wanted, else all; COLUMNS are variants or paths that are not wanted.
+table() { # table FILE [ROWS [COLUMNS]]
+  awk -F, -v only="${2:-}" -v without="${3:-}" "$AWK_SIZE"'
+    NR == 1 {
+      for (i = 1; i <= NF; i++) column[$i] = i
+      sparse = "path" in column
+      plain = !sparse && !("bytes" in column && "variant" in column)
+      variant = column[sparse ? "path" : "variant"]
+      rate = "wire" in column ? "wire" : "busbw"
+      series = column["bytes"] > 1 ? $1 : ""
+    }
+    plain { gsub(/,/, " | "); print "| " $0 " |" }
+    plain && NR == 1 { gsub(/[^|]+/, " ---: "); print "|" $0 "|" }
+    plain || NR == 1 { next }
+    {
+      v = $variant
+      if (sparse) row = $column["count"] " | " 100 * $column["density"] " %"
+      else row = (series == "" ? "" : $1 " | ") size($column["bytes"])
+      name = row
+      sub(/ [|]/, "", name)
+      names[name]
+      if (only != "" && index(", " only ", ", ", " name ", ") == 0) next
+      seen[v]
+      if (index(", " without ", ", ", " v ", ")) next
+      if (!(v in shown)) { shown[v] = 1; variants[++n] = v }
+      if (!(row in known)) { known[row] = 1; rows[++m] = row }
+      cell[row, v] = "-"
+      if ($column["us"] != "" && sparse) cell[row, v] = sprintf("%.0f / %.2fx", $column["us"], $column["ratio"])
+      else if ($column["us"] != "") {
+        cell[row, v] = sprintf("%.2f / %.1f", $column["us"], $column[rate])
+        if (n > 1 && v != variants[1]) cell[row, v] = cell[row, v] sprintf(" / %.2fx", $column["ratio"])
+      }
+      wrong[sparse ? v : row] += $column["wrong"]
+    }
+    END {
+      if (plain) exit
+      wanted = split(only, rows_wanted, ", ")
+      for (i = 1; i <= wanted; i++)
+        if (!(rows_wanted[i] in names)) {
+          print "report.sh: " FILENAME " has no row \047" rows_wanted[i] "\047" >"/dev/stderr"
+          exit 1
+        }
+      unwanted = split(without, columns_unwanted, ", ")
+      for (i = 1; i <= unwanted; i++)
+        if (!(columns_unwanted[i] in seen)) {
+          print "report.sh: " FILENAME " has no column \047" columns_unwanted[i] "\047" >"/dev/stderr"
+          exit 1
+        }
+      if (sparse) {
+        printf "| us / times as fast as dense |"
+        rule = "| --- |"
+        for (i = 1; i <= m; i++) {
+          split(rows[i], part, " [|] ")
+          printf " %s, %s |", elements(part[1]), part[2]
+          rule = rule " ---: |"
+        }
+        print " wrong |\n" rule " ---: |"
+        for (v = 1; v <= n; v++) {
+          printf "| %s |", variants[v]
+          for (i = 1; i <= m; i++) printf " %s |", (rows[i], variants[v]) in cell ? cell[rows[i], variants[v]] : "-"
+          printf " %d |\n", wrong[variants[v]]
+        }
+        exit
+      }
+      printf "|%s bytes |", (series == "" ? "" : " " series " |")
+      rule = series == "" ? "| ---: |" : "| --- | ---: |"
+      for (v = 1; v <= n; v++) {
+        printf " %s: us / %s GB/s%s |", variants[v], rate, (v > 1 ? " / ratio" : "")
+        rule = rule " ---: |"
+      }
+      print " wrong |\n" rule " ---: |"
+      for (i = 1; i <= m; i++) {
+        printf "| %s |", rows[i]
+        for (v = 1; v <= n; v++) printf " %s |", cell[rows[i], variants[v]]
+        printf " %d |\n", wrong[rows[i]]
+      }
+    }' "$1"
+}
+
+# The words that a rank sends, from the files of one example with other numbers of ranks: a row per number, a
+# cell per path, which says how many words per element that is to be selected.
+words_table() { # words_table FILE...
+  awk -F, '
+    FNR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
+    {
+      path = $column["path"]; ranks = $column["ranks"]
+      if (!seen[path]++) paths[++n] = path
+      if (!seen["ranks " ranks]++) rows[++m] = ranks
+      cell[ranks, path] = $column["k"] > 0 ? sprintf("%.2f", $column["words_sent"] / $column["k"]) : "-"
+    }
+    END {
+      printf "| ranks |"
+      rule = "| ---: |"
+      for (i = 1; i <= n; i++) { printf " %s |", paths[i]; rule = rule " ---: |" }
+      print "\n" rule
+      for (j = 1; j <= m; j++) {
+        printf "| %s |", rows[j]
+        for (i = 1; i <= n; i++) printf " %s |", (rows[j], paths[i]) in cell ? cell[rows[j], paths[i]] : "-"
+        print ""
+      }
+    }' "$@"
+}
+
+headline_row() { # headline_row FILE VARIANT BYTES SERIES
+  local example=${1%%.*}
+  awk -F, -v example="${example%%_*}" -v variant="$2" -v amount="$3" -v series="$4" -v limit="$(limit_of "$dir")" "$AWK_SIZE"'
+    function row(what, amount, base, base_us, rate, share) {
+      printf "| %s | %s | %s | %s | %.2f | %.2f | %.2fx | %s | %s |\n", example, what, amount, base, base_us,
+        $column["us"], $column["ratio"], rate, share
+    }
+    NR == 1 {
+      for (i = 1; i <= NF; i++) column[$i] = i
+      rate = column["wire" in column ? "wire" : "busbw"]
+      sparse = "path" in column
+      next
+    }
+    sparse {
+      if ($column["path"] == variant && $column["count"] == amount && $column["density"] == series && $column["us"] != "")
+        row(variant ", density " series, elements(amount) " elements", "dense", $column["dense_us"], "-", "-")
+      next
+    }
+    $column["bytes"] != amount || (series != "-" && $1 != series) { next }
+    base == "" { base = $column["variant"]; base_us = $column["us"] }
+    $column["variant"] == variant && $column["us"] != "" {
+      share = amount < 1048576 ? "(latency)" : limit ? sprintf("%.0f %%", 100 * $rate / limit) : "unknown"
+      row(variant (series == "-" ? "" : ", " series), size(amount), base, base_us, sprintf("%.1f", $rate), share)
+    }' "$dir/$1"
+}
+
+headline() {
+  local file variant bytes series limit
+  limit=$(limit_of "$dir")
+  echo "| example | what | size | compared with | its us | us | times as fast | GB/s | of the limit${limit:+, $limit GB/s} |"
+  echo "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
+  while read -r file variant bytes series; do
+    if [ -f "$dir/$file" ]; then headline_row "$file" "$variant" "$bytes" "$series"; fi
+  done <<<"$HEADLINE"
+}
+
+# ---- captions ------------------------------------------------------------------------------------
+# raw_files FILE...: their paths in backquotes, only their names where `beside` is set; of those that differ in
+# the number of ranks, one pattern.
+raw_files() {
+  # shellcheck disable=SC2016 # backquotes of Markdown
+  printf '%s\n' "$@" | sed "${beside:+s,.*/,,}" | sed 's/ranks[0-9]*\.csv$/ranks*.csv/; s/.*/`&`/' | uniq | paste -s -d ' ' | sed 's/ /, /g'
+}
+
+# The files of this folder from which scripts/plot.sh draws a picture.
+plotted_files() { # plotted_files NAME
+  local what pattern rest file
+  while read -r what pattern rest; do
+    for file in "$shown"/$pattern; do
+      if [ "$what" != limit ] && [ -f "$file" ]; then echo "$file"; fi
+    done
+  done < <(sed -n 's/^# data: //p' "scripts/plots/$1.gnuplot")
+}
+
+# Where numbers come from: GPUs, or the stand-in, on which words are counted and nothing is timed.
+sources() { # sources FILE...
+  local files counted
+  mapfile -t files < <(printf '%s\n' "$@" | grep -v '\.standin\.')
+  mapfile -t counted < <(printf '%s\n' "$@" | grep '\.standin\.')
+  if [ ${#files[@]} -gt 0 ]; then
+    echo "From $(machine_line "$dir" "" "$(basename "${files[0]}")"); raw: $(raw_files "${files[@]}")."
+  fi
+  if [ ${#counted[@]} -gt 0 ]; then
+    echo "Counted on the CPU stand-in, without GPUs$(awk -F, '
+      FNR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
+      { count = $column["count"]; density = $column["density"]; checked += $column["verified_steps"] }
+      END { printf ": %s elements, density %g %%, verification %s", count, 100 * density, checked ? "on" : "off" }' \
+      "${counted[@]}"); raw: $(raw_files "${counted[@]}")."
+  fi
+}
+
+# What a picture shows, and the sources of its series.
+picture_caption() { # picture_caption NAME
+  local script=scripts/plots/$1.gnuplot files
+  [ -f "$script" ] || return 0
+  mapfile -t files < <(plotted_files "$1")
+  sed -n 's/^# caption: //p' "$script"
+  [ ${#files[@]} = 0 ] || sources "${files[@]}"
+}
