@@ -196,16 +196,16 @@ static bool are_apart(const char *what, const struct segment *segments, int nseg
   const char *at = buffers->window, *end = at + buffers->window_bytes;
   for (int i = 0; i < nsegments; i++) {
     const struct segment *s = &segments[i];
-    const char *start = s->start, *behind = start + s->count * s->size;
+    const char *start = s->start, *past = start + s->count * s->size;
     if (s->count == 0) continue;
-    if (start < at || behind > end) {
+    if (start < at || past > end) {
       launcher_error("%s: the segment from rank %d begins at byte %td of the receive buffer, %s; "
                      "allowed: rdispls that keep segments apart and within it",
                      what, s->source, start - buffers->window - PROGRAM_GUARD,
-                     behind > end ? "where it does not fit" : "inside of another one");
+                     past > end ? "where it does not fit" : "inside of another one");
       return false;
     }
-    at = behind;
+    at = past;
   }
   return true;
 }

@@ -23,7 +23,7 @@ struct alltoallv_plan_state {
 };
 
 /* From how many bytes on, sent to other ranks or received from them by the busiest rank, the copy
- * engines win: measured, see the README. */
+ * engines win: measured, see PERFORMANCE.md. */
 static const uint64_t copy_engine_bytes = 128 << 20;
 
 /* A rank's message: result of its own checks, 1 + number of its window (0: none), then per rank p:

@@ -2,7 +2,7 @@
 /* alltoallv.h in a program of one's own: rank r sends r + 1 floats to every rank. Put your program
  * in the place of this file; all of this folder makes it:
  *
- *   mpicc -c *.c && nvcc -c *.cu
+ *   mpicc -I. -c *.c && nvcc -arch=native -I. -c lsa/alltoallv*.cu
  *   mpicc *.o -lnccl -lcudart -lstdc++ && mpirun -np 4 ./a.out */
 #include <mpi.h>
 #include <stdio.h>

@@ -23,10 +23,9 @@
  *
  * This file puts the parts together: alltoallv_wait.cuh (headers, waiting), alltoallv_ll.cuh
  * (lines), alltoallv_push.cuh (tiles), alltoallv_large.cuh (what a block does for large pairs),
- * alltoallv_counts.cuh (device counts). N is an upper bound
- * for the number of ranks, so that the arguments of small jobs stay small. MODE leaves out what an
- * exchange does not need: the time of a small one is mostly that of fetching its instructions and
- * arguments. */
+ * alltoallv_counts.cuh (device counts). N is an upper bound for the number of ranks, so that the
+ * arguments of small jobs stay small. MODE leaves out what an exchange does not need: the time of a
+ * small one is mostly that of fetching its instructions and arguments. */
 #ifndef ALLTOALLV_KERNEL_CUH
 #define ALLTOALLV_KERNEL_CUH
 

@@ -9,8 +9,8 @@
  * one. Random access takes as long as memory needs to open a row for each sector; a store of less
  * than a sector opens it twice, because the rest of the sector has to be read first. So what is
  * cleared and what is set anew takes one store, and never less than a sector. */
-#include "device/ops_parts.cuh"
 #include "onesided/ops_onesided.h"
+#include "onesided/ops_parts.cuh"
 
 namespace
 {

@@ -5,7 +5,7 @@
  *
  * A warp takes some units in a row, of 1024 elements each, and collects their bits in shared
  * memory. All words are stored, without a look at what they were: nothing has to be cleared. */
-#include "device/ops_parts.cuh"
+#include "onesided/ops_parts.cuh"
 
 namespace
 {

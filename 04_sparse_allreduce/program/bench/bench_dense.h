@@ -5,7 +5,7 @@
 #ifndef BENCH_DENSE_H
 #define BENCH_DENSE_H
 
-#include "bench_time.h"
+#include "program/bench/bench_time.h"
 
 enum { BENCH_DENSE_WAYS = 3 };
 extern const char *const bench_dense_names[BENCH_DENSE_WAYS];

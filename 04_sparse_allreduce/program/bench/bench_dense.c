@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench_dense.h"
+#include "program/bench/bench_dense.h"
 
 #include <math.h>
 

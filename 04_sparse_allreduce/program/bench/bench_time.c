@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench_time.h"
+#include "program/bench/bench_time.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "bench.h"
 #include "check.h"
-#include "program.h"
+#include "program/program.h"
 
 #ifdef CPU_STANDIN
 enum { REPETITIONS = 1, COPY_BYTES = 1 << 20 };

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench_verify.h"
+#include "program/bench/bench_verify.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
-#include "gradient.h"
-#include "program.h"
+#include "program/gradient.h"
+#include "program/program.h"
 #include "verify.h"
 
 enum { REFERENCE_COUNT = 4 << 20, SAMPLES = 16, SAMPLE = 1024 /* elements */ };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* --bench: every path at several sizes and densities, and beside them, in the same run and timed in
- * the same way, what they have to beat: ncclAllReduce of the whole gradient, on plain buffers or on
- * symmetric windows, whichever is faster.
+ * the same way, what they have to beat: an AllReduce of the whole gradient, NCCL's on plain buffers
+ * or on symmetric windows, or that of example 02, whichever is fastest.
  *
  * The mean over a full cycle, which contains the exact and the repartition steps as often as
  * training does, is the figure that counts; the median is that of a step that reuses thresholds.
@@ -11,14 +11,14 @@
 
 #include <math.h>
 
-#include "bench_dense.h"
-#include "bench_time.h"
-#include "bench_verify.h"
+#include "program/bench/bench_dense.h"
+#include "program/bench/bench_time.h"
+#include "program/bench/bench_verify.h"
 #include "check.h"
-#include "program.h"
-#include "report.h"
-#include "rows.h"
-#include "version.h"
+#include "program/program.h"
+#include "program/report.h"
+#include "program/rows.h"
+#include "program/version.h"
 
 /* What is measured: sizes, and whose constants. */
 struct model {

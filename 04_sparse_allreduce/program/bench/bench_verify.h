@@ -5,7 +5,7 @@
 #define BENCH_VERIFY_H
 
 #include "launcher.h"
-#include "version.h"
+#include "program/version.h"
 
 enum { BENCH_GRADIENTS = 3 }; /* buffers that gradients come from in turn */
 

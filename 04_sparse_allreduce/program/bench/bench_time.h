@@ -5,8 +5,8 @@
 #ifndef BENCH_TIME_H
 #define BENCH_TIME_H
 
-#include "bench_verify.h"
-#include "report.h"
+#include "program/bench/bench_verify.h"
+#include "program/report.h"
 
 struct bench_timer {
   const struct rank *me;
