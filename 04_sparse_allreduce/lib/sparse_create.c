@@ -33,6 +33,13 @@ static ncclResult_t allocate_lists(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
+/* Can a step leave a dense result? Else there is no memory for one. */
+static bool may_be_dense(const struct sparse_allreduce_handle *h)
+{
+  const sparse_allreduce_config_t *c = &h->m.config;
+  return c->result == SPARSE_RESULT_DENSE || c->warmup_steps > 0 || h->path->may_be_dense;
+}
+
 /* Memory whose size depends on nothing but the arguments, so that a rank can tell before it
  * allocates anything whether it will fit. */
 static ncclResult_t allocate(struct sparse_allreduce_handle *h)
@@ -41,7 +48,7 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   const size_t nranks = (size_t)m->nranks, bytes = m->n * sizeof(float);
   const size_t dense = (m->n + SPARSE_SECTOR - 1) / SPARSE_SECTOR * SPARSE_SECTOR * sizeof(float);
   const size_t scratch = ops_scratch_bytes(m->n, m->nranks, m->capacity);
-  if (sparse_may_be_dense(m)) {
+  if (may_be_dense(h)) {
     SPARSE_CUDA(cudaMalloc((void **)&m->dense, dense));
     SPARSE_CUDA(cudaMemset(m->dense, 0, dense));
   }

@@ -116,14 +116,6 @@ ncclResult_t sparse_fail_alltoallv(ncclResult_t result);
     if (try_result != ncclSuccess) return try_result; \
   } while (0)
 
-/* Can a step leave a dense result? Else there is no memory for one. */
-static inline bool sparse_may_be_dense(const struct sparse_memory *m)
-{
-  const sparse_allreduce_config_t *c = &m->config;
-  return c->result == SPARSE_RESULT_DENSE || c->warmup_steps > 0 || c->algorithm == SPARSE_DENSE ||
-         c->algorithm == SPARSE_TOPKSA;
-}
-
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 static inline struct sparse_list sparse_offered(const struct sparse_memory *m)

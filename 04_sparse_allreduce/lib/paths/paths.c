@@ -8,6 +8,7 @@
 static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
     [SPARSE_DENSE] = {.name = "dense",
                       .run = path_dense,
+                      .may_be_dense = true,
                       .words = sparse_words_of_allreduce,
                       .host = SPARSE_HOST_NEVER_WAITS},
     [SPARSE_TOPKA] = {.name = "topkA",
@@ -45,6 +46,7 @@ static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
                        .guess_ratio = 0.9}, /* its threshold adapts, so it stays closer */
     [SPARSE_TOPKSA] = {.name = "topkSA",
                        .run = path_topksa,
+                       .may_be_dense = true, /* where sums are too many */
                        .words = sparse_words_of_regions,
                        .host = SPARSE_HOST_WAITS, /* are sums too many for a sparse gather? */
                        .selects = true},

@@ -41,7 +41,9 @@ struct sparse_path {
    * intervals in sparse_allreduce_config_t; 0: no step. */
   size_t exact_local, exact_global, repartition;
 
-  bool selects;  /* it offers entries, keeps a residual: all but dense */
+  bool selects; /* it offers entries, keeps a residual: all but dense */
+  /* A step of it may leave a dense result, whatever config.result says. */
+  bool may_be_dense;
   bool balances; /* may even out the sums before they are gathered */
   /* It sends and receives itself, with lists of k entries, whatever the handle's exchange. In a
    * graph NCCL maps the whole allocation that a buffer lies in. Before 2.29.2, if ncclSend or
