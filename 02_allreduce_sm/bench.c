@@ -37,8 +37,7 @@ static bool has_symmetric_kernel(ncclDataType_t type)
   return type == ncclFloat || type == ncclHalf || type == ncclBfloat16;
 }
 
-/* ---- own/: on the windows of the column before
- * --------------------------------------------------- */
+/* ---- own/: on the windows of the column before ---------------------------------------------- */
 
 /* The first rung, which adds floats. */
 static void setup_oneshot(void *state)
@@ -89,18 +88,6 @@ static void teardown_own(void *state)
   program_own_end();
 }
 
-/* One process launches graphs for its GPUs one after the other, and kernels of the first one may
- * wait for those of the second. The stand-in has a thread for each stream. */
-static bool graph_can_deadlock(const struct rank *me, const struct options *opt)
-{
-#if defined(LAUNCHER_MPI) || defined(CPU_STANDIN)
-  (void)me, (void)opt;
-  return false;
-#else
-  return opt->graph_launches > 0 && me->nranks > 1;
-#endif
-}
-
 int bench_example(const struct rank *me, const struct options *opt)
 {
   const struct allreduce_variant symmetric = {
@@ -116,7 +103,7 @@ int bench_example(const struct rank *me, const struct options *opt)
   if (program_method != METHOD_NCCL)
     return launcher_refuse(me, "--method is not for --bench, which measures both; "
                                "allowed: one of them");
-  if (graph_can_deadlock(me, opt)) {
+  if (LAUNCHER_GRAPHS_CAN_DEADLOCK && opt->graph_launches > 0 && me->nranks > 1) {
     launcher_note(me, "own: left out, since graphs of it can deadlock where ranks are threads; "
                       "allowed: the build with MPI=1");
   } else {

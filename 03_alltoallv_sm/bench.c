@@ -295,11 +295,9 @@ int bench_example(const struct rank *me, const struct options *opt)
   const char *patterns[PATTERN_COUNT];
   struct options sweep = *opt;
   struct shared s = {.me = me, .opt = &sweep, .patterns = patterns};
-#if !defined(LAUNCHER_MPI) && !defined(CPU_STANDIN)
-  if (opt->graph_launches)
+  if (LAUNCHER_GRAPHS_CAN_DEADLOCK && opt->graph_launches)
     return launcher_refuse(me, "--cudagraph with several GPUs in one process can deadlock; "
                                "allowed: the build with MPI=1");
-#endif
   launcher_step("bench: setup");
   CUDACHECK(cudaSetDevice(me->device));
   const int npatterns = choose_patterns(patterns);

@@ -80,6 +80,15 @@ double launcher_max(const struct rank *me, double value);
  * EXIT_VERIFIED. Collective. */
 int launcher_refuse(const struct rank *me, const char *error);
 
+/* 1: ranks are threads of one process, on GPUs. Then graphs whose kernels wait for other GPUs can
+ * deadlock: the process launches them one after the other, and kernels of the first may wait for
+ * those of the second. The stand-in has a thread for each stream. */
+#if defined(LAUNCHER_MPI) || defined(CPU_STANDIN)
+#define LAUNCHER_GRAPHS_CAN_DEADLOCK 0
+#else
+#define LAUNCHER_GRAPHS_CAN_DEADLOCK 1
+#endif
+
 /* Whether every rank's current device has `bytes` free beside a 64th of its memory, which is left
  * to NCCL; if not, one line on stderr and false on all ranks. To be called before a communicator
  * takes memory. Collective. */

@@ -82,18 +82,6 @@ static ncclResult_t own_allreduce(struct bench_timer *timer, const void *send, v
   return ncclSuccess;
 }
 
-/* One process launches graphs for its GPUs one after the other, and kernels of the first one would
- * wait for those of the second. The stand-in has a thread for each stream. */
-static bool graph_can_deadlock(const struct bench_timer *timer)
-{
-#if defined(LAUNCHER_MPI) || defined(CPU_STANDIN)
-  (void)timer;
-  return false;
-#else
-  return timer->graphs && timer->me->nranks > 1;
-#endif
-}
-
 /* The AllReduce of example 02, where all ranks share memory. */
 static struct bench_time time_own(struct bench_timer *timer, int *code)
 {
@@ -101,7 +89,6 @@ static struct bench_time time_own(struct bench_timer *timer, int *code)
   struct bench_time time;
   ncclResult_t result;
   *code = EXIT_CANNOT_RUN;
-  if (graph_can_deadlock(timer)) return bench_no_time;
   result = allreduce_create(timer->comm, NULL, &own);
   if (result == ncclInvalidUsage) return bench_no_time; /* on all ranks */
   CHECK_NCCL_RESULT(result, "allreduce_create(timer->comm, NULL, &own)", allreduce_last_error());

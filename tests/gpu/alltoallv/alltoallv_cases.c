@@ -25,11 +25,7 @@ enum { LL_LIMIT = 8 << 10, BUFFER = 512 << 10 };
 enum { REPLAYS = 300, RANDOM_CASES = 400, OFFSET_STEP = 1 };
 enum { LL_LIMIT = 128 << 10, BUFFER = 8 << 20 };
 #endif
-#if defined(LAUNCHER_MPI) || defined(CPU_STANDIN)
-enum { GRAPHS = true };
-#else
-enum { GRAPHS = false }; /* on GPUs for one process per GPU only, see alltoallv.h */
-#endif
+enum { GRAPHS = !LAUNCHER_GRAPHS_CAN_DEADLOCK };
 enum { MAX_RANKS = 64 };
 
 static bool large;       /* --large: pairs beyond 4 GiB */
