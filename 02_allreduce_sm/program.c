@@ -40,8 +40,7 @@ void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclWindow_
                   runtime / 10000, runtime / 100 % 100, runtime % 100);
 }
 
-/* ---- --method own ------------------------------------------------------------------------------
- */
+/* ---- --method own ---------------------------------------------------------------------------- */
 
 #define OWNCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
 

@@ -21,8 +21,7 @@ extern const struct option_spec program_options[]; /* for --help and the command
  * certain. Collective. */
 void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclWindow_t window);
 
-/* ---- --method own: one at a time for each rank -------------------------------------------------
- */
+/* ---- --method own: one at a time for each rank ----------------------------------------------- */
 
 /* Gets own/ ready for these two windows, or, where that cannot be, says so in a note, and
  * program_own will do nothing. With --method nccl it does nothing either, but for --bench.

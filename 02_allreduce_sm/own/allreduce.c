@@ -6,8 +6,7 @@
 
 #include "internal.h"
 
-/* ---- the sentence ------------------------------------------------------------------------------
- */
+/* ---- the sentence ---------------------------------------------------------------------------- */
 
 static _Thread_local char last_error[512];
 
@@ -35,8 +34,7 @@ const char *allreduce_nccl_reason(ncclResult_t result)
   return said != NULL && *said != '\0' ? said : ncclGetErrorString(result);
 }
 
-/* ---- calls -------------------------------------------------------------------------------------
- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 size_t allreduce_size_of(ncclDataType_t type)
 {

@@ -127,8 +127,7 @@ ncclResult_t allreduce_destroy(allreduce_t handle)
   return result;
 }
 
-/* ---- windows -----------------------------------------------------------------------------------
- */
+/* ---- windows --------------------------------------------------------------------------------- */
 
 ncclResult_t allreduce_add_window(allreduce_t handle, ncclWindow_t window, void *buff, size_t bytes)
 {

@@ -32,8 +32,7 @@ struct allreduce_device {
   struct allreduce_error *error;
 };
 
-/* ---- kernels -----------------------------------------------------------------------------------
- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 template <typename S, int N>
 static __global__ void __launch_bounds__(THREADS)
@@ -89,8 +88,7 @@ static kernel<N> kernel_for(enum allreduce_method method, ncclDataType_t type)
   }
 }
 
-/* ---- launch ------------------------------------------------------------------------------------
- */
+/* ---- launch ---------------------------------------------------------------------------------- */
 
 template <int N>
 static ncclResult_t launch(struct allreduce_device *d, const struct allreduce_call *call,
@@ -145,8 +143,7 @@ static cudaError_t load_kernels(void)
   return cudaSuccess;
 }
 
-/* ---- set up ------------------------------------------------------------------------------------
- */
+/* ---- set up ---------------------------------------------------------------------------------- */
 
 /* Where this rank sees the window of every rank. */
 static __global__ void lsa_pointers(ncclWindow_t window, int n, char **out)

@@ -36,8 +36,7 @@ struct job {
   uint64_t tag;
 };
 
-/* ---- scratch memory ----------------------------------------------------------------------------
- */
+/* ---- scratch memory -------------------------------------------------------------------------- */
 
 static char *scratch_of(const struct allreduce_device *d, int owner, size_t at)
 {
@@ -76,8 +75,7 @@ static _Atomic uint64_t *tag_of(struct lines l, size_t i)
   return (_Atomic uint64_t *)(void *)(data_of(l, i) + l.words * 8);
 }
 
-/* ---- waiting -----------------------------------------------------------------------------------
- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 struct awaited {
   _Atomic uint64_t *at, *begun;
@@ -138,8 +136,7 @@ static bool meet(const struct job *j, enum allreduce_flag which)
   return true;
 }
 
-/* ---- the two methods ---------------------------------------------------------------------------
- */
+/* ---- the two methods ------------------------------------------------------------------------- */
 
 static size_t least(size_t a, size_t b)
 {
@@ -212,8 +209,7 @@ ncclResult_t allreduce_device_launch(struct allreduce_device *device,
   return ncclSuccess;
 }
 
-/* ---- set up ------------------------------------------------------------------------------------
- */
+/* ---- set up ---------------------------------------------------------------------------------- */
 
 ncclResult_t allreduce_device_id(ncclComm_t comm, char id[ALLREDUCE_ID])
 {

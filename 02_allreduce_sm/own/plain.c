@@ -4,8 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ---- 16-bit types, rounded to the nearest and, in the middle, to the even one ------------------
- */
+/* ---- 16-bit types, rounded to the nearest and, in the middle, to the even one ---------------- */
 
 static float float_of(uint32_t bits)
 {
@@ -53,8 +52,7 @@ static uint16_t write_half(float value)
   return (uint16_t)(sign | (magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13);
 }
 
-/* ---- sums --------------------------------------------------------------------------------------
- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 #define DEFINE_SUM(NAME, ELEMENT, WIDE, READ, WRITE)                       \
   static void NAME(const void *const *from, int n, size_t count, char *to) \

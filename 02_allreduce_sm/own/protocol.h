@@ -19,8 +19,7 @@
 /* Blocks of one launch: two on each multiprocessor of an H100 or H200. */
 #define ALLREDUCE_MAX_BLOCKS 264
 
-/* ---- tags: number and check --------------------------------------------------------------------
- */
+/* ---- tags: number and check ------------------------------------------------------------------ */
 
 /* The calls of a handle are numbered from 1 on; calls without elements are not counted. All that a
  * rank writes into the scratch memory of another one carries a tag: the number of the call in the
@@ -45,8 +44,7 @@ ALLREDUCE_RULE uint64_t allreduce_number(uint64_t tag)
   return tag >> ALLREDUCE_CHECK_BITS;
 }
 
-/* ---- scratch memory ----------------------------------------------------------------------------
- */
+/* ---- scratch memory -------------------------------------------------------------------------- */
 
 /* 8 bytes of data and the tag: written by one store of 16 bytes and read by one load, so whoever
  * finds the tag has the data too. */
@@ -111,8 +109,7 @@ ALLREDUCE_RULE size_t allreduce_scratch_bytes(int n)
   return allreduce_lines_at(allreduce_lines_of(n, 1), n, 1, n);
 }
 
-/* ---- slices ------------------------------------------------------------------------------------
- */
+/* ---- slices ---------------------------------------------------------------------------------- */
 
 /* How the two-shot method divides a vector. Its words are what lies between two multiples of 16
  * bytes *of the address*, not of the vector; a word belongs to one rank as a whole. The elements

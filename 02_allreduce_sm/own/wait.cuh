@@ -39,8 +39,7 @@ static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
   return p < ranks(a) ? p : p - ranks(a); /* quicker than % */
 }
 
-/* ---- the number of the call --------------------------------------------------------------------
- */
+/* ---- the number of the call ------------------------------------------------------------------ */
 
 /* It lives on the device, because a replayed graph has the arguments of its capture. Each block has
  * a copy of its own and counts it on when it ends, so nobody waits for another block to know it.
@@ -67,8 +66,7 @@ static __device__ __forceinline__ void end_call(const kernel_args<N> &a, uint64_
   if (threadIdx.x == 0) a.state->number[blockIdx.x] = allreduce_number(tag);
 }
 
-/* ---- waiting -----------------------------------------------------------------------------------
- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 template <int N>
 static __device__ void report(const kernel_args<N> &a, int kind, int peer)
@@ -117,8 +115,7 @@ static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint64_t ta
   return true;
 }
 
-/* ---- a barrier ---------------------------------------------------------------------------------
- */
+/* ---- a barrier ------------------------------------------------------------------------------- */
 
 /* Waits for a flag of rank p. */
 template <int N>
