@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* --bench: the same AllReduce on plain buffers, on symmetric windows, and on these windows by the
- * first and by the last rung of own/. */
+ * first rung, simple/, and by the last ones, own/. */
 #include "bench_allreduce.h"
 #include "check.h"
-#include "own/oneshot.h"
+#include "simple/oneshot.h"
 #include "program.h"
 
 static void setup_symmetric(void *state)
@@ -37,7 +37,7 @@ static bool has_symmetric_kernel(ncclDataType_t type)
   return type == ncclFloat || type == ncclHalf || type == ncclBfloat16;
 }
 
-/* ---- own/: on the windows of the column before ---------------------------------------------- */
+/* ---- simple/ and own/: on the windows of the column before ---------------------------------- */
 
 /* The first rung, which adds floats. */
 static void setup_oneshot(void *state)
