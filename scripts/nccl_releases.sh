@@ -3,11 +3,12 @@
 # What a release of NCCL changes: builds all examples against each of several, runs them, and measures 02, 03 and
 # 04. For maintainers; installs nothing.
 #
-#   scripts/nccl_releases.sh [--build] DIR NCCL_HOME...
+#   scripts/nccl_releases.sh [--build] DIR [NCCL_HOME...]
 #
 #   --build      only build, in build/nccl; without it what is built already is not built again
 #   DIR          where results go: a folder per release, which scripts/compare.sh compares, and releases.csv
-#   NCCL_HOME    folders with include/nccl.h and lib/libnccl.so.2, a release each
+#   NCCL_HOME    folders with include/nccl.h and lib/libnccl.so.2, a release each; without any, the table is made
+#                of what is in DIR
 #
 # Each example runs with all GPUs, one process each, and its output has to be the expected one: golden.txt.
 # Exit code 0: all releases ran as expected; 1: one did not, or does not build; 2: usage.
@@ -23,7 +24,7 @@ case ${1:-} in
 --build) build_only=yes && shift ;;
 -h | --help) show_help ;;
 esac
-[ $# -ge 2 ] || die "wrong number of arguments; allowed: [--build] DIR NCCL_HOME..."
+[ $# -ge 1 ] || die "no folder for the results; allowed: [--build] DIR [NCCL_HOME...]"
 mkdir -p -- "$1"
 out=$(realpath -- "$1") homes=()
 for home in "${@:2}"; do
@@ -104,9 +105,16 @@ value() { # value VERSION EXAMPLE VARIANT BYTES: us, or - where there is none
     ("path" in column ? $column["path"] == variant : $column["variant"] == variant && $column["bytes"] == bytes) { us = $column["us"] }
     END { if (us == "") print "-"; else printf "%.2f\n", us }' "$out/$1/$2.mpi.graph.csv" 2>/dev/null || echo -
 }
+begin_file "$out/provenance.txt"
+awk -F': ' '
+  $1 == "gpu" { split($2, f, ", "); gpu = f[2] ", driver " f[3]; n++ }
+  $1 == "environment" { environment = environment " `" $2 "`" }
+  $1 == "date" { date = $0 }
+  END { print date "\nmachine: " n " x " gpu "; one process per GPU, in CUDA graphs;" environment }' \
+  "$out/${versions[0]}/provenance.txt" | write_file
 begin_file "$out/releases.csv"
 {
-  (IFS=, && echo "us,size,${versions[*]}")
+  (IFS=, && echo "us of,size,${versions[*]}")
   while IFS=, read -r example variant bytes size; do
     printf '%s %s,%s' "${example%%_*}" "$variant" "$size"
     for version in "${versions[@]}"; do printf ',%s' "$(value "$version" "$example" "$variant" "$bytes")"; done

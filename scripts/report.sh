@@ -49,16 +49,17 @@ cd "$TOP"
 # ---- the pages -----------------------------------------------------------------------------------
 # What belongs between the lines of a marker.
 filling() { # filling PAGE table|picture|headline ARGUMENT
-  local dir=$dir shown=$shown argument=$3 file launcher only='' without='' text
+  local dir=$dir shown=$shown argument=$3 file how='' only='' without='' text
   if [[ ${3%%,*} = */* ]]; then argument=${3#*/} shown=results/${3%%/*} dir=./results/${3%%/*}; fi
   case $2 in
   table)
     if [[ $argument = *', without '* ]]; then without=${argument#*, without } argument=${argument%%, without *}; fi
     if [[ $argument = *', only '* ]]; then only=${argument#*, only } argument=${argument%%, only *}; fi
-    file=$shown/$argument launcher=${argument#*.}
+    file=$shown/$argument
+    if [[ $argument =~ ^[0-9]{2}_[^./]+\.([a-z]+)\. ]]; then how="${BASH_REMATCH[1]} launcher"; fi
     [ -f "$file" ] || { echo "report.sh: $1 wants $file, which is not there" >&2 && return 1; }
     table "$file" "$only" "$without"
-    printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "${launcher%%.*} launcher" "$argument")" "\`$file\`"
+    printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "$how" "$argument")" "\`$file\`"
     ;;
   picture)
     file=$shown/plots/${argument%%, *}.svg
