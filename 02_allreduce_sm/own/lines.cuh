@@ -130,7 +130,7 @@ static __device__ __forceinline__ void lines_allreduce(const kernel_args<N> &a)
   const line_words<typename S::element, N> words(a);
   const size_t n = (words.bytes + 7) / 8, step = (size_t)gridDim.x * blockDim.x;
   const size_t start = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-  wait_for_kernel_before();
+  wait_for_kernel_before(a);
   /* on its way together with the number of the call: one trip to memory in place of two */
   const uint64_t first_word = start < n ? words.load(start) : 0;
   const uint64_t tag = begin_call(a);
