@@ -5,7 +5,7 @@
 
 #include "internal.h"
 
-enum { LINES_BEFORE_WIDE = 64 << 10 };
+enum { LINES_BEFORE_WIDE = 128 << 10 };
 
 /* What the ranks agree on; of each number the lowest counts. */
 struct agreement {

@@ -42,7 +42,7 @@ static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
 /* ---- kernels in turn ------------------------------------------------------------------------- */
 
 /* Usually a kernel is launched when all of the one before it in the stream has ended; at 1 KiB that
- * is a fifth of the time of an AllReduce. With programmatic dependent launch (from compute
+ * is a sixth of the time of an AllReduce. With programmatic dependent launch (from compute
  * capability 9.0 on; ALLREDUCE_OVERLAPS, for launches) its blocks are already there by then, and it
  * waits itself. Only arguments may be looked at before. All threads of every kernel launched so
  * wait: thus who has waited for it has waited for all before it. In other launches, which include
