@@ -71,6 +71,7 @@ build_steps() {
     for launcher in $LAUNCHERS; do
       grep -qx 'a rank that is late for a step is reported by all' "$WORK/out.$launcher"
       grep -qx 'a rank that is late for an exact step is reported by all' "$WORK/out.$launcher"
+      grep -qx 'a rank that is late for a step without a dense result is reported by all' "$WORK/out.$launcher"
     done
   done
 }
