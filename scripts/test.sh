@@ -100,6 +100,12 @@ skip() { # skip NAME WHY
 
 # ---- what is needed ------------------------------------------------------------------------------
 prepare "gcc make" "${setup_options[@]}"
+# Folders and launchers compile many of the same files. The cache is that of this run alone.
+if have ccache; then
+  mkdir "$LOGS/bin"
+  for compiler in gcc g++; do ln -s "$(command -v ccache)" "$LOGS/bin/$compiler"; done
+  export PATH=$LOGS/bin:$PATH CCACHE_DIR=$LOGS/ccache CCACHE_NOHASHDIR=1
+fi
 LAUNCHERS="pthread" both=program
 if have "$(mpicc_command)" && have "$(mpirun_command)"; then LAUNCHERS="pthread mpi" both=both; fi
 
@@ -137,6 +143,13 @@ bats_conditions() {
   fi
 }
 
+# What was once added stays, whatever .gitignore says: a program, or the link to one.
+tracked() {
+  local files
+  files=$(git ls-files -ci --exclude-standard) || return
+  [ -z "$files" ] || { echo "tracked, and ignored by .gitignore: ${files//$'\n'/ }" && return 1; }
+}
+
 static_checks() {
   local tool version clang_format=clang-format
   # The formatting differs from version to version; this is the one of Debian 12.
@@ -151,6 +164,7 @@ static_checks() {
     if have $tool; then check $tool ${tool}_all; else skip $tool "not installed"; fi
   done
   check spdx spdx
+  if [ -e .git ] && git rev-parse -q --verify HEAD >/dev/null; then check tracked tracked; else skip tracked "no git checkout"; fi
   check bats-conditions bats_conditions
   check readme-snippets tests/readme_snippets.sh
   check readme-tables scripts/report.sh --check results/4xH200-nccl2.28
@@ -178,15 +192,23 @@ build_units() {
   for source in tests/unit/test_*.c; do build_unit "$(basename "$source" .c)" || return; done
 }
 
-build_checks() {
-  local example directory name why
-  for example in $(examples); do check "build-cpu-$example" build_cpu "$example"; done
-  check build-unit build_units
+gpu_build_check() { # gpu_build_check DIRECTORY
+  local why name=build-gpu-${1//\//-}
   why=$(missing_for_gpu_build)
-  for directory in $(examples) tests/gpu/*; do
-    [ -f "$directory/Makefile" ] || continue
-    name=build-gpu-${directory//\//-}
-    if [ -n "$why" ]; then skip "$name" "$why"; else check "$name" build_gpu "$directory"; fi
+  if [ -n "$why" ]; then skip "$name" "$why"; else check "$name" build_gpu "$1"; fi
+}
+
+# Tests link what is made in the folders of the examples, so these come before.
+build_checks() {
+  local example directory
+  for example in $(examples | tac); do # the last one takes longest
+    gpu_build_check "$example"
+    check "build-cpu-$example" build_cpu "$example"
+  done
+  wait
+  check build-unit build_units
+  for directory in tests/gpu/*; do
+    [ ! -f "$directory/Makefile" ] || gpu_build_check "$directory"
   done
   [ "$LAUNCHERS" != pthread ] || skip build-mpi "no MPI"
 }
