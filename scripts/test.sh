@@ -177,12 +177,13 @@ static_checks() {
 build_cpu() { make -C "$1" -j "$LANES" CPU=1 $both; } # build_cpu DIRECTORY: for all launchers
 
 build_gpu() { # build_gpu DIRECTORY
-  local architecture=()
+  local settings=()
   # one architecture is enough to see warnings, where no GPU asks for another
   if [ "$(gpu_count)" = 0 ] && [ -z "${NVCC_GENCODE:-}" ]; then
-    architecture=("NVCC_GENCODE=-gencode arch=compute_90,code=sm_90")
+    settings=("NVCC_GENCODE=-gencode arch=compute_90,code=sm_90")
   fi
-  make -C "$1" -j "$LANES" "${architecture[@]}" $both
+  if have ccache; then settings+=("NVCC=ccache $(cuda_home)/bin/nvcc"); fi
+  make -C "$1" -j "$LANES" "${settings[@]}" $both
 }
 
 # Unit tests share objects: never two of these at once.
