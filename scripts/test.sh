@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# All checks that need no GPU: a quarter of an hour on two cores. Installs what they need where that is
+# All checks that need no GPU: some twelve minutes on two cores. Installs what they need where that is
 # missing (scripts/setup.sh).
 #
 #   scripts/test.sh [--no-install] [NAME...]
