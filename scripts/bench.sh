@@ -59,28 +59,38 @@ cd "$TOP"
 modes_of() { # modes_of EXAMPLE LAUNCHER
   case $1.$2 in
   04_*.pthread) echo eager ;;
-  04_*.mpi) # and other densities, and what is sent by other numbers of ranks
-    echo eager graph
+  04_*.mpi) # and without a dense result, other densities, what is sent by other numbers of ranks, a training job
+    echo eager graph graph.entries
     [ $extent != full ] || echo density0.001 density0.005 density0.05
     seq -f 'ranks%g' 2 "$ranks"
+    echo training
     ;;
   *) echo eager graph ;;
   esac
 }
 
+# the paths that scripts/plots/sparse_speedup.gnuplot draws against the density
+PLOTTED=topkA,topkAopt,gtopk,oktopk,topkSA,gaussiank
+
 options_of() { # options_of EXAMPLE MODE
   case $1.$2.$extent in
-  04_*.eager.full | 04_*.graph.full) echo --bench ;;
-  04_*.eager.quick | 04_*.graph.quick) echo --bench --count 14728266 ;;
-  04_*.eager.trial | 04_*.graph.trial) echo --bench --count 1K ;;
-  04_*.density*) echo --bench -G 1 --count 27569568 --density "${2#density}" ;;
+  04_*.graph*.full) echo --bench ;;
+  04_*.graph*.quick | 04_*.eager.quick | 04_*.eager.full) echo --bench --count 14728266 ;;
+  04_*.graph*.trial | 04_*.eager.trial) echo --bench --count 1K ;;
+  04_*.density*) echo --bench -G 1 --preset lstm --count 27569568 --density "${2#density}" --algorithm "$PLOTTED" ;;
   04_*.ranks*.trial) echo --count 4K --steps 5 ;;
-  04_*.ranks*) echo --count 1M --density 0.01 ;;
-  *.full) echo --bench -b 1K -e 1G -f 4 ;;
+  04_*.ranks*) echo --count 64K --density 0.01 ;;
+  04_*.training.trial) echo --epochs 1 ;;
+  04_*.training.*) ;; # as it comes
+  *.graph.full) echo --bench -b 1K -e 1G -f 4 ;;
+  *.eager.full) echo --bench -b 1K -e 256M -f 4 ;;
   *.quick) echo --bench -b 1K -e 256M -f 8 --repetitions 5 ;;
   *.trial) echo --bench -b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2 ;;
   esac
-  [ "$2" != graph ] || echo -G 1
+  case $2 in
+  graph) echo -G 1 ;;
+  graph.entries) echo -G 1 --algorithm oktopk --result entries ;;
+  esac
 }
 
 # What must not change within one folder of results.
@@ -118,7 +128,7 @@ note_provenance() {
 
 # ---- parts ---------------------------------------------------------------------------------------
 run_part() { # run_part EXAMPLE LAUNCHER MODE: sets result
-  local name=$1.$2.$3 code=0 start options n=$ranks
+  local name=$1.$2.$3 code=0 program start options n=$ranks
   local unfinished=$out/unfinished/$name
   if [ -f "$out/unfinished/$1.$2.build" ]; then
     result="failed: does not build, see $out/unfinished/$1.$2.build"
@@ -126,7 +136,9 @@ run_part() { # run_part EXAMPLE LAUNCHER MODE: sets result
   fi
   read -rd '' -a options <<<"$(options_of "$1" "$3")" || true
   if [[ $3 = ranks* ]]; then n=${3#ranks}; fi
-  start=("$(built_program "$1" "$build" "$2")" "${options[@]}" -J "$unfinished.csv")
+  program=$(built_program "$1" "$build" "$2")
+  if [ "$3" = training ]; then program=${program%/*}/$(programs_of "$1" | tail -n 1); fi
+  start=("$program" "${options[@]}" -J "$unfinished.csv")
   if [ "$2" = mpi ]; then
     mpi_run "$n" "${start[@]}" >"$unfinished.txt" 2>"$unfinished.err" </dev/null || code=$?
   else

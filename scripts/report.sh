@@ -15,6 +15,7 @@
 #
 # `table: FILE.csv, only 1 KiB, 64 KiB` shows these rows of it (`uniform 1 KiB` where a pattern stands before
 # the size); without `only` it has all. `, without plan, bare push` at the end leaves these columns out.
+# `FOLDER/FILE.csv` and `FOLDER/NAME` are always those of results/FOLDER, whatever DIR is.
 #
 # All pages are rewritten or none. Exit code 0: written, or no difference; 1: a file is missing or cannot be
 # written, or a page differs; 2: usage, or such a line in a page is not understood.
@@ -48,21 +49,23 @@ cd "$TOP"
 # ---- the pages -----------------------------------------------------------------------------------
 # What belongs between the lines of a marker.
 filling() { # filling PAGE table|picture|headline ARGUMENT
-  local file=$shown/$3 launcher=${3#*.} argument=$3 only='' without='' text
+  local dir=$dir shown=$shown argument=$3 file how='' only='' without='' text
+  if [[ ${3%%,*} = */* ]]; then argument=${3#*/} shown=results/${3%%/*} dir=./results/${3%%/*}; fi
   case $2 in
   table)
     if [[ $argument = *', without '* ]]; then without=${argument#*, without } argument=${argument%%, without *}; fi
     if [[ $argument = *', only '* ]]; then only=${argument#*, only } argument=${argument%%, only *}; fi
     file=$shown/$argument
+    if [[ $argument =~ ^[0-9]{2}_[^./]+\.([a-z]+)\. ]]; then how="${BASH_REMATCH[1]} launcher"; fi
     [ -f "$file" ] || { echo "report.sh: $1 wants $file, which is not there" >&2 && return 1; }
     table "$file" "$only" "$without"
-    printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "${launcher%%.*} launcher" "$3")" "\`$file\`"
+    printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "$how" "$argument")" "\`$file\`"
     ;;
   picture)
-    file=$shown/plots/${3%%, *}.svg
+    file=$shown/plots/${argument%%, *}.svg
     [ -f "$file" ] || { echo "report.sh: $1 wants $file; scripts/plot.sh makes it" >&2 && return 1; }
-    echo "![${3#*, }]($(realpath --relative-to="$(dirname "$1")" "$file"))"
-    text=$(picture_caption "${3%%, *}")
+    echo "![${argument#*, }]($(realpath --relative-to="$(dirname "$1")" "$file"))"
+    text=$(picture_caption "${argument%%, *}")
     if [ -n "$text" ]; then printf '\n%s\n' "$text"; fi
     ;;
   headline)

@@ -54,7 +54,9 @@ title_of() { # title_of FILE
   case $mode in
   eager) how+=", calls one by one" ;;
   graph) how+=", in a CUDA graph" ;;
+  graph.entries) how+=", in a CUDA graph, without a dense result" ;;
   density*) how+=", in a CUDA graph, density ${mode#density}" ;;
+  training) how+=", a training job" ;;
   *) how+=", $mode" ;;
   esac
   echo "$(heading_of "$example"); $how"

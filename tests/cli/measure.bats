@@ -157,6 +157,8 @@ PYTHON
       [ -s "$WORK/results/$example.$launcher.eager.csv" ]
     done
   done
+  [ "$(head -n 1 "$WORK/results/04_sparse_allreduce.mpi.training.csv" | cut -d , -f 1)" = trained ]
+  grep -q '^oktopk entries added,' "$WORK/results/04_sparse_allreduce.mpi.graph.entries.csv"
   grep -q '^stand-in: ' "$WORK/results/provenance.txt"
   grep -q '^version: NCCL header' "$WORK/results/provenance.txt"
   [ -s "$WORK/results/01_allreduce_ub.pthread.graph.csv" ]
@@ -349,7 +351,7 @@ TEXT
 }
 
 @test "compare.sh: the results in the repository are as fast as themselves" {
-  script "$TOP/scripts/compare.sh" "$TOP"/results/4xH200-nccl2.28{,} --percent 0
+  script "$TOP/scripts/compare.sh" "$TOP"/results/2xH200-nccl2.28{,} --percent 0
   exits_with 0
   prints ' 0 of OLD not in NEW, 0 of NEW not in OLD; 0 outside the noise, 0 slower by more than 0 %, 0 lost$'
 }
@@ -370,4 +372,126 @@ TEXT
   script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
   exits_with 2
   [ "$(tail -n 1 "$WORK/err")" = "compare.sh: no CSV file with rows is in both folders; allowed: results of the same examples" ] || show
+}
+
+# ---- beside nccl-tests, releases of NCCL ----------------------------------------------------------
+
+# A suite with the real names, whose programs print the expected output, and measure 8 us at 1 KiB, 100 at 1 MiB
+# times the number in $WORK/factor.
+named_suite() {
+  suite
+  rm -r "$WORK/suite"/0*
+  cp -r "$TOP"/scripts/{nccl_tests,nccl_releases}.sh "$WORK/suite/scripts"
+  mkdir -p "$WORK/suite/tests" "$WORK/tests"
+  printf '#!/bin/sh\n[ "$1" = --mask ] && exec cat\necho "expected of $1 on $2"\n' >"$WORK/suite/tests/golden.sh"
+  for name in 01_allreduce_ub 02_allreduce_sm 03_alltoallv_sm 04_sparse_allreduce; do
+    mkdir "$WORK/suite/$name"
+    printf 'PROGRAM := %s\nV := build/gpu-mpi\nall:\n\tmkdir -p $(V) && cp program $(V)/$(PROGRAM)\n' "${name#*_}" >"$WORK/suite/$name/Makefile"
+    printf 'all:\n\t@for i in 0*; do $(MAKE) -s -C $$i || exit; done\n' >"$WORK/suite/Makefile"
+    cat >"$WORK/suite/$name/program" <<'PROGRAM'
+#!/bin/bash
+example=$(basename "$(dirname "$(dirname "$(dirname "$0")")")")
+[ "$1" != --version ] || { echo "NCCL header 2.27.7, runtime 2.27.7" && echo "NCCL header 2.30.7, runtime 2.30.7" && exit 0; }
+[ "$1" = --bench ] || { echo "a note of $example" >&2 && cat "$WORK/wrong" 2>/dev/null; echo "expected of $example on 2"; exit; }
+while [ "$1" != -J ]; do shift; done
+f=$(cat "$WORK/factor")
+{
+  echo bytes,variant,us
+  for variant in plain registered symmetric own send/recv alltoallv; do echo "1024,$variant,$((8 * f))"; echo "1048576,$variant,$((100 * f))"; done
+} >"$2"
+[[ $example != 04_* ]] || printf 'path,us\noktopk,%d\n' $((50 * f)) >"$2"
+PROGRAM
+    chmod +x "$WORK/suite/$name/program" "$WORK/suite/tests/golden.sh"
+  done
+  echo 1 >"$WORK/factor"
+}
+
+@test "nccl_tests.sh: five turns of both, their medians and the ratio" {
+  named_suite
+  mkdir "$WORK/results"
+  echo "gpu: 0, X, 580.1, 1 MiB" >"$WORK/results/provenance.txt"
+  for name in all_reduce alltoall; do # the third turn takes ten times as long
+    cat >"$WORK/tests/${name}_perf" <<'PERF'
+#!/bin/bash
+echo "# a heading, 1024 2048"
+n=$(($(cat "$WORK/turns.${0##*/}$*" 2>/dev/null) + 1))
+echo $n >"$WORK/turns.${0##*/}$*"
+f=1 && [ $n != 3 ] || f=10
+echo "        1024           256     float     sum      -1     $((10 * f)).00    0.10    0.15       0     9.18    0.11    0.17       0"
+echo "     1048576        262144     float     sum      -1     $((100 * f)).00    0.10    0.15       0     9.18    0.11    0.17       0"
+PERF
+    chmod +x "$WORK/tests/${name}_perf"
+  done
+  script "$WORK/suite/scripts/nccl_tests.sh" "$WORK/tests" "$WORK/results"
+  exits_with 0
+  diff - "$WORK/results/nccl_tests/medians.csv" <<'CSV'
+example,variant,size,nccl-tests,its us,our us,ours / its
+01,plain,1 KiB,all_reduce_perf R0,10.00,8.00,0.800
+01,plain,1 MiB,all_reduce_perf R0,100.00,100.00,1.000
+01,registered,1 KiB,all_reduce_perf R1,10.00,8.00,0.800
+01,registered,1 MiB,all_reduce_perf R1,100.00,100.00,1.000
+02,symmetric,1 KiB,all_reduce_perf R2,10.00,8.00,0.800
+02,symmetric,1 MiB,all_reduce_perf R2,100.00,100.00,1.000
+03,send/recv,1 KiB,alltoall_perf,10.00,8.00,0.800
+03,send/recv,1 MiB,alltoall_perf,100.00,100.00,1.000
+CSV
+  [ "$(find "$WORK/results/nccl_tests" -type f | wc -l)" = 36 ] # three programs of ours, four runs of theirs, the medians
+  printf '#!/bin/sh\necho "no GPU for this"\nexit 3\n' >"$WORK/tests/alltoall_perf"
+  script "$WORK/suite/scripts/nccl_tests.sh" "$WORK/tests" "$WORK/results"
+  exits_with 1
+  says '^no GPU for this$'
+  says '^nccl_tests.sh: alltoall_perf failed$'
+  for arguments in "" "$WORK/tests" "$WORK/bin $WORK/results" "$WORK/tests $WORK/bin"; do
+    # shellcheck disable=SC2086 # several words
+    script "$WORK/suite/scripts/nccl_tests.sh" $arguments
+    exits_with 2
+    one_line '^nccl_tests.sh: .*; allowed: '
+  done
+}
+
+@test "nccl_releases.sh: golden runs and benches per release, a table of all, what is not as expected" {
+  named_suite
+  for version in 2.27.7 2.30.7; do
+    mkdir -p "$WORK/nccl-$version/include"
+    IFS=. read -r major minor patch <<<"$version"
+    printf '#define NCCL_%s %s\n' MAJOR "$major" MINOR "$minor" PATCH "$patch" >"$WORK/nccl-$version/include/nccl.h"
+  done
+  script "$WORK/suite/scripts/nccl_releases.sh" --build "$WORK/out folder" "$WORK/nccl-2.27.7"
+  exits_with 0
+  [ -x "$WORK/suite/build/nccl/2.27.7/03_alltoallv_sm/build/gpu-mpi/alltoallv_sm" ]
+  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.27.7"
+  exits_with 0
+  prints '^2.27.7: 4 of 4 examples as expected, .* s$'
+  echo 2 >"$WORK/factor"
+  echo "one line too many" >"$WORK/wrong"
+  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.30.7"
+  exits_with 1
+  prints '^2.30.7: 0 of 4 examples as expected, .* s$'
+  grep -qx '01_allreduce_ub: NOT as expected, exit code 0' "$WORK/out folder/2.30.7/golden.txt"
+  grep -qx '  > one line too many' "$WORK/out folder/2.30.7/golden.txt"
+  grep -qx '02_allreduce_sm: as expected' "$WORK/out folder/2.27.7/golden.txt"
+  grep -qx '  a note of 02_allreduce_sm' "$WORK/out folder/2.27.7/golden.txt"
+  grep -qx 'machine: 1 x X, driver 580.1; one process per GPU, in CUDA graphs; `NCCL_ALGO=Ring`' "$WORK/out folder/provenance.txt"
+  for row in 'us of,size,2.27.7,2.30.7' '02 plain,1 KiB,8.00,16.00' '03 alltoallv,64 KiB,-,-' \
+    '04 oktopk,14.7 M elements,50.00,100.00' '04 simple oktopk,14.7 M elements,-,-'; do
+    grep -qx "$row" "$WORK/out folder/releases.csv" || { cat "$WORK/out folder/releases.csv" && false; }
+  done
+  mv "$WORK/out folder/releases.csv" "$WORK/before"
+  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder"
+  exits_with 0
+  cmp "$WORK/before" "$WORK/out folder/releases.csv"
+  script "$WORK/suite/scripts/nccl_releases.sh"
+  exits_with 2
+  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nowhere"
+  exits_with 2
+  one_line "^nccl_releases.sh: no include/nccl.h in '.*/nowhere'; allowed: "
+  sed -i 's/PATCH 7/PATCH 9/' "$WORK/nccl-2.30.7/include/nccl.h"
+  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.30.7"
+  exits_with 2
+  one_line '^nccl_releases.sh: another NCCL than 2.30.9 is loaded: header 2.27.7, .*; allowed: '
+  sed -i 's/PATCH 9/PATCH 7/' "$WORK/nccl-2.30.7/include/nccl.h"
+  echo 'all: ; false' >"$WORK/suite/Makefile"
+  script "$WORK/suite/scripts/nccl_releases.sh" --build "$WORK/out folder" "$WORK/nccl-2.30.7"
+  exits_with 1
+  prints '^does not build: .*/build/nccl/2.30.7.log$'
 }

@@ -84,6 +84,37 @@ CSV
   cmp 01_x/README.md "$WORK/before"
 }
 
+@test "a marker with a folder is filled from that one, whichever is shown" {
+  suite
+  for folder in mine other; do
+    mkdir -p results/$folder/nccl_tests
+    sed "s/580.1/$folder/" results/provenance.txt >results/$folder/provenance.txt
+    printf 'bytes,variant,us,busbw,wrong\n1024,%s,8.00,0.50,0\n' $folder >results/$folder/01_x.mpi.graph.csv
+    printf 'what,us\n%s,8.00\n' $folder >results/$folder/nccl_tests/medians.csv
+  done
+  text=$(sed 's,table: ,&other/,' 01_x/README.md)
+  echo "$text" >>01_x/README.md
+  sed 's,table: .*csv,table: other/nccl_tests/medians.csv,' 01_x/README.md | head -n 4 >README.md
+  scripts/report.sh results/mine
+  cat 01_x/README.md README.md
+  diff <(grep -E '^[|]|raw' 01_x/README.md README.md | cut -d : -f 2- | sed 's/ CUDA.*;//') - <<'TEXT'
+| bytes | mine: us / busbw GB/s | wrong |
+| ---: | ---: | ---: |
+| 1 KiB | 8.00 / 0.5 | 0 |
+2 x NVIDIA X, driver mine, raw: `results/mine/01_x.mpi.graph.csv`.
+| bytes | other: us / busbw GB/s | wrong |
+| ---: | ---: | ---: |
+| 1 KiB | 8.00 / 0.5 | 0 |
+2 x NVIDIA X, driver other, raw: `results/other/01_x.mpi.graph.csv`.
+| what | us |
+| ---: | ---: |
+| other | 8.00 |
+2 x NVIDIA X, driver other, raw: `results/other/nccl_tests/medians.csv`.
+TEXT
+  grep -q 'no NCCL_ variables set; 2026-01-02; raw: .results/other/nccl_tests' README.md
+  grep -q 'mpi launcher; no NCCL' 01_x/README.md
+}
+
 @test "patterns are rows of their own" {
   suite
   cat >"$WORK/suite/results/01_x.mpi.graph.csv" <<'CSV'

@@ -55,7 +55,7 @@ user_without_rights() {
     prints_nothing
     one_line '^setup.sh: missing: gcc, make, MPI.*; allowed, as root: apt-get install gcc libc6-dev make openmpi-bin'
   done
-  PATH=$(user_without_rights gnuplot) script plot.sh "$TOP/results/4xH200-nccl2.28"
+  PATH=$(user_without_rights gnuplot) script plot.sh "$TOP/results/2xH200-nccl2.28"
   exits_with 1
   one_line '^setup.sh: missing: gnuplot; neither root nor sudo; allowed, as root: apt-get install gnuplot-nox$'
   rm -r "${WORK:?}/bin"

@@ -155,20 +155,22 @@ static double time_cycle(struct bench_timer *timer, struct way *w, double *us)
 
 static struct bench_time time_steps(struct bench_timer *timer, struct way *w)
 {
+  /* a simple version takes ten times as long as the library: once is enough to see that */
+  const int repetitions = w->version && w->version->simple ? 1 : REPETITIONS;
   double medians[REPETITIONS], means[REPETITIONS], *us = malloc(timer->steps * sizeof *us);
   if (!us) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   launcher_step("bench: warm-up");
-  if (timer->graphs) warm_up(timer, w);
-  for (int repetition = 0; repetition < REPETITIONS; repetition++) {
+  if (timer->graphs && !w->eager) warm_up(timer, w);
+  for (int repetition = 0; repetition < repetitions; repetition++) {
     means[repetition] = time_cycle(timer, w, NULL);
     time_cycle(timer, w, us);
     medians[repetition] = report_time(timer->me, us, timer->steps).median;
   }
   free(us);
   free_graphs(w);
-  const double mean = bench_median(means, REPETITIONS); /* sorts */
-  return (struct bench_time){mean, means[0], means[REPETITIONS - 1],
-                             bench_median(medians, REPETITIONS)};
+  const double mean = bench_median(means, repetitions); /* sorts */
+  return (struct bench_time){mean, means[0], means[repetitions - 1],
+                             bench_median(medians, repetitions)};
 }
 
 struct bench_time bench_time_path(struct bench_timer *timer, const struct version *version)
