@@ -295,6 +295,12 @@ ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residu
  *   ncclInvalidUsage  SPARSE_DENSE has none */
 ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to);
 
+/* Makes `count` floats in host memory the residual of this rank, with which the next step begins:
+ * where the elements of several handles are shared out anew, say. Thresholds and regions stay those
+ * of the last step. Waits for that step. Not collective.
+ *   ncclInvalidUsage  SPARSE_DENSE has none */
+ncclResult_t sparse_allreduce_set_residual(sparse_allreduce_t handle, const float *from);
+
 /* What went wrong on the device; sparse_allreduce_last_error() has the sentence. Waits for the last
  * step. Not collective.
  *   ncclSuccess          nothing
@@ -356,6 +362,11 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
  *   ncclInvalidArgument  load: not a state of such a handle, or damaged; nothing was changed */
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);
+
+/* NCCL_VERSION_CODE of the nccl.h that the library was compiled with. For programs that load the
+ * library and bring their own NCCL: the ONESIDED exchange takes the same release. Not collective.
+ */
+int sparse_allreduce_nccl_version(void);
 
 /* The sentence for the last error that this thread got from a function above; "" if none. */
 const char *sparse_allreduce_last_error(void);
