@@ -114,7 +114,7 @@ clang_format_all() { sources c h cu cuh | xargs "$1" --dry-run -Werror; } # clan
 
 spdx() {
   local file failed=0
-  for file in $(sources c h cu cuh sh bash bats mk sbatch pbs gnuplot) .ci/run $(find . -name Makefile -not -path './.*'); do
+  for file in $(sources c h cu cuh sh bash bats mk sbatch pbs gnuplot py map) .ci/run $(find . -name Makefile -not -path './.*'); do
     head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' && continue
     echo "$file: no SPDX-License-Identifier: Apache-2.0 in the first three lines"
     failed=1

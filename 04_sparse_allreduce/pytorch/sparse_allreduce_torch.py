@@ -69,6 +69,7 @@ class Config(ctypes.Structure):
 PRESETS = {"vgg": 0, "lstm": 1, "bert": 2}
 EXCHANGES = {"auto": 0, "sendrecv": 1, "onesided": 2}
 BALANCES = {"never": 0, "always": 1, "auto": 2}
+DENSE = 0  # the algorithm
 NONFINITE_DROP = 1
 RESULT_ENTRIES = 1
 GRADIENT_TYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
@@ -422,7 +423,7 @@ class SparseAllreduceState:
         """By name of the parameter, float32, on the CPU. {}: there are none."""
         if self._kept is not None:
             return self._kept
-        if self._config.algorithm == 0:  # dense
+        if self._config.algorithm == DENSE:
             return {}
         residuals = {}
         for bucket in self._buckets:

@@ -38,12 +38,13 @@ def options():
     parser.add_argument("--density", type=float, default=0.01, help="of the gradient that a rank offers")
     parser.add_argument("--preset", default="bert", help="constants of the sparse allreduce")
     parser.add_argument("--exchange", default="auto", help="auto, sendrecv or onesided")
+    parser.add_argument("--nonfinite", default="skip", help="skip or drop")
     parser.add_argument("--steps", type=int, default=300 if CUDA else 10)
     parser.add_argument("--warmup", type=int, default=50, help="dense steps of -warmup")
     parser.add_argument("--layers", type=int, default=12 if CUDA else 2)
     parser.add_argument("--width", type=int, default=768 if CUDA else 64)
     parser.add_argument("--context", type=int, default=512 if CUDA else 64, help="bytes that a prediction sees")
-    parser.add_argument("--batch", type=int, default=16 if CUDA else 4, help="texts of a rank in a step")
+    parser.add_argument("--batch", type=int, default=32 if CUDA else 4, help="texts of a rank in a step")
     parser.add_argument("--rate", type=float, default=3e-4, help="largest learning rate, of AdamW")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--csv", help="loss and times of each step")
@@ -136,11 +137,12 @@ def train(way, o, learn, held_out):
     sparse = algorithm not in ("dense", "local")
     # nothing runs beside a sparse exchange, so one bucket is enough; dense ones run beside the backward pass
     model = DistributedDataParallel(net, device_ids=[DEVICE] if CUDA else None,
-                                    bucket_cap_mb=4096 if sparse else None)
+                                    bucket_cap_mb=4096 if sparse else None, gradient_as_bucket_view=True)
     steps, exchanges, state = Clock(), Clock(), None
     if sparse:
         state = SparseAllreduceState(model, preset=o.preset, algorithm=algorithm, density=o.density,
-                                     warmup_steps=o.warmup if warmup else 0, exchange=o.exchange, library=o.library)
+                                     warmup_steps=o.warmup if warmup else 0, exchange=o.exchange, nonfinite=o.nonfinite,
+                                     library=o.library)
 
         def timed(state, bucket):
             if bucket.index() == 0:
@@ -226,11 +228,11 @@ def main():
 
 
 if __name__ == "__main__":
-    dist.init_process_group("nccl" if CUDA else "gloo")
-    RANK = dist.get_rank()
     DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if CUDA else torch.device("cpu")
     if CUDA:
         torch.cuda.set_device(DEVICE)
+    dist.init_process_group("nccl" if CUDA else "gloo", device_id=DEVICE if CUDA else None)
+    RANK = dist.get_rank()
     result = main()
     dist.destroy_process_group()
     sys.exit(result)

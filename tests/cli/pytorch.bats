@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+# 04_sparse_allreduce/pytorch on the stand-in, where Python has PyTorch; PYTHON names another Python.
+# shellcheck disable=SC2034 # variables for the helper
+load helper
+
+EXAMPLES="04_sparse_allreduce"
+PYTHON=${PYTHON:-python3}
+HOOK=$TOP/04_sparse_allreduce/pytorch
+
+needs_pytorch() {
+  "$PYTHON" -c 'import torch, torch.distributed; assert torch.distributed.is_available()' 2>/dev/null || skip "no PyTorch in $PYTHON"
+}
+
+# torchrun RANKS SCRIPT [ARGUMENTS]: for 120 s at most; sets code, $WORK/out, $WORK/err
+torchrun() {
+  code=0
+  OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES="" PYTHONDONTWRITEBYTECODE=1 timeout -k 5 120 "$PYTHON" -m torch.distributed.run \
+    --standalone --nproc-per-node "$@" >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
+}
+
+@test "structure and numbers that Python has copied are those of the headers" {
+  needs_pytorch
+  "$PYTHON" -B "$TOP/tests/pytorch/config_mirror.py" >"$WORK/mirror.c"
+  [ "$(grep -c _Static_assert "$WORK/mirror.c")" -gt 50 ]
+  gcc -std=c11 -fsyntax-only -DCPU_STANDIN -isystem "$TOP/common/cpu/include" -I"$TOP/04_sparse_allreduce/lib" "$WORK/mirror.c"
+  [ -n "$(missing_for_gpu_build)" ] ||
+    gcc -std=c11 -fsyntax-only -isystem "$(nccl_home)/include" -isystem "$(cuda_home)/include" -I"$TOP/04_sparse_allreduce/lib" "$WORK/mirror.c"
+}
+
+@test "two ranks: everything that the hook promises" {
+  needs_pytorch
+  torchrun 2 "$TOP/tests/pytorch/hook_cases.py"
+  exits_with 0
+  [ "$(grep -c '^ok ' "$WORK/out")" = "$(grep -c '^@case' "$TOP/tests/pytorch/hook_cases.py")" ] || show
+}
+
+@test "three ranks, and a group of two of them" {
+  needs_pytorch
+  torchrun 3 "$TOP/tests/pytorch/hook_cases.py" every_step_is_topka oktopk_loses a_group a_step_that_overflows
+  exits_with 0
+  [ "$(grep -c '^ok ' "$WORK/out")" = 4 ] || show
+}
+
+@test "nothing hangs in the end: a state that was not closed, an exception on one rank" {
+  needs_pytorch
+  torchrun 2 "$TOP/tests/pytorch/endings.py" left
+  exits_with 0
+  [ "$(grep -c 'has come to its end$' "$WORK/out")" = 2 ] || show
+  torchrun 2 "$TOP/tests/pytorch/endings.py" thrown
+  exits_with 1
+  says 'this rank has had enough'
+  prints_nothing
+}
+
+@test "a library that is not there, or of another kind, is refused with a sentence" {
+  needs_pytorch
+  mkdir "$WORK/apart"
+  cp "$HOOK"/*.py "$WORK/apart"
+  torchrun 1 "$WORK/apart/train_text.py" --steps 1 --ways oktopk
+  exits_with 1
+  says 'SparseAllreduceError: no /.*/libsparse_allreduce.so; allowed: `make CPU=1` makes it, or library=<its path>$'
+  cp "$TOP/04_sparse_allreduce/build/cpu-pthread"/lib*.so "$WORK/apart"
+  mv "$WORK/apart/libsparse_allreduce.so" "$WORK/apart/libsparse_allreduce_cpu.so"
+  torchrun 1 "$WORK/apart/train_text.py" --steps 1 --ways oktopk # as installed
+  exits_with 0
+  gpu=$TOP/04_sparse_allreduce/build/gpu-pthread/libsparse_allreduce.so
+  [ -f "$gpu" ] || skip "no GPU build"
+  torchrun 1 "$HOOK/train_text.py" --steps 1 --ways oktopk --library "$gpu"
+  exits_with 1
+  says 'SparseAllreduceError: .* (is for GPUs, the model.s parameters are on the CPU|cannot be used: .*)$'
+}
+
+@test "the example learns, and writes what it has seen" {
+  needs_pytorch
+  torchrun 2 "$HOOK/train_text.py" --steps 30 --rate 3e-3 --ways dense,oktopk,topkA,local --density 0.05 --csv "$WORK/steps.csv"
+  exits_with 0
+  [ "$(tail -n 1 "$WORK/out")" = "All ranks had the same weights in the end" ] || show
+  prints '^2 ranks, 0.1 million weights, 30 steps of 512 bytes, density 0.05$'
+  [ "$(wc -l <"$WORK/steps.csv")" = 121 ]
+  # the loss of the first step is that of equal bytes, ln 256 = 5.55; all ways begin with it
+  awk -F, '$5 == 1 { if ($6 < 5.3 || $6 > 5.8) exit 1; if (first == "") first = $6; if ($6 != first) exit 1 }' "$WORK/steps.csv"
+  for way in dense oktopk topkA; do
+    awk -F, -v way=$way '$1 == way && $5 > 25 { sum += $6; n++ } END { exit !(n == 5 && sum / n < 4.2) }' "$WORK/steps.csv" ||
+      { tail -n 3 "$WORK/steps.csv" && show; }
+  done
+}
