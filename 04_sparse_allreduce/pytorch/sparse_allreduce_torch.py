@@ -25,6 +25,7 @@ All errors of the library and of NCCL are SparseAllreduceError, with the library
 import contextlib
 import ctypes
 import os
+import re
 
 import torch
 import torch.distributed as dist
@@ -73,6 +74,7 @@ DENSE = 0  # the algorithm
 NONFINITE_DROP = 1
 RESULT_ENTRIES = 1
 GRADIENT_TYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
+ERRORS_INTERVAL = 64  # steps: looking for errors waits for the device, which nonfinite="drop" is to avoid
 OWN_FIELDS = ("size", "gradient_type", "nonfinite", "result")  # set here, not by the caller
 
 
@@ -127,6 +129,13 @@ def _loaded_nccl():
     return sorted(paths)
 
 
+def nccl_home():
+    """The NCCL_HOME that the library has to be made with: the folder of the NCCL that PyTorch has loaded."""
+    for path in _loaded_nccl():
+        return re.sub(r"/lib(64)?(/[^/]*-linux-gnu)?/libnccl[^/]*$", "", path)
+    raise SparseAllreduceError("PyTorch has loaded no libnccl.so")
+
+
 def _version_text(code):
     return "%d.%d.%d" % (code // 10000, code // 100 % 100, code % 100)
 
@@ -154,7 +163,7 @@ def _load(path, cuda):
 
 def _refuse_other_nccl(path, library, nccl):
     """A process with two NCCLs would use the one with what the other has made."""
-    home = os.path.dirname(os.path.dirname(nccl[0])) if nccl else "<folder of PyTorch's NCCL>"
+    home = nccl_home()
     if len(nccl) != 1 or _loaded_nccl() != nccl:
         raise SparseAllreduceError(
             "PyTorch has loaded %s, and with %s there are %s; allowed: make NCCL_HOME=%s" %
@@ -349,7 +358,8 @@ class SparseAllreduceState:
                     buffer.fill_(float("nan"))
                 self.skipped += 1
             else:
-                self._raise_late_errors()
+                if self._skip or self.steps % ERRORS_INTERVAL == 0:
+                    self._raise_late_errors()
                 self._make_handles([layout for _, layout, _, _ in waiting])
                 for bucket, buffer, gradient in zip(self._buckets, buffers, gradients):
                     self._step(bucket, buffer, gradient, scale)
@@ -388,7 +398,7 @@ class SparseAllreduceState:
             buffer.copy_(average)
 
     def _raise_late_errors(self):
-        """Of the last step. It was enqueued only, and has been over for a long time now."""
+        """Of the steps so far, which were enqueued only."""
         error = ctypes.c_int()
         for bucket in self._buckets:
             self._check(self._library.sparse_allreduce_get_async_error(bucket.handle, error))
@@ -480,3 +490,7 @@ class SparseAllreduceState:
 def sparse_allreduce_hook(state, bucket):
     """For model.register_comm_hook(state, sparse_allreduce_hook)."""
     return state._take(bucket)
+
+
+if __name__ == "__main__":
+    print(nccl_home())  # for make

@@ -6,7 +6,8 @@ same text.
     torchrun --standalone --nproc-per-node 2 train_text.py [--ways dense,oktopk] [--csv loss.csv]
 
 A way is dense, local (nothing is exchanged: what the exchange costs is the difference), or an algorithm
-of the library, with -warmup after it for some dense steps first. Without GPUs the model is small, and the
+of the library; -warmup after it: with some dense steps first; -drop: with nonfinite="drop", so that the
+host never waits. Without GPUs the model is small, and the
 library's CPU stand-in exchanges. The last line of a good run:
 
     All ranks had the same weights in the end
@@ -34,12 +35,12 @@ CUDA = torch.cuda.is_available()
 
 def options():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--ways", default="dense,oktopk,oktopk-warmup,local", help="separated by commas")
+    parser.add_argument("--ways", default="dense,oktopk,oktopk-warmup,oktopk-drop,local", help="separated by commas")
     parser.add_argument("--density", type=float, default=0.01, help="of the gradient that a rank offers")
     parser.add_argument("--preset", default="bert", help="constants of the sparse allreduce")
     parser.add_argument("--exchange", default="auto", help="auto, sendrecv or onesided")
-    parser.add_argument("--nonfinite", default="skip", help="skip or drop")
     parser.add_argument("--steps", type=int, default=300 if CUDA else 10)
+    parser.add_argument("--timed-steps", type=int, default=60, help="of local and -drop, which are there for times")
     parser.add_argument("--warmup", type=int, default=50, help="dense steps of -warmup")
     parser.add_argument("--layers", type=int, default=12 if CUDA else 2)
     parser.add_argument("--width", type=int, default=768 if CUDA else 64)
@@ -132,8 +133,9 @@ class Clock:
 
 def train(way, o, learn, held_out):
     torch.manual_seed(o.seed)
-    net = Transformer(o.layers, o.width, o.context).to(DEVICE)
-    algorithm, _, warmup = way.partition("-")
+    with DEVICE:
+        net = Transformer(o.layers, o.width, o.context)
+    algorithm, *extras = way.split("-")
     sparse = algorithm not in ("dense", "local")
     # nothing runs beside a sparse exchange, so one bucket is enough; dense ones run beside the backward pass
     model = DistributedDataParallel(net, device_ids=[DEVICE] if CUDA else None,
@@ -141,8 +143,8 @@ def train(way, o, learn, held_out):
     steps, exchanges, state = Clock(), Clock(), None
     if sparse:
         state = SparseAllreduceState(model, preset=o.preset, algorithm=algorithm, density=o.density,
-                                     warmup_steps=o.warmup if warmup else 0, exchange=o.exchange, nonfinite=o.nonfinite,
-                                     library=o.library)
+                                     warmup_steps=o.warmup if "warmup" in extras else 0, exchange=o.exchange,
+                                     nonfinite="drop" if "drop" in extras else "skip", library=o.library)
 
         def timed(state, bucket):
             if bucket.index() == 0:
@@ -156,7 +158,7 @@ def train(way, o, learn, held_out):
     optimizer = torch.optim.AdamW(net.parameters(), lr=o.rate, betas=(0.9, 0.95), weight_decay=0.1, fused=CUDA)
     losses = []
     steps.mark()
-    for step in range(o.steps):
+    for step in range(min(o.steps, o.timed_steps) if way == "local" or "drop" in extras else o.steps):
         for group in optimizer.param_groups:
             group["lr"] = o.rate * min((step + 1) / 30, 1 - 0.9 * step / o.steps)
         x, y = draw(learn, o.batch, o.context, (o.seed * 100000 + step) * dist.get_world_size() + RANK)
@@ -199,7 +201,8 @@ def main():
     learn, held_out = text()
     rows, good = [], True
     say = print if RANK == 0 else lambda *_, **__: None
-    count = sum(p.numel() for p in Transformer(o.layers, o.width, o.context).parameters())
+    with torch.device("meta"):
+        count = sum(p.numel() for p in Transformer(o.layers, o.width, o.context).parameters())
     say("%d ranks, %.1f million weights, %d steps of %d bytes, density %g" %
         (dist.get_world_size(), count / 1e6, o.steps, dist.get_world_size() * o.batch * o.context, o.density))
     say("%-16s %8s %10s %12s %14s %12s" % ("way", "loss", "held out", "step, ms", "exchange, ms", "bytes/s"))
@@ -211,8 +214,9 @@ def main():
         half = len(times) // 2  # of the second half, when everything is warm
         step_ms = statistics.median(times[half:])
         exchange_ms = "%.3f" % statistics.median(exchanges[half:]) if exchanges else "-"
-        say("%-16s %8.4f %10.4f %12.2f %14s %12.0f" %
-            (way, statistics.mean(losses[-20:]), tested, step_ms, exchange_ms,
+        learnt = ("%.4f" % statistics.mean(losses[-20:]), "%.4f" % tested) if len(losses) == o.steps else ("-", "-")
+        say("%-16s %8s %10s %12.2f %14s %12.0f" %
+            (way, *learnt, step_ms, exchange_ms,
              dist.get_world_size() * o.batch * o.context / step_ms * 1000), flush=True)
         for step, loss in enumerate(losses):
             rows.append((way, dist.get_world_size(), count, o.density, step + 1, "%.5f" % loss, "%.3f" % times[step],
