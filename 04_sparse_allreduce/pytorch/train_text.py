@@ -46,7 +46,7 @@ def options():
     parser.add_argument("--width", type=int, default=768 if CUDA else 64)
     parser.add_argument("--context", type=int, default=512 if CUDA else 64, help="bytes that a prediction sees")
     parser.add_argument("--batch", type=int, default=32 if CUDA else 4, help="texts of a rank in a step")
-    parser.add_argument("--rate", type=float, default=3e-4, help="largest learning rate, of AdamW")
+    parser.add_argument("--rate", type=float, default=6e-4, help="largest learning rate, of AdamW")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--csv", help="loss and times of each step")
     parser.add_argument("--library", help="libsparse_allreduce.so")
