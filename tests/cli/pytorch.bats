@@ -81,6 +81,21 @@ pytorch() {
   says 'SparseAllreduceError: .* (is for GPUs, the model.s parameters are on the CPU|cannot be used: .*)$'
 }
 
+@test "a library that was made with another NCCL than PyTorch has loaded is refused with a line that says how to make it" {
+  needs_pytorch
+  gpu=$TOP/04_sparse_allreduce/build/gpu-pthread/libsparse_allreduce.so
+  [ -f "$gpu" ] || skip "no GPU build"
+  header=$(awk '/define NCCL_(MAJOR|MINOR|PATCH) /{printf "%s%s", dot, $3; dot="."}' "$(nccl_home)/include/nccl.h")
+  loaded=$("$PYTHON" -c 'import torch; print(".".join(map(str, torch.cuda.nccl.version())))' 2>/dev/null) || skip "a PyTorch without NCCL"
+  [ "$header" != "$loaded" ] || skip "PyTorch has the same NCCL"
+  home=$("$PYTHON" -B "$HOOK/sparse_allreduce_torch.py")
+  [ -f "$home/include/nccl.h" ]
+  code=0
+  PYTHONPATH=$HOOK "$PYTHON" -B -c 'import sys, sparse_allreduce_torch as s; s._load(sys.argv[1], True)' "$gpu" >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 1
+  says "^sparse_allreduce_torch.SparseAllreduceError: $gpu was made with NCCL $header, PyTorch has loaded $loaded; allowed: make NCCL_HOME=$home$"
+}
+
 @test "the example learns, and writes what it has seen" {
   needs_pytorch
   pytorch 2 "$HOOK/train_text.py" --steps 30 --rate 3e-3 --ways dense,oktopk,topkA,local --density 0.05 --csv "$WORK/steps.csv"

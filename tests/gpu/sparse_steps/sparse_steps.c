@@ -499,8 +499,8 @@ static void refuse_add(struct checker *c, sparse_allreduce_t handle, cudaStream_
   if (null != ncclInvalidArgument) wrong(c, "result of add(NULL)", null, ncclInvalidArgument, 0);
 }
 
-/* Turns the residual round, of the handle and of the reference: nothing of the last step, which knew
- * where its elements were, may touch them any more. */
+/* Turns the residual round, of the handle and of the reference: nothing of the last step, which
+ * knew where its elements were, may touch them any more. */
 static void move_residual(struct checker *c, sparse_allreduce_t handle, struct reference *ref)
 {
   const size_t n = c->job->n;
