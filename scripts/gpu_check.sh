@@ -290,7 +290,7 @@ build_pytorch() {
   make -s -j4 -C "$pytorch/04_sparse_allreduce" NCCL_HOME="$home" build/gpu-pthread/libsparse_allreduce.so
 }
 pytorch_job() { # SCRIPT [ARGUMENTS]: on two GPUs, with the library of build_pytorch
-  local library=$pytorch/04_sparse_allreduce/build/gpu-pthread/libsparse_allreduce.so
+  local limit=400 library=$pytorch/04_sparse_allreduce/build/gpu-pthread/libsparse_allreduce.so
   [ -f "$library" ] || { echo "no library for PyTorch, see its build"; return 77; }
   OMP_NUM_THREADS=4 PYTHONDONTWRITEBYTECODE=1 timeout "$limit" python3 -m torch.distributed.run --standalone \
     --nproc-per-node "$pair" "$1" --library "$library" "${@:2}"

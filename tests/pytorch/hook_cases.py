@@ -61,11 +61,11 @@ class Net(nn.Module):
         return self.last(torch.tanh(self.third(torch.tanh(self.second(torch.tanh(self.first(x)))))))
 
 
-SMALL = 0.003 if CUDA else 0.001  # MiB of a bucket, so that there are some; on GPUs making a handle takes time
+SMALL = 0.001  # MiB of a bucket: so there are some
 
 
 def parallel(net, **options):
-    options.setdefault("bucket_cap_mb", SMALL)
+    options.setdefault("bucket_cap_mb", 25 if CUDA else SMALL)  # making a handle on a GPU takes a third of a second
     return DistributedDataParallel(net, device_ids=[DEVICE] if CUDA else None, **options)
 
 
@@ -193,7 +193,7 @@ def everything_sent_is_what_pytorch_does():
 @case
 def every_step_is_topka_and_residuals_move_with_their_parameters():
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        model = parallel(Net(dtype), bucket_cap_mb=0.001)
+        model = parallel(Net(dtype), bucket_cap_mb=SMALL)
         with SparseAllreduceState(model, algorithm="topkA", density=0.1) as state:
             spy = Spy(model, state)
             expected = TopkA(spy, 0.1)
@@ -515,7 +515,7 @@ class Talkative(Net):
 def collectives_of_the_model_beside_the_exchange():
     for exchange in EXCHANGES:
         for algorithm, density in (("topkA", 1.0), ("oktopk", 0.05)):
-            plain, model = parallel(Talkative()), parallel(Talkative())
+            plain, model = (parallel(Talkative(), bucket_cap_mb=SMALL) for _ in range(2))
             with SparseAllreduceState(model, algorithm=algorithm, density=density, exchange=exchange) as state:
                 model.register_comm_hook(state, sparse_allreduce_hook)
                 for step in range(10):
