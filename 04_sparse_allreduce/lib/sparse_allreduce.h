@@ -186,6 +186,11 @@ void sparse_allreduce_sizes(size_t count, double density, size_t *k, size_t *cap
 /* The name of an algorithm as the program spells it, "oktopk"; NULL if there is none. */
 const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm);
 
+/* Would sparse_allreduce_create take this configuration for gradients of `count` elements on so
+ * many ranks? ncclInvalidArgument if not. Not collective. */
+ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, size_t count,
+                                    int ranks);
+
 /* Collective. Makes a handle for gradients of `count` elements on the current device, which must be
  * the communicator's, and allocates all its memory: residual and dense result (4 bytes per element
  * each; no dense result for SPARSE_RESULT_ENTRIES, unless steps can be dense: DENSE, TOPKSA,

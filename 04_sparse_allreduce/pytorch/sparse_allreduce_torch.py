@@ -90,6 +90,7 @@ _SIGNATURES = {  # name: (result, arguments); what is an ncclResult_t is an int
     "sparse_allreduce_name": (ctypes.c_char_p, [ctypes.c_int]),
     "sparse_allreduce_nccl_version": (ctypes.c_int, []),
     "sparse_allreduce_last_error": (ctypes.c_char_p, []),
+    "sparse_allreduce_check": (ctypes.c_int, [ctypes.POINTER(Config), ctypes.c_size_t, ctypes.c_int]),
     "sparse_allreduce_create":
         (ctypes.c_int, [_pointer, ctypes.c_size_t, ctypes.POINTER(Config), _to_pointer]),
     "sparse_allreduce_destroy": (ctypes.c_int, [_pointer]),
@@ -230,8 +231,6 @@ class SparseAllreduceState:
         self._agree(error)
         with self._on_device():
             self._make_communicator()
-            self._make_handles([(torch.float32, (("", 1),))])  # so that the library refuses what it
-            self._destroy_handles()  # would refuse now, and not in the first step
 
     @staticmethod
     def _only_device(model):
@@ -260,6 +259,8 @@ class SparseAllreduceState:
                 value = choices[name][value]
             setattr(config, name, value)
         config.nonfinite, config.result = NONFINITE_DROP, RESULT_ENTRIES
+        config.gradient_type = GRADIENT_TYPES[torch.float32]
+        self._check(self._library.sparse_allreduce_check(config, 1, self._ranks))
         return config
 
     def _agree(self, error):

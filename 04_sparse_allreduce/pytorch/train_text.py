@@ -46,8 +46,9 @@ def options():
     parser.add_argument("--width", type=int, default=768 if CUDA else 64)
     parser.add_argument("--context", type=int, default=512 if CUDA else 64, help="bytes that a prediction sees")
     parser.add_argument("--batch", type=int, default=32 if CUDA else 4, help="texts of a rank in a step")
-    parser.add_argument("--rate", type=float, default=6e-4, help="largest learning rate, of AdamW")
+    parser.add_argument("--rate", type=float, default=6e-4, help="largest learning rate")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--optimizer", default="adamw", choices=("adamw", "momentum", "sgd"))
     parser.add_argument("--csv", help="loss and times of each step")
     parser.add_argument("--library", help="libsparse_allreduce.so")
     return parser.parse_args()
@@ -155,7 +156,10 @@ def train(way, o, learn, held_out):
             return future
 
         model.register_comm_hook(state, timed)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=o.rate, betas=(0.9, 0.95), weight_decay=0.1, fused=CUDA)
+    if o.optimizer == "adamw":
+        optimizer = torch.optim.AdamW(net.parameters(), lr=o.rate, betas=(0.9, 0.95), weight_decay=0.1, fused=CUDA)
+    else:
+        optimizer = torch.optim.SGD(net.parameters(), lr=o.rate, momentum=0.9 if o.optimizer == "momentum" else 0)
     losses = []
     steps.mark()
     for step in range(min(o.steps, o.timed_steps) if way == "local" or "drop" in extras else o.steps):
@@ -211,9 +215,11 @@ def main():
         if way != "local" and not same_on_all_ranks(model):
             good = False
             print("rank %d: %s: weights differ between ranks" % (RANK, way), file=sys.stderr)
-        half = len(times) // 2  # of the second half, when everything is warm
-        step_ms = statistics.median(times[half:])
-        exchange_ms = "%.3f" % statistics.median(exchanges[half:]) if exchanges else "-"
+        # sparse steps when everything is warm, at the same age of the run for all ways: GPUs get slower as they heat up
+        first = o.warmup if "warmup" in way else 0
+        window = slice(first + o.timed_steps // 3, first + o.timed_steps)
+        step_ms = statistics.median(times[window] or times)
+        exchange_ms = "%.3f" % statistics.median(exchanges[window] or exchanges) if exchanges else "-"
         learnt = ("%.4f" % statistics.mean(losses[-20:]), "%.4f" % tested) if len(losses) == o.steps else ("-", "-")
         say("%-16s %8s %10s %12.2f %14s %12.0f" %
             (way, *learnt, step_ms, exchange_ms,

@@ -42,7 +42,7 @@ pytorch() {
   needs_pytorch
   pytorch 2 "$TOP/tests/pytorch/hook_cases.py"
   exits_with 0
-  [ "$(grep -c '^ok ' "$WORK/out")" = "$(grep -c '^@case' "$TOP/tests/pytorch/hook_cases.py")" ] || show
+  [ "$(grep -c '^ok ' "$WORK/out")" = "$(grep -cE '^@(gpu_)?case' "$TOP/tests/pytorch/hook_cases.py")" ] || show
 }
 
 @test "three ranks, and a group of two of them" {

@@ -632,8 +632,15 @@ static int refuse_other_version(const struct rank *me, ncclComm_t comm)
   if (!good) launcher_error("config.size: '%s'", sparse_allreduce_last_error());
   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
   sparse_allreduce_t handle;
+  if (sparse_allreduce_check(&config, 64, me->nranks) != ncclSuccess ||
+      sparse_allreduce_check(&config, 0, me->nranks) != ncclInvalidArgument ||
+      sparse_allreduce_check(NULL, 64, me->nranks) != ncclInvalidArgument) {
+    launcher_error("sparse_allreduce_check: '%s'", sparse_allreduce_last_error());
+    good = false;
+  }
   config.result = (sparse_result_t)(SPARSE_RESULT_ENTRIES + 1);
-  if (sparse_allreduce_create(comm, 64, &config, &handle) != ncclInvalidArgument ||
+  if (sparse_allreduce_check(&config, 64, me->nranks) != ncclInvalidArgument ||
+      sparse_allreduce_create(comm, 64, &config, &handle) != ncclInvalidArgument ||
       strcmp(sparse_allreduce_last_error(), "unknown result") != 0) {
     launcher_error("config.result: '%s'", sparse_allreduce_last_error());
     good = false;
