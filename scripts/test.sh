@@ -156,6 +156,7 @@ static_checks() {
   check readme-tables scripts/report.sh --check results/4xH200-nccl2.28
   check plotted-data scripts/plot.sh --check results/4xH200-nccl2.28
   check plotted-data-training scripts/plot.sh --check results/training-standin
+  check plotted-data-pytorch scripts/plot.sh --check results/pytorch
   check links tests/links.sh
 }
 
