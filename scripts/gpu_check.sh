@@ -370,14 +370,18 @@ check "build tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o build/fault_g
 wait
 jobs=$run_jobs
 
-[[ " ${cases[*]} " == *" tests/gpu/sparse "* ]] && { check_sparse; check_training; check_pytorch; }
+if [ "${examples[*]}" = "$(examples | xargs)" ]; then # in copies of what is built; these last longest
+  check "commands of the pages, 04" tests/readme_commands.sh 04_*/{,*/}*.md
+  check "commands of the pages, 01 to 03" tests/readme_commands.sh 0[1-3]_*/{,*/}*.md
+  check "commands of the pages, others" tests/readme_commands.sh ./*.md docs/*.md
+fi
+[[ " ${cases[*]} " == *" tests/gpu/sparse "* ]] && { check_sparse; check_training; }
 [[ " ${cases[*]} " == *" tests/gpu/alltoallv "* ]] && check_alltoallv
 [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] && check_allreduce
 for folder in "${examples[@]}"; do check_common "$folder"; done
 wait
-# alone, since it takes a copy of what is built
-[ "${examples[*]}" != "$(examples | xargs)" ] || check "commands of the pages" tests/readme_commands.sh
-wait
+# alone: steps are many small exchanges, which take long where GPUs take turns
+[[ " ${cases[*]} " != *" tests/gpu/sparse "* ]] || { jobs=1 && check_pytorch; wait; jobs=$run_jobs; }
 
 if [ -n "$second_nccl" ]; then
   export NCCL_HOME=$second_nccl

@@ -89,6 +89,7 @@ static uintptr_t real_function(const char *name) /* an integer: C knows no way f
   NCCL(ncclCommFinalize, (ncclComm_t comm), (comm))                                          \
   NCCL(ncclCommDestroy, (ncclComm_t comm), (comm))                                           \
   CUDA(cudaGetDeviceCount, (int *count), (count))                                            \
+  CUDA(cudaDeviceGetPCIBusId, (char *text, int length, int device), (text, length, device))  \
   CUDA(cudaMalloc, (void **pointer, size_t bytes), (pointer, bytes))                         \
   CUDA(cudaFree, (void *pointer), (pointer))                                                 \
   CUDA(cudaMemsetAsync, (void *to, int value, size_t bytes, cudaStream_t stream),            \

@@ -21,6 +21,9 @@
  *   element's size; the two may differ). In place, or no byte in common.
  * - The calls of a handle follow each other: on one stream, or on several that wait for each other
  *   by events. They may be captured, replayed and mixed with others.
+ * - On GPUs of compute capability 9.0 and later, small calls are launched while the kernel before
+ *   them in the stream ends, and wait for that end on the device (programmatic dependent launch). A
+ *   kernel before them that was launched in this way must have waited, too.
  * - Where several ranks are threads of one process, a graph with these calls can deadlock when it
  * is launched, as any graph with kernels that wait for other GPUs: then one process for each GPU.
  *

@@ -21,9 +21,9 @@ static struct allreduce_shape shape(enum allreduce_method method, size_t pieces,
 
 /* Up to how many bytes that a rank sends a one-shot method is faster than two-shot. On 2 x H200
  * two-shot takes 2.4 us longer to begin with, and 3 us for each MiB that a rank moves, which is
- * 2 (n - 1) / n of the vector; one-shot moves n - 1 times the vector, at 3.45 us for each MiB in
- * wide lines and 6.8 in others (here in hundredths). That was measured with 2 ranks; for more of
- * them it is only calculated. */
+ * 2 (n - 1) / n of the vector; one-shot moves n - 1 times the vector, at 3.5 us for each MiB in
+ * wide lines and 6.8 in others (here in hundredths). That was measured with 2 ranks, where it means
+ * 4.8 MiB and more than lines have room for; for more ranks it is only calculated. */
 static size_t one_shot_pays(size_t n, size_t hundredths)
 {
   return MIB * 240 * n / (hundredths * n - 600);
@@ -34,7 +34,7 @@ struct allreduce_shape allreduce_choose(size_t bytes, int n, struct allreduce_li
   const size_t ranks = (size_t)n, sent = bytes * (ranks - 1), words = (bytes + 7) / 8;
   if (sent <= least(limits.lines, one_shot_pays(ranks, 680)))
     return shape(ALLREDUCE_LINES, words, 64, limits.blocks);
-  if (sent <= least(limits.wide, one_shot_pays(ranks, 345)))
+  if (sent <= least(limits.wide, one_shot_pays(ranks, 350)))
     return shape(ALLREDUCE_WIDE, (words + 14) / 15 * 8, 140, limits.blocks);
   /* a block for each 32 KiB of a slice; only very large ones gain by two on a multiprocessor */
   const size_t slice = bytes / ranks, most = slice < 16 * MIB ? 132 : limits.blocks;

@@ -5,35 +5,24 @@
 
 #include "internal.h"
 
-enum { LINES_BEFORE_WIDE = 64 << 10 };
+enum { LINES_BEFORE_WIDE = 128 << 10 };
 
 /* What the ranks agree on; of each number the lowest counts. */
 struct agreement {
-  int can; /* 0: a rank cannot, 1: it has no memory for it, 2: yes */
+  enum { FAILED, CANNOT, CAN } can; /* FAILED: a call has, on this rank */
   struct allreduce_limits limits;
 };
 
-/* Collective, with whatever NCCL has, because nothing of ours works yet. `ids` and `all` are of all
- * ranks. */
-static ncclResult_t exchange(ncclComm_t comm, const void *mine, size_t bytes, int n, void *all)
+/* Collective, with whatever NCCL has, because nothing of ours works yet. `all` is of all ranks. It
+ * is pinned host memory, which NCCL's kernels reach as well: a GPU that is full cannot keep its
+ * rank from telling the others. */
+static ncclResult_t exchange(const struct allreduce_handle *h, const void *mine, size_t bytes,
+                             void *all)
 {
-  char *device = NULL;
-  cudaStream_t stream;
-  ALLREDUCE_CUDATRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  cudaError_t cuda = cudaMalloc((void **)&device, bytes * (size_t)(n + 1));
-  ncclResult_t nccl = ncclSuccess;
-  if (cuda == cudaSuccess)
-    cuda = cudaMemcpyAsync(device, mine, bytes, cudaMemcpyHostToDevice, stream);
-  if (cuda == cudaSuccess)
-    nccl = ncclAllGather(device, device + bytes, bytes, ncclInt8, comm, stream);
-  if (cuda == cudaSuccess && nccl == ncclSuccess)
-    cuda = cudaMemcpyAsync(all, device + bytes, bytes * (size_t)n, cudaMemcpyDeviceToHost, stream);
-  const cudaError_t waited = cudaStreamSynchronize(stream);
-  cudaFree(device);
-  cudaStreamDestroy(stream);
-  ALLREDUCE_NCCLTRY(nccl);
-  ALLREDUCE_CUDATRY(cuda);
-  ALLREDUCE_CUDATRY(waited);
+  char *at = (char *)all + (size_t)h->rank * bytes;
+  memcpy(at, mine, bytes);
+  ALLREDUCE_NCCLTRY(ncclAllGather(at, all, bytes, ncclInt8, h->comm, NULL));
+  ALLREDUCE_CUDATRY(cudaStreamSynchronize(NULL));
   return ncclSuccess;
 }
 
@@ -48,11 +37,11 @@ static size_t at_least_0(long bytes)
 }
 
 /* Collective: the lowest of every number, the same on all ranks. */
-static ncclResult_t agree(ncclComm_t comm, int n, struct agreement *mine)
+static ncclResult_t agree(const struct allreduce_handle *h, struct agreement *mine,
+                          struct agreement *all)
 {
-  struct agreement all[ALLREDUCE_MAX_RANKS];
-  ALLREDUCE_TRY(exchange(comm, mine, sizeof(*mine), n, all));
-  for (int p = 0; p < n; p++) {
+  ALLREDUCE_TRY(exchange(h, mine, sizeof(*mine), all));
+  for (int p = 0; p < h->n; p++) {
     if (all[p].can < mine->can) mine->can = all[p].can;
     lower(&mine->limits.blocks, all[p].limits.blocks);
     lower(&mine->limits.lines, all[p].limits.lines);
@@ -67,18 +56,39 @@ double allreduce_timeout(const allreduce_config_t *config)
   return config->timeout_seconds < 0 ? 0 : config->timeout_seconds;
 }
 
-/* All ranks get through all collective calls in it, whatever one of them finds. */
-static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t *config)
+/* Names the GPU of this rank to the others. */
+static ncclResult_t device_id(ncclComm_t comm, char id[ALLREDUCE_ID])
 {
-  char id[ALLREDUCE_ID] = "", ids[ALLREDUCE_MAX_RANKS * ALLREDUCE_ID];
-  ALLREDUCE_TRY(allreduce_device_id(h->comm, id));
-  ALLREDUCE_TRY(exchange(h->comm, id, sizeof(id), h->n, ids));
-  struct agreement mine = {2, {ALLREDUCE_MAX_BLOCKS, ALLREDUCE_LINES_BYTES, ALLREDUCE_WIDE_BYTES}};
-  const char *why = allreduce_device_why_not(h->comm, h->n, ids, &mine.limits);
+  int device = 0;
+  ALLREDUCE_NCCLTRY(ncclCommCuDevice(comm, &device));
+  ALLREDUCE_CUDATRY(cudaDeviceGetPCIBusId(id, ALLREDUCE_ID, device));
+  return ncclSuccess;
+}
+
+/* What the ranks tell each other, one thing after the other. */
+union told {
+  char ids[ALLREDUCE_MAX_RANKS][ALLREDUCE_ID];
+  struct agreement agreements[ALLREDUCE_MAX_RANKS];
+};
+
+/* All ranks get through all collective calls in it, whatever one of them finds: a call of ours that
+ * fails is remembered until all have heard of it. */
+static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t *config,
+                           union told *told)
+{
+  char id[ALLREDUCE_ID] = "";
+  ncclResult_t failed = device_id(h->comm, id);
+  ALLREDUCE_TRY(exchange(h, id, sizeof(id), told->ids));
+  struct agreement mine = {CAN,
+                           {ALLREDUCE_MAX_BLOCKS, ALLREDUCE_LINES_BYTES, ALLREDUCE_WIDE_BYTES}};
+  const char *why = "";
+  if (failed == ncclSuccess)
+    why = allreduce_device_why_not(h->comm, h->n, told->ids[0], &mine.limits);
   if (*why != '\0')
-    mine.can = 0;
-  else if (allreduce_device_create(h->comm, h->rank, h->n, config, &h->device) != ncclSuccess)
-    mine.can = 1; /* the sentence is set */
+    mine.can = CANNOT;
+  else if (failed == ncclSuccess)
+    failed = allreduce_device_create(h->comm, h->rank, h->n, config, &h->device);
+  if (failed != ncclSuccess) mine.can = FAILED;
   if (config->max_blocks > 0) lower(&mine.limits.blocks, (size_t)config->max_blocks);
   if (config->wide_bytes != 0) lower(&mine.limits.wide, at_least_0(config->wide_bytes));
   if (config->lines_bytes != 0)
@@ -86,13 +96,27 @@ static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t 
   else if (mine.limits.wide > 0) /* these are faster above */
     lower(&mine.limits.lines, LINES_BEFORE_WIDE);
   struct agreement a = mine;
-  ALLREDUCE_TRY(agree(h->comm, h->n, &a));
-  if (a.can == 0)
-    return allreduce_fail(ncclInvalidUsage, "%s", mine.can == 0 ? why : "another rank cannot");
-  if (mine.can == 1) return ncclUnhandledCudaError;
-  if (a.can == 1) return allreduce_fail(ncclRemoteError, "another rank has no memory for it");
+  ALLREDUCE_TRY(agree(h, &a, told->agreements));
+  if (failed != ncclSuccess) return failed; /* the sentence is set */
+  if (a.can == FAILED) return allreduce_fail(ncclRemoteError, "a call has failed on another rank");
+  if (a.can == CANNOT)
+    return allreduce_fail(ncclInvalidUsage, "%s", mine.can == CANNOT ? why : "another rank cannot");
   h->limits = a.limits;
   return allreduce_device_connect(h->device);
+}
+
+/* A rank that does not even get the memory to tell the others leaves them waiting, as one that
+ * never comes. */
+static ncclResult_t create_with_room(struct allreduce_handle *h, const allreduce_config_t *config)
+{
+  union told *told;
+  ALLREDUCE_CUDATRY(
+      cudaHostAlloc((void **)&told, sizeof(*told), cudaHostAllocPortable | cudaHostAllocMapped));
+  const ncclResult_t result = create(h, config, told);
+  const cudaError_t freed = cudaFreeHost(told);
+  return result == ncclSuccess && freed != cudaSuccess
+             ? allreduce_fail(ncclUnhandledCudaError, "%s", cudaGetErrorString(freed))
+             : result;
 }
 
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
@@ -111,7 +135,8 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
   h->comm = comm;
   h->rank = rank;
   h->n = n;
-  const ncclResult_t result = n == 1 ? ncclSuccess : create(h, config != NULL ? config : &defaults);
+  const ncclResult_t result =
+      n == 1 ? ncclSuccess : create_with_room(h, config != NULL ? config : &defaults);
   if (result == ncclSuccess)
     *handle = h;
   else

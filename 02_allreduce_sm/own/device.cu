@@ -30,6 +30,7 @@ struct allreduce_device {
   char **table;                     /* device memory, for n addresses */
   struct allreduce_state *state;
   struct allreduce_error *error;
+  bool overlaps; /* the code that runs here waits for the kernel before it: wait.cuh */
 };
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -109,9 +110,16 @@ static ncclResult_t launch(struct allreduce_device *d, const struct allreduce_ca
   a.check = call->check;
   a.rank = d->rank;
   a.n = d->n;
-  kernel_for<N>(call->shape.method,
-                call->type)<<<call->shape.blocks, call->shape.threads, 0, stream>>>(a);
-  ALLREDUCE_CUDATRY(cudaGetLastError());
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(call->shape.blocks);
+  config.blockDim = dim3(call->shape.threads);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = d->overlaps && call->shape.method != ALLREDUCE_TWOSHOT;
+  ALLREDUCE_CUDATRY(cudaLaunchKernelEx(&config, kernel_for<N>(call->shape.method, call->type), a));
   return ncclSuccess;
 }
 
@@ -127,7 +135,7 @@ ncclResult_t allreduce_device_launch(struct allreduce_device *device,
 /* With lazy loading a kernel is loaded at its first launch, which may wait for a device that waits
  * for us. So load them all now. */
 template <int N>
-static cudaError_t load_kernels(void)
+static cudaError_t load_kernels(bool *overlaps)
 {
   static const ncclDataType_t types[] = {ncclHalf,   ncclBfloat16, ncclFloat,
                                          ncclDouble, ncclInt64,    ncclInt32};
@@ -139,6 +147,7 @@ static cudaError_t load_kernels(void)
       const cudaError_t e =
           cudaFuncGetAttributes(&attributes, (const void *)kernel_for<N>(method, type));
       if (e != cudaSuccess) return e;
+      *overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS; /* the same for all */
     }
   return cudaSuccess;
 }
@@ -174,10 +183,10 @@ ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,
   const size_t bytes = allreduce_scratch_bytes(n);
   struct allreduce_state first = {};
   for (uint64_t &number : first.number) number = config->calls_before;
-  ALLREDUCE_CUDATRY(n == 2   ? load_kernels<2>()
-                    : n <= 4 ? load_kernels<4>()
-                    : n <= 8 ? load_kernels<8>()
-                             : load_kernels<ALLREDUCE_MAX_RANKS>());
+  ALLREDUCE_CUDATRY(n == 2   ? load_kernels<2>(&d->overlaps)
+                    : n <= 4 ? load_kernels<4>(&d->overlaps)
+                    : n <= 8 ? load_kernels<8>(&d->overlaps)
+                             : load_kernels<ALLREDUCE_MAX_RANKS>(&d->overlaps));
   ALLREDUCE_CUDATRY(cudaMalloc((void **)&d->table, n * sizeof(*d->table)));
   ALLREDUCE_CUDATRY(cudaMalloc((void **)&d->state, sizeof(first)));
   ALLREDUCE_CUDATRY(cudaMemcpy(d->state, &first, sizeof(first), cudaMemcpyHostToDevice));

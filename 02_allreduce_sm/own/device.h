@@ -51,11 +51,10 @@ size_t allreduce_size_of(ncclDataType_t type);
 /* Seconds to wait for another rank, 0: for ever. */
 double allreduce_timeout(const allreduce_config_t *config);
 
-/* Names the GPU of this rank to the others. */
 enum { ALLREDUCE_ID = 32 };
-ncclResult_t allreduce_device_id(ncclComm_t comm, char id[ALLREDUCE_ID]);
 
-/* "" or why this rank cannot; `ids` are those of all n ranks. Sets what it can at most. Local. */
+/* "" or why this rank cannot; `ids` name the GPUs of all n ranks, as cudaDeviceGetPCIBusId does;
+ * one that could not find out has "". Sets what it can at most. Local. */
 const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
                                      struct allreduce_limits *limits);
 

@@ -211,13 +211,6 @@ ncclResult_t allreduce_device_launch(struct allreduce_device *device,
 
 /* ---- set up ---------------------------------------------------------------------------------- */
 
-ncclResult_t allreduce_device_id(ncclComm_t comm, char id[ALLREDUCE_ID])
-{
-  (void)comm;
-  memset(id, 0, ALLREDUCE_ID);
-  return ncclSuccess;
-}
-
 const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
                                      struct allreduce_limits *limits)
 {

@@ -5,10 +5,6 @@
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
 
-ncclResult_t allreduce_device_id(ncclComm_t, char[ALLREDUCE_ID])
-{
-  return ncclSuccess;
-}
 const char *allreduce_device_why_not(ncclComm_t, int, const char *, struct allreduce_limits *)
 {
   return "built with NCCL headers older than 2.28";

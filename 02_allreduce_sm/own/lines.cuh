@@ -8,17 +8,17 @@
  * the link, and no barrier.
  *
  * Why no line is overwritten before it has been read. Let A and B be two ranks and e a call. A
- * begins e when its kernel starts, and has then finished e - 1, because the calls of a handle
- * follow each other on every rank. And: (1) Whoever has a line or a flag of e from A knows that A
- * has finished e - 1. (2) Whoever has finished e has had a line or a flag of e from every other
- * rank: each call has at least one element, so with lines there is one to wait for; two-shot waits
- * for a flag. In e, A stores lines into its part at B, which has one half for odd and one for even
- * numbers. They replace those of e - 2 or of an older call. A has begun e and so finished e - 1; by
- * (2) it had something of e - 1 from B; by (1) B has finished e - 2, and with it the reading of
- * these lines. Those of e - 1, which B may still be reading, are in the other half. It does not
- * matter which method a call takes, how many elements or blocks it has, or whether it comes from a
- * graph: each one counts the number on by one. A call without elements does nothing on any rank and
- * is not counted.
+ * begins e when its kernel has waited for the one before (wait_for_kernel_before), and has then
+ * finished e - 1, because the calls of a handle follow each other on every rank. And: (1) Whoever
+ * has a line or a flag of e from A knows that A has finished e - 1. (2) Whoever has finished e has
+ * had a line or a flag of e from every other rank: each call has at least one element, so with
+ * lines there is one to wait for; two-shot waits for a flag. In e, A stores lines into its part at
+ * B, which has one half for odd and one for even numbers. They replace those of e - 2 or of an
+ * older call. A has begun e and so finished e - 1; by (2) it had something of e - 1 from B; by (1)
+ * B has finished e - 2, and with it the reading of these lines. Those of e - 1, which B may still
+ * be reading, are in the other half. It does not matter which method a call takes, how many
+ * elements or blocks it has, or whether it comes from a graph: each one counts the number on by
+ * one. A call without elements does nothing on any rank and is not counted.
  *
  * Nothing but scratch memory is written by others, so send and receive buffer need no window here.
  * In place is right, because the thread that replaces a word has stored it to everybody before. */
@@ -130,6 +130,7 @@ static __device__ __forceinline__ void lines_allreduce(const kernel_args<N> &a)
   const line_words<typename S::element, N> words(a);
   const size_t n = (words.bytes + 7) / 8, step = (size_t)gridDim.x * blockDim.x;
   const size_t start = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+  wait_for_kernel_before(a);
   /* on its way together with the number of the call: one trip to memory in place of two */
   const uint64_t first_word = start < n ? words.load(start) : 0;
   const uint64_t tag = begin_call(a);
@@ -151,6 +152,7 @@ static __device__ __forceinline__ void lines_allreduce(const kernel_args<N> &a)
     if (!come) break; /* nothing more will come */
     words.store(i, sum.word());
   }
+  let_next_kernel_come();
   end_call(a, tag);
 }
 

@@ -8,15 +8,6 @@
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) /* else device_none.cu */
 #include <nccl_device.h>
 
-ncclResult_t allreduce_device_id(ncclComm_t comm, char id[ALLREDUCE_ID])
-{
-  int device = 0;
-  memset(id, 0, ALLREDUCE_ID);
-  ALLREDUCE_NCCLTRY(ncclCommCuDevice(comm, &device));
-  ALLREDUCE_CUDATRY(cudaDeviceGetPCIBusId(id, ALLREDUCE_ID, device));
-  return ncclSuccess;
-}
-
 enum link { LINK_UNKNOWN, LINK_PCIE, LINK_NVLINK };
 
 /* GPUs have atomic operations on each other's memory over NVLink, not over PCIe. Of a GPU that this

@@ -101,7 +101,8 @@ ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, int wide)
 ALLREDUCE_RULE size_t allreduce_lines_at(struct allreduce_lines l, int n, uint64_t number,
                                          int source)
 {
-  return l.at + ((size_t)(number & 1) * (size_t)n + (size_t)source) * l.part;
+  /* all but the choice of the half can be had before the number is known */
+  return l.at + (size_t)source * l.part + (number & 1 ? (size_t)n * l.part : 0);
 }
 
 ALLREDUCE_RULE size_t allreduce_scratch_bytes(int n)

@@ -8,11 +8,13 @@
  *   barrier   all have read my send buffer and stored to my receive buffer for the last time
  *
  * Why this is right:
- * - Send and receive buffers. Let A and B be two ranks. A stores into B's receive buffer, and reads
- *   B's send buffer, only after the flag BEGUN of B in this call. B sets it in its kernel, so what
- *   its stream did with the buffers before is done. B's kernel does not end before it has the flag
- *   ENDED from every block of A, which comes after A's loads and stores: what B's stream does next
- *   meets none of them.
+ * - Send and receive buffers. The kernel is launched when all of the one before it has ended, not
+ *   as those of lines.cuh: others read what that one has written, and a flag that released it would
+ *   cost more than the overlap gains. Let A and B be two ranks. A stores into B's receive buffer,
+ * and reads B's send buffer, only after the flag BEGUN of B in this call. B sets it in its kernel,
+ * so what its stream did with the buffers before is done. B's kernel does not end before it has the
+ * flag ENDED from every block of A, which comes after A's loads and stores: what B's stream does
+ * next meets none of them.
  * - Flags. A waits until a flag has this call's tag. It cannot wait in vain for one that was
  *   replaced by that of a later call: B begins a later call after it has had ENDED of this one from
  *   this very block of A, which sends that after it has seen BEGUN. ENDED of a later call comes

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a kernel is called with, waiting with a timeout, and a barrier. */
+/* What a kernel is called with, how it begins, waiting with a timeout, and a barrier. */
 #ifndef ALLREDUCE_WAIT_CUH
 #define ALLREDUCE_WAIT_CUH
 
@@ -37,6 +37,36 @@ static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
   if (N == 2) return a.rank ^ i;
   const int p = a.rank + i;
   return p < ranks(a) ? p : p - ranks(a); /* quicker than % */
+}
+
+/* ---- kernels in turn ------------------------------------------------------------------------- */
+
+/* Usually a kernel is launched when all of the one before it in the stream has ended; at 1 KiB that
+ * is a sixth of the time of an AllReduce. With programmatic dependent launch (from compute
+ * capability 9.0 on; ALLREDUCE_OVERLAPS, for launches) its blocks are already there by then, and it
+ * waits itself. Only arguments may be looked at before. All threads of every kernel launched so
+ * wait: thus who has waited for it has waited for all before it. In other launches, which include
+ * all on older GPUs, there is nothing to wait for. */
+#define ALLREDUCE_OVERLAPS 90 /* cudaFuncAttributes.ptxVersion */
+
+template <int N>
+static __device__ __forceinline__ void wait_for_kernel_before(const kernel_args<N> &a)
+{
+#if __CUDA_ARCH__ >= 900
+  /* Arguments come from memory when they are first looked at. There is time for it now; it takes a
+   * branch, which is never taken, or the compiler would do it afterwards. */
+  if (a.send[0] == NULL || a.scratch[0] == NULL || a.state == NULL || a.n == 0) __trap();
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Blocks of the next kernel may come when all of this one have got here. Not before results are
+ * stored: NCCL 2.28.3 to 2.30.4 has kernels that do not wait. */
+static __device__ __forceinline__ void let_next_kernel_come(void)
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 /* ---- the number of the call ------------------------------------------------------------------ */

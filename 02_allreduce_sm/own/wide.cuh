@@ -100,6 +100,7 @@ static __device__ __forceinline__ void wide_allreduce(const kernel_args<N> &a)
   const size_t lines = (share.count + ALLREDUCE_WIDE_WORDS - 1) / ALLREDUCE_WIDE_WORDS;
   const size_t end = (lines + 3) / 4 * 4, step = (size_t)gridDim.x * (blockDim.x / 8);
   const size_t start = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 8;
+  wait_for_kernel_before(a);
   const ulonglong2 first_words = share.load(start); /* on its way together with the number */
   const uint64_t tag = begin_call(a);
   const size_t mine_at = allreduce_lines_at(a.lines, ranks(a), allreduce_number(tag), a.rank);
@@ -124,6 +125,7 @@ static __device__ __forceinline__ void wide_allreduce(const kernel_args<N> &a)
     if (!come) break; /* nothing more will come */
     share.store(i, sum[0].word(), sum[1].word());
   }
+  let_next_kernel_come();
   end_call(a, tag);
 }
 

@@ -63,6 +63,22 @@ setup_file() {
   says "^note: own: NCCL's AllReduce is taken: another rank cannot$"
 }
 
+@test "a call that fails on one rank while a handle is made: every rank ends with an error" {
+  local launcher fault says
+  while read -r fault says; do
+    for launcher in $LAUNCHERS; do
+      FAULT=fail:$fault:1 start "$launcher" 3 tests/gpu/allreduce_own --create -T 10
+      exits_with 0
+      prints "^rank 1: [a-z ]+: .*$says"
+      prints '^rank 0: remote process exited.*: a call has failed on another rank$'
+      prints '^rank 2: remote process exited.*: a call has failed on another rank$'
+    done
+  done <<'ROWS'
+cudaDeviceGetPCIBusId:1 cudaDeviceGetPCIBusId
+ncclMemAlloc:3 ncclMemAlloc
+ROWS
+}
+
 @test "NCCL's own calls are not used: what spoils them spoils nothing" {
   FAULT=corrupt:ncclAllReduce:1:1 start pthread 3 02_allreduce_sm --method own --count 1000
   exits_with 0

@@ -5,7 +5,7 @@
 #include "../../02_allreduce_sm/own/choose.h"
 #include "../../02_allreduce_sm/own/protocol.h"
 
-static const struct allreduce_limits LIMITS = {264, 64 << 10, ALLREDUCE_WIDE_BYTES};
+static const struct allreduce_limits LIMITS = {264, 128 << 10, ALLREDUCE_WIDE_BYTES};
 
 /* Small vectors as lines, larger ones as wide lines, the largest by two-shot; never more blocks
  * than there may be, nor lines than have room. */
@@ -37,8 +37,8 @@ static void test_limits(void **state)
   (void)state;
   const struct allreduce_limits none = {264, 0, 0}, lines = {264, ALLREDUCE_LINES_BYTES, 0};
   assert_int_equal(allreduce_choose(1, 2, none).method, ALLREDUCE_TWOSHOT);
-  assert_int_equal(allreduce_choose(64 << 10, 2, LIMITS).method, ALLREDUCE_LINES);
-  assert_int_equal(allreduce_choose((64 << 10) + 4, 2, LIMITS).method, ALLREDUCE_WIDE);
+  assert_int_equal(allreduce_choose(128 << 10, 2, LIMITS).method, ALLREDUCE_LINES);
+  assert_int_equal(allreduce_choose((128 << 10) + 4, 2, LIMITS).method, ALLREDUCE_WIDE);
   assert_int_equal(allreduce_choose(4 << 20, 2, LIMITS).method, ALLREDUCE_WIDE);
   assert_int_equal(allreduce_choose((4 << 20) + 4, 2, LIMITS).method, ALLREDUCE_TWOSHOT);
   assert_int_equal(allreduce_choose(512 << 10, 2, lines).method, ALLREDUCE_LINES);

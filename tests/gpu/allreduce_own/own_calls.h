@@ -71,6 +71,9 @@ void result(struct test *t, int code, const char *what);
 /* A handle for both windows. */
 allreduce_t make_handle(struct test *t, const allreduce_config_t *config);
 
+/* own_neighbours.c: kernels directly before and after calls, and calls after each other. */
+void test_neighbours(struct test *t, const allreduce_config_t *config);
+
 /* own_errors.c: what is refused, and ranks that are late, absent or disagree. */
 void test_errors(struct test *t);
 

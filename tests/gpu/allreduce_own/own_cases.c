@@ -127,6 +127,19 @@ static void test_limits(struct test *t)
   run_calls(t, random_calls(t, 40, 7), &config, 0, "no wide lines on one rank");
 }
 
+/* With a call that fails on one rank: all of them end, with an error each. */
+static bool only_create;
+
+static void say_what_came_of_it(struct test *t)
+{
+  allreduce_t own;
+  launcher_step("create");
+  const ncclResult_t found = allreduce_create(t->comm, NULL, &own);
+  launcher_print_all(t->me, "rank %d: %s: %s\n", t->me->rank, ncclGetErrorString(found),
+                     found == ncclSuccess ? "" : allreduce_last_error());
+  OWNCHECK(allreduce_destroy(own));
+}
+
 static void setup(struct test *t)
 {
   ncclUniqueId id;
@@ -165,6 +178,11 @@ static int run(const struct rank *me, const struct options *opt)
   struct test t = {.me = me, .code = EXIT_VERIFIED, .bytes = (size_t)16 << 20};
   (void)opt;
   setup(&t);
+  if (only_create) {
+    say_what_came_of_it(&t);
+    teardown(&t);
+    return t.code;
+  }
   const allreduce_config_t config = small_limits(&t);
   test_types(&t);
   run_calls(&t, random_calls(&t, MAX_CALLS, 3), &config, 0, "calls one after the other");
@@ -172,16 +190,23 @@ static int run(const struct rank *me, const struct options *opt)
   test_large(&t);
   test_limits(&t);
   test_graph(&t);
+  test_neighbours(&t, &config);
   test_errors(&t);
   teardown(&t);
   return t.code;
 }
+
+static const struct option_spec options[] = {
+    {"create", 0, OPTION_FLAG, &only_create, NULL, "make a handle, and no more", 0, 0},
+    {0},
+};
 
 int main(int argc, char **argv)
 {
   static const struct program program = {
       .name = "own_cases",
       .summary = "test cases of the AllReduce in 02_allreduce_sm/own",
+      .options = options,
       .types = "float",
       .run = run,
   };
