@@ -290,13 +290,13 @@ build_pytorch() {
   make -s -j4 -C "$pytorch/04_sparse_allreduce" NCCL_HOME="$home" build/gpu-pthread/libsparse_allreduce.so
 }
 pytorch_job() { # SCRIPT [ARGUMENTS]: on two GPUs, with the library of build_pytorch
-  local limit=400 library=$pytorch/04_sparse_allreduce/build/gpu-pthread/libsparse_allreduce.so
+  local limit=120 library=$pytorch/04_sparse_allreduce/build/gpu-pthread/libsparse_allreduce.so
   [ -f "$library" ] || { echo "no library for PyTorch, see its build"; return 77; }
   OMP_NUM_THREADS=4 PYTHONDONTWRITEBYTECODE=1 timeout "$limit" python3 -m torch.distributed.run --standalone \
     --nproc-per-node "$pair" "$1" --library "$library" "${@:2}"
 }
 check_pytorch() {
-  check "PyTorch: what the hook promises" pytorch_job tests/pytorch/hook_cases.py --cuda --limit 300
+  check "PyTorch: what the hook promises" pytorch_job tests/pytorch/hook_cases.py --cuda --limit 100
   check "PyTorch: the example" \
     pytorch_job 04_sparse_allreduce/pytorch/train_text.py --steps 20 --layers 4 --width 256 --ways dense,oktopk
 }
