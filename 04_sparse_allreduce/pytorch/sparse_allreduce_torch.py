@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients of PyTorch's DistributedDataParallel by the sparse allreduce of ../lib.
 
-    model = DistributedDataParallel(net, device_ids=[gpu], bucket_cap_mb=1024)
+    model = DistributedDataParallel(net, device_ids=[gpu], bucket_cap_mb=4096)
     state = SparseAllreduceState(model, algorithm="oktopk", density=0.01)   # collective
     model.register_comm_hook(state, sparse_allreduce_hook)
     ... training as always; model.no_sync(), GradScaler (scaler=...) and checkpoints too ...
