@@ -13,6 +13,8 @@
 #   LIBRARY := sparse_allreduce      a shared library, libsparse_allreduce.so, beside the programs: ...
 #   LIBRARY_FILES                    ... of those sources above, with their folders, ...
 #   LIBRARY_EXPORTS                  ... which offers the symbols that this version script names
+#   BUILT_IN    := 03_x              for tests: what is not below tests/ is compiled in that example's folder,
+#                                    so that a test links what the example links, and nothing is made twice
 #   include ../common/rules.mk
 #
 # Switches, on make's command line:
@@ -66,9 +68,11 @@ SECOND_FILES := $(addprefix $(EXAMPLE)/,$(SECOND_SOURCES) $(if $(CPU),$(SECOND_C
 SECOND_FILES += $(if $(SECOND),$(ALL_SHARED))
 PROGRAMS := $(PROGRAM) $(SECOND)
 SHARED_LIBRARY := $(if $(LIBRARY),$(BUILD)/lib$(LIBRARY).so)
-host_objects = $(patsubst %,$(BUILD)/%.o,$(filter %.c,$(1)))
+LENDER := $(if $(BUILT_IN),$(TOP)/$(BUILT_IN)/)
+objects_in = $(foreach file,$(2),$(if $(filter tests/%,$(file)),,$(LENDER))$(1)/$(file).o)
+host_objects = $(call objects_in,$(BUILD),$(filter %.c,$(1)))
 # first what nvcc makes, which takes longest
-objects = $(patsubst %,$(DEVICE_BUILD)/%.o,$(filter %.cu,$(1))) $(host_objects)
+objects = $(call objects_in,$(DEVICE_BUILD),$(filter %.cu,$(1))) $(host_objects)
 HOST_OBJECTS := $(sort $(call host_objects,$(FIRST_FILES) $(SECOND_FILES)))
 OBJECTS := $(call objects,$(FIRST_FILES))
 SECOND_OBJECTS := $(call objects,$(SECOND_FILES))
@@ -98,11 +102,11 @@ endif
 
 ifneq ($(CPU),)
 # ---- the CPU stand-in: a shared library with the names of CUDA and NCCL ----------------------
-STANDIN := $(BUILD)/libcpu_standin.so
-STANDIN_OBJECTS := $(patsubst $(TOP)/%,$(BUILD)/%.o,$(wildcard $(TOP)/common/cpu/*.c))
+STANDIN := $(LENDER)$(BUILD)/libcpu_standin.so
+STANDIN_OBJECTS := $(if $(LENDER),,$(patsubst $(TOP)/%,$(BUILD)/%.o,$(wildcard $(TOP)/common/cpu/*.c)))
 C_FLAGS += -DCPU_STANDIN -isystem $(TOP)/common/cpu/include -I$(TOP)/common/cpu
-# beside the program, or in lib/ where it is installed
-LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin
+# beside the program, or in lib/ where it is installed; of a test in the example's folder
+LINK_FLAGS += -Wl,-rpath,'$$ORIGIN$(if $(LENDER),/../../$(LENDER)$(BUILD),:$$ORIGIN/../lib)' -L$(LENDER)$(BUILD) -lcpu_standin
 $(STANDIN_OBJECTS): C_FLAGS += -fPIC
 else
 # ---- CUDA and NCCL -----------------------------------------------------------------------------
@@ -148,7 +152,7 @@ LINK_FLAGS += -l:libnccl.so.2 -lcudart -lstdc++
 endif
 
 # ---- rules -------------------------------------------------------------------------------------
-.PHONY: all program host both both-pthread both-mpi-host run clean help FORCE
+.PHONY: all program host both both-pthread both-mpi-host lent-host lent-device run clean help FORCE
 all: program # the links, unless they are right: a checkout that was built may be read-only
 	@for name in $(PROGRAMS); do \
 	  [ "$$(readlink $$name)" = $(BUILD)/$$name ] || ln -sfn $(BUILD)/$$name $$name || exit; \
@@ -185,8 +189,25 @@ $(DEVICE_BUILD)/%.cu.o: $(TOP)/%.cu $(DEVICE_BUILD)/flags | $(DEVICE_BUILD)/nccl
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) $(addprefix -Xcompiler ,$(PIC)) -MMD -MP -c -o $@ $<
 
+ifeq ($(LENDER),)
 $(STANDIN): $(STANDIN_OBJECTS)
 	$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
+else
+# Recipes that do nothing let make look at the files again. One test at a time has objects made.
+LENT := $(sort $(filter $(LENDER)%,$(OBJECTS) $(STANDIN)))
+LENT_DEVICE := $(filter $(LENDER)$(DEVICE_BUILD)/%,$(LENT))
+LENT_HOST := $(filter $(LENDER)$(BUILD)/%,$(LENT))
+make_there = mkdir -p $(LENDER)$(1) && flock $(LENDER)$(1) \
+               $(MAKE) -s --no-print-directory -C $(LENDER) $(patsubst $(LENDER)%,%,$(2))
+$(LENT_DEVICE): lent-device
+	@:
+$(LENT_HOST): lent-host
+	@:
+lent-device:
+	+@$(call make_there,$(DEVICE_BUILD),$(LENT_DEVICE))
+lent-host:
+	+@$(call make_there,$(BUILD),$(LENT_HOST))
+endif
 
 # What every object depends on beside its sources: compilers, paths and flags. A file changes only
 # when one of these does.
@@ -214,4 +235,4 @@ help:
 	@echo "make clean                remove all that was built"
 	@echo "Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE"
 
--include $(patsubst %.o,%.d,$(sort $(OBJECTS) $(SECOND_OBJECTS)) $(STANDIN_OBJECTS))
+-include $(patsubst %.o,%.d,$(filter-out $(LENT),$(sort $(OBJECTS) $(SECOND_OBJECTS)) $(STANDIN_OBJECTS)))

@@ -178,8 +178,10 @@ timeline_of() { # EXAMPLE [OPTIONS...]: a table for each rank; a step begins wit
   [ "$(grep -cE ' 0\.0 .* local_pass<' <<<"$tables")" -eq "$gpus" ]
 }
 
-build_all() { # for both launchers
-  for folder in "${examples[@]}" "${cases[@]}"; do check "build $folder" make -s -j4 -C "$folder" both; done
+build_all() { # for both launchers; the cases link what is made in the examples' folders
+  for folder in "${examples[@]}"; do check "build $folder" make -s -j4 -C "$folder" both; done
+  wait
+  for folder in "${cases[@]}"; do check "build $folder" make -s -j4 -C "$folder" both; done
   wait
 }
 

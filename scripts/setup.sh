@@ -50,7 +50,7 @@ check_tests() {
   check_run
   check_plots
   header_found '#include <cmocka.h>' || need cmocka libcmocka-dev
-  for tool in bats clang-format cppcheck shellcheck python3; do
+  for tool in bats ccache clang-format cppcheck shellcheck python3; do
     have "$tool" || need "$tool" "$tool"
   done
   have xmllint || need xmllint libxml2-utils

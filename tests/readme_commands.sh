@@ -30,8 +30,10 @@ if [ "$(gpu_count)" -lt 2 ] || [ -n "$(missing_for_gpu_build)" ]; then gpus=no; 
 work=$(temporary_folder) || exit
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/home" "$work/suite" "$work/blocks"
+of_no_use=(--exclude=./.git --exclude='build/*-address*' --exclude='build/*-thread')
+[ $gpus = yes ] || of_no_use+=(--exclude='build/gpu-*')
 # 1: another check wrote a file meanwhile
-{ tar -cf - --exclude=./.git --exclude='build/*-address*' --exclude='build/*-thread' . || [ $? = 1 ]; } |
+{ tar -cf - "${of_no_use[@]}" . || [ $? = 1 ]; } |
   tar -C "$work/suite" -xf -
 
 # blocks PAGE: a file for each block, NUMBER.LINE, with its comment in the first line.

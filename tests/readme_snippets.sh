@@ -50,12 +50,10 @@ for readme in "$@"; do
   for block in "$work"/block.*; do
     [ -f "$block" ] || continue
     blocks=$((blocks + 1))
-    ok=no
-    for folder in "${folders[@]}" common; do
-      for source in "$folder"/{,*/,*/*/}*.{c,h,cu,cuh}; do
-        if [ -f "$source" ] && found "$block" "$source"; then ok=yes && break 2; fi
-      done
-    done
+    ok=no line=$(plain "$block" | grep -vxF -m 1 ...)
+    while IFS= read -rd '' source; do # which have the block's first line at least
+      if found "$block" "$source"; then ok=yes && break; fi
+    done < <(find "${folders[@]}" common -name build -prune -o -name '*.[ch]*' -exec grep -lZF -e "$line" {} +)
     if [ $ok = no ]; then
       echo "$readme:${block##*.}: this block is in no source file:"
       sed 's/^/    /' "$block"

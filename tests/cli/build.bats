@@ -71,6 +71,23 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   [ ! -s "$WORK/again" ]
 }
 
+@test "a test links what its example links, made anew in the example's folder after a change" {
+  cd "$COPY/tests/gpu/allreduce"
+  make -s CPU=1
+  NTHREADS=1 ./allreduce_cases >"$WORK/out"
+  [ ! -e build/cpu-pthread/common ]
+  make -s CPU=1 >"$WORK/again"
+  [ ! -s "$WORK/again" ]
+  sed -i '1i #include "../nothing.h"' "$COPY/common/verify/verify.c"
+  ! make -s CPU=1 2>"$WORK/err" || return 1
+  grep -q 'nothing\.h' "$WORK/err"
+  : >"$COPY/common/nothing.h"
+  touch build/before
+  make -s CPU=1
+  [ "$COPY/01_allreduce_ub/build/cpu-pthread/common/verify/verify.c.o" -nt build/before ]
+  [ build/cpu-pthread/allreduce_cases -nt build/before ]
+}
+
 # What was built may be read-only: in a checkout of somebody else's, on a file system of a cluster.
 @test "a read-only checkout that is built: nothing to be done, and everything runs" {
   local as_user=()

@@ -3,12 +3,14 @@
 # shellcheck disable=SC2016,SC2034 # code for other shells; the variable code is read by the helper
 load helper
 
-# A PATH with everything but the given commands.
+# A PATH with everything but the given commands, and those of earlier calls.
 path_without() {
   local name
-  mkdir -p "$WORK/bin"
-  ln -sf -t "$WORK/bin" /usr/bin/* /bin/* 2>/dev/null || true # some twice
-  for name in "$@"; do rm -f "$WORK/bin/$name"; done
+  if [ ! -d "$WORK/bin" ]; then
+    mkdir "$WORK/bin"
+    ln -s -t "$WORK/bin" /usr/bin/* /bin/* 2>/dev/null || true # some twice
+  fi
+  for name in sudo "$@"; do rm -f "$WORK/bin/$name"; done # tests write a sudo of their own, not through a link
   echo "$WORK/bin"
 }
 
@@ -56,6 +58,7 @@ user_without_rights() {
   PATH=$(user_without_rights gnuplot) script plot.sh "$TOP/results/4xH200-nccl2.28"
   exits_with 1
   one_line '^setup.sh: missing: gnuplot; neither root nor sudo; allowed, as root: apt-get install gnuplot-nox$'
+  rm -r "${WORK:?}/bin"
   PATH=$(user_without_rights mpirun) script run_all.sh --cpu 01_allreduce_ub # MPI can be done without
   exits_with 0
   one_line '^setup.sh: missing: MPI; neither root nor sudo; allowed, as root: apt-get install openmpi-bin'
@@ -82,7 +85,7 @@ user_without_rights() {
   code=0
   CDPATH=.:$WORK scripts/run_all.sh --no-install --cpu 01_allreduce_ub >"$WORK/out" 2>"$WORK/err" || code=$?
   exits_with 0
-  CDPATH=$WORK:/tmp scripts/test.sh --no-install readme-snippets >"$WORK/out" 2>"$WORK/err" || code=$?
+  CDPATH=$WORK:/tmp scripts/test.sh --no-install links >"$WORK/out" 2>"$WORK/err" || code=$?
   exits_with 0
   prints '^1 passed, 0 failed, 0 skipped$'
 }
@@ -230,8 +233,28 @@ failed:
 END
 }
 
+@test "test.sh: a file that is tracked although it is ignored is named; without git the check is skipped" {
+  suite
+  cd "$WORK/suite"
+  printf 'build/\n/01_allreduce_ub/allreduce_ub\n' >.gitignore
+  rm -rf 01_allreduce_ub/build
+  tracked() { code=0 && scripts/test.sh --no-install tracked >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?; }
+  tracked
+  prints '^skip +tracked +no git checkout$'
+  git init -q
+  git add .
+  git -c user.name=x -c user.email=x@example.org commit -q -m first
+  tracked
+  exits_with 0
+  ln -sfn build/cpu-pthread/allreduce_ub 01_allreduce_ub/allreduce_ub
+  git add -f 01_allreduce_ub/allreduce_ub
+  tracked
+  exits_with 1
+  prints '^ +tracked, and ignored by .gitignore: 01_allreduce_ub/allreduce_ub$'
+}
+
 @test "run_all.sh: nothing but skipped rows is exit code 1" {
-  CPU_STANDIN_DEVICES=0 script run_all.sh --cpu --no-install
+  CPU_STANDIN_DEVICES=0 script run_all.sh --cpu --no-install 01_allreduce_ub
   exits_with 1
   prints '^01_allreduce_ub +pthread +4  skipped: allreduce_ub: no GPU'
 }

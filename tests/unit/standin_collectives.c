@@ -12,7 +12,7 @@ static const struct shape {
   size_t count;
   int types;   /* how many of all_types */
   int all_ops; /* all operations or only the sum */
-} shapes[] = {{0, TYPES, 0}, {1, TYPES, 1}, {3, TYPES, 1}, {1021, TYPES, 1}, {BIG, 1, 0}};
+} shapes[] = {{0, TYPES, 0}, {1, TYPES, 0}, {3, TYPES, 0}, {1021, TYPES, 1}, {BIG, 1, 0}};
 
 void one_collective(struct rank *me, enum collective which, size_t count, int t, ncclRedOp_t op,
                     int root, bool in_place)

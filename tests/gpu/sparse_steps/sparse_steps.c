@@ -584,12 +584,14 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
 
 /* The last rank comes too late for a step, of which the others have given up: what they told it of
  * would be sums without its own. */
-static int run_late(const struct rank *me, bool exact, ncclComm_t comm, cudaStream_t stream)
+static int run_late(const struct rank *me, bool exact, sparse_result_t result, ncclComm_t comm,
+                    cudaStream_t stream)
 {
   enum { COUNT = 4099, STEPS = 3 };
   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
   config.exchange = SPARSE_EXCHANGE_ONESIDED;
   if (exact) config.local_interval = config.global_interval = 1;
+  config.result = result;
   config.timeout_seconds = 3; /* GPUs may be shared with other checks */
   sparse_allreduce_t handle;
   float *gradient;
@@ -612,8 +614,9 @@ static int run_late(const struct rank *me, bool exact, ncclComm_t comm, cudaStre
   CUDACHECK(cudaFree(gradient));
   const int code = launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
   if (code == EXIT_VERIFIED)
-    launcher_print(me, "a rank that is late for %s step is reported by all\n",
-                   exact ? "an exact" : "a");
+    launcher_print(me, "a rank that is late for %s step%s is reported by all\n",
+                   exact ? "an exact" : "a",
+                   result == SPARSE_RESULT_ENTRIES ? " without a dense result" : "");
   return code;
 }
 
@@ -687,8 +690,9 @@ static int run(const struct rank *me, const struct options *opt)
     launcher_barrier(me); /* see sparse_allreduce_destroy */
     code = launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
   }
-  for (int exact = 0; exact < 2 && late && code == EXIT_VERIFIED; exact++)
-    code = run_late(me, exact, comm, streams[0]);
+  for (int i = 0; i < 3 && late && code == EXIT_VERIFIED; i++)
+    code = run_late(me, i == 1, i == 2 ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE, comm,
+                    streams[0]);
   for (long i = 0; i < cases && !late && code == EXIT_VERIFIED; i++) {
     launcher_step("random jobs");
     const uint64_t seed = (uint64_t)(first_seed + i);
