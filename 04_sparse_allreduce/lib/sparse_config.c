@@ -122,14 +122,6 @@ const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count
   return NULL;
 }
 
-ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, size_t count,
-                                    int ranks)
-{
-  if (config == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  const char *error = sparse_config_error(config, count, ranks);
-  return error == NULL ? ncclSuccess : sparse_fail(ncclInvalidArgument, "%s", error);
-}
-
 /* To the last digits, by bisection on erfc, which the C library has. It runs once. */
 double sparse_normal_tail(double probability)
 {
