@@ -10,6 +10,9 @@
 #   GPU_SHARED, CPU_SHARED           ... and those of one kind of build
 #   SECOND      := sparse_training   a second program that shares the sources from elsewhere,
 #   SECOND_SOURCES, SECOND_GPU_SOURCES, SECOND_CPU_SOURCES      ... and has these of its own
+#   LIBRARY := sparse_allreduce      a shared library, libsparse_allreduce.so, beside the programs: ...
+#   LIBRARY_FILES                    ... of those sources above, with their folders, ...
+#   LIBRARY_EXPORTS                  ... which offers the symbols that this version script names
 #   BUILT_IN    := 03_x              for tests: what is not below tests/ is compiled in that example's folder,
 #                                    so that a test links what the example links, and nothing is made twice
 #   include ../common/rules.mk
@@ -64,6 +67,7 @@ FIRST_FILES := $(addprefix $(EXAMPLE)/,$(SOURCES) $(if $(CPU),$(CPU_SOURCES),$(G
 SECOND_FILES := $(addprefix $(EXAMPLE)/,$(SECOND_SOURCES) $(if $(CPU),$(SECOND_CPU_SOURCES),$(SECOND_GPU_SOURCES)))
 SECOND_FILES += $(if $(SECOND),$(ALL_SHARED))
 PROGRAMS := $(PROGRAM) $(SECOND)
+SHARED_LIBRARY := $(if $(LIBRARY),$(BUILD)/lib$(LIBRARY).so)
 LENDER := $(if $(BUILT_IN),$(TOP)/$(BUILT_IN)/)
 objects_in = $(foreach file,$(2),$(if $(filter tests/%,$(file)),,$(LENDER))$(1)/$(file).o)
 host_objects = $(call objects_in,$(BUILD),$(filter %.c,$(1)))
@@ -72,6 +76,7 @@ objects = $(call objects_in,$(DEVICE_BUILD),$(filter %.cu,$(1))) $(host_objects)
 HOST_OBJECTS := $(sort $(call host_objects,$(FIRST_FILES) $(SECOND_FILES)))
 OBJECTS := $(call objects,$(FIRST_FILES))
 SECOND_OBJECTS := $(call objects,$(SECOND_FILES))
+LIBRARY_OBJECTS := $(call objects,$(LIBRARY_FILES))
 
 ifeq ($(origin CC),default)
 CC := gcc
@@ -82,6 +87,8 @@ CFLAGS ?= -O2 -g
 WARNINGS := -Wall -Wextra -Wpedantic -Werror
 C_FLAGS = -std=c11 -D_GNU_SOURCE $(WARNINGS) $(CFLAGS) -pthread $(COMMON_INCLUDES) $(if $(MPI),-DLAUNCHER_MPI)
 C_FLAGS += $(addprefix -I$(TOP)/,$(INCLUDES)) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+# one compilation for programs and shared library
+$(LIBRARY_OBJECTS): PIC := -fPIC
 LINK_FLAGS = -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 NEEDS_TOOLS := $(filter-out clean help,$(or $(MAKECMDGOALS),all))
@@ -151,7 +158,7 @@ all: program # the links, unless they are right: a checkout that was built may b
 	  [ "$$(readlink $$name)" = $(BUILD)/$$name ] || ln -sfn $(BUILD)/$$name $$name || exit; \
 	done
 
-program: $(addprefix $(BUILD)/,$(PROGRAMS))
+program: $(addprefix $(BUILD)/,$(PROGRAMS)) $(SHARED_LIBRARY)
 host: $(HOST_OBJECTS) $(STANDIN_OBJECTS)
 
 # One make makes the device code, and beside it another one the host code of the other launcher.
@@ -170,13 +177,17 @@ $(BUILD)/$(SECOND): $(SECOND_OBJECTS) $(STANDIN)
 	$(COMPILER) -o $@ $(SECOND_OBJECTS) $(LINK_FLAGS)
 endif
 
+# by the plain compiler: it knows nothing of launchers, so nothing of MPI
+$(SHARED_LIBRARY): $(LIBRARY_OBJECTS) $(LIBRARY_EXPORTS) $(STANDIN)
+	$(CC) -shared -o $@ $(LIBRARY_OBJECTS) -Wl,-soname,$(@F) -Wl,--version-script=$(LIBRARY_EXPORTS) $(LINK_FLAGS)
+
 $(BUILD)/%.c.o: $(TOP)/%.c $(BUILD)/flags | $(addprefix $(BUILD)/,$(NCCL_INCLUDE))
 	@mkdir -p $(@D)
-	$(COMPILER) $(C_FLAGS) -MMD -MP -c -o $@ $<
+	$(COMPILER) $(C_FLAGS) $(PIC) -MMD -MP -c -o $@ $<
 
 $(DEVICE_BUILD)/%.cu.o: $(TOP)/%.cu $(DEVICE_BUILD)/flags | $(DEVICE_BUILD)/nccl_include
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) -MMD -MP -c -o $@ $<
+	$(NVCC) $(NVCC_FLAGS) $(addprefix -Xcompiler ,$(PIC)) -MMD -MP -c -o $@ $<
 
 ifeq ($(LENDER),)
 $(STANDIN): $(STANDIN_OBJECTS)
@@ -200,8 +211,8 @@ endif
 
 # What every object depends on beside its sources: compilers, paths and flags. A file changes only
 # when one of these does.
-$(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
-$(DEVICE_BUILD)/flags: TEXT = $(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME)
+$(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME) | $(LIBRARY)
+$(DEVICE_BUILD)/flags: TEXT = $(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME) | $(LIBRARY)
 $(BUILD)/flags $(DEVICE_BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@

@@ -282,6 +282,27 @@ check_training() { # 04's training job
   [ "$mode" = quick ] || check "memcheck training" sanitize memcheck $pair $folder --epochs 1 --batch 500 --algorithm dense,oktopk
 }
 
+# 04's hook for PyTorch. The library takes PyTorch's NCCL, so it has a build of its own.
+pytorch= # folder of that
+build_pytorch() {
+  local home
+  python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null || { echo "no PyTorch with CUDA in python3"; return 77; }
+  home=$(python3 -B 04_sparse_allreduce/pytorch/sparse_allreduce_torch.py) || return
+  tar -cf - --exclude=build common 0* | tar -C "$pytorch" -xf -
+  make -s -j4 -C "$pytorch/04_sparse_allreduce" NCCL_HOME="$home" build/gpu-pthread/libsparse_allreduce.so
+}
+pytorch_job() { # SCRIPT [ARGUMENTS]: on two GPUs, with the library of build_pytorch
+  local limit=120 library=$pytorch/04_sparse_allreduce/build/gpu-pthread/libsparse_allreduce.so
+  [ -f "$library" ] || { echo "no library for PyTorch, see its build"; return 77; }
+  OMP_NUM_THREADS=4 PYTHONDONTWRITEBYTECODE=1 timeout "$limit" python3 -m torch.distributed.run --standalone \
+    --nproc-per-node "$pair" "$1" --library "$library" "${@:2}"
+}
+check_pytorch() {
+  check "PyTorch: what the hook promises" pytorch_job tests/pytorch/hook_cases.py --cuda --limit 100
+  check "PyTorch: the example" \
+    pytorch_job 04_sparse_allreduce/pytorch/train_text.py --steps 20 --layers 4 --width 256 --ways dense,oktopk
+}
+
 check_sparse() { # 04; its operators are local, so one rank will do for them
   local folder=04_sparse_allreduce
   if [ "$mode" = full ]; then # the long ones first
@@ -343,6 +364,8 @@ pair=$((gpus > 1 ? 2 : 1))
 jobs=$build_jobs
 build_all
 mkdir -p build
+pytorch=$logs/pytorch && mkdir "$pytorch"
+[[ " ${cases[*]} " != *" tests/gpu/sparse "* ]] || check "build for PyTorch" build_pytorch
 check "build tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o build/fault_gpu.so tests/fault.c \
   -isystem "${examples[0]}/build/gpu-device/nccl_include" \
   -isystem "$(cuda_home)/include" -ldl
@@ -359,6 +382,8 @@ fi
 [[ " ${cases[*]} " == *" tests/gpu/allreduce "* ]] && check_allreduce
 for folder in "${examples[@]}"; do check_common "$folder"; done
 wait
+# alone: steps are many small exchanges, which take long where GPUs take turns
+[[ " ${cases[*]} " != *" tests/gpu/sparse "* ]] || { jobs=1 && check_pytorch; wait; jobs=$run_jobs; }
 
 if [ -n "$second_nccl" ]; then
   export NCCL_HOME=$second_nccl

@@ -5,7 +5,8 @@
 #   scripts/install.sh gpu-pthread|gpu-mpi|cpu-pthread|cpu-mpi PREFIX [DESTDIR]
 #
 # The programs, and of the parts that are there to be used in other programs: headers, a static library
-# and its pkg-config file, nccl-examples (nccl-examples-cpu for the CPU stand-in, which comes along).
+# and its pkg-config file, nccl-examples (nccl-examples-cpu for the CPU stand-in, which comes along). For
+# PyTorch, side by side in lib/: the sparse AllReduce as a shared library, and the module that loads it.
 # Programs of MPI=1 and CPU=1 end in _mpi and _cpu, so all builds fit into one PREFIX.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -85,6 +86,10 @@ begin_file "$target/lib/libnccl_examples$cpu.a"
 rm -f -- "$new" # ar would add to it
 ar rcs "$new" "${objects[@]}"
 chmod 644 -- "$new"
+
+# ---- for PyTorch -----------------------------------------------------------------------------------
+put 755 "$TOP/04_sparse_allreduce/build/$variant/libsparse_allreduce.so" "lib/libsparse_allreduce$cpu.so"
+put 644 "$TOP/04_sparse_allreduce/pytorch/sparse_allreduce_torch.py" lib/sparse_allreduce_torch.py
 
 # ---- what pkg-config says ------------------------------------------------------------------------
 if [ -n "$cpu" ]; then

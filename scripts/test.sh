@@ -120,7 +120,7 @@ clang_format_all() { sources c h cu cuh | xargs "$1" --dry-run -Werror; } # clan
 
 spdx() {
   local file failed=0
-  for file in $(sources c h cu cuh sh bash bats mk sbatch pbs gnuplot) .ci/run $(find . -name Makefile -not -path './.*'); do
+  for file in $(sources c h cu cuh sh bash bats mk sbatch pbs gnuplot py map) .ci/run $(find . -name Makefile -not -path './.*'); do
     head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' && continue
     echo "$file: no SPDX-License-Identifier: Apache-2.0 in the first three lines"
     failed=1
@@ -170,6 +170,7 @@ static_checks() {
   check readme-tables scripts/report.sh --check results/4xH200-nccl2.28
   check plotted-data scripts/plot.sh --check results/4xH200-nccl2.28
   check plotted-data-training scripts/plot.sh --check results/training-standin
+  check plotted-data-pytorch scripts/plot.sh --check results/pytorch
   check links tests/links.sh
 }
 

@@ -186,6 +186,11 @@ void sparse_allreduce_sizes(size_t count, double density, size_t *k, size_t *cap
 /* The name of an algorithm as the program spells it, "oktopk"; NULL if there is none. */
 const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm);
 
+/* Would sparse_allreduce_create take this configuration for gradients of `count` elements on so
+ * many ranks? ncclInvalidArgument if not. Not collective. */
+ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, size_t count,
+                                    int ranks);
+
 /* Collective. Makes a handle for gradients of `count` elements on the current device, which must be
  * the communicator's, and allocates all its memory: residual and dense result (4 bytes per element
  * each; no dense result for SPARSE_RESULT_ENTRIES, unless steps can be dense: DENSE, TOPKSA,
@@ -295,6 +300,12 @@ ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residu
  *   ncclInvalidUsage  SPARSE_DENSE has none */
 ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to);
 
+/* Makes `count` floats in host memory the residual of this rank, with which the next step begins:
+ * where the elements of several handles are shared out anew, say. Thresholds and regions stay those
+ * of the last step. Waits for that step. Not collective.
+ *   ncclInvalidUsage  SPARSE_DENSE has none */
+ncclResult_t sparse_allreduce_set_residual(sparse_allreduce_t handle, const float *from);
+
 /* What went wrong on the device; sparse_allreduce_last_error() has the sentence. Waits for the last
  * step. Not collective.
  *   ncclSuccess          nothing
@@ -356,6 +367,11 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
  *   ncclInvalidArgument  load: not a state of such a handle, or damaged; nothing was changed */
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);
+
+/* NCCL_VERSION_CODE of the nccl.h that the library was compiled with. For programs that load the
+ * library and bring their own NCCL: the ONESIDED exchange takes the same release. Not collective.
+ */
+int sparse_allreduce_nccl_version(void);
 
 /* The sentence for the last error that this thread got from a function above; "" if none. */
 const char *sparse_allreduce_last_error(void);

@@ -100,13 +100,17 @@ static void settle_all(const struct sparse_state *s, float *residual, size_t n)
   }
 }
 
+static ncclResult_t no_residual(void)
+{
+  return sparse_fail(ncclInvalidUsage, "a dense allreduce has no residual");
+}
+
 ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to)
 {
   if (handle == NULL || to == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   const struct sparse_memory *m = &handle->m;
   const struct sparse_state *s = handle->state;
-  if (m->residual == NULL)
-    return sparse_fail(ncclInvalidUsage, "a dense allreduce has no residual");
+  if (m->residual == NULL) return no_residual();
   SPARSE_TRY(sparse_read_state(handle));
   SPARSE_CUDA(cudaMemcpy(to, m->residual, m->n * sizeof(float), cudaMemcpyDeviceToHost));
   if (s->pending == SPARSE_REMOVE_OFFERED) settle_all(s, to, m->n);
@@ -120,6 +124,24 @@ ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to
   free(result);
   SPARSE_CUDA(error);
   return ncclSuccess;
+}
+
+/* Nothing of the last step is to leave the residual any more. */
+static ncclResult_t put_residual(const struct sparse_memory *m, const void *from)
+{
+  if (m->residual != NULL)
+    SPARSE_CUDA(cudaMemcpy(m->residual, from, m->n * sizeof(float), cudaMemcpyHostToDevice));
+  SPARSE_CUDA(cudaMemset(&m->state->pending, SPARSE_REMOVE_NOTHING, sizeof(uint32_t)));
+  SPARSE_CUDA(cudaDeviceSynchronize()); /* the caller's stream may not wait for the default one */
+  return ncclSuccess;
+}
+
+ncclResult_t sparse_allreduce_set_residual(sparse_allreduce_t handle, const float *from)
+{
+  if (handle == NULL || from == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  if (handle->m.residual == NULL) return no_residual();
+  SPARSE_TRY(sparse_wait(handle));
+  return put_residual(&handle->m, from);
 }
 
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state)
@@ -167,11 +189,7 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
   memcpy(&saved, state, sizeof(saved));
   SPARSE_TRY(sparse_wait(handle));
   SPARSE_CUDA(cudaMemcpy(handle->m.state, from, kept_bytes(), cudaMemcpyHostToDevice));
-  if (handle->m.residual != NULL)
-    SPARSE_CUDA(cudaMemcpy(handle->m.residual, from + kept_bytes(), handle->m.n * sizeof(float),
-                           cudaMemcpyHostToDevice));
-  SPARSE_CUDA(cudaMemset(&handle->m.state->pending, SPARSE_REMOVE_NOTHING, sizeof(uint32_t)));
-  SPARSE_CUDA(cudaDeviceSynchronize()); /* the caller's stream may not wait for the default one */
+  SPARSE_TRY(put_residual(&handle->m, from + kept_bytes()));
   handle->step = saved.step;
   return ncclSuccess;
 }

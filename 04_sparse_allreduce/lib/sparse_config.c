@@ -60,6 +60,11 @@ void sparse_allreduce_sizes(size_t count, double density, size_t *k, size_t *cap
   if (capacity != NULL) *capacity = most < count ? most : count;
 }
 
+int sparse_allreduce_nccl_version(void)
+{
+  return NCCL_VERSION_CODE;
+}
+
 /* Fractions are of k or t, at most 2^32, so that count * den stays below 2^63. */
 static bool is_fraction(sparse_fraction_t f)
 {

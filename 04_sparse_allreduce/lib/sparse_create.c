@@ -279,6 +279,14 @@ static void set_sizes(struct sparse_memory *m, size_t count)
   m->z = sparse_normal_tail(m->config.density / 2);
 }
 
+ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, size_t count,
+                                    int ranks)
+{
+  if (config == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  const char *error = sparse_config_error(config, count, ranks);
+  return error == NULL ? ncclSuccess : sparse_fail(ncclInvalidArgument, "%s", error);
+}
+
 ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
                                      const sparse_allreduce_config_t *config,
                                      sparse_allreduce_t *handle)

@@ -62,6 +62,18 @@ C
   [ "$(grep -c 'received 6 floats, the last is 2$' "$WORK/out")" = 3 ]
 }
 
+@test "the shared library offers what sparse_allreduce.h declares, needs no MPI, and can be loaded from its folder" {
+  for launcher in $LAUNCHERS; do
+    scripts/install.sh "cpu-$launcher" "$WORK/prefix"
+    library=$WORK/prefix/lib/libsparse_allreduce_cpu.so
+    diff <(grep -oE '^[a-z].*\bsparse_allreduce_[a-z_]+\(' 04_sparse_allreduce/lib/sparse_allreduce.h | grep -v '^static' |
+      grep -oE 'sparse_allreduce_[a-z_]+\($' | tr -d '(' | sort) <(nm -D --defined-only "$library" | awk '{ print $3 }' | sort)
+    if ldd "$library" | grep -E 'libmpi|not found'; then false; fi
+  done
+  python3 -c "import ctypes, sys; library = ctypes.CDLL(sys.argv[1]); name = library.sparse_allreduce_name; name.restype = ctypes.c_char_p; assert name(5) == b'oktopk'; assert library.sparse_allreduce_nccl_version() == 22809" "$library"
+  cmp 04_sparse_allreduce/pytorch/sparse_allreduce_torch.py "$WORK/prefix/lib/sparse_allreduce_torch.py"
+}
+
 @test "all builds fit into one PREFIX, and programs run from there" {
   for launcher in $LAUNCHERS; do scripts/install.sh "cpu-$launcher" /usr "$WORK/stage"; done
   for example in $EXAMPLES; do

@@ -74,6 +74,7 @@ struct job {
   bool shared; /* the gradient is added to the residual by the caller */
   bool mixed;  /* every second rank has the other kind of result */
   bool apart;  /* weights are updated after a step's graph, not in it */
+  bool moved;  /* before each step the residual is read, turned round and set */
   bool ahead;  /* all steps are enqueued, on two streams in turns, before the first is looked at */
 };
 
@@ -111,6 +112,7 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   c->result = below(&state, 2) ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
   job.mixed = below(&state, 4) == 0;
   job.apart = below(&state, 2);
+  job.moved = below(&state, 4) == 0;
   return job;
 }
 
@@ -497,6 +499,31 @@ static void refuse_add(struct checker *c, sparse_allreduce_t handle, cudaStream_
   if (null != ncclInvalidArgument) wrong(c, "result of add(NULL)", null, ncclInvalidArgument, 0);
 }
 
+/* Turns the residual round, of the handle and of the reference: nothing of the last step, which
+ * knew where its elements were, may touch them any more. */
+static void move_residual(struct checker *c, sparse_allreduce_t handle, struct reference *ref)
+{
+  const size_t n = c->job->n;
+  float *host = calloc(n, sizeof(*host)), *turned = malloc(n * sizeof(*turned));
+  const ncclResult_t expected =
+      c->job->config.algorithm == SPARSE_DENSE ? ncclInvalidUsage : ncclSuccess;
+  ncclResult_t got = sparse_allreduce_copy_residual(handle, host);
+  if (got != expected) wrong(c, "result of copy_residual()", got, expected, 0);
+  for (size_t i = 0; i < n; i++) turned[i] = host[n - 1 - i];
+  got = sparse_allreduce_set_residual(handle, turned);
+  if (got != expected) wrong(c, "result of set_residual()", got, expected, 0);
+  got = sparse_allreduce_set_residual(handle, NULL);
+  if (got != ncclInvalidArgument)
+    wrong(c, "result of set_residual(NULL)", got, ncclInvalidArgument, 0);
+  for (int r = 0; r < ref->nranks; r++) {
+    float *residual = ref->ranks[r].residual;
+    for (size_t i = 0; i < n; i++) host[i] = residual[n - 1 - i];
+    memcpy(residual, host, n * sizeof(*host));
+  }
+  free(turned);
+  free(host);
+}
+
 static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm,
                    const cudaStream_t streams[2])
 {
@@ -522,6 +549,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
   for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
     if (job->checkpoint && !job->graphs && c.step == job->steps / 2) restart(&c, &handle, comm);
+    if (job->moved) move_residual(&c, handle, ref);
     draw_gradients(job, c.step, me->nranks, gradients);
     CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
                               cudaMemcpyHostToDevice, stream));
@@ -607,8 +635,15 @@ static int refuse_other_version(const struct rank *me, ncclComm_t comm)
   if (!good) launcher_error("config.size: '%s'", sparse_allreduce_last_error());
   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
   sparse_allreduce_t handle;
+  if (sparse_allreduce_check(&config, 64, me->nranks) != ncclSuccess ||
+      sparse_allreduce_check(&config, 0, me->nranks) != ncclInvalidArgument ||
+      sparse_allreduce_check(NULL, 64, me->nranks) != ncclInvalidArgument) {
+    launcher_error("sparse_allreduce_check: '%s'", sparse_allreduce_last_error());
+    good = false;
+  }
   config.result = (sparse_result_t)(SPARSE_RESULT_ENTRIES + 1);
-  if (sparse_allreduce_create(comm, 64, &config, &handle) != ncclInvalidArgument ||
+  if (sparse_allreduce_check(&config, 64, me->nranks) != ncclInvalidArgument ||
+      sparse_allreduce_create(comm, 64, &config, &handle) != ncclInvalidArgument ||
       strcmp(sparse_allreduce_last_error(), "unknown result") != 0) {
     launcher_error("config.result: '%s'", sparse_allreduce_last_error());
     good = false;

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints C that compiles if the structure and the numbers that sparse_allreduce_torch.py has copied by hand
+are those of sparse_allreduce.h and nccl.h."""
+
+import ctypes
+import os
+import sys
+
+import torch
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../04_sparse_allreduce/pytorch"))
+import sparse_allreduce_torch as mirror  # noqa: E402
+
+STRUCT = "sparse_allreduce_config_t"
+
+
+def equal(c, number):
+    print('_Static_assert((%s) == %d, "%s is not %d");' % (c, number, c, number))
+
+
+def fields(structure, path="", at=0):
+    for name, kind in structure._fields_:
+        field = getattr(structure, name)
+        equal("offsetof(%s, %s%s)" % (STRUCT, path, name), at + field.offset)
+        equal("sizeof(((%s *)0)->%s%s)" % (STRUCT, path, name), field.size)
+        if issubclass(kind, ctypes.Structure):
+            fields(kind, path + name + ".", at + field.offset)
+
+
+print('#include <stddef.h>\n#include "sparse_allreduce.h"')
+equal("sizeof(%s)" % STRUCT, ctypes.sizeof(mirror.Config))
+fields(mirror.Config)
+for prefix, numbers in (("PRESET", mirror.PRESETS), ("EXCHANGE", mirror.EXCHANGES), ("BALANCE", mirror.BALANCES)):
+    for name, number in numbers.items():
+        equal("SPARSE_%s_%s" % (prefix, name.upper()), number)
+equal("SPARSE_NONFINITE_DROP", mirror.NONFINITE_DROP)
+equal("SPARSE_RESULT_ENTRIES", mirror.RESULT_ENTRIES)
+equal("SPARSE_DENSE", mirror.DENSE)
+for name, dtype in (("Half", torch.float16), ("Float", torch.float32), ("Bfloat16", torch.bfloat16)):
+    equal("nccl" + name, mirror.GRADIENT_TYPES[dtype])
+equal("sizeof(ncclUniqueId)", ctypes.sizeof(mirror._UniqueId))
