@@ -5,7 +5,7 @@
 #   scripts/bench.sh [--no-install] [--quick] [--out DIR]
 #
 #   --no-install   install nothing; without it scripts/setup.sh installs what is needed and missing
-#   --quick        fewer sizes and repetitions: within five minutes on 4 GPUs
+#   --quick        fewer sizes and repetitions; without it, it takes six minutes on 2 GPUs
 #   --out DIR      where the results go (default: results/<date and time>); what is there already is
 #                  not measured again, so an interrupted run goes on with the same command
 #

@@ -167,8 +167,9 @@ static_checks() {
   if [ -e .git ] && git rev-parse -q --verify HEAD >/dev/null; then check tracked tracked; else skip tracked "no git checkout"; fi
   check bats-conditions bats_conditions
   check readme-snippets tests/readme_snippets.sh
-  check readme-tables scripts/report.sh --check results/4xH200-nccl2.28
-  check plotted-data scripts/plot.sh --check results/4xH200-nccl2.28
+  check readme-tables scripts/report.sh --check results/2xH200-nccl2.28
+  check plotted-data scripts/plot.sh --check results/2xH200-nccl2.28
+  check plotted-data-words scripts/plot.sh --check results/words-standin
   check plotted-data-training scripts/plot.sh --check results/training-standin
   check plotted-data-pytorch scripts/plot.sh --check results/pytorch
   check links tests/links.sh
