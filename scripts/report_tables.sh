@@ -8,13 +8,11 @@
 # sparse AllReduce file, path, elements and density.
 HEADLINE='
 01_allreduce_ub.mpi.graph.csv registered 268435456 -
-02_allreduce_sm.mpi.graph.csv symmetric 1024 -
 02_allreduce_sm.mpi.graph.csv symmetric 268435456 -
 02_allreduce_sm.mpi.graph.csv own 1024 -
 02_allreduce_sm.mpi.graph.csv own 268435456 -
 03_alltoallv_sm.mpi.graph.csv alltoallv 65536 uniform
 03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 uniform
-03_alltoallv_sm.mpi.graph.csv alltoallv 268435456 skew
 04_sparse_allreduce.mpi.graph.csv oktopk 14728266 0.02
 04_sparse_allreduce.mpi.graph.csv oktopk 133547324 0.01
 '
@@ -138,9 +136,9 @@ words_table() { # words_table FILE...
 headline_row() { # headline_row FILE VARIANT BYTES SERIES
   local example=${1%%.*}
   awk -F, -v example="${example%%_*}" -v variant="$2" -v amount="$3" -v series="$4" -v limit="$(limit_of "$dir")" "$AWK_SIZE"'
-    function row(what, amount, base, base_us, rate, share) {
-      printf "| %s | %s | %s | %s | %.2f | %.2f | %.2fx | %s | %s |\n", example, what, amount, base, base_us,
-        $column["us"], $column["ratio"], rate, share
+    function row(what, amount, base, base_us, rate) {
+      printf "| %s | %s, %s | %s | %.2f / %.2f | %.2fx | %s |\n", example, what, amount, base, base_us, $column["us"],
+        $column["ratio"], rate
     }
     NR == 1 {
       for (i = 1; i <= NF; i++) column[$i] = i
@@ -150,22 +148,23 @@ headline_row() { # headline_row FILE VARIANT BYTES SERIES
     }
     sparse {
       if ($column["path"] == variant && $column["count"] == amount && $column["density"] == series && $column["us"] != "")
-        row(variant ", density " series, elements(amount) " elements", "dense", $column["dense_us"], "-", "-")
+        row(variant, elements(amount) " elements, density " series, "dense", $column["dense_us"], "-")
       next
     }
     $column["bytes"] != amount || (series != "-" && $1 != series) { next }
     base == "" { base = $column["variant"]; base_us = $column["us"] }
     $column["variant"] == variant && $column["us"] != "" {
-      share = amount < 1048576 ? "(latency)" : limit ? sprintf("%.0f %%", 100 * $rate / limit) : "unknown"
-      row(variant (series == "-" ? "" : ", " series), size(amount), base, base_us, sprintf("%.1f", $rate), share)
+      share = limit ? sprintf(" (%.0f %%)", 100 * $rate / limit) : ""
+      row(variant (series == "-" ? "" : ", " series), size(amount), base, base_us,
+        amount < 1048576 ? "-" : sprintf("%.1f", $rate) share)
     }' "$dir/$1"
 }
 
 headline() {
   local file variant bytes series limit
   limit=$(limit_of "$dir")
-  echo "| example | what | size | compared with | its us | us | times as fast | GB/s | of the limit${limit:+, $limit GB/s} |"
-  echo "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
+  echo "| example | what | compared with | us: its / ours | times as fast | GB/s${limit:+ (of the limit, $limit)} |"
+  echo "| --- | --- | --- | ---: | ---: | ---: |"
   while read -r file variant bytes series; do
     if [ -f "$dir/$file" ]; then headline_row "$file" "$variant" "$bytes" "$series"; fi
   done <<<"$HEADLINE"

@@ -250,19 +250,19 @@ TABLE
   printf '<!-- headline -->\n<!-- end of headline -->\n' >README.md
   printf '<!-- picture: some, Words, and more -->\nold\n<!-- end of picture -->\n' >docs/page.md
   head='bytes,variant,us,busbw,ratio,limit'
-  printf '%s\n1024,plain,8,1,1,\n1024,symmetric,4,2,2,\n268435456,plain,,,,\n268435456,symmetric,9,200,,\n' $head \
+  printf '%s\n1024,plain,8,1,1,\n1024,own,4,2,2,\n268435456,plain,,,,\n268435456,symmetric,9,200,,\n' $head \
     >results/02_allreduce_sm.mpi.graph.csv
-  printf 'pattern,%s\nskew,268435456,send/recv,8,100,1,400\nskew,268435456,alltoallv,4,200,2,400\n' ${head/busbw/wire} \
+  printf 'pattern,%s\nuniform,268435456,send/recv,8,100,1,400\nuniform,268435456,alltoallv,4,200,2,400\n' ${head/busbw/wire} \
     >results/03_alltoallv_sm.mpi.graph.csv
   echo 'bytes,variant,us,busbw,ratio' >results/01_x.mpi.graph.csv
   printf '%s\n' path,count,density,us,dense_us,ratio oktopk,133547324,0.0{1,2},500,2000,4 >results/04_sparse_allreduce.mpi.graph.csv
   scripts/report.sh results
   cat README.md docs/page.md
-  grep -qx '| 02 | symmetric | 1 KiB | plain | 8.00 | 4.00 | 2.00x | 2.0 | (latency) |' README.md
-  grep -qx '| 03 | alltoallv, skew | 256 MiB | send/recv | 8.00 | 4.00 | 2.00x | 200.0 | 50 % |' README.md
-  grep -qx '| 04 | oktopk, density 0.01 | 133.5 M elements | dense | 2000.00 | 500.00 | 4.00x | - | - |' README.md
+  grep -qx '| 02 | own, 1 KiB | plain | 8.00 / 4.00 | 2.00x | - |' README.md
+  grep -qx '| 03 | alltoallv, uniform, 256 MiB | send/recv | 8.00 / 4.00 | 2.00x | 200.0 (50 %) |' README.md
+  grep -qx '| 04 | oktopk, 133.5 M elements, density 0.01 | dense | 2000.00 / 500.00 | 4.00x | - |' README.md
   [ "$(grep -c '^| 0' README.md)" = 4 ]
-  grep -q 'of the limit, 400 GB/s |$' README.md
+  grep -q 'GB/s (of the limit, 400) |$' README.md
   grep -qx '!\[Words, and more\](../results/plots/some.svg)' docs/page.md
   [ "$(grep -c old docs/page.md)" = 0 ]
   scripts/report.sh --check results
