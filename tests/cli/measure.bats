@@ -392,7 +392,7 @@ named_suite() {
 #!/bin/bash
 example=$(basename "$(dirname "$(dirname "$(dirname "$0")")")")
 [ "$1" != --version ] || { echo "NCCL header 2.27.7, runtime 2.27.7" && echo "NCCL header 2.30.7, runtime 2.30.7" && exit 0; }
-[ "$1" = --bench ] || { echo "a note of $example" >&2 && cat "$WORK/wrong" 2>/dev/null; echo "expected of $example on 2"; exit; }
+[ "$1" = --bench ] || { echo "a note of $example" >&2 && cat "$WORK/wrong" 2>/dev/null; echo "expected of $example on 2"; exit "$(cat "$WORK/exit" 2>/dev/null || echo 0)"; }
 while [ "$1" != -J ]; do shift; done
 f=$(cat "$WORK/factor")
 {
@@ -476,6 +476,11 @@ CSV
     '04 oktopk,14.7 M elements,50.00,100.00' '04 simple oktopk,14.7 M elements,-,-'; do
     grep -qx "$row" "$WORK/out folder/releases.csv" || { cat "$WORK/out folder/releases.csv" && false; }
   done
+  rm "$WORK/wrong"
+  echo 3 >"$WORK/exit"
+  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.30.7"
+  exits_with 1
+  grep -qx '01_allreduce_ub: NOT as expected, exit code 3' "$WORK/out folder/2.30.7/golden.txt"
   mv "$WORK/out folder/releases.csv" "$WORK/before"
   script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder"
   exits_with 0
@@ -486,6 +491,7 @@ CSV
   exits_with 2
   one_line "^nccl_releases.sh: no include/nccl.h in '.*/nowhere'; allowed: "
   sed -i 's/PATCH 7/PATCH 9/' "$WORK/nccl-2.30.7/include/nccl.h"
+  sed -i 's/header 2.30.7, runtime 2.30.7/header 2.30.9, runtime 2.30.7/' "$WORK/suite"/0*/program
   script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.30.7"
   exits_with 2
   one_line '^nccl_releases.sh: another NCCL than 2.30.9 is loaded: header 2.27.7, .*; allowed: '
