@@ -163,7 +163,7 @@ headline_row() { # headline_row FILE VARIANT BYTES SERIES
 headline() {
   local file variant bytes series limit
   limit=$(limit_of "$dir")
-  echo "| example | what | compared with | us: its / ours | times as fast | GB/s${limit:+ (of the limit, $limit)} |"
+  echo "| example | what | baseline | us: baseline / this | times as fast | GB/s${limit:+ (of the limit, $limit)} |"
   echo "| --- | --- | --- | ---: | ---: | ---: |"
   while read -r file variant bytes series; do
     if [ -f "$dir/$file" ]; then headline_row "$file" "$variant" "$bytes" "$series"; fi
