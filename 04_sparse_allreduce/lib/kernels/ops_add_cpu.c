@@ -21,7 +21,7 @@ static void run_add_entries(const void *args)
   const uint64_t count = list_count(a->list);
   for (uint64_t i = 0; i < count; i++) {
     const struct sparse_pair pair = a->list.pairs[i];
-    if (pair.index < a->m.n) add_to(a, pair.index, one_nan(pair.value / (float)a->m.nranks));
+    if (pair.index < a->m.n) add_to(a, pair.index, pair.value / (float)a->m.nranks);
   }
 }
 
