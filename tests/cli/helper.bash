@@ -79,8 +79,11 @@ start() {
   [ -z "${FAULT:-}" ] || command+=(env "LD_PRELOAD=$FAULT_FOLDER/fault.so" "FAULT=$FAULT")
   if [ "$ranks" != - ] && [ "$launcher" = pthread ]; then command+=(env "NTHREADS=$ranks"); fi
   command+=("$(program_path "$example" "$launcher")" "$@")
-  # what Open MPI leaves behind goes to $WORK
-  local -x TMPDIR=$WORK/tmp OMPI_MCA_btl_vader_backing_directory=$WORK/tmp
+  # What Open MPI leaves behind goes to $WORK, and of each run to a folder of its own: a program without
+  # mpirun leaves a daemon, which may remove the folder while the next one begins in it.
+  local -x TMPDIR OMPI_MCA_btl_vader_backing_directory
+  TMPDIR=$(mktemp -d "$WORK/tmp/XXXX")
+  OMPI_MCA_btl_vader_backing_directory=$TMPDIR
   code=0
   if [ "$launcher" = mpi ] && [ "$ranks" != - ]; then
     mpi_job "$ranks" "${command[@]}" >"$WORK/out" 2>"$WORK/err" || code=$?
