@@ -7,8 +7,8 @@ same text.
 
 A way is dense, local (nothing is exchanged: what the exchange costs is the difference), or an algorithm
 of the library; -warmup after it: with some dense steps first; -drop: with nonfinite="drop", so that the
-host never waits. Without GPUs the model is small, and the
-library's CPU stand-in exchanges. The last line of a good run:
+host never waits. Without GPUs the model is small, and the library's CPU stand-in exchanges. The last line
+of a good run:
 
     All ranks had the same weights in the end
 """
@@ -215,7 +215,7 @@ def main():
         if way != "local" and not same_on_all_ranks(model):
             good = False
             print("rank %d: %s: weights differ between ranks" % (RANK, way), file=sys.stderr)
-        # sparse steps when everything is warm, at the same age of the run for all ways: GPUs get slower as they heat up
+        # sparse steps when everything is warm; times wander over a run, so those of the same age for all ways
         first = o.warmup if "warmup" in way else 0
         window = slice(first + o.timed_steps // 3, first + o.timed_steps)
         step_ms = statistics.median(times[window] or times)
