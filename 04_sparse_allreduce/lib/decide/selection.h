@@ -80,13 +80,15 @@ SPARSE_DEVICE void sparse_want(struct sparse_state *s, uint64_t wanted, sparse_l
   s->near = near;
 }
 
-/* The rank's k largest instead of everything above a threshold; `from` has all that is above it. */
+/* The rank's k largest instead of everything above a threshold; `from` has all that is above it. A
+ * list has no NaN, which is among the largest: with PROPAGATE it may be in the residual. */
 SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_state *s,
                                    enum sparse_source from)
 {
   s->overflowed = 1;
   sparse_want(s, m->k, sparse_level(s->local_threshold));
-  s->search_from = s->keep_from = from;
+  s->search_from = s->keep_from =
+      m->config.nonfinite == SPARSE_NONFINITE_PROPAGATE ? SPARSE_FROM_RESIDUAL : from;
 }
 
 /* The next exact selection looks for its candidates a little below this one's k-th magnitude:

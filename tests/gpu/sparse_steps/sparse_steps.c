@@ -3,7 +3,7 @@
  * with the reference, whose invariants are checked as well: sizes, densities, schedules, gradients
  * with ties, zeros and values that are not finite, both exchanges, results as dense vectors and as
  * entries, which are added to weights, checkpoints between both, graphs, steps that are enqueued
- * without waiting for the one before.
+ * without waiting for the one before. First a few jobs that are not random: see burst_job().
  *
  *   sparse_steps [--cases N] [--seed N] [--steps N] [--verbose]
  *   sparse_steps --late
@@ -76,6 +76,7 @@ struct job {
   bool apart;  /* weights are updated after a step's graph, not in it */
   bool moved;  /* before each step the residual is read, turned round and set */
   bool ahead;  /* all steps are enqueued, on two streams in turns, before the first is looked at */
+  bool burst;  /* after the first step every third element is large: thresholds select too many */
 };
 
 static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
@@ -130,8 +131,25 @@ static struct job long_job(uint64_t seed, bool onesided, bool graphs)
   return job;
 }
 
+/* A threshold selects more than may be offered, but not more than a list of candidates holds, and
+ * some elements are not finite: NaN, which no threshold selects, is among the k largest. */
+static struct job burst_job(sparse_allreduce_algorithm_t algorithm, sparse_exchange_t exchange)
+{
+  struct job job = {.config = sparse_allreduce_config(SPARSE_PRESET_VGG),
+                    .n = 20011,
+                    .steps = 4,
+                    .kind = NOT_FINITE,
+                    .burst = true};
+  job.config.algorithm = algorithm;
+  job.config.density = 0.005;
+  job.config.nonfinite = SPARSE_NONFINITE_PROPAGATE;
+  job.config.exchange = exchange;
+  return job;
+}
+
 static float draw_element(const struct job *job, uint64_t *state, int step, size_t i)
 {
+  if (job->burst && step > 0 && i % 3 == 0) return 1e7f + (float)below(state, 1000);
   switch (job->kind) {
   case INTEGERS: /* many ties, and sums that cancel */
     return (float)((int)below(state, 9) - 4);
@@ -693,6 +711,13 @@ static int run(const struct rank *me, const struct options *opt)
   for (int i = 0; i < 3 && late && code == EXIT_VERIFIED; i++)
     code = run_late(me, i == 1, i == 2 ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE, comm,
                     streams[0]);
+  const sparse_allreduce_algorithm_t reuse[] = {SPARSE_TOPKAOPT, SPARSE_OKTOPK};
+  for (int i = 0; i < (onesided ? 4 : 2) && !late && code == EXIT_VERIFIED; i++) {
+    launcher_step("thresholds that select too many");
+    const struct job job =
+        burst_job(reuse[i % 2], i < 2 ? SPARSE_EXCHANGE_SENDRECV : SPARSE_EXCHANGE_ONESIDED);
+    code = run_job(me, &job, comm, streams);
+  }
   for (long i = 0; i < cases && !late && code == EXIT_VERIFIED; i++) {
     launcher_step("random jobs");
     const uint64_t seed = (uint64_t)(first_seed + i);
