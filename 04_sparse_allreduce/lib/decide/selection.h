@@ -93,15 +93,15 @@ SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_
 
 /* The next exact selection looks for its candidates a little below this one's k-th magnitude:
  * closer if there were too many this time (what was not sent piles up just below the threshold),
- * further away if there were too few. */
+ * further away if there were too few, even if the distance has become 0. */
 SPARSE_DEVICE void sparse_set_guess(const struct sparse_memory *m, struct sparse_state *s,
                                     sparse_level_t kth)
 {
   const uint64_t candidates = s->level_counts[0];
   if (s->guess >= 0 && !s->overflowed) {
-    const double distance = 1 - s->guess_ratio;
+    const double distance = 1 - s->guess_ratio, further = 2 * distance + 0.001;
     if (candidates < m->k)
-      s->guess_ratio = 1 - (distance < 0.25 ? 2 * distance : 0.5);
+      s->guess_ratio = 1 - (further < 0.5 ? further : 0.5);
     else if (2 * candidates > 3 * m->k)
       s->guess_ratio = 1 - (candidates > 4 * m->k ? 0.5 : 0.8) * distance;
   }
