@@ -84,7 +84,6 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle)
   return sizeof(struct saved) + kept_bytes() + residual;
 }
 
-/* Nothing changes on the device: what is pending there becomes zero in the copy. */
 /* Few elements are chosen: blocks in which none is large enough are passed over. */
 static void settle_all(const struct sparse_state *s, float *residual, size_t n)
 {
@@ -105,6 +104,7 @@ static ncclResult_t no_residual(void)
   return sparse_fail(ncclInvalidUsage, "a dense allreduce has no residual");
 }
 
+/* Nothing changes on the device: what is pending there becomes zero in the copy. */
 ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to)
 {
   if (handle == NULL || to == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
