@@ -372,6 +372,8 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
  * library and bring their own NCCL: the ONESIDED exchange takes the same release. Not collective.
  */
 int sparse_allreduce_nccl_version(void);
+ * After a load there is no result, and no error of a step, until the next step; statistics mean
+ * nothing.
 
 /* The sentence for the last error that this thread got from a function above; "" if none. */
 const char *sparse_allreduce_last_error(void);

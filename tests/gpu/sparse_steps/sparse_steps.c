@@ -521,6 +521,29 @@ static void refuse_add(struct checker *c, sparse_allreduce_t handle, cudaStream_
  * knew where its elements were, may touch them any more. */
 static void move_residual(struct checker *c, sparse_allreduce_t handle, struct reference *ref)
 {
+/* Takes back a step, which would have been an error where that is possible. What it has left for
+ * the caller goes with it. */
+static void take_back(struct checker *c, sparse_allreduce_t handle, float *device,
+                      cudaStream_t stream)
+{
+  const float nan = NAN;
+  ncclResult_t async;
+  const struct sparse_pair *pairs;
+  void *state = malloc(sparse_allreduce_state_bytes(handle));
+  SPARSECHECK(sparse_allreduce_save(handle, state));
+  CUDACHECK(cudaMemcpyAsync(device, &nan, sizeof(nan), cudaMemcpyHostToDevice, stream));
+  SPARSECHECK(sparse_allreduce_run(handle, device, NULL, stream));
+  SPARSECHECK(sparse_allreduce_load(handle, state));
+  SPARSECHECK(sparse_allreduce_get_async_error(handle, &async));
+  same_number(c, "async error after load()", async, ncclSuccess);
+  const ncclResult_t added = sparse_allreduce_add(handle, 1, c->weights.device, stream);
+  if (added != ncclInvalidUsage)
+    wrong(c, "result of add() after load()", added, ncclInvalidUsage, 0);
+  SPARSECHECK(sparse_allreduce_sparse_result(handle, &pairs, NULL));
+  if (pairs != NULL) wrong(c, "sparse result after load()", 1, 0, 0);
+  free(state);
+}
+
   const size_t n = c->job->n;
   float *host = calloc(n, sizeof(*host)), *turned = malloc(n * sizeof(*turned));
   const ncclResult_t expected =
@@ -571,6 +594,8 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
     draw_gradients(job, c.step, me->nranks, gradients);
     CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
                               cudaMemcpyHostToDevice, stream));
+    if (job->checkpoint && !job->graphs && c.step == job->steps - 1)
+      take_back(&c, handle, device, stream);
     if (job->shared) add_to_residual(job, residual, gradients[me->rank], stream);
     run_step(&c, handle, &graphs, job->shared ? NULL : device, &result, stream);
     CUDACHECK(cudaStreamSynchronize(stream));
