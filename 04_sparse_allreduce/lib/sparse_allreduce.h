@@ -164,7 +164,8 @@ typedef struct {
   sparse_nonfinite_t nonfinite;
   sparse_exchange_t exchange;
   sparse_result_t result;
-  double timeout_seconds; /* not SENDRECV: a step gives up when a peer is this late; 0: never */
+  double timeout_seconds; /* not SENDRECV: a step gives up when a peer is this late, 1e9 at most;
+                             0: never */
 } sparse_allreduce_config_t;
 
 /* The published constants (Ok-Topk's VGG/, LSTM/ and BERT/), OKTOPK, density 0.02, 0.02 and 0.01,

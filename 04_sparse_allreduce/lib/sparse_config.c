@@ -99,7 +99,7 @@ const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count
            "header, or none, has made it";
   if ((unsigned)c->algorithm >= SPARSE_ALGORITHMS) return "unknown algorithm";
   if (count < 1 || count >= SPARSE_NO_INDEX) return "count must be 1 to 2^32 - 2";
-  if (nranks > SPARSE_MAX_RANKS) return "more than 256 ranks";
+  if (nranks < 1 || nranks > SPARSE_MAX_RANKS) return "ranks must be 1 to 256";
   if (!(c->density >= SPARSE_LEAST_DENSITY && c->density <= 1))
     return "density must be 1e-300 to 1";
   if (c->gradient_type != ncclFloat && c->gradient_type != ncclHalf &&
@@ -114,7 +114,8 @@ const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count
       !is_band(&c->global_band) || !is_correction(&c->correction))
     return "factors must be at least 1, fractions not negative, corrections 0 to 50";
   if (c->throttle < 1) return "throttle must be at least 1";
-  if (!(c->timeout_seconds >= 0)) return "timeout_seconds must not be negative";
+  if (!(c->timeout_seconds >= 0 && c->timeout_seconds <= SPARSE_MOST_SECONDS))
+    return "timeout_seconds must be 0 to 1e9";
   if ((unsigned)c->balance > SPARSE_BALANCE_AUTO) return "unknown balance";
   if ((unsigned)c->nonfinite > SPARSE_NONFINITE_PROPAGATE) return "unknown nonfinite";
   if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";
