@@ -116,7 +116,8 @@ typedef enum {
                               steps and those of TOPKSA that fall back leave a dense vector */
 } sparse_result_t;
 
-/* num/den of k. */
+/* num/den of k, or of t = floor(count * density), which is k but where k = 1 and t = 0: then any
+ * entry is more than a fraction of t, and no count is less. */
 typedef struct {
   int num, den;
 } sparse_fraction_t;
