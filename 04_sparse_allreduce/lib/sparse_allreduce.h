@@ -85,7 +85,9 @@ typedef enum {
       0, /* as DROP, and sparse_allreduce_get_async_error says where, on all ranks */
   SPARSE_NONFINITE_DROP,      /* such an element counts as 0: acc = residual */
   SPARSE_NONFINITE_PROPAGATE, /* it is an element like others; NaN orders above infinity in exact
-                                 selections and is never above a threshold */
+                                 selections and is never above a threshold. Once NaN or infinity
+                                 is in its residual, a Gaussian threshold is NaN: that rank offers
+                                 nothing any more */
 } sparse_nonfinite_t;
 
 /* How entries move between ranks. */
