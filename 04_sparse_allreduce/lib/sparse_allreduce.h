@@ -24,6 +24,10 @@
  * - k = max(floor(count * density), 1) is the number of entries that a rank is to offer. A rank
  *   never offers more than capacity = min(count, max(2k, 4096)); where a threshold, raised or
  *   corrected as far as it may be, selects more, the rank offers its k largest instead.
+ * - An exact threshold (GAUSSIANKSA; TOPKAOPT and OKTOPK every so many steps) is the k-th
+ *   magnitude, and what exceeds it is offered: k - 1 entries, fewer where several elements have
+ *   that magnitude. Where nothing could ever be offered, the configuration is refused: k = 1 with
+ *   an exact threshold in every step, and a Gaussian threshold for one element.
  * - "Large" is by magnitude; among equal magnitudes the lower index comes first.
  * - "Collective" means: every rank of the communicator makes the call, in the same order. NCCL's
  *   rules for collectives apply.
@@ -368,6 +372,8 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
  * host memory, or back into a handle with the same count, configuration, rank and ranks. Steps
  * after a load give the same bits as steps after the save. A state has a checksum of all its bytes,
  * and is of use to this version of the library only. Wait for the last step. Not collective.
+ * After a load there is no result, and no error of a step, until the next step; statistics mean
+ * nothing.
  *   ncclInvalidArgument  load: not a state of such a handle, or damaged; nothing was changed */
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);
@@ -376,8 +382,6 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
  * library and bring their own NCCL: the ONESIDED exchange takes the same release. Not collective.
  */
 int sparse_allreduce_nccl_version(void);
- * After a load there is no result, and no error of a step, until the next step; statistics mean
- * nothing.
 
 /* The sentence for the last error that this thread got from a function above; "" if none. */
 const char *sparse_allreduce_last_error(void);

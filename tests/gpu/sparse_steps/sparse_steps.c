@@ -114,6 +114,10 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   job.mixed = below(&state, 4) == 0;
   job.apart = below(&state, 2);
   job.moved = below(&state, 4) == 0;
+  if (sparse_allreduce_check(c, job.n, 1) != ncclSuccess) { /* that could never send anything */
+    job.n = 63;
+    c->density = 0.1;
+  }
   return job;
 }
 
@@ -517,10 +521,6 @@ static void refuse_add(struct checker *c, sparse_allreduce_t handle, cudaStream_
   if (null != ncclInvalidArgument) wrong(c, "result of add(NULL)", null, ncclInvalidArgument, 0);
 }
 
-/* Turns the residual round, of the handle and of the reference: nothing of the last step, which
- * knew where its elements were, may touch them any more. */
-static void move_residual(struct checker *c, sparse_allreduce_t handle, struct reference *ref)
-{
 /* Takes back a step, which would have been an error where that is possible. What it has left for
  * the caller goes with it. */
 static void take_back(struct checker *c, sparse_allreduce_t handle, float *device,
@@ -544,6 +544,10 @@ static void take_back(struct checker *c, sparse_allreduce_t handle, float *devic
   free(state);
 }
 
+/* Turns the residual round, of the handle and of the reference: nothing of the last step, which
+ * knew where its elements were, may touch them any more. */
+static void move_residual(struct checker *c, sparse_allreduce_t handle, struct reference *ref)
+{
   const size_t n = c->job->n;
   float *host = calloc(n, sizeof(*host)), *turned = malloc(n * sizeof(*turned));
   const ncclResult_t expected =
@@ -590,12 +594,12 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
   for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
     if (job->checkpoint && !job->graphs && c.step == job->steps / 2) restart(&c, &handle, comm);
+    if (job->checkpoint && !job->graphs && c.step == job->steps - 1)
+      take_back(&c, handle, device, stream);
     if (job->moved) move_residual(&c, handle, ref);
     draw_gradients(job, c.step, me->nranks, gradients);
     CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
                               cudaMemcpyHostToDevice, stream));
-    if (job->checkpoint && !job->graphs && c.step == job->steps - 1)
-      take_back(&c, handle, device, stream);
     if (job->shared) add_to_residual(job, residual, gradients[me->rank], stream);
     run_step(&c, handle, &graphs, job->shared ? NULL : device, &result, stream);
     CUDACHECK(cudaStreamSynchronize(stream));
@@ -695,6 +699,61 @@ static int refuse_other_version(const struct rank *me, ncclComm_t comm)
   return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
 }
 
+/* check() refuses `config` with a sentence that begins like that, or takes it where that is NULL.
+ */
+static bool is_checked(const sparse_allreduce_config_t *config, size_t count, int ranks,
+                       const char *begin)
+{
+  const ncclResult_t got = sparse_allreduce_check(config, count, ranks);
+  const char *sentence = got == ncclSuccess ? NULL : sparse_allreduce_last_error();
+  if (begin == NULL ? got == ncclSuccess
+                    : got == ncclInvalidArgument && strncmp(sentence, begin, strlen(begin)) == 0)
+    return true;
+  launcher_error("sparse_allreduce_check, %zu elements, %d ranks: '%s', expected '%s'", count,
+                 ranks, sentence ? sentence : "", begin ? begin : "");
+  return false;
+}
+
+/* What create would refuse, and what could never send anything. */
+static int refuse_what_cannot_be(const struct rank *me)
+{
+  const char *ranks = "ranks must be 1 to 256", *seconds = "timeout_seconds must be 0 to 1e9";
+  const char *exact = "count * density must be 2 or more", *normal = "count must be 2 or more";
+  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG), c = config;
+  bool good = is_checked(&c, 64, 0, ranks) && is_checked(&c, 64, -1, ranks) &&
+              is_checked(&c, 64, 257, ranks) && is_checked(&c, 64, 256, NULL);
+  c.timeout_seconds = 1e9;
+  good = good && is_checked(&c, 64, 1, NULL);
+  c.timeout_seconds = 1.1e9;
+  good = good && is_checked(&c, 64, 1, seconds);
+  c.timeout_seconds = INFINITY;
+  good = good && is_checked(&c, 64, 1, seconds);
+  c.timeout_seconds = -1;
+  good = good && is_checked(&c, 64, 1, seconds);
+  for (int a = 0; a < SPARSE_ALGORITHMS; a++)
+    for (int gaussian = 0; gaussian < 2; gaussian++)
+      for (int interval = 1; interval < 3; interval++) {
+        c = config;
+        c.algorithm = (sparse_allreduce_algorithm_t)a;
+        c.density = 0.1;
+        c.gaussian_sa_threshold = gaussian;
+        c.local_interval = c.topkaopt_interval = interval;
+        const bool sa = a == SPARSE_GAUSSIANKSA;
+        const bool is_exact =
+            (sa && !gaussian) || ((a == SPARSE_TOPKAOPT || a == SPARSE_OKTOPK) && interval == 1);
+        const bool is_normal =
+            a == SPARSE_GAUSSIANK || a == SPARSE_GAUSSIANKCONCAT || (sa && gaussian);
+        good = good &&
+               is_checked(&c, 1, 2,
+                          is_exact    ? exact
+                          : is_normal ? normal
+                                      : NULL) &&
+               is_checked(&c, 19, 2, is_exact ? exact : NULL) && is_checked(&c, 20, 2, NULL) &&
+               (is_exact || is_checked(&c, 2, 2, NULL));
+      }
+  return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+}
+
 /* Is SPARSE_EXCHANGE_ONESIDED possible here? Then both are tried. */
 static bool has_onesided(const struct rank *me, ncclComm_t comm)
 {
@@ -727,6 +786,7 @@ static int run(const struct rank *me, const struct options *opt)
 #endif
   launcher_note(me, "exchange ONESIDED: %s", onesided ? "yes" : sparse_allreduce_last_error());
   int code = refuse_other_version(me, comm);
+  if (code == EXIT_VERIFIED) code = refuse_what_cannot_be(me);
   if (graphs && code == EXIT_VERIFIED) {
     const bool good = weights_beside_capture(comm, streams[0]);
     if (!good) launcher_error("a result is added as that of a step that is only captured");
