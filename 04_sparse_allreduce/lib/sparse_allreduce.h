@@ -24,6 +24,10 @@
  * - k = max(floor(count * density), 1) is the number of entries that a rank is to offer. A rank
  *   never offers more than capacity = min(count, max(2k, 4096)); where a threshold, raised or
  *   corrected as far as it may be, selects more, the rank offers its k largest instead.
+ * - An exact threshold (GAUSSIANKSA; TOPKAOPT and OKTOPK every so many steps) is the k-th
+ *   magnitude, and what exceeds it is offered: k - 1 entries, fewer where several elements have
+ *   that magnitude. Where nothing could ever be offered, the configuration is refused: k = 1 with
+ *   an exact threshold in every step, and a Gaussian threshold for one element.
  * - "Large" is by magnitude; among equal magnitudes the lower index comes first.
  * - "Collective" means: every rank of the communicator makes the call, in the same order. NCCL's
  *   rules for collectives apply.
@@ -85,7 +89,9 @@ typedef enum {
       0, /* as DROP, and sparse_allreduce_get_async_error says where, on all ranks */
   SPARSE_NONFINITE_DROP,      /* such an element counts as 0: acc = residual */
   SPARSE_NONFINITE_PROPAGATE, /* it is an element like others; NaN orders above infinity in exact
-                                 selections and is never above a threshold */
+                                 selections and is never above a threshold. Once NaN or infinity
+                                 is in its residual, a Gaussian threshold is NaN: that rank offers
+                                 nothing any more */
 } sparse_nonfinite_t;
 
 /* How entries move between ranks. */
@@ -116,7 +122,8 @@ typedef enum {
                               steps and those of TOPKSA that fall back leave a dense vector */
 } sparse_result_t;
 
-/* num/den of k. */
+/* num/den of k, or of t = floor(count * density), which is k but where k = 1 and t = 0: then any
+ * entry is more than a fraction of t, and no count is less. */
 typedef struct {
   int num, den;
 } sparse_fraction_t;
@@ -164,7 +171,8 @@ typedef struct {
   sparse_nonfinite_t nonfinite;
   sparse_exchange_t exchange;
   sparse_result_t result;
-  double timeout_seconds; /* not SENDRECV: a step gives up when a peer is this late; 0: never */
+  double timeout_seconds; /* not SENDRECV: a step gives up when a peer is this late, 1e9 at most;
+                             0: never */
 } sparse_allreduce_config_t;
 
 /* The published constants (Ok-Topk's VGG/, LSTM/ and BERT/), OKTOPK, density 0.02, 0.02 and 0.01,
@@ -364,6 +372,8 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
  * host memory, or back into a handle with the same count, configuration, rank and ranks. Steps
  * after a load give the same bits as steps after the save. A state has a checksum of all its bytes,
  * and is of use to this version of the library only. Wait for the last step. Not collective.
+ * After a load there is no result, and no error of a step, until the next step; statistics mean
+ * nothing.
  *   ncclInvalidArgument  load: not a state of such a handle, or damaged; nothing was changed */
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);

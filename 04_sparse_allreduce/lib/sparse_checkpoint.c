@@ -84,7 +84,6 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle)
   return sizeof(struct saved) + kept_bytes() + residual;
 }
 
-/* Nothing changes on the device: what is pending there becomes zero in the copy. */
 /* Few elements are chosen: blocks in which none is large enough are passed over. */
 static void settle_all(const struct sparse_state *s, float *residual, size_t n)
 {
@@ -105,6 +104,7 @@ static ncclResult_t no_residual(void)
   return sparse_fail(ncclInvalidUsage, "a dense allreduce has no residual");
 }
 
+/* Nothing changes on the device: what is pending there becomes zero in the copy. */
 ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to)
 {
   if (handle == NULL || to == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
@@ -178,6 +178,16 @@ static const char *refusal(const struct sparse_allreduce_handle *h, const char *
   return text;
 }
 
+/* What the last step has left for its caller is not of the step that is loaded. The dense result
+ * still has its entries; the next step clears them. */
+static ncclResult_t forget_step(struct sparse_allreduce_handle *h)
+{
+  h->holds = h->latest = SPARSE_HOLDS_NOTHING;
+  h->last = (struct sparse_step){0};
+  SPARSE_CUDA(cudaMemset(&h->m.state->nonfinite, 0, sizeof(h->m.state->nonfinite)));
+  return ncclSuccess;
+}
+
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
 {
   if (handle == NULL || state == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
@@ -189,6 +199,7 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
   memcpy(&saved, state, sizeof(saved));
   SPARSE_TRY(sparse_wait(handle));
   SPARSE_CUDA(cudaMemcpy(handle->m.state, from, kept_bytes(), cudaMemcpyHostToDevice));
+  SPARSE_TRY(forget_step(handle));
   SPARSE_TRY(put_residual(&handle->m, from + kept_bytes()));
   handle->step = saved.step;
   return ncclSuccess;

@@ -91,6 +91,41 @@ static bool is_correction(const sparse_correction_t *c)
          c->raise_steps <= SPARSE_MAX_CORRECTIONS;
 }
 
+/* Is the threshold the k-th magnitude in every step? */
+static bool is_always_exact(const sparse_allreduce_config_t *c)
+{
+  switch (c->algorithm) {
+  case SPARSE_TOPKAOPT:
+    return c->topkaopt_interval == 1;
+  case SPARSE_OKTOPK:
+    return c->local_interval == 1;
+  case SPARSE_GAUSSIANKSA:
+    return !c->gaussian_sa_threshold;
+  default:
+    return false;
+  }
+}
+
+/* Or can it be Gaussian? */
+static bool may_be_gaussian(const sparse_allreduce_config_t *c)
+{
+  return c->algorithm == SPARSE_GAUSSIANK || c->algorithm == SPARSE_GAUSSIANKCONCAT ||
+         c->algorithm == SPARSE_GAUSSIANKSA;
+}
+
+/* Nothing exceeds the largest magnitude, and one element has no deviation. */
+static const char *never_sends(const sparse_allreduce_config_t *c, size_t count)
+{
+  size_t k;
+  sparse_allreduce_sizes(count, c->density, &k, NULL);
+  if (is_always_exact(c) && k < 2)
+    return "count * density must be 2 or more where the threshold is exact in every step: nothing "
+           "exceeds the largest element";
+  if (may_be_gaussian(c) && count < 2)
+    return "count must be 2 or more where the threshold is Gaussian: one element has no deviation";
+  return NULL;
+}
+
 const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count, int nranks)
 {
   if (c->size != sizeof(*c))
@@ -99,7 +134,7 @@ const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count
            "header, or none, has made it";
   if ((unsigned)c->algorithm >= SPARSE_ALGORITHMS) return "unknown algorithm";
   if (count < 1 || count >= SPARSE_NO_INDEX) return "count must be 1 to 2^32 - 2";
-  if (nranks > SPARSE_MAX_RANKS) return "more than 256 ranks";
+  if (nranks < 1 || nranks > SPARSE_MAX_RANKS) return "ranks must be 1 to 256";
   if (!(c->density >= SPARSE_LEAST_DENSITY && c->density <= 1))
     return "density must be 1e-300 to 1";
   if (c->gradient_type != ncclFloat && c->gradient_type != ncclHalf &&
@@ -114,12 +149,13 @@ const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count
       !is_band(&c->global_band) || !is_correction(&c->correction))
     return "factors must be at least 1, fractions not negative, corrections 0 to 50";
   if (c->throttle < 1) return "throttle must be at least 1";
-  if (!(c->timeout_seconds >= 0)) return "timeout_seconds must not be negative";
+  if (!(c->timeout_seconds >= 0 && c->timeout_seconds <= SPARSE_MOST_SECONDS))
+    return "timeout_seconds must be 0 to 1e9";
   if ((unsigned)c->balance > SPARSE_BALANCE_AUTO) return "unknown balance";
   if ((unsigned)c->nonfinite > SPARSE_NONFINITE_PROPAGATE) return "unknown nonfinite";
   if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";
   if ((unsigned)c->result > SPARSE_RESULT_ENTRIES) return "unknown result";
-  return NULL;
+  return never_sends(c, count);
 }
 
 /* To the last digits, by bisection on erfc, which the C library has. It runs once. */

@@ -146,6 +146,9 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 /* Below it half of the density has lost bits, of which Gaussian thresholds would know. */
 #define SPARSE_LEAST_DENSITY 1e-300
 
+/* The longest timeout that the library of 03 takes. */
+#define SPARSE_MOST_SECONDS 1e9
+
 /* What is wrong with a configuration, in words; NULL if nothing. */
 const char *sparse_config_error(const sparse_allreduce_config_t *config, size_t count, int nranks);
 

@@ -243,6 +243,20 @@ static void create_file(struct job *job, struct npy *npy, const char *pattern, i
   free(path);
 }
 
+/* Paths may need more elements than others. */
+static void check_paths(const struct job *job, char *error, size_t error_size)
+{
+  sparse_allreduce_config_t config = job->config;
+  for (int a = 0; a < SPARSE_ALGORITHMS && !*error; a++) {
+    config.algorithm = (sparse_allreduce_algorithm_t)a;
+    if (job->wanted[a] &&
+        sparse_allreduce_check(&config, job->count, job->me->nranks) != ncclSuccess)
+      snprintf(error, error_size, "%s with %zu elements, density %g: %s",
+               sparse_allreduce_name(config.algorithm), job->count, config.density,
+               sparse_allreduce_last_error());
+  }
+}
+
 int job_open(struct job *job, const struct rank *me, const struct options *opt)
 {
   const struct program_options *own = &program_options;
@@ -261,6 +275,7 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
   if (code != EXIT_VERIFIED) return code;
   sparse_allreduce_sizes(job->count, job->config.density, &job->k, NULL);
 
+  check_paths(job, error, sizeof error);
   if (own->restart_after >= (long)job->steps)
     snprintf(error, sizeof error, "--restart-after %ld: there are %llu steps; allowed: fewer",
              own->restart_after, (unsigned long long)job->steps);

@@ -260,7 +260,8 @@ class SparseAllreduceState:
             setattr(config, name, value)
         config.nonfinite, config.result = NONFINITE_DROP, RESULT_ENTRIES
         config.gradient_type = GRADIENT_TYPES[torch.float32]
-        self._check(self._library.sparse_allreduce_check(config, 1, self._ranks))
+        most = 2**32 - 2  # the buckets are not known yet: with the largest only the rest can be wrong
+        self._check(self._library.sparse_allreduce_check(config, most, self._ranks))
         return config
 
     def _agree(self, error):

@@ -166,10 +166,7 @@ static int train(struct story *s, struct course *course, long seed)
 
   /* ======================= STEP 3: equal weights and a handle ================================ */
   launcher_step("STEP 3: handle");
-  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
-  config.algorithm = path->algorithm;
-  config.density = t->density;
-  config.exchange = t->exchange;
+  sparse_allreduce_config_t config = training_config(t, path);
   config.result = SPARSE_RESULT_ENTRIES;
   way_begin(&s->entries, s->comm, path, &config, seed);
   config.result = SPARSE_RESULT_DENSE;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "mlp.h"
 
 #define WITHOUT "-no-residual"
 
@@ -113,7 +114,22 @@ int training_open(struct training *t, const struct rank *me)
   if (own.table && (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0)))
     snprintf(error, sizeof error, "-J: '%s' has a wrong ending; allowed: .json and .csv",
              shown(own.table, typed));
+  for (int i = 0; i < t->npaths && !*error; i++) {
+    const sparse_allreduce_config_t config = training_config(t, &t->paths[i]);
+    if (sparse_allreduce_check(&config, MLP_WEIGHTS, me->nranks) != ncclSuccess)
+      snprintf(error, sizeof error, "%s with %d weights, density %g: %s", t->paths[i].name,
+               MLP_WEIGHTS, t->density, sparse_allreduce_last_error());
+  }
   return launcher_refuse(me, error);
+}
+
+sparse_allreduce_config_t training_config(const struct training *training, const struct path *path)
+{
+  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+  config.algorithm = path->algorithm;
+  config.density = training->density;
+  config.exchange = training->exchange;
+  return config;
 }
 
 const char *training_mode(const struct path *path, sparse_allreduce_t handle)

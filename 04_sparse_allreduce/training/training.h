@@ -33,6 +33,9 @@ extern const struct option_spec training_option_table[];
 /* What the options ask for. Returns an exit code, after a line on stderr. Collective. */
 int training_open(struct training *training, const struct rank *me);
 
+/* What the library is to do for a path. */
+sparse_allreduce_config_t training_config(const struct training *training, const struct path *path);
+
 /* How the steps of a handle move entries, in words. Not collective. */
 const char *training_mode(const struct path *path, sparse_allreduce_t handle);
 

@@ -48,8 +48,16 @@ masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
 }
 
 @test "sizes: one element, fewer than ranks, all of them, a thousand steps" {
-  for count in 1 2 3 4 15 4096 4097; do verified pthread 4 --count $count --steps 3; done
-  for density in 1e-300 1e-9 1; do verified pthread 3 --count 1000 --steps 3 --density $density; done
+  verified pthread 4 --count 1 --steps 3 --algorithm dense,topkA,topkA2,topkAopt,gtopk,oktopk,topkSA
+  for count in 2 3 4 15; do
+    verified pthread 4 --count $count --steps 3 --gk-threshold gaussian # k is 1
+    verified pthread 4 --count $count --steps 3 --density 1
+  done
+  for count in 4096 4097; do verified pthread 4 --count $count --steps 3; done
+  for density in 1e-300 1e-9; do
+    verified pthread 3 --count 1000 --steps 3 --density $density --gk-threshold gaussian
+  done
+  verified pthread 3 --count 1000 --steps 3 --density 1
   verified pthread 2 --count 257 --steps 1000 --gradient ties --algorithm oktopk,topkAopt
 }
 
@@ -348,6 +356,9 @@ PYTHON
   refused "--density: 'x' is not a number" --density x
   refused "--count: 0 is out of range; allowed: 1 to" --count 0
   refused "--count: 4294967295 is out of range" --count 4294967295
+  refused "gaussiankSA with 199 elements, density 0.01: count . density must be 2 or more where " --count 199
+  refused "gaussiank with 1 elements, density 1: count must be 2 or more where " --count 1 --density 1
+  refused "gaussiankSA with 199 elements, density 0.01: " --bench --count 199
   refused "--steps: 0 is out of range" --steps 0
   refused "--throttle: 0 is out of range" --throttle 0
   for choice in preset gradient balance nonfinite gk-threshold exchange result verify; do

@@ -223,7 +223,7 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
       [ "$(grep -c 'NO: step 1$' "$WORK/out")" = 2 ]
       prints '^Results are WRONG'
     done
-    verified pthread 2 --input "$WORK/g_%r.npy" --nonfinite drop
-    verified pthread 2 --input "$WORK/g_%r.npy" --nonfinite propagate
+    verified pthread 2 --input "$WORK/g_%r.npy" --nonfinite drop --density 0.02
+    verified pthread 2 --input "$WORK/g_%r.npy" --nonfinite propagate --density 0.02
   done
 }

@@ -27,7 +27,7 @@ load sparse_helper
   for gradient in normal ties one-region; do
     verified pthread 3 "${SMALL[@]}" --result entries --gradient $gradient -d half
   done
-  verified pthread 2 --count 1 --steps 3 --result entries
+  verified pthread 2 --count 2 --steps 3 --density 1 --result entries
   verified pthread 4 --count 300 --steps 3 --density 1 --result entries # topkSA falls back
   verified pthread 3 "${SMALL[@]}" --result entries --nonfinite propagate
   verified pthread 3 --count 3000 --steps 17 --verify sample --result entries

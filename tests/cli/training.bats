@@ -65,6 +65,7 @@ OUT
   refused "--algorithm: unknown ''; " --algorithm oktopk,
   refused "--algorithm: unknown 'dense-no-residual'; " --algorithm dense-no-residual
   refused "--density: 0 is out of range; allowed: " --density 0
+  refused "gaussiankSA with 17226 weights, density 0.0001: count . density must be 2 or more where " --density 1e-4 --algorithm all
   refused "--epochs: 0 is out of range; allowed: " --epochs 0
   refused "--batch: -1 is out of range; allowed: " --batch -1
   refused "-J: 'x.txt' has a wrong ending; allowed: .json and .csv$" -J x.txt

@@ -572,6 +572,14 @@ def a_double_or_a_stranger_is_refused_in_the_step():
 
 
 @case
+def a_bucket_that_could_never_send_is_refused_in_the_step():
+    model = parallel(Net())
+    with SparseAllreduceState(model, algorithm="gaussiankSA", density=1e-6) as state:
+        model.register_comm_hook(state, sparse_allreduce_hook)
+        refused(Exception, "count * density must be 2 or more", lambda: backward(model, 0))
+
+
+@case
 def a_closed_state_is_refused_and_closing_twice_is_not():
     model = parallel(Net())
     with SparseAllreduceState(model, density=0.1) as state:

@@ -80,26 +80,28 @@ SPARSE_DEVICE void sparse_want(struct sparse_state *s, uint64_t wanted, sparse_l
   s->near = near;
 }
 
-/* The rank's k largest instead of everything above a threshold; `from` has all that is above it. */
+/* The rank's k largest instead of everything above a threshold; `from` has all that is above it. A
+ * list has no NaN, which is among the largest: with PROPAGATE it may be in the residual. */
 SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_state *s,
                                    enum sparse_source from)
 {
   s->overflowed = 1;
   sparse_want(s, m->k, sparse_level(s->local_threshold));
-  s->search_from = s->keep_from = from;
+  s->search_from = s->keep_from =
+      m->config.nonfinite == SPARSE_NONFINITE_PROPAGATE ? SPARSE_FROM_RESIDUAL : from;
 }
 
 /* The next exact selection looks for its candidates a little below this one's k-th magnitude:
  * closer if there were too many this time (what was not sent piles up just below the threshold),
- * further away if there were too few. */
+ * further away if there were too few, even if the distance has become 0. */
 SPARSE_DEVICE void sparse_set_guess(const struct sparse_memory *m, struct sparse_state *s,
                                     sparse_level_t kth)
 {
   const uint64_t candidates = s->level_counts[0];
   if (s->guess >= 0 && !s->overflowed) {
-    const double distance = 1 - s->guess_ratio;
+    const double distance = 1 - s->guess_ratio, further = 2 * distance + 0.001;
     if (candidates < m->k)
-      s->guess_ratio = 1 - (distance < 0.25 ? 2 * distance : 0.5);
+      s->guess_ratio = 1 - (further < 0.5 ? further : 0.5);
     else if (2 * candidates > 3 * m->k)
       s->guess_ratio = 1 - (candidates > 4 * m->k ? 0.5 : 0.8) * distance;
   }

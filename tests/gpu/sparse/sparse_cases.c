@@ -217,6 +217,7 @@ static int run(const struct rank *me, const struct options *opt)
     test_entries(&t);
     test_direct(&t, quick);
     test_count_levels(&t);
+    test_guess(&t);
     test_selection_parts(&t, quick ? 1 : 20); /* under compute-sanitizer they take long */
     test_repeats(&t, false);
     test_repeats(&t, true);

@@ -213,6 +213,45 @@ void test_count_levels(struct test *t)
   report(t, good, "counting levels");
 }
 
+/* Steps in a row with so many candidates, from that ratio on; k is 100. */
+static bool ratio_becomes(struct test *t, double ratio, uint64_t candidates, int steps, double low,
+                          double high)
+{
+  struct world w;
+  world_open(&w, t, 10000, 100, 1);
+  struct sparse_state *s = w.state;
+  s->guess_ratio = ratio;
+  s->level_counts[0] = candidates;
+  s->selection.above = sparse_magnitude(2);
+  world_push(&w);
+  for (int i = 0; i < steps; i++) OPSCHECK(ops_decide(&w.m, SPARSE_K_FOUND, w.stream));
+  world_pull(&w);
+  const bool good = s->guess_ratio >= low && s->guess_ratio <= high &&
+                    same_number((uint64_t)s->guess,
+                                (uint64_t)sparse_magnitude((float)(2 * s->guess_ratio)), "guess");
+  if (!good)
+    launcher_error("ratio %g, %llu candidates, %d steps: %.17g, expected %g to %g", ratio,
+                   (unsigned long long)candidates, steps, s->guess_ratio, low, high);
+  world_close(&w);
+  return good;
+}
+
+/* The guess comes closer to the k-th magnitude while there are many candidates, and goes further
+ * away while there are too few. */
+void test_guess(struct test *t)
+{
+  bool good = true;
+  launcher_step("the guess of the next step");
+  good &= ratio_becomes(t, 0.9, 101, 5, 0.9, 0.9);
+  good &= ratio_becomes(t, 0.9, 151, 1, 0.9199, 0.9201);
+  good &= ratio_becomes(t, 0.9, 401, 1, 0.9499, 0.9501);
+  good &= ratio_becomes(t, 0.9, 401, 200, 1, 1); /* as close as it gets */
+  good &= ratio_becomes(t, 0.9, 99, 1, 0.795, 0.8);
+  good &= ratio_becomes(t, 0.9, 99, 200, 0.5, 0.5);
+  good &= ratio_becomes(t, 1, 99, 10, 0.5, 0.5); /* from there it comes away, too */
+  report(t, good, "the guess of the next step");
+}
+
 /* ---- searching and keeping --------------------------------------------------------------------
  */
 

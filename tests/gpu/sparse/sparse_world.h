@@ -72,6 +72,7 @@ float added(float a, float b);
 
 void test_local_pass(struct test *t); /* sparse_selection.c */
 void test_count_levels(struct test *t);
+void test_guess(struct test *t);
 void test_selection(struct test *t);
 void test_selection_parts(struct test *t, int repeats);
 void test_regions(struct test *t); /* sparse_sums.c */

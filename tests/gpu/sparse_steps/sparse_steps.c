@@ -3,7 +3,7 @@
  * with the reference, whose invariants are checked as well: sizes, densities, schedules, gradients
  * with ties, zeros and values that are not finite, both exchanges, results as dense vectors and as
  * entries, which are added to weights, checkpoints between both, graphs, steps that are enqueued
- * without waiting for the one before.
+ * without waiting for the one before. First a few jobs that are not random: see burst_job().
  *
  *   sparse_steps [--cases N] [--seed N] [--steps N] [--verbose]
  *   sparse_steps --late
@@ -76,6 +76,7 @@ struct job {
   bool apart;  /* weights are updated after a step's graph, not in it */
   bool moved;  /* before each step the residual is read, turned round and set */
   bool ahead;  /* all steps are enqueued, on two streams in turns, before the first is looked at */
+  bool burst;  /* after the first step every third element is large: thresholds select too many */
 };
 
 static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
@@ -113,6 +114,10 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   job.mixed = below(&state, 4) == 0;
   job.apart = below(&state, 2);
   job.moved = below(&state, 4) == 0;
+  if (sparse_allreduce_check(c, job.n, 1) != ncclSuccess) { /* that could never send anything */
+    job.n = 63;
+    c->density = 0.1;
+  }
   return job;
 }
 
@@ -130,8 +135,25 @@ static struct job long_job(uint64_t seed, bool onesided, bool graphs)
   return job;
 }
 
+/* A threshold selects more than may be offered, but not more than a list of candidates holds, and
+ * some elements are not finite: NaN, which no threshold selects, is among the k largest. */
+static struct job burst_job(sparse_allreduce_algorithm_t algorithm, sparse_exchange_t exchange)
+{
+  struct job job = {.config = sparse_allreduce_config(SPARSE_PRESET_VGG),
+                    .n = 20011,
+                    .steps = 4,
+                    .kind = NOT_FINITE,
+                    .burst = true};
+  job.config.algorithm = algorithm;
+  job.config.density = 0.005;
+  job.config.nonfinite = SPARSE_NONFINITE_PROPAGATE;
+  job.config.exchange = exchange;
+  return job;
+}
+
 static float draw_element(const struct job *job, uint64_t *state, int step, size_t i)
 {
+  if (job->burst && step > 0 && i % 3 == 0) return 1e7f + (float)below(state, 1000);
   switch (job->kind) {
   case INTEGERS: /* many ties, and sums that cancel */
     return (float)((int)below(state, 9) - 4);
@@ -499,6 +521,29 @@ static void refuse_add(struct checker *c, sparse_allreduce_t handle, cudaStream_
   if (null != ncclInvalidArgument) wrong(c, "result of add(NULL)", null, ncclInvalidArgument, 0);
 }
 
+/* Takes back a step, which would have been an error where that is possible. What it has left for
+ * the caller goes with it. */
+static void take_back(struct checker *c, sparse_allreduce_t handle, float *device,
+                      cudaStream_t stream)
+{
+  const float nan = NAN;
+  ncclResult_t async;
+  const struct sparse_pair *pairs;
+  void *state = malloc(sparse_allreduce_state_bytes(handle));
+  SPARSECHECK(sparse_allreduce_save(handle, state));
+  CUDACHECK(cudaMemcpyAsync(device, &nan, sizeof(nan), cudaMemcpyHostToDevice, stream));
+  SPARSECHECK(sparse_allreduce_run(handle, device, NULL, stream));
+  SPARSECHECK(sparse_allreduce_load(handle, state));
+  SPARSECHECK(sparse_allreduce_get_async_error(handle, &async));
+  same_number(c, "async error after load()", async, ncclSuccess);
+  const ncclResult_t added = sparse_allreduce_add(handle, 1, c->weights.device, stream);
+  if (added != ncclInvalidUsage)
+    wrong(c, "result of add() after load()", added, ncclInvalidUsage, 0);
+  SPARSECHECK(sparse_allreduce_sparse_result(handle, &pairs, NULL));
+  if (pairs != NULL) wrong(c, "sparse result after load()", 1, 0, 0);
+  free(state);
+}
+
 /* Turns the residual round, of the handle and of the reference: nothing of the last step, which
  * knew where its elements were, may touch them any more. */
 static void move_residual(struct checker *c, sparse_allreduce_t handle, struct reference *ref)
@@ -549,6 +594,8 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
   for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
     if (job->checkpoint && !job->graphs && c.step == job->steps / 2) restart(&c, &handle, comm);
+    if (job->checkpoint && !job->graphs && c.step == job->steps - 1)
+      take_back(&c, handle, device, stream);
     if (job->moved) move_residual(&c, handle, ref);
     draw_gradients(job, c.step, me->nranks, gradients);
     CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
@@ -652,6 +699,61 @@ static int refuse_other_version(const struct rank *me, ncclComm_t comm)
   return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
 }
 
+/* check() refuses `config` with a sentence that begins like that, or takes it where that is NULL.
+ */
+static bool is_checked(const sparse_allreduce_config_t *config, size_t count, int ranks,
+                       const char *begin)
+{
+  const ncclResult_t got = sparse_allreduce_check(config, count, ranks);
+  const char *sentence = got == ncclSuccess ? NULL : sparse_allreduce_last_error();
+  if (begin == NULL ? got == ncclSuccess
+                    : got == ncclInvalidArgument && strncmp(sentence, begin, strlen(begin)) == 0)
+    return true;
+  launcher_error("sparse_allreduce_check, %zu elements, %d ranks: '%s', expected '%s'", count,
+                 ranks, sentence ? sentence : "", begin ? begin : "");
+  return false;
+}
+
+/* What create would refuse, and what could never send anything. */
+static int refuse_what_cannot_be(const struct rank *me)
+{
+  const char *ranks = "ranks must be 1 to 256", *seconds = "timeout_seconds must be 0 to 1e9";
+  const char *exact = "count * density must be 2 or more", *normal = "count must be 2 or more";
+  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG), c = config;
+  bool good = is_checked(&c, 64, 0, ranks) && is_checked(&c, 64, -1, ranks) &&
+              is_checked(&c, 64, 257, ranks) && is_checked(&c, 64, 256, NULL);
+  c.timeout_seconds = 1e9;
+  good = good && is_checked(&c, 64, 1, NULL);
+  c.timeout_seconds = 1.1e9;
+  good = good && is_checked(&c, 64, 1, seconds);
+  c.timeout_seconds = INFINITY;
+  good = good && is_checked(&c, 64, 1, seconds);
+  c.timeout_seconds = -1;
+  good = good && is_checked(&c, 64, 1, seconds);
+  for (int a = 0; a < SPARSE_ALGORITHMS; a++)
+    for (int gaussian = 0; gaussian < 2; gaussian++)
+      for (int interval = 1; interval < 3; interval++) {
+        c = config;
+        c.algorithm = (sparse_allreduce_algorithm_t)a;
+        c.density = 0.1;
+        c.gaussian_sa_threshold = gaussian;
+        c.local_interval = c.topkaopt_interval = interval;
+        const bool sa = a == SPARSE_GAUSSIANKSA;
+        const bool is_exact =
+            (sa && !gaussian) || ((a == SPARSE_TOPKAOPT || a == SPARSE_OKTOPK) && interval == 1);
+        const bool is_normal =
+            a == SPARSE_GAUSSIANK || a == SPARSE_GAUSSIANKCONCAT || (sa && gaussian);
+        good = good &&
+               is_checked(&c, 1, 2,
+                          is_exact    ? exact
+                          : is_normal ? normal
+                                      : NULL) &&
+               is_checked(&c, 19, 2, is_exact ? exact : NULL) && is_checked(&c, 20, 2, NULL) &&
+               (is_exact || is_checked(&c, 2, 2, NULL));
+      }
+  return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+}
+
 /* Is SPARSE_EXCHANGE_ONESIDED possible here? Then both are tried. */
 static bool has_onesided(const struct rank *me, ncclComm_t comm)
 {
@@ -684,6 +786,7 @@ static int run(const struct rank *me, const struct options *opt)
 #endif
   launcher_note(me, "exchange ONESIDED: %s", onesided ? "yes" : sparse_allreduce_last_error());
   int code = refuse_other_version(me, comm);
+  if (code == EXIT_VERIFIED) code = refuse_what_cannot_be(me);
   if (graphs && code == EXIT_VERIFIED) {
     const bool good = weights_beside_capture(comm, streams[0]);
     if (!good) launcher_error("a result is added as that of a step that is only captured");
@@ -693,6 +796,13 @@ static int run(const struct rank *me, const struct options *opt)
   for (int i = 0; i < 3 && late && code == EXIT_VERIFIED; i++)
     code = run_late(me, i == 1, i == 2 ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE, comm,
                     streams[0]);
+  const sparse_allreduce_algorithm_t reuse[] = {SPARSE_TOPKAOPT, SPARSE_OKTOPK};
+  for (int i = 0; i < (onesided ? 4 : 2) && !late && code == EXIT_VERIFIED; i++) {
+    launcher_step("thresholds that select too many");
+    const struct job job =
+        burst_job(reuse[i % 2], i < 2 ? SPARSE_EXCHANGE_SENDRECV : SPARSE_EXCHANGE_ONESIDED);
+    code = run_job(me, &job, comm, streams);
+  }
   for (long i = 0; i < cases && !late && code == EXIT_VERIFIED; i++) {
     launcher_step("random jobs");
     const uint64_t seed = (uint64_t)(first_seed + i);
