@@ -79,6 +79,32 @@ ncclMemAlloc:3 ncclMemAlloc
 ROWS
 }
 
+@test "GPUs of different architectures: no rank uses wide lines" {
+  cat >"$WORK/architectures.c" <<'C'
+#include <dlfcn.h>
+#include <stdlib.h>
+int cudaDeviceGetAttribute(int *value, int attribute, int device) {
+  int (*real)(int *, int, int) = (int (*)(int *, int, int))dlsym(RTLD_NEXT, "cudaDeviceGetAttribute");
+  const char *odd = getenv("ODD");
+  if (attribute != 76) return real(value, attribute, device); /* the minor compute capability */
+  *value = odd && atoi(odd) == device;
+  return 0;
+}
+C
+  gcc -D_GNU_SOURCE -shared -fPIC -o "$FAULT_FOLDER/architectures.so" "$WORK/architectures.c" -ldl
+  export LD_PRELOAD=$FAULT_FOLDER/architectures.so
+  for launcher in $LAUNCHERS; do
+    for odd in 0 1 2; do
+      ODD=$odd start "$launcher" 3 tests/gpu/allreduce_own --create
+      exits_with 0
+      [ "$(grep -c '^rank [012]: wide lines up to 0 bytes$' "$WORK/out")" = 3 ] || show
+    done
+    start "$launcher" 3 tests/gpu/allreduce_own --create
+    exits_with 0
+    [ "$(grep -c '^rank [012]: wide lines up to 4194304 bytes$' "$WORK/out")" = 3 ] || show
+  done
+}
+
 @test "NCCL's own calls are not used: what spoils them spoils nothing" {
   FAULT=corrupt:ncclAllReduce:1:1 start pthread 3 02_allreduce_sm --method own --count 1000
   exits_with 0
