@@ -111,8 +111,8 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
   return true;
 }
 
-/* What need not be done before the lines have gone: tells ranks whose count differs so that they
- * take the other method. */
+/* What need not be done before the lines have gone: the flag by which a rank that has called with
+ * another count finds out (give_up), also one that waits in another method. */
 template <int N>
 static __device__ __forceinline__ void announce(const kernel_args<N> &a, uint64_t tag)
 {
