@@ -149,9 +149,45 @@ C
 @test "the library stands alone: nothing of common, a header for C and C++" {
   mkdir "$WORK/own"
   cp "$TOP"/02_allreduce_sm/own/*.[ch] "$WORK/own"
+  rm "$WORK/own/usage.c" # needs MPI, below
   for file in "$WORK"/own/*.c; do
     gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -isystem "$TOP/common/cpu/include" -c -o "$WORK/object.o" "$file"
   done
   printf '#include "allreduce.h"\nint main() { return 0; }\n' >"$WORK/own/user.cc"
   g++ -Wall -Wextra -Werror -isystem "$TOP/common/cpu/include" -c -o "$WORK/object.o" "$WORK/own/user.cc"
+}
+
+# usage [FAULT]: usage.c, made of a copy of the folder, as three processes, in which this call fails on the last one.
+usage() {
+  local with=() own=$FAULT_FOLDER/own # not in a path with a blank, for the loader
+  if [ ! -x "$own/usage" ]; then
+    cp "$TOP/02_allreduce_sm/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER" # what is CUDA and NCCL here
+    cp -r "$TOP/02_allreduce_sm/own" "$own"
+    "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN \
+      -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" "$own"/*.c -o "$own/usage" \
+      -L"$FAULT_FOLDER" -lcpu_standin -Wl,-rpath,"$FAULT_FOLDER" -lm
+  fi
+  [ $# = 0 ] || with=(env LD_PRELOAD="$FAULT_FOLDER/fault.so" FAULT="$1")
+  code=0
+  mpi_job 3 "${with[@]}" "$own/usage" >"$WORK/out" 2>"$WORK/err" || code=$?
+}
+
+@test "usage.c, made of the copied folder: the sum, by own/ or else by NCCL; a rank that fails says why" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  local sums="rank 0 has the sum 6 rank 1 has the sum 6 rank 2 has the sum 6"
+  usage corrupt:ncclAllReduce:1:2 # which is not called
+  exits_with 0
+  [ "$(sort "$WORK/out" | xargs)" = "$sums" ]
+  says_not taken
+  CPU_STANDIN_LSA_RANKS=2 usage
+  exits_with 0
+  [ "$(sort "$WORK/out" | xargs)" = "$sums" ]
+  one_line "^NCCL's AllReduce is taken: not all ranks share memory$"
+  usage fail:cudaStreamCreate:1:2
+  fails_at_once
+  says '^cudaStreamCreate\(&stream\): out of memory$'
+  usage fail:ncclMemAlloc:2:2 # the scratch memory
+  fails_at_once
+  says '^allreduce_create: (ncclMemAlloc.*system error|a call has failed on another rank)$'
+  prints_nothing
 }
