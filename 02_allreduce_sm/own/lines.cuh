@@ -20,6 +20,9 @@
  * elements or blocks it has, or whether it comes from a graph: each one counts the number on by
  * one. A call without elements does nothing on any rank and is not counted.
  *
+ * Flags and the layout of the scratch memory are explained in protocol.h; wait.cuh has what the
+ * kernels begin, wait and end with.
+ *
  * Nothing but scratch memory is written by others, so send and receive buffer need no window here.
  * In place is right, because the thread that replaces a word has stored it to everybody before. */
 #ifndef ALLREDUCE_LINES_CUH
