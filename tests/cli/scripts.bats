@@ -124,7 +124,7 @@ user_without_rights() {
 }
 
 @test "--help: the head of each script, and nothing after it" {
-  for name in hosts.sh multihost_sim.sh timeline.sh run_all.sh test.sh setup.sh gpu_check.sh gpu_of_rank.sh dist.sh \
+  for name in hosts.sh multihost_sim.sh timeline.sh run_all.sh test.sh setup.sh gpu_check.sh gpu_of_rank.sh \
     bench.sh plot.sh report.sh compare.sh install.sh slurm.sbatch polaris.pbs; do
     script $name --help
     exits_with 0
