@@ -225,6 +225,9 @@ class SparseAllreduceState:
                 raise ValueError("nonfinite=%r; allowed: \"skip\", and without a scaler \"drop\"" % nonfinite)
             self._library = _load(library or _find_library(self._cuda), self._cuda)
             self._config = self._configuration(preset, fields)
+            if model.find_unused_parameters and fields.get("algorithm") != "dense":
+                raise ValueError("find_unused_parameters=True; allowed: False: where no rank uses a parameter in a "
+                                 "step, DistributedDataParallel drops what arrives late for it")
             error = None
         except (SparseAllreduceError, ValueError, TypeError) as exception:
             error = exception
@@ -398,6 +401,10 @@ class SparseAllreduceState:
             self._check(library.sparse_allreduce_add(bucket.handle, scale, address, stream))
         if average is not buffer:
             buffer.copy_(average)
+            # Gradients of many steps may have gathered. The average is the same on all ranks, so all leave.
+            if buffer.dtype == torch.float16 and not bool(torch.isfinite(buffer).all()):
+                raise SparseAllreduceError("an average is larger than float16 holds; allowed: gradients of "
+                                           "bfloat16 or float32")
 
     def _raise_late_errors(self):
         """Of the steps so far, which were enqueued only."""

@@ -396,26 +396,41 @@ def gradients_that_are_accumulated():
         assert state.steps == 3
 
 
-class Branches(Net):
-    """A parameter that only every second step uses."""
-
-    def __init__(self):
-        super().__init__()
-        self.uses = 0
-
-    def forward(self, x):
-        self.uses += 1
-        x = torch.tanh(self.first(x))
-        return self.last(torch.tanh(self.second(x) if self.uses % 2 else self.third(x)))
+@case
+def parameters_that_a_step_may_not_use_are_refused():
+    """What arrives late for a parameter that no rank uses in a step would be lost."""
+    model = parallel(Net(), find_unused_parameters=True)
+    refused(ValueError, "find_unused_parameters=True; allowed: False", lambda: SparseAllreduceState(model, density=0.05))
+    SparseAllreduceState(model, algorithm="dense").close()  # nothing is late
 
 
-@gpu_case
-def parameters_that_a_step_does_not_use():
-    plain, sparse = (parallel(Branches(), find_unused_parameters=True) for _ in range(2))
-    with SparseAllreduceState(sparse, algorithm="topkA", density=1.0) as state:
-        sparse.register_comm_hook(state, sparse_allreduce_hook)
-        for step in range(4):
-            same(backward(sparse, step), backward(plain, step), "step %d" % step)
+@case
+def an_average_too_large_for_float16_is_an_error():
+    """900 in each step: at a density of 1 % an element waits for a hundred steps."""
+
+    class Weights(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = nn.Parameter(torch.zeros(1000, dtype=torch.float16, device=DEVICE))
+
+        def forward(self):
+            return (self.weights * 900).sum()
+
+    for dtype in (torch.float16, torch.bfloat16):
+        model = parallel(Weights().to(dtype))
+        with SparseAllreduceState(model, algorithm="topkA", density=0.01) as state:
+            model.register_comm_hook(state, sparse_allreduce_hook)
+
+            def steps():
+                for _ in range(100):
+                    model.zero_grad(set_to_none=True)
+                    model().backward()
+                    assert torch.isfinite(model.module.weights.grad).all()
+
+            if dtype == torch.float16:
+                refused(Exception, "an average is larger than float16 holds", steps)
+            else:
+                steps()
 
 
 def resumed(steps, saved_at, **options):
