@@ -205,6 +205,18 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+  cudaError_t error = check_device(device);
+  if (error != cudaSuccess) return error;
+  switch (attribute) {
+  case cudaDevAttrComputeCapabilityMajor:
+  case cudaDevAttrComputeCapabilityMinor:
+    return put(value, 0);
+  }
+  return cpu_error(cudaErrorInvalidValue);
+}
+
 cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device)
 {
   cudaError_t error = check_device(device);
