@@ -29,8 +29,10 @@ install: $(EXAMPLES)
 quote = '$(subst ','\'',$(1))'
 
 # what is committed, nothing else
+dist: PACKAGE = nccl-examples-$(shell bash -c '. scripts/lib.sh && suite_version')
 dist:
-	./scripts/dist.sh
+	@git archive --format=tar.gz --prefix=$(PACKAGE)/ -o $(PACKAGE).tar.gz HEAD
+	@echo $(PACKAGE).tar.gz
 
 clean:
 	@for example in $(EXAMPLES); do $(MAKE) --no-print-directory -C $$example clean; done

@@ -9,8 +9,8 @@
 #   --out DIR      where the results go (default: results/<date and time>); what is there already is
 #                  not measured again, so an interrupted run goes on with the same command
 #
-# Per example, launcher and mode one .csv and its log .txt; provenance.txt; results.json with all of
-# it. A failing part leaves its log in DIR/unfinished and does not keep the others from running.
+# Per example, launcher and mode one .csv and its log .txt; and provenance.txt. A failing part leaves its
+# log in DIR/unfinished and does not keep the others from running.
 # Without a GPU everything runs on the CPU stand-in, in small sizes, marked as such and without times.
 # Exit code 0: all parts are there or cannot run here; 1: a part failed, or nothing can be built or
 # written; 2: usage.
@@ -194,10 +194,6 @@ for part in "${parts[@]}"; do
 done
 [ "$launcher" = mpi ] || echo "no MPI: the launcher mpi was not measured"
 rmdir "$out/unfinished" 2>/dev/null || true
-
-begin_file "$out/results.json"
-scripts/results_json.sh "$out" | write_file
-keep_files
 
 shown=$(printf %q "${out#"$TOP"/}")
 echo "results in $shown"

@@ -4,8 +4,8 @@
 #
 #   scripts/gpu_check.sh [quick|full] [EXAMPLE...]     (default: full, every example)
 #
-# Needs bash, make, gcc, nvcc and mpirun, nothing else, and installs nothing. NCCL is that of the
-# system; if NCCL_HOME names another one, that one gets golden runs and a smoke test as well.
+# Needs bash, make, gcc, nvcc and mpirun, nothing else, and installs nothing. NCCL is that of NCCL_HOME,
+# or of the system.
 # quick: the largest number of ranks only. Ends with `N passed, N failed, N skipped`.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
@@ -19,8 +19,7 @@ quick | full) mode=$1 && shift ;;
 esac
 choose_examples "quick or full, and then " "$@"
 
-second_nccl=${NCCL_HOME:-}
-unset NCCL_HOME NTHREADS MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE
+unset NTHREADS MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE
 prepare "gcc g++ make $(mpicc_command) $(mpirun_command)" --no-install
 export NCCL_DEBUG_FILE=/dev/stderr # NCCL logs to stdout otherwise
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -183,12 +182,6 @@ build_all() { # for both launchers; the cases link what is made in the examples'
   wait
   for folder in "${cases[@]}"; do check "build $folder" make -s -j4 -C "$folder" both; done
   wait
-}
-
-version_shows_header() { # LAUNCHER FOLDER NCCL_HOME
-  local header
-  header=$(awk '/define NCCL_(MAJOR|MINOR|PATCH) /{printf "%s%s", dot, $3; dot="."}' "$3/include/nccl.h")
-  launch "$1" 1 "$2" --version | grep "NCCL header $header,"
 }
 
 # ---- the checks of one example ---------------------------------------------------------------------
@@ -383,21 +376,5 @@ fi
 for folder in "${examples[@]}"; do check_common "$folder"; done
 wait
 # alone: steps are many small exchanges, which take long where GPUs take turns
-[[ " ${cases[*]} " != *" tests/gpu/sparse "* ]] || { jobs=1 && check_pytorch; wait; jobs=$run_jobs; }
-
-if [ -n "$second_nccl" ]; then
-  export NCCL_HOME=$second_nccl
-  jobs=$build_jobs
-  build_all
-  jobs=$run_jobs
-  for launcher in pthread mpi; do
-    for folder in "${examples[@]}"; do
-      check "second NCCL: version $folder $launcher" version_shows_header $launcher "$folder" "$NCCL_HOME"
-      check "second NCCL: golden $folder $launcher" golden $launcher "$gpus" "$folder"
-    done
-    for folder in "${cases[@]}"; do
-      check "second NCCL: $folder $launcher" launch $launcher "$gpus" "$folder"
-    done
-  done
-fi
+[[ " ${cases[*]} " != *" tests/gpu/sparse "* ]] || { jobs=1 && check_pytorch; }
 summary

@@ -9,11 +9,11 @@
 #include <string.h>
 #include <time.h>
 
-enum kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, SEND, RECEIVE };
+enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, SEND, RECEIVE };
 
-static const char *const names[] = {"ncclAllReduce", "ncclReduce",    "ncclReduceScatter",
-                                    "ncclAllGather", "ncclBroadcast", "ncclAlltoAll",
-                                    "ncclSend",      "ncclRecv"};
+static const char *const names[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather",
+                                    "ncclBroadcast", "ncclAlltoAll",      "ncclSend",
+                                    "ncclRecv"};
 
 /* The buffers of a call. */
 enum which { SENDBUFF, RECVBUFF, BUFFERS };
@@ -148,25 +148,6 @@ static bool reduce_to_owners(struct step *step, const struct call *call, const c
   return true;
 }
 
-static bool reduce(struct step *step, const struct call *call)
-{
-  int n = step->comm->nranks;
-  size_t most = piece_elements(step, call);
-  bool ok = true;
-  for (size_t done = 0; done < call->count && ok; done += most) {
-    size_t piece = call->count - done < most ? call->count - done : most;
-    const char *from[MAX_RANKS] = {NULL};
-    size_t count[MAX_RANKS] = {0};
-    for (int r = 0; r < n; r++) {
-      from[r] = call->buffers[SENDBUFF] + done * call->size;
-      count[r] = r == call->peer ? piece : 0;
-    }
-    char *to = step->comm->rank == call->peer ? call->buffers[RECVBUFF] + done * call->size : NULL;
-    ok = reduce_to_owners(step, call, from, count, to);
-  }
-  return ok;
-}
-
 static bool reduce_scatter(struct step *step, const struct call *call)
 {
   int n = step->comm->nranks;
@@ -271,8 +252,6 @@ static bool run_collective(ncclComm_t comm, const struct call *call)
   case ALL_GATHER:
   case ALL_TO_ALL:
     return exchange(&step, call);
-  case REDUCE:
-    return reduce(&step, call);
   case REDUCE_SCATTER:
     return reduce_scatter(&step, call);
   case ALL_REDUCE:
@@ -463,10 +442,9 @@ static ncclResult_t check(struct call *call)
                           names[call->kind], comm->device);
   /* Which buffers count, and how many blocks they hold. */
   size_t n = (size_t)comm->nranks;
-  bool root = comm->rank == call->peer;
-  if (call->kind != RECEIVE && (call->kind != BROADCAST || root))
+  if (call->kind != RECEIVE && (call->kind != BROADCAST || comm->rank == call->peer))
     call->blocks[SENDBUFF] = call->kind == REDUCE_SCATTER || call->kind == ALL_TO_ALL ? n : 1;
-  if (call->kind != SEND && (call->kind != REDUCE || root))
+  if (call->kind != SEND)
     call->blocks[RECVBUFF] = call->kind == ALL_GATHER || call->kind == ALL_TO_ALL ? n : 1;
   result = check_buffer(call, SENDBUFF);
   if (result == ncclSuccess) result = check_buffer(call, RECVBUFF);
@@ -516,12 +494,6 @@ ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
                            cudaStream_t stream)
 {
   return submit(ALL_REDUCE, sendbuff, recvbuff, count, datatype, op, 0, comm, stream);
-}
-
-ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
-                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
-{
-  return submit(REDUCE, sendbuff, recvbuff, count, datatype, op, root, comm, stream);
 }
 
 ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,

@@ -194,7 +194,7 @@ static ncclResult_t join(ncclComm_t *result, int nranks, const struct id *id, in
   return met;
 }
 
-static ncclResult_t init(ncclComm_t *comm, int nranks, const ncclUniqueId *unique_id, int rank)
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId unique_id, int rank)
 {
   static atomic_flag said = ATOMIC_FLAG_INIT;
   if (comm == NULL) return null_argument("ncclCommInitRank");
@@ -208,27 +208,8 @@ static ncclResult_t init(ncclComm_t *comm, int nranks, const ncclUniqueId *uniqu
           "nothing\n",
           stderr);
   struct id id;
-  memcpy(&id, unique_id, sizeof(id));
+  memcpy(&id, &unique_id, sizeof(id));
   return join(comm, nranks, &id, rank, cpu_current_device());
-}
-
-ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
-{
-  return init(comm, nranks, &id, rank);
-}
-
-static ncclResult_t check_config(const ncclConfig_t *config)
-{
-  static const ncclConfig_t standard = NCCL_CONFIG_INITIALIZER;
-  if (config == NULL || config->magic == standard.magic) return ncclSuccess;
-  return cpu_nccl_error(ncclInvalidArgument, "config was not made with NCCL_CONFIG_INITIALIZER");
-}
-
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
-                                    ncclConfig_t *config)
-{
-  ncclResult_t result = check_config(config);
-  return result == ncclSuccess ? init(comm, nranks, &id, rank) : result;
 }
 
 /* ---- splitting ----------------------------------------------------------------------------- */
@@ -257,7 +238,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
 {
   ncclResult_t result = cpu_comm_check(comm);
   if (result == ncclSuccess && newcomm == NULL) result = null_argument("ncclCommSplit");
-  if (result == ncclSuccess) result = check_config(config);
+  if (result == ncclSuccess && config != NULL)
+    result = cpu_nccl_error(ncclInvalidArgument, "ncclCommSplit: config is not NULL");
   if (result != ncclSuccess) return result;
   *newcomm = NULL;
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR)

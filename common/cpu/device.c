@@ -91,42 +91,26 @@ void *cpu_allocate(size_t bytes)
 
 static const struct {
   cudaError_t error;
-  const char *name, *text;
+  const char *text;
 } errors[] = {
-#define ERROR(name, text) \
-  {                       \
-    name, #name, text     \
-  }
-    ERROR(cudaSuccess, "no error"),
-    ERROR(cudaErrorInvalidValue, "invalid argument"),
-    ERROR(cudaErrorMemoryAllocation, "out of memory"),
-    ERROR(cudaErrorInitializationError, "initialization error"),
-    ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
-    ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
-    ERROR(cudaErrorOperatingSystem, "OS call failed or operation not supported on this OS"),
-    ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
-    ERROR(cudaErrorNotReady, "device not ready"),
-    ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
-    ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
-    ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
-    ERROR(cudaErrorNotPermitted, "operation not permitted"),
-    ERROR(cudaErrorNotSupported, "operation not supported"),
-    ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
-    ERROR(cudaErrorStreamCaptureInvalidated,
-          "operation failed due to a previous error during capture"),
-    ERROR(cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture "
-                                       "sequences"),
-    ERROR(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began"),
-    ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
-    ERROR(cudaErrorStreamCaptureIsolation,
-          "dependency created on uncaptured work in another stream"),
-    ERROR(cudaErrorStreamCaptureImplicit,
-          "operation would make the legacy stream depend on a capturing blocking stream"),
-    ERROR(cudaErrorCapturedEvent,
-          "operation not permitted on an event last recorded in a capturing stream"),
-    ERROR(cudaErrorStreamCaptureWrongThread,
-          "attempt to terminate a thread-local capture sequence from another thread"),
-    ERROR(cudaErrorUnknown, "unknown error"),
+    {cudaSuccess, "no error"},
+    {cudaErrorInvalidValue, "invalid argument"},
+    {cudaErrorMemoryAllocation, "out of memory"},
+    {cudaErrorNoDevice, "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "invalid device ordinal"},
+    {cudaErrorOperatingSystem, "OS call failed or operation not supported on this OS"},
+    {cudaErrorInvalidResourceHandle, "invalid resource handle"},
+    {cudaErrorNotReady, "device not ready"},
+    {cudaErrorLaunchFailure, "unspecified launch failure"},
+    {cudaErrorNotPermitted, "operation not permitted"},
+    {cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture "
+                                  "sequences"},
+    {cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began"},
+    {cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"},
+    {cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream"},
+    {cudaErrorCapturedEvent,
+     "operation not permitted on an event last recorded in a capturing stream"},
 };
 
 cudaError_t cpu_error(cudaError_t error)
@@ -158,23 +142,11 @@ const char *cudaGetErrorString(cudaError_t error)
   return cpu_error_string(error);
 }
 
-const char *cudaGetErrorName(cudaError_t error)
-{
-  for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-    if (errors[i].error == error) return errors[i].name;
-  return "unrecognized error code";
-}
-
 cudaError_t cudaGetLastError(void)
 {
   cudaError_t error = last_error;
   last_error = cudaSuccess;
   return error;
-}
-
-cudaError_t cudaPeekAtLastError(void)
-{
-  return last_error;
 }
 
 /* ---- what a device says about itself ------------------------------------------------------- */
@@ -227,13 +199,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
   if (properties == NULL) return cpu_error(cudaErrorInvalidValue);
   cudaError_t error = check_device(device);
   if (error != cudaSuccess) return error;
-  *properties = (struct cudaDeviceProp){.name = "CPU stand-in",
-                                        .totalGlobalMem = cpu_settings()->memory,
-                                        .warpSize = 1,
-                                        .maxThreadsPerBlock = 1,
-                                        .multiProcessorCount = 1,
-                                        .pciBusID = cpu_settings()->pci_bus + device};
-  snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "CPU %d", properties->pciBusID);
+  *properties = (struct cudaDeviceProp){.name = "CPU stand-in"};
+  snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "CPU %d",
+           cpu_settings()->pci_bus + device);
   return cudaSuccess;
 }
 
@@ -242,16 +210,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
   cudaError_t error = check_device(device);
   if (error != cudaSuccess) return error;
   switch (attribute) {
-  case cudaDevAttrMaxThreadsPerBlock:
-  case cudaDevAttrMultiProcessorCount:
-    return put(value, 1);
-  case cudaDevAttrPciBusId:
-    return put(value, cpu_settings()->pci_bus + device);
-  case cudaDevAttrPciDeviceId:
-  case cudaDevAttrPciDomainId:
   case cudaDevAttrComputeCapabilityMajor:
   case cudaDevAttrComputeCapabilityMinor:
-  case cudaDevAttrCooperativeLaunch:
     return put(value, 0);
   }
   return cpu_error(cudaErrorInvalidValue);
@@ -264,24 +224,6 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device)
   if (text == NULL || length < 13) return cpu_error(cudaErrorInvalidValue);
   snprintf(text, (size_t)length, "0000:%02X:00.0", (unsigned)(cpu_settings()->pci_bus + device));
   return cudaSuccess;
-}
-
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
-{
-  cudaError_t error = check_device(device);
-  if (error == cudaSuccess) error = check_device(peer);
-  return error == cudaSuccess ? put(can, device != peer) : error;
-}
-
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
-{
-  static atomic_bool enabled[MAX_DEVICES][MAX_DEVICES];
-  cudaError_t error = check_device(peer);
-  if (error != cudaSuccess) return error;
-  if (flags != 0) return cpu_error(cudaErrorInvalidValue);
-  if (peer == current_device) return cpu_error(cudaErrorInvalidDevice);
-  bool again = atomic_exchange(&enabled[current_device][peer], true);
-  return again ? cpu_error(cudaErrorPeerAccessAlreadyEnabled) : cudaSuccess;
 }
 
 void cpu_device_wait(struct device *device)

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* Guards captures, what streams and events know about them, and the mode-free state below. */
+/* Guards captures, and what streams and events know about them. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct CUgraph_st {
@@ -215,17 +215,6 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
   return cudaSuccess;
 }
 
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
-{
-  static _Thread_local enum cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  if (mode == NULL || *mode < cudaStreamCaptureModeGlobal || *mode > cudaStreamCaptureModeRelaxed)
-    return cpu_error(cudaErrorInvalidValue);
-  enum cudaStreamCaptureMode old = current;
-  current = *mode;
-  *mode = old;
-  return cudaSuccess;
-}
-
 /* ---- graphs -------------------------------------------------------------------------------- */
 
 /* A launch has a ticket for each operation of the graph that needs one, drawn by the host when it
@@ -259,12 +248,6 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
   (*exec)->graph = graph;
   cpu_order_init(&(*exec)->order);
   return cudaSuccess;
-}
-
-cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
-{
-  (void)stream;
-  return exec != NULL ? cudaSuccess : cpu_error(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)

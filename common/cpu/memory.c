@@ -254,23 +254,6 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
   return cudaSuccess;
 }
 
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer)
-{
-  if (attributes == NULL) return cpu_error(cudaErrorInvalidValue);
-  *attributes = (struct cudaPointerAttributes){.type = cudaMemoryTypeUnregistered, .device = -2};
-  pthread_mutex_lock(&lock);
-  const struct region *region = find(pointer);
-  if (region != NULL) {
-    bool host = region->kind == REGION_HOST;
-    attributes->type = host ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
-    attributes->device = region->device;
-    attributes->devicePointer = (void *)(uintptr_t)pointer;
-    attributes->hostPointer = host ? (void *)(uintptr_t)pointer : NULL;
-  }
-  pthread_mutex_unlock(&lock);
-  return cudaSuccess;
-}
-
 /* ---- copying and setting ------------------------------------------------------------------- */
 
 struct copy {
@@ -343,15 +326,6 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
                             cudaStream_t stream)
 {
   return cpu_error(copy(to, from, bytes, kind, stream, false));
-}
-
-cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
-                                size_t bytes, cudaStream_t stream)
-{
-  if (to_device < 0 || from_device < 0 || cpu_device(to_device) == NULL ||
-      cpu_device(from_device) == NULL)
-    return cpu_error(cudaErrorInvalidDevice);
-  return cpu_error(copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream, false));
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes)

@@ -207,19 +207,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
   return create_public(stream, flags);
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int priority)
-{
-  (void)priority; /* CUDA clamps what is out of range, and our range is 0 to 0 */
-  return create_public(stream, flags);
-}
-
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
-{
-  if (least != NULL) *least = 0;
-  if (greatest != NULL) *greatest = 0;
-  return cudaSuccess;
-}
-
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
   if (stream == NULL) return cpu_error(cudaErrorInvalidResourceHandle);

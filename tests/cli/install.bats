@@ -154,10 +154,6 @@ C
   make -s -C "$WORK/$name/01_allreduce_ub" CPU=1 CFLAGS=-O0
   NTHREADS=2 "$WORK/$name/01_allreduce_ub/allreduce_ub" >"$WORK/out" 2>/dev/null
   diff <("$TOP/tests/golden.sh" 01_allreduce_ub 2) "$WORK/out"
-  code=0
-  "$WORK/$name/scripts/dist.sh" >"$WORK/out" 2>"$WORK/err" || code=$?
-  exits_with 2
-  one_line '^dist.sh: this is no git checkout'
 }
 
 @test "install.sh: wrong arguments and builds that are not there" {

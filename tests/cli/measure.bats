@@ -13,7 +13,7 @@ script() { # script PATH [ARGUMENTS]: sets code, $WORK/out, $WORK/err
 # $WORK/do/x.mpi.1 with shell code in it is what x does instead under MPI with -G 1.
 suite() {
   mkdir -p "$WORK/suite/scripts" "$WORK/bin" "$WORK/cuda/bin" "$WORK/nccl/include" "$WORK/nccl/lib" "$WORK/do"
-  cp "$TOP"/scripts/{bench,results_json,results,files,lib}.sh "$WORK/suite/scripts"
+  cp "$TOP"/scripts/{bench,results,files,lib}.sh "$WORK/suite/scripts"
   printf '#!/bin/sh\n' >"$WORK/suite/scripts/setup.sh" # nothing is missing
   chmod +x "$WORK/suite/scripts/setup.sh"
   for name in x y; do
@@ -48,7 +48,7 @@ PROGRAM
 }
 bench() { script "$WORK/suite/scripts/bench.sh" --no-install --out "$WORK/results" "$@"; }
 
-@test "bench.sh: a file, a log and a line per part; provenance; all of it as JSON" {
+@test "bench.sh: a file, a log and a line per part; provenance" {
   suite
   bench --quick
   exits_with 0
@@ -65,13 +65,6 @@ bench() { script "$WORK/suite/scripts/bench.sh" --no-install --out "$WORK/result
     grep -qx "$line" "$WORK/results/provenance.txt" || { cat "$WORK/results/provenance.txt" && false; }
   done
   [ ! -e "$WORK/results/unfinished" ]
-  python3 - "$WORK/results/results.json" <<'PYTHON'
-import json, sys
-d = json.load(open(sys.argv[1]))
-assert "version: x 1.0.0" in d["provenance"]
-assert len(d["rows"]) == 8 and d["rows"][0]["us"] == 8.5 and d["rows"][0]["variant"] == "plain", d["rows"]
-assert {r["part"] for r in d["rows"]} >= {"01_x.mpi.eager", "02_y.pthread.graph"}
-PYTHON
 }
 
 @test "bench.sh: a failing part is said and tried again by the same command, finished ones are not" {
@@ -206,31 +199,6 @@ PYTHON
   prints 'scripts/bench.sh \[--no-install\] \[--quick\]'
 }
 
-@test "results_json.sh: numbers with exponents, folders and files with odd names, an empty file" {
-  suite
-  mkdir "$WORK/a=b"
-  cd "$WORK"
-  printf 'date: "now" \\ later\n' >a=b/provenance.txt
-  printf 'words,us,name\n1.04858e+06,-1e-3,1e\n12,,1E5x\n' >'a=b/x "y" \.csv'
-  : >a=b/empty.csv
-  script "$TOP/scripts/results_json.sh" a=b
-  exits_with 0
-  python3 - <<'PYTHON'
-import json, os
-d = json.load(open(os.environ["WORK"] + "/out"))
-assert d["provenance"] == ['date: "now" \\ later'], d
-assert d["rows"] == [{"part": 'x "y" \\', "words": 1048580.0, "us": -0.001, "name": "1e"},
-                     {"part": 'x "y" \\', "words": 12, "us": None, "name": "1E5x"}], d
-PYTHON
-  for arguments in "" nowhere "a=b a=b"; do
-    # shellcheck disable=SC2086 # several words
-    script "$TOP/scripts/results_json.sh" $arguments
-    exits_with 2
-    prints_nothing
-    one_line '^results_json.sh: .*; allowed: DIR'
-  done
-}
-
 # ---- compare.sh ----------------------------------------------------------------------------------
 
 # compared NEW-ROWS: an old folder with three rows against a new one with these
@@ -318,20 +286,10 @@ compared() { # compared ROWS [OPTIONS]
 TEXT
 }
 
-@test "compare.sh: where no row is in both, it says how they differ" {
+@test "compare.sh: where no row is in both, nothing is compared" {
   compared '2048,plain,10,1,9,11,99,0\n'
   exits_with 2
-  one_line '^compare.sh: no row is in both folders: bytes is 1024 or 4096 or 16384 in OLD and 2048 in NEW; allowed: '
-  sed -i 's/variant/ranks/;s/plain/4/' "$WORK/old/01_x.mpi.graph.csv"
-  sed -i 's/variant/ranks/;s/plain/2/' "$WORK/new/01_x.mpi.graph.csv"
-  sed -i '$s/2048/1024/' "$WORK/new/01_x.mpi.graph.csv"
-  script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
-  exits_with 2
-  one_line ': ranks is 4 in OLD and 2 in NEW; allowed: '
-  sed -i '$s/,10,/,,/' "$WORK/new/01_x.mpi.graph.csv"
-  script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
-  exits_with 2
-  one_line ': NEW has no times; allowed: '
+  one_line '^compare.sh: no row with a time is in both folders; allowed: results of '
 }
 
 @test "compare.sh: folders with odd names" {
@@ -371,7 +329,7 @@ TEXT
   mv "$WORK/new/01_x.mpi.graph.csv" "$WORK/new/z.csv"
   script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
   exits_with 2
-  [ "$(tail -n 1 "$WORK/err")" = "compare.sh: no CSV file with rows is in both folders; allowed: results of the same examples" ] || show
+  [ "$(tail -n 1 "$WORK/err")" = "compare.sh: no row with a time is in both folders; allowed: results of the same examples, of as many ranks" ] || show
 }
 
 # ---- beside nccl-tests, releases of NCCL ----------------------------------------------------------

@@ -124,8 +124,8 @@ user_without_rights() {
 }
 
 @test "--help: the head of each script, and nothing after it" {
-  for name in hosts.sh multihost_sim.sh timeline.sh run_all.sh test.sh setup.sh gpu_check.sh gpu_of_rank.sh dist.sh \
-    bench.sh plot.sh report.sh compare.sh install.sh results_json.sh slurm.sbatch polaris.pbs; do
+  for name in hosts.sh multihost_sim.sh timeline.sh run_all.sh test.sh setup.sh gpu_check.sh gpu_of_rank.sh \
+    bench.sh plot.sh report.sh compare.sh install.sh slurm.sbatch polaris.pbs; do
     script $name --help
     exits_with 0
     prints "scripts/$name"

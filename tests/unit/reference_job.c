@@ -9,33 +9,11 @@
 sparse_allreduce_config_t job_config(sparse_allreduce_algorithm_t algorithm, sparse_preset_t preset,
                                      double density)
 {
-  sparse_allreduce_config_t vgg = {
-      .algorithm = algorithm,
-      .density = density,
-      .gradient_type = ncclFloat,
-      .local_interval = 32,
-      .topkaopt_interval = 32,
-      .global_interval = 32,
-      .repartition_interval = 64,
-      .raise_steps = 5,
-      .raise_above = {4, 3},
-      .raise_factor = 1.03,
-      .local_band = {{2, 3}, {5, 4}, 1.012, 1.012},
-      .global_band = {{2, 3}, {4, 3}, 1.008, 1.008},
-      .correction = {{3, 4}, {3, 4}, {5, 4}, 1.02, 1.02, 20, 20},
-      .throttle = 4,
-  };
-  sparse_allreduce_config_t lstm = vgg, bert = vgg;
-  lstm.raise_above = (sparse_fraction_t){3, 2};
-  lstm.local_band = (sparse_band_t){{3, 4}, {5, 4}, 1.012, 1.012};
-  lstm.global_band = (sparse_band_t){{3, 4}, {5, 4}, 1.01, 1.008};
-  lstm.correction = (sparse_correction_t){{3, 4}, {3, 4}, {5, 4}, 1.012, 1.012, 50, 0};
-  bert.local_interval = bert.global_interval = 128;
-  bert.raise_steps = 0;
-  bert.local_band = (sparse_band_t){{4, 5}, {5, 4}, 1.025, 1.025};
-  bert.global_band = (sparse_band_t){{4, 5}, {5, 4}, 1.036, 1.025};
-  bert.correction = (sparse_correction_t){{3, 4}, {5, 6}, {5, 4}, 1.012, 1.012, 20, 0};
-  return preset == SPARSE_PRESET_VGG ? vgg : preset == SPARSE_PRESET_LSTM ? lstm : bert;
+  sparse_allreduce_config_t config = sparse_allreduce_config(preset);
+  config.algorithm = algorithm;
+  config.density = density;
+  config.balance = SPARSE_BALANCE_NEVER;
+  return config;
 }
 
 const char *job_name(sparse_allreduce_algorithm_t algorithm)

@@ -18,7 +18,7 @@ struct job {
   const char *describe; /* for messages */
 };
 
-/* The constants of the paper's jobs, table 0.3 of the specification. */
+/* The constants of the library, which test_published compares with those of the published code. */
 sparse_allreduce_config_t job_config(sparse_allreduce_algorithm_t algorithm, sparse_preset_t preset,
                                      double density);
 const char *job_name(sparse_allreduce_algorithm_t algorithm);

@@ -59,7 +59,7 @@ enum { POOL_BYTES = 7 * BIG * 4 };
 
 enum { TYPES = 10 };
 
-enum collective { ALLREDUCE, REDUCE, REDUCESCATTER, ALLGATHER, BROADCAST, ALLTOALL, COLLECTIVES };
+enum collective { ALLREDUCE, REDUCESCATTER, ALLGATHER, BROADCAST, ALLTOALL, COLLECTIVES };
 
 /* Each rank writes a word into the window of every other and rings; the others wait for all. */
 struct push {

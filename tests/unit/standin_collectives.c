@@ -37,9 +37,6 @@ void one_collective(struct rank *me, enum collective which, size_t count, int t,
   case ALLREDUCE:
     NCCL(ncclAllReduce(send, receive, count, type, op, me->comm, me->stream));
     break;
-  case REDUCE:
-    NCCL(ncclReduce(send, receive, count, type, op, root, me->comm, me->stream));
-    break;
   case REDUCESCATTER:
     if (in_place) result = receive + r * count * size;
     NCCL(ncclReduceScatter(send, result, count, type, op, me->comm, me->stream));
@@ -56,15 +53,14 @@ void one_collective(struct rank *me, enum collective which, size_t count, int t,
   CUDA(cudaMemcpyAsync(out, result, out_bytes, cudaMemcpyDeviceToHost, me->stream));
   CUDA(cudaStreamSynchronize(me->stream));
   bool integer = type <= ncclUint64;
-  bool has_result = which != REDUCE || me->rank == root;
-  for (size_t i = 0; i < count && has_result; i++) {
+  for (size_t i = 0; i < count; i++) {
     for (size_t b = 0; b < out_blocks; b++) {
       double got = get(out, b * count + i, type);
-      double want = which == ALLREDUCE || which == REDUCE ? reduced(me->n, i, 0, op, integer)
-                    : which == REDUCESCATTER              ? reduced(me->n, i, me->rank, op, integer)
-                    : which == ALLGATHER                  ? element((int)b, i, 0)
-                    : which == BROADCAST                  ? element(root, i, 0)
-                                                          : element((int)b, i, me->rank);
+      double want = which == ALLREDUCE       ? reduced(me->n, i, 0, op, integer)
+                    : which == REDUCESCATTER ? reduced(me->n, i, me->rank, op, integer)
+                    : which == ALLGATHER     ? element((int)b, i, 0)
+                    : which == BROADCAST     ? element(root, i, 0)
+                                             : element((int)b, i, me->rank);
       if (!close_to(got, want, type, op)) {
         fprintf(stderr, "collective %d rank %d of %d type %d op %d count %zu [%zu]: %g not %g\n",
                 which, me->rank, me->n, type, op, count, i, got, want);

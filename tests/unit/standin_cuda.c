@@ -12,7 +12,7 @@ void test_asynchrony(void **state)
   (void)state;
   cudaStream_t stream;
   CUDA(cudaSetDevice(0));
-  CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, -1));
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   int host = 5, *device = device_memory(sizeof(int)), *pinned = NULL;
   CUDA(cudaMallocHost((void **)&pinned, sizeof(int)));
   *pinned = 0;
@@ -137,7 +137,6 @@ void test_memory(void **state)
   REQUIRE(free_bytes == total && total == (size_t)2 << 30);
   CUDA(cudaMalloc(&a, (size_t)1 << 30));
   REQUIRE(cudaMalloc(&b, ((size_t)1 << 30) + 1) == cudaErrorMemoryAllocation && b == NULL);
-  REQUIRE(cudaPeekAtLastError() == cudaErrorMemoryAllocation);
   REQUIRE(cudaGetLastError() == cudaErrorMemoryAllocation && cudaGetLastError() == cudaSuccess);
   REQUIRE(ncclMemAlloc(&b, (size_t)2 << 30) == ncclUnhandledCudaError);
   REQUIRE(strstr(ncclGetLastError(NULL), "out of memory") != NULL);
@@ -162,14 +161,7 @@ void test_memory(void **state)
   REQUIRE(cudaMemcpy(bytes, bytes, 1, cudaMemcpyDeviceToHost) == cudaErrorInvalidValue);
   REQUIRE(cudaMemset(bytes, 0, 1) == cudaErrorInvalidValue);
   REQUIRE(cudaMemcpy(a, bytes, 1, (enum cudaMemcpyKind)9) == cudaErrorInvalidValue);
-  struct cudaPointerAttributes attributes;
-  CUDA(cudaPointerGetAttributes(&attributes, (char *)a + 99));
-  REQUIRE(attributes.type == cudaMemoryTypeDevice && attributes.device == 2);
-  CUDA(cudaPointerGetAttributes(&attributes, bytes));
-  REQUIRE(attributes.type == cudaMemoryTypeUnregistered);
   CUDA(cudaHostAlloc(&b, 100, cudaHostAllocPortable));
-  CUDA(cudaPointerGetAttributes(&attributes, b));
-  REQUIRE(attributes.type == cudaMemoryTypeHost);
   REQUIRE(cudaFree(b) == cudaErrorInvalidValue);
   CUDA(cudaMemcpy(a, b, 100, cudaMemcpyHostToDevice));
   CUDA(cudaFreeHost(b));
@@ -194,13 +186,6 @@ void test_devices(void **state)
   REQUIRE(strcmp(first, second) != 0);
   CUDA(cudaGetDeviceProperties(&properties, 5));
   REQUIRE(strcmp(properties.name, "CPU stand-in") == 0);
-  CUDA(cudaDeviceGetAttribute(&value, cudaDevAttrPciBusId, 5));
-  REQUIRE(value == properties.pciBusID);
-  CUDA(cudaDeviceCanAccessPeer(&value, 0, 1));
-  REQUIRE(value == 1);
-  CUDA(cudaDeviceEnablePeerAccess(0, 0));
-  REQUIRE(cudaDeviceEnablePeerAccess(0, 0) == cudaErrorPeerAccessAlreadyEnabled);
-  REQUIRE(strcmp(cudaGetErrorName(cudaErrorNotReady), "cudaErrorNotReady") == 0);
   REQUIRE(strcmp(cudaGetErrorString(cudaErrorMemoryAllocation), "out of memory") == 0);
   CUDA(cudaRuntimeGetVersion(&value));
   REQUIRE(value == CUDART_VERSION);

@@ -202,9 +202,7 @@ void split_body(struct rank *me)
 {
   ncclComm_t half = NULL, reverse = NULL, some = NULL;
   int count = 0, rank = 0, device = -1;
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.splitShare = 1;
-  NCCL(ncclCommSplit(me->comm, me->rank % 2, me->rank, &half, &config));
+  NCCL(ncclCommSplit(me->comm, me->rank % 2, me->rank, &half, NULL));
   NCCL(ncclCommCount(half, &count));
   NCCL(ncclCommUserRank(half, &rank));
   NCCL(ncclCommCuDevice(half, &device));
