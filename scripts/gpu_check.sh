@@ -7,6 +7,9 @@
 # Needs bash, make, gcc, nvcc and mpirun, nothing else, and installs nothing. NCCL is that of NCCL_HOME,
 # or of the system.
 # quick: the largest number of ranks only. Ends with `N passed, N failed, N skipped`.
+#
+# Without enough GPUs: NP=4 NCCL_MULTI_RANK_GPU_ENABLE=1 checks with up to four processes, which take turns on
+# the GPUs there are; threads cannot. NCCL has to be 2.30 or later. It takes several times as long.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -23,7 +26,12 @@ unset NTHREADS MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE
 prepare "gcc g++ make $(mpicc_command) $(mpirun_command)" --no-install
 export NCCL_DEBUG_FILE=/dev/stderr # NCCL logs to stdout otherwise
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-gpus=$(gpu_count)
+gpus=$(gpu_count) launchers=(pthread mpi)
+most=$gpus # ranks
+if [ "${NCCL_MULTI_RANK_GPU_ENABLE:-}" = 1 ]; then
+  launchers=(mpi) most=${NP:-$gpus}
+  whole_number "$most" 1 64 || die "NP='$most' is not a number of ranks; allowed: 1 to 64"
+fi
 logs=$(temporary_folder) || exit
 trap 'rm -rf "$logs"' EXIT
 
@@ -35,6 +43,7 @@ build_jobs=$((cores > 16 ? 16 : cores))
 # Processes take turns on a GPU. Ranks that wait for each other in kernels need several turns for each
 # exchange, so many runs at a time take longer than the same runs a few at a time.
 run_jobs=$((cores / 4 < 6 || gpus < 4 ? 4 : 6))
+((most <= gpus)) || run_jobs=2
 jobs=$run_jobs
 count=0
 
@@ -112,44 +121,49 @@ golden() { # LAUNCHER RANKS FOLDER [OPTIONS...]: stdout is exactly the expected 
   local output=$logs/golden.$BASHPID code=0
   launch "$@" >"$output" || code=$?
   echo "exit code $code"
-  diff <(tests/golden.sh "$3" "$2") <(tests/golden.sh --mask "$3" <"$output") && [ $code = 0 ]
+  diff <(tests/golden.sh "$3" "$2" "$gpus") <(tests/golden.sh --mask "$3" <"$output") && [ $code = 0 ]
+}
+
+digest() { # LAUNCHER RANKS FOLDER [OPTIONS...]
+  launch "$@" --digest | grep '^Digest: ' || echo "none: $*"
+}
+
+one_digest() { # of several runs, a line each on stdin
+  local digests
+  digests=$(cat)
+  echo "$digests"
+  [[ $digests == Digest:* ]] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
 }
 
 same_digest() { # RANKS FOLDER FOLDER: under both launchers, in both examples
-  local digests
-  digests=$(for folder in "$2" "$3"; do
-    for launcher in pthread mpi; do launch $launcher "$1" "$folder" --digest | grep '^Digest: '; done
-  done)
-  echo "$digests"
-  [ "$(wc -l <<<"$digests")" -eq 4 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
+  for folder in "$2" "$3"; do
+    for launcher in "${launchers[@]}"; do digest "$launcher" "$1" "$folder"; done
+  done | one_digest
 }
 
 same_sparse_digest() { # RANKS FOLDER: one digest, whatever moves the entries and in which order
-  local digests variant
-  digests=$(for variant in "" "--throttle 1" "--throttle 8 --exchange sendrecv" "--exchange sendrecv --balance always" \
-    "--result entries" "--result entries --exchange sendrecv"; do
-    # shellcheck disable=SC2086 # words
-    launch mpi "$1" "$2" --digest --count 64K --steps 40 --verify off $variant | grep '^Digest: '
-  done
-  NCCL_PROTO=Simple launch pthread "$1" "$2" --digest --count 64K --steps 40 --verify off | grep '^Digest: '
-  NCCL_ALGO=Ring launch pthread "$1" "$2" --digest --count 64K --steps 40 --verify off | grep '^Digest: ')
-  echo "$digests"
-  [ "$(wc -l <<<"$digests")" -eq 8 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
+  local variant job=("$1" "$2" --count 64K --steps 40 --verify off)
+  {
+    for variant in "" "--throttle 1" "--throttle 8 --exchange sendrecv" "--exchange sendrecv --balance always" \
+      "--result entries" "--result entries --exchange sendrecv"; do
+      # shellcheck disable=SC2086 # words
+      digest mpi "${job[@]}" $variant
+    done
+    NCCL_PROTO=Simple digest "${launchers[0]}" "${job[@]}"
+    NCCL_ALGO=Ring digest "${launchers[0]}" "${job[@]}"
+  } | one_digest
 }
 
 same_training_digest() { # RANKS FOLDER: of all weights after every epoch, whatever moves the entries
-  local digests
-  digests=$(for exchange in auto sendrecv; do
-    for launcher in pthread mpi; do
-      launch $launcher "$1" "$2" --algorithm topkA,gtopk,oktopk,gaussiankSA --epochs 3 --exchange $exchange --digest | grep '^Digest: '
+  for exchange in auto sendrecv; do
+    for launcher in "${launchers[@]}"; do
+      digest "$launcher" "$1" "$2" --algorithm topkA,gtopk,oktopk,gaussiankSA --epochs 3 --exchange $exchange
     done
-  done)
-  echo "$digests"
-  [ "$(wc -l <<<"$digests")" -eq 4 ] && [ "$(sort -u <<<"$digests" | wc -l)" -eq 1 ]
+  done | one_digest
 }
 
 simulated_hosts() { # HOSTS EXAMPLE [OPTIONS...]: all GPUs, under MPI, as if they were in several hosts
-  NP=$gpus timeout "$limit" scripts/multihost_sim.sh "$@"
+  NP=$most timeout "$limit" scripts/multihost_sim.sh "$@"
 }
 
 bench_files() { # LAUNCHER RANKS FOLDER
@@ -174,7 +188,7 @@ timeline_of() { # EXAMPLE [OPTIONS...]: a table for each rank; a step begins wit
   [ -n "$(cupti_header)" ] || { echo "no CUPTI"; return 77; }
   tables=$(timeout "$limit" scripts/timeline.sh "$@") || return
   echo "$tables"
-  [ "$(grep -cE ' 0\.0 .* local_pass<' <<<"$tables")" -eq "$gpus" ]
+  [ "$(grep -cE ' 0\.0 .* local_pass<' <<<"$tables")" -eq "$most" ]
 }
 
 build_all() { # for both launchers; the cases link what is made in the examples' folders
@@ -189,71 +203,71 @@ build_all() { # for both launchers; the cases link what is made in the examples'
 check_common() { # FOLDER
   local folder=$1 large=(--count 900G) smaller=() few=()
   [[ $folder = 04_* ]] && large=(--count 4294967294 --density 1) smaller=(--count 64K) few=(--steps 6)
-  for launcher in pthread mpi; do
+  for launcher in "${launchers[@]}"; do
     for ranks in $rank_counts; do
-      check "golden $folder $launcher $ranks" golden $launcher "$ranks" "$folder" "${smaller[@]}"
+      check "golden $folder $launcher $ranks" golden "$launcher" "$ranks" "$folder" "${smaller[@]}"
     done
     check "fault: failing call, $folder $launcher" \
       expect 3 '\[rank .*(main\.c:[0-9]+: ncclMemAlloc|sparse_allreduce_create: unhandled system error)' \
-      launch_with_fault fail:ncclMemAlloc:2:$((some > 1)) $launcher $some "$folder"
+      launch_with_fault fail:ncclMemAlloc:2:$((some > 1)) "$launcher" $some "$folder"
     check "fault: hanging rank, $folder $launcher" \
       expect 4 "\[rank $victim\] no progress for .* STEP" \
-      launch_with_fault hang:cudaStreamSynchronize:1:$victim $launcher $some "$folder" -T 12
+      launch_with_fault hang:cudaStreamSynchronize:1:$victim "$launcher" $some "$folder" -T 12
     check "fault: killed rank, $folder $launcher" \
-      killed launch_with_fault kill:cudaStreamSynchronize:2:$victim $launcher $some "$folder" -T 20
-    check "bench $folder $launcher" bench_files $launcher "$gpus" "$folder"
+      killed launch_with_fault kill:cudaStreamSynchronize:2:$victim "$launcher" $some "$folder" -T 20
+    check "bench $folder $launcher" bench_files "$launcher" "$most" "$folder"
     check "too large, $folder $launcher" \
-      expect 2 'needs .* of device memory' launch $launcher $some "$folder" "${large[@]}"
+      expect 2 'needs .* of device memory' launch "$launcher" $some "$folder" "${large[@]}"
   done
   [ "$mode" = full ] && check "memcheck $folder" sanitize memcheck $pair "$folder" --count 1000 "${few[@]}"
   check "more threads than GPUs, $folder" expect 2 'NTHREADS' launch pthread $((gpus + 1)) "$folder"
-  check "more processes than GPUs, $folder" expect 77 'one rank per GPU' mpirun -np $((gpus + 1)) \
+  check "more processes than GPUs, $folder" expect 77 'one rank per GPU' env -u NCCL_MULTI_RANK_GPU_ENABLE mpirun -np $((gpus + 1)) \
     --oversubscribe "$folder/build/gpu-mpi/$(program_of "$folder")"
   check "pthread build under mpirun, $folder" expect 2 'built without MPI=1' mpirun -np "$some" \
     "$folder/build/gpu-pthread/$(program_of "$folder")"
 }
 
 check_allreduce() { # 01 and 02
-  for launcher in pthread mpi; do
+  for launcher in "${launchers[@]}"; do
     for ranks in $rank_counts; do
-      check "cases AllReduce $launcher $ranks" launch $launcher "$ranks" tests/gpu/allreduce
+      check "cases AllReduce $launcher $ranks" launch "$launcher" "$ranks" tests/gpu/allreduce
     done
     for folder in 01_allreduce_ub 02_allreduce_sm; do
       check "fault: wrong element, $folder $launcher" \
         expect 1 "\[rank $victim\].*element" \
-        launch_with_fault corrupt:ncclAllReduce:2:$victim $launcher $some $folder
+        launch_with_fault corrupt:ncclAllReduce:2:$victim "$launcher" $some $folder
     done
   done
-  for launcher in pthread mpi; do
+  for launcher in "${launchers[@]}"; do
     for ranks in $rank_counts; do
-      check "cases own $launcher $ranks" launch $launcher "$ranks" tests/gpu/allreduce_own
-      check "golden own $launcher $ranks" golden $launcher "$ranks" 02_allreduce_sm --method own
+      check "cases own $launcher $ranks" launch "$launcher" "$ranks" tests/gpu/allreduce_own
+      check "golden own $launcher $ranks" golden "$launcher" "$ranks" 02_allreduce_sm --method own
     done
   done
   check "several ranks on one GPU" launch pthread 1 tests/gpu/allreduce_one_gpu
   check "several ranks on one GPU, wide lines" launch pthread 1 tests/gpu/allreduce_one_gpu --wide
   [ "$mode" = full ] && check "memcheck, several ranks on one GPU" \
     sanitize memcheck 1 tests/gpu/allreduce_one_gpu --calls 8
-  check "same digest" same_digest "$gpus" 01_allreduce_ub 02_allreduce_sm
+  check "same digest" same_digest "$most" 01_allreduce_ub 02_allreduce_sm
 }
 
 check_alltoallv() { # 03
   local folder=03_alltoallv_sm
-  for launcher in pthread mpi; do
+  for launcher in "${launchers[@]}"; do
     for ranks in $rank_counts; do
-      check "cases AlltoAllV $launcher $ranks" launch $launcher "$ranks" tests/gpu/alltoallv
+      check "cases AlltoAllV $launcher $ranks" launch "$launcher" "$ranks" tests/gpu/alltoallv
     done
   done
   check "8 ranks of the AlltoAllV on one GPU" launch pthread 1 tests/gpu/alltoallv_ranks
   for pattern in halving unaligned random moe zero; do
     for method in sendrecv barrier; do
-      check "$method, $pattern" launch mpi "$gpus" $folder --method $method --pattern $pattern --count 1000003 -d int8
+      check "$method, $pattern" launch mpi "$most" $folder --method $method --pattern $pattern --count 1000003 -d int8
     done
   done
   check "wrong matrix" expect 2 'is not a number of bytes' launch mpi "$some" $folder --matrix README.md
   [ "$mode" = full ] || return 0
   check "memcheck of 8 ranks on one GPU" sanitize memcheck 1 tests/gpu/alltoallv_ranks --rounds 1 --exchanges 8
-  check "10,000 calls" launch mpi "$gpus" tests/gpu/alltoallv --calls 10000
+  check "10,000 calls" launch mpi "$most" tests/gpu/alltoallv --calls 10000
   check "pairs beyond 4 GiB" launch mpi $pair tests/gpu/alltoallv --large
   for method in sendrecv lsa copy-engine; do
     check "cases AlltoAllV, --method $method" launch mpi "$some" tests/gpu/alltoallv --method $method
@@ -264,13 +278,13 @@ check_alltoallv() { # 03
 
 check_training() { # 04's training job
   local folder=04_sparse_allreduce second=sparse_training
-  for launcher in pthread mpi; do
+  for launcher in "${launchers[@]}"; do
     for ranks in $rank_counts; do
-      check "training $launcher $ranks" expect 0 'same weights after every epoch' launch $launcher "$ranks" $folder --epochs 5
+      check "training $launcher $ranks" expect 0 'same weights after every epoch' launch "$launcher" "$ranks" $folder --epochs 5
     done
   done
-  check "training: one digest" same_training_digest "$gpus" $folder
-  ((gpus == 1)) || check "training: fault, a wrong average" expect 1 "\\[rank $victim\\] dense, epoch 1: weight .* by the dense result" \
+  check "training: one digest" same_training_digest "$most" $folder
+  ((most == 1)) || check "training: fault, a wrong average" expect 1 "\\[rank $victim\\] dense, epoch 1: weight .* by the dense result" \
     launch_with_fault corrupt:ncclAllReduce:9:$victim mpi $some $folder --algorithm dense --epochs 2
   [ "$mode" = quick ] || check "memcheck training" sanitize memcheck $pair $folder --epochs 1 --batch 500 --algorithm dense,oktopk
 }
@@ -288,7 +302,7 @@ pytorch_job() { # SCRIPT [ARGUMENTS]: on two GPUs, with the library of build_pyt
   local limit=120 library=$pytorch/04_sparse_allreduce/build/gpu-pthread/libsparse_allreduce.so
   [ -f "$library" ] || { echo "no library for PyTorch, see its build"; return 77; }
   OMP_NUM_THREADS=4 PYTHONDONTWRITEBYTECODE=1 timeout "$limit" python3 -m torch.distributed.run --standalone \
-    --nproc-per-node "$pair" "$1" --library "$library" "${@:2}"
+    --nproc-per-node $((gpus > 1 ? 2 : 1)) "$1" --library "$library" "${@:2}"
 }
 check_pytorch() {
   check "PyTorch: what the hook promises" pytorch_job tests/pytorch/hook_cases.py --cuda --limit 100
@@ -300,34 +314,34 @@ check_sparse() { # 04; its operators are local, so one rank will do for them
   local folder=04_sparse_allreduce
   if [ "$mode" = full ]; then # the long ones first
     check "racecheck sparse operators" sanitize racecheck 1 tests/gpu/sparse --quick --repeats 10
-    check "as it comes, $folder" golden mpi "$gpus" $folder
+    check "as it comes, $folder" golden mpi "$most" $folder
     check "memcheck sparse operators" sanitize memcheck 1 tests/gpu/sparse --quick --repeats 20
     check "operators beyond 2^31 elements" launch pthread 1 tests/gpu/sparse --large
     check "1,000 steps of graph replay" \
-      launch mpi "$gpus" tests/gpu/sparse_steps --cases 6 --steps 1000
+      launch mpi "$most" tests/gpu/sparse_steps --cases 6 --steps 1000
     # lists so long that NCCL maps their memory when it is captured, see lib/sparse_create.c
     check "gtopk in a graph, $folder" launch mpi $pair $folder --bench -G 1 --algorithm gtopk \
       --count 4M --density 0.05 --steps 8
     for hosts in 2 4; do
-      ((hosts <= gpus)) && check "$hosts simulated hosts, $folder" simulated_hosts $hosts tests/gpu/sparse_steps --cases 40
+      ((hosts <= most)) && check "$hosts simulated hosts, $folder" simulated_hosts $hosts tests/gpu/sparse_steps --cases 40
     done
   fi
-  if [ "$gpus" -gt 1 ]; then
-    for launcher in pthread mpi; do
-      check "fault: late rank, sparse step, $launcher" launch $launcher $some tests/gpu/sparse_steps --late -T 100
+  if [ "$most" -gt 1 ]; then
+    for launcher in "${launchers[@]}"; do
+      check "fault: late rank, sparse step, $launcher" launch "$launcher" $some tests/gpu/sparse_steps --late -T 100
     done
   fi
   check "timeline of a step" timeline_of $folder --bench -G 1 --algorithm oktopk --count 1M --steps 16
-  check "same bits, throttle and exchange" same_sparse_digest "$gpus" $folder
+  check "same bits, throttle and exchange" same_sparse_digest "$most" $folder
   check "cases sparse operators" launch pthread 1 tests/gpu/sparse
-  for launcher in pthread mpi; do
+  for launcher in "${launchers[@]}"; do
     for ranks in $rank_counts; do
-      check "random jobs $launcher $ranks" launch $launcher "$ranks" tests/gpu/sparse_steps \
+      check "random jobs $launcher $ranks" launch "$launcher" "$ranks" tests/gpu/sparse_steps \
         --cases 60 --seed "${ranks}000"
     done
-    check "results as entries, $launcher" launch $launcher "$gpus" $folder --result entries --steps 34
+    check "results as entries, $launcher" launch "$launcher" "$most" $folder --result entries --steps 34
     check "fault: wrong element, $folder $launcher" expect 1 "\[rank $victim\] dense, step .* element" \
-      launch_with_fault corrupt:ncclAllReduce:5:$victim $launcher $some $folder --count 64K --algorithm dense
+      launch_with_fault corrupt:ncclAllReduce:5:$victim "$launcher" $some $folder --count 64K --algorithm dense
   done
 }
 
@@ -348,11 +362,11 @@ if [ "$gpus" -eq 0 ]; then
   summary
   exit
 fi
-rank_counts=$(seq 1 "$gpus")
-[ "$mode" = quick ] && rank_counts=$gpus
-some=$((gpus < 4 ? gpus : 4))       # ranks of the fault cases
+rank_counts=$(seq 1 "$most")
+[ "$mode" = quick ] && rank_counts=$most
+some=$((most < 4 ? most : 4))       # ranks of the fault cases
 victim=$((some > 2 ? 2 : some - 1)) # not rank 0, which is the easy one
-pair=$((gpus > 1 ? 2 : 1))
+pair=$((most > 1 ? 2 : 1))
 
 jobs=$build_jobs
 build_all

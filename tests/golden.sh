@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Prints what an example without options prints on stdout: golden.sh 01_allreduce_ub 4
+# Prints what an example without options prints on stdout: golden.sh 01_allreduce_ub 4, or golden.sh
+# 01_allreduce_ub 4 2 where four ranks share two GPUs.
 # Measured and chosen numbers are # in it: golden.sh --mask 04_sparse_allreduce makes them so in what
 # it reads.
 set -euo pipefail
@@ -18,16 +19,22 @@ mask() {
   esac
 }
 if [ "$1" = --mask ]; then mask "$2" && exit; fi
-example=$1 ranks=$2
+example=$1 ranks=$2 gpus=${3:-$2}
 
 # for_ranks FORMAT: one line per rank, with the rank for each %d.
 for_ranks() {
   for ((rank = 0; rank < ranks; rank++)); do echo "${1//%d/$rank}"; done
 }
 
+devices() {
+  for ((rank = 0; rank < ranks; rank++)); do
+    echo "  Rank $rank communicator initialized using device $((rank % gpus))"
+  done
+}
+
 allreduce() { # HEADING DEREGISTERED
   echo "Starting AllReduce example with $ranks ranks"
-  for_ranks "  Rank %d communicator initialized using device %d"
+  devices
   echo "$1"
   for_ranks "  Rank %d allocating 4.00 MB per buffer"
   for_ranks "  Rank %d data initialized (value: %d)"
@@ -48,7 +55,7 @@ alltoallv() {
   done
   window=$((1024 * ranks))
   echo "Starting AlltoAllV example with $ranks ranks"
-  for_ranks "  Rank %d communicator initialized using device %d"
+  devices
   echo "Setting up AlltoAllV with variable-sized transfers"
   echo "  Send counts per rank:$counts"
   echo "  Total send elements: $sends, Total recv elements: $window"
@@ -67,7 +74,7 @@ alltoallv() {
 sparse_allreduce() {
   local path
   echo "Starting sparse AllReduce example with $ranks ranks"
-  for_ranks "  Rank %d communicator initialized using device %d"
+  devices
   echo "Gradient: # elements of type float, heavy, 70 steps; k = # (density 0.01)"
   echo "path              us/step    ratio  local/k global/k   words sent    words in the paper       xi  verified"
   for path in $PATHS; do echo "$path # # # # # # # 70 steps x $ranks ranks"; done

@@ -145,7 +145,8 @@ void cpu_comm_release(ncclComm_t comm)
   free(comm);
 }
 
-/* Waits for the others; no two ranks may have the same device. */
+/* Waits for the others; no two ranks may have the same device, unless a runtime of 2.30 or later is
+ * told so. */
 static ncclResult_t meet_others(ncclComm_t comm)
 {
   if (!cpu_control_join(comm->control, comm->rank, comm->nranks)) {
@@ -159,6 +160,9 @@ static ncclResult_t meet_others(ncclComm_t comm)
   if (!cpu_meet(comm, &bus, buses, sizeof(buses[0])))
     return cpu_nccl_error(ncclRemoteError, "another rank failed to join");
   claim(comm->region);
+  const char *enabled = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  if (cpu_settings()->nccl_version >= 23000 && enabled != NULL && strcmp(enabled, "1") == 0)
+    return ncclSuccess;
   for (int r = 0; r < comm->nranks; r++)
     for (int s = 0; s < r; s++)
       if (buses[r] == buses[s])

@@ -135,7 +135,7 @@ static int check_same_options(const struct rank *me, unsigned long long mine)
 
 int launcher_main(int argc, char **argv, const struct program *the_program)
 {
-  struct backend backend;
+  struct backend backend = {0};
   char error[LAUNCHER_TEXT] = "";
   program = the_program;
   keep_standard_descriptors();
@@ -227,6 +227,7 @@ bool launcher_has_memory(const struct rank *me, size_t bytes)
   char error[160] = "";
   CUDACHECK(cudaMemGetInfo(&available, &total));
   available -= available < total / 64 ? available : total / 64; /* left to NCCL */
+  available /= (size_t)me->sharing + 1;
   if (bytes > available)
     snprintf(error, sizeof error,
              "rank %d needs %.1f MiB of device memory; allowed: up to %.1f MiB", me->rank,

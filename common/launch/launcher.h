@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The launcher starts one rank per GPU and gives the ranks what they need before NCCL works.
+/* The launcher starts the ranks, one per GPU, and gives them what they need before NCCL works.
  *
  * The same program is built in two ways. `make` makes every rank a thread of one process
  * (launcher_pthread.c); `make MPI=1` makes every rank a process started by mpirun
@@ -35,9 +35,10 @@ enum exit_code {
 
 /* One rank of the job. */
 struct rank {
-  int rank;   /* 0 .. nranks - 1 */
-  int nranks; /* ranks in the job */
-  int device; /* the CUDA device of this rank, as this process numbers its devices */
+  int rank;    /* 0 .. nranks - 1 */
+  int nranks;  /* ranks in the job */
+  int device;  /* the CUDA device of this rank, as this process numbers its devices */
+  int sharing; /* other ranks on that GPU: 0, unless NCCL lets several share one */
 };
 
 /* A program: what --help prints about it, its own options, and its story. */

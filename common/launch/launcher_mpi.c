@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The MPI launcher: every rank is a process; the ranks of one host take its GPUs in order. */
+/* The MPI launcher: every rank is a process; the ranks of one host take its GPUs in order, and in
+ * turns where NCCL lets several have the same one. */
 #include <mpi.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -73,47 +74,66 @@ static int local_rank(const struct rank *me)
   return rank;
 }
 
+/* NCCL refuses a second rank on a GPU, but from 2.30 on not where this variable is 1. */
+static bool may_share(void)
+{
+  const char *enabled = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  int runtime = 0;
+  NCCLCHECK(ncclGetVersion(&runtime));
+  return runtime >= 23000 && enabled && strcmp(enabled, "1") == 0;
+}
+
 /* What a rank tells the others before it takes a GPU. */
 struct placement {
   int device;    /* -1: none to be had */
   char uuid[16]; /* of that GPU, unique in the world */
+  bool may_share;
   char why[256]; /* where there is none */
 };
 
+#define ALLOWED \
+  "allowed: one rank per GPU, or several with NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1"
+
 static struct placement place(const struct rank *me)
 {
-  struct placement mine = {.device = -1};
+  struct placement mine = {.device = -1, .may_share = may_share()};
   struct cudaDeviceProp properties;
   int local = local_rank(me);
   int gpus = launcher_visible_gpus(mine.why, sizeof mine.why);
   if (gpus == 0) return mine;
-  if (gpus > 1 && local >= gpus) {
+  if (gpus > 1 && local >= gpus && !mine.may_share) {
     snprintf(mine.why, sizeof mine.why,
-             "rank %d is number %d on its host, which shows %d GPUs; allowed: one rank per GPU",
-             me->rank, local + 1, gpus);
+             "rank %d is number %d on its host, which shows %d GPUs; " ALLOWED, me->rank, local + 1,
+             gpus);
     return mine;
   }
-  mine.device = gpus == 1 ? 0 : local; /* a scheduler may show each rank its own GPU only */
+  mine.device = local % gpus; /* a scheduler may show each rank its own GPU only */
   CUDACHECK(cudaGetDeviceProperties(&properties, mine.device));
   memcpy(mine.uuid, &properties.uuid, sizeof mine.uuid);
   return mine;
 }
 
-/* EXIT_VERIFIED if every rank has a GPU of its own; all ranks come to the same answer. */
-static int check_placement(const struct rank *me, const struct placement *all)
+/* EXIT_VERIFIED if every rank has a GPU, of its own or shared as NCCL allows; all ranks come to the
+ * same answer. Counts the ranks on mine. */
+static int check_placement(struct rank *me, const struct placement *all)
 {
+  bool shared = false;
   for (int i = 0; i < me->nranks; i++) {
     if (all[i].device < 0) {
       if (me->rank == 0) launcher_refusal("%s", all[i].why);
       return EXIT_CANNOT_RUN;
     }
-    for (int j = 0; j < i; j++)
-      if (memcmp(all[i].uuid, all[j].uuid, sizeof all[i].uuid) == 0) {
-        if (me->rank == 0)
-          launcher_refusal("ranks %d and %d have the same GPU; allowed: one rank per GPU", j, i);
-        return EXIT_CANNOT_RUN;
-      }
+    me->sharing +=
+        i != me->rank && memcmp(all[i].uuid, all[me->rank].uuid, sizeof all[i].uuid) == 0;
+    for (int j = 0; j < i; j++) {
+      if (memcmp(all[i].uuid, all[j].uuid, sizeof all[i].uuid) != 0) continue;
+      shared = true;
+      if (all[i].may_share && all[j].may_share) continue;
+      if (me->rank == 0) launcher_refusal("ranks %d and %d have the same GPU; " ALLOWED, j, i);
+      return EXIT_CANNOT_RUN;
+    }
   }
+  if (shared) launcher_note(me, "several ranks take turns on a GPU: times say nothing");
   return EXIT_VERIFIED;
 }
 

@@ -184,6 +184,26 @@ ROWS
   says '^allreduce_ub: ranks 0 and 1 have the same GPU; allowed: one rank per GPU'
 }
 
+@test "MPI: ranks share GPUs where NCCL allows it, and memory is divided among them" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  export CPU_STANDIN_DEVICES=2 CPU_STANDIN_NCCL_VERSION=23000 NCCL_MULTI_RANK_GPU_ENABLE=1
+  start mpi 5 01_allreduce_ub
+  exits_with 0
+  diff <("$TOP/tests/golden.sh" 01_allreduce_ub 5 2) "$WORK/out"
+  says '^note: several ranks take turns on a GPU: times say nothing'
+  export CPU_STANDIN_MEMORY=$((12 << 20)) # a rank needs 8 MiB
+  start mpi 4 01_allreduce_ub
+  exits_with 2
+  says 'rank 0 needs 8.0 MiB of device memory; allowed: up to 5\.'
+  start mpi 2 01_allreduce_ub
+  exits_with 0
+  says_not 'take turns'
+  CPU_STANDIN_NCCL_VERSION=22999 start mpi 3 01_allreduce_ub
+  refused 77 'rank 2 is number 3 on its host'
+  NCCL_MULTI_RANK_GPU_ENABLE=0 start mpi 3 01_allreduce_ub
+  refused 77 'rank 2 is number 3 on its host'
+}
+
 @test "MPI: a scheduler that shows every rank a GPU of its own" {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   code=0
