@@ -54,9 +54,15 @@ struct paper_words report_paper_words(sparse_allreduce_algorithm_t algorithm, do
     return (struct paper_words){4 * k * others, (2 * k + n) * others};
   case SPARSE_GAUSSIANKSA: /* not in the table: as TOPKSA, and all gathered however much it is */
     return (struct paper_words){4 * k * others, 2 * k * others + 2 * k * (ranks - 1)};
-  default:
-    return (struct paper_words){2 * k * (ranks - 1), 2 * k * (ranks - 1)};
+  case SPARSE_TOPKA:
+  case SPARSE_TOPKA2:
+  case SPARSE_TOPKAOPT:
+  case SPARSE_GAUSSIANK:
+  case SPARSE_GAUSSIANKCONCAT:
+  case SPARSE_ALGORITHMS:
+    break;
   }
+  return (struct paper_words){2 * k * (ranks - 1), 2 * k * (ranks - 1)};
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

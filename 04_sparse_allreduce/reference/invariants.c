@@ -22,11 +22,6 @@ void violated(struct report *report, int invariant, const char *format, ...)
   snprintf(report->text + used, report->size - used, "\n");
 }
 
-static bool sums_by_owner(const struct reference *ref)
-{
-  return is(ref, SPARSE_OKTOPK) || is(ref, SPARSE_TOPKSA) || is(ref, SPARSE_GAUSSIANKSA);
-}
-
 /* ---- I4: regions ------------------------------------------------------------------------------*/
 
 static void check_regions(const struct invariants *inv, struct report *report)

@@ -5,12 +5,6 @@
 
 #include "invariants_parts.h"
 
-/* Only what arrived leaves the residual. */
-static bool keeps_what_lost(const struct reference *ref)
-{
-  return is(ref, SPARSE_TOPKA2) || is(ref, SPARSE_GTOPK) || is(ref, SPARSE_OKTOPK);
-}
-
 /* All that is known of one element. */
 struct element {
   size_t i;

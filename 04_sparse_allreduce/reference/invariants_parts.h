@@ -62,11 +62,47 @@ static inline bool is(const struct reference *ref, sparse_allreduce_algorithm_t 
   return ref->config.algorithm == algorithm;
 }
 
+/* What is always true of a path. No default: the compiler asks for a new one. */
+enum { OFFERS_K = 1, KEEPS_WHAT_LOST = 2, SUMS_BY_OWNER = 4 };
+static inline int truths(const struct reference *ref)
+{
+  switch (ref->config.algorithm) {
+  case SPARSE_TOPKA:
+    return OFFERS_K;
+  case SPARSE_TOPKA2:
+  case SPARSE_GTOPK:
+    return OFFERS_K | KEEPS_WHAT_LOST;
+  case SPARSE_OKTOPK:
+    return KEEPS_WHAT_LOST | SUMS_BY_OWNER;
+  case SPARSE_TOPKSA:
+    return OFFERS_K | SUMS_BY_OWNER;
+  case SPARSE_GAUSSIANKSA:
+    return SUMS_BY_OWNER;
+  case SPARSE_TOPKAOPT:
+  case SPARSE_GAUSSIANK:
+  case SPARSE_GAUSSIANKCONCAT:
+  case SPARSE_DENSE:
+  case SPARSE_ALGORITHMS:
+    break;
+  }
+  return 0;
+}
+
 /* Whether the rank offered exactly k entries, not those above a threshold. */
 static inline bool offers_k(const struct reference *ref, const struct reference_rank *rank)
 {
-  return is(ref, SPARSE_TOPKA) || is(ref, SPARSE_TOPKA2) || is(ref, SPARSE_GTOPK) ||
-         is(ref, SPARSE_TOPKSA) || rank->overflowed;
+  return truths(ref) & OFFERS_K || rank->overflowed;
+}
+
+/* Only what arrived leaves the residual; else all that was offered. */
+static inline bool keeps_what_lost(const struct reference *ref)
+{
+  return truths(ref) & KEEPS_WHAT_LOST;
+}
+
+static inline bool sums_by_owner(const struct reference *ref)
+{
+  return truths(ref) & SUMS_BY_OWNER;
 }
 
 #endif

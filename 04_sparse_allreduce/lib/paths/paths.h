@@ -11,7 +11,18 @@
 
 struct sparse_allreduce_handle;
 
-/* A step, from the gradient to the dense result. */
+/* Enqueues a step, from the gradient to the result, on every rank in the same way:
+ *
+ * select    one of select.c's functions makes acc = gradient + residual and the offered list; it is
+ *           told what of the list leaves the residual
+ * exchange  in front of it a SEAL decision puts a flag entry after the list, behind it a COLLECT
+ *           decision reads those that came (decide/decisions.h): so all ranks learn of an error of
+ *           one. A list has up to list_room entries, that one included
+ * reduce    sums, in an order that is the same on all ranks
+ * apply     ops_apply() with sparse_result(), or ops_apply_gathered(), which makes one list of
+ *           all owners' sums first: the result is averaged, and written where the user wants it
+ *
+ * sparse_phase() says where each begins, for those who measure. */
 typedef ncclResult_t sparse_path_t(struct sparse_allreduce_handle *h, const void *gradient,
                                    cudaStream_t stream);
 
