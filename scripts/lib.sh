@@ -3,6 +3,12 @@
 # What several scripts share; to be sourced. Defines TOP, the folder of the repository.
 
 unset CDPATH # with it, cd goes elsewhere and prints where
+# Numbers have a point in all files: where the locale has a comma, awk would read 5.94 as 5. Not every machine has
+# C.UTF-8, in which that letter is one character; plain C is everywhere.
+export LC_ALL=C
+{ LC_ALL=C.UTF-8; } 2>/dev/null # bash warns where it is missing
+letter=$'\303\274'
+[ ${#letter} = 1 ] || LC_ALL=C
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 have() { command -v "$1" >/dev/null 2>&1; }

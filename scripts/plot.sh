@@ -132,7 +132,7 @@ picture() { # picture NAME svg|png
   begin_file "$target"
   # by the environment: whatever is in that name, nothing takes it for a command
   # shellcheck disable=SC2016 # for the shell that gnuplot starts
-  DATA=$data_file LC_ALL=C.UTF-8 \
+  DATA=$data_file \
     gnuplot -e "set terminal $terminal" -e 'data = system("printf %s \"$DATA\"")' "$TOP/scripts/plots/style" "$script" | write_file
   drawn+=("$target")
 }

@@ -24,7 +24,6 @@ for argument in "$@"; do
   esac
 done
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE # `make test MPI=1` hands these down
-export LC_ALL=C.UTF-8
 
 # ---- running checks ------------------------------------------------------------------------------
 LOGS=$(temporary_folder) || exit

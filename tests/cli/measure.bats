@@ -334,6 +334,23 @@ TEXT
   one_line ': NEW has no times; allowed: '
 }
 
+@test "compare.sh, report.sh: a locale with a decimal comma changes no number" {
+  have localedef || skip "no localedef"
+  localedef -i de_DE -f UTF-8 "$WORK/de_DE.UTF-8" 2>/dev/null || skip "localedef has no sources of de_DE"
+  export LOCPATH=$WORK LC_ALL=de_DE.UTF-8
+  [ "$(env printf %.1f 1)" = 1,0 ] || skip "that locale is not found"
+  compared '1024,plain,10.94,1,9,11,99,0\n4096,plain,20,1,19,21,99,0\n16384,plain,40,1,39,41,99,0\n' --percent 9
+  exits_with 1
+  prints '^  1024 +plain +10.00 +10.94 +1.094x +SLOWER$'
+  cp "$TOP/results/2xH200-nccl2.28"/{provenance.txt,02_*.mpi.graph.csv} "$WORK/new"
+  script "$TOP/scripts/report.sh" --html "$WORK/new"
+  exits_with 0
+  mv "$WORK/new/report.html" "$WORK/comma.html"
+  LC_ALL=C script "$TOP/scripts/report.sh" --html "$WORK/new"
+  exits_with 0
+  cmp "$WORK/comma.html" "$WORK/new/report.html"
+}
+
 @test "compare.sh: folders with odd names" {
   compared '1024,plain,10,1,9,11,99,0\n4096,plain,20,1,19,21,99,0\n16384,plain,40,1,39,41,99,0\n'
   cd "$WORK"
