@@ -79,8 +79,8 @@ static int run(const struct rank *me, const struct options *opt)
   /* ======================= STEP 4: register both buffers ==================================== */
   launcher_step("STEP 4: registration");
   /* Each rank does this on its own, but it is a promise: if one rank calls a collective on
-   * registered buffers, all have to. Success does not mean that NCCL can use the registration; then
-   * the handle may be NULL, which ncclCommDeregister accepts. */
+   * registered buffers, all have to, and with NVLS or a network at the same offset in them. Success
+   * does not mean that NCCL can use it: the handle may be NULL, which ncclCommDeregister takes. */
   void *send_handle = NULL, *recv_handle = NULL;
   NCCLCHECK(ncclCommRegister(comm, sendbuff, bytes, &send_handle));
   NCCLCHECK(ncclCommRegister(comm, recvbuff, bytes, &recv_handle));

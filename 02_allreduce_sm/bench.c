@@ -104,8 +104,10 @@ int bench_example(const struct rank *me, const struct options *opt)
     return launcher_refuse(me, "--method is not for --bench, which measures both; "
                                "allowed: one of them");
   if (LAUNCHER_GRAPHS_CAN_DEADLOCK && opt->graph_launches > 0 && me->nranks > 1) {
-    launcher_note(me, "own: left out, since graphs of it can deadlock where ranks are threads; "
-                      "allowed: the build with MPI=1");
+    launcher_note(me,
+                  "%sown: left out of graphs, which can deadlock where ranks are threads; "
+                  "allowed: the build with MPI=1",
+                  opt->type->nccl == ncclFloat ? "one-shot and " : "");
   } else {
     if (opt->type->nccl == ncclFloat) variants[n++] = oneshot;
     variants[n++] = own;

@@ -50,6 +50,6 @@ enum symmetric_support symmetric_support(ncclComm_t comm, ncclWindow_t window, c
   if (runtime >= NCCL_VERSION(2, 28, 0)) return probe_2_28(comm, runtime, why);
 #endif
   (void)comm;
-  *why = "NCCL 2.27 has no call that tells";
+  *why = "built with the headers of NCCL 2.27, which have no call that tells";
   return SYMMETRIC_UNKNOWN;
 }

@@ -19,6 +19,7 @@ unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that calls this: `make -w` would 
 # ---- the reusable parts --------------------------------------------------------------------------
 # Folder with its sources.mk, prefix of the lists in there, header.
 PARTS='
+02_allreduce_sm/own OWN allreduce.h
 03_alltoallv_sm/lib ALLTOALLV alltoallv.h
 04_sparse_allreduce/lib SPARSE sparse_allreduce.h
 '
@@ -112,7 +113,7 @@ includedir=\${prefix}/include
 libdir=\${prefix}/lib
 
 Name: nccl-examples${cpu:+-cpu}
-Description: AlltoAllV and sparse AllReduce for NCCL${cpu:+, on the CPU stand-in for CUDA and NCCL}
+Description: AllReduce, AlltoAllV and sparse AllReduce for NCCL${cpu:+, on the CPU stand-in for CUDA and NCCL}
 Version: $(suite_version)
 Cflags: -I\${includedir} $cflags
 Libs: -L\${libdir} -lnccl_examples$cpu $libs

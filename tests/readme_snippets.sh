@@ -5,12 +5,12 @@
 # line by line, whatever the indentation. Lines of ``` alone separate blocks; a line "..." in a block
 # stands for any lines.
 #
-#   tests/readme_snippets.sh [PAGE...]     all NN_*/README.md and docs/*.md without arguments
+#   tests/readme_snippets.sh [PAGE...]     all pages of examples and docs/*.md without arguments
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../scripts/lib.sh"
 cd "$TOP"
-[ $# -gt 0 ] || set -- [0-9][0-9]_*/README.md docs/*.md
+[ $# -gt 0 ] || set -- [0-9][0-9]_*/{,*/}*.md docs/*.md
 
 # Without indentation, trailing blanks and empty lines.
 plain() { sed -e 's/^[[:space:]]*//' -e 's/[[:space:]]*$//' -e '/^$/d' "$1"; }

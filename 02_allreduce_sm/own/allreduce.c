@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "types.h"
 
 /* ---- the sentence ---------------------------------------------------------------------------- */
 
@@ -38,18 +39,11 @@ const char *allreduce_nccl_reason(ncclResult_t result)
 
 size_t allreduce_size_of(ncclDataType_t type)
 {
+#define SIZE_OF(type, sum, element) \
+  case type:                        \
+    return sizeof(element);
   switch (type) {
-  case ncclHalf:
-  case ncclBfloat16:
-    return 2;
-  case ncclFloat:
-  case ncclInt32:
-  case ncclUint32:
-    return 4;
-  case ncclDouble:
-  case ncclInt64:
-  case ncclUint64:
-    return 8;
+    ALLREDUCE_TYPES(SIZE_OF)
   default:
     return 0;
   }

@@ -15,17 +15,20 @@
  *
  * What all ranks have in common:
  * - They make the same calls of allreduce_run on a handle in the same order, with the same count
- *   and type, and in place all or none. A call in another order or with another count is an error
- *   that allreduce_get_async_error reports, on every rank that notices.
+ *   and type, and in place all or none. A call in another order or with another count or type is
+ *   an error that allreduce_get_async_error reports, on every rank that notices. What they compare
+ *   has 16 bits: one pair of counts in 65,536 passes, and the result is wrong.
  * - sendbuff has the same offset in its window on all ranks, recvbuff too (any multiple of an
  *   element's size; the two may differ). In place, or no byte in common.
  * - The calls of a handle follow each other: on one stream, or on several that wait for each other
  *   by events. They may be captured, replayed and mixed with others.
  * - On GPUs of compute capability 9.0 and later, small calls are launched while the kernel before
  *   them in the stream ends, and wait for that end on the device (programmatic dependent launch). A
- *   kernel before them that was launched in this way must have waited, too.
+ *   kernel before them that was launched in this way must have waited, too. For this nvcc has to
+ *   compile for 9.0 or later; its default is older, and then calls begin as usual.
  * - Where several ranks are threads of one process, a graph with these calls can deadlock when it
- * is launched, as any graph with kernels that wait for other GPUs: then one process for each GPU.
+ *   is launched. So can any graph whose kernels wait for other GPUs, NCCL's too. For graphs take
+ *   one process for each GPU.
  *
  * Functions return NCCL's codes; allreduce_last_error has a sentence for the last failure of the
  * calling thread. It includes nothing of the suite, never prints and never exits. C and C++. */
@@ -56,9 +59,10 @@ typedef struct {
 } allreduce_config_t;
 
 /* Collective. ncclInvalidUsage, on all ranks alike, where this AllReduce is not possible and NCCL's
- * has to be taken: not all ranks share memory, a GPU is reached over PCIe, NCCL before 2.28 or not
- * that of the headers; allreduce_last_error says which. `config` may be NULL. comm must outlive the
- * handle. */
+ * has to be taken: not all ranks share memory, they are more than 72, a GPU is reached over PCIe or
+ * is older than compute capability 7.0, NCCL is older than 2.28 or than the headers, or, with
+ * headers of 2.28, not exactly their release; allreduce_last_error says which. `config` may be
+ * NULL. comm must outlive the handle. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle);
 
@@ -75,8 +79,9 @@ ncclResult_t allreduce_forget_window(allreduce_t handle, ncclWindow_t window);
 int allreduce_has_type(ncclDataType_t type);
 
 /* Collective. Enqueues the AllReduce on the stream. A count of 0 does nothing. ncclInvalidArgument
- * where the buffers are in no window, overlap, or are not aligned to an element: nothing is
- * enqueued then, and the other ranks wait until their timeout. */
+ * where the handle is NULL, the type has no sums, the elements are too many, or the buffers are in
+ * no window, overlap, or are not aligned to an element: nothing is enqueued then, and the other
+ * ranks wait until their timeout. */
 ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvbuff, size_t count,
                            ncclDataType_t type, cudaStream_t stream);
 

@@ -7,9 +7,10 @@
 
 enum { LINES_BEFORE_WIDE = 128 << 10 };
 
-/* What the ranks agree on; of each number the lowest counts. */
+/* What the ranks agree on; of each limit the lowest counts. */
 struct agreement {
   enum { FAILED, CANNOT, CAN } can; /* FAILED: a call has, on this rank */
+  int architecture;                 /* compute capability, times 10 */
   struct allreduce_limits limits;
 };
 
@@ -36,13 +37,15 @@ static size_t at_least_0(long bytes)
   return bytes < 0 ? 0 : (size_t)bytes;
 }
 
-/* Collective: the lowest of every number, the same on all ranks. */
+/* Collective: the lowest of every limit, the same on all ranks. No wide lines between GPUs of
+ * different architectures: there NCCL does not use its own lines of 128 bytes either. */
 static ncclResult_t agree(const struct allreduce_handle *h, struct agreement *mine,
                           struct agreement *all)
 {
   ALLREDUCE_TRY(exchange(h, mine, sizeof(*mine), all));
   for (int p = 0; p < h->n; p++) {
     if (all[p].can < mine->can) mine->can = all[p].can;
+    if (all[p].architecture != all[0].architecture) mine->limits.wide = 0;
     lower(&mine->limits.blocks, all[p].limits.blocks);
     lower(&mine->limits.lines, all[p].limits.lines);
     lower(&mine->limits.wide, all[p].limits.wide);
@@ -56,12 +59,15 @@ double allreduce_timeout(const allreduce_config_t *config)
   return config->timeout_seconds < 0 ? 0 : config->timeout_seconds;
 }
 
-/* Names the GPU of this rank to the others. */
-static ncclResult_t device_id(ncclComm_t comm, char id[ALLREDUCE_ID])
+/* Which GPU this rank has, for the others. */
+static ncclResult_t device_of(ncclComm_t comm, char id[ALLREDUCE_ID], int *architecture)
 {
-  int device = 0;
+  int device = 0, major = 0, minor = 0;
   ALLREDUCE_NCCLTRY(ncclCommCuDevice(comm, &device));
   ALLREDUCE_CUDATRY(cudaDeviceGetPCIBusId(id, ALLREDUCE_ID, device));
+  ALLREDUCE_CUDATRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  ALLREDUCE_CUDATRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  *architecture = 10 * major + minor;
   return ncclSuccess;
 }
 
@@ -77,10 +83,10 @@ static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t 
                            union told *told)
 {
   char id[ALLREDUCE_ID] = "";
-  ncclResult_t failed = device_id(h->comm, id);
+  struct agreement mine = {
+      CAN, 0, {ALLREDUCE_MAX_BLOCKS, ALLREDUCE_LINES_BYTES, ALLREDUCE_WIDE_BYTES}};
+  ncclResult_t failed = device_of(h->comm, id, &mine.architecture);
   ALLREDUCE_TRY(exchange(h, id, sizeof(id), told->ids));
-  struct agreement mine = {CAN,
-                           {ALLREDUCE_MAX_BLOCKS, ALLREDUCE_LINES_BYTES, ALLREDUCE_WIDE_BYTES}};
   const char *why = "";
   if (failed == ncclSuccess)
     why = allreduce_device_why_not(h->comm, h->n, told->ids[0], &mine.limits);

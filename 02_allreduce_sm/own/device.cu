@@ -16,6 +16,7 @@
 
 #include "lines.cuh"
 #include "twoshot.cuh"
+#include "types.h"
 #include "wide.cuh"
 
 enum { THREADS = 512 }; /* of a block, at most */
@@ -53,8 +54,10 @@ template <typename S, int N>
 static __global__ void __launch_bounds__(THREADS)
     twoshot_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  /* as many words on their way as registers allow; 16-bit types are added in twice as many */
-  constexpr int U = (N <= 2 ? 8 : N <= 4 ? 4 : 2) / (sizeof(typename S::element) == 2 ? 2 : 1);
+  /* as many words on their way as registers allow; a sum may be added in wider ones than a word */
+  constexpr int WORDS = N <= 2 ? 8 : N <= 4 ? 4 : 2;
+  constexpr int WIDER = sizeof(typename S::wide) / sizeof(typename S::element);
+  constexpr int U = WIDER < WORDS ? WORDS / WIDER : 1;
   twoshot_allreduce<S, N, U>(a);
 }
 
@@ -72,20 +75,14 @@ static kernel<N> kernel_of(enum allreduce_method method)
 template <int N>
 static kernel<N> kernel_for(enum allreduce_method method, ncclDataType_t type)
 {
+#define KERNEL_OF(type, sum, bits)                                            \
+  case type:                                                                  \
+    static_assert(sizeof(sum::element) == sizeof(bits), "an element's size"); \
+    return kernel_of<sum, N>(method);
   switch (type) {
-  case ncclHalf:
-    return kernel_of<sum_half, N>(method);
-  case ncclBfloat16:
-    return kernel_of<sum_bfloat16, N>(method);
-  case ncclFloat:
-    return kernel_of<sum_float, N>(method);
-  case ncclDouble:
-    return kernel_of<sum_double, N>(method);
-  case ncclInt64:
-  case ncclUint64:
-    return kernel_of<sum_int64, N>(method);
-  default: /* ncclInt32, ncclUint32 */
-    return kernel_of<sum_int32, N>(method);
+    ALLREDUCE_TYPES(KERNEL_OF)
+  default:
+    return NULL;
   }
 }
 
@@ -95,6 +92,9 @@ template <int N>
 static ncclResult_t launch(struct allreduce_device *d, const struct allreduce_call *call,
                            cudaStream_t stream)
 {
+  const kernel<N> launched = kernel_for<N>(call->shape.method, call->type);
+  if (launched == NULL)
+    return allreduce_fail(ncclInvalidArgument, "no kernel adds type %d", (int)call->type);
   kernel_args<N> a = {};
   for (int p = 0; p < d->n; p++) {
     a.send[p] = call->send[p];
@@ -119,7 +119,7 @@ static ncclResult_t launch(struct allreduce_device *d, const struct allreduce_ca
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = d->overlaps && call->shape.method != ALLREDUCE_TWOSHOT;
-  ALLREDUCE_CUDATRY(cudaLaunchKernelEx(&config, kernel_for<N>(call->shape.method, call->type), a));
+  ALLREDUCE_CUDATRY(cudaLaunchKernelEx(&config, launched, a));
   return ncclSuccess;
 }
 
@@ -137,8 +137,8 @@ ncclResult_t allreduce_device_launch(struct allreduce_device *device,
 template <int N>
 static cudaError_t load_kernels(bool *overlaps)
 {
-  static const ncclDataType_t types[] = {ncclHalf,   ncclBfloat16, ncclFloat,
-                                         ncclDouble, ncclInt64,    ncclInt32};
+#define TYPE(type, sum, bits) type,
+  static const ncclDataType_t types[] = {ALLREDUCE_TYPES(TYPE)};
   static const enum allreduce_method methods[] = {ALLREDUCE_LINES, ALLREDUCE_WIDE,
                                                   ALLREDUCE_TWOSHOT};
   cudaFuncAttributes attributes;

@@ -20,6 +20,9 @@
  * elements or blocks it has, or whether it comes from a graph: each one counts the number on by
  * one. A call without elements does nothing on any rank and is not counted.
  *
+ * Flags and the layout of the scratch memory are explained in protocol.h; wait.cuh has what the
+ * kernels begin, wait and end with.
+ *
  * Nothing but scratch memory is written by others, so send and receive buffer need no window here.
  * In place is right, because the thread that replaces a word has stored it to everybody before. */
 #ifndef ALLREDUCE_LINES_CUH
@@ -111,8 +114,8 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
   return true;
 }
 
-/* What need not be done before the lines have gone: tells ranks whose count differs so that they
- * take the other method. */
+/* What need not be done before the lines have gone: the flag by which a rank that has called with
+ * another count finds out (give_up), also one that waits in another method. */
 template <int N>
 static __device__ __forceinline__ void announce(const kernel_args<N> &a, uint64_t tag)
 {

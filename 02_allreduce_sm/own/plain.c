@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "types.h"
+
 /* ---- 16-bit types, rounded to the nearest and, in the middle, to the even one ---------------- */
 
 static float float_of(uint32_t bits)
@@ -79,10 +81,7 @@ DEFINE_SUM(sum_int64, uint64_t, uint64_t, , )
 void allreduce_plain_sum(ncclDataType_t type, const void *const *from, int n, size_t count,
                          void *to)
 {
-  static void (*const sums[])(const void *const *, int, size_t, char *) = {
-      [ncclHalf] = sum_half,     [ncclBfloat16] = sum_bfloat16, [ncclFloat] = sum_float,
-      [ncclDouble] = sum_double, [ncclInt32] = sum_int32,       [ncclUint32] = sum_int32,
-      [ncclInt64] = sum_int64,   [ncclUint64] = sum_int64,
-  };
+#define SUM_OF(type, sum, element) [type] = sum,
+  static void (*const sums[])(const void *const *, int, size_t, char *) = {ALLREDUCE_TYPES(SUM_OF)};
   sums[type](from, n, count, to);
 }

@@ -24,8 +24,9 @@
 /* The calls of a handle are numbered from 1 on; calls without elements are not counted. All that a
  * rank writes into the scratch memory of another one carries a tag: the number of the call in the
  * upper 48 bits, and 16 bits that depend on its count and type. So who reads it knows whether it
- * belongs to this call, and whether both ranks have called for the same thing. A number of 48 bits
- * never comes back: at a call each 2 us, that would take 17 years. */
+ * belongs to this call, and, but for one pair of counts in 65,536 (1 and 2899 floats are one),
+ * whether both ranks have called for the same thing. A number of 48 bits never comes back: at a
+ * call each 2 us, that would take 17 years. */
 #define ALLREDUCE_CHECK_BITS 16
 
 ALLREDUCE_RULE uint32_t allreduce_check(uint64_t count, int type)

@@ -5,9 +5,10 @@
  * A line is 128 bytes. Eight threads of a warp store 16 bytes each by one instruction, the last of
  * them the tag. That whoever finds the tag will find the 120 bytes too is nothing that PTX
  * promises. It rests on what NVLink does with such a store: it stays together. NCCL's own protocol
- * LL128 rests on the same. So wide lines are used only where all GPUs are of one architecture for
- * which NCCL does that, and know each other by NVLink; allreduce_create has all ranks agree on it,
- * and config.wide_bytes switches them off. Loads need not stay together: see add_wide.
+ * LL128 rests on the same. So wide lines are used only where all GPUs have the same compute
+ * capability, it is one of those in possible.cu, and all links are NVLink; allreduce_create has all
+ * ranks agree on it, and config.wide_bytes switches them off. Loads need not stay together: see
+ * add_wide.
  *
  * Why nothing is overwritten stands in lines.cuh, for here it is the same; and progress does not
  * depend on how many blocks are resident more than it does there: each line is sent before the

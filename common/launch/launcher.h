@@ -81,8 +81,11 @@ double launcher_max(const struct rank *me, double value);
 int launcher_refuse(const struct rank *me, const char *error);
 
 /* 1: ranks are threads of one process, on GPUs. Then graphs whose kernels wait for other GPUs can
- * deadlock: the process launches them one after the other, and kernels of the first may wait for
- * those of the second. The stand-in has a thread for each stream. */
+ * deadlock: cudaGraphLaunch for one GPU may block while that for another one has not been made,
+ * whose kernel the first one's waits for. So programs do not capture kernels of this suite then.
+ * NCCL's User Guide warns of NCCL's own operations, too; 01 and 02 capture NCCL's AllReduce all the
+ * same, whose runs have ended (results/), though nothing promises it. The stand-in has a thread for
+ * each stream. */
 #if defined(LAUNCHER_MPI) || defined(CPU_STANDIN)
 #define LAUNCHER_GRAPHS_CAN_DEADLOCK 0
 #else

@@ -15,6 +15,7 @@ setup() {
 # One rank that sends ten floats to itself, in plain C.
 write_program() {
   cat >"$WORK/program.c" <<'C'
+#include <allreduce.h>
 #include <alltoallv.h>
 #include <sparse_allreduce.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@ int main(void)
   float *send, *recv, last = 0;
   ncclUniqueId id;
   ncclComm_t comm;
+  allreduce_t own;
   alltoallv_t handle;
   if (ncclGetUniqueId(&id) || ncclCommInitRank(&comm, 1, id, 0) || ncclMemAlloc((void **)&send, 4096) ||
       ncclMemAlloc((void **)&recv, 4096) || alltoallv_init(comm, NULL, &handle) ||
@@ -34,6 +36,8 @@ int main(void)
   if (alltoallv(send, &count, &zero, recv, &count, &zero, ncclFloat, handle, NULL)) return 2;
   cudaStreamSynchronize(NULL);
   cudaMemcpy(&last, recv + 9, sizeof last, cudaMemcpyDeviceToHost);
+  /* one rank: no kernel, but the host code is linked */
+  if (allreduce_create(comm, NULL, &own) || !allreduce_has_type(ncclHalf) || allreduce_destroy(own)) return 4;
   printf("%g %s\n", last, sparse_allreduce_name(SPARSE_OKTOPK));
   if (alltoallv_unregister(handle, recv) || alltoallv_destroy(handle)) return 3;
   return ncclMemFree(send) || ncclMemFree(recv) || ncclCommDestroy(comm);
@@ -50,16 +54,20 @@ C
     $(pkg-config --cflags --libs nccl-examples-cpu)
   [ "$("$WORK/program" 2>/dev/null)" = "42 oktopk" ]
   # shellcheck disable=SC2046
-  printf '#include <%s>\n' alltoallv.h sparse_allreduce.h | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ $(pkg-config --cflags nccl-examples-cpu) -
+  printf '#include <%s>\n' allreduce.h alltoallv.h sparse_allreduce.h | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ $(pkg-config --cflags nccl-examples-cpu) -
 }
 
-@test "usage.c of the AlltoAllV with the installed library, as three processes" {
+@test "usage.c of AllReduce and AlltoAllV with the installed library, as three processes" {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   make -w install CPU=1 MPI=1 PREFIX="$WORK/prefix" # as in a make -C, which must not mix with the lists
   # shellcheck disable=SC2046
   "$(mpicc_command)" -o "$WORK/usage" 03_alltoallv_sm/lib/usage.c $(pkg-config --cflags --libs nccl-examples-cpu)
   mpi_job 3 "$WORK/usage" >"$WORK/out" 2>"$WORK/err"
   [ "$(grep -c 'received 6 floats, the last is 2$' "$WORK/out")" = 3 ]
+  # shellcheck disable=SC2046
+  "$(mpicc_command)" -o "$WORK/usage" 02_allreduce_sm/own/usage.c $(pkg-config --cflags --libs nccl-examples-cpu)
+  mpi_job 3 "$WORK/usage" >"$WORK/out" 2>"$WORK/err"
+  [ "$(grep -c 'has the sum 6$' "$WORK/out")" = 3 ]
 }
 
 @test "the shared library offers what sparse_allreduce.h declares, needs no MPI, and can be loaded from its folder" {

@@ -79,6 +79,32 @@ ncclMemAlloc:3 ncclMemAlloc
 ROWS
 }
 
+@test "GPUs of different architectures: no rank uses wide lines" {
+  cat >"$WORK/architectures.c" <<'C'
+#include <dlfcn.h>
+#include <stdlib.h>
+int cudaDeviceGetAttribute(int *value, int attribute, int device) {
+  int (*real)(int *, int, int) = (int (*)(int *, int, int))dlsym(RTLD_NEXT, "cudaDeviceGetAttribute");
+  const char *odd = getenv("ODD");
+  if (attribute != 76) return real(value, attribute, device); /* the minor compute capability */
+  *value = odd && atoi(odd) == device;
+  return 0;
+}
+C
+  gcc -D_GNU_SOURCE -shared -fPIC -o "$FAULT_FOLDER/architectures.so" "$WORK/architectures.c" -ldl
+  export LD_PRELOAD=$FAULT_FOLDER/architectures.so
+  for launcher in $LAUNCHERS; do
+    for odd in 0 1 2; do
+      ODD=$odd start "$launcher" 3 tests/gpu/allreduce_own --create
+      exits_with 0
+      [ "$(grep -c '^rank [012]: wide lines up to 0 bytes$' "$WORK/out")" = 3 ] || show
+    done
+    start "$launcher" 3 tests/gpu/allreduce_own --create
+    exits_with 0
+    [ "$(grep -c '^rank [012]: wide lines up to 4194304 bytes$' "$WORK/out")" = 3 ] || show
+  done
+}
+
 @test "NCCL's own calls are not used: what spoils them spoils nothing" {
   FAULT=corrupt:ncclAllReduce:1:1 start pthread 3 02_allreduce_sm --method own --count 1000
   exits_with 0
@@ -123,9 +149,45 @@ ROWS
 @test "the library stands alone: nothing of common, a header for C and C++" {
   mkdir "$WORK/own"
   cp "$TOP"/02_allreduce_sm/own/*.[ch] "$WORK/own"
+  rm "$WORK/own/usage.c" # needs MPI, below
   for file in "$WORK"/own/*.c; do
     gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -isystem "$TOP/common/cpu/include" -c -o "$WORK/object.o" "$file"
   done
   printf '#include "allreduce.h"\nint main() { return 0; }\n' >"$WORK/own/user.cc"
   g++ -Wall -Wextra -Werror -isystem "$TOP/common/cpu/include" -c -o "$WORK/object.o" "$WORK/own/user.cc"
+}
+
+# usage [FAULT]: usage.c, made of a copy of the folder, as three processes, in which this call fails on the last one.
+usage() {
+  local with=() own=$FAULT_FOLDER/own # not in a path with a blank, for the loader
+  if [ ! -x "$own/usage" ]; then
+    cp "$TOP/02_allreduce_sm/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER" # what is CUDA and NCCL here
+    cp -r "$TOP/02_allreduce_sm/own" "$own"
+    "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN \
+      -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" "$own"/*.c -o "$own/usage" \
+      -L"$FAULT_FOLDER" -lcpu_standin -Wl,-rpath,"$FAULT_FOLDER" -lm
+  fi
+  [ $# = 0 ] || with=(env LD_PRELOAD="$FAULT_FOLDER/fault.so" FAULT="$1")
+  code=0
+  mpi_job 3 "${with[@]}" "$own/usage" >"$WORK/out" 2>"$WORK/err" || code=$?
+}
+
+@test "usage.c, made of the copied folder: the sum, by own/ or else by NCCL; a rank that fails says why" {
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
+  local sums="rank 0 has the sum 6 rank 1 has the sum 6 rank 2 has the sum 6"
+  usage corrupt:ncclAllReduce:1:2 # which is not called
+  exits_with 0
+  [ "$(sort "$WORK/out" | xargs)" = "$sums" ]
+  says_not taken
+  CPU_STANDIN_LSA_RANKS=2 usage
+  exits_with 0
+  [ "$(sort "$WORK/out" | xargs)" = "$sums" ]
+  one_line "^NCCL's AllReduce is taken: not all ranks share memory$"
+  usage fail:cudaStreamCreate:1:2
+  fails_at_once
+  says '^cudaStreamCreate\(&stream\): out of memory$'
+  usage fail:ncclMemAlloc:2:2 # the scratch memory
+  fails_at_once
+  says '^allreduce_create: (ncclMemAlloc.*system error|a call has failed on another rank)$'
+  prints_nothing
 }

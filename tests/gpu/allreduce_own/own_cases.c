@@ -4,10 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "internal.h"
 #include "own_calls.h"
+#include "types.h"
 
-static const ncclDataType_t TYPES[] = {ncclFloat,    ncclDouble, ncclHalf,
-                                       ncclBfloat16, ncclInt32,  ncclInt64};
+#define TYPE(type, sum, element) type,
+static const ncclDataType_t TYPES[] = {ALLREDUCE_TYPES(TYPE)};
 enum { NTYPES = sizeof TYPES / sizeof *TYPES };
 
 /* So that vectors of a few kilobytes take all three methods. */
@@ -56,9 +58,8 @@ static void test_types(struct test *t)
   for (int i = 0; i < NTYPES; i++)
     for (int b = 0; b < 11; b++)
       for (unsigned more = 0; more < 2; more++) {
-        const size_t size = TYPES[i] == ncclHalf || TYPES[i] == ncclBfloat16 ? 2 : 8;
-        calls_add(t->bytes, c, TYPES[i], bytes[b] / size + more,
-                  (unsigned)(i * 100 + b * 2) + more);
+        const size_t count = bytes[b] / allreduce_size_of(TYPES[i]) + more;
+        calls_add(t->bytes, c, TYPES[i], count, (unsigned)(i * 100 + b * 2) + more);
       }
   calls_prepare(t, c);
   run_calls(t, c, &config, 0, "types, counts and places");
@@ -135,8 +136,12 @@ static void say_what_came_of_it(struct test *t)
   allreduce_t own;
   launcher_step("create");
   const ncclResult_t found = allreduce_create(t->comm, NULL, &own);
-  launcher_print_all(t->me, "rank %d: %s: %s\n", t->me->rank, ncclGetErrorString(found),
-                     found == ncclSuccess ? "" : allreduce_last_error());
+  if (found != ncclSuccess)
+    launcher_print_all(t->me, "rank %d: %s: %s\n", t->me->rank, ncclGetErrorString(found),
+                       allreduce_last_error());
+  else
+    launcher_print_all(t->me, "rank %d: wide lines up to %zu bytes\n", t->me->rank,
+                       own->limits.wide);
   OWNCHECK(allreduce_destroy(own));
 }
 

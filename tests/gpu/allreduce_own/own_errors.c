@@ -16,7 +16,7 @@ static void test_refusals(struct test *t)
     ncclDataType_t type;
     const char *says;
   } cases[] = {
-      {send, recv, 1, ncclInt8, "no sums of type"},
+      {send, recv, 1, ncclNumTypes, "no sums of type"},
       {send, recv, (size_t)-1, ncclFloat, "too many"},
       {t->inputs, recv, 1, ncclFloat, "the send buffer is in no window"},
       {send, t->results, 1, ncclFloat, "the receive buffer is in no window"},
