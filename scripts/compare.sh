@@ -69,7 +69,7 @@ fi
 # The rows of a file are compared once all are read, since columns are those that both have. Text is kept until
 # the end: where nothing can be compared, nothing is printed.
 compare() {
-  awk -F, -v percent="$percent" '
+  awk -F, -v percent="$percent" "$AWK_CSV"'
     FNR == 1 {
       file = FILENAME
       sub(/.*\//, "", file)
@@ -114,7 +114,7 @@ compare() {
       columns(side, file)
       for (i = 1; i <= lines[side, file]; i++) {
         split(line[side, file, i], field)
-        count += "us" in at && field[at["us"]] + 0 > 0
+        count += "us" in at && is_time(field[at["us"]])
       }
       return count + 0
     }
@@ -133,7 +133,7 @@ compare() {
       columns("OLD", file)
       for (i = 1; i <= lines["OLD", file]; i++) {
         split(line["OLD", file, i], field)
-        if (!(field[at["us"]] + 0 > 0)) continue
+        if (!is_time(field[at["us"]])) continue
         key = key_of()
         note_values("OLD")
         if (!(key in old)) alone++
@@ -144,7 +144,7 @@ compare() {
       for (i = 1; i <= shared; i++) wide[i] = length(name[i])
       for (i = 1; i <= lines["NEW", file]; i++) {
         split(line["NEW", file, i], field)
-        time = field[at["us"]] + 0
+        time = is_time(field[at["us"]]) ? field[at["us"]] + 0 : 0
         key = key_of()
         if (!(key in old)) {
           if (time > 0) { only_new++; news++; note_values("NEW") }

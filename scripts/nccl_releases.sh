@@ -15,6 +15,8 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/results.sh
+. "$(dirname "$0")/results.sh"
 # shellcheck source=scripts/files.sh
 . "$(dirname "$0")/files.sh"
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
@@ -100,10 +102,18 @@ done
 # ---- the table: a row per quantity, a column per release -----------------------------------------
 mapfile -t versions < <(for file in "$out"/*/golden.txt; do basename "$(dirname "$file")"; done | sort -V)
 value() { # value VERSION EXAMPLE VARIANT BYTES: us, or - where there is none
-  awk -F, -v variant="$3" -v bytes="$4" '
-    NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
-    ("path" in column ? $column["path"] == variant : $column["variant"] == variant && $column["bytes"] == bytes) { us = $column["us"] }
-    END { if (us == "") print "-"; else printf "%.2f\n", us }' "$out/$1/$2.mpi.graph.csv" 2>/dev/null || echo -
+  local file=$out/$1/$2.mpi.graph.csv
+  [ -f "$file" ] || { echo - && return; }
+  awk -F, -v variant="$3" -v bytes="$4" "$AWK_CSV"'
+    NR == 1 {
+      header()
+      us_at = need("us")
+      if (sparse = "path" in column) name = need("path")
+      else { name = need("variant"); size = need("bytes") }
+      next
+    }
+    $name == variant && (sparse || $size == bytes) { us = $us_at }
+    END { print is_time(us) ? sprintf("%.2f", us) : "-" }' "$file"
 }
 begin_file "$out/provenance.txt"
 awk -F': ' '
@@ -117,7 +127,10 @@ begin_file "$out/releases.csv"
   (IFS=, && echo "us of,size,${versions[*]}")
   while IFS=, read -r example variant bytes size; do
     printf '%s %s,%s' "${example%%_*}" "$variant" "$size"
-    for version in "${versions[@]}"; do printf ',%s' "$(value "$version" "$example" "$variant" "$bytes")"; done
+    for version in "${versions[@]}"; do
+      us=$(value "$version" "$example" "$variant" "$bytes")
+      printf ',%s' "$us"
+    done
     echo
   done <<'ROWS'
 02_allreduce_sm,plain,1024,1 KiB

@@ -276,6 +276,21 @@ compared() { # compared ROWS [OPTIONS]
   says '^note: without rows in NEW: 02_y.mpi.graph.csv$'
 }
 
+@test "compare.sh: what is no positive number is no time; a row of another length is refused" {
+  for us in inf nan 0 -1 1e999 0x10; do
+    compared "1024,plain,$us,1,9.5,11.5,99,0\\n"
+    exits_with 1
+    prints '^  1024 +plain +10.00 +- +-  LOST$'
+    script "$TOP/scripts/compare.sh" "$WORK/new" "$WORK/old"
+    exits_with 2
+    one_line '^compare.sh: no row .*is in both folders'
+    rm "$WORK"/*/*.csv
+  done
+  compared '1024,plain,10,1,9\n'
+  exits_with 2
+  one_line '^compare.sh: .*/new/01_x.mpi.graph.csv:2: 5 fields, the header has 8; allowed: a CSV file of --bench$'
+}
+
 @test "compare.sh: files that are missing or empty on one side count as rows that are not there" {
   compared '1024,plain,10,1,9,11,99,0\n4096,plain,20,1,19,21,99,0\n16384,plain,40,1,39,41,99,0\n'
   for name in 02_y 03_z; do cp "$WORK/old/01_x.mpi.graph.csv" "$WORK/old/$name.csv"; done
@@ -342,6 +357,7 @@ TEXT
   compared '1024,plain,10.94,1,9,11,99,0\n4096,plain,20,1,19,21,99,0\n16384,plain,40,1,39,41,99,0\n' --percent 9
   exits_with 1
   prints '^  1024 +plain +10.00 +10.94 +1.094x +SLOWER$'
+  rm "$WORK/new"/*.csv
   cp "$TOP/results/2xH200-nccl2.28"/{provenance.txt,02_*.mpi.graph.csv} "$WORK/new"
   script "$TOP/scripts/report.sh" --html "$WORK/new"
   exits_with 0
@@ -453,6 +469,10 @@ example,variant,size,nccl-tests,its us,our us,ours / its
 03,send/recv,1 MiB,alltoall_perf,100.00,100.00,1.000
 CSV
   [ "$(find "$WORK/results/nccl_tests" -type f | wc -l)" = 36 ] # three programs of ours, four runs of theirs, the medians
+  sed -i 's/,variant,us$/,variant,other/' "$WORK/suite/02_allreduce_sm/program"
+  script "$WORK/suite/scripts/nccl_tests.sh" "$WORK/tests" "$WORK/results"
+  exits_with 2
+  one_line '^nccl_tests.sh: .*/02.1.csv: no column us; allowed: a CSV file of --bench$'
   printf '#!/bin/sh\necho "no GPU for this"\nexit 3\n' >"$WORK/tests/alltoall_perf"
   script "$WORK/suite/scripts/nccl_tests.sh" "$WORK/tests" "$WORK/results"
   exits_with 1
@@ -499,6 +519,11 @@ CSV
   exits_with 1
   grep -qx '01_allreduce_ub: NOT as expected, exit code 3' "$WORK/out folder/2.30.7/golden.txt"
   mv "$WORK/out folder/releases.csv" "$WORK/before"
+  sed -i '1s/us/other/' "$WORK/out folder/2.30.7/04_sparse_allreduce.mpi.graph.csv"
+  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder"
+  exits_with 2
+  one_line '^nccl_releases.sh: .*/04_sparse_allreduce.mpi.graph.csv: no column us; allowed: a CSV file of --bench$'
+  sed -i '1s/other/us/' "$WORK/out folder/2.30.7/04_sparse_allreduce.mpi.graph.csv"
   script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder"
   exits_with 0
   cmp "$WORK/before" "$WORK/out folder/releases.csv"
