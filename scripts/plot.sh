@@ -84,10 +84,7 @@ columns() { # columns FILES COLUMN+COLUMN NAME+NAME
   # shellcheck disable=SC2086 # a pattern
   mapfile -t files < <(printf '%s\n' "$dir"/$1 | sort -V)
   awk -F, -v blocks="$2" -v names="$3" "$AWK_CSV$AWK_HARMLESS"'
-    function value(name, s) {
-      if (s == "" || name == "us" && !is_time(s)) return "NaN"
-      return s ~ /^[-+.0-9e]*$/ ? s : "\"" s "\""
-    }
+    function value(s) { return s == "" ? "NaN" : s ~ /^[-+.0-9e]*$/ ? s : "\"" s "\"" }
     FNR == 1 {
       header()
       n = split(blocks, key, "+")
@@ -101,7 +98,7 @@ columns() { # columns FILES COLUMN+COLUMN NAME+NAME
       block = $column[key[1]]
       for (i = 2; i <= n; i++) block = block " " $column[key[i]]
       if (!(block in text)) order[++count] = block
-      for (i = 1; i <= m; i++) text[block] = text[block] value(name[i], $column[name[i]]) (i < m ? " " : "\n")
+      for (i = 1; i <= m; i++) text[block] = text[block] value($column[name[i]]) (i < m ? " " : "\n")
     }
     END {
       for (i = 1; i <= count; i++) printf "# %s\n%s\n\n", order[i], text[order[i]]

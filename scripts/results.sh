@@ -10,7 +10,7 @@
 # Awk programs that read such files begin with "$AWK_CSV". In a file's first line header() sets column[NAME].
 # need(NAME) is the place of a column. Where there is none it ends with exit code 2: awk would go on with $0, the whole
 # line. is_time(TEXT) says whether that is a time; as_number(FORMAT, TEXT) writes a number, and - where it is none.
-# shellcheck disable=SC2016 # for awk
+# shellcheck disable=SC2016,SC2034 # for awk, in other scripts
 AWK_CSV='
   function header(   i) { split("", column); for (i = 1; i <= NF; i++) column[$i] = i }
   function need(name) {
@@ -77,8 +77,8 @@ machine_line() { # machine_line DIR [WORDS [FILE]]: of one file, or of all toget
 limit_of() { # limit_of DIR
   local files=("$1"/*.csv)
   [ -f "${files[0]}" ] || return 0
-  awk -F, "$AWK_CSV"'
-    FNR == 1 { header(); at = column["limit"]; next }
-    at && is_time($at) && $at + 0 > limit { limit = $at + 0 }
+  awk -F, '
+    FNR == 1 { at = 0; for (i = 1; i <= NF; i++) if ($i == "limit") at = i; next }
+    at && $at + 0 > limit { limit = $at + 0 }
     END { if (limit) print limit }' "${files[@]}"
 }

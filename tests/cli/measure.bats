@@ -294,6 +294,7 @@ compared() { # compared ROWS [OPTIONS]
 @test "compare.sh: files that are missing or empty on one side count as rows that are not there" {
   compared '1024,plain,10,1,9,11,99,0\n4096,plain,20,1,19,21,99,0\n16384,plain,40,1,39,41,99,0\n'
   for name in 02_y 03_z; do cp "$WORK/old/01_x.mpi.graph.csv" "$WORK/old/$name.csv"; done
+  echo 65536,plain,inf,1,9,11,99,0 >>"$WORK/old/03_z.csv"
   : >"$WORK/new/02_y.csv"
   script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
   exits_with 0
