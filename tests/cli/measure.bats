@@ -172,7 +172,7 @@ PYTHON
   full_disk '*'
   bench --quick
   exits_with 1
-  one_line '^tee: .*/provenance.txt.new: No space left on device$'
+  one_line '^tee: .*/provenance.txt.*.new: No space left on device$'
   rmdir "$WORK/results/unfinished"
   diff -r "$WORK/before" "$WORK/results"
   touch "$WORK/file"

@@ -361,10 +361,10 @@ HTML
   small
   mkdir "$WORK/small/plots"
   echo old | tee "$WORK/small/plots/allreduce.dat" >"$WORK/small/plots/allreduce.svg"
-  full_disk '*.svg.new'
+  full_disk '*.svg.*.new'
   PATH=$WORK/bin:$PATH script plot.sh "$WORK/small"
   exits_with 1
-  says 'allreduce.svg.new: No space left on device$'
+  says 'allreduce.svg.*.new: No space left on device$'
   prints_not 'allreduce.svg$'
   [ "$(cat "$WORK/small/plots"/*)" = $'old\nold' ]
 }

@@ -264,7 +264,7 @@ refused() {
   diff -r . "$WORK/before"
   cp results/0{1_x,2_y}.mpi.graph.csv
   cp -rT . "$WORK/before"
-  for pattern in '*/02_y/README.md.new' '*/report.html.new'; do
+  for pattern in '*/02_y/README.md.*.new' '*/report.html.*.new'; do
     full_disk "$pattern"
     PATH=$WORK/bin:$PATH script scripts/report.sh results
     exits_with 1
@@ -276,8 +276,20 @@ refused() {
   exits_with 2
   one_line "report.html' is there and is no file"
   rmdir results/report.html
+  ln -s README.md 01_x/README2.md # no page
+  mkdir docs
+  ln -s ../01_x/README2.md docs/page.md
+  cp -rT . "$WORK/before"
+  script scripts/report.sh results
+  exits_with 2
+  one_line "^report.sh: '01_x/README.md' is .*/01_x/README.md, which is written already; allowed: "
+  diff -r . "$WORK/before"
+  rm docs/page.md
+  echo theirs >01_x/README.md.new # of another run, still at work
   script scripts/report.sh results
   exits_with 0
+  [ "$(cat 01_x/README.md.new)" = theirs ]
+  rm 01_x/README.md.new
   if grep -x old 0*/README.md; then false; fi
   [ -L README.md ]
   [ "$(stat -c %a 01_x/README.md)" = 600 ]
