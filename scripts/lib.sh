@@ -70,6 +70,11 @@ programs_of() { sed -n 's/^\(PROGRAM\|SECOND\) *:= *//p' "$TOP/$1/Makefile"; }
 
 suite_version() { sed -n 's/^#define SUITE_VERSION "\(.*\)"/\1/p' "$TOP/common/launch/launcher.c"; }
 
+# git refuses a checkout of another user, which a container often sees.
+commit() {
+  git -C "$TOP" -c safe.directory='*' describe --always --dirty 2>/dev/null || echo "not a git checkout"
+}
+
 # built_program EXAMPLE gpu|cpu pthread|mpi: where make puts an example's program.
 built_program() { echo "$TOP/$1/build/$2-$3/$(program_of "$1")"; }
 

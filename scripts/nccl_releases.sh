@@ -14,11 +14,11 @@
 # Exit code 0: all releases ran as expected; 1: one did not, or does not build; 2: usage.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/results.sh
-. "$(dirname "$0")/results.sh"
+. "$TOP/scripts/results.sh"
 # shellcheck source=scripts/files.sh
-. "$(dirname "$0")/files.sh"
+. "$TOP/scripts/files.sh"
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 
 build_only=no
@@ -27,12 +27,13 @@ case ${1:-} in
 -h | --help) show_help ;;
 esac
 [ $# -ge 1 ] || die "no folder for the results; allowed: [--build] DIR [NCCL_HOME...]"
-mkdir -p -- "$1"
-out=$(realpath -- "$1") homes=()
+homes=()
 for home in "${@:2}"; do
   [ -f "$home/include/nccl.h" ] || die "no include/nccl.h in '$home'; allowed: folders of releases of NCCL"
   homes+=("$(realpath -- "$home")")
 done
+mkdir -p -- "$1"
+out=$(realpath -- "$1")
 cd "$TOP"
 version_of() { awk '/^#define NCCL_(MAJOR|MINOR|PATCH) / { v = v dot $3; dot = "." } END { print v }' "$1/include/nccl.h"; }
 
@@ -84,7 +85,7 @@ for home in "${homes[@]}"; do
   {
     date -u +'date: %Y-%m-%dT%H:%M:%SZ'
     echo "command: scripts/nccl_releases.sh; per release golden runs, 02 and 03 --bench -G 1 -b 1K -e 256M -f 8, 04 oktopk"
-    echo "commit: $(git describe --always --dirty 2>/dev/null || echo "not a git checkout")"
+    echo "commit: $(commit)"
     nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader | sed 's/^/gpu: /'
     "$(program 01_allreduce_ub)" --version 2>/dev/null | sed 's/^/version: /'
     env | grep '^NCCL_' | grep -v -e '^NCCL_VERSION' -e '^NCCL_HOME' | sort | sed 's/^/environment: /' || true

@@ -117,10 +117,28 @@ PYTHON
   [ $code != 0 ]
   [ ! -e "$WORK/results/02_y.pthread.eager.csv" ]
   rm "$WORK/do/y.pthread.0" "$WORK/runs"
+  flock "$WORK/results" true # until the program has ended, too
   bench
   exits_with 0
   grep -q '^y.pthread.0 ' "$WORK/runs"
   if grep '^x.pthread' "$WORK/runs"; then false; fi
+}
+
+@test "bench.sh: two at once do not write into one folder; a checkout of another user has its commit" {
+  suite
+  git -C "$WORK/suite" init -q
+  git -C "$WORK/suite" -c user.name=x -c user.email=x@example.org commit -q --allow-empty -m first
+  mkdir "$WORK/results"
+  exec 8<"$WORK/results"
+  flock 8
+  bench
+  exits_with 2
+  one_line '^bench.sh: another bench.sh is at work in .*/results; allowed: another --out$'
+  [ ! -e "$WORK/results/unfinished" ]
+  exec 8<&-
+  GIT_TEST_ASSUME_DIFFERENT_OWNER=1 bench
+  exits_with 0
+  grep -qx "commit: $(git -C "$WORK/suite" describe --always)" "$WORK/results/provenance.txt"
 }
 
 @test "bench.sh: what cannot run here is skipped with its reason" {
@@ -530,8 +548,9 @@ CSV
   cmp "$WORK/before" "$WORK/out folder/releases.csv"
   script "$WORK/suite/scripts/nccl_releases.sh"
   exits_with 2
-  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nowhere"
+  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/another" "$WORK/nowhere"
   exits_with 2
+  [ ! -e "$WORK/another" ]
   one_line "^nccl_releases.sh: no include/nccl.h in '.*/nowhere'; allowed: "
   sed -i 's/PATCH 7/PATCH 9/' "$WORK/nccl-2.30.7/include/nccl.h"
   sed -i 's/header 2.30.7, runtime 2.30.7/header 2.30.9, runtime 2.30.7/' "$WORK/suite"/0*/program
