@@ -15,9 +15,9 @@
 # Exit code 0: nothing is SLOWER or LOST; 1: something is; 2: usage, or no row that both have.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/results.sh
-. "$(dirname "$0")/results.sh"
+. "$TOP/scripts/results.sh"
 
 percent=10 folders=()
 while [ $# -gt 0 ]; do

@@ -9,7 +9,7 @@
 # quick: the largest number of ranks only. Ends with `N passed, N failed, N skipped`.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 case ${1:-} in -h | --help) show_help ;; esac
 cd "$TOP" || exit
 mode=full

@@ -11,11 +11,11 @@
 # Exit code 0: all ran; 1: one failed, and its output is shown; 2: usage.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/results.sh
-. "$(dirname "$0")/results.sh"
+. "$TOP/scripts/results.sh"
 # shellcheck source=scripts/files.sh
-. "$(dirname "$0")/files.sh"
+. "$TOP/scripts/files.sh"
 
 case ${1:-} in -h | --help) show_help ;; esac
 [ $# = 2 ] || die "wrong number of arguments; allowed: FOLDER DIR"

@@ -21,11 +21,11 @@
 # Exit code 0: drawn; 1: something failed; 2: usage, or a file is not understood.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/results.sh
-. "$(dirname "$0")/results.sh"
+. "$TOP/scripts/results.sh"
 # shellcheck source=scripts/files.sh
-. "$(dirname "$0")/files.sh"
+. "$TOP/scripts/files.sh"
 
 png=no check=no
 while [[ ${1:-} = -* ]]; do

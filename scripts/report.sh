@@ -22,15 +22,15 @@
 set -euo pipefail
 shopt -s inherit_errexit
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/results.sh
-. "$(dirname "$0")/results.sh"
+. "$TOP/scripts/results.sh"
 # shellcheck source=scripts/files.sh
-. "$(dirname "$0")/files.sh"
+. "$TOP/scripts/files.sh"
 # shellcheck source=scripts/report_tables.sh
-. "$(dirname "$0")/report_tables.sh"
+. "$TOP/scripts/report_tables.sh"
 # shellcheck source=scripts/report_page.sh
-. "$(dirname "$0")/report_page.sh"
+. "$TOP/scripts/report_page.sh"
 
 mode=all
 case ${1:-} in

@@ -166,7 +166,7 @@ C
     # shellcheck disable=SC2086 # several words
     scripts/install.sh $arguments >"$WORK/out" 2>"$WORK/err" || code=$?
     exits_with 2
-    one_line '^install.sh: '
+    one_line '^install.sh: .*; allowed: '
   done
   git clone -q . "$WORK/clone" 2>/dev/null || skip "no git checkout"
   code=0
