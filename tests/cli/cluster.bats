@@ -97,6 +97,11 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
     exits_with 2
     one_line "^$name: no scripts/lib.sh in /tmp; allowed: "
   done
+  for command in srun mpiexec; do stub $command pwd; done
+  for name in slurm.sbatch polaris.pbs; do
+    script $name true
+    prints "^$TOP$"
+  done
   EXAMPLE='--dry-run 01_allreduce_ub *' script polaris.pbs
   prints 'allreduce_ub [\\][*]$'
 }

@@ -114,7 +114,7 @@ user_without_rights() {
     exits_with 0
     prints "scripts/$name"
   done
-  script test.sh '' # it would be a part of all names
+  script test.sh '' --nonsense # an empty word would be a part of all names
   exits_with 2
   one_line "^test.sh: unknown argument ''; allowed: "
   for name in nonsense 'full 05_nothing' 'quick tests/unit' --nonsense; do
