@@ -16,9 +16,9 @@
 # written; 2: usage.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/files.sh
-. "$(dirname "$0")/files.sh"
+. "$TOP/scripts/files.sh"
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 
 extent=full setup_options=() out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*"
@@ -51,6 +51,9 @@ if have "$(mpicc_command)" && have "$(mpirun_command)"; then launchers+=(mpi); f
 
 mkdir -p -- "$out"
 out=$(realpath -- "$out")
+# Two at once would write the same files. Not every file system has locks.
+exec {lock}<"$out"
+flock -n "$lock" 2>/dev/null || [ $? != 1 ] || die "another bench.sh is at work in $out; allowed: another --out"
 cd "$TOP"
 
 # ---- what is measured, and on what --------------------------------------------------------------
@@ -98,7 +101,7 @@ circumstances() {
   local program part example launcher mode
   program=$(built_program "$(examples | head -n 1)" $build "${launchers[-1]}")
   [ $build = gpu ] || echo "stand-in: the CPU stand-in for CUDA and NCCL, without times"
-  echo "commit: $(git describe --always --dirty 2>/dev/null || echo "not a git checkout")"
+  echo "commit: $(commit)"
   echo "ranks: $ranks"
   for part in "${parts[@]}"; do
     read -r example launcher mode <<<"$part"

@@ -15,9 +15,9 @@
 # Exit code 0: nothing is SLOWER or LOST; 1: something is; 2: usage, or no row that both have.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/results.sh
-. "$(dirname "$0")/results.sh"
+. "$TOP/scripts/results.sh"
 
 percent=10 folders=()
 while [ $# -gt 0 ]; do
@@ -63,7 +63,7 @@ new_files=("${files[@]}")
 # The rows of a file are compared once all are read, since columns are those that both have. Text is kept until
 # the end: where nothing can be compared, nothing is printed.
 compare() {
-  awk -F, -v percent="$percent" '
+  awk -F, -v percent="$percent" "$AWK_CSV"'
     FNR == 1 {
       file = FILENAME
       sub(/.*\//, "", file)
@@ -108,7 +108,7 @@ compare() {
       columns(side, file)
       for (i = 1; i <= lines[side, file]; i++) {
         split(line[side, file, i], field)
-        count += "us" in at && field[at["us"]] + 0 > 0
+        count += "us" in at && is_time(field[at["us"]])
       }
       return count + 0
     }
@@ -127,7 +127,7 @@ compare() {
       columns("OLD", file)
       for (i = 1; i <= lines["OLD", file]; i++) {
         split(line["OLD", file, i], field)
-        if (!(field[at["us"]] + 0 > 0)) continue
+        if (!is_time(field[at["us"]])) continue
         key = key_of()
         note_values("OLD")
         if (!(key in old)) alone++
@@ -138,7 +138,7 @@ compare() {
       for (i = 1; i <= shared; i++) wide[i] = length(name[i])
       for (i = 1; i <= lines["NEW", file]; i++) {
         split(line["NEW", file, i], field)
-        time = field[at["us"]] + 0
+        time = is_time(field[at["us"]]) ? field[at["us"]] + 0 : 0
         key = key_of()
         if (!(key in old)) {
           if (time > 0) { only_new++; news++; note_values("NEW") }

@@ -12,7 +12,7 @@
 # the GPUs there are; threads cannot. NCCL has to be 2.30 or later. It takes several times as long.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 case ${1:-} in -h | --help) show_help ;; esac
 cd "$TOP" || exit
 mode=full

@@ -9,7 +9,7 @@
 # the same GPUs, the one at the place of the local rank in CUDA_VISIBLE_DEVICES.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 case ${1:-} in -h | --help) show_help ;; esac
 [ $# -gt 0 ] || die "which program? allowed: PROGRAM [ARGUMENTS]"
 

@@ -13,9 +13,9 @@
 # shell reach all ranks.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/job.sh
-. "$(dirname "$0")/job.sh"
+. "$TOP/scripts/job.sh"
 
 job_options+=(--per-host)
 list=''

@@ -10,9 +10,9 @@
 # Programs of MPI=1 and CPU=1 end in _mpi and _cpu, so all builds fit into one PREFIX.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/files.sh
-. "$(dirname "$0")/files.sh"
+. "$TOP/scripts/files.sh"
 case ${1:-} in -h | --help) show_help ;; esac
 unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that calls this: `make -w` would talk in between
 
@@ -31,7 +31,7 @@ listed() { # listed FOLDER VARIABLE...: the files of these lists, with their fol
 
 # ---- where to ------------------------------------------------------------------------------------
 variant=${1:-} prefix=${2:-}
-case $variant in gpu-pthread | gpu-mpi | cpu-pthread | cpu-mpi) ;; *) die "unknown build '$variant'" ;; esac
+case $variant in gpu-pthread | gpu-mpi | cpu-pthread | cpu-mpi) ;; *) die "unknown build '$variant'; allowed: gpu-pthread gpu-mpi cpu-pthread cpu-mpi" ;; esac
 [ -n "$prefix" ] || die "PREFIX is empty; allowed: PREFIX=/usr/local, for example"
 prefix=$(realpath -ms -- "$prefix")
 target=${3:-}$prefix

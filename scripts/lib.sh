@@ -3,6 +3,12 @@
 # What several scripts share; to be sourced. Defines TOP, the folder of the repository.
 
 unset CDPATH # with it, cd goes elsewhere and prints where
+# Numbers have a point in all files: where the locale has a comma, awk would read 5.94 as 5. Not every machine has
+# C.UTF-8, in which that letter is one character; plain C is everywhere.
+export LC_ALL=C
+{ LC_ALL=C.UTF-8; } 2>/dev/null # bash warns where it is missing
+letter=$'\303\274'
+[ ${#letter} = 1 ] || LC_ALL=C
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -63,6 +69,11 @@ program_of() { sed -n 's/^PROGRAM *:= *//p' "$TOP/$1/Makefile"; }
 programs_of() { sed -n 's/^\(PROGRAM\|SECOND\) *:= *//p' "$TOP/$1/Makefile"; }
 
 suite_version() { sed -n 's/^#define SUITE_VERSION "\(.*\)"/\1/p' "$TOP/common/launch/launcher.c"; }
+
+# git refuses a checkout of another user, which a container often sees.
+commit() {
+  git -C "$TOP" -c safe.directory='*' describe --always --dirty 2>/dev/null || echo "not a git checkout"
+}
 
 # built_program EXAMPLE gpu|cpu pthread|mpi: where make puts an example's program.
 built_program() { echo "$TOP/$1/build/$2-$3/$(program_of "$1")"; }

@@ -14,9 +14,9 @@
 # One process per rank (`make MPI=1`): a process has one NCCL_HOSTID, so threads cannot be hosts.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/job.sh
-. "$(dirname "$0")/job.sh"
+. "$TOP/scripts/job.sh"
 
 hosts=''
 job_arguments hosts "$@"

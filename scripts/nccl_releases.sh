@@ -14,9 +14,11 @@
 # Exit code 0: all releases ran as expected; 1: one did not, or does not build; 2: usage.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
+# shellcheck source=scripts/results.sh
+. "$TOP/scripts/results.sh"
 # shellcheck source=scripts/files.sh
-. "$(dirname "$0")/files.sh"
+. "$TOP/scripts/files.sh"
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 
 build_only=no
@@ -25,12 +27,13 @@ case ${1:-} in
 -h | --help) show_help ;;
 esac
 [ $# -ge 1 ] || die "no folder for the results; allowed: [--build] DIR [NCCL_HOME...]"
-mkdir -p -- "$1"
-out=$(realpath -- "$1") homes=()
+homes=()
 for home in "${@:2}"; do
   [ -f "$home/include/nccl.h" ] || die "no include/nccl.h in '$home'; allowed: folders of releases of NCCL"
   homes+=("$(realpath -- "$home")")
 done
+mkdir -p -- "$1"
+out=$(realpath -- "$1")
 cd "$TOP"
 version_of() { awk '/^#define NCCL_(MAJOR|MINOR|PATCH) / { v = v dot $3; dot = "." } END { print v }' "$1/include/nccl.h"; }
 
@@ -82,7 +85,7 @@ for home in "${homes[@]}"; do
   {
     date -u +'date: %Y-%m-%dT%H:%M:%SZ'
     echo "command: scripts/nccl_releases.sh; per release golden runs, 02 and 03 --bench -G 1 -b 1K -e 256M -f 8, 04 oktopk"
-    echo "commit: $(git describe --always --dirty 2>/dev/null || echo "not a git checkout")"
+    echo "commit: $(commit)"
     nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader | sed 's/^/gpu: /'
     "$(program 01_allreduce_ub)" --version 2>/dev/null | sed 's/^/version: /'
     env | grep '^NCCL_' | grep -v -e '^NCCL_VERSION' -e '^NCCL_HOME' | sort | sed 's/^/environment: /' || true
@@ -100,10 +103,18 @@ done
 # ---- the table: a row per quantity, a column per release -----------------------------------------
 mapfile -t versions < <(for file in "$out"/*/golden.txt; do basename "$(dirname "$file")"; done | sort -V)
 value() { # value VERSION EXAMPLE VARIANT BYTES: us, or - where there is none
-  awk -F, -v variant="$3" -v bytes="$4" '
-    NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
-    ("path" in column ? $column["path"] == variant : $column["variant"] == variant && $column["bytes"] == bytes) { us = $column["us"] }
-    END { if (us == "") print "-"; else printf "%.2f\n", us }' "$out/$1/$2.mpi.graph.csv" 2>/dev/null || echo -
+  local file=$out/$1/$2.mpi.graph.csv
+  [ -f "$file" ] || { echo - && return; }
+  awk -F, -v variant="$3" -v bytes="$4" "$AWK_CSV"'
+    NR == 1 {
+      header()
+      us_at = need("us")
+      if (sparse = "path" in column) name = need("path")
+      else { name = need("variant"); size = need("bytes") }
+      next
+    }
+    $name == variant && (sparse || $size == bytes) { us = $us_at }
+    END { print is_time(us) ? sprintf("%.2f", us) : "-" }' "$file"
 }
 begin_file "$out/provenance.txt"
 awk -F': ' '
@@ -117,7 +128,10 @@ begin_file "$out/releases.csv"
   (IFS=, && echo "us of,size,${versions[*]}")
   while IFS=, read -r example variant bytes size; do
     printf '%s %s,%s' "${example%%_*}" "$variant" "$size"
-    for version in "${versions[@]}"; do printf ',%s' "$(value "$version" "$example" "$variant" "$bytes")"; done
+    for version in "${versions[@]}"; do
+      us=$(value "$version" "$example" "$variant" "$bytes")
+      printf ',%s' "$us"
+    done
     echo
   done <<'ROWS'
 02_allreduce_sm,plain,1024,1 KiB

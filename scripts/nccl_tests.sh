@@ -11,11 +11,11 @@
 # Exit code 0: all ran; 1: one failed, and its output is shown; 2: usage.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/results.sh
-. "$(dirname "$0")/results.sh"
+. "$TOP/scripts/results.sh"
 # shellcheck source=scripts/files.sh
-. "$(dirname "$0")/files.sh"
+. "$TOP/scripts/files.sh"
 
 case ${1:-} in -h | --help) show_help ;; esac
 [ $# = 2 ] || die "wrong number of arguments; allowed: FOLDER DIR"
@@ -61,7 +61,7 @@ begin_file "$out/medians.csv"
 {
   echo "example,variant,size,nccl-tests,its us,our us,ours / its"
   while read -r file variant test; do
-    awk -v example="$file" -v variant="$variant" -v test="${test/./ }" '
+    awk -v example="$file" -v variant="$variant" -v test="${test/./ }" "$AWK_CSV"'
       function size(b) { return b >= 1048576 ? b / 1048576 " MiB" : b / 1024 " KiB" }
       function median(list,    v, n, i, j, t) {
         n = split(list, v, " ")
@@ -71,10 +71,10 @@ begin_file "$out/medians.csv"
       FILENAME ~ /csv$/ {
         count = split($0, field, ",")
         if (FNR == 1) for (i = 1; i <= count; i++) column[field[i]] = i
-        else if (field[column["variant"]] == variant) {
-          bytes = field[column["bytes"]]
+        else if (field[need("variant")] == variant && is_time(field[need("us")])) {
+          bytes = field[need("bytes")]
           if (!(bytes in our)) order[++n] = bytes
-          our[bytes] = our[bytes] " " field[column["us"]]
+          our[bytes] = our[bytes] " " field[need("us")]
         }
       }
       FILENAME !~ /csv$/ && $1 ~ /^[0-9]+$/ { their[$1] = their[$1] " " $6 }

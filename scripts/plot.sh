@@ -17,15 +17,15 @@
 #   # caption: WORDS                         what is shown, for the text below the picture in pages
 #   # size: WIDTH,HEIGHT                     of the picture
 #
-# A picture whose files are not in DIR is left out. All others are drawn or, where something fails, none.
-# Exit code 0: drawn; 1: something failed; 2: usage.
+# A picture whose files are not in DIR, or have no times, is left out. All others are drawn or, where something fails, none.
+# Exit code 0: drawn; 1: something failed; 2: usage, or a file is not understood.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/results.sh
-. "$(dirname "$0")/results.sh"
+. "$TOP/scripts/results.sh"
 # shellcheck source=scripts/files.sh
-. "$(dirname "$0")/files.sh"
+. "$TOP/scripts/files.sh"
 
 png=no check=no
 while [[ ${1:-} = -* ]]; do
@@ -50,25 +50,32 @@ AWK_HARMLESS='
 
 # shellcheck disable=SC2317 # called by name
 lines() { # lines FILE COLUMN+COLUMN
-  awk -F, -v names="$2" "$AWK_HARMLESS"'
+  awk -F, -v names="$2" "$AWK_CSV$AWK_HARMLESS"'
     NR == 1 {
-      for (i = 1; i <= NF; i++) column[$i] = i
-      q1 = column["us_q1" in column ? "us_q1" : "us"] # older files have none: a bar without length
-      q3 = column["us_q3" in column ? "us_q3" : "us"]
-      rate = column["wire" in column ? "wire" : "busbw"]
-      us = column["us"]
+      header()
+      us = need("us")
+      q1 = "us_q1" in column ? column["us_q1"] : us # older files have none: a bar without length
+      q3 = "us_q3" in column ? column["us_q3"] : us
+      least = need("us_min")
+      most = need("us_max")
+      rate = need("wire" in column ? "wire" : "busbw")
+      ratio = need("ratio")
+      bytes = need("bytes")
       n = split(names, name, "+")
+      for (i = 1; i <= n; i++) key[i] = need(name[i])
       next
     }
-    $us != "" {
+    is_time($us) {
       for (i = 1; i <= NF; i++) $i = harmless($i)
-      block = $column[name[1]]
-      for (i = 2; i <= n; i++) block = block " " $column[name[i]]
+      block = $key[1]
+      for (i = 2; i <= n; i++) block = block " " $key[i]
       if (!(block in text)) blocks[++m] = block
-      text[block] = text[block] sprintf("%s %s %s %s %s %s %s %s\n", $column["bytes"], $us, $q1, $q3,
-        $column["us_min"], $column["us_max"], $rate, $column["ratio"])
+      text[block] = text[block] sprintf("%s %s %s %s %s %s %s %s\n", $bytes, $us, $q1, $q3, $least, $most, $rate, $ratio)
     }
-    END { for (i = 1; i <= m; i++) printf "# %s\n%s\n\n", blocks[i], text[blocks[i]] }' "$dir/$1"
+    END {
+      for (i = 1; i <= m; i++) printf "# %s\n%s\n\n", blocks[i], text[blocks[i]]
+      exit !m
+    }' "$dir/$1"
 }
 
 # shellcheck disable=SC2317
@@ -76,15 +83,14 @@ columns() { # columns FILES COLUMN+COLUMN NAME+NAME
   local files
   # shellcheck disable=SC2086 # a pattern
   mapfile -t files < <(printf '%s\n' "$dir"/$1 | sort -V)
-  awk -F, -v blocks="$2" -v names="$3" "$AWK_HARMLESS"'
+  awk -F, -v blocks="$2" -v names="$3" "$AWK_CSV$AWK_HARMLESS"'
     function value(s) { return s == "" ? "NaN" : s ~ /^[-+.0-9e]*$/ ? s : "\"" s "\"" }
     FNR == 1 {
-      delete column
-      for (i = 1; i <= NF; i++) column[$i] = i
+      header()
       n = split(blocks, key, "+")
       m = split(names, name, "+")
-      for (i = 1; i <= m; i++)
-        if (!(name[i] in column)) { print "plot.sh: " FILENAME " has no column " name[i] >"/dev/stderr"; failed = 1; exit 1 }
+      for (i = 1; i <= n; i++) need(key[i])
+      for (i = 1; i <= m; i++) need(name[i])
       next
     }
     {
@@ -94,7 +100,10 @@ columns() { # columns FILES COLUMN+COLUMN NAME+NAME
       if (!(block in text)) order[++count] = block
       for (i = 1; i <= m; i++) text[block] = text[block] value($column[name[i]]) (i < m ? " " : "\n")
     }
-    END { for (i = 1; i <= count && !failed; i++) printf "# %s\n%s\n\n", order[i], text[order[i]] }' "${files[@]}"
+    END {
+      for (i = 1; i <= count; i++) printf "# %s\n%s\n\n", order[i], text[order[i]]
+      exit !count
+    }' "${files[@]}"
 }
 
 limit() {
@@ -103,8 +112,8 @@ limit() {
   [ -z "$value" ] || printf '# limit\n%s\n\n\n' "$value"
 }
 
-# The blocks that a gnuplot file asks for. Fails where a file is missing, or where there is one number of
-# ranks only, which makes no line.
+# The blocks that a gnuplot file asks for. Fails with 1 where a file is missing or has nothing to draw, or where there is
+# one number of ranks only, which makes no line; with 2 where a file is not understood, which is said.
 data() { # data NAME.gnuplot
   local what file arguments files
   while read -r what file arguments; do
@@ -114,7 +123,7 @@ data() { # data NAME.gnuplot
       [ -f "${files[0]}" ] || return 1
       [[ $file != *ranks\** || ${#files[@]} -gt 1 ]] || return 1
       # shellcheck disable=SC2086 # several words
-      "$what" "$file" $arguments || return 1
+      "$what" "$file" $arguments || return
     else
       limit
     fi
@@ -132,7 +141,7 @@ picture() { # picture NAME svg|png
   begin_file "$target"
   # by the environment: whatever is in that name, nothing takes it for a command
   # shellcheck disable=SC2016 # for the shell that gnuplot starts
-  DATA=$data_file LC_ALL=C.UTF-8 \
+  DATA=$data_file \
     gnuplot -e "set terminal $terminal" -e 'data = system("printf %s \"$DATA\"")' "$TOP/scripts/plots/style" "$script" | write_file
   drawn+=("$target")
 }
@@ -146,11 +155,14 @@ compare() { # compare NAME DATA: what is there is what would be made
 failed=0 found=0 drawn=()
 for file in "$TOP"/scripts/plots/*.gnuplot; do
   name=$(basename "$file" .gnuplot)
-  if ! text=$(data "$file" && echo .); then # the dot keeps the newlines
+  code=0
+  text=$(data "$file" && echo .) || code=$? # the dot keeps the newlines
+  if [ $code = 1 ]; then
     few=$(grep -q '^# data: .*ranks\*' "$file" && echo ", or only those of one number of ranks") || few=
-    echo "$name: left out, its files are not in $dir$few"
+    echo "$name: left out, its files are not in $dir or have nothing to draw$few"
     continue
   fi
+  [ $code = 0 ] || exit $code
   found=$((found + 1))
   if [ $check = yes ]; then
     compare "$name" "${text%.}" || failed=1

@@ -18,19 +18,19 @@
 # `FOLDER/FILE.csv` and `FOLDER/NAME` are always those of results/FOLDER, whatever DIR is.
 #
 # All pages are rewritten or none. Exit code 0: written, or no difference; 1: a file is missing or cannot be
-# written, or a page differs; 2: usage, or such a line in a page is not understood.
+# written, or a page differs; 2: usage, or such a line in a page or a file is not understood.
 set -euo pipefail
 shopt -s inherit_errexit
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/results.sh
-. "$(dirname "$0")/results.sh"
+. "$TOP/scripts/results.sh"
 # shellcheck source=scripts/files.sh
-. "$(dirname "$0")/files.sh"
+. "$TOP/scripts/files.sh"
 # shellcheck source=scripts/report_tables.sh
-. "$(dirname "$0")/report_tables.sh"
+. "$TOP/scripts/report_tables.sh"
 # shellcheck source=scripts/report_page.sh
-. "$(dirname "$0")/report_page.sh"
+. "$TOP/scripts/report_page.sh"
 
 mode=all
 case ${1:-} in
@@ -58,6 +58,8 @@ filling() { # filling PAGE table|picture|headline ARGUMENT
     file=$shown/$argument
     if [[ $argument =~ ^[0-9]{2}_[^./]+\.([a-z]+)\. ]]; then how="${BASH_REMATCH[1]} launcher"; fi
     [ -f "$file" ] || { echo "report.sh: $1 wants $file, which is not there" >&2 && return 1; }
+    [ -n "$(sed -n 2p "$file")" ] || { echo "report.sh: $1 wants $file, which has no rows" >&2 && return 1; }
+    check_rows "$file"
     table "$file" "$only" "$without"
     printf '\n%s; raw: %s.\n' "$(machine_line "$dir" "$how" "$argument")" "\`$file\`"
     ;;

@@ -63,11 +63,14 @@ title_of() { # title_of FILE
 }
 
 has_times() { # has_times FILE: or it is no file of times
-  awk -F, '
-    NR == 1 { for (i = 1; i <= NF; i++) if ($i == "us") us = i; next }
-    !us || $us != "" { found = 1 }
+  awk -F, "$AWK_CSV"'
+    NR == 1 { header(); us = column["us"]; next }
+    !us || is_time($us) { found = 1 }
     END { exit !found }' "$1"
 }
+
+# A file of one number of ranks; those of training jobs have no paths.
+counts_words() { [[ $1 = *.ranks*.csv ]] && head -n 1 "$1" | grep -q '^path,'; }
 
 # The files that are parts of the page. A picture stands before the tables of the example that it begins with,
 # and the first of the files ranks* for all of them.
@@ -83,7 +86,7 @@ parts() {
     [ -f "$file" ] || continue
     first=${file##*/}
     first=${first%%.*}
-    if [[ $file = *.ranks*.csv ]]; then
+    if counts_words "$file"; then
       [[ $seen != *" $first "* ]] || continue
       seen+="$first "
       printf '%s\t2\t%s\n' "$first" "$file"
@@ -100,17 +103,14 @@ part() { # part FILE: its section
   local name files example=${1##*/}
   name=$(basename "$1" | escaped)
   echo "<section id=\"$name\"><h2>$(title_of "$1" | escaped)</h2>"
-  case $1 in
-  *.svg)
+  if [[ $1 = *.svg ]]; then
     html_picture "$1"
     picture_caption "$(basename "$1" .svg)" | caption
-    ;;
-  *.ranks*.csv)
+  elif counts_words "$1"; then
     mapfile -t files < <(printf '%s\n' "$dir/${example%%.*}".*.ranks*.csv | sort -V)
     words_table "${files[@]}" | html_table
     sources "${files[@]#./}" | caption
-    ;;
-  *)
+  else
     table "$1" | html_table
     if head -n 1 "$1" | grep -q '^path,'; then
       echo "Mean of a step in us / times as fast as dense; wrong: elements that were not as expected."
@@ -119,8 +119,7 @@ part() { # part FILE: its section
         "wrong: elements that were not as expected."
     fi | caption
     sources "${1#./}" | caption
-    ;;
-  esac
+  fi
   echo '</section>'
 }
 
@@ -162,7 +161,7 @@ HTML
   headline | html_table
   for file in "${files[@]}"; do part "$file"; done
   for file in "$dir"/*.csv; do
-    if [ -f "$file" ] && [[ $file != *.ranks*.csv ]] && ! has_times "$file"; then without+=", ${file##*/}"; fi
+    if [ -f "$file" ] && ! counts_words "$file" && ! has_times "$file"; then without+=", ${file##*/}"; fi
   done
   if [ -n "$without" ]; then echo "Left out, because there is no time in them: ${without#, }." | caption; fi
   echo '<section id="provenance"><h2>Provenance</h2><pre>'

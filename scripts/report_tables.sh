@@ -32,22 +32,28 @@ AWK_SIZE='
 # density. Columns are found by their names. A file without these columns is shown as it is. ROWS, separated by
 # ", ", are the sizes wanted, else all; COLUMNS are variants or paths that are not wanted.
 table() { # table FILE [ROWS [COLUMNS]]
-  awk -F, -v only="${2:-}" -v without="${3:-}" "$AWK_SIZE"'
+  awk -F, -v only="${2:-}" -v without="${3:-}" "$AWK_CSV$AWK_SIZE"'
     NR == 1 {
-      for (i = 1; i <= NF; i++) column[$i] = i
+      header()
       sparse = "path" in column
       plain = !sparse && !("bytes" in column && "variant" in column)
-      variant = column[sparse ? "path" : "variant"]
-      rate = "wire" in column ? "wire" : "busbw"
-      series = column["bytes"] > 1 ? $1 : ""
+      if (!plain) { us = need("us"); wrong_ones = need("wrong") }
+      if (sparse) { variant = need("path"); count = need("count"); density = need("density"); ratio = need("ratio") }
+      else if (!plain) {
+        variant = need("variant")
+        bytes = need("bytes")
+        rate_name = "wire" in column ? "wire" : "busbw"
+        rate = need(rate_name)
+        series = bytes > 1 ? $1 : ""
+      }
     }
     plain { gsub(/,/, " | "); print "| " $0 " |" }
     plain && NR == 1 { gsub(/[^|]+/, " ---: "); print "|" $0 "|" }
     plain || NR == 1 { next }
     {
       v = $variant
-      if (sparse) row = $column["count"] " | " 100 * $column["density"] " %"
-      else row = (series == "" ? "" : $1 " | ") size($column["bytes"])
+      if (sparse) row = $count " | " 100 * $density " %"
+      else row = (series == "" ? "" : $1 " | ") size($bytes)
       name = row
       sub(/ [|]/, "", name)
       names[name]
@@ -57,12 +63,12 @@ table() { # table FILE [ROWS [COLUMNS]]
       if (!(v in shown)) { shown[v] = 1; variants[++n] = v }
       if (!(row in known)) { known[row] = 1; rows[++m] = row }
       cell[row, v] = "-"
-      if ($column["us"] != "" && sparse) cell[row, v] = sprintf("%.0f / %.2fx", $column["us"], $column["ratio"])
-      else if ($column["us"] != "") {
-        cell[row, v] = sprintf("%.2f / %.1f", $column["us"], $column[rate])
-        if (n > 1 && v != variants[1]) cell[row, v] = cell[row, v] sprintf(" / %.2fx", $column["ratio"])
+      if (is_time($us) && sparse) cell[row, v] = sprintf("%.0f / ", $us) as_number("%.2fx", $ratio)
+      else if (is_time($us)) {
+        cell[row, v] = sprintf("%.2f / ", $us) as_number("%.1f", $rate)
+        if (n > 1 && v != variants[1]) cell[row, v] = cell[row, v] " / " as_number("%.2fx", $need("ratio"))
       }
-      wrong[sparse ? v : row] += $column["wrong"]
+      wrong[sparse ? v : row] += $wrong_ones
     }
     END {
       if (plain) exit
@@ -97,7 +103,7 @@ table() { # table FILE [ROWS [COLUMNS]]
       printf "|%s bytes |", (series == "" ? "" : " " series " |")
       rule = series == "" ? "| ---: |" : "| --- | ---: |"
       for (v = 1; v <= n; v++) {
-        printf " %s: us / %s GB/s%s |", variants[v], rate, (v > 1 ? " / ratio" : "")
+        printf " %s: us / %s GB/s%s |", variants[v], rate_name, (v > 1 ? " / ratio" : "")
         rule = rule " ---: |"
       }
       print " wrong |\n" rule " ---: |"
@@ -112,13 +118,13 @@ table() { # table FILE [ROWS [COLUMNS]]
 # The words that a rank sends, from the files of one example with other numbers of ranks: a row per number, a
 # cell per path, which says how many words per element that is to be selected.
 words_table() { # words_table FILE...
-  awk -F, '
-    FNR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
+  awk -F, "$AWK_CSV"'
+    FNR == 1 { header(); path_at = need("path"); ranks_at = need("ranks"); k = need("k"); words = need("words_sent"); next }
     {
-      path = $column["path"]; ranks = $column["ranks"]
+      path = $path_at; ranks = $ranks_at
       if (!seen[path]++) paths[++n] = path
       if (!seen["ranks " ranks]++) rows[++m] = ranks
-      cell[ranks, path] = $column["k"] > 0 ? sprintf("%.2f", $column["words_sent"] / $column["k"]) : "-"
+      cell[ranks, path] = is_time($k) && finite($words) ? sprintf("%.2f", $words / $k) : "-"
     }
     END {
       printf "| ranks |"
@@ -135,28 +141,31 @@ words_table() { # words_table FILE...
 
 headline_row() { # headline_row FILE VARIANT BYTES SERIES
   local example=${1%%.*}
-  awk -F, -v example="${example%%_*}" -v variant="$2" -v amount="$3" -v series="$4" -v limit="$(limit_of "$dir")" "$AWK_SIZE"'
+  awk -F, -v example="${example%%_*}" -v variant="$2" -v amount="$3" -v series="$4" -v limit="$(limit_of "$dir")" "$AWK_CSV$AWK_SIZE"'
     function row(what, amount, base, base_us, rate) {
-      printf "| %s | %s, %s | %s | %.2f / %.2f | %.2fx | %s |\n", example, what, amount, base, base_us, $column["us"],
-        $column["ratio"], rate
+      printf "| %s | %s, %s | %s | %s / %.2f | %s | %s |\n", example, what, amount, base, as_number("%.2f", base_us), $us,
+        as_number("%.2fx", $ratio), rate
     }
     NR == 1 {
-      for (i = 1; i <= NF; i++) column[$i] = i
-      rate = column["wire" in column ? "wire" : "busbw"]
+      header()
+      us = need("us")
+      ratio = need("ratio")
       sparse = "path" in column
+      if (sparse) { path = need("path"); count = need("count"); density = need("density") }
+      else { bytes = need("bytes"); name = need("variant"); rate = need("wire" in column ? "wire" : "busbw") }
       next
     }
     sparse {
-      if ($column["path"] == variant && $column["count"] == amount && $column["density"] == series && $column["us"] != "")
-        row(variant, elements(amount) " elements, density " series, "dense", $column["dense_us"], "-")
+      if ($path == variant && $count == amount && $density == series && is_time($us))
+        row(variant, elements(amount) " elements, density " series, "dense", $need("dense_us"), "-")
       next
     }
-    $column["bytes"] != amount || (series != "-" && $1 != series) { next }
-    base == "" { base = $column["variant"]; base_us = $column["us"] }
-    $column["variant"] == variant && $column["us"] != "" {
-      share = limit ? sprintf(" (%.0f %%)", 100 * $rate / limit) : ""
+    $bytes != amount || (series != "-" && $1 != series) { next }
+    base == "" { base = $name; base_us = $us }
+    $name == variant && is_time($us) {
+      share = limit && finite($rate) ? sprintf(" (%.0f %%)", 100 * $rate / limit) : ""
       row(variant (series == "-" ? "" : ", " series), size(amount), base, base_us,
-        amount < 1048576 ? "-" : sprintf("%.1f", $rate) share)
+        amount < 1048576 ? "-" : as_number("%.1f", $rate) share)
     }' "$dir/$1"
 }
 
@@ -190,18 +199,18 @@ plotted_files() { # plotted_files NAME
 
 # Where numbers come from: GPUs, or the stand-in, on which words are counted and nothing is timed.
 sources() { # sources FILE...
-  local files counted
+  local files counted words
   mapfile -t files < <(printf '%s\n' "$@" | grep -v '\.standin\.')
   mapfile -t counted < <(printf '%s\n' "$@" | grep '\.standin\.')
   if [ ${#files[@]} -gt 0 ]; then
     echo "From $(machine_line "$dir" "" "$(basename "${files[0]}")"); raw: $(raw_files "${files[@]}")."
   fi
   if [ ${#counted[@]} -gt 0 ]; then
-    echo "Counted on the CPU stand-in, without GPUs$(awk -F, '
-      FNR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
-      { count = $column["count"]; density = $column["density"]; checked += $column["verified_steps"] }
-      END { printf ": %s elements, density %g %%, verification %s", count, 100 * density, checked ? "on" : "off" }' \
-      "${counted[@]}"); raw: $(raw_files "${counted[@]}")."
+    words=$(awk -F, "$AWK_CSV"'
+      FNR == 1 { header(); count_at = need("count"); density_at = need("density"); steps = need("verified_steps"); next }
+      { count = $count_at; density = $density_at; checked += $steps }
+      END { printf "%s elements, density %g %%, verification %s", count, 100 * density, checked ? "on" : "off" }' "${counted[@]}")
+    echo "Counted on the CPU stand-in, without GPUs: $words; raw: $(raw_files "${counted[@]}")."
   fi
 }
 

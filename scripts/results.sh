@@ -7,6 +7,32 @@
 # time goes from us_q1 to us_q3, the quartiles of the repetitions, or from us_min to us_max in files
 # that have no quartiles.
 
+# Awk programs that read such files begin with "$AWK_CSV". In a file's first line header() sets column[NAME].
+# need(NAME) is the place of a column. Where there is none it ends with exit code 2: awk would go on with $0, the whole
+# line. is_time(TEXT) says whether that is a time; as_number(FORMAT, TEXT) writes a number, and - where it is none.
+# shellcheck disable=SC2016,SC2034 # for awk, in other scripts
+AWK_CSV='
+  function header(   i) { split("", column); for (i = 1; i <= NF; i++) column[$i] = i }
+  function need(name) {
+    if (name in column) return column[name]
+    print "'"${0##*/}"': " FILENAME ": no column " name "; allowed: a CSV file of --bench" >"/dev/stderr"
+    exit failed = 2
+  }
+  END { if (failed) exit failed }
+  function finite(s) { return s ~ /^[0-9]+([.][0-9]*)?([eE][-+]?[0-9]+)?$/ && s + 0 < 1e300 }
+  function is_time(s) { return finite(s) && s + 0 > 0 }
+  function as_number(format, s) { return finite(s) ? sprintf(format, s) : "-" }'
+
+# check_rows FILE...: ends the script where a row has another number of fields than the first line of its file.
+check_rows() {
+  local message
+  [ -f "${1:-}" ] || return 0
+  message=$(awk -F, '
+    FNR == 1 { wanted = NF }
+    NF != wanted { printf "%s:%d: %d fields, the header has %d", FILENAME, FNR, NF, wanted; exit 1 }' "$@") ||
+    die "$message; allowed: a CSV file of --bench"
+}
+
 # results_folder DIR: ends the script unless DIR is a folder of results. Sets dir to its path as all programs
 # understand it: they take -x for an option, and awk a=b for an assignment.
 results_folder() {
@@ -14,6 +40,7 @@ results_folder() {
   [[ $1 != *[[:cntrl:]]* ]] || die "'$1' has a control character in its name; allowed: another name"
   dir=${1%/}
   [[ $dir != -* && $dir != [!/]*=* ]] || dir=./$dir
+  check_rows "$dir"/*.csv
 }
 
 # times_folder DIR: the same, and there have to be times in it.

@@ -12,7 +12,7 @@
 # Exit code 0: nothing is missing (any more); 1: something is; 2: usage.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 
 install=yes kind=run
 for argument in "$@"; do

@@ -11,20 +11,19 @@
 # something passed; 1: otherwise; 2: usage.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
-cd "$TOP" || exit 1
+. "$(dirname "$(realpath "$0")")/lib.sh"
 
 setup_options=(--tests) names=()
 for argument in "$@"; do
   case $argument in
   --no-install) setup_options+=(--no-install) ;;
   -h | --help) show_help ;;
-  -*) die "unknown option '$argument'; allowed: --no-install NAME..." ;;
+  -* | '') die "unknown argument '$argument'; allowed: --no-install NAME..." ;;
   *) names+=("$argument") ;;
   esac
 done
+cd "$TOP" || exit 1
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE # `make test MPI=1` hands these down
-export LC_ALL=C.UTF-8
 
 # ---- running checks ------------------------------------------------------------------------------
 LOGS=$(temporary_folder) || exit

@@ -16,9 +16,9 @@
 # Exit code 0: printed; 1: the program failed, or recorded nothing; 2: usage, or no CUPTI.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$(realpath "$0")")/lib.sh"
 # shellcheck source=scripts/job.sh
-. "$(dirname "$0")/job.sh"
+. "$TOP/scripts/job.sh"
 
 first='' from=''
 while [[ ${1:-} = -* ]]; do
@@ -106,12 +106,13 @@ summary() {
 readable() { if have c++filt; then c++filt; else cat; fi; }
 
 show() { # show FILE
-  sort -n "$1" | readable | summary || { echo "timeline.sh: no step${first:+ that begins with $first} in $1" >&2 && exit 1; }
+  sort -n -- "$1" | readable | summary || { echo "timeline.sh: no step${first:+ that begins with $first} in $1" >&2 && exit 1; }
 }
 
 if [ -n "$from" ]; then
   [ $# = 0 ] || die "wrong arguments '$*'; allowed: --from FILE alone"
-  [ -f "$from" ] || die "no file $from"
+  { [ -f "$from" ] && [ -r "$from" ]; } || die "no file '$from' to read; allowed: the records of a rank, in build/timeline"
+  ! head -n 1 -- "$from" | grep -qvE '^([0-9]+ ){4}[^ ]' || die "'$from' has no records; allowed: those of a rank, in build/timeline"
   show "$from"
   exit
 fi

@@ -82,6 +82,30 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
   for file in slurm.sbatch polaris.pbs; do [ -x "$TOP/scripts/$file" ]; done
 }
 
+@test "job files run as copies elsewhere, and are called from elsewhere; words are no patterns" {
+  mkdir "$WORK/spool"
+  cp "$TOP"/scripts/{slurm.sbatch,polaris.pbs} "$WORK/spool"
+  cd "$WORK/spool"
+  for name in slurm.sbatch polaris.pbs; do
+    SLURM_SUBMIT_DIR=$TOP PBS_O_WORKDIR=$TOP timeout 90 "./$name" --dry-run 01_allreduce_ub >"$WORK/out"
+    prints "/gpu_of_rank.sh .*/gpu-mpi/allreduce_ub$"
+    SLURM_SUBMIT_DIR=/tmp PBS_O_WORKDIR=/tmp script "$name" --dry-run 01_allreduce_ub # inside of a job that began elsewhere
+    exits_with 0
+    prints "/gpu_of_rank.sh .*/gpu-mpi/allreduce_ub$"
+    code=0
+    SLURM_SUBMIT_DIR=/tmp PBS_O_WORKDIR=/tmp "./$name" --dry-run 01_allreduce_ub >"$WORK/out" 2>"$WORK/err" || code=$?
+    exits_with 2
+    one_line "^$name: no scripts/lib.sh in /tmp; allowed: "
+  done
+  for command in srun mpiexec; do stub $command pwd; done
+  for name in slurm.sbatch polaris.pbs; do
+    script $name true
+    prints "^$TOP$"
+  done
+  EXAMPLE='--dry-run 01_allreduce_ub *' script polaris.pbs
+  prints 'allreduce_ub [\\][*]$'
+}
+
 @test "a Slurm job and a PBS job run what they print" {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -110,10 +110,28 @@ bench() { script "$WORK/suite/scripts/bench.sh" --no-install --out "$WORK/result
   [ $code != 0 ]
   [ ! -e "$WORK/results/02_y.pthread.eager.csv" ]
   rm "$WORK/do/y.pthread.0" "$WORK/runs"
+  flock "$WORK/results" true # until the program has ended, too
   bench
   exits_with 0
   grep -q '^y.pthread.0 ' "$WORK/runs"
   if grep '^x.pthread' "$WORK/runs"; then false; fi
+}
+
+@test "bench.sh: two at once do not write into one folder; a checkout of another user has its commit" {
+  suite
+  git -C "$WORK/suite" init -q
+  git -C "$WORK/suite" -c user.name=x -c user.email=x@example.org commit -q --allow-empty -m first
+  mkdir "$WORK/results"
+  exec 8<"$WORK/results"
+  flock 8
+  bench
+  exits_with 2
+  one_line '^bench.sh: another bench.sh is at work in .*/results; allowed: another --out$'
+  [ ! -e "$WORK/results/unfinished" ]
+  exec 8<&-
+  GIT_TEST_ASSUME_DIFFERENT_OWNER=1 bench
+  exits_with 0
+  grep -qx "commit: $(git -C "$WORK/suite" describe --always)" "$WORK/results/provenance.txt"
 }
 
 @test "bench.sh: what cannot run here is skipped with its reason" {
@@ -165,7 +183,7 @@ bench() { script "$WORK/suite/scripts/bench.sh" --no-install --out "$WORK/result
   full_disk '*'
   bench --quick
   exits_with 1
-  one_line '^tee: .*/provenance.txt.new: No space left on device$'
+  one_line '^tee: .*/provenance.txt.*.new: No space left on device$'
   rmdir "$WORK/results/unfinished"
   diff -r "$WORK/before" "$WORK/results"
   touch "$WORK/file"
@@ -244,9 +262,25 @@ compared() { # compared ROWS [OPTIONS]
   says '^note: without rows in NEW: 02_y.mpi.graph.csv$'
 }
 
+@test "compare.sh: what is no positive number is no time; a row of another length is refused" {
+  for us in inf nan 0 -1 1e999 0x10; do
+    compared "1024,plain,$us,1,9.5,11.5,99,0\\n"
+    exits_with 1
+    prints '^  1024 +plain +10.00 +- +-  LOST$'
+    script "$TOP/scripts/compare.sh" "$WORK/new" "$WORK/old"
+    exits_with 2
+    one_line '^compare.sh: no row .*is in both folders'
+    rm "$WORK"/*/*.csv
+  done
+  compared '1024,plain,10,1,9\n'
+  exits_with 2
+  one_line '^compare.sh: .*/new/01_x.mpi.graph.csv:2: 5 fields, the header has 8; allowed: a CSV file of --bench$'
+}
+
 @test "compare.sh: files that are missing or empty on one side count as rows that are not there" {
   compared '1024,plain,10,1,9,11,99,0\n4096,plain,20,1,19,21,99,0\n16384,plain,40,1,39,41,99,0\n'
   for name in 02_y 03_z; do cp "$WORK/old/01_x.mpi.graph.csv" "$WORK/old/$name.csv"; done
+  echo 65536,plain,inf,1,9,11,99,0 >>"$WORK/old/03_z.csv"
   : >"$WORK/new/02_y.csv"
   script "$TOP/scripts/compare.sh" "$WORK/old" "$WORK/new"
   exits_with 0
@@ -290,6 +324,24 @@ TEXT
   compared '2048,plain,10,1,9,11,99,0\n'
   exits_with 2
   one_line '^compare.sh: no row with a time is in both folders; allowed: results of '
+}
+
+@test "compare.sh, report.sh: a locale with a decimal comma changes no number" {
+  have localedef || skip "no localedef"
+  localedef -i de_DE -f UTF-8 "$WORK/de_DE.UTF-8" 2>/dev/null || skip "localedef has no sources of de_DE"
+  export LOCPATH=$WORK LC_ALL=de_DE.UTF-8
+  [ "$(env printf %.1f 1)" = 1,0 ] || skip "that locale is not found"
+  compared '1024,plain,10.94,1,9,11,99,0\n4096,plain,20,1,19,21,99,0\n16384,plain,40,1,39,41,99,0\n' --percent 9
+  exits_with 1
+  prints '^  1024 +plain +10.00 +10.94 +1.094x +SLOWER$'
+  rm "$WORK/new"/*.csv
+  cp "$TOP/results/2xH200-nccl2.28"/{provenance.txt,02_*.mpi.graph.csv} "$WORK/new"
+  script "$TOP/scripts/report.sh" --html "$WORK/new"
+  exits_with 0
+  mv "$WORK/new/report.html" "$WORK/comma.html"
+  LC_ALL=C script "$TOP/scripts/report.sh" --html "$WORK/new"
+  exits_with 0
+  cmp "$WORK/comma.html" "$WORK/new/report.html"
 }
 
 @test "compare.sh: folders with odd names" {
@@ -394,6 +446,10 @@ example,variant,size,nccl-tests,its us,our us,ours / its
 03,send/recv,1 MiB,alltoall_perf,100.00,100.00,1.000
 CSV
   [ "$(find "$WORK/results/nccl_tests" -type f | wc -l)" = 36 ] # three programs of ours, four runs of theirs, the medians
+  sed -i 's/,variant,us$/,variant,other/' "$WORK/suite/02_allreduce_sm/program"
+  script "$WORK/suite/scripts/nccl_tests.sh" "$WORK/tests" "$WORK/results"
+  exits_with 2
+  one_line '^nccl_tests.sh: .*/02.1.csv: no column us; allowed: a CSV file of --bench$'
   printf '#!/bin/sh\necho "no GPU for this"\nexit 3\n' >"$WORK/tests/alltoall_perf"
   script "$WORK/suite/scripts/nccl_tests.sh" "$WORK/tests" "$WORK/results"
   exits_with 1
@@ -440,13 +496,19 @@ CSV
   exits_with 1
   grep -qx '01_allreduce_ub: NOT as expected, exit code 3' "$WORK/out folder/2.30.7/golden.txt"
   mv "$WORK/out folder/releases.csv" "$WORK/before"
+  sed -i '1s/us/other/' "$WORK/out folder/2.30.7/04_sparse_allreduce.mpi.graph.csv"
+  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder"
+  exits_with 2
+  one_line '^nccl_releases.sh: .*/04_sparse_allreduce.mpi.graph.csv: no column us; allowed: a CSV file of --bench$'
+  sed -i '1s/other/us/' "$WORK/out folder/2.30.7/04_sparse_allreduce.mpi.graph.csv"
   script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder"
   exits_with 0
   cmp "$WORK/before" "$WORK/out folder/releases.csv"
   script "$WORK/suite/scripts/nccl_releases.sh"
   exits_with 2
-  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nowhere"
+  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/another" "$WORK/nowhere"
   exits_with 2
+  [ ! -e "$WORK/another" ]
   one_line "^nccl_releases.sh: no include/nccl.h in '.*/nowhere'; allowed: "
   sed -i 's/PATCH 7/PATCH 9/' "$WORK/nccl-2.30.7/include/nccl.h"
   sed -i 's/header 2.30.7, runtime 2.30.7/header 2.30.9, runtime 2.30.7/' "$WORK/suite"/0*/program

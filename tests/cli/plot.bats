@@ -169,8 +169,12 @@ DATA
   sed -i 's/select_us/other_us/' "$WORK/results/04_x.mpi.eager.csv"
   code=0
   "$WORK/suite/scripts/plot.sh" "$WORK/results" >"$WORK/out" 2>"$WORK/err" || code=$?
-  exits_with 1
-  says 'has no column select_us'
+  exits_with 2
+  one_line '^plot.sh: .*/04_x.mpi.eager.csv: no column select_us; allowed: a CSV file of --bench$'
+  sed -i '2,$d; s/other_us/select_us/' "$WORK/results/04_x.mpi.eager.csv"
+  code=0
+  "$WORK/suite/scripts/plot.sh" "$WORK/results" >"$WORK/out" 2>"$WORK/err" || code=$?
+  prints '^bars: left out, its files are not in .* or have nothing to draw$'
 }
 
 @test "pictures are made anew from the results, as SVG and PNG, and show every line" {
@@ -301,10 +305,10 @@ HTML
   have gnuplot || skip "no gnuplot"
   small
   # words of a CSV file stand in commands that gnuplot gives to a shell
-  odd="it's\"\$(touch${IFS}pwned)\"';touch pwned;'"
-  printf '%s\n' path,count,density,ratio,us,us_min,us_max "oktopk,1000,0.0"{1,2}",2,8,7,9" "oktopk,1$odd,0.1$odd,2,8,7,9" \
+  odd="it's\"\$(touch pwned)\"';touch pwned;'"
+  printf '%s\n' path,count,density,ratio,us,us_min,us_max,wrong "oktopk,1000,0.0"{1,2}",2,8,7,9,0" "oktopk,1$odd,0.1$odd,2,8,7,9,0" \
     >"$WORK/small/04_sparse_allreduce.mpi.graph.csv"
-  printf '%s\n' pattern,variant,bytes,us,us_min,us_max,wire,ratio "${odd//[$' \t\n']/},"{send/recv,alltoallv}",1024,8,7,9,1,1" \
+  printf '%s\n' pattern,variant,bytes,us,us_min,us_max,wire,ratio,wrong "${odd//[$' \t\n']/},"{send/recv,alltoallv}",1024,8,7,9,1,1,0" \
     >"$WORK/small/03_alltoallv_sm.mpi.graph.csv"
   cd "$WORK"
   for name in a=b "x'; system 'touch pwned'; y='" 'br[ack]et* back\slash "q" `touch pwned` $(touch pwned)'; do
@@ -325,15 +329,42 @@ HTML
   done
 }
 
+@test "a column that is missing is refused, and nothing is drawn; a file without times is left out" {
+  have gnuplot || skip "no gnuplot"
+  small
+  file=$WORK/small/02_allreduce_sm.mpi.graph.csv
+  cp "$file" "$WORK/good"
+  for name in bytes variant us us_min us_max busbw ratio; do
+    sed -i "1s/\<$name\>/other/" "$file"
+    script plot.sh "$WORK/small"
+    exits_with 2
+    one_line "^plot.sh: .*/02_allreduce_sm.mpi.graph.csv: no column $name; allowed: a CSV file of --bench$"
+    [ ! -e "$WORK/small/plots/allreduce.svg" ]
+    cp "$WORK/good" "$file"
+  done
+  echo 1024,256 >>"$file"
+  script plot.sh "$WORK/small"
+  exits_with 2
+  one_line '^plot.sh: .*/02_allreduce_sm.mpi.graph.csv:7: 2 fields, the header has 16; allowed: a CSV file of --bench$'
+  head -n 1 "$WORK/good" >"$file"
+  for us in '' nan 0 inf; do
+    echo "1024,256,float,4,1,plain,$us,1,7,9,99,0.1,10,1.0,,0" >>"$file"
+    script plot.sh "$WORK/small"
+    exits_with 1
+    prints '^allreduce: left out, its files are not in .*/small or have nothing to draw$'
+    one_line '^plot.sh: nothing to draw in '
+  done
+}
+
 @test "a picture that cannot be written leaves the old ones" {
   have gnuplot || skip "no gnuplot"
   small
   mkdir "$WORK/small/plots"
   echo old | tee "$WORK/small/plots/allreduce.dat" >"$WORK/small/plots/allreduce.svg"
-  full_disk '*.svg.new'
+  full_disk '*.svg.*.new'
   PATH=$WORK/bin:$PATH script plot.sh "$WORK/small"
   exits_with 1
-  says 'allreduce.svg.new: No space left on device$'
+  says 'allreduce.svg.*.new: No space left on device$'
   prints_not 'allreduce.svg$'
   [ "$(cat "$WORK/small/plots"/*)" = $'old\nold' ]
 }

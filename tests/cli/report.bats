@@ -30,7 +30,6 @@ CSV
   grep -q '^2 x NVIDIA X, driver 580.1, .*2026-01-02; raw: .results/01_x.mpi.graph.csv' "$WORK/suite/01_x/README.md"
   [ "$(grep -c '^old$' "$WORK/suite/01_x/README.md")" = 0 ]
   scripts/report.sh --check results
-  echo changed >>"$WORK/suite/results/01_x.mpi.graph.csv"
   sed -i 's/4.00/4.50/' "$WORK/suite/results/01_x.mpi.graph.csv"
   if scripts/report.sh --check results; then false; fi
 }
@@ -65,6 +64,7 @@ CSV
   [ "$(grep -c '^| uniform' 01_x/README.md)" = 1 ]
   sed 's/plain/quick/; 1d' results/01_x.mpi.graph.csv >rows.csv
   cat rows.csv >>results/01_x.mpi.graph.csv
+  sed -i '1s/$/,ratio/; 2,$s/$/,1/' results/01_x.mpi.graph.csv
   sed -i 's/only uniform 1 MiB/&, without quick/' 01_x/README.md
   scripts/report.sh results
   grep -qx '| pattern | bytes | plain: us / busbw GB/s | wrong |' 01_x/README.md
@@ -155,6 +155,84 @@ TABLE
 TABLE
 }
 
+# refused WORDS: report.sh ends with exit code 2 and this one line, and leaves the pages as they are.
+refused() {
+  cp 01_x/README.md "$WORK/page"
+  code=0
+  scripts/report.sh results >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 2
+  one_line "^report.sh: .*results/$1; allowed: a CSV file of --bench\$"
+  cmp 01_x/README.md "$WORK/page"
+}
+
+@test "a column that is missing, and a row of another length, are refused: no number is made up" {
+  suite
+  sed 's/01_x/02_allreduce_sm/' 01_x/README.md >README.md
+  printf '<!-- headline -->\n<!-- end of headline -->\n' >>README.md
+  for file in 01_x 02_allreduce_sm; do
+    printf '%s\n' pattern,bytes,variant,us,busbw,ratio,wrong u,1024,plain,8,1,1,0 u,1024,own,4,2,2,0 >results/$file.mpi.graph.csv
+  done
+  cp -r results "$WORK/good"
+  scripts/report.sh results
+  for name in us busbw wrong ratio; do
+    sed -i "1s/$name/other/" results/01_x.mpi.graph.csv
+    refused "01_x.mpi.graph.csv: no column $name"
+    cp "$WORK/good"/*.csv results
+  done
+  for name in bytes variant; do # that is another kind of file, but not for the headline
+    sed -i "1s/$name/other/" results/02_allreduce_sm.mpi.graph.csv
+    refused "02_allreduce_sm.mpi.graph.csv: no column $name"
+    cp "$WORK/good"/*.csv results
+  done
+  echo path,count,density,us,ratio,wrong >results/01_x.mpi.graph.csv
+  echo oktopk,1000,0.01,10,1,0 >>results/01_x.mpi.graph.csv
+  cp results/01_x.mpi.graph.csv "$WORK/good"
+  for name in count density us ratio wrong; do
+    sed -i "1s/$name/other/" results/01_x.mpi.graph.csv
+    refused "01_x.mpi.graph.csv: no column $name"
+    cp "$WORK/good"/*.csv results
+  done
+  for name in ranks k words_sent count density verified_steps; do
+    printf '%s\n' path,ranks,k,words_sent,count,density,verified_steps a,2,1,1,1,1,0 | sed "1s/\<$name\>/other/" >results/04_z.standin.ranks2.csv
+    refused "04_z.standin.ranks2.csv: no column $name"
+  done
+  printf '%s\n' trained,ranks,us dense,2,40 >results/04_z.mpi.ranks2.csv # of a training job
+  rm results/04_z.standin.ranks2.csv
+  scripts/report.sh --html results
+  grep -q '<th>trained</th><th>ranks</th><th>us</th>' results/report.html
+  rm results/04_z.mpi.ranks2.csv
+  echo oktopk,1000,0.01 >>results/01_x.mpi.graph.csv
+  refused "01_x.mpi.graph.csv:3: 3 fields, the header has 6"
+  head -n 1 "$WORK/good/01_x.mpi.graph.csv" >results/01_x.mpi.graph.csv
+  code=0
+  scripts/report.sh results >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 1
+  one_line '^report.sh: 01_x/README.md wants results/01_x.mpi.graph.csv, which has no rows$'
+  mkdir results/other # of another folder than the one shown
+  sed -i 's,table: ,&other/,' 01_x/README.md
+  cp "$WORK/good"/*.csv results
+  cp results/provenance.txt results/other
+  echo 1 | cat "$WORK/good/01_x.mpi.graph.csv" - >results/other/01_x.mpi.graph.csv
+  refused "other/01_x.mpi.graph.csv:3: 1 fields, the header has 6"
+}
+
+@test "what is no positive number is no time, and has no ratio" {
+  suite
+  {
+    echo bytes,variant,us,busbw,ratio,wrong
+    for us in 0 -1 nan inf 1e999 0x10 word; do echo "1024,plain,$us,1,1,0"; done
+    echo 4096,plain,8,,1,0
+    echo 4096,own,4,2,nan,0
+  } >results/01_x.mpi.graph.csv
+  scripts/report.sh results
+  cat 01_x/README.md
+  grep -qx '| 1 KiB | - |  | 0 |' 01_x/README.md
+  grep -qx '| 4 KiB | 8.00 / - | 4.00 / 2.0 / - | 0 |' 01_x/README.md
+  sed -i '/,8,\|,4,/d' results/01_x.mpi.graph.csv
+  scripts/report.sh --html results
+  grep -q 'no time in them: 01_x.mpi.graph.csv' results/report.html
+}
+
 @test "a folder without results is exit code 2 and changes nothing" {
   suite
   cp "$WORK/suite/01_x/README.md" "$WORK/before"
@@ -186,7 +264,7 @@ TABLE
   diff -r . "$WORK/before"
   cp results/0{1_x,2_y}.mpi.graph.csv
   cp -rT . "$WORK/before"
-  for pattern in '*/02_y/README.md.new' '*/report.html.new'; do
+  for pattern in '*/02_y/README.md.*.new' '*/report.html.*.new'; do
     full_disk "$pattern"
     PATH=$WORK/bin:$PATH script scripts/report.sh results
     exits_with 1
@@ -198,8 +276,20 @@ TABLE
   exits_with 2
   one_line "report.html' is there and is no file"
   rmdir results/report.html
+  ln -s README.md 01_x/README2.md # no page
+  mkdir docs
+  ln -s ../01_x/README2.md docs/page.md
+  cp -rT . "$WORK/before"
+  script scripts/report.sh results
+  exits_with 2
+  one_line "^report.sh: '01_x/README.md' is .*/01_x/README.md, which is written already; allowed: "
+  diff -r . "$WORK/before"
+  rm docs/page.md
+  echo theirs >01_x/README.md.new # of another run, still at work
   script scripts/report.sh results
   exits_with 0
+  [ "$(cat 01_x/README.md.new)" = theirs ]
+  rm 01_x/README.md.new
   if grep -x old 0*/README.md; then false; fi
   [ -L README.md ]
   [ "$(stat -c %a 01_x/README.md)" = 600 ]
@@ -249,13 +339,13 @@ TABLE
   touch results/plots/some.svg
   printf '<!-- headline -->\n<!-- end of headline -->\n' >README.md
   printf '<!-- picture: some, Words, and more -->\nold\n<!-- end of picture -->\n' >docs/page.md
-  head='bytes,variant,us,busbw,ratio,limit'
-  printf '%s\n1024,plain,8,1,1,\n1024,own,4,2,2,\n268435456,plain,,,,\n268435456,symmetric,9,200,,\n' $head \
+  head='bytes,variant,us,busbw,ratio,limit,wrong'
+  printf '%s\n1024,plain,8,1,1,,0\n1024,own,4,2,2,,0\n268435456,plain,,,,,1\n268435456,symmetric,9,200,,,0\n' $head \
     >results/02_allreduce_sm.mpi.graph.csv
-  printf 'pattern,%s\nuniform,268435456,send/recv,8,100,1,400\nuniform,268435456,alltoallv,4,200,2,400\n' ${head/busbw/wire} \
+  printf 'pattern,%s\nuniform,268435456,send/recv,8,100,1,400,0\nuniform,268435456,alltoallv,4,200,2,400,0\n' ${head/busbw/wire} \
     >results/03_alltoallv_sm.mpi.graph.csv
-  echo 'bytes,variant,us,busbw,ratio' >results/01_x.mpi.graph.csv
-  printf '%s\n' path,count,density,us,dense_us,ratio oktopk,133547324,0.0{1,2},500,2000,4 >results/04_sparse_allreduce.mpi.graph.csv
+  printf 'bytes,variant,us,busbw,ratio,wrong\n1024,plain,8,1,1,0\n' >results/01_x.mpi.graph.csv
+  printf '%s\n' path,count,density,us,dense_us,ratio,wrong oktopk,133547324,0.0{1,2},500,2000,4,0 >results/04_sparse_allreduce.mpi.graph.csv
   scripts/report.sh results
   cat README.md docs/page.md
   grep -qx '| 02 | own, 1 KiB | plain | 8.00 / 4.00 | 2.00x | - |' README.md

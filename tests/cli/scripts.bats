@@ -114,6 +114,9 @@ user_without_rights() {
     exits_with 0
     prints "scripts/$name"
   done
+  script test.sh '' --nonsense # an empty word would be a part of all names
+  exits_with 2
+  one_line "^test.sh: unknown argument ''; allowed: "
   for name in nonsense 'full 05_nothing' 'quick tests/unit' --nonsense; do
     # shellcheck disable=SC2086 # words
     script gpu_check.sh $name
@@ -131,6 +134,19 @@ user_without_rights() {
     prints "scripts/$name"
     prints_not '^(#|set |case |shellcheck|SBATCH|PBS )'
     prints_not 'shellcheck'
+    [ ! -s "$WORK/err" ] || show
+  done
+}
+
+@test "scripts are called through a link, by a relative path" {
+  cd "$WORK"
+  for name in hosts.sh multihost_sim.sh timeline.sh run_all.sh test.sh setup.sh gpu_check.sh gpu_of_rank.sh nccl_releases.sh \
+    nccl_tests.sh bench.sh plot.sh report.sh compare.sh install.sh slurm.sbatch polaris.pbs; do
+    ln -s "$TOP/scripts/$name" .
+    code=0
+    "./$name" --help >"$WORK/out" 2>"$WORK/err" || code=$?
+    exits_with 0
+    prints "scripts/$name"
     [ ! -s "$WORK/err" ] || show
   done
 }

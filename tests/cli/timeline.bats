@@ -57,7 +57,8 @@ TABLE
   : >"$WORK/empty"
   timeline --from "$WORK/empty"
   exits_with 1
-  for arguments in "" "--nonsense" "--from" "--first" "--from $WORK/none" "--from $WORK/records more" "99_none"; do
+  for arguments in "" "--nonsense" "--from" "--first" "--from $WORK/none" "--from $WORK" "--from $TOP/README.md" "--from $TOP/results/2xH200-nccl2.28/01_allreduce_ub.mpi.graph.csv" \
+    "--from $WORK/records more" "99_none"; do
     # shellcheck disable=SC2086 # several words
     timeline $arguments
     exits_with 2
