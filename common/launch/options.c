@@ -196,17 +196,29 @@ static int store(const struct option_spec *row, const char *text, const char *ty
   return -1;
 }
 
-/* Rules between options. */
-static int check_together(const struct options *opt, char *error, size_t error_size)
+/* What says nothing without --bench. */
+static bool is_for_bench(const struct option_spec *row, const struct options *opt)
+{
+  const void *const values[] = {&opt->min_bytes,      &opt->max_bytes, &opt->factor,
+                                &opt->iterations,     &opt->warmup,    &opt->repetitions,
+                                &opt->graph_launches, &opt->output};
+  for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+    if (row->value == values[i]) return true;
+  return false;
+}
+
+/* Rules between options. `for_bench` is one of those for --bench that was given, or NULL. */
+static int check_together(const struct options *opt, const char *for_bench, char *error,
+                          size_t error_size)
 {
   const char *dot = opt->output ? strrchr(opt->output, '.') : NULL;
   char name[SHOWN_TEXT];
-  if (opt->min_bytes > opt->max_bytes)
+  if (for_bench && !opt->bench)
+    snprintf(error, error_size, "--%s is for --bench only; allowed: both together", for_bench);
+  else if (opt->min_bytes > opt->max_bytes)
     snprintf(error, error_size,
              "--minbytes %zu is larger than --maxbytes %zu; allowed: the same or less",
              opt->min_bytes, opt->max_bytes);
-  else if (opt->output && !opt->bench)
-    snprintf(error, error_size, "--output is for --bench only; allowed: both together");
   else if (opt->bench && opt->count)
     snprintf(error, error_size, "--count is not for --bench; allowed: --minbytes and --maxbytes");
   else if (opt->bench && opt->digest)
@@ -243,6 +255,7 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
 
   opterr = 0; /* we write the messages */
   optind = 0; /* start over, also when called a second time */
+  const char *for_bench = NULL;
   int got;
   while (optind <= argc && (got = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
     int i = got - FIRST_VALUE;
@@ -265,6 +278,7 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
     if (got < FIRST_VALUE)
       for (i = 0; table[i].letter != got; i++) continue;
     if (store(&table[i], optarg, types, error, error_size) != 0) return -1;
+    if (is_for_bench(&table[i], opt)) for_bench = table[i].name;
   }
   if (optind < argc) {
     char word[SHOWN_TEXT];
@@ -273,7 +287,7 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
     return -1;
   }
   if (opt->help || opt->version) return 0;
-  return check_together(opt, error, error_size);
+  return check_together(opt, for_bench, error, error_size);
 }
 
 int options_files(struct options *opt, const struct option_spec *own,

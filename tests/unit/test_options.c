@@ -97,7 +97,7 @@ static void test_values(void **state)
   assert_int_equal(opt.count, 1023LL << 30);
   accept("--count 2 --count 5"); /* the last one counts */
   assert_int_equal(opt.count, 5);
-  accept("-b1K -e1K -d bfloat16"); /* no blank behind a letter */
+  accept("--bench -b1K -e1K -d bfloat16"); /* no blank behind a letter */
   assert_int_equal(opt.min_bytes, 1024);
 }
 
@@ -265,8 +265,15 @@ static void test_together(void **state)
 {
   (void)state;
   refuse("--bench -b 2K -e 1K", "--minbytes 2048 is larger than --maxbytes 1024");
-  refuse("-b 2G", "is larger than --maxbytes");
-  refuse("-J a.json", "--output is for --bench only");
+  refuse("--bench -b 2G", "is larger than --maxbytes");
+  static const char *const for_bench[] = {"minbytes",     "maxbytes",    "stepfactor", "iters",
+                                          "warmup_iters", "repetitions", "cudagraph",  "output"};
+  for (size_t i = 0; i < sizeof for_bench / sizeof *for_bench; i++) {
+    char line[64], text[64];
+    snprintf(line, sizeof line, "--%s 16", for_bench[i]);
+    snprintf(text, sizeof text, "--%s is for --bench only; allowed: both together", for_bench[i]);
+    refuse(line, text);
+  }
   refuse("--bench --count 4", "--count is not for --bench");
   refuse("--bench -J a.txt", "'a.txt' has a wrong ending; allowed: .json and .csv");
   refuse("--bench -J json", "has a wrong ending");
