@@ -83,6 +83,11 @@ static void choose_paths(struct training *t, char *error, size_t error_size)
   }
   for (;; name++) {
     const size_t length = strcspn(name, ",");
+    if (length == strlen("all") && strncmp(name, "all", length) == 0) {
+      snprintf(error, error_size,
+               "--algorithm: 'all' beside other names; allowed: all alone, or names of paths");
+      return;
+    }
     if (!add_named(t, name, length)) {
       int at = snprintf(error, error_size, "--algorithm: unknown '%.*s'; allowed: all, or of dense",
                         length < 40 ? (int)length : 40, name);

@@ -64,6 +64,10 @@ struct option_spec {
 int options_parse(struct options *opt, const struct option_spec *own, const char *types, int argc,
                   char **argv, char *error, size_t error_size);
 
+/* Decimal numbers such as 0.01 and 1e-3, which are finite or become infinite. Returns 0 if `text`
+ * is one, else -1. */
+int options_number(const char *text, double *value);
+
 /* The files that the options name, after options_parse. Returns their number, at most MAX_FILES. */
 enum { MAX_FILES = 16 };
 int options_files(struct options *opt, const struct option_spec *own,

@@ -83,6 +83,7 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
     start "$launcher" 2 03_alltoallv_sm --matrix "$WORK/matrix" "${@:3}"
     exits_with 2
     one_line "^alltoallv_sm: --matrix: .*$2"
+    says "; allowed: "
   done
 }
 
@@ -101,7 +102,7 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
   refused '' 'is 0 x 0; allowed: at least 2'
   start pthread 2 03_alltoallv_sm --matrix "$WORK/nothing"
   exits_with 2
-  one_line 'cannot read .*No such file'
+  one_line 'cannot read .*No such file.*; allowed: '
   printf '0 1099511627776\n0 0\n' >"$WORK/matrix"
   start pthread 2 03_alltoallv_sm --matrix "$WORK/matrix"
   exits_with 2
@@ -109,13 +110,17 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
 }
 
 @test "wrong options get one clear line" {
-  for bad in "--pattern nonsense" "--pattern zipf:x" "--pattern zipf:-1" "--method nonsense" \
+  for bad in "--pattern nonsense" "--pattern zipf:" "--pattern zipf:x" "--pattern zipf:-1" "--pattern zipf:0x1" \
+    "--pattern zipf:1e" "--pattern zipf:+1" "--pattern zipf:nan" "--pattern zipf:16.5" "--method nonsense" \
     "--seed -1" "--matrix x --pattern uniform" "--method barrier --device-counts" "--bench --method barrier"; do
     # shellcheck disable=SC2086 # several words
     start pthread 2 03_alltoallv_sm $bad
     exits_with 2
-    one_line '^alltoallv_sm: '
+    one_line '^alltoallv_sm: .*; allowed: '
   done
+  start pthread 2 03_alltoallv_sm --pattern $'zipf:\n'
+  exits_with 2
+  one_line "^alltoallv_sm: --pattern: 'zipf:.*' has a wrong exponent; allowed: "
 }
 
 @test "a corrupt element on rank 2 of 4: exit code 1, exchange, sender and element are named" {
