@@ -25,10 +25,15 @@ ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], al
 
 /* ---- exchanges ---------------------------------------------------------------------------- */
 
-static ncclResult_t is_capturing(cudaStream_t stream, bool *capturing)
+/* No two captures of a process have the same id. */
+static ncclResult_t is_capturing(cudaStream_t stream, bool *capturing, unsigned long long *id)
 {
   enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  ALLTOALLV_CUDATRY(cudaStreamIsCapturing(stream, &status));
+#if CUDART_VERSION >= 13000
+  ALLTOALLV_CUDATRY(cudaStreamGetCaptureInfo(stream, &status, id, NULL, NULL, NULL, NULL));
+#else
+  ALLTOALLV_CUDATRY(cudaStreamGetCaptureInfo(stream, &status, id, NULL, NULL, NULL));
+#endif
   *capturing = status != cudaStreamCaptureStatusNone;
   return ncclSuccess;
 }
@@ -37,21 +42,20 @@ ncclResult_t alltoallv_order(struct alltoallv_handle *h, cudaStream_t stream, bo
 {
   if (h->lsa != NULL && alltoallv_has_error(&alltoallv_lsa_errors(h->lsa)->timeout))
     return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
-  ALLTOALLV_TRY(is_capturing(stream, capturing));
-  if (*capturing) { /* the caller orders the launches of the graph */
-    bool another = false;
-    if (h->captured_exists && stream != h->captured_stream)
-      ALLTOALLV_TRY(is_capturing(h->captured_stream, &another));
-    if (another)
+  unsigned long long capture = 0;
+  ALLTOALLV_TRY(is_capturing(stream, capturing, &capture));
+  if (*capturing) { /* the caller orders the launches of the graph, but not its branches */
+    if (h->captured_exists && capture == h->capture && stream != h->captured_stream)
       return alltoallv_fail(ncclInvalidUsage,
-                            "two streams capture exchanges of one handle at the same time");
+                            "two streams of one capture have exchanges of one handle");
     h->captured_exists = true;
+    h->capture = capture;
     h->captured_stream = stream;
     return ncclSuccess;
   }
   if (h->last_exists && stream != h->last_stream) {
     bool busy = false;
-    ALLTOALLV_TRY(is_capturing(h->last_stream, &busy));
+    ALLTOALLV_TRY(is_capturing(h->last_stream, &busy, &capture));
     if (busy)
       return alltoallv_fail(ncclInvalidUsage,
                             "the stream of the exchange before is being captured: "
@@ -61,7 +65,6 @@ ncclResult_t alltoallv_order(struct alltoallv_handle *h, cudaStream_t stream, bo
   }
   h->last_exists = true;
   h->last_stream = stream;
-  h->captured_exists = false; /* that stream need not exist any more */
   return ncclSuccess;
 }
 

@@ -28,22 +28,30 @@
  * - Displacements that are NULL mean packed: one part after the other in rank order, without gaps.
  * - "Collective" means: every rank of the communicator makes the call, in the same order. The rules
  *   of NCCL for collectives apply to them: on one communicator, from one thread at a time, and not
- *   concurrently with other NCCL calls on that communicator.
+ *   concurrently with other NCCL calls on that communicator. They do not belong between
+ *   ncclGroupStart and ncclGroupEnd, where NCCL would only queue what they wait for.
+ * - The communicator is a blocking one (ncclConfig_t's `blocking` is not 0). In every call the
+ *   thread's current device is that of the communicator.
  * - Exchanges are asynchronous: they enqueue work on `stream` and return. Buffers must stay valid
  *   and sendbuff unchanged until the stream gets there. No barrier is needed between exchanges: an
  *   exchange does not write into a peer's receive buffer before the peer's stream has reached it.
  * - Two exchanges of one handle never run at the same time. When a call comes on another stream
  *   than the one before (captured ones do not count), it waits for that one by an event, so that
- *   stream must still exist.
- * - Exchanges of two handles that can overlap need room for both kernels on all GPUs.
- * - Exchanges may be captured into a CUDA graph, on all ranks or on none, and replayed. Buffers,
- *   plan and handle must outlive the graph; graph launches must be ordered with other exchanges of
- *   the handle by the caller. Use graphs with one process per GPU: one process that launches
- *   graphs of kernels that wait for each other on several GPUs can deadlock (CUDA's rule).
+ *   stream must still exist. cudaStreamPerThread is a stream of each thread under one name, which
+ *   nothing here can tell apart: use it from one thread only.
+ * - The blocks of an exchange wait for each other, so all of them have to run at once. What can
+ *   overlap with it and waits for other ranks too, an exchange of another handle or a collective of
+ *   NCCL on another communicator, needs room beside it on all GPUs: set config.max_blocks.
+ * - Exchanges may be captured into a CUDA graph, on all ranks or on none, and replayed. Those of a
+ *   capture are on one stream, and until it ends there are no other exchanges of the handle.
+ *   Buffers, plan and handle must outlive the graph; graph launches must be ordered with other
+ *   exchanges of the handle by the caller. Use graphs with one process per GPU: one process that
+ *   launches graphs of kernels that wait for each other on several GPUs can deadlock (CUDA's rule).
  * - Host arrays are read before the call returns. Results of type ncclResult_t mean what NCCL's
  *   documentation says; alltoallv_last_error() has the sentence. After an error that only one rank
- *   gets (a wrong argument, say) the other ranks wait for the missing exchange until their timeout,
- *   without the kernel for ever.
+ *   gets (a wrong argument, say) the other ranks wait for that exchange, and would take this rank's
+ *   next one for it. So repeat the call with right arguments, or end the job: the others give up
+ *   after their timeout, without the kernel never.
  * - Segments of the send buffer may overlap or be the same, since they are only read; segments of
  *   the receive buffer must not, and are refused. Empty ones may lie anywhere.
  * - Limits: 64 registered buffers at a time; 72 ranks that share memory (more take send/recv);
@@ -124,24 +132,25 @@ typedef struct {
 
 /* ---- set up and tear down ----------------------------------------------------------------- */
 
-/* Collective. Makes a handle for all ranks of `comm` on the calling thread's current device, which
- * must be the communicator's. `config` may be NULL for the defaults. Agrees with the other ranks on
- * the path, loads the kernels and allocates the scratch memory, so that exchanges allocate nothing.
- * The communicator stays the caller's and must outlive the handle; the handle splits one off for
- * itself, so that registered receive buffers stay unknown to the caller's own NCCL calls.
- *   ncclInvalidArgument  the configuration is wrong, was not initialized or differs between ranks
- *   ncclInvalidUsage     ALLTOALLV_LSA or ALLTOALLV_COPY_ENGINE asked for and not possible here
- * These and a lack of memory on one rank come back on all ranks, unless that rank cannot even get
- * the few KiB that it takes to tell. */
+/* Collective. Makes a handle for all ranks of `comm`. Synchronises the device. `config` may be NULL
+ * for the defaults. Agrees with the other ranks on the path, loads the kernels and allocates the
+ * scratch memory, so that exchanges allocate nothing. The communicator stays the caller's and must
+ * outlive the handle; the handle splits one off for itself, so that registered receive buffers stay
+ * unknown to the caller's own NCCL calls. ncclInvalidArgument  the configuration is wrong, was not
+ * initialized or differs between ranks ncclInvalidUsage     ALLTOALLV_LSA or ALLTOALLV_COPY_ENGINE
+ * asked for and not possible here These and a lack of memory on one rank come back on all ranks,
+ * unless that rank cannot even get the few KiB that it takes to tell. */
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle);
 
-/* Collective. Makes [buff, buff + bytes) usable as receive buffer. `buff` comes from ncclMemAlloc,
- * starts at a multiple of 4096 bytes in its allocation, has the same size on all ranks and is in no
- * other window. Send buffers need no registration: any device memory will do. On the send/recv path
- * this does nothing, but call it all the same.
- *   ncclInvalidArgument  (on all ranks) NULL, zero bytes, sizes that differ, bad alignment
- *   ncclInvalidUsage     (on all ranks) more than 64 buffers, or not the same ones on all ranks
- *   others               (on all ranks) what NCCL said; the handle can only be destroyed */
+/* Collective. Makes [buff, buff + bytes) usable as receive buffer. `buff` comes from ncclMemAlloc
+ * and is in no other window. On all ranks it has the same size, and starts at the same place in its
+ * allocation, a multiple of 4096 bytes; NCCL before 2.30.7 also wants allocations of one size.
+ * (NCCL finds a peer's buffer by the place of one's own.) Send buffers need no registration: any
+ * device memory will do. Works on the default stream and waits. On the send/recv path this does
+ * nothing, but call it all the same. ncclInvalidArgument  (on all ranks) NULL, zero bytes, sizes
+ * that differ, bad alignment ncclInvalidUsage     (on all ranks) more than 64 buffers, or not the
+ * same ones on all ranks others               (on all ranks) what NCCL said; the handle can only be
+ * destroyed */
 ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes);
 
 /* Collective. To be called when no exchange into `buff` is running, before ncclMemFree(buff). Plans
@@ -188,13 +197,12 @@ ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], al
  * recvcounts[i] of j. Zero counts are fine and so is any alignment that the type itself has;
  * multiples of 16 bytes are fastest. sendbuff and recvbuff must not overlap (no MPI_IN_PLACE).
  * Counts that differ between two ranks are found by the kernel always, by send/recv with
- * check_counts: alltoallv_get_async_error.
+ * check_counts (those of a rank and itself always): alltoallv_get_async_error.
  *   ncclInvalidArgument  NULL, unknown type, row_elements 0, a count that overflows in bytes, a
  *                        segment outside the registered range
  *   ncclInvalidUsage     recvbuff is not registered (LSA path), receive segments overlap, send and
- *                        receive ranges overlap, a stream that is being captured together with
- *                        another one, or the exchange before was on a stream that is being captured
- *                        now
+ *                        receive ranges overlap, an exchange of the same capture is on another
+ *                        stream, or the exchange before was on a stream that is being captured now
  *   ncclRemoteError      the handle has timed out before */
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
@@ -221,17 +229,16 @@ typedef enum {
  * so that a kernel just before it in the stream can write them, and nobody knows the receive counts
  * yet. sdispls may be NULL: packed in rank order. recvcounts (device, written) receives the counts;
  * rdispls (device) is written (ALLTOALLV_PACKED; NULL: packed all the same, and nothing is written)
- * or read (ALLTOALLV_SLOTS; not NULL). recvcapacity is the number of elements that fit into
- * recvbuff. sendbuff must not be NULL, also where nothing will be sent, since the host cannot know:
- * any device address will do then. All ranks pass the same layout and a type of the same size, for
- * rows also the same row_elements.
- * Equal or overlapping send segments make it a gather: with all sdispls and counts the same, every
- * rank gets the same segment from each.
- * If the data do not fit at one rank, no rank's receive buffer is changed and every rank gets the
- * error from alltoallv_get_async_error; recvcounts then says what would have been needed. A count
- * that cannot be meant, of 2^55 bytes or more, fits nowhere.
- * On the send/recv path (and on several hosts) this call waits for the stream and cannot be
- * captured; on the LSA path it never waits. Errors as alltoallv(). */
+ * or read (ALLTOALLV_SLOTS; not NULL). No two of the four arrays overlap. recvcapacity is the
+ * number of elements that fit into recvbuff. sendbuff must not be NULL, also where nothing will be
+ * sent, since the host cannot know: any device address will do then. All ranks pass the same layout
+ * and a type of the same size, for rows also the same row_elements. Equal or overlapping send
+ * segments make it a gather: with all sdispls and counts the same, every rank gets the same segment
+ * from each. If the data do not fit at one rank, no rank's receive buffer is changed and every rank
+ * gets the error from alltoallv_get_async_error; recvcounts then says what would have been needed.
+ * A count that cannot be meant, of 2^55 bytes or more, fits nowhere. On the send/recv path (and on
+ * several hosts) this call waits for the stream and cannot be captured; on the LSA path it never
+ * waits. Errors as alltoallv(). */
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
                                      const size_t *sdispls, void *recvbuff, size_t recvcapacity,
                                      size_t *recvcounts, size_t *rdispls, alltoallv_layout_t layout,
@@ -256,7 +263,8 @@ ncclResult_t alltoallv_device_counts_rows(const void *sendbuff, const size_t *se
  *                        sources that does not fit. Both ranks of the pair get it, for device
  *                        counts all ranks do. What the receive segment of that pair holds is
  *                        undefined (device counts: nothing has moved), nothing beside it is
- *                        written, and the handle stays usable; asking clears it.
+ *                        written, and the handle stays usable. Asking clears it; there may be
+ *                        another one, so ask until there is none.
  *   ncclInvalidUsage     the two ranks made different calls; otherwise as above
  *   ncclRemoteError      nothing came from `source` within the timeout. Final: the handle can only
  *                        be destroyed, the receive buffers must stay allocated until then.

@@ -87,7 +87,8 @@ static ncclResult_t make_lsa(struct alltoallv_handle *h)
   const alltoallv_config_t *c = &h->config;
   struct alltoallv_lsa_config lsa = {c->max_blocks, c->ll_threshold, c->first_call,
                                      c->timeout_seconds};
-  /* The kernel and NCCL's must fit on the GPU side by side, since each waits for others. */
+  /* The kernel and NCCL's must fit on the GPU side by side, since each waits for others. 64 leave
+   * half of a large GPU to NCCL, and fill the links all the same. */
   if (h->lsa_n < h->n && (lsa.max_blocks == 0 || lsa.max_blocks > 64)) lsa.max_blocks = 64;
   /* A communicator of our own, also on one host: NCCL's send/recv goes wrong (wrong data, then a
    * hang; seen with 2.28.9) when the receive buffer is registered with its communicator and the

@@ -43,10 +43,15 @@ struct alltoallv_handle {
   cudaStream_t side_stream;
   cudaEvent_t fork, join;
 
-  /* The last exchange that was not captured: two of them never overlap. And a capture since. */
-  cudaStream_t last_stream, captured_stream;
+  /* The last exchange that was not captured: two of them never overlap. */
+  cudaStream_t last_stream;
   cudaEvent_t last_done;
-  bool last_exists, captured_exists;
+  bool last_exists;
+
+  /* The last one that was: of which capture, and on which stream, which need not exist any more. */
+  unsigned long long capture;
+  cudaStream_t captured_stream;
+  bool captured_exists;
 
   struct alltoallv_pair
       *pairs; /* of the current call, n entries; the host is done with it at return */

@@ -91,8 +91,11 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
   }
   ALLTOALLV_NCCLTRY(ncclGroupEnd());
   const struct alltoallv_pair *own = &pairs[h->rank];
-  if (h->lsa == NULL && own->send_bytes > 0 &&
-      alltoallv_counts_agree(own->send_bytes, own->recv_bytes))
+  if (h->lsa != NULL) return ncclSuccess; /* the kernel copies it */
+  if (!alltoallv_counts_agree(own->send_bytes, own->recv_bytes))
+    report(h, ALLTOALLV_ERROR_MISMATCH, h->rank, h->rank, own->send_bytes, own->recv_bytes,
+           ex->unit);
+  else if (own->send_bytes > 0)
     ALLTOALLV_CUDATRY(cudaMemcpyAsync(ex->recv + own->recv_offset, ex->send + own->send_offset,
                                       own->send_bytes, cudaMemcpyDeviceToDevice, stream));
   return ncclSuccess;

@@ -69,8 +69,9 @@ static __global__ void __launch_bounds__(THREADS)
       copy_as<char>(to, from, bytes);
   }
 
-  /* Release: whoever comes out of this barrier sees what was stored before it. The kernel ends when
-   * all its blocks have met theirs, so then everything from everybody is here. */
+  /* Release: what was stored before it has arrived when the peer comes out of this barrier. The
+   * kernel ends when all its blocks have met theirs, so then everything from everybody is here, for
+   * whatever comes next on the stream. To read it in this kernel would take acq_rel. */
   barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 

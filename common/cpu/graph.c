@@ -18,6 +18,7 @@ struct CUgraph_st {
 
 struct capture {
   int references; /* of the capture itself while active, and of events recorded in it */
+  unsigned long long id;
   bool active;
   struct CUgraph_st *graph;
   struct CUstream_st *streams; /* list of those that take part; the last is where it began */
@@ -164,6 +165,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
   if (stream == NULL) return cpu_error(cudaErrorStreamCaptureUnsupported);
   struct capture *capture = cpu_allocate(sizeof(*capture));
   capture->references = 1;
+  static atomic_ullong ids;
+  capture->id = ++ids;
   capture->active = true;
   capture->graph = cpu_allocate(sizeof(*capture->graph));
   atomic_init(&capture->graph->references, 1);
@@ -205,6 +208,20 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
   }
   release_graph(captured);
   return cpu_error(cudaErrorStreamCaptureUnjoined);
+}
+
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+                                     unsigned long long *id, cudaGraph_t *graph,
+                                     const void **dependencies, const void **edges, size_t *number)
+{
+  if (graph != NULL || dependencies != NULL || edges != NULL || number != NULL)
+    return cpu_error(cudaErrorInvalidValue);
+  const cudaError_t error = cudaStreamIsCapturing(stream, status);
+  if (error != cudaSuccess || *status == cudaStreamCaptureStatusNone || id == NULL) return error;
+  pthread_mutex_lock(&lock);
+  *id = stream->capture->id;
+  pthread_mutex_unlock(&lock);
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)

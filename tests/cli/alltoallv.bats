@@ -182,6 +182,8 @@ PYTHON
   done
   start pthread 3 tests/gpu/alltoallv -T 60 --method sendrecv
   exits_with 0
+  CPU_STANDIN_LSA_RANKS=2 start pthread 4 tests/gpu/alltoallv -T 60 # two hosts
+  exits_with 0
 }
 
 @test "all cases of the AlltoAllV as processes, against MPI_Alltoallv" {

@@ -164,10 +164,10 @@ static __device__ __forceinline__ uint32_t control_device(const kernel_args<N> &
   const int p = threadIdx.x;
   if (p == 0) b.stop = 0, b.bad = NOT_BAD;
   send_rows(a);
-  const uint32_t last = last_call(a), broken = *(volatile uint32_t *)&a.state->broken;
-  const uint32_t call = alltoallv_next_call(last);
-  __syncthreads(); /* b.stop and b.bad are set */
-  if (broken) return call;
+  if (p == 0) b.broken = *(volatile uint32_t *)&a.state->broken; /* one: see alltoallv_large.cuh */
+  const uint32_t call = alltoallv_next_call(last_call(a));
+  __syncthreads(); /* b.stop, b.bad and b.broken are set */
+  if (b.broken) return call;
   bool peer = p < a.n && p != a.rank;
   uint64_t base = peer ? a.state->received_before[p] : 0;
   bool moves = share_counts(a, b, call);

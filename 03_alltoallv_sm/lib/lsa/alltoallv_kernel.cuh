@@ -12,8 +12,10 @@
  *   receive_lines  lines: from the scratch memory to the receive buffer
  *
  * The sender chooses by the bytes of the pair; counts agree, so the receiver knows. Nobody waits
- * for anything but headers before it sends, so there is no cycle of waiting. All waiting loops end
- * after the timeout.
+ * for anything but headers before it sends, so there is no cycle of waiting, as long as all blocks
+ * run at once: one that has to wait for room would keep lines from peers, whose blocks keep theirs
+ * from us. So there are never more blocks than multiprocessors, and users leave room (alltoallv.h).
+ * All waiting loops end after the timeout.
  *
  * The grid has a team of blocks (those with the same blockIdx.y) for every rank, or fewer if blocks
  * are short: team i moves the lines to and from rank + i. Team 0 has no peer. In small exchanges

@@ -55,8 +55,7 @@ static __device__ __forceinline__ void meet(const kernel_args<N> &a, block_state
   const struct alltoallv_pair &pair = a.pairs[p];
   const bool push = pair.send_bytes > a.ll_threshold, take = pair.recv_bytes > a.ll_threshold;
   struct alltoallv_header h;
-  b.to[p] = p == a.rank ? a.recv + pair.recv_offset : NULL;
-  b.takes[p] = false;
+  if (p == a.rank) b.to[p] = a.recv + pair.recv_offset;
   if (p == a.rank || !(push || take)) return;
   if (!read_header(a, call, p, 1 + block % ALLTOALLV_HEADER_COPIES, &h) || h.kind != a.kind) return;
   if (push && alltoallv_counts_agree(pair.send_bytes, h.expect))
@@ -98,6 +97,9 @@ static __device__ __forceinline__ uint32_t move_host_counts(const kernel_args<N>
   if (p < talkers) {
     const uint32_t call = alltoallv_next_call(last);
     if (p == 0) b.call = call, b.broken = broken;
+    /* Another block may break the handle just now. Thread 0 speaks for the block; a thread that has
+     * seen more than thread 0 pushes and takes nothing. */
+    if (p < a.n) b.to[p] = NULL, b.takes[p] = false;
     if (p < a.n && !broken) meet(a, b, call, p, block, likely);
   } else {
     copy_counts(a, b, p - talkers);
