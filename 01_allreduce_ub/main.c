@@ -20,7 +20,7 @@
 #include "launcher.h"
 #include "verify.h"
 
-_Static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0), "ncclCommRegister needs NCCL 2.19");
+_Static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0), "this suite needs NCCL 2.24");
 
 static const size_t DEFAULT_COUNT = 1048576; /* elements, 4 MB of floats */
 
@@ -79,8 +79,9 @@ static int run(const struct rank *me, const struct options *opt)
   /* ======================= STEP 4: register both buffers ==================================== */
   launcher_step("STEP 4: registration");
   /* Each rank does this on its own, but it is a promise: if one rank calls a collective on
-   * registered buffers, all have to, and with NVLS or a network at the same offset in them. Success
-   * does not mean that NCCL can use it: the handle may be NULL, which ncclCommDeregister takes. */
+   * registered buffers, all have to, and with NVLS at the same offset in them. One buffer without
+   * the other is of no use. Success does not mean that NCCL can use it: the handle may be NULL,
+   * which ncclCommDeregister takes. */
   void *send_handle = NULL, *recv_handle = NULL;
   NCCLCHECK(ncclCommRegister(comm, sendbuff, bytes, &send_handle));
   NCCLCHECK(ncclCommRegister(comm, recvbuff, bytes, &recv_handle));

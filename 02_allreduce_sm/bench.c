@@ -5,6 +5,7 @@
 #include "check.h"
 #include "simple/oneshot.h"
 #include "program.h"
+#include "symmetric_support.h"
 
 static void setup_symmetric(void *state)
 {
@@ -28,13 +29,6 @@ static void teardown_symmetric(void *state)
   launcher_barrier(b->me); /* no rank frees what a slower peer may still read */
   NCCLCHECK(ncclMemFree(b->sendbuff));
   NCCLCHECK(ncclMemFree(b->recvbuff));
-}
-
-/* NCCL has symmetric kernels for sums of floating types of up to 32 bits; on windows, other types
- * take the same path as on plain buffers. The name of the column marks them. */
-static bool has_symmetric_kernel(ncclDataType_t type)
-{
-  return type == ncclFloat || type == ncclHalf || type == ncclBfloat16;
 }
 
 /* ---- simple/ and own/: on the windows of the column before ---------------------------------- */
@@ -91,7 +85,7 @@ static void teardown_own(void *state)
 int bench_example(const struct rank *me, const struct options *opt)
 {
   const struct allreduce_variant symmetric = {
-      has_symmetric_kernel(opt->type->nccl) ? "symmetric" : "symmetric (no kernel)", false,
+      symmetric_kernel_for(opt->type->nccl) ? "symmetric" : "symmetric (no kernel)", false,
       setup_symmetric, teardown_symmetric, NULL};
   static const struct allreduce_variant oneshot = {"one-shot", true, setup_oneshot,
                                                    teardown_oneshot, call_oneshot};

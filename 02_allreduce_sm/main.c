@@ -87,7 +87,7 @@ static int run(const struct rank *me, const struct options *opt)
   ncclWindow_t send_window = NULL, recv_window = NULL;
   NCCLCHECK(ncclCommWindowRegister(comm, sendbuff, bytes, &send_window, NCCL_WIN_COLL_SYMMETRIC));
   NCCLCHECK(ncclCommWindowRegister(comm, recvbuff, bytes, &recv_window, NCCL_WIN_COLL_SYMMETRIC));
-  program_check_symmetric(me, comm, send_window);
+  program_check_symmetric(me, comm, type, send_window);
   program_own_begin(me, opt, comm, sendbuff, send_window, recvbuff, recv_window, bytes);
 
   /* ======================= STEP 5: input ===================================================== */

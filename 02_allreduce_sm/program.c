@@ -16,14 +16,15 @@ const struct option_spec program_options[] = {
     {0},
 };
 
-void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclWindow_t window)
+void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclDataType_t type,
+                             ncclWindow_t window)
 {
   /* named for the watchdog: a rank that forgot to register waits here, the others still there */
   launcher_step("STEP 4: are the windows symmetric?");
   static const char *const answers[] = {"no", "yes", "unknown"};
   const char *why = "";
-  int runtime = 0;
-  const enum symmetric_support support = symmetric_support(comm, window, &why);
+  int runtime = 0, driver = 0, major = 0;
+  const enum symmetric_support support = symmetric_support(me, comm, type, window, &why);
   launcher_note(me, "symmetric kernels: %s (%s)", answers[support], why);
   const int missing = program_require_symmetric && support != SYMMETRIC_YES;
   if (launcher_agree(me, missing ? EXIT_CANNOT_RUN : EXIT_VERIFIED) == EXIT_CANNOT_RUN) {
@@ -32,8 +33,10 @@ void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclWindow_
     launcher_abort(EXIT_CANNOT_RUN);
   }
   NCCLCHECK(ncclGetVersion(&runtime));
+  CUDACHECK(cudaDriverGetVersion(&driver));
+  CUDACHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, me->device));
   if (support != SYMMETRIC_NO && runtime >= NCCL_VERSION(2, 28, 3) &&
-      runtime < NCCL_VERSION(2, 30, 7))
+      runtime < NCCL_VERSION(2, 30, 7) && major >= 9 && driver >= 12030)
     launcher_note(me,
                   "NCCL %d.%d.%d may start a symmetric kernel before the kernel in front of it "
                   "has finished; see 'The launch hazard' in docs/symmetric_memory.md",

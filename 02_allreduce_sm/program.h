@@ -19,7 +19,8 @@ extern const struct option_spec program_options[]; /* for --help and the command
 /* Says on stderr whether NCCL has symmetric kernels for this window. Without them the AllReduce
  * runs as on any memory; with --require-symmetric the job ends with EXIT_CANNOT_RUN unless they are
  * certain. Collective. */
-void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclWindow_t window);
+void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclDataType_t type,
+                             ncclWindow_t window);
 
 /* ---- --method own: one at a time for each rank ----------------------------------------------- */
 

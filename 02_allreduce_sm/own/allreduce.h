@@ -24,8 +24,9 @@
  *   by events. They may be captured, replayed and mixed with others.
  * - On GPUs of compute capability 9.0 and later, small calls are launched while the kernel before
  *   them in the stream ends, and wait for that end on the device (programmatic dependent launch). A
- *   kernel before them that was launched in this way must have waited, too. For this nvcc has to
- *   compile for 9.0 or later; its default is older, and then calls begin as usual.
+ *   kernel before them that was launched in this way must have waited, too: NCCL's symmetric ones
+ *   from 2.28.3 to 2.30.4 have not, so put something between that is no kernel. For early launches
+ *   nvcc has to compile for 9.0 or later; its default is older, and calls begin as usual then.
  * - Where several ranks are threads of one process, a graph with these calls can deadlock when it
  *   is launched. So can any graph whose kernels wait for other GPUs, NCCL's too. For graphs take
  *   one process for each GPU.
@@ -62,7 +63,8 @@ typedef struct {
  * has to be taken: not all ranks share memory, they are more than 72, a GPU is reached over PCIe or
  * is older than compute capability 7.0, NCCL is older than 2.28 or than the headers, or, with
  * headers of 2.28, not exactly their release; allreduce_last_error says which. `config` may be
- * NULL. comm must outlive the handle. */
+ * NULL. comm is a blocking communicator (ncclConfig_t's `blocking` is not 0) and must outlive the
+ * handle. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle);
 
@@ -70,7 +72,8 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
 ncclResult_t allreduce_destroy(allreduce_t handle);
 
 /* Tells the handle where a window is: `buff` and `bytes` as in ncclCommWindowRegister with
- * NCCL_WIN_COLL_SYMMETRIC. Local; not during capture. Forget it before the window goes. */
+ * NCCL_WIN_COLL_SYMMETRIC. It begins at the same place in its allocation on all ranks, where NCCL
+ * looks for it. Local; not during capture. Forget it before the window goes. */
 ncclResult_t allreduce_add_window(allreduce_t handle, ncclWindow_t window, void *buff,
                                   size_t bytes);
 ncclResult_t allreduce_forget_window(allreduce_t handle, ncclWindow_t window);

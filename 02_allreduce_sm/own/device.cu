@@ -142,12 +142,14 @@ static cudaError_t load_kernels(bool *overlaps)
   static const enum allreduce_method methods[] = {ALLREDUCE_LINES, ALLREDUCE_WIDE,
                                                   ALLREDUCE_TWOSHOT};
   cudaFuncAttributes attributes;
+  int driver = 0;
+  cudaError_t e = cudaDriverGetVersion(&driver);
+  if (e != cudaSuccess) return e;
   for (ncclDataType_t type : types)
     for (enum allreduce_method method : methods) {
-      const cudaError_t e =
-          cudaFuncGetAttributes(&attributes, (const void *)kernel_for<N>(method, type));
+      e = cudaFuncGetAttributes(&attributes, (const void *)kernel_for<N>(method, type));
       if (e != cudaSuccess) return e;
-      *overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS; /* the same for all */
+      *overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS && driver >= 12030; /* for all */
     }
   return cudaSuccess;
 }

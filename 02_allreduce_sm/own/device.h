@@ -58,6 +58,12 @@ enum { ALLREDUCE_ID = 32 };
 const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
                                      struct allreduce_limits *limits);
 
+/* How this rank's device reaches the GPU of that id. Local. GPUs have atomic operations on each
+ * other's memory over NVLink, not over PCIe. Of a GPU that this process does not see nothing is
+ * known. */
+enum allreduce_link { ALLREDUCE_LINK_UNKNOWN, ALLREDUCE_LINK_PCIE, ALLREDUCE_LINK_NVLINK };
+enum allreduce_link allreduce_device_link(int device, const char *id);
+
 /* Local: memory, among it the scratch memory, of zeros. What has been made when it fails is to be
  * destroyed. */
 ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,

@@ -8,18 +8,14 @@
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) /* else device_none.cu */
 #include <nccl_device.h>
 
-enum link { LINK_UNKNOWN, LINK_PCIE, LINK_NVLINK };
-
-/* GPUs have atomic operations on each other's memory over NVLink, not over PCIe. Of a GPU that this
- * process does not see nothing is known. */
-static enum link link_to(int device, const char *id)
+enum allreduce_link allreduce_device_link(int device, const char *id)
 {
   int peer = 0, atomics = 0;
-  enum link link = LINK_UNKNOWN;
+  enum allreduce_link link = ALLREDUCE_LINK_UNKNOWN;
   if (cudaDeviceGetByPCIBusId(&peer, id) == cudaSuccess &&
       (peer == device || cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
                                                    device, peer) == cudaSuccess))
-    link = peer == device || atomics ? LINK_NVLINK : LINK_PCIE;
+    link = peer == device || atomics ? ALLREDUCE_LINK_NVLINK : ALLREDUCE_LINK_PCIE;
   cudaGetLastError(); /* not for others to find */
   return link;
 }
@@ -52,9 +48,9 @@ const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
       2 * multiprocessors < ALLREDUCE_MAX_BLOCKS ? 2 * multiprocessors : ALLREDUCE_MAX_BLOCKS;
   if (!keeps_wide_stores(major, minor)) limits->wide = 0;
   for (int p = 0; p < n; p++) {
-    const enum link link = link_to(device, ids + (size_t)p * ALLREDUCE_ID);
-    if (link == LINK_PCIE) return "a GPU is reached over PCIe";
-    if (link == LINK_UNKNOWN) limits->wide = 0;
+    const enum allreduce_link link = allreduce_device_link(device, ids + (size_t)p * ALLREDUCE_ID);
+    if (link == ALLREDUCE_LINK_PCIE) return "a GPU is reached over PCIe";
+    if (link == ALLREDUCE_LINK_UNKNOWN) limits->wide = 0;
   }
   return "";
 }

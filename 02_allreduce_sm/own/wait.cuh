@@ -46,7 +46,8 @@ static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
  * capability 9.0 on; ALLREDUCE_OVERLAPS, for launches) its blocks are already there by then, and it
  * waits itself. Only arguments may be looked at before. All threads of every kernel launched so
  * wait: thus who has waited for it has waited for all before it. In other launches, which include
- * all on older GPUs, there is nothing to wait for. */
+ * all on older GPUs, there is nothing to wait for. Graphs take such launches from drivers for CUDA
+ * 12.3 on; with older ones there are none, as in NCCL. */
 #define ALLREDUCE_OVERLAPS 90 /* cudaFuncAttributes.ptxVersion */
 
 template <int N>

@@ -203,8 +203,9 @@ ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, siz
  * the communicator's, and allocates all its memory: residual and dense result (4 bytes per element
  * each; no dense result for SPARSE_RESULT_ENTRIES, unless steps can be dense: DENSE, TOPKSA,
  * warm-up steps), a bit per element for what is in the result, 24 bytes x ranks x capacity for
- * entries, and less than 64 MiB beside them. The communicator stays the caller's and must outlive
- * the handle. At most 256 ranks. Synchronises the device; steps of other handles must be over.
+ * entries, and less than 64 MiB beside them. The communicator is a blocking one, stays the
+ * caller's and must outlive the handle. At most 256 ranks. Synchronises the device; steps of other
+ * handles must be over.
  *   ncclInvalidArgument  the configuration or the count is wrong, or differs between ranks, or the
  *                        configuration is of another version of this header
  *   ncclInvalidUsage     SPARSE_EXCHANGE_ONESIDED and not possible here
@@ -379,8 +380,8 @@ ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);
 
 /* NCCL_VERSION_CODE of the nccl.h that the library was compiled with. For programs that load the
- * library and bring their own NCCL: the ONESIDED exchange takes the same release. Not collective.
- */
+ * library and bring their own NCCL: the ONESIDED exchange takes the same release, and from
+ * headers of 2.29 on also a later one. Not collective. */
 int sparse_allreduce_nccl_version(void);
 
 /* The sentence for the last error that this thread got from a function above; "" if none. */

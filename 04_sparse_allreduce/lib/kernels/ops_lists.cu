@@ -137,11 +137,12 @@ size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
 ncclResult_t ops_load(void)
 {
   cudaFuncAttributes attributes;
-  int device;
-  if (cudaGetDevice(&device) != cudaSuccess ||
+  int device, driver;
+  if (cudaGetDevice(&device) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess ||
       cudaFuncGetAttributes(&attributes, (const void *)scatter) != cudaSuccess)
     return ncclUnhandledCudaError;
-  if (device < MAX_DEVICES) waits[device] = attributes.ptxVersion >= 90;
+  /* graphs take such launches from drivers for CUDA 12.3 on */
+  if (device < MAX_DEVICES) waits[device] = attributes.ptxVersion >= 90 && driver >= 12030;
   const ncclResult_t results[] = {ops_load_local_pass(), ops_load_select(),  ops_load_reduce(),
                                   ops_load_merge(),      ops_load_regions(), ops_load_apply(),
                                   ops_load_mark(),       ops_load_add(),     ops_load_residual(),
