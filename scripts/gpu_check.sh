@@ -258,7 +258,7 @@ check_alltoallv() { # 03
       check "cases AlltoAllV $launcher $ranks" launch "$launcher" "$ranks" tests/gpu/alltoallv
     done
   done
-  check "8 ranks of the AlltoAllV on one GPU" launch pthread 1 tests/gpu/alltoallv_ranks
+  check "40 ranks of the AlltoAllV on one GPU" launch pthread 1 tests/gpu/alltoallv_ranks
   for pattern in halving unaligned random moe zero; do
     for method in sendrecv barrier; do
       check "$method, $pattern" launch mpi "$most" $folder --method $method --pattern $pattern --count 1000003 -d int8
@@ -266,7 +266,7 @@ check_alltoallv() { # 03
   done
   check "wrong matrix" expect 2 'is not a number of bytes' launch mpi "$some" $folder --matrix README.md
   [ "$mode" = full ] || return 0
-  check "memcheck of 8 ranks on one GPU" sanitize memcheck 1 tests/gpu/alltoallv_ranks --rounds 1 --exchanges 8
+  check "memcheck of 8 ranks on one GPU" sanitize memcheck 1 tests/gpu/alltoallv_ranks --rounds 1 --exchanges 8 --ranks 8
   check "10,000 calls" launch mpi "$most" tests/gpu/alltoallv --calls 10000
   check "pairs beyond 4 GiB" launch mpi $pair tests/gpu/alltoallv --large
   for method in sendrecv lsa copy-engine; do

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel of the AlltoAllV with 2 to 8 ranks on one GPU, against plain C, byte for byte:
- * hundreds of exchanges after each other with counts that change, on the host or on the device,
- * pairs of all sizes and alignments, some whose counts disagree, and delays at random, so that
- * ranks and blocks meet in every order. Prints one line `ok - ...` or `not ok - ...` per case. */
+/* The kernel of the AlltoAllV with 2 to 8 and with 40 ranks on one GPU, against plain C, byte for
+ * byte: hundreds of exchanges after each other with counts that change, on the host or on the
+ * device, pairs of all sizes and alignments, some whose counts disagree, and delays at random, so
+ * that ranks and blocks meet in every order. Prints one line `ok - ...` or `not ok - ...` per case.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +12,15 @@
 #include "launcher.h"
 #include "ranks.h"
 
-enum { LL_LIMIT = 4 << 10, MOST = 40 << 10, BUFFER = RANKS_MAX * (MOST + 64), INPUT = 1 << 20 };
+enum { LL_LIMIT = 4 << 10, MOST = 40 << 10, INPUT = 1 << 20 };
 
-static long exchanges = 60, rounds = 3, seed = 1, most_ranks = RANKS_MAX;
+static long most_exchanges = 60, rounds = 3, seed = 1, most_ranks = RANKS_MAX;
+
+/* Of a rank's receive buffer. */
+static size_t buffer_bytes(int n)
+{
+  return (size_t)n * (MOST + 64);
+}
 
 static uint64_t state;
 static uint32_t next_random(uint32_t below)
@@ -74,7 +81,7 @@ static void make_exchange(struct ranks_exchange *x, int n, bool mismatches, bool
 static void expect(const struct ranks_exchange *x, int n, int rank, const char *input,
                    char *expected)
 {
-  memset(expected, RANKS_GUARD, BUFFER);
+  memset(expected, RANKS_GUARD, buffer_bytes(n));
   for (int from = 0; from < n; from++) {
     const struct alltoallv_pair *out = &x->pairs[from][rank], *in = &x->pairs[rank][from];
     if (out->send_bytes == in->recv_bytes)
@@ -89,7 +96,7 @@ static bool check_exchange(const struct ranks_case *c, int e, int rank, char *ex
 {
   const struct ranks_exchange *x = &c->exchange[e];
   const size_t at = (size_t)(e * c->ranks + rank);
-  char *received = c->received + at * BUFFER;
+  char *received = c->received + at * c->buffer_bytes;
   bool good = true;
   expect(x, c->ranks, rank, c->input, expected);
   for (int p = 0; p < c->ranks; p++) {
@@ -102,13 +109,14 @@ static bool check_exchange(const struct ranks_case *c, int e, int rank, char *ex
     if (x->pairs[rank][p].send_bytes != x->pairs[p][rank].recv_bytes) *disagrees = true;
     if (x->kind != ALLTOALLV_KIND_HOST) good &= c->counts[at][p] == in->recv_bytes;
   }
-  return good && memcmp(received, expected, BUFFER) == 0;
+  return good && memcmp(received, expected, c->buffer_bytes) == 0;
 }
 
 /* One launch. `columns` x `teams` blocks a rank. */
 static bool run_case(int n, int columns, int teams, uint32_t first_call, bool mismatches,
                      const char *input)
 {
+  const long exchanges = n > RANKS_FEW ? (most_exchanges + 7) / 8 : most_exchanges;
   const size_t all = (size_t)(n * exchanges);
   struct ranks_exchange *x = calloc((size_t)exchanges, sizeof *x);
   struct ranks_case c = {.ranks = n,
@@ -121,11 +129,11 @@ static bool run_case(int n, int columns, int teams, uint32_t first_call, bool mi
                          .exchange = x,
                          .input = input,
                          .input_bytes = INPUT,
-                         .buffer_bytes = BUFFER,
+                         .buffer_bytes = buffer_bytes(n),
                          .ll_threshold = LL_LIMIT,
-                         .received = malloc(all * BUFFER),
+                         .received = malloc(all * buffer_bytes(n)),
                          .counts = malloc(all * sizeof *c.counts)};
-  char *expected = malloc(BUFFER);
+  char *expected = malloc(buffer_bytes(n));
   bool good = true;
   if (!x || !c.received || !c.counts || !expected)
     launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
@@ -161,18 +169,19 @@ static int run(const struct rank *me, const struct options *opt)
   if (!input) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   state = (uint64_t)seed;
   for (int i = 0; i < INPUT; i++) input[i] = (char)next_random(256);
-  for (int n = 2; n <= most_ranks; n++) {
-    const int most = ranks_blocks() / n; /* of each rank */
-    if (most < n) break;                 /* a small GPU */
+  for (int n = 2; n <= most_ranks; n = n == RANKS_FEW ? RANKS_MAX : n + 1) {
+    const int most = ranks_blocks(n) / n; /* of each rank */
+    const int teams = most < n ? most : n;
+    if (most < 2) break; /* a small GPU */
     bool good = true;
     for (long round = 0; round < rounds; round++) {
       launcher_step("ranks on one GPU");
       /* as many blocks as there are; a control block and another one; fewer teams than ranks */
-      good &= run_case(n, most / n, n, 1, false, input);
+      good &= run_case(n, most / teams, teams, 1, false, input);
       good &= run_case(n, 1, 2, 1, false, input);
       good &= run_case(n, most / 2, 2, 1, true, input);
       /* the numbers of the exchanges wrap around */
-      good &= run_case(n, most / n, n, 0xfffffffcu, true, input);
+      good &= run_case(n, most / teams, teams, 0xfffffffcu, true, input);
     }
     launcher_print(me, "%s - %d ranks on one GPU\n", good ? "ok" : "not ok", n);
     if (!good) code = EXIT_WRONG_DATA;
@@ -184,9 +193,10 @@ static int run(const struct rank *me, const struct options *opt)
 int main(int argc, char **argv)
 {
   static const struct option_spec options[] = {
-      {"exchanges", 0, OPTION_LONG, &exchanges, "N", "exchanges after each other (60)", 2, 10000},
+      {"exchanges", 0, OPTION_LONG, &most_exchanges, "N", "exchanges after each other (60)", 2,
+       10000},
       {"rounds", 0, OPTION_LONG, &rounds, "N", "launches of each kind (3)", 1, 1 << 20},
-      {"ranks", 0, OPTION_LONG, &most_ranks, "N", "at most so many (8)", 2, RANKS_MAX},
+      {"ranks", 0, OPTION_LONG, &most_ranks, "N", "at most so many (40)", 2, RANKS_MAX},
       {"seed", 0, OPTION_LONG, &seed, "N", "for counts and delays (1)", 0, 1 << 30},
       {0},
   };

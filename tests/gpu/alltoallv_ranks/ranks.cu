@@ -10,10 +10,9 @@
 namespace
 {
 
-typedef kernel_args<RANKS_MAX> arguments;
-
+template <int N>
 struct launch_args {
-  const arguments *args; /* [exchange * ranks + rank] */
+  const kernel_args<N> *args; /* [exchange * ranks + rank] */
   int exchanges, ranks;
   uint64_t seed;
   uint32_t *arrived; /* [rank]: blocks that have come to its barrier */
@@ -48,34 +47,35 @@ __device__ void rank_barrier(uint32_t *arrived, uint32_t blocks)
 }
 
 /* Of a rank, which makes it late for all, sometimes for several exchanges; and of a block. */
-__device__ void delay(const launch_args &l, int exchange, uint32_t block)
+__device__ void delay(uint64_t seed, int exchange, uint32_t block)
 {
-  const uint64_t key = l.seed * 1000003 + exchange * 64ull + blockIdx.z;
+  const uint64_t key = seed * 1000003 + exchange * 64ull + blockIdx.z;
   const uint32_t of_rank = hash(key), of_block = hash(key * 1009 + block + 1);
   if (of_rank % 8 == 0) __nanosleep(of_rank / 8 % 20000);
   if (of_rank % 32 == 1) __nanosleep(300000);
   if (of_block % 4 == 0) __nanosleep(of_block / 4 % 3000);
 }
 
-__global__ void __launch_bounds__(512, 1) all_ranks(const __grid_constant__ launch_args l)
+template <int N>
+__global__ void __launch_bounds__(512, 1) all_ranks(const __grid_constant__ launch_args<N> l)
 {
   const uint32_t blocks = gridDim.x * gridDim.y, block = blockIdx.y * gridDim.x + blockIdx.x;
   const size_t first = block * blockDim.x + threadIdx.x, step = blocks * blockDim.x;
   for (int e = 0; e < l.exchanges; e++) {
     const int at = e * l.ranks + blockIdx.z;
-    const arguments &a = l.args[at];
+    const kernel_args<N> &a = l.args[at];
     bool large = false;
     for (int p = 0; p < a.n; p++)
       large |= a.pairs[p].send_bytes > a.ll_threshold || a.pairs[p].recv_bytes > a.ll_threshold;
     for (size_t i = first; i < l.bytes; i += step) a.recv[i] = (char)RANKS_GUARD;
     rank_barrier(&l.arrived[blockIdx.z], blocks);
-    delay(l, e, block);
+    delay(l.seed, e, block);
     if (a.kind != ALLTOALLV_KIND_HOST)
-      exchange<RANKS_MAX, MODE_DEVICE>(a);
+      exchange<N, MODE_DEVICE>(a);
     else if (large)
-      exchange<RANKS_MAX, MODE_LARGE>(a);
+      exchange<N, MODE_LARGE>(a);
     else
-      exchange<RANKS_MAX, MODE_SMALL>(a);
+      exchange<N, MODE_SMALL>(a);
     rank_barrier(&l.arrived[blockIdx.z], blocks);
     for (size_t i = first; i < l.bytes; i += step)
       l.received[at * l.bytes + i] = *(volatile char *)&a.recv[i];
@@ -106,26 +106,34 @@ private:
   std::vector<void *> all;
 };
 
+const void *kernel_for(int ranks)
+{
+  return ranks <= RANKS_FEW ? (const void *)all_ranks<RANKS_FEW>
+                            : (const void *)all_ranks<RANKS_MAX>;
+}
+
 } // namespace
 
-int ranks_blocks(void)
+int ranks_blocks(int ranks)
 {
   int device = 0, multiprocessors = 0, each = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
           cudaSuccess ||
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, all_ranks, 512, 0) != cudaSuccess)
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel_for(ranks), 512, 0) !=
+          cudaSuccess)
     return 0;
   return each * multiprocessors;
 }
 
-cudaError_t ranks_run(struct ranks_case *c)
+template <int N>
+static cudaError_t run(struct ranks_case *c)
 {
   const size_t n = (size_t)c->ranks, all = n * (size_t)c->exchanges;
   const struct alltoallv_scratch scratch = alltoallv_scratch_layout(c->ranks, c->ll_threshold);
   memory m;
-  launch_args l = {};
-  arguments *args = m.take<arguments>(all);
+  launch_args<N> l = {};
+  kernel_args<N> *args = m.take<kernel_args<N>>(all);
   struct lists *lists = m.take<struct lists>(all);
   struct device_state *states = m.take<struct device_state>(n);
   struct alltoallv_errors *errors = m.take<struct alltoallv_errors>(n);
@@ -150,7 +158,7 @@ cudaError_t ranks_run(struct ranks_case *c)
   for (size_t i = 0; i < all; i++) {
     const struct ranks_exchange *x = &c->exchange[i / n];
     const size_t rank = i % n;
-    arguments *a = &args[i];
+    kernel_args<N> *a = &args[i];
     a->state = &states[rank];
     a->scratch_base = scratches, a->scratch_stride = scratch.bytes, a->scratch = scratch;
     a->rank = (int)rank, a->n = c->ranks;
@@ -172,13 +180,17 @@ cudaError_t ranks_run(struct ranks_case *c)
   }
 
   void *kernel_arguments[] = {&l};
-  m.error =
-      cudaLaunchCooperativeKernel((const void *)all_ranks, dim3(c->columns, c->teams, c->ranks),
-                                  dim3(512), kernel_arguments, 0, NULL);
+  m.error = cudaLaunchCooperativeKernel(kernel_for(c->ranks), dim3(c->columns, c->teams, c->ranks),
+                                        dim3(512), kernel_arguments, 0, NULL);
   if (m.error == cudaSuccess) m.error = cudaDeviceSynchronize();
   if (m.error != cudaSuccess) return m.error;
   memcpy(c->received, l.received, all * c->buffer_bytes);
   for (size_t i = 0; i < all; i++) memcpy(c->counts[i], lists[i].recvcounts, sizeof *c->counts);
   memcpy(c->errors, errors, n * sizeof *errors);
   return cudaSuccess;
+}
+
+cudaError_t ranks_run(struct ranks_case *c)
+{
+  return c->ranks <= RANKS_FEW ? run<RANKS_FEW>(c) : run<RANKS_MAX>(c);
 }

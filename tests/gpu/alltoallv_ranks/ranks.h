@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Up to 8 ranks of the AlltoAllV on one GPU: the kernel of the library, in one cooperative launch
+/* Up to 40 ranks of the AlltoAllV on one GPU: the kernel of the library, in one cooperative launch
  * in which the third dimension of the grid is the rank. All blocks are on the GPU at the same time,
- * as those of real ranks on theirs; random delays let ranks run ahead of each other. */
+ * as those of real ranks on theirs; random delays let ranks run ahead of each other. As in the
+ * library, 8 ranks and more than 8 have a kernel each (there it is one for up to 72, of which
+ * shared memory has no room for three); more than 32 talk with two warps. */
 #ifndef RANKS_H
 #define RANKS_H
 
@@ -13,7 +15,11 @@
 extern "C" {
 #endif
 
-enum { RANKS_MAX = 8, RANKS_GUARD = 0xEE /* what receive buffers hold before each exchange */ };
+enum {
+  RANKS_FEW = 8,
+  RANKS_MAX = 40,
+  RANKS_GUARD = 0xEE /* what receive buffers hold before each exchange */
+};
 
 struct ranks_exchange {
   enum alltoallv_kind kind;
@@ -37,8 +43,8 @@ struct ranks_case {
   struct alltoallv_errors errors[RANKS_MAX];
 };
 
-/* Blocks that are on the GPU at the same time. */
-int ranks_blocks(void);
+/* Blocks that are on the GPU at the same time, of a case with so many ranks. */
+int ranks_blocks(int ranks);
 
 cudaError_t ranks_run(struct ranks_case *c);
 
