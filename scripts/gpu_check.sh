@@ -80,7 +80,7 @@ summary() {
 # launch LAUNCHER RANKS EXAMPLE [OPTIONS...]: runs the program of an example's folder, or the other one
 # that `second` names. What stands in `front` comes before the program, but not before mpirun or timeout;
 # `limit` is in seconds.
-front=() limit=150 second=
+front=() limit=$((most > gpus ? 600 : 150)) second=
 launch() {
   local launcher=$1 ranks=$2 folder=$3 program
   shift 3
