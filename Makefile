@@ -29,7 +29,7 @@ install: $(EXAMPLES)
 quote = '$(subst ','\'',$(1))'
 
 # what is committed, nothing else
-dist: PACKAGE = nccl-examples-$(shell bash -c '. scripts/lib.sh && suite_version')
+dist: PACKAGE = nccl-examples-$(shell bash -c '. scripts/lib/lib.sh && suite_version')
 dist:
 	@git archive --format=tar.gz --prefix=$(PACKAGE)/ -o $(PACKAGE).tar.gz HEAD
 	@echo $(PACKAGE).tar.gz

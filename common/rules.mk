@@ -221,7 +221,7 @@ quote = '$(subst ','\'',$(1))'
 # `make run MPI=1` takes all GPUs; ARGS are the program's options, in words for the shell.
 RUN := $(PROGRAM)
 run: all
-	@$(if $(MPI),bash -c '. "$(TOP)/scripts/lib.sh" && mpi_run $(or $(NP),$(if $(CPU),4,$$(gpu_count))) "$$@"' make) \
+	@$(if $(MPI),bash -c '. "$(TOP)/scripts/lib/lib.sh" && mpi_run $(or $(NP),$(if $(CPU),4,$$(gpu_count))) "$$@"' make) \
 	  ./$(RUN) $(ARGS)
 
 clean:

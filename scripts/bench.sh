@@ -15,10 +15,10 @@
 # Exit code 0: all parts are there or cannot run here; 1: a part failed, or nothing can be built or
 # written; 2: usage.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
-# shellcheck source=scripts/files.sh
-. "$TOP/scripts/files.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
+# shellcheck source=scripts/lib/files.sh
+. "$TOP/scripts/lib/files.sh"
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 
 extent=full setup_options=() out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*"

@@ -14,10 +14,10 @@
 # Files that only one has, or that have no rows, are named on stderr.
 # Exit code 0: nothing is SLOWER or LOST; 1: something is; 2: usage, or no row that both have.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
-# shellcheck source=scripts/results.sh
-. "$TOP/scripts/results.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
+# shellcheck source=scripts/lib/results.sh
+. "$TOP/scripts/lib/results.sh"
 
 percent=10 folders=()
 while [ $# -gt 0 ]; do

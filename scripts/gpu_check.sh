@@ -11,8 +11,8 @@
 # Without enough GPUs: NP=4 NCCL_MULTI_RANK_GPU_ENABLE=1 checks with up to four processes, which take turns on
 # the GPUs there are; threads cannot. NCCL has to be 2.30 or later. It takes several times as long.
 set -uo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
 case ${1:-} in -h | --help) show_help ;; esac
 cd "$TOP" || exit
 mode=full

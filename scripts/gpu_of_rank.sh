@@ -8,8 +8,8 @@
 # gives every task several of its own (--gpus-per-task), the first of them; if all tasks of a host see
 # the same GPUs, the one at the place of the local rank in CUDA_VISIBLE_DEVICES.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
 case ${1:-} in -h | --help) show_help ;; esac
 [ $# -gt 0 ] || die "which program? allowed: PROGRAM [ARGUMENTS]"
 

@@ -12,10 +12,10 @@
 # The suite has to be at the same path on all hosts, built with `make MPI=1`. Variables NCCL_* of this
 # shell reach all ranks.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
-# shellcheck source=scripts/job.sh
-. "$TOP/scripts/job.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
+# shellcheck source=scripts/lib/job.sh
+. "$TOP/scripts/lib/job.sh"
 
 job_options+=(--per-host)
 list=''

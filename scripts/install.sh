@@ -9,10 +9,10 @@
 # PyTorch, side by side in lib/: the sparse AllReduce as a shared library, and the module that loads it.
 # Programs of MPI=1 and CPU=1 end in _mpi and _cpu, so all builds fit into one PREFIX.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
-# shellcheck source=scripts/files.sh
-. "$TOP/scripts/files.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
+# shellcheck source=scripts/lib/files.sh
+. "$TOP/scripts/lib/files.sh"
 case ${1:-} in -h | --help) show_help ;; esac
 unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that calls this: `make -w` would talk in between
 

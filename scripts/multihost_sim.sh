@@ -13,10 +13,10 @@
 #
 # One process per rank (`make MPI=1`): a process has one NCCL_HOSTID, so threads cannot be hosts.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
-# shellcheck source=scripts/job.sh
-. "$TOP/scripts/job.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
+# shellcheck source=scripts/lib/job.sh
+. "$TOP/scripts/lib/job.sh"
 
 hosts=''
 job_arguments hosts "$@"

@@ -20,12 +20,12 @@
 # A picture whose files are not in DIR, or have no times, is left out. All others are drawn or, where something fails, none.
 # Exit code 0: drawn; 1: something failed; 2: usage, or a file is not understood.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
-# shellcheck source=scripts/results.sh
-. "$TOP/scripts/results.sh"
-# shellcheck source=scripts/files.sh
-. "$TOP/scripts/files.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
+# shellcheck source=scripts/lib/results.sh
+. "$TOP/scripts/lib/results.sh"
+# shellcheck source=scripts/lib/files.sh
+. "$TOP/scripts/lib/files.sh"
 
 png=no check=no
 while [[ ${1:-} = -* ]]; do

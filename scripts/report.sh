@@ -21,16 +21,16 @@
 # written, or a page differs; 2: usage, or such a line in a page or a file is not understood.
 set -euo pipefail
 shopt -s inherit_errexit
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
-# shellcheck source=scripts/results.sh
-. "$TOP/scripts/results.sh"
-# shellcheck source=scripts/files.sh
-. "$TOP/scripts/files.sh"
-# shellcheck source=scripts/report_tables.sh
-. "$TOP/scripts/report_tables.sh"
-# shellcheck source=scripts/report_page.sh
-. "$TOP/scripts/report_page.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
+# shellcheck source=scripts/lib/results.sh
+. "$TOP/scripts/lib/results.sh"
+# shellcheck source=scripts/lib/files.sh
+. "$TOP/scripts/lib/files.sh"
+# shellcheck source=scripts/lib/report_tables.sh
+. "$TOP/scripts/lib/report_tables.sh"
+# shellcheck source=scripts/lib/report_page.sh
+. "$TOP/scripts/lib/report_page.sh"
 
 mode=all
 case ${1:-} in

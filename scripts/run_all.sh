@@ -11,8 +11,8 @@
 #
 # Exit code 0: nothing failed and something ran; 1: otherwise; 2: usage.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
 
 # `make run MPI=1` hands these down, and here both launchers are made
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE

@@ -11,8 +11,8 @@
 #
 # Exit code 0: nothing is missing (any more); 1: something is; 2: usage.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
 
 install=yes kind=run
 for argument in "$@"; do

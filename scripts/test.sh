@@ -10,8 +10,8 @@
 # at the end. The last line is `N passed, N failed, N skipped`. Exit code 0: nothing failed and
 # something passed; 1: otherwise; 2: usage.
 set -uo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
 
 setup_options=(--tests) names=()
 for argument in "$@"; do

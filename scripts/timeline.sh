@@ -15,10 +15,10 @@
 # One process per rank (`make MPI=1` before). The records stay in build/timeline/EXAMPLE.RANK.
 # Exit code 0: printed; 1: the program failed, or recorded nothing; 2: usage, or no CUPTI.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
-# shellcheck source=scripts/job.sh
-. "$TOP/scripts/job.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/lib/lib.sh"
+# shellcheck source=scripts/lib/job.sh
+. "$TOP/scripts/lib/job.sh"
 
 first='' from=''
 while [[ ${1:-} = -* ]]; do

@@ -17,8 +17,8 @@
 # It all happens in a copy of this tree with what is built in it, the blocks of a page one after the other.
 # Exit code 0: every block has its comment, and those that run here succeeded.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/../scripts/lib.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$0")/../scripts/lib/lib.sh"
 cd "$TOP"
 [ $# -gt 0 ] || set -- ./*.md docs/*.md [0-9][0-9]_*/{,*/}*.md
 limit=300 # seconds for a block

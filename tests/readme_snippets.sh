@@ -7,8 +7,8 @@
 #
 #   tests/readme_snippets.sh [PAGE...]     all pages of examples and docs/*.md without arguments
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/../scripts/lib.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$0")/../scripts/lib/lib.sh"
 cd "$TOP"
 [ $# -gt 0 ] || set -- [0-9][0-9]_*/{,*/}*.md docs/*.md
 

@@ -4,8 +4,8 @@
 #
 #   tests/sanitize.sh address,undefined|thread pthread|mpi
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/../scripts/lib.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$0")/../scripts/lib/lib.sh"
 sanitize=$1 launcher=$2
 variant=cpu-$launcher-${sanitize//,/-}
 switches=(CPU=1 "SANITIZE=$sanitize" "CFLAGS=-O1 -g")

@@ -95,7 +95,7 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
     code=0
     SLURM_SUBMIT_DIR=/tmp PBS_O_WORKDIR=/tmp "./$name" --dry-run 01_allreduce_ub >"$WORK/out" 2>"$WORK/err" || code=$?
     exits_with 2
-    one_line "^$name: no scripts/lib.sh in /tmp; allowed: "
+    one_line "^$name: no scripts/lib/lib.sh in /tmp; allowed: "
   done
   for command in srun mpiexec; do stub $command pwd; done
   for name in slurm.sbatch polaris.pbs; do

@@ -13,7 +13,7 @@ script() { # script PATH [ARGUMENTS]: sets code, $WORK/out, $WORK/err
 # $WORK/do/x.mpi.1 with shell code in it is what x does instead under MPI with -G 1.
 suite() {
   mkdir -p "$WORK/suite/scripts" "$WORK/bin" "$WORK/cuda/bin" "$WORK/nccl/include" "$WORK/nccl/lib" "$WORK/do"
-  cp "$TOP"/scripts/{bench,results,files,lib}.sh "$WORK/suite/scripts"
+  cp -r "$TOP"/scripts/{bench.sh,lib} "$WORK/suite/scripts"
   printf '#!/bin/sh\n' >"$WORK/suite/scripts/setup.sh" # nothing is missing
   chmod +x "$WORK/suite/scripts/setup.sh"
   for name in x y; do
@@ -391,7 +391,7 @@ TEXT
 named_suite() {
   suite
   rm -r "$WORK/suite"/0*
-  cp -r "$TOP"/scripts/{nccl_tests,nccl_releases}.sh "$WORK/suite/scripts"
+  cp -r "$TOP/scripts/maintain" "$WORK/suite/scripts"
   mkdir -p "$WORK/suite/tests" "$WORK/tests"
   printf '#!/bin/sh\n[ "$1" = --mask ] && exec cat\necho "expected of $1 on $2"\n' >"$WORK/suite/tests/golden.sh"
   for name in 01_allreduce_ub 02_allreduce_sm 03_alltoallv_sm 04_sparse_allreduce; do
@@ -432,7 +432,7 @@ echo "     1048576        262144     float     sum      -1     $((100 * f)).00  
 PERF
     chmod +x "$WORK/tests/${name}_perf"
   done
-  script "$WORK/suite/scripts/nccl_tests.sh" "$WORK/tests" "$WORK/results"
+  script "$WORK/suite/scripts/maintain/nccl_tests.sh" "$WORK/tests" "$WORK/results"
   exits_with 0
   diff - "$WORK/results/nccl_tests/medians.csv" <<'CSV'
 example,variant,size,nccl-tests,its us,our us,ours / its
@@ -447,17 +447,17 @@ example,variant,size,nccl-tests,its us,our us,ours / its
 CSV
   [ "$(find "$WORK/results/nccl_tests" -type f | wc -l)" = 36 ] # three programs of ours, four runs of theirs, the medians
   sed -i 's/,variant,us$/,variant,other/' "$WORK/suite/02_allreduce_sm/program"
-  script "$WORK/suite/scripts/nccl_tests.sh" "$WORK/tests" "$WORK/results"
+  script "$WORK/suite/scripts/maintain/nccl_tests.sh" "$WORK/tests" "$WORK/results"
   exits_with 2
   one_line '^nccl_tests.sh: .*/02.1.csv: no column us; allowed: a CSV file of --bench$'
   printf '#!/bin/sh\necho "no GPU for this"\nexit 3\n' >"$WORK/tests/alltoall_perf"
-  script "$WORK/suite/scripts/nccl_tests.sh" "$WORK/tests" "$WORK/results"
+  script "$WORK/suite/scripts/maintain/nccl_tests.sh" "$WORK/tests" "$WORK/results"
   exits_with 1
   says '^no GPU for this$'
   says '^nccl_tests.sh: alltoall_perf failed$'
   for arguments in "" "$WORK/tests" "$WORK/bin $WORK/results" "$WORK/tests $WORK/bin"; do
     # shellcheck disable=SC2086 # several words
-    script "$WORK/suite/scripts/nccl_tests.sh" $arguments
+    script "$WORK/suite/scripts/maintain/nccl_tests.sh" $arguments
     exits_with 2
     one_line '^nccl_tests.sh: .*; allowed: '
   done
@@ -470,15 +470,15 @@ CSV
     IFS=. read -r major minor patch <<<"$version"
     printf '#define NCCL_%s %s\n' MAJOR "$major" MINOR "$minor" PATCH "$patch" >"$WORK/nccl-$version/include/nccl.h"
   done
-  script "$WORK/suite/scripts/nccl_releases.sh" --build "$WORK/out folder" "$WORK/nccl-2.27.7"
+  script "$WORK/suite/scripts/maintain/nccl_releases.sh" --build "$WORK/out folder" "$WORK/nccl-2.27.7"
   exits_with 0
   [ -x "$WORK/suite/build/nccl/2.27.7/03_alltoallv_sm/build/gpu-mpi/alltoallv_sm" ]
-  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.27.7"
+  script "$WORK/suite/scripts/maintain/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.27.7"
   exits_with 0
   prints '^2.27.7: 4 of 4 examples as expected, .* s$'
   echo 2 >"$WORK/factor"
   echo "one line too many" >"$WORK/wrong"
-  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.30.7"
+  script "$WORK/suite/scripts/maintain/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.30.7"
   exits_with 1
   prints '^2.30.7: 0 of 4 examples as expected, .* s$'
   grep -qx '01_allreduce_ub: NOT as expected, exit code 0' "$WORK/out folder/2.30.7/golden.txt"
@@ -492,32 +492,32 @@ CSV
   done
   rm "$WORK/wrong"
   echo 3 >"$WORK/exit"
-  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.30.7"
+  script "$WORK/suite/scripts/maintain/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.30.7"
   exits_with 1
   grep -qx '01_allreduce_ub: NOT as expected, exit code 3' "$WORK/out folder/2.30.7/golden.txt"
   mv "$WORK/out folder/releases.csv" "$WORK/before"
   sed -i '1s/us/other/' "$WORK/out folder/2.30.7/04_sparse_allreduce.mpi.graph.csv"
-  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder"
+  script "$WORK/suite/scripts/maintain/nccl_releases.sh" "$WORK/out folder"
   exits_with 2
   one_line '^nccl_releases.sh: .*/04_sparse_allreduce.mpi.graph.csv: no column us; allowed: a CSV file of --bench$'
   sed -i '1s/other/us/' "$WORK/out folder/2.30.7/04_sparse_allreduce.mpi.graph.csv"
-  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder"
+  script "$WORK/suite/scripts/maintain/nccl_releases.sh" "$WORK/out folder"
   exits_with 0
   cmp "$WORK/before" "$WORK/out folder/releases.csv"
-  script "$WORK/suite/scripts/nccl_releases.sh"
+  script "$WORK/suite/scripts/maintain/nccl_releases.sh"
   exits_with 2
-  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/another" "$WORK/nowhere"
+  script "$WORK/suite/scripts/maintain/nccl_releases.sh" "$WORK/another" "$WORK/nowhere"
   exits_with 2
   [ ! -e "$WORK/another" ]
   one_line "^nccl_releases.sh: no include/nccl.h in '.*/nowhere'; allowed: "
   sed -i 's/PATCH 7/PATCH 9/' "$WORK/nccl-2.30.7/include/nccl.h"
   sed -i 's/header 2.30.7, runtime 2.30.7/header 2.30.9, runtime 2.30.7/' "$WORK/suite"/0*/program
-  script "$WORK/suite/scripts/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.30.7"
+  script "$WORK/suite/scripts/maintain/nccl_releases.sh" "$WORK/out folder" "$WORK/nccl-2.30.7"
   exits_with 2
   one_line '^nccl_releases.sh: another NCCL than 2.30.9 is loaded: header 2.27.7, .*; allowed: '
   sed -i 's/PATCH 9/PATCH 7/' "$WORK/nccl-2.30.7/include/nccl.h"
   echo 'all: ; false' >"$WORK/suite/Makefile"
-  script "$WORK/suite/scripts/nccl_releases.sh" --build "$WORK/out folder" "$WORK/nccl-2.30.7"
+  script "$WORK/suite/scripts/maintain/nccl_releases.sh" --build "$WORK/out folder" "$WORK/nccl-2.30.7"
   exits_with 1
   prints '^does not build: .*/build/nccl/2.30.7.log$'
 }

@@ -142,7 +142,7 @@ DATA
 @test "a new picture is one file that names its data" {
   have gnuplot || skip "no gnuplot"
   mkdir -p "$WORK/suite/scripts/plots"
-  cp "$TOP"/scripts/{plot,lib,results,files}.sh "$WORK/suite/scripts"
+  cp -r "$TOP"/scripts/{plot.sh,lib} "$WORK/suite/scripts"
   cp "$TOP/scripts/plots/style" "$WORK/suite/scripts/plots"
   cat >"$WORK/suite/scripts/plots/bars.gnuplot" <<'GNUPLOT'
 # data: columns 04_x.mpi.eager.csv n density+path+select_us

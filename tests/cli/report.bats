@@ -8,7 +8,7 @@ setup_file() { :; } # needs no program
 # A small suite with one page and one folder of results.
 suite() {
   mkdir -p "$WORK/suite/scripts" "$WORK/suite/01_x" "$WORK/suite/results"
-  cp "$TOP"/scripts/{report,report_tables,report_page,results,files,lib}.sh "$WORK/suite/scripts"
+  cp -r "$TOP"/scripts/{report.sh,lib} "$WORK/suite/scripts"
   printf '%s\n' "date: 2026-01-02T03:04:05Z" "gpu: 0, NVIDIA X, 580.1, 1 MiB" "gpu: 1, NVIDIA X, 580.1, 1 MiB" \
     "version: NCCL header 2.28.9, runtime 2.28.9" "version: CUDA header 13.0" >"$WORK/suite/results/provenance.txt"
   printf 'text\n<!-- table: 01_x.mpi.graph.csv -->\nold\n<!-- end of table -->\nmore\n' >"$WORK/suite/01_x/README.md"

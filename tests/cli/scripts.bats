@@ -140,11 +140,11 @@ user_without_rights() {
 
 @test "scripts are called through a link, by a relative path" {
   cd "$WORK"
-  for name in hosts.sh multihost_sim.sh timeline.sh run_all.sh test.sh setup.sh gpu_check.sh gpu_of_rank.sh nccl_releases.sh \
-    nccl_tests.sh bench.sh plot.sh report.sh compare.sh install.sh slurm.sbatch polaris.pbs; do
+  for name in hosts.sh multihost_sim.sh timeline.sh run_all.sh test.sh setup.sh gpu_check.sh gpu_of_rank.sh \
+    maintain/nccl_releases.sh maintain/nccl_tests.sh bench.sh plot.sh report.sh compare.sh install.sh slurm.sbatch polaris.pbs; do
     ln -s "$TOP/scripts/$name" .
     code=0
-    "./$name" --help >"$WORK/out" 2>"$WORK/err" || code=$?
+    "./${name##*/}" --help >"$WORK/out" 2>"$WORK/err" || code=$?
     exits_with 0
     prints "scripts/$name"
     [ ! -s "$WORK/err" ] || show

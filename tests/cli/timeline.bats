@@ -70,7 +70,7 @@ TABLE
 # A suite with an example whose program does what $WORK/do says; gcc makes a library of nothing.
 suite() {
   mkdir -p "$WORK/suite/scripts" "$WORK/suite/04_x/build/gpu-mpi" "$WORK/bin" "$WORK/cuda"
-  cp "$TOP"/scripts/{timeline,lib,job}.sh "$WORK/suite/scripts"
+  cp -r "$TOP"/scripts/{timeline.sh,lib} "$WORK/suite/scripts"
   echo 'PROGRAM := x' >"$WORK/suite/04_x/Makefile"
   printf '#!/bin/bash\n. "$WORK/do"\n' >"$WORK/suite/04_x/build/gpu-mpi/x"
   printf '#!/bin/bash\n[ ! -e "$WORK/no_cupti" ]\n' >"$WORK/bin/gcc"

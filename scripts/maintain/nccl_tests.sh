@@ -2,20 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 # NVIDIA's nccl-tests beside --bench of 01, 02 and 03, in turns, on the GPUs of this machine. For maintainers.
 #
-#   scripts/nccl_tests.sh FOLDER DIR     FOLDER: where all_reduce_perf and alltoall_perf are, built with MPI=1
-#                                        DIR: a folder of results, as scripts/bench.sh makes it
+#   scripts/maintain/nccl_tests.sh FOLDER DIR
+#
+#   FOLDER  where all_reduce_perf and alltoall_perf are, built with MPI=1
+#   DIR     a folder of results, as scripts/bench.sh makes it
 #
 # Five rounds, in CUDA graphs of 20 calls. Each program writes into DIR/nccl_tests; medians.csv there has the
 # median of the five for both, and ours / theirs.
 # Both show the slowest rank (-a 3). nccl-tests times the first launch of a graph as well, so it gets ten (-G 10).
 # Exit code 0: all ran; 1: one failed, and its output is shown; 2: usage.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
-# shellcheck source=scripts/results.sh
-. "$TOP/scripts/results.sh"
-# shellcheck source=scripts/files.sh
-. "$TOP/scripts/files.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/../lib/lib.sh"
+# shellcheck source=scripts/lib/results.sh
+. "$TOP/scripts/lib/results.sh"
+# shellcheck source=scripts/lib/files.sh
+. "$TOP/scripts/lib/files.sh"
 
 case ${1:-} in -h | --help) show_help ;; esac
 [ $# = 2 ] || die "wrong number of arguments; allowed: FOLDER DIR"

@@ -3,7 +3,7 @@
 # What a release of NCCL changes: builds all examples against each of several, runs them, and measures 02, 03 and
 # 04. For maintainers; installs nothing.
 #
-#   scripts/nccl_releases.sh [--build] DIR [NCCL_HOME...]
+#   scripts/maintain/nccl_releases.sh [--build] DIR [NCCL_HOME...]
 #
 #   --build      only build, in build/nccl; without it what is built already is not built again
 #   DIR          where results go: a folder per release, which scripts/compare.sh compares, and releases.csv
@@ -13,12 +13,12 @@
 # Each example runs with all GPUs, one process each, and its output has to be the expected one: golden.txt.
 # Exit code 0: all releases ran as expected; 1: one did not, or does not build; 2: usage.
 set -euo pipefail
-# shellcheck source=scripts/lib.sh
-. "$(dirname "$(realpath "$0")")/lib.sh"
-# shellcheck source=scripts/results.sh
-. "$TOP/scripts/results.sh"
-# shellcheck source=scripts/files.sh
-. "$TOP/scripts/files.sh"
+# shellcheck source=scripts/lib/lib.sh
+. "$(dirname "$(realpath "$0")")/../lib/lib.sh"
+# shellcheck source=scripts/lib/results.sh
+. "$TOP/scripts/lib/results.sh"
+# shellcheck source=scripts/lib/files.sh
+. "$TOP/scripts/lib/files.sh"
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 
 build_only=no
@@ -84,7 +84,7 @@ for home in "${homes[@]}"; do
   mkdir -p "$results"
   {
     date -u +'date: %Y-%m-%dT%H:%M:%SZ'
-    echo "command: scripts/nccl_releases.sh; per release golden runs, 02 and 03 --bench -G 1 -b 1K -e 256M -f 8, 04 oktopk"
+    echo "command: scripts/maintain/nccl_releases.sh; per release golden runs, 02 and 03 --bench -G 1 -b 1K -e 256M -f 8, 04 oktopk"
     echo "commit: $(commit)"
     nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader | sed 's/^/gpu: /'
     "$(program 01_allreduce_ub)" --version 2>/dev/null | sed 's/^/version: /'

@@ -9,7 +9,7 @@ export LC_ALL=C
 { LC_ALL=C.UTF-8; } 2>/dev/null # bash warns where it is missing
 letter=$'\303\274'
 [ ${#letter} = 1 ] || LC_ALL=C
-TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
