@@ -8,8 +8,8 @@
 
 #include "unit.h"
 
-static const struct rank me = {0, 4, 0};  /* as the table shows it, */
-static const struct rank job = {0, 1, 0}; /* and who really is here */
+static const struct rank me = {.nranks = 4};  /* as the table shows it, */
+static const struct rank job = {.nranks = 1}; /* and who really is here */
 static const struct bench_variant variants[] = {{.name = "plain"}, {.name = "registered"}};
 
 static double moved(const struct bench *what, const struct rank *rank, struct bench_size size)

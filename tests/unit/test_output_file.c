@@ -50,7 +50,7 @@ int renameat(int folder, const char *from, int other, const char *to)
 /* ---- a folder -------------------------------------------------------------------------------- */
 
 static char error[512];
-static const struct rank me = {0, 1, 0};
+static const struct rank me = {.nranks = 1};
 
 static int make_folder(void **state)
 {

@@ -117,7 +117,7 @@ static void all_reduce(struct bench *b, enum verify_kind kind)
 {
   uint64_t sums[COUNT] = {0}, bits[COUNT];
   for (int rank = 0; rank < b->me.nranks; rank++) {
-    struct rank me = {rank, b->me.nranks, 0};
+    struct rank me = {.rank = rank, .nranks = b->me.nranks};
     struct verifier peer;
     verifier_init(&peer, &me, b->type, b->stream);
     verifier_fill(&peer, kind, b->buffer, NULL, COUNT);
