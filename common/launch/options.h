@@ -37,12 +37,12 @@ enum option_kind {
   OPTION_SIZE,        /* size_t within [min, max], with an optional suffix K, M or G */
   OPTION_STRING,      /* const char *, points into argv */
   OPTION_INPUT,       /* const char *, a file that rank 0 reads */
-  OPTION_OUTPUT,      /* const char *, a file that rank 0 writes, see output_file.h */
+  OPTION_OUTPUT,      /* const char *, a file .json or .csv that rank 0 writes, see output_file.h */
   OPTION_RANK_INPUT,  /* const char *, a file that each rank reads; %r is the rank */
   OPTION_RANK_OUTPUT, /* const char *, a file that each rank writes; likewise */
   OPTION_TYPE,        /* const struct datatype *, one of the program's types */
   OPTION_CHOICE, /* int, the number of the word in `argument`, whose words are separated by | */
-  OPTION_DOUBLE, /* double, more than min and up to max */
+  OPTION_DOUBLE, /* double, more than 0 (1e-300 or more) and up to max */
   OPTION_ABSENT, /* takes the shared option of that name away */
 };
 
@@ -55,7 +55,7 @@ struct option_spec {
   void *value;          /* where the value goes; holds the default before */
   const char *argument; /* what --help calls the argument, NULL for a flag; see OPTION_CHOICE */
   const char *help;     /* one line; the default is part of the text */
-  long long min, max;   /* for OPTION_LONG, OPTION_SIZE and OPTION_DOUBLE */
+  long long min, max;   /* for OPTION_LONG and OPTION_SIZE; of OPTION_DOUBLE max only */
 };
 
 /* Fills *opt with the defaults and then from argv. Returns 0, or -1 with one line (no newline) in

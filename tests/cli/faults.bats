@@ -142,7 +142,7 @@ ROWS
   for launcher in $LAUNCHERS; do
     for call in ncclCommInitRank ncclAllReduce ncclMemFree; do
       find /dev/shm /tmp -maxdepth 1 | sort >"$WORK/before"
-      FAULT=kill:$call:1:1 start "$launcher" 4 01_allreduce_ub --timeout 60 --iters $mark
+      FAULT=kill:$call:1:1 start "$launcher" 4 01_allreduce_ub --timeout 60 --count $mark
       fails_at_once
       nobody_left "$mark"
       # other programs come and go: only what stays, and of our own names, counts
@@ -160,7 +160,7 @@ ROWS
   # shellcheck disable=SC2016 # for the inner bash
   timeout 2 bash -c '. "$0" && mpi_run "$@"' "$TOP/scripts/lib.sh" 2 \
     env "LD_PRELOAD=$FAULT_FOLDER/fault.so" FAULT=hang:ncclAllReduce:1:1 \
-    "$(program_path 01_allreduce_ub mpi)" --timeout 60 --iters $mark >/dev/null 2>&1 || code=$?
+    "$(program_path 01_allreduce_ub mpi)" --timeout 60 --count $mark >/dev/null 2>&1 || code=$?
   [ "$code" = 124 ]
   nobody_left "$mark"
 }
