@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "options.h"
 #include "shown.h"
 
 /* SplitMix64: small, and the same on every machine. */
@@ -140,19 +141,20 @@ static void share_out(size_t *counts, const double *weights, int nranks, size_t 
 static const struct pattern *find_pattern(const char *text, double *parameter, char *error,
                                           size_t error_size)
 {
+  char typed[SHOWN_TEXT];
+  shown(text, typed);
   for (int i = 0; i < PATTERN_COUNT; i++) {
     const char *colon = strchr(patterns[i].name, ':');
     if (!colon && strcmp(text, patterns[i].name) == 0) return &patterns[i];
     const size_t length = colon ? (size_t)(colon + 1 - patterns[i].name) : 0;
     if (!colon || strncmp(text, patterns[i].name, length) != 0) continue;
-    char *end;
-    *parameter = strtod(text + length, &end);
-    if (end > text + length && *end == '\0' && *parameter >= 0 && *parameter <= 16)
+    if (options_double(text + length, parameter) == 0 && *parameter >= 0 && *parameter <= 16)
       return &patterns[i];
-    snprintf(error, error_size, "--pattern: '%s': the exponent is a number from 0 to 16", text);
+    snprintf(error, error_size,
+             "--pattern: '%s' has a wrong exponent; allowed: a number from 0 to 16", typed);
     return NULL;
   }
-  snprintf(error, error_size, "--pattern: unknown pattern '%s'; allowed:%s", text, PATTERN_NAMES);
+  snprintf(error, error_size, "--pattern: unknown pattern '%s'; allowed:%s", typed, PATTERN_NAMES);
   return NULL;
 }
 
@@ -233,11 +235,12 @@ char *pattern_read_file(const char *path, long timeout, char *error, size_t erro
     snprintf(error, error_size, "--matrix: the writer of %s sends nothing; allowed: a matrix",
              name);
   else if (length < 0)
-    snprintf(error, error_size, "--matrix: cannot read %s: %s", name, strerror(errno));
+    snprintf(error, error_size, "--matrix: cannot read %s: %s; allowed: a file with a matrix", name,
+             strerror(errno));
   else if (length > LARGEST)
-    snprintf(error, error_size, "--matrix: %s is larger than 16 MiB", name);
+    snprintf(error, error_size, "--matrix: %s is larger than 16 MiB; allowed: less", name);
   else if (memchr(text, '\0', (size_t)length))
-    snprintf(error, error_size, "--matrix: %s is not a text file", name);
+    snprintf(error, error_size, "--matrix: %s has a byte 0; allowed: a text file", name);
   if (descriptor >= 0) close(descriptor);
   if (*error) {
     free(text);
@@ -283,13 +286,15 @@ int pattern_parse(const char *path, char *text, int nranks, size_t element_size,
     if (rows == 0) columns = column;
     rows++;
     if (column != columns) {
-      snprintf(error, error_size, "--matrix: %s is not square: row %d has %d numbers, row 1 has %d",
+      snprintf(error, error_size,
+               "--matrix: %s is not square: row %d has %d numbers, row 1 has %d; allowed: a square",
                name, rows, column, columns);
       return -1;
     }
   }
   if (rows != columns)
-    snprintf(error, error_size, "--matrix: %s is not square: %d rows, %d columns", name, rows,
+    snprintf(error, error_size,
+             "--matrix: %s is not square: %d rows, %d columns; allowed: a square", name, rows,
              columns);
   else if (rows < nranks)
     snprintf(error, error_size,

@@ -109,8 +109,7 @@ static int parse_number(const char *text, bool suffix, long long *value)
   return 0;
 }
 
-/* Decimal numbers such as 0.01 and 1e-3. Returns 0 if `text` is one. */
-static int parse_double(const char *text, double *value)
+int options_double(const char *text, double *value)
 {
   char *end;
   *value = strtod(text, &end);
@@ -200,7 +199,7 @@ static int store(const struct option_spec *row, const char *text, const char *ty
       *(long *)row->value = (long)number;
     return 0;
   case OPTION_DOUBLE:
-    if (parse_double(text, &real) != 0) {
+    if (options_double(text, &real) != 0) {
       snprintf(error, error_size, "--%s: '%s' is not a number; allowed: one such as 0.01 or 1e-3",
                row->name, typed);
       return -1;

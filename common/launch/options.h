@@ -58,6 +58,9 @@ struct option_spec {
   long long min, max;   /* for OPTION_LONG and OPTION_SIZE; of OPTION_DOUBLE max only */
 };
 
+/* Decimal numbers such as 0.01 and 1e-3. Returns 0 if `text` is one, and else -1. */
+int options_double(const char *text, double *value);
+
 /* Fills *opt with the defaults and then from argv. Returns 0, or -1 with one line (no newline) in
  * `error` that says what was wrong and what is allowed. Prints nothing. `own` may be NULL; `types`
  * lists the names that -d takes. */

@@ -92,16 +92,21 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
   prints '^  Received from rank 1: 1 elements at offset 0$'
   verified pthread 3 --matrix "$WORK/matrix" -d int8
   refused '1 2\n3\n' 'not a whole number|no whole number' # 4-byte elements
-  refused '4 8\n12\n' 'is not square: row 2 has 1 numbers, row 1 has 2'
-  refused '4 8\n' 'is not square: 1 rows, 2 columns'
+  refused '4 8\n12\n' 'is not square: row 2 has 1 numbers, row 1 has 2; allowed: a square$'
+  refused '4 8\n' 'is not square: 1 rows, 2 columns; allowed: a square$'
   refused '4\n' 'is 1 x 1; allowed: at least 2'
   refused '4 -8\n4 4\n' "row 1, column 2: '-8' is not a number of bytes"
   refused '4 8\n4 x4\n' "row 2, column 2: 'x4' is not a number of bytes"
   refused '4 99999999999999999999999\n4 4\n' 'is not a number of bytes'
   refused '' 'is 0 x 0; allowed: at least 2'
+  refused '4 8\n4 4\0' 'has a byte 0; allowed: a text file$'
   start pthread 2 03_alltoallv_sm --matrix "$WORK/nothing"
   exits_with 2
-  one_line 'cannot read .*No such file'
+  one_line 'cannot read .*No such file or directory; allowed: a file with a matrix$'
+  head -c $(((16 << 20) + 1)) /dev/zero | tr '\0' ' ' >"$WORK/matrix"
+  start pthread 2 03_alltoallv_sm --matrix "$WORK/matrix"
+  exits_with 2
+  one_line 'is larger than 16 MiB; allowed: less$'
   printf '0 1099511627776\n0 0\n' >"$WORK/matrix"
   start pthread 2 03_alltoallv_sm --matrix "$WORK/matrix"
   exits_with 2
@@ -114,7 +119,12 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
     # shellcheck disable=SC2086 # several words
     start pthread 2 03_alltoallv_sm $bad
     exits_with 2
-    one_line '^alltoallv_sm: '
+    one_line '^alltoallv_sm: .*; allowed: '
+  done
+  for exponent in "" " 1" +1 0x1 nan 1x 16.1; do
+    start pthread 2 03_alltoallv_sm --pattern "zipf:$exponent"
+    exits_with 2
+    one_line "^alltoallv_sm: --pattern: 'zipf:.*' has a wrong exponent; allowed: a number from 0 to 16$"
   done
 }
 
