@@ -31,7 +31,7 @@ static long long number_from(const char *name, long long standard, long long min
   errno = 0;
   long long value = strtoll(text, &end, 10);
   if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < min || value > max) {
-    fprintf(stderr, "CPU stand-in: %s=%s: expected a number from %lld to %lld\n", name, text, min,
+    fprintf(stderr, "CPU stand-in: %s=%s; allowed: a number from %lld to %lld\n", name, text, min,
             max);
     fflush(NULL);
     _exit(2);

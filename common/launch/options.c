@@ -283,6 +283,9 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
     if (got < FIRST_VALUE)
       for (i = 0; table[i].letter != got; i++) continue;
     if (store(&table[i], optarg, types, error, error_size) != 0) return -1;
+    const void *value = table[i].value;
+    if (value == &opt->min_bytes || value == &opt->max_bytes || value == &opt->factor)
+      opt->sizes = true;
     if (!for_bench && is_for_bench(&table[i], opt)) for_bench = table[i].name;
   }
   if (optind < argc) {

@@ -23,6 +23,7 @@ struct options {
   size_t count;                /* --count: elements per rank; 0 = the program's default */
   size_t min_bytes, max_bytes; /* -b, -e */
   long factor;                 /* -f: next size = size * factor */
+  bool sizes;                  /* one of these three was given */
   long iterations;             /* -n: calls in one timed repetition */
   long warmup;                 /* -w: calls before timing */
   long repetitions;            /* --repetitions: the median is taken over these */

@@ -99,6 +99,10 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
   refused '4 8\n4 x4\n' "row 2, column 2: 'x4' is not a number of bytes"
   refused '4 99999999999999999999999\n4 4\n' 'is not a number of bytes'
   refused '' 'is 0 x 0; allowed: at least 2'
+  for size in "-b 4" "-e 4M" "--stepfactor 2"; do
+    # shellcheck disable=SC2086 # an option and its argument
+    refused '4 8\n4 4\n' 'the file sets the size, .*; allowed: it alone$' --bench $size
+  done
   refused '4 8\n4 4\0' 'has a byte 0; allowed: a text file$'
   start pthread 2 03_alltoallv_sm --matrix "$WORK/nothing"
   exits_with 2

@@ -90,6 +90,9 @@ static void test_values(void **state)
   assert_int_equal(opt.min_bytes, 1 << 10);
   assert_int_equal(opt.max_bytes, 1 << 20);
   assert_string_equal(opt.output, "x.y.csv");
+  assert_true(opt.sizes);
+  accept("--bench -n 3 -G 1");
+  assert_false(opt.sizes);
   accept("--count 3 --digest");
   assert_int_equal(opt.count, 3);
   assert_true(opt.digest);
