@@ -148,10 +148,10 @@ static const struct pattern *find_pattern(const char *text, double *parameter, c
     if (!colon && strcmp(text, patterns[i].name) == 0) return &patterns[i];
     const size_t length = colon ? (size_t)(colon + 1 - patterns[i].name) : 0;
     if (!colon || strncmp(text, patterns[i].name, length) != 0) continue;
-    if (options_number(text + length, parameter) == 0 && *parameter >= 0 && *parameter <= 16)
+    if (options_double(text + length, parameter) == 0 && *parameter >= 0 && *parameter <= 16)
       return &patterns[i];
     snprintf(error, error_size,
-             "--pattern: '%s' has a wrong exponent; allowed: numbers from 0 to 16", typed);
+             "--pattern: '%s' has a wrong exponent; allowed: a number from 0 to 16", typed);
     return NULL;
   }
   snprintf(error, error_size, "--pattern: unknown pattern '%s'; allowed:%s", typed, PATTERN_NAMES);
@@ -235,12 +235,12 @@ char *pattern_read_file(const char *path, long timeout, char *error, size_t erro
     snprintf(error, error_size, "--matrix: the writer of %s sends nothing; allowed: a matrix",
              name);
   else if (length < 0)
-    snprintf(error, error_size, "--matrix: cannot read %s: %s; allowed: a text file", name,
+    snprintf(error, error_size, "--matrix: cannot read %s: %s; allowed: a file with a matrix", name,
              strerror(errno));
   else if (length > LARGEST)
-    snprintf(error, error_size, "--matrix: %s is larger than 16 MiB; allowed: up to that", name);
+    snprintf(error, error_size, "--matrix: %s is larger than 16 MiB; allowed: less", name);
   else if (memchr(text, '\0', (size_t)length))
-    snprintf(error, error_size, "--matrix: %s has zero bytes in it; allowed: a text file", name);
+    snprintf(error, error_size, "--matrix: %s has a byte 0; allowed: a text file", name);
   if (descriptor >= 0) close(descriptor);
   if (*error) {
     free(text);
@@ -287,16 +287,15 @@ int pattern_parse(const char *path, char *text, int nranks, size_t element_size,
     rows++;
     if (column != columns) {
       snprintf(error, error_size,
-               "--matrix: %s is not square: row %d has %d numbers, row 1 has %d; allowed: as many "
-               "in each",
+               "--matrix: %s is not square: row %d has %d numbers, row 1 has %d; allowed: a square",
                name, rows, column, columns);
       return -1;
     }
   }
   if (rows != columns)
     snprintf(error, error_size,
-             "--matrix: %s is not square: %d rows, %d columns; allowed: as many of both", name,
-             rows, columns);
+             "--matrix: %s is not square: %d rows, %d columns; allowed: a square", name, rows,
+             columns);
   else if (rows < nranks)
     snprintf(error, error_size,
              "--matrix: %s is %d x %d; allowed: at least %d, the number of ranks", name, rows,

@@ -59,6 +59,10 @@ size_t *program_matrix(const struct rank *me, const struct options *opt, const c
     snprintf(error, sizeof error, "--matrix and --pattern together; allowed: one of them");
   else if (own->matrix_file && opt->count)
     snprintf(error, sizeof error, "--matrix and --count together; allowed: one of them");
+  else if (own->matrix_file && opt->sizes)
+    snprintf(
+        error, sizeof error,
+        "--matrix: the file sets the size, so -b, -e and -f are not for it; allowed: it alone");
   else if (own->device_counts && opt->bench)
     snprintf(error, sizeof error,
              "--device-counts is not for --bench, which measures both ways; "

@@ -17,12 +17,14 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -139,6 +141,21 @@ int renameat(int folder, const char *from, int other, const char *to)
 {
   if (!is_faulty("renameat")) return REAL(renameat)(folder, from, other, to);
   errno = EIO;
+  return -1;
+}
+
+/* A host without memory: in threads of ranks the stand-in makes streams, and what is shared. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                   void *argument)
+{
+  if (is_faulty("pthread_create")) return EAGAIN;
+  return REAL(pthread_create)(thread, attributes, start, argument);
+}
+
+int memfd_create(const char *name, unsigned flags)
+{
+  if (!is_faulty("memfd_create")) return REAL(memfd_create)(name, flags);
+  errno = ENOMEM;
   return -1;
 }
 
@@ -303,6 +320,8 @@ static const char *const corruptible[] = {"ncclAllReduce", "ncclAllGather",   "n
 static const char *const others[] = {CALLS(NAME, NAME) "fwrite",
                                      "fsync",
                                      "renameat",
+                                     "pthread_create",
+                                     "memfd_create",
                                      "MPI_Finalize",
                                      "cudaSetDevice",
                                      "poll",

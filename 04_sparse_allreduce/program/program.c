@@ -140,9 +140,7 @@ static const char *beyond_simple(const struct job *job)
 static void check_together(const struct job *job, char *error, size_t error_size)
 {
   const struct program_options *own = &program_options;
-  const char *dot = own->results ? strrchr(own->results, '.') : NULL;
   const char *files = own->input ? "--input" : own->output ? "--output" : "--residual";
-  char typed[SHOWN_TEXT];
   int wanted = 0;
   for (int a = 0; a < SPARSE_ALGORITHMS; a++) wanted += job->wanted[a];
 #define REFUSE(condition, ...)                \
@@ -150,11 +148,8 @@ static void check_together(const struct job *job, char *error, size_t error_size
     snprintf(error, error_size, __VA_ARGS__); \
     return;                                   \
   }
-  REFUSE(own->results && (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0)),
-         "-J: '%s' has a wrong ending; allowed: .json and .csv", shown(own->results, typed));
   REFUSE(job->opt->bench && (own->input || own->output || own->residual),
          "%s is not for --bench; allowed: one of them", files);
-  REFUSE(!job->opt->bench && own->graphs > 0, "-G is for --bench; allowed: --bench -G 1");
   const char *beyond = own->simple ? beyond_simple(job) : NULL;
   REFUSE(beyond, "--simple and %s", beyond);
   REFUSE(job->opt->bench && own->restart_after,
@@ -173,8 +168,6 @@ static void check_together(const struct job *job, char *error, size_t error_size
   REFUSE((own->output || own->residual) && wanted != 1,
          "%s with %d paths; allowed: one, by --algorithm", own->output ? "--output" : "--residual",
          wanted);
-  REFUSE(own->density > 0 && own->density < 1e-300,
-         "--density: %g is out of range; allowed: 1e-300 to 1", own->density);
 #undef REFUSE
 }
 

@@ -105,8 +105,7 @@ static void choose_paths(struct training *t, char *error, size_t error_size)
 
 int training_open(struct training *t, const struct rank *me)
 {
-  char error[LAUNCHER_TEXT] = "", typed[SHOWN_TEXT];
-  const char *dot = own.table ? strrchr(own.table, '.') : NULL;
+  char error[LAUNCHER_TEXT] = "";
   *t = (struct training){.density = own.density,
                          .rate = own.rate,
                          .epochs = own.epochs,
@@ -116,9 +115,6 @@ int training_open(struct training *t, const struct rank *me)
                          .exchange = (sparse_exchange_t)own.exchange,
                          .table = own.table};
   choose_paths(t, error, sizeof error);
-  if (own.table && (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0)))
-    snprintf(error, sizeof error, "-J: '%s' has a wrong ending; allowed: .json and .csv",
-             shown(own.table, typed));
   for (int i = 0; i < t->npaths && !*error; i++) {
     const sparse_allreduce_config_t config = training_config(t, &t->paths[i]);
     if (sparse_allreduce_check(&config, MLP_WEIGHTS, me->nranks) != ncclSuccess)

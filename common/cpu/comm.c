@@ -88,13 +88,18 @@ ncclResult_t ncclGetVersion(int *version)
   return ncclSuccess;
 }
 
+static ncclResult_t no_shared_memory(void)
+{
+  return cpu_nccl_error(ncclSystemError, "no shared memory for a communicator");
+}
+
 static ncclResult_t create_id(struct id *id)
 {
   struct region *region = NULL;
   id->magic = ID_MAGIC;
   if (getrandom(&id->nonce, sizeof(id->nonce), 0) != (ssize_t)sizeof(id->nonce) ||
       cpu_control_create(&region, id->nonce) != cudaSuccess)
-    return cpu_nccl_error(ncclSystemError, "no shared memory for a communicator");
+    return no_shared_memory();
   id->name = cpu_region_name(region);
   struct unclaimed *entry = cpu_allocate(sizeof(*entry));
   entry->region = region;
@@ -254,14 +259,15 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
   int rank = rank_in_color(wishes, comm->nranks, comm->rank, &members);
   struct id id, ids[MAX_RANKS];
   memset(&id, 0, sizeof(id));
-  /* On failure the id stays invalid and all members of the colour report it. */
+  /* On failure the id says so and all members of the colour report it. */
   if (color != NCCL_SPLIT_NOCOLOR && rank == 0 && create_id(&id) != ncclSuccess) id.magic = 0;
   if (!cpu_meet(comm, &id, ids, sizeof(id))) return cpu_comm_check(comm);
   if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
   for (int r = 0; r < comm->nranks; r++) {
     int unused = 0;
     if (wishes[r].color == color && rank_in_color(wishes, comm->nranks, r, &unused) == 0)
-      return join(newcomm, members, &ids[r], rank, comm->device);
+      return ids[r].magic == 0 ? no_shared_memory()
+                               : join(newcomm, members, &ids[r], rank, comm->device);
   }
   return ncclInternalError;
 }

@@ -31,7 +31,7 @@ static long long number_from(const char *name, long long standard, long long min
   errno = 0;
   long long value = strtoll(text, &end, 10);
   if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < min || value > max) {
-    fprintf(stderr, "CPU stand-in: %s=%s: expected a number from %lld to %lld\n", name, text, min,
+    fprintf(stderr, "CPU stand-in: %s=%s; allowed: a number from %lld to %lld\n", name, text, min,
             max);
     fflush(NULL);
     _exit(2);
@@ -77,13 +77,21 @@ int cpu_current_device(void)
   return current_device;
 }
 
+void cpu_out_of_memory(const char *what)
+{
+  static pthread_mutex_t once_only = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&once_only); /* for good: other threads are about to find the same */
+  fprintf(stderr,
+          "CPU stand-in: the host has no memory for %s; allowed: fewer ranks, smaller sizes, or a "
+          "higher limit (ulimit -v)\n",
+          what);
+  _exit(3); /* as any call that fails, see launcher.h */
+}
+
 void *cpu_allocate(size_t bytes)
 {
   void *memory = calloc(1, bytes > 0 ? bytes : 1);
-  if (memory == NULL) {
-    fprintf(stderr, "CPU stand-in: out of host memory (%zu bytes)\n", bytes);
-    abort();
-  }
+  if (memory == NULL) cpu_out_of_memory("its own lists");
   return memory;
 }
 

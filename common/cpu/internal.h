@@ -62,6 +62,8 @@ cudaError_t cpu_error(cudaError_t error);
 cudaError_t cpu_error_because(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 const char *cpu_error_string(cudaError_t error);
+/* Where no call has an error for it: says so in one line and ends the process with exit code 3. */
+void cpu_out_of_memory(const char *what) __attribute__((noreturn));
 /* malloc that never returns NULL: without memory for a few bytes nothing sensible is left to do. */
 void *cpu_allocate(size_t bytes);
 

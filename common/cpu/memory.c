@@ -96,6 +96,7 @@ static struct region *open_region(enum region_kind kind, int device, const struc
   if (fstat(fd, &status) == 0 && status.st_ino == name->inode && status.st_size > 0) {
     new.bytes = new.mapped = (size_t)status.st_size;
     new.base = map(fd, new.mapped);
+    if (new.base == NULL) cpu_out_of_memory("what another rank shares");
   }
   close(fd);
   return new.base != NULL ? enter(&new) : NULL;

@@ -148,6 +148,7 @@ struct CUstream_st *cpu_stream(cudaStream_t handle, int number)
   if (device == NULL) return NULL;
   pthread_mutex_lock(&device->lock);
   if (device->default_stream == NULL) device->default_stream = create(device);
+  if (device->default_stream == NULL) cpu_out_of_memory("the thread of a stream");
   struct CUstream_st *stream = device->default_stream;
   pthread_mutex_unlock(&device->lock);
   return stream;
@@ -194,7 +195,7 @@ static cudaError_t create_public(cudaStream_t *stream, unsigned int flags)
   if (stream == NULL || (flags & ~(unsigned)cudaStreamNonBlocking) != 0)
     return cpu_error(cudaErrorInvalidValue);
   *stream = create(device);
-  return *stream != NULL ? cudaSuccess : cpu_error(cudaErrorOperatingSystem);
+  return *stream != NULL ? cudaSuccess : cpu_error(cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream)

@@ -17,6 +17,7 @@
 enum { MAX_OPTIONS = 64, FIRST_VALUE = 256 }; /* getopt's value of row i is FIRST_VALUE + i */
 
 #define GIB (1LL << 30)
+#define LEAST_DOUBLE 1e-300 /* below, doubles lose digits, and 1 / d may be infinite */
 
 #ifdef CPU_STANDIN /* has less memory and less time */
 #define DEFAULT_MAX_BYTES (1 << 20)
@@ -44,20 +45,22 @@ static void build_table(struct option_spec *table, struct options *opt,
        1LL << 40},
       {"datatype", 'd', OPTION_TYPE, &opt->type, "TYPE", "data type (float)", 0, 0},
       {"bench", 0, OPTION_FLAG, &opt->bench, NULL, "measure a sweep of sizes", 0, 0},
-      {"minbytes", 'b', OPTION_SIZE, &opt->min_bytes, "SIZE", "smallest size of the sweep (16)", 1,
+      {"minbytes", 'b', OPTION_SIZE, &opt->min_bytes, "SIZE", "--bench: smallest size (16)", 1,
        1024 * GIB},
       {"maxbytes", 'e', OPTION_SIZE, &opt->max_bytes, "SIZE",
-       "largest size of the sweep (" DEFAULT_MAX_TEXT ")", 1, 1024 * GIB},
-      {"stepfactor", 'f', OPTION_LONG, &opt->factor, "N", "next size = size * N (4)", 2, 1 << 20},
-      {"iters", 'n', OPTION_LONG, &opt->iterations, "N", "calls in one repetition (20)", 1,
+       "--bench: largest size (" DEFAULT_MAX_TEXT ")", 1, 1024 * GIB},
+      {"stepfactor", 'f', OPTION_LONG, &opt->factor, "N", "--bench: next size = size * N (4)", 2,
+       1 << 20},
+      {"iters", 'n', OPTION_LONG, &opt->iterations, "N", "--bench: calls in one repetition (20)", 1,
        1000000},
-      {"warmup_iters", 'w', OPTION_LONG, &opt->warmup, "N", "calls before timing (5)", 0, 1000000},
+      {"warmup_iters", 'w', OPTION_LONG, &opt->warmup, "N", "--bench: calls before timing (5)", 0,
+       1000000},
       {"repetitions", 0, OPTION_LONG, &opt->repetitions, "N",
-       "timed repetitions, the median counts (11)", 1, 10001},
+       "--bench: timed repetitions, the median counts (11)", 1, 10001},
       {"cudagraph", 'G', OPTION_LONG, &opt->graph_launches, "N",
-       "0: eager; N: calls in a CUDA graph, N launches a repetition (0)", 0, 1000},
-      {"output", 'J', OPTION_OUTPUT, &opt->output, "FILE", "results to FILE.json or FILE.csv", 0,
-       0},
+       "--bench: 0: eager; N: calls in a CUDA graph, N launches a repetition (0)", 0, 1000},
+      {"output", 'J', OPTION_OUTPUT, &opt->output, "FILE",
+       "--bench: results to FILE.json or FILE.csv", 0, 0},
       {"timeout", 'T', OPTION_LONG, &opt->timeout, "SECONDS",
        "end the job after so long without progress (120)", 1, 86400},
       {"digest", 0, OPTION_FLAG, &opt->digest, NULL, "print a digest of all results", 0, 0},
@@ -72,6 +75,16 @@ static void build_table(struct option_spec *table, struct options *opt,
   for (size_t i = 0; i < nshared && n < MAX_OPTIONS - 1; i++)
     if (!replaced(&shared[i], own)) table[n++] = shared[i];
   table[n] = (struct option_spec){0};
+}
+
+/* Whether nothing but --bench looks at it: then a run without it must not take it in silence. */
+static bool is_for_bench(const struct option_spec *row, const struct options *opt)
+{
+  static const char *const names[] = {"minbytes",     "maxbytes",    "stepfactor", "iters",
+                                      "warmup_iters", "repetitions", "cudagraph"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (strcmp(row->name, names[i]) == 0) return true;
+  return row->value == &opt->output; /* a program may have another option of that name */
 }
 
 /* Whole decimal numbers with an optional suffix K, M or G. Returns 0 if `text` is one. */
@@ -96,7 +109,7 @@ static int parse_number(const char *text, bool suffix, long long *value)
   return 0;
 }
 
-int options_number(const char *text, double *value)
+int options_double(const char *text, double *value)
 {
   char *end;
   *value = strtod(text, &end);
@@ -132,6 +145,7 @@ static int store(const struct option_spec *row, const char *text, const char *ty
   bool suffix = row->kind == OPTION_SIZE;
   long long number;
   double real;
+  const char *dot;
   char low[32], high[32], typed[SHOWN_TEXT];
 
   shown(text ? text : "", typed);
@@ -139,9 +153,17 @@ static int store(const struct option_spec *row, const char *text, const char *ty
   case OPTION_FLAG:
     *(bool *)row->value = true;
     return 0;
+  case OPTION_OUTPUT:
+    dot = strrchr(text, '.');
+    if (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0)) {
+      snprintf(error, error_size, "--%s: '%s' has a wrong ending; allowed: .json and .csv",
+               row->name, typed);
+      return -1;
+    }
+    *(const char **)row->value = text;
+    return 0;
   case OPTION_STRING:
   case OPTION_INPUT:
-  case OPTION_OUTPUT:
   case OPTION_RANK_INPUT:
   case OPTION_RANK_OUTPUT:
     *(const char **)row->value = text;
@@ -177,14 +199,14 @@ static int store(const struct option_spec *row, const char *text, const char *ty
       *(long *)row->value = (long)number;
     return 0;
   case OPTION_DOUBLE:
-    if (options_number(text, &real) != 0) {
+    if (options_double(text, &real) != 0) {
       snprintf(error, error_size, "--%s: '%s' is not a number; allowed: one such as 0.01 or 1e-3",
                row->name, typed);
       return -1;
     }
-    if (!(real > (double)row->min && real <= (double)row->max)) {
-      snprintf(error, error_size, "--%s: %s is out of range; allowed: more than %lld, up to %lld",
-               row->name, typed, row->min, row->max);
+    if (!(real >= LEAST_DOUBLE && real <= (double)row->max)) {
+      snprintf(error, error_size, "--%s: %s is out of range; allowed: %g to %lld", row->name, typed,
+               LEAST_DOUBLE, row->max);
       return -1;
     }
     *(double *)row->value = real;
@@ -195,23 +217,10 @@ static int store(const struct option_spec *row, const char *text, const char *ty
   return -1;
 }
 
-/* What says nothing without --bench. */
-static bool is_for_bench(const struct option_spec *row, const struct options *opt)
-{
-  const void *const values[] = {&opt->min_bytes,      &opt->max_bytes, &opt->factor,
-                                &opt->iterations,     &opt->warmup,    &opt->repetitions,
-                                &opt->graph_launches, &opt->output};
-  for (size_t i = 0; i < sizeof values / sizeof *values; i++)
-    if (row->value == values[i]) return true;
-  return false;
-}
-
-/* Rules between options. `for_bench` is one of those for --bench that was given, or NULL. */
+/* Rules between options. `for_bench` is one that was given and is for --bench only, or NULL. */
 static int check_together(const struct options *opt, const char *for_bench, char *error,
                           size_t error_size)
 {
-  const char *dot = opt->output ? strrchr(opt->output, '.') : NULL;
-  char name[SHOWN_TEXT];
   if (for_bench && !opt->bench)
     snprintf(error, error_size, "--%s is for --bench only; allowed: both together", for_bench);
   else if (opt->min_bytes > opt->max_bytes)
@@ -222,9 +231,6 @@ static int check_together(const struct options *opt, const char *for_bench, char
     snprintf(error, error_size, "--count is not for --bench; allowed: --minbytes and --maxbytes");
   else if (opt->bench && opt->digest)
     snprintf(error, error_size, "--digest is not for --bench; allowed: one of them");
-  else if (opt->output && (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0)))
-    snprintf(error, error_size, "--output: '%s' has a wrong ending; allowed: .json and .csv",
-             shown(opt->output, name));
   else
     return 0;
   return -1;
@@ -277,7 +283,10 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
     if (got < FIRST_VALUE)
       for (i = 0; table[i].letter != got; i++) continue;
     if (store(&table[i], optarg, types, error, error_size) != 0) return -1;
-    if (is_for_bench(&table[i], opt)) for_bench = table[i].name;
+    const void *value = table[i].value;
+    if (value == &opt->min_bytes || value == &opt->max_bytes || value == &opt->factor)
+      opt->sizes = true;
+    if (!for_bench && is_for_bench(&table[i], opt)) for_bench = table[i].name;
   }
   if (optind < argc) {
     char word[SHOWN_TEXT];

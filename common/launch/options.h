@@ -23,6 +23,7 @@ struct options {
   size_t count;                /* --count: elements per rank; 0 = the program's default */
   size_t min_bytes, max_bytes; /* -b, -e */
   long factor;                 /* -f: next size = size * factor */
+  bool sizes;                  /* one of these three was given */
   long iterations;             /* -n: calls in one timed repetition */
   long warmup;                 /* -w: calls before timing */
   long repetitions;            /* --repetitions: the median is taken over these */
@@ -37,12 +38,12 @@ enum option_kind {
   OPTION_SIZE,        /* size_t within [min, max], with an optional suffix K, M or G */
   OPTION_STRING,      /* const char *, points into argv */
   OPTION_INPUT,       /* const char *, a file that rank 0 reads */
-  OPTION_OUTPUT,      /* const char *, a file that rank 0 writes, see output_file.h */
+  OPTION_OUTPUT,      /* const char *, a file .json or .csv that rank 0 writes, see output_file.h */
   OPTION_RANK_INPUT,  /* const char *, a file that each rank reads; %r is the rank */
   OPTION_RANK_OUTPUT, /* const char *, a file that each rank writes; likewise */
   OPTION_TYPE,        /* const struct datatype *, one of the program's types */
   OPTION_CHOICE, /* int, the number of the word in `argument`, whose words are separated by | */
-  OPTION_DOUBLE, /* double, more than min and up to max */
+  OPTION_DOUBLE, /* double, more than 0 (1e-300 or more) and up to max */
   OPTION_ABSENT, /* takes the shared option of that name away */
 };
 
@@ -55,18 +56,17 @@ struct option_spec {
   void *value;          /* where the value goes; holds the default before */
   const char *argument; /* what --help calls the argument, NULL for a flag; see OPTION_CHOICE */
   const char *help;     /* one line; the default is part of the text */
-  long long min, max;   /* for OPTION_LONG, OPTION_SIZE and OPTION_DOUBLE */
+  long long min, max;   /* for OPTION_LONG and OPTION_SIZE; of OPTION_DOUBLE max only */
 };
+
+/* Decimal numbers such as 0.01 and 1e-3. Returns 0 if `text` is one, and else -1. */
+int options_double(const char *text, double *value);
 
 /* Fills *opt with the defaults and then from argv. Returns 0, or -1 with one line (no newline) in
  * `error` that says what was wrong and what is allowed. Prints nothing. `own` may be NULL; `types`
  * lists the names that -d takes. */
 int options_parse(struct options *opt, const struct option_spec *own, const char *types, int argc,
                   char **argv, char *error, size_t error_size);
-
-/* Decimal numbers such as 0.01 and 1e-3, which are finite or become infinite. Returns 0 if `text`
- * is one, else -1. */
-int options_number(const char *text, double *value);
 
 /* The files that the options name, after options_parse. Returns their number, at most MAX_FILES. */
 enum { MAX_FILES = 16 };

@@ -93,16 +93,25 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
   prints '^  Received from rank 1: 1 elements at offset 0$'
   verified pthread 3 --matrix "$WORK/matrix" -d int8
   refused '1 2\n3\n' 'not a whole number|no whole number' # 4-byte elements
-  refused '4 8\n12\n' 'is not square: row 2 has 1 numbers, row 1 has 2'
-  refused '4 8\n' 'is not square: 1 rows, 2 columns'
+  refused '4 8\n12\n' 'is not square: row 2 has 1 numbers, row 1 has 2; allowed: a square$'
+  refused '4 8\n' 'is not square: 1 rows, 2 columns; allowed: a square$'
   refused '4\n' 'is 1 x 1; allowed: at least 2'
   refused '4 -8\n4 4\n' "row 1, column 2: '-8' is not a number of bytes"
   refused '4 8\n4 x4\n' "row 2, column 2: 'x4' is not a number of bytes"
   refused '4 99999999999999999999999\n4 4\n' 'is not a number of bytes'
   refused '' 'is 0 x 0; allowed: at least 2'
+  for size in "-b 4" "-e 4M" "--stepfactor 2"; do
+    # shellcheck disable=SC2086 # an option and its argument
+    refused '4 8\n4 4\n' 'the file sets the size, .*; allowed: it alone$' --bench $size
+  done
+  refused '4 8\n4 4\0' 'has a byte 0; allowed: a text file$'
   start pthread 2 03_alltoallv_sm --matrix "$WORK/nothing"
   exits_with 2
-  one_line 'cannot read .*No such file.*; allowed: '
+  one_line 'cannot read .*No such file or directory; allowed: a file with a matrix$'
+  head -c $(((16 << 20) + 1)) /dev/zero | tr '\0' ' ' >"$WORK/matrix"
+  start pthread 2 03_alltoallv_sm --matrix "$WORK/matrix"
+  exits_with 2
+  one_line 'is larger than 16 MiB; allowed: less$'
   printf '0 1099511627776\n0 0\n' >"$WORK/matrix"
   start pthread 2 03_alltoallv_sm --matrix "$WORK/matrix"
   exits_with 2
@@ -110,13 +119,17 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
 }
 
 @test "wrong options get one clear line" {
-  for bad in "--pattern nonsense" "--pattern zipf:" "--pattern zipf:x" "--pattern zipf:-1" "--pattern zipf:0x1" \
-    "--pattern zipf:1e" "--pattern zipf:+1" "--pattern zipf:nan" "--pattern zipf:16.5" "--method nonsense" \
+  for bad in "--pattern nonsense" "--pattern zipf:x" "--pattern zipf:-1" "--method nonsense" \
     "--seed -1" "--matrix x --pattern uniform" "--method barrier --device-counts" "--bench --method barrier"; do
     # shellcheck disable=SC2086 # several words
     start pthread 2 03_alltoallv_sm $bad
     exits_with 2
     one_line '^alltoallv_sm: .*; allowed: '
+  done
+  for exponent in "" " 1" +1 0x1 nan 1x 16.1; do
+    start pthread 2 03_alltoallv_sm --pattern "zipf:$exponent"
+    exits_with 2
+    one_line "^alltoallv_sm: --pattern: 'zipf:.*' has a wrong exponent; allowed: a number from 0 to 16$"
   done
   start pthread 2 03_alltoallv_sm --pattern $'zipf:\n'
   exits_with 2

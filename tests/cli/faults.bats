@@ -172,6 +172,26 @@ ROWS
   exits_with 0
 }
 
+@test "the stand-in on a host without memory: one line that says so, exit code 3" {
+  make_variant 03_alltoallv_sm pthread
+  make_variant 04_sparse_allreduce pthread
+  FAULT=fail:pthread_create:1:1 start pthread 2 01_allreduce_ub
+  exits_with 3
+  one_line '^\[rank 1\] main.c:[0-9]+: cudaStreamCreate\(&stream\): out of memory$'
+  for n in {1..12}; do # until it is that of a communicator that is split, which one rank makes for all
+    FAULT=fail:memfd_create:$n:0 start pthread 2 03_alltoallv_sm
+    exits_with 3
+    says_not 'unique id'
+    if grep -q ncclCommSplit "$WORK/err"; then break; fi
+  done
+  says '^\[rank [01]\] .*ncclCommSplit\(.*\): no shared memory for a communicator\)$'
+  # where no call has an error for it
+  FAULT=fail:pthread_create:2:1 NTHREADS=2 timeout 60 env LD_PRELOAD="$FAULT_FOLDER/fault.so" \
+    "$TOP/04_sparse_allreduce/build/cpu-pthread/sparse_training" --epochs 1 >"$WORK/out" 2>"$WORK/err" || code=$?
+  exits_with 3
+  one_line '^CPU stand-in: the host has no memory for the thread of a stream; allowed: .*ulimit -v\)$'
+}
+
 @test "a FAULT that means nothing is refused" {
   for FAULT in x:y break:ncclAllReduce:1:1 fail:ncclNothing:1:1 fail:ncclAllReduce:0:1 \
     late:ncclAllReduce:1:1 fail:ncclAllReduce:1:-1 corrupt:ncclMemAlloc:1:1 fail:ncclAllReduce:1:1:2x; do

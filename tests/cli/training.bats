@@ -63,13 +63,13 @@ OUT
 @test "options that cannot be: one line, exit code 2" {
   refused "--algorithm: unknown 'topk'; allowed: all, or of dense, topkA, .*, gaussiankSA, and all but dense with -no-residual after it$" --algorithm oktopk,topk
   refused "--algorithm: unknown ''; " --algorithm oktopk,
-  refused "--algorithm: 'all' beside other names; allowed: " --algorithm gtopk,all
+  refused "--algorithm: 'all' beside other names; allowed: all alone, or names of paths$" --algorithm gtopk,all
   refused "--algorithm: unknown 'dense-no-residual'; " --algorithm dense-no-residual
   refused "--density: 0 is out of range; allowed: " --density 0
   refused "gaussiankSA with 17226 weights, density 0.0001: count . density must be 2 or more where " --density 1e-4 --algorithm all
   refused "--epochs: 0 is out of range; allowed: " --epochs 0
   refused "--batch: -1 is out of range; allowed: " --batch -1
-  refused "-J: 'x.txt' has a wrong ending; allowed: .json and .csv$" -J x.txt
+  refused "--table: 'x.txt' has a wrong ending; allowed: .json and .csv$" -J x.txt
   refused "option '--bench' is unknown or ambiguous" --bench
   CPU_STANDIN_MEMORY=8388608 refused "rank 0 needs .* of device memory; allowed: up to "
 }

@@ -37,7 +37,8 @@ stray|stray argument 'stray'
 --bench --count 5|--count is not for --bench
 --datatype quad|unknown type 'quad'; allowed: float double half bfloat16 int32
 --datatype uint8|unknown type 'uint8'
---output x.json|--output is for --bench only
+--output x.json|--output is for --bench only; allowed: both together$
+-n 5|--iters is for --bench only; allowed: both together$
 --bench --output x.txt|has a wrong ending; allowed: .json and .csv
 ROWS
 }

@@ -90,6 +90,9 @@ static void test_values(void **state)
   assert_int_equal(opt.min_bytes, 1 << 10);
   assert_int_equal(opt.max_bytes, 1 << 20);
   assert_string_equal(opt.output, "x.y.csv");
+  assert_true(opt.sizes);
+  accept("--bench -n 3 -G 1");
+  assert_false(opt.sizes);
   accept("--count 3 --digest");
   assert_int_equal(opt.count, 3);
   assert_true(opt.digest);
@@ -138,13 +141,16 @@ static void test_doubles(void **state)
     assert_int_equal(options_parse(&opt, real, TYPES, 3, argv, error, sizeof error), -1);
     assert_non_null(strstr(error, "is not a number; allowed: one such as 0.01 or 1e-3"));
   }
-  static const char *const outside[] = {"0", "-0.5", "1.0001", "1e300", "1e999", "-1e999"};
+  static const char *const outside[] = {"0",      "-0.5",   "1.0001", "1e300", "1e999",
+                                        "-1e999", "1e-301", "1e-320", "1e-999"};
   for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
     argv[2] = (char *)outside[i];
     assert_int_equal(options_parse(&opt, real, TYPES, 3, argv, error, sizeof error), -1);
-    assert_non_null(strstr(error, "is out of range; allowed: more than 0, up to 1"));
+    assert_non_null(strstr(error, "is out of range; allowed: 1e-300 to 1"));
   }
   assert_true(ratio == 1);
+  argv[2] = "1e-300";
+  assert_int_equal(options_parse(&opt, real, TYPES, 3, argv, error, sizeof error), 0);
 }
 
 /* A program's own rows take the place of shared ones. */
@@ -152,13 +158,16 @@ static void test_replaced_options(void **state)
 {
   static size_t count = 7;
   static const char *pattern, *file;
+  static long graphs;
   static const struct option_spec rows[] = {
       {"count", 0, OPTION_SIZE, &count, "N", "elements", 1, 100},
       {"output", 0, OPTION_STRING, &pattern, "PATTERN", "results", 0, 0},
       {"table", 'J', OPTION_STRING, &file, "FILE", "the table", 0, 0},
       {"minbytes", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+      {"cudagraph", 'G', OPTION_LONG, &graphs, "N", "graphs", 0, 1},
       {0},
   };
+  char *sweep[] = {"p", "-G", "1", NULL}, *own_output[] = {"p", "--output", "a", "-J", "b", NULL};
   char *good[] = {"p", "--count", "9", "--output", "a", "-J", "b", "--bench", NULL};
   char *large[] = {"p", "--count", "101", NULL}, *absent[] = {"p", "-b", "4", NULL};
   char *name[] = {"p", "--minbytes", "4", NULL};
@@ -175,6 +184,10 @@ static void test_replaced_options(void **state)
   assert_non_null(strstr(error, "option '-b' is unknown"));
   assert_int_equal(options_parse(&opt, rows, TYPES, 3, name, error, sizeof error), -1);
   assert_non_null(strstr(error, "option '--minbytes' is unknown"));
+  /* what is for --bench only is so by its name, but another --output is not */
+  assert_int_equal(options_parse(&opt, rows, TYPES, 3, sweep, error, sizeof error), -1);
+  assert_non_null(strstr(error, "--cudagraph is for --bench only"));
+  assert_int_equal(options_parse(&opt, rows, TYPES, 5, own_output, error, sizeof error), 0);
 }
 
 static void test_numbers(void **state)
@@ -266,13 +279,18 @@ static void test_together(void **state)
   (void)state;
   refuse("--bench -b 2K -e 1K", "--minbytes 2048 is larger than --maxbytes 1024");
   refuse("--bench -b 2G", "is larger than --maxbytes");
-  static const char *const for_bench[] = {"minbytes",     "maxbytes",    "stepfactor", "iters",
-                                          "warmup_iters", "repetitions", "cudagraph",  "output"};
+  static const char *const for_bench[][2] = {
+      {"-b 2G", "minbytes"}, {"-e 2G", "maxbytes"},    {"-f 2", "stepfactor"},
+      {"-n 3", "iters"},     {"-w 0", "warmup_iters"}, {"--repetitions 3", "repetitions"},
+      {"-G 0", "cudagraph"}, {"-J a.json", "output"},  {"--digest -n 3 -G 1", "iters"},
+  };
   for (size_t i = 0; i < sizeof for_bench / sizeof *for_bench; i++) {
-    char line[64], text[64];
-    snprintf(line, sizeof line, "--%s 16", for_bench[i]);
-    snprintf(text, sizeof text, "--%s is for --bench only; allowed: both together", for_bench[i]);
-    refuse(line, text);
+    char text[96], with_bench[96];
+    snprintf(text, sizeof text, "--%s is for --bench only; allowed: both together",
+             for_bench[i][1]);
+    refuse(for_bench[i][0], text);
+    snprintf(with_bench, sizeof with_bench, "%s --bench -e 4G", for_bench[i][0]);
+    if (!strstr(with_bench, "digest")) accept(with_bench);
   }
   refuse("--bench --count 4", "--count is not for --bench");
   refuse("--bench -J a.txt", "'a.txt' has a wrong ending; allowed: .json and .csv");
