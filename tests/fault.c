@@ -159,6 +159,15 @@ int memfd_create(const char *name, unsigned flags)
   return -1;
 }
 
+void *mmap(void *at, size_t bytes, int protection, int flags, int descriptor, off_t offset)
+{
+  const bool is_shared = flags == (MAP_SHARED | MAP_FIXED); /* with other ranks */
+  if (!is_shared || !is_faulty("mmap"))
+    return REAL(mmap)(at, bytes, protection, flags, descriptor, offset);
+  errno = ENOMEM;
+  return MAP_FAILED;
+}
+
 int MPI_Finalize(void);
 int MPI_Finalize(void)
 {
@@ -322,6 +331,7 @@ static const char *const others[] = {CALLS(NAME, NAME) "fwrite",
                                      "renameat",
                                      "pthread_create",
                                      "memfd_create",
+                                     "mmap",
                                      "MPI_Finalize",
                                      "cudaSetDevice",
                                      "poll",

@@ -126,6 +126,9 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE [OPTIONS]
     exits_with 2
     one_line '^alltoallv_sm: .*; allowed: '
   done
+  start pthread 2 03_alltoallv_sm --pattern "$(printf 'a%.0s' {1..2000})" # the reason is not cut off
+  exits_with 2
+  one_line '^alltoallv_sm: --pattern: unknown pattern .*; allowed: halving .* moe$'
   for exponent in "" " 1" +1 0x1 nan 1x 16.1; do
     start pthread 2 03_alltoallv_sm --pattern "zipf:$exponent"
     exits_with 2

@@ -186,6 +186,11 @@ ROWS
   done
   says '^\[rank [01]\] .*ncclCommSplit\(.*\): no shared memory for a communicator\)$'
   # where no call has an error for it
+  if [[ $LAUNCHERS == *mpi* ]]; then
+    FAULT=fail:mmap:1:1 start mpi 2 01_allreduce_ub
+    exits_with 3
+    says '^CPU stand-in: the host has no memory for what another rank shares; allowed: .*ulimit -v\)$'
+  fi
   FAULT=fail:pthread_create:2:1 NTHREADS=2 timeout 60 env LD_PRELOAD="$FAULT_FOLDER/fault.so" \
     "$TOP/04_sparse_allreduce/build/cpu-pthread/sparse_training" --epochs 1 >"$WORK/out" 2>"$WORK/err" || code=$?
   exits_with 3
