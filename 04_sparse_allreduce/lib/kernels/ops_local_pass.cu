@@ -10,7 +10,7 @@
  *     those to what follows
  *   - loads its elements, 32 for each thread: the residual into registers, the gradient, for which
  *     there are not enough of them, into shared memory
- *   - meets at the round's only barrier, with all loads on their way
+ *   - meets at the round's only barrier, with all loads on their way, and prefetches its next tile
  *   - writes out the candidates of two rounds ago, whose places are known now
  *   - adds, stores, chooses candidates, and copies them to shared memory, each warp on its own; the
  *     warp that is last tells the other blocks how many there are in the tile (ops_chain.cuh).
@@ -92,14 +92,21 @@ struct candidates {
   uint32_t first, in_tile; /* in the warps before this one, in the block */
 };
 
-/* Counts candidates by the levels that they exceed, one of each lane: a ballot for each level,
- * until there is one that none exceeds. All exceed level 0. */
+/* Counts candidates by the levels that they exceed, one of each lane, until there is a level that
+ * none exceeds. All exceed level 0. A sum over the warp has the counts of five levels, 6 bits each.
+ */
 __device__ inline void count_levels(const pass &p, sparse_level_t magnitude)
 {
-  for (int j = 1; j < p.nlevels; j++) {
-    const uint32_t lanes = __ballot_sync(OPS_ALL_LANES, magnitude > p.s.levels[j]);
-    if (lanes == 0) return;
-    if (threadIdx.x % 32 == 0) atomicAdd(&p.s.exceeding[j], (uint32_t)__popc(lanes));
+  const int lane = (int)(threadIdx.x % 32);
+  for (int base = 1; base < p.nlevels; base += 5) {
+    uint32_t exceeds = 0;
+#pragma unroll
+    for (int j = 0; j < 5; j++)
+      if (base + j < p.nlevels) exceeds |= (uint32_t)(magnitude > p.s.levels[base + j]) << 6 * j;
+    const uint32_t sums = ops_warp_sum(exceeds);
+    if (sums == 0) return;
+    const uint32_t mine = lane < 5 ? sums >> 6 * lane & 63 : 0;
+    if (mine > 0) atomicAdd(&p.s.exceeding[base + lane], mine);
   }
 }
 
@@ -486,6 +493,18 @@ __device__ inline void load_elements(const sparse_memory &m, const G *gradient, 
   }
 }
 
+/* Brings a tile to the L2 cache, 32 elements for each thread of the block. So the next tile is on
+ * its way while registers and shared memory still hold this one. (28M elements: 1.2 us of 94.) */
+template <typename G>
+__device__ inline void prefetch(const sparse_memory &m, const G *gradient, uint32_t tile)
+{
+  static_assert(THREADS * 32 == OPS_DENSE_TILE, "a line of 128 bytes is 32 floats");
+  const size_t at = (size_t)tile * OPS_DENSE_TILE + threadIdx.x * 32;
+  if (at >= m.n) return;
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(m.residual + at));
+  if (sizeof(quad<G>) > 1) asm volatile("prefetch.global.L2 [%0];" ::"l"(gradient + at));
+}
+
 template <typename G, bool MOMENTS>
 __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
@@ -493,8 +512,6 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
                enum sparse_candidates candidates_are, enum sparse_decision then)
 {
   ops_begin();
-  /* Half a round: blocks in step would all load at one time and all compute at another. */
-  if (blockIdx.x >= gridDim.x / 2) ops_pause(3000);
   constexpr bool READS = sizeof(quad<G>) > 1;
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -545,6 +562,8 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
     if (lane == 0) s.partial[parity][warp] = sum;
     if (threadIdx.x == 0) s.next[parity] = drawn;
     __syncthreads();
+    /* Not a gradient that is to be evicted first: prefetched, it would stay. */
+    if (!passes && s.next[parity] < p.tiles) prefetch(m, gradient, s.next[parity]);
     if (newer.any) {
       newer.in_tile = ops_block_sum(s.counts[parity ^ 1], WARPS, &newer.first);
       if (MOMENTS && threadIdx.x == 32) {
