@@ -22,10 +22,9 @@ static size_t type_size(ncclDataType_t type)
 ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode)
 {
   if (handle == NULL || mode == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  const bool nccl = handle->alltoallv == NULL || handle->path->own_messages;
-  *mode = handle->onesided ? SPARSE_MODE_ONESIDED
-          : nccl           ? SPARSE_MODE_NCCL
-                           : SPARSE_MODE_DEVICE_COUNTS;
+  *mode = handle->onesided            ? SPARSE_MODE_ONESIDED
+          : handle->alltoallv == NULL ? SPARSE_MODE_NCCL
+                                      : SPARSE_MODE_DEVICE_COUNTS;
   return ncclSuccess;
 }
 

@@ -102,8 +102,9 @@ typedef enum {
   SPARSE_EXCHANGE_ONESIDED, /* no host synchronisation: the AlltoAllV of example 03 with counts on
                                the device (SPARSE_MODE_DEVICE_COUNTS); for OKTOPK ranks load from
                                and store to each other's lists (SPARSE_MODE_ONESIDED). create fails
-                               where that cannot run. It takes NVLink: where GPUs share memory over
-                               PCIe, choose SENDRECV (see alltoallv.h) */
+                               where that cannot run. DENSE and GTOPK have nothing to exchange like
+                               that and take NCCL's calls all the same. It takes NVLink: where GPUs
+                               share memory over PCIe, choose SENDRECV (see alltoallv.h) */
 } sparse_exchange_t;
 
 /* What a handle's `exchange` came to. */
@@ -122,15 +123,17 @@ typedef enum {
                               steps and those of TOPKSA that fall back leave a dense vector */
 } sparse_result_t;
 
-/* num/den of k, or of t = floor(count * density), which is k but where k = 1 and t = 0: then any
- * entry is more than a fraction of t, and no count is less. */
+/* num/den, of k (sparse_correction_t) or of t = floor(count * density) (all others); k = max(t, 1).
+ * num is 0 to 2^20 - 1, den 1 to 2^20 - 1. Where t = 0 every count above 0 is more than any
+ * fraction of t, and none is less. */
 typedef struct {
   int num, den;
 } sparse_fraction_t;
 
 /* How a threshold follows the number of selected entries from step to step (OKTOPK):
  * below `low`: threshold /= low_factor; above `high`: threshold *= high_factor. The comparisons are
- * exact: count * den < num * t, with t = floor(count * density). */
+ * exact: count * den < num * t, with t = floor(count * density). Factors, here and below, are
+ * finite and at least 1. */
 typedef struct {
   sparse_fraction_t low, high;
   double low_factor, high_factor;
@@ -171,13 +174,16 @@ typedef struct {
   sparse_nonfinite_t nonfinite;
   sparse_exchange_t exchange;
   sparse_result_t result;
-  double timeout_seconds; /* not SENDRECV: a step gives up when a peer is this late, 1e9 at most;
-                             0: never */
+  double timeout_seconds; /* a step gives up when a peer is this late, 1e9 at most; 0: never. Only
+                             where kernels of this library wait (SPARSE_MODE_ONESIDED and
+                             _DEVICE_COUNTS). NCCL's own calls wait for ever, as in steps of DENSE
+                             and GTOPK, warm-up steps and those of OKTOPK with new regions */
 } sparse_allreduce_config_t;
 
-/* The published constants (Ok-Topk's VGG/, LSTM/ and BERT/), OKTOPK, density 0.02, 0.02 and 0.01,
- * no warm-up, throttle 4. Not collective. In the header, so that `size` is that of your header: a
- * library of another version then refuses the configuration, and never misreads it. */
+/* The published constants (Ok-Topk's VGG/, LSTM/ and BERT/; of an unknown preset VGG/), OKTOPK,
+ * density 0.02, 0.02 and 0.01, no warm-up, throttle 4. Not collective. In the header, so that
+ * `size` is that of your header: a library of another version then refuses the configuration, and
+ * never misreads it. */
 void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size,
                                   sparse_preset_t preset);
 static inline sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset)
@@ -233,9 +239,9 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
  * DENSE, TOPKA, TOPKA2 and GTOPK are only enqueued, and so are the others but TOPKSA with the
  * exchange ONESIDED, or AUTO where all ranks share symmetric memory. Else the host waits for counts
  * within the call. Steps of one handle must not overlap: use one stream, or order them by events.
- * With that exchange no other NCCL work of these GPUs may run beside a step either: its kernels
- * fill the GPU while they wait for other ranks. The stream of a step must exist until the next step
- * that is not a graph, or the handle's end.
+ * With SPARSE_MODE_ONESIDED and _DEVICE_COUNTS no other NCCL work of these GPUs may run beside a
+ * step either: its kernels fill the GPU while they wait for other ranks. The stream of a step must
+ * exist until the next step that is not a graph, or the handle's end.
  *
  * gradient == NULL: the caller has added the gradient to the residual already, see
  * sparse_allreduce_residual; the policy for values that are not finite does not apply then. Not for
@@ -370,9 +376,10 @@ ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce
 size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
 
 /* Copies all that one step hands to the next (residual, thresholds, regions, step number) into
- * host memory, or back into a handle with the same count, configuration, rank and ranks. Steps
- * after a load give the same bits as steps after the save. A state has a checksum of all its bytes,
- * and is of use to this version of the library only. Wait for the last step. Not collective.
+ * host memory, or back into a handle with the same count, configuration, rank and ranks. Of the
+ * configuration throttle, balance, exchange, result and timeout_seconds may be others. Steps after
+ * a load give the same bits as steps after the save. A state has a checksum of all its bytes, and
+ * is of use to this version of the library only. Wait for the last step. Not collective.
  * After a load there is no result, and no error of a step, until the next step; statistics mean
  * nothing.
  *   ncclInvalidArgument  load: not a state of such a handle, or damaged; nothing was changed */

@@ -15,7 +15,7 @@ struct saved {
   uint64_t fingerprint, rank, nranks, step;
   uint64_t checksum; /* of all the others, and of what follows */
 };
-static const char MAGIC[8] = "SPARSE2";
+static const char MAGIC[8] = "SPARSE3";
 
 static size_t kept_bytes(void)
 {
@@ -24,7 +24,13 @@ static size_t kept_bytes(void)
 
 static struct saved saved_header(const struct sparse_allreduce_handle *h)
 {
-  struct saved saved = {.fingerprint = sparse_fingerprint(h->m.n, &h->m.config),
+  /* Steps give the same bits whatever these are: who restarts elsewhere may choose others. */
+  sparse_allreduce_config_t config = h->m.config;
+  config.throttle = 0;
+  config.balance = SPARSE_BALANCE_NEVER;
+  config.exchange = SPARSE_EXCHANGE_AUTO;
+  config.timeout_seconds = 0;
+  struct saved saved = {.fingerprint = sparse_fingerprint(h->m.n, &config),
                         .rank = (uint64_t)h->m.rank,
                         .nranks = (uint64_t)h->m.nranks,
                         .step = h->step};

@@ -91,6 +91,14 @@ static bool is_correction(const sparse_correction_t *c)
          c->raise_steps <= SPARSE_MAX_CORRECTIONS;
 }
 
+static bool is_flag(int flag)
+{
+  return flag == 0 || flag == 1;
+}
+
+#define FRACTIONS "num from 0 to 2^20 - 1, den from 1 to 2^20 - 1"
+#define FACTORS "finite factors of at least 1"
+
 /* Is the threshold the k-th magnitude in every step? */
 static bool is_always_exact(const sparse_allreduce_config_t *c)
 {
@@ -129,9 +137,8 @@ static const char *never_sends(const sparse_allreduce_config_t *c, size_t count)
 const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count, int nranks)
 {
   if (c->size != sizeof(*c))
-    return "config.size is not that of this library: sparse_allreduce_config() of another "
-           "version's "
-           "header, or none, has made it";
+    return "config.size is not that of this library: begin with sparse_allreduce_config(), from "
+           "this library's own header";
   if ((unsigned)c->algorithm >= SPARSE_ALGORITHMS) return "unknown algorithm";
   if (count < 1 || count >= SPARSE_NO_INDEX) return "count must be 1 to 2^32 - 2";
   if (nranks < 1 || nranks > SPARSE_MAX_RANKS) return "ranks must be 1 to 256";
@@ -145,9 +152,14 @@ const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count
       c->repartition_interval < 1)
     return "intervals must be at least 1";
   if (c->raise_steps < 0 || c->raise_steps > SPARSE_MAX_RAISES) return "raise_steps must be 0 to 5";
-  if (!is_fraction(c->raise_above) || !is_factor(c->raise_factor) || !is_band(&c->local_band) ||
-      !is_band(&c->global_band) || !is_correction(&c->correction))
-    return "factors must be at least 1, fractions not negative, corrections 0 to 50";
+  if (!is_fraction(c->raise_above)) return "raise_above must have " FRACTIONS;
+  if (!is_factor(c->raise_factor)) return "raise_factor must be finite and at least 1";
+  if (!is_band(&c->local_band)) return "local_band must have " FRACTIONS ", " FACTORS;
+  if (!is_band(&c->global_band)) return "global_band must have " FRACTIONS ", " FACTORS;
+  if (!is_correction(&c->correction))
+    return "correction must have " FRACTIONS ", " FACTORS ", steps from 0 to 50";
+  if (!is_flag(c->gaussian_sa_threshold)) return "gaussian_sa_threshold must be 0 or 1";
+  if (!is_flag(c->gtopk_exact_residual)) return "gtopk_exact_residual must be 0 or 1";
   if (c->throttle < 1) return "throttle must be at least 1";
   if (!(c->timeout_seconds >= 0 && c->timeout_seconds <= SPARSE_MOST_SECONDS))
     return "timeout_seconds must be 0 to 1e9";

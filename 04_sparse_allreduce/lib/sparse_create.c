@@ -206,7 +206,8 @@ static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
 static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
 {
   const sparse_exchange_t wanted = h->m.config.exchange;
-  if (wanted == SPARSE_EXCHANGE_SENDRECV || !h->path->selects) return ncclSuccess;
+  if (wanted == SPARSE_EXCHANGE_SENDRECV || !h->path->selects || h->path->own_messages)
+    return ncclSuccess;
   int reach = 0;
   const char *why;
   alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;

@@ -84,6 +84,15 @@ masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
   [ "$(sort -u "$WORK/digests" | wc -l)" = 3 ]
 }
 
+@test "--exchange onesided where ranks share no memory: refused, but gtopk and dense take NCCL's calls anyway" {
+  export CPU_STANDIN_LSA_RANKS=1
+  verified pthread 2 "${SMALL[@]}" --exchange onesided --algorithm gtopk,dense
+  says '^note: gtopk \(send/recv\)$'
+  sparse pthread 2 "${SMALL[@]}" --exchange onesided --algorithm gtopk,topkA2
+  exits_with 77
+  says '^sparse_allreduce: --exchange: exchange ONESIDED is not possible here: .*; allowed: auto, sendrecv$'
+}
+
 @test "a restart at any step goes on with the same bits" {
   for n in 1 31 32 33 63 64; do digest pthread 3 --count 1500 --steps 66 --restart-after $n; done
   digest pthread 3 --count 1500 --steps 66

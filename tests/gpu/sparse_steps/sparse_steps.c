@@ -494,8 +494,10 @@ static void refuse_bad_regions(struct checker *c, sparse_allreduce_t handle, cha
 }
 
 /* Saves the state and goes on with a new handle that has loaded it, and has the other kind of
- * result. */
-static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t comm)
+ * result, and others of all that makes no difference to results. The reference has to know of
+ * `balance`, by which words are counted. */
+static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t comm,
+                    struct reference *ref)
 {
   const struct rank *me = c->me;
   const struct job *job = c->job;
@@ -505,6 +507,12 @@ static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t co
   launcher_barrier(me); /* see sparse_allreduce_destroy */
   const bool entries = c->config.result == SPARSE_RESULT_ENTRIES;
   c->config.result = entries ? SPARSE_RESULT_DENSE : SPARSE_RESULT_ENTRIES;
+  c->config.exchange = c->config.exchange == SPARSE_EXCHANGE_SENDRECV ? SPARSE_EXCHANGE_AUTO
+                                                                      : SPARSE_EXCHANGE_SENDRECV;
+  c->config.balance = (sparse_balance_t)((c->config.balance + 1) % (SPARSE_BALANCE_AUTO + 1));
+  c->config.throttle++;
+  c->config.timeout_seconds++;
+  ref->config.balance = c->config.balance;
   SPARSECHECK(sparse_allreduce_create(comm, job->n, &c->config, handle));
   SPARSECHECK(sparse_allreduce_load(*handle, state));
   refuse_damage(c, *handle, state);
@@ -593,7 +601,8 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   if (job->shared) SPARSECHECK(sparse_allreduce_residual(handle, &residual));
   if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
   for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
-    if (job->checkpoint && !job->graphs && c.step == job->steps / 2) restart(&c, &handle, comm);
+    if (job->checkpoint && !job->graphs && c.step == job->steps / 2)
+      restart(&c, &handle, comm, ref);
     if (job->checkpoint && !job->graphs && c.step == job->steps - 1)
       take_back(&c, handle, device, stream);
     if (job->moved) move_residual(&c, handle, ref);
@@ -714,6 +723,65 @@ static bool is_checked(const sparse_allreduce_config_t *config, size_t count, in
   return false;
 }
 
+/* One constant at a time is just too small or too large: the sentence begins with its name. */
+static bool refuses_constants(const sparse_allreduce_config_t *config)
+{
+  enum { LIMIT = 1 << 20 };
+  const sparse_fraction_t wrong_fractions[] = {{-1, 1}, {LIMIT, 1}, {1, 0}, {1, LIMIT}};
+  const double wrong_factors[] = {0.999, INFINITY, NAN};
+  sparse_allreduce_config_t c = *config;
+  const struct {
+    const char *name;
+    sparse_fraction_t *fraction;
+  } fractions[] = {
+      {"raise_above", &c.raise_above},           {"local_band", &c.local_band.low},
+      {"local_band", &c.local_band.high},        {"global_band", &c.global_band.low},
+      {"global_band", &c.global_band.high},      {"correction", &c.correction.lower_below},
+      {"correction", &c.correction.lower_until}, {"correction", &c.correction.raise_above}};
+  const struct {
+    const char *name;
+    double *factor;
+  } factors[] = {
+      {"raise_factor", &c.raise_factor},           {"local_band", &c.local_band.low_factor},
+      {"local_band", &c.local_band.high_factor},   {"global_band", &c.global_band.low_factor},
+      {"global_band", &c.global_band.high_factor}, {"correction", &c.correction.lower_factor},
+      {"correction", &c.correction.raise_factor}};
+  const struct {
+    const char *name;
+    int *number, most;
+  } numbers[] = {{"raise_steps", &c.raise_steps, 5},
+                 {"correction", &c.correction.lower_steps, 50},
+                 {"correction", &c.correction.raise_steps, 50},
+                 {"gaussian_sa_threshold", &c.gaussian_sa_threshold, 1},
+                 {"gtopk_exact_residual", &c.gtopk_exact_residual, 1}};
+  bool good = true;
+  for (size_t i = 0; i < sizeof fractions / sizeof *fractions; i++) {
+    for (int j = 0; j < 4; j++) {
+      *fractions[i].fraction = wrong_fractions[j];
+      good = good && is_checked(&c, 64, 1, fractions[i].name);
+    }
+    *fractions[i].fraction = (sparse_fraction_t){LIMIT - 1, LIMIT - 1};
+    good = good && is_checked(&c, 64, 1, NULL);
+  }
+  for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
+    for (int j = 0; j < 3; j++) {
+      *factors[i].factor = wrong_factors[j];
+      good = good && is_checked(&c, 64, 1, factors[i].name);
+    }
+    *factors[i].factor = 1;
+    good = good && is_checked(&c, 64, 1, NULL);
+  }
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    *numbers[i].number = -1;
+    good = good && is_checked(&c, 64, 1, numbers[i].name);
+    *numbers[i].number = numbers[i].most + 1;
+    good = good && is_checked(&c, 64, 1, numbers[i].name);
+    *numbers[i].number = numbers[i].most;
+    good = good && is_checked(&c, 64, 1, NULL);
+  }
+  return good;
+}
+
 /* What create would refuse, and what could never send anything. */
 static int refuse_what_cannot_be(const struct rank *me)
 {
@@ -730,6 +798,7 @@ static int refuse_what_cannot_be(const struct rank *me)
   good = good && is_checked(&c, 64, 1, seconds);
   c.timeout_seconds = -1;
   good = good && is_checked(&c, 64, 1, seconds);
+  good = good && refuses_constants(&config);
   for (int a = 0; a < SPARSE_ALGORITHMS; a++)
     for (int gaussian = 0; gaussian < 2; gaussian++)
       for (int interval = 1; interval < 3; interval++) {
