@@ -10,7 +10,10 @@
 set -euo pipefail
 # shellcheck source=scripts/lib/lib.sh
 . "$(dirname "$(realpath "$0")")/lib/lib.sh"
-case ${1:-} in -h | --help) show_help ;; esac
+case ${1:-} in
+-h | --help) show_help ;;
+-*) die "unknown option '$1'; allowed: PROGRAM [ARGUMENTS]" ;;
+esac
 [ $# -gt 0 ] || die "which program? allowed: PROGRAM [ARGUMENTS]"
 
 # mpirun inside a Slurm job hands down Slurm's variables of its own task: Slurm's come last.

@@ -18,7 +18,10 @@ install=yes kind=run
 for argument in "$@"; do
   case $argument in
   --no-install) install=no ;;
-  --tests | --plots) kind=${argument#--} ;;
+  --tests | --plots)
+    [ $kind = run ] || die "'$argument' after '--$kind'; allowed: one of --tests and --plots"
+    kind=${argument#--}
+    ;;
   -h | --help) show_help ;;
   *) die "unknown argument '$argument'; allowed: --no-install, and --tests or --plots" ;;
   esac

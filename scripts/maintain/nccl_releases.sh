@@ -25,6 +25,7 @@ build_only=no
 case ${1:-} in
 --build) build_only=yes && shift ;;
 -h | --help) show_help ;;
+-*) die "unknown option '$1'; allowed: --build" ;;
 esac
 [ $# -ge 1 ] || die "no folder for the results; allowed: [--build] DIR [NCCL_HOME...]"
 homes=()

@@ -49,6 +49,9 @@ gpu_of() { # gpu_of GPU [VARIABLE=VALUE...]: the program of that rank sees this 
   one_line '^gpu_of_rank.sh: rank 4 is number 5 on .*, which shows 4 GPUs; allowed: one rank per GPU$'
   script gpu_of_rank.sh
   exits_with 2
+  script gpu_of_rank.sh --bogus
+  exits_with 2
+  one_line "^gpu_of_rank.sh: unknown option '--bogus'; allowed: PROGRAM"
   script gpu_of_rank.sh sh -c 'exit 7' # the program's exit code is kept
   exits_with 7
 }

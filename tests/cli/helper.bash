@@ -82,7 +82,7 @@ start() {
   # What Open MPI leaves behind goes to $WORK, and of each run to a folder of its own: a program without
   # mpirun leaves a daemon, which may remove the folder while the next one begins in it.
   local -x TMPDIR OMPI_MCA_btl_vader_backing_directory
-  TMPDIR=$(mktemp -d "$WORK/tmp/XXXX")
+  TMPDIR=$(mktemp -d "$WORK/tmp/run.XXXX")
   OMPI_MCA_btl_vader_backing_directory=$TMPDIR
   code=0
   if [ "$launcher" = mpi ] && [ "$ranks" != - ]; then

@@ -506,6 +506,9 @@ CSV
   cmp "$WORK/before" "$WORK/out folder/releases.csv"
   script "$WORK/suite/scripts/maintain/nccl_releases.sh"
   exits_with 2
+  script "$WORK/suite/scripts/maintain/nccl_releases.sh" --bogus
+  exits_with 2
+  one_line "^nccl_releases.sh: unknown option '--bogus'; allowed: --build$"
   script "$WORK/suite/scripts/maintain/nccl_releases.sh" "$WORK/another" "$WORK/nowhere"
   exits_with 2
   [ ! -e "$WORK/another" ]

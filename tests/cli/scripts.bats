@@ -34,6 +34,9 @@ script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
   PATH=$(path_without make gnuplot) script setup.sh --no-install --plots
   exits_with 1
   one_line '^setup.sh: missing: gnuplot; allowed, as root: apt-get install gnuplot-nox$' # nothing that plot.sh does not use
+  script setup.sh --no-install --tests --plots
+  exits_with 2
+  one_line "^setup.sh: '--plots' after '--tests'; allowed: one of --tests and --plots$"
 }
 
 # Commands in front of PATH that make a user of root who may not use sudo.
