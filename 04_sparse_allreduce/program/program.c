@@ -35,7 +35,7 @@ const struct option_spec program_option_table[] = {
     {"steps", 0, OPTION_LONG, &program_options.steps, "N",
      "steps of each path (70; --bench: those between two exact ones)", 1, 1000000},
     {"preset", 0, OPTION_CHOICE, &program_options.preset, "vgg|lstm|bert",
-     "constants of the paper's training jobs (vgg)", 0, 0},
+     "constants of the paper's training jobs (vgg, but density 0.01)", 0, 0},
     {"gradient", 0, OPTION_CHOICE, &program_options.gradient, GRADIENT_KINDS,
      "what gradients are generated (heavy)", 0, 0},
     {"seed", 0, OPTION_LONG, &program_options.seed, "N", "of the generated gradients (1)", 0,
