@@ -19,7 +19,7 @@ for argument in "$@"; do
   case $argument in
   --no-install) install=no ;;
   --tests | --plots)
-    [ $kind = run ] || die "'$argument' after '--$kind'; allowed: one of --tests and --plots"
+    [ "$kind" = run ] || die "'$argument' after '--$kind'; allowed: one of --tests and --plots"
     kind=${argument#--}
     ;;
   -h | --help) show_help ;;
