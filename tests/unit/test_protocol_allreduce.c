@@ -232,7 +232,8 @@ static void test_orders(void **unused)
       {"TLT", "111", 2, 1, false, NO_ENDED,
        "the send buffer is read of a rank that has left the epoch"},
       {"WWWW", "1111", 2, 1, true, BROKEN_SENDS, "a rank has given up, another has no error"},
-      {"TTT", "111", 2, 1, true, BROKEN_SENDS, "sums arrive at a rank that has left their epoch"},
+      {"TTT", "111", 2, 1, true, BROKEN_SENDS,
+       "the send buffer is read of a rank that has left the epoch"},
   };
   (void)unused;
   for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
