@@ -188,7 +188,7 @@ static void call(void *state, struct bench_size size, long slot, cudaStream_t st
   case DEVICE_COUNTS:
     ALLTOALLVCHECK(alltoallv_device_counts(send_slot(s, slot), s->device_counts, NULL,
                                            recv_slot(v, slot), s->recv_stride / type->size,
-                                           s->device_counts + n, s->device_counts + 2 * n,
+                                           s->device_counts + n, s->device_counts + 2 * n, NULL,
                                            ALLTOALLV_PACKED, type->nccl, s->handle, stream));
     break;
   case PLAN:
@@ -367,10 +367,11 @@ int bench_example(const struct rank *me, const struct options *opt)
   };
   code = bench_run(me, &sweep, &bench, s.stream);
 
+  CUDACHECK(cudaStreamSynchronize(s.stream));
+  launcher_barrier(me); /* no rank takes away what a slower one has not finished with */
   if (s.push) barrier_destroy(s.push);
   ALLTOALLVCHECK(alltoallv_unregister(s.handle, s.buffers.window));
   ALLTOALLVCHECK(alltoallv_destroy(s.handle));
-  launcher_barrier(me);
   NCCLCHECK(ncclMemFree(s.barrier_buffers.window));
   NCCLCHECK(ncclMemFree(s.buffers.window));
   NCCLCHECK(ncclMemFree(s.buffers.send));

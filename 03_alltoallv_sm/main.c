@@ -78,6 +78,7 @@ static void push_between_barriers(const struct exchange *x, const struct rank *m
   launcher_note(me, "AlltoAllV: push between two barriers (simple)");
   barrier_alltoallv(push, x->sendbuff, PROGRAM_GUARD, parts, stream);
   CUDACHECK(cudaStreamSynchronize(stream));
+  launcher_barrier(me); /* as in STEP 8 */
   barrier_destroy(push);
 }
 
@@ -92,7 +93,7 @@ static void device_counts(struct exchange *x, alltoallv_t handle, cudaStream_t s
   rdispls = recvcounts + x->nranks;
   CUDACHECK(cudaMemcpyAsync(sendcounts, x->sendcounts, row, cudaMemcpyHostToDevice, stream));
   ALLTOALLVCHECK(alltoallv_device_counts(x->sendbuff, sendcounts, NULL, x->recvbuff, x->capacity,
-                                         recvcounts, rdispls, ALLTOALLV_PACKED, x->type->nccl,
+                                         recvcounts, rdispls, NULL, ALLTOALLV_PACKED, x->type->nccl,
                                          handle, stream));
   CUDACHECK(cudaMemcpyAsync(x->recvcounts, recvcounts, row, cudaMemcpyDeviceToHost, stream));
   CUDACHECK(cudaMemcpyAsync(x->rdispls, rdispls, row, cudaMemcpyDeviceToHost, stream));
@@ -227,7 +228,6 @@ static int run(const struct rank *me, const struct options *opt)
   } else {
     library(&x, me, handle, stream);
   }
-  launcher_print(me, "AlltoAllV completed successfully\n");
   for (int from = 0; from < n; from++) /* with device counts these have come back */
     if (x.recvcounts[from] != matrix[from * n + me->rank]) code = EXIT_WRONG_DATA;
   if (program_verify(method == METHOD_SENDRECV  ? "send/recv"
@@ -235,22 +235,24 @@ static int run(const struct rank *me, const struct options *opt)
                                                 : "alltoallv",
                      expected, n, &buffers, stream))
     code = EXIT_WRONG_DATA;
+  code = launcher_agree(me, code);
+  if (code == EXIT_VERIFIED) launcher_print(me, "AlltoAllV completed successfully\n");
   launcher_print(me, "Verification:\n");
   for (int from = 0; from < n; from++)
     launcher_print(me, "  Received from rank %d: %zu elements at offset %zu\n", from,
                    x.recvcounts[from], x.rdispls[from]);
-  code = launcher_agree(me, code);
   if (opt->digest) program_print_digest(me, x.recvbuff, receives, type, stream);
 
   /* ======================= STEP 8: cleanup =================================================== */
-  /* In this order: the exchange is over, the window goes before its memory, the handle before the
-   * communicator, and no rank frees memory that a slower peer may still write to. */
+  /* Wait for the stream, meet the other ranks, deregister, free. Without the barrier a rank could
+   * take away memory that a slower one has not finished with. */
   launcher_step("STEP 8: cleanup");
+  CUDACHECK(cudaStreamSynchronize(stream));
+  launcher_barrier(me);
   if (handle) {
     ALLTOALLVCHECK(alltoallv_unregister(handle, buffers.window));
     ALLTOALLVCHECK(alltoallv_destroy(handle));
   }
-  launcher_barrier(me);
   NCCLCHECK(ncclMemFree(buffers.window));
   NCCLCHECK(ncclMemFree(buffers.send));
   CUDACHECK(cudaStreamDestroy(stream));

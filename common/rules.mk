@@ -148,7 +148,7 @@ NVCC_FLAGS += $(addprefix -I$(TOP)/,$(INCLUDES))
 # lazy: a runtime that is too old for a call must get as far as our message
 LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
 LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64
-LINK_FLAGS += -l:libnccl.so.2 -lcudart -lstdc++
+LINK_FLAGS += -l:libnccl.so.2 -lcudart -lstdc++ -ldl
 endif
 
 # ---- rules -------------------------------------------------------------------------------------

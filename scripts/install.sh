@@ -103,7 +103,7 @@ else
   cflags="-isystem $(nccl_home)/include -isystem $(cuda_home)/include"
   cflags=${cflags/-isystem \/usr\/include /}
   nccl=$(nccl_library_folder)
-  libs="-L$nccl -L$(cuda_home)/lib64 -l:libnccl.so.2 -lcudart -lstdc++ -lm"
+  libs="-L$nccl -L$(cuda_home)/lib64 -l:libnccl.so.2 -lcudart -lstdc++ -lm -ldl"
   libs+=" -Wl,-rpath,$nccl -Wl,-rpath,$(cuda_home)/lib64"
 fi
 begin_file "$target/lib/pkgconfig/nccl-examples${cpu:+-cpu}.pc"

@@ -40,7 +40,7 @@ static ncclResult_t is_capturing(cudaStream_t stream, bool *capturing, unsigned 
 
 ncclResult_t alltoallv_order(struct alltoallv_handle *h, cudaStream_t stream, bool *capturing)
 {
-  if (h->lsa != NULL && alltoallv_has_error(&alltoallv_lsa_errors(h->lsa)->timeout))
+  if (alltoallv_has_timed_out(h))
     return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
   unsigned long long capture = 0;
   ALLTOALLV_TRY(is_capturing(stream, capturing, &capture));
@@ -138,9 +138,9 @@ ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const si
 ncclResult_t alltoallv_device_counts_rows(const void *sendbuff, const size_t *sendcounts,
                                           const size_t *sdispls, void *recvbuff,
                                           size_t recvcapacity, size_t *recvcounts, size_t *rdispls,
-                                          alltoallv_layout_t layout, size_t row_elements,
-                                          ncclDataType_t datatype, alltoallv_t handle,
-                                          cudaStream_t stream)
+                                          size_t *needed, alltoallv_layout_t layout,
+                                          size_t row_elements, ncclDataType_t datatype,
+                                          alltoallv_t handle, cudaStream_t stream)
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   struct alltoallv_exchange ex = {.send = sendbuff, .pairs = handle->pairs};
@@ -172,6 +172,7 @@ ncclResult_t alltoallv_device_counts_rows(const void *sendbuff, const size_t *se
   request.sdispls = sdispls;
   request.recvcounts = recvcounts;
   request.rdispls = rdispls;
+  request.needed = needed;
   if (handle->lsa != NULL && handle->lsa_n == handle->n)
     return alltoallv_lsa_launch(handle->lsa, &request, stream);
   if (capturing)
@@ -182,10 +183,11 @@ ncclResult_t alltoallv_device_counts_rows(const void *sendbuff, const size_t *se
 
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
                                      const size_t *sdispls, void *recvbuff, size_t recvcapacity,
-                                     size_t *recvcounts, size_t *rdispls, alltoallv_layout_t layout,
-                                     ncclDataType_t datatype, alltoallv_t handle,
-                                     cudaStream_t stream)
+                                     size_t *recvcounts, size_t *rdispls, size_t *needed,
+                                     alltoallv_layout_t layout, ncclDataType_t datatype,
+                                     alltoallv_t handle, cudaStream_t stream)
 {
   return alltoallv_device_counts_rows(sendbuff, sendcounts, sdispls, recvbuff, recvcapacity,
-                                      recvcounts, rdispls, layout, 1, datatype, handle, stream);
+                                      recvcounts, rdispls, needed, layout, 1, datatype, handle,
+                                      stream);
 }

@@ -2,9 +2,9 @@
 /* AlltoAllV for NCCL: every rank sends a different number of elements to every other rank.
  *
  * NCCL has no such call. This one is a kernel that writes into the memory of the peers (LSA:
- * load/store accessible memory, NCCL 2.28 and later): large pairs straight into the receive buffer,
- * small ones through scratch memory there. Where that is not possible, between hosts, without
- * symmetric memory, with an older NCCL, it is grouped ncclSend and ncclRecv.
+ * load/store accessible memory, NCCL 2.28 and later, CUDA 12.3 and later): large pairs straight
+ * into the receive buffer, small ones through scratch memory there. Where that is not possible,
+ * between hosts, without symmetric memory, with an older NCCL, it is grouped ncclSend and ncclRecv.
  *
  *   ncclMemAlloc(&recvbuff, bytes);                       // the receive buffer, equal on all ranks
  *   alltoallv_init(comm, NULL, &handle);                  // collective
@@ -101,8 +101,10 @@ typedef enum {
   ALLTOALLV_SENDRECV = 1,    /* grouped ncclSend/ncclRecv only */
   ALLTOALLV_LSA = 2,         /* the kernel within a host, send/recv between hosts, in plans too;
                                 init fails where the kernel cannot run. It adds to counters in the
-                                memory of other GPUs, which takes NVLink: where they share memory
-                                over PCIe, choose ALLTOALLV_SENDRECV */
+                                memory of other GPUs, which takes NVLink. AUTO asks CUDA, and NVML
+                                for GPUs that this process does not see, and takes send/recv where
+                                one is reached over PCIe or nobody knows; LSA fails over PCIe and
+                                takes your word where nobody knows */
   ALLTOALLV_COPY_ENGINE = 3, /* as ALLTOALLV_LSA, but on one host plans use the copy engines, at
                                 any size, unless they are captured */
 } alltoallv_method_t;
@@ -153,18 +155,21 @@ ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, a
  * destroyed */
 ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes);
 
-/* Collective. To be called when no exchange into `buff` is running, before ncclMemFree(buff). Plans
+/* Collective, before ncclMemFree(buff). Waits until the device has nothing more to do. Plans
  * with which any rank receives into `buff` cannot be started any more, only destroyed; graphs that
  * hold exchanges into it must not be launched any more.
  *   ncclInvalidArgument  `buff` is not registered
+ *   ncclRemoteError      the handle has timed out: a late rank may still write into `buff`, so it
+ *                        has to stay allocated until the process ends
  *   others               what NCCL said; `buff` counts as no longer registered */
 ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff);
 
 /* Collective. Waits for the last exchange, then frees the handle, its plans excluded (destroy those
- * first). After a timeout it frees what it can without waiting for other ranks. Unregister the
- * buffers first. Synchronises the device.
- *   ncclUnhandledCudaError  the last exchange ended in a CUDA error; the handle is freed anyway
- *   others                  what failed first while freeing; the rest is freed all the same */
+ * first). Unregister the buffers first. After a timeout it waits for no other rank, and leaves
+ * allocated what a late one may still write: scratch memory and windows, until the process ends.
+ * Synchronises the device. ncclUnhandledCudaError  the last exchange ended in a CUDA error; the
+ * handle is freed anyway others                  what failed first while freeing; the rest is freed
+ * all the same */
 ncclResult_t alltoallv_destroy(alltoallv_t handle);
 
 /* The path that init chose (never ALLTOALLV_AUTO), and in words why; the text lives as long as the
@@ -234,16 +239,18 @@ typedef enum {
  * sent, since the host cannot know: any device address will do then. All ranks pass the same layout
  * and a type of the same size, for rows also the same row_elements. Equal or overlapping send
  * segments make it a gather: with all sdispls and counts the same, every rank gets the same segment
- * from each. If the data do not fit at one rank, no rank's receive buffer is changed and every rank
- * gets the error from alltoallv_get_async_error; recvcounts then says what would have been needed.
- * A count that cannot be meant, of 2^55 bytes or more, fits nowhere. On the send/recv path (and on
- * several hosts) this call waits for the stream and cannot be captured; on the LSA path it never
- * waits. Errors as alltoallv(). */
+ * from each. If the data do not fit at one rank, no rank's receive buffer is changed, recvcounts is
+ * 0 everywhere, and every rank gets the error from alltoallv_get_async_error. So what comes next on
+ * the stream, the exchange back, say, finds nothing to work on. `needed` (device, written, may be
+ * NULL) is what recvcounts would have been: where the two differ, data did not fit. A count that
+ * cannot be meant, of 2^55 bytes or more, fits nowhere. On the send/recv path (and on several
+ * hosts) this call waits for the stream and cannot be captured; on the LSA path it never waits.
+ * Errors as alltoallv(). */
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
                                      const size_t *sdispls, void *recvbuff, size_t recvcapacity,
-                                     size_t *recvcounts, size_t *rdispls, alltoallv_layout_t layout,
-                                     ncclDataType_t datatype, alltoallv_t handle,
-                                     cudaStream_t stream);
+                                     size_t *recvcounts, size_t *rdispls, size_t *needed,
+                                     alltoallv_layout_t layout, ncclDataType_t datatype,
+                                     alltoallv_t handle, cudaStream_t stream);
 
 /* Collective. alltoallv_device_counts() with counts, displacements and capacity in rows of
  * `row_elements` elements of `datatype`, at least 1: what a routing kernel counts need not be
@@ -251,9 +258,9 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
 ncclResult_t alltoallv_device_counts_rows(const void *sendbuff, const size_t *sendcounts,
                                           const size_t *sdispls, void *recvbuff,
                                           size_t recvcapacity, size_t *recvcounts, size_t *rdispls,
-                                          alltoallv_layout_t layout, size_t row_elements,
-                                          ncclDataType_t datatype, alltoallv_t handle,
-                                          cudaStream_t stream);
+                                          size_t *needed, alltoallv_layout_t layout,
+                                          size_t row_elements, ncclDataType_t datatype,
+                                          alltoallv_t handle, cudaStream_t stream);
 
 /* What went wrong on the device, as ncclCommGetAsyncError: to be asked after the stream has been
  * synchronised, or at any time before (it never blocks). Not collective.
@@ -267,7 +274,8 @@ ncclResult_t alltoallv_device_counts_rows(const void *sendbuff, const size_t *se
  *                        another one, so ask until there is none.
  *   ncclInvalidUsage     the two ranks made different calls; otherwise as above
  *   ncclRemoteError      nothing came from `source` within the timeout. Final: the handle can only
- *                        be destroyed, the receive buffers must stay allocated until then.
+ *                        be destroyed. The late rank may still write into the receive buffers:
+ *                        leave them allocated, and end the job.
  * source and destination are ranks of the communicator, -1 where they do not apply. Each of the
  * three pointers may be NULL. For an error, alltoallv_last_error() says it with both numbers, in
  * what the calling rank counts in: "rank 0 sends 11 elements to rank 2, which expects 10" (rows

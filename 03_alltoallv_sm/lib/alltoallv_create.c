@@ -46,7 +46,8 @@ enum {
   AGREE_THRESHOLD,
   AGREE_CALL,
   AGREE_LSA,
-  AGREE_WORDS
+  AGREE_GPU, /* its PCI id, as text */
+  AGREE_WORDS = AGREE_GPU + ALLTOALLV_PCI_ID / sizeof(uint64_t)
 };
 
 /* Pairs up to this size take the low-latency protocol. Above it, copying out of the scratch memory
@@ -99,13 +100,36 @@ static ncclResult_t make_lsa(struct alltoallv_handle *h)
   return alltoallv_agree_on(h, alltoallv_lsa_connect(h->lsa), "share memory for the kernel");
 }
 
+/* The worst way in which any rank reaches another one of its host. After the agreement whose words
+ * are in h->stage. */
+static ncclResult_t worst_link(struct alltoallv_handle *h, int device, int lsa_ranks,
+                               enum alltoallv_link *worst)
+{
+  const int first = h->rank / lsa_ranks * lsa_ranks;
+  *worst = ALLTOALLV_LINK_NVLINK;
+  for (int p = first; p < first + lsa_ranks; p++) {
+    const uint64_t *words = h->stage + p * AGREE_WORDS;
+    const enum alltoallv_link link = alltoallv_lsa_link(device, (const char *)(words + AGREE_GPU));
+    if (link > *worst) *worst = link;
+  }
+  h->stage[0] = *worst;
+  ALLTOALLV_TRY(alltoallv_agree(h, 1));
+  for (int r = 0; r < h->n; r++)
+    if (h->stage[r] > *worst) *worst = (enum alltoallv_link)h->stage[r];
+  return ncclSuccess;
+}
+
 static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t own_result)
 {
   alltoallv_config_t *c = &h->config;
   const char *why = "asked for";
-  int lsa_ranks = 0;
+  int lsa_ranks = 0, device = 0;
   if (own_result == ncclSuccess && c->method != ALLTOALLV_SENDRECV)
     lsa_ranks = alltoallv_lsa_ranks(h->comm, &why);
+  if (ncclCommCuDevice(h->comm, &device) != ncclSuccess ||
+      cudaDeviceGetPCIBusId((char *)(h->stage + AGREE_GPU), ALLTOALLV_PCI_ID, device) !=
+          cudaSuccess)
+    lsa_ranks = 0, why = "CUDA does not say which GPU this is";
 
   h->stage[AGREE_ERROR] = (uint64_t)own_result;
   h->stage[AGREE_METHOD] = (uint64_t)c->method;
@@ -138,6 +162,14 @@ static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t own_res
   } else if (lsa_ranks > ALLTOALLV_MAX_LSA_RANKS) {
     lsa_ranks = 0;
     why = "more GPUs share memory than the kernel is made for";
+  }
+  if (lsa_ranks > 1) {
+    enum alltoallv_link link;
+    ALLTOALLV_TRY(worst_link(h, device, lsa_ranks, &link));
+    if (link == ALLTOALLV_LINK_PCIE)
+      lsa_ranks = 0, why = "a GPU is reached over PCIe, where the kernel's counters cannot add";
+    else if (link == ALLTOALLV_LINK_UNKNOWN && c->method == ALLTOALLV_AUTO)
+      lsa_ranks = 0, why = "a process does not see whether another one's GPU is on NVLink";
   }
 
   h->lsa_n = lsa_ranks;
@@ -205,8 +237,10 @@ static ncclResult_t free_handle(struct alltoallv_handle *h, ncclResult_t first)
 {
   const cudaEvent_t events[] = {h->last_done, h->join, h->fork};
   const cudaStream_t streams[] = {h->side_stream, h->stage_stream};
-  if (h->lsa != NULL) destroy_lsa(h, &first);
-  if (h->lsa_comm != NULL) {
+  /* After a timeout a late peer may still write into our scratch memory: it stays. */
+  const bool leave = alltoallv_has_timed_out(h);
+  if (h->lsa != NULL && !leave) destroy_lsa(h, &first);
+  if (h->lsa_comm != NULL && !leave) {
     const ncclResult_t result = ncclCommDestroy(h->lsa_comm);
     if (first == ncclSuccess && result != ncclSuccess)
       first = alltoallv_fail(result, "cleanup: communicator: %s", alltoallv_nccl_reason(result));

@@ -69,6 +69,11 @@ bool alltoallv_has_error(const struct alltoallv_error *e)
   return __atomic_load_n(&e->kind, __ATOMIC_ACQUIRE) != ALLTOALLV_ERROR_NONE;
 }
 
+bool alltoallv_has_timed_out(const struct alltoallv_handle *h)
+{
+  return h->lsa != NULL && alltoallv_has_error(&alltoallv_lsa_errors(h->lsa)->timeout);
+}
+
 ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
                                        int *destination)
 {

@@ -76,7 +76,7 @@ struct alltoallv_exchange {
 /* Most 64-bit words that a rank can tell all others at once. */
 static inline size_t alltoallv_stage_words(int n)
 {
-  return 3 * (size_t)n + 4;
+  return 3 * (size_t)n + 8;
 }
 
 /* Collective. The first `words` words of h->stage of every rank reach h->stage of all, in rank
@@ -94,6 +94,9 @@ ncclResult_t alltoallv_describe(const struct alltoallv_error *e, int base, int *
 
 /* alltoallv_errors.c: has the device, or send/recv, left an error in this record? */
 bool alltoallv_has_error(const struct alltoallv_error *e);
+
+/* alltoallv_errors.c: has a wait been given up? Then other ranks may not come any more. */
+bool alltoallv_has_timed_out(const struct alltoallv_handle *h);
 
 static inline const char *alltoallv_unit_name(struct alltoallv_unit unit)
 {

@@ -24,6 +24,12 @@ struct alltoallv_lsa; /* what the back end keeps: scratch memory, device state, 
  * collective. */
 int alltoallv_lsa_ranks(ncclComm_t comm, const char **why);
 
+/* Is the GPU with that PCI id, of another rank of the host, reached over NVLink? Only there do
+ * additions from other GPUs add up. In the order in which one counts more than the one before. */
+enum alltoallv_link { ALLTOALLV_LINK_NVLINK, ALLTOALLV_LINK_UNKNOWN, ALLTOALLV_LINK_PCIE };
+enum { ALLTOALLV_PCI_ID = 16 }; /* bytes of one as text, its 0 included */
+enum alltoallv_link alltoallv_lsa_link(int device, const char *id);
+
 struct alltoallv_lsa_config {
   int max_blocks;
   size_t ll_threshold;
@@ -61,7 +67,7 @@ struct alltoallv_request {
   /* device counts: device arrays and numbers in units */
   uint64_t capacity;
   const size_t *sendcounts, *sdispls;
-  size_t *recvcounts, *rdispls;
+  size_t *recvcounts, *rdispls, *needed;
 };
 
 /* Enqueues the exchange. */

@@ -178,13 +178,18 @@ ncclResult_t alltoallv_sendrecv_device_counts(struct alltoallv_handle *h,
   }
   bool fits = everything_fits(h, h->stage, words, request);
 
-  /* What the caller wants to know, packed or not. */
+  /* What the caller wants to know. Where nothing moves, nothing is received. */
   for (size_t p = 0; p < n; p++) {
-    h->stage[p] = h->pairs[p].recv_bytes / unit;
-    h->stage[n + p] = h->pairs[p].recv_offset / unit;
+    const uint64_t needed = h->pairs[p].recv_bytes / unit;
+    h->stage[p] = fits ? needed : 0;
+    h->stage[n + p] = fits ? h->pairs[p].recv_offset / unit : 0;
+    h->stage[2 * n + p] = h->counts_error.kind == ALLTOALLV_ERROR_KIND ? 0 : needed;
   }
   ALLTOALLV_CUDATRY(
       cudaMemcpyAsync(request->recvcounts, h->stage, array, cudaMemcpyHostToDevice, stream));
+  if (request->needed != NULL)
+    ALLTOALLV_CUDATRY(
+        cudaMemcpyAsync(request->needed, h->stage + 2 * n, array, cudaMemcpyHostToDevice, stream));
   if (request->kind == ALLTOALLV_KIND_PACKED && request->rdispls != NULL)
     ALLTOALLV_CUDATRY(
         cudaMemcpyAsync(request->rdispls, h->stage + n, array, cudaMemcpyHostToDevice, stream));

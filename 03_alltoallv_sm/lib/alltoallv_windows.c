@@ -70,6 +70,11 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff)
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   for (int id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
     if (buff == NULL || handle->windows[id].base != buff) continue;
+    /* When my exchanges are over, all that peers store here has arrived. */
+    ALLTOALLV_CUDATRY(cudaDeviceSynchronize());
+    if (alltoallv_has_timed_out(handle))
+      return alltoallv_fail(ncclRemoteError, "the handle has timed out: a late rank may still "
+                                             "write into the buffer, so do not free it");
     handle->windows[id].base = NULL;
     return handle->lsa != NULL ? alltoallv_lsa_unregister(handle->lsa, id) : ncclSuccess;
   }

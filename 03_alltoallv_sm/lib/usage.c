@@ -3,7 +3,7 @@
  * in the place of this file; all of this folder makes it:
  *
  *   mpicc -I. -c *.c && nvcc -arch=native -I. -c lsa/alltoallv*.cu
- *   mpicc *.o -lnccl -lcudart -lstdc++ && mpirun -np 4 ./a.out */
+ *   mpicc *.o -lnccl -lcudart -lstdc++ -ldl && mpirun -np 4 ./a.out */
 #include <mpi.h>
 #include <stdio.h>
 

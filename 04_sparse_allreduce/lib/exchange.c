@@ -86,7 +86,7 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
   if (h->alltoallv == NULL) return split_sendrecv(h, throttle, stream);
   SPARSE_ALLTOALLV(alltoallv_device_counts(
       m->offered, s->region_counts, s->region_displs, m->received, list_room(m), s->received_counts,
-      s->list_displs, ALLTOALLV_SLOTS, ncclUint64, h->alltoallv, stream));
+      s->list_displs, NULL, ALLTOALLV_SLOTS, ncclUint64, h->alltoallv, stream));
   return ncclSuccess;
 }
 
@@ -218,8 +218,8 @@ static ncclResult_t gather_device_counts(struct sparse_allreduce_handle *h, cons
   struct sparse_state *s = m->state;
   /* Everybody gets the same list: all displacements are 0. Balancing would gain nothing. */
   SPARSE_ALLTOALLV(alltoallv_device_counts(send, s->send_counts, s->send_displs, recv, list_room(m),
-                                           counts, displs, ALLTOALLV_PACKED, type, h->alltoallv,
-                                           stream));
+                                           counts, displs, NULL, ALLTOALLV_PACKED, type,
+                                           h->alltoallv, stream));
   return ncclSuccess;
 }
 

@@ -103,8 +103,8 @@ typedef enum {
                                the device (SPARSE_MODE_DEVICE_COUNTS); for OKTOPK ranks load from
                                and store to each other's lists (SPARSE_MODE_ONESIDED). create fails
                                where that cannot run. DENSE and GTOPK have nothing to exchange like
-                               that and take NCCL's calls all the same. It takes NVLink: where GPUs
-                               share memory over PCIe, choose SENDRECV (see alltoallv.h) */
+                               that and take NCCL's calls all the same. It takes NVLink: over PCIe AUTO
+                               takes SENDRECV (see alltoallv.h) */
 } sparse_exchange_t;
 
 /* What a handle's `exchange` came to. */

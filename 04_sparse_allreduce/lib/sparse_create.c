@@ -367,6 +367,10 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
   if (waited == ncclSuccess && handle->onesided) waited = wait_for_readers(handle);
   if (handle->alltoallv != NULL) {
     exchange = alltoallv_unregister(handle->alltoallv, handle->m.lists);
+    if (exchange == ncclRemoteError) { /* a late rank may still write there */
+      handle->m.lists = NULL;
+      exchange = ncclSuccess;
+    }
     const ncclResult_t destroyed = alltoallv_destroy(handle->alltoallv);
     if (exchange == ncclSuccess) exchange = destroyed;
     if (exchange != ncclSuccess) sparse_fail_alltoallv(exchange);

@@ -61,6 +61,19 @@ EXPECTED
   prints '^# +send/recv +alltoallv \(kernel \+ send/recv\)$'
 }
 
+@test "where one rank's GPU is reached over PCIe, or nobody knows, all ranks take send/recv" {
+  for launcher in $LAUNCHERS; do
+    CPU_STANDIN_PCIE=2 verified "$launcher" 4
+    says '^note: AlltoAllV: send/recv: a GPU is reached over PCIe, '
+    CPU_STANDIN_PCIE=2 start "$launcher" 4 03_alltoallv_sm --method lsa
+    exits_with 77
+    CPU_STANDIN_UNKNOWN_LINK=0 verified "$launcher" 4
+    says '^note: AlltoAllV: send/recv: a process does not see '
+    CPU_STANDIN_UNKNOWN_LINK=0 verified "$launcher" 4 --method lsa
+    says '^note: AlltoAllV: one-sided kernel among 4 ranks$'
+  done
+}
+
 @test "the digest depends on the type, not on launcher or method" {
   for type in int8 double; do
     rm -f "$WORK/digests"

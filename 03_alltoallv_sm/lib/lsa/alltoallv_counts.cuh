@@ -128,22 +128,25 @@ static __device__ bool share_counts(const kernel_args<N> &a, block_state<N> &b, 
   return !b.stop && b.bad == NOT_BAD;
 }
 
-/* The control block's part: what the caller wants to know, and the error.
+/* The control block's part: what the caller wants to know, and the error. Where nothing moves,
+ * nothing is received, so that what comes next on the stream takes nothing for data.
  *
  * Bytes become counts without a division, which takes longer than all the rest here: a multiple of
  * an odd number is divided by it by multiplying with its inverse modulo 2^64. */
 template <int N>
 static __device__ void publish_counts(const kernel_args<N> &a, const block_state<N> &b,
-                                      uint32_t call)
+                                      uint32_t call, bool moves)
 {
   int p = threadIdx.x;
   if (p < a.n) {
     int shift = __ffs(a.unit) - 1;
-    a.recvcounts[p] = (b.pairs[p].recv_bytes >> shift) * a.unit_inverse;
-    if (a.kind == ALLTOALLV_KIND_PACKED && a.rdispls != NULL)
-      a.rdispls[p] = (b.pairs[p].recv_offset >> shift) * a.unit_inverse;
+    uint64_t count = b.stop ? 0 : (b.pairs[p].recv_bytes >> shift) * a.unit_inverse;
+    uint64_t at = moves ? (b.pairs[p].recv_offset >> shift) * a.unit_inverse : 0;
+    a.recvcounts[p] = moves ? count : 0;
+    if (a.needed != NULL) a.needed[p] = count;
+    if (a.kind == ALLTOALLV_KIND_PACKED && a.rdispls != NULL) a.rdispls[p] = at;
   }
-  if (p > 0 || b.bad == NOT_BAD) return;
+  if (p > 0 || b.stop || b.bad == NOT_BAD) return;
   if (a.kind == ALLTOALLV_KIND_PACKED) {
     report_counts(a, call, ALLTOALLV_ERROR_CAPACITY, -1, b.bad, b.total[b.bad], b.capacity[b.bad]);
   } else { /* both lines have been seen */
@@ -162,16 +165,16 @@ static __device__ __forceinline__ uint32_t control_device(const kernel_args<N> &
                                                           block_state<N> &b)
 {
   const int p = threadIdx.x;
-  if (p == 0) b.stop = 0, b.bad = NOT_BAD;
+  if (p == 0) b.bad = NOT_BAD;
   send_rows(a);
-  if (p == 0) b.broken = *(volatile uint32_t *)&a.state->broken; /* one: see alltoallv_large.cuh */
+  if (p == 0) b.stop = b.broken = is_broken(a); /* one look: see alltoallv_large.cuh */
   const uint32_t call = alltoallv_next_call(last_call(a));
   __syncthreads(); /* b.stop, b.bad and b.broken are set */
-  if (b.broken) return call;
   bool peer = p < a.n && p != a.rank;
   uint64_t base = peer ? a.state->received_before[p] : 0;
-  bool moves = share_counts(a, b, call);
-  if (!b.stop) publish_counts(a, b, call);
+  bool moves = !b.broken && share_counts(a, b, call);
+  publish_counts(a, b, call, moves);
+  if (b.broken) return call;
   struct alltoallv_header h;
   if (moves && peer && b.pairs[p].recv_bytes > a.ll_threshold)
     wait_for_data(a, call, p, base, b.pairs[p].recv_bytes);
@@ -228,7 +231,7 @@ static __device__ __forceinline__ uint32_t move_device_counts(const kernel_args<
   bool push = any_large || b.pairs[a.rank].send_bytes > a.ll_threshold;
 
   if (p < a.n) b.pushed[p] = 0;
-  if (p == 0) b.broken = *(volatile uint32_t *)&a.state->broken; /* one: see alltoallv_large.cuh */
+  if (p == 0) b.broken = is_broken(a); /* one look: see alltoallv_large.cuh */
   if (push) prepare_push_device(a, b, warp, warps);
   if (!share_counts(a, b, call)) return call;
   if (push) push_device(a, b, warp, warps);

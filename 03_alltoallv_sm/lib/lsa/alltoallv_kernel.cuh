@@ -12,16 +12,16 @@
  *   receive_lines  lines: from the scratch memory to the receive buffer
  *
  * The sender chooses by the bytes of the pair; counts agree, so the receiver knows. Nobody waits
- * for anything but headers before it sends, so there is no cycle of waiting, as long as all blocks
- * run at once: one that has to wait for room would keep lines from peers, whose blocks keep theirs
- * from us. So there are never more blocks than multiprocessors, and users leave room (alltoallv.h).
- * All waiting loops end after the timeout.
+ * for anything but headers before it sends, and headers come from block 0, so there is no cycle of
+ * waiting among the blocks of an exchange. There are never more blocks than multiprocessors, and
+ * users leave room for what else waits for peers (alltoallv.h). All waiting loops end after the
+ * timeout.
  *
  * The grid has a team of blocks (those with the same blockIdx.y) for every rank, or fewer if blocks
- * are short: team i moves the lines to and from rank + i. Team 0 has no peer. In small exchanges
- * (MODE_SMALL) its blocks copy this rank's part for itself, and the first warps of block 0 are the
- * control block; in all others block 0 is that with all its threads. For tiles the blocks are
- * numbered through.
+ * are short: team i sends lines to rank + i and receives those of rank - i. Team 0 has no peer. In
+ * small exchanges (MODE_SMALL) its blocks copy this rank's part for itself, and the first warps of
+ * block 0 are the control block; in all others block 0 is that with all its threads. For tiles the
+ * blocks are numbered through.
  *
  * This file puts the parts together: alltoallv_wait.cuh (headers, waiting), alltoallv_ll.cuh
  * (lines), alltoallv_push.cuh (tiles), alltoallv_large.cuh (what a block does for large pairs),

@@ -132,8 +132,10 @@ static __device__ __forceinline__ uint32_t groups_of(uint64_t bytes)
 }
 
 /* The blocks of the grid form teams: those with the same blockIdx.y, gridDim.x of them. Team i
- * moves the lines to and from rank + i; if there are fewer teams than ranks, those of some more
- * peers too. Team 0 has no peer: alltoallv_kernel.cuh says what its blocks do. */
+ * sends lines to rank + i and receives them from rank - i; if there are fewer teams than ranks,
+ * for some more values of i too. Team 0 has no peer: alltoallv_kernel.cuh says what its blocks do.
+ * So a block waits for the block of the same number at another rank, which has sent before it
+ * waits: where grids are equal, blocks that have to wait for room keep nobody from going on. */
 
 /* Which groups of a pair are this warp's, of all warps of its team: every `step`-th from `first`
  * on. The first `without` warps of each block have something else to do. */
@@ -147,25 +149,17 @@ struct group_range {
   }
 };
 
-template <int N>
-static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
-{
-  int p = a.rank + i;
-  return p < a.n ? p : p - a.n; /* quicker than % */
-}
-
-/* The peers of this block's team. */
-#define FOR_EACH_PEER_OF_TEAM(a, p)                                                 \
-  for (int i_ = blockIdx.y, p; i_ > 0 && i_ < (a).n && (p = nth_peer(a, i_), true); \
-       i_ += gridDim.y - 1)
+/* The peers of this block's team: i, i + gridDim.y - 1, ... */
+#define FOR_EACH_OF_TEAM(a, i) for (int i = blockIdx.y; i > 0 && i < (a).n; i += gridDim.y - 1)
 
 template <int N>
 static __device__ __forceinline__ void send_lines(const kernel_args<N> &a,
                                                   const struct alltoallv_pair *pairs, int lane,
                                                   group_range r = group_range())
 {
-  FOR_EACH_PEER_OF_TEAM(a, p)
+  FOR_EACH_OF_TEAM(a, i)
   {
+    const int p = a.rank + i < a.n ? a.rank + i : a.rank + i - a.n; /* quicker than % */
     uint64_t bytes = pairs[p].send_bytes;
     if (bytes > a.ll_threshold) bytes = a.lead;
     const char *from = a.send + pairs[p].send_offset;
@@ -174,6 +168,7 @@ static __device__ __forceinline__ void send_lines(const kernel_args<N> &a,
       if (s.idle()) continue;
       lane_words v = load_share(s, from + s.offset);
       uint32_t call = this_call(a);
+      if (is_broken(a)) return; /* see read_header */
       char *lines = mailbox(a, p, a.rank, call) + a.scratch.lines_at;
       store_line(lines + s.line(0), v.word[0].x, v.word[1].x, v.word[2].x, call);
       store_line(lines + s.line(1), v.word[0].y, v.word[1].y, v.word[2].y, call);
@@ -189,8 +184,9 @@ static __device__ __forceinline__ void
 receive_lines(const kernel_args<N> &a, const struct alltoallv_pair *pairs, uint32_t call, int lane,
               const bool *takes = NULL, group_range r = group_range())
 {
-  FOR_EACH_PEER_OF_TEAM(a, p)
+  FOR_EACH_OF_TEAM(a, i)
   {
+    const int p = a.rank >= i ? a.rank - i : a.rank - i + a.n;
     const uint64_t whole = pairs[p].recv_bytes;
     uint64_t bytes = whole;
     if (whole > a.ll_threshold) {

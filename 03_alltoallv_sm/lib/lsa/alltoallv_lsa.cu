@@ -5,6 +5,7 @@
  * NCCL's device interface (2.28 and later) is used for two things only: scratch memory that peers
  * can reach (a resource of ncclDevCommCreate, which is also the test for symmetric memory), and the
  * addresses of the peers' windows (ncclGetLsaPointer, in a kernel of one block). */
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,38 @@ int alltoallv_lsa_ranks(ncclComm_t comm, const char **why)
   }
   *why = "";
   return ncclTeamLsa(comm).nRanks;
+}
+
+/* NVML, which comes with the driver, knows GPUs that CUDA_VISIBLE_DEVICES hides from this process.
+ * NCCL opens it in the same way. */
+static bool nvml_sees_nvlink(const char *mine, const char *theirs)
+{
+  enum { CAPABILITY_NVLINK = 2 };
+  void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW), *a, *b;
+  if (nvml == NULL) return false;
+  auto init = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
+  auto find = (int (*)(const char *, void **))dlsym(nvml, "nvmlDeviceGetHandleByPciBusId_v2");
+  auto ask = (int (*)(void *, void *, int, int *))dlsym(nvml, "nvmlDeviceGetP2PStatus");
+  int status = -1;
+  return init != NULL && find != NULL && ask != NULL && init() == 0 && find(mine, &a) == 0 &&
+         find(theirs, &b) == 0 && ask(a, b, CAPABILITY_NVLINK, &status) == 0 && status == 0;
+}
+
+enum alltoallv_link alltoallv_lsa_link(int device, const char *id)
+{
+  char mine[ALLTOALLV_PCI_ID] = "";
+  int peer = 0, atomics = 0;
+  if (cudaDeviceGetByPCIBusId(&peer, id) == cudaSuccess) {
+    if (peer == device) return ALLTOALLV_LINK_NVLINK;
+    if (cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device, peer) ==
+        cudaSuccess)
+      return atomics ? ALLTOALLV_LINK_NVLINK : ALLTOALLV_LINK_PCIE;
+  }
+  cudaGetLastError(); /* not for others to find */
+  if (cudaDeviceGetPCIBusId(mine, sizeof(mine), device) == cudaSuccess &&
+      nvml_sees_nvlink(mine, id))
+    return ALLTOALLV_LINK_NVLINK;
+  return ALLTOALLV_LINK_UNKNOWN;
 }
 
 /* ---- set up ------------------------------------------------------------------------------- */
@@ -256,6 +289,7 @@ static void fill(const struct alltoallv_lsa *lsa, const struct alltoallv_request
   a->sdispls = (const uint64_t *)request->sdispls;
   a->recvcounts = (uint64_t *)request->recvcounts;
   a->rdispls = (uint64_t *)request->rdispls;
+  a->needed = (uint64_t *)request->needed;
   a->unit_inverse = request->kind == ALLTOALLV_KIND_HOST ? 0 : inverse_of(request->unit.bytes);
   if (request->kind == ALLTOALLV_KIND_HOST)
     for (int p = 0; p < lsa->n; p++) a->pairs[p] = request->pairs[p];

@@ -9,7 +9,10 @@
  * stand-in maps into all of them, and wait by cpu_wait, which sleeps.
  *
  * CPU_STANDIN_LSA_RANKS says how many consecutive ranks share memory (default: all), to try out
- * several hosts on one; 0 means no symmetric memory. */
+ * several hosts on one; 0 means no symmetric memory. CPU_STANDIN_PCIE=N and
+ * CPU_STANDIN_UNKNOWN_LINK=N: device N says that it reaches the others over PCIe, or cannot say
+ * how.
+ */
 #include "alltoallv_lsa.h"
 
 #ifdef CPU_STANDIN /* elsewhere this file is empty, so that all *.c of this folder may be compiled \
@@ -61,6 +64,16 @@ int alltoallv_lsa_ranks(ncclComm_t comm, const char **why)
   if (ranks >= 1 && ranks <= n && n % ranks == 0) return ranks;
   *why = "CPU_STANDIN_LSA_RANKS rules it out";
   return 0;
+}
+
+/* The process on that device says that it reaches the others so. */
+enum alltoallv_link alltoallv_lsa_link(int device, const char *id)
+{
+  const char *pcie = getenv("CPU_STANDIN_PCIE"), *unknown = getenv("CPU_STANDIN_UNKNOWN_LINK");
+  (void)id;
+  if (pcie != NULL && atoi(pcie) == device) return ALLTOALLV_LINK_PCIE;
+  return unknown != NULL && atoi(unknown) == device ? ALLTOALLV_LINK_UNKNOWN
+                                                    : ALLTOALLV_LINK_NVLINK;
 }
 
 ncclResult_t alltoallv_lsa_create(ncclComm_t comm, const struct alltoallv_lsa_config *config,
@@ -205,6 +218,16 @@ static void load_counts(const struct alltoallv_lsa *lsa, const struct alltoallv_
   }
 }
 
+/* Nothing has moved, so nothing was received. */
+static void publish_nothing(const struct alltoallv_lsa *lsa, const struct alltoallv_request *c)
+{
+  for (int s = 0; s < lsa->n; s++) {
+    c->recvcounts[s] = 0;
+    if (c->needed != NULL) c->needed[s] = 0;
+    if (c->kind == ALLTOALLV_KIND_PACKED && c->rdispls != NULL) c->rdispls[s] = 0;
+  }
+}
+
 /* All rows are there: where my data go, what comes to me, and whether everything fits everywhere.
  */
 static bool share_counts(struct alltoallv_lsa *lsa, const struct alltoallv_request *c,
@@ -236,10 +259,12 @@ static bool share_counts(struct alltoallv_lsa *lsa, const struct alltoallv_reque
     pairs[s].recv_bytes = message_from(lsa, s)->counts[lsa->rank];
     if (c->kind == ALLTOALLV_KIND_PACKED) {
       pairs[s].recv_offset = packed;
-      if (c->rdispls != NULL) c->rdispls[s] = packed / c->unit.bytes;
+      if (c->rdispls != NULL) c->rdispls[s] = fits ? packed / c->unit.bytes : 0;
       packed += pairs[s].recv_bytes;
     }
-    c->recvcounts[s] = pairs[s].recv_bytes / c->unit.bytes;
+    const size_t count = pairs[s].recv_bytes / c->unit.bytes;
+    c->recvcounts[s] = fits ? count : 0;
+    if (c->needed != NULL) c->needed[s] = count;
   }
   return fits;
 }
@@ -258,6 +283,7 @@ static void run(const void *args)
   bool sends[ALLTOALLV_MAX_LSA_RANKS], receives[ALLTOALLV_MAX_LSA_RANKS];
 
   lsa->call = alltoallv_next_call(lsa->call);
+  if (device_counts) publish_nothing(lsa, c); /* so far */
   if (lsa->broken) return;
   int stale = alltoallv_stale_parity(lsa->call);
   for (int p = 0; stale >= 0 && p < n; p++) atomic_store(&lsa->mine->message[stale][p].call, 0);

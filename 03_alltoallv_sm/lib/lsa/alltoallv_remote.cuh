@@ -10,12 +10,9 @@
 
 #include <stdint.h>
 
-/* 128-bit scalar accesses came with PTX 8.3. Before, a vector store does the same on all GPUs that
- * we know of, but nothing promises it. */
-#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 3)
-#define ALLTOALLV_HAVE_B128 1
-#else
-#define ALLTOALLV_HAVE_B128 0
+/* 128-bit scalar accesses came with PTX 8.3. A vector store is not promised to stay whole. */
+#if __CUDACC_VER_MAJOR__ < 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ < 3)
+#error "the AlltoAllV needs nvcc of CUDA 12.3 or newer, for stores of 128 bits"
 #endif
 
 struct line {
@@ -32,32 +29,20 @@ static __device__ __forceinline__ void store_line(void *at, uint32_t a, uint32_t
                                                   uint32_t call)
 {
   uint64_t low = pack(a, b), high = pack(c, call);
-#if ALLTOALLV_HAVE_B128
   asm volatile("{\n\t.reg .b128 line;\n\tmov.b128 line, {%1, %2};\n\t"
                "st.relaxed.sys.global.b128 [%0], line;\n\t}" ::"l"(at),
                "l"(low), "l"(high)
                : "memory");
-#else
-  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(low), "l"(high)
-               : "memory");
-#endif
 }
 
 static __device__ __forceinline__ line load_line(const void *at)
 {
   uint64_t low, high;
-#if ALLTOALLV_HAVE_B128
   asm volatile("{\n\t.reg .b128 line;\n\tld.relaxed.sys.global.b128 line, [%2];\n\t"
                "mov.b128 {%0, %1}, line;\n\t}"
                : "=l"(low), "=l"(high)
                : "l"(at)
                : "memory");
-#else
-  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-               : "=l"(low), "=l"(high)
-               : "l"(at)
-               : "memory");
-#endif
   line l;
   l.word[0] = (uint32_t)low;
   l.word[1] = (uint32_t)(low >> 32);

@@ -39,7 +39,7 @@ struct kernel_args {
   uint64_t limit; /* nanoseconds to wait; 0: for ever */
   struct alltoallv_errors *errors;
   char *const *windows; /* [number * n + rank]: where I see that window of that rank */
-  uint64_t *recvcounts, *rdispls;
+  uint64_t *recvcounts, *rdispls, *needed;
   uint64_t unit_inverse; /* of the odd part of the unit, modulo 2^64: see publish_counts */
   uint32_t rows;         /* are counts in rows? */
 };

@@ -49,6 +49,13 @@ static __device__ __forceinline__ uint32_t this_call(const kernel_args<N> &a)
   return alltoallv_next_call(last_call(a));
 }
 
+/* Has a wait been given up, now or in an exchange before? */
+template <int N>
+static __device__ __forceinline__ bool is_broken(const kernel_args<N> &a)
+{
+  return *(volatile uint32_t *)&a.state->broken != 0;
+}
+
 /* ---- headers ------------------------------------------------------------------------------ */
 
 template <int N>
@@ -100,7 +107,7 @@ template <int N>
 static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint32_t call, patience w,
                                             int source)
 {
-  if (*(volatile uint32_t *)&a.state->broken) return true;
+  if (is_broken(a)) return true;
   if (a.limit == 0 || nanoseconds() - w.since < a.limit) return false;
   if (atomicExch(&a.state->broken, 1) == 0)
     report(a, &a.errors->timeout, ALLTOALLV_ERROR_TIMEOUT, absentee(a, call, source), a.rank, 0, 0);
@@ -174,8 +181,9 @@ static __device__ __forceinline__ void clear_stale_lines(const kernel_args<N> &a
  * send and await headers alike, and each of them counts the number on for all blocks. A plan that
  * uses the copy engines touches no mailbox and no number: its flags lie apart in the scratch
  * memory, only ever grow, and say the same two things of the streams, "my receive buffer is free"
- * and "all has arrived". After a timeout the handle stays broken: it sends no header any more, so
- * nobody stores to it in later exchanges; what the exchange that timed out left is undefined.
+ * and "all has arrived". After a timeout the handle stays broken: it sends no header and no line
+ * any more, so nobody stores to it in later exchanges, and what it sent a late peer in the exchange
+ * that timed out stays there; what that exchange left here is undefined.
  *
  * Copies of a header lie in the same mailbox and say the same. They only make things faster: after
  * a while a block looks at the header itself, since a peer whose counts disagree may send no

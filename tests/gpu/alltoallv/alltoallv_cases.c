@@ -498,8 +498,8 @@ static bool exchange_rows(struct test *t, const struct exchange *x, enum way way
         cudaMemcpyAsync(device + 3 * n, x->rdispls, bytes, cudaMemcpyHostToDevice, t->stream));
     ALLTOALLVCHECK(alltoallv_device_counts_rows(
         send, device, packed ? NULL : device + n, recv, t->buffers.recv_bytes / size / row,
-        device + 2 * n, packed ? NULL : device + 3 * n, packed ? ALLTOALLV_PACKED : ALLTOALLV_SLOTS,
-        row, type, t->handle, t->stream));
+        device + 2 * n, packed ? NULL : device + 3 * n, NULL,
+        packed ? ALLTOALLV_PACKED : ALLTOALLV_SLOTS, row, type, t->handle, t->stream));
     CUDACHECK(cudaMemcpyAsync(back, device + 2 * n, bytes, cudaMemcpyDeviceToHost, t->stream));
     CUDACHECK(cudaStreamSynchronize(t->stream));
     CUDACHECK(cudaFree(device));
@@ -564,8 +564,8 @@ static void test_large_rows(struct test *t)
     program_guard(&t->buffers, t->stream);
     CUDACHECK(cudaMemcpyAsync(device, counts, bytes, cudaMemcpyHostToDevice, t->stream));
     ALLTOALLVCHECK(alltoallv_device_counts_rows(send, device, NULL, recv, 0, device + n,
-                                                device + 2 * n, ALLTOALLV_PACKED, row, ncclFloat,
-                                                t->handle, t->stream));
+                                                device + 2 * n, NULL, ALLTOALLV_PACKED, row,
+                                                ncclFloat, t->handle, t->stream));
     good &= async_error(t) == ncclInvalidArgument;
     good &= strncmp(alltoallv_last_error(), "rank 0 would receive ", 21) == 0;
     good &= strstr(alltoallv_last_error(), " rows, 0 fit") != NULL;
@@ -583,11 +583,11 @@ static void test_device_counts(struct test *t)
 {
   const int n = t->me->nranks;
   const size_t row = (size_t)n * sizeof(size_t);
-  size_t *device, back[2 * MAX_RANKS];
+  size_t *device, back[3 * MAX_RANKS], nothing[MAX_RANKS] = {0};
   char *recv = t->buffers.window + PROGRAM_GUARD;
   bool good = true, refused = true;
   launcher_step("device counts");
-  CUDACHECK(cudaMalloc((void **)&device, 3 * row));
+  CUDACHECK(cudaMalloc((void **)&device, 4 * row));
   for (int i = 0; i < RANDOM_CASES / 4; i++) {
     struct exchange x;
     struct segment expected[MAX_RANKS];
@@ -606,18 +606,20 @@ static void test_device_counts(struct test *t)
     program_guard(&t->buffers, t->stream);
     CUDACHECK(cudaMemcpyAsync(device, x.sendcounts, row, cudaMemcpyHostToDevice, t->stream));
     ALLTOALLVCHECK(alltoallv_device_counts(t->buffers.send, device, NULL, recv, capacity,
-                                           device + n, device + 2 * n, ALLTOALLV_PACKED, ncclFloat,
-                                           t->handle, t->stream));
-    CUDACHECK(cudaMemcpyAsync(back, device + n, 2 * row, cudaMemcpyDeviceToHost, t->stream));
+                                           device + n, device + 2 * n, device + 3 * n,
+                                           ALLTOALLV_PACKED, ncclFloat, t->handle, t->stream));
+    CUDACHECK(cudaMemcpyAsync(back, device + n, 3 * row, cudaMemcpyDeviceToHost, t->stream));
     CUDACHECK(cudaStreamSynchronize(t->stream));
     ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
     program_expect(t->me, recv, x.recvcounts, x.rdispls, 4, (uint32_t)i, expected);
     if (fits) {
       good &= async == ncclSuccess && memcmp(back, x.recvcounts, row) == 0 &&
               memcmp(back + n, x.rdispls, row) == 0 &&
+              memcmp(back + 2 * n, x.recvcounts, row) == 0 &&
               program_verify("device counts", expected, n, &t->buffers, t->stream) == 0;
     } else { /* all or nothing: the window is as it was, every rank knows */
-      refused &= async == ncclInvalidArgument && memcmp(back, x.recvcounts, row) == 0 &&
+      refused &= async == ncclInvalidArgument && memcmp(back, nothing, row) == 0 &&
+                 memcmp(back + 2 * n, x.recvcounts, row) == 0 &&
                  program_verify("refused", expected, 0, &t->buffers, t->stream) == 0;
     }
   }
@@ -664,11 +666,13 @@ static bool device_slots(struct test *t, bool packed)
     CUDACHECK(cudaMemcpyAsync(device + 3 * n, x.rdispls, row, cudaMemcpyHostToDevice, t->stream));
     ALLTOALLVCHECK(alltoallv_device_counts(
         t->buffers.send, device, device + n, recv, slot * (size_t)n, device + 2 * n, device + 3 * n,
-        packed ? ALLTOALLV_PACKED : ALLTOALLV_SLOTS, ncclUint64, t->handle, t->stream));
+        NULL, packed ? ALLTOALLV_PACKED : ALLTOALLV_SLOTS, ncclUint64, t->handle, t->stream));
     CUDACHECK(cudaMemcpyAsync(back, device + 2 * n, 2 * row, cudaMemcpyDeviceToHost, t->stream));
     CUDACHECK(cudaStreamSynchronize(t->stream));
     ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
-    good &= memcmp(back, x.recvcounts, row) == 0 && memcmp(back + n, x.rdispls, row) == 0;
+    for (int p = 0; p < n && !fits; p++) good &= back[p] == 0;
+    good &= !fits || memcmp(back, x.recvcounts, row) == 0;
+    good &= memcmp(back + n, x.rdispls, row) == 0;
     program_expect(t->me, recv, x.recvcounts, x.rdispls, size, (uint32_t)i, expected);
     for (int p = 0; p < n && gather; p++) expected[p].destination = 0;
     if (fits)
@@ -903,8 +907,8 @@ static void test_equal_slots(struct test *t)
     CUDACHECK(cudaMemcpyAsync(device, x.sendcounts, bytes, cudaMemcpyHostToDevice, t->stream));
     CUDACHECK(cudaMemcpyAsync(device + 2 * n, x.rdispls, bytes, cudaMemcpyHostToDevice, t->stream));
     ALLTOALLVCHECK(alltoallv_device_counts_rows(send, device, NULL, recv, 10 * (size_t)n,
-                                                device + n, device + 2 * n, ALLTOALLV_SLOTS, row,
-                                                ncclFloat, t->handle, t->stream));
+                                                device + n, device + 2 * n, NULL, ALLTOALLV_SLOTS,
+                                                row, ncclFloat, t->handle, t->stream));
     CUDACHECK(cudaStreamSynchronize(t->stream));
     ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
     if (i == 0) {
@@ -936,8 +940,8 @@ static void test_different_units(struct test *t)
   CUDACHECK(cudaMemcpyAsync(device, counts, bytes, cudaMemcpyHostToDevice, t->stream));
   if (n > 1) {
     ALLTOALLVCHECK(alltoallv_device_counts_rows(t->buffers.send, device, NULL, recv, 1000,
-                                                device + n, device + 2 * n, ALLTOALLV_PACKED, row,
-                                                ncclFloat, t->handle, t->stream));
+                                                device + n, device + 2 * n, NULL, ALLTOALLV_PACKED,
+                                                row, ncclFloat, t->handle, t->stream));
     good &= async_error(t) == ncclInvalidUsage;
     good &= strstr(alltoallv_last_error(), " made different calls") != NULL;
     good &= program_verify("different units", none, 0, &t->buffers, t->stream) == 0;
@@ -1062,16 +1066,16 @@ static void test_arguments(struct test *t)
                    at + 10, room);
     }
     good &= alltoallv_device_counts(t->buffers.send, x.sendcounts, NULL, recv, room + 1,
-                                    x.recvcounts, NULL, ALLTOALLV_PACKED, ncclFloat, t->handle,
-                                    t->stream) == ncclInvalidArgument;
+                                    x.recvcounts, NULL, NULL, ALLTOALLV_PACKED, ncclFloat,
+                                    t->handle, t->stream) == ncclInvalidArgument;
     good &= says("recvcapacity is %zu elements, but the registered buffer ends after %zu", room + 1,
                  room);
   }
-  good &= alltoallv_device_counts(NULL, x.sendcounts, NULL, recv, 10, x.recvcounts, NULL,
+  good &= alltoallv_device_counts(NULL, x.sendcounts, NULL, recv, 10, x.recvcounts, NULL, NULL,
                                   ALLTOALLV_PACKED, ncclFloat, t->handle,
                                   t->stream) == ncclInvalidArgument;
   good &= alltoallv_device_counts(t->buffers.send, x.sendcounts, NULL, recv, 10, x.recvcounts, NULL,
-                                  ALLTOALLV_SLOTS, ncclFloat, t->handle,
+                                  NULL, ALLTOALLV_SLOTS, ncclFloat, t->handle,
                                   t->stream) == ncclInvalidArgument;
   lay_out(t, &x, NULL, 0);
   good &= exchange(t, &x, 4, 0, 0); /* the handle goes on */
@@ -1210,7 +1214,7 @@ static void enqueue_two(struct test *t, const struct exchange *x, size_t *device
                            x->rdispls, ncclFloat, t->handle, t->stream));
   ALLTOALLVCHECK(alltoallv_device_counts(t->buffers.send, device, NULL, recv,
                                          t->buffers.recv_bytes / 4, device + n, device + 2 * n,
-                                         ALLTOALLV_PACKED, ncclFloat, t->handle, t->stream));
+                                         NULL, ALLTOALLV_PACKED, ncclFloat, t->handle, t->stream));
 }
 
 /* A rank that comes when the others have given up after the timeout. They say who it is. It has the
@@ -1224,7 +1228,7 @@ static void test_timeout(struct test *t)
   size_t *device;
   ncclResult_t async = ncclSuccess;
   int source = -1, destination;
-  bool good = true;
+  bool good = true, keep = false;
   launcher_step("a late rank");
   config.timeout_seconds = 1;
   open_handle(t, config, BUFFER);
@@ -1241,15 +1245,19 @@ static void test_timeout(struct test *t)
         good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls,
                           t->buffers.window + PROGRAM_GUARD, x.recvcounts, x.rdispls, ncclFloat,
                           t->handle, t->stream) == ncclRemoteError; /* final */
+        keep = alltoallv_unregister(t->handle, t->buffers.window) == ncclRemoteError;
+        good &= keep;
+        ALLTOALLVCHECK(alltoallv_destroy(t->handle)); /* before the late rank begins */
+        t->handle = NULL;
       }
       launcher_barrier(t->me);
     }
   }
   result(t, good, "a late rank is named after the timeout, and hears of it");
-  ALLTOALLVCHECK(alltoallv_destroy(t->handle));
+  if (t->handle != NULL) ALLTOALLVCHECK(alltoallv_destroy(t->handle));
   launcher_barrier(t->me);
   CUDACHECK(cudaFree(device));
-  NCCLCHECK(ncclMemFree(t->buffers.window));
+  if (!keep) NCCLCHECK(ncclMemFree(t->buffers.window));
   NCCLCHECK(ncclMemFree(t->buffers.send));
 }
 
