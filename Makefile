@@ -1,54 +1,296 @@
 # SPDX-License-Identifier: Apache-2.0
-# Builds all examples; the rules are in common/rules.mk. Switches such as MPI=1 and CPU=1 on the
-# command line reach the examples' makes.
-EXAMPLES := $(patsubst %/Makefile,%,$(sort $(wildcard [0-9][0-9]_*/Makefile)))
+# Builds everything, in the folder build/; `make help` says what there is to make. The Makefiles in the examples'
+# folders forward to this one.
+#
+# Sources are found, not listed: every .c and .cu file below an example's folder goes into the archive of that
+# example, build/<kind>/01_allreduce_ub.a, and what all examples use into common.a. A program is its main.c and what
+# the linker takes out of these archives; a test likewise. Of the sources,
+#   *_cpu.c and cpu/*.c   are for CPU=1 only: what stands there for a kernel
+#   *.cu                  are for GPUs only
+#   usage.c               are programs of their own, to be compiled as they say
+# Only common/launch/launcher_*.c and tests/gpu know which launcher they are for. So all other objects are made once
+# for both, in build/cpu or build/gpu; programs are in build/<kind>-<launcher>.
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+comma := ,
+quote = '$(subst ','\'',$(1))'
 
-PREFIX  ?= /usr/local
-VARIANT := $(if $(filter-out 0,$(CPU)),cpu,gpu)-$(if $(filter-out 0,$(MPI)),mpi,pthread)
+ALL_EXAMPLES := $(patsubst %/Makefile,%,$(sort $(wildcard [0-9][0-9]_*/Makefile)))
+EXAMPLES := $(or $(EXAMPLE),$(ALL_EXAMPLES))# EXAMPLE=01_allreduce_ub: that one alone
+# whose library an example is made of, beside its own
+USES_04_sparse_allreduce := 03_alltoallv_sm 02_allreduce_sm
+# more programs than the one that has the name of the folder: where their main.c is
+MORE_04_sparse_allreduce := sparse_training
+MAIN_sparse_training := 04_sparse_allreduce/training
+# a shared library for programs that load it, as pytorch/ does
+LIBRARY := libsparse_allreduce.so
+LIBRARY_OF := 04_sparse_allreduce 03_alltoallv_sm
+# of the tests: those of kernels alone, and sources of another test's folder
+GPU_TESTS := allreduce_one_gpu alltoallv_ranks
+MORE_allreduce_one_gpu := tests/gpu/allreduce_own/own_calls.c
 
-.PHONY: all both run test install dist clean help $(EXAMPLES) $(EXAMPLES:=/both) $(EXAMPLES:=/program)
+# ---- switches --------------------------------------------------------------------------------------------
+override MPI := $(filter-out 0,$(MPI))
+override CPU := $(filter-out 0,$(CPU))
+override V := $(filter-out 0,$(V))
+override STRICT := $(filter-out 0,$(STRICT))
+PREFIX ?= /usr/local
+
+# Blanks separate words for make, and quotes end words for the shell.
+$(foreach name,CUDA_HOME NCCL_HOME MPI_HOME PREFIX,\
+  $(if $(word 2,$($(name)))$(strip $(foreach c,' " ` \ [ ] * ? & ; | $$,$(findstring $c,$($(name))))),\
+    $(error $(name)='$($(name))' is a path that make cannot take; allowed: one without blanks, quotes, brackets and the like)))
+
+KIND := $(if $(CPU),cpu,gpu)
+LAUNCHER := $(if $(MPI),mpi,pthread)
+SANITIZED := $(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+SHARED := build/$(KIND)$(SANITIZED)
+BUILD := build/$(KIND)-$(LAUNCHER)$(SANITIZED)
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+MPICC ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpicc,mpicc)
+COMPILER := $(if $(MPI),$(MPICC),$(CC))
+CFLAGS ?= -O2 -g
+# what needs compilers, and only to be asked for by a rule of its own
+NEEDS_TOOLS := $(filter-out clean help dist test both both-tests print-% $(if $(EXAMPLE),,run),$(or $(MAKECMDGOALS),all))
+ifneq ($(NEEDS_TOOLS),)
+$(foreach compiler,$(CC) $(COMPILER),$(if $(shell command -v $(firstword $(compiler))),,\
+  $(error no $(compiler); allowed: CC=<C compiler>$(if $(MPI),$(comma) MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1))))
+endif
+
+C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic $(CFLAGS) -pthread
+C_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+LINK_FLAGS = -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+
+ifneq ($(CPU),)
+# ---- the CPU stand-in: a shared library with the names of CUDA and NCCL ----------------------------------
+STANDIN := $(BUILD)/libcpu_standin.so
+C_FLAGS += -DCPU_STANDIN -isystem common/cpu/include
+# beside the program, above a test, or in lib/ where it is installed
+LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin
+else
+# ---- CUDA and NCCL ---------------------------------------------------------------------------------------
+CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
+NVCC := $(CUDA_HOME)/bin/nvcc
+NCCL_HOME ?= $(if $(wildcard /usr/include/nccl.h),/usr,$(CUDA_HOME))
+NCCL_LIBRARY := $(firstword $(wildcard $(addsuffix /libnccl.so.2,$(addprefix $(NCCL_HOME)/, \
+                  lib64 lib lib/$(shell uname -m)-linux-gnu))))
+ifneq ($(NEEDS_TOOLS),)
+ifeq ($(wildcard $(CUDA_HOME)/bin/nvcc),)
+$(error no nvcc at $(CUDA_HOME)/bin/nvcc; allowed: CUDA_HOME=<folder of CUDA>, or CPU=1 to do without a GPU)
+endif
+ifeq ($(wildcard $(NCCL_HOME)/include/nccl.h),)
+$(error no nccl.h in $(NCCL_HOME)/include; allowed: NCCL_HOME=<folder of NCCL>, or CPU=1)
+endif
+ifeq ($(NCCL_LIBRARY),)
+$(error no libnccl.so.2 below $(NCCL_HOME); allowed: NCCL_HOME=<folder of NCCL>, or CPU=1)
+endif
+# The GPUs present; without one, a list that nvcc can make, and PTX for newer ones.
+ifndef NVCC_GENCODE
+PRESENT := $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9.]+$$')))
+PORTABLE := $(filter $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)),70 80 90 100 120)
+ARCHS := $(or $(PRESENT),$(PORTABLE))
+NVCC_GENCODE := $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch))
+NVCC_GENCODE += -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS))
+endif
+endif
+# CUDA's include folder may hold an nccl.h of its own, and NCCL_HOME may be /usr, whose include folder cannot be put
+# in front of others. A folder of links to NCCL_HOME's headers alone comes first for both compilers.
+NCCL_INCLUDE := $(SHARED)/nccl_include
+$(NCCL_INCLUDE): $(SHARED)/nvcc_flags
+	@rm -rf $@ && mkdir $@ && ln -s $(abspath $(NCCL_HOME))/include/nccl* $@/
+C_FLAGS += -isystem $(NCCL_INCLUDE) -isystem $(CUDA_HOME)/include
+NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -Xcompiler -Wall,-Wextra,-Wno-unused-parameter -I$(NCCL_INCLUDE)
+# lazy: a runtime that is too old for a call must get as far as our message
+LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
+LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64
+LINK_FLAGS += -l:libnccl.so.2 -lcudart -lstdc++ -ldl
+endif
+
+# ---- sources ---------------------------------------------------------------------------------------------
+FOUND := $(filter-out %/usage.c,$(sort $(shell find common $(ALL_EXAMPLES) tests/unit tests/gpu \( -name '*.c' -o -name '*.cu' \) \
+                                             ! -path '*/.*' ! -path '*/build/*')))
+SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/%,\
+             $(if $(CPU),$(filter %.c,$(FOUND)),$(filter-out %_cpu.c $(ALL_EXAMPLES:=/cpu/%),$(FOUND))))
+objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))# what takes longest first
+archives = $(patsubst %,$(SHARED)/%.a,$(1) $(USES_$(1)) common)
+# of examples, what others may take
+library_sources = $(filter $(foreach e,$(1),$e/lib/% $e/own/% $e/cpu/%),$(SOURCES))
+LIBRARY_OBJECTS := $(call objects,$(call library_sources,$(LIBRARY_OF)))
+UNIT_TESTS := $(if $(CPU),$(patsubst tests/unit/%.c,%,$(filter tests/unit/test_%,$(SOURCES))))
+GPU_TEST_PROGRAMS := $(filter-out $(if $(CPU),$(GPU_TESTS)),$(sort $(foreach file,$(filter tests/gpu/%,$(SOURCES)),$(word 3,$(subst /, ,$(file))))))
+program_of = $(1:$(firstword $(subst _, ,$(1)))_%=%)
+programs_of = $(program_of) $(MORE_$(1))
+PROGRAMS := $(foreach e,$(EXAMPLES),$(call programs_of,$e))
+OBJECTS := $(call objects,$(filter-out tests/gpu/%,$(SOURCES)) $(filter common/cpu/% %/main.c,$(if $(CPU),$(FOUND),$(filter-out common/cpu/%,$(FOUND)))))
+OBJECTS += $(patsubst %,$(BUILD)/%.o,common/launch/launcher_$(LAUNCHER).c $(filter tests/gpu/%.c,$(SOURCES)))
+
+# Headers are found in the folders of the example that a file belongs to, then in those of the examples it uses.
+area_of_test = $(if $(findstring alltoallv,$(1)),03_alltoallv_sm,$(if $(findstring allreduce,$(1)),02_allreduce_sm,04_sparse_allreduce))
+area = $(if $(filter tests/%,$(1)),$(call area_of_test,$(1)),$(firstword $(subst /, ,$(1))))
+INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e $e/lib $e/own) $(if $(filter tests/%,$<),.)) \
+           $(addprefix -Icommon,/ /launch /verify /bench $(if $(CPU),/cpu))
+PIC = $(if $(findstring /lib/,$<)$(findstring /cpu/,$<),-fPIC)
+
+# ---- rules -----------------------------------------------------------------------------------------------
+.PHONY: all both both-tests tests tests-unit tests-gpu run test install dist clean help FORCE $(ALL_EXAMPLES)
+# `CC file`, unless V=1 or make -s
+say = $(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,@printf '  %-5s %s\n' $(1) $(2);)
+
 all: $(EXAMPLES)
+# the links, unless they are right: a checkout that was built may be read-only
+$(ALL_EXAMPLES):
+	@for name in $(call programs_of,$@); do \
+	  [ "$$(readlink $@/$$name)" = ../$(BUILD)/$$name ] || ln -sfn ../$(BUILD)/$$name $@/$$name || exit; \
+	done
+$(foreach e,$(ALL_EXAMPLES),$(eval $e: $(addprefix $(BUILD)/,$(call programs_of,$e))))
+$(firstword $(LIBRARY_OF)): $(BUILD)/$(LIBRARY)
 
-$(EXAMPLES):
-	+$(MAKE) -C $@
+tests: tests-unit tests-gpu
+tests-unit: $(addprefix $(BUILD)/tests/,$(UNIT_TESTS))
+tests-gpu: $(addprefix $(BUILD)/tests/,$(GPU_TEST_PROGRAMS))
 
-both: $(EXAMPLES:=/both)
+# one launcher after the other: the second make finds most of its objects made
+both both-tests:
+	+@code=0; for mpi in 1 ''; do \
+	  $(MAKE) --no-print-directory MPI=$$mpi all $(if $(filter %-tests,$@),tests) || code=$$?; \
+	done; exit $$code
 
-# for scripts: everything that is missing in one make, which shares the cores out
-$(EXAMPLES:=/both) $(EXAMPLES:=/program):
-	+@$(MAKE) -C $(@D) $(@F)
+LINK = $(call say,LINK,$@)$(COMPILER) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LINK_FLAGS)
+LAUNCHER_OBJECT := $(BUILD)/common/launch/launcher_$(LAUNCHER).c.o
+# $(1) a program, $(2) the folder of its main.c, $(3) its example
+define program
+$(BUILD)/$(1): $(SHARED)/$(2)/main.c.o $(LAUNCHER_OBJECT) $(call archives,$(3)) $(STANDIN)
+	$$(LINK)
+endef
+$(foreach e,$(ALL_EXAMPLES),$(foreach p,$(call programs_of,$e),$(eval $(call program,$p,$(or $(MAIN_$p),$e),$e))))
 
+# $(1) a test, $(2) its objects, $(3) the example whose parts it tests
+define test_program
+$(BUILD)/tests/$(1): $(2) $(LAUNCHER_OBJECT) $(if $(filter test_%,$(1)),$(SHARED)/tests/unit.a) $(call archives,$(3)) $(STANDIN)
+	@mkdir -p $$(@D)
+	$$(LINK) $(if $(filter test_%,$(1)),-lcmocka)
+endef
+gpu_test_objects = $(patsubst %.c,$(BUILD)/%.c.o,$(filter %.c,$(1))) $(call objects,$(filter %.cu,$(1)))
+$(foreach t,$(UNIT_TESTS),$(eval $(call test_program,$t,$(SHARED)/tests/unit/$t.c.o,$(call area_of_test,$t))))
+$(foreach t,$(GPU_TEST_PROGRAMS),$(eval $(call test_program,$t,$(call gpu_test_objects,$(filter tests/gpu/$t/%,$(SOURCES)) $(MORE_$t)),$(call area_of_test,$t))))
+
+# q, not r: files of different folders may have the same name
+%.a:
+	@mkdir -p $(@D)
+	$(call say,AR,$@)rm -f $@ && ar qcs $@ $^
+$(foreach part,common $(ALL_EXAMPLES),$(eval $(SHARED)/$(part).a: $(call objects,$(filter $(part)/%,$(SOURCES)))))
+$(SHARED)/tests/unit.a: $(call objects,$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES))))
+
+# by the plain compiler: it knows nothing of launchers, so nothing of MPI
+$(BUILD)/$(LIBRARY): $(LIBRARY_OBJECTS) 04_sparse_allreduce/lib/exports.map $(STANDIN)
+	$(call say,LINK,$@)$(CC) -shared -o $@ $(LIBRARY_OBJECTS) -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
+$(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND))) | $(BUILD)/flags
+	$(call say,LINK,$@)$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
+
+$(SHARED)/%.c.o: %.c $(SHARED)/flags | $(NCCL_INCLUDE)
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(CC) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) $(PIC) -MMD -MP -c -o $@ $<
+$(BUILD)/%.c.o: %.c $(BUILD)/flags | $(NCCL_INCLUDE)
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(COMPILER) $(C_FLAGS) $(if $(STRICT),-Werror) $(if $(MPI),-DLAUNCHER_MPI) $(INCLUDES) -MMD -MP -c -o $@ $<
+$(SHARED)/%.cu.o: %.cu $(SHARED)/nvcc_flags | $(NCCL_INCLUDE)
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) $(PIC:%=-Xcompiler %) -MMD -MP -c -o $@ $<
+# so that the compiler vectorizes its loops
+$(SHARED)/04_sparse_allreduce/reference/%.o $(SHARED)/04_sparse_allreduce/simple/%.c.o: CFLAGS += -O3
+
+# What objects depend on beside their sources: compilers, paths and flags. A file changes only when one of these does.
+$(SHARED)/flags: TEXT = $(CC) | $(C_FLAGS) | $(NCCL_HOME)
+$(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
+$(SHARED)/nvcc_flags: TEXT = $(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME)
+$(SHARED)/flags $(BUILD)/flags $(SHARED)/nvcc_flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@
+
+# ---- run, install, and so on -----------------------------------------------------------------------------
+# Of one example: under MPI on all GPUs, or one rank that says that there is none. ARGS are options, in words for the shell.
+ifneq ($(EXAMPLE),)
+RUN := $(call program_of,$(EXAMPLE))
+RANKS := $(or $(NP),$(if $(CPU),4,$$(n=$$(gpu_count) && echo $$((n > 0 ? n : 1)))))
+run: $(EXAMPLE)
+	@$(if $(MPI),bash -c '. scripts/lib/lib.sh && mpi_run $(RANKS) "$$@"' make) $(EXAMPLE)/$(RUN) $(ARGS)
+clean:
+	rm -rf $(wildcard build/*/$(EXAMPLE) build/*/$(EXAMPLE).a) $(addprefix $(EXAMPLE)/,$(PROGRAMS)) $(foreach p,$(PROGRAMS),$(wildcard build/*/$p))
+else
 run:
-	./scripts/run_all.sh --no-install $(if $(filter-out 0,$(CPU)),--cpu)
+	./scripts/run_all.sh --no-install $(if $(CPU),--cpu)
+clean:
+	rm -rf build $(foreach e,$(ALL_EXAMPLES),$(addprefix $e/,$(call programs_of,$e)))
+endif
 
 test:
 	./scripts/test.sh
 
-install: $(EXAMPLES)
-	./scripts/install.sh $(VARIANT) $(call quote,$(PREFIX)) $(call quote,$(DESTDIR))
-quote = '$(subst ','\'',$(1))'
+# Programs, headers, a static library of the reusable parts with its pkg-config file, and for PyTorch the sparse
+# AllReduce as a shared library beside the module that loads it. Programs of MPI=1 and CPU=1 end in _mpi and _cpu, so
+# all builds fit into one PREFIX.
+VERSION = $(shell sed -n 's/^\#define SUITE_VERSION "\(.*\)"/\1/p' common/launch/launcher.c)
+TO = $(call quote,$(DESTDIR)$(abspath $(PREFIX)))
+CPU_ENDING := $(CPU:%=_cpu)
+NAME := nccl-examples$(CPU:%=-cpu)
+HEADERS := $(filter %/allreduce.h %/alltoallv.h %/sparse_allreduce.h,$(wildcard $(ALL_EXAMPLES:=/lib/*.h) $(ALL_EXAMPLES:=/own/*.h)))
+# NCCL's folder before CUDA's, which may have another nccl.h; the compiler knows /usr/include itself
+PC_CFLAGS = $(if $(CPU),-DCPU_STANDIN -isystem $${includedir}/cpu_standin,$(if $(filter /usr,$(NCCL_HOME)),,-isystem $(NCCL_HOME)/include) -isystem $(CUDA_HOME)/include)
+PC_LIBS = $(if $(CPU),-lcpu_standin -Wl$(comma)-rpath$(comma)$${libdir} -pthread -lm,$(filter -L% -l% -Wl$(comma)-rpath%,$(LINK_FLAGS)))
+define PC
+prefix=$(abspath $(PREFIX))
+includedir=$${prefix}/include
+libdir=$${prefix}/lib
+
+Name: $(NAME)
+Description: AllReduce, AlltoAllV and sparse AllReduce for NCCL$(if $(CPU),$(comma) on the CPU stand-in for CUDA and NCCL)
+Version: $(VERSION)
+Cflags: -I$${includedir} $(PC_CFLAGS)
+Libs: -L$${libdir} -lnccl_examples$(CPU_ENDING) $(PC_LIBS)
+endef
+export PC
+install: all $(call objects,$(call library_sources,$(ALL_EXAMPLES)))
+	@install -d $(TO)/lib/pkgconfig $(TO)/include
+	@for name in $(PROGRAMS); do install -D $(BUILD)/$$name $(TO)/bin/$${name}$(MPI:%=_mpi)$(CPU_ENDING) || exit; done
+	@install -m 644 $(HEADERS) $(TO)/include
+	@rm -f $(TO)/lib/libnccl_examples$(CPU_ENDING).a
+	@ar qcs $(TO)/lib/libnccl_examples$(CPU_ENDING).a $(filter %.o,$^)
+	@install $(BUILD)/$(LIBRARY) $(TO)/lib/$(LIBRARY:.so=$(CPU_ENDING).so)
+	@install -m 644 04_sparse_allreduce/pytorch/sparse_allreduce_torch.py $(TO)/lib
+ifneq ($(CPU),)
+	@install $(STANDIN) $(TO)/lib
+	@install -D -m 644 -t $(TO)/include/cpu_standin common/cpu/include/*.h
+endif
+	@printf '%s\n' "$$PC" > $(TO)/lib/pkgconfig/$(NAME).pc
+	@echo "installed in $(DESTDIR)$(abspath $(PREFIX)): bin/*$(MPI:%=_mpi)$(CPU_ENDING), lib/libnccl_examples$(CPU_ENDING).a, lib/pkgconfig/$(NAME).pc"
 
 # what is committed, nothing else
-dist: PACKAGE = nccl-examples-$(shell bash -c '. scripts/lib/lib.sh && suite_version')
 dist:
-	@git archive --format=tar.gz --prefix=$(PACKAGE)/ -o $(PACKAGE).tar.gz HEAD
-	@echo $(PACKAGE).tar.gz
+	@git archive --format=tar.gz --prefix=nccl-examples-$(VERSION)/ -o nccl-examples-$(VERSION).tar.gz HEAD
+	@echo nccl-examples-$(VERSION).tar.gz
 
-clean:
-	@for example in $(EXAMPLES); do $(MAKE) --no-print-directory -C $$example clean; done
-	@for folder in tests/unit tests/gpu/*/; do $(MAKE) --no-print-directory -C $$folder clean; done
-	rm -rf build
+# for scripts: make -s print-NCCL_HOME
+print-%:
+	@echo $($*)
 
 help:
-	@echo "make                  all examples, one thread per GPU"
-	@echo "make MPI=1            ... one process per GPU"
-	@echo "make CPU=1            ... without a GPU, on the CPU stand-in (with MPI=1 too)"
-	@echo "make both             ... for both launchers at once, in build/ of each directory (make -j both: on all cores)"
-	@echo "make <directory>      one of: $(EXAMPLES)"
-	@echo "make run              run every example under both launchers (scripts/run_all.sh)"
-	@echo "make test             all tests (scripts/test.sh)"
-	@echo "make install          programs, headers, libraries to PREFIX (scripts/install.sh)"
-	@echo "make dist             what is committed, as nccl-examples-<version>.tar.gz"
-	@echo "make clean            remove all that was built"
-	@echo "make help             this"
-	@echo "Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS PREFIX DESTDIR"
+	@echo "make [01_allreduce_ub ...]  all examples, or some: one thread per GPU"
+	@echo "make MPI=1                  ... one process per GPU"
+	@echo "make CPU=1                  ... without a GPU, on the CPU stand-in (with MPI=1 too)"
+	@echo "make both                   ... for both launchers, in build/"
+	@echo "make run                    run every example under both launchers (scripts/run_all.sh); in the folder of an"
+	@echo "                            example: it alone ([NP=ranks] with MPI=1, NTHREADS=ranks else; [ARGS='--bench'])"
+	@echo "make test                   all tests (scripts/test.sh)"
+	@echo "make tests                  the programs of tests/unit (CPU=1) and tests/gpu, in build/<variant>/tests/"
+	@echo "make install                programs, headers, libraries to [DESTDIR]PREFIX"
+	@echo "make dist                   what is committed, as nccl-examples-<version>.tar.gz"
+	@echo "make clean                  remove all that was built"
+	@echo "make help                   this"
+	@echo "Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE PREFIX DESTDIR;"
+	@echo "V=1 shows the commands, STRICT=1 makes errors of warnings"
+
+-include $(OBJECTS:.o=.d)

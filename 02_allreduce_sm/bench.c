@@ -97,7 +97,7 @@ int bench_example(const struct rank *me, const struct options *opt)
   if (program_method != METHOD_NCCL)
     return launcher_refuse(me, "--method is not for --bench, which measures both; "
                                "allowed: one of them");
-  if (LAUNCHER_GRAPHS_CAN_DEADLOCK && opt->graph_launches > 0 && me->nranks > 1) {
+  if (launcher_graphs_can_deadlock && opt->graph_launches > 0 && me->nranks > 1) {
     launcher_note(me,
                   "%sown: left out of graphs, which can deadlock where ranks are threads; "
                   "allowed: the build with MPI=1",

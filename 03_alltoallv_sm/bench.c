@@ -295,7 +295,7 @@ int bench_example(const struct rank *me, const struct options *opt)
   const char *patterns[PATTERN_COUNT];
   struct options sweep = *opt;
   struct shared s = {.me = me, .opt = &sweep, .patterns = patterns};
-  if (LAUNCHER_GRAPHS_CAN_DEADLOCK && opt->graph_launches)
+  if (launcher_graphs_can_deadlock && opt->graph_launches)
     return launcher_refuse(me, "--cudagraph with several GPUs in one process can deadlock; "
                                "allowed: the build with MPI=1");
   launcher_step("bench: setup");

@@ -171,7 +171,7 @@ for launcher in "${launchers[@]}"; do
   if [ "$launcher" = mpi ]; then switches+=(MPI=1); fi
   for example in $(examples); do
     log=$out/unfinished/$example.$launcher.build # stays where the build fails
-    if make -s -j "$(nproc)" -C "$example" "${switches[@]}" >"$log" 2>&1; then rm "$log"; fi
+    if make -s -j "$(nproc)" "${switches[@]}" "$example" >"$log" 2>&1; then rm "$log"; fi
     for mode in $(modes_of "$example" "$launcher"); do parts+=("$example $launcher $mode"); done
   done
 done

@@ -84,7 +84,8 @@ front=() limit=$((most > gpus ? 600 : 150)) second=
 launch() {
   local launcher=$1 ranks=$2 folder=$3 program
   shift 3
-  program=$folder/build/gpu-$launcher/${second:-$(program_of "$folder")}
+  program=$(built_program "$folder" gpu "$launcher")
+  [ -z "$second" ] || program=${program%/*}/$second
   if [ "$launcher" = mpi ]; then
     timeout "$limit" mpirun -np "$ranks" --bind-to none "${front[@]}" "$program" "$@"
   else
@@ -191,10 +192,8 @@ timeline_of() { # EXAMPLE [OPTIONS...]: a table for each rank; a step begins wit
   [ "$(grep -cE ' 0\.0 .* local_pass<' <<<"$tables")" -eq "$most" ]
 }
 
-build_all() { # for both launchers; the cases link what is made in the examples' folders
-  for folder in "${examples[@]}"; do check "build $folder" make -s -j4 -C "$folder" both; done
-  wait
-  for folder in "${cases[@]}"; do check "build $folder" make -s -j4 -C "$folder" both; done
+build_all() { # for both launchers, with the tests
+  check "build" make -s -k -j"$build_jobs" STRICT=1 both-tests
   wait
 }
 
@@ -222,9 +221,9 @@ check_common() { # FOLDER
   [ "$mode" = full ] && check "memcheck $folder" sanitize memcheck $pair "$folder" --count 1000 "${few[@]}"
   check "more threads than GPUs, $folder" expect 2 'NTHREADS' launch pthread $((gpus + 1)) "$folder"
   check "more processes than GPUs, $folder" expect 77 'one rank per GPU' env -u NCCL_MULTI_RANK_GPU_ENABLE mpirun -np $((gpus + 1)) \
-    --oversubscribe "$folder/build/gpu-mpi/$(program_of "$folder")"
+    --oversubscribe "$(built_program "$folder" gpu mpi)"
   check "pthread build under mpirun, $folder" expect 2 'built without MPI=1' mpirun -np "$some" \
-    "$folder/build/gpu-pthread/$(program_of "$folder")"
+    "$(built_program "$folder" gpu pthread)"
 }
 
 check_allreduce() { # 01 and 02
@@ -295,11 +294,11 @@ build_pytorch() {
   local home
   python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null || { echo "no PyTorch with CUDA in python3"; return 77; }
   home=$(python3 -B 04_sparse_allreduce/pytorch/sparse_allreduce_torch.py) || return
-  tar -cf - --exclude=build common 0* | tar -C "$pytorch" -xf -
-  make -s -j4 -C "$pytorch/04_sparse_allreduce" NCCL_HOME="$home" build/gpu-pthread/libsparse_allreduce.so
+  tar -cf - --exclude=build Makefile common tests 0* | tar -C "$pytorch" -xf -
+  make -s -j4 -C "$pytorch" NCCL_HOME="$home" build/gpu-pthread/libsparse_allreduce.so
 }
 pytorch_job() { # SCRIPT [ARGUMENTS]: on two GPUs, with the library of build_pytorch
-  local limit=120 library=$pytorch/04_sparse_allreduce/build/gpu-pthread/libsparse_allreduce.so
+  local limit=120 library=$pytorch/build/gpu-pthread/libsparse_allreduce.so
   [ -f "$library" ] || { echo "no library for PyTorch, see its build"; return 77; }
   OMP_NUM_THREADS=4 PYTHONDONTWRITEBYTECODE=1 timeout "$limit" python3 -m torch.distributed.run --standalone \
     --nproc-per-node $((gpus > 1 ? 2 : 1)) "$1" --library "$library" "${@:2}"
@@ -374,7 +373,7 @@ mkdir -p build
 pytorch=$logs/pytorch && mkdir "$pytorch"
 [[ " ${cases[*]} " != *" tests/gpu/sparse "* ]] || check "build for PyTorch" build_pytorch
 check "build tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o build/fault_gpu.so tests/fault.c \
-  -isystem "${examples[0]}/build/gpu-device/nccl_include" \
+  -isystem build/gpu/nccl_include \
   -isystem "$(cuda_home)/include" -ldl
 wait
 jobs=$run_jobs

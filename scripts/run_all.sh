@@ -55,10 +55,10 @@ log=$work/log
 show_progress() {
   local line files=0 said=0
   while IFS= read -r line; do
-    if [[ $line =~ \ -o\ build/[a-z]+-(pthread|mpi)/([a-z_]+)\  ]]; then
+    if [[ $line =~ LINK\ +build/[a-z]+-(pthread|mpi)/([a-z_]+)$ ]]; then
       echo "  ${BASH_REMATCH[2]}, ${BASH_REMATCH[1]}: built after $SECONDS s"
       said=$SECONDS
-    elif [[ $line = *' -c -o '* ]]; then
+    elif [[ $line =~ ^\ +(CC|NVCC)\  ]]; then
       files=$((files + 1))
       [ $((SECONDS - said)) -ge 10 ] || continue
       echo "  $files files compiled after $SECONDS s"
@@ -69,11 +69,11 @@ show_progress() {
 
 cores=$(nproc)
 what=both
-[ -z "$no_mpi" ] || what=program
+[ -z "$no_mpi" ] || what=all
 echo "building ${#examples[@]} example$([ ${#examples[@]} = 1 ] || echo s), $cores files at a time"
 SECONDS=0
 all_built=yes # what is not will say so in its row
-make -C "$TOP" -k -j "$cores" --no-print-directory "${switches[@]}" "${examples[@]/%//$what}" 2>"$log" | show_progress ||
+make -C "$TOP" -k -j "$cores" --no-print-directory "${switches[@]}" EXAMPLE="${examples[*]}" $what 2>"$log" | show_progress ||
   all_built=no
 echo "built after $SECONDS s"
 
@@ -92,7 +92,7 @@ fail() { # fail EXAMPLE LAUNCHER RESULT: shows what was printed
 
 run_one() { # run_one EXAMPLE PROGRAM LAUNCHER: a row by the example's name, or that of its second program
   local example=$1 name=$2 launcher=$3 program shown=$1 code=0 of_launcher=()
-  program=build/$build-$launcher/$name
+  program=../build/$build-$launcher/$name
   [ "$name" = "$(program_of "$example")" ] || shown=$name
   SECONDS=0
   printf '%s, %s: ' "$shown" "$launcher"
@@ -101,7 +101,7 @@ run_one() { # run_one EXAMPLE PROGRAM LAUNCHER: a row by the example's name, or 
     of_launcher=(MPI=1)
   fi
   if [ $all_built = no ]; then
-    make -C "$TOP/$example" "${switches[@]}" "${of_launcher[@]}" program >"$log" 2>&1 || code=$?
+    make -C "$TOP" "${switches[@]}" "${of_launcher[@]}" "$example" >"$log" 2>&1 || code=$?
     [ $code = 0 ] || { fail "$shown" "$launcher" "does not build" && return; }
   fi
 

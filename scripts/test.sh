@@ -105,8 +105,8 @@ if have ccache; then
   for compiler in gcc g++; do ln -s "$(command -v ccache)" "$LOGS/bin/$compiler"; done
   export PATH=$LOGS/bin:$PATH CCACHE_DIR=$LOGS/ccache CCACHE_NOHASHDIR=1
 fi
-LAUNCHERS="pthread" both=program
-if have "$(mpicc_command)" && have "$(mpirun_command)"; then LAUNCHERS="pthread mpi" both=both; fi
+LAUNCHERS="pthread" both="all tests"
+if have "$(mpicc_command)" && have "$(mpirun_command)"; then LAUNCHERS="pthread mpi" both=both-tests; fi
 
 sources() { # sources EXTENSION...: all files of the suite with one of them, no hidden folders
   local extension pattern=()
@@ -175,43 +175,33 @@ static_checks() {
 }
 
 # ---- builds --------------------------------------------------------------------------------------
-build_cpu() { make -C "$1" -j "$LANES" CPU=1 $both; } # build_cpu DIRECTORY: for all launchers
+# shellcheck disable=SC2086 # $both is one word or two
+build_cpu() { make -s -j "$LANES" CPU=1 STRICT=1 $both; } # for all launchers
 
-build_gpu() { # build_gpu DIRECTORY
+# shellcheck disable=SC2086
+build_gpu() {
   local settings=()
   # one architecture is enough to see warnings, where no GPU asks for another
   if [ "$(gpu_count)" = 0 ] && [ -z "${NVCC_GENCODE:-}" ]; then
     settings=("NVCC_GENCODE=-gencode arch=compute_90,code=sm_90")
   fi
   if have ccache; then settings+=("NVCC=ccache $(cuda_home)/bin/nvcc"); fi
-  make -C "$1" -j "$LANES" "${settings[@]}" $both
+  make -s -j "$LANES" STRICT=1 "${settings[@]}" $both
 }
 
-# Unit tests share objects: never two of these at once.
-build_unit() { flock "$LOGS" make -C tests/unit -j "$LANES" CPU=1 "TEST=$1" program; }
-build_units() {
-  local source
-  for source in tests/unit/test_*.c; do build_unit "$(basename "$source" .c)" || return; done
+# with another compiler, in a tree of its own
+build_clang() {
+  mkdir -p "$LOGS/clang" && cp -r Makefile common tests 0* "$LOGS/clang" &&
+    make -s -C "$LOGS/clang" -j "$LANES" CPU=1 STRICT=1 CC=clang CFLAGS=-O0 all tests
 }
 
-gpu_build_check() { # gpu_build_check DIRECTORY
-  local why name=build-gpu-${1//\//-}
-  why=$(missing_for_gpu_build)
-  if [ -n "$why" ]; then skip "$name" "$why"; else check "$name" build_gpu "$1"; fi
-}
-
-# Tests link what is made in the folders of the examples, so these come before.
 build_checks() {
-  local example directory
-  for example in $(examples | tac); do # the last one takes longest
-    gpu_build_check "$example"
-    check "build-cpu-$example" build_cpu "$example"
-  done
+  local why
+  why=$(missing_for_gpu_build)
+  if [ -n "$why" ]; then skip build-gpu "$why"; else check build-gpu build_gpu; fi
+  check build-cpu build_cpu
+  if have clang; then check build-clang build_clang; else skip build-clang "not installed"; fi
   wait
-  check build-unit build_units
-  for directory in tests/gpu/*; do
-    [ ! -f "$directory/Makefile" ] || gpu_build_check "$directory"
-  done
   [ "$LAUNCHERS" != pthread ] || skip build-mpi "no MPI"
 }
 
@@ -220,8 +210,8 @@ build_checks() {
 LIMIT=(timeout -k 5 1800)
 
 unit() { # unit NAME
-  build_unit "$1" || return
-  env CPU_STANDIN_QUIET=1 "${LIMIT[@]}" "tests/unit/build/cpu-pthread/$1"
+  make -s CPU=1 STRICT=1 "build/cpu-pthread/tests/$1" || return
+  env CPU_STANDIN_QUIET=1 "${LIMIT[@]}" "build/cpu-pthread/tests/$1"
 }
 
 # A page has the numbers that this test prints.
@@ -248,15 +238,13 @@ unit_checks() {
 }
 
 cli_checks() {
-  local file files=() example
+  local file files=()
   have bats || { skip cli "no bats" && return; }
   for file in tests/cli/*.bats; do
     if wanted "cli-$(basename "$file" .bats)"; then files+=("$file"); fi
   done
   # several bats must not build at once; here all is up to date unless only some checks were asked for
-  if [ $counting = no ]; then
-    for example in ${files[0]:+$(examples)}; do build_cpu "$example" >/dev/null 2>&1 || true; done
-  fi
+  if [ $counting = no ] && [ ${#files[@]} -gt 0 ]; then build_cpu >/dev/null 2>&1 || true; fi
   for file in "${files[@]}"; do
     check "cli-$(basename "$file" .bats)" "${LIMIT[@]}" bats --tap "$file"
   done

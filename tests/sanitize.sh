@@ -48,15 +48,15 @@ run() {
   [ $code = "$wanted" ] || { echo "exit code $code, wanted $wanted" && exit 1; }
 }
 
+make -s -C "$TOP" "${switches[@]}" all
 for example in $(examples); do
-  make -s -C "$TOP/$example" "${switches[@]}"
-  program=$TOP/$example/build/$variant/$(program_of "$example")
+  program=$TOP/build/$variant/$(program_of "$example")
   case $example in
   04_*)
     run 0 4 "$program" --count 3000 --steps 34
     run 0 2 "$program" --count 66000 --steps 2 # the reference on several cores
     run 0 3 "$program" --bench --count 3000 --steps 3
-    training=$TOP/$example/build/$variant/sparse_training
+    training=$TOP/build/$variant/sparse_training
     # of 1437 images: one is left for the third step, in which three ranks have none
     run 0 4 "$training" --algorithm dense,oktopk-no-residual --epochs 1 --batch 718 --seeds 2 -J "$work/epochs.csv"
     ;;
@@ -76,7 +76,7 @@ for source in "$TOP"/tests/unit/test_*.c; do
   # one thread has no races, and the training above has those of the perceptron; what the published effects run is
   # the reference, of which there are tests enough
   case $sanitize:$test in thread:test_reference* | thread:test_mlp | *:test_published) continue ;; esac
-  make -s -C "$TOP/tests/unit" "${switches[@]}" "TEST=$test" "build/$variant/$test"
+  make -s -C "$TOP" "${switches[@]}" "build/$variant/tests/$test"
   echo "== $test"
-  "${front[@]}" "$TOP/tests/unit/build/$variant/$test"
+  "${front[@]}" "$TOP/build/$variant/tests/$test"
 done

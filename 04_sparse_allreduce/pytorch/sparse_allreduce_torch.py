@@ -116,7 +116,7 @@ def _find_library(cuda):
     """Beside this file, where `make install` puts both, or in the build folder of the repository."""
     here = os.path.dirname(os.path.abspath(__file__))
     names = [os.path.join(here, "libsparse_allreduce%s.so" % ("" if cuda else "_cpu")),
-             os.path.join(here, "../build/%s-pthread/libsparse_allreduce.so" % ("gpu" if cuda else "cpu"))]
+             os.path.join(here, "../../build/%s-pthread/libsparse_allreduce.so" % ("gpu" if cuda else "cpu"))]
     for name in names:
         if os.path.exists(name):
             return name

@@ -89,7 +89,8 @@ static void begin_step(struct reference *ref)
   ref->exact_global = sparse && oktopk && (first || ref->step % (uint64_t)c->global_interval == 0);
   ref->repartitioned =
       sparse && oktopk && (first || ref->step % (uint64_t)c->repartition_interval == 0);
-  ref->fell_back = ref->nonfinite = false;
+  ref->fell_back = false;
+  ref->nonfinite = false;
   ref->nglobal = ref->ndiscarded = 0;
   for (int r = 0; r < ref->nranks; r++) {
     struct reference_rank *rank = &ref->ranks[r];

@@ -81,17 +81,13 @@ double launcher_max(const struct rank *me, double value);
  * EXIT_VERIFIED. Collective. */
 int launcher_refuse(const struct rank *me, const char *error);
 
-/* 1: ranks are threads of one process, on GPUs. Then graphs whose kernels wait for other GPUs can
- * deadlock: cudaGraphLaunch for one GPU may block while that for another one has not been made,
+/* True: ranks are threads of one process, on GPUs. Then graphs whose kernels wait for other GPUs
+ * can deadlock: cudaGraphLaunch for one GPU may block while that for another one has not been made,
  * whose kernel the first one's waits for. So programs do not capture kernels of this suite then.
  * NCCL's User Guide warns of NCCL's own operations, too; 01 and 02 capture NCCL's AllReduce all the
  * same, whose runs have ended (results/), though nothing promises it. The stand-in has a thread for
  * each stream. */
-#if defined(LAUNCHER_MPI) || defined(CPU_STANDIN)
-#define LAUNCHER_GRAPHS_CAN_DEADLOCK 0
-#else
-#define LAUNCHER_GRAPHS_CAN_DEADLOCK 1
-#endif
+extern const bool launcher_graphs_can_deadlock;
 
 /* Whether every rank's current device has `bytes` free beside a 64th of its memory, which is left
  * to NCCL; if not, one line on stderr and false on all ranks. To be called before a communicator

@@ -91,6 +91,8 @@ struct placement {
   char why[256]; /* where there is none */
 };
 
+const bool launcher_graphs_can_deadlock = false;
+
 #define ALLOWED \
   "allowed: one rank per GPU, or several with NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1"
 

@@ -20,6 +20,12 @@ struct thread {
   const void *shared;
 };
 
+#ifdef CPU_STANDIN
+const bool launcher_graphs_can_deadlock = false;
+#else
+const bool launcher_graphs_can_deadlock = true;
+#endif
+
 static struct thread *threads; /* NULL until the ranks run */
 static pthread_barrier_t barrier;
 
@@ -131,7 +137,8 @@ int backend_run(const struct backend *backend, int (*rank_main)(const struct ran
   PTHREADCHECK(pthread_barrier_init(&barrier, NULL, (unsigned)nranks));
   watchdog_watch(0, nranks, "start");
   for (int rank = 0; rank < nranks; rank++) {
-    threads[rank] = (struct thread){.me = {rank, nranks, rank}, .rank_main = rank_main};
+    threads[rank] = (struct thread){.me = {.rank = rank, .nranks = nranks, .device = rank},
+                                    .rank_main = rank_main};
     PTHREADCHECK(pthread_create(&threads[rank].handle, NULL, thread_main, &threads[rank]));
   }
   for (int rank = 0; rank < nranks; rank++) PTHREADCHECK(pthread_join(threads[rank].handle, NULL));

@@ -57,7 +57,7 @@ for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
 
 # ---- one release ---------------------------------------------------------------------------------
 ranks=$(gpu_count)
-program() { echo "$tree/$1/build/gpu-mpi/$(program_of "$1")"; }
+program() { echo "$tree/build/gpu-mpi/$(program_of "$1")"; }
 
 golden() { # golden EXAMPLE: whether it prints what it should; what else it says is shown
   local code=0

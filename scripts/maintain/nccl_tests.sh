@@ -29,7 +29,7 @@ times_folder "$2"
 out=$(realpath -- "$dir")/nccl_tests
 ranks=$(gpu_count)
 for example in 01_allreduce_ub 02_allreduce_sm 03_alltoallv_sm; do
-  make -s -j "$(nproc)" -C "$TOP/$example" MPI=1
+  make -s -j "$(nproc)" -C "$TOP" MPI=1 "$example"
 done
 mkdir -p -- "$out"
 

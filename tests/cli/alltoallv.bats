@@ -203,7 +203,7 @@ PYTHON
 }
 
 @test "all cases of the AlltoAllV on 1, 3 and 4 ranks" {
-  make -s -C "$TOP/tests/gpu/alltoallv" CPU=1 >&2
+  make_variant tests/gpu/alltoallv pthread >&2
   for ranks in 1 3 4; do
     start pthread $ranks tests/gpu/alltoallv -T 60
     exits_with 0
@@ -217,7 +217,7 @@ PYTHON
 
 @test "all cases of the AlltoAllV as processes, against MPI_Alltoallv" {
   [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
-  make -s -C "$TOP/tests/gpu/alltoallv" CPU=1 MPI=1 >&2
+  make_variant tests/gpu/alltoallv mpi >&2
   start mpi 3 tests/gpu/alltoallv -T 60
   exits_with 0
   prints '^ok - random matrices against MPI_Alltoallv$'
@@ -227,7 +227,7 @@ PYTHON
 build_usage() {
   local include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu")
   [ ! -x "$FAULT_FOLDER/usage/usage" ] || return 0 # not in a path with a blank, for the loader
-  cp "$TOP/03_alltoallv_sm/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER" # what is CUDA and NCCL here
+  cp "$TOP/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER" # what is CUDA and NCCL here
   cp -r "$TOP/03_alltoallv_sm/lib" "$FAULT_FOLDER/usage"
   cd "$FAULT_FOLDER/usage" || return
   "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \

@@ -192,7 +192,7 @@ ROWS
     says '^CPU stand-in: the host has no memory for what another rank shares; allowed: .*ulimit -v\)$'
   fi
   FAULT=fail:pthread_create:2:1 NTHREADS=2 timeout 60 env LD_PRELOAD="$FAULT_FOLDER/fault.so" \
-    "$TOP/04_sparse_allreduce/build/cpu-pthread/sparse_training" --epochs 1 >"$WORK/out" 2>"$WORK/err" || code=$?
+    "$TOP/build/cpu-pthread/sparse_training" --epochs 1 >"$WORK/out" 2>"$WORK/err" || code=$?
   exits_with 3
   one_line '^CPU stand-in: the host has no memory for the thread of a stream; allowed: .*ulimit -v\)$'
 }

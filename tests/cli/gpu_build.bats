@@ -10,7 +10,7 @@ setup() {
   why=$(missing_for_gpu_build)
   [ -z "$why" ] || skip "$why"
   WORK=$(mktemp -d)
-  PROGRAM=$TOP/01_allreduce_ub/build/gpu-pthread/allreduce_ub
+  PROGRAM=$TOP/build/gpu-pthread/allreduce_ub
   [ -x "$PROGRAM" ] || make -s -C "$TOP/01_allreduce_ub" >&2
 }
 
@@ -46,7 +46,7 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
   gcc -std=c11 -Wall -Wextra -Werror -shared -fPIC -Wl,-soname,libnccl.so.2 \
     -o "$WORK/old/libnccl.so.2" "$TOP/tests/old_nccl.c"
   for example in $EXAMPLES; do
-    program=$TOP/$example/build/gpu-pthread/$(program_of "$example") code=0
+    program=$TOP/build/gpu-pthread/$(program_of "$example") code=0
     [ -x "$program" ] || make -s -C "$TOP/$example" >&2
     LD_LIBRARY_PATH=$WORK/old "$program" >"$WORK/out" 2>"$WORK/err" || code=$?
     exits_with 77

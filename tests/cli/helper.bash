@@ -15,10 +15,11 @@ unset MAKEFLAGS MAKELEVEL MFLAGS CPU MPI SANITIZE
 # No explanations of exit codes by mpirun; ranks on this host only.
 export OMPI_MCA_orte_execute_quiet=1 OMPI_MCA_pml=ob1 OMPI_MCA_plm=isolated
 
-make_variant() { # make_variant EXAMPLE LAUNCHER [MAKE'S ARGUMENTS]
-  local switches=(CPU=1)
+make_variant() { # make_variant EXAMPLE|tests/gpu/FOLDER LAUNCHER
+  local switches=(CPU=1) target=$1
   [ "$2" != mpi ] || switches+=(MPI=1)
-  make -s -C "$TOP/$1" "${switches[@]}" "${@:3}"
+  [[ $1 != tests/* ]] || target=build/cpu-$2/tests/${1##*/}
+  make -s -C "$TOP" "${switches[@]}" "$target"
 }
 
 # Builds what the tests run; does nothing where all is up to date.
@@ -43,7 +44,7 @@ setup() {
 
 teardown() { rm -rf "$WORK"; }
 
-program_path() { echo "$TOP/$1/build/cpu-$2/$(program_of "$1")"; } # EXAMPLE LAUNCHER
+program_path() { built_program "$1" cpu "$2"; } # EXAMPLE LAUNCHER
 
 # mpi_run of lib.sh, for 90 s at most. The kill is for mpirun as well as for the shell that waits for
 # it: with the shell gone, timeout would think that all is over.
@@ -55,17 +56,14 @@ mpi_job() {
 # build_changed LAUNCHER EXAMPLE SED-SCRIPT: $WORK/program is the example with a main.c, $WORK/main.c, that
 # sed -E has changed.
 build_changed() {
-  local build=$TOP/$2/build/cpu-$1 compiler=gcc switch=() objects=() object source
+  local build=$TOP/build/cpu-$1 compiler=gcc
   sed -E "$3" "$TOP/$2/main.c" >"$WORK/main.c"
   if cmp -s "$TOP/$2/main.c" "$WORK/main.c"; then echo "sed has changed nothing" && return 1; fi
-  [ "$1" = pthread ] || compiler=$(mpicc_command) switch=(-DLAUNCHER_MPI)
-  while IFS= read -rd '' object; do
-    source=${object#"$build"/}
-    [ ! -e "$TOP/${source%.o}" ] || objects+=("$object") # not of a file that has moved since
-  done < <(find "$build" -name '*.o' ! -path '*/common/cpu/*' ! -name main.c.o -print0)
-  "$compiler" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${switch[@]}" -pthread \
+  [ "$1" = pthread ] || compiler=$(mpicc_command)
+  "$compiler" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN -pthread \
     -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/common/launch" \
-    -I"$TOP/common/verify" -I"$TOP/common/bench" -I"$TOP/$2" -o "$WORK/program" "$WORK/main.c" "${objects[@]}" \
+    -I"$TOP/common/verify" -I"$TOP/common/bench" -I"$TOP/$2" -o "$WORK/program" "$WORK/main.c" \
+    "$build/common/launch/launcher_$1.c.o" "$TOP/build/cpu/$2.a" "$TOP/build/cpu/common.a" \
     -Wl,-rpath,"$build" -L"$build" -lcpu_standin -lm
 }
 

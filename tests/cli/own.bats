@@ -161,7 +161,7 @@ C
 usage() {
   local with=() own=$FAULT_FOLDER/own # not in a path with a blank, for the loader
   if [ ! -x "$own/usage" ]; then
-    cp "$TOP/02_allreduce_sm/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER" # what is CUDA and NCCL here
+    cp "$TOP/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER" # what is CUDA and NCCL here
     cp -r "$TOP/02_allreduce_sm/own" "$own"
     "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN \
       -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" "$own"/*.c -o "$own/usage" \

@@ -70,11 +70,11 @@ pytorch() {
   pytorch 1 "$WORK/apart/train_text.py" --steps 1 --ways oktopk
   exits_with 1
   says 'SparseAllreduceError: no /.*/libsparse_allreduce.so; allowed: `make CPU=1` makes it, or library=<its path>$'
-  cp "$TOP/04_sparse_allreduce/build/cpu-pthread"/lib*.so "$WORK/apart"
+  cp "$TOP/build/cpu-pthread"/lib*.so "$WORK/apart"
   mv "$WORK/apart/libsparse_allreduce.so" "$WORK/apart/libsparse_allreduce_cpu.so"
   pytorch 1 "$WORK/apart/train_text.py" --steps 1 --ways oktopk # as installed
   exits_with 0
-  gpu=$TOP/04_sparse_allreduce/build/gpu-pthread/libsparse_allreduce.so
+  gpu=$TOP/build/gpu-pthread/libsparse_allreduce.so
   [ -f "$gpu" ] || skip "no GPU build"
   pytorch 1 "$HOOK/train_text.py" --steps 1 --ways oktopk --library "$gpu"
   exits_with 1
@@ -83,7 +83,7 @@ pytorch() {
 
 @test "a library that was made with another NCCL than PyTorch has loaded is refused with a line that says how to make it" {
   needs_pytorch
-  gpu=$TOP/04_sparse_allreduce/build/gpu-pthread/libsparse_allreduce.so
+  gpu=$TOP/build/gpu-pthread/libsparse_allreduce.so
   [ -f "$gpu" ] || skip "no GPU build"
   header=$(awk '/define NCCL_(MAJOR|MINOR|PATCH) /{printf "%s%s", dot, $3; dot="."}' "$(nccl_home)/include/nccl.h")
   loaded=$("$PYTHON" -c 'import torch; print(".".join(map(str, torch.cuda.nccl.version())))' 2>/dev/null) || skip "a PyTorch without NCCL"

@@ -40,17 +40,19 @@ broken() {
   local copy=$FAULT_FOLDER/broken/04_sparse_allreduce
   if [ ! -d "$copy" ]; then
     mkdir "$FAULT_FOLDER/broken"
-    cp -rp "$TOP"/{common,scripts,02_allreduce_sm,03_alltoallv_sm,04_sparse_allreduce} "$FAULT_FOLDER/broken"
+    cp -rp "$TOP"/{Makefile,common,scripts,0*,tests} "$FAULT_FOLDER/broken"
+    mkdir "$FAULT_FOLDER/broken/build"
+    cp -rp "$TOP"/build/cpu* "$FAULT_FOLDER/broken/build"
   fi
   awk -v line="$3" -v new="$4" '{ at = index($0, line) }
     at { $0 = substr($0, 1, at - 1) new substr($0, at + length(line)); found++ }
     { print } END { exit found != 1 }' "$TOP/04_sparse_allreduce/$2" >"$copy/$2"
   code=0
   if [ "${BROKEN_LAUNCHER:-pthread}" = mpi ]; then # where oktopk is one-sided
-    make -s -C "$copy" CPU=1 MPI=1
+    make -s -C "$copy/.." CPU=1 MPI=1 04_sparse_allreduce
     mpi_job 4 "$copy/sparse_allreduce" --algorithm "$1" "${@:5}" >"$WORK/out" 2>"$WORK/err" || code=$?
   else
-    make -s -C "$copy" CPU=1
+    make -s -C "$copy/.." CPU=1 04_sparse_allreduce
     NTHREADS=4 "$copy/sparse_allreduce" --algorithm "$1" "${@:5}" >"$WORK/out" 2>"$WORK/err" || code=$?
   fi
   cp "$TOP/04_sparse_allreduce/$2" "$copy/$2"

@@ -7,7 +7,7 @@ load sparse_helper
   [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
   local mine=$FAULT_FOLDER/mine # not in a path with a blank, for the loader
   cp -r "$TOP/04_sparse_allreduce/lib" "$mine"
-  cp -r "$TOP"/03_alltoallv_sm/lib/{alltoallv*,lsa} "$TOP/04_sparse_allreduce/build/cpu-mpi/libcpu_standin.so" "$mine"
+  cp -r "$TOP"/03_alltoallv_sm/lib/{alltoallv*,lsa} "$TOP/build/cpu-mpi/libcpu_standin.so" "$mine"
   cd "$mine"
   local include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I.)
   echo '#include "sparse_allreduce.h"' | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ "${include[@]}" -
@@ -32,7 +32,7 @@ load sparse_helper
 
 # steps LAUNCHER RANKS [OPTIONS]: runs tests/gpu/sparse_steps, which build_steps builds
 steps() {
-  local launcher=$1 ranks=$2 program=$TOP/tests/gpu/sparse_steps/build/cpu-$1/sparse_steps
+  local launcher=$1 ranks=$2 program=$TOP/build/cpu-$1/tests/sparse_steps
   shift 2
   if [ "$launcher" = mpi ]; then mpi_job "$ranks" "$program" "$@"; else NTHREADS=$ranks "$program" "$@"; fi
 }
@@ -92,7 +92,7 @@ build_steps() {
 
 @test "operators: the twins do what ops.h says" {
   make_variant tests/gpu/sparse pthread
-  NTHREADS=1 "$TOP/tests/gpu/sparse/build/cpu-pthread/sparse_cases" --quick >"$WORK/out" 2>"$WORK/err"
+  NTHREADS=1 "$TOP/build/cpu-pthread/tests/sparse" --quick >"$WORK/out" 2>"$WORK/err"
   [ "$(grep -c "^ok" "$WORK/out")" = "$(wc -l <"$WORK/out")" ]
   [ -s "$WORK/out" ]
 }

@@ -4,7 +4,7 @@
 load helper
 
 EXAMPLES="04_sparse_allreduce"
-program_path() { echo "$TOP/$1/build/cpu-$2/sparse_training"; } # in place of the example's first program
+program_path() { echo "$TOP/build/cpu-$2/sparse_training"; } # in place of the example's first program
 
 training() { start "$1" "$2" 04_sparse_allreduce "${@:3}"; } # training LAUNCHER RANKS [OPTIONS]
 

@@ -54,7 +54,7 @@ static uint64_t bits_of(const struct datatype *type, uint64_t number)
 
 static void open_bench(struct bench *b, const char *type, int rank, int nranks)
 {
-  *b = (struct bench){.me = {rank, nranks, 0}, .type = datatype_find(type)};
+  *b = (struct bench){.me = {.rank = rank, .nranks = nranks}, .type = datatype_find(type)};
   CUDACHECK(cudaSetDevice(0));
   CUDACHECK(cudaStreamCreate(&b->stream));
   CUDACHECK(cudaMalloc((void **)&b->buffer, COUNT * 8));

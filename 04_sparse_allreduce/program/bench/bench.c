@@ -298,7 +298,7 @@ static int sweep_sizes(struct sweep *s)
 static int bench_job(struct job *job)
 {
   const struct rank *me = job->me;
-  if (LAUNCHER_GRAPHS_CAN_DEADLOCK && program_options.graphs > 0)
+  if (launcher_graphs_can_deadlock && program_options.graphs > 0)
     return launcher_refuse(me, "-G 1 with several GPUs in one process can deadlock; "
                                "allowed: the build with MPI=1");
   struct sweep s = {.job = job};

@@ -26,7 +26,6 @@ enum { LL_LIMIT = 8 << 10, BUFFER = 512 << 10 };
 enum { REPLAYS = 300, RANDOM_CASES = 400, OFFSET_STEP = 1 };
 enum { LL_LIMIT = 128 << 10, BUFFER = 8 << 20 };
 #endif
-enum { GRAPHS = !LAUNCHER_GRAPHS_CAN_DEADLOCK };
 enum { MAX_RANKS = 64 };
 
 static bool large;       /* --large: pairs beyond 4 GiB */
@@ -1282,9 +1281,9 @@ static int run(const struct rank *me, const struct options *opt)
   test_threshold(&t);
   test_back_to_back(&t);
   test_barrier(&t);
-  if (GRAPHS) test_graph(&t);
-  if (GRAPHS) test_streams(&t);
-  if (GRAPHS) test_captures(&t);
+  if (!launcher_graphs_can_deadlock) test_graph(&t);
+  if (!launcher_graphs_can_deadlock) test_streams(&t);
+  if (!launcher_graphs_can_deadlock) test_captures(&t);
   test_counts(&t);
   test_rows(&t);
   test_large_rows(&t);
