@@ -91,10 +91,12 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
       ALLREDUCE_CUDATRY(cudaMemcpyAsync(recv, send, bytes, cudaMemcpyDeviceToDevice, stream));
     return ncclSuccess;
   }
-  struct allreduce_call call = {.shape = allreduce_choose(bytes, handle->n, handle->limits),
-                                .type = type,
-                                .count = count,
-                                .check = allreduce_check(count, (int)type)};
+  struct allreduce_call call = {
+      .shape = allreduce_choose(bytes, handle->n, handle->limits), .type = type, .count = count};
+  uint64_t place = 0;
+  if (call.shape.method == ALLREDUCE_TWOSHOT)
+    place = allreduce_place((size_t)(send - from->base), (size_t)(recv - to->base), send == recv);
+  call.check = allreduce_check(count, (int)type, place);
   call.slice = allreduce_slice_of(send, recv, count, size, handle->rank, handle->n);
   for (int p = 0; p < handle->n; p++) {
     call.send[p] = from->peers[p] + (send - from->base);
@@ -116,7 +118,8 @@ ncclResult_t allreduce_get_async_error(allreduce_t handle, ncclResult_t *result)
   case ALLREDUCE_ERROR_NONE:
     break;
   case ALLREDUCE_ERROR_COUNT:
-    *result = allreduce_fail(ncclInvalidArgument, "rank %d has called with another count or type",
+    *result = allreduce_fail(ncclInvalidArgument,
+                             "rank %d has called with another count, type or place in the windows",
                              e->peer);
     break;
   default:

@@ -15,11 +15,12 @@
  *
  * What all ranks have in common:
  * - They make the same calls of allreduce_run on a handle in the same order, with the same count
- *   and type, and in place all or none. A call in another order or with another count or type is
- *   an error that allreduce_get_async_error reports, on every rank that notices. What they compare
- *   has 16 bits: one pair of counts in 65,536 passes, and the result is wrong.
+ *   and type, and in place all or none.
  * - sendbuff has the same offset in its window on all ranks, recvbuff too (any multiple of an
  *   element's size; the two may differ). In place, or no byte in common.
+ *   Where ranks differ in any of this, allreduce_get_async_error reports it, on every rank that
+ *   notices (other offsets from two-shot's size on; below, they do no harm). What they compare has
+ *   16 bits: one pair of counts in 65,536 passes, and the result is wrong.
  * - The calls of a handle follow each other: on one stream, or on several that wait for each other
  *   by events. They may be captured, replayed and mixed with others.
  * - On GPUs of compute capability 9.0 and later, small calls are launched while the kernel before
@@ -30,6 +31,10 @@
  * - Where several ranks are threads of one process, a graph with these calls can deadlock when it
  *   is launched. So can any graph whose kernels wait for other GPUs, NCCL's too. For graphs take
  *   one process for each GPU.
+ * - A call needs room on all GPUs at once, for its kernels wait for each other. So calls of two
+ *   handles, or of one beside NCCL's on another stream, wait for each other by events, in the same
+ *   order on all ranks; or both leave room (max_blocks: half of the multiprocessors). Else each GPU
+ *   may be full of kernels that wait for one that finds no room on another.
  *
  * Functions return NCCL's codes; allreduce_last_error has a sentence for the last failure of the
  * calling thread. It includes nothing of the suite, never prints and never exits. C and C++. */
@@ -52,7 +57,7 @@ typedef struct allreduce_handle *allreduce_t;
  * calls_before is the same on all. */
 typedef struct {
   double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
-  int max_blocks;         /* of a launch; 0: two on each multiprocessor */
+  int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
   /* The most bytes that a rank sends to the others as lines, and as wide lines (wide.cuh); beyond
    * is two-shot. 0: what was fastest, < 0: none */
   long lines_bytes, wide_bytes;
@@ -62,13 +67,14 @@ typedef struct {
 /* Collective. ncclInvalidUsage, on all ranks alike, where this AllReduce is not possible and NCCL's
  * has to be taken: not all ranks share memory, they are more than 72, a GPU is reached over PCIe or
  * is older than compute capability 7.0, NCCL is older than 2.28 or than the headers, or, with
- * headers of 2.28, not exactly their release; allreduce_last_error says which. `config` may be
+ * headers of 2.28, not exactly their release, or it was built with CUDA before 12.3;
+ * allreduce_last_error says which. `config` may be
  * NULL. comm is a blocking communicator (ncclConfig_t's `blocking` is not 0) and must outlive the
  * handle. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle);
 
-/* Collective, after the last call has been waited for. NULL is nothing. */
+/* Collective. Waits for the calls that this rank has made. NULL is nothing. */
 ncclResult_t allreduce_destroy(allreduce_t handle);
 
 /* Tells the handle where a window is: `buff` and `bytes` as in ncclCommWindowRegister with
@@ -91,8 +97,12 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
 /* What the calls that are finished have found; local, does not wait.
  *   ncclSuccess           nothing
  *   ncclRemoteError       another rank did not come within the timeout
- *   ncclInvalidArgument   another rank has called with another count or type
- * Errors are final: later calls do not wait long and their results are undefined. */
+ *   ncclInvalidArgument   another rank has called with another count, type or place
+ * Errors are final: later calls send nothing, do not wait long, and their results are undefined; so
+ * the others report an error, too. In the call that failed a rank that comes late may still read
+ * this rank's send buffer and write its receive buffer: they stay allocated until
+ * allreduce_destroy. (A rank that stops for longer than the timeout in the middle of a call may
+ * learn of it in its next one only.) */
 ncclResult_t allreduce_get_async_error(allreduce_t handle, ncclResult_t *result);
 
 /* What went wrong in the last call of this thread that failed or reported an error. */

@@ -33,11 +33,10 @@ struct allreduce_shape allreduce_choose(size_t bytes, int n, struct allreduce_li
 {
   const size_t ranks = (size_t)n, sent = bytes * (ranks - 1), words = (bytes + 7) / 8;
   if (sent <= least(limits.lines, one_shot_pays(ranks, 680)))
-    return shape(ALLREDUCE_LINES, words, 64, limits.blocks);
+    return shape(ALLREDUCE_LINES, words, 64, limits.blocks[ALLREDUCE_LINES]);
   if (sent <= least(limits.wide, one_shot_pays(ranks, 350)))
-    return shape(ALLREDUCE_WIDE, (words + 14) / 15 * 8, 140, limits.blocks);
-  /* a block for each 32 KiB of a slice; only very large ones gain by two on a multiprocessor */
-  const size_t slice = bytes / ranks, most = slice < 16 * MIB ? 132 : limits.blocks;
+    return shape(ALLREDUCE_WIDE, (words + 14) / 15 * 8, 140, limits.blocks[ALLREDUCE_WIDE]);
+  const size_t blocks = bytes / ranks / 32768 + 1; /* one for each 32 KiB of a slice */
   return (struct allreduce_shape){ALLREDUCE_TWOSHOT,
-                                  (int)least(slice / 32768 + 1, least(most, limits.blocks)), 512};
+                                  (int)least(blocks, limits.blocks[ALLREDUCE_TWOSHOT]), 512};
 }

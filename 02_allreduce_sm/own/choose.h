@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-enum allreduce_method { ALLREDUCE_LINES, ALLREDUCE_WIDE, ALLREDUCE_TWOSHOT };
+enum allreduce_method { ALLREDUCE_LINES, ALLREDUCE_WIDE, ALLREDUCE_TWOSHOT, ALLREDUCE_METHODS };
 
 struct allreduce_shape {
   enum allreduce_method method;
@@ -19,9 +19,9 @@ struct allreduce_shape {
 };
 
 struct allreduce_limits {
-  size_t blocks; /* of a launch */
-  size_t lines;  /* the most bytes that a rank sends to others as lines ... */
-  size_t wide;   /* ... and as wide lines; 0: wide lines cannot be used */
+  size_t blocks[ALLREDUCE_METHODS]; /* of a launch: as many as all GPUs run at once */
+  size_t lines;                     /* the most bytes that a rank sends to others as lines ... */
+  size_t wide;                      /* ... and as wide lines; 0: wide lines cannot be used */
 };
 
 /* `bytes` is not 0, n at least 2. */

@@ -46,7 +46,8 @@ static ncclResult_t agree(const struct allreduce_handle *h, struct agreement *mi
   for (int p = 0; p < h->n; p++) {
     if (all[p].can < mine->can) mine->can = all[p].can;
     if (all[p].architecture != all[0].architecture) mine->limits.wide = 0;
-    lower(&mine->limits.blocks, all[p].limits.blocks);
+    for (int m = 0; m < ALLREDUCE_METHODS; m++)
+      lower(&mine->limits.blocks[m], all[p].limits.blocks[m]);
     lower(&mine->limits.lines, all[p].limits.lines);
     lower(&mine->limits.wide, all[p].limits.wide);
   }
@@ -83,8 +84,7 @@ static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t 
                            union told *told)
 {
   char id[ALLREDUCE_ID] = "";
-  struct agreement mine = {
-      CAN, 0, {ALLREDUCE_MAX_BLOCKS, ALLREDUCE_LINES_BYTES, ALLREDUCE_WIDE_BYTES}};
+  struct agreement mine = {CAN, 0, {.lines = ALLREDUCE_LINES_BYTES, .wide = ALLREDUCE_WIDE_BYTES}};
   ncclResult_t failed = device_of(h->comm, id, &mine.architecture);
   ALLREDUCE_TRY(exchange(h, id, sizeof(id), told->ids));
   const char *why = "";
@@ -93,9 +93,10 @@ static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t 
   if (*why != '\0')
     mine.can = CANNOT;
   else if (failed == ncclSuccess)
-    failed = allreduce_device_create(h->comm, h->rank, h->n, config, &h->device);
+    failed = allreduce_device_create(h->comm, h->rank, h->n, config, &mine.limits, &h->device);
   if (failed != ncclSuccess) mine.can = FAILED;
-  if (config->max_blocks > 0) lower(&mine.limits.blocks, (size_t)config->max_blocks);
+  for (int m = 0; m < ALLREDUCE_METHODS; m++)
+    if (config->max_blocks > 0) lower(&mine.limits.blocks[m], (size_t)config->max_blocks);
   if (config->wide_bytes != 0) lower(&mine.limits.wide, at_least_0(config->wide_bytes));
   if (config->lines_bytes != 0)
     lower(&mine.limits.lines, at_least_0(config->lines_bytes));
@@ -153,7 +154,12 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
 ncclResult_t allreduce_destroy(allreduce_t handle)
 {
   ncclResult_t result = ncclSuccess;
-  if (handle != NULL && handle->device != NULL) result = allreduce_device_destroy(handle->device);
+  if (handle != NULL && handle->device != NULL) {
+    const cudaError_t waited = cudaDeviceSynchronize(); /* for calls that still run */
+    result = allreduce_device_destroy(handle->device);
+    if (waited != cudaSuccess)
+      result = allreduce_fail(ncclUnhandledCudaError, "%s", cudaGetErrorString(waited));
+  }
   free(handle);
   return result;
 }

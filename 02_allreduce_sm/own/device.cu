@@ -11,7 +11,7 @@
 #include "device.h"
 #include "errors.h"
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) /* else device_none.cu */
+#if ALLREDUCE_HAS_DEVICE_CODE /* else device_none.cu */
 #include <nccl_device.h>
 
 #include "lines.cuh"
@@ -133,9 +133,10 @@ ncclResult_t allreduce_device_launch(struct allreduce_device *device,
 }
 
 /* With lazy loading a kernel is loaded at its first launch, which may wait for a device that waits
- * for us. So load them all now. */
+ * for us. So load them all now. Finds how many blocks of each method a multiprocessor has room for,
+ * whatever the type. */
 template <int N>
-static cudaError_t load_kernels(bool *overlaps)
+static cudaError_t load_kernels(bool *overlaps, int fit[ALLREDUCE_METHODS])
 {
 #define TYPE(type, sum, bits) type,
   static const ncclDataType_t types[] = {ALLREDUCE_TYPES(TYPE)};
@@ -144,13 +145,19 @@ static cudaError_t load_kernels(bool *overlaps)
   cudaFuncAttributes attributes;
   int driver = 0;
   cudaError_t e = cudaDriverGetVersion(&driver);
-  if (e != cudaSuccess) return e;
-  for (ncclDataType_t type : types)
-    for (enum allreduce_method method : methods) {
-      e = cudaFuncGetAttributes(&attributes, (const void *)kernel_for<N>(method, type));
+  for (enum allreduce_method method : methods) {
+    fit[method] = ALLREDUCE_MAX_BLOCKS;
+    for (ncclDataType_t type : types) {
+      const void *kernel = (const void *)kernel_for<N>(method, type);
+      int blocks = 0;
+      if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, kernel);
+      if (e == cudaSuccess)
+        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, 0);
       if (e != cudaSuccess) return e;
       *overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS && driver >= 12030; /* for all */
+      if (blocks < fit[method]) fit[method] = blocks;
     }
+  }
   return cudaSuccess;
 }
 
@@ -173,6 +180,7 @@ ncclResult_t allreduce_device_peers(struct allreduce_device *d, ncclWindow_t win
 
 ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,
                                      const allreduce_config_t *config,
+                                     struct allreduce_limits *limits,
                                      struct allreduce_device **device)
 {
   struct allreduce_device *d = (struct allreduce_device *)calloc(1, sizeof(*d));
@@ -184,11 +192,17 @@ ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,
   d->limit = (uint64_t)(allreduce_timeout(config) * 1e9);
   const size_t bytes = allreduce_scratch_bytes(n);
   struct allreduce_state first = {};
-  for (uint64_t &number : first.number) number = config->calls_before;
-  ALLREDUCE_CUDATRY(n == 2   ? load_kernels<2>(&d->overlaps)
-                    : n <= 4 ? load_kernels<4>(&d->overlaps)
-                    : n <= 8 ? load_kernels<8>(&d->overlaps)
-                             : load_kernels<ALLREDUCE_MAX_RANKS>(&d->overlaps));
+  for (allreduce_state::allreduce_memory &block : first.block) block.number = config->calls_before;
+  int now = 0, multiprocessors = 0, fit[ALLREDUCE_METHODS];
+  ALLREDUCE_CUDATRY(cudaGetDevice(&now));
+  ALLREDUCE_CUDATRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, now));
+  ALLREDUCE_CUDATRY(n == 2   ? load_kernels<2>(&d->overlaps, fit)
+                    : n <= 4 ? load_kernels<4>(&d->overlaps, fit)
+                    : n <= 8 ? load_kernels<8>(&d->overlaps, fit)
+                             : load_kernels<ALLREDUCE_MAX_RANKS>(&d->overlaps, fit));
+  for (int m = 0; m < ALLREDUCE_METHODS; m++)
+    limits->blocks[m] = fit[m] * multiprocessors < ALLREDUCE_MAX_BLOCKS ? fit[m] * multiprocessors
+                                                                        : ALLREDUCE_MAX_BLOCKS;
   ALLREDUCE_CUDATRY(cudaMalloc((void **)&d->table, n * sizeof(*d->table)));
   ALLREDUCE_CUDATRY(cudaMalloc((void **)&d->state, sizeof(first)));
   ALLREDUCE_CUDATRY(cudaMemcpy(d->state, &first, sizeof(first), cudaMemcpyHostToDevice));

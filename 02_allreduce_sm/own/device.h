@@ -15,16 +15,25 @@
 extern "C" {
 #endif
 
-/* What a rank remembers from call to call, in device memory. */
+/* NCCL's device interface came with 2.28; loads and stores of 128 bits, which PTX makes single
+ * ones, with CUDA 12.3. */
+#define ALLREDUCE_HAS_DEVICE_CODE \
+  (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) && CUDART_VERSION >= 12030)
+
+/* What a rank remembers from call to call, in device memory: each block has a copy of its own,
+ * which it reads by one load. */
 struct allreduce_state {
-  uint64_t number[ALLREDUCE_MAX_BLOCKS]; /* of the last call; each block has its own copy */
-  uint32_t broken;                       /* a wait was given up: no wait lasts long any more */
+  struct allreduce_memory {
+    uint64_t number; /* of the last call */
+    uint64_t broken; /* a wait was given up: this rank sends nothing any more */
+  } block[ALLREDUCE_MAX_BLOCKS];
+  uint32_t reported; /* the first error, which stays */
 };
 
 enum allreduce_error_kind {
   ALLREDUCE_ERROR_NONE,
   ALLREDUCE_ERROR_TIMEOUT, /* `peer` did not come */
-  ALLREDUCE_ERROR_COUNT,   /* `peer` has called with another count or type */
+  ALLREDUCE_ERROR_COUNT,   /* `peer` has called with another count, type or place */
 };
 
 /* In host memory that the device can write; `kind` is written last. */
@@ -64,12 +73,17 @@ const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
 enum allreduce_link { ALLREDUCE_LINK_UNKNOWN, ALLREDUCE_LINK_PCIE, ALLREDUCE_LINK_NVLINK };
 enum allreduce_link allreduce_device_link(int device, const char *id);
 
-/* Local: memory, among it the scratch memory, of zeros. What has been made when it fails is to be
- * destroyed. */
+/* Local: memory, among it the scratch memory, of zeros; and how many blocks of each method this GPU
+ * runs at once. What has been made when it fails is to be destroyed. */
 ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,
                                      const allreduce_config_t *config,
+                                     struct allreduce_limits *limits,
                                      struct allreduce_device **device);
-ncclResult_t allreduce_device_destroy(struct allreduce_device *device); /* collective */
+
+/* Collective. A slower peer may still store a flag, which nobody reads any more: it stores through
+ * its own mapping, which keeps the memory until that peer, too, has given back its window. So there
+ * is no barrier, and a peer that never comes is not waited for. */
+ncclResult_t allreduce_device_destroy(struct allreduce_device *device);
 
 /* Collective: the scratch memory becomes a window. */
 ncclResult_t allreduce_device_connect(struct allreduce_device *device);

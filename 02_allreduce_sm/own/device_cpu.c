@@ -194,6 +194,7 @@ static void run(const void *args)
 {
   struct job j = *(const struct job *)args;
   const size_t size = allreduce_size_of(j.call.type);
+  if (j.d->broken) return; /* it sends nothing any more: see begin_call */
   j.tag = allreduce_tag(++j.d->number, j.call.check);
   if (j.call.shape.method == ALLREDUCE_TWOSHOT)
     twoshot_allreduce(&j, size);
@@ -221,6 +222,7 @@ const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
 
 ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,
                                      const allreduce_config_t *config,
+                                     struct allreduce_limits *limits,
                                      struct allreduce_device **device)
 {
   struct allreduce_device *d = calloc(1, sizeof(*d));
@@ -229,6 +231,7 @@ ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,
   *d = (struct allreduce_device){.comm = comm, .rank = rank, .n = n};
   d->limit = allreduce_timeout(config);
   d->number = config->calls_before;
+  for (int m = 0; m < ALLREDUCE_METHODS; m++) limits->blocks[m] = ALLREDUCE_MAX_BLOCKS;
   ALLREDUCE_NCCLTRY(ncclMemAlloc((void **)&d->scratch, allreduce_scratch_bytes(n)));
   memset(d->scratch, 0, allreduce_scratch_bytes(n));
   return ncclSuccess;

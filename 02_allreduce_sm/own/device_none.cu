@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* With NCCL before 2.28, which has no device interface: allreduce_device_why_not says so, and
- * nobody calls the rest. */
+/* With older versions of NCCL and CUDA: allreduce_device_why_not says so, and nobody calls the
+ * rest.
+ */
 #include "device.h"
 
-#if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
+#if !ALLREDUCE_HAS_DEVICE_CODE
 
 const char *allreduce_device_why_not(ncclComm_t, int, const char *, struct allreduce_limits *)
 {
-  return "built with NCCL headers older than 2.28";
+  return "built with NCCL older than 2.28 or CUDA older than 12.3";
 }
 ncclResult_t allreduce_device_create(ncclComm_t, int, int, const allreduce_config_t *,
-                                     struct allreduce_device **)
+                                     struct allreduce_limits *, struct allreduce_device **)
 {
   return ncclInvalidUsage;
 }

@@ -120,7 +120,7 @@ template <int N>
 static __device__ __forceinline__ void announce(const kernel_args<N> &a, uint64_t tag)
 {
   const int p = threadIdx.x;
-  if (blockIdx.x == 0 && p < ranks(a) && p != a.rank)
+  if (tag != 0 && blockIdx.x == 0 && p < ranks(a) && p != a.rank)
     store_relaxed(flag_of(a, p, ALLREDUCE_BEGUN, a.rank), tag);
   count_for_others(a, tag);
 }
@@ -137,16 +137,17 @@ static __device__ __forceinline__ void lines_allreduce(const kernel_args<N> &a)
   /* on its way together with the number of the call: one trip to memory in place of two */
   const uint64_t first_word = start < n ? words.load(start) : 0;
   const uint64_t tag = begin_call(a);
+  const size_t end = tag != 0 ? n : 0; /* a rank that has given up sends nothing */
   const size_t at = allreduce_lines_at(a.lines, ranks(a), allreduce_number(tag), a.rank);
 
-  for (size_t i = start; i < n; i += step) {
+  for (size_t i = start; i < end; i += step) {
     const uint64_t mine = i == start ? first_word : words.load(i);
 #pragma unroll 1
     for (int q = 1; q < ranks(a); q++)
       store_line(a.scratch[nth_peer(a, q)] + at + i * sizeof(struct allreduce_line), mine, tag);
   }
   announce(a, tag);
-  for (size_t i = start; i < n; i += step) {
+  for (size_t i = start; i < end; i += step) {
     const uint64_t mine = i == start ? first_word : words.load(i);
     running_sum<S, uint64_t> sum;
     bool come = true;

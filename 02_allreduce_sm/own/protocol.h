@@ -23,16 +23,23 @@
 
 /* The calls of a handle are numbered from 1 on; calls without elements are not counted. All that a
  * rank writes into the scratch memory of another one carries a tag: the number of the call in the
- * upper 48 bits, and 16 bits that depend on its count and type. So who reads it knows whether it
- * belongs to this call, and, but for one pair of counts in 65,536 (1 and 2899 floats are one),
- * whether both ranks have called for the same thing. A number of 48 bits never comes back: at a
- * call each 2 us, that would take 17 years. */
+ * upper 48 bits, and 16 bits that depend on its count and type, and with two-shot on its place. So
+ * who reads it knows whether it belongs to this call, and, but for one pair of counts in 65,536 (1
+ * and 2899 floats are one), whether both ranks have called for the same thing. A number of 48 bits
+ * never comes back: at a call each 2 us, that would take 17 years. */
 #define ALLREDUCE_CHECK_BITS 16
 
-ALLREDUCE_RULE uint32_t allreduce_check(uint64_t count, int type)
+/* Two-shot loads and stores at this rank's offsets in the windows of the others. */
+ALLREDUCE_RULE uint64_t allreduce_place(uint64_t send_offset, uint64_t recv_offset, int in_place)
+{
+  return (send_offset * 0xbf58476d1ce4e5b9u + recv_offset) * 2 + (uint64_t)(in_place != 0);
+}
+
+/* `place` is 0 where it does not matter. */
+ALLREDUCE_RULE uint32_t allreduce_check(uint64_t count, int type, uint64_t place)
 {
   const uint64_t mixed = (count * 16 + (uint64_t)type) * 0x9e3779b97f4a7c15u;
-  return (uint32_t)(mixed >> (64 - ALLREDUCE_CHECK_BITS));
+  return (uint32_t)((mixed ^ place * 0x94d049bb133111ebu) >> (64 - ALLREDUCE_CHECK_BITS));
 }
 
 ALLREDUCE_RULE uint64_t allreduce_tag(uint64_t number, uint32_t check)

@@ -7,42 +7,22 @@
 
 #include "protocol.h"
 
-/* 128-bit scalar accesses, which PTX makes single ones, came with PTX 8.3. Before, a vector store
- * does the same on all GPUs that we know of, but nothing promises it. */
-#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 3)
-#define ALLREDUCE_HAVE_B128 1
-#else
-#define ALLREDUCE_HAVE_B128 0
-#endif
-
 static __device__ __forceinline__ void store_line(void *at, uint64_t data, uint64_t tag)
 {
-#if ALLREDUCE_HAVE_B128
   asm volatile("{\n\t.reg .b128 line;\n\tmov.b128 line, {%1, %2};\n\t"
                "st.relaxed.sys.global.b128 [%0], line;\n\t}" ::"l"(at),
                "l"(data), "l"(tag)
                : "memory");
-#else
-  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(data), "l"(tag)
-               : "memory");
-#endif
 }
 
 static __device__ __forceinline__ struct allreduce_line load_line(const void *at)
 {
   struct allreduce_line l;
-#if ALLREDUCE_HAVE_B128
   asm volatile("{\n\t.reg .b128 line;\n\tld.relaxed.sys.global.b128 line, [%2];\n\t"
                "mov.b128 {%0, %1}, line;\n\t}"
                : "=l"(l.data), "=l"(l.tag)
                : "l"(at)
                : "memory");
-#else
-  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-               : "=l"(l.data), "=l"(l.tag)
-               : "l"(at)
-               : "memory");
-#endif
   return l;
 }
 

@@ -74,12 +74,20 @@ static __device__ __forceinline__ void let_next_kernel_come(void)
 
 /* It lives on the device, because a replayed graph has the arguments of its capture. Each block has
  * a copy of its own and counts it on when it ends, so nobody waits for another block to know it.
- * Block 0 counts for the blocks that this launch does not have, because the next one may. */
+ * Block 0 counts for the blocks that this launch does not have, because the next one may.
+ *
+ * Returns the tag of this call, or 0 on a rank that has given up: then nothing may be sent. Its
+ * queue runs on, and another rank that comes late would take what it sends for a sign that its
+ * buffers are as that call wants them. */
 template <int N>
 static __device__ __forceinline__ uint64_t begin_call(const kernel_args<N> &a)
 {
-  const uint64_t number = *(volatile uint64_t *)&a.state->number[blockIdx.x] + 1;
-  return allreduce_tag(number, a.check);
+  uint64_t number, broken;
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(number), "=l"(broken)
+               : "l"(&a.state->block[blockIdx.x])
+               : "memory");
+  return broken ? 0 : allreduce_tag(number + 1, a.check);
 }
 
 template <int N>
@@ -87,14 +95,14 @@ static __device__ __forceinline__ void count_for_others(const kernel_args<N> &a,
 {
   if (blockIdx.x == 0)
     for (int b = gridDim.x + threadIdx.x; b < ALLREDUCE_MAX_BLOCKS; b += blockDim.x)
-      a.state->number[b] = allreduce_number(tag);
+      a.state->block[b].number = allreduce_number(tag);
 }
 
 template <int N>
 static __device__ __forceinline__ void end_call(const kernel_args<N> &a, uint64_t tag)
 {
   __syncthreads(); /* nobody needs the old number any more */
-  if (threadIdx.x == 0) a.state->number[blockIdx.x] = allreduce_number(tag);
+  if (threadIdx.x == 0) a.state->block[blockIdx.x].number = allreduce_number(tag);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -102,7 +110,9 @@ static __device__ __forceinline__ void end_call(const kernel_args<N> &a, uint64_
 template <int N>
 static __device__ void report(const kernel_args<N> &a, int kind, int peer)
 {
-  if (atomicExch(&a.state->broken, 1) != 0) return; /* the first error stays */
+  for (int b = 0; b < ALLREDUCE_MAX_BLOCKS; b++)
+    *(volatile uint64_t *)&a.state->block[b].broken = 1;
+  if (atomicExch(&a.state->reported, 1) != 0) return; /* the first error stays */
   a.error->peer = peer;
   __threadfence_system();
   *(volatile int *)&a.error->kind = kind;
@@ -134,7 +144,7 @@ template <int N>
 static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint64_t tag, patience w,
                                             int peer)
 {
-  if (*(volatile uint32_t *)&a.state->broken) return true;
+  if (*(volatile uint64_t *)&a.state->block[blockIdx.x].broken) return true;
   const char *begun = a.scratch[a.rank] + allreduce_flag_at(ranks(a), ALLREDUCE_BEGUN, 0, peer);
   const uint64_t theirs = load_relaxed(begun);
   if (allreduce_number(theirs) == allreduce_number(tag) && theirs != tag)
@@ -169,8 +179,8 @@ template <int N>
 static __device__ __forceinline__ bool meet_before(const kernel_args<N> &a, uint64_t tag)
 {
   const int p = threadIdx.x;
-  bool met = true;
-  if (p < ranks(a) && p != a.rank) {
+  bool met = tag != 0;
+  if (met && p < ranks(a) && p != a.rank) {
     store_relaxed(flag_of(a, p, ALLREDUCE_BEGUN, a.rank), tag);
     met = await_flag(a, ALLREDUCE_BEGUN, tag, p);
     load_acquire(flag_of(a, a.rank, ALLREDUCE_BEGUN, p)); /* loads of the peer's data come later */

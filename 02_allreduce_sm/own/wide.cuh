@@ -99,11 +99,12 @@ static __device__ __forceinline__ void wide_allreduce(const kernel_args<N> &a)
   const wide_share<typename S::element, N> share(a);
   /* whole warps: the lines of the last one may be empty */
   const size_t lines = (share.count + ALLREDUCE_WIDE_WORDS - 1) / ALLREDUCE_WIDE_WORDS;
-  const size_t end = (lines + 3) / 4 * 4, step = (size_t)gridDim.x * (blockDim.x / 8);
+  const size_t step = (size_t)gridDim.x * (blockDim.x / 8);
   const size_t start = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 8;
   wait_for_kernel_before(a);
   const ulonglong2 first_words = share.load(start); /* on its way together with the number */
   const uint64_t tag = begin_call(a);
+  const size_t end = tag != 0 ? (lines + 3) / 4 * 4 : 0; /* else nothing is sent */
   const size_t mine_at = allreduce_lines_at(a.lines, ranks(a), allreduce_number(tag), a.rank);
 
   for (size_t i = start; i < end; i += step) {

@@ -75,8 +75,8 @@ static void test_slices(void **state)
 static void test_scratch(void **state)
 {
   (void)state;
-  assert_true(allreduce_check(10, 7) != allreduce_check(11, 7));
-  assert_true(allreduce_check(10, 7) != allreduce_check(10, 2));
+  assert_true(allreduce_check(10, 7, 0) != allreduce_check(11, 7, 0));
+  assert_true(allreduce_check(10, 7, 0) != allreduce_check(10, 2, 0));
   assert_true(allreduce_number(allreduce_tag(((uint64_t)1 << 32) + 5, 0xffff)) ==
               ((uint64_t)1 << 32) + 5);
   for (int n = 2; n <= ALLREDUCE_MAX_RANKS; n++) {

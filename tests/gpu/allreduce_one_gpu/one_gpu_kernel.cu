@@ -119,7 +119,7 @@ static void launch(const one_gpu *job, const calls *c, const enum allreduce_meth
       s.args.count = k.count;
       s.args.lines = allreduce_lines_of(n, methods[i] == ALLREDUCE_WIDE);
       s.args.slice = allreduce_slice_of(s.from, s.to, k.count, k.size, rank, n);
-      s.args.check = allreduce_check(k.count, k.type);
+      s.args.check = allreduce_check(k.count, k.type, 0);
       s.args.rank = rank;
       s.args.n = n;
       s.method = methods[i];

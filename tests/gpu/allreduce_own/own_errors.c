@@ -78,10 +78,71 @@ static void test_disagreement(struct test *t, size_t mine, size_t theirs, ncclDa
   result(t, code, what);
 }
 
+/* Rank 0 has its vectors elsewhere in the windows, or in place: two-shot would read and write at
+ * places that are not those of the others. */
+static void test_places(struct test *t)
+{
+  static const size_t count = 5000, rows[][3] = {{64, 0, 0}, {0, 128, 0}, {0, 0, 1}};
+  static const char *const names[] = {"send offsets differ", "receive offsets differ",
+                                      "in place on one rank"};
+  for (int i = 0; i < 3; i++) {
+    const size_t odd = t->me->rank == 0;
+    const allreduce_config_t config = {.timeout_seconds = 20, .lines_bytes = -1, .wide_bytes = -1};
+    allreduce_t own = make_handle(t, &config);
+    ncclResult_t found = ncclSuccess;
+    float *recv = (float *)(void *)t->recv + odd * rows[i][1];
+    float *send = odd && rows[i][2] ? recv : (float *)(void *)t->send + odd * rows[i][0];
+    launcher_step(names[i]);
+    OWNCHECK(allreduce_run(own, send, recv, count, ncclFloat, t->stream));
+    CUDACHECK(cudaStreamSynchronize(t->stream));
+    OWNCHECK(allreduce_get_async_error(own, &found));
+    result(t, found == ncclInvalidArgument ? EXIT_VERIFIED : EXIT_WRONG_DATA, names[i]);
+    launcher_barrier(t->me);
+    OWNCHECK(allreduce_destroy(own));
+  }
+}
+
+/* The last rank makes its three calls when the others have given up theirs and have filled their
+ * receive buffers anew. It writes into those of the call that has failed, at most; and has an error
+ * as well. */
+static void test_late(struct test *t, size_t count, const char *what)
+{
+  const long others = t->me->nranks - 1;
+  const allreduce_config_t config = {
+      .timeout_seconds = 0.3, .lines_bytes = 700 * others, .wide_bytes = 3000 * others};
+  const bool late = t->me->rank == t->me->nranks - 1;
+  const size_t bytes = count * sizeof(float);
+  allreduce_t own = make_handle(t, &config);
+  ncclResult_t found = ncclSuccess;
+  int code = EXIT_VERIFIED;
+  launcher_step(what);
+  if (late) launcher_barrier(t->me);
+  for (size_t i = 0; i < 3; i++)
+    OWNCHECK(allreduce_run(own, t->send, t->recv + i * bytes, count, ncclFloat, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  OWNCHECK(allreduce_get_async_error(own, &found));
+  if (found != ncclRemoteError) code = EXIT_WRONG_DATA;
+  if (!late) {
+    CUDACHECK(cudaMemset(t->recv, 0x5a, 3 * bytes));
+    CUDACHECK(cudaDeviceSynchronize());
+    launcher_barrier(t->me);
+  }
+  launcher_barrier(t->me); /* the late one has ended, too */
+  CUDACHECK(cudaMemcpy(t->host, t->recv, 3 * bytes, cudaMemcpyDeviceToHost));
+  for (size_t i = bytes; i < 3 * bytes && !late; i++)
+    if (t->host[i] != 0x5a) code = EXIT_WRONG_DATA;
+  OWNCHECK(allreduce_destroy(own));
+  result(t, code, what);
+}
+
 void test_errors(struct test *t)
 {
   test_refusals(t);
   if (t->me->nranks == 1) return;
+  test_places(t);
+  test_late(t, 10, "a late rank, lines");
+  test_late(t, 500, "a late rank, wide lines");
+  test_late(t, 5000, "a late rank, two-shot");
   test_disagreement(t, 0, 10, ncclFloat, ncclRemoteError, "an absent rank, lines");
   test_disagreement(t, 0, 500, ncclFloat, ncclRemoteError, "an absent rank, wide lines");
   test_disagreement(t, 0, 5000, ncclFloat, ncclRemoteError, "an absent rank, two-shot");
