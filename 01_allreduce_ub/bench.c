@@ -15,9 +15,9 @@ static void setup_registered(void *state)
 static void teardown_registered(void *state)
 {
   struct allreduce_buffers *b = state;
+  launcher_barrier(b->me); /* a slower peer may still read this rank's memory */
   NCCLCHECK(ncclCommDeregister(b->comm, b->handles[0]));
   NCCLCHECK(ncclCommDeregister(b->comm, b->handles[1]));
-  launcher_barrier(b->me); /* no rank frees what a slower peer may still read */
   NCCLCHECK(ncclMemFree(b->sendbuff));
   NCCLCHECK(ncclMemFree(b->recvbuff));
 }

@@ -101,7 +101,6 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_print(me, "Starting AllReduce with %zu elements (%.4g MB)\n", count,
                  (double)bytes / (1 << 20));
   all_reduce(sendbuff, recvbuff, count, type, comm, stream);
-  launcher_print(me, "AllReduce completed successfully\n");
 
   /* ======================= STEP 7: every element on every rank ============================== */
   launcher_step("STEP 7: verification");
@@ -110,8 +109,8 @@ static int run(const struct rank *me, const struct options *opt)
    * all_reduce has waited for the stream. The verifier does not: it reads through a stream of its
    * own, at once, so that a missing wait shows as wrong data. */
   verifier_check(&verifier, "constant data", recvbuff, count);
-  launcher_print(me, "Verification - Expected: %.1f, Got: %.1f\n", verifier_expected(&verifier, 0),
-                 verifier_element(&verifier, recvbuff, 0));
+  const double expected = verifier_expected(&verifier, 0);
+  const double got = verifier_element(&verifier, recvbuff, 0);
 
   verifier_fill(&verifier, VERIFY_INDEXED, sendbuff, recvbuff, count);
   all_reduce(sendbuff, recvbuff, count, type, comm, stream);
@@ -122,6 +121,8 @@ static int run(const struct rank *me, const struct options *opt)
   verifier_check(&verifier, "in place", sendbuff, count);
 
   const int code = launcher_agree(me, verifier.code);
+  if (code == EXIT_VERIFIED) launcher_print(me, "AllReduce completed successfully\n");
+  launcher_print(me, "Verification - Expected: %.1f, Got: %.1f\n", expected, got);
   launcher_print(me, code == EXIT_VERIFIED ? "Results verified correctly\n"
                                            : "Results are WRONG, see standard error\n");
   if (opt->digest) verifier_print_digest(&verifier);
@@ -129,21 +130,20 @@ static int run(const struct rank *me, const struct options *opt)
 
   /* ======================= STEP 8: cleanup =================================================== */
   launcher_step("STEP 8: cleanup");
-  /* No collective runs any more: all_reduce has waited. Deregistration needs both the communicator
-   * and the memory, so it comes first. Then a barrier: that this rank has finished does not mean
-   * that the others have, and they may still read its memory. After it the memory can go, and at
-   * last the communicator. */
+  /* all_reduce has waited for this rank's stream; the barrier waits for the other ranks. Before it
+   * one of them may still read this rank's memory, and deregistration takes it from them.
+   * Deregistration needs both the communicator and the memory, so these go last. */
+  launcher_barrier(me);
   NCCLCHECK(ncclCommDeregister(comm, send_handle));
   NCCLCHECK(ncclCommDeregister(comm, recv_handle));
   launcher_print_all(me, "  Rank %d buffers deregistered\n", me->rank);
-  launcher_barrier(me);
   NCCLCHECK(ncclMemFree(sendbuff));
   NCCLCHECK(ncclMemFree(recvbuff));
   CUDACHECK(cudaStreamDestroy(stream));
   NCCLCHECK(ncclCommFinalize(comm));
   NCCLCHECK(ncclCommDestroy(comm));
   launcher_barrier(me);
-  launcher_print(me, "All resources cleaned up successfully\n");
+  if (code == EXIT_VERIFIED) launcher_print(me, "All resources cleaned up successfully\n");
   return code;
 }
 

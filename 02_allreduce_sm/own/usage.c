@@ -74,8 +74,8 @@ int main(int argc, char **argv)
   printf("rank %d has the sum %g\n", rank, host[COUNT - 1]);
 
   OWN(allreduce_destroy(own)); /* collective */
-  NCCL(ncclCommWindowDeregister(comm, window));
   MPI_Barrier(MPI_COMM_WORLD); /* nobody reads this rank's memory any more */
+  NCCL(ncclCommWindowDeregister(comm, window));
   NCCL(ncclMemFree(send));
   CUDA(cudaStreamDestroy(stream));
   NCCL(ncclCommDestroy(comm));

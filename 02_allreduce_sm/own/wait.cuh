@@ -110,6 +110,7 @@ static __device__ __forceinline__ void end_call(const kernel_args<N> &a, uint64_
 template <int N>
 static __device__ void report(const kernel_args<N> &a, int kind, int peer)
 {
+#pragma unroll 1 /* or kernels that call this get fewer registers */
   for (int b = 0; b < ALLREDUCE_MAX_BLOCKS; b++)
     *(volatile uint64_t *)&a.state->block[b].broken = 1;
   if (atomicExch(&a.state->reported, 1) != 0) return; /* the first error stays */

@@ -6,7 +6,7 @@
 #include "../../02_allreduce_sm/own/plain.h"
 #include "datatype.h"
 
-static const struct allreduce_limits LIMITS = {264, 128 << 10, ALLREDUCE_WIDE_BYTES};
+static const struct allreduce_limits LIMITS = {{264, 264, 132}, 128 << 10, ALLREDUCE_WIDE_BYTES};
 
 /* Small vectors as lines, larger ones as wide lines, the largest by two-shot; never more blocks
  * than there may be, nor lines than have room. */
@@ -17,7 +17,8 @@ static void test_choice(void **state)
     int last = ALLREDUCE_LINES;
     for (size_t bytes = 1; bytes < (size_t)1 << 33; bytes += bytes / 7 + 1)
       for (size_t blocks = 1; blocks <= 264; blocks += 263) {
-        const struct allreduce_limits limits = {blocks, LIMITS.lines, LIMITS.wide};
+        const struct allreduce_limits limits = {
+            {blocks, blocks, blocks}, LIMITS.lines, LIMITS.wide};
         const struct allreduce_shape s = allreduce_choose(bytes, n, limits);
         assert_true(s.method >= (enum allreduce_method)last);
         last = (int)s.method;
@@ -36,12 +37,14 @@ static void test_choice(void **state)
 static void test_limits(void **state)
 {
   (void)state;
-  const struct allreduce_limits none = {264, 0, 0}, lines = {264, ALLREDUCE_LINES_BYTES, 0};
+  const struct allreduce_limits none = {{264, 264, 132}, 0, 0};
+  const struct allreduce_limits lines = {{264, 264, 132}, ALLREDUCE_LINES_BYTES, 0};
   assert_int_equal(allreduce_choose(1, 2, none).method, ALLREDUCE_TWOSHOT);
   assert_int_equal(allreduce_choose(128 << 10, 2, LIMITS).method, ALLREDUCE_LINES);
   assert_int_equal(allreduce_choose((128 << 10) + 4, 2, LIMITS).method, ALLREDUCE_WIDE);
   assert_int_equal(allreduce_choose(4 << 20, 2, LIMITS).method, ALLREDUCE_WIDE);
   assert_int_equal(allreduce_choose((4 << 20) + 4, 2, LIMITS).method, ALLREDUCE_TWOSHOT);
+  assert_int_equal(allreduce_choose((size_t)1 << 30, 2, LIMITS).blocks, 132); /* its own limit */
   assert_int_equal(allreduce_choose(512 << 10, 2, lines).method, ALLREDUCE_LINES);
   assert_int_equal(allreduce_choose((512 << 10) + 4, 2, lines).method, ALLREDUCE_TWOSHOT);
 }
