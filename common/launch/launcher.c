@@ -170,7 +170,7 @@ int launcher_visible_gpus(char *why, size_t size)
   int devices = 0;
   cudaError_t result = cudaGetDeviceCount(&devices);
   if (result == cudaSuccess && devices > 0) return devices;
-  snprintf(why, size, "no GPU: %s",
+  snprintf(why, size, "no GPU: %s; allowed: a machine that has one, or `make CPU=1` to do without",
            result == cudaSuccess ? "CUDA finds no device" : cudaGetErrorString(result));
   return 0;
 }

@@ -75,10 +75,11 @@ commit() {
   git -C "$TOP" -c safe.directory='*' describe --always --dirty 2>/dev/null || echo "not a git checkout"
 }
 
-# built_program EXAMPLE|tests/gpu/FOLDER gpu|cpu pthread|mpi: where make puts a program.
+# built_program EXAMPLE|PROGRAM|tests/gpu/FOLDER gpu|cpu pthread|mpi: where make puts a program.
 built_program() {
   case $1 in
   tests/*) echo "$TOP/build/$2-$3/tests/${1##*/}" ;;
+  [!0-9]*) echo "$TOP/build/$2-$3/$1" ;;
   *) echo "$TOP/build/$2-$3/$(program_of "$1")" ;;
   esac
 }

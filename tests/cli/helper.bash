@@ -22,17 +22,25 @@ make_variant() { # make_variant EXAMPLE|tests/gpu/FOLDER LAUNCHER
   make -s -C "$TOP" "${switches[@]}" "$target"
 }
 
+make_both() { # make_both [TARGET]: all that can be made here, for all launchers
+  if [[ $LAUNCHERS == *mpi* ]]; then make -s -C "$TOP" CPU=1 "${1:-both}"; else make -s -C "$TOP" CPU=1 all tests; fi
+}
+
+# tests/fault.c; not in the tree, since the loader takes no path with a blank in it
+build_fault() {
+  FAULT_FOLDER=$(mktemp -d)
+  export FAULT_FOLDER
+  gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -shared -fPIC \
+    -isystem "$TOP/common/cpu/include" -o "$FAULT_FOLDER/fault.so" "$TOP/tests/fault.c" -ldl >&2
+}
+
 # Builds what the tests run; does nothing where all is up to date.
 setup_file() {
   local example launcher
   for example in $EXAMPLES; do
     for launcher in $LAUNCHERS; do make_variant "$example" "$launcher" >&2; done
   done
-  # not in the tree: the loader takes no path with a blank in it
-  FAULT_FOLDER=$(mktemp -d)
-  export FAULT_FOLDER
-  gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -shared -fPIC \
-    -isystem "$TOP/common/cpu/include" -o "$FAULT_FOLDER/fault.so" "$TOP/tests/fault.c" -ldl >&2
+  build_fault
 }
 
 teardown_file() { [ -z "${FAULT_FOLDER:-}" ] || rm -rf "$FAULT_FOLDER"; }
