@@ -10,13 +10,11 @@
  *   hang      never returns
  *   stop      stops the process, until it is continued
  *   kill      ends the process with SIGKILL
- *   late      returns a second later; for poll, in threads that a library started
  *
  * The rank is that of mpirun's environment; without mpirun every rank is a thread, which is known
  * by the device that it sets and the rank that it gives to ncclCommInitRank. */
 #include <dlfcn.h>
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -25,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cuda_runtime.h>
@@ -33,7 +30,7 @@
 
 #define LAST_ELEMENT (~(size_t)0)
 
-enum kind { NONE, CORRUPT, FAIL, HANG, STOP, KILL, LATE };
+enum kind { NONE, CORRUPT, FAIL, HANG, STOP, KILL };
 
 static struct {
   enum kind kind;
@@ -172,24 +169,6 @@ int MPI_Finalize(void);
 int MPI_Finalize(void)
 {
   return is_faulty("MPI_Finalize") ? 1 : REAL(MPI_Finalize)();
-}
-
-static double seconds(void)
-{
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-/* A core that others need, in the middle of what a library's own thread does. It spins, because a
- * thread that sleeps seems to have nothing to do. */
-int poll(struct pollfd *files, nfds_t n, int timeout)
-{
-  const int result = REAL(poll)(files, n, timeout);
-  const bool library_thread = gettid() != getpid();
-  if (!library_thread || !is_faulty("poll")) return result;
-  for (double end = seconds() + 1; seconds() < end;) continue;
-  return result;
 }
 
 /* ---- the calls that tell the rank ---------------------------------------------------------------
@@ -334,7 +313,6 @@ static const char *const others[] = {CALLS(NAME, NAME) "fwrite",
                                      "mmap",
                                      "MPI_Finalize",
                                      "cudaSetDevice",
-                                     "poll",
                                      "ncclCommInitRank",
                                      "ncclGroupStart",
                                      "ncclGroupEnd"};
@@ -348,7 +326,7 @@ static bool listed(const char *name, const char *const *list, size_t n)
 
 __attribute__((constructor)) static void read_fault(void)
 {
-  static const char *const kinds[] = {"none", "corrupt", "fail", "hang", "stop", "kill", "late"};
+  static const char *const kinds[] = {"none", "corrupt", "fail", "hang", "stop", "kill"};
   const char *text = getenv("FAULT");
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
   char kind[16], rest = '\0';
@@ -366,12 +344,11 @@ __attribute__((constructor)) static void read_fault(void)
       listed(fault.call, corruptible, sizeof corruptible / sizeof *corruptible);
   const bool known = can_corrupt || listed(fault.call, others, sizeof others / sizeof *others);
   if (fault.kind != NONE && fault.n >= 1 && fault.rank >= 0 && known &&
-      (fault.kind != CORRUPT || can_corrupt) &&
-      (fault.kind == LATE) == (strcmp(fault.call, "poll") == 0))
+      (fault.kind != CORRUPT || can_corrupt))
     return;
   fprintf(stderr,
           "fault: FAULT='%s'; allowed: "
-          "<corrupt|fail|hang|stop|kill|late>:<call>:<n>:<rank>[:<element>], with "
+          "<corrupt|fail|hang|stop|kill>:<call>:<n>:<rank>[:<element>], with "
           "a call that tests/fault.c knows\n",
           text);
   _exit(2);

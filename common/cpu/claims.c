@@ -29,18 +29,26 @@ static void say(char *text, size_t size, enum aspect aspect, int64_t value)
   }
 }
 
-bool cpu_claims_agree(ncclComm_t comm, const char *call, const struct claim *claims)
+bool cpu_claims_agree(ncclComm_t comm, const char *const *names, const struct claim *claims)
 {
-  static const char *const names[ASPECTS] = {"the count",
-                                             "the type",
-                                             "the operation",
-                                             "the root",
-                                             "sendbuff",
-                                             "recvbuff",
-                                             "sendbuff's window offset",
-                                             "recvbuff's window offset"};
-  for (int r = 1; r < comm->nranks; r++)
-    for (enum aspect a = 0; a < ASPECTS; a++) {
+  static const char *const aspects[ASPECTS] = {"the call",
+                                               "the count",
+                                               "the type",
+                                               "the operation",
+                                               "the root",
+                                               "sendbuff",
+                                               "recvbuff",
+                                               "sendbuff's window offset",
+                                               "recvbuff's window offset"};
+  for (int r = 1; r < comm->nranks; r++) {
+    if (claims[r].values[CALL] != claims[0].values[CALL]) {
+      cpu_control_fail(comm->control,
+                       "rank %d calls %s where rank 0 calls %s; allowed: the same calls in the "
+                       "same order on all ranks",
+                       r, names[claims[r].values[CALL]], names[claims[0].values[CALL]]);
+      return false;
+    }
+    for (enum aspect a = COUNT; a < ASPECTS; a++) {
       char here[64], there[64];
       int64_t value = claims[r].values[a], first = claims[0].values[a];
       if (value == first || value == NO_CLAIM || first == NO_CLAIM) continue;
@@ -48,8 +56,9 @@ bool cpu_claims_agree(ncclComm_t comm, const char *call, const struct claim *cla
       say(there, sizeof(there), a, first);
       cpu_control_fail(comm->control,
                        "%s: %s is %s on rank %d and %s on rank 0; allowed: the same on all ranks",
-                       call, names[a], here, r, there);
+                       names[claims[0].values[CALL]], aspects[a], here, r, there);
       return false;
     }
+  }
   return true;
 }

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The communication calls. A call only checks its arguments and is written down; at the end of the
  * group (a call outside of a group is a group of one) the calls on one communicator become one
- * operation of a stream. That operation carries out the collectives, in the order of the calls,
- * as patterns of transfers, and then all sends and receives of the group at the same time. */
+ * operation of a stream. That operation carries out the collectives, in the order of the calls, and
+ * then all sends and receives of the group at the same time.
+ *
+ * In a collective the ranks meet and say where their buffers are; each does its share, straight in
+ * the memory of the others; then they meet again, and the buffers belong to the program again. For
+ * a message the sender says where it is and the receiver copies it. */
 #include "internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -14,9 +19,7 @@ enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, SEND,
 static const char *const names[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather",
                                     "ncclBroadcast", "ncclAlltoAll",      "ncclSend",
                                     "ncclRecv"};
-
-/* The buffers of a call. */
-enum which { SENDBUFF, RECVBUFF, BUFFERS };
+static const char *const buffer_names[BUFFERS] = {"sendbuff", "recvbuff"};
 
 struct call {
   enum kind kind;
@@ -28,6 +31,7 @@ struct call {
   int peer; /* or root */
   char *buffers[BUFFERS];
   size_t blocks[BUFFERS]; /* how often they hold the count; 0: not used on this rank */
+  struct place places[BUFFERS];
   struct registration *registered[BUFFERS];
 };
 
@@ -38,165 +42,47 @@ struct batch {
   struct call calls[];
 };
 
-/* ---- collectives as patterns of transfers -------------------------------------------------- */
+/* ---- the memory of peers ------------------------------------------------------------------- */
 
-/* The transfers of one step of a pattern: at most one send and one receive per peer. */
-struct step {
-  ncclComm_t comm;
-  struct message message; /* kind and type of the call */
-  size_t n;
-  struct transfer list[2 * MAX_RANKS];
+/* Where this rank sees a buffer of a peer; NULL if that is gone. To map memory of another process
+ * takes longer than most copies, so it stays mapped until the peer comes with another buffer. */
+static char *peer_memory(ncclComm_t comm, int peer, enum which b, const struct place *place)
+{
+  struct region **region = &comm->peers[peer][b];
+  if (*region == NULL || (*region)->file.inode != place->inode) {
+    if (*region != NULL) cpu_region_release(*region);
+    *region = cpu_region_open(REGION_PEER, place);
+  }
+  return *region != NULL ? (*region)->base + place->offset : NULL;
+}
+
+/* Memory of this process is there anyway, and must go when its owner frees it. */
+static void let_go(ncclComm_t comm, int peer)
+{
+  for (enum which b = SENDBUFF; b < BUFFERS; b++) {
+    struct region **region = &comm->peers[peer][b];
+    if (*region == NULL || !(*region)->owned) continue;
+    cpu_region_release(*region);
+    *region = NULL;
+  }
+}
+
+/* ---- collectives --------------------------------------------------------------------------- */
+
+/* What a rank tells the others about a call. */
+struct note {
+  struct claim claim;
+  struct place places[BUFFERS];
+};
+_Static_assert(sizeof(struct note) <= MEETING_BYTES, "a note has to fit");
+
+/* A call, and the buffers of all ranks. */
+struct shared {
+  const struct call *call;
+  char *buffers[BUFFERS][MAX_RANKS];
 };
 
-static void add(struct step *step, bool send, const char *data, size_t bytes, int peer)
-{
-  struct message message = {bytes, step->message.kind, step->message.type};
-  step->list[step->n++] = (struct transfer){
-      .data = (char *)(uintptr_t)data, .message = message, .peer = peer, .send = send};
-}
-
-/* Carries out the list. Where ranks do not mean the same, the sentence says what each meant. */
-static bool carry_out(ncclComm_t comm, struct transfer *list, size_t n)
-{
-  const struct transfer *odd;
-  struct message theirs;
-  bool ok = cpu_transfer(comm, list, n, &odd, &theirs);
-  if (odd == NULL) return ok;
-  const struct message *ours = &odd->message;
-  if (theirs.kind != ours->kind)
-    cpu_control_fail(comm->control,
-                     "rank %d calls %s where rank %d calls %s; allowed: the same calls in the same "
-                     "order on all ranks",
-                     comm->rank, names[ours->kind == SEND ? RECEIVE : ours->kind], odd->peer,
-                     names[theirs.kind]);
-  else
-    cpu_control_fail(comm->control,
-                     "ncclRecv: rank %d receives %zu elements of %s from rank %d, whose ncclSend "
-                     "has %zu of %s; allowed: the same on both sides",
-                     comm->rank, ours->bytes / cpu_type_size((ncclDataType_t)ours->type),
-                     cpu_type_name((ncclDataType_t)ours->type), odd->peer,
-                     theirs.bytes / cpu_type_size((ncclDataType_t)theirs.type),
-                     cpu_type_name((ncclDataType_t)theirs.type));
-  return false;
-}
-
-static bool go(struct step *step)
-{
-  bool ok = carry_out(step->comm, step->list, step->n);
-  step->n = 0;
-  return ok;
-}
-
-static bool broadcast(struct step *step, const struct call *call)
-{
-  int me = step->comm->rank;
-  size_t bytes = call->count * call->size;
-  if (me != call->peer) {
-    add(step, false, call->buffers[RECVBUFF], bytes, call->peer);
-    return go(step);
-  }
-  for (int r = 0; r < step->comm->nranks; r++)
-    if (r != me) add(step, true, call->buffers[SENDBUFF], bytes, r);
-  if (call->buffers[RECVBUFF] != call->buffers[SENDBUFF])
-    memmove(call->buffers[RECVBUFF], call->buffers[SENDBUFF], bytes);
-  return go(step);
-}
-
-/* AllGather and AlltoAll: the one sends the same block to everyone, the other to each its own. */
-static bool exchange(struct step *step, const struct call *call)
-{
-  int me = step->comm->rank;
-  size_t bytes = call->count * call->size;
-  bool same = call->kind == ALL_GATHER;
-  for (int r = 0; r < step->comm->nranks; r++) {
-    const char *from = call->buffers[SENDBUFF] + (same ? 0 : (size_t)r * bytes);
-    char *to = call->buffers[RECVBUFF] + (size_t)r * bytes;
-    if (r != me) {
-      add(step, true, from, bytes, r);
-      add(step, false, to, bytes, r);
-    } else if (from != to) {
-      memmove(to, from, bytes);
-    }
-  }
-  return go(step);
-}
-
-/* How many elements a rank can reduce at a time: it holds that many of every rank. */
-static size_t piece_elements(const struct step *step, const struct call *call)
-{
-  return TEMPORARY_BYTES / ((size_t)step->comm->nranks * call->size);
-}
-
-/* The heart of the reductions, collective: rank r reduces the `count[r]` elements at `from[r]` of
- * all ranks into `to`. Its own contribution stays where it is, those of the others pass through
- * temporary memory. All contributions have left this rank when it returns, so that the result may
- * take the place of the input. */
-static bool reduce_to_owners(struct step *step, const struct call *call, const char *const *from,
-                             const size_t *count, char *to)
-{
-  int me = step->comm->rank, n = step->comm->nranks;
-  const char *contributions[MAX_RANKS];
-  size_t mine = count[me] * call->size;
-  for (int r = 0; r < n; r++) {
-    contributions[r] = r == me ? from[me] : step->comm->temporary + (size_t)r * mine;
-    if (r == me) continue;
-    add(step, true, from[r], count[r] * call->size, r);
-    add(step, false, contributions[r], mine, r);
-  }
-  if (!go(step)) return false;
-  if (mine > 0) cpu_reduce(to, contributions, n, count[me], call->type, call->op);
-  return true;
-}
-
-static bool reduce_scatter(struct step *step, const struct call *call)
-{
-  int n = step->comm->nranks;
-  size_t most = piece_elements(step, call);
-  bool ok = true;
-  for (size_t done = 0; done < call->count && ok; done += most) {
-    size_t piece = call->count - done < most ? call->count - done : most;
-    const char *from[MAX_RANKS] = {NULL};
-    size_t count[MAX_RANKS] = {0};
-    for (int r = 0; r < n; r++) {
-      from[r] = call->buffers[SENDBUFF] + ((size_t)r * call->count + done) * call->size;
-      count[r] = piece;
-    }
-    ok = reduce_to_owners(step, call, from, count, call->buffers[RECVBUFF] + done * call->size);
-  }
-  return ok;
-}
-
-/* A piece is cut into one slice per rank: each reduces its slice and gives the result to all. */
-static bool all_reduce(struct step *step, const struct call *call)
-{
-  int n = step->comm->nranks, me = step->comm->rank;
-  size_t most = piece_elements(step, call) * (size_t)n;
-  bool ok = true;
-  for (size_t done = 0; done < call->count && ok; done += most) {
-    size_t piece = call->count - done < most ? call->count - done : most;
-    const char *from[MAX_RANKS];
-    char *to[MAX_RANKS] = {NULL};
-    size_t count[MAX_RANKS];
-    for (size_t r = 0; r < (size_t)n; r++) {
-      size_t start = piece * r / (size_t)n;
-      from[r] = call->buffers[SENDBUFF] + (done + start) * call->size;
-      to[r] = call->buffers[RECVBUFF] + (done + start) * call->size;
-      count[r] = piece * (r + 1) / (size_t)n - start;
-    }
-    ok = reduce_to_owners(step, call, from, count, to[me]);
-    for (int r = 0; r < n; r++) {
-      if (r == me) continue;
-      add(step, true, to[me], count[me] * call->size, r);
-      add(step, false, to[r], count[r] * call->size, r);
-    }
-    ok = ok && go(step);
-  }
-  return ok;
-}
-
-/* ---- do the ranks mean the same? ----------------------------------------------------------- */
-
-static struct claim claim_of(const struct call *call)
+static struct note note_of(const struct call *call)
 {
   /* The buffers that peers may reach through a window; the other one may be a part of them. */
   static const bool symmetric[][BUFFERS] = {
@@ -205,61 +91,179 @@ static struct claim claim_of(const struct call *call)
       [ALL_GATHER] = {false, true},
       [ALL_TO_ALL] = {false, true},
   };
-  struct claim claim;
-  for (enum aspect a = 0; a < ASPECTS; a++) claim.values[a] = NO_CLAIM;
-  claim.values[COUNT] = (int64_t)call->count;
-  claim.values[TYPE] = (int64_t)call->type;
-  claim.values[OPERATION] = (int64_t)call->op;
-  claim.values[ROOT] = call->peer;
+  struct note note;
+  memset(&note, 0, sizeof(note));
+  int64_t *claims = note.claim.values;
+  for (enum aspect a = 0; a < ASPECTS; a++) claims[a] = NO_CLAIM;
+  claims[CALL] = call->kind;
+  claims[COUNT] = (int64_t)call->count;
+  claims[TYPE] = (int64_t)call->type;
+  claims[OPERATION] = (int64_t)call->op;
+  claims[ROOT] = call->peer;
   for (enum which b = SENDBUFF; b < BUFFERS; b++) {
+    if (call->blocks[b] == 0) continue;
     const struct registration *registered = call->registered[b];
-    if (call->blocks[b] > 0)
-      claim.values[SENDBUFF_KIND + b] = registered != NULL ? (int64_t)registered->kind : HOLDS;
+    note.places[b] = call->places[b];
+    claims[SENDBUFF_KIND + b] = registered != NULL ? (int64_t)registered->kind : HOLDS;
     if (registered != NULL && registered->symmetric && symmetric[call->kind][b])
-      claim.values[SENDBUFF_OFFSET + b] = call->buffers[b] - registered->start;
+      claims[SENDBUFF_OFFSET + b] = call->buffers[b] - registered->start;
   }
-  return claim;
+  return note;
 }
 
-/* Every rank tells every other what it means, and all come to the same verdict. */
-static bool agree(struct step *step, const struct call *call)
+/* Reduces the `count` elements at byte `from` of all sendbuffs to byte `to` of this rank's
+ * recvbuff, and gives the result to all others if they want it. In pieces that stay in the cache.
+ */
+static void reduce(const struct shared *shared, size_t from, size_t to, size_t count, bool give)
 {
-  int me = step->comm->rank;
-  struct claim claims[MAX_RANKS];
-  claims[me] = claim_of(call);
-  for (int r = 0; r < step->comm->nranks; r++) {
-    if (r == me) continue;
-    add(step, true, (const char *)&claims[me], sizeof(claims[me]), r);
-    add(step, false, (const char *)&claims[r], sizeof(claims[r]), r);
+  enum { PIECE = 4096 };
+  const struct call *call = shared->call;
+  int me = call->comm->rank, n = call->comm->nranks;
+  for (size_t done = 0; done < count; done += PIECE) {
+    size_t piece = count - done < PIECE ? count - done : PIECE, at = done * call->size;
+    const char *in[MAX_RANKS];
+    for (int r = 0; r < n; r++) in[r] = shared->buffers[SENDBUFF][r] + from + at;
+    char *result = shared->buffers[RECVBUFF][me] + to + at;
+    cpu_reduce(result, in, n, piece, call->type, call->op);
+    for (int r = 0; r < n && give; r++)
+      if (r != me) memcpy(shared->buffers[RECVBUFF][r] + to + at, result, piece * call->size);
   }
-  return go(step) && cpu_claims_agree(step->comm, names[call->kind], claims);
 }
 
-/* ---- running a batch ----------------------------------------------------------------------- */
+/* This rank's share. In place, no rank reads what another one writes: in an AllReduce a slice of
+ * all buffers belongs to one rank alone. */
+static void move(const struct shared *shared)
+{
+  const struct call *call = shared->call;
+  size_t me = (size_t)call->comm->rank, n = (size_t)call->comm->nranks;
+  size_t bytes = call->count * call->size;
+  char *const *in = shared->buffers[SENDBUFF], *out = shared->buffers[RECVBUFF][me];
+  size_t start = call->count * me / n, end = call->count * (me + 1) / n;
+  switch (call->kind) {
+  case ALL_REDUCE:
+    reduce(shared, start * call->size, start * call->size, end - start, true);
+    break;
+  case REDUCE_SCATTER:
+    reduce(shared, me * bytes, 0, call->count, false);
+    break;
+  case BROADCAST:
+    if (out != in[call->peer]) memcpy(out, in[call->peer], bytes);
+    break;
+  default: /* in an AllGather all get the same block, in an AlltoAll each its own */
+    for (size_t r = 0; r < n; r++) {
+      const char *from = in[r] + (call->kind == ALL_TO_ALL ? me * bytes : 0);
+      if (out + r * bytes != from) memcpy(out + r * bytes, from, bytes);
+    }
+  }
+}
 
 static bool run_collective(ncclComm_t comm, const struct call *call)
 {
-  if (call->kind == SEND || call->kind == RECEIVE) return true; /* later, together */
-  struct step step;
-  step.comm = comm;
-  step.message = (struct message){.kind = call->kind, .type = call->type};
-  step.n = 0;
-  if (!agree(&step, call)) return false;
+  struct note mine = note_of(call), notes[MAX_RANKS];
+  struct claim claims[MAX_RANKS];
+  if (!cpu_meet(comm, STREAMS, &mine, notes, sizeof(mine))) return false;
+  for (int r = 0; r < comm->nranks; r++) claims[r] = notes[r].claim;
+  if (!cpu_claims_agree(comm, names, claims)) return false;
   if (call->count == 0) return true;
-  switch (call->kind) {
-  case BROADCAST:
-    return broadcast(&step, call);
-  case ALL_GATHER:
-  case ALL_TO_ALL:
-    return exchange(&step, call);
-  case REDUCE_SCATTER:
-    return reduce_scatter(&step, call);
-  case ALL_REDUCE:
-    return all_reduce(&step, call);
-  default:
-    return false;
-  }
+  struct shared shared = {.call = call};
+  bool all_there = true;
+  for (int r = 0; r < comm->nranks; r++)
+    for (enum which b = SENDBUFF; b < BUFFERS; b++) {
+      if (notes[r].claim.values[SENDBUFF_KIND + b] == NO_CLAIM) continue; /* has none */
+      shared.buffers[b][r] = peer_memory(comm, r, b, &notes[r].places[b]);
+      if (shared.buffers[b][r] != NULL) continue;
+      cpu_control_fail(comm->control, "%s: the memory of rank %d is gone", names[call->kind], r);
+      all_there = false;
+    }
+  if (all_there) move(&shared);
+  for (int r = 0; r < comm->nranks; r++) let_go(comm, r);
+  return all_there && cpu_meet(comm, STREAMS, NULL, NULL, 0);
 }
+
+/* ---- messages ------------------------------------------------------------------------------ */
+
+/* The sends and receives of a group. */
+struct transfer {
+  const struct call *call;
+  bool posted, done;
+};
+
+struct transfers {
+  ncclComm_t comm;
+  size_t n;
+  struct transfer *list;
+};
+
+static void copy_letter(ncclComm_t comm, const struct call *call, const struct letter *letter)
+{
+  if (letter->bytes != call->count * call->size) {
+    cpu_control_fail(comm->control,
+                     "ncclRecv: rank %d receives %zu elements of %s from rank %d, whose ncclSend "
+                     "has %zu of %s; allowed: the same on both sides",
+                     comm->rank, call->count, cpu_type_name(call->type), call->peer,
+                     letter->bytes / cpu_type_size(letter->type), cpu_type_name(letter->type));
+    return;
+  }
+  const char *from = peer_memory(comm, call->peer, SENDBUFF, &letter->from);
+  if (from != NULL)
+    memmove(call->buffers[RECVBUFF], from, letter->bytes);
+  else
+    cpu_control_fail(comm->control, "ncclRecv: the memory of rank %d is gone", call->peer);
+  let_go(comm, call->peer);
+}
+
+/* Does what can be done for a transfer now: post or copy the letter, or see that it was copied. */
+static void advance(ncclComm_t comm, struct transfer *t)
+{
+  const struct call *call = t->call;
+  const bool send = call->kind == SEND;
+  struct letter *letter = send ? cpu_letter(comm->control, comm->rank, call->peer)
+                               : cpu_letter(comm->control, call->peer, comm->rank);
+  if (atomic_load(&letter->full) == send) return;
+  if (send && t->posted) {
+    t->done = true;
+    return;
+  }
+  if (send) {
+    letter->type = call->type;
+    letter->bytes = call->count * call->size;
+    letter->from = call->places[SENDBUFF];
+    t->posted = true;
+  } else {
+    copy_letter(comm, call, letter);
+    if (cpu_control_failure(comm->control) != NULL) return;
+    t->done = true;
+  }
+  atomic_store(&letter->full, send);
+  cpu_notify(comm, call->peer);
+}
+
+/* Have all transfers been done? Those of one direction and peer keep their order. */
+static bool all_done(const void *argument)
+{
+  const struct transfers *transfers = argument;
+  uint64_t busy[2] = {0, 0}; /* peers, by direction */
+  for (size_t i = 0; i < transfers->n; i++) {
+    struct transfer *t = &transfers->list[i];
+    uint64_t bit = UINT64_C(1) << t->call->peer, *before = &busy[t->call->kind == SEND];
+    if (!t->done && (*before & bit) == 0) advance(transfers->comm, t);
+    if (!t->done) *before |= bit;
+  }
+  return (busy[0] | busy[1]) == 0;
+}
+
+static void run_messages(const struct batch *batch)
+{
+  struct transfers transfers = {.comm = batch->comm};
+  transfers.list = cpu_allocate(batch->n * sizeof(transfers.list[0]));
+  for (size_t i = 0; i < batch->n; i++)
+    if (batch->calls[i].kind >= SEND && batch->calls[i].count > 0)
+      transfers.list[transfers.n++].call = &batch->calls[i];
+  if (transfers.n > 0) cpu_wait(batch->comm, all_done, &transfers, HUGE_VAL);
+  free(transfers.list);
+}
+
+/* ---- running a batch ----------------------------------------------------------------------- */
 
 static void use(const struct batch *batch, int change)
 {
@@ -280,20 +284,9 @@ static void run_batch(struct operation *operation)
   int delay = cpu_settings()->delay;
   bool ok = true;
   if (delay > 0) nanosleep(&(struct timespec){delay / 1000, delay % 1000 * 1000000L}, NULL);
-  for (size_t i = 0; i < batch->n && ok; i++) ok = run_collective(batch->comm, &batch->calls[i]);
-  struct transfer *transfers = cpu_allocate(batch->n * sizeof(*transfers));
-  size_t n = 0;
-  for (size_t i = 0; i < batch->n; i++) {
-    const struct call *call = &batch->calls[i];
-    if (call->kind != SEND && call->kind != RECEIVE) continue;
-    bool send = call->kind == SEND;
-    transfers[n++] = (struct transfer){.data = call->buffers[send ? SENDBUFF : RECVBUFF],
-                                       .message = {call->count * call->size, SEND, call->type},
-                                       .peer = call->peer,
-                                       .send = send};
-  }
-  if (ok) carry_out(batch->comm, transfers, n);
-  free(transfers);
+  for (size_t i = 0; i < batch->n && ok; i++)
+    if (batch->calls[i].kind < SEND) ok = run_collective(batch->comm, &batch->calls[i]);
+  if (ok) run_messages(batch);
   const char *failure = cpu_control_failure(batch->comm->control);
   if (failure != NULL) cpu_worker_fail(failure);
   use(batch, -1);
@@ -403,9 +396,9 @@ ncclResult_t ncclGroupEnd(void)
 /* ---- checking calls ------------------------------------------------------------------------ */
 
 /* Is what the call needs at its buffer? */
-static ncclResult_t check_buffer(const struct call *call, enum which b)
+static ncclResult_t check_buffer(struct call *call, enum which b)
 {
-  const char *name = names[call->kind], *which = b == SENDBUFF ? "sendbuff" : "recvbuff";
+  const char *name = names[call->kind], *which = buffer_names[b];
   if (call->count == 0 || call->blocks[b] == 0) return ncclSuccess;
   if (call->count > SIZE_MAX / call->size / call->blocks[b])
     return cpu_nccl_error(ncclInvalidArgument, "%s: count %zu is too large", name, call->count);
@@ -417,6 +410,7 @@ static ncclResult_t check_buffer(const struct call *call, enum which b)
   if (extent < needed)
     return cpu_nccl_error(ncclInvalidArgument, "%s: %s needs %zu bytes and its memory has %zu",
                           name, which, needed, extent);
+  call->places[b] = cpu_memory_place(call->buffers[b]);
   return ncclSuccess;
 }
 
@@ -448,11 +442,16 @@ static ncclResult_t check(struct call *call)
     call->blocks[RECVBUFF] = call->kind == ALL_GATHER || call->kind == ALL_TO_ALL ? n : 1;
   result = check_buffer(call, SENDBUFF);
   if (result == ncclSuccess) result = check_buffer(call, RECVBUFF);
-  for (enum which b = SENDBUFF; b < BUFFERS && result == ncclSuccess; b++)
-    if (call->blocks[b] > 0)
-      call->registered[b] =
-          cpu_registration_find(comm, call->buffers[b], call->count * call->size * call->blocks[b]);
-  return result;
+  if (result != ncclSuccess) return result;
+  for (enum which b = SENDBUFF; b < BUFFERS; b++) {
+    size_t bytes = call->count * call->size * call->blocks[b];
+    if (bytes == 0) continue;
+    call->registered[b] = cpu_registration_find(comm, call->buffers[b], bytes);
+    cpu_registration_judge(comm, buffer_names[b], call->buffers[b], bytes, call->registered[b]);
+  }
+  if (call->blocks[SENDBUFF] > 0 && call->blocks[RECVBUFF] > 0)
+    cpu_registration_judge_pair(comm, call->registered[SENDBUFF], call->registered[RECVBUFF]);
+  return ncclSuccess;
 }
 
 static ncclResult_t submit(enum kind kind, const void *from, void *to, size_t count,

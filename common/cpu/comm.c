@@ -14,7 +14,7 @@
 
 struct id {
   uint64_t magic, nonce;
-  struct region_name name;
+  struct place place;
 };
 _Static_assert(sizeof(struct id) <= NCCL_UNIQUE_ID_BYTES, "the id has to fit");
 
@@ -100,7 +100,7 @@ static ncclResult_t create_id(struct id *id)
   if (getrandom(&id->nonce, sizeof(id->nonce), 0) != (ssize_t)sizeof(id->nonce) ||
       cpu_control_create(&region, id->nonce) != cudaSuccess)
     return no_shared_memory();
-  id->name = cpu_region_name(region);
+  id->place = region->file;
   struct unclaimed *entry = cpu_allocate(sizeof(*entry));
   entry->region = region;
   pthread_mutex_lock(&lock);
@@ -146,29 +146,20 @@ void cpu_comm_release(ncclComm_t comm)
   if (atomic_fetch_sub(&comm->references, 1) > 1) return;
   cpu_region_release(comm->region);
   cpu_order_destroy(&comm->order);
-  free(comm->temporary);
+  for (int r = 0; r < comm->nranks; r++)
+    for (enum which b = SENDBUFF; b < BUFFERS; b++)
+      if (comm->peers[r][b] != NULL) cpu_region_release(comm->peers[r][b]);
   free(comm);
 }
 
-/* Waits for the others; no two ranks may have the same device, unless a runtime of 2.30 or later is
- * told so. */
-static ncclResult_t meet_others(ncclComm_t comm)
+/* No two ranks may have the same device, unless a runtime of 2.30 or later is told so. They are
+ * compared by their bus: a scheduler may show every rank its own GPU as number 0. */
+static ncclResult_t check_devices(const int *buses, int nranks)
 {
-  if (!cpu_control_join(comm->control, comm->rank, comm->nranks)) {
-    cpu_control_fail(comm->control, "a rank does not fit those that joined");
-    return cpu_nccl_error(ncclInvalidUsage, "rank %d of %d does not fit the ranks that joined",
-                          comm->rank, comm->nranks);
-  }
-  /* by their bus: a scheduler may show every rank its own GPU as number 0 */
-  const int bus = cpu_settings()->pci_bus + comm->device;
-  int buses[MAX_RANKS];
-  if (!cpu_meet(comm, &bus, buses, sizeof(buses[0])))
-    return cpu_nccl_error(ncclRemoteError, "another rank failed to join");
-  claim(comm->region);
   const char *enabled = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   if (cpu_settings()->nccl_version >= 23000 && enabled != NULL && strcmp(enabled, "1") == 0)
     return ncclSuccess;
-  for (int r = 0; r < comm->nranks; r++)
+  for (int r = 0; r < nranks; r++)
     for (int s = 0; s < r; s++)
       if (buses[r] == buses[s])
         return cpu_nccl_error(ncclInvalidUsage,
@@ -177,10 +168,16 @@ static ncclResult_t meet_others(ncclComm_t comm)
   return ncclSuccess;
 }
 
-static ncclResult_t join(ncclComm_t *result, int nranks, const struct id *id, int rank, int device)
+/* A communicator that has entered the block of that id, and has not met the others. */
+static ncclResult_t enter(ncclComm_t *result, int nranks, const struct id *id, int rank, int device)
 {
+  static atomic_flag said = ATOMIC_FLAG_INIT;
+  if (rank == 0 && !cpu_settings()->quiet && !atomic_flag_test_and_set(&said))
+    fputs("note: CPU stand-in: no GPU is used; for reading, learning and CI; timings mean "
+          "nothing\n",
+          stderr);
   struct region *region = NULL;
-  if (id->magic == ID_MAGIC) region = cpu_region_open(REGION_CONTROL, device, &id->name);
+  if (id->magic == ID_MAGIC) region = cpu_region_open(REGION_CONTROL, &id->place);
   if (region == NULL || !cpu_control_valid(region, id->nonce)) {
     if (region != NULL) cpu_region_release(region);
     return cpu_nccl_error(ncclInvalidArgument,
@@ -193,32 +190,79 @@ static ncclResult_t join(ncclComm_t *result, int nranks, const struct id *id, in
   comm->device = device;
   comm->region = region;
   comm->control = (struct control *)region->base;
-  comm->temporary = cpu_allocate(TEMPORARY_BYTES);
   cpu_order_init(&comm->order);
-  ncclResult_t met = meet_others(comm);
-  if (met == ncclSuccess)
-    *result = comm;
-  else
-    cpu_comm_release(comm);
-  return met;
+  *result = comm;
+  if (cpu_control_join(comm->control, rank, nranks)) return ncclSuccess;
+  cpu_control_fail(comm->control, "a rank does not fit those that joined");
+  return cpu_nccl_error(ncclInvalidUsage, "rank %d of %d does not fit the ranks that joined", rank,
+                        nranks);
 }
 
-ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId unique_id, int rank)
+static ncclResult_t join(ncclComm_t *result, int nranks, const struct id *id, int rank, int device)
 {
-  static atomic_flag said = ATOMIC_FLAG_INIT;
+  ncclComm_t comm = NULL;
+  const int bus = cpu_settings()->pci_bus + device;
+  int buses[MAX_RANKS];
+  ncclResult_t joined = enter(&comm, nranks, id, rank, device);
+  if (joined == ncclSuccess && !cpu_meet(comm, HOSTS, &bus, buses, sizeof(buses[0])))
+    joined = cpu_nccl_error(ncclRemoteError, "another rank failed to join");
+  if (joined == ncclSuccess) {
+    claim(comm->region);
+    joined = check_devices(buses, nranks);
+  }
+  if (joined == ncclSuccess)
+    *result = comm;
+  else if (comm != NULL)
+    cpu_comm_release(comm);
+  return joined;
+}
+
+static ncclResult_t init_rank(ncclComm_t *comm, int nranks, const ncclUniqueId *unique_id, int rank)
+{
   if (comm == NULL) return null_argument("ncclCommInitRank");
   *comm = NULL;
   if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks)
     return cpu_nccl_error(ncclInvalidArgument, "rank %d of %d; the stand-in has at most %d ranks",
                           rank, nranks, MAX_RANKS);
   if (cpu_device(-1) == NULL) return cuda_error("ncclCommInitRank", cudaErrorNoDevice);
-  if (rank == 0 && !cpu_settings()->quiet && !atomic_flag_test_and_set(&said))
-    fputs("note: CPU stand-in: no GPU is used; for reading, learning and CI; timings mean "
-          "nothing\n",
-          stderr);
   struct id id;
-  memcpy(&id, &unique_id, sizeof(id));
+  memcpy(&id, unique_id, sizeof(id));
   return join(comm, nranks, &id, rank, cpu_current_device());
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId unique_id, int rank)
+{
+  return init_rank(comm, nranks, &unique_id, rank);
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId unique_id, int rank,
+                                    ncclConfig_t *config)
+{
+  (void)config; /* it tunes what is not there */
+  return init_rank(comm, nranks, &unique_id, rank);
+}
+
+/* One thread is all ranks: nobody has to be waited for. */
+ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices)
+{
+  struct id id;
+  int buses[MAX_RANKS];
+  if (comms == NULL) return null_argument("ncclCommInitAll");
+  if (nranks < 1 || nranks > MAX_RANKS)
+    return cpu_nccl_error(ncclInvalidArgument, "%d ranks; the stand-in has 1 to %d", nranks,
+                          MAX_RANKS);
+  for (int r = 0; r < nranks; r++) {
+    comms[r] = NULL;
+    buses[r] = devices != NULL ? devices[r] : r;
+    if (buses[r] < 0 || cpu_device(buses[r]) == NULL)
+      return cuda_error("ncclCommInitAll", cudaErrorInvalidDevice);
+  }
+  ncclResult_t result = check_devices(buses, nranks);
+  if (result == ncclSuccess) result = create_id(&id);
+  for (int r = 0; r < nranks && result == ncclSuccess; r++)
+    result = enter(&comms[r], nranks, &id, r, buses[r]);
+  if (result == ncclSuccess) claim(comms[0]->region);
+  return result;
 }
 
 /* ---- splitting ----------------------------------------------------------------------------- */
@@ -245,23 +289,22 @@ static int rank_in_color(const struct wish *wishes, int nranks, int rank, int *m
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config)
 {
+  (void)config;
   ncclResult_t result = cpu_comm_check(comm);
   if (result == ncclSuccess && newcomm == NULL) result = null_argument("ncclCommSplit");
-  if (result == ncclSuccess && config != NULL)
-    result = cpu_nccl_error(ncclInvalidArgument, "ncclCommSplit: config is not NULL");
   if (result != ncclSuccess) return result;
   *newcomm = NULL;
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
     return cpu_nccl_error(ncclInvalidArgument, "ncclCommSplit: color %d", color);
   struct wish mine = {color, key}, wishes[MAX_RANKS];
-  if (!cpu_meet(comm, &mine, wishes, sizeof(mine))) return cpu_comm_check(comm);
+  if (!cpu_meet(comm, HOSTS, &mine, wishes, sizeof(mine))) return cpu_comm_check(comm);
   int members = 0;
   int rank = rank_in_color(wishes, comm->nranks, comm->rank, &members);
   struct id id, ids[MAX_RANKS];
   memset(&id, 0, sizeof(id));
   /* On failure the id says so and all members of the colour report it. */
   if (color != NCCL_SPLIT_NOCOLOR && rank == 0 && create_id(&id) != ncclSuccess) id.magic = 0;
-  if (!cpu_meet(comm, &id, ids, sizeof(id))) return cpu_comm_check(comm);
+  if (!cpu_meet(comm, HOSTS, &id, ids, sizeof(id))) return cpu_comm_check(comm);
   if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
   for (int r = 0; r < comm->nranks; r++) {
     int unused = 0;
@@ -290,17 +333,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
   if (comm == NULL) return ncclSuccess;
   cpu_order_drain(&comm->order);
-  cpu_registrations_end(comm);
-  cpu_comm_release(comm);
-  return ncclSuccess;
-}
-
-/* What is still queued ends at once and without result, and holds the communicator until then. */
-ncclResult_t ncclCommAbort(ncclComm_t comm)
-{
-  if (comm == NULL) return ncclSuccess;
-  atomic_store(&comm->aborted, true);
-  cpu_control_wake(comm->control, comm->rank);
   cpu_registrations_end(comm);
   cpu_comm_release(comm);
   return ncclSuccess;

@@ -35,10 +35,6 @@ bool cpu_wait(ncclComm_t comm, bool (*ready)(const void *arg), const void *arg, 
 /* Wakes the cpu_wait of `peer` in comm. Whatever this thread wrote before is visible to it. */
 void cpu_notify(ncclComm_t comm, int peer);
 
-/* Waits until no other thread of this process has anything to do, for `seconds` at most; returns
- * whether that came. */
-bool cpu_wait_for_threads(double seconds);
-
 #ifdef __cplusplus
 }
 #endif

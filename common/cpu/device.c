@@ -207,7 +207,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
   if (properties == NULL) return cpu_error(cudaErrorInvalidValue);
   cudaError_t error = check_device(device);
   if (error != cudaSuccess) return error;
-  *properties = (struct cudaDeviceProp){.name = "CPU stand-in"};
+  *properties =
+      (struct cudaDeviceProp){.name = "CPU stand-in", .totalGlobalMem = cpu_settings()->memory};
   snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "CPU %d",
            cpu_settings()->pci_bus + device);
   return cudaSuccess;

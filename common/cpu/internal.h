@@ -6,13 +6,13 @@
  *   stream.c       a stream is a queue of operations and the thread that runs them
  *   event.c        an event is a counter that a stream moves on
  *   graph.c        a graph is a list of operations that were not queued but kept
- *   transport.c    byte streams between ranks through a shared region
+ *   control.c      what ranks share: meetings, bells, failure
  *   comm.c         communicators: how ranks find each other
  *   registration.c which memory is registered, and what uses it
  *   window.c       how a rank finds the memory of its peers
  *   claims.c       do all ranks mean the same?
  *   reduce.c       arithmetic in every data type
- *   collectives.c  the collectives, as patterns of send and receive
+ *   collectives.c  the collectives: copies from and to the mapped memory of peers
  *
  * The public names are those of CUDA and NCCL, and a library that is loaded first may take their
  * place to inject faults. So the stand-in never calls one of its own public functions. */
@@ -74,33 +74,33 @@ enum region_kind { REGION_DEVICE, REGION_HOST, REGION_PEER, REGION_CONTROL };
 /* Why memory may not be freed: ncclCommRegister or ncclCommWindowRegister was called for it. */
 enum hold { HELD_REGISTERED, HELD_WINDOW, HOLDS };
 
+/* Where any process finds memory: the file that a process has open as `fd`, and a place in it. */
+struct place {
+  uint64_t inode; /* 0: there is no such memory */
+  pid_t pid;
+  int fd;
+  int device; /* where it is allocated */
+  size_t offset;
+};
+
 struct region {
   struct region *next;
   enum region_kind kind;
   char *base;
   size_t bytes;  /* as asked for */
   size_t mapped; /* the whole mapping */
-  int device;    /* where it is allocated */
-  int fd;        /* of the file behind it, for others to open; -1 if it is not ours to show */
-  uint64_t inode;
+  struct place file;
+  bool owned; /* the file is open here, for others to map */
   int references;
   bool shareable; /* from ncclMemAlloc */
   int held[HOLDS];
 };
 
-/* Where another process finds a region. */
-struct region_name {
-  pid_t pid;
-  int fd;
-  uint64_t inode;
-};
-
 cudaError_t cpu_region_create(enum region_kind kind, int device, size_t bytes,
                               struct region **region);
-/* The region of that name; the same one for the same file, as often as it is asked for: mutexes
+/* The region of that file; the same one for the same file, as often as it is asked for: mutexes
  * shared between processes, and ThreadSanitizer, want one address per process. NULL on failure. */
-struct region *cpu_region_open(enum region_kind kind, int device, const struct region_name *name);
-struct region_name cpu_region_name(const struct region *region);
+struct region *cpu_region_open(enum region_kind kind, const struct place *place);
 void cpu_region_release(struct region *region);
 /* As long as it is held for a reason, the memory cannot be freed. */
 void cpu_region_hold(struct region *region, enum hold reason, int change);
@@ -109,8 +109,10 @@ cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **po
                                 size_t bytes);
 cudaError_t cpu_memory_free(enum region_kind kind, void *pointer);
 /* How many bytes from `pointer` on belong to memory that device code may use; 0 if none. With
- * `region` non-NULL also the device region it lies in, with a reference. */
+ * `region` non-NULL also the region it lies in, with a reference, or NULL. */
 size_t cpu_memory_extent(const void *pointer, struct region **region);
+/* Where the memory at `pointer` is for other ranks. */
+struct place cpu_memory_place(const void *pointer);
 
 /* ---- stream.c ------------------------------------------------------------------------------ */
 
@@ -196,57 +198,49 @@ bool cpu_capture_wait(struct CUstream_st *stream, const struct capture_point *po
 bool cpu_capture_happened(const struct capture_point *point);
 void cpu_capture_forget(struct capture_point *point);
 
-/* ---- transport.c --------------------------------------------------------------------------- */
+/* ---- control.c ----------------------------------------------------------------------------- */
 
-struct control; /* what the ranks of a communicator share */
+struct control;
 
-/* What stands in front of the bytes of a message: sender and receiver have to mean the same. */
-struct message {
-  uint64_t bytes;
-  uint32_t kind, type; /* of call and of elements; the transport compares the kind alone */
+/* The host threads of the ranks meet, and so do their streams; neither waits for the other. */
+enum meeting_of { HOSTS, STREAMS, MEETINGS };
+enum { MEETING_BYTES = 256 };
+
+/* What ncclSend leaves for the rank that receives, which copies from there. */
+struct letter {
+  atomic_bool full; /* set by the sender, cleared by the receiver when it has its copy */
+  ncclDataType_t type;
+  size_t bytes;
+  struct place from;
 };
-
-/* One message of a group. Empty ones are skipped by both sides. */
-struct transfer {
-  char *data;
-  struct message message;
-  size_t done;
-  int peer;
-  bool send, started;
-};
-
-#define MEETING_BYTES 128
 
 cudaError_t cpu_control_create(struct region **region, uint64_t nonce);
 bool cpu_control_valid(const struct region *region, uint64_t nonce);
 /* Enters rank into the control block; false if nranks or the rank do not fit those already in. */
 bool cpu_control_join(struct control *control, int rank, int nranks);
-/* All ranks exchange `bytes` bytes; blocks the host thread. False if the communicator failed. */
-bool cpu_meet(ncclComm_t comm, const void *mine, void *all, size_t bytes);
-/* Carries out all transfers at the same time; those of one direction and peer in their order.
- * False if the communicator failed or was aborted, or if what a peer sent is not what is received:
- * then *odd is that transfer and *theirs the message. */
-bool cpu_transfer(ncclComm_t comm, struct transfer *list, size_t n, const struct transfer **odd,
-                  struct message *theirs);
+/* All ranks exchange `bytes` bytes, and none returns before all have come. False if the
+ * communicator failed. */
+bool cpu_meet(ncclComm_t comm, enum meeting_of who, const void *mine, void *all, size_t bytes);
+struct letter *cpu_letter(struct control *control, int from, int to);
 /* Marks the communicator as failed on all ranks and wakes them. The first sentence stays. */
 void cpu_control_fail(struct control *control, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* The sentence, or NULL if the communicator has not failed. */
 const char *cpu_control_failure(const struct control *control);
-void cpu_control_wake(struct control *control, int rank);
 
 /* ---- comm.c -------------------------------------------------------------------------------- */
 
-enum { TEMPORARY_BYTES = 256 << 10 };
+/* The buffers of a call. */
+enum which { SENDBUFF, RECVBUFF, BUFFERS };
 
 struct ncclComm {
   atomic_int references;
   int rank, nranks, device;
   struct region *region;
-  struct control *control; /* in region */
-  struct order order;      /* of this rank's operations: the byte streams know no other order */
-  char *temporary;         /* TEMPORARY_BYTES for reductions; the order keeps users apart */
-  atomic_bool aborted;
+  struct control *control;                  /* in region */
+  struct order order;                       /* of this rank's operations, over all streams */
+  struct region *peers[MAX_RANKS][BUFFERS]; /* what is mapped of the peers; see collectives.c */
+  atomic_flag noted;                        /* registrations that are of no use */
   bool finalized;
 };
 
@@ -281,6 +275,12 @@ struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struc
 ncclResult_t cpu_registration_remove(const char *call, ncclComm_t comm, const void *handle);
 /* The registration of comm in which the bytes lie, with a reference; NULL if there is none. */
 struct registration *cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes);
+/* Says so in a note if the bytes that a call uses were `found` in no registration although they
+ * begin in one, or if it found one of its two buffers only. */
+void cpu_registration_judge(ncclComm_t comm, const char *name, const void *pointer, size_t bytes,
+                            const struct registration *found);
+void cpu_registration_judge_pair(ncclComm_t comm, const struct registration *send,
+                                 const struct registration *receive);
 void cpu_registration_use(struct registration *registration, int change);
 void cpu_registration_release(struct registration *registration);
 /* comm is gone, and with it whatever was registered. */
@@ -290,6 +290,7 @@ void cpu_registrations_end(ncclComm_t comm);
 
 /* What all ranks that make a call have to agree on. */
 enum aspect {
+  CALL, /* which call it is; the other aspects are compared if it is the same */
   COUNT,
   TYPE,
   OPERATION,
@@ -306,8 +307,9 @@ struct claim {
   int64_t values[ASPECTS];
 };
 
-/* False if they do not agree: then the communicator has failed with a sentence about `call`. */
-bool cpu_claims_agree(ncclComm_t comm, const char *call, const struct claim *claims);
+/* False if they do not agree: then the communicator has failed with a sentence. All ranks come to
+ * the same one. `names` are those of the calls. */
+bool cpu_claims_agree(ncclComm_t comm, const char *const *names, const struct claim *claims);
 
 /* ---- reduce.c ------------------------------------------------------------------------------ */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory. Device memory lies in files that have no name (memfd), one per allocation: another
- * process can map such a file through /proc/<pid>/fd/<fd>, as a GPU maps the memory of a peer, and
+/* Memory lies in files that have no name (memfd), one per allocation: another process can map such
+ * a file through /proc/<pid>/fd/<fd>, as a GPU maps the memory of a peer, and
  * the kernel drops it with the last process, however that one ends. */
 #include "internal.h"
 
@@ -24,14 +24,13 @@ static size_t round_up(size_t bytes)
   return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
-/* Maps fd (or anonymous memory) with an inaccessible page behind it, so that a run past the end
- * does not land in the next buffer. */
+/* Maps the file with an inaccessible page behind it, so that a run past the end does not land in
+ * the next buffer. */
 static char *map(int fd, size_t mapped)
 {
-  int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
   char *base = mmap(NULL, mapped + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) return NULL;
-  if (mmap(base, mapped, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) != MAP_FAILED)
+  if (mmap(base, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED)
     return base;
   munmap(base, mapped + PAGE);
   return NULL;
@@ -50,50 +49,39 @@ static struct region *enter(const struct region *filled)
 cudaError_t cpu_region_create(enum region_kind kind, int device, size_t bytes,
                               struct region **region)
 {
-  struct region new = {.kind = kind, .device = device, .bytes = bytes, .fd = -1};
-  new.mapped = round_up(bytes);
-  if (kind != REGION_HOST) {
-    struct stat status;
-    new.fd = memfd_create("cpu_standin", MFD_CLOEXEC);
-    if (new.fd < 0) return cudaErrorOperatingSystem;
-    if (ftruncate(new.fd, (off_t) new.mapped) != 0 || fstat(new.fd, &status) != 0) {
-      close(new.fd);
-      return cudaErrorMemoryAllocation;
-    }
-    new.inode = status.st_ino;
-  }
-  new.base = map(new.fd, new.mapped);
+  struct region new = {.kind = kind, .bytes = bytes, .mapped = round_up(bytes), .owned = true};
+  struct stat status;
+  const int fd = memfd_create("cpu_standin", MFD_CLOEXEC);
+  if (fd < 0) return cudaErrorOperatingSystem;
+  if (ftruncate(fd, (off_t) new.mapped) == 0 && fstat(fd, &status) == 0)
+    new.base = map(fd, new.mapped);
   if (new.base == NULL) {
-    if (new.fd >= 0) close(new.fd);
+    close(fd);
     return cudaErrorMemoryAllocation;
   }
+  new.file = (struct place){.inode = status.st_ino, .pid = getpid(), .fd = fd, .device = device};
   pthread_mutex_lock(&lock);
   *region = enter(&new);
   pthread_mutex_unlock(&lock);
   return cudaSuccess;
 }
 
-struct region_name cpu_region_name(const struct region *region)
-{
-  return (struct region_name){.pid = getpid(), .fd = region->fd, .inode = region->inode};
-}
-
 /* Called with the lock. */
-static struct region *open_region(enum region_kind kind, int device, const struct region_name *name)
+static struct region *open_region(enum region_kind kind, const struct place *place)
 {
   for (struct region *region = regions; region != NULL; region = region->next)
-    if (region->inode == name->inode && region->inode != 0) {
+    if (region->file.inode == place->inode) {
       region->references++;
       return region;
     }
   char path[64];
-  snprintf(path, sizeof(path), "/proc/%ld/fd/%d", (long)name->pid, name->fd);
-  int fd = open(path, O_RDWR | O_CLOEXEC);
+  snprintf(path, sizeof(path), "/proc/%ld/fd/%d", (long)place->pid, place->fd);
+  int fd = place->inode != 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
   if (fd < 0) return NULL;
-  struct region new = {.kind = kind, .device = device, .fd = -1, .inode = name->inode};
+  struct region new = {.kind = kind, .file = *place};
   struct stat status;
   /* The number may by now stand for another file. */
-  if (fstat(fd, &status) == 0 && status.st_ino == name->inode && status.st_size > 0) {
+  if (fstat(fd, &status) == 0 && status.st_ino == place->inode && status.st_size > 0) {
     new.bytes = new.mapped = (size_t)status.st_size;
     new.base = map(fd, new.mapped);
     if (new.base == NULL) cpu_out_of_memory("what another rank shares");
@@ -102,10 +90,10 @@ static struct region *open_region(enum region_kind kind, int device, const struc
   return new.base != NULL ? enter(&new) : NULL;
 }
 
-struct region *cpu_region_open(enum region_kind kind, int device, const struct region_name *name)
+struct region *cpu_region_open(enum region_kind kind, const struct place *place)
 {
   pthread_mutex_lock(&lock);
-  struct region *region = open_region(kind, device, name);
+  struct region *region = open_region(kind, place);
   pthread_mutex_unlock(&lock);
   return region;
 }
@@ -118,7 +106,7 @@ void cpu_region_release(struct region *region)
     while (*link != region) link = &(*link)->next;
     *link = region->next;
     munmap(region->base, region->mapped + PAGE);
-    if (region->fd >= 0) close(region->fd);
+    if (region->owned) close(region->file.fd);
     free(region);
   }
   pthread_mutex_unlock(&lock);
@@ -148,11 +136,24 @@ size_t cpu_memory_extent(const void *pointer, struct region **found)
   size_t extent =
       region != NULL ? region->bytes - (size_t)((const char *)pointer - region->base) : 0;
   if (found != NULL) {
-    *found = region != NULL && region->kind == REGION_DEVICE ? region : NULL;
-    if (*found != NULL) region->references++;
+    *found = region;
+    if (region != NULL) region->references++;
   }
   pthread_mutex_unlock(&lock);
   return extent;
+}
+
+struct place cpu_memory_place(const void *pointer)
+{
+  struct place place = {.inode = 0};
+  pthread_mutex_lock(&lock);
+  const struct region *region = find(pointer);
+  if (region != NULL) {
+    place = region->file;
+    place.offset = (size_t)((const char *)pointer - region->base);
+  }
+  pthread_mutex_unlock(&lock);
+  return place;
 }
 
 /* ---- allocation ---------------------------------------------------------------------------- */
@@ -208,7 +209,7 @@ cudaError_t cpu_memory_free(enum region_kind kind, void *pointer)
   /* A window of this process may still hold the region; to the program it is gone. */
   region->kind = REGION_CONTROL;
   pthread_mutex_unlock(&lock);
-  struct device *device = cpu_device(region->device);
+  struct device *device = cpu_device(region->file.device);
   cpu_device_wait(device); /* as CUDA: what uses the memory ends first */
   pthread_mutex_lock(&device->lock);
   if (kind == REGION_DEVICE) device->used -= region->mapped;

@@ -4,6 +4,8 @@
  * it is remembered, and refused where the mistake is made. */
 #include "internal.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and what is in it */
@@ -105,6 +107,40 @@ void cpu_registration_release(struct registration *registration)
   pthread_mutex_unlock(&lock);
 }
 
+/* Where a registration is of no use NCCL says nothing, and works without. One note per
+ * communicator, of rank 0: if another one did otherwise, the ranks do not agree, which is an error.
+ */
+static void note(ncclComm_t comm, const char *format, ...)
+{
+  char text[SENTENCE];
+  va_list arguments;
+  if (comm->rank != 0 || atomic_flag_test_and_set(&comm->noted)) return;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  fprintf(stderr, "note: %s\n", text);
+}
+
+void cpu_registration_judge(ncclComm_t comm, const char *name, const void *pointer, size_t bytes,
+                            const struct registration *found)
+{
+  if (found != NULL) return;
+  struct registration *begins = cpu_registration_find(comm, pointer, 1);
+  if (begins == NULL) return;
+  note(comm, "%s is registered for %zu of %zu bytes: NCCL will not use it", name,
+       begins->bytes - (size_t)((const char *)pointer - begins->start), bytes);
+  cpu_registration_release(begins);
+}
+
+void cpu_registration_judge_pair(ncclComm_t comm, const struct registration *send,
+                                 const struct registration *receive)
+{
+  const struct registration *one = send != NULL ? send : receive;
+  if ((send == NULL) == (receive == NULL) || one->kind != HELD_REGISTERED) return;
+  note(comm, "%s is registered and %s is not: NCCL will not use it",
+       send != NULL ? "sendbuff" : "recvbuff", send != NULL ? "recvbuff" : "sendbuff");
+}
+
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle)
 {
   ncclResult_t result = cpu_comm_check(comm);
@@ -115,6 +151,8 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes,
   struct region *region = NULL;
   size_t extent = cpu_memory_extent(buffer, &region);
   if (region != NULL && extent >= bytes) {
+    if (!region->shareable)
+      note(comm, "ncclCommRegister: the memory is not from ncclMemAlloc: NCCL will not use it");
     *handle = cpu_registration_add(comm, HELD_REGISTERED, region, buffer, bytes, NULL);
     return ncclSuccess;
   }

@@ -228,18 +228,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle)
   return cpu_error(stream != NULL ? cpu_stream_wait(stream) : cudaErrorNoDevice);
 }
 
-cudaError_t cudaStreamQuery(cudaStream_t handle)
-{
-  struct CUstream_st *stream = cpu_stream(handle, -1);
-  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
-  if (cpu_is_capturing(stream)) return cpu_error(cudaErrorStreamCaptureUnsupported);
-  pthread_mutex_lock(&stream->device->lock);
-  bool busy = stream->pending > 0;
-  cudaError_t error = busy ? cudaSuccess : verdict(stream);
-  pthread_mutex_unlock(&stream->device->lock);
-  return busy ? cudaErrorNotReady : cpu_error(error); /* busy: an answer, no error to remember */
-}
-
 /* ---- kernels and host functions ------------------------------------------------------------ */
 
 struct launch {

@@ -7,63 +7,58 @@
 #include <string.h>
 
 /* What a rank tells the others. */
-struct place {
+struct part {
   size_t bytes;  /* as registered */
   size_t extent; /* what there is from there on */
-  size_t offset; /* in the allocation */
   bool shareable;
-  struct region_name name;
-  int device;
+  struct place place;
 };
 
 struct ncclWindow_vidmem {
   ncclComm_t comm;
-  struct place places[MAX_RANKS];
+  struct part parts[MAX_RANKS];
   char *mine;                        /* this rank's memory; its registration has the reference */
   pthread_mutex_t lock;              /* guards regions */
   struct region *regions[MAX_RANKS]; /* of peers */
 };
 
 /* Describes this rank's part. *region gets a reference where the memory has a region. */
-static struct place describe(void *buffer, size_t bytes, struct region **region)
+static struct part describe(const void *buffer, size_t bytes, struct region **region)
 {
-  struct place place;
-  memset(&place, 0, sizeof(place));
-  place.bytes = bytes;
-  place.extent = cpu_memory_extent(buffer, region);
-  if (*region == NULL) return place;
-  place.shareable = (*region)->shareable;
-  place.offset = (size_t)((char *)buffer - (*region)->base);
-  place.name = cpu_region_name(*region);
-  place.device = (*region)->device;
-  return place;
+  struct part part;
+  memset(&part, 0, sizeof(part));
+  part.bytes = bytes;
+  part.extent = cpu_memory_extent(buffer, region);
+  part.shareable = *region != NULL && (*region)->shareable;
+  part.place = cpu_memory_place(buffer);
+  return part;
 }
 
 /* All ranks see the same places and so come to the same verdict, which names the rank. */
-static ncclResult_t judge(const struct place *places, int nranks)
+static ncclResult_t judge(const struct part *parts, int nranks)
 {
   for (int r = 0; r < nranks; r++) {
-    const struct place *place = &places[r];
-    if (!place->shareable)
+    const struct part *part = &parts[r];
+    if (!part->shareable)
       return cpu_nccl_error(ncclInvalidUsage,
                             "ncclCommWindowRegister: the memory of rank %d is not from "
                             "ncclMemAlloc; allowed: memory that is, on all ranks",
                             r);
-    if (place->bytes == 0 || place->bytes > place->extent)
+    if (part->bytes == 0 || part->bytes > part->extent)
       return cpu_nccl_error(ncclInvalidArgument,
                             "ncclCommWindowRegister: rank %d registers %zu bytes; allowed: 1 to "
                             "%zu, what its memory has",
-                            r, place->bytes, place->extent);
-    if (place->offset % NCCL_WIN_REQUIRED_ALIGNMENT != 0)
+                            r, part->bytes, part->extent);
+    if (part->place.offset % NCCL_WIN_REQUIRED_ALIGNMENT != 0)
       return cpu_nccl_error(ncclInvalidArgument,
                             "ncclCommWindowRegister: rank %d begins %zu bytes into its allocation; "
                             "allowed: a multiple of %d",
-                            r, place->offset, NCCL_WIN_REQUIRED_ALIGNMENT);
-    if (place->bytes != places[0].bytes)
+                            r, part->place.offset, NCCL_WIN_REQUIRED_ALIGNMENT);
+    if (part->bytes != parts[0].bytes)
       return cpu_nccl_error(ncclInvalidUsage,
                             "ncclCommWindowRegister: rank %d registers %zu bytes and rank 0 %zu; "
                             "allowed: the same on all ranks",
-                            r, place->bytes, places[0].bytes);
+                            r, part->bytes, parts[0].bytes);
   }
   return ncclSuccess;
 }
@@ -78,11 +73,11 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
                           flags);
   ncclWindow_t new = cpu_allocate(sizeof(*new));
   struct region *region = NULL;
-  struct place mine = describe(buffer, bytes, &region);
-  if (!cpu_meet(comm, &mine, new->places, sizeof(mine)))
+  struct part mine = describe(buffer, bytes, &region);
+  if (!cpu_meet(comm, HOSTS, &mine, new->parts, sizeof(mine)))
     result = cpu_comm_check(comm);
   else
-    result = judge(new->places, comm->nranks);
+    result = judge(new->parts, comm->nranks);
   if (result != ncclSuccess) {
     if (region != NULL) cpu_region_release(region);
     free(new);
@@ -114,12 +109,11 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 void *cpu_window_pointer(ncclWindow_t window, size_t offset, int peer)
 {
   if (window == NULL || peer < 0 || peer >= window->comm->nranks) return NULL;
-  const struct place *place = &window->places[peer];
-  if (offset > place->bytes) return NULL;
+  const struct place *place = &window->parts[peer].place;
+  if (offset > window->parts[peer].bytes) return NULL;
   if (peer == window->comm->rank) return window->mine + place->offset + offset;
   pthread_mutex_lock(&window->lock);
-  if (window->regions[peer] == NULL)
-    window->regions[peer] = cpu_region_open(REGION_PEER, place->device, &place->name);
+  if (window->regions[peer] == NULL) window->regions[peer] = cpu_region_open(REGION_PEER, place);
   struct region *region = window->regions[peer];
   pthread_mutex_unlock(&window->lock);
   return region != NULL ? region->base + place->offset + offset : NULL;

@@ -10,9 +10,6 @@
 
 #include "check.h"
 #include "launcher_backend.h"
-#ifdef CPU_STANDIN
-#include "cpu.h"
-#endif
 
 static int thread_level;
 static atomic_bool finishing; /* MPI_Abort is not allowed any more */
@@ -158,12 +155,6 @@ int backend_run(const struct backend *backend, int (*rank_main)(const struct ran
 
 int backend_finish(int code)
 {
-#ifdef CPU_STANDIN
-  /* MPI_Init of Open MPI 4 leaves work to a thread of its own, and MPI_Finalize unmaps the code of
-   * that work without asking whether it is done: a segmentation fault after a good run, where the
-   * cores were too busy for that thread until now. Only the stand-in's runs are that short. */
-  cpu_wait_for_threads(10);
-#endif
   atomic_store(&finishing, true);
   MPICHECK(MPI_Finalize());
   return code;

@@ -108,3 +108,24 @@ register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
     done
   done
 }
+
+# NCCL would go on without a word, and so does the stand-in, but for one note.
+notes() {
+  exits_with 0
+  says "^note: $1: NCCL will not use it$"
+  [ "$(grep -c '^note: ' "$WORK/err")" = 2 ] || show # and that there is no GPU
+}
+
+@test "01: a registration that is of no use is noted" {
+  local of='is registered for 1048576 of 4194304 bytes'
+  for launcher in $LAUNCHERS; do
+    mistaken "$launcher" 01_allreduce_ub '/ncclCommRegister\(comm, recvbuff/s/bytes/count/'
+    notes "recvbuff $of"
+  done
+  mistaken pthread 01_allreduce_ub 's/ncclCommRegister\(comm, (send|recv)buff, bytes/ncclCommRegister(comm, \1buff, count/'
+  notes "sendbuff $of"
+  mistaken pthread 01_allreduce_ub '/ncclCommRegister\(comm, recvbuff/d; /ncclCommDeregister\(comm, recv/d; s/, \*recv_handle = NULL//'
+  notes "sendbuff is registered and recvbuff is not"
+  mistaken pthread 01_allreduce_ub 's/NCCLCHECK\(ncclMemAlloc\(/CUDACHECK(cudaMalloc(/; s/NCCLCHECK\(ncclMemFree\(/CUDACHECK(cudaFree(/'
+  notes "ncclCommRegister: the memory is not from ncclMemAlloc"
+}

@@ -24,14 +24,14 @@
 
 #include "cpu.h"
 
-#define REQUIRE(condition)                                                                         \
-  do {                                                                                             \
-    if (!(condition)) {                                                                            \
-      fprintf(stderr, "%s:%d: failed: %s (last NCCL error: %s)\n", __FILE__, __LINE__, #condition, \
-              ncclGetLastError(NULL));                                                             \
-      fflush(NULL);                                                                                \
-      _exit(1);                                                                                    \
-    }                                                                                              \
+#define REQUIRE(condition)                                                                       \
+  do {                                                                                           \
+    if (!(condition)) {                                                                          \
+      fprintf(stderr, "%s:%d: failed: %s (last NCCL error: %s, CUDA: %s)\n", __FILE__, __LINE__, \
+              #condition, ncclGetLastError(NULL), cudaGetErrorString(cudaErrorLaunchFailure));   \
+      fflush(NULL);                                                                              \
+      _exit(1);                                                                                  \
+    }                                                                                            \
   } while (0)
 #define CUDA(call) REQUIRE((call) == cudaSuccess)
 #define NCCL(call) REQUIRE((call) == ncclSuccess)
@@ -122,7 +122,6 @@ void test_capture_errors(void **state);
 
 /* standin_cuda.c: streams, events, memory, devices */
 void test_asynchrony(void **state);
-void test_waiting_for_threads(void **state);
 void test_events(void **state);
 void test_memory(void **state);
 void test_devices(void **state);

@@ -66,7 +66,6 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_many_calls),
       cmocka_unit_test(test_many_ranks),
       cmocka_unit_test(test_no_leaks),
-      cmocka_unit_test(test_waiting_for_threads),
   };
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests_name("standin", tests, NULL, NULL);

@@ -7,6 +7,9 @@
 #define COMMON_CPU_CUDA_RUNTIME_H
 
 #include <stddef.h>
+#ifdef __cplusplus
+#include <cstring> /* as CUDA's own, which C++ programs lean on */
+#endif
 
 #define CUDART_VERSION 13000
 
@@ -53,6 +56,8 @@ typedef struct {
 struct cudaDeviceProp {
   char name[256];
   cudaUUID_t uuid;
+  size_t totalGlobalMem;
+  int major, minor; /* 0.0 */
 };
 
 enum cudaDeviceAttr {
@@ -109,7 +114,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags);
 cudaError_t
 cudaStreamDestroy(cudaStream_t stream); /* waits for the stream's work, as CUDA does not */
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
-cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *userData);
 

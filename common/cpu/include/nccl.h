@@ -74,20 +74,33 @@ typedef enum {
   ncclNumOps = 5
 } ncclRedOp_t;
 
-typedef struct ncclConfig ncclConfig_t; /* the stand-in has no settings: pass NULL */
+/* What tunes NCCL changes nothing here: any values will do. */
+typedef struct {
+  int blocking, cgaClusterSize, minCTAs, maxCTAs, splitShare, CTAPolicy;
+  const char *netName, *commName;
+} ncclConfig_t;
+#define NCCL_CONFIG_UNDEF_INT (-2147483647 - 1)
+#define NCCL_CONFIG_INITIALIZER                                                                 \
+  {                                                                                             \
+    NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NULL, NULL,                               \
+  }
 
 /* ---- communicators ------------------------------------------------------------------------- */
 /* The collective calls of this and the next section wait for the other ranks when they are called,
- * inside of a group too: one thread cannot make them for several ranks. */
+ * inside of a group too: one thread cannot make them for several ranks, but by ncclCommInitAll. */
 
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank);
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config);
+/* The ranks of a program of one thread; devices 0, 1, ... if `devices` is NULL. */
+ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices);
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
-ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count);
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank);
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device);
