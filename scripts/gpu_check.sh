@@ -283,7 +283,7 @@ check_training() { # 04's training job
     done
   done
   check "training: one digest" same_training_digest "$most" $folder
-  ((most == 1)) || check "training: fault, a wrong average" expect 1 "\\[rank $victim\\] dense, epoch 1: weight .* by the dense result" \
+  ((most == 1)) || check "training: fault, a wrong average" expect 1 "dense, epoch 1: weight .* on rank 0 it is" \
     launch_with_fault corrupt:ncclAllReduce:9:$victim mpi $some $folder --algorithm dense --epochs 2
   [ "$mode" = quick ] || check "memcheck training" sanitize memcheck $pair $folder --epochs 1 --batch 500 --algorithm dense,oktopk
 }

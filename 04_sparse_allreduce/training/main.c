@@ -13,48 +13,165 @@
  * The last line of a good run is: All ranks had the same weights after every epoch
  */
 #include <math.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "check.h"
-#include "digits.h"
-#include "launcher.h"
 #include "mlp.h"
+#include "program/rows.h"
 #include "sparse_allreduce.h"
-#include "training.h"
 #include "verify.h"
-#include "way.h"
 
-struct story {
-  const struct rank *me;
-  const struct training *training;
-  ncclComm_t comm;
-  cudaStream_t stream;
-  cudaEvent_t start, stop;
-  struct mlp_images images;
-  struct mlp mlp;
-  struct way entries; /* the result as entries, added to mlp.weights: what a training job does */
-  struct way dense;   /* the result as a vector, for a second copy of the weights: to verify */
-  int *order; /* device memory: images to learn from as they come in this epoch, then the others */
-  struct verifier digest; /* of --digest */
-  struct table table;
+/* As NCCLCHECK, with the sentence that sparse_allreduce.h has for the error. */
+#define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
+#define FORGETS "-no-residual"
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static const char *algorithms = "dense,oktopk,topkA,oktopk" FORGETS, *table;
+static double density = 0.01, rate = 0.2;
+static long epochs = 20, batch = 64, first_seed = 1, seeds = 1;
+static int exchange = SPARSE_EXCHANGE_AUTO;
+
+static const struct option_spec option_table[] = {
+    {"algorithm", 0, OPTION_STRING, &algorithms, "NAMES",
+     "paths, separated by commas; with " FORGETS " after it: what is not sent is lost "
+     "(dense,oktopk,topkA,oktopk" FORGETS ")",
+     0, 0},
+    {"density", 0, OPTION_DOUBLE, &density, "D", "share of the entries that a rank offers (0.01)",
+     0, 1},
+    {"epochs", 0, OPTION_LONG, &epochs, "N", "how often each image is seen (20)", 1, 10000},
+    {"batch", 0, OPTION_LONG, &batch, "N", "images of all ranks together in a step (64)", 1,
+     100000},
+    {"rate", 0, OPTION_DOUBLE, &rate, "R", "weights -= R * average gradient (0.2)", 0, 1000},
+    {"seed", 0, OPTION_LONG, &first_seed, "N", "of initial weights and order of images (1)", 0,
+     1LL << 40},
+    {"seeds", 0, OPTION_LONG, &seeds, "N", "trains with N seeds from --seed on (1)", 1, 1000},
+    {"exchange", 0, OPTION_CHOICE, &exchange, "auto|sendrecv|onesided",
+     "how entries move between ranks (auto)", 0, 0},
+    {"table", 'J', OPTION_OUTPUT, &table, "FILE",
+     "loss and accuracy after each epoch to FILE.json or FILE.csv", 0, 0},
+    {"count", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"datatype", 'd', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"bench", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"minbytes", 'b', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"maxbytes", 'e', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"stepfactor", 'f', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"iters", 'n', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"warmup_iters", 'w', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"repetitions", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"cudagraph", 'G', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {0},
 };
 
-/* ---- what a rank has to do ------------------------------------------------------------------- */
-
-/* Of n images this rank takes `n` from `first` on: as many as the others or one less, perhaps none.
- */
-struct share {
-  int first, n;
+/* One of --algorithm, with all its seeds so far. */
+struct course {
+  char name[40];
+  bool forgets; /* the residual is cleared in each step: what is not sent is lost */
+  sparse_allreduce_config_t config;
+  long steps;
+  double words, loss; /* sent by this rank in all steps; sum over seeds, after their last epochs */
+  int right, lowest, highest; /* of the held-out images: likewise, and the extremes */
 };
-static struct share share_of(const struct rank *me, int n)
+
+/* The next name of *list, which then begins after it. Returns 0, or -1 with a line in `error`. */
+static int next_course(struct course *course, const char **list, int nranks, char *error)
 {
-  const int first = (int)((long long)n * me->rank / me->nranks);
-  return (struct share){first, (int)((long long)n * (me->rank + 1) / me->nranks) - first};
+  const size_t length = strcspn(*list, ",");
+  const char *name = *list;
+  int at = snprintf(error, LAUNCHER_TEXT,
+                    "--algorithm: unknown '%.*s'; allowed:", length < 40 ? (int)length : 40, name);
+  *list += length + (name[length] == ',');
+  for (int a = 0; a < 2 * SPARSE_ALGORITHMS; a++) { /* each path, and again without residual */
+    const bool forgets = a % 2 != 0;
+    *course = (struct course){.forgets = forgets};
+    course->config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+    course->config.algorithm = (sparse_allreduce_algorithm_t)(a / 2);
+    course->config.density = density;
+    course->config.exchange = (sparse_exchange_t)exchange;
+    course->config.result = SPARSE_RESULT_ENTRIES;
+    if (forgets && course->config.algorithm == SPARSE_DENSE) continue; /* has none */
+    snprintf(course->name, sizeof course->name, "%s%s",
+             sparse_allreduce_name(course->config.algorithm), forgets ? FORGETS : "");
+    at += snprintf(error + at, (size_t)(LAUNCHER_TEXT - at), " %s", course->name);
+    if (strlen(course->name) != length || strncmp(course->name, name, length) != 0) continue;
+    if (sparse_allreduce_check(&course->config, MLP_WEIGHTS, nranks) == ncclSuccess) return 0;
+    snprintf(error, LAUNCHER_TEXT, "%s with %d weights, density %g: %s", course->name, MLP_WEIGHTS,
+             density, sparse_allreduce_last_error());
+    return -1;
+  }
+  return -1;
 }
 
-/* An order of the images to learn from that depends on seed and epoch only: the same on all ranks.
- */
-static void shuffle(struct story *s, uint64_t seed, uint64_t epoch)
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+struct job {
+  const struct rank *me;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  struct mlp mlp;
+  struct verifier digest; /* of --digest */
+  struct rows rows;       /* of -J, a row for each epoch */
+};
+
+/* Of images first .. first + n each rank takes as many as the others or one less, perhaps none. */
+static void take_share(struct job *job, int first, int n)
+{
+  const int begin = (int)((long long)n * job->me->rank / job->me->nranks);
+  job->mlp.first = first + begin;
+  job->mlp.n = (int)((long long)n * (job->me->rank + 1) / job->me->nranks) - begin;
+}
+
+/* Images first .. first + n of this epoch change the weights of all ranks. */
+static int step(struct job *job, struct course *course, sparse_allreduce_t handle, int first, int n)
+{
+  float *residual;
+  ncclResult_t error;
+  sparse_allreduce_statistics_t statistics;
+
+  /* ======================= STEP 4: this rank's gradient ====================================== */
+  /* The library divides the sum over the ranks by their number. What is wanted is the sum over the
+   * images by theirs. With this scale it is the same, also where ranks have one image less; a rank
+   * that has none takes part with a gradient of zeros. */
+  launcher_step("STEP 4: gradient");
+  take_share(job, first, n);
+  job->mlp.scale = (float)job->me->nranks / (float)n;
+  CUDACHECK(mlp_launch(&job->mlp, MLP_IMAGES, job->stream));
+  CUDACHECK(mlp_launch(&job->mlp, MLP_GRADIENT, job->stream));
+
+  /* ======================= STEP 5: the average over all ranks ================================ */
+  /* One call for the gradients of all layers, on the stream in which they were made. */
+  launcher_step("STEP 5: sparse allreduce");
+  if (course->forgets) {
+    SPARSECHECK(sparse_allreduce_residual(handle, &residual));
+    CUDACHECK(cudaMemsetAsync(residual, 0, MLP_WEIGHTS * sizeof *residual, job->stream));
+  }
+  SPARSECHECK(sparse_allreduce_run(handle, job->mlp.gradient, NULL, job->stream));
+
+  /* ======================= STEP 6: the weights =============================================== */
+  /* Plain SGD, for which a gradient that arrives late is as good as one in time: what moves a
+   * weight is the sum of all. Adam divides by the size of the last gradients, so there it is what
+   * the optimizer changed that has to be exchanged: see ../pytorch. */
+  launcher_step("STEP 6: update");
+  SPARSECHECK(sparse_allreduce_add(handle, -(float)rate, job->mlp.weights, job->stream));
+
+  SPARSECHECK(sparse_allreduce_get_async_error(handle, &error)); /* waits for the allreduce */
+  if (error == ncclInvalidArgument) {
+    if (job->me->rank == 0) /* the same sentence on all */
+      launcher_error("%s: %s; allowed: a smaller --rate", course->name,
+                     sparse_allreduce_last_error());
+    return EXIT_WRONG_DATA;
+  }
+  SPARSECHECK(error);
+  SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
+  course->words += (double)statistics.words_sent;
+  course->steps++;
+  return EXIT_VERIFIED;
+}
+
+/* ---- an epoch -------------------------------------------------------------------------------- */
+
+/* An order of the images to learn from that depends on seed and epoch only. */
+static void shuffle(struct job *job, uint64_t seed, uint64_t epoch)
 {
   int order[DIGITS_IMAGES];
   uint64_t state = seed << 32 ^ epoch;
@@ -64,210 +181,189 @@ static void shuffle(struct story *s, uint64_t seed, uint64_t epoch)
     order[i] = order[j];
     order[j] = image;
   }
-  CUDACHECK(cudaMemcpyAsync(s->order, order, sizeof order, cudaMemcpyHostToDevice, s->stream));
-  CUDACHECK(cudaStreamSynchronize(s->stream));
+  CUDACHECK(cudaMemcpy(job->mlp.order, order, sizeof order, cudaMemcpyHostToDevice));
 }
 
-/* ---- one step -------------------------------------------------------------------------------- */
-
-/* Images order[first .. first + images) of this epoch change the weights of all ranks. */
-static int step(struct story *s, int first, int images, struct course *course)
+/* The mean loss of n images from `first` on, and how many are right. Collective. */
+static double evaluate(struct job *job, int first, int n, int *right)
 {
-  float ms;
-  const float rate = (float)s->training->rate, *average;
-  const sparse_allreduce_t handle = s->entries.handle;
-  ncclResult_t error;
-  sparse_allreduce_statistics_t statistics;
-  const struct share mine = share_of(s->me, images);
-
-  /* ======================= STEP 4: this rank's gradient ====================================== */
-  /* The library divides the sum over the ranks by their number. What is wanted is the sum over the
-   * images by theirs. With this scale it is the same, also where ranks have one image less; a rank
-   * that has none takes part with a gradient of zeros. */
-  launcher_step("STEP 4: gradient");
-  mlp_forward(&s->mlp, &s->images, s->order + first + mine.first, mine.n);
-  mlp_backward(&s->mlp, mine.n, (float)s->me->nranks / (float)images);
-
-  /* ======================= STEP 5: the average over all ranks ================================ */
-  /* One call for the gradients of all layers, on the stream in which they were made. */
-  launcher_step("STEP 5: sparse allreduce");
-  way_forget(&s->entries, s->stream);
-  CUDACHECK(cudaEventRecord(s->start, s->stream));
-  SPARSECHECK(sparse_allreduce_run(handle, s->mlp.gradient, NULL, s->stream));
-  CUDACHECK(cudaEventRecord(s->stop, s->stream));
-
-  /* ======================= STEP 6: the weights =============================================== */
-  /* The residual is made of gradients, not of changes of weights. Where the learning rate changes
-   * from step to step, an entry that arrives late gets the rate of the step in which it arrives. */
-  launcher_step("STEP 6: update");
-  SPARSECHECK(sparse_allreduce_add(handle, -rate, s->entries.weights, s->stream));
-
-  /* The same with the average as a vector of all elements, and a loop over them. A training job has
-   * one of the two. Here their weights are compared after every epoch. */
-  way_forget(&s->dense, s->stream);
-  SPARSECHECK(sparse_allreduce_run(s->dense.handle, s->mlp.gradient, &average, s->stream));
-  mlp_update(&s->mlp, s->dense.weights, average, rate);
-
-  SPARSECHECK(sparse_allreduce_get_async_error(handle, &error)); /* waits for the allreduce */
-  if (error == ncclInvalidArgument) {
-    if (s->me->rank == 0) /* the same sentence on all */
-      launcher_error("%s: %s; allowed: a smaller --rate", course->path->name,
-                     sparse_allreduce_last_error());
-    return EXIT_WRONG_DATA;
-  }
-  SPARSECHECK(error);
-  SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
-  CUDACHECK(cudaEventSynchronize(s->stop));
-  CUDACHECK(cudaEventElapsedTime(&ms, s->start, s->stop));
-  course->words += (double)statistics.words_sent;
-  course->us[course->steps++] = ms * 1e3;
-  return EXIT_VERIFIED;
-}
-
-/* ---- after an epoch -------------------------------------------------------------------------- */
-
-/* The loss and the right ones of n images from `first` on, each rank its share of them. Collective.
- */
-static double evaluate(struct story *s, int first, int n, int *right)
-{
-  const struct share mine = share_of(s->me, n);
-  float loss[mine.n + 1];
-  int is_right[mine.n + 1];
   struct sums {
-    double loss;
-    int right;
-  } own = {0, 0}, all[s->me->nranks];
+    double loss, right;
+  } own = {0, 0}, all[job->me->nranks], sum = {0, 0};
+  take_share(job, first, n);
+  const size_t images = (size_t)job->mlp.n;
+  float loss[images + 1];
+  int is_right[images + 1];
+  CUDACHECK(mlp_launch(&job->mlp, MLP_IMAGES, job->stream));
+  CUDACHECK(cudaStreamSynchronize(job->stream));
+  CUDACHECK(cudaMemcpy(loss, job->mlp.loss, images * sizeof *loss, cudaMemcpyDeviceToHost));
+  CUDACHECK(cudaMemcpy(is_right, job->mlp.right, images * sizeof *loss, cudaMemcpyDeviceToHost));
+  for (size_t i = 0; i < images; i++) own.loss += (double)loss[i];
+  for (size_t i = 0; i < images; i++) own.right += is_right[i];
+  launcher_allgather(job->me, &own, all, sizeof own);
+  for (int rank = 0; rank < job->me->nranks; rank++) sum.loss += all[rank].loss;
+  for (int rank = 0; rank < job->me->nranks; rank++) sum.right += all[rank].right;
+  *right = (int)sum.right;
+  return sum.loss / n;
+}
 
-  mlp_forward(&s->mlp, &s->images, s->order + first + mine.first, mine.n);
-  CUDACHECK(cudaMemcpyAsync(loss, s->mlp.loss, (size_t)mine.n * sizeof *loss,
-                            cudaMemcpyDeviceToHost, s->stream));
-  CUDACHECK(cudaMemcpyAsync(is_right, s->mlp.right, (size_t)mine.n * sizeof *is_right,
-                            cudaMemcpyDeviceToHost, s->stream));
-  CUDACHECK(cudaStreamSynchronize(s->stream));
-  for (int i = 0; i < mine.n; i++) own.loss += (double)loss[i];
-  for (int i = 0; i < mine.n; i++) own.right += is_right[i];
-  launcher_allgather(s->me, &own, all, sizeof own);
-  double sum = *right = 0;
-  for (int rank = 0; rank < s->me->nranks; rank++) {
-    sum += all[rank].loss;
-    *right += all[rank].right;
-  }
-  return sum / n;
+/* All ranks began with the same weights and were given the same averages. So they have the same
+ * weights now, to the last bit, or something is wrong; NaN is no exception. Collective. */
+static int compare_weights(struct job *job, const struct course *course, long epoch)
+{
+  float weights[MLP_WEIGHTS], others[MLP_WEIGHTS];
+  int i = 0;
+  CUDACHECK(cudaMemcpy(weights, job->mlp.weights, sizeof weights, cudaMemcpyDeviceToHost));
+  memcpy(others, weights, sizeof others);
+  launcher_broadcast(job->me, others, sizeof others, 0);
+  while (i < MLP_WEIGHTS && memcmp(&weights[i], &others[i], sizeof *weights) == 0) i++;
+  if (i < MLP_WEIGHTS)
+    launcher_error("%s, epoch %ld: weight %d is %.9g, on rank 0 it is %.9g", course->name, epoch, i,
+                   (double)weights[i], (double)others[i]);
+  return launcher_agree(job->me, i < MLP_WEIGHTS ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+}
+
+/* Words that a rank sends in a step, the mean over ranks and steps so far. Collective. */
+static double mean_words(const struct job *job, const struct course *course)
+{
+  double all[job->me->nranks], sum = 0;
+  launcher_allgather(job->me, &course->words, all, sizeof *all);
+  for (int rank = 0; rank < job->me->nranks; rank++) sum += all[rank];
+  return sum / job->me->nranks / (double)course->steps;
 }
 
 /* ---- one path, one seed ---------------------------------------------------------------------- */
 
-static int train(struct story *s, struct course *course, long seed)
+static int train(struct job *job, struct course *course, long seed)
 {
-  const struct training *t = s->training;
-  const struct path *path = course->path;
-  struct epoch epoch = {.seed = seed};
-  int code = EXIT_VERIFIED, right;
+  float weights[MLP_WEIGHTS];
+  sparse_allreduce_t handle;
+  double loss = 0;
+  int code = EXIT_VERIFIED, right = 0, ignored;
 
   /* ======================= STEP 3: equal weights and a handle ================================ */
   launcher_step("STEP 3: handle");
-  sparse_allreduce_config_t config = training_config(t, path);
-  config.result = SPARSE_RESULT_ENTRIES;
-  way_begin(&s->entries, s->comm, path, &config, seed);
-  config.result = SPARSE_RESULT_DENSE;
-  way_begin(&s->dense, s->comm, path, &config, seed);
-  course->mode = training_mode(path, s->entries.handle);
+  mlp_initial_weights(weights, (uint64_t)seed);
+  CUDACHECK(cudaMemcpy(job->mlp.weights, weights, sizeof weights, cudaMemcpyHostToDevice));
+  SPARSECHECK(sparse_allreduce_create(job->comm, MLP_WEIGHTS, &course->config, &handle));
 
-  while (epoch.number < t->epochs && code == EXIT_VERIFIED) {
-    epoch.number++;
-    shuffle(s, (uint64_t)seed, (uint64_t)epoch.number);
-    for (int first = 0; first < DIGITS_TRAINING && code == EXIT_VERIFIED; first += (int)t->batch) {
+  for (long epoch = 1; epoch <= epochs && code == EXIT_VERIFIED; epoch++) {
+    shuffle(job, (uint64_t)seed, (uint64_t)epoch);
+    for (int first = 0; first < DIGITS_TRAINING && code == EXIT_VERIFIED; first += (int)batch) {
       const int left = DIGITS_TRAINING - first;
-      code = step(s, first, t->batch < left ? (int)t->batch : left, course);
+      code = step(job, course, handle, first, batch < left ? (int)batch : left);
     }
     if (code != EXIT_VERIFIED) break;
 
     /* ======================= STEP 7: the same everywhere? What was learnt? =================== */
     launcher_step("STEP 7: weights");
-    code = ways_agree(s->me, path, &epoch, &s->entries, &s->dense);
-    if (s->digest.me && path->algorithm != SPARSE_DENSE)
-      verifier_digest(&s->digest, s->mlp.weights, MLP_WEIGHTS);
-    epoch.loss = evaluate(s, 0, DIGITS_TRAINING, &right);
-    evaluate(s, DIGITS_TRAINING, DIGITS_HELD_OUT, &epoch.right);
-    if (code == EXIT_VERIFIED && !isfinite(epoch.loss)) {
-      if (s->me->rank == 0)
-        launcher_error("%s: the loss after epoch %ld is %g; allowed: a smaller --rate", path->name,
-                       epoch.number, epoch.loss);
+    CUDACHECK(cudaStreamSynchronize(job->stream));
+    code = compare_weights(job, course, epoch);
+    if (job->digest.me && course->config.algorithm != SPARSE_DENSE)
+      verifier_digest(&job->digest, job->mlp.weights, MLP_WEIGHTS);
+    loss = evaluate(job, 0, DIGITS_TRAINING, &ignored);
+    evaluate(job, DIGITS_TRAINING, DIGITS_HELD_OUT, &right);
+    if (code == EXIT_VERIFIED && !isfinite(loss)) {
+      if (job->me->rank == 0)
+        launcher_error("%s: the loss after epoch %ld is %g; allowed: a smaller --rate",
+                       course->name, epoch, loss);
       code = EXIT_WRONG_DATA;
     }
-    if (code == EXIT_VERIFIED) table_epoch(&s->table, course, &epoch);
+    rows_text(&job->rows, "trained", course->name);
+    rows_integer(&job->rows, "ranks", (unsigned long long)job->me->nranks);
+    rows_number(&job->rows, "density", density);
+    rows_integer(&job->rows, "seed", (unsigned long long)seed);
+    rows_integer(&job->rows, "epoch", (unsigned long long)epoch);
+    rows_number(&job->rows, "loss", loss);
+    rows_integer(&job->rows, "right", (unsigned long long)right);
+    rows_number(&job->rows, "accuracy", (double)right / DIGITS_HELD_OUT);
+    rows_number(&job->rows, "words_sent", mean_words(job, course));
+    rows_end(&job->rows);
   }
-  course->loss += epoch.loss;
-  course->right += epoch.right;
-  if (!course->seeds || epoch.right < course->lowest) course->lowest = epoch.right;
-  if (!course->seeds || epoch.right > course->highest) course->highest = epoch.right;
-  course->seeds++;
-  way_end(&s->entries, s->me);
-  way_end(&s->dense, s->me);
+  course->loss += loss;
+  course->right += right;
+  if (seed == first_seed || right < course->lowest) course->lowest = right;
+  if (seed == first_seed || right > course->highest) course->highest = right;
+  SPARSECHECK(sparse_allreduce_destroy(handle));
+  launcher_barrier(job->me); /* several GPUs in one process: see sparse_allreduce_destroy */
   return code;
+}
+
+/* All seeds of a path, and its line of the table. */
+static int train_all(struct job *job, struct course *course)
+{
+  char range[32];
+  for (long seed = first_seed; seed < first_seed + seeds; seed++) {
+    const int code = train(job, course, seed);
+    if (code == EXIT_VERIFIED) continue;
+    launcher_print(job->me, "%-27s stopped, see standard error\n", course->name);
+    return code;
+  }
+  snprintf(range, sizeof range, seeds > 1 ? "%d-%d" : "%d", course->lowest, course->highest);
+  launcher_print(job->me, "%-27s %8.4f %8.2f%% %9s %12.0f\n", course->name,
+                 course->loss / (double)seeds,
+                 100.0 * course->right / (double)seeds / DIGITS_HELD_OUT, range,
+                 mean_words(job, course));
+  return EXIT_VERIFIED;
 }
 
 /* ---- the story ------------------------------------------------------------------------------- */
 
 static int run(const struct rank *me, const struct options *opt)
 {
-  struct training training;
-  struct story s = {.me = me, .training = &training};
-  int code = training_open(&training, me);
-  if (code != EXIT_VERIFIED) return code;
+  struct job job = {.me = me};
+  struct course course;
+  char error[LAUNCHER_TEXT] = "";
+  const char *list = algorithms;
+  ncclUniqueId id;
+  size_t k;
+  do { /* before anything is begun */
+    if (next_course(&course, &list, me->nranks, error) != 0) return launcher_refuse(me, error);
+  } while (*list);
 
   /* ======================= STEP 1: a device and a communicator =============================== */
   launcher_step("STEP 1: communicator");
-  ncclUniqueId id;
   CUDACHECK(cudaSetDevice(me->device));
   const size_t entries = (size_t)24 * (size_t)me->nranks * MLP_WEIGHTS; /* see sparse_allreduce.h */
-  if (!launcher_has_memory(me, ((size_t)160 << 20) + 2 * entries)) return EXIT_USAGE;
+  if (!launcher_has_memory(me, ((size_t)160 << 20) + entries)) return EXIT_USAGE;
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
-  NCCLCHECK(ncclCommInitRank(&s.comm, me->nranks, id, me->rank));
-  CUDACHECK(cudaStreamCreate(&s.stream));
-  CUDACHECK(cudaEventCreate(&s.start));
-  CUDACHECK(cudaEventCreate(&s.stop));
+  NCCLCHECK(ncclCommInitRank(&job.comm, me->nranks, id, me->rank));
+  CUDACHECK(cudaStreamCreate(&job.stream));
 
   /* ======================= STEP 2: images and a network ====================================== */
   launcher_step("STEP 2: images");
-  float pixels[DIGITS_IMAGES * DIGITS_PIXELS];
-  int labels[DIGITS_IMAGES];
-  digits_load(pixels, labels);
-  mlp_images_create(&s.images, pixels, labels, DIGITS_IMAGES);    /* all of them on every rank */
-  mlp_create(&s.mlp, DIGITS_TRAINING / me->nranks + 1, s.stream); /* a rank's largest share */
-  s.entries.weights = s.mlp.weights;
-  CUDACHECK(cudaMalloc((void **)&s.dense.weights, MLP_WEIGHTS * sizeof *s.dense.weights));
-  CUDACHECK(cudaMalloc((void **)&s.order, DIGITS_IMAGES * sizeof *s.order));
-  if (opt->digest) verifier_init(&s.digest, me, datatype_find("float"), s.stream);
-  code = table_open(&s.table, &training, me);
-  const long steps = (DIGITS_TRAINING + training.batch - 1) / training.batch * training.epochs;
+  mlp_create(&job.mlp, DIGITS_TRAINING / me->nranks + 1); /* a rank's largest share */
+  if (opt->digest) verifier_init(&job.digest, me, datatype_find("float"), job.stream);
+  const int opened = me->rank == 0 ? rows_open(&job.rows, table) : 0;
+  int code = launcher_agree(me, opened == 0 ? EXIT_VERIFIED : EXIT_FAILED_CALL);
+  if (code != EXIT_VERIFIED) return code;
+  sparse_allreduce_sizes(MLP_WEIGHTS, density, &k, NULL);
+  launcher_print(me,
+                 "Perceptron 64-128-64-10: %d weights; k = %zu (density %g)\n"
+                 "%d images in batches of %ld, %ld epochs, rate %g, %ld seed%s; %d held out\n"
+                 "%-27s %8s %9s %9s %12s\n",
+                 MLP_WEIGHTS, k, density, DIGITS_TRAINING, batch, epochs, rate, seeds,
+                 seeds == 1 ? "" : "s", DIGITS_HELD_OUT, "path", "loss", "accuracy", "of 360",
+                 "words/step");
 
   /* STEP 3 to 7 are those of each path. */
-  for (int p = 0; p < training.npaths && code == EXIT_VERIFIED; p++) {
-    struct course course = {.path = &training.paths[p]};
-    course.us = calloc((size_t)(steps * training.seeds), sizeof *course.us);
-    if (!course.us) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-    for (long i = 0; i < training.seeds && code == EXIT_VERIFIED; i++)
-      code = train(&s, &course, training.seed + i);
-    table_path(&s.table, &course, code);
-    free(course.us);
-  }
-  code = table_close(&s.table, code);
-  if (opt->digest) verifier_print_digest(&s.digest);
+  for (list = algorithms; *list && code == EXIT_VERIFIED;)
+    if (next_course(&course, &list, me->nranks, error) == 0) code = train_all(&job, &course);
+  rows_finish(&job.rows);
+  struct output_file *file = &job.rows.output;
+  const int published = output_files_publish(me, &file, file->stream && code == EXIT_VERIFIED);
+  output_file_close(file);
+  if (code == EXIT_VERIFIED) code = published;
+  if (opt->digest) verifier_print_digest(&job.digest);
 
   /* ======================= STEP 8: cleanup =================================================== */
   launcher_step("STEP 8: cleanup");
-  if (opt->digest) verifier_free(&s.digest);
-  mlp_destroy(&s.mlp);
-  mlp_images_destroy(&s.images);
-  CUDACHECK(cudaFree(s.dense.weights));
-  CUDACHECK(cudaFree(s.order));
-  CUDACHECK(cudaEventDestroy(s.start));
-  CUDACHECK(cudaEventDestroy(s.stop));
-  CUDACHECK(cudaStreamDestroy(s.stream));
-  NCCLCHECK(ncclCommFinalize(s.comm));
-  NCCLCHECK(ncclCommDestroy(s.comm));
+  if (opt->digest) verifier_free(&job.digest);
+  mlp_destroy(&job.mlp);
+  CUDACHECK(cudaStreamDestroy(job.stream));
+  NCCLCHECK(ncclCommFinalize(job.comm));
+  NCCLCHECK(ncclCommDestroy(job.comm));
   launcher_print(me, code == EXIT_VERIFIED ? "All ranks had the same weights after every epoch\n"
                                            : "Stopped, see standard error\n");
   return code;
@@ -278,7 +374,7 @@ int main(int argc, char **argv)
   static const struct program program = {
       .name = "sparse_training",
       .summary = "Trains a small network with sparse and dense allreduces of its gradients",
-      .options = training_option_table,
+      .options = option_table,
       .types = "float",
       .run = run,
   };

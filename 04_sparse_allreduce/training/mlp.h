@@ -3,63 +3,50 @@
  * the ten digits. All its weights are one vector in device memory, and so are their gradients: that
  * is what is called a fused tensor.
  *
- * Forward, backward and update are loops whose rounds do not depend on each other. mlp_round() is
- * one round. On a GPU each is done by a thread (mlp.cu), on the stand-in one after the other
- * (mlp_cpu.c). Each sum has a fixed order: the same input gives the same bits, on every rank. */
+ * mlp_image() is all that is computed for an image, mlp_gradient() all for a weight. On a GPU each
+ * is done by a thread (mlp.cu), on the stand-in one after the other (mlp_cpu.c). Each sum has a
+ * fixed order: the same input gives the same bits, on every rank. */
 #ifndef MLP_H
 #define MLP_H
 
 #include <math.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include <cuda_runtime.h>
 
 #ifdef __CUDACC__
 #define MLP_FN static inline __host__ __device__
+#define MLP_C extern "C"
 #else
 #define MLP_FN static inline
-#endif
-
-#ifdef __cplusplus
-extern "C" {
+#define MLP_C
 #endif
 
 enum {
-  MLP_LAYERS = 3,
+  DIGITS_TRAINING = 1437, /* the first images are to learn from, */
+  DIGITS_HELD_OUT = 360,  /* the last ones to see what was learnt; most are by other writers */
+  DIGITS_IMAGES = DIGITS_TRAINING + DIGITS_HELD_OUT,
   MLP_INPUT = 64,
-  MLP_HIDDEN_1 = 128,
-  MLP_HIDDEN_2 = 64,
   MLP_OUTPUT = 10,
-  /* of each layer a weight for every input of every output, [out][in], and a bias for each output
-   */
-  MLP_WEIGHTS = (MLP_INPUT + 1) * MLP_HIDDEN_1 + (MLP_HIDDEN_1 + 1) * MLP_HIDDEN_2 +
-                (MLP_HIDDEN_2 + 1) * MLP_OUTPUT,
+  MLP_VALUES = 128 + 64 + MLP_OUTPUT, /* of three layers, one after the other */
+  MLP_WEIGHTS = (64 + 1) * 128 + (128 + 1) * 64 + (64 + 1) * MLP_OUTPUT,
 };
 
-/* Images and the digits that they show, in device memory. */
-struct mlp_images {
-  float *pixels; /* [n][MLP_INPUT] */
-  int *labels;   /* [n] */
-};
-
-/* From host memory. */
-void mlp_images_create(struct mlp_images *images, const float *pixels, const int *labels, size_t n);
-void mlp_images_destroy(struct mlp_images *images);
-
-/* A perceptron and room for `capacity` images at a time, all in device memory. values[0] are the
- * images' pixels, values[l] what layer l makes of them; slopes[l] is the derivative of the loss
- * with respect to values[l], of the last layer before softmax. */
+/* All in device memory, but for the numbers: a kernel takes it as its argument. The weights of a
+ * layer are one for every input of every output, [out][in], and then a bias for each output. */
 struct mlp {
-  cudaStream_t stream;
-  int capacity;
   float *weights, *gradient; /* [MLP_WEIGHTS] */
-  float *values[MLP_LAYERS + 1], *slopes[MLP_LAYERS + 1];
-  float *loss; /* of each image: -log of the probability that its digit was given */
-  int *right;  /* of each image: 1 if its digit has the largest score */
+  float *values, *slopes;    /* [image][MLP_VALUES]; the derivatives of the loss by them */
+  float *loss;               /* of each image: -log of the probability that its digit was given */
+  int *right;                /* of each image: 1 if its digit has the largest score */
+  float *pixels;             /* [DIGITS_IMAGES][MLP_INPUT], from 0 (paper) to 1 (ink) */
+  int *labels;               /* [DIGITS_IMAGES], the digit that each image shows */
+  int *order;                /* [DIGITS_IMAGES], the caller's: which image is the i-th */
+  int first, n;              /* images order[first .. first + n) are computed; n <= capacity */
+  float scale;               /* gradient = scale * the sum of the n images' derivatives */
 };
 
-void mlp_create(struct mlp *mlp, int capacity, cudaStream_t stream);
+void mlp_create(struct mlp *mlp, int capacity);
 void mlp_destroy(struct mlp *mlp);
 
 /* Host memory: the weights to begin with, the same for the same seed. */
@@ -68,107 +55,77 @@ void mlp_initial_weights(float *weights, uint64_t seed);
 /* The next of a sequence of random numbers, which is that of its first state. */
 uint64_t mlp_random(uint64_t *state);
 
-/* These are enqueued in mlp->stream. `order` is in device memory. */
+/* Enqueues the images' values, slopes, loss and right, or the gradient after that. */
+enum mlp_work { MLP_IMAGES, MLP_GRADIENT };
+MLP_C cudaError_t mlp_launch(const struct mlp *mlp, enum mlp_work work, cudaStream_t stream);
 
-/* Images order[0 .. n), n <= capacity: their loss, whether they are right, and slopes of the
- * scores. */
-void mlp_forward(struct mlp *mlp, const struct mlp_images *images, const int *order, int n);
+/* ---- what a thread does ---------------------------------------------------------------------- */
 
-/* After mlp_forward: gradient = scale * the sum over the n images of the derivatives of their loss.
- */
-void mlp_backward(struct mlp *mlp, int n, float scale);
-
-/* weights -= rate * average, all MLP_WEIGHTS of them, each rounded once. */
-void mlp_update(struct mlp *mlp, float *weights, const float *average, float rate);
-
-/* ---- one round of a loop ------------------------------------------------------------------- */
-
-enum mlp_work {
-  MLP_GATHER, /* to[image][i] = a pixel */
-  MLP_LAYER,  /* to[image][o] = bias + sum over i of below * weight, and for hidden layers max 0 */
-  MLP_LOSS,   /* slopes of the scores, loss and right of an image */
-  MLP_SLOPE,  /* to[image][i] = sum over o of above * weight, where below is larger than 0 */
-  MLP_GRADIENT, /* to[o][i] = scale * sum over images of above * below; then the biases */
-  MLP_UPDATE,   /* to[w] -= scale * above[w], rounded once */
-};
-
-/* A loop; small enough to be a kernel argument. */
-struct mlp_loop {
-  enum mlp_work work;
-  int rounds;
-  int n, in, out, hidden; /* images; the layer's width; whether it is a hidden one */
-  const float *weights;   /* of the layer */
-  const float *below;     /* [n][in] */
-  const float *above;     /* [n][out] */
-  float *to, *loss;
-  int *right;
-  float scale;
-  const int *order;
-  struct mlp_images images;
-};
-
-/* Enqueues a loop. Returns what the launch returned. */
-cudaError_t mlp_launch(const struct mlp_loop *loop, cudaStream_t stream);
-
-/* Softmax and cross entropy of one image, whose scores become slopes. */
-MLP_FN void mlp_loss(const struct mlp_loop *l, int image)
+MLP_FN int mlp_width(int layer) /* 0: the pixels */
 {
-  float *scores = l->to + image * l->out, sum = 1; /* the largest score's part */
-  const int label = l->images.labels[l->order[image]];
-  int best = 0;
-  for (int o = 1; o < l->out; o++)
-    if (scores[o] > scores[best]) best = o;
-  const float largest = scores[best], score = scores[label] - largest;
-  for (int o = 0; o < l->out; o++)
-    if (o != best) sum += expf(scores[o] - largest);
-  for (int o = 0; o < l->out; o++)
-    scores[o] = expf(scores[o] - largest) / sum - (o == label ? 1.0f : 0.0f);
-  l->loss[image] = logf(sum) - score;
-  l->right[image] = best == label;
+  return layer == 0 ? MLP_INPUT : layer == 1 ? 128 : layer == 2 ? 64 : MLP_OUTPUT;
 }
 
-MLP_FN void mlp_round(const struct mlp_loop *l, int round)
+MLP_FN void mlp_image(const struct mlp *m, int image)
 {
+  const int label = m->labels[m->order[m->first + image]];
+  const float *below = m->pixels + m->order[m->first + image] * MLP_INPUT, *weights = m->weights;
+  float *values = m->values + image * MLP_VALUES, *slopes = m->slopes + image * MLP_VALUES, sum;
+  for (int layer = 1; layer <= 3; layer++) { /* value = bias + sum of inputs * weights */
+    const int in = mlp_width(layer - 1), out = mlp_width(layer);
+    for (int o = 0; o < out; o++) {
+      sum = 0;
+      for (int i = 0; i < in; i++) sum += below[i] * weights[o * in + i];
+      sum += weights[out * in + o];
+      values[o] = layer < 3 && !(sum > 0) ? 0 : sum;
+    }
+    below = values; /* in the end the scores */
+    values += out;
+    slopes += out;
+    weights += (in + 1) * out;
+  }
+  int best = 0; /* softmax and cross entropy */
+  for (int o = 1; o < MLP_OUTPUT; o++)
+    if (below[o] > below[best]) best = o;
+  sum = 1; /* the largest score's part */
+  for (int o = 0; o < MLP_OUTPUT; o++)
+    if (o != best) sum += expf(below[o] - below[best]);
+  slopes -= MLP_OUTPUT;
+  for (int o = 0; o < MLP_OUTPUT; o++)
+    slopes[o] = expf(below[o] - below[best]) / sum - (o == label ? 1.0f : 0.0f);
+  m->loss[image] = logf(sum) - (below[label] - below[best]);
+  m->right[image] = best == label;
+  for (int layer = 3; layer > 1; layer--) { /* slope = sum of slopes above * weights */
+    const int in = mlp_width(layer - 1), out = mlp_width(layer);
+    weights -= (in + 1) * out;
+    below -= in;
+    for (int i = 0; i < in; i++) {
+      sum = 0;
+      for (int o = 0; o < out; o++) sum += slopes[o] * weights[o * in + i];
+      slopes[i - in] = below[i] > 0 ? sum : 0;
+    }
+    slopes -= in;
+  }
+}
+
+MLP_FN void mlp_gradient(const struct mlp *m, int weight)
+{
+  int layer = 1, at = 0, w = weight, in = MLP_INPUT, out = mlp_width(1);
+  for (; w >= (in + 1) * out; out = mlp_width(++layer)) {
+    w -= (in + 1) * out;
+    at += layer > 1 ? in : 0; /* where the values of the layer's input begin */
+    in = out;
+  }
+  const int bias = w >= out * in; /* a weight whose input is 1 */
+  const int o = bias ? w - out * in : w / in, i = w % in;
+  const int above = layer == 1 ? o : at + in + o;
   float sum = 0;
-  switch (l->work) {
-  case MLP_GATHER: {
-    const int image = l->order[round / l->in];
-    l->to[round] = l->images.pixels[image * l->in + round % l->in];
-    return;
+  for (int image = 0; image < m->n; image++) {
+    const float *below = layer == 1 ? m->pixels + m->order[m->first + image] * MLP_INPUT
+                                    : m->values + image * MLP_VALUES + at;
+    sum += m->slopes[image * MLP_VALUES + above] * (bias ? 1.0f : below[i]);
   }
-  case MLP_LAYER: {
-    const int o = round % l->out;
-    const float *below = l->below + round / l->out * l->in;
-    for (int i = 0; i < l->in; i++) sum += below[i] * l->weights[o * l->in + i];
-    sum += l->weights[l->out * l->in + o];
-    l->to[round] = l->hidden && !(sum > 0) ? 0 : sum;
-    return;
-  }
-  case MLP_LOSS:
-    mlp_loss(l, round);
-    return;
-  case MLP_SLOPE: {
-    const int i = round % l->in;
-    const float *above = l->above + round / l->in * l->out;
-    for (int o = 0; o < l->out; o++) sum += above[o] * l->weights[o * l->in + i];
-    l->to[round] = l->below[round] > 0 ? sum : 0;
-    return;
-  }
-  case MLP_GRADIENT: {
-    const int bias = round >= l->out * l->in; /* a weight whose input is 1 */
-    const int o = bias ? round - l->out * l->in : round / l->in, i = round % l->in;
-    for (int image = 0; image < l->n; image++)
-      sum += l->above[image * l->out + o] * (bias ? 1.0f : l->below[image * l->in + i]);
-    l->to[round] = l->scale * sum;
-    return;
-  }
-  case MLP_UPDATE:
-    l->to[round] = fmaf(-l->scale, l->above[round], l->to[round]);
-    return;
-  }
+  m->gradient[weight] = m->scale * sum;
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plain C twin of the kernel in mlp.cu, for the CPU stand-in. */
+/* The CPU version of the kernels in mlp.cu. */
 #include "cpu.h"
 #include "mlp.h"
 
-static void rounds(const void *arguments)
+static void images(const void *mlp)
 {
-  const struct mlp_loop loop = *(const struct mlp_loop *)arguments;
-  for (int round = 0; round < loop.rounds; round++) mlp_round(&loop, round);
+  const struct mlp m = *(const struct mlp *)mlp;
+  for (int image = 0; image < m.n; image++) mlp_image(&m, image);
 }
 
-cudaError_t mlp_launch(const struct mlp_loop *loop, cudaStream_t stream)
+static void gradient(const void *mlp)
 {
-  return cpu_launch(stream, rounds, loop, sizeof *loop);
+  const struct mlp m = *(const struct mlp *)mlp;
+  for (int weight = 0; weight < MLP_WEIGHTS; weight++) mlp_gradient(&m, weight);
+}
+
+cudaError_t mlp_launch(const struct mlp *mlp, enum mlp_work work, cudaStream_t stream)
+{
+  return cpu_launch(stream, work == MLP_GRADIENT ? gradient : images, mlp, sizeof *mlp);
 }

@@ -4,21 +4,12 @@
 load helper
 
 EXAMPLES="04_sparse_allreduce"
-program_path() { echo "$TOP/build/cpu-$2/sparse_training"; } # in place of the example's first program
-
-training() { start "$1" "$2" 04_sparse_allreduce "${@:3}"; } # training LAUNCHER RANKS [OPTIONS]
+training() { start "$1" "$2" sparse_training "${@:3}"; } # training LAUNCHER RANKS [OPTIONS]
 
 trained() {
   training "$@"
   exits_with 0
   [ "$(tail -n 1 "$WORK/out")" = "All ranks had the same weights after every epoch" ] || show
-}
-
-refused() { # refused PATTERN-OF-THE-LINE [OPTIONS]: on two ranks
-  training pthread 2 "${@:2}"
-  exits_with 2
-  one_line "^sparse_training: $1"
-  prints_nothing
 }
 
 # column NAME PATH [EPOCH] < epochs.csv: a line for each seed; the last epoch where none is named
@@ -37,10 +28,10 @@ holds() { awk "BEGIN { exit !($1) }" || { echo "not so: $1" && show; }; }
   SECONDS=0
   trained pthread 4
   [ $SECONDS -lt 30 ] || { echo "$SECONDS s" && show; }
-  diff <(sed -E '/^[a-zA-Z2-]+ +[0-9]\.[0-9]{4} +[0-9]+\.[0-9]{2}% +[0-9]+ +[0-9]+ +-$/s/ .*/ #/' "$WORK/out") - <<'OUT'
+  diff <(sed -E '/^[a-zA-Z2-]+ +[0-9]\.[0-9]{4} +[0-9]+\.[0-9]{2}% +[0-9]+ +[0-9]+$/s/ .*/ #/' "$WORK/out") - <<'OUT'
 Perceptron 64-128-64-10: 17226 weights; k = 172 (density 0.01)
 1437 images in batches of 64, 20 epochs, rate 0.2, 1 seed; 360 held out
-path                            loss  accuracy    of 360   words/step   us/step
+path                            loss  accuracy    of 360   words/step
 dense #
 oktopk #
 topkA #
@@ -50,45 +41,27 @@ OUT
   says_not '^[^n]|^n[^o]' # notes only
 }
 
-@test "-J: a row for each epoch, in CSV and JSON" {
-  trained pthread 2 --epochs 3 --seeds 2 --seed 7 --algorithm dense,oktopk,dense -J "$WORK/epochs.csv"
+@test "-J: a row for each epoch; the table has the means over seeds" {
+  trained pthread 2 --epochs 3 --seeds 2 --seed 7 --algorithm dense,oktopk -J "$WORK/epochs.csv"
   [ "$(wc -l <"$WORK/epochs.csv")" = 13 ]
   [ "$(column words_sent dense)" = $'17226\n17226' ]
-  [ "$(cut -d, -f 9-10 "$WORK/epochs.csv" | sed -n '2,7p' | xargs)" = "7,1 7,2 7,3 8,1 8,2 8,3" ]
-  prints "^dense +$(column loss dense | mean | cut -c 1-5)[0-9]* +$(column right dense | mean | awk '{ printf "%.2f", 100 * $1 / 360 }')% +[0-9]+-[0-9]+ +17226 "
-  trained pthread 2 --epochs 1 -J "$WORK/epochs.json"
-  python3 -c "import json; rows = json.load(open('$WORK/epochs.json')); assert [r['trained'] for r in rows] == 'dense oktopk topkA oktopk-no-residual'.split(); assert rows[0]['k'] == 17226 and rows[1]['k'] == 172 and rows[1]['us'] is None"
+  [ "$(cut -d, -f 4-5 "$WORK/epochs.csv" | sed -n '2,7p' | xargs)" = "7,1 7,2 7,3 8,1 8,2 8,3" ]
+  prints "^dense +$(column loss dense | mean | cut -c 1-5)[0-9]* +$(column right dense | mean | awk '{ printf "%.2f", 100 * $1 / 360 }')% +[0-9]+-[0-9]+ +17226$"
 }
 
-@test "options that cannot be: one line, exit code 2" {
-  refused "--algorithm: unknown 'topk'; allowed: all, or of dense, topkA, .*, gaussiankSA, and all but dense with -no-residual after it$" --algorithm oktopk,topk
-  refused "--algorithm: unknown ''; " --algorithm oktopk,
-  refused "--algorithm: 'all' beside other names; allowed: all alone, or names of paths$" --algorithm gtopk,all
-  refused "--algorithm: unknown 'dense-no-residual'; " --algorithm dense-no-residual
-  refused "--density: 0 is out of range; allowed: " --density 0
-  refused "gaussiankSA with 17226 weights, density 0.0001: count . density must be 2 or more where " --density 1e-4 --algorithm all
-  refused "--epochs: 0 is out of range; allowed: " --epochs 0
-  refused "--batch: -1 is out of range; allowed: " --batch -1
-  refused "--table: 'x.txt' has a wrong ending; allowed: .json and .csv$" -J x.txt
-  refused "option '--bench' is unknown or ambiguous" --bench
-  CPU_STANDIN_MEMORY=8388608 refused "rank 0 needs .* of device memory; allowed: up to "
-}
-
-@test "a rate that is too large: one line that says so, exit code 1, the old file of -J stays" {
+@test "a rate that is too large: the old file of -J stays" {
   echo old >"$WORK/epochs.csv"
-  for path in dense oktopk; do
-    training pthread 3 --rate 1000 --epochs 2 --algorithm $path -J "$WORK/epochs.csv"
-    exits_with 1
-    one_line "^\[rank 0\] $path: .*; allowed: a smaller --rate$"
-    prints '^Stopped, see standard error$'
-    [ "$(cat "$WORK/epochs.csv")" = old ]
-  done
+  training pthread 3 --rate 1000 --epochs 2 --algorithm oktopk -J "$WORK/epochs.csv"
+  exits_with 1
+  one_line "^\[rank 0\] oktopk: .*; allowed: a smaller --rate$"
+  prints '^Stopped, see standard error$'
+  [ "$(cat "$WORK/epochs.csv")" = old ]
 }
 
 # ---- the same on all ranks -------------------------------------------------------------------------
 
 @test "weights do not depend on launcher and exchange; they do on seed, density and ranks" {
-  local small=(--epochs 1 --algorithm all --digest)
+  local small=(--epochs 1 --algorithm dense,topkA,oktopk,gaussiank,oktopk-no-residual --digest)
   for launcher in $LAUNCHERS; do
     trained "$launcher" 3 "${small[@]}" --exchange onesided
     grep '^Digest: ' "$WORK/out" >>"$WORK/same"
@@ -104,29 +77,13 @@ OUT
   [ "$(sort -u "$WORK/same" | wc -l)" = 4 ]
 }
 
-@test "the program says how entries move, and moves them as it was told" {
-  local small=(--epochs 1 --algorithm "dense,topkA,oktopk")
-  trained pthread 2 "${small[@]}" --exchange sendrecv
-  [ "$(sed -n 's/^note: \([a-zA-Z]* (.*)\)$/\1/p' "$WORK/err" | paste -sd,)" = "dense (allreduce),topkA (send/recv),oktopk (send/recv)" ] || show
-  trained pthread 2 "${small[@]}" -J "$WORK/epochs.csv"
-  [ "$(column mode oktopk)" = "device counts" ] || show
-  CPU_STANDIN_LSA_RANKS=1 training pthread 2 "${small[@]}" --exchange onesided
-  exits_with 3
-  says '^\[rank [01]\] [a-z]+\.c:[0-9]+: sparse_allreduce_create.*: invalid usage \(exchange ONESIDED is not possible here'
-}
-
-# A step has two of them: the odd ones are those of the result as entries.
-@test "another average on one rank, or in one of the two updates: exit code 1, the weight is named" {
+@test "another average on one rank: exit code 1, the weight is named" {
   for launcher in $LAUNCHERS; do
     FAULT=corrupt:ncclAllReduce:31:0 training "$launcher" 3 --algorithm dense --epochs 3
     exits_with 1
-    for rank in 1 2; do says "^\[rank $rank\] dense, epoch 1: weight 17225 is [^ ]+, on rank 0 it is "; done
-    says '^\[rank 0\] dense, epoch 1: weight 17225 is [^ ]+, by the dense result it is '
+    for rank in 1 2; do says "^\[rank $rank\] dense, epoch 2: weight 17225 is [^ ]+, on rank 0 it is "; done
     prints '^dense +stopped, see standard error$'
   done
-  FAULT=corrupt:ncclAllReduce:30:1 training pthread 3 --algorithm dense --epochs 3
-  exits_with 1
-  one_line '^\[rank 1\] dense, epoch 1: weight 17225 is [^ ]+, by the dense result it is '
 }
 
 # ---- what is computed ------------------------------------------------------------------------------
@@ -170,41 +127,20 @@ OUT
 
 # ---- images ----------------------------------------------------------------------------------------
 
-@test "digits.sh makes digits.inc from a CSV file; another file is refused" {
+@test "digits.sh makes digits.inc from a CSV file" {
   local made=$TOP/04_sparse_allreduce/training
   awk -F'"' '/^"/ {
     for (i = 2; i <= 65; i++) printf "%d,", index(".abcdefghijklmnop", substr($2, i, 1)) - 1
     print substr($2, 1, 1)
-  }' "$made/digits.inc" >"$WORK/digits.csv"
-  "$made/digits.sh" "$WORK/digits.csv" | cmp - "$made/digits.inc"
-  gzip "$WORK/digits.csv"
+  }' "$made/digits.inc" | gzip >"$WORK/digits.csv.gz"
   "$made/digits.sh" "$WORK/digits.csv.gz" | cmp - "$made/digits.inc"
-  gzip -dc "$WORK/digits.csv.gz" | head -n 1796 >"$WORK/short.csv"
-  sed '5s/,[0-9]*,/,17,/' "$WORK/short.csv" >"$WORK/pixel.csv"
-  sed '9s/,0/,/' "$WORK/short.csv" >"$WORK/empty.csv"
-  sed '7s/.*/&,1/' "$WORK/short.csv" >"$WORK/long.csv"
-  while read -r name line; do
-    code=0
-    "$made/digits.sh" "$WORK/$name.csv" >"$WORK/out" 2>"$WORK/err" || code=$?
-    exits_with 1
-    one_line "^digits.sh: $line$"
-  done <<'REFUSED'
-short 1796 images; allowed: 1797
-pixel line 5: a pixel '17'; allowed: 0 to 16
-empty line 9: a pixel ''; allowed: 0 to 16
-long line 7: 66 numbers; allowed: 65
-REFUSED
-  code=0
-  "$made/digits.sh" "$WORK/none" >"$WORK/out" 2>"$WORK/err" || code=$?
-  exits_with 2
-  one_line "^digits.sh: no file '.*/none'; allowed: "
 }
 
 # ---- the page --------------------------------------------------------------------------------------
 
 @test "the tables of the page are those of the raw files" {
   local page=$TOP/04_sparse_allreduce/training/README.md row
-  awk '$3 ~ /%$/ && $6 == "-" { print "| " $1 " | " $2 " | " $3 " | " $4 " | " $5 " |" }' \
+  awk '$3 ~ /%$/ { print "| " $1 " | " $2 " | " $3 " | " $4 " | " $5 " |" }' \
     "$TOP"/results/training-standin/*.txt >"$WORK/rows"
   [ "$(wc -l <"$WORK/rows")" = 19 ]
   while read -r row; do grep -qF -e "$row" "$page" || { echo "not in the page: $row" && false; }; done <"$WORK/rows"

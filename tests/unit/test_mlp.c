@@ -6,37 +6,32 @@
 #include <math.h>
 #include <stdbool.h>
 
-#include "training/digits.h"
 #include "unit.h"
 
 /* Where the weights of a layer begin, and after the last one: [out][in], then [out]. */
-static const int FIRST[MLP_LAYERS + 1] = {0, 65 * 128, 65 * 128 + 129 * 64, MLP_WEIGHTS};
+enum { LAYERS = 3 };
+static const int FIRST[LAYERS + 1] = {0, 65 * 128, 65 * 128 + 129 * 64, MLP_WEIGHTS};
 
 enum { N = 24 }; /* images */
 
 static struct mlp mlp;
-static struct mlp_images images;
+static cudaStream_t stream;
 static float weights[MLP_WEIGHTS], gradient[MLP_WEIGHTS], other[MLP_WEIGHTS];
-static float pixels[DIGITS_IMAGES * DIGITS_PIXELS];
-static int labels[DIGITS_IMAGES], *order;
 
 /* Device memory is memory here, but the stream's thread uses it. */
-static void finish(void)
+static void compute(enum mlp_work work)
 {
-  assert_int_equal(cudaStreamSynchronize(mlp.stream), cudaSuccess);
+  assert_int_equal(mlp_launch(&mlp, work, stream), cudaSuccess);
+  assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
 }
 
 static int setup(void **state)
 {
-  cudaStream_t stream;
   (void)state;
   assert_int_equal(cudaSetDevice(0), cudaSuccess);
   assert_int_equal(cudaStreamCreate(&stream), cudaSuccess);
-  mlp_create(&mlp, N, stream);
-  digits_load(pixels, labels);
-  images = (struct mlp_images){pixels, labels};
-  order = calloc(N, sizeof *order);
-  for (int i = 0; i < N; i++) order[i] = 37 * i + 11;
+  mlp_create(&mlp, N);
+  for (int i = 0; i < N; i++) mlp.order[i] = 37 * i + 11;
   mlp_initial_weights(weights, 1);
   memcpy(mlp.weights, weights, sizeof weights);
   return 0;
@@ -46,25 +41,27 @@ static int teardown(void **state)
 {
   (void)state;
   mlp_destroy(&mlp);
-  assert_int_equal(cudaStreamDestroy(mlp.stream), cudaSuccess);
-  free(order);
+  assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
   return 0;
 }
 
 static double loss_of_all(void)
 {
   double sum = 0;
-  mlp_forward(&mlp, &images, order, N);
-  finish();
+  mlp.first = 0;
+  mlp.n = N;
+  compute(MLP_IMAGES);
   for (int i = 0; i < N; i++) sum += (double)mlp.loss[i];
   return sum;
 }
 
 static void gradient_of(float *to, int first, int n, float scale)
 {
-  mlp_forward(&mlp, &images, order + first, n);
-  mlp_backward(&mlp, n, scale);
-  finish();
+  mlp.first = first;
+  mlp.n = n;
+  mlp.scale = scale;
+  compute(MLP_IMAGES);
+  compute(MLP_GRADIENT);
   memcpy(to, mlp.gradient, sizeof gradient);
 }
 
@@ -73,17 +70,17 @@ static void gradient_of(float *to, int first, int n, float scale)
 static void test_images(void **state)
 {
   /* 178 images show a 0, and so on; the pixels of all images have this sum in sixteenths */
-  static const int known[DIGITS_CLASSES] = {178, 182, 177, 183, 181, 182, 181, 179, 174, 180};
-  int shown[DIGITS_CLASSES] = {0};
+  static const int known[MLP_OUTPUT] = {178, 182, 177, 183, 181, 182, 181, 179, 174, 180};
+  int shown[MLP_OUTPUT] = {0};
   double sum = 0;
   (void)state;
-  for (int i = 0; i < 10; i++) assert_int_equal(labels[i], i); /* the first ones */
-  assert_true(pixels[2] == 5.0f / 16 && pixels[64 + 4] == 13.0f / 16);
-  for (int i = 0; i < DIGITS_IMAGES; i++) shown[labels[i]]++;
+  for (int i = 0; i < 10; i++) assert_int_equal(mlp.labels[i], i); /* the first ones */
+  assert_true(mlp.pixels[2] == 5.0f / 16 && mlp.pixels[64 + 4] == 13.0f / 16);
+  for (int i = 0; i < DIGITS_IMAGES; i++) shown[mlp.labels[i]]++;
   assert_memory_equal(shown, known, sizeof known);
-  for (int i = 0; i < DIGITS_IMAGES * DIGITS_PIXELS; i++) {
-    assert_true(pixels[i] >= 0 && pixels[i] <= 1);
-    sum += 16 * (double)pixels[i];
+  for (int i = 0; i < DIGITS_IMAGES * MLP_INPUT; i++) {
+    assert_true(mlp.pixels[i] >= 0 && mlp.pixels[i] <= 1);
+    sum += 16 * (double)mlp.pixels[i];
   }
   assert_int_equal((int)sum, 561718);
 }
@@ -99,7 +96,7 @@ static void test_finite_differences(void **state)
   static const float little = 0x1p-11f;
   (void)state;
   gradient_of(gradient, 0, N, 1);
-  for (int layer = 0; layer < MLP_LAYERS; layer++) {
+  for (int layer = 0; layer < LAYERS; layer++) {
     double error = 0, length = 0;
     int compared = 0;
     for (int i = FIRST[layer]; i < FIRST[layer + 1]; i++) {
@@ -142,34 +139,23 @@ static void test_shares(void **state)
     assert_true(fabs(sum[i] - (double)gradient[i]) <= 1e-6 * largest);
 }
 
-static void test_update(void **state)
-{
-  (void)state;
-  gradient_of(gradient, 0, N, 1);
-  mlp_update(&mlp, mlp.weights, mlp.gradient, 0.1f);
-  finish();
-  for (int i = 0; i < MLP_WEIGHTS; i++)
-    assert_true(mlp.weights[i] == fmaf(-0.1f, gradient[i], weights[i]));
-  memcpy(mlp.weights, weights, sizeof weights);
-}
-
 static void test_right(void **state)
 {
   int right = 0;
   (void)state;
   for (int step = 0; step < 8; step++) { /* at first all images are given the same digit */
     gradient_of(gradient, 0, N, 1);
-    mlp_update(&mlp, mlp.weights, mlp.gradient, 0.01f);
+    for (int i = 0; i < MLP_WEIGHTS; i++) mlp.weights[i] -= 0.01f * gradient[i];
   }
-  mlp_forward(&mlp, &images, order, N);
-  finish();
+  loss_of_all();
   for (int i = 0; i < N; i++) {
-    const float *slopes = mlp.slopes[MLP_LAYERS] + i * MLP_OUTPUT;
-    double p = 1 + (double)slopes[labels[order[i]]], sum = 0;
+    const float *slopes = mlp.slopes + (i + 1) * MLP_VALUES - MLP_OUTPUT;
+    const int label = mlp.labels[mlp.order[i]];
+    double p = 1 + (double)slopes[label], sum = 0;
     bool best = true;
     for (int o = 0; o < MLP_OUTPUT; o++) {
       sum += (double)slopes[o]; /* probabilities less the one that is wanted: 0 */
-      if (o != labels[order[i]] && (double)slopes[o] > p) best = false;
+      if (o != label && (double)slopes[o] > p) best = false;
     }
     assert_true(fabs(sum) < 1e-6);
     assert_true(fabs((double)mlp.loss[i] + log(p)) < 1e-5);
@@ -197,9 +183,9 @@ static void test_initial_weights(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_images), cmocka_unit_test(test_finite_differences),
-      cmocka_unit_test(test_shares), cmocka_unit_test(test_update),
-      cmocka_unit_test(test_right),  cmocka_unit_test(test_initial_weights),
+      cmocka_unit_test(test_images),          cmocka_unit_test(test_finite_differences),
+      cmocka_unit_test(test_shares),          cmocka_unit_test(test_right),
+      cmocka_unit_test(test_initial_weights),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
