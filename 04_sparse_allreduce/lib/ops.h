@@ -40,11 +40,11 @@ ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what
 /* First, what is pending in the residual (state->pending, by state->selection) becomes zero, as in
  * ops_settle(), the result being that of the last ops_apply(). From then on `removal` is pending:
  * what this step is going to take out of the residual. For all i: residual[i] += gradient[i] (one
- * IEEE add of float(gradient[i])), where gradient[i] is finite or m->config.nonfinite is
- * SPARSE_NONFINITE_PROPAGATE; else residual[i] stays, and state->nonfinite says where. gradient ==
- * NULL: the residual is taken as it is. The candidates, whose magnitudes exceed levels[0], but not
- * the limit, go to the offered list, ascending, as far as m->room entries; offered_count says how
- * many there are in the list, level_counts[j] for j < nlevels how many exceed levels[j]. */
+ * IEEE add of float(gradient[i])), where gradient[i] is finite; else residual[i] stays, and
+ * state->nonfinite says where. gradient == NULL: the residual is taken as it is. The candidates,
+ * whose magnitudes exceed levels[0], but not the limit, go to the offered list, ascending, as far
+ * as m->room entries; offered_count says how many there are in the list, level_counts[j] for j <
+ * nlevels how many exceed levels[j]. */
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                             enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream);

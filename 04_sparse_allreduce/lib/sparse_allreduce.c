@@ -38,24 +38,24 @@ ncclResult_t sparse_fail_alltoallv(ncclResult_t result)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Is the next step one of those that come every so many steps? `field` is the place of that number
- * in the configuration, 0 if the path has no such steps. The first sparse step is one of them. */
-static bool is_due(const struct sparse_allreduce_handle *h, size_t field)
+/* Is the next step one of those that come every so many steps? 0: there are none. The first sparse
+ * step is one of them. */
+static bool is_due(const struct sparse_allreduce_handle *h, int interval)
 {
-  if (field == 0) return false;
-  const int interval = *(const int *)((const char *)&h->m.config + field);
+  if (interval == 0) return false;
   return h->step == h->first_sparse || h->step % (uint64_t)interval == 0;
 }
 
 /* What the next step is. */
 static struct sparse_step next_step(const struct sparse_allreduce_handle *h)
 {
-  const struct sparse_path *path = h->path;
-  if (!path->selects || h->step < h->first_sparse) return (struct sparse_step){.dense = true};
+  if (!h->path->selects || h->step < h->first_sparse) return (struct sparse_step){.dense = true};
+  if (h->path->intervals == NULL) return (struct sparse_step){0};
+  const struct sparse_intervals intervals = h->path->intervals(&h->m.constants);
   return (struct sparse_step){
-      .exact_local = is_due(h, path->exact_local),
-      .exact_global = is_due(h, path->exact_global),
-      .repartition = is_due(h, path->repartition),
+      .exact_local = is_due(h, intervals.exact_local),
+      .exact_global = is_due(h, intervals.exact_global),
+      .repartition = is_due(h, intervals.repartition),
   };
 }
 

@@ -73,7 +73,7 @@ typedef enum {
   SPARSE_ALGORITHMS,      /* how many there are */
 } sparse_allreduce_algorithm_t;
 
-/* The constants of the three training jobs of the paper. */
+/* The three training jobs of the paper, each with constants of its own. */
 typedef enum { SPARSE_PRESET_VGG = 0, SPARSE_PRESET_LSTM, SPARSE_PRESET_BERT } sparse_preset_t;
 
 /* Whether the owners of regions even out what they gathered before the allgather (OKTOPK). */
@@ -85,13 +85,9 @@ typedef enum {
 
 /* What to do with NaN and infinity in a gradient. Dense steps always hand them to NCCL. */
 typedef enum {
-  SPARSE_NONFINITE_ERROR =
-      0, /* as DROP, and sparse_allreduce_get_async_error says where, on all ranks */
-  SPARSE_NONFINITE_DROP,      /* such an element counts as 0: acc = residual */
-  SPARSE_NONFINITE_PROPAGATE, /* it is an element like others; NaN orders above infinity in exact
-                                 selections and is never above a threshold. Once NaN or infinity
-                                 is in its residual, a Gaussian threshold is NaN: that rank offers
-                                 nothing any more */
+  /* as DROP, and sparse_allreduce_get_async_error says where, on all ranks */
+  SPARSE_NONFINITE_ERROR = 0,
+  SPARSE_NONFINITE_DROP, /* such an element counts as 0: acc = residual */
 } sparse_nonfinite_t;
 
 /* How entries move between ranks. */
@@ -103,8 +99,8 @@ typedef enum {
                                the device (SPARSE_MODE_DEVICE_COUNTS); for OKTOPK ranks load from
                                and store to each other's lists (SPARSE_MODE_ONESIDED). create fails
                                where that cannot run. DENSE and GTOPK have nothing to exchange like
-                               that and take NCCL's calls all the same. It takes NVLink: over PCIe AUTO
-                               takes SENDRECV (see alltoallv.h) */
+                               that and take NCCL's calls all the same. It takes NVLink: over PCIe
+                               AUTO takes SENDRECV (see alltoallv.h) */
 } sparse_exchange_t;
 
 /* What a handle's `exchange` came to. */
@@ -123,53 +119,19 @@ typedef enum {
                               steps and those of TOPKSA that fall back leave a dense vector */
 } sparse_result_t;
 
-/* num/den, of k (sparse_correction_t) or of t = floor(count * density) (all others); k = max(t, 1).
- * num is 0 to 2^20 - 1, den 1 to 2^20 - 1. Where t = 0 every count above 0 is more than any
- * fraction of t, and none is less. */
-typedef struct {
-  int num, den;
-} sparse_fraction_t;
-
-/* How a threshold follows the number of selected entries from step to step (OKTOPK):
- * below `low`: threshold /= low_factor; above `high`: threshold *= high_factor. The comparisons are
- * exact: count * den < num * t, with t = floor(count * density). Factors, here and below, are
- * finite and at least 1. */
-typedef struct {
-  sparse_fraction_t low, high;
-  double low_factor, high_factor;
-} sparse_band_t;
-
-/* Corrections of the Gaussian threshold within a step (GAUSSIANK, GAUSSIANKCONCAT): if fewer than
- * floor(lower_below * k) are selected, threshold /= lower_factor, at most lower_steps times, until
- * there are at least floor(lower_until * k); else if more than floor(raise_above * k) are,
- * threshold *= raise_factor, at most raise_steps times, until there are no more than that. */
-typedef struct {
-  sparse_fraction_t lower_below, lower_until, raise_above;
-  double lower_factor, raise_factor;
-  int lower_steps, raise_steps; /* at most SPARSE_MAX_CORRECTIONS each */
-} sparse_correction_t;
-#define SPARSE_MAX_CORRECTIONS 50
-
 /* Fill it with sparse_allreduce_config(), then change what you need. All ranks pass the same, but
  * for `result`. */
 typedef struct {
   size_t size; /* of this struct in the header that made it: leave it as it is */
   sparse_allreduce_algorithm_t algorithm;
-  double density;                /* of entries that a rank offers, 1e-300 to 1 */
-  ncclDataType_t gradient_type;  /* ncclFloat, ncclHalf or ncclBfloat16 */
-  long warmup_steps;             /* first steps that are dense and leave the residual alone */
-  int topkaopt_interval;         /* exact threshold every so many steps (TOPKAOPT) */
-  int local_interval;            /* exact local threshold every so many steps (OKTOPK) */
-  int global_interval;           /* exact global threshold (OKTOPK) */
-  int repartition_interval;      /* new regions (OKTOPK) */
-  int raise_steps;               /* OKTOPK: at most so many times (0 to 5) in a reused-threshold */
-  sparse_fraction_t raise_above; /* step: while more than this fraction of t is selected, */
-  double raise_factor;           /* local threshold *= raise_factor */
-  sparse_band_t local_band, global_band; /* OKTOPK: for the next step */
-  sparse_correction_t correction;        /* GAUSSIANK, GAUSSIANKCONCAT */
-  int gaussian_sa_threshold;             /* GAUSSIANKSA: 0 exact, 1 Gaussian */
-  int gtopk_exact_residual; /* GTOPK: 1 keeps the mass that the published algorithm loses */
-  int throttle;             /* peers that a rank talks to at a time in the split exchange, >= 1 */
+  sparse_preset_t preset;       /* the constants of the paper: which steps are exact (every 32nd, of
+                                   BERT every 128th), how thresholds follow what they select */
+  double density;               /* of entries that a rank offers, 1e-300 to 1 */
+  ncclDataType_t gradient_type; /* ncclFloat, ncclHalf or ncclBfloat16 */
+  long warmup_steps;            /* first steps that are dense and leave the residual alone */
+  int gaussian_sa_threshold;    /* GAUSSIANKSA: 0 exact, 1 Gaussian */
+  int gtopk_exact_residual;     /* GTOPK: 1 keeps the mass that the published algorithm loses */
+  int throttle; /* peers that a rank talks to at a time in the split exchange, >= 1 */
   sparse_balance_t balance;
   sparse_nonfinite_t nonfinite;
   sparse_exchange_t exchange;
@@ -180,8 +142,8 @@ typedef struct {
                              and GTOPK, warm-up steps and those of OKTOPK with new regions */
 } sparse_allreduce_config_t;
 
-/* The published constants (Ok-Topk's VGG/, LSTM/ and BERT/; of an unknown preset VGG/), OKTOPK,
- * density 0.02, 0.02 and 0.01, no warm-up, throttle 4. Not collective. In the header, so that
+/* That preset (Ok-Topk's VGG/, LSTM/ and BERT/), OKTOPK, density 0.02, 0.02 and 0.01, balance
+ * ALWAYS of BERT, else NEVER, no warm-up, throttle 4. Not collective. In the header, so that
  * `size` is that of your header: a library of another version then refuses the configuration, and
  * never misreads it. */
 void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size,

@@ -3,7 +3,6 @@
 #include "decide/decide.h"
 #include "sparse_internal.h"
 
-#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,13 +59,6 @@ static uint64_t checksum_of(const struct sparse_allreduce_handle *h, const char 
   return hash(of_header, state + header, all - header);
 }
 
-/* Of the paths that go on with it; a threshold that is not a number may come of NaN. */
-static bool is_threshold(const struct sparse_allreduce_handle *h, double threshold)
-{
-  const bool nan = h->m.config.nonfinite == SPARSE_NONFINITE_PROPAGATE && isnan(threshold);
-  return threshold >= 0 || nan;
-}
-
 /* Could a step leave that? What this has let through can do no harm, whoever made it. */
 static const char *state_error(const struct sparse_allreduce_handle *h, const struct saved *saved,
                                const struct sparse_state *s)
@@ -76,8 +68,8 @@ static const char *state_error(const struct sparse_allreduce_handle *h, const st
   for (int j = 0; j < nranks; j++)
     if (s->boundaries[j] > s->boundaries[j + 1]) return "regions";
   if (s->boundaries[0] != 0 || s->boundaries[nranks] != h->m.n) return "regions";
-  if (h->path->exact_local != 0 && /* other steps go on with what those have found */
-      (!is_threshold(h, s->local_threshold) || !is_threshold(h, s->global_threshold)))
+  if (h->path->intervals != NULL && /* other steps go on with what exact ones have found */
+      !(s->local_threshold >= 0 && s->global_threshold >= 0))
     return "thresholds";
   if (!(s->guess_ratio >= 0.5 && s->guess_ratio <= 1) || s->guess < -1) return "the guess";
   return NULL;

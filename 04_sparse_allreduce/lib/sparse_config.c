@@ -5,13 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-static sparse_allreduce_config_t published(sparse_preset_t preset)
+void sparse_constants_init(struct sparse_constants *constants, sparse_preset_t preset)
 {
-  sparse_allreduce_config_t c = {
-      .size = sizeof(c),
-      .algorithm = SPARSE_OKTOPK,
-      .density = 0.02,
-      .gradient_type = ncclFloat,
+  struct sparse_constants c = {
       .local_interval = 32,
       .topkaopt_interval = 32,
       .global_interval = 32,
@@ -22,9 +18,6 @@ static sparse_allreduce_config_t published(sparse_preset_t preset)
       .local_band = {{2, 3}, {5, 4}, 1.012, 1.012},
       .global_band = {{2, 3}, {4, 3}, 1.008, 1.008},
       .correction = {{3, 4}, {3, 4}, {5, 4}, 1.02, 1.02, 20, 20},
-      .throttle = 4,
-      .balance = SPARSE_BALANCE_NEVER,
-      .timeout_seconds = 60,
   };
   if (preset == SPARSE_PRESET_LSTM) {
     c.raise_above = (sparse_fraction_t){3, 2};
@@ -32,24 +25,31 @@ static sparse_allreduce_config_t published(sparse_preset_t preset)
     c.global_band = (sparse_band_t){{3, 4}, {5, 4}, 1.01, 1.008};
     c.correction = (sparse_correction_t){{3, 4}, {3, 4}, {1, 1}, 1.012, 1, 50, 0};
   } else if (preset == SPARSE_PRESET_BERT) {
-    c.density = 0.01;
     c.local_interval = c.global_interval = 128;
     c.raise_steps = 0;
     c.local_band = (sparse_band_t){{4, 5}, {5, 4}, 1.025, 1.025};
     c.global_band = (sparse_band_t){{4, 5}, {5, 4}, 1.036, 1.025};
     c.correction = (sparse_correction_t){{3, 4}, {5, 6}, {1, 1}, 1.012, 1, 20, 0};
-    c.balance = SPARSE_BALANCE_ALWAYS;
   }
-  return c;
+  *constants = c;
 }
 
 void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size,
                                   sparse_preset_t preset)
 {
-  const sparse_allreduce_config_t c = published(preset);
+  const bool bert = preset == SPARSE_PRESET_BERT;
+  const sparse_allreduce_config_t c = {
+      .size = size, /* what the caller's header says, for sparse_allreduce_create() */
+      .algorithm = SPARSE_OKTOPK,
+      .preset = preset,
+      .density = bert ? 0.01 : 0.02,
+      .gradient_type = ncclFloat,
+      .throttle = 4,
+      .balance = bert ? SPARSE_BALANCE_ALWAYS : SPARSE_BALANCE_NEVER,
+      .timeout_seconds = 60,
+  };
   memset(config, 0, size);
   memcpy(config, &c, size < sizeof(c) ? size : sizeof(c));
-  config->size = size; /* what the caller's header says, for sparse_allreduce_create() */
 }
 
 void sparse_allreduce_sizes(size_t count, double density, size_t *k, size_t *capacity)
@@ -65,76 +65,28 @@ int sparse_allreduce_nccl_version(void)
   return NCCL_VERSION_CODE;
 }
 
-/* Fractions are of k or t, at most 2^32, so that count * den stays below 2^63. */
-static bool is_fraction(sparse_fraction_t f)
-{
-  return f.num >= 0 && f.den > 0 && f.num < 1 << 20 && f.den < 1 << 20;
-}
-
-/* A factor that changes a threshold and keeps its sign. */
-static bool is_factor(double f)
-{
-  return f >= 1 && isfinite(f);
-}
-
-static bool is_band(const sparse_band_t *b)
-{
-  return is_fraction(b->low) && is_fraction(b->high) && is_factor(b->low_factor) &&
-         is_factor(b->high_factor);
-}
-
-static bool is_correction(const sparse_correction_t *c)
-{
-  return is_fraction(c->lower_below) && is_fraction(c->lower_until) &&
-         is_fraction(c->raise_above) && is_factor(c->lower_factor) && is_factor(c->raise_factor) &&
-         c->lower_steps >= 0 && c->lower_steps <= SPARSE_MAX_CORRECTIONS && c->raise_steps >= 0 &&
-         c->raise_steps <= SPARSE_MAX_CORRECTIONS;
-}
-
 static bool is_flag(int flag)
 {
   return flag == 0 || flag == 1;
 }
 
-#define FRACTIONS "num from 0 to 2^20 - 1, den from 1 to 2^20 - 1"
-#define FACTORS "finite factors of at least 1"
-
-/* Is the threshold the k-th magnitude in every step? */
-static bool is_always_exact(const sparse_allreduce_config_t *c)
-{
-  switch (c->algorithm) {
-  case SPARSE_TOPKAOPT:
-    return c->topkaopt_interval == 1;
-  case SPARSE_OKTOPK:
-    return c->local_interval == 1;
-  case SPARSE_GAUSSIANKSA:
-    return !c->gaussian_sa_threshold;
-  default:
-    return false;
-  }
-}
-
-/* Or can it be Gaussian? */
-static bool may_be_gaussian(const sparse_allreduce_config_t *c)
-{
-  return c->algorithm == SPARSE_GAUSSIANK || c->algorithm == SPARSE_GAUSSIANKCONCAT ||
-         c->algorithm == SPARSE_GAUSSIANKSA;
-}
-
 /* Nothing exceeds the largest magnitude, and one element has no deviation. */
-static const char *never_sends(const sparse_allreduce_config_t *c, size_t count)
+static const char *never_sends(const sparse_allreduce_config_t *c,
+                               const struct sparse_constants *constants, size_t count)
 {
+  const struct sparse_path *path = sparse_path_of(c->algorithm);
   size_t k;
   sparse_allreduce_sizes(count, c->density, &k, NULL);
-  if (is_always_exact(c) && k < 2)
+  if (path->always_exact != NULL && path->always_exact(c, constants) && k < 2)
     return "count * density must be 2 or more where the threshold is exact in every step: nothing "
            "exceeds the largest element";
-  if (may_be_gaussian(c) && count < 2)
+  if (path->may_be_gaussian && count < 2)
     return "count must be 2 or more where the threshold is Gaussian: one element has no deviation";
   return NULL;
 }
 
-const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count, int nranks)
+const char *sparse_config_error(const sparse_allreduce_config_t *c,
+                                const struct sparse_constants *constants, size_t count, int nranks)
 {
   if (c->size != sizeof(*c))
     return "config.size is not that of this library: begin with sparse_allreduce_config(), from "
@@ -142,32 +94,23 @@ const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count
   if ((unsigned)c->algorithm >= SPARSE_ALGORITHMS) return "unknown algorithm";
   if (count < 1 || count >= SPARSE_NO_INDEX) return "count must be 1 to 2^32 - 2";
   if (nranks < 1 || nranks > SPARSE_MAX_RANKS) return "ranks must be 1 to 256";
+  if ((unsigned)c->preset > SPARSE_PRESET_BERT) return "unknown preset";
   if (!(c->density >= SPARSE_LEAST_DENSITY && c->density <= 1))
     return "density must be 1e-300 to 1";
   if (c->gradient_type != ncclFloat && c->gradient_type != ncclHalf &&
       c->gradient_type != ncclBfloat16)
     return "gradient_type must be ncclFloat, ncclHalf or ncclBfloat16";
   if (c->warmup_steps < 0) return "warmup_steps must not be negative";
-  if (c->local_interval < 1 || c->topkaopt_interval < 1 || c->global_interval < 1 ||
-      c->repartition_interval < 1)
-    return "intervals must be at least 1";
-  if (c->raise_steps < 0 || c->raise_steps > SPARSE_MAX_RAISES) return "raise_steps must be 0 to 5";
-  if (!is_fraction(c->raise_above)) return "raise_above must have " FRACTIONS;
-  if (!is_factor(c->raise_factor)) return "raise_factor must be finite and at least 1";
-  if (!is_band(&c->local_band)) return "local_band must have " FRACTIONS ", " FACTORS;
-  if (!is_band(&c->global_band)) return "global_band must have " FRACTIONS ", " FACTORS;
-  if (!is_correction(&c->correction))
-    return "correction must have " FRACTIONS ", " FACTORS ", steps from 0 to 50";
   if (!is_flag(c->gaussian_sa_threshold)) return "gaussian_sa_threshold must be 0 or 1";
   if (!is_flag(c->gtopk_exact_residual)) return "gtopk_exact_residual must be 0 or 1";
   if (c->throttle < 1) return "throttle must be at least 1";
   if (!(c->timeout_seconds >= 0 && c->timeout_seconds <= SPARSE_MOST_SECONDS))
     return "timeout_seconds must be 0 to 1e9";
   if ((unsigned)c->balance > SPARSE_BALANCE_AUTO) return "unknown balance";
-  if ((unsigned)c->nonfinite > SPARSE_NONFINITE_PROPAGATE) return "unknown nonfinite";
+  if ((unsigned)c->nonfinite > SPARSE_NONFINITE_DROP) return "unknown nonfinite";
   if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";
   if ((unsigned)c->result > SPARSE_RESULT_ENTRIES) return "unknown result";
-  return never_sends(c, count);
+  return never_sends(c, constants, count);
 }
 
 /* To the last digits, by bisection on erfc, which the C library has. It runs once. */

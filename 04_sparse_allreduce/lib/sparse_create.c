@@ -113,39 +113,10 @@ uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *c)
 {
   const double fields[] = {(double)count,
                            (double)c->algorithm,
+                           (double)c->preset,
                            c->density,
                            (double)c->gradient_type,
                            (double)c->warmup_steps,
-                           c->local_interval,
-                           c->topkaopt_interval,
-                           c->global_interval,
-                           c->repartition_interval,
-                           c->raise_steps,
-                           c->raise_above.num,
-                           c->raise_above.den,
-                           c->raise_factor,
-                           c->local_band.low.num,
-                           c->local_band.low.den,
-                           c->local_band.high.num,
-                           c->local_band.high.den,
-                           c->local_band.low_factor,
-                           c->local_band.high_factor,
-                           c->global_band.low.num,
-                           c->global_band.low.den,
-                           c->global_band.high.num,
-                           c->global_band.high.den,
-                           c->global_band.low_factor,
-                           c->global_band.high_factor,
-                           c->correction.lower_below.num,
-                           c->correction.lower_below.den,
-                           c->correction.lower_until.num,
-                           c->correction.lower_until.den,
-                           c->correction.raise_above.num,
-                           c->correction.raise_above.den,
-                           c->correction.lower_factor,
-                           c->correction.raise_factor,
-                           c->correction.lower_steps,
-                           c->correction.raise_steps,
                            c->gaussian_sa_threshold,
                            c->gtopk_exact_residual,
                            c->throttle,
@@ -284,13 +255,16 @@ ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, siz
                                     int ranks)
 {
   if (config == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  const char *error = sparse_config_error(config, count, ranks);
+  struct sparse_constants constants;
+  sparse_constants_init(&constants, config->preset);
+  const char *error = sparse_config_error(config, &constants, count, ranks);
   return error == NULL ? ncclSuccess : sparse_fail(ncclInvalidArgument, "%s", error);
 }
 
-ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
-                                     const sparse_allreduce_config_t *config,
-                                     sparse_allreduce_t *handle)
+ncclResult_t sparse_allreduce_create_with(ncclComm_t comm, size_t count,
+                                          const sparse_allreduce_config_t *config,
+                                          const struct sparse_constants *constants,
+                                          sparse_allreduce_t *handle)
 {
   if (comm == NULL || config == NULL || handle == NULL)
     return sparse_fail(ncclInvalidArgument, "NULL argument");
@@ -300,6 +274,7 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
   h->comm = h->m.comm = comm;
   /* The fields of another version's configuration are elsewhere, or not there. */
   if (config->size == sizeof(*config)) h->m.config = *config;
+  h->m.constants = *constants;
   ncclResult_t result = ncclCommUserRank(comm, &h->m.rank);
   if (result == ncclSuccess) result = ncclCommCount(comm, &h->m.nranks);
   if (result != ncclSuccess) {
@@ -317,7 +292,7 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
     return sparse_fail(ncclSystemError, "out of memory");
   }
   char wrong[1024] = "";
-  const char *error = sparse_config_error(config, count, h->m.nranks);
+  const char *error = sparse_config_error(config, constants, count, h->m.nranks);
   if (error != NULL) {
     result = sparse_fail(ncclInvalidArgument, "%s", error);
   } else {
@@ -348,6 +323,16 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
   h->first_sparse = (uint64_t)h->m.config.warmup_steps;
   *handle = h;
   return ncclSuccess;
+}
+
+ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
+                                     const sparse_allreduce_config_t *config,
+                                     sparse_allreduce_t *handle)
+{
+  if (config == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  struct sparse_constants constants;
+  sparse_constants_init(&constants, config->preset);
+  return sparse_allreduce_create_with(comm, count, config, &constants, handle);
 }
 
 /* A rank that is still in its last step may be reading from this one. After a timeout there is

@@ -150,7 +150,8 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 #define SPARSE_MOST_SECONDS 1e9
 
 /* What is wrong with a configuration, in words; NULL if nothing. */
-const char *sparse_config_error(const sparse_allreduce_config_t *config, size_t count, int nranks);
+const char *sparse_config_error(const sparse_allreduce_config_t *config,
+                                const struct sparse_constants *constants, size_t count, int nranks);
 
 /* The x above which a standard normal variable lies with this probability, at most one half. */
 double sparse_normal_tail(double probability);

@@ -46,7 +46,7 @@ const struct option_spec program_option_table[] = {
      "dense steps before the sparse ones (0)", 0, 1000000},
     {"balance", 0, OPTION_CHOICE, &program_options.balance, "never|always|auto",
      "oktopk: even out the sums before they are gathered (never, or the preset's)", 0, 0},
-    {"nonfinite", 0, OPTION_CHOICE, &program_options.nonfinite, "error|drop|propagate",
+    {"nonfinite", 0, OPTION_CHOICE, &program_options.nonfinite, "error|drop",
      "NaN and infinity in a gradient (error)", 0, 0},
     {"gtopk-exact-residual", 0, OPTION_FLAG, &program_options.gtopk_exact_residual, NULL,
      "gtopk: keep what the published algorithm loses", 0, 0},

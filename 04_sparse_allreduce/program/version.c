@@ -152,8 +152,8 @@ int version_check_async(const struct version *v, const struct job *job, const ch
   if (result == ncclSuccess) return EXIT_VERIFIED;
   if (result == ncclInvalidArgument) { /* every rank gets it */
     if (job->me->rank == 0)
-      launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop or propagate",
-                     path, (unsigned long long)step, sparse_allreduce_last_error());
+      launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop", path,
+                     (unsigned long long)step, sparse_allreduce_last_error());
     return EXIT_WRONG_DATA;
   }
   launcher_error("%s, step %llu: %s (%s)", path, (unsigned long long)step,

@@ -36,30 +36,11 @@ class SparseAllreduceError(RuntimeError):
 
 
 # ---- the library ---------------------------------------------------------------------------------
-class _Fraction(ctypes.Structure):
-    _fields_ = [("num", ctypes.c_int), ("den", ctypes.c_int)]
-
-
-class _Band(ctypes.Structure):
-    _fields_ = [("low", _Fraction), ("high", _Fraction),
-                ("low_factor", ctypes.c_double), ("high_factor", ctypes.c_double)]
-
-
-class _Correction(ctypes.Structure):
-    _fields_ = [("lower_below", _Fraction), ("lower_until", _Fraction), ("raise_above", _Fraction),
-                ("lower_factor", ctypes.c_double), ("raise_factor", ctypes.c_double),
-                ("lower_steps", ctypes.c_int), ("raise_steps", ctypes.c_int)]
-
-
 class Config(ctypes.Structure):
     """sparse_allreduce_config_t, field by field; sparse_allreduce.h says what each of them means."""
-    _fields_ = [("size", ctypes.c_size_t), ("algorithm", ctypes.c_int),
+    _fields_ = [("size", ctypes.c_size_t), ("algorithm", ctypes.c_int), ("preset", ctypes.c_int),
                 ("density", ctypes.c_double), ("gradient_type", ctypes.c_int),
-                ("warmup_steps", ctypes.c_long), ("topkaopt_interval", ctypes.c_int),
-                ("local_interval", ctypes.c_int), ("global_interval", ctypes.c_int),
-                ("repartition_interval", ctypes.c_int), ("raise_steps", ctypes.c_int),
-                ("raise_above", _Fraction), ("raise_factor", ctypes.c_double),
-                ("local_band", _Band), ("global_band", _Band), ("correction", _Correction),
+                ("warmup_steps", ctypes.c_long),
                 ("gaussian_sa_threshold", ctypes.c_int), ("gtopk_exact_residual", ctypes.c_int),
                 ("throttle", ctypes.c_int), ("balance", ctypes.c_int), ("nonfinite", ctypes.c_int),
                 ("exchange", ctypes.c_int), ("result", ctypes.c_int),

@@ -108,14 +108,14 @@ static bool moved_by_factors(const struct invariants *inv, const struct referenc
   bool oktopk = is(ref, SPARSE_OKTOPK), found = ref->exact_local || rank->overflowed;
   double used = found ? value_of(rank->selected_above) : inv->local_thresholds[r];
   for (int j = 0; !found; j++) {
-    bool above = rank->noffered * (uint64_t)ref->config.raise_above.den >
-                 (uint64_t)ref->config.raise_above.num * ref->t;
-    bool last = !oktopk || j == ref->config.raise_steps;
+    bool above = rank->noffered * (uint64_t)ref->constants.raise_above.den >
+                 (uint64_t)ref->constants.raise_above.num * ref->t;
+    bool last = !oktopk || j == ref->constants.raise_steps;
     found = selected_above(rank, used) && (last || !above);
     if (!found && last) return false;
-    if (!found) used *= ref->config.raise_factor;
+    if (!found) used *= ref->constants.raise_factor;
   }
-  if (oktopk) used = followed(ref, &ref->config.local_band, rank->noffered, used);
+  if (oktopk) used = followed(ref, &ref->constants.local_band, rank->noffered, used);
   return same(used, rank->local_threshold);
 }
 
@@ -142,7 +142,7 @@ static void check_global_threshold(const struct invariants *inv, struct report *
   double wanted = inv->global_threshold;
   if (!is(ref, SPARSE_OKTOPK)) return;
   if (!ref->exact_global) {
-    wanted = followed(ref, &ref->config.global_band, ref->nglobal, wanted);
+    wanted = followed(ref, &ref->constants.global_band, ref->nglobal, wanted);
   } else if (ref->nglobal > 0) {
     uint32_t smallest = NOTHING_ABOVE;
     for (size_t e = 0; e < ref->nglobal; e++)

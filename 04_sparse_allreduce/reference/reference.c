@@ -8,25 +8,18 @@
 
 /* ---- a step -----------------------------------------------------------------------------------*/
 
-/* Gradients count whose magnitude bits are below this. */
-static uint32_t counted_below(const struct reference *ref)
-{
-  return ref->config.nonfinite == SPARSE_NONFINITE_PROPAGATE ? UINT32_MAX : MAGNITUDE_INFINITY;
-}
-
 /* acc = residual = gradient + residual, on all ranks; nothing is in the result yet. */
 static void accumulate(void *context, size_t range)
 {
   struct reference *ref = context;
   const struct range elements = range_of(ref->n, range);
   const size_t first = elements.first, bytes = (elements.end - first) * sizeof(float);
-  const uint32_t limit = counted_below(ref);
   bool all_counted = true;
   for (int r = 0; r < ref->nranks; r++) {
     struct reference_rank *rank = &ref->ranks[r];
     for (size_t i = first; i < elements.end; i++) {
       float gradient = ref->gradients[r][i];
-      bool counted = magnitude_bits(gradient) < limit;
+      bool counted = magnitude_bits(gradient) < MAGNITUDE_INFINITY;
       if (counted) rank->residual[i] = canonical(gradient + rank->residual[i]);
       all_counted &= counted;
     }
@@ -48,7 +41,6 @@ static void add_squares(void *context, size_t range)
   struct squares *squares = context;
   const struct reference *ref = squares->ref;
   const struct range elements = range_of(ref->n, range);
-  const uint32_t limit = counted_below(ref);
   double sums[1024], sum = 0;
   for (size_t first = elements.first; first < elements.end; first += 1024) {
     const size_t left = elements.end - first, count = left < 1024 ? left : 1024;
@@ -56,7 +48,7 @@ static void add_squares(void *context, size_t range)
     for (int r = 0; r < ref->nranks; r++) {
       const float *gradient = ref->gradients[r] + first;
       for (size_t i = 0; i < count; i++)
-        if (magnitude_bits(gradient[i]) < limit) sums[i] += gradient[i];
+        if (magnitude_bits(gradient[i]) < MAGNITUDE_INFINITY) sums[i] += gradient[i];
     }
     for (size_t i = 0; i < count; i++) sum += sums[i] * sums[i];
   }
@@ -77,18 +69,19 @@ static void measure_gradient(struct reference *ref)
 static void begin_step(struct reference *ref)
 {
   const sparse_allreduce_config_t *c = &ref->config;
+  const struct sparse_constants *k = &ref->constants;
   uint64_t warmup = c->warmup_steps > 0 ? (uint64_t)c->warmup_steps : 0;
   bool first = ref->step == warmup;
   bool reuses = c->algorithm == SPARSE_TOPKAOPT || c->algorithm == SPARSE_OKTOPK;
   bool oktopk = c->algorithm == SPARSE_OKTOPK;
-  uint64_t local = (uint64_t)(oktopk ? c->local_interval : c->topkaopt_interval);
+  uint64_t local = (uint64_t)(oktopk ? k->local_interval : k->topkaopt_interval);
 
   ref->dense = c->algorithm == SPARSE_DENSE || ref->step < warmup;
   bool sparse = !ref->dense;
   ref->exact_local = sparse && reuses && (first || ref->step % local == 0);
-  ref->exact_global = sparse && oktopk && (first || ref->step % (uint64_t)c->global_interval == 0);
+  ref->exact_global = sparse && oktopk && (first || ref->step % (uint64_t)k->global_interval == 0);
   ref->repartitioned =
-      sparse && oktopk && (first || ref->step % (uint64_t)c->repartition_interval == 0);
+      sparse && oktopk && (first || ref->step % (uint64_t)k->repartition_interval == 0);
   ref->fell_back = false;
   ref->nonfinite = false;
   ref->nglobal = ref->ndiscarded = 0;
@@ -217,6 +210,7 @@ struct reference *reference_create(const sparse_allreduce_config_t *config, size
   if (!ref) return NULL;
 
   ref->config = *config;
+  sparse_constants_init(&ref->constants, config->preset);
   ref->n = n;
   ref->nranks = nranks;
   derive_sizes(ref);

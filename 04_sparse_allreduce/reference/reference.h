@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "sparse_allreduce.h"
+#include "constants.h"
 
 struct team; /* parallel.h */
 
@@ -41,6 +41,7 @@ struct reference_discard {
 
 struct reference {
   sparse_allreduce_config_t config;
+  struct sparse_constants constants; /* of config.preset; tests change them */
   size_t n;
   uint64_t k, t, capacity;
   int nranks;

@@ -64,7 +64,7 @@ static void offer_above_threshold(struct reference *ref, struct reference_rank *
 /* A threshold of earlier steps lets too much through when gradients grow. */
 static void raise_threshold(struct reference *ref, struct reference_rank *rank)
 {
-  const sparse_allreduce_config_t *c = &ref->config;
+  const struct sparse_constants *c = &ref->constants;
   uint64_t limit = (uint64_t)c->raise_above.num * ref->t, den = (uint64_t)c->raise_above.den;
   for (int j = 0; j < c->raise_steps && count_offered(ref, rank) * den > limit; j++)
     rank->local_threshold *= c->raise_factor;
@@ -82,7 +82,7 @@ static void adapt(const struct reference *ref, const sparse_band_t *band, uint64
 /* GAUSSIANK: real gradients are not normal, so the threshold moves until about k are above it. */
 static void correct_threshold(struct reference *ref, struct reference_rank *rank)
 {
-  const sparse_correction_t *c = &ref->config.correction;
+  const sparse_correction_t *c = &ref->constants.correction;
   uint64_t k = ref->k, count = count_offered(ref, rank);
   uint64_t below = (uint64_t)c->lower_below.num * k / (uint64_t)c->lower_below.den;
   uint64_t until = (uint64_t)c->lower_until.num * k / (uint64_t)c->lower_until.den;
@@ -244,7 +244,7 @@ static void select_oktopk(struct reference *ref, struct reference_rank *rank)
   else
     raise_threshold(ref, rank);
   offer_above_threshold(ref, rank);
-  adapt(ref, &ref->config.local_band, rank->noffered, &rank->local_threshold);
+  adapt(ref, &ref->constants.local_band, rank->noffered, &rank->local_threshold);
 }
 
 void step_oktopk(struct reference *ref)
@@ -260,7 +260,7 @@ void step_oktopk(struct reference *ref)
   take_sums(ref, ref->exact_global ? NULL : &selection);
   words_of_owners_gather(ref);
   if (!ref->exact_global) {
-    adapt(ref, &ref->config.global_band, ref->nglobal, &ref->global_threshold);
+    adapt(ref, &ref->constants.global_band, ref->nglobal, &ref->global_threshold);
   } else if (ref->nglobal > 0) { /* the owners gather all sums, and everyone selects the same */
     uint64_t wanted = ref->t > 0 ? ref->t : 1;
     selection = select_largest(sums_of(ref), wanted < ref->nglobal ? wanted : ref->nglobal);

@@ -39,7 +39,7 @@ static uint64_t select_by(struct simple *s, struct simple_rule rule, cudaStream_
 /* Returns how many entries are offered. */
 static uint64_t offer(struct simple *s, cudaStream_t stream)
 {
-  const sparse_allreduce_config_t *c = &s->config;
+  const struct sparse_constants *c = &s->constants;
   double threshold = s->local_threshold;
   /* What exceeds the k-th magnitude is offered: k - 1 entries at most. (topkA takes exactly k.) */
   if (s->last.exact_local) threshold = simple_largest(s, s->acc, s->k, stream).above;
@@ -153,7 +153,7 @@ static void scatter_global(struct simple *s, uint64_t count, cudaStream_t stream
 
 void simple_oktopk(struct simple *s, const float *gradient, cudaStream_t stream)
 {
-  const sparse_allreduce_config_t *c = &s->config;
+  const struct sparse_constants *c = &s->constants;
   const uint64_t step = s->steps++;
   s->last = (sparse_allreduce_statistics_t){
       .step = step,

@@ -11,6 +11,7 @@ struct simple *simple_create(ncclComm_t comm, size_t count, const sparse_allredu
   struct simple *s = calloc(1, sizeof *s);
   if (!s) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
   *s = (struct simple){.config = *config, .comm = comm, .n = count};
+  sparse_constants_init(&s->constants, config->preset);
   NCCLCHECK(ncclCommUserRank(comm, &s->rank));
   NCCLCHECK(ncclCommCount(comm, &s->nranks));
   s->t = (size_t)((double)count * config->density);

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "sparse_allreduce.h" /* struct sparse_pair, the configuration, the statistics */
+#include "constants.h" /* sparse_allreduce.h: struct sparse_pair, the configuration, the statistics */
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,6 +32,7 @@ struct simple_rule {
  * and room for n of them. Both are in device memory. */
 struct simple {
   sparse_allreduce_config_t config;
+  struct sparse_constants constants;
   ncclComm_t comm;
   int rank, nranks;
   size_t n;

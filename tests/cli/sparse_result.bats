@@ -29,7 +29,6 @@ load sparse_helper
   done
   verified pthread 2 --count 2 --steps 3 --density 1 --result entries
   verified pthread 4 --count 300 --steps 3 --density 1 --result entries # topkSA falls back
-  verified pthread 3 "${SMALL[@]}" --result entries --nonfinite propagate
   verified pthread 3 --count 3000 --steps 17 --verify sample --result entries
   digest pthread 3 "${SMALL[@]}" --warmup-steps 2 --result entries
   digest pthread 3 "${SMALL[@]}" --warmup-steps 2 --result entries --restart-after 3

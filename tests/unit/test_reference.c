@@ -37,14 +37,17 @@ static sparse_allreduce_config_t random_config(uint64_t *seed)
   double density = job_below(seed, 8) ? 0.3 * job_uniform(seed) + 1e-4 : 1;
   sparse_allreduce_config_t config = job_config(algorithm, preset, density);
   if (job_below(seed, 4) == 0) config.warmup_steps = (long)job_below(seed, 5);
-  if (job_below(seed, 2)) {
-    config.local_interval = config.topkaopt_interval = 1 + (int)job_below(seed, 9);
-    config.global_interval = 1 + (int)job_below(seed, 9);
-    config.repartition_interval = 1 + (int)job_below(seed, 9);
-  }
   config.gtopk_exact_residual = (int)job_below(seed, 2);
   config.gaussian_sa_threshold = (int)job_below(seed, 2);
   return config;
+}
+
+static void draw_intervals(struct sparse_constants *c, uint64_t *seed)
+{
+  if (job_below(seed, 2) == 0) return;
+  c->local_interval = c->topkaopt_interval = 1 + (int)job_below(seed, 9);
+  c->global_interval = 1 + (int)job_below(seed, 9);
+  c->repartition_interval = 1 + (int)job_below(seed, 9);
 }
 
 static void test_random_small_jobs(void **state)
@@ -59,6 +62,7 @@ static void test_random_small_jobs(void **state)
     int steps = 1 + (int)job_below(&seed, job_below(&seed, 4) ? 12 : 70);
     int kind = (int)job_below(&seed, 9);
     job_open(&job, &config, n, 1 + (int)job_below(&seed, MAX_RANKS));
+    draw_intervals(&job.ref->constants, &seed);
     snprintf(describe, sizeof describe, "job %d, %s, gradients %d", number,
              job_name(config.algorithm), kind);
     job.describe = describe;
@@ -431,8 +435,8 @@ static void test_invariants_notice(void **state)
       char text[2048], wanted[8];
       uint64_t seed = 23;
       sparse_allreduce_config_t config = job_config(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.1);
-      config.local_interval = config.global_interval = 1 + !exact;
       job_open(&job, &config, 300, 3);
+      job.ref->constants.local_interval = job.ref->constants.global_interval = 1 + !exact;
       for (int step = 0; step < 2; step++) {
         for (int r = 0; r < 3; r++)
           for (size_t i = 0; i < job.n; i++) job.gradients[r][i] = (float)job_normal(&seed);
@@ -461,11 +465,11 @@ static void compare_with_changed(sparse_allreduce_algorithm_t algorithm, float f
   sparse_allreduce_config_t config = job_config(algorithm, SPARSE_PRESET_VGG, 0.125);
   sparse_allreduce_config_t thinner = config;
   thinner.density /= (double)stretch;
-  config.local_interval = thinner.local_interval = 8;
-  config.topkaopt_interval = thinner.topkaopt_interval = 8;
-  config.global_interval = thinner.global_interval = 8;
   job_open(&job, &config, 256, 3);
   job_open(&changed, &thinner, 256 * stretch, 3);
+  struct sparse_constants *c = &job.ref->constants;
+  c->local_interval = c->topkaopt_interval = c->global_interval = 8;
+  changed.ref->constants = *c;
   for (int step = 0; step < 40; step++) {
     for (int r = 0; r < 3; r++)
       for (size_t i = 0; i < job.n; i++) {

@@ -7,8 +7,6 @@
 #include "reference_job.h"
 #include "unit.h"
 
-static const float infinite = INFINITY;
-
 static void fill(struct job *job, float value)
 {
   for (int r = 0; r < job->nranks; r++)
@@ -220,37 +218,6 @@ static void test_nonfinite_is_dropped(void **state)
     }
 }
 
-/* An exact selection sends NaN and infinity, a threshold only infinity. */
-static void test_nonfinite_is_propagated(void **state)
-{
-  (void)state;
-  for (int a = SPARSE_TOPKA; a < SPARSE_ALGORITHMS; a++) {
-    struct job job;
-    uint64_t seed = 33;
-    sparse_allreduce_config_t config = job_config(a, SPARSE_PRESET_VGG, 0.1);
-    config.nonfinite = SPARSE_NONFINITE_PROPAGATE;
-    job_open(&job, &config, 150, 2);
-    fill_heavy(&job, &seed);
-    job.gradients[0][3] = NAN;
-    job.gradients[0][4] = infinite;
-    job.gradients[0][5] = infinite;
-    job.gradients[1][5] = -infinite;
-    job_step(&job);
-    const struct reference *ref = job.ref;
-    assert_false(ref->nonfinite);
-    if (a == SPARSE_GAUSSIANK || a == SPARSE_GAUSSIANKCONCAT) { /* the threshold is NaN */
-      assert_int_equal(ref->ranks[0].noffered, 0);
-    } else {
-      assert_int_equal(isnan(ref->result[3]), sends_exactly_k(a));
-      assert_int_equal(isnan(ref->ranks[0].residual[3]), !sends_exactly_k(a));
-      assert_true(ref->result[4] == infinite && ref->ranks[0].residual[4] == 0);
-      assert_true(isnan(ref->result[5]) && ref->ranks[1].residual[5] == 0);
-    }
-    for (int step = 0; step < 5; step++) job_step(&job);
-    job_close(&job);
-  }
-}
-
 /* Finite gradients whose sums are not. */
 static void test_sums_overflow(void **state)
 {
@@ -365,8 +332,8 @@ static void test_regions(void **state)
   (void)state;
   struct job job;
   sparse_allreduce_config_t config = job_config(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.08);
-  config.local_interval = config.repartition_interval = 1;
   job_open(&job, &config, 100, 3);
+  job.ref->constants.local_interval = job.ref->constants.repartition_interval = 1;
   /* t = 8, so 7 are above the 8-th: 7 / 3 = 2, cuts at the entries number 2 and 4 */
   for (int r = 0; r < 3; r++)
     for (size_t e = 0; e < 8; e++)
@@ -435,9 +402,10 @@ static void test_sizes(void **state)
           struct job job;
           sparse_allreduce_config_t config = job_config(a, SPARSE_PRESET_VGG, densities[d]);
           if (sizes[s] == 0) continue;
-          config.local_interval = config.topkaopt_interval = config.repartition_interval = 3;
-          config.global_interval = 4;
           job_open(&job, &config, (size_t)sizes[s], nranks);
+          job.ref->constants.global_interval = 4;
+          job.ref->constants.local_interval = job.ref->constants.topkaopt_interval =
+              job.ref->constants.repartition_interval = 3;
           for (int step = 0; step < 8; step++) {
             fill_heavy(&job, &seed);
             job_step(&job);
@@ -516,8 +484,8 @@ static void test_kinds_of_steps(void **state)
     uint64_t seed = 61;
     sparse_allreduce_config_t config = job_config(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.05);
     config.warmup_steps = warmup;
-    config.global_interval = 16;
     job_open(&job, &config, 900, 4);
+    job.ref->constants.global_interval = 16;
     for (long c = 0; c < 130; c++) {
       bool first = c == (warmup < 0 ? 0 : warmup), sparse = c >= warmup;
       fill_heavy(&job, &seed);
@@ -584,27 +552,16 @@ static void test_density_changes(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_zeros),
-      cmocka_unit_test(test_all_equal),
-      cmocka_unit_test(test_one_nonzero),
-      cmocka_unit_test(test_ties),
-      cmocka_unit_test(test_ties_of_sums),
-      cmocka_unit_test(test_denormals),
-      cmocka_unit_test(test_cancellation),
-      cmocka_unit_test(test_nonfinite_is_dropped),
-      cmocka_unit_test(test_nonfinite_is_propagated),
-      cmocka_unit_test(test_sums_overflow),
-      cmocka_unit_test(test_disjoint_and_identical),
-      cmocka_unit_test(test_dense_gather),
-      cmocka_unit_test(test_hot_spot_moves),
-      cmocka_unit_test(test_one_rank_empty),
-      cmocka_unit_test(test_regions),
-      cmocka_unit_test(test_derived_sizes),
-      cmocka_unit_test(test_sizes),
-      cmocka_unit_test(test_single_rank),
-      cmocka_unit_test(test_beyond_capacity),
-      cmocka_unit_test(test_kinds_of_steps),
-      cmocka_unit_test(test_long_jobs),
+      cmocka_unit_test(test_all_zeros),       cmocka_unit_test(test_all_equal),
+      cmocka_unit_test(test_one_nonzero),     cmocka_unit_test(test_ties),
+      cmocka_unit_test(test_ties_of_sums),    cmocka_unit_test(test_denormals),
+      cmocka_unit_test(test_cancellation),    cmocka_unit_test(test_nonfinite_is_dropped),
+      cmocka_unit_test(test_sums_overflow),   cmocka_unit_test(test_disjoint_and_identical),
+      cmocka_unit_test(test_dense_gather),    cmocka_unit_test(test_hot_spot_moves),
+      cmocka_unit_test(test_one_rank_empty),  cmocka_unit_test(test_regions),
+      cmocka_unit_test(test_derived_sizes),   cmocka_unit_test(test_sizes),
+      cmocka_unit_test(test_single_rank),     cmocka_unit_test(test_beyond_capacity),
+      cmocka_unit_test(test_kinds_of_steps),  cmocka_unit_test(test_long_jobs),
       cmocka_unit_test(test_density_changes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

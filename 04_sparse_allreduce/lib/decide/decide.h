@@ -14,7 +14,7 @@
 SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
-  const sparse_correction_t *c = &m->config.correction;
+  const sparse_correction_t *c = &m->constants.correction;
   switch (what) {
   case SPARSE_THEN_NOTHING:
     break;

@@ -13,7 +13,7 @@
 SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct sparse_state *s,
                                          int down, int up)
 {
-  const sparse_correction_t *c = &m->config.correction;
+  const sparse_correction_t *c = &m->constants.correction;
   double threshold = s->local_threshold;
   s->first_level = down;
   s->nlevels = down + 1 + up;
@@ -86,7 +86,7 @@ SPARSE_DEVICE bool sparse_look_at(struct sparse_state *s, int j)
 /* GAUSSIANK: lowers or raises in small steps; a table has the counts of all of them. */
 SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct sparse_state *s)
 {
-  const sparse_correction_t *c = &m->config.correction;
+  const sparse_correction_t *c = &m->constants.correction;
   if (s->count_from == SPARSE_FROM_NOTHING) return;
   const int down = s->first_level;
   if (!sparse_look_at(s, down)) return;

@@ -27,8 +27,8 @@ SPARSE_DEVICE int sparse_first_levels(const struct sparse_memory *m,
     return nlevels;
   case SPARSE_ABOVE_THRESHOLD:
   case SPARSE_ABOVE_THRESHOLDS:
-    if (candidates == SPARSE_ABOVE_THRESHOLDS) nlevels += m->config.raise_steps;
-    for (int j = 0; j < nlevels; j++, threshold *= m->config.raise_factor)
+    if (candidates == SPARSE_ABOVE_THRESHOLDS) nlevels += m->constants.raise_steps;
+    for (int j = 0; j < nlevels; j++, threshold *= m->constants.raise_factor)
       levels[j] = sparse_level(threshold);
     *limit = SPARSE_INFINITY_LEVEL;
     return nlevels;
@@ -80,15 +80,13 @@ SPARSE_DEVICE void sparse_want(struct sparse_state *s, uint64_t wanted, sparse_l
   s->near = near;
 }
 
-/* The rank's k largest instead of everything above a threshold; `from` has all that is above it. A
- * list has no NaN, which is among the largest: with PROPAGATE it may be in the residual. */
+/* The rank's k largest instead of everything above a threshold; `from` has all that is above it. */
 SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_state *s,
                                    enum sparse_source from)
 {
   s->overflowed = 1;
   sparse_want(s, m->k, sparse_level(s->local_threshold));
-  s->search_from = s->keep_from =
-      m->config.nonfinite == SPARSE_NONFINITE_PROPAGATE ? SPARSE_FROM_RESIDUAL : from;
+  s->search_from = s->keep_from = from;
 }
 
 /* The next exact selection looks for its candidates a little below this one's k-th magnitude:
@@ -111,7 +109,7 @@ SPARSE_DEVICE void sparse_set_guess(const struct sparse_memory *m, struct sparse
 /* Are `count` elements above a threshold enough to raise it? */
 SPARSE_DEVICE bool sparse_raises(const struct sparse_memory *m, uint64_t count)
 {
-  const sparse_fraction_t above = m->config.raise_above;
+  const sparse_fraction_t above = m->constants.raise_above;
   return count * (uint64_t)above.den > (uint64_t)above.num * m->t;
 }
 
@@ -138,7 +136,7 @@ SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct
   const enum sparse_source from = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
   s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
   s->unoffered = already_sent && s->level_counts[0] > m->capacity;
-  for (int j = 0; j < raises; j++) s->local_threshold *= m->config.raise_factor;
+  for (int j = 0; j < raises; j++) s->local_threshold *= m->constants.raise_factor;
   sparse_select_above(s, s->levels[raises]);
   if (s->level_counts[raises] > m->capacity)
     sparse_overflow(m, s, from);

@@ -16,7 +16,7 @@ SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, s
 
 SPARSE_DEVICE void sparse_local_adapt(const struct sparse_memory *m, struct sparse_state *s)
 {
-  sparse_adapt(&s->local_threshold, s->offered_count, m->t, m->config.local_band);
+  sparse_adapt(&s->local_threshold, s->offered_count, m->t, m->constants.local_band);
   s->guess = sparse_level(s->local_threshold * s->guess_ratio); /* it has moved with what is left */
 }
 
@@ -24,7 +24,7 @@ SPARSE_DEVICE void sparse_local_adapt(const struct sparse_memory *m, struct spar
 SPARSE_DEVICE void sparse_global_adapt(const struct sparse_memory *m, struct sparse_state *s)
 {
   sparse_adapt(&s->global_threshold, s->result_count - s->result_flags, m->t,
-               m->config.global_band);
+               m->constants.global_band);
 }
 
 /* A search for the `wanted` largest sums is over; the result is what it chose, without flags. */

@@ -430,8 +430,7 @@ __device__ inline void note_begin(const pass &p, uint32_t number)
  * anything else is NaN. Those elements become -0, which changes no number that it is added to, and
  * the first of them is noted. `at` is the thread's first element. */
 template <typename G>
-__device__ inline void add(float (&acc)[ROWS][4], const quad<G> *g, bool finite_only, size_t at,
-                           uint32_t *noted)
+__device__ inline void add(float (&acc)[ROWS][4], const quad<G> *g, size_t at, uint32_t *noted)
 {
   float x[ROWS][4], zero = 0;
 #pragma unroll
@@ -443,7 +442,7 @@ __device__ inline void add(float (&acc)[ROWS][4], const quad<G> *g, bool finite_
       zero = __fmaf_rn(x[j][e], 0.0f, zero);
     }
   }
-  if (finite_only && zero != 0) {
+  if (zero != 0) {
     uint32_t first = 0;
 #pragma unroll
     for (int i = 4 * ROWS - 1; i >= 0; i--)
@@ -515,7 +514,6 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   constexpr bool READS = sizeof(quad<G>) > 1;
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const bool finite_only = m.config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
   const sparse_state *state = m.state;
   const ops_chain chain = ops_chain_begin(m);
   uint32_t drawn = 0, number = 0;
@@ -594,7 +592,7 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
       settle<!READS>(p, listed, tile, at, acc);
       if (READS) {
         ops_await_copies();
-        add(acc, g, finite_only, at, &p.chain.scratch->nonfinite);
+        add(acc, g, at, &p.chain.scratch->nonfinite);
 #pragma unroll
         for (int j = 0; j < ROWS; j++)
           if (full)

@@ -23,7 +23,6 @@ static void run_local_pass(const void *args)
   const struct local_pass *a = args;
   const struct sparse_memory *m = &a->m;
   struct sparse_state *s = m->state;
-  const bool finite_only = m->config.nonfinite != SPARSE_NONFINITE_PROPAGATE;
   twin_settle(m);
   sparse_begin_pass(m, a->candidates);
   s->pending = a->removal;
@@ -32,7 +31,7 @@ static void run_local_pass(const void *args)
   for (size_t i = 0; i < m->n; i++) {
     if (a->gradient != NULL) {
       const float g = gradient_value(a->gradient, m->config.gradient_type, i);
-      if (!finite_only || isfinite(g))
+      if (isfinite(g))
         m->residual[i] = one_nan(m->residual[i] + g);
       else if (!s->nonfinite)
         s->nonfinite = (uint32_t)i + 1;

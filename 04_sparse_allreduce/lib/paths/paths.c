@@ -2,8 +2,38 @@
 /* The paths: one row each, and nothing else in the library asks which algorithm it is. */
 #include "paths/paths.h"
 
-/* Where an interval stands in the configuration: paths.h. */
-#define INTERVAL_AT(field) offsetof(sparse_allreduce_config_t, field)
+static struct sparse_intervals intervals_of_topkaopt(const struct sparse_constants *c)
+{
+  return (struct sparse_intervals){.exact_local = c->topkaopt_interval};
+}
+
+static struct sparse_intervals intervals_of_oktopk(const struct sparse_constants *c)
+{
+  return (struct sparse_intervals){.exact_local = c->local_interval,
+                                   .exact_global = c->global_interval,
+                                   .repartition = c->repartition_interval};
+}
+
+static bool topkaopt_always_exact(const sparse_allreduce_config_t *config,
+                                  const struct sparse_constants *c)
+{
+  (void)config;
+  return c->topkaopt_interval == 1;
+}
+
+static bool oktopk_always_exact(const sparse_allreduce_config_t *config,
+                                const struct sparse_constants *c)
+{
+  (void)config;
+  return c->local_interval == 1;
+}
+
+static bool gaussiansa_always_exact(const sparse_allreduce_config_t *config,
+                                    const struct sparse_constants *c)
+{
+  (void)c;
+  return !config->gaussian_sa_threshold;
+}
 
 static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
     [SPARSE_DENSE] = {.name = "dense",
@@ -25,7 +55,8 @@ static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
                          .run = path_topkaopt,
                          .words = sparse_words_of_lists,
                          .host = SPARSE_HOST_MAY_WAIT,
-                         .exact_local = INTERVAL_AT(topkaopt_interval),
+                         .intervals = intervals_of_topkaopt,
+                         .always_exact = topkaopt_always_exact,
                          .selects = true},
     [SPARSE_GTOPK] = {.name = "gtopk",
                       .run = path_gtopk,
@@ -38,9 +69,8 @@ static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
                        .run_onesided = path_oktopk_onesided,
                        .words = sparse_words_of_regions,
                        .host = SPARSE_HOST_MAY_WAIT,
-                       .exact_local = INTERVAL_AT(local_interval),
-                       .exact_global = INTERVAL_AT(global_interval),
-                       .repartition = INTERVAL_AT(repartition_interval),
+                       .intervals = intervals_of_oktopk,
+                       .always_exact = oktopk_always_exact,
                        .selects = true,
                        .balances = true,
                        .guess_ratio = 0.9}, /* its threshold adapts, so it stays closer */
@@ -54,16 +84,20 @@ static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
                           .run = path_gaussiank,
                           .words = sparse_words_of_lists,
                           .host = SPARSE_HOST_MAY_WAIT,
+                          .may_be_gaussian = true,
                           .selects = true},
     [SPARSE_GAUSSIANKCONCAT] = {.name = "gaussiankconcat",
                                 .run = path_gaussiankconcat,
                                 .words = sparse_words_of_lists,
                                 .host = SPARSE_HOST_MAY_WAIT,
+                                .may_be_gaussian = true,
                                 .selects = true},
     [SPARSE_GAUSSIANKSA] = {.name = "gaussiankSA",
                             .run = path_gaussiansa,
                             .words = sparse_words_of_regions,
                             .host = SPARSE_HOST_MAY_WAIT,
+                            .always_exact = gaussiansa_always_exact,
+                            .may_be_gaussian = true,
                             .selects = true},
 };
 

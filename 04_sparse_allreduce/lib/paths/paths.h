@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "sparse_allreduce.h"
+#include "constants.h"
 
 struct sparse_allreduce_handle;
 
@@ -30,6 +30,12 @@ typedef ncclResult_t sparse_path_t(struct sparse_allreduce_handle *h, const void
 typedef ncclResult_t sparse_words_t(const struct sparse_allreduce_handle *h, uint64_t *sent,
                                     uint64_t *received);
 
+/* One step in so many is exact or has new regions; 0: none. */
+struct sparse_intervals {
+  int exact_local, exact_global, repartition;
+};
+typedef struct sparse_intervals sparse_intervals_t(const struct sparse_constants *constants);
+
 /* Does the host wait for counts in a step? Such a step cannot be captured. */
 enum sparse_host {
   SPARSE_HOST_NEVER_WAITS, /* all lists have k entries, or there are none */
@@ -48,9 +54,11 @@ struct sparse_path {
   sparse_words_t *words;
   enum sparse_host host;
 
-  /* Which steps are special: the first sparse one and one in so many. These are the places of the
-   * intervals in sparse_allreduce_config_t; 0: no step. */
-  size_t exact_local, exact_global, repartition;
+  /* Which steps are special: the first sparse one and one in so many. NULL: none. */
+  sparse_intervals_t *intervals;
+  /* Is the threshold the k-th magnitude in every step? NULL: no. Or can it be Gaussian? */
+  bool (*always_exact)(const sparse_allreduce_config_t *, const struct sparse_constants *);
+  bool may_be_gaussian;
 
   bool selects; /* it offers entries, keeps a residual: all but dense */
   /* A step of it may leave a dense result, whatever config.result says. */

@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "sparse_allreduce.h"
+#include "constants.h"
 
 #ifdef __CUDACC__
 #define SPARSE_DEVICE static __host__ __device__ inline
@@ -26,7 +26,6 @@ extern "C" {
 #define SPARSE_UNIT 1024 /* elements of the dense result that a warp takes at a time */
 #define SPARSE_UNITS(n) (((n)-1) / SPARSE_UNIT + 1)
 #define SPARSE_BINS 2048 /* of the histograms that a search makes */
-#define SPARSE_MAX_RAISES 5
 #define SPARSE_MAX_LEVELS (1 + 2 * SPARSE_MAX_CORRECTIONS)
 
 /* A magnitude is the bits of |x| as an integer: for floats that orders like |x|, with NaN above
@@ -161,6 +160,7 @@ struct sparse_memory {
   size_t n, k, t, capacity; /* see sparse_allreduce.h; t = floor(n * density) */
   int rank, nranks;
   sparse_allreduce_config_t config;
+  struct sparse_constants constants;
   double z;        /* Phi^-1(1 - density / 2) */
   bool shared;     /* the caller has the residual's address: nothing may stay pending */
   float *residual; /* n */

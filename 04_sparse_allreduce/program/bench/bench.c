@@ -7,6 +7,7 @@
  * training does, is the figure that counts; the median is that of a step that reuses thresholds.
  * The gradient comes from several buffers in turn, so that none stays in the cache. Every
  * configuration is verified before it is timed. */
+#include "constants.h"
 #include "bench.h"
 
 #include <math.h>
@@ -184,8 +185,10 @@ static bool has_way(const struct job *job, sparse_allreduce_algorithm_t algorith
 /* A cycle has a step of each kind. */
 static uint64_t cycle_of(const sparse_allreduce_config_t *c)
 {
-  const int intervals[] = {c->local_interval, c->topkaopt_interval, c->global_interval,
-                           c->repartition_interval};
+  struct sparse_constants k;
+  sparse_constants_init(&k, c->preset);
+  const int intervals[] = {k.local_interval, k.topkaopt_interval, k.global_interval,
+                           k.repartition_interval};
   uint64_t steps = (uint64_t)program_options.steps;
   for (int i = 0; i < 4 && program_options.steps == 0; i++)
     if (steps < (uint64_t)intervals[i]) steps = (uint64_t)intervals[i];

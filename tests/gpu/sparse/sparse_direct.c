@@ -42,6 +42,7 @@ static void member_open(struct world *w, struct test *t, const struct reference 
   sparse_lay_out_lists(m, 3, SPARE);
   m->offered = m->received + sparse_list_place(m, rank, rank);
   m->config = ref->config;
+  m->constants = ref->constants;
   CUDACHECK(cudaMemset(m->dense, 0, m->n * sizeof(float)));
   CUDACHECK(cudaMemset(m->residual, 0, m->n * sizeof(float)));
 }
@@ -56,9 +57,10 @@ static struct reference *reference_of_reuse(struct test *t, size_t n, int nranks
   config.timeout_seconds = 20;
   config.warmup_steps = 0;
   config.result = result;
-  config.local_interval = config.global_interval = config.repartition_interval = 1 << 30;
   struct reference *ref = reference_create(&config, n, nranks);
   if (ref == NULL) launcher_fail(__FILE__, __LINE__, "reference_create", "no memory", NULL);
+  struct sparse_constants *c = &ref->constants;
+  c->local_interval = c->global_interval = c->repartition_interval = 1 << 30;
   ref->step = 1; /* the first one would be exact */
   ref->boundaries[nranks] = n;
   for (int p = 1; p < nranks; p++) { /* some regions are empty, some begin with a warp's elements */

@@ -52,7 +52,7 @@ static void expect_local_pass(struct world *w, const float *gradient)
   memset(s->level_counts, 0, sizeof(uint64_t) * (size_t)s->nlevels);
   for (size_t i = 0; i < w->m.n; i++) {
     if (gradient != NULL) {
-      if (isfinite(gradient[i]) || w->m.config.nonfinite == SPARSE_NONFINITE_PROPAGATE)
+      if (isfinite(gradient[i]))
         w->residual[i] = added(w->residual[i], gradient[i]);
       else if (s->nonfinite == 0)
         s->nonfinite = (uint32_t)i + 1;
@@ -103,7 +103,6 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   world_open(&e, t, n, n / 50 + 1, 1);
   float *values = malloc(n * sizeof(float));
   w.m.config.gradient_type = type;
-  if (next_random(t) % 2) w.m.config.nonfinite = SPARSE_NONFINITE_PROPAGATE;
   if (moments && kind == NONFINITE) w.m.config.nonfinite = SPARSE_NONFINITE_DROP;
   e.m.config = w.m.config;
   for (size_t i = 0; i < n; i++) w.residual[i] = element(t, kind == NONFINITE ? TIES : kind);

@@ -25,6 +25,7 @@
 #include "launcher.h"
 #include "reference/reference.h"
 #include "sparse_allreduce.h"
+#include "constants.h"
 #include "state/sparse_state.h"
 #include "weights.h"
 
@@ -67,6 +68,7 @@ static const char *const kind_names[] = {"integers", "spread",     "all equal",
 struct job {
   uint64_t seed;
   sparse_allreduce_config_t config;
+  struct sparse_constants constants;
   size_t n;
   int steps;
   enum kind kind;
@@ -90,17 +92,17 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   job.n = sizes[below(&state, sizeof(sizes) / sizeof(*sizes))];
   const double densities[] = {0.001, 0.01, 0.02, 0.1, 0.5, 1};
   c->density = densities[below(&state, 6)];
-  c->local_interval = c->topkaopt_interval = 1 + (int)below(&state, 5);
-  c->global_interval = 1 + (int)below(&state, 5);
-  c->repartition_interval = 1 + (int)below(&state, 7);
+  sparse_constants_init(&job.constants, c->preset);
+  job.constants.local_interval = job.constants.topkaopt_interval = 1 + (int)below(&state, 5);
+  job.constants.global_interval = 1 + (int)below(&state, 5);
+  job.constants.repartition_interval = 1 + (int)below(&state, 7);
   c->throttle = 1 + (int)below(&state, 8);
   c->balance = (sparse_balance_t)below(&state, 3);
   c->gtopk_exact_residual = (int)below(&state, 2);
   c->gaussian_sa_threshold = (int)below(&state, 2);
   c->warmup_steps = below(&state, 4) ? 0 : (long)below(&state, 3);
   job.kind = (enum kind)below(&state, KINDS);
-  c->nonfinite = job.kind == NOT_FINITE ? (sparse_nonfinite_t)below(&state, 3)
-                                        : (sparse_nonfinite_t)below(&state, 2);
+  c->nonfinite = (sparse_nonfinite_t)below(&state, 2);
   if (c->algorithm == SPARSE_DENSE && job.kind == NOT_FINITE) job.kind = SPREAD;
   c->exchange = onesided && below(&state, 2) ? SPARSE_EXCHANGE_ONESIDED : SPARSE_EXCHANGE_SENDRECV;
   job.steps = 3 + (int)below(&state, 8);
@@ -114,7 +116,10 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   job.mixed = below(&state, 4) == 0;
   job.apart = below(&state, 2);
   job.moved = below(&state, 4) == 0;
-  if (sparse_allreduce_check(c, job.n, 1) != ncclSuccess) { /* that could never send anything */
+  size_t k;
+  sparse_allreduce_sizes(job.n, c->density, &k, NULL);
+  if ((k < 2 && job.constants.local_interval == 1) ||
+      sparse_allreduce_check(c, job.n, 1) != ncclSuccess) { /* that could never send anything */
     job.n = 63;
     c->density = 0.1;
   }
@@ -146,7 +151,7 @@ static struct job burst_job(sparse_allreduce_algorithm_t algorithm, sparse_excha
                     .burst = true};
   job.config.algorithm = algorithm;
   job.config.density = 0.005;
-  job.config.nonfinite = SPARSE_NONFINITE_PROPAGATE;
+  sparse_constants_init(&job.constants, job.config.preset);
   job.config.exchange = exchange;
   return job;
 }
@@ -513,7 +518,7 @@ static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t co
   c->config.throttle++;
   c->config.timeout_seconds++;
   ref->config.balance = c->config.balance;
-  SPARSECHECK(sparse_allreduce_create(comm, job->n, &c->config, handle));
+  SPARSECHECK(sparse_allreduce_create_with(comm, job->n, &c->config, &job->constants, handle));
   SPARSECHECK(sparse_allreduce_load(*handle, state));
   refuse_damage(c, *handle, state);
   refuse_bad_regions(c, *handle, state);
@@ -583,6 +588,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   cudaStream_t stream = streams[0];
   struct checker c = {.me = me, .job = job, .code = EXIT_VERIFIED, .config = job->config};
   struct reference *ref = reference_create(&job->config, job->n, me->nranks);
+  ref->constants = job->constants;
   struct invariants *inv = invariants_create(ref);
   float *gradients[64], *device;
   const float *result = NULL;
@@ -593,7 +599,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   CUDACHECK(cudaMalloc((void **)&device, job->n * sizeof(float)));
   if (job->mixed && me->rank % 2) c.config.result = !c.config.result;
   weights_init(&c.weights, job->n);
-  SPARSECHECK(sparse_allreduce_create(comm, job->n, &c.config, &handle));
+  SPARSECHECK(sparse_allreduce_create_with(comm, job->n, &c.config, &job->constants, &handle));
   refuse_add(&c, handle, stream);
   const bool ahead = job->ahead && !job->graphs && !job->shared && !gaussian(&job->config);
   float *residual = NULL;
@@ -646,7 +652,9 @@ static int run_late(const struct rank *me, bool exact, sparse_result_t result, n
   enum { COUNT = 4099, STEPS = 3 };
   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
   config.exchange = SPARSE_EXCHANGE_ONESIDED;
-  if (exact) config.local_interval = config.global_interval = 1;
+  struct sparse_constants constants;
+  sparse_constants_init(&constants, config.preset);
+  if (exact) constants.local_interval = constants.global_interval = 1;
   config.result = result;
   config.timeout_seconds = 3; /* GPUs may be shared with other checks */
   sparse_allreduce_t handle;
@@ -654,7 +662,7 @@ static int run_late(const struct rank *me, bool exact, sparse_result_t result, n
   launcher_step("late rank: setup");
   CUDACHECK(cudaMalloc((void **)&gradient, COUNT * sizeof(float)));
   CUDACHECK(cudaMemset(gradient, 0x3f, COUNT * sizeof(float)));
-  SPARSECHECK(sparse_allreduce_create(comm, COUNT, &config, &handle));
+  SPARSECHECK(sparse_allreduce_create_with(comm, COUNT, &config, &constants, &handle));
   for (int step = 0; step < STEPS; step++) {
     launcher_step("steps");
     if (step == STEPS - 1 && me->rank == me->nranks - 1) sleep(8);
@@ -723,65 +731,6 @@ static bool is_checked(const sparse_allreduce_config_t *config, size_t count, in
   return false;
 }
 
-/* One constant at a time is just too small or too large: the sentence begins with its name. */
-static bool refuses_constants(const sparse_allreduce_config_t *config)
-{
-  enum { LIMIT = 1 << 20 };
-  const sparse_fraction_t wrong_fractions[] = {{-1, 1}, {LIMIT, 1}, {1, 0}, {1, LIMIT}};
-  const double wrong_factors[] = {0.999, INFINITY, NAN};
-  sparse_allreduce_config_t c = *config;
-  const struct {
-    const char *name;
-    sparse_fraction_t *fraction;
-  } fractions[] = {
-      {"raise_above", &c.raise_above},           {"local_band", &c.local_band.low},
-      {"local_band", &c.local_band.high},        {"global_band", &c.global_band.low},
-      {"global_band", &c.global_band.high},      {"correction", &c.correction.lower_below},
-      {"correction", &c.correction.lower_until}, {"correction", &c.correction.raise_above}};
-  const struct {
-    const char *name;
-    double *factor;
-  } factors[] = {
-      {"raise_factor", &c.raise_factor},           {"local_band", &c.local_band.low_factor},
-      {"local_band", &c.local_band.high_factor},   {"global_band", &c.global_band.low_factor},
-      {"global_band", &c.global_band.high_factor}, {"correction", &c.correction.lower_factor},
-      {"correction", &c.correction.raise_factor}};
-  const struct {
-    const char *name;
-    int *number, most;
-  } numbers[] = {{"raise_steps", &c.raise_steps, 5},
-                 {"correction", &c.correction.lower_steps, 50},
-                 {"correction", &c.correction.raise_steps, 50},
-                 {"gaussian_sa_threshold", &c.gaussian_sa_threshold, 1},
-                 {"gtopk_exact_residual", &c.gtopk_exact_residual, 1}};
-  bool good = true;
-  for (size_t i = 0; i < sizeof fractions / sizeof *fractions; i++) {
-    for (int j = 0; j < 4; j++) {
-      *fractions[i].fraction = wrong_fractions[j];
-      good = good && is_checked(&c, 64, 1, fractions[i].name);
-    }
-    *fractions[i].fraction = (sparse_fraction_t){LIMIT - 1, LIMIT - 1};
-    good = good && is_checked(&c, 64, 1, NULL);
-  }
-  for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
-    for (int j = 0; j < 3; j++) {
-      *factors[i].factor = wrong_factors[j];
-      good = good && is_checked(&c, 64, 1, factors[i].name);
-    }
-    *factors[i].factor = 1;
-    good = good && is_checked(&c, 64, 1, NULL);
-  }
-  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-    *numbers[i].number = -1;
-    good = good && is_checked(&c, 64, 1, numbers[i].name);
-    *numbers[i].number = numbers[i].most + 1;
-    good = good && is_checked(&c, 64, 1, numbers[i].name);
-    *numbers[i].number = numbers[i].most;
-    good = good && is_checked(&c, 64, 1, NULL);
-  }
-  return good;
-}
-
 /* What create would refuse, and what could never send anything. */
 static int refuse_what_cannot_be(const struct rank *me)
 {
@@ -798,28 +747,23 @@ static int refuse_what_cannot_be(const struct rank *me)
   good = good && is_checked(&c, 64, 1, seconds);
   c.timeout_seconds = -1;
   good = good && is_checked(&c, 64, 1, seconds);
-  good = good && refuses_constants(&config);
   for (int a = 0; a < SPARSE_ALGORITHMS; a++)
-    for (int gaussian = 0; gaussian < 2; gaussian++)
-      for (int interval = 1; interval < 3; interval++) {
-        c = config;
-        c.algorithm = (sparse_allreduce_algorithm_t)a;
-        c.density = 0.1;
-        c.gaussian_sa_threshold = gaussian;
-        c.local_interval = c.topkaopt_interval = interval;
-        const bool sa = a == SPARSE_GAUSSIANKSA;
-        const bool is_exact =
-            (sa && !gaussian) || ((a == SPARSE_TOPKAOPT || a == SPARSE_OKTOPK) && interval == 1);
-        const bool is_normal =
-            a == SPARSE_GAUSSIANK || a == SPARSE_GAUSSIANKCONCAT || (sa && gaussian);
-        good = good &&
-               is_checked(&c, 1, 2,
-                          is_exact    ? exact
-                          : is_normal ? normal
-                                      : NULL) &&
-               is_checked(&c, 19, 2, is_exact ? exact : NULL) && is_checked(&c, 20, 2, NULL) &&
-               (is_exact || is_checked(&c, 2, 2, NULL));
-      }
+    for (int gaussian = 0; gaussian < 2; gaussian++) {
+      c = config;
+      c.algorithm = (sparse_allreduce_algorithm_t)a;
+      c.density = 0.1;
+      c.gaussian_sa_threshold = gaussian;
+      const bool sa = a == SPARSE_GAUSSIANKSA, is_exact = sa && !gaussian;
+      const bool is_normal =
+          a == SPARSE_GAUSSIANK || a == SPARSE_GAUSSIANKCONCAT || (sa && gaussian);
+      good = good &&
+             is_checked(&c, 1, 2,
+                        is_exact    ? exact
+                        : is_normal ? normal
+                                    : NULL) &&
+             is_checked(&c, 19, 2, is_exact ? exact : NULL) && is_checked(&c, 20, 2, NULL) &&
+             (is_exact || is_checked(&c, 2, 2, NULL));
+    }
   return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
 }
 
