@@ -217,7 +217,7 @@ ifneq ($(EXAMPLE),)
 RUN := $(call program_of,$(EXAMPLE))
 RANKS := $(or $(NP),$(if $(CPU),4,$$(n=$$(gpu_count) && echo $$((n > 0 ? n : 1)))))
 run: $(EXAMPLE)
-	@$(if $(MPI),bash -c '. scripts/lib/lib.sh && mpi_run $(RANKS) "$$@"' make) $(EXAMPLE)/$(RUN) $(ARGS)
+	@$(if $(MPI),bash -c '. scripts/lib.sh && mpi_run $(RANKS) "$$@"' make) $(EXAMPLE)/$(RUN) $(ARGS)
 clean:
 	rm -rf $(wildcard build/*/$(EXAMPLE) build/*/$(EXAMPLE).a) $(addprefix $(EXAMPLE)/,$(PROGRAMS)) $(foreach p,$(PROGRAMS),$(wildcard build/*/$p))
 else

@@ -6,8 +6,8 @@
 #
 #   tests/links.sh [PAGE...]     all .md files of the suite without arguments
 set -euo pipefail
-# shellcheck source=scripts/lib/lib.sh
-. "$(dirname "$0")/../scripts/lib/lib.sh"
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/../scripts/lib.sh"
 cd "$TOP"
 [ $# -gt 0 ] || set -- ./*.md docs/*.md [0-9][0-9]_*/{,*/}*.md
 failed=0 links=0

@@ -17,8 +17,8 @@
 # It all happens in a copy of this tree with what is built in it, the blocks of a page one after the other.
 # Exit code 0: every block has its comment, and those that run here succeeded.
 set -euo pipefail
-# shellcheck source=scripts/lib/lib.sh
-. "$(dirname "$0")/../scripts/lib/lib.sh"
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/../scripts/lib.sh"
 cd "$TOP"
 [ $# -gt 0 ] || set -- ./*.md docs/*.md [0-9][0-9]_*/{,*/}*.md
 limit=300 # seconds for a block
@@ -27,7 +27,7 @@ unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 gpus=yes
 if [ "$(gpu_count)" -lt 2 ] || [ -n "$(missing_for_gpu_build)" ]; then gpus=no; fi
 
-work=$(temporary_folder) || exit
+work=$(mktemp -d) || exit
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/home" "$work/suite" "$work/blocks"
 of_no_use=(--exclude=./.git --exclude='build/*-address*' --exclude='build/*-thread')
@@ -61,7 +61,7 @@ run_block() {
   sed_script=${BASH_REMATCH[7]}
   if [ "$where" = GPUs ] && [ $gpus = no ]; then echo "$name: left out, no GPUs" && return; fi
   if [ -n "$tool" ] && ! have "$tool"; then echo "$name: left out, no $tool" && return; fi
-  if [ "$where" = "GPUs or CPU=1" ] && [ $gpus = no ]; then environment+=(CPU=1); fi
+  if [ "$where" = "GPUs or CPU=1" ] && [ $gpus = no ]; then environment+=(CPU=1 CUDA_VISIBLE_DEVICES=); fi # PyTorch would take a GPU
   tail -n +2 "$2" | sed -e "$sed_script" >"$work/commands"
   (cd "$work/suite/$folder" && env HOME="$work/home" "${environment[@]}" \
     timeout -k 5 "$limit" bash -exo pipefail "$work/commands") >"$work/log" 2>&1 </dev/null || code=$?

@@ -6,8 +6,8 @@
 #
 #   tests/readme_published.sh FILE      FILE: the output of test_published
 set -euo pipefail
-# shellcheck source=scripts/lib/lib.sh
-. "$(dirname "$0")/../scripts/lib/lib.sh"
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/../scripts/lib.sh"
 cd "$TOP"
 awk -F'|' -v output="$1" '
   BEGIN {

@@ -7,8 +7,8 @@
 #
 #   tests/readme_snippets.sh [PAGE...]     all pages of examples and docs/*.md without arguments
 set -euo pipefail
-# shellcheck source=scripts/lib/lib.sh
-. "$(dirname "$0")/../scripts/lib/lib.sh"
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/../scripts/lib.sh"
 cd "$TOP"
 [ $# -gt 0 ] || set -- [0-9][0-9]_*/{,*/}*.md docs/*.md
 
@@ -35,7 +35,7 @@ found() {
     }' <(plain "$1") <(plain "$2")
 }
 
-work=$(temporary_folder) || exit
+work=$(mktemp -d) || exit
 trap 'rm -rf "$work"' EXIT
 failed=0 blocks=0
 for readme in "$@"; do

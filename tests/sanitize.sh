@@ -4,14 +4,14 @@
 #
 #   tests/sanitize.sh address,undefined|thread pthread|mpi
 set -euo pipefail
-# shellcheck source=scripts/lib/lib.sh
-. "$(dirname "$0")/../scripts/lib/lib.sh"
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/../scripts/lib.sh"
 sanitize=$1 launcher=$2
 variant=cpu-$launcher-${sanitize//,/-}
 switches=(CPU=1 "SANITIZE=$sanitize" "CFLAGS=-O1 -g")
 [ "$launcher" = pthread ] || switches+=(MPI=1)
 
-work=$(temporary_folder) || exit
+work=$(mktemp -d) || exit
 trap 'rm -rf "$work"' EXIT
 cp "$TOP/tests/mpi_leaks.supp" "$work" # the options below take no path with a blank in it
 

@@ -158,7 +158,7 @@ ROWS
   local mark=$((200000 + RANDOM * 3))
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   # shellcheck disable=SC2016 # for the inner bash
-  timeout 2 bash -c '. "$0" && mpi_run "$@"' "$TOP/scripts/lib/lib.sh" 2 \
+  timeout 2 bash -c '. "$0" && mpi_run "$@"' "$TOP/scripts/lib.sh" 2 \
     env "LD_PRELOAD=$FAULT_FOLDER/fault.so" FAULT=hang:ncclAllReduce:1:1 \
     "$(program_path 01_allreduce_ub mpi)" --timeout 60 --count $mark >/dev/null 2>&1 || code=$?
   [ "$code" = 124 ]

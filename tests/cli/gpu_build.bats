@@ -64,15 +64,6 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
   one_line '^allreduce_ub: no GPU: '
 }
 
-@test "the library of timeline.sh builds against CUPTI" {
-  local cupti
-  cupti=$(cuda_home)/extras/CUPTI
-  [ -n "$(cupti_header)" ] || skip "no CUPTI"
-  gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -shared -fPIC -o "$WORK/timeline.so" "$TOP/scripts/timeline.c" \
-    -isystem "$(cuda_home)/include" -isystem "$cupti/include" -L"$(cuda_home)/lib64" -L"$cupti/lib64" -lcupti -pthread
-  nm -D --defined-only "$WORK/timeline.so" | grep -q ' T InitializeInjection$'
-}
-
 @test "the fault library builds against the real headers" {
   gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -shared -fPIC -isystem "$(nccl_home)/include" \
     -isystem "$(cuda_home)/include" -o "$WORK/fault.so" "$TOP/tests/fault.c" -ldl

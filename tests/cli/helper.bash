@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the bats files share. They test the CPU builds as a user would run them.
 
-# shellcheck source=scripts/lib/lib.sh
-. "$BATS_TEST_DIRNAME/../../scripts/lib/lib.sh"
+# shellcheck source=scripts/lib.sh
+. "$BATS_TEST_DIRNAME/../../scripts/lib.sh"
 
 LAUNCHERS="pthread"
 if have "$(mpicc_command)" && have "$(mpirun_command)"; then LAUNCHERS="pthread mpi"; fi
@@ -58,7 +58,7 @@ program_path() { built_program "$1" cpu "$2"; } # EXAMPLE LAUNCHER
 # it: with the shell gone, timeout would think that all is over.
 mpi_job() {
   # shellcheck disable=SC2016 # for the inner bash
-  timeout -k 5 90 bash -c 'trap : TERM && . "$0" && mpi_run "$@"' "$TOP/scripts/lib/lib.sh" "$@" </dev/null
+  timeout -k 5 90 bash -c 'trap : TERM && . "$0" && mpi_run "$@"' "$TOP/scripts/lib.sh" "$@" </dev/null
 }
 
 # build_changed LAUNCHER EXAMPLE SED-SCRIPT: $WORK/program is the example with a main.c, $WORK/main.c, that
