@@ -56,7 +56,8 @@ cases() { # cases AREA: runs all rows, then says which have failed
     done
   done 8<"$BATS_TEST_DIRNAME/cases/$1.tsv"
   echo "$rows rows, $failed failed"
-  [ $failed = 0 ] && [ $rows -gt 0 ]
+  [ "$failed" = 0 ]
+  [ "$rows" -gt 0 ]
 }
 
 @test "the launcher and the options of all programs" { cases common; }

@@ -61,7 +61,7 @@ OUT
 # ---- the same on all ranks -------------------------------------------------------------------------
 
 @test "weights do not depend on launcher and exchange; they do on seed, density and ranks" {
-  local small=(--epochs 1 --algorithm dense,topkA,oktopk,gaussiank,oktopk-no-residual --digest)
+  local small=(--epochs 1 --algorithm "dense,topkA,oktopk,gaussiank,oktopk-no-residual" --digest)
   for launcher in $LAUNCHERS; do
     trained "$launcher" 3 "${small[@]}" --exchange onesided
     grep '^Digest: ' "$WORK/out" >>"$WORK/same"
