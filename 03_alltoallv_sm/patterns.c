@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "options.h"
-#include "shown.h"
 
 /* SplitMix64: small, and the same on every machine. */
 static uint64_t next_random(uint64_t *state)
@@ -148,7 +147,7 @@ static const struct pattern *find_pattern(const char *text, double *parameter, c
     if (!colon && strcmp(text, patterns[i].name) == 0) return &patterns[i];
     const size_t length = colon ? (size_t)(colon + 1 - patterns[i].name) : 0;
     if (!colon || strncmp(text, patterns[i].name, length) != 0) continue;
-    if (options_double(text + length, parameter) == 0 && *parameter >= 0 && *parameter <= 16)
+    if (options_number(text + length, NUMBER_REAL, parameter) == 0 && *parameter >= 0 && *parameter <= 16)
       return &patterns[i];
     snprintf(error, error_size,
              "--pattern: '%s' has a wrong exponent; allowed: a number from 0 to 16", typed);

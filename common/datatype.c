@@ -66,6 +66,8 @@ const char *datatype_text(const struct datatype *type, uint64_t bits, char *text
     snprintf(text, size, "%" PRId64, (int64_t)bits);
   else if (type->nccl == ncclUint64)
     snprintf(text, size, "%" PRIu64, bits);
+  else if (isnan(datatype_value(type, bits)))
+    snprintf(text, size, "nan"); /* printf may say -nan */
   else
     snprintf(text, size, "%.*g", type->nccl == ncclFloat || type->size < 4 ? 9 : 17,
              datatype_value(type, bits));

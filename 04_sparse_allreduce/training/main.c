@@ -17,7 +17,7 @@
 
 #include "check.h"
 #include "mlp.h"
-#include "program/rows.h"
+#include "rows.h"
 #include "sparse_allreduce.h"
 #include "verify.h"
 
@@ -300,10 +300,9 @@ static int train_all(struct job *job, struct course *course)
     return code;
   }
   snprintf(range, sizeof range, seeds > 1 ? "%d-%d" : "%d", course->lowest, course->highest);
-  launcher_print(job->me, "%-27s %8.4f %8.2f%% %9s %12.0f\n", course->name,
-                 course->loss / (double)seeds,
-                 100.0 * course->right / (double)seeds / DIGITS_HELD_OUT, range,
-                 mean_words(job, course));
+  launcher_print(
+      job->me, "%-27s %8.4f %8.2f%% %9s %12.0f\n", course->name, course->loss / (double)seeds,
+      100.0 * course->right / (double)seeds / DIGITS_HELD_OUT, range, mean_words(job, course));
   return EXIT_VERIFIED;
 }
 

@@ -189,7 +189,8 @@ int bench_run(const struct rank *me, const struct options *opt, const struct ben
   launcher_step("bench: teardown");
   for (int v = 0; v < bench->nvariants; v++)
     if (bench->variants[v].teardown) bench->variants[v].teardown(bench->variants[v].state);
-  bench_output_finish(&out);
-  code = output_files_publish(me, &(struct output_file *){&out.file}, out.file.stream ? 1 : 0);
+  rows_finish(&out.rows);
+  code = output_files_publish(me, &(struct output_file *){&out.rows.output},
+                              out.rows.output.stream != NULL);
   return launcher_agree(me, wrong && code == EXIT_VERIFIED ? EXIT_WRONG_DATA : code);
 }

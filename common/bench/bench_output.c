@@ -33,18 +33,6 @@ static double ratio(const struct bench_row *row, int v)
   return row->cells[0].us / row->cells[v].us;
 }
 
-/* A number, or `none` where there is no time. */
-static const char *number(char *text, size_t size, const char *format, double value,
-                          const char *none)
-{
-  if (!isfinite(value)) return none;
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-  snprintf(text, size, format, value);
-#pragma GCC diagnostic pop
-  return text;
-}
-
 /* ---- the table ------------------------------------------------------------------------------ */
 
 static void print_heading(const struct bench_output *out)
@@ -73,11 +61,13 @@ static void print_heading(const struct bench_output *out)
 }
 
 /* One number of a row, right-aligned; "-" where there is none. */
-static void print_number(const struct bench_output *out, int width, const char *format,
-                         double value)
+static void print_number(const struct bench_output *out, int width, int digits, double value,
+                         const char *unit)
 {
-  char text[32];
-  launcher_print(out->me, "%*s", width, number(text, sizeof text, format, value, "-"));
+  if (isfinite(value))
+    launcher_print(out->me, "%*.*f%s", width - (int)strlen(unit), digits, value, unit);
+  else
+    launcher_print(out->me, "%*s", width, "-");
 }
 
 static void print_row(const struct bench_output *out, const struct bench_row *row)
@@ -85,11 +75,11 @@ static void print_row(const struct bench_output *out, const struct bench_row *ro
   unsigned long long wrong = 0;
   launcher_print(out->me, " %12zu", row->size.bytes);
   for (int v = 0; v < out->bench->nvariants; v++) {
-    print_number(out, 13, "%.2f", row->cells[v].us);
-    print_number(out, 8, "%.2f", algbw(row, v));
-    print_number(out, 8, "%.2f", rate(out, row, v));
-    if (limit(out) > 0) print_number(out, 8, "%.1f", 100 * rate(out, row, v) / limit(out));
-    if (v) print_number(out, 8, "%.3fx", ratio(row, v));
+    print_number(out, 13, 2, row->cells[v].us, "");
+    print_number(out, 8, 2, algbw(row, v), "");
+    print_number(out, 8, 2, rate(out, row, v), "");
+    if (limit(out) > 0) print_number(out, 8, 1, 100 * rate(out, row, v) / limit(out), "");
+    if (v) print_number(out, 8, 3, ratio(row, v), "x");
     wrong += row->cells[v].wrong;
   }
   launcher_print(out->me, "%8llu\n", wrong);
@@ -97,86 +87,37 @@ static void print_row(const struct bench_output *out, const struct bench_row *ro
 
 /* ---- the file ------------------------------------------------------------------------------- */
 
-static bool is_json(const struct bench_output *out)
-{
-  return strcmp(strrchr(out->opt->output, '.'), ".json") == 0;
-}
-
-static void write_heading(const struct bench_output *out)
-{
-  const struct options *opt = out->opt;
-  int nccl = 0;
-  ncclGetVersion(&nccl);
-  if (!is_json(out)) {
-    fprintf(out->file.stream,
-            "%s%sbytes,count,type,ranks,graph,variant,us,us_min,us_q1,us_q3,us_max,algbw,%s,ratio,"
-            "limit,wrong\n",
-            out->bench->series ? out->bench->series_name : "", out->bench->series ? "," : "",
-            out->bench->rate);
-    return;
-  }
-  fprintf(out->file.stream,
-          "{\n  \"title\": \"%s\",\n  \"ranks\": %d,\n  \"type\": \"%s\",\n"
-          "  \"graph_launches\": %ld,\n  \"iterations\": %ld,\n  \"warmup\": %ld,\n"
-          "  \"repetitions\": %ld,\n  \"nccl_header\": %d,\n  \"nccl_runtime\": %d,\n"
-          "  \"limit\": %.1f,\n  \"stand_in\": %s,\n  \"rows\": [",
-          out->bench->title, out->me->nranks, opt->type->name, opt->graph_launches, opt->iterations,
-          opt->warmup, opt->repetitions, NCCL_VERSION_CODE, nccl, limit(out),
-#ifdef CPU_STANDIN
-          "true"
-#else
-          "false"
-#endif
-  );
-}
-
-static void write_cell(const struct bench_output *out, const struct bench_row *row, int v)
+static void write_cell(struct bench_output *out, const struct bench_row *row, int v)
 {
   const struct bench *bench = out->bench;
   const struct bench_cell *cell = &row->cells[v];
-  const char *none = is_json(out) ? "null" : "";
-  const double values[] = {cell->us,     cell->us_min,  cell->us_q1,       cell->us_q3,
-                           cell->us_max, algbw(row, v), rate(out, row, v), ratio(row, v)};
-  const char *const names[] = {"us",     "us_min", "us_q1",     "us_q3",
-                               "us_max", "algbw",  bench->rate, "ratio"};
-  char text[32];
-  if (is_json(out)) {
-    fprintf(out->file.stream, "%s\n    {", out->rows || v ? "," : "");
-    if (bench->series)
-      fprintf(out->file.stream, "\"%s\": \"%s\", ", bench->series_name,
-              bench->series[row->size.series]);
-    fprintf(out->file.stream, "\"bytes\": %zu, \"count\": %zu, \"variant\": \"%s\", ",
-            row->size.bytes, row->size.count, bench->variants[v].name);
-  } else {
-    if (bench->series) fprintf(out->file.stream, "%s,", bench->series[row->size.series]);
-    fprintf(out->file.stream, "%zu,%zu,%s,%d,%ld,%s,", row->size.bytes, row->size.count,
-            out->opt->type->name, out->me->nranks, out->opt->graph_launches,
-            bench->variants[v].name);
-  }
-  for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-    if (is_json(out)) fprintf(out->file.stream, "\"%s\": ", names[i]);
-    fprintf(out->file.stream, "%s,%s", number(text, sizeof text, "%.4f", values[i], none),
-            is_json(out) ? " " : "");
-  }
-  if (!is_json(out)) /* JSON has the limit in its heading */
-    fprintf(out->file.stream, "%s,",
-            number(text, sizeof text, "%.1f", limit(out) > 0 ? limit(out) : NAN, none));
-  fprintf(out->file.stream, is_json(out) ? "\"wrong\": %llu}" : "%llu\n", cell->wrong);
+  struct rows *rows = &out->rows;
+  if (bench->series) rows_text(rows, bench->series_name, bench->series[row->size.series]);
+  rows_integer(rows, "bytes", row->size.bytes);
+  rows_integer(rows, "count", row->size.count);
+  rows_text(rows, "type", out->opt->type->name);
+  rows_integer(rows, "ranks", (unsigned long long)out->me->nranks);
+  rows_integer(rows, "graph", (unsigned long long)out->opt->graph_launches);
+  rows_text(rows, "variant", bench->variants[v].name);
+  rows_number(rows, "us", cell->us);
+  rows_number(rows, "us_min", cell->us_min);
+  rows_number(rows, "us_q1", cell->us_q1);
+  rows_number(rows, "us_q3", cell->us_q3);
+  rows_number(rows, "us_max", cell->us_max);
+  rows_number(rows, "algbw", algbw(row, v));
+  rows_number(rows, bench->rate, rate(out, row, v));
+  rows_number(rows, "ratio", ratio(row, v));
+  rows_number(rows, "limit", limit(out) > 0 ? limit(out) : (double)NAN);
+  rows_integer(rows, "wrong", cell->wrong);
+  rows_end(rows);
 }
 
 /* ---- the interface -------------------------------------------------------------------------- */
 
 int bench_output_start(struct bench_output *out)
 {
-  char error[LAUNCHER_TEXT];
   print_heading(out);
-  if (!out->opt->output) return 0;
-  if (output_file_open(&out->file, out->opt->output, error, sizeof error) != 0) {
-    launcher_error("%s", error);
-    return -1;
-  }
-  write_heading(out);
-  return 0;
+  return rows_open(&out->rows, out->opt->output);
 }
 
 void bench_output_series(struct bench_output *out, int series)
@@ -188,11 +129,5 @@ void bench_output_series(struct bench_output *out, int series)
 void bench_output_row(struct bench_output *out, const struct bench_row *row)
 {
   print_row(out, row);
-  for (int v = 0; out->file.stream && v < out->bench->nvariants; v++) write_cell(out, row, v);
-  out->rows++;
-}
-
-void bench_output_finish(struct bench_output *out)
-{
-  if (out->file.stream && is_json(out)) fprintf(out->file.stream, "\n  ]\n}\n");
+  for (int v = 0; v < out->bench->nvariants; v++) write_cell(out, row, v);
 }

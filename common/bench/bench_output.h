@@ -3,10 +3,8 @@
 #ifndef COMMON_BENCH_OUTPUT_H
 #define COMMON_BENCH_OUTPUT_H
 
-#include <stdio.h>
-
 #include "bench.h"
-#include "output_file.h"
+#include "rows.h"
 
 /* One variant at one size. Times are microseconds per call, NaN where there is none. */
 struct bench_cell {
@@ -25,8 +23,7 @@ struct bench_output {
   const struct bench *bench;
   const struct options *opt;
   const struct rank *me;
-  struct output_file file; /* of --output; without a stream: none */
-  size_t rows;
+  struct rows rows; /* the file of --output */
 };
 
 /* Prints the heading, opens the file. Returns 0, or -1 after a line on stderr. */
@@ -34,7 +31,4 @@ int bench_output_start(struct bench_output *out);
 /* Says that rows of this series follow. */
 void bench_output_series(struct bench_output *out, int series);
 void bench_output_row(struct bench_output *out, const struct bench_row *row);
-/* No more rows: the file is complete, and can be published. */
-void bench_output_finish(struct bench_output *out);
-
 #endif

@@ -3,7 +3,6 @@
 #include "launcher.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,7 +12,6 @@
 
 #include "check.h"
 #include "launcher_backend.h"
-#include "shown.h"
 
 #define SUITE_VERSION "1.0.0"
 
@@ -38,10 +36,8 @@ static void flush_stdout(void)
 /* All that options name is there, can be written and is not two things at once. */
 static int check_files(const struct rank *me)
 {
-  struct file_option files[MAX_FILES];
   char error[LAUNCHER_TEXT] = "";
-  const int n = options_files(&options, program->options, files);
-  file_options_check(files, n, me->rank, me->nranks, error, sizeof error);
+  options_check_files(&options, program->options, me->rank, me->nranks, error, sizeof error);
   return launcher_refuse(me, error);
 }
 
@@ -89,46 +85,15 @@ static int check_nccl_runtime(const struct rank *me)
   return refuse(me, error, EXIT_CANNOT_RUN);
 }
 
-/* Descriptors 0 to 2 that are closed would be given to the next file that is opened, and what is
- * meant for stderr would end there. For reading only: writing to stdout fails as if it were closed,
- * and results are not lost in silence. */
-static void keep_standard_descriptors(void)
+/* The options as they were typed have to be the same on all ranks. */
+static int check_same_options(const struct rank *me, const char mine[LAUNCHER_TEXT])
 {
-  int descriptor;
-  do descriptor = open("/dev/null", O_RDONLY);
-  while (descriptor >= 0 && descriptor <= STDERR_FILENO);
-  if (descriptor >= 0) close(descriptor);
-}
-
-/* A file that grows beyond its limit (ulimit -f) and a pipe that nobody reads end a process by a
- * signal, without a line. Writing fails instead, and every write is checked. */
-static void take_no_signals_for_writes(void)
-{
-  signal(SIGXFSZ, SIG_IGN);
-  signal(SIGPIPE, SIG_IGN);
-}
-
-/* FNV-1a over the options as they were typed: they have to be the same on all ranks. */
-static unsigned long long hash_arguments(int argc, char **argv)
-{
-  unsigned long long hash = 0xcbf29ce484222325ULL;
-  for (int i = 1; i < argc; i++)
-    for (const char *c = argv[i];; c++) {
-      hash = (hash ^ (unsigned char)*c) * 0x100000001b3ULL;
-      if (*c == '\0') break;
-    }
-  return hash;
-}
-
-static int check_same_options(const struct rank *me, unsigned long long mine)
-{
-  unsigned long long all[me->nranks];
-  char error[96] = "";
-  launcher_allgather(me, &mine, all, sizeof mine);
-  if (mine != all[0])
+  char first[LAUNCHER_TEXT], error[96] = "";
+  memcpy(first, mine, sizeof first);
+  launcher_broadcast(me, first, sizeof first, 0);
+  if (strcmp(mine, first) != 0)
     snprintf(error, sizeof error,
-             "the options of rank %d are not those of rank 0; allowed: the "
-             "same on all ranks",
+             "the options of rank %d are not those of rank 0; allowed: the same on all ranks",
              me->rank);
   return launcher_refuse(me, error);
 }
@@ -136,11 +101,13 @@ static int check_same_options(const struct rank *me, unsigned long long mine)
 int launcher_main(int argc, char **argv, const struct program *the_program)
 {
   struct backend backend = {0};
-  char error[LAUNCHER_TEXT] = "";
+  char error[LAUNCHER_TEXT] = "", typed[LAUNCHER_TEXT] = "";
   program = the_program;
-  keep_standard_descriptors();
-  take_no_signals_for_writes();
-  const unsigned long long hash = hash_arguments(argc, argv); /* before getopt sorts them */
+  signal(SIGPIPE, SIG_IGN); /* a pipe that nobody reads is an error of the write, with a line */
+  for (int i = 1; i < argc; i++) { /* before getopt sorts them */
+    const size_t length = strlen(typed);
+    snprintf(typed + length, sizeof typed - length, "%s\n", argv[i]);
+  }
   backend_start(&backend, &argc, &argv);
   const struct rank *me = &backend.me;
 
@@ -148,7 +115,7 @@ int launcher_main(int argc, char **argv, const struct program *the_program)
   watchdog_start(options.timeout);
   watchdog_watch(me->rank, 1, "options");
   int code = launcher_refuse(me, error);
-  if (code == EXIT_VERIFIED) code = check_same_options(me, hash);
+  if (code == EXIT_VERIFIED) code = check_same_options(me, typed);
   if (code == EXIT_VERIFIED && (options.help || options.version)) {
     if (me->rank == 0 && options.help)
       options_help(program->name, program->summary, program->options, program->types);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pthread launcher: every rank is a thread of this process, rank r drives GPU r. */
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,6 @@
 
 #include "check.h"
 #include "launcher_backend.h"
-#include "shown.h"
 
 /* A rank's thread and what it hands to the others in a collective. */
 struct thread {
@@ -103,11 +103,10 @@ static int choose_ranks(int gpus)
     return gpus;
 #endif
   }
-  char *end, most[32] = "", typed[SHOWN_TEXT];
-  errno = 0;
-  long ranks = strtol(text, &end, 10);
-  const bool number = (*text == '-' || (*text >= '0' && *text <= '9')) && *end == '\0';
-  if (number && errno == 0 && ranks >= 1 && (ranks <= gpus || gpus == 0)) return (int)ranks;
+  char most[32] = "", typed[SHOWN_TEXT];
+  double ranks;
+  const bool number = options_number(text, NUMBER_WHOLE, &ranks) == 0;
+  if (number && ranks >= 1 && ranks <= (gpus ? gpus : INT_MAX)) return (int)ranks;
   if (gpus) snprintf(most, sizeof most, "%d, ", gpus);
   launcher_refusal("NTHREADS='%s' is %s; allowed: 1 to %sthe number of GPUs", shown(text, typed),
                    number ? "out of range" : "not a number", most);

@@ -3,16 +3,16 @@
 #include "options.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <getopt.h>
-#include <limits.h>
 #include <math.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-#include "shown.h"
+#include "output_file.h"
+
+#define FAIL(...) (snprintf(error, error_size, __VA_ARGS__), -1)
 
 enum { MAX_OPTIONS = 64, FIRST_VALUE = 256 }; /* getopt's value of row i is FIRST_VALUE + i */
 
@@ -87,43 +87,47 @@ static bool is_for_bench(const struct option_spec *row, const struct options *op
   return row->value == &opt->output; /* a program may have another option of that name */
 }
 
-/* Whole decimal numbers with an optional suffix K, M or G. Returns 0 if `text` is one. */
-static int parse_number(const char *text, bool suffix, long long *value)
+int options_number(const char *text, enum number_kind kind, double *value)
 {
   char *end;
-  errno = 0;
-  *value = strtoll(text, &end, 10);
-  bool overflow = errno == ERANGE;
-  if (!isdigit((unsigned char)*text) && *text != '-') return -1; /* strtoll skips blanks */
-  if (end == text) return -1;
-  if (suffix && *end != '\0') {
-    const char *letters = "KMG", *letter = strchr(letters, toupper((unsigned char)*end));
-    int shift = letter ? 10 * (int)(letter - letters + 1) : 0;
-    if (!letter || end[1] != '\0') return -1;
-    if (*value > (LLONG_MAX >> shift) || *value < 0) overflow = true;
-    if (!overflow) *value <<= shift;
-  } else if (*end != '\0') {
-    return -1;
+  /* strtod knows hexadecimal numbers, blanks and inf, too */
+  const size_t digits = strspn(text, kind == NUMBER_REAL ? "0123456789.-eE" : "0123456789-");
+  *value = strtod(text, &end);
+  if (digits == 0 || end != text + digits) return -1;
+  if (kind == NUMBER_SIZE && *end != '\0') {
+    const char *letters = "KMG", *letter = strchr(letters, toupper((unsigned char)*end++));
+    if (!letter) return -1;
+    *value *= (double)(1LL << 10 * (letter - letters + 1));
   }
-  if (overflow) *value = *text == '-' ? LLONG_MIN : LLONG_MAX;
-  return 0;
+  return *end == '\0' ? 0 : -1;
 }
 
-int options_double(const char *text, double *value)
+void keep_one_line(char *text)
 {
-  char *end;
-  *value = strtod(text, &end);
-  const bool hexadecimal = strpbrk(text, "xX") != NULL;
-  const bool starts = isdigit((unsigned char)*text) || *text == '.' || *text == '-';
-  return end == text || *end != '\0' || hexadecimal || !starts || isnan(*value) ? -1 : 0;
+  for (; *text; text++)
+    if (iscntrl((unsigned char)*text)) *text = '?';
+}
+
+const char *shown(const char *text, char shown[SHOWN_TEXT])
+{
+  enum { HALF = SHOWN_TEXT / 2 - 16 };
+  const size_t length = strlen(text);
+  if (length < SHOWN_TEXT)
+    snprintf(shown, SHOWN_TEXT, "%s", text);
+  else
+    snprintf(shown, SHOWN_TEXT, "%.*s...(%zu bytes)...%s", HALF, text, length,
+             text + length - HALF);
+  keep_one_line(shown);
+  return shown;
 }
 
 /* 4096 -> "4K", for messages. */
-static const char *short_number(long long value, bool suffix, char *text, size_t size)
+static const char *short_number(double value, enum number_kind kind, char *text, size_t size)
 {
   int unit = 0;
-  while (suffix && unit < 3 && value >= 1024 && value % 1024 == 0) value /= 1024, unit++;
-  snprintf(text, size, "%lld%.1s", value, &"\0KMG"[unit]);
+  while (kind == NUMBER_SIZE && unit < 3 && value >= 1024 && fmod(value, 1024) == 0)
+    value /= 1024, unit++;
+  snprintf(text, size, "%.15g%.1s", value, &"\0KMG"[unit]);
   return text;
 }
 
@@ -138,15 +142,40 @@ static int find_word(const char *name, const char *list)
   }
 }
 
+static int store_number(const struct option_spec *row, const char *text, char *error,
+                        size_t error_size)
+{
+  const enum number_kind kind = row->kind == OPTION_SIZE     ? NUMBER_SIZE
+                                : row->kind == OPTION_DOUBLE ? NUMBER_REAL
+                                                             : NUMBER_WHOLE;
+  static const char *const allowed[] = {"a whole number",
+                                        "a whole number with an optional suffix K, M or G",
+                                        "one such as 0.01 or 1e-3"};
+  const double min = kind == NUMBER_REAL ? LEAST_DOUBLE : (double)row->min;
+  char low[32], high[32], typed[SHOWN_TEXT];
+  double number;
+  shown(text, typed);
+  if (options_number(text, kind, &number) != 0)
+    return FAIL("--%s: '%s' is not a number; allowed: %s", row->name, typed, allowed[kind]);
+  if (!(number >= min && number <= (double)row->max))
+    return FAIL("--%s: %s is out of range; allowed: %s to %s", row->name, typed,
+                short_number(min, kind, low, sizeof low),
+                short_number((double)row->max, kind, high, sizeof high));
+  if (kind == NUMBER_REAL)
+    *(double *)row->value = number;
+  else if (kind == NUMBER_SIZE)
+    *(size_t *)row->value = (size_t)number;
+  else
+    *(long *)row->value = (long)number;
+  return 0;
+}
+
 /* Stores the argument of one option; on failure writes the error line and returns -1. */
 static int store(const struct option_spec *row, const char *text, const char *types, char *error,
                  size_t error_size)
 {
-  bool suffix = row->kind == OPTION_SIZE;
-  long long number;
-  double real;
   const char *dot;
-  char low[32], high[32], typed[SHOWN_TEXT];
+  char typed[SHOWN_TEXT];
 
   shown(text ? text : "", typed);
   switch (row->kind) {
@@ -155,11 +184,8 @@ static int store(const struct option_spec *row, const char *text, const char *ty
     return 0;
   case OPTION_OUTPUT:
     dot = strrchr(text, '.');
-    if (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0)) {
-      snprintf(error, error_size, "--%s: '%s' has a wrong ending; allowed: .json and .csv",
-               row->name, typed);
-      return -1;
-    }
+    if (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".csv") != 0))
+      return FAIL("--%s: '%s' has a wrong ending; allowed: .json and .csv", row->name, typed);
     *(const char **)row->value = text;
     return 0;
   case OPTION_STRING:
@@ -169,48 +195,18 @@ static int store(const struct option_spec *row, const char *text, const char *ty
     *(const char **)row->value = text;
     return 0;
   case OPTION_TYPE:
-    if (find_word(text, types) < 0) {
-      snprintf(error, error_size, "--%s: unknown type '%s'; allowed: %s", row->name, typed, types);
-      return -1;
-    }
+    if (find_word(text, types) < 0)
+      return FAIL("--%s: unknown type '%s'; allowed: %s", row->name, typed, types);
     *(const struct datatype **)row->value = datatype_find(text);
     return 0;
   case OPTION_CHOICE:
     *(int *)row->value = find_word(text, row->argument);
     if (*(int *)row->value >= 0) return 0;
-    snprintf(error, error_size, "--%s: unknown '%s'; allowed: %s", row->name, typed, row->argument);
-    return -1;
+    return FAIL("--%s: unknown '%s'; allowed: %s", row->name, typed, row->argument);
   case OPTION_LONG:
   case OPTION_SIZE:
-    if (parse_number(text, suffix, &number) != 0) {
-      snprintf(error, error_size, "--%s: '%s' is not a number; allowed: %s", row->name, typed,
-               suffix ? "a whole number with an optional suffix K, M or G" : "a whole number");
-      return -1;
-    }
-    if (number < row->min || number > row->max) {
-      snprintf(error, error_size, "--%s: %s is out of range; allowed: %s to %s", row->name, typed,
-               short_number(row->min, suffix, low, sizeof low),
-               short_number(row->max, suffix, high, sizeof high));
-      return -1;
-    }
-    if (suffix)
-      *(size_t *)row->value = (size_t)number;
-    else
-      *(long *)row->value = (long)number;
-    return 0;
   case OPTION_DOUBLE:
-    if (options_double(text, &real) != 0) {
-      snprintf(error, error_size, "--%s: '%s' is not a number; allowed: one such as 0.01 or 1e-3",
-               row->name, typed);
-      return -1;
-    }
-    if (!(real >= LEAST_DOUBLE && real <= (double)row->max)) {
-      snprintf(error, error_size, "--%s: %s is out of range; allowed: %g to %lld", row->name, typed,
-               LEAST_DOUBLE, row->max);
-      return -1;
-    }
-    *(double *)row->value = real;
-    return 0;
+    return store_number(row, text, error, error_size);
   case OPTION_ABSENT: /* in no table */
     break;
   }
@@ -222,18 +218,14 @@ static int check_together(const struct options *opt, const char *for_bench, char
                           size_t error_size)
 {
   if (for_bench && !opt->bench)
-    snprintf(error, error_size, "--%s is for --bench only; allowed: both together", for_bench);
-  else if (opt->min_bytes > opt->max_bytes)
-    snprintf(error, error_size,
-             "--minbytes %zu is larger than --maxbytes %zu; allowed: the same or less",
-             opt->min_bytes, opt->max_bytes);
-  else if (opt->bench && opt->count)
-    snprintf(error, error_size, "--count is not for --bench; allowed: --minbytes and --maxbytes");
-  else if (opt->bench && opt->digest)
-    snprintf(error, error_size, "--digest is not for --bench; allowed: one of them");
-  else
-    return 0;
-  return -1;
+    return FAIL("--%s is for --bench only; allowed: both together", for_bench);
+  if (opt->min_bytes > opt->max_bytes)
+    return FAIL("--minbytes %zu is larger than --maxbytes %zu; allowed: the same or less",
+                opt->min_bytes, opt->max_bytes);
+  if (opt->bench && opt->count)
+    return FAIL("--count is not for --bench; allowed: --minbytes and --maxbytes");
+  if (opt->bench && opt->digest) return FAIL("--digest is not for --bench; allowed: one of them");
+  return 0;
 }
 
 int options_parse(struct options *opt, const struct option_spec *own, const char *types, int argc,
@@ -261,24 +253,20 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
   opterr = 0; /* we write the messages */
   optind = 0; /* start over, also when called a second time */
   const char *for_bench = NULL;
+  char word[SHOWN_TEXT];
   int got;
   while (optind <= argc && (got = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
     int i = got - FIRST_VALUE;
     if (got == '?' || got == ':') {
       /* optopt is the letter, or the value of a long option, or 0 if nothing matched */
-      char word[SHOWN_TEXT];
       if (optopt >= FIRST_VALUE)
         snprintf(word, sizeof word, "--%s", table[optopt - FIRST_VALUE].name);
-      else if (optopt)
-        snprintf(word, sizeof word, "-%c", optopt);
       else
-        shown(argv[optind - 1], word);
-      keep_one_line(word);
-      snprintf(error, error_size, "option '%s' %s; allowed: see --help", word,
-               got == ':'              ? "needs an argument"
-               : optopt >= FIRST_VALUE ? "takes no argument"
-                                       : "is unknown or ambiguous");
-      return -1;
+        shown(optopt ? (char[]){'-', (char)optopt, '\0'} : argv[optind - 1], word);
+      return FAIL("option '%s' %s; allowed: see --help", word,
+                  got == ':'              ? "needs an argument"
+                  : optopt >= FIRST_VALUE ? "takes no argument"
+                                          : "is unknown or ambiguous");
     }
     if (got < FIRST_VALUE)
       for (i = 0; table[i].letter != got; i++) continue;
@@ -288,36 +276,49 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
       opt->sizes = true;
     if (!for_bench && is_for_bench(&table[i], opt)) for_bench = table[i].name;
   }
-  if (optind < argc) {
-    char word[SHOWN_TEXT];
-    snprintf(error, error_size, "stray argument '%s'; allowed: options only, see --help",
-             shown(argv[optind], word));
-    return -1;
-  }
+  if (optind < argc)
+    return FAIL("stray argument '%s'; allowed: options only, see --help",
+                shown(argv[optind], word));
   if (opt->help || opt->version) return 0;
   return check_together(opt, for_bench, error, error_size);
 }
 
-int options_files(struct options *opt, const struct option_spec *own,
-                  struct file_option files[MAX_FILES])
+/* The same name, or names of one file that is there. */
+static bool same_file(const char *a, const char *b)
+{
+  struct stat x, y;
+  if (strcmp(a, b) == 0) return true;
+  return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+int options_check_files(struct options *opt, const struct option_spec *own, int rank, int nranks,
+                        char *error, size_t error_size)
 {
   struct option_spec table[MAX_OPTIONS];
-  int n = 0;
+  char *names[MAX_OPTIONS] = {NULL}, typed[SHOWN_TEXT];
+  int failed = 0;
   build_table(table, opt, own);
-  for (const struct option_spec *row = table; row->name && n < MAX_FILES; row++) {
-    const enum option_kind kind = row->kind;
+  for (int i = 0; table[i].name && !failed; i++) {
+    const enum option_kind kind = table[i].kind;
     const bool per_rank = kind == OPTION_RANK_INPUT || kind == OPTION_RANK_OUTPUT;
     const bool output = kind == OPTION_OUTPUT || kind == OPTION_RANK_OUTPUT;
-    if (!per_rank && !output && kind != OPTION_INPUT) continue;
-    struct file_option file = {
-        .pattern = *(const char **)row->value, .output = output, .per_rank = per_rank};
-    if (row->letter)
-      snprintf(file.option, sizeof file.option, "--%s (-%c)", row->name, row->letter);
-    else
-      snprintf(file.option, sizeof file.option, "--%s", row->name);
-    if (file.pattern) files[n++] = file;
+    const bool file = per_rank || output || kind == OPTION_INPUT;
+    const char *pattern = file ? *(char **)table[i].value : NULL;
+    if (!pattern) continue;
+    names[i] = file_of_rank(pattern, rank);
+    if (per_rank && nranks > 1 && !strstr(pattern, "%r"))
+      failed = FAIL("--%s: '%s' is one file for %d ranks; allowed: a name with %%r, which becomes "
+                    "the rank",
+                    table[i].name, shown(pattern, typed), nranks);
+    for (int other = 0; other < i && !failed; other++)
+      if (names[other] && same_file(names[i], names[other]))
+        failed = FAIL("--%s is the file of --%s: %s; allowed: another one", table[i].name,
+                      table[other].name, shown(names[i], typed));
+    if (output && (per_rank || rank == 0) && !failed)
+      failed = output_file_check(names[i], error, error_size);
   }
-  return n;
+  for (int i = 0; i < MAX_OPTIONS; i++) free(names[i]);
+  return failed;
 }
 
 void options_help(const char *program, const char *summary, const struct option_spec *own,

@@ -7,7 +7,6 @@
 #include <stddef.h>
 
 #include "datatype.h"
-#include "file_options.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -59,8 +58,16 @@ struct option_spec {
   long long min, max;   /* for OPTION_LONG and OPTION_SIZE; of OPTION_DOUBLE max only */
 };
 
-/* Decimal numbers such as 0.01 and 1e-3. Returns 0 if `text` is one, and else -1. */
-int options_double(const char *text, double *value);
+/* A number in decimal digits: a whole one, a whole one with an optional suffix K, M or G, or one
+ * such as 0.01 or 1e-3. Returns 0 if `text` is one, and else -1. */
+enum number_kind { NUMBER_WHOLE, NUMBER_SIZE, NUMBER_REAL };
+int options_number(const char *text, enum number_kind kind, double *value);
+
+/* Writes what a user typed to `shown`, as it may stand in a message, and returns it: without its
+ * middle if it is long, with ? in place of newlines and other control characters. */
+enum { SHOWN_TEXT = 256 };
+const char *shown(const char *text, char shown[SHOWN_TEXT]);
+void keep_one_line(char *text); /* ? in place of control characters */
 
 /* Fills *opt with the defaults and then from argv. Returns 0, or -1 with one line (no newline) in
  * `error` that says what was wrong and what is allowed. Prints nothing. `own` may be NULL; `types`
@@ -68,10 +75,10 @@ int options_double(const char *text, double *value);
 int options_parse(struct options *opt, const struct option_spec *own, const char *types, int argc,
                   char **argv, char *error, size_t error_size);
 
-/* The files that the options name, after options_parse. Returns their number, at most MAX_FILES. */
-enum { MAX_FILES = 16 };
-int options_files(struct options *opt, const struct option_spec *own,
-                  struct file_option files[MAX_FILES]);
+/* After options_parse: whether a file that this rank writes cannot be written, or is another file
+ * of the run. Returns 0, or -1 with one line in `error`. */
+int options_check_files(struct options *opt, const struct option_spec *own, int rank, int nranks,
+                        char *error, size_t error_size);
 
 /* Prints the text of --help to stdout. */
 void options_help(const char *program, const char *summary, const struct option_spec *own,

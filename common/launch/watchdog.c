@@ -72,6 +72,16 @@ static void end_job(void)
   launcher_abort(EXIT_TIMEOUT);
 }
 
+/* To who waits at a terminal, every 15 s. */
+static void say_what_takes_long(void)
+{
+  static long said;
+  const long seconds = atomic_load(&watched_ms) / 1000;
+  if (stop || first_rank != 0 || seconds < said + 15 || !isatty(STDERR_FILENO)) return;
+  said = seconds;
+  fprintf(stderr, "note: %ld s, rank 0 is in step: %s\n", seconds, atomic_load(&progress[0].step));
+}
+
 static void *watch(void *unused)
 {
   (void)unused;
@@ -87,6 +97,7 @@ static void *watch(void *unused)
     /* a turn that took much longer: the process was stopped */
     atomic_fetch_add(&watched_ms, ms < 3 * TURN_MS ? ms : TURN_MS);
     if (!stop && is_stuck()) end_job();
+    say_what_takes_long();
   }
   pthread_mutex_unlock(&mutex);
   return NULL;

@@ -95,9 +95,11 @@ static unsigned long long report(struct verifier *v, const char *what, cudaStrea
   char is[64], should[64];
   if (state.wrong == 0) return 0;
   const uint64_t expected = verify_bits(data.type, verify_expected(&data, state.round, i));
-  launcher_error("%s: element %zu is %s, expected %s (%llu elements wrong)", what, i,
+  const bool poison = state.bits == ~0ULL >> (64 - 8 * v->type->size); /* see verifier_fill */
+  launcher_error("%s: element %zu is %s, expected %s (%llu elements wrong)%s", what, i,
                  datatype_text(v->type, state.bits, is, sizeof is),
-                 datatype_text(v->type, expected, should, sizeof should), state.wrong);
+                 datatype_text(v->type, expected, should, sizeof should), state.wrong,
+                 poison ? ": never written; was the stream waited for?" : "");
   reset_counts(v);
   v->code = EXIT_WRONG_DATA;
   return state.wrong;
@@ -134,6 +136,6 @@ void verifier_print_digest(struct verifier *v)
 {
   uint64_t mine = fetch_state(v, v->stream).digest, all[v->me->nranks], joined = 0;
   launcher_allgather(v->me, &mine, all, sizeof mine);
-  for (int rank = 0; rank < v->me->nranks; rank++) joined = verify_mix(joined ^ all[rank]);
+  for (int rank = 0; rank < v->me->nranks; rank++) joined = hash_mix(joined ^ all[rank]);
   launcher_print(v->me, "Digest: %016llx\n", (unsigned long long)joined);
 }

@@ -4,13 +4,8 @@
 #ifndef COMMON_VERIFY_KERNELS_H
 #define COMMON_VERIFY_KERNELS_H
 
+#include "hash.h"
 #include "verify.h"
-
-#ifdef __CUDACC__
-#define VERIFY_FN static inline __host__ __device__
-#else
-#define VERIFY_FN static inline
-#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -35,24 +30,14 @@ cudaError_t verify_launch_digest(const void *buffer, size_t count, struct verify
                                  struct verify_state *state, cudaStream_t stream);
 cudaError_t verify_launch_next_round(struct verify_state *state, cudaStream_t stream);
 
-/* Murmur3's finalizer: every input bit reaches every output bit. */
-VERIFY_FN uint64_t verify_mix(uint64_t x)
-{
-  x ^= x >> 33;
-  x *= 0xff51afd7ed558ccdULL;
-  x ^= x >> 33;
-  x *= 0xc4ceb9fe1a85ec53ULL;
-  return x ^ (x >> 33);
-}
-
-VERIFY_FN uint64_t verify_input(const struct verify_data *data, uint64_t round, int rank, size_t i)
+HASH_FN uint64_t verify_input(const struct verify_data *data, uint64_t round, int rank, size_t i)
 {
   if (data->kind == VERIFY_CONSTANT) return (uint64_t)rank & data->mask;
-  return verify_mix(i + verify_mix(round << 16 | (uint64_t)(rank + 1))) & data->mask;
+  return hash_mix(i + hash_mix(round << 16 | (uint64_t)(rank + 1))) & data->mask;
 }
 
 /* What element i of a result should be. */
-VERIFY_FN uint64_t verify_expected(const struct verify_data *data, uint64_t round, size_t i)
+HASH_FN uint64_t verify_expected(const struct verify_data *data, uint64_t round, size_t i)
 {
   uint64_t sum = 0;
   if (data->source != VERIFY_SUM) return verify_input(data, round, data->source, data->first + i);
@@ -63,7 +48,7 @@ VERIFY_FN uint64_t verify_expected(const struct verify_data *data, uint64_t roun
 
 /* Bit pattern of a whole number that has an exact value in the type. A floating number is the
  * place of its highest bit and the bits below it (the highest itself is hidden). */
-VERIFY_FN uint64_t verify_float_bits(uint64_t value, int fraction_bits, int bias)
+HASH_FN uint64_t verify_float_bits(uint64_t value, int fraction_bits, int bias)
 {
   if (value == 0) return 0;
   int top = 31; /* inputs have 16 bits */
@@ -73,7 +58,7 @@ VERIFY_FN uint64_t verify_float_bits(uint64_t value, int fraction_bits, int bias
   return ((uint64_t)(bias + top) << fraction_bits) + (fraction - (1ULL << fraction_bits));
 }
 
-VERIFY_FN uint64_t verify_bits(ncclDataType_t type, uint64_t value)
+HASH_FN uint64_t verify_bits(ncclDataType_t type, uint64_t value)
 {
   switch (type) {
   case ncclHalf:
@@ -89,9 +74,9 @@ VERIFY_FN uint64_t verify_bits(ncclDataType_t type, uint64_t value)
   }
 }
 
-VERIFY_FN uint64_t verify_element_hash(uint64_t bits, size_t i)
+HASH_FN uint64_t verify_element_hash(uint64_t bits, size_t i)
 {
-  return verify_mix(verify_mix(i + 1) ^ bits);
+  return hash_mix(hash_mix(i + 1) ^ bits);
 }
 
 #ifdef __cplusplus

@@ -18,7 +18,6 @@
 #include "check.h"
 #include "program/program.h"
 #include "program/report.h"
-#include "program/rows.h"
 #include "program/version.h"
 
 /* What is measured: sizes, whose constants, and how many of the densities. */
