@@ -24,6 +24,7 @@ struct bench_output {
   const struct options *opt;
   const struct rank *me;
   struct rows rows; /* the file of --output */
+  double limit;     /* of the bench; 0: unknown */
 };
 
 /* Prints the heading, opens the file. Returns 0, or -1 after a line on stderr. */

@@ -23,6 +23,13 @@ static struct verify_data data_of(const struct verifier *v)
   };
 }
 
+static void launch(struct verifier *v, enum verify_operation operation, const void *buffer,
+                   size_t count, cudaStream_t stream)
+{
+  CUDACHECK(
+      verify_launch(operation, (void *)buffer, count, data_of(v), v->me->rank, v->device, stream));
+}
+
 /* Finished when it returns: comparisons in any stream may follow. */
 static void reset_counts(struct verifier *v)
 {
@@ -59,23 +66,23 @@ void verifier_fill(struct verifier *v, enum verify_kind kind, void *sendbuff, vo
                    size_t count)
 {
   v->kind = kind;
-  CUDACHECK(verify_launch_fill(sendbuff, count, data_of(v), v->me->rank, v->device, v->stream));
+  launch(v, VERIFY_FILL, sendbuff, count, v->stream);
   if (recvbuff) CUDACHECK(cudaMemsetAsync(recvbuff, 0xFF, count * v->type->size, v->stream));
 }
 
 void verifier_compare(struct verifier *v, const void *buffer, size_t count)
 {
-  CUDACHECK(verify_launch_compare(buffer, count, data_of(v), v->device, v->stream));
+  launch(v, VERIFY_COMPARE, buffer, count, v->stream);
 }
 
 void verifier_digest(struct verifier *v, const void *buffer, size_t count)
 {
-  CUDACHECK(verify_launch_digest(buffer, count, data_of(v), v->device, v->stream));
+  launch(v, VERIFY_DIGEST, buffer, count, v->stream);
 }
 
 void verifier_next_round(struct verifier *v)
 {
-  CUDACHECK(verify_launch_next_round(v->device, v->stream));
+  launch(v, VERIFY_NEXT_ROUND, NULL, 0, v->stream);
 }
 
 /* What the kernels in that stream have counted. */
@@ -112,8 +119,8 @@ unsigned long long verifier_report(struct verifier *v, const char *what)
 
 void verifier_check(struct verifier *v, const char *what, const void *buffer, size_t count)
 {
-  CUDACHECK(verify_launch_compare(buffer, count, data_of(v), v->device, v->own));
-  CUDACHECK(verify_launch_digest(buffer, count, data_of(v), v->device, v->own));
+  launch(v, VERIFY_COMPARE, buffer, count, v->own);
+  launch(v, VERIFY_DIGEST, buffer, count, v->own);
   report(v, what, v->own);
 }
 

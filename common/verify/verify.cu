@@ -82,55 +82,30 @@ static __global__ void next_round(verify_state *state)
   state->round++;
 }
 
-/* Calls launch(Word) for the unsigned integer that is as wide as an element. */
-template <typename Launch>
-static cudaError_t with_word(size_t size, Launch launch)
+/* `Word` is the unsigned integer that is as wide as an element. */
+template <typename Word>
+static void launch(verify_operation operation, void *buffer, size_t count, verify_data data,
+                   int rank, verify_state *state, cudaStream_t stream)
 {
-  switch (size) {
-  case 1:
-    launch(uint8_t());
-    break;
-  case 2:
-    launch(uint16_t());
-    break;
-  case 4:
-    launch(uint32_t());
-    break;
-  default:
-    launch(uint64_t());
-    break;
-  }
-  return cudaGetLastError();
+  Word *words = (Word *)buffer;
+  const unsigned blocks = blocks_for(count);
+  if (operation == VERIFY_FILL)
+    fill<<<blocks, THREADS, 0, stream>>>(words, count, data, rank, state);
+  else if (operation == VERIFY_COMPARE)
+    compare<<<blocks, THREADS, 0, stream>>>(words, count, data, state);
+  else if (operation == VERIFY_DIGEST)
+    digest<<<blocks, THREADS, 0, stream>>>(words, count, state);
+  else
+    next_round<<<1, 1, 0, stream>>>(state);
 }
 
-cudaError_t verify_launch_fill(void *buffer, size_t count, verify_data data, int rank,
-                               const verify_state *state, cudaStream_t stream)
+cudaError_t verify_launch(verify_operation operation, void *buffer, size_t count, verify_data data,
+                          int rank, verify_state *state, cudaStream_t stream)
 {
-  return with_word(data.size, [=](auto word) {
-    fill<<<blocks_for(count), THREADS, 0, stream>>>((decltype(word) *)buffer, count, data, rank,
-                                                    state);
-  });
-}
-
-cudaError_t verify_launch_compare(const void *buffer, size_t count, verify_data data,
-                                  verify_state *state, cudaStream_t stream)
-{
-  return with_word(data.size, [=](auto word) {
-    compare<<<blocks_for(count), THREADS, 0, stream>>>((const decltype(word) *)buffer, count, data,
-                                                       state);
-  });
-}
-
-cudaError_t verify_launch_digest(const void *buffer, size_t count, verify_data data,
-                                 verify_state *state, cudaStream_t stream)
-{
-  return with_word(data.size, [=](auto word) {
-    digest<<<blocks_for(count), THREADS, 0, stream>>>((const decltype(word) *)buffer, count, state);
-  });
-}
-
-cudaError_t verify_launch_next_round(verify_state *state, cudaStream_t stream)
-{
-  next_round<<<1, 1, 0, stream>>>(state);
+  auto function = data.size == 1   ? launch<uint8_t>
+                  : data.size == 2 ? launch<uint16_t>
+                  : data.size == 4 ? launch<uint32_t>
+                                   : launch<uint64_t>;
+  function(operation, buffer, count, data, rank, state, stream);
   return cudaGetLastError();
 }

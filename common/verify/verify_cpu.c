@@ -55,33 +55,11 @@ static void next_round(const void *arguments)
   a->state->round++;
 }
 
-static cudaError_t launch(void (*twin)(const void *), const void *buffer, size_t count,
-                          struct verify_data data, int rank, const struct verify_state *state,
+cudaError_t verify_launch(enum verify_operation operation, void *buffer, size_t count,
+                          struct verify_data data, int rank, struct verify_state *state,
                           cudaStream_t stream)
 {
-  struct arguments arguments = {(char *)buffer, count, data, rank, (struct verify_state *)state};
-  return cpu_launch(stream, twin, &arguments, sizeof arguments);
-}
-
-cudaError_t verify_launch_fill(void *buffer, size_t count, struct verify_data data, int rank,
-                               const struct verify_state *state, cudaStream_t stream)
-{
-  return launch(fill, buffer, count, data, rank, state, stream);
-}
-
-cudaError_t verify_launch_compare(const void *buffer, size_t count, struct verify_data data,
-                                  struct verify_state *state, cudaStream_t stream)
-{
-  return launch(compare, buffer, count, data, 0, state, stream);
-}
-
-cudaError_t verify_launch_digest(const void *buffer, size_t count, struct verify_data data,
-                                 struct verify_state *state, cudaStream_t stream)
-{
-  return launch(digest, buffer, count, data, 0, state, stream);
-}
-
-cudaError_t verify_launch_next_round(struct verify_state *state, cudaStream_t stream)
-{
-  return launch(next_round, NULL, 0, (struct verify_data){0}, 0, state, stream);
+  static void (*const functions[])(const void *) = {fill, compare, digest, next_round};
+  const struct arguments arguments = {buffer, count, data, rank, state};
+  return cpu_launch(stream, functions[operation], &arguments, sizeof arguments);
 }

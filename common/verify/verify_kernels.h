@@ -22,13 +22,12 @@ struct verify_data {
   int source;    /* whose input it is, or VERIFY_SUM */
 };
 
-cudaError_t verify_launch_fill(void *buffer, size_t count, struct verify_data data, int rank,
-                               const struct verify_state *state, cudaStream_t stream);
-cudaError_t verify_launch_compare(const void *buffer, size_t count, struct verify_data data,
-                                  struct verify_state *state, cudaStream_t stream);
-cudaError_t verify_launch_digest(const void *buffer, size_t count, struct verify_data data,
-                                 struct verify_state *state, cudaStream_t stream);
-cudaError_t verify_launch_next_round(struct verify_state *state, cudaStream_t stream);
+/* Enqueues one of the operations on buffer[0 .. count): write the input of `rank`, compare, add to
+ * the digest, or begin the next round (which takes no buffer). */
+enum verify_operation { VERIFY_FILL, VERIFY_COMPARE, VERIFY_DIGEST, VERIFY_NEXT_ROUND };
+cudaError_t verify_launch(enum verify_operation operation, void *buffer, size_t count,
+                          struct verify_data data, int rank, struct verify_state *state,
+                          cudaStream_t stream);
 
 HASH_FN uint64_t verify_input(const struct verify_data *data, uint64_t round, int rank, size_t i)
 {
