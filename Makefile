@@ -79,20 +79,13 @@ NCCL_HOME ?= $(if $(wildcard /usr/include/nccl.h),/usr,$(CUDA_HOME))
 NCCL_LIBRARY := $(firstword $(wildcard $(addsuffix /libnccl.so.2,$(addprefix $(NCCL_HOME)/, \
                   lib64 lib lib/$(shell uname -m)-linux-gnu))))
 ifneq ($(NEEDS_TOOLS),)
-ifeq ($(wildcard $(CUDA_HOME)/bin/nvcc),)
-$(error no nvcc at $(CUDA_HOME)/bin/nvcc; allowed: CUDA_HOME=<folder of CUDA>, or CPU=1 to do without a GPU)
-endif
-ifeq ($(wildcard $(NCCL_HOME)/include/nccl.h),)
-$(error no nccl.h in $(NCCL_HOME)/include; allowed: NCCL_HOME=<folder of NCCL>, or CPU=1)
-endif
-ifeq ($(NCCL_LIBRARY),)
-$(error no libnccl.so.2 below $(NCCL_HOME); allowed: NCCL_HOME=<folder of NCCL>, or CPU=1)
-endif
+$(if $(wildcard $(CUDA_HOME)/bin/nvcc),,$(error no nvcc at $(CUDA_HOME)/bin/nvcc; allowed: CUDA_HOME=<folder of CUDA>, or CPU=1 to do without a GPU))
+$(if $(wildcard $(NCCL_HOME)/include/nccl.h),,$(error no nccl.h in $(NCCL_HOME)/include; allowed: NCCL_HOME=<folder of NCCL>, or CPU=1))
+$(if $(NCCL_LIBRARY),,$(error no libnccl.so.2 below $(NCCL_HOME); allowed: NCCL_HOME=<folder of NCCL>, or CPU=1))
 # The GPUs present; without one, a list that nvcc can make, and PTX for newer ones.
 ifndef NVCC_GENCODE
 PRESENT := $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9.]+$$')))
-PORTABLE := $(filter $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)),70 80 90 100 120)
-ARCHS := $(or $(PRESENT),$(PORTABLE))
+ARCHS := $(or $(PRESENT),$(filter $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)),70 80 90 100 120))
 NVCC_GENCODE := $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch))
 NVCC_GENCODE += -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS))
 endif
@@ -136,7 +129,7 @@ INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e
 PIC = $(if $(findstring /lib/,$<)$(findstring /cpu/,$<),-fPIC)
 
 # ---- rules -----------------------------------------------------------------------------------------------
-.PHONY: all both both-tests tests tests-unit tests-gpu run test install dist clean help FORCE $(ALL_EXAMPLES)
+.PHONY: all both both-tests tests run test install dist clean help FORCE $(ALL_EXAMPLES)
 # `CC file`, unless V=1 or make -s
 say = $(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,@printf '  %-5s %s\n' $(1) $(2);)
 
@@ -149,9 +142,7 @@ $(ALL_EXAMPLES):
 $(foreach e,$(ALL_EXAMPLES),$(eval $e: $(addprefix $(BUILD)/,$(call programs_of,$e))))
 $(firstword $(LIBRARY_OF)): $(BUILD)/$(LIBRARY)
 
-tests: tests-unit tests-gpu
-tests-unit: $(addprefix $(BUILD)/tests/,$(UNIT_TESTS))
-tests-gpu: $(addprefix $(BUILD)/tests/,$(GPU_TEST_PROGRAMS))
+tests: $(addprefix $(BUILD)/tests/,$(UNIT_TESTS) $(GPU_TEST_PROGRAMS))
 
 # one launcher after the other: the second make finds most of its objects made
 both both-tests:
@@ -212,21 +203,14 @@ $(SHARED)/flags $(BUILD)/flags $(SHARED)/nvcc_flags: FORCE
 	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@
 
 # ---- run, install, and so on -----------------------------------------------------------------------------
-# Of one example: under MPI on all GPUs, or one rank that says that there is none. ARGS are options, in words for the shell.
-ifneq ($(EXAMPLE),)
-RUN := $(call program_of,$(EXAMPLE))
+# In the folder of an example: under MPI on all GPUs, or one rank that says that there is none. ARGS are options, in
+# words for the shell.
 RANKS := $(or $(NP),$(if $(CPU),4,$$(n=$$(gpu_count) && echo $$((n > 0 ? n : 1)))))
-run: $(EXAMPLE)
-	@$(if $(MPI),bash -c '. scripts/lib.sh && mpi_run $(RANKS) "$$@"' make) $(EXAMPLE)/$(RUN) $(ARGS)
-clean:
-	rm -rf $(wildcard build/*/$(EXAMPLE) build/*/$(EXAMPLE).a) $(addprefix $(EXAMPLE)/,$(PROGRAMS)) $(foreach p,$(PROGRAMS),$(wildcard build/*/$p))
-else
-run:
-	./scripts/run_all.sh --no-install $(if $(CPU),--cpu)
+run: $(if $(EXAMPLE),all)
+	@$(if $(EXAMPLE),$(if $(MPI),bash -c '. scripts/lib.sh && mpi_run $(RANKS) "$$@"' make) $(BUILD)/$(or $(RUN),$(call program_of,$(EXAMPLE))) $(ARGS),\
+	  ./scripts/run_all.sh --no-install $(if $(CPU),--cpu))
 clean:
 	rm -rf build $(foreach e,$(ALL_EXAMPLES),$(addprefix $e/,$(call programs_of,$e)))
-endif
-
 test:
 	./scripts/test.sh
 
@@ -235,8 +219,8 @@ test:
 # all builds fit into one PREFIX.
 VERSION = $(shell sed -n 's/^\#define SUITE_VERSION "\(.*\)"/\1/p' common/launch/launcher.c)
 TO = $(call quote,$(DESTDIR)$(abspath $(PREFIX)))
-CPU_ENDING := $(CPU:%=_cpu)
-NAME := nccl-examples$(CPU:%=-cpu)
+ENDING := $(CPU:%=_cpu)
+PC_FILE := nccl-examples$(CPU:%=-cpu).pc
 HEADERS := $(filter %/allreduce.h %/alltoallv.h %/sparse_allreduce.h,$(wildcard $(ALL_EXAMPLES:=/lib/*.h) $(ALL_EXAMPLES:=/own/*.h)))
 # NCCL's folder before CUDA's, which may have another nccl.h; the compiler knows /usr/include itself
 PC_CFLAGS = $(if $(CPU),-DCPU_STANDIN -isystem $${includedir}/cpu_standin,$(if $(filter /usr,$(NCCL_HOME)),,-isystem $(NCCL_HOME)/include) -isystem $(CUDA_HOME)/include)
@@ -246,27 +230,23 @@ prefix=$(abspath $(PREFIX))
 includedir=$${prefix}/include
 libdir=$${prefix}/lib
 
-Name: $(NAME)
+Name: $(PC_FILE:.pc=)
 Description: AllReduce, AlltoAllV and sparse AllReduce for NCCL$(if $(CPU),$(comma) on the CPU stand-in for CUDA and NCCL)
 Version: $(VERSION)
 Cflags: -I$${includedir} $(PC_CFLAGS)
-Libs: -L$${libdir} -lnccl_examples$(CPU_ENDING) $(PC_LIBS)
+Libs: -L$${libdir} -lnccl_examples$(ENDING) $(PC_LIBS)
 endef
 export PC
 install: all $(call objects,$(call library_sources,$(ALL_EXAMPLES)))
 	@install -d $(TO)/lib/pkgconfig $(TO)/include
-	@for name in $(PROGRAMS); do install -D $(BUILD)/$$name $(TO)/bin/$${name}$(MPI:%=_mpi)$(CPU_ENDING) || exit; done
+	@for name in $(PROGRAMS); do install -D $(BUILD)/$$name $(TO)/bin/$${name}$(MPI:%=_mpi)$(ENDING) || exit; done
 	@install -m 644 $(HEADERS) $(TO)/include
-	@rm -f $(TO)/lib/libnccl_examples$(CPU_ENDING).a
-	@ar qcs $(TO)/lib/libnccl_examples$(CPU_ENDING).a $(filter %.o,$^)
-	@install $(BUILD)/$(LIBRARY) $(TO)/lib/$(LIBRARY:.so=$(CPU_ENDING).so)
+	@rm -f $(TO)/lib/libnccl_examples$(ENDING).a && ar qcs $(TO)/lib/libnccl_examples$(ENDING).a $(filter %.o,$^)
+	@install $(BUILD)/$(LIBRARY) $(TO)/lib/$(LIBRARY:.so=$(ENDING).so)
 	@install -m 644 04_sparse_allreduce/pytorch/sparse_allreduce_torch.py $(TO)/lib
-ifneq ($(CPU),)
-	@install $(STANDIN) $(TO)/lib
-	@install -D -m 644 -t $(TO)/include/cpu_standin common/cpu/include/*.h
-endif
-	@printf '%s\n' "$$PC" > $(TO)/lib/pkgconfig/$(NAME).pc
-	@echo "installed in $(DESTDIR)$(abspath $(PREFIX)): bin/*$(MPI:%=_mpi)$(CPU_ENDING), lib/libnccl_examples$(CPU_ENDING).a, lib/pkgconfig/$(NAME).pc"
+	@$(if $(CPU),install $(STANDIN) $(TO)/lib && install -D -m 644 -t $(TO)/include/cpu_standin common/cpu/include/*.h)
+	@printf '%s\n' "$$PC" > $(TO)/lib/pkgconfig/$(PC_FILE)
+	@echo "installed in $(DESTDIR)$(abspath $(PREFIX)): bin/*$(MPI:%=_mpi)$(ENDING), lib/libnccl_examples$(ENDING).a, lib/pkgconfig/$(PC_FILE)"
 
 # what is committed, nothing else
 dist:
@@ -277,20 +257,23 @@ dist:
 print-%:
 	@echo $($*)
 
+define HELP
+make [01_allreduce_ub ...]  all examples, or some: one thread per GPU
+make MPI=1                  ... one process per GPU
+make CPU=1                  ... without a GPU, on the CPU stand-in (with MPI=1 too)
+make both                   ... for both launchers, in build/
+make run                    run every example under both launchers (scripts/run_all.sh); in the folder of an
+                            example: it alone ([NP=ranks] with MPI=1, NTHREADS=ranks else; [ARGS='--bench'])
+make test                   all tests (scripts/test.sh)
+make tests                  the programs of tests/unit (CPU=1) and tests/gpu, in build/<variant>/tests/
+make install                programs, headers, libraries to [DESTDIR]PREFIX
+make dist                   what is committed, as nccl-examples-<version>.tar.gz
+make clean                  remove all that was built
+Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE PREFIX DESTDIR;
+V=1 shows the commands, STRICT=1 makes errors of warnings
+endef
+export HELP
 help:
-	@echo "make [01_allreduce_ub ...]  all examples, or some: one thread per GPU"
-	@echo "make MPI=1                  ... one process per GPU"
-	@echo "make CPU=1                  ... without a GPU, on the CPU stand-in (with MPI=1 too)"
-	@echo "make both                   ... for both launchers, in build/"
-	@echo "make run                    run every example under both launchers (scripts/run_all.sh); in the folder of an"
-	@echo "                            example: it alone ([NP=ranks] with MPI=1, NTHREADS=ranks else; [ARGS='--bench'])"
-	@echo "make test                   all tests (scripts/test.sh)"
-	@echo "make tests                  the programs of tests/unit (CPU=1) and tests/gpu, in build/<variant>/tests/"
-	@echo "make install                programs, headers, libraries to [DESTDIR]PREFIX"
-	@echo "make dist                   what is committed, as nccl-examples-<version>.tar.gz"
-	@echo "make clean                  remove all that was built"
-	@echo "make help                   this"
-	@echo "Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE PREFIX DESTDIR;"
-	@echo "V=1 shows the commands, STRICT=1 makes errors of warnings"
+	@echo "$$HELP"
 
 -include $(OBJECTS:.o=.d)

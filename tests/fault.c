@@ -14,15 +14,12 @@
  * The rank is that of mpirun's environment; without mpirun every rank is a thread, which is known
  * by the device that it sets and the rank that it gives to ncclCommInitRank. */
 #include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cuda_runtime.h>
@@ -118,53 +115,7 @@ static uintptr_t real_function(const char *name) /* an integer: C knows no way f
   }
 CALLS(DEFINE_NCCL, DEFINE_CUDA)
 
-/* A full disk; what brings files to it and what gives them their names; the end of MPI, of which no
- * more is needed than that. */
-size_t fwrite(const void *from, size_t size, size_t n, FILE *file)
-{
-  if (!is_faulty("fwrite")) return REAL(fwrite)(from, size, n, file);
-  errno = ENOSPC;
-  return 0;
-}
-
-int fsync(int descriptor)
-{
-  if (!is_faulty("fsync")) return REAL(fsync)(descriptor);
-  errno = EIO;
-  return -1;
-}
-
-int renameat(int folder, const char *from, int other, const char *to)
-{
-  if (!is_faulty("renameat")) return REAL(renameat)(folder, from, other, to);
-  errno = EIO;
-  return -1;
-}
-
-/* A host without memory: in threads of ranks the stand-in makes streams, and what is shared. */
-int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
-                   void *argument)
-{
-  if (is_faulty("pthread_create")) return EAGAIN;
-  return REAL(pthread_create)(thread, attributes, start, argument);
-}
-
-int memfd_create(const char *name, unsigned flags)
-{
-  if (!is_faulty("memfd_create")) return REAL(memfd_create)(name, flags);
-  errno = ENOMEM;
-  return -1;
-}
-
-void *mmap(void *at, size_t bytes, int protection, int flags, int descriptor, off_t offset)
-{
-  const bool is_shared = flags == (MAP_SHARED | MAP_FIXED); /* with other ranks */
-  if (!is_shared || !is_faulty("mmap"))
-    return REAL(mmap)(at, bytes, protection, flags, descriptor, offset);
-  errno = ENOMEM;
-  return MAP_FAILED;
-}
-
+/* The end of MPI, of which no more is needed than that. */
 int MPI_Finalize(void);
 int MPI_Finalize(void)
 {
@@ -305,17 +256,8 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 #define NAME(name, parameters, arguments) #name,
 static const char *const corruptible[] = {"ncclAllReduce", "ncclAllGather",   "ncclBroadcast",
                                           "ncclRecv",      "cudaMemcpyAsync", "cudaMemcpy"};
-static const char *const others[] = {CALLS(NAME, NAME) "fwrite",
-                                     "fsync",
-                                     "renameat",
-                                     "pthread_create",
-                                     "memfd_create",
-                                     "mmap",
-                                     "MPI_Finalize",
-                                     "cudaSetDevice",
-                                     "ncclCommInitRank",
-                                     "ncclGroupStart",
-                                     "ncclGroupEnd"};
+static const char *const others[] = {CALLS(NAME, NAME) "MPI_Finalize", "cudaSetDevice",
+                                     "ncclCommInitRank", "ncclGroupStart", "ncclGroupEnd"};
 
 static bool listed(const char *name, const char *const *list, size_t n)
 {

@@ -12,8 +12,8 @@
 #   stderr       an extended regular expression that a line matches; - where there are only notes
 #   stdout       the same; - for whatever is there
 #
-# With exit code 2 or 77 the line on stderr is the only one (without notes), and nothing is on stdout. A row that needs
-# more than that is a test of its own in another file.
+# With exit code 2 or 77 the line on stderr is the only one beside notes (unless ^note: is wanted), and stdout is empty
+# where no line of it is wanted. What needs more than a row is a test of its own in another file.
 # shellcheck disable=SC2034 # the variable code is read by the helper
 load helper
 
@@ -32,7 +32,7 @@ run_row() { # run_row LAUNCHER RANKS ENVIRONMENT PROGRAM OPTIONS CODE STDERR STD
   start "$1" "$2" "$4" "${options[@]}"
   exits_with "$6" || return
   case $6 in
-  2 | 77) one_line "$7" || return ;;
+  2 | 77) if [[ $7 = '^note: '* ]]; then says "$7"; else one_line "$7"; fi || return ;;
   *) if [ "$7" = - ]; then says_not '^(|[^n].*|n[^o].*)$'; else says "$7"; fi || return ;;
   esac
   if [ "$8" != - ]; then
