@@ -5,26 +5,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "bare_push.h"
 #include "patterns.h"
+#include "simple/sendrecv.h"
 #include "verify.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 
 struct program_options program_options = {.seed = 1};
 
-/* Device memory that the handle takes, at most, beside that for each rank. */
-enum { HANDLE_BYTES = 4 << 20, HANDLE_BYTES_PER_RANK = 2 << 20 };
-
+#define METHODS "auto|sendrecv|barrier|lines|copy-engine|lsa|lib-sendrecv"
 const struct option_spec program_option_table[] = {
     {"pattern", 0, OPTION_STRING, &program_options.pattern, "NAME",
      "who sends how much to whom (halving):" PATTERN_NAMES, 0, 0},
     {"matrix", 0, OPTION_INPUT, &program_options.matrix_file, "FILE",
      "the same from a square matrix of bytes, row = source, column = destination", 0, 0},
-    {"method", 0, OPTION_CHOICE, &program_options.method,
-     "auto|sendrecv|barrier|lsa|copy-engine|lib-sendrecv",
-     "who moves the bytes (auto): sendrecv and barrier are those of simple/, the others "
-     "alltoallv.h's",
+    {"method", 0, OPTION_CHOICE, &program_options.method, METHODS,
+     "who moves the bytes (auto): auto, lsa and lib-sendrecv are alltoallv.h's, the others those "
+     "of "
+     "simple/",
      0, 0},
     {"device-counts", 0, OPTION_FLAG, &program_options.device_counts, NULL,
      "the send counts are known to the device only", 0, 0},
@@ -33,111 +32,68 @@ const struct option_spec program_option_table[] = {
     {0},
 };
 
-/* The text of --matrix on all ranks, to be freed; NULL on all of them after one line. Rank 0 reads
- * it, for a pipe can be read once only, and hosts may have different files of that name. */
-static char *matrix_text(const struct rank *me, const struct options *opt)
+bool program_takes_library(void)
 {
-  char error[LAUNCHER_TEXT] = "", *text = NULL;
-  if (me->rank == 0)
-    text = pattern_read_file(program_options.matrix_file, opt->timeout, error, sizeof error);
-  if (launcher_refuse(me, error) != EXIT_VERIFIED) return NULL;
-  size_t bytes = text ? strlen(text) + 1 : 0;
-  launcher_broadcast(me, &bytes, sizeof bytes, 0);
-  if (me->rank != 0) text = malloc(bytes);
-  if (!text) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  launcher_broadcast(me, text, bytes, 0);
-  return text;
+  const int method = program_options.method;
+  return method == METHOD_AUTO || method == METHOD_LSA || method == METHOD_LIB_SENDRECV;
+}
+
+/* What is wrong with them together, or "". */
+static const char *wrong_options(const struct options *opt)
+{
+  const struct program_options *own = &program_options;
+  if (own->matrix_file && own->pattern)
+    return "--matrix and --pattern together; allowed: one of them";
+  if (own->matrix_file && opt->count) return "--matrix and --count together; allowed: one of them";
+  if (own->matrix_file && opt->sizes)
+    return "--matrix: the file sets the size, so -b, -e and -f are not for it; allowed: it alone";
+  if (own->device_counts && opt->bench)
+    return "--device-counts is not for --bench, which measures both ways; allowed: one of them";
+  if (own->device_counts && !program_takes_library())
+    return "--device-counts needs a method of alltoallv.h; allowed: auto, lsa, lib-sendrecv";
+  if (opt->bench && !program_takes_library())
+    return "--method is for alltoallv.h in --bench, which measures the others anyway; allowed: "
+           "auto, lsa, lib-sendrecv";
+  return "";
 }
 
 size_t *program_matrix(const struct rank *me, const struct options *opt, const char *pattern,
                        size_t total)
 {
-  const size_t n = (size_t)me->nranks;
+  const size_t n = (size_t)me->nranks, size = opt->type->size;
   const struct program_options *own = &program_options;
-  char error[LAUNCHER_TEXT] = "", *text = NULL;
-  if (own->matrix_file && own->pattern)
-    snprintf(error, sizeof error, "--matrix and --pattern together; allowed: one of them");
-  else if (own->matrix_file && opt->count)
-    snprintf(error, sizeof error, "--matrix and --count together; allowed: one of them");
-  else if (own->matrix_file && opt->sizes)
-    snprintf(
-        error, sizeof error,
-        "--matrix: the file sets the size, so -b, -e and -f are not for it; allowed: it alone");
-  else if (own->device_counts && opt->bench)
-    snprintf(error, sizeof error,
-             "--device-counts is not for --bench, which measures both ways; "
-             "allowed: one of them");
-  else if (own->device_counts && !program_takes_library())
-    snprintf(error, sizeof error,
-             "--device-counts needs a method of alltoallv.h; allowed: auto, lsa, copy-engine, "
-             "lib-sendrecv");
-  else if (opt->bench && !program_takes_library())
-    snprintf(error, sizeof error,
-             "--method is for alltoallv.h in --bench, which measures sendrecv and barrier anyway; "
-             "allowed: auto, lsa, copy-engine, lib-sendrecv");
-  if (launcher_refuse(me, error) != EXIT_VERIFIED) return NULL;
-  if (own->matrix_file && !(text = matrix_text(me, opt))) return NULL;
-
+  char error[LAUNCHER_TEXT];
+  snprintf(error, sizeof error, "%s", wrong_options(opt));
   size_t *matrix = calloc(n * n, sizeof *matrix);
   if (!matrix) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  if (text)
-    pattern_parse(own->matrix_file, text, me->nranks, opt->type->size, matrix, error, sizeof error);
-  else
-    pattern_matrix(pattern, me->nranks, total, opt->type->size, (unsigned long long)own->seed,
-                   matrix, error, sizeof error);
-  free(text);
-  if (launcher_refuse(me, error) == EXIT_VERIFIED) return matrix;
-  free(matrix);
-  return NULL;
-}
-
-/* ---- buffers --------------------------------------------------------------------------------- */
-
-struct program_buffers program_sizes(const size_t *matrix, int nranks, size_t element_size)
-{
-  struct program_buffers buffers = {0};
-  for (int rank = 0; rank < nranks; rank++) {
-    size_t send = matrix_sends(matrix, nranks, rank) * element_size;
-    size_t recv = matrix_receives(matrix, nranks, rank) * element_size;
-    if (send > buffers.send_bytes) buffers.send_bytes = send;
-    if (recv > buffers.recv_bytes) buffers.recv_bytes = recv;
+  /* a file: by rank 0, for a pipe can be read once only, and hosts may have different files */
+  if (!*error && own->matrix_file && me->rank == 0)
+    pattern_read(own->matrix_file, me->nranks, size, matrix, error, sizeof error);
+  else if (!*error && !own->matrix_file)
+    pattern_matrix(pattern, me->nranks, total, size, (unsigned long long)own->seed, matrix, error,
+                   sizeof error);
+  if (launcher_refuse(me, error) != EXIT_VERIFIED) {
+    free(matrix);
+    return NULL;
   }
-  buffers.window_bytes = buffers.recv_bytes + 2 * PROGRAM_GUARD;
-  return buffers;
+  if (own->matrix_file) launcher_broadcast(me, matrix, n * n * sizeof *matrix, 0);
+  return matrix;
 }
 
-size_t program_bytes(struct program_buffers buffers, int nranks)
-{
-  return buffers.send_bytes + buffers.window_bytes + HANDLE_BYTES +
-         (size_t)nranks * HANDLE_BYTES_PER_RANK;
-}
+/* ---- one exchange ---------------------------------------------------------------------------- */
 
-void program_cannot_run(const struct rank *me, const char *why)
+struct exchange program_exchange(const struct rank *me, const struct datatype *type)
 {
-  if (me->rank == 0) fprintf(stderr, "alltoallv_sm: --method: %s; allowed: auto, sendrecv\n", why);
-  launcher_barrier(me);
-  launcher_abort(EXIT_CANNOT_RUN);
-}
-
-bool program_takes_library(void)
-{
-  return program_options.method != METHOD_SENDRECV && program_options.method != METHOD_BARRIER;
-}
-
-void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle)
-{
-  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
-  static const alltoallv_method_t methods[] = {
-      [METHOD_AUTO] = ALLTOALLV_AUTO,
-      [METHOD_LSA] = ALLTOALLV_LSA,
-      [METHOD_COPY_ENGINE] = ALLTOALLV_COPY_ENGINE,
-      [METHOD_LIB_SENDRECV] = ALLTOALLV_SENDRECV,
-  };
-  config.method = methods[program_options.method];
-  ncclResult_t result = alltoallv_init(comm, &config, handle);
-  if (result == ncclInvalidUsage) /* on all ranks */
-    program_cannot_run(me, alltoallv_last_error());
-  CHECK_NCCL_RESULT(result, "alltoallv_init(comm, &config, handle)", alltoallv_last_error());
+  const size_t n = (size_t)me->nranks;
+  size_t *counts = calloc(5 * n, sizeof *counts);
+  if (!counts) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  return (struct exchange){.me = me,
+                           .type = type,
+                           .sendcounts = counts,
+                           .sdispls = counts + n,
+                           .recvcounts = counts + 2 * n,
+                           .rdispls = counts + 3 * n,
+                           .places = counts + 4 * n};
 }
 
 size_t program_prefix_sums(const size_t *counts, size_t *displs, int n)
@@ -150,6 +106,113 @@ size_t program_prefix_sums(const size_t *counts, size_t *displs, int n)
   return sum;
 }
 
+void program_places(struct exchange *x, alltoallv_t handle)
+{
+  /* who tells p where p's part belongs hears where its own part belongs at p */
+  ALLTOALLVCHECK(alltoallv_counts(x->rdispls, x->places, handle));
+  x->largest = 0;
+  for (int p = 0; p < x->me->nranks; p++)
+    if (x->sendcounts[p] > x->largest) x->largest = x->sendcounts[p];
+  x->largest = (size_t)launcher_max(x->me, (double)x->largest);
+}
+
+void program_allocate(struct exchange *x)
+{
+  x->send_bytes = (size_t)launcher_max(x->me, (double)(x->sends * x->type->size));
+  x->recv_bytes = (size_t)launcher_max(x->me, (double)(x->receives * x->type->size));
+  NCCLCHECK(ncclMemAlloc((void **)&x->send, x->send_bytes + 1));
+  NCCLCHECK(ncclMemAlloc((void **)&x->window, x->recv_bytes + 2 * PROGRAM_GUARD));
+}
+
+size_t program_bytes(size_t send_bytes, size_t recv_bytes, int nranks)
+{
+  enum { HANDLE = 4 << 20, HANDLE_PER_RANK = 2 << 20 }; /* at most */
+  return send_bytes + recv_bytes + 2 * PROGRAM_GUARD + HANDLE + (size_t)nranks * HANDLE_PER_RANK;
+}
+
+/* ---- ways to exchange ------------------------------------------------------------------------ */
+
+void program_cannot_run(const struct rank *me, const char *why)
+{
+  if (me->rank == 0) fprintf(stderr, "alltoallv_sm: --method: %s; allowed: auto, sendrecv\n", why);
+  launcher_barrier(me);
+  launcher_abort(EXIT_CANNOT_RUN);
+}
+
+void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle)
+{
+  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  const int method = program_options.method;
+  if (method == METHOD_LSA)
+    config.method = ALLTOALLV_LSA;
+  else if (method != METHOD_AUTO && method != METHOD_COPY_ENGINE)
+    config.method = ALLTOALLV_SENDRECV; /* of simple/: the handle is there for the counts only */
+  ncclResult_t result = alltoallv_init(comm, &config, handle);
+  if (result == ncclInvalidUsage) /* on all ranks */
+    program_cannot_run(me, alltoallv_last_error());
+  CHECK_NCCL_RESULT(result, "alltoallv_init(comm, &config, handle)", alltoallv_last_error());
+}
+
+const char *way_open(struct way *w, size_t bytes)
+{
+  const char *why = NULL;
+  int reach;
+  ALLTOALLVCHECK(alltoallv_info(w->handle, &reach, NULL));
+  if (w->method == METHOD_BARRIER)
+    return (w->barrier = barrier_create(w->comm, w->window, bytes, &why)) ? NULL : why;
+  if (w->method == METHOD_LINES) return (w->lines = lines_create(w->comm, &why)) ? NULL : why;
+  if (w->method == METHOD_COPY_ENGINE)
+    return (w->copy_engine = copy_engine_create(w->comm, w->handle, w->window, &why)) ? NULL : why;
+  if (w->method == METHOD_BARE_PUSH)
+    return (w->bare_push = bare_push_create(w->comm, w->handle, w->window, &why)) ? NULL : why;
+  if (w->method == METHOD_DEVICE_COUNTS && reach < w->x->me->nranks)
+    return "the kernel does not reach all ranks";
+  return NULL;
+}
+
+void way_call(struct way *w, const char *send, size_t recv_at, cudaStream_t stream)
+{
+  const struct exchange *x = w->x;
+  const int n = x->me->nranks;
+  const struct parts parts = {x->sendcounts, x->sdispls, x->places,    x->recvcounts,
+                              x->rdispls,    x->largest, x->type->size};
+  char *recv = w->window + recv_at;
+  switch (w->method) {
+  case METHOD_SENDRECV:
+    NCCLCHECK(sendrecv_alltoallv(send, x->sendcounts, x->sdispls, recv, x->recvcounts, x->rdispls,
+                                 x->type->nccl, x->type->size, n, w->comm, stream));
+    break;
+  case METHOD_BARRIER:
+    barrier_alltoallv(w->barrier, send, recv_at, &parts, stream);
+    break;
+  case METHOD_LINES:
+    lines_alltoallv(w->lines, send, recv, &parts, stream);
+    break;
+  case METHOD_COPY_ENGINE:
+    copy_engine_alltoallv(w->copy_engine, send, recv_at, &parts, stream);
+    break;
+  case METHOD_BARE_PUSH:
+    bare_push_call(w->bare_push, send, recv_at, &parts, stream);
+    break;
+  case METHOD_DEVICE_COUNTS:
+    ALLTOALLVCHECK(alltoallv_device_counts(
+        send, w->device_counts, NULL, recv, w->room, ALLTOALLV_PACKED, w->device_counts + n,
+        w->device_counts + 2 * n, NULL, x->type->size, w->handle, stream));
+    break;
+  default:
+    ALLTOALLVCHECK(alltoallv(send, x->sendcounts, x->sdispls, recv, x->recvcounts, x->rdispls,
+                             x->type->size, w->handle, stream));
+  }
+}
+
+void way_close(struct way *w)
+{
+  if (w->barrier) barrier_destroy(w->barrier);
+  if (w->lines) lines_destroy(w->lines);
+  if (w->copy_engine) copy_engine_destroy(w->copy_engine);
+  if (w->bare_push) bare_push_destroy(w->bare_push);
+}
+
 void program_check_async(alltoallv_t handle)
 {
   ncclResult_t result;
@@ -159,30 +222,31 @@ void program_check_async(alltoallv_t handle)
   launcher_abort(EXIT_FAILED_CALL);
 }
 
-void program_guard(const struct program_buffers *buffers, cudaStream_t stream)
+/* ---- data ------------------------------------------------------------------------------------ */
+
+void program_guard(const struct exchange *x, char *window, cudaStream_t stream)
 {
-  CUDACHECK(cudaMemsetAsync(buffers->window, ELEMENTS_GUARD_BYTE, buffers->window_bytes, stream));
+  CUDACHECK(
+      cudaMemsetAsync(window, ELEMENTS_GUARD_BYTE, x->recv_bytes + 2 * PROGRAM_GUARD, stream));
 }
 
-void program_fill(const struct rank *me, char *sendbuff, const size_t *sendcounts,
-                  const size_t *sdispls, size_t element_size, uint32_t round, cudaStream_t stream)
+void program_fill(const struct exchange *x, char *send, uint32_t round, cudaStream_t stream)
 {
-  for (int to = 0; to < me->nranks; to++)
-    CUDACHECK(elements_fill((struct segment){sendbuff + sdispls[to] * element_size, sendcounts[to],
-                                             element_size, me->rank, to, round},
-                            stream));
+  for (int to = 0; to < x->me->nranks; to++)
+    CUDACHECK(
+        elements_fill((struct segment){send + x->sdispls[to] * x->type->size, x->sendcounts[to],
+                                       x->type->size, x->me->rank, to, round},
+                      stream));
 }
 
-void program_expect(const struct rank *me, char *recvbuff, const size_t *recvcounts,
-                    const size_t *rdispls, size_t element_size, uint32_t round,
-                    struct segment *segments)
+void program_expect(const struct exchange *x, char *recv, uint32_t round, struct segment *segments)
 {
-  for (int from = 0; from < me->nranks; from++)
-    segments[from] = (struct segment){recvbuff + rdispls[from] * element_size,
-                                      recvcounts[from],
-                                      element_size,
+  for (int from = 0; from < x->me->nranks; from++)
+    segments[from] = (struct segment){recv + x->rdispls[from] * x->type->size,
+                                      x->recvcounts[from],
+                                      x->type->size,
                                       from,
-                                      me->rank,
+                                      x->me->rank,
                                       round};
 }
 
@@ -193,49 +257,34 @@ static int by_start(const void *a, const void *b)
   return (x->count > y->count) - (x->count < y->count); /* empty ones first */
 }
 
-/* Sorted segments have to lie one after the other in the window, or nothing can be expected. */
-static bool are_apart(const char *what, const struct segment *segments, int nsegments,
-                      const struct program_buffers *buffers)
-{
-  const char *at = buffers->window, *end = at + buffers->window_bytes;
-  for (int i = 0; i < nsegments; i++) {
-    const struct segment *s = &segments[i];
-    const char *start = s->start, *past = start + s->count * s->size;
-    if (s->count == 0) continue;
-    if (start < at || past > end) {
-      launcher_error("%s: the segment from rank %d begins at byte %td of the receive buffer, %s; "
-                     "allowed: rdispls that keep segments apart and within it",
-                     what, s->source, start - buffers->window - PROGRAM_GUARD,
-                     past > end ? "where it does not fit" : "inside of another one");
-      return false;
-    }
-    at = past;
-  }
-  return true;
-}
-
 unsigned long long program_verify(const char *what, struct segment *segments, int nsegments,
-                                  const struct program_buffers *buffers, cudaStream_t stream)
+                                  const struct exchange *x, char *window, cudaStream_t stream)
 {
   struct element_errors errors, *device;
+  char *at = window, *end = window + x->recv_bytes + 2 * PROGRAM_GUARD;
   /* An allocation, or a kernel's first launch, may wait for a device; and with all ranks in one
    * process the exchange there may wait for this thread. So it has to be over. */
   CUDACHECK(cudaStreamSynchronize(stream));
   qsort(segments, (size_t)nsegments, sizeof *segments, by_start);
-  if (!are_apart(what, segments, nsegments, buffers)) return 1;
   CUDACHECK(cudaMalloc((void **)&device, sizeof *device));
   CUDACHECK(cudaMemsetAsync(device, 0, sizeof *device, stream));
 
   /* the segments and, byte by byte, what lies between them */
-  char *at = buffers->window, *end = buffers->window + buffers->window_bytes;
   for (int i = 0; i <= nsegments; i++) {
-    if (i < nsegments && segments[i].count == 0) continue;
     char *next = i < nsegments ? segments[i].start : end;
+    char *past = i < nsegments ? next + segments[i].count * segments[i].size : end;
+    if (i < nsegments && segments[i].count == 0) continue;
+    if (next < at || past > end) { /* device counts may say anything */
+      launcher_error("%s: the segment from rank %d begins at byte %td of the receive buffer, where "
+                     "it does not fit; allowed: segments apart from each other, within it",
+                     what, segments[i].source, next - window - PROGRAM_GUARD);
+      CUDACHECK(cudaFree(device));
+      return 1;
+    }
     struct segment gap = {at, (size_t)(next - at), 1, ELEMENTS_GUARD, 0, 0};
     CUDACHECK(elements_compare(gap, device, stream));
-    if (i == nsegments) break;
-    CUDACHECK(elements_compare(segments[i], device, stream));
-    at = next + segments[i].count * segments[i].size;
+    if (i < nsegments) CUDACHECK(elements_compare(segments[i], device, stream));
+    at = past;
   }
   CUDACHECK(cudaMemcpyAsync(&errors, device, sizeof errors, cudaMemcpyDeviceToHost, stream));
   CUDACHECK(cudaStreamSynchronize(stream));
@@ -249,12 +298,12 @@ unsigned long long program_verify(const char *what, struct segment *segments, in
   return errors.wrong;
 }
 
-void program_print_digest(const struct rank *me, const char *recvbuff, size_t count,
+void program_print_digest(const struct rank *me, const char *recv, size_t count,
                           const struct datatype *type, cudaStream_t stream)
 {
   struct verifier verifier;
   verifier_init(&verifier, me, type, stream);
-  verifier_digest(&verifier, recvbuff, count);
+  verifier_digest(&verifier, recv, count);
   verifier_print_digest(&verifier);
   verifier_free(&verifier);
 }

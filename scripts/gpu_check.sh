@@ -197,7 +197,7 @@ check_allreduce() {
 check_alltoallv() {
   local example=03_alltoallv_sm
   for pattern in halving unaligned random moe zero; do
-    for method in sendrecv barrier; do
+    for method in sendrecv barrier lines copy-engine; do
       check "$method, $pattern" launch $example --method $method --pattern $pattern --count 1000003 -d int8
     done
   done
@@ -205,7 +205,7 @@ check_alltoallv() {
   [ "$mode" = full ] || return 0
   launcher=pthread ranks=1 check "memcheck of 8 ranks on one GPU" \
     sanitize memcheck tests/gpu/alltoallv_ranks --rounds 1 --exchanges 8 --ranks 8
-  check "10,000 calls" launch tests/gpu/alltoallv --calls 10000
+  check "10,000 exchanges at random" launch tests/gpu/alltoallv --cases 10000
   ranks=$pair check "pairs beyond 4 GiB" launch tests/gpu/alltoallv --large
   for method in sendrecv lsa; do
     ranks=$some check "cases AlltoAllV, --method $method" launch tests/gpu/alltoallv --method $method

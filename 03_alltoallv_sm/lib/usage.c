@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alltoallv.h in a program of one's own: rank r sends r + 1 floats to every rank. Put your program
- * in the place of this file; all of this folder makes it:
+/* alltoallv.h in a program of one's own: a layer with a mixture of experts. Each rank has some
+ * experts; a router sends each token to the rank of its expert (dispatch), and the result comes
+ * back to where the token was (combine). How many tokens go where only the device knows, so the
+ * host waits for nothing in between. Put your program in the place of this file; all of this folder
+ * makes it:
  *
- *   mpicc -I. -c *.c && nvcc -arch=native -I. -c lsa/alltoallv*.cu
+ *   mpicc -I. -c *.c && nvcc -arch=native -I. -c *.cu
  *   mpicc *.o -lnccl -lcudart -lstdc++ -ldl && mpirun -np 4 ./a.out */
 #include <mpi.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "alltoallv.h"
 
-/* A rank that fails says why and ends all of them: the others would wait for it. (MPI's own calls
- * do that by themselves.) What fails on one rank in alltoallv_init fails on all, and each of them
- * names that rank; the job may end before all have spoken. */
+/* A rank that fails says why and ends all of them: the others would wait for it. */
 #define TRY(call, text, reason)                \
   do {                                         \
     const int code = (int)(call);              \
@@ -23,9 +25,35 @@
 #define NCCL(call) TRY(call, #call, ncclGetErrorString((ncclResult_t)code))
 #define ALLTOALLV(call) TRY(call, #call, alltoallv_last_error())
 
+enum { TOKENS = 100, HIDDEN = 512, STEPS = 3 };
+typedef float token_t[HIDDEN];
+
+/* What the router does, a kernel in real life: chooses a rank for each token, counts, and puts
+ * tokens for one rank side by side. */
+static void route(int rank, int n, int step, token_t *tokens, size_t *counts)
+{
+  int to[TOKENS];
+  size_t at[n];
+  unsigned random = (unsigned)(1000 * step + rank);
+  for (int p = 0; p < n; p++) counts[p] = 0;
+  for (int t = 0; t < TOKENS; t++) {
+    random = random * 1103515245 + 12345;
+    to[t] = (int)(random >> 16) % n;
+    counts[to[t]]++;
+  }
+  at[0] = 0;
+  for (int p = 1; p < n; p++) at[p] = at[p - 1] + counts[p - 1];
+  for (int t = 0; t < TOKENS; t++) {
+    float *token = tokens[at[to[t]]++];
+    for (int i = 0; i < HIDDEN; i++) token[i] = (float)(1000 * rank + t + step);
+  }
+}
+
 int main(int argc, char **argv)
 {
-  int rank, n;
+  /* how many tokens a rank takes from each other one; all of them could want the same expert */
+  const size_t slot = argc > 1 ? strtoul(argv[1], NULL, 10) : TOKENS;
+  int rank, n, wrong = 0;
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &n);
@@ -39,34 +67,57 @@ int main(int argc, char **argv)
   NCCL(ncclCommInitRank(&comm, n, id, rank));
   CUDA(cudaStreamCreate(&stream));
 
-  const size_t bytes = (size_t)(n * n) * sizeof(float); /* of the largest rank: equal on all */
-  float *send, *recv, last;
+  const size_t recv_bytes = (size_t)n * slot * sizeof(token_t), bytes = TOKENS * sizeof(token_t);
+  token_t *send, *recv, *back;
+  size_t *counts, *recvcounts, *rdispls, *backcounts; /* device */
   alltoallv_t handle;
-  NCCL(ncclMemAlloc((void **)&send, bytes));
-  NCCL(ncclMemAlloc((void **)&recv, bytes));
-  for (int i = 0; i < n * (rank + 1); i++)
-    CUDA(cudaMemcpy(send + i, &(float){(float)rank}, sizeof(float), cudaMemcpyHostToDevice));
+  CUDA(cudaMalloc((void **)&send, bytes));
+  NCCL(ncclMemAlloc((void **)&recv, recv_bytes));
+  NCCL(ncclMemAlloc((void **)&back, bytes));
+  CUDA(cudaMalloc((void **)&counts, 4 * (size_t)n * sizeof *counts));
+  recvcounts = counts + n, rdispls = counts + 2 * n, backcounts = counts + 3 * n;
   ALLTOALLV(alltoallv_init(comm, NULL, &handle));
-  ALLTOALLV(alltoallv_register(handle, recv, bytes));
+  ALLTOALLV(alltoallv_register(handle, recv, recv_bytes));
+  ALLTOALLV(alltoallv_register(handle, back, bytes));
 
-  size_t sendcounts[n], recvcounts[n], total = 0;
-  for (int peer = 0; peer < n; peer++) sendcounts[peer] = (size_t)rank + 1;
-  ALLTOALLV(alltoallv_counts(sendcounts, recvcounts, handle));
-  for (int peer = 0; peer < n; peer++) total += recvcounts[peer];
-  /* no displacements: the segments lie one after the other */
-  ALLTOALLV(alltoallv(send, sendcounts, NULL, recv, recvcounts, NULL, ncclFloat, handle, stream));
-  CUDA(cudaStreamSynchronize(stream));
+  token_t *sent = malloc(bytes), *got = malloc(bytes);
+  for (int step = 0; step < STEPS; step++) {
+    size_t routed[n];
+    route(rank, n, step, sent, routed);
+    CUDA(cudaMemcpyAsync(send, sent, bytes, cudaMemcpyHostToDevice, stream));
+    CUDA(cudaMemcpyAsync(counts, routed, sizeof routed, cudaMemcpyHostToDevice, stream));
 
-  ncclResult_t result; /* counts that disagree, a rank that did not come */
-  ALLTOALLV(alltoallv_get_async_error(handle, &result, NULL, NULL));
-  ALLTOALLV(result);
-  CUDA(cudaMemcpy(&last, recv + total - 1, sizeof last, cudaMemcpyDeviceToHost));
-  printf("rank %d received %zu floats, the last is %g\n", rank, total, last);
+    /* dispatch: what rank p sends arrives in slot p; recvcounts and rdispls say what lies where */
+    ALLTOALLV(alltoallv_device_counts(send, counts, NULL, recv, slot, ALLTOALLV_SLOTS, recvcounts,
+                                      rdispls, NULL, sizeof(token_t), handle, stream));
+    /* here your experts' kernel works on recv */
+    /* combine: the same the other way round, so that each token is back at its place */
+    ALLTOALLV(alltoallv_device_counts(recv, recvcounts, rdispls, back, TOKENS, ALLTOALLV_PACKED,
+                                      backcounts, NULL, NULL, sizeof(token_t), handle, stream));
 
+    CUDA(cudaMemcpyAsync(got, back, bytes, cudaMemcpyDeviceToHost, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    ncclResult_t result; /* a slot that was too small, a rank that did not come */
+    ALLTOALLV(alltoallv_get_async_error(handle, &result, NULL, NULL));
+    ALLTOALLV(result);
+    for (int t = 0; t < TOKENS; t++)
+      for (int i = 0; i < HIDDEN; i++) wrong += got[t][i] != sent[t][i];
+  }
+  printf("rank %d: %d tokens came back %d times, %d numbers wrong\n", rank, TOKENS, STEPS, wrong);
+
+  /* wait (done above), meet the others, deregister, free */
+  MPI_Barrier(MPI_COMM_WORLD);
+  ALLTOALLV(alltoallv_unregister(handle, back));
   ALLTOALLV(alltoallv_unregister(handle, recv));
   ALLTOALLV(alltoallv_destroy(handle));
-  NCCL(ncclMemFree(send));
+  NCCL(ncclMemFree(back));
   NCCL(ncclMemFree(recv));
+  CUDA(cudaFree(send));
+  CUDA(cudaFree(counts));
+  CUDA(cudaStreamDestroy(stream));
   NCCL(ncclCommDestroy(comm));
-  return MPI_Finalize();
+  free(sent);
+  free(got);
+  MPI_Finalize();
+  return wrong != 0;
 }

@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "barrier.h"
-
+/* The second AlltoAllV: a kernel that stores straight into the receive buffers of the other ranks,
+ * between two barriers.
+ *
+ *   barrier          all ranks have reached the exchange, so their receive buffers may be written
+ *   store            this rank's part for rank p to where rank p wants it
+ *   barrier          all ranks have stored, so this rank's receive buffer is complete
+ *
+ * A rank has to know where each peer wants its part. Who calls has gathered that before, so this is
+ * for counts that repeat. */
 #include <stdlib.h>
 
-#include "check.h"
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 #include <nccl_device.h>
+
+#include "check.h"
+#include "simple.h"
 
 enum { BLOCKS = 64, THREADS = 512 };
 
@@ -23,7 +30,7 @@ struct push_args {
   const char *sendbuff;
   struct {
     size_t from, to, bytes; /* all in bytes */
-  } parts[BARRIER_MAX_RANKS];
+  } parts[SIMPLE_MAX_RANKS];
 };
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -75,27 +82,26 @@ static __global__ void __launch_bounds__(THREADS)
   barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 
-void barrier_alltoallv(barrier_push *push, const void *sendbuff, size_t recv_at,
-                       barrier_parts parts, cudaStream_t stream)
+void barrier_alltoallv(barrier_push *push, const void *sendbuff, size_t recv_at, const parts *x,
+                       cudaStream_t stream)
 {
   push_args a = {push->dev_comm, push->window, (const char *)sendbuff, {}};
   for (int p = 0; p < push->nranks; p++)
-    a.parts[p] = {parts.from[p] * parts.size, recv_at + parts.to[p] * parts.size,
-                  parts.counts[p] * parts.size};
+    a.parts[p] = {x->from[p] * x->size, recv_at + x->to[p] * x->size, x->counts[p] * x->size};
   push_between_barriers<<<BLOCKS, THREADS, 0, stream>>>(a);
   CUDACHECK(cudaGetLastError());
 }
 
 /* ---- set up ---------------------------------------------------------------------------------- */
 
-static const char *why_not(ncclComm_t comm, int nranks)
+const char *simple_why_not(ncclComm_t comm, int nranks)
 {
   int version = 0;
   NCCLCHECK(ncclGetVersion(&version));
   /* 2.28 makes no promise about its device structures, not even between patch releases */
   if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) && version != NCCL_VERSION_CODE)
     return "NCCL at run time is not the version of the headers";
-  if (nranks > BARRIER_MAX_RANKS || ncclTeamLsa(comm).nRanks != nranks)
+  if (nranks > SIMPLE_MAX_RANKS || ncclTeamLsa(comm).nRanks != nranks)
     return "not all ranks share memory";
   return "";
 }
@@ -112,7 +118,7 @@ barrier_push *barrier_create(ncclComm_t comm, void *window, size_t bytes, const 
   ncclDevCommRequirements requirements = {};
 #endif
   requirements.lsaBarrierCount = BLOCKS;
-  *why = why_not(comm, push->nranks);
+  *why = simple_why_not(comm, push->nranks);
   if (!**why) {
     const ncclResult_t made = ncclDevCommCreate(comm, &requirements, &push->dev_comm);
     if (made == ncclInvalidUsage)
@@ -137,13 +143,3 @@ void barrier_destroy(barrier_push *push)
   NCCLCHECK(ncclDevCommDestroy(push->comm, &push->dev_comm));
   free(push);
 }
-
-#else /* no device interface */
-barrier_push *barrier_create(ncclComm_t, void *, size_t, const char **why)
-{
-  *why = "NCCL 2.28 or newer is needed";
-  return NULL;
-}
-void barrier_destroy(barrier_push *) {}
-void barrier_alltoallv(barrier_push *, const void *, size_t, barrier_parts, cudaStream_t) {}
-#endif

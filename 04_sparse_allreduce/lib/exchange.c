@@ -85,8 +85,8 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
   struct sparse_state *s = m->state;
   if (h->alltoallv == NULL) return split_sendrecv(h, throttle, stream);
   SPARSE_ALLTOALLV(alltoallv_device_counts(
-      m->offered, s->region_counts, s->region_displs, m->received, list_room(m), s->received_counts,
-      s->list_displs, NULL, ALLTOALLV_SLOTS, ncclUint64, h->alltoallv, stream));
+      m->offered, s->region_counts, s->region_displs, m->received, m->list_room, ALLTOALLV_SLOTS,
+      s->received_counts, NULL, NULL, sizeof(struct sparse_pair), h->alltoallv, stream));
   return ncclSuccess;
 }
 
@@ -218,7 +218,7 @@ static ncclResult_t gather_device_counts(struct sparse_allreduce_handle *h, cons
   struct sparse_state *s = m->state;
   /* Everybody gets the same list: all displacements are 0. Balancing would gain nothing. */
   SPARSE_ALLTOALLV(alltoallv_device_counts(send, s->send_counts, s->send_displs, recv, list_room(m),
-                                           counts, displs, NULL, ALLTOALLV_PACKED, type,
+                                           ALLTOALLV_PACKED, counts, displs, NULL, type_size(type),
                                            h->alltoallv, stream));
   return ncclSuccess;
 }

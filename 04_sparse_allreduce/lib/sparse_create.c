@@ -188,8 +188,7 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
     h->alltoallv = NULL;
     return sparse_fail_alltoallv(result);
   }
-  alltoallv_method(h->alltoallv, NULL, &why);
-  alltoallv_reach(h->alltoallv, &reach);
+  alltoallv_info(h->alltoallv, &reach, &why);
   if (reach == h->m.nranks) {
     result = alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes);
     if (result != ncclSuccess)

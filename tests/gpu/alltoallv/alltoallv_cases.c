@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All cases of the AlltoAllV that are worth a test, in one process per (launcher, number of ranks).
- * Prints one line `ok - ...` or `not ok - ...` per case. Data and comparison are those of the
- * example: an element says where it comes from, and everything outside the segments is guarded. */
+/* The AlltoAllV on any number of ranks, in one process per (launcher, number of ranks). Exchanges
+ * are drawn at random, each from a seed of its own; one that fails is drawn again without one
+ * feature after the other, and what is left is printed. What cannot be drawn, misuse above all,
+ * comes after that. Prints one line `ok - ...` or `not ok - ...` per case. Data and comparison are
+ * those of the example: an element says where it comes from, and everything outside the segments is
+ * guarded. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,47 +12,32 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifdef LAUNCHER_MPI
-#include <mpi.h>
-#endif
-
-#include "check.h"
-#include "elements.h"
-#include "patterns.h"
+#include "lib/internal.h"
 #include "program.h"
-#include "simple/barrier.h"
 
 #ifdef CPU_STANDIN /* the same cases, fewer and smaller */
-enum { REPLAYS = 10, RANDOM_CASES = 40, OFFSET_STEP = 5 };
-enum { LL_LIMIT = 8 << 10, BUFFER = 512 << 10 };
+enum { REPLAYS = 10, LL_LIMIT = 8 << 10, BUFFER = 512 << 10 };
 #else
-enum { REPLAYS = 300, RANDOM_CASES = 400, OFFSET_STEP = 1 };
-enum { LL_LIMIT = 128 << 10, BUFFER = 8 << 20 };
+enum { REPLAYS = 300, LL_LIMIT = 128 << 10, BUFFER = 8 << 20 };
 #endif
 enum { MAX_RANKS = 64 };
 
 static bool large;       /* --large: pairs beyond 4 GiB */
-static long calls = 300; /* --calls: back-to-back calls */
-static int method;       /* --method */
-static bool mismatch;    /* --mismatch: only that, to its end as the example ends it */
+static long cases = 250; /* --cases: drawn exchanges */
+static long first_seed = 1;
+static int method;    /* --method */
+static bool mismatch; /* --mismatch: only that, to its end as the example ends it */
 
 struct test {
   const struct rank *me;
   ncclComm_t comm;
   cudaStream_t stream;
   alltoallv_t handle;
-  struct program_buffers buffers;
-  struct element_errors *errors; /* device */
-  unsigned long long random;     /* the same on all ranks */
-  bool one_sided;                /* the handle uses the kernel, */
-  int near;                      /* and the last rank that it reaches from rank 0 */
+  struct exchange x;         /* buffers; counts in numbers of x.type */
+  size_t *device;            /* 5 arrays of counts */
+  unsigned long long random; /* the same on all ranks */
+  int near;                  /* the last rank that the kernel reaches from rank 0; -1: none */
   int code;
-};
-
-/* One rank's side of an exchange. */
-struct exchange {
-  size_t matrix[MAX_RANKS * MAX_RANKS];
-  size_t sendcounts[MAX_RANKS], sdispls[MAX_RANKS], recvcounts[MAX_RANKS], rdispls[MAX_RANKS];
 };
 
 static void result(struct test *t, bool good, const char *what)
@@ -72,364 +60,12 @@ static bool says(const char *format, ...)
   return false;
 }
 
-static unsigned next_random(struct test *t)
+static size_t below(struct test *t, size_t bound)
 {
   t->random = t->random * 6364136223846793005ULL + 1442695040888963407ULL;
-  return (unsigned)(t->random >> 33);
+  return (size_t)(t->random >> 33) % bound;
 }
 
-/* A type of that size; the bytes of an element mean nothing to an exchange. */
-static const struct datatype *type_of(size_t size)
-{
-  return datatype_find(size == 1 ? "int8" : size == 2 ? "half" : size == 4 ? "float" : "double");
-}
-
-/* ---- one exchange ------------------------------------------------------------------------------
- */
-
-/* Counts from the matrix; segments packed in the order of `order` (NULL: of ranks) with `gap`
- * elements before each. */
-static void lay_out(const struct test *t, struct exchange *x, const int *order, size_t gap)
-{
-  const int n = t->me->nranks;
-  size_t sends = 0, receives = 0;
-  for (int i = 0; i < n; i++) {
-    const int p = order ? order[i] : i;
-    x->sendcounts[p] = x->matrix[t->me->rank * n + p];
-    x->recvcounts[p] = x->matrix[p * n + t->me->rank];
-    x->sdispls[p] = sends + gap;
-    x->rdispls[p] = receives + gap;
-    sends += gap + x->sendcounts[p];
-    receives += gap + x->recvcounts[p];
-  }
-}
-
-/* Fill, exchange and check with the buffers starting at the given bytes. */
-static bool exchange(struct test *t, struct exchange *x, size_t size, size_t send_at,
-                     size_t recv_at)
-{
-  struct segment expected[MAX_RANKS];
-  char *send = t->buffers.send + send_at, *recv = t->buffers.window + PROGRAM_GUARD + recv_at;
-  ncclResult_t async;
-  int source, destination;
-  const uint32_t round = next_random(t);
-  program_fill(t->me, send, x->sendcounts, x->sdispls, size, round, t->stream);
-  program_guard(&t->buffers, t->stream);
-  ALLTOALLVCHECK(alltoallv(send, x->sendcounts, x->sdispls, recv, x->recvcounts, x->rdispls,
-                           type_of(size)->nccl, t->handle, t->stream));
-  program_expect(t->me, recv, x->recvcounts, x->rdispls, size, round, expected);
-  bool good = program_verify("exchange", expected, t->me->nranks, &t->buffers, t->stream) == 0;
-  ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
-  return good && async == ncclSuccess;
-}
-
-/* Every pattern, element size and alignment of source and destination. */
-static void test_patterns(struct test *t)
-{
-  static const char *const patterns[] = {"uniform",       "zipf:0.5",        "zipf:1",  "zipf:2",
-                                         "zero",          "diagonal",        "one-hot", "random",
-                                         "single-sender", "single-receiver", "moe",     "halving"};
-  for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++) {
-    struct exchange x;
-    bool good = true;
-    char error[128];
-    launcher_step(patterns[p]);
-    for (size_t size = 1; size <= 8; size *= 2)
-      for (size_t at = 0; at < 256; at += OFFSET_STEP) {
-        const size_t send_at = at / 16, recv_at = at % 16;
-        if (send_at % size || recv_at % size) continue;
-        pattern_matrix(patterns[p], t->me->nranks, 4096 + next_random(t) % 3000, size, at, x.matrix,
-                       error, sizeof error);
-        lay_out(t, &x, NULL, 0);
-        good &= exchange(t, &x, size, send_at, recv_at);
-      }
-    result(t, good, patterns[p]);
-  }
-}
-
-/* The matrix and layout of a random exchange: sizes from nothing to beyond the low-latency limit,
- * gaps, permuted displacements. */
-static void random_exchange(struct test *t, struct exchange *x, size_t most)
-{
-  const int n = t->me->nranks;
-  int order[MAX_RANKS];
-  if (most > BUFFER / 16 / (size_t)n) most = BUFFER / 16 / (size_t)n; /* of 8 bytes, with gaps */
-  for (int i = 0; i < n * n; i++) {
-    size_t scale = (size_t)1 << next_random(t) % 18;
-    x->matrix[i] = next_random(t) % 4 == 0 ? 0 : next_random(t) % (scale < most ? scale : most);
-  }
-  for (int i = 0; i < n; i++) order[i] = i;
-  for (int i = n - 1; i > 0; i--) {
-    int j = (int)(next_random(t) % (unsigned)(i + 1)), swap = order[i];
-    order[i] = order[j];
-    order[j] = swap;
-  }
-  lay_out(t, x, order, next_random(t) % 5);
-}
-
-#ifdef LAUNCHER_MPI
-/* MPI's own AlltoAllV on the same bytes has to give the same buffer. */
-static bool same_as_mpi(struct test *t, const struct exchange *x, size_t size)
-{
-  const int n = t->me->nranks;
-  int counts[4][MAX_RANKS];
-  const size_t bytes = t->buffers.recv_bytes;
-  char *send = malloc(bytes), *recv = malloc(bytes), *want = malloc(bytes);
-  for (int i = 0; i < n; i++) {
-    counts[0][i] = (int)(x->sendcounts[i] * size);
-    counts[1][i] = (int)(x->sdispls[i] * size);
-    counts[2][i] = (int)(x->recvcounts[i] * size);
-    counts[3][i] = (int)(x->rdispls[i] * size);
-  }
-  CUDACHECK(cudaMemcpy(send, t->buffers.send, bytes, cudaMemcpyDeviceToHost));
-  CUDACHECK(cudaMemcpy(recv, t->buffers.window + PROGRAM_GUARD, bytes, cudaMemcpyDeviceToHost));
-  memset(want, ELEMENTS_GUARD_BYTE, bytes);
-  MPICHECK(MPI_Alltoallv(send, counts[0], counts[1], MPI_BYTE, want, counts[2], counts[3], MPI_BYTE,
-                         MPI_COMM_WORLD));
-  bool same = memcmp(recv, want, bytes) == 0;
-  free(send), free(recv), free(want);
-  return same;
-}
-#endif
-
-static void test_random(struct test *t)
-{
-  struct exchange x;
-  bool good = true;
-#ifdef LAUNCHER_MPI
-  bool mpi = true;
-#endif
-  launcher_step("random matrices");
-  for (int i = 0; i < RANDOM_CASES; i++) {
-    const size_t size = (size_t)1 << next_random(t) % 4;
-    random_exchange(t, &x, BUFFER);
-    good &= exchange(t, &x, size, 0, 0);
-#ifdef LAUNCHER_MPI
-    if (i % 4 == 0) mpi &= same_as_mpi(t, &x, size);
-#endif
-  }
-  result(t, good, "random matrices, gaps, permuted displacements");
-#ifdef LAUNCHER_MPI
-  result(t, mpi, "random matrices against MPI_Alltoallv");
-#endif
-}
-
-/* Pairs around the limit of the low-latency protocol, in one exchange with small and large ones. */
-static void test_threshold(struct test *t)
-{
-  struct exchange x;
-  bool good = true;
-  launcher_step("around the low-latency limit");
-  for (size_t around = LL_LIMIT / 2; around <= LL_LIMIT; around *= 2)
-    for (int delta = -17; delta <= 17; delta++) {
-      if (delta % OFFSET_STEP) continue;
-      for (int i = 0; i < t->me->nranks * t->me->nranks; i++)
-        x.matrix[i] = i % 3 == 2 ? 5 : around + (size_t)delta;
-      lay_out(t, &x, NULL, 1);
-      good &= exchange(t, &x, 1, 0, 0);
-    }
-  result(t, good, "pairs around the low-latency limit");
-}
-
-/* Thousands of exchanges with changing counts behind each other, nothing waited for in between,
- * while one rank after the other is late. */
-static void test_back_to_back(struct test *t)
-{
-  struct exchange x;
-  struct element_errors errors;
-  char *recv = t->buffers.window + PROGRAM_GUARD;
-  CUDACHECK(cudaMemsetAsync(t->errors, 0, sizeof *t->errors, t->stream));
-  for (int call = 0; call < calls; call++) {
-    struct segment expected[MAX_RANKS];
-    if (call % 100 == 0) launcher_step("back to back");
-    random_exchange(t, &x, 3000);
-    program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, 4, (uint32_t)call, t->stream);
-    ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
-                             x.rdispls, ncclFloat, t->handle, t->stream));
-    program_expect(t->me, recv, x.recvcounts, x.rdispls, 4, (uint32_t)call, expected);
-    for (int from = 0; from < t->me->nranks; from++)
-      CUDACHECK(elements_compare(expected[from], t->errors, t->stream));
-    if (call % 50 == 0 && call / 50 % t->me->nranks == t->me->rank) usleep(2000);
-  }
-  CUDACHECK(cudaMemcpyAsync(&errors, t->errors, sizeof errors, cudaMemcpyDeviceToHost, t->stream));
-  CUDACHECK(cudaStreamSynchronize(t->stream));
-  result(t, errors.wrong == 0, "back-to-back calls with changing counts and a late rank");
-}
-
-/* Pushes between two barriers with changing counts, nothing waited for in between. One rank after
- * the other is late: before its push, which the second barrier has to wait for, or after it, when
- * it has not looked at what it received: the first barrier of the next push has to wait for that.
- */
-static void test_barrier(struct test *t)
-{
-  enum { CALLS = 40 };
-  const int n = t->me->nranks;
-  struct exchange x;
-  struct element_errors errors;
-  size_t places[MAX_RANKS];
-  const char *why;
-  char *window;
-  launcher_step("push between barriers");
-  NCCLCHECK(ncclMemAlloc((void **)&window, t->buffers.window_bytes));
-  struct barrier_push *push = barrier_create(t->comm, window, t->buffers.window_bytes, &why);
-  if (!push) launcher_print(t->me, "# no push between barriers: %s\n", why);
-  CUDACHECK(cudaMemsetAsync(t->errors, 0, sizeof *t->errors, t->stream));
-  for (int call = 0; push && call < CALLS; call++) {
-    struct segment expected[MAX_RANKS];
-    const bool late = call / 2 % n == t->me->rank;
-    for (int i = 0; i < n * n; i++) x.matrix[i] = next_random(t) % 3000;
-    lay_out(t, &x, NULL, 0);
-    matrix_places(x.matrix, n, t->me->rank, places);
-    program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, 4, (uint32_t)call, t->stream);
-    if (late && call % 2 == 0) usleep(2000);
-    barrier_alltoallv(push, t->buffers.send, PROGRAM_GUARD,
-                      (struct barrier_parts){x.sendcounts, x.sdispls, places, 4}, t->stream);
-    if (late && call % 2 == 1) usleep(2000);
-    program_expect(t->me, window + PROGRAM_GUARD, x.recvcounts, x.rdispls, 4, (uint32_t)call,
-                   expected);
-    for (int from = 0; from < n; from++)
-      CUDACHECK(elements_compare(expected[from], t->errors, t->stream));
-  }
-  CUDACHECK(cudaMemcpyAsync(&errors, t->errors, sizeof errors, cudaMemcpyDeviceToHost, t->stream));
-  CUDACHECK(cudaStreamSynchronize(t->stream));
-  if (push) barrier_destroy(push);
-  launcher_barrier(t->me);
-  NCCLCHECK(ncclMemFree(window));
-  if (push) result(t, errors.wrong == 0, "back-to-back pushes between barriers and a late rank");
-}
-
-/* A graph of exchanges with different counts, replayed. */
-static void test_graph(struct test *t)
-{
-  struct exchange x[4];
-  struct element_errors errors;
-  struct segment expected[MAX_RANKS];
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  char *recv = t->buffers.window + PROGRAM_GUARD;
-  launcher_step("graph replay");
-  CUDACHECK(cudaMemsetAsync(t->errors, 0, sizeof *t->errors, t->stream));
-  CUDACHECK(cudaStreamSynchronize(t->stream));
-  CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < 4; i++) {
-    random_exchange(t, &x[i], 40000);
-    program_fill(t->me, t->buffers.send, x[i].sendcounts, x[i].sdispls, 4, (uint32_t)i, t->stream);
-    program_guard(&t->buffers, t->stream);
-    ALLTOALLVCHECK(alltoallv(t->buffers.send, x[i].sendcounts, x[i].sdispls, recv, x[i].recvcounts,
-                             x[i].rdispls, ncclFloat, t->handle, t->stream));
-    program_expect(t->me, recv, x[i].recvcounts, x[i].rdispls, 4, (uint32_t)i, expected);
-    for (int from = 0; from < t->me->nranks; from++)
-      CUDACHECK(elements_compare(expected[from], t->errors, t->stream));
-  }
-  CUDACHECK(cudaStreamEndCapture(t->stream, &graph));
-  CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
-  for (int i = 0; i < REPLAYS; i++) {
-    CUDACHECK(cudaGraphLaunch(exec, t->stream));
-    if (i % 20 == t->me->rank) usleep(1000);
-  }
-  CUDACHECK(cudaMemcpyAsync(&errors, t->errors, sizeof errors, cudaMemcpyDeviceToHost, t->stream));
-  CUDACHECK(cudaStreamSynchronize(t->stream));
-  CUDACHECK(cudaGraphExecDestroy(exec));
-  CUDACHECK(cudaGraphDestroy(graph));
-  result(t, errors.wrong == 0, "graph replay");
-}
-
-static void pause_stream(void *milliseconds)
-{
-  usleep(1000 * *(const unsigned *)milliseconds);
-}
-
-/* An exchange waits for the one before on another stream, also when one was captured in between. */
-static void test_streams(struct test *t)
-{
-  static const unsigned milliseconds = 50;
-  struct exchange x;
-  cudaStream_t other;
-  cudaEvent_t first; /* that exchange is over */
-  cudaGraph_t graph;
-  char *recv = t->buffers.window + PROGRAM_GUARD;
-  launcher_step("two streams");
-  random_exchange(t, &x, 1000);
-  CUDACHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
-  CUDACHECK(cudaEventCreateWithFlags(&first, cudaEventDisableTiming));
-  CUDACHECK(cudaLaunchHostFunc(t->stream, pause_stream, (void *)&milliseconds));
-  for (int i = 0; i < 3; i++) {
-    cudaStream_t stream = i == 0 ? t->stream : other;
-    if (i == 1) CUDACHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
-                             x.rdispls, ncclFloat, t->handle, stream));
-    if (i == 0) CUDACHECK(cudaEventRecord(first, stream));
-    if (i == 1) CUDACHECK(cudaStreamEndCapture(stream, &graph));
-  }
-  CUDACHECK(cudaStreamSynchronize(other));
-  const bool over = cudaEventQuery(first) == cudaSuccess;
-  CUDACHECK(cudaStreamSynchronize(t->stream));
-  const bool verified = exchange(t, &x, 4, 0, 0); /* the call numbers fit each other */
-  CUDACHECK(cudaGraphDestroy(graph));
-  CUDACHECK(cudaEventDestroy(first));
-  CUDACHECK(cudaStreamDestroy(other));
-  result(t, over && verified, "two streams, with a capture in between");
-}
-
-/* Of one capture, exchanges are on one stream. Which capture it was counts, not whether its stream
- * is still there. */
-static void test_captures(struct test *t)
-{
-  struct exchange x;
-  cudaStream_t a, b;
-  cudaEvent_t fork;
-  cudaGraph_t graph;
-  char *recv = t->buffers.window + PROGRAM_GUARD;
-  bool good = true;
-  launcher_step("captures");
-  random_exchange(t, &x, 1000);
-  CUDACHECK(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
-  CUDACHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
-  for (int between = 0; between < 2; between++) { /* 1: one that is not captured, too */
-    CUDACHECK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
-    CUDACHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeRelaxed));
-    ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
-                             x.rdispls, ncclFloat, t->handle, a));
-    if (between && t->near == t->me->nranks - 1)
-      ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
-                               x.rdispls, ncclFloat, t->handle, t->stream));
-    CUDACHECK(cudaEventRecord(fork, a));
-    CUDACHECK(cudaStreamWaitEvent(b, fork, 0));
-    good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
-                      ncclFloat, t->handle, b) == ncclInvalidUsage;
-    good &= says("two streams of one capture have exchanges of one handle");
-    CUDACHECK(cudaEventRecord(fork, b));
-    CUDACHECK(cudaStreamWaitEvent(a, fork, 0));
-    CUDACHECK(cudaStreamEndCapture(a, &graph));
-    CUDACHECK(cudaGraphDestroy(graph));
-    CUDACHECK(cudaStreamDestroy(a)); /* the next one may be given its address */
-  }
-  CUDACHECK(cudaStreamBeginCapture(b, cudaStreamCaptureModeRelaxed));
-  ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
-                           ncclFloat, t->handle, b));
-  CUDACHECK(cudaStreamEndCapture(b, &graph));
-  CUDACHECK(cudaGraphDestroy(graph));
-  /* the exchange before is on a stream that is being captured now */
-  ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
-                           ncclFloat, t->handle, b));
-  CUDACHECK(cudaStreamSynchronize(b));
-  CUDACHECK(cudaStreamBeginCapture(b, cudaStreamCaptureModeRelaxed));
-  good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
-                    ncclFloat, t->handle, t->stream) == ncclInvalidUsage;
-  good &= says("the stream of the exchange before is being captured: this one cannot wait for it");
-  CUDACHECK(cudaStreamEndCapture(b, &graph));
-  CUDACHECK(cudaGraphDestroy(graph));
-  good &= exchange(t, &x, 4, 0, 0);
-  CUDACHECK(cudaStreamSynchronize(t->stream));
-  CUDACHECK(cudaStreamDestroy(b));
-  CUDACHECK(cudaEventDestroy(fork));
-  result(t, good, "exchanges of one capture are on one stream");
-}
-
-/* ---- rows, packed displacements, an exchange of counts -----------------------------------------
- */
-
-/* The error that the device or the host has found, the sentence included. */
 static ncclResult_t async_error(struct test *t)
 {
   ncclResult_t async;
@@ -438,391 +74,504 @@ static ncclResult_t async_error(struct test *t)
   return async;
 }
 
-static void test_counts(struct test *t)
+static void open_handle(struct test *t, double timeout, uint32_t first_epoch, size_t bytes)
 {
-  const int n = t->me->nranks;
-  struct exchange x;
-  size_t received[MAX_RANKS];
-  bool good = true;
-  launcher_step("counts");
-  for (int i = 0; i < 3; i++) {
-    random_exchange(t, &x, 3000);
-    ALLTOALLVCHECK(alltoallv_counts(x.sendcounts, received, t->handle));
-    good &= memcmp(received, x.recvcounts, (size_t)n * sizeof *received) == 0;
-  }
-  const bool wrong = t->me->rank == n - 1; /* the others hear of it */
-  good &= alltoallv_counts(x.sendcounts, wrong ? NULL : received, t->handle) == ncclInvalidArgument;
-  good &= says("rank %d passes NULL", n - 1);
-  result(t, good, "an exchange of counts");
+  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  int reach;
+  config.method = (alltoallv_method_t)method;
+  config.timeout_seconds = timeout;
+  t->x = program_exchange(t->me, datatype_find("int8"));
+  t->x.sends = t->x.receives = bytes;
+  program_allocate(&t->x);
+  ALLTOALLVCHECK(alltoallv_init_with(t->comm, &config, LL_LIMIT, first_epoch, &t->handle));
+  ALLTOALLVCHECK(alltoallv_register(t->handle, t->x.window, bytes + 2 * PROGRAM_GUARD));
+  ALLTOALLVCHECK(alltoallv_info(t->handle, &reach, NULL));
+  t->near = reach - 1;
 }
 
-enum way { CALL, PLAN, DEVICE, WAYS };
-
-/* One exchange of rows: x is in rows. NULL displacements where `packed`. */
-static bool exchange_rows(struct test *t, const struct exchange *x, enum way way, bool packed,
-                          size_t row, size_t size, uint32_t round)
+static void close_handle(struct test *t)
 {
-  const int n = t->me->nranks;
-  const size_t bytes = (size_t)n * sizeof(size_t), *sdispls = packed ? NULL : x->sdispls;
-  const size_t *rdispls = packed ? NULL : x->rdispls;
-  const ncclDataType_t type = type_of(size)->nccl;
-  char *send = t->buffers.send, *recv = t->buffers.window + PROGRAM_GUARD;
-  struct exchange elements = *x;
-  struct segment expected[MAX_RANKS];
-  size_t *device, back[2 * MAX_RANKS];
-  alltoallv_plan_t plan;
-  bool good = true;
-  for (int p = 0; p < n; p++) {
-    elements.sendcounts[p] *= row, elements.sdispls[p] *= row;
-    elements.recvcounts[p] *= row, elements.rdispls[p] *= row;
-  }
-  program_fill(t->me, send, elements.sendcounts, elements.sdispls, size, round, t->stream);
-  program_guard(&t->buffers, t->stream);
-  switch (way) {
-  case CALL:
-    ALLTOALLVCHECK(alltoallv_rows(send, x->sendcounts, sdispls, recv, x->recvcounts, rdispls, row,
-                                  type, t->handle, t->stream));
-    break;
-  case PLAN:
-    ALLTOALLVCHECK(alltoallv_plan_rows(send, x->sendcounts, sdispls, recv, x->recvcounts, rdispls,
-                                       row, type, t->handle, &plan));
-    ALLTOALLVCHECK(alltoallv_start(plan, t->stream));
-    ALLTOALLVCHECK(alltoallv_plan_destroy(plan));
-    break;
-  default: /* packed: rdispls are not wanted; else they are slots */
-    CUDACHECK(cudaMalloc((void **)&device, 4 * bytes));
-    CUDACHECK(cudaMemcpyAsync(device, x->sendcounts, bytes, cudaMemcpyHostToDevice, t->stream));
-    CUDACHECK(cudaMemcpyAsync(device + n, x->sdispls, bytes, cudaMemcpyHostToDevice, t->stream));
-    CUDACHECK(
-        cudaMemcpyAsync(device + 3 * n, x->rdispls, bytes, cudaMemcpyHostToDevice, t->stream));
-    ALLTOALLVCHECK(alltoallv_device_counts_rows(
-        send, device, packed ? NULL : device + n, recv, t->buffers.recv_bytes / size / row,
-        device + 2 * n, packed ? NULL : device + 3 * n, NULL,
-        packed ? ALLTOALLV_PACKED : ALLTOALLV_SLOTS, row, type, t->handle, t->stream));
-    CUDACHECK(cudaMemcpyAsync(back, device + 2 * n, bytes, cudaMemcpyDeviceToHost, t->stream));
-    CUDACHECK(cudaStreamSynchronize(t->stream));
-    CUDACHECK(cudaFree(device));
-    good = memcmp(back, x->recvcounts, bytes) == 0;
-  }
-  program_expect(t->me, recv, elements.recvcounts, elements.rdispls, size, round, expected);
-  good &= program_verify("rows", expected, n, &t->buffers, t->stream) == 0;
-  return good && async_error(t) == ncclSuccess;
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  launcher_barrier(t->me);
+  ALLTOALLVCHECK(alltoallv_unregister(t->handle, t->x.window));
+  ALLTOALLVCHECK(alltoallv_destroy(t->handle));
+  NCCLCHECK(ncclMemFree(t->x.window));
+  NCCLCHECK(ncclMemFree(t->x.send));
+  free(t->x.sendcounts);
 }
 
-/* Rows of one element (that is a call without rows) to more than one tile; odd lengths, whose bytes
- * are no power of two. */
-static void test_rows(struct test *t)
-{
-  static const size_t rows[] = {1, 2, 3, 7, 100, 1000};
-  bool good[WAYS] = {true, true, true};
-  launcher_step("rows");
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    for (int packed = 0; packed < 2; packed++)
-      for (enum way way = CALL; way < WAYS; way++) {
-        const size_t row = rows[i], size = (size_t)1 << (i % 4);
-        struct exchange x;
-        random_exchange(t, &x, BUFFER / 16 / row / (size_t)t->me->nranks + 1);
-        if (packed) lay_out(t, &x, NULL, 0);
-        if (!packed && way == DEVICE) lay_out(t, &x, NULL, 2); /* no two slots at one place */
-        good[way] &= exchange_rows(t, &x, way, packed, row, size, (uint32_t)i);
-      }
-  result(t, good[CALL], "rows, and displacements that are NULL");
-  result(t, good[PLAN], "rows, and displacements that are NULL, with plans");
-  result(t, good[DEVICE], "rows, and displacements that are NULL, with device counts");
-}
-
-/* Numbers that a row makes too large, on the host and on the device. */
-static void test_large_rows(struct test *t)
-{
-  const int n = t->me->nranks;
-  const size_t bytes = (size_t)n * sizeof(size_t), row = ((size_t)1 << 29) + 1;
-  char *send = t->buffers.send, *recv = t->buffers.window + PROGRAM_GUARD;
-  size_t *device, counts[MAX_RANKS] = {0}, zero[MAX_RANKS] = {0};
-  bool good = true;
-  launcher_step("rows that are too large");
-  good &= alltoallv_rows(send, zero, NULL, recv, zero, NULL, 0, ncclFloat, t->handle, t->stream) ==
-          ncclInvalidArgument;
-  good &= says("row_elements is 0; allowed: at least 1");
-  good &= alltoallv_rows(send, zero, NULL, recv, zero, NULL, (size_t)1 << 30, ncclFloat, t->handle,
-                         t->stream) == ncclInvalidArgument;
-  good &= says("a row of 1073741824 elements of 4 bytes; allowed: less than 4 GiB");
-  counts[0] = (size_t)1 << 33; /* of 2^31 + 4 bytes each: beyond 2^64, and 2^35 modulo 2^64 */
-  good &= alltoallv_rows(send, counts, NULL, recv, zero, NULL, row, ncclFloat, t->handle,
-                         t->stream) == ncclInvalidArgument;
-  good &= says("what goes to rank 0 overflows");
-  good &= alltoallv_rows(send, zero, NULL, recv, counts, NULL, row, ncclFloat, t->handle,
-                         t->stream) == ncclInvalidArgument;
-  good &= says("what comes from rank 0 overflows");
-  good &= alltoallv_rows(send, zero, counts, recv, zero, NULL, row, ncclFloat, t->handle,
-                         t->stream) == ncclInvalidArgument;
-
-  CUDACHECK(cudaMalloc((void **)&device, 3 * bytes));
-  for (int shift = 33; shift < 64; shift += 15) { /* all ranks send that to rank 0, no room there */
-    struct segment none[1];
-    counts[0] = (size_t)1 << shift;
-    program_guard(&t->buffers, t->stream);
-    CUDACHECK(cudaMemcpyAsync(device, counts, bytes, cudaMemcpyHostToDevice, t->stream));
-    ALLTOALLVCHECK(alltoallv_device_counts_rows(send, device, NULL, recv, 0, device + n,
-                                                device + 2 * n, NULL, ALLTOALLV_PACKED, row,
-                                                ncclFloat, t->handle, t->stream));
-    good &= async_error(t) == ncclInvalidArgument;
-    good &= strncmp(alltoallv_last_error(), "rank 0 would receive ", 21) == 0;
-    good &= strstr(alltoallv_last_error(), " rows, 0 fit") != NULL;
-    good &= program_verify("too large", none, 0, &t->buffers, t->stream) == 0;
-  }
-  CUDACHECK(cudaFree(device));
-  result(t, good, "rows and counts that are too large are refused");
-}
-
-/* ---- device counts, plans ----------------------------------------------------------------------
+/* ---- exchanges at random ----------------------------------------------------------------------
  */
 
-/* Random exchanges whose counts only the device knows; every other one does not fit somewhere. */
-static void test_device_counts(struct test *t)
+enum {
+  DEVICE = 1,    /* counts on the device */
+  SLOTS = 2,     /* ... and parts in slots */
+  TOO_MUCH = 4,  /* ... of which one is too small, or all together are */
+  GATHER = 8,    /* everybody is sent the same segment */
+  MISMATCH = 16, /* a rank sends one more than another one expects */
+  GAPS = 32,     /* between segments */
+  ORDER = 64,    /* segments in another order than that of ranks */
+  OFFSET = 128,  /* buffers that begin anywhere */
+  ROWS = 256,    /* elements of several numbers */
+  LARGE = 512,   /* pairs beyond the low-latency limit, or around it */
+  LATE = 1024,   /* a rank is late */
+  PACKED = 2048, /* no displacements are given */
+  FEATURES = 4096,
+};
+static const char *const feature_names =
+    "device slots too-much gather mismatch gaps order offset rows "
+    "large late packed";
+
+struct drawn {
+  unsigned has;
+  size_t size, row; /* an element is so many numbers of so many bytes */
+  size_t matrix[MAX_RANKS * MAX_RANKS];
+  size_t sendcounts[MAX_RANKS], sdispls[MAX_RANKS], recvcounts[MAX_RANKS], rdispls[MAX_RANKS];
+  size_t send_at, recv_at; /* bytes */
+  size_t room;
+  int from, to; /* whose counts disagree, or (source -1) who has no room */
+};
+
+static void draw(struct test *t, unsigned long long seed, unsigned allowed, struct drawn *d)
 {
-  const int n = t->me->nranks;
-  const size_t row = (size_t)n * sizeof(size_t);
-  size_t *device, back[3 * MAX_RANKS], nothing[MAX_RANKS] = {0};
-  char *recv = t->buffers.window + PROGRAM_GUARD;
-  bool good = true, refused = true;
-  launcher_step("device counts");
-  CUDACHECK(cudaMalloc((void **)&device, 4 * row));
-  for (int i = 0; i < RANDOM_CASES / 4; i++) {
-    struct exchange x;
-    struct segment expected[MAX_RANKS];
-    ncclResult_t async;
-    int source, destination;
-    size_t most = 0, capacity = t->buffers.recv_bytes / 4;
-    random_exchange(t, &x, 20000);
-    lay_out(t, &x, NULL, 0);
-    for (int rank = 0; rank < n; rank++) {
-      size_t receives = matrix_receives(x.matrix, n, rank);
-      if (receives > most) most = receives;
-    }
-    const bool fits = i % 2 == 0 || most == 0;
-    if (!fits) capacity = most - 1; /* too small on the rank that receives most, if nowhere else */
-    program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, 4, (uint32_t)i, t->stream);
-    program_guard(&t->buffers, t->stream);
-    CUDACHECK(cudaMemcpyAsync(device, x.sendcounts, row, cudaMemcpyHostToDevice, t->stream));
-    ALLTOALLVCHECK(alltoallv_device_counts(t->buffers.send, device, NULL, recv, capacity,
-                                           device + n, device + 2 * n, device + 3 * n,
-                                           ALLTOALLV_PACKED, ncclFloat, t->handle, t->stream));
-    CUDACHECK(cudaMemcpyAsync(back, device + n, 3 * row, cudaMemcpyDeviceToHost, t->stream));
-    CUDACHECK(cudaStreamSynchronize(t->stream));
-    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
-    program_expect(t->me, recv, x.recvcounts, x.rdispls, 4, (uint32_t)i, expected);
-    if (fits) {
-      good &= async == ncclSuccess && memcmp(back, x.recvcounts, row) == 0 &&
-              memcmp(back + n, x.rdispls, row) == 0 &&
-              memcmp(back + 2 * n, x.recvcounts, row) == 0 &&
-              program_verify("device counts", expected, n, &t->buffers, t->stream) == 0;
-    } else { /* all or nothing: the window is as it was, every rank knows */
-      refused &= async == ncclInvalidArgument && memcmp(back, nothing, row) == 0 &&
-                 memcmp(back + 2 * n, x.recvcounts, row) == 0 &&
-                 program_verify("refused", expected, 0, &t->buffers, t->stream) == 0;
-    }
+  const int n = t->me->nranks, me = t->me->rank;
+  t->random = seed * 0x9e3779b97f4a7c15ULL;
+  d->has = 0;
+  for (unsigned feature = 1; feature < FEATURES; feature *= 2)
+    if (below(t, 3) == 0) d->has |= feature;
+  d->has &= allowed;
+  if (d->has & DEVICE) d->has &= ~(unsigned)MISMATCH;
+  if (!(d->has & DEVICE)) d->has &= ~(unsigned)(SLOTS | TOO_MUCH | GATHER);
+  if (t->near < 1) d->has &= ~(unsigned)MISMATCH; /* found by the kernel */
+  if (d->has & (GATHER | MISMATCH)) d->has &= ~(unsigned)PACKED;
+  d->size = (size_t)1 << below(t, 4);
+  d->row = d->has & ROWS ? 1 + below(t, 300) : 1;
+  const size_t element = d->size * d->row, fits = BUFFER / 4 / (size_t)n / element;
+  const size_t most = d->has & LARGE ? fits : fits < 700 / element ? fits : 700 / element + 1;
+  for (int i = 0; i < n * n; i++) {
+    size_t *count = &d->matrix[i];
+    *count = below(t, 4) == 0 ? 0 : below(t, most + 1);
+    if (d->has & LARGE && below(t, 4) == 0) *count = (LL_LIMIT - 17 + below(t, 35)) / element;
+    if (d->has & GATHER && i % n > 0) *count = d->matrix[i / n * n];
+    if (*count > fits) *count = fits;
   }
-  CUDACHECK(cudaFree(device));
-  result(t, good, "device counts");
-  result(t, refused, "device counts beyond the capacity are refused on all ranks");
+  d->from = (int)below(t, (size_t)(t->near > 0 ? t->near + 1 : 1));
+  d->to = (int)below(t, (size_t)(t->near > 0 ? t->near + 1 : 1));
+
+  int order[MAX_RANKS];
+  for (int i = 0; i < n; i++) order[i] = i;
+  for (int i = n - 1; i > 0 && d->has & ORDER && !(d->has & PACKED); i--) {
+    const int j = (int)below(t, (size_t)i + 1), swap = order[i];
+    order[i] = order[j];
+    order[j] = swap;
+  }
+  const size_t gap = d->has & GAPS && !(d->has & PACKED) ? below(t, 5) : 0;
+  size_t sends = gap, receives = d->has & DEVICE ? 0 : gap, widest = 0;
+  for (int i = 0; i < n * n; i++)
+    if (d->matrix[i] > widest) widest = d->matrix[i];
+  const size_t slot = widest + below(t, 3);
+  for (int i = 0; i < n; i++) {
+    const int p = order[i], q = d->has & DEVICE ? i : p; /* received in rank order then */
+    d->sendcounts[p] = d->matrix[me * n + p];
+    d->recvcounts[q] = d->matrix[q * n + me];
+    d->sdispls[p] = d->has & GATHER ? gap : sends;
+    d->rdispls[q] = d->has & SLOTS ? slot * (size_t)q : receives;
+    sends += gap + d->sendcounts[p];
+    receives += (d->has & DEVICE ? 0 : gap) + d->recvcounts[q];
+  }
+  const size_t at = below(t, 256);
+  d->send_at = d->has & OFFSET ? at / 16 / d->size * d->size : 0;
+  d->recv_at = d->has & OFFSET ? at % 16 / d->size * d->size : 0;
+  d->room = d->has & SLOTS ? slot : (BUFFER - 16) / element;
+  if (!(d->has & TOO_MUCH)) return;
+  /* what is largest does not fit: the largest part, or what the rank receives that receives most */
+  size_t largest = 0;
+  for (int to = 0; to < n; to++) {
+    size_t sum = 0;
+    for (int from = 0; from < n; from++) {
+      const size_t count = d->matrix[from * n + to];
+      sum += count;
+      if (d->has & SLOTS && count > largest) largest = count;
+    }
+    if (!(d->has & SLOTS) && sum > largest) largest = sum;
+  }
+  if (largest == 0) d->has &= ~(unsigned)TOO_MUCH; /* nothing always fits */
+  if (largest > 0) d->room = largest - 1;
 }
 
-/* Slots: every source has a place of its own, wherever its data end. Also the gather that slots and
- * packed segments are used for: all send segments are the same one. */
-static bool device_slots(struct test *t, bool packed)
+/* Sends what was drawn. back: recvcounts, rdispls, needed, where counts are on the device. */
+static void exchange(struct test *t, const struct drawn *d, size_t *back)
+{
+  const size_t n = (size_t)t->me->nranks, array = n * sizeof(size_t), element = d->size * d->row;
+  const bool packed = d->has & PACKED;
+  const char *send = t->x.send + d->send_at;
+  char *recv = t->x.window + PROGRAM_GUARD + d->recv_at;
+  size_t sendcounts[MAX_RANKS], *device = t->device;
+  memcpy(sendcounts, d->sendcounts, array);
+  if (!(d->has & DEVICE)) {
+    if (d->has & MISMATCH && t->me->rank == d->from) sendcounts[d->to]++;
+    ALLTOALLVCHECK(alltoallv(send, sendcounts, packed ? NULL : d->sdispls, recv, d->recvcounts,
+                             packed ? NULL : d->rdispls, element, t->handle, t->stream));
+    return;
+  }
+  CUDACHECK(cudaMemcpyAsync(device, sendcounts, array, cudaMemcpyHostToDevice, t->stream));
+  CUDACHECK(cudaMemcpyAsync(device + n, d->sdispls, array, cudaMemcpyHostToDevice, t->stream));
+  ALLTOALLVCHECK(alltoallv_device_counts(send, device, packed ? NULL : device + n, recv, d->room,
+                                         d->has & SLOTS ? ALLTOALLV_SLOTS : ALLTOALLV_PACKED,
+                                         device + 2 * n, device + 3 * n, device + 4 * n, element,
+                                         t->handle, t->stream));
+  CUDACHECK(cudaMemcpyAsync(back, device + 2 * n, 3 * array, cudaMemcpyDeviceToHost, t->stream));
+}
+
+/* Draws an exchange, makes it, and checks all that it leaves. */
+static bool try_case(struct test *t, unsigned long long seed, unsigned allowed)
+{
+  static const char *const types[] = {"int8", "half", "float", "double"};
+  const int n = t->me->nranks, me = t->me->rank;
+  const size_t array = (size_t)n * sizeof(size_t);
+  struct drawn *d = calloc(1, sizeof *d);
+  struct segment expected[MAX_RANKS];
+  size_t back[3 * MAX_RANKS], nothing[MAX_RANKS] = {0};
+  ncclResult_t async;
+  int source, destination;
+  draw(t, seed, allowed, d);
+  struct exchange *x = &t->x;
+  x->type = datatype_find(types[d->size == 1 ? 0 : d->size == 2 ? 1 : d->size == 4 ? 2 : 3]);
+  for (int p = 0; p < n; p++) {
+    x->sendcounts[p] = d->sendcounts[p] * d->row, x->sdispls[p] = d->sdispls[p] * d->row;
+    x->recvcounts[p] = d->recvcounts[p] * d->row, x->rdispls[p] = d->rdispls[p] * d->row;
+  }
+  char *send = x->send + d->send_at, *recv = x->window + PROGRAM_GUARD + d->recv_at;
+  program_fill(x, send, (uint32_t)seed, t->stream);
+  if (d->has & GATHER) /* the segments are one: as for rank 0 */
+    CUDACHECK(elements_fill((struct segment){send + x->sdispls[0] * d->size, x->sendcounts[0],
+                                             d->size, me, 0, (uint32_t)seed},
+                            t->stream));
+  program_guard(x, x->window, t->stream);
+  if (d->has & LATE && (int)(seed % (unsigned)n) == me) usleep(1000);
+  exchange(t, d, back);
+  program_expect(x, recv, (uint32_t)seed, expected);
+  for (int p = 0; p < n && d->has & GATHER; p++) expected[p].destination = 0;
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  const bool wrong = d->has & MISMATCH, refused = d->has & TOO_MUCH;
+  if (wrong && me == d->to) { /* what the segment of that pair holds is undefined */
+    struct segment *s = &expected[d->from];
+    CUDACHECK(cudaMemset(s->start, ELEMENTS_GUARD_BYTE, s->count * s->size));
+    *s = (struct segment){s->start, s->count * s->size, 1, ELEMENTS_GUARD, 0, 0};
+  }
+  bool good = program_verify("exchange", expected, refused ? 0 : n, x, x->window, t->stream) == 0;
+  ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
+  if (wrong && (me == d->from || me == d->to)) {
+    const size_t count = d->matrix[d->from * n + d->to];
+    good &= async == ncclInvalidArgument && source == d->from && destination == d->to;
+    good &= says("rank %d sends %zu elements to rank %d, which expects %zu", source, count + 1,
+                 destination, count);
+  } else if (refused) {
+    good &= async == ncclInvalidArgument && (source < 0) == !(d->has & SLOTS);
+    good &= strstr(alltoallv_last_error(), " fit") != NULL;
+  } else {
+    good &= async == ncclSuccess;
+  }
+  if (d->has & DEVICE) {
+    good &= memcmp(back, refused ? nothing : d->recvcounts, array) == 0;
+    good &= memcmp(back + n, refused ? nothing : d->rdispls, array) == 0;
+    good &= memcmp(back + 2 * n, d->recvcounts, array) == 0;
+  }
+  free(d);
+  return launcher_agree(t->me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA) == EXIT_VERIFIED;
+}
+
+static void test_random(struct test *t, long from, long count, const char *what)
+{
+  bool good = true;
+  for (long i = 0; i < count && good; i++) {
+    const unsigned long long seed = (unsigned long long)(from + i);
+    unsigned allowed = FEATURES - 1;
+    launcher_step("random exchanges");
+    if ((good = try_case(t, seed, allowed))) continue;
+    for (unsigned feature = 1; feature < FEATURES; feature *= 2) /* what is not needed to fail */
+      if (!try_case(t, seed, allowed & ~feature)) allowed &= ~feature;
+    launcher_print(t->me, "# seed %llu fails with features %#x of: %s\n", seed, allowed,
+                   feature_names);
+  }
+  result(t, good, what);
+}
+
+/* ---- one behind the other ---------------------------------------------------------------------
+ */
+
+/* Counts, displacements and places of a random exchange of floats. */
+static void random_counts(struct test *t, struct exchange *x, size_t most)
 {
   const int n = t->me->nranks;
-  const size_t row = (size_t)n * sizeof(size_t), size = 8, room = BUFFER / size / (size_t)n / 64;
-  size_t *device, back[2 * MAX_RANKS];
-  char *recv = t->buffers.window + PROGRAM_GUARD;
-  bool good = true;
-  CUDACHECK(cudaMalloc((void **)&device, 4 * row));
-  for (int i = 0; i < RANDOM_CASES / 4; i++) {
-    struct exchange x;
-    struct segment expected[MAX_RANKS];
-    ncclResult_t async;
-    int source, destination, tight = (int)(next_random(t) % (unsigned)(n * n));
-    const bool gather = packed || i % 3 == 1, fits = packed || i % 3 != 2;
-    const size_t slot = room * (i % 2 ? 1 : 64) / 2; /* small pairs only, or large ones too */
-    for (int p = 0; p < n * n; p++) {
-      const int first = p / n * n; /* of the row */
-      x.matrix[p] = gather && p > first ? x.matrix[first] : next_random(t) % (slot + 1);
-    }
-    if (!fits) x.matrix[tight] = slot + 1;
-    lay_out(t, &x, NULL, 0);
-    for (int p = 0; p < n; p++) {
-      if (gather) x.sdispls[p] = 3;
-      if (!packed) x.rdispls[p] = slot * (size_t)(n - 1 - p);
-    }
-    program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, size, (uint32_t)i, t->stream);
-    if (gather) /* the fills above overwrite each other: as for rank 0 */
-      CUDACHECK(elements_fill((struct segment){t->buffers.send + 3 * size, x.sendcounts[0], size,
-                                               t->me->rank, 0, (uint32_t)i},
-                              t->stream));
-    program_guard(&t->buffers, t->stream);
-    CUDACHECK(cudaMemcpyAsync(device, x.sendcounts, row, cudaMemcpyHostToDevice, t->stream));
-    CUDACHECK(cudaMemcpyAsync(device + n, x.sdispls, row, cudaMemcpyHostToDevice, t->stream));
-    CUDACHECK(cudaMemcpyAsync(device + 3 * n, x.rdispls, row, cudaMemcpyHostToDevice, t->stream));
-    ALLTOALLVCHECK(alltoallv_device_counts(
-        t->buffers.send, device, device + n, recv, slot * (size_t)n, device + 2 * n, device + 3 * n,
-        NULL, packed ? ALLTOALLV_PACKED : ALLTOALLV_SLOTS, ncclUint64, t->handle, t->stream));
-    CUDACHECK(cudaMemcpyAsync(back, device + 2 * n, 2 * row, cudaMemcpyDeviceToHost, t->stream));
-    CUDACHECK(cudaStreamSynchronize(t->stream));
-    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
-    for (int p = 0; p < n && !fits; p++) good &= back[p] == 0;
-    good &= !fits || memcmp(back, x.recvcounts, row) == 0;
-    good &= memcmp(back + n, x.rdispls, row) == 0;
-    program_expect(t->me, recv, x.recvcounts, x.rdispls, size, (uint32_t)i, expected);
-    for (int p = 0; p < n && gather; p++) expected[p].destination = 0;
-    if (fits)
-      good &= async == ncclSuccess;
-    else
-      good &= async == ncclInvalidArgument && source == tight / n && destination == tight % n;
-    good &= program_verify("slots", expected, fits ? n : 0, &t->buffers, t->stream) == 0;
+  for (int i = 0; i < n * n; i++) {
+    const size_t count = below(t, 4) == 0 ? 0 : below(t, most);
+    if (i / n == t->me->rank) x->sendcounts[i % n] = count;
+    if (i % n == t->me->rank) x->recvcounts[i / n] = count;
   }
+  x->type = datatype_find("float");
+  program_prefix_sums(x->sendcounts, x->sdispls, n);
+  program_prefix_sums(x->recvcounts, x->rdispls, n);
+  program_places(x, t->handle);
+}
+
+/* Enqueues an exchange and the comparison of what it leaves. */
+static void enqueue(struct test *t, struct way *way, uint32_t round, struct element_errors *errors)
+{
+  struct segment expected[MAX_RANKS];
+  program_fill(way->x, t->x.send, round, t->stream);
+  way_call(way, t->x.send, PROGRAM_GUARD, t->stream);
+  program_expect(way->x, way->window + PROGRAM_GUARD, round, expected);
+  for (int from = 0; from < t->me->nranks; from++)
+    CUDACHECK(elements_compare(expected[from], errors, t->stream));
+}
+
+/* Exchanges with changing counts, nothing waited for in between, while one rank after the other is
+ * late: before its exchange, which the others have to wait for, or after it, when it has not looked
+ * at what it received. Then four in a graph, replayed. */
+static void test_back_to_back(struct test *t, enum method kind, const char *name, bool graphs)
+{
+  enum { CALLS = 60 };
+  const int n = t->me->nranks;
+  struct element_errors errors, *device;
+  struct way way = {.method = kind, .x = &t->x, .comm = t->comm, .handle = t->handle};
+  const size_t bytes = t->x.recv_bytes + 2 * PROGRAM_GUARD;
+  launcher_step(name);
+  way.window = t->x.window;
+  if (kind == METHOD_BARRIER) NCCLCHECK(ncclMemAlloc((void **)&way.window, bytes));
+  const char *why = way_open(&way, bytes);
+  CUDACHECK(cudaMalloc((void **)&device, sizeof *device));
+  CUDACHECK(cudaMemsetAsync(device, 0, sizeof *device, t->stream));
+  for (int call = 0; !why && call < CALLS; call++) {
+    const bool late = call / 2 % n == t->me->rank;
+    random_counts(t, &t->x, call % 3 ? 3000 : LL_LIMIT);
+    if (late && call % 2 == 0) usleep(2000);
+    enqueue(t, &way, (uint32_t)call, device);
+    if (late && call % 2 == 1) usleep(2000);
+  }
+  if (!why && graphs && !launcher_graphs_can_deadlock) {
+    struct exchange x[4];
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    for (int i = 0; i < 4; i++) {
+      x[i] = program_exchange(t->me, datatype_find("float"));
+      random_counts(t, &x[i], i % 2 ? 3000 : LL_LIMIT);
+    }
+    CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < 4; i++) {
+      way.x = &x[i];
+      enqueue(t, &way, (uint32_t)i, device);
+    }
+    CUDACHECK(cudaStreamEndCapture(t->stream, &graph));
+    CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < REPLAYS; i++) {
+      CUDACHECK(cudaGraphLaunch(exec, t->stream));
+      if (i % 20 == t->me->rank) usleep(1000);
+    }
+    CUDACHECK(cudaStreamSynchronize(t->stream));
+    CUDACHECK(cudaGraphExecDestroy(exec));
+    CUDACHECK(cudaGraphDestroy(graph));
+    for (int i = 0; i < 4; i++) free(x[i].sendcounts);
+  }
+  CUDACHECK(cudaMemcpyAsync(&errors, device, sizeof errors, cudaMemcpyDeviceToHost, t->stream));
+  CUDACHECK(cudaStreamSynchronize(t->stream));
   CUDACHECK(cudaFree(device));
+  launcher_barrier(t->me);
+  if (!why) way_close(&way);
+  if (kind == METHOD_BARRIER) NCCLCHECK(ncclMemFree(way.window));
+  if (why)
+    launcher_print(t->me, "# no %s: %s\n", name, why);
+  else
+    result(t, errors.wrong == 0, name);
+}
+
+static void pause_stream(void *milliseconds)
+{
+  usleep(1000 * *(const unsigned *)milliseconds);
+}
+
+static ncclResult_t some_exchange(struct test *t, cudaStream_t stream)
+{
+  const struct exchange *x = &t->x;
+  return alltoallv(x->send, x->sendcounts, x->sdispls, x->window, x->recvcounts, x->rdispls, 4,
+                   t->handle, stream);
+}
+
+/* An exchange waits for the one before on another stream, also when one was captured in between;
+ * unregister waits for all. Of one capture, exchanges are on one stream, and which capture it was
+ * counts, not whether its stream is still there. */
+static void test_streams(struct test *t)
+{
+  static const unsigned milliseconds = 50;
+  cudaStream_t other, a;
+  cudaEvent_t first, fork; /* that exchange is over */
+  cudaGraph_t graph;
+  launcher_step("two streams");
+  random_counts(t, &t->x, 1000);
+  CUDACHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  CUDACHECK(cudaEventCreateWithFlags(&first, cudaEventDisableTiming));
+  CUDACHECK(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
+  CUDACHECK(cudaLaunchHostFunc(t->stream, pause_stream, (void *)&milliseconds));
+  ALLTOALLVCHECK(some_exchange(t, t->stream));
+  CUDACHECK(cudaEventRecord(first, t->stream));
+  CUDACHECK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
+  ALLTOALLVCHECK(some_exchange(t, other));
+  CUDACHECK(cudaStreamEndCapture(other, &graph));
+  CUDACHECK(cudaGraphDestroy(graph));
+  ALLTOALLVCHECK(some_exchange(t, other));
+  CUDACHECK(cudaStreamSynchronize(other));
+  result(t, cudaEventQuery(first) == cudaSuccess, "an exchange waits for the one before");
+
+  bool good = true;
+  for (int i = 0; i < 2; i++) {
+    CUDACHECK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+    CUDACHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeRelaxed));
+    ALLTOALLVCHECK(some_exchange(t, a));
+    CUDACHECK(cudaEventRecord(fork, a));
+    CUDACHECK(cudaStreamWaitEvent(other, fork, 0));
+    good &= some_exchange(t, other) == ncclInvalidUsage;
+    good &= says("two streams of one capture have exchanges of one handle");
+    CUDACHECK(cudaEventRecord(fork, other));
+    CUDACHECK(cudaStreamWaitEvent(a, fork, 0));
+    CUDACHECK(cudaStreamEndCapture(a, &graph));
+    CUDACHECK(cudaGraphDestroy(graph));
+    CUDACHECK(cudaStreamDestroy(a)); /* the next one may be given its address */
+  }
+  ALLTOALLVCHECK(some_exchange(t, other));
+  CUDACHECK(cudaStreamSynchronize(other));
+  CUDACHECK(cudaStreamBeginCapture(other, cudaStreamCaptureModeRelaxed));
+  good &= some_exchange(t, t->stream) == ncclInvalidUsage;
+  good &= says("the stream of the exchange before is being captured: this one cannot wait for it");
+  CUDACHECK(cudaStreamEndCapture(other, &graph));
+  CUDACHECK(cudaGraphDestroy(graph));
+  result(t, good, "exchanges of one capture are on one stream");
+
+  ALLTOALLVCHECK(some_exchange(t, t->stream));
+  CUDACHECK(cudaLaunchHostFunc(t->stream, pause_stream, (void *)&milliseconds));
+  CUDACHECK(cudaEventRecord(first, t->stream));
+  ALLTOALLVCHECK(alltoallv_unregister(t->handle, t->x.window));
+  good = cudaEventQuery(first) == cudaSuccess;
+  launcher_barrier(t->me);
+  ALLTOALLVCHECK(alltoallv_register(t->handle, t->x.window, t->x.recv_bytes + 2 * PROGRAM_GUARD));
+  result(t, good, "unregister waits for what is running");
+  CUDACHECK(cudaStreamDestroy(other));
+  CUDACHECK(cudaEventDestroy(first));
+  CUDACHECK(cudaEventDestroy(fork));
+}
+
+/* ---- misuse -----------------------------------------------------------------------------------
+ */
+
+/* Is that result right, and does the sentence begin so? */
+static bool refused(ncclResult_t result, ncclResult_t right, const char *begins)
+{
+  const bool good = result == right && strncmp(alltoallv_last_error(), begins, strlen(begins)) == 0;
+  if (!good) launcher_error("%d, said '%s', not '%s'", result, alltoallv_last_error(), begins);
   return good;
 }
 
-static void test_device_slots(struct test *t)
+/* Wrong arguments, which every rank passes, unless it is about counts: then others hear of it. */
+static void test_arguments(struct test *t)
 {
-  launcher_step("device counts into slots");
-  result(t, device_slots(t, false), "device counts into slots");
-  result(t, device_slots(t, true), "device counts, the same segment for everybody");
+  const int n = t->me->nranks;
+  const size_t huge = (size_t)1 << 60, room = (t->x.recv_bytes + PROGRAM_GUARD) / 4;
+  const ncclResult_t argument = ncclInvalidArgument, usage = ncclInvalidUsage;
+  size_t ten[MAX_RANKS], zero[MAX_RANKS] = {0}, many[MAX_RANKS] = {huge}, packed[MAX_RANKS];
+  size_t overlap[MAX_RANKS], beyond[MAX_RANKS], received[MAX_RANKS], *d = t->device;
+  char *send = t->x.send, *recv = t->x.window + PROGRAM_GUARD;
+  cudaStream_t stream = t->stream;
+  alltoallv_t h = t->handle;
+  void *address;
+  char sentence[128];
+  launcher_step("arguments");
+  for (int p = 0; p < n; p++) ten[p] = 10, packed[p] = 10 * (size_t)p;
+  memcpy(overlap, packed, sizeof packed);
+  memcpy(beyond, packed, sizeof packed);
+  if (n > 1) overlap[1] = 9;
+  beyond[0] = room - 5;
+#define A2A(s, sc, sd, r, rc, rd, bytes) alltoallv(s, sc, sd, r, rc, rd, bytes, h, stream)
+#define DEV(s, sc, r, fits, layout, rc)                                                          \
+  alltoallv_device_counts(s, sc, NULL, r, fits, (alltoallv_layout_t)(layout), rc, NULL, NULL, 4, \
+                          h, stream)
+  bool good =
+      refused(A2A(NULL, ten, NULL, recv, ten, NULL, 4), argument, "NULL buffer") &
+      refused(A2A(send, NULL, NULL, recv, ten, NULL, 4), argument, "NULL array of counts") &
+      refused(A2A(send, ten, NULL, recv, ten, NULL, 0), argument, "element_bytes is 0; allowed") &
+      refused(A2A(send, ten, NULL, recv, ten, NULL, (size_t)4 << 30), argument,
+              "element_bytes is 4") &
+      refused(A2A(send, many, NULL, recv, zero, NULL, 64), argument,
+              "what goes to rank 0 overflows") &
+      refused(A2A(send, zero, NULL, recv, many, NULL, 64), argument,
+              "what comes from rank 0 overf") &
+      refused(A2A(recv, ten, NULL, recv, ten, NULL, 4), usage, "send and receive ranges overlap") &
+      refused(DEV(NULL, d, recv, 10, 0, d + n), argument, "NULL buffer") &
+      refused(DEV(send, d, recv, 10, 2, d + n), argument, "unknown layout") &
+      refused(DEV(send, d, recv, huge * 8, 0, d + n), argument, "room overflows") &
+      refused(alltoallv_peer(h, send, 0, &address), argument, "the buffer is not registered") &
+      refused(alltoallv_peer(h, t->x.window, n, &address), argument, "there is no rank") &
+      refused(alltoallv_unregister(h, send), argument, "the buffer is not registered") &
+      refused(alltoallv_register(h, recv + 1, 10), argument, "rank 0 registers at ") &
+      refused(alltoallv_register(h, NULL, 10), argument, "rank 0 registers nothing");
+  if (n > 1)
+    good &= refused(A2A(send, ten, NULL, recv, ten, overlap, 4), usage,
+                    "what comes from ranks 0 and 1 overlaps in recvbuff");
+  if (t->near >= 0) {
+    good &= refused(A2A(send, ten, NULL, send + 4096, ten, NULL, 4), usage, "recvbuff is not reg");
+    snprintf(sentence, sizeof sentence, "what comes from rank 0 ends after %zu elements", room + 5);
+    good &= refused(A2A(send, ten, NULL, recv, ten, beyond, 4), argument, sentence);
+    snprintf(sentence, sizeof sentence, "room is for %zu elements, but", room + 1);
+    good &= refused(DEV(send, d, recv, room + 1, 0, d + n), argument, sentence);
+  }
+  const bool wrong = t->me->rank == n - 1;
+  snprintf(sentence, sizeof sentence, "rank %d passes NULL", n - 1);
+  good &= refused(alltoallv_counts(ten, wrong ? NULL : received, h), argument, sentence);
+  result(t, good, "wrong arguments are refused");
+
+  /* other units are other calls; counts that cannot be meant fit nowhere */
+  good = true;
+  for (int shift = 33; shift < 64 && n > 0; shift += 15) {
+    size_t counts[MAX_RANKS] = {(size_t)1 << shift};
+    const size_t element = shift > 40 && wrong && n > 1 ? 12 : 8;
+    CUDACHECK(cudaMemcpy(d, counts, (size_t)n * sizeof *d, cudaMemcpyHostToDevice));
+    ALLTOALLVCHECK(alltoallv_device_counts(send, d, NULL, recv, 0, ALLTOALLV_PACKED, d + n, NULL,
+                                           NULL, element, h, stream));
+    good &= async_error(t) == (shift > 40 && n > 1 ? usage : argument);
+    good &= strstr(alltoallv_last_error(),
+                   shift > 40 && n > 1 ? " made different calls" : ", 0 fit") != NULL;
+  }
+  if (t->near < 0) { /* its own part a rank compares without the kernel */
+    for (int p = 0; p < n; p++) received[p] = p == t->me->rank ? 11 : 10;
+    ALLTOALLVCHECK(A2A(send, received, NULL, recv, ten, NULL, 4));
+    good &= refused(async_error(t), argument, "rank ");
+  }
+  result(t, good, "different calls, and counts that cannot be meant");
 }
 
-static void test_plan(struct test *t)
+static void test_config(struct test *t)
 {
-  char *recv = t->buffers.window + PROGRAM_GUARD;
+  const int last = t->me->nranks - 1;
+  const bool differs = t->me->rank == last;
+  alltoallv_t none;
   bool good = true;
-  struct exchange x;
-  launcher_step("plans");
-  for (int i = 0; i < 6; i++) {
-    alltoallv_plan_t plan;
-    random_exchange(t, &x, i < 3 ? 1000 : BUFFER);
-    ALLTOALLVCHECK(alltoallv_plan(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
-                                  x.rdispls, ncclFloat, t->handle, &plan));
-    for (uint32_t round = 1; round <= 5; round++) {
-      struct segment expected[MAX_RANKS];
-      program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, 4, round, t->stream);
-      program_guard(&t->buffers, t->stream);
-      ALLTOALLVCHECK(alltoallv_start(plan, t->stream));
-      program_expect(t->me, recv, x.recvcounts, x.rdispls, 4, round, expected);
-      good &= program_verify("plan", expected, t->me->nranks, &t->buffers, t->stream) == 0;
-    }
-    program_check_async(t->handle);
-    ALLTOALLVCHECK(alltoallv_plan_destroy(plan));
+  launcher_step("configurations");
+  for (int i = 0; i < 9; i++) { /* wrong on all ranks; the last two on the last one */
+    alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+    if (i == 0) config = (alltoallv_config_t){0};
+    if (i == 1) config.method = (alltoallv_method_t)3;
+    if (i == 2) config.timeout_seconds = -1;
+    if (i == 3) config.timeout_seconds = 2e9;
+    if (i == 4) config.timeout_seconds = (double)NAN;
+    if (i == 5) config.max_blocks = 1;
+    if (i == 6) config.max_blocks = -2;
+    if (i == 7 && differs) config.size--;
+    if (i == 8 && differs) config.method = ALLTOALLV_SENDRECV;
+    if (i == 8 && last == 0) break;
+    good &= alltoallv_init(t->comm, &config, &none) == ncclInvalidArgument && none == NULL;
+    if (i < 7) good &= strstr(alltoallv_last_error(), "config.") != NULL;
+    if (i == 7 && !differs) good &= says("rank %d has a wrong configuration", last);
+    if (i == 8 && !differs) good &= says("config.method is 0 here and 1 on rank %d", last);
   }
-  result(t, good, "plans");
-
-  random_exchange(t, &x, 100);
-  const bool wrong = t->me->rank == t->me->nranks - 1;
-  alltoallv_plan_t none;
-  good = alltoallv_plan(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
-                        ncclFloat, t->handle, wrong ? NULL : &none) == ncclInvalidArgument;
-  if (!wrong) good &= none == NULL;
-  if (!wrong) good &= says("rank %d has wrong arguments or no memory", t->me->nranks - 1);
-  result(t, good, "a plan with a wrong argument on one rank");
-}
-
-/* ---- what has to be refused ---------------------------------------------------------------------
- */
-
-/* The first rank sends another number than the last one that the kernel reaches expects: both are
- * told, nobody else is hurt, and the handle goes on. */
-static void test_mismatch(struct test *t)
-{
-  const int n = t->me->nranks, from = 0, to = t->near;
-  bool good = true;
-  launcher_step("mismatched counts");
-  for (int i = 0; i < 4 && t->one_sided; i++) {
-    struct exchange x;
-    struct segment expected[MAX_RANKS];
-    ncclResult_t async;
-    int source, destination;
-    char *recv = t->buffers.window + PROGRAM_GUARD;
-    for (int p = 0; p < n * n; p++) x.matrix[p] = i % 2 ? BUFFER / 16 / (size_t)n : 700;
-    lay_out(t, &x, NULL, 3);
-    if (t->me->rank == from) x.sendcounts[to] += i < 2 ? 1 : (size_t)-1;
-    program_fill(t->me, t->buffers.send, x.sendcounts, x.sdispls, 4, (uint32_t)i, t->stream);
-    program_guard(&t->buffers, t->stream);
-    ALLTOALLVCHECK(alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts,
-                             x.rdispls, ncclFloat, t->handle, t->stream));
-    CUDACHECK(cudaStreamSynchronize(t->stream));
-    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
-    const bool involved = t->me->rank == from || t->me->rank == to;
-    program_expect(t->me, recv, x.recvcounts, x.rdispls, 4, (uint32_t)i, expected);
-    if (t->me->rank == to) { /* a small pair leaves anything there, a large one nothing */
-      if (i % 2 == 0)
-        CUDACHECK(cudaMemsetAsync(expected[from].start, ELEMENTS_GUARD_BYTE,
-                                  expected[from].count * expected[from].size, t->stream));
-      expected[from].source = ELEMENTS_GUARD;
-      expected[from].count *= expected[from].size;
-      expected[from].size = 1;
-    }
-    good &= program_verify("mismatch", expected, n, &t->buffers, t->stream) == 0;
-    if (involved)
-      good &= says("rank %d sends %zu elements to rank %d, which expects %zu", from,
-                   x.matrix[0] + (i < 2 ? 1 : (size_t)-1), to, x.matrix[0]);
-    good &= involved ? async == ncclInvalidArgument && source == from && destination == to
-                     : async == ncclSuccess;
-    for (int p = 0; p < n * n; p++) x.matrix[p] = 999;
-    lay_out(t, &x, NULL, 0);
-    good &= exchange(t, &x, 4, 0, 0);
-  }
-  result(t, good, "mismatched counts name the pair, the handle stays usable");
-}
-
-/* The other places that find a mismatch, and what they call the numbers. */
-static void test_mismatch_sentences(struct test *t)
-{
-  const int n = t->me->nranks, from = 0, to = t->near;
-  char *send = t->buffers.send, *recv = t->buffers.window + PROGRAM_GUARD;
-  size_t counts[MAX_RANKS], wrong[MAX_RANKS];
-  alltoallv_plan_t plan;
-  bool good = true;
-  launcher_step("sentences of a mismatch");
-  for (int p = 0; p < n; p++) counts[p] = wrong[p] = 10;
-  if (t->me->rank == from) wrong[to] = 11;
-  const bool involved = t->me->rank == from || t->me->rank == to;
-  good &= alltoallv_plan(send, wrong, NULL, recv, counts, NULL, ncclFloat, t->handle, &plan) ==
-          ncclInvalidArgument;
-  good &= says("rank %d sends 11 elements to rank %d, which expects 10", from, to);
-  if (t->one_sided) {
-    ALLTOALLVCHECK(
-        alltoallv_rows(send, wrong, NULL, recv, counts, NULL, 24, ncclFloat, t->handle, t->stream));
-    good &= async_error(t) == (involved ? ncclInvalidArgument : ncclSuccess);
-    if (involved) good &= says("rank %d sends 11 rows to rank %d, which expects 10", from, to);
-    /* the last rank counts in another unit: 10 of 12 bytes are no number of 8; on several hosts
-     * nobody would find that */
-    if (n > 1 && to == n - 1) {
-      const bool other = t->me->rank == to;
-      ALLTOALLVCHECK(alltoallv_rows(send, counts, NULL, recv, counts, NULL, other ? 3 : 2,
-                                    ncclFloat, t->handle, t->stream));
-      good &= async_error(t) == ncclInvalidArgument;
-      good &= strstr(alltoallv_last_error(), other ? " bytes to rank " : " rows to rank ") ||
-              strstr(alltoallv_last_error(), " bytes to rank ");
-    }
-  }
-  ncclResult_t async; /* asking without pointers clears it all the same */
-  if (t->one_sided) {
-    ALLTOALLVCHECK(
-        alltoallv(send, wrong, NULL, recv, counts, NULL, ncclFloat, t->handle, t->stream));
-    CUDACHECK(cudaStreamSynchronize(t->stream));
-    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, NULL, NULL, NULL));
-    if (involved) good &= says("rank %d sends 11 elements to rank %d, which expects 10", from, to);
-    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, NULL, NULL));
-    good &= async == ncclSuccess;
-  }
-  if (!t->one_sided) { /* its own part a rank compares without being asked to */
-    for (int p = 0; p < n; p++) wrong[p] = p == t->me->rank ? 11 : 10;
-    ALLTOALLVCHECK(
-        alltoallv(send, wrong, NULL, recv, counts, NULL, ncclFloat, t->handle, t->stream));
-    good &= async_error(t) == ncclInvalidArgument;
-    good &=
-        says("rank %d sends 11 elements to rank %d, which expects 10", t->me->rank, t->me->rank);
-  }
-  result(t, good, "mismatches are named in elements or rows");
+  result(t, good, "configurations that are wrong, or differ between ranks, are refused");
 }
 
 /* --mismatch: as the example, which ends the job when counts differ. */
@@ -832,354 +581,43 @@ static void end_with_mismatch(struct test *t)
   size_t counts[MAX_RANKS], wrong[MAX_RANKS];
   for (int p = 0; p < n; p++) counts[p] = wrong[p] = 10;
   if (t->me->rank == 0) wrong[n - 1] = 11;
-  ALLTOALLVCHECK(alltoallv(t->buffers.send, wrong, NULL, t->buffers.window, counts, NULL, ncclFloat,
-                           t->handle, t->stream));
+  ALLTOALLVCHECK(
+      alltoallv(t->x.send, wrong, NULL, t->x.window, counts, NULL, 4, t->handle, t->stream));
   CUDACHECK(cudaStreamSynchronize(t->stream));
   program_check_async(t->handle);
 }
 
-/* Segments of the receive buffer that overlap, wherever they stand in the list. */
-static void test_overlap(struct test *t)
-{
-  const int n = t->me->nranks;
-  char *send = t->buffers.send, *recv = t->buffers.window + PROGRAM_GUARD;
-  bool good = true;
-  launcher_step("overlapping segments");
-  for (int a = 0; a < n; a++)
-    for (int b = 0; b < n; b++) {
-      struct exchange x;
-      alltoallv_plan_t plan;
-      if (a == b) continue;
-      for (int p = 0; p < n * n; p++) x.matrix[p] = 10;
-      lay_out(t, &x, NULL, 0);
-      x.rdispls[a] = x.rdispls[b] + 9; /* in the last element of b */
-      if (b == n - 1) x.rdispls[a] = x.rdispls[b] - 9;
-      good &= alltoallv(send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls, ncclFloat,
-                        t->handle, t->stream) == ncclInvalidUsage;
-      good &= strstr(alltoallv_last_error(), "overlaps in recvbuff") != NULL;
-      good &= alltoallv_plan(send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
-                             ncclFloat, t->handle, &plan) == ncclInvalidUsage;
-    }
-  struct exchange x; /* what comes from rank 0 is empty, and lies in the middle of the rest */
-  for (int p = 0; p < n * n; p++) x.matrix[p] = p < n ? 0 : 10;
-  lay_out(t, &x, NULL, 0);
-  x.rdispls[0] = 5;
-  good &= exchange(t, &x, 4, 0, 0);
-  result(t, good, "overlapping receive segments are refused");
-
-  struct segment expected[MAX_RANKS];
-  for (int p = 0; p < n * n; p++) x.matrix[p] = 10;
-  lay_out(t, &x, NULL, 0);
-  if (n > 1) x.rdispls[1] = 9; /* in the last element from rank 0 */
-  if (n == 1) x.rdispls[0] = t->buffers.window_bytes / 4;
-  program_expect(t->me, recv, x.recvcounts, x.rdispls, 4, 1, expected);
-  launcher_note(t->me, "a line for each rank about wrong rdispls is wanted here");
-  good = program_verify("rdispls", expected, n, &t->buffers, t->stream) > 0;
-  result(t, good, "the checker of the example does not follow overlapping displacements");
-}
-
-/* Slots at the same place: what comes from both would overlap, so there is room for one only. */
-static void test_equal_slots(struct test *t)
-{
-  const int n = t->me->nranks;
-  const size_t bytes = (size_t)n * sizeof(size_t), row = 3;
-  char *send = t->buffers.send, *recv = t->buffers.window + PROGRAM_GUARD;
-  size_t *device;
-  bool good = true;
-  launcher_step("equal slots");
-  CUDACHECK(cudaMalloc((void **)&device, 3 * bytes));
-  for (int i = 0; i < 2 && n > 1; i++) {
-    struct exchange x;
-    struct segment expected[MAX_RANKS];
-    ncclResult_t async;
-    int source, destination;
-    for (int p = 0; p < n * n; p++) x.matrix[p] = p < n && i == 0 ? 0 : 10; /* rank 0: nothing */
-    lay_out(t, &x, NULL, 0);
-    for (int p = 0; p < n; p++) x.rdispls[p] = p < 2 ? 0 : 10 * (size_t)p;
-    size_t elements[2][MAX_RANKS], displs[2][MAX_RANKS];
-    for (int p = 0; p < n; p++) {
-      elements[0][p] = x.sendcounts[p] * row, displs[0][p] = x.sdispls[p] * row;
-      elements[1][p] = x.recvcounts[p] * row, displs[1][p] = x.rdispls[p] * row;
-    }
-    program_fill(t->me, send, elements[0], displs[0], 4, (uint32_t)i, t->stream);
-    program_guard(&t->buffers, t->stream);
-    CUDACHECK(cudaMemcpyAsync(device, x.sendcounts, bytes, cudaMemcpyHostToDevice, t->stream));
-    CUDACHECK(cudaMemcpyAsync(device + 2 * n, x.rdispls, bytes, cudaMemcpyHostToDevice, t->stream));
-    ALLTOALLVCHECK(alltoallv_device_counts_rows(send, device, NULL, recv, 10 * (size_t)n,
-                                                device + n, device + 2 * n, NULL, ALLTOALLV_SLOTS,
-                                                row, ncclFloat, t->handle, t->stream));
-    CUDACHECK(cudaStreamSynchronize(t->stream));
-    ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
-    if (i == 0) {
-      good &= async == ncclSuccess;
-    } else {
-      good &= async == ncclInvalidArgument && source == 0 && destination == 0;
-      good &= says("rank 0 sends 10 rows to rank 0, where 0 fit");
-    }
-    program_expect(t->me, recv, elements[1], displs[1], 4, (uint32_t)i, expected);
-    good &= program_verify("equal slots", expected, i == 0 ? n : 0, &t->buffers, t->stream) == 0;
-  }
-  CUDACHECK(cudaFree(device));
-  result(t, good, "slots at the same place are refused unless all but the last are empty");
-}
-
-/* Device counts mean the same everywhere only in the same unit: other units are other calls. */
-static void test_different_units(struct test *t)
-{
-  const int n = t->me->nranks;
-  const size_t bytes = (size_t)n * sizeof(size_t), row = t->me->rank == n - 1 ? 3 : 2;
-  char *recv = t->buffers.window + PROGRAM_GUARD;
-  size_t *device, counts[MAX_RANKS];
-  struct segment none[1];
-  bool good = true;
-  launcher_step("different units");
-  for (int p = 0; p < n; p++) counts[p] = 6; /* multiples of both */
-  CUDACHECK(cudaMalloc((void **)&device, 3 * bytes));
-  program_guard(&t->buffers, t->stream);
-  CUDACHECK(cudaMemcpyAsync(device, counts, bytes, cudaMemcpyHostToDevice, t->stream));
-  if (n > 1) {
-    ALLTOALLVCHECK(alltoallv_device_counts_rows(t->buffers.send, device, NULL, recv, 1000,
-                                                device + n, device + 2 * n, NULL, ALLTOALLV_PACKED,
-                                                row, ncclFloat, t->handle, t->stream));
-    good &= async_error(t) == ncclInvalidUsage;
-    good &= strstr(alltoallv_last_error(), " made different calls") != NULL;
-    good &= program_verify("different units", none, 0, &t->buffers, t->stream) == 0;
-  }
-  CUDACHECK(cudaFree(device));
-  result(t, good, "device counts in different units are different calls");
-}
-
-/* A plan whose receive buffer has gone, also when another one has come to its place. */
-static void test_plan_without_buffer(struct test *t)
-{
-  const size_t window = t->buffers.window_bytes;
-  char *first;
-  size_t counts[MAX_RANKS], zero[MAX_RANKS] = {0};
-  alltoallv_plan_t plan;
-  bool good = true;
-  launcher_step("a plan without its buffer");
-  for (int p = 0; p < t->me->nranks; p++) counts[p] = t->me->rank == 0 ? 10 : 0;
-  NCCLCHECK(ncclMemAlloc((void **)&first, window));
-  ALLTOALLVCHECK(alltoallv_register(t->handle, first, window));
-  /* rank 0 sends to all, so all receive; and one plan in which only rank 0 receives */
-  size_t from_0[MAX_RANKS] = {10};
-  ALLTOALLVCHECK(alltoallv_plan(t->buffers.send, counts, NULL, first, from_0, NULL, ncclFloat,
-                                t->handle, &plan));
-  ALLTOALLVCHECK(alltoallv_start(plan, t->stream));
-  CUDACHECK(cudaStreamSynchronize(t->stream));
-  ALLTOALLVCHECK(alltoallv_unregister(t->handle, first));
-  good &= alltoallv_start(plan, t->stream) == ncclInvalidUsage;
-  good &= says("a receive buffer of the plan is not registered any more");
-  ALLTOALLVCHECK(alltoallv_register(t->handle, first, window)); /* the same, but not the old one */
-  good &= alltoallv_start(plan, t->stream) == ncclInvalidUsage;
-  ALLTOALLVCHECK(alltoallv_plan_destroy(plan));
-
-  const bool receives = t->me->rank == 0; /* nobody else */
-  for (int p = 0; p < t->me->nranks; p++) counts[p] = p == 0 ? 10 : 0, from_0[p] = 10;
-  ALLTOALLVCHECK(alltoallv_plan(t->buffers.send, counts, NULL, receives ? first : NULL,
-                                receives ? from_0 : zero, NULL, ncclFloat, t->handle, &plan));
-  ALLTOALLVCHECK(alltoallv_start(plan, t->stream));
-  CUDACHECK(cudaStreamSynchronize(t->stream));
-  ALLTOALLVCHECK(alltoallv_unregister(t->handle, first));
-  good &= alltoallv_start(plan, t->stream) == ncclInvalidUsage; /* on all ranks */
-  ALLTOALLVCHECK(alltoallv_plan_destroy(plan));
-  launcher_barrier(t->me);
-  NCCLCHECK(ncclMemFree(first));
-  result(t, good, "a plan whose receive buffer was unregistered is refused");
-}
-
-/* A configuration that the initializer has not made. */
-static void test_config(struct test *t)
-{
-  alltoallv_config_t config = {0}, other = ALLTOALLV_CONFIG_INITIALIZER;
-  alltoallv_t none;
-  launcher_step("configurations");
-  bool good = alltoallv_init(t->comm, &config, &none) == ncclInvalidArgument && none == NULL;
-  good &=
-      says("config.size is 0; allowed: %zu, from ALLTOALLV_CONFIG_INITIALIZER of this version's "
-           "alltoallv.h",
-           sizeof config);
-  other.size--; /* on one rank: the others hear of it */
-  if (t->me->rank == t->me->nranks - 1)
-    config = other;
-  else
-    config = (alltoallv_config_t)ALLTOALLV_CONFIG_INITIALIZER;
-  good &= alltoallv_init(t->comm, &config, &none) == ncclInvalidArgument && none == NULL;
-  if (t->me->rank < t->me->nranks - 1)
-    good &= says("rank %d has a wrong configuration", t->me->nranks - 1);
-  result(t, good, "a configuration that was not initialized is refused");
-
-  /* what is wrong in itself, and on all ranks; what differs on the last one */
-  good = true;
-  for (int i = 0; i < 12; i++) {
-    const bool differs = i >= 8;
-    if (differs && t->me->nranks == 1) break;
-    config = (alltoallv_config_t)ALLTOALLV_CONFIG_INITIALIZER;
-    if (i == 0) config.method = (alltoallv_method_t)-1;
-    if (i == 1) config.method = (alltoallv_method_t)(ALLTOALLV_COPY_ENGINE + 1);
-    if (i == 2) config.timeout_seconds = -1;
-    if (i == 3) config.timeout_seconds = 2e9;
-    if (i == 4) config.timeout_seconds = (double)NAN;
-    if (i == 5) config.max_blocks = 1;
-    if (i == 6) config.max_blocks = -2;
-    if (i == 7) config.ll_threshold = ((size_t)16 << 20) + 1;
-    if (t->me->rank == t->me->nranks - 1) {
-      if (i == 8) config.method = ALLTOALLV_SENDRECV;
-      if (i == 9) config.check_counts = 1;
-      if (i == 10) config.ll_threshold = 4096;
-      if (i == 11) config.first_call = 2;
-    }
-    good &= alltoallv_init(t->comm, &config, &none) == ncclInvalidArgument && none == NULL;
-    if (differs) good &= strstr(alltoallv_last_error(), " has another configuration") != NULL;
-  }
-  result(t, good, "configurations that are wrong, or differ between ranks, are refused");
-}
-
-/* Wrong arguments, which every rank passes. */
-static void test_arguments(struct test *t)
-{
-  struct exchange x;
-  char *recv = t->buffers.window + PROGRAM_GUARD;
-  bool good = true;
-  launcher_step("arguments");
-  for (int p = 0; p < t->me->nranks * t->me->nranks; p++) x.matrix[p] = 10;
-  lay_out(t, &x, NULL, 0);
-  good &= alltoallv(NULL, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls, ncclFloat,
-                    t->handle, t->stream) == ncclInvalidArgument;
-  good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
-                    (ncclDataType_t)99, t->handle, t->stream) == ncclInvalidArgument;
-  good &= *alltoallv_last_error() != '\0';
-  good &= alltoallv(recv, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls, ncclFloat,
-                    t->handle, t->stream) == ncclInvalidUsage; /* in place */
-  if (t->one_sided) {
-    good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls, t->errors, x.recvcounts, x.rdispls,
-                      ncclFloat, t->handle, t->stream) == ncclInvalidUsage; /* not registered */
-    /* beyond the window, by little and by so much that the send buffer seems to lie in between */
-    const size_t room = (t->buffers.recv_bytes + PROGRAM_GUARD) / 4;
-    for (size_t at = room - 5; at < (size_t)1 << 60; at *= 1000) {
-      x.rdispls[0] = at;
-      good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls, recv, x.recvcounts, x.rdispls,
-                        ncclFloat, t->handle, t->stream) == ncclInvalidArgument;
-      good &= says("what comes from rank 0 ends after %zu elements of recvbuff, but the registered "
-                   "buffer ends after %zu",
-                   at + 10, room);
-    }
-    good &= alltoallv_device_counts(t->buffers.send, x.sendcounts, NULL, recv, room + 1,
-                                    x.recvcounts, NULL, NULL, ALLTOALLV_PACKED, ncclFloat,
-                                    t->handle, t->stream) == ncclInvalidArgument;
-    good &= says("recvcapacity is %zu elements, but the registered buffer ends after %zu", room + 1,
-                 room);
-  }
-  good &= alltoallv_device_counts(NULL, x.sendcounts, NULL, recv, 10, x.recvcounts, NULL, NULL,
-                                  ALLTOALLV_PACKED, ncclFloat, t->handle,
-                                  t->stream) == ncclInvalidArgument;
-  good &= alltoallv_device_counts(t->buffers.send, x.sendcounts, NULL, recv, 10, x.recvcounts, NULL,
-                                  NULL, ALLTOALLV_SLOTS, ncclFloat, t->handle,
-                                  t->stream) == ncclInvalidArgument;
-  lay_out(t, &x, NULL, 0);
-  good &= exchange(t, &x, 4, 0, 0); /* the handle goes on */
-  result(t, good, "wrong arguments are refused");
-}
-
-/* ---- handles of their own
- * ------------------------------------------------------------------------ */
-
-static void open_handle(struct test *t, alltoallv_config_t config, size_t bytes)
-{
-  alltoallv_method_t chosen;
-  config.method = (alltoallv_method_t)method;
-  config.ll_threshold = LL_LIMIT;
-  t->buffers = (struct program_buffers){bytes, bytes, bytes + 2 * PROGRAM_GUARD, NULL, NULL};
-  NCCLCHECK(ncclMemAlloc((void **)&t->buffers.send, bytes + 64));
-  NCCLCHECK(ncclMemAlloc((void **)&t->buffers.window, t->buffers.window_bytes));
-  ALLTOALLVCHECK(alltoallv_init(t->comm, &config, &t->handle));
-  ALLTOALLVCHECK(alltoallv_register(t->handle, t->buffers.window, t->buffers.window_bytes));
-  ALLTOALLVCHECK(alltoallv_method(t->handle, &chosen, NULL));
-  t->one_sided = chosen != ALLTOALLV_SENDRECV;
-  ALLTOALLVCHECK(alltoallv_reach(t->handle, &t->near));
-  t->near = t->one_sided ? t->near - 1 : t->me->nranks - 1;
-}
-
-static void close_handle(struct test *t)
-{
-  CUDACHECK(cudaStreamSynchronize(t->stream));
-  ALLTOALLVCHECK(alltoallv_unregister(t->handle, t->buffers.window));
-  ALLTOALLVCHECK(alltoallv_destroy(t->handle));
-  launcher_barrier(t->me);
-  NCCLCHECK(ncclMemFree(t->buffers.window));
-  NCCLCHECK(ncclMemFree(t->buffers.send));
-}
-
-/* The number of the exchange goes through 2^32 - 1, 0, 1. */
-static void test_wrap_around(struct test *t)
-{
-  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
-  struct exchange x;
-  bool good = true;
-  launcher_step("wrap-around");
-  config.first_call = 0xFFFFFFF8u;
-  open_handle(t, config, BUFFER);
-  for (int i = 0; i < 20; i++) {
-    random_exchange(t, &x, 60000);
-    good &= exchange(t, &x, 4, 0, 0);
-  }
-  close_handle(t);
-  open_handle(t, config, BUFFER);
-  good &= device_slots(t, false);
-  result(t, good, "the number of the exchange wraps around");
-  close_handle(t);
-}
-
 #ifdef CPU_STANDIN /* whose sentences are known, and which fails without harm */
-/* A failure of NCCL comes with NCCL's own reason. */
-static void test_reason(struct test *t)
+/* A failure of NCCL comes with NCCL's own reason; a receive buffer of the wrong memory on one rank:
+ * all hear of it. */
+static void test_reasons(struct test *t)
 {
   size_t one[MAX_RANKS], received[MAX_RANKS];
-  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
-  ncclComm_t comm, parent = t->comm;
-  launcher_step("NCCL's reason");
-  for (int p = 0; p < t->me->nranks; p++) one[p] = 1;
-  NCCLCHECK(ncclCommSplit(parent, 0, t->me->rank, &comm, NULL));
-  t->comm = comm;
-  open_handle(t, config, BUFFER);
-  NCCLCHECK(ncclCommFinalize(comm));
-  bool good = alltoallv_counts(one, received, t->handle) != ncclSuccess;
-  good &= says("ncclAllGather(mine, all, bytes, ncclUint8, h->comm, h->stage_stream): "
-               "comm is finalized");
-  if (!t->one_sided && t->me->nranks > 1) {
-    good &= alltoallv(t->buffers.send, one, NULL, t->buffers.window, one, NULL, ncclFloat,
-                      t->handle, t->stream) != ncclSuccess;
-    good &= says("ncclSend(ex->send + pairs[p].send_offset, pairs[p].send_bytes, ncclUint8, p, "
-                 "h->comm, stream): comm is finalized");
-  }
-  result(t, good, "a failure of NCCL comes with NCCL's reason");
-  close_handle(t);
-  NCCLCHECK(ncclCommDestroy(comm));
-  t->comm = parent;
-}
-
-/* A receive buffer of the wrong memory, on one rank: all hear of it, and why. */
-static void test_wrong_memory(struct test *t)
-{
-  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
   const bool wrong = t->me->rank == t->me->nranks - 1;
+  ncclComm_t comm, parent = t->comm;
   void *buffer;
-  launcher_step("the wrong memory");
-  open_handle(t, config, BUFFER);
+  bool good = true;
+  launcher_step("reasons");
   if (wrong)
     CUDACHECK(cudaMalloc(&buffer, 8192));
   else
     NCCLCHECK(ncclMemAlloc(&buffer, 8192));
-  bool good = true;
-  if (t->one_sided) {
+  NCCLCHECK(ncclCommSplit(parent, 0, t->me->rank, &comm, NULL));
+  t->comm = comm;
+  open_handle(t, 60, 1, BUFFER);
+  if (t->near >= 0) {
     good &= alltoallv_register(t->handle, buffer, 8192) != ncclSuccess;
     good &= strstr(alltoallv_last_error(), " cannot register the buffer: ") != NULL;
-    const bool same_host = t->me->rank / (t->near + 1) == (t->me->nranks - 1) / (t->near + 1);
-    if (same_host)
-      good &= strstr(alltoallv_last_error(), " is not from ncclMemAlloc; allowed: ") != NULL;
   }
-  result(t, good, "a receive buffer that is not from ncclMemAlloc is refused on all ranks");
+  for (int p = 0; p < t->me->nranks; p++) one[p] = 1;
+  NCCLCHECK(ncclCommFinalize(comm));
+  good &= alltoallv_counts(one, received, t->handle) != ncclSuccess;
+  good &= says("ncclAllGather(mine, all, bytes, ncclUint8, h->comm, h->words_stream): comm is "
+               "finalized");
+  result(t, good, "failures of NCCL come with its reason, on all ranks");
   close_handle(t);
+  NCCLCHECK(ncclCommDestroy(comm));
+  t->comm = parent;
   if (wrong)
     CUDACHECK(cudaFree(buffer));
   else
@@ -1187,83 +625,76 @@ static void test_wrong_memory(struct test *t)
 }
 #endif
 
-/* Pairs that 32 bits cannot count, in bytes and in elements. */
+/* Pairs that 32 bits cannot count. */
 static void test_large(struct test *t)
 {
   const size_t count = ((size_t)5 << 30) + 77;
-  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
-  struct exchange x;
+  const int n = t->me->nranks, me = t->me->rank;
+  struct segment expected[MAX_RANKS];
   launcher_step("pairs beyond 4 GiB");
-  open_handle(t, config, count + 4096);
-  memset(x.matrix, 0, sizeof x.matrix);
-  x.matrix[t->me->nranks - 1] = count; /* from rank 0 to the last */
-  lay_out(t, &x, NULL, 0);
-  result(t, exchange(t, &x, 1, 0, 3), "a pair of 5 GiB");
+  open_handle(t, 60, 1, count + 4096);
+  struct exchange *x = &t->x;
+  if (me == 0) x->sendcounts[n - 1] = count; /* from rank 0 to the last */
+  if (me == n - 1) x->recvcounts[0] = count;
+  program_prefix_sums(x->recvcounts, x->rdispls, n);
+  program_fill(x, x->send, 1, t->stream);
+  program_guard(x, x->window, t->stream);
+  char *recv = x->window + PROGRAM_GUARD + 3;
+  ALLTOALLVCHECK(
+      alltoallv(x->send, x->sendcounts, NULL, recv, x->recvcounts, NULL, 1, t->handle, t->stream));
+  program_expect(x, recv, 1, expected);
+  result(t, program_verify("large", expected, n, x, x->window, t->stream) == 0, "a pair of 5 GiB");
   close_handle(t);
 }
 
-/* One exchange of 100 elements per pair with host counts, and one with device counts behind it. */
-static void enqueue_two(struct test *t, const struct exchange *x, size_t *device)
-{
-  const int n = t->me->nranks;
-  char *recv = t->buffers.window + PROGRAM_GUARD;
-  CUDACHECK(cudaMemcpyAsync(device, x->sendcounts, (size_t)n * sizeof(size_t),
-                            cudaMemcpyHostToDevice, t->stream));
-  ALLTOALLVCHECK(alltoallv(t->buffers.send, x->sendcounts, x->sdispls, recv, x->recvcounts,
-                           x->rdispls, ncclFloat, t->handle, t->stream));
-  ALLTOALLVCHECK(alltoallv_device_counts(t->buffers.send, device, NULL, recv,
-                                         t->buffers.recv_bytes / 4, device + n, device + 2 * n,
-                                         NULL, ALLTOALLV_PACKED, ncclFloat, t->handle, t->stream));
-}
-
-/* A rank that comes when the others have given up after the timeout. They say who it is. It has the
- * data of the first exchange, which were on their way, and must hear of the second one, in which
- * nobody sends any more. */
+/* A rank that comes when the others have given up after the timeout and destroyed their handles.
+ * They say who it is. It has the data of the first exchange, which were on their way, and must hear
+ * of the second one, in which nobody sends any more. */
 static void test_timeout(struct test *t)
 {
-  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
   const int n = t->me->nranks, late = n - 1;
-  struct exchange x;
-  size_t *device;
-  ncclResult_t async = ncclSuccess;
+  struct segment expected[MAX_RANKS];
+  ncclResult_t async;
   int source = -1, destination;
-  bool good = true, keep = false;
+  bool good = true;
+  if (n == 1 || t->near < n - 1) return; /* other hosts would be waited for without end */
   launcher_step("a late rank");
-  config.timeout_seconds = 1;
-  open_handle(t, config, BUFFER);
-  CUDACHECK(cudaMalloc((void **)&device, 3 * (size_t)n * sizeof(size_t)));
-  if (t->one_sided && n > 1 && t->near == n - 1) { /* other hosts would be waited for without end */
-    for (int p = 0; p < n * n; p++) x.matrix[p] = 100;
-    lay_out(t, &x, NULL, 0);
-    for (int turn = 0; turn < 2; turn++) {
-      if ((t->me->rank == late) == (turn == 1)) {
-        enqueue_two(t, &x, device);
-        CUDACHECK(cudaStreamSynchronize(t->stream));
-        ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
-        good = async == ncclRemoteError && (turn == 0 ? source == late : source != late);
-        good &= alltoallv(t->buffers.send, x.sendcounts, x.sdispls,
-                          t->buffers.window + PROGRAM_GUARD, x.recvcounts, x.rdispls, ncclFloat,
-                          t->handle, t->stream) == ncclRemoteError; /* final */
-        keep = alltoallv_unregister(t->handle, t->buffers.window) == ncclRemoteError;
-        good &= keep;
-        ALLTOALLVCHECK(alltoallv_destroy(t->handle)); /* before the late rank begins */
-        t->handle = NULL;
-      }
-      launcher_barrier(t->me);
+  open_handle(t, 1, 1, BUFFER);
+  random_counts(t, &t->x, 100);
+  struct exchange *x = &t->x;
+  CUDACHECK(
+      cudaMemcpy(t->device, x->sendcounts, (size_t)n * sizeof(size_t), cudaMemcpyHostToDevice));
+  program_fill(x, x->send, 1, t->stream);
+  program_guard(x, x->window, t->stream);
+  for (int turn = 0; turn < 2; turn++) {
+    if ((t->me->rank == late) == (turn == 1)) {
+      char *recv = x->window + PROGRAM_GUARD;
+      ALLTOALLVCHECK(alltoallv(x->send, x->sendcounts, x->sdispls, recv, x->recvcounts, x->rdispls,
+                               4, t->handle, t->stream));
+      ALLTOALLVCHECK(alltoallv_device_counts(x->send, t->device, NULL, x->window, 0,
+                                             ALLTOALLV_PACKED, t->device + n, NULL, NULL, 4,
+                                             t->handle, t->stream));
+      CUDACHECK(cudaStreamSynchronize(t->stream));
+      ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
+      good &= async == ncclRemoteError && (turn == 0 ? source == late : source != late);
+      program_expect(x, recv, 1, expected);
+#ifndef CPU_STANDIN /* which has no lines */
+      if (turn == 1) good &= program_verify("late", expected, n, x, x->window, t->stream) == 0;
+#endif
+      good &= some_exchange(t, t->stream) == ncclRemoteError; /* final */
+      good &= alltoallv_unregister(t->handle, x->window) == ncclRemoteError;
+      ALLTOALLVCHECK(alltoallv_destroy(t->handle)); /* the window stays allocated */
     }
+    launcher_barrier(t->me);
   }
   result(t, good, "a late rank is named after the timeout, and hears of it");
-  if (t->handle != NULL) ALLTOALLVCHECK(alltoallv_destroy(t->handle));
-  launcher_barrier(t->me);
-  CUDACHECK(cudaFree(device));
-  if (!keep) NCCLCHECK(ncclMemFree(t->buffers.window));
-  NCCLCHECK(ncclMemFree(t->buffers.send));
+  NCCLCHECK(ncclMemFree(x->send));
+  free(x->sendcounts);
 }
 
 static int run(const struct rank *me, const struct options *opt)
 {
   struct test t = {.me = me, .random = 1, .code = EXIT_VERIFIED};
-  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
   ncclUniqueId id;
   (void)opt;
   launcher_step("communicator");
@@ -1272,42 +703,30 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&t.comm, me->nranks, id, me->rank));
   CUDACHECK(cudaStreamCreate(&t.stream));
-  CUDACHECK(cudaMalloc((void **)&t.errors, sizeof *t.errors));
-  open_handle(&t, config, BUFFER);
+  CUDACHECK(cudaMalloc((void **)&t.device, 5 * (size_t)me->nranks * sizeof(size_t)));
+  open_handle(&t, 60, 1, BUFFER);
   if (mismatch) end_with_mismatch(&t); /* does not return */
 
-  test_patterns(&t);
-  test_random(&t);
-  test_threshold(&t);
-  test_back_to_back(&t);
-  test_barrier(&t);
-  if (!launcher_graphs_can_deadlock) test_graph(&t);
+  test_random(&t, first_seed, cases, "exchanges at random");
+  test_back_to_back(&t, METHOD_AUTO, "the library back to back", true);
+  test_back_to_back(&t, METHOD_BARRIER, "barrier back to back", true);
+  test_back_to_back(&t, METHOD_LINES, "lines back to back", true);
+  test_back_to_back(&t, METHOD_COPY_ENGINE, "copy engines back to back", false);
   if (!launcher_graphs_can_deadlock) test_streams(&t);
-  if (!launcher_graphs_can_deadlock) test_captures(&t);
-  test_counts(&t);
-  test_rows(&t);
-  test_large_rows(&t);
-  test_device_counts(&t);
-  test_device_slots(&t);
-  test_plan(&t);
-  test_plan_without_buffer(&t);
-  test_mismatch(&t);
-  test_mismatch_sentences(&t);
-  test_overlap(&t);
-  test_equal_slots(&t);
-  test_different_units(&t);
   test_arguments(&t);
   test_config(&t);
+  test_random(&t, first_seed, cases / 10, "the handle goes on after all that");
   close_handle(&t);
-  test_wrap_around(&t);
+  open_handle(&t, 60, 0xFFFFFFF8u, BUFFER); /* the epoch goes through 2^32 - 1, 2, 3 */
+  test_random(&t, first_seed, 30, "the epoch wraps around");
+  close_handle(&t);
 #ifdef CPU_STANDIN
-  test_reason(&t);
-  test_wrong_memory(&t);
+  test_reasons(&t);
 #endif
   if (large) test_large(&t);
   test_timeout(&t);
 
-  CUDACHECK(cudaFree(t.errors));
+  CUDACHECK(cudaFree(t.device));
   CUDACHECK(cudaStreamDestroy(t.stream));
   NCCLCHECK(ncclCommDestroy(t.comm));
   return t.code;
@@ -1316,11 +735,11 @@ static int run(const struct rank *me, const struct options *opt)
 int main(int argc, char **argv)
 {
   static const struct option_spec options[] = {
-      {"method", 0, OPTION_CHOICE, &method, "auto|sendrecv|lsa|copy-engine", "as alltoallv_sm", 0,
-       0},
+      {"method", 0, OPTION_CHOICE, &method, "auto|sendrecv|lsa", "as alltoallv_sm", 0, 0},
       {"large", 0, OPTION_FLAG, &large, NULL, "also pairs beyond 4 GiB", 0, 0},
       {"mismatch", 0, OPTION_FLAG, &mismatch, NULL, "only a mismatch, which ends the job", 0, 0},
-      {"calls", 0, OPTION_LONG, &calls, "N", "back-to-back calls (300)", 1, 1 << 20},
+      {"cases", 0, OPTION_LONG, &cases, "N", "exchanges at random (250)", 1, 1 << 20},
+      {"seed", 0, OPTION_LONG, &first_seed, "N", "of the first of them (1)", 0, 1LL << 40},
       {0},
   };
   static const struct program program = {

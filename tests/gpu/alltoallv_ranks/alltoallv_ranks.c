@@ -67,7 +67,8 @@ static void make_exchange(struct ranks_exchange *x, int n, bool mismatches, bool
       struct alltoallv_pair *out = &x->pairs[from][to], *in = &x->pairs[to][from];
       out->send_bytes = in->recv_bytes = bytes;
       out->send_offset = next_random(INPUT - MOST);
-      in->recv_offset = ends[to] += x->kind == ALLTOALLV_KIND_PACKED ? 0 : next_random(40);
+      if (x->kind == ALLTOALLV_KIND_SLOTS) ends[to] = buffer_bytes(n) / (size_t)n * (size_t)from;
+      in->recv_offset = ends[to] += x->kind == ALLTOALLV_KIND_HOST ? next_random(40) : 0;
       ends[to] += bytes;
     }
   if (mismatches && x->kind == ALLTOALLV_KIND_HOST && next_random(2)) {
@@ -113,7 +114,7 @@ static bool check_exchange(const struct ranks_case *c, int e, int rank, char *ex
 }
 
 /* One launch. `columns` x `teams` blocks a rank. */
-static bool run_case(int n, int columns, int teams, uint32_t first_call, bool mismatches,
+static bool run_case(int n, int columns, int teams, uint32_t first_epoch, bool mismatches,
                      const char *input)
 {
   const long exchanges = n > RANKS_FEW ? (most_exchanges + 7) / 8 : most_exchanges;
@@ -122,8 +123,8 @@ static bool run_case(int n, int columns, int teams, uint32_t first_call, bool mi
   struct ranks_case c = {.ranks = n,
                          .columns = columns,
                          .teams = teams,
-                         .first_call = first_call,
-                         .stale = first_call != 1,
+                         .first_epoch = first_epoch,
+                         .stale = first_epoch != 1,
                          .seed = next_random(1 << 30),
                          .exchanges = (int)exchanges,
                          .exchange = x,

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "lsa/alltoallv_kernel.cuh"
+#include "lib/kernel.cuh"
 
 namespace
 {
@@ -153,7 +153,7 @@ static cudaError_t run(struct ranks_case *c)
   }
   for (size_t rank = 0; rank < n; rank++) {
     windows[rank] = buffers + rank * c->buffer_bytes;
-    for (uint32_t &number : states[rank].call) number = c->first_call - 1;
+    for (uint32_t &number : states[rank].epoch) number = c->first_epoch - 1;
   }
   for (size_t i = 0; i < all; i++) {
     const struct ranks_exchange *x = &c->exchange[i / n];
@@ -164,9 +164,10 @@ static cudaError_t run(struct ranks_case *c)
     a->rank = (int)rank, a->n = c->ranks;
     a->kind = x->kind, a->ll_threshold = (uint32_t)c->ll_threshold;
     a->send = input, a->recv = windows[rank], a->windows = windows;
-    a->unit = 1, a->unit_inverse = 1;
-    a->lead = x->kind == ALLTOALLV_KIND_HOST ? alltoallv_lead(c->ranks, c->ll_threshold) : 0;
-    a->capacity = c->buffer_bytes;
+    a->element = 1;
+    a->eager =
+        x->kind == ALLTOALLV_KIND_HOST ? alltoallv_eager_bytes(c->ranks, c->ll_threshold) : 0;
+    a->capacity = x->kind == ALLTOALLV_KIND_SLOTS ? c->buffer_bytes / n : c->buffer_bytes;
     a->sendcounts = lists[i].sendcounts, a->sdispls = lists[i].sdispls;
     a->recvcounts = lists[i].recvcounts, a->rdispls = lists[i].rdispls;
     a->limit = 10000000000ull; /* ns */
@@ -175,7 +176,6 @@ static cudaError_t run(struct ranks_case *c)
       a->pairs[p] = x->pairs[rank][p];
       lists[i].sendcounts[p] = a->pairs[p].send_bytes;
       lists[i].sdispls[p] = a->pairs[p].send_offset;
-      lists[i].rdispls[p] = a->pairs[p].recv_offset; /* slots; packed says it itself */
     }
   }
 

@@ -9,7 +9,7 @@
 
 #include <cuda_runtime.h>
 
-#include "alltoallv_protocol.h"
+#include "lib/protocol.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,7 +28,7 @@ struct ranks_exchange {
 
 struct ranks_case {
   int ranks, columns, teams; /* a rank has columns x teams blocks */
-  uint32_t first_call;       /* number of the first exchange */
+  uint32_t first_epoch;      /* number of the first exchange */
   int stale;                 /* scratch memory holds what looks like lines of exchanges 2 and 3 */
   uint64_t seed;             /* of the delays */
   int exchanges;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The low-latency protocol: small pairs, and the lead of large ones, travel as lines through the
- * scratch memory of the receiver. The sender waits for nothing, the receiver for the lines
+/* The low-latency protocol: small pairs, and the eager bytes of large ones, travel as lines through
+ * the scratch memory of the receiver. The sender waits for nothing, the receiver for the lines
  * themselves. */
 #ifndef ALLTOALLV_LL_CUH
 #define ALLTOALLV_LL_CUH
 
-#include "lsa/alltoallv_wait.cuh"
+#include "wait.cuh"
 
 /* One lane's share of a group: 3 x 16 bytes of data, 4 lines. The group has `width` lanes; lane
- * i takes the 16-byte words i, width + i and 2 width + i, so that a warp's accesses are
+ * i coming the 16-byte words i, width + i and 2 width + i, so that a warp's accesses are
  * contiguous on both sides. */
 struct lane_share {
   uint64_t offset; /* of the group's first byte in the pair */
@@ -133,7 +133,7 @@ static __device__ __forceinline__ uint32_t groups_of(uint64_t bytes)
 
 /* The blocks of the grid form teams: those with the same blockIdx.y, gridDim.x of them. Team i
  * sends lines to rank + i and receives them from rank - i; if there are fewer teams than ranks,
- * for some more values of i too. Team 0 has no peer: alltoallv_kernel.cuh says what its blocks do.
+ * for some more values of i too. Team 0 has no peer: kernel.cuh says what its blocks do.
  * So a block waits for the block of the same number at another rank, which has sent before it
  * waits: where grids are equal, blocks that have to wait for room keep nobody from going on. */
 
@@ -161,28 +161,28 @@ static __device__ __forceinline__ void send_lines(const kernel_args<N> &a,
   {
     const int p = a.rank + i < a.n ? a.rank + i : a.rank + i - a.n; /* quicker than % */
     uint64_t bytes = pairs[p].send_bytes;
-    if (bytes > a.ll_threshold) bytes = a.lead;
+    if (bytes > a.ll_threshold) bytes = a.eager;
     const char *from = a.send + pairs[p].send_offset;
     for (uint32_t g = r.first; g < groups_of(bytes); g += r.step) {
       lane_share s(bytes, g, lane);
       if (s.idle()) continue;
       lane_words v = load_share(s, from + s.offset);
-      uint32_t call = this_call(a);
+      uint32_t epoch = this_epoch(a);
       if (is_broken(a)) return; /* see read_header */
-      char *lines = mailbox(a, p, a.rank, call) + a.scratch.lines_at;
-      store_line(lines + s.line(0), v.word[0].x, v.word[1].x, v.word[2].x, call);
-      store_line(lines + s.line(1), v.word[0].y, v.word[1].y, v.word[2].y, call);
-      store_line(lines + s.line(2), v.word[0].z, v.word[1].z, v.word[2].z, call);
-      store_line(lines + s.line(3), v.word[0].w, v.word[1].w, v.word[2].w, call);
+      char *lines = mailbox(a, p, a.rank, epoch) + a.scratch.lines_at;
+      store_line(lines + s.line(0), v.word[0].x, v.word[1].x, v.word[2].x, epoch);
+      store_line(lines + s.line(1), v.word[0].y, v.word[1].y, v.word[2].y, epoch);
+      store_line(lines + s.line(2), v.word[0].z, v.word[1].z, v.word[2].z, epoch);
+      store_line(lines + s.line(3), v.word[0].w, v.word[1].w, v.word[2].w, epoch);
     }
   }
 }
 
-/* takes[p]: the lead of a large pair from p is wanted. */
+/* coming[p]: a large pair is coming from p, so its eager bytes are wanted. */
 template <int N>
 static __device__ __forceinline__ void
-receive_lines(const kernel_args<N> &a, const struct alltoallv_pair *pairs, uint32_t call, int lane,
-              const bool *takes = NULL, group_range r = group_range())
+receive_lines(const kernel_args<N> &a, const struct alltoallv_pair *pairs, uint32_t epoch, int lane,
+              const bool *coming = NULL, group_range r = group_range())
 {
   FOR_EACH_OF_TEAM(a, i)
   {
@@ -190,21 +190,22 @@ receive_lines(const kernel_args<N> &a, const struct alltoallv_pair *pairs, uint3
     const uint64_t whole = pairs[p].recv_bytes;
     uint64_t bytes = whole;
     if (whole > a.ll_threshold) {
-      if (takes == NULL || !takes[p]) continue;
-      bytes = a.lead;
+      if (coming == NULL || !coming[p]) continue;
+      bytes = a.eager;
     }
-    const char *lines = mailbox(a, a.rank, p, call) + a.scratch.lines_at;
+    const char *lines = mailbox(a, a.rank, p, epoch) + a.scratch.lines_at;
     for (uint32_t g = r.first; g < groups_of(bytes); g += r.step) {
       lane_share s(bytes, g, lane);
       if (s.idle()) continue;
       line l[4];
-      patience w;
+      poll_clock w;
       bool come = false;
       while (!come) {
 #pragma unroll
         for (int u = 0; u < 4; u++) l[u] = load_line(lines + s.line(u));
-        come = l[0].call == call && l[1].call == call && l[2].call == call && l[3].call == call;
-        if (!come && w.long_wait() && (contradicts(a, call, p, whole) || give_up(a, call, w, p)))
+        come = l[0].epoch == epoch && l[1].epoch == epoch && l[2].epoch == epoch &&
+               l[3].epoch == epoch;
+        if (!come && w.long_wait() && (contradicts(a, epoch, p, whole) || give_up(a, epoch, w, p)))
           break;
       }
       if (!come) break; /* nothing more from p */

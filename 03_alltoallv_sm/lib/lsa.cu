@@ -1,20 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one-sided part on GPUs: scratch memory, addresses of the peers, launches. What the kernel
- * does is in alltoallv_kernel.cuh.
+/* The kernel's side on GPUs: scratch memory, addresses of the peers, launches. What the kernel does
+ * is in kernel.cuh.
  *
- * NCCL's device interface (2.28 and later) is used for two things only: scratch memory that peers
- * can reach (a resource of ncclDevCommCreate, which is also the test for symmetric memory), and the
- * addresses of the peers' windows (ncclGetLsaPointer, in a kernel of one block). */
+ * NCCL's device interface is used for two things only: scratch memory that peers can reach (a
+ * resource of ncclDevCommCreate, which is also the test for symmetric memory), and the addresses of
+ * the peers' windows (ncclGetLsaPointer, in a kernel of one block). */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "alltoallv_errors.h"
-#include "lsa/alltoallv_kernel.cuh"
-#include "alltoallv_lsa.h"
+#include <nccl.h>
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
+#error "the AlltoAllV needs NCCL 2.28 or newer; allowed: NCCL_HOME=<folder of one>"
+#endif
+#include <nccl_device.h>
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) /* else alltoallv_lsa_none.cu */
-#include "lsa/alltoallv_lsa_state.cuh"
+#include "internal.h"
+#include "kernel.cuh"
+
+struct alltoallv_lsa {
+  ncclComm_t comm;
+  ncclDevComm dev_comm;
+  bool have_dev_comm;
+  int rank, n;
+  struct alltoallv_lsa_config config;
+  int max_blocks;
+  struct alltoallv_scratch scratch;
+  char *peer[ALLTOALLV_MAX_LSA_RANKS]; /* scratch memory */
+  uint64_t stride;                     /* from one to the next */
+  struct device_state *state;
+  struct alltoallv_errors *errors; /* host memory that the device can write */
+  char **windows;                  /* device: see kernel_args */
+  ncclWindow_t window[ALLTOALLV_MAX_WINDOWS];
+};
 
 /* ---- what is possible --------------------------------------------------------------------- */
 
@@ -98,7 +116,6 @@ static cudaError_t load_kernels(void)
   cudaError_t e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_SMALL>);
   if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_LARGE>);
   if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_DEVICE>);
-  if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, bare_push_kernel<N>);
   return e;
 }
 
@@ -122,7 +139,7 @@ static ncclResult_t create(struct alltoallv_lsa *lsa)
   ALLTOALLV_CUDATRY(cudaMemset(lsa->windows, 0, table));
   struct device_state first;
   memset(&first, 0, sizeof(first));
-  for (int i = 0; i < ALLTOALLV_MAX_BLOCKS; i++) first.call[i] = lsa->config.first_call - 1;
+  for (int i = 0; i < ALLTOALLV_MAX_BLOCKS; i++) first.epoch[i] = lsa->config.first_epoch - 1;
   ALLTOALLV_CUDATRY(cudaMalloc((void **)&lsa->state, sizeof(first)));
   ALLTOALLV_CUDATRY(cudaMemcpy(lsa->state, &first, sizeof(first), cudaMemcpyHostToDevice));
   ALLTOALLV_CUDATRY(cudaHostAlloc((void **)&lsa->errors, sizeof(*lsa->errors),
@@ -224,12 +241,13 @@ static struct shape shape_of(const struct alltoallv_lsa *lsa,
   int blocks = lsa->max_blocks / teams; /* of a team */
   uint64_t largest = 0;
   if (request->kind != ALLTOALLV_KIND_HOST) {
-    /* Only the capacity is known: where little can arrive, little is sent, mostly. So a warp for
+    const uint64_t fits =
+        request->capacity * (request->kind == ALLTOALLV_KIND_SLOTS ? (uint64_t)lsa->n : 1);
+    /* Only what fits is known: where little can arrive, little is sent, mostly. So a warp for
      * every group of half of it, rounded up: of two ranks that is the pair with the other one. */
-    uint64_t enough =
-        request->capacity * request->unit.bytes / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
+    uint64_t enough = fits * request->element / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
     if (enough < 4) enough = 4;
-    if (request->capacity > 0 && enough < (uint64_t)blocks) blocks = (int)enough;
+    if (fits > 0 && enough < (uint64_t)blocks) blocks = (int)enough;
   } else {
     for (int p = 0; p < lsa->n; p++) {
       const struct alltoallv_pair *pair = &request->pairs[p];
@@ -251,27 +269,18 @@ static struct shape shape_of(const struct alltoallv_lsa *lsa,
   return s;
 }
 
-/* The inverse modulo 2^64 of the odd part of `unit`. Each turn doubles the bits that are right,
- * beginning with three: x * x is 1 modulo 8 for every odd x. */
-static uint64_t inverse_of(uint32_t unit)
-{
-  const uint64_t odd = unit >> __builtin_ctz(unit);
-  uint64_t inverse = odd;
-  for (int turn = 0; turn < 5; turn++) inverse *= 2 - odd * inverse;
-  return inverse;
-}
-
 template <int N>
 static void fill(const struct alltoallv_lsa *lsa, const struct alltoallv_request *request,
                  kernel_args<N> *a)
 {
+  const bool host = request->kind == ALLTOALLV_KIND_HOST;
   a->rank = lsa->rank;
   a->n = lsa->n;
   a->kind = request->kind;
   a->window = request->window;
   a->window_offset = request->window_offset;
-  a->send = (const char *)request->send;
-  a->recv = (char *)request->recv;
+  a->send = request->send;
+  a->recv = request->recv;
   a->ll_threshold = (uint32_t)lsa->config.ll_threshold;
   a->scratch_base = lsa->peer[0];
   a->scratch_stride = lsa->stride;
@@ -280,19 +289,15 @@ static void fill(const struct alltoallv_lsa *lsa, const struct alltoallv_request
   a->state = lsa->state;
   a->errors = lsa->errors;
   a->windows = lsa->windows;
-  a->unit = request->unit.bytes;
-  a->lead =
-      request->kind == ALLTOALLV_KIND_HOST ? alltoallv_lead(lsa->n, lsa->config.ll_threshold) : 0;
-  a->rows = request->unit.rows;
+  a->element = request->element;
+  a->eager = host ? alltoallv_eager_bytes(lsa->n, lsa->config.ll_threshold) : 0;
   a->capacity = request->capacity;
   a->sendcounts = (const uint64_t *)request->sendcounts;
   a->sdispls = (const uint64_t *)request->sdispls;
   a->recvcounts = (uint64_t *)request->recvcounts;
   a->rdispls = (uint64_t *)request->rdispls;
   a->needed = (uint64_t *)request->needed;
-  a->unit_inverse = request->kind == ALLTOALLV_KIND_HOST ? 0 : inverse_of(request->unit.bytes);
-  if (request->kind == ALLTOALLV_KIND_HOST)
-    for (int p = 0; p < lsa->n; p++) a->pairs[p] = request->pairs[p];
+  for (int p = 0; host && p < lsa->n; p++) a->pairs[p] = request->pairs[p];
 }
 
 template <int N>
@@ -318,26 +323,3 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *lsa,
   return lsa->n <= 8 ? launch<8>(lsa, request, stream)
                      : launch<ALLTOALLV_MAX_LSA_RANKS>(lsa, request, stream);
 }
-
-template <int N>
-static ncclResult_t bare_push(struct alltoallv_lsa *lsa, const struct alltoallv_request *request,
-                              void *const *to, cudaStream_t stream)
-{
-  kernel_args<N> a = {};
-  bare_args<N> where = {};
-  fill(lsa, request, &a);
-  for (int p = 0; p < lsa->n; p++) where.to[p] = (char *)to[p];
-  bare_push_kernel<N><<<lsa->max_blocks, 512, 0, stream>>>(a, where);
-  ALLTOALLV_CUDATRY(cudaGetLastError());
-  return ncclSuccess;
-}
-
-ncclResult_t alltoallv_lsa_bare_push(struct alltoallv_lsa *lsa,
-                                     const struct alltoallv_request *request, void *const *to,
-                                     cudaStream_t stream)
-{
-  return lsa->n <= 8 ? bare_push<8>(lsa, request, to, stream)
-                     : bare_push<ALLTOALLV_MAX_LSA_RANKS>(lsa, request, to, stream);
-}
-
-#endif

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The exchanges: each is checked, turned into bytes, and handed to the kernel and to send/recv. */
+#include "internal.h"
+
+#include <string.h>
+
+ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], alltoallv_t handle)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  const size_t n = (size_t)handle->n, words = 1 + n; /* are my arguments right?; my counts */
+  const bool wrong = sendcounts == NULL || recvcounts == NULL;
+  handle->words[0] = wrong;
+  if (!wrong) memcpy(handle->words + 1, sendcounts, n * sizeof(*sendcounts));
+  ALLTOALLV_TRY(alltoallv_agree(handle, words)); /* also if mine are wrong: the others wait */
+  for (size_t r = 0; r < n; r++)
+    if (handle->words[r * words] != 0)
+      return alltoallv_fail(ncclInvalidArgument, "rank %zu passes NULL", r);
+  for (size_t r = 0; r < n; r++)
+    recvcounts[r] = handle->words[r * words + 1 + (size_t)handle->rank];
+  return ncclSuccess;
+}
+
+/* ---- checking what a call was given ------------------------------------------------------- */
+
+static ncclResult_t check_element(size_t bytes)
+{
+  if (bytes > 0 && bytes <= UINT32_MAX) return ncclSuccess;
+  return alltoallv_fail(ncclInvalidArgument,
+                        "element_bytes is %zu; allowed: at least 1, less than 4 GiB", bytes);
+}
+
+/* Where recvbuff lies: on the kernel's path it has to be registered, with room for `end` bytes.
+ * `last` is the rank whose part ends there, -1: that is `room`. */
+static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, char *recvbuff, uint64_t end,
+                                    int last, struct alltoallv_request *x)
+{
+  x->recv = recvbuff;
+  x->window = 0;
+  x->window_offset = 0;
+  if (end == 0 || h->lsa == NULL) return ncclSuccess;
+  for (uint32_t id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
+    const struct alltoallv_window *w = &h->windows[id];
+    if (w->base == NULL || recvbuff < w->base || recvbuff >= w->base + w->bytes) continue;
+    x->window = id;
+    x->window_offset = (uint64_t)(recvbuff - w->base);
+    const uint64_t room = w->bytes - x->window_offset;
+    const unsigned long long needs = end / x->element, has = room / x->element;
+    if (end <= room) return ncclSuccess;
+    if (last < 0)
+      return alltoallv_fail(ncclInvalidArgument,
+                            "room is for %llu elements, but the registered buffer ends after %llu",
+                            needs, has);
+    return alltoallv_fail(ncclInvalidArgument,
+                          "what comes from rank %d ends after %llu elements of recvbuff, but the "
+                          "registered buffer ends after %llu",
+                          last, needs, has);
+  }
+  return alltoallv_fail(ncclInvalidUsage,
+                        "recvbuff is not registered; allowed: after alltoallv_register");
+}
+
+/* A segment in bytes: displacement NULL means right after the one before, which ends at *packed.
+ * False if it overflows. */
+static bool segment(size_t count, const size_t *displacement, size_t element, uint64_t *packed,
+                    uint64_t *bytes, uint64_t *offset, uint64_t *end)
+{
+  *offset = *packed;
+  if (__builtin_mul_overflow(count, element, bytes) ||
+      (displacement != NULL && __builtin_mul_overflow(*displacement, element, offset)) ||
+      __builtin_add_overflow(*offset, *bytes, end))
+    return false;
+  *packed = *end;
+  return true;
+}
+
+static ncclResult_t refuse_overlap(const struct alltoallv_handle *h)
+{
+  for (int a = 0; a < h->n; a++)
+    for (int b = 0; b < a; b++) {
+      const struct alltoallv_pair *x = &h->pairs[a], *y = &h->pairs[b];
+      if (x->recv_bytes > 0 && y->recv_bytes > 0 &&
+          x->recv_offset < y->recv_offset + y->recv_bytes &&
+          y->recv_offset < x->recv_offset + x->recv_bytes)
+        return alltoallv_fail(ncclInvalidUsage,
+                              "what comes from ranks %d and %d overlaps in recvbuff", b, a);
+    }
+  return ncclSuccess;
+}
+
+/* The arguments of alltoallv() in bytes, in h->pairs. */
+static ncclResult_t make_pairs(struct alltoallv_handle *h, const size_t sendcounts[],
+                               const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
+                               const size_t rdispls[], struct alltoallv_request *x)
+{
+  uint64_t send_begin = UINT64_MAX, send_end = 0, recv_begin = UINT64_MAX, recv_end = 0;
+  uint64_t send_packed = 0, recv_packed = 0;
+  int last = -1;
+  bool ascending = true;
+  for (int p = 0; p < h->n; p++) {
+    struct alltoallv_pair *pair = &h->pairs[p];
+    uint64_t end;
+    if (!segment(sendcounts[p], sdispls != NULL ? &sdispls[p] : NULL, x->element, &send_packed,
+                 &pair->send_bytes, &pair->send_offset, &end))
+      return alltoallv_fail(ncclInvalidArgument, "what goes to rank %d overflows", p);
+    if (pair->send_bytes > 0) {
+      if (pair->send_offset < send_begin) send_begin = pair->send_offset;
+      if (end > send_end) send_end = end;
+    }
+    if (!segment(recvcounts[p], rdispls != NULL ? &rdispls[p] : NULL, x->element, &recv_packed,
+                 &pair->recv_bytes, &pair->recv_offset, &end))
+      return alltoallv_fail(ncclInvalidArgument, "what comes from rank %d overflows", p);
+    if (pair->recv_bytes > 0) {
+      if (pair->recv_offset < recv_end) ascending = false;
+      if (pair->recv_offset < recv_begin) recv_begin = pair->recv_offset;
+      if (end > recv_end) recv_end = end, last = p;
+    }
+  }
+  if ((send_end > 0 && x->send == NULL) || (recv_end > 0 && recvbuff == NULL))
+    return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
+  ALLTOALLV_TRY(locate_recvbuff(h, recvbuff, recv_end, last, x));
+  const uintptr_t send = (uintptr_t)x->send, recv = (uintptr_t)recvbuff;
+  if (send_end > 0 && recv_end > 0 && send + send_begin < recv + recv_end &&
+      recv + recv_begin < send + send_end)
+    return alltoallv_fail(ncclInvalidUsage, "send and receive ranges overlap");
+  return ascending ? ncclSuccess : refuse_overlap(h);
+}
+
+/* ---- enqueueing --------------------------------------------------------------------------- */
+
+/* No two captures of a process have the same id. */
+static ncclResult_t is_capturing(cudaStream_t stream, bool *capturing, unsigned long long *id)
+{
+  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+#if CUDART_VERSION >= 13000
+  ALLTOALLV_CUDATRY(cudaStreamGetCaptureInfo(stream, &status, id, NULL, NULL, NULL, NULL));
+#else
+  ALLTOALLV_CUDATRY(cudaStreamGetCaptureInfo(stream, &status, id, NULL, NULL, NULL));
+#endif
+  *capturing = status != cudaStreamCaptureStatusNone;
+  return ncclSuccess;
+}
+
+/* Makes `stream` wait for the exchange before. */
+static ncclResult_t order(struct alltoallv_handle *h, cudaStream_t stream, bool *capturing)
+{
+  if (alltoallv_has_timed_out(h))
+    return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
+  unsigned long long capture = 0;
+  ALLTOALLV_TRY(is_capturing(stream, capturing, &capture));
+  if (*capturing) { /* the caller orders the launches of the graph, but not its branches */
+    if (h->captured_exists && capture == h->capture && stream != h->captured_stream)
+      return alltoallv_fail(ncclInvalidUsage,
+                            "two streams of one capture have exchanges of one handle");
+    h->captured_exists = true;
+    h->capture = capture;
+    h->captured_stream = stream;
+    return ncclSuccess;
+  }
+  if (h->last_exists && stream != h->last_stream) {
+    bool busy = false;
+    ALLTOALLV_TRY(is_capturing(h->last_stream, &busy, &capture));
+    if (busy)
+      return alltoallv_fail(ncclInvalidUsage,
+                            "the stream of the exchange before is being captured: "
+                            "this one cannot wait for it");
+    ALLTOALLV_CUDATRY(cudaEventRecord(h->last_done, h->last_stream));
+    ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->last_done, 0));
+  }
+  h->last_exists = true;
+  h->last_stream = stream;
+  return ncclSuccess;
+}
+
+/* h->pairs: by the kernel among the ranks of this host, by send/recv to all others. */
+static ncclResult_t run(struct alltoallv_handle *h, struct alltoallv_request *x,
+                        cudaStream_t stream)
+{
+  const bool remote = h->lsa_n < h->n;
+  x->kind = ALLTOALLV_KIND_HOST;
+  x->pairs = h->pairs + h->lsa_first;
+  if (h->lsa == NULL) return alltoallv_sendrecv(h, x, stream);
+  if (!remote) return alltoallv_lsa_launch(h->lsa, x, stream);
+  /* the slower part first, beside the kernel; always join, also after an error */
+  ALLTOALLV_CUDATRY(cudaEventRecord(h->fork, stream));
+  ALLTOALLV_CUDATRY(cudaStreamWaitEvent(h->side_stream, h->fork, 0));
+  const ncclResult_t sent = alltoallv_sendrecv(h, x, h->side_stream);
+  const ncclResult_t launched = alltoallv_lsa_launch(h->lsa, x, stream);
+  ALLTOALLV_CUDATRY(cudaEventRecord(h->join, h->side_stream));
+  ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->join, 0));
+  return launched != ncclSuccess ? launched : sent;
+}
+
+ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
+                       void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
+                       size_t element_bytes, alltoallv_t handle, cudaStream_t stream)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  struct alltoallv_request x = {.send = sendbuff, .element = (uint32_t)element_bytes};
+  bool capturing;
+  ALLTOALLV_TRY(check_element(element_bytes));
+  if (sendcounts == NULL || recvcounts == NULL)
+    return alltoallv_fail(ncclInvalidArgument, "NULL array of counts");
+  ALLTOALLV_TRY(make_pairs(handle, sendcounts, sdispls, recvbuff, recvcounts, rdispls, &x));
+  ALLTOALLV_TRY(order(handle, stream, &capturing));
+  return run(handle, &x, stream);
+}
+
+ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
+                                     const size_t *sdispls, void *recvbuff, size_t room,
+                                     alltoallv_layout_t layout, size_t *recvcounts, size_t *rdispls,
+                                     size_t *needed, size_t element_bytes, alltoallv_t handle,
+                                     cudaStream_t stream)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  const bool slots = layout == ALLTOALLV_SLOTS;
+  struct alltoallv_request x = {.kind = slots ? ALLTOALLV_KIND_SLOTS : ALLTOALLV_KIND_PACKED,
+                                .send = sendbuff,
+                                .element = (uint32_t)element_bytes,
+                                .capacity = room,
+                                .sendcounts = sendcounts,
+                                .sdispls = sdispls,
+                                .recvcounts = recvcounts,
+                                .rdispls = rdispls,
+                                .needed = needed};
+  uint64_t bytes;
+  bool capturing, fits;
+  ALLTOALLV_TRY(check_element(element_bytes));
+  if (sendcounts == NULL || recvcounts == NULL)
+    return alltoallv_fail(ncclInvalidArgument, "NULL array of counts");
+  if (!slots && layout != ALLTOALLV_PACKED)
+    return alltoallv_fail(ncclInvalidArgument, "unknown layout");
+  if (__builtin_mul_overflow(room, element_bytes, &bytes) ||
+      (slots && __builtin_mul_overflow(bytes, (uint64_t)handle->n, &bytes)))
+    return alltoallv_fail(ncclInvalidArgument, "room overflows");
+  if (sendbuff == NULL || (bytes > 0 && recvbuff == NULL))
+    return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
+  ALLTOALLV_TRY(locate_recvbuff(handle, recvbuff, bytes, -1, &x));
+  ALLTOALLV_TRY(order(handle, stream, &capturing));
+  if (handle->lsa != NULL && handle->lsa_n == handle->n)
+    return alltoallv_lsa_launch(handle->lsa, &x, stream);
+  if (capturing)
+    return alltoallv_fail(ncclInvalidUsage,
+                          "device counts cannot be captured on the send/recv path");
+  ALLTOALLV_TRY(alltoallv_sendrecv_counts(handle, &x, stream, &fits));
+  return fits ? run(handle, &x, stream) : ncclSuccess;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* AlltoAllV by grouped ncclSend and ncclRecv: for ranks on other hosts, and for everybody where the
+ * kernel cannot run. */
+#include "internal.h"
+
+#include <string.h>
+
+/* The first error stays until the caller asks. */
+static void report(struct alltoallv_handle *h, int kind, int source, int destination, uint64_t sent,
+                   uint64_t expected, uint32_t element)
+{
+  if (h->counts_error.kind == ALLTOALLV_ERROR_NONE)
+    h->counts_error = (struct alltoallv_error){kind, source, destination, sent, expected, element};
+}
+
+ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_request *x,
+                                cudaStream_t stream)
+{
+  ncclResult_t result = ncclGroupStart();
+  for (int p = 0; p < h->n && result == ncclSuccess; p++) {
+    const struct alltoallv_pair *pair = &h->pairs[p];
+    if (p == h->rank || alltoallv_is_local(h, p)) continue;
+    /* Zero counts are skipped on both sides; if only one did so, the other would wait for ever. */
+    if (pair->send_bytes > 0)
+      result =
+          ncclSend(x->send + pair->send_offset, pair->send_bytes, ncclUint8, p, h->comm, stream);
+    if (pair->recv_bytes > 0 && result == ncclSuccess)
+      result =
+          ncclRecv(x->recv + pair->recv_offset, pair->recv_bytes, ncclUint8, p, h->comm, stream);
+  }
+  if (result != ncclSuccess)
+    (void)alltoallv_fail(result, "ncclSend, ncclRecv: %s", alltoallv_nccl_reason(result));
+  /* A group that has begun must end, or all that the thread asks of NCCL would only be queued. */
+  const ncclResult_t ended = ncclGroupEnd();
+  if (result != ncclSuccess) return result;
+  ALLTOALLV_NCCLTRY(ended);
+  if (h->lsa != NULL) return ncclSuccess; /* the kernel copies my own part */
+  const struct alltoallv_pair *own = &h->pairs[h->rank];
+  if (!alltoallv_counts_agree(own->send_bytes, own->recv_bytes))
+    report(h, ALLTOALLV_ERROR_MISMATCH, h->rank, h->rank, own->send_bytes, own->recv_bytes,
+           x->element);
+  else if (own->send_bytes > 0)
+    ALLTOALLV_CUDATRY(cudaMemcpyAsync(x->recv + own->recv_offset, x->send + own->send_offset,
+                                      own->send_bytes, cudaMemcpyDeviceToDevice, stream));
+  return ncclSuccess;
+}
+
+/* ---- counts on the device ----------------------------------------------------------------- */
+
+/* A rank's message: kind and bytes of its elements, what fits, counts[n]. */
+enum { ROW_KIND, ROW_ROOM, ROW_COUNTS };
+
+/* The same verdict on every rank, from the same rows: does everything fit everywhere? */
+static bool everything_fits(struct alltoallv_handle *h, size_t words,
+                            const struct alltoallv_request *x)
+{
+  const bool slots = x->kind == ALLTOALLV_KIND_SLOTS;
+  for (int d = 0; d < h->n; d++)
+    if (h->words[(size_t)d * words + ROW_KIND] != h->words[ROW_KIND]) {
+      report(h, ALLTOALLV_ERROR_KIND, 0, d, 0, 0, x->element);
+      return false;
+    }
+  for (int d = 0; d < h->n; d++) {
+    const uint64_t room = h->words[(size_t)d * words + ROW_ROOM] * x->element;
+    uint64_t total = 0;
+    for (int s = 0; s < h->n; s++) {
+      const uint64_t bytes = h->words[(size_t)s * words + ROW_COUNTS + (size_t)d] * x->element;
+      total += bytes;
+      if (!slots || bytes <= room) continue;
+      report(h, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, room, x->element);
+      return false;
+    }
+    if (!slots && total > room) {
+      report(h, ALLTOALLV_ERROR_CAPACITY, -1, d, total, room, x->element);
+      return false;
+    }
+  }
+  return true;
+}
+
+ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
+                                       const struct alltoallv_request *x, cudaStream_t stream,
+                                       bool *fits)
+{
+  const size_t n = (size_t)h->n, words = ROW_COUNTS + n, array = n * sizeof(uint64_t);
+  const bool slots = x->kind == ALLTOALLV_KIND_SLOTS;
+  uint64_t *row = h->words, *sdispls = row + words; /* after the message */
+  ALLTOALLV_CUDATRY(
+      cudaMemcpyAsync(row + ROW_COUNTS, x->sendcounts, array, cudaMemcpyDeviceToHost, stream));
+  if (x->sdispls != NULL)
+    ALLTOALLV_CUDATRY(cudaMemcpyAsync(sdispls, x->sdispls, array, cudaMemcpyDeviceToHost, stream));
+  ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream));
+  row[ROW_KIND] = (uint64_t)x->element << 8 | (uint64_t)x->kind;
+  row[ROW_ROOM] = x->capacity;
+  uint64_t at = 0;
+  for (size_t p = 0; p < n; p++) {
+    uint64_t *count = &row[ROW_COUNTS + p];
+    *count = alltoallv_clamp_count(*count, x->element);
+    h->pairs[p].send_bytes = *count * x->element;
+    h->pairs[p].send_offset = x->sdispls != NULL ? sdispls[p] * x->element : at;
+    at += h->pairs[p].send_bytes;
+  }
+  ALLTOALLV_TRY(alltoallv_agree(h, words));
+  *fits = everything_fits(h, words, x);
+
+  /* What the caller wants to know. Where nothing moves, nothing is received. */
+  uint64_t *recvcounts = h->words, *rdispls = recvcounts + n, *needed = rdispls + n;
+  bool same = true;
+  uint64_t counts[n];
+  for (size_t p = 0; p < n; p++) {
+    same = same && h->words[p * words + ROW_KIND] == h->words[ROW_KIND];
+    counts[p] = h->words[p * words + ROW_COUNTS + (size_t)h->rank];
+  }
+  at = 0;
+  for (size_t p = 0; p < n; p++) {
+    if (slots) at = p * x->capacity;
+    h->pairs[p].recv_bytes = counts[p] * x->element;
+    h->pairs[p].recv_offset = at * x->element;
+    recvcounts[p] = *fits ? counts[p] : 0;
+    rdispls[p] = *fits ? at : 0;
+    needed[p] = same ? counts[p] : 0;
+    at += counts[p];
+  }
+  size_t *const to[] = {x->recvcounts, x->rdispls, x->needed};
+  for (size_t i = 0; i < 3; i++)
+    if (to[i] != NULL)
+      ALLTOALLV_CUDATRY(
+          cudaMemcpyAsync(to[i], h->words + i * n, array, cudaMemcpyHostToDevice, stream));
+  ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream)); /* h->words will be used again */
+  return ncclSuccess;
+}
