@@ -19,9 +19,9 @@ enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, SEND,
 static const char *const names[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather",
                                     "ncclBroadcast", "ncclAlltoAll",      "ncclSend",
                                     "ncclRecv"};
-static const char *const buffer_names[BUFFERS] = {"sendbuff", "recvbuff"};
 
 struct call {
+  struct call *next; /* of the group, or of its batch */
   enum kind kind;
   ncclComm_t comm;
   struct CUstream_st *stream;
@@ -30,16 +30,16 @@ struct call {
   ncclRedOp_t op;
   int peer; /* or root */
   char *buffers[BUFFERS];
-  size_t blocks[BUFFERS]; /* how often they hold the count; 0: not used on this rank */
+  size_t bytes[BUFFERS]; /* 0: not used on this rank */
   struct place places[BUFFERS];
-  struct registration *registered[BUFFERS];
+  bool posted, done; /* of a message that is on its way */
 };
 
+/* The calls of a group on one communicator. */
 struct batch {
   struct operation base;
   ncclComm_t comm;
-  size_t n;
-  struct call calls[];
+  struct call *calls;
 };
 
 /* ---- the memory of peers ------------------------------------------------------------------- */
@@ -101,12 +101,13 @@ static struct note note_of(const struct call *call)
   claims[OPERATION] = (int64_t)call->op;
   claims[ROOT] = call->peer;
   for (enum which b = SENDBUFF; b < BUFFERS; b++) {
-    if (call->blocks[b] == 0) continue;
-    const struct registration *registered = call->registered[b];
+    struct registration found = {.kind = HOLDS};
+    if (call->bytes[b] == 0) continue;
     note.places[b] = call->places[b];
-    claims[SENDBUFF_KIND + b] = registered != NULL ? (int64_t)registered->kind : HOLDS;
-    if (registered != NULL && registered->symmetric && symmetric[call->kind][b])
-      claims[SENDBUFF_OFFSET + b] = call->buffers[b] - registered->start;
+    cpu_registration_find(call->comm, call->buffers[b], call->bytes[b], &found);
+    claims[SENDBUFF_KIND + b] = found.kind;
+    if (found.symmetric && symmetric[call->kind][b])
+      claims[SENDBUFF_OFFSET + b] = call->buffers[b] - found.start;
   }
   return note;
 }
@@ -182,21 +183,9 @@ static bool run_collective(ncclComm_t comm, const struct call *call)
 
 /* ---- messages ------------------------------------------------------------------------------ */
 
-/* The sends and receives of a group. */
-struct transfer {
-  const struct call *call;
-  bool posted, done;
-};
-
-struct transfers {
-  ncclComm_t comm;
-  size_t n;
-  struct transfer *list;
-};
-
 static void copy_letter(ncclComm_t comm, const struct call *call, const struct letter *letter)
 {
-  if (letter->bytes != call->count * call->size) {
+  if (letter->bytes != call->bytes[RECVBUFF]) {
     cpu_control_fail(comm->control,
                      "ncclRecv: rank %d receives %zu elements of %s from rank %d, whose ncclSend "
                      "has %zu of %s; allowed: the same on both sides",
@@ -213,69 +202,70 @@ static void copy_letter(ncclComm_t comm, const struct call *call, const struct l
 }
 
 /* Does what can be done for a transfer now: post or copy the letter, or see that it was copied. */
-static void advance(ncclComm_t comm, struct transfer *t)
+static void advance(ncclComm_t comm, struct call *call)
 {
-  const struct call *call = t->call;
   const bool send = call->kind == SEND;
   struct letter *letter = send ? cpu_letter(comm->control, comm->rank, call->peer)
                                : cpu_letter(comm->control, call->peer, comm->rank);
   if (atomic_load(&letter->full) == send) return;
-  if (send && t->posted) {
-    t->done = true;
+  if (send && call->posted) {
+    call->done = true;
     return;
   }
   if (send) {
     letter->type = call->type;
-    letter->bytes = call->count * call->size;
+    letter->bytes = call->bytes[SENDBUFF];
     letter->from = call->places[SENDBUFF];
-    t->posted = true;
+    call->posted = true;
   } else {
     copy_letter(comm, call, letter);
     if (cpu_control_failure(comm->control) != NULL) return;
-    t->done = true;
+    call->done = true;
   }
   atomic_store(&letter->full, send);
   cpu_notify(comm, call->peer);
 }
 
-/* Have all transfers been done? Those of one direction and peer keep their order. */
+/* Are all messages done? Those of one direction and peer keep their order. */
 static bool all_done(const void *argument)
 {
-  const struct transfers *transfers = argument;
+  const struct batch *batch = argument;
   uint64_t busy[2] = {0, 0}; /* peers, by direction */
-  for (size_t i = 0; i < transfers->n; i++) {
-    struct transfer *t = &transfers->list[i];
-    uint64_t bit = UINT64_C(1) << t->call->peer, *before = &busy[t->call->kind == SEND];
-    if (!t->done && (*before & bit) == 0) advance(transfers->comm, t);
-    if (!t->done) *before |= bit;
+  for (struct call *call = batch->calls; call != NULL; call = call->next) {
+    uint64_t bit = UINT64_C(1) << call->peer, *before = &busy[call->kind == SEND];
+    if (!call->done && (*before & bit) == 0) advance(batch->comm, call);
+    if (!call->done) *before |= bit;
   }
   return (busy[0] | busy[1]) == 0;
-}
-
-static void run_messages(const struct batch *batch)
-{
-  struct transfers transfers = {.comm = batch->comm};
-  transfers.list = cpu_allocate(batch->n * sizeof(transfers.list[0]));
-  for (size_t i = 0; i < batch->n; i++)
-    if (batch->calls[i].kind >= SEND && batch->calls[i].count > 0)
-      transfers.list[transfers.n++].call = &batch->calls[i];
-  if (transfers.n > 0) cpu_wait(batch->comm, all_done, &transfers, HUGE_VAL);
-  free(transfers.list);
 }
 
 /* ---- running a batch ----------------------------------------------------------------------- */
 
 static void use(const struct batch *batch, int change)
 {
-  for (size_t i = 0; i < batch->n; i++)
+  for (const struct call *call = batch->calls; call != NULL; call = call->next)
     for (enum which b = SENDBUFF; b < BUFFERS; b++)
-      if (batch->calls[i].registered[b] != NULL)
-        cpu_registration_use(batch->calls[i].registered[b], change);
+      cpu_registration_use(batch->comm, call->buffers[b], call->bytes[b], change);
 }
 
-static void queued_batch(struct operation *operation)
+/* The operations of a communicator run one after the other, in the order in which the host queues
+ * them, whatever streams they are in. */
+static void queued_batch(struct operation *operation, struct CUstream_st *stream)
 {
-  use((const struct batch *)operation, 1);
+  const struct batch *batch = (const struct batch *)operation;
+  struct CUstream_st *last = batch->comm->stream;
+  use(batch, 1);
+  if (last == stream) return;
+  atomic_fetch_add(&stream->references, 1);
+  batch->comm->stream = stream;
+  if (last == NULL) return;
+  if (!last->stop && !cpu_is_capturing(last)) {
+    cudaEvent_t event = cpu_event_create(cudaEventDisableTiming);
+    cpu_event_record(event, last);
+    cpu_event_wait(stream, event);
+    cpu_event_release(event);
+  }
+  cpu_stream_release(last);
 }
 
 static void run_batch(struct operation *operation)
@@ -284,24 +274,30 @@ static void run_batch(struct operation *operation)
   int delay = cpu_settings()->delay;
   bool ok = true;
   if (delay > 0) nanosleep(&(struct timespec){delay / 1000, delay % 1000 * 1000000L}, NULL);
-  for (size_t i = 0; i < batch->n && ok; i++)
-    if (batch->calls[i].kind < SEND) ok = run_collective(batch->comm, &batch->calls[i]);
-  if (ok) run_messages(batch);
+  for (struct call *call = batch->calls; call != NULL; call = call->next) {
+    call->posted = false;
+    call->done = call->kind < SEND || call->count == 0;
+    if (call->kind < SEND && ok) ok = run_collective(batch->comm, call);
+  }
+  if (ok) cpu_wait(batch->comm, all_done, batch, HUGE_VAL);
   const char *failure = cpu_control_failure(batch->comm->control);
   if (failure != NULL) cpu_worker_fail(failure);
   use(batch, -1);
 }
 
-static void release_call(const struct call *call)
+static void free_calls(struct call *calls)
 {
-  for (enum which b = SENDBUFF; b < BUFFERS; b++)
-    if (call->registered[b] != NULL) cpu_registration_release(call->registered[b]);
+  while (calls != NULL) {
+    struct call *next = calls->next;
+    free(calls);
+    calls = next;
+  }
 }
 
 static void release_batch(struct operation *operation)
 {
   const struct batch *batch = (const struct batch *)operation;
-  for (size_t i = 0; i < batch->n; i++) release_call(&batch->calls[i]);
+  free_calls(batch->calls);
   cpu_comm_release(batch->comm);
 }
 
@@ -310,71 +306,45 @@ static void release_batch(struct operation *operation)
 static _Thread_local struct {
   int depth;
   ncclResult_t error; /* of the first call of the group that failed */
-  struct call *calls;
-  size_t n, room;
+  struct call *calls, **end;
 } group;
 
-/* As NCCL does it: the group runs when all its streams have come to it, and none goes on before
- * it is done. `first` makes the others wait and carries the operation. */
-static cudaError_t wait_for_stream(struct CUstream_st *waiting, struct CUstream_st *stream)
-{
-  if (waiting == stream) return cudaSuccess;
-  cudaEvent_t event = cpu_event_create(cudaEventDisableTiming);
-  cudaError_t error = cpu_event_record(event, stream);
-  if (error == cudaSuccess) error = cpu_event_wait(waiting, event);
-  cpu_event_release(event);
-  return error;
-}
-
-static ncclResult_t queue_batch(struct batch *batch)
-{
-  struct CUstream_st *first = batch->calls[0].stream;
-  cudaError_t error = cudaSuccess;
-  for (size_t i = 1; i < batch->n && error == cudaSuccess; i++)
-    if (batch->calls[i].stream != batch->calls[i - 1].stream)
-      error = wait_for_stream(first, batch->calls[i].stream);
-  if (error != cudaSuccess) {
-    cpu_operation_free(&batch->base);
-    return cpu_nccl_error(ncclUnhandledCudaError, "%s", cpu_error_string(error));
-  }
-  /* The streams to hold back afterwards: the batch may be gone once it is queued. */
-  struct CUstream_st **others = cpu_allocate(batch->n * sizeof(struct CUstream_st *));
-  size_t n = 0;
-  for (size_t i = 1; i < batch->n; i++)
-    if (batch->calls[i].stream != batch->calls[i - 1].stream) others[n++] = batch->calls[i].stream;
-  cpu_stream_queue(first, &batch->base);
-  for (size_t i = 0; i < n; i++) wait_for_stream(others[i], first);
-  free(others);
-  return ncclSuccess;
-}
-
-/* One batch per communicator, in the order of its first call. Takes the calls out of the list. */
-static ncclResult_t queue_calls(struct call *calls, size_t n)
+/* One batch per communicator, in the order of its first call. */
+static ncclResult_t queue_calls(struct call *calls)
 {
   ncclResult_t result = ncclSuccess;
-  for (size_t i = 0; i < n; i++) {
-    ncclComm_t comm = calls[i].comm;
-    if (comm == NULL) continue; /* taken */
-    struct batch *batch =
-        cpu_operation(sizeof(*batch) + (n - i) * sizeof(batch->calls[0]), run_batch, release_batch);
-    batch->base.order = &comm->order;
+  while (calls != NULL) {
+    struct batch *batch = cpu_operation(sizeof(*batch), run_batch, release_batch);
+    struct CUstream_st *stream = calls->stream;
+    struct call **end = &batch->calls, **link = &calls;
     batch->base.queued = queued_batch;
-    batch->comm = comm;
-    cpu_comm_retain(comm);
-    for (size_t j = i; j < n; j++) {
-      if (calls[j].comm != comm) continue;
-      batch->calls[batch->n++] = calls[j];
-      calls[j].comm = NULL;
+    batch->comm = calls->comm;
+    cpu_comm_retain(batch->comm);
+    while (*link != NULL) {
+      struct call *call = *link;
+      if (call->comm != batch->comm) {
+        link = &call->next;
+        continue;
+      }
+      if (call->stream != stream)
+        result = cpu_nccl_error(ncclInvalidUsage, "ncclGroupEnd: calls on one communicator are in "
+                                                  "several streams; allowed on the stand-in: one");
+      *link = call->next;
+      call->next = NULL;
+      *end = call;
+      end = &call->next;
     }
-    ncclResult_t queued = queue_batch(batch);
-    if (result == ncclSuccess) result = queued;
+    if (result == ncclSuccess)
+      cpu_stream_queue(stream, &batch->base);
+    else
+      cpu_operation_free(&batch->base);
   }
   return result;
 }
 
 ncclResult_t ncclGroupStart(void)
 {
-  group.depth++;
+  if (group.depth++ == 0) group.end = &group.calls;
   return ncclSuccess;
 }
 
@@ -385,11 +355,11 @@ ncclResult_t ncclGroupEnd(void)
   if (--group.depth > 0) return ncclSuccess;
   ncclResult_t result = group.error;
   if (result == ncclSuccess)
-    result = queue_calls(group.calls, group.n);
+    result = queue_calls(group.calls);
   else
-    for (size_t i = 0; i < group.n; i++) release_call(&group.calls[i]);
-  free(group.calls);
-  memset(&group, 0, sizeof(group));
+    free_calls(group.calls);
+  group.calls = NULL;
+  group.error = ncclSuccess;
   return result;
 }
 
@@ -398,90 +368,75 @@ ncclResult_t ncclGroupEnd(void)
 /* Is what the call needs at its buffer? */
 static ncclResult_t check_buffer(struct call *call, enum which b)
 {
-  const char *name = names[call->kind], *which = buffer_names[b];
-  if (call->count == 0 || call->blocks[b] == 0) return ncclSuccess;
-  if (call->count > SIZE_MAX / call->size / call->blocks[b])
-    return cpu_nccl_error(ncclInvalidArgument, "%s: count %zu is too large", name, call->count);
-  size_t needed = call->count * call->size * call->blocks[b];
-  size_t extent = cpu_memory_extent(call->buffers[b], NULL);
+  const char *name = names[call->kind], *which = b == SENDBUFF ? "sendbuff" : "recvbuff";
+  if (call->bytes[b] == 0) return ncclSuccess;
+  size_t extent = cpu_memory_find(call->buffers[b], &call->places[b], NULL);
   if (extent == 0)
     return cpu_nccl_error(ncclInvalidArgument, "%s: %s %p is not device memory", name, which,
                           (void *)call->buffers[b]);
-  if (extent < needed)
+  if (extent < call->bytes[b])
     return cpu_nccl_error(ncclInvalidArgument, "%s: %s needs %zu bytes and its memory has %zu",
-                          name, which, needed, extent);
-  call->places[b] = cpu_memory_place(call->buffers[b]);
+                          name, which, call->bytes[b], extent);
   return ncclSuccess;
 }
 
 /* Fills in what the call does with its buffers, if it can be made. */
 static ncclResult_t check(struct call *call)
 {
+  const char *name = names[call->kind];
   ncclComm_t comm = call->comm;
   ncclResult_t result = cpu_comm_check(comm);
   if (result != ncclSuccess) return result;
-  bool reduces = call->kind <= REDUCE_SCATTER;
-  if (call->size == 0 || (reduces && call->type > ncclBfloat16))
-    return cpu_nccl_error(ncclInvalidArgument, "%s: data type %d", names[call->kind],
-                          (int)call->type);
+  size_t n = (size_t)comm->nranks;
+  if (call->size == 0 || (call->kind <= REDUCE_SCATTER && call->type > ncclBfloat16))
+    return cpu_nccl_error(ncclInvalidArgument, "%s: data type %d", name, (int)call->type);
   if ((unsigned)call->op >= ncclNumOps)
-    return cpu_nccl_error(ncclInvalidArgument, "%s: operation %d", names[call->kind],
-                          (int)call->op);
+    return cpu_nccl_error(ncclInvalidArgument, "%s: operation %d", name, (int)call->op);
   if (call->peer < 0 || call->peer >= comm->nranks)
-    return cpu_nccl_error(ncclInvalidArgument, "%s: rank %d of %d ranks", names[call->kind],
-                          call->peer, comm->nranks);
+    return cpu_nccl_error(ncclInvalidArgument, "%s: rank %d of %d ranks", name, call->peer,
+                          comm->nranks);
   if (call->stream == NULL || call->stream->device != cpu_device(comm->device))
     return cpu_nccl_error(ncclUnhandledCudaError,
-                          "%s: the stream is not one of the communicator's device %d",
-                          names[call->kind], comm->device);
-  /* Which buffers count, and how many blocks they hold. */
-  size_t n = (size_t)comm->nranks;
+                          "%s: the stream is not one of the communicator's device %d", name,
+                          comm->device);
+  if (call->count > SIZE_MAX / call->size / n)
+    return cpu_nccl_error(ncclInvalidArgument, "%s: count %zu is too large", name, call->count);
+  size_t bytes = call->count * call->size;
   if (call->kind != RECEIVE && (call->kind != BROADCAST || comm->rank == call->peer))
-    call->blocks[SENDBUFF] = call->kind == REDUCE_SCATTER || call->kind == ALL_TO_ALL ? n : 1;
+    call->bytes[SENDBUFF] =
+        call->kind == REDUCE_SCATTER || call->kind == ALL_TO_ALL ? n * bytes : bytes;
   if (call->kind != SEND)
-    call->blocks[RECVBUFF] = call->kind == ALL_GATHER || call->kind == ALL_TO_ALL ? n : 1;
+    call->bytes[RECVBUFF] =
+        call->kind == ALL_GATHER || call->kind == ALL_TO_ALL ? n * bytes : bytes;
   result = check_buffer(call, SENDBUFF);
   if (result == ncclSuccess) result = check_buffer(call, RECVBUFF);
-  if (result != ncclSuccess) return result;
-  for (enum which b = SENDBUFF; b < BUFFERS; b++) {
-    size_t bytes = call->count * call->size * call->blocks[b];
-    if (bytes == 0) continue;
-    call->registered[b] = cpu_registration_find(comm, call->buffers[b], bytes);
-    cpu_registration_judge(comm, buffer_names[b], call->buffers[b], bytes, call->registered[b]);
-  }
-  if (call->blocks[SENDBUFF] > 0 && call->blocks[RECVBUFF] > 0)
-    cpu_registration_judge_pair(comm, call->registered[SENDBUFF], call->registered[RECVBUFF]);
-  return ncclSuccess;
+  if (result == ncclSuccess) cpu_registration_note(comm, call->buffers, call->bytes);
+  return result;
 }
 
 static ncclResult_t submit(enum kind kind, const void *from, void *to, size_t count,
                            ncclDataType_t type, ncclRedOp_t op, int peer, ncclComm_t comm,
                            cudaStream_t stream)
 {
-  struct call call = {.kind = kind,
-                      .comm = comm,
-                      .count = count,
-                      .size = cpu_type_size(type),
-                      .type = type,
-                      .op = op,
-                      .peer = peer,
-                      .buffers = {(char *)(uintptr_t)from, to}};
-  if (comm != NULL) call.stream = cpu_stream(stream, comm->device);
-  ncclResult_t result = check(&call);
-  if (group.depth == 0) return result == ncclSuccess ? queue_calls(&call, 1) : result;
+  struct call *call = cpu_allocate(sizeof(*call));
+  *call = (struct call){.kind = kind,
+                        .comm = comm,
+                        .stream = comm != NULL ? cpu_stream(stream, comm->device) : NULL,
+                        .count = count,
+                        .size = cpu_type_size(type),
+                        .type = type,
+                        .op = op,
+                        .peer = peer,
+                        .buffers = {(char *)(uintptr_t)from, to}};
+  ncclResult_t result = check(call);
   if (result != ncclSuccess) {
-    if (group.error == ncclSuccess) group.error = result;
+    free(call);
+    if (group.depth > 0 && group.error == ncclSuccess) group.error = result;
     return result;
   }
-  if (group.n == group.room) {
-    size_t room = group.room > 0 ? 2 * group.room : 16;
-    struct call *calls = cpu_allocate(room * sizeof(*calls));
-    if (group.n > 0) memcpy(calls, group.calls, group.n * sizeof(*calls));
-    free(group.calls);
-    group.calls = calls;
-    group.room = room;
-  }
-  group.calls[group.n++] = call;
+  if (group.depth == 0) return queue_calls(call);
+  *group.end = call;
+  group.end = &call->next;
   return ncclSuccess;
 }
 

@@ -8,24 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-#define ID_MAGIC UINT64_C(0x6e692d646e617473)
-
-struct id {
-  uint64_t magic, nonce;
-  struct place place;
-};
-_Static_assert(sizeof(struct id) <= NCCL_UNIQUE_ID_BYTES, "the id has to fit");
+_Static_assert(sizeof(struct place) <= NCCL_UNIQUE_ID_BYTES, "the id has to fit");
 
 static _Thread_local char last_error[SENTENCE];
-
-/* Creators of ids hold a reference to the control block until their own rank has joined. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct unclaimed {
-  struct unclaimed *next;
-  struct region *region;
-} * unclaimed;
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
@@ -46,31 +32,20 @@ const char *ncclGetLastError(ncclComm_t comm)
 
 const char *ncclGetErrorString(ncclResult_t result)
 {
-  switch (result) {
-  case ncclSuccess:
-    return "no error";
-  case ncclUnhandledCudaError:
-    return "unhandled cuda error";
-  case ncclSystemError:
-    return "unhandled system error";
-  case ncclInternalError:
-    return "internal error";
-  case ncclInvalidArgument:
-    return "invalid argument";
-  case ncclInvalidUsage:
-    return "invalid usage";
-  case ncclRemoteError:
-    return "remote process exited or there was a network error";
-  case ncclInProgress:
-    return "NCCL operation in progress";
-  default:
-    return "unknown result code";
-  }
+  static const char *const texts[] = {"no error",
+                                      "unhandled cuda error",
+                                      "unhandled system error",
+                                      "internal error",
+                                      "invalid argument",
+                                      "invalid usage",
+                                      "remote process exited or there was a network error",
+                                      "NCCL operation in progress"};
+  return (unsigned)result <= ncclInProgress ? texts[result] : "unknown result code";
 }
 
-static ncclResult_t null_argument(const char *call)
+static ncclResult_t no_comm(const char *call)
 {
-  return cpu_nccl_error(ncclInvalidArgument, "%s: an argument is NULL", call);
+  return cpu_nccl_error(ncclInvalidArgument, "%s: comm is NULL", call);
 }
 
 static ncclResult_t cuda_error(const char *call, cudaError_t error)
@@ -83,7 +58,6 @@ static ncclResult_t cuda_error(const char *call, cudaError_t error)
 
 ncclResult_t ncclGetVersion(int *version)
 {
-  if (version == NULL) return null_argument("ncclGetVersion");
   *version = cpu_settings()->nccl_version;
   return ncclSuccess;
 }
@@ -93,43 +67,17 @@ static ncclResult_t no_shared_memory(void)
   return cpu_nccl_error(ncclSystemError, "no shared memory for a communicator");
 }
 
-static ncclResult_t create_id(struct id *id)
+static ncclResult_t create_id(struct place *id)
 {
   struct region *region = NULL;
-  id->magic = ID_MAGIC;
-  if (getrandom(&id->nonce, sizeof(id->nonce), 0) != (ssize_t)sizeof(id->nonce) ||
-      cpu_control_create(&region, id->nonce) != cudaSuccess)
-    return no_shared_memory();
-  id->place = region->file;
-  struct unclaimed *entry = cpu_allocate(sizeof(*entry));
-  entry->region = region;
-  pthread_mutex_lock(&lock);
-  entry->next = unclaimed;
-  unclaimed = entry;
-  pthread_mutex_unlock(&lock);
+  if (cpu_control_create(&region) != cudaSuccess) return no_shared_memory();
+  *id = region->file;
   return ncclSuccess;
-}
-
-/* All ranks are in: from now on their references keep the block. */
-static void claim(const struct region *region)
-{
-  pthread_mutex_lock(&lock);
-  for (struct unclaimed **link = &unclaimed; *link != NULL; link = &(*link)->next)
-    if ((*link)->region == region) {
-      struct unclaimed *entry = *link;
-      *link = entry->next;
-      cpu_region_release(entry->region);
-      free(entry);
-      break;
-    }
-  pthread_mutex_unlock(&lock);
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *unique_id)
 {
-  if (unique_id == NULL) return null_argument("ncclGetUniqueId");
-  struct id id;
-  memset(&id, 0, sizeof(id));
+  struct place id = {.inode = 0};
   ncclResult_t result = create_id(&id);
   memset(unique_id, 0, sizeof(*unique_id));
   memcpy(unique_id, &id, sizeof(id));
@@ -145,7 +93,7 @@ void cpu_comm_release(ncclComm_t comm)
 {
   if (atomic_fetch_sub(&comm->references, 1) > 1) return;
   cpu_region_release(comm->region);
-  cpu_order_destroy(&comm->order);
+  if (comm->stream != NULL) cpu_stream_release(comm->stream);
   for (int r = 0; r < comm->nranks; r++)
     for (enum which b = SENDBUFF; b < BUFFERS; b++)
       if (comm->peers[r][b] != NULL) cpu_region_release(comm->peers[r][b]);
@@ -169,20 +117,18 @@ static ncclResult_t check_devices(const int *buses, int nranks)
 }
 
 /* A communicator that has entered the block of that id, and has not met the others. */
-static ncclResult_t enter(ncclComm_t *result, int nranks, const struct id *id, int rank, int device)
+static ncclResult_t enter(ncclComm_t *result, int nranks, const struct place *id, int rank,
+                          int device)
 {
   static atomic_flag said = ATOMIC_FLAG_INIT;
   if (rank == 0 && !cpu_settings()->quiet && !atomic_flag_test_and_set(&said))
     fputs("note: CPU stand-in: no GPU is used; for reading, learning and CI; timings mean "
           "nothing\n",
           stderr);
-  struct region *region = NULL;
-  if (id->magic == ID_MAGIC) region = cpu_region_open(REGION_CONTROL, &id->place);
-  if (region == NULL || !cpu_control_valid(region, id->nonce)) {
-    if (region != NULL) cpu_region_release(region);
+  struct region *region = cpu_region_open(REGION_CONTROL, id);
+  if (region == NULL)
     return cpu_nccl_error(ncclInvalidArgument,
                           "the unique id is not one of this host's, or its process has ended");
-  }
   ncclComm_t comm = cpu_allocate(sizeof(*comm));
   atomic_init(&comm->references, 1);
   comm->rank = rank;
@@ -190,7 +136,6 @@ static ncclResult_t enter(ncclComm_t *result, int nranks, const struct id *id, i
   comm->device = device;
   comm->region = region;
   comm->control = (struct control *)region->base;
-  cpu_order_init(&comm->order);
   *result = comm;
   if (cpu_control_join(comm->control, rank, nranks)) return ncclSuccess;
   cpu_control_fail(comm->control, "a rank does not fit those that joined");
@@ -198,7 +143,8 @@ static ncclResult_t enter(ncclComm_t *result, int nranks, const struct id *id, i
                         nranks);
 }
 
-static ncclResult_t join(ncclComm_t *result, int nranks, const struct id *id, int rank, int device)
+static ncclResult_t join(ncclComm_t *result, int nranks, const struct place *id, int rank,
+                         int device)
 {
   ncclComm_t comm = NULL;
   const int bus = cpu_settings()->pci_bus + device;
@@ -207,7 +153,7 @@ static ncclResult_t join(ncclComm_t *result, int nranks, const struct id *id, in
   if (joined == ncclSuccess && !cpu_meet(comm, HOSTS, &bus, buses, sizeof(buses[0])))
     joined = cpu_nccl_error(ncclRemoteError, "another rank failed to join");
   if (joined == ncclSuccess) {
-    claim(comm->region);
+    cpu_region_claim(comm->region);
     joined = check_devices(buses, nranks);
   }
   if (joined == ncclSuccess)
@@ -219,13 +165,12 @@ static ncclResult_t join(ncclComm_t *result, int nranks, const struct id *id, in
 
 static ncclResult_t init_rank(ncclComm_t *comm, int nranks, const ncclUniqueId *unique_id, int rank)
 {
-  if (comm == NULL) return null_argument("ncclCommInitRank");
   *comm = NULL;
   if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks)
     return cpu_nccl_error(ncclInvalidArgument, "rank %d of %d; the stand-in has at most %d ranks",
                           rank, nranks, MAX_RANKS);
   if (cpu_device(-1) == NULL) return cuda_error("ncclCommInitRank", cudaErrorNoDevice);
-  struct id id;
+  struct place id;
   memcpy(&id, unique_id, sizeof(id));
   return join(comm, nranks, &id, rank, cpu_current_device());
 }
@@ -245,9 +190,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId u
 /* One thread is all ranks: nobody has to be waited for. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices)
 {
-  struct id id;
+  struct place id;
   int buses[MAX_RANKS];
-  if (comms == NULL) return null_argument("ncclCommInitAll");
   if (nranks < 1 || nranks > MAX_RANKS)
     return cpu_nccl_error(ncclInvalidArgument, "%d ranks; the stand-in has 1 to %d", nranks,
                           MAX_RANKS);
@@ -261,7 +205,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices)
   if (result == ncclSuccess) result = create_id(&id);
   for (int r = 0; r < nranks && result == ncclSuccess; r++)
     result = enter(&comms[r], nranks, &id, r, buses[r]);
-  if (result == ncclSuccess) claim(comms[0]->region);
+  if (result == ncclSuccess) cpu_region_claim(comms[0]->region);
   return result;
 }
 
@@ -291,7 +235,6 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
 {
   (void)config;
   ncclResult_t result = cpu_comm_check(comm);
-  if (result == ncclSuccess && newcomm == NULL) result = null_argument("ncclCommSplit");
   if (result != ncclSuccess) return result;
   *newcomm = NULL;
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
@@ -300,16 +243,16 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
   if (!cpu_meet(comm, HOSTS, &mine, wishes, sizeof(mine))) return cpu_comm_check(comm);
   int members = 0;
   int rank = rank_in_color(wishes, comm->nranks, comm->rank, &members);
-  struct id id, ids[MAX_RANKS];
+  struct place id, ids[MAX_RANKS];
   memset(&id, 0, sizeof(id));
-  /* On failure the id says so and all members of the colour report it. */
-  if (color != NCCL_SPLIT_NOCOLOR && rank == 0 && create_id(&id) != ncclSuccess) id.magic = 0;
+  /* On failure the id stays 0, and all members of the colour report it. */
+  if (color != NCCL_SPLIT_NOCOLOR && rank == 0) create_id(&id);
   if (!cpu_meet(comm, HOSTS, &id, ids, sizeof(id))) return cpu_comm_check(comm);
   if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
   for (int r = 0; r < comm->nranks; r++) {
     int unused = 0;
     if (wishes[r].color == color && rank_in_color(wishes, comm->nranks, r, &unused) == 0)
-      return ids[r].magic == 0 ? no_shared_memory()
+      return ids[r].inode == 0 ? no_shared_memory()
                                : join(newcomm, members, &ids[r], rank, comm->device);
   }
   return ncclInternalError;
@@ -319,20 +262,23 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
 
 /* Nothing here waits for other ranks: each has its own mapping of the control block, and the block
  * lasts as long as any of them. */
+static void drain(ncclComm_t comm)
+{
+  if (comm->stream != NULL && !cpu_is_capturing(comm->stream)) cpu_stream_wait(comm->stream);
+}
+
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-  if (comm == NULL) return null_argument("ncclCommFinalize");
-  if (comm->finalized)
-    return cpu_nccl_error(ncclInvalidArgument, "ncclCommFinalize: was finalized before");
+  if (comm == NULL) return no_comm("ncclCommFinalize");
   comm->finalized = true;
-  cpu_order_drain(&comm->order);
+  drain(comm);
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
   if (comm == NULL) return ncclSuccess;
-  cpu_order_drain(&comm->order);
+  drain(comm);
   cpu_registrations_end(comm);
   cpu_comm_release(comm);
   return ncclSuccess;
@@ -356,49 +302,42 @@ ncclResult_t cpu_comm_check(ncclComm_t comm)
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
-  if (comm == NULL || error == NULL) return null_argument("ncclCommGetAsyncError");
+  if (comm == NULL) return no_comm("ncclCommGetAsyncError");
   *error = async_error(comm);
   return ncclSuccess;
 }
 
-static ncclResult_t answer(ncclComm_t comm, int *to, const char *call)
-{
-  return comm == NULL || to == NULL ? null_argument(call) : ncclSuccess;
-}
-
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 {
-  ncclResult_t result = answer(comm, count, "ncclCommCount");
-  if (result == ncclSuccess) *count = comm->nranks;
-  return result;
+  if (comm == NULL) return no_comm("ncclCommCount");
+  *count = comm->nranks;
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
 {
-  ncclResult_t result = answer(comm, rank, "ncclCommUserRank");
-  if (result == ncclSuccess) *rank = comm->rank;
-  return result;
+  if (comm == NULL) return no_comm("ncclCommUserRank");
+  *rank = comm->rank;
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 {
-  ncclResult_t result = answer(comm, device, "ncclCommCuDevice");
-  if (result == ncclSuccess) *device = comm->device;
-  return result;
+  if (comm == NULL) return no_comm("ncclCommCuDevice");
+  *device = comm->device;
+  return ncclSuccess;
 }
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
 ncclResult_t ncclMemAlloc(void **pointer, size_t bytes)
 {
-  if (pointer == NULL) return null_argument("ncclMemAlloc");
   return cuda_error("ncclMemAlloc", cpu_memory_allocate(REGION_DEVICE, true, pointer, bytes));
 }
 
 ncclResult_t ncclMemFree(void *pointer)
 {
   cudaError_t error = cpu_memory_free(REGION_DEVICE, pointer);
-  if (error == cudaErrorNotPermitted)
-    return cpu_nccl_error(ncclInvalidUsage, "ncclMemFree: %s", cpu_error_string(error));
-  return cuda_error("ncclMemFree", error);
+  ncclResult_t result = cuda_error("ncclMemFree", error);
+  return error == cudaErrorNotPermitted ? ncclInvalidUsage : result;
 }

@@ -112,10 +112,7 @@ static const struct {
     {cudaErrorLaunchFailure, "unspecified launch failure"},
     {cudaErrorNotPermitted, "operation not permitted"},
     {cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"},
-    {cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture "
-                                  "sequences"},
     {cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began"},
-    {cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"},
     {cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream"},
     {cudaErrorCapturedEvent,
      "operation not permitted on an event last recorded in a capturing stream"},
@@ -166,27 +163,22 @@ static cudaError_t check_device(int device)
   return cudaSuccess;
 }
 
-static cudaError_t put(int *to, int value)
-{
-  if (to == NULL) return cpu_error(cudaErrorInvalidValue);
-  *to = value;
-  return cudaSuccess;
-}
-
 cudaError_t cudaRuntimeGetVersion(int *version)
 {
-  return put(version, CUDART_VERSION);
+  *version = CUDART_VERSION;
+  return cudaSuccess;
 }
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
-  return put(version, CUDART_VERSION);
+  *version = CUDART_VERSION;
+  return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-  cudaError_t error = put(count, cpu_settings()->devices);
-  return error == cudaSuccess && *count == 0 ? cpu_error(cudaErrorNoDevice) : error;
+  *count = cpu_settings()->devices;
+  return *count > 0 ? cudaSuccess : cpu_error(cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int device)
@@ -198,13 +190,12 @@ cudaError_t cudaSetDevice(int device)
 
 cudaError_t cudaGetDevice(int *device)
 {
-  cudaError_t error = check_device(current_device);
-  return error == cudaSuccess ? put(device, current_device) : error;
+  *device = current_device;
+  return check_device(current_device);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
 {
-  if (properties == NULL) return cpu_error(cudaErrorInvalidValue);
   cudaError_t error = check_device(device);
   if (error != cudaSuccess) return error;
   *properties =
@@ -214,16 +205,12 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
   return cudaSuccess;
 }
 
+/* The attributes are those of the compute capability, which is 0.0. */
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-  cudaError_t error = check_device(device);
-  if (error != cudaSuccess) return error;
-  switch (attribute) {
-  case cudaDevAttrComputeCapabilityMajor:
-  case cudaDevAttrComputeCapabilityMinor:
-    return put(value, 0);
-  }
-  return cpu_error(cudaErrorInvalidValue);
+  (void)attribute;
+  *value = 0;
+  return check_device(device);
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device)
@@ -246,7 +233,6 @@ cudaError_t cudaDeviceSynchronize(void)
 {
   struct device *device = cpu_device(-1);
   if (device == NULL) return cpu_error(cudaErrorNoDevice);
-  if (cpu_device_is_capturing(device)) return cpu_error(cudaErrorStreamCaptureUnsupported);
   cpu_device_wait(device);
   return cudaSuccess;
 }

@@ -4,7 +4,6 @@
  * when the wait was queued. */
 #include "internal.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -14,9 +13,8 @@ struct CUevent_st {
   pthread_mutex_t lock;
   pthread_cond_t reached;
   uint64_t recorded, completed;
-  struct timespec time;   /* of the last completed record */
-  char failure[SENTENCE]; /* of the stream, when it came there */
-  struct capture_point point;
+  struct timespec time; /* of the last completed record */
+  cudaGraph_t capture;  /* that it was recorded in last, or NULL; guarded by graph.c */
 };
 
 struct event_operation {
@@ -38,7 +36,7 @@ cudaEvent_t cpu_event_create(unsigned int flags)
 void cpu_event_release(cudaEvent_t event)
 {
   if (atomic_fetch_sub(&event->references, 1) > 1) return;
-  cpu_capture_forget(&event->point);
+  cpu_capture_forget(&event->capture);
   pthread_cond_destroy(&event->reached);
   pthread_mutex_destroy(&event->lock);
   free(event);
@@ -67,28 +65,22 @@ static void run_record(struct operation *operation)
   if (record->number > event->completed) {
     event->completed = record->number;
     clock_gettime(CLOCK_MONOTONIC, &event->time);
-    snprintf(event->failure, sizeof(event->failure), "%s", cpu_worker_failure());
   }
   pthread_cond_broadcast(&event->reached);
   pthread_mutex_unlock(&event->lock);
 }
 
-static cudaError_t wait_for(cudaEvent_t event, uint64_t number)
+static void wait_for(cudaEvent_t event, uint64_t number)
 {
-  cudaError_t error = cudaSuccess;
   pthread_mutex_lock(&event->lock);
   while (event->completed < number) pthread_cond_wait(&event->reached, &event->lock);
-  if (event->failure[0] != '\0')
-    error = cpu_error_because(cudaErrorLaunchFailure, "%s", event->failure);
   pthread_mutex_unlock(&event->lock);
-  return error;
 }
 
 static void run_wait(struct operation *operation)
 {
   const struct event_operation *wait = (const struct event_operation *)operation;
-  cudaError_t error = wait_for(wait->event, wait->number);
-  if (error != cudaSuccess) cpu_worker_fail(cpu_error_string(error));
+  wait_for(wait->event, wait->number);
 }
 
 static uint64_t recorded(cudaEvent_t event)
@@ -101,7 +93,7 @@ static uint64_t recorded(cudaEvent_t event)
 
 cudaError_t cpu_event_record(cudaEvent_t event, struct CUstream_st *stream)
 {
-  if (cpu_capture_record(stream, &event->point)) return cudaSuccess;
+  if (cpu_capture_record(stream, &event->capture)) return cudaSuccess;
   pthread_mutex_lock(&event->lock);
   uint64_t number = ++event->recorded;
   pthread_mutex_unlock(&event->lock);
@@ -113,7 +105,7 @@ cudaError_t cpu_event_wait(struct CUstream_st *stream, cudaEvent_t event)
 {
   uint64_t number = recorded(event);
   cudaError_t error = cudaSuccess;
-  if (cpu_capture_wait(stream, &event->point, number > 0, &error)) return error;
+  if (cpu_capture_wait(stream, &event->capture, number > 0, &error)) return error;
   if (number > 0) queue(stream, event, number, run_wait);
   return cudaSuccess;
 }
@@ -162,40 +154,37 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
   if (event == NULL) return cpu_error(cudaErrorInvalidResourceHandle);
-  if (cpu_capture_happened(&event->point)) return cpu_error(cudaErrorCapturedEvent);
-  return cpu_error(wait_for(event, recorded(event)));
+  wait_for(event, recorded(event));
+  return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
   if (event == NULL) return cpu_error(cudaErrorInvalidResourceHandle);
-  if (cpu_capture_happened(&event->point)) return cpu_error(cudaErrorCapturedEvent);
   pthread_mutex_lock(&event->lock);
   bool done = event->completed == event->recorded;
   pthread_mutex_unlock(&event->lock);
   return done ? cudaSuccess : cudaErrorNotReady;
 }
 
-/* The time of a completed record; an error if there is none. */
+/* When the last record was completed, in milliseconds; an error if there is none. */
 static cudaError_t time_of(cudaEvent_t event, double *milliseconds)
 {
-  if (event == NULL || !event->timing) return cudaErrorInvalidResourceHandle;
-  if (cpu_capture_happened(&event->point)) return cudaErrorCapturedEvent;
+  if (event == NULL) return cudaErrorInvalidResourceHandle;
   pthread_mutex_lock(&event->lock);
-  cudaError_t error = event->recorded == 0                  ? cudaErrorInvalidResourceHandle
-                      : event->completed != event->recorded ? cudaErrorNotReady
-                                                            : cudaSuccess;
+  bool never = event->recorded == 0, over = event->completed == event->recorded;
   *milliseconds = (double)event->time.tv_sec * 1e3 + (double)event->time.tv_nsec / 1e6;
   pthread_mutex_unlock(&event->lock);
-  return error;
+  return never || !event->timing ? cudaErrorInvalidResourceHandle
+         : over                  ? cudaSuccess
+                                 : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
 {
-  if (milliseconds == NULL) return cpu_error(cudaErrorInvalidValue);
   double from = 0, to = 0;
   cudaError_t error = time_of(start, &from);
   if (error == cudaSuccess) error = time_of(end, &to);
-  if (error == cudaSuccess) *milliseconds = (float)(to - from);
+  *milliseconds = (float)(to - from);
   return error == cudaErrorNotReady ? error : cpu_error(error);
 }

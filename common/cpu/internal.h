@@ -47,7 +47,6 @@ struct device {
   pthread_cond_t idle;  /* a stream of this device has become empty */
   size_t pending;       /* operations queued or running */
   size_t used;          /* bytes allocated */
-  int capturing;        /* streams under capture; guarded by graph.c's lock instead */
   struct CUstream_st *default_stream;
 };
 
@@ -93,6 +92,7 @@ struct region {
   bool owned; /* the file is open here, for others to map */
   int references;
   bool shareable; /* from ncclMemAlloc */
+  bool unclaimed; /* a control block, with a reference for its ranks that have yet to come */
   int held[HOLDS];
 };
 
@@ -102,45 +102,31 @@ cudaError_t cpu_region_create(enum region_kind kind, int device, size_t bytes,
  * shared between processes, and ThreadSanitizer, want one address per process. NULL on failure. */
 struct region *cpu_region_open(enum region_kind kind, const struct place *place);
 void cpu_region_release(struct region *region);
+/* All ranks have come: their references keep the control block from now on. */
+void cpu_region_claim(struct region *region);
 /* As long as it is held for a reason, the memory cannot be freed. */
 void cpu_region_hold(struct region *region, enum hold reason, int change);
 /* cudaMalloc and cudaFree as ncclMemAlloc, whose memory is shareable, and ncclMemFree see them. */
 cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **pointer,
                                 size_t bytes);
 cudaError_t cpu_memory_free(enum region_kind kind, void *pointer);
-/* How many bytes from `pointer` on belong to memory that device code may use; 0 if none. With
- * `region` non-NULL also the region it lies in, with a reference, or NULL. */
-size_t cpu_memory_extent(const void *pointer, struct region **region);
-/* Where the memory at `pointer` is for other ranks. */
-struct place cpu_memory_place(const void *pointer);
+/* How many bytes from `pointer` on belong to memory that device code may use; 0 if none. Where
+ * they are not NULL: where that is for other ranks, and the region, with a reference, or NULL. */
+size_t cpu_memory_find(const void *pointer, struct place *place, struct region **region);
 
 /* ---- stream.c ------------------------------------------------------------------------------ */
-
-/* A queue ticket: operations that share an order run one after the other, in the order in which
- * the host queued them, whatever streams they are in. Waiting cannot deadlock, because every wait
- * points to something the host queued earlier. */
-struct order {
-  pthread_mutex_t lock;
-  pthread_cond_t turn;
-  uint64_t drawn, served;
-};
-
-void cpu_order_init(struct order *order);
-void cpu_order_destroy(struct order *order);
-uint64_t cpu_order_draw(struct order *order);
-void cpu_order_drain(struct order *order); /* waits for everything drawn so far */
 
 /* One operation. In a graph it runs many times and must not change itself. */
 struct operation {
   struct operation *next;
   void (*run)(struct operation *operation);
   void (*release)(struct operation *operation); /* may be NULL */
-  void (*queued)(struct operation *operation);  /* or NULL; for every time that it will run */
-  struct order *order;                          /* or NULL */
-  uint64_t ticket;                              /* in that order, drawn when queued */
+  /* or NULL; before it is queued, for every time that it will run */
+  void (*queued)(struct operation *operation, struct CUstream_st *stream);
 };
 
 struct CUstream_st {
+  atomic_int references; /* of the program, and of communicators */
   struct device *device;
   pthread_t thread;
   pthread_cond_t work;
@@ -148,19 +134,12 @@ struct CUstream_st {
   size_t pending;
   bool stop;
   char failure[SENTENCE]; /* what went wrong in it, for those who wait for it; or "" */
-  /* Under capture, guarded by graph.c's lock: */
-  struct capture *capture;
-  struct CUstream_st *next_captured;
-  size_t captured; /* operations captured in this stream so far */
-  bool joined;     /* an event after the last of them was waited for by another stream */
+  cudaGraph_t capture;    /* that it takes part in, or NULL; guarded by graph.c */
 };
 
 /* `bytes` with a struct operation at the start, which the callee owns once it is queued. */
 void *cpu_operation(size_t bytes, void (*run)(struct operation *),
                     void (*release)(struct operation *));
-/* It is going to run once more: returns its ticket. */
-uint64_t cpu_operation_queue(struct operation *operation);
-void cpu_operation_run(struct operation *operation, uint64_t ticket);
 void cpu_operation_free(struct operation *operation);
 /* The stream behind a handle: 0 is the default stream of `device` (-1: the current one). NULL
  * without a device. */
@@ -168,9 +147,9 @@ struct CUstream_st *cpu_stream(cudaStream_t stream, int device);
 /* Queues the operation, or puts it into the graph that the stream is captured into. */
 void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation);
 cudaError_t cpu_stream_wait(struct CUstream_st *stream);
-/* For operations: to fail the stream that runs them, and whether that has failed ("": no). */
+void cpu_stream_release(struct CUstream_st *stream);
+/* For operations: to fail the stream that runs them. */
 void cpu_worker_fail(const char *sentence);
-const char *cpu_worker_failure(void);
 
 /* ---- event.c ------------------------------------------------------------------------------- */
 
@@ -181,22 +160,14 @@ void cpu_event_release(cudaEvent_t event);
 
 /* ---- graph.c ------------------------------------------------------------------------------- */
 
-/* What an event remembers if it was recorded under capture. */
-struct capture_point {
-  struct capture *capture; /* NULL: not under capture */
-  struct CUstream_st *stream;
-  size_t captured; /* the stream's count at that point */
-};
-
 bool cpu_is_capturing(struct CUstream_st *stream);
-bool cpu_device_is_capturing(struct device *device);
-/* The three below return true if capture has dealt with it. */
+/* The three below return true if capture has dealt with it. `recorded` is the capture that an event
+ * was recorded in last. */
 bool cpu_capture_operation(struct CUstream_st *stream, struct operation *operation);
-bool cpu_capture_record(struct CUstream_st *stream, struct capture_point *point);
-bool cpu_capture_wait(struct CUstream_st *stream, const struct capture_point *point, bool recorded,
+bool cpu_capture_record(struct CUstream_st *stream, cudaGraph_t *recorded);
+bool cpu_capture_wait(struct CUstream_st *stream, const cudaGraph_t *recorded, bool outside,
                       cudaError_t *error);
-bool cpu_capture_happened(const struct capture_point *point);
-void cpu_capture_forget(struct capture_point *point);
+void cpu_capture_forget(cudaGraph_t *recorded);
 
 /* ---- control.c ----------------------------------------------------------------------------- */
 
@@ -214,8 +185,7 @@ struct letter {
   struct place from;
 };
 
-cudaError_t cpu_control_create(struct region **region, uint64_t nonce);
-bool cpu_control_valid(const struct region *region, uint64_t nonce);
+cudaError_t cpu_control_create(struct region **region);
 /* Enters rank into the control block; false if nranks or the rank do not fit those already in. */
 bool cpu_control_join(struct control *control, int rank, int nranks);
 /* All ranks exchange `bytes` bytes, and none returns before all have come. False if the
@@ -238,10 +208,10 @@ struct ncclComm {
   int rank, nranks, device;
   struct region *region;
   struct control *control;                  /* in region */
-  struct order order;                       /* of this rank's operations, over all streams */
+  struct CUstream_st *stream;               /* where the last operation was queued, or NULL */
   struct region *peers[MAX_RANKS][BUFFERS]; /* what is mapped of the peers; see collectives.c */
-  atomic_flag noted;                        /* registrations that are of no use */
   bool finalized;
+  atomic_flag noted; /* registrations that are of no use */
 };
 
 void cpu_comm_retain(ncclComm_t comm);
@@ -264,7 +234,6 @@ struct registration {
   size_t bytes;
   bool symmetric; /* a window of which all ranks pass the same offset */
   int queued;     /* how often it is used by what is queued or running */
-  int references;
 };
 
 /* Remembers [start, start + bytes) of `region`, and takes over the reference to it. `handle` is
@@ -273,16 +242,13 @@ struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struc
                                           const void *start, size_t bytes, const void *handle);
 /* Forgets what the program has the handle of; an error of `call` if that cannot be. */
 ncclResult_t cpu_registration_remove(const char *call, ncclComm_t comm, const void *handle);
-/* The registration of comm in which the bytes lie, with a reference; NULL if there is none. */
-struct registration *cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes);
-/* Says so in a note if the bytes that a call uses were `found` in no registration although they
- * begin in one, or if it found one of its two buffers only. */
-void cpu_registration_judge(ncclComm_t comm, const char *name, const void *pointer, size_t bytes,
-                            const struct registration *found);
-void cpu_registration_judge_pair(ncclComm_t comm, const struct registration *send,
-                                 const struct registration *receive);
-void cpu_registration_use(struct registration *registration, int change);
-void cpu_registration_release(struct registration *registration);
+/* The registration of comm in which the bytes lie; false if there is none. */
+bool cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes,
+                           struct registration *found);
+/* What is queued begins (1) or ends (-1) to use the bytes. */
+void cpu_registration_use(ncclComm_t comm, const void *pointer, size_t bytes, int change);
+/* Says so in a note if NCCL could not use what is registered of the buffers of a call. */
+void cpu_registration_note(ncclComm_t comm, char *const *buffers, const size_t *bytes);
 /* comm is gone, and with it whatever was registered. */
 void cpu_registrations_end(ncclComm_t comm);
 

@@ -60,6 +60,7 @@ cudaError_t cpu_region_create(enum region_kind kind, int device, size_t bytes,
     return cudaErrorMemoryAllocation;
   }
   new.file = (struct place){.inode = status.st_ino, .pid = getpid(), .fd = fd, .device = device};
+  new.unclaimed = kind == REGION_CONTROL;
   pthread_mutex_lock(&lock);
   *region = enter(&new);
   pthread_mutex_unlock(&lock);
@@ -112,6 +113,14 @@ void cpu_region_release(struct region *region)
   pthread_mutex_unlock(&lock);
 }
 
+void cpu_region_claim(struct region *region)
+{
+  pthread_mutex_lock(&lock);
+  if (region->unclaimed) region->references--;
+  region->unclaimed = false;
+  pthread_mutex_unlock(&lock);
+}
+
 void cpu_region_hold(struct region *region, enum hold reason, int change)
 {
   pthread_mutex_lock(&lock);
@@ -129,31 +138,18 @@ static struct region *find(const void *pointer)
   return NULL;
 }
 
-size_t cpu_memory_extent(const void *pointer, struct region **found)
+size_t cpu_memory_find(const void *pointer, struct place *place, struct region **found)
 {
   pthread_mutex_lock(&lock);
   struct region *region = find(pointer);
-  size_t extent =
-      region != NULL ? region->bytes - (size_t)((const char *)pointer - region->base) : 0;
-  if (found != NULL) {
-    *found = region;
-    if (region != NULL) region->references++;
-  }
+  size_t offset = region != NULL ? (size_t)((const char *)pointer - region->base) : 0;
+  size_t extent = region != NULL ? region->bytes - offset : 0;
+  if (place != NULL && region != NULL) *place = region->file;
+  if (place != NULL) place->offset = offset;
+  if (found != NULL) *found = region;
+  if (found != NULL && region != NULL) region->references++;
   pthread_mutex_unlock(&lock);
   return extent;
-}
-
-struct place cpu_memory_place(const void *pointer)
-{
-  struct place place = {.inode = 0};
-  pthread_mutex_lock(&lock);
-  const struct region *region = find(pointer);
-  if (region != NULL) {
-    place = region->file;
-    place.offset = (size_t)((const char *)pointer - region->base);
-  }
-  pthread_mutex_unlock(&lock);
-  return place;
 }
 
 /* ---- allocation ---------------------------------------------------------------------------- */
@@ -279,63 +275,53 @@ static void run_copy(struct operation *operation)
 /* Is [pointer, pointer + bytes) one piece of memory, and on the device if it has to be? */
 static bool usable(const void *pointer, size_t bytes, bool on_device)
 {
-  size_t extent = cpu_memory_extent(pointer, NULL);
+  size_t extent = cpu_memory_find(pointer, NULL, NULL);
   return pointer != NULL && (extent > 0 ? bytes <= extent : !on_device);
 }
 
-static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+/* `set` is -1 to copy, or the value of a memset. */
+static cudaError_t copy(void *to, const void *from, int set, size_t bytes, enum cudaMemcpyKind kind,
                         cudaStream_t handle, bool wait)
 {
   struct CUstream_st *stream = cpu_stream(handle, -1);
-  if (stream == NULL) return cudaErrorNoDevice;
-  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidValue;
-  if (bytes == 0) return cudaSuccess;
   bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  if (!usable(to, bytes, to_device) || !usable(from, bytes, from_device))
-    return cudaErrorInvalidValue;
+  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
+    return cpu_error(cudaErrorInvalidValue);
+  if (bytes == 0) return cudaSuccess;
+  if (!usable(to, bytes, to_device) || (set < 0 && !usable(from, bytes, from_device)))
+    return cpu_error(cudaErrorInvalidValue);
   /* CUDA reads ordinary host memory before the call returns, and programs may rely on that. The
    * other direction is later here than with CUDA, so that a missing wait shows. */
-  bool stage = !wait && cpu_memory_extent(from, NULL) == 0 && !cpu_is_capturing(stream);
+  bool stage =
+      set < 0 && !wait && cpu_memory_find(from, NULL, NULL) == 0 && !cpu_is_capturing(stream);
   struct copy *copy = cpu_operation(sizeof(*copy) + (stage ? bytes : 0), run_copy, NULL);
   copy->to = to;
   copy->from = stage ? memcpy(copy->staged, from, bytes) : from;
   copy->bytes = bytes;
+  copy->value = set;
   cpu_stream_queue(stream, &copy->base);
-  return wait ? cpu_stream_wait(stream) : cudaSuccess;
-}
-
-static cudaError_t set(void *to, int value, size_t bytes, cudaStream_t handle, bool wait)
-{
-  struct CUstream_st *stream = cpu_stream(handle, -1);
-  if (stream == NULL) return cudaErrorNoDevice;
-  if (bytes == 0) return cudaSuccess;
-  if (!usable(to, bytes, true)) return cudaErrorInvalidValue;
-  struct copy *copy = cpu_operation(sizeof(*copy), run_copy, NULL);
-  copy->to = to;
-  copy->value = value;
-  copy->bytes = bytes;
-  cpu_stream_queue(stream, &copy->base);
-  return wait ? cpu_stream_wait(stream) : cudaSuccess;
+  return cpu_error(wait ? cpu_stream_wait(stream) : cudaSuccess);
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
-  return cpu_error(copy(to, from, bytes, kind, NULL, true));
+  return copy(to, from, -1, bytes, kind, NULL, true);
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
-  return cpu_error(copy(to, from, bytes, kind, stream, false));
+  return copy(to, from, -1, bytes, kind, stream, false);
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
-  return cpu_error(set(to, value, bytes, NULL, true));
+  return copy(to, NULL, (unsigned char)value, bytes, cudaMemcpyDeviceToDevice, NULL, true);
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
-  return cpu_error(set(to, value, bytes, stream, false));
+  return copy(to, NULL, (unsigned char)value, bytes, cudaMemcpyDeviceToDevice, stream, false);
 }

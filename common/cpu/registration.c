@@ -20,8 +20,7 @@ struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struc
                                .kind = kind,
                                .region = region,
                                .start = start,
-                               .bytes = bytes,
-                               .references = 1};
+                               .bytes = bytes};
   cpu_region_hold(region, kind, 1);
   pthread_mutex_lock(&lock);
   new->next = registrations;
@@ -37,11 +36,6 @@ static void end(struct registration *registration)
   cpu_region_hold(registration->region, registration->kind, -1);
   cpu_region_release(registration->region);
   registration->region = NULL;
-}
-
-static void release(struct registration *registration)
-{
-  if (--registration->references == 0) free(registration);
 }
 
 ncclResult_t cpu_registration_remove(const char *call, ncclComm_t comm, const void *handle)
@@ -61,7 +55,7 @@ ncclResult_t cpu_registration_remove(const char *call, ncclComm_t comm, const vo
   if (wrong == NULL) {
     *link = found->next;
     end(found);
-    release(found);
+    free(found);
   }
   pthread_mutex_unlock(&lock);
   if (wrong == NULL) return ncclSuccess;
@@ -78,32 +72,31 @@ void cpu_registrations_end(ncclComm_t comm)
 }
 
 /* A window before a registered buffer, as NCCL prefers it. */
-struct registration *cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes)
+bool cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes,
+                           struct registration *found)
 {
   const char *start = pointer;
-  struct registration *found = NULL;
+  bool any = false;
   pthread_mutex_lock(&lock);
   for (struct registration *each = registrations; each != NULL; each = each->next)
     if (each->comm == comm && start >= each->start && bytes <= each->bytes &&
         start - each->start <= (ptrdiff_t)(each->bytes - bytes) &&
-        (found == NULL || each->kind == HELD_WINDOW))
-      found = each;
-  if (found != NULL) found->references++;
+        (!any || each->kind == HELD_WINDOW)) {
+      any = true;
+      *found = *each;
+    }
   pthread_mutex_unlock(&lock);
-  return found;
+  return any;
 }
 
-void cpu_registration_use(struct registration *registration, int change)
+void cpu_registration_use(ncclComm_t comm, const void *pointer, size_t bytes, int change)
 {
+  const char *start = pointer;
   pthread_mutex_lock(&lock);
-  registration->queued += change;
-  pthread_mutex_unlock(&lock);
-}
-
-void cpu_registration_release(struct registration *registration)
-{
-  pthread_mutex_lock(&lock);
-  release(registration);
+  for (struct registration *each = registrations; each != NULL; each = each->next)
+    if (each->comm == comm && start < each->start + each->bytes && each->start < start + bytes &&
+        each->queued + change >= 0) /* it may have come while the call was running */
+      each->queued += change;
   pthread_mutex_unlock(&lock);
 }
 
@@ -121,24 +114,21 @@ static void note(ncclComm_t comm, const char *format, ...)
   fprintf(stderr, "note: %s\n", text);
 }
 
-void cpu_registration_judge(ncclComm_t comm, const char *name, const void *pointer, size_t bytes,
-                            const struct registration *found)
+void cpu_registration_note(ncclComm_t comm, char *const *buffers, const size_t *bytes)
 {
-  if (found != NULL) return;
-  struct registration *begins = cpu_registration_find(comm, pointer, 1);
-  if (begins == NULL) return;
-  note(comm, "%s is registered for %zu of %zu bytes: NCCL will not use it", name,
-       begins->bytes - (size_t)((const char *)pointer - begins->start), bytes);
-  cpu_registration_release(begins);
-}
-
-void cpu_registration_judge_pair(ncclComm_t comm, const struct registration *send,
-                                 const struct registration *receive)
-{
-  const struct registration *one = send != NULL ? send : receive;
-  if ((send == NULL) == (receive == NULL) || one->kind != HELD_REGISTERED) return;
-  note(comm, "%s is registered and %s is not: NCCL will not use it",
-       send != NULL ? "sendbuff" : "recvbuff", send != NULL ? "recvbuff" : "sendbuff");
+  static const char *const names[BUFFERS] = {"sendbuff", "recvbuff"};
+  struct registration found[BUFFERS];
+  bool whole[BUFFERS];
+  for (enum which b = SENDBUFF; b < BUFFERS; b++) {
+    whole[b] = cpu_registration_find(comm, buffers[b], bytes[b], &found[b]);
+    if (!whole[b] && cpu_registration_find(comm, buffers[b], 1, &found[b]))
+      note(comm, "%s is registered for %zu of %zu bytes: NCCL will not use it", names[b],
+           found[b].bytes - (size_t)(buffers[b] - found[b].start), bytes[b]);
+  }
+  enum which one = whole[SENDBUFF] ? SENDBUFF : RECVBUFF, other = RECVBUFF - one;
+  if (bytes[one] > 0 && bytes[other] > 0 && whole[one] && !whole[other] &&
+      found[one].kind == HELD_REGISTERED)
+    note(comm, "%s is registered and %s is not: NCCL will not use it", names[one], names[other]);
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle)
@@ -149,7 +139,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes,
     return cpu_nccl_error(ncclInvalidArgument, "ncclCommRegister: nothing to register");
   *handle = NULL;
   struct region *region = NULL;
-  size_t extent = cpu_memory_extent(buffer, &region);
+  size_t extent = cpu_memory_find(buffer, NULL, &region);
   if (region != NULL && extent >= bytes) {
     if (!region->shareable)
       note(comm, "ncclCommRegister: the memory is not from ncclMemAlloc: NCCL will not use it");

@@ -8,41 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- order --------------------------------------------------------------------------------- */
-
-void cpu_order_init(struct order *order)
-{
-  pthread_mutex_init(&order->lock, NULL);
-  pthread_cond_init(&order->turn, NULL);
-  order->drawn = order->served = 0;
-}
-
-void cpu_order_destroy(struct order *order)
-{
-  pthread_cond_destroy(&order->turn);
-  pthread_mutex_destroy(&order->lock);
-}
-
-uint64_t cpu_order_draw(struct order *order)
-{
-  pthread_mutex_lock(&order->lock);
-  uint64_t ticket = order->drawn++;
-  pthread_mutex_unlock(&order->lock);
-  return ticket;
-}
-
-static void wait_until_served(struct order *order, uint64_t tickets)
-{
-  while (order->served < tickets) pthread_cond_wait(&order->turn, &order->lock);
-}
-
-void cpu_order_drain(struct order *order)
-{
-  pthread_mutex_lock(&order->lock);
-  wait_until_served(order, order->drawn);
-  pthread_mutex_unlock(&order->lock);
-}
-
 /* ---- operations ---------------------------------------------------------------------------- */
 
 void *cpu_operation(size_t bytes, void (*run)(struct operation *),
@@ -60,29 +25,6 @@ void cpu_operation_free(struct operation *operation)
   free(operation);
 }
 
-uint64_t cpu_operation_queue(struct operation *operation)
-{
-  if (operation->queued != NULL) operation->queued(operation);
-  return operation->order != NULL ? cpu_order_draw(operation->order) : 0;
-}
-
-void cpu_operation_run(struct operation *operation, uint64_t ticket)
-{
-  struct order *order = operation->order;
-  if (order != NULL) {
-    pthread_mutex_lock(&order->lock);
-    wait_until_served(order, ticket);
-    pthread_mutex_unlock(&order->lock);
-  }
-  operation->run(operation);
-  if (order != NULL) {
-    pthread_mutex_lock(&order->lock);
-    order->served++;
-    pthread_cond_broadcast(&order->turn);
-    pthread_mutex_unlock(&order->lock);
-  }
-}
-
 /* ---- streams ------------------------------------------------------------------------------- */
 
 static _Thread_local struct CUstream_st *worker_of; /* on the thread of a stream: that stream */
@@ -97,11 +39,6 @@ void cpu_worker_fail(const char *sentence)
   pthread_mutex_unlock(&stream->device->lock);
 }
 
-const char *cpu_worker_failure(void)
-{
-  return worker_of->failure; /* nobody else writes it */
-}
-
 static void *work(void *argument)
 {
   struct CUstream_st *stream = worker_of = argument;
@@ -113,7 +50,7 @@ static void *work(void *argument)
     if (operation == NULL) break;
     stream->first = operation->next;
     pthread_mutex_unlock(&device->lock);
-    cpu_operation_run(operation, operation->ticket);
+    operation->run(operation);
     cpu_operation_free(operation);
     pthread_mutex_lock(&device->lock);
     stream->pending--;
@@ -128,6 +65,7 @@ static struct CUstream_st *create(struct device *device)
 {
   struct CUstream_st *stream = cpu_allocate(sizeof(*stream));
   stream->device = device;
+  atomic_init(&stream->references, 1);
   pthread_cond_init(&stream->work, NULL);
   /* Signals are the program's business and go to the program's threads. */
   sigset_t all, old;
@@ -139,6 +77,13 @@ static struct CUstream_st *create(struct device *device)
   pthread_cond_destroy(&stream->work);
   free(stream);
   return NULL;
+}
+
+void cpu_stream_release(struct CUstream_st *stream)
+{
+  if (atomic_fetch_sub(&stream->references, 1) > 1) return;
+  pthread_cond_destroy(&stream->work);
+  free(stream);
 }
 
 struct CUstream_st *cpu_stream(cudaStream_t handle, int number)
@@ -157,7 +102,7 @@ struct CUstream_st *cpu_stream(cudaStream_t handle, int number)
 void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation)
 {
   if (cpu_capture_operation(stream, operation)) return;
-  operation->ticket = cpu_operation_queue(operation);
+  if (operation->queued != NULL) operation->queued(operation, stream);
   struct device *device = stream->device;
   pthread_mutex_lock(&device->lock);
   if (stream->first == NULL)
@@ -171,19 +116,14 @@ void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation)
   pthread_mutex_unlock(&device->lock);
 }
 
-/* With the device's lock. */
-static cudaError_t verdict(const struct CUstream_st *stream)
-{
-  if (stream->failure[0] == '\0') return cudaSuccess;
-  return cpu_error_because(cudaErrorLaunchFailure, "%s", stream->failure);
-}
-
 cudaError_t cpu_stream_wait(struct CUstream_st *stream)
 {
   if (cpu_is_capturing(stream)) return cudaErrorStreamCaptureUnsupported;
   pthread_mutex_lock(&stream->device->lock);
   while (stream->pending > 0) pthread_cond_wait(&stream->device->idle, &stream->device->lock);
-  cudaError_t error = verdict(stream);
+  cudaError_t error = stream->failure[0] == '\0'
+                          ? cudaSuccess
+                          : cpu_error_because(cudaErrorLaunchFailure, "%s", stream->failure);
   pthread_mutex_unlock(&stream->device->lock);
   return error;
 }
@@ -217,8 +157,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
   pthread_cond_signal(&stream->work);
   pthread_mutex_unlock(&stream->device->lock);
   pthread_join(stream->thread, NULL);
-  pthread_cond_destroy(&stream->work);
-  free(stream);
+  cpu_capture_forget(&stream->capture);
+  cpu_stream_release(stream);
   return cudaSuccess;
 }
 
@@ -233,18 +173,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle)
 struct launch {
   struct operation base;
   void (*kernel)(const void *args);
-  cudaHostFn_t host_function;
-  void *user_data;
   _Alignas(max_align_t) char args[];
 };
 
 static void run_launch(struct operation *operation)
 {
-  struct launch *launch = (struct launch *)operation;
-  if (launch->kernel != NULL)
-    launch->kernel(launch->args);
-  else
-    launch->host_function(launch->user_data);
+  const struct launch *launch = (const struct launch *)operation;
+  launch->kernel(launch->args);
 }
 
 cudaError_t cpu_launch(cudaStream_t handle, void (*fn)(const void *args), const void *args,
@@ -260,14 +195,20 @@ cudaError_t cpu_launch(cudaStream_t handle, void (*fn)(const void *args), const 
   return cudaSuccess;
 }
 
-cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t fn, void *user_data)
+struct host_call {
+  cudaHostFn_t function;
+  void *user_data;
+};
+
+static void call_host(const void *args)
 {
-  struct CUstream_st *stream = cpu_stream(handle, -1);
-  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
+  const struct host_call *call = args;
+  call->function(call->user_data);
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user_data)
+{
+  struct host_call call = {fn, user_data};
   if (fn == NULL) return cpu_error(cudaErrorInvalidValue);
-  struct launch *launch = cpu_operation(sizeof(*launch), run_launch, NULL);
-  launch->host_function = fn;
-  launch->user_data = user_data;
-  cpu_stream_queue(stream, &launch->base);
-  return cudaSuccess;
+  return cpu_launch(stream, call_host, &call, sizeof(call));
 }

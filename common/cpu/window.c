@@ -28,9 +28,8 @@ static struct part describe(const void *buffer, size_t bytes, struct region **re
   struct part part;
   memset(&part, 0, sizeof(part));
   part.bytes = bytes;
-  part.extent = cpu_memory_extent(buffer, region);
+  part.extent = cpu_memory_find(buffer, &part.place, region);
   part.shareable = *region != NULL && (*region)->shareable;
-  part.place = cpu_memory_place(buffer);
   return part;
 }
 

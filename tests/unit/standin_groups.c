@@ -24,7 +24,7 @@ static void group_body(struct rank *me)
     NCCL(ncclGroupStart());
     NCCL(ncclGroupStart()); /* groups nest */
     for (int p = 0; p < me->n; p++) {
-      cudaStream_t stream = round == 2 && p % 2 == 1 ? second : me->stream;
+      cudaStream_t stream = round == 2 ? second : me->stream;
       NCCL(ncclSend(send[p], pair_count(me->rank, p), ncclChar, p, me->comm, stream));
       if (round != 1)
         NCCL(ncclRecv(receive[p], pair_count(p, me->rank), ncclChar, p, me->comm, stream));
