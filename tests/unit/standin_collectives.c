@@ -1,221 +1,237 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the CPU stand-in: collectives, their results, order of additions, rounding. */
+/* Tests of the CPU stand-in: random calls against plain loops; rounding; messages; communicators.
+ */
 #include "standin.h"
 
-struct buffers {
-  char *send, *receive; /* device */
-  char *in, *out;       /* host; out is filled with a sentinel before the call */
-  size_t bytes;
-};
-
-static const struct shape {
-  size_t count;
-  int types;   /* how many of all_types */
-  int all_ops; /* all operations or only the sum */
-} shapes[] = {{0, TYPES, 0}, {1, TYPES, 0}, {3, TYPES, 0}, {1021, TYPES, 1}, {BIG, 1, 0}};
-
-void one_collective(struct rank *me, enum collective which, size_t count, int t, ncclRedOp_t op,
-                    int root, bool in_place)
+/* The same sequence on all ranks. */
+static unsigned draw(unsigned *seed, unsigned below)
 {
-  ncclDataType_t type = all_types[t];
-  size_t size = size_of(type), n = (size_t)me->n, r = (size_t)me->rank;
-  size_t in_blocks = which == REDUCESCATTER || which == ALLTOALL ? n : 1;
-  size_t out_blocks = which == ALLGATHER || which == ALLTOALL ? n : 1;
-  size_t in_bytes = in_blocks * count * size, out_bytes = out_blocks * count * size;
-  char *in = host_memory(in_bytes), *out = host_memory(out_bytes);
-  if (me->send == NULL) me->send = device_memory(POOL_BYTES);
-  if (me->receive == NULL) me->receive = device_memory(POOL_BYTES);
-  REQUIRE(in_bytes <= POOL_BYTES && out_bytes <= POOL_BYTES);
-  char *receive = me->receive, *send = in_place ? receive : me->send;
-  for (size_t b = 0; b < in_blocks; b++) fill(in + b * count * size, count, t, me->rank, (int)b);
-  memset(out, 0x5A, out_bytes);
-  CUDA(cudaMemcpyAsync(receive, out, out_bytes, cudaMemcpyHostToDevice, me->stream));
-  if (in_place && which == ALLGATHER) send = receive + r * count * size;
-  CUDA(cudaMemcpyAsync(send, in, in_bytes, cudaMemcpyHostToDevice, me->stream));
-  char *result = receive;
-  switch (which) {
-  case ALLREDUCE:
-    NCCL(ncclAllReduce(send, receive, count, type, op, me->comm, me->stream));
-    break;
-  case REDUCESCATTER:
-    if (in_place) result = receive + r * count * size;
-    NCCL(ncclReduceScatter(send, result, count, type, op, me->comm, me->stream));
-    break;
-  case ALLGATHER:
-    NCCL(ncclAllGather(send, receive, count, type, me->comm, me->stream));
-    break;
-  case BROADCAST:
-    NCCL(ncclBroadcast(send, receive, count, type, root, me->comm, me->stream));
-    break;
-  default:
-    NCCL(ncclAlltoAll(send, receive, count, type, me->comm, me->stream));
-  }
-  CUDA(cudaMemcpyAsync(out, result, out_bytes, cudaMemcpyDeviceToHost, me->stream));
-  CUDA(cudaStreamSynchronize(me->stream));
-  bool integer = type <= ncclUint64;
-  for (size_t i = 0; i < count; i++) {
-    for (size_t b = 0; b < out_blocks; b++) {
-      double got = get(out, b * count + i, type);
-      double want = which == ALLREDUCE       ? reduced(me->n, i, 0, op, integer)
-                    : which == REDUCESCATTER ? reduced(me->n, i, me->rank, op, integer)
-                    : which == ALLGATHER     ? element((int)b, i, 0)
-                    : which == BROADCAST     ? element(root, i, 0)
-                                             : element((int)b, i, me->rank);
-      if (!close_to(got, want, type, op)) {
-        fprintf(stderr, "collective %d rank %d of %d type %d op %d count %zu [%zu]: %g not %g\n",
-                which, me->rank, me->n, type, op, count, i, got, want);
-        REQUIRE(!"wrong data");
-      }
-    }
-  }
-  free(in);
-  free(out);
+  *seed = *seed * 1664525u + 1013904223u;
+  return (*seed >> 8) % below;
 }
 
+static uint32_t bits_of(float value)
+{
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+/* Writes a value that the type can hold exactly; integers wrap. */
+static size_t put(void *at, ncclDataType_t type, float value)
+{
+  int64_t integer = (int64_t)value;
+  uint32_t bits = bits_of(value);
+  double wide = (double)value;
+  uint16_t brain = (uint16_t)(bits >> 16);
+  uint16_t half =
+      value == 0 ? 0 : (uint16_t)((bits >> 13) - ((127 - 15) << 10)); /* positive ones */
+  static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+  const void *from = type == ncclHalf       ? (const void *)&half
+                     : type == ncclBfloat16 ? (const void *)&brain
+                     : type == ncclFloat    ? (const void *)&value
+                     : type == ncclDouble   ? (const void *)&wide
+                                            : (const void *)&integer; /* little-endian */
+  return memcpy(at, from, sizes[type]), sizes[type];
+}
+
+enum collective { ALLREDUCE, REDUCESCATTER, ALLGATHER, BROADCAST, ALLTOALL, COLLECTIVES };
+
+struct job {
+  enum collective call;
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  size_t count, size;
+  int root, n;
+  bool in_place;
+};
+
+/* Element i of block b of a rank. Of floats sums depend on the order; what comes of the others is
+ * exact in all types: sums of small numbers, products of 1 and 2, averages that are whole. */
+static float element(const struct job *job, int rank, size_t b, size_t i)
+{
+  unsigned x = (unsigned)(i * 2654435761u + b * 40503u);
+  if (job->op == ncclAvg && job->type != ncclFloat) return (float)(x / 8 % 8 + 2 * (unsigned)rank);
+  x += (unsigned)rank * 977u + x / 251u;
+  if (job->type == ncclFloat) return (float)(x % 1000003u) / 1000.0f - 333.3f;
+  return (float)(job->op == ncclProd ? 1 + x / 8 % 2 : x / 8 % 4);
+}
+
+static float reduced(const struct job *job, size_t b, size_t i)
+{
+  float result = element(job, 0, b, i);
+  for (int r = 1; r < job->n; r++) {
+    float x = element(job, r, b, i);
+    result = job->op == ncclProd  ? result * x
+             : job->op == ncclMax ? (x > result ? x : result)
+             : job->op == ncclMin ? (x < result ? x : result)
+                                  : result + x;
+  }
+  return job->op == ncclAvg ? result / (float)job->n : result;
+}
+
+static float expected(const struct job *job, int rank, size_t b, size_t i)
+{
+  switch (job->call) {
+  case ALLREDUCE:
+    return reduced(job, 0, i);
+  case REDUCESCATTER:
+    return reduced(job, (size_t)rank, i);
+  case BROADCAST:
+    return element(job, job->root, 0, i);
+  default:
+    return element(job, (int)b, job->call == ALLTOALL ? (size_t)rank : 0, i);
+  }
+}
+
+static void call(const struct job *job, const void *send, void *receive, ncclComm_t comm,
+                 cudaStream_t stream)
+{
+  size_t count = job->count;
+  switch (job->call) {
+  case ALLREDUCE:
+    NCCL(ncclAllReduce(send, receive, count, job->type, job->op, comm, stream));
+    break;
+  case REDUCESCATTER:
+    NCCL(ncclReduceScatter(send, receive, count, job->type, job->op, comm, stream));
+    break;
+  case ALLGATHER:
+    NCCL(ncclAllGather(send, receive, count, job->type, comm, stream));
+    break;
+  case BROADCAST:
+    NCCL(ncclBroadcast(send, receive, count, job->type, job->root, comm, stream));
+    break;
+  default:
+    NCCL(ncclAlltoAll(send, receive, count, job->type, comm, stream));
+  }
+}
+
+/* All calls x types x operations at random, in place and not, at any place in the memory, in two
+ * streams in turn. Memory that is not the result's stays as it is. */
 static void collectives_body(struct rank *me)
 {
-  for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
-    for (int t = 0; t < shapes[s].types; t++)
-      for (int op = ncclSum; op < (shapes[s].all_ops ? ncclNumOps : ncclProd); op++)
-        for (int which = 0; which < COLLECTIVES; which++) {
-          if (op != ncclSum && which > REDUCESCATTER) continue;
-          if (shapes[s].count == BIG && me->n == 7 && which == ALLTOALL) continue;
-          int type = shapes[s].count == BIG ? 7 : t;
-          one_collective(me, which, shapes[s].count, type, op, (t + op) % me->n, false);
-          if (which != ALLTOALL)
-            one_collective(me, which, shapes[s].count, type, op, (t + op) % me->n, true);
-        }
+  enum { MOST = 2500, ROOM = MOST * 8 };
+  unsigned seed = (unsigned)me->n;
+  size_t n = (size_t)me->n, r = (size_t)me->rank, pool = (n + 1) * ROOM + 64;
+  char *send = device_memory(pool), *receive = device_memory(pool), *host = host_memory(pool);
+  cudaStream_t streams[2] = {me->stream, NULL};
+  CUDA(cudaStreamCreate(&streams[1]));
+  for (int i = 0; i < (me->n > 7 ? 12 : 400); i++) {
+    char value[8];
+    struct job job = {.call = draw(&seed, COLLECTIVES), .type = draw(&seed, 10), .n = me->n};
+    bool reduces = job.call <= REDUCESCATTER;
+    job.op = reduces ? draw(&seed, ncclNumOps) : ncclSum;
+    if (job.op == ncclProd && n > 7) job.op = ncclMax;
+    job.size = put(value, job.type, 0);
+    job.count = draw(&seed, 4) == 0 ? draw(&seed, 4) : draw(&seed, MOST);
+    job.root = (int)draw(&seed, (unsigned)n);
+    job.in_place = draw(&seed, 2) == 0 && job.call != ALLTOALL;
+    size_t block = job.count * job.size, at = draw(&seed, 8) * job.size;
+    size_t in_blocks = job.call == REDUCESCATTER || job.call == ALLTOALL ? n : 1;
+    size_t out_blocks = job.call == ALLGATHER || job.call == ALLTOALL ? n : 1;
+    char *to = receive + at, *from = job.in_place ? to : send + at;
+    if (job.in_place && job.call == ALLGATHER) from += r * block;
+    if (job.in_place && job.call == REDUCESCATTER) to += r * block;
+    CUDA(cudaMemset(receive, 0x5A, pool));
+    for (size_t b = 0; b < in_blocks; b++)
+      for (size_t e = 0; e < job.count; e++)
+        put(host + b * block + e * job.size, job.type, element(&job, me->rank, b, e));
+    cudaStream_t stream = streams[draw(&seed, 2)];
+    CUDA(cudaMemcpyAsync(from, host, in_blocks * block, cudaMemcpyHostToDevice, stream));
+    call(&job, from, to, me->comm, stream);
+    CUDA(cudaStreamSynchronize(stream));
+    CUDA(cudaMemcpy(host, to, out_blocks * block + 16, cudaMemcpyDeviceToHost));
+    for (size_t b = 0; b < out_blocks; b++)
+      for (size_t e = 0; e < job.count; e++) {
+        put(value, job.type, expected(&job, me->rank, b, e));
+        if (memcmp(host + b * block + e * job.size, value, job.size) == 0) continue;
+        fprintf(stderr, "rank %d of %d: call %d type %d op %d count %zu, block %zu element %zu\n",
+                me->rank, me->n, job.call, job.type, job.op, job.count, b, e);
+        REQUIRE(!"wrong data");
+      }
+    bool next_is_input = job.in_place && job.call == REDUCESCATTER && r + 1 < n;
+    for (size_t e = 0; e < 16 && !next_is_input; e++) REQUIRE(host[out_blocks * block + e] == 0x5A);
+  }
+  /* The order over streams is that of the host, however slow one of them is. */
+  int *word = (int *)receive, one = 1, product = 1;
+  CUDA(cudaMemcpy(word, &one, sizeof(one), cudaMemcpyHostToDevice));
+  for (int i = 0; i < 4; i++, product *= 2 * me->n) {
+    if (i == me->rank) slow(streams[0], 5);
+    NCCL(ncclAllReduce(word, word, 1, ncclInt, ncclSum, me->comm, streams[0]));
+    NCCL(ncclAllReduce(word, word, 1, ncclInt, ncclMax, me->comm, streams[1]));
+    add_to(streams[1], word, 1, product * me->n); /* doubles it */
+    NCCL(ncclBroadcast(word, word, 1, ncclInt, 0, me->comm, streams[1]));
+  }
+  CUDA(cudaStreamSynchronize(streams[1]));
+  CUDA(cudaMemcpy(&one, word, sizeof(one), cudaMemcpyDeviceToHost));
+  REQUIRE(one == product);
+  CUDA(cudaStreamDestroy(streams[1]));
+  CUDA(cudaFree(send));
+  CUDA(cudaFree(receive));
+  free(host);
 }
 
 void test_collectives(void **state)
 {
   (void)state;
-  static const int ranks[] = {1, 2, 3, 4, 7};
+  static const int ranks[] = {1, 2, 3, 4, 7, MOST_RANKS};
   for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++)
     run_ranks(ranks[i], collectives_body);
 }
 
-/* 64 ranks, so that the smallest rings are used too. */
-static void many_ranks_body(struct rank *me)
+/* ---- rounding ------------------------------------------------------------------------------ */
+
+/* Written another way than in the stand-in, so that a mistake does not cancel out; infinity is the
+ * number that would come next. */
+static double value_of(uint16_t x, int fraction_bits)
 {
-  one_collective(me, ALLREDUCE, 5, 7, ncclSum, 0, false);
-  one_collective(me, ALLREDUCE, 20011, 2, ncclSum, 0, true);
-  one_collective(me, ALLTOALL, 1500, 3, ncclSum, 0, false);
-  one_collective(me, BROADCAST, 10007, 4, ncclSum, 33, false);
+  int exponent = (x & 0x7fff) >> fraction_bits, bias = fraction_bits == 10 ? 15 : 127;
+  double magnitude = (x & ((1 << fraction_bits) - 1)) + (exponent > 0 ? 1 << fraction_bits : 0);
+  for (int e = exponent > 0 ? exponent : 1; e < bias + fraction_bits; e++) magnitude /= 2;
+  for (int e = bias + fraction_bits; e < exponent; e++) magnitude *= 2;
+  return x >> 15 != 0 ? -magnitude : magnitude;
 }
 
-void test_many_ranks(void **state)
+static double distance(double x, double y)
 {
-  (void)state;
-  run_ranks(MOST_RANKS, many_ranks_body);
+  return x < y ? y - x : x - y;
 }
 
-/* Sums whose bits depend on the order are the same on all ranks and equal a sum in rank order. */
-static float irregular(int rank, size_t i)
-{
-  return (float)((double)((i * 2654435761u + (size_t)rank * 40503u) % 1000003u) / 1000.0 - 333.3);
-}
-
-static void order_body(struct rank *me)
-{
-  enum { COUNT = 100003 };
-  float *host = host_memory(COUNT * sizeof(float));
-  float *device = device_memory(COUNT * sizeof(float));
-  for (size_t i = 0; i < COUNT; i++) host[i] = irregular(me->rank, i);
-  CUDA(cudaMemcpy(device, host, COUNT * sizeof(float), cudaMemcpyHostToDevice));
-  NCCL(ncclAllReduce(device, device, COUNT, ncclFloat, ncclSum, me->comm, me->stream));
-  CUDA(cudaStreamSynchronize(me->stream));
-  CUDA(cudaMemcpy(host, device, COUNT * sizeof(float), cudaMemcpyDeviceToHost));
-  for (size_t i = 0; i < COUNT; i++) {
-    float sum = irregular(0, i);
-    for (int r = 1; r < me->n; r++) sum += irregular(r, i);
-    REQUIRE(bits_from(sum) == bits_from(host[i]));
-  }
-  CUDA(cudaFree(device));
-  free(host);
-}
-
-void test_rank_order(void **state)
-{
-  (void)state;
-  run_ranks(5, order_body);
-}
-
-/* Rounding of the 16-bit types: two addends, all bit patterns for one of them. */
-static uint16_t nearest(double value, bool half)
-{
-  uint16_t best = 0;
-  double distance = 1e300;
-  unsigned last = half ? 0x7bff : 0x7f7f;
-  /* binary search for the neighbour below, then compare with the one above */
-  unsigned low = 0, high = last;
-  double magnitude = value < 0 ? -value : value;
-  if (magnitude > 1e39) magnitude = 1e39; /* infinity, too, is beyond all */
-  while (low < high) {
-    unsigned middle = (low + high + 1) / 2;
-    double x = half ? half_value((uint16_t)middle) : (double)float_from(middle << 16);
-    if (x <= magnitude)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  for (unsigned x = low; x <= low + 1; x++) {
-    double candidate = x > last && half ? 65536.0
-                       : half           ? half_value((uint16_t)x)
-                                        : (double)float_from(x << 16);
-    if (!half && x > last) candidate = 0x1p128;
-    double d = candidate < magnitude ? magnitude - candidate : candidate - magnitude;
-    if (d < distance || (d == distance && (x & 1) == 0)) {
-      distance = d;
-      best = (uint16_t)x;
-    }
-  }
-  return (uint16_t)(best | (value < 0 ? 0x8000 : 0));
-}
-
+/* All bit patterns, and five addends: the sum is the nearest value, of two the even one. */
 static void rounding_body(struct rank *me)
 {
   enum { COUNT = 65536 };
   static const uint16_t addends[2][5] = {{0x0000, 0x3c01, 0x0001, 0x7bff, 0xb555},
                                          {0x0000, 0x3f81, 0x0001, 0x7f7f, 0xbf55}};
   uint16_t *host = host_memory(COUNT * 2), *device = device_memory(COUNT * 2);
-  for (int half = 0; half < 2; half++)
-    for (int k = 0; k < 5; k++) {
-      uint16_t addend = addends[1 - half][k];
-      unsigned infinity = half ? 0x7c00 : 0x7f80;
-      for (unsigned i = 0; i < COUNT; i++) host[i] = me->rank == 0 ? (uint16_t)i : addend;
-      CUDA(cudaMemcpy(device, host, COUNT * 2, cudaMemcpyHostToDevice));
-      NCCL(ncclAllReduce(device, device, COUNT, half ? ncclHalf : ncclBfloat16, ncclSum, me->comm,
-                         me->stream));
-      CUDA(cudaStreamSynchronize(me->stream));
-      CUDA(cudaMemcpy(host, device, COUNT * 2, cudaMemcpyDeviceToHost));
-      for (unsigned i = 0; i < COUNT; i++) {
-        if ((i & 0x7fff) > infinity) {
-          REQUIRE((host[i] & 0x7fff) > infinity); /* NaN stays NaN */
-        } else if ((i & 0x7fff) == infinity) {
-          REQUIRE(host[i] == i);
-        } else {
-          float sum = half ? (float)half_value((uint16_t)i) + (float)half_value(addend)
-                           : float_from(i << 16) + float_from((uint32_t)addend << 16);
-          uint16_t want = nearest((double)sum, half != 0);
-          bool zero = (want & 0x7fff) == 0 && (host[i] & 0x7fff) == 0;
-          bool overflow = (want & 0x7fff) == infinity && host[i] == want;
-          if (!(host[i] == want || zero || overflow))
-            fprintf(stderr, "%s %04x + %04x = %04x, not %04x\n", half ? "half" : "bfloat16", i,
-                    addend, host[i], want);
-          REQUIRE(host[i] == want || zero || overflow);
+  for (int k = 0; k < 10; k++) {
+    uint16_t addend = addends[k % 2][k / 2];
+    int bits = k % 2 == 0 ? 10 : 7;
+    unsigned infinity = k % 2 == 0 ? 0x7c00 : 0x7f80;
+    for (unsigned i = 0; i < COUNT; i++) host[i] = me->rank == 0 ? (uint16_t)i : addend;
+    CUDA(cudaMemcpy(device, host, COUNT * 2, cudaMemcpyHostToDevice));
+    NCCL(ncclAllReduce(device, device, COUNT, k % 2 == 0 ? ncclHalf : ncclBfloat16, ncclSum,
+                       me->comm, me->stream));
+    CUDA(cudaStreamSynchronize(me->stream));
+    CUDA(cudaMemcpy(host, device, COUNT * 2, cudaMemcpyDeviceToHost));
+    for (unsigned i = 0; i < COUNT; i++) {
+      uint16_t got = host[i];
+      double sum = (double)(float)(value_of((uint16_t)i, bits) + value_of(addend, bits));
+      double error = distance(value_of(got, bits), sum);
+      if ((i & 0x7fff) > infinity) {
+        REQUIRE((got & 0x7fff) > infinity); /* NaN stays NaN */
+      } else if ((i & 0x7fff) == infinity) {
+        REQUIRE(got == i);
+      } else {
+        REQUIRE((got & 0x7fff) <= infinity);
+        for (int step = (got & 0x7fff) == 0 ? 1 : -1; step <= 1; step += 2) {
+          if ((got & 0x7fff) == infinity && step == 1) continue;
+          double other = distance(value_of((uint16_t)(got + step), bits), sum);
+          REQUIRE(error < other || (error == other && (got & 1) == 0));
         }
       }
     }
-  /* Bytes wrap. */
-  uint8_t bytes[2] = {200, 16}, *small = device_memory(2);
-  CUDA(cudaMemcpy(small, bytes, 2, cudaMemcpyHostToDevice));
-  NCCL(ncclAllReduce(small, small, 1, ncclUint8, ncclSum, me->comm, me->stream));
-  NCCL(ncclAllReduce(small + 1, small + 1, 1, ncclUint8, ncclProd, me->comm, me->stream));
-  CUDA(cudaStreamSynchronize(me->stream));
-  CUDA(cudaMemcpy(bytes, small, 2, cudaMemcpyDeviceToHost));
-  REQUIRE(bytes[0] == (uint8_t)400 && bytes[1] == 0);
-  CUDA(cudaFree(small));
+  }
   CUDA(cudaFree(device));
   free(host);
 }
@@ -224,4 +240,115 @@ void test_rounding(void **state)
 {
   (void)state;
   run_ranks(2, rounding_body);
+}
+
+/* ---- messages ------------------------------------------------------------------------------ */
+
+/* Everyone to everyone, oneself included, up to three messages per pair, whose order counts. */
+static size_t bytes_of(int from, int to, int k)
+{
+  return (size_t)(from * 31 + to * 17 + k * 7) % 5 * 9001; /* at times 0 */
+}
+
+static void messages_body(struct rank *me)
+{
+  enum { EACH = 3, ROOM = 5 * 9001 };
+  size_t pool = (size_t)me->n * EACH * ROOM;
+  char *send = device_memory(pool), *receive = device_memory(pool), *host = host_memory(pool);
+  for (int p = 0; p < me->n * EACH; p++) CUDA(cudaMemset(send + p * ROOM, me->rank * 50 + p, ROOM));
+  CUDA(cudaMemset(receive, 0xEE, pool));
+  NCCL(ncclGroupStart());
+  NCCL(ncclGroupStart()); /* groups nest */
+  for (int p = 0; p < me->n; p++)
+    for (int k = 0; k < EACH; k++)
+      NCCL(ncclSend(send + (p * EACH + k) * ROOM, bytes_of(me->rank, p, k), ncclChar, p, me->comm,
+                    me->stream));
+  NCCL(ncclGroupEnd());
+  for (int p = me->n - 1; p >= 0; p--)
+    for (int k = 0; k < EACH; k++)
+      NCCL(ncclRecv(receive + (p * EACH + k) * ROOM, bytes_of(p, me->rank, k), ncclChar, p,
+                    me->comm, me->stream));
+  NCCL(ncclGroupEnd());
+  CUDA(cudaStreamSynchronize(me->stream));
+  CUDA(cudaMemcpy(host, receive, pool, cudaMemcpyDeviceToHost));
+  for (int p = 0; p < me->n; p++)
+    for (int k = 0; k < EACH; k++)
+      for (size_t i = 0; i < ROOM; i++) {
+        bool sent = i < bytes_of(p, me->rank, k);
+        char want = sent ? (char)(p * 50 + me->rank * EACH + k) : (char)0xEE;
+        REQUIRE(host[(size_t)(p * EACH + k) * ROOM + i] == want);
+      }
+  CUDA(cudaFree(send));
+  CUDA(cudaFree(receive));
+  free(host);
+}
+
+void test_messages(void **state)
+{
+  (void)state;
+  for (int n = 1; n <= 7; n += 2) run_ranks(n, messages_body);
+}
+
+/* ---- communicators ------------------------------------------------------------------------- */
+
+static void split_body(struct rank *me)
+{
+  ncclComm_t half = NULL, reverse = NULL, some = NULL;
+  int count = 0, rank = 0, device = -1, want = 0;
+  NCCL(ncclCommSplit(me->comm, me->rank % 2, me->rank, &half, NULL));
+  NCCL(ncclCommCount(half, &count));
+  NCCL(ncclCommUserRank(half, &rank));
+  NCCL(ncclCommCuDevice(half, &device));
+  REQUIRE(count == (me->n + 1 - me->rank % 2) / 2 && rank == me->rank / 2 && device == me->rank);
+  for (int r = me->rank % 2; r < me->n; r += 2) want += 1 << r;
+  REQUIRE(sum_over(half, me->stream, 1 << me->rank) == want);
+  NCCL(ncclCommSplit(me->comm, 7, -me->rank, &reverse, NULL));
+  NCCL(ncclCommUserRank(reverse, &rank));
+  REQUIRE(rank == me->n - 1 - me->rank);
+  NCCL(ncclCommSplit(me->comm, me->rank == 0 ? NCCL_SPLIT_NOCOLOR : 0, 0, &some, NULL));
+  REQUIRE((some == NULL) == (me->rank == 0));
+  if (some != NULL) REQUIRE(sum_over(some, me->stream, 1) == me->n - 1);
+  /* Two communicators in one group, and destroyed at different times. */
+  int *words = device_memory(8);
+  NCCL(ncclGroupStart());
+  NCCL(ncclAllReduce(words, words, 1, ncclInt, ncclMax, me->comm, me->stream));
+  NCCL(ncclAllReduce(words + 1, words + 1, 1, ncclInt, ncclMax, half, me->stream));
+  NCCL(ncclGroupEnd());
+  CUDA(cudaFree(words));
+  NCCL(ncclCommDestroy(half));
+  NCCL(ncclCommDestroy(reverse));
+  NCCL(ncclCommDestroy(some));
+}
+
+void test_split(void **state)
+{
+  (void)state;
+  for (int n = 1; n <= 7; n += 3) run_ranks(n, split_body);
+}
+
+/* One thread that is all ranks. */
+void test_init_all(void **state)
+{
+  (void)state;
+  enum { N = 3 };
+  const int devices[N] = {5, 2, 9}, twice[N] = {1, 2, 1};
+  ncclComm_t comms[N];
+  int *words[N], value = 0;
+  REQUIRE(ncclCommInitAll(comms, N, twice) == ncclInvalidUsage && comms[0] == NULL);
+  NCCL(ncclCommInitAll(comms, N, devices));
+  NCCL(ncclGroupStart());
+  for (int r = 0; r < N; r++) {
+    CUDA(cudaSetDevice(devices[r]));
+    words[r] = device_memory(sizeof(int));
+    CUDA(cudaMemcpy(words[r], &devices[r], sizeof(int), cudaMemcpyHostToDevice));
+    NCCL(ncclAllReduce(words[r], words[r], 1, ncclInt, ncclSum, comms[r], NULL));
+  }
+  NCCL(ncclGroupEnd());
+  for (int r = 0; r < N; r++) {
+    CUDA(cudaSetDevice(devices[r]));
+    CUDA(cudaMemcpy(&value, words[r], sizeof(int), cudaMemcpyDeviceToHost));
+    REQUIRE(value == 16);
+    CUDA(cudaFree(words[r]));
+    NCCL(ncclCommDestroy(comms[r]));
+  }
 }
