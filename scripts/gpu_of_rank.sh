@@ -4,37 +4,19 @@
 #
 #   srun|mpirun|mpiexec ... scripts/gpu_of_rank.sh PROGRAM [ARGUMENTS]
 #
-# The scheduler knows the rank on this host. If it shows a task one GPU, that one is taken; if it
-# gives every task several of its own (--gpus-per-task), the first of them; if all tasks of a host see
-# the same GPUs, the one at the place of the local rank in CUDA_VISIBLE_DEVICES.
+# If the scheduler shows a task one GPU, that one is taken; if it gives every task several of its own (--gpus-per-task), the
+# first of them; else the one at the place of the local rank in CUDA_VISIBLE_DEVICES, or among all.
 set -euo pipefail
-# shellcheck source=scripts/lib/lib.sh
-. "$(dirname "$(realpath "$0")")/lib/lib.sh"
-case ${1:-} in
--h | --help) show_help ;;
--*) die "unknown option '$1'; allowed: PROGRAM [ARGUMENTS]" ;;
-esac
-[ $# -gt 0 ] || die "which program? allowed: PROGRAM [ARGUMENTS]"
-
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$(realpath "$0")")/lib.sh"
+case ${1:--} in -h | --help) show_help ;; -*) die "unknown option '${1:-}'; allowed: PROGRAM [ARGUMENTS]" ;; esac
 # mpirun inside a Slurm job hands down Slurm's variables of its own task: Slurm's come last.
-rank=${OMPI_COMM_WORLD_RANK:-${PALS_RANKID:-${PMI_RANK:-${PMIX_RANK:-${SLURM_PROCID:-0}}}}}
 local=${OMPI_COMM_WORLD_LOCAL_RANK:-${PALS_LOCAL_RANKID:-${PMI_LOCAL_RANK:-${MPI_LOCALRANKID:-${SLURM_LOCALID:-0}}}}}
-
-if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
-  IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
-else
-  mapfile -t gpus < <(seq 0 $(($(gpu_count) - 1)))
+IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 $(($(gpu_count) - 1)))}"
+if [ ${#gpus[@]} = 1 ] || [ -n "${SLURM_GPUS_PER_TASK:-}" ]; then place=0; else place=$local; fi
+if [ ${#gpus[@]} -gt 0 ]; then # else on the CPU
+  [ "$place" -lt ${#gpus[@]} ] || die "number $((local + 1)) on $(hostname), which shows ${#gpus[@]} GPUs; allowed: one rank per GPU"
+  export CUDA_VISIBLE_DEVICES=${gpus[place]}
 fi
-
-place=$local
-if [ ${#gpus[@]} = 1 ] || [ -n "${SLURM_GPUS_PER_TASK:-}" ]; then place=0; fi
-if [ ${#gpus[@]} = 0 ]; then
-  gpu="none, on the CPU"
-elif [ "$place" -ge ${#gpus[@]} ]; then
-  die "rank $rank is number $((local + 1)) on $(hostname), which shows ${#gpus[@]} GPUs; allowed: one rank per GPU"
-else
-  gpu=${gpus[place]}
-  export CUDA_VISIBLE_DEVICES=$gpu
-fi
-echo "rank $rank: host $(hostname), local rank $local, GPU $gpu" >&2
+echo "host $(hostname), local rank $local, GPU ${CUDA_VISIBLE_DEVICES:-none}" >&2
 exec "$@"

@@ -129,7 +129,9 @@ done
 for name in clang_format cppcheck shellcheck spdx bats_conditions; do check "${name//_/-}" check_$name; done
 check readme-snippets need python3 tests/readme_snippets.sh
 check links tests/links.sh
-for folder in results/{2xH200-nccl2.28,words-standin,training-standin,pytorch}; do check "$folder" scripts/plot.sh --check "$folder"; done
-check results scripts/report.sh --check results/2xH200-nccl2.28
+for folder in results/*/; do
+  [ ! -e "$folder/plots" ] || check "${folder%/}" need python3 scripts/results.py plot --check "$folder"
+done
+check results need python3 scripts/results.py pages --check results/2xH200-nccl2.28
 check mpi mpi
 end_checks

@@ -6,14 +6,14 @@
 # caption: AllReduce of 02 (registered: of 01), one process per GPU, in a CUDA graph. Left: time on plain memory / time; right: bus bandwidth. Points are medians, bars quartiles where they were recorded, dots the extremes. The limit is what the copy engines move between all pairs at once.
 # size: 800,400
 stats data index "plain" using 1 name "size" nooutput
-methods = "registered one-shot symmetric own"
+methods = "registered one-shot symmetric direct"
 eval those_of(methods, "")
-subject = has("own") ? "own" : "symmetric"
+subject = has("direct") ? "direct" : "symmetric"
 line(name) = name eq subject ? 1 : place(name, "subject registered one-shot symmetric")
 message = "AllReduce by the memory of its buffers"
 if (has(subject)) {
   stats data index subject using 1 name "timed" nooutput
-  message = (subject eq "own" ? "AllReduce of one's own" : "Symmetric memory") . \
+  message = (subject eq "direct" ? "Direct AllReduce" : "Symmetric memory") . \
     sprintf(": %.1f times as fast as plain AllReduce at %s", number_at(subject, timed_min, 8), size(timed_min)) . \
     (timed_max > timed_min ? sprintf(", %.2f times at %s", number_at(subject, timed_max, 8), size(timed_max)) : "")
 }

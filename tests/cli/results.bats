@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+# scripts/results.py on the published results and on changed copies of them.
+# shellcheck disable=SC2034 # the variable code is read by the helper
+load helper
+
+setup_file() { :; } # needs no program
+setup() {
+  have python3 || skip "no python3"
+  WORK=$(mktemp -d)
+}
+
+results() { # sets code, $WORK/out, $WORK/err
+  code=0
+  "${SUITE:-$TOP}/scripts/results.py" "$@" >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
+}
+
+# compared ROWS [OPTIONS]: an old folder with three rows against a new one with these
+compared() {
+  for side in old new; do
+    mkdir -p "$WORK/$side"
+    printf 'date: 2026\ngpu: 0, X, 580.1, 1 MiB\nversion: NCCL header 1\n' >"$WORK/$side/provenance.txt"
+    echo "bytes,variant,us,us_min,us_q1,us_q3,us_max,wrong" >"$WORK/$side/01_x.mpi.graph.csv"
+  done
+  printf '%s\n' 1024,plain,10,1,9,11,99,0 4096,plain,20,1,19,21,99,0 16384,plain,40,1,39,41,99,0 >>"$WORK/old/01_x.mpi.graph.csv"
+  printf '%b' "$1" >>"$WORK/new/01_x.mpi.graph.csv"
+  results compare "$WORK/old" "$WORK/new" "${@:2}"
+}
+
+@test "compare: ratio per row, the noise from the quartiles, exit code 1 for what is too slow" {
+  compared '1024,plain,10.5,1,9.5,11.5,99,0\n4096,plain,16,1,15,17,99,0\n16384,plain,44,1,43,45,99,0\n'
+  exits_with 0
+  prints '^  1024  plain +10.00 +10.50 +1.050x$'
+  prints '^  4096  plain +20.00 +16.00 +0.800x  \*$'
+  prints '^  16384 plain +40.00 +44.00 +1.100x  \*$' # not more than 10 %
+  prints '^  bytes variant +old, us +new, us +new/old$'
+  results compare "$WORK/old" "$WORK/new" --percent 5.5
+  exits_with 1
+  prints '^  16384 plain .* \* SLOWER$'
+  prints '^3 rows compared, 0 of OLD not in NEW, 0 of NEW not in OLD; 2 outside the noise, 1 slower by more than 5.5 %, 0 lost$'
+}
+
+@test "compare: a time that is lost, what only one side has, nothing in common, a broken file" {
+  compared '1024,plain,,,,,,3\n4096,fast,1,1,1,1,1,0\n'
+  exits_with 1
+  prints '^  1024  plain +10.00 +- +-  LOST$'
+  prints '^  not compared: 2 of OLD, only there: bytes 16384$'
+  prints '^  not compared: 1 of NEW, only there: variant fast$'
+  compared '2048,plain,10,1,9,11,99,0\n'
+  exits_with 2
+  one_line '^results.py: no row with a time is in both folders; allowed: results of '
+  compared '1024,plain,10,1,9\n'
+  exits_with 2
+  one_line '^results.py: .*/new/01_x.mpi.graph.csv:2: 5 fields, the header has 8; allowed: a CSV file of --bench$'
+}
+
+@test "plot: pictures and data of the published results, of an older layout too" {
+  have gnuplot || skip "no gnuplot"
+  for name in 2xH200-nccl2.28 4xH200-nccl2.28 words-standin training-standin pytorch; do
+    cp -r "$TOP/results/$name" "$WORK/$name"
+    rm -rf "$WORK/$name/plots"
+    results plot "$WORK/$name"
+    exits_with 0
+    prints '^left out, .*: '
+    for file in "$TOP/results/$name"/plots/*.dat; do
+      [ ! -e "$file" ] || cmp "$file" "$WORK/$name/plots/${file##*/}"
+    done
+    python3 -c 'import sys, xml.dom.minidom; [xml.dom.minidom.parse(name) for name in sys.argv[1:]]' "$WORK/$name"/plots/*.svg
+  done
+  [ -s "$WORK/4xH200-nccl2.28/plots/sparse_speedup.svg" ]
+  sed -i '3s/[0-9]*$/9/' "$WORK/words-standin/plots/sparse_volume.dat"
+  results plot --check "$WORK/words-standin"
+  exits_with 1
+}
+
+@test "html: one page with headline, pictures, tables and provenance, of an older layout too" {
+  for name in 2xH200-nccl2.28 4xH200-nccl2.28; do
+    cp -r "$TOP/results/$name" "$WORK/$name"
+    results html "$WORK/$name"
+    exits_with 0
+    grep -q '<details open><summary>03_alltoallv_sm.mpi.graph.csv</summary>' "$WORK/$name/report.html"
+    grep -q '<th>alltoallv: us / wire GB/s / ratio</th>' "$WORK/$name/report.html"
+    [ "$(grep -c 'src="data:image/svg+xml;base64' "$WORK/$name/report.html")" = "$(find "$WORK/$name" -name '*.svg' | wc -l)" ]
+  done
+}
+
+@test "pages: what differs from the results is shown, and filled in; what is not understood is refused" {
+  SUITE=$WORK/suite
+  mkdir "$SUITE"
+  cp -r "$TOP"/{README.md,docs,scripts,results} "$SUITE"
+  results pages --check "$SUITE/results/2xH200-nccl2.28"
+  exits_with 0
+  sed -i 's/^| 01 | registered, .*/| 01 | faster |/' "$SUITE/README.md"
+  results pages --check "$SUITE/results/2xH200-nccl2.28"
+  exits_with 1
+  prints '^\+\| 01 \| registered, 256 MiB \| plain \| 890.89 / 853.18 \| 1.04x '
+  results pages "$SUITE/results/2xH200-nccl2.28"
+  exits_with 0
+  cmp "$TOP/README.md" "$SUITE/README.md"
+  sed -i 's/^<!-- headline -->/<!-- table: 01_allreduce_ub.mpi.graph.csv, only 3 KiB -->/' "$SUITE/README.md"
+  results pages "$SUITE/results/2xH200-nccl2.28"
+  exits_with 2
+  one_line '^results.py: README.md: a table, picture or headline is not understood; allowed: '
+  sed -i 's/^<!-- end of headline -->/<!-- end of table -->/' "$SUITE/README.md"
+  results pages "$SUITE/results/2xH200-nccl2.28"
+  exits_with 2
+  one_line "has no '3 KiB'; allowed: its rows and columns$"
+}
+
+@test "wrong arguments, a folder without times: one line, exit code 2; --help" {
+  mkdir "$WORK/trial"
+  echo "stand-in: no times" >"$WORK/trial/provenance.txt"
+  for arguments in "" "plot" "nonsense $WORK" "html --check results/pytorch" "compare results/pytorch" "plot $WORK" "html $WORK/trial" \
+    "compare results/pytorch results/pytorch --percent x"; do
+    # shellcheck disable=SC2086 # words
+    results $arguments
+    exits_with 2
+    prints_nothing
+    one_line '^results.py: .*allowed: '
+  done
+  results --help
+  exits_with 0
+  prints 'scripts/results.py compare OLD NEW'
+}
