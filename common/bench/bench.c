@@ -2,9 +2,7 @@
 #include "bench.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "bench_output.h"
 #include "check.h"
@@ -99,12 +97,6 @@ static void summarise(struct bench_cell *cell, double *us, long n)
   if (!meaningful) cell->us = cell->us_min = cell->us_q1 = cell->us_q3 = cell->us_max = NAN;
 }
 
-static void show_progress(const struct rank *me, const struct bench *bench, struct bench_size size)
-{
-  if (me->rank == 0 && isatty(STDERR_FILENO))
-    fprintf(stderr, "\r%s: %zu bytes ...\033[K\r", bench->title, size.bytes);
-}
-
 /* All variants at one size. */
 static void run_size(const struct rank *me, const struct options *opt, const struct bench *bench,
                      cudaStream_t stream, struct bench_row *row)
@@ -166,7 +158,6 @@ static bool run_series(const struct rank *me, const struct options *opt, const s
     row.size.slots = (long)(opt->max_bytes / row.size.bytes);
     if (row.size.slots > opt->iterations) row.size.slots = opt->iterations;
     if (row.size.slots == 0) row.size.slots = 1; /* an element is larger than maxbytes */
-    show_progress(me, bench, row.size);
     run_size(me, opt, bench, stream, &row);
     for (int v = 0; v < bench->nvariants; v++) wrong |= row.cells[v].wrong != 0;
     if (me->rank == 0) bench_output_row(out, &row);

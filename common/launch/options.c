@@ -77,16 +77,6 @@ static void build_table(struct option_spec *table, struct options *opt,
   table[n] = (struct option_spec){0};
 }
 
-/* Whether nothing but --bench looks at it: then a run without it must not take it in silence. */
-static bool is_for_bench(const struct option_spec *row, const struct options *opt)
-{
-  static const char *const names[] = {"minbytes",     "maxbytes",    "stepfactor", "iters",
-                                      "warmup_iters", "repetitions", "cudagraph"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (strcmp(row->name, names[i]) == 0) return true;
-  return row->value == &opt->output; /* a program may have another option of that name */
-}
-
 int options_number(const char *text, enum number_kind kind, double *value)
 {
   char *end;
@@ -274,7 +264,7 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
     const void *value = table[i].value;
     if (value == &opt->min_bytes || value == &opt->max_bytes || value == &opt->factor)
       opt->sizes = true;
-    if (!for_bench && is_for_bench(&table[i], opt)) for_bench = table[i].name;
+    if (!for_bench && strncmp(table[i].help, "--bench:", 8) == 0) for_bench = table[i].name;
   }
   if (optind < argc)
     return FAIL("stray argument '%s'; allowed: options only, see --help",

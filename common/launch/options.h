@@ -54,8 +54,10 @@ struct option_spec {
   enum option_kind kind;
   void *value;          /* where the value goes; holds the default before */
   const char *argument; /* what --help calls the argument, NULL for a flag; see OPTION_CHOICE */
-  const char *help;     /* one line; the default is part of the text */
-  long long min, max;   /* for OPTION_LONG and OPTION_SIZE; of OPTION_DOUBLE max only */
+  /* One line; the default is part of the text. What begins with "--bench:" is refused without it.
+   */
+  const char *help;
+  long long min, max; /* for OPTION_LONG and OPTION_SIZE; of OPTION_DOUBLE max only */
 };
 
 /* A number in decimal digits: a whole one, a whole one with an optional suffix K, M or G, or one
