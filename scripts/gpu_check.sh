@@ -218,7 +218,7 @@ for name in "${examples[@]}"; do # no hang whatever happens
   [[ $name != 0[12]* ]] || rows 0 quick "$launchers" "$some" "fault: wrong element, $name" expect 1 "\[rank $victim\].*element" \
     fault corrupt:ncclAllReduce:2:$victim "$name"
   rows 0 quick "$launchers" "$some" "fault: failing call, $name" \
-    expect 3 '\[rank .*(main\.c:[0-9]+: ncclMemAlloc|sparse_allreduce_create: unhandled system error)' \
+    expect 3 '\[rank .*([a-z]+\.c:[0-9]+: ncclMemAlloc|sparse_allreduce_create: unhandled system error)' \
     fault fail:ncclMemAlloc:2:$((some > 1)) "$name"
   rows 0 quick "$launchers" "$some" "fault: hanging rank, $name" expect 4 "\[rank $victim\] no progress for .* STEP" \
     fault hang:cudaStreamSynchronize:1:$victim "$name" -T 12
