@@ -1,22 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plain C twin of device.cu and the kernels, for `make CPU=1`: the same lines, flags, slices
- * and tags in scratch memory of the same layout, by one thread instead of many, which sleeps where
- * the kernels poll. It is also the shortest way to understand them. Why nothing is overwritten too
- * early stands in lines.cuh and twoshot.cuh.
+/* The CPU version of device.cu and the kernels, for `make CPU=1`: the same lines, flags, slices and
+ * tags in scratch memory of the same layout, by one thread instead of many, which sleeps where the
+ * kernels poll. It is also the shortest way to understand them. Why nothing is overwritten too
+ * early stands in oneshot.cuh and twoshot.cuh.
  *
  * CPU_STANDIN_LSA_RANKS says how many consecutive ranks share memory (default: all), to try out
  * several hosts on one; 0 means no symmetric memory. */
-#include "device.h"
-
-#ifdef CPU_STANDIN
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cpu.h"
-#include "errors.h"
-#include "plain.h"
+#include "internal.h"
 
 struct allreduce_device {
   ncclComm_t comm;
@@ -26,7 +21,7 @@ struct allreduce_device {
   ncclWindow_t window;
   struct allreduce_error error;
   /* what a rank remembers from call to call */
-  uint64_t number;
+  uint64_t epoch;
   bool broken;
 };
 
@@ -59,10 +54,10 @@ struct lines {
 
 static struct lines lines_of(const struct job *j, int owner, int source)
 {
-  const int wide = j->call.shape.method == ALLREDUCE_WIDE;
-  const size_t at = allreduce_lines_at(allreduce_lines_of(j->d->n, wide), j->d->n,
-                                       allreduce_number(j->tag), source);
-  return (struct lines){scratch_of(j->d, owner, at), wide ? ALLREDUCE_WIDE_WORDS : 1};
+  const int ll128 = j->call.launch.method == ALLREDUCE_LL128;
+  const size_t at = allreduce_lines_at(allreduce_lines_of(j->d->n, ll128), j->d->n,
+                                       allreduce_epoch(j->tag), source);
+  return (struct lines){scratch_of(j->d, owner, at), ll128 ? ALLREDUCE_LL128_WORDS : 1};
 }
 
 static char *data_of(struct lines l, size_t i)
@@ -85,7 +80,7 @@ struct awaited {
 static bool contradicts(const struct awaited *a)
 {
   const uint64_t theirs = atomic_load(a->begun);
-  return allreduce_number(theirs) == allreduce_number(a->tag) && theirs != a->tag;
+  return allreduce_epoch(theirs) == allreduce_epoch(a->tag) && theirs != a->tag;
 }
 
 static bool has_come(const void *arg)
@@ -136,14 +131,14 @@ static bool meet(const struct job *j, enum allreduce_flag which)
   return true;
 }
 
-/* ---- the two methods ------------------------------------------------------------------------- */
+/* ---- the methods ----------------------------------------------------------------------------- */
 
 static size_t least(size_t a, size_t b)
 {
   return a < b ? a : b;
 }
 
-static void lines_allreduce(const struct job *j, size_t size)
+static void oneshot_allreduce(const struct job *j, size_t size)
 {
   const struct allreduce_device *d = j->d;
   const char *send = j->call.send[d->rank];
@@ -182,11 +177,11 @@ static void add_word(const struct job *j, size_t at, size_t bytes, size_t size)
 static void twoshot_allreduce(const struct job *j, size_t size)
 {
   const struct allreduce_slice s = j->call.slice;
-  const size_t word = s.single ? size : ALLREDUCE_WORD;
+  const size_t word = s.misaligned ? size : ALLREDUCE_WORD;
   if (!meet(j, ALLREDUCE_BEGUN)) return;
   for (size_t i = s.first; i < s.end; i++) add_word(j, s.head * size + i * word, word, size);
-  for (size_t i = 0; s.ends && i < s.head; i++) add_word(j, i * size, size, size);
-  for (size_t i = s.tail; s.ends && i < j->call.count; i++) add_word(j, i * size, size, size);
+  for (size_t i = 0; s.has_edges && i < s.head; i++) add_word(j, i * size, size, size);
+  for (size_t i = s.tail; s.has_edges && i < j->call.count; i++) add_word(j, i * size, size, size);
   meet(j, ALLREDUCE_ENDED);
 }
 
@@ -195,11 +190,11 @@ static void run(const void *args)
   struct job j = *(const struct job *)args;
   const size_t size = allreduce_size_of(j.call.type);
   if (j.d->broken) return; /* it sends nothing any more: see begin_call */
-  j.tag = allreduce_tag(++j.d->number, j.call.check);
-  if (j.call.shape.method == ALLREDUCE_TWOSHOT)
+  j.tag = allreduce_tag(++j.d->epoch, j.call.check);
+  if (j.call.launch.method == ALLREDUCE_TWOSHOT)
     twoshot_allreduce(&j, size);
   else
-    lines_allreduce(&j, size);
+    oneshot_allreduce(&j, size);
 }
 
 ncclResult_t allreduce_device_launch(struct allreduce_device *device,
@@ -220,17 +215,15 @@ const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
   return ranks != NULL && atoi(ranks) < n ? "not all ranks share memory" : "";
 }
 
-ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,
-                                     const allreduce_config_t *config,
-                                     struct allreduce_limits *limits,
+ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n, double timeout,
+                                     uint64_t calls_before, struct allreduce_limits *limits,
                                      struct allreduce_device **device)
 {
   struct allreduce_device *d = calloc(1, sizeof(*d));
   *device = d;
   if (d == NULL) return allreduce_fail(ncclSystemError, "out of memory");
-  *d = (struct allreduce_device){.comm = comm, .rank = rank, .n = n};
-  d->limit = allreduce_timeout(config);
-  d->number = config->calls_before;
+  *d = (struct allreduce_device){
+      .comm = comm, .rank = rank, .n = n, .limit = timeout, .epoch = calls_before};
   for (int m = 0; m < ALLREDUCE_METHODS; m++) limits->blocks[m] = ALLREDUCE_MAX_BLOCKS;
   ALLREDUCE_NCCLTRY(ncclMemAlloc((void **)&d->scratch, allreduce_scratch_bytes(n)));
   memset(d->scratch, 0, allreduce_scratch_bytes(n));
@@ -266,4 +259,3 @@ struct allreduce_error *allreduce_device_error(struct allreduce_device *device)
 {
   return &device->error;
 }
-#endif

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "own_calls.h"
+#include "calls.h"
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "device.h"
-#include "plain.h"
 
 unsigned long long hash(unsigned long long x)
 {
@@ -25,11 +22,11 @@ void result(struct test *t, int code, const char *what)
 
 allreduce_t make_handle(struct test *t, const allreduce_config_t *config)
 {
-  allreduce_t own;
-  OWNCHECK(allreduce_create(t->comm, config, &own));
-  OWNCHECK(allreduce_add_window(own, t->windows[0], t->send, t->bytes));
-  OWNCHECK(allreduce_add_window(own, t->windows[1], t->recv, t->bytes));
-  return own;
+  allreduce_t handle;
+  LIBRARYCHECK(allreduce_create(t->comm, config, &handle));
+  LIBRARYCHECK(allreduce_add_window(handle, t->windows[0], t->send, t->bytes));
+  LIBRARYCHECK(allreduce_add_window(handle, t->windows[1], t->recv, t->bytes));
+  return handle;
 }
 
 /* Numbers whose sums are rounded, so that another order of adding shows: random bits, with an
@@ -87,7 +84,7 @@ void calls_prepare(struct test *t, const struct calls *c)
   CUDACHECK(cudaMemset(t->results, 0x5a, c->bytes));
 }
 
-void calls_enqueue(struct test *t, const struct calls *c, allreduce_t own, unsigned late)
+void calls_enqueue(struct test *t, const struct calls *c, allreduce_t handle, unsigned late)
 {
   for (int i = 0; i < c->n; i++) {
     const struct call *k = &c->call[i];
@@ -99,8 +96,8 @@ void calls_enqueue(struct test *t, const struct calls *c, allreduce_t own, unsig
     CUDACHECK(cudaMemsetAsync(to - GUARD, 0xa5, bytes + 2 * GUARD, t->stream));
     CUDACHECK(cudaMemcpyAsync(from, t->inputs + k->at + GUARD, bytes, cudaMemcpyDeviceToDevice,
                               t->stream));
-    OWNCHECK(
-        allreduce_run(own, bytes ? from : NULL, bytes ? to : NULL, k->count, k->type, t->stream));
+    LIBRARYCHECK(allreduce_run(handle, bytes ? from : NULL, bytes ? to : NULL, k->count, k->type,
+                               t->stream));
     CUDACHECK(cudaMemcpyAsync(t->results + k->at, to - GUARD, bytes + 2 * GUARD,
                               cudaMemcpyDeviceToDevice, t->stream));
   }
@@ -127,11 +124,11 @@ bool call_is_right(const struct call *k, int nranks, const char *got)
   return right;
 }
 
-int calls_check(struct test *t, const struct calls *c, allreduce_t own)
+int calls_check(struct test *t, const struct calls *c, allreduce_t handle)
 {
   ncclResult_t error = ncclSuccess;
   CUDACHECK(cudaStreamSynchronize(t->stream));
-  OWNCHECK(allreduce_get_async_error(own, &error));
+  LIBRARYCHECK(allreduce_get_async_error(handle, &error));
   if (error != ncclSuccess) {
     launcher_error("%s", allreduce_last_error());
     return EXIT_FAILED_CALL;

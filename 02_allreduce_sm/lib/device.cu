@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The AllReduce on GPUs: scratch memory, addresses of the peers, launches. What the kernels do is
- * in lines.cuh, wide.cuh and twoshot.cuh.
+/* The direct AllReduce on GPUs: where it is possible, scratch memory, addresses of the peers,
+ * launches. What the kernels do is in oneshot.cuh and twoshot.cuh.
  *
  * Of NCCL's device interface (2.28 and later) one thing is used: ncclGetLsaPointer, in a kernel of
  * one block. ncclDevCommCreate is called because it tells whether there is symmetric memory:
  * without it a window may be none. */
+#include "internal.h"
+
+#if ALLREDUCE_HAS_DEVICE_CODE
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
-#include "errors.h"
-
-#if ALLREDUCE_HAS_DEVICE_CODE /* else device_none.cu */
 #include <nccl_device.h>
 
-#include "lines.cuh"
+#include "oneshot.cuh"
 #include "twoshot.cuh"
-#include "types.h"
-#include "wide.cuh"
 
 enum { THREADS = 512 }; /* of a block, at most */
 
@@ -38,16 +36,16 @@ struct allreduce_device {
 
 template <typename S, int N>
 static __global__ void __launch_bounds__(THREADS)
-    lines_kernel(const __grid_constant__ kernel_args<N> a)
+    ll_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  lines_allreduce<S, N>(a);
+  oneshot_allreduce<S, N, LL>(a);
 }
 
 template <typename S, int N>
 static __global__ void __launch_bounds__(THREADS)
-    wide_kernel(const __grid_constant__ kernel_args<N> a)
+    ll128_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  wide_allreduce<S, N>(a);
+  oneshot_allreduce<S, N, LL128>(a);
 }
 
 template <typename S, int N>
@@ -67,9 +65,9 @@ using kernel = void (*)(const kernel_args<N>);
 template <typename S, int N>
 static kernel<N> kernel_of(enum allreduce_method method)
 {
-  return method == ALLREDUCE_LINES  ? lines_kernel<S, N>
-         : method == ALLREDUCE_WIDE ? wide_kernel<S, N>
-                                    : twoshot_kernel<S, N>;
+  return method == ALLREDUCE_LL      ? ll_kernel<S, N>
+         : method == ALLREDUCE_LL128 ? ll128_kernel<S, N>
+                                     : twoshot_kernel<S, N>;
 }
 
 template <int N>
@@ -92,7 +90,7 @@ template <int N>
 static ncclResult_t launch(struct allreduce_device *d, const struct allreduce_call *call,
                            cudaStream_t stream)
 {
-  const kernel<N> launched = kernel_for<N>(call->shape.method, call->type);
+  const kernel<N> launched = kernel_for<N>(call->launch.method, call->type);
   if (launched == NULL)
     return allreduce_fail(ncclInvalidArgument, "no kernel adds type %d", (int)call->type);
   kernel_args<N> a = {};
@@ -105,7 +103,7 @@ static ncclResult_t launch(struct allreduce_device *d, const struct allreduce_ca
   a.error = d->error;
   a.limit = d->limit;
   a.count = call->count;
-  a.lines = allreduce_lines_of(d->n, call->shape.method == ALLREDUCE_WIDE);
+  a.lines = allreduce_lines_of(d->n, call->launch.method == ALLREDUCE_LL128);
   a.slice = call->slice;
   a.check = call->check;
   a.rank = d->rank;
@@ -114,11 +112,11 @@ static ncclResult_t launch(struct allreduce_device *d, const struct allreduce_ca
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(call->shape.blocks);
-  config.blockDim = dim3(call->shape.threads);
+  config.gridDim = dim3(call->launch.blocks);
+  config.blockDim = dim3(call->launch.threads);
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = d->overlaps && call->shape.method != ALLREDUCE_TWOSHOT;
+  config.numAttrs = d->overlaps && call->launch.method != ALLREDUCE_TWOSHOT;
   ALLREDUCE_CUDATRY(cudaLaunchKernelEx(&config, launched, a));
   return ncclSuccess;
 }
@@ -140,8 +138,7 @@ static cudaError_t load_kernels(bool *overlaps, int fit[ALLREDUCE_METHODS])
 {
 #define TYPE(type, sum, bits) type,
   static const ncclDataType_t types[] = {ALLREDUCE_TYPES(TYPE)};
-  static const enum allreduce_method methods[] = {ALLREDUCE_LINES, ALLREDUCE_WIDE,
-                                                  ALLREDUCE_TWOSHOT};
+  static const enum allreduce_method methods[] = {ALLREDUCE_LL, ALLREDUCE_LL128, ALLREDUCE_TWOSHOT};
   cudaFuncAttributes attributes;
   int driver = 0;
   cudaError_t e = cudaDriverGetVersion(&driver);
@@ -161,6 +158,77 @@ static cudaError_t load_kernels(bool *overlaps, int fit[ALLREDUCE_METHODS])
   return cudaSuccess;
 }
 
+/* ---- where it is possible -------------------------------------------------------------------- */
+
+/* How this rank's device reaches another GPU: over NVLink GPUs have atomic operations on each
+ * other's memory, over PCIe they have not. */
+enum link { LINK_UNKNOWN, LINK_PCIE, LINK_NVLINK };
+
+/* A process may see its own GPU only (CUDA_VISIBLE_DEVICES), as Slurm's tasks do. NVML, which NCCL
+ * needs as well, sees all of the host, whatever CUDA does. */
+static enum link link_by_nvml(const char *mine, const char *theirs)
+{
+  enum { NVLINK = 2, OK = 0, UNKNOWN = 6 }; /* NVML_P2P_CAPS_INDEX_..., NVML_P2P_STATUS_... */
+  void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+  void *a = NULL, *b = NULL;
+  int status = -1;
+  if (nvml == NULL) return LINK_UNKNOWN;
+  auto init = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
+  auto find = (int (*)(const char *, void **))dlsym(nvml, "nvmlDeviceGetHandleByPciBusId_v2");
+  auto p2p = (int (*)(void *, void *, int, int *))dlsym(nvml, "nvmlDeviceGetP2PStatus");
+  const bool known = init != NULL && find != NULL && p2p != NULL && init() == 0 &&
+                     find(mine, &a) == 0 && find(theirs, &b) == 0 &&
+                     p2p(a, b, NVLINK, &status) == 0;
+  if (!known) return LINK_UNKNOWN;
+  return status == OK ? LINK_NVLINK : status == UNKNOWN ? LINK_UNKNOWN : LINK_PCIE;
+}
+
+static enum link link_to(int device, const char *id)
+{
+  int peer = 0, atomics = 0;
+  char mine[ALLREDUCE_ID] = "";
+  enum link link = LINK_UNKNOWN;
+  if (cudaDeviceGetByPCIBusId(&peer, id) == cudaSuccess &&
+      (peer == device || cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
+                                                   device, peer) == cudaSuccess))
+    link = peer == device || atomics ? LINK_NVLINK : LINK_PCIE;
+  else if (cudaDeviceGetPCIBusId(mine, sizeof mine, device) == cudaSuccess)
+    link = link_by_nvml(mine, id);
+  cudaGetLastError(); /* not for others to find */
+  return link;
+}
+
+/* V100, A100, and all from H100 on. (NCCL uses its own lines of 128 bytes from 7.0 on; this is
+ * narrower. Only on H200 has it been tried.) */
+static bool keeps_128_bytes(int major, int minor)
+{
+  return major >= 9 || (major >= 7 && minor == 0);
+}
+
+const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
+                                     struct allreduce_limits *limits)
+{
+  int version = 0, device = 0, major = 0, minor = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) version = 0;
+  /* 2.28 makes no promise about its device structures, not even between patch releases. */
+  if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) ? version != NCCL_VERSION_CODE
+                                                 : version < NCCL_VERSION_CODE)
+    return "NCCL at run time is not the version of the headers";
+  if (ncclTeamLsa(comm).nRanks != n) return "not all ranks share memory";
+  if (ncclCommCuDevice(comm, &device) != ncclSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+    return "the GPU cannot be asked for its properties";
+  if (major < 7) return "the GPU is older than compute capability 7.0";
+  if (!keeps_128_bytes(major, minor)) limits->ll128 = 0;
+  for (int p = 0; p < n; p++) {
+    const enum link link = link_to(device, ids + (size_t)p * ALLREDUCE_ID);
+    if (link == LINK_PCIE) return "a GPU is reached over PCIe";
+    if (link == LINK_UNKNOWN) limits->ll128 = 0;
+  }
+  return "";
+}
+
 /* ---- set up ---------------------------------------------------------------------------------- */
 
 /* Where this rank sees the window of every rank. */
@@ -178,9 +246,8 @@ ncclResult_t allreduce_device_peers(struct allreduce_device *d, ncclWindow_t win
   return ncclSuccess;
 }
 
-ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,
-                                     const allreduce_config_t *config,
-                                     struct allreduce_limits *limits,
+ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n, double timeout,
+                                     uint64_t calls_before, struct allreduce_limits *limits,
                                      struct allreduce_device **device)
 {
   struct allreduce_device *d = (struct allreduce_device *)calloc(1, sizeof(*d));
@@ -189,10 +256,10 @@ ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n,
   d->comm = comm;
   d->rank = rank;
   d->n = n;
-  d->limit = (uint64_t)(allreduce_timeout(config) * 1e9);
+  d->limit = (uint64_t)(timeout * 1e9);
   const size_t bytes = allreduce_scratch_bytes(n);
   struct allreduce_state first = {};
-  for (allreduce_state::allreduce_memory &block : first.block) block.number = config->calls_before;
+  for (allreduce_state::allreduce_memory &block : first.block) block.epoch = calls_before;
   int now = 0, multiprocessors = 0, fit[ALLREDUCE_METHODS];
   ALLREDUCE_CUDATRY(cudaGetDevice(&now));
   ALLREDUCE_CUDATRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, now));
@@ -262,4 +329,25 @@ struct allreduce_error *allreduce_device_error(struct allreduce_device *d)
   return d->error;
 }
 
+#else /* nobody calls anything but the first */
+const char *allreduce_device_why_not(ncclComm_t, int, const char *, struct allreduce_limits *)
+{
+  return "built with NCCL older than 2.28 or CUDA older than 12.3";
+}
+#define NOT_HERE(name, ...)      \
+  ncclResult_t name(__VA_ARGS__) \
+  {                              \
+    return ncclInvalidUsage;     \
+  }
+NOT_HERE(allreduce_device_create, ncclComm_t, int, int, double, uint64_t, struct allreduce_limits *,
+         struct allreduce_device **)
+NOT_HERE(allreduce_device_connect, struct allreduce_device *)
+NOT_HERE(allreduce_device_destroy, struct allreduce_device *)
+NOT_HERE(allreduce_device_peers, struct allreduce_device *, ncclWindow_t, char **)
+NOT_HERE(allreduce_device_launch, struct allreduce_device *, const struct allreduce_call *,
+         cudaStream_t)
+struct allreduce_error *allreduce_device_error(struct allreduce_device *)
+{
+  return NULL;
+}
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An AllReduce of one's own on symmetric windows: sums of float, double, half, bfloat16, 32- and
+/* The direct AllReduce, on symmetric windows: sums of float, double, half, bfloat16, 32- and
  * 64-bit integers over ranks that reach each other's memory.
  *
  *   ncclMemAlloc, ncclCommWindowRegister       as for NCCL's AllReduce on windows
@@ -36,7 +36,7 @@
  *   order on all ranks; or both leave room (max_blocks: half of the multiprocessors). Else each GPU
  *   may be full of kernels that wait for one that finds no room on another.
  *
- * Functions return NCCL's codes; allreduce_last_error has a sentence for the last failure of the
+ * Functions return NCCL's codes; allreduce_last_error has a message for the last failure of the
  * calling thread. It includes nothing of the suite, never prints and never exits. C and C++. */
 #ifndef ALLREDUCE_H
 #define ALLREDUCE_H
@@ -53,15 +53,15 @@ extern "C" {
 
 typedef struct allreduce_handle *allreduce_t;
 
-/* Zeros are the defaults. Of max_blocks, lines_bytes and wide_bytes the least of all ranks counts;
+/* Zeros are the defaults. Of max_blocks, ll_bytes and ll128_bytes the least of all ranks counts;
  * calls_before is the same on all. */
 typedef struct {
   double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
   int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
-  /* The most bytes that a rank sends to the others as lines, and as wide lines (wide.cuh); beyond
-   * is two-shot. 0: what was fastest, < 0: none */
-  long lines_bytes, wide_bytes;
-  uint64_t calls_before; /* for tests: the first call has the next number */
+  /* The most bytes that a rank sends to the others as LL lines, and as LL128 lines (oneshot.cuh);
+   * beyond is two-shot. 0: what was fastest, < 0: none */
+  long ll_bytes, ll128_bytes;
+  uint64_t calls_before; /* for tests: the first call is in the next epoch */
 } allreduce_config_t;
 
 /* Collective. ncclInvalidUsage, on all ranks alike, where this AllReduce is not possible and NCCL's

@@ -1,10 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a kernel is called with, how it begins, waiting with a timeout, and a barrier. */
+/* Loads and stores that another GPU takes part in; what a kernel is called with, how it begins and
+ * ends, waiting with a timeout, and a barrier. */
 #ifndef ALLREDUCE_WAIT_CUH
 #define ALLREDUCE_WAIT_CUH
 
-#include "device.h"
-#include "remote.cuh"
+#include "internal.h"
+
+/* ---- loads and stores ------------------------------------------------------------------------ */
+
+static __device__ __forceinline__ void store_line(void *at, uint64_t data, uint64_t tag)
+{
+  asm volatile("{\n\t.reg .b128 line;\n\tmov.b128 line, {%1, %2};\n\t"
+               "st.relaxed.sys.global.b128 [%0], line;\n\t}" ::"l"(at),
+               "l"(data), "l"(tag)
+               : "memory");
+}
+
+static __device__ __forceinline__ struct allreduce_line load_line(const void *at)
+{
+  struct allreduce_line l;
+  asm volatile("{\n\t.reg .b128 line;\n\tld.relaxed.sys.global.b128 line, [%2];\n\t"
+               "mov.b128 {%0, %1}, line;\n\t}"
+               : "=l"(l.data), "=l"(l.tag)
+               : "l"(at)
+               : "memory");
+  return l;
+}
+
+static __device__ __forceinline__ void store_relaxed(void *at, uint64_t value)
+{
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+
+static __device__ __forceinline__ uint64_t load_relaxed(const void *at)
+{
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+}
+
+/* Everything that this thread has done, and what it has seen of others (its block, after a block
+ * barrier), comes before the store. */
+static __device__ __forceinline__ void store_release(void *at, uint64_t value)
+{
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+
+/* What another GPU did before its store_release is visible after a load that sees the value. */
+static __device__ __forceinline__ uint64_t load_acquire(const void *at)
+{
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+}
+
+static __device__ __forceinline__ uint64_t nanoseconds(void)
+{
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 /* N is an upper bound for the number of ranks, so that the arguments of small jobs stay small and
  * loops over ranks can be unrolled. Addresses are as this rank sees them. */
@@ -54,23 +111,24 @@ template <int N>
 static __device__ __forceinline__ void wait_for_kernel_before(const kernel_args<N> &a)
 {
 #if __CUDA_ARCH__ >= 900
-  /* Arguments come from memory when they are first looked at. There is time for it now; it takes a
-   * branch, which is never taken, or the compiler would do it afterwards. */
+  /* Look at the arguments now, so that their loads overlap with the previous kernel. The branch,
+   * which is never taken, keeps the compiler from doing it after the wait. */
   if (a.send[0] == NULL || a.scratch[0] == NULL || a.state == NULL || a.n == 0) __trap();
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/* Blocks of the next kernel may come when all of this one have got here. Not before results are
- * stored: NCCL 2.28.3 to 2.30.4 has kernels that do not wait. */
-static __device__ __forceinline__ void let_next_kernel_come(void)
+/* Blocks of the next kernel may come when all of this one have got here. That is after the results
+ * are stored, because NCCL 2.28.3 to 2.30.4 has kernels that do not wait: it makes it likely that
+ * these find them. */
+static __device__ __forceinline__ void launch_next_kernel(void)
 {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/* ---- the number of the call ------------------------------------------------------------------ */
+/* ---- the epoch of the call ------------------------------------------------------------------- */
 
 /* It lives on the device, because a replayed graph has the arguments of its capture. Each block has
  * a copy of its own and counts it on when it ends, so nobody waits for another block to know it.
@@ -82,12 +140,12 @@ static __device__ __forceinline__ void let_next_kernel_come(void)
 template <int N>
 static __device__ __forceinline__ uint64_t begin_call(const kernel_args<N> &a)
 {
-  uint64_t number, broken;
+  uint64_t epoch, broken;
   asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
-               : "=l"(number), "=l"(broken)
+               : "=l"(epoch), "=l"(broken)
                : "l"(&a.state->block[blockIdx.x])
                : "memory");
-  return broken ? 0 : allreduce_tag(number + 1, a.check);
+  return broken ? 0 : allreduce_tag(epoch + 1, a.check);
 }
 
 template <int N>
@@ -95,14 +153,14 @@ static __device__ __forceinline__ void count_for_others(const kernel_args<N> &a,
 {
   if (blockIdx.x == 0)
     for (int b = gridDim.x + threadIdx.x; b < ALLREDUCE_MAX_BLOCKS; b += blockDim.x)
-      a.state->block[b].number = allreduce_number(tag);
+      a.state->block[b].epoch = allreduce_epoch(tag);
 }
 
 template <int N>
 static __device__ __forceinline__ void end_call(const kernel_args<N> &a, uint64_t tag)
 {
-  __syncthreads(); /* nobody needs the old number any more */
-  if (threadIdx.x == 0) a.state->block[blockIdx.x].number = allreduce_number(tag);
+  __syncthreads(); /* nobody needs the old epoch any more */
+  if (threadIdx.x == 0) a.state->block[blockIdx.x].epoch = allreduce_epoch(tag);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -127,7 +185,7 @@ static __device__ __forceinline__ char *flag_of(const kernel_args<N> &a, int own
 }
 
 /* A waiting loop: look, and if that was in vain for long, give_up(). */
-struct patience {
+struct poll_timer {
   uint32_t polls = 0;
   uint64_t since = 0;
   __device__ bool long_wait() /* the clock is slow to read */
@@ -138,19 +196,19 @@ struct patience {
   }
 };
 
-/* Has another block given up, or is `peer` too late, or in a call with another count or type (as
- * its flag BEGUN shows)? Out of line, as all that is rare, and by value, so that nothing has to be
- * kept in local memory: the code of a call without trouble shall be short. */
+/* Has another block given up, or is `peer` too late, or in a call with another count, type or place
+ * (as its flag BEGUN shows)? Out of line, as all that is rare, and by value, so that nothing has to
+ * be kept in local memory: the code of a call without trouble shall be short. */
 template <int N>
-static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint64_t tag, patience w,
+static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint64_t tag, poll_timer timer,
                                             int peer)
 {
   if (*(volatile uint64_t *)&a.state->block[blockIdx.x].broken) return true;
   const char *begun = a.scratch[a.rank] + allreduce_flag_at(ranks(a), ALLREDUCE_BEGUN, 0, peer);
   const uint64_t theirs = load_relaxed(begun);
-  if (allreduce_number(theirs) == allreduce_number(tag) && theirs != tag)
+  if (allreduce_epoch(theirs) == allreduce_epoch(tag) && theirs != tag)
     report(a, ALLREDUCE_ERROR_COUNT, peer);
-  else if (a.limit != 0 && nanoseconds() - w.since >= a.limit)
+  else if (a.limit != 0 && nanoseconds() - timer.since >= a.limit)
     report(a, ALLREDUCE_ERROR_TIMEOUT, peer);
   else
     return false;
@@ -165,9 +223,9 @@ static __device__ __forceinline__ bool await_flag(const kernel_args<N> &a,
                                                   enum allreduce_flag which, uint64_t tag, int p)
 {
   const char *theirs = flag_of(a, a.rank, which, p);
-  patience w;
+  poll_timer timer;
   while (load_relaxed(theirs) != tag)
-    if (w.long_wait() && give_up(a, tag, w, p)) return false;
+    if (timer.long_wait() && give_up(a, tag, timer, p)) return false;
   return true;
 }
 
@@ -177,7 +235,7 @@ static __device__ __forceinline__ bool await_flag(const kernel_args<N> &a,
 /* Before the first access to a peer's buffers. The flag need not release anything: what this rank's
  * stream has done before the kernel is visible everywhere when the kernel runs. */
 template <int N>
-static __device__ __forceinline__ bool meet_before(const kernel_args<N> &a, uint64_t tag)
+static __device__ __forceinline__ bool barrier_before(const kernel_args<N> &a, uint64_t tag)
 {
   const int p = threadIdx.x;
   bool met = tag != 0;
@@ -193,7 +251,7 @@ static __device__ __forceinline__ bool meet_before(const kernel_args<N> &a, uint
  * not read what the others have stored, and the next one begins after it; so nothing is acquired.
  */
 template <int N>
-static __device__ __forceinline__ bool meet_after(const kernel_args<N> &a, uint64_t tag)
+static __device__ __forceinline__ bool barrier_after(const kernel_args<N> &a, uint64_t tag)
 {
   const int p = threadIdx.x;
   bool met = true;

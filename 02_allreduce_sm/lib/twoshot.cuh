@@ -9,24 +9,23 @@
  *
  * Why this is right:
  * - Send and receive buffers. The kernel is launched when all of the one before it has ended, not
- *   as those of lines.cuh: others read what that one has written, and a flag that released it would
- *   cost more than the overlap gains. Let A and B be two ranks. A stores into B's receive buffer,
- * and reads B's send buffer, only after the flag BEGUN of B in this call. B sets it in its kernel,
- * so what its stream did with the buffers before is done. B's kernel does not end before it has the
- * flag ENDED from every block of A, which comes after A's loads and stores: what B's stream does
- * next meets none of them.
- * - Flags. A waits until a flag has this call's tag. It cannot wait in vain for one that was
- *   replaced by that of a later call: B begins a later call after it has had ENDED of this one from
- *   this very block of A, which sends that after it has seen BEGUN. ENDED of a later call comes
- *   after BEGUN of that call, for which A must have ended this one.
+ *   as those of oneshot.cuh: others read what that one has written, and a flag that released it
+ * would cost more than the overlap gains. Let A and B be two ranks. A stores into B's receive
+ * buffer, and reads B's send buffer, only after the flag BEGUN of B in this call. B sets it in its
+ * kernel, so what its stream did with the buffers before is done. B's kernel does not end before it
+ * has the flag ENDED from every block of A, which comes after A's loads and stores: what B's stream
+ * does next meets none of them.
+ * - Flags. A waits until a flag has this call's tag. A flag can only be replaced by one of a later
+ *   call, and B cannot begin a later call before A has seen this one: B waits for ENDED of this
+ * call from this very block of A, which sends it after it has seen BEGUN. ENDED of a later call
+ * comes after BEGUN of that call, for which A must have ended this one.
  * - In place. Each word, head and tail elements too, is loaded by one thread of one rank from all
  *   ranks, and then stored by the same thread to all of them; nobody else touches it, on any rank.
  *   For this a word must belong to one slice as a whole, wherever the vector begins: so slices are
  *   cut at multiples of 16 bytes of the address, and what is before and after is taken one by one
  *   (allreduce_slice_of).
- * - Progress. Block b waits for block b of the other ranks. If a GPU has no room for all blocks at
- *   once, it starts them in their order, as GPUs do: so the unfinished block with the lowest number
- *   is running on every rank. All ranks launch the same number of blocks (choose.h).
+ * - Progress. Block b waits for block b of the other ranks. All ranks launch the same number of
+ *   blocks, and no more than have room on each GPU at once (allreduce_limits).
  *
  * Loads are plain ones. They must not take the path for read-only data (ld.global.nc), which may
  * show what a cache held before the barrier: so no pointer here is `const __restrict__`. */
@@ -84,20 +83,20 @@ static __device__ __forceinline__ void twoshot_allreduce(const kernel_args<N> &a
 {
   typedef typename S::element T;
   const uint64_t tag = begin_call(a);
-  if (meet_before(a, tag)) {
+  if (barrier_before(a, tag)) {
     count_for_others(a, tag);
     const struct allreduce_slice s = a.slice;
     const size_t head = s.head * sizeof(T);
-    if (s.single) {
+    if (s.misaligned) {
       add_range<S, T, N, 4>(a, 0, s.first, s.end);
     } else {
       add_range<S, uint4, N, U>(a, head, s.first, s.end);
-      if (s.ends) {
+      if (s.has_edges) {
         add_range<S, T, N, 1>(a, 0, 0, s.head);
         add_range<S, T, N, 1>(a, 0, s.tail, a.count);
       }
     }
-    meet_after(a, tag);
+    barrier_after(a, tag);
   }
   end_call(a, tag);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* allreduce.h in a program of one's own: the sum over all ranks of a million floats, of which rank
+/* allreduce.h in a program: the sum over all ranks of a million floats, of which rank
  * r gives r + 1. Put your program in the place of this file; all of this folder makes it:
  *
  *   mpicc -c *.c && nvcc -arch=native -c *.cu
- *   mpicc *.o -lnccl -lcudart -lstdc++ && mpirun -np 4 ./a.out */
+ *   mpicc *.o -lnccl -lcudart -lstdc++ -ldl && mpirun -np 4 ./a.out */
 #include <mpi.h>
 #include <stdio.h>
 
@@ -20,7 +20,7 @@
   } while (0)
 #define CUDA(call) TRY(call, #call, cudaGetErrorString((cudaError_t)code))
 #define NCCL(call) TRY(call, #call, ncclGetErrorString((ncclResult_t)code))
-#define OWN(call) TRY(call, #call, allreduce_last_error())
+#define ALLREDUCE(call) TRY(call, #call, allreduce_last_error())
 
 enum { COUNT = 1000000 };
 
@@ -49,32 +49,32 @@ int main(int argc, char **argv)
   recv = send + COUNT;
   NCCL(ncclCommWindowRegister(comm, send, bytes, &window, NCCL_WIN_COLL_SYMMETRIC));
 
-  allreduce_t own;
-  const ncclResult_t created = allreduce_create(comm, NULL, &own);
-  if (created == ncclInvalidUsage) { /* on all ranks alike: own is NULL, and NCCL does it */
+  allreduce_t handle;
+  const ncclResult_t created = allreduce_create(comm, NULL, &handle);
+  if (created == ncclInvalidUsage) { /* on all ranks alike: it is NULL, and NCCL does it */
     if (rank == 0) fprintf(stderr, "NCCL's AllReduce is taken: %s\n", allreduce_last_error());
   } else {
     TRY(created, "allreduce_create", allreduce_last_error());
-    OWN(allreduce_add_window(own, window, send, bytes));
+    ALLREDUCE(allreduce_add_window(handle, window, send, bytes));
   }
 
   for (int i = 0; i < COUNT; i++) host[i] = (float)(rank + 1);
   CUDA(cudaMemcpyAsync(send, host, sizeof host, cudaMemcpyHostToDevice, stream));
-  if (own != NULL)
-    OWN(allreduce_run(own, send, recv, COUNT, ncclFloat, stream));
+  if (handle != NULL)
+    ALLREDUCE(allreduce_run(handle, send, recv, COUNT, ncclFloat, stream));
   else
     NCCL(ncclAllReduce(send, recv, COUNT, ncclFloat, ncclSum, comm, stream));
   CUDA(cudaMemcpyAsync(host, recv, sizeof host, cudaMemcpyDeviceToHost, stream));
   CUDA(cudaStreamSynchronize(stream));
-  if (own != NULL) {
+  if (handle != NULL) {
     ncclResult_t result; /* counts that disagree, a rank that did not come */
-    OWN(allreduce_get_async_error(own, &result));
-    OWN(result);
+    ALLREDUCE(allreduce_get_async_error(handle, &result));
+    ALLREDUCE(result);
   }
   printf("rank %d has the sum %g\n", rank, host[COUNT - 1]);
 
-  OWN(allreduce_destroy(own)); /* collective */
-  MPI_Barrier(MPI_COMM_WORLD); /* nobody reads this rank's memory any more */
+  ALLREDUCE(allreduce_destroy(handle)); /* collective */
+  MPI_Barrier(MPI_COMM_WORLD);          /* nobody reads this rank's memory any more */
   NCCL(ncclCommWindowDeregister(comm, window));
   NCCL(ncclMemFree(send));
   CUDA(cudaStreamDestroy(stream));

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All cases of the AllReduce in 02_allreduce_sm/own, in one process per (launcher, number of
+/* All cases of the direct AllReduce (02_allreduce_sm/lib), in one process per (launcher, number of
  * ranks), on GPUs and on the stand-in. Prints one line `ok - ...` or `not ok - ...` per case. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
-#include "own_calls.h"
-#include "types.h"
+#include "calls.h"
 
 #define TYPE(type, sum, element) type,
 static const ncclDataType_t TYPES[] = {ALLREDUCE_TYPES(TYPE)};
@@ -16,7 +14,7 @@ enum { NTYPES = sizeof TYPES / sizeof *TYPES };
 static allreduce_config_t small_limits(const struct test *t)
 {
   const long others = t->me->nranks > 1 ? t->me->nranks - 1 : 1;
-  return (allreduce_config_t){.lines_bytes = 700 * others, .wide_bytes = 3000 * others};
+  return (allreduce_config_t){.ll_bytes = 700 * others, .ll128_bytes = 3000 * others};
 }
 
 /* n calls of all types and methods; some without elements. */
@@ -38,13 +36,13 @@ static struct calls *random_calls(struct test *t, int n, unsigned seed)
 static void run_calls(struct test *t, struct calls *c, const allreduce_config_t *config,
                       unsigned late, const char *what)
 {
-  allreduce_t own = make_handle(t, config);
+  allreduce_t handle = make_handle(t, config);
   launcher_step(what);
   launcher_barrier(t->me);
-  calls_enqueue(t, c, own, late);
-  result(t, calls_check(t, c, own), what);
+  calls_enqueue(t, c, handle, late);
+  result(t, calls_check(t, c, handle), what);
   launcher_barrier(t->me);
-  OWNCHECK(allreduce_destroy(own));
+  LIBRARYCHECK(allreduce_destroy(handle));
   free(c);
 }
 
@@ -81,31 +79,31 @@ static void test_graph(struct test *t)
 {
   allreduce_config_t config = small_limits(t);
   config.calls_before = ((unsigned long long)1 << 32) - 20;
-  allreduce_t own = make_handle(t, &config);
+  allreduce_t handle = make_handle(t, &config);
   struct calls *c = random_calls(t, 25, 5);
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   int code = EXIT_VERIFIED;
   launcher_step("graph");
   CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
-  calls_enqueue(t, c, own, 0);
+  calls_enqueue(t, c, handle, 0);
   CUDACHECK(cudaStreamEndCapture(t->stream, &graph));
   CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
   for (int turn = 0; turn < 6; turn++) {
     launcher_barrier(t->me);
     CUDACHECK(cudaMemsetAsync(t->results, 0, c->bytes, t->stream));
     if (turn % 3 == 1) /* replaced by what comes after it */
-      calls_enqueue(t, c, own, 500);
+      calls_enqueue(t, c, handle, 500);
     CUDACHECK(cudaGraphLaunch(exec, t->stream));
-    if (turn % 3 == 2) calls_enqueue(t, c, own, 500);
-    const int found = calls_check(t, c, own);
+    if (turn % 3 == 2) calls_enqueue(t, c, handle, 500);
+    const int found = calls_check(t, c, handle);
     if (found != EXIT_VERIFIED) code = found;
   }
   result(t, code, "a graph, its replays and other calls");
   CUDACHECK(cudaGraphExecDestroy(exec));
   CUDACHECK(cudaGraphDestroy(graph));
   launcher_barrier(t->me);
-  OWNCHECK(allreduce_destroy(own));
+  LIBRARYCHECK(allreduce_destroy(handle));
   free(c);
 }
 
@@ -116,8 +114,8 @@ static void test_limits(struct test *t)
   if (t->me->rank == t->me->nranks - 1) config.max_blocks = 1;
   run_calls(t, random_calls(t, 40, 6), &config, 0, "fewer blocks than wanted on one rank");
   config = small_limits(t);
-  if (t->me->rank == 0) config.wide_bytes = -1;
-  run_calls(t, random_calls(t, 40, 7), &config, 0, "no wide lines on one rank");
+  if (t->me->rank == 0) config.ll128_bytes = -1;
+  run_calls(t, random_calls(t, 40, 7), &config, 0, "no LL128 lines on one rank");
 }
 
 /* With a call that fails on one rank: all of them end, with an error each. */
@@ -125,16 +123,16 @@ static bool only_create;
 
 static void say_what_came_of_it(struct test *t)
 {
-  allreduce_t own;
+  allreduce_t handle;
   launcher_step("create");
-  const ncclResult_t found = allreduce_create(t->comm, NULL, &own);
+  const ncclResult_t found = allreduce_create(t->comm, NULL, &handle);
   if (found != ncclSuccess)
     launcher_print_all(t->me, "rank %d: %s: %s\n", t->me->rank, ncclGetErrorString(found),
                        allreduce_last_error());
   else
-    launcher_print_all(t->me, "rank %d: wide lines up to %zu bytes\n", t->me->rank,
-                       own->limits.wide);
-  OWNCHECK(allreduce_destroy(own));
+    launcher_print_all(t->me, "rank %d: LL128 lines up to %zu bytes\n", t->me->rank,
+                       handle->limits.ll128);
+  LIBRARYCHECK(allreduce_destroy(handle));
 }
 
 static void setup(struct test *t)
@@ -204,8 +202,8 @@ static const struct option_spec options[] = {
 int main(int argc, char **argv)
 {
   static const struct program program = {
-      .name = "own_cases",
-      .summary = "test cases of the AllReduce in 02_allreduce_sm/own",
+      .name = "allreduce_direct",
+      .summary = "test cases of the direct AllReduce (02_allreduce_sm/lib)",
       .options = options,
       .types = "float",
       .run = run,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequences of AllReduces of own/, each with data and places of its own, compared bit for bit with
+/* Sequences of direct AllReduces, each with data and places of its own, compared bit for bit with
  * the plain C sum. */
-#ifndef OWN_CALLS_H
-#define OWN_CALLS_H
+#ifndef CALLS_H
+#define CALLS_H
 
-#include "allreduce.h"
 #include "check.h"
+#include "internal.h"
 #include "launcher.h"
 
 #ifdef __cplusplus
@@ -14,7 +14,7 @@ extern "C" {
 
 enum { GUARD = 64, MAX_CALLS = 200 };
 
-#define OWNCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
+#define LIBRARYCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
 
 /* What all cases share: two windows, and memory of the same size for inputs and for results. */
 struct test {
@@ -60,10 +60,10 @@ void calls_prepare(struct test *t, const struct calls *c);
 
 /* Enqueues them: input to its place, guards, AllReduce, result away. `late`: microseconds that
  * ranks wait now and then before a call. */
-void calls_enqueue(struct test *t, const struct calls *c, allreduce_t own, unsigned late);
+void calls_enqueue(struct test *t, const struct calls *c, allreduce_t handle, unsigned late);
 
 /* Waits, and returns an exit code: all results and guards right, no error. */
-int calls_check(struct test *t, const struct calls *c, allreduce_t own);
+int calls_check(struct test *t, const struct calls *c, allreduce_t handle);
 
 /* Prints `ok - what` or `not ok - what`, for all ranks together. */
 void result(struct test *t, int code, const char *what);
@@ -71,10 +71,10 @@ void result(struct test *t, int code, const char *what);
 /* A handle for both windows. */
 allreduce_t make_handle(struct test *t, const allreduce_config_t *config);
 
-/* own_neighbours.c: kernels directly before and after calls, and calls after each other. */
+/* neighbours.c: kernels directly before and after calls, and calls after each other. */
 void test_neighbours(struct test *t, const allreduce_config_t *config);
 
-/* own_errors.c: what is refused, and ranks that are late, absent or disagree. */
+/* errors.c: what is refused, and ranks that are late, absent or disagree. */
 void test_errors(struct test *t);
 
 #ifdef __cplusplus
