@@ -39,7 +39,8 @@ static int run(const struct rank *me, const struct options *opt)
   if (opt->bench) return bench_example(me, opt);
 
   const ncclDataType_t type = opt->type->nccl;
-  const size_t count = opt->count ? opt->count : DEFAULT_COUNT, bytes = count * opt->type->size;
+  const size_t count = opt->count ? opt->count : DEFAULT_COUNT;
+  const size_t bytes = count * opt->type->size;
   launcher_print(me, "Starting AllReduce example with %d ranks\n", me->nranks);
 
   launcher_step("STEP 1: a device for this rank");

@@ -38,7 +38,7 @@ HEADLINE = [
     ("04_sparse_allreduce.mpi.graph.csv", "oktopk", 14728266, "0.02"),
     ("04_sparse_allreduce.mpi.graph.csv", "oktopk", 133547324, "0.01"),
 ]
-RENAMED = {"own": "direct", "own allreduce": "direct allreduce"}  # what older files call them
+RENAMED = {"own": "direct", "own allreduce": "direct allreduce", "one-shot": "barrier"}  # what older files call them
 
 
 def die(message):

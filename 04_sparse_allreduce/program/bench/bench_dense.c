@@ -3,8 +3,8 @@
 
 #include <math.h>
 
+#include "allreduce.h"
 #include "check.h"
-#include "own/allreduce.h"
 
 static ncclResult_t nccl_allreduce(struct bench_timer *timer, const void *send, void *recv)
 {
@@ -57,8 +57,8 @@ static struct windowed windowed_init(struct bench_timer *timer)
 
 static void windowed_free(struct bench_timer *timer, struct windowed *w)
 {
+  launcher_barrier(timer->me); /* a slower peer may still read this rank's memory */
   if (w->window) NCCLCHECK(ncclCommWindowDeregister(timer->comm, w->window));
-  launcher_barrier(timer->me); /* no rank frees what a slower peer may still read */
   NCCLCHECK(ncclMemFree(w->memory));
   launcher_barrier(timer->me);
 }
@@ -72,33 +72,33 @@ static struct bench_time time_symmetric(struct bench_timer *timer, int *code)
   return time;
 }
 
-#define OWNCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
+#define DIRECTCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
 
-static _Thread_local allreduce_t own; /* ranks may be threads */
+static _Thread_local allreduce_t direct; /* ranks may be threads */
 
-static ncclResult_t own_allreduce(struct bench_timer *timer, const void *send, void *recv)
+static ncclResult_t direct_allreduce(struct bench_timer *timer, const void *send, void *recv)
 {
-  OWNCHECK(allreduce_run(own, send, recv, timer->count, timer->type->nccl, timer->stream));
+  DIRECTCHECK(allreduce_run(direct, send, recv, timer->count, timer->type->nccl, timer->stream));
   return ncclSuccess;
 }
 
-/* The AllReduce of example 02, where all ranks share memory. */
-static struct bench_time time_own(struct bench_timer *timer, int *code)
+/* The direct AllReduce of example 02, where all ranks share memory. */
+static struct bench_time time_direct(struct bench_timer *timer, int *code)
 {
   struct windowed w;
   struct bench_time time;
   ncclResult_t result;
   *code = EXIT_CANNOT_RUN;
-  result = allreduce_create(timer->comm, NULL, &own);
+  result = allreduce_create(timer->comm, NULL, &direct);
   if (result == ncclInvalidUsage) return bench_no_time; /* on all ranks */
-  CHECK_NCCL_RESULT(result, "allreduce_create(timer->comm, NULL, &own)", allreduce_last_error());
+  CHECK_NCCL_RESULT(result, "allreduce_create(timer->comm, NULL, &direct)", allreduce_last_error());
   w = windowed_init(timer);
-  OWNCHECK(allreduce_add_window(own, w.window, w.memory, w.bytes));
-  time = bench_time_allreduce(timer, own_allreduce, w.send, w.recv, code);
-  OWNCHECK(allreduce_get_async_error(own, &result));
+  DIRECTCHECK(allreduce_add_window(direct, w.window, w.memory, w.bytes));
+  time = bench_time_allreduce(timer, direct_allreduce, w.send, w.recv, code);
+  DIRECTCHECK(allreduce_get_async_error(direct, &result));
   CHECK_NCCL_RESULT(result, "allreduce_run", allreduce_last_error());
-  OWNCHECK(allreduce_destroy(own));
-  own = NULL;
+  DIRECTCHECK(allreduce_destroy(direct));
+  direct = NULL;
   windowed_free(timer, &w);
   return time;
 }
@@ -110,12 +110,12 @@ static struct bench_time cannot_run(struct bench_timer *timer, int *code)
   return bench_no_time;
 }
 #define time_symmetric cannot_run
-#define time_own cannot_run
+#define time_direct cannot_run
 #endif
 
-const char *const bench_dense_names[BENCH_DENSE_WAYS] = {"plain", "symmetric", "own"};
+const char *const bench_dense_names[BENCH_DENSE_WAYS] = {"plain", "symmetric", "direct"};
 static struct bench_time (*const ways[BENCH_DENSE_WAYS])(struct bench_timer *timer, int *code) = {
-    time_plain, time_symmetric, time_own};
+    time_plain, time_symmetric, time_direct};
 
 int bench_time_dense(struct bench_timer *timer, struct bench_dense *dense)
 {
