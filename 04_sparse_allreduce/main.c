@@ -11,8 +11,6 @@
  *
  * The last line of a good run is: All paths verified correctly
  */
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "bench.h"
@@ -20,13 +18,13 @@
 #include "launcher.h"
 #include "program/program.h"
 #include "program/report.h"
-#include "sparse_allreduce.h"
+#include "program/runner.h"
 #include "program/verification.h"
+#include "sparse_allreduce.h"
 #include "verify.h"
-#include "program/version.h"
 
 /* What all paths use in turn. */
-struct story {
+struct resources {
   struct job *job;
   ncclComm_t comm;
   cudaStream_t stream;
@@ -39,12 +37,12 @@ struct story {
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 /* One step on all ranks, timed: from the gradient in device memory to the averaged result there. */
-static double timed_step(struct story *s, const struct version *version, const float **result)
+static double timed_step(struct resources *s, const struct runner *runner, const float **result)
 {
   float ms;
   launcher_barrier(s->job->me); /* start together: waiting for a late rank is not part of it */
   CUDACHECK(cudaEventRecord(s->start, s->stream));
-  version_run(version, s->gradient, result, s->stream); /* sparse_allreduce_run(), or simple/ */
+  SPARSECHECK(runner_step(runner, s->gradient, result, s->stream)); /* sparse_allreduce_run() */
   CUDACHECK(cudaEventRecord(s->stop, s->stream));
   CUDACHECK(cudaEventSynchronize(s->stop));
   CUDACHECK(cudaEventElapsedTime(&ms, s->start, s->stop));
@@ -53,28 +51,27 @@ static double timed_step(struct story *s, const struct version *version, const f
 
 /* ---- all steps of one path ------------------------------------------------------------------- */
 
-static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
+static int run_path(struct resources *s, int path)
 {
   struct job *job = s->job;
   const struct rank *me = job->me;
-  const char *name = sparse_allreduce_name(algorithm);
   const float *result = NULL;
-  struct version version;
+  struct runner runner;
   struct verification verification;
 
   /* ======================= STEP 3: a handle ================================================== */
   /* It holds what a step leaves to the next: residual, thresholds, regions. */
   launcher_step("STEP 3: handle");
   sparse_allreduce_config_t config = job->config;
-  config.algorithm = algorithm;
-  int code = verification_init(&verification, me, &config, job->count, program_options.verify);
+  config.algorithm = (sparse_allreduce_algorithm_t)path;
+  int code = verification_init(&verification, me, &config, job->count, job->compares, true);
   if (code != EXIT_VERIFIED) {
     verification_free(&verification);
     return code;
   }
   struct path_steps steps = {.us = calloc(job->steps, sizeof(double))};
   if (!steps.us) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  version_create(&version, job, s->comm, job->count, &config, program_options.simple);
+  runner_create(&runner, me, s->comm, job->count, &config, program_options.simple);
 
   for (uint64_t step = 0; step < job->steps && code == EXIT_VERIFIED; step++) {
     /* ======================= STEP 4: the gradient ============================================ */
@@ -87,48 +84,53 @@ static int run_path(struct story *s, sparse_allreduce_algorithm_t algorithm)
     /* ======================= STEP 5: the sparse allreduce ==================================== */
     launcher_step("STEP 5: sparse allreduce");
     if ((long)step == program_options.restart_after && step > 0)
-      version_restart(&version, job, s->comm, &config);
-    steps.us[steps.timed++] = timed_step(s, &version, &result);
+      runner_restart(&runner, s->comm, &config);
+    steps.us[steps.timed++] = timed_step(s, &runner, &result);
 
     /* ======================= STEP 6: every element on every rank ============================= */
     launcher_step("STEP 6: verification");
-    code = version_check_async(&version, job, name, step);
-    const struct step_left left =
-        version_left(&version, result, verification_residual(&verification));
-    if (code == EXIT_VERIFIED)
-      code = launcher_agree(me, verification_step(&verification, &left, s->gradient, s->stream));
+    code = runner_check(&runner, simple_paths[path].name, step);
+    struct step_outcome left = runner_outcome(&runner, result);
     path_steps_add(&steps, &left.statistics);
-    if (job->opt->digest && algorithm != SPARSE_DENSE)
+    if (job->opt->digest && path != SPARSE_DENSE)
       verifier_digest(&s->digest, left.result, job->count);
-    if (code == EXIT_VERIFIED) code = job_write_result(job, &verification, left.result, s->stream);
+    if (code != EXIT_VERIFIED) break;
+    left.result = job_copy_result(job, left.result);
+    verification_advance(&verification, &runner, s->gradient, &left.statistics);
+    code = verification_compare(&verification, &runner, &left, s->gradient);
+    if (code == EXIT_VERIFIED) code = job_write(job, &job->results);
   }
-  if (code == EXIT_VERIFIED) code = job_write_residual(job, &verification, &version);
+  if (code == EXIT_VERIFIED && job->residual.output.stream) {
+    runner_residual(&runner, job->host);
+    code = verification_residual(&verification, job->host) ? EXIT_VERIFIED : EXIT_WRONG_DATA;
+    code = launcher_agree(me, code);
+    if (code == EXIT_VERIFIED) code = job_write(job, &job->residual);
+  }
 
   /* ======================= STEP 7: what came out ============================================= */
   launcher_step("STEP 7: report");
   steps.verified = verification.compared;
   steps.xi = verification.xi;
   steps.xi_steps = verification.xi_steps;
-  report_path(&s->report, algorithm, &version, &steps, code);
+  report_path(&s->report, path, &runner, &steps, code);
   verification_free(&verification);
-  version_destroy(&version);
-  launcher_barrier(job->me); /* several GPUs in one process: see sparse_allreduce_destroy */
+  runner_destroy(&runner);
   free(steps.us);
   return code;
 }
 
-/* ---- the story ------------------------------------------------------------------------------- */
+/* ---- all paths, with the job's files open ---------------------------------------------------- */
 
-/* From a device to all paths, with the job's files open. */
-static int tell(struct job *job)
+static int run_job(struct job *job)
 {
   const struct rank *me = job->me;
-  struct story s = {.job = job};
+  struct resources s = {.job = job};
 
   /* ======================= STEP 1: a device for this rank =================================== */
   launcher_step("STEP 1: device");
   CUDACHECK(cudaSetDevice(me->device));
-  if (!launcher_has_memory(me, job_bytes(job, job->count, job->config.density, 1)))
+  const double density = job->config.density;
+  if (!launcher_has_memory(me, job_bytes(job, job->count, density, 1, program_options.simple)))
     return EXIT_USAGE;
   launcher_print(me, "Starting sparse AllReduce example with %d ranks\n", me->nranks);
 
@@ -149,18 +151,22 @@ static int tell(struct job *job)
   /* STEP 3 to 7 are those of each path. */
   int code = report_open(&s.report, job);
   const int opened = code;
-  for (int a = 0; a < SPARSE_ALGORITHMS && opened == EXIT_VERIFIED; a++) {
-    if (!job->wanted[a]) continue;
-    const int path = run_path(&s, (sparse_allreduce_algorithm_t)a);
-    if (path != EXIT_VERIFIED && code != EXIT_WRONG_DATA) code = path;
-    if (path != EXIT_VERIFIED && path != EXIT_WRONG_DATA) break;
+  for (int path = 0; path < simple_path_count && opened == EXIT_VERIFIED; path++) {
+    if (!job_wants(job, path)) continue;
+    const int result = run_path(&s, path);
+    if (result != EXIT_VERIFIED && code != EXIT_WRONG_DATA) code = result;
+    if (result != EXIT_VERIFIED && result != EXIT_WRONG_DATA) break;
   }
   rows_finish(&s.report.rows);
   code = job_publish(job, &s.report.rows.output, code);
   if (job->opt->digest) verifier_print_digest(&s.digest);
 
   /* ======================= STEP 8: cleanup =================================================== */
+  /* First all ranks are done: with several GPUs in one process, freeing memory may wait for all of
+   * them, and a collective that still runs on one of them for the rank that frees. */
   launcher_step("STEP 8: cleanup");
+  CUDACHECK(cudaStreamSynchronize(s.stream));
+  launcher_barrier(me);
   verifier_free(&s.digest);
   CUDACHECK(cudaFree(s.gradient));
   CUDACHECK(cudaEventDestroy(s.start));
@@ -168,10 +174,9 @@ static int tell(struct job *job)
   CUDACHECK(cudaStreamDestroy(s.stream));
   NCCLCHECK(ncclCommFinalize(s.comm));
   NCCLCHECK(ncclCommDestroy(s.comm));
-  const bool compared = program_options.verify != VERIFY_OFF;
   launcher_print(me, code == EXIT_WRONG_DATA ? "Results are WRONG, see standard error\n"
                      : code != EXIT_VERIFIED ? "Stopped, see standard error\n"
-                     : compared              ? "All paths verified correctly\n"
+                     : job->compares         ? "All paths verified correctly\n"
                                              : "All paths ran, nothing was verified\n");
   return code;
 }
@@ -181,7 +186,7 @@ static int run(const struct rank *me, const struct options *opt)
   if (opt->bench) return bench_example(me, opt);
   struct job job;
   int code = job_open(&job, me, opt);
-  if (code == EXIT_VERIFIED) code = tell(&job);
+  if (code == EXIT_VERIFIED) code = run_job(&job);
   job_close(&job);
   return code;
 }

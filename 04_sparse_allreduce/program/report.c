@@ -39,11 +39,10 @@ struct report_time report_time(const struct rank *me, const double *us, uint64_t
   return time;
 }
 
-struct paper_words report_paper_words(sparse_allreduce_algorithm_t algorithm, double n, double k,
-                                      double ranks)
+struct paper_words report_paper_words(int path, double n, double k, double ranks)
 {
   const double others = (ranks - 1) / ranks, rounds = ceil(log2(ranks));
-  switch (algorithm) {
+  switch (path) {
   case SPARSE_DENSE:
     return (struct paper_words){2 * n * others, 2 * n * others};
   case SPARSE_GTOPK:
@@ -51,18 +50,12 @@ struct paper_words report_paper_words(sparse_allreduce_algorithm_t algorithm, do
   case SPARSE_OKTOPK: /* the gather alone; with a split and balancing of as much each */
     return (struct paper_words){2 * k * others, 6 * k * others};
   case SPARSE_TOPKSA:
-    return (struct paper_words){4 * k * others, (2 * k + n) * others};
+    return (struct paper_words){fmin(4 * k, 2 * k + n) * others, (2 * k + n) * others};
   case SPARSE_GAUSSIANKSA: /* not in the table: as TOPKSA, and all gathered however much it is */
     return (struct paper_words){4 * k * others, 2 * k * others + 2 * k * (ranks - 1)};
-  case SPARSE_TOPKA:
-  case SPARSE_TOPKA2:
-  case SPARSE_TOPKAOPT:
-  case SPARSE_GAUSSIANK:
-  case SPARSE_GAUSSIANKCONCAT:
-  case SPARSE_ALGORITHMS:
-    break;
+  default: /* every rank sends what it offers to all others */
+    return (struct paper_words){2 * k * (ranks - 1), 2 * k * (ranks - 1)};
   }
-  return (struct paper_words){2 * k * (ranks - 1), 2 * k * (ranks - 1)};
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -72,7 +65,7 @@ int report_open(struct report *report, const struct job *job)
   const struct rank *me = job->me;
   static const char *const kinds[] = {"heavy", "normal", "uniform", "ties", "one-region"};
   *report = (struct report){.job = job, .dense_us = (double)NAN};
-  int failed = me->rank == 0 && rows_open(&report->rows, program_options.results) != 0;
+  int failed = me->rank == 0 && rows_open(&report->rows, program_options.output) != 0;
   int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
   if (code != EXIT_VERIFIED) return code;
   launcher_print(me, "Gradient: %zu elements of type %s, %s, %llu steps; k = %llu (density %g)\n",
@@ -84,9 +77,7 @@ int report_open(struct report *report, const struct job *job)
   return EXIT_VERIFIED;
 }
 
-/* A number of the table; "-" where there is none. */
-static void print_number(const struct rank *me, int width, int digits, double value,
-                         const char *unit)
+void report_number(const struct rank *me, int width, int digits, double value, const char *unit)
 {
   if (isfinite(value))
     launcher_print(me, " %*.*f%s", width - (int)strlen(unit), digits, value, unit);
@@ -110,8 +101,8 @@ static struct path_steps join_ranks(const struct rank *me, const struct path_ste
   return sum;
 }
 
-void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
-                 const struct version *version, const struct path_steps *mine, int code)
+void report_path(struct report *report, int path, const struct runner *runner,
+                 const struct path_steps *mine, int code)
 {
   const struct job *job = report->job;
   const struct rank *me = job->me;
@@ -122,25 +113,25 @@ void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
   const double words = sum.words / steps / ranks;
   const double xi = sum.xi_steps ? sum.xi / (double)sum.xi_steps : (double)NAN;
   const struct paper_words paper =
-      report_paper_words(algorithm, (double)job->count, (double)job->k, ranks);
+      report_paper_words(path, (double)job->count, (double)job->k, ranks);
   const struct report_time time = report_time(me, mine->us, mine->timed);
   /* what was not right is never shown as a time */
   const double us = code == EXIT_VERIFIED ? time.median : (double)NAN;
-  if (algorithm == SPARSE_DENSE) report->dense_us = us;
+  if (path == SPARSE_DENSE) report->dense_us = us;
   const double ratio = report->dense_us / us;
-  const char *name = sparse_allreduce_name(algorithm), *mode = version_mode(version);
+  const char *name = simple_paths[path].name, *mode = runner_mode(runner);
 
   launcher_print(me, "%-15s", name);
-  print_number(me, 9, 1, us, "");
-  print_number(me, 8, 2, ratio, "x");
-  print_number(me, 8, 3, local, "");
-  print_number(me, 8, 3, global, "");
-  print_number(me, 12, 0, words, "");
+  report_number(me, 9, 1, us, "");
+  report_number(me, 8, 2, ratio, "x");
+  report_number(me, 8, 3, local, "");
+  report_number(me, 8, 3, global, "");
+  report_number(me, 12, 0, words, "");
   char range[64];
   snprintf(range, sizeof range, paper.low == paper.high ? "%.0f" : "%.0f-%.0f", paper.low,
            paper.high);
   launcher_print(me, " %21s", range);
-  print_number(me, 8, 4, xi, "");
+  report_number(me, 8, 4, xi, "");
   if (code != EXIT_VERIFIED)
     launcher_print(me, code == EXIT_WRONG_DATA ? "  NO: step %llu\n" : "  stopped at step %llu\n",
                    (unsigned long long)sum.last);
@@ -150,14 +141,14 @@ void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
     launcher_print(me, "  %llu steps x %d ranks\n", (unsigned long long)sum.verified, me->nranks);
 
   /* the table's lines are fixed, but several versions of a path can have run */
-  if (algorithm != SPARSE_DENSE)
-    launcher_note(me, "%s (%s%s)", name, mode, version->update ? ", entries" : "");
+  if (path != SPARSE_DENSE)
+    launcher_note(me, "%s (%s%s)", name, mode, runner->weights ? ", entries" : "");
 
   if (me->rank != 0) return;
   struct rows *rows = &report->rows;
   rows_text(rows, "path", name);
-  rows_text(rows, "mode", algorithm == SPARSE_DENSE ? "allreduce" : mode);
-  rows_text(rows, "result", version_result(version));
+  rows_text(rows, "mode", path == SPARSE_DENSE ? "allreduce" : mode);
+  rows_text(rows, "result", runner->weights ? "entries" : "dense");
   rows_integer(rows, "ranks", (unsigned long long)me->nranks);
   rows_integer(rows, "count", job->count);
   rows_text(rows, "type", job->opt->type->name);

@@ -3,9 +3,8 @@
 #ifndef REPORT_H
 #define REPORT_H
 
-#include "program.h"
+#include "program/runner.h"
 #include "rows.h"
-#include "version.h"
 
 /* What happened in the steps of one path on this rank. */
 struct path_steps {
@@ -30,18 +29,20 @@ void path_steps_add(struct path_steps *steps, const sparse_allreduce_statistics_
 /* Prints the heading; returns an exit code. Collective. */
 int report_open(struct report *report, const struct job *job);
 
-/* Prints the row of a path and, as a note, its version_mode(); `code` is EXIT_VERIFIED if all
- * of its steps were right. Collective. */
-void report_path(struct report *report, sparse_allreduce_algorithm_t algorithm,
-                 const struct version *version, const struct path_steps *steps, int code);
+/* Prints the row of a path and, as a note, its runner_mode(); `code` is EXIT_VERIFIED if all of its
+ * steps were right. Collective. */
+void report_path(struct report *report, int path, const struct runner *runner,
+                 const struct path_steps *steps, int code);
 
 /* The words that a rank sends according to the paper's Table 1, at best and at worst, for k chosen
  * entries of n on P ranks. The paper counts elements; a word is one. */
 struct paper_words {
   double low, high;
 };
-struct paper_words report_paper_words(sparse_allreduce_algorithm_t algorithm, double n, double k,
-                                      double ranks);
+struct paper_words report_paper_words(int path, double n, double k, double ranks);
+
+/* A number of a table; "-" where there is none. */
+void report_number(const struct rank *me, int width, int digits, double value, const char *unit);
 
 /* Median over steps of the slowest rank's time, and mean; NaN on the stand-in, whose times mean
  * nothing. `us` has the same `n` on all ranks. Collective. */

@@ -10,7 +10,6 @@
  *
  * A threshold is found exactly now and then. In between the old one is used again and follows the
  * number of entries that it selected. */
-#include "check.h"
 #include "simple.h"
 
 /* ---- 1. thresholds --------------------------------------------------------------------------- */
@@ -30,51 +29,37 @@ static double adapted(double threshold, uint64_t selected, const sparse_band_t *
   return threshold;
 }
 
-static uint64_t select_by(struct simple *s, struct simple_rule rule, cudaStream_t stream)
-{
-  s->rule = rule;
-  return simple_select(s, s->acc, 0, s->n, rule, s->offered, stream);
-}
-
-/* Returns how many entries are offered. */
-static uint64_t offer(struct simple *s, cudaStream_t stream)
+static void offer(struct simple *s)
 {
   const struct sparse_constants *c = &s->constants;
   double threshold = s->local_threshold;
   /* What exceeds the k-th magnitude is offered: k - 1 entries at most. (topkA takes exactly k.) */
-  if (s->last.exact_local) threshold = simple_largest(s, s->acc, s->k, stream).above;
-  uint64_t count = select_by(s, (struct simple_rule){(float)threshold, -1}, stream);
+  if (s->last.exact_local) threshold = simple_magnitude(s->on->largest(s, s->acc, s->k).above);
 
   /* An old threshold lets too much through when gradients grow. */
   for (int i = 0; i < c->raise_steps && !s->last.exact_local; i++) {
-    if (excess(count, c->raise_above, s->t) <= 0) break;
+    if (excess(simple_count_above(s, threshold), c->raise_above, s->t) <= 0) break;
     threshold *= c->raise_factor;
-    count = select_by(s, (struct simple_rule){(float)threshold, -1}, stream);
   }
-  s->last.overflowed = count > s->capacity;
-  if (s->last.overflowed) { /* the k largest then */
-    count = select_by(s, simple_largest(s, s->acc, s->k, stream), stream);
-    threshold = s->rule.above;
-  }
+  simple_offer_above(s, &threshold); /* the k largest, if that is still too much */
+
   /* For the next step: after exact ones, too, and from the raised threshold if it was raised. */
-  s->local_threshold = adapted(threshold, count, &c->local_band, s->t);
-  CUDACHECK(cudaMemcpyAsync(s->list, s->offered, count * sizeof *s->list, cudaMemcpyDeviceToHost,
-                            stream));
-  CUDACHECK(cudaStreamSynchronize(stream));
-  return count;
+  s->local_threshold = adapted(threshold, s->last.local, &c->local_band, s->t);
 }
 
 /* ---- 2. regions ------------------------------------------------------------------------------ */
 
 /* Every rank proposes boundaries that cut its own list into P equal parts; the mean of all
  * proposals is taken. Where a rank has fewer than P entries, regions are of equal size. */
-static void new_regions(struct simple *s, uint64_t offered, cudaStream_t stream)
+static void new_regions(struct simple *s)
 {
   const size_t P = (size_t)s->nranks;
+  const uint64_t offered = s->last.local;
   uint64_t mine[P], all[P * P], sums[P];
+  s->on->copy(s, s->list, s->offered, offered * sizeof *s->list);
   for (size_t j = 0; j < P; j++) mine[j] = offered >= P ? s->list[offered / P * j].index : 0;
   mine[0] = offered < P; /* the first boundary is always 0: here it says "I cannot propose" */
-  simple_gather_numbers(s, mine, all, P, stream); /* MPI: Allreduce(boundaries, SUM) */
+  s->between->numbers(s, mine, all, P); /* MPI: Allreduce(boundaries, SUM) */
   for (size_t j = 0; j < P; j++) {
     sums[j] = 0;
     for (size_t r = 0; r < P; r++) sums[j] += all[r * P + j];
@@ -82,113 +67,44 @@ static void new_regions(struct simple *s, uint64_t offered, cudaStream_t stream)
   }
 }
 
-/* ---- 3. the split ---------------------------------------------------------------------------- */
-
-/* Every part of the list goes to the owner of its region; s->sums becomes the sums of this rank's
- * own region. In turn i a rank sends to the rank i after it and receives from the rank i before
- * it, so that nobody is sent to by all others at once. */
-static void split_and_add(struct simple *s, uint64_t offered, cudaStream_t stream)
-{
-  const int P = s->nranks;
-  uint64_t begins[P + 1], counts[P], all[P * P]; /* all[from * P + to] */
-  begins[0] = 0;
-  for (int to = 0; to < P; to++) {
-    uint64_t end = begins[to];
-    while (end < offered && s->list[end].index < s->boundaries[to + 1]) end++;
-    counts[to] = end - begins[to];
-    begins[to + 1] = end;
-  }
-  simple_gather_numbers(s, counts, all, (size_t)P, stream); /* MPI: Alltoall(counts) */
-
-  struct sparse_pair *parts[P + 1]; /* in the order of turns */
-  parts[0] = s->received;
-  NCCLCHECK(ncclGroupStart()); /* MPI: Isend, Irecv, Waitall */
-  for (int i = 0; i < P; i++) {
-    const int to = (s->rank + i) % P, from = (s->rank - i + P) % P;
-    const uint64_t sends = counts[to], receives = all[from * P + s->rank];
-    if (sends > 0)
-      NCCLCHECK(ncclSend(s->offered + begins[to], sends, ncclUint64, to, s->comm, stream));
-    if (receives > 0) NCCLCHECK(ncclRecv(parts[i], receives, ncclUint64, from, s->comm, stream));
-    parts[i + 1] = parts[i] + receives;
-    if (i > 0) s->last.words_sent += 2 * sends, s->last.words_received += 2 * receives;
-  }
-  NCCLCHECK(ncclGroupEnd());
-
-  /* The order of turns is fixed, so the sums are the same bits in every run. */
-  CUDACHECK(cudaMemsetAsync(s->sums, 0, s->n * sizeof *s->sums, stream));
-  for (int i = 0; i < P; i++)
-    simple_add_entries(s->sums, parts[i], (size_t)(parts[i + 1] - parts[i]), stream);
-}
-
-/* ---- 4. the large sums to everybody ---------------------------------------------------------- */
-
-/* s->global becomes the lists s->reduced of all ranks, one after the other; returns its length.
- * Regions are in rank order, so indices ascend. MPI: Allgather(counts), Allgatherv */
-static uint64_t gather_sums(struct simple *s, uint64_t mine, cudaStream_t stream)
-{
-  const int P = s->nranks;
-  uint64_t counts[P], total = 0;
-  simple_gather_numbers(s, &mine, counts, 1, stream);
-  NCCLCHECK(ncclGroupStart());
-  for (int r = 0; r < P; r++) {
-    struct sparse_pair *to = s->global + total;
-    if (counts[r] > 0)
-      NCCLCHECK(ncclBroadcast(s->reduced, to, counts[r], ncclUint64, r, s->comm, stream));
-    total += counts[r];
-  }
-  NCCLCHECK(ncclGroupEnd());
-  s->last.words_sent += 2 * mine * ((uint64_t)P - 1);
-  s->last.words_received += 2 * (total - mine);
-  return total;
-}
-
-/* s->sums becomes the entries of s->global, and 0 elsewhere. */
-static void scatter_global(struct simple *s, uint64_t count, cudaStream_t stream)
-{
-  CUDACHECK(cudaMemsetAsync(s->sums, 0, s->n * sizeof *s->sums, stream));
-  simple_add_entries(s->sums, s->global, count, stream);
-}
-
 /* ---- the step -------------------------------------------------------------------------------- */
 
-void simple_oktopk(struct simple *s, const float *gradient, cudaStream_t stream)
+void simple_oktopk(struct simple *s, const float *gradient)
 {
   const struct sparse_constants *c = &s->constants;
-  const uint64_t step = s->steps++;
-  s->last = (sparse_allreduce_statistics_t){
-      .step = step,
-      .exact_local = step % (uint64_t)c->local_interval == 0,
-      .exact_global = step % (uint64_t)c->global_interval == 0,
-      .repartitioned = step % (uint64_t)c->repartition_interval == 0,
-  };
+  s->last.exact_local = simple_is_due(s, c->local_interval);
+  s->last.exact_global = simple_is_due(s, c->global_interval);
+  s->last.repartitioned = simple_is_due(s, c->repartition_interval);
 
   /* 1. acc = gradient + residual; offer what is above the local threshold. */
-  simple_add_vector(s, s->acc, gradient, stream);
-  const uint64_t offered = s->last.local = offer(s, stream);
+  simple_accumulate(s, gradient);
+  offer(s);
 
   /* 2. and 3. The owners of regions add up. */
-  if (s->last.repartitioned) new_regions(s, offered, stream);
-  split_and_add(s, offered, stream);
+  if (s->last.repartitioned) new_regions(s);
+  simple_sum_at_owners(s);
 
   /* 4. Sums above the global threshold to everybody. In an exact step that is all of them;
    * everybody finds the largest, and the smallest of those is the new threshold. */
-  const struct simple_rule above = {s->last.exact_global ? 0 : (float)s->global_threshold, -1};
-  const size_t mine = simple_select(s, s->sums, s->boundaries[s->rank], s->boundaries[s->rank + 1],
-                                    above, s->reduced, stream);
-  uint64_t global = gather_sums(s, mine, stream);
-  scatter_global(s, global, stream);
+  const struct simple_rule large =
+      s->last.exact_global ? SIMPLE_NONZERO : simple_above(s, s->global_threshold);
+  const uint64_t *region = s->boundaries + s->rank;
+  const size_t mine = s->on->select(s, s->sums, region[0], region[1], large, s->reduced);
+  s->last.global = simple_gather_sums(s, mine);
+  simple_scatter_global(s);
   if (!s->last.exact_global) {
-    s->global_threshold = adapted(s->global_threshold, global, &c->global_band, s->t);
-  } else if (global > 0) {
-    const size_t wanted = s->k < global ? s->k : global;
-    const struct simple_rule rule = simple_largest(s, s->sums, wanted, stream);
-    global = simple_select(s, s->sums, 0, s->n, rule, s->global, stream);
-    scatter_global(s, global, stream);
-    s->global_threshold = rule.above;
+    s->global_threshold = adapted(s->global_threshold, s->last.global, &c->global_band, s->t);
+  } else if (s->last.global > 0) {
+    const size_t wanted = s->k < s->last.global ? s->k : s->last.global;
+    const struct simple_rule largest = s->on->largest(s, s->sums, wanted);
+    s->last.global = s->on->select(s, s->sums, 0, s->n, largest, s->global);
+    simple_scatter_global(s);
+    s->global_threshold = simple_magnitude(largest.above);
   }
-  s->last.global = global;
+  s->last.local_threshold = s->local_threshold;
+  s->last.global_threshold = s->global_threshold;
 
   /* 5. The average. What was offered and is in the result leaves the residual. */
-  simple_divide(s, s->result, s->sums, s->nranks, stream);
-  simple_clear_entries(s->acc, s->offered, offered, s->sums, stream);
+  simple_average(s);
+  simple_clear_offered_in_result(s);
 }

@@ -39,37 +39,23 @@ struct entry {
   float value;
 };
 
-/* NaN is the largest, as torch has it. */
-static int by_size(const struct entry *x, const struct entry *y)
-{
-  float a = fabsf(x->value), b = fabsf(y->value);
-  if (isnan(a) || isnan(b)) return isnan(b) - isnan(a);
-  return (a < b) - (a > b);
-}
-
-static int first_of_equals(const void *a, const void *b)
+/* Largest first, of equals the first. */
+static int by_size(const void *a, const void *b)
 {
   const struct entry *x = a, *y = b;
-  int order = by_size(x, y);
-  return order ? order : (x->index > y->index) - (x->index < y->index);
-}
-
-static int last_of_equals(const void *a, const void *b)
-{
-  const struct entry *x = a, *y = b;
-  int order = by_size(x, y);
-  return order ? order : (x->index < y->index) - (x->index > y->index);
+  const float s = fabsf(x->value), z = fabsf(y->value);
+  return s != z ? (s < z) - (s > z) : (x->index > y->index) - (x->index < y->index);
 }
 
 /* The entries of a vector that are not zero (or all), largest first. */
-static struct entry *sorted(const float *values, size_t n, bool zeros, bool last, size_t *count)
+static struct entry *sorted(const float *values, size_t n, bool zeros, size_t *count)
 {
   struct entry *entries = malloc((n + 1) * sizeof *entries);
   *count = 0;
   if (!entries) abort();
   for (size_t i = 0; i < n; i++)
     if (zeros || values[i] != 0) entries[(*count)++] = (struct entry){i, values[i]};
-  qsort(entries, *count, sizeof *entries, last ? last_of_equals : first_of_equals);
+  qsort(entries, *count, sizeof *entries, by_size);
   return entries;
 }
 
@@ -93,7 +79,7 @@ static size_t k_of(const struct published *p)
 static double exact_threshold(const struct published *p, int r)
 {
   size_t count;
-  struct entry *entries = sorted(p->acc[r], p->n, true, false, &count);
+  struct entry *entries = sorted(p->acc[r], p->n, true, &count);
   double threshold = fabsf(entries[k_of(p) - 1].value);
   free(entries);
   return threshold;
@@ -142,92 +128,46 @@ static const char *repartition(struct published *p)
   return NULL;
 }
 
-/* numpy's searchsorted: a binary search that, with keys that ascend, begins where the one before
- * ended. In what is not sorted it finds little. */
-static void leave_by_searchsorted(struct published *p, int r, const struct entry *b, size_t count)
+/* What is in the result leaves the residual of those who offered it. */
+static void write_result(struct published *p, const struct entry *entries, size_t count)
 {
-  size_t low = 0;
-  for (size_t i = 0; i < p->n; i++) {
-    size_t high = count;
-    if (!p->offered[r][i]) continue;
-    while (low < high) {
-      size_t middle = low + (high - low) / 2;
-      if (b[middle].index < i)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    if (b[low == count ? 0 : low].index == i) p->residual[r][i] = 0;
+  memset(p->result, 0, p->n * sizeof *p->result);
+  for (size_t e = 0; e < count; e++) {
+    p->result[entries[e].index] = entries[e].value / (float)p->nranks;
+    for (int r = 0; r < p->nranks; r++)
+      if (p->offered[r][entries[e].index]) p->residual[r][entries[e].index] = 0;
   }
-}
-
-/* What is in the result leaves the residual of those who offered it. `order` is that in which the
- * indices of the result come out of the step. */
-static const char *update_residuals(struct published *p, const struct entry *order, size_t count)
-{
-  bool search = p->job != SPARSE_PRESET_VGG && !p->repaired;
-  p->left = p->stayed = 0;
-  for (int r = 0; r < p->nranks; r++) {
-    if (search && count == 0 && p->noffered[r] > 0) return "IndexError: B_ar[idx] of an empty B_ar";
-    if (search) leave_by_searchsorted(p, r, order, count);
-    for (size_t e = 0; e < count; e++) {
-      size_t i = order[e].index;
-      if (!p->offered[r][i]) continue;
-      if (!search) p->residual[r][i] = 0;
-      p->left += p->residual[r][i] == 0;
-      p->stayed += p->residual[r][i] != 0;
-    }
-  }
-  return NULL;
-}
-
-static void write_result(struct published *p, float *result, const struct entry *entries,
-                         size_t count)
-{
-  memset(result, 0, p->n * sizeof *result);
-  for (size_t e = 0; e < count; e++) result[entries[e].index] = entries[e].value / (float)p->nranks;
 }
 
 static const char *exact_global_step(struct published *p)
 {
   size_t count, wanted = k_of(p);
-  struct entry *other = sorted(p->sums, p->n, false, true, &count);
-  struct entry *entries = sorted(p->sums, p->n, false, false, &count);
+  struct entry *entries = sorted(p->sums, p->n, false, &count);
   const char *raised = count == 0 ? "IndexError: values[-1] of an empty top-k" : NULL;
   p->nglobal = count < wanted ? count : wanted;
-  write_result(p, p->result, entries, p->nglobal);
-  write_result(p, p->other_result, other, p->nglobal);
-  memset(p->arrived, 0, p->n * sizeof *p->arrived);
-  for (size_t e = 0; e < p->nglobal; e++) p->arrived[entries[e].index] = entries[e].value;
+  write_result(p, entries, p->nglobal);
   if (!raised) p->global_threshold = fabsf(entries[p->nglobal - 1].value);
-  if (!raised) raised = update_residuals(p, entries, p->nglobal);
   free(entries);
-  free(other);
   return raised;
 }
 
-static const char *reuse_global_step(struct published *p)
+static void reuse_global_step(struct published *p)
 {
   const struct rules *rules = &rules_of[p->job];
   double t = floor((double)p->n * p->density);
   struct entry *entries = malloc((p->n + 1) * sizeof *entries);
   if (!entries) abort();
-  memset(p->arrived, 0, p->n * sizeof *p->arrived);
   p->nglobal = 0;
   for (size_t i = 0; i < p->n; i++) {
     if (!(fabsf(p->sums[i]) > (float)p->global_threshold)) continue;
     entries[p->nglobal++] = (struct entry){i, p->sums[i]};
-    p->arrived[i] = p->sums[i];
   }
-  write_result(p, p->result, entries, p->nglobal);
-  write_result(p, p->other_result, entries, p->nglobal);
-  const char *raised = update_residuals(p, entries, p->nglobal);
+  write_result(p, entries, p->nglobal);
   free(entries);
   if ((double)p->nglobal < of(rules->global_low, t))
     p->global_threshold /= rules->global_decrease;
   else if ((double)p->nglobal > of(rules->global_high, t))
     p->global_threshold *= rules->global_increase;
-  return raised;
 }
 
 const char *published_oktopk(struct published *p, const float *const gradients[])
@@ -254,35 +194,12 @@ const char *published_oktopk(struct published *p, const float *const gradients[]
   if (p->counter % rules->regions_interval == 0) raised = repartition(p);
   if (raised) return raised;
   reduce(p);
-  raised = p->counter % rules->exact_interval == 0 ? exact_global_step(p) : reuse_global_step(p);
+  if (p->counter % rules->exact_interval == 0)
+    raised = exact_global_step(p);
+  else
+    reuse_global_step(p);
   p->counter++;
   return raised;
-}
-
-/* ---- topkSA -----------------------------------------------------------------------------------*/
-
-/* The residual loses the k largest, but only what is above the smallest of them is sent. */
-const char *published_topksa(struct published *p, const float *const gradients[])
-{
-  size_t nranks = (size_t)p->nranks, size = p->n / nranks;
-  if (size == 0) return "ZeroDivisionError: integer modulo by zero";
-  if (size * nranks + p->n % size != p->n) return "RuntimeError: torch.split sizes do not add up";
-  for (size_t j = 0; j <= nranks; j++) p->boundaries[j] = j < nranks ? j * size : p->n;
-
-  add_to_residuals(p, gradients);
-  p->left = p->stayed = 0;
-  for (int r = 0; r < p->nranks; r++) {
-    size_t count;
-    struct entry *entries = sorted(p->acc[r], p->n, true, false, &count);
-    for (size_t e = 0; e < k_of(p); e++) p->residual[r][entries[e].index] = 0;
-    offer_above(p, r, fabsf(entries[k_of(p) - 1].value));
-    free(entries);
-  }
-  reduce(p);
-  memcpy(p->arrived, p->sums, p->n * sizeof *p->sums);
-  for (size_t i = 0; i < p->n; i++) p->result[i] = p->sums[i] / (float)p->nranks;
-  p->counter++;
-  return NULL;
 }
 
 /* ---- the others -------------------------------------------------------------------------------*/
@@ -344,99 +261,6 @@ const char *published_gaussiank(struct published *p, const float *const gradient
   return NULL;
 }
 
-const char *published_tree(int nranks)
-{
-  int rounds = (int)log2(nranks);
-  for (int round = 0, step = 1; round < rounds; round++, step *= 2) {
-    int participants = (nranks + step - 1) / step;
-    for (int local = 0; local < participants; local += 2)
-      if (local + 1 >= participants) return "IndexError: range object index out of range";
-  }
-  return NULL;
-}
-
-/* ---- gtopk ------------------------------------------------------------------------------------*/
-
-/* numpy: sums of the first merge are stored in a float array, all later ones in a double one. */
-struct node_entry {
-  size_t index;
-  double value;
-};
-
-static size_t first_with(const struct node_entry *list, size_t k, size_t index)
-{
-  size_t i = 0;
-  while (i < k && list[i].index != index) i++;
-  return i;
-}
-
-/* The k largest of both lists, largest first, of equals the last, as argsort()[-k:] has it. An
- * index that both have stays in the received list, with 0 for its value: if there is little else,
- * it is chosen twice. */
-static void merge_as_numpy(struct node_entry *own, const struct node_entry *received, size_t k,
-                           bool first)
-{
-  struct node_entry *all = malloc(2 * k * sizeof *all);
-  if (!all) abort();
-  memcpy(all, own, k * sizeof *all);
-  for (size_t j = 0; j < k; j++) {
-    size_t i = first_with(own, k, received[j].index);
-    all[k + j] = (struct node_entry){received[j].index, (float)received[j].value}; /* as sent */
-    if (i == k || first_with(received, k, received[j].index) != j) continue;
-    all[i].value += all[k + j].value;
-    if (first) all[i].value = (float)all[i].value;
-    all[k + j].value = 0;
-  }
-  for (size_t kept = 0; kept < k; kept++) {
-    size_t largest = 2 * k;
-    for (size_t i = 0; i < 2 * k; i++)
-      if (!isnan(all[i].value) && /* taken */
-          (largest == 2 * k || fabs(all[i].value) >= fabs(all[largest].value)))
-        largest = i;
-    own[kept] = all[largest];
-    all[largest].value = NAN;
-  }
-  free(all);
-}
-
-const char *published_gtopk(struct published *p, const float *const gradients[])
-{
-  const size_t k = k_of(p), ranks = (size_t)p->nranks;
-  const char *raised = published_tree(p->nranks);
-  if (raised) return raised;
-  struct node_entry *lists = malloc(ranks * k * sizeof *lists);
-  struct node_entry *offered = malloc(ranks * k * sizeof *offered);
-  if (!lists || !offered) abort();
-  add_to_residuals(p, gradients);
-  for (size_t r = 0; r < ranks; r++) {
-    size_t count;
-    struct entry *entries = sorted(p->acc[r], p->n, true, false, &count);
-    for (size_t e = 0; e < k; e++)
-      lists[r * k + e] = (struct node_entry){entries[e].index, entries[e].value};
-    p->noffered[r] = k;
-    free(entries);
-  }
-  memcpy(offered, lists, ranks * k * sizeof *lists);
-  for (size_t step = 1; step < ranks; step *= 2)
-    for (size_t node = 0; node < ranks; node += 2 * step)
-      merge_as_numpy(lists + node * k, lists + (node + step) * k, k, step == 1);
-
-  memset(p->result, 0, p->n * sizeof *p->result);
-  for (size_t e = 0; e < k; e++)
-    p->result[lists[e].index] = (float)lists[e].value / (float)p->nranks;
-  for (size_t e = 0; e < ranks * k; e++) /* what is in the result leaves the residual */
-    if (first_with(lists, k, offered[e].index) < k) p->residual[e / k][offered[e].index] = 0;
-  free(offered);
-  free(lists);
-  p->counter++;
-  return NULL;
-}
-
-uint32_t published_index_on_the_wire(uint32_t index)
-{
-  return (uint32_t)(float)index;
-}
-
 /* ---- memory -----------------------------------------------------------------------------------*/
 
 static void *zeroed(size_t count, size_t bytes)
@@ -466,9 +290,7 @@ struct published *published_create(sparse_preset_t job, double density, size_t n
   p->noffered = zeroed(ranks, sizeof *p->noffered);
   p->boundaries = zeroed(ranks + 1, sizeof *p->boundaries);
   p->sums = zeroed(n, sizeof *p->sums);
-  p->arrived = zeroed(n, sizeof *p->arrived);
   p->result = zeroed(n, sizeof *p->result);
-  p->other_result = zeroed(n, sizeof *p->other_result);
   return p;
 }
 
@@ -486,8 +308,6 @@ void published_destroy(struct published *p)
   free(p->noffered);
   free(p->boundaries);
   free(p->sums);
-  free(p->arrived);
   free(p->result);
-  free(p->other_result);
   free(p);
 }

@@ -1,35 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A training job as the tests of the reference see it: gradients of all ranks, a step, and every
- * invariant checked after it. */
+/* A training job as the tests of the reference see it: gradients of all ranks, a step, and that
+ * nothing was lost. */
 #ifndef REFERENCE_JOB_H
 #define REFERENCE_JOB_H
 
-#include "reference/invariants.h"
-#include "reference/reference.h"
+#include "tests/unit/reference.h"
 
 struct job {
   struct reference *ref;
-  struct invariants *inv;
   size_t n;
   int nranks;
   float **gradients;    /* [nranks][n], zero at first: the test fills them before a step */
-  double *outstanding;  /* [n] sum over ranks and steps of gradients - sums in results - what gtopk
-                           lost: what should be in the residuals */
+  double *outstanding;  /* [n] sum over ranks and steps of gradients - sums in results: should be in
+                           the residuals */
   const char *describe; /* for messages */
 };
 
 /* The constants of the library, which test_published compares with those of the published code. */
 sparse_allreduce_config_t job_config(sparse_allreduce_algorithm_t algorithm, sparse_preset_t preset,
                                      double density);
-const char *job_name(sparse_allreduce_algorithm_t algorithm);
 
 void job_open(struct job *job, const sparse_allreduce_config_t *config, size_t n, int nranks);
 void job_close(struct job *job);
 
-/* Fails the test if an invariant does not hold. */
 void job_step(struct job *job);
 
-/* For gradients whose sums are exact: nothing was lost over all steps so far, to the bit. */
+/* For gradients whose sums are exact: nothing was lost over all steps so far, to the bit. (gtopk as
+ * published does lose something.) */
 void job_check_nothing_lost(const struct job *job);
 
 /* ---- numbers ---- */

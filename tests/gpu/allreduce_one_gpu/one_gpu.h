@@ -3,7 +3,8 @@
 #ifndef ONE_GPU_H
 #define ONE_GPU_H
 
-#include "tests/gpu/allreduce_direct/calls.h"
+#include "device.h"
+#include "own_calls.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -5,7 +5,7 @@
  * there is one of them at most, and it adds up first.) They are compared with the reference. */
 #include <stddef.h>
 
-#include "reference/reference.h"
+#include "tests/unit/reference.h"
 #include "sparse_world.h"
 
 enum { MOST = 5, SPARE = 4096, SAMPLE = 1 << 20, CLUSTER = 40000 };
@@ -57,7 +57,7 @@ static struct reference *reference_of_reuse(struct test *t, size_t n, int nranks
   config.timeout_seconds = 20;
   config.warmup_steps = 0;
   config.result = result;
-  struct reference *ref = reference_create(&config, n, nranks);
+  struct reference *ref = reference_create(&config, n, nranks, NULL);
   if (ref == NULL) launcher_fail(__FILE__, __LINE__, "reference_create", "no memory", NULL);
   struct sparse_constants *c = &ref->constants;
   c->local_interval = c->global_interval = c->repartition_interval = 1 << 30;

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "reference/reference.h"
+#include "tests/unit/reference.h"
 #include "sparse_allreduce.h"
 
 struct weights {

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runner.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const float SCALE = -0.1f; /* minus the learning rate: no power of 2, so that it rounds */
+
+static void *allocate(size_t bytes)
+{
+  void *memory = malloc(bytes);
+  if (!memory) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  return memory;
+}
+
+static float *device_vector(size_t count)
+{
+  float *vector;
+  CUDACHECK(cudaMalloc((void **)&vector, count * sizeof *vector));
+  CUDACHECK(cudaMemset(vector, 0, count * sizeof *vector));
+  CUDACHECK(cudaDeviceSynchronize());
+  return vector;
+}
+
+static void create_handle(struct runner *r, ncclComm_t comm,
+                          const sparse_allreduce_config_t *config)
+{
+  const ncclResult_t result = sparse_allreduce_create(comm, r->count, config, &r->handle);
+  if (result == ncclInvalidUsage) { /* on all ranks */
+    if (r->me->rank == 0)
+      fprintf(stderr, "sparse_allreduce: --exchange: %s; allowed: auto, sendrecv\n",
+              sparse_allreduce_last_error());
+    launcher_barrier(r->me);
+    launcher_abort(EXIT_CANNOT_RUN);
+  }
+  if (result == ncclRemoteError) sleep(1); /* the rank that knows more speaks first */
+  if (result != ncclSuccess)
+    launcher_fail(__FILE__, __LINE__, "sparse_allreduce_create", ncclGetErrorString(result),
+                  sparse_allreduce_last_error());
+}
+
+void runner_create(struct runner *r, const struct rank *me, ncclComm_t comm, size_t count,
+                   const sparse_allreduce_config_t *config, bool simple)
+{
+  *r = (struct runner){.me = me,
+                       .count = count,
+                       .boundaries = allocate(((size_t)me->nranks + 1) * sizeof(uint64_t))};
+  if (!simple)
+    create_handle(r, comm, config);
+  else if (!(r->simple = simple_create(comm, count, config, NULL)))
+    launcher_fail(__FILE__, __LINE__, "simple_create", "out of memory", NULL);
+  if (!simple && config->result == SPARSE_RESULT_ENTRIES) {
+    r->weights = device_vector(count);
+    r->dense = device_vector(count);
+  }
+}
+
+void runner_destroy(struct runner *r)
+{
+  simple_destroy(r->simple);
+  if (r->handle) SPARSECHECK(sparse_allreduce_destroy(r->handle));
+  CUDACHECK(cudaFree(r->weights));
+  CUDACHECK(cudaFree(r->dense));
+  free(r->boundaries);
+  launcher_barrier(r->me); /* several GPUs in one process: see sparse_allreduce_destroy */
+}
+
+const char *runner_mode(const struct runner *r)
+{
+  static const char *const names[] = {
+      [SPARSE_MODE_NCCL] = "send/recv",
+      [SPARSE_MODE_DEVICE_COUNTS] = "device counts",
+      [SPARSE_MODE_ONESIDED] = "one-sided",
+  };
+  sparse_mode_t mode;
+  if (r->simple) return "simple";
+  SPARSECHECK(sparse_allreduce_mode(r->handle, &mode));
+  return names[mode];
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+float runner_updated(float weight, float result)
+{
+  return simple_add(fmaf(SCALE, result, weight), 0);
+}
+
+ncclResult_t runner_step(const struct runner *r, const void *gradient, const float **result,
+                         cudaStream_t stream)
+{
+  if (r->simple) {
+    simple_step(r->simple, gradient, stream);
+    *result = r->simple->result;
+    return ncclSuccess;
+  }
+  const ncclResult_t code = sparse_allreduce_run(r->handle, gradient, result, stream);
+  if (code != ncclSuccess || !r->weights) return code;
+  return sparse_allreduce_add(r->handle, SCALE, r->weights, stream);
+}
+
+struct step_outcome runner_outcome(const struct runner *r, const float *result)
+{
+  const struct simple *s = r->simple;
+  CUDACHECK(cudaDeviceSynchronize());
+  if (s)
+    return (struct step_outcome){.statistics = s->last,
+                                 .result = result,
+                                 .entries = s->last.dense || s->last.fell_back ? NULL : s->global,
+                                 .count = s->last.global,
+                                 .boundaries = s->boundaries};
+  struct step_outcome left = {.result = result, .boundaries = r->boundaries};
+  const uint64_t *count;
+  SPARSECHECK(sparse_allreduce_statistics(r->handle, &left.statistics));
+  SPARSECHECK(sparse_allreduce_boundaries(r->handle, r->boundaries));
+  SPARSECHECK(sparse_allreduce_sparse_result(r->handle, &left.entries, &count));
+  if (left.entries)
+    CUDACHECK(cudaMemcpy(&left.count, count, sizeof left.count, cudaMemcpyDeviceToHost));
+  if (r->dense) {
+    CUDACHECK(cudaMemset(r->dense, 0, r->count * sizeof *r->dense));
+    SPARSECHECK(sparse_allreduce_add(r->handle, 1, r->dense, 0));
+    CUDACHECK(cudaDeviceSynchronize());
+    left.result = r->dense;
+  }
+  return left;
+}
+
+void runner_residual(const struct runner *r, float *host)
+{
+  if (r->simple)
+    CUDACHECK(cudaMemcpy(host, r->simple->acc, r->count * sizeof *host, cudaMemcpyDeviceToHost));
+  else
+    SPARSECHECK(sparse_allreduce_copy_residual(r->handle, host));
+}
+
+int runner_check(const struct runner *r, const char *path, uint64_t step)
+{
+  const unsigned long long number = step;
+  ncclResult_t result;
+  if (r->simple) { /* a call that fails has ended the job */
+    const size_t nonfinite = r->simple->nonfinite;
+    const bool wrong = nonfinite > 0 && r->simple->config.nonfinite == SPARSE_NONFINITE_ERROR;
+    if (wrong)
+      launcher_error("%s, step %llu: %zu elements of the gradient are not finite; allowed: finite "
+                     "ones, or --nonfinite drop",
+                     path, number, nonfinite);
+    return launcher_agree(r->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+  }
+  SPARSECHECK(sparse_allreduce_get_async_error(r->handle, &result));
+  if (result == ncclSuccess) return EXIT_VERIFIED;
+  if (result == ncclInvalidArgument) { /* every rank gets it */
+    if (r->me->rank == 0)
+      launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop", path, number,
+                     sparse_allreduce_last_error());
+    return EXIT_WRONG_DATA;
+  }
+  launcher_error("%s, step %llu: %s (%s)", path, number, ncclGetErrorString(result),
+                 sparse_allreduce_last_error());
+  launcher_abort(EXIT_FAILED_CALL);
+}
+
+/* ---- what a step hands to the next ----------------------------------------------------------- */
+
+void *runner_save(const struct runner *r)
+{
+  if (r->simple) return NULL;
+  void *state = allocate(sparse_allreduce_state_bytes(r->handle));
+  SPARSECHECK(sparse_allreduce_save(r->handle, state));
+  return state;
+}
+
+void runner_load(const struct runner *r, const void *state)
+{
+  if (r->handle) {
+    SPARSECHECK(sparse_allreduce_load(r->handle, state));
+    return;
+  }
+  simple_reset(r->simple);
+}
+
+void runner_restart(struct runner *r, ncclComm_t comm, const sparse_allreduce_config_t *config)
+{
+  void *state = runner_save(r);
+  SPARSECHECK(sparse_allreduce_destroy(r->handle));
+  launcher_barrier(r->me);
+  create_handle(r, comm, config);
+  runner_load(r, state);
+  free(state);
+}

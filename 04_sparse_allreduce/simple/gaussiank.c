@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gaussiank: the threshold is estimated as if gradients were normally distributed, which takes two
+ * sums in place of a search, and is corrected until about k entries are above it.
+ *
+ * gaussiankconcat differs in its messages only: indices and values packed in one in place of two.
+ * Here entries travel whole anyway. */
+#include <math.h>
+
+#include "simple.h"
+
+/* The z with P(|x| > z) = density for x of the standard normal distribution. The tail is convex for
+ * z >= 0, so Newton's steps from 0 approach the solution from below and never pass it, until
+ * rounding stops them. */
+static double normal_quantile(double density)
+{
+  const double pi = 3.14159265358979323846;
+  for (double z = 0;;) {
+    const double tail = erfc(z / sqrt(2)) / 2, slope = exp(-z * z / 2) / sqrt(2 * pi);
+    const double next = z + (tail - density / 2) / slope;
+    if (!(next > z)) return z;
+    z = next;
+  }
+}
+
+double simple_gaussian_threshold(struct simple *s)
+{
+  const double n = (double)s->n, mean = s->on->moment(s, s->acc, 0, 0) / n;
+  const double squares = s->on->moment(s, s->acc, mean, 1);
+  const double deviation = s->n > 1 ? sqrt(squares / (n - 1)) : (double)NAN;
+  s->last.gaussian_threshold = mean + normal_quantile(s->config.density) * deviation;
+  return isnan(s->given_threshold) ? s->last.gaussian_threshold : s->given_threshold;
+}
+
+static uint64_t share_of_k(const struct simple *s, sparse_fraction_t fraction)
+{
+  return (uint64_t)fraction.num * s->k / (uint64_t)fraction.den;
+}
+
+static double corrected(struct simple *s, double threshold)
+{
+  const sparse_correction_t *c = &s->constants.correction;
+  uint64_t count = simple_count_above(s, threshold);
+  if (count < share_of_k(s, c->lower_below)) {
+    for (int j = 0; j < c->lower_steps && count < share_of_k(s, c->lower_until); j++) {
+      threshold /= c->lower_factor;
+      count = simple_count_above(s, threshold);
+    }
+    return threshold;
+  }
+  for (int j = 0; j < c->raise_steps && count > share_of_k(s, c->raise_above); j++) {
+    threshold *= c->raise_factor;
+    count = simple_count_above(s, threshold);
+  }
+  return threshold;
+}
+
+void simple_gaussiank(struct simple *s, const float *gradient)
+{
+  simple_accumulate(s, gradient);
+  s->local_threshold = corrected(s, simple_gaussian_threshold(s));
+  simple_offer_above(s, &s->local_threshold);
+  s->last.local_threshold = s->local_threshold;
+
+  simple_sum_at_all(s);
+  simple_average(s);
+  simple_clear_offered(s);
+  s->last.global = s->on->select(s, s->sums, 0, s->n, SIMPLE_NONZERO, s->global);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* topkA2: as topkA, but of the sums only the k largest are kept. The result stays sparse however
+ * many ranks there are; what is not in it stays in the residuals. */
+#include "simple.h"
+
+void simple_topka2(struct simple *s, const float *gradient)
+{
+  simple_accumulate(s, gradient);
+  simple_offer_largest(s);
+  simple_sum_at_all(s);
+
+  /* All ranks have the same sums, so all choose the same. */
+  s->last.global = s->on->select(s, s->sums, 0, s->n, SIMPLE_NONZERO, s->global);
+  if (s->last.global > s->k) {
+    const struct simple_rule largest = s->on->largest(s, s->sums, s->k);
+    s->last.global = s->on->select(s, s->sums, 0, s->n, largest, s->global);
+  }
+  simple_scatter_global(s);
+  simple_average(s);
+  simple_clear_offered_in_result(s);
+}
