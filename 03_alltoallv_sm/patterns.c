@@ -9,16 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hash.h"
 #include "options.h"
-
-/* SplitMix64: small, and the same on every machine. */
-static uint64_t next_random(uint64_t *state)
-{
-  uint64_t z = *state += 0x9e3779b97f4a7c15ULL;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return z ^ (z >> 31);
-}
 
 /* ---- weights: who gets how much of what rank `from` sends ------------------------------------ */
 
@@ -43,8 +35,7 @@ WEIGHT(zipf, pow(to + 1, -r->parameter))
 WEIGHT(one_hot, r->from == 0 && to == r->nranks - 1)
 WEIGHT(diagonal, to == r->from)
 WEIGHT(zero, 0)
-WEIGHT(at_random,
-       next_random(&r->random) % 4 == 0 ? 0 : (double)(next_random(&r->random) % 1000 + 1))
+WEIGHT(at_random, hash_next(&r->random) % 4 == 0 ? 0 : (double)(hash_next(&r->random) % 1000 + 1))
 WEIGHT(single_sender, r->from == 0)
 WEIGHT(single_receiver, to == 0)
 
@@ -57,8 +48,8 @@ static void moe(struct row *r)
   for (int token = 0; token < TOKENS; token++) {
     bool chosen[EXPERTS] = {false};
     for (int k = 0; k < TOP;) {
-      int expert = (int)(next_random(&r->random) % EXPERTS);
-      bool popular = next_random(&r->random) % 4 <= (uint64_t)(expert % 4);
+      int expert = (int)(hash_next(&r->random) % EXPERTS);
+      bool popular = hash_next(&r->random) % 4 <= (uint64_t)(expert % 4);
       if (chosen[expert] || !popular) continue;
       chosen[expert] = true;
       r->weight[expert * r->nranks / EXPERTS]++;

@@ -13,6 +13,8 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include "hash.h"
+
 #ifdef __CUDACC__
 #define GRADIENT_FN static inline __host__ __device__
 #else
@@ -53,19 +55,9 @@ struct gradient {
   size_t region, length; /* of GRADIENT_ONE_REGION: where it begins */
 };
 
-/* Murmur3's finalizer: every input bit reaches every output bit. */
-GRADIENT_FN uint64_t gradient_mix(uint64_t x)
-{
-  x ^= x >> 33;
-  x *= 0xff51afd7ed558ccdULL;
-  x ^= x >> 33;
-  x *= 0xc4ceb9fe1a85ec53ULL;
-  return x ^ (x >> 33);
-}
-
 GRADIENT_FN uint64_t gradient_key(uint64_t seed, uint64_t who, uint64_t when)
 {
-  return gradient_mix(seed + gradient_mix(who + gradient_mix(when + 0x9e3779b97f4a7c15ULL)));
+  return hash_mix(seed + hash_mix(who + hash_mix(when + 0x9e3779b97f4a7c15ULL)));
 }
 
 GRADIENT_FN struct gradient gradient_make(enum gradient_kind kind, size_t count, uint64_t seed,
@@ -89,7 +81,7 @@ GRADIENT_FN struct gradient gradient_make(enum gradient_kind kind, size_t count,
  * in front of its zeros, so it has an exact value as a float. */
 GRADIENT_FN int32_t gradient_integer(const struct gradient *g, size_t i)
 {
-  const uint64_t hash = gradient_mix(i + g->own);
+  const uint64_t hash = hash_mix(i + g->own);
   int32_t sum;
   switch (g->kind) {
   case GRADIENT_HEAVY: {
@@ -98,16 +90,15 @@ GRADIENT_FN int32_t gradient_integer(const struct gradient *g, size_t i)
      * one is a power of two, each half as frequent as the one before: the tail is that of a Pareto
      * distribution. */
     const uint32_t phase = (uint32_t)(i * 0x9e3779b97f4a7c15ULL >> 59);
-    const uint32_t bits = (uint32_t)gradient_mix(i + g->scale[g->age + phase >= 32]) | 1 << 12;
-    const int32_t shared = (int32_t)(gradient_mix(i + g->shared) >> 52) - 2048;
+    const uint32_t bits = (uint32_t)hash_mix(i + g->scale[g->age + phase >= 32]) | 1 << 12;
+    const int32_t shared = (int32_t)(hash_mix(i + g->shared) >> 52) - 2048;
     const int32_t own = (int32_t)(hash >> 52) - 2048;
     return (2 * shared + own) * (int32_t)(bits & (0 - bits));
   }
   case GRADIENT_NORMAL: /* of twelve uniform numbers, the sum */
     sum = -6 * 0xffff;
     for (int j = 0; j < 3; j++)
-      for (int k = 0; k < 64; k += 16)
-        sum += (int32_t)(gradient_mix(hash + (uint64_t)j) >> k & 0xffff);
+      for (int k = 0; k < 64; k += 16) sum += (int32_t)(hash_mix(hash + (uint64_t)j) >> k & 0xffff);
     return sum * 16;
   case GRADIENT_UNIFORM:
     return ((int32_t)(hash >> 40) - 0x800000) / 8;

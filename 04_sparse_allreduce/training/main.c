@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "hash.h"
 #include "mlp.h"
 #include "rows.h"
 #include "sparse_allreduce.h"
@@ -177,7 +178,7 @@ static void shuffle(struct job *job, uint64_t seed, uint64_t epoch)
   uint64_t state = seed << 32 ^ epoch;
   for (int i = 0; i < DIGITS_IMAGES; i++) order[i] = i;
   for (int i = DIGITS_TRAINING - 1; i > 0; i--) { /* Fisher and Yates */
-    const int j = (int)(mlp_random(&state) % (uint64_t)(i + 1)), image = order[i];
+    const int j = (int)(hash_next(&state) % (uint64_t)(i + 1)), image = order[i];
     order[i] = order[j];
     order[j] = image;
   }

@@ -2,6 +2,7 @@
 #include "mlp.h"
 
 #include "check.h"
+#include "hash.h"
 
 static const char images[][1 + MLP_INPUT + 1] = {
 #include "digits.inc"
@@ -47,21 +48,13 @@ void mlp_destroy(struct mlp *mlp)
   for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) CUDACHECK(cudaFree(memory[i]));
 }
 
-uint64_t mlp_random(uint64_t *state)
-{
-  uint64_t z = *state += 0x9e3779b97f4a7c15ULL; /* splitmix64 */
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebULL;
-  return z ^ z >> 31;
-}
-
 void mlp_initial_weights(float *weights, uint64_t seed)
 {
   for (int layer = 1; layer <= 3; layer++) {
     const int in = mlp_width(layer - 1), out = mlp_width(layer);
     const float bound = sqrtf(6.0f / (float)in); /* He: scores neither grow nor vanish */
     for (int i = 0; i < in * out; i++)
-      *weights++ = bound * ((float)(mlp_random(&seed) >> 40) * 0x1p-23f - 1);
+      *weights++ = bound * ((float)(hash_next(&seed) >> 40) * 0x1p-23f - 1);
     for (int o = 0; o < out; o++) *weights++ = 0;
   }
 }

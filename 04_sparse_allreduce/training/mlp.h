@@ -52,9 +52,6 @@ void mlp_destroy(struct mlp *mlp);
 /* Host memory: the weights to begin with, the same for the same seed. */
 void mlp_initial_weights(float *weights, uint64_t seed);
 
-/* The next of a sequence of random numbers, which is that of its first state. */
-uint64_t mlp_random(uint64_t *state);
-
 /* Enqueues the images' values, slopes, loss and right, or the gradient after that. */
 enum mlp_work { MLP_IMAGES, MLP_GRADIENT };
 MLP_C cudaError_t mlp_launch(const struct mlp *mlp, enum mlp_work work, cudaStream_t stream);

@@ -59,7 +59,7 @@ static void test_rounding(void **state)
   for (int t = 0; t < 2; t++) {
     const struct datatype *type = datatype_find(names[t]);
     for (int64_t n = 0; n < 2000000; n++) {
-      const int32_t integer = (int32_t)(gradient_mix((uint64_t)n) >> (n & 31) & 0xfffffff);
+      const int32_t integer = (int32_t)(hash_mix((uint64_t)n) >> (n & 31) & 0xfffffff);
       const int32_t number = n & 1 ? -integer : integer;
       const uint32_t bits = gradient_round(number, fraction[t], bias[t]);
       const double exact = ldexp(number, -20), got = datatype_value(type, bits);
