@@ -28,7 +28,8 @@ LIBRARY := libsparse_allreduce.so
 LIBRARY_OF := 04_sparse_allreduce 03_alltoallv_sm
 # of the tests: those of kernels alone, and sources of another test's folder
 GPU_TESTS := allreduce_one_gpu alltoallv_ranks
-MORE_allreduce_one_gpu := tests/gpu/allreduce_own/own_calls.c
+MORE_allreduce_one_gpu := tests/gpu/allreduce_direct/calls.c 02_allreduce_sm/cpu/plain.c
+MORE_allreduce_direct := 02_allreduce_sm/cpu/plain.c
 MORE_sparse := tests/unit/reference.c
 MORE_sparse_steps := tests/unit/reference.c
 
@@ -113,7 +114,7 @@ SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/
 objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))# what takes longest first
 archives = $(patsubst %,$(SHARED)/%.a,$(1) $(USES_$(1)) common)
 # of examples, what others may take
-library_sources = $(filter $(foreach e,$(1),$e/lib/% $e/own/% $e/cpu/%),$(SOURCES))
+library_sources = $(filter $(foreach e,$(1),$e/lib/% $e/cpu/%),$(SOURCES))
 LIBRARY_OBJECTS := $(call objects,$(call library_sources,$(LIBRARY_OF)))
 UNIT_TESTS := $(if $(CPU),$(patsubst tests/unit/%.c,%,$(filter tests/unit/test_%,$(SOURCES))))
 GPU_TEST_PROGRAMS := $(filter-out $(if $(CPU),$(GPU_TESTS)),$(sort $(foreach file,$(filter tests/gpu/%,$(SOURCES)),$(word 3,$(subst /, ,$(file))))))
@@ -126,7 +127,7 @@ OBJECTS += $(patsubst %,$(BUILD)/%.o,common/launch/launcher_$(LAUNCHER).c $(filt
 # Headers are found in the folders of the example that a file belongs to, then in those of the examples it uses.
 area_of_test = $(if $(findstring alltoallv,$(1)),03_alltoallv_sm,$(if $(findstring allreduce,$(1)),02_allreduce_sm,04_sparse_allreduce))
 area = $(if $(filter tests/%,$(1)),$(call area_of_test,$(1)),$(firstword $(subst /, ,$(1))))
-INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e $e/lib $e/own) $(if $(filter tests/%,$<),.)) \
+INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e $e/lib) $(if $(filter tests/%,$<),.)) \
            $(addprefix -Icommon,/ /launch /verify /bench $(if $(CPU),/cpu))
 PIC = $(if $(findstring /lib/,$<)$(findstring /cpu/,$<),-fPIC)
 
@@ -223,7 +224,7 @@ VERSION = $(shell sed -n 's/^\#define SUITE_VERSION "\(.*\)"/\1/p' common/launch
 TO = $(call quote,$(DESTDIR)$(abspath $(PREFIX)))
 ENDING := $(CPU:%=_cpu)
 PC_FILE := nccl-examples$(CPU:%=-cpu).pc
-HEADERS := $(filter %/allreduce.h %/alltoallv.h %/sparse_allreduce.h,$(wildcard $(ALL_EXAMPLES:=/lib/*.h) $(ALL_EXAMPLES:=/own/*.h)))
+HEADERS := $(filter %/allreduce.h %/alltoallv.h %/sparse_allreduce.h,$(wildcard $(ALL_EXAMPLES:=/lib/*.h)))
 # NCCL's folder before CUDA's, which may have another nccl.h; the compiler knows /usr/include itself
 PC_CFLAGS = $(if $(CPU),-DCPU_STANDIN -isystem $${includedir}/cpu_standin,$(if $(filter /usr,$(NCCL_HOME)),,-isystem $(NCCL_HOME)/include) -isystem $(CUDA_HOME)/include)
 PC_LIBS = $(if $(CPU),-lcpu_standin -Wl$(comma)-rpath$(comma)$${libdir} -pthread -lm,$(filter -L% -l% -Wl$(comma)-rpath%,$(LINK_FLAGS)))

@@ -10,8 +10,7 @@
  * Build and run:  make run          one thread per GPU; NTHREADS=N takes N of them
  *                 make run MPI=1    one process per GPU; NP=N takes N of them
  *
- * The last line of a good run is: All resources cleaned up successfully
- */
+ * The last line of a good run is: All resources cleaned up successfully */
 #include <cuda_runtime.h>
 #include <nccl.h>
 
@@ -22,7 +21,7 @@
 
 _Static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0), "this suite needs NCCL 2.24");
 
-static const size_t DEFAULT_COUNT = 1048576; /* elements, 4 MB of floats */
+enum { DEFAULT_COUNT = 1048576 }; /* elements, 4 MB of floats */
 
 /* One AllReduce, finished when this returns. In place if sendbuff == recvbuff. */
 static void all_reduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
@@ -42,16 +41,13 @@ static int run(const struct rank *me, const struct options *opt)
   const ncclDataType_t type = opt->type->nccl;
   const size_t count = opt->count ? opt->count : DEFAULT_COUNT;
   const size_t bytes = count * opt->type->size;
-
   launcher_print(me, "Starting AllReduce example with %d ranks\n", me->nranks);
 
-  /* ======================= STEP 1: a device for this rank =================================== */
-  launcher_step("STEP 1: device");
+  launcher_step("STEP 1: a device for this rank");
   CUDACHECK(cudaSetDevice(me->device));
   if (!launcher_has_memory(me, 2 * bytes)) return EXIT_USAGE;
 
-  /* ======================= STEP 2: the communicator ========================================== */
-  launcher_step("STEP 2: communicator");
+  launcher_step("STEP 2: the communicator");
   /* Rank 0 makes an id (an address where the ranks meet) and gives it to the others by whatever
    * means they have: shared memory between threads, MPI_Bcast between processes. */
   ncclUniqueId id;
@@ -64,20 +60,16 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_print_all(me, "  Rank %d communicator initialized using device %d\n", me->rank,
                      me->device);
 
-  /* ======================= STEP 3: device memory that peers can map ========================= */
-  launcher_step("STEP 3: allocation");
+  launcher_step("STEP 3: device memory that peers can map");
   /* Other GPUs are to reach these buffers, so their physical pages have to be shareable. Memory
-   * from ncclMemAlloc is, memory from cudaMalloc is not. The call is local; it rounds the size up
-   * to whole pages. */
+   * from ncclMemAlloc is, memory from cudaMalloc is not. The call is local. */
   launcher_print(me, "User Buffer allocation:\n");
-  launcher_print_all(me, "  Rank %d allocating %.2f MB per buffer\n", me->rank,
-                     (double)bytes / (1 << 20));
+  launcher_print_all(me, "  Rank %d allocating %.2f MB per buffer\n", me->rank, bytes / 1048576.0);
   void *sendbuff, *recvbuff;
   NCCLCHECK(ncclMemAlloc(&sendbuff, bytes));
   NCCLCHECK(ncclMemAlloc(&recvbuff, bytes));
 
-  /* ======================= STEP 4: register both buffers ==================================== */
-  launcher_step("STEP 4: registration");
+  launcher_step("STEP 4: registration of both buffers");
   /* Each rank does this on its own, but it is a promise: if one rank calls a collective on
    * registered buffers, all have to, and with NVLS at the same offset in them. One buffer without
    * the other is of no use. Success does not mean that NCCL can use it: the handle may be NULL,
@@ -86,9 +78,9 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclCommRegister(comm, sendbuff, bytes, &send_handle));
   NCCLCHECK(ncclCommRegister(comm, recvbuff, bytes, &recv_handle));
 
-  /* ======================= STEP 5: input ===================================================== */
   launcher_step("STEP 5: input");
-  /* recvbuff gets bytes of 0xFF, which are NaN or -1: an element that nobody writes shows. */
+  /* Rank r has r in every element. recvbuff gets bytes of 0xFF, which are NaN or -1: an element
+   * that nobody writes shows. */
   struct verifier verifier;
   verifier_init(&verifier, me, opt->type, stream);
   verifier_fill(&verifier, VERIFY_CONSTANT, sendbuff, recvbuff, count);
@@ -96,22 +88,22 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_print_all(me, "  Rank %d data initialized (value: %.0f)\n", me->rank,
                      verifier_element(&verifier, sendbuff, 0));
 
-  /* ======================= STEP 6: AllReduce ================================================= */
   launcher_step("STEP 6: AllReduce");
-  launcher_print(me, "Starting AllReduce with %zu elements (%.4g MB)\n", count,
-                 (double)bytes / (1 << 20));
+  launcher_print(me, "Starting AllReduce with %zu elements (%.4g MB)\n", count, bytes / 1048576.0);
   all_reduce(sendbuff, recvbuff, count, type, comm, stream);
 
-  /* ======================= STEP 7: every element on every rank ============================== */
-  launcher_step("STEP 7: verification");
-  /* First the constants that were announced; then data in which every element differs, so that a
-   * misplaced one shows; then in place, where the result replaces the input.
-   * all_reduce has waited for the stream. The verifier does not: it reads through a stream of its
-   * own, at once, so that a missing wait shows as wrong data. */
+  launcher_step("STEP 7: every element on every rank");
+  /* Rank r sent r in every element, so each is 0 + 1 + ... now: the first ones by a loop, all by
+   * the verifier, on the device. It does not wait for the stream, as all_reduce has done: a missing
+   * wait shows as wrong data. */
   verifier_check(&verifier, "constant data", recvbuff, count);
   const double expected = verifier_expected(&verifier, 0);
+  for (size_t i = 0; i < count && i < 100; i++)
+    if (verifier_element(&verifier, recvbuff, i) != expected) verifier.code = EXIT_WRONG_DATA;
   const double got = verifier_element(&verifier, recvbuff, 0);
 
+  /* Data in which every element differs, so that a misplaced one shows; then in place, where the
+   * result replaces the input. */
   verifier_fill(&verifier, VERIFY_INDEXED, sendbuff, recvbuff, count);
   all_reduce(sendbuff, recvbuff, count, type, comm, stream);
   verifier_check(&verifier, "indexed data", recvbuff, count);
@@ -128,7 +120,6 @@ static int run(const struct rank *me, const struct options *opt)
   if (opt->digest) verifier_print_digest(&verifier);
   verifier_free(&verifier);
 
-  /* ======================= STEP 8: cleanup =================================================== */
   launcher_step("STEP 8: cleanup");
   /* all_reduce has waited for this rank's stream; the barrier waits for the other ranks. Before it
    * one of them may still read this rank's memory, and deregistration takes it from them.
@@ -152,8 +143,6 @@ int main(int argc, char **argv)
   static const struct program program = {
       .name = "allreduce_ub",
       .summary = "AllReduce with user buffer registration",
-      /* Not all of common/datatype.c: unsigned numbers add as signed ones do, and sums of 8 bits
-       * overflow with a few ranks. */
       .types = "float double half bfloat16 int32 int64",
       .run = run,
   };

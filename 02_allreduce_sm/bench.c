@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* --bench: the same AllReduce on plain buffers, on symmetric windows, and on these windows by the
- * first rung, simple/, and by the last ones, own/. */
-#include "bench_allreduce.h"
+ * AllReduces of simple/, which add floats, and of lib/. And --method: one of these, once. */
 #include "check.h"
-#include "simple/oneshot.h"
+#include "lib/allreduce.h"
 #include "program.h"
-#include "symmetric_support.h"
+#include "simple/simple.h"
 
-static void setup_symmetric(void *state)
+#define LIBRARYCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
+
+/* ---- NCCL's, on windows ---------------------------------------------------------------------- */
+
+static void register_windows(struct allreduce_buffers *b)
 {
-  struct allreduce_buffers *b = state;
   ncclWindow_t windows[2] = {NULL, NULL};
-  NCCLCHECK(ncclMemAlloc(&b->sendbuff, b->bytes));
-  NCCLCHECK(ncclMemAlloc(&b->recvbuff, b->bytes));
   NCCLCHECK(
       ncclCommWindowRegister(b->comm, b->sendbuff, b->bytes, &windows[0], NCCL_WIN_COLL_SYMMETRIC));
   NCCLCHECK(
@@ -21,90 +21,110 @@ static void setup_symmetric(void *state)
   b->handles[1] = windows[1];
 }
 
-static void teardown_symmetric(void *state)
+static void deregister_windows(struct allreduce_buffers *b)
 {
-  struct allreduce_buffers *b = state;
-  launcher_barrier(b->me); /* a slower peer may still read this rank's memory */
   NCCLCHECK(ncclCommWindowDeregister(b->comm, b->handles[0]));
   NCCLCHECK(ncclCommWindowDeregister(b->comm, b->handles[1]));
-  NCCLCHECK(ncclMemFree(b->sendbuff));
-  NCCLCHECK(ncclMemFree(b->recvbuff));
 }
 
-/* ---- simple/ and own/: on the windows of the column before ---------------------------------- */
+/* ---- the others: handles[2] is theirs, or NULL where NCCL's has to be taken -------------------
+ */
 
-/* The first rung, which adds floats. */
-static void setup_oneshot(void *state)
+static void note_if_missing(const struct allreduce_buffers *b, const char *why)
 {
-  struct allreduce_buffers *b = state;
-  const char *why = "";
-  b->handles[2] = oneshot_create(b->comm, b->handles[0], b->sendbuff, &why);
-  if (!b->handles[2]) launcher_note(b->me, "one-shot: NCCL's AllReduce is taken: %s", why);
+  if (!b->handle) launcher_note(b->me, "%s: NCCL's AllReduce is taken: %s", b->variant->name, why);
 }
 
-static void call_oneshot(struct allreduce_buffers *b, const void *sendbuff, void *recvbuff,
+static void setup_simple(struct allreduce_buffers *b)
+{
+  const char *why = "";
+  b->handle = simple_create(b->comm, b->handles[0], b->sendbuff, &why);
+  note_if_missing(b, why);
+}
+
+static void teardown_simple(struct allreduce_buffers *b)
+{
+  if (b->handle) simple_destroy(b->handle);
+}
+
+static void call_barrier(struct allreduce_buffers *b, const void *sendbuff, void *recvbuff,
                          size_t count, cudaStream_t stream)
 {
-  if (b->handles[2])
-    oneshot_allreduce(b->handles[2], sendbuff, recvbuff, count, stream);
-  else
-    NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, count, ncclFloat, ncclSum, b->comm, stream));
+  barrier_allreduce(b->handle, sendbuff, recvbuff, count, stream);
 }
 
-static void teardown_oneshot(void *state)
+static void call_lines(struct allreduce_buffers *b, const void *sendbuff, void *recvbuff,
+                       size_t count, cudaStream_t stream)
 {
-  struct allreduce_buffers *b = state;
-  if (b->handles[2]) oneshot_destroy(b->handles[2]);
+  lines_allreduce(b->handle, sendbuff, recvbuff, count, stream);
 }
 
-/* The last one. It has scratch memory. */
-enum { OWN_MEMORY = 64 << 20 };
-
-static void setup_own(void *state)
+static void setup_direct(struct allreduce_buffers *b)
 {
-  struct allreduce_buffers *b = state;
-  program_own_begin(b->me, b->opt, b->comm, b->sendbuff, b->handles[0], b->recvbuff, b->handles[1],
-                    b->bytes);
+  allreduce_t handle = NULL;
+  /* The watchdog comes first: it knows the step of every rank. */
+  const allreduce_config_t config = {.timeout_seconds = (double)b->opt->timeout + 10};
+  const ncclResult_t result = allreduce_create(b->comm, &config, &handle);
+  if (result != ncclInvalidUsage) /* which is on all ranks */
+    CHECK_NCCL_RESULT(result, "allreduce_create(b->comm, &config, &handle)",
+                      allreduce_last_error());
+  b->handle = handle;
+  note_if_missing(b, allreduce_last_error());
+  if (!handle) return;
+  LIBRARYCHECK(allreduce_add_window(handle, b->handles[0], b->sendbuff, b->bytes));
+  LIBRARYCHECK(allreduce_add_window(handle, b->handles[1], b->recvbuff, b->bytes));
 }
 
-static void call_own(struct allreduce_buffers *b, const void *sendbuff, void *recvbuff,
-                     size_t count, cudaStream_t stream)
+static void call_direct(struct allreduce_buffers *b, const void *sendbuff, void *recvbuff,
+                        size_t count, cudaStream_t stream)
 {
   const ncclDataType_t type = b->verifier->type->nccl;
-  if (!program_own_enqueue(sendbuff, recvbuff, count, type, stream))
-    NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, count, type, ncclSum, b->comm, stream));
+  LIBRARYCHECK(allreduce_run(b->handle, sendbuff, recvbuff, count, type, stream));
 }
 
-static void teardown_own(void *state)
+/* A rank that did not come ends the job. */
+static void teardown_direct(struct allreduce_buffers *b)
 {
-  (void)state;
-  program_own_check();
-  program_own_end();
+  ncclResult_t result = ncclSuccess;
+  if (!b->handle) return;
+  LIBRARYCHECK(allreduce_get_async_error(b->handle, &result));
+  if (result != ncclSuccess) {
+    launcher_error("direct: %s", allreduce_last_error());
+    launcher_abort(result == ncclRemoteError ? EXIT_TIMEOUT : EXIT_FAILED_CALL);
+  }
+  LIBRARYCHECK(allreduce_destroy(b->handle));
 }
+
+static const struct allreduce_variant methods[METHODS] = {
+    [METHOD_NCCL] = {"symmetric", false, register_windows, deregister_windows, NULL},
+    [METHOD_BARRIER] = {"barrier", true, setup_simple, teardown_simple, call_barrier},
+    [METHOD_LINES] = {"lines", true, setup_simple, teardown_simple, call_lines},
+    [METHOD_DIRECT] = {"direct", true, setup_direct, teardown_direct, call_direct},
+};
+enum { METHODS_MEMORY = 256 << 20 }; /* beside the buffers: their scratch memory */
 
 int bench_example(const struct rank *me, const struct options *opt)
 {
-  const struct allreduce_variant symmetric = {
-      symmetric_kernel_for(opt->type->nccl) ? "symmetric" : "symmetric (no kernel)", false,
-      setup_symmetric, teardown_symmetric, NULL};
-  static const struct allreduce_variant oneshot = {"one-shot", true, setup_oneshot,
-                                                   teardown_oneshot, call_oneshot};
-  static const struct allreduce_variant own = {"own", true, setup_own, teardown_own, call_own};
-  struct allreduce_variant variants[3] = {symmetric};
+  const bool floats = opt->type->nccl == ncclFloat;
+  const bool deadlock = launcher_graphs_can_deadlock && opt->graph_launches > 0 && me->nranks > 1;
+  struct allreduce_variant variants[METHODS] = {methods[METHOD_NCCL]};
   int n = 1;
-  if (program_require_symmetric)
+  if (opt->bench && program_require_symmetric)
     return launcher_refuse(me, "--require-symmetric is not for --bench; allowed: one of them");
-  if (program_method != METHOD_NCCL)
-    return launcher_refuse(me, "--method is not for --bench, which measures both; "
+  if (opt->bench && program_method != METHOD_NCCL)
+    return launcher_refuse(me, "--method is not for --bench, which measures all; "
                                "allowed: one of them");
-  if (launcher_graphs_can_deadlock && opt->graph_launches > 0 && me->nranks > 1) {
+  if (!opt->bench && program_method != METHOD_DIRECT && !floats)
+    return launcher_refuse(me, "--method barrier and lines add floats; "
+                               "allowed: -d float, or --method nccl or direct");
+  if (!program_has_symmetric_kernel(opt->type->nccl)) variants[0].name = "symmetric (no kernel)";
+  if (deadlock)
     launcher_note(me,
-                  "%sown: left out of graphs, which can deadlock where ranks are threads; "
+                  "%sdirect: left out of graphs, which can deadlock where ranks are threads; "
                   "allowed: the build with MPI=1",
-                  opt->type->nccl == ncclFloat ? "one-shot and " : "");
-  } else {
-    if (opt->type->nccl == ncclFloat) variants[n++] = oneshot;
-    variants[n++] = own;
-  }
-  return bench_allreduce(me, opt, "AllReduce, symmetric memory windows", variants, n, OWN_MEMORY);
+                  floats ? "barrier, lines and " : "");
+  for (int m = METHOD_BARRIER; m < METHODS && !deadlock; m++)
+    if (opt->bench ? floats || m == METHOD_DIRECT : m == program_method) variants[n++] = methods[m];
+  return bench_allreduce(me, opt, "AllReduce, symmetric memory windows", variants, n,
+                         METHODS_MEMORY);
 }

@@ -26,34 +26,34 @@ have_mpi && have g++ || exit 1
 
 unset NTHREADS
 export NCCL_DEBUG_FILE=/dev/stderr "${MPI_SETTINGS[@]}" # NCCL logs to stdout otherwise
-gpus=$(gpu_count) launchers=(pthread mpi)
+gpus=$(gpu_count) launchers="pthread mpi"
 most=$gpus # ranks
 if [ "${NCCL_MULTI_RANK_GPU_ENABLE:-}" = 1 ]; then
-  launchers=(mpi) most=${NP:-$gpus}
+  launchers=mpi most=${NP:-$gpus}
   [[ $most =~ ^[1-9][0-9]?$ && $most -le 64 ]] || die "NP='$most' is not a number of ranks; allowed: 1 to 64"
+fi
+begin_checks 1
+if [ "$gpus" = 0 ]; then
+  check GPU sh -c 'echo "nvidia-smi shows none; scripts/test.sh is for machines without"; exit 77'
+  end_checks
+  exit
 fi
 
 # ---- what checks are made of ---------------------------------------------------------------------
-# launch EXAMPLE|PROGRAM|tests/gpu/NAME [OPTIONS...]: with $ranks ranks by $launcher, for $limit seconds at most. What is
-# in `front` stands before the program, but not before mpirun or timeout.
-launcher=mpi ranks=$most front=() limit=$((most > gpus ? 600 : 150))
+# launch [NAME=VALUE...] EXAMPLE|PROGRAM|tests/gpu/NAME [OPTIONS...]: with $ranks ranks by $launcher, for $limit seconds at
+# most, with these variables. What is in `front` stands before the program, but not before mpirun or timeout.
+front=() limit=$((most > gpus ? 600 : 150))
 launch() {
-  local program
+  local variables=() program start=(env "NTHREADS=$ranks" timeout "$limit")
+  [ "$launcher" = pthread ] || start=(timeout "$limit" "$(mpirun_command)" -np "$ranks")
+  while [[ $1 = *=* ]]; do variables+=("$1") && shift; done
   program=$(built_program "$1" gpu "$launcher")
-  shift
-  if [ "$launcher" = mpi ]; then
-    timeout "$limit" "$(mpirun_command)" -np "$ranks" "${front[@]}" "$program" "$@"
-  else
-    NTHREADS=$ranks timeout "$limit" "${front[@]}" "$program" "$@"
-  fi
+  "${start[@]}" env "${variables[@]}" "${front[@]}" "$program" "${@:2}"
 }
-launch_with_fault() { # launch_with_fault FAULT EXAMPLE [OPTIONS...]: see tests/fault.c
-  local front=(env "FAULT=$1" "LD_PRELOAD=$logs/fault.so")
-  launch "${@:2}"
-}
+fault() { launch "FAULT=$1" "LD_PRELOAD=$logs/fault.so" "${@:2}"; } # fault FAULT EXAMPLE [OPTIONS...]: see tests/fault.c
 simulated_hosts() { # simulated_hosts HOSTS EXAMPLE [OPTIONS...]: to NCCL, ranks of another NCCL_HOSTID are on another host
   # shellcheck disable=SC2016 # for the shell of each rank
-  local front=(bash -c 'export NCCL_HOSTID=$((OMPI_COMM_WORLD_RANK * $0 / $1)) && exec "${@:2}"' "$1" "$ranks")
+  local front=(bash -c 'NCCL_HOSTID=$((OMPI_COMM_WORLD_RANK * $0 / $1)) exec "${@:2}"' "$1" "$ranks")
   launch "${@:2}"
 }
 sanitize() { # sanitize TOOL EXAMPLE [OPTIONS...]
@@ -63,18 +63,12 @@ sanitize() { # sanitize TOOL EXAMPLE [OPTIONS...]
   launch "${@:2}"
 }
 
-expect() { # expect CODE PATTERN COMMAND...: the command exits with CODE and prints the pattern
+expect() { # expect CODE PATTERN COMMAND...: the command exits with such a code (a pattern, too) and prints the pattern
   local output code=0
   output=$("${@:3}" 2>&1) || code=$?
   echo "$output"
   echo "exit code $code, expected $1 and '$2'"
-  [ $code -eq "$1" ] && grep -qE -- "$2" <<<"$output"
-}
-killed() { # the command ends by itself, with neither success nor a refusal to run
-  local code=0
-  "$@" || code=$?
-  echo "exit code $code"
-  [[ ! $code =~ ^(0|2|77|124)$ ]]
+  [[ $code =~ ^($1)$ ]] && grep -qE -- "$2" <<<"$output"
 }
 golden() { # golden EXAMPLE [OPTIONS...]: stdout is exactly the expected block, exit code 0
   local output code=0
@@ -83,42 +77,24 @@ golden() { # golden EXAMPLE [OPTIONS...]: stdout is exactly the expected block, 
   diff <(tests/golden.sh "$1" "$ranks" "$gpus") <(tests/golden.sh --mask "$1" <<<"$output") && [ $code = 0 ]
 }
 bench() { # bench EXAMPLE [OPTIONS...]: nothing is wrong, in the table's last column
-  local file
-  file=$(mktemp "$logs/XXXXXX.csv")
+  local file=$logs/$BASHPID.csv
   launch "$@" --bench -J "$file" && awk -F, 'NR > 1 && $NF != 0 { print; bad = 1 } END { exit bad || NR < 2 }' "$file"
 }
-digest() { launch "$@" --digest | grep '^Digest: ' || echo "none: $*"; }
-same_digest() { # same_digest COMMAND...: it prints digests, all the same
+same_digest() { # same_digest JOB...: of all of these, which are words for launch, with all launchers
   local digests
-  digests=$("$@")
+  # shellcheck disable=SC2086 # words
+  digests=$(for launcher in $launchers; do
+    for job in "$@"; do launch $job --digest | grep '^Digest: ' || echo "none: $job"; done
+  done)
   echo "$digests"
-  [[ $digests == Digest:* ]] && [ "$(sort -u <<<"$digests" | wc -l)" = 1 ]
-}
-allreduce_digests() {
-  for launcher in "${launchers[@]}"; do digest 01_allreduce_ub && digest 02_allreduce_sm; done
-}
-sparse_digests() { # whatever moves the entries and in which order
-  local job=(04_sparse_allreduce --count 64K --steps 40 --verify off) options
-  for options in "" "--throttle 1" "--throttle 8 --exchange sendrecv" "--exchange sendrecv --balance always" \
-    "--result entries" "--result entries --exchange sendrecv"; do
-    # shellcheck disable=SC2086 # words
-    digest "${job[@]}" $options
-  done
-  for launcher in "${launchers[@]}"; do NCCL_PROTO=Simple digest "${job[@]}" && NCCL_ALGO=Ring digest "${job[@]}"; done
-}
-training_digests() { # of all weights after every epoch
-  for launcher in "${launchers[@]}"; do
-    for exchange in auto sendrecv; do
-      digest sparse_training --algorithm topkA,gtopk,oktopk,gaussiankSA --epochs 3 --exchange $exchange
-    done
-  done
+  [[ $digests = Digest:* ]] && [ "$(sort -u <<<"$digests" | wc -l)" = 1 ]
 }
 
 # ---- builds --------------------------------------------------------------------------------------
 of() { [[ " ${examples[*]} " == *" $1"* ]]; } # of 02: whether that example is checked
 tests=()                                      # folders of tests/gpu
-for folder in tests/gpu/*/; do
-  name=$(basename "$folder")
+for name in tests/gpu/*/; do
+  name=$(basename "$name")
   case $name in
   allreduce*) of 01 || of 02 || continue ;;
   alltoallv*) of 03 || continue ;;
@@ -142,121 +118,6 @@ pytorch_job() { # pytorch_job SCRIPT [ARGUMENTS]: on two GPUs, with that library
     --nproc-per-node $((gpus > 1 ? 2 : 1)) "$1" --library "$library" "${@:2}"
 }
 
-# ---- the checks of each example --------------------------------------------------------------------
-each() { # each NAME COMMAND...: with all launchers and numbers of ranks
-  for launcher in "${launchers[@]}"; do
-    for ranks in $rank_counts; do check "$1, $launcher $ranks" "${@:2}"; done
-  done
-  launcher=mpi ranks=$most
-}
-
-check_common() { # golden output on every number of ranks, no hang whatever happens
-  local example=$1 large=(--count 900G) small=() few=() sweep=(-b 1K -e 1M -f 32 -n 5 -w 1 --repetitions 3) graph=(-G 1)
-  [[ $example != 04* ]] ||
-    large=(--count 4294967294 --density 1) small=(--count 64K) few=(--steps 6) sweep=(--count 100K --steps 8)
-  each "golden $example" golden "$example" "${small[@]}"
-  for launcher in "${launchers[@]}"; do
-    [[ $launcher = mpi || $example = 0[12]* ]] || graph=() # refused
-    check "bench $example, $launcher" bench "$example" "${sweep[@]}"
-    check "bench in a graph $example, $launcher" bench "$example" "${sweep[@]}" "${graph[@]}"
-    ranks=$some
-    check "fault: failing call, $example $launcher" \
-      expect 3 '\[rank .*(main\.c:[0-9]+: ncclMemAlloc|sparse_allreduce_create: unhandled system error)' \
-      launch_with_fault fail:ncclMemAlloc:2:$((some > 1)) "$example"
-    check "fault: hanging rank, $example $launcher" expect 4 "\[rank $victim\] no progress for .* STEP" \
-      launch_with_fault hang:cudaStreamSynchronize:1:$victim "$example" -T 12
-    check "fault: killed rank, $example $launcher" \
-      killed launch_with_fault kill:cudaStreamSynchronize:2:$victim "$example" -T 20
-    check "too large, $example $launcher" expect 2 'needs .* of device memory' launch "$example" "${large[@]}"
-    ranks=$most graph=(-G 1)
-  done
-  [ "$mode" = quick ] || ranks=$pair check "memcheck $example" sanitize memcheck "$example" --count 1000 "${few[@]}"
-  launcher=pthread ranks=$((gpus + 1)) check "more threads than GPUs, $example" expect 2 NTHREADS launch "$example"
-  ranks=$((gpus + 1)) NCCL_MULTI_RANK_GPU_ENABLE='' \
-    check "more processes than GPUs, $example" expect 77 'one rank per GPU' launch "$example"
-  check "pthread build under mpirun, $example" expect 2 'built without MPI=1' \
-    "$(mpirun_command)" -np "$some" "$(built_program "$example" gpu pthread)"
-}
-
-check_allreduce() {
-  for launcher in "${launchers[@]}"; do
-    for example in 01_allreduce_ub 02_allreduce_sm; do
-      ! of $example || ranks=$some check "fault: wrong element, $example $launcher" expect 1 "\[rank $victim\].*element" \
-        launch_with_fault corrupt:ncclAllReduce:2:$victim $example
-    done
-  done
-  of 02 || return 0
-  each "golden direct" golden 02_allreduce_sm --method direct
-  launcher=pthread ranks=1
-  check "several ranks on one GPU, wide lines" launch tests/gpu/allreduce_one_gpu --wide
-  [ "$mode" = quick ] || check "memcheck, several ranks on one GPU" sanitize memcheck tests/gpu/allreduce_one_gpu --calls 8
-  launcher=mpi ranks=$most
-  ! of 01 || check "same digest" same_digest allreduce_digests
-}
-
-check_alltoallv() {
-  local example=03_alltoallv_sm
-  for pattern in halving unaligned random moe zero; do
-    for method in sendrecv barrier lines copy-engine; do
-      check "$method, $pattern" launch $example --method $method --pattern $pattern --count 1000003 -d int8
-    done
-  done
-  check "wrong matrix" expect 2 'is not a number of bytes' launch $example --matrix README.md
-  [ "$mode" = full ] || return 0
-  launcher=pthread ranks=1 check "memcheck of 8 ranks on one GPU" \
-    sanitize memcheck tests/gpu/alltoallv_ranks --rounds 1 --exchanges 8 --ranks 8
-  check "10,000 exchanges at random" launch tests/gpu/alltoallv --cases 10000
-  ranks=$pair check "pairs beyond 4 GiB" launch tests/gpu/alltoallv --large
-  for method in sendrecv lsa; do
-    ranks=$some check "cases AlltoAllV, --method $method" launch tests/gpu/alltoallv --method $method
-    ranks=$some check "$method with device counts" launch $example --method ${method/sendrecv/lib-sendrecv} --device-counts
-  done
-  ranks=$pair check "racecheck $example" sanitize racecheck $example --pattern random
-}
-
-check_sparse() {
-  local example=04_sparse_allreduce
-  if [ "$mode" = full ]; then # the long ones first
-    for tool in racecheck memcheck; do
-      launcher=pthread ranks=1 check "$tool sparse operators" sanitize $tool tests/gpu/sparse --quick --repeats 10
-    done
-    check "as it comes, $example" golden $example
-    launcher=pthread ranks=1 check "operators beyond 2^31 elements" launch tests/gpu/sparse --large
-    check "1,000 steps of graph replay" launch tests/gpu/sparse_steps --cases 6 --steps 1000
-    # lists so long that NCCL maps their memory when it is captured, see 04_sparse_allreduce/lib
-    ranks=$pair check "gtopk in a graph" launch $example --bench -G 1 --algorithm gtopk --count 4M --density 0.05 --steps 8
-    for hosts in 2 4; do
-      ((hosts > most)) || check "$hosts simulated hosts, $example" simulated_hosts $hosts tests/gpu/sparse_steps --cases 40
-    done
-    ranks=$pair check "memcheck training" sanitize memcheck sparse_training --epochs 1 --batch 500 --algorithm dense,oktopk
-  fi
-  check "same bits, throttle and exchange" same_digest sparse_digests
-  check "same bits, training" same_digest training_digests
-  each training expect 0 'same weights after every epoch' launch sparse_training --epochs 5
-  for launcher in "${launchers[@]}"; do
-    check "results as entries, $launcher" launch $example --result entries --steps 34
-    ranks=$some check "fault: wrong element, $example $launcher" expect 1 "\[rank $victim\] dense, step .* element" \
-      launch_with_fault corrupt:ncclAllReduce:5:$victim $example --count 64K --algorithm dense
-    [ "$most" = 1 ] || ranks=$some check "fault: late rank, sparse step, $launcher" launch tests/gpu/sparse_steps --late -T 100
-  done
-  [ "$most" = 1 ] || launcher=mpi ranks=$some \
-    check "training: fault, a wrong average" expect 1 "dense, epoch 1: weight .* on rank 0 it is" \
-    launch_with_fault corrupt:ncclAllReduce:9:$victim sparse_training --algorithm dense --epochs 2
-}
-
-# ---- all of it --------------------------------------------------------------------------------------
-begin_checks 1
-if [ "$gpus" = 0 ]; then
-  check GPU sh -c 'echo "nvidia-smi shows none; scripts/test.sh is for machines without"; exit 77'
-  end_checks
-  exit
-fi
-rank_counts=$(seq 1 "$most")
-[ "$mode" = full ] || rank_counts=$most
-some=$((most < 4 ? most : 4))       # ranks of the fault cases
-victim=$((some > 2 ? 2 : some - 1)) # not rank 0, which is the easy one
-pair=$((most > 1 ? 2 : 1))
-
 cores=$(nproc)
 lanes=$((cores > 16 ? 16 : cores))
 check "build for threads" build pthread
@@ -266,6 +127,20 @@ check "build of tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o "$logs/fau
   -isystem build/gpu/nccl_include -isystem "$(cuda_home)/include" -ldl
 ! of 04 || check "build for PyTorch" build_pytorch
 wait
+
+# ---- the checks ----------------------------------------------------------------------------------
+# rows EXAMPLE quick|full LAUNCHERS RANKS NAME COMMAND...: a check for each launcher and number of ranks
+rows() {
+  of "$1" && [[ $2 = quick || $mode = full ]] || return 0
+  for launcher in $3; do
+    for ranks in $4; do check "$5, $launcher $ranks" "${@:6}"; done
+  done
+}
+counts=$(seq 1 "$most") some=$((most < 4 ? most : 4)) pair=$((most > 1 ? 2 : 1)) # numbers of ranks
+several=$((most > 1 ? some : 0))                                              # none where there is one
+victim=$((some > 2 ? 2 : some - 1))                                           # not rank 0, which is the easy one
+[ "$mode" = full ] || counts=$most
+[ "$several" != 0 ] || several=
 # Processes take turns on a GPU. Ranks that wait for each other in kernels need several turns for each
 # exchange, so many runs at a time take longer than the same runs a few at a time.
 lanes=$((most > gpus ? 2 : cores < 24 || gpus < 4 ? 4 : 6))
@@ -275,29 +150,92 @@ if [ "${examples[*]}" = "$(examples | xargs)" ]; then # in copies of what is bui
   check "commands of the pages, 01 to 03" tests/readme_commands.sh 0[1-3]_*/{,*/}*.md
   check "commands of the pages, others" tests/readme_commands.sh ./*.md docs/*.md
 fi
-! of 04 || check_sparse
-! of 03 || check_alltoallv
-! { of 01 || of 02; } || check_allreduce
+
+four=04_sparse_allreduce job="04_sparse_allreduce --count 64K --steps 40 --verify off" # the long ones first
+rows 04 full pthread 1 "racecheck sparse operators" sanitize racecheck tests/gpu/sparse --quick --repeats 10
+rows 04 full pthread 1 "memcheck sparse operators" sanitize memcheck tests/gpu/sparse --quick --repeats 20
+rows 04 full mpi "$most" "as it comes, $four" golden $four
+rows 04 full pthread 1 "operators beyond 2^31 elements" launch tests/gpu/sparse --large
+rows 04 full mpi "$most" "1,000 steps of graph replay" launch tests/gpu/sparse_steps --cases 6 --steps 1000
+# lists so long that NCCL maps their memory when it is captured
+rows 04 full mpi $pair "gtopk in a graph" launch $four --bench -G 1 --algorithm gtopk --count 4M --density 0.05 --steps 8
+for hosts in $(seq 2 2 "$some"); do
+  rows 04 full mpi "$most" "$hosts simulated hosts" simulated_hosts "$hosts" tests/gpu/sparse_steps --cases 40
+done
+rows 04 full mpi $pair "memcheck training" sanitize memcheck sparse_training --epochs 1 --batch 500 --algorithm dense,oktopk
+rows 04 quick mpi "$most" "same bits of steps" same_digest "$job" "$job --throttle 1" "$job --throttle 8 --exchange sendrecv" \
+  "$job --exchange sendrecv --balance always" "$job --result entries" "$job --result entries --exchange sendrecv" \
+  "NCCL_PROTO=Simple $job" "NCCL_ALGO=Ring $job"
+job="sparse_training --algorithm topkA,gtopk,oktopk,gaussiankSA --epochs 3"
+rows 04 quick mpi "$most" "same bits of training" same_digest "$job" "$job --exchange sendrecv"
+rows 04 quick "$launchers" "$counts" training expect 0 'same weights after every epoch' launch sparse_training --epochs 5
+rows 04 quick "$launchers" "$most" "results as entries" launch $four --result entries --steps 34
+rows 04 quick "$launchers" "$some" "fault: wrong element, $four" expect 1 "\[rank $victim\] dense, step .* element" \
+  fault corrupt:ncclAllReduce:5:$victim $four --count 64K --algorithm dense
+rows 04 quick "$launchers" "$several" "fault: late rank, sparse step" launch tests/gpu/sparse_steps --late -T 100
+rows 04 quick mpi "$several" "fault: a wrong average in training" expect 1 "dense, epoch 1: weight .* on rank 0 it is" \
+  fault corrupt:ncclAllReduce:9:$victim sparse_training --algorithm dense --epochs 2
+
+three=03_alltoallv_sm
+for pattern in halving unaligned random moe zero; do
+  for method in sendrecv barrier lines copy-engine; do
+    rows 03 quick mpi "$most" "$method, $pattern" launch $three --method $method --pattern $pattern --count 1000003 -d int8
+  done
+done
+rows 03 quick mpi "$some" "wrong matrix" expect 2 'is not a number of bytes' launch $three --matrix README.md
+rows 03 full pthread 1 "memcheck of 8 ranks on one GPU" sanitize memcheck tests/gpu/alltoallv_ranks --rounds 1 --exchanges 8 --ranks 8
+rows 03 full mpi "$most" "10,000 exchanges at random" launch tests/gpu/alltoallv --cases 10000
+rows 03 full mpi $pair "pairs beyond 4 GiB" launch tests/gpu/alltoallv --large
+for method in sendrecv lsa; do
+  rows 03 full mpi "$some" "cases AlltoAllV, --method $method" launch tests/gpu/alltoallv --method $method
+  rows 03 full mpi "$some" "$method with device counts" launch $three --method ${method/sendrecv/lib-sendrecv} --device-counts
+done
+rows 03 full mpi $pair "racecheck $three" sanitize racecheck $three --pattern random
+
+rows 02 quick "$launchers" "$counts" "golden direct" golden 02_allreduce_sm --method direct
+rows 02 quick pthread 1 "several ranks on one GPU, wide lines" launch tests/gpu/allreduce_one_gpu --wide
+rows 02 full pthread 1 "memcheck, several ranks on one GPU" sanitize memcheck tests/gpu/allreduce_one_gpu --calls 8
+! of 01 || rows 02 quick mpi "$most" "same bits of 01 and 02" same_digest 01_allreduce_ub 02_allreduce_sm
+
 only_one=" $(make -s print-GPU_TESTS) sparse " # of kernels or operators alone: no ranks
 for name in "${tests[@]}"; do
   if [[ $only_one == *" $name "* ]]; then
-    launcher=pthread ranks=1 check "cases $name" launch "tests/gpu/$name"
-  elif [ "$name" = sparse_steps ]; then
-    for ranks in $rank_counts; do # other jobs for each
-      for launcher in "${launchers[@]}"; do
-        check "random jobs, $launcher $ranks" launch tests/gpu/sparse_steps --cases 60 --seed "${ranks}000"
-      done
-    done
+    rows 0 quick pthread 1 "cases $name" launch "tests/gpu/$name"
+  elif [ "$name" = sparse_steps ]; then # other jobs for each number of ranks
+    for n in $counts; do rows 04 quick "$launchers" "$n" "random jobs" launch tests/gpu/sparse_steps --cases 60 --seed "${n}000"; done
   else
-    each "cases $name" launch "tests/gpu/$name"
+    rows 0 quick "$launchers" "$counts" "cases $name" launch "tests/gpu/$name"
   fi
 done
-for name in "${examples[@]}"; do check_common "$name"; done
+
+for name in "${examples[@]}"; do # no hang whatever happens
+  large=(--count 900G) small=() few=() sweep=(-b 1K -e 1M -f 32 -n 5 -w 1 --repetitions 3) can=$launchers
+  [[ $name != 04* ]] || large=(--count 4294967294 --density 1) small=(--count 64K) few=(--steps 6) sweep=(--count 100K --steps 8)
+  [[ $name = 0[12]* ]] || can=mpi # threads could deadlock in graphs, and are refused
+  rows 0 quick "$launchers" "$counts" "golden $name" golden "$name" "${small[@]}"
+  rows 0 quick "$launchers" "$most" "bench $name" bench "$name" "${sweep[@]}"
+  rows 0 quick "$can" "$most" "bench in a graph, $name" bench "$name" "${sweep[@]}" -G 1
+  [[ $name != 0[12]* ]] || rows 0 quick "$launchers" "$some" "fault: wrong element, $name" expect 1 "\[rank $victim\].*element" \
+    fault corrupt:ncclAllReduce:2:$victim "$name"
+  rows 0 quick "$launchers" "$some" "fault: failing call, $name" \
+    expect 3 '\[rank .*([a-z]+\.c:[0-9]+: ncclMemAlloc|sparse_allreduce_create: unhandled system error)' \
+    fault fail:ncclMemAlloc:2:$((some > 1)) "$name"
+  rows 0 quick "$launchers" "$some" "fault: hanging rank, $name" expect 4 "\[rank $victim\] no progress for .* STEP" \
+    fault hang:cudaStreamSynchronize:1:$victim "$name" -T 12
+  rows 0 quick "$launchers" "$some" "fault: killed rank, $name" expect '[134]|1[3-9].' '' \
+    fault kill:cudaStreamSynchronize:2:$victim "$name" -T 20
+  rows 0 quick "$launchers" "$some" "too large, $name" expect 2 'needs .* of device memory' launch "$name" "${large[@]}"
+  rows 0 full mpi $pair "memcheck $name" sanitize memcheck "$name" --count 1000 "${few[@]}"
+  rows 0 quick pthread $((gpus + 1)) "more threads than GPUs, $name" expect 2 NTHREADS launch "$name"
+  rows 0 quick mpi $((gpus + 1)) "more processes than GPUs, $name" expect 77 'one rank per GPU' \
+    launch NCCL_MULTI_RANK_GPU_ENABLE=0 "$name"
+  rows 0 quick mpi "$some" "pthread build under mpirun, $name" expect 2 'built without MPI=1' \
+    "$(mpirun_command)" -np "$some" "$(built_program "$name" gpu pthread)"
+done
 wait
 lanes=1 # steps are many small exchanges, which take long where GPUs take turns
 if of 04; then
   check "PyTorch: what the hook promises" pytorch_job tests/pytorch/hook_cases.py --cuda --limit 100
-  check "PyTorch: the example" \
-    pytorch_job 04_sparse_allreduce/pytorch/train_text.py --steps 20 --layers 4 --width 256 --ways dense,oktopk
+  check "PyTorch: the example" pytorch_job 04_sparse_allreduce/pytorch/train_text.py --steps 20 --layers 4 --width 256 --ways dense,oktopk
 fi
 end_checks

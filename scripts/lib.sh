@@ -82,15 +82,15 @@ examples() { (cd "$TOP" && for makefile in [0-9][0-9]_*/Makefile; do dirname "$m
 
 # choose_examples [NAME...]: sets the array examples to those named, by 02 or 02_allreduce_sm; to all without a name.
 choose_examples() {
-  local all name example
-  mapfile -t all < <(examples)
+  local known name example
+  mapfile -t known < <(examples)
   examples=()
   for name in "$@"; do
-    for example in "${all[@]}" ''; do [[ $example != "${name%/}" && ${example%%_*} != "$name" ]] || break; done
-    [ -n "$example" ] || die "no example '$name'; allowed: ${all[*]}, or their numbers"
+    for example in "${known[@]}" ''; do [[ $example != "${name%/}" && ${example%%_*} != "$name" ]] || break; done
+    [ -n "$example" ] || die "no example '$name'; allowed: ${known[*]}, or their numbers"
     examples+=("$example")
   done
-  [ $# -gt 0 ] || examples=("${all[@]}")
+  [ $# -gt 0 ] || examples=("${known[@]}")
 }
 
 # The name of an example's program: allreduce_ub. An example may have a second one.

@@ -2,23 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What scripts/bench.sh measured: as pictures, as a page of its own, in the suite's pages, and beside another time.
 
-  scripts/results.py plot DIR         draw DIR/plots/NAME.svg for each scripts/plots/NAME.gnuplot, and write NAME.dat, which
-                                      is what it shows; needs gnuplot
-  scripts/results.py html DIR         write DIR/report.html: the headline, pictures, tables, provenance
-  scripts/results.py pages DIR        fill the tables and pictures of the suite's pages from DIR
+  scripts/results.py plot DIR      draw DIR/plots/NAME.svg and write NAME.dat for each scripts/plots/NAME.gnuplot, as
+                                   scripts/plots/style explains; needs gnuplot. What DIR has no files for is left out
+  scripts/results.py html DIR      write DIR/report.html: the headline, pictures, tables, provenance
+  scripts/results.py pages DIR     fill the tables and pictures of the suite's pages from DIR, between lines
+                                   <!-- table: FILE.csv[, only 1 KiB, 64 KiB][, without COLUMN, COLUMN] -->
+                                   <!-- picture: NAME, words in its place -->     <!-- headline -->
+                                   and <!-- end of ... -->; FOLDER/FILE.csv, FOLDER/NAME: of results/FOLDER
   scripts/results.py plot|pages --check DIR            write nothing; fail where data or pages are not those of DIR
-  scripts/results.py compare OLD NEW [--percent N]     two folders side by side, before and after an upgrade
+  scripts/results.py compare OLD NEW [--percent N]     before and after an upgrade: a row for each time that is in both;
+      `*`: the quartiles (or extremes) do not meet; SLOWER: by more than N percent (10); LOST: NEW has no time, since it was wrong
 
-What a picture shows is said in the first lines of its file, see scripts/plots/style; one whose files are not in DIR, or have
-no times, is left out, so folders of an older layout show what they can. In pages, what is between such a line and its
-<!-- end of ... --> is filled; FOLDER/FILE.csv and FOLDER/NAME are those of results/FOLDER:
-
-  <!-- table: FILE.csv[, only 1 KiB, 64 KiB][, without COLUMN, COLUMN] -->
-  <!-- picture: NAME, words in its place -->
-  <!-- headline -->
-
-compare has a line for each row with a time in both folders; `*`: the quartiles (or extremes) do not meet; SLOWER: by more
-than N percent (10); LOST: NEW has no time, because the result was wrong.
 Exit code 0: done, no difference, nothing SLOWER or LOST; 1: otherwise; 2: usage, or a file that is not understood."""
 import base64
 import csv
@@ -44,7 +38,7 @@ HEADLINE = [
     ("04_sparse_allreduce.mpi.graph.csv", "oktopk", 14728266, "0.02"),
     ("04_sparse_allreduce.mpi.graph.csv", "oktopk", 133547324, "0.01"),
 ]
-RENAMED = {"own": "direct", "own allreduce": "direct allreduce"}  # what older files call them
+RENAMED = {"own": "direct", "own allreduce": "direct allreduce", "one-shot": "barrier"}  # what older files call them
 
 
 def die(message):
@@ -100,14 +94,6 @@ def provenance(folder):
             key, _, text = line.rstrip("\n").partition(": ")
             lines.setdefault(key, []).append(text)
     return lines
-
-
-def folder_of_times(folder):
-    if not os.path.isfile(f"{folder}/provenance.txt"):
-        die(f"'{folder}' is no folder of results; allowed: DIR, with DIR/provenance.txt")
-    if "stand-in" in provenance(folder):
-        die(f"{folder} is a trial on the CPU stand-in, which has no times; allowed: results of GPUs")
-    return os.path.normpath(folder)
 
 
 def machine(folder, words="", file=""):
@@ -189,20 +175,17 @@ def table(path, only=(), without=()):
 def headline(folder):
     limit, lines = limit_of(folder), []
     for file, variant, amount, series in HEADLINE:
-        rows = read(f"{folder}/{file}")[0] if os.path.isfile(f"{folder}/{file}") else []
-        if rows and "path" in rows[0]:
-            rows = [row for row in rows if (row["path"], row["count"], row["density"]) == (variant, str(amount), series)]
-            what, base, base_us = f"{variant}, {elements(amount)} elements, density {series}", "dense", rows and rows[0]["dense_us"]
-        else:
-            rows = [row for row in rows if row["bytes"] == str(amount) and row.get("pattern", "") == series]
-            what = ", ".join(filter(None, (variant, series, size(amount))))
-            base, base_us = (rows[0]["variant"], rows[0]["us"]) if rows else ("", "")
-            rows = [row for row in rows if row["variant"] == variant]
-        for row in (row for row in rows if value(row["us"])):
-            rate = "-"
-            if "path" not in row and amount >= 1 << 20:
-                rate = shown("%.1f", row[rate_of(row)])
-                rate += f" ({100 * float(rate) / limit:.0f} %)" if limit else ""
+        sparse, path = file.startswith("04"), f"{folder}/{file}"
+        amounts, names, kinds = ("count", "path", "density") if sparse else ("bytes", "variant", "pattern")
+        rows = [row for row in (read(path)[0] if os.path.isfile(path) else [])
+                if (row[amounts], row.get(kinds, "")) == (str(amount), series)]
+        for row in (row for row in rows if row[names] == variant and value(row["us"])):
+            what, rate = ", ".join(filter(None, (variant, series, size(amount)))), "-"
+            if sparse:
+                what = f"{variant}, {elements(amount)} elements, density {series}"
+            elif amount >= 1 << 20:
+                rate = shown("%.1f", row[rate_of(row)]) + (f" ({100 * value(row[rate_of(row)]) / limit:.0f} %)" if limit else "")
+            base, base_us = ("dense", row["dense_us"]) if sparse else (rows[0]["variant"], rows[0]["us"])
             us = shown("%.2f", base_us) + f" / {value(row['us']):.2f}"
             lines.append([file[:2], what, base, us, shown("%.2fx", row["ratio"]), rate])
     share = f" (of the limit, {limit:.6g})" if limit else ""
@@ -221,13 +204,9 @@ def settings(name, word):
         return re.findall(f"^# {word}: (.*)$", file.read(), re.M)
 
 
-def harmless(text):
-    """Names of blocks become parts of commands in gnuplot files."""
-    return re.sub(r"[^A-Za-z0-9_.+/ -]", "_", text)
-
-
 def data(name, folder):
     """What a picture shows; nothing where a file is missing or has nothing to draw."""
+    harmless = lambda text: re.sub(r"[^A-Za-z0-9_.+/ -]", "_", text)  # names become parts of commands in gnuplot files
     text = ""
     for words in settings(name, "data"):
         kind, pattern, keys, columns = (words.split() + [""] * 3)[:4]
@@ -252,13 +231,6 @@ def data(name, folder):
     return text
 
 
-def draw(name, file):
-    terminal = f"svg size {settings(name, 'size')[0]} dynamic enhanced background 'white' font 'sans-serif,13' name '{name}'"
-    commands = ["-e", f"set terminal {terminal}", "-e", 'data = system("printf %s \\"$DATA\\"")']
-    command = ["gnuplot", *commands, f"{PLOTS}/style", f"{PLOTS}/{name}.gnuplot"]
-    write(file[:-3] + "svg", subprocess.check_output(command, env=dict(os.environ, DATA=file, LC_ALL="C"), text=True))
-
-
 def plot(folder, check):
     if not check and not shutil.which("gnuplot"):
         die("no gnuplot; allowed, as root: apt-get install gnuplot-nox")
@@ -272,7 +244,10 @@ def plot(folder, check):
         else:
             os.makedirs(f"{folder}/plots", exist_ok=True)
             write(file, text)
-            draw(name, file)
+            terminal = f"svg size {settings(name, 'size')[0]} dynamic enhanced background 'white' font 'sans-serif,13' name '{name}'"
+            command = ["gnuplot", "-e", f"set terminal {terminal}", "-e", 'data = system("printf %s \\"$DATA\\"")']
+            command += [f"{PLOTS}/style", f"{PLOTS}/{name}.gnuplot"]
+            write(file[:-3] + "svg", subprocess.check_output(command, env=dict(os.environ, DATA=file, LC_ALL="C"), text=True))
     if left_out:
         print("left out, because their files are not there or have nothing to draw: " + ", ".join(left_out))
     return failed
@@ -340,36 +315,32 @@ def pages(folder, check):
     return failed
 
 
-HTML = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"/><title>NCCL examples: results</title>
-<style>body { font: 15px/1.5 sans-serif; max-width: 64em; margin: 2em auto } img { width: 100%% } details { overflow-x: auto }
-th, td { border-bottom: 1px solid #ddd; padding: 2px 10px; text-align: right } pre { white-space: pre-wrap }</style></head>
-<body><h1>NCCL examples: results</h1>
-%s</body></html>
-"""
-
-
-def html_table(head, rows):
-    lines = [[f"<th>{html.escape(name.lstrip(':'))}</th>" for name in head]]
-    lines += [[f"<td>{html.escape(cell)}</td>" for cell in row] for row in rows]
-    return "<table>" + "".join(f"<tr>{''.join(line)}</tr>\n" for line in lines) + "</table>\n"
-
-
 def html_page(folder):
     """The headline and the pictures first; tables are open where they are of graphs under MPI."""
+    def cells(tag, names):
+        return "<tr>" + "".join(f"<{tag}>{html.escape(name.lstrip(':'))}</{tag}>" for name in names) + "</tr>\n"
+
+    def section(title, text, opened=""):
+        return f"<details{opened}><summary>{title}</summary>\n{text}</details>\n"
+
+    def html_table(head, rows):
+        return "<table>" + cells("th", head) + "".join(cells("td", row) for row in rows) + "</table>\n"
+
     text = f"<p>{html.escape(machine(folder).replace('`', ''))}</p>\n{html_table(*headline(folder))}"
-    for path in found(folder, "plots/*.svg"): # as an image, in which a browser runs no scripts and fetches nothing
+    for path in found(folder, "plots/*.svg"):  # as an image, in which a browser runs no scripts and fetches nothing
         name = os.path.basename(path)[:-4]
         with open(path, "rb") as file:
             picture = base64.b64encode(file.read()).decode()
         text += f'<img alt="{name}" src="data:image/svg+xml;base64,{picture}"/>\n<p>{html.escape(settings(name, "caption")[0])}</p>\n'
     for path in found(folder, "*.csv"):
-        opened = " open" if path.endswith(".mpi.graph.csv") else ""
-        if any(value(row.get("us", "1")) for row in read(path)[0]): # there are times, or it is no file of times
-            text += f"<details{opened}><summary>{os.path.basename(path)}</summary>\n{html_table(*table(path))}</details>\n"
+        if any(value(row.get("us", "1")) for row in read(path)[0]):  # there are times, or it is no file of times
+            text += section(os.path.basename(path), html_table(*table(path)), " open" * path.endswith(".mpi.graph.csv"))
     with open(f"{folder}/provenance.txt") as file:
-        text += f"<details><summary>provenance.txt</summary><pre>{html.escape(file.read())}</pre></details>\n"
-    write(f"{folder}/report.html", HTML % text)
+        text += section("provenance.txt", f"<pre>{html.escape(file.read())}</pre>")
+    style = "body { font: 15px/1.5 sans-serif; max-width: 64em; margin: 2em auto } img { width: 100% } details { overflow-x: auto } " \
+            "td, th { border-bottom: 1px solid #ddd; padding: 2px 10px; text-align: right } pre { white-space: pre-wrap }"
+    write(f"{folder}/report.html", '<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"/><title>NCCL examples: results</title>\n'
+          f"<style>{style}</style>\n<h1>NCCL examples: results</h1>\n{text}</html>\n")
 
 
 # ---- two folders side by side --------------------------------------------------------------------
@@ -390,13 +361,13 @@ def compare_file(old, new, percent, sums):
     sums["rows"] += len(lines) - 1
     widths = [max(len(line[i]) for line in lines) for i in range(len(keys))]
     form = "  " + " ".join([f"{{:<{width}}}" for width in widths] + ["{:>10} {:>10} {:>8}  {}"])
-    text = [form.format(*line).rstrip() for line in lines] if len(lines) > 1 else []
+    text = [form.format(*line).rstrip() for line in lines] * (len(lines) > 1)
     timed = {key for key, row in after.items() if value(row["us"])}
     for side, alone, others in (("OLD", before.keys() - after.keys(), after), ("NEW", timed - before.keys(), before)):
         sums[side] += len(alone)
-        values = [(key, {row[i] for row in alone} - {row[i] for row in others}) for i, key in enumerate(keys)]
-        only = "; ".join(f"{key} {', '.join(sorted(some))}" for key, some in values if some)
-        text += [f"  not compared: {len(alone)} of {side}" + (f", only there: {only}" if only else "")] if alone else []
+        values = [{row[i] for row in alone} - {row[i] for row in others} for i in range(len(keys))]
+        only = "; ".join(f"{key} {', '.join(sorted(some))}" for key, some in zip(keys, values) if some)
+        text += [f"  not compared: {len(alone)} of {side}, only there: {only or 'that combination'}"] * bool(alone)
     return text
 
 
@@ -428,7 +399,12 @@ def main():
     command, *folders = (words[:1] + words[1 + check:]) or [""]
     if command not in ("plot", "html", "pages", "compare") or len(folders) != 1 + (command == "compare"):
         die(f"'{' '.join(words)}' is not understood; allowed: plot|pages [--check] DIR, html DIR, compare OLD NEW [--percent N]")
-    folders = [folder_of_times(folder) for folder in folders]
+    for folder in folders:
+        if not os.path.isfile(f"{folder}/provenance.txt"):
+            die(f"'{folder}' is no folder of results; allowed: DIR, with DIR/provenance.txt")
+        if "stand-in" in provenance(folder):
+            die(f"{folder} is a trial on the CPU stand-in, which has no times; allowed: results of GPUs")
+    folders = [os.path.normpath(folder) for folder in folders]
     if command == "compare":
         return compare(folders, percent)
     return html_page(folders[0]) if command == "html" else (plot if command == "plot" else pages)(folders[0], check)

@@ -2,8 +2,8 @@
 /* --bench: what a sparse path has to beat. */
 #include <math.h>
 
-#include "check.h"
 #include "allreduce.h"
+#include "check.h"
 #include "program/timing.h"
 
 static ncclResult_t nccl_allreduce(struct timer *timer, const void *send, void *recv)
@@ -56,8 +56,8 @@ static struct windowed windowed_init(struct timer *timer)
 
 static void windowed_free(struct timer *timer, struct windowed *w)
 {
+  launcher_barrier(timer->me); /* a slower peer may still read this rank's memory */
   if (w->window) NCCLCHECK(ncclCommWindowDeregister(timer->comm, w->window));
-  launcher_barrier(timer->me); /* no rank frees what a slower peer may still read */
   NCCLCHECK(ncclMemFree(w->memory));
   launcher_barrier(timer->me);
 }
@@ -81,7 +81,7 @@ static ncclResult_t direct_allreduce(struct timer *timer, const void *send, void
   return ncclSuccess;
 }
 
-/* The AllReduce of example 02, where all ranks share memory. */
+/* The direct AllReduce of example 02, where all ranks share memory. */
 static struct timing time_direct(struct timer *timer, int *code)
 {
   struct windowed w;

@@ -5,30 +5,41 @@
 
 #include "check.h"
 
-static void setup_plain(void *state)
-{
-  struct allreduce_buffers *b = state;
-  CUDACHECK(cudaMalloc(&b->sendbuff, b->bytes));
-  CUDACHECK(cudaMalloc(&b->recvbuff, b->bytes));
-}
-
-static void teardown_plain(void *state)
-{
-  struct allreduce_buffers *b = state;
-  CUDACHECK(cudaFree(b->sendbuff));
-  CUDACHECK(cudaFree(b->recvbuff));
-}
+static const struct allreduce_variant plain = {"plain", false, NULL, NULL, NULL};
 
 /* Variants are set up in their order, and lie in an array. */
 static void setup(void *state)
 {
   struct allreduce_buffers *b = state;
+  if (b->variant == &plain) {
+    CUDACHECK(cudaMalloc(&b->sendbuff, b->bytes));
+    CUDACHECK(cudaMalloc(&b->recvbuff, b->bytes));
+    return;
+  }
   if (b->variant->shares) {
     b->sendbuff = b[-1].sendbuff;
     b->recvbuff = b[-1].recvbuff;
     memcpy(b->handles, b[-1].handles, sizeof b->handles);
+  } else {
+    NCCLCHECK(ncclMemAlloc(&b->sendbuff, b->bytes));
+    NCCLCHECK(ncclMemAlloc(&b->recvbuff, b->bytes));
   }
   b->variant->setup(b);
+}
+
+static void teardown(void *state)
+{
+  struct allreduce_buffers *b = state;
+  if (b->variant == &plain) {
+    CUDACHECK(cudaFree(b->sendbuff));
+    CUDACHECK(cudaFree(b->recvbuff));
+    return;
+  }
+  if (!b->variant->shares) launcher_barrier(b->me); /* a slower peer may still read this memory */
+  b->variant->teardown(b);
+  if (b->variant->shares) return;
+  NCCLCHECK(ncclMemFree(b->sendbuff));
+  NCCLCHECK(ncclMemFree(b->recvbuff));
 }
 
 static void call(void *state, struct bench_size size, long slot, cudaStream_t stream)
@@ -37,7 +48,7 @@ static void call(void *state, struct bench_size size, long slot, cudaStream_t st
   const size_t shift = (size_t)slot * size.bytes;
   const char *sendbuff = (const char *)b->sendbuff + shift;
   char *recvbuff = (char *)b->recvbuff + shift;
-  if (b->variant->call)
+  if (b->handle)
     b->variant->call(b, sendbuff, recvbuff, size.count, stream);
   else
     NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, size.count, b->verifier->type->nccl, ncclSum,
@@ -68,10 +79,33 @@ static double moved(const struct bench *bench, const struct rank *me, struct ben
   return (double)size.bytes * 2 * (me->nranks - 1) / me->nranks;
 }
 
+/* One AllReduce of the last of n variants. */
+static int run_once(struct allreduce_buffers *buffers, int n, size_t count)
+{
+  struct allreduce_buffers *b = &buffers[n - 1];
+  const struct bench_size size = {.bytes = b->bytes, .count = count, .slots = 1};
+  for (int i = 0; i < n; i++) setup(&buffers[i]);
+  launcher_step(b->variant->name);
+  launcher_print(b->me, "AllReduce \"%s\" with %zu elements on %d ranks\n", b->variant->name, count,
+                 b->me->nranks);
+  fill(b, size);
+  call(b, size, 0, b->verifier->stream);
+  CUDACHECK(cudaStreamSynchronize(b->verifier->stream));
+  verifier_check(b->verifier, b->variant->name, b->recvbuff, count);
+  for (int i = n - 1; i >= 0; i--) teardown(&buffers[i]);
+  const int code = launcher_agree(b->me, b->verifier->code);
+  launcher_print(b->me, code == EXIT_VERIFIED ? "Results verified correctly\n"
+                                              : "Results are WRONG, see standard error\n");
+  if (b->opt->digest) verifier_print_digest(b->verifier);
+  return code;
+}
+
 int bench_allreduce(const struct rank *me, const struct options *opt, const char *title,
                     const struct allreduce_variant *variants, int n, size_t extra)
 {
-  const size_t bytes = opt->max_bytes + opt->type->size; /* a size below an element is rounded up */
+  const size_t count = opt->count ? opt->count : 1 << 20;
+  /* a size below an element is rounded up */
+  const size_t bytes = opt->type->size + (opt->bench ? opt->max_bytes : count * opt->type->size);
   launcher_step("bench: communicator");
   CUDACHECK(cudaSetDevice(me->device));
   if (!launcher_has_memory(me, 4 * bytes + extra)) return EXIT_USAGE;
@@ -86,15 +120,13 @@ int bench_allreduce(const struct rank *me, const struct options *opt, const char
   CUDACHECK(cudaStreamCreate(&stream));
   verifier_init(&verifier, me, opt->type, stream);
 
-  static const struct allreduce_variant plain = {"plain", false, setup_plain, teardown_plain, NULL};
   struct allreduce_buffers buffers[BENCH_MAX_VARIANTS];
   struct bench_variant columns[BENCH_MAX_VARIANTS];
   for (int i = 0; i <= n; i++) {
     const struct allreduce_variant *v = i == 0 ? &plain : &variants[i - 1];
     buffers[i] = (struct allreduce_buffers){
         .me = me, .opt = opt, .comm = comm, .verifier = &verifier, .variant = v, .bytes = bytes};
-    columns[i] =
-        (struct bench_variant){v->name, &buffers[i], setup, v->teardown, call, fill, check};
+    columns[i] = (struct bench_variant){v->name, &buffers[i], setup, teardown, call, fill, check};
   }
   const struct bench bench = {
       .title = title,
@@ -103,7 +135,8 @@ int bench_allreduce(const struct rank *me, const struct options *opt, const char
       .rate = "busbw",
       .moved = moved,
   };
-  const int code = bench_run(me, opt, &bench, stream);
+  const int code =
+      opt->bench ? bench_run(me, opt, &bench, stream) : run_once(buffers + 1, n, count);
 
   verifier_free(&verifier);
   CUDACHECK(cudaStreamDestroy(stream));

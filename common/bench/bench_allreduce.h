@@ -17,24 +17,26 @@ struct allreduce_buffers {
   ncclComm_t comm;
   struct verifier *verifier;
   const struct allreduce_variant *variant;
-  size_t bytes;              /* of each buffer */
-  void *sendbuff, *recvbuff; /* to be set by setup */
-  void *handles[3];          /* for the example: what registration gave, and a handle of its own */
+  size_t bytes; /* of each buffer */
+  void *sendbuff, *recvbuff;
+  void *handles[2]; /* for the example: what registration gave ... */
+  void *handle;     /* ... and what variant->call needs; NULL: ncclAllReduce is called */
 };
 
 struct allreduce_variant {
   const char *name;
-  bool shares; /* the buffers of the variant before it, with their handles; set before setup */
-  void (*setup)(void *allreduce_buffers);
-  void (*teardown)(void *allreduce_buffers);
-  /* NULL: ncclAllReduce */
+  bool shares; /* the buffers of the variant before it, with their handles; else it has buffers of
+                  its own, from ncclMemAlloc */
+  void (*setup)(struct allreduce_buffers *b); /* when there are buffers; before they go: */
+  void (*teardown)(struct allreduce_buffers *b);
   void (*call)(struct allreduce_buffers *b, const void *sendbuff, void *recvbuff, size_t count,
                cudaStream_t stream);
 };
 
 /* All of --bench: device, communicator, sweep, cleanup. Plain buffers are the first variant, `n`
  * more come from the example; `extra` is the device memory that they take beside their first
- * buffers. Returns an exit code. Collective. */
+ * buffers. Without --bench the last variant makes one AllReduce, of --count elements, which is
+ * verified. Returns an exit code. Collective. */
 int bench_allreduce(const struct rank *me, const struct options *opt, const char *title,
                     const struct allreduce_variant *variants, int n, size_t extra);
 

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "float16.h"
+
 size_t cpu_type_size(ncclDataType_t type)
 {
   static const unsigned char sizes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -18,59 +20,6 @@ const char *cpu_type_name(ncclDataType_t type)
       "ncclInt8", "ncclUint8", "ncclInt32",  "ncclUint32",   "ncclInt64",      "ncclUint64",
       "ncclHalf", "ncclFloat", "ncclDouble", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
   return (unsigned)type < ncclNumTypes ? names[type] : "no type";
-}
-
-/* ---- 16-bit floats ------------------------------------------------------------------------- */
-
-static float float_of(uint32_t bits)
-{
-  float value;
-  memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-static uint32_t bits_of(float value)
-{
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-static float from_bfloat16(uint16_t x)
-{
-  return float_of((uint32_t)x << 16);
-}
-
-/* Adding just under half a unit, or half if the last bit kept is odd, rounds to nearest even. */
-static uint16_t to_bfloat16(float value)
-{
-  uint32_t bits = bits_of(value);
-  if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40); /* NaN stays NaN */
-  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static float from_half(uint16_t x)
-{
-  uint32_t sign = (uint32_t)(x & 0x8000) << 16;
-  uint32_t magnitude = x & 0x7fff;
-  if (magnitude >= 0x7c00) return float_of(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-  /* Read with float's exponent bias, the value is too small by 2^112; so are subnormals. */
-  return float_of(sign | bits_of(float_of(magnitude << 13) * 0x1p112f));
-}
-
-static uint16_t to_half(float value)
-{
-  uint32_t bits = bits_of(value);
-  uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-  uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) return sign | 0x7e00;
-  if (magnitude >= 0x477ff000) return sign | 0x7c00; /* 65520 and more round to infinity */
-  if (magnitude < 0x38800000) {
-    /* Subnormal: adding 1/2 makes the float unit of rounding that of half's subnormals, 2^-24. */
-    return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)));
-  }
-  magnitude -= 112u << 23;
-  return (uint16_t)(sign | (magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13);
 }
 
 /* ---- combining ----------------------------------------------------------------------------- */
@@ -120,10 +69,10 @@ DEFINE_REDUCE(reduce_int32, int32_t, int64_t, combine_signed, (int64_t), (int32_
 DEFINE_REDUCE(reduce_uint32, uint32_t, uint64_t, combine_unsigned, (uint64_t), (uint32_t))
 DEFINE_REDUCE(reduce_int64, int64_t, int64_t, combine_signed, (int64_t), (int64_t))
 DEFINE_REDUCE(reduce_uint64, uint64_t, uint64_t, combine_unsigned, (uint64_t), (uint64_t))
-DEFINE_REDUCE(reduce_half, uint16_t, float, combine_float, from_half, to_half)
+DEFINE_REDUCE(reduce_half, uint16_t, float, combine_float, half_to_float, float_to_half)
 DEFINE_REDUCE(reduce_float, float, float, combine_float, (float), (float))
 DEFINE_REDUCE(reduce_double, double, double, combine_double, (double), (double))
-DEFINE_REDUCE(reduce_bfloat16, uint16_t, float, combine_float, from_bfloat16, to_bfloat16)
+DEFINE_REDUCE(reduce_bfloat16, uint16_t, float, combine_float, bfloat16_to_float, float_to_bfloat16)
 
 void cpu_reduce(void *out, const char *const *in, int n, size_t count, ncclDataType_t type,
                 ncclRedOp_t op)

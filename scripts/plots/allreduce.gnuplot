@@ -6,10 +6,10 @@
 # caption: AllReduce of 02 (registered: of 01), one process per GPU, in a CUDA graph. Left: time on plain memory / time; right: bus bandwidth. Points are medians, bars quartiles where they were recorded, dots the extremes. The limit is what the copy engines move between all pairs at once.
 # size: 800,400
 stats data index "plain" using 1 name "size" nooutput
-methods = "registered one-shot symmetric direct"
+methods = "registered barrier lines symmetric direct"
 eval those_of(methods, "")
 subject = has("direct") ? "direct" : "symmetric"
-line(name) = name eq subject ? 1 : place(name, "subject registered one-shot symmetric")
+line(name) = name eq subject ? 1 : place(name, "subject registered barrier lines symmetric")
 message = "AllReduce by the memory of its buffers"
 if (has(subject)) {
   stats data index subject using 1 name "timed" nooutput

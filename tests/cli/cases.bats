@@ -61,5 +61,6 @@ cases() { # cases AREA: runs all rows, then says which have failed
 }
 
 @test "the launcher and the options of all programs" { cases common; }
+@test "02's other methods, and the direct AllReduce" { cases direct; }
 @test "04's training job" { cases training; }
 @test "03: options, matrices, links between GPUs, faults" { cases alltoallv; }

@@ -58,7 +58,7 @@ register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
     mistaken "$launcher" 02_allreduce_sm '/ncclCommWindowRegister/s/^/if (me->rank != 1)/' --timeout 2
     exits_with 4
     says '^\[rank 1\] no progress for [0-9]+ s in step: STEP 4: are the windows symmetric\?$'
-    for rank in 0 2 3; do says "^\[rank $rank\] no progress for [0-9]+ s in step: STEP 4: registration$"; done
+    for rank in 0 2 3; do says "^\[rank $rank\] no progress for [0-9]+ s in step: STEP 4: registration of both buffers$"; done
   done
 }
 

@@ -167,14 +167,14 @@ PYTHON
   [ "$(wc -l <"$WORK/bench.csv")" = $((1 + 3 * 15)) ]
   sparse "${LAUNCHERS##* }" 2 --bench --count 5000 --density 0.1 --algorithm topkSA --steps 2 -d half -J "$WORK/bench.json"
   exits_with 0
-  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d] == ['plain allreduce', 'symmetric allreduce', 'own allreduce', 'topkSA'], d"
+  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d] == ['plain allreduce', 'symmetric allreduce', 'direct allreduce', 'topkSA'], d"
 }
 
 @test "--bench -G 1: steps as graphs, but for the path whose host takes part; -G without --bench is refused" {
   sparse pthread 2 --bench -G 1 --count 5000 --density 0.1 --algorithm oktopk,topkSA --steps 4 -J "$WORK/bench.json"
   exits_with 0
   prints ', in CUDA graphs$'
-  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d][2:] == ['own allreduce', 'oktopk', 'simple oktopk', 'topkSA'] and all(r['wrong'] == 0 for r in d), d"
+  python3 -c "import json; d = json.load(open('$WORK/bench.json')); assert [r['path'] for r in d][2:] == ['direct allreduce', 'oktopk', 'simple oktopk', 'topkSA'] and all(r['wrong'] == 0 for r in d), d"
   sparse pthread 2 -G 1
   exits_with 2
   says '^sparse_allreduce: --cudagraph is for --bench only; allowed: both together$'

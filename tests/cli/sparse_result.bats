@@ -56,7 +56,7 @@ load sparse_helper
   prints '^oktopk .*, entries added$'
   python3 -c "import json
 rows = [r['path'] for r in json.load(open('$WORK/bench.json'))]
-assert rows[2:] == ['own allreduce', 'dense', 'oktopk', 'simple oktopk', 'oktopk entries', 'oktopk entries added'], rows"
+assert rows[2:] == ['direct allreduce', 'dense', 'oktopk', 'simple oktopk', 'oktopk entries', 'oktopk entries added'], rows"
 }
 
 @test "--result entries: a line that is broken fails the verification" {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of 02_allreduce_sm/own with 2 to 8 ranks on one GPU, compared bit for bit with plain
+/* The kernels of 02_allreduce_sm/lib with 2 to 8 ranks on one GPU, compared bit for bit with plain
  * C: all methods in turns, random delays, vectors without elements, in place and not, numbers of
  * blocks from 1 to 5. Under compute-sanitizer --tool memcheck (with --no-wide, because it takes
  * stores of a warp apart), too. Prints one line per case. */
@@ -12,7 +12,7 @@ static bool wide;
 static long calls_of_a_case = 100;
 
 static const struct option_spec options[] = {
-    {"wide", 0, OPTION_FLAG, &wide, NULL, "wide lines as well", 0, 0},
+    {"wide", 0, OPTION_FLAG, &wide, NULL, "LL128 lines as well", 0, 0},
     {"calls", 0, OPTION_LONG, &calls_of_a_case, "N", "of each case (100)", 1, MAX_CALLS},
     {0},
 };
@@ -41,7 +41,7 @@ static int run_case(int n, ncclDataType_t type, int blocks)
     const size_t count = random % 8 == 0 ? 0 : (random >> 8) % ((size_t)8 << (random >> 32) % 7);
     calls_add(ONE_GPU_ROOM, &c, type, count, seed);
     methods[i] = (enum allreduce_method)((random >> 40) % 3);
-    if (!wide && methods[i] == ALLREDUCE_WIDE) methods[i] = ALLREDUCE_LINES;
+    if (!wide && methods[i] == ALLREDUCE_LL128) methods[i] = ALLREDUCE_LL;
   }
   for (int p = 0; p < n; p++) {
     job.send[p] = device_memory(ONE_GPU_ROOM);
@@ -103,7 +103,7 @@ int main(int argc, char **argv)
 {
   static const struct program program = {
       .name = "one_gpu",
-      .summary = "the kernels of 02_allreduce_sm/own with several ranks on one GPU",
+      .summary = "the kernels of 02_allreduce_sm/lib with several ranks on one GPU",
       .options = options,
       .types = "float",
       .run = run,

@@ -3,8 +3,7 @@
 #ifndef ONE_GPU_H
 #define ONE_GPU_H
 
-#include "device.h"
-#include "own_calls.h"
+#include "tests/gpu/allreduce_direct/calls.h"
 
 #ifdef __cplusplus
 extern "C" {

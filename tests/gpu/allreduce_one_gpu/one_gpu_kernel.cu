@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "one_gpu.h"
 
-#include "lines.cuh"
+#include "oneshot.cuh"
 #include "twoshot.cuh"
-#include "wide.cuh"
 
 /* One call of one rank, in device memory. */
 template <int N>
@@ -62,10 +61,10 @@ static __global__ void __launch_bounds__(256) sequence(const step<N> *steps, int
     wait_up_to(s.delay, i);
     if (s.bytes == 0)
       ; /* nothing is launched */
-    else if (s.method == ALLREDUCE_LINES)
-      lines_allreduce<S, N>(s.args);
-    else if (s.method == ALLREDUCE_WIDE)
-      wide_allreduce<S, N>(s.args);
+    else if (s.method == ALLREDUCE_LL)
+      oneshot_allreduce<S, N, LL>(s.args);
+    else if (s.method == ALLREDUCE_LL128)
+      oneshot_allreduce<S, N, LL128>(s.args);
     else
       twoshot_allreduce<S, N, 2>(s.args);
     meet_own_blocks(s.came, meetings);
@@ -117,7 +116,7 @@ static void launch(const one_gpu *job, const calls *c, const enum allreduce_meth
       s.args.error = &job->error[rank];
       s.args.limit = 20000000000u;
       s.args.count = k.count;
-      s.args.lines = allreduce_lines_of(n, methods[i] == ALLREDUCE_WIDE);
+      s.args.lines = allreduce_lines_of(n, methods[i] == ALLREDUCE_LL128);
       s.args.slice = allreduce_slice_of(s.from, s.to, k.count, k.size, rank, n);
       s.args.check = allreduce_check(k.count, k.type, 0);
       s.args.rank = rank;

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU version of device.cu and the kernels, for `make CPU=1`: the same lines, flags, slices and
+ * tags in scratch memory of the same layout, by one thread instead of many, which sleeps where the
+ * kernels poll. It is also the shortest way to understand them. Why nothing is overwritten too
+ * early stands in oneshot.cuh and twoshot.cuh.
+ *
+ * CPU_STANDIN_LSA_RANKS says how many consecutive ranks share memory (default: all), to try out
+ * several hosts on one; 0 means no symmetric memory. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu.h"
+#include "internal.h"
+
+struct allreduce_device {
+  ncclComm_t comm;
+  int rank, n;
+  double limit; /* seconds, 0: for ever */
+  char *scratch;
+  ncclWindow_t window;
+  struct allreduce_error error;
+  /* what a rank remembers from call to call */
+  uint64_t epoch;
+  bool broken;
+};
+
+struct job {
+  struct allreduce_device *d;
+  struct allreduce_call call;
+  uint64_t tag;
+};
+
+/* ---- scratch memory -------------------------------------------------------------------------- */
+
+static char *scratch_of(const struct allreduce_device *d, int owner, size_t at)
+{
+  return cpu_window_pointer(d->window, at, owner);
+}
+
+static _Atomic uint64_t *flag_of(const struct allreduce_device *d, int owner,
+                                 enum allreduce_flag which, int source)
+{
+  return (_Atomic uint64_t *)(void *)scratch_of(d, owner,
+                                                allreduce_flag_at(d->n, which, 0, source));
+}
+
+/* The lines of rank `source` in the memory of rank `owner`: `words` words of data each, then the
+ * tag. */
+struct lines {
+  char *at;
+  size_t words;
+};
+
+static struct lines lines_of(const struct job *j, int owner, int source)
+{
+  const int ll128 = j->call.launch.method == ALLREDUCE_LL128;
+  const size_t at = allreduce_lines_at(allreduce_lines_of(j->d->n, ll128), j->d->n,
+                                       allreduce_epoch(j->tag), source);
+  return (struct lines){scratch_of(j->d, owner, at), ll128 ? ALLREDUCE_LL128_WORDS : 1};
+}
+
+static char *data_of(struct lines l, size_t i)
+{
+  return l.at + i * (l.words + 1) * 8;
+}
+
+static _Atomic uint64_t *tag_of(struct lines l, size_t i)
+{
+  return (_Atomic uint64_t *)(void *)(data_of(l, i) + l.words * 8);
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+struct awaited {
+  _Atomic uint64_t *at, *begun;
+  uint64_t tag;
+};
+
+static bool contradicts(const struct awaited *a)
+{
+  const uint64_t theirs = atomic_load(a->begun);
+  return allreduce_epoch(theirs) == allreduce_epoch(a->tag) && theirs != a->tag;
+}
+
+static bool has_come(const void *arg)
+{
+  const struct awaited *a = arg;
+  return atomic_load(a->at) == a->tag || contradicts(a);
+}
+
+static void report(struct allreduce_device *d, int kind, int peer)
+{
+  if (d->broken) return; /* the first error stays */
+  d->broken = true;
+  d->error.peer = peer;
+  __atomic_store_n(&d->error.kind, kind, __ATOMIC_RELEASE);
+}
+
+/* Waits until the tag of this call stands at `at`, which `peer` writes. */
+static bool wait_for(const struct job *j, _Atomic uint64_t *at, int peer)
+{
+  struct allreduce_device *d = j->d;
+  const struct awaited a = {at, flag_of(d, d->rank, ALLREDUCE_BEGUN, peer), j->tag};
+  if (has_come(&a) && !contradicts(&a)) return true;
+  if (d->broken) return false;
+  while (!cpu_wait(d->comm, has_come, &a, d->limit > 0 ? d->limit : 3600)) {
+    if (d->limit == 0) continue;
+    report(d, ALLREDUCE_ERROR_TIMEOUT, peer);
+    return false;
+  }
+  if (!contradicts(&a)) return true;
+  report(d, ALLREDUCE_ERROR_COUNT, peer);
+  return false;
+}
+
+static void set_flags(const struct job *j, enum allreduce_flag which)
+{
+  for (int p = 0; p < j->d->n; p++) {
+    if (p == j->d->rank) continue;
+    atomic_store(flag_of(j->d, p, which, j->d->rank), j->tag);
+    cpu_notify(j->d->comm, p);
+  }
+}
+
+static bool meet(const struct job *j, enum allreduce_flag which)
+{
+  set_flags(j, which);
+  for (int p = 0; p < j->d->n; p++)
+    if (p != j->d->rank && !wait_for(j, flag_of(j->d, j->d->rank, which, p), p)) return false;
+  return true;
+}
+
+/* ---- the methods ----------------------------------------------------------------------------- */
+
+static size_t least(size_t a, size_t b)
+{
+  return a < b ? a : b;
+}
+
+static void oneshot_allreduce(const struct job *j, size_t size)
+{
+  const struct allreduce_device *d = j->d;
+  const char *send = j->call.send[d->rank];
+  const size_t bytes = j->call.count * size, step = lines_of(j, 0, 0).words * 8;
+  struct lines theirs[ALLREDUCE_MAX_RANKS];
+  for (int p = 0; p < d->n; p++) {
+    const struct lines l = lines_of(j, p, d->rank);
+    theirs[p] = lines_of(j, d->rank, p);
+    for (size_t at = 0; p != d->rank && at < bytes; at += step) {
+      memcpy(data_of(l, at / step), send + at, least(step, bytes - at));
+      atomic_store_explicit(tag_of(l, at / step), j->tag, memory_order_release);
+    }
+  }
+  set_flags(j, ALLREDUCE_BEGUN); /* wakes them, and tells those whose count differs */
+  for (size_t at = 0; at < bytes; at += step) {
+    const void *from[ALLREDUCE_MAX_RANKS];
+    for (int p = 0; p < d->n; p++) {
+      from[p] = p == d->rank ? send + at : data_of(theirs[p], at / step);
+      if (p != d->rank && !wait_for(j, tag_of(theirs[p], at / step), p)) return;
+    }
+    allreduce_plain_sum(j->call.type, from, d->n, least(step, bytes - at) / size,
+                        j->call.recv[d->rank] + at);
+  }
+}
+
+/* The elements of `bytes` bytes that begin at byte `at`, from all to all. */
+static void add_word(const struct job *j, size_t at, size_t bytes, size_t size)
+{
+  const void *from[ALLREDUCE_MAX_RANKS];
+  char sum[ALLREDUCE_WORD];
+  for (int p = 0; p < j->d->n; p++) from[p] = j->call.send[p] + at;
+  allreduce_plain_sum(j->call.type, from, j->d->n, bytes / size, sum);
+  for (int p = 0; p < j->d->n; p++) memcpy(j->call.recv[p] + at, sum, bytes);
+}
+
+static void twoshot_allreduce(const struct job *j, size_t size)
+{
+  const struct allreduce_slice s = j->call.slice;
+  const size_t word = s.misaligned ? size : ALLREDUCE_WORD;
+  if (!meet(j, ALLREDUCE_BEGUN)) return;
+  for (size_t i = s.first; i < s.end; i++) add_word(j, s.head * size + i * word, word, size);
+  for (size_t i = 0; s.has_edges && i < s.head; i++) add_word(j, i * size, size, size);
+  for (size_t i = s.tail; s.has_edges && i < j->call.count; i++) add_word(j, i * size, size, size);
+  meet(j, ALLREDUCE_ENDED);
+}
+
+static void run(const void *args)
+{
+  struct job j = *(const struct job *)args;
+  const size_t size = allreduce_size_of(j.call.type);
+  if (j.d->broken) return; /* it sends nothing any more: see begin_call */
+  j.tag = allreduce_tag(++j.d->epoch, j.call.check);
+  if (j.call.launch.method == ALLREDUCE_TWOSHOT)
+    twoshot_allreduce(&j, size);
+  else
+    oneshot_allreduce(&j, size);
+}
+
+ncclResult_t allreduce_device_launch(struct allreduce_device *device,
+                                     const struct allreduce_call *call, cudaStream_t stream)
+{
+  const struct job j = {device, *call, 0};
+  ALLREDUCE_CUDATRY(cpu_launch(stream, run, &j, sizeof(j)));
+  return ncclSuccess;
+}
+
+/* ---- set up ---------------------------------------------------------------------------------- */
+
+const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
+                                     struct allreduce_limits *limits)
+{
+  const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"); /* several hosts are being simulated */
+  (void)comm, (void)ids, (void)limits;
+  return ranks != NULL && atoi(ranks) < n ? "not all ranks share memory" : "";
+}
+
+ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n, double timeout,
+                                     uint64_t calls_before, struct allreduce_limits *limits,
+                                     struct allreduce_device **device)
+{
+  struct allreduce_device *d = calloc(1, sizeof(*d));
+  *device = d;
+  if (d == NULL) return allreduce_fail(ncclSystemError, "out of memory");
+  *d = (struct allreduce_device){
+      .comm = comm, .rank = rank, .n = n, .limit = timeout, .epoch = calls_before};
+  for (int m = 0; m < ALLREDUCE_METHODS; m++) limits->blocks[m] = ALLREDUCE_MAX_BLOCKS;
+  ALLREDUCE_NCCLTRY(ncclMemAlloc((void **)&d->scratch, allreduce_scratch_bytes(n)));
+  memset(d->scratch, 0, allreduce_scratch_bytes(n));
+  return ncclSuccess;
+}
+
+ncclResult_t allreduce_device_connect(struct allreduce_device *device)
+{
+  ALLREDUCE_NCCLTRY(ncclCommWindowRegister(device->comm, device->scratch,
+                                           allreduce_scratch_bytes(device->n), &device->window,
+                                           NCCL_WIN_COLL_SYMMETRIC));
+  return ncclSuccess;
+}
+
+ncclResult_t allreduce_device_destroy(struct allreduce_device *device)
+{
+  ncclResult_t window = ncclSuccess, memory = ncclSuccess;
+  if (device->window != NULL) window = ncclCommWindowDeregister(device->comm, device->window);
+  if (device->scratch != NULL) memory = ncclMemFree(device->scratch);
+  free(device);
+  const ncclResult_t first = window != ncclSuccess ? window : memory;
+  return first == ncclSuccess ? first : allreduce_fail(first, "%s", allreduce_nccl_reason(first));
+}
+
+ncclResult_t allreduce_device_peers(struct allreduce_device *device, ncclWindow_t window,
+                                    char **peers)
+{
+  for (int p = 0; p < device->n; p++) peers[p] = cpu_window_pointer(window, 0, p);
+  return ncclSuccess;
+}
+
+struct allreduce_error *allreduce_device_error(struct allreduce_device *device)
+{
+  return &device->error;
+}

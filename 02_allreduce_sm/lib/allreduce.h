@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The direct AllReduce, on symmetric windows: sums of float, double, half, bfloat16, 32- and
+ * 64-bit integers over ranks that reach each other's memory.
+ *
+ *   ncclMemAlloc, ncclCommWindowRegister       as for NCCL's AllReduce on windows
+ *   allreduce_create(comm, NULL, &handle);                            all ranks
+ *   allreduce_add_window(handle, window, buffer, bytes);              each window, once
+ *   allreduce_run(handle, sendbuff, recvbuff, count, ncclFloat, stream);    as ncclAllReduce
+ *   cudaStreamSynchronize(stream);  allreduce_get_async_error(handle, &result);
+ *   allreduce_destroy(handle);                                        all ranks
+ *
+ * The sum is made in the order of the ranks, so it has the same bits on every rank, in every run
+ * and for every way of starting ranks. half and bfloat16 are added in float and rounded once, at
+ * the end; integers wrap.
+ *
+ * What all ranks have in common:
+ * - They make the same calls of allreduce_run on a handle in the same order, with the same count
+ *   and type, and in place all or none.
+ * - sendbuff has the same offset in its window on all ranks, recvbuff too (any multiple of an
+ *   element's size; the two may differ). In place, or no byte in common.
+ *   Where ranks differ in any of this, allreduce_get_async_error reports it, on every rank that
+ *   notices (other offsets from two-shot's size on; below, they do no harm). What they compare has
+ *   16 bits: one pair of counts in 65,536 passes, and the result is wrong.
+ * - The calls of a handle follow each other: on one stream, or on several that wait for each other
+ *   by events. They may be captured, replayed and mixed with others.
+ * - On GPUs of compute capability 9.0 and later, small calls are launched while the kernel before
+ *   them in the stream ends, and wait for that end on the device (programmatic dependent launch). A
+ *   kernel before them that was launched in this way must have waited, too: NCCL's symmetric ones
+ *   from 2.28.3 to 2.30.4 have not, so put something between that is no kernel. For early launches
+ *   nvcc has to compile for 9.0 or later; its default is older, and calls begin as usual then.
+ * - Where several ranks are threads of one process, a graph with these calls can deadlock when it
+ *   is launched. So can any graph whose kernels wait for other GPUs, NCCL's too. For graphs take
+ *   one process for each GPU.
+ * - A call needs room on all GPUs at once, for its kernels wait for each other. So calls of two
+ *   handles, or of one beside NCCL's on another stream, wait for each other by events, in the same
+ *   order on all ranks; or both leave room (max_blocks: half of the multiprocessors). Else each GPU
+ *   may be full of kernels that wait for one that finds no room on another.
+ *
+ * Functions return NCCL's codes; allreduce_last_error has a message for the last failure of the
+ * calling thread. It includes nothing of the suite, never prints and never exits. C and C++. */
+#ifndef ALLREDUCE_H
+#define ALLREDUCE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct allreduce_handle *allreduce_t;
+
+/* Zeros are the defaults. Of max_blocks, ll_bytes and ll128_bytes the least of all ranks counts;
+ * calls_before is the same on all. */
+typedef struct {
+  double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
+  int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
+  /* The most bytes that a rank sends to the others as LL lines, and as LL128 lines (oneshot.cuh);
+   * beyond is two-shot. 0: what was fastest, < 0: none */
+  long ll_bytes, ll128_bytes;
+  uint64_t calls_before; /* for tests: the first call is in the next epoch */
+} allreduce_config_t;
+
+/* Collective. ncclInvalidUsage, on all ranks alike, where this AllReduce is not possible and NCCL's
+ * has to be taken: not all ranks share memory, they are more than 72, a GPU is reached over PCIe or
+ * is older than compute capability 7.0, NCCL is older than 2.28 or than the headers, or, with
+ * headers of 2.28, not exactly their release, or it was built with CUDA before 12.3;
+ * allreduce_last_error says which. `config` may be
+ * NULL. comm is a blocking communicator (ncclConfig_t's `blocking` is not 0) and must outlive the
+ * handle. */
+ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
+                              allreduce_t *handle);
+
+/* Collective. Waits for the calls that this rank has made. NULL is nothing. */
+ncclResult_t allreduce_destroy(allreduce_t handle);
+
+/* Tells the handle where a window is: `buff` and `bytes` as in ncclCommWindowRegister with
+ * NCCL_WIN_COLL_SYMMETRIC. It begins at the same place in its allocation on all ranks, where NCCL
+ * looks for it. Local; not during capture. Forget it before the window goes. */
+ncclResult_t allreduce_add_window(allreduce_t handle, ncclWindow_t window, void *buff,
+                                  size_t bytes);
+ncclResult_t allreduce_forget_window(allreduce_t handle, ncclWindow_t window);
+
+/* Can elements of this type be added? */
+int allreduce_has_type(ncclDataType_t type);
+
+/* Collective. Enqueues the AllReduce on the stream. A count of 0 does nothing. ncclInvalidArgument
+ * where the handle is NULL, the type has no sums, the elements are too many, or the buffers are in
+ * no window, overlap, or are not aligned to an element: nothing is enqueued then, and the other
+ * ranks wait until their timeout. */
+ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvbuff, size_t count,
+                           ncclDataType_t type, cudaStream_t stream);
+
+/* What the calls that are finished have found; local, does not wait.
+ *   ncclSuccess           nothing
+ *   ncclRemoteError       another rank did not come within the timeout
+ *   ncclInvalidArgument   another rank has called with another count, type or place
+ * Errors are final: later calls send nothing, do not wait long, and their results are undefined; so
+ * the others report an error, too. In the call that failed a rank that comes late may still read
+ * this rank's send buffer and write its receive buffer: they stay allocated until
+ * allreduce_destroy. (A rank that stops for longer than the timeout in the middle of a call may
+ * learn of it in its next one only.) */
+ncclResult_t allreduce_get_async_error(allreduce_t handle, ncclResult_t *result);
+
+/* What went wrong in the last call of this thread that failed or reported an error. */
+const char *allreduce_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the direct AllReduce share: its types, errors, methods and handles, and what
+ * allreduce.c asks of the device (device.cu; without a GPU cpu/device_cpu.c). C and CUDA C++. */
+#ifndef ALLREDUCE_INTERNAL_H
+#define ALLREDUCE_INTERNAL_H
+
+#include <stdbool.h>
+
+#include "allreduce.h"
+#include "protocol.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* NCCL's device interface came with 2.28; loads and stores of 128 bits, which PTX makes single
+ * ones, with CUDA 12.3. */
+#define ALLREDUCE_HAS_DEVICE_CODE \
+  (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) && CUDART_VERSION >= 12030)
+
+/* ---- types ----------------------------------------------------------------------------------- */
+
+/* The types whose elements can be added: X(NCCL's type, the sum, the bits of an element). The sum
+ * is a type in sum.cuh and a function in cpu/plain.c. Host code, kernels and the CPU version go by
+ * this list: a line without its sum does not compile. */
+#define ALLREDUCE_TYPES(X)                \
+  X(ncclHalf, sum_half, uint16_t)         \
+  X(ncclBfloat16, sum_bfloat16, uint16_t) \
+  X(ncclFloat, sum_float, float)          \
+  X(ncclDouble, sum_double, double)       \
+  X(ncclInt64, sum_int64, uint64_t)       \
+  X(ncclUint64, sum_int64, uint64_t)      \
+  X(ncclInt32, sum_int32, uint32_t)       \
+  X(ncclUint32, sum_int32, uint32_t)
+
+/* Bytes of an element; 0: no sums of this type. */
+size_t allreduce_size_of(ncclDataType_t type);
+
+/* cpu/plain.c: the sum in plain C, what the CPU version does and what tests compare the kernels
+ * with, bit for bit. Adds `count` elements of from[0] ... from[n - 1] in this order to `to`, which
+ * may be one of them. No address need be aligned. */
+void allreduce_plain_sum(ncclDataType_t type, const void *const *from, int n, size_t count,
+                         void *to);
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* Sets the message of allreduce_last_error and returns `result`. The function that finds an error
+ * does this; its callers only pass the result on. */
+ncclResult_t allreduce_fail(ncclResult_t result, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* NCCL's own reason for a failure; else the result in words. */
+const char *allreduce_nccl_reason(ncclResult_t result);
+
+#define ALLREDUCE_NCCLTRY(call)                                                              \
+  do {                                                                                       \
+    ncclResult_t try_result = (call);                                                        \
+    if (try_result != ncclSuccess)                                                           \
+      return allreduce_fail(try_result, "%s: %s", #call, allreduce_nccl_reason(try_result)); \
+  } while (0)
+
+#define ALLREDUCE_CUDATRY(call)                                      \
+  do {                                                               \
+    cudaError_t try_error = (call);                                  \
+    if (try_error != cudaSuccess)                                    \
+      return allreduce_fail(ncclUnhandledCudaError, "%s: %s", #call, \
+                            cudaGetErrorString(try_error));          \
+  } while (0)
+
+/* For functions that have set the message themselves. */
+#define ALLREDUCE_TRY(call)                           \
+  do {                                                \
+    ncclResult_t try_result = (call);                 \
+    if (try_result != ncclSuccess) return try_result; \
+  } while (0)
+
+/* ---- which method a call takes, on how many blocks ------------------------------------------- */
+
+enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_LL128, ALLREDUCE_TWOSHOT, ALLREDUCE_METHODS };
+
+struct allreduce_launch {
+  enum allreduce_method method;
+  int blocks, threads; /* threads of a block */
+};
+
+/* The same on all ranks, or they would not choose alike. */
+struct allreduce_limits {
+  size_t blocks[ALLREDUCE_METHODS]; /* of a launch: as many as all GPUs run at once */
+  size_t ll;                        /* the most bytes that a rank sends to others as LL lines ... */
+  size_t ll128;                     /* ... and as LL128 lines; 0: these cannot be used */
+};
+
+/* `bytes` is not 0, n at least 2. */
+struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_limits limits);
+
+/* ---- what device code works on --------------------------------------------------------------- */
+
+/* What a rank remembers from call to call, in device memory: each block has a copy of its own,
+ * which it reads by one load. */
+struct allreduce_state {
+  struct allreduce_memory {
+    uint64_t epoch;  /* of the last call */
+    uint64_t broken; /* a wait was given up: this rank sends nothing any more */
+  } block[ALLREDUCE_MAX_BLOCKS];
+  uint32_t reported; /* there is an error; the first one stays */
+};
+
+enum allreduce_error_kind {
+  ALLREDUCE_ERROR_NONE,
+  ALLREDUCE_ERROR_TIMEOUT, /* `peer` did not come */
+  ALLREDUCE_ERROR_COUNT,   /* `peer` has called with another count, type or place */
+};
+
+/* In host memory that the device can write; `kind` is written last. */
+struct allreduce_error {
+  int kind, peer;
+};
+
+/* One AllReduce. Addresses are as this rank sees them; those of other ranks matter to two-shot. */
+struct allreduce_call {
+  struct allreduce_launch launch;
+  ncclDataType_t type;
+  size_t count;
+  uint32_t check;
+  struct allreduce_slice slice; /* for two-shot */
+  const char *send[ALLREDUCE_MAX_RANKS];
+  char *recv[ALLREDUCE_MAX_RANKS];
+};
+
+/* ---- handles --------------------------------------------------------------------------------- */
+
+enum { ALLREDUCE_MAX_WINDOWS = 64, ALLREDUCE_ID = 32 };
+
+struct allreduce_device;
+
+struct allreduce_handle {
+  ncclComm_t comm;
+  int rank, n;
+  struct allreduce_limits limits;
+  struct allreduce_device *device; /* NULL with a single rank */
+  int windows;
+  struct allreduce_window {
+    ncclWindow_t window;
+    char *base; /* the user's address */
+    size_t bytes;
+    char *peers[ALLREDUCE_MAX_RANKS];
+  } window[ALLREDUCE_MAX_WINDOWS];
+};
+
+/* ---- what the host code asks of the device: NCCL's codes; errors have their message ---------- */
+
+/* "" or why this rank cannot; `ids` name the GPUs of all n ranks, as cudaDeviceGetPCIBusId does;
+ * one that could not find out has "". Lowers limits->ll128 to what it can. Local. */
+const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
+                                     struct allreduce_limits *limits);
+
+/* Local: memory, among it the scratch memory, of zeros; and how many blocks of each method this GPU
+ * runs at once. `timeout` in seconds, 0: for ever. What has been made when it fails is to be
+ * destroyed. */
+ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n, double timeout,
+                                     uint64_t calls_before, struct allreduce_limits *limits,
+                                     struct allreduce_device **device);
+
+/* Collective: the scratch memory becomes a window. */
+ncclResult_t allreduce_device_connect(struct allreduce_device *device);
+
+/* Collective. A slower peer may still store a flag, which nobody reads any more: it stores through
+ * its own mapping, which keeps the memory until that peer, too, has given back its window. So there
+ * is no barrier, and a peer that never comes is not waited for. */
+ncclResult_t allreduce_device_destroy(struct allreduce_device *device);
+
+/* Where this rank sees the beginning of the window of every rank. */
+ncclResult_t allreduce_device_peers(struct allreduce_device *device, ncclWindow_t window,
+                                    char **peers);
+
+ncclResult_t allreduce_device_launch(struct allreduce_device *device,
+                                     const struct allreduce_call *call, cudaStream_t stream);
+
+struct allreduce_error *allreduce_device_error(struct allreduce_device *device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two-shot: for large vectors, where what counts is how many bytes go over the links. Each rank
+ * adds one slice: it loads that slice from every rank and stores the sums to every rank. One-shot,
+ * where everybody adds everything, moves n / 2 times as many bytes.
+ *
+ *   barrier   all ranks are in this call: their send buffers are full, their receive buffers free
+ *   add       my slice, from all, in rank order, to all
+ *   barrier   all have read my send buffer and stored to my receive buffer for the last time
+ *
+ * Why this is right:
+ * - Send and receive buffers. The kernel is launched when all of the one before it has ended, not
+ *   as those of oneshot.cuh: others read what that one has written, and a flag that released it
+ * would cost more than the overlap gains. Let A and B be two ranks. A stores into B's receive
+ * buffer, and reads B's send buffer, only after the flag BEGUN of B in this call. B sets it in its
+ * kernel, so what its stream did with the buffers before is done. B's kernel does not end before it
+ * has the flag ENDED from every block of A, which comes after A's loads and stores: what B's stream
+ * does next meets none of them.
+ * - Flags. A waits until a flag has this call's tag. A flag can only be replaced by one of a later
+ *   call, and B cannot begin a later call before A has seen this one: B waits for ENDED of this
+ * call from this very block of A, which sends it after it has seen BEGUN. ENDED of a later call
+ * comes after BEGUN of that call, for which A must have ended this one.
+ * - In place. Each word, head and tail elements too, is loaded by one thread of one rank from all
+ *   ranks, and then stored by the same thread to all of them; nobody else touches it, on any rank.
+ *   For this a word must belong to one slice as a whole, wherever the vector begins: so slices are
+ *   cut at multiples of 16 bytes of the address, and what is before and after is taken one by one
+ *   (allreduce_slice_of).
+ * - Progress. Block b waits for block b of the other ranks. All ranks launch the same number of
+ *   blocks, and no more than have room on each GPU at once (allreduce_limits).
+ *
+ * Loads are plain ones. They must not take the path for read-only data (ld.global.nc), which may
+ * show what a cache held before the barrier: so no pointer here is `const __restrict__`. */
+#ifndef ALLREDUCE_TWOSHOT_CUH
+#define ALLREDUCE_TWOSHOT_CUH
+
+#include "sum.cuh"
+#include "wait.cuh"
+
+/* Words i, i + 32, ... (U of them) of all ranks: all loads are on their way before the first
+ * addition waits for one. Ranks are taken in groups, for more than that many registers are missing.
+ */
+template <typename S, typename Word, int N, int U>
+static __device__ __forceinline__ void add_words(const kernel_args<N> &a, size_t at, size_t i)
+{
+  constexpr int G = N < 8 ? N : 8;
+  running_sum<S, Word> sum[U];
+  for (int first = 0; first < ranks(a); first += G) {
+    Word word[U][G];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+      for (int g = 0; g < G; g++)
+        if (first + g < ranks(a)) word[u][g] = ((const Word *)(a.send[first + g] + at))[i + u * 32];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+      for (int g = 0; g < G; g++)
+        if (first + g < ranks(a)) sum[u].add(word[u][g], first + g == 0);
+  }
+  for (int q = 0; q < ranks(a); q++) {
+    Word *to = (Word *)(a.recv[nth_peer(a, q)] + at);
+#pragma unroll
+    for (int u = 0; u < U; u++) to[i + u * 32] = sum[u].word();
+  }
+}
+
+/* Words first ... end - 1, where word 0 lies `at` bytes into the buffers. A warp takes pieces of U
+ * times 32 words, neighbouring pieces on different multiprocessors. */
+template <typename S, typename Word, int N, int U>
+static __device__ __forceinline__ void add_range(const kernel_args<N> &a, size_t at, size_t first,
+                                                 size_t end)
+{
+  const size_t step = (size_t)gridDim.x * (blockDim.x / 32) * (32 * U);
+  const int lane = threadIdx.x % 32;
+  size_t i = first + (threadIdx.x / 32 * (size_t)gridDim.x + blockIdx.x) * (32 * U);
+  for (; i + 32 * U <= end; i += step) add_words<S, Word, N, U>(a, at, i + lane);
+  for (int u = 0; u < U; u++) /* the last piece of all is shorter */
+    if (i + u * 32 + lane < end) add_words<S, Word, N, 1>(a, at, i + u * 32 + lane);
+}
+
+/* One AllReduce. S says how elements are added, U how many words a thread has on their way. */
+template <typename S, int N, int U>
+static __device__ __forceinline__ void twoshot_allreduce(const kernel_args<N> &a)
+{
+  typedef typename S::element T;
+  const uint64_t tag = begin_call(a);
+  if (barrier_before(a, tag)) {
+    count_for_others(a, tag);
+    const struct allreduce_slice s = a.slice;
+    const size_t head = s.head * sizeof(T);
+    if (s.misaligned) {
+      add_range<S, T, N, 4>(a, 0, s.first, s.end);
+    } else {
+      add_range<S, uint4, N, U>(a, head, s.first, s.end);
+      if (s.has_edges) {
+        add_range<S, T, N, 1>(a, 0, 0, s.head);
+        add_range<S, T, N, 1>(a, 0, s.tail, a.count);
+      }
+    }
+    barrier_after(a, tag);
+  }
+  end_call(a, tag);
+}
+
+#endif

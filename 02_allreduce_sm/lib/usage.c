@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* allreduce.h in a program: the sum over all ranks of a million floats, of which rank
+ * r gives r + 1. Put your program in the place of this file; all of this folder makes it:
+ *
+ *   mpicc -c *.c && nvcc -arch=native -c *.cu
+ *   mpicc *.o -lnccl -lcudart -lstdc++ -ldl && mpirun -np 4 ./a.out */
+#include <mpi.h>
+#include <stdio.h>
+
+#include "allreduce.h"
+
+/* A rank that fails says why and ends all of them: the others would wait for it. (MPI's own calls
+ * do that by themselves.) */
+#define TRY(call, text, reason)                \
+  do {                                         \
+    const int code = (int)(call);              \
+    if (code == 0) break;                      \
+    fprintf(stderr, "%s: %s\n", text, reason); \
+    MPI_Abort(MPI_COMM_WORLD, 1);              \
+  } while (0)
+#define CUDA(call) TRY(call, #call, cudaGetErrorString((cudaError_t)code))
+#define NCCL(call) TRY(call, #call, ncclGetErrorString((ncclResult_t)code))
+#define ALLREDUCE(call) TRY(call, #call, allreduce_last_error())
+
+enum { COUNT = 1000000 };
+
+int main(int argc, char **argv)
+{
+  int rank, n;
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &n);
+
+  ncclUniqueId id;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  if (rank == 0) NCCL(ncclGetUniqueId(&id));
+  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+  CUDA(cudaSetDevice(rank)); /* all ranks on one host here */
+  NCCL(ncclCommInitRank(&comm, n, id, rank));
+  CUDA(cudaStreamCreate(&stream));
+
+  /* one window for both vectors; it may also be one for all memory of a program */
+  static float host[COUNT];
+  const size_t bytes = 2 * sizeof host;
+  float *send, *recv;
+  ncclWindow_t window = NULL;
+  NCCL(ncclMemAlloc((void **)&send, bytes));
+  recv = send + COUNT;
+  NCCL(ncclCommWindowRegister(comm, send, bytes, &window, NCCL_WIN_COLL_SYMMETRIC));
+
+  allreduce_t handle;
+  const ncclResult_t created = allreduce_create(comm, NULL, &handle);
+  if (created == ncclInvalidUsage) { /* on all ranks alike: it is NULL, and NCCL does it */
+    if (rank == 0) fprintf(stderr, "NCCL's AllReduce is taken: %s\n", allreduce_last_error());
+  } else {
+    TRY(created, "allreduce_create", allreduce_last_error());
+    ALLREDUCE(allreduce_add_window(handle, window, send, bytes));
+  }
+
+  for (int i = 0; i < COUNT; i++) host[i] = (float)(rank + 1);
+  CUDA(cudaMemcpyAsync(send, host, sizeof host, cudaMemcpyHostToDevice, stream));
+  if (handle != NULL)
+    ALLREDUCE(allreduce_run(handle, send, recv, COUNT, ncclFloat, stream));
+  else
+    NCCL(ncclAllReduce(send, recv, COUNT, ncclFloat, ncclSum, comm, stream));
+  CUDA(cudaMemcpyAsync(host, recv, sizeof host, cudaMemcpyDeviceToHost, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  if (handle != NULL) {
+    ncclResult_t result; /* counts that disagree, a rank that did not come */
+    ALLREDUCE(allreduce_get_async_error(handle, &result));
+    ALLREDUCE(result);
+  }
+  printf("rank %d has the sum %g\n", rank, host[COUNT - 1]);
+
+  ALLREDUCE(allreduce_destroy(handle)); /* collective */
+  MPI_Barrier(MPI_COMM_WORLD);          /* nobody reads this rank's memory any more */
+  NCCL(ncclCommWindowDeregister(comm, window));
+  NCCL(ncclMemFree(send));
+  CUDA(cudaStreamDestroy(stream));
+  NCCL(ncclCommDestroy(comm));
+  return MPI_Finalize();
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The first AllReduce: every rank adds all vectors by itself, between two barriers.
+ *
+ *   barrier   all ranks have reached the call, so their send buffers hold what is to be added
+ *   add       element i of rank 0, of rank 1 ... read from their memory, the sum to this rank's own
+ *   barrier   all ranks have read, so the send buffers may change
+ *
+ * Read the kernel first: add_between_barriers. What it uses of NCCL's device interface
+ * (nccl_device.h):
+ *
+ *   Lsa                     load/store accessible: in memory that a kernel can load and store
+ *   ncclGetLsaPointer       where this rank sees a place in the window of rank p
+ *   ncclLsaBarrierSession   a barrier between blocks of different ranks
+ *   ncclCoopCta             all threads of this block (CTA) take part in it */
+#include "simple.h"
+
+#include "check.h"
+
+#if SIMPLE_POSSIBLE
+__global__ void __launch_bounds__(THREADS)
+    add_between_barriers(const __grid_constant__ ncclDevComm dev_comm, ncclWindow_t window,
+                         size_t offset, float *recvbuff, size_t count)
+{
+  /* Block i meets the blocks i of the other ranks. When they are there, these ranks have reached
+   * the call: what their streams did before, such as filling the send buffer, is done. */
+  ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), dev_comm, ncclTeamTagLsa(), blockIdx.x);
+  barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+
+  /* The ranks' memory is mapped here, so an element of another GPU is read as one of our own. All
+   * ranks add in the same order, so they get the same bits. */
+  for (size_t i = blockIdx.x * THREADS + threadIdx.x; i < count; i += gridDim.x * THREADS) {
+    float sum = 0;
+    for (int p = 0; p < dev_comm.lsaSize; p++)
+      sum += ((const float *)ncclGetLsaPointer(window, offset, p))[i];
+    recvbuff[i] = sum;
+  }
+
+  /* Nobody leaves before all have read: what comes next on a stream may change the send buffer. */
+  barrier.sync(ncclCoopCta(), cuda::memory_order_release);
+}
+
+void barrier_allreduce(simple *s, const float *sendbuff, float *recvbuff, size_t count,
+                       cudaStream_t stream)
+{
+  const size_t offset = (size_t)(sendbuff - s->base) * sizeof(float);
+  add_between_barriers<<<BLOCKS, THREADS, 0, stream>>>(s->dev_comm, s->window, offset, recvbuff,
+                                                       count);
+  CUDACHECK(cudaGetLastError());
+}
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An AllReduce without a barrier.
+ *
+ *   send   every float goes to every rank as a line: the float and the epoch (the number of the
+ *          call), stored together by one instruction
+ *   add    look at one's own memory until each line has this epoch: then its float is there, too
+ *
+ * No barrier before: a line is stored into scratch memory, which nobody but this AllReduce uses, so
+ * nothing has to be ready there. No barrier after: there are two halves, for odd and for even
+ * epochs. To overwrite what epoch e - 2 left in your memory I have to be in e. So I have finished
+ * e - 1, for which I needed a line of e - 1 from you; you sent it when your kernel of e - 2 had
+ * ended. So you have read it.
+ *
+ * It beats barrier.cu because data cross the link once and nobody waits twice. It is slow at large
+ * vectors: four bytes of sixteen are data, everybody sends everything to everybody, and the
+ * receiver reads it all once more. ../lib/oneshot.cuh sends 120 bytes of 128, ../lib/twoshot.cuh a
+ * part to each; they have any type and count, timeouts and a check that ranks call for the same
+ * thing. */
+#include "simple.h"
+
+#include "check.h"
+
+#if SIMPLE_POSSIBLE
+/* PTX promises that 128 bits are stored and loaded as one. */
+static __device__ void store_line(line *at, uint64_t data, uint64_t epoch)
+{
+  asm volatile(
+      "{ .reg .b128 l; mov.b128 l, {%1, %2}; st.relaxed.sys.global.b128 [%0], l; }" ::"l"(at),
+      "l"(data), "l"(epoch)
+      : "memory");
+}
+
+static __device__ line load_line(const line *at)
+{
+  line l;
+  asm volatile("{ .reg .b128 l; ld.relaxed.sys.global.b128 l, [%2]; mov.b128 {%0, %1}, l; }"
+               : "=l"(l.data), "=l"(l.epoch)
+               : "l"(at)
+               : "memory");
+  return l;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    add_lines(ncclWindow_t scratch_window, uint64_t *epochs, int rank, int n, const float *sendbuff,
+              float *recvbuff, size_t count)
+{
+  const uint64_t epoch = epochs[blockIdx.x] + 1; /* each block has a copy of its own */
+  const size_t half = (epoch & 1) * n * ROOM;
+  const size_t start = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
+
+  for (size_t i = start; i < count; i += step)
+    for (int p = 0; p < n; p++) { /* to myself, too: shorter */
+      line *scratch = (line *)ncclGetLsaPointer(scratch_window, 0, p);
+      store_line(&scratch[half + rank * ROOM + i], __float_as_uint(sendbuff[i]), epoch);
+    }
+
+  const line *scratch = (const line *)ncclGetLsaPointer(scratch_window, 0, rank);
+  for (size_t i = start; i < count; i += step) {
+    float sum = 0;
+    for (int p = 0; p < n; p++) { /* the same order on all ranks, so the same bits */
+      line l;
+      do l = load_line(&scratch[half + p * ROOM + i]);
+      while (l.epoch != epoch);
+      sum += __uint_as_float((uint32_t)l.data);
+    }
+    recvbuff[i] = sum;
+  }
+  __syncthreads(); /* all threads have the epoch */
+  if (threadIdx.x == 0) epochs[blockIdx.x] = epoch;
+}
+
+void lines_allreduce(simple *s, const float *sendbuff, float *recvbuff, size_t count,
+                     cudaStream_t stream)
+{
+  for (size_t first = 0; first < count; first += ROOM) { /* each launch is an epoch */
+    const size_t here = count - first < ROOM ? count - first : ROOM;
+    add_lines<<<BLOCKS, THREADS, 0, stream>>>(s->scratch_window, s->epochs, s->rank, s->n,
+                                              sendbuff + first, recvbuff + first, here);
+  }
+  CUDACHECK(cudaGetLastError());
+}
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What barrier.cu and lines.cu need before the first call. */
+#include "simple.h"
+
+#include <stdlib.h>
+
+#include "check.h"
+
+#if SIMPLE_POSSIBLE
+/* "" or why kernels cannot reach the memory of the other ranks. */
+static const char *make_dev_comm(struct simple *s)
+{
+#ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
+  ncclDevCommRequirements requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+#else
+  ncclDevCommRequirements requirements = {};
+#endif
+  int version = 0;
+  NCCLCHECK(ncclGetVersion(&version));
+  /* 2.28 makes no promise about its device structures, not even between patch releases */
+  if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) && version != NCCL_VERSION_CODE)
+    return "NCCL at run time is not the version of the headers";
+  if (ncclTeamLsa(s->comm).nRanks != s->n) return "not all ranks share memory";
+  requirements.lsaBarrierCount = BLOCKS; /* one for each block of the kernel */
+  const ncclResult_t made = ncclDevCommCreate(s->comm, &requirements, &s->dev_comm);
+  if (made == ncclInvalidUsage) return "the communicator has no symmetric memory";
+  CHECK_NCCL_RESULT(made, "ncclDevCommCreate", ncclGetLastError(NULL));
+  return "";
+}
+
+simple *simple_create(ncclComm_t comm, ncclWindow_t window, const float *sendbuffs,
+                      const char **why)
+{
+  simple *s = (simple *)calloc(1, sizeof *s);
+  if (!s) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  s->comm = comm;
+  s->window = window;
+  s->base = sendbuffs;
+  NCCLCHECK(ncclCommUserRank(comm, &s->rank));
+  NCCLCHECK(ncclCommCount(comm, &s->n));
+  *why = make_dev_comm(s);
+  if (**why) {
+    free(s);
+    return NULL;
+  }
+  const size_t bytes = 2 * s->n * ROOM * sizeof(line); /* two halves */
+  NCCLCHECK(ncclMemAlloc((void **)&s->scratch, bytes));
+  CUDACHECK(cudaMalloc((void **)&s->epochs, BLOCKS * sizeof *s->epochs));
+  CUDACHECK(cudaMemset(s->scratch, 0, bytes));
+  CUDACHECK(cudaMemset(s->epochs, 0, BLOCKS * sizeof *s->epochs));
+  CUDACHECK(cudaDeviceSynchronize()); /* before a peer can reach it */
+  NCCLCHECK(
+      ncclCommWindowRegister(comm, s->scratch, bytes, &s->scratch_window, NCCL_WIN_COLL_SYMMETRIC));
+  /* with lazy loading a first launch may wait for a device that waits for us: so load them now */
+  cudaFuncAttributes attributes;
+  CUDACHECK(cudaFuncGetAttributes(&attributes, add_between_barriers));
+  CUDACHECK(cudaFuncGetAttributes(&attributes, add_lines));
+  return s;
+}
+
+void simple_destroy(simple *s)
+{
+  NCCLCHECK(ncclCommWindowDeregister(s->comm, s->scratch_window));
+  NCCLCHECK(ncclMemFree(s->scratch));
+  CUDACHECK(cudaFree(s->epochs));
+  NCCLCHECK(ncclDevCommDestroy(s->comm, &s->dev_comm));
+  free(s);
+}
+
+#else
+simple *simple_create(ncclComm_t, ncclWindow_t, const float *, const char **why)
+{
+  *why = "built with NCCL older than 2.28 or CUDA older than 12.3";
+  return NULL;
+}
+void simple_destroy(simple *) {}
+void barrier_allreduce(simple *, const float *, float *, size_t, cudaStream_t) {}
+void lines_allreduce(simple *, const float *, float *, size_t, cudaStream_t) {}
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two AllReduces to understand, each a kernel of 20 to 30 lines: the steps before the library
+ * (../lib).
+ *
+ *   barrier.cu   every rank adds all vectors by itself, between two barriers
+ *   lines.cu     every rank sends its vector to all, and the data themselves say that they are
+ * there
+ *
+ * Sums of floats, for ranks that share memory (NVLink on one host), NCCL 2.28 and CUDA 12.3. A
+ * failed call ends the job; a peer that never comes is waited for without end. */
+#ifndef SIMPLE_H
+#define SIMPLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#define SIMPLE_POSSIBLE (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) && CUDART_VERSION >= 12030)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* All calls are collective. `window` is that of the memory at `sendbuffs`, in which all send
+ * buffers of barrier_allreduce lie, at the same place on all ranks. NULL on all ranks, and `why`,
+ * where it cannot be. */
+struct simple *simple_create(ncclComm_t comm, ncclWindow_t window, const float *sendbuffs,
+                             const char **why);
+void simple_destroy(struct simple *s); /* after the last call, before the window goes */
+
+/* Not in place. */
+void barrier_allreduce(struct simple *s, const float *sendbuff, float *recvbuff, size_t count,
+                       cudaStream_t stream);
+
+/* In place, too; with buffers anywhere. */
+void lines_allreduce(struct simple *s, const float *sendbuff, float *recvbuff, size_t count,
+                     cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#if defined(__CUDACC__) && SIMPLE_POSSIBLE
+#include <nccl_device.h>
+
+enum { BLOCKS = 32, THREADS = 512 };
+
+struct line { /* see lines.cu */
+  uint64_t data, epoch;
+};
+static const size_t ROOM = 1 << 18; /* lines from each rank in a half of the scratch memory */
+
+struct simple {
+  ncclComm_t comm;
+  int rank, n;
+  ncclDevComm dev_comm; /* what a kernel knows of the communicator */
+  ncclWindow_t window;  /* of the send buffers, and where it begins in this rank's memory */
+  const float *base;
+  line *scratch; /* with a window, for lines */
+  ncclWindow_t scratch_window;
+  uint64_t
+      *epochs; /* of the last call; on the device, because a replayed graph has old arguments */
+};
+
+__global__ void add_between_barriers(const __grid_constant__ ncclDevComm dev_comm,
+                                     ncclWindow_t window, size_t offset, float *recvbuff,
+                                     size_t count);
+__global__ void add_lines(ncclWindow_t scratch_window, uint64_t *epochs, int rank, int n,
+                          const float *sendbuff, float *recvbuff, size_t count);
+#endif
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All cases of the direct AllReduce (02_allreduce_sm/lib), in one process per (launcher, number of
+ * ranks), on GPUs and on the stand-in. Prints one line `ok - ...` or `not ok - ...` per case. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls.h"
+
+#define TYPE(type, sum, element) type,
+static const ncclDataType_t TYPES[] = {ALLREDUCE_TYPES(TYPE)};
+enum { NTYPES = sizeof TYPES / sizeof *TYPES };
+
+/* So that vectors of a few kilobytes take all three methods. */
+static allreduce_config_t small_limits(const struct test *t)
+{
+  const long others = t->me->nranks > 1 ? t->me->nranks - 1 : 1;
+  return (allreduce_config_t){.ll_bytes = 700 * others, .ll128_bytes = 3000 * others};
+}
+
+/* n calls of all types and methods; some without elements. */
+static struct calls *random_calls(struct test *t, int n, unsigned seed)
+{
+  struct calls *c = calloc(1, sizeof *c);
+  if (!c) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  for (int i = 0; i < n; i++) {
+    const unsigned long long random = hash(seed * 1000ull + (unsigned)i);
+    const ncclDataType_t type = TYPES[random % NTYPES];
+    size_t count = (size_t)(random >> 8) % ((size_t)16 << (random >> 32) % 8);
+    if ((random >> 40) % 8 == 0) count = 0;
+    calls_add(t->bytes, c, type, count, seed * 1000 + (unsigned)i);
+  }
+  calls_prepare(t, c);
+  return c;
+}
+
+static void run_calls(struct test *t, struct calls *c, const allreduce_config_t *config,
+                      unsigned late, const char *what)
+{
+  allreduce_t handle = make_handle(t, config);
+  launcher_step(what);
+  launcher_barrier(t->me);
+  calls_enqueue(t, c, handle, late);
+  result(t, calls_check(t, c, handle), what);
+  launcher_barrier(t->me);
+  LIBRARYCHECK(allreduce_destroy(handle));
+  free(c);
+}
+
+/* Every type with counts around the borders of words, lines and methods. */
+static void test_types(struct test *t)
+{
+  static const size_t bytes[] = {8, 16, 24, 120, 128, 480, 696, 704, 3000, 3008, 12000};
+  const allreduce_config_t config = small_limits(t);
+  struct calls *c = calloc(1, sizeof *c);
+  if (!c) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  for (int i = 0; i < NTYPES; i++)
+    for (int b = 0; b < 11; b++)
+      for (unsigned more = 0; more < 2; more++) {
+        const size_t count = bytes[b] / allreduce_size_of(TYPES[i]) + more;
+        calls_add(t->bytes, c, TYPES[i], count, (unsigned)(i * 100 + b * 2) + more);
+      }
+  calls_prepare(t, c);
+  run_calls(t, c, &config, 0, "types, counts and places");
+}
+
+/* With the limits as they are. */
+static void test_large(struct test *t)
+{
+  static const size_t counts[] = {2047, 2049, 40000, 300001, 1300001};
+  struct calls *c = calloc(1, sizeof *c);
+  if (!c) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  for (unsigned i = 0; i < 5; i++) calls_add(t->bytes, c, ncclFloat, counts[i], i);
+  calls_prepare(t, c);
+  run_calls(t, c, NULL, 0, "large vectors");
+}
+
+/* Eager calls and a graph in turns, while the number passes 2^32. */
+static void test_graph(struct test *t)
+{
+  allreduce_config_t config = small_limits(t);
+  config.calls_before = ((unsigned long long)1 << 32) - 20;
+  allreduce_t handle = make_handle(t, &config);
+  struct calls *c = random_calls(t, 25, 5);
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  int code = EXIT_VERIFIED;
+  launcher_step("graph");
+  CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
+  calls_enqueue(t, c, handle, 0);
+  CUDACHECK(cudaStreamEndCapture(t->stream, &graph));
+  CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
+  for (int turn = 0; turn < 6; turn++) {
+    launcher_barrier(t->me);
+    CUDACHECK(cudaMemsetAsync(t->results, 0, c->bytes, t->stream));
+    if (turn % 3 == 1) /* replaced by what comes after it */
+      calls_enqueue(t, c, handle, 500);
+    CUDACHECK(cudaGraphLaunch(exec, t->stream));
+    if (turn % 3 == 2) calls_enqueue(t, c, handle, 500);
+    const int found = calls_check(t, c, handle);
+    if (found != EXIT_VERIFIED) code = found;
+  }
+  result(t, code, "a graph, its replays and other calls");
+  CUDACHECK(cudaGraphExecDestroy(exec));
+  CUDACHECK(cudaGraphDestroy(graph));
+  launcher_barrier(t->me);
+  LIBRARYCHECK(allreduce_destroy(handle));
+  free(c);
+}
+
+/* Ranks that ask for different things agree on the least. */
+static void test_limits(struct test *t)
+{
+  allreduce_config_t config = small_limits(t);
+  if (t->me->rank == t->me->nranks - 1) config.max_blocks = 1;
+  run_calls(t, random_calls(t, 40, 6), &config, 0, "fewer blocks than wanted on one rank");
+  config = small_limits(t);
+  if (t->me->rank == 0) config.ll128_bytes = -1;
+  run_calls(t, random_calls(t, 40, 7), &config, 0, "no LL128 lines on one rank");
+}
+
+/* With a call that fails on one rank: all of them end, with an error each. */
+static bool only_create;
+
+static void say_what_came_of_it(struct test *t)
+{
+  allreduce_t handle;
+  launcher_step("create");
+  const ncclResult_t found = allreduce_create(t->comm, NULL, &handle);
+  if (found != ncclSuccess)
+    launcher_print_all(t->me, "rank %d: %s: %s\n", t->me->rank, ncclGetErrorString(found),
+                       allreduce_last_error());
+  else
+    launcher_print_all(t->me, "rank %d: LL128 lines up to %zu bytes\n", t->me->rank,
+                       handle->limits.ll128);
+  LIBRARYCHECK(allreduce_destroy(handle));
+}
+
+static void setup(struct test *t)
+{
+  ncclUniqueId id;
+  CUDACHECK(cudaSetDevice(t->me->device));
+  CUDACHECK(cudaStreamCreate(&t->stream));
+  if (t->me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
+  launcher_broadcast(t->me, &id, sizeof id, 0);
+  NCCLCHECK(ncclCommInitRank(&t->comm, t->me->nranks, id, t->me->rank));
+  NCCLCHECK(ncclMemAlloc((void **)&t->send, t->bytes));
+  NCCLCHECK(ncclMemAlloc((void **)&t->recv, t->bytes));
+  for (int i = 0; i < 2; i++)
+    NCCLCHECK(ncclCommWindowRegister(t->comm, i == 0 ? t->send : t->recv, t->bytes, &t->windows[i],
+                                     NCCL_WIN_COLL_SYMMETRIC));
+  CUDACHECK(cudaMalloc((void **)&t->inputs, t->bytes));
+  CUDACHECK(cudaMalloc((void **)&t->results, t->bytes));
+  t->host = malloc(t->bytes);
+  if (!t->host) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+}
+
+static void teardown(struct test *t)
+{
+  for (int i = 0; i < 2; i++) NCCLCHECK(ncclCommWindowDeregister(t->comm, t->windows[i]));
+  launcher_barrier(t->me);
+  NCCLCHECK(ncclMemFree(t->send));
+  NCCLCHECK(ncclMemFree(t->recv));
+  CUDACHECK(cudaFree(t->inputs));
+  CUDACHECK(cudaFree(t->results));
+  CUDACHECK(cudaStreamDestroy(t->stream));
+  NCCLCHECK(ncclCommFinalize(t->comm));
+  NCCLCHECK(ncclCommDestroy(t->comm));
+  free(t->host);
+}
+
+static int run(const struct rank *me, const struct options *opt)
+{
+  struct test t = {.me = me, .code = EXIT_VERIFIED, .bytes = (size_t)16 << 20};
+  (void)opt;
+  setup(&t);
+  if (only_create) {
+    say_what_came_of_it(&t);
+    teardown(&t);
+    return t.code;
+  }
+  const allreduce_config_t config = small_limits(&t);
+  test_types(&t);
+  run_calls(&t, random_calls(&t, MAX_CALLS, 3), &config, 0, "calls one after the other");
+  run_calls(&t, random_calls(&t, MAX_CALLS, 4), &config, 3000, "late ranks");
+  test_large(&t);
+  test_limits(&t);
+  if (launcher_graphs_can_deadlock)
+    launcher_print(t.me, "ok - no graphs where ranks are threads\n");
+  else
+    test_graph(&t);
+  test_neighbours(&t, &config);
+  test_errors(&t);
+  teardown(&t);
+  return t.code;
+}
+
+static const struct option_spec options[] = {
+    {"create", 0, OPTION_FLAG, &only_create, NULL, "make a handle, and no more", 0, 0},
+    {0},
+};
+
+int main(int argc, char **argv)
+{
+  static const struct program program = {
+      .name = "allreduce_direct",
+      .summary = "test cases of the direct AllReduce (02_allreduce_sm/lib)",
+      .options = options,
+      .types = "float",
+      .run = run,
+  };
+  return launcher_main(argc, argv, &program);
+}
