@@ -55,6 +55,29 @@ ELEMENTS_FN uint64_t element_bits(const struct segment *s, size_t i)
   return hash >> (64 - 8 * s->size);
 }
 
+/* Little-endian: the low bytes. */
+ELEMENTS_FN void element_store(const struct segment *s, size_t i)
+{
+  const uint64_t bits = element_bits(s, i);
+  if (s->size == 8)
+    ((uint64_t *)s->start)[i] = bits;
+  else if (s->size == 4)
+    ((uint32_t *)s->start)[i] = (uint32_t)bits;
+  else if (s->size == 2)
+    ((uint16_t *)s->start)[i] = (uint16_t)bits;
+  else
+    ((uint8_t *)s->start)[i] = (uint8_t)bits;
+}
+
+ELEMENTS_FN int element_is_wrong(const struct segment *s, size_t i)
+{
+  const uint64_t bits = element_bits(s, i);
+  if (s->size == 8) return ((const uint64_t *)s->start)[i] != bits;
+  if (s->size == 4) return ((const uint32_t *)s->start)[i] != (uint32_t)bits;
+  if (s->size == 2) return ((const uint16_t *)s->start)[i] != (uint16_t)bits;
+  return ((const uint8_t *)s->start)[i] != (uint8_t)bits;
+}
+
 /* Enqueue; return what the launch returned. */
 cudaError_t elements_fill(struct segment segment, cudaStream_t stream);
 cudaError_t elements_compare(struct segment segment, struct element_errors *errors,

@@ -132,8 +132,8 @@ ncclResult_t alltoallv_destroy(alltoallv_t handle);
 ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why);
 
 /* Where this rank sees the registered buffer of `peer`, for copies and kernels of one's own; NULL
- * if that rank is out of the kernel's reach. Valid until the buffer is unregistered. Not
- * collective. ncclInvalidArgument  `buff` is not registered, or there is no such rank */
+ * if the kernel does not reach that rank. Valid until unregister. Not collective.
+ *   ncclInvalidArgument  `buff` is not registered, or there is no such rank */
 ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void **address);
 
 /* ---- the exchange ------------------------------------------------------------------------- */
@@ -145,13 +145,14 @@ ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], al
 
 /* Collective. The order of arguments is MPI_Alltoallv's (MPI 4.1, section 6.8). What rank i sends
  * to j, sendcounts[j] of i, must equal recvcounts[i] of j. Zero counts are fine and so is any
- * alignment; multiples of 16 bytes are fastest. Segments of the send buffer may overlap. Counts
- * that differ between two ranks are found by the kernel, not by send/recv:
- * alltoallv_get_async_error. ncclInvalidArgument  NULL, element_bytes 0 or 4 GiB, a count that
- * overflows in bytes, a segment outside the registered range ncclInvalidUsage     recvbuff is not
- * registered (LSA path), receive segments overlap, send and receive ranges overlap, an exchange of
- * the same capture is on another stream, or the exchange before was on a stream that is being
- * captured now ncclRemoteError      the handle has timed out before */
+ * alignment; multiples of 16 bytes are fastest. Segments of the send buffer may overlap. The kernel
+ * finds counts that differ between two ranks (alltoallv_get_async_error), send/recv does not.
+ *   ncclInvalidArgument  NULL, element_bytes 0 or 4 GiB, a count that overflows in bytes, a segment
+ *                        outside the registered range
+ *   ncclInvalidUsage     recvbuff is not registered (LSA path), receive segments overlap, send and
+ *                        receive ranges overlap, or the exchange before was on a stream that is
+ *                        being captured now
+ *   ncclRemoteError      the handle has timed out before */
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
                        size_t element_bytes, alltoallv_t handle, cudaStream_t stream);

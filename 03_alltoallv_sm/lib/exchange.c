@@ -127,39 +127,18 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, const size_t sendcoun
 
 /* ---- enqueueing --------------------------------------------------------------------------- */
 
-/* No two captures of a process have the same id. */
-static ncclResult_t is_capturing(cudaStream_t stream, bool *capturing, unsigned long long *id)
-{
-  enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-#if CUDART_VERSION >= 13000
-  ALLTOALLV_CUDATRY(cudaStreamGetCaptureInfo(stream, &status, id, NULL, NULL, NULL, NULL));
-#else
-  ALLTOALLV_CUDATRY(cudaStreamGetCaptureInfo(stream, &status, id, NULL, NULL, NULL));
-#endif
-  *capturing = status != cudaStreamCaptureStatusNone;
-  return ncclSuccess;
-}
-
-/* Makes `stream` wait for the exchange before. */
+/* Makes `stream` wait for the exchange before. *capturing: then the caller orders the launches. */
 static ncclResult_t order(struct alltoallv_handle *h, cudaStream_t stream, bool *capturing)
 {
+  enum cudaStreamCaptureStatus status, before = cudaStreamCaptureStatusNone;
   if (alltoallv_has_timed_out(h))
     return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
-  unsigned long long capture = 0;
-  ALLTOALLV_TRY(is_capturing(stream, capturing, &capture));
-  if (*capturing) { /* the caller orders the launches of the graph, but not its branches */
-    if (h->captured_exists && capture == h->capture && stream != h->captured_stream)
-      return alltoallv_fail(ncclInvalidUsage,
-                            "two streams of one capture have exchanges of one handle");
-    h->captured_exists = true;
-    h->capture = capture;
-    h->captured_stream = stream;
-    return ncclSuccess;
-  }
+  ALLTOALLV_CUDATRY(cudaStreamIsCapturing(stream, &status));
+  *capturing = status != cudaStreamCaptureStatusNone;
+  if (*capturing) return ncclSuccess;
   if (h->last_exists && stream != h->last_stream) {
-    bool busy = false;
-    ALLTOALLV_TRY(is_capturing(h->last_stream, &busy, &capture));
-    if (busy)
+    ALLTOALLV_CUDATRY(cudaStreamIsCapturing(h->last_stream, &before));
+    if (before != cudaStreamCaptureStatusNone)
       return alltoallv_fail(ncclInvalidUsage,
                             "the stream of the exchange before is being captured: "
                             "this one cannot wait for it");

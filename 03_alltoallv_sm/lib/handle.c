@@ -319,18 +319,9 @@ static ncclResult_t make_handle(struct alltoallv_handle *h, ncclResult_t config_
   return choose_path(h, config_result == ncclSuccess ? allocate(h) : config_result, first_epoch);
 }
 
-static void keep_first_cuda(ncclResult_t *first, cudaError_t error, const char *what)
-{
-  if (*first == ncclSuccess && error != cudaSuccess)
-    *first =
-        alltoallv_fail(ncclUnhandledCudaError, "cleanup: %s: %s", what, cudaGetErrorString(error));
-}
-
 /* Frees everything, whatever fails, and returns the first failure; `first` is one from before. */
 static ncclResult_t free_handle(struct alltoallv_handle *h, ncclResult_t first)
 {
-  const cudaEvent_t events[] = {h->last_done, h->join, h->fork};
-  const cudaStream_t streams[] = {h->side_stream, h->words_stream};
   /* After a timeout a late peer may still write into our scratch memory: it stays. */
   const bool leave = alltoallv_has_timed_out(h);
   if (h->lsa != NULL && !leave) destroy_lsa(h, &first);
@@ -339,12 +330,18 @@ static ncclResult_t free_handle(struct alltoallv_handle *h, ncclResult_t first)
     if (first == ncclSuccess && result != ncclSuccess)
       first = alltoallv_fail(result, "cleanup: communicator: %s", alltoallv_nccl_reason(result));
   }
-  for (size_t i = 0; i < sizeof(events) / sizeof(*events); i++)
-    if (events[i] != NULL) keep_first_cuda(&first, cudaEventDestroy(events[i]), "event");
-  for (size_t i = 0; i < sizeof(streams) / sizeof(*streams); i++)
-    if (streams[i] != NULL) keep_first_cuda(&first, cudaStreamDestroy(streams[i]), "stream");
-  if (h->words_device != NULL) keep_first_cuda(&first, cudaFree(h->words_device), "cudaFree");
-  if (h->words != NULL) keep_first_cuda(&first, cudaFreeHost(h->words), "cudaFreeHost");
+  const cudaError_t errors[] = {
+      h->last_done != NULL ? cudaEventDestroy(h->last_done) : cudaSuccess,
+      h->join != NULL ? cudaEventDestroy(h->join) : cudaSuccess,
+      h->fork != NULL ? cudaEventDestroy(h->fork) : cudaSuccess,
+      h->side_stream != NULL ? cudaStreamDestroy(h->side_stream) : cudaSuccess,
+      h->words_stream != NULL ? cudaStreamDestroy(h->words_stream) : cudaSuccess,
+      cudaFree(h->words_device),
+      h->words != NULL ? cudaFreeHost(h->words) : cudaSuccess,
+  };
+  for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
+    if (first == ncclSuccess && errors[i] != cudaSuccess)
+      first = alltoallv_fail(ncclUnhandledCudaError, "cleanup: %s", cudaGetErrorString(errors[i]));
   free(h->pairs);
   free(h);
   return first;
@@ -375,10 +372,12 @@ ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, a
 ncclResult_t alltoallv_destroy(alltoallv_t handle)
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  ncclResult_t first = ncclSuccess;
   /* of any stream, launches of graphs included; freeing memory waits for the device anyway */
-  keep_first_cuda(&first, cudaDeviceSynchronize(), "the last exchange");
-  return free_handle(handle, first);
+  const cudaError_t last = cudaDeviceSynchronize();
+  return free_handle(handle, last == cudaSuccess
+                                 ? ncclSuccess
+                                 : alltoallv_fail(ncclUnhandledCudaError, "the last exchange: %s",
+                                                  cudaGetErrorString(last)));
 }
 
 ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why)

@@ -140,11 +140,6 @@ struct alltoallv_handle {
   cudaEvent_t last_done;
   bool last_exists;
 
-  /* The last one that was: of which capture, and on which stream, which need not exist any more. */
-  unsigned long long capture;
-  cudaStream_t captured_stream;
-  bool captured_exists;
-
   struct alltoallv_pair *pairs;   /* of the current exchange; the host is done with it at return */
   uint64_t *words, *words_device; /* to talk to all ranks through NCCL: see alltoallv_agree */
   cudaStream_t words_stream;
