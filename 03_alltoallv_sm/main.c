@@ -20,7 +20,6 @@
 #include "lib/alltoallv.h"
 #include "patterns.h"
 #include "program.h"
-#include "simple/sendrecv.h"
 
 static const size_t DEFAULT_COUNT = 2048; /* elements that a rank sends, about */
 

@@ -7,7 +7,6 @@
 
 #include "bare_push.h"
 #include "patterns.h"
-#include "simple/sendrecv.h"
 #include "verify.h"
 
 /* ---- options --------------------------------------------------------------------------------- */

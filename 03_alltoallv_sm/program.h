@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What main.c and bench.c share and the story need not show: the program's own options, the counts
- * that they ask for, the ways to exchange, and filling and verifying the buffers. */
+/* What main.c and bench.c share and the story need not show. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
 
@@ -20,8 +19,8 @@
 /* Who moves the bytes: --method, which names the first seven, and two more of --bench. */
 enum method {
   METHOD_AUTO,     /* the library: the kernel where it can run, else send/recv */
-  METHOD_SENDRECV, /* simple/sendrecv.h */
-  METHOD_BARRIER,  /* simple/ ... */
+  METHOD_SENDRECV, /* simple/: */
+  METHOD_BARRIER,
   METHOD_LINES,
   METHOD_COPY_ENGINE,
   METHOD_LSA,          /* the library: the kernel */
@@ -40,10 +39,7 @@ struct program_options {
 extern struct program_options program_options;
 extern const struct option_spec program_option_table[];
 
-/* Is --method one of the library? */
-bool program_takes_library(void);
-
-/* ---- one exchange -------------------------------------------------------------------------- */
+bool program_takes_library(void); /* is --method one of the library? */
 
 /* Bytes of guard before and after the receive buffer, of any alignment. */
 enum { PROGRAM_GUARD = 256 };
@@ -53,9 +49,9 @@ struct exchange {
   const struct rank *me;
   const struct datatype *type;
   size_t *sendcounts, *sdispls, *recvcounts, *rdispls;
-  size_t *places; /* where the peers want what this rank sends */
-  size_t sends, receives,
-      largest;                   /* all that this rank sends, receives; the largest of all parts */
+  size_t *places;                /* where the peers want what this rank sends */
+  size_t sends, receives;        /* all that this rank sends, receives */
+  size_t largest;                /* of the counts of all ranks */
   char *send, *window;           /* guard, receive buffer, guard */
   size_t send_bytes, recv_bytes; /* of the largest rank, so that sizes are alike */
 };
@@ -80,8 +76,6 @@ void program_allocate(struct exchange *x);
 
 /* Device memory of an exchange with that many bytes, the handle included. */
 size_t program_bytes(size_t send_bytes, size_t recv_bytes, int nranks);
-
-/* ---- ways to exchange ---------------------------------------------------------------------- */
 
 struct way {
   enum method method;
@@ -111,8 +105,6 @@ void way_close(struct way *way);
 
 /* Waits for nothing; a mismatch of counts or a timeout that the device has seen ends the job. */
 void program_check_async(alltoallv_t handle);
-
-/* ---- data ---------------------------------------------------------------------------------- */
 
 /* Enqueues: guard bytes into all of the window. */
 void program_guard(const struct exchange *x, char *window, cudaStream_t stream);

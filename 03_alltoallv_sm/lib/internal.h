@@ -18,9 +18,7 @@ extern "C" {
 /* The longest sentence. */
 enum { ALLTOALLV_SENTENCE = 512 };
 
-/* Sets the sentence and returns `result`. The old sentence may be among the arguments. Who finds an
- * error sets the sentence; who passes the result on leaves it alone, or puts something before it.
- */
+/* Sets the sentence and returns `result`. The old sentence may be among the arguments. */
 ncclResult_t alltoallv_fail(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rungs between send/recv and the library, each with what it is slow at:
+/* The rungs below the library, each with what it is slow at:
  *
- *   barrier      a kernel stores into the receive buffers of the peers, between two barriers. Small
- *                exchanges: three trips over the link, one after the other
- *   lines        every 8 bytes carry their own flag, so there are no barriers. Large exchanges:
- * half of what crosses the link is flags, and everything is copied twice copy engine  the GPUs'
- * copy engines move the bytes and leave the multiprocessors to others. Everything but large
- * exchanges: some 20 us
+ *   send/recv    NCCL's own buffers and handshakes for every pair: everything
+ *   barrier      a kernel stores into the receive buffers of the peers, between two barriers: small
+ *                exchanges, which are three trips over the link, one after the other
+ *   lines        every 8 bytes carry their own flag, so there are no barriers: large exchanges,
+ *                since half of what crosses the link is flags, and all is copied twice
+ *   copy engine  the GPUs' copy engines move the bytes and leave the multiprocessors to others:
+ *                all but large exchanges, which take some 20 us
  *
- * All are for ranks that share memory (NVLink on one host) and counts that are known. None notices
- * that counts disagree, and a peer that never comes is waited for without end. A failed call ends
- * the job. create and destroy are collective; create returns NULL on all ranks, and `why`, where it
- * cannot be. An exchange is collective, too; it is enqueued on the stream. */
+ * But for send/recv they are for ranks that share memory (NVLink on one host). None notices that
+ * counts disagree or that a peer will never come. A failed call ends the job. create and destroy
+ * are collective; create returns NULL on all ranks, and `why`, where it cannot be. An exchange is
+ * collective, too; it is enqueued on the stream. */
 #ifndef SIMPLE_H
 #define SIMPLE_H
 
@@ -25,6 +26,13 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The AlltoAllV that everybody writes first: grouped ncclSend and ncclRecv, anywhere. Arguments as
+ * MPI_Alltoallv; `size` is the bytes of an element. Returns NCCL's errors. */
+ncclResult_t sendrecv_alltoallv(const void *sendbuff, const size_t sendcounts[],
+                                const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
+                                const size_t rdispls[], ncclDataType_t datatype, size_t size,
+                                int nranks, ncclComm_t comm, cudaStream_t stream);
 
 /* More than the 72 GPUs that one NVLink domain has today. */
 enum { SIMPLE_MAX_RANKS = 80 };
