@@ -33,19 +33,13 @@ static void flush_stdout(void)
 
 /* ---- from main() to the ranks ------------------------------------------------------------- */
 
-/* All that options name is there, can be written and is not two things at once. */
-static int check_files(const struct rank *me)
-{
-  char error[LAUNCHER_TEXT] = "";
-  options_check_files(&options, program->options, me->rank, me->nranks, error, sizeof error);
-  return launcher_refuse(me, error);
-}
-
 static int rank_main(const struct rank *me)
 {
+  char error[LAUNCHER_TEXT] = "";
   launcher_set_current(me);
   launcher_step("files");
-  int code = check_files(me);
+  options_check_files(&options, program->options, me->rank, me->nranks, error, sizeof error);
+  int code = launcher_refuse(me, error);
   launcher_step("start");
   if (code == EXIT_VERIFIED) code = program->run(me, &options);
   launcher_step("waiting for the other ranks to finish");

@@ -21,18 +21,12 @@ static void out_of_memory(void)
 int output_file_open(struct output_file *file, const char *name, char *error, size_t error_size)
 {
   struct stat status;
+  const bool in_place = stat(name, &status) == 0 && !S_ISREG(status.st_mode);
   *file = (struct output_file){.path = strdup(name)};
+  if (!file->path || asprintf(&file->temporary, "%s%s", name, in_place ? "" : ".tmp") < 0)
+    out_of_memory();
   shown(name, file->name);
-  const bool exists = stat(name, &status) == 0;
-  /* a folder would be noticed only by the rename, after the run */
-  if (exists && S_ISDIR(status.st_mode)) errno = EISDIR;
-  const bool folder = exists && S_ISDIR(status.st_mode);
-  const bool in_place = exists && !S_ISREG(status.st_mode);
-  if (!in_place && asprintf(&file->temporary, "%s.tmp", name) < 0) file->temporary = NULL;
-  if (!file->path || (!in_place && !file->temporary)) out_of_memory();
-  /* one that nobody may write to could be replaced all the same */
-  if (!folder && (!exists || access(name, W_OK) == 0))
-    file->stream = fopen(in_place ? name : file->temporary, "w");
+  file->stream = fopen(file->temporary, "w"); /* says what is wrong with a folder, too */
   if (file->stream) return 0;
   fail(file, error, error_size);
   output_file_close(file);
@@ -54,7 +48,7 @@ void output_file_close(struct output_file *file)
 {
   if (file->stream) {
     fclose(file->stream);
-    if (file->temporary) unlink(file->temporary); /* is gone if it was published */
+    if (strcmp(file->temporary, file->path) != 0) unlink(file->temporary); /* unless published */
   }
   free(file->path);
   free(file->temporary);
@@ -70,7 +64,7 @@ int output_files_publish(const struct rank *me, struct output_file *const *files
     for (int i = 0; i < nfiles && !failed; i++) {
       const struct output_file *file = files[i];
       if (renaming)
-        failed = file->temporary && rename(file->temporary, file->path) != 0;
+        failed = rename(file->temporary, file->path) != 0; /* of one name: nothing */
       else
         failed = fflush(file->stream) != 0 || ferror(file->stream);
       if (failed) fail(file, error, sizeof error);

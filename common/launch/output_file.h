@@ -15,7 +15,7 @@
 
 struct output_file {
   FILE *stream;           /* to write to; NULL: there is no file */
-  char *path, *temporary; /* the names; `temporary` is NULL where it is written in place */
+  char *path, *temporary; /* the names; the same where it is written in place */
   char name[SHOWN_TEXT];  /* for messages */
 };
 
