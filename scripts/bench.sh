@@ -20,11 +20,8 @@ while [ $# -gt 0 ]; do
   case $1 in
   --no-install) install=no ;;
   --quick) extent=quick ;;
-  --out)
-    [ -n "${2:-}" ] || die "--out needs a folder; allowed: --out DIR"
-    out=$2
-    shift
-    ;;
+  --out) [ $# -gt 1 ] || die "--out needs a folder; allowed: --out DIR"
+    out=$2 && shift ;;
   -h | --help) show_help ;;
   -*) die "unknown option '$1'; allowed: --no-install --quick --out DIR EXAMPLE..." ;;
   *) named+=("$1") ;;
@@ -46,41 +43,29 @@ mkdir -p -- "$out" && out=$(realpath -- "$out") || exit
 cd "$TOP" || exit
 unset NTHREADS
 
-# ---- what is measured: the parts of an example are its modes ---------------------------------------------
-modes_of() { # modes_of EXAMPLE LAUNCHER
-  case $1.$2 in
-  04_*.pthread) echo eager ;;
-  04_*.mpi) # and without a dense result, other densities, what is sent by other numbers of ranks, a training job
-    echo eager graph graph.entries
-    [ $extent != full ] || echo density0.001 density0.005 density0.05
-    seq -f 'ranks%g' 2 "$ranks"
-    echo training
-    ;;
-  *) echo eager graph ;;
+# ---- what is measured ----------------------------------------------------------------------------
+parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
+  local launcher n eager="--bench -b 1K -e 256M -f 4" graph="--bench -b 1K -e 1G -f 4 -G 1" words="--count 64K --density 0.01" epochs=
+  case $1.$extent in
+  04*.full) eager="--bench --count 14728266" graph="--bench -G 1" ;;
+  04*.quick) eager="--bench --count 14728266" graph="$eager -G 1" ;;
+  04*.trial) eager="--bench --count 1K" graph="--bench --count 1K -G 1" words="--count 4K --steps 5" epochs="--epochs 1" ;;
+  *.quick) eager="--bench -b 1K -e 256M -f 8 --repetitions 5" graph="$eager -G 1" ;;
+  *.trial) eager="--bench -b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2" graph="$eager -G 1" ;;
   esac
-}
-
-options_of() { # options_of EXAMPLE MODE
-  case $1.$2.$extent in
-  04_*.graph*.full) echo --bench ;;
-  04_*.graph*.quick | 04_*.eager.quick | 04_*.eager.full) echo --bench --count 14728266 ;;
-  04_*.graph*.trial | 04_*.eager.trial) echo --bench --count 1K ;;
-  04_*.density*) # the paths that plots/sparse_speedup.gnuplot draws against the density
-    echo --bench -G 1 --preset lstm --count 27569568 --density "${2#density}" --algorithm topkA,topkAopt,gtopk,oktopk,topkSA,gaussiank
-    ;;
-  04_*.ranks*.trial) echo --count 4K --steps 5 ;;
-  04_*.ranks*) echo --count 64K --density 0.01 ;;
-  04_*.training.trial) echo --epochs 1 ;;
-  04_*.training.*) ;; # as it comes
-  *.graph.full) echo --bench -b 1K -e 1G -f 4 ;;
-  *.eager.full) echo --bench -b 1K -e 256M -f 4 ;;
-  *.quick) echo --bench -b 1K -e 256M -f 8 --repetitions 5 ;;
-  *.trial) echo --bench -b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2 ;;
-  esac
-  case $2 in
-  graph) echo -G 1 ;;
-  graph.entries) echo -G 1 --algorithm oktopk --result entries ;;
-  esac
+  for launcher in "${launchers[@]}"; do
+    echo "$launcher eager $eager"
+    [[ $1.$launcher = 04*.pthread ]] || echo "$launcher graph $graph"
+  done
+  [[ $1.$launcher = 04*.mpi ]] || return 0
+  # and without a dense result, other densities, what is sent by other numbers of ranks, a training job
+  echo "mpi graph.entries $graph --algorithm oktopk --result entries"
+  for n in 0.001 0.005 0.05; do # the paths that plots/sparse_speedup.gnuplot draws against the density
+    [ $extent != full ] ||
+      echo "mpi density$n $graph --preset lstm --count 27569568 --density $n --algorithm topkA,topkAopt,gtopk,oktopk,topkSA,gaussiank"
+  done
+  for n in $(seq 2 "$ranks"); do echo "mpi ranks$n $words"; done
+  echo "mpi training $epochs"
 }
 
 provenance() { # provenance PROGRAM
@@ -99,28 +84,24 @@ provenance() { # provenance PROGRAM
 failed=0
 for launcher in "${launchers[@]}"; do make -s -k -j "$(nproc)" "${switches[@]}" MPI="${launcher/pthread/}" "${examples[@]}" || failed=1; done
 provenance "$(built_program "${examples[0]}" $kind "${launchers[-1]}")" >"$out/provenance.txt"
-for launcher in "${launchers[@]}"; do
-  for example in "${examples[@]}"; do
-    for mode in $(modes_of "$example" "$launcher"); do
-      part=$example.$launcher.$mode code=0 n=$ranks begin=$SECONDS program=$(built_program "$example" $kind "$launcher")
-      case $mode in
-      ranks*) n=${mode#ranks} ;;
-      training) program=${program%/*}/sparse_training ;;
-      esac
-      read -rd '' -a options <<<"$(options_of "$example" "$mode")"
-      echo "part: $part ${options[*]}" >>"$out/provenance.txt"
-      run_program "$launcher" "$n" "$program" "${options[@]}" -J "$out/$part.csv" >"$out/$part.txt" 2>"$out/$part.err" </dev/null || code=$?
-      case $code.$launcher.$mode in
-      0.*) result='done' && rm "$out/$part.err" ;;
-      77.* | 2.pthread.graph) # programs refuse what could deadlock
-        result="skipped: $(grep -m 1 -v '^note: ' "$out/$part.err")"
-        rm -f "$out/$part".*
-        ;;
-      *) result="failed: exit code $code, see $out/$part.txt and .err" failed=1 && rm -f "$out/$part.csv" ;;
-      esac
-      printf '%-40s %s, %d s\n' "$part" "$result" $((SECONDS - begin))
-    done
-  done
+for example in "${examples[@]}"; do
+  while read -r launcher mode options; do
+    name=$example.$launcher.$mode part=$out/$example.$launcher.$mode code=0 n=$ranks begin=$SECONDS program=$example
+    case $mode in
+    ranks*) n=${mode#ranks} ;;
+    training) program=sparse_training ;;
+    esac
+    echo "part: $name $options" >>"$out/provenance.txt"
+    # shellcheck disable=SC2086 # words
+    run_program "$launcher" "$n" "$(built_program $program $kind "$launcher")" $options -J "$part.csv" >"$part.txt" 2>"$part.err" </dev/null ||
+      code=$?
+    case $code.$launcher.$mode in
+    0.*) result='done' && rm "$part.err" ;;
+    77.* | 2.pthread.graph) result="skipped: $(grep -m 1 -v '^note: ' "$part.err")" && rm -f "$part".* ;; # could deadlock
+    *) result="failed: exit code $code, see $part.txt and .err" failed=1 && rm -f "$part.csv" ;;
+    esac
+    printf '%-40s %s, %d s\n' "$name" "$result" $((SECONDS - begin))
+  done < <(parts_of "$example")
 done
 echo "results in $out"
 [ $kind = cpu ] || echo "next: scripts/results.py plot $out && scripts/results.py html $out"

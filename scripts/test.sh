@@ -74,13 +74,6 @@ check_cppcheck() {
 
 check_shellcheck() { need shellcheck true && sources sh bash bats sbatch pbs | xargs shellcheck .ci/run; }
 
-# bash goes on after `! command`, and after `a && b` if a fails: bats would not notice.
-check_bats_conditions() {
-  if grep -nE '^ +(!|(\[|\[\[|cmp|diff|grep) .*&&) ' tests/cli/*.bats | grep -v '||'; then
-    echo "allowed: one condition in a line, if ...; then false; fi" && return 1
-  fi
-}
-
 # ---- builds: warnings are errors here ---------------------------------------------------------------
 build_cpu() { flock "$logs" make -s -j "$lanes" CPU=1 STRICT=1 "${tests[@]}"; }
 build_gpu() {
@@ -126,7 +119,7 @@ for file in tests/unit/test_*.c; do
   name=$(basename "$file" .c)
   check "unit-${name#test_}" built cpu unit "$name"
 done
-for name in clang_format cppcheck shellcheck spdx bats_conditions; do check "${name//_/-}" check_$name; done
+for name in clang_format cppcheck shellcheck spdx; do check "${name//_/-}" check_$name; done
 check readme-snippets need python3 tests/readme_snippets.sh
 check links tests/links.sh
 for folder in results/*/; do
