@@ -7,7 +7,7 @@
  *
  * Send/recv, everywhere: NCCL wants to know every size on the host, so the counts are gathered and
  * the host waits for them; then grouped ncclSend and ncclRecv. */
-#include "sparse_internal.h"
+#include "internal.h"
 
 static size_t list_room(const struct sparse_memory *m)
 {
@@ -176,7 +176,7 @@ static ncclResult_t gather_counts(struct sparse_allreduce_handle *h, uint64_t *c
 {
   const int nranks = h->m.nranks;
   const size_t row = (size_t)nranks * sizeof(uint64_t);
-  SPARSE_TRY(exchange_counts(h, &h->m.state->sealed_count, 1, stream));
+  SPARSE_TRY(exchange_counts(h, &h->m.state->send_counts[0], 1, stream));
   uint64_t *places = h->counts + nranks;
   places[0] = 0;
   for (int r = 1; r < nranks; r++) places[r] = places[r - 1] + h->counts[r - 1];
@@ -233,16 +233,15 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send
   return gather_elements(h, send, recv, type, stream);
 }
 
-ncclResult_t exchange_gather_fixed(struct sparse_allreduce_handle *h,
-                                   const struct sparse_pair *send, struct sparse_pair *recv,
-                                   size_t count, cudaStream_t stream)
+ncclResult_t exchange_gather_k(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
-  struct sparse_state *s = h->m.state;
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
   if (h->alltoallv != NULL)
-    return gather_device_counts(h, send, recv, s->received_counts, s->received_displs, ncclUint64,
-                                stream);
+    return gather_device_counts(h, m->offered, m->received, s->received_counts, s->received_displs,
+                                ncclUint64, stream);
   /* MPI: Allgather -> NCCL: ncclAllGather */
-  SPARSE_NCCL(ncclAllGather(send, recv, count, ncclUint64, h->comm, stream));
+  SPARSE_NCCL(ncclAllGather(m->offered, m->received, m->k, ncclUint64, h->comm, stream));
   return ncclSuccess;
 }
 
@@ -253,4 +252,32 @@ ncclResult_t exchange_gather_again(struct sparse_allreduce_handle *h, const void
   if (h->alltoallv != NULL)
     return gather_device_counts(h, send, recv, counts, displs, type, stream);
   return gather_elements(h, send, recv, type, stream);
+}
+
+/* ---- gradients that are not finite ----------------------------------------------------------- */
+
+/* In memory of its own where NCCL gathers it: see own_messages. */
+static uint32_t *nonfinite_place(const struct sparse_allreduce_handle *h)
+{
+  const struct sparse_memory *m = &h->m;
+  return h->alltoallv != NULL ? m->flags->nonfinite
+                              : (uint32_t *)(m->matrix + (size_t)m->nranks * (size_t)m->nranks);
+}
+
+const uint32_t *nonfinite_of(const struct sparse_allreduce_handle *h)
+{
+  return nonfinite_place(h);
+}
+
+ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream)
+{
+  struct sparse_state *s = h->m.state;
+  uint32_t *all = nonfinite_place(h);
+  if (h->alltoallv != NULL) /* not by NCCL, whose calls have no timeout */
+    SPARSE_ALLTOALLV(alltoallv_device_counts(
+        &s->nonfinite, s->ones, s->send_displs, all, (size_t)h->m.nranks, s->nonfinite_counts,
+        s->nonfinite_displs, NULL, ALLTOALLV_PACKED, ncclUint32, h->alltoallv, stream));
+  else
+    SPARSE_NCCL(ncclAllGather(&s->nonfinite, all, 1, ncclUint32, h->comm, stream));
+  return ncclSuccess;
 }

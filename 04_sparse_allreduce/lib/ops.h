@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators of the sparse allreduce: everything but messages. kernels/ops_*.cu are the
- * kernels, kernels/ops_*_cpu.c their plain C twins for the CPU stand-in.
+/* The operators of the sparse allreduce: everything but messages. kernels/ has the
+ * kernels; ../cpu/ has their CPU versions, for the stand-in.
  *
  * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
  * in device memory. Results do not depend on the number of blocks or on timing: no operator adds
  * floats by atomics.
  *
- * Most decisions of a step (decide/decisions.h) are launches of their own, ops_decide(), so that
+ * Most decisions of a step (decide/decide.h) are launches of their own, ops_decide(), so that
  * they stand in the path where they happen. "then" is one that a thread of an operator takes at its
  * end, after all the rest, which saves a kernel; SPARSE_THEN_NOTHING if there is none.
  *
- * Operators are local: they use this rank's memory only. Those of onesided/ops_onesided.h are not.
+ * Operators are local: they use this rank's memory only. Those of onesided/onesided.h are not.
  *
  * Operators return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError. */
 #ifndef OPS_H
 #define OPS_H
 
-#include "decide/decisions.h"
-#include "state/sparse_state.h"
+#include "decide/decide.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,7 +27,7 @@ extern "C" {
 size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity);
 
 /* Loads all kernels of the current device, so that later launches do not, and finds out whether
- * they can start early there (ops_device.cuh). To be called before any operator. */
+ * they can start early there (device/device.cuh). To be called before any operator. */
 ncclResult_t ops_load(void);
 
 /* A decision on its own. */
@@ -38,13 +37,13 @@ ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what
 /* ---- the local pass: one read of gradient and residual, one write of the residual ------------ */
 
 /* First, what is pending in the residual (state->pending, by state->selection) becomes zero, as in
- * ops_settle(), the result being that of the last ops_apply(). From then on `removal` is pending:
- * what this step is going to take out of the residual. For all i: residual[i] += gradient[i] (one
- * IEEE add of float(gradient[i])), where gradient[i] is finite; else residual[i] stays, and
- * state->nonfinite says where. gradient == NULL: the residual is taken as it is. The candidates,
- * whose magnitudes exceed levels[0], but not the limit, go to the offered list, ascending, as far
- * as m->room entries; offered_count says how many there are in the list, level_counts[j] for j <
- * nlevels how many exceed levels[j]. */
+ * ops_clear_pending(), the result being that of the last ops_apply(). From then on `removal` is
+ * pending: what this step is going to take out of the residual. For all i: residual[i] +=
+ * gradient[i] (one IEEE add of float(gradient[i])), where gradient[i] is finite; else residual[i]
+ * stays, and state->nonfinite says where. gradient == NULL: the residual is taken as it is. The
+ * candidates, whose magnitudes exceed levels[0], but not the limit, go to the offered list,
+ * ascending, as far as m->room entries; offered_count says how many there are in the list,
+ * level_counts[j] for j < nlevels how many exceed levels[j]. */
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                             enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream);
@@ -62,27 +61,7 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decisio
 
 /* ---- selection ------------------------------------------------------------------------------- */
 
-/* What a rank offers of its candidates. */
-enum sparse_rule {
-  SPARSE_EXACTLY_K,       /* the k largest; of equal ones those of lower indices */
-  SPARSE_ABOVE_KTH,       /* those above the k-th magnitude, which becomes the local threshold */
-  SPARSE_AS_THE_STATE_IS, /* what state->selection says; if these are too many, state->overflowed:
-                             the k largest, and the local threshold is the k-th magnitude */
-};
-
-/* Brings the offered list from the candidates to what is offered. Where to look state->search_from
- * and state->keep_from say: in the list, or in all of the residual; or there is nothing to do.
- * Afterwards state->selection chooses what is in the list. */
-ncclResult_t ops_select_offered(const struct sparse_memory *m, enum sparse_rule rule,
-                                cudaStream_t stream);
-
-/* The state->wanted largest entries of a list go to `to`, by state->global, which afterwards
- * chooses them. dropped (may be NULL, list of one part): receives the others. */
-ncclResult_t ops_keep_largest(const struct sparse_memory *m, struct sparse_list list,
-                              struct sparse_list to, const struct sparse_list *dropped,
-                              cudaStream_t stream);
-
-/* What both are made of: a search, its decision `found`, a filter; each sees what those before it
+/* A search, its decision `found`, a filter; each sees what those before it
  * have left. *search and *keep, enum sparse_source in device memory, say what the two read: `from`,
  * all of the residual, or nothing, and then the part does nothing. NULL instead of the address of a
  * source is nothing, too. The decision is taken in any case. Where *search is nothing, it must
@@ -96,9 +75,9 @@ ncclResult_t ops_keep_largest(const struct sparse_memory *m, struct sparse_list 
  *
  * The filter writes the entries that *selection chooses to `to` (one part), ascending, and their
  * number to *to.counts; if take > 0, of the entries equal to `above` the first `take`, and sets
- * ->tie to the index of the last of those. to.pairs may be from.pairs. Entries with index
- * SPARSE_NO_INDEX are never chosen. dropped.pairs (may be NULL): receives those not chosen, same
- * rules (lists of one part only). The caller makes sure that `to` has room. */
+ * ->tie to the index of the last of those. to.pairs may be from.pairs. dropped.pairs (may be NULL):
+ * receives those not chosen, same rules (lists of one part only). The caller makes sure that `to`
+ * has room. */
 struct sparse_select {
   struct sparse_list from, to, dropped;
   const uint32_t *search, *keep;
@@ -123,20 +102,10 @@ ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream);
 enum sparse_sums {
   SPARSE_SUMS_NONZERO, /* != 0, NaN included */
   SPARSE_SUMS_ABOVE,   /* |sum| > (float)state->global_threshold */
+  SPARSE_SUMS_ALL,
 };
 
-/* The lists of all ranks, list p being received_counts[p] entries at lists + received_displs[p]:
- * rank 0's, rank 1's, ... are added. Sums that are not 0 go to `to`, ascending. */
-ncclResult_t ops_reduce_lists(const struct sparse_memory *m, const struct sparse_pair *lists,
-                              struct sparse_list to, cudaStream_t stream);
-
-/* By the owner of a region: what has come from all ranks, list p at received + list_displs[p], is
- * added in the order rank, rank - 1, ... modulo nranks, and goes to the reduced list, sealed (if
- * there is something to report, a flag entry follows; state->sealed_count). */
-ncclResult_t ops_reduce_region(const struct sparse_memory *m, enum sparse_sums which,
-                               cudaStream_t stream);
-
-/* What both are made of. Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries
+/* Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries
  * (device arrays). The region is [region[0], region[1]) (device); entries outside it are ignored.
  * Every sum starts at 0.0f and takes the lists in the order first, first + stride, ... modulo
  * nranks (stride 1 or -1); indices are unique within a list. Sums that are kept go to `to`,
@@ -146,10 +115,6 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
                         const uint64_t *region, enum sparse_sums which, struct sparse_list to,
                         enum sparse_decision then, cudaStream_t stream);
 
-/* Merges two lists (one part each): all indices of both, values of equal indices added, a + b. */
-ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, struct sparse_list b,
-                       struct sparse_list to, cudaStream_t stream);
-
 /* ---- results --------------------------------------------------------------------------------- */
 
 /* dense[i] = value / nranks (IEEE division) for the entries of the list, and 0 for all other i.
@@ -158,7 +123,7 @@ ncclResult_t ops_merge(const struct sparse_memory *m, struct sparse_list a, stru
  * is neither read nor written: the entries are only noted for the next ops_local_pass(). */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list, cudaStream_t stream);
 
-/* The same of the gathered lists of all ranks; and the decision SPARSE_COLLECT_GATHERED. */
+/* The same of the gathered lists of all ranks; and the decision SPARSE_COUNT_GATHERED. */
 ncclResult_t ops_apply_gathered(const struct sparse_memory *m, cudaStream_t stream);
 
 /* vector[i] = fma(scale, value / nranks, vector[i]), the division rounded to float as in
@@ -170,9 +135,10 @@ ncclResult_t ops_add_entries(const struct sparse_memory *m, struct sparse_list l
 ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
                            cudaStream_t stream);
 
-/* What is pending, now: residual[i] = 0 where state->selection chooses residual[i], for all i or,
- * as state->pending says, for those of the state->result_count first entries of `gathered`. */
-ncclResult_t ops_settle(const struct sparse_memory *m, cudaStream_t stream);
+/* What is pending in the residual, now: residual[i] = 0 where state->selection chooses residual[i],
+ * for all i or, as state->pending says, for those of the state->result_count first entries of
+ * `gathered`. */
+ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream);
 
 /* dense[i] = 0 for all i, whatever has written there. */
 ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream);

@@ -9,7 +9,7 @@
  * 4 k log P words on the longest way, independent of P otherwise: it pays from 8 ranks on. What a
  * merge discards of an index that wins elsewhere is lost in the published algorithm; with
  * gtopk_exact_residual it goes to the residual of the rank that discarded it. */
-#include "sparse_internal.h"
+#include "internal.h"
 
 /* What was discarded in a round; the result takes the first place of the same buffer. */
 static struct sparse_list discarded(const struct sparse_memory *m, int round)
@@ -18,20 +18,20 @@ static struct sparse_list discarded(const struct sparse_memory *m, int round)
                               &m->state->gathered_counts[1 + round], 1};
 }
 
-/* MPI: Recv(indices), Recv(values) -> NCCL: one ncclRecv of pairs. Then the k largest of both. */
+/* MPI: Recv(indices), Recv(values) -> NCCL: one ncclRecv of pairs. Then the k largest sums of both
+ * lists: received_counts and received_displs say from the start where those are. */
 static ncclResult_t merge_from(struct sparse_allreduce_handle *h, int peer, int round,
                                cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  const struct sparse_list received = {m->received, &s->received_counts[0], 1};
   const struct sparse_list merged = {m->received + m->list_room, &s->reduced_count, 1};
   const struct sparse_list dropped = discarded(m, round);
-  SPARSE_NCCL(ncclRecv(m->received, m->k + 1, ncclUint64, peer, h->comm, stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_COLLECT_PEER, stream)); /* its flag goes on with ours */
-  SPARSE_TRY(ops_merge(m, sparse_offered(m), received, merged, stream));
-  return ops_keep_largest(m, merged, sparse_offered(m),
-                          m->config.gtopk_exact_residual ? &dropped : NULL, stream);
+  SPARSE_NCCL(ncclRecv(m->received, m->k, ncclUint64, peer, h->comm, stream));
+  SPARSE_TRY(ops_reduce(m, m->offered, s->received_displs, s->received_counts, 0, 1, s->whole,
+                        SPARSE_SUMS_ALL, merged, SPARSE_THEN_NOTHING, stream));
+  return keep_largest(m, merged, sparse_offered(m),
+                      m->config.gtopk_exact_residual ? &dropped : NULL, stream);
 }
 
 ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
@@ -43,7 +43,6 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   /* 1. acc = gradient + residual; the k largest are the first list. Those that win leave the
    * residual, all others stay in it. */
   SPARSE_TRY(select_exact_entries(h, gradient, SPARSE_REMOVE_IN_RESULT, stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_SEAL_FIXED, stream));
 
   /* 2. Up the tree, k entries at a time. Who has sent its list is done. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
@@ -51,7 +50,7 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   int rounds = 0;
   for (int step = 1; step < nranks; step *= 2) {
     if (rank % (2 * step) == step) {
-      SPARSE_NCCL(ncclSend(m->offered, m->k + 1, ncclUint64, rank - step, h->comm, stream));
+      SPARSE_NCCL(ncclSend(m->offered, m->k, ncclUint64, rank - step, h->comm, stream));
       break;
     }
     if (rank + step < nranks) SPARSE_TRY(merge_from(h, rank + step, rounds++, stream));
@@ -59,14 +58,13 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
 
   /* 3. The root's list to everybody. MPI: Bcast -> NCCL: ncclBroadcast */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
-  SPARSE_NCCL(ncclBroadcast(m->offered, m->gathered, m->k + 1, ncclUint64, 0, h->comm, stream));
+  SPARSE_NCCL(ncclBroadcast(m->offered, m->gathered, m->k, ncclUint64, 0, h->comm, stream));
 
   /* 4. Average. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_COLLECT_ROOT, stream));
   SPARSE_TRY(ops_apply(m, sparse_result(m), stream));
   if (!m->config.gtopk_exact_residual) return ncclSuccess;
-  SPARSE_TRY(ops_settle(m, stream)); /* now: what is returned stays */
+  SPARSE_TRY(ops_clear_pending(m, stream)); /* now: what is returned stays */
   for (int i = 0; i < rounds; i++)
     SPARSE_TRY(ops_return(m, discarded(m, i), sparse_result(m), stream));
   return ncclSuccess;

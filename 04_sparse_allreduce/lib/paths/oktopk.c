@@ -9,7 +9,7 @@
  *   sums above the global threshold -> everybody       4. and only large sums go to everybody
  *
  * Thresholds change slowly from step to step, so reusing them replaces a search by a comparison. */
-#include "sparse_internal.h"
+#include "internal.h"
 
 /* 2. Boundaries so that every region holds about as many of the entries that are offered now. Every
  * rank proposes boundaries that cut its own list evenly; the mean of all proposals is taken. */
@@ -27,11 +27,9 @@ ncclResult_t oktopk_repartition(struct sparse_allreduce_handle *h, cudaStream_t 
  * threshold that the next steps use. Every rank has all sums and finds the same. */
 static ncclResult_t choose_globally(const struct sparse_memory *m, cudaStream_t stream)
 {
-  /* Counts the sums. A list may end with a flag entry that says whose gradient was not finite
-   * (ops_reduce_region has sealed it with that); to collect is to take note of these. */
-  SPARSE_TRY(ops_decide(m, SPARSE_COLLECT_GATHERED, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_COUNT_GATHERED, stream));
   SPARSE_TRY(ops_decide(m, SPARSE_WANT_K_NEAR_THRESHOLD, stream));
-  SPARSE_TRY(ops_keep_largest(m, sparse_gathered(m), sparse_result(m), NULL, stream));
+  SPARSE_TRY(keep_largest(m, sparse_gathered(m), sparse_result(m), NULL, stream));
   return ops_decide(m, SPARSE_GLOBAL_THRESHOLD, stream);
 }
 
@@ -58,7 +56,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
    * keeps those above the global threshold; before an exact choice, all. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   SPARSE_TRY(
-      ops_reduce_region(m, h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE, stream));
+      reduce_region(m, h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE, stream));
 
   /* 4. The sums to everybody. If balancing is configured, exchange_gather first evens out how many
    * sums each rank has. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The dense result: averages of the entries, and 0 elsewhere. */
+#include "ops_cpu.h"
+
+void cpu_apply(const struct sparse_memory *m, struct sparse_list list)
+{
+  const uint64_t count = list_count(list);
+  bool *in_result = m->scratch;
+  /* and nothing is noted: the local pass looks into the list of the result itself */
+  if (m->config.result == SPARSE_RESULT_ENTRIES) return;
+  for (size_t i = 0; i < m->n; i++) {
+    if (in_result[i]) m->dense[i] = 0;
+    in_result[i] = false;
+  }
+  for (uint64_t i = 0; i < count; i++) {
+    const struct sparse_pair pair = list.pairs[i];
+    m->dense[pair.index] = one_nan(pair.value / (float)m->nranks);
+    in_result[pair.index] = true;
+  }
+}
+
+static void run_apply(const void *call)
+{
+  const struct call *c = call;
+  cpu_apply(&c->m, c->a);
+  sparse_decide(c->then, &c->m);
+}
+
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list, cudaStream_t stream)
+{
+  return enqueue(stream, run_apply, &(struct call){.m = *m, .a = list});
+}
+
+ncclResult_t ops_apply_gathered(const struct sparse_memory *m, cudaStream_t stream)
+{
+  const struct call c = {.m = *m,
+                         .a = {m->gathered, m->state->gathered_counts, m->nranks},
+                         .then = SPARSE_COUNT_GATHERED};
+  return enqueue(stream, run_apply, &c);
+}
+
+static void run_clear(const void *call)
+{
+  const struct sparse_memory *m = call;
+  memset(m->dense, 0, m->n * sizeof(*m->dense));
+  memset(m->scratch, 0, m->n);
+}
+
+ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return enqueue(stream, run_clear, &(struct call){.m = *m});
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The local pass: gradient + residual, and the candidates. */
+#include "ops_cpu.h"
+
+static float half_value(uint16_t bits)
+{
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  float x = exponent == 0    ? ldexpf((float)fraction, -24)
+            : exponent == 31 ? (fraction ? NAN : INFINITY)
+                             : ldexpf((float)(1024 + fraction), exponent - 25);
+  return bits >> 15 ? -x : x;
+}
+
+float gradient_value(const void *gradient, ncclDataType_t type, size_t i)
+{
+  if (type == ncclFloat) return ((const float *)gradient)[i];
+  const uint16_t bits = ((const uint16_t *)gradient)[i];
+  if (type == ncclHalf) return half_value(bits);
+  const uint32_t wide = (uint32_t)bits << 16;
+  float x;
+  memcpy(&x, &wide, sizeof(x));
+  return x;
+}
+
+static void clear_pending(const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
+  for (size_t i = 0; s->pending == SPARSE_REMOVE_OFFERED && i < m->n; i++)
+    sparse_clear_element(s, m->residual, (uint32_t)i);
+  for (uint64_t i = 0; s->pending == SPARSE_REMOVE_IN_RESULT && i < s->result_count; i++)
+    sparse_clear_element(s, m->residual, m->gathered[i].index);
+  s->pending = SPARSE_REMOVE_NOTHING;
+}
+
+static void run_clear_pending(const void *call)
+{
+  clear_pending(&((const struct call *)call)->m);
+}
+
+ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return enqueue(stream, run_clear_pending, &(struct call){.m = *m});
+}
+
+static void count_levels(struct sparse_state *s, sparse_level_t magnitude)
+{
+  for (int j = 0; magnitude <= s->limit && j < s->nlevels && magnitude > s->levels[j]; j++)
+    s->level_counts[j]++;
+}
+
+void cpu_local_pass(const struct call *c)
+{
+  const struct sparse_memory *m = &c->m;
+  struct sparse_state *s = m->state;
+  clear_pending(m);
+  sparse_begin_pass(m, c->candidates);
+  s->pending = c->removal;
+  s->offered_count = 0;
+  memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
+  for (size_t i = 0; i < m->n; i++) {
+    if (c->gradient != NULL) {
+      const float g = gradient_value(c->gradient, m->config.gradient_type, i);
+      if (isfinite(g))
+        m->residual[i] = one_nan(m->residual[i] + g);
+      else if (!s->nonfinite)
+        s->nonfinite = (uint32_t)i + 1;
+    }
+    const float acc = m->residual[i];
+    const sparse_level_t magnitude = sparse_magnitude(acc);
+    count_levels(s, magnitude);
+    if (magnitude > s->levels[0] && magnitude <= s->limit && s->offered_count < m->room)
+      m->offered[s->offered_count++] = (struct sparse_pair){(uint32_t)i, acc};
+  }
+  if (!c->moments) return;
+  double sum = 0, squares = 0;
+  for (size_t i = 0; i < m->n; i++) sum += m->residual[i];
+  s->mean = sum / (double)m->n;
+  for (size_t i = 0; i < m->n; i++)
+    squares += (m->residual[i] - s->mean) * (m->residual[i] - s->mean);
+  s->deviation = sqrt(squares / (double)(m->n - 1));
+}
+
+static void run_local_pass(const void *call)
+{
+  cpu_local_pass(call);
+}
+
+ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
+                            enum sparse_candidates candidates, enum sparse_removal removal,
+                            cudaStream_t stream)
+{
+  const struct call c = {
+      .m = *m, .gradient = gradient, .candidates = candidates, .removal = removal};
+  return enqueue(stream, run_local_pass, &c);
+}
+
+ncclResult_t ops_local_pass_moments(const struct sparse_memory *m, const void *gradient,
+                                    enum sparse_candidates candidates, enum sparse_removal removal,
+                                    cudaStream_t stream)
+{
+  const struct call c = {
+      .m = *m, .gradient = gradient, .candidates = candidates, .removal = removal, .moments = true};
+  return enqueue(stream, run_local_pass, &c);
+}
+
+static void run_count_levels(const void *call)
+{
+  const struct call *c = call;
+  const struct sparse_memory *m = &c->m;
+  struct sparse_state *s = m->state;
+  if (s->count_from != SPARSE_FROM_NOTHING) {
+    const struct input in =
+        input_from(m, (struct sparse_list){m->offered, &s->offered_count, 1}, s->count_from);
+    memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
+    for (uint64_t i = 0; i < in.count; i++) count_levels(s, sparse_magnitude(entry(&in, i).value));
+  }
+  sparse_decide(c->then, m);
+}
+
+ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
+                              cudaStream_t stream)
+{
+  return enqueue(stream, run_count_levels, &(struct call){.m = *m, .then = then});
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The published constants, and what a configuration may be. */
+#include "internal.h"
+
+#include <math.h>
+#include <string.h>
+
+void sparse_constants_init(struct sparse_constants *constants, sparse_preset_t preset)
+{
+  struct sparse_constants c = {
+      .local_interval = 32,
+      .topkaopt_interval = 32,
+      .global_interval = 32,
+      .repartition_interval = 64,
+      .raise_steps = 5,
+      .raise_above = {4, 3},
+      .raise_factor = 1.03,
+      .local_band = {{2, 3}, {5, 4}, 1.012, 1.012},
+      .global_band = {{2, 3}, {4, 3}, 1.008, 1.008},
+      .correction = {{3, 4}, {3, 4}, {5, 4}, 1.02, 1.02, 20, 20},
+  };
+  if (preset == SPARSE_PRESET_LSTM) {
+    c.raise_above = (sparse_fraction_t){3, 2};
+    c.local_band.low = (sparse_fraction_t){3, 4};
+    c.global_band = (sparse_band_t){{3, 4}, {5, 4}, 1.01, 1.008};
+    c.correction = (sparse_correction_t){{3, 4}, {3, 4}, {1, 1}, 1.012, 1, 50, 0};
+  } else if (preset == SPARSE_PRESET_BERT) {
+    c.local_interval = c.global_interval = 128;
+    c.raise_steps = 0;
+    c.local_band = (sparse_band_t){{4, 5}, {5, 4}, 1.025, 1.025};
+    c.global_band = (sparse_band_t){{4, 5}, {5, 4}, 1.036, 1.025};
+    c.correction = (sparse_correction_t){{3, 4}, {5, 6}, {1, 1}, 1.012, 1, 20, 0};
+  }
+  *constants = c;
+}
+
+void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size,
+                                  sparse_preset_t preset)
+{
+  const bool bert = preset == SPARSE_PRESET_BERT;
+  const sparse_allreduce_config_t c = {
+      .size = size, /* what the caller's header says, for sparse_allreduce_create() */
+      .algorithm = SPARSE_OKTOPK,
+      .preset = preset,
+      .density = bert ? 0.01 : 0.02,
+      .gradient_type = ncclFloat,
+      .throttle = 4,
+      .balance = bert ? SPARSE_BALANCE_ALWAYS : SPARSE_BALANCE_NEVER,
+      .timeout_seconds = 60,
+  };
+  memset(config, 0, size);
+  memcpy(config, &c, size < sizeof(c) ? size : sizeof(c));
+}
+
+void sparse_allreduce_sizes(size_t count, double density, size_t *k, size_t *capacity)
+{
+  const size_t t = (size_t)((double)count * density), offered = t > 1 ? t : 1;
+  const size_t most = 2 * offered > 4096 ? 2 * offered : 4096;
+  if (k != NULL) *k = offered;
+  if (capacity != NULL) *capacity = most < count ? most : count;
+}
+
+int sparse_allreduce_nccl_version(void)
+{
+  return NCCL_VERSION_CODE;
+}
+
+static bool is_flag(int flag)
+{
+  return flag == 0 || flag == 1;
+}
+
+/* Nothing exceeds the largest magnitude, and one element has no deviation. */
+static const char *never_sends(const sparse_allreduce_config_t *c,
+                               const struct sparse_constants *constants, size_t count)
+{
+  const struct sparse_path *path = sparse_path_of(c->algorithm);
+  size_t k;
+  sparse_allreduce_sizes(count, c->density, &k, NULL);
+  if (path->always_exact != NULL && path->always_exact(c, constants) && k < 2)
+    return "count * density must be 2 or more where the threshold is exact in every step: nothing "
+           "exceeds the largest element";
+  if (path->may_be_gaussian && count < 2)
+    return "count must be 2 or more where the threshold is Gaussian: one element has no deviation";
+  return NULL;
+}
+
+const char *sparse_config_error(const sparse_allreduce_config_t *c,
+                                const struct sparse_constants *constants, size_t count, int nranks)
+{
+  if (c->size != sizeof(*c))
+    return "config.size is not that of this library: begin with sparse_allreduce_config(), from "
+           "this library's own header";
+  if ((unsigned)c->algorithm >= SPARSE_ALGORITHMS) return "unknown algorithm";
+  if (count < 1 || count >= SPARSE_NO_INDEX) return "count must be 1 to 2^32 - 2";
+  if (nranks < 1 || nranks > SPARSE_MAX_RANKS) return "ranks must be 1 to 256";
+  if ((unsigned)c->preset > SPARSE_PRESET_BERT) return "unknown preset";
+  if (!(c->density >= SPARSE_LEAST_DENSITY && c->density <= 1))
+    return "density must be 1e-300 to 1";
+  if (c->gradient_type != ncclFloat && c->gradient_type != ncclHalf &&
+      c->gradient_type != ncclBfloat16)
+    return "gradient_type must be ncclFloat, ncclHalf or ncclBfloat16";
+  if (c->warmup_steps < 0) return "warmup_steps must not be negative";
+  if (!is_flag(c->gaussian_sa_threshold)) return "gaussian_sa_threshold must be 0 or 1";
+  if (!is_flag(c->gtopk_exact_residual)) return "gtopk_exact_residual must be 0 or 1";
+  if (c->throttle < 1) return "throttle must be at least 1";
+  if (!(c->timeout_seconds >= 0 && c->timeout_seconds <= SPARSE_MOST_SECONDS))
+    return "timeout_seconds must be 0 to 1e9";
+  if ((unsigned)c->balance > SPARSE_BALANCE_AUTO) return "unknown balance";
+  if ((unsigned)c->nonfinite > SPARSE_NONFINITE_DROP) return "unknown nonfinite";
+  if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";
+  if ((unsigned)c->result > SPARSE_RESULT_ENTRIES) return "unknown result";
+  return never_sends(c, constants, count);
+}
+
+/* To the last digits, by bisection on erfc, which the C library has. It runs once. */
+double sparse_normal_tail(double probability)
+{
+  double low = 0, high = 40;
+  for (int i = 0; i < 200; i++) {
+    const double middle = (low + high) / 2;
+    if (erfc(middle / sqrt(2)) / 2 > probability)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}

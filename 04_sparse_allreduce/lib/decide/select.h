@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Local selection: which elements are candidates, where to look for those that are offered, and
+ * which they are. By an exact or a reused threshold, or by a Gaussian one. Like decide.h, for
+ * device code and for the CPU versions of kernels. */
+#ifndef DECIDE_SELECT_H
+#define DECIDE_SELECT_H
+
+#include <string.h>
+
+#include "state.h"
+
+/* Which elements the local pass gathers: the candidates for what a rank offers. */
+enum sparse_candidates {
+  SPARSE_ABOVE_GUESS,        /* above a guess, somewhat below the threshold of the step before */
+  SPARSE_FINITE_ABOVE_GUESS, /* the same, without NaN */
+  SPARSE_ABOVE_THRESHOLD,    /* above the threshold, without NaN */
+  SPARSE_ABOVE_THRESHOLDS,   /* the same, counting by those that it may be raised to */
+};
+
+/* ---- magnitudes ------------------------------------------------------------------------------ */
+
+SPARSE_DEVICE sparse_level_t sparse_magnitude(float x)
+{
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof(bits));
+  return (sparse_level_t)(bits & 0x7fffffffu);
+}
+
+SPARSE_DEVICE float sparse_from_magnitude(sparse_level_t magnitude)
+{
+  float x;
+  memcpy(&x, &magnitude, sizeof(x));
+  return x;
+}
+
+/* |x| > threshold, as the level that x has to exceed. NaN is exceeded by nothing that is not above
+ * the limit, a negative threshold by everything. */
+SPARSE_DEVICE sparse_level_t sparse_level(double threshold)
+{
+  const float rounded = (float)threshold;
+  if (rounded != rounded) return SPARSE_NAN_LEVEL;
+  if (rounded < 0) return -1;
+  return sparse_magnitude(rounded);
+}
+
+SPARSE_DEVICE bool sparse_chosen(const struct sparse_selection *s, sparse_level_t magnitude,
+                                 uint32_t index)
+{
+  return magnitude <= s->limit &&
+         (magnitude > s->above || (magnitude == s->above && (int64_t)index <= s->tie));
+}
+
+/* An element that is to leave the residual becomes zero. */
+SPARSE_DEVICE void sparse_clear_element(const struct sparse_state *s, float *residual, uint32_t i)
+{
+  if (sparse_chosen(&s->selection, sparse_magnitude(residual[i]), i)) residual[i] = 0;
+}
+
+/* ---- exact and reused thresholds ------------------------------------------------------------- */
+
+/* The levels, and the limit, by which a local pass knows its candidates; returns how many levels.
+ */
+SPARSE_DEVICE int sparse_first_levels(const struct sparse_memory *m,
+                                      enum sparse_candidates candidates, sparse_level_t *levels,
+                                      sparse_level_t *limit)
+{
+  const struct sparse_state *s = m->state;
+  int nlevels = 1;
+  double threshold = s->local_threshold;
+  switch (candidates) {
+  case SPARSE_ABOVE_GUESS:
+    levels[0] = s->guess;
+    *limit = SPARSE_NAN_LEVEL;
+    return nlevels;
+  case SPARSE_FINITE_ABOVE_GUESS:
+    levels[0] = s->guess;
+    *limit = SPARSE_INFINITY_LEVEL;
+    return nlevels;
+  case SPARSE_ABOVE_THRESHOLD:
+  case SPARSE_ABOVE_THRESHOLDS:
+    if (candidates == SPARSE_ABOVE_THRESHOLDS) nlevels += m->constants.raise_steps;
+    for (int j = 0; j < nlevels; j++, threshold *= m->constants.raise_factor)
+      levels[j] = sparse_level(threshold);
+    *limit = SPARSE_INFINITY_LEVEL;
+    return nlevels;
+  }
+  return nlevels;
+}
+
+/* Step `epoch` begins. */
+SPARSE_DEVICE void sparse_begin(struct sparse_state *s, uint32_t epoch)
+{
+  s->nonfinite = 0;
+  s->overflowed = 0;
+  s->unsent = 0;
+  s->round = 0;
+  s->epoch = epoch;
+}
+
+/* What a local pass begins with; the kernel does the same in pieces. */
+SPARSE_DEVICE void sparse_begin_pass(const struct sparse_memory *m,
+                                     enum sparse_candidates candidates)
+{
+  struct sparse_state *s = m->state;
+  s->nlevels = sparse_first_levels(m, candidates, s->levels, &s->limit);
+  sparse_begin(s, s->epoch + 1);
+}
+
+SPARSE_DEVICE void sparse_select_above(struct sparse_state *s, sparse_level_t above)
+{
+  s->selection.above = above;
+  s->selection.limit = SPARSE_INFINITY_LEVEL;
+  s->selection.tie = -1;
+  s->selection.take = 0;
+}
+
+/* All candidates are in the offered list: selections need not read the residual. */
+SPARSE_DEVICE bool sparse_listed(const struct sparse_memory *m, const struct sparse_state *s)
+{
+  return s->level_counts[0] <= m->room;
+}
+
+/* The search to come is for the `wanted` largest entries, the last of them perhaps near a level. */
+SPARSE_DEVICE void sparse_want(struct sparse_state *s, uint64_t wanted, sparse_level_t near)
+{
+  s->wanted = wanted;
+  s->near = near;
+}
+
+/* The rank's k largest instead of everything above a threshold; `from` has all that is above it. */
+SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_state *s,
+                                   enum sparse_source from)
+{
+  s->overflowed = 1;
+  sparse_want(s, m->k, sparse_level(s->local_threshold));
+  s->search_from = s->keep_from = from;
+}
+
+/* The next exact selection looks for its candidates a little below this one's k-th magnitude:
+ * closer if there were too many this time (what was not sent piles up just below the threshold),
+ * further away if there were too few, even if the distance has become 0. */
+SPARSE_DEVICE void sparse_set_guess(const struct sparse_memory *m, struct sparse_state *s,
+                                    sparse_level_t kth)
+{
+  const uint64_t candidates = s->level_counts[0];
+  if (s->guess >= 0 && !s->overflowed) {
+    const double distance = 1 - s->guess_ratio, further = 2 * distance + 0.001;
+    if (candidates < m->k)
+      s->guess_ratio = 1 - (further < 0.5 ? further : 0.5);
+    else if (2 * candidates > 3 * m->k)
+      s->guess_ratio = 1 - (candidates > 4 * m->k ? 0.5 : 0.8) * distance;
+  }
+  s->guess = sparse_level((double)sparse_from_magnitude(kth) * s->guess_ratio);
+}
+
+/* Are `count` elements above a threshold enough to raise it? */
+SPARSE_DEVICE bool sparse_raises(const struct sparse_memory *m, uint64_t count)
+{
+  const sparse_fraction_t above = m->constants.raise_above;
+  return count * (uint64_t)above.den > (uint64_t)above.num * m->t;
+}
+
+/* How often `nlevels` thresholds of which the first ones select `counts` elements are raised. */
+SPARSE_DEVICE int sparse_raised(const struct sparse_memory *m, int nlevels, const uint64_t *counts)
+{
+  int raises = 0;
+  while (raises < nlevels - 1 && sparse_raises(m, counts[raises])) raises++;
+  return raises;
+}
+
+/* Candidates are the elements above the threshold as it was. While it selects too many it is
+ * raised, a few times at most; what lies above the raised one is chosen. Then there are four cases:
+ * - Even that is more than may be offered: the k largest are searched for.
+ * - Nothing was raised: the candidates are what is offered.
+ * - It was raised: a filter keeps what is chosen of the candidates.
+ * - already_sent: the local pass has stored the candidates in the memory of the owners of regions.
+ *   They leave out what is not chosen, so there is nothing to filter. But of more candidates than
+ *   `capacity` none was sent (`unsent`): one of the other cases holds, and reduce_sent() sends. */
+SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s,
+                                           bool already_sent)
+{
+  const int raises = sparse_raised(m, s->nlevels, s->level_counts);
+  const enum sparse_source from = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
+  s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
+  s->unsent = already_sent && s->level_counts[0] > m->capacity;
+  for (int j = 0; j < raises; j++) s->local_threshold *= m->constants.raise_factor;
+  sparse_select_above(s, s->levels[raises]);
+  if (s->level_counts[raises] > m->capacity)
+    sparse_overflow(m, s, from);
+  else if (already_sent && !s->unsent)
+    s->offered_count = s->level_counts[raises];
+  else if (raises > 0)
+    s->keep_from = from;
+}
+
+/* k entries: candidates will do if there are enough of them, and all are in the list. */
+SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m, struct sparse_state *s)
+{
+  const bool enough = s->level_counts[0] >= m->k;
+  sparse_want(s, m->k, enough ? s->guess : -1);
+  s->search_from = s->keep_from =
+      enough && sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
+}
+
+/* The k-th magnitude is the threshold, and what exceeds it is chosen. */
+SPARSE_DEVICE void sparse_kth_found(const struct sparse_memory *m, struct sparse_state *s)
+{
+  sparse_set_guess(m, s, s->selection.above);
+  s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
+  sparse_select_above(s, s->selection.above);
+}
+
+/* ---- Gaussian thresholds ---------------------------------------------------------------------
+ *
+ * The threshold that would select k entries if elements were normally distributed, corrected by
+ * counting. GAUSSIANK lowers or raises it in small steps. Their counts come from one pass over a
+ * table of levels: `lower_steps` levels below the threshold it starts from, `raise_steps` above it.
+ * GAUSSIANKSA halves or raises it by half, three times at most: a table of one level. */
+
+/* A table of `down` levels below the threshold and `up` levels above it. */
+SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct sparse_state *s,
+                                         int down, int up)
+{
+  const sparse_correction_t *c = &m->constants.correction;
+  double threshold = s->local_threshold;
+  s->first_level = down;
+  s->nlevels = down + 1 + up;
+  s->levels[down] = sparse_level(threshold);
+  for (int j = 1; j <= down; j++) s->levels[down - j] = sparse_level(threshold /= c->lower_factor);
+  threshold = s->local_threshold;
+  for (int j = 1; j <= up; j++) s->levels[down + j] = sparse_level(threshold *= c->raise_factor);
+}
+
+/* The threshold before corrections, and where to count. */
+SPARSE_DEVICE void sparse_gaussian_threshold(const struct sparse_memory *m, struct sparse_state *s)
+{
+  s->count_from = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
+  s->candidates = s->level_counts[0];
+  s->lowest = SPARSE_NAN_LEVEL;
+  s->needed = 0;
+  s->gaussian_threshold = s->mean + m->z * s->deviation;
+  s->local_threshold = s->gaussian_threshold;
+  s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
+}
+
+/* The next step looks for candidates a little below the lowest level of which the count mattered in
+ * this one. Thresholds move by a step of the table and more from one step to the next, and what was
+ * not sent piles up just below them, so how far below is adapted: about k candidates more than were
+ * needed. A guess that was too high costs two passes over the residual, as one that finds more
+ * candidates than the list holds. */
+SPARSE_DEVICE void sparse_gaussian_guess(const struct sparse_memory *m, struct sparse_state *s)
+{
+  const double level = (double)sparse_from_magnitude(s->lowest < 0 ? 0 : s->lowest);
+  double distance = 1 - s->guess_ratio;
+  if (s->guess >= 0) {
+    if (s->candidates > m->room)
+      distance *= 0.5;
+    else if (s->lowest < s->guess)
+      distance = 1.5 * distance + 0.005;
+    else if (s->candidates < s->needed + m->k)
+      distance *= 1.05;
+    else if (2 * s->candidates > 2 * s->needed + 3 * m->k)
+      distance *= 0.9;
+  }
+  s->guess_ratio = distance < 0.5 ? 1 - distance : 0.5;
+  s->guess = sparse_level(level * s->guess_ratio);
+}
+
+/* The threshold is level j of the table. */
+SPARSE_DEVICE void sparse_gaussian_found(const struct sparse_memory *m, struct sparse_state *s,
+                                         int j)
+{
+  const enum sparse_source from = (enum sparse_source)s->count_from;
+  sparse_gaussian_guess(m, s);
+  s->keep_from = from;
+  s->count_from = SPARSE_FROM_NOTHING;
+  sparse_select_above(s, s->levels[j]);
+  if (s->level_counts[j] > m->capacity) sparse_overflow(m, s, from);
+  /* A bounded gradient may have nothing above even the lowest level, and that for ever. */
+  if (s->level_counts[j] == 0 && s->local_threshold > 0)
+    sparse_overflow(m, s, SPARSE_FROM_RESIDUAL);
+}
+
+/* False if the count of level j is not known, because the candidates in the list do not reach so
+ * far down; then the next round counts all of the residual. */
+SPARSE_DEVICE bool sparse_look_at(struct sparse_state *s, int j)
+{
+  if (s->levels[j] < s->lowest) s->lowest = s->levels[j];
+  if (s->count_from == SPARSE_FROM_LIST && s->levels[j] < s->guess) {
+    s->count_from = SPARSE_FROM_RESIDUAL;
+    return false;
+  }
+  if (s->level_counts[j] > s->needed) s->needed = s->level_counts[j];
+  return true;
+}
+
+/* GAUSSIANK: lowers or raises in small steps; a table has the counts of all of them. */
+SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct sparse_state *s)
+{
+  const sparse_correction_t *c = &m->constants.correction;
+  if (s->count_from == SPARSE_FROM_NOTHING) return;
+  const int down = s->first_level;
+  if (!sparse_look_at(s, down)) return;
+  const uint64_t below = (uint64_t)c->lower_below.num * m->k / (uint64_t)c->lower_below.den;
+  const uint64_t until = (uint64_t)c->lower_until.num * m->k / (uint64_t)c->lower_until.den;
+  const uint64_t above = (uint64_t)c->raise_above.num * m->k / (uint64_t)c->raise_above.den;
+  double threshold = s->local_threshold;
+  int j = down;
+  if (s->level_counts[down] < below) {
+    while (down - j < c->lower_steps && s->level_counts[j] < until) {
+      threshold /= c->lower_factor;
+      j--;
+      if (!sparse_look_at(s, j)) return;
+    }
+  } else {
+    while (j - down < c->raise_steps && s->level_counts[j] > above) {
+      threshold *= c->raise_factor;
+      j++;
+      if (!sparse_look_at(s, j)) return;
+    }
+  }
+  s->local_threshold = threshold;
+  sparse_gaussian_found(m, s, j);
+}
+
+/* GAUSSIANKSA: halves or raises by half, three times at most; a round of counting for each. */
+SPARSE_DEVICE void sparse_halving_correct(const struct sparse_memory *m, struct sparse_state *s)
+{
+  if (s->count_from == SPARSE_FROM_NOTHING) return;
+  if (!sparse_look_at(s, 0)) return;
+  const uint64_t count = s->level_counts[0];
+  const bool low = 3 * count < 2 * m->k;
+  const bool high = 3 * count > 4 * m->k;
+  if (s->round == 3 || (!low && !high)) {
+    sparse_gaussian_found(m, s, 0);
+    return;
+  }
+  s->round++;
+  s->local_threshold *= low ? 0.5 : 1.5;
+  sparse_gaussian_table(m, s, 0, 0);
+}
+
+#endif

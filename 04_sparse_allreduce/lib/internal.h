@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the host files of the sparse allreduce share: the paths, the handle, and the parts that
+ * several paths have in common. Not for users: they include sparse_allreduce.h. */
+#ifndef SPARSE_INTERNAL_H
+#define SPARSE_INTERNAL_H
+
+#include <stdbool.h>
+
+#include "alltoallv.h"
+#include "ops.h"
+
+struct sparse_allreduce_handle;
+
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+/* Enqueues a step, from the gradient to the result, on every rank in the same way:
+ *
+ * select    one of select.c's functions makes acc = gradient + residual and the offered list; it is
+ *           told what of the list leaves the residual
+ * exchange  one of exchange.c's moves lists
+ * reduce    sums, in an order that is the same on all ranks
+ * apply     ops_apply() with sparse_result(), or ops_apply_gathered(), which makes one list of
+ *           all owners' sums first: the result is averaged, and written where the user wants it
+ *
+ * sparse_phase() says where each begins, for those who measure. */
+typedef ncclResult_t sparse_path_t(struct sparse_allreduce_handle *h, const void *gradient,
+                                   cudaStream_t stream);
+
+/* Words of 32 bits that a step moved between this rank and the others, whatever the exchange. */
+typedef ncclResult_t sparse_words_t(const struct sparse_allreduce_handle *h, uint64_t *sent,
+                                    uint64_t *received);
+
+/* One step in so many is exact or has new regions; 0: none. */
+struct sparse_intervals {
+  int exact_local, exact_global, repartition;
+};
+typedef struct sparse_intervals sparse_intervals_t(const struct sparse_constants *constants);
+
+/* Does the host wait for counts in a step? Such a step cannot be captured. */
+enum sparse_host {
+  SPARSE_HOST_NEVER_WAITS, /* all lists have k entries, or there are none */
+  SPARSE_HOST_MAY_WAIT,    /* where NCCL moves lists: it wants their lengths on the host */
+  SPARSE_HOST_WAITS,       /* in every exchange */
+};
+
+/* The usual value. A guess above the k-th magnitude costs a search of the whole residual; one far
+ * below it costs a long list of candidates. */
+#define SPARSE_GUESS_RATIO 0.85
+
+struct sparse_path {
+  const char *name;
+  sparse_path_t *run;
+  sparse_path_t *run_onesided; /* where ranks use each other's lists; NULL: it cannot */
+  sparse_words_t *words;
+  enum sparse_host host;
+
+  /* Which steps are special: the first sparse one and one in so many. NULL: none. */
+  sparse_intervals_t *intervals;
+  /* Is the threshold the k-th magnitude in every step? NULL: no. Or can it be Gaussian? */
+  bool (*always_exact)(const sparse_allreduce_config_t *, const struct sparse_constants *);
+  bool may_be_gaussian;
+
+  bool selects; /* it offers entries, keeps a residual: all but dense */
+  /* A step of it may leave a dense result, whatever config.result says. */
+  bool may_be_dense;
+  bool balances; /* may even out the sums before they are gathered */
+  /* It sends and receives itself, with lists of k entries, whatever the handle's exchange. In a
+   * graph NCCL maps the whole allocation that a buffer lies in. Before 2.29.2, if ncclSend or
+   * ncclRecv came first, a collective takes that for mapped and gets address 0 (NVIDIA/nccl issue
+   * 1859). So what it gathers with a collective is an allocation of its own. */
+  bool own_messages;
+
+  /* Where the first exact selections look for candidates: above so much of the threshold. Later
+   * ones adapt this to how many they found. Only speed depends on it. 0: SPARSE_GUESS_RATIO. */
+  double guess_ratio;
+};
+
+/* Of an algorithm that sparse_config_error() finds nothing wrong with. */
+const struct sparse_path *sparse_path_of(sparse_allreduce_algorithm_t algorithm);
+
+sparse_path_t path_dense, path_topka, path_topka2, path_topkaopt, path_gtopk, path_oktopk,
+    path_topksa, path_gaussiank, path_gaussiankconcat, path_gaussiansa;
+sparse_path_t path_oktopk_onesided; /* onesided/oktopk.c */
+
+/* result.c */
+sparse_words_t sparse_words_of_allreduce; /* every element, as a ring moves them */
+sparse_words_t sparse_words_of_lists;     /* every rank's list to everybody */
+sparse_words_t sparse_words_of_tree;    /* lists of k entries up a tree, one from the root to all */
+sparse_words_t sparse_words_of_regions; /* lists to owners of regions, their sums to everybody */
+
+/* ---- a handle -------------------------------------------------------------------------------- */
+
+enum sparse_phase {
+  SPARSE_PHASE_SELECT,
+  SPARSE_PHASE_EXCHANGE,
+  SPARSE_PHASE_REDUCE,
+  SPARSE_PHASE_GATHER,
+  SPARSE_PHASE_APPLY,
+  SPARSE_PHASES,
+};
+
+/* What the host knows of a step: its kind, which only depends on its number, and what it heard. */
+struct sparse_step {
+  bool dense, exact_local, exact_global, repartition;
+  bool fell_back; /* TOPKSA gathered densely */
+};
+
+/* Where the result of a step is. */
+enum sparse_holds {
+  SPARSE_HOLDS_NOTHING, /* there was no step yet */
+  SPARSE_HOLDS_ENTRIES, /* in `gathered`, and in `dense` if config.result says so */
+  SPARSE_HOLDS_DENSE,   /* in `dense` alone */
+};
+
+struct sparse_allreduce_handle {
+  ncclComm_t comm;
+  const struct sparse_path *path;
+  struct sparse_memory m;
+  bool onesided;         /* oktopk: ranks use each other's lists, and no messages */
+  alltoallv_t alltoallv; /* NULL: send/recv, and the host reads counts */
+  size_t lists_bytes; /* one window: the lists (but for `gathered` where path->own_messages) and the
+                         flags */
+
+  uint64_t step;            /* number of the next step */
+  uint64_t first_sparse;    /* number of the first that is not dense */
+  struct sparse_step now;   /* the step that is being enqueued */
+  struct sparse_step last;  /* the last one that counts */
+  bool capturing;           /* this step goes into a graph, */
+  bool captured;            /* or one did before */
+  bool result_dirty;        /* the dense result has other entries: it has to be cleared */
+  enum sparse_holds holds;  /* the result of the last step that ran, */
+  enum sparse_holds latest; /* or of the last one that was captured, if that came later */
+  cudaStream_t own;         /* where the caller names none */
+
+  /* Where counts, and the state for statistics, come to the host. Not pinned: freeing pinned memory
+   * waits for all GPUs of the process. */
+  uint64_t *counts;
+  struct sparse_state *state;
+  cudaEvent_t done; /* the last step */
+
+  bool time_phases;
+  cudaEvent_t phases[SPARSE_PHASES + 1];
+  int phase; /* the next to begin */
+};
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* Sets the text of sparse_allreduce_last_error() and returns `result`. */
+ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The same for a call of NCCL that has failed, with NCCL's own reason. */
+ncclResult_t sparse_fail_nccl(ncclResult_t result, const char *call);
+
+/* And for one of the AlltoAllV library. */
+ncclResult_t sparse_fail_alltoallv(ncclResult_t result);
+
+#define SPARSE_NCCL(call)                                                      \
+  do {                                                                         \
+    ncclResult_t try_result = (call);                                          \
+    if (try_result != ncclSuccess) return sparse_fail_nccl(try_result, #call); \
+  } while (0)
+
+/* Between ncclGroupStart and ncclGroupEnd: a group that has begun must end, whatever fails in it,
+ * or all that the thread asks of NCCL later would only be queued. */
+#define SPARSE_P2P(call)                                                             \
+  do {                                                                               \
+    ncclResult_t try_result = (call);                                                \
+    if (try_result == ncclSuccess) break;                                            \
+    sparse_fail_nccl(try_result, #call); /* before another call has other reasons */ \
+    ncclGroupEnd();                                                                  \
+    return try_result;                                                               \
+  } while (0)
+
+#define SPARSE_ALLTOALLV(call)                                               \
+  do {                                                                       \
+    ncclResult_t try_result = (call);                                        \
+    if (try_result != ncclSuccess) return sparse_fail_alltoallv(try_result); \
+  } while (0)
+
+#define SPARSE_CUDA(call)                                                                         \
+  do {                                                                                            \
+    cudaError_t try_error = (call);                                                               \
+    if (try_error != cudaSuccess)                                                                 \
+      return sparse_fail(ncclUnhandledCudaError, "%s: %s", #call, cudaGetErrorString(try_error)); \
+  } while (0)
+
+/* For functions that have set the text themselves. */
+#define SPARSE_TRY(call)                              \
+  do {                                                \
+    ncclResult_t try_result = (call);                 \
+    if (try_result != ncclSuccess) return try_result; \
+  } while (0)
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static inline struct sparse_list sparse_offered(const struct sparse_memory *m)
+{
+  return (struct sparse_list){m->offered, &m->state->offered_count, 1};
+}
+
+/* The sum over a region. */
+static inline struct sparse_list sparse_reduced(const struct sparse_memory *m)
+{
+  return (struct sparse_list){m->reduced, &m->state->reduced_count, 1};
+}
+
+/* All ranks' lists, one after the other. */
+static inline struct sparse_list sparse_gathered(const struct sparse_memory *m)
+{
+  return (struct sparse_list){m->gathered, m->state->gathered_counts, m->nranks};
+}
+
+/* The entries of the result, once there is one list of them. */
+static inline struct sparse_list sparse_result(const struct sparse_memory *m)
+{
+  return (struct sparse_list){m->gathered, &m->state->result_count, 1};
+}
+
+/* ---- config.c -------------------------------------------------------------------------------- */
+
+/* Below it half of the density has lost bits, of which Gaussian thresholds would know. */
+#define SPARSE_LEAST_DENSITY 1e-300
+
+/* The longest timeout that the library of 03 takes. */
+#define SPARSE_MOST_SECONDS 1e9
+
+/* What is wrong with a configuration, in words; NULL if nothing. */
+const char *sparse_config_error(const sparse_allreduce_config_t *config,
+                                const struct sparse_constants *constants, size_t count, int nranks);
+
+/* The x above which a standard normal variable lies with this probability, at most one half. */
+double sparse_normal_tail(double probability);
+
+/* ---- the handle ------------------------------------------------------------------------------ */
+
+/* A number that differs where count or configuration differ. */
+uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *config);
+
+/* Waits for the last step. */
+ncclResult_t sparse_wait(struct sparse_allreduce_handle *h);
+
+/* The same; and what is to leave the residual does so now. */
+ncclResult_t sparse_clear_pending(struct sparse_allreduce_handle *h);
+
+/* Waits for the last step, and copies the state to h->state. */
+ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
+
+/* ---- parts of a step ------------------------------------------------------------------------- */
+
+/* The phase that begins now, for sparse_allreduce_phases(). */
+ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
+                          cudaStream_t stream);
+
+/* select.c: each adds the gradient to the residual and leaves what this rank offers in the offered
+ * list, and the rule by which it was chosen in state->selection. `removal` says what is to leave
+ * the residual: SPARSE_REMOVE_OFFERED, all of that, or SPARSE_REMOVE_IN_RESULT, what of it is in
+ * the result (see enum sparse_removal). */
+typedef ncclResult_t select_t(struct sparse_allreduce_handle *h, const void *gradient,
+                              enum sparse_removal removal, cudaStream_t stream);
+select_t select_exact_entries;       /* exactly k */
+select_t select_exact_threshold;     /* above the k-th magnitude */
+select_t select_by_threshold;        /* above state->local_threshold, */
+select_t select_by_raised_threshold; /* which is raised first if that is too much */
+select_t select_gaussian;            /* above mean + z * deviation, corrected in small steps, */
+select_t select_gaussian_halving;    /* or in large ones */
+
+/* The state->wanted largest entries of a list go to `to`, by state->global, which afterwards
+ * chooses them. dropped (may be NULL, list of one part): receives the others. */
+ncclResult_t keep_largest(const struct sparse_memory *m, struct sparse_list list,
+                          struct sparse_list to, const struct sparse_list *dropped,
+                          cudaStream_t stream);
+
+/* The lists of all ranks, list p being received_counts[p] entries at lists + received_displs[p]:
+ * rank 0's, rank 1's, ... are added. Sums that are not 0 go to `to`, ascending. */
+ncclResult_t reduce_lists(const struct sparse_memory *m, const struct sparse_pair *lists,
+                          struct sparse_list to, cudaStream_t stream);
+
+/* By the owner of a region: what has come from all ranks, list p at received + list_displs[p], is
+ * added in the order rank, rank - 1, ... modulo nranks, and goes to the reduced list. */
+ncclResult_t reduce_region(const struct sparse_memory *m, enum sparse_sums which,
+                           cudaStream_t stream);
+
+/* paths/oktopk.c: new regions, from what is offered. Collective. */
+ncclResult_t oktopk_repartition(struct sparse_allreduce_handle *h, cudaStream_t stream);
+
+/* exchange.c. All are collective.
+ *
+ * Split: the part of the offered list that lies in region j goes to rank j, for all j. Part p
+ * arrives at received[list_displs[p]], received_counts[p] entries; part `rank` is copied. At most
+ * `throttle` peers at a time. */
+ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cudaStream_t stream);
+
+/* Balancing (OKTOPK): should ranks that have counts[r] elements, `total` together, even them out
+ * before they gather them? Then rank r, whose elements have the places `from` in the concatenation
+ * of all, is to own those of `to`. */
+struct sparse_share {
+  uint64_t first, count;
+};
+bool exchange_balances(const struct sparse_allreduce_handle *h, const uint64_t *counts,
+                       uint64_t total);
+void exchange_shares(const struct sparse_memory *m, const uint64_t *counts, uint64_t total, int r,
+                     struct sparse_share *from, struct sparse_share *to);
+struct sparse_share exchange_overlap(struct sparse_share a, struct sparse_share b);
+
+/* AllGatherV: the state->send_counts[0] elements at `send` of every rank arrive at `recv` of all,
+ * in rank order, one after the other; counts and displs (device, ranks entries) say where. `recv`
+ * is in `received` or `gathered`. */
+ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
+                             uint64_t *counts, uint64_t *displs, ncclDataType_t type,
+                             cudaStream_t stream);
+
+/* The same for a second vector with as many elements: the counts are known. */
+ncclResult_t exchange_gather_again(struct sparse_allreduce_handle *h, const void *send, void *recv,
+                                   uint64_t *counts, uint64_t *displs, ncclDataType_t type,
+                                   cudaStream_t stream);
+
+/* AllGather: the offered list, k entries from every rank, to `received`. Nothing is counted: all
+ * counts and displacements are as create has set them. */
+ncclResult_t exchange_gather_k(struct sparse_allreduce_handle *h, cudaStream_t stream);
+
+/* Every rank tells all others whether its gradient was finite, for nonfinite_of(): 4 bytes each,
+ * in a message of their own at the end of a step. */
+ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream);
+const uint32_t *nonfinite_of(const struct sparse_allreduce_handle *h); /* device: one per rank */
+
+/* The same number of words from every rank, to the host: all[r * words ...]; waits for the stream.
+ * `mine` is in device memory, `all` in h->counts. */
+ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,
+                             cudaStream_t stream);
+
+/* In place: block r of a vector, element displs[r] to displs[r] + counts[r], goes to all ranks. */
+ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
+                             const uint64_t *counts, const uint64_t *displs, ncclDataType_t type,
+                             cudaStream_t stream);
+
+#endif

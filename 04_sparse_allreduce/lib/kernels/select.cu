@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Selection, a search and then a filter, in one kernel: in most steps there is nothing to do for
+ * either, and then it costs what an empty kernel does. And counting above levels, which reads the
+ * same input. */
+#include "kernels/selection.cuh"
+
+namespace
+{
+
+enum { THREADS = OPS_SELECTING_MOST, BLOCKS = OPS_SELECTING_BLOCKS };
+
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
+    select_entries(const __grid_constant__ sparse_memory m,
+                   const __grid_constant__ sparse_select what)
+{
+  ops_begin_early();
+  __shared__ selection_shared s;
+  search_and_keep(m, s, what.from, what.search, what.keep, what.selection, what.to, what.dropped,
+                  what.found);
+}
+
+/* ---- counting ----------------------------------------------------------------------------------
+ */
+
+/* A histogram over the levels: bin j is for what exceeds levels[j - 1], but not levels[j]. */
+__global__ void OPS_BOUNDS(THREADS, BLOCKS)
+    count_levels(const __grid_constant__ sparse_memory m, enum sparse_decision then)
+{
+  ops_begin_early();
+  __shared__ sparse_level_t levels[SPARSE_MAX_LEVELS];
+  __shared__ uint32_t exceeded[SPARSE_MAX_LEVELS + 1];
+  sparse_state *state = m.state;
+  ops_scratch *scratch = (ops_scratch *)m.scratch;
+  const uint32_t from = state->count_from;
+  if (from == SPARSE_FROM_NOTHING) { /* no decision makes something of nothing afterwards */
+    if (blockIdx.x == 0 && threadIdx.x == 0) ops_decide(then, &m);
+    return;
+  }
+  const int nlevels = state->nlevels;
+  const sparse_level_t limit = state->limit;
+  for (int j = (int)threadIdx.x; j <= nlevels; j += THREADS) {
+    if (j < nlevels) levels[j] = state->levels[j];
+    exceeded[j] = 0;
+  }
+  __syncthreads();
+  const input in = input_from(m, {m.offered, &state->offered_count, 1}, from);
+  for_each_magnitude(in, [&](const sparse_level_t(&magnitudes)[4], unsigned valid) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const sparse_level_t magnitude = magnitudes[e];
+      const bool counts = (valid >> e & 1) && magnitude > levels[0] && magnitude <= limit;
+      int below = 0, above = nlevels; /* levels[below] is exceeded, levels[above] is not */
+      while (counts && above - below > 1) {
+        const int middle = (below + above) / 2;
+        if (magnitude > levels[middle])
+          below = middle;
+        else
+          above = middle;
+      }
+      count_in(exceeded, (uint32_t)above, counts);
+    }
+  });
+  __syncthreads();
+  for (int j = (int)threadIdx.x + 1; j <= nlevels; j += THREADS)
+    if (exceeded[j] > 0) atomicAdd(&scratch->levels[j - 1], exceeded[j]);
+  if (!ops_last_block(scratch)) return;
+  for (int j = (int)threadIdx.x; j < nlevels; j += THREADS) {
+    exceeded[j] = __ldcg(&scratch->levels[j]);
+    scratch->levels[j] = 0;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  uint64_t above = 0;
+  for (int j = nlevels - 1; j >= 0; j--) state->level_counts[j] = above += exceeded[j];
+  ops_decide(then, &m);
+}
+
+} // namespace
+
+extern "C" ncclResult_t ops_select(const struct sparse_memory *m,
+                                   const struct sparse_select *select, cudaStream_t stream)
+{
+  return ops_launch(select_entries, ops_selecting_blocks(), THREADS, OPS_COOPERATIVE, stream, *m,
+                    *select);
+}
+
+extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
+                                         cudaStream_t stream)
+{
+  return ops_launch(count_levels, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, OPS_NEXT,
+                    stream, *m, then);
+}
+
+ncclResult_t ops_load_select(void)
+{
+  return ops_load_kernels(select_entries, count_levels);
+}

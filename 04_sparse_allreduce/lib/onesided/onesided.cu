@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels that only the one-sided oktopk has; the others are forms of those in kernels/.
+ *
+ * Sending the parts of a list to the owners of their regions. And the largest of all ranks' sums,
+ * without moving them: ranks tell each other how many they have of which size (kernels/search.cuh),
+ * so that each knows what to keep of its own. */
+#include "kernels/selection.cuh"
+#include "onesided/onesided.h"
+#include "onesided/partition.cuh"
+
+namespace
+{
+
+enum {
+  SEND_THREADS = 1024,
+  THREADS = OPS_SELECTING_MOST,
+  BLOCKS = OPS_SELECTING_BLOCKS,
+};
+
+/* By many blocks, which copy. */
+__global__ void OPS_BOUNDS(SEND_THREADS, 1) send_parts(const __grid_constant__ sparse_memory m)
+{
+  ops_begin();
+  __shared__ uint32_t begins[SPARSE_MAX_RANKS + 1];
+  ops_send_offered(m, begins);
+}
+
+/* Whether a rank is late, all blocks find the same: only the last block at a barrier waits. */
+__global__ void OPS_BOUNDS(THREADS, BLOCKS) select_sums(const __grid_constant__ sparse_memory m)
+{
+  ops_begin_early();
+  __shared__ selection_shared s;
+  sparse_state *state = m.state;
+  if (ops_late(m)) return;
+  const sparse_list sums = {m.reduced, &state->reduced_count, 1};
+  const sparse_list chosen = {m.reduced, &state->chosen_count, 1}, nowhere = {NULL, NULL, 0};
+  const input in = input_from(m, sums, SPARSE_FROM_LIST);
+  search<true>(s.search, m, in, &state->global, SPARSE_GLOBAL_THRESHOLD);
+  if (ops_late(m)) return;
+  const noted_units units = {m.unit_begins, state->boundaries[m.rank],
+                             state->boundaries[m.rank + 1]};
+  if (!keep(s.keep, m, in, &state->global, chosen, nowhere, units)) return;
+  for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
+    const ops_peer peer = ops_peer_of(m, p);
+    ops_write_flag(m, peer, &m.flags->reduced[m.rank], (uint32_t)state->reduced_count);
+    ops_fence_system();
+    ops_signal_sums(m, peer, (uint32_t)state->chosen_count, (uint32_t)state->received_counts[p]);
+  }
+}
+
+} // namespace
+
+extern "C" {
+
+ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return ops_launch(send_parts, ops_blocks(m->k, 2 * SEND_THREADS, 1), SEND_THREADS, OPS_NEXT,
+                    stream, *m);
+}
+
+ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return ops_launch(select_sums, ops_selecting_blocks(), THREADS, OPS_COOPERATIVE, stream, *m);
+}
+
+} // extern "C"
+
+ncclResult_t ops_load_onesided(void)
+{
+  return ops_load_kernels(send_parts, select_sums);
+}

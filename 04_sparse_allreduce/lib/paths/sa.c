@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* topkSA (TopkDSA): exactly k entries per rank, equal regions, each added up by its owner. There is
+ * no global selection, so the sums may become so many that entries of two words are hardly less
+ * than the dense vector; from n/3 sums on the regions are gathered densely.
+ * Between 4 k (P-1) / P and (2 k + n) (P-1) / P words per rank.
+ *
+ * gaussiankSA: what is above a threshold, one peer at a time. As published it cannot run; this is
+ * what it means to do: the exact k-th magnitude as threshold (or the Gaussian one, halved or raised
+ * by half up to three times), and no dense fallback.
+ * Between 4 k (P-1) / P and 2 (k + the sums) (P-1) / P words per rank. */
+#include "internal.h"
+
+/* 2. Every part of the offered list to the owner of its region, who adds.
+ * MPI: Isend/Irecv with `throttle` peers at a time -> NCCL: exchange_split */
+static ncclResult_t split_and_reduce(struct sparse_allreduce_handle *h, int throttle,
+                                     cudaStream_t stream)
+{
+  SPARSE_TRY(ops_partition(&h->m, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
+  SPARSE_TRY(exchange_split(h, throttle, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
+  SPARSE_TRY(reduce_region(&h->m, SPARSE_SUMS_NONZERO, stream));
+  return sparse_phase(h, SPARSE_PHASE_GATHER, stream);
+}
+
+/* 3. The sums to everybody, and average.
+ * MPI: Allgather(counts), Allgatherv(packed) -> NCCL: see exchange_gather */
+static ncclResult_t gather_and_average(struct sparse_allreduce_handle *h, cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
+  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
+                             ncclUint64, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
+  return ops_apply_gathered(m, stream);
+}
+
+/* Or each owner puts its sums into its region of the result; the regions go to everybody. */
+static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  const int nranks = m->nranks;
+  const uint64_t size = m->n / (size_t)nranks;
+  uint64_t counts[SPARSE_MAX_RANKS], displs[SPARSE_MAX_RANKS];
+  for (int r = 0; r < nranks; r++) {
+    displs[r] = (uint64_t)r * size;
+    counts[r] = r < nranks - 1 ? size : m->n - displs[r];
+  }
+  SPARSE_CUDA(
+      cudaMemsetAsync(m->dense + displs[m->rank], 0, counts[m->rank] * sizeof(float), stream));
+  SPARSE_TRY(ops_scatter(m, sparse_reduced(m), stream));
+  SPARSE_TRY(exchange_blocks(h, m->dense, counts, displs, ncclFloat, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
+  return ops_average(m, stream);
+}
+
+ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient,
+                         cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+
+  /* 1. acc = gradient + residual; offer the k largest. All of them will be used and leave the
+   * residual. */
+  SPARSE_TRY(select_exact_entries(h, gradient, SPARSE_REMOVE_OFFERED, stream));
+  SPARSE_TRY(split_and_reduce(h, m->config.throttle, stream));
+
+  /* Are the sums few enough for a sparse gather? The host has to know.
+   * MPI: Allgather(counts) -> NCCL: ncclAllGather */
+  SPARSE_TRY(exchange_counts(h, &m->state->reduced_count, 1, stream));
+  uint64_t total = 0;
+  for (int r = 0; r < m->nranks; r++) total += h->counts[r];
+  h->now.fell_back = 2 * total >= 2 * (uint64_t)m->n / 3;
+  return h->now.fell_back ? gather_densely(h, stream) : gather_and_average(h, stream);
+}
+
+ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *gradient,
+                             cudaStream_t stream)
+{
+  /* 1. acc = gradient + residual; offer what is above the threshold. All of it will be used and
+   * leaves the residual. */
+  select_t *select =
+      h->m.config.gaussian_sa_threshold ? select_gaussian_halving : select_exact_threshold;
+  SPARSE_TRY(select(h, gradient, SPARSE_REMOVE_OFFERED, stream));
+  SPARSE_TRY(split_and_reduce(h, 1, stream));
+  return gather_and_average(h, stream);
+}

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory of a handle. Everything that one operator tells the next (counts, thresholds, regions,
+ * decisions) lives in one struct in device memory, so that a step can run without the host. Host
+ * code passes pointers and capacities around, never counts.
+ *
+ * Not for users: they include sparse_allreduce.h. */
+#ifndef SPARSE_STATE_H
+#define SPARSE_STATE_H
+
+#include <stdbool.h>
+
+#include "constants.h"
+
+#ifdef __CUDACC__
+#define SPARSE_DEVICE static __host__ __device__ inline
+#else
+#define SPARSE_DEVICE static inline
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPARSE_MAX_RANKS 256
+#define SPARSE_SECTOR 8  /* floats of the dense result that are written at once */
+#define SPARSE_UNIT 1024 /* elements of the dense result that a warp takes at a time */
+#define SPARSE_UNITS(n) (((n)-1) / SPARSE_UNIT + 1)
+#define SPARSE_BINS 2048 /* of the histograms that a search makes */
+#define SPARSE_MAX_LEVELS (1 + 2 * SPARSE_MAX_CORRECTIONS)
+
+/* A magnitude is the bits of |x| as an integer: for floats that orders like |x|, with NaN above
+ * infinity. A level is a magnitude to be exceeded; -1 is exceeded by all. */
+typedef int32_t sparse_level_t;
+#define SPARSE_INFINITY_LEVEL 0x7f800000 /* the largest magnitude that is not NaN */
+#define SPARSE_NAN_LEVEL 0x7fffffff
+
+/* Which elements of a vector are chosen: element i of magnitude m is iff
+ *   m <= limit && (m > above || (m == above && i <= tie)).
+ * Ties: a filter keeps the first `take` elements equal to `above`; after it `tie` is the index of
+ * the last one kept. */
+struct sparse_selection {
+  sparse_level_t above, limit;
+  int64_t tie;
+  uint64_t take;
+};
+
+/* Where an operator gets its input from, decided on the device. */
+enum sparse_source {
+  SPARSE_FROM_NOTHING,  /* nothing to do: leave lists as they are */
+  SPARSE_FROM_LIST,     /* the list that the operator is given */
+  SPARSE_FROM_RESIDUAL, /* all of the residual */
+};
+
+/* Flags, by which ranks that use each other's memory know what is there (onesided/onesided.h). A
+ * flag has a value of 32 bits, and the epoch of its step in the upper half, by which the reader
+ * knows that it has come. Rank p writes flags [p] in the memory of the rank that they are for. */
+enum { SPARSE_FLAG_FIRST, SPARSE_FLAG_COUNT, SPARSE_FLAG_LEVEL, SPARSE_LIST_FLAGS };
+#define SPARSE_TOO_MANY UINT32_MAX
+enum { SPARSE_FLAG_SUMS, SPARSE_FLAG_NONFINITE, SPARSE_FLAG_TAKEN, SPARSE_SUM_FLAGS };
+struct sparse_flags {
+  /* Entries FIRST to FIRST + COUNT of the list that p offers are for the reader. Those whose
+   * magnitude exceeds LEVEL (a sparse_level_t) count. Overflow: a rank that has found more than its
+   * list holds writes SPARSE_TOO_MANY, as COUNT, to itself only. The others get flags when it has
+   * cut its list. */
+  uint64_t lists[SPARSE_MAX_RANKS][SPARSE_LIST_FLAGS];
+  /* A running total of the entries that p has stored here: those of a step have come when it has
+   * grown by COUNT. A rank's own part is not copied, and not counted. */
+  uint64_t stored[SPARSE_MAX_RANKS];
+  /* SUMS: the sums of p's region are so many. NONFINITE: an element of p's gradient, as in struct
+   * sparse_state. TAKEN: how many of the reader's entries p has added. */
+  uint64_t sums[SPARSE_MAX_RANKS][SPARSE_SUM_FLAGS];
+  /* In exact steps: of how many sums p has chosen those. For statistics; there before the others.
+   */
+  uint64_t reduced[SPARSE_MAX_RANKS];
+  /* p has stored its histogram of this round of a search. */
+  uint64_t histograms[SPARSE_MAX_RANKS];
+  /* Not flags, and not one-sided: `nonfinite` of rank p, from exchange_nonfinite(). */
+  uint32_t nonfinite[SPARSE_MAX_RANKS];
+};
+
+/* What leaves the residual. The path says what, when it selects: `removal`, of this enum. Which
+ * elements were offered state->selection says. They become zero, in three places:
+ * - the next step's local pass does that on its way, so that it costs no memory access of its own.
+ *   Until then it is pending (state->pending);
+ * - ops_clear_pending() does it at once, for a caller who asks for the residual;
+ * - with SPARSE_REMOVE_IN_RESULT only what is in the result: by the bits, one for each element,
+ * that ops_apply() has set, or by the entries in `gathered`. */
+enum sparse_removal {
+  SPARSE_REMOVE_NOTHING,
+  SPARSE_REMOVE_OFFERED,   /* all that was offered */
+  SPARSE_REMOVE_IN_RESULT, /* what was offered and is in the result */
+};
+
+struct sparse_state {
+  /* From step to step: what a checkpoint keeps, up to levels[0]. */
+  double local_threshold, global_threshold;
+  /* Exact and Gaussian selections first look for candidates above `guess`, which is `guess_ratio`
+   * of the k-th magnitude, or of the threshold, of the step before. Only speed depends on it. */
+  double guess_ratio;
+  sparse_level_t guess;
+  uint64_t boundaries[SPARSE_MAX_RANKS + 1]; /* regions, see sparse_allreduce_boundaries */
+
+  /* Everything from here on is set by each step, or once for ever. The local pass: elements above
+   * levels[0] and not above `limit` become candidates; level_counts[j] is how many elements are
+   * above levels[j] and not above limit. Levels ascend. */
+  sparse_level_t levels[SPARSE_MAX_LEVELS], limit;
+  int32_t nlevels;
+  uint64_t level_counts[SPARSE_MAX_LEVELS];
+  double mean, deviation;    /* of residual + gradient, if asked for; deviation: unbiased */
+  double gaussian_threshold; /* before corrections */
+  /* The first element of this rank's gradient that is not finite, + 1; 0: there is none.
+   * (One-sided: or of another rank's; flags say whose.) */
+  uint32_t nonfinite;
+
+  /* Of the step. One-sided: where this rank sees the memory of all ranks that holds the lists, and
+   * the place of its own list there; and who has kept it waiting for too long, + 1. */
+  uint32_t epoch;
+  char *peers[SPARSE_MAX_RANKS];
+  struct sparse_pair *list_at[SPARSE_MAX_RANKS];
+  uint64_t stored[SPARSE_MAX_RANKS]; /* by each rank before this step, see struct sparse_flags */
+  uint32_t late;
+
+  /* What this rank offers. */
+  uint32_t pending; /* enum sparse_removal: of the step before; then, of this one */
+  /* enum sparse_source: what counting, a search and a filter have to read */
+  uint32_t count_from, search_from, keep_from;
+  uint64_t wanted;     /* entries that a search is to find, */
+  sparse_level_t near; /* likely just above this; -1: not known. Only speed depends on it */
+  struct sparse_selection selection;
+  /* Gaussian thresholds: where the table starts, rounds so far, elements above the guess; the
+   * lowest level of which the count mattered, and that count. */
+  int32_t first_level, round;
+  uint64_t candidates, needed;
+  sparse_level_t lowest;
+  uint64_t offered_count;
+  /* A list that goes to everybody: its length, once for each destination. */
+  uint64_t send_counts[SPARSE_MAX_RANKS], send_displs[SPARSE_MAX_RANKS];
+  uint64_t region_counts[SPARSE_MAX_RANKS], region_displs[SPARSE_MAX_RANKS]; /* in the list */
+  uint64_t proposal[SPARSE_MAX_RANKS]; /* [0]: 1 if this rank cannot propose; [j]: boundary j */
+  uint32_t overflowed;
+  uint32_t unsent; /* 1: more candidates than the list holds: reduce_sent() selects and sends */
+
+  /* What came from the others: list p is received[received_displs[p] ...], or, where every source
+   * has a place of its own, received[list_displs[p] ...]. */
+  uint64_t list_displs[SPARSE_MAX_RANKS];
+  uint64_t received_counts[SPARSE_MAX_RANKS], received_displs[SPARSE_MAX_RANKS];
+
+  /* The sum over one region, and the sums of all regions. */
+  uint64_t reduced_count;
+  uint64_t chosen_count; /* one-sided, exact: those of them that are in the result */
+  uint64_t gathered_counts[SPARSE_MAX_RANKS], gathered_displs[SPARSE_MAX_RANKS];
+  uint32_t always_list;           /* SPARSE_FROM_LIST, for operators without a choice */
+  uint64_t whole[2];              /* the region 0 .. n */
+  struct sparse_selection global; /* of the sums */
+  uint64_t result_count;          /* entries of `gathered` that are the result */
+  uint64_t gathered_total;        /* sums that all ranks contributed */
+  /* exchange_nonfinite(): what everybody gets, 1, 1, ..., and what has come */
+  uint64_t ones[SPARSE_MAX_RANKS];
+  uint64_t nonfinite_counts[SPARSE_MAX_RANKS], nonfinite_displs[SPARSE_MAX_RANKS];
+};
+
+/* What a handle owns, passed to operators by value. Sizes never change. */
+struct sparse_memory {
+  size_t n, k, t, capacity; /* see sparse_allreduce.h; t = floor(n * density) */
+  int rank, nranks;
+  sparse_allreduce_config_t config;
+  struct sparse_constants constants;
+  double z;        /* Phi^-1(1 - density / 2) */
+  bool shared;     /* the caller has the residual's address: nothing may stay pending */
+  float *residual; /* n */
+  float *dense;    /* n, and room up to a multiple of SPARSE_SECTOR; NULL: no step leaves one */
+  /* Lists: nranks * list_room pairs each. */
+  size_t list_room; /* of one rank's: at least capacity */
+  struct sparse_pair *offered, *received, *gathered;
+  struct sparse_pair *reduced; /* takes the place of `offered`, unless peers read both */
+  size_t room;                 /* of the offered list for candidates: at least capacity */
+  char *lists;                 /* the memory of all these, and of what is next */
+  struct sparse_flags *flags;
+  /* Where the sums of this region's units begin in `reduced`; unit u are the SPARSE_UNIT elements
+   * from u * SPARSE_UNIT on. For the others, who read just what they need. */
+  uint32_t *unit_begins;
+  uint32_t (*histograms)[SPARSE_BINS]; /* two of each rank, which it stores */
+  ncclComm_t comm;                     /* for the CPU versions, which need it to wake each other */
+  uint64_t *matrix; /* [source * nranks + destination] entries, filled by the send/recv exchange */
+  struct sparse_state *state;
+  void *scratch; /* of the operators, see ops_scratch_bytes */
+};
+
+/* What peers or NCCL access is one allocation at m->lists: `lists` lists (3; 2 if `gathered` is
+ * elsewhere), room for `spare` entries more in the last one, notes, histograms, begins of units. So
+ * many bytes: */
+static inline size_t sparse_lists_bytes(const struct sparse_memory *m, size_t lists, size_t spare)
+{
+  return (lists * (size_t)m->nranks * m->list_room + spare) * sizeof(struct sparse_pair) +
+         sizeof(*m->flags) + 2 * (size_t)m->nranks * sizeof(*m->histograms) +
+         SPARSE_UNITS(m->n) * sizeof(*m->unit_begins);
+}
+
+/* And where all that is. */
+static inline void sparse_lay_out_lists(struct sparse_memory *m, size_t lists, size_t spare)
+{
+  const size_t list = (size_t)m->nranks * m->list_room;
+  m->reduced = m->offered = (struct sparse_pair *)m->lists;
+  if (lists == 3) m->gathered = m->reduced + list;
+  m->received = m->reduced + (lists - 1) * list;
+  m->flags = (struct sparse_flags *)(m->received + list + spare);
+  m->histograms = (uint32_t(*)[SPARSE_BINS])(m->flags + 1);
+  m->unit_begins = m->histograms[2 * m->nranks];
+}
+
+/* One-sided: where the list of rank p begins in the received list of an owner, whose own one is the
+ * last. */
+SPARSE_DEVICE size_t sparse_list_place(const struct sparse_memory *m, int owner, int p)
+{
+  return (size_t)((p - owner - 1 + m->nranks) % m->nranks) * m->list_room;
+}
+
+/* Entries in device memory, indices ascending. The number of entries is the sum of `parts` numbers
+ * at counts; the parts lie one after the other. */
+struct sparse_list {
+  struct sparse_pair *pairs;
+  uint64_t *counts;
+  int parts;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif
