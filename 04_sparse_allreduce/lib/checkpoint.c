@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving and loading all that one step hands to the next. */
-#include "internal.h"
+#include "handle.h"
 
 #include <stddef.h>
 #include <string.h>

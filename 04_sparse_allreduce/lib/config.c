@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The published constants, and what a configuration may be. */
-#include "internal.h"
+#include "handle.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making a handle, on all ranks or on none, and freeing it. */
-#include "internal.h"
+#include "handle.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  *
  * Send/recv, everywhere: NCCL wants to know every size on the host, so the counts are gathered and
  * the host waits for them; then grouped ncclSend and ncclRecv. */
-#include "internal.h"
+#include "handle.h"
 
 static size_t list_room(const struct sparse_memory *m)
 {
@@ -275,8 +275,8 @@ ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t 
   uint32_t *all = nonfinite_place(h);
   if (h->alltoallv != NULL) /* not by NCCL, whose calls have no timeout */
     SPARSE_ALLTOALLV(alltoallv_device_counts(
-        &s->nonfinite, s->ones, s->send_displs, all, (size_t)h->m.nranks, s->nonfinite_counts,
-        s->nonfinite_displs, NULL, ALLTOALLV_PACKED, ncclUint32, h->alltoallv, stream));
+        &s->nonfinite, s->ones, s->send_displs, all, (size_t)h->m.nranks, ALLTOALLV_PACKED,
+        s->nonfinite_counts, NULL, NULL, sizeof(*all), h->alltoallv, stream));
   else
     SPARSE_NCCL(ncclAllGather(&s->nonfinite, all, 1, ncclUint32, h->comm, stream));
   return ncclSuccess;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What callers may ask about the last step: its entries, errors, words, statistics, times. */
-#include "internal.h"
+#include "handle.h"
 
 #include <string.h>
 

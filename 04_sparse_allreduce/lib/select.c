@@ -4,7 +4,7 @@
  * passes are over the few candidates that it found, unless the guess it used was bad. `removal`
  * goes to that pass: it is what the path removes from the residual, all that is offered or what of
  * it is in the result. The pass only notes it; the next step's pass carries it out. */
-#include "internal.h"
+#include "handle.h"
 
 /* What a rank offers of its candidates. */
 enum rule {

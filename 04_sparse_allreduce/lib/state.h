@@ -156,7 +156,7 @@ struct sparse_state {
   uint64_t gathered_total;        /* sums that all ranks contributed */
   /* exchange_nonfinite(): what everybody gets, 1, 1, ..., and what has come */
   uint64_t ones[SPARSE_MAX_RANKS];
-  uint64_t nonfinite_counts[SPARSE_MAX_RANKS], nonfinite_displs[SPARSE_MAX_RANKS];
+  uint64_t nonfinite_counts[SPARSE_MAX_RANKS];
 };
 
 /* What a handle owns, passed to operators by value. Sizes never change. */

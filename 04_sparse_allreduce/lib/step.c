@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A step: which kind comes next, and running it. The algorithms are in paths/. */
-#include "internal.h"
+#include "handle.h"
 
 #include <stdarg.h>
 #include <stdio.h>

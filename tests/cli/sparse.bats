@@ -279,14 +279,19 @@ PYTHON
 @test "what leaves the residual is what the path says: the other answer fails the verification" {
   # exact sums of a dozen values, many of which are 0: what was offered is not in the result then
   local all=(--count 2003 --density 0.05 --gradient ties --steps 4)
-  broken topkA lib/paths/topka.c REMOVE_OFFERED REMOVE_IN_RESULT "${all[@]}"
+  local exactly='entries(h, gradient, SPARSE_REMOVE_' above='select(h, gradient, SPARSE_REMOVE_'
+  broken topkA lib/paths/topka.c "${exactly}OFFERED" "${exactly}IN_RESULT" "${all[@]}"
   says 'topkA, step [0-9]*: residual: '
   broken topkA2 lib/paths/topka.c REMOVE_IN_RESULT REMOVE_OFFERED "${all[@]}"
   says 'topkA2, step [0-9]*: residual: '
-  for path in topkAopt topkSA gaussiank gaussiansa; do
-    broken "${path/gaussiansa/gaussiankSA}" "lib/paths/${path,,}.c" REMOVE_OFFERED REMOVE_IN_RESULT "${all[@]}"
-    says "^\\[rank [0-3]\\] ${path/gaussiansa/gaussiankSA}, step [0-9]*: residual: "
-  done
+  broken topkAopt lib/paths/topka.c "${above}OFFERED" "${above}IN_RESULT" "${all[@]}"
+  says 'topkAopt, step [0-9]*: residual: '
+  broken topkSA lib/paths/sa.c "${exactly}OFFERED" "${exactly}IN_RESULT" "${all[@]}"
+  says 'topkSA, step [0-9]*: residual: '
+  broken gaussiankSA lib/paths/sa.c "${above}OFFERED" "${above}IN_RESULT" "${all[@]}"
+  says 'gaussiankSA, step [0-9]*: residual: '
+  broken gaussiank lib/paths/gaussiank.c REMOVE_OFFERED REMOVE_IN_RESULT "${all[@]}"
+  says 'gaussiank, step [0-9]*: residual: '
   for path in gtopk oktopk; do
     broken $path lib/paths/$path.c REMOVE_IN_RESULT REMOVE_OFFERED "${all[@]}"
     says "^\\[rank [0-3]\\] $path, step [0-9]*: residual: "
@@ -297,17 +302,17 @@ PYTHON
   local all=(--count 2003 --density 0.05 --steps 9) entries='select_exact_entries' threshold='select_exact_threshold'
   # offered: exactly k, or what exceeds the k-th magnitude
   broken gtopk lib/paths/gtopk.c $entries $threshold "${all[@]}"
-  broken topkSA lib/paths/topksa.c $entries $threshold "${all[@]}"
+  broken topkSA lib/paths/sa.c $entries $threshold "${all[@]}"
   says '^\[rank [0-3]\] topkSA, step 0: '
-  broken gaussiankSA lib/paths/gaussiansa.c ": $threshold" ': select_exact_entries' "${all[@]}"
+  broken gaussiankSA lib/paths/sa.c ": $threshold" ': select_exact_entries' "${all[@]}"
   says '^\[rank [0-3]\] gaussiankSA, step 0: '
   for path in gaussiank gaussiankconcat; do
-    broken $path lib/paths/gaussiank.c select_gaussian $threshold "${all[@]}"
+    broken $path lib/paths/gaussiank.c "select_gaussian(" "$threshold(" "${all[@]}"
     says "^\[rank [0-3]\] $path, step 0: "
   done
-  broken topkAopt lib/paths/topkaopt.c ': select_by_threshold' ': select_exact_threshold' "${all[@]}"
+  broken topkAopt lib/paths/topka.c ': select_by_threshold' ': select_exact_threshold' "${all[@]}"
   says '^\[rank [0-3]\] topkAopt, step 1: ' # step 0 is exact
-  broken topkA2 lib/paths/topka.c 'ops_keep_largest(m, sparse_reduced(m)' 'ops_keep_largest(m, sparse_offered(m)' "${all[@]}"
+  broken topkA2 lib/paths/topka.c 'keep_largest(m, sparse_reduced(m)' 'keep_largest(m, sparse_offered(m)' "${all[@]}"
   # oktopk
   local path=lib/paths/oktopk.c
   broken oktopk $path 'h->now.exact_local ?' 'false ?' "${all[@]}"
@@ -326,7 +331,7 @@ PYTHON
   [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
   local -x BROKEN_LAUNCHER=mpi
   local all=(--count 2003 --density 0.05 --steps 9)
-  local path=lib/onesided/oktopk_onesided.c
+  local path=lib/onesided/oktopk.c
   broken oktopk $path 'ops_pass_and_send(m, gradient, SPARSE_REMOVE_IN_RESULT' 'ops_pass_and_send(m, gradient, SPARSE_REMOVE_OFFERED' \
     "${all[@]}"
   says 'oktopk, step [0-9]*: residual: '

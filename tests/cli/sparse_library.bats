@@ -8,13 +8,14 @@ load sparse_helper
   local mine=$FAULT_FOLDER/mine # not in a path with a blank, for the loader
   cp -r "$TOP/04_sparse_allreduce/lib" "$mine"
   cp -r "$TOP/03_alltoallv_sm/lib" "$mine/alltoallv" && rm "$mine/alltoallv/usage.c"
-  cp -r "$TOP/03_alltoallv_sm/cpu" "$mine/cpu" && ln -s alltoallv "$mine/lib" # the CPU version
+  cp -r "$TOP/03_alltoallv_sm/cpu" "$mine/cpu" && ln -s alltoallv "$mine/lib" # the CPU versions
+  cp "$TOP/04_sparse_allreduce/cpu"/* "$mine/cpu"
   cp "$TOP/build/cpu-mpi/libcpu_standin.so" "$mine"
   cd "$mine"
   local include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I. -Ialltoallv)
   echo '#include "sparse_allreduce.h"' | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ "${include[@]}" -
   "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \
-    ./*.c ./{alltoallv,cpu,paths,onesided,kernels}/*.c -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm
+    ./*.c ./{alltoallv,cpu,paths,onesided}/*.c -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm
   mpi_job 3 ./usage >"$WORK/out" 2>"$WORK/err"
   [ "$(sort "$WORK/out")" = "$(for rank in 0 1 2; do
     echo "rank $rank offered 100 of 10000 elements, the result has 100, the last is 20000"
@@ -82,7 +83,7 @@ build_steps() {
 # ranks which have not launched theirs yet.
 @test "operators: every kernel is loaded when a handle is made" {
   cd "$TOP/04_sparse_allreduce"
-  for file in lib/kernels/ops_*.cu; do
+  for file in lib/*/*.cu; do
     loaded=$(sed -n '/ops_load_kernels(/,/;/p' "$file" | tr -cs '[:alnum:]_' ' ')
     for kernel in $(tr '\n' ' ' <"$file" | grep -oP '__global__ void (?:[\w]+\((?:[^()]|\([^()]*\))*\)\s+)?\K\w+(?=\()'); do
       [[ " $loaded " = *" $kernel "* ]] || { echo "$file: $kernel is not loaded" && false; }
@@ -92,7 +93,7 @@ build_steps() {
   [ "$kernels" -ge 17 ] # all were looked at
 }
 
-@test "operators: the twins do what ops.h says" {
+@test "operators: the CPU versions do what ops.h says" {
   make_variant tests/gpu/sparse pthread
   NTHREADS=1 "$TOP/build/cpu-pthread/tests/sparse" --quick >"$WORK/out" 2>"$WORK/err"
   [ "$(grep -c "^ok" "$WORK/out")" = "$(wc -l <"$WORK/out")" ]

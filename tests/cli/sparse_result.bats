@@ -60,16 +60,16 @@ assert rows[2:] == ['direct allreduce', 'dense', 'oktopk', 'simple oktopk', 'okt
 }
 
 @test "--result entries: a line that is broken fails the verification" {
-  local all=(--count 2003 --density 0.05 --steps 4 --result entries) ops=lib/kernels/ops_add_cpu.c
-  broken topkA $ops 'fmaf(a->scale, result, a->vector[i])' 'a->scale * result + a->vector[i]' "${all[@]}"
+  local all=(--count 2003 --density 0.05 --steps 4 --result entries) ops=cpu/small_cpu.c
+  broken topkA $ops 'fmaf(c->scale, result, c->vector[i])' 'c->scale * result + c->vector[i]' "${all[@]}"
   says 'topkA, step [0-9]*: weights: element '
-  broken gtopk $ops 'add_to(a, pair.index, pair.value / (float)a->m.nranks)' 'add_to(a, pair.index, pair.value)' \
+  broken gtopk $ops 'add_to(c, pair.index, pair.value / (float)c->m.nranks)' 'add_to(c, pair.index, pair.value)' \
     "${all[@]}"
   says 'gtopk, step 0: result: element '
-  broken oktopk lib/sparse_result.c 'return ops_add_entries(&h->m, sparse_result(&h->m), scale, vector, stream);' \
+  broken oktopk lib/result.c 'return ops_add_entries(&h->m, sparse_result(&h->m), scale, vector, stream);' \
     'return ops_add_entries(&h->m, sparse_offered(&h->m), scale, vector, stream);' "${all[@]}"
   says 'oktopk, step 0: result: element '
-  broken topkSA lib/sparse_allreduce.c 'now->dense || now->fell_back ? SPARSE' 'now->dense ? SPARSE' \
+  broken topkSA lib/step.c 'now->dense || now->fell_back ? SPARSE' 'now->dense ? SPARSE' \
     --count 300 --density 1 --steps 3 --result entries
   says 'topkSA, step [0-9]*: '
 }

@@ -13,7 +13,7 @@
  *   - meets at the round's only barrier, with all loads on their way, and prefetches its next tile
  *   - writes out the candidates of two rounds ago, whose places are known now
  *   - adds, stores, chooses candidates, and copies them to shared memory, each warp on its own; the
- *     warp that is last tells the other blocks how many there are in the tile (ops_chain.cuh).
+ *     warp that is last tells the other blocks how many there are in the tile (device/chain.cuh).
  *
  * Two rounds later all blocks have done so, and nobody waits. One round is not enough: blocks that
  * wait for one another soon go in step, and memory idles while all of them compute.

@@ -6,7 +6,7 @@
  * lists' values to sums in shared memory, one list after the other with a barrier in between
  * (within a list no index comes twice, so no two threads add to the same sum). A bit for each index
  * says whether it occurs. The sums to keep are gathered in the order of the chain.
- * ops_reduce_tiles.cuh has the two kinds of tiles. */
+ * reduce_tiles.cuh has the two kinds of tiles. */
 #include "device/chain.cuh"
 #include "kernels/reduce_tiles.cuh"
 #include "kernels/selection.cuh"

@@ -4,7 +4,7 @@
  * memory, and a step that reuses thresholds and regions is three kernels, which take their
  * decisions themselves (ops_onesided.h). */
 #include "onesided/onesided.h"
-#include "internal.h"
+#include "handle.h"
 
 /* 1. acc = gradient + residual; offer what is above the local threshold. What of it is in the
  * result leaves the residual. 2. New regions now and then. 3. Every part of the list to the owner

@@ -2,7 +2,7 @@
 /* dense: the sum of everything, which the sparse paths have to beat. Also their warm-up steps.
  *
  * MPI: Allreduce -> NCCL: ncclAllReduce. 2 n (P-1) / P words per rank. */
-#include "internal.h"
+#include "handle.h"
 
 ncclResult_t path_dense(struct sparse_allreduce_handle *h, const void *gradient,
                         cudaStream_t stream)

@@ -7,7 +7,7 @@
  * About 2 k (P-1) words per rank, in two AllGatherVs: indices, values. gaussiankconcat packs both
  * in one, which is the only difference; the published one packs indices as floats and so is wrong
  * beyond 2^24 elements. */
-#include "internal.h"
+#include "handle.h"
 
 /* 2. Everybody gets two vectors of words per rank, then pairs again, in place of the offered
  * entries, which are not needed any more.

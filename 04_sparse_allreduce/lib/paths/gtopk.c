@@ -9,7 +9,7 @@
  * 4 k log P words on the longest way, independent of P otherwise: it pays from 8 ranks on. What a
  * merge discards of an index that wins elsewhere is lost in the published algorithm; with
  * gtopk_exact_residual it goes to the residual of the rank that discarded it. */
-#include "internal.h"
+#include "handle.h"
 
 /* What was discarded in a round; the result takes the first place of the same buffer. */
 static struct sparse_list discarded(const struct sparse_memory *m, int round)

@@ -9,7 +9,7 @@
  *   sums above the global threshold -> everybody       4. and only large sums go to everybody
  *
  * Thresholds change slowly from step to step, so reusing them replaces a search by a comparison. */
-#include "internal.h"
+#include "handle.h"
 
 /* 2. Boundaries so that every region holds about as many of the entries that are offered now. Every
  * rank proposes boundaries that cut its own list evenly; the mean of all proposals is taken. */

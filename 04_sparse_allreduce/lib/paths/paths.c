@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The paths: one row each, and nothing else in the library asks which algorithm it is. */
-#include "internal.h"
+#include "handle.h"
 
 static struct sparse_intervals intervals_of_topkaopt(const struct sparse_constants *c)
 {

@@ -8,7 +8,7 @@
  * what it means to do: the exact k-th magnitude as threshold (or the Gaussian one, halved or raised
  * by half up to three times), and no dense fallback.
  * Between 4 k (P-1) / P and 2 (k + the sums) (P-1) / P words per rank. */
-#include "internal.h"
+#include "handle.h"
 
 /* 2. Every part of the offered list to the owner of its region, who adds.
  * MPI: Isend/Irecv with `throttle` peers at a time -> NCCL: exchange_split */

@@ -5,7 +5,7 @@
  * topkA2 keeps only the k largest sums; the entries that lose stay in the residuals.
  * topkAopt has no exact selection in every step. The threshold is the k-th magnitude of the last
  * exact step; in between it is used as it is, so that the number of entries drifts. */
-#include "internal.h"
+#include "handle.h"
 
 /* 3. Add rank 0's entries, rank 1's, ...: this order on every rank, so the same bits. 4. And
  * average. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the host files of the sparse allreduce share: the paths, the handle, and the parts that
  * several paths have in common. Not for users: they include sparse_allreduce.h. */
-#ifndef SPARSE_INTERNAL_H
-#define SPARSE_INTERNAL_H
+#ifndef SPARSE_HANDLE_H
+#define SPARSE_HANDLE_H
 
 #include <stdbool.h>
 
