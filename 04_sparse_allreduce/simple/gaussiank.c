@@ -54,11 +54,22 @@ static double corrected(struct simple *s, double threshold)
   return threshold;
 }
 
+/* A bounded gradient may have nothing above even the lowest threshold, and would offer nothing in
+ * any later step. The published code does so; here the k largest are offered then. */
+static void offer(struct simple *s)
+{
+  simple_offer_above(s, &s->local_threshold);
+  if (s->last.local > 0 || !(s->local_threshold > 0)) return;
+  simple_offer_largest(s);
+  s->last.overflowed = 1;
+  s->local_threshold = simple_magnitude(s->last.selected_above);
+}
+
 void simple_gaussiank(struct simple *s, const float *gradient)
 {
   simple_accumulate(s, gradient);
   s->local_threshold = corrected(s, simple_gaussian_threshold(s));
-  simple_offer_above(s, &s->local_threshold);
+  offer(s);
   s->last.local_threshold = s->local_threshold;
 
   simple_sum_at_all(s);

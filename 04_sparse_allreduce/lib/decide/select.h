@@ -276,9 +276,6 @@ SPARSE_DEVICE void sparse_gaussian_found(const struct sparse_memory *m, struct s
   s->count_from = SPARSE_FROM_NOTHING;
   sparse_select_above(s, s->levels[j]);
   if (s->level_counts[j] > m->capacity) sparse_overflow(m, s, from);
-  /* A bounded gradient may have nothing above even the lowest level, and that for ever. */
-  if (s->level_counts[j] == 0 && s->local_threshold > 0)
-    sparse_overflow(m, s, SPARSE_FROM_RESIDUAL);
 }
 
 /* False if the count of level j is not known, because the candidates in the list do not reach so
@@ -321,6 +318,8 @@ SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct
   }
   s->local_threshold = threshold;
   sparse_gaussian_found(m, s, j);
+  /* A bounded gradient may have nothing above even the lowest level, and that for ever. */
+  if (s->level_counts[j] == 0 && threshold > 0) sparse_overflow(m, s, SPARSE_FROM_RESIDUAL);
 }
 
 /* GAUSSIANKSA: halves or raises by half, three times at most; a round of counting for each. */
