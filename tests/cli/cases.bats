@@ -64,3 +64,4 @@ cases() { # cases AREA: runs all rows, then says which have failed
 @test "02's other methods, and the direct AllReduce" { cases direct; }
 @test "04's training job" { cases training; }
 @test "03: options, matrices, links between GPUs, faults" { cases alltoallv; }
+@test "04: options, sizes, gradients, and that verification verifies" { cases sparse; }
