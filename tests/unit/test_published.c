@@ -129,7 +129,8 @@ static void test_gaussian_corrections(void **state)
         for (int r = 0; r < 3; r++)
           for (size_t i = 0; i < job.n; i++)
             if (light)
-              job.gradients[r][i] = (float)(2 * job_uniform(&seed) - 1);
+              job.gradients[r][i] =
+                  (float)(job_uniform(&seed) + job_uniform(&seed) + job_uniform(&seed) - 1.5);
             else if (step % 2) /* so heavy that all corrections are not enough */
               job.gradients[r][i] *= fabsf(job.gradients[r][i]);
         job_step(&job);
