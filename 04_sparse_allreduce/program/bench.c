@@ -38,7 +38,6 @@ struct sweep {
   struct timer timer;
   struct rows rows;
   double copy_rate;
-  double means[NDENSITIES][SPARSE_ALGORITHMS]; /* of the current size; NaN: not measured */
 };
 
 /* ---- one path -------------------------------------------------------------------------------- */
@@ -89,7 +88,7 @@ static bool has_row(const struct job *job, int path, enum row row)
          (program_options.result == SPARSE_RESULT_ENTRIES && path != SPARSE_DENSE);
 }
 
-static int bench_path(struct sweep *s, int path, enum row row, int d,
+static int bench_path(struct sweep *s, int path, enum row row,
                       const sparse_allreduce_config_t *base, const struct dense_times *dense)
 {
   const struct rank *me = s->job->me;
@@ -121,7 +120,6 @@ static int bench_path(struct sweep *s, int path, enum row row, int d,
     report_number(me, 8, 1, time.mean * s->copy_rate / (double)s->timer.count, "");
     report_number(me, 8, 1, pass, "");
     launcher_print(me, "  %s%s%s\n", mode, entries ? ", " : "", row_words[row]);
-    if (row == BY_LIBRARY) s->means[d][path] = time.mean;
   } else {
     launcher_print(me, "%-15s WRONG, no times: see standard error\n", name);
   }
@@ -132,24 +130,6 @@ static int bench_path(struct sweep *s, int path, enum row row, int d,
 }
 
 /* ---- one size -------------------------------------------------------------------------------- */
-
-/* The time of a path grows with its density, about linearly. */
-static void print_crossover(const struct sweep *s, double dense)
-{
-  launcher_print(s->job->me, "# as fast as dense at density (extrapolated):");
-  for (int a = SPARSE_TOPKA; a < SPARSE_ALGORITHMS; a++) {
-    const double slope = (s->means[1][a] - s->means[0][a]) / (DENSITIES[1] - DENSITIES[0]);
-    double at = DENSITIES[0] + (dense - s->means[0][a]) / slope;
-    if (!job_wants(s->job, a)) continue;
-    launcher_print(s->job->me, " %s", simple_paths[a].name);
-    if (slope <= 0) at = s->means[1][a] < dense; /* noise: no crossing to be seen */
-    if (isnan(at))
-      launcher_print(s->job->me, " -");
-    else
-      launcher_print(s->job->me, " %.2g%%", 100 * fmax(0, fmin(1, at)));
-  }
-  launcher_print(s->job->me, "\n");
-}
 
 /* A cycle has a step of each kind. */
 static uint64_t cycle_of(const sparse_allreduce_config_t *c)
@@ -204,11 +184,10 @@ static int bench_size(struct sweep *s, const struct model *model)
     for (int path = 0; path < SPARSE_ALGORITHMS; path++)
       for (int row = 0; row < ROWS; row++) {
         if (!job_wants(job, path) || !has_row(job, path, (enum row)row)) continue;
-        result = bench_path(s, path, (enum row)row, d, &config, &dense);
+        result = bench_path(s, path, (enum row)row, &config, &dense);
         if (result != EXIT_VERIFIED) code = result;
       }
   }
-  if (densities == NDENSITIES) print_crossover(s, dense.best.mean);
   for (int i = 0; i < GRADIENTS; i++) CUDACHECK(cudaFree(s->timer.gradients[i]));
   launcher_barrier(me);
   return code;
@@ -252,8 +231,6 @@ static int sweep_sizes(struct sweep *s)
   launcher_print(me, " %8s %8s  %s\n", "B/elem", "%copy", "mode");
   for (int i = 0; i < (program_options.count ? 1 : NMODELS); i++) {
     s->timer.count = program_options.count ? program_options.count : MODELS[i].count;
-    for (int d = 0; d < NDENSITIES; d++)
-      for (int a = 0; a < SPARSE_ALGORITHMS; a++) s->means[d][a] = (double)NAN;
     if (!program_options.count && !fits(job, s->timer.count)) {
       launcher_note(me, "%zu elements do not fit into device memory", s->timer.count);
       continue;

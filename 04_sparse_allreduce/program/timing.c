@@ -153,14 +153,12 @@ static struct timing time_steps(struct timer *timer, struct subject *s)
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-/* The calls that were timed, one after the other, from the state in which the reference is. */
+/* The calls that were timed, graphs among them, from the state in which the reference is. */
 static int verify_timed(struct timer *timer, struct subject *s, struct verification *v,
                         const float *result)
 {
   const struct runner *r = s->runner;
-  struct step_outcome left = {0};
-  /* the reference takes Gaussian thresholds of the device, step by step */
-  const bool gaussian = !isnan(v->ref->last.gaussian_threshold);
+  int code = EXIT_VERIFIED;
   launcher_step("bench: verification after timing");
   runner_load(r, s->state);
   if (r->simple) simple_reset(v->ref);
@@ -169,19 +167,11 @@ static int verify_timed(struct timer *timer, struct subject *s, struct verificat
     CUDACHECK(cudaDeviceSynchronize());
     memset(v->weights, 0, timer->count * sizeof *v->weights);
   }
-  for (uint64_t i = 0; i < GRADIENTS; i++) {
+  for (uint64_t i = 0; i < GRADIENTS && code == EXIT_VERIFIED; i++) {
     enqueue_step(timer, s, i);
-    if (!gaussian && !r->weights) continue;
-    left = runner_outcome(r, result);
-    verification_advance(v, r, timer->gradients[i], &left.statistics);
-    const int code = verification_compare(v, r, &left, timer->gradients[i]);
-    if (code != EXIT_VERIFIED) return code;
+    code = verification_step(v, r, result, timer->gradients[i]);
   }
-  if (gaussian || r->weights) return EXIT_VERIFIED;
-  left = runner_outcome(r, result);
-  for (uint64_t i = 0; i < GRADIENTS; i++)
-    verification_advance(v, r, timer->gradients[i], &left.statistics);
-  return verification_compare(v, r, &left, timer->gradients[GRADIENTS - 1]);
+  return code;
 }
 
 struct timing time_path(struct timer *timer, const struct runner *runner,
@@ -196,10 +186,7 @@ struct timing time_path(struct timer *timer, const struct runner *runner,
   for (uint64_t i = 0; i < GRADIENTS && *code == EXIT_VERIFIED; i++) {
     SPARSECHECK(runner_step(runner, timer->gradients[i], &result, timer->stream));
     *code = runner_check(runner, name, i);
-    if (*code != EXIT_VERIFIED) break;
-    const struct step_outcome left = runner_outcome(runner, result);
-    verification_advance(&v, runner, timer->gradients[i], &left.statistics);
-    *code = verification_compare(&v, runner, &left, timer->gradients[i]);
+    if (*code == EXIT_VERIFIED) *code = verification_step(&v, runner, result, timer->gradients[i]);
   }
   if (*code == EXIT_VERIFIED) {
     struct runner timed = *runner;

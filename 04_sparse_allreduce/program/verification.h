@@ -40,6 +40,15 @@ void verification_advance(struct verification *v, const struct runner *r, const 
 int verification_compare(struct verification *v, const struct runner *r,
                          const struct step_outcome *left, const void *gradient);
 
+/* Both, of the step that the runner took last. `result`: what it gave. */
+static inline int verification_step(struct verification *v, const struct runner *r,
+                                    const float *result, const void *gradient)
+{
+  const struct step_outcome left = runner_outcome(r, result);
+  verification_advance(v, r, gradient, &left.statistics);
+  return verification_compare(v, r, &left, gradient);
+}
+
 /* Whether this copy of the residual, which is about to leave the program, is right. */
 bool verification_residual(const struct verification *v, const float *copy);
 
