@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* --bench: the ways to do an AlltoAllV side by side, and two limits measured in the same run: what
- * copy engines move between all pairs, and what the kernel's stores move without any protocol. */
+ * copy engines move between all pairs, and what stores of a kernel move without waiting. */
 #include "bench.h"
 
 #include <stdlib.h>
@@ -197,7 +197,7 @@ static int choose_sizes(struct shared *s, int npatterns, struct options *sweep)
   }
   if (s->file_matrix) sweep->min_bytes = sweep->max_bytes = x->sends * size;
   if (sweep->max_bytes == 0) sweep->min_bytes = sweep->max_bytes = 1;
-  const size_t bytes = program_bytes(x->sends * size, 2 * x->receives * size, x->me->nranks);
+  const size_t bytes = program_bytes(x->sends * size, 3 * x->receives * size, x->me->nranks);
   return launcher_has_memory(x->me, bytes) ? EXIT_VERIFIED : EXIT_USAGE;
 }
 
@@ -236,7 +236,7 @@ int bench_example(const struct rank *me, const struct options *opt)
 
   ncclUniqueId id;
   ncclComm_t comm;
-  char *other; /* window of the barrier: in the hands of another communicator */
+  char *others[2]; /* windows of barrier and bare push: in the hands of another communicator */
   size_t *counts;
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
@@ -245,7 +245,7 @@ int bench_example(const struct rank *me, const struct options *opt)
   CUDACHECK(cudaMalloc((void **)&counts, 3 * n * sizeof *counts));
   program_allocate(&s.x);
   const size_t window_bytes = s.x.recv_bytes + 2 * PROGRAM_GUARD;
-  NCCLCHECK(ncclMemAlloc((void **)&other, window_bytes));
+  for (int i = 0; i < 2; i++) NCCLCHECK(ncclMemAlloc((void **)&others[i], window_bytes));
   program_init(me, comm, &s.handle);
   ALLTOALLVCHECK(alltoallv_register(s.handle, s.x.window, window_bytes));
 
@@ -255,10 +255,12 @@ int bench_example(const struct rank *me, const struct options *opt)
   ALLTOALLVCHECK(alltoallv_info(s.handle, &reach, NULL));
   for (int i = 0; i < WAYS; i++) {
     struct variant *v = &states[nvariants];
-    const bool library = ways[i].method == METHOD_AUTO, barrier = ways[i].method == METHOD_BARRIER;
+    const bool library = ways[i].method == METHOD_AUTO;
     *v = (struct variant){&s, {.method = ways[i].method, .x = &s.x, .comm = comm}};
     v->way.handle = s.handle;
-    v->way.window = barrier ? other : s.x.window;
+    v->way.window = ways[i].method == METHOD_BARRIER     ? others[0]
+                    : ways[i].method == METHOD_BARE_PUSH ? others[1]
+                                                         : s.x.window;
     v->way.device_counts = ways[i].method == METHOD_DEVICE_COUNTS ? counts : NULL;
     const char *why = way_open(&v->way, window_bytes);
     if (ways[i].method == METHOD_COPY_ENGINE && !why && opt->graph_launches) {
@@ -293,7 +295,7 @@ int bench_example(const struct rank *me, const struct options *opt)
   for (int i = 0; i < nvariants; i++) way_close(&states[i].way);
   ALLTOALLVCHECK(alltoallv_unregister(s.handle, s.x.window));
   ALLTOALLVCHECK(alltoallv_destroy(s.handle));
-  NCCLCHECK(ncclMemFree(other));
+  for (int i = 0; i < 2; i++) NCCLCHECK(ncclMemFree(others[i]));
   NCCLCHECK(ncclMemFree(s.x.window));
   NCCLCHECK(ncclMemFree(s.x.send));
   CUDACHECK(cudaFree(counts));

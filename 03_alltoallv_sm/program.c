@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bare_push.h"
 #include "patterns.h"
 #include "verify.h"
 
@@ -157,13 +156,11 @@ const char *way_open(struct way *w, size_t bytes)
   const char *why = NULL;
   int reach;
   ALLTOALLVCHECK(alltoallv_info(w->handle, &reach, NULL));
-  if (w->method == METHOD_BARRIER)
+  if (w->method == METHOD_BARRIER || w->method == METHOD_BARE_PUSH)
     return (w->barrier = barrier_create(w->comm, w->window, bytes, &why)) ? NULL : why;
   if (w->method == METHOD_LINES) return (w->lines = lines_create(w->comm, &why)) ? NULL : why;
   if (w->method == METHOD_COPY_ENGINE)
     return (w->copy_engine = copy_engine_create(w->comm, w->handle, w->window, &why)) ? NULL : why;
-  if (w->method == METHOD_BARE_PUSH)
-    return (w->bare_push = bare_push_create(w->comm, w->handle, w->window, &why)) ? NULL : why;
   if (w->method == METHOD_DEVICE_COUNTS && reach < w->x->me->nranks)
     return "the kernel does not reach all ranks";
   return NULL;
@@ -191,7 +188,7 @@ void way_call(struct way *w, const char *send, size_t recv_at, cudaStream_t stre
     copy_engine_alltoallv(w->copy_engine, send, recv_at, &parts, stream);
     break;
   case METHOD_BARE_PUSH:
-    bare_push_call(w->bare_push, send, recv_at, &parts, stream);
+    barrier_bare_push(w->barrier, send, recv_at, &parts, stream);
     break;
   case METHOD_DEVICE_COUNTS:
     ALLTOALLVCHECK(alltoallv_device_counts(
@@ -209,7 +206,6 @@ void way_close(struct way *w)
   if (w->barrier) barrier_destroy(w->barrier);
   if (w->lines) lines_destroy(w->lines);
   if (w->copy_engine) copy_engine_destroy(w->copy_engine);
-  if (w->bare_push) bare_push_destroy(w->bare_push);
 }
 
 void program_check_async(alltoallv_t handle)

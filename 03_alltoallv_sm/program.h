@@ -26,7 +26,7 @@ enum method {
   METHOD_LSA,          /* the library: the kernel */
   METHOD_LIB_SENDRECV, /* the library: send/recv */
   METHOD_DEVICE_COUNTS,
-  METHOD_BARE_PUSH, /* bare_push.h */
+  METHOD_BARE_PUSH, /* the stores of barrier alone */
 };
 
 struct program_options {
@@ -88,7 +88,6 @@ struct way {
   struct barrier_push *barrier;
   struct lines *lines;
   struct copy_engine *copy_engine;
-  struct bare_push *bare_push;
 };
 
 /* alltoallv_init for --method, which has to be able to run. Collective. */

@@ -25,6 +25,7 @@ struct barrier_push {
 };
 
 struct push_args {
+  bool barriers;
   ncclDevComm dev_comm;
   ncclWindow_t window;
   const char *sendbuff;
@@ -58,7 +59,7 @@ static __global__ void __launch_bounds__(THREADS)
    * the exchange: what their streams did with the receive buffers before is done. */
   ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), a.dev_comm, ncclTeamTagLsa(),
                                              blockIdx.x);
-  barrier.sync(ncclCoopCta(), cuda::memory_order_relaxed);
+  if (a.barriers) barrier.sync(ncclCoopCta(), cuda::memory_order_relaxed);
 
   /* each rank begins with another peer, or all would store into rank 0 first */
   for (int i = 0; i < a.dev_comm.lsaSize; i++) {
@@ -79,17 +80,29 @@ static __global__ void __launch_bounds__(THREADS)
   /* Release: what was stored before it has arrived when the peer comes out of this barrier. The
    * kernel ends when all its blocks have met theirs, so then everything from everybody is here, for
    * whatever comes next on the stream. To read it in this kernel would take acq_rel. */
-  barrier.sync(ncclCoopCta(), cuda::memory_order_release);
+  if (a.barriers) barrier.sync(ncclCoopCta(), cuda::memory_order_release);
+}
+
+static void launch(barrier_push *push, bool barriers, const void *sendbuff, size_t recv_at,
+                   const parts *x, cudaStream_t stream)
+{
+  push_args a = {barriers, push->dev_comm, push->window, (const char *)sendbuff, {}};
+  for (int p = 0; p < push->nranks; p++)
+    a.parts[p] = {x->from[p] * x->size, recv_at + x->to[p] * x->size, x->counts[p] * x->size};
+  push_between_barriers<<<BLOCKS, THREADS, 0, stream>>>(a);
+  CUDACHECK(cudaGetLastError());
 }
 
 void barrier_alltoallv(barrier_push *push, const void *sendbuff, size_t recv_at, const parts *x,
                        cudaStream_t stream)
 {
-  push_args a = {push->dev_comm, push->window, (const char *)sendbuff, {}};
-  for (int p = 0; p < push->nranks; p++)
-    a.parts[p] = {x->from[p] * x->size, recv_at + x->to[p] * x->size, x->counts[p] * x->size};
-  push_between_barriers<<<BLOCKS, THREADS, 0, stream>>>(a);
-  CUDACHECK(cudaGetLastError());
+  launch(push, true, sendbuff, recv_at, x, stream);
+}
+
+void barrier_bare_push(barrier_push *push, const void *sendbuff, size_t recv_at, const parts *x,
+                       cudaStream_t stream)
+{
+  launch(push, false, sendbuff, recv_at, x, stream);
 }
 
 /* ---- set up ---------------------------------------------------------------------------------- */

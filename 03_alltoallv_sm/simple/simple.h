@@ -52,6 +52,9 @@ struct barrier_push;
 struct barrier_push *barrier_create(ncclComm_t comm, void *window, size_t bytes, const char **why);
 void barrier_alltoallv(struct barrier_push *push, const void *sendbuff, size_t recv_at,
                        const struct parts *x, cudaStream_t stream);
+/* The stores alone, for --bench: nobody may use that, but it shows what waiting costs. */
+void barrier_bare_push(struct barrier_push *push, const void *sendbuff, size_t recv_at,
+                       const struct parts *x, cudaStream_t stream);
 void barrier_destroy(struct barrier_push *push);
 
 struct lines;

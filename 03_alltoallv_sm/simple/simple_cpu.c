@@ -96,18 +96,24 @@ static void barrier(struct barrier_push *push)
   while (!cpu_wait(push->shared.comm, all_came, push, 3600)) continue;
 }
 
-static void push_between_barriers(const void *arg)
+static void bare_push(const void *arg)
 {
   const struct arguments *a = arg;
   struct barrier_push *push = a->state;
-  barrier(push);
   for (int i = 0; i < push->shared.n; i++) {
     const int p = (push->shared.rank + i) % push->shared.n;
     if (a->parts[p].bytes > 0)
       memcpy(cpu_window_pointer(push->window, a->parts[p].to, p), a->send + a->parts[p].from,
              a->parts[p].bytes);
   }
-  barrier(push);
+}
+
+static void push_between_barriers(const void *arg)
+{
+  const struct arguments *a = arg;
+  barrier(a->state);
+  bare_push(a);
+  barrier(a->state);
 }
 
 void barrier_alltoallv(struct barrier_push *push, const void *sendbuff, size_t recv_at,
@@ -115,6 +121,13 @@ void barrier_alltoallv(struct barrier_push *push, const void *sendbuff, size_t r
 {
   struct arguments a = arguments_of(push, sendbuff, NULL, recv_at, x, push->shared.n);
   CUDACHECK(cpu_launch(stream, push_between_barriers, &a, sizeof a));
+}
+
+void barrier_bare_push(struct barrier_push *push, const void *sendbuff, size_t recv_at,
+                       const struct parts *x, cudaStream_t stream)
+{
+  struct arguments a = arguments_of(push, sendbuff, NULL, recv_at, x, push->shared.n);
+  CUDACHECK(cpu_launch(stream, bare_push, &a, sizeof a));
 }
 
 struct barrier_push *barrier_create(ncclComm_t comm, void *window, size_t bytes, const char **why)
