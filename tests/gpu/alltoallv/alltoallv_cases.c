@@ -315,13 +315,21 @@ static void random_counts(struct test *t, struct exchange *x, size_t most)
   program_places(x, t->handle);
 }
 
-/* Enqueues an exchange and the comparison of what it leaves. */
-static void enqueue(struct test *t, struct way *way, uint32_t round, struct element_errors *errors)
+static void pause_stream(void *milliseconds)
 {
+  usleep(1000 * *(const unsigned *)milliseconds);
+}
+
+/* Enqueues an exchange and the comparison of what it leaves, which begins late or not. */
+static void enqueue(struct test *t, struct way *way, uint32_t round, struct element_errors *errors,
+                    bool late)
+{
+  static const unsigned two = 2;
   struct segment expected[MAX_RANKS];
   program_fill(way->x, t->x.send, round, t->stream);
   way_call(way, t->x.send, PROGRAM_GUARD, t->stream);
   program_expect(way->x, way->window + PROGRAM_GUARD, round, expected);
+  if (late) CUDACHECK(cudaLaunchHostFunc(t->stream, pause_stream, (void *)&two));
   for (int from = 0; from < t->me->nranks; from++)
     CUDACHECK(elements_compare(expected[from], errors, t->stream));
 }
@@ -346,8 +354,7 @@ static void test_back_to_back(struct test *t, enum method kind, const char *name
     const bool late = call / 2 % n == t->me->rank;
     random_counts(t, &t->x, call % 3 ? 3000 : LL_LIMIT);
     if (late && call % 2 == 0) usleep(2000);
-    enqueue(t, &way, (uint32_t)call, device);
-    if (late && call % 2 == 1) usleep(2000);
+    enqueue(t, &way, (uint32_t)call, device, late && call % 2 == 1);
   }
   if (!why && graphs && !launcher_graphs_can_deadlock) {
     struct exchange x[4];
@@ -360,7 +367,7 @@ static void test_back_to_back(struct test *t, enum method kind, const char *name
     CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < 4; i++) {
       way.x = &x[i];
-      enqueue(t, &way, (uint32_t)i, device);
+      enqueue(t, &way, (uint32_t)i, device, false);
     }
     CUDACHECK(cudaStreamEndCapture(t->stream, &graph));
     CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
@@ -383,11 +390,6 @@ static void test_back_to_back(struct test *t, enum method kind, const char *name
     launcher_print(t->me, "# no %s: %s\n", name, why);
   else
     result(t, errors.wrong == 0, name);
-}
-
-static void pause_stream(void *milliseconds)
-{
-  usleep(1000 * *(const unsigned *)milliseconds);
 }
 
 static ncclResult_t some_exchange(struct test *t, cudaStream_t stream)
@@ -511,15 +513,14 @@ static void test_arguments(struct test *t)
 
   /* other units are other calls; counts that cannot be meant fit nowhere */
   good = true;
-  for (int shift = 33; shift < 64 && n > 0; shift += 15) {
-    size_t counts[MAX_RANKS] = {(size_t)1 << shift};
-    const size_t element = shift > 40 && wrong && n > 1 ? 12 : 8;
+  for (int i = 0; i < 4; i++) { /* the last time the units differ */
+    const bool units = i == 3 && n > 1;
+    size_t counts[MAX_RANKS] = {(size_t)1 << (33 + 15 * (i % 3))};
     CUDACHECK(cudaMemcpy(d, counts, (size_t)n * sizeof *d, cudaMemcpyHostToDevice));
     ALLTOALLVCHECK(alltoallv_device_counts(send, d, NULL, recv, 0, ALLTOALLV_PACKED, d + n, NULL,
-                                           NULL, element, h, stream));
-    good &= async_error(t) == (shift > 40 && n > 1 ? usage : argument);
-    good &= strstr(alltoallv_last_error(),
-                   shift > 40 && n > 1 ? " made different calls" : ", 0 fit") != NULL;
+                                           NULL, units && wrong ? 12 : 8, h, stream));
+    good &= async_error(t) == (units ? usage : argument);
+    good &= strstr(alltoallv_last_error(), units ? " made different calls" : ", 0 fit") != NULL;
   }
   if (t->near < 0) { /* its own part a rank compares without the kernel */
     for (int p = 0; p < n; p++) received[p] = p == t->me->rank ? 11 : 10;
