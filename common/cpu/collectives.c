@@ -44,8 +44,8 @@ struct batch {
 
 /* ---- the memory of peers ------------------------------------------------------------------- */
 
-/* Where this rank sees a buffer of a peer; NULL if that is gone. To map memory of another process
- * takes longer than most copies, so it stays mapped until the peer comes with another buffer. */
+/* Where this rank sees a buffer of a peer; NULL if that is gone. To map memory takes longer than
+ * most copies, so it stays mapped until the peer comes with another buffer. */
 static char *peer_memory(ncclComm_t comm, int peer, enum which b, const struct place *place)
 {
   struct region **region = &comm->peers[peer][b];
@@ -56,25 +56,9 @@ static char *peer_memory(ncclComm_t comm, int peer, enum which b, const struct p
   return *region != NULL ? (*region)->base + place->offset : NULL;
 }
 
-/* Memory of this process is there anyway, and must go when its owner frees it. */
-static void let_go(ncclComm_t comm, int peer)
-{
-  for (enum which b = SENDBUFF; b < BUFFERS; b++) {
-    struct region **region = &comm->peers[peer][b];
-    if (*region == NULL || !(*region)->owned) continue;
-    cpu_region_release(*region);
-    *region = NULL;
-  }
-}
-
 /* ---- collectives --------------------------------------------------------------------------- */
 
-/* What a rank tells the others about a call. */
-struct note {
-  struct claim claim;
-  struct place places[BUFFERS];
-};
-_Static_assert(sizeof(struct note) <= MEETING_BYTES, "a note has to fit");
+_Static_assert(sizeof(struct claim) <= MEETING_BYTES, "a claim has to fit");
 
 /* A call, and the buffers of all ranks. */
 struct shared {
@@ -82,7 +66,7 @@ struct shared {
   char *buffers[BUFFERS][MAX_RANKS];
 };
 
-static struct note note_of(const struct call *call)
+static struct claim claim_of(const struct call *call)
 {
   /* The buffers that peers may reach through a window; the other one may be a part of them. */
   static const bool symmetric[][BUFFERS] = {
@@ -91,25 +75,24 @@ static struct note note_of(const struct call *call)
       [ALL_GATHER] = {false, true},
       [ALL_TO_ALL] = {false, true},
   };
-  struct note note;
-  memset(&note, 0, sizeof(note));
-  int64_t *claims = note.claim.values;
-  for (enum aspect a = 0; a < ASPECTS; a++) claims[a] = NO_CLAIM;
-  claims[CALL] = call->kind;
-  claims[COUNT] = (int64_t)call->count;
-  claims[TYPE] = (int64_t)call->type;
-  claims[OPERATION] = (int64_t)call->op;
-  claims[ROOT] = call->peer;
+  struct claim claim;
+  memset(&claim, 0, sizeof(claim));
+  for (enum aspect a = 0; a < ASPECTS; a++) claim.values[a] = NO_CLAIM;
+  claim.values[CALL] = call->kind;
+  claim.values[COUNT] = (int64_t)call->count;
+  claim.values[TYPE] = (int64_t)call->type;
+  claim.values[OPERATION] = (int64_t)call->op;
+  claim.values[ROOT] = call->peer;
   for (enum which b = SENDBUFF; b < BUFFERS; b++) {
     struct registration found = {.kind = HOLDS};
     if (call->bytes[b] == 0) continue;
-    note.places[b] = call->places[b];
+    claim.places[b] = call->places[b];
     cpu_registration_find(call->comm, call->buffers[b], call->bytes[b], &found);
-    claims[SENDBUFF_KIND + b] = found.kind;
+    claim.values[SENDBUFF_KIND + b] = found.kind;
     if (found.symmetric && symmetric[call->kind][b])
-      claims[SENDBUFF_OFFSET + b] = call->buffers[b] - found.start;
+      claim.values[SENDBUFF_OFFSET + b] = call->buffers[b] - found.start;
   }
-  return note;
+  return claim;
 }
 
 /* Reduces the `count` elements at byte `from` of all sendbuffs to byte `to` of this rank's
@@ -160,25 +143,21 @@ static void move(const struct shared *shared)
 
 static bool run_collective(ncclComm_t comm, const struct call *call)
 {
-  struct note mine = note_of(call), notes[MAX_RANKS];
-  struct claim claims[MAX_RANKS];
-  if (!cpu_meet(comm, STREAMS, &mine, notes, sizeof(mine))) return false;
-  for (int r = 0; r < comm->nranks; r++) claims[r] = notes[r].claim;
+  struct claim mine = claim_of(call), claims[MAX_RANKS];
+  if (!cpu_meet(comm, STREAMS, &mine, claims, sizeof(mine))) return false;
   if (!cpu_claims_agree(comm, names, claims)) return false;
   if (call->count == 0) return true;
   struct shared shared = {.call = call};
-  bool all_there = true;
   for (int r = 0; r < comm->nranks; r++)
     for (enum which b = SENDBUFF; b < BUFFERS; b++) {
-      if (notes[r].claim.values[SENDBUFF_KIND + b] == NO_CLAIM) continue; /* has none */
-      shared.buffers[b][r] = peer_memory(comm, r, b, &notes[r].places[b]);
+      if (claims[r].values[SENDBUFF_KIND + b] == NO_CLAIM) continue; /* has none */
+      shared.buffers[b][r] = peer_memory(comm, r, b, &claims[r].places[b]);
       if (shared.buffers[b][r] != NULL) continue;
       cpu_control_fail(comm->control, "%s: the memory of rank %d is gone", names[call->kind], r);
-      all_there = false;
+      return false;
     }
-  if (all_there) move(&shared);
-  for (int r = 0; r < comm->nranks; r++) let_go(comm, r);
-  return all_there && cpu_meet(comm, STREAMS, NULL, NULL, 0);
+  move(&shared);
+  return cpu_meet(comm, STREAMS, NULL, NULL, 0);
 }
 
 /* ---- messages ------------------------------------------------------------------------------ */
@@ -198,7 +177,6 @@ static void copy_letter(ncclComm_t comm, const struct call *call, const struct l
     memmove(call->buffers[RECVBUFF], from, letter->bytes);
   else
     cpu_control_fail(comm->control, "ncclRecv: the memory of rank %d is gone", call->peer);
-  let_go(comm, call->peer);
 }
 
 /* Does what can be done for a transfer now: post or copy the letter, or see that it was copied. */

@@ -213,23 +213,10 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices)
 
 struct wish {
   int color, key;
+  struct place id;
 };
 
-/* Rank of `rank` among those of its colour, by key and then by rank; *members says how many. */
-static int rank_in_color(const struct wish *wishes, int nranks, int rank, int *members)
-{
-  int before = 0;
-  *members = 0;
-  for (int r = 0; r < nranks; r++) {
-    if (wishes[r].color != wishes[rank].color) continue;
-    ++*members;
-    if (wishes[r].key < wishes[rank].key || (wishes[r].key == wishes[rank].key && r < rank))
-      before++;
-  }
-  return before;
-}
-
-/* Two meetings: one for the colours, one for the ids that the first rank of each colour made. */
+/* Everybody makes an id; that of the first rank of a colour counts. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config)
 {
@@ -239,23 +226,28 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
   *newcomm = NULL;
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
     return cpu_nccl_error(ncclInvalidArgument, "ncclCommSplit: color %d", color);
-  struct wish mine = {color, key}, wishes[MAX_RANKS];
-  if (!cpu_meet(comm, HOSTS, &mine, wishes, sizeof(mine))) return cpu_comm_check(comm);
-  int members = 0;
-  int rank = rank_in_color(wishes, comm->nranks, comm->rank, &members);
-  struct place id, ids[MAX_RANKS];
-  memset(&id, 0, sizeof(id));
-  /* On failure the id stays 0, and all members of the colour report it. */
-  if (color != NCCL_SPLIT_NOCOLOR && rank == 0) create_id(&id);
-  if (!cpu_meet(comm, HOSTS, &id, ids, sizeof(id))) return cpu_comm_check(comm);
-  if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
-  for (int r = 0; r < comm->nranks; r++) {
-    int unused = 0;
-    if (wishes[r].color == color && rank_in_color(wishes, comm->nranks, r, &unused) == 0)
-      return ids[r].inode == 0 ? no_shared_memory()
-                               : join(newcomm, members, &ids[r], rank, comm->device);
+  struct region *region = NULL;
+  struct wish mine, wishes[MAX_RANKS], *first = NULL;
+  memset(&mine, 0, sizeof(mine));
+  mine.color = color;
+  mine.key = key;
+  if (cpu_control_create(&region) == cudaSuccess) mine.id = region->file;
+  if (!cpu_meet(comm, HOSTS, &mine, wishes, sizeof(mine))) {
+    result = cpu_comm_check(comm);
+  } else if (color != NCCL_SPLIT_NOCOLOR) {
+    int members = 0, rank = 0;
+    for (int r = 0; r < comm->nranks; r++) {
+      if (wishes[r].color != color) continue;
+      members++;
+      if (first == NULL || wishes[r].key < first->key) first = &wishes[r];
+      if (wishes[r].key < key || (wishes[r].key == key && r < comm->rank)) rank++;
+    }
+    result = first->id.inode == 0 ? no_shared_memory()
+                                  : join(newcomm, members, &first->id, rank, comm->device);
   }
-  return ncclInternalError;
+  if (region != NULL && (first == NULL || first->id.inode != mine.id.inode))
+    cpu_region_release(region);
+  return result;
 }
 
 /* ---- leaving ------------------------------------------------------------------------------- */

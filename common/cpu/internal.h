@@ -269,8 +269,10 @@ enum aspect {
 };
 enum { NO_CLAIM = -1 }; /* it does not matter on this rank */
 
+/* What a rank tells the others about its call. */
 struct claim {
   int64_t values[ASPECTS];
+  struct place places[BUFFERS];
 };
 
 /* False if they do not agree: then the communicator has failed with a sentence. All ranks come to
