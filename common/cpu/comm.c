@@ -62,26 +62,11 @@ ncclResult_t ncclGetVersion(int *version)
   return ncclSuccess;
 }
 
-static ncclResult_t no_shared_memory(void)
-{
-  return cpu_nccl_error(ncclSystemError, "no shared memory for a communicator");
-}
-
-static ncclResult_t create_id(struct place *id)
-{
-  struct region *region = NULL;
-  if (cpu_control_create(&region) != cudaSuccess) return no_shared_memory();
-  *id = region->file;
-  return ncclSuccess;
-}
-
 ncclResult_t ncclGetUniqueId(ncclUniqueId *unique_id)
 {
-  struct place id = {.inode = 0};
-  ncclResult_t result = create_id(&id);
   memset(unique_id, 0, sizeof(*unique_id));
-  memcpy(unique_id, &id, sizeof(id));
-  return result;
+  memcpy(unique_id, &cpu_control_create()->file, sizeof(struct place));
+  return ncclSuccess;
 }
 
 void cpu_comm_retain(ncclComm_t comm)
@@ -190,7 +175,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId u
 /* One thread is all ranks: nobody has to be waited for. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices)
 {
-  struct place id;
   int buses[MAX_RANKS];
   if (nranks < 1 || nranks > MAX_RANKS)
     return cpu_nccl_error(ncclInvalidArgument, "%d ranks; the stand-in has 1 to %d", nranks,
@@ -202,7 +186,8 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices)
       return cuda_error("ncclCommInitAll", cudaErrorInvalidDevice);
   }
   ncclResult_t result = check_devices(buses, nranks);
-  if (result == ncclSuccess) result = create_id(&id);
+  if (result != ncclSuccess) return result;
+  struct place id = cpu_control_create()->file;
   for (int r = 0; r < nranks && result == ncclSuccess; r++)
     result = enter(&comms[r], nranks, &id, r, buses[r]);
   if (result == ncclSuccess) cpu_region_claim(comms[0]->region);
@@ -226,12 +211,12 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
   *newcomm = NULL;
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
     return cpu_nccl_error(ncclInvalidArgument, "ncclCommSplit: color %d", color);
-  struct region *region = NULL;
+  struct region *region = cpu_control_create();
   struct wish mine, wishes[MAX_RANKS], *first = NULL;
   memset(&mine, 0, sizeof(mine));
   mine.color = color;
   mine.key = key;
-  if (cpu_control_create(&region) == cudaSuccess) mine.id = region->file;
+  mine.id = region->file;
   if (!cpu_meet(comm, HOSTS, &mine, wishes, sizeof(mine))) {
     result = cpu_comm_check(comm);
   } else if (color != NCCL_SPLIT_NOCOLOR) {
@@ -242,11 +227,9 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
       if (first == NULL || wishes[r].key < first->key) first = &wishes[r];
       if (wishes[r].key < key || (wishes[r].key == key && r < comm->rank)) rank++;
     }
-    result = first->id.inode == 0 ? no_shared_memory()
-                                  : join(newcomm, members, &first->id, rank, comm->device);
+    result = join(newcomm, members, &first->id, rank, comm->device);
   }
-  if (region != NULL && (first == NULL || first->id.inode != mine.id.inode))
-    cpu_region_release(region);
+  if (first == NULL || first->id.inode != mine.id.inode) cpu_region_release(region);
   return result;
 }
 

@@ -34,11 +34,10 @@ struct control {
 
 /* ---- the control block --------------------------------------------------------------------- */
 
-cudaError_t cpu_control_create(struct region **region)
+struct region *cpu_control_create(void)
 {
-  cudaError_t error = cpu_region_create(REGION_CONTROL, 0, sizeof(struct control), region);
-  if (error != cudaSuccess) return error;
-  struct control *control = (struct control *)(*region)->base;
+  struct region *region = cpu_region_create(REGION_CONTROL, 0, sizeof(struct control));
+  struct control *control = (struct control *)region->base;
   pthread_mutexattr_t mutex;
   pthread_condattr_t cond;
   pthread_mutexattr_init(&mutex);
@@ -50,7 +49,7 @@ cudaError_t cpu_control_create(struct region **region)
   pthread_condattr_setclock(&cond, CLOCK_MONOTONIC);
   for (int r = 0; r < MAX_RANKS; r++) pthread_cond_init(&control->bells[r].rung, &cond);
   pthread_condattr_destroy(&cond);
-  return cudaSuccess;
+  return region;
 }
 
 bool cpu_control_join(struct control *control, int rank, int nranks)

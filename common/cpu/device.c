@@ -83,7 +83,7 @@ void cpu_out_of_memory(const char *what)
   pthread_mutex_lock(&once_only); /* for good: other threads are about to find the same */
   fprintf(stderr,
           "CPU stand-in: the host has no memory for %s; allowed: fewer ranks, smaller sizes, or a "
-          "higher limit (ulimit -v)\n",
+          "higher limit (ulimit -v, ulimit -n)\n",
           what);
   _exit(3); /* as any call that fails, see launcher.h */
 }
@@ -106,7 +106,6 @@ static const struct {
     {cudaErrorMemoryAllocation, "out of memory"},
     {cudaErrorNoDevice, "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "invalid device ordinal"},
-    {cudaErrorOperatingSystem, "OS call failed or operation not supported on this OS"},
     {cudaErrorInvalidResourceHandle, "invalid resource handle"},
     {cudaErrorNotReady, "device not ready"},
     {cudaErrorLaunchFailure, "unspecified launch failure"},

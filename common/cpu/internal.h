@@ -61,7 +61,7 @@ cudaError_t cpu_error(cudaError_t error);
 cudaError_t cpu_error_because(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 const char *cpu_error_string(cudaError_t error);
-/* Where no call has an error for it: says so in one line and ends the process with exit code 3. */
+/* The host has no memory, file or thread left: says so and ends the process with exit code 3. */
 void cpu_out_of_memory(const char *what) __attribute__((noreturn));
 /* malloc that never returns NULL: without memory for a few bytes nothing sensible is left to do. */
 void *cpu_allocate(size_t bytes);
@@ -96,8 +96,7 @@ struct region {
   int held[HOLDS];
 };
 
-cudaError_t cpu_region_create(enum region_kind kind, int device, size_t bytes,
-                              struct region **region);
+struct region *cpu_region_create(enum region_kind kind, int device, size_t bytes);
 /* The region of that file; the same one for the same file, as often as it is asked for: mutexes
  * shared between processes, and ThreadSanitizer, want one address per process. NULL on failure. */
 struct region *cpu_region_open(enum region_kind kind, const struct place *place);
@@ -185,7 +184,7 @@ struct letter {
   struct place from;
 };
 
-cudaError_t cpu_control_create(struct region **region);
+struct region *cpu_control_create(void);
 /* Enters rank into the control block; false if nranks or the rank do not fit those already in. */
 bool cpu_control_join(struct control *control, int rank, int nranks);
 /* All ranks exchange `bytes` bytes, and none returns before all have come. False if the

@@ -29,11 +29,10 @@ static size_t round_up(size_t bytes)
 static char *map(int fd, size_t mapped)
 {
   char *base = mmap(NULL, mapped + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) return NULL;
-  if (mmap(base, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED)
-    return base;
-  munmap(base, mapped + PAGE);
-  return NULL;
+  if (base == MAP_FAILED ||
+      mmap(base, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+    cpu_out_of_memory("what ranks share");
+  return base;
 }
 
 static struct region *enter(const struct region *filled)
@@ -46,25 +45,20 @@ static struct region *enter(const struct region *filled)
   return region;
 }
 
-cudaError_t cpu_region_create(enum region_kind kind, int device, size_t bytes,
-                              struct region **region)
+struct region *cpu_region_create(enum region_kind kind, int device, size_t bytes)
 {
   struct region new = {.kind = kind, .bytes = bytes, .mapped = round_up(bytes), .owned = true};
   struct stat status;
   const int fd = memfd_create("cpu_standin", MFD_CLOEXEC);
-  if (fd < 0) return cudaErrorOperatingSystem;
-  if (ftruncate(fd, (off_t) new.mapped) == 0 && fstat(fd, &status) == 0)
-    new.base = map(fd, new.mapped);
-  if (new.base == NULL) {
-    close(fd);
-    return cudaErrorMemoryAllocation;
-  }
+  if (fd < 0 || ftruncate(fd, (off_t) new.mapped) != 0 || fstat(fd, &status) != 0)
+    cpu_out_of_memory("device memory");
+  new.base = map(fd, new.mapped);
   new.file = (struct place){.inode = status.st_ino, .pid = getpid(), .fd = fd, .device = device};
   new.unclaimed = kind == REGION_CONTROL;
   pthread_mutex_lock(&lock);
-  *region = enter(&new);
+  struct region *region = enter(&new);
   pthread_mutex_unlock(&lock);
-  return cudaSuccess;
+  return region;
 }
 
 /* Called with the lock. */
@@ -85,7 +79,6 @@ static struct region *open_region(enum region_kind kind, const struct place *pla
   if (fstat(fd, &status) == 0 && status.st_ino == place->inode && status.st_size > 0) {
     new.bytes = new.mapped = (size_t)status.st_size;
     new.base = map(fd, new.mapped);
-    if (new.base == NULL) cpu_out_of_memory("what another rank shares");
   }
   close(fd);
   return new.base != NULL ? enter(&new) : NULL;
@@ -168,14 +161,7 @@ cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **po
   if (fits) device->used += cost;
   pthread_mutex_unlock(&device->lock);
   if (!fits) return cudaErrorMemoryAllocation;
-  struct region *region = NULL;
-  cudaError_t error = cpu_region_create(kind, cpu_current_device(), bytes, &region);
-  if (error != cudaSuccess) {
-    pthread_mutex_lock(&device->lock);
-    device->used -= cost;
-    pthread_mutex_unlock(&device->lock);
-    return error;
-  }
+  struct region *region = cpu_region_create(kind, cpu_current_device(), bytes);
   region->shareable = shareable;
   /* What was never written must not look right by chance, as zeros often do. Only the start: the
    * rest of a large buffer would cost real memory before it is used. */

@@ -71,12 +71,10 @@ static struct CUstream_st *create(struct device *device)
   sigset_t all, old;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
-  int failed = pthread_create(&stream->thread, NULL, work, stream);
+  if (pthread_create(&stream->thread, NULL, work, stream) != 0)
+    cpu_out_of_memory("the thread of a stream");
   pthread_sigmask(SIG_SETMASK, &old, NULL);
-  if (failed == 0) return stream;
-  pthread_cond_destroy(&stream->work);
-  free(stream);
-  return NULL;
+  return stream;
 }
 
 void cpu_stream_release(struct CUstream_st *stream)
@@ -93,7 +91,6 @@ struct CUstream_st *cpu_stream(cudaStream_t handle, int number)
   if (device == NULL) return NULL;
   pthread_mutex_lock(&device->lock);
   if (device->default_stream == NULL) device->default_stream = create(device);
-  if (device->default_stream == NULL) cpu_out_of_memory("the thread of a stream");
   struct CUstream_st *stream = device->default_stream;
   pthread_mutex_unlock(&device->lock);
   return stream;
@@ -135,7 +132,7 @@ static cudaError_t create_public(cudaStream_t *stream, unsigned int flags)
   if (stream == NULL || (flags & ~(unsigned)cudaStreamNonBlocking) != 0)
     return cpu_error(cudaErrorInvalidValue);
   *stream = create(device);
-  return *stream != NULL ? cudaSuccess : cpu_error(cudaErrorMemoryAllocation);
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream)

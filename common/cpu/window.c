@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows: the ranks tell each other where their memory is, and a rank maps that of a peer when it
- * first asks for an address in it. */
+/* Windows: the ranks tell each other where their memory is, and each maps that of all. */
 #include "internal.h"
 
 #include <stdlib.h>
@@ -16,10 +15,9 @@ struct part {
 
 struct ncclWindow_vidmem {
   ncclComm_t comm;
+  size_t bytes;
   struct part parts[MAX_RANKS];
-  char *mine;                        /* this rank's memory; its registration has the reference */
-  pthread_mutex_t lock;              /* guards regions */
-  struct region *regions[MAX_RANKS]; /* of peers */
+  struct region *regions[MAX_RANKS];
 };
 
 /* Describes this rank's part. *region gets a reference where the memory has a region. */
@@ -82,10 +80,15 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
     free(new);
     return result;
   }
-  pthread_mutex_init(&new->lock, NULL);
+  for (int r = 0; r < comm->nranks; r++) {
+    new->regions[r] = cpu_region_open(REGION_PEER, &new->parts[r].place);
+    if (new->regions[r] == NULL)
+      return cpu_nccl_error(ncclRemoteError, "ncclCommWindowRegister: rank %d has ended", r);
+  }
+  cpu_meet(comm, HOSTS, NULL, NULL, 0); /* nobody frees what another is about to map */
   new->comm = comm;
+  new->bytes = bytes;
   cpu_comm_retain(comm);
-  new->mine = region->base;
   cpu_registration_add(comm, HELD_WINDOW, region, buffer, bytes, new)->symmetric =
       flags == NCCL_WIN_COLL_SYMMETRIC;
   *window = new;
@@ -97,9 +100,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
   if (window == NULL) return ncclSuccess;
   ncclResult_t result = cpu_registration_remove(__func__, comm, window);
   if (result != ncclSuccess) return result;
-  for (int r = 0; r < MAX_RANKS; r++)
-    if (window->regions[r] != NULL) cpu_region_release(window->regions[r]);
-  pthread_mutex_destroy(&window->lock);
+  for (int r = 0; r < comm->nranks; r++) cpu_region_release(window->regions[r]);
   cpu_comm_release(comm);
   free(window);
   return ncclSuccess;
@@ -107,13 +108,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 
 void *cpu_window_pointer(ncclWindow_t window, size_t offset, int peer)
 {
-  if (window == NULL || peer < 0 || peer >= window->comm->nranks) return NULL;
-  const struct place *place = &window->parts[peer].place;
-  if (offset > window->parts[peer].bytes) return NULL;
-  if (peer == window->comm->rank) return window->mine + place->offset + offset;
-  pthread_mutex_lock(&window->lock);
-  if (window->regions[peer] == NULL) window->regions[peer] = cpu_region_open(REGION_PEER, place);
-  struct region *region = window->regions[peer];
-  pthread_mutex_unlock(&window->lock);
-  return region != NULL ? region->base + place->offset + offset : NULL;
+  if (window == NULL || peer < 0 || peer >= window->comm->nranks || offset > window->bytes)
+    return NULL;
+  return window->regions[peer]->base + window->parts[peer].place.offset + offset;
 }

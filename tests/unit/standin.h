@@ -65,7 +65,6 @@ void test_init_all(void **state);
 void test_asynchrony(void **state);
 void test_events(void **state);
 void test_memory(void **state);
-void test_devices(void **state);
 void test_graphs(void **state);
 void test_windows(void **state);
 

@@ -101,7 +101,6 @@ void test_memory(void **state)
   REQUIRE(cudaGetLastError() == cudaErrorMemoryAllocation && cudaGetLastError() == cudaSuccess);
   REQUIRE(ncclMemAlloc(&b, 2 * half) == ncclUnhandledCudaError);
   REQUIRE(strstr(ncclGetLastError(NULL), "out of memory") != NULL);
-  REQUIRE(cudaMalloc(&b, SIZE_MAX) == cudaErrorMemoryAllocation);
   CUDA(cudaMemGetInfo(&later, &total));
   REQUIRE(later == total - half);
   /* fresh memory is neither zero nor what it was before */
@@ -122,28 +121,6 @@ void test_memory(void **state)
   CUDA(cudaMemcpy(a, b, 100, cudaMemcpyHostToDevice));
   CUDA(cudaFreeHost(b));
   CUDA(cudaFree(a));
-  cudaGetLastError();
-}
-
-void test_devices(void **state)
-{
-  (void)state;
-  int count = 0, device = -1, value = -1;
-  char first[32], second[32];
-  struct cudaDeviceProp properties;
-  CUDA(cudaGetDeviceCount(&count));
-  CUDA(cudaSetDevice(63));
-  CUDA(cudaGetDevice(&device));
-  REQUIRE(count == 64 && device == 63);
-  REQUIRE(cudaSetDevice(64) == cudaErrorInvalidDevice);
-  REQUIRE(cudaSetDevice(-1) == cudaErrorInvalidDevice);
-  CUDA(cudaDeviceGetPCIBusId(first, sizeof(first), 0));
-  CUDA(cudaDeviceGetPCIBusId(second, sizeof(second), 63));
-  REQUIRE(strcmp(first, second) != 0);
-  CUDA(cudaGetDeviceProperties(&properties, 5));
-  REQUIRE(strcmp(properties.name, "CPU stand-in") == 0 && properties.major == 0);
-  NCCL(ncclGetVersion(&value));
-  REQUIRE(value == NCCL_VERSION_CODE && value == NCCL_VERSION(2, 28, 9));
   cudaGetLastError();
 }
 
