@@ -38,8 +38,7 @@ prepare() {
   if [ "$install" = no ] || { [ ${#root[@]} = 1 ] && ! have sudo; }; then
     echo "${0##*/}: missing: ${missing[*]}; allowed, as root: apt-get install ${packages[*]}" >&2
   else
-    echo "missing: ${missing[*]}; without them this script cannot do all its work, so it installs them now (--no-install"
-    echo "forbids it): ${root[*]} apt-get install ${packages[*]}"
+    echo "missing: ${missing[*]}; ${0##*/} installs what it needs (--no-install forbids it): ${root[*]} apt-get install ${packages[*]}"
     "${root[@]}" apt-get -qq update || true # one repository of several may be out of reach
     "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 install \
       --no-install-recommends "${packages[@]}" >/dev/null

@@ -39,40 +39,39 @@ fi
 
 work=$(mktemp -d) || exit
 trap 'rm -rf "$work"' EXIT
-rows=() verified=0 failed=0
-for launcher in pthread mpi; do
-  no_mpi=
-  if [ $launcher = mpi ]; then
-    have_mpi || no_mpi="skipped: no MPI"
-    switches+=(MPI=1)
-  fi
-  if [ -z "$no_mpi" ]; then
-    make -k -j "$(nproc)" "${switches[@]}" "${examples[@]}" 2>"$work/errors" | grep LINK
-    sed 's/^/    /' "$work/errors"
-  fi
-  for example in "${examples[@]}"; do
-    for name in $(programs_of "$example"); do
-      program=build/$kind-$launcher/$name code=0 result=$no_mpi begin=$SECONDS shown=$example
-      [ "$name" = "$(program_of "$example")" ] || shown=$name
-      if [ -z "$result" ]; then
-        make -s "${switches[@]}" "$program" >/dev/null 2>&1 || result="failed: does not build"
-      fi
-      if [ -z "$result" ]; then
-        run_program $launcher "$ranks" "$program" >"$work/log" 2>&1 </dev/null || code=$?
-        case $code in
-        0) result=verified ;;
-        77) result="skipped: $(grep -m 1 "^$name: " "$work/log" || tail -n 1 "$work/log")" ;;
-        *) result="failed: exit code $code" && sed 's/^/    /' "$work/log" ;;
-        esac
-      fi
-      echo "$shown, $launcher: $result, $((SECONDS - begin)) s"
-      case $result in verified) verified=$((verified + 1)) ;; failed*) failed=$((failed + 1)) ;; esac
-      rows+=("$(printf '%-22s %-9s %5s  %s' "$shown" $launcher "$ranks" "$result")")
-    done
-  done
+launchers=(pthread)
+if have_mpi; then launchers+=(mpi); fi
+for launcher in "${launchers[@]}"; do
+  make -k -j "$(nproc)" "${switches[@]}" MPI="${launcher/pthread/}" "${examples[@]}" 2>"$work/errors" | grep LINK
+  sed 's/^/    /' "$work/errors"
 done
 
+verified=0 failed=0
 printf '\n%-22s %-9s %5s  %s\n' example launcher ranks result
-printf '%s\n' "${rows[@]}" | sort -s -k 1,1
+row() { # row EXAMPLE PROGRAM LAUNCHER: runs it and prints its row
+  local program=build/$kind-$3/$2 code=0 result
+  if [[ " ${launchers[*]} " != *" $3 "* ]]; then
+    result="skipped: no MPI"
+  elif ! make -s "${switches[@]}" MPI="${3/pthread/}" "$program" >/dev/null 2>&1; then
+    result="failed: does not build"
+  else
+    run_program "$3" "$ranks" "$program" >"$work/log" 2>&1 </dev/null || code=$?
+    case $code in
+    0) result=verified && verified=$((verified + 1)) ;;
+    77) result="skipped: $(grep -m 1 "^$2: " "$work/log" || tail -n 1 "$work/log")" ;;
+    *) result="failed: exit code $code" ;;
+    esac
+  fi
+  printf '%-22s %-9s %5s  %s\n' "$1" "$3" "$ranks" "$result"
+  [[ $result != failed* ]] || failed=$((failed + 1))
+  [[ $code =~ ^(0|77)$ ]] || sed 's/^/    /' "$work/log"
+}
+for example in "${examples[@]}"; do
+  for name in $(programs_of "$example"); do
+    shown=$example
+    [ "$name" = "$(program_of "$example")" ] || shown=$name
+    for launcher in pthread mpi; do row "$shown" "$name" $launcher; done
+  done
+done
 [ $kind = gpu ] || echo "(on the CPU stand-in)"
 [ $failed = 0 ] && [ $verified -gt 0 ]

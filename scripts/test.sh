@@ -120,7 +120,7 @@ for file in tests/unit/test_*.c; do
   check "unit-${name#test_}" built cpu unit "$name"
 done
 for name in clang_format cppcheck shellcheck spdx; do check "${name//_/-}" check_$name; done
-check readme-snippets need python3 tests/readme_snippets.sh
+check readme-snippets tests/readme_snippets.sh
 check links tests/links.sh
 for folder in results/*/; do
   [ ! -e "$folder/plots" ] || check "${folder%/}" need python3 scripts/results.py plot --check "$folder"
