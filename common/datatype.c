@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "float16.h"
+
 static const struct datatype datatypes[] = {
     {"int8", ncclInt8, 1, 7},      {"uint8", ncclUint8, 1, 8},       {"int32", ncclInt32, 4, 31},
     {"uint32", ncclUint32, 4, 32}, {"int64", ncclInt64, 8, 63},      {"uint64", ncclUint64, 8, 64},
@@ -20,22 +22,6 @@ const struct datatype *datatype_find(const char *name)
   return NULL;
 }
 
-static double half_value(uint16_t bits)
-{
-  int exponent = (bits >> 10) & 31, fraction = bits & 1023;
-  double sign = bits & 0x8000 ? -1.0 : 1.0;
-  if (exponent == 31) return fraction ? NAN : sign * INFINITY;
-  if (exponent == 0) return sign * ldexp(fraction, -24);
-  return sign * ldexp(1024 + fraction, exponent - 25);
-}
-
-static double float_value(uint32_t bits)
-{
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 double datatype_value(const struct datatype *type, uint64_t bits)
 {
   double value;
@@ -47,11 +33,11 @@ double datatype_value(const struct datatype *type, uint64_t bits)
   case ncclInt64:
     return (double)(int64_t)bits;
   case ncclHalf:
-    return half_value((uint16_t)bits);
+    return half_to_float((uint16_t)bits);
   case ncclBfloat16:
-    return float_value((uint32_t)bits << 16);
+    return bfloat16_to_float((uint16_t)bits);
   case ncclFloat:
-    return float_value((uint32_t)bits);
+    return float16_of_bits((uint32_t)bits);
   case ncclDouble:
     memcpy(&value, &bits, sizeof value);
     return value;

@@ -66,6 +66,11 @@ PY
   FAULT=fail:ncclAllReduce:20:1 start pthread 2 01_allreduce_ub $QUICK -J "$WORK/out.csv"
   exits_with 3
   [ "$(cat "$WORK/out.csv")" = old ]
+  ln -s /dev/full "$WORK/full.csv"
+  # shellcheck disable=SC2086
+  start pthread 2 01_allreduce_ub $QUICK -J "$WORK/full.csv"
+  exits_with 3
+  one_line '^\[rank 0\] cannot write .*/full.csv: No space left on device'
   mkfifo "$WORK/fifo.csv"
   timeout 60 cat "$WORK/fifo.csv" >"$WORK/read.csv" &
   # shellcheck disable=SC2086
