@@ -21,25 +21,27 @@ void path_steps_add(struct path_steps *steps, const sparse_allreduce_statistics_
 
 struct report_time report_time(const struct rank *me, const double *us, uint64_t n)
 {
-  double *all = malloc((size_t)(me->nranks + 1) * n * sizeof *all), mean = 0;
-  if (!all) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  double *slowest = all + (size_t)me->nranks * n;
-  launcher_allgather(me, us, all, n * sizeof *us);
+  double *slowest = malloc((n + 1) * sizeof *slowest), mean = 0;
+  if (!slowest) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   for (uint64_t step = 0; step < n; step++) {
-    slowest[step] = all[step];
-    for (int rank = 1; rank < me->nranks; rank++)
-      slowest[step] = fmax(slowest[step], all[(uint64_t)rank * n + step]);
+    slowest[step] = launcher_max(me, us[step]);
     mean += slowest[step] / (double)n;
   }
   struct report_time time = {n ? bench_median(slowest, (long)n) : (double)NAN, mean};
-  free(all);
 #ifdef CPU_STANDIN
   time.median = time.mean = (double)NAN;
 #endif
+  free(slowest);
   return time;
 }
 
-struct paper_words report_paper_words(int path, double n, double k, double ranks)
+/* The words that a rank sends according to the paper's Table 1, at best and at worst, for k chosen
+ * entries of n on P ranks. The paper counts elements; a word is one. */
+struct paper_words {
+  double low, high;
+};
+
+static struct paper_words paper_words(int path, double n, double k, double ranks)
 {
   const double others = (ranks - 1) / ranks, rounds = ceil(log2(ranks));
   switch (path) {
@@ -112,8 +114,7 @@ void report_path(struct report *report, int path, const struct runner *runner,
   const double local = sum.local / steps / ranks / k, global = sum.global / steps / k;
   const double words = sum.words / steps / ranks;
   const double xi = sum.xi_steps ? sum.xi / (double)sum.xi_steps : (double)NAN;
-  const struct paper_words paper =
-      report_paper_words(path, (double)job->count, (double)job->k, ranks);
+  const struct paper_words paper = paper_words(path, (double)job->count, (double)job->k, ranks);
   const struct report_time time = report_time(me, mine->us, mine->timed);
   /* what was not right is never shown as a time */
   const double us = code == EXIT_VERIFIED ? time.median : (double)NAN;

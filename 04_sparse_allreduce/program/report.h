@@ -34,13 +34,6 @@ int report_open(struct report *report, const struct job *job);
 void report_path(struct report *report, int path, const struct runner *runner,
                  const struct path_steps *steps, int code);
 
-/* The words that a rank sends according to the paper's Table 1, at best and at worst, for k chosen
- * entries of n on P ranks. The paper counts elements; a word is one. */
-struct paper_words {
-  double low, high;
-};
-struct paper_words report_paper_words(int path, double n, double k, double ranks);
-
 /* A number of a table; "-" where there is none. */
 void report_number(const struct rank *me, int width, int digits, double value, const char *unit);
 
