@@ -13,36 +13,18 @@
 #include "cpu.h"
 #include "internal.h"
 
-struct allreduce_device {
-  ncclComm_t comm;
-  int rank, n;
-  double limit; /* seconds, 0: for ever */
-  char *scratch;
-  ncclWindow_t window;
-  struct allreduce_error error;
-  /* what a rank remembers from call to call */
-  uint64_t epoch;
-  bool broken;
-};
-
 struct job {
-  struct allreduce_device *d;
+  struct allreduce_handle *h;
   struct allreduce_call call;
   uint64_t tag;
 };
 
 /* ---- scratch memory -------------------------------------------------------------------------- */
 
-static char *scratch_of(const struct allreduce_device *d, int owner, size_t at)
-{
-  return cpu_window_pointer(d->window, at, owner);
-}
-
-static _Atomic uint64_t *flag_of(const struct allreduce_device *d, int owner,
+static _Atomic uint64_t *flag_of(const struct allreduce_handle *h, int owner,
                                  enum allreduce_flag which, int source)
 {
-  return (_Atomic uint64_t *)(void *)scratch_of(d, owner,
-                                                allreduce_flag_at(d->n, which, 0, source));
+  return (_Atomic uint64_t *)(void *)(h->peers[owner] + allreduce_flag_at(h->n, which, 0, source));
 }
 
 /* The lines of rank `source` in the memory of rank `owner`: `words` words of data each, then the
@@ -55,9 +37,9 @@ struct lines {
 static struct lines lines_of(const struct job *j, int owner, int source)
 {
   const int ll128 = j->call.launch.method == ALLREDUCE_LL128;
-  const size_t at = allreduce_lines_at(allreduce_lines_of(j->d->n, ll128), j->d->n,
+  const size_t at = allreduce_lines_at(allreduce_lines_of(j->h->n, ll128), j->h->n,
                                        allreduce_epoch(j->tag), source);
-  return (struct lines){scratch_of(j->d, owner, at), ll128 ? ALLREDUCE_LL128_WORDS : 1};
+  return (struct lines){j->h->peers[owner] + at, ll128 ? ALLREDUCE_LL128_WORDS : 1};
 }
 
 static char *data_of(struct lines l, size_t i)
@@ -89,45 +71,44 @@ static bool has_come(const void *arg)
   return atomic_load(a->at) == a->tag || contradicts(a);
 }
 
-static void report(struct allreduce_device *d, int kind, int peer)
+static void report(struct allreduce_handle *h, int kind, int peer)
 {
-  if (d->broken) return; /* the first error stays */
-  d->broken = true;
-  d->error.peer = peer;
-  __atomic_store_n(&d->error.kind, kind, __ATOMIC_RELEASE);
+  if (h->state->reported++) return; /* the first error stays */
+  h->error->peer = peer;
+  __atomic_store_n(&h->error->kind, kind, __ATOMIC_RELEASE);
 }
 
 /* Waits until the tag of this call stands at `at`, which `peer` writes. */
 static bool wait_for(const struct job *j, _Atomic uint64_t *at, int peer)
 {
-  struct allreduce_device *d = j->d;
-  const struct awaited a = {at, flag_of(d, d->rank, ALLREDUCE_BEGUN, peer), j->tag};
+  struct allreduce_handle *h = j->h;
+  const struct awaited a = {at, flag_of(h, h->rank, ALLREDUCE_BEGUN, peer), j->tag};
   if (has_come(&a) && !contradicts(&a)) return true;
-  if (d->broken) return false;
-  while (!cpu_wait(d->comm, has_come, &a, d->limit > 0 ? d->limit : 3600)) {
-    if (d->limit == 0) continue;
-    report(d, ALLREDUCE_ERROR_TIMEOUT, peer);
+  if (h->state->reported) return false;
+  while (!cpu_wait(h->comm, has_come, &a, h->timeout > 0 ? h->timeout : 3600)) {
+    if (h->timeout == 0) continue;
+    report(h, ALLREDUCE_ERROR_TIMEOUT, peer);
     return false;
   }
   if (!contradicts(&a)) return true;
-  report(d, ALLREDUCE_ERROR_COUNT, peer);
+  report(h, ALLREDUCE_ERROR_COUNT, peer);
   return false;
 }
 
 static void set_flags(const struct job *j, enum allreduce_flag which)
 {
-  for (int p = 0; p < j->d->n; p++) {
-    if (p == j->d->rank) continue;
-    atomic_store(flag_of(j->d, p, which, j->d->rank), j->tag);
-    cpu_notify(j->d->comm, p);
+  for (int p = 0; p < j->h->n; p++) {
+    if (p == j->h->rank) continue;
+    atomic_store(flag_of(j->h, p, which, j->h->rank), j->tag);
+    cpu_notify(j->h->comm, p);
   }
 }
 
 static bool meet(const struct job *j, enum allreduce_flag which)
 {
   set_flags(j, which);
-  for (int p = 0; p < j->d->n; p++)
-    if (p != j->d->rank && !wait_for(j, flag_of(j->d, j->d->rank, which, p), p)) return false;
+  for (int p = 0; p < j->h->n; p++)
+    if (p != j->h->rank && !wait_for(j, flag_of(j->h, j->h->rank, which, p), p)) return false;
   return true;
 }
 
@@ -140,14 +121,14 @@ static size_t least(size_t a, size_t b)
 
 static void oneshot_allreduce(const struct job *j, size_t size)
 {
-  const struct allreduce_device *d = j->d;
-  const char *send = j->call.send[d->rank];
+  const struct allreduce_handle *h = j->h;
+  const char *send = j->call.send[h->rank];
   const size_t bytes = j->call.count * size, step = lines_of(j, 0, 0).words * 8;
   struct lines theirs[ALLREDUCE_MAX_RANKS];
-  for (int p = 0; p < d->n; p++) {
-    const struct lines l = lines_of(j, p, d->rank);
-    theirs[p] = lines_of(j, d->rank, p);
-    for (size_t at = 0; p != d->rank && at < bytes; at += step) {
+  for (int p = 0; p < h->n; p++) {
+    const struct lines l = lines_of(j, p, h->rank);
+    theirs[p] = lines_of(j, h->rank, p);
+    for (size_t at = 0; p != h->rank && at < bytes; at += step) {
       memcpy(data_of(l, at / step), send + at, least(step, bytes - at));
       atomic_store_explicit(tag_of(l, at / step), j->tag, memory_order_release);
     }
@@ -155,12 +136,12 @@ static void oneshot_allreduce(const struct job *j, size_t size)
   set_flags(j, ALLREDUCE_BEGUN); /* wakes them, and tells those whose count differs */
   for (size_t at = 0; at < bytes; at += step) {
     const void *from[ALLREDUCE_MAX_RANKS];
-    for (int p = 0; p < d->n; p++) {
-      from[p] = p == d->rank ? send + at : data_of(theirs[p], at / step);
-      if (p != d->rank && !wait_for(j, tag_of(theirs[p], at / step), p)) return;
+    for (int p = 0; p < h->n; p++) {
+      from[p] = p == h->rank ? send + at : data_of(theirs[p], at / step);
+      if (p != h->rank && !wait_for(j, tag_of(theirs[p], at / step), p)) return;
     }
-    allreduce_plain_sum(j->call.type, from, d->n, least(step, bytes - at) / size,
-                        j->call.recv[d->rank] + at);
+    allreduce_plain_sum(j->call.type, from, h->n, least(step, bytes - at) / size,
+                        j->call.recv[h->rank] + at);
   }
 }
 
@@ -169,9 +150,9 @@ static void add_word(const struct job *j, size_t at, size_t bytes, size_t size)
 {
   const void *from[ALLREDUCE_MAX_RANKS];
   char sum[ALLREDUCE_WORD];
-  for (int p = 0; p < j->d->n; p++) from[p] = j->call.send[p] + at;
-  allreduce_plain_sum(j->call.type, from, j->d->n, bytes / size, sum);
-  for (int p = 0; p < j->d->n; p++) memcpy(j->call.recv[p] + at, sum, bytes);
+  for (int p = 0; p < j->h->n; p++) from[p] = j->call.send[p] + at;
+  allreduce_plain_sum(j->call.type, from, j->h->n, bytes / size, sum);
+  for (int p = 0; p < j->h->n; p++) memcpy(j->call.recv[p] + at, sum, bytes);
 }
 
 static void twoshot_allreduce(const struct job *j, size_t size)
@@ -189,73 +170,48 @@ static void run(const void *args)
 {
   struct job j = *(const struct job *)args;
   const size_t size = allreduce_size_of(j.call.type);
-  if (j.d->broken) return; /* it sends nothing any more: see begin_call */
-  j.tag = allreduce_tag(++j.d->epoch, j.call.check);
+  if (j.h->state->reported) return; /* it sends nothing any more: see begin_call */
+  j.tag = allreduce_tag(++j.h->state->block[0].epoch, j.call.check);
   if (j.call.launch.method == ALLREDUCE_TWOSHOT)
     twoshot_allreduce(&j, size);
   else
     oneshot_allreduce(&j, size);
 }
 
-ncclResult_t allreduce_device_launch(struct allreduce_device *device,
-                                     const struct allreduce_call *call, cudaStream_t stream)
+ncclResult_t allreduce_device_launch(struct allreduce_handle *h, const struct allreduce_call *call,
+                                     cudaStream_t stream)
 {
-  const struct job j = {device, *call, 0};
+  const struct job j = {h, *call, 0};
   ALLREDUCE_CUDATRY(cpu_launch(stream, run, &j, sizeof(j)));
   return ncclSuccess;
 }
 
 /* ---- set up ---------------------------------------------------------------------------------- */
 
-const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
+const char *allreduce_device_why_not(const struct allreduce_handle *h, const char *ids,
                                      struct allreduce_limits *limits)
 {
   const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"); /* several hosts are being simulated */
-  (void)comm, (void)ids, (void)limits;
-  return ranks != NULL && atoi(ranks) < n ? "not all ranks share memory" : "";
+  (void)ids, (void)limits;
+  return ranks != NULL && atoi(ranks) < h->n ? "not all ranks share memory" : "";
 }
 
-ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n, double timeout,
-                                     uint64_t calls_before, struct allreduce_limits *limits,
-                                     struct allreduce_device **device)
+ncclResult_t allreduce_device_load(struct allreduce_handle *h, struct allreduce_limits *limits)
 {
-  struct allreduce_device *d = calloc(1, sizeof(*d));
-  *device = d;
-  if (d == NULL) return allreduce_fail(ncclSystemError, "out of memory");
-  *d = (struct allreduce_device){
-      .comm = comm, .rank = rank, .n = n, .limit = timeout, .epoch = calls_before};
+  (void)h;
   for (int m = 0; m < ALLREDUCE_METHODS; m++) limits->blocks[m] = ALLREDUCE_MAX_BLOCKS;
-  ALLREDUCE_NCCLTRY(ncclMemAlloc((void **)&d->scratch, allreduce_scratch_bytes(n)));
-  memset(d->scratch, 0, allreduce_scratch_bytes(n));
   return ncclSuccess;
 }
 
-ncclResult_t allreduce_device_connect(struct allreduce_device *device)
+ncclResult_t allreduce_device_probe(ncclComm_t comm)
 {
-  ALLREDUCE_NCCLTRY(ncclCommWindowRegister(device->comm, device->scratch,
-                                           allreduce_scratch_bytes(device->n), &device->window,
-                                           NCCL_WIN_COLL_SYMMETRIC));
+  (void)comm;
   return ncclSuccess;
 }
 
-ncclResult_t allreduce_device_destroy(struct allreduce_device *device)
-{
-  ncclResult_t window = ncclSuccess, memory = ncclSuccess;
-  if (device->window != NULL) window = ncclCommWindowDeregister(device->comm, device->window);
-  if (device->scratch != NULL) memory = ncclMemFree(device->scratch);
-  free(device);
-  const ncclResult_t first = window != ncclSuccess ? window : memory;
-  return first == ncclSuccess ? first : allreduce_fail(first, "%s", allreduce_nccl_reason(first));
-}
-
-ncclResult_t allreduce_device_peers(struct allreduce_device *device, ncclWindow_t window,
+ncclResult_t allreduce_device_peers(const struct allreduce_handle *h, ncclWindow_t window,
                                     char **peers)
 {
-  for (int p = 0; p < device->n; p++) peers[p] = cpu_window_pointer(window, 0, p);
+  for (int p = 0; p < h->n; p++) peers[p] = cpu_window_pointer(window, 0, p);
   return ncclSuccess;
-}
-
-struct allreduce_error *allreduce_device_error(struct allreduce_device *device)
-{
-  return &device->error;
 }

@@ -119,23 +119,6 @@ static void lower_to_wanted(size_t *limit, long wanted)
   if (wanted != 0) lower(limit, wanted < 0 ? 0 : (size_t)wanted);
 }
 
-/* Collective: the lowest of every limit, the same on all ranks. No LL128 lines between GPUs of
- * different architectures: there NCCL does not use its own either. */
-static ncclResult_t agree(const struct allreduce_handle *h, struct agreement *mine,
-                          struct agreement *all)
-{
-  ALLREDUCE_TRY(exchange(h, mine, sizeof(*mine), all));
-  for (int p = 0; p < h->n; p++) {
-    if (all[p].can < mine->can) mine->can = all[p].can;
-    if (all[p].architecture != all[0].architecture) mine->limits.ll128 = 0;
-    for (int m = 0; m < ALLREDUCE_METHODS; m++)
-      lower(&mine->limits.blocks[m], all[p].limits.blocks[m]);
-    lower(&mine->limits.ll, all[p].limits.ll);
-    lower(&mine->limits.ll128, all[p].limits.ll128);
-  }
-  return ncclSuccess;
-}
-
 /* Which GPU this rank has, for the others. */
 static ncclResult_t device_of(ncclComm_t comm, char id[ALLREDUCE_ID], int *architecture)
 {
@@ -148,59 +131,90 @@ static ncclResult_t device_of(ncclComm_t comm, char id[ALLREDUCE_ID], int *archi
   return ncclSuccess;
 }
 
+/* Scratch memory of zeros, and what a rank remembers. Local. */
+static ncclResult_t make_memory(struct allreduce_handle *h, uint64_t calls_before)
+{
+  struct allreduce_state first = {0};
+  const size_t bytes = allreduce_scratch_bytes(h->n);
+  for (int b = 0; b < ALLREDUCE_MAX_BLOCKS; b++) first.block[b].epoch = calls_before;
+  ALLREDUCE_CUDATRY(cudaMalloc((void **)&h->table, (size_t)h->n * sizeof(*h->table)));
+  ALLREDUCE_CUDATRY(cudaMalloc((void **)&h->state, sizeof(first)));
+  ALLREDUCE_CUDATRY(cudaMemcpy(h->state, &first, sizeof(first), cudaMemcpyHostToDevice));
+  ALLREDUCE_CUDATRY(cudaHostAlloc((void **)&h->error, sizeof(*h->error),
+                                  cudaHostAllocMapped | cudaHostAllocPortable));
+  memset(h->error, 0, sizeof(*h->error));
+  ALLREDUCE_NCCLTRY(ncclMemAlloc((void **)&h->scratch, bytes));
+  ALLREDUCE_CUDATRY(cudaMemset(h->scratch, 0, bytes));
+  ALLREDUCE_CUDATRY(cudaDeviceSynchronize()); /* before a peer can reach it */
+  return ncclSuccess;
+}
+
+/* Collective: the scratch memory becomes a window. */
+static ncclResult_t connect(struct allreduce_handle *h)
+{
+  ALLREDUCE_TRY(allreduce_device_probe(h->comm));
+  ALLREDUCE_NCCLTRY(ncclCommWindowRegister(h->comm, h->scratch, allreduce_scratch_bytes(h->n),
+                                           &h->window, NCCL_WIN_COLL_SYMMETRIC));
+  if (h->window == NULL) return allreduce_fail(ncclInvalidUsage, "NCCL made no window");
+  return allreduce_device_peers(h, h->window, h->peers);
+}
+
+/* What this rank can and wants. Sets `why` where it cannot. */
+static ncclResult_t ask_this_rank(struct allreduce_handle *h, const allreduce_config_t *config,
+                                  const char *ids, struct allreduce_limits *limits,
+                                  const char **why)
+{
+  *limits = (struct allreduce_limits){.ll = ALLREDUCE_LL_BYTES, .ll128 = ALLREDUCE_LL128_BYTES};
+  *why = allreduce_device_why_not(h, ids, limits);
+  if (**why != '\0') return ncclSuccess;
+  ALLREDUCE_TRY(allreduce_device_load(h, limits));
+  for (int m = 0; m < ALLREDUCE_METHODS; m++)
+    if (config->max_blocks > 0) lower_to_wanted(&limits->blocks[m], config->max_blocks);
+  lower_to_wanted(&limits->ll128, config->ll128_bytes);
+  lower_to_wanted(&limits->ll, config->ll_bytes);
+  if (config->ll_bytes == 0 && limits->ll128 > 0) /* these are faster above */
+    lower(&limits->ll, LL_BEFORE_LL128);
+  return make_memory(h, config->calls_before);
+}
+
 /* All ranks get through all collective calls in it, whatever one of them finds: a call of ours that
- * fails is remembered until all have heard of it. */
+ * fails is remembered until all have heard of it. No LL128 lines between GPUs of different
+ * architectures: there NCCL does not use its own either. */
 static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t *config,
                            union exchanged *all)
 {
   char id[ALLREDUCE_ID] = "";
-  struct agreement mine = {CAN, 0, {.ll = ALLREDUCE_LL_BYTES, .ll128 = ALLREDUCE_LL128_BYTES}};
-  const double timeout = config->timeout_seconds == 0 ? 30 : config->timeout_seconds;
+  const char *why = "";
+  struct agreement mine = {CAN, 0, {{0}, 0, 0}}, *theirs = all->agreements;
   ncclResult_t failed = device_of(h->comm, id, &mine.architecture);
   ALLREDUCE_TRY(exchange(h, id, sizeof(id), all->ids));
-  const char *why = "";
-  if (failed == ncclSuccess)
-    why = allreduce_device_why_not(h->comm, h->n, all->ids[0], &mine.limits);
-  if (*why != '\0')
-    mine.can = CANNOT;
-  else if (failed == ncclSuccess)
-    failed = allreduce_device_create(h->comm, h->rank, h->n, timeout < 0 ? 0 : timeout,
-                                     config->calls_before, &mine.limits, &h->device);
-  if (failed != ncclSuccess) mine.can = FAILED;
-  for (int m = 0; m < ALLREDUCE_METHODS; m++)
-    if (config->max_blocks > 0) lower_to_wanted(&mine.limits.blocks[m], config->max_blocks);
-  lower_to_wanted(&mine.limits.ll128, config->ll128_bytes);
-  lower_to_wanted(&mine.limits.ll, config->ll_bytes);
-  if (config->ll_bytes == 0 && mine.limits.ll128 > 0) /* these are faster above */
-    lower(&mine.limits.ll, LL_BEFORE_LL128);
-  struct agreement a = mine;
-  ALLREDUCE_TRY(agree(h, &a, all->agreements));
+  if (failed == ncclSuccess) failed = ask_this_rank(h, config, all->ids[0], &mine.limits, &why);
+  mine.can = failed != ncclSuccess ? FAILED : *why != '\0' ? CANNOT : CAN;
+  ALLREDUCE_TRY(exchange(h, &mine, sizeof(mine), theirs));
+  struct agreement agreed = mine;
+  for (int p = 0; p < h->n; p++) {
+    if (theirs[p].can < agreed.can) agreed.can = theirs[p].can;
+    if (theirs[p].architecture != mine.architecture) agreed.limits.ll128 = 0;
+    for (int m = 0; m < ALLREDUCE_METHODS; m++)
+      lower(&agreed.limits.blocks[m], theirs[p].limits.blocks[m]);
+    lower(&agreed.limits.ll, theirs[p].limits.ll);
+    lower(&agreed.limits.ll128, theirs[p].limits.ll128);
+  }
   if (failed != ncclSuccess) return failed; /* the message is set */
-  if (a.can == FAILED) return allreduce_fail(ncclRemoteError, "a call has failed on another rank");
-  if (a.can == CANNOT)
+  if (agreed.can == FAILED)
+    return allreduce_fail(ncclRemoteError, "a call has failed on another rank");
+  if (agreed.can == CANNOT)
     return allreduce_fail(ncclInvalidUsage, "%s", mine.can == CANNOT ? why : "another rank cannot");
-  h->limits = a.limits;
-  return allreduce_device_connect(h->device);
-}
-
-/* A rank that does not even get the memory to tell the others leaves them waiting, as one that
- * never comes. */
-static ncclResult_t create_with_room(struct allreduce_handle *h, const allreduce_config_t *config)
-{
-  union exchanged *all;
-  ALLREDUCE_CUDATRY(
-      cudaHostAlloc((void **)&all, sizeof(*all), cudaHostAllocPortable | cudaHostAllocMapped));
-  const ncclResult_t result = create(h, config, all);
-  const cudaError_t freed = cudaFreeHost(all);
-  return result == ncclSuccess && freed != cudaSuccess
-             ? allreduce_fail(ncclUnhandledCudaError, "%s", cudaGetErrorString(freed))
-             : result;
+  h->limits = agreed.limits;
+  return connect(h);
 }
 
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle)
 {
   static const allreduce_config_t defaults = {0};
+  union exchanged *all = NULL;
+  ncclResult_t result = ncclSuccess;
   int rank = 0, n = 0;
   if (handle == NULL) return allreduce_fail(ncclInvalidArgument, "NULL where the handle shall go");
   *handle = NULL;
@@ -208,31 +222,43 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
   ALLREDUCE_NCCLTRY(ncclCommCount(comm, &n));
   if (n > ALLREDUCE_MAX_RANKS)
     return allreduce_fail(ncclInvalidUsage, "more than %d ranks", ALLREDUCE_MAX_RANKS);
+  /* A rank that does not get this memory leaves the others waiting, as one that never comes. */
+  ALLREDUCE_CUDATRY(
+      cudaHostAlloc((void **)&all, sizeof(*all), cudaHostAllocPortable | cudaHostAllocMapped));
   struct allreduce_handle *h = calloc(1, sizeof(*h));
-  if (h == NULL) return allreduce_fail(ncclSystemError, "out of memory");
-  h->comm = comm;
-  h->rank = rank;
-  h->n = n;
-  const ncclResult_t result =
-      n == 1 ? ncclSuccess : create_with_room(h, config != NULL ? config : &defaults);
-  if (result == ncclSuccess)
-    *handle = h;
-  else
+  if (h == NULL) result = allreduce_fail(ncclSystemError, "out of memory");
+  if (h != NULL) {
+    if (config == NULL) config = &defaults;
+    *h = (struct allreduce_handle){.comm = comm, .rank = rank, .n = n, .timeout = 30};
+    if (config->timeout_seconds != 0) h->timeout = config->timeout_seconds;
+    if (h->timeout < 0) h->timeout = 0;
+    if (n > 1) result = create(h, config, all);
+  }
+  cudaFreeHost(all);
+  if (result != ncclSuccess)
     allreduce_destroy(h);
+  else
+    *handle = h;
   return result;
 }
 
-ncclResult_t allreduce_destroy(allreduce_t handle)
+/* A slower peer may still store a flag, which nobody reads any more: it stores through
+ * its own mapping, which keeps the memory until that peer, too, has given back its window. So there
+ * is no barrier, and a peer that never comes is not waited for. */
+ncclResult_t allreduce_destroy(allreduce_t h)
 {
-  ncclResult_t result = ncclSuccess;
-  if (handle != NULL && handle->device != NULL) {
-    const cudaError_t waited = cudaDeviceSynchronize(); /* for calls that still run */
-    result = allreduce_device_destroy(handle->device);
-    if (waited != cudaSuccess)
-      result = allreduce_fail(ncclUnhandledCudaError, "%s", cudaGetErrorString(waited));
-  }
-  free(handle);
-  return result;
+  if (h == NULL) return ncclSuccess;
+  const cudaError_t waited = cudaDeviceSynchronize(); /* for calls that still run */
+  ncclResult_t window = ncclSuccess, memory = ncclSuccess;
+  if (h->window != NULL) window = ncclCommWindowDeregister(h->comm, h->window);
+  if (h->scratch != NULL) memory = ncclMemFree(h->scratch);
+  const cudaError_t errors[] = {waited, cudaFree(h->table), cudaFree(h->state),
+                                cudaFreeHost(h->error)};
+  free(h);
+  for (int i = 0; i < 4; i++) ALLREDUCE_CUDATRY(errors[i]);
+  ALLREDUCE_NCCLTRY(window);
+  ALLREDUCE_NCCLTRY(memory);
+  return ncclSuccess;
 }
 
 /* ---- windows --------------------------------------------------------------------------------- */
@@ -243,10 +269,9 @@ ncclResult_t allreduce_add_window(allreduce_t handle, ncclWindow_t window, void 
     return allreduce_fail(ncclInvalidArgument, "NULL %s", handle == NULL ? "handle" : "window");
   if (handle->windows == ALLREDUCE_MAX_WINDOWS)
     return allreduce_fail(ncclInvalidUsage, "more than %d windows", ALLREDUCE_MAX_WINDOWS);
-  struct allreduce_window *w = &handle->window[handle->windows];
+  struct allreduce_window *w = &handle->window_of[handle->windows];
   *w = (struct allreduce_window){.window = window, .base = buff, .bytes = bytes};
-  if (handle->device != NULL)
-    ALLREDUCE_TRY(allreduce_device_peers(handle->device, window, w->peers));
+  if (handle->n > 1) ALLREDUCE_TRY(allreduce_device_peers(handle, window, w->peers));
   handle->windows++;
   return ncclSuccess;
 }
@@ -255,8 +280,8 @@ ncclResult_t allreduce_forget_window(allreduce_t handle, ncclWindow_t window)
 {
   if (handle == NULL) return allreduce_fail(ncclInvalidArgument, "NULL handle");
   for (int i = 0; i < handle->windows; i++)
-    if (handle->window[i].window == window) {
-      handle->window[i] = handle->window[--handle->windows];
+    if (handle->window_of[i].window == window) {
+      handle->window_of[i] = handle->window_of[--handle->windows];
       return ncclSuccess;
     }
   return allreduce_fail(ncclInvalidArgument, "no such window");
@@ -286,7 +311,7 @@ static const struct allreduce_window *window_of(const struct allreduce_handle *h
                                                 size_t bytes)
 {
   for (int i = 0; i < h->windows; i++) {
-    const struct allreduce_window *w = &h->window[i];
+    const struct allreduce_window *w = &h->window_of[i];
     if (at >= w->base && bytes <= w->bytes && (size_t)(at - w->base) <= w->bytes - bytes) return w;
   }
   return NULL;
@@ -332,15 +357,15 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
   /* my own by the addresses I was given, since they are nearer than those of a window */
   call.send[handle->rank] = send;
   call.recv[handle->rank] = recv;
-  return allreduce_device_launch(handle->device, &call, stream);
+  return allreduce_device_launch(handle, &call, stream);
 }
 
 ncclResult_t allreduce_get_async_error(allreduce_t handle, ncclResult_t *result)
 {
   if (handle == NULL || result == NULL) return allreduce_fail(ncclInvalidArgument, "NULL argument");
   *result = ncclSuccess;
-  if (handle->device == NULL) return ncclSuccess;
-  const struct allreduce_error *e = allreduce_device_error(handle->device);
+  if (handle->n == 1) return ncclSuccess;
+  const struct allreduce_error *e = handle->error;
   switch (__atomic_load_n(&e->kind, __ATOMIC_ACQUIRE)) {
   case ALLREDUCE_ERROR_NONE:
     break;

@@ -9,8 +9,6 @@
 
 #if ALLREDUCE_HAS_DEVICE_CODE
 #include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <nccl_device.h>
 
@@ -18,19 +16,6 @@
 #include "twoshot.cuh"
 
 enum { THREADS = 512 }; /* of a block, at most */
-
-struct allreduce_device {
-  ncclComm_t comm;
-  int rank, n;
-  uint64_t limit; /* nanoseconds */
-  char *scratch;
-  ncclWindow_t window;
-  char *peers[ALLREDUCE_MAX_RANKS]; /* the scratch memory of each rank */
-  char **table;                     /* device memory, for n addresses */
-  struct allreduce_state *state;
-  struct allreduce_error *error;
-  bool overlaps; /* the code that runs here waits for the kernel before it: wait.cuh */
-};
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
@@ -87,27 +72,27 @@ static kernel<N> kernel_for(enum allreduce_method method, ncclDataType_t type)
 /* ---- launch ---------------------------------------------------------------------------------- */
 
 template <int N>
-static ncclResult_t launch(struct allreduce_device *d, const struct allreduce_call *call,
+static ncclResult_t launch(const struct allreduce_handle *h, const struct allreduce_call *call,
                            cudaStream_t stream)
 {
   const kernel<N> launched = kernel_for<N>(call->launch.method, call->type);
   if (launched == NULL)
     return allreduce_fail(ncclInvalidArgument, "no kernel adds type %d", (int)call->type);
   kernel_args<N> a = {};
-  for (int p = 0; p < d->n; p++) {
+  for (int p = 0; p < h->n; p++) {
     a.send[p] = call->send[p];
     a.recv[p] = call->recv[p];
-    a.scratch[p] = d->peers[p];
+    a.scratch[p] = h->peers[p];
   }
-  a.state = d->state;
-  a.error = d->error;
-  a.limit = d->limit;
+  a.state = h->state;
+  a.error = h->error;
+  a.limit = (uint64_t)(h->timeout * 1e9);
   a.count = call->count;
-  a.lines = allreduce_lines_of(d->n, call->launch.method == ALLREDUCE_LL128);
+  a.lines = allreduce_lines_of(h->n, call->launch.method == ALLREDUCE_LL128);
   a.slice = call->slice;
   a.check = call->check;
-  a.rank = d->rank;
-  a.n = d->n;
+  a.rank = h->rank;
+  a.n = h->n;
   cudaLaunchAttribute overlap = {};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -116,25 +101,25 @@ static ncclResult_t launch(struct allreduce_device *d, const struct allreduce_ca
   config.blockDim = dim3(call->launch.threads);
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = d->overlaps && call->launch.method != ALLREDUCE_TWOSHOT;
+  config.numAttrs = h->overlaps && call->launch.method != ALLREDUCE_TWOSHOT;
   ALLREDUCE_CUDATRY(cudaLaunchKernelEx(&config, launched, a));
   return ncclSuccess;
 }
 
-ncclResult_t allreduce_device_launch(struct allreduce_device *device,
-                                     const struct allreduce_call *call, cudaStream_t stream)
+ncclResult_t allreduce_device_launch(struct allreduce_handle *h, const struct allreduce_call *call,
+                                     cudaStream_t stream)
 {
-  if (device->n == 2) return launch<2>(device, call, stream);
-  if (device->n <= 4) return launch<4>(device, call, stream);
-  if (device->n <= 8) return launch<8>(device, call, stream);
-  return launch<ALLREDUCE_MAX_RANKS>(device, call, stream);
+  if (h->n == 2) return launch<2>(h, call, stream);
+  if (h->n <= 4) return launch<4>(h, call, stream);
+  if (h->n <= 8) return launch<8>(h, call, stream);
+  return launch<ALLREDUCE_MAX_RANKS>(h, call, stream);
 }
 
 /* With lazy loading a kernel is loaded at its first launch, which may wait for a device that waits
  * for us. So load them all now. Finds how many blocks of each method a multiprocessor has room for,
  * whatever the type. */
 template <int N>
-static cudaError_t load_kernels(bool *overlaps, int fit[ALLREDUCE_METHODS])
+static cudaError_t load(bool *overlaps, size_t fit[ALLREDUCE_METHODS])
 {
 #define TYPE(type, sum, bits) type,
   static const ncclDataType_t types[] = {ALLREDUCE_TYPES(TYPE)};
@@ -152,10 +137,27 @@ static cudaError_t load_kernels(bool *overlaps, int fit[ALLREDUCE_METHODS])
         e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, 0);
       if (e != cudaSuccess) return e;
       *overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS && driver >= 12030; /* for all */
-      if (blocks < fit[method]) fit[method] = blocks;
+      if ((size_t)blocks < fit[method]) fit[method] = blocks;
     }
   }
   return cudaSuccess;
+}
+
+ncclResult_t allreduce_device_load(struct allreduce_handle *h, struct allreduce_limits *limits)
+{
+  int device = 0, multiprocessors = 0;
+  ALLREDUCE_CUDATRY(cudaGetDevice(&device));
+  ALLREDUCE_CUDATRY(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  ALLREDUCE_CUDATRY(h->n == 2   ? load<2>(&h->overlaps, limits->blocks)
+                    : h->n <= 4 ? load<4>(&h->overlaps, limits->blocks)
+                    : h->n <= 8 ? load<8>(&h->overlaps, limits->blocks)
+                                : load<ALLREDUCE_MAX_RANKS>(&h->overlaps, limits->blocks));
+  for (size_t &blocks : limits->blocks) {
+    blocks *= multiprocessors;
+    if (blocks > ALLREDUCE_MAX_BLOCKS) blocks = ALLREDUCE_MAX_BLOCKS;
+  }
+  return ncclSuccess;
 }
 
 /* ---- where it is possible -------------------------------------------------------------------- */
@@ -205,7 +207,7 @@ static bool keeps_128_bytes(int major, int minor)
   return major >= 9 || (major >= 7 && minor == 0);
 }
 
-const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
+const char *allreduce_device_why_not(const struct allreduce_handle *h, const char *ids,
                                      struct allreduce_limits *limits)
 {
   int version = 0, device = 0, major = 0, minor = 0;
@@ -214,14 +216,14 @@ const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
   if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) ? version != NCCL_VERSION_CODE
                                                  : version < NCCL_VERSION_CODE)
     return "NCCL at run time is not the version of the headers";
-  if (ncclTeamLsa(comm).nRanks != n) return "not all ranks share memory";
-  if (ncclCommCuDevice(comm, &device) != ncclSuccess ||
+  if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
+  if (ncclCommCuDevice(h->comm, &device) != ncclSuccess ||
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
     return "the GPU cannot be asked for its properties";
   if (major < 7) return "the GPU is older than compute capability 7.0";
   if (!keeps_128_bytes(major, minor)) limits->ll128 = 0;
-  for (int p = 0; p < n; p++) {
+  for (int p = 0; p < h->n; p++) {
     const enum link link = link_to(device, ids + (size_t)p * ALLREDUCE_ID);
     if (link == LINK_PCIE) return "a GPU is reached over PCIe";
     if (link == LINK_UNKNOWN) limits->ll128 = 0;
@@ -229,67 +231,12 @@ const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
   return "";
 }
 
-/* ---- set up ---------------------------------------------------------------------------------- */
-
-/* Where this rank sees the window of every rank. */
-static __global__ void lsa_pointers(ncclWindow_t window, int n, char **out)
-{
-  const int p = threadIdx.x;
-  if (p < n) out[p] = (char *)ncclGetLsaPointer(window, 0, p);
-}
-
-ncclResult_t allreduce_device_peers(struct allreduce_device *d, ncclWindow_t window, char **peers)
-{
-  lsa_pointers<<<1, 128>>>(window, d->n, d->table);
-  ALLREDUCE_CUDATRY(cudaGetLastError());
-  ALLREDUCE_CUDATRY(cudaMemcpy(peers, d->table, d->n * sizeof(*peers), cudaMemcpyDeviceToHost));
-  return ncclSuccess;
-}
-
-ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n, double timeout,
-                                     uint64_t calls_before, struct allreduce_limits *limits,
-                                     struct allreduce_device **device)
-{
-  struct allreduce_device *d = (struct allreduce_device *)calloc(1, sizeof(*d));
-  *device = d;
-  if (d == NULL) return allreduce_fail(ncclSystemError, "out of memory");
-  d->comm = comm;
-  d->rank = rank;
-  d->n = n;
-  d->limit = (uint64_t)(timeout * 1e9);
-  const size_t bytes = allreduce_scratch_bytes(n);
-  struct allreduce_state first = {};
-  for (allreduce_state::allreduce_memory &block : first.block) block.epoch = calls_before;
-  int now = 0, multiprocessors = 0, fit[ALLREDUCE_METHODS];
-  ALLREDUCE_CUDATRY(cudaGetDevice(&now));
-  ALLREDUCE_CUDATRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, now));
-  ALLREDUCE_CUDATRY(n == 2   ? load_kernels<2>(&d->overlaps, fit)
-                    : n <= 4 ? load_kernels<4>(&d->overlaps, fit)
-                    : n <= 8 ? load_kernels<8>(&d->overlaps, fit)
-                             : load_kernels<ALLREDUCE_MAX_RANKS>(&d->overlaps, fit));
-  for (int m = 0; m < ALLREDUCE_METHODS; m++)
-    limits->blocks[m] = fit[m] * multiprocessors < ALLREDUCE_MAX_BLOCKS ? fit[m] * multiprocessors
-                                                                        : ALLREDUCE_MAX_BLOCKS;
-  ALLREDUCE_CUDATRY(cudaMalloc((void **)&d->table, n * sizeof(*d->table)));
-  ALLREDUCE_CUDATRY(cudaMalloc((void **)&d->state, sizeof(first)));
-  ALLREDUCE_CUDATRY(cudaMemcpy(d->state, &first, sizeof(first), cudaMemcpyHostToDevice));
-  ALLREDUCE_CUDATRY(cudaHostAlloc((void **)&d->error, sizeof(*d->error),
-                                  cudaHostAllocMapped | cudaHostAllocPortable));
-  memset(d->error, 0, sizeof(*d->error));
-  ALLREDUCE_NCCLTRY(ncclMemAlloc((void **)&d->scratch, bytes));
-  ALLREDUCE_CUDATRY(cudaMemset(d->scratch, 0, bytes));
-  ALLREDUCE_CUDATRY(cudaDeviceSynchronize()); /* before a peer can reach it */
-  return ncclSuccess;
-}
-
-/* Collective. */
-static ncclResult_t probe_symmetric_memory(ncclComm_t comm)
+ncclResult_t allreduce_device_probe(ncclComm_t comm)
 {
 #ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
   ncclDevCommRequirements requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
 #else
-  ncclDevCommRequirements requirements;
-  memset(&requirements, 0, sizeof(requirements));
+  ncclDevCommRequirements requirements = {};
 #endif
   ncclDevComm probe;
   const ncclResult_t made = ncclDevCommCreate(comm, &requirements, &probe);
@@ -300,54 +247,45 @@ static ncclResult_t probe_symmetric_memory(ncclComm_t comm)
   return ncclSuccess;
 }
 
-ncclResult_t allreduce_device_connect(struct allreduce_device *d)
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+/* Where this rank sees the window of every rank. */
+static __global__ void lsa_pointers(ncclWindow_t window, int n, char **out)
 {
-  ALLREDUCE_TRY(probe_symmetric_memory(d->comm));
-  ALLREDUCE_NCCLTRY(ncclCommWindowRegister(d->comm, d->scratch, allreduce_scratch_bytes(d->n),
-                                           &d->window, NCCL_WIN_COLL_SYMMETRIC));
-  if (d->window == NULL) return allreduce_fail(ncclInvalidUsage, "NCCL made no window");
-  return allreduce_device_peers(d, d->window, d->peers);
+  const int p = threadIdx.x;
+  if (p < n) out[p] = (char *)ncclGetLsaPointer(window, 0, p);
 }
 
-ncclResult_t allreduce_device_destroy(struct allreduce_device *d)
+ncclResult_t allreduce_device_peers(const struct allreduce_handle *h, ncclWindow_t window,
+                                    char **peers)
 {
-  ncclResult_t first = ncclSuccess, memory = ncclSuccess;
-  if (d->window != NULL) first = ncclCommWindowDeregister(d->comm, d->window);
-  if (d->scratch != NULL) memory = ncclMemFree(d->scratch);
-  if (first == ncclSuccess) first = memory;
-  if (first != ncclSuccess) allreduce_fail(first, "%s", allreduce_nccl_reason(first));
-  const cudaError_t errors[] = {cudaFree(d->table), cudaFree(d->state), cudaFreeHost(d->error)};
-  for (cudaError_t error : errors)
-    if (first == ncclSuccess && error != cudaSuccess)
-      first = allreduce_fail(ncclUnhandledCudaError, "%s", cudaGetErrorString(error));
-  free(d);
-  return first;
-}
-
-struct allreduce_error *allreduce_device_error(struct allreduce_device *d)
-{
-  return d->error;
+  lsa_pointers<<<1, 128>>>(window, h->n, h->table);
+  ALLREDUCE_CUDATRY(cudaGetLastError());
+  ALLREDUCE_CUDATRY(cudaMemcpy(peers, h->table, h->n * sizeof(*peers), cudaMemcpyDeviceToHost));
+  return ncclSuccess;
 }
 
 #else /* nobody calls anything but the first */
-const char *allreduce_device_why_not(ncclComm_t, int, const char *, struct allreduce_limits *)
+const char *allreduce_device_why_not(const struct allreduce_handle *, const char *,
+                                     struct allreduce_limits *)
 {
   return "built with NCCL older than 2.28 or CUDA older than 12.3";
 }
-#define NOT_HERE(name, ...)      \
-  ncclResult_t name(__VA_ARGS__) \
-  {                              \
-    return ncclInvalidUsage;     \
-  }
-NOT_HERE(allreduce_device_create, ncclComm_t, int, int, double, uint64_t, struct allreduce_limits *,
-         struct allreduce_device **)
-NOT_HERE(allreduce_device_connect, struct allreduce_device *)
-NOT_HERE(allreduce_device_destroy, struct allreduce_device *)
-NOT_HERE(allreduce_device_peers, struct allreduce_device *, ncclWindow_t, char **)
-NOT_HERE(allreduce_device_launch, struct allreduce_device *, const struct allreduce_call *,
-         cudaStream_t)
-struct allreduce_error *allreduce_device_error(struct allreduce_device *)
+ncclResult_t allreduce_device_load(struct allreduce_handle *, struct allreduce_limits *)
 {
-  return NULL;
+  return ncclInvalidUsage;
+}
+ncclResult_t allreduce_device_probe(ncclComm_t)
+{
+  return ncclInvalidUsage;
+}
+ncclResult_t allreduce_device_peers(const struct allreduce_handle *, ncclWindow_t, char **)
+{
+  return ncclInvalidUsage;
+}
+ncclResult_t allreduce_device_launch(struct allreduce_handle *, const struct allreduce_call *,
+                                     cudaStream_t)
+{
+  return ncclInvalidUsage;
 }
 #endif

@@ -131,52 +131,47 @@ struct allreduce_call {
 
 enum { ALLREDUCE_MAX_WINDOWS = 64, ALLREDUCE_ID = 32 };
 
-struct allreduce_device;
-
 struct allreduce_handle {
   ncclComm_t comm;
   int rank, n;
+  double timeout; /* seconds, 0: for ever */
   struct allreduce_limits limits;
-  struct allreduce_device *device; /* NULL with a single rank */
+  bool overlaps; /* kernels wait for the kernel before them: wait.cuh */
+  /* With a single rank there is none of this. */
+  char *scratch;
+  ncclWindow_t window;              /* of the scratch memory */
+  char *peers[ALLREDUCE_MAX_RANKS]; /* where this rank sees that of each rank */
+  char **table;                     /* device memory, for n addresses */
+  struct allreduce_state *state;
+  struct allreduce_error *error;
   int windows;
   struct allreduce_window {
     ncclWindow_t window;
     char *base; /* the user's address */
     size_t bytes;
     char *peers[ALLREDUCE_MAX_RANKS];
-  } window[ALLREDUCE_MAX_WINDOWS];
+  } window_of[ALLREDUCE_MAX_WINDOWS];
 };
 
 /* ---- what the host code asks of the device: NCCL's codes; errors have their message ---------- */
 
-/* "" or why this rank cannot; `ids` name the GPUs of all n ranks, as cudaDeviceGetPCIBusId does;
- * one that could not find out has "". Lowers limits->ll128 to what it can. Local. */
-const char *allreduce_device_why_not(ncclComm_t comm, int n, const char *ids,
+/* "" or why this rank cannot; `ids` name the GPUs of all ranks, as cudaDeviceGetPCIBusId does; one
+ * that could not find out has "". Lowers limits->ll128 to what this rank can. Local. */
+const char *allreduce_device_why_not(const struct allreduce_handle *h, const char *ids,
                                      struct allreduce_limits *limits);
 
-/* Local: memory, among it the scratch memory, of zeros; and how many blocks of each method this GPU
- * runs at once. `timeout` in seconds, 0: for ever. What has been made when it fails is to be
- * destroyed. */
-ncclResult_t allreduce_device_create(ncclComm_t comm, int rank, int n, double timeout,
-                                     uint64_t calls_before, struct allreduce_limits *limits,
-                                     struct allreduce_device **device);
+/* Loads all kernels, and finds how many blocks of each method this GPU runs at once. Local. */
+ncclResult_t allreduce_device_load(struct allreduce_handle *h, struct allreduce_limits *limits);
 
-/* Collective: the scratch memory becomes a window. */
-ncclResult_t allreduce_device_connect(struct allreduce_device *device);
-
-/* Collective. A slower peer may still store a flag, which nobody reads any more: it stores through
- * its own mapping, which keeps the memory until that peer, too, has given back its window. So there
- * is no barrier, and a peer that never comes is not waited for. */
-ncclResult_t allreduce_device_destroy(struct allreduce_device *device);
+/* ncclInvalidUsage where the communicator has no symmetric memory. Collective. */
+ncclResult_t allreduce_device_probe(ncclComm_t comm);
 
 /* Where this rank sees the beginning of the window of every rank. */
-ncclResult_t allreduce_device_peers(struct allreduce_device *device, ncclWindow_t window,
+ncclResult_t allreduce_device_peers(const struct allreduce_handle *h, ncclWindow_t window,
                                     char **peers);
 
-ncclResult_t allreduce_device_launch(struct allreduce_device *device,
-                                     const struct allreduce_call *call, cudaStream_t stream);
-
-struct allreduce_error *allreduce_device_error(struct allreduce_device *device);
+ncclResult_t allreduce_device_launch(struct allreduce_handle *h, const struct allreduce_call *call,
+                                     cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -113,7 +113,7 @@ template <typename T, int N, int L>
 struct line_share {
   const vector_words<T, N> words;
   const size_t count; /* words of the vector */
-  const int thread;   /* of the line */
+  const int thread;
 
   __device__ line_share(const kernel_args<N> &a)
       : words(a), count((words.bytes + 7) / 8), thread(L == LL ? 0 : threadIdx.x % L)
@@ -150,31 +150,18 @@ static __device__ __forceinline__ void sync_lines(void)
   if (L != LL) __syncwarp();
 }
 
-template <int L>
-static __device__ __forceinline__ bool any_of_lines(bool here)
-{
-  return L == LL ? here : __any_sync(~0u, here);
-}
-
-/* The rank that one of the threads waits for. */
-template <int L>
-static __device__ __forceinline__ int late_rank(int late)
-{
-  if (L == LL) return late;
-  return __shfl_sync(~0u, late, __ffs(__ballot_sync(~0u, late >= 0)) - 1);
-}
-
 /* Adds the line whose share of mine is at `at` of ranks first ... first + G - 1 to the sum. All
  * loads are on their way together. Returns false where the wait was given up. */
 template <typename S, int N, int L, int G>
 static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t at, int first,
-                                                 uint64_t tag, bool has_tag, ulonglong2 mine,
+                                                 uint64_t tag, ulonglong2 mine,
                                                  running_sum<S, uint64_t> sum[2])
 {
   const char *from =
       a.scratch[a.rank] + allreduce_lines_at(a.lines, ranks(a), allreduce_epoch(tag), first) + at;
   struct allreduce_line l[G];
   poll_timer timer;
+  const bool has_tag = L == LL || threadIdx.x % L == L - 1;
   for (;;) {
     sync_lines<L>();
     int late = -1;
@@ -185,9 +172,12 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
     for (int g = 0; g < G; g++)
       if (first + g < ranks(a) && first + g != a.rank && has_tag && l[g].tag != tag)
         late = first + g;
-    if (!any_of_lines<L>(late >= 0)) break;
+    const unsigned waiting = L == LL ? late >= 0 : __ballot_sync(~0u, late >= 0);
+    if (waiting == 0) break;
     if (!timer.long_wait()) continue;
-    if (any_of_lines<L>(give_up(a, tag, timer, late_rank<L>(late)))) return false;
+    if (L != LL) late = __shfl_sync(~0u, late, __ffs(waiting) - 1);
+    const bool gave_up = give_up(a, tag, timer, late);
+    if (L == LL ? gave_up : __any_sync(~0u, gave_up)) return false;
   }
   if (L != LL) {
     /* A line was stored as a whole, but the threads may have loaded their shares of it at different
@@ -231,7 +221,8 @@ static __device__ __forceinline__ void oneshot_allreduce(const kernel_args<N> &a
   const size_t start = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / L;
   wait_for_kernel_before(a);
   /* on its way together with the epoch: one trip to memory in place of two */
-  const ulonglong2 first_share = start < lines ? share.load(start) : make_ulonglong2(0, 0);
+  const ulonglong2 first_share =
+      L != LL || start < lines ? share.load(start) : make_ulonglong2(0, 0);
   const uint64_t tag = begin_call(a);
   const size_t end = tag != 0 ? lines : 0; /* a rank that has given up sends nothing */
   const size_t mine_at = allreduce_lines_at(a.lines, ranks(a), allreduce_epoch(tag), a.rank);
@@ -252,7 +243,7 @@ static __device__ __forceinline__ void oneshot_allreduce(const kernel_args<N> &a
     running_sum<S, uint64_t> sum[2];
     bool come = true;
     for (int first = 0; come && first < ranks(a); first += G)
-      come = add_lines<S, N, L, G>(a, at, first, tag, share.has_tag(), mine, sum);
+      come = add_lines<S, N, L, G>(a, at, first, tag, mine, sum);
     if (!come) break; /* nothing more will come */
     share.store(i, sum[0].word(), L == LL ? 0 : sum[1].word());
   }
