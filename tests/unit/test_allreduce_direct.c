@@ -2,7 +2,6 @@
 /* What the ranks of the direct AllReduce (02_allreduce_sm/lib) agree on without asking. */
 #include "unit.h"
 
-#include "datatype.h"
 #include "internal.h"
 
 static const struct allreduce_limits LIMITS = {{264, 264, 132}, 128 << 10, ALLREDUCE_LL128_BYTES};
@@ -98,43 +97,13 @@ static void test_scratch(void **state)
   }
 }
 
-/* Every type that can be added has a sum, which writes elements of its size. */
-static void test_types(void **state)
-{
-  static const char *const names[] = {"int32", "uint32",   "int64", "uint64",
-                                      "half",  "bfloat16", "float", "double"};
-  int found = 0;
-  (void)state;
-  for (int i = -1; i <= ncclNumTypes; i++) {
-    const ncclDataType_t type = (ncclDataType_t)i;
-    const size_t size = allreduce_size_of(type);
-    assert_int_equal(allreduce_has_type(type), size != 0);
-    if (size == 0) continue;
-    unsigned char bits[3 * 8], sum[3 * 8 + 1];
-    const void *from[] = {bits, bits};
-    memset(bits, 1, sizeof bits);
-    memset(sum, 0xa5, sizeof sum);
-    allreduce_plain_sum(type, from, 2, 3, sum);
-    assert_int_equal(sum[3 * size], 0xa5);
-    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-      const struct datatype *t = datatype_find(names[k]);
-      uint64_t one = 0, two = 0;
-      if (t->nccl != type) continue;
-      found++;
-      assert_int_equal(size, t->size);
-      memcpy(&one, bits, size);
-      memcpy(&two, sum + 2 * size, size); /* the last of the three */
-      assert_true(datatype_value(t, two) == 2 * datatype_value(t, one));
-    }
-  }
-  assert_int_equal(found, sizeof names / sizeof *names);
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_choice),  cmocka_unit_test(test_limits), cmocka_unit_test(test_slices),
-      cmocka_unit_test(test_scratch), cmocka_unit_test(test_types),
+      cmocka_unit_test(test_choice),
+      cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_slices),
+      cmocka_unit_test(test_scratch),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
