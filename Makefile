@@ -246,7 +246,7 @@ install: all $(call objects,$(call library_sources,$(ALL_EXAMPLES)))
 	@install -m 644 $(HEADERS) $(TO)/include
 	@rm -f $(TO)/lib/libnccl_examples$(ENDING).a && ar qcs $(TO)/lib/libnccl_examples$(ENDING).a $(filter %.o,$^)
 	@install $(BUILD)/$(LIBRARY) $(TO)/lib/$(LIBRARY:.so=$(ENDING).so)
-	@install -m 644 04_sparse_allreduce/pytorch/sparse_allreduce_torch.py $(TO)/lib
+	@install -m 644 04_sparse_allreduce/pytorch/sparse_update_optimizer.py $(TO)/lib
 	@$(if $(CPU),install $(STANDIN) $(TO)/lib && install -D -m 644 -t $(TO)/include/cpu_standin common/cpu/include/*.h)
 	@printf '%s\n' "$$PC" > $(TO)/lib/pkgconfig/$(PC_FILE)
 	@echo "installed in $(DESTDIR)$(abspath $(PREFIX)): bin/*$(MPI:%=_mpi)$(ENDING), lib/libnccl_examples$(ENDING).a, lib/pkgconfig/$(PC_FILE)"

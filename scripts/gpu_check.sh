@@ -107,7 +107,7 @@ build() { make -s -k -j "$lanes" MPI="${1/pthread/}" "${examples[@]}" "${tests[@
 build_pytorch() {
   local home
   python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null || { echo "no PyTorch with CUDA in python3" && return 77; }
-  home=$(python3 -B 04_sparse_allreduce/pytorch/sparse_allreduce_torch.py) && mkdir "$logs/pytorch" &&
+  home=$(python3 -B 04_sparse_allreduce/pytorch/sparse_update_optimizer.py) && mkdir "$logs/pytorch" &&
     cp -r Makefile common tests 0* "$logs/pytorch" &&
     make -s -j "$lanes" -C "$logs/pytorch" NCCL_HOME="$home" build/gpu-pthread/libsparse_allreduce.so
 }
@@ -231,7 +231,7 @@ done
 wait
 lanes=1 # steps are many small exchanges, which take long where GPUs take turns
 if of 04; then
-  check "PyTorch: what the hook promises" pytorch_job tests/pytorch/hook_cases.py --cuda --limit 100
-  check "PyTorch: the example" pytorch_job 04_sparse_allreduce/pytorch/train_text.py --steps 20 --layers 4 --width 256 --ways dense,oktopk
+  check "PyTorch: what the optimizer promises" pytorch_job tests/pytorch/optimizer_cases.py --cuda --limit 100
+  check "PyTorch: the example" pytorch_job 04_sparse_allreduce/pytorch/train_text.py --steps 20 --layers 4 --width 256 --ways ddp,sparse
 fi
 end_checks

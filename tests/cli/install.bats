@@ -63,7 +63,7 @@ C
     "$WORK/prefix/bin/allreduce_ub_mpi_cpu" --version >"$WORK/out"
     grep -q '^launcher: MPI' "$WORK/out"
   fi
-  cmp 04_sparse_allreduce/pytorch/sparse_allreduce_torch.py "$WORK/prefix/lib/sparse_allreduce_torch.py"
+  cmp 04_sparse_allreduce/pytorch/sparse_update_optimizer.py "$WORK/prefix/lib/sparse_update_optimizer.py"
 }
 
 @test "the shared library offers what sparse_allreduce.h declares, and needs no MPI" {

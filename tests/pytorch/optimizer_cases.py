@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SparseUpdateOptimizer promises, case by case, on GPUs (nccl) or on the CPU (gloo, and the library's
+stand-in):
+
+    torchrun --standalone --nproc-per-node 2 tests/pytorch/optimizer_cases.py [--cuda] [--library FILE] [NAME...]
+
+With names, only the cases whose name contains one of them. The last rank prints `ok NAME` for each; what
+fails ends the job with its traceback.
+"""
+
+import argparse
+import copy
+import faulthandler
+import functools
+import io
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../04_sparse_allreduce/pytorch"))
+import sparse_update_optimizer  # noqa: E402
+from sparse_update_optimizer import SparseAllreduceError  # noqa: E402
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--cuda", action="store_true")
+parser.add_argument("--library")
+parser.add_argument("--limit", type=int, default=110, help="seconds")
+parser.add_argument("names", nargs="*")
+OPTIONS = parser.parse_args()
+CUDA = OPTIONS.cuda
+RANK = int(os.environ["RANK"])
+DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if CUDA else torch.device("cpu")
+SparseUpdateOptimizer = functools.partial(sparse_update_optimizer.SparseUpdateOptimizer, library=OPTIONS.library)
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+# ---- a model, its data, optimizers ---------------------------------------------------------------
+class Net(nn.Module):
+    def __init__(self, width=24, dtype=torch.float32):
+        super().__init__()
+        torch.manual_seed(1 + RANK)  # rank 0's weights are to become everybody's
+        self.first, self.second, self.last = nn.Linear(8, width), nn.Linear(width, 24), nn.Linear(24, 5)
+        self.to(DEVICE, dtype)
+
+    def forward(self, x, without_second=False):
+        x = torch.tanh(self.first(x))
+        return self.last(x if without_second else torch.tanh(self.second(x)))
+
+
+def batch(step, dtype=torch.float32):
+    """Another one on each rank and in each step."""
+    generator = torch.Generator().manual_seed(1000 * step + RANK)
+    return torch.randn(6, 8, generator=generator).to(DEVICE, dtype)
+
+
+def adamw(net):
+    return torch.optim.AdamW(net.parameters(), lr=0.01)
+
+
+def momentum(net):
+    return torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+
+
+def groups(net):
+    return torch.optim.AdamW([{"params": net.last.parameters(), "lr": 0.02},
+                              {"params": [*net.second.parameters(), *net.first.parameters()], "weight_decay": 0.3}], lr=0.01)
+
+
+def backward(net, step, scale=1.0, **options):
+    loss = net(batch(step, next(net.parameters()).dtype), **options).square().sum()
+    (loss * scale).backward()
+    return loss
+
+
+# ---- the same rule in plain torch ----------------------------------------------------------------
+def of_all_ranks(tensor):
+    everybody = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(everybody, tensor)
+    return everybody
+
+
+class Plain:
+    """Top-k of what the optimizer changed and the residual, added in the order of ranks."""
+
+    def __init__(self, optim, density=0.1, every=1, ahead=0.25):
+        self.optim, self.every, self.ahead, self.steps = optim, every, ahead, 0
+        self.params = [p for g in optim.param_groups for p in g["params"]]
+        for p in self.params:
+            dist.broadcast(p.data, 0)
+        self.shared = self.flat()
+        self.residual = torch.zeros_like(self.shared)
+        self.k = max(1, int(self.shared.numel() * density))
+
+    def flat(self):
+        return torch.cat([p.detach().flatten().float() for p in self.params])
+
+    def step(self):
+        self.optim.step()
+        self.steps += 1
+        if self.steps % self.every == 0:
+            acc = self.residual + (self.shared - self.ahead * self.residual - self.flat())
+            chosen = torch.sort(acc.abs(), descending=True, stable=True).indices[:self.k]
+            offered = torch.zeros_like(acc)
+            offered[chosen] = acc[chosen]
+            total = torch.zeros_like(acc)
+            for theirs in of_all_ranks(offered):
+                total = total + theirs
+            acc[chosen] = 0
+            self.residual = acc
+            self.shared = self.shared - total / dist.get_world_size()
+            now = self.shared - self.ahead * self.residual
+            for p, part in zip(self.params, now.split([p.numel() for p in self.params])):
+                p.data.copy_(part.view_as(p))
+
+    def zero_grad(self):
+        self.optim.zero_grad()
+
+
+def same(got, expected, what):
+    """Bit for bit, NaN is equal to NaN."""
+    if not torch.equal(got.nan_to_num(123), expected.nan_to_num(123)):
+        i = int((got != expected).nonzero()[0])
+        raise AssertionError("%s: %d differ, the first is element %d, %.9g, expected %.9g" %
+                             (what, int((got != expected).sum()), i, got[i], expected[i]))
+
+
+def flat(net):
+    return torch.cat([p.detach().flatten().float() for p in net.parameters()])
+
+
+def shared_by_all(net, optimizer, what):
+    with optimizer.shared_weights():
+        for weights in of_all_ranks(flat(net)):
+            same(weights, flat(net), what + ": weights of another rank")
+
+
+def refused(kind, words, call):
+    try:
+        call()
+    except kind as error:
+        assert words in str(error) and "\n" not in str(error), "%r: %s" % (words, error)
+    else:
+        raise AssertionError("%r was not refused" % words)
+
+
+def compare(make, what, steps=6, train=None, **options):
+    """The wrapper and Plain, step by step."""
+    ours, plain = Net(), Net()
+    optimizer = SparseUpdateOptimizer(make(ours), algorithm="topkA", **dict({"density": 0.1}, **options))
+    reference = Plain(make(plain), **{name: options[name] for name in options if name in ("density", "every", "ahead")})
+    for step in range(steps):
+        for net, o in ((ours, optimizer), (plain, reference)):
+            if train:
+                train(net, o, step)
+            else:
+                backward(net, step)
+                o.step()
+                o.zero_grad()
+        same(flat(ours), flat(plain), "%s, step %d" % (what, step))
+        shared_by_all(ours, optimizer, what)
+    optimizer.close()
+
+
+# ---- cases ---------------------------------------------------------------------------------------
+@case
+def every_step_is_that_of_the_rule():
+    for make in (adamw, momentum, groups):
+        for options in ({}, {"every": 3}, {"ahead": 0, "exchange": "sendrecv"}):
+            compare(make, "%s, %r" % (make.__name__, options), **options)
+
+
+@case
+def accumulated_clipped_scheduled():
+    schedules = {}
+
+    def train(net, optimizer, step):
+        if step == 0:
+            wrapped = getattr(optimizer, "optim", optimizer) if isinstance(optimizer, Plain) else optimizer
+            schedules[optimizer] = torch.optim.lr_scheduler.LambdaLR(wrapped, lambda n: 1 / (n + 1))
+        backward(net, 2 * step)
+        backward(net, 2 * step + 1)
+        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedules[optimizer].step()
+
+    compare(adamw, "accumulated", train=train)
+
+
+@case
+def a_scaler_that_skips_on_one_rank():
+    """Its scale is a power of two, so gradients have the same bits with it and without."""
+    ours, plain = Net(), Net()
+    optimizer, reference = SparseUpdateOptimizer(adamw(ours), algorithm="topkA", density=0.1), Plain(adamw(plain))
+    scaler = torch.amp.GradScaler(DEVICE.type, init_scale=1024.0)
+    for step in range(5):
+        scaler.scale(ours(batch(step)).square().sum() * (float("inf") if (step, RANK) == (2, 0) else 1)).backward()
+        if step == 3:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        if step != 2:
+            backward(plain, step)
+            reference.step()
+            reference.zero_grad()
+        same(flat(ours), flat(plain), "step %d" % step)
+    optimizer.close()
+
+
+@case
+def saved_and_loaded_in_the_middle():
+    for options in ({}, {"every": 2, "algorithm": "topkAopt"}):
+        net = Net()
+        optimizer = SparseUpdateOptimizer(groups(net), density=0.1, **options)
+        for step in range(9):
+            if step == 5:
+                file = io.BytesIO()
+                torch.save(optimizer.state_dict(), file)
+                file.seek(0)
+                other = Net()
+                restarted = SparseUpdateOptimizer(groups(other), density=0.1, **options)
+                restarted.load_state_dict(torch.load(file, weights_only=True))
+            for n, o in ((net, optimizer), (other, restarted)) if step >= 5 else ((net, optimizer),):
+                backward(n, step)
+                o.step()
+                o.zero_grad()
+        same(flat(other), flat(net), "%r" % options)
+        shared_by_all(other, restarted, "restarted")
+        optimizer.close()
+        restarted.close()
+
+
+@case
+def a_parameter_without_gradient_on_one_rank():
+    def train(net, optimizer, step):
+        backward(net, step, without_second=RANK == 0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    compare(adamw, "without gradient", train=train)
+
+
+@case
+def all_paths_keep_the_weights_of_all_ranks_equal_and_learn():
+    for algorithm in ("oktopk", "gtopk", "topkSA", "gaussiank", "dense"):
+        net = Net()
+        optimizer = SparseUpdateOptimizer(adamw(net), density=0.1, algorithm=algorithm)
+        losses = []
+        for step in range(30):
+            losses.append(backward(net, step % 5).item())
+            optimizer.step()
+            optimizer.zero_grad()
+            shared_by_all(net, optimizer, "%s, step %d" % (algorithm, step))
+        assert sum(losses[-5:]) < 0.8 * sum(losses[:5]), "%s: %r" % (algorithm, losses)
+        optimizer.close()
+
+
+@case
+def everything_is_exchanged_with_density_1():
+    ours, plain = Net(), Net()
+    optimizer, reference = SparseUpdateOptimizer(adamw(ours), density=1), Plain(adamw(plain), density=1, ahead=0)
+    for step in range(4):
+        for net, o in ((ours, optimizer), (plain, reference)):
+            backward(net, step)
+            o.step()
+            o.zero_grad()
+        assert torch.allclose(flat(ours), flat(plain), rtol=1e-6, atol=1e-7)
+    optimizer.close()
+
+
+@case
+def weights_of_16_bits_have_a_copy_of_32():
+    net = Net(dtype=torch.bfloat16)
+    optimizer = SparseUpdateOptimizer(torch.optim.SGD(net.parameters(), lr=1e-4), density=1)
+    before = copy.deepcopy(net)
+    for step in range(200):
+        net.zero_grad()  # of the model, not of the optimizer
+        (sum(p.sum() for p in net.parameters())).backward()
+        optimizer.step()
+    for p, q in zip(net.parameters(), before.parameters()):  # each step alone would be rounded away
+        assert p.dtype == torch.bfloat16 and torch.allclose(p.float(), q.float() - 0.02, atol=0.004)
+    shared_by_all(net, optimizer, "16 bits")
+    optimizer.close()
+
+
+@case
+def a_group_of_ranks():
+    group = dist.new_group([dist.get_world_size() - 2, dist.get_world_size() - 1])
+    if RANK < dist.get_world_size() - 2:
+        return
+    net = Net()
+    optimizer = SparseUpdateOptimizer(adamw(net), density=0.1, group=group)
+    for step in range(3):
+        backward(net, step)
+        optimizer.step()
+    with optimizer.shared_weights():
+        everybody = [torch.empty_like(flat(net)) for _ in range(2)]
+        dist.all_gather(everybody, flat(net), group=group)
+        same(everybody[0], everybody[1], "in a group")
+    optimizer.close()
+
+
+@case
+def what_cannot_be_is_refused_on_all_ranks():
+    net = Net()
+    refused(TypeError, "no field 'densty'; allowed: algorithm", lambda: SparseUpdateOptimizer(adamw(net), densty=1))
+    refused(ValueError, "algorithm='topk'; allowed: dense, topkA", lambda: SparseUpdateOptimizer(adamw(net), algorithm="topk"))
+    refused(ValueError, "every=0; allowed: 1 or more", lambda: SparseUpdateOptimizer(adamw(net), every=0))
+    refused(SparseAllreduceError, "density", lambda: SparseUpdateOptimizer(adamw(net), density=2.0))
+    refused(SparseAllreduceError, "have other shapes or types than those of rank 0; allowed: the same model",
+            lambda: SparseUpdateOptimizer(adamw(Net(width=24 + (RANK == 1)))))
+    error, words = (ValueError, "every=0") if RANK == 1 else (SparseAllreduceError, "rank 1: every=0; allowed: 1 or more")
+    refused(error, words, lambda: SparseUpdateOptimizer(adamw(net), every=0 if RANK == 1 else 1))
+    used = adamw(net)
+    backward(net, 0)
+    used.step()
+    refused(ValueError, "the optimizer has made steps; allowed: a new one", lambda: SparseUpdateOptimizer(used))
+    optimizer = SparseUpdateOptimizer(adamw(net), density=0.1)
+    refused(SparseAllreduceError, "a new group of parameters; allowed: before", lambda: optimizer.add_param_group({}))
+    saved = optimizer.state_dict()
+    saved["rank"] = (RANK + 1, dist.get_world_size())
+    refused(ValueError, "the state of rank", lambda: optimizer.load_state_dict(saved))
+    optimizer.close()
+    optimizer.close()
+    refused(SparseAllreduceError, "the optimizer is closed", optimizer.step)
+
+
+@case
+def a_gradient_that_is_not_finite_is_heard_of_on_all_ranks():
+    net = Net()
+    optimizer = SparseUpdateOptimizer(adamw(net), density=0.1)
+    backward(net, 0, scale=float("nan") if RANK == 0 else 1.0)
+    optimizer.step()
+    refused(SparseAllreduceError, "not finite", optimizer.step)
+
+
+@case
+def a_rank_that_is_late_is_heard_of_in_the_next_step():
+    net = Net()
+    optimizer = SparseUpdateOptimizer(adamw(net), density=0.1, timeout_seconds=1)
+    for step in range(2):
+        backward(net, step)
+        optimizer.step()
+    time.sleep(4 if RANK == dist.get_world_size() - 1 else 0)
+    optimizer.step()
+    refused(SparseAllreduceError, "in time", optimizer.step)
+
+
+# ---- main ----------------------------------------------------------------------------------------
+def main():
+    faulthandler.dump_traceback_later(OPTIONS.limit, exit=True)  # where it hangs, of each rank
+    if CUDA:
+        torch.cuda.set_device(DEVICE)
+    dist.init_process_group("nccl" if CUDA else "gloo")
+    for function in CASES:
+        if OPTIONS.names and not any(name in function.__name__ for name in OPTIONS.names):
+            continue
+        function()
+        dist.barrier()
+        if RANK == dist.get_world_size() - 1:
+            print("ok %s" % function.__name__, flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
