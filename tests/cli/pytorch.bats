@@ -57,7 +57,7 @@ import os, torch, torch.distributed as dist
 from sparse_update_optimizer import SparseUpdateOptimizer
 dist.init_process_group("gloo")
 net = torch.nn.Linear(100, 10)
-optimizer = SparseUpdateOptimizer(torch.optim.AdamW(net.parameters()), density=0.1, timeout_seconds=2)
+optimizer = SparseUpdateOptimizer(torch.optim.AdamW(net.parameters()), density=0.1, timeout_seconds=5)
 for step in range(4):
     net(torch.randn(3, 100)).square().sum().backward()
     if step == 2 and dist.get_rank() == 1:
