@@ -33,7 +33,6 @@ static void all_reduce(const void *sendbuff, void *recvbuff, size_t count, ncclD
   CUDACHECK(cudaStreamSynchronize(stream));
 }
 
-/* What every rank does, one step after the other. */
 static int run(const struct rank *me, const struct options *opt)
 {
   if (opt->bench) return bench_example(me, opt);
@@ -94,20 +93,18 @@ static int run(const struct rank *me, const struct options *opt)
 
   launcher_step("STEP 7: every element on every rank");
   /* Rank r sent r in every element, so each is 0 + 1 + ... now: the first ones by a loop, all by
-   * the verifier, on the device. It does not wait for the stream, as all_reduce has done: a missing
-   * wait shows as wrong data. */
+   * the verifier. It reads at once, since all_reduce has waited: a missing wait shows as wrong
+   * data. */
   verifier_check(&verifier, "constant data", recvbuff, count);
   const double expected = verifier_expected(&verifier, 0);
   for (size_t i = 0; i < count && i < 100; i++)
     if (verifier_element(&verifier, recvbuff, i) != expected) verifier.code = EXIT_WRONG_DATA;
   const double got = verifier_element(&verifier, recvbuff, 0);
 
-  /* Data in which every element differs, so that a misplaced one shows; then in place, where the
-   * result replaces the input. */
+  /* Data that differ in every element, so that a misplaced one shows; then the same in place. */
   verifier_fill(&verifier, VERIFY_INDEXED, sendbuff, recvbuff, count);
   all_reduce(sendbuff, recvbuff, count, type, comm, stream);
   verifier_check(&verifier, "indexed data", recvbuff, count);
-
   verifier_fill(&verifier, VERIFY_INDEXED, sendbuff, NULL, count);
   all_reduce(sendbuff, sendbuff, count, type, comm, stream);
   verifier_check(&verifier, "in place", sendbuff, count);

@@ -27,29 +27,13 @@ static _Atomic uint64_t *flag_of(const struct allreduce_handle *h, int owner,
   return (_Atomic uint64_t *)(void *)(h->peers[owner] + allreduce_flag_at(h->n, which, 0, source));
 }
 
-/* The lines of rank `source` in the memory of rank `owner`: `words` words of data each, then the
- * tag. */
-struct lines {
-  char *at;
-  size_t words;
-};
-
-static struct lines lines_of(const struct job *j, int owner, int source)
+/* Line i of rank `source` in the memory of rank `owner`: its data, and after them the tag. */
+static char *line_at(const struct job *j, int owner, int source, size_t i)
 {
-  const int ll128 = j->call.launch.method == ALLREDUCE_LL128;
-  const size_t at = allreduce_lines_at(allreduce_lines_of(j->h->n, ll128), j->h->n,
-                                       allreduce_epoch(j->tag), source);
-  return (struct lines){j->h->peers[owner] + at, ll128 ? ALLREDUCE_LL128_WORDS : 1};
-}
-
-static char *data_of(struct lines l, size_t i)
-{
-  return l.at + i * (l.words + 1) * 8;
-}
-
-static _Atomic uint64_t *tag_of(struct lines l, size_t i)
-{
-  return (_Atomic uint64_t *)(void *)(data_of(l, i) + l.words * 8);
+  const int ll128 = j->call.launch.method == ALLREDUCE_LL128, n = j->h->n;
+  return j->h->peers[owner] +
+         allreduce_lines_at(allreduce_lines_of(n, ll128), n, allreduce_epoch(j->tag), source) +
+         i * (ll128 ? ALLREDUCE_LL128_LINE : sizeof(struct allreduce_line));
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -121,27 +105,26 @@ static size_t least(size_t a, size_t b)
 
 static void oneshot_allreduce(const struct job *j, size_t size)
 {
-  const struct allreduce_handle *h = j->h;
-  const char *send = j->call.send[h->rank];
-  const size_t bytes = j->call.count * size, step = lines_of(j, 0, 0).words * 8;
-  struct lines theirs[ALLREDUCE_MAX_RANKS];
-  for (int p = 0; p < h->n; p++) {
-    const struct lines l = lines_of(j, p, h->rank);
-    theirs[p] = lines_of(j, h->rank, p);
-    for (size_t at = 0; p != h->rank && at < bytes; at += step) {
-      memcpy(data_of(l, at / step), send + at, least(step, bytes - at));
-      atomic_store_explicit(tag_of(l, at / step), j->tag, memory_order_release);
+  const int n = j->h->n, rank = j->h->rank;
+  const char *send = j->call.send[rank];
+  const size_t bytes = j->call.count * size;
+  const size_t step = j->call.launch.method == ALLREDUCE_LL128 ? ALLREDUCE_LL128_WORDS * 8 : 8;
+  for (int p = 0; p < n; p++)
+    for (size_t at = 0; p != rank && at < bytes; at += step) {
+      char *line = line_at(j, p, rank, at / step);
+      memcpy(line, send + at, least(step, bytes - at));
+      atomic_store((_Atomic uint64_t *)(void *)(line + step), j->tag);
     }
-  }
   set_flags(j, ALLREDUCE_BEGUN); /* wakes them, and tells those whose count differs */
   for (size_t at = 0; at < bytes; at += step) {
     const void *from[ALLREDUCE_MAX_RANKS];
-    for (int p = 0; p < h->n; p++) {
-      from[p] = p == h->rank ? send + at : data_of(theirs[p], at / step);
-      if (p != h->rank && !wait_for(j, tag_of(theirs[p], at / step), p)) return;
+    for (int p = 0; p < n; p++) {
+      char *line = line_at(j, rank, p, at / step);
+      from[p] = p == rank ? send + at : line;
+      if (p != rank && !wait_for(j, (_Atomic uint64_t *)(void *)(line + step), p)) return;
     }
-    allreduce_plain_sum(j->call.type, from, h->n, least(step, bytes - at) / size,
-                        j->call.recv[h->rank] + at);
+    allreduce_plain_sum(j->call.type, from, n, least(step, bytes - at) / size,
+                        j->call.recv[rank] + at);
   }
 }
 

@@ -24,12 +24,11 @@
  *       e - 1                      lines to half 1, waits for B's of e - 1
  *       e       lines to half 0      <- received, so by (1) B has finished e - 2: it has read those
  *
- * They replace those of e - 2 or of an older call. A has begun e and so finished e - 1; by (2) it
- * received something of e - 1 from B; by (1) B has finished e - 2, and with it the reading of these
- * lines. Those of e - 1, which B may still be reading, are in the other half. It does not matter
- * which method a call takes, how many elements or blocks it has, or whether it comes from a graph:
- * each one counts the epoch on by one. A call without elements does nothing on any rank and is not
- * counted. tests/unit/test_protocol_allreduce.c goes through all orders in which this can happen.
+ * They replace those of e - 2 or of an older call, which B has read. Those of e - 1, which B may
+ * still be reading, are in the other half. It does not matter which method a call takes, how many
+ * elements or blocks it has, or whether it comes from a graph: each one counts the epoch on by one.
+ * A call without elements does nothing on any rank and is not counted.
+ * tests/unit/test_protocol_allreduce.c goes through all orders in which this can happen.
  *
  * That whoever finds the tag of an LL128 line will find the 120 bytes too is nothing that PTX
  * promises. It rests on what NVLink does with such a store: it stays together. NCCL rests on the

@@ -28,7 +28,7 @@ struct simple {
   int rank, n;
   ncclWindow_t window, scratch_window;
   const float *base;
-  struct scratch *scratch;
+  struct scratch *scratch, *peers[MAX_RANKS];
   uint64_t barriers, epoch;
 };
 
@@ -38,11 +38,6 @@ struct call {
   float *recvbuff;
   size_t count;
 };
-
-static struct scratch *scratch_of(const struct simple *s, int rank)
-{
-  return cpu_window_pointer(s->scratch_window, 0, rank);
-}
 
 struct awaited {
   const _Atomic uint64_t *at;
@@ -68,7 +63,7 @@ static void barrier(struct simple *s)
 {
   s->barriers++;
   for (int p = 0; p < s->n; p++) {
-    atomic_store(&scratch_of(s, p)->came[s->rank], s->barriers);
+    atomic_store(&s->peers[p]->came[s->rank], s->barriers);
     cpu_notify(s->comm, p);
   }
   for (int p = 0; p < s->n; p++) wait_for(s, &s->scratch->came[p], s->barriers);
@@ -103,7 +98,7 @@ static void add_lines(const void *arg)
   struct simple *s = c->s;
   const uint64_t epoch = ++s->epoch;
   for (int p = 0; p < s->n; p++) {
-    struct line *to = scratch_of(s, p)->line[epoch & 1][s->rank];
+    struct line *to = s->peers[p]->line[epoch & 1][s->rank];
     for (size_t i = 0; i < c->count; i++) {
       to[i].data = c->sendbuff[i];
       atomic_store(&to[i].epoch, epoch);
@@ -151,6 +146,7 @@ struct simple *simple_create(ncclComm_t comm, ncclWindow_t window, const float *
   memset((void *)s->scratch, 0, sizeof *s->scratch);
   NCCLCHECK(ncclCommWindowRegister(comm, s->scratch, sizeof *s->scratch, &s->scratch_window,
                                    NCCL_WIN_COLL_SYMMETRIC));
+  for (int p = 0; p < s->n; p++) s->peers[p] = cpu_window_pointer(s->scratch_window, 0, p);
   return s;
 }
 
