@@ -156,7 +156,7 @@ rows 04 full pthread 1 "racecheck sparse operators" sanitize racecheck tests/gpu
 rows 04 full pthread 1 "memcheck sparse operators" sanitize memcheck tests/gpu/sparse --quick --repeats 20
 rows 04 full mpi "$most" "as it comes, $four" golden $four
 rows 04 full pthread 1 "operators beyond 2^31 elements" launch tests/gpu/sparse --large
-rows 04 full mpi "$most" "1,000 steps of graph replay" launch tests/gpu/sparse_steps --cases 6 --steps 1000
+rows 04 full mpi "$most" "1,000 steps of graph replay" launch tests/gpu/sparse_steps --cases 8 --steps 1000
 # lists so long that NCCL maps their memory when it is captured
 rows 04 full mpi $pair "gtopk in a graph" launch $four --bench -G 1 --algorithm gtopk --count 4M --density 0.05 --steps 8
 for hosts in $(seq 2 2 "$some"); do

@@ -56,9 +56,9 @@ build_steps() {
 @test "long jobs: a hundred steps of oktopk on all kinds of gradients, replayed as graphs" {
   [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
   build_steps
-  steps mpi 3 --cases 6 --steps 100 --verbose >"$WORK/out" 2>"$WORK/err"
-  grep -qx '6 jobs verified' "$WORK/out"
-  [ "$(grep -c 'one-sided, graphs$' "$WORK/out")" = 6 ]
+  steps mpi 3 --cases 8 --steps 100 --verbose >"$WORK/out" 2>"$WORK/err"
+  grep -qx '8 jobs verified' "$WORK/out"
+  [ "$(grep -c 'one-sided, graphs$' "$WORK/out")" = 8 ]
 }
 
 @test "a rank that is too late for a one-sided step: all ranks hear of it, nobody hangs" {

@@ -24,7 +24,6 @@
 #include "tests/unit/reference.h"
 #include "sparse_allreduce.h"
 #include "constants.h"
-#include "weights.h"
 
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
@@ -58,9 +57,9 @@ static uint64_t below(uint64_t *state, uint64_t limit)
 /* ---- a job -------------------------------------------------------------------------------------
  */
 
-enum kind { INTEGERS, SPREAD, ALL_EQUAL, ALL_ZERO, ONE_REGION, NOT_FINITE, KINDS };
-static const char *const kind_names[] = {"integers", "spread",     "all equal",
-                                         "zero",     "one region", "not finite"};
+enum kind { INTEGERS, SPREAD, ALL_EQUAL, ALL_ZERO, ONE_REGION, NOT_FINITE, GROWING, ALIKE, KINDS };
+static const char *const kind_names[] = {"integers",   "spread",     "all equal", "zero",
+                                         "one region", "not finite", "growing",   "alike"};
 
 struct job {
   uint64_t seed;
@@ -170,16 +169,76 @@ static float draw_element(const struct job *job, uint64_t *state, int step, size
     const float x = ldexpf((float)(int)(bits % 2001) - 1000, -(int)(bits >> 11) % 12);
     if (job->kind == NOT_FINITE && bits >> 56 == 7) return bits >> 55 & 1 ? INFINITY : NAN;
     if (bits >> 56 == 8) return ldexpf(x, -140); /* denormal */
-    return x;
+    /* growing: reused thresholds are raised, and more than once */
+    return job->kind == GROWING ? x * powf(1.5f, (float)step) : x;
   }
   }
 }
 
 static void draw_gradients(const struct job *job, int step, int nranks, float **gradients)
 {
-  uint64_t state = job->seed * 1000003 + (uint64_t)step;
-  for (int r = 0; r < nranks; r++)
+  const uint64_t first = job->seed * 1000003 + (uint64_t)step;
+  uint64_t state = first;
+  for (int r = 0; r < nranks; r++) {
+    if (job->kind == ALIKE) state = first; /* on all ranks: there are as few sums as can be */
     for (size_t i = 0; i < job->n; i++) gradients[r][i] = draw_element(job, &state, step, i);
+  }
+}
+
+/* ---- weights -----------------------------------------------------------------------------------
+ * A vector that every step updates by sparse_allreduce_add(), and what it has to be. */
+
+struct weights {
+  size_t n;
+  float *device, *expected;
+};
+
+static const float SCALE = -0.3f;
+
+static void weights_init(struct weights *w, size_t n)
+{
+  *w = (struct weights){.n = n, .expected = malloc(n * sizeof(float))};
+  for (size_t i = 0; i < n; i++)
+    w->expected[i] = i % 5 == 0 ? 0.0f : i % 5 == 1 ? -0.0f : (float)(i % 1000) / 7 - 70;
+  CUDACHECK(cudaMalloc((void **)&w->device, n * sizeof(float)));
+  CUDACHECK(cudaMemcpy(w->device, w->expected, n * sizeof(float), cudaMemcpyHostToDevice));
+  CUDACHECK(cudaDeviceSynchronize());
+}
+
+static void weights_free(struct weights *w)
+{
+  CUDACHECK(cudaFree(w->device));
+  free(w->expected);
+}
+
+static void weights_add(const struct weights *w, sparse_allreduce_t handle, cudaStream_t stream)
+{
+  SPARSECHECK(sparse_allreduce_add(handle, SCALE, w->device, stream));
+}
+
+static float one_nan(float x)
+{
+  const uint32_t bits = 0x7fffffff;
+  if (isnan(x)) memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+static void weights_update(struct weights *w, size_t i, float average)
+{
+  w->expected[i] = one_nan(fmaf(SCALE, average, w->expected[i]));
+}
+
+static void weights_expect(struct weights *w, const struct reference *ref, const float *dense)
+{
+  if (ref->dense || ref->fell_back) {
+    float *host = malloc(w->n * sizeof(float));
+    CUDACHECK(cudaMemcpy(host, dense, w->n * sizeof(float), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < w->n; i++) weights_update(w, i, host[i]);
+    free(host);
+  } else {
+    for (size_t e = 0; e < ref->nglobal; e++)
+      weights_update(w, ref->global[e].index, one_nan(ref->global[e].value / (float)ref->nranks));
+  }
 }
 
 /* ---- comparing ---------------------------------------------------------------------------------
@@ -287,7 +346,7 @@ static void same_result(struct checker *c, const float *result, const struct ref
   if (entries != (result == NULL)) wrong(c, "address of the result", !!result, !entries, 0);
   if (result == NULL) return;
   /* NCCL's order of sums: integers are exact in any */
-  if (!ref->dense || (c->job->kind != SPREAD && c->job->kind != NOT_FINITE))
+  if (!ref->dense || c->job->kind < SPREAD || (c->job->kind > SPREAD && c->job->kind < NOT_FINITE))
     same_vector(c, "result", result, ref->result, ref->n);
 }
 
@@ -646,8 +705,7 @@ static int run_late(const struct rank *me, bool exact, sparse_result_t result, n
   return code;
 }
 
-/* A configuration of another version's header, or of none, or with a result that there is not, is
- * refused by all ranks. */
+/* A configuration of another version's header, or of none, is refused by all ranks. */
 static int refuse_other_version(const struct rank *me, ncclComm_t comm)
 {
   bool good = true;
@@ -659,21 +717,6 @@ static int refuse_other_version(const struct rank *me, ncclComm_t comm)
            strstr(sparse_allreduce_last_error(), "config.size");
   }
   if (!good) launcher_error("config.size: '%s'", sparse_allreduce_last_error());
-  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
-  sparse_allreduce_t handle;
-  if (sparse_allreduce_check(&config, 64, me->nranks) != ncclSuccess ||
-      sparse_allreduce_check(&config, 0, me->nranks) != ncclInvalidArgument ||
-      sparse_allreduce_check(NULL, 64, me->nranks) != ncclInvalidArgument) {
-    launcher_error("sparse_allreduce_check: '%s'", sparse_allreduce_last_error());
-    good = false;
-  }
-  config.result = (sparse_result_t)(SPARSE_RESULT_ENTRIES + 1);
-  if (sparse_allreduce_check(&config, 64, me->nranks) != ncclInvalidArgument ||
-      sparse_allreduce_create(comm, 64, &config, &handle) != ncclInvalidArgument ||
-      strcmp(sparse_allreduce_last_error(), "unknown result") != 0) {
-    launcher_error("config.result: '%s'", sparse_allreduce_last_error());
-    good = false;
-  }
   launcher_barrier(me); /* see sparse_allreduce_destroy */
   return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
 }
@@ -698,17 +741,31 @@ static int refuse_what_cannot_be(const struct rank *me)
 {
   const char *ranks = "ranks must be 1 to 256", *seconds = "timeout_seconds must be 0 to 1e9";
   const char *exact = "count * density must be 2 or more", *normal = "count must be 2 or more";
-  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG), c = config;
-  bool good = is_checked(&c, 64, 0, ranks) && is_checked(&c, 64, -1, ranks) &&
-              is_checked(&c, 64, 257, ranks) && is_checked(&c, 64, 256, NULL);
-  c.timeout_seconds = 1e9;
-  good = good && is_checked(&c, 64, 1, NULL);
-  c.timeout_seconds = 1.1e9;
-  good = good && is_checked(&c, 64, 1, seconds);
-  c.timeout_seconds = INFINITY;
-  good = good && is_checked(&c, 64, 1, seconds);
-  c.timeout_seconds = -1;
-  good = good && is_checked(&c, 64, 1, seconds);
+  const sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+  const struct {
+    double seconds;
+    int result;
+    size_t count;
+    int ranks;
+    const char *error;
+  } cases_of[] = {{60, 0, 64, 1, NULL},
+                  {60, 0, 0, 1, "count must be 1 to 2^32 - 2"},
+                  {60, 0, 64, 0, ranks},
+                  {60, 0, 64, -1, ranks},
+                  {60, 0, 64, 257, ranks},
+                  {60, 0, 64, 256, NULL},
+                  {1e9, 0, 64, 1, NULL},
+                  {1.1e9, 0, 64, 1, seconds},
+                  {INFINITY, 0, 64, 1, seconds},
+                  {-1, 0, 64, 1, seconds},
+                  {60, 2, 64, 1, "unknown result"}};
+  bool good = sparse_allreduce_check(NULL, 64, 1) == ncclInvalidArgument;
+  sparse_allreduce_config_t c = config;
+  for (size_t i = 0; i < sizeof cases_of / sizeof *cases_of; i++) {
+    c.timeout_seconds = cases_of[i].seconds;
+    c.result = (sparse_result_t)cases_of[i].result;
+    good = good && is_checked(&c, cases_of[i].count, cases_of[i].ranks, cases_of[i].error);
+  }
   for (int a = 0; a < SPARSE_ALGORITHMS; a++)
     for (int gaussian = 0; gaussian < 2; gaussian++) {
       c = config;
@@ -718,15 +775,46 @@ static int refuse_what_cannot_be(const struct rank *me)
       const bool sa = a == SPARSE_GAUSSIANKSA, is_exact = sa && !gaussian;
       const bool is_normal =
           a == SPARSE_GAUSSIANK || a == SPARSE_GAUSSIANKCONCAT || (sa && gaussian);
-      good = good &&
-             is_checked(&c, 1, 2,
-                        is_exact    ? exact
-                        : is_normal ? normal
-                                    : NULL) &&
+      const char *of_one = is_exact ? exact : is_normal ? normal : NULL;
+      good = good && is_checked(&c, 1, 2, of_one) &&
              is_checked(&c, 19, 2, is_exact ? exact : NULL) && is_checked(&c, 20, 2, NULL) &&
              (is_exact || is_checked(&c, 2, 2, NULL));
     }
   return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+}
+
+/* A result that is added after a step that was only captured is that of the step before it. */
+static bool weights_beside_capture(ncclComm_t comm, cudaStream_t stream)
+{
+  enum { COUNT = 1000 };
+  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+  sparse_allreduce_t handle;
+  struct weights w;
+  float ones[COUNT], got[COUNT], *gradient;
+  cudaGraph_t graph;
+  config.algorithm = SPARSE_TOPKA;
+  config.warmup_steps = 1;
+  config.result = SPARSE_RESULT_ENTRIES;
+  for (int i = 0; i < COUNT; i++) ones[i] = 1;
+  weights_init(&w, COUNT);
+  CUDACHECK(cudaMalloc((void **)&gradient, sizeof ones));
+  CUDACHECK(cudaMemcpy(gradient, ones, sizeof ones, cudaMemcpyHostToDevice));
+  CUDACHECK(cudaDeviceSynchronize());
+  SPARSECHECK(sparse_allreduce_create(comm, COUNT, &config, &handle));
+  SPARSECHECK(sparse_allreduce_run(handle, gradient, NULL, stream));
+  CUDACHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  SPARSECHECK(sparse_allreduce_run(handle, gradient, NULL, stream));
+  CUDACHECK(cudaStreamEndCapture(stream, &graph));
+  CUDACHECK(cudaGraphDestroy(graph));
+  weights_add(&w, handle, stream);
+  for (size_t i = 0; i < COUNT; i++) weights_update(&w, i, 1);
+  CUDACHECK(cudaStreamSynchronize(stream));
+  CUDACHECK(cudaMemcpy(got, w.device, sizeof got, cudaMemcpyDeviceToHost));
+  const bool good = memcmp(got, w.expected, sizeof got) == 0;
+  SPARSECHECK(sparse_allreduce_destroy(handle));
+  CUDACHECK(cudaFree(gradient));
+  weights_free(&w);
+  return good;
 }
 
 /* Is SPARSE_EXCHANGE_ONESIDED possible here? Then both are tried. */
