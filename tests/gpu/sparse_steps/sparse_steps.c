@@ -84,7 +84,8 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   struct job job = {.seed = seed};
   job.config = sparse_allreduce_config((sparse_preset_t)below(&state, 3));
   sparse_allreduce_config_t *c = &job.config;
-  c->algorithm = (sparse_allreduce_algorithm_t)below(&state, SPARSE_ALGORITHMS);
+  c->algorithm = (sparse_allreduce_algorithm_t)below(&state, SPARSE_ALGORITHMS + 5);
+  if (c->algorithm >= SPARSE_ALGORITHMS) c->algorithm = SPARSE_OKTOPK; /* has most to get wrong */
   job.n = sizes[below(&state, sizeof(sizes) / sizeof(*sizes))];
   const double densities[] = {0.001, 0.01, 0.02, 0.1, 0.5, 1};
   c->density = densities[below(&state, 6)];
@@ -170,7 +171,7 @@ static float draw_element(const struct job *job, uint64_t *state, int step, size
     if (job->kind == NOT_FINITE && bits >> 56 == 7) return bits >> 55 & 1 ? INFINITY : NAN;
     if (bits >> 56 == 8) return ldexpf(x, -140); /* denormal */
     /* growing: reused thresholds are raised, and more than once */
-    return job->kind == GROWING ? x * powf(1.5f, (float)step) : x;
+    return job->kind == GROWING ? x * powf(1.5f, (float)(step % 8)) : x;
   }
   }
 }
