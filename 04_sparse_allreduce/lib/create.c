@@ -190,15 +190,18 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
   if (wanted == SPARSE_EXCHANGE_SENDRECV || !h->path->selects || h->path->own_messages)
     return ncclSuccess;
   int reach = 0;
-  const char *why;
+  const char *why = "";
   alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
+  config.method = wanted == SPARSE_EXCHANGE_ONESIDED ? ALLTOALLV_LSA : ALLTOALLV_AUTO;
   config.timeout_seconds = h->m.config.timeout_seconds;
   ncclResult_t result = alltoallv_init(h->comm, &config, &h->alltoallv);
   if (result != ncclSuccess) {
     h->alltoallv = NULL;
-    return sparse_fail_alltoallv(result);
+    if (result != ncclInvalidUsage) return sparse_fail_alltoallv(result);
+    why = alltoallv_last_error();
+  } else {
+    alltoallv_info(h->alltoallv, &reach, &why);
   }
-  alltoallv_info(h->alltoallv, &reach, &why);
   if (reach == h->m.nranks) {
     result = alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes);
     if (result != ncclSuccess)
@@ -208,8 +211,10 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
     if (result == ncclSuccess) return result;
   } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {
     result = sparse_fail(ncclInvalidUsage, "exchange ONESIDED is not possible here: %s", why);
+  } else {
+    snprintf(h->why, sizeof(h->why), "%s", why);
   }
-  alltoallv_destroy(h->alltoallv);
+  if (h->alltoallv != NULL) alltoallv_destroy(h->alltoallv);
   h->alltoallv = NULL;
   return result;
 }

@@ -28,6 +28,11 @@ ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mod
   return ncclSuccess;
 }
 
+const char *sparse_allreduce_mode_reason(sparse_allreduce_t handle)
+{
+  return handle != NULL ? handle->why : "";
+}
+
 /* ---- counts on the host ---------------------------------------------------------------------- */
 
 ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,

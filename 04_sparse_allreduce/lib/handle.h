@@ -117,7 +117,8 @@ struct sparse_allreduce_handle {
   const struct sparse_path *path;
   struct sparse_memory m;
   bool onesided;         /* oktopk: ranks use each other's lists, and no messages */
-  alltoallv_t alltoallv; /* NULL: send/recv, and the host reads counts */
+  alltoallv_t alltoallv; /* NULL: send/recv, and the host reads counts, */
+  char why[256];         /* and why, if that was AUTO's choice */
   size_t lists_bytes; /* one window: the lists (but for `gathered` where path->own_messages) and the
                          flags */
 

@@ -23,7 +23,9 @@
  *   all ranks, 1 <= count < 2^32 - 1. It is not changed. Result and residual are float.
  * - k = max(floor(count * density), 1) is the number of entries that a rank is to offer. A rank
  *   never offers more than capacity = min(count, max(2k, 4096)); where a threshold, raised or
- *   corrected as far as it may be, selects more, the rank offers its k largest instead.
+ *   corrected as far as it may be, selects more, the rank offers its k largest instead; and so it
+ * does where a Gaussian threshold, lowered as far as it may be, selects nothing (GAUSSIANK,
+ *   GAUSSIANKCONCAT).
  * - An exact threshold (GAUSSIANKSA; TOPKAOPT and OKTOPK every so many steps) is the k-th
  *   magnitude, and what exceeds it is offered: k - 1 entries, fewer where several elements have
  *   that magnitude. Where nothing could ever be offered, the configuration is refused: k = 1 with
@@ -99,8 +101,9 @@ typedef enum {
                                the device (SPARSE_MODE_DEVICE_COUNTS); for OKTOPK ranks load from
                                and store to each other's lists (SPARSE_MODE_ONESIDED). create fails
                                where that cannot run. DENSE and GTOPK have nothing to exchange like
-                               that and take NCCL's calls all the same. It takes NVLink: over PCIe
-                               AUTO takes SENDRECV (see alltoallv.h) */
+                               that and take NCCL's calls all the same. It takes NVLink: over PCIe,
+                               or where nobody knows, AUTO takes SENDRECV. ONESIDED fails over PCIe,
+                               and takes your word where nobody knows (see alltoallv.h) */
 } sparse_exchange_t;
 
 /* What a handle's `exchange` came to. */
@@ -185,6 +188,10 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
 /* How the steps of a handle move entries. The same on all ranks. Not collective. */
 ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode);
 
+/* Why SPARSE_EXCHANGE_AUTO has taken send/recv, in words: a GPU that is reached over PCIe, say. ""
+ * if it has not. Lives as long as the handle. Not collective. */
+const char *sparse_allreduce_mode_reason(sparse_allreduce_t handle);
+
 /* Collective. Waits for the last step and frees the handle, its result and its residual. With
  * several GPUs in one process no rank may start other NCCL work before all have returned from here:
  * freeing memory may wait for all GPUs, and a collective on one of them for the rank that frees. */
@@ -236,14 +243,13 @@ struct sparse_pair {
 };
 
 /* The entries of the last result before the division by the number of ranks, in device memory:
- * pairs[0 .. *count) with ascending indices; *count is in device memory, too. An index of
- * SPARSE_NO_INDEX marks no entry: skip it. Valid until the next step. NULL and NULL before the
+ * pairs[0 .. *count) with ascending indices; *count is in device memory, too. Valid until the next
+ * step. NULL and NULL before the
  * first step, after a dense one and where TOPKSA fell back to a dense gather. `pairs` or `count`
  * may be NULL: not asked for. Not collective. */
 ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count);
-#define SPARSE_NO_INDEX 0xffffffffu
 
 /* Adds the result of the last step to a vector of the caller, weights say, on `stream`:
  *
@@ -309,7 +315,7 @@ typedef struct {
   uint32_t selected_above;   /* bits of the magnitude above which this rank offered entries, ... */
   int64_t selected_tie;      /* ... and the last index offered with just that magnitude, or -1 */
   int exact_local, exact_global, repartitioned, dense; /* kind of the step */
-  int overflowed; /* this rank offered its k largest, see capacity */
+  int overflowed; /* this rank offered its k largest in place of what a threshold selects */
   int fell_back;  /* TOPKSA gathered densely */
 } sparse_allreduce_statistics_t;
 
@@ -339,9 +345,10 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
 
 /* Copies all that one step hands to the next (residual, thresholds, regions, step number) into
  * host memory, or back into a handle with the same count, configuration, rank and ranks. Of the
- * configuration throttle, balance, exchange, result and timeout_seconds may be others. Steps after
- * a load give the same bits as steps after the save. A state has a checksum of all its bytes, and
- * is of use to this version of the library only. Wait for the last step. Not collective.
+ * configuration throttle, balance, exchange, result and timeout_seconds may be others. All ranks
+ * load states of the same step, or the next step waits for ever: ranks come to different exchanges.
+ * Steps after a load give the same bits as steps after the save. A state has a checksum of all its
+ * bytes, and is of use to this version of the library only. Wait for the last step. Not collective.
  * After a load there is no result, and no error of a step, until the next step; statistics mean
  * nothing.
  *   ncclInvalidArgument  load: not a state of such a handle, or damaged; nothing was changed */

@@ -22,8 +22,9 @@ extern "C" {
 #endif
 
 #define SPARSE_MAX_RANKS 256
-#define SPARSE_SECTOR 8  /* floats of the dense result that are written at once */
-#define SPARSE_UNIT 1024 /* elements of the dense result that a warp takes at a time */
+#define SPARSE_NO_INDEX 0xffffffffu /* of no element */
+#define SPARSE_SECTOR 8             /* floats of the dense result that are written at once */
+#define SPARSE_UNIT 1024            /* elements of the dense result that a warp takes at a time */
 #define SPARSE_UNITS(n) (((n)-1) / SPARSE_UNIT + 1)
 #define SPARSE_BINS 2048 /* of the histograms that a search makes */
 #define SPARSE_MAX_LEVELS (1 + 2 * SPARSE_MAX_CORRECTIONS)

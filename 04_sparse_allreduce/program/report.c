@@ -142,8 +142,11 @@ void report_path(struct report *report, int path, const struct runner *runner,
     launcher_print(me, "  %llu steps x %d ranks\n", (unsigned long long)sum.verified, me->nranks);
 
   /* the table's lines are fixed, but several versions of a path can have run */
-  if (path != SPARSE_DENSE)
-    launcher_note(me, "%s (%s%s)", name, mode, runner->weights ? ", entries" : "");
+  if (path != SPARSE_DENSE) {
+    const char *reason = runner_reason(runner);
+    launcher_note(me, "%s (%s%s)%s%s", name, mode, runner->weights ? ", entries" : "",
+                  *reason ? ": " : "", reason);
+  }
 
   if (me->rank != 0) return;
   struct rows *rows = &report->rows;

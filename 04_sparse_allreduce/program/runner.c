@@ -80,6 +80,11 @@ const char *runner_mode(const struct runner *r)
   return names[mode];
 }
 
+const char *runner_reason(const struct runner *r)
+{
+  return r->simple ? "" : sparse_allreduce_mode_reason(r->handle);
+}
+
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 float runner_updated(float weight, float result)

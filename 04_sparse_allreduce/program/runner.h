@@ -37,6 +37,9 @@ void runner_destroy(struct runner *r);
 /* What runs, in words: "one-sided", "device counts", "send/recv", "simple". */
 const char *runner_mode(const struct runner *r);
 
+/* Why it is send/recv, if nobody asked for that; "" else. */
+const char *runner_reason(const struct runner *r);
+
 /* A step, as sparse_allreduce_run; then weights += -0.1 * result, if there are any. */
 ncclResult_t runner_step(const struct runner *r, const void *gradient, const float **result,
                          cudaStream_t stream);
