@@ -212,7 +212,8 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h)
   } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {
     result = sparse_fail(ncclInvalidUsage, "exchange ONESIDED is not possible here: %s", why);
   } else {
-    snprintf(h->why, sizeof(h->why), "%s", why);
+    const char *reason = strstr(why, ": "); /* after "send/recv" */
+    snprintf(h->why, sizeof(h->why), "%s", reason != NULL ? reason + 2 : why);
   }
   if (h->alltoallv != NULL) alltoallv_destroy(h->alltoallv);
   h->alltoallv = NULL;
