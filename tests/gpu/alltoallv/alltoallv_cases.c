@@ -447,7 +447,7 @@ static void test_streams(struct test *t)
  */
 
 /* Is that result right, and does the sentence begin so? */
-static bool refused(ncclResult_t result, ncclResult_t right, const char *begins)
+static int refused(ncclResult_t result, ncclResult_t right, const char *begins)
 {
   const bool good = result == right && strncmp(alltoallv_last_error(), begins, strlen(begins)) == 0;
   if (!good) launcher_error("%d, said '%s', not '%s'", result, alltoallv_last_error(), begins);
