@@ -75,9 +75,11 @@ static const char *never_sends(const sparse_allreduce_config_t *c,
                                const struct sparse_constants *constants, size_t count)
 {
   const struct sparse_path *path = sparse_path_of(c->algorithm);
+  const bool exact = path->intervals != NULL ? path->intervals(constants).exact_local == 1
+                                             : path->may_be_exact && !c->gaussian_sa_threshold;
   size_t k;
   sparse_allreduce_sizes(count, c->density, &k, NULL);
-  if (path->always_exact != NULL && path->always_exact(c, constants) && k < 2)
+  if (exact && k < 2)
     return "count * density must be 2 or more where the threshold is exact in every step: nothing "
            "exceeds the largest element";
   if (path->may_be_gaussian && count < 2)

@@ -14,9 +14,10 @@ static size_t list_room(const struct sparse_memory *m)
   return (size_t)m->nranks * m->list_room;
 }
 
-static size_t type_size(ncclDataType_t type)
+/* NCCL moves bits: elements have 4 bytes, or 8. */
+static ncclDataType_t type_of(size_t size)
 {
-  return type == ncclUint64 ? 8 : 4;
+  return size == 8 ? ncclUint64 : ncclUint32;
 }
 
 ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode)
@@ -98,12 +99,12 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
 /* ---- gather ---------------------------------------------------------------------------------- */
 
 ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
-                             const uint64_t *counts, const uint64_t *displs, ncclDataType_t type,
+                             const uint64_t *counts, const uint64_t *displs, size_t size,
                              cudaStream_t stream)
 {
   const int rank = h->m.rank, nranks = h->m.nranks;
   char *base = vector;
-  const size_t size = type_size(type);
+  const ncclDataType_t type = type_of(size);
   /* MPI: Allgatherv -> NCCL: has none; every block is sent to everybody, all at once */
   SPARSE_NCCL(ncclGroupStart());
   for (int i = 1; i < nranks; i++) {
@@ -152,10 +153,10 @@ struct sparse_share exchange_overlap(struct sparse_share a, struct sparse_share 
 /* Who has elements of another rank's share sends them, straight to their final place. */
 static ncclResult_t balance(struct sparse_allreduce_handle *h, const char *send, char *recv,
                             const struct sparse_share *from, const struct sparse_share *to,
-                            ncclDataType_t type, cudaStream_t stream)
+                            size_t size, cudaStream_t stream)
 {
   const int rank = h->m.rank, nranks = h->m.nranks;
-  const size_t size = type_size(type);
+  const ncclDataType_t type = type_of(size);
   const uint64_t own = from[rank].first;
   const struct sparse_share stays = exchange_overlap(from[rank], to[rank]);
   if (stays.count > 0)
@@ -192,11 +193,10 @@ static ncclResult_t gather_counts(struct sparse_allreduce_handle *h, uint64_t *c
 
 /* What h->counts says, from all to all. */
 static ncclResult_t gather_elements(struct sparse_allreduce_handle *h, const char *send, char *recv,
-                                    ncclDataType_t type, cudaStream_t stream)
+                                    size_t size, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   const int rank = m->rank, nranks = m->nranks;
-  const size_t size = type_size(type);
   const uint64_t *all = h->counts, *places = h->counts + nranks;
   const uint64_t total = places[nranks - 1] + all[nranks - 1];
   if (exchange_balances(h, all, total)) {
@@ -207,56 +207,35 @@ static ncclResult_t gather_elements(struct sparse_allreduce_handle *h, const cha
       even[r] = to[r].count;
       even_displs[r] = to[r].first;
     }
-    SPARSE_TRY(balance(h, send, recv, from, to, type, stream));
-    return exchange_blocks(h, recv, even, even_displs, type, stream);
+    SPARSE_TRY(balance(h, send, recv, from, to, size, stream));
+    return exchange_blocks(h, recv, even, even_displs, size, stream);
   }
   SPARSE_CUDA(cudaMemcpyAsync(recv + places[rank] * size, send, all[rank] * size,
                               cudaMemcpyDeviceToDevice, stream));
-  return exchange_blocks(h, recv, all, places, type, stream);
-}
-
-static ncclResult_t gather_device_counts(struct sparse_allreduce_handle *h, const void *send,
-                                         void *recv, uint64_t *counts, uint64_t *displs,
-                                         ncclDataType_t type, cudaStream_t stream)
-{
-  const struct sparse_memory *m = &h->m;
-  struct sparse_state *s = m->state;
-  /* Everybody gets the same list: all displacements are 0. Balancing would gain nothing. */
-  SPARSE_ALLTOALLV(alltoallv_device_counts(send, s->send_counts, s->send_displs, recv, list_room(m),
-                                           ALLTOALLV_PACKED, counts, displs, NULL, type_size(type),
-                                           h->alltoallv, stream));
-  return ncclSuccess;
+  return exchange_blocks(h, recv, all, places, size, stream);
 }
 
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
-                             uint64_t *counts, uint64_t *displs, ncclDataType_t type,
-                             cudaStream_t stream)
-{
-  if (h->alltoallv != NULL)
-    return gather_device_counts(h, send, recv, counts, displs, type, stream);
-  SPARSE_TRY(gather_counts(h, counts, displs, stream));
-  return gather_elements(h, send, recv, type, stream);
-}
-
-ncclResult_t exchange_gather_k(struct sparse_allreduce_handle *h, cudaStream_t stream)
+                             size_t size, enum sparse_counts known, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  if (h->alltoallv != NULL)
-    return gather_device_counts(h, m->offered, m->received, s->received_counts, s->received_displs,
-                                ncclUint64, stream);
-  /* MPI: Allgather -> NCCL: ncclAllGather */
-  SPARSE_NCCL(ncclAllGather(m->offered, m->received, m->k, ncclUint64, h->comm, stream));
-  return ncclSuccess;
-}
-
-ncclResult_t exchange_gather_again(struct sparse_allreduce_handle *h, const void *send, void *recv,
-                                   uint64_t *counts, uint64_t *displs, ncclDataType_t type,
-                                   cudaStream_t stream)
-{
-  if (h->alltoallv != NULL)
-    return gather_device_counts(h, send, recv, counts, displs, type, stream);
-  return gather_elements(h, send, recv, type, stream);
+  const bool sums = recv == m->gathered;
+  uint64_t *counts = sums ? s->gathered_counts : s->received_counts;
+  uint64_t *displs = sums ? s->gathered_displs : s->received_displs;
+  if (h->alltoallv != NULL) {
+    /* Everybody gets the same list: all displacements are 0. Balancing would gain nothing. */
+    SPARSE_ALLTOALLV(alltoallv_device_counts(send, s->send_counts, s->send_displs, recv,
+                                             list_room(m), ALLTOALLV_PACKED, counts, displs, NULL,
+                                             size, h->alltoallv, stream));
+    return ncclSuccess;
+  }
+  if (known == SPARSE_COUNTS_ARE_K) { /* MPI: Allgather -> NCCL: ncclAllGather */
+    SPARSE_NCCL(ncclAllGather(send, recv, m->k, type_of(size), h->comm, stream));
+    return ncclSuccess;
+  }
+  if (known == SPARSE_COUNTS_UNKNOWN) SPARSE_TRY(gather_counts(h, counts, displs, stream));
+  return gather_elements(h, send, recv, size, stream);
 }
 
 /* ---- gradients that are not finite ----------------------------------------------------------- */

@@ -56,9 +56,9 @@ struct sparse_path {
 
   /* Which steps are special: the first sparse one and one in so many. NULL: none. */
   sparse_intervals_t *intervals;
-  /* Is the threshold the k-th magnitude in every step? NULL: no. Or can it be Gaussian? */
-  bool (*always_exact)(const sparse_allreduce_config_t *, const struct sparse_constants *);
-  bool may_be_gaussian;
+  /* Without intervals: can the threshold be the k-th magnitude in every step, and Gaussian? Where
+   * it can be both, config.gaussian_sa_threshold says which. */
+  bool may_be_exact, may_be_gaussian;
 
   bool selects; /* it offers entries, keeps a residual: all but dense */
   /* A step of it may leave a dense result, whatever config.result says. */
@@ -304,21 +304,14 @@ void exchange_shares(const struct sparse_memory *m, const uint64_t *counts, uint
                      struct sparse_share *from, struct sparse_share *to);
 struct sparse_share exchange_overlap(struct sparse_share a, struct sparse_share b);
 
-/* AllGatherV: the state->send_counts[0] elements at `send` of every rank arrive at `recv` of all,
- * in rank order, one after the other; counts and displs (device, ranks entries) say where. `recv`
- * is in `received` or `gathered`. */
+/* AllGatherV: the state->send_counts[0] elements at `send` of every rank, of `size` bytes, arrive
+ * at `recv` of all, in rank order, one after the other. `recv` is `gathered`, then gathered_counts
+ * and gathered_displs of the state say where, or lies in `received`: received_counts and
+ * received_displs. The host may know the counts: all are k, as create has set them, or those of the
+ * call before. */
+enum sparse_counts { SPARSE_COUNTS_UNKNOWN, SPARSE_COUNTS_ARE_K, SPARSE_COUNTS_AS_BEFORE };
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
-                             uint64_t *counts, uint64_t *displs, ncclDataType_t type,
-                             cudaStream_t stream);
-
-/* The same for a second vector with as many elements: the counts are known. */
-ncclResult_t exchange_gather_again(struct sparse_allreduce_handle *h, const void *send, void *recv,
-                                   uint64_t *counts, uint64_t *displs, ncclDataType_t type,
-                                   cudaStream_t stream);
-
-/* AllGather: the offered list, k entries from every rank, to `received`. Nothing is counted: all
- * counts and displacements are as create has set them. */
-ncclResult_t exchange_gather_k(struct sparse_allreduce_handle *h, cudaStream_t stream);
+                             size_t size, enum sparse_counts known, cudaStream_t stream);
 
 /* Every rank tells all others whether its gradient was finite, for nonfinite_of(): 4 bytes each,
  * in a message of their own at the end of a step. */
@@ -332,7 +325,7 @@ ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *
 
 /* In place: block r of a vector, element displs[r] to displs[r] + counts[r], goes to all ranks. */
 ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
-                             const uint64_t *counts, const uint64_t *displs, ncclDataType_t type,
+                             const uint64_t *counts, const uint64_t *displs, size_t size,
                              cudaStream_t stream);
 
 #endif

@@ -36,7 +36,6 @@ struct ops_scratch {
   uint32_t done;      /* blocks that have finished */
   uint32_t arrived;   /* blocks at a grid barrier, */
   uint32_t barriers;  /* and how many of those there have been */
-  uint32_t skipped;   /* entries without an index */
   uint32_t nonfinite; /* of a gradient element that is not finite, ~index, the largest; or 0 */
   uint64_t totals;    /* both counts of the chain over all tiles */
   uint32_t levels[SPARSE_MAX_LEVELS];

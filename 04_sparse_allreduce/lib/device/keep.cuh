@@ -137,7 +137,6 @@ __device__ inline void keep_of_list(filtering &w, keep_shared &s, uint32_t tile)
     equal[j] = __ballot_sync(OPS_ALL_LANES, valid && is_equal(w, magnitude));
     all_above += (uint32_t)__popc(above[j]);
     all_equal += (uint32_t)__popc(equal[j]);
-    if (!valid && at + j * 32 < w.in.count) atomicAdd(&w.chain.scratch->skipped, 1u);
   }
   uint64_t before = counts_before(w, s, tile, all_above, all_equal);
 #pragma unroll
@@ -265,10 +264,8 @@ __device__ inline bool keep(keep_shared &s, const sparse_memory &m, const input 
     const uint64_t totals = ops_chain_end(w.chain, w.tiles, ops_words(m.n, m.nranks, m.capacity));
     const uint64_t equal = totals >> 32, take = w.selection.take;
     const uint64_t kept = (totals & 0xffffffffu) + (equal < take ? equal : take);
-    const uint32_t skipped = __ldcg(&w.chain.scratch->skipped);
-    w.chain.scratch->skipped = 0;
     *to.counts = kept;
-    if (w.dropped != NULL) *dropped.counts = in.count - skipped - kept;
+    if (w.dropped != NULL) *dropped.counts = in.count - kept;
   }
   __syncthreads();
   if (units.begins == NULL) return true;

@@ -21,10 +21,10 @@ static ncclResult_t gather_apart(struct sparse_allreduce_handle *h, cudaStream_t
   uint32_t *indices = (uint32_t *)m->gathered, *all_indices = (uint32_t *)m->received;
   float *values = (float *)m->gathered + half, *all_values = (float *)m->received + half;
   SPARSE_TRY(ops_unzip(m, sparse_offered(m), indices, values, stream));
-  SPARSE_TRY(exchange_gather(h, indices, all_indices, s->received_counts, s->received_displs,
-                             ncclUint32, stream));
-  SPARSE_TRY(exchange_gather_again(h, values, all_values, s->received_counts, s->received_displs,
-                                   ncclFloat, stream));
+  SPARSE_TRY(
+      exchange_gather(h, indices, all_indices, sizeof(*indices), SPARSE_COUNTS_UNKNOWN, stream));
+  SPARSE_TRY(
+      exchange_gather(h, values, all_values, sizeof(*values), SPARSE_COUNTS_AS_BEFORE, stream));
   return ops_zip(m, all_indices, all_values, lists, stream);
 }
 
@@ -32,7 +32,6 @@ static ncclResult_t gaussiank(struct sparse_allreduce_handle *h, const void *gra
                               cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  struct sparse_state *s = m->state;
 
   /* 1. acc = gradient + residual; offer what is above the Gaussian threshold. All of it leaves the
    * residual. */
@@ -41,8 +40,8 @@ static ncclResult_t gaussiank(struct sparse_allreduce_handle *h, const void *gra
   /* 2. MPI: Allgather(count), Allgatherv(packed) -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(ops_decide(m, SPARSE_SEND_OFFERED, stream));
-  SPARSE_TRY(packed ? exchange_gather(h, m->offered, m->received, s->received_counts,
-                                      s->received_displs, ncclUint64, stream)
+  SPARSE_TRY(packed ? exchange_gather(h, m->offered, m->received, sizeof(*m->offered),
+                                      SPARSE_COUNTS_UNKNOWN, stream)
                     : gather_apart(h, stream));
 
   /* 3. Add rank 0's entries, rank 1's, ... 4. and average. */

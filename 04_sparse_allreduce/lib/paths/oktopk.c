@@ -37,7 +37,6 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
                          cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  struct sparse_state *s = m->state;
 
   /* 1. acc = gradient + residual; offer what is above the local threshold. What of it is in the
    * result leaves the residual. */
@@ -61,8 +60,8 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   /* 4. The sums to everybody. If balancing is configured, exchange_gather first evens out how many
    * sums each rank has. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
-  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
-                             ncclUint64, stream));
+  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), SPARSE_COUNTS_UNKNOWN,
+                             stream));
 
   /* 5. Average. Thresholds that were not found in this step adapt to how much they have selected;
    * the local one always does. */

@@ -14,27 +14,6 @@ static struct sparse_intervals intervals_of_oktopk(const struct sparse_constants
                                    .repartition = c->repartition_interval};
 }
 
-static bool topkaopt_always_exact(const sparse_allreduce_config_t *config,
-                                  const struct sparse_constants *c)
-{
-  (void)config;
-  return c->topkaopt_interval == 1;
-}
-
-static bool oktopk_always_exact(const sparse_allreduce_config_t *config,
-                                const struct sparse_constants *c)
-{
-  (void)config;
-  return c->local_interval == 1;
-}
-
-static bool gaussiansa_always_exact(const sparse_allreduce_config_t *config,
-                                    const struct sparse_constants *c)
-{
-  (void)c;
-  return !config->gaussian_sa_threshold;
-}
-
 static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
     [SPARSE_DENSE] = {.name = "dense",
                       .run = path_dense,
@@ -56,7 +35,6 @@ static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
                          .words = sparse_words_of_lists,
                          .host = SPARSE_HOST_MAY_WAIT,
                          .intervals = intervals_of_topkaopt,
-                         .always_exact = topkaopt_always_exact,
                          .selects = true},
     [SPARSE_GTOPK] = {.name = "gtopk",
                       .run = path_gtopk,
@@ -70,7 +48,6 @@ static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
                        .words = sparse_words_of_regions,
                        .host = SPARSE_HOST_MAY_WAIT,
                        .intervals = intervals_of_oktopk,
-                       .always_exact = oktopk_always_exact,
                        .selects = true,
                        .balances = true,
                        .guess_ratio = 0.9}, /* its threshold adapts, so it stays closer */
@@ -96,7 +73,7 @@ static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
                             .run = path_gaussiansa,
                             .words = sparse_words_of_regions,
                             .host = SPARSE_HOST_MAY_WAIT,
-                            .always_exact = gaussiansa_always_exact,
+                            .may_be_exact = true,
                             .may_be_gaussian = true,
                             .selects = true},
 };

@@ -28,9 +28,8 @@ static ncclResult_t split_and_reduce(struct sparse_allreduce_handle *h, int thro
 static ncclResult_t gather_and_average(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  struct sparse_state *s = m->state;
-  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, s->gathered_counts, s->gathered_displs,
-                             ncclUint64, stream));
+  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), SPARSE_COUNTS_UNKNOWN,
+                             stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_apply_gathered(m, stream);
 }
@@ -49,7 +48,7 @@ static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream
   SPARSE_CUDA(
       cudaMemsetAsync(m->dense + displs[m->rank], 0, counts[m->rank] * sizeof(float), stream));
   SPARSE_TRY(ops_scatter(m, sparse_reduced(m), stream));
-  SPARSE_TRY(exchange_blocks(h, m->dense, counts, displs, ncclFloat, stream));
+  SPARSE_TRY(exchange_blocks(h, m->dense, counts, displs, sizeof(float), stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_average(m, stream);
 }

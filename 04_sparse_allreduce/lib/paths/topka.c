@@ -30,7 +30,8 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
    * MPI: Allgather(values), Allgather(indices) -> NCCL: one ncclAllGather of pairs; or the
    * AlltoAllV of example 03, which reads its counts on the device */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
-  SPARSE_TRY(exchange_gather_k(h, stream));
+  SPARSE_TRY(exchange_gather(h, h->m.offered, h->m.received, sizeof(*h->m.offered),
+                             SPARSE_COUNTS_ARE_K, stream));
   return add_and_average(h, stream);
 }
 
@@ -42,7 +43,8 @@ ncclResult_t path_topka2(struct sparse_allreduce_handle *h, const void *gradient
   /* 1., 2. The same; but only what of it is in the result leaves the residual. */
   SPARSE_TRY(select_exact_entries(h, gradient, SPARSE_REMOVE_IN_RESULT, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
-  SPARSE_TRY(exchange_gather_k(h, stream));
+  SPARSE_TRY(exchange_gather(h, h->m.offered, h->m.received, sizeof(*h->m.offered),
+                             SPARSE_COUNTS_ARE_K, stream));
 
   /* 3. Add in the same order; of the sums, the k largest are the result. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
@@ -59,7 +61,6 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
                            cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  struct sparse_state *s = m->state;
 
   /* 1. acc = gradient + residual; offer what is above the threshold. All of it leaves the
    * residual. */
@@ -71,7 +72,7 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
    * made of what NCCL has, see exchange.c */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(ops_decide(m, SPARSE_SEND_OFFERED, stream));
-  SPARSE_TRY(exchange_gather(h, m->offered, m->received, s->received_counts, s->received_displs,
-                             ncclUint64, stream));
+  SPARSE_TRY(exchange_gather(h, m->offered, m->received, sizeof(*m->offered), SPARSE_COUNTS_UNKNOWN,
+                             stream));
   return add_and_average(h, stream);
 }
