@@ -1,25 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local pass: gradient + residual, and the candidates. */
+#include "float16.h"
 #include "ops_cpu.h"
-
-static float half_value(uint16_t bits)
-{
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  float x = exponent == 0    ? ldexpf((float)fraction, -24)
-            : exponent == 31 ? (fraction ? NAN : INFINITY)
-                             : ldexpf((float)(1024 + fraction), exponent - 25);
-  return bits >> 15 ? -x : x;
-}
 
 float gradient_value(const void *gradient, ncclDataType_t type, size_t i)
 {
-  if (type == ncclFloat) return ((const float *)gradient)[i];
-  const uint16_t bits = ((const uint16_t *)gradient)[i];
-  if (type == ncclHalf) return half_value(bits);
-  const uint32_t wide = (uint32_t)bits << 16;
-  float x;
-  memcpy(&x, &wide, sizeof(x));
-  return x;
+  switch (type) {
+  case ncclHalf:
+    return half_to_float(((const uint16_t *)gradient)[i]);
+  case ncclBfloat16:
+    return bfloat16_to_float(((const uint16_t *)gradient)[i]);
+  default:
+    return ((const float *)gradient)[i];
+  }
 }
 
 static void clear_pending(const struct sparse_memory *m)

@@ -12,7 +12,7 @@ load sparse_helper
   cp "$TOP/04_sparse_allreduce/cpu"/* "$mine/cpu"
   cp "$TOP/build/cpu-mpi/libcpu_standin.so" "$mine"
   cd "$mine"
-  local include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I. -Ialltoallv)
+  local include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common" -I"$TOP/common/cpu" -I. -Ialltoallv)
   echo '#include "sparse_allreduce.h"' | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ "${include[@]}" -
   "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \
     ./*.c ./{alltoallv,cpu,paths,onesided}/*.c -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm

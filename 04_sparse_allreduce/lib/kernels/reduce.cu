@@ -32,7 +32,7 @@ union memory {
 static_assert((int)THREADS >= (int)OPS_SELECTING_LEAST && (int)THREADS <= (int)OPS_SELECTING_MOST,
               "there is room");
 
-/* If it is that which keeps this rank from having all lists: sends what it chooses and tells
+/* If it is that which keeps this rank from having all lists: sends what it chooses and signals
  * everybody. By all blocks, since before that none of them can have all lists. Not inlined:
  * hardly ever needed. */
 __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &s)
@@ -176,30 +176,31 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   for (int place = (int)threadIdx.x; w.filters && place < m.nranks; place += THREADS)
     if (s.dropped[place] > 0) atomicAdd(&all_dropped[place], s.dropped[place]);
   if (!ops_last_block(chain.scratch)) return;
-  const bool late = ONESIDED && ops_late(m), tells = announces && !late;
+  const bool late = ONESIDED && ops_late(m), signals = announces && !late;
   uint32_t *taken = s.dropped; /* entries of each list */
-  const int teller = (int)threadIdx.x - 32, tellers = THREADS - 32;
-  ops_peer peer = {}; /* the first one that this thread tells */
+  const int signaller = (int)threadIdx.x - 32, signallers = THREADS - 32;
+  ops_peer peer = {}; /* the first one that this thread signals */
   if (threadIdx.x == 0)
     s.next =
         (uint32_t)ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)); /* sums kept */
-  else if (tells && teller >= 0 && teller < m.nranks) {
-    peer = ops_peer_of(m, s.rank[teller]);
+  else if (signals && signaller >= 0 && signaller < m.nranks) {
+    peer = ops_peer_of(m, s.rank[signaller]);
     ops_fence_system(); /* the sums: takes as long as the rest of this */
   }
   OPS_ROLLED
-  for (int place = teller; place >= 0 && place < m.nranks; place += tellers) {
+  for (int place = signaller; place >= 0 && place < m.nranks; place += signallers) {
     taken[place] = s.length[place] - (w.filters ? __ldcg(&all_dropped[place]) : 0);
     all_dropped[place] = 0;
   }
   __syncthreads();
   OPS_ROLLED
-  for (int place = teller; tells && place >= 0 && place < m.nranks; place += tellers) {
-    if (place != teller) peer = ops_peer_of(m, s.rank[place]);
+  for (int place = signaller; signals && place >= 0 && place < m.nranks; place += signallers) {
+    if (place != signaller) peer = ops_peer_of(m, s.rank[place]);
     ops_signal_sums(m, peer, s.next, taken[place]); /* first: they are waiting */
   }
   OPS_ROLLED
-  for (int place = teller; ONESIDED && !late && place >= 0 && place < m.nranks; place += tellers) {
+  for (int place = signaller; ONESIDED && !late && place >= 0 && place < m.nranks;
+       place += signallers) {
     const int p = s.rank[place];
     m.state->received_counts[p] = taken[place];
     if (p != m.rank) m.state->stored[p] += s.length[place];

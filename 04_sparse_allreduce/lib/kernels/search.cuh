@@ -132,8 +132,8 @@ __device__ inline found find(search_shared &s, uint64_t wanted)
 
 /* What all blocks have counted, or those of all ranks: to s.bins. False if a rank is late. */
 template <bool ALL_RANKS>
-__device__ inline bool collect(search_shared &s, const sparse_memory &m, uint32_t *bins,
-                               uint32_t round)
+__device__ inline bool sum_bins(search_shared &s, const sparse_memory &m, uint32_t *bins,
+                                uint32_t round)
 {
   const bool there = !ALL_RANKS || ops_add_histograms(m, bins, round, s.bins);
   for (uint32_t b = threadIdx.x; b < SPARSE_BINS; b += blockDim.x) {
@@ -154,7 +154,7 @@ __device__ inline void narrow(search_shared &s, const sparse_memory &m, const op
   sparse_state *state = m.state;
   ops_scratch *scratch = (ops_scratch *)m.scratch;
   const uint64_t wanted = round == 0 ? state->wanted : __ldcg(&scratch->wanted);
-  const bool there = collect<ALL_RANKS>(s, m, scratch->bins, round);
+  const bool there = sum_bins<ALL_RANKS>(s, m, scratch->bins, round);
   const found at = find(s, wanted);
   if (threadIdx.x != 0) return;
   if (round == 0) { /* this window has been offered all entries */

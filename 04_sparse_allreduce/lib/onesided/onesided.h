@@ -5,7 +5,8 @@
  * whom, and nobody waits any more. They replace an exchange and the operators around it, and take
  * their decisions themselves: a launch of its own for each would be most of what they gain.
  *
- * kernels/ and their plain C twins have the code, since most of it is that of the local ones. */
+ * Two have kernels of their own, in onesided.cu; the others are forms of local kernels (kernels/).
+ */
 #ifndef OPS_ONESIDED_H
 #define OPS_ONESIDED_H
 
@@ -16,20 +17,20 @@ extern "C" {
 #endif
 
 /* The offered list is divided by state->boundaries, as ops_partition() does, and each part stored
- * in the memory of the owner of its region, at the same place in this rank's list there. The owners
- * are told. */
+ * in the memory of the owner of its region, at the same place in this rank's list there. Flags
+ * tell the owners. */
 ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream);
 
 /* ops_local_pass() of SPARSE_ABOVE_THRESHOLDS, selection and ops_send_parts() in one: candidates go
- * to the owners of regions on the way, and these are told above which level they count.
- * offered_count is that of those, then. If there are more than `capacity`, nobody is told, and
+ * to the owners of regions on the way, and flags say above which level they count.
+ * offered_count is that of those, then. If there are more than `capacity`, no flag is written, and
  * state->unsent is 1: ops_reduce_sent() chooses from them. */
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
                                enum sparse_removal removal, cudaStream_t stream);
 
 /* By the owner of a region: ops_reduce_region() of the lists that the ranks have for this one.
- * Waits until it has been told of all of them, sets state->received_counts, says in m->unit_begins
- * where sums are, and in the end tells all ranks how many there are; no word of sums with
+ * Waits for the flags of all of them, sets state->received_counts, says in m->unit_begins
+ * where sums are, and in the end writes to all ranks how many there are; not with
  * SPARSE_SUMS_NONZERO, which ops_select_sums() is to follow: then they are
  * SPARSE_WANT_K_NEAR_THRESHOLD. If state->unsent says so, it begins with ops_select_offered(),
  * SPARSE_AS_THE_STATE_IS, and ops_send_parts(). */
@@ -40,7 +41,7 @@ ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums whi
  * largest; of equal ones those of lower ranks and then those of lower indices. Only histograms go
  * from rank to rank. Sets wanted and `above` of state->global as ops_select() does and takes the
  * decision SPARSE_GLOBAL_THRESHOLD. What is chosen of a rank's own sums is in `reduced` then,
- * state->chosen_count of them, m->unit_begins says where, and all ranks are told. reduced_count
+ * state->chosen_count of them, m->unit_begins says where, and flags tell all ranks. reduced_count
  * stays; gathered_total is its sum over all ranks. */
 ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream);
 

@@ -199,14 +199,12 @@ static int run(const struct rank *me, const struct options *opt)
   test_regions(&t);
   test_reduce(&t);
   test_results(&t);
-  test_entries(&t);
   test_count_levels(&t);
   test_guess(&t);
-  test_selection_parts(&t, quick ? 1 : 20); /* under compute-sanitizer they take long */
   test_repeats(&t, false);
   test_repeats(&t, true);
   if (!quick) test_local_pass(&t);
-  if (!quick) test_selection(&t);
+  test_selection(&t, quick);
   if (large) test_large(&t);
   CUDACHECK(cudaStreamDestroy(t.stream));
   return t.code;

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local pass, counting, searching and keeping against plain loops. */
+#include "float16.h"
 #include "world.h"
 
 /* ---- the local pass ---------------------------------------------------------------------------
  */
-
-static float half_to_float(uint16_t bits)
-{
-  const int exponent = bits >> 10 & 31;
-  const float fraction = (float)(bits & 1023);
-  float x = exponent == 0 ? ldexpf(fraction, -24) : ldexpf(1024 + fraction, exponent - 25);
-  if (exponent == 31) x = fraction > 0 ? NAN : INFINITY;
-  return bits >> 15 ? -x : x;
-}
 
 /* Fills the gradient `shift` elements behind its start; values[i] is what it is as a float. */
 static void fill_gradient(struct test *t, struct world *w, enum kind kind, size_t shift,
@@ -411,7 +403,7 @@ static bool select_case(struct test *t, size_t n, enum kind kind, enum where whe
   return good;
 }
 
-void test_selection(struct test *t)
+void test_selection(struct test *t, bool quick)
 {
   static const size_t sizes[] = {1, 3, 4097, (1 << 20) + 3, (1 << 24) + 3};
   static const char *const names[] = {"keeping in place", "keeping elsewhere", "keeping of parts",
@@ -419,7 +411,7 @@ void test_selection(struct test *t)
   for (int where = 0; where < WHERES; where++) {
     bool good = true;
     launcher_step(names[where]);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes - !ON_GPU; i++)
+    for (size_t i = 0; i < (quick ? 3 : 5 - (size_t)!ON_GPU); i++)
       for (int kind = 0; kind < KINDS; kind++) {
         const size_t n = sizes[i];
         if (n > 2000000 && (kind > 1 || where != OF_RESIDUAL)) continue;
@@ -432,68 +424,4 @@ void test_selection(struct test *t)
       }
     report(t, good, names[where]);
   }
-}
-
-/* A selection in one launch or in two, one for each part with its decision: the same bits. */
-static bool same_in_two(struct test *t, enum sparse_source search, enum sparse_source keep,
-                        enum sparse_decision found, int repeats)
-{
-  struct world w[2];
-  const size_t n = 20011;
-  bool good = true;
-  for (int two = 0; two < 2; two++) world_open(&w[two], t, n, n / 50, 2);
-  for (int repeat = 0; repeat < repeats; repeat++) {
-    struct sparse_state *s = w[0].state;
-    memset(s, 0, sizeof *s);
-    for (size_t i = 0; i < n; i++) w[0].residual[i] = w[1].residual[i] = element(t, RANDOM);
-    s->offered_count = random_list(t, w[0].offered, w[0].m.capacity, 0, n, 5, RANDOM);
-    s->search_from = search;
-    s->keep_from = keep;
-    s->overflowed = 1;
-    s->wanted = repeat % 4 == 3 ? 0 : w[0].m.k;
-    s->near = random_near(t, RANDOM);
-    s->selection = (struct sparse_selection){sparse_magnitude(0.4f), SPARSE_NAN_LEVEL, -1, 7};
-    memcpy(w[1].state, s, sizeof *s);
-    memcpy(w[1].offered, w[0].offered, w[0].lists * sizeof *w[0].offered);
-    for (int two = 0; two < 2; two++) {
-      const struct sparse_memory *m = &w[two].m;
-      struct sparse_state *d = m->state;
-      const struct sparse_list list = {m->offered, &d->offered_count, 1};
-      world_push(&w[two]);
-      struct sparse_select select = {.from = list,
-                                     .to = list,
-                                     .search = &d->search_from,
-                                     .selection = &d->selection,
-                                     .found = found};
-      if (two) {
-        OPSCHECK(ops_select(m, &select, w[two].stream));
-        select.search = NULL;
-        select.found = SPARSE_THEN_NOTHING;
-      }
-      select.keep = &d->keep_from;
-      OPSCHECK(ops_select(m, &select, w[two].stream));
-      world_pull(&w[two]);
-    }
-    good = good && same_bits(s, w[1].state, sizeof *s, "state") &&
-           same_bits(w[0].offered, w[1].offered, w[0].lists * sizeof *w[0].offered, "offered");
-  }
-  if (!good) launcher_error("search %d, keep %d, found %d", search, keep, found);
-  for (int two = 0; two < 2; two++) world_close(&w[two]);
-  return good;
-}
-
-void test_selection_parts(struct test *t, int repeats)
-{
-  static const enum sparse_decision found[] = {SPARSE_THEN_NOTHING, SPARSE_K_FOUND,
-                                               SPARSE_KTH_FOUND, SPARSE_OVERFLOW_FOUND};
-  static const enum sparse_source from[] = {SPARSE_FROM_NOTHING, SPARSE_FROM_LIST,
-                                            SPARSE_FROM_RESIDUAL};
-  bool good = true;
-  for (int search = 0; search < 3; search++)
-    for (int keep = 0; keep < 3; keep++) {
-      launcher_step("searching and keeping at once");
-      for (int j = 0; j < 4; j++)
-        good &= same_in_two(t, from[search], from[keep], found[j], repeats);
-    }
-  report(t, good, "searching and keeping at once");
 }

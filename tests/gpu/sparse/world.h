@@ -73,11 +73,9 @@ float added(float a, float b);
 void test_local_pass(struct test *t); /* selection.c */
 void test_count_levels(struct test *t);
 void test_guess(struct test *t);
-void test_selection(struct test *t);
-void test_selection_parts(struct test *t, int repeats);
+void test_selection(struct test *t, bool quick);
 void test_regions(struct test *t); /* sums.c */
 void test_reduce(struct test *t);
 void test_results(struct test *t);
-void test_entries(struct test *t); /* entries.c */
 
 #endif
