@@ -55,7 +55,7 @@ compared() {
 
 @test "plot: pictures and data of the published results, of an older layout too" {
   have gnuplot || skip "no gnuplot"
-  for name in 2xH200-nccl2.28 4xH200-nccl2.28 words-standin training-standin pytorch; do
+  for name in 2xH200-nccl2.28 4xH200-nccl2.28 words-standin training-standin; do
     cp -r "$TOP/results/$name" "$WORK/$name"
     rm -rf "$WORK/$name/plots"
     results plot "$WORK/$name"

@@ -128,7 +128,8 @@ assert all(r['wrong'] == 0 for r in rows)"
   cd "$copy/04_sparse_allreduce/simple"
   awk '/^```c randomk.c/ { in_code = 1; next } /^```/ { in_code = 0 } in_code' "$page" >randomk.c
   awk '/^```sh/ { in_code = 1; next } /^```/ { in_code = 0 } in_code && /^sed/' "$page" >recipe.sh
-  [ -s randomk.c ] && [ "$(wc -l <recipe.sh)" = 2 ]
+  [ -s randomk.c ]
+  [ "$(wc -l <recipe.sh)" = 2 ]
   bash recipe.sh
   make -s -C "$copy" CPU=1 04_sparse_allreduce
   NTHREADS=3 ../sparse_allreduce --simple --algorithm topkA,randomk --count 3000 --steps 5 >"$WORK/out"
