@@ -12,13 +12,12 @@
 
 static void register_windows(struct allreduce_buffers *b)
 {
-  ncclWindow_t windows[2] = {NULL, NULL};
-  NCCLCHECK(
-      ncclCommWindowRegister(b->comm, b->sendbuff, b->bytes, &windows[0], NCCL_WIN_COLL_SYMMETRIC));
-  NCCLCHECK(
-      ncclCommWindowRegister(b->comm, b->recvbuff, b->bytes, &windows[1], NCCL_WIN_COLL_SYMMETRIC));
-  b->handles[0] = windows[0];
-  b->handles[1] = windows[1];
+  for (int i = 0; i < 2; i++) {
+    void *buffer = i == 0 ? b->sendbuff : b->recvbuff;
+    ncclWindow_t window = NULL;
+    NCCLCHECK(ncclCommWindowRegister(b->comm, buffer, b->bytes, &window, NCCL_WIN_COLL_SYMMETRIC));
+    b->handles[i] = window;
+  }
 }
 
 static void deregister_windows(struct allreduce_buffers *b)
@@ -27,8 +26,7 @@ static void deregister_windows(struct allreduce_buffers *b)
   NCCLCHECK(ncclCommWindowDeregister(b->comm, b->handles[1]));
 }
 
-/* ---- the others: handles[2] is theirs, or NULL where NCCL's has to be taken -------------------
- */
+/* ---- the others: `handle` is theirs; NULL: NCCL's is taken ----------------------------------- */
 
 static void note_if_missing(const struct allreduce_buffers *b, const char *why)
 {
@@ -109,11 +107,9 @@ int bench_example(const struct rank *me, const struct options *opt)
   const bool deadlock = launcher_graphs_can_deadlock && opt->graph_launches > 0 && me->nranks > 1;
   struct allreduce_variant variants[METHODS] = {methods[METHOD_NCCL]};
   int n = 1;
-  if (opt->bench && program_require_symmetric)
-    return launcher_refuse(me, "--require-symmetric is not for --bench; allowed: one of them");
-  if (opt->bench && program_method != METHOD_NCCL)
-    return launcher_refuse(me, "--method is not for --bench, which measures all; "
-                               "allowed: one of them");
+  if (opt->bench && (program_require_symmetric || program_method != METHOD_NCCL))
+    return launcher_refuse(me, "--method and --require-symmetric are not for --bench, which "
+                               "measures all; allowed: one of them");
   if (!opt->bench && program_method != METHOD_DIRECT && !floats)
     return launcher_refuse(me, "--method barrier and lines add floats; "
                                "allowed: -d float, or --method nccl or direct");

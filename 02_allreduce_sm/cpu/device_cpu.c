@@ -69,13 +69,9 @@ static bool wait_for(const struct job *j, _Atomic uint64_t *at, int peer)
   const struct awaited a = {at, flag_of(h, h->rank, ALLREDUCE_BEGUN, peer), j->tag};
   if (has_come(&a) && !contradicts(&a)) return true;
   if (h->state->reported) return false;
-  while (!cpu_wait(h->comm, has_come, &a, h->timeout > 0 ? h->timeout : 3600)) {
-    if (h->timeout == 0) continue;
-    report(h, ALLREDUCE_ERROR_TIMEOUT, peer);
-    return false;
-  }
-  if (!contradicts(&a)) return true;
-  report(h, ALLREDUCE_ERROR_COUNT, peer);
+  const bool came = cpu_wait(h->comm, has_come, &a, h->timeout > 0 ? h->timeout : 1e9);
+  if (came && !contradicts(&a)) return true;
+  report(h, came ? ALLREDUCE_ERROR_COUNT : ALLREDUCE_ERROR_TIMEOUT, peer);
   return false;
 }
 
@@ -128,24 +124,28 @@ static void oneshot_allreduce(const struct job *j, size_t size)
   }
 }
 
-/* The elements of `bytes` bytes that begin at byte `at`, from all to all. */
-static void add_word(const struct job *j, size_t at, size_t bytes, size_t size)
+/* `count` elements from element `first` on, from all to all. */
+static void add_elements(const struct job *j, size_t first, size_t count, size_t size)
 {
+  const struct allreduce_call *c = &j->call;
   const void *from[ALLREDUCE_MAX_RANKS];
-  char sum[ALLREDUCE_WORD];
-  for (int p = 0; p < j->h->n; p++) from[p] = j->call.send[p] + at;
-  allreduce_plain_sum(j->call.type, from, j->h->n, bytes / size, sum);
-  for (int p = 0; p < j->h->n; p++) memcpy(j->call.recv[p] + at, sum, bytes);
+  char *mine = c->recv[j->h->rank] + first * size;
+  for (int p = 0; p < j->h->n; p++) from[p] = c->send[p] + first * size;
+  allreduce_plain_sum(c->type, from, j->h->n, count, mine);
+  for (int p = 0; p < j->h->n; p++)
+    if (p != j->h->rank) memcpy(c->recv[p] + first * size, mine, count * size);
 }
 
 static void twoshot_allreduce(const struct job *j, size_t size)
 {
   const struct allreduce_slice s = j->call.slice;
-  const size_t word = s.misaligned ? size : ALLREDUCE_WORD;
+  const size_t word = s.misaligned ? 1 : ALLREDUCE_WORD / size;
   if (!meet(j, ALLREDUCE_BEGUN)) return;
-  for (size_t i = s.first; i < s.end; i++) add_word(j, s.head * size + i * word, word, size);
-  for (size_t i = 0; s.has_edges && i < s.head; i++) add_word(j, i * size, size, size);
-  for (size_t i = s.tail; s.has_edges && i < j->call.count; i++) add_word(j, i * size, size, size);
+  add_elements(j, s.head + s.first * word, (s.end - s.first) * word, size);
+  if (s.has_edges) {
+    add_elements(j, 0, s.head, size);
+    add_elements(j, s.tail, j->call.count - s.tail, size);
+  }
   meet(j, ALLREDUCE_ENDED);
 }
 
@@ -171,17 +171,12 @@ ncclResult_t allreduce_device_launch(struct allreduce_handle *h, const struct al
 
 /* ---- set up ---------------------------------------------------------------------------------- */
 
-const char *allreduce_device_why_not(const struct allreduce_handle *h, const char *ids,
-                                     struct allreduce_limits *limits)
+ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const char *ids,
+                                  struct allreduce_limits *limits, const char **why)
 {
   const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"); /* several hosts are being simulated */
-  (void)ids, (void)limits;
-  return ranks != NULL && atoi(ranks) < h->n ? "not all ranks share memory" : "";
-}
-
-ncclResult_t allreduce_device_load(struct allreduce_handle *h, struct allreduce_limits *limits)
-{
-  (void)h;
+  (void)ids;
+  *why = ranks != NULL && atoi(ranks) < h->n ? "not all ranks share memory" : "";
   for (int m = 0; m < ALLREDUCE_METHODS; m++) limits->blocks[m] = ALLREDUCE_MAX_BLOCKS;
   return ncclSuccess;
 }

@@ -19,14 +19,12 @@ const char *allreduce_last_error(void)
 
 ncclResult_t allreduce_fail(ncclResult_t result, const char *format, ...)
 {
-  char sentence[sizeof(last_error)];
   va_list args;
   va_start(args, format);
-  vsnprintf(sentence, sizeof(sentence), format, args);
+  vsnprintf(last_error, sizeof(last_error), format, args);
   va_end(args);
-  for (char *c = sentence; *c != '\0'; c++) /* one line, whatever NCCL has written */
+  for (char *c = last_error; *c != '\0'; c++) /* one line, whatever NCCL has written */
     if (*c == '\n') *c = ' ';
-  memcpy(last_error, sentence, sizeof(last_error));
   return result;
 }
 
@@ -85,7 +83,7 @@ enum { LL_BEFORE_LL128 = 128 << 10 };
 /* Of each limit the lowest counts. */
 struct agreement {
   enum { FAILED, CANNOT, CAN } can; /* FAILED: a call has, on this rank */
-  int architecture;                 /* compute capability, times 10 */
+  int architecture;
   struct allreduce_limits limits;
 };
 
@@ -119,15 +117,15 @@ static void lower_to_wanted(size_t *limit, long wanted)
   if (wanted != 0) lower(limit, wanted < 0 ? 0 : (size_t)wanted);
 }
 
-/* Which GPU this rank has, for the others. */
-static ncclResult_t device_of(ncclComm_t comm, char id[ALLREDUCE_ID], int *architecture)
+/* Which GPU this rank has, for itself and for the others. */
+static ncclResult_t find_device(struct allreduce_handle *h, char id[ALLREDUCE_ID])
 {
-  int device = 0, major = 0, minor = 0;
-  ALLREDUCE_NCCLTRY(ncclCommCuDevice(comm, &device));
-  ALLREDUCE_CUDATRY(cudaDeviceGetPCIBusId(id, ALLREDUCE_ID, device));
-  ALLREDUCE_CUDATRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  ALLREDUCE_CUDATRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  *architecture = 10 * major + minor;
+  int major = 0, minor = 0;
+  ALLREDUCE_NCCLTRY(ncclCommCuDevice(h->comm, &h->device));
+  ALLREDUCE_CUDATRY(cudaDeviceGetPCIBusId(id, ALLREDUCE_ID, h->device));
+  ALLREDUCE_CUDATRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, h->device));
+  ALLREDUCE_CUDATRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, h->device));
+  h->architecture = 10 * major + minor;
   return ncclSuccess;
 }
 
@@ -165,9 +163,8 @@ static ncclResult_t ask_this_rank(struct allreduce_handle *h, const allreduce_co
                                   const char **why)
 {
   *limits = (struct allreduce_limits){.ll = ALLREDUCE_LL_BYTES, .ll128 = ALLREDUCE_LL128_BYTES};
-  *why = allreduce_device_why_not(h, ids, limits);
+  ALLREDUCE_TRY(allreduce_device_ask(h, ids, limits, why));
   if (**why != '\0') return ncclSuccess;
-  ALLREDUCE_TRY(allreduce_device_load(h, limits));
   for (int m = 0; m < ALLREDUCE_METHODS; m++)
     if (config->max_blocks > 0) lower_to_wanted(&limits->blocks[m], config->max_blocks);
   lower_to_wanted(&limits->ll128, config->ll128_bytes);
@@ -185,8 +182,8 @@ static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t 
 {
   char id[ALLREDUCE_ID] = "";
   const char *why = "";
-  struct agreement mine = {CAN, 0, {{0}, 0, 0}}, *theirs = all->agreements;
-  ncclResult_t failed = device_of(h->comm, id, &mine.architecture);
+  ncclResult_t failed = find_device(h, id);
+  struct agreement mine = {CAN, h->architecture, {{0}, 0, 0}}, *theirs = all->agreements;
   ALLREDUCE_TRY(exchange(h, id, sizeof(id), all->ids));
   if (failed == ncclSuccess) failed = ask_this_rank(h, config, all->ids[0], &mine.limits, &why);
   mine.can = failed != ncclSuccess ? FAILED : *why != '\0' ? CANNOT : CAN;

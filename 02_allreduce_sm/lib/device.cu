@@ -143,23 +143,6 @@ static cudaError_t load(bool *overlaps, size_t fit[ALLREDUCE_METHODS])
   return cudaSuccess;
 }
 
-ncclResult_t allreduce_device_load(struct allreduce_handle *h, struct allreduce_limits *limits)
-{
-  int device = 0, multiprocessors = 0;
-  ALLREDUCE_CUDATRY(cudaGetDevice(&device));
-  ALLREDUCE_CUDATRY(
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-  ALLREDUCE_CUDATRY(h->n == 2   ? load<2>(&h->overlaps, limits->blocks)
-                    : h->n <= 4 ? load<4>(&h->overlaps, limits->blocks)
-                    : h->n <= 8 ? load<8>(&h->overlaps, limits->blocks)
-                                : load<ALLREDUCE_MAX_RANKS>(&h->overlaps, limits->blocks));
-  for (size_t &blocks : limits->blocks) {
-    blocks *= multiprocessors;
-    if (blocks > ALLREDUCE_MAX_BLOCKS) blocks = ALLREDUCE_MAX_BLOCKS;
-  }
-  return ncclSuccess;
-}
-
 /* ---- where it is possible -------------------------------------------------------------------- */
 
 /* How this rank's device reaches another GPU: over NVLink GPUs have atomic operations on each
@@ -185,50 +168,57 @@ static enum link link_by_nvml(const char *mine, const char *theirs)
   return status == OK ? LINK_NVLINK : status == UNKNOWN ? LINK_UNKNOWN : LINK_PCIE;
 }
 
-static enum link link_to(int device, const char *id)
+static enum link link_to(int device, const char *mine, const char *theirs)
 {
   int peer = 0, atomics = 0;
-  char mine[ALLREDUCE_ID] = "";
-  enum link link = LINK_UNKNOWN;
-  if (cudaDeviceGetByPCIBusId(&peer, id) == cudaSuccess &&
+  const bool visible =
+      cudaDeviceGetByPCIBusId(&peer, theirs) == cudaSuccess &&
       (peer == device || cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
-                                                   device, peer) == cudaSuccess))
-    link = peer == device || atomics ? LINK_NVLINK : LINK_PCIE;
-  else if (cudaDeviceGetPCIBusId(mine, sizeof mine, device) == cudaSuccess)
-    link = link_by_nvml(mine, id);
+                                                   device, peer) == cudaSuccess);
   cudaGetLastError(); /* not for others to find */
-  return link;
+  if (!visible) return link_by_nvml(mine, theirs);
+  return peer == device || atomics ? LINK_NVLINK : LINK_PCIE;
 }
 
-/* V100, A100, and all from H100 on. (NCCL uses its own lines of 128 bytes from 7.0 on; this is
- * narrower. Only on H200 has it been tried.) */
-static bool keeps_128_bytes(int major, int minor)
+static const char *why_not(const struct allreduce_handle *h, const char *ids,
+                           struct allreduce_limits *limits)
 {
-  return major >= 9 || (major >= 7 && minor == 0);
-}
-
-const char *allreduce_device_why_not(const struct allreduce_handle *h, const char *ids,
-                                     struct allreduce_limits *limits)
-{
-  int version = 0, device = 0, major = 0, minor = 0;
+  int version = 0;
   if (ncclGetVersion(&version) != ncclSuccess) version = 0;
   /* 2.28 makes no promise about its device structures, not even between patch releases. */
   if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) ? version != NCCL_VERSION_CODE
                                                  : version < NCCL_VERSION_CODE)
     return "NCCL at run time is not the version of the headers";
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
-  if (ncclCommCuDevice(h->comm, &device) != ncclSuccess ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
-    return "the GPU cannot be asked for its properties";
-  if (major < 7) return "the GPU is older than compute capability 7.0";
-  if (!keeps_128_bytes(major, minor)) limits->ll128 = 0;
+  if (h->architecture < 70) return "the GPU is older than compute capability 7.0";
+  /* What keeps 128 bytes together: V100, A100, and all from H100 on. (NCCL uses its own lines of
+   * 128 bytes from 7.0 on; this is narrower. Only on H200 has it been tried.) */
+  if (h->architecture < 90 && h->architecture % 10 != 0) limits->ll128 = 0;
   for (int p = 0; p < h->n; p++) {
-    const enum link link = link_to(device, ids + (size_t)p * ALLREDUCE_ID);
+    const enum link link = link_to(h->device, ids + h->rank * ALLREDUCE_ID, ids + p * ALLREDUCE_ID);
     if (link == LINK_PCIE) return "a GPU is reached over PCIe";
     if (link == LINK_UNKNOWN) limits->ll128 = 0;
   }
   return "";
+}
+
+ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const char *ids,
+                                  struct allreduce_limits *limits, const char **why)
+{
+  int multiprocessors = 0;
+  *why = why_not(h, ids, limits);
+  if (**why != '\0') return ncclSuccess;
+  ALLREDUCE_CUDATRY(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, h->device));
+  ALLREDUCE_CUDATRY(h->n == 2   ? load<2>(&h->overlaps, limits->blocks)
+                    : h->n <= 4 ? load<4>(&h->overlaps, limits->blocks)
+                    : h->n <= 8 ? load<8>(&h->overlaps, limits->blocks)
+                                : load<ALLREDUCE_MAX_RANKS>(&h->overlaps, limits->blocks));
+  for (size_t &blocks : limits->blocks) {
+    blocks *= multiprocessors;
+    if (blocks > ALLREDUCE_MAX_BLOCKS) blocks = ALLREDUCE_MAX_BLOCKS;
+  }
+  return ncclSuccess;
 }
 
 ncclResult_t allreduce_device_probe(ncclComm_t comm)
@@ -266,14 +256,11 @@ ncclResult_t allreduce_device_peers(const struct allreduce_handle *h, ncclWindow
 }
 
 #else /* nobody calls anything but the first */
-const char *allreduce_device_why_not(const struct allreduce_handle *, const char *,
-                                     struct allreduce_limits *)
+ncclResult_t allreduce_device_ask(struct allreduce_handle *, const char *,
+                                  struct allreduce_limits *, const char **why)
 {
-  return "built with NCCL older than 2.28 or CUDA older than 12.3";
-}
-ncclResult_t allreduce_device_load(struct allreduce_handle *, struct allreduce_limits *)
-{
-  return ncclInvalidUsage;
+  *why = "built with NCCL older than 2.28 or CUDA older than 12.3";
+  return ncclSuccess;
 }
 ncclResult_t allreduce_device_probe(ncclComm_t)
 {

@@ -134,7 +134,8 @@ enum { ALLREDUCE_MAX_WINDOWS = 64, ALLREDUCE_ID = 32 };
 struct allreduce_handle {
   ncclComm_t comm;
   int rank, n;
-  double timeout; /* seconds, 0: for ever */
+  int device, architecture; /* compute capability, times 10 */
+  double timeout;           /* seconds, 0: for ever */
   struct allreduce_limits limits;
   bool overlaps; /* kernels wait for the kernel before them: wait.cuh */
   /* With a single rank there is none of this. */
@@ -155,13 +156,12 @@ struct allreduce_handle {
 
 /* ---- what the host code asks of the device: NCCL's codes; errors have their message ---------- */
 
-/* "" or why this rank cannot; `ids` name the GPUs of all ranks, as cudaDeviceGetPCIBusId does; one
- * that could not find out has "". Lowers limits->ll128 to what this rank can. Local. */
-const char *allreduce_device_why_not(const struct allreduce_handle *h, const char *ids,
-                                     struct allreduce_limits *limits);
-
-/* Loads all kernels, and finds how many blocks of each method this GPU runs at once. Local. */
-ncclResult_t allreduce_device_load(struct allreduce_handle *h, struct allreduce_limits *limits);
+/* Sets `why`: "" or why this rank cannot. `ids` name the GPUs of all ranks, as
+ * cudaDeviceGetPCIBusId does; one that could not find out has "". Lowers limits->ll128 to what this
+ * rank can, loads all kernels, and finds how many blocks of each method this GPU runs at once.
+ * Local. */
+ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const char *ids,
+                                  struct allreduce_limits *limits, const char **why);
 
 /* ncclInvalidUsage where the communicator has no symmetric memory. Collective. */
 ncclResult_t allreduce_device_probe(ncclComm_t comm);
