@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "datatype.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "float16.h"
@@ -22,7 +19,7 @@ const struct datatype *datatype_find(const char *name)
   return NULL;
 }
 
-double datatype_value(const struct datatype *type, uint64_t bits)
+long double datatype_value(const struct datatype *type, uint64_t bits)
 {
   double value;
   switch (type->nccl) {
@@ -31,7 +28,7 @@ double datatype_value(const struct datatype *type, uint64_t bits)
   case ncclInt32:
     return (int32_t)bits;
   case ncclInt64:
-    return (double)(int64_t)bits;
+    return (int64_t)bits;
   case ncclHalf:
     return half_to_float((uint16_t)bits);
   case ncclBfloat16:
@@ -42,20 +39,6 @@ double datatype_value(const struct datatype *type, uint64_t bits)
     memcpy(&value, &bits, sizeof value);
     return value;
   default:
-    return (double)bits;
+    return bits;
   }
-}
-
-const char *datatype_text(const struct datatype *type, uint64_t bits, char *text, size_t size)
-{
-  if (type->nccl == ncclInt64)
-    snprintf(text, size, "%" PRId64, (int64_t)bits);
-  else if (type->nccl == ncclUint64)
-    snprintf(text, size, "%" PRIu64, bits);
-  else if (isnan(datatype_value(type, bits)))
-    snprintf(text, size, "nan"); /* printf may say -nan */
-  else
-    snprintf(text, size, "%.*g", type->nccl == ncclFloat || type->size < 4 ? 9 : 17,
-             datatype_value(type, bits));
-  return text;
 }

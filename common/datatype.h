@@ -8,10 +8,6 @@
 
 #include <nccl.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct datatype {
   const char *name;    /* "float" */
   ncclDataType_t nccl; /* ncclFloat */
@@ -22,14 +18,7 @@ struct datatype {
 /* The type of that name, or NULL. */
 const struct datatype *datatype_find(const char *name);
 
-/* The number that the element of this bit pattern stands for; of 64-bit integers the nearest that a
- * double can hold. */
-double datatype_value(const struct datatype *type, uint64_t bits);
+/* The number that the element of this bit pattern stands for; long, to hold integers of 64 bits. */
+long double datatype_value(const struct datatype *type, uint64_t bits);
 
-/* The same as text that differs where the bits differ (but for kinds of NaN). Returns `text`. */
-const char *datatype_text(const struct datatype *type, uint64_t bits, char *text, size_t size);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -4,7 +4,7 @@
 #define REPORT_H
 
 #include "program/runner.h"
-#include "rows.h"
+#include "output_file.h"
 
 /* What happened in the steps of one path on this rank. */
 struct path_steps {

@@ -18,7 +18,7 @@
 #include "check.h"
 #include "hash.h"
 #include "mlp.h"
-#include "rows.h"
+#include "output_file.h"
 #include "sparse_allreduce.h"
 #include "verify.h"
 

@@ -3,9 +3,121 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "bench_output.h"
 #include "check.h"
+#include "output_file.h"
+
+/* ---- what is shown: the table on stdout, the file of --output; rank 0 only --------------------
+ */
+
+/* One variant at one size. Times are microseconds per call, NaN where there is none. */
+struct cell {
+  double us;                           /* median of the repetitions */
+  double us_min, us_q1, us_q3, us_max; /* their extremes and quartiles */
+  unsigned long long wrong;            /* elements, over all ranks */
+};
+
+struct row {
+  struct bench_size size;
+  struct cell cells[BENCH_MAX_VARIANTS];
+};
+
+struct output {
+  const struct bench *bench;
+  const struct options *opt;
+  const struct rank *me;
+  struct rows rows; /* the file of --output */
+  double limit;     /* of the bench; 0: unknown */
+};
+
+/* Prints the heading, opens the file. Returns 0, or -1 after a line on stderr. */
+static int start_output(struct output *out)
+{
+  const struct bench *bench = out->bench;
+  const struct options *opt = out->opt;
+#ifndef CPU_STANDIN /* whose times mean nothing, and so do its limits */
+  out->limit = bench->limit;
+#endif
+  launcher_print(out->me, "# %s: %d rank%s, %s\n# %ld calls ", bench->title, out->me->nranks,
+                 out->me->nranks == 1 ? "" : "s", opt->type->name, opt->iterations);
+  if (opt->graph_launches)
+    launcher_print(out->me, "in a CUDA graph launched %ldx", opt->graph_launches);
+  else
+    launcher_print(out->me, "eager");
+  launcher_print(out->me, "; slowest rank, median of %ld repetitions; us, GB/s = 1e9 B/s\n",
+                 opt->repetitions);
+  if (out->limit > 0)
+    launcher_print(out->me, "# %% of the limit of %.1f GB/s, measured in this run\n", out->limit);
+  launcher_print(out->me, "#%12s", "");
+  for (int v = 0; v < bench->nvariants; v++)
+    launcher_print(out->me, "  %*s", 27 + (out->limit > 0 ? 8 : 0) + (v ? 8 : 0),
+                   bench->variants[v].name);
+  launcher_print(out->me, "\n#%12s", "bytes");
+  for (int v = 0; v < bench->nvariants; v++)
+    launcher_print(out->me, "  %11s%8s%8s%s%s", "us", "algbw", bench->rate,
+                   out->limit > 0 ? "       %" : "", v ? "   ratio" : "");
+  launcher_print(out->me, "   wrong\n");
+  return rows_open(&out->rows, opt->output);
+}
+
+/* One number of the table, right-aligned; "-" where there is none. */
+static void print_number(const struct output *out, int width, int digits, double value,
+                         const char *unit)
+{
+  if (isfinite(value))
+    launcher_print(out->me, "%*.*f%s", width - (int)strlen(unit), digits, value, unit);
+  else
+    launcher_print(out->me, "%*s", width, "-");
+}
+
+static void output_cell(struct output *out, const struct row *row, int v)
+{
+  const struct bench *bench = out->bench;
+  const struct cell *cell = &row->cells[v];
+  const double algbw = (double)row->size.bytes / cell->us / 1e3; /* as nccl-tests has it */
+  const double rate = bench->moved(bench, out->me, row->size) / cell->us / 1e3;
+  const double ratio = row->cells[0].us / cell->us;
+  print_number(out, 13, 2, cell->us, "");
+  print_number(out, 8, 2, algbw, "");
+  print_number(out, 8, 2, rate, "");
+  if (out->limit > 0) print_number(out, 8, 1, 100 * rate / out->limit, "");
+  if (v) print_number(out, 8, 3, ratio, "x");
+
+  struct rows *rows = &out->rows;
+  if (bench->series) rows_text(rows, bench->series_name, bench->series[row->size.series]);
+  rows_integer(rows, "bytes", row->size.bytes);
+  rows_integer(rows, "count", row->size.count);
+  rows_text(rows, "type", out->opt->type->name);
+  rows_integer(rows, "ranks", (unsigned long long)out->me->nranks);
+  rows_integer(rows, "graph", (unsigned long long)out->opt->graph_launches);
+  rows_text(rows, "variant", bench->variants[v].name);
+  rows_number(rows, "us", cell->us);
+  rows_number(rows, "us_min", cell->us_min);
+  rows_number(rows, "us_q1", cell->us_q1);
+  rows_number(rows, "us_q3", cell->us_q3);
+  rows_number(rows, "us_max", cell->us_max);
+  rows_number(rows, "algbw", algbw);
+  rows_number(rows, bench->rate, rate);
+  rows_number(rows, "ratio", ratio);
+  rows_number(rows, "limit", out->limit > 0 ? out->limit : (double)NAN);
+  rows_integer(rows, "wrong", cell->wrong);
+  rows_end(rows);
+}
+
+static void output_row(struct output *out, const struct row *row)
+{
+  unsigned long long wrong = 0;
+  launcher_print(out->me, " %12zu", row->size.bytes);
+  for (int v = 0; v < out->bench->nvariants; v++) {
+    output_cell(out, row, v);
+    wrong += row->cells[v].wrong;
+  }
+  launcher_print(out->me, "%8llu\n", wrong);
+}
+
+/* ---- what is measured -------------------------------------------------------------------------
+ */
 
 /* One variant at one size, ready to be timed. */
 struct timing {
@@ -35,24 +147,16 @@ static void make_graph(struct timing *t)
   CUDACHECK(cudaGraphDestroy(graph));
 }
 
-/* Everything that one repetition does between its events. Returns the number of calls. */
-static long enqueue_repetition(const struct timing *t)
-{
-  if (!t->graph) {
-    enqueue_calls(t, t->opt->iterations);
-    return t->opt->iterations;
-  }
-  for (long i = 0; i < t->opt->graph_launches; i++) CUDACHECK(cudaGraphLaunch(t->graph, t->stream));
-  return t->opt->iterations * t->opt->graph_launches;
-}
-
 /* Microseconds per call on the slowest rank. */
 static double time_repetition(const struct rank *me, const struct timing *t)
 {
+  const long launches = t->opt->graph_launches;
+  const long calls = t->opt->iterations * (launches ? launches : 1);
   float ms;
   launcher_barrier(me); /* start together: waiting for a late rank is not part of the call */
   CUDACHECK(cudaEventRecord(t->start, t->stream));
-  long calls = enqueue_repetition(t);
+  if (!launches) enqueue_calls(t, calls);
+  for (long i = 0; i < launches; i++) CUDACHECK(cudaGraphLaunch(t->graph, t->stream));
   CUDACHECK(cudaEventRecord(t->stop, t->stream));
   CUDACHECK(cudaEventSynchronize(t->stop));
   CUDACHECK(cudaEventElapsedTime(&ms, t->start, t->stop));
@@ -82,7 +186,7 @@ double bench_median(double *values, long n)
 }
 
 /* A time is shown only of what was right; cell->wrong is known by now. */
-static void summarise(struct bench_cell *cell, double *us, long n)
+static void summarise(struct cell *cell, double *us, long n)
 {
   cell->us = bench_median(us, n);
   cell->us_min = us[0];
@@ -99,7 +203,7 @@ static void summarise(struct bench_cell *cell, double *us, long n)
 
 /* All variants at one size. */
 static void run_size(const struct rank *me, const struct options *opt, const struct bench *bench,
-                     cudaStream_t stream, struct bench_row *row)
+                     cudaStream_t stream, struct row *row)
 {
   struct timing timings[BENCH_MAX_VARIANTS];
   const long n = opt->repetitions;
@@ -144,13 +248,13 @@ static void run_size(const struct rank *me, const struct options *opt, const str
 
 /* All sizes of one series. Returns whether anything was wrong. */
 static bool run_series(const struct rank *me, const struct options *opt, const struct bench *bench,
-                       int series, cudaStream_t stream, struct bench_output *out)
+                       int series, cudaStream_t stream, struct output *out)
 {
   size_t last_bytes = 0;
   bool wrong = false;
-  if (me->rank == 0) bench_output_series(out, series);
+  if (bench->series) launcher_print(me, "# %s %s\n", bench->series_name, bench->series[series]);
   for (size_t bytes = opt->min_bytes; bytes <= opt->max_bytes; bytes *= (size_t)opt->factor) {
-    struct bench_row row = {.size = {.series = series, .count = bytes / opt->type->size}};
+    struct row row = {.size = {.series = series, .count = bytes / opt->type->size}};
     if (row.size.count == 0) row.size.count = 1;
     row.size.bytes = row.size.count * opt->type->size;
     if (row.size.bytes == last_bytes) continue; /* several sizes below one element */
@@ -160,7 +264,7 @@ static bool run_series(const struct rank *me, const struct options *opt, const s
     if (row.size.slots == 0) row.size.slots = 1; /* an element is larger than maxbytes */
     run_size(me, opt, bench, stream, &row);
     for (int v = 0; v < bench->nvariants; v++) wrong |= row.cells[v].wrong != 0;
-    if (me->rank == 0) bench_output_row(out, &row);
+    if (me->rank == 0) output_row(out, &row);
   }
   return wrong;
 }
@@ -168,8 +272,8 @@ static bool run_series(const struct rank *me, const struct options *opt, const s
 int bench_run(const struct rank *me, const struct options *opt, const struct bench *bench,
               cudaStream_t stream)
 {
-  struct bench_output out = {.bench = bench, .opt = opt, .me = me};
-  bool wrong = false, failed = me->rank == 0 && bench_output_start(&out) != 0;
+  struct output out = {.bench = bench, .opt = opt, .me = me};
+  bool wrong = false, failed = me->rank == 0 && start_output(&out) != 0;
   int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
   if (code != EXIT_VERIFIED) return code;
 

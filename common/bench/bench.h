@@ -13,10 +13,6 @@
 
 #include "launcher.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* One row of the table. */
 struct bench_size {
   int series;   /* which of bench.series */
@@ -71,7 +67,4 @@ double bench_median(double *values, long n);
 /* Defined by the bench.c of each example: all of --bench. */
 int bench_example(const struct rank *me, const struct options *opt);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

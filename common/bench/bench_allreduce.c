@@ -14,9 +14,7 @@ static void setup(void *state)
   if (b->variant == &plain) {
     CUDACHECK(cudaMalloc(&b->sendbuff, b->bytes));
     CUDACHECK(cudaMalloc(&b->recvbuff, b->bytes));
-    return;
-  }
-  if (b->variant->shares) {
+  } else if (b->variant->shares) {
     b->sendbuff = b[-1].sendbuff;
     b->recvbuff = b[-1].recvbuff;
     memcpy(b->handles, b[-1].handles, sizeof b->handles);
@@ -24,7 +22,7 @@ static void setup(void *state)
     NCCLCHECK(ncclMemAlloc(&b->sendbuff, b->bytes));
     NCCLCHECK(ncclMemAlloc(&b->recvbuff, b->bytes));
   }
-  b->variant->setup(b);
+  if (b->variant->setup) b->variant->setup(b);
 }
 
 static void teardown(void *state)

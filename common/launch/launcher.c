@@ -21,8 +21,6 @@ static struct options options;
 
 static _Thread_local int current_rank = -1; /* -1: not a rank yet */
 
-static int refuse(const struct rank *me, const char *error, int code);
-
 /* What cannot be written must not be lost silently: a full disk is a failure. */
 static void flush_stdout(void)
 {
@@ -36,7 +34,7 @@ static void flush_stdout(void)
 static int rank_main(const struct rank *me)
 {
   char error[LAUNCHER_TEXT] = "";
-  launcher_set_current(me);
+  current_rank = me->rank;
   launcher_step("files");
   options_check_files(&options, program->options, me->rank, me->nranks, error, sizeof error);
   int code = launcher_refuse(me, error);
@@ -76,7 +74,7 @@ static int check_nccl_runtime(const struct rank *me)
              "with (%d.%d.%d), on rank %d; allowed: the same version or a newer one",
              runtime / 10000, runtime / 100 % 100, runtime % 100, NCCL_MAJOR, NCCL_MINOR,
              NCCL_PATCH, me->rank);
-  return refuse(me, error, EXIT_CANNOT_RUN);
+  return launcher_refuse(me, error) == EXIT_VERIFIED ? EXIT_VERIFIED : EXIT_CANNOT_RUN;
 }
 
 /* The options as they were typed have to be the same on all ranks. */
@@ -121,9 +119,7 @@ int launcher_main(int argc, char **argv, const struct program *the_program)
     if (code == EXIT_VERIFIED) code = backend_run(&backend, rank_main);
   }
   watchdog_watch(me->rank, 1, "end of the job");
-  code = backend_finish(code);
-  watchdog_stop();
-  return code;
+  return backend_finish(code);
 }
 
 int launcher_visible_gpus(char *why, size_t size)
@@ -159,27 +155,30 @@ double launcher_max(const struct rank *me, double value)
   return max;
 }
 
-/* All ranks get `code` if any has an error, which rank 0 prints: who does not speak itself is
- * heard all the same. Collective. */
-static int refuse(const struct rank *me, const char *error, int code)
+typedef char rank_text[LAUNCHER_TEXT];
+
+/* One text of every rank; to be freed. */
+static rank_text *gather_texts(const struct rank *me, const char *text)
 {
-  char text[LAUNCHER_TEXT] = "", *all = malloc((size_t)me->nranks * sizeof text);
-  bool refused = false;
+  rank_text mine = "", *all = malloc((size_t)me->nranks * sizeof mine);
   if (!all) launcher_fail(__FILE__, __LINE__, "malloc", strerror(errno), NULL);
-  snprintf(text, sizeof text, "%s", error);
-  launcher_allgather(me, text, all, sizeof text);
-  for (int rank = 0; rank < me->nranks && !refused; rank++) {
-    const char *line = all + (size_t)rank * sizeof text;
-    refused = *line != '\0';
-    if (refused && me->rank == 0) launcher_refusal("%s", line);
-  }
-  free(all);
-  return refused ? code : EXIT_VERIFIED;
+  snprintf(mine, sizeof mine, "%s", text);
+  launcher_allgather(me, mine, all, sizeof mine);
+  return all;
 }
 
 int launcher_refuse(const struct rank *me, const char *error)
 {
-  return refuse(me, error, EXIT_USAGE);
+  rank_text *errors = gather_texts(me, error);
+  int speaker = 0;
+  while (speaker < me->nranks && !*errors[speaker]) speaker++;
+  const bool refused = speaker < me->nranks;
+  if (refused && me->rank == 0) {
+    keep_one_line(errors[speaker]);
+    fprintf(stderr, "%s: %s\n", program->name, errors[speaker]);
+  }
+  free(errors);
+  return refused ? EXIT_USAGE : EXIT_VERIFIED;
 }
 
 bool launcher_has_memory(const struct rank *me, size_t bytes)
@@ -210,16 +209,13 @@ void launcher_print(const struct rank *me, const char *format, ...)
 
 void launcher_print_all(const struct rank *me, const char *format, ...)
 {
-  char text[LAUNCHER_TEXT], *all = malloc((size_t)me->nranks * LAUNCHER_TEXT);
+  rank_text text, *all;
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  if (!all) launcher_fail(__FILE__, __LINE__, "malloc", strerror(errno), NULL);
-  memset(text + strlen(text), 0, sizeof text - strlen(text));
-  launcher_allgather(me, text, all, sizeof text);
-  for (int rank = 0; rank < me->nranks; rank++)
-    launcher_print(me, "%s", all + (size_t)rank * LAUNCHER_TEXT);
+  all = gather_texts(me, text);
+  for (int rank = 0; rank < me->nranks; rank++) launcher_print(me, "%s", all[rank]);
   free(all);
 }
 
@@ -230,16 +226,6 @@ static void print_stderr(const char *prefix, const char *format, va_list argumen
   vsnprintf(text, sizeof text, format, arguments);
   keep_one_line(text);
   fprintf(stderr, "%s%s\n", prefix, text);
-}
-
-void launcher_refusal(const char *format, ...)
-{
-  char prefix[64];
-  va_list arguments;
-  snprintf(prefix, sizeof prefix, "%s: ", program->name);
-  va_start(arguments, format);
-  print_stderr(prefix, format, arguments);
-  va_end(arguments);
 }
 
 void launcher_note(const struct rank *me, const char *format, ...)
@@ -262,11 +248,6 @@ void launcher_error(const char *format, ...)
 }
 
 /* ---- progress and failure ----------------------------------------------------------------- */
-
-void launcher_set_current(const struct rank *me)
-{
-  current_rank = me->rank;
-}
 
 void launcher_step(const char *step)
 {

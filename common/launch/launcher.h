@@ -69,10 +69,6 @@ void launcher_allgather(const struct rank *me, const void *mine, void *all, size
  * go on or all leave. */
 int launcher_agree(const struct rank *me, int code);
 
-/* The lowest rank of this rank's process: 0 where ranks are threads, which see each other's memory,
- * this rank itself where they are processes. Not collective. */
-int launcher_first_here(const struct rank *me);
-
 /* The largest of all ranks' values: times are those of the slowest rank. */
 double launcher_max(const struct rank *me, double value);
 

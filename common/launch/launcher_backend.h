@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Between launcher.c and its two backends, launcher_pthread.c and launcher_mpi.c; a program is
- * linked with one of them. Beside these, a backend defines launcher_barrier, launcher_broadcast,
- * launcher_allgather and launcher_first_here of launcher.h. */
+ * linked with one of them. Beside these, a backend defines launcher_barrier, launcher_broadcast and
+ * launcher_allgather of launcher.h. */
 #ifndef COMMON_LAUNCHER_BACKEND_H
 #define COMMON_LAUNCHER_BACKEND_H
 
@@ -34,18 +34,11 @@ void backend_abort(int code) __attribute__((noreturn));
 /* GPUs that this process sees; with none, a line in `why`. */
 int launcher_visible_gpus(char *why, size_t size);
 
-/* Prints `program: ...` to stderr: why this job does not run. */
-void launcher_refusal(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* Binds the calling thread to a rank, for launcher_step and the check macros. */
-void launcher_set_current(const struct rank *me);
-
 /* The watchdog ends the job with EXIT_TIMEOUT once a rank of this process that it watches has made
  * no progress for `seconds`. It watches nobody at first. */
 void watchdog_start(long seconds);
 /* From now on the `nranks` ranks of this process, `first` being the lowest, all in that step. */
 void watchdog_watch(int first, int nranks, const char *step);
 void watchdog_progress(int rank, const char *step);
-void watchdog_stop(void);
 
 #endif

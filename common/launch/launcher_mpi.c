@@ -11,7 +11,6 @@
 #include "check.h"
 #include "launcher_backend.h"
 
-static int thread_level;
 static atomic_bool finishing; /* MPI_Abort is not allowed any more */
 
 /* ---- collectives -------------------------------------------------------------------------- */
@@ -34,21 +33,16 @@ void launcher_broadcast(const struct rank *me, void *data, size_t bytes, int roo
   MPICHECK(MPI_Bcast(data, (int)bytes, MPI_BYTE, root, MPI_COMM_WORLD));
 }
 
-int launcher_first_here(const struct rank *me)
-{
-  return me->rank;
-}
-
 /* ---- starting ----------------------------------------------------------------------------- */
 
 void backend_start(struct backend *backend, int *argc, char ***argv)
 {
   static char description[MPI_MAX_LIBRARY_VERSION_STRING + 8];
   char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-  int length;
-  /* MULTIPLE, so that the watchdog's thread may call MPI_Abort; less is accepted, see
-   * backend_abort. */
-  MPICHECK(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &thread_level));
+  int level, length;
+  /* MULTIPLE, so that the watchdog's thread may call MPI_Abort; with less it mostly works, too, and
+   * where it does not return, the watchdog's alarm ends this process. */
+  MPICHECK(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &level));
   MPICHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* MPICHECK reports */
   MPICHECK(MPI_Comm_rank(MPI_COMM_WORLD, &backend->me.rank));
   MPICHECK(MPI_Comm_size(MPI_COMM_WORLD, &backend->me.nranks));
@@ -80,12 +74,11 @@ static bool may_share(void)
   return runtime >= 23000 && enabled && strcmp(enabled, "1") == 0;
 }
 
-/* What a rank tells the others before it takes a GPU. */
+/* What a rank tells the others about the GPU that it takes. */
 struct placement {
   int device;    /* -1: none to be had */
   char uuid[16]; /* of that GPU, unique in the world */
   bool may_share;
-  char why[256]; /* where there is none */
 };
 
 const bool launcher_graphs_can_deadlock = false;
@@ -93,15 +86,15 @@ const bool launcher_graphs_can_deadlock = false;
 #define ALLOWED \
   "allowed: one rank per GPU, or several with NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1"
 
-static struct placement place(const struct rank *me)
+static struct placement place(const struct rank *me, char error[LAUNCHER_TEXT])
 {
   struct placement mine = {.device = -1, .may_share = may_share()};
   struct cudaDeviceProp properties;
   int local = local_rank(me);
-  int gpus = launcher_visible_gpus(mine.why, sizeof mine.why);
+  int gpus = launcher_visible_gpus(error, LAUNCHER_TEXT);
   if (gpus == 0) return mine;
   if (gpus > 1 && local >= gpus && !mine.may_share) {
-    snprintf(mine.why, sizeof mine.why,
+    snprintf(error, LAUNCHER_TEXT,
              "rank %d is number %d on its host, which shows %d GPUs; " ALLOWED, me->rank, local + 1,
              gpus);
     return mine;
@@ -112,40 +105,32 @@ static struct placement place(const struct rank *me)
   return mine;
 }
 
-/* EXIT_VERIFIED if every rank has a GPU, of its own or shared as NCCL allows; all ranks come to the
- * same answer. Counts the ranks on mine. */
-static int check_placement(struct rank *me, const struct placement *all)
+/* Counts the other ranks on this one's GPU; an error where NCCL does not allow them. */
+static void check_placement(struct rank *me, const struct placement *all, char error[LAUNCHER_TEXT])
 {
-  bool shared = false;
-  for (int i = 0; i < me->nranks; i++) {
-    if (all[i].device < 0) {
-      if (me->rank == 0) launcher_refusal("%s", all[i].why);
-      return EXIT_CANNOT_RUN;
-    }
-    me->sharing +=
-        i != me->rank && memcmp(all[i].uuid, all[me->rank].uuid, sizeof all[i].uuid) == 0;
-    for (int j = 0; j < i; j++) {
-      if (memcmp(all[i].uuid, all[j].uuid, sizeof all[i].uuid) != 0) continue;
-      shared = true;
-      if (all[i].may_share && all[j].may_share) continue;
-      if (me->rank == 0) launcher_refusal("ranks %d and %d have the same GPU; " ALLOWED, j, i);
-      return EXIT_CANNOT_RUN;
-    }
+  const struct placement *mine = &all[me->rank];
+  for (int i = 0; i < me->nranks && mine->device >= 0; i++) {
+    if (i == me->rank || all[i].device < 0) continue;
+    if (memcmp(all[i].uuid, mine->uuid, sizeof mine->uuid) != 0) continue;
+    me->sharing++;
+    if (!*error && !(all[i].may_share && mine->may_share))
+      snprintf(error, LAUNCHER_TEXT, "ranks %d and %d have the same GPU; " ALLOWED, me->rank, i);
   }
-  if (shared) launcher_note(me, "several ranks take turns on a GPU: times say nothing");
-  return EXIT_VERIFIED;
 }
 
 int backend_run(const struct backend *backend, int (*rank_main)(const struct rank *me))
 {
   struct rank me = backend->me;
+  char error[LAUNCHER_TEXT] = "";
   watchdog_progress(me.rank, "placement");
-  struct placement mine = place(&me), *all = calloc((size_t)me.nranks, sizeof *all);
+  struct placement mine = place(&me, error), *all = calloc((size_t)me.nranks, sizeof *all);
   if (!all) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
   launcher_allgather(&me, &mine, all, sizeof mine);
-  int code = check_placement(&me, all);
+  check_placement(&me, all, error);
   free(all);
-  if (code != EXIT_VERIFIED) return code;
+  if (launcher_refuse(&me, error) != EXIT_VERIFIED) return EXIT_CANNOT_RUN;
+  if (launcher_max(&me, me.sharing) > 0)
+    launcher_note(&me, "several ranks take turns on a GPU: times say nothing");
   if (me.nranks == 1 && !getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMI_SIZE"))
     launcher_note(&me, "built with MPI=1 but started without mpirun: running one rank");
 
@@ -162,10 +147,6 @@ int backend_finish(int code)
 
 void backend_abort(int code)
 {
-  int main_thread = 0;
-  if (!atomic_load(&finishing)) {
-    MPI_Is_thread_main(&main_thread);
-    if (main_thread || thread_level == MPI_THREAD_MULTIPLE) MPI_Abort(MPI_COMM_WORLD, code);
-  }
+  if (!atomic_load(&finishing)) MPI_Abort(MPI_COMM_WORLD, code);
   _exit(code); /* mpirun ends the others when one process leaves without MPI_Finalize */
 }

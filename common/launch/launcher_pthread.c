@@ -26,7 +26,7 @@ const bool launcher_graphs_can_deadlock = false;
 const bool launcher_graphs_can_deadlock = true;
 #endif
 
-static struct thread *threads; /* NULL until the ranks run */
+static struct thread alone, *threads = &alone; /* until the ranks run, the process is rank 0 of 1 */
 static pthread_barrier_t barrier;
 
 /* ---- collectives: publish a pointer, wait, read the others' pointers, wait ----------------- */
@@ -40,10 +40,6 @@ void launcher_barrier(const struct rank *me)
 
 void launcher_allgather(const struct rank *me, const void *mine, void *all, size_t bytes)
 {
-  if (me->nranks == 1) {
-    memcpy(all, mine, bytes);
-    return;
-  }
   threads[me->rank].shared = mine;
   launcher_barrier(me);
   for (int rank = 0; rank < me->nranks; rank++)
@@ -53,63 +49,49 @@ void launcher_allgather(const struct rank *me, const void *mine, void *all, size
 
 void launcher_broadcast(const struct rank *me, void *data, size_t bytes, int root)
 {
-  if (me->nranks == 1) return;
   threads[me->rank].shared = data;
   launcher_barrier(me);
   if (me->rank != root) memcpy(data, threads[root].shared, bytes);
   launcher_barrier(me);
 }
 
-int launcher_first_here(const struct rank *me)
-{
-  (void)me;
-  return 0;
-}
-
 /* ---- starting ----------------------------------------------------------------------------- */
 
 /* Each copy that mpirun starts would take all GPUs for itself. Open MPI and MPICH tell a process
  * its rank by environment variables. */
-static void refuse_mpirun(void)
+static void refuse_mpirun(const struct rank *me)
 {
-  const char *rank = getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_RANK")
-                     : getenv("PMI_SIZE")           ? getenv("PMI_RANK")
-                                                    : NULL;
-  if (!getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMI_SIZE")) return;
+  const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+  if (!rank) rank = getenv("PMI_RANK");
+  if (!rank) return;
   /* mpirun ends the job with the first process that leaves: the others speak only where rank 0, a
    * build of another kind, does not */
-  if (rank && strcmp(rank, "0") != 0) sleep(5);
-  launcher_refusal("started by mpirun, but built without MPI=1; allowed: "
-                   "`make MPI=1` and mpirun, or a start without mpirun");
-  exit(EXIT_USAGE);
+  if (strcmp(rank, "0") != 0) sleep(5);
+  exit(launcher_refuse(me, "started by mpirun, but built without MPI=1; allowed: "
+                           "`make MPI=1` and mpirun, or a start without mpirun"));
 }
 
 void backend_start(struct backend *backend, int *argc, char ***argv)
 {
   (void)argc, (void)argv;
-  refuse_mpirun();
   *backend = (struct backend){{.rank = 0, .nranks = 1, .device = -1}, "pthread"};
+  refuse_mpirun(&backend->me);
 }
 
-/* The number of ranks, or 0 after a line on stderr. `gpus` may be 0: a wrong NTHREADS is a mistake
- * on any machine. */
-static int choose_ranks(int gpus)
+/* The number of ranks; where NTHREADS is none, an error. */
+static int choose_ranks(int gpus, char error[LAUNCHER_TEXT])
 {
   const char *text = getenv("NTHREADS");
-  if (!text) {
-#ifdef CPU_STANDIN
-    return gpus < 4 ? gpus : 4; /* it has as many devices as ranks could want */
-#else
-    return gpus;
-#endif
-  }
-  char most[32] = "", typed[SHOWN_TEXT];
+  char typed[SHOWN_TEXT];
   double ranks;
+#ifdef CPU_STANDIN
+  if (!text && gpus > 4) return 4; /* it has as many devices as ranks could want */
+#endif
+  if (!text) return gpus;
   const bool number = options_number(text, NUMBER_WHOLE, &ranks) == 0;
-  if (number && ranks >= 1 && ranks <= (gpus ? gpus : INT_MAX)) return (int)ranks;
-  if (gpus) snprintf(most, sizeof most, "%d, ", gpus);
-  launcher_refusal("NTHREADS='%s' is %s; allowed: 1 to %sthe number of GPUs", shown(text, typed),
-                   number ? "out of range" : "not a number", most);
+  if (number && ranks >= 1 && ranks <= gpus) return (int)ranks;
+  snprintf(error, LAUNCHER_TEXT, "NTHREADS='%s' is %s; allowed: 1 to %d, the number of GPUs",
+           shown(text, typed), number ? "out of range" : "not a number", gpus);
   return 0;
 }
 
@@ -122,15 +104,11 @@ static void *thread_main(void *argument)
 
 int backend_run(const struct backend *backend, int (*rank_main)(const struct rank *me))
 {
-  (void)backend;
-  char why[256];
-  const int gpus = launcher_visible_gpus(why, sizeof why);
-  const int nranks = choose_ranks(gpus);
-  if (nranks == 0 && (gpus > 0 || getenv("NTHREADS"))) return EXIT_USAGE;
-  if (gpus == 0) {
-    launcher_refusal("%s", why);
-    return EXIT_CANNOT_RUN;
-  }
+  char error[LAUNCHER_TEXT] = "";
+  const int gpus = launcher_visible_gpus(error, sizeof error);
+  const int nranks = gpus ? choose_ranks(gpus, error) : 0;
+  if (launcher_refuse(&backend->me, error) != EXIT_VERIFIED)
+    return gpus ? EXIT_USAGE : EXIT_CANNOT_RUN;
   threads = calloc((size_t)nranks, sizeof *threads);
   if (!threads) launcher_fail(__FILE__, __LINE__, "calloc", strerror(errno), NULL);
   PTHREADCHECK(pthread_barrier_init(&barrier, NULL, (unsigned)nranks));

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "output_file.h"
 
@@ -100,13 +99,8 @@ void keep_one_line(char *text)
 
 const char *shown(const char *text, char shown[SHOWN_TEXT])
 {
-  enum { HALF = SHOWN_TEXT / 2 - 16 };
-  const size_t length = strlen(text);
-  if (length < SHOWN_TEXT)
-    snprintf(shown, SHOWN_TEXT, "%s", text);
-  else
-    snprintf(shown, SHOWN_TEXT, "%.*s...(%zu bytes)...%s", HALF, text, length,
-             text + length - HALF);
+  if (snprintf(shown, SHOWN_TEXT, "%s", text) >= SHOWN_TEXT)
+    memcpy(shown + SHOWN_TEXT - 4, "...", 4);
   keep_one_line(shown);
   return shown;
 }
@@ -273,14 +267,6 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
   return check_together(opt, for_bench, error, error_size);
 }
 
-/* The same name, or names of one file that is there. */
-static bool same_file(const char *a, const char *b)
-{
-  struct stat x, y;
-  if (strcmp(a, b) == 0) return true;
-  return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 int options_check_files(struct options *opt, const struct option_spec *own, int rank, int nranks,
                         char *error, size_t error_size)
 {
@@ -301,7 +287,7 @@ int options_check_files(struct options *opt, const struct option_spec *own, int 
                     "the rank",
                     table[i].name, shown(pattern, typed), nranks);
     for (int other = 0; other < i && !failed; other++)
-      if (names[other] && same_file(names[i], names[other]))
+      if (names[other] && strcmp(names[i], names[other]) == 0)
         failed = FAIL("--%s is the file of --%s: %s; allowed: another one", table[i].name,
                       table[other].name, shown(names[i], typed));
     if (output && (per_rank || rank == 0) && !failed)

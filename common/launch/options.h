@@ -8,10 +8,6 @@
 
 #include "datatype.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The shared options, with the letters of nccl-tests. Sizes take a suffix K, M or G (powers of
  * 1024). */
 struct options {
@@ -65,8 +61,8 @@ struct option_spec {
 enum number_kind { NUMBER_WHOLE, NUMBER_SIZE, NUMBER_REAL };
 int options_number(const char *text, enum number_kind kind, double *value);
 
-/* Writes what a user typed to `shown`, as it may stand in a message, and returns it: without its
- * middle if it is long, with ? in place of newlines and other control characters. */
+/* Writes what a user typed to `shown`, as it may stand in a message, and returns it: its beginning
+ * if it is long, with ? in place of newlines and other control characters. */
 enum { SHOWN_TEXT = 256 };
 const char *shown(const char *text, char shown[SHOWN_TEXT]);
 void keep_one_line(char *text); /* ? in place of control characters */
@@ -86,7 +82,4 @@ int options_check_files(struct options *opt, const struct option_spec *own, int 
 void options_help(const char *program, const char *summary, const struct option_spec *own,
                   const char *types);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

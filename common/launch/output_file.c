@@ -2,6 +2,7 @@
 #include "output_file.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -78,16 +79,79 @@ int output_files_publish(const struct rank *me, struct output_file *const *files
 
 char *file_of_rank(const char *pattern, int rank)
 {
-  char *name = NULL;
-  size_t length;
-  FILE *text = open_memstream(&name, &length);
-  if (!text) out_of_memory();
-  for (const char *c = pattern; *c; c++) {
-    if (c[0] == '%' && c[1] == 'r')
-      fprintf(text, "%d", rank), c++;
-    else
-      fputc(*c, text);
+  char *name = strdup(pattern), *next;
+  for (const char *mark; name && (mark = strstr(name, "%r")); name = next) {
+    if (asprintf(&next, "%.*s%d%s", (int)(mark - name), name, rank, mark + 2) < 0) next = NULL;
+    free(name);
   }
-  if (fclose(text) != 0) out_of_memory();
+  if (!name) out_of_memory();
   return name;
+}
+
+/* ---- tables -----------------------------------------------------------------------------------
+ */
+
+int rows_open(struct rows *rows, const char *name)
+{
+  char error[LAUNCHER_TEXT];
+  memset(rows, 0, sizeof *rows);
+  if (!name) return 0;
+  if (output_file_open(&rows->output, name, error, sizeof error) != 0) {
+    launcher_error("%s", error);
+    return -1;
+  }
+  rows->json = strcmp(strrchr(name, '.'), ".json") == 0;
+  return 0;
+}
+
+/* Room for the next value. */
+static char *next_value(struct rows *rows, const char *column)
+{
+  if (rows->nvalues == ROWS_COLUMNS)
+    launcher_fail(__FILE__, __LINE__, "rows", "more values than ROWS_COLUMNS", NULL);
+  rows->columns[rows->nvalues] = column;
+  return rows->values[rows->nvalues++];
+}
+
+void rows_text(struct rows *rows, const char *column, const char *value)
+{
+  snprintf(next_value(rows, column), ROWS_VALUE, rows->json ? "\"%s\"" : "%s", value);
+}
+
+void rows_number(struct rows *rows, const char *column, double value)
+{
+  char *text = next_value(rows, column);
+  if (isfinite(value))
+    snprintf(text, ROWS_VALUE, "%.6g", value);
+  else
+    strcpy(text, rows->json ? "null" : "");
+}
+
+void rows_integer(struct rows *rows, const char *column, unsigned long long value)
+{
+  snprintf(next_value(rows, column), ROWS_VALUE, "%llu", value);
+}
+
+void rows_end(struct rows *rows)
+{
+  FILE *file = rows->output.stream;
+  const int n = rows->nvalues;
+  rows->nvalues = 0;
+  if (!file) return;
+  for (int i = 0; i < n && rows->nrows == 0 && !rows->json; i++)
+    fprintf(file, "%s%s", rows->columns[i], i < n - 1 ? "," : "\n");
+  if (rows->json) fprintf(file, "%s\n  {", rows->nrows ? "," : "[");
+  for (int i = 0; i < n; i++)
+    if (rows->json)
+      fprintf(file, "%s\"%s\": %s", i ? ", " : "", rows->columns[i], rows->values[i]);
+    else
+      fprintf(file, "%s%s", rows->values[i], i < n - 1 ? "," : "\n");
+  if (rows->json) fprintf(file, "}");
+  rows->nrows++;
+}
+
+void rows_finish(struct rows *rows)
+{
+  if (rows->output.stream && rows->json)
+    fprintf(rows->output.stream, "%s\n]\n", rows->nrows ? "" : "[");
 }

@@ -24,19 +24,11 @@ struct progress {
 static struct progress progress[MAX_LOCAL_RANKS];
 static atomic_int first_rank, local_ranks;
 static atomic_long turns;
-static atomic_bool stop;
 static long limit;
 
 static long stuck(int i)
 {
   return atomic_load(&turns) - atomic_load(&progress[i].since);
-}
-
-static bool is_stuck(void)
-{
-  for (int i = 0; i < local_ranks; i++)
-    if (stuck(i) >= limit) return true;
-  return false;
 }
 
 static void end_at_once(int unused)
@@ -61,19 +53,12 @@ static void end_job(void)
   launcher_abort(EXIT_TIMEOUT);
 }
 
-/* To who waits at a terminal. */
-static void say_what_takes_long(void)
-{
-  if (turns % 15 == 0 && first_rank == 0 && isatty(STDERR_FILENO))
-    fprintf(stderr, "note: %ld s, rank 0 is in step: %s\n", turns, atomic_load(&progress[0].step));
-}
-
 static void *watch(void *unused)
 {
-  for (; !stop; turns++) {
+  for (;; turns++) {
     sleep(1);
-    if (!stop && is_stuck()) end_job();
-    if (!stop) say_what_takes_long();
+    for (int i = 0; i < local_ranks; i++)
+      if (stuck(i) >= limit) end_job();
   }
   return unused;
 }
@@ -100,9 +85,4 @@ void watchdog_progress(int rank, const char *step)
   if (rank < 0 || i < 0 || i >= local_ranks) return;
   atomic_store(&progress[i].step, step);
   atomic_store(&progress[i].since, turns + 1);
-}
-
-void watchdog_stop(void)
-{
-  stop = true;
 }

@@ -1,33 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "verify.h"
 
+#include <math.h>
+
 #include "check.h"
 #include "verify_kernels.h"
 
-static struct verify_data data_of(const struct verifier *v)
+/* nranks inputs of `mask` at most have to add up to an exact value. 16 bits are variety enough, but
+ * integers of 64 bits could then be added in 32 without anybody noticing. */
+static uint64_t mask_of(const struct verifier *v, enum verify_kind kind)
 {
-  /* nranks inputs of `mask` at most have to add up to an exact value. 16 bits are variety enough,
-   * but integers of 64 bits could then be added in 32 without anybody noticing. */
   const uint64_t nranks = (uint64_t)v->me->nranks, most = ~0ULL >> (64 - v->type->exact_bits);
   uint64_t mask = v->type->exact_bits > 53 ? most : 0xFFFF;
   while (mask > 1 && mask > most / nranks) mask >>= 1;
-  if (v->kind == VERIFY_CONSTANT && nranks * (nranks - 1) / 2 <= most) mask = ~0ULL;
-  return (struct verify_data){
-      .type = v->type->nccl,
-      .size = v->type->size,
-      .kind = v->kind,
-      .nranks = v->me->nranks,
-      .mask = mask,
-      .first = v->first,
-      .source = v->source,
-  };
+  return kind == VERIFY_CONSTANT && nranks * (nranks - 1) / 2 <= most ? ~0ULL : mask;
 }
 
 static void launch(struct verifier *v, enum verify_operation operation, const void *buffer,
                    size_t count, cudaStream_t stream)
 {
   CUDACHECK(
-      verify_launch(operation, (void *)buffer, count, data_of(v), v->me->rank, v->device, stream));
+      verify_launch(operation, (void *)buffer, count, v->data, v->me->rank, v->device, stream));
 }
 
 /* Finished when it returns: comparisons in any stream may follow. */
@@ -42,6 +35,8 @@ void verifier_init(struct verifier *v, const struct rank *me, const struct datat
                    cudaStream_t stream)
 {
   *v = (struct verifier){.me = me, .type = type, .stream = stream, .code = EXIT_VERIFIED};
+  v->data = (struct verify_data){.type = type->nccl, .size = type->size, .nranks = me->nranks};
+  v->data.mask = mask_of(v, VERIFY_CONSTANT);
   verifier_expect(v, 0, VERIFY_SUM);
   /* non-blocking: it does not even wait for the default stream */
   CUDACHECK(cudaStreamCreateWithFlags(&v->own, cudaStreamNonBlocking));
@@ -58,14 +53,15 @@ void verifier_free(struct verifier *v)
 
 void verifier_expect(struct verifier *v, size_t first, int source)
 {
-  v->first = first;
-  v->source = source;
+  v->data.first = first;
+  v->data.source = source;
 }
 
 void verifier_fill(struct verifier *v, enum verify_kind kind, void *sendbuff, void *recvbuff,
                    size_t count)
 {
-  v->kind = kind;
+  v->data.kind = kind;
+  v->data.mask = mask_of(v, kind);
   launch(v, VERIFY_FILL, sendbuff, count, v->stream);
   if (recvbuff) CUDACHECK(cudaMemsetAsync(recvbuff, 0xFF, count * v->type->size, v->stream));
 }
@@ -97,15 +93,13 @@ static struct verify_state fetch_state(struct verifier *v, cudaStream_t stream)
 static unsigned long long report(struct verifier *v, const char *what, cudaStream_t stream)
 {
   const struct verify_state state = fetch_state(v, stream);
-  const struct verify_data data = data_of(v);
   const size_t i = (size_t)state.first;
-  char is[64], should[64];
+  const long double is = datatype_value(v->type, state.bits);
   if (state.wrong == 0) return 0;
-  const uint64_t expected = verify_bits(data.type, verify_expected(&data, state.round, i));
   const bool poison = state.bits == ~0ULL >> (64 - 8 * v->type->size); /* see verifier_fill */
-  launcher_error("%s: element %zu is %s, expected %s (%llu elements wrong)%s", what, i,
-                 datatype_text(v->type, state.bits, is, sizeof is),
-                 datatype_text(v->type, expected, should, sizeof should), state.wrong,
+  launcher_error("%s: element %zu is %.20Lg, expected %llu (%llu elements wrong)%s", what, i,
+                 is == is ? is : (long double)NAN /* without a sign */,
+                 (unsigned long long)verify_expected(&v->data, state.round, i), state.wrong,
                  poison ? ": never written; was the stream waited for?" : "");
   reset_counts(v);
   v->code = EXIT_WRONG_DATA;
@@ -130,13 +124,12 @@ double verifier_element(struct verifier *v, const void *buffer, size_t i)
   CUDACHECK(cudaMemcpyAsync(&bits, (const char *)buffer + i * v->type->size, v->type->size,
                             cudaMemcpyDeviceToHost, v->own));
   CUDACHECK(cudaStreamSynchronize(v->own));
-  return datatype_value(v->type, bits);
+  return (double)datatype_value(v->type, bits);
 }
 
 double verifier_expected(struct verifier *v, size_t i)
 {
-  struct verify_data data = data_of(v);
-  return (double)verify_expected(&data, fetch_state(v, v->own).round, i);
+  return (double)verify_expected(&v->data, fetch_state(v, v->own).round, i);
 }
 
 void verifier_print_digest(struct verifier *v)

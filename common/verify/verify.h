@@ -19,10 +19,6 @@
 
 #include "launcher.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* What the input is. Rank r's element i is
  *   VERIFY_CONSTANT: r (its low bits only, where the sum over all ranks would not be exact)
  *   VERIFY_INDEXED:  a hash of (r, i, round), cut to as many bits as stay exact in the sum; at most
@@ -31,6 +27,17 @@ enum verify_kind { VERIFY_CONSTANT, VERIFY_INDEXED };
 
 /* Whose input a result is, where it is not that of one rank. */
 enum { VERIFY_SUM = -1 };
+
+/* What the elements are; small enough to be a kernel argument. */
+struct verify_data {
+  ncclDataType_t type;
+  size_t size;           /* bytes of an element: 1, 2, 4 or 8 */
+  enum verify_kind kind; /* of the last fill */
+  int nranks;
+  uint64_t mask; /* an input is (rank & mask) or (hash & mask) */
+  size_t first;  /* as verifier_expect was told: where in the whole vector a result begins ... */
+  int source;    /* ... and whose input it is, or VERIFY_SUM */
+};
 
 /* What the kernels count, in device memory. */
 struct verify_state {
@@ -46,11 +53,9 @@ struct verify_state {
 struct verifier {
   const struct rank *me;
   const struct datatype *type;
-  cudaStream_t stream;         /* the caller's, in which the collective is called */
-  cudaStream_t own;            /* what only reads a finished result is done here */
-  enum verify_kind kind;       /* of the last fill */
-  size_t first;                /* as verifier_expect was told */
-  int source;                  /* likewise */
+  cudaStream_t stream; /* the caller's, in which the collective is called */
+  cudaStream_t own;    /* what only reads a finished result is done here */
+  struct verify_data data;
   struct verify_state *device; /* device memory */
   int code;                    /* EXIT_VERIFIED until a report found wrong elements */
 };
@@ -101,7 +106,4 @@ double verifier_expected(struct verifier *v, size_t i);
  * and build. Collective. */
 void verifier_print_digest(struct verifier *v);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

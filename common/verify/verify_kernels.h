@@ -11,17 +11,6 @@
 extern "C" {
 #endif
 
-/* What the elements are; small enough to be a kernel argument. */
-struct verify_data {
-  ncclDataType_t type;
-  size_t size; /* bytes of an element: 1, 2, 4 or 8 */
-  enum verify_kind kind;
-  int nranks;
-  uint64_t mask; /* an input is (rank & mask) or (hash & mask) */
-  size_t first;  /* where in the whole vector a result begins */
-  int source;    /* whose input it is, or VERIFY_SUM */
-};
-
 /* Enqueues one of the operations on buffer[0 .. count): write the input of `rank`, compare, add to
  * the digest, or begin the next round (which takes no buffer). */
 enum verify_operation { VERIFY_FILL, VERIFY_COMPARE, VERIFY_DIGEST, VERIFY_NEXT_ROUND };
