@@ -29,6 +29,26 @@ allreduce_t make_handle(struct test *t, const allreduce_config_t *config)
   return handle;
 }
 
+allreduce_config_t small_limits(const struct test *t)
+{
+  const long others = t->me->nranks > 1 ? t->me->nranks - 1 : 1;
+  return (allreduce_config_t){.ll_bytes = 700 * others, .ll128_bytes = 3000 * others};
+}
+
+void destroy_handle(struct test *t, allreduce_t handle)
+{
+  launcher_barrier(t->me);
+  LIBRARYCHECK(allreduce_destroy(handle));
+}
+
+ncclResult_t found_error(struct test *t, allreduce_t handle)
+{
+  ncclResult_t error = ncclSuccess;
+  CUDACHECK(cudaStreamSynchronize(t->stream));
+  LIBRARYCHECK(allreduce_get_async_error(handle, &error));
+  return error;
+}
+
 /* Numbers whose sums are rounded, so that another order of adding shows: random bits, with an
  * exponent so near to that of 1 that nothing overflows. */
 void call_fill(const struct call *k, int rank, char *to)
@@ -126,10 +146,7 @@ bool call_is_right(const struct call *k, int nranks, const char *got)
 
 int calls_check(struct test *t, const struct calls *c, allreduce_t handle)
 {
-  ncclResult_t error = ncclSuccess;
-  CUDACHECK(cudaStreamSynchronize(t->stream));
-  LIBRARYCHECK(allreduce_get_async_error(handle, &error));
-  if (error != ncclSuccess) {
+  if (found_error(t, handle) != ncclSuccess) {
     launcher_error("%s", allreduce_last_error());
     return EXIT_FAILED_CALL;
   }

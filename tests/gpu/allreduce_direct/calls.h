@@ -68,11 +68,15 @@ int calls_check(struct test *t, const struct calls *c, allreduce_t handle);
 /* Prints `ok - what` or `not ok - what`, for all ranks together. */
 void result(struct test *t, int code, const char *what);
 
-/* A handle for both windows. */
-allreduce_t make_handle(struct test *t, const allreduce_config_t *config);
+/* So that vectors of a few kilobytes take all three methods. */
+allreduce_config_t small_limits(const struct test *t);
 
-/* neighbours.c: kernels directly before and after calls, and calls after each other. */
-void test_neighbours(struct test *t, const allreduce_config_t *config);
+/* A handle for both windows; to destroy it when all are there. */
+allreduce_t make_handle(struct test *t, const allreduce_config_t *config);
+void destroy_handle(struct test *t, allreduce_t handle);
+
+/* Waits for the calls; what they have found. */
+ncclResult_t found_error(struct test *t, allreduce_t handle);
 
 /* errors.c: what is refused, and ranks that are late, absent or disagree. */
 void test_errors(struct test *t);

@@ -3,25 +3,26 @@
  * ranks), on GPUs and on the stand-in. Prints one line `ok - ...` or `not ok - ...` per case. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "calls.h"
+#include "verify.h"
 
 #define TYPE(type, sum, element) type,
 static const ncclDataType_t TYPES[] = {ALLREDUCE_TYPES(TYPE)};
 enum { NTYPES = sizeof TYPES / sizeof *TYPES };
 
-/* So that vectors of a few kilobytes take all three methods. */
-static allreduce_config_t small_limits(const struct test *t)
+static struct calls *no_calls(void)
 {
-  const long others = t->me->nranks > 1 ? t->me->nranks - 1 : 1;
-  return (allreduce_config_t){.ll_bytes = 700 * others, .ll128_bytes = 3000 * others};
+  struct calls *c = calloc(1, sizeof *c);
+  if (!c) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  return c;
 }
 
 /* n calls of all types and methods; some without elements. */
 static struct calls *random_calls(struct test *t, int n, unsigned seed)
 {
-  struct calls *c = calloc(1, sizeof *c);
-  if (!c) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  struct calls *c = no_calls();
   for (int i = 0; i < n; i++) {
     const unsigned long long random = hash(seed * 1000ull + (unsigned)i);
     const ncclDataType_t type = TYPES[random % NTYPES];
@@ -29,7 +30,6 @@ static struct calls *random_calls(struct test *t, int n, unsigned seed)
     if ((random >> 40) % 8 == 0) count = 0;
     calls_add(t->bytes, c, type, count, seed * 1000 + (unsigned)i);
   }
-  calls_prepare(t, c);
   return c;
 }
 
@@ -37,12 +37,12 @@ static void run_calls(struct test *t, struct calls *c, const allreduce_config_t 
                       unsigned late, const char *what)
 {
   allreduce_t handle = make_handle(t, config);
+  calls_prepare(t, c);
   launcher_step(what);
   launcher_barrier(t->me);
   calls_enqueue(t, c, handle, late);
   result(t, calls_check(t, c, handle), what);
-  launcher_barrier(t->me);
-  LIBRARYCHECK(allreduce_destroy(handle));
+  destroy_handle(t, handle);
   free(c);
 }
 
@@ -51,15 +51,13 @@ static void test_types(struct test *t)
 {
   static const size_t bytes[] = {8, 16, 24, 120, 128, 480, 696, 704, 3000, 3008, 12000};
   const allreduce_config_t config = small_limits(t);
-  struct calls *c = calloc(1, sizeof *c);
-  if (!c) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  struct calls *c = no_calls();
   for (int i = 0; i < NTYPES; i++)
     for (int b = 0; b < 11; b++)
       for (unsigned more = 0; more < 2; more++) {
         const size_t count = bytes[b] / allreduce_size_of(TYPES[i]) + more;
         calls_add(t->bytes, c, TYPES[i], count, (unsigned)(i * 100 + b * 2) + more);
       }
-  calls_prepare(t, c);
   run_calls(t, c, &config, 0, "types, counts and places");
 }
 
@@ -67,11 +65,19 @@ static void test_types(struct test *t)
 static void test_large(struct test *t)
 {
   static const size_t counts[] = {2047, 2049, 40000, 300001, 1300001};
-  struct calls *c = calloc(1, sizeof *c);
-  if (!c) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  struct calls *c = no_calls();
   for (unsigned i = 0; i < 5; i++) calls_add(t->bytes, c, ncclFloat, counts[i], i);
-  calls_prepare(t, c);
   run_calls(t, c, NULL, 0, "large vectors");
+}
+
+static cudaGraphExec_t end_capture(struct test *t)
+{
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  CUDACHECK(cudaStreamEndCapture(t->stream, &graph));
+  CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
+  CUDACHECK(cudaGraphDestroy(graph));
+  return exec;
 }
 
 /* Eager calls and a graph in turns, while the number passes 2^32. */
@@ -81,14 +87,12 @@ static void test_graph(struct test *t)
   config.calls_before = ((unsigned long long)1 << 32) - 20;
   allreduce_t handle = make_handle(t, &config);
   struct calls *c = random_calls(t, 25, 5);
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
   int code = EXIT_VERIFIED;
   launcher_step("graph");
+  calls_prepare(t, c);
   CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
   calls_enqueue(t, c, handle, 0);
-  CUDACHECK(cudaStreamEndCapture(t->stream, &graph));
-  CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
+  cudaGraphExec_t exec = end_capture(t);
   for (int turn = 0; turn < 6; turn++) {
     launcher_barrier(t->me);
     CUDACHECK(cudaMemsetAsync(t->results, 0, c->bytes, t->stream));
@@ -101,9 +105,7 @@ static void test_graph(struct test *t)
   }
   result(t, code, "a graph, its replays and other calls");
   CUDACHECK(cudaGraphExecDestroy(exec));
-  CUDACHECK(cudaGraphDestroy(graph));
-  launcher_barrier(t->me);
-  LIBRARYCHECK(allreduce_destroy(handle));
+  destroy_handle(t, handle);
   free(c);
 }
 
@@ -116,6 +118,73 @@ static void test_limits(struct test *t)
   config = small_limits(t);
   if (t->me->rank == 0) config.ll128_bytes = -1;
   run_calls(t, random_calls(t, 40, 7), &config, 0, "no LL128 lines on one rank");
+}
+
+/* Elements, so that each of the three methods has its turn: see small_limits. */
+static const size_t COUNTS[] = {100, 3, 700, 2000, 170, 1};
+enum { NCOUNTS = sizeof COUNTS / sizeof *COUNTS };
+
+/* Nothing stands between a call and the kernels that write its input and read its result: small
+ * ones are launched while the kernel before them still runs. A kernel that writes the input, the
+ * call, a kernel that compares; each time with other data. */
+static void enqueue_neighbours(struct test *t, struct verifier *v, allreduce_t handle)
+{
+  for (int i = 0; i < NCOUNTS; i++) {
+    verifier_next_round(v);
+    verifier_fill(v, VERIFY_INDEXED, t->send, t->recv, COUNTS[i]);
+    LIBRARYCHECK(allreduce_run(handle, t->send, t->recv, COUNTS[i], v->type->nccl, t->stream));
+    verifier_compare(v, t->recv, COUNTS[i]);
+  }
+}
+
+static void test_kernels_around(struct test *t, const allreduce_config_t *config)
+{
+  struct verifier v;
+  allreduce_t handle = make_handle(t, config);
+  launcher_step("kernels around");
+  verifier_init(&v, t->me, datatype_find("float"), t->stream);
+  for (int i = 0; i < 20; i++) enqueue_neighbours(t, &v, handle);
+  verifier_report(&v, "kernels around");
+  if (!launcher_graphs_can_deadlock) {
+    CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < 10; i++) enqueue_neighbours(t, &v, handle);
+    cudaGraphExec_t exec = end_capture(t);
+    for (int i = 0; i < 10; i++) CUDACHECK(cudaGraphLaunch(exec, t->stream));
+    verifier_report(&v, "kernels around, in a graph");
+    CUDACHECK(cudaGraphExecDestroy(exec));
+  }
+  result(t, v.code, "kernels directly before and after");
+  verifier_free(&v);
+  destroy_handle(t, handle);
+}
+
+/* Calls in place, one directly after the other, each with what the one before has left: an element
+ * is the sum over all ranks after the first call that it is in, and n times as much after each
+ * further one. */
+static void test_chain(struct test *t, const allreduce_config_t *config)
+{
+  enum { ELEMENTS = 1600, CALLS = 60 };
+  uint64_t input[ELEMENTS], want[ELEMENTS] = {0}, got[ELEMENTS];
+  allreduce_t handle = make_handle(t, config);
+  launcher_step("chain");
+  for (size_t i = 0; i < ELEMENTS; i++) {
+    for (int p = 0; p < t->me->nranks; p++) want[i] += hash(i * 100 + (unsigned)p);
+    input[i] = hash(i * 100 + (unsigned)t->me->rank);
+  }
+  CUDACHECK(cudaMemcpy(t->recv, input, sizeof input, cudaMemcpyHostToDevice));
+  launcher_barrier(t->me);
+  for (unsigned k = 0; k < CALLS; k++) {
+    const size_t count = k == 0 ? ELEMENTS : COUNTS[hash(k) % NCOUNTS] * 3 / 4 + 1;
+    const uint64_t random = hash(k * 64ull + (unsigned)t->me->rank);
+    if (random % 8 == 0) usleep((unsigned)(random >> 8) % 1000);
+    LIBRARYCHECK(allreduce_run(handle, t->recv, t->recv, count, ncclUint64, t->stream));
+    for (size_t i = 0; k > 0 && i < count; i++) want[i] *= (unsigned)t->me->nranks;
+  }
+  const bool failed = found_error(t, handle) != ncclSuccess;
+  CUDACHECK(cudaMemcpy(got, t->recv, sizeof got, cudaMemcpyDeviceToHost));
+  result(t, failed || memcmp(got, want, sizeof got) != 0 ? EXIT_WRONG_DATA : EXIT_VERIFIED,
+         "calls in place directly after each other");
+  destroy_handle(t, handle);
 }
 
 /* With a call that fails on one rank: all of them end, with an error each. */
@@ -188,7 +257,8 @@ static int run(const struct rank *me, const struct options *opt)
     launcher_print(t.me, "ok - no graphs where ranks are threads\n");
   else
     test_graph(&t);
-  test_neighbours(&t, &config);
+  test_kernels_around(&t, &config);
+  test_chain(&t, &config);
   test_errors(&t);
   teardown(&t);
   return t.code;

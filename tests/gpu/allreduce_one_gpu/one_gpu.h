@@ -18,7 +18,7 @@ struct one_gpu {
   char *inputs[ONE_GPU_RANKS], *results[ONE_GPU_RANKS];
   struct allreduce_state *state[ONE_GPU_RANKS];
   struct allreduce_error *error; /* in host memory */
-  uint64_t limit, late;          /* ns: to wait for others; that the last rank comes late */
+  uint64_t limit;                /* ns to wait for others */
 };
 
 /* Runs all calls, which are of one type, in one cooperative launch. Call i takes method

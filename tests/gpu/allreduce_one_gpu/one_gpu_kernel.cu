@@ -13,7 +13,6 @@ struct step {
   char *from, *to, *result;
   size_t bytes;
   unsigned delay;
-  uint64_t late;
   unsigned *came; /* blocks of this rank at the meetings below */
 };
 
@@ -33,11 +32,10 @@ static __device__ void meet_own_blocks(unsigned *came, unsigned &meetings)
   __threadfence();
 }
 
-static __device__ void wait_up_to(unsigned delay, unsigned call, uint64_t late)
+static __device__ void wait_up_to(unsigned delay, unsigned call)
 {
   const unsigned mixed = (call * 31 + blockIdx.x * 7 + blockIdx.y + 1) * 2654435761u;
-  const uint64_t begin = nanoseconds(),
-                 wait = delay > 0 && mixed >> 30 ? (mixed >> 8) % delay : late;
+  const uint64_t begin = nanoseconds(), wait = mixed >> 30 ? (mixed >> 8) % delay : 0;
   while (nanoseconds() - begin < wait) {
   }
   __syncthreads();
@@ -60,7 +58,7 @@ static __global__ void __launch_bounds__(256) sequence(const step<N> *steps, int
     meet_own_blocks(s.came, meetings);
     copy(s.from, s.input, s.bytes);
     meet_own_blocks(s.came, meetings);
-    wait_up_to(s.delay, i, s.late);
+    wait_up_to(s.delay, i);
     if (s.bytes == 0)
       ; /* nothing is launched */
     else if (s.method == ALLREDUCE_LL)
@@ -117,7 +115,6 @@ static void launch(const one_gpu *job, const calls *c, const enum allreduce_meth
       s.args.state = job->state[rank];
       s.args.error = &job->error[rank];
       s.args.limit = job->limit;
-      s.late = i == 0 && rank == n - 1 ? job->late : 0;
       s.args.count = k.count;
       s.args.lines = allreduce_lines_of(n, methods[i] == ALLREDUCE_LL128);
       s.args.slice = allreduce_slice_of(s.from, s.to, k.count, k.size, rank, n);
