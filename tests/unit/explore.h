@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { EXPLORE_ROOM = 1 << 22 }; /* for hashes; half of it at most is used */
+
 struct explorer {
   size_t size; /* of a state */
   void (*next)(struct explorer *x, const void *state);
@@ -26,7 +28,6 @@ struct explorer {
   /* its memory */
   bool reached;
   uint64_t (*seen)[2];
-  size_t seen_room;
   char *stack;
   size_t depth, stack_room;
 };
@@ -57,32 +58,19 @@ static inline void *explore_memory(void *old, size_t bytes)
 /* Whether the hash is new; it is no longer, then. */
 static inline bool explore_add(struct explorer *x, const uint64_t hash[2])
 {
-  size_t at = hash[0] & (x->seen_room - 1);
-  for (; x->seen[at][0] | x->seen[at][1]; at = (at + 1) & (x->seen_room - 1))
+  size_t at = hash[0] & (EXPLORE_ROOM - 1);
+  for (; x->seen[at][0] | x->seen[at][1]; at = (at + 1) & (EXPLORE_ROOM - 1))
     if (memcmp(x->seen[at], hash, sizeof *x->seen) == 0) return false;
   memcpy(x->seen[at], hash, sizeof *x->seen);
   return true;
-}
-
-static inline void explore_make_room(struct explorer *x)
-{
-  uint64_t(*old)[2] = x->seen;
-  const size_t room = x->seen_room;
-  x->seen_room = room == 0 ? 1 << 16 : 4 * room;
-  x->seen = explore_memory(NULL, x->seen_room * sizeof *x->seen);
-  memset(x->seen, 0, x->seen_room * sizeof *x->seen);
-  for (size_t i = 0; i < room; i++)
-    if (old[i][0] | old[i][1]) explore_add(x, old[i]);
-  free(old);
 }
 
 static inline void explore_reach(struct explorer *x, const void *state)
 {
   const uint64_t hash[2] = {explore_hash(state, x->size, 1) | 1, explore_hash(state, x->size, 2)};
   x->reached = true;
-  if ((size_t)x->states * 2 >= x->seen_room) explore_make_room(x);
   if (!explore_add(x, hash)) return;
-  x->states++;
+  if (++x->states > EXPLORE_ROOM / 2) abort();
   if (x->depth == x->stack_room) {
     x->stack_room = 2 * x->stack_room + 1024;
     x->stack = explore_memory(x->stack, x->stack_room * x->size);
@@ -94,6 +82,8 @@ static inline void explore_reach(struct explorer *x, const void *state)
 static inline const char *explore(struct explorer *x, const void *first)
 {
   char *state = explore_memory(NULL, x->size);
+  x->seen = calloc(EXPLORE_ROOM, sizeof *x->seen);
+  if (x->seen == NULL) abort();
   explore_reach(x, first);
   while (x->depth > 0 && x->broken == NULL) {
     memcpy(state, x->stack + --x->depth * x->size, x->size);
