@@ -89,7 +89,7 @@ static void fill(void *state, struct bench_size size)
                           (size_t)s->slots * s->recv_stride > x->recv_bytes))
     s->slots--;
   v->way.room = most.receives;
-  if (v->way.device_counts)
+  if (v->way.method == &methods[METHOD_DEVICE_COUNTS])
     CUDACHECK(cudaMemcpyAsync(v->way.device_counts, x->sendcounts, (size_t)n * sizeof(size_t),
                               cudaMemcpyHostToDevice, s->stream));
   program_guard(x, v->way.window, s->stream);
@@ -123,7 +123,7 @@ static void call(void *state, struct bench_size size, long slot, cudaStream_t st
 {
   struct variant *v = state;
   (void)size;
-  way_call(&v->way, send_slot(v->shared, slot), recv_at(v->shared, slot), stream);
+  v->way.method->call(&v->way, send_slot(v->shared, slot), recv_at(v->shared, slot), stream);
 }
 
 /* ---- the limit ------------------------------------------------------------------------------- */
@@ -203,17 +203,10 @@ static int choose_sizes(struct shared *s, int npatterns, struct options *sweep)
 
 int bench_example(const struct rank *me, const struct options *opt)
 {
-  static const struct {
-    enum method method;
-    const char *name;
-  } ways[] = {{METHOD_SENDRECV, "send/recv"},
-              {METHOD_BARRIER, "barrier"},
-              {METHOD_LINES, "lines"},
-              {METHOD_AUTO, "alltoallv"},
-              {METHOD_DEVICE_COUNTS, "device counts"},
-              {METHOD_COPY_ENGINE, "copy engine"},
-              {METHOD_BARE_PUSH, "bare push"}};
-  enum { WAYS = sizeof ways / sizeof *ways };
+  static const int columns[] = {METHOD_SENDRECV, METHOD_BARRIER,       METHOD_LINES,
+                                METHOD_AUTO,     METHOD_DEVICE_COUNTS, METHOD_COPY_ENGINE,
+                                METHOD_BARE_PUSH};
+  enum { COLUMNS = sizeof columns / sizeof *columns };
   const size_t n = (size_t)me->nranks;
   const char *one[] = {program_options.matrix_file ? "matrix" : program_options.pattern};
   struct options sweep = *opt;
@@ -249,31 +242,34 @@ int bench_example(const struct rank *me, const struct options *opt)
   program_init(me, comm, &s.handle);
   ALLTOALLVCHECK(alltoallv_register(s.handle, s.x.window, window_bytes));
 
-  struct variant states[WAYS];
-  struct bench_variant variants[WAYS];
+  struct variant states[COLUMNS];
+  struct bench_variant variants[COLUMNS];
   int nvariants = 0, reach;
   ALLTOALLVCHECK(alltoallv_info(s.handle, &reach, NULL));
-  for (int i = 0; i < WAYS; i++) {
+  for (int i = 0; i < COLUMNS; i++) {
     struct variant *v = &states[nvariants];
-    const bool library = ways[i].method == METHOD_AUTO;
-    *v = (struct variant){&s, {.method = ways[i].method, .x = &s.x, .comm = comm}};
-    v->way.handle = s.handle;
-    v->way.window = ways[i].method == METHOD_BARRIER     ? others[0]
-                    : ways[i].method == METHOD_BARE_PUSH ? others[1]
-                                                         : s.x.window;
-    v->way.device_counts = ways[i].method == METHOD_DEVICE_COUNTS ? counts : NULL;
-    const char *why = way_open(&v->way, window_bytes);
-    if (ways[i].method == METHOD_COPY_ENGINE && !why && opt->graph_launches) {
-      way_close(&v->way);
-      why = "graphs do not take its flags";
-    }
+    const int method = columns[i];
+    char *window = method == METHOD_BARRIER     ? others[0]
+                   : method == METHOD_BARE_PUSH ? others[1]
+                                                : s.x.window;
+    *v = (struct variant){.shared = &s,
+                          .way = {.method = &methods[method],
+                                  .x = &s.x,
+                                  .comm = comm,
+                                  .handle = s.handle,
+                                  .window = window,
+                                  .bytes = window_bytes,
+                                  .device_counts = counts}};
+    const char *name = v->way.method->column;
+    const char *why = method == METHOD_COPY_ENGINE && opt->graph_launches
+                          ? "graphs do not take its flags"
+                          : way_open(&v->way);
     if (why) {
-      launcher_note(me, "no column %s: %s", ways[i].name, why);
+      launcher_note(me, "no column %s: %s", name, why);
       continue;
     }
-    const char *name = !library || reach == me->nranks ? ways[i].name
-                       : reach > 0                     ? "alltoallv (kernel + send/recv)"
-                                                       : "alltoallv (send/recv)";
+    if (method == METHOD_AUTO && reach < me->nranks)
+      name = reach > 0 ? "alltoallv (kernel + send/recv)" : "alltoallv (send/recv)";
     variants[nvariants++] = (struct bench_variant){name, v, NULL, NULL, call, fill, check};
   }
   const struct bench bench = {

@@ -61,20 +61,17 @@ static void device_counts(struct exchange *x, char *recv, alltoallv_t handle, cu
 static void simple_method(struct exchange *x, ncclComm_t comm, alltoallv_t handle,
                           cudaStream_t stream)
 {
-  static const char *const says[] = {[METHOD_SENDRECV] = "grouped send/recv",
-                                     [METHOD_BARRIER] = "push between two barriers",
-                                     [METHOD_LINES] = "lines",
-                                     [METHOD_COPY_ENGINE] = "copy engines"};
-  struct way way = {.method = (enum method)program_options.method,
+  struct way way = {.method = &methods[program_options.method],
                     .x = x,
                     .comm = comm,
                     .handle = handle,
-                    .window = x->window};
+                    .window = x->window,
+                    .bytes = x->recv_bytes + 2 * PROGRAM_GUARD};
   program_places(x, handle);
-  const char *why = way_open(&way, x->recv_bytes + 2 * PROGRAM_GUARD);
+  const char *why = way_open(&way);
   if (why) program_cannot_run(x->me, why);
-  launcher_note(x->me, "AlltoAllV: %s (simple)", says[way.method]);
-  way_call(&way, x->send, PROGRAM_GUARD, stream);
+  launcher_note(x->me, "AlltoAllV: %s (simple)", way.method->name);
+  way.method->call(&way, x->send, PROGRAM_GUARD, stream);
   CUDACHECK(cudaStreamSynchronize(stream));
   launcher_barrier(x->me); /* as in STEP 8 */
   way_close(&way);

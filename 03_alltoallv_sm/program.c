@@ -30,12 +30,6 @@ const struct option_spec program_option_table[] = {
     {0},
 };
 
-bool program_takes_library(void)
-{
-  const int method = program_options.method;
-  return method == METHOD_AUTO || method == METHOD_LSA || method == METHOD_LIB_SENDRECV;
-}
-
 /* What is wrong with them together, or "". */
 static const char *wrong_options(const struct options *opt)
 {
@@ -140,72 +134,75 @@ void program_cannot_run(const struct rank *me, const char *why)
 void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle)
 {
   alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
-  const int method = program_options.method;
-  if (method == METHOD_LSA)
-    config.method = ALLTOALLV_LSA;
-  else if (method != METHOD_AUTO && method != METHOD_COPY_ENGINE)
-    config.method = ALLTOALLV_SENDRECV; /* of simple/: the handle is there for the counts only */
+  config.method = methods[program_options.method].handle;
   ncclResult_t result = alltoallv_init(comm, &config, handle);
   if (result == ncclInvalidUsage) /* on all ranks */
     program_cannot_run(me, alltoallv_last_error());
   CHECK_NCCL_RESULT(result, "alltoallv_init(comm, &config, handle)", alltoallv_last_error());
 }
 
-const char *way_open(struct way *w, size_t bytes)
-{
-  const char *why = NULL;
-  int reach;
-  ALLTOALLVCHECK(alltoallv_info(w->handle, &reach, NULL));
-  if (w->method == METHOD_BARRIER || w->method == METHOD_BARE_PUSH)
-    return (w->barrier = barrier_create(w->comm, w->window, bytes, &why)) ? NULL : why;
-  if (w->method == METHOD_LINES) return (w->lines = lines_create(w->comm, &why)) ? NULL : why;
-  if (w->method == METHOD_COPY_ENGINE)
-    return (w->copy_engine = copy_engine_create(w->comm, w->handle, w->window, &why)) ? NULL : why;
-  if (w->method == METHOD_DEVICE_COUNTS && reach < w->x->me->nranks)
-    return "the kernel does not reach all ranks";
-  return NULL;
-}
-
-void way_call(struct way *w, const char *send, size_t recv_at, cudaStream_t stream)
+static void call_sendrecv(struct way *w, const char *send, size_t recv_at, cudaStream_t stream)
 {
   const struct exchange *x = w->x;
-  const int n = x->me->nranks;
-  const struct parts parts = {x->sendcounts, x->sdispls, x->places,    x->recvcounts,
-                              x->rdispls,    x->largest, x->type->size};
-  char *recv = w->window + recv_at;
-  switch (w->method) {
-  case METHOD_SENDRECV:
-    NCCLCHECK(sendrecv_alltoallv(send, x->sendcounts, x->sdispls, recv, x->recvcounts, x->rdispls,
-                                 x->type->nccl, x->type->size, n, w->comm, stream));
-    break;
-  case METHOD_BARRIER:
-    barrier_alltoallv(w->barrier, send, recv_at, &parts, stream);
-    break;
-  case METHOD_LINES:
-    lines_alltoallv(w->lines, send, recv, &parts, stream);
-    break;
-  case METHOD_COPY_ENGINE:
-    copy_engine_alltoallv(w->copy_engine, send, recv_at, &parts, stream);
-    break;
-  case METHOD_BARE_PUSH:
-    barrier_bare_push(w->barrier, send, recv_at, &parts, stream);
-    break;
-  case METHOD_DEVICE_COUNTS:
-    ALLTOALLVCHECK(alltoallv_device_counts(
-        send, w->device_counts, NULL, recv, w->room, ALLTOALLV_PACKED, w->device_counts + n,
-        w->device_counts + 2 * n, NULL, x->type->size, w->handle, stream));
-    break;
-  default:
-    ALLTOALLVCHECK(alltoallv(send, x->sendcounts, x->sdispls, recv, x->recvcounts, x->rdispls,
-                             x->type->size, w->handle, stream));
-  }
+  NCCLCHECK(sendrecv_alltoallv(send, x->sendcounts, x->sdispls, w->window + recv_at, x->recvcounts,
+                               x->rdispls, x->type->nccl, x->type->size, x->me->nranks, w->comm,
+                               stream));
+}
+
+static void call_library(struct way *w, const char *send, size_t recv_at, cudaStream_t stream)
+{
+  const struct exchange *x = w->x;
+  ALLTOALLVCHECK(alltoallv(send, x->sendcounts, x->sdispls, w->window + recv_at, x->recvcounts,
+                           x->rdispls, x->type->size, w->handle, stream));
+}
+
+static const char *open_device_counts(struct way *w)
+{
+  int reach;
+  ALLTOALLVCHECK(alltoallv_info(w->handle, &reach, NULL));
+  return reach < w->x->me->nranks ? "the kernel does not reach all ranks" : NULL;
+}
+
+static void call_device_counts(struct way *w, const char *send, size_t recv_at, cudaStream_t stream)
+{
+  const int n = w->x->me->nranks;
+  size_t *counts = w->device_counts;
+  ALLTOALLVCHECK(alltoallv_device_counts(send, counts, NULL, w->window + recv_at, w->room,
+                                         ALLTOALLV_PACKED, counts + n, counts + 2 * n, NULL,
+                                         w->x->type->size, w->handle, stream));
+}
+
+/* Methods of simple/ but for the copy engines need a handle for the exchange of counts only. */
+const struct method methods[] = {
+    [METHOD_AUTO] = {"alltoallv", "alltoallv", ALLTOALLV_AUTO, NULL, call_library, NULL},
+    [METHOD_SENDRECV] = {"grouped send/recv", "send/recv", ALLTOALLV_SENDRECV, NULL, call_sendrecv,
+                         NULL},
+    [METHOD_BARRIER] = {"push between two barriers", "barrier", ALLTOALLV_SENDRECV, barrier_open,
+                        barrier_call, barrier_close},
+    [METHOD_LINES] = {"lines", "lines", ALLTOALLV_SENDRECV, lines_open, lines_call, lines_close},
+    [METHOD_COPY_ENGINE] = {"copy engines", "copy engine", ALLTOALLV_AUTO, copy_engine_open,
+                            copy_engine_call, copy_engine_close},
+    [METHOD_LSA] = {"alltoallv", NULL, ALLTOALLV_LSA, NULL, call_library, NULL},
+    [METHOD_LIB_SENDRECV] = {"alltoallv", NULL, ALLTOALLV_SENDRECV, NULL, call_library, NULL},
+    [METHOD_DEVICE_COUNTS] = {NULL, "device counts", ALLTOALLV_AUTO, open_device_counts,
+                              call_device_counts, NULL},
+    [METHOD_BARE_PUSH] = {NULL, "bare push", ALLTOALLV_AUTO, barrier_open, bare_push_call,
+                          barrier_close},
+};
+
+bool program_takes_library(void)
+{
+  return methods[program_options.method].call == call_library;
+}
+
+const char *way_open(struct way *w)
+{
+  return w->method->open ? w->method->open(w) : NULL;
 }
 
 void way_close(struct way *w)
 {
-  if (w->barrier) barrier_destroy(w->barrier);
-  if (w->lines) lines_destroy(w->lines);
-  if (w->copy_engine) copy_engine_destroy(w->copy_engine);
+  if (w->method->close) w->method->close(w);
 }
 
 void program_check_async(alltoallv_t handle)

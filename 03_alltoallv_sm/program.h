@@ -17,7 +17,7 @@
 #define ALLTOALLVCHECK(call) CHECK_NCCL_RESULT(call, #call, alltoallv_last_error())
 
 /* Who moves the bytes: --method, which names the first seven, and two more of --bench. */
-enum method {
+enum {
   METHOD_AUTO,     /* the library: the kernel where it can run, else send/recv */
   METHOD_SENDRECV, /* simple/: */
   METHOD_BARRIER,
@@ -29,10 +29,20 @@ enum method {
   METHOD_BARE_PUSH, /* the stores of barrier alone */
 };
 
+struct method {
+  const char *name;                     /* in notes */
+  const char *column;                   /* of --bench */
+  alltoallv_method_t handle;            /* what the handle beside it is made for */
+  const char *(*open)(struct way *way); /* NULL: nothing to do; as in simple.h */
+  void (*call)(struct way *way, const char *send, size_t recv_at, cudaStream_t stream);
+  void (*close)(struct way *way);
+};
+extern const struct method methods[];
+
 struct program_options {
   const char *pattern;     /* --pattern, NULL: the default */
   const char *matrix_file; /* --matrix, NULL: none */
-  int method;              /* --method, an enum method */
+  int method;              /* --method: number in methods */
   bool device_counts;      /* --device-counts */
   long seed;               /* --seed */
 };
@@ -43,18 +53,6 @@ bool program_takes_library(void); /* is --method one of the library? */
 
 /* Bytes of guard before and after the receive buffer, of any alignment. */
 enum { PROGRAM_GUARD = 256 };
-
-/* One rank's side. Counts and displacements are in elements. */
-struct exchange {
-  const struct rank *me;
-  const struct datatype *type;
-  size_t *sendcounts, *sdispls, *recvcounts, *rdispls;
-  size_t *places;                /* where the peers want what this rank sends */
-  size_t sends, receives;        /* all that this rank sends, receives */
-  size_t largest;                /* of the counts of all ranks */
-  char *send, *window;           /* guard, receive buffer, guard */
-  size_t send_bytes, recv_bytes; /* of the largest rank, so that sizes are alike */
-};
 
 /* Arrays of counts. To be freed with free(x.sendcounts). */
 struct exchange program_exchange(const struct rank *me, const struct datatype *type);
@@ -77,29 +75,15 @@ void program_allocate(struct exchange *x);
 /* Device memory of an exchange with that many bytes, the handle included. */
 size_t program_bytes(size_t send_bytes, size_t recv_bytes, int nranks);
 
-struct way {
-  enum method method;
-  const struct exchange *x;
-  ncclComm_t comm;
-  alltoallv_t handle;
-  char *window;          /* x->window, or one of its own */
-  size_t *device_counts; /* METHOD_DEVICE_COUNTS: sendcounts, recvcounts, rdispls */
-  size_t room;           /* and how many elements the receive buffer has */
-  struct barrier_push *barrier;
-  struct lines *lines;
-  struct copy_engine *copy_engine;
-};
-
 /* alltoallv_init for --method, which has to be able to run. Collective. */
 void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle);
 
 /* Where --method cannot run: one line, and the end of the job with EXIT_CANNOT_RUN. Collective. */
 void program_cannot_run(const struct rank *me, const char *why);
 
-/* Makes a way ready whose window has `bytes` bytes. NULL, or why it cannot be. Collective. */
-const char *way_open(struct way *way, size_t bytes);
-/* Enqueues the exchange of *way->x from `send` to `recv_at` in the window. */
-void way_call(struct way *way, const char *send, size_t recv_at, cudaStream_t stream);
+/* Makes a way ready, of which all but what simple/ sets is given. NULL, or why it cannot be.
+ * Collective. */
+const char *way_open(struct way *way);
 void way_close(struct way *way);
 
 /* Waits for nothing; a mismatch of counts or a timeout that the device has seen ends the job. */

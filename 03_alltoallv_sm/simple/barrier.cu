@@ -8,21 +8,11 @@
  *
  * A rank has to know where each peer wants its part. Who calls has gathered that before, so this is
  * for counts that repeat. */
-#include <stdlib.h>
-
 #include <nccl_device.h>
 
-#include "check.h"
 #include "simple.h"
 
 enum { BLOCKS = 64, THREADS = 512 };
-
-struct barrier_push {
-  ncclComm_t comm;
-  ncclWindow_t window;
-  ncclDevComm dev_comm; /* what a kernel knows of the communicator */
-  int nranks;
-};
 
 struct push_args {
   bool barriers;
@@ -83,76 +73,68 @@ static __global__ void __launch_bounds__(THREADS)
   if (a.barriers) barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 
-static void launch(barrier_push *push, bool barriers, const void *sendbuff, size_t recv_at,
-                   const parts *x, cudaStream_t stream)
+static void push(way *w, bool barriers, const char *send, size_t recv_at, cudaStream_t stream)
 {
-  push_args a = {barriers, push->dev_comm, push->window, (const char *)sendbuff, {}};
-  for (int p = 0; p < push->nranks; p++)
-    a.parts[p] = {x->from[p] * x->size, recv_at + x->to[p] * x->size, x->counts[p] * x->size};
+  const exchange *x = w->x;
+  const size_t size = x->type->size;
+  push_args a = {barriers, *(ncclDevComm *)w->dev_comm, w->registered, send, {}};
+  for (int p = 0; p < x->me->nranks; p++)
+    a.parts[p] = {x->sdispls[p] * size, recv_at + x->places[p] * size, x->sendcounts[p] * size};
   push_between_barriers<<<BLOCKS, THREADS, 0, stream>>>(a);
   CUDACHECK(cudaGetLastError());
 }
 
-void barrier_alltoallv(barrier_push *push, const void *sendbuff, size_t recv_at, const parts *x,
-                       cudaStream_t stream)
+void barrier_call(way *w, const char *send, size_t recv_at, cudaStream_t stream)
 {
-  launch(push, true, sendbuff, recv_at, x, stream);
+  push(w, true, send, recv_at, stream);
 }
 
-void barrier_bare_push(barrier_push *push, const void *sendbuff, size_t recv_at, const parts *x,
-                       cudaStream_t stream)
+void bare_push_call(way *w, const char *send, size_t recv_at, cudaStream_t stream)
 {
-  launch(push, false, sendbuff, recv_at, x, stream);
+  push(w, false, send, recv_at, stream);
 }
 
 /* ---- set up ---------------------------------------------------------------------------------- */
 
-const char *simple_why_not(ncclComm_t comm, int nranks)
+const char *simple_why_not(const way *w)
 {
+  const int n = w->x->me->nranks;
   int version = 0;
   NCCLCHECK(ncclGetVersion(&version));
   /* 2.28 makes no promise about its device structures, not even between patch releases */
   if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) && version != NCCL_VERSION_CODE)
     return "NCCL at run time is not the version of the headers";
-  if (nranks > SIMPLE_MAX_RANKS || ncclTeamLsa(comm).nRanks != nranks)
-    return "not all ranks share memory";
-  return "";
+  return n > SIMPLE_MAX_RANKS || ncclTeamLsa(w->comm).nRanks != n ? "not all ranks share memory"
+                                                                  : NULL;
 }
 
-barrier_push *barrier_create(ncclComm_t comm, void *window, size_t bytes, const char **why)
+const char *barrier_open(way *w)
 {
-  barrier_push *push = (barrier_push *)calloc(1, sizeof *push);
-  if (!push) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  push->comm = comm;
-  NCCLCHECK(ncclCommCount(comm, &push->nranks));
+  ncclDevComm dev_comm;
 #ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
   ncclDevCommRequirements requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
 #else
   ncclDevCommRequirements requirements = {};
 #endif
   requirements.lsaBarrierCount = BLOCKS;
-  *why = simple_why_not(comm, push->nranks);
-  if (!**why) {
-    const ncclResult_t made = ncclDevCommCreate(comm, &requirements, &push->dev_comm);
-    if (made == ncclInvalidUsage)
-      *why = "the communicator has no symmetric memory";
-    else
-      CHECK_NCCL_RESULT(made, "ncclDevCommCreate", ncclGetLastError(NULL));
-  }
-  if (**why) {
-    free(push);
-    return NULL;
-  }
-  NCCLCHECK(ncclCommWindowRegister(comm, window, bytes, &push->window, NCCL_WIN_COLL_SYMMETRIC));
+  const char *why = simple_why_not(w);
+  if (why) return why;
+  const ncclResult_t made = ncclDevCommCreate(w->comm, &requirements, &dev_comm);
+  if (made == ncclInvalidUsage) return "the communicator has no symmetric memory";
+  CHECK_NCCL_RESULT(made, "ncclDevCommCreate", ncclGetLastError(NULL));
+  w->dev_comm = new ncclDevComm(dev_comm);
+  NCCLCHECK(ncclCommWindowRegister(w->comm, w->window, w->bytes, &w->registered,
+                                   NCCL_WIN_COLL_SYMMETRIC));
   /* with lazy loading a first launch may wait for a device that waits for us: so load it now */
   cudaFuncAttributes attributes;
   CUDACHECK(cudaFuncGetAttributes(&attributes, push_between_barriers));
-  return push;
+  return NULL;
 }
 
-void barrier_destroy(barrier_push *push)
+void barrier_close(way *w)
 {
-  NCCLCHECK(ncclCommWindowDeregister(push->comm, push->window));
-  NCCLCHECK(ncclDevCommDestroy(push->comm, &push->dev_comm));
-  free(push);
+  ncclDevComm *dev_comm = (ncclDevComm *)w->dev_comm;
+  NCCLCHECK(ncclCommWindowDeregister(w->comm, w->registered));
+  NCCLCHECK(ncclDevCommDestroy(w->comm, dev_comm));
+  delete dev_comm;
 }

@@ -14,26 +14,15 @@
  *
  * NCCL's kernels do the same below some sizes ("LL"); ncclLLA2ASession of nccl_device.h is this for
  * kernels of one's own. The library (lib/lines.cuh) has 12 bytes of data in 16, and timeouts. */
-#include <stdlib.h>
-
 #include <nccl_device.h>
 
-#include "check.h"
 #include "simple.h"
 
 enum { BLOCKS = 32, THREADS = 512, ROOM = 32 << 10 }; /* ROOM: lines of a part, of 8 bytes each */
 
-struct lines {
-  ncclComm_t comm;
-  ncclWindow_t window; /* line [epoch & 1][source][1 + ROOM] */
-  ulonglong2 *scratch;
-  unsigned *epoch; /* of each block: on the device, or graphs would repeat it */
-  int rank, n;
-};
-
 struct line_args {
-  ncclWindow_t window;
-  unsigned *epoch;
+  ncclWindow_t window; /* line [epoch & 1][source][1 + ROOM] */
+  unsigned *epoch;     /* of each block: on the device, or graphs would repeat it */
   int rank, n;
   struct {
     const char *from;
@@ -104,57 +93,43 @@ static __global__ void __launch_bounds__(THREADS)
   if (threadIdx.x == 0) a.epoch[blockIdx.x] = epoch;
 }
 
-/* Parts that are larger than the scratch memory go in several exchanges, as many on all ranks. */
-void lines_alltoallv(lines *l, const void *sendbuff, void *recvbuff, const parts *x,
-                     cudaStream_t stream)
+static size_t mail_bytes(const way *w)
 {
-  const size_t room = 8 * (size_t)ROOM;
-  for (size_t at = 0; at == 0 || at < x->largest * x->size; at += room) {
-    line_args a = {l->window, l->epoch, l->rank, l->n, {}};
-    for (int p = 0; p < l->n; p++) {
-      const size_t bytes = x->counts[p] * x->size, recv_bytes = x->recvcounts[p] * x->size;
-      a.parts[p] = {(const char *)sendbuff + x->from[p] * x->size + at,
-                    (char *)recvbuff + x->into[p] * x->size + at,
-                    bytes <= at         ? 0
-                    : bytes - at < room ? bytes - at
-                                        : room,
-                    recv_bytes <= at         ? 0
-                    : recv_bytes - at < room ? recv_bytes - at
-                                             : room};
-    }
+  return 2 * (size_t)w->x->me->nranks * (1 + ROOM) * sizeof(ulonglong2);
+}
+
+/* Parts that are larger than the scratch memory go in several exchanges, as many on all ranks. */
+void lines_call(way *w, const char *send, size_t recv_at, cudaStream_t stream)
+{
+  const exchange *x = w->x;
+  const size_t size = x->type->size, room = 8 * (size_t)ROOM;
+  unsigned *epoch = (unsigned *)(w->scratch + mail_bytes(w));
+  for (size_t at = 0; at == 0 || at < x->largest * size; at += room) {
+    line_args a = {w->scratch_window, epoch, x->me->rank, x->me->nranks, {}};
+    auto piece = [=](size_t count) {
+      const size_t bytes = count * size;
+      return bytes <= at ? 0 : bytes - at < room ? bytes - at : room;
+    };
+    for (int p = 0; p < a.n; p++)
+      a.parts[p] = {send + x->sdispls[p] * size + at,
+                    w->window + recv_at + x->rdispls[p] * size + at, piece(x->sendcounts[p]),
+                    piece(x->recvcounts[p])};
     exchange_lines<<<BLOCKS, THREADS, 0, stream>>>(a);
     CUDACHECK(cudaGetLastError());
   }
 }
 
-lines *lines_create(ncclComm_t comm, const char **why)
+const char *lines_open(way *w)
 {
-  lines *l = (lines *)calloc(1, sizeof *l);
-  if (!l) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  l->comm = comm;
-  NCCLCHECK(ncclCommCount(comm, &l->n));
-  NCCLCHECK(ncclCommUserRank(comm, &l->rank));
-  *why = simple_why_not(comm, l->n);
-  if (**why) {
-    free(l);
-    return NULL;
-  }
-  const size_t bytes = 2 * (size_t)l->n * (1 + ROOM) * sizeof *l->scratch;
+  const char *why = simple_why_not(w);
+  if (why) return why;
   cudaFuncAttributes attributes; /* a first launch may wait for a device that waits for us */
   CUDACHECK(cudaFuncGetAttributes(&attributes, exchange_lines));
-  CUDACHECK(cudaMalloc((void **)&l->epoch, BLOCKS * sizeof *l->epoch));
-  CUDACHECK(cudaMemset(l->epoch, 0, BLOCKS * sizeof *l->epoch));
-  NCCLCHECK(ncclMemAlloc((void **)&l->scratch, bytes));
-  CUDACHECK(cudaMemset(l->scratch, 0, bytes)); /* epoch 0: never written */
-  CUDACHECK(cudaDeviceSynchronize());
-  NCCLCHECK(ncclCommWindowRegister(comm, l->scratch, bytes, &l->window, NCCL_WIN_COLL_SYMMETRIC));
-  return l;
+  simple_open_scratch(w, mail_bytes(w) + BLOCKS * sizeof(unsigned)); /* epoch 0: never written */
+  return NULL;
 }
 
-void lines_destroy(lines *l)
+void lines_close(way *w)
 {
-  NCCLCHECK(ncclCommWindowDeregister(l->comm, l->window));
-  NCCLCHECK(ncclMemFree(l->scratch));
-  CUDACHECK(cudaFree(l->epoch));
-  free(l);
+  simple_close_scratch(w);
 }

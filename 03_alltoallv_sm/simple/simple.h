@@ -10,17 +10,18 @@
  *                all but large exchanges, which take some 20 us
  *
  * But for send/recv they are for ranks that share memory (NVLink on one host). None notices that
- * counts disagree or that a peer will never come. A failed call ends the job. create and destroy
- * are collective; create returns NULL on all ranks, and `why`, where it cannot be. An exchange is
- * collective, too; it is enqueued on the stream. */
+ * counts disagree or that a peer will never come. A failed call ends the job. */
 #ifndef SIMPLE_H
 #define SIMPLE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include "check.h"
+#include "launcher.h"
 #include "lib/alltoallv.h"
 
 #ifdef __cplusplus
@@ -37,50 +38,82 @@ ncclResult_t sendrecv_alltoallv(const void *sendbuff, const size_t sendcounts[],
 /* More than the 72 GPUs that one NVLink domain has today. */
 enum { SIMPLE_MAX_RANKS = 80 };
 
-/* An exchange. All in elements of `size` bytes, arrays with an entry for each rank p. */
-struct parts {
-  const size_t *counts, *from;     /* what goes to p, where it begins in the send buffer */
-  const size_t *to;                /* and in the receive buffer of p */
-  const size_t *recvcounts, *into; /* what comes from p, where it begins in the receive buffer */
-  size_t largest;                  /* of the counts of all ranks */
-  size_t size;
+/* One rank's side of an exchange. Counts and displacements are in elements. */
+struct exchange {
+  const struct rank *me;
+  const struct datatype *type;
+  size_t *sendcounts, *sdispls, *recvcounts, *rdispls;
+  size_t *places;                /* where the peers want what this rank sends */
+  size_t sends, receives;        /* all that this rank sends, receives */
+  size_t largest;                /* of the counts of all ranks */
+  char *send, *window;           /* guard, receive buffer, guard */
+  size_t send_bytes, recv_bytes; /* of the largest rank, so that sizes are alike */
 };
 
-/* `window` is `bytes` bytes from ncclMemAlloc, as many on all ranks, that receive buffers lie in:
- * `recv_at` bytes after its beginning, the same on all ranks. */
-struct barrier_push;
-struct barrier_push *barrier_create(ncclComm_t comm, void *window, size_t bytes, const char **why);
-void barrier_alltoallv(struct barrier_push *push, const void *sendbuff, size_t recv_at,
-                       const struct parts *x, cudaStream_t stream);
-/* The stores alone, for --bench: nobody may use that, but it shows what waiting costs. */
-void barrier_bare_push(struct barrier_push *push, const void *sendbuff, size_t recv_at,
-                       const struct parts *x, cudaStream_t stream);
-void barrier_destroy(struct barrier_push *push);
+/* A method, made ready for exchanges. */
+struct way {
+  const struct method *method;
+  const struct exchange *x; /* the next exchange */
+  ncclComm_t comm;
+  alltoallv_t handle;
+  char *window; /* x->window, or one of its own: from ncclMemAlloc, as large on all ranks */
+  size_t bytes; /* of the window */
+  size_t *device_counts; /* for the library's device counts: sendcounts, recvcounts, rdispls */
+  size_t room;           /* and how many elements the receive buffer has */
+  /* of simple/: */
+  ncclWindow_t registered; /* the window, in the hands of comm */
+  char *scratch;           /* memory that the peers write, in a window, too */
+  ncclWindow_t scratch_window;
+  char *peer[SIMPLE_MAX_RANKS];         /* addresses of the windows, and of scratch memory */
+  char *peer_scratch[SIMPLE_MAX_RANKS]; /* of all ranks: copy engines only */
+  void *dev_comm;                       /* what a kernel knows of comm */
+};
 
-struct lines;
-struct lines *lines_create(ncclComm_t comm, const char **why);
-void lines_alltoallv(struct lines *lines, const void *sendbuff, void *recvbuff,
-                     const struct parts *x, cudaStream_t stream);
-void lines_destroy(struct lines *lines);
+/* Collective. Makes the way ready. NULL, or on all ranks why it cannot be. */
+const char *barrier_open(struct way *way);
+const char *lines_open(struct way *way);
+const char *copy_engine_open(struct way *way);
 
-/* `window` is registered with the handle, which knows where the peers' are. */
-struct copy_engine;
-struct copy_engine *copy_engine_create(ncclComm_t comm, alltoallv_t handle, void *window,
-                                       const char **why);
-void copy_engine_alltoallv(struct copy_engine *engine, const void *sendbuff, size_t recv_at,
-                           const struct parts *x, cudaStream_t stream);
-void copy_engine_destroy(struct copy_engine *engine);
+/* Enqueues an exchange, which is collective, too: from `send` to `recv_at` in the window, the same
+ * place on all ranks. */
+void barrier_call(struct way *way, const char *send, size_t recv_at, cudaStream_t stream);
+void lines_call(struct way *way, const char *send, size_t recv_at, cudaStream_t stream);
+void copy_engine_call(struct way *way, const char *send, size_t recv_at, cudaStream_t stream);
+/* The stores of barrier alone, for --bench: nobody may use that, but it shows what waiting costs.
+ */
+void bare_push_call(struct way *way, const char *send, size_t recv_at, cudaStream_t stream);
+
+/* Collective. */
+void barrier_close(struct way *way);
+void lines_close(struct way *way);
+void copy_engine_close(struct way *way);
 
 /* Flags in memory that the stream itself sets and awaits, for the copy engines. */
 struct stream_flag {
   unsigned *address;
-  unsigned value;
-  int peer; /* whose memory that is; this rank: wait until the value is there, then set it to 0 */
+  int peer; /* whose memory that is: set it to 1. This rank: wait until it is 1, then set it to 0 */
 };
-void stream_flags(const struct stream_flag *flags, int count, ncclComm_t comm, cudaStream_t stream);
+void stream_flags(const struct stream_flag *flags, int count, const struct way *way,
+                  cudaStream_t stream);
 
-/* Why a kernel of `comm` cannot reach all ranks; "" if it can. */
-const char *simple_why_not(ncclComm_t comm, int nranks);
+/* Why a kernel cannot reach all ranks; NULL if it can. */
+const char *simple_why_not(const struct way *way);
+
+/* Scratch memory of so many bytes, all 0, in a window of comm. */
+static inline void simple_open_scratch(struct way *w, size_t bytes)
+{
+  NCCLCHECK(ncclMemAlloc((void **)&w->scratch, bytes));
+  CUDACHECK(cudaMemset(w->scratch, 0, bytes));
+  CUDACHECK(cudaDeviceSynchronize());
+  NCCLCHECK(ncclCommWindowRegister(w->comm, w->scratch, bytes, &w->scratch_window,
+                                   NCCL_WIN_COLL_SYMMETRIC));
+}
+
+static inline void simple_close_scratch(struct way *w)
+{
+  NCCLCHECK(ncclCommWindowDeregister(w->comm, w->scratch_window));
+  NCCLCHECK(ncclMemFree(w->scratch));
+}
 
 #ifdef __cplusplus
 }

@@ -327,7 +327,7 @@ static void enqueue(struct test *t, struct way *way, uint32_t round, struct elem
   static const unsigned two = 2;
   struct segment expected[MAX_RANKS];
   program_fill(way->x, t->x.send, round, t->stream);
-  way_call(way, t->x.send, PROGRAM_GUARD, t->stream);
+  way->method->call(way, t->x.send, PROGRAM_GUARD, t->stream);
   program_expect(way->x, way->window + PROGRAM_GUARD, round, expected);
   if (late) CUDACHECK(cudaLaunchHostFunc(t->stream, pause_stream, (void *)&two));
   for (int from = 0; from < t->me->nranks; from++)
@@ -337,17 +337,20 @@ static void enqueue(struct test *t, struct way *way, uint32_t round, struct elem
 /* Exchanges with changing counts, nothing waited for in between, while one rank after the other is
  * late: before its exchange, which the others have to wait for, or after it, when it has not looked
  * at what it received. Then four in a graph, replayed. */
-static void test_back_to_back(struct test *t, enum method kind, const char *name, bool graphs)
+static void test_back_to_back(struct test *t, int kind, const char *name, bool graphs)
 {
   enum { CALLS = 60 };
   const int n = t->me->nranks;
   struct element_errors errors, *device;
-  struct way way = {.method = kind, .x = &t->x, .comm = t->comm, .handle = t->handle};
-  const size_t bytes = t->x.recv_bytes + 2 * PROGRAM_GUARD;
+  struct way way = {.method = &methods[kind],
+                    .x = &t->x,
+                    .comm = t->comm,
+                    .handle = t->handle,
+                    .window = t->x.window,
+                    .bytes = t->x.recv_bytes + 2 * PROGRAM_GUARD};
   launcher_step(name);
-  way.window = t->x.window;
-  if (kind == METHOD_BARRIER) NCCLCHECK(ncclMemAlloc((void **)&way.window, bytes));
-  const char *why = way_open(&way, bytes);
+  if (kind == METHOD_BARRIER) NCCLCHECK(ncclMemAlloc((void **)&way.window, way.bytes));
+  const char *why = way_open(&way);
   CUDACHECK(cudaMalloc((void **)&device, sizeof *device));
   CUDACHECK(cudaMemsetAsync(device, 0, sizeof *device, t->stream));
   for (int call = 0; !why && call < CALLS; call++) {
@@ -460,7 +463,7 @@ static void test_arguments(struct test *t)
   const int n = t->me->nranks;
   const size_t huge = (size_t)1 << 60, room = (t->x.recv_bytes + PROGRAM_GUARD) / 4;
   const ncclResult_t argument = ncclInvalidArgument, usage = ncclInvalidUsage;
-  size_t ten[MAX_RANKS], zero[MAX_RANKS] = {0}, many[MAX_RANKS] = {huge}, packed[MAX_RANKS];
+  size_t ten[MAX_RANKS], zero[MAX_RANKS] = {0}, many[MAX_RANKS] = {huge}, packed[MAX_RANKS] = {0};
   size_t overlap[MAX_RANKS], beyond[MAX_RANKS], received[MAX_RANKS], *d = t->device;
   char *send = t->x.send, *recv = t->x.window + PROGRAM_GUARD;
   cudaStream_t stream = t->stream;
