@@ -32,6 +32,12 @@ if have ccache; then # several checks compile the same files
   mkdir "$logs/bin"
   for compiler in gcc g++ clang; do ln -s "$(command -v ccache)" "$logs/bin/$compiler"; done
   export PATH=$logs/bin:$PATH CCACHE_DIR=${CCACHE_DIR:-$TOP/build/ccache} CCACHE_NOHASHDIR=1
+  NVCC="ccache $(cuda_home)/bin/nvcc" && export NVCC
+fi
+
+no_gpu_build=$(missing_for_gpu_build)
+if [ "$(gpu_count)" = 0 ]; then # one architecture is enough to see warnings
+  export NVCC_GENCODE=${NVCC_GENCODE:--gencode arch=compute_90,code=sm_90}
 fi
 
 # need COMMAND CHECK...: the check is skipped where the command is missing.
@@ -77,13 +83,8 @@ check_shellcheck() { need shellcheck true && sources sh bash bats sbatch pbs | x
 # ---- builds: warnings are errors here ---------------------------------------------------------------
 build_cpu() { flock "$logs" make -s -j "$lanes" CPU=1 STRICT=1 "${tests[@]}"; }
 build_gpu() {
-  local why settings=()
-  why=$(missing_for_gpu_build)
-  [ -z "$why" ] || { echo "$why" && return 77; }
-  # one architecture is enough to see warnings, where no GPU asks for another
-  [ "$(gpu_count)" != 0 ] || settings=("NVCC_GENCODE=${NVCC_GENCODE:--gencode arch=compute_90,code=sm_90}")
-  if have ccache; then settings+=("NVCC=ccache $(cuda_home)/bin/nvcc"); fi
-  flock "$logs/gpu" make -s -j "$lanes" STRICT=1 "${settings[@]}" "${tests[@]}"
+  [ -z "$no_gpu_build" ] || { echo "$no_gpu_build" && return 77; }
+  flock "$logs/gpu" make -s -j "$lanes" STRICT=1 "${tests[@]}"
 }
 build_clang() { # in a tree of its own
   mkdir "$logs/clang" && cp -r Makefile common scripts tests 0* "$logs/clang" &&
@@ -91,7 +92,7 @@ build_clang() { # in a tree of its own
 }
 
 # built cpu|gpu COMMAND...: the first check that needs the build makes it, the others wait for it.
-built() { "build_$1" && "${@:2}"; }
+built() { { [ "$1" = gpu ] && [ -n "$no_gpu_build" ]; } || "build_$1" && "${@:2}"; }
 
 # ---- tests ---------------------------------------------------------------------------------------
 # What hangs ends itself sooner; this is for what does not. Machines differ in speed by a factor of three.
@@ -111,8 +112,8 @@ check build-gpu build_gpu
 check readme-commands built cpu "${LIMIT[@]}" tests/readme_commands.sh
 for file in $(wc -l tests/cli/*.bats | sort -rn | awk 'NR > 1 { print $2 }'); do # the longest first
   kind=cpu
-  [[ $file != *gpu* ]] || kind=gpu
-  check "cli-$(basename "$file" .bats)" need bats built $kind "${LIMIT[@]}" bats --tap "$file"
+  [[ ! $file =~ gpu|install ]] || kind=gpu # install.bats: both
+  check "cli-$(basename "$file" .bats)" need bats built cpu built $kind "${LIMIT[@]}" bats --tap "$file"
 done
 check build-clang need clang build_clang
 for file in tests/unit/test_*.c; do
