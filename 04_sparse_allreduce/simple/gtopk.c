@@ -50,12 +50,12 @@ void simple_gtopk(struct simple *s, const float *gradient)
 {
   const size_t k = s->k, P = (size_t)s->nranks, me = (size_t)s->rank, bytes = k * sizeof *s->list;
   struct sparse_pair *mine = malloc(3 * bytes), *merged = malloc(2 * bytes);
-  struct sparse_pair *other = mine + k, *own = mine + 2 * k;
   struct sparse_pair *dropped = malloc(bytes * 32); /* k in each round at most */
   size_t drops[33] = {0}, rounds = 0;               /* those of round i begin at drops[i] */
   float *values = malloc(2 * k * sizeof *values);
   if (!mine || !merged || !dropped || !values)
     launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  struct sparse_pair *other = mine + k, *own = mine + 2 * k;
 
   simple_accumulate(s, gradient);
   simple_offer_largest(s);
