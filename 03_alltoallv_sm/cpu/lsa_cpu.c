@@ -124,19 +124,6 @@ ncclResult_t alltoallv_lsa_unregister(struct alltoallv_lsa *lsa, int id)
 
 /* ---- waiting and reporting ---------------------------------------------------------------- */
 
-static void report(struct alltoallv_error *record, int kind, int source, int destination,
-                   uint64_t sent, uint64_t expected, uint32_t element)
-{
-  if (__atomic_load_n(&record->kind, __ATOMIC_ACQUIRE) != ALLTOALLV_ERROR_NONE)
-    return; /* the first one stays until it is read */
-  record->source = source;
-  record->destination = destination;
-  record->sent = sent;
-  record->expected = expected;
-  record->element = element;
-  __atomic_store_n(&record->kind, kind, __ATOMIC_RELEASE);
-}
-
 static struct scratch *scratch_of(const struct alltoallv_lsa *lsa, int peer)
 {
   return cpu_window_pointer(lsa->scratch_window, 0, peer);
@@ -170,7 +157,7 @@ static bool wait_for(struct alltoallv_lsa *lsa, int source, uint64_t received)
     if (cpu_wait(lsa->comm, has_come, &awaited, seconds > 0 ? seconds : 3600)) return true;
   } while (seconds == 0); /* for ever */
   lsa->broken = true;
-  report(&lsa->errors.timeout, ALLTOALLV_ERROR_TIMEOUT, source, lsa->rank, 0, 0, 1);
+  alltoallv_report(&lsa->errors.timeout, ALLTOALLV_ERROR_TIMEOUT, source, lsa->rank, 0, 0, 1);
   return false;
 }
 
@@ -233,25 +220,12 @@ static bool share_counts(struct job *job, uint64_t *to)
   struct alltoallv_lsa *lsa = job->lsa;
   const struct alltoallv_request *x = &job->request;
   const bool slots = x->kind == ALLTOALLV_KIND_SLOTS;
+  const struct message *m = message_from(lsa, 0);
+  const bool fits = alltoallv_everything_fits(&lsa->errors.counts, x, lsa->n, &m->header.expect,
+                                              m->counts, sizeof(*m) / sizeof(uint64_t));
   uint64_t packed = 0;
-  bool fits = true;
-  for (int d = 0; d < lsa->n; d++) {
-    const uint64_t room = message_from(lsa, d)->header.expect;
-    uint64_t total = 0;
-    for (int s = 0; s < lsa->n; s++) {
-      const uint64_t bytes = message_from(lsa, s)->counts[d] * x->element;
-      if (!slots && s == lsa->rank) to[d] += total;
-      total += bytes;
-      if (fits && slots && bytes > room) {
-        report(&lsa->errors.counts, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, room, x->element);
-        fits = false;
-      }
-    }
-    if (fits && !slots && total > room) {
-      report(&lsa->errors.counts, ALLTOALLV_ERROR_CAPACITY, -1, d, total, room, x->element);
-      fits = false;
-    }
-  }
+  for (int d = 0; d < lsa->n && !slots; d++)
+    for (int s = 0; s < lsa->rank; s++) to[d] += m[s].counts[d] * x->element;
   for (int s = 0; s < lsa->n; s++) {
     struct alltoallv_pair *pair = &job->pairs[s];
     pair->recv_bytes = message_from(lsa, s)->counts[lsa->rank] * x->element;
@@ -272,11 +246,11 @@ static void compare_counts(struct job *job, int p, bool *sends, bool *receives)
   *receives = alltoallv_counts_agree(h->sent, pair->recv_bytes);
   *sends = alltoallv_counts_agree(pair->send_bytes, h->expect);
   if (!*receives)
-    report(&lsa->errors.counts, ALLTOALLV_ERROR_MISMATCH, p, lsa->rank, h->sent, pair->recv_bytes,
-           element);
+    alltoallv_report(&lsa->errors.counts, ALLTOALLV_ERROR_MISMATCH, p, lsa->rank, h->sent,
+                     pair->recv_bytes, element);
   if (!*sends)
-    report(&lsa->errors.counts, ALLTOALLV_ERROR_MISMATCH, lsa->rank, p, pair->send_bytes, h->expect,
-           element);
+    alltoallv_report(&lsa->errors.counts, ALLTOALLV_ERROR_MISMATCH, lsa->rank, p, pair->send_bytes,
+                     h->expect, element);
 }
 
 /* The CPU version of alltoallv_kernel. */
@@ -304,7 +278,8 @@ static void run(const void *args)
     to[p] = h->offset;
     sends[p] = receives[p] = h->kind == x->kind && (!device || h->element == x->element);
     if (!sends[p])
-      report(&lsa->errors.counts, ALLTOALLV_ERROR_KIND, p, me, h->kind, x->kind, x->element);
+      alltoallv_report(&lsa->errors.counts, ALLTOALLV_ERROR_KIND, p, me, h->kind, x->kind,
+                       x->element);
     else if (!device)
       compare_counts(&job, p, &sends[p], &receives[p]);
     same = same && h->kind == x->kind && (!device || h->element == x->element);

@@ -125,6 +125,28 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, const size_t sendcoun
   return ascending ? ncclSuccess : refuse_overlap(h);
 }
 
+bool alltoallv_everything_fits(struct alltoallv_error *record, const struct alltoallv_request *x,
+                               int n, const uint64_t *rooms, const uint64_t *counts, size_t stride)
+{
+  const bool slots = x->kind == ALLTOALLV_KIND_SLOTS;
+  for (int d = 0; d < n; d++) {
+    const uint64_t room = rooms[(size_t)d * stride];
+    uint64_t total = 0;
+    for (int s = 0; s < n; s++) {
+      const uint64_t bytes = counts[(size_t)s * stride + (size_t)d] * x->element;
+      total += bytes;
+      if (!slots || bytes <= room) continue;
+      alltoallv_report(record, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, room, x->element);
+      return false;
+    }
+    if (!slots && total > room) {
+      alltoallv_report(record, ALLTOALLV_ERROR_CAPACITY, -1, d, total, room, x->element);
+      return false;
+    }
+  }
+  return true;
+}
+
 /* ---- enqueueing --------------------------------------------------------------------------- */
 
 /* Makes `stream` wait for the exchange before. *capturing: then the caller orders the launches. */

@@ -44,7 +44,16 @@ static bool has_error(const struct alltoallv_error *e)
 
 bool alltoallv_has_timed_out(const struct alltoallv_handle *h)
 {
-  return h->lsa != NULL && has_error(&alltoallv_lsa_errors(h->lsa)->timeout);
+  const struct alltoallv_errors *e = h->lsa != NULL ? alltoallv_lsa_errors(h->lsa) : NULL;
+  return e != NULL && has_error(&e->timeout); /* NULL: creating the kernel's side has failed */
+}
+
+void alltoallv_report(struct alltoallv_error *record, int kind, int source, int destination,
+                      uint64_t sent, uint64_t expected, uint32_t element)
+{
+  if (has_error(record)) return;
+  *record = (struct alltoallv_error){0, source, destination, sent, expected, element};
+  __atomic_store_n(&record->kind, kind, __ATOMIC_RELEASE);
 }
 
 /* The sentence for an error, and its result. */
@@ -157,19 +166,6 @@ static ncclResult_t check_config(const alltoallv_config_t *c)
   return ncclSuccess;
 }
 
-/* `first` is the first failure so far, whose sentence stays. */
-static void destroy_lsa(struct alltoallv_handle *h, ncclResult_t *first)
-{
-  char before[ALLTOALLV_SENTENCE];
-  memcpy(before, alltoallv_last_error(), sizeof(before));
-  const ncclResult_t result = alltoallv_lsa_destroy(h->lsa);
-  h->lsa = NULL;
-  if (*first != ncclSuccess)
-    (void)alltoallv_fail(*first, "%s", before);
-  else if (result != ncclSuccess)
-    *first = alltoallv_fail(result, "cleanup: memory of the kernel: %s", alltoallv_last_error());
-}
-
 /* Sets h->lsa, among the ranks that h->lsa_first and h->lsa_n say. Returns ncclInvalidUsage on all
  * ranks if there is no symmetric memory on one. */
 static ncclResult_t make_lsa(struct alltoallv_handle *h, uint32_t first_epoch)
@@ -274,13 +270,13 @@ static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t own_res
   ALLTOALLV_TRY(agree_on_ranks(h, own_result, &why));
   if (h->lsa_n > 0) {
     h->lsa_first = h->rank / h->lsa_n * h->lsa_n;
-    ncclResult_t result = make_lsa(h, first_epoch);
-    if (result != ncclSuccess && h->lsa != NULL) destroy_lsa(h, &result);
+    const ncclResult_t result = make_lsa(h, first_epoch);
     /* Without symmetric memory there is another way; a failure is a failure. */
-    if (result == ncclInvalidUsage)
-      h->lsa_n = 0, why = "the communicator has no symmetric memory";
-    else if (result != ncclSuccess)
-      return result;
+    if (result != ncclSuccess && result != ncclInvalidUsage) return result;
+    if (result == ncclInvalidUsage) {
+      if (h->lsa != NULL) (void)alltoallv_lsa_destroy(h->lsa);
+      h->lsa = NULL, h->lsa_n = 0, why = "the communicator has no symmetric memory";
+    }
   }
   if (h->lsa == NULL && h->config.method == ALLTOALLV_LSA)
     return alltoallv_fail(ncclInvalidUsage, "the kernel cannot be used: %s", why);
@@ -319,12 +315,17 @@ static ncclResult_t make_handle(struct alltoallv_handle *h, ncclResult_t config_
   return choose_path(h, config_result == ncclSuccess ? allocate(h) : config_result, first_epoch);
 }
 
-/* Frees everything, whatever fails, and returns the first failure; `first` is one from before. */
-static ncclResult_t free_handle(struct alltoallv_handle *h, ncclResult_t first)
+/* Frees everything, whatever fails, and returns the first failure; `before` is one from before,
+ * whose sentence stays. */
+static ncclResult_t free_handle(struct alltoallv_handle *h, ncclResult_t before)
 {
+  char sentence[ALLTOALLV_SENTENCE];
+  ncclResult_t first = ncclSuccess;
+  memcpy(sentence, alltoallv_last_error(), sizeof(sentence));
   /* After a timeout a late peer may still write into our scratch memory: it stays. */
   const bool leave = alltoallv_has_timed_out(h);
-  if (h->lsa != NULL && !leave) destroy_lsa(h, &first);
+  if (h->lsa != NULL && !leave && (first = alltoallv_lsa_destroy(h->lsa)) != ncclSuccess)
+    (void)alltoallv_fail(first, "cleanup: memory of the kernel: %s", alltoallv_last_error());
   if (h->lsa_comm != NULL && !leave) {
     const ncclResult_t result = ncclCommDestroy(h->lsa_comm);
     if (first == ncclSuccess && result != ncclSuccess)
@@ -344,7 +345,7 @@ static ncclResult_t free_handle(struct alltoallv_handle *h, ncclResult_t first)
       first = alltoallv_fail(ncclUnhandledCudaError, "cleanup: %s", cudaGetErrorString(errors[i]));
   free(h->pairs);
   free(h);
-  return first;
+  return before != ncclSuccess ? alltoallv_fail(before, "%s", sentence) : first;
 }
 
 ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *config,

@@ -13,6 +13,8 @@
 extern "C" {
 #endif
 
+struct alltoallv_request;
+
 /* ---- errors: a result of NCCL's kind, and the sentence of alltoallv_last_error() ---------- */
 
 /* The longest sentence. */
@@ -46,6 +48,16 @@ const char *alltoallv_nccl_reason(ncclResult_t result);
     ncclResult_t try_result = (call);                 \
     if (try_result != ncclSuccess) return try_result; \
   } while (0)
+
+/* Reports an error of an exchange, found by the host, unless an earlier one waits to be read. */
+void alltoallv_report(struct alltoallv_error *record, int kind, int source, int destination,
+                      uint64_t sent, uint64_t expected, uint32_t element);
+
+/* Device counts: does everything fit everywhere? If not, the first thing that does not is reported:
+ * the same on every rank, from the same rows. counts[s * stride + d]: elements from s to d;
+ * rooms[d * stride]: bytes of a slot at d, or of all that it receives. */
+bool alltoallv_everything_fits(struct alltoallv_error *record, const struct alltoallv_request *x,
+                               int n, const uint64_t *rooms, const uint64_t *counts, size_t stride);
 
 /* ---- the kernel's side: lsa.cu, or its CPU version ---------------------------------------- */
 

@@ -5,14 +5,6 @@
 
 #include <string.h>
 
-/* The first error stays until the caller asks. */
-static void report(struct alltoallv_handle *h, int kind, int source, int destination, uint64_t sent,
-                   uint64_t expected, uint32_t element)
-{
-  if (h->counts_error.kind == ALLTOALLV_ERROR_NONE)
-    h->counts_error = (struct alltoallv_error){kind, source, destination, sent, expected, element};
-}
-
 ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_request *x,
                                 cudaStream_t stream)
 {
@@ -37,8 +29,8 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
   if (h->lsa != NULL) return ncclSuccess; /* the kernel copies my own part */
   const struct alltoallv_pair *own = &h->pairs[h->rank];
   if (!alltoallv_counts_agree(own->send_bytes, own->recv_bytes))
-    report(h, ALLTOALLV_ERROR_MISMATCH, h->rank, h->rank, own->send_bytes, own->recv_bytes,
-           x->element);
+    alltoallv_report(&h->counts_error, ALLTOALLV_ERROR_MISMATCH, h->rank, h->rank, own->send_bytes,
+                     own->recv_bytes, x->element);
   else if (own->send_bytes > 0)
     ALLTOALLV_CUDATRY(cudaMemcpyAsync(x->recv + own->recv_offset, x->send + own->send_offset,
                                       own->send_bytes, cudaMemcpyDeviceToDevice, stream));
@@ -47,36 +39,8 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
 
 /* ---- counts on the device ----------------------------------------------------------------- */
 
-/* A rank's message: kind and bytes of its elements, what fits, counts[n]. */
+/* A rank's message: kind and bytes of its elements, bytes that fit, counts[n]. */
 enum { ROW_KIND, ROW_ROOM, ROW_COUNTS };
-
-/* The same verdict on every rank, from the same rows: does everything fit everywhere? */
-static bool everything_fits(struct alltoallv_handle *h, size_t words,
-                            const struct alltoallv_request *x)
-{
-  const bool slots = x->kind == ALLTOALLV_KIND_SLOTS;
-  for (int d = 0; d < h->n; d++)
-    if (h->words[(size_t)d * words + ROW_KIND] != h->words[ROW_KIND]) {
-      report(h, ALLTOALLV_ERROR_KIND, 0, d, 0, 0, x->element);
-      return false;
-    }
-  for (int d = 0; d < h->n; d++) {
-    const uint64_t room = h->words[(size_t)d * words + ROW_ROOM] * x->element;
-    uint64_t total = 0;
-    for (int s = 0; s < h->n; s++) {
-      const uint64_t bytes = h->words[(size_t)s * words + ROW_COUNTS + (size_t)d] * x->element;
-      total += bytes;
-      if (!slots || bytes <= room) continue;
-      report(h, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, room, x->element);
-      return false;
-    }
-    if (!slots && total > room) {
-      report(h, ALLTOALLV_ERROR_CAPACITY, -1, d, total, room, x->element);
-      return false;
-    }
-  }
-  return true;
-}
 
 ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
                                        const struct alltoallv_request *x, cudaStream_t stream,
@@ -91,7 +55,7 @@ ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
     ALLTOALLV_CUDATRY(cudaMemcpyAsync(sdispls, x->sdispls, array, cudaMemcpyDeviceToHost, stream));
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream));
   row[ROW_KIND] = (uint64_t)x->element << 8 | (uint64_t)x->kind;
-  row[ROW_ROOM] = x->capacity;
+  row[ROW_ROOM] = x->capacity * x->element;
   uint64_t at = 0;
   for (size_t p = 0; p < n; p++) {
     uint64_t *count = &row[ROW_COUNTS + p];
@@ -101,16 +65,19 @@ ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
     at += h->pairs[p].send_bytes;
   }
   ALLTOALLV_TRY(alltoallv_agree(h, words));
-  *fits = everything_fits(h, words, x);
 
   /* What the caller wants to know. Where nothing moves, nothing is received. */
   uint64_t *recvcounts = h->words, *rdispls = recvcounts + n, *needed = rdispls + n;
   bool same = true;
   uint64_t counts[n];
   for (size_t p = 0; p < n; p++) {
-    same = same && h->words[p * words + ROW_KIND] == h->words[ROW_KIND];
     counts[p] = h->words[p * words + ROW_COUNTS + (size_t)h->rank];
+    if (h->words[p * words + ROW_KIND] == h->words[ROW_KIND]) continue;
+    alltoallv_report(&h->counts_error, ALLTOALLV_ERROR_KIND, 0, (int)p, 0, 0, x->element);
+    same = false;
   }
+  *fits = same && alltoallv_everything_fits(&h->counts_error, x, h->n, h->words + ROW_ROOM,
+                                            h->words + ROW_COUNTS, words);
   at = 0;
   for (size_t p = 0; p < n; p++) {
     if (slots) at = p * x->capacity;
