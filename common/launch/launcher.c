@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "check.h"
 #include "launcher_backend.h"
@@ -44,7 +43,7 @@ static int rank_main(const struct rank *me)
   return launcher_agree(me, code);
 }
 
-static void print_versions(const struct backend *backend)
+static void print_versions(const char *launcher)
 {
   int nccl = 0, runtime = 0, driver = 0;
   NCCLCHECK(ncclGetVersion(&nccl));
@@ -59,7 +58,7 @@ static void print_versions(const struct backend *backend)
 #ifdef CPU_STANDIN
   printf("CUDA and NCCL: the CPU stand-in, no GPU is used\n");
 #endif
-  printf("launcher: %s\n", backend->description);
+  printf("launcher: %s\n", launcher);
 }
 
 /* A runtime older than the headers may lack calls or read our structs wrongly. */
@@ -92,7 +91,6 @@ static int check_same_options(const struct rank *me, const char mine[LAUNCHER_TE
 
 int launcher_main(int argc, char **argv, const struct program *the_program)
 {
-  struct backend backend = {0};
   char error[LAUNCHER_TEXT] = "", typed[LAUNCHER_TEXT] = "";
   program = the_program;
   signal(SIGPIPE, SIG_IGN); /* a pipe that nobody reads is an error of the write, with a line */
@@ -100,8 +98,8 @@ int launcher_main(int argc, char **argv, const struct program *the_program)
     const size_t length = strlen(typed);
     snprintf(typed + length, sizeof typed - length, "%s\n", argv[i]);
   }
-  backend_start(&backend, &argc, &argv);
-  const struct rank *me = &backend.me;
+  struct rank process = {.nranks = 1, .device = -1}, *me = &process;
+  const char *launcher = backend_start(me, &argc, &argv);
 
   options_parse(&options, program->options, program->types, argc, argv, error, sizeof error);
   watchdog_start(options.timeout);
@@ -112,11 +110,11 @@ int launcher_main(int argc, char **argv, const struct program *the_program)
     if (me->rank == 0 && options.help)
       options_help(program->name, program->summary, program->options, program->types);
     else if (me->rank == 0)
-      print_versions(&backend);
+      print_versions(launcher);
     flush_stdout();
   } else if (code == EXIT_VERIFIED) {
     code = check_nccl_runtime(me);
-    if (code == EXIT_VERIFIED) code = backend_run(&backend, rank_main);
+    if (code == EXIT_VERIFIED) code = backend_run(me, rank_main);
   }
   watchdog_watch(me->rank, 1, "end of the job");
   return backend_finish(code);

@@ -9,19 +9,14 @@
 
 #include "launcher.h"
 
-/* What backend_start found. Until backend_run has started the ranks, `me` stands for this process:
- * rank 0 of 1 under pthreads, the MPI rank under MPI, without a device. */
-struct backend {
-  struct rank me;
-  const char *description; /* for --version */
-};
-
-/* Initialises MPI, if that is what the program was built with. */
-void backend_start(struct backend *backend, int *argc, char ***argv);
+/* Initialises MPI, if that is what the program was built with. Until backend_run has started the
+ * ranks, *me stands for this process: rank 0 of 1 under pthreads, the MPI rank under MPI, without a
+ * device. Returns what --version says of the launcher. */
+const char *backend_start(struct rank *me, int *argc, char ***argv);
 
 /* Finds the GPU of each rank and calls rank_main on every rank of this process. Returns the exit
  * code of this process; where the ranks cannot start, prints why (once for the job). */
-int backend_run(const struct backend *backend, int (*rank_main)(const struct rank *me));
+int backend_run(const struct rank *process, int (*rank_main)(const struct rank *me));
 
 /* Leaves MPI. Returns the exit code for main. */
 int backend_finish(int code);

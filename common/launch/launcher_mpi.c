@@ -35,22 +35,19 @@ void launcher_broadcast(const struct rank *me, void *data, size_t bytes, int roo
 
 /* ---- starting ----------------------------------------------------------------------------- */
 
-void backend_start(struct backend *backend, int *argc, char ***argv)
+const char *backend_start(struct rank *me, int *argc, char ***argv)
 {
-  static char description[MPI_MAX_LIBRARY_VERSION_STRING + 8];
-  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  static char description[MPI_MAX_LIBRARY_VERSION_STRING + 8] = "MPI (";
   int level, length;
   /* MULTIPLE, so that the watchdog's thread may call MPI_Abort; with less it mostly works, too, and
    * where it does not return, the watchdog's alarm ends this process. */
   MPICHECK(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &level));
   MPICHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* MPICHECK reports */
-  MPICHECK(MPI_Comm_rank(MPI_COMM_WORLD, &backend->me.rank));
-  MPICHECK(MPI_Comm_size(MPI_COMM_WORLD, &backend->me.nranks));
-  MPICHECK(MPI_Get_library_version(version, &length));
-  version[strcspn(version, "\n,")] = '\0';
-  snprintf(description, sizeof description, "MPI (%s)", version);
-  backend->me.device = -1;
-  backend->description = description;
+  MPICHECK(MPI_Comm_rank(MPI_COMM_WORLD, &me->rank));
+  MPICHECK(MPI_Comm_size(MPI_COMM_WORLD, &me->nranks));
+  MPICHECK(MPI_Get_library_version(description + strlen(description), &length));
+  strcpy(description + strcspn(description, "\n,"), ")");
+  return description;
 }
 
 /* The rank among those of this host. Not from the host name, which containers may share. */
@@ -118,9 +115,9 @@ static void check_placement(struct rank *me, const struct placement *all, char e
   }
 }
 
-int backend_run(const struct backend *backend, int (*rank_main)(const struct rank *me))
+int backend_run(const struct rank *process, int (*rank_main)(const struct rank *me))
 {
-  struct rank me = backend->me;
+  struct rank me = *process;
   char error[LAUNCHER_TEXT] = "";
   watchdog_progress(me.rank, "placement");
   struct placement mine = place(&me, error), *all = calloc((size_t)me.nranks, sizeof *all);

@@ -71,11 +71,11 @@ static void refuse_mpirun(const struct rank *me)
                            "`make MPI=1` and mpirun, or a start without mpirun"));
 }
 
-void backend_start(struct backend *backend, int *argc, char ***argv)
+const char *backend_start(struct rank *me, int *argc, char ***argv)
 {
   (void)argc, (void)argv;
-  *backend = (struct backend){{.rank = 0, .nranks = 1, .device = -1}, "pthread"};
-  refuse_mpirun(&backend->me);
+  refuse_mpirun(me);
+  return "pthread";
 }
 
 /* The number of ranks; where NTHREADS is none, an error. */
@@ -102,13 +102,12 @@ static void *thread_main(void *argument)
   return NULL;
 }
 
-int backend_run(const struct backend *backend, int (*rank_main)(const struct rank *me))
+int backend_run(const struct rank *process, int (*rank_main)(const struct rank *me))
 {
   char error[LAUNCHER_TEXT] = "";
   const int gpus = launcher_visible_gpus(error, sizeof error);
   const int nranks = gpus ? choose_ranks(gpus, error) : 0;
-  if (launcher_refuse(&backend->me, error) != EXIT_VERIFIED)
-    return gpus ? EXIT_USAGE : EXIT_CANNOT_RUN;
+  if (launcher_refuse(process, error) != EXIT_VERIFIED) return gpus ? EXIT_USAGE : EXIT_CANNOT_RUN;
   threads = calloc((size_t)nranks, sizeof *threads);
   if (!threads) launcher_fail(__FILE__, __LINE__, "calloc", strerror(errno), NULL);
   PTHREADCHECK(pthread_barrier_init(&barrier, NULL, (unsigned)nranks));

@@ -243,10 +243,8 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
     int i = got - FIRST_VALUE;
     if (got == '?' || got == ':') {
       /* optopt is the letter, or the value of a long option, or 0 if nothing matched */
-      if (optopt >= FIRST_VALUE)
-        snprintf(word, sizeof word, "--%s", table[optopt - FIRST_VALUE].name);
-      else
-        shown(optopt ? (char[]){'-', (char)optopt, '\0'} : argv[optind - 1], word);
+      const bool letter = optopt > 0 && optopt < FIRST_VALUE;
+      shown(letter ? (char[]){'-', (char)optopt, '\0'} : argv[optind - 1], word);
       return FAIL("option '%s' %s; allowed: see --help", word,
                   got == ':'              ? "needs an argument"
                   : optopt >= FIRST_VALUE ? "takes no argument"
@@ -278,8 +276,8 @@ int options_check_files(struct options *opt, const struct option_spec *own, int 
     const enum option_kind kind = table[i].kind;
     const bool per_rank = kind == OPTION_RANK_INPUT || kind == OPTION_RANK_OUTPUT;
     const bool output = kind == OPTION_OUTPUT || kind == OPTION_RANK_OUTPUT;
-    const bool file = per_rank || output || kind == OPTION_INPUT;
-    const char *pattern = file ? *(char **)table[i].value : NULL;
+    const char *pattern =
+        per_rank || output || kind == OPTION_INPUT ? *(char **)table[i].value : NULL;
     if (!pattern) continue;
     names[i] = file_of_rank(pattern, rank);
     if (per_rank && nranks > 1 && !strstr(pattern, "%r"))

@@ -7,16 +7,16 @@
 #include "hash.h"
 #include "verify.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Enqueues one of the operations on buffer[0 .. count): write the input of `rank`, compare, add to
  * the digest, or begin the next round (which takes no buffer). */
 enum verify_operation { VERIFY_FILL, VERIFY_COMPARE, VERIFY_DIGEST, VERIFY_NEXT_ROUND };
-cudaError_t verify_launch(enum verify_operation operation, void *buffer, size_t count,
-                          struct verify_data data, int rank, struct verify_state *state,
-                          cudaStream_t stream);
+#ifdef __cplusplus
+extern "C"
+#endif
+    cudaError_t
+    verify_launch(enum verify_operation operation, void *buffer, size_t count,
+                  struct verify_data data, int rank, struct verify_state *state,
+                  cudaStream_t stream);
 
 HASH_FN uint64_t verify_input(const struct verify_data *data, uint64_t round, int rank, size_t i)
 {
@@ -66,8 +66,4 @@ HASH_FN uint64_t verify_element_hash(uint64_t bits, size_t i)
 {
   return hash_mix(hash_mix(i + 1) ^ bits);
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif
