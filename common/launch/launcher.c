@@ -207,12 +207,12 @@ void launcher_print(const struct rank *me, const char *format, ...)
 
 void launcher_print_all(const struct rank *me, const char *format, ...)
 {
-  rank_text text, *all;
+  rank_text text;
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  all = gather_texts(me, text);
+  rank_text *all = gather_texts(me, text);
   for (int rank = 0; rank < me->nranks; rank++) launcher_print(me, "%s", all[rank]);
   free(all);
 }

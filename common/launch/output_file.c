@@ -10,8 +10,7 @@
 
 static int fail(const struct output_file *file, char *error, size_t error_size)
 {
-  char typed[SHOWN_TEXT];
-  snprintf(error, error_size, "cannot write %s: %s", shown(file->path, typed), strerror(errno));
+  snprintf(error, error_size, "cannot write %s: %s", file->name, strerror(errno));
   return -1;
 }
 
@@ -27,6 +26,7 @@ int output_file_open(struct output_file *file, const char *name, char *error, si
   *file = (struct output_file){.path = strdup(name)};
   if (!file->path || asprintf(&file->temporary, "%s%s", name, in_place ? "" : ".tmp") < 0)
     out_of_memory();
+  shown(name, file->name);
   file->stream = fopen(file->temporary, "w"); /* says what is wrong with a folder, too */
   if (file->stream) return 0;
   fail(file, error, error_size);

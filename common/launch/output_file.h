@@ -16,6 +16,7 @@
 struct output_file {
   FILE *stream;           /* to write to; NULL: there is no file */
   char *path, *temporary; /* the names; the same where it is written in place */
+  char name[SHOWN_TEXT];  /* for messages */
 };
 
 int output_file_open(struct output_file *file, const char *name, char *error, size_t error_size);
