@@ -119,6 +119,13 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
   done
   echo "$good times harmless, $caught times caught"
   [ $caught -ge 5 ] # what is compared, and what goes to the files
+  # without files too: one of the copies is the residual's, one that of the entries
+  for copy in cudaMemcpy:{8..20}; do
+    FAULT=corrupt:$copy:1 sparse pthread 2 --count 300 --steps 1 --algorithm topkA
+    cat "$WORK/err" >>"$WORK/all"
+  done
+  grep '^\[rank 1\] topkA, step 0: residual: element ' "$WORK/all"
+  grep '^\[rank 1\] topkA, step 0: sum: element ' "$WORK/all"
 }
 
 @test "gradients that are not finite: error, drop" {
