@@ -234,15 +234,9 @@ static void queued_batch(struct operation *operation, struct CUstream_st *stream
   struct CUstream_st *last = batch->comm->stream;
   use(batch, 1);
   if (last == stream) return;
-  atomic_fetch_add(&stream->references, 1);
-  batch->comm->stream = stream;
+  batch->comm->stream = cpu_stream_retain(stream);
   if (last == NULL) return;
-  if (!last->stop && !cpu_is_capturing(last)) {
-    cudaEvent_t event = cpu_event_create(cudaEventDisableTiming);
-    cpu_event_record(event, last);
-    cpu_event_wait(stream, event);
-    cpu_event_release(event);
-  }
+  cpu_stream_after(stream, last, cpu_stream_queued(last));
   cpu_stream_release(last);
 }
 

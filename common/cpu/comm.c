@@ -239,7 +239,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
  * lasts as long as any of them. */
 static void drain(ncclComm_t comm)
 {
-  if (comm->stream != NULL && !cpu_is_capturing(comm->stream)) cpu_stream_wait(comm->stream);
+  if (comm->stream != NULL) cpu_stream_wait(comm->stream);
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)

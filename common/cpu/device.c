@@ -50,7 +50,7 @@ static void start(void)
   settings.quiet = number_from("CPU_STANDIN_QUIET", 0, 0, 1) != 0;
   for (int d = 0; d < MAX_DEVICES; d++) {
     pthread_mutex_init(&devices[d].lock, NULL);
-    pthread_cond_init(&devices[d].idle, NULL);
+    pthread_cond_init(&devices[d].progress, NULL);
   }
   /* Every allocation holds a file descriptor, and 64 ranks in a process have many. */
   struct rlimit files;
@@ -224,7 +224,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device)
 void cpu_device_wait(struct device *device)
 {
   pthread_mutex_lock(&device->lock);
-  while (device->pending > 0) pthread_cond_wait(&device->idle, &device->lock);
+  while (device->pending > 0) pthread_cond_wait(&device->progress, &device->lock);
   pthread_mutex_unlock(&device->lock);
 }
 

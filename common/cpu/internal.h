@@ -4,7 +4,7 @@
  *   device.c       settings, devices, errors: what exists
  *   memory.c       regions: memory in files without a name, which other processes can open
  *   stream.c       a stream is a queue of operations and the thread that runs them
- *   event.c        an event is a counter that a stream moves on
+ *   event.c        an event is a place in a stream
  *   graph.c        a graph is a list of operations that were not queued but kept
  *   control.c      what ranks share: meetings, bells, failure
  *   comm.c         communicators: how ranks find each other
@@ -43,10 +43,10 @@ struct settings {
 };
 
 struct device {
-  pthread_mutex_t lock; /* guards this struct and the queues of the device's streams */
-  pthread_cond_t idle;  /* a stream of this device has become empty */
-  size_t pending;       /* operations queued or running */
-  size_t used;          /* bytes allocated */
+  pthread_mutex_t lock;    /* guards this struct and the queues of the device's streams */
+  pthread_cond_t progress; /* a stream of this device has run an operation */
+  size_t pending;          /* operations queued or running */
+  size_t used;             /* bytes allocated */
   struct CUstream_st *default_stream;
 };
 
@@ -125,15 +125,15 @@ struct operation {
 };
 
 struct CUstream_st {
-  atomic_int references; /* of the program, and of communicators */
+  atomic_int references; /* of the program, communicators, events and waits */
   struct device *device;
   pthread_t thread;
   pthread_cond_t work;
   struct operation *first, *last;
-  size_t pending;
+  uint64_t queued, done; /* operations so far */
   bool stop;
   char failure[SENTENCE]; /* what went wrong in it, for those who wait for it; or "" */
-  cudaGraph_t capture;    /* that it takes part in, or NULL; guarded by graph.c */
+  uint64_t capture;       /* the last one that it took part in */
 };
 
 /* `bytes` with a struct operation at the start, which the callee owns once it is queued. */
@@ -146,27 +146,24 @@ struct CUstream_st *cpu_stream(cudaStream_t stream, int device);
 /* Queues the operation, or puts it into the graph that the stream is captured into. */
 void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation);
 cudaError_t cpu_stream_wait(struct CUstream_st *stream);
+struct CUstream_st *cpu_stream_retain(struct CUstream_st *stream);
 void cpu_stream_release(struct CUstream_st *stream);
+/* How many operations were queued so far; returns when the stream has run so many; makes another
+ * stream wait for that. */
+uint64_t cpu_stream_queued(struct CUstream_st *stream);
+void cpu_stream_reach(struct CUstream_st *stream, uint64_t number);
+void cpu_stream_after(struct CUstream_st *stream, struct CUstream_st *before, uint64_t number);
 /* For operations: to fail the stream that runs them. */
 void cpu_worker_fail(const char *sentence);
 
-/* ---- event.c ------------------------------------------------------------------------------- */
-
-cudaEvent_t cpu_event_create(unsigned int flags);
-cudaError_t cpu_event_record(cudaEvent_t event, struct CUstream_st *stream);
-cudaError_t cpu_event_wait(struct CUstream_st *stream, cudaEvent_t event);
-void cpu_event_release(cudaEvent_t event);
-
 /* ---- graph.c ------------------------------------------------------------------------------- */
 
-bool cpu_is_capturing(struct CUstream_st *stream);
-/* The three below return true if capture has dealt with it. `recorded` is the capture that an event
- * was recorded in last. */
+/* The id of this thread's capture if the stream takes part in it, or 0. */
+uint64_t cpu_capture_of(const struct CUstream_st *stream);
+/* Puts the operation into the graph if the stream is being captured; else false. */
 bool cpu_capture_operation(struct CUstream_st *stream, struct operation *operation);
-bool cpu_capture_record(struct CUstream_st *stream, cudaGraph_t *recorded);
-bool cpu_capture_wait(struct CUstream_st *stream, const cudaGraph_t *recorded, bool outside,
-                      cudaError_t *error);
-void cpu_capture_forget(cudaGraph_t *recorded);
+/* Pulls the stream into this thread's capture; false if that is not number `id`. */
+bool cpu_capture_join(struct CUstream_st *stream, uint64_t id);
 
 /* ---- control.c ----------------------------------------------------------------------------- */
 

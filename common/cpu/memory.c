@@ -281,7 +281,7 @@ static cudaError_t copy(void *to, const void *from, int set, size_t bytes, enum 
   /* CUDA reads ordinary host memory before the call returns, and programs may rely on that. The
    * other direction is later here than with CUDA, so that a missing wait shows. */
   bool stage =
-      set < 0 && !wait && cpu_memory_find(from, NULL, NULL) == 0 && !cpu_is_capturing(stream);
+      set < 0 && !wait && cpu_memory_find(from, NULL, NULL) == 0 && cpu_capture_of(stream) == 0;
   struct copy *copy = cpu_operation(sizeof(*copy) + (stage ? bytes : 0), run_copy, NULL);
   copy->to = to;
   copy->from = stage ? memcpy(copy->staged, from, bytes) : from;

@@ -53,9 +53,9 @@ static void *work(void *argument)
     operation->run(operation);
     cpu_operation_free(operation);
     pthread_mutex_lock(&device->lock);
-    stream->pending--;
+    stream->done++;
     device->pending--;
-    if (stream->pending == 0) pthread_cond_broadcast(&device->idle);
+    pthread_cond_broadcast(&device->progress);
   }
   pthread_mutex_unlock(&device->lock);
   return NULL;
@@ -74,6 +74,12 @@ static struct CUstream_st *create(struct device *device)
   if (pthread_create(&stream->thread, NULL, work, stream) != 0)
     cpu_out_of_memory("the thread of a stream");
   pthread_sigmask(SIG_SETMASK, &old, NULL);
+  return stream;
+}
+
+struct CUstream_st *cpu_stream_retain(struct CUstream_st *stream)
+{
+  atomic_fetch_add(&stream->references, 1);
   return stream;
 }
 
@@ -107,17 +113,57 @@ void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation)
   else
     stream->last->next = operation;
   stream->last = operation;
-  stream->pending++;
+  stream->queued++;
   device->pending++;
   pthread_cond_signal(&stream->work);
   pthread_mutex_unlock(&device->lock);
 }
 
+uint64_t cpu_stream_queued(struct CUstream_st *stream)
+{
+  pthread_mutex_lock(&stream->device->lock);
+  uint64_t number = stream->queued;
+  pthread_mutex_unlock(&stream->device->lock);
+  return number;
+}
+
+void cpu_stream_reach(struct CUstream_st *stream, uint64_t number)
+{
+  pthread_mutex_lock(&stream->device->lock);
+  while (stream->done < number) pthread_cond_wait(&stream->device->progress, &stream->device->lock);
+  pthread_mutex_unlock(&stream->device->lock);
+}
+
+struct wait {
+  struct operation base;
+  struct CUstream_st *before;
+  uint64_t number;
+};
+
+static void run_wait(struct operation *operation)
+{
+  const struct wait *wait = (const struct wait *)operation;
+  cpu_stream_reach(wait->before, wait->number);
+}
+
+static void release_wait(struct operation *operation)
+{
+  cpu_stream_release(((struct wait *)operation)->before);
+}
+
+void cpu_stream_after(struct CUstream_st *stream, struct CUstream_st *before, uint64_t number)
+{
+  struct wait *wait = cpu_operation(sizeof(*wait), run_wait, release_wait);
+  wait->before = cpu_stream_retain(before);
+  wait->number = number;
+  cpu_stream_queue(stream, &wait->base);
+}
+
 cudaError_t cpu_stream_wait(struct CUstream_st *stream)
 {
-  if (cpu_is_capturing(stream)) return cudaErrorStreamCaptureUnsupported;
+  if (cpu_capture_of(stream) != 0) return cudaErrorStreamCaptureUnsupported;
+  cpu_stream_reach(stream, cpu_stream_queued(stream));
   pthread_mutex_lock(&stream->device->lock);
-  while (stream->pending > 0) pthread_cond_wait(&stream->device->idle, &stream->device->lock);
   cudaError_t error = stream->failure[0] == '\0'
                           ? cudaSuccess
                           : cpu_error_because(cudaErrorLaunchFailure, "%s", stream->failure);
@@ -148,13 +194,12 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
   if (stream == NULL) return cpu_error(cudaErrorInvalidResourceHandle);
-  if (cpu_is_capturing(stream)) return cpu_error(cudaErrorStreamCaptureUnsupported);
+  if (cpu_capture_of(stream) != 0) return cpu_error(cudaErrorStreamCaptureUnsupported);
   pthread_mutex_lock(&stream->device->lock);
   stream->stop = true;
   pthread_cond_signal(&stream->work);
   pthread_mutex_unlock(&stream->device->lock);
   pthread_join(stream->thread, NULL);
-  cpu_capture_forget(&stream->capture);
   cpu_stream_release(stream);
   return cudaSuccess;
 }
