@@ -21,7 +21,7 @@ static const char *const names[] = {"ncclAllReduce", "ncclReduceScatter", "ncclA
                                     "ncclRecv"};
 
 struct call {
-  struct call *next; /* of the group, or of its batch */
+  struct call *next; /* of its batch */
   enum kind kind;
   ncclComm_t comm;
   struct CUstream_st *stream;
@@ -37,9 +37,10 @@ struct call {
 
 /* The calls of a group on one communicator. */
 struct batch {
-  struct operation base;
+  struct batch *next; /* of the group */
   ncclComm_t comm;
-  struct call *calls;
+  struct CUstream_st *stream;
+  struct call *calls, **end;
 };
 
 /* ---- the memory of peers ------------------------------------------------------------------- */
@@ -228,9 +229,9 @@ static void use(const struct batch *batch, int change)
 
 /* The operations of a communicator run one after the other, in the order in which the host queues
  * them, whatever streams they are in. */
-static void queued_batch(struct operation *operation, struct CUstream_st *stream)
+static void queued_batch(const void *args, struct CUstream_st *stream)
 {
-  const struct batch *batch = (const struct batch *)operation;
+  const struct batch *batch = *(struct batch *const *)args;
   struct CUstream_st *last = batch->comm->stream;
   use(batch, 1);
   if (last == stream) return;
@@ -240,9 +241,9 @@ static void queued_batch(struct operation *operation, struct CUstream_st *stream
   cpu_stream_release(last);
 }
 
-static void run_batch(struct operation *operation)
+static void run_batch(const void *args)
 {
-  const struct batch *batch = (const struct batch *)operation;
+  const struct batch *batch = *(struct batch *const *)args;
   int delay = cpu_settings()->delay;
   bool ok = true;
   if (delay > 0) nanosleep(&(struct timespec){delay / 1000, delay % 1000 * 1000000L}, NULL);
@@ -257,66 +258,70 @@ static void run_batch(struct operation *operation)
   use(batch, -1);
 }
 
-static void free_calls(struct call *calls)
+static void release_batch(const void *args)
 {
-  while (calls != NULL) {
-    struct call *next = calls->next;
-    free(calls);
-    calls = next;
+  struct batch *batch = *(struct batch *const *)args;
+  while (batch->calls != NULL) {
+    struct call *call = batch->calls;
+    batch->calls = call->next;
+    free(call);
   }
-}
-
-static void release_batch(struct operation *operation)
-{
-  const struct batch *batch = (const struct batch *)operation;
-  free_calls(batch->calls);
   cpu_comm_release(batch->comm);
+  free(batch);
 }
 
 /* ---- groups -------------------------------------------------------------------------------- */
 
 static _Thread_local struct {
   int depth;
-  ncclResult_t error; /* of the first call of the group that failed */
-  struct call *calls, **end;
+  ncclResult_t error;    /* of the first call of the group that failed */
+  struct batch *batches; /* one per communicator, in the order of its first call */
 } group;
 
-/* One batch per communicator, in the order of its first call. */
-static ncclResult_t queue_calls(struct call *calls)
+static ncclResult_t add_to_group(struct call *call)
 {
-  ncclResult_t result = ncclSuccess;
-  while (calls != NULL) {
-    struct batch *batch = cpu_operation(sizeof(*batch), run_batch, release_batch);
-    struct CUstream_st *stream = calls->stream;
-    struct call **end = &batch->calls, **link = &calls;
-    batch->base.queued = queued_batch;
-    batch->comm = calls->comm;
+  struct batch **link = &group.batches;
+  while (*link != NULL && (*link)->comm != call->comm) link = &(*link)->next;
+  struct batch *batch = *link;
+  if (batch == NULL) {
+    batch = *link = cpu_allocate(sizeof(*batch));
+    batch->comm = call->comm;
+    batch->stream = call->stream;
+    batch->end = &batch->calls;
     cpu_comm_retain(batch->comm);
-    while (*link != NULL) {
-      struct call *call = *link;
-      if (call->comm != batch->comm) {
-        link = &call->next;
-        continue;
-      }
-      if (call->stream != stream)
-        result = cpu_nccl_error(ncclInvalidUsage, "ncclGroupEnd: calls on one communicator are in "
-                                                  "several streams; allowed on the stand-in: one");
-      *link = call->next;
-      call->next = NULL;
-      *end = call;
-      end = &call->next;
-    }
-    if (result == ncclSuccess)
-      cpu_stream_queue(stream, &batch->base);
-    else
-      cpu_operation_free(&batch->base);
   }
+  if (batch->stream != call->stream)
+    return cpu_nccl_error(ncclInvalidUsage,
+                          "%s: calls of a group on one communicator are in "
+                          "several streams; allowed on the stand-in: one",
+                          names[call->kind]);
+  *batch->end = call;
+  batch->end = &call->next;
+  return ncclSuccess;
+}
+
+static ncclResult_t end_group(void)
+{
+  if (--group.depth > 0) return ncclSuccess;
+  ncclResult_t result = group.error;
+  while (group.batches != NULL) {
+    struct batch *batch = group.batches;
+    group.batches = batch->next;
+    if (result != ncclSuccess) {
+      release_batch(&batch);
+      continue;
+    }
+    struct operation *operation = cpu_operation(run_batch, release_batch, &batch, sizeof(batch));
+    operation->queued = queued_batch;
+    cpu_stream_queue(batch->stream, operation);
+  }
+  group.error = ncclSuccess;
   return result;
 }
 
 ncclResult_t ncclGroupStart(void)
 {
-  if (group.depth++ == 0) group.end = &group.calls;
+  group.depth++;
   return ncclSuccess;
 }
 
@@ -324,15 +329,7 @@ ncclResult_t ncclGroupEnd(void)
 {
   if (group.depth == 0)
     return cpu_nccl_error(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
-  if (--group.depth > 0) return ncclSuccess;
-  ncclResult_t result = group.error;
-  if (result == ncclSuccess)
-    result = queue_calls(group.calls);
-  else
-    free_calls(group.calls);
-  group.calls = NULL;
-  group.error = ncclSuccess;
-  return result;
+  return end_group();
 }
 
 /* ---- checking calls ------------------------------------------------------------------------ */
@@ -400,16 +397,13 @@ static ncclResult_t submit(enum kind kind, const void *from, void *to, size_t co
                         .op = op,
                         .peer = peer,
                         .buffers = {(char *)(uintptr_t)from, to}};
+  group.depth++; /* a call outside of a group is a group of one */
   ncclResult_t result = check(call);
-  if (result != ncclSuccess) {
-    free(call);
-    if (group.depth > 0 && group.error == ncclSuccess) group.error = result;
-    return result;
-  }
-  if (group.depth == 0) return queue_calls(call);
-  *group.end = call;
-  group.end = &call->next;
-  return ncclSuccess;
+  if (result == ncclSuccess) result = add_to_group(call);
+  if (result != ncclSuccess) free(call);
+  if (group.error == ncclSuccess) group.error = result;
+  ncclResult_t ended = end_group();
+  return result != ncclSuccess ? result : ended;
 }
 
 /* ---- the calls ----------------------------------------------------------------------------- */

@@ -43,11 +43,6 @@ const char *ncclGetErrorString(ncclResult_t result)
   return (unsigned)result <= ncclInProgress ? texts[result] : "unknown result code";
 }
 
-static ncclResult_t no_comm(const char *call)
-{
-  return cpu_nccl_error(ncclInvalidArgument, "%s: comm is NULL", call);
-}
-
 static ncclResult_t cuda_error(const char *call, cudaError_t error)
 {
   if (error == cudaSuccess) return ncclSuccess;
@@ -244,7 +239,6 @@ static void drain(ncclComm_t comm)
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-  if (comm == NULL) return no_comm("ncclCommFinalize");
   comm->finalized = true;
   drain(comm);
   return ncclSuccess;
@@ -277,28 +271,24 @@ ncclResult_t cpu_comm_check(ncclComm_t comm)
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
-  if (comm == NULL) return no_comm("ncclCommGetAsyncError");
   *error = async_error(comm);
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 {
-  if (comm == NULL) return no_comm("ncclCommCount");
   *count = comm->nranks;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
 {
-  if (comm == NULL) return no_comm("ncclCommUserRank");
   *rank = comm->rank;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 {
-  if (comm == NULL) return no_comm("ncclCommCuDevice");
   *device = comm->device;
   return ncclSuccess;
 }

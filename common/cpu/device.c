@@ -111,10 +111,6 @@ static const struct {
     {cudaErrorLaunchFailure, "unspecified launch failure"},
     {cudaErrorNotPermitted, "operation not permitted"},
     {cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"},
-    {cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began"},
-    {cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream"},
-    {cudaErrorCapturedEvent,
-     "operation not permitted on an event last recorded in a capturing stream"},
 };
 
 cudaError_t cpu_error(cudaError_t error)

@@ -18,11 +18,6 @@ struct CUevent_st {
   uint64_t capture;     /* that it was recorded in last, or 0 */
 };
 
-struct record {
-  struct operation base;
-  cudaEvent_t event;
-};
-
 static void release_event(cudaEvent_t event)
 {
   if (atomic_fetch_sub(&event->references, 1) > 1) return;
@@ -30,18 +25,18 @@ static void release_event(cudaEvent_t event)
   free(event);
 }
 
-static void run_record(struct operation *operation)
+static void run_record(const void *args)
 {
-  cudaEvent_t event = ((struct record *)operation)->event;
+  cudaEvent_t event = *(const cudaEvent_t *)args;
   pthread_mutex_lock(&lock);
   event->pending--;
   clock_gettime(CLOCK_MONOTONIC, &event->time);
   pthread_mutex_unlock(&lock);
 }
 
-static void release_record(struct operation *operation)
+static void release_record(const void *args)
 {
-  release_event(((struct record *)operation)->event);
+  release_event(*(const cudaEvent_t *)args);
 }
 
 static cudaError_t create(cudaEvent_t *event, unsigned int flags)
@@ -80,11 +75,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
   pthread_mutex_lock(&lock);
   event->capture = cpu_capture_of(stream);
   if (event->capture == 0) {
-    struct record *record = cpu_operation(sizeof(*record), run_record, release_record);
-    record->event = event;
     atomic_fetch_add(&event->references, 1);
     event->pending++;
-    cpu_stream_queue(stream, &record->base);
+    cpu_stream_queue(stream, cpu_operation(run_record, release_record, &event, sizeof(event)));
     if (event->stream != NULL) cpu_stream_release(event->stream);
     event->stream = cpu_stream_retain(stream);
     event->number = cpu_stream_queued(stream);
@@ -114,9 +107,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
   struct CUstream_st *before = recorded(event, &number, &capture);
   cudaError_t error = cudaSuccess;
   if (capture != 0) /* the order of the graph satisfies the wait */
-    error = cpu_capture_join(stream, capture) ? cudaSuccess : cudaErrorCapturedEvent;
+    error = cpu_capture_join(stream, capture) ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
   else if (before != NULL && cpu_capture_of(stream) != 0)
-    error = cudaErrorStreamCaptureIsolation;
+    error = cudaErrorStreamCaptureUnsupported;
   else if (before != NULL)
     cpu_stream_after(stream, before, number);
   if (before != NULL) cpu_stream_release(before);

@@ -70,7 +70,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
   *graph = NULL;
   if (capture == NULL) return cpu_error(cudaErrorInvalidValue);
-  if (capture->origin != stream) return cpu_error(cudaErrorStreamCaptureUnmatched);
+  if (capture->origin != stream) return cpu_error(cudaErrorStreamCaptureUnsupported);
   *graph = capture;
   capture = NULL;
   return cudaSuccess;
@@ -85,21 +85,16 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
 
 /* ---- graphs -------------------------------------------------------------------------------- */
 
-struct graph_launch {
-  struct operation base;
-  struct CUgraph_st *graph;
-};
-
-static void run_graph(struct operation *operation)
+static void run_graph(const void *args)
 {
-  const struct graph_launch *launch = (const struct graph_launch *)operation;
-  for (struct operation *node = launch->graph->first; node != NULL; node = node->next)
-    node->run(node);
+  struct CUgraph_st *graph = *(struct CUgraph_st *const *)args;
+  for (struct operation *node = graph->first; node != NULL; node = node->next)
+    node->run(node->args);
 }
 
-static void release_launch(struct operation *operation)
+static void release_launch(const void *args)
 {
-  release_graph(((struct graph_launch *)operation)->graph);
+  release_graph(*(struct CUgraph_st *const *)args);
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
@@ -117,12 +112,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)
   struct CUstream_st *stream = cpu_stream(handle, -1);
   if (stream == NULL) return cpu_error(cudaErrorNoDevice);
   if (cpu_capture_of(stream) != 0) return cpu_error(cudaErrorStreamCaptureUnsupported);
-  struct graph_launch *launch = cpu_operation(sizeof(*launch), run_graph, release_launch);
   atomic_fetch_add(&exec->references, 1);
-  launch->graph = exec;
   for (struct operation *node = exec->first; node != NULL; node = node->next)
-    if (node->queued != NULL) node->queued(node, stream);
-  cpu_stream_queue(stream, &launch->base);
+    if (node->queued != NULL) node->queued(node->args, stream);
+  cpu_stream_queue(stream, cpu_operation(run_graph, release_launch, &exec, sizeof(exec)));
   return cudaSuccess;
 }
 

@@ -22,6 +22,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -115,13 +116,14 @@ size_t cpu_memory_find(const void *pointer, struct place *place, struct region *
 
 /* ---- stream.c ------------------------------------------------------------------------------ */
 
-/* One operation. In a graph it runs many times and must not change itself. */
+/* One operation, a function with arguments of its own. In a graph it runs many times. */
 struct operation {
   struct operation *next;
-  void (*run)(struct operation *operation);
-  void (*release)(struct operation *operation); /* may be NULL */
+  void (*run)(const void *args);
+  void (*release)(const void *args); /* or NULL: when it will not run again */
   /* or NULL; before it is queued, for every time that it will run */
-  void (*queued)(struct operation *operation, struct CUstream_st *stream);
+  void (*queued)(const void *args, struct CUstream_st *stream);
+  _Alignas(max_align_t) char args[];
 };
 
 struct CUstream_st {
@@ -136,9 +138,9 @@ struct CUstream_st {
   uint64_t capture;       /* the last one that it took part in */
 };
 
-/* `bytes` with a struct operation at the start, which the callee owns once it is queued. */
-void *cpu_operation(size_t bytes, void (*run)(struct operation *),
-                    void (*release)(struct operation *));
+/* With a copy of the arguments; the callee owns it once it is queued. */
+struct operation *cpu_operation(void (*run)(const void *args), void (*release)(const void *args),
+                                const void *args, size_t bytes);
 void cpu_operation_free(struct operation *operation);
 /* The stream behind a handle: 0 is the default stream of `device` (-1: the current one). NULL
  * without a device. */

@@ -241,21 +241,25 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 /* ---- copying and setting ------------------------------------------------------------------- */
 
 struct copy {
-  struct operation base;
-  char *to;
-  const char *from; /* NULL: set to `value` */
+  void *to;
+  const void *from; /* NULL: set to `value` */
   size_t bytes;
   int value;
-  char staged[];
+  void *staged; /* or NULL */
 };
 
-static void run_copy(struct operation *operation)
+static void run_copy(const void *args)
 {
-  const struct copy *copy = (const struct copy *)operation;
+  const struct copy *copy = args;
   if (copy->from != NULL)
     memmove(copy->to, copy->from, copy->bytes);
   else
     memset(copy->to, copy->value, copy->bytes);
+}
+
+static void release_copy(const void *args)
+{
+  free(((const struct copy *)args)->staged);
 }
 
 /* Is [pointer, pointer + bytes) one piece of memory, and on the device if it has to be? */
@@ -282,12 +286,9 @@ static cudaError_t copy(void *to, const void *from, int set, size_t bytes, enum 
    * other direction is later here than with CUDA, so that a missing wait shows. */
   bool stage =
       set < 0 && !wait && cpu_memory_find(from, NULL, NULL) == 0 && cpu_capture_of(stream) == 0;
-  struct copy *copy = cpu_operation(sizeof(*copy) + (stage ? bytes : 0), run_copy, NULL);
-  copy->to = to;
-  copy->from = stage ? memcpy(copy->staged, from, bytes) : from;
-  copy->bytes = bytes;
-  copy->value = set;
-  cpu_stream_queue(stream, &copy->base);
+  struct copy copy = {to, from, bytes, set, stage ? cpu_allocate(bytes) : NULL};
+  if (stage) copy.from = memcpy(copy.staged, from, bytes);
+  cpu_stream_queue(stream, cpu_operation(run_copy, release_copy, &copy, sizeof(copy)));
   return cpu_error(wait ? cpu_stream_wait(stream) : cudaSuccess);
 }
 

@@ -10,18 +10,19 @@
 
 /* ---- operations ---------------------------------------------------------------------------- */
 
-void *cpu_operation(size_t bytes, void (*run)(struct operation *),
-                    void (*release)(struct operation *))
+struct operation *cpu_operation(void (*run)(const void *args), void (*release)(const void *args),
+                                const void *args, size_t bytes)
 {
-  struct operation *operation = cpu_allocate(bytes);
+  struct operation *operation = cpu_allocate(sizeof(*operation) + bytes);
   operation->run = run;
   operation->release = release;
+  if (bytes > 0) memcpy(operation->args, args, bytes);
   return operation;
 }
 
 void cpu_operation_free(struct operation *operation)
 {
-  if (operation->release != NULL) operation->release(operation);
+  if (operation->release != NULL) operation->release(operation->args);
   free(operation);
 }
 
@@ -50,7 +51,7 @@ static void *work(void *argument)
     if (operation == NULL) break;
     stream->first = operation->next;
     pthread_mutex_unlock(&device->lock);
-    operation->run(operation);
+    operation->run(operation->args);
     cpu_operation_free(operation);
     pthread_mutex_lock(&device->lock);
     stream->done++;
@@ -105,7 +106,7 @@ struct CUstream_st *cpu_stream(cudaStream_t handle, int number)
 void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation)
 {
   if (cpu_capture_operation(stream, operation)) return;
-  if (operation->queued != NULL) operation->queued(operation, stream);
+  if (operation->queued != NULL) operation->queued(operation->args, stream);
   struct device *device = stream->device;
   pthread_mutex_lock(&device->lock);
   if (stream->first == NULL)
@@ -135,28 +136,25 @@ void cpu_stream_reach(struct CUstream_st *stream, uint64_t number)
 }
 
 struct wait {
-  struct operation base;
   struct CUstream_st *before;
   uint64_t number;
 };
 
-static void run_wait(struct operation *operation)
+static void run_wait(const void *args)
 {
-  const struct wait *wait = (const struct wait *)operation;
+  const struct wait *wait = args;
   cpu_stream_reach(wait->before, wait->number);
 }
 
-static void release_wait(struct operation *operation)
+static void release_wait(const void *args)
 {
-  cpu_stream_release(((struct wait *)operation)->before);
+  cpu_stream_release(((const struct wait *)args)->before);
 }
 
 void cpu_stream_after(struct CUstream_st *stream, struct CUstream_st *before, uint64_t number)
 {
-  struct wait *wait = cpu_operation(sizeof(*wait), run_wait, release_wait);
-  wait->before = cpu_stream_retain(before);
-  wait->number = number;
-  cpu_stream_queue(stream, &wait->base);
+  struct wait wait = {cpu_stream_retain(before), number};
+  cpu_stream_queue(stream, cpu_operation(run_wait, release_wait, &wait, sizeof(wait)));
 }
 
 cudaError_t cpu_stream_wait(struct CUstream_st *stream)
@@ -212,28 +210,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle)
 
 /* ---- kernels and host functions ------------------------------------------------------------ */
 
-struct launch {
-  struct operation base;
-  void (*kernel)(const void *args);
-  _Alignas(max_align_t) char args[];
-};
-
-static void run_launch(struct operation *operation)
-{
-  const struct launch *launch = (const struct launch *)operation;
-  launch->kernel(launch->args);
-}
-
 cudaError_t cpu_launch(cudaStream_t handle, void (*fn)(const void *args), const void *args,
                        size_t bytes)
 {
   struct CUstream_st *stream = cpu_stream(handle, -1);
   if (stream == NULL) return cpu_error(cudaErrorNoDevice);
   if (fn == NULL || (args == NULL && bytes > 0)) return cpu_error(cudaErrorInvalidValue);
-  struct launch *launch = cpu_operation(sizeof(*launch) + bytes, run_launch, NULL);
-  launch->kernel = fn;
-  if (bytes > 0) memcpy(launch->args, args, bytes);
-  cpu_stream_queue(stream, &launch->base);
+  cpu_stream_queue(stream, cpu_operation(fn, NULL, args, bytes));
   return cudaSuccess;
 }
 

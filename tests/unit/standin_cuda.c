@@ -147,7 +147,7 @@ static void graph_body(struct rank *me)
   REQUIRE(status == cudaStreamCaptureStatusActive);
   REQUIRE(cudaStreamSynchronize(me->stream) == cudaErrorStreamCaptureUnsupported);
   REQUIRE(cudaStreamDestroy(me->stream) == cudaErrorStreamCaptureUnsupported);
-  REQUIRE(cudaStreamWaitEvent(me->stream, join_event, 0) == cudaErrorStreamCaptureIsolation);
+  REQUIRE(cudaStreamWaitEvent(me->stream, join_event, 0) == cudaErrorStreamCaptureUnsupported);
   add_to(me->stream, in, COUNT, 1);
   CUDA(cudaEventRecord(fork_event, me->stream));
   CUDA(cudaStreamWaitEvent(second, fork_event, 0));
@@ -159,11 +159,11 @@ static void graph_body(struct rank *me)
   CUDA(cudaEventRecord(join_event, second));
   CUDA(cudaStreamWaitEvent(me->stream, join_event, 0));
   CUDA(cudaMemcpyAsync(host, out, bytes, cudaMemcpyDeviceToHost, me->stream));
-  REQUIRE(cudaStreamEndCapture(second, &graph) == cudaErrorStreamCaptureUnmatched);
+  REQUIRE(cudaStreamEndCapture(second, &graph) == cudaErrorStreamCaptureUnsupported);
   CUDA(cudaStreamEndCapture(me->stream, &graph));
   CUDA(cudaStreamIsCapturing(second, &status));
   REQUIRE(status == cudaStreamCaptureStatusNone);
-  REQUIRE(cudaStreamWaitEvent(second, fork_event, 0) == cudaErrorCapturedEvent);
+  REQUIRE(cudaStreamWaitEvent(second, fork_event, 0) == cudaErrorStreamCaptureUnsupported);
   CUDA(cudaGraphInstantiate(&exec, graph, 0));
   CUDA(cudaGraphDestroy(graph)); /* the executable does not need it any more */
   CUDA(cudaMemcpy(host, in, bytes, cudaMemcpyDeviceToHost));

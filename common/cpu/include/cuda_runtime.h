@@ -27,10 +27,7 @@ typedef enum cudaError {
   cudaErrorNotReady = 600,
   cudaErrorLaunchFailure = 719,
   cudaErrorNotPermitted = 800,
-  cudaErrorStreamCaptureUnsupported = 900,
-  cudaErrorStreamCaptureUnmatched = 903,
-  cudaErrorStreamCaptureIsolation = 905,
-  cudaErrorCapturedEvent = 907
+  cudaErrorStreamCaptureUnsupported = 900 /* whatever a capture does not allow */
 } cudaError_t;
 
 typedef struct CUstream_st *cudaStream_t;
