@@ -40,11 +40,6 @@ override V := $(filter-out 0,$(V))
 override STRICT := $(filter-out 0,$(STRICT))
 PREFIX ?= /usr/local
 
-# Blanks separate words for make, and quotes end words for the shell.
-$(foreach name,CUDA_HOME NCCL_HOME MPI_HOME PREFIX,\
-  $(if $(word 2,$($(name)))$(strip $(foreach c,' " ` \ [ ] * ? & ; | $$,$(findstring $c,$($(name))))),\
-    $(error $(name)='$($(name))' is a path that make cannot take; allowed: one without blanks, quotes, brackets and the like)))
-
 KIND := $(if $(CPU),cpu,gpu)
 LAUNCHER := $(if $(MPI),mpi,pthread)
 SANITIZED := $(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))

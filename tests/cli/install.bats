@@ -75,15 +75,13 @@ C
   done
 }
 
-@test "DESTDIR, a clone whose path has odd characters; a PREFIX that compilers would not see is refused" {
+@test "DESTDIR, a clone whose path has odd characters" {
   odd="$WORK/it's [a] \"b\" c=d \\e"
   mkdir "$odd"
   tar -cf - Makefile common tests 0* build/cpu build/cpu-pthread | tar -C "$odd" -xf -
   make -s -C "$odd" install CPU=1 PREFIX="../odd" DESTDIR="$WORK/a stage"
   grep -qx "libdir=\${prefix}/lib" "$WORK"/"a stage$WORK"/odd/lib/pkgconfig/nccl-examples-cpu.pc
   grep -qx "prefix=$WORK/odd" "$WORK"/"a stage$WORK"/odd/lib/pkgconfig/nccl-examples-cpu.pc
-  ! make -s install CPU=1 PREFIX="$WORK/a b" 2>"$WORK/err" || return 1
-  grep -q "PREFIX='.*' is a path that make cannot take; allowed: " "$WORK/err"
 }
 
 @test "the GPU build, installed and linked" {
