@@ -48,3 +48,8 @@ wrong() {
   wrong "${change/first, VERIFY_SUM/first + 1, VERIFY_SUM}" '[0-3]'
   wrong "${change/first, VERIFY_SUM/0, VERIFY_SUM}" '[1-3]'
 }
+
+@test "01 becomes a Broadcast" {
+  another 's/ncclAllReduce\(/ncclBroadcast(/; s/ncclSum, /0, /
+    s/^( *)verifier_init.*/&\n\1verifier_expect(\&verifier, 0, 0);/' 1 4
+}
