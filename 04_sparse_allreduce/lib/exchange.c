@@ -48,41 +48,59 @@ ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *
   return ncclSuccess;
 }
 
-/* ---- split ----------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
-/* The exchange goes in rounds: in round i a rank sends to the one i places on and receives from the
- * one i places back, so that nobody is sent to by all at once. `throttle` rounds form a group. */
-static ncclResult_t split_sendrecv(struct sparse_allreduce_handle *h, int throttle,
-                                   cudaStream_t stream)
+struct part {
+  char *at;
+  uint64_t count;
+};
+
+/* out[p] goes to rank p, and what comes from it to in[p], for all p; elements of `size` bytes. It
+ * goes in rounds: in round i a rank sends to the one i places on and receives from the one i places
+ * back, so that nobody is sent to by all at once. `throttle` rounds form a group.
+ * MPI: Isend, Irecv, Waitall -> NCCL: ncclSend and ncclRecv in a group; no requests, no tags: the
+ * order in the stream takes their place. An empty message is skipped on both sides. */
+static ncclResult_t sendrecv(struct sparse_allreduce_handle *h, const struct part *out,
+                             const struct part *in, size_t size, int throttle, cudaStream_t stream)
 {
-  const struct sparse_memory *m = &h->m;
-  const int rank = m->rank, nranks = m->nranks;
-  /* MPI: Alltoall(counts) -> NCCL: ncclAllGather of the rows; every rank knows the whole matrix */
-  SPARSE_TRY(exchange_counts(h, m->state->region_counts, (size_t)nranks, stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_SPLIT_COUNTS, stream));
-  const uint64_t *row = h->counts + rank * nranks;
-  size_t displs[SPARSE_MAX_RANKS + 1] = {0};
-  for (int j = 0; j < nranks; j++) displs[j + 1] = displs[j] + row[j];
-
-  /* MPI: Isend, Irecv, Waitall -> NCCL: ncclSend and ncclRecv in a group; no requests, no tags: the
-   * order in the stream takes their place. An empty message is skipped on both sides. */
-  SPARSE_CUDA(cudaMemcpyAsync(m->received + (size_t)rank * m->list_room, m->offered + displs[rank],
-                              row[rank] * sizeof(struct sparse_pair), cudaMemcpyDeviceToDevice,
-                              stream));
+  const int rank = h->m.rank, nranks = h->m.nranks;
+  const ncclDataType_t type = type_of(size);
+  if (out[rank].at != in[rank].at && out[rank].count > 0)
+    SPARSE_CUDA(cudaMemcpyAsync(in[rank].at, out[rank].at, out[rank].count * size,
+                                cudaMemcpyDeviceToDevice, stream));
   for (int first = 1; first < nranks; first += throttle < nranks ? throttle : nranks) {
     SPARSE_NCCL(ncclGroupStart());
     for (int i = first; i < nranks && i - first < throttle; i++) {
       const int to = (rank + i) % nranks, from = (rank - i + nranks) % nranks;
-      const uint64_t receive = h->counts[from * nranks + rank];
-      if (row[to] > 0)
-        SPARSE_P2P(ncclSend(m->offered + displs[to], row[to], ncclUint64, to, h->comm, stream));
-      if (receive > 0)
-        SPARSE_P2P(ncclRecv(m->received + (size_t)from * m->list_room, receive, ncclUint64, from,
-                            h->comm, stream));
+      if (out[to].count > 0)
+        SPARSE_P2P(ncclSend(out[to].at, out[to].count, type, to, h->comm, stream));
+      if (in[from].count > 0)
+        SPARSE_P2P(ncclRecv(in[from].at, in[from].count, type, from, h->comm, stream));
     }
     SPARSE_NCCL(ncclGroupEnd());
   }
   return ncclSuccess;
+}
+
+/* ---- split ----------------------------------------------------------------------------------- */
+
+static ncclResult_t split_sendrecv(struct sparse_allreduce_handle *h, int throttle,
+                                   cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  const int nranks = m->nranks;
+  struct part out[SPARSE_MAX_RANKS], in[SPARSE_MAX_RANKS];
+  /* MPI: Alltoall(counts) -> NCCL: ncclAllGather of the rows; every rank knows the whole matrix */
+  SPARSE_TRY(exchange_counts(h, m->state->region_counts, (size_t)nranks, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_SPLIT_COUNTS, stream));
+  struct sparse_pair *next = m->offered;
+  for (int p = 0; p < nranks; p++) {
+    out[p] = (struct part){(char *)next, h->counts[m->rank * nranks + p]};
+    in[p] = (struct part){(char *)(m->received + (size_t)p * m->list_room),
+                          h->counts[p * nranks + m->rank]};
+    next += out[p].count;
+  }
+  return sendrecv(h, out, in, sizeof(*next), throttle, stream);
 }
 
 ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cudaStream_t stream)
@@ -98,24 +116,17 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
-ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
+ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, const void *block, void *vector,
                              const uint64_t *counts, const uint64_t *displs, size_t size,
                              cudaStream_t stream)
 {
-  const int rank = h->m.rank, nranks = h->m.nranks;
-  char *base = vector;
-  const ncclDataType_t type = type_of(size);
+  struct part out[SPARSE_MAX_RANKS], in[SPARSE_MAX_RANKS];
   /* MPI: Allgatherv -> NCCL: has none; every block is sent to everybody, all at once */
-  SPARSE_NCCL(ncclGroupStart());
-  for (int i = 1; i < nranks; i++) {
-    const int to = (rank + i) % nranks, from = (rank - i + nranks) % nranks;
-    if (counts[rank] > 0)
-      SPARSE_P2P(ncclSend(base + displs[rank] * size, counts[rank], type, to, h->comm, stream));
-    if (counts[from] > 0)
-      SPARSE_P2P(ncclRecv(base + displs[from] * size, counts[from], type, from, h->comm, stream));
+  for (int p = 0; p < h->m.nranks; p++) {
+    out[p] = (struct part){(char *)block, counts[h->m.rank]};
+    in[p] = (struct part){(char *)vector + displs[p] * size, counts[p]};
   }
-  SPARSE_NCCL(ncclGroupEnd());
-  return ncclSuccess;
+  return sendrecv(h, out, in, size, h->m.nranks, stream);
 }
 
 bool exchange_balances(const struct sparse_allreduce_handle *h, const uint64_t *counts,
@@ -150,30 +161,30 @@ struct sparse_share exchange_overlap(struct sparse_share a, struct sparse_share 
   return (struct sparse_share){begin, end > begin ? end - begin : 0};
 }
 
-/* Who has elements of another rank's share sends them, straight to their final place. */
-static ncclResult_t balance(struct sparse_allreduce_handle *h, const char *send, char *recv,
-                            const struct sparse_share *from, const struct sparse_share *to,
-                            size_t size, cudaStream_t stream)
+/* Who has elements of another rank's share sends them, straight to their final place; then shares
+ * go from all to all. */
+static ncclResult_t gather_balanced(struct sparse_allreduce_handle *h, const char *send, char *recv,
+                                    uint64_t total, size_t size, cudaStream_t stream)
 {
-  const int rank = h->m.rank, nranks = h->m.nranks;
-  const ncclDataType_t type = type_of(size);
-  const uint64_t own = from[rank].first;
-  const struct sparse_share stays = exchange_overlap(from[rank], to[rank]);
-  if (stays.count > 0)
-    SPARSE_CUDA(cudaMemcpyAsync(recv + stays.first * size, send + (stays.first - own) * size,
-                                stays.count * size, cudaMemcpyDeviceToDevice, stream));
-  SPARSE_NCCL(ncclGroupStart());
+  const struct sparse_memory *m = &h->m;
+  const int nranks = m->nranks;
+  struct sparse_share from[SPARSE_MAX_RANKS], to[SPARSE_MAX_RANKS];
+  struct part out[SPARSE_MAX_RANKS], in[SPARSE_MAX_RANKS];
+  uint64_t even[SPARSE_MAX_RANKS], displs[SPARSE_MAX_RANKS];
   for (int p = 0; p < nranks; p++) {
-    if (p == rank) continue;
-    const struct sparse_share out = exchange_overlap(from[rank], to[p]);
-    const struct sparse_share in = exchange_overlap(from[p], to[rank]);
-    if (out.count > 0)
-      SPARSE_P2P(ncclSend(send + (out.first - own) * size, out.count, type, p, h->comm, stream));
-    if (in.count > 0)
-      SPARSE_P2P(ncclRecv(recv + in.first * size, in.count, type, p, h->comm, stream));
+    exchange_shares(m, h->counts, total, p, &from[p], &to[p]);
+    even[p] = to[p].count;
+    displs[p] = to[p].first;
   }
-  SPARSE_NCCL(ncclGroupEnd());
-  return ncclSuccess;
+  for (int p = 0; p < nranks; p++) {
+    const struct sparse_share given = exchange_overlap(from[m->rank], to[p]);
+    const struct sparse_share taken = exchange_overlap(from[p], to[m->rank]);
+    const uint64_t skipped = given.count > 0 ? given.first - from[m->rank].first : 0;
+    out[p] = (struct part){(char *)send + skipped * size, given.count};
+    in[p] = (struct part){recv + taken.first * size, taken.count};
+  }
+  SPARSE_TRY(sendrecv(h, out, in, size, nranks, stream));
+  return exchange_blocks(h, recv + displs[m->rank] * size, recv, even, displs, size, stream);
 }
 
 /* All ranks' counts and, after them, displacements: to h->counts and to the device. */
@@ -192,27 +203,13 @@ static ncclResult_t gather_counts(struct sparse_allreduce_handle *h, uint64_t *c
 }
 
 /* What h->counts says, from all to all. */
-static ncclResult_t gather_elements(struct sparse_allreduce_handle *h, const char *send, char *recv,
+static ncclResult_t gather_elements(struct sparse_allreduce_handle *h, const void *send, void *recv,
                                     size_t size, cudaStream_t stream)
 {
-  const struct sparse_memory *m = &h->m;
-  const int rank = m->rank, nranks = m->nranks;
-  const uint64_t *all = h->counts, *places = h->counts + nranks;
-  const uint64_t total = places[nranks - 1] + all[nranks - 1];
-  if (exchange_balances(h, all, total)) {
-    struct sparse_share from[SPARSE_MAX_RANKS] = {{0, 0}}, to[SPARSE_MAX_RANKS] = {{0, 0}};
-    uint64_t even[SPARSE_MAX_RANKS], even_displs[SPARSE_MAX_RANKS];
-    for (int r = 0; r < nranks; r++) {
-      exchange_shares(m, all, total, r, &from[r], &to[r]);
-      even[r] = to[r].count;
-      even_displs[r] = to[r].first;
-    }
-    SPARSE_TRY(balance(h, send, recv, from, to, size, stream));
-    return exchange_blocks(h, recv, even, even_displs, size, stream);
-  }
-  SPARSE_CUDA(cudaMemcpyAsync(recv + places[rank] * size, send, all[rank] * size,
-                              cudaMemcpyDeviceToDevice, stream));
-  return exchange_blocks(h, recv, all, places, size, stream);
+  const uint64_t *all = h->counts, *places = h->counts + h->m.nranks;
+  const uint64_t total = places[h->m.nranks - 1] + all[h->m.nranks - 1];
+  if (exchange_balances(h, all, total)) return gather_balanced(h, send, recv, total, size, stream);
+  return exchange_blocks(h, send, recv, all, places, size, stream);
 }
 
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,

@@ -253,18 +253,22 @@ ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
                           cudaStream_t stream);
 
-/* select.c: each adds the gradient to the residual and leaves what this rank offers in the offered
- * list, and the rule by which it was chosen in state->selection. `removal` says what is to leave
- * the residual: SPARSE_REMOVE_OFFERED, all of that, or SPARSE_REMOVE_IN_RESULT, what of it is in
- * the result (see enum sparse_removal). */
-typedef ncclResult_t select_t(struct sparse_allreduce_handle *h, const void *gradient,
-                              enum sparse_removal removal, cudaStream_t stream);
-select_t select_exact_entries;       /* exactly k */
-select_t select_exact_threshold;     /* above the k-th magnitude */
-select_t select_by_threshold;        /* above state->local_threshold, */
-select_t select_by_raised_threshold; /* which is raised first if that is too much */
-select_t select_gaussian;            /* above mean + z * deviation, corrected in small steps, */
-select_t select_gaussian_halving;    /* or in large ones */
+/* How a rank comes by what it offers. */
+enum select {
+  SELECT_K,                   /* exactly the k largest; of equal ones those of lower indices */
+  SELECT_EXACT_THRESHOLD,     /* above the k-th magnitude, which becomes the local threshold */
+  SELECT_BY_THRESHOLD,        /* above state->local_threshold, */
+  SELECT_BY_RAISED_THRESHOLD, /* which is raised first if that is too much */
+  SELECT_GAUSSIAN,            /* above mean + z * deviation, corrected in small steps, */
+  SELECT_GAUSSIAN_HALVING,    /* or in large ones */
+};
+
+/* select.c: adds the gradient to the residual and leaves what this rank offers in the offered list,
+ * and the rule by which it was chosen in state->selection. `removal` says what is to leave the
+ * residual: SPARSE_REMOVE_OFFERED, all of that, or SPARSE_REMOVE_IN_RESULT, what of it is in the
+ * result (see enum sparse_removal). */
+ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradient,
+                            enum select how, enum sparse_removal removal, cudaStream_t stream);
 
 /* The state->wanted largest entries of a list go to `to`, by state->global, which afterwards
  * chooses them. dropped (may be NULL, list of one part): receives the others. */
@@ -323,8 +327,9 @@ const uint32_t *nonfinite_of(const struct sparse_allreduce_handle *h); /* device
 ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,
                              cudaStream_t stream);
 
-/* In place: block r of a vector, element displs[r] to displs[r] + counts[r], goes to all ranks. */
-ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
+/* `block` of rank r goes to all ranks: element displs[r] to displs[r] + counts[r] of `vector`, and
+ * may lie there already. */
+ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, const void *block, void *vector,
                              const uint64_t *counts, const uint64_t *displs, size_t size,
                              cudaStream_t stream);
 

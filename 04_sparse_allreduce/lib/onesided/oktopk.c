@@ -20,8 +20,8 @@ static ncclResult_t select_and_send(struct sparse_allreduce_handle *h, const voi
   const struct sparse_memory *m = &h->m;
   if (!h->now.exact_local && !h->now.repartition)
     return ops_pass_and_send(m, gradient, SPARSE_REMOVE_IN_RESULT, stream);
-  select_t *select = h->now.exact_local ? select_exact_threshold : select_by_raised_threshold;
-  SPARSE_TRY(select(h, gradient, SPARSE_REMOVE_IN_RESULT, stream));
+  const enum select how = h->now.exact_local ? SELECT_EXACT_THRESHOLD : SELECT_BY_RAISED_THRESHOLD;
+  SPARSE_TRY(select_offered(h, gradient, how, SPARSE_REMOVE_IN_RESULT, stream));
   if (h->now.repartition) SPARSE_TRY(oktopk_repartition(h, stream));
   return ops_send_parts(m, stream);
 }

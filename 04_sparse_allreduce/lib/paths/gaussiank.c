@@ -35,7 +35,7 @@ static ncclResult_t gaussiank(struct sparse_allreduce_handle *h, const void *gra
 
   /* 1. acc = gradient + residual; offer what is above the Gaussian threshold. All of it leaves the
    * residual. */
-  SPARSE_TRY(select_gaussian(h, gradient, SPARSE_REMOVE_OFFERED, stream));
+  SPARSE_TRY(select_offered(h, gradient, SELECT_GAUSSIAN, SPARSE_REMOVE_OFFERED, stream));
 
   /* 2. MPI: Allgather(count), Allgatherv(packed) -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));

@@ -40,8 +40,8 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
 
   /* 1. acc = gradient + residual; offer what is above the local threshold. What of it is in the
    * result leaves the residual. */
-  select_t *select = h->now.exact_local ? select_exact_threshold : select_by_raised_threshold;
-  SPARSE_TRY(select(h, gradient, SPARSE_REMOVE_IN_RESULT, stream));
+  const enum select how = h->now.exact_local ? SELECT_EXACT_THRESHOLD : SELECT_BY_RAISED_THRESHOLD;
+  SPARSE_TRY(select_offered(h, gradient, how, SPARSE_REMOVE_IN_RESULT, stream));
 
   /* 2. Now and then, new regions. */
   if (h->now.repartition) SPARSE_TRY(oktopk_repartition(h, stream));

@@ -48,7 +48,8 @@ static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream
   SPARSE_CUDA(
       cudaMemsetAsync(m->dense + displs[m->rank], 0, counts[m->rank] * sizeof(float), stream));
   SPARSE_TRY(ops_scatter(m, sparse_reduced(m), stream));
-  SPARSE_TRY(exchange_blocks(h, m->dense, counts, displs, sizeof(float), stream));
+  SPARSE_TRY(exchange_blocks(h, m->dense + displs[m->rank], m->dense, counts, displs, sizeof(float),
+                             stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_average(m, stream);
 }
@@ -60,7 +61,7 @@ ncclResult_t path_topksa(struct sparse_allreduce_handle *h, const void *gradient
 
   /* 1. acc = gradient + residual; offer the k largest. All of them will be used and leave the
    * residual. */
-  SPARSE_TRY(select_exact_entries(h, gradient, SPARSE_REMOVE_OFFERED, stream));
+  SPARSE_TRY(select_offered(h, gradient, SELECT_K, SPARSE_REMOVE_OFFERED, stream));
   SPARSE_TRY(split_and_reduce(h, m->config.throttle, stream));
 
   /* Are the sums few enough for a sparse gather? The host has to know.
@@ -77,9 +78,9 @@ ncclResult_t path_gaussiansa(struct sparse_allreduce_handle *h, const void *grad
 {
   /* 1. acc = gradient + residual; offer what is above the threshold. All of it will be used and
    * leaves the residual. */
-  select_t *select =
-      h->m.config.gaussian_sa_threshold ? select_gaussian_halving : select_exact_threshold;
-  SPARSE_TRY(select(h, gradient, SPARSE_REMOVE_OFFERED, stream));
+  const enum select how =
+      h->m.config.gaussian_sa_threshold ? SELECT_GAUSSIAN_HALVING : SELECT_EXACT_THRESHOLD;
+  SPARSE_TRY(select_offered(h, gradient, how, SPARSE_REMOVE_OFFERED, stream));
   SPARSE_TRY(split_and_reduce(h, 1, stream));
   return gather_and_average(h, stream);
 }

@@ -24,7 +24,7 @@ ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
   /* 1. acc = gradient + residual; offer the k largest. All of them are going to be used, so they
    * leave the residual. The local pass of the next step removes them, since it reads and writes the
    * residual anyway; until then they are still there. */
-  SPARSE_TRY(select_exact_entries(h, gradient, SPARSE_REMOVE_OFFERED, stream));
+  SPARSE_TRY(select_offered(h, gradient, SELECT_K, SPARSE_REMOVE_OFFERED, stream));
 
   /* 2. The same number of entries from every rank. Index and value travel together.
    * MPI: Allgather(values), Allgather(indices) -> NCCL: one ncclAllGather of pairs; or the
@@ -41,7 +41,7 @@ ncclResult_t path_topka2(struct sparse_allreduce_handle *h, const void *gradient
   const struct sparse_memory *m = &h->m;
 
   /* 1., 2. The same; but only what of it is in the result leaves the residual. */
-  SPARSE_TRY(select_exact_entries(h, gradient, SPARSE_REMOVE_IN_RESULT, stream));
+  SPARSE_TRY(select_offered(h, gradient, SELECT_K, SPARSE_REMOVE_IN_RESULT, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   SPARSE_TRY(exchange_gather(h, h->m.offered, h->m.received, sizeof(*h->m.offered),
                              SPARSE_COUNTS_ARE_K, stream));
@@ -64,8 +64,8 @@ ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradie
 
   /* 1. acc = gradient + residual; offer what is above the threshold. All of it leaves the
    * residual. */
-  select_t *select = h->now.exact_local ? select_exact_threshold : select_by_threshold;
-  SPARSE_TRY(select(h, gradient, SPARSE_REMOVE_OFFERED, stream));
+  const enum select how = h->now.exact_local ? SELECT_EXACT_THRESHOLD : SELECT_BY_THRESHOLD;
+  SPARSE_TRY(select_offered(h, gradient, how, SPARSE_REMOVE_OFFERED, stream));
 
   /* 2. Everybody gets all of it.
    * MPI: Allgather(count), Allgatherv(indices), Allgatherv(values) -> NCCL: an AllGatherV of pairs
