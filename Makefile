@@ -176,6 +176,7 @@ $(SHARED)/tests/unit.a: $(call objects,$(filter-out tests/unit/test_%,$(filter t
 
 # by the plain compiler: it knows nothing of launchers, so nothing of MPI
 $(BUILD)/$(LIBRARY): $(LIBRARY_OBJECTS) 04_sparse_allreduce/lib/exports.map $(STANDIN)
+	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -shared -o $@ $(LIBRARY_OBJECTS) -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
 $(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND))) | $(BUILD)/flags
 	$(call say,LINK,$@)$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
