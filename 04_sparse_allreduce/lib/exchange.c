@@ -169,7 +169,7 @@ static ncclResult_t gather_balanced(struct sparse_allreduce_handle *h, const cha
   const struct sparse_memory *m = &h->m;
   const int nranks = m->nranks;
   struct sparse_share from[SPARSE_MAX_RANKS], to[SPARSE_MAX_RANKS];
-  struct part out[SPARSE_MAX_RANKS], in[SPARSE_MAX_RANKS];
+  struct part out[SPARSE_MAX_RANKS] = {{0}}, in[SPARSE_MAX_RANKS] = {{0}};
   uint64_t even[SPARSE_MAX_RANKS], displs[SPARSE_MAX_RANKS];
   for (int p = 0; p < nranks; p++) {
     exchange_shares(m, h->counts, total, p, &from[p], &to[p]);
