@@ -120,7 +120,7 @@ ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, const void *bloc
                              const uint64_t *counts, const uint64_t *displs, size_t size,
                              cudaStream_t stream)
 {
-  struct part out[SPARSE_MAX_RANKS], in[SPARSE_MAX_RANKS];
+  struct part out[SPARSE_MAX_RANKS] = {{0}}, in[SPARSE_MAX_RANKS] = {{0}};
   /* MPI: Allgatherv -> NCCL: has none; every block is sent to everybody, all at once */
   for (int p = 0; p < h->m.nranks; p++) {
     out[p] = (struct part){(char *)block, counts[h->m.rank]};
