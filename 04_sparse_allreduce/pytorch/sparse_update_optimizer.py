@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data-parallel training that exchanges what the optimizer changed, by the sparse allreduce of ../lib.
 
-    optimizer = SparseUpdateOptimizer(torch.optim.AdamW(model.parameters(), lr=1.8e-3), density=0.01)
+    adamw = torch.optim.AdamW(model.parameters(), lr=1.5e-3, betas=(0.5, 0.99))
+    optimizer = SparseUpdateOptimizer(adamw, density=0.01)
     for x, y in batches:
         loss(model(x), y).backward()
         optimizer.step()           # the local step, then the exchange
@@ -15,8 +16,9 @@ collective: all ranks make these calls in the same order.
 
 Each rank runs its own optimizer on its own gradients. What that changed is added to this rank's
 residual; the largest entries of it are sent and leave it; their average over the ranks is subtracted
-from the shared weights. In between a rank computes its gradients at the shared weights less a quarter
-of its residual (`ahead`): a rank that sees nothing of what it has not sent yet goes on in the same
+from the shared weights. The residual gathers changes as momentum gathers gradients. So the optimizer
+needs less momentum than usual, and a rank computes its gradients at the shared weights less a share of
+its residual (`ahead`): a rank that sees nothing of what it has not sent yet goes on in the same
 direction, and too far. All errors are SparseAllreduceError with one sentence.
 """
 
@@ -116,14 +118,15 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                  stand-in of this suite takes the place of GPUs. Those of 16 bits get a float32 copy here
     density      of the entries that a rank sends; 1: all, by a dense allreduce
     every        local steps before an exchange
-    ahead        the share of its residual by which a rank's weights are ahead of the shared ones
+    ahead        the share of its residual by which a rank's weights are ahead of the shared ones; None: 12
+                 times the density, a quarter at most. (An entry waits for 1/density steps to be sent.)
     group        of torch.distributed, any backend
     library      path of libsparse_allreduce.so
     fields       any field of sparse_allreduce_config_t by its name: algorithm="topkA", exchange="sendrecv" ...
     """
     _step_supports_amp_scaling = True  # a GradScaler leaves it to step() to unscale and to skip
 
-    def __init__(self, optim, density=0.01, every=1, ahead=0.25, preset="bert", group=None, library=None, **fields):
+    def __init__(self, optim, density=0.01, every=1, ahead=None, preset="bert", group=None, library=None, **fields):
         self.optim, self.every, self._group = optim, every, group
         self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
         self._first = 0 if group is None else dist.get_global_rank(group, 0)
@@ -138,7 +141,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         except (SparseAllreduceError, ValueError, TypeError) as exception:
             error = exception
         self._agree(error, error or [(tuple(p.shape), str(p.dtype)) for p in own])
-        self._ahead = 0 if self._dense else ahead
+        self._ahead = 0 if self._dense else min(12 * density, 0.25) if ahead is None else ahead
         with self._on_device():
             self._make_handle(config, sum(p.numel() for p in own))
             self._make_vectors(own)

@@ -5,8 +5,8 @@ same weights and on the same text:
     torchrun --standalone --nproc-per-node 2 train_text.py [--ways ddp,sparse] [--csv loss.csv]
 
 A way is ddp (PyTorch's DistributedDataParallel), sparse (SparseUpdateOptimizer as it comes), or arguments of
-that, with + between them: density=0.001, density=0.01+every=8, density=1+every=8. Without GPUs the model is
-small, and the library's CPU stand-in exchanges. The last line of a good run:
+that, and of AdamW, with + between them: density=0.001+rate=3.6e-3+momentum=0, density=1+every=8. Without
+GPUs the model is small, and the library's CPU stand-in exchanges. The last line of a good run:
 
     All ranks had the same weights in the end
 """
@@ -35,11 +35,11 @@ CONTEXT, BATCH = (512, 64) if CUDA else (64, 8)  # bytes that a prediction sees;
 
 def options():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--ways", default="ddp,sparse,density=0.001,every=8", help="separated by commas")
+    parser.add_argument("--ways", default="ddp,sparse,density=0.001+rate=3.6e-3+momentum=0", help="separated by commas")
     parser.add_argument("--steps", type=int, default=300 if CUDA else 10)
     parser.add_argument("--layers", type=int, default=12 if CUDA else 2)
     parser.add_argument("--width", type=int, default=768 if CUDA else 64)
-    parser.add_argument("--rate", type=float, default=6e-4, help="largest learning rate of ddp; others take three times that")
+    parser.add_argument("--rate", type=float, default=6e-4, help="largest learning rate of ddp; others take 2.5 times that")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--csv", help="loss and time of each step")
     parser.add_argument("--library", help="libsparse_allreduce.so")
@@ -104,12 +104,13 @@ def train(way, o, learn, held_out):
     torch.manual_seed(o.seed)
     with DEVICE:
         net = Transformer(o.layers, o.width)
-    ddp, rate, ranks = way == "ddp", o.rate * (1 if way == "ddp" else 3), dist.get_world_size()
+    ddp, ranks = way == "ddp", dist.get_world_size()
     model = DistributedDataParallel(net, device_ids=[DEVICE] if CUDA else None) if ddp else net
-    optimizer = torch.optim.AdamW(net.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.1)
+    words = [word.split("=") for word in way.split("+") if "=" in word]
+    numbers = {name: float(value) if set(".e") & set(value) else int(value) for name, value in words}
+    rate, betas = numbers.pop("rate", o.rate * (1 if ddp else 2.5)), (0.9, 0.95) if ddp else (numbers.pop("momentum", 0.5), 0.99)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=rate, betas=betas, weight_decay=0.1)
     if not ddp:
-        words = [word.split("=") for word in way.split("+") if word != "sparse"]
-        numbers = {name: float(value) if "." in value else int(value) for name, value in words}
         optimizer = SparseUpdateOptimizer(optimizer, library=o.library, **numbers)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min((n + 1) / 30, 1 - 0.9 * n / o.steps))
     losses, times = [], [time.monotonic()]

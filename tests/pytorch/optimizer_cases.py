@@ -91,8 +91,9 @@ def of_all_ranks(tensor):
 class Plain:
     """Top-k of what the optimizer changed and the residual, added in the order of ranks."""
 
-    def __init__(self, optim, density=0.1, every=1, ahead=0.25):
-        self.optim, self.every, self.ahead, self.steps = optim, every, ahead, 0
+    def __init__(self, optim, density=0.1, every=1, ahead=None):
+        self.optim, self.every, self.steps = optim, every, 0
+        self.ahead = min(12 * density, 0.25) if ahead is None else ahead
         self.params = [p for g in optim.param_groups for p in g["params"]]
         for p in self.params:
             dist.broadcast(p.data, 0)
@@ -103,11 +104,14 @@ class Plain:
     def flat(self):
         return torch.cat([p.detach().flatten().float() for p in self.params])
 
+    def begin(self):
+        return torch.sub(self.shared, self.residual, alpha=self.ahead)  # rounded once
+
     def step(self):
         self.optim.step()
         self.steps += 1
         if self.steps % self.every == 0:
-            acc = self.residual + (self.shared - self.ahead * self.residual - self.flat())
+            acc = self.residual + (self.begin() - self.flat())
             chosen = torch.sort(acc.abs(), descending=True, stable=True).indices[:self.k]
             offered = torch.zeros_like(acc)
             offered[chosen] = acc[chosen]
@@ -117,8 +121,7 @@ class Plain:
             acc[chosen] = 0
             self.residual = acc
             self.shared = self.shared - total / dist.get_world_size()
-            now = self.shared - self.ahead * self.residual
-            for p, part in zip(self.params, now.split([p.numel() for p in self.params])):
+            for p, part in zip(self.params, self.begin().split([p.numel() for p in self.params])):
                 p.data.copy_(part.view_as(p))
 
     def zero_grad(self):
@@ -174,7 +177,7 @@ def compare(make, what, steps=6, train=None, **options):
 @case
 def every_step_is_that_of_the_rule():
     for make in (adamw, momentum, groups):
-        for options in ({}, {"every": 3}, {"ahead": 0, "exchange": "sendrecv"}):
+        for options in ({}, {"every": 3}, {"density": 0.01}, {"ahead": 0, "exchange": "sendrecv"}):
             compare(make, "%s, %r" % (make.__name__, options), **options)
 
 

@@ -166,7 +166,7 @@ def orth(p):  # Gram-Schmidt of a few columns
     return p
 
 def train(learn, held, name, way="upd", steps=1000, P=4, total=64, d=0.01, lr=6e-4, seed=1, b1=0.9, b2=0.95, corr=0.0, v="own", R=100, flush=0,
-          layers=12, width=768, ctx=512, H=1, edecay=1.0, warm=0, rank=4, b3=0.0, outer=1.0, stop=0, dfirst=0, view=0.0, mask=0, ef=0, sweep=0, rule=0):
+          layers=12, width=768, ctx=512, H=1, edecay=1.0, warm=0, rank=4, b3=0.0, outer=1.0, stop=0, dfirst=0, view=0.0, mu=0.0, sl=0, p=0.0, Rs=20, dct=0, mask=0, ef=0, sweep=0, rule=0):
     batch = total // P
     M = machine(layers, width, ctx, batch); n = M.n; w, g = M.w, M.g
     M.start(seed, layers, width, ctx)
@@ -183,28 +183,49 @@ def train(learn, held, name, way="upd", steps=1000, P=4, total=64, d=0.01, lr=6e
     if v in ("oracle", "stale"): ve = new()
     if v == "oracle": gs = [new() for _ in range(P)]; vt = new()
     if ef: us, hh = [new() for _ in range(P)], new()
-    if way == "local": wl = [w.clone() for _ in range(P)]
+    if way in ("local", "stream"): wl = [w.clone() for _ in range(P)]
     if way == "powersgd":
         mats = [(a, b, sh[0], math.prod(sh[1:])) for (a, b), sh in zip(M.spans, M.shapes) if len(sh) > 1]
         qs = [torch.randn(c, rank, device=DEV) for _, _, _, c in mats]
         rest = torch.ones(n, dtype=torch.bool, device=DEV)
         for a, b, _, _ in mats: rest[a:b] = False
+    mom = None
     def exchange(kk):
         nonlocal words
         tot.zero_(); thr = []
         for a in acc:
             if edecay != 1: a.mul_(edecay)
+            if p: a.mul_(sc)
+            if dct: turn(a)
             thr.append(kth(a, kk, n)); f_offer(a, thr[-1], tot)
         if rule:  # topkA: all that is offered is the result
             for a, t in zip(acc, thr): f_leave(a, t, tot, torch.full((), -1.0, device=DEV))
             words += 2 * kk * (P - 1)
+            if p or dct: back(torch.zeros((), device=DEV))
             return torch.full((), 0.0, device=DEV)
         T = torch.where((tot[::16] != 0).float().mean() > kk / n, kth(tot, kk, n), torch.zeros((), device=DEV))
         if mask:
             for a, t, mm in zip(acc, thr, ms): f_mask(a, t, tot, T, mm)
         for a, t in zip(acc, thr): f_leave(a, t, tot, T)
         words += 2 * kk * (P - 1) / P + 2 * kk * (P - 1) / P  # offered to the owners of parts; the result gathered
+        if p or dct: back(T); T = torch.zeros((), device=DEV)
         return T
+    def back(T):
+        tot.copy_(torch.where(tot.abs() > T, tot, 0.0))
+        if dct:
+            for a in (*acc, tot): turn(a, True)
+        if p:
+            for a in (*acc, tot): a.div_(sc)
+    if dct:
+        j = torch.arange(64, device=DEV, dtype=torch.float64)
+        C = torch.cos(math.pi / 64 * (j + 0.5) * j[:, None]) * math.sqrt(2 / 64); C[0] /= math.sqrt(2); C = C.float()
+    def turn(x, inverse=False):
+        K = C.T if inverse else C
+        for (a, b), sh in zip(M.spans, M.shapes):
+            if len(sh) == 2 and sh[0] % 64 == 0 and sh[1] % 64 == 0:
+                v4 = x[a:b].view(sh[0] // 64, 64, sh[1] // 64, 64)
+                v4.copy_(torch.einsum("ij,ajbk,lk->aibl", K, v4, K))
+    sc = None
     def all_of_it():  # a dense exchange of the residuals
         nonlocal words
         tot.zero_()
@@ -226,8 +247,8 @@ def train(learn, held, name, way="upd", steps=1000, P=4, total=64, d=0.01, lr=6e
                 for r in range(P): ls.append(M.grad(learn, seeds[r])); tot.add_(g, alpha=1/P); acc[r].add_(g)
                 for i, (a, b, rows, cols) in enumerate(mats):
                     each = [e[a:b].view(rows, cols) for e in acc]
-                    p = orth(sum(e @ qs[i] for e in each) / P); qs[i] = sum(e.T @ p for e in each) / P
-                    approx = p @ qs[i].T; tot[a:b].copy_(approx.flatten())
+                    po = orth(sum(e @ qs[i] for e in each) / P); qs[i] = sum(e.T @ po for e in each) / P
+                    approx = po @ qs[i].T; tot[a:b].copy_(approx.flatten())
                     for e in each: e -= approx
                     words += 2 * (P - 1) / P * rank * (rows + cols)
                 for e in acc: e.masked_fill_(rest, 0)
@@ -238,18 +259,28 @@ def train(learn, held, name, way="upd", steps=1000, P=4, total=64, d=0.01, lr=6e
                     tot.add_((g / P).bfloat16().float() if way == "bf16" else g / P)
                 words += dense_words * (0.5 if way == "bf16" else 1)
             f_dense(w, tot, m, vv, s, b1, b2)
-        elif way == "local":  # every H steps an exchange of what changed
+        elif way in ("local", "stream"):  # every H steps an exchange of what changed
             for r in range(P):
                 keep = w if r == 0 else None
-                if r == 0: base = w.clone() if t % H == 0 else base
+                if r == 0: base = w.clone() if t % H == 0 or t == 0 or way == "stream" else base
                 w.copy_(wl[r]); ls.append(M.grad(learn, seeds[r]))
                 f_local(wl[r], g, ms[r], vs[r], s, b1, b2, corr)
             w.copy_(base)
-            if (t + 1) % H == 0 or t + 1 == steps:
-                for r in range(P): acc[r].add_(w).sub_(wl[r])
+            if way == "local" and ((t + 1) % H == 0 or t + 1 == steps):
+                for r in range(P): acc[r].mul_(1 - view).add_(w).sub_(wl[r])
                 T = all_of_it() if d >= 1 else exchange(k)
-                f_apply(w, tot, T, outer / P)
-                for x in wl: x.copy_(w)
+                if mu:  # Nesterov, as DiLoCo
+                    if mom is None: mom = new()
+                    tot.copy_(torch.where(tot.abs() > T, tot, 0.0)).div_(P)
+                    mom.mul_(mu).add_(tot); w.sub_(tot + mu * mom, alpha=outer)
+                else: f_apply(w, tot, T, outer / P)
+                for x, a in zip(wl, acc): torch.sub(w, a, alpha=view, out=x)
+            if way == "stream":  # a slice of all weights is averaged in each step
+                a, b = (t % sl) * n // sl, (t % sl + 1) * n // sl
+                mean = sum(x[a:b] for x in wl) / P
+                for x in wl: x[a:b] = mean
+                w[a:b] = mean
+                words += (b - a) * 2 * (P - 1) / P
         else:
             if v == "oracle":
                 tot.zero_()
@@ -270,6 +301,9 @@ def train(learn, held, name, way="upd", steps=1000, P=4, total=64, d=0.01, lr=6e
                     ve.zero_()
                     for r in range(P): f_corrected(ms[r], vs[r], s, ve, 1 - 1/P, 1/P)
                     words += dense_words; refresh += min(refresh, R)
+            if p and (sc is None or t % Rs == 0):
+                sc = (sum(vs) / P / s[2] + 1e-20).pow(p / 2)
+                sc = sc.clamp_min(sc.mean() * 1e-3)
             flushing = d >= 1 or t < dfirst or (flush and (t + 1) % flush == 0)
             T = all_of_it() if flushing else exchange(k)
             if ef: f_ef_apply(w, hh, tot, T, s, 1 / P)
@@ -283,8 +317,10 @@ def train(learn, held, name, way="upd", steps=1000, P=4, total=64, d=0.01, lr=6e
     result = M.test_old(held) if width == 768 else M.test(held); flushed = None
     if way in ("upd",) and d < 1:
         all_of_it(); f_apply(w, tot, torch.zeros((), device=DEV), 1 / P); words -= dense_words; flushed = round(M.test_old(held) if width == 768 else M.test(held), 4)
+    if way == "stream" or (way == "local" and d < 1):
+        w.copy_(sum(wl) / P); flushed = round(M.test_old(held) if width == 768 else M.test(held), 4)
     ls = torch.stack(losses).tolist()
-    row = dict(name=name, way=way, steps=steps, P=P, d=d, lr=lr, seed=seed, b1=b1, b2=b2, corr=corr, v=v, R=R, flush=flush, H=H, edecay=edecay, view=view, mask=mask, ef=ef, sweep=sweep, rule=rule, outer=outer, dfirst=dfirst,
+    row = dict(name=name, way=way, steps=steps, P=P, d=d, lr=lr, seed=seed, b1=b1, b2=b2, corr=corr, v=v, R=R, flush=flush, H=H, edecay=edecay, view=view, mu=mu, sl=sl, p=p, dct=dct, Rs=Rs, mask=mask, ef=ef, sweep=sweep, rule=rule, outer=outer, dfirst=dfirst,
                layers=layers, width=width, total=total, weights=n, loss=round(sum(ls[-20:])/len(ls[-20:]), 4), held=round(result, 4), flushed=flushed,
                fewer=round(dense_words * steps / max(words, 1), 1), s=round(time.time()-t0, 1))
     print("%-24s loss %.4f held %.4f flushed %s fewer %.1f  %.1f s" % (name, row["loss"], result, flushed, row["fewer"], row["s"]), flush=True)
