@@ -3,14 +3,15 @@
 # Every block of commands in a page runs when it is pasted as a whole. In front of each ```shell block a comment,
 # which readers of the page do not see, says where:
 #
-#   <!-- run: WHERE[, in FOLDER][, needs TOOL...][, as SED] -->
+#   <!-- run: WHERE[, in FOLDER][, needs TOOL...] -->
 #
 #   anywhere        on every machine
 #   GPUs or CPU=1   without two GPUs with CPU=1 in the environment: make takes the stand-in then
 #   GPUs            with two GPUs or more only
 #   in FOLDER       from this folder of the suite (else: the page's)
 #   needs TOOL...   left out where one of these commands is not there
-#   as SED          what takes too long or wants a scheduler is changed by this sed script, and runs so
+#
+# What takes too long or wants a scheduler is changed by a sed script of the page, in tests/pages/, and runs so.
 #
 #   tests/readme_commands.sh [PAGE...]     all .md files of the suite without arguments
 #
@@ -49,20 +50,22 @@ blocks() {
 
 # run_block PAGE FILE: says what became of it.
 run_block() {
-  local page=$1 where folder tool tools sed_script code=0 begin=$SECONDS environment=(CPU_STANDIN_DEVICES=4)
-  local name=${page#./}:${2##*.}
+  local page=$1 where folder tool tools code=0 begin=$SECONDS environment=(CPU_STANDIN_DEVICES=4)
+  local name=${page#./}:${2##*.} changes
   where=$(head -n 1 "$2")
-  if [[ ! $where =~ ^\<!--\ run:\ (anywhere|GPUs or CPU=1|GPUs)(, in ([^, ]+))?(, needs ([^,]+))?(, as[ \;](.*))?\ --\>$ ]]; then
+  if [[ ! $where =~ ^\<!--\ run:\ (anywhere|GPUs or CPU=1|GPUs)(, in ([^, ]+))?(, needs ([^,]+))?\ --\>$ ]]; then
     echo "$name: where does this block run? allowed: a line <!-- run: ... --> before it, see tests/readme_commands.sh"
     failed=$((failed + 1))
     return
   fi
   where=${BASH_REMATCH[1]} folder=${BASH_REMATCH[3]:-$(dirname "$page")} tools=${BASH_REMATCH[5]}
-  sed_script=${BASH_REMATCH[7]}
   if [ "$where" = GPUs ] && [ $gpus = no ]; then echo "$name: left out, no GPUs" && return; fi
   for tool in $tools; do have "$tool" || { echo "$name: left out, no $tool" && return; }; done
   if [ "$where" = "GPUs or CPU=1" ] && [ $gpus = no ]; then environment+=(CPU=1 CUDA_VISIBLE_DEVICES=); fi # PyTorch would take a GPU
-  tail -n +2 "$2" | sed -e "$sed_script" >"$work/commands"
+  changes=${page#./}
+  changes=tests/pages/$(tr / _ <<<"${changes%.md}").sed
+  [ -f "$changes" ] || changes=/dev/null
+  tail -n +2 "$2" | sed -f "$changes" >"$work/commands"
   (cd "$work/suite/$folder" && env HOME="$work/home" "${environment[@]}" \
     timeout -k 5 "$limit" bash -exo pipefail "$work/commands") >"$work/log" 2>&1 </dev/null || code=$?
   if [ $code = 0 ]; then

@@ -1,0 +1,2 @@
+# tests/cli/sparse.bats runs it, with the file of the page
+d

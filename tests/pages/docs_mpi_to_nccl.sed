@@ -1,0 +1,1 @@
+s/oktopk/& --count 64K/

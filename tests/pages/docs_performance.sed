@@ -1,0 +1,2 @@
+s,./scripts/bench.sh --quick --out,cp -r results/2xH200-nccl2.28,
+s,./scripts/bench.sh --out,cp -r results/2xH200-nccl2.28,

@@ -1,0 +1,1 @@
+s/make run/& CPU=1/
