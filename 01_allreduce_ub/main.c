@@ -2,7 +2,7 @@
 /* AllReduce with user buffer registration.
  *
  * An AllReduce adds up the vectors of all ranks (GPUs), element by element, and gives the sum to
- * every rank. NCCL moves data through buffers of its own: the sender copies his data into them, the
+ * every rank. NCCL moves data through buffers of its own: the sender copies its data into them, the
  * receiver copies it out again. A program that uses the same memory again and again can register
  * that memory with the communicator once. NCCL then lets the other GPUs, the NVLink switch or the
  * network card read and write it directly, where they are able to, and these copies are saved.
