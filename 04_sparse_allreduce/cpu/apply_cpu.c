@@ -26,17 +26,10 @@ static void run_apply(const void *call)
   sparse_decide(c->then, &c->m);
 }
 
-ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list, cudaStream_t stream)
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_decision then, cudaStream_t stream)
 {
-  return enqueue(stream, run_apply, &(struct call){.m = *m, .a = list});
-}
-
-ncclResult_t ops_apply_gathered(const struct sparse_memory *m, cudaStream_t stream)
-{
-  const struct call c = {.m = *m,
-                         .a = {m->gathered, m->state->gathered_counts, m->nranks},
-                         .then = SPARSE_COUNT_GATHERED};
-  return enqueue(stream, run_apply, &c);
+  return enqueue(stream, run_apply, &(struct call){.m = *m, .a = list, .then = then});
 }
 
 static void run_clear(const void *call)

@@ -64,7 +64,7 @@ void cpu_local_pass(const struct call *c)
     if (magnitude > s->levels[0] && magnitude <= s->limit && s->offered_count < m->room)
       m->offered[s->offered_count++] = (struct sparse_pair){(uint32_t)i, acc};
   }
-  if (!c->moments) return;
+  if (c->candidates != SPARSE_GAUSSIAN_GUESS) return;
   double sum = 0, squares = 0;
   for (size_t i = 0; i < m->n; i++) sum += m->residual[i];
   s->mean = sum / (double)m->n;
@@ -84,15 +84,6 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
 {
   const struct call c = {
       .m = *m, .gradient = gradient, .candidates = candidates, .removal = removal};
-  return enqueue(stream, run_local_pass, &c);
-}
-
-ncclResult_t ops_local_pass_moments(const struct sparse_memory *m, const void *gradient,
-                                    enum sparse_candidates candidates, enum sparse_removal removal,
-                                    cudaStream_t stream)
-{
-  const struct call c = {
-      .m = *m, .gradient = gradient, .candidates = candidates, .removal = removal, .moments = true};
   return enqueue(stream, run_local_pass, &c);
 }
 

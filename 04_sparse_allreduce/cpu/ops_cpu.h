@@ -21,7 +21,6 @@ struct call {
   const void *gradient;
   enum sparse_candidates candidates;
   enum sparse_removal removal;
-  bool moments;
   struct sparse_select select;
   const struct sparse_pair *base;
   const uint64_t *displs, *counts, *region;

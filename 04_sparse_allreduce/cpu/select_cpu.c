@@ -25,7 +25,6 @@ void cpu_search(const struct sparse_memory *m, const struct input *in,
     for (int b = 0; b < bins; b++) total += counts[b];
     if (wanted > total) wanted = total;
     if (digit == 0) s->wanted = wanted;
-    if (digit == 0 && add != NULL) s->gathered_total = total;
     if (wanted == 0) return;
     int bin = bins - 1;
     while (wanted > counts[bin]) wanted -= counts[bin--];

@@ -71,24 +71,20 @@ static bool is_flag(int flag)
 }
 
 /* Nothing exceeds the largest magnitude, and one element has no deviation. */
-static const char *never_sends(const sparse_allreduce_config_t *c,
-                               const struct sparse_constants *constants, size_t count)
+static const char *never_sends(const sparse_allreduce_config_t *c, size_t count)
 {
-  const struct sparse_path *path = sparse_path_of(c->algorithm);
-  const bool exact = path->intervals != NULL ? path->intervals(constants).exact_local == 1
-                                             : path->may_be_exact && !c->gaussian_sa_threshold;
+  const unsigned is = sparse_path_of(c->algorithm)->is;
   size_t k;
   sparse_allreduce_sizes(count, c->density, &k, NULL);
-  if (exact && k < 2)
+  if (is & SPARSE_EXACT && !c->gaussian_sa_threshold && k < 2)
     return "count * density must be 2 or more where the threshold is exact in every step: nothing "
            "exceeds the largest element";
-  if (path->may_be_gaussian && count < 2)
+  if (is & SPARSE_GAUSSIAN && count < 2)
     return "count must be 2 or more where the threshold is Gaussian: one element has no deviation";
   return NULL;
 }
 
-const char *sparse_config_error(const sparse_allreduce_config_t *c,
-                                const struct sparse_constants *constants, size_t count, int nranks)
+const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count, int nranks)
 {
   if (c->size != sizeof(*c))
     return "config.size is not that of this library: begin with sparse_allreduce_config(), from "
@@ -112,7 +108,7 @@ const char *sparse_config_error(const sparse_allreduce_config_t *c,
   if ((unsigned)c->nonfinite > SPARSE_NONFINITE_DROP) return "unknown nonfinite";
   if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";
   if ((unsigned)c->result > SPARSE_RESULT_ENTRIES) return "unknown result";
-  return never_sends(c, constants, count);
+  return never_sends(c, count);
 }
 
 /* To the last digits, by bisection on erfc, which the C library has. It runs once. */

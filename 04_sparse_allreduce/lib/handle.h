@@ -19,60 +19,33 @@ struct sparse_allreduce_handle;
  *           told what of the list leaves the residual
  * exchange  one of exchange.c's moves lists
  * reduce    sums, in an order that is the same on all ranks
- * apply     ops_apply() with sparse_result(), or ops_apply_gathered(), which makes one list of
- *           all owners' sums first: the result is averaged, and written where the user wants it
+ * apply     ops_apply(): the result is averaged, and written where the user wants it
  *
  * sparse_phase() says where each begins, for those who measure. */
 typedef ncclResult_t sparse_path_t(struct sparse_allreduce_handle *h, const void *gradient,
                                    cudaStream_t stream);
 
-/* Words of 32 bits that a step moved between this rank and the others, whatever the exchange. */
-typedef ncclResult_t sparse_words_t(const struct sparse_allreduce_handle *h, uint64_t *sent,
-                                    uint64_t *received);
-
-/* One step in so many is exact or has new regions; 0: none. */
-struct sparse_intervals {
-  int exact_local, exact_global, repartition;
+/* What is particular about a path, as bits. */
+enum {
+  SPARSE_SELECTS = 1 << 0, /* offers entries, keeps a residual: all but dense */
+  SPARSE_VARIES = 1 << 1,  /* offers more or fewer than k entries: where NCCL moves lists, the host
+                              waits for their lengths */
+  SPARSE_REGIONS = 1 << 2, /* lists go to owners of regions, sums to everybody */
+  SPARSE_TREE = 1 << 3,    /* lists of k entries go up a tree, by its own calls of NCCL */
+  SPARSE_FALLS_BACK = 1 << 4, /* to a dense result, if sums are many: the host always waits */
+  SPARSE_BALANCES = 1 << 5,   /* may even out the sums before they are gathered */
+  SPARSE_REUSES = 1 << 6,     /* thresholds, which are exact every so many steps */
+  SPARSE_ADAPTS = 1 << 7,     /* raises and adapts them, and has new regions every so many steps */
+  SPARSE_EXACT = 1 << 8,      /* can have the k-th magnitude as threshold in every step, */
+  SPARSE_GAUSSIAN =
+      1 << 9, /* or a Gaussian one; if both, config.gaussian_sa_threshold says which */
 };
-typedef struct sparse_intervals sparse_intervals_t(const struct sparse_constants *constants);
-
-/* Does the host wait for counts in a step? Such a step cannot be captured. */
-enum sparse_host {
-  SPARSE_HOST_NEVER_WAITS, /* all lists have k entries, or there are none */
-  SPARSE_HOST_MAY_WAIT,    /* where NCCL moves lists: it wants their lengths on the host */
-  SPARSE_HOST_WAITS,       /* in every exchange */
-};
-
-/* The usual value. A guess above the k-th magnitude costs a search of the whole residual; one far
- * below it costs a long list of candidates. */
-#define SPARSE_GUESS_RATIO 0.85
 
 struct sparse_path {
   const char *name;
+  unsigned is;
   sparse_path_t *run;
   sparse_path_t *run_onesided; /* where ranks use each other's lists; NULL: it cannot */
-  sparse_words_t *words;
-  enum sparse_host host;
-
-  /* Which steps are special: the first sparse one and one in so many. NULL: none. */
-  sparse_intervals_t *intervals;
-  /* Without intervals: can the threshold be the k-th magnitude in every step, and Gaussian? Where
-   * it can be both, config.gaussian_sa_threshold says which. */
-  bool may_be_exact, may_be_gaussian;
-
-  bool selects; /* it offers entries, keeps a residual: all but dense */
-  /* A step of it may leave a dense result, whatever config.result says. */
-  bool may_be_dense;
-  bool balances; /* may even out the sums before they are gathered */
-  /* It sends and receives itself, with lists of k entries, whatever the handle's exchange. In a
-   * graph NCCL maps the whole allocation that a buffer lies in. Before 2.29.2, if ncclSend or
-   * ncclRecv came first, a collective takes that for mapped and gets address 0 (NVIDIA/nccl issue
-   * 1859). So what it gathers with a collective is an allocation of its own. */
-  bool own_messages;
-
-  /* Where the first exact selections look for candidates: above so much of the threshold. Later
-   * ones adapt this to how many they found. Only speed depends on it. 0: SPARSE_GUESS_RATIO. */
-  double guess_ratio;
 };
 
 /* Of an algorithm that sparse_config_error() finds nothing wrong with. */
@@ -81,12 +54,6 @@ const struct sparse_path *sparse_path_of(sparse_allreduce_algorithm_t algorithm)
 sparse_path_t path_dense, path_topka, path_topka2, path_topkaopt, path_gtopk, path_oktopk,
     path_topksa, path_gaussiank, path_gaussiankconcat, path_gaussiansa;
 sparse_path_t path_oktopk_onesided; /* onesided/oktopk.c */
-
-/* result.c */
-sparse_words_t sparse_words_of_allreduce; /* every element, as a ring moves them */
-sparse_words_t sparse_words_of_lists;     /* every rank's list to everybody */
-sparse_words_t sparse_words_of_tree;    /* lists of k entries up a tree, one from the root to all */
-sparse_words_t sparse_words_of_regions; /* lists to owners of regions, their sums to everybody */
 
 /* ---- a handle -------------------------------------------------------------------------------- */
 
@@ -103,14 +70,14 @@ enum sparse_phase {
 struct sparse_step {
   bool dense, exact_local, exact_global, repartition;
   bool fell_back; /* TOPKSA gathered densely */
+  bool there;     /* false: there was no step yet */
 };
 
-/* Where the result of a step is. */
-enum sparse_holds {
-  SPARSE_HOLDS_NOTHING, /* there was no step yet */
-  SPARSE_HOLDS_ENTRIES, /* in `gathered`, and in `dense` if config.result says so */
-  SPARSE_HOLDS_DENSE,   /* in `dense` alone */
-};
+/* It leaves a dense result and no entries. */
+static inline bool sparse_is_dense(struct sparse_step step)
+{
+  return step.dense || step.fell_back;
+}
 
 struct sparse_allreduce_handle {
   ncclComm_t comm;
@@ -119,25 +86,18 @@ struct sparse_allreduce_handle {
   bool onesided;         /* oktopk: ranks use each other's lists, and no messages */
   alltoallv_t alltoallv; /* NULL: send/recv, and the host reads counts, */
   char why[256];         /* and why, if that was AUTO's choice */
-  size_t lists_bytes; /* one window: the lists (but for `gathered` where path->own_messages) and the
-                         flags */
+  size_t lists_bytes;    /* of the memory at m.lists */
+  void *memory;          /* all the rest */
 
-  uint64_t step;            /* number of the next step */
-  uint64_t first_sparse;    /* number of the first that is not dense */
-  struct sparse_step now;   /* the step that is being enqueued */
-  struct sparse_step last;  /* the last one that counts */
-  bool capturing;           /* this step goes into a graph, */
-  bool captured;            /* or one did before */
-  bool result_dirty;        /* the dense result has other entries: it has to be cleared */
-  enum sparse_holds holds;  /* the result of the last step that ran, */
-  enum sparse_holds latest; /* or of the last one that was captured, if that came later */
-  cudaStream_t own;         /* where the caller names none */
+  uint64_t step;             /* number of the next step */
+  struct sparse_step now;    /* the step that is being enqueued */
+  struct sparse_step last;   /* the last one that ran, */
+  struct sparse_step latest; /* or that was captured, if that came later */
 
   /* Where counts, and the state for statistics, come to the host. Not pinned: freeing pinned memory
    * waits for all GPUs of the process. */
   uint64_t *counts;
   struct sparse_state *state;
-  cudaEvent_t done; /* the last step */
 
   bool time_phases;
   cudaEvent_t phases[SPARSE_PHASES + 1];
@@ -220,6 +180,10 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 
 /* ---- config.c -------------------------------------------------------------------------------- */
 
+/* Exact and Gaussian selections first look for candidates above so much of the threshold; later
+ * steps adapt this to how many they found. */
+#define SPARSE_GUESS_RATIO 0.9
+
 /* Below it half of the density has lost bits, of which Gaussian thresholds would know. */
 #define SPARSE_LEAST_DENSITY 1e-300
 
@@ -227,24 +191,22 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 #define SPARSE_MOST_SECONDS 1e9
 
 /* What is wrong with a configuration, in words; NULL if nothing. */
-const char *sparse_config_error(const sparse_allreduce_config_t *config,
-                                const struct sparse_constants *constants, size_t count, int nranks);
+const char *sparse_config_error(const sparse_allreduce_config_t *config, size_t count, int nranks);
 
 /* The x above which a standard normal variable lies with this probability, at most one half. */
 double sparse_normal_tail(double probability);
 
 /* ---- the handle ------------------------------------------------------------------------------ */
 
-/* A number that differs where count or configuration differ. */
+/* A hash of `count` bytes, and of what was hashed before. */
+#define SPARSE_HASH_START 14695981039346656037u
+uint64_t sparse_hash(uint64_t so_far, const void *bytes, size_t count);
+
+/* A number that differs where count or configuration differ. `result` may: neither checkpoints nor
+ * other ranks depend on it. */
 uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *config);
 
-/* Waits for the last step. */
-ncclResult_t sparse_wait(struct sparse_allreduce_handle *h);
-
-/* The same; and what is to leave the residual does so now. */
-ncclResult_t sparse_clear_pending(struct sparse_allreduce_handle *h);
-
-/* Waits for the last step, and copies the state to h->state. */
+/* Copies the state to h->state, when the device is done with what it was given. */
 ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
 
 /* ---- parts of a step ------------------------------------------------------------------------- */
@@ -255,12 +217,11 @@ ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase p
 
 /* How a rank comes by what it offers. */
 enum select {
-  SELECT_K,                   /* exactly the k largest; of equal ones those of lower indices */
-  SELECT_EXACT_THRESHOLD,     /* above the k-th magnitude, which becomes the local threshold */
-  SELECT_BY_THRESHOLD,        /* above state->local_threshold, */
-  SELECT_BY_RAISED_THRESHOLD, /* which is raised first if that is too much */
-  SELECT_GAUSSIAN,            /* above mean + z * deviation, corrected in small steps, */
-  SELECT_GAUSSIAN_HALVING,    /* or in large ones */
+  SELECT_K,                /* exactly the k largest; of equal ones those of lower indices */
+  SELECT_EXACT_THRESHOLD,  /* above the k-th magnitude, which becomes the local threshold */
+  SELECT_BY_THRESHOLD,     /* above state->local_threshold, raised first if that is too much */
+  SELECT_GAUSSIAN,         /* above mean + z * deviation, corrected in small steps, */
+  SELECT_GAUSSIAN_HALVING, /* or in large ones */
 };
 
 /* select.c: adds the gradient to the residual and leaves what this rank offers in the offered list,
@@ -271,10 +232,11 @@ ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradi
                             enum select how, enum sparse_removal removal, cudaStream_t stream);
 
 /* The state->wanted largest entries of a list go to `to`, by state->global, which afterwards
- * chooses them. dropped (may be NULL, list of one part): receives the others. */
+ * chooses them. dropped (may be NULL, list of one part): receives the others. `found` is decided
+ * when the smallest of them is known. */
 ncclResult_t keep_largest(const struct sparse_memory *m, struct sparse_list list,
                           struct sparse_list to, const struct sparse_list *dropped,
-                          cudaStream_t stream);
+                          enum sparse_decision found, cudaStream_t stream);
 
 /* The lists of all ranks, list p being received_counts[p] entries at lists + received_displs[p]:
  * rank 0's, rank 1's, ... are added. Sums that are not 0 go to `to`, ascending. */
@@ -296,41 +258,34 @@ ncclResult_t oktopk_repartition(struct sparse_allreduce_handle *h, cudaStream_t 
  * `throttle` peers at a time. */
 ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cudaStream_t stream);
 
-/* Balancing (OKTOPK): should ranks that have counts[r] elements, `total` together, even them out
- * before they gather them? Then rank r, whose elements have the places `from` in the concatenation
- * of all, is to own those of `to`. */
-struct sparse_share {
-  uint64_t first, count;
-};
-bool exchange_balances(const struct sparse_allreduce_handle *h, const uint64_t *counts,
-                       uint64_t total);
-void exchange_shares(const struct sparse_memory *m, const uint64_t *counts, uint64_t total, int r,
-                     struct sparse_share *from, struct sparse_share *to);
-struct sparse_share exchange_overlap(struct sparse_share a, struct sparse_share b);
+/* Rank r has counts[r] elements: those from place from[r] to from[r + 1] of all of them. Those that
+ * it hands on in a gather are to[r] to to[r + 1]: the same, or even shares (OKTOPK, balancing). */
+void exchange_shares(const struct sparse_allreduce_handle *h, const uint64_t *counts,
+                     uint64_t *from, uint64_t *to);
+
+/* What places a[0] to a[1] and b[0] to b[1] have in common: so many, from *first on. */
+uint64_t exchange_overlap(const uint64_t *a, const uint64_t *b, uint64_t *first);
 
 /* AllGatherV: the state->send_counts[0] elements at `send` of every rank, of `size` bytes, arrive
  * at `recv` of all, in rank order, one after the other. `recv` is `gathered`, then gathered_counts
  * and gathered_displs of the state say where, or lies in `received`: received_counts and
- * received_displs. The host may know the counts: all are k, as create has set them, or those of the
- * call before. */
-enum sparse_counts { SPARSE_COUNTS_UNKNOWN, SPARSE_COUNTS_ARE_K, SPARSE_COUNTS_AS_BEFORE };
+ * received_displs. `counted`: they are those of the call before. */
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
-                             size_t size, enum sparse_counts known, cudaStream_t stream);
+                             size_t size, bool counted, cudaStream_t stream);
 
 /* Every rank tells all others whether its gradient was finite, for nonfinite_of(): 4 bytes each,
  * in a message of their own at the end of a step. */
 ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream);
-const uint32_t *nonfinite_of(const struct sparse_allreduce_handle *h); /* device: one per rank */
+uint32_t *nonfinite_of(const struct sparse_allreduce_handle *h); /* device: one per rank */
 
 /* The same number of words from every rank, to the host: all[r * words ...]; waits for the stream.
  * `mine` is in device memory, `all` in h->counts. */
 ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,
                              cudaStream_t stream);
 
-/* `block` of rank r goes to all ranks: element displs[r] to displs[r] + counts[r] of `vector`, and
- * may lie there already. */
-ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, const void *block, void *vector,
-                             const uint64_t *counts, const uint64_t *displs, size_t size,
-                             cudaStream_t stream);
+/* The elements places[r] to places[r + 1] of `vector`, which lie there on rank r, go to all ranks.
+ */
+ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
+                             const uint64_t *places, size_t size, cudaStream_t stream);
 
 #endif

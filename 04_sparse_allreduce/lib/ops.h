@@ -43,16 +43,11 @@ ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what
  * stays, and state->nonfinite says where. gradient == NULL: the residual is taken as it is. The
  * candidates, whose magnitudes exceed levels[0], but not the limit, go to the offered list,
  * ascending, as far as m->room entries; offered_count says how many there are in the list,
- * level_counts[j] for j < nlevels how many exceed levels[j]. */
+ * level_counts[j] for j < nlevels how many exceed levels[j]. Of SPARSE_GAUSSIAN_GUESS: state->mean and
+ * deviation of the new residual, too, in double, the same bits in every run. */
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                             enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream);
-
-/* The same, with state->mean and state->deviation of the new residual: in double, the same bits in
- * every run. */
-ncclResult_t ops_local_pass_moments(const struct sparse_memory *m, const void *gradient,
-                                    enum sparse_candidates candidates, enum sparse_removal removal,
-                                    cudaStream_t stream);
 
 /* level_counts[j] for j < nlevels, counted over state->count_from: the offered list, all of the
  * residual, or nothing, which leaves the counts. Levels ascend. */
@@ -121,10 +116,8 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
  * Before, dense is what the last ops_apply() or ops_clear() has left. Either the list has one part,
  * or part p has the entries of region p, state->boundaries[p] on. With SPARSE_RESULT_ENTRIES dense
  * is neither read nor written: the entries are only noted for the next ops_local_pass(). */
-ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list, cudaStream_t stream);
-
-/* The same of the gathered lists of all ranks; and the decision SPARSE_COUNT_GATHERED. */
-ncclResult_t ops_apply_gathered(const struct sparse_memory *m, cudaStream_t stream);
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_decision then, cudaStream_t stream);
 
 /* vector[i] = fma(scale, value / nranks, vector[i]), the division rounded to float as in
  * ops_apply(), for the entries of the list; all other i stay. */

@@ -4,19 +4,9 @@
 
 #include <string.h>
 
-ncclResult_t sparse_wait(struct sparse_allreduce_handle *h)
-{
-  if (h->captured)
-    SPARSE_CUDA(cudaDeviceSynchronize());
-  else
-    SPARSE_CUDA(cudaEventSynchronize(h->done));
-  return ncclSuccess;
-}
-
-/* The state of the last step, on the host. */
 ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h)
 {
-  SPARSE_TRY(sparse_wait(h));
+  SPARSE_CUDA(cudaDeviceSynchronize());
   SPARSE_CUDA(cudaMemcpy(h->state, h->m.state, sizeof(*h->state), cudaMemcpyDeviceToHost));
   return ncclSuccess;
 }
@@ -28,40 +18,24 @@ ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const uint64_t **count)
 {
   if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL handle");
-  const bool entries = handle->holds == SPARSE_HOLDS_ENTRIES;
+  const bool entries = handle->last.there && !sparse_is_dense(handle->last);
   if (pairs != NULL) *pairs = entries ? handle->m.gathered : NULL;
   if (count != NULL) *count = entries ? &handle->m.state->result_count : NULL;
   return ncclSuccess;
 }
 
-static ncclResult_t add(const struct sparse_allreduce_handle *h, enum sparse_holds holds,
-                        float scale, float *vector, cudaStream_t stream)
-{
-  switch (holds) {
-  case SPARSE_HOLDS_ENTRIES:
-    return ops_add_entries(&h->m, sparse_result(&h->m), scale, vector, stream);
-  case SPARSE_HOLDS_DENSE:
-    return ops_add_dense(&h->m, scale, vector, stream);
-  default:
-    return sparse_fail(ncclInvalidUsage, "there was no step yet whose result could be added");
-  }
-}
-
 ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float *vector,
                                   cudaStream_t stream)
 {
-  struct sparse_allreduce_handle *h = handle;
+  const struct sparse_allreduce_handle *h = handle;
   if (h == NULL || vector == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   enum cudaStreamCaptureStatus status;
   SPARSE_CUDA(cudaStreamIsCapturing(stream, &status));
-  const bool now = status == cudaStreamCaptureStatusNone;
-  SPARSE_TRY(add(h, now ? h->holds : h->latest, scale, vector, stream));
-  /* whoever waits for the step, to free what it left, waits for this, too */
-  if (now)
-    SPARSE_CUDA(cudaEventRecord(h->done, stream));
-  else
-    h->captured = true;
-  return ncclSuccess;
+  const struct sparse_step step = status == cudaStreamCaptureStatusNone ? h->last : h->latest;
+  if (!step.there)
+    return sparse_fail(ncclInvalidUsage, "there was no step yet whose result could be added");
+  if (sparse_is_dense(step)) return ops_add_dense(&h->m, scale, vector, stream);
+  return ops_add_entries(&h->m, sparse_result(&h->m), scale, vector, stream);
 }
 
 /* ---- errors on the device -------------------------------------------------------------------- */
@@ -72,8 +46,7 @@ static ncclResult_t check_finite(const struct sparse_allreduce_handle *h, ncclRe
 {
   uint64_t flags[SPARSE_MAX_RANKS][SPARSE_SUM_FLAGS];
   uint32_t all[SPARSE_MAX_RANKS];
-  if (h->m.config.nonfinite != SPARSE_NONFINITE_ERROR || h->holds == SPARSE_HOLDS_NOTHING ||
-      h->last.dense)
+  if (h->m.config.nonfinite != SPARSE_NONFINITE_ERROR || !h->last.there || h->last.dense)
     return ncclSuccess;
   if (h->onesided)
     SPARSE_CUDA(cudaMemcpy(flags, h->m.flags->sums, sizeof(flags), cudaMemcpyDeviceToHost));
@@ -118,13 +91,6 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
  * not choose them), sums in exact steps are fewer, see ops_select_sums(), and nothing is evened
  * out. */
 
-ncclResult_t sparse_words_of_allreduce(const struct sparse_allreduce_handle *h, uint64_t *sent,
-                                       uint64_t *received)
-{
-  *sent = *received = 2 * h->m.n * ((uint64_t)h->m.nranks - 1) / (uint64_t)h->m.nranks;
-  return ncclSuccess;
-}
-
 static uint64_t sum_of_others(const struct sparse_memory *m, const uint64_t *counts)
 {
   uint64_t sum = 0;
@@ -133,16 +99,14 @@ static uint64_t sum_of_others(const struct sparse_memory *m, const uint64_t *cou
   return sum;
 }
 
-/* How many sums each rank had for the others. */
-static ncclResult_t count_sums(const struct sparse_allreduce_handle *h, uint64_t *sums)
+/* Lists of k entries up a tree, and one from the root to all. */
+static void count_tree(const struct sparse_memory *m, uint64_t *sent, uint64_t *received)
 {
-  const struct sparse_memory *m = &h->m;
-  memcpy(sums, h->state->gathered_counts, (size_t)m->nranks * sizeof(*sums));
-  if (!h->onesided || !h->last.exact_global) return ncclSuccess;
-  uint64_t flags[SPARSE_MAX_RANKS];
-  SPARSE_CUDA(cudaMemcpy(flags, m->flags->reduced, sizeof(flags), cudaMemcpyDeviceToHost));
-  for (int p = 0; p < m->nranks; p++) sums[p] = (uint32_t)flags[p];
-  return ncclSuccess;
+  int step = 1;
+  for (; step < m->nranks && m->rank % (2 * step) == 0; step *= 2)
+    if (m->rank + step < m->nranks) *received += m->k;
+  *sent = m->rank == 0 ? m->k * (uint64_t)(m->nranks - 1) : m->k;
+  if (m->rank > 0) *received += m->k;
 }
 
 /* The gather of all sums, and what the ranks move before to even them out. */
@@ -150,62 +114,49 @@ static ncclResult_t count_gather(const struct sparse_allreduce_handle *h, uint64
                                  uint64_t *received)
 {
   const struct sparse_memory *m = &h->m;
-  const uint64_t total = h->state->gathered_total, others = (uint64_t)m->nranks - 1;
-  uint64_t sums[SPARSE_MAX_RANKS], own = h->state->reduced_count;
-  if (h->path->balances && m->config.balance != SPARSE_BALANCE_NEVER) {
-    SPARSE_TRY(count_sums(h, sums));
-    if (exchange_balances(h, sums, total)) {
-      struct sparse_share from, to;
-      exchange_shares(m, sums, total, m->rank, &from, &to);
-      const uint64_t stays = exchange_overlap(from, to).count;
-      *sent += 2 * (from.count - stays);
-      *received += 2 * (to.count - stays);
-      own = to.count;
-    }
+  const struct sparse_state *s = h->state;
+  const int rank = m->rank;
+  uint64_t counts[SPARSE_MAX_RANKS], from[SPARSE_MAX_RANKS + 1], to[SPARSE_MAX_RANKS + 1], first;
+  memcpy(counts, s->gathered_counts, sizeof(counts));
+  if (h->onesided && h->last.exact_global) { /* how many each rank had, of which that was chosen */
+    SPARSE_CUDA(cudaMemcpy(counts, m->flags->reduced, sizeof(counts), cudaMemcpyDeviceToHost));
+    for (int p = 0; p < m->nranks; p++) counts[p] = (uint32_t)counts[p];
   }
-  *sent += 2 * own * others;
-  *received += 2 * (total - own);
+  exchange_shares(h, counts, from, to);
+  const uint64_t stays = exchange_overlap(&from[rank], &to[rank], &first);
+  const uint64_t own = to[rank + 1] - to[rank];
+  *sent += counts[rank] - stays + own * (uint64_t)(m->nranks - 1);
+  *received += own - stays + to[m->nranks] - own;
   return ncclSuccess;
 }
 
-ncclResult_t sparse_words_of_lists(const struct sparse_allreduce_handle *h, uint64_t *sent,
-                                   uint64_t *received)
-{
-  *sent = 2 * h->state->offered_count * ((uint64_t)h->m.nranks - 1);
-  *received = 2 * sum_of_others(&h->m, h->state->received_counts);
-  return ncclSuccess;
-}
-
-ncclResult_t sparse_words_of_tree(const struct sparse_allreduce_handle *h, uint64_t *sent,
-                                  uint64_t *received)
-{
-  const struct sparse_memory *m = &h->m;
-  *sent = *received = 0;
-  for (int step = 1; step < m->nranks; step *= 2) {
-    if (m->rank % (2 * step) == step) {
-      *sent = 2 * m->k;
-      break;
-    }
-    if (m->rank + step < m->nranks) *received += 2 * m->k;
-  }
-  if (m->rank == 0)
-    *sent += 2 * m->k * ((uint64_t)m->nranks - 1);
-  else
-    *received += 2 * m->k;
-  return ncclSuccess;
-}
-
-ncclResult_t sparse_words_of_regions(const struct sparse_allreduce_handle *h, uint64_t *sent,
-                                     uint64_t *received)
+static ncclResult_t count_words(const struct sparse_allreduce_handle *h, uint64_t *sent,
+                                uint64_t *received)
 {
   const struct sparse_memory *m = &h->m;
   const struct sparse_state *s = h->state;
-  *sent = 2 * sum_of_others(m, s->region_counts);
-  *received = 2 * sum_of_others(m, s->received_counts);
-  if (!h->last.fell_back) return count_gather(h, sent, received);
-  const uint64_t region = s->boundaries[m->rank + 1] - s->boundaries[m->rank];
-  *sent += region * ((uint64_t)m->nranks - 1);
-  *received += m->n - region;
+  const uint64_t nranks = (uint64_t)m->nranks;
+  if (h->last.dense) { /* every element, as a ring moves them */
+    *sent = *received = 2 * m->n * (nranks - 1) / nranks;
+    return ncclSuccess;
+  }
+  if (h->path->is & SPARSE_TREE) {
+    count_tree(m, sent, received);
+  } else if (h->path->is & SPARSE_REGIONS) { /* lists to owners, their sums to everybody */
+    *sent = sum_of_others(m, s->region_counts);
+    *received = sum_of_others(m, s->received_counts);
+    if (!h->last.fell_back) SPARSE_TRY(count_gather(h, sent, received));
+  } else { /* every rank's list to everybody */
+    *sent = s->offered_count * (nranks - 1);
+    *received = sum_of_others(m, s->received_counts);
+  }
+  *sent *= 2; /* an entry has two words */
+  *received *= 2;
+  if (h->last.fell_back) { /* a region of the vector to everybody */
+    const uint64_t region = s->boundaries[m->rank + 1] - s->boundaries[m->rank];
+    *sent += region * (nranks - 1);
+    *received += m->n - region;
+  }
   return ncclSuccess;
 }
 
@@ -225,8 +176,7 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   out->k = h->m.k;
   out->capacity = h->m.capacity;
   out->dense = h->last.dense;
-  SPARSE_TRY((h->last.dense ? sparse_words_of_allreduce : h->path->words)(h, &out->words_sent,
-                                                                          &out->words_received));
+  SPARSE_TRY(count_words(h, &out->words_sent, &out->words_received));
   if (h->last.dense) {
     out->local = out->global = h->m.n;
     out->selected_tie = -1;

@@ -21,25 +21,21 @@ struct rule {
 static const struct rule rules[] = {
     /* Candidates are what lies above a guess from the step before; if they are fewer than k, or
      * more than the list holds, all of the residual is searched. */
-    [SELECT_K] = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_K_FOUND, 0, SPARSE_THEN_NOTHING},
-    [SELECT_EXACT_THRESHOLD] = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_KTH_FOUND, 0,
-                                SPARSE_THEN_NOTHING},
+    [SELECT_K] = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_K_FOUND},
+    [SELECT_EXACT_THRESHOLD] = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_KTH_FOUND},
 
-    /* The threshold of the step before; if it may be raised, that happens a few times at most while
-     * it selects too many: the local pass counts all the thresholds that may come, and what is
-     * above the first of them is filtered when the decision is known, from the residual if the list
-     * could not take all of it. If it still selects more than a rank may offer: the k largest. */
-    [SELECT_BY_THRESHOLD] = {SPARSE_ABOVE_THRESHOLD, SPARSE_TAKE_THRESHOLD, SPARSE_OVERFLOW_FOUND,
-                             0, SPARSE_THEN_NOTHING},
-    [SELECT_BY_RAISED_THRESHOLD] = {SPARSE_ABOVE_THRESHOLDS, SPARSE_TAKE_THRESHOLD,
-                                    SPARSE_OVERFLOW_FOUND, 0, SPARSE_THEN_NOTHING},
+    /* The threshold of the step before, raised a few times at most while it selects too many: the
+     * local pass counts all the thresholds that may come, and what is above the first of them is
+     * filtered when the decision is known, from the residual if the list could not take all of it.
+     * If it still selects more than a rank may offer: the k largest. */
+    [SELECT_BY_THRESHOLD] = {SPARSE_ABOVE_THRESHOLDS, SPARSE_TAKE_THRESHOLD, SPARSE_OVERFLOW_FOUND},
 
     /* The threshold that would select k entries if the elements were normally distributed,
      * corrected by counting: in small steps, of which one round counts a whole table; or halved or
      * raised by half, up to three times: a round for each of four thresholds, and one more. */
-    [SELECT_GAUSSIAN] = {SPARSE_FINITE_ABOVE_GUESS, SPARSE_GAUSSIAN_THRESHOLD,
-                         SPARSE_OVERFLOW_FOUND, 2, SPARSE_GAUSSIAN_CORRECT},
-    [SELECT_GAUSSIAN_HALVING] = {SPARSE_FINITE_ABOVE_GUESS, SPARSE_HALVING_THRESHOLD,
+    [SELECT_GAUSSIAN] = {SPARSE_GAUSSIAN_GUESS, SPARSE_GAUSSIAN_THRESHOLD, SPARSE_OVERFLOW_FOUND, 2,
+                         SPARSE_GAUSSIAN_CORRECT},
+    [SELECT_GAUSSIAN_HALVING] = {SPARSE_GAUSSIAN_GUESS, SPARSE_HALVING_THRESHOLD,
                                  SPARSE_OVERFLOW_FOUND, 5, SPARSE_HALVING_CORRECT},
 };
 
@@ -49,8 +45,7 @@ ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradi
   const struct sparse_memory *m = &h->m;
   const struct rule *rule = &rules[how];
   struct sparse_state *s = m->state;
-  SPARSE_TRY((rule->rounds > 0 ? ops_local_pass_moments
-                               : ops_local_pass)(m, gradient, rule->candidates, removal, stream));
+  SPARSE_TRY(ops_local_pass(m, gradient, rule->candidates, removal, stream));
   SPARSE_TRY(ops_decide(m, rule->decision, stream));
   for (int round = 0; round < rule->rounds; round++)
     SPARSE_TRY(ops_count_levels(m, rule->correct, stream));
@@ -69,14 +64,15 @@ ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradi
 
 ncclResult_t keep_largest(const struct sparse_memory *m, struct sparse_list list,
                           struct sparse_list to, const struct sparse_list *dropped,
-                          cudaStream_t stream)
+                          enum sparse_decision found, cudaStream_t stream)
 {
   struct sparse_state *s = m->state;
   struct sparse_select select = {.from = list,
                                  .to = to,
                                  .search = &s->always_list,
                                  .keep = &s->always_list,
-                                 .selection = &s->global};
+                                 .selection = &s->global,
+                                 .found = found};
   if (dropped != NULL) select.dropped = *dropped;
   return ops_select(m, &select, stream);
 }

@@ -130,8 +130,8 @@ typedef struct {
   sparse_preset_t preset;       /* the constants of the paper: which steps are exact (every 32nd, of
                                    BERT every 128th), how thresholds follow what they select */
   double density;               /* of entries that a rank offers, 1e-300 to 1 */
-  ncclDataType_t gradient_type; /* ncclFloat, ncclHalf or ncclBfloat16 */
   long warmup_steps;            /* first steps that are dense and leave the residual alone */
+  ncclDataType_t gradient_type; /* ncclFloat, ncclHalf or ncclBfloat16 */
   int gaussian_sa_threshold;    /* GAUSSIANKSA: 0 exact, 1 Gaussian */
   int gtopk_exact_residual;     /* GTOPK: 1 keeps the mass that the published algorithm loses */
   int throttle; /* peers that a rank talks to at a time in the split exchange, >= 1 */

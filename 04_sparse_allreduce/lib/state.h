@@ -154,7 +154,6 @@ struct sparse_state {
   uint64_t whole[2];              /* the region 0 .. n */
   struct sparse_selection global; /* of the sums */
   uint64_t result_count;          /* entries of `gathered` that are the result */
-  uint64_t gathered_total;        /* sums that all ranks contributed */
   /* exchange_nonfinite(): what everybody gets, 1, 1, ..., and what has come */
   uint64_t ones[SPARSE_MAX_RANKS];
   uint64_t nonfinite_counts[SPARSE_MAX_RANKS];
@@ -167,7 +166,6 @@ struct sparse_memory {
   sparse_allreduce_config_t config;
   struct sparse_constants constants;
   double z;        /* Phi^-1(1 - density / 2) */
-  bool shared;     /* the caller has the residual's address: nothing may stay pending */
   float *residual; /* n */
   float *dense;    /* n, and room up to a multiple of SPARSE_SECTOR; NULL: no step leaves one */
   /* Lists: nranks * list_room pairs each. */

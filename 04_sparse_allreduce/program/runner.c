@@ -135,8 +135,11 @@ void runner_residual(const struct runner *r, float *host)
 {
   if (r->simple)
     CUDACHECK(cudaMemcpy(host, r->simple->acc, r->count * sizeof *host, cudaMemcpyDeviceToHost));
-  else
-    SPARSECHECK(sparse_allreduce_copy_residual(r->handle, host));
+  else {
+    float *residual;
+    SPARSECHECK(sparse_allreduce_residual(r->handle, &residual));
+    CUDACHECK(cudaMemcpy(host, residual, r->count * sizeof *host, cudaMemcpyDeviceToHost));
+  }
 }
 
 int runner_check(const struct runner *r, const char *path, uint64_t step)

@@ -7,58 +7,32 @@
 
 #include "decide/select.h"
 
+/* What each of them does is at its case of sparse_decide(). */
 enum sparse_decision {
   SPARSE_THEN_NOTHING,
-
-  /* ---- statements of a path, or of what paths share: ops_decide() ---- */
-
-  /* local selection, after the local pass */
-  SPARSE_SEARCH_K,           /* search the candidates; the residual if they are too few, or too
-                                many for the list */
-  SPARSE_TAKE_THRESHOLD,     /* choose what exceeds the threshold, raised if that is too much */
-  SPARSE_GAUSSIAN_THRESHOLD, /* mean + z * deviation, and a table of levels to correct it by */
-  SPARSE_HALVING_THRESHOLD,  /* mean + z * deviation, to be halved or raised by half */
-
-  /* thresholds of Ok-Topk */
-  SPARSE_GLOBAL_THRESHOLD, /* becomes the smallest of the largest sums that a search has found */
-  SPARSE_ADAPT_LOCAL,      /* the local threshold follows how many entries were offered */
-  SPARSE_ADAPT_BOTH,       /* the same; and the global one follows how many are in the result */
-
-  /* ops_keep_largest() is to keep the k largest entries. Where it looks for the k-th first only
-     changes its speed. */
-  SPARSE_WANT_K,                /* it looks everywhere */
-  SPARSE_WANT_K_NEAR_THRESHOLD, /* it looks above 0.85 of the global threshold first, since that
-                                   has followed the k-th sum from step to step */
-
-  /* regions */
-  SPARSE_PROPOSED_REGIONS, /* boundaries from the sum of all ranks' proposals */
-  SPARSE_SPLIT_COUNTS,     /* received_counts from the matrix of counts */
-
-  /* what goes to everybody, and what has come */
-  SPARSE_SEND_OFFERED,   /* send_counts: the offered list */
-  SPARSE_COUNT_GATHERED, /* sums have come, to `gathered`: how many they are */
-
-  /* ---- taken at the end of kernels, whose interface says so (ops.h) ---- */
-
-  /* ops_select_offered() has found the k-th magnitude */
-  SPARSE_K_FOUND,        /* the next step's guess follows from it */
-  SPARSE_KTH_FOUND,      /* the same; and it becomes the local threshold */
-  SPARSE_OVERFLOW_FOUND, /* if a threshold chose too many, it becomes the local threshold */
-
-  /* ops_count_levels() has counted */
-  SPARSE_GAUSSIAN_CORRECT, /* a threshold of the table is taken, or counting goes on */
-  SPARSE_HALVING_CORRECT,  /* the threshold is taken, or changed by half and counted again */
-
-  SPARSE_SEND_REDUCED, /* ops_reduce_region(): send_counts: the reduced list */
-
-  /* oktopk one-sided, where a launch of its own would be too slow */
-  SPARSE_OFFER_THRESHOLD,   /* as TAKE_THRESHOLD, but the candidates were already sent, and their
-                               owners leave out what a raised threshold does not choose */
-  SPARSE_COUNT_ADAPT_LOCAL, /* counts the sums, which have come; then as ADAPT_LOCAL */
-  SPARSE_COUNT_ADAPT_BOTH,  /* counts the sums, which have come; then as ADAPT_BOTH */
+  /* local selection, after the local pass; after counting; after a search */
+  SPARSE_SEARCH_K,
+  SPARSE_TAKE_THRESHOLD,
+  SPARSE_OFFER_THRESHOLD,
+  SPARSE_GAUSSIAN_THRESHOLD,
+  SPARSE_HALVING_THRESHOLD,
+  SPARSE_GAUSSIAN_CORRECT,
+  SPARSE_HALVING_CORRECT,
+  SPARSE_K_FOUND,
+  SPARSE_KTH_FOUND,
+  SPARSE_OVERFLOW_FOUND,
+  /* exchanges */
+  SPARSE_PROPOSED_REGIONS,
+  SPARSE_SPLIT_COUNTS,
+  SPARSE_SEND_OFFERED,
+  SPARSE_SEND_REDUCED,
+  /* sums: their number, and which of them are the result */
+  SPARSE_COUNT_GATHERED,
+  SPARSE_WANT_K,
+  SPARSE_WANT_K_NEAR_THRESHOLD,
+  SPARSE_GLOBAL_THRESHOLD,
+  SPARSE_COUNT_AND_ADAPT,
 };
-
-/* ---- regions and counts ---------------------------------------------------------------------- */
 
 SPARSE_DEVICE void sparse_uniform_regions(const struct sparse_memory *m, struct sparse_state *s)
 {
@@ -66,20 +40,12 @@ SPARSE_DEVICE void sparse_uniform_regions(const struct sparse_memory *m, struct 
   s->boundaries[m->nranks] = m->n;
 }
 
+/* From the sum of all ranks' proposals. */
 SPARSE_DEVICE void sparse_proposed_regions(const struct sparse_memory *m, struct sparse_state *s)
 {
-  if (m->nranks == 1 || s->proposal[0] > 0) {
-    sparse_uniform_regions(m, s);
-    return;
-  }
-  s->boundaries[0] = 0;
+  sparse_uniform_regions(m, s);
+  if (s->proposal[0] > 0) return; /* a rank could not propose */
   for (int j = 1; j < m->nranks; j++) s->boundaries[j] = s->proposal[j] / (uint64_t)m->nranks;
-  s->boundaries[m->nranks] = m->n;
-}
-
-SPARSE_DEVICE void sparse_split_counts(const struct sparse_memory *m, struct sparse_state *s)
-{
-  for (int p = 0; p < m->nranks; p++) s->received_counts[p] = m->matrix[p * m->nranks + m->rank];
 }
 
 /* One list goes to everybody. */
@@ -89,7 +55,6 @@ SPARSE_DEVICE void sparse_send_to_all(const struct sparse_memory *m, struct spar
   for (int p = 0; p < m->nranks; p++) s->send_counts[p] = count;
 }
 
-/* The result, or the sums that it is chosen from, has come from all ranks. */
 SPARSE_DEVICE void sparse_count_gathered(const struct sparse_memory *m, struct sparse_state *s)
 {
   uint64_t entries = 0;
@@ -104,10 +69,7 @@ SPARSE_DEVICE uint32_t sparse_says_nonfinite(const struct sparse_memory *m,
   return m->config.nonfinite == SPARSE_NONFINITE_ERROR ? s->nonfinite : 0;
 }
 
-/* ---- thresholds of Ok-Topk -------------------------------------------------------------------
- *
- * Exact now and then, adapted in between to how much they have selected. */
-
+/* A threshold of Ok-Topk, which is exact now and then, follows how much it has selected. */
 SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, sparse_band_t band)
 {
   if (count * (uint64_t)band.low.den < (uint64_t)band.low.num * t)
@@ -122,20 +84,6 @@ SPARSE_DEVICE void sparse_local_adapt(const struct sparse_memory *m, struct spar
   s->guess = sparse_level(s->local_threshold * s->guess_ratio); /* it has moved with what is left */
 }
 
-/* By the number of entries in the result. */
-SPARSE_DEVICE void sparse_global_adapt(const struct sparse_memory *m, struct sparse_state *s)
-{
-  sparse_adapt(&s->global_threshold, s->result_count, m->t, m->constants.global_band);
-}
-
-/* A search for the `wanted` largest sums is over; the result is what it chose. */
-SPARSE_DEVICE void sparse_global_found(struct sparse_state *s)
-{
-  if (s->wanted > 0) s->global_threshold = (double)sparse_from_magnitude(s->global.above);
-}
-
-/* ---- all of them ----------------------------------------------------------------------------- */
-
 SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
@@ -143,69 +91,43 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
   switch (what) {
   case SPARSE_THEN_NOTHING:
     break;
-  case SPARSE_SEARCH_K:
+  case SPARSE_SEARCH_K: /* among the candidates; or the residual, if these are too few or many */
     sparse_search_k(m, s);
     break;
-  case SPARSE_TAKE_THRESHOLD:
+  case SPARSE_TAKE_THRESHOLD: /* choose what exceeds it, raised if that is too much */
     sparse_threshold_choose(m, s, false);
     break;
-  case SPARSE_OFFER_THRESHOLD:
+  case SPARSE_OFFER_THRESHOLD: /* the same, but candidates were sent already (one-sided) */
     sparse_threshold_choose(m, s, true);
     break;
-  case SPARSE_GAUSSIAN_THRESHOLD:
+  case SPARSE_GAUSSIAN_THRESHOLD: /* and a table of levels to correct it by */
     sparse_gaussian_threshold(m, s);
     sparse_gaussian_table(m, s, c->lower_steps, c->raise_steps);
     break;
-  case SPARSE_HALVING_THRESHOLD:
+  case SPARSE_HALVING_THRESHOLD: /* to be halved or raised by half */
     sparse_gaussian_threshold(m, s);
     sparse_gaussian_table(m, s, 0, 0);
     break;
-  case SPARSE_GAUSSIAN_CORRECT:
+  case SPARSE_GAUSSIAN_CORRECT: /* a threshold of the table is taken, or counting goes on */
     sparse_gaussian_correct(m, s);
     break;
-  case SPARSE_HALVING_CORRECT:
+  case SPARSE_HALVING_CORRECT: /* the threshold is taken, or changed and counted again */
     sparse_halving_correct(m, s);
     break;
-  case SPARSE_K_FOUND:
-    sparse_set_guess(m, s, s->selection.above);
+  case SPARSE_K_FOUND: /* the next step's guess follows from it */
+    sparse_set_guess(s, s->selection.above, m->k, s->level_counts[0]);
     break;
-  case SPARSE_KTH_FOUND:
+  case SPARSE_KTH_FOUND: /* the same; and it becomes the local threshold */
     sparse_kth_found(m, s);
     break;
-  case SPARSE_OVERFLOW_FOUND:
+  case SPARSE_OVERFLOW_FOUND: /* the k-th magnitude is the threshold, if that chose too many */
     if (s->overflowed) s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
-    break;
-  case SPARSE_GLOBAL_THRESHOLD:
-    sparse_global_found(s);
-    break;
-  case SPARSE_ADAPT_LOCAL:
-    sparse_local_adapt(m, s);
-    break;
-  case SPARSE_COUNT_ADAPT_LOCAL:
-    sparse_count_gathered(m, s);
-    sparse_local_adapt(m, s);
-    break;
-  case SPARSE_COUNT_ADAPT_BOTH:
-    sparse_count_gathered(m, s);
-    s->gathered_total = s->result_count;
-    sparse_global_adapt(m, s);
-    sparse_local_adapt(m, s);
-    break;
-  case SPARSE_ADAPT_BOTH:
-    sparse_global_adapt(m, s);
-    sparse_local_adapt(m, s);
-    break;
-  case SPARSE_WANT_K:
-    sparse_want(s, m->k, -1);
-    break;
-  case SPARSE_WANT_K_NEAR_THRESHOLD: /* max(t, 1) is k, too */
-    sparse_want(s, m->t > 1 ? m->t : 1, sparse_level(0.85 * s->global_threshold));
     break;
   case SPARSE_PROPOSED_REGIONS:
     sparse_proposed_regions(m, s);
     break;
-  case SPARSE_SPLIT_COUNTS:
-    sparse_split_counts(m, s);
+  case SPARSE_SPLIT_COUNTS: /* received_counts, from the matrix of counts */
+    for (int p = 0; p < m->nranks; p++) s->received_counts[p] = m->matrix[p * m->nranks + m->rank];
     break;
   case SPARSE_SEND_OFFERED:
     sparse_send_to_all(m, s, s->offered_count);
@@ -213,9 +135,24 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
   case SPARSE_SEND_REDUCED:
     sparse_send_to_all(m, s, s->reduced_count);
     break;
-  case SPARSE_COUNT_GATHERED:
+  case SPARSE_COUNT_GATHERED: /* all ranks' sums have come: they are the result, or it is chosen */
     sparse_count_gathered(m, s);
-    s->gathered_total = s->result_count;
+    break;
+  case SPARSE_WANT_K: /* largest sums, from a search that looks everywhere */
+    sparse_want(s, m->k, -1);
+    break;
+  case SPARSE_WANT_K_NEAR_THRESHOLD: /* it looks near the threshold first, which has followed them.
+                                        max(t, 1) is k, too */
+    sparse_want(s, m->t > 1 ? m->t : 1, sparse_level(0.85 * s->global_threshold));
+    break;
+  case SPARSE_GLOBAL_THRESHOLD: /* it is the smallest sum that was chosen; the local one adapts */
+    if (s->wanted > 0) s->global_threshold = (double)sparse_from_magnitude(s->global.above);
+    sparse_local_adapt(m, s);
+    break;
+  case SPARSE_COUNT_AND_ADAPT: /* as COUNT_GATHERED; then both thresholds of Ok-Topk adapt */
+    sparse_count_gathered(m, s);
+    sparse_adapt(&s->global_threshold, s->result_count, m->t, m->constants.global_band);
+    sparse_local_adapt(m, s);
     break;
   }
 }

@@ -11,10 +11,10 @@
 
 /* Which elements the local pass gathers: the candidates for what a rank offers. */
 enum sparse_candidates {
-  SPARSE_ABOVE_GUESS,        /* above a guess, somewhat below the threshold of the step before */
-  SPARSE_FINITE_ABOVE_GUESS, /* the same, without NaN */
-  SPARSE_ABOVE_THRESHOLD,    /* above the threshold, without NaN */
-  SPARSE_ABOVE_THRESHOLDS,   /* the same, counting by those that it may be raised to */
+  SPARSE_ABOVE_GUESS,      /* above a guess, somewhat below the threshold of the step before */
+  SPARSE_GAUSSIAN_GUESS,   /* the same, without NaN; and the pass computes mean and deviation */
+  SPARSE_ABOVE_THRESHOLDS, /* above the threshold, without NaN, counting by those that it may be
+                              raised to */
 };
 
 /* ---- magnitudes ------------------------------------------------------------------------------ */
@@ -58,33 +58,18 @@ SPARSE_DEVICE void sparse_clear_element(const struct sparse_state *s, float *res
 
 /* ---- exact and reused thresholds ------------------------------------------------------------- */
 
-/* The levels, and the limit, by which a local pass knows its candidates; returns how many levels.
- */
+/* The levels and the limit by which a local pass knows its candidates; returns how many levels. */
 SPARSE_DEVICE int sparse_first_levels(const struct sparse_memory *m,
                                       enum sparse_candidates candidates, sparse_level_t *levels,
                                       sparse_level_t *limit)
 {
-  const struct sparse_state *s = m->state;
-  int nlevels = 1;
-  double threshold = s->local_threshold;
-  switch (candidates) {
-  case SPARSE_ABOVE_GUESS:
-    levels[0] = s->guess;
-    *limit = SPARSE_NAN_LEVEL;
-    return nlevels;
-  case SPARSE_FINITE_ABOVE_GUESS:
-    levels[0] = s->guess;
-    *limit = SPARSE_INFINITY_LEVEL;
-    return nlevels;
-  case SPARSE_ABOVE_THRESHOLD:
-  case SPARSE_ABOVE_THRESHOLDS:
-    if (candidates == SPARSE_ABOVE_THRESHOLDS) nlevels += m->constants.raise_steps;
-    for (int j = 0; j < nlevels; j++, threshold *= m->constants.raise_factor)
-      levels[j] = sparse_level(threshold);
-    *limit = SPARSE_INFINITY_LEVEL;
-    return nlevels;
-  }
-  return nlevels;
+  double threshold = m->state->local_threshold;
+  *limit = candidates == SPARSE_ABOVE_GUESS ? SPARSE_NAN_LEVEL : SPARSE_INFINITY_LEVEL;
+  levels[0] = m->state->guess;
+  if (candidates != SPARSE_ABOVE_THRESHOLDS) return 1;
+  for (int j = 0; j <= m->constants.raise_steps; j++, threshold *= m->constants.raise_factor)
+    levels[j] = sparse_level(threshold);
+  return 1 + m->constants.raise_steps;
 }
 
 /* Step `epoch` begins. */
@@ -136,35 +121,28 @@ SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_
   s->search_from = s->keep_from = from;
 }
 
-/* The next exact selection looks for its candidates a little below this one's k-th magnitude:
- * closer if there were too many this time (what was not sent piles up just below the threshold),
- * further away if there were too few, even if the distance has become 0. */
-SPARSE_DEVICE void sparse_set_guess(const struct sparse_memory *m, struct sparse_state *s,
-                                    sparse_level_t kth)
+/* The next step looks for its candidates a little below `level`, the lowest one of this step. It
+ * needed so many candidates, and had so many: closer if these were too many (what was not sent piles
+ * up just below the threshold), further away if they were too few, even if the distance has become
+ * 0. Too few cost passes over the residual, and so do more than the list holds. */
+SPARSE_DEVICE void sparse_set_guess(struct sparse_state *s, sparse_level_t level, uint64_t needed,
+                                    uint64_t candidates)
 {
-  const uint64_t candidates = s->level_counts[0];
-  if (s->guess >= 0 && !s->overflowed) {
-    const double distance = 1 - s->guess_ratio, further = 2 * distance + 0.001;
-    if (candidates < m->k)
-      s->guess_ratio = 1 - (further < 0.5 ? further : 0.5);
-    else if (2 * candidates > 3 * m->k)
-      s->guess_ratio = 1 - (candidates > 4 * m->k ? 0.5 : 0.8) * distance;
-  }
-  s->guess = sparse_level((double)sparse_from_magnitude(kth) * s->guess_ratio);
-}
-
-/* Are `count` elements above a threshold enough to raise it? */
-SPARSE_DEVICE bool sparse_raises(const struct sparse_memory *m, uint64_t count)
-{
-  const sparse_fraction_t above = m->constants.raise_above;
-  return count * (uint64_t)above.den > (uint64_t)above.num * m->t;
+  const double distance = 1 - s->guess_ratio, further = 2 * distance + 0.001;
+  if (s->guess >= 0 && candidates < needed)
+    s->guess_ratio = 1 - (further < 0.5 ? further : 0.5);
+  else if (s->guess >= 0 && 2 * candidates > 3 * needed)
+    s->guess_ratio = 1 - (candidates > 4 * needed ? 0.5 : 0.8) * distance;
+  s->guess = sparse_level((double)sparse_from_magnitude(level) * s->guess_ratio);
 }
 
 /* How often `nlevels` thresholds of which the first ones select `counts` elements are raised. */
 SPARSE_DEVICE int sparse_raised(const struct sparse_memory *m, int nlevels, const uint64_t *counts)
 {
+  const sparse_fraction_t above = m->constants.raise_above;
+  const uint64_t many = (uint64_t)above.num * m->t;
   int raises = 0;
-  while (raises < nlevels - 1 && sparse_raises(m, counts[raises])) raises++;
+  while (raises < nlevels - 1 && counts[raises] * (uint64_t)above.den > many) raises++;
   return raises;
 }
 
@@ -205,7 +183,7 @@ SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m, struct sparse_
 /* The k-th magnitude is the threshold, and what exceeds it is chosen. */
 SPARSE_DEVICE void sparse_kth_found(const struct sparse_memory *m, struct sparse_state *s)
 {
-  sparse_set_guess(m, s, s->selection.above);
+  sparse_set_guess(s, s->selection.above, m->k, s->level_counts[0]);
   s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
   sparse_select_above(s, s->selection.above);
 }
@@ -243,45 +221,24 @@ SPARSE_DEVICE void sparse_gaussian_threshold(const struct sparse_memory *m, stru
   s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
 }
 
-/* The next step looks for candidates a little below the lowest level of which the count mattered in
- * this one. Thresholds move by a step of the table and more from one step to the next, and what was
- * not sent piles up just below them, so how far below is adapted: about k candidates more than were
- * needed. A guess that was too high costs two passes over the residual, as one that finds more
- * candidates than the list holds. */
-SPARSE_DEVICE void sparse_gaussian_guess(const struct sparse_memory *m, struct sparse_state *s)
-{
-  const double level = (double)sparse_from_magnitude(s->lowest < 0 ? 0 : s->lowest);
-  double distance = 1 - s->guess_ratio;
-  if (s->guess >= 0) {
-    if (s->candidates > m->room)
-      distance *= 0.5;
-    else if (s->lowest < s->guess)
-      distance = 1.5 * distance + 0.005;
-    else if (s->candidates < s->needed + m->k)
-      distance *= 1.05;
-    else if (2 * s->candidates > 2 * s->needed + 3 * m->k)
-      distance *= 0.9;
-  }
-  s->guess_ratio = distance < 0.5 ? 1 - distance : 0.5;
-  s->guess = sparse_level(level * s->guess_ratio);
-}
-
-/* The threshold is level j of the table. */
+/* The threshold is level j of the table. It moves by a step of the table and more from one step to
+ * the next, so the guess is to leave room: about k candidates more than were needed. */
 SPARSE_DEVICE void sparse_gaussian_found(const struct sparse_memory *m, struct sparse_state *s,
                                          int j)
 {
   const enum sparse_source from = (enum sparse_source)s->count_from;
-  sparse_gaussian_guess(m, s);
+  sparse_set_guess(s, s->lowest < 0 ? 0 : s->lowest, s->needed + m->k, s->candidates);
   s->keep_from = from;
   s->count_from = SPARSE_FROM_NOTHING;
   sparse_select_above(s, s->levels[j]);
   if (s->level_counts[j] > m->capacity) sparse_overflow(m, s, from);
 }
 
-/* False if the count of level j is not known, because the candidates in the list do not reach so
- * far down; then the next round counts all of the residual. */
+/* False if nothing was counted; or the count of level j is not known, because the candidates in the
+ * list do not reach so far down: then the next round counts all of the residual. */
 SPARSE_DEVICE bool sparse_look_at(struct sparse_state *s, int j)
 {
+  if (s->count_from == SPARSE_FROM_NOTHING) return false;
   if (s->levels[j] < s->lowest) s->lowest = s->levels[j];
   if (s->count_from == SPARSE_FROM_LIST && s->levels[j] < s->guess) {
     s->count_from = SPARSE_FROM_RESIDUAL;
@@ -295,26 +252,18 @@ SPARSE_DEVICE bool sparse_look_at(struct sparse_state *s, int j)
 SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct sparse_state *s)
 {
   const sparse_correction_t *c = &m->constants.correction;
-  if (s->count_from == SPARSE_FROM_NOTHING) return;
-  const int down = s->first_level;
-  if (!sparse_look_at(s, down)) return;
+  int j = s->first_level;
+  if (!sparse_look_at(s, j)) return;
   const uint64_t below = (uint64_t)c->lower_below.num * m->k / (uint64_t)c->lower_below.den;
   const uint64_t until = (uint64_t)c->lower_until.num * m->k / (uint64_t)c->lower_until.den;
   const uint64_t above = (uint64_t)c->raise_above.num * m->k / (uint64_t)c->raise_above.den;
+  const bool lower = s->level_counts[j] < below;
+  const int last = lower ? 0 : s->nlevels - 1;
   double threshold = s->local_threshold;
-  int j = down;
-  if (s->level_counts[down] < below) {
-    while (down - j < c->lower_steps && s->level_counts[j] < until) {
-      threshold /= c->lower_factor;
-      j--;
-      if (!sparse_look_at(s, j)) return;
-    }
-  } else {
-    while (j - down < c->raise_steps && s->level_counts[j] > above) {
-      threshold *= c->raise_factor;
-      j++;
-      if (!sparse_look_at(s, j)) return;
-    }
+  while (j != last && (lower ? s->level_counts[j] < until : s->level_counts[j] > above)) {
+    threshold = lower ? threshold / c->lower_factor : threshold * c->raise_factor;
+    j += lower ? -1 : 1;
+    if (!sparse_look_at(s, j)) return;
   }
   s->local_threshold = threshold;
   sparse_gaussian_found(m, s, j);
@@ -325,11 +274,9 @@ SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct
 /* GAUSSIANKSA: halves or raises by half, three times at most; a round of counting for each. */
 SPARSE_DEVICE void sparse_halving_correct(const struct sparse_memory *m, struct sparse_state *s)
 {
-  if (s->count_from == SPARSE_FROM_NOTHING) return;
   if (!sparse_look_at(s, 0)) return;
   const uint64_t count = s->level_counts[0];
-  const bool low = 3 * count < 2 * m->k;
-  const bool high = 3 * count > 4 * m->k;
+  const bool low = 3 * count < 2 * m->k, high = 3 * count > 4 * m->k;
   if (s->round == 3 || (!low && !high)) {
     sparse_gaussian_found(m, s, 0);
     return;

@@ -199,15 +199,10 @@ ncclResult_t make_result(const sparse_memory *m, const sparse_list &list, sparse
 
 extern "C" {
 
-ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list, cudaStream_t stream)
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_decision then, cudaStream_t stream)
 {
-  return make_result(m, list, SPARSE_THEN_NOTHING, stream);
-}
-
-ncclResult_t ops_apply_gathered(const struct sparse_memory *m, cudaStream_t stream)
-{
-  const sparse_list gathered = {m->gathered, m->state->gathered_counts, m->nranks};
-  return make_result(m, gathered, SPARSE_COUNT_GATHERED, stream);
+  return make_result(m, list, then, stream);
 }
 
 ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision adapt,

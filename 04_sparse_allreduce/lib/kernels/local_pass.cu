@@ -696,14 +696,8 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                             enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream)
 {
-  return launch(m, gradient, {false, false, removal, candidates}, stream);
-}
-
-ncclResult_t ops_local_pass_moments(const struct sparse_memory *m, const void *gradient,
-                                    enum sparse_candidates candidates, enum sparse_removal removal,
-                                    cudaStream_t stream)
-{
-  return launch(m, gradient, {true, false, removal, candidates}, stream);
+  return launch(m, gradient, {candidates == SPARSE_GAUSSIAN_GUESS, false, removal, candidates},
+                stream);
 }
 
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,

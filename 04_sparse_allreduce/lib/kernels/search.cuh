@@ -157,10 +157,7 @@ __device__ inline void narrow(search_shared &s, const sparse_memory &m, const op
   const bool there = sum_bins<ALL_RANKS>(s, m, scratch->bins, round);
   const found at = find(s, wanted);
   if (threadIdx.x != 0) return;
-  if (round == 0) { /* this window has been offered all entries */
-    if (state->wanted > at.total) state->wanted = at.total;
-    if (ALL_RANKS) state->gathered_total = at.total;
-  }
+  if (round == 0 && state->wanted > at.total) state->wanted = at.total; /* it has all entries */
   ops_window next = no_window();
   sparse_selection result = {SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
   if (!there) {

@@ -20,7 +20,7 @@ static ncclResult_t select_and_send(struct sparse_allreduce_handle *h, const voi
   const struct sparse_memory *m = &h->m;
   if (!h->now.exact_local && !h->now.repartition)
     return ops_pass_and_send(m, gradient, SPARSE_REMOVE_IN_RESULT, stream);
-  const enum select how = h->now.exact_local ? SELECT_EXACT_THRESHOLD : SELECT_BY_RAISED_THRESHOLD;
+  const enum select how = h->now.exact_local ? SELECT_EXACT_THRESHOLD : SELECT_BY_THRESHOLD;
   SPARSE_TRY(select_offered(h, gradient, how, SPARSE_REMOVE_IN_RESULT, stream));
   if (h->now.repartition) SPARSE_TRY(oktopk_repartition(h, stream));
   return ops_send_parts(m, stream);
@@ -45,5 +45,5 @@ ncclResult_t path_oktopk_onesided(struct sparse_allreduce_handle *h, const void 
   /* 4. Everybody loads the owners' sums, 5. averages, and adapts the thresholds that were not found
    * in this step, and always the local one. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply_sums(m, exact ? SPARSE_COUNT_ADAPT_LOCAL : SPARSE_COUNT_ADAPT_BOTH, stream);
+  return ops_apply_sums(m, exact ? SPARSE_COUNT_GATHERED : SPARSE_COUNT_AND_ADAPT, stream);
 }

@@ -42,14 +42,14 @@ ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums whi
  * from rank to rank. Sets wanted and `above` of state->global as ops_select() does and takes the
  * decision SPARSE_GLOBAL_THRESHOLD. What is chosen of a rank's own sums is in `reduced` then,
  * state->chosen_count of them, m->unit_begins says where, and flags tell all ranks. reduced_count
- * stays; gathered_total is its sum over all ranks. */
+ * stays. */
 ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream);
 
 /* ops_apply() of the sums of all ranks: waits until they are there and fetches them on the way, to
  * `gathered`, in rank order, one after the other, with state->gathered_counts, gathered_displs and,
- * if a rank says so, nonfinite. `adapt`, SPARSE_COUNT_ADAPT_LOCAL or _BOTH, is decided as soon as
+ * if a rank says so, nonfinite. `then`, SPARSE_COUNT_GATHERED or SPARSE_COUNT_AND_ADAPT, is decided as soon as
  * the counts are there. */
-ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision adapt,
+ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision then,
                             cudaStream_t stream);
 
 #ifdef __cplusplus

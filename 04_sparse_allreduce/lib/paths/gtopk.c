@@ -31,7 +31,8 @@ static ncclResult_t merge_from(struct sparse_allreduce_handle *h, int peer, int 
   SPARSE_TRY(ops_reduce(m, m->offered, s->received_displs, s->received_counts, 0, 1, s->whole,
                         SPARSE_SUMS_ALL, merged, SPARSE_THEN_NOTHING, stream));
   return keep_largest(m, merged, sparse_offered(m),
-                      m->config.gtopk_exact_residual ? &dropped : NULL, stream);
+                      m->config.gtopk_exact_residual ? &dropped : NULL, SPARSE_THEN_NOTHING,
+                      stream);
 }
 
 ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
@@ -62,7 +63,7 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
 
   /* 4. Average. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  SPARSE_TRY(ops_apply(m, sparse_result(m), stream));
+  SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream));
   if (!m->config.gtopk_exact_residual) return ncclSuccess;
   SPARSE_TRY(ops_clear_pending(m, stream)); /* now: what is returned stays */
   for (int i = 0; i < rounds; i++)

@@ -23,16 +23,6 @@ ncclResult_t oktopk_repartition(struct sparse_allreduce_handle *h, cudaStream_t 
   return ops_decide(&h->m, SPARSE_PROPOSED_REGIONS, stream);
 }
 
-/* 4., exact: of all sums that are not zero the t largest; the smallest of them is the global
- * threshold that the next steps use. Every rank has all sums and finds the same. */
-static ncclResult_t choose_globally(const struct sparse_memory *m, cudaStream_t stream)
-{
-  SPARSE_TRY(ops_decide(m, SPARSE_COUNT_GATHERED, stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_WANT_K_NEAR_THRESHOLD, stream));
-  SPARSE_TRY(keep_largest(m, sparse_gathered(m), sparse_result(m), NULL, stream));
-  return ops_decide(m, SPARSE_GLOBAL_THRESHOLD, stream);
-}
-
 ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient,
                          cudaStream_t stream)
 {
@@ -40,7 +30,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
 
   /* 1. acc = gradient + residual; offer what is above the local threshold. What of it is in the
    * result leaves the residual. */
-  const enum select how = h->now.exact_local ? SELECT_EXACT_THRESHOLD : SELECT_BY_RAISED_THRESHOLD;
+  const enum select how = h->now.exact_local ? SELECT_EXACT_THRESHOLD : SELECT_BY_THRESHOLD;
   SPARSE_TRY(select_offered(h, gradient, how, SPARSE_REMOVE_IN_RESULT, stream));
 
   /* 2. Now and then, new regions. */
@@ -60,17 +50,18 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   /* 4. The sums to everybody. If balancing is configured, exchange_gather first evens out how many
    * sums each rank has. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
-  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), SPARSE_COUNTS_UNKNOWN,
-                             stream));
+  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), false, stream));
 
   /* 5. Average. Thresholds that were not found in this step adapt to how much they have selected;
    * the local one always does. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  if (h->now.exact_global) {
-    SPARSE_TRY(choose_globally(m, stream));
-    SPARSE_TRY(ops_apply(m, sparse_result(m), stream));
-    return ops_decide(m, SPARSE_ADAPT_LOCAL, stream);
-  }
-  SPARSE_TRY(ops_apply_gathered(m, stream));
-  return ops_decide(m, SPARSE_ADAPT_BOTH, stream);
+  if (!h->now.exact_global) return ops_apply(m, sparse_gathered(m), SPARSE_COUNT_AND_ADAPT, stream);
+
+  /* Exact: of all sums that are not zero the t largest; the smallest of them is the global
+   * threshold that the next steps use. Every rank has all sums and finds the same. */
+  SPARSE_TRY(ops_decide(m, SPARSE_COUNT_GATHERED, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_WANT_K_NEAR_THRESHOLD, stream));
+  SPARSE_TRY(
+      keep_largest(m, sparse_gathered(m), sparse_result(m), NULL, SPARSE_GLOBAL_THRESHOLD, stream));
+  return ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream);
 }

@@ -28,28 +28,22 @@ static ncclResult_t split_and_reduce(struct sparse_allreduce_handle *h, int thro
 static ncclResult_t gather_and_average(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), SPARSE_COUNTS_UNKNOWN,
-                             stream));
+  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), false, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply_gathered(m, stream);
+  return ops_apply(m, sparse_gathered(m), SPARSE_COUNT_GATHERED, stream);
 }
 
 /* Or each owner puts its sums into its region of the result; the regions go to everybody. */
 static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  const int nranks = m->nranks;
-  const uint64_t size = m->n / (size_t)nranks;
-  uint64_t counts[SPARSE_MAX_RANKS], displs[SPARSE_MAX_RANKS];
-  for (int r = 0; r < nranks; r++) {
-    displs[r] = (uint64_t)r * size;
-    counts[r] = r < nranks - 1 ? size : m->n - displs[r];
-  }
-  SPARSE_CUDA(
-      cudaMemsetAsync(m->dense + displs[m->rank], 0, counts[m->rank] * sizeof(float), stream));
+  uint64_t places[SPARSE_MAX_RANKS + 1];
+  for (int r = 0; r < m->nranks; r++) places[r] = (uint64_t)r * (m->n / (size_t)m->nranks);
+  places[m->nranks] = m->n;
+  SPARSE_CUDA(cudaMemsetAsync(m->dense + places[m->rank], 0,
+                              (places[m->rank + 1] - places[m->rank]) * sizeof(float), stream));
   SPARSE_TRY(ops_scatter(m, sparse_reduced(m), stream));
-  SPARSE_TRY(exchange_blocks(h, m->dense + displs[m->rank], m->dense, counts, displs, sizeof(float),
-                             stream));
+  SPARSE_TRY(exchange_blocks(h, m->dense, places, sizeof(float), stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_average(m, stream);
 }

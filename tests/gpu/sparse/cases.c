@@ -22,8 +22,7 @@ static void enqueue_step(struct world *w, const struct sparse_state *initial)
   const struct sparse_list offered = {m->offered, &s->offered_count, 1};
   const struct sparse_list reduced = {m->received + m->list_room, &s->reduced_count, 1};
   CUDACHECK(cudaMemcpyAsync(s, initial, sizeof *s, cudaMemcpyDeviceToDevice, w->stream));
-  OPSCHECK(
-      ops_local_pass_moments(m, NULL, SPARSE_ABOVE_THRESHOLDS, SPARSE_REMOVE_IN_RESULT, w->stream));
+  OPSCHECK(ops_local_pass(m, NULL, SPARSE_ABOVE_THRESHOLDS, SPARSE_REMOVE_IN_RESULT, w->stream));
   OPSCHECK(ops_decide(m, SPARSE_SEARCH_K, w->stream));
   const struct sparse_select select = {.from = offered,
                                        .to = offered,
@@ -146,8 +145,7 @@ static void test_large(struct test *t)
   const struct sparse_list offered = {m.offered, &m.state->offered_count, 1};
   const struct sparse_list kept = {m.received, &m.state->received_counts[0], 1};
   const struct sparse_list result = {m.gathered, &m.state->result_count, 1};
-  OPSCHECK(ops_local_pass_moments(&m, gradient, SPARSE_FINITE_ABOVE_GUESS, SPARSE_REMOVE_IN_RESULT,
-                                  t->stream));
+  OPSCHECK(ops_local_pass(&m, gradient, SPARSE_GAUSSIAN_GUESS, SPARSE_REMOVE_IN_RESULT, t->stream));
   const struct sparse_select select = {.from = offered,
                                        .to = kept,
                                        .search = &m.state->keep_from,
@@ -156,7 +154,7 @@ static void test_large(struct test *t)
   OPSCHECK(ops_select(&m, &select, t->stream));
   OPSCHECK(ops_reduce(&m, m.received, m.state->received_displs, m.state->received_counts, 0, 1,
                       m.state->whole, SPARSE_SUMS_NONZERO, result, SPARSE_THEN_NOTHING, t->stream));
-  OPSCHECK(ops_apply(&m, result, t->stream));
+  OPSCHECK(ops_apply(&m, result, SPARSE_THEN_NOTHING, t->stream));
   OPSCHECK(ops_clear_pending(&m, t->stream));
   CUDACHECK(cudaStreamSynchronize(t->stream));
   CUDACHECK(cudaMemcpy(s, m.state, sizeof *s, cudaMemcpyDeviceToHost));
@@ -175,7 +173,7 @@ static void test_large(struct test *t)
     good &= zero == expected[i].value;
   }
   OPSCHECK(ops_apply(&m, (struct sparse_list){m.gathered, &m.state->reduced_count, 1},
-                     t->stream)); /* of no entries */
+                     SPARSE_THEN_NOTHING, t->stream)); /* of no entries */
   CUDACHECK(cudaStreamSynchronize(t->stream));
   CUDACHECK(cudaMemcpy(&zero, m.dense + planted[PLANTED - 1], sizeof zero, cudaMemcpyDeviceToHost));
   good &= zero == 0 && scratch < n / 8 + (16 << 20);

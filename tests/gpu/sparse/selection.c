@@ -87,10 +87,11 @@ static void leave_pending(struct test *t, struct world *w, enum kind kind)
                                                           1 + next_random(t) % 40, kind);
 }
 
-static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradient, bool moments,
-                       size_t shift, enum kind kind, enum sparse_candidates candidates, float level)
+static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradient, size_t shift,
+                       enum kind kind, enum sparse_candidates candidates, float level)
 {
   struct world w, e; /* e: what is expected */
+  const bool moments = candidates == SPARSE_GAUSSIAN_GUESS;
   world_open(&w, t, n, n / 50 + 1, 1);
   world_open(&e, t, n, n / 50 + 1, 1);
   float *values = malloc(n * sizeof(float));
@@ -114,11 +115,10 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   expect_local_pass(&e, gradient ? values : NULL);
   world_push(&w);
   w.m.config.result = next_random(t) % 2 ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
-  OPSCHECK(
-      ops_apply(&w.m, (struct sparse_list){w.m.gathered, &w.m.state->result_count, 1}, w.stream));
+  OPSCHECK(ops_apply(&w.m, (struct sparse_list){w.m.gathered, &w.m.state->result_count, 1},
+                     SPARSE_THEN_NOTHING, w.stream));
   const void *added_to = gradient ? w.gradient + shift * (type == ncclFloat ? 4 : 2) : NULL;
-  OPSCHECK((moments ? ops_local_pass_moments : ops_local_pass)(&w.m, added_to, candidates, removal,
-                                                               w.stream));
+  OPSCHECK(ops_local_pass(&w.m, added_to, candidates, removal, w.stream));
   world_pull(&w);
   const struct sparse_state *s = w.state;
   bool good = same_number(s->offered_count, e.state->offered_count, "offered_count") &&
@@ -153,12 +153,15 @@ void test_local_pass(struct test *t)
       for (int l = 0; l < 6; l++) {
         if (big && (kind * 6 + l) % (sizes[i] > 2000000 ? 17 : 4) != 0) continue;
         const ncclDataType_t type = types[(kind + l + (int)i) % 3];
-        const enum sparse_candidates from = (enum sparse_candidates)next_random(t) % 4;
+        const enum sparse_candidates from = (enum sparse_candidates)(
+            next_random(t) % 2 ? SPARSE_ABOVE_GUESS : SPARSE_ABOVE_THRESHOLDS);
         const size_t shift = next_random(t) % 3;
-        good &= local_pass(t, sizes[i], type, true, false, shift, kind, from, levels[l]);
+        good &= local_pass(t, sizes[i], type, true, shift, kind, from, levels[l]);
         if (kind != DENORMAL || l > 2)
-          moments &= local_pass(t, sizes[i], type, true, true, shift, kind, from, levels[l]);
-        none &= local_pass(t, sizes[i], type, false, l % 2, shift, kind, from, levels[l]);
+          moments &=
+              local_pass(t, sizes[i], type, true, shift, kind, SPARSE_GAUSSIAN_GUESS, levels[l]);
+        none &= local_pass(t, sizes[i], type, false, shift, kind,
+                           l % 2 ? SPARSE_GAUSSIAN_GUESS : from, levels[l]);
       }
   }
   report(t, good, "local pass");

@@ -193,7 +193,7 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
   memcpy(e.residual, w.residual, vector);
   memcpy(e.dense, w.dense, vector);
 
-  OPSCHECK(ops_apply(&w.m, gathered_parts(&w), w.stream));
+  OPSCHECK(ops_apply(&w.m, gathered_parts(&w), SPARSE_THEN_NOTHING, w.stream));
   for (size_t i = 0; i < all; i++)
     e.dense[w.gathered[i].index] = added(w.gathered[i].value / (float)nranks, 0);
   world_pull(&w);
@@ -219,7 +219,7 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
   world_pull(&w);
   good = good && same_bits(w.residual, e.residual, vector, "returned");
 
-  OPSCHECK(ops_apply(&w.m, offered, w.stream)); /* instead of the other list */
+  OPSCHECK(ops_apply(&w.m, offered, SPARSE_THEN_NOTHING, w.stream)); /* instead of the other list */
   memset(e.dense, 0, vector);
   for (size_t i = 0; i < s->offered_count; i++)
     e.dense[w.offered[i].index] = w.offered[i].value / (float)nranks;

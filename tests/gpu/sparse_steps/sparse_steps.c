@@ -72,7 +72,7 @@ struct job {
   bool shared; /* the gradient is added to the residual by the caller */
   bool mixed;  /* every second rank has the other kind of result */
   bool apart;  /* weights are updated after a step's graph, not in it */
-  bool moved;  /* before each step the residual is read, turned round and set */
+  bool moved;  /* before each step the residual is turned round */
   bool ahead;  /* all steps are enqueued, on two streams in turns, before the first is looked at */
   bool burst;  /* after the first step every third element is large: thresholds select too many */
 };
@@ -289,10 +289,9 @@ static void same_vector(struct checker *c, const char *what, const float *device
 static void same_residual(struct checker *c, sparse_allreduce_t handle, const float *expected,
                           size_t n)
 {
-  float *host = malloc(n * sizeof(*host));
-  SPARSECHECK(sparse_allreduce_copy_residual(handle, host));
-  same_floats(c, "residual", host, expected, n);
-  free(host);
+  float *device;
+  SPARSECHECK(sparse_allreduce_residual(handle, &device));
+  same_vector(c, "residual", device, expected, n);
 }
 
 static void same_number(struct checker *c, const char *what, double got, double expected)
@@ -456,11 +455,12 @@ static void no_times(struct checker *c, sparse_allreduce_t handle)
 }
 
 /* What a caller with gradients of its own making does: adds them to the residual. */
-static void add_to_residual(const struct job *job, float *residual, const float *gradient,
+static void add_to_residual(const struct job *job, sparse_allreduce_t handle, const float *gradient,
                             cudaStream_t stream)
 {
   const size_t bytes = job->n * sizeof(float);
-  float *host = malloc(bytes);
+  float *host = malloc(bytes), *residual;
+  SPARSECHECK(sparse_allreduce_residual(handle, &residual));
   CUDACHECK(cudaMemcpyAsync(host, residual, bytes, cudaMemcpyDeviceToHost, stream));
   CUDACHECK(cudaStreamSynchronize(stream));
   for (size_t i = 0; i < job->n; i++) host[i] += gradient[i];
@@ -591,24 +591,16 @@ static void take_back(struct checker *c, sparse_allreduce_t handle, float *devic
 
 /* Turns the residual round, of the handle and of the reference: nothing of the last step, which
  * knew where its elements were, may touch them any more. */
-static void move_residual(struct checker *c, sparse_allreduce_t handle, struct reference *ref)
+static void move_residual(const struct checker *c, sparse_allreduce_t handle, struct reference *ref)
 {
   const size_t n = c->job->n;
-  float *host = calloc(n, sizeof(*host)), *turned = malloc(n * sizeof(*turned));
-  const ncclResult_t expected =
-      c->job->config.algorithm == SPARSE_DENSE ? ncclInvalidUsage : ncclSuccess;
-  ncclResult_t got = sparse_allreduce_copy_residual(handle, host);
-  if (got != expected) wrong(c, "result of copy_residual()", got, expected, 0);
-  for (size_t i = 0; i < n; i++) turned[i] = host[n - 1 - i];
-  got = sparse_allreduce_set_residual(handle, turned);
-  if (got != expected) wrong(c, "result of set_residual()", got, expected, 0);
-  got = sparse_allreduce_set_residual(handle, NULL);
-  if (got != ncclInvalidArgument)
-    wrong(c, "result of set_residual(NULL)", got, ncclInvalidArgument, 0);
-  float *residual = ref->ranks[c->me->rank].residual;
+  float *host = malloc(n * sizeof(*host)), *residual = ref->ranks[c->me->rank].residual, *device;
+  SPARSECHECK(sparse_allreduce_residual(handle, &device));
   for (size_t i = 0; i < n; i++) host[i] = residual[n - 1 - i];
   memcpy(residual, host, n * sizeof(*host));
-  free(turned);
+  if (device != NULL)
+    CUDACHECK(cudaMemcpy(device, host, n * sizeof(*host), cudaMemcpyHostToDevice));
+  CUDACHECK(cudaDeviceSynchronize());
   free(host);
 }
 
@@ -631,9 +623,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   SPARSECHECK(sparse_allreduce_create_with(comm, job->n, &c.config, &job->constants, &handle));
   refuse_add(&c, handle, stream);
   const bool ahead = job->ahead && !job->graphs && !job->shared && !gaussian(&job->config);
-  float *residual = NULL;
   if (job->graphs) SPARSECHECK(sparse_allreduce_time_phases(handle, 1));
-  if (job->shared) SPARSECHECK(sparse_allreduce_residual(handle, &residual));
   if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
   for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
     if (job->checkpoint && !job->graphs && c.step == job->steps / 2)
@@ -644,7 +634,7 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
     draw_gradients(job, c.step, me->nranks, gradients);
     CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
                               cudaMemcpyHostToDevice, stream));
-    if (job->shared) add_to_residual(job, residual, gradients[me->rank], stream);
+    if (job->shared) add_to_residual(job, handle, gradients[me->rank], stream);
     run_step(&c, handle, &graphs, job->shared ? NULL : device, &result, stream);
     CUDACHECK(cudaStreamSynchronize(stream));
     const bool inject = gaussian_thresholds(&c, handle, thresholds);
