@@ -65,14 +65,33 @@ int sparse_allreduce_nccl_version(void)
   return NCCL_VERSION_CODE;
 }
 
-static bool is_flag(int flag)
+/* What is wrong with a configuration, in words; NULL if nothing. */
+static const char *error_of(const sparse_allreduce_config_t *c, size_t count, int nranks)
 {
-  return flag == 0 || flag == 1;
-}
+  if (c->size != sizeof(*c))
+    return "config.size is not that of this library: begin with sparse_allreduce_config(), from "
+           "this library's own header";
+  if ((unsigned)c->algorithm >= SPARSE_ALGORITHMS) return "unknown algorithm";
+  if (count < 1 || count >= SPARSE_NO_INDEX) return "count must be 1 to 2^32 - 2";
+  if (nranks < 1 || nranks > SPARSE_MAX_RANKS) return "ranks must be 1 to 256";
+  if ((unsigned)c->preset > SPARSE_PRESET_BERT) return "unknown preset";
+  /* below, half of it has lost bits, of which Gaussian thresholds would know */
+  if (!(c->density >= 1e-300 && c->density <= 1)) return "density must be 1e-300 to 1";
+  if (c->gradient_type != ncclFloat && c->gradient_type != ncclHalf &&
+      c->gradient_type != ncclBfloat16)
+    return "gradient_type must be ncclFloat, ncclHalf or ncclBfloat16";
+  if (c->warmup_steps < 0) return "warmup_steps must not be negative";
+  if ((unsigned)c->gaussian_sa_threshold > 1) return "gaussian_sa_threshold must be 0 or 1";
+  if ((unsigned)c->gtopk_exact_residual > 1) return "gtopk_exact_residual must be 0 or 1";
+  if (c->throttle < 1) return "throttle must be at least 1";
+  if (!(c->timeout_seconds >= 0 && c->timeout_seconds <= 1e9))
+    return "timeout_seconds must be 0 to 1e9";
+  if ((unsigned)c->balance > SPARSE_BALANCE_AUTO) return "unknown balance";
+  if ((unsigned)c->nonfinite > SPARSE_NONFINITE_DROP) return "unknown nonfinite";
+  if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";
+  if ((unsigned)c->result > SPARSE_RESULT_ENTRIES) return "unknown result";
 
-/* Nothing exceeds the largest magnitude, and one element has no deviation. */
-static const char *never_sends(const sparse_allreduce_config_t *c, size_t count)
-{
+  /* Nothing exceeds the largest magnitude, and one element has no deviation. */
   const unsigned is = sparse_path_of(c->algorithm)->is;
   size_t k;
   sparse_allreduce_sizes(count, c->density, &k, NULL);
@@ -84,31 +103,12 @@ static const char *never_sends(const sparse_allreduce_config_t *c, size_t count)
   return NULL;
 }
 
-const char *sparse_config_error(const sparse_allreduce_config_t *c, size_t count, int nranks)
+ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, size_t count,
+                                    int ranks)
 {
-  if (c->size != sizeof(*c))
-    return "config.size is not that of this library: begin with sparse_allreduce_config(), from "
-           "this library's own header";
-  if ((unsigned)c->algorithm >= SPARSE_ALGORITHMS) return "unknown algorithm";
-  if (count < 1 || count >= SPARSE_NO_INDEX) return "count must be 1 to 2^32 - 2";
-  if (nranks < 1 || nranks > SPARSE_MAX_RANKS) return "ranks must be 1 to 256";
-  if ((unsigned)c->preset > SPARSE_PRESET_BERT) return "unknown preset";
-  if (!(c->density >= SPARSE_LEAST_DENSITY && c->density <= 1))
-    return "density must be 1e-300 to 1";
-  if (c->gradient_type != ncclFloat && c->gradient_type != ncclHalf &&
-      c->gradient_type != ncclBfloat16)
-    return "gradient_type must be ncclFloat, ncclHalf or ncclBfloat16";
-  if (c->warmup_steps < 0) return "warmup_steps must not be negative";
-  if (!is_flag(c->gaussian_sa_threshold)) return "gaussian_sa_threshold must be 0 or 1";
-  if (!is_flag(c->gtopk_exact_residual)) return "gtopk_exact_residual must be 0 or 1";
-  if (c->throttle < 1) return "throttle must be at least 1";
-  if (!(c->timeout_seconds >= 0 && c->timeout_seconds <= SPARSE_MOST_SECONDS))
-    return "timeout_seconds must be 0 to 1e9";
-  if ((unsigned)c->balance > SPARSE_BALANCE_AUTO) return "unknown balance";
-  if ((unsigned)c->nonfinite > SPARSE_NONFINITE_DROP) return "unknown nonfinite";
-  if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";
-  if ((unsigned)c->result > SPARSE_RESULT_ENTRIES) return "unknown result";
-  return never_sends(c, count);
+  if (config == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  const char *error = error_of(config, count, ranks);
+  return error == NULL ? ncclSuccess : sparse_fail(ncclInvalidArgument, "%s", error);
 }
 
 /* To the last digits, by bisection on erfc, which the C library has. It runs once. */

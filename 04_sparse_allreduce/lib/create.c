@@ -34,9 +34,15 @@ static void set_sizes(struct sparse_allreduce_handle *h, size_t count)
   if (!(h->path->is & SPARSE_ADAPTS)) m->constants.raise_steps = 0;
 }
 
+static ncclResult_t allocate_zeros(void **memory, size_t bytes)
+{
+  SPARSE_CUDA(cudaMalloc(memory, bytes));
+  SPARSE_CUDA(cudaMemset(*memory, 0, bytes));
+  return ncclSuccess;
+}
+
 /* Memory whose size depends on nothing but the arguments, so that a rank can tell before the others
- * need it whether it will fit. What peers or NCCL's ncclSend and ncclRecv access is one allocation,
- * the lists; all the rest is another one, zeroed.
+ * need it whether it will fit. What peers access is one allocation, the lists.
  *
  * In a graph NCCL maps the whole allocation that a buffer lies in. Before 2.29.2, if ncclSend or
  * ncclRecv came first, a collective takes that for mapped and gets address 0 (NVIDIA/nccl issue
@@ -45,32 +51,18 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
   const bool selects = h->path->is & SPARSE_SELECTS, tree = h->path->is & SPARSE_TREE;
-  const bool dense = m->config.result == SPARSE_RESULT_DENSE || m->config.warmup_steps > 0 ||
-                     !selects || h->path->is & SPARSE_FALLS_BACK;
   const size_t list = (size_t)m->nranks * m->list_room * sizeof(struct sparse_pair);
-  const size_t sectors = (m->n + SPARSE_SECTOR - 1) / SPARSE_SECTOR;
-  const struct {
-    void **at;
-    size_t bytes;
-  } parts[] = {
-      {(void **)&m->dense, dense ? sectors * SPARSE_SECTOR * sizeof(float) : 0},
-      {(void **)&m->residual, selects ? m->n * sizeof(float) : 0},
-      {&m->scratch, selects ? ops_scratch_bytes(m->n, m->nranks, m->capacity) : 0},
-      {(void **)&m->gathered, tree ? list : 0},
-  };
-  const size_t nparts = sizeof(parts) / sizeof(*parts), lists = tree ? 2 : 3, page = 4096;
-  size_t bytes = 0;
-  for (size_t i = 0; i < nparts; i++) bytes += (parts[i].bytes + page - 1) / page * page;
-  SPARSE_CUDA(cudaMalloc(&h->memory, bytes));
-  SPARSE_CUDA(cudaMemset(h->memory, 0, bytes));
-  char *next = h->memory;
-  for (size_t i = 0; i < nparts; i++) {
-    if (parts[i].bytes > 0) *parts[i].at = next;
-    next += (parts[i].bytes + page - 1) / page * page;
-  }
+  const size_t dense = (m->n + SPARSE_SECTOR - 1) / SPARSE_SECTOR * SPARSE_SECTOR * sizeof(float);
+  const size_t scratch = ops_scratch_bytes(m->n, m->nranks, m->capacity), lists = tree ? 2 : 3;
+  if (m->config.result == SPARSE_RESULT_DENSE || m->config.warmup_steps > 0 || !selects ||
+      h->path->is & SPARSE_FALLS_BACK)
+    SPARSE_TRY(allocate_zeros((void **)&m->dense, dense));
   for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
   SPARSE_TRY(ops_load());
   if (!selects) return ncclSuccess;
+  SPARSE_TRY(allocate_zeros((void **)&m->residual, m->n * sizeof(float)));
+  SPARSE_TRY(allocate_zeros(&m->scratch, scratch));
+  if (tree) SPARSE_TRY(allocate_zeros((void **)&m->gathered, list));
   h->lists_bytes = sparse_lists_bytes(m, lists, spare_room(h));
   SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
   sparse_lay_out_lists(m, lists, spare_room(h));
@@ -88,9 +80,8 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
    * runs now, over empty lists. */
   SPARSE_CUDA(cudaMemset(m->state, 0, sizeof(*s)));
   if (h->path->is & SPARSE_SELECTS) SPARSE_TRY(reduce_lists(m, m->received, sparse_reduced(m), 0));
-  memset(s, 0, sizeof(*s));
   s->guess = -1;
-  s->guess_ratio = SPARSE_GUESS_RATIO;
+  s->guess_ratio = 0.9; /* adapts to how many candidates are found */
   s->always_list = SPARSE_FROM_LIST;
   s->whole[1] = m->n;
   sparse_uniform_regions(m, s);
@@ -118,7 +109,7 @@ static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
   struct sparse_memory *m = &h->m;
   for (int p = 0; p < m->nranks; p++) {
     void *lists;
-    SPARSE_ALLTOALLV(alltoallv_peer(h->alltoallv, m->lists, p, &lists));
+    SPARSE_TRY(sparse_alltoallv(alltoallv_peer(h->alltoallv, m->lists, p, &lists)));
     char *received = (char *)lists + ((const char *)m->received - m->lists);
     h->state->peers[p] = lists;
     h->state->list_at[p] = (struct sparse_pair *)received + sparse_list_place(m, p, m->rank);
@@ -147,18 +138,16 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
   config.method = wanted == SPARSE_EXCHANGE_ONESIDED ? ALLTOALLV_LSA : ALLTOALLV_AUTO;
   config.timeout_seconds = h->m.config.timeout_seconds;
   ncclResult_t result = alltoallv_init(h->comm, &config, &h->alltoallv);
-  if (result != ncclSuccess) {
-    h->alltoallv = NULL;
-    if (result != ncclInvalidUsage) return sparse_fail_alltoallv(result);
-    why = alltoallv_last_error();
-  } else {
+  if (result == ncclSuccess) {
     alltoallv_info(h->alltoallv, &reach, &why);
+  } else {
+    h->alltoallv = NULL;
+    if (result != ncclInvalidUsage) return sparse_alltoallv(result);
+    why = alltoallv_last_error();
   }
   if (reach == h->m.nranks) {
-    result = alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes);
-    if (result != ncclSuccess)
-      sparse_fail_alltoallv(result);
-    else if (h->path->run_onesided != NULL && own_processes)
+    result = sparse_alltoallv(alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes));
+    if (result == ncclSuccess && h->path->run_onesided != NULL && own_processes)
       result = make_onesided(h);
     if (result == ncclSuccess) return result;
   } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {
@@ -172,35 +161,24 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
   return result;
 }
 
-/* Frees everything, whatever fails, and returns the first failure. */
+/* Frees everything, whatever fails. */
 static ncclResult_t release(struct sparse_allreduce_handle *h)
 {
-  const ncclResult_t lists = h->m.lists != NULL ? ncclMemFree(h->m.lists) : ncclSuccess;
-  void *const memory[] = {h->memory, h->m.state};
-  cudaError_t first = cudaSuccess;
-  for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++) {
-    const cudaError_t error = cudaFree(memory[i]);
-    if (first == cudaSuccess) first = error;
-  }
-  for (int i = 0; i <= SPARSE_PHASES; i++) {
-    const cudaError_t error = h->phases[i] ? cudaEventDestroy(h->phases[i]) : cudaSuccess;
-    if (first == cudaSuccess) first = error;
-  }
+  const struct sparse_memory *m = &h->m;
+  const bool apart = h->path != NULL && h->path->is & SPARSE_TREE;
+  void *const memory[] = {m->dense, m->residual, m->scratch, apart ? m->gathered : NULL, m->state};
+  const ncclResult_t lists = m->lists != NULL ? ncclMemFree(m->lists) : ncclSuccess;
+  bool freed = true;
+  for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++)
+    freed &= cudaFree(memory[i]) == cudaSuccess;
+  for (int i = 0; i <= SPARSE_PHASES; i++)
+    if (h->phases[i] != NULL) freed &= cudaEventDestroy(h->phases[i]) == cudaSuccess;
   free(h->state);
   free(h->counts);
   free(h);
   if (lists != ncclSuccess) return sparse_fail_nccl(lists, "ncclMemFree");
-  if (first != cudaSuccess)
-    return sparse_fail(ncclUnhandledCudaError, "cleanup: %s", cudaGetErrorString(first));
-  return ncclSuccess;
-}
-
-ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, size_t count,
-                                    int ranks)
-{
-  if (config == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  const char *error = sparse_config_error(config, count, ranks);
-  return error == NULL ? ncclSuccess : sparse_fail(ncclInvalidArgument, "%s", error);
+  if (freed) return ncclSuccess;
+  return sparse_fail(ncclUnhandledCudaError, "cleanup: %s", cudaGetErrorString(cudaGetLastError()));
 }
 
 /* What it takes to tell the other ranks that something else has failed. */
@@ -271,10 +249,8 @@ ncclResult_t sparse_allreduce_create_with(ncclComm_t comm, size_t count,
   bool own_processes = false;
   ncclResult_t result = allocate_counts(h);
   if (result == ncclSuccess) {
-    const char *error = sparse_config_error(config, count, h->m.nranks);
-    if (error != NULL) {
-      result = sparse_fail(ncclInvalidArgument, "%s", error);
-    } else {
+    result = sparse_allreduce_check(config, count, h->m.nranks);
+    if (result == ncclSuccess) {
       h->path = sparse_path_of(h->m.config.algorithm);
       set_sizes(h, count);
       result = allocate(h);
@@ -300,31 +276,24 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
   return sparse_allreduce_create_with(comm, count, config, &constants, handle);
 }
 
-/* A rank that is still in its last step may be reading from this one. After a timeout there is
- * nobody to wait for. */
-static ncclResult_t wait_for_readers(struct sparse_allreduce_handle *h)
-{
-  SPARSE_TRY(sparse_read_state(h));
-  if (!h->onesided || h->state->late) return ncclSuccess;
-  return exchange_counts(h, h->m.state->ones, 1, 0);
-}
-
 ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
 {
-  if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  const ncclResult_t waited = wait_for_readers(handle);
-  ncclResult_t exchange = ncclSuccess;
-  if (handle->alltoallv != NULL) {
-    exchange = alltoallv_unregister(handle->alltoallv, handle->m.lists);
-    if (exchange == ncclRemoteError) { /* a late rank may still write there */
-      handle->m.lists = NULL;
-      exchange = ncclSuccess;
+  struct sparse_allreduce_handle *h = handle;
+  if (h == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  ncclResult_t first = sparse_read_state(h);
+  /* A rank that is still in its last step may be reading from this one. After a timeout there is
+   * nobody to wait for. */
+  if (first == ncclSuccess && h->onesided && !h->state->late)
+    first = exchange_counts(h, h->m.state->ones, 1, 0);
+  if (h->alltoallv != NULL) {
+    ncclResult_t result = alltoallv_unregister(h->alltoallv, h->m.lists);
+    if (result == ncclRemoteError) { /* a late rank may still write there */
+      h->m.lists = NULL;
+      result = ncclSuccess;
     }
-    const ncclResult_t destroyed = alltoallv_destroy(handle->alltoallv);
-    if (exchange == ncclSuccess) exchange = destroyed;
-    if (exchange != ncclSuccess) sparse_fail_alltoallv(exchange);
+    const ncclResult_t destroyed = alltoallv_destroy(h->alltoallv);
+    if (first == ncclSuccess) first = sparse_alltoallv(result != ncclSuccess ? result : destroyed);
   }
-  const ncclResult_t released = release(handle);
-  if (waited != ncclSuccess) return waited;
-  return exchange != ncclSuccess ? exchange : released;
+  const ncclResult_t released = release(h);
+  return first != ncclSuccess ? first : released;
 }

@@ -62,13 +62,19 @@ static ncclResult_t sendrecv(struct sparse_allreduce_handle *h, const struct par
     SPARSE_CUDA(cudaMemcpyAsync(in[rank].at, out[rank].at, out[rank].count * size,
                                 cudaMemcpyDeviceToDevice, stream));
   for (int first = 1; first < nranks; first += throttle < nranks ? throttle : nranks) {
+    ncclResult_t queued = ncclSuccess;
     SPARSE_NCCL(ncclGroupStart());
-    for (int i = first; i < nranks && i - first < throttle; i++) {
+    for (int i = first; i < nranks && i - first < throttle && queued == ncclSuccess; i++) {
       const int to = (rank + i) % nranks, from = (rank - i + nranks) % nranks;
       if (out[to].count > 0)
-        SPARSE_P2P(ncclSend(out[to].at, out[to].count, type, to, h->comm, stream));
-      if (in[from].count > 0)
-        SPARSE_P2P(ncclRecv(in[from].at, in[from].count, type, from, h->comm, stream));
+        queued = ncclSend(out[to].at, out[to].count, type, to, h->comm, stream);
+      if (in[from].count > 0 && queued == ncclSuccess)
+        queued = ncclRecv(in[from].at, in[from].count, type, from, h->comm, stream);
+    }
+    if (queued != ncclSuccess) {
+      sparse_fail_nccl(queued, "ncclSend or ncclRecv");
+      ncclGroupEnd(); /* or all that the thread asks of NCCL later would only be queued */
+      return queued;
     }
     SPARSE_NCCL(ncclGroupEnd());
   }
@@ -95,9 +101,9 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
   struct sparse_pair *next = m->offered;
   struct part out[SPARSE_MAX_RANKS], in[SPARSE_MAX_RANKS];
   if (h->alltoallv != NULL) {
-    SPARSE_ALLTOALLV(alltoallv_device_counts(
+    SPARSE_TRY(sparse_alltoallv(alltoallv_device_counts(
         m->offered, s->region_counts, s->region_displs, m->received, m->list_room, ALLTOALLV_SLOTS,
-        s->received_counts, NULL, NULL, sizeof(*next), h->alltoallv, stream));
+        s->received_counts, NULL, NULL, sizeof(*next), h->alltoallv, stream)));
     return ncclSuccess;
   }
   /* MPI: Alltoall(counts) -> NCCL: ncclAllGather of the rows; every rank knows the whole matrix */
@@ -184,9 +190,9 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send
   uint64_t *displs = sums ? s->gathered_displs : s->received_displs;
   if (h->alltoallv != NULL) {
     /* Everybody gets the same list: all displacements are 0. Balancing would gain nothing. */
-    SPARSE_ALLTOALLV(alltoallv_device_counts(send, s->send_counts, s->send_displs, recv,
-                                             (size_t)m->nranks * m->list_room, ALLTOALLV_PACKED,
-                                             counts, displs, NULL, size, h->alltoallv, stream));
+    SPARSE_TRY(sparse_alltoallv(alltoallv_device_counts(
+        send, s->send_counts, s->send_displs, recv, (size_t)m->nranks * m->list_room,
+        ALLTOALLV_PACKED, counts, displs, NULL, size, h->alltoallv, stream)));
     return ncclSuccess;
   }
   if (!(h->path->is & SPARSE_VARIES)) { /* MPI: Allgather -> NCCL: ncclAllGather */
@@ -212,9 +218,9 @@ ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t 
   struct sparse_state *s = h->m.state;
   uint32_t *all = nonfinite_of(h);
   if (h->alltoallv != NULL) /* not by NCCL, whose calls have no timeout */
-    SPARSE_ALLTOALLV(alltoallv_device_counts(
+    SPARSE_TRY(sparse_alltoallv(alltoallv_device_counts(
         &s->nonfinite, s->ones, s->send_displs, all, (size_t)h->m.nranks, ALLTOALLV_PACKED,
-        s->nonfinite_counts, NULL, NULL, sizeof(*all), h->alltoallv, stream));
+        s->nonfinite_counts, NULL, NULL, sizeof(*all), h->alltoallv, stream)));
   else
     SPARSE_NCCL(ncclAllGather(&s->nonfinite, all, 1, ncclUint32, h->comm, stream));
   return ncclSuccess;

@@ -14,31 +14,24 @@ struct sparse_allreduce_handle;
 /* ---- paths ----------------------------------------------------------------------------------- */
 
 /* Enqueues a step, from the gradient to the result, on every rank in the same way:
- *
- * select    one of select.c's functions makes acc = gradient + residual and the offered list; it is
- *           told what of the list leaves the residual
- * exchange  one of exchange.c's moves lists
- * reduce    sums, in an order that is the same on all ranks
- * apply     ops_apply(): the result is averaged, and written where the user wants it
- *
- * sparse_phase() says where each begins, for those who measure. */
+ * select_offered(), an exchange, sums in an order that is the same on all ranks, and ops_apply(),
+ * which averages and writes the result where the user wants it. sparse_phase() says where each
+ * begins, for those who measure. */
 typedef ncclResult_t sparse_path_t(struct sparse_allreduce_handle *h, const void *gradient,
                                    cudaStream_t stream);
 
 /* What is particular about a path, as bits. */
 enum {
-  SPARSE_SELECTS = 1 << 0, /* offers entries, keeps a residual: all but dense */
-  SPARSE_VARIES = 1 << 1,  /* offers more or fewer than k entries: where NCCL moves lists, the host
-                              waits for their lengths */
-  SPARSE_REGIONS = 1 << 2, /* lists go to owners of regions, sums to everybody */
-  SPARSE_TREE = 1 << 3,    /* lists of k entries go up a tree, by its own calls of NCCL */
-  SPARSE_FALLS_BACK = 1 << 4, /* to a dense result, if sums are many: the host always waits */
-  SPARSE_BALANCES = 1 << 5,   /* may even out the sums before they are gathered */
-  SPARSE_REUSES = 1 << 6,     /* thresholds, which are exact every so many steps */
-  SPARSE_ADAPTS = 1 << 7,     /* raises and adapts them, and has new regions every so many steps */
-  SPARSE_EXACT = 1 << 8,      /* can have the k-th magnitude as threshold in every step, */
-  SPARSE_GAUSSIAN =
-      1 << 9, /* or a Gaussian one; if both, config.gaussian_sa_threshold says which */
+  SPARSE_SELECTS = 1,     /* offers entries, keeps a residual: all but dense */
+  SPARSE_VARIES = 2,      /* not always k entries: the host waits for counts if NCCL moves lists */
+  SPARSE_REGIONS = 4,     /* lists go to owners of regions, sums to everybody */
+  SPARSE_TREE = 8,        /* lists of k entries go up a tree, by its own calls of NCCL */
+  SPARSE_FALLS_BACK = 16, /* to a dense result, if sums are many: the host always waits */
+  SPARSE_BALANCES = 32,   /* may even out the sums before they are gathered */
+  SPARSE_REUSES = 64,     /* thresholds, which are exact every so many steps */
+  SPARSE_ADAPTS = 128,    /* raises and adapts them, and has new regions every so many steps */
+  SPARSE_EXACT = 256,     /* the threshold can be exact in every step, */
+  SPARSE_GAUSSIAN = 512,  /* or Gaussian; if both, config.gaussian_sa_threshold says which */
 };
 
 struct sparse_path {
@@ -48,7 +41,7 @@ struct sparse_path {
   sparse_path_t *run_onesided; /* where ranks use each other's lists; NULL: it cannot */
 };
 
-/* Of an algorithm that sparse_config_error() finds nothing wrong with. */
+/* Of an algorithm that there is. */
 const struct sparse_path *sparse_path_of(sparse_allreduce_algorithm_t algorithm);
 
 sparse_path_t path_dense, path_topka, path_topka2, path_topkaopt, path_gtopk, path_oktopk,
@@ -56,15 +49,6 @@ sparse_path_t path_dense, path_topka, path_topka2, path_topkaopt, path_gtopk, pa
 sparse_path_t path_oktopk_onesided; /* onesided/oktopk.c */
 
 /* ---- a handle -------------------------------------------------------------------------------- */
-
-enum sparse_phase {
-  SPARSE_PHASE_SELECT,
-  SPARSE_PHASE_EXCHANGE,
-  SPARSE_PHASE_REDUCE,
-  SPARSE_PHASE_GATHER,
-  SPARSE_PHASE_APPLY,
-  SPARSE_PHASES,
-};
 
 /* What the host knows of a step: its kind, which only depends on its number, and what it heard. */
 struct sparse_step {
@@ -87,7 +71,6 @@ struct sparse_allreduce_handle {
   alltoallv_t alltoallv; /* NULL: send/recv, and the host reads counts, */
   char why[256];         /* and why, if that was AUTO's choice */
   size_t lists_bytes;    /* of the memory at m.lists */
-  void *memory;          /* all the rest */
 
   uint64_t step;             /* number of the next step */
   struct sparse_step now;    /* the step that is being enqueued */
@@ -100,43 +83,23 @@ struct sparse_allreduce_handle {
   struct sparse_state *state;
 
   bool time_phases;
-  cudaEvent_t phases[SPARSE_PHASES + 1];
-  int phase; /* the next to begin */
+  cudaEvent_t phases[6]; /* when each began, and the end */
+  int phase;             /* the next to begin */
 };
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* Sets the text of sparse_allreduce_last_error() and returns `result`. */
+/* Sets the text of sparse_allreduce_last_error() and returns `result`: of anything; of a call of
+ * NCCL that has failed; of one of the AlltoAllV library, which may have succeeded. */
 ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-
-/* The same for a call of NCCL that has failed, with NCCL's own reason. */
 ncclResult_t sparse_fail_nccl(ncclResult_t result, const char *call);
-
-/* And for one of the AlltoAllV library. */
-ncclResult_t sparse_fail_alltoallv(ncclResult_t result);
+ncclResult_t sparse_alltoallv(ncclResult_t result);
 
 #define SPARSE_NCCL(call)                                                      \
   do {                                                                         \
     ncclResult_t try_result = (call);                                          \
     if (try_result != ncclSuccess) return sparse_fail_nccl(try_result, #call); \
-  } while (0)
-
-/* Between ncclGroupStart and ncclGroupEnd: a group that has begun must end, whatever fails in it,
- * or all that the thread asks of NCCL later would only be queued. */
-#define SPARSE_P2P(call)                                                             \
-  do {                                                                               \
-    ncclResult_t try_result = (call);                                                \
-    if (try_result == ncclSuccess) break;                                            \
-    sparse_fail_nccl(try_result, #call); /* before another call has other reasons */ \
-    ncclGroupEnd();                                                                  \
-    return try_result;                                                               \
-  } while (0)
-
-#define SPARSE_ALLTOALLV(call)                                               \
-  do {                                                                       \
-    ncclResult_t try_result = (call);                                        \
-    if (try_result != ncclSuccess) return sparse_fail_alltoallv(try_result); \
   } while (0)
 
 #define SPARSE_CUDA(call)                                                                         \
@@ -160,43 +123,26 @@ static inline struct sparse_list sparse_offered(const struct sparse_memory *m)
   return (struct sparse_list){m->offered, &m->state->offered_count, 1};
 }
 
-/* The sum over a region. */
 static inline struct sparse_list sparse_reduced(const struct sparse_memory *m)
 {
   return (struct sparse_list){m->reduced, &m->state->reduced_count, 1};
 }
 
-/* All ranks' lists, one after the other. */
+/* All ranks' lists, one after the other; and the entries of the result, once they are one list. */
 static inline struct sparse_list sparse_gathered(const struct sparse_memory *m)
 {
   return (struct sparse_list){m->gathered, m->state->gathered_counts, m->nranks};
 }
 
-/* The entries of the result, once there is one list of them. */
 static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 {
   return (struct sparse_list){m->gathered, &m->state->result_count, 1};
 }
 
-/* ---- config.c -------------------------------------------------------------------------------- */
-
-/* Exact and Gaussian selections first look for candidates above so much of the threshold; later
- * steps adapt this to how many they found. */
-#define SPARSE_GUESS_RATIO 0.9
-
-/* Below it half of the density has lost bits, of which Gaussian thresholds would know. */
-#define SPARSE_LEAST_DENSITY 1e-300
-
-/* The longest timeout that the library of 03 takes. */
-#define SPARSE_MOST_SECONDS 1e9
-
-/* What is wrong with a configuration, in words; NULL if nothing. */
-const char *sparse_config_error(const sparse_allreduce_config_t *config, size_t count, int nranks);
+/* ---- the handle ------------------------------------------------------------------------------ */
 
 /* The x above which a standard normal variable lies with this probability, at most one half. */
 double sparse_normal_tail(double probability);
-
-/* ---- the handle ------------------------------------------------------------------------------ */
 
 /* A hash of `count` bytes, and of what was hashed before. */
 #define SPARSE_HASH_START 14695981039346656037u
@@ -212,6 +158,14 @@ ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
 /* ---- parts of a step ------------------------------------------------------------------------- */
 
 /* The phase that begins now, for sparse_allreduce_phases(). */
+enum sparse_phase {
+  SPARSE_PHASE_SELECT,
+  SPARSE_PHASE_EXCHANGE,
+  SPARSE_PHASE_REDUCE,
+  SPARSE_PHASE_GATHER,
+  SPARSE_PHASE_APPLY,
+  SPARSE_PHASES,
+};
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
                           cudaStream_t stream);
 

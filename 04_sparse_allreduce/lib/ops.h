@@ -43,8 +43,8 @@ ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what
  * stays, and state->nonfinite says where. gradient == NULL: the residual is taken as it is. The
  * candidates, whose magnitudes exceed levels[0], but not the limit, go to the offered list,
  * ascending, as far as m->room entries; offered_count says how many there are in the list,
- * level_counts[j] for j < nlevels how many exceed levels[j]. Of SPARSE_GAUSSIAN_GUESS: state->mean and
- * deviation of the new residual, too, in double, the same bits in every run. */
+ * level_counts[j] for j < nlevels how many exceed levels[j]. Of SPARSE_GAUSSIAN_GUESS: state->mean
+ * and deviation of the new residual, too, in double, the same bits in every run. */
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                             enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream);

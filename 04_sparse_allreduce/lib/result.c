@@ -73,15 +73,11 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
     return sparse_fail(ncclSuccess, "nothing came from rank %d in time",
                        (int)handle->state->late - 1);
   }
-  if (handle->alltoallv != NULL) {
-    int source, destination;
-    SPARSE_ALLTOALLV(alltoallv_get_async_error(handle->alltoallv, result, &source, &destination));
-    if (*result != ncclSuccess) {
-      if (*result != ncclRemoteError) *result = ncclInternalError; /* counts: not the caller's */
-      return sparse_fail_alltoallv(ncclSuccess);
-    }
-  }
-  return check_finite(handle, result);
+  if (handle->alltoallv != NULL)
+    SPARSE_TRY(sparse_alltoallv(alltoallv_get_async_error(handle->alltoallv, result, NULL, NULL)));
+  if (*result == ncclSuccess) return check_finite(handle, result);
+  if (*result != ncclRemoteError) *result = ncclInternalError; /* counts: not the caller's */
+  return sparse_fail(ncclSuccess, "%s", alltoallv_last_error());
 }
 
 /* ---- words -----------------------------------------------------------------------------------

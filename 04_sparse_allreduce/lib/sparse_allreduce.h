@@ -12,38 +12,38 @@
  *     ... result[i], i < count: the average over all ranks of what was selected ...
  *   sparse_allreduce_destroy(handle);                             // collective
  *
- * What a step does: acc = gradient + residual. Every rank offers its large entries of acc; the
- * offered entries are summed over the ranks; the result is the sum (for some algorithms only its
- * large entries) divided by the number of ranks. What a rank offered and the result contains leaves
- * its residual; everything else stays there for later steps, so no gradient is ever lost. (Two
- * exceptions: GTOPK as published, see gtopk_exact_residual, and elements that are not finite.)
+ * What a step does: acc = gradient + residual. Every rank offers its large entries of acc; these
+ * are summed over the ranks; the result is the sum (for some algorithms only its large entries)
+ * divided by the number of ranks. What a rank offered and the result contains leaves its residual;
+ * everything else stays there for later steps, so no gradient is ever lost. (Two exceptions: GTOPK
+ * as published, see gtopk_exact_residual, and elements that are not finite.)
  *
  * Rules that hold for everything below.
  * - The gradient is `count` elements of config.gradient_type in device memory, the same count on
  *   all ranks, 1 <= count < 2^32 - 1. It is not changed. Result and residual are float.
  * - k = max(floor(count * density), 1) is the number of entries that a rank is to offer. A rank
- *   never offers more than capacity = min(count, max(2k, 4096)); where a threshold, raised or
+ *   never offers more than capacity = min(count, max(2k, 4096)). Where a threshold, raised or
  *   corrected as far as it may be, selects more, the rank offers its k largest instead; and so it
- * does where a Gaussian threshold, lowered as far as it may be, selects nothing (GAUSSIANK,
- *   GAUSSIANKCONCAT).
+ *   does where the lowest Gaussian threshold selects nothing (GAUSSIANK, GAUSSIANKCONCAT).
  * - An exact threshold (GAUSSIANKSA; TOPKAOPT and OKTOPK every so many steps) is the k-th
  *   magnitude, and what exceeds it is offered: k - 1 entries, fewer where several elements have
  *   that magnitude. Where nothing could ever be offered, the configuration is refused: k = 1 with
  *   an exact threshold in every step, and a Gaussian threshold for one element.
  * - "Large" is by magnitude; among equal magnitudes the lower index comes first.
  * - "Collective" means: every rank of the communicator makes the call, in the same order. NCCL's
- *   rules for collectives apply.
+ *   rules for collectives apply. All other calls are local.
  * - Results are bit for bit the same on all ranks, in every run, for every throttle, balance and
  *   exchange, and every NCCL setting (SPARSE_DENSE excepted, whose order of sums is NCCL's).
  * - Several handles (one per fused tensor) may be used side by side; they share nothing but the
  *   communicator. Their steps come in the same order on all ranks, on one stream or ordered by
  *   events, as NCCL's rules for collectives on one communicator have it anyway.
- * - All calls for a handle come with the device current on which it was made.
+ * - All calls for a handle come with the device current on which it was made. Those that wait for
+ *   the last step wait for all that the device was given.
  * - Results of type ncclResult_t mean what NCCL's documentation says; sparse_allreduce_last_error()
  *   has the sentence, with NCCL's own reason where NCCL has failed. An error that only one rank
- * gets leaves the others waiting, as in NCCL. Every function returns ncclInvalidArgument for NULL
- * where that is not allowed, ncclUnhandledCudaError and ncclSystemError where CUDA or an allocation
- * fails.
+ *   gets leaves the others waiting, as in NCCL. Every function returns ncclInvalidArgument for NULL
+ *   where that is not allowed, ncclUnhandledCudaError and ncclSystemError where CUDA or an
+ *   allocation fails.
  * - Nothing here prints or exits. */
 #ifndef SPARSE_ALLREDUCE_H
 #define SPARSE_ALLREDUCE_H
@@ -94,32 +94,30 @@ typedef enum {
 
 /* How entries move between ranks. */
 typedef enum {
-  SPARSE_EXCHANGE_AUTO = 0, /* ONESIDED where all ranks share symmetric memory, else SENDRECV */
+  SPARSE_EXCHANGE_AUTO = 0, /* ONESIDED where all ranks share symmetric memory over NVLink, else
+                               SENDRECV */
   SPARSE_EXCHANGE_SENDRECV, /* grouped ncclSend/ncclRecv; where counts vary, the host reads them in
                                each step */
-  SPARSE_EXCHANGE_ONESIDED, /* no host synchronisation: the AlltoAllV of example 03 with counts on
-                               the device (SPARSE_MODE_DEVICE_COUNTS); for OKTOPK ranks load from
-                               and store to each other's lists (SPARSE_MODE_ONESIDED). create fails
-                               where that cannot run. DENSE and GTOPK have nothing to exchange like
-                               that and take NCCL's calls all the same. It takes NVLink: over PCIe,
-                               or where nobody knows, AUTO takes SENDRECV. ONESIDED fails over PCIe,
-                               and takes your word where nobody knows (see alltoallv.h) */
+  SPARSE_EXCHANGE_ONESIDED, /* no host synchronisation: modes DEVICE_COUNTS and, for OKTOPK,
+                               ONESIDED. DENSE and GTOPK take NCCL's calls all the same. create
+                               fails where that cannot run, as over PCIe; where nobody knows whether
+                               it is NVLink, it takes your word (see alltoallv.h) */
 } sparse_exchange_t;
 
 /* What a handle's `exchange` came to. */
 typedef enum {
   SPARSE_MODE_NCCL = 0,      /* calls of NCCL alone: collectives, ncclSend/ncclRecv */
   SPARSE_MODE_DEVICE_COUNTS, /* the AlltoAllV of example 03, which reads counts on the device */
-  SPARSE_MODE_ONESIDED,      /* OKTOPK: no messages at all, ranks use each other's lists */
+  SPARSE_MODE_ONESIDED,      /* OKTOPK, with a process for each rank: no messages at all, ranks load
+                                from and store to each other's lists */
 } sparse_mode_t;
 
-/* What a step makes of the sums. Both kinds of handle can read each other's checkpoints, and it
- * need not be the same on all ranks. */
+/* What a step makes of the sums. It need not be the same on all ranks. */
 typedef enum {
   SPARSE_RESULT_DENSE = 0, /* a vector of `count` averages, most of them 0 */
-  SPARSE_RESULT_ENTRIES,   /* entries only, for optimizers that update weights in place: see
-                              sparse_allreduce_add. Nothing is written or cleared but those. Dense
-                              steps and those of TOPKSA that fall back leave a dense vector */
+  SPARSE_RESULT_ENTRIES,   /* entries only, for optimizers that update weights in place, see
+                              sparse_allreduce_add. Dense steps and those of TOPKSA that fall back
+                              leave a dense vector */
 } sparse_result_t;
 
 /* Fill it with sparse_allreduce_config(), then change what you need. All ranks pass the same, but
@@ -146,9 +144,8 @@ typedef struct {
 } sparse_allreduce_config_t;
 
 /* That preset (Ok-Topk's VGG/, LSTM/ and BERT/), OKTOPK, density 0.02, 0.02 and 0.01, balance
- * ALWAYS of BERT, else NEVER, no warm-up, throttle 4. Not collective. In the header, so that
- * `size` is that of your header: a library of another version then refuses the configuration, and
- * never misreads it. */
+ * ALWAYS of BERT, else NEVER, no warm-up, throttle 4. In the header, so that `size` is that of your
+ * header: a library of another version refuses the configuration, and never misreads it. */
 void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size,
                                   sparse_preset_t preset);
 static inline sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset)
@@ -158,15 +155,14 @@ static inline sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t 
   return config;
 }
 
-/* k and capacity for gradients of `count` elements, as explained above. Either pointer may be NULL.
- * Not collective. */
+/* k and capacity for gradients of `count` elements. Either pointer may be NULL. */
 void sparse_allreduce_sizes(size_t count, double density, size_t *k, size_t *capacity);
 
 /* The name of an algorithm as the program spells it, "oktopk"; NULL if there is none. */
 const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm);
 
 /* Would sparse_allreduce_create take this configuration for gradients of `count` elements on so
- * many ranks? ncclInvalidArgument if not. Not collective. */
+ * many ranks? ncclInvalidArgument if not. */
 ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, size_t count,
                                     int ranks);
 
@@ -175,7 +171,7 @@ ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, siz
  * each; no dense result for SPARSE_RESULT_ENTRIES, unless steps can be dense: DENSE, TOPKSA,
  * warm-up steps), a bit per element for what is in the result, 24 bytes x ranks x capacity for
  * entries, and less than 64 MiB beside them. The communicator is a blocking one, stays the
- * caller's and must outlive the handle. At most 256 ranks. Synchronises the device; steps of other
+ * caller's and must outlive the handle. At most 256 ranks. Waits for the device; steps of other
  * handles must be over.
  *   ncclInvalidArgument  the configuration or the count is wrong, or differs between ranks, or the
  *                        configuration is of another version of this header
@@ -185,11 +181,11 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
                                      const sparse_allreduce_config_t *config,
                                      sparse_allreduce_t *handle);
 
-/* How the steps of a handle move entries. The same on all ranks. Not collective. */
+/* How the steps of a handle move entries. The same on all ranks. */
 ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode);
 
 /* Why SPARSE_EXCHANGE_AUTO has taken send/recv, in words: a GPU that is reached over PCIe, say. ""
- * if it has not. Lives as long as the handle. Not collective. */
+ * if it has not. Lives as long as the handle. */
 const char *sparse_allreduce_mode_reason(sparse_allreduce_t handle);
 
 /* Collective. Waits for the last step and frees the handle, its result and its residual. With
@@ -199,23 +195,22 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Collective. One step on `stream`. `gradient`: `count` elements in device memory, not changed; it
- * must stay as it is until the stream gets past the step. *result (may be NULL) becomes the dense
- * result, `count` floats in device memory, valid until the next step on this handle; it belongs to
- * the handle and must not be written. The address is the same in all steps. With
- * SPARSE_RESULT_ENTRIES it becomes NULL, but in dense steps and where TOPKSA falls back.
+/* Collective. One step on `stream`. `gradient`: `count` elements in device memory; it must stay as
+ * it is until the stream gets past the step. *result (may be NULL) becomes the dense result,
+ * `count` floats in device memory, valid until the next step on this handle; it belongs to the
+ * handle and must not be written. The address is the same in all steps. With SPARSE_RESULT_ENTRIES
+ * it becomes NULL, but in dense steps and where TOPKSA falls back.
  *
- * DENSE, TOPKA, TOPKA2 and GTOPK are only enqueued, and so are the others but TOPKSA with the
- * exchange ONESIDED, or AUTO where all ranks share symmetric memory. Else the host waits for counts
- * within the call. Steps of one handle must not overlap: use one stream, or order them by events.
- * With SPARSE_MODE_ONESIDED and _DEVICE_COUNTS no other NCCL work of these GPUs may run beside a
- * step either: its kernels fill the GPU while they wait for other ranks. The stream of a step must
- * exist until the next step that is not a graph, or the handle's end.
+ * DENSE, TOPKA, TOPKA2 and GTOPK are only enqueued, and so are the others but TOPKSA with the modes
+ * ONESIDED and DEVICE_COUNTS. Else the host waits for counts within the call. Steps of one handle
+ * must not overlap: use one stream, or order them by events. In these two modes no other NCCL work
+ * of these GPUs may run beside a step either: its kernels fill the GPU while they wait for other
+ * ranks. The stream of a step must exist until the next step that is not a graph, or the handle's
+ * end.
  *
  * gradient == NULL: the caller has added the gradient to the residual already, see
  * sparse_allreduce_residual; the policy for values that are not finite does not apply then. Not for
- * SPARSE_DENSE or warm-up steps.
- *   ncclInvalidArgument  NULL where a gradient is needed */
+ * SPARSE_DENSE or warm-up steps (ncclInvalidArgument). */
 ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradient,
                                   const float **result, cudaStream_t stream);
 
@@ -230,7 +225,7 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
  *     cudaGraphLaunch(graph[kind], stream);
  *     sparse_allreduce_replayed(handle);                    // counts the step
  *
- * Both are local, and cost nothing. Graphs hold the gradient's address; other contents are fine.
+ * Graphs hold the gradient's address; other contents are fine.
  *   ncclInvalidUsage (from run)  a step that cannot be captured */
 #define SPARSE_KINDS 32
 ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind);
@@ -244,9 +239,8 @@ struct sparse_pair {
 
 /* The entries of the last result before the division by the number of ranks, in device memory:
  * pairs[0 .. *count) with ascending indices; *count is in device memory, too. Valid until the next
- * step. NULL and NULL before the
- * first step, after a dense one and where TOPKSA fell back to a dense gather. `pairs` or `count`
- * may be NULL: not asked for. Not collective. */
+ * step. NULL and NULL before the first step, after a dense one and where TOPKSA fell back. `pairs`
+ * or `count` may be NULL: not asked for. */
 ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count);
@@ -256,9 +250,8 @@ ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
  *   vector[i] = fma(scale, result[i], vector[i])        for all i that have an entry in the result
  *
  * result[i] is the average, sum / ranks rounded to float, and fma rounds once more, in the end: C's
- * fmaf(), bit for bit. For either config.result: with a dense result it is what a loop over those i
- * does. All other elements are neither read nor written. After a dense step, or where TOPKSA fell
- * back, all i < count are added.
+ * fmaf(), bit for bit, for either config.result. All other elements are neither read nor written.
+ * After a dense step, or where TOPKSA fell back, all i < count are added.
  *
  * vector: `count` floats in device memory, not memory of the handle. Enqueues, does not wait;
  * `stream` is that of the step, or ordered after it, and the next step comes after this call.
@@ -266,31 +259,20 @@ ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
  * CUDA graphs. Captured after a step, in the same graph, it adds that step's result. In a graph of
  * its own it is for steps like the last one that was run or captured: dense, or not. A graph keeps
  * scale and address. Not captured, after a graph that was launched, it comes after
- * sparse_allreduce_replayed. Not collective.
+ * sparse_allreduce_replayed.
  *   ncclInvalidUsage  there was no step yet */
 ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float *vector,
                                   cudaStream_t stream);
 
-/* The residual of this rank, `count` floats in device memory, zero at first; NULL for SPARSE_DENSE.
- * Between steps the caller may add gradients to it and then call sparse_allreduce_run with
- * gradient == NULL. Waits for the last step. From then on every step leaves the residual up to
- * date; without this call part of that is done by the next step on its way, which is faster. Graphs
- * that were captured before must not be used any more. Not collective. */
+/* The residual of this rank as the last step left it, `count` floats in device memory, zero at
+ * first; NULL for SPARSE_DENSE. Waits for that step. Until the next one the caller may read and
+ * write it, and add a gradient to it and then call sparse_allreduce_run with gradient == NULL. Call
+ * this again after each step: else part of what it takes from the residual is still to be taken, by
+ * the next one. The address stays the same. */
 ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residual);
 
-/* Copies the residual as the last step left it to host memory, `count` floats. Waits for that step.
- * Not collective.
- *   ncclInvalidUsage  SPARSE_DENSE has none */
-ncclResult_t sparse_allreduce_copy_residual(sparse_allreduce_t handle, float *to);
-
-/* Makes `count` floats in host memory the residual of this rank, with which the next step begins:
- * where the elements of several handles are shared out anew, say. Thresholds and regions stay those
- * of the last step. Waits for that step. Not collective.
- *   ncclInvalidUsage  SPARSE_DENSE has none */
-ncclResult_t sparse_allreduce_set_residual(sparse_allreduce_t handle, const float *from);
-
 /* What went wrong on the device; sparse_allreduce_last_error() has the sentence. Waits for the last
- * step. Not collective.
+ * step.
  *   ncclSuccess          nothing
  *   ncclInvalidArgument  policy SPARSE_NONFINITE_ERROR: a gradient of the last step was not finite.
  *                        Every rank gets it, and the sentence names the same rank and element on
@@ -319,18 +301,16 @@ typedef struct {
   int fell_back;  /* TOPKSA gathered densely */
 } sparse_allreduce_statistics_t;
 
-/* Waits for the last step. Not collective. */
+/* Waits for the last step. */
 ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
                                          sparse_allreduce_statistics_t *statistics);
 
 /* The regions of the last step: boundaries[j] is the first index of the region of rank j, and
- * boundaries[ranks] = count; `boundaries` has room for ranks + 1. Waits for the last step. Not
- * collective. */
+ * boundaries[ranks] = count; `boundaries` has room for ranks + 1. Waits for the last step. */
 ncclResult_t sparse_allreduce_boundaries(sparse_allreduce_t handle, uint64_t *boundaries);
 
 /* Milliseconds that the phases of the last step took on this device; waits for it. Needs
- * sparse_allreduce_time_phases(handle, 1) before the step; costs some events per step. Not
- * collective.
+ * sparse_allreduce_time_phases(handle, 1) before the step; costs some events per step.
  *   ncclInvalidUsage  the last step was not timed, or was launched as a graph */
 typedef struct {
   float select, exchange, reduce, gather, apply;
@@ -340,7 +320,7 @@ ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-/* Bytes that sparse_allreduce_save writes, 0 for NULL. Not collective. */
+/* Bytes that sparse_allreduce_save writes, 0 for NULL. */
 size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
 
 /* Copies all that one step hands to the next (residual, thresholds, regions, step number) into
@@ -348,16 +328,15 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
  * configuration throttle, balance, exchange, result and timeout_seconds may be others. All ranks
  * load states of the same step, or the next step waits for ever: ranks come to different exchanges.
  * Steps after a load give the same bits as steps after the save. A state has a checksum of all its
- * bytes, and is of use to this version of the library only. Wait for the last step. Not collective.
- * After a load there is no result, and no error of a step, until the next step; statistics mean
- * nothing.
+ * bytes, and is of use to this version of the library only. Wait for the last step. After a load
+ * there is no result, and no error of a step, until the next step; statistics mean nothing.
  *   ncclInvalidArgument  load: not a state of such a handle, or damaged; nothing was changed */
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);
 
 /* NCCL_VERSION_CODE of the nccl.h that the library was compiled with. For programs that load the
  * library and bring their own NCCL: the ONESIDED exchange takes the same release, and from
- * headers of 2.29 on also a later one. Not collective. */
+ * headers of 2.29 on also a later one. */
 int sparse_allreduce_nccl_version(void);
 
 /* The sentence for the last error that this thread got from a function above; "" if none. */

@@ -45,12 +45,9 @@ struct sparse_selection {
   uint64_t take;
 };
 
-/* Where an operator gets its input from, decided on the device. */
-enum sparse_source {
-  SPARSE_FROM_NOTHING,  /* nothing to do: leave lists as they are */
-  SPARSE_FROM_LIST,     /* the list that the operator is given */
-  SPARSE_FROM_RESIDUAL, /* all of the residual */
-};
+/* Where an operator gets its input from, decided on the device: SPARSE_FROM_LIST is the list that
+ * it is given; from nothing it leaves lists as they are. */
+enum sparse_source { SPARSE_FROM_NOTHING, SPARSE_FROM_LIST, SPARSE_FROM_RESIDUAL };
 
 /* Flags, by which ranks that use each other's memory know what is there (onesided/onesided.h). A
  * flag has a value of 32 bits, and the epoch of its step in the upper half, by which the reader
@@ -70,8 +67,7 @@ struct sparse_flags {
   /* SUMS: the sums of p's region are so many. NONFINITE: an element of p's gradient, as in struct
    * sparse_state. TAKEN: how many of the reader's entries p has added. */
   uint64_t sums[SPARSE_MAX_RANKS][SPARSE_SUM_FLAGS];
-  /* In exact steps: of how many sums p has chosen those. For statistics; there before the others.
-   */
+  /* Exact steps: of how many sums p has chosen those, for statistics; there before the others. */
   uint64_t reduced[SPARSE_MAX_RANKS];
   /* p has stored its histogram of this round of a search. */
   uint64_t histograms[SPARSE_MAX_RANKS];
@@ -79,8 +75,8 @@ struct sparse_flags {
   uint32_t nonfinite[SPARSE_MAX_RANKS];
 };
 
-/* What leaves the residual. The path says what, when it selects: `removal`, of this enum. Which
- * elements were offered state->selection says. They become zero, in three places:
+/* What leaves the residual; the path says so when it selects. Which elements were offered
+ * state->selection says. They become zero, in three places:
  * - the next step's local pass does that on its way, so that it costs no memory access of its own.
  *   Until then it is pending (state->pending);
  * - ops_clear_pending() does it at once, for a caller who asks for the residual;
@@ -93,10 +89,10 @@ enum sparse_removal {
 };
 
 struct sparse_state {
-  /* From step to step: what a checkpoint keeps, up to levels[0]. */
+  /* From step to step: what a checkpoint keeps, up to levels[0]. Selections first look for
+   * candidates above `guess`, guess_ratio of a level of the step before: only speed depends on it.
+   */
   double local_threshold, global_threshold;
-  /* Exact and Gaussian selections first look for candidates above `guess`, which is `guess_ratio`
-   * of the k-th magnitude, or of the threshold, of the step before. Only speed depends on it. */
   double guess_ratio;
   sparse_level_t guess;
   uint64_t boundaries[SPARSE_MAX_RANKS + 1]; /* regions, see sparse_allreduce_boundaries */
@@ -113,12 +109,13 @@ struct sparse_state {
    * (One-sided: or of another rank's; flags say whose.) */
   uint32_t nonfinite;
 
-  /* Of the step. One-sided: where this rank sees the memory of all ranks that holds the lists, and
-   * the place of its own list there; and who has kept it waiting for too long, + 1. */
+  /* One-sided: the number of the step; where this rank sees the memory of all ranks that holds the
+   * lists, and the place of its own list there; what each rank had stored before this step, see
+   * struct sparse_flags; the rank that was too late, + 1. */
   uint32_t epoch;
   char *peers[SPARSE_MAX_RANKS];
   struct sparse_pair *list_at[SPARSE_MAX_RANKS];
-  uint64_t stored[SPARSE_MAX_RANKS]; /* by each rank before this step, see struct sparse_flags */
+  uint64_t stored[SPARSE_MAX_RANKS];
   uint32_t late;
 
   /* What this rank offers. */
@@ -134,8 +131,8 @@ struct sparse_state {
   uint64_t candidates, needed;
   sparse_level_t lowest;
   uint64_t offered_count;
-  /* A list that goes to everybody: its length, once for each destination. */
-  uint64_t send_counts[SPARSE_MAX_RANKS], send_displs[SPARSE_MAX_RANKS];
+  uint64_t send_counts[SPARSE_MAX_RANKS]; /* of a list that goes to everybody: its length, each */
+  uint64_t send_displs[SPARSE_MAX_RANKS];
   uint64_t region_counts[SPARSE_MAX_RANKS], region_displs[SPARSE_MAX_RANKS]; /* in the list */
   uint64_t proposal[SPARSE_MAX_RANKS]; /* [0]: 1 if this rank cannot propose; [j]: boundary j */
   uint32_t overflowed;
@@ -154,9 +151,7 @@ struct sparse_state {
   uint64_t whole[2];              /* the region 0 .. n */
   struct sparse_selection global; /* of the sums */
   uint64_t result_count;          /* entries of `gathered` that are the result */
-  /* exchange_nonfinite(): what everybody gets, 1, 1, ..., and what has come */
-  uint64_t ones[SPARSE_MAX_RANKS];
-  uint64_t nonfinite_counts[SPARSE_MAX_RANKS];
+  uint64_t ones[SPARSE_MAX_RANKS], nonfinite_counts[SPARSE_MAX_RANKS]; /* exchange_nonfinite() */
 };
 
 /* What a handle owns, passed to operators by value. Sizes never change. */
@@ -175,8 +170,8 @@ struct sparse_memory {
   size_t room;                 /* of the offered list for candidates: at least capacity */
   char *lists;                 /* the memory of all these, and of what is next */
   struct sparse_flags *flags;
-  /* Where the sums of this region's units begin in `reduced`; unit u are the SPARSE_UNIT elements
-   * from u * SPARSE_UNIT on. For the others, who read just what they need. */
+  /* Where the sums of this region's units begin in `reduced`, for others, who read just what they
+   * need; unit u are the SPARSE_UNIT elements from u * SPARSE_UNIT on. */
   uint32_t *unit_begins;
   uint32_t (*histograms)[SPARSE_BINS]; /* two of each rank, which it stores */
   ncclComm_t comm;                     /* for the CPU versions, which need it to wake each other */

@@ -31,9 +31,9 @@ ncclResult_t sparse_fail_nccl(ncclResult_t result, const char *call)
                      has ? reason : "");
 }
 
-ncclResult_t sparse_fail_alltoallv(ncclResult_t result)
+ncclResult_t sparse_alltoallv(ncclResult_t result)
 {
-  return sparse_fail(result, "%s", alltoallv_last_error());
+  return result == ncclSuccess ? result : sparse_fail(result, "%s", alltoallv_last_error());
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */

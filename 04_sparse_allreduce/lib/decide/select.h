@@ -122,9 +122,9 @@ SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_
 }
 
 /* The next step looks for its candidates a little below `level`, the lowest one of this step. It
- * needed so many candidates, and had so many: closer if these were too many (what was not sent piles
- * up just below the threshold), further away if they were too few, even if the distance has become
- * 0. Too few cost passes over the residual, and so do more than the list holds. */
+ * needed so many candidates, and had so many: closer if these were too many (what was not sent
+ * piles up just below the threshold), further away if they were too few, even if the distance has
+ * become 0. Too few cost passes over the residual, and so do more than the list holds. */
 SPARSE_DEVICE void sparse_set_guess(struct sparse_state *s, sparse_level_t level, uint64_t needed,
                                     uint64_t candidates)
 {
@@ -276,7 +276,8 @@ SPARSE_DEVICE void sparse_halving_correct(const struct sparse_memory *m, struct 
 {
   if (!sparse_look_at(s, 0)) return;
   const uint64_t count = s->level_counts[0];
-  const bool low = 3 * count < 2 * m->k, high = 3 * count > 4 * m->k;
+  const bool low = 3 * count < 2 * m->k;
+  const bool high = 3 * count > 4 * m->k;
   if (s->round == 3 || (!low && !high)) {
     sparse_gaussian_found(m, s, 0);
     return;
