@@ -31,15 +31,3 @@ ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
 {
   return enqueue(stream, run_apply, &(struct call){.m = *m, .a = list, .then = then});
 }
-
-static void run_clear(const void *call)
-{
-  const struct sparse_memory *m = call;
-  memset(m->dense, 0, m->n * sizeof(*m->dense));
-  memset(m->scratch, 0, m->n);
-}
-
-ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream)
-{
-  return enqueue(stream, run_clear, &(struct call){.m = *m});
-}

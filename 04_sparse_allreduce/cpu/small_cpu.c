@@ -170,6 +170,7 @@ static void run_average(const void *call)
 {
   const struct call *c = call;
   for (size_t i = 0; i < c->m.n; i++) c->m.dense[i] = one_nan(c->m.dense[i] / (float)c->m.nranks);
+  if (c->m.scratch != NULL) memset(c->m.scratch, true, c->m.n); /* in the result: see apply_cpu.c */
 }
 
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)

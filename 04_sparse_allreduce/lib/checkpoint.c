@@ -95,12 +95,10 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
   SPARSE_CUDA(cudaDeviceSynchronize());
   SPARSE_CUDA(cudaMemcpy(h->m.state, kept, KEPT, cudaMemcpyHostToDevice));
   /* What the last step has left is not of the step that is loaded: nothing of it is to leave the
-   * residual any more, and its result goes. */
+   * residual any more, and its result goes. (The next one clears its entries.) */
   SPARSE_CUDA(cudaMemset(&h->m.state->pending, SPARSE_REMOVE_NOTHING, sizeof(uint32_t)));
-  if (h->m.residual != NULL) {
+  if (h->m.residual != NULL)
     SPARSE_CUDA(cudaMemcpy(h->m.residual, kept + KEPT, residual_bytes(h), cudaMemcpyHostToDevice));
-    if (h->m.config.result == SPARSE_RESULT_DENSE) SPARSE_TRY(ops_clear(&h->m, 0));
-  }
   SPARSE_CUDA(cudaDeviceSynchronize()); /* the caller's stream may not wait for the default one */
   h->last = h->latest = (struct sparse_step){0};
   h->step = saved.step;

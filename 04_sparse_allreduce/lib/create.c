@@ -46,7 +46,7 @@ static ncclResult_t allocate_zeros(void **memory, size_t bytes)
  *
  * In a graph NCCL maps the whole allocation that a buffer lies in. Before 2.29.2, if ncclSend or
  * ncclRecv came first, a collective takes that for mapped and gets address 0 (NVIDIA/nccl issue
- * 1859). So what a tree gathers by a collective is not among the lists, and neither is `matrix`. */
+ * 1859). So what a collective uses is not among the lists, if ncclSend and ncclRecv use these. */
 static ncclResult_t allocate(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
@@ -187,7 +187,7 @@ static ncclResult_t allocate_counts(struct sparse_allreduce_handle *h)
   struct sparse_memory *m = &h->m;
   SPARSE_NCCL(ncclCommUserRank(h->comm, &m->rank));
   SPARSE_NCCL(ncclCommCount(h->comm, &m->nranks));
-  const size_t counts = (size_t)(m->nranks + 3) * (size_t)m->nranks * sizeof(uint64_t);
+  const size_t counts = (size_t)(m->nranks + 2) * (size_t)m->nranks * sizeof(uint64_t);
   h->state = calloc(1, sizeof(*h->state));
   h->counts = calloc(1, counts);
   if (h->state == NULL || h->counts == NULL) return sparse_fail(ncclSystemError, "out of memory");

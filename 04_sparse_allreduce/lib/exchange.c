@@ -100,12 +100,10 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
   struct sparse_state *s = m->state;
   struct sparse_pair *next = m->offered;
   struct part out[SPARSE_MAX_RANKS], in[SPARSE_MAX_RANKS];
-  if (h->alltoallv != NULL) {
-    SPARSE_TRY(sparse_alltoallv(alltoallv_device_counts(
+  if (h->alltoallv != NULL)
+    return sparse_alltoallv(alltoallv_device_counts(
         m->offered, s->region_counts, s->region_displs, m->received, m->list_room, ALLTOALLV_SLOTS,
-        s->received_counts, NULL, NULL, sizeof(*next), h->alltoallv, stream)));
-    return ncclSuccess;
-  }
+        s->received_counts, NULL, NULL, sizeof(*next), h->alltoallv, stream));
   /* MPI: Alltoall(counts) -> NCCL: ncclAllGather of the rows; every rank knows the whole matrix */
   SPARSE_TRY(exchange_counts(h, s->region_counts, (size_t)m->nranks, stream));
   SPARSE_TRY(ops_decide(m, SPARSE_SPLIT_COUNTS, stream));
@@ -188,13 +186,11 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send
   const bool sums = recv == m->gathered;
   uint64_t *counts = sums ? s->gathered_counts : s->received_counts;
   uint64_t *displs = sums ? s->gathered_displs : s->received_displs;
-  if (h->alltoallv != NULL) {
-    /* Everybody gets the same list: all displacements are 0. Balancing would gain nothing. */
-    SPARSE_TRY(sparse_alltoallv(alltoallv_device_counts(
+  /* Everybody gets the same list: all displacements are 0. Balancing would gain nothing. */
+  if (h->alltoallv != NULL)
+    return sparse_alltoallv(alltoallv_device_counts(
         send, s->send_counts, s->send_displs, recv, (size_t)m->nranks * m->list_room,
-        ALLTOALLV_PACKED, counts, displs, NULL, size, h->alltoallv, stream)));
-    return ncclSuccess;
-  }
+        ALLTOALLV_PACKED, counts, displs, NULL, size, h->alltoallv, stream));
   if (!(h->path->is & SPARSE_VARIES)) { /* MPI: Allgather -> NCCL: ncclAllGather */
     SPARSE_NCCL(ncclAllGather(send, recv, m->k, type_of(size), h->comm, stream));
     return ncclSuccess;
@@ -203,25 +199,15 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send
   return gather_sendrecv(h, send, recv, size, stream);
 }
 
-/* ---- gradients that are not finite ----------------------------------------------------------- */
-
-/* In memory of its own where NCCL gathers it: see SPARSE_TREE in create.c. */
-uint32_t *nonfinite_of(const struct sparse_allreduce_handle *h)
-{
-  const struct sparse_memory *m = &h->m;
-  return h->alltoallv != NULL ? m->flags->nonfinite
-                              : (uint32_t *)(m->matrix + (size_t)m->nranks * (size_t)m->nranks);
-}
-
 ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
-  struct sparse_state *s = h->m.state;
-  uint32_t *all = nonfinite_of(h);
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = m->state;
   if (h->alltoallv != NULL) /* not by NCCL, whose calls have no timeout */
-    SPARSE_TRY(sparse_alltoallv(alltoallv_device_counts(
-        &s->nonfinite, s->ones, s->send_displs, all, (size_t)h->m.nranks, ALLTOALLV_PACKED,
-        s->nonfinite_counts, NULL, NULL, sizeof(*all), h->alltoallv, stream)));
-  else
-    SPARSE_NCCL(ncclAllGather(&s->nonfinite, all, 1, ncclUint32, h->comm, stream));
+    return sparse_alltoallv(
+        alltoallv_device_counts(&s->nonfinite, s->ones, s->send_displs, m->flags->nonfinite,
+                                (size_t)m->nranks, ALLTOALLV_PACKED, s->nonfinite_counts, NULL,
+                                NULL, sizeof(s->nonfinite), h->alltoallv, stream));
+  SPARSE_NCCL(ncclAllGather(&s->nonfinite, s->all_nonfinite, 1, ncclUint32, h->comm, stream));
   return ncclSuccess;
 }

@@ -227,10 +227,9 @@ uint64_t exchange_overlap(const uint64_t *a, const uint64_t *b, uint64_t *first)
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
                              size_t size, bool counted, cudaStream_t stream);
 
-/* Every rank tells all others whether its gradient was finite, for nonfinite_of(): 4 bytes each,
- * in a message of their own at the end of a step. */
+/* Every rank tells all others whether its gradient was finite: 4 bytes each, in a message of their
+ * own at the end of a step. */
 ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream);
-uint32_t *nonfinite_of(const struct sparse_allreduce_handle *h); /* device: one per rank */
 
 /* The same number of words from every rank, to the host: all[r * words ...]; waits for the stream.
  * `mine` is in device memory, `all` in h->counts. */

@@ -113,9 +113,9 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
 /* ---- results --------------------------------------------------------------------------------- */
 
 /* dense[i] = value / nranks (IEEE division) for the entries of the list, and 0 for all other i.
- * Before, dense is what the last ops_apply() or ops_clear() has left. Either the list has one part,
- * or part p has the entries of region p, state->boundaries[p] on. With SPARSE_RESULT_ENTRIES dense
- * is neither read nor written: the entries are only noted for the next ops_local_pass(). */
+ * Before, dense is what the last ops_apply() or ops_average() has left. Either the list has one
+ * part, or part p has the entries of region p, state->boundaries[p] on. With SPARSE_RESULT_ENTRIES
+ * dense is neither read nor written: the entries are only noted for the next ops_local_pass(). */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_decision then, cudaStream_t stream);
 
@@ -133,9 +133,6 @@ ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *ve
  * `gathered`. */
 ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream);
 
-/* dense[i] = 0 for all i, whatever has written there. */
-ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream);
-
 /* residual[i] += value for the entries of `list` whose index is in `among` (both one part). */
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
                         struct sparse_list among, cudaStream_t stream);
@@ -146,7 +143,7 @@ ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
 ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
                          cudaStream_t stream);
 
-/* dense[i] /= nranks for all i. */
+/* dense[i] /= nranks for all i. The next ops_apply() clears all of them. */
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream);
 
 /* dense[i] = float(gradient[i]) for all i. */

@@ -44,17 +44,15 @@ ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float 
  * element. */
 static ncclResult_t check_finite(const struct sparse_allreduce_handle *h, ncclResult_t *result)
 {
-  uint64_t flags[SPARSE_MAX_RANKS][SPARSE_SUM_FLAGS];
-  uint32_t all[SPARSE_MAX_RANKS];
+  struct sparse_flags flags;
   if (h->m.config.nonfinite != SPARSE_NONFINITE_ERROR || !h->last.there || h->last.dense)
     return ncclSuccess;
-  if (h->onesided)
-    SPARSE_CUDA(cudaMemcpy(flags, h->m.flags->sums, sizeof(flags), cudaMemcpyDeviceToHost));
-  else
-    SPARSE_CUDA(cudaMemcpy(all, nonfinite_of(h), (size_t)h->m.nranks * sizeof(*all),
-                           cudaMemcpyDeviceToHost));
+  if (h->alltoallv != NULL)
+    SPARSE_CUDA(cudaMemcpy(&flags, h->m.flags, sizeof(flags), cudaMemcpyDeviceToHost));
   for (int p = 0; p < h->m.nranks; p++) {
-    const uint32_t element = h->onesided ? (uint32_t)flags[p][SPARSE_FLAG_NONFINITE] : all[p];
+    const uint32_t element = h->onesided            ? (uint32_t)flags.sums[p][SPARSE_FLAG_NONFINITE]
+                             : h->alltoallv != NULL ? flags.nonfinite[p]
+                                                    : h->state->all_nonfinite[p];
     if (element == 0) continue;
     *result = ncclInvalidArgument;
     return sparse_fail(ncclSuccess, "element %u of rank %d's gradient is not finite", element - 1,

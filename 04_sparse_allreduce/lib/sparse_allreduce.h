@@ -220,14 +220,14 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
  * step of its kind is next. Use one process per GPU (see alltoallv.h).
  *
  *   for each step:
- *     sparse_allreduce_kind(handle, &kind);                 // of the next step: 0 ... 31
+ *     sparse_allreduce_kind(handle, &kind);                 // of the next step: 0 ... 15
  *     if (graph[kind] == NULL) graph[kind] = ... capture sparse_allreduce_run(handle, ...) ...
  *     cudaGraphLaunch(graph[kind], stream);
  *     sparse_allreduce_replayed(handle);                    // counts the step
  *
  * Graphs hold the gradient's address; other contents are fine.
  *   ncclInvalidUsage (from run)  a step that cannot be captured */
-#define SPARSE_KINDS 32
+#define SPARSE_KINDS 16
 ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind);
 ncclResult_t sparse_allreduce_replayed(sparse_allreduce_t handle);
 

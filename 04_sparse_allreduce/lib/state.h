@@ -71,7 +71,7 @@ struct sparse_flags {
   uint64_t reduced[SPARSE_MAX_RANKS];
   /* p has stored its histogram of this round of a search. */
   uint64_t histograms[SPARSE_MAX_RANKS];
-  /* Not flags, and not one-sided: `nonfinite` of rank p, from exchange_nonfinite(). */
+  /* Not a flag, and not one-sided: `nonfinite` of rank p, from exchange_nonfinite(). */
   uint32_t nonfinite[SPARSE_MAX_RANKS];
 };
 
@@ -151,7 +151,10 @@ struct sparse_state {
   uint64_t whole[2];              /* the region 0 .. n */
   struct sparse_selection global; /* of the sums */
   uint64_t result_count;          /* entries of `gathered` that are the result */
-  uint64_t ones[SPARSE_MAX_RANKS], nonfinite_counts[SPARSE_MAX_RANKS]; /* exchange_nonfinite() */
+  /* exchange_nonfinite(): `nonfinite` of all ranks, if NCCL moves it, whose collectives may not use
+   * the memory of lists (create.c); else 1, 1, ..., and how many have come to the flags */
+  uint32_t all_nonfinite[SPARSE_MAX_RANKS];
+  uint64_t ones[SPARSE_MAX_RANKS], nonfinite_counts[SPARSE_MAX_RANKS];
 };
 
 /* What a handle owns, passed to operators by value. Sizes never change. */

@@ -66,12 +66,6 @@ static bool host_waits(const struct sparse_allreduce_handle *h)
   return is & SPARSE_FALLS_BACK || (is & SPARSE_VARIES && h->alltoallv == NULL);
 }
 
-/* The dense result has other entries than a sparse step knows of: it has to be cleared. */
-static bool clears(const struct sparse_allreduce_handle *h, const struct sparse_step *now)
-{
-  return !now->dense && sparse_is_dense(h->last) && h->m.config.result == SPARSE_RESULT_DENSE;
-}
-
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
                           cudaStream_t stream)
 {
@@ -102,7 +96,6 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
   if (capturing && host_waits(h))
     return sparse_fail(ncclInvalidUsage, "the host reads counts in this step: no capture");
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_SELECT, stream));
-  if (clears(h, &h->now)) SPARSE_TRY(ops_clear(&h->m, stream));
   SPARSE_TRY(path_of_step(h)(h, gradient, stream));
   /* one-sided, it is among what ranks tell each other anyway */
   if (!h->now.dense && !h->onesided && h->m.config.nonfinite == SPARSE_NONFINITE_ERROR)
@@ -124,8 +117,7 @@ ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind)
 {
   if (handle == NULL || kind == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   const struct sparse_step next = next_step(handle);
-  *kind = next.dense | next.exact_local << 1 | next.exact_global << 2 | next.repartition << 3 |
-          clears(handle, &next) << 4;
+  *kind = next.dense | next.exact_local << 1 | next.exact_global << 2 | next.repartition << 3;
   return ncclSuccess;
 }
 

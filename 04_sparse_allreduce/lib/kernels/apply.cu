@@ -211,14 +211,6 @@ ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision 
   return make_result(m, {NULL, NULL, 0}, adapt, stream);
 }
 
-ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream)
-{
-  const size_t bits = ops_result_words(m->n) * sizeof(uint32_t);
-  const cudaError_t dense = cudaMemsetAsync(m->dense, 0, m->n * sizeof(float), stream);
-  const cudaError_t result = cudaMemsetAsync(ops_result_bits(*m), 0, bits, stream);
-  return dense == cudaSuccess && result == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-
 } // extern "C"
 
 ncclResult_t ops_load_apply(void)

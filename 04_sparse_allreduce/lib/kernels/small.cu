@@ -237,6 +237,10 @@ ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
 
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)
 {
+  const size_t sectors = (m->n + SPARSE_SECTOR - 1) / SPARSE_SECTOR; /* a byte of bits for each */
+  if (m->scratch != NULL &&
+      cudaMemsetAsync(ops_result_bits(*m), 0xff, sectors, stream) != cudaSuccess)
+    return ncclUnhandledCudaError;
   return ops_launch(average, ops_blocks(m->n, THREADS * 4, BLOCKS), THREADS, OPS_NEXT, stream,
                     m->dense, m->n, (float)m->nranks);
 }
