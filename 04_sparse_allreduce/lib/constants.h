@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The constants of the paper's training jobs, which a preset stands for. Not for users: they choose
- * a preset. Tests draw them at random. */
+/* The constants of the paper's training jobs. Users choose a preset. Tests draw them at random. */
 #ifndef SPARSE_CONSTANTS_H
 #define SPARSE_CONSTANTS_H
 
@@ -14,15 +13,13 @@ extern "C" {
 #define SPARSE_MAX_CORRECTIONS 50
 
 /* num/den, of k (sparse_correction_t) or of t = floor(count * density) (all others); k = max(t, 1).
- * num is 0 to 2^20 - 1, den 1 to 2^20 - 1, so that count * den stays below 2^63. Where t = 0 every
- * count above 0 is more than any fraction of t, and none is less. */
+ * Both are below 2^20, so that count * den stays below 2^63. */
 typedef struct {
   int num, den;
 } sparse_fraction_t;
 
-/* How a threshold follows the number of selected entries from step to step (OKTOPK):
- * below `low`: threshold /= low_factor; above `high`: threshold *= high_factor. The comparisons are
- * exact: count * den < num * t. Factors, here and below, are finite and at least 1. */
+/* How a threshold follows the number of selected entries from step to step (OKTOPK): below `low`:
+ * threshold /= low_factor; above `high`: threshold *= high_factor. Factors are at least 1. */
 typedef struct {
   sparse_fraction_t low, high;
   double low_factor, high_factor;
@@ -43,10 +40,11 @@ struct sparse_constants {
   int local_interval;       /* exact local threshold every so many steps (OKTOPK) */
   int global_interval;      /* exact global threshold (OKTOPK) */
   int repartition_interval; /* new regions (OKTOPK) */
-  int raise_steps;          /* OKTOPK: at most so many times (SPARSE_MAX_RAISES) in a step */
-  sparse_fraction_t
-      raise_above;     /* that reuses a threshold: while more than this fraction of t is */
-  double raise_factor; /* selected, local threshold *= raise_factor */
+  /* OKTOPK, in a step that reuses a threshold: while more than this fraction of t is selected, at
+   * most so many times (SPARSE_MAX_RAISES), local threshold *= raise_factor */
+  int raise_steps;
+  sparse_fraction_t raise_above;
+  double raise_factor;
   sparse_band_t local_band, global_band; /* OKTOPK: for the next step */
   sparse_correction_t correction;        /* GAUSSIANK, GAUSSIANKCONCAT */
 };

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How entries get from rank to rank, in two ways. (oktopk has a third one without messages, which
- * does not come here: onesided/.)
- *
- * Device counts, where all ranks share symmetric memory: the AlltoAllV of example 03 takes its
- * counts from device memory, so that nothing here waits for anything.
- *
- * Send/recv, everywhere: NCCL wants to know every size on the host, so the counts are gathered and
- * the host waits for them; then grouped ncclSend and ncclRecv. */
+/* How entries get from rank to rank, in two ways. (oktopk has a third one: onesided/.) Where all
+ * ranks share symmetric memory, the AlltoAllV of example 03 takes its counts from device memory, so
+ * that nothing here waits. Else NCCL wants to know every size on the host, so the counts are
+ * gathered and the host waits for them; then grouped ncclSend and ncclRecv. */
 #include "handle.h"
 
 /* NCCL moves bits: elements have 4 bytes, or 8. */
@@ -48,9 +44,9 @@ struct part {
   uint64_t count;
 };
 
-/* out[p] goes to rank p, and what comes from it to in[p], for all p; elements of `size` bytes. It
- * goes in rounds: in round i a rank sends to the one i places on and receives from the one i places
- * back, so that nobody is sent to by all at once. `throttle` rounds form a group.
+/* out[p] goes to rank p, and what comes from it to in[p]; elements of `size` bytes. In round i a
+ * rank sends to the one i places on and receives from the one i places back, so that nobody is sent
+ * to by all at once. `throttle` rounds form a group.
  * MPI: Isend, Irecv, Waitall -> NCCL: ncclSend and ncclRecv in a group; no requests, no tags: the
  * order in the stream takes their place. An empty message is skipped on both sides. */
 static ncclResult_t sendrecv(struct sparse_allreduce_handle *h, const struct part *out,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sparse gradient allreduce on the GPU with NCCL: every path of Ok-Topk (Li and Hoefler, "Near-
- * Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP'22) from the gradient in device
- * memory to the averaged result in device memory.
+/* Sparse gradient allreduce on the GPU with NCCL: every path of Ok-Topk (Li and Hoefler, PPoPP'22)
+ * from the gradient in device memory to the averaged result in device memory.
  *
  *   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
  *   config.algorithm = SPARSE_OKTOPK;
@@ -120,8 +119,7 @@ typedef enum {
                               leave a dense vector */
 } sparse_result_t;
 
-/* Fill it with sparse_allreduce_config(), then change what you need. All ranks pass the same, but
- * for `result`. */
+/* From sparse_allreduce_config(). All ranks pass the same, but for `result`. */
 typedef struct {
   size_t size; /* of this struct in the header that made it: leave it as it is */
   sparse_allreduce_algorithm_t algorithm;
@@ -184,8 +182,7 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
 /* How the steps of a handle move entries. The same on all ranks. */
 ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode);
 
-/* Why SPARSE_EXCHANGE_AUTO has taken send/recv, in words: a GPU that is reached over PCIe, say. ""
- * if it has not. Lives as long as the handle. */
+/* Why AUTO has taken send/recv, in words, or "". Lives as long as the handle. */
 const char *sparse_allreduce_mode_reason(sparse_allreduce_t handle);
 
 /* Collective. Waits for the last step and frees the handle, its result and its residual. With
@@ -205,8 +202,7 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
  * ONESIDED and DEVICE_COUNTS. Else the host waits for counts within the call. Steps of one handle
  * must not overlap: use one stream, or order them by events. In these two modes no other NCCL work
  * of these GPUs may run beside a step either: its kernels fill the GPU while they wait for other
- * ranks. The stream of a step must exist until the next step that is not a graph, or the handle's
- * end.
+ * ranks. The stream must exist until the next step that is not a graph, or the handle's end.
  *
  * gradient == NULL: the caller has added the gradient to the residual already, see
  * sparse_allreduce_residual; the policy for values that are not finite does not apply then. Not for
@@ -239,36 +235,33 @@ struct sparse_pair {
 
 /* The entries of the last result before the division by the number of ranks, in device memory:
  * pairs[0 .. *count) with ascending indices; *count is in device memory, too. Valid until the next
- * step. NULL and NULL before the first step, after a dense one and where TOPKSA fell back. `pairs`
- * or `count` may be NULL: not asked for. */
+ * step. NULL before the first step, after a dense one and where TOPKSA fell back. Either pointer
+ * may be NULL. */
 ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count);
 
-/* Adds the result of the last step to a vector of the caller, weights say, on `stream`:
+/* Adds the result of the last step to a vector of the caller, weights say: `count` floats in device
+ * memory.
  *
- *   vector[i] = fma(scale, result[i], vector[i])        for all i that have an entry in the result
+ *   vector[i] = fmaf(scale, result[i], vector[i])       for all i that have an entry in the result
  *
- * result[i] is the average, sum / ranks rounded to float, and fma rounds once more, in the end: C's
- * fmaf(), bit for bit, for either config.result. All other elements are neither read nor written.
- * After a dense step, or where TOPKSA fell back, all i < count are added.
- *
- * vector: `count` floats in device memory, not memory of the handle. Enqueues, does not wait;
- * `stream` is that of the step, or ordered after it, and the next step comes after this call.
+ * bit for bit, for either config.result; result[i] is the average, sum / ranks rounded to float.
+ * All other elements are neither read nor written. After a dense step, or where TOPKSA fell back,
+ * all i < count are added. Enqueues on `stream`, that of the step, or ordered after it, and the
+ * next step comes after this call.
  *
  * CUDA graphs. Captured after a step, in the same graph, it adds that step's result. In a graph of
  * its own it is for steps like the last one that was run or captured: dense, or not. A graph keeps
- * scale and address. Not captured, after a graph that was launched, it comes after
- * sparse_allreduce_replayed.
+ * scale and address. Not captured, it comes after sparse_allreduce_replayed.
  *   ncclInvalidUsage  there was no step yet */
 ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float *vector,
                                   cudaStream_t stream);
 
 /* The residual of this rank as the last step left it, `count` floats in device memory, zero at
- * first; NULL for SPARSE_DENSE. Waits for that step. Until the next one the caller may read and
- * write it, and add a gradient to it and then call sparse_allreduce_run with gradient == NULL. Call
- * this again after each step: else part of what it takes from the residual is still to be taken, by
- * the next one. The address stays the same. */
+ * first; NULL for SPARSE_DENSE. Waits for that step. The caller may read and write it until the
+ * next one, for which the gradient may be added to it (gradient == NULL). Call this again before
+ * each use: what a step takes out of the residual, the next one, or this call, carries out. */
 ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residual);
 
 /* What went wrong on the device; sparse_allreduce_last_error() has the sentence. Waits for the last

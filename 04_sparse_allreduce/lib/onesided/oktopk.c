@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* oktopk where all ranks share symmetric memory and each has a process of its own: the same steps
  * as in paths/oktopk.c, the same bits, and no messages. Ranks load from and store to each other's
- * memory, and a step that reuses thresholds and regions is three kernels, which take their
- * decisions themselves (ops_onesided.h). */
+ * memory, and a step that reuses thresholds and regions is three kernels. */
 #include "onesided/onesided.h"
 #include "handle.h"
 
-/* 1. acc = gradient + residual; offer what is above the local threshold. What of it is in the
- * result leaves the residual. 2. New regions now and then. 3. Every part of the list to the owner
- * of its region.
+/* 1. Offer, 2. new regions now and then, 3. every part of the list to the owner of its region.
  *
  * In most steps threshold and regions are known, and one pass does all that. It does not know yet
  * whether the threshold will be raised, so it sends by the lowest one that may come, and owners
