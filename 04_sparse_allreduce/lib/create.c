@@ -17,7 +17,7 @@ _Static_assert(sizeof(sparse_allreduce_config_t) ==
 static size_t spare_room(const struct sparse_allreduce_handle *h)
 {
   const size_t most = 4 << 20;
-  if (h->path->run_onesided == NULL) return 0;
+  if (!(h->path->is & SPARSE_ONESIDED)) return 0;
   return h->m.list_room < most ? h->m.list_room : most;
 }
 
@@ -147,7 +147,7 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
   }
   if (reach == h->m.nranks) {
     result = sparse_alltoallv(alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes));
-    if (result == ncclSuccess && h->path->run_onesided != NULL && own_processes)
+    if (result == ncclSuccess && h->path->is & SPARSE_ONESIDED && own_processes)
       result = make_onesided(h);
     if (result == ncclSuccess) return result;
   } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {

@@ -96,6 +96,8 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
   struct sparse_state *s = m->state;
   struct sparse_pair *next = m->offered;
   struct part out[SPARSE_MAX_RANKS], in[SPARSE_MAX_RANKS];
+  SPARSE_TRY(ops_partition(m, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   if (h->alltoallv != NULL)
     return sparse_alltoallv(alltoallv_device_counts(
         m->offered, s->region_counts, s->region_displs, m->received, m->list_room, ALLTOALLV_SLOTS,

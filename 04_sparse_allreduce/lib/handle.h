@@ -30,23 +30,23 @@ enum {
   SPARSE_BALANCES = 32,   /* may even out the sums before they are gathered */
   SPARSE_REUSES = 64,     /* thresholds, which are exact every so many steps */
   SPARSE_ADAPTS = 128,    /* raises and adapts them, and has new regions every so many steps */
-  SPARSE_EXACT = 256,     /* the threshold can be exact in every step, */
-  SPARSE_GAUSSIAN = 512,  /* or Gaussian; if both, config.gaussian_sa_threshold says which */
+  SPARSE_CHOOSES = 256,   /* of the sums only the largest are the result */
+  SPARSE_EXACT = 512,     /* the threshold can be exact in every step, */
+  SPARSE_GAUSSIAN = 1024, /* or Gaussian; if both, config.gaussian_sa_threshold says which */
+  SPARSE_APART = 2048,    /* indices and values go in messages of their own */
+  SPARSE_ONESIDED = 4096, /* can do without messages */
 };
 
 struct sparse_path {
   const char *name;
   unsigned is;
   sparse_path_t *run;
-  sparse_path_t *run_onesided; /* where ranks use each other's lists; NULL: it cannot */
 };
 
 /* Of an algorithm that there is. */
 const struct sparse_path *sparse_path_of(sparse_allreduce_algorithm_t algorithm);
 
-sparse_path_t path_dense, path_topka, path_topka2, path_topkaopt, path_gtopk, path_oktopk,
-    path_topksa, path_gaussiank, path_gaussiankconcat, path_gaussiansa;
-sparse_path_t path_oktopk_onesided; /* onesided/oktopk.c */
+sparse_path_t path_dense, path_lists, path_gtopk, path_regions, path_oktopk;
 
 /* ---- a handle -------------------------------------------------------------------------------- */
 
@@ -169,21 +169,11 @@ enum sparse_phase {
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
                           cudaStream_t stream);
 
-/* How a rank comes by what it offers. */
-enum select {
-  SELECT_K,                /* exactly the k largest; of equal ones those of lower indices */
-  SELECT_EXACT_THRESHOLD,  /* above the k-th magnitude, which becomes the local threshold */
-  SELECT_BY_THRESHOLD,     /* above state->local_threshold, raised first if that is too much */
-  SELECT_GAUSSIAN,         /* above mean + z * deviation, corrected in small steps, */
-  SELECT_GAUSSIAN_HALVING, /* or in large ones */
-};
-
 /* select.c: adds the gradient to the residual and leaves what this rank offers in the offered list,
- * and the rule by which it was chosen in state->selection. `removal` says what is to leave the
- * residual: SPARSE_REMOVE_OFFERED, all of that, or SPARSE_REMOVE_IN_RESULT, what of it is in the
- * result (see enum sparse_removal). */
+ * and the rule by which it was chosen in state->selection. It leaves the residual; if the path
+ * chooses of the sums, only what of it is in the result (see enum sparse_removal). */
 ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradient,
-                            enum select how, enum sparse_removal removal, cudaStream_t stream);
+                            cudaStream_t stream);
 
 /* The state->wanted largest entries of a list go to `to`, by state->global, which afterwards
  * chooses them. dropped (may be NULL, list of one part): receives the others. `found` is decided
@@ -202,14 +192,11 @@ ncclResult_t reduce_lists(const struct sparse_memory *m, const struct sparse_pai
 ncclResult_t reduce_region(const struct sparse_memory *m, enum sparse_sums which,
                            cudaStream_t stream);
 
-/* paths/oktopk.c: new regions, from what is offered. Collective. */
-ncclResult_t oktopk_repartition(struct sparse_allreduce_handle *h, cudaStream_t stream);
-
 /* exchange.c. All are collective.
  *
- * Split: the part of the offered list that lies in region j goes to rank j, for all j. Part p
- * arrives at received[list_displs[p]], received_counts[p] entries; part `rank` is copied. At most
- * `throttle` peers at a time. */
+ * Split: state->boundaries divide the offered list; the part in region j goes to rank j, for all j.
+ * Part p arrives at received[list_displs[p]], received_counts[p] entries; part `rank` is copied. At
+ * most `throttle` peers at a time. */
 ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cudaStream_t stream);
 
 /* Rank r has counts[r] elements: those from place from[r] to from[r + 1] of all of them. Those that

@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Local selection: what a rank offers of gradient + residual. The paths differ in how they come by
- * the threshold. Each of these reads the gradient and the residual once (ops_local_pass); further
- * passes are over the few candidates that it found, unless the guess it used was bad. `removal`
- * goes to that pass: it is what the path removes from the residual, all that is offered or what of
- * it is in the result. The pass only notes it; the next step's pass carries it out. */
+ * the threshold. Each way reads the gradient and the residual once (ops_local_pass); further passes
+ * are over the few candidates that it found, unless the guess it used was bad. */
 #include "handle.h"
+
+/* How a rank comes by what it offers. */
+enum select {
+  SELECT_K,                /* exactly the k largest; of equal ones those of lower indices */
+  SELECT_EXACT_THRESHOLD,  /* above the k-th magnitude, which becomes the local threshold */
+  SELECT_BY_THRESHOLD,     /* above the local threshold, raised first if that is too much */
+  SELECT_GAUSSIAN,         /* above mean + z * deviation, corrected in small steps, */
+  SELECT_GAUSSIAN_HALVING, /* or in large ones */
+};
 
 /* The local pass finds candidates, the first decision says which of them are offered, and `found`
  * is what follows from a search for the k-th magnitude, if there has to be one. */
@@ -39,13 +46,24 @@ static const struct rule rules[] = {
                                  SPARSE_OVERFLOW_FOUND, 5, SPARSE_HALVING_CORRECT},
 };
 
+static enum select how_to_select(const struct sparse_allreduce_handle *h)
+{
+  const unsigned is = h->path->is;
+  if (is & SPARSE_REUSES) return h->now.exact_local ? SELECT_EXACT_THRESHOLD : SELECT_BY_THRESHOLD;
+  if (is & SPARSE_EXACT)
+    return h->m.config.gaussian_sa_threshold ? SELECT_GAUSSIAN_HALVING : SELECT_EXACT_THRESHOLD;
+  return is & SPARSE_GAUSSIAN ? SELECT_GAUSSIAN : SELECT_K;
+}
+
 ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradient,
-                            enum select how, enum sparse_removal removal, cudaStream_t stream)
+                            cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  const struct rule *rule = &rules[how];
+  const struct rule *rule = &rules[how_to_select(h)];
+  const bool chooses = h->path->is & SPARSE_CHOOSES;
   struct sparse_state *s = m->state;
-  SPARSE_TRY(ops_local_pass(m, gradient, rule->candidates, removal, stream));
+  SPARSE_TRY(ops_local_pass(m, gradient, rule->candidates,
+                            chooses ? SPARSE_REMOVE_IN_RESULT : SPARSE_REMOVE_OFFERED, stream));
   SPARSE_TRY(ops_decide(m, rule->decision, stream));
   for (int round = 0; round < rule->rounds; round++)
     SPARSE_TRY(ops_count_levels(m, rule->correct, stream));

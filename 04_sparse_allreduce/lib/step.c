@@ -74,13 +74,6 @@ ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase p
   return ncclSuccess;
 }
 
-/* The one place where a path, and its way to exchange, is chosen. */
-static sparse_path_t *path_of_step(const struct sparse_allreduce_handle *h)
-{
-  if (h->now.dense) return path_dense;
-  return h->onesided ? h->path->run_onesided : h->path->run;
-}
-
 ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradient,
                                   const float **result, cudaStream_t stream)
 {
@@ -96,7 +89,7 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
   if (capturing && host_waits(h))
     return sparse_fail(ncclInvalidUsage, "the host reads counts in this step: no capture");
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_SELECT, stream));
-  SPARSE_TRY(path_of_step(h)(h, gradient, stream));
+  SPARSE_TRY((h->now.dense ? path_dense : h->path->run)(h, gradient, stream));
   /* one-sided, it is among what ranks tell each other anyway */
   if (!h->now.dense && !h->onesided && h->m.config.nonfinite == SPARSE_NONFINITE_ERROR)
     SPARSE_TRY(exchange_nonfinite(h, stream));

@@ -43,7 +43,7 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
 
   /* 1. acc = gradient + residual; the k largest are the first list. Those that win leave the
    * residual, all others stay in it. */
-  SPARSE_TRY(select_offered(h, gradient, SELECT_K, SPARSE_REMOVE_IN_RESULT, stream));
+  SPARSE_TRY(select_offered(h, gradient, stream));
 
   /* 2. Up the tree, k entries at a time. Who has sent its list is done. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));

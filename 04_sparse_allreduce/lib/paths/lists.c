@@ -16,27 +16,8 @@
  *            packs indices as floats and so is wrong beyond 2^24 elements */
 #include "handle.h"
 
-/* 1. acc = gradient + residual; offer a list. What is offered and going to be used leaves the
- * residual. The local pass of the next step removes it, since it reads and writes the residual
- * anyway; until then it is still there. */
-static ncclResult_t offer(struct sparse_allreduce_handle *h, const void *gradient, enum select how,
-                          enum sparse_removal removal, cudaStream_t stream)
-{
-  SPARSE_TRY(select_offered(h, gradient, how, removal, stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
-  return h->path->is & SPARSE_VARIES ? ops_decide(&h->m, SPARSE_SEND_OFFERED, stream) : ncclSuccess;
-}
-
-/* 2. Everybody gets all lists. Index and value travel together.
- * MPI: Allgather(count), Allgatherv(values), Allgatherv(indices) -> NCCL: see exchange_gather */
-static ncclResult_t gather(struct sparse_allreduce_handle *h, cudaStream_t stream)
-{
-  const struct sparse_memory *m = &h->m;
-  return exchange_gather(h, m->offered, m->received, sizeof(*m->offered), false, stream);
-}
-
-/* Or two vectors of words per rank, and then pairs again, in place of the offered entries, which
- * are not needed any more. */
+/* Everybody gets two vectors of words per rank, and then pairs again, in place of the offered
+ * entries, which are not needed any more. */
 static ncclResult_t gather_apart(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
@@ -50,64 +31,34 @@ static ncclResult_t gather_apart(struct sparse_allreduce_handle *h, cudaStream_t
   return ops_zip(m, all_indices, all_values, lists, stream);
 }
 
-/* 3. Add rank 0's entries, rank 1's, ...: this order on every rank, so the same bits. 4. And
- * average. */
-static ncclResult_t add_and_average(struct sparse_allreduce_handle *h,
-                                    const struct sparse_pair *lists, cudaStream_t stream)
-{
-  const struct sparse_memory *m = &h->m;
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(reduce_lists(m, lists, sparse_result(m), stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream);
-}
-
-ncclResult_t path_topka(struct sparse_allreduce_handle *h, const void *gradient,
+ncclResult_t path_lists(struct sparse_allreduce_handle *h, const void *gradient,
                         cudaStream_t stream)
 {
-  SPARSE_TRY(offer(h, gradient, SELECT_K, SPARSE_REMOVE_OFFERED, stream));
-  SPARSE_TRY(gather(h, stream));
-  return add_and_average(h, h->m.received, stream);
-}
-
-ncclResult_t path_topka2(struct sparse_allreduce_handle *h, const void *gradient,
-                         cudaStream_t stream)
-{
   const struct sparse_memory *m = &h->m;
-  SPARSE_TRY(offer(h, gradient, SELECT_K, SPARSE_REMOVE_IN_RESULT, stream));
-  SPARSE_TRY(gather(h, stream));
+  const bool chooses = h->path->is & SPARSE_CHOOSES, apart = h->path->is & SPARSE_APART;
 
-  /* 3. Add in the same order; of the sums, the k largest are the result. 4. Their average. */
+  /* 1. acc = gradient + residual; offer a list. */
+  SPARSE_TRY(select_offered(h, gradient, stream));
+
+  /* 2. Everybody gets all lists. Index and value travel together, or apart.
+   * MPI: Allgather(count), Allgatherv(values), Allgatherv(indices) -> NCCL: see exchange_gather */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
+  if (h->path->is & SPARSE_VARIES) SPARSE_TRY(ops_decide(m, SPARSE_SEND_OFFERED, stream));
+  SPARSE_TRY(apart
+                 ? gather_apart(h, stream)
+                 : exchange_gather(h, m->offered, m->received, sizeof(*m->offered), false, stream));
+
+  /* 3. Add rank 0's entries, rank 1's, ...: this order on every rank, so the same bits. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(reduce_lists(m, m->received, sparse_reduced(m), stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_WANT_K, stream));
-  SPARSE_TRY(
-      keep_largest(m, sparse_reduced(m), sparse_result(m), NULL, SPARSE_THEN_NOTHING, stream));
+  SPARSE_TRY(reduce_lists(m, apart ? m->offered : m->received,
+                          chooses ? sparse_reduced(m) : sparse_result(m), stream));
+  if (chooses) { /* of the sums, the k largest are the result */
+    SPARSE_TRY(ops_decide(m, SPARSE_WANT_K, stream));
+    SPARSE_TRY(
+        keep_largest(m, sparse_reduced(m), sparse_result(m), NULL, SPARSE_THEN_NOTHING, stream));
+  }
+
+  /* 4. Average. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream);
-}
-
-ncclResult_t path_topkaopt(struct sparse_allreduce_handle *h, const void *gradient,
-                           cudaStream_t stream)
-{
-  const enum select how = h->now.exact_local ? SELECT_EXACT_THRESHOLD : SELECT_BY_THRESHOLD;
-  SPARSE_TRY(offer(h, gradient, how, SPARSE_REMOVE_OFFERED, stream));
-  SPARSE_TRY(gather(h, stream));
-  return add_and_average(h, h->m.received, stream);
-}
-
-ncclResult_t path_gaussiank(struct sparse_allreduce_handle *h, const void *gradient,
-                            cudaStream_t stream)
-{
-  SPARSE_TRY(offer(h, gradient, SELECT_GAUSSIAN, SPARSE_REMOVE_OFFERED, stream));
-  SPARSE_TRY(gather_apart(h, stream));
-  return add_and_average(h, h->m.offered, stream);
-}
-
-ncclResult_t path_gaussiankconcat(struct sparse_allreduce_handle *h, const void *gradient,
-                                  cudaStream_t stream)
-{
-  SPARSE_TRY(offer(h, gradient, SELECT_GAUSSIAN, SPARSE_REMOVE_OFFERED, stream));
-  SPARSE_TRY(gather(h, stream));
-  return add_and_average(h, h->m.received, stream);
 }

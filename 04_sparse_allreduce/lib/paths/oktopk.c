@@ -8,12 +8,17 @@
  *                     rank 0      rank 1   rank 2      3. each region is added up by its owner
  *   sums above the global threshold -> everybody       4. and only large sums go to everybody
  *
- * Thresholds change slowly from step to step, so reusing them replaces a search by a comparison. */
+ * Thresholds change slowly from step to step, so reusing them replaces a search by a comparison.
+ *
+ * Where all ranks share symmetric memory and each has a process of its own, there are no messages:
+ * ranks load from and store to each other's memory (onesided/), which gives the same bits. A step
+ * that reuses thresholds and regions is three kernels then. */
 #include "handle.h"
+#include "onesided/onesided.h"
 
 /* 2. Boundaries so that every region holds about as many of the entries that are offered now. Every
  * rank proposes boundaries that cut its own list evenly; the mean of all proposals is taken. */
-ncclResult_t oktopk_repartition(struct sparse_allreduce_handle *h, cudaStream_t stream)
+static ncclResult_t repartition(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   struct sparse_state *s = h->m.state;
   SPARSE_TRY(ops_propose(&h->m, stream));
@@ -23,45 +28,64 @@ ncclResult_t oktopk_repartition(struct sparse_allreduce_handle *h, cudaStream_t 
   return ops_decide(&h->m, SPARSE_PROPOSED_REGIONS, stream);
 }
 
-ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient,
-                         cudaStream_t stream)
+/* 1. acc = gradient + residual; offer what is above the local threshold. 2. Now and then, new
+ * regions. 3. Every part of the list to the owner of its region.
+ *
+ * One-sided, one pass does all that where threshold and regions are known. It does not know yet
+ * whether the threshold will be raised, so it sends by the lowest one that may come, and owners
+ * drop what a raised one excludes. If there are too many to send, ops_reduce_sent() chooses and
+ * sends. */
+static ncclResult_t select_and_send(struct sparse_allreduce_handle *h, const void *gradient,
+                                    cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
+  if (h->onesided && !h->now.exact_local && !h->now.repartition)
+    return ops_pass_and_send(m, gradient, SPARSE_REMOVE_IN_RESULT, stream);
+  SPARSE_TRY(select_offered(h, gradient, stream));
+  if (h->now.repartition) SPARSE_TRY(repartition(h, stream));
+  if (h->onesided) return ops_send_parts(m, stream);
+  return exchange_split(h, m->config.throttle, stream);
+}
 
-  /* 1. acc = gradient + residual; offer what is above the local threshold. What of it is in the
-   * result leaves the residual. */
-  const enum select how = h->now.exact_local ? SELECT_EXACT_THRESHOLD : SELECT_BY_THRESHOLD;
-  SPARSE_TRY(select_offered(h, gradient, how, SPARSE_REMOVE_IN_RESULT, stream));
-
-  /* 2. Now and then, new regions. */
-  if (h->now.repartition) SPARSE_TRY(oktopk_repartition(h, stream));
-
-  /* 3. Every part of the list to the owner of its region.
-   * MPI: Alltoall(counts), Isend/Irecv/Waitall -> NCCL: see exchange_split */
-  SPARSE_TRY(ops_partition(m, stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
-  SPARSE_TRY(exchange_split(h, m->config.throttle, stream));
-  /* Owner r adds in the order r, r-1, ...: fixed, so the sums are the same bits in every run. It
-   * keeps those above the global threshold; before an exact choice, all. */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(
-      reduce_region(m, h->now.exact_global ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE, stream));
-
-  /* 4. The sums to everybody. If balancing is configured, exchange_gather first evens out how many
-   * sums each rank has. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
-  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), false, stream));
-
-  /* 5. Average. Thresholds that were not found in this step adapt to how much they have selected;
-   * the local one always does. */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  if (!h->now.exact_global) return ops_apply(m, sparse_gathered(m), SPARSE_COUNT_AND_ADAPT, stream);
-
-  /* Exact: of all sums that are not zero the t largest; the smallest of them is the global
-   * threshold that the next steps use. Every rank has all sums and finds the same. */
+/* 4., 5., exact: of all sums that are not zero the t largest; the smallest of them is the global
+ * threshold that the next steps use. Every rank has all sums and finds the same. */
+static ncclResult_t choose_and_average(const struct sparse_memory *m, cudaStream_t stream)
+{
   SPARSE_TRY(ops_decide(m, SPARSE_COUNT_GATHERED, stream));
   SPARSE_TRY(ops_decide(m, SPARSE_WANT_K_NEAR_THRESHOLD, stream));
   SPARSE_TRY(
       keep_largest(m, sparse_gathered(m), sparse_result(m), NULL, SPARSE_GLOBAL_THRESHOLD, stream));
   return ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream);
+}
+
+ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient,
+                         cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  const bool exact = h->now.exact_global;
+  const enum sparse_sums which = exact ? SPARSE_SUMS_NONZERO : SPARSE_SUMS_ABOVE;
+  SPARSE_TRY(select_and_send(h, gradient, stream));
+
+  /* Owner r adds in the order r, r-1, ...: fixed, so the sums are the same bits in every run. It
+   * keeps those above the global threshold; before an exact choice, all. */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
+  SPARSE_TRY(h->onesided ? ops_reduce_sent(m, which, stream) : reduce_region(m, which, stream));
+
+  /* 4. The sums to everybody. If balancing is configured, exchange_gather first evens out how many
+   * sums each rank has. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather
+   * One-sided, exact: no rank has all sums, but all tell each other how many they have of which
+   * size, and so find the t largest and the global threshold. */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
+  if (!h->onesided)
+    SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), false, stream));
+  else if (exact)
+    SPARSE_TRY(ops_select_sums(m, stream));
+
+  /* 5. Average. Thresholds that were not found in this step adapt to how much they have selected;
+   * the local one always does. */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
+  if (h->onesided)
+    return ops_apply_sums(m, exact ? SPARSE_COUNT_GATHERED : SPARSE_COUNT_AND_ADAPT, stream);
+  if (exact) return choose_and_average(m, stream);
+  return ops_apply(m, sparse_gathered(m), SPARSE_COUNT_AND_ADAPT, stream);
 }

@@ -4,24 +4,22 @@
 
 enum {
   LISTS = SPARSE_SELECTS,
+  GAUSSIAN = SPARSE_SELECTS | SPARSE_VARIES | SPARSE_GAUSSIAN,
   REGIONS = SPARSE_SELECTS | SPARSE_VARIES | SPARSE_REGIONS,
+  OKTOPK = REGIONS | SPARSE_REUSES | SPARSE_ADAPTS | SPARSE_CHOOSES | SPARSE_BALANCES,
 };
 
 static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
-    [SPARSE_DENSE] = {"dense", 0, path_dense, NULL},
-    [SPARSE_TOPKA] = {"topkA", LISTS, path_topka, NULL},
-    [SPARSE_TOPKA2] = {"topkA2", LISTS, path_topka2, NULL},
-    [SPARSE_TOPKAOPT] = {"topkAopt", LISTS | SPARSE_VARIES | SPARSE_REUSES, path_topkaopt, NULL},
-    [SPARSE_GTOPK] = {"gtopk", LISTS | SPARSE_TREE, path_gtopk, NULL},
-    [SPARSE_OKTOPK] = {"oktopk", REGIONS | SPARSE_REUSES | SPARSE_ADAPTS | SPARSE_BALANCES,
-                       path_oktopk, path_oktopk_onesided},
-    [SPARSE_TOPKSA] = {"topkSA", REGIONS | SPARSE_FALLS_BACK, path_topksa, NULL},
-    [SPARSE_GAUSSIANK] = {"gaussiank", LISTS | SPARSE_VARIES | SPARSE_GAUSSIAN, path_gaussiank,
-                          NULL},
-    [SPARSE_GAUSSIANKCONCAT] = {"gaussiankconcat", LISTS | SPARSE_VARIES | SPARSE_GAUSSIAN,
-                                path_gaussiankconcat, NULL},
-    [SPARSE_GAUSSIANKSA] = {"gaussiankSA", REGIONS | SPARSE_EXACT | SPARSE_GAUSSIAN,
-                            path_gaussiansa, NULL},
+    [SPARSE_DENSE] = {"dense", 0, path_dense},
+    [SPARSE_TOPKA] = {"topkA", LISTS, path_lists},
+    [SPARSE_TOPKA2] = {"topkA2", LISTS | SPARSE_CHOOSES, path_lists},
+    [SPARSE_TOPKAOPT] = {"topkAopt", LISTS | SPARSE_VARIES | SPARSE_REUSES, path_lists},
+    [SPARSE_GTOPK] = {"gtopk", LISTS | SPARSE_TREE | SPARSE_CHOOSES, path_gtopk},
+    [SPARSE_OKTOPK] = {"oktopk", OKTOPK | SPARSE_ONESIDED, path_oktopk},
+    [SPARSE_TOPKSA] = {"topkSA", REGIONS | SPARSE_FALLS_BACK, path_regions},
+    [SPARSE_GAUSSIANK] = {"gaussiank", GAUSSIAN | SPARSE_APART, path_lists},
+    [SPARSE_GAUSSIANKCONCAT] = {"gaussiankconcat", GAUSSIAN, path_lists},
+    [SPARSE_GAUSSIANKSA] = {"gaussiankSA", REGIONS | SPARSE_GAUSSIAN | SPARSE_EXACT, path_regions},
 };
 
 const struct sparse_path *sparse_path_of(sparse_allreduce_algorithm_t algorithm)

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* topkSA (TopkDSA): exactly k entries per rank, equal regions, each added up by its owner. There is
+ * no global selection, so the sums may become so many that entries of two words are hardly less
+ * than the dense vector; from n/3 sums on the regions are gathered densely.
+ * Between 4 k (P-1) / P and (2 k + n) (P-1) / P words per rank.
+ *
+ * gaussiankSA: what is above a threshold, one peer at a time. As published it cannot run; this is
+ * what it means to do: the exact k-th magnitude as threshold (or the Gaussian one, halved or raised
+ * by half up to three times), and no dense fallback.
+ * Between 4 k (P-1) / P and 2 (k + the sums) (P-1) / P words per rank. */
+#include "handle.h"
+
+/* Each owner puts its sums into its region of the result; the regions go to everybody. */
+static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  uint64_t places[SPARSE_MAX_RANKS + 1];
+  for (int r = 0; r < m->nranks; r++) places[r] = (uint64_t)r * (m->n / (size_t)m->nranks);
+  places[m->nranks] = m->n;
+  SPARSE_CUDA(cudaMemsetAsync(m->dense + places[m->rank], 0,
+                              (places[m->rank + 1] - places[m->rank]) * sizeof(float), stream));
+  SPARSE_TRY(ops_scatter(m, sparse_reduced(m), stream));
+  SPARSE_TRY(exchange_blocks(h, m->dense, places, sizeof(float), stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
+  return ops_average(m, stream);
+}
+
+ncclResult_t path_regions(struct sparse_allreduce_handle *h, const void *gradient,
+                          cudaStream_t stream)
+{
+  const struct sparse_memory *m = &h->m;
+  const bool falls_back = h->path->is & SPARSE_FALLS_BACK;
+
+  /* 1. acc = gradient + residual; offer a list. All of it will be used and leaves the residual. */
+  SPARSE_TRY(select_offered(h, gradient, stream));
+
+  /* 2. Every part of it to the owner of its region, who adds.
+   * MPI: Isend/Irecv with `throttle` peers at a time -> NCCL: exchange_split */
+  SPARSE_TRY(exchange_split(h, falls_back ? m->config.throttle : 1, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
+  SPARSE_TRY(reduce_region(m, SPARSE_SUMS_NONZERO, stream));
+
+  /* Are the sums few enough for a sparse gather? The host has to know.
+   * MPI: Allgather(counts) -> NCCL: ncclAllGather */
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
+  if (falls_back) {
+    uint64_t total = 0;
+    SPARSE_TRY(exchange_counts(h, &m->state->reduced_count, 1, stream));
+    for (int r = 0; r < m->nranks; r++) total += h->counts[r];
+    h->now.fell_back = 2 * total >= 2 * (uint64_t)m->n / 3;
+    if (h->now.fell_back) return gather_densely(h, stream);
+  }
+
+  /* 3. The sums to everybody, and average.
+   * MPI: Allgather(counts), Allgatherv(packed) -> NCCL: see exchange_gather */
+  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), false, stream));
+  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
+  return ops_apply(m, sparse_gathered(m), SPARSE_COUNT_GATHERED, stream);
+}
