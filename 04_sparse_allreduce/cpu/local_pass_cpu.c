@@ -46,7 +46,8 @@ void cpu_local_pass(const struct call *c)
   const struct sparse_memory *m = &c->m;
   struct sparse_state *s = m->state;
   clear_pending(m);
-  sparse_begin_pass(m, c->candidates);
+  s->nlevels = sparse_first_levels(m, c->candidates, s->levels, &s->limit);
+  sparse_begin(s, s->epoch + 1);
   s->pending = c->removal;
   s->offered_count = 0;
   memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);

@@ -8,10 +8,10 @@
 /* What a saved state begins with; the kept part of sparse_state and the residual follow. */
 struct saved {
   char magic[8];
-  uint64_t fingerprint, rank, nranks, step;
+  sparse_allreduce_config_t config;
+  uint64_t count, rank, nranks, step;
   uint64_t checksum; /* of all the others, and of what follows */
 };
-static const char MAGIC[8] = "SPARSE5";
 static const size_t KEPT = offsetof(struct sparse_state, levels);
 
 /* FNV-1a over words of 8 bytes, the last one filled up with zeros. Each step can be undone, so
@@ -29,17 +29,18 @@ uint64_t sparse_hash(uint64_t so_far, const void *bytes, size_t count)
 
 static struct saved saved_header(const struct sparse_allreduce_handle *h)
 {
-  /* Steps give the same bits whatever these are: who restarts elsewhere may choose others. */
-  sparse_allreduce_config_t config = h->m.config;
-  config.throttle = 0;
-  config.balance = SPARSE_BALANCE_NEVER;
-  config.exchange = SPARSE_EXCHANGE_AUTO;
-  config.timeout_seconds = 0;
-  struct saved saved = {.fingerprint = sparse_fingerprint(h->m.n, &config),
+  struct saved saved = {.magic = "SPARSE5",
+                        .config = h->m.config,
+                        .count = h->m.n,
                         .rank = (uint64_t)h->m.rank,
                         .nranks = (uint64_t)h->m.nranks,
                         .step = h->step};
-  memcpy(saved.magic, MAGIC, sizeof(MAGIC));
+  /* Steps give the same bits whatever these are: who restarts elsewhere may choose others. */
+  saved.config.throttle = 0;
+  saved.config.balance = SPARSE_BALANCE_NEVER;
+  saved.config.exchange = SPARSE_EXCHANGE_AUTO;
+  saved.config.result = SPARSE_RESULT_DENSE;
+  saved.config.timeout_seconds = 0;
   return saved;
 }
 
@@ -50,7 +51,7 @@ static size_t residual_bytes(const struct sparse_allreduce_handle *h)
 
 static uint64_t checksum_of(const struct sparse_allreduce_handle *h, const char *state)
 {
-  const uint64_t so_far = sparse_hash(SPARSE_HASH_START, state, offsetof(struct saved, checksum));
+  const uint64_t so_far = sparse_hash(0, state, offsetof(struct saved, checksum));
   return sparse_hash(so_far, state + sizeof(struct saved), KEPT + residual_bytes(h));
 }
 
@@ -84,12 +85,9 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
   const struct saved own = saved_header(h);
   struct saved saved;
   memcpy(&saved, state, sizeof(saved));
-  if (memcmp(saved.magic, MAGIC, sizeof(MAGIC)) != 0)
-    return sparse_fail(ncclInvalidArgument,
-                       "not a state that this version of sparse_allreduce_save() has written");
-  if (saved.fingerprint != own.fingerprint || saved.rank != own.rank || saved.nranks != own.nranks)
-    return sparse_fail(ncclInvalidArgument, "not a state of a handle with this count, "
-                                            "configuration, rank and ranks");
+  if (memcmp(&saved, &own, offsetof(struct saved, step)) != 0)
+    return sparse_fail(ncclInvalidArgument, "not a state that this version has saved of a handle "
+                                            "with this count, configuration, rank and ranks");
   if (saved.checksum != checksum_of(h, state))
     return sparse_fail(ncclInvalidArgument, "a damaged state: its checksum is wrong");
   SPARSE_CUDA(cudaDeviceSynchronize());

@@ -196,13 +196,6 @@ static ncclResult_t allocate_counts(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
-uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *config)
-{
-  sparse_allreduce_config_t c = *config;
-  c.result = SPARSE_RESULT_DENSE;
-  return sparse_hash(sparse_hash(SPARSE_HASH_START, &count, sizeof(count)), &c, sizeof(c));
-}
-
 /* Collective: have all ranks got this far, with the same arguments? And has each a process of its
  * own? Allocates and frees nothing: freeing may wait for other GPUs of the process, and those may
  * be waiting for this rank. Steps of other handles must be over: their kernels wait for other
@@ -211,8 +204,10 @@ static ncclResult_t agree(struct sparse_allreduce_handle *h, ncclResult_t mine, 
                           bool *own_processes)
 {
   enum { FAILED, ARGUMENTS, PROCESS, WORDS };
+  sparse_allreduce_config_t config = h->m.config;
+  config.result = SPARSE_RESULT_DENSE; /* this may differ */
   const uint64_t words[WORDS] = {[FAILED] = mine != ncclSuccess,
-                                 [ARGUMENTS] = sparse_fingerprint(count, &h->m.config),
+                                 [ARGUMENTS] = sparse_hash(count, &config, sizeof(config)),
                                  [PROCESS] = (uint64_t)getpid()};
   bool failed = false, differ = false;
   SPARSE_CUDA(cudaDeviceSynchronize());

@@ -11,20 +11,6 @@ static ncclDataType_t type_of(size_t size)
   return size == 8 ? ncclUint64 : ncclUint32;
 }
 
-ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode)
-{
-  if (handle == NULL || mode == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  *mode = handle->onesided            ? SPARSE_MODE_ONESIDED
-          : handle->alltoallv == NULL ? SPARSE_MODE_NCCL
-                                      : SPARSE_MODE_DEVICE_COUNTS;
-  return ncclSuccess;
-}
-
-const char *sparse_allreduce_mode_reason(sparse_allreduce_t handle)
-{
-  return handle != NULL ? handle->why : "";
-}
-
 ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,
                              cudaStream_t stream)
 {

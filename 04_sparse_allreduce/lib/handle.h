@@ -145,12 +145,7 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 double sparse_normal_tail(double probability);
 
 /* A hash of `count` bytes, and of what was hashed before. */
-#define SPARSE_HASH_START 14695981039346656037u
 uint64_t sparse_hash(uint64_t so_far, const void *bytes, size_t count);
-
-/* A number that differs where count or configuration differ. `result` may: neither checkpoints nor
- * other ranks depend on it. */
-uint64_t sparse_fingerprint(size_t count, const sparse_allreduce_config_t *config);
 
 /* Copies the state to h->state, when the device is done with what it was given. */
 ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
@@ -169,7 +164,7 @@ enum sparse_phase {
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
                           cudaStream_t stream);
 
-/* select.c: adds the gradient to the residual and leaves what this rank offers in the offered list,
+/* offer.c: adds the gradient to the residual and leaves what this rank offers in the offered list,
  * and the rule by which it was chosen in state->selection. It leaves the residual; if the path
  * chooses of the sums, only what of it is in the result (see enum sparse_removal). */
 ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradient,

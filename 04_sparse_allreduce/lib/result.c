@@ -170,6 +170,7 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   out->k = h->m.k;
   out->capacity = h->m.capacity;
   out->dense = h->last.dense;
+  out->boundaries = s->boundaries;
   SPARSE_TRY(count_words(h, &out->words_sent, &out->words_received));
   if (h->last.dense) {
     out->local = out->global = h->m.n;
@@ -192,13 +193,13 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   return ncclSuccess;
 }
 
-ncclResult_t sparse_allreduce_boundaries(sparse_allreduce_t handle, uint64_t *boundaries)
+ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode,
+                                   const char **reason)
 {
-  if (handle == NULL || boundaries == NULL)
-    return sparse_fail(ncclInvalidArgument, "NULL argument");
-  SPARSE_TRY(sparse_read_state(handle));
-  memcpy(boundaries, handle->state->boundaries,
-         ((size_t)handle->m.nranks + 1) * sizeof(*boundaries));
+  if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL handle");
+  const sparse_mode_t counts = handle->alltoallv ? SPARSE_MODE_DEVICE_COUNTS : SPARSE_MODE_NCCL;
+  if (mode != NULL) *mode = handle->onesided ? SPARSE_MODE_ONESIDED : counts;
+  if (reason != NULL) *reason = handle->why;
   return ncclSuccess;
 }
 

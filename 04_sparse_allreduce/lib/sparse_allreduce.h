@@ -179,11 +179,10 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
                                      const sparse_allreduce_config_t *config,
                                      sparse_allreduce_t *handle);
 
-/* How the steps of a handle move entries. The same on all ranks. */
-ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode);
-
-/* Why AUTO has taken send/recv, in words, or "". Lives as long as the handle. */
-const char *sparse_allreduce_mode_reason(sparse_allreduce_t handle);
+/* How the steps of a handle move entries, the same on all ranks, and why AUTO has taken send/recv,
+ * in words, or "", which lives as long as the handle. Either pointer may be NULL. */
+ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode,
+                                   const char **reason);
 
 /* Collective. Waits for the last step and frees the handle, its result and its residual. With
  * several GPUs in one process no rank may start other NCCL work before all have returned from here:
@@ -292,15 +291,13 @@ typedef struct {
   int exact_local, exact_global, repartitioned, dense; /* kind of the step */
   int overflowed; /* this rank offered its k largest in place of what a threshold selects */
   int fell_back;  /* TOPKSA gathered densely */
+  const uint64_t *boundaries; /* the first index of each rank's region, and count; valid until the
+                                 next call for this handle */
 } sparse_allreduce_statistics_t;
 
 /* Waits for the last step. */
 ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
                                          sparse_allreduce_statistics_t *statistics);
-
-/* The regions of the last step: boundaries[j] is the first index of the region of rank j, and
- * boundaries[ranks] = count; `boundaries` has room for ranks + 1. Waits for the last step. */
-ncclResult_t sparse_allreduce_boundaries(sparse_allreduce_t handle, uint64_t *boundaries);
 
 /* Milliseconds that the phases of the last step took on this device; waits for it. Needs
  * sparse_allreduce_time_phases(handle, 1) before the step; costs some events per step.

@@ -95,7 +95,7 @@ struct sparse_state {
   double local_threshold, global_threshold;
   double guess_ratio;
   sparse_level_t guess;
-  uint64_t boundaries[SPARSE_MAX_RANKS + 1]; /* regions, see sparse_allreduce_boundaries */
+  uint64_t boundaries[SPARSE_MAX_RANKS + 1]; /* regions: rank j has [j] to [j + 1] */
 
   /* Everything from here on is set by each step, or once for ever. The local pass: elements above
    * levels[0] and not above `limit` become candidates; level_counts[j] is how many elements are

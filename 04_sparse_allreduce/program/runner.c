@@ -44,9 +44,7 @@ static void create_handle(struct runner *r, ncclComm_t comm,
 void runner_create(struct runner *r, const struct rank *me, ncclComm_t comm, size_t count,
                    const sparse_allreduce_config_t *config, bool simple)
 {
-  *r = (struct runner){.me = me,
-                       .count = count,
-                       .boundaries = allocate(((size_t)me->nranks + 1) * sizeof(uint64_t))};
+  *r = (struct runner){.me = me, .count = count};
   if (!simple)
     create_handle(r, comm, config);
   else if (!(r->simple = simple_create(comm, count, config, NULL)))
@@ -63,7 +61,6 @@ void runner_destroy(struct runner *r)
   if (r->handle) SPARSECHECK(sparse_allreduce_destroy(r->handle));
   CUDACHECK(cudaFree(r->weights));
   CUDACHECK(cudaFree(r->dense));
-  free(r->boundaries);
   launcher_barrier(r->me); /* several GPUs in one process: see sparse_allreduce_destroy */
 }
 
@@ -76,13 +73,15 @@ const char *runner_mode(const struct runner *r)
   };
   sparse_mode_t mode;
   if (r->simple) return "simple";
-  SPARSECHECK(sparse_allreduce_mode(r->handle, &mode));
+  SPARSECHECK(sparse_allreduce_mode(r->handle, &mode, NULL));
   return names[mode];
 }
 
 const char *runner_reason(const struct runner *r)
 {
-  return r->simple ? "" : sparse_allreduce_mode_reason(r->handle);
+  const char *reason = "";
+  if (!r->simple) SPARSECHECK(sparse_allreduce_mode(r->handle, NULL, &reason));
+  return reason;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -115,10 +114,10 @@ struct step_outcome runner_outcome(const struct runner *r, const float *result)
                                  .entries = s->last.dense || s->last.fell_back ? NULL : s->global,
                                  .count = s->last.global,
                                  .boundaries = s->boundaries};
-  struct step_outcome left = {.result = result, .boundaries = r->boundaries};
+  struct step_outcome left = {.result = result};
   const uint64_t *count;
   SPARSECHECK(sparse_allreduce_statistics(r->handle, &left.statistics));
-  SPARSECHECK(sparse_allreduce_boundaries(r->handle, r->boundaries));
+  left.boundaries = left.statistics.boundaries;
   SPARSECHECK(sparse_allreduce_sparse_result(r->handle, &left.entries, &count));
   if (left.entries)
     CUDACHECK(cudaMemcpy(&left.count, count, sizeof left.count, cudaMemcpyDeviceToHost));

@@ -16,7 +16,6 @@ struct runner {
   sparse_allreduce_t handle; /* one of the two is there */
   struct simple *simple;
   float *weights, *dense; /* --result entries: in device memory; else NULL */
-  uint64_t *boundaries;   /* where the library's regions come to the host */
 };
 
 /* What a step left on this rank. */

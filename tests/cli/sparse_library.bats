@@ -15,7 +15,7 @@ load sparse_helper
   local include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common" -I"$TOP/common/cpu" -I. -Ialltoallv)
   echo '#include "sparse_allreduce.h"' | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ "${include[@]}" -
   "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \
-    ./*.c ./{alltoallv,cpu,paths,onesided}/*.c -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm
+    ./*.c ./{alltoallv,cpu,paths}/*.c -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm
   mpi_job 3 ./usage >"$WORK/out" 2>"$WORK/err"
   [ "$(sort "$WORK/out")" = "$(for rank in 0 1 2; do
     echo "rank $rank offered 100 of 10000 elements, the result has 100, the last is 20000"

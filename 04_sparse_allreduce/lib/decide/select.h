@@ -82,15 +82,6 @@ SPARSE_DEVICE void sparse_begin(struct sparse_state *s, uint32_t epoch)
   s->epoch = epoch;
 }
 
-/* What a local pass begins with; the kernel does the same in pieces. */
-SPARSE_DEVICE void sparse_begin_pass(const struct sparse_memory *m,
-                                     enum sparse_candidates candidates)
-{
-  struct sparse_state *s = m->state;
-  s->nlevels = sparse_first_levels(m, candidates, s->levels, &s->limit);
-  sparse_begin(s, s->epoch + 1);
-}
-
 SPARSE_DEVICE void sparse_select_above(struct sparse_state *s, sparse_level_t above)
 {
   s->selection.above = above;

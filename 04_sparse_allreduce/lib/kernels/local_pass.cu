@@ -410,7 +410,7 @@ __device__ inline void clear_pending(const pass &p, uint32_t listed, uint32_t ti
   }
 }
 
-/* By one block: in the state, what sparse_begin_pass() does. As a decision that took 15 us, since
+/* By one block: the levels, and sparse_begin(), in the state. As a decision that took 15 us, since
  * its code is in no cache and memory is busy, and all others had to wait for the block's first
  * tile. Until all is done, nobody reads this: the levels of a block are its own. */
 __device__ inline void write_begin(const pass &p, uint32_t epoch)
