@@ -52,8 +52,8 @@ struct sparse_constants {
 /* The published ones: Ok-Topk's VGG/, LSTM/ and BERT/. */
 void sparse_constants_init(struct sparse_constants *constants, sparse_preset_t preset);
 
-/* sparse_allreduce_create() with constants that are not those of config->preset. They must be the
- * same on all ranks, and are not checked. */
+/* sparse_allreduce_create() with constants that are not those of config->preset (NULL: those). They
+ * must be the same on all ranks, and are not checked. */
 ncclResult_t sparse_allreduce_create_with(ncclComm_t comm, size_t count,
                                           const sparse_allreduce_config_t *config,
                                           const struct sparse_constants *constants,

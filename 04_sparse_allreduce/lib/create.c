@@ -51,9 +51,9 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
   const bool selects = h->path->is & SPARSE_SELECTS, tree = h->path->is & SPARSE_TREE;
-  const size_t list = (size_t)m->nranks * m->list_room * sizeof(struct sparse_pair);
+  const size_t nranks = (size_t)m->nranks, list = nranks * m->list_room;
   const size_t dense = (m->n + SPARSE_SECTOR - 1) / SPARSE_SECTOR * SPARSE_SECTOR * sizeof(float);
-  const size_t scratch = ops_scratch_bytes(m->n, m->nranks, m->capacity), lists = tree ? 2 : 3;
+  const size_t scratch = ops_scratch_bytes(m->n, m->nranks, m->capacity);
   if (m->config.result == SPARSE_RESULT_DENSE || m->config.warmup_steps > 0 || !selects ||
       h->path->is & SPARSE_FALLS_BACK)
     SPARSE_TRY(allocate_zeros((void **)&m->dense, dense));
@@ -62,10 +62,19 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   if (!selects) return ncclSuccess;
   SPARSE_TRY(allocate_zeros((void **)&m->residual, m->n * sizeof(float)));
   SPARSE_TRY(allocate_zeros(&m->scratch, scratch));
-  if (tree) SPARSE_TRY(allocate_zeros((void **)&m->gathered, list));
-  h->lists_bytes = sparse_lists_bytes(m, lists, spare_room(h));
+  if (tree) SPARSE_TRY(allocate_zeros((void **)&m->gathered, list * sizeof(*m->gathered)));
+
+  /* the lists one after the other, the last one with spare room, flags, histograms, begins */
+  const size_t lists = (tree ? 1 : 2) * list, entries = lists + list + spare_room(h);
+  h->lists_bytes = entries * sizeof(*m->received) + sizeof(*m->flags) +
+                   2 * nranks * sizeof(*m->histograms) + SPARSE_UNITS(m->n) * sizeof(uint32_t);
   SPARSE_NCCL(ncclMemAlloc((void **)&m->lists, h->lists_bytes));
-  sparse_lay_out_lists(m, lists, spare_room(h));
+  m->reduced = m->offered = (struct sparse_pair *)m->lists;
+  if (!tree) m->gathered = m->reduced + list;
+  m->received = m->reduced + lists;
+  m->flags = (struct sparse_flags *)(m->reduced + entries);
+  m->histograms = (uint32_t(*)[SPARSE_BINS])(m->flags + 1);
+  m->unit_begins = m->histograms[2 * nranks];
   SPARSE_CUDA(cudaMemset(m->flags, 0, sizeof(*m->flags)));
   return ncclSuccess;
 }
@@ -240,7 +249,10 @@ ncclResult_t sparse_allreduce_create_with(ncclComm_t comm, size_t count,
   h->comm = h->m.comm = comm;
   /* The fields of another version's configuration are elsewhere, or not there. */
   if (config->size == sizeof(*config)) h->m.config = *config;
-  h->m.constants = *constants;
+  if (constants != NULL)
+    h->m.constants = *constants;
+  else
+    sparse_constants_init(&h->m.constants, config->preset);
   bool own_processes = false;
   ncclResult_t result = allocate_counts(h);
   if (result == ncclSuccess) {
@@ -265,10 +277,7 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
                                      const sparse_allreduce_config_t *config,
                                      sparse_allreduce_t *handle)
 {
-  if (config == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  struct sparse_constants constants;
-  sparse_constants_init(&constants, config->preset);
-  return sparse_allreduce_create_with(comm, count, config, &constants, handle);
+  return sparse_allreduce_create_with(comm, count, config, NULL, handle);
 }
 
 ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)

@@ -183,28 +183,6 @@ struct sparse_memory {
   void *scratch; /* of the operators, see ops_scratch_bytes */
 };
 
-/* What peers or NCCL access is one allocation at m->lists: `lists` lists (3; 2 if `gathered` is
- * elsewhere), room for `spare` entries more in the last one, notes, histograms, begins of units. So
- * many bytes: */
-static inline size_t sparse_lists_bytes(const struct sparse_memory *m, size_t lists, size_t spare)
-{
-  return (lists * (size_t)m->nranks * m->list_room + spare) * sizeof(struct sparse_pair) +
-         sizeof(*m->flags) + 2 * (size_t)m->nranks * sizeof(*m->histograms) +
-         SPARSE_UNITS(m->n) * sizeof(*m->unit_begins);
-}
-
-/* And where all that is. */
-static inline void sparse_lay_out_lists(struct sparse_memory *m, size_t lists, size_t spare)
-{
-  const size_t list = (size_t)m->nranks * m->list_room;
-  m->reduced = m->offered = (struct sparse_pair *)m->lists;
-  if (lists == 3) m->gathered = m->reduced + list;
-  m->received = m->reduced + (lists - 1) * list;
-  m->flags = (struct sparse_flags *)(m->received + list + spare);
-  m->histograms = (uint32_t(*)[SPARSE_BINS])(m->flags + 1);
-  m->unit_begins = m->histograms[2 * m->nranks];
-}
-
 /* One-sided: where the list of rank p begins in the received list of an owner, whose own one is the
  * last. */
 SPARSE_DEVICE size_t sparse_list_place(const struct sparse_memory *m, int owner, int p)
