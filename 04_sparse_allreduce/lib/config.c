@@ -2,7 +2,6 @@
 /* The published constants, and what a configuration may be. */
 #include "handle.h"
 
-#include <math.h>
 #include <string.h>
 
 void sparse_constants_init(struct sparse_constants *constants, sparse_preset_t preset)
@@ -109,18 +108,4 @@ ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, siz
   if (config == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   const char *error = error_of(config, count, ranks);
   return error == NULL ? ncclSuccess : sparse_fail(ncclInvalidArgument, "%s", error);
-}
-
-/* To the last digits, by bisection on erfc, which the C library has. It runs once. */
-double sparse_normal_tail(double probability)
-{
-  double low = 0, high = 40;
-  for (int i = 0; i < 200; i++) {
-    const double middle = (low + high) / 2;
-    if (erfc(middle / sqrt(2)) / 2 > probability)
-      low = middle;
-    else
-      high = middle;
-  }
-  return low;
 }

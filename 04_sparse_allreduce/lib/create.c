@@ -2,6 +2,7 @@
 /* Making a handle, on all ranks or on none, and freeing it. */
 #include "handle.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,21 @@ static size_t spare_room(const struct sparse_allreduce_handle *h)
   return h->m.list_room < most ? h->m.list_room : most;
 }
 
+/* The x above which a standard normal variable lies with this probability, to the last digits, by
+ * bisection on erfc, which the C library has. */
+static double normal_tail(double probability)
+{
+  double low = 0, high = 40;
+  for (int i = 0; i < 200; i++) {
+    const double middle = (low + high) / 2;
+    if (erfc(middle / sqrt(2)) / 2 > probability)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
 /* The sizes that everything is derived from. */
 static void set_sizes(struct sparse_allreduce_handle *h, size_t count)
 {
@@ -30,7 +46,7 @@ static void set_sizes(struct sparse_allreduce_handle *h, size_t count)
   sparse_allreduce_sizes(count, m->config.density, &m->k, &m->capacity);
   m->list_room = (m->capacity + 3) / 4 * 4; /* lists start at multiples of 16 bytes */
   m->room = m->nranks > 1 ? 2 * m->capacity : m->capacity;
-  m->z = sparse_normal_tail(m->config.density / 2);
+  m->z = normal_tail(m->config.density / 2);
   if (!(h->path->is & SPARSE_ADAPTS)) m->constants.raise_steps = 0;
 }
 

@@ -141,9 +141,6 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 
 /* ---- the handle ------------------------------------------------------------------------------ */
 
-/* The x above which a standard normal variable lies with this probability, at most one half. */
-double sparse_normal_tail(double probability);
-
 /* A hash of `count` bytes, and of what was hashed before. */
 uint64_t sparse_hash(uint64_t so_far, const void *bytes, size_t count);
 
@@ -170,20 +167,19 @@ ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase p
 ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradient,
                             cudaStream_t stream);
 
-/* The state->wanted largest entries of a list go to `to`, by state->global, which afterwards
- * chooses them. dropped (may be NULL, list of one part): receives the others. `found` is decided
- * when the smallest of them is known. */
+/* The state->wanted largest entries of a list go to `to`, the others to `dropped` (may be NULL).
+ * state->global chooses them afterwards; `found` is decided when it is known. */
 ncclResult_t keep_largest(const struct sparse_memory *m, struct sparse_list list,
                           struct sparse_list to, const struct sparse_list *dropped,
                           enum sparse_decision found, cudaStream_t stream);
 
-/* The lists of all ranks, list p being received_counts[p] entries at lists + received_displs[p]:
- * rank 0's, rank 1's, ... are added. Sums that are not 0 go to `to`, ascending. */
+/* Adds received_counts[p] entries at lists + received_displs[p], p = 0, 1, ... Sums that are not 0
+ * go to `to`. */
 ncclResult_t reduce_lists(const struct sparse_memory *m, const struct sparse_pair *lists,
                           struct sparse_list to, cudaStream_t stream);
 
-/* By the owner of a region: what has come from all ranks, list p at received + list_displs[p], is
- * added in the order rank, rank - 1, ... modulo nranks, and goes to the reduced list. */
+/* By the owner of a region: adds what has come, list p at received + list_displs[p], in the order
+ * rank, rank - 1, ... modulo nranks, to the reduced list. */
 ncclResult_t reduce_region(const struct sparse_memory *m, enum sparse_sums which,
                            cudaStream_t stream);
 
@@ -209,8 +205,7 @@ uint64_t exchange_overlap(const uint64_t *a, const uint64_t *b, uint64_t *first)
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
                              size_t size, bool counted, cudaStream_t stream);
 
-/* Every rank tells all others whether its gradient was finite: 4 bytes each, in a message of their
- * own at the end of a step. */
+/* Every rank tells all others whether its gradient was finite: 4 bytes each, at a step's end. */
 ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream);
 
 /* The same number of words from every rank, to the host: all[r * words ...]; waits for the stream.
@@ -218,8 +213,7 @@ ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t 
 ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,
                              cudaStream_t stream);
 
-/* The elements places[r] to places[r + 1] of `vector`, which lie there on rank r, go to all ranks.
- */
+/* Elements places[r] to places[r + 1] of `vector`, which lie there on rank r, go to all ranks. */
 ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
                              const uint64_t *places, size_t size, cudaStream_t stream);
 

@@ -103,7 +103,7 @@ static void count_tree(const struct sparse_memory *m, uint64_t *sent, uint64_t *
   if (m->rank > 0) *received += m->k;
 }
 
-/* The gather of all sums, and what the ranks move before to even them out. */
+/* The gather of all sums, and what ranks move before to even them out. */
 static ncclResult_t count_gather(const struct sparse_allreduce_handle *h, uint64_t *sent,
                                  uint64_t *received)
 {

@@ -22,10 +22,10 @@ load sparse_helper
   done)" ]
   # a rank that fails says why and ends the others, which wait for it
   local code=0
-  mpi_job 3 env "LD_PRELOAD=$FAULT_FOLDER/fault.so" FAULT=fail:ncclAllReduce:1:1 ./usage >"$WORK/out" 2>"$WORK/err" || code=$?
+  mpi_job 3 env "LD_PRELOAD=$FAULT_FOLDER/fault.so" FAULT=fail:ncclAllGather:1:1 ./usage >"$WORK/out" 2>"$WORK/err" || code=$?
   [ "$code" = 1 ]
   [ ! -s "$WORK/out" ]
-  grep -F './usage.c: sparse_allreduce_create(comm, COUNT, &config, &handle): ncclAllReduce(' "$WORK/err"
+  grep -F './usage.c: sparse_allreduce_create(comm, COUNT, &config, &handle): ncclAllGather(' "$WORK/err"
   # NCCL's own reason stands behind its error
   code=0
   CPU_STANDIN_MEMORY=250000 mpi_job 1 ./usage >"$WORK/out" 2>"$WORK/err" || code=$?

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The decisions of a step: arithmetic on a few numbers of the state, done by one thread on the
- * device so that no count has to travel to the host. nvcc compiles it into the kernels, the C
- * compiler into their CPU versions. */
+ * device so that no count has to travel to the host. For kernels and for their CPU versions. */
 #ifndef DECIDE_H
 #define DECIDE_H
 
@@ -118,7 +117,9 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
     sparse_set_guess(s, s->selection.above, m->k, s->level_counts[0]);
     break;
   case SPARSE_KTH_FOUND: /* the same; and it becomes the local threshold */
-    sparse_kth_found(m, s);
+    sparse_set_guess(s, s->selection.above, m->k, s->level_counts[0]);
+    s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
+    sparse_select_above(s, s->selection.above);
     break;
   case SPARSE_OVERFLOW_FOUND: /* the k-th magnitude is the threshold, if that chose too many */
     if (s->overflowed) s->local_threshold = (double)sparse_from_magnitude(s->selection.above);

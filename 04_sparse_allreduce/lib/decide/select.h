@@ -171,22 +171,13 @@ SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m, struct sparse_
       enough && sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
 }
 
-/* The k-th magnitude is the threshold, and what exceeds it is chosen. */
-SPARSE_DEVICE void sparse_kth_found(const struct sparse_memory *m, struct sparse_state *s)
-{
-  sparse_set_guess(s, s->selection.above, m->k, s->level_counts[0]);
-  s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
-  sparse_select_above(s, s->selection.above);
-}
-
 /* ---- Gaussian thresholds ---------------------------------------------------------------------
  *
  * The threshold that would select k entries if elements were normally distributed, corrected by
- * counting. GAUSSIANK lowers or raises it in small steps. Their counts come from one pass over a
- * table of levels: `lower_steps` levels below the threshold it starts from, `raise_steps` above it.
- * GAUSSIANKSA halves or raises it by half, three times at most: a table of one level. */
+ * counting. GAUSSIANK lowers or raises it in small steps, whose counts come from one pass over a
+ * table of levels: `down` levels below the threshold it starts from, `up` above it. GAUSSIANKSA
+ * halves or raises it by half, three times at most: a table of one level. */
 
-/* A table of `down` levels below the threshold and `up` levels above it. */
 SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct sparse_state *s,
                                          int down, int up)
 {
