@@ -28,14 +28,16 @@ struct rule {
 static const struct rule rules[] = {
     /* Candidates are what lies above a guess from the step before; if they are fewer than k, or
      * more than the list holds, all of the residual is searched. */
-    [SELECT_K] = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_K_FOUND},
-    [SELECT_EXACT_THRESHOLD] = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_KTH_FOUND},
+    [SELECT_K] = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_K_FOUND, 0, SPARSE_THEN_NOTHING},
+    [SELECT_EXACT_THRESHOLD] = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_KTH_FOUND, 0,
+                                SPARSE_THEN_NOTHING},
 
     /* The threshold of the step before, raised a few times at most while it selects too many: the
      * local pass counts all the thresholds that may come, and what is above the first of them is
      * filtered when the decision is known, from the residual if the list could not take all of it.
      * If it still selects more than a rank may offer: the k largest. */
-    [SELECT_BY_THRESHOLD] = {SPARSE_ABOVE_THRESHOLDS, SPARSE_TAKE_THRESHOLD, SPARSE_OVERFLOW_FOUND},
+    [SELECT_BY_THRESHOLD] = {SPARSE_ABOVE_THRESHOLDS, SPARSE_TAKE_THRESHOLD, SPARSE_OVERFLOW_FOUND,
+                             0, SPARSE_THEN_NOTHING},
 
     /* The threshold that would select k entries if the elements were normally distributed,
      * corrected by counting: in small steps, of which one round counts a whole table; or halved or

@@ -47,8 +47,8 @@ ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
 
 /* ops_apply() of the sums of all ranks: waits until they are there and fetches them on the way, to
  * `gathered`, in rank order, one after the other, with state->gathered_counts, gathered_displs and,
- * if a rank says so, nonfinite. `then`, SPARSE_COUNT_GATHERED or SPARSE_COUNT_AND_ADAPT, is decided as soon as
- * the counts are there. */
+ * if a rank says so, nonfinite. `then`, SPARSE_COUNT_GATHERED or SPARSE_COUNT_AND_ADAPT, is decided
+ * as soon as the counts are there. */
 ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision then,
                             cudaStream_t stream);
 
