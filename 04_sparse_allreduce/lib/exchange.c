@@ -66,7 +66,7 @@ static ncclResult_t sendrecv(struct sparse_allreduce_handle *h, const struct par
 ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
                              const uint64_t *places, size_t size, cudaStream_t stream)
 {
-  struct part out[SPARSE_MAX_RANKS], in[SPARSE_MAX_RANKS];
+  struct part out[SPARSE_MAX_RANKS] = {{0}}, in[SPARSE_MAX_RANKS] = {{0}};
   /* MPI: Allgatherv -> NCCL: has none; every block is sent to everybody, all at once */
   for (int p = 0; p < h->m.nranks; p++)
     in[p] = (struct part){(char *)vector + places[p] * size, places[p + 1] - places[p]};
@@ -81,7 +81,7 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
   struct sparse_pair *next = m->offered;
-  struct part out[SPARSE_MAX_RANKS], in[SPARSE_MAX_RANKS];
+  struct part out[SPARSE_MAX_RANKS] = {{0}}, in[SPARSE_MAX_RANKS] = {{0}};
   SPARSE_TRY(ops_partition(m, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   if (h->alltoallv != NULL)
@@ -150,7 +150,7 @@ static ncclResult_t gather_sendrecv(struct sparse_allreduce_handle *h, const cha
 {
   const int rank = h->m.rank, nranks = h->m.nranks;
   uint64_t from[SPARSE_MAX_RANKS + 1], to[SPARSE_MAX_RANKS + 1], first, count;
-  struct part out[SPARSE_MAX_RANKS], in[SPARSE_MAX_RANKS];
+  struct part out[SPARSE_MAX_RANKS] = {{0}}, in[SPARSE_MAX_RANKS] = {{0}};
   exchange_shares(h, h->counts, from, to);
   for (int p = 0; p < nranks; p++) {
     count = exchange_overlap(&from[rank], &to[p], &first);
