@@ -39,18 +39,12 @@ static uint64_t share_of_k(const struct simple *s, sparse_fraction_t fraction)
 static double corrected(struct simple *s, double threshold)
 {
   const sparse_correction_t *c = &s->constants.correction;
-  uint64_t count = simple_count_above(s, threshold);
-  if (count < share_of_k(s, c->lower_below)) {
-    for (int j = 0; j < c->lower_steps && count < share_of_k(s, c->lower_until); j++) {
-      threshold /= c->lower_factor;
-      count = simple_count_above(s, threshold);
-    }
-    return threshold;
-  }
-  for (int j = 0; j < c->raise_steps && count > share_of_k(s, c->raise_above); j++) {
+  const uint64_t until = share_of_k(s, c->lower_until), most = share_of_k(s, c->raise_above);
+  const int lower = simple_count_above(s, threshold) < share_of_k(s, c->lower_below);
+  for (int j = 0; lower && j < c->lower_steps && simple_count_above(s, threshold) < until; j++)
+    threshold /= c->lower_factor;
+  for (int j = 0; !lower && j < c->raise_steps && simple_count_above(s, threshold) > most; j++)
     threshold *= c->raise_factor;
-    count = simple_count_above(s, threshold);
-  }
   return threshold;
 }
 
@@ -70,10 +64,9 @@ void simple_gaussiank(struct simple *s, const float *gradient)
   simple_accumulate(s, gradient);
   s->local_threshold = corrected(s, simple_gaussian_threshold(s));
   offer(s);
-  s->last.local_threshold = s->local_threshold;
 
   simple_sum_at_all(s);
   simple_average(s);
   simple_clear_offered(s);
-  s->last.global = s->on->select(s, s->sums, 0, s->n, SIMPLE_NONZERO, s->global);
+  simple_list_sums(s, SIMPLE_NONZERO);
 }
