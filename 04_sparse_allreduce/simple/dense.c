@@ -6,5 +6,4 @@ void simple_dense(struct simple *s, const float *gradient)
 {
   s->last.dense = 1;
   simple_sum(s, gradient, s->sums);
-  simple_average(s);
 }

@@ -66,7 +66,5 @@ void simple_gaussiank(struct simple *s, const float *gradient)
   offer(s);
 
   simple_sum_at_all(s);
-  simple_average(s);
   simple_clear_offered(s);
-  simple_list_sums(s, SIMPLE_NONZERO);
 }

@@ -31,6 +31,5 @@ void simple_gaussianksa(struct simple *s, const float *gradient)
 
   simple_sum_at_owners(s);
   simple_gather_sums(s, SIMPLE_NONZERO, SPARSE_BALANCE_NEVER);
-  simple_average(s);
   simple_clear_offered(s);
 }

@@ -79,15 +79,14 @@ void simple_gtopk(struct simple *s, const float *gradient)
    * are looked at, but a vector that has 1 where the result has an entry. */
   struct sparse_pair *marks = simple_host_list(s, s->global, k);
   for (size_t e = 0; e < k; e++) marks[e].value = 1;
-  simple_copy(s, s->reduced, marks, bytes);
+  simple_copy(s, s->received, marks, bytes);
   free(marks);
-  s->on->zero(s, s->sums);
-  s->on->add_entries(s, s->sums, s->reduced, k, NULL);
+  simple_zero(s, s->sums);
+  s->on->add_entries(s, s->sums, s->received, k, NULL);
   simple_clear_offered_in_result(s);
   dropped = s->received + k;
   for (int i = 0; i < round && s->config.gtopk_exact_residual; dropped += drops[i], i++)
     s->on->add_entries(s, s->acc, dropped, drops[i], s->sums);
 
   simple_sums_of_list(s);
-  simple_average(s);
 }

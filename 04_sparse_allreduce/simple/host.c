@@ -15,18 +15,23 @@ void *simple_host_memory(size_t bytes)
   return memory;
 }
 
-static uint32_t magnitude(float x)
+uint32_t simple_bits(float x)
 {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   return bits & 0x7fffffffu;
 }
 
+float simple_magnitude(uint32_t bits)
+{
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 static float one_nan(float x)
 {
-  const uint32_t nan = SIMPLE_NAN;
-  if (isnan(x)) memcpy(&x, &nan, sizeof x);
-  return x;
+  return isnan(x) ? simple_magnitude(SIMPLE_NAN) : x;
 }
 
 float simple_add(float a, float b)
@@ -38,14 +43,14 @@ float simple_add(float a, float b)
 
 int simple_chosen(struct simple_rule rule, size_t i, float value)
 {
-  const uint32_t bits = magnitude(value);
+  const uint32_t bits = simple_bits(value);
   return bits <= rule.most && (bits > rule.above || (bits == rule.above && (int64_t)i <= rule.tie));
 }
 
 static size_t count_from(const float *values, size_t n, uint32_t least)
 {
   size_t count = 0;
-  for (size_t i = 0; i < n; i++) count += magnitude(values[i]) >= least;
+  for (size_t i = 0; i < n; i++) count += simple_bits(values[i]) >= least;
   return count;
 }
 
@@ -58,7 +63,7 @@ struct simple_rule simple_host_largest(const float *values, size_t n, size_t k)
     if (count_from(values, n, rule.above | bit) >= k) rule.above |= bit;
   size_t ties = k - count_from(values, n, rule.above + 1);
   for (size_t i = 0; ties > 0; i++)
-    if (magnitude(values[i]) == rule.above) ties--, rule.tie = (int64_t)i;
+    if (simple_bits(values[i]) == rule.above) ties--, rule.tie = (int64_t)i;
   return rule;
 }
 
@@ -80,11 +85,6 @@ static size_t choose(struct simple *s, const float *vector, struct simple_rule r
 }
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
-
-static void zero(struct simple *s, float *vector)
-{
-  memset(vector, 0, s->n * sizeof *vector);
-}
 
 static void add_gradient(struct simple *s, float *vector, const float *gradient)
 {
@@ -124,5 +124,5 @@ static double moment(struct simple *s, const float *vector, double center, int s
   return sum;
 }
 
-const struct simple_operators simple_on_host = {
-    zero, add_gradient, largest, choose, add_entries, clear_entries, divide, moment, 0};
+const struct simple_operators simple_on_host = {add_gradient,  largest, choose, add_entries,
+                                                clear_entries, divide,  moment, 0};

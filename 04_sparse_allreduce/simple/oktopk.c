@@ -10,6 +10,7 @@
  *
  * A threshold is found exactly now and then. In between the old one is used again and follows the
  * number of entries that it selected. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "simple.h"
@@ -75,6 +76,7 @@ static void new_regions(struct simple *s)
 void simple_oktopk(struct simple *s, const float *gradient)
 {
   const struct sparse_constants *c = &s->constants;
+  if (isnan(s->global_threshold)) s->global_threshold = 0; /* until an exact step has sums */
   s->last.exact_local = simple_is_due(s, c->local_interval);
   s->last.exact_global = simple_is_due(s, c->global_interval);
   s->last.repartitioned = simple_is_due(s, c->repartition_interval);
@@ -102,7 +104,6 @@ void simple_oktopk(struct simple *s, const float *gradient)
     s->global_threshold = simple_magnitude(largest.above);
   }
 
-  /* 5. The average. What was offered and is in the result leaves the residual. */
-  simple_average(s);
+  /* 5. What was offered and is in the result leaves the residual. */
   simple_clear_offered_in_result(s);
 }

@@ -43,7 +43,6 @@ static size_t lay_out(struct simple *s, char *memory)
   PLACE(result, s->n)
   PLACE(offered, s->capacity)
   PLACE(received, lists)
-  PLACE(reduced, most)
   PLACE(global, most)
   PLACE(work, s->work_bytes)
 #undef PLACE
@@ -106,7 +105,17 @@ void simple_destroy(struct simple *s)
 void simple_reset(struct simple *s)
 {
   s->steps = 0;
-  s->on->zero(s, s->acc);
+  simple_zero(s, s->acc);
+}
+
+void simple_zero(struct simple *s, float *vector)
+{
+  if (s->comm) {
+    CUDACHECK(cudaMemsetAsync(vector, 0, s->n * sizeof *vector, s->stream));
+    CUDACHECK(cudaStreamSynchronize(s->stream));
+  } else {
+    memset(vector, 0, s->n * sizeof *vector);
+  }
 }
 
 void simple_copy(struct simple *s, void *to, const void *from, size_t bytes)
@@ -143,6 +152,7 @@ void simple_step(struct simple *s, const float *gradient, cudaStream_t stream)
     simple_dense(s, gradient);
   else
     simple_paths[s->config.algorithm].step(s, gradient);
+  s->on->divide(s, s->result, s->sums, s->nranks);
   s->last.local_threshold = s->local_threshold;
   s->last.global_threshold = s->global_threshold;
   s->steps++;
@@ -162,13 +172,6 @@ void simple_accumulate(struct simple *s, const float *gradient)
 
 /* ---- what a rank offers ---------------------------------------------------------------------- */
 
-double simple_magnitude(uint32_t bits)
-{
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
 double simple_kth_magnitude(struct simple *s)
 {
   return simple_magnitude(s->on->largest(s, s->acc, s->k).above);
@@ -176,14 +179,10 @@ double simple_kth_magnitude(struct simple *s)
 
 struct simple_rule simple_above(const struct simple *s, double threshold)
 {
-  const float rounded = (float)threshold;
-  struct simple_rule rule = {SIMPLE_NAN, SIMPLE_INFINITY, -1};
-  if (rounded < 0)
-    rule = (struct simple_rule){0, SIMPLE_INFINITY, (int64_t)s->n - 1}; /* zeros, too */
-  else if (!isnan(rounded))
-    memcpy(&rule.above, &rounded, sizeof rounded);
-  rule.above &= 0x7fffffff; /* -0 is 0 */
-  return rule;
+  const float rounded = simple_add((float)threshold, 0); /* one NaN */
+  const int all = rounded < 0;                           /* zeros, too */
+  return (struct simple_rule){all ? 0 : simple_bits(rounded), SIMPLE_INFINITY,
+                              all ? (int64_t)s->n - 1 : -1};
 }
 
 size_t simple_count_above(struct simple *s, double threshold)
@@ -222,9 +221,10 @@ void simple_sum_at_all(struct simple *s)
   uint64_t counts[s->nranks];
   simple_numbers(s, &s->last.local, counts, 1);
   simple_gather(s, s->offered, counts, 2, s->received);
-  s->on->zero(s, s->sums);
+  simple_zero(s, s->sums);
   for (int r = 0; r < s->nranks; list += counts[r], r++)
     s->on->add_entries(s, s->sums, list, counts[r], NULL);
+  simple_list_sums(s, SIMPLE_NONZERO);
 }
 
 void simple_sum_at_owners(struct simple *s)
@@ -244,64 +244,62 @@ void simple_sum_at_owners(struct simple *s)
    * is fixed, so the sums are the same bits in every run. */
   places[0] = 0;
   for (int r = 1; r < P; r++) places[r] = places[r - 1] + receives[r - 1];
-  s->on->zero(s, s->sums);
+  simple_zero(s, s->sums);
   for (int i = 0; i < P; i++) {
     const int from = (s->rank - i + P) % P;
     s->on->add_entries(s, s->sums, s->received + places[from], receives[from], NULL);
   }
 }
 
-/* Evens out what the owners have before it is gathered. Of the lists s->reduced of all ranks, one
- * after the other, rank r gets `total / P` entries, the first ranks one more. */
-static void even_out(struct simple *s, uint64_t counts[], uint64_t total)
+/* Evens out the lists s->received of all ranks: seen as one list, rank r gets the r-th part of it,
+ * at that place in s->global. */
+static const struct sparse_pair *even_out(struct simple *s, uint64_t counts[], uint64_t total)
 {
-  const uint64_t P = (uint64_t)s->nranks;
-  uint64_t mine = 0, first = 0, sends[P], receives[P]; /* where this list, and a share, begin */
-  for (int r = 0; r < s->rank; r++) mine += counts[r];
-  const uint64_t end = mine + counts[s->rank];
+  const uint64_t P = (uint64_t)s->nranks, me = (uint64_t)s->rank;
+  uint64_t e = 0, ends[P], sends[P], receives[P];
   for (uint64_t r = 0; r < P; r++) {
-    counts[r] = total / P + (r < total % P);
-    const uint64_t from = first > mine ? first : mine;
-    first += counts[r];
-    const uint64_t to = first < end ? first : end;
-    sends[r] = to > from ? to - from : 0;
+    if (r < me) e += counts[r]; /* where this rank's entries begin */
+    ends[r] = total / P * (r + 1) + (r < total % P ? r + 1 : total % P);
+    sends[r] = 0;
   }
-  simple_split(s, s->reduced, sends, s->received, receives);
+  for (uint64_t part = 0, end = e + counts[me]; e < end; e++) {
+    while (e >= ends[part]) part++;
+    sends[part]++;
+  }
+  for (uint64_t r = 0; r < P; r++) counts[r] = ends[r] - (r > 0 ? ends[r - 1] : 0);
+  struct sparse_pair *mine = s->global + ends[me] - counts[me];
+  simple_split(s, s->received, sends, mine, receives);
+  return mine;
 }
 
 void simple_gather_sums(struct simple *s, struct simple_rule rule, sparse_balance_t balance)
 {
-  const uint64_t mine = s->on->select(s, s->sums, rule, s->reduced), P = (uint64_t)s->nranks;
-  uint64_t counts[P], total = 0, largest = 0;
-  simple_numbers(s, &mine, counts, 1);
+  const uint64_t own = s->on->select(s, s->sums, rule, s->received), P = (uint64_t)s->nranks;
+  const struct sparse_pair *mine = s->received;
+  uint64_t counts[P], total = 0, most = 0;
+  simple_numbers(s, &own, counts, 1);
   for (uint64_t r = 0; r < P; r++) {
     total += counts[r];
-    if (largest < counts[r]) largest = counts[r];
+    most = counts[r] > most ? counts[r] : most;
   }
-  const int even = balance == SPARSE_BALANCE_ALWAYS ||
-                   (balance == SPARSE_BALANCE_AUTO && largest * P > 4 * total);
-  if (even) even_out(s, counts, total);
-  simple_gather(s, even ? s->received : s->reduced, counts, 2, s->global);
+  if (balance == SPARSE_BALANCE_ALWAYS || (balance == SPARSE_BALANCE_AUTO && most * P > 4 * total))
+    mine = even_out(s, counts, total);
+  simple_gather(s, mine, counts, 2, s->global);
   s->last.global = total;
   simple_sums_of_list(s);
 }
 
 /* ---- result and residual --------------------------------------------------------------------- */
 
-void simple_sums_of_list(struct simple *s)
-{
-  s->on->zero(s, s->sums);
-  s->on->add_entries(s, s->sums, s->global, s->last.global, NULL);
-}
-
 void simple_list_sums(struct simple *s, struct simple_rule rule)
 {
   s->last.global = s->on->select(s, s->sums, rule, s->global);
 }
 
-void simple_average(struct simple *s)
+void simple_sums_of_list(struct simple *s)
 {
-  s->on->divide(s, s->result, s->sums, s->nranks);
+  simple_zero(s, s->sums);
+  s->on->add_entries(s, s->sums, s->global, s->last.global, NULL);
 }
 
 void simple_clear_offered(struct simple *s)

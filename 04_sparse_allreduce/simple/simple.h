@@ -31,8 +31,8 @@ struct simple;
 
 /* ---- the paths ------------------------------------------------------------------------------- */
 
-/* One step of this rank: s->result becomes the average, s->acc the residual, s->global the sums of
- * the result as a list. */
+/* One step of this rank: s->sums becomes the sums of the result, s->global the same as a list, and
+ * s->acc the residual. */
 typedef void simple_path_t(struct simple *s, const float *gradient);
 simple_path_t simple_dense, simple_topka, simple_topka2, simple_topkaopt, simple_gtopk,
     simple_oktopk, simple_topksa, simple_gaussiank, simple_gaussianksa;
@@ -48,7 +48,9 @@ extern const int simple_path_count;
 
 /* ---- operators: what a rank does with its own vectors and lists ------------------------------ */
 
-/* Which elements of a vector are chosen: element i if the bits of its magnitude are above `above`
+/* A vector has n floats; a list has entries {index, value} with ascending indices.
+ *
+ * Which elements of a vector are chosen: element i if the bits of its magnitude are above `above`
  * and not above `most`, or equal to `above` and i <= tie. Bits of magnitudes order as the
  * magnitudes do, infinity behind all numbers and NaN behind infinity. */
 struct simple_rule {
@@ -59,11 +61,7 @@ struct simple_rule {
 #define SIMPLE_NAN 0x7fffffffu
 static const struct simple_rule SIMPLE_NONZERO = {0, SIMPLE_NAN, -1};
 
-/* A vector has n floats; a list has entries {index, value} with ascending indices. Operators that
- * return something wait for it. */
 struct simple_operators {
-  void (*zero)(struct simple *s, float *vector);
-
   /* vector[i] = gradient[i] + vector[i], where gradient[i] is finite */
   void (*add_gradient)(struct simple *s, float *vector, const float *gradient);
 
@@ -111,22 +109,20 @@ struct simple {
   size_t k;        /* max(t, 1) */
   size_t capacity; /* a rank never offers more entries */
 
-  /* One piece of memory, on the device or on the host. */
   float *acc;                   /* vector: gradient + residual; after a step it is the residual */
   float *sums;                  /* vector: what was offered, added up over the ranks */
   float *result;                /* vector: the average */
   struct sparse_pair *offered;  /* list of last.local entries: what this rank offers */
   struct sparse_pair *received; /* lists of all ranks, one after the other */
-  struct sparse_pair *reduced;  /* list: the sums of this rank's region */
   struct sparse_pair *global;   /* list of last.global entries: the sums in the result */
   char *work;                   /* of operators, and for numbers on their way between ranks */
   size_t work_bytes;
 
   uint64_t *boundaries; /* rank j owns indices boundaries[j] ... boundaries[j + 1] - 1 */
-  double local_threshold, global_threshold; /* NaN: the path has none, or not yet */
-  uint64_t steps;                           /* done so far */
+  double local_threshold, global_threshold; /* NaN: the path has none */
   double given_threshold; /* Gaussian paths: to be used in place of mean + z * deviation, unless
                              it is NaN. A device adds in another order than the host. */
+  uint64_t steps;         /* done so far */
   sparse_allreduce_statistics_t last; /* step */
   size_t nonfinite;                   /* elements of its gradient that were not */
 };
@@ -141,15 +137,16 @@ size_t simple_device_bytes(size_t count, double density, int nranks);
 /* As when it was made. */
 void simple_reset(struct simple *s);
 
-/* One step, on all ranks. s->result and s->acc are valid when the stream is done. */
+/* One step, on all ranks: by the path, and then s->result becomes the average. It and s->acc are
+ * valid when the stream is done. */
 void simple_step(struct simple *s, const float *gradient, cudaStream_t stream);
 
 /* ---- exchanges: what ranks do together, all collective (exchange.c) -------------------------- */
 
-/* They count the words that a rank sends to others and receives: of 32 bits, so an entry has two.
- * Numbers do not count.
+/* They count the words of 32 bits that this rank sends to others and receives from them; an entry
+ * has two. Numbers of the host do not count.
  *
- * all[r * count ...] becomes the `count` numbers of rank r, all in host memory. MPI: Allgather */
+ * all[r * count ...] becomes the `count` numbers of rank r. MPI: Allgather */
 void simple_numbers(struct simple *s, const uint64_t *mine, uint64_t *all, size_t count);
 
 /* `all` becomes counts[0] elements of rank 0, then counts[1] of rank 1, ... `mine` may be at its
@@ -176,16 +173,16 @@ void simple_accumulate(struct simple *s, const float *gradient);
 
 /* |x| > (float)threshold, never NaN. A negative one chooses all numbers, a NaN nothing. */
 struct simple_rule simple_above(const struct simple *s, double threshold);
-double simple_magnitude(uint32_t bits);
-double simple_kth_magnitude(struct simple *s);                 /* of acc */
-size_t simple_count_above(struct simple *s, double threshold); /* likewise */
+size_t simple_count_above(struct simple *s, double threshold); /* of acc */
+double simple_kth_magnitude(struct simple *s);                 /* likewise */
 
 /* What this rank offers of acc: the k largest; what is above *threshold, or, if that is more than
  * `capacity`, the k largest, and *threshold becomes the k-th magnitude. */
 void simple_offer_largest(struct simple *s);
 void simple_offer_above(struct simple *s, double *threshold);
 
-/* Everybody gets all that is offered and adds it up in the order of ranks. */
+/* Everybody gets all that is offered and adds it up in the order of ranks: s->sums, and s->global
+ * without those that came out as 0. */
 void simple_sum_at_all(struct simple *s);
 
 /* The offered entries go to the owners of their regions, who add them up: s->sums has the sums of
@@ -197,10 +194,9 @@ void simple_sum_at_owners(struct simple *s);
 void simple_gather_sums(struct simple *s, struct simple_rule rule, sparse_balance_t balance);
 
 /* s->global becomes a list of the sums that the rule chooses; s->sums becomes those of s->global
- * and 0 elsewhere; s->result the average. */
+ * and 0 elsewhere. */
 void simple_list_sums(struct simple *s, struct simple_rule rule);
 void simple_sums_of_list(struct simple *s);
-void simple_average(struct simple *s);
 
 /* What leaves the residual: what was offered; only what was offered and is in the result too. */
 void simple_clear_offered(struct simple *s);
@@ -209,8 +205,9 @@ void simple_clear_offered_in_result(struct simple *s);
 /* mean + z * deviation of acc (gaussiank.c). */
 double simple_gaussian_threshold(struct simple *s);
 
-/* bytes within the memory of s, to the host or from it; a copy of a list on the host, to be freed.
- * Both wait. */
+/* Memory of s: a vector of zeros; bytes to the host or from it; a list on the host, to be freed.
+ * All wait. */
+void simple_zero(struct simple *s, float *vector);
 void simple_copy(struct simple *s, void *to, const void *from, size_t bytes);
 struct sparse_pair *simple_host_list(struct simple *s, const struct sparse_pair *list,
                                      size_t count);
@@ -218,9 +215,11 @@ struct sparse_pair *simple_host_list(struct simple *s, const struct sparse_pair 
 /* ---- on the host (host.c) -------------------------------------------------------------------- */
 
 void *simple_host_memory(size_t bytes); /* or it ends the job; free() frees it */
-struct simple_rule simple_host_largest(const float *values, size_t n, size_t k);
-int simple_chosen(struct simple_rule rule, size_t i, float value);
+uint32_t simple_bits(float x);          /* of the magnitude */
+float simple_magnitude(uint32_t bits);
 float simple_add(float a, float b); /* with the GPU's NaN */
+int simple_chosen(struct simple_rule rule, size_t i, float value);
+struct simple_rule simple_host_largest(const float *values, size_t n, size_t k);
 
 #ifdef __cplusplus
 }

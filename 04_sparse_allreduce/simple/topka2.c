@@ -10,9 +10,7 @@ void simple_topka2(struct simple *s, const float *gradient)
   simple_sum_at_all(s);
 
   /* All ranks have the same sums, so all choose the same. */
-  simple_list_sums(s, SIMPLE_NONZERO);
   if (s->last.global > s->k) simple_list_sums(s, s->on->largest(s, s->sums, s->k));
   simple_sums_of_list(s);
-  simple_average(s);
   simple_clear_offered_in_result(s);
 }

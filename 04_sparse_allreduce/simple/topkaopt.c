@@ -12,7 +12,5 @@ void simple_topkaopt(struct simple *s, const float *gradient)
   simple_offer_above(s, &s->local_threshold);
 
   simple_sum_at_all(s);
-  simple_average(s);
   simple_clear_offered(s);
-  simple_list_sums(s, SIMPLE_NONZERO);
 }

@@ -22,6 +22,5 @@ void simple_topksa(struct simple *s, const float *gradient)
   } else {
     simple_gather_sums(s, SIMPLE_NONZERO, SPARSE_BALANCE_NEVER);
   }
-  simple_average(s);
   simple_clear_offered(s);
 }
