@@ -5,6 +5,7 @@
  * gaussiankconcat differs in its messages only: indices and values packed in one in place of two.
  * Here entries travel whole anyway. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "simple.h"
 
@@ -24,9 +25,13 @@ static double normal_quantile(double density)
 
 double simple_gaussian_threshold(struct simple *s)
 {
-  const double n = (double)s->n, mean = s->on->moment(s, s->acc, 0, 0) / n;
-  const double squares = s->on->moment(s, s->acc, mean, 1);
-  const double deviation = s->n > 1 ? sqrt(squares / (n - 1)) : (double)NAN;
+  float *acc = simple_host_copy(s, s->acc, s->n * sizeof *acc);
+  double sum = 0, squares = 0;
+  for (size_t i = 0; i < s->n; i++) sum += acc[i];
+  const double mean = sum / (double)s->n;
+  for (size_t i = 0; i < s->n; i++) squares += (acc[i] - mean) * (acc[i] - mean);
+  free(acc);
+  const double deviation = s->n > 1 ? sqrt(squares / (double)(s->n - 1)) : (double)NAN;
   s->last.gaussian_threshold = mean + normal_quantile(s->config.density) * deviation;
   return isnan(s->given_threshold) ? s->last.gaussian_threshold : s->given_threshold;
 }

@@ -44,48 +44,45 @@ void simple_gtopk(struct simple *s, const float *gradient)
 {
   const size_t k = s->k, P = (size_t)s->nranks, me = (size_t)s->rank, bytes = k * sizeof *s->global;
   uint64_t sends[P], receives[P], drops[64]; /* of each round */
-  struct sparse_pair *dropped = s->received + k;
+  struct sparse_pair *dropped = s->received + k, *lists = simple_host_memory(2 * bytes);
+  int rounds = 0;
 
   simple_accumulate(s, gradient);
   simple_offer_largest(s);
-  simple_copy(s, s->global, s->offered, bytes);
+  simple_copy(s, lists, s->offered, bytes);
 
-  /* Round by round. A rank that has sent its list is done, but takes part in the calls. */
-  int round = 0;
-  for (size_t step = 1; step < P; step *= 2, round++) {
+  /* A rank that has sent its list is done, but takes part in the calls. */
+  for (size_t step = 1; step < P; step *= 2, rounds++) {
     memset(sends, 0, sizeof sends);
     if (me % (2 * step) == step) sends[me - step] = k;
-    simple_split(s, s->global, sends, s->received, receives);
-    drops[round] = 0;
-    if (me % (2 * step) != 0 || me + step >= P) continue;
-
-    struct sparse_pair *lists = simple_host_memory(2 * bytes);
-    simple_copy(s, lists, s->global, bytes);
-    simple_copy(s, lists + k, s->received, bytes);
-    drops[round] = merge(lists, k) - k;
     simple_copy(s, s->global, lists, bytes);
-    simple_copy(s, dropped, lists + k, drops[round] * sizeof *lists);
-    dropped += drops[round];
-    free(lists);
+    simple_split(s, s->global, sends, s->received, receives);
+    drops[rounds] = 0;
+    if (me % (2 * step) != 0 || me + step >= P) continue;
+    simple_copy(s, lists + k, s->received, bytes);
+    drops[rounds] = merge(lists, k) - k;
+    simple_copy(s, dropped, lists + k, drops[rounds] * sizeof *lists);
+    dropped += drops[rounds];
   }
 
   /* Rank 0's list to everybody. MPI: Bcast */
   memset(sends, 0, sizeof sends);
   sends[0] = k;
+  simple_copy(s, s->global, lists, bytes);
   simple_gather(s, s->global, sends, 2, s->global);
   s->last.global = k;
 
   /* The result may have entries that are 0, which left the residual all the same. So not the sums
    * are looked at, but a vector that has 1 where the result has an entry. */
-  struct sparse_pair *marks = simple_host_list(s, s->global, k);
-  for (size_t e = 0; e < k; e++) marks[e].value = 1;
-  simple_copy(s, s->received, marks, bytes);
-  free(marks);
+  simple_copy(s, lists, s->global, bytes);
+  for (size_t e = 0; e < k; e++) lists[e].value = 1;
+  simple_copy(s, s->received, lists, bytes);
+  free(lists);
   simple_zero(s, s->sums);
   s->on->add_entries(s, s->sums, s->received, k, NULL);
   simple_clear_offered_in_result(s);
   dropped = s->received + k;
-  for (int i = 0; i < round && s->config.gtopk_exact_residual; dropped += drops[i], i++)
+  for (int i = 0; i < rounds && s->config.gtopk_exact_residual; dropped += drops[i], i++)
     s->on->add_entries(s, s->acc, dropped, drops[i], s->sums);
 
   simple_sums_of_list(s);

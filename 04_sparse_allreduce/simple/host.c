@@ -114,15 +114,5 @@ static void divide(struct simple *s, float *to, const float *from, int divisor)
   for (size_t i = 0; i < s->n; i++) to[i] = one_nan(from[i] / (float)divisor);
 }
 
-static double moment(struct simple *s, const float *vector, double center, int squared)
-{
-  double sum = 0;
-  for (size_t i = 0; i < s->n; i++) {
-    const double x = vector[i] - center;
-    sum += squared ? x * x : x;
-  }
-  return sum;
-}
-
 const struct simple_operators simple_on_host = {add_gradient,  largest, choose, add_entries,
-                                                clear_entries, divide,  moment, 0};
+                                                clear_entries, divide,  0};

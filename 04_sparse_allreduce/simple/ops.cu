@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators on the GPU: a short kernel each, and CUB, which comes with CUDA, for sorting, for
- * sums and for selecting in order. */
+/* The operators on the GPU: a short kernel each, and CUB, which comes with CUDA, for sorting
+ * and for selecting in order. */
 #include <cub/cub.cuh>
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
@@ -57,39 +57,18 @@ static void divide(struct simple *s, float *to, const float *from, int divisor)
   for_each(s, s->n, [=] __device__(size_t i) { to[i] = from[i] / (float)divisor; });
 }
 
-struct deviation {
-  double center;
-  int squared;
-  __device__ double operator()(float value) const
-  {
-    const double x = value - center;
-    return squared ? x * x : x;
-  }
-};
-
-/* CUB says if the rest of s->work is not enough for it, here and below. */
-static double moment(struct simple *s, const float *vector, double center, int squared)
-{
-  const auto values = thrust::make_transform_iterator(vector, deviation{center, squared});
-  double *sum = (double *)s->work, result;
-  size_t bytes = s->work_bytes - sizeof *sum;
-  CUDACHECK(cub::DeviceReduce::Sum(sum + 1, bytes, values, sum, (int64_t)s->n, s->stream));
-  simple_copy(s, &result, sum, sizeof result);
-  return result;
-}
-
 /* ---- choosing -------------------------------------------------------------------------------- */
 
 /* The bits of |x| order as |x| does. Below them stands the index, the lowest being the largest. */
 static struct simple_rule largest(struct simple *s, const float *vector, size_t k)
 {
-  uint64_t *keys = (uint64_t *)s->work, *sorted = keys + s->n, key;
-  size_t bytes = s->work_bytes - 2 * s->n * sizeof *keys;
+  uint64_t *keys = (uint64_t *)s->work, *sorted = keys + s->n, *rest = sorted + s->n, key;
+  size_t bytes = s->work_bytes - 16 * s->n; /* CUB says if this is not enough, here and below */
   for_each(s, s->n, [=] __device__(size_t i) {
     keys[i] = (uint64_t)__float_as_uint(fabsf(vector[i])) << 32 | (uint32_t)~i;
   });
-  CUDACHECK(cub::DeviceRadixSort::SortKeysDescending(sorted + s->n, bytes, keys, sorted,
-                                                     (int64_t)s->n, 0, 63, s->stream));
+  CUDACHECK(cub::DeviceRadixSort::SortKeysDescending(rest, bytes, keys, sorted, (int64_t)s->n, 0,
+                                                     63, s->stream));
   simple_copy(s, &key, sorted + k - 1, sizeof key);
   return simple_rule{(uint32_t)(key >> 32), SIMPLE_NAN, (int64_t)(uint32_t)~key};
 }
@@ -114,12 +93,9 @@ static size_t choose(struct simple *s, const float *vector, struct simple_rule r
 {
   const thrust::counting_iterator<uint32_t> indices(0);
   const auto entries = thrust::make_transform_iterator(indices, entry_at{vector});
-  uint64_t *chosen = (uint64_t *)s->work, *rest = chosen + 1, count;
-  if (!list) { /* to where nobody looks */
-    list = (sparse_pair *)rest;
-    rest += s->n;
-  }
-  size_t bytes = s->work_bytes - (size_t)((char *)rest - s->work);
+  uint64_t *chosen = (uint64_t *)s->work, *unread = chosen + 1, *rest = unread + s->n, count;
+  size_t bytes = s->work_bytes - 8 * (s->n + 1);
+  if (!list) list = (sparse_pair *)unread;
   CUDACHECK(cub::DeviceSelect::If(rest, bytes, entries, list, chosen, (int64_t)s->n,
                                   is_chosen{rule}, s->stream));
   simple_copy(s, &count, chosen, sizeof count);
@@ -128,4 +104,4 @@ static size_t choose(struct simple *s, const float *vector, struct simple_rule r
 
 /* 32: keys before and after sorting, and CUB's own. */
 const struct simple_operators simple_on_device = {add_gradient,  largest, choose, add_entries,
-                                                  clear_entries, divide,  moment, 32};
+                                                  clear_entries, divide,  32};

@@ -128,10 +128,10 @@ void simple_copy(struct simple *s, void *to, const void *from, size_t bytes)
   }
 }
 
-struct sparse_pair *simple_host_list(struct simple *s, const struct sparse_pair *list, size_t count)
+void *simple_host_copy(struct simple *s, const void *from, size_t bytes)
 {
-  struct sparse_pair *copy = simple_host_memory(count * sizeof *copy);
-  simple_copy(s, copy, list, count * sizeof *copy);
+  void *copy = simple_host_memory(bytes);
+  simple_copy(s, copy, from, bytes);
   return copy;
 }
 
@@ -231,7 +231,7 @@ void simple_sum_at_owners(struct simple *s)
 {
   const int P = s->nranks;
   uint64_t sends[P], receives[P], places[P], region = 0;
-  struct sparse_pair *list = simple_host_list(s, s->offered, s->last.local);
+  struct sparse_pair *list = simple_host_copy(s, s->offered, s->last.local * sizeof *list);
   memset(sends, 0, sizeof sends);
   for (size_t e = 0; e < s->last.local; e++) {
     while (list[e].index >= s->boundaries[region + 1]) region++;

@@ -81,9 +81,6 @@ struct simple_operators {
 
   void (*divide)(struct simple *s, float *to, const float *from, int divisor);
 
-  /* the sum over a vector of (x - center), or of its square */
-  double (*moment)(struct simple *s, const float *vector, double center, int squared);
-
   size_t work_bytes_per_element; /* of s->work */
 };
 extern const struct simple_operators simple_on_host, simple_on_device;
@@ -205,12 +202,11 @@ void simple_clear_offered_in_result(struct simple *s);
 /* mean + z * deviation of acc (gaussiank.c). */
 double simple_gaussian_threshold(struct simple *s);
 
-/* Memory of s: a vector of zeros; bytes to the host or from it; a list on the host, to be freed.
+/* Memory of s: a vector of zeros; bytes to the host or from it; a copy on the host, to be freed.
  * All wait. */
 void simple_zero(struct simple *s, float *vector);
 void simple_copy(struct simple *s, void *to, const void *from, size_t bytes);
-struct sparse_pair *simple_host_list(struct simple *s, const struct sparse_pair *list,
-                                     size_t count);
+void *simple_host_copy(struct simple *s, const void *from, size_t bytes);
 
 /* ---- on the host (host.c) -------------------------------------------------------------------- */
 
