@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each exchange in two ways. Between GPUs by NCCL's host calls, for which the host waits; an entry
- * has 8 bytes and travels as one ncclUint64. Of the reference by the link: all ranks get what all
- * ranks have, and each keeps what is its own. */
+/* Each exchange in two ways. Between GPUs by NCCL's host calls, for which the host waits. Of the
+ * reference by the link: all ranks get what all ranks have, and each keeps what is its own. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,82 +19,65 @@ void simple_numbers(struct simple *s, const uint64_t *mine, uint64_t *all, size_
   simple_copy(s, all, s->work + bytes, (size_t)s->nranks * bytes);
 }
 
-/* NCCL has no Allgatherv: a broadcast from each rank that has something, in one group. */
-static void gather_by_nccl(struct simple *s, const void *mine, const uint64_t *counts, size_t size,
-                           char *all)
+/* Of `mine` sends[r] elements, from begins[r] on, go to rank r; `received` becomes receives[0]
+ * elements from rank 0, then receives[1] from rank 1, ... MPI: Alltoallv */
+static void exchange(struct simple *s, const char *mine, const uint64_t *begins,
+                     const uint64_t *sends, char *received, const uint64_t *receives, size_t words)
 {
-  NCCLCHECK(ncclGroupStart());
-  for (int r = 0; r < s->nranks; all += counts[r] * size, r++) {
-    const void *from = r == s->rank ? mine : all;
-    if (counts[r] > 0)
-      NCCLCHECK(ncclBroadcast(from, all, counts[r] * size, ncclInt8, r, s->comm, s->stream));
+  const size_t P = (size_t)s->nranks, me = (size_t)s->rank, size = 4 * words;
+  for (size_t r = 0; r < P; r++) {
+    s->last.words_sent += r == me ? 0 : words * sends[r];
+    s->last.words_received += r == me ? 0 : words * receives[r];
   }
-  NCCLCHECK(ncclGroupEnd());
-  CUDACHECK(cudaStreamSynchronize(s->stream));
-}
+  if (s->comm) {
+    NCCLCHECK(ncclGroupStart());
+    for (int r = 0; r < s->nranks; received += receives[r++] * size) {
+      const char *from = mine + begins[r] * size;
+      if (sends[r] > 0)
+        NCCLCHECK(ncclSend(from, sends[r] * words, ncclUint32, r, s->comm, s->stream));
+      if (receives[r] > 0)
+        NCCLCHECK(ncclRecv(received, receives[r] * words, ncclUint32, r, s->comm, s->stream));
+    }
+    NCCLCHECK(ncclGroupEnd());
+    CUDACHECK(cudaStreamSynchronize(s->stream));
+    return;
+  }
 
-/* The link takes as much from every rank: as much as the one that has most. */
-static void gather_by_link(struct simple *s, const void *mine, const uint64_t *counts, size_t size,
-                           char *all)
-{
-  uint64_t longest = 0;
-  for (int r = 0; r < s->nranks; r++)
-    if (longest < counts[r]) longest = counts[r];
-  char *own = simple_host_memory(longest * size);
-  char *padded = simple_host_memory((size_t)s->nranks * longest * size);
-  memcpy(own, mine, counts[s->rank] * size);
-  s->link.allgather(s->link.context, own, padded, longest * size);
-  for (size_t r = 0; r < (size_t)s->nranks; all += counts[r] * size, r++)
-    memcpy(all, padded + r * longest * size, counts[r] * size);
-  free(padded);
-  free(own);
+  uint64_t begin[P * P], count[P * P], own = 0, longest = 0; /* of what rank i / P has for i % P */
+  simple_numbers(s, begins, begin, P);
+  simple_numbers(s, sends, count, P);
+  for (size_t i = 0; i < P * P; i++) {
+    if (begin[i] + count[i] > longest) longest = begin[i] + count[i];
+    if (i / P == me && begin[i] + count[i] > own) own = begin[i] + count[i];
+  }
+  char *list = simple_host_memory(longest * size), *lists = simple_host_memory(P * longest * size);
+  memcpy(list, mine, own * size);
+  s->link.allgather(s->link.context, list, lists, longest * size);
+  for (size_t r = 0; r < P; received += receives[r++] * size)
+    memcpy(received, lists + (r * longest + begin[r * P + me]) * size, receives[r] * size);
+  free(lists);
+  free(list);
 }
 
 void simple_gather(struct simple *s, const void *mine, const uint64_t *counts, size_t words,
                    void *all)
 {
-  const uint64_t others = (uint64_t)s->nranks - 1;
-  (s->comm ? gather_by_nccl : gather_by_link)(s, mine, counts, words * 4, all);
-  for (int r = 0; r < s->nranks; r++)
-    if (r == s->rank)
-      s->last.words_sent += words * counts[r] * others;
-    else
-      s->last.words_received += words * counts[r];
+  uint64_t begins[s->nranks], sends[s->nranks];
+  for (int r = 0; r < s->nranks; r++) begins[r] = 0, sends[r] = counts[s->rank];
+  exchange(s, mine, begins, sends, all, counts, words);
 }
 
 void simple_split(struct simple *s, const struct sparse_pair *mine, const uint64_t *sends,
                   struct sparse_pair *received, uint64_t *receives)
 {
-  const size_t P = (size_t)s->nranks, me = (size_t)s->rank;
-  uint64_t all[P * P], lengths[P], total = 0; /* all[from * P + to] */
+  const size_t P = (size_t)s->nranks;
+  uint64_t begins[P], all[P * P];
   simple_numbers(s, sends, all, P);
-  memset(lengths, 0, sizeof lengths);
-  for (size_t i = 0; i < P * P; total += all[i], i++) lengths[i / P] += all[i];
   for (size_t r = 0; r < P; r++) {
-    receives[r] = all[r * P + me];
-    s->last.words_sent += r == me ? 0 : 2 * sends[r];
-    s->last.words_received += r == me ? 0 : 2 * receives[r];
+    begins[r] = r > 0 ? begins[r - 1] + sends[r - 1] : 0;
+    receives[r] = all[r * P + (size_t)s->rank];
   }
-
-  if (!s->comm) {
-    struct sparse_pair *lists = simple_host_memory(total * sizeof *lists), *list = lists;
-    gather_by_link(s, mine, lengths, sizeof *lists, (char *)lists);
-    for (size_t i = 0; i < P * P; list += all[i], i++) {
-      if (i % P != me) continue;
-      memcpy(received, list, all[i] * sizeof *list);
-      received += all[i];
-    }
-    free(lists);
-    return;
-  }
-  NCCLCHECK(ncclGroupStart()); /* MPI: Isend, Irecv, Waitall */
-  for (int r = 0; r < s->nranks; mine += sends[r], received += receives[r], r++) {
-    if (sends[r] > 0) NCCLCHECK(ncclSend(mine, sends[r], ncclUint64, r, s->comm, s->stream));
-    if (receives[r] > 0)
-      NCCLCHECK(ncclRecv(received, receives[r], ncclUint64, r, s->comm, s->stream));
-  }
-  NCCLCHECK(ncclGroupEnd());
-  CUDACHECK(cudaStreamSynchronize(s->stream));
+  exchange(s, (const char *)mine, begins, sends, (char *)received, receives, 2);
 }
 
 void simple_sum(struct simple *s, const float *mine, float *sums)
@@ -109,10 +91,10 @@ void simple_sum(struct simple *s, const float *mine, float *sums)
     return;
   }
   float *pieces = simple_host_memory(P * PIECE * sizeof *pieces);
+  simple_zero(s, sums);
   for (size_t at = 0; at < s->n; at += PIECE) {
     const size_t count = s->n - at < PIECE ? s->n - at : PIECE;
     s->link.allgather(s->link.context, mine + at, pieces, count * sizeof *pieces);
-    memset(sums + at, 0, count * sizeof *sums);
     for (size_t r = 0; r < P; r++)
       for (size_t i = 0; i < count; i++)
         sums[at + i] = simple_add(sums[at + i], pieces[r * count + i]);

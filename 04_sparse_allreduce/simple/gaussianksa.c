@@ -21,13 +21,9 @@ static double corrected(struct simple *s, double threshold)
 void simple_gaussianksa(struct simple *s, const float *gradient)
 {
   simple_accumulate(s, gradient);
-  if (s->config.gaussian_sa_threshold) {
-    s->local_threshold = corrected(s, simple_gaussian_threshold(s));
-    simple_offer_above(s, &s->local_threshold);
-  } else {
-    double exact = simple_kth_magnitude(s);
-    simple_offer_above(s, &exact);
-  }
+  s->local_threshold = s->config.gaussian_sa_threshold ? corrected(s, simple_gaussian_threshold(s))
+                                                       : simple_kth_magnitude(s);
+  simple_offer_above(s, &s->local_threshold);
 
   simple_sum_at_owners(s);
   simple_gather_sums(s, SIMPLE_NONZERO, SPARSE_BALANCE_NEVER);

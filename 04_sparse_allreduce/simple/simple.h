@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All ten paths, to be read: read topka.c first, then oktopk.c. Thresholds, counts and regions are
- * on the host, operators do one thing each, and a rank does its own side only, as in MPI.
- *
- * The same source runs in two ways.
- *   on the GPU      operators are short kernels and CUB (ops.cu), ranks exchange by NCCL
- *                   (exchange.c). That is `--simple`.
- *   on the host     operators are plain loops (host.c), and what other ranks sent comes by the
- *                   launcher. That is the reference: after a step, all that the library or --simple
- *                   holds on the device has to equal it bit for bit.
+/* All ten paths, to be read: topka.c first, then oktopk.c. Thresholds, counts and regions are on
+ * the host, operators do one thing each, and a rank does its own side only, as in MPI. It runs on
+ * the GPU   by short kernels and CUB (ops.cu) and NCCL (exchange.c). That is `--simple`. on the
+ * host  by plain loops (host.c), and what other ranks sent comes by the launcher. That is the
+ * reference: after a step, all that the library or --simple holds on the device has to equal it bit
+ * for bit.
  *
  * What it is slow at: it sorts the whole gradient to find the k largest, reads and writes whole
  * vectors many times, and the host waits several times a step for a number. Left out: 16-bit

@@ -77,27 +77,27 @@ struct path {
 /* The next name of *list, which then begins after it. Returns 0, or -1 with a line in `error`. */
 static int next_path(struct path *path, const char **list, int nranks, char *error)
 {
-  const int length = (int)strcspn(*list, ",");
-  const char *name = *list;
-  int at = snprintf(error, LAUNCHER_TEXT,
-                    "--algorithm: unknown '%.*s'; allowed:", length < 40 ? length : 40, name);
-  *list += length + (name[length] == ',');
+  const size_t length = strcspn(*list, ",");
+  char name[sizeof path->name];
+  snprintf(name, sizeof name, "%.*s", (int)length, *list);
+  *list += length + ((*list)[length] == ',');
+  int at = snprintf(error, LAUNCHER_TEXT, "--algorithm: unknown '%s'; allowed:", name);
+
+  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+  config.density = density;
+  config.exchange = (sparse_exchange_t)exchange;
+  config.result = SPARSE_RESULT_ENTRIES;
   for (int a = 0; a < 2 * SPARSE_ALGORITHMS; a++) { /* each path, and again without residual */
-    sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
     config.algorithm = (sparse_allreduce_algorithm_t)(a / 2);
-    config.density = density;
-    config.exchange = (sparse_exchange_t)exchange;
-    config.result = SPARSE_RESULT_ENTRIES;
     *path = (struct path){.forgets = a % 2 != 0, .config = config};
     if (path->forgets && config.algorithm == SPARSE_DENSE) continue; /* has none */
     snprintf(path->name, sizeof path->name, "%s%s", sparse_allreduce_name(config.algorithm),
              path->forgets ? FORGETS : "");
     at += snprintf(error + at, (size_t)(LAUNCHER_TEXT - at), " %s", path->name);
-    if ((int)strlen(path->name) != length || strncmp(path->name, name, (size_t)length) != 0)
-      continue;
+    if (strcmp(path->name, name) != 0) continue;
     if (sparse_allreduce_check(&config, MLP_WEIGHTS, nranks) == ncclSuccess) return 0;
-    snprintf(error, LAUNCHER_TEXT, "%s with %d weights, density %g: %s", path->name, MLP_WEIGHTS,
-             density, sparse_allreduce_last_error());
+    snprintf(error, LAUNCHER_TEXT, "%s with %d weights, density %g: %s", name, MLP_WEIGHTS, density,
+             sparse_allreduce_last_error());
     return -1;
   }
   return -1;

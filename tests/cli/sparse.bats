@@ -136,7 +136,7 @@ assert all(r['wrong'] == 0 for r in rows)"
   grep '^fixed .* 5 steps x 3 ranks$' "$WORK/out"
   grep '^All paths verified correctly$' "$WORK/out"
   code=0
-  NTHREADS=3 FAULT=corrupt:ncclBroadcast:1:1 LD_PRELOAD=$FAULT_FOLDER/fault.so ../sparse_allreduce --simple --algorithm fixed \
+  NTHREADS=3 FAULT=corrupt:ncclRecv:1:1 LD_PRELOAD=$FAULT_FOLDER/fault.so ../sparse_allreduce --simple --algorithm fixed \
     --count 3000 --steps 5 >"$WORK/out" 2>"$WORK/err" || code=$?
   [ $code = 1 ] && grep 'fixed, step 0: ' "$WORK/err"
 }
