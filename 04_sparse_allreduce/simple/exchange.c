@@ -16,6 +16,7 @@ void simple_numbers(struct simple *s, const uint64_t *mine, uint64_t *all, size_
   }
   simple_copy(s, s->work, mine, bytes);
   NCCLCHECK(ncclAllGather(s->work, s->work + bytes, count, ncclUint64, s->comm, s->stream));
+  CUDACHECK(cudaStreamSynchronize(s->stream));
   simple_copy(s, all, s->work + bytes, (size_t)s->nranks * bytes);
 }
 

@@ -106,26 +106,25 @@ void simple_reset(struct simple *s)
 {
   s->steps = 0;
   simple_zero(s, s->acc);
+  if (s->comm) CUDACHECK(cudaStreamSynchronize(s->stream)); /* the next step may have another one */
 }
 
 void simple_zero(struct simple *s, float *vector)
 {
-  if (s->comm) {
-    CUDACHECK(cudaMemsetAsync(vector, 0, s->n * sizeof *vector, s->stream));
-    CUDACHECK(cudaStreamSynchronize(s->stream));
-  } else {
+  if (s->on == &simple_on_host)
     memset(vector, 0, s->n * sizeof *vector);
-  }
+  else
+    CUDACHECK(cudaMemsetAsync(vector, 0, s->n * sizeof *vector, s->stream));
 }
 
 void simple_copy(struct simple *s, void *to, const void *from, size_t bytes)
 {
-  if (s->comm) {
-    CUDACHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->stream));
-    CUDACHECK(cudaStreamSynchronize(s->stream));
-  } else {
+  if (s->on == &simple_on_host) {
     memcpy(to, from, bytes);
+    return;
   }
+  CUDACHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->stream));
+  CUDACHECK(cudaStreamSynchronize(s->stream));
 }
 
 void *simple_host_copy(struct simple *s, const void *from, size_t bytes)
@@ -251,23 +250,24 @@ void simple_sum_at_owners(struct simple *s)
   }
 }
 
+/* Where the r-th of P parts of a list begins: the first ones have one entry more. */
+static uint64_t part(uint64_t total, uint64_t P, uint64_t r)
+{
+  return total / P * r + (r < total % P ? r : total % P);
+}
+
 /* Evens out the lists s->received of all ranks: seen as one list, rank r gets the r-th part of it,
  * at that place in s->global. */
 static const struct sparse_pair *even_out(struct simple *s, uint64_t counts[], uint64_t total)
 {
   const uint64_t P = (uint64_t)s->nranks, me = (uint64_t)s->rank;
-  uint64_t e = 0, ends[P], sends[P], receives[P];
-  for (uint64_t r = 0; r < P; r++) {
-    if (r < me) e += counts[r]; /* where this rank's entries begin */
-    ends[r] = total / P * (r + 1) + (r < total % P ? r + 1 : total % P);
-    sends[r] = 0;
-  }
-  for (uint64_t part = 0, end = e + counts[me]; e < end; e++) {
-    while (e >= ends[part]) part++;
-    sends[part]++;
-  }
-  for (uint64_t r = 0; r < P; r++) counts[r] = ends[r] - (r > 0 ? ends[r - 1] : 0);
-  struct sparse_pair *mine = s->global + ends[me] - counts[me];
+  struct sparse_pair *mine = s->global + part(total, P, me);
+  uint64_t e = 0, owner = 0, sends[P], receives[P];
+  memset(sends, 0, sizeof sends);
+  for (uint64_t r = 0; r < me; r++) e += counts[r]; /* where this rank's entries begin */
+  for (const uint64_t end = e + counts[me]; e < end; sends[owner]++, e++)
+    while (e >= part(total, P, owner + 1)) owner++;
+  for (uint64_t r = 0; r < P; r++) counts[r] = part(total, P, r + 1) - part(total, P, r);
   simple_split(s, s->received, sends, mine, receives);
   return mine;
 }

@@ -199,8 +199,8 @@ void simple_clear_offered_in_result(struct simple *s);
 /* mean + z * deviation of acc (gaussiank.c). */
 double simple_gaussian_threshold(struct simple *s);
 
-/* Memory of s: a vector of zeros; bytes to the host or from it; a copy on the host, to be freed.
- * All wait. */
+/* Memory of s: a vector of zeros; bytes to the host or from it, and a copy on the host, to be
+ * freed, both of which wait. */
 void simple_zero(struct simple *s, float *vector);
 void simple_copy(struct simple *s, void *to, const void *from, size_t bytes);
 void *simple_host_copy(struct simple *s, const void *from, size_t bytes);
