@@ -192,6 +192,8 @@ $(SHARED)/%.cu.o: %.cu $(SHARED)/nvcc_flags | $(NCCL_INCLUDE)
 	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) $(PIC:%=-Xcompiler %) -MMD -MP -c -o $@ $<
 # so that the compiler vectorizes its loops
 $(SHARED)/04_sparse_allreduce/simple/%.c.o: CFLAGS += -O3
+# whose kernels are written as loops
+$(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-lambda
 
 # What objects depend on beside their sources: compilers, paths and flags. A file changes only when one of these does.
 $(SHARED)/flags: TEXT = $(CC) | $(C_FLAGS) | $(NCCL_HOME)

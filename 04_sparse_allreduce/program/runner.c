@@ -47,7 +47,8 @@ void runner_create(struct runner *r, const struct rank *me, ncclComm_t comm, siz
   *r = (struct runner){.me = me, .count = count};
   if (!simple)
     create_handle(r, comm, config);
-  else if (!(r->simple = simple_create(comm, count, config, NULL)))
+  else if (!(r->simple =
+                 simple_create(comm, (struct simple_link){0}, me->rank, me->nranks, count, config)))
     launcher_fail(__FILE__, __LINE__, "simple_create", "out of memory", NULL);
   if (!simple && config->result == SPARSE_RESULT_ENTRIES) {
     r->weights = device_vector(count);

@@ -25,7 +25,7 @@ int verification_init(struct verification *v, const struct rank *me,
   *v = (struct verification){
       .me = me, .path = simple_paths[config->algorithm].name, .type = config->gradient_type};
   if (!compares) return EXIT_VERIFIED;
-  v->ref = simple_create_on_host(link, me->rank, me->nranks, count, config, NULL);
+  v->ref = simple_create(NULL, link, me->rank, me->nranks, count, config);
   v->host = malloc(count * sizeof *v->host);
   if (updates) v->weights = calloc(count, sizeof *v->weights);
   if (measures_xi) v->mean = malloc(count * sizeof *v->mean);

@@ -5,6 +5,7 @@
  * gaussiankconcat differs in its messages only: indices and values packed in one in place of two.
  * Here entries travel whole anyway. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "simple.h"
 
@@ -24,9 +25,13 @@ static double normal_quantile(double density)
 
 double simple_gaussian_threshold(struct simple *s)
 {
-  const double n = (double)s->n, mean = s->on->moment(s, s->acc, 0, 0) / n;
-  const double squares = s->on->moment(s, s->acc, mean, 1);
-  const double deviation = s->n > 1 ? sqrt(squares / (n - 1)) : (double)NAN;
+  float *acc = simple_host_copy(s, s->acc, s->n * sizeof *acc);
+  double sum = 0, squares = 0;
+  for (size_t i = 0; i < s->n; i++) sum += acc[i];
+  const double mean = sum / (double)s->n;
+  for (size_t i = 0; i < s->n; i++) squares += (acc[i] - mean) * (acc[i] - mean);
+  free(acc);
+  const double deviation = s->n > 1 ? sqrt(squares / (double)(s->n - 1)) : (double)NAN;
   s->last.gaussian_threshold = mean + normal_quantile(s->config.density) * deviation;
   return isnan(s->given_threshold) ? s->last.gaussian_threshold : s->given_threshold;
 }
@@ -39,18 +44,12 @@ static uint64_t share_of_k(const struct simple *s, sparse_fraction_t fraction)
 static double corrected(struct simple *s, double threshold)
 {
   const sparse_correction_t *c = &s->constants.correction;
-  uint64_t count = simple_count_above(s, threshold);
-  if (count < share_of_k(s, c->lower_below)) {
-    for (int j = 0; j < c->lower_steps && count < share_of_k(s, c->lower_until); j++) {
-      threshold /= c->lower_factor;
-      count = simple_count_above(s, threshold);
-    }
-    return threshold;
-  }
-  for (int j = 0; j < c->raise_steps && count > share_of_k(s, c->raise_above); j++) {
+  const uint64_t until = share_of_k(s, c->lower_until), most = share_of_k(s, c->raise_above);
+  const int lower = simple_count_above(s, threshold) < share_of_k(s, c->lower_below);
+  for (int j = 0; lower && j < c->lower_steps && simple_count_above(s, threshold) < until; j++)
+    threshold /= c->lower_factor;
+  for (int j = 0; !lower && j < c->raise_steps && simple_count_above(s, threshold) > most; j++)
     threshold *= c->raise_factor;
-    count = simple_count_above(s, threshold);
-  }
   return threshold;
 }
 
@@ -70,10 +69,7 @@ void simple_gaussiank(struct simple *s, const float *gradient)
   simple_accumulate(s, gradient);
   s->local_threshold = corrected(s, simple_gaussian_threshold(s));
   offer(s);
-  s->last.local_threshold = s->local_threshold;
 
   simple_sum_at_all(s);
-  simple_average(s);
   simple_clear_offered(s);
-  s->last.global = s->on->select(s, s->sums, 0, s->n, SIMPLE_NONZERO, s->global);
 }

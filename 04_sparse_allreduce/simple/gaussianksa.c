@@ -21,18 +21,11 @@ static double corrected(struct simple *s, double threshold)
 void simple_gaussianksa(struct simple *s, const float *gradient)
 {
   simple_accumulate(s, gradient);
-  if (s->config.gaussian_sa_threshold)
-    s->last.local_threshold = s->local_threshold = corrected(s, simple_gaussian_threshold(s));
-  else
-    s->local_threshold = simple_magnitude(s->on->largest(s, s->acc, s->k).above);
+  s->local_threshold = s->config.gaussian_sa_threshold ? corrected(s, simple_gaussian_threshold(s))
+                                                       : simple_kth_magnitude(s);
   simple_offer_above(s, &s->local_threshold);
-  if (s->config.gaussian_sa_threshold) s->last.local_threshold = s->local_threshold;
 
   simple_sum_at_owners(s);
-  const uint64_t *region = s->boundaries + s->rank;
-  const size_t mine = s->on->select(s, s->sums, region[0], region[1], SIMPLE_NONZERO, s->reduced);
-  s->last.global = simple_gather_sums(s, mine);
-  simple_scatter_global(s);
-  simple_average(s);
+  simple_gather_sums(s, SIMPLE_NONZERO, SPARSE_BALANCE_NEVER);
   simple_clear_offered(s);
 }

@@ -12,104 +12,78 @@
  *
  * Lists are short, so the host merges them. */
 #include <stdlib.h>
+#include <string.h>
 
-#include "check.h"
 #include "simple.h"
 
-/* `to` becomes the union of two lists of k entries each; returns its length. */
-static size_t unite(const struct sparse_pair *a, const struct sparse_pair *b, size_t k,
-                    struct sparse_pair *to, float *values)
+/* Two lists of k entries, one after the other, become the k largest of their union, and after those
+ * the entries that are dropped. Returns how many there are together. */
+static size_t merge(struct sparse_pair *lists, size_t k)
 {
-  size_t i = 0, j = 0, count = 0;
-  while (i < k || j < k) {
-    const int first = j == k || (i < k && a[i].index <= b[j].index);
-    const int second = i == k || (j < k && b[j].index <= a[i].index);
-    to[count] = first ? a[i] : b[j];
-    if (first && second) to[count].value = simple_add(a[i].value, b[j].value);
+  struct sparse_pair *all = simple_host_memory(2 * k * sizeof *all), *dropped = lists + k;
+  float *values = simple_host_memory(2 * k * sizeof *values);
+  size_t count = 0;
+  for (size_t i = 0, j = k; i < k || j < 2 * k; count++) {
+    const int first = j == 2 * k || (i < k && lists[i].index <= lists[j].index);
+    const int second = i == k || (j < 2 * k && lists[j].index <= lists[i].index);
+    all[count] = first ? lists[i] : lists[j];
+    if (first && second) all[count].value = simple_add(lists[i].value, lists[j].value);
     i += (size_t)first;
     j += (size_t)second;
-    values[count] = to[count].value;
-    count++;
+    values[count] = all[count].value;
   }
+  const struct simple_rule largest = simple_host_largest(values, count, k);
+  for (size_t e = 0; e < count; e++)
+    *(simple_chosen(largest, e, values[e]) ? lists++ : dropped++) = all[e];
+  free(values);
+  free(all);
   return count;
-}
-
-/* Entries of the list with an index that the other list has, too: at its beginning. */
-static size_t keep_common(struct sparse_pair *list, size_t count, const struct sparse_pair *other,
-                          size_t other_count)
-{
-  size_t kept = 0;
-  for (size_t e = 0, o = 0; e < count; e++) {
-    while (o < other_count && other[o].index < list[e].index) o++;
-    if (o < other_count && other[o].index == list[e].index) list[kept++] = list[e];
-  }
-  return kept;
 }
 
 void simple_gtopk(struct simple *s, const float *gradient)
 {
-  const size_t k = s->k, P = (size_t)s->nranks, me = (size_t)s->rank, bytes = k * sizeof *s->list;
-  struct sparse_pair *mine = malloc(3 * bytes), *merged = malloc(2 * bytes);
-  struct sparse_pair *dropped = malloc(bytes * 32); /* k in each round at most */
-  size_t drops[33] = {0}, rounds = 0;               /* those of round i begin at drops[i] */
-  float *values = malloc(2 * k * sizeof *values);
-  if (!mine || !merged || !dropped || !values)
-    launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  struct sparse_pair *other = mine + k, *own = mine + 2 * k;
+  const size_t k = s->k, P = (size_t)s->nranks, me = (size_t)s->rank, bytes = k * sizeof *s->global;
+  uint64_t sends[P], receives[P], drops[64]; /* of each round */
+  struct sparse_pair *dropped = s->received + k, *lists = simple_host_memory(2 * bytes);
+  int rounds = 0;
 
   simple_accumulate(s, gradient);
   simple_offer_largest(s);
-  s->on->copy(s, mine, s->offered, bytes);
-  s->on->copy(s, own, s->offered, bytes);
+  simple_copy(s, lists, s->offered, bytes);
 
-  /* Round by round; a rank that has sent its list is done, but takes part in the calls. */
+  /* A rank that has sent its list is done, but takes part in the calls. */
   for (size_t step = 1; step < P; step *= 2, rounds++) {
-    const int sends = me % (2 * step) == step, receives = me % (2 * step) == 0 && me + step < P;
-    uint64_t begins[P + 1], places[P], counts[P];
-    for (size_t r = 0; r <= P; r++) begins[r] = sends && r > me - step ? k : 0;
-    for (size_t r = 0; r < P; r++) places[r] = 0, counts[r] = receives && r == me + step ? k : 0;
-    s->on->copy(s, s->reduced, mine, bytes);
-    s->between->split(s, s->reduced, begins, s->received, places, counts);
-    drops[rounds + 1] = drops[rounds];
-    if (sends) s->last.words_sent += 2 * k;
-    if (!receives) continue;
-    s->last.words_received += 2 * k;
-
-    s->on->copy(s, other, s->received, bytes);
-    const size_t count = unite(mine, other, k, merged, values);
-    const struct simple_rule largest = simple_host_largest(values, count, k);
-    size_t kept = 0;
-    for (size_t e = 0; e < count; e++)
-      if (simple_chosen(largest, e, values[e]))
-        mine[kept++] = merged[e];
-      else
-        dropped[drops[rounds + 1]++] = merged[e];
+    memset(sends, 0, sizeof sends);
+    if (me % (2 * step) == step) sends[me - step] = k;
+    simple_copy(s, s->global, lists, bytes);
+    simple_split(s, s->global, sends, s->received, receives);
+    drops[rounds] = 0;
+    if (me % (2 * step) != 0 || me + step >= P) continue;
+    simple_copy(s, lists + k, s->received, bytes);
+    drops[rounds] = merge(lists, k) - k;
+    simple_copy(s, dropped, lists + k, drops[rounds] * sizeof *lists);
+    dropped += drops[rounds];
   }
 
   /* Rank 0's list to everybody. MPI: Bcast */
-  uint64_t counts[P];
-  for (size_t r = 0; r < P; r++) counts[r] = r == 0 ? k : 0;
-  s->on->copy(s, s->reduced, mine, bytes);
-  s->between->gather(s, s->reduced, counts, sizeof *s->global, s->global);
-  if (me == 0) s->last.words_sent += 2 * k * (P - 1);
-  if (me != 0) s->last.words_received += 2 * k;
+  memset(sends, 0, sizeof sends);
+  sends[0] = k;
+  simple_copy(s, s->global, lists, bytes);
+  simple_gather(s, s->global, sends, 2, s->global);
   s->last.global = k;
-  simple_scatter_global(s);
-  simple_average(s);
 
-  /* The result may have entries that are 0, which left the residual all the same: so it is lists
-   * that are compared here. */
-  s->on->copy(s, mine, s->global, bytes);
-  size_t count = keep_common(own, k, mine, k);
-  s->on->copy(s, s->reduced, own, count * sizeof *own);
-  s->on->clear_entries(s, s->acc, s->reduced, count, NULL);
-  for (size_t i = 0; i < rounds && s->config.gtopk_exact_residual; i++) {
-    count = keep_common(dropped + drops[i], drops[i + 1] - drops[i], mine, k);
-    s->on->copy(s, s->reduced, dropped + drops[i], count * sizeof *dropped);
-    s->on->add_entries(s, s->acc, s->reduced, count);
-  }
-  free(values);
-  free(dropped);
-  free(merged);
-  free(mine);
+  /* The result may have entries that are 0, which left the residual all the same. So not the sums
+   * are looked at, but a vector that has 1 where the result has an entry. */
+  simple_copy(s, lists, s->global, bytes);
+  for (size_t e = 0; e < k; e++) lists[e].value = 1;
+  simple_copy(s, s->received, lists, bytes);
+  free(lists);
+  simple_zero(s, s->sums);
+  s->on->add_entries(s, s->sums, s->received, k, NULL);
+  simple_clear_offered_in_result(s);
+  dropped = s->received + k;
+  for (int i = 0; i < rounds && s->config.gtopk_exact_residual; dropped += drops[i], i++)
+    s->on->add_entries(s, s->acc, dropped, drops[i], s->sums);
+
+  simple_sums_of_list(s);
 }

@@ -10,6 +10,9 @@
  *
  * A threshold is found exactly now and then. In between the old one is used again and follows the
  * number of entries that it selected. */
+#include <math.h>
+#include <stdlib.h>
+
 #include "simple.h"
 
 /* ---- 1. thresholds --------------------------------------------------------------------------- */
@@ -34,7 +37,7 @@ static void offer(struct simple *s)
   const struct sparse_constants *c = &s->constants;
   double threshold = s->local_threshold;
   /* What exceeds the k-th magnitude is offered: k - 1 entries at most. (topkA takes exactly k.) */
-  if (s->last.exact_local) threshold = simple_magnitude(s->on->largest(s, s->acc, s->k).above);
+  if (s->last.exact_local) threshold = simple_kth_magnitude(s);
 
   /* An old threshold lets too much through when gradients grow. */
   for (int i = 0; i < c->raise_steps && !s->last.exact_local; i++) {
@@ -56,10 +59,11 @@ static void new_regions(struct simple *s)
   const size_t P = (size_t)s->nranks;
   const uint64_t offered = s->last.local;
   uint64_t mine[P], all[P * P], sums[P];
-  s->on->copy(s, s->list, s->offered, offered * sizeof *s->list);
-  for (size_t j = 0; j < P; j++) mine[j] = offered >= P ? s->list[offered / P * j].index : 0;
+  struct sparse_pair *list = simple_host_copy(s, s->offered, offered * sizeof *list);
+  for (size_t j = 0; j < P; j++) mine[j] = offered >= P ? list[offered / P * j].index : 0;
   mine[0] = offered < P; /* the first boundary is always 0: here it says "I cannot propose" */
-  s->between->numbers(s, mine, all, P); /* MPI: Allreduce(boundaries, SUM) */
+  free(list);
+  simple_numbers(s, mine, all, P); /* MPI: Allreduce(boundaries, SUM) */
   for (size_t j = 0; j < P; j++) {
     sums[j] = 0;
     for (size_t r = 0; r < P; r++) sums[j] += all[r * P + j];
@@ -72,6 +76,7 @@ static void new_regions(struct simple *s)
 void simple_oktopk(struct simple *s, const float *gradient)
 {
   const struct sparse_constants *c = &s->constants;
+  if (isnan(s->global_threshold)) s->global_threshold = 0; /* until an exact step has sums */
   s->last.exact_local = simple_is_due(s, c->local_interval);
   s->last.exact_global = simple_is_due(s, c->global_interval);
   s->last.repartitioned = simple_is_due(s, c->repartition_interval);
@@ -88,23 +93,17 @@ void simple_oktopk(struct simple *s, const float *gradient)
    * everybody finds the largest, and the smallest of those is the new threshold. */
   const struct simple_rule large =
       s->last.exact_global ? SIMPLE_NONZERO : simple_above(s, s->global_threshold);
-  const uint64_t *region = s->boundaries + s->rank;
-  const size_t mine = s->on->select(s, s->sums, region[0], region[1], large, s->reduced);
-  s->last.global = simple_gather_sums(s, mine);
-  simple_scatter_global(s);
+  simple_gather_sums(s, large, s->config.balance);
   if (!s->last.exact_global) {
     s->global_threshold = adapted(s->global_threshold, s->last.global, &c->global_band, s->t);
   } else if (s->last.global > 0) {
     const size_t wanted = s->k < s->last.global ? s->k : s->last.global;
     const struct simple_rule largest = s->on->largest(s, s->sums, wanted);
-    s->last.global = s->on->select(s, s->sums, 0, s->n, largest, s->global);
-    simple_scatter_global(s);
+    simple_list_sums(s, largest);
+    simple_sums_of_list(s);
     s->global_threshold = simple_magnitude(largest.above);
   }
-  s->last.local_threshold = s->local_threshold;
-  s->last.global_threshold = s->global_threshold;
 
-  /* 5. The average. What was offered and is in the result leaves the residual. */
-  simple_average(s);
+  /* 5. What was offered and is in the result leaves the residual. */
   simple_clear_offered_in_result(s);
 }

@@ -21,14 +21,13 @@ void simple_topka(struct simple *s, const float *gradient)
   /* 2. Everybody gets all lists. An entry has two words: its index and its value.
    * MPI: Allgather(indices), Allgather(values) */
   for (size_t r = 0; r < ranks; r++) counts[r] = k;
-  s->between->gather(s, s->offered, counts, sizeof *s->offered, s->received);
-  s->last.words_sent = s->last.words_received = 2 * k * (ranks - 1);
+  simple_gather(s, s->offered, counts, 2, s->received);
 
   /* 3. Sums. Rank 0's entries first on every rank: the same order gives the same bits. */
-  s->on->zero(s, s->sums);
-  for (size_t r = 0; r < ranks; r++) s->on->add_entries(s, s->sums, s->received + r * k, k);
+  simple_zero(s, s->sums);
+  for (size_t r = 0; r < ranks; r++) s->on->add_entries(s, s->sums, s->received + r * k, k, NULL);
 
-  /* 4. The average; and as a list what is in it, without sums that came out as 0. */
-  simple_average(s);
-  s->last.global = s->on->select(s, s->sums, 0, s->n, SIMPLE_NONZERO, s->global);
+  /* 4. As a list, without sums that came out as 0. The average is what simple_step makes of them.
+   */
+  simple_list_sums(s, SIMPLE_NONZERO);
 }

@@ -10,12 +10,7 @@ void simple_topka2(struct simple *s, const float *gradient)
   simple_sum_at_all(s);
 
   /* All ranks have the same sums, so all choose the same. */
-  s->last.global = s->on->select(s, s->sums, 0, s->n, SIMPLE_NONZERO, s->global);
-  if (s->last.global > s->k) {
-    const struct simple_rule largest = s->on->largest(s, s->sums, s->k);
-    s->last.global = s->on->select(s, s->sums, 0, s->n, largest, s->global);
-  }
-  simple_scatter_global(s);
-  simple_average(s);
+  if (s->last.global > s->k) simple_list_sums(s, s->on->largest(s, s->sums, s->k));
+  simple_sums_of_list(s);
   simple_clear_offered_in_result(s);
 }

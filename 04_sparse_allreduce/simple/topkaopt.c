@@ -8,13 +8,9 @@ void simple_topkaopt(struct simple *s, const float *gradient)
 {
   simple_accumulate(s, gradient);
   s->last.exact_local = simple_is_due(s, s->constants.topkaopt_interval);
-  if (s->last.exact_local)
-    s->local_threshold = simple_magnitude(s->on->largest(s, s->acc, s->k).above);
+  if (s->last.exact_local) s->local_threshold = simple_kth_magnitude(s);
   simple_offer_above(s, &s->local_threshold);
-  s->last.local_threshold = s->local_threshold;
 
   simple_sum_at_all(s);
-  simple_average(s);
   simple_clear_offered(s);
-  s->last.global = s->on->select(s, s->sums, 0, s->n, SIMPLE_NONZERO, s->global);
 }

@@ -10,23 +10,17 @@ void simple_topksa(struct simple *s, const float *gradient)
   simple_offer_largest(s);
   simple_sum_at_owners(s);
 
-  const uint64_t *region = s->boundaries + s->rank, others = (uint64_t)s->nranks - 1;
-  const uint64_t mine = s->on->select(s, s->sums, region[0], region[1], SIMPLE_NONZERO, s->reduced);
+  const uint64_t mine = s->on->select(s, s->sums, SIMPLE_NONZERO, NULL);
   uint64_t counts[s->nranks], total = 0;
-  s->between->numbers(s, &mine, counts, 1);
+  simple_numbers(s, &mine, counts, 1);
   for (int r = 0; r < s->nranks; r++) total += counts[r];
 
   s->last.fell_back = 2 * total >= 2 * (uint64_t)s->n / 3;
   if (s->last.fell_back) {
-    const uint64_t length = region[1] - region[0];
     for (int r = 0; r < s->nranks; r++) counts[r] = s->boundaries[r + 1] - s->boundaries[r];
-    s->between->gather(s, s->sums + region[0], counts, sizeof *s->sums, s->sums);
-    s->last.words_sent += length * others;
-    s->last.words_received += s->n - length;
+    simple_gather(s, s->sums + s->boundaries[s->rank], counts, 1, s->sums);
   } else {
-    s->last.global = simple_gather_sums(s, mine);
-    simple_scatter_global(s);
+    simple_gather_sums(s, SIMPLE_NONZERO, SPARSE_BALANCE_NEVER);
   }
-  simple_average(s);
   simple_clear_offered(s);
 }

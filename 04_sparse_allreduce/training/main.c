@@ -3,9 +3,9 @@
  *
  * All ranks have the same weights. In each step every rank computes the gradient for its share of a
  * batch of images, the gradients are averaged over the ranks by sparse_allreduce.h, and every rank
- * changes its weights by the average. Dense, the average is exact. Sparse, each rank sends its
- * largest entries only, and keeps the others for later steps. This program trains the same small
- * network in several of these ways and prints what each has learnt, and how much was sent for it.
+ * changes its weights by the average. Sparse, each rank sends its largest entries only, and keeps
+ * the others for later steps. This program trains the same small network with several paths and
+ * prints what each has learnt, and how much was sent for it.
  *
  * Build:  make                  (one thread per GPU)      or   make MPI=1
  * Run:    ./sparse_training     ([NTHREADS=N])            or   mpirun -np N ./sparse_training
@@ -64,8 +64,8 @@ static const struct option_spec option_table[] = {
     {0},
 };
 
-/* One of --algorithm, with all its seeds so far. */
-struct course {
+/* One of --algorithm, and what came of it with all its seeds so far. */
+struct path {
   char name[40];
   bool forgets; /* the residual is cleared in each step: what is not sent is lost */
   sparse_allreduce_config_t config;
@@ -75,29 +75,29 @@ struct course {
 };
 
 /* The next name of *list, which then begins after it. Returns 0, or -1 with a line in `error`. */
-static int next_course(struct course *course, const char **list, int nranks, char *error)
+static int next_path(struct path *path, const char **list, int nranks, char *error)
 {
   const size_t length = strcspn(*list, ",");
-  const char *name = *list;
-  int at = snprintf(error, LAUNCHER_TEXT,
-                    "--algorithm: unknown '%.*s'; allowed:", length < 40 ? (int)length : 40, name);
-  *list += length + (name[length] == ',');
+  char name[sizeof path->name];
+  snprintf(name, sizeof name, "%.*s", (int)length, *list);
+  *list += length + ((*list)[length] == ',');
+  int at = snprintf(error, LAUNCHER_TEXT, "--algorithm: unknown '%s'; allowed:", name);
+
+  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+  config.density = density;
+  config.exchange = (sparse_exchange_t)exchange;
+  config.result = SPARSE_RESULT_ENTRIES;
   for (int a = 0; a < 2 * SPARSE_ALGORITHMS; a++) { /* each path, and again without residual */
-    const bool forgets = a % 2 != 0;
-    *course = (struct course){.forgets = forgets};
-    course->config = sparse_allreduce_config(SPARSE_PRESET_VGG);
-    course->config.algorithm = (sparse_allreduce_algorithm_t)(a / 2);
-    course->config.density = density;
-    course->config.exchange = (sparse_exchange_t)exchange;
-    course->config.result = SPARSE_RESULT_ENTRIES;
-    if (forgets && course->config.algorithm == SPARSE_DENSE) continue; /* has none */
-    snprintf(course->name, sizeof course->name, "%s%s",
-             sparse_allreduce_name(course->config.algorithm), forgets ? FORGETS : "");
-    at += snprintf(error + at, (size_t)(LAUNCHER_TEXT - at), " %s", course->name);
-    if (strlen(course->name) != length || strncmp(course->name, name, length) != 0) continue;
-    if (sparse_allreduce_check(&course->config, MLP_WEIGHTS, nranks) == ncclSuccess) return 0;
-    snprintf(error, LAUNCHER_TEXT, "%s with %d weights, density %g: %s", course->name, MLP_WEIGHTS,
-             density, sparse_allreduce_last_error());
+    config.algorithm = (sparse_allreduce_algorithm_t)(a / 2);
+    *path = (struct path){.forgets = a % 2 != 0, .config = config};
+    if (path->forgets && config.algorithm == SPARSE_DENSE) continue; /* has none */
+    snprintf(path->name, sizeof path->name, "%s%s", sparse_allreduce_name(config.algorithm),
+             path->forgets ? FORGETS : "");
+    at += snprintf(error + at, (size_t)(LAUNCHER_TEXT - at), " %s", path->name);
+    if (strcmp(path->name, name) != 0) continue;
+    if (sparse_allreduce_check(&config, MLP_WEIGHTS, nranks) == ncclSuccess) return 0;
+    snprintf(error, LAUNCHER_TEXT, "%s with %d weights, density %g: %s", name, MLP_WEIGHTS, density,
+             sparse_allreduce_last_error());
     return -1;
   }
   return -1;
@@ -109,23 +109,27 @@ struct job {
   const struct rank *me;
   ncclComm_t comm;
   cudaStream_t stream;
-  struct mlp mlp;
-  struct verifier digest; /* of --digest */
-  struct rows rows;       /* of -J, a row for each epoch */
+  float *device_weights, *device_gradient;
+  float weights[MLP_WEIGHTS], gradient[MLP_WEIGHTS]; /* on the host, which computes the network */
+  int order[DIGITS_IMAGES];                          /* of the images in this epoch */
+  struct verifier digest;                            /* of --digest */
+  struct rows rows;                                  /* of -J, a row for each epoch */
 };
 
-/* Of images first .. first + n each rank takes as many as the others or one less, perhaps none. */
-static void take_share(struct job *job, int first, int n)
+/* The loss of this rank's share of images first .. first + n, the gradient of which is added to
+ * `gradient`. Each rank takes as many images as the others or one less, perhaps none. */
+static double loss_of_share(struct job *job, int first, int n, float *gradient, int *right)
 {
   const int begin = (int)((long long)n * job->me->rank / job->me->nranks);
-  job->mlp.first = first + begin;
-  job->mlp.n = (int)((long long)n * (job->me->rank + 1) / job->me->nranks) - begin;
+  const int end = (int)((long long)n * (job->me->rank + 1) / job->me->nranks);
+  return mlp_loss(job->weights, job->order + first + begin, end - begin, gradient, right);
 }
 
 /* Images first .. first + n of this epoch change the weights of all ranks. */
-static int step(struct job *job, struct course *course, sparse_allreduce_t handle, int first, int n)
+static int step(struct job *job, struct path *path, sparse_allreduce_t handle, int first, int n)
 {
   float *residual;
+  int right;
   ncclResult_t error;
   sparse_allreduce_statistics_t statistics;
 
@@ -134,47 +138,51 @@ static int step(struct job *job, struct course *course, sparse_allreduce_t handl
    * images by theirs. With this scale it is the same, also where ranks have one image less; a rank
    * that has none takes part with a gradient of zeros. */
   launcher_step("STEP 4: gradient");
-  take_share(job, first, n);
-  job->mlp.scale = (float)job->me->nranks / (float)n;
-  CUDACHECK(mlp_launch(&job->mlp, MLP_IMAGES, job->stream));
-  CUDACHECK(mlp_launch(&job->mlp, MLP_GRADIENT, job->stream));
+  const float scale = (float)job->me->nranks / (float)n;
+  memset(job->gradient, 0, sizeof job->gradient);
+  loss_of_share(job, first, n, job->gradient, &right);
+  for (int i = 0; i < MLP_WEIGHTS; i++) job->gradient[i] *= scale;
+  CUDACHECK(cudaMemcpyAsync(job->device_gradient, job->gradient, sizeof job->gradient,
+                            cudaMemcpyHostToDevice, job->stream));
 
   /* ======================= STEP 5: the average over all ranks ================================ */
-  /* One call for the gradients of all layers, on the stream in which they were made. */
+  /* One call for the gradients of all layers, on the stream that brings them. */
   launcher_step("STEP 5: sparse allreduce");
-  if (course->forgets) {
+  if (path->forgets) {
     SPARSECHECK(sparse_allreduce_residual(handle, &residual));
     CUDACHECK(cudaMemsetAsync(residual, 0, MLP_WEIGHTS * sizeof *residual, job->stream));
   }
-  SPARSECHECK(sparse_allreduce_run(handle, job->mlp.gradient, NULL, job->stream));
+  SPARSECHECK(sparse_allreduce_run(handle, job->device_gradient, NULL, job->stream));
 
   /* ======================= STEP 6: the weights =============================================== */
   /* Plain SGD, for which a gradient that arrives late is as good as one in time: what moves a
    * weight is the sum of all. Adam divides by the size of the last gradients, so there it is what
    * the optimizer changed that has to be exchanged: see ../pytorch. */
   launcher_step("STEP 6: update");
-  SPARSECHECK(sparse_allreduce_add(handle, -(float)rate, job->mlp.weights, job->stream));
+  SPARSECHECK(sparse_allreduce_add(handle, -(float)rate, job->device_weights, job->stream));
+  CUDACHECK(cudaMemcpyAsync(job->weights, job->device_weights, sizeof job->weights,
+                            cudaMemcpyDeviceToHost, job->stream));
+  CUDACHECK(cudaStreamSynchronize(job->stream));
 
-  SPARSECHECK(sparse_allreduce_get_async_error(handle, &error)); /* waits for the allreduce */
+  SPARSECHECK(sparse_allreduce_get_async_error(handle, &error));
   if (error == ncclInvalidArgument) {
     if (job->me->rank == 0) /* the same sentence on all */
-      launcher_error("%s: %s; allowed: a smaller --rate", course->name,
+      launcher_error("%s: %s; allowed: a smaller --rate", path->name,
                      sparse_allreduce_last_error());
     return EXIT_WRONG_DATA;
   }
   SPARSECHECK(error);
   SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
-  course->words += (double)statistics.words_sent;
-  course->steps++;
+  path->words += (double)statistics.words_sent;
+  path->steps++;
   return EXIT_VERIFIED;
 }
 
 /* ---- an epoch -------------------------------------------------------------------------------- */
 
 /* An order of the images to learn from that depends on seed and epoch only. */
-static void shuffle(struct job *job, uint64_t seed, uint64_t epoch)
+static void shuffle(int order[DIGITS_IMAGES], uint64_t seed, uint64_t epoch)
 {
-  int order[DIGITS_IMAGES];
   uint64_t state = seed << 32 ^ epoch;
   for (int i = 0; i < DIGITS_IMAGES; i++) order[i] = i;
   for (int i = DIGITS_TRAINING - 1; i > 0; i--) { /* Fisher and Yates */
@@ -182,143 +190,129 @@ static void shuffle(struct job *job, uint64_t seed, uint64_t epoch)
     order[i] = order[j];
     order[j] = image;
   }
-  CUDACHECK(cudaMemcpy(job->mlp.order, order, sizeof order, cudaMemcpyHostToDevice));
 }
 
-/* The mean loss of n images from `first` on, and how many are right. Collective. */
-static double evaluate(struct job *job, int first, int n, int *right)
+/* The sum of a number over the ranks. Collective. */
+static double sum_over_ranks(const struct rank *me, double mine)
 {
-  struct sums {
-    double loss, right;
-  } own = {0, 0}, all[job->me->nranks], sum = {0, 0};
-  take_share(job, first, n);
-  const size_t images = (size_t)job->mlp.n;
-  float loss[images + 1];
-  int is_right[images + 1];
-  CUDACHECK(mlp_launch(&job->mlp, MLP_IMAGES, job->stream));
-  CUDACHECK(cudaStreamSynchronize(job->stream));
-  CUDACHECK(cudaMemcpy(loss, job->mlp.loss, images * sizeof *loss, cudaMemcpyDeviceToHost));
-  CUDACHECK(cudaMemcpy(is_right, job->mlp.right, images * sizeof *loss, cudaMemcpyDeviceToHost));
-  for (size_t i = 0; i < images; i++) own.loss += (double)loss[i];
-  for (size_t i = 0; i < images; i++) own.right += is_right[i];
-  launcher_allgather(job->me, &own, all, sizeof own);
-  for (int rank = 0; rank < job->me->nranks; rank++) sum.loss += all[rank].loss;
-  for (int rank = 0; rank < job->me->nranks; rank++) sum.right += all[rank].right;
-  *right = (int)sum.right;
-  return sum.loss / n;
+  double all[me->nranks], sum = 0;
+  launcher_allgather(me, &mine, all, sizeof mine);
+  for (int rank = 0; rank < me->nranks; rank++) sum += all[rank];
+  return sum;
+}
+
+/* Words that a rank sends in a step, the mean over ranks and steps so far. Collective. */
+static double mean_words(const struct rank *me, const struct path *path)
+{
+  return sum_over_ranks(me, path->words) / me->nranks / (double)path->steps;
 }
 
 /* All ranks began with the same weights and were given the same averages. So they have the same
  * weights now, to the last bit, or something is wrong; NaN is no exception. Collective. */
-static int compare_weights(struct job *job, const struct course *course, long epoch)
+static int compare_weights(struct job *job, const struct path *path, long epoch)
 {
-  float weights[MLP_WEIGHTS], others[MLP_WEIGHTS];
+  float others[MLP_WEIGHTS];
   int i = 0;
-  CUDACHECK(cudaMemcpy(weights, job->mlp.weights, sizeof weights, cudaMemcpyDeviceToHost));
-  memcpy(others, weights, sizeof others);
+  memcpy(others, job->weights, sizeof others);
   launcher_broadcast(job->me, others, sizeof others, 0);
-  while (i < MLP_WEIGHTS && memcmp(&weights[i], &others[i], sizeof *weights) == 0) i++;
+  while (i < MLP_WEIGHTS && memcmp(&job->weights[i], &others[i], sizeof *others) == 0) i++;
   if (i < MLP_WEIGHTS)
-    launcher_error("%s, epoch %ld: weight %d is %.9g, on rank 0 it is %.9g", course->name, epoch, i,
-                   (double)weights[i], (double)others[i]);
+    launcher_error("%s, epoch %ld: weight %d is %.9g, on rank 0 it is %.9g", path->name, epoch, i,
+                   (double)job->weights[i], (double)others[i]);
   return launcher_agree(job->me, i < MLP_WEIGHTS ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }
 
-/* Words that a rank sends in a step, the mean over ranks and steps so far. Collective. */
-static double mean_words(const struct job *job, const struct course *course)
+/* What was learnt: the mean loss, and how many held-out images are right. Collective. */
+static double evaluate(struct job *job, const struct path *path, long seed, long epoch, int *right)
 {
-  double all[job->me->nranks], sum = 0;
-  launcher_allgather(job->me, &course->words, all, sizeof *all);
-  for (int rank = 0; rank < job->me->nranks; rank++) sum += all[rank];
-  return sum / job->me->nranks / (double)course->steps;
+  double loss = loss_of_share(job, 0, DIGITS_TRAINING, NULL, right);
+  loss = sum_over_ranks(job->me, loss) / DIGITS_TRAINING;
+  loss_of_share(job, DIGITS_TRAINING, DIGITS_HELD_OUT, NULL, right);
+  *right = (int)sum_over_ranks(job->me, *right);
+  rows_text(&job->rows, "trained", path->name);
+  rows_integer(&job->rows, "ranks", (unsigned long long)job->me->nranks);
+  rows_number(&job->rows, "density", density);
+  rows_integer(&job->rows, "seed", (unsigned long long)seed);
+  rows_integer(&job->rows, "epoch", (unsigned long long)epoch);
+  rows_number(&job->rows, "loss", loss);
+  rows_integer(&job->rows, "right", (unsigned long long)*right);
+  rows_number(&job->rows, "accuracy", (double)*right / DIGITS_HELD_OUT);
+  rows_number(&job->rows, "words_sent", mean_words(job->me, path));
+  rows_end(&job->rows);
+  return loss;
 }
 
-/* ---- one path, one seed ---------------------------------------------------------------------- */
+/* ---- a path ---------------------------------------------------------------------------------- */
 
-static int train(struct job *job, struct course *course, long seed)
+/* With one seed: what was learnt is added to that of the others. */
+static int train(struct job *job, struct path *path, long seed)
 {
-  float weights[MLP_WEIGHTS];
   sparse_allreduce_t handle;
   double loss = 0;
-  int code = EXIT_VERIFIED, right = 0, ignored;
+  int code = EXIT_VERIFIED, right = 0;
 
   /* ======================= STEP 3: equal weights and a handle ================================ */
   launcher_step("STEP 3: handle");
-  mlp_initial_weights(weights, (uint64_t)seed);
-  CUDACHECK(cudaMemcpy(job->mlp.weights, weights, sizeof weights, cudaMemcpyHostToDevice));
-  SPARSECHECK(sparse_allreduce_create(job->comm, MLP_WEIGHTS, &course->config, &handle));
+  mlp_initial_weights(job->weights, (uint64_t)seed);
+  CUDACHECK(
+      cudaMemcpy(job->device_weights, job->weights, sizeof job->weights, cudaMemcpyHostToDevice));
+  SPARSECHECK(sparse_allreduce_create(job->comm, MLP_WEIGHTS, &path->config, &handle));
 
   for (long epoch = 1; epoch <= epochs && code == EXIT_VERIFIED; epoch++) {
-    shuffle(job, (uint64_t)seed, (uint64_t)epoch);
+    shuffle(job->order, (uint64_t)seed, (uint64_t)epoch);
     for (int first = 0; first < DIGITS_TRAINING && code == EXIT_VERIFIED; first += (int)batch) {
       const int left = DIGITS_TRAINING - first;
-      code = step(job, course, handle, first, batch < left ? (int)batch : left);
+      code = step(job, path, handle, first, batch < left ? (int)batch : left);
     }
     if (code != EXIT_VERIFIED) break;
 
     /* ======================= STEP 7: the same everywhere? What was learnt? =================== */
     launcher_step("STEP 7: weights");
-    CUDACHECK(cudaStreamSynchronize(job->stream));
-    code = compare_weights(job, course, epoch);
-    if (job->digest.me && course->config.algorithm != SPARSE_DENSE)
-      verifier_digest(&job->digest, job->mlp.weights, MLP_WEIGHTS);
-    loss = evaluate(job, 0, DIGITS_TRAINING, &ignored);
-    evaluate(job, DIGITS_TRAINING, DIGITS_HELD_OUT, &right);
+    code = compare_weights(job, path, epoch);
+    if (job->digest.me && path->config.algorithm != SPARSE_DENSE)
+      verifier_digest(&job->digest, job->device_weights, MLP_WEIGHTS);
+    loss = evaluate(job, path, seed, epoch, &right);
     if (code == EXIT_VERIFIED && !isfinite(loss)) {
       if (job->me->rank == 0)
-        launcher_error("%s: the loss after epoch %ld is %g; allowed: a smaller --rate",
-                       course->name, epoch, loss);
+        launcher_error("%s: the loss after epoch %ld is %g; allowed: a smaller --rate", path->name,
+                       epoch, loss);
       code = EXIT_WRONG_DATA;
     }
-    rows_text(&job->rows, "trained", course->name);
-    rows_integer(&job->rows, "ranks", (unsigned long long)job->me->nranks);
-    rows_number(&job->rows, "density", density);
-    rows_integer(&job->rows, "seed", (unsigned long long)seed);
-    rows_integer(&job->rows, "epoch", (unsigned long long)epoch);
-    rows_number(&job->rows, "loss", loss);
-    rows_integer(&job->rows, "right", (unsigned long long)right);
-    rows_number(&job->rows, "accuracy", (double)right / DIGITS_HELD_OUT);
-    rows_number(&job->rows, "words_sent", mean_words(job, course));
-    rows_end(&job->rows);
   }
-  course->loss += loss;
-  course->right += right;
-  if (seed == first_seed || right < course->lowest) course->lowest = right;
-  if (seed == first_seed || right > course->highest) course->highest = right;
+  path->loss += loss;
+  path->right += right;
+  if (seed == first_seed || right < path->lowest) path->lowest = right;
+  if (seed == first_seed || right > path->highest) path->highest = right;
   SPARSECHECK(sparse_allreduce_destroy(handle));
   launcher_barrier(job->me); /* several GPUs in one process: see sparse_allreduce_destroy */
   return code;
 }
 
-/* All seeds of a path, and its line of the table. */
-static int train_all(struct job *job, struct course *course)
+/* A line of the table. Collective. */
+static void report(const struct rank *me, const struct path *path, int code)
 {
+  const double words = mean_words(me, path), n = (double)seeds;
   char range[32];
-  for (long seed = first_seed; seed < first_seed + seeds; seed++) {
-    const int code = train(job, course, seed);
-    if (code == EXIT_VERIFIED) continue;
-    launcher_print(job->me, "%-27s stopped, see standard error\n", course->name);
-    return code;
-  }
-  snprintf(range, sizeof range, seeds > 1 ? "%d-%d" : "%d", course->lowest, course->highest);
-  launcher_print(
-      job->me, "%-27s %8.4f %8.2f%% %9s %12.0f\n", course->name, course->loss / (double)seeds,
-      100.0 * course->right / (double)seeds / DIGITS_HELD_OUT, range, mean_words(job, course));
-  return EXIT_VERIFIED;
+  snprintf(range, sizeof range, seeds > 1 ? "%d-%d" : "%d", path->lowest, path->highest);
+  if (code == EXIT_VERIFIED)
+    launcher_print(me, "%-27s %8.4f %8.2f%% %9s %12.0f\n", path->name, path->loss / n,
+                   100.0 * path->right / n / DIGITS_HELD_OUT, range, words);
+  else
+    launcher_print(me, "%-27s stopped, see standard error\n", path->name);
 }
 
-/* ---- the story ------------------------------------------------------------------------------- */
+/* ---- the whole run --------------------------------------------------------------------------- */
 
 static int run(const struct rank *me, const struct options *opt)
 {
   struct job job = {.me = me};
-  struct course course;
+  struct path path;
   char error[LAUNCHER_TEXT] = "";
   const char *list = algorithms;
   ncclUniqueId id;
   size_t k;
   do { /* before anything is begun */
-    if (next_course(&course, &list, me->nranks, error) != 0) return launcher_refuse(me, error);
+    if (next_path(&path, &list, me->nranks, error) != 0) return launcher_refuse(me, error);
   } while (*list);
 
   /* ======================= STEP 1: a device and a communicator =============================== */
@@ -331,9 +325,10 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclCommInitRank(&job.comm, me->nranks, id, me->rank));
   CUDACHECK(cudaStreamCreate(&job.stream));
 
-  /* ======================= STEP 2: images and a network ====================================== */
-  launcher_step("STEP 2: images");
-  mlp_create(&job.mlp, DIGITS_TRAINING / me->nranks + 1); /* a rank's largest share */
+  /* ======================= STEP 2: weights and gradient on the device ======================== */
+  launcher_step("STEP 2: memory");
+  CUDACHECK(cudaMalloc((void **)&job.device_weights, sizeof job.weights));
+  CUDACHECK(cudaMalloc((void **)&job.device_gradient, sizeof job.gradient));
   if (opt->digest) verifier_init(&job.digest, me, datatype_find("float"), job.stream);
   const int opened = me->rank == 0 ? rows_open(&job.rows, table) : 0;
   int code = launcher_agree(me, opened == 0 ? EXIT_VERIFIED : EXIT_FAILED_CALL);
@@ -348,8 +343,12 @@ static int run(const struct rank *me, const struct options *opt)
                  "words/step");
 
   /* STEP 3 to 7 are those of each path. */
-  for (list = algorithms; *list && code == EXIT_VERIFIED;)
-    if (next_course(&course, &list, me->nranks, error) == 0) code = train_all(&job, &course);
+  for (list = algorithms; *list && code == EXIT_VERIFIED;) {
+    next_path(&path, &list, me->nranks, error);
+    for (long s = first_seed; s < first_seed + seeds && code == EXIT_VERIFIED; s++)
+      code = train(&job, &path, s);
+    report(me, &path, code);
+  }
   rows_finish(&job.rows);
   struct output_file *file = &job.rows.output;
   const int published = output_files_publish(me, &file, file->stream && code == EXIT_VERIFIED);
@@ -360,7 +359,8 @@ static int run(const struct rank *me, const struct options *opt)
   /* ======================= STEP 8: cleanup =================================================== */
   launcher_step("STEP 8: cleanup");
   if (opt->digest) verifier_free(&job.digest);
-  mlp_destroy(&job.mlp);
+  CUDACHECK(cudaFree(job.device_weights));
+  CUDACHECK(cudaFree(job.device_gradient));
   CUDACHECK(cudaStreamDestroy(job.stream));
   NCCLCHECK(ncclCommFinalize(job.comm));
   NCCLCHECK(ncclCommDestroy(job.comm));

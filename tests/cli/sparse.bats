@@ -126,17 +126,17 @@ assert all(r['wrong'] == 0 for r in rows)"
   cp -rp "$TOP"/{Makefile,common,scripts,0*,tests} "$copy"
   cp -rp "$TOP"/build/cpu* "$copy/build"
   cd "$copy/04_sparse_allreduce/simple"
-  awk '/^```c randomk.c/ { in_code = 1; next } /^```/ { in_code = 0 } in_code' "$page" >randomk.c
+  awk '/^```c fixed.c/ { in_code = 1; next } /^```/ { in_code = 0 } in_code' "$page" >fixed.c
   awk '/^```sh/ { in_code = 1; next } /^```/ { in_code = 0 } in_code && /^sed/' "$page" >recipe.sh
-  [ -s randomk.c ]
+  [ -s fixed.c ]
   [ "$(wc -l <recipe.sh)" = 2 ]
   bash recipe.sh
   make -s -C "$copy" CPU=1 04_sparse_allreduce
-  NTHREADS=3 ../sparse_allreduce --simple --algorithm topkA,randomk --count 3000 --steps 5 >"$WORK/out"
-  grep '^randomk .* 5 steps x 3 ranks$' "$WORK/out"
+  NTHREADS=3 ../sparse_allreduce --simple --algorithm topkA,fixed --count 3000 --steps 5 >"$WORK/out"
+  grep '^fixed .* 5 steps x 3 ranks$' "$WORK/out"
   grep '^All paths verified correctly$' "$WORK/out"
   code=0
-  NTHREADS=3 FAULT=corrupt:ncclBroadcast:1:1 LD_PRELOAD=$FAULT_FOLDER/fault.so ../sparse_allreduce --simple --algorithm randomk \
+  NTHREADS=3 FAULT=corrupt:ncclRecv:1:1 LD_PRELOAD=$FAULT_FOLDER/fault.so ../sparse_allreduce --simple --algorithm fixed \
     --count 3000 --steps 5 >"$WORK/out" 2>"$WORK/err" || code=$?
-  [ $code = 1 ] && grep 'randomk, step 0: ' "$WORK/err"
+  [ $code = 1 ] && grep 'fixed, step 0: ' "$WORK/err"
 }

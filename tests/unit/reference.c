@@ -47,7 +47,7 @@ struct reference *reference_create(const sparse_allreduce_config_t *config, size
   for (int r = me ? me->rank : 0; r < (me ? me->rank + 1 : nranks); r++) {
     struct reference_rank *rank = &ref->ranks[r];
     const struct simple_link link = {(void *)(uintptr_t)me, gather_by_launcher};
-    struct simple *s = rank->simple = simple_create_on_host(link, r, nranks, n, config, NULL);
+    struct simple *s = rank->simple = simple_create(NULL, link, r, nranks, n, config);
     if (!s) return NULL;
     rank->residual = s->acc;
     rank->region_counts = calloc((size_t)nranks, sizeof *rank->region_counts);
@@ -89,7 +89,7 @@ static void *run_side(void *argument)
   simple_step(s, side->gradient, 0);
 
   nonfinite = s->nonfinite;
-  s->between->numbers(s, &nonfinite, all, 1);
+  simple_numbers(s, &nonfinite, all, 1);
   for (int r = 1; r < ref->nranks; r++) all[0] += all[r];
   rank->noffered = s->last.local;
   rank->local_threshold = s->local_threshold;

@@ -14,55 +14,21 @@ static const int FIRST[LAYERS + 1] = {0, 65 * 128, 65 * 128 + 129 * 64, MLP_WEIG
 
 enum { N = 24 }; /* images */
 
-static struct mlp mlp;
-static cudaStream_t stream;
+static int images[N], right;
 static float weights[MLP_WEIGHTS], gradient[MLP_WEIGHTS], other[MLP_WEIGHTS];
-
-/* Device memory is memory here, but the stream's thread uses it. */
-static void compute(enum mlp_work work)
-{
-  assert_int_equal(mlp_launch(&mlp, work, stream), cudaSuccess);
-  assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-}
 
 static int setup(void **state)
 {
   (void)state;
-  assert_int_equal(cudaSetDevice(0), cudaSuccess);
-  assert_int_equal(cudaStreamCreate(&stream), cudaSuccess);
-  mlp_create(&mlp, N);
-  for (int i = 0; i < N; i++) mlp.order[i] = 37 * i + 11;
+  for (int i = 0; i < N; i++) images[i] = 37 * i + 11;
   mlp_initial_weights(weights, 1);
-  memcpy(mlp.weights, weights, sizeof weights);
   return 0;
 }
 
-static int teardown(void **state)
+static double gradient_of(float *to, int first, int n)
 {
-  (void)state;
-  mlp_destroy(&mlp);
-  assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
-  return 0;
-}
-
-static double loss_of_all(void)
-{
-  double sum = 0;
-  mlp.first = 0;
-  mlp.n = N;
-  compute(MLP_IMAGES);
-  for (int i = 0; i < N; i++) sum += (double)mlp.loss[i];
-  return sum;
-}
-
-static void gradient_of(float *to, int first, int n, float scale)
-{
-  mlp.first = first;
-  mlp.n = n;
-  mlp.scale = scale;
-  compute(MLP_IMAGES);
-  compute(MLP_GRADIENT);
-  memcpy(to, mlp.gradient, sizeof gradient);
+  memset(to, 0, sizeof gradient);
+  return mlp_loss(weights, images + first, n, to, &right);
 }
 
 /* ---- images ---------------------------------------------------------------------------------- */
@@ -72,16 +38,21 @@ static void test_images(void **state)
   /* 178 images show a 0, and so on; the pixels of all images have this sum in sixteenths */
   static const int known[MLP_OUTPUT] = {178, 182, 177, 183, 181, 182, 181, 179, 174, 180};
   int shown[MLP_OUTPUT] = {0};
+  float pixels[MLP_INPUT];
   double sum = 0;
   (void)state;
-  for (int i = 0; i < 10; i++) assert_int_equal(mlp.labels[i], i); /* the first ones */
-  assert_true(mlp.pixels[2] == 5.0f / 16 && mlp.pixels[64 + 4] == 13.0f / 16);
-  for (int i = 0; i < DIGITS_IMAGES; i++) shown[mlp.labels[i]]++;
-  assert_memory_equal(shown, known, sizeof known);
-  for (int i = 0; i < DIGITS_IMAGES * MLP_INPUT; i++) {
-    assert_true(mlp.pixels[i] >= 0 && mlp.pixels[i] <= 1);
-    sum += 16 * (double)mlp.pixels[i];
+  for (int image = 0; image < DIGITS_IMAGES; image++) {
+    const int digit = digits_image(image, pixels);
+    if (image < 10) assert_int_equal(digit, image); /* the first ones */
+    if (image == 0) assert_true(pixels[2] == 5.0f / 16);
+    if (image == 1) assert_true(pixels[4] == 13.0f / 16);
+    shown[digit]++;
+    for (int i = 0; i < MLP_INPUT; i++) {
+      assert_true(pixels[i] >= 0 && pixels[i] <= 1);
+      sum += 16 * (double)pixels[i];
+    }
   }
+  assert_memory_equal(shown, known, sizeof known);
   assert_int_equal((int)sum, 561718);
 }
 
@@ -95,20 +66,20 @@ static void test_finite_differences(void **state)
 {
   static const float little = 0x1p-11f;
   (void)state;
-  gradient_of(gradient, 0, N, 1);
+  gradient_of(gradient, 0, N);
   for (int layer = 0; layer < LAYERS; layer++) {
     double error = 0, length = 0;
     int compared = 0;
     for (int i = FIRST[layer]; i < FIRST[layer + 1]; i++) {
       const bool bias = i >= FIRST[layer + 1] - 10;
+      const float weight = weights[i], more = weight + little, less = weight - little;
       if (i % 29 && !bias) continue;
-      mlp.weights[i] = weights[i] + little;
-      const double above = loss_of_all(), from = (double)mlp.weights[i];
-      mlp.weights[i] = weights[i] - little;
-      const double below = loss_of_all(), to = (double)mlp.weights[i];
-      mlp.weights[i] = weights[i];
-      const double difference = (above - below) / (from - to);
-      error += pow(difference - (double)gradient[i], 2);
+      weights[i] = more;
+      const double above = mlp_loss(weights, images, N, NULL, &right);
+      weights[i] = less;
+      const double below = mlp_loss(weights, images, N, NULL, &right);
+      weights[i] = weight;
+      error += pow((above - below) / ((double)more - (double)less) - (double)gradient[i], 2);
       length += pow((double)gradient[i], 2);
       compared++;
     }
@@ -120,37 +91,44 @@ static void test_finite_differences(void **state)
 }
 
 /* Sums over parts of the images are the sum over all but for the order of additions, and none of
- * the images have the gradient 0. */
+ * the images add nothing. */
 static void test_shares(void **state)
 {
   static const int parts[][2] = {{0, 1}, {1, 0}, {1, 16}, {17, 7}};
+  double loss = gradient_of(gradient, 0, N), sum[MLP_WEIGHTS] = {0}, largest = 0;
   (void)state;
-  gradient_of(gradient, 0, N, 1.0f / N);
-  double sum[MLP_WEIGHTS] = {0}, largest = 0;
   for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
-    gradient_of(other, parts[p][0], parts[p][1], 1);
+    loss -= gradient_of(other, parts[p][0], parts[p][1]);
     for (int i = 0; i < MLP_WEIGHTS; i++) {
-      sum[i] += (double)other[i] / N;
+      sum[i] += (double)other[i];
       if (parts[p][1] == 0) assert_true(other[i] == 0);
     }
   }
+  assert_true(fabs(loss) < 1e-9);
   for (int i = 0; i < MLP_WEIGHTS; i++) largest = fmax(largest, fabs((double)gradient[i]));
   for (int i = 0; i < MLP_WEIGHTS; i++)
     assert_true(fabs(sum[i] - (double)gradient[i]) <= 1e-6 * largest);
 }
 
+/* The derivatives by the last layer's biases are the probabilities of the digits, less 1 for the
+ * one that is wanted. Loss and right follow from them. */
 static void test_right(void **state)
 {
-  int right = 0;
+  float trained[MLP_WEIGHTS];
+  int all = 0;
   (void)state;
+  memcpy(trained, weights, sizeof trained);
   for (int step = 0; step < 8; step++) { /* at first all images are given the same digit */
-    gradient_of(gradient, 0, N, 1);
-    for (int i = 0; i < MLP_WEIGHTS; i++) mlp.weights[i] -= 0.01f * gradient[i];
+    memset(gradient, 0, sizeof gradient);
+    mlp_loss(trained, images, N, gradient, &right);
+    for (int i = 0; i < MLP_WEIGHTS; i++) trained[i] -= 0.01f * gradient[i];
   }
-  loss_of_all();
   for (int i = 0; i < N; i++) {
-    const float *slopes = mlp.slopes + (i + 1) * MLP_VALUES - MLP_OUTPUT;
-    const int label = mlp.labels[mlp.order[i]];
+    const float *slopes = gradient + MLP_WEIGHTS - MLP_OUTPUT;
+    float pixels[MLP_INPUT];
+    const int label = digits_image(images[i], pixels);
+    memset(gradient, 0, sizeof gradient);
+    const double loss = mlp_loss(trained, images + i, 1, gradient, &right);
     double p = 1 + (double)slopes[label], sum = 0;
     bool best = true;
     for (int o = 0; o < MLP_OUTPUT; o++) {
@@ -158,12 +136,13 @@ static void test_right(void **state)
       if (o != label && (double)slopes[o] > p) best = false;
     }
     assert_true(fabs(sum) < 1e-6);
-    assert_true(fabs((double)mlp.loss[i] + log(p)) < 1e-5);
-    assert_int_equal(mlp.right[i], best);
-    right += mlp.right[i];
+    assert_true(fabs(loss + log(p)) < 1e-5);
+    assert_int_equal(right, best);
+    all += right;
   }
-  assert_true(right > N / 4 && right < N);
-  memcpy(mlp.weights, weights, sizeof weights);
+  assert_true(all > N / 4 && all < N);
+  mlp_loss(trained, images, N, NULL, &right);
+  assert_int_equal(right, all);
 }
 
 /* The same seed gives the same weights, another one others; they are as large as announced. */
@@ -187,5 +166,5 @@ int main(void)
       cmocka_unit_test(test_shares),          cmocka_unit_test(test_right),
       cmocka_unit_test(test_initial_weights),
   };
-  return cmocka_run_group_tests(tests, setup, teardown);
+  return cmocka_run_group_tests(tests, setup, NULL);
 }
