@@ -3,17 +3,9 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static const float SCALE = -0.1f; /* minus the learning rate: no power of 2, so that it rounds */
-
-static void *allocate(size_t bytes)
-{
-  void *memory = malloc(bytes);
-  if (!memory) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  return memory;
-}
 
 static float *device_vector(size_t count)
 {
@@ -24,10 +16,9 @@ static float *device_vector(size_t count)
   return vector;
 }
 
-static void create_handle(struct runner *r, ncclComm_t comm,
-                          const sparse_allreduce_config_t *config)
+static void create_handle(struct runner *r)
 {
-  const ncclResult_t result = sparse_allreduce_create(comm, r->count, config, &r->handle);
+  const ncclResult_t result = sparse_allreduce_create(r->comm, r->count, &r->config, &r->handle);
   if (result == ncclInvalidUsage) { /* on all ranks */
     if (r->me->rank == 0)
       fprintf(stderr, "sparse_allreduce: --exchange: %s; allowed: auto, sendrecv\n",
@@ -36,19 +27,15 @@ static void create_handle(struct runner *r, ncclComm_t comm,
     launcher_abort(EXIT_CANNOT_RUN);
   }
   if (result == ncclRemoteError) sleep(1); /* the rank that knows more speaks first */
-  if (result != ncclSuccess)
-    launcher_fail(__FILE__, __LINE__, "sparse_allreduce_create", ncclGetErrorString(result),
-                  sparse_allreduce_last_error());
+  CHECK_NCCL_RESULT(result, "sparse_allreduce_create", sparse_allreduce_last_error());
 }
 
 void runner_create(struct runner *r, const struct rank *me, ncclComm_t comm, size_t count,
                    const sparse_allreduce_config_t *config, bool simple)
 {
-  *r = (struct runner){.me = me,
-                       .count = count,
-                       .boundaries = allocate(((size_t)me->nranks + 1) * sizeof(uint64_t))};
+  *r = (struct runner){.me = me, .comm = comm, .count = count, .config = *config};
   if (!simple)
-    create_handle(r, comm, config);
+    create_handle(r);
   else if (!(r->simple = simple_create(comm, count, config, NULL)))
     launcher_fail(__FILE__, __LINE__, "simple_create", "out of memory", NULL);
   if (!simple && config->result == SPARSE_RESULT_ENTRIES) {
@@ -63,7 +50,6 @@ void runner_destroy(struct runner *r)
   if (r->handle) SPARSECHECK(sparse_allreduce_destroy(r->handle));
   CUDACHECK(cudaFree(r->weights));
   CUDACHECK(cudaFree(r->dense));
-  free(r->boundaries);
   launcher_barrier(r->me); /* several GPUs in one process: see sparse_allreduce_destroy */
 }
 
@@ -75,6 +61,7 @@ const char *runner_mode(const struct runner *r)
       [SPARSE_MODE_ONESIDED] = "one-sided",
   };
   sparse_mode_t mode;
+  if (r->config.algorithm == SPARSE_DENSE) return "allreduce";
   if (r->simple) return "simple";
   SPARSECHECK(sparse_allreduce_mode(r->handle, &mode));
   return names[mode];
@@ -107,18 +94,19 @@ ncclResult_t runner_step(const struct runner *r, const void *gradient, const flo
 
 struct step_outcome runner_outcome(const struct runner *r, const float *result)
 {
+  struct step_outcome left = {.result = result};
   const struct simple *s = r->simple;
-  CUDACHECK(cudaDeviceSynchronize());
-  if (s)
-    return (struct step_outcome){.statistics = s->last,
-                                 .result = result,
-                                 .entries = s->last.dense || s->last.fell_back ? NULL : s->global,
-                                 .count = s->last.global,
-                                 .boundaries = s->boundaries};
-  struct step_outcome left = {.result = result, .boundaries = r->boundaries};
   const uint64_t *count;
+  CUDACHECK(cudaDeviceSynchronize());
+  if (s) {
+    left.statistics = s->last;
+    left.entries = s->last.dense || s->last.fell_back ? NULL : s->global;
+    left.count = s->last.global;
+    memcpy(left.boundaries, s->boundaries, ((size_t)s->nranks + 1) * sizeof *s->boundaries);
+    return left;
+  }
   SPARSECHECK(sparse_allreduce_statistics(r->handle, &left.statistics));
-  SPARSECHECK(sparse_allreduce_boundaries(r->handle, r->boundaries));
+  SPARSECHECK(sparse_allreduce_boundaries(r->handle, left.boundaries));
   SPARSECHECK(sparse_allreduce_sparse_result(r->handle, &left.entries, &count));
   if (left.entries)
     CUDACHECK(cudaMemcpy(&left.count, count, sizeof left.count, cudaMemcpyDeviceToHost));
@@ -139,13 +127,14 @@ void runner_residual(const struct runner *r, float *host)
     SPARSECHECK(sparse_allreduce_copy_residual(r->handle, host));
 }
 
-int runner_check(const struct runner *r, const char *path, uint64_t step)
+int runner_check(const struct runner *r, uint64_t step)
 {
+  const char *path = simple_paths[r->config.algorithm].name;
   const unsigned long long number = step;
   ncclResult_t result;
   if (r->simple) { /* a call that fails has ended the job */
     const size_t nonfinite = r->simple->nonfinite;
-    const bool wrong = nonfinite > 0 && r->simple->config.nonfinite == SPARSE_NONFINITE_ERROR;
+    const bool wrong = nonfinite > 0 && r->config.nonfinite == SPARSE_NONFINITE_ERROR;
     if (wrong)
       launcher_error("%s, step %llu: %zu elements of the gradient are not finite; allowed: finite "
                      "ones, or --nonfinite drop",
@@ -177,19 +166,18 @@ void *runner_save(const struct runner *r)
 
 void runner_load(const struct runner *r, const void *state)
 {
-  if (r->handle) {
+  if (r->simple)
+    simple_reset(r->simple);
+  else
     SPARSECHECK(sparse_allreduce_load(r->handle, state));
-    return;
-  }
-  simple_reset(r->simple);
 }
 
-void runner_restart(struct runner *r, ncclComm_t comm, const sparse_allreduce_config_t *config)
+void runner_restart(struct runner *r)
 {
   void *state = runner_save(r);
   SPARSECHECK(sparse_allreduce_destroy(r->handle));
   launcher_barrier(r->me);
-  create_handle(r, comm, config);
+  create_handle(r);
   runner_load(r, state);
   free(state);
 }
