@@ -13,7 +13,6 @@
  */
 #include <stdlib.h>
 
-#include "bench.h"
 #include "check.h"
 #include "launcher.h"
 #include "program/runner.h"
@@ -34,12 +33,12 @@ struct resources {
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 /* One step on all ranks, timed: from the gradient in device memory to the averaged result there. */
-static double timed_step(struct resources *s, const struct runner *runner, const float **result)
+static double timed_step(struct resources *s, struct runner *runner)
 {
   float ms;
   launcher_barrier(s->job->me); /* start together: waiting for a late rank is not part of it */
   CUDACHECK(cudaEventRecord(s->start, s->stream));
-  SPARSECHECK(runner_step(runner, s->gradient, result, s->stream)); /* sparse_allreduce_run() */
+  SPARSECHECK(runner_step(runner, s->gradient, s->stream)); /* sparse_allreduce_run() */
   CUDACHECK(cudaEventRecord(s->stop, s->stream));
   CUDACHECK(cudaEventSynchronize(s->stop));
   CUDACHECK(cudaEventElapsedTime(&ms, s->start, s->stop));
@@ -51,8 +50,6 @@ static double timed_step(struct resources *s, const struct runner *runner, const
 static int run_path(struct resources *s, int path)
 {
   struct job *job = s->job;
-  const struct rank *me = job->me;
-  const float *result = NULL;
   struct runner runner;
   struct verification verification;
 
@@ -61,13 +58,9 @@ static int run_path(struct resources *s, int path)
   launcher_step("STEP 3: handle");
   sparse_allreduce_config_t config = job->config;
   config.algorithm = (sparse_allreduce_algorithm_t)path;
-  int code = verification_init(&verification, me, &config, job->count, job->compares, true);
-  if (code != EXIT_VERIFIED) {
-    verification_free(&verification);
-    return code;
-  }
   struct path_steps steps = {.us = allocate(job->steps * sizeof(double))};
-  runner_create(&runner, me, s->comm, job->count, &config, program_options.simple);
+  runner_create(&runner, job->me, s->comm, job->count, &config, program_options.simple, true);
+  int code = verification_init(&verification, &runner, job->compares, true);
 
   for (uint64_t step = 0; step < job->steps && code == EXIT_VERIFIED; step++) {
     /* ======================= STEP 4: the gradient ============================================ */
@@ -80,30 +73,30 @@ static int run_path(struct resources *s, int path)
     /* ======================= STEP 5: the sparse allreduce ==================================== */
     launcher_step("STEP 5: sparse allreduce");
     if ((long)step == program_options.restart_after && step > 0) runner_restart(&runner);
-    steps.us[step] = timed_step(s, &runner, &result);
+    steps.us[step] = timed_step(s, &runner);
 
     /* ======================= STEP 6: every element on every rank ============================= */
     launcher_step("STEP 6: verification");
     code = runner_check(&runner, step);
-    struct step_outcome left = runner_outcome(&runner, result);
+    struct step_outcome left = runner_outcome(&runner);
     path_steps_add(&steps, &left.statistics);
     if (job->opt->digest && path != SPARSE_DENSE)
       verifier_digest(&s->digest, left.result, job->count);
     if (code != EXIT_VERIFIED) break;
     left.result = job_copy_result(job, left.result);
-    code = verification_step(&verification, &runner, &left, s->gradient);
+    code = verification_step(&verification, &left, s->gradient);
     if (code == EXIT_VERIFIED) code = job_write(job, &job->results);
   }
   if (code == EXIT_VERIFIED && job->residual.stream) {
     runner_residual(&runner, job->host);
     code = verification_residual(&verification, job->host) ? EXIT_VERIFIED : EXIT_WRONG_DATA;
-    code = launcher_agree(me, code);
+    code = launcher_agree(job->me, code);
     if (code == EXIT_VERIFIED) code = job_write(job, &job->residual);
   }
 
   /* ======================= STEP 7: what came out ============================================= */
   launcher_step("STEP 7: report");
-  report_path(&s->report, path, &runner, &steps, &verification, code);
+  if (steps.begun > 0) report_path(&s->report, path, &steps, &verification, code);
   verification_free(&verification);
   runner_destroy(&runner);
   free(steps.us);
@@ -173,10 +166,9 @@ static int run_job(struct job *job)
 
 static int run(const struct rank *me, const struct options *opt)
 {
-  if (opt->bench) return bench_example(me, opt);
   struct job job;
   int code = job_open(&job, me, opt);
-  if (code == EXIT_VERIFIED) code = run_job(&job);
+  if (code == EXIT_VERIFIED) code = opt->bench ? bench_job(&job) : run_job(&job);
   job_close(&job);
   return code;
 }

@@ -7,8 +7,6 @@
  * training does, is the figure that counts; the median is that of a step that reuses thresholds.
  * The gradient comes from several buffers in turn, so that none stays in the cache. Every
  * configuration is verified bit for bit before it is timed, and so are the timed calls. */
-#include "bench.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -31,13 +29,14 @@ static const struct model MODELS[] = {{1 << 20, SPARSE_PRESET_VGG, 2},
                                       {133547324, SPARSE_PRESET_BERT, 1}};
 #endif
 static const double DENSITIES[] = {0.01, 0.02};
-enum { NMODELS = sizeof MODELS / sizeof *MODELS, NDENSITIES = 2 };
+enum { NMODELS = sizeof MODELS / sizeof *MODELS };
 
 struct sweep {
   struct job *job;
   struct timer timer;
   struct rows rows;
   double copy_rate;
+  int code; /* EXIT_VERIFIED, or of what went wrong last */
   /* of the current size */
   struct timing dense[DENSE_KINDS];
   int dense_codes[DENSE_KINDS];
@@ -48,7 +47,7 @@ struct sweep {
 
 /* Of the file, and what is shown of the table, too. */
 static void write_row(struct sweep *s, const char *name, const char *mode, double density,
-                      const struct timing *time, bool shown, bool wrong)
+                      const struct timing *time, bool shown, int code)
 {
   const struct rank *me = s->job->me;
   struct rows *rows = &s->rows;
@@ -77,8 +76,9 @@ static void write_row(struct sweep *s, const char *name, const char *mode, doubl
   report_number(me, rows, "bytes_per_element", us * s->copy_rate / elements, SHOWN(" %8.1f"));
   report_number(me, rows, "select_percent", pass, SHOWN(" %8.1f"));
   rows_number(rows, "copy_gb_per_s", s->copy_rate / 1e3);
-  rows_integer(rows, "wrong", wrong);
+  rows_integer(rows, "wrong", code != EXIT_VERIFIED);
   rows_end(rows);
+  if (code != EXIT_VERIFIED) s->code = code;
 #undef SHOWN
 }
 
@@ -97,7 +97,7 @@ static bool has_version(const struct job *job, int path, int version)
   return program_options.result == SPARSE_RESULT_ENTRIES && path != SPARSE_DENSE;
 }
 
-static int bench_path(struct sweep *s, int path, int version, sparse_allreduce_config_t config)
+static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_config_t config)
 {
   static const char *const words[VERSIONS] = {"", "", " entries", " entries added"};
   const struct rank *me = s->job->me;
@@ -109,19 +109,19 @@ static int bench_path(struct sweep *s, int path, int version, sparse_allreduce_c
   config.result = version >= ENTRIES ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
   snprintf(shown, sizeof shown, "%s%s", prefix, name);
   snprintf(full, sizeof full, "%s%s%s", prefix, name, words[version]);
-  runner_create(&runner, me, s->timer.comm, s->timer.count, &config, version == BY_SIMPLE);
+  runner_create(&runner, me, s->timer.comm, s->timer.count, &config, version == BY_SIMPLE,
+                version == ENTRIES_ADDED);
   const char *mode = runner_mode(&runner);
   launcher_barrier(me); /* with several GPUs in one process, allocating may wait for all of them */
-  const struct timing time = time_path(&s->timer, &runner, version == ENTRIES_ADDED, &code);
+  const struct timing time = time_path(&s->timer, &runner, &code);
   const bool right = code == EXIT_VERIFIED;
   launcher_print(me, "%-15s", shown);
-  write_row(s, full, mode, config.density, &time, right, !right);
+  write_row(s, full, mode, config.density, &time, right, code);
   if (right)
     launcher_print(me, "  %s%s%s\n", mode, *words[version] ? "," : "", words[version]);
   else
     launcher_print(me, " WRONG, no times: see standard error\n");
   runner_destroy(&runner);
-  return code;
 }
 
 /* ---- one size -------------------------------------------------------------------------------- */
@@ -137,45 +137,39 @@ static uint64_t cycle_of(const sparse_allreduce_config_t *c)
 }
 
 /* All paths at one density. */
-static int bench_density(struct sweep *s, const sparse_allreduce_config_t *config)
+static void bench_density(struct sweep *s, const sparse_allreduce_config_t *config)
 {
   const struct rank *me = s->job->me;
-  int code = EXIT_VERIFIED;
+  bool wrong = false;
   launcher_print(me, "# %zu elements, density %g; dense us:", s->timer.count, config->density);
   for (int i = 0; i < DENSE_KINDS; i++) {
-    const bool wrong = s->dense_codes[i] == EXIT_WRONG_DATA;
     char name[32];
     if (s->dense_codes[i] == EXIT_CANNOT_RUN) continue;
-    if (wrong) code = EXIT_WRONG_DATA;
+    wrong |= s->dense_codes[i] != EXIT_VERIFIED;
     if (i > 0) launcher_print(me, ",");
     report_number(me, NULL, NULL, s->dense[i].mean, " %.1f");
     launcher_print(me, " %s", dense_names[i]);
     snprintf(name, sizeof name, "%s allreduce", dense_names[i]);
-    write_row(s, name, "allreduce", config->density, &s->dense[i], false, wrong);
+    write_row(s, name, "allreduce", config->density, &s->dense[i], false, s->dense_codes[i]);
   }
   launcher_print(me, "; %llu steps a cycle%s\n", (unsigned long long)s->timer.steps,
-                 code == EXIT_VERIFIED ? "" : "; WRONG");
+                 wrong ? "; WRONG" : "");
   for (int path = 0; path < SPARSE_ALGORITHMS; path++)
-    for (int version = 0; version < VERSIONS; version++) {
-      if (!job_wants(s->job, path) || !has_version(s->job, path, version)) continue;
-      const int result = bench_path(s, path, version, *config);
-      if (result != EXIT_VERIFIED) code = result;
-    }
-  return code;
+    for (int version = 0; version < VERSIONS; version++)
+      if (job_wants(s->job, path) && has_version(s->job, path, version))
+        bench_path(s, path, version, *config);
 }
 
-static int bench_size(struct sweep *s, const struct model *model)
+static void bench_size(struct sweep *s, const struct model *model)
 {
   const struct job *job = s->job;
   struct timer *timer = &s->timer;
   sparse_allreduce_config_t config = job_config(job->opt, model->preset);
-  int code = EXIT_VERIFIED;
   bool wrong = false;
   timer->steps = cycle_of(&config);
   for (int i = 0; i < GRADIENTS; i++) {
     CUDACHECK(cudaMalloc(&timer->gradients[i], timer->count * job->opt->type->size));
-    gradient_upload(timer->gradients[i], job->opt->type, timer->count, job->kind, job->seed,
-                    (uint64_t)i, job->me, timer->stream);
+    gradient_upload(job, timer->gradients[i], timer->count, (uint64_t)i, timer->stream);
   }
   s->dense_us = INFINITY;
   for (int i = 0; i < DENSE_KINDS; i++) {
@@ -187,12 +181,10 @@ static int bench_size(struct sweep *s, const struct model *model)
   if (wrong || isinf(s->dense_us)) s->dense_us = (double)NAN;
   for (int d = 0; d < (program_options.density > 0 ? 1 : model->densities); d++) {
     if (program_options.density <= 0) config.density = DENSITIES[d];
-    const int result = bench_density(s, &config);
-    if (result != EXIT_VERIFIED) code = result;
+    bench_density(s, &config);
   }
   for (int i = 0; i < GRADIENTS; i++) CUDACHECK(cudaFree(timer->gradients[i]));
   launcher_barrier(job->me);
-  return code;
 }
 
 /* ---- everything ------------------------------------------------------------------------------ */
@@ -204,11 +196,10 @@ static size_t bytes_needed(const struct job *job, size_t count)
   return job_bytes(job, count, density, 2 * GRADIENTS + 2);
 }
 
-static int sweep_sizes(struct sweep *s)
+static void sweep_sizes(struct sweep *s)
 {
   const struct rank *me = s->job->me;
   size_t available, total;
-  int code = EXIT_VERIFIED;
   s->copy_rate = time_copy(&s->timer);
   launcher_print(me, "# Sparse AllReduce: %d rank%s, %s; us, slowest rank%s\n", me->nranks,
                  me->nranks == 1 ? "" : "s", s->job->opt->type->name,
@@ -229,13 +220,11 @@ static int sweep_sizes(struct sweep *s)
       continue;
     }
     s->timer.count = count;
-    const int result = bench_size(s, &MODELS[i]);
-    if (result != EXIT_VERIFIED) code = result;
+    bench_size(s, &MODELS[i]);
   }
-  return code;
 }
 
-static int bench_job(struct job *job)
+int bench_job(struct job *job)
 {
   const struct rank *me = job->me;
   struct sweep s = {.job = job, .timer = {.me = me, .graphs = program_options.graphs > 0}};
@@ -250,28 +239,19 @@ static int bench_job(struct job *job)
   const size_t smallest = program_options.count ? program_options.count : MODELS[0].count;
   const size_t need = bytes_needed(job, smallest), copies = 2 * (size_t)COPY_BYTES;
   if (!launcher_has_memory(me, need > copies ? need : copies)) return EXIT_USAGE;
-  int code = report_file(me, &s.rows);
-  if (code != EXIT_VERIFIED) return code;
+  s.code = report_file(me, &s.rows);
+  if (s.code != EXIT_VERIFIED) return s.code;
 
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&timer->comm, me->nranks, id, me->rank));
   CUDACHECK(cudaStreamCreate(&timer->stream));
   verifier_init(&timer->verifier, me, job->opt->type, timer->stream);
-  code = sweep_sizes(&s);
+  sweep_sizes(&s);
   verifier_free(&timer->verifier);
   CUDACHECK(cudaStreamDestroy(timer->stream));
   NCCLCHECK(ncclCommFinalize(timer->comm));
   NCCLCHECK(ncclCommDestroy(timer->comm));
   rows_finish(&s.rows);
-  return job_publish(job, &s.rows.output, code);
-}
-
-int bench_example(const struct rank *me, const struct options *opt)
-{
-  struct job job;
-  int code = job_open(&job, me, opt);
-  if (code == EXIT_VERIFIED) code = bench_job(&job);
-  job_close(&job);
-  return code;
+  return job_publish(job, &s.rows.output, s.code);
 }

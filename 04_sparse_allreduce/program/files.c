@@ -105,8 +105,7 @@ int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t st
 {
   const size_t bytes = job->count * sizeof *job->host;
   if (!job->input) {
-    gradient_upload(gradient, job->opt->type, job->count, job->kind, job->seed, step, job->me,
-                    stream);
+    gradient_upload(job, gradient, job->count, step, stream);
     return EXIT_VERIFIED;
   }
   const bool failed = fseeko(job->input, job->input_start + (off_t)(step * bytes), SEEK_SET) != 0 ||

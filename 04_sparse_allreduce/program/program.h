@@ -34,11 +34,6 @@ enum gradient_kind {
 void gradient_fill(void *to, ncclDataType_t type, size_t count, enum gradient_kind kind,
                    uint64_t seed, uint64_t step, int rank, int nranks);
 
-/* The same, of rank `me`, to device memory; waits for the stream. */
-void gradient_upload(void *device, const struct datatype *type, size_t count,
-                     enum gradient_kind kind, uint64_t seed, uint64_t step, const struct rank *me,
-                     cudaStream_t stream);
-
 /* ---- options and what they ask for: program.c ------------------------------------------------ */
 
 /* As they were typed; 0, -1 and NULL: not given. */
@@ -96,6 +91,14 @@ sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t 
 
 /* Device memory that a path needs, the gradients included. */
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients);
+
+/* A gradient of that many elements, of this rank and step, to device memory. Waits for the stream.
+ */
+void gradient_upload(const struct job *job, void *device, size_t count, uint64_t step,
+                     cudaStream_t stream);
+
+/* All of --bench: bench.c. Returns an exit code, the same on all ranks. Collective. */
+int bench_job(struct job *job);
 
 /* ---- its files: files.c ---------------------------------------------------------------------- */
 

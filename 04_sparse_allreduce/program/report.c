@@ -86,9 +86,10 @@ void report_number(const struct rank *me, struct rows *rows, const char *column,
   if (column) rows_number(rows, column, value);
 }
 
-void report_path(struct report *report, int path, const struct runner *runner,
-                 const struct path_steps *of, const struct verification *v, int code)
+void report_path(struct report *report, int path, const struct path_steps *of,
+                 const struct verification *v, int code)
 {
+  const struct runner *runner = v->runner;
   const struct job *job = report->job;
   const struct rank *me = job->me;
   /* what only this rank knows, and its sums over all ranks */

@@ -31,17 +31,16 @@ static void create_handle(struct runner *r)
 }
 
 void runner_create(struct runner *r, const struct rank *me, ncclComm_t comm, size_t count,
-                   const sparse_allreduce_config_t *config, bool simple)
+                   const sparse_allreduce_config_t *config, bool simple, bool updates)
 {
   *r = (struct runner){.me = me, .comm = comm, .count = count, .config = *config};
   if (!simple)
     create_handle(r);
   else if (!(r->simple = simple_create(comm, count, config, NULL)))
     launcher_fail(__FILE__, __LINE__, "simple_create", "out of memory", NULL);
-  if (!simple && config->result == SPARSE_RESULT_ENTRIES) {
-    r->weights = device_vector(count);
-    r->dense = device_vector(count);
-  }
+  if (config->result != SPARSE_RESULT_ENTRIES) return;
+  r->dense = device_vector(count);
+  if (updates) r->weights = device_vector(count);
 }
 
 void runner_destroy(struct runner *r)
@@ -79,22 +78,21 @@ float runner_updated(float weight, float result)
   return simple_add(fmaf(SCALE, result, weight), 0);
 }
 
-ncclResult_t runner_step(const struct runner *r, const void *gradient, const float **result,
-                         cudaStream_t stream)
+ncclResult_t runner_step(struct runner *r, const void *gradient, cudaStream_t stream)
 {
   if (r->simple) {
     simple_step(r->simple, gradient, stream);
-    *result = r->simple->result;
+    r->result = r->simple->result;
     return ncclSuccess;
   }
-  const ncclResult_t code = sparse_allreduce_run(r->handle, gradient, result, stream);
+  const ncclResult_t code = sparse_allreduce_run(r->handle, gradient, &r->result, stream);
   if (code != ncclSuccess || !r->weights) return code;
   return sparse_allreduce_add(r->handle, SCALE, r->weights, stream);
 }
 
-struct step_outcome runner_outcome(const struct runner *r, const float *result)
+struct step_outcome runner_outcome(const struct runner *r)
 {
-  struct step_outcome left = {.result = result};
+  struct step_outcome left = {.result = r->result};
   const struct simple *s = r->simple;
   const uint64_t *count;
   CUDACHECK(cudaDeviceSynchronize());

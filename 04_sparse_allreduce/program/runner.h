@@ -18,6 +18,7 @@ struct runner {
   sparse_allreduce_t handle; /* one of the two is there */
   struct simple *simple;
   float *weights, *dense; /* --result entries: in device memory; else NULL */
+  const float *result;    /* what the last step gave; with --result entries NULL, or dense */
 };
 
 /* What a step left on this rank. */
@@ -30,9 +31,9 @@ struct step_outcome {
 };
 
 /* config->algorithm is the path. Where --exchange onesided cannot run, it says so and ends the job
- * with EXIT_CANNOT_RUN. Collective. */
+ * with EXIT_CANNOT_RUN. `updates`: with --result entries there are weights. Collective. */
 void runner_create(struct runner *r, const struct rank *me, ncclComm_t comm, size_t count,
-                   const sparse_allreduce_config_t *config, bool simple);
+                   const sparse_allreduce_config_t *config, bool simple, bool updates);
 void runner_destroy(struct runner *r);
 
 /* What runs, in words: "one-sided", "device counts", "send/recv", "simple", of dense "allreduce".
@@ -41,12 +42,11 @@ const char *runner_mode(const struct runner *r);
 const char *runner_reason(const struct runner *r);
 
 /* A step, as sparse_allreduce_run; then weights += -0.1 * result, if there are any. */
-ncclResult_t runner_step(const struct runner *r, const void *gradient, const float **result,
-                         cudaStream_t stream);
+ncclResult_t runner_step(struct runner *r, const void *gradient, cudaStream_t stream);
 float runner_updated(float weight, float result); /* what has to become of a weight */
 
-/* What the last step left. Waits for it. `result`: what runner_step() gave. */
-struct step_outcome runner_outcome(const struct runner *r, const float *result);
+/* What the last step left. Waits for it. */
+struct step_outcome runner_outcome(const struct runner *r);
 
 /* The residual to host memory. Not for dense. */
 void runner_residual(const struct runner *r, float *host);
@@ -71,7 +71,7 @@ void runner_restart(struct runner *r);
  * an error bound; thresholds from mean and deviation may differ by rounding, and then the reference
  * goes on with the device's. */
 struct verification {
-  const struct rank *me;
+  const struct runner *runner;
   struct simple *ref;   /* this rank's side; NULL: nothing is compared */
   float *host;          /* [n] what comes from the device */
   float *weights;       /* [n] of --result entries: as they have to be; else NULL */
@@ -84,8 +84,7 @@ struct verification {
 
 /* With compares == false nothing will be compared. Returns an exit code: EXIT_USAGE, after one
  * line, if the host's memory does not suffice. verification_free() in any case. Collective. */
-int verification_init(struct verification *v, const struct rank *me,
-                      const sparse_allreduce_config_t *config, size_t count, bool compares,
+int verification_init(struct verification *v, const struct runner *r, bool compares,
                       bool measures_xi);
 void verification_free(struct verification *v);
 
@@ -93,8 +92,8 @@ void verification_free(struct verification *v);
  * `left`, of it `result` (device or host memory), the residual and the weights. Returns
  * EXIT_VERIFIED, or EXIT_WRONG_DATA after one line on stderr that says what differed first; the
  * same on all ranks. Collective. */
-int verification_step(struct verification *v, const struct runner *r,
-                      const struct step_outcome *left, const void *gradient);
+int verification_step(struct verification *v, const struct step_outcome *left,
+                      const void *gradient);
 
 /* Whether this copy of the residual, which is about to leave the program, is right. */
 bool verification_residual(const struct verification *v, const float *copy);
@@ -122,8 +121,8 @@ int report_open(struct report *report, const struct job *job);
 
 /* Prints the row of a path and, as a note, its runner_mode(); `code` is EXIT_VERIFIED if all of its
  * steps were right. Collective. */
-void report_path(struct report *report, int path, const struct runner *runner,
-                 const struct path_steps *steps, const struct verification *v, int code);
+void report_path(struct report *report, int path, const struct path_steps *steps,
+                 const struct verification *v, int code);
 
 /* Opens the file of -J on rank 0. Returns an exit code, the same on all ranks. Collective. */
 int report_file(const struct rank *me, struct rows *rows);

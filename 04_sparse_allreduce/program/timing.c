@@ -27,9 +27,8 @@ static struct timing no_timing(void)
 
 /* What is timed: a step of a path, or an AllReduce from one of the send buffers. */
 struct subject {
-  const struct runner *runner; /* NULL: it is an AllReduce, ... */
-  const float *result;         /* of the runner, the same address in all steps */
-  allreduce_t direct;          /* ... if not NULL that of example 02, else NCCL's */
+  struct runner *runner; /* NULL: it is an AllReduce, ... */
+  allreduce_t direct;    /* ... if not NULL that of example 02, else NCCL's */
   char *send[GRADIENTS], *recv;
   /* With -G: captured steps, by gradient and kind; an AllReduce has one kind. */
   cudaGraphExec_t graphs[GRADIENTS][SPARSE_KINDS];
@@ -43,7 +42,7 @@ struct subject {
 static ncclResult_t enqueue_eagerly(struct timer *timer, struct subject *s, uint64_t slot)
 {
   const ncclDataType_t type = timer->verifier.type->nccl;
-  if (s->runner) return runner_step(s->runner, timer->gradients[slot], &s->result, timer->stream);
+  if (s->runner) return runner_step(s->runner, timer->gradients[slot], timer->stream);
   if (s->direct)
     DIRECTCHECK(
         allreduce_run(s->direct, s->send[slot], s->recv, timer->count, type, timer->stream));
@@ -94,27 +93,26 @@ static void free_graphs(struct subject *s)
       if (s->graphs[slot][kind]) CUDACHECK(cudaGraphExecDestroy(s->graphs[slot][kind]));
 }
 
-/* A cycle of steps, in microseconds: a step's mean, of the slowest rank. With us != NULL there is
- * an event after every step as well: that takes time of its own, and says what each step took. */
-static double time_cycle(struct timer *timer, struct subject *s, cudaEvent_t *events, double *us)
+static double elapsed(cudaEvent_t start, cudaEvent_t stop)
 {
   float ms;
+  CUDACHECK(cudaEventElapsedTime(&ms, start, stop));
+  return ms * 1e3;
+}
+
+/* With an event before the first and after the last of the steps. One after every step takes time
+ * of its own, and says what each step took. */
+static void run_cycle(struct timer *timer, struct subject *s, cudaEvent_t *events, bool every_step)
+{
   launcher_step("bench: timing");
   if (s->runner) runner_load(s->runner, s->state);
   launcher_barrier(timer->me);
   CUDACHECK(cudaEventRecord(events[0], timer->stream));
   for (uint64_t step = 1; step <= timer->steps; step++) {
     enqueue_step(timer, s, step - 1);
-    if (us || step == timer->steps) CUDACHECK(cudaEventRecord(events[step], timer->stream));
+    if (every_step || step == timer->steps) CUDACHECK(cudaEventRecord(events[step], timer->stream));
   }
   CUDACHECK(cudaStreamSynchronize(timer->stream));
-  for (uint64_t step = 0; us && step < timer->steps; step++) {
-    CUDACHECK(cudaEventElapsedTime(&ms, events[step], events[step + 1]));
-    us[step] = ms * 1e3;
-  }
-  CUDACHECK(cudaEventElapsedTime(&ms, events[0], events[timer->steps]));
-  double mean = ms * 1e3 / (double)timer->steps;
-  return report_time(timer->me, &mean, 1);
 }
 
 static struct timing time_steps(struct timer *timer, struct subject *s)
@@ -130,10 +128,14 @@ static struct timing time_steps(struct timer *timer, struct subject *s)
     for (uint64_t step = 0; step < GRADIENTS * timer->steps; step++) enqueue_step(timer, s, step);
     CUDACHECK(cudaStreamSynchronize(timer->stream));
   }
-  for (int repetition = 0; repetition < repetitions; repetition++) {
-    means[repetition] = time_cycle(timer, s, events, NULL);
-    time_cycle(timer, s, events, us);
-    medians[repetition] = report_time(timer->me, us, timer->steps);
+  for (int i = 0; i < repetitions; i++) {
+    run_cycle(timer, s, events, false);
+    means[i] = elapsed(events[0], events[timer->steps]) / (double)timer->steps;
+    means[i] = report_time(timer->me, &means[i], 1);
+    run_cycle(timer, s, events, true);
+    for (uint64_t step = 0; step < timer->steps; step++)
+      us[step] = elapsed(events[step], events[step + 1]);
+    medians[i] = report_time(timer->me, us, timer->steps);
   }
   for (uint64_t i = 0; i <= timer->steps; i++) CUDACHECK(cudaEventDestroy(events[i]));
   free(events);
@@ -155,8 +157,8 @@ static int verify_steps(struct timer *timer, struct subject *s, struct verificat
     enqueue_step(timer, s, i);
     code = runner_check(s->runner, i);
     if (code != EXIT_VERIFIED) break;
-    const struct step_outcome left = runner_outcome(s->runner, s->result);
-    code = verification_step(v, s->runner, &left, timer->gradients[i]);
+    const struct step_outcome left = runner_outcome(s->runner);
+    code = verification_step(v, &left, timer->gradients[i]);
   }
   return code;
 }
@@ -164,11 +166,9 @@ static int verify_steps(struct timer *timer, struct subject *s, struct verificat
 const char *const phase_names[PHASES] = {"select", "exchange", "reduce", "gather", "apply"};
 
 /* The parts of a step. */
-static void time_phases(struct timer *timer, const struct runner *runner, double us[PHASES])
+static void time_phases(struct timer *timer, struct runner *runner, double us[PHASES])
 {
-  struct runner plain = *runner;
-  plain.weights = NULL;
-  struct subject s = {.runner = &plain, .eager = true}; /* events do not go into graphs */
+  struct subject s = {.runner = runner, .eager = true}; /* events do not go into graphs */
   int steps = 0;
   memset(us, 0, PHASES * sizeof *us);
   SPARSECHECK(sparse_allreduce_time_phases(runner->handle, 1));
@@ -190,29 +190,26 @@ static void time_phases(struct timer *timer, const struct runner *runner, double
   }
 }
 
-struct timing time_path(struct timer *timer, const struct runner *runner, bool updates, int *code)
+struct timing time_path(struct timer *timer, struct runner *runner, int *code)
 {
   struct subject s = {.runner = runner, .eager = true};
-  struct runner timed = *runner;
   struct timing time = no_timing();
   struct verification v;
   launcher_step("bench: verification before timing");
-  *code = verification_init(&v, timer->me, &runner->config, timer->count, true, false);
+  *code = verification_init(&v, runner, true, false);
   if (*code == EXIT_VERIFIED) *code = verify_steps(timer, &s, &v);
   if (*code == EXIT_VERIFIED) {
-    if (!updates) timed.weights = NULL;
-    s.runner = &timed;
     s.eager = runner->simple;
     s.state = runner_save(runner);
     time = time_steps(timer, &s);
     launcher_step("bench: verification after timing");
     runner_load(runner, s.state); /* the state in which the reference is */
     if (runner->simple) simple_reset(v.ref);
-    if (timed.weights)
-      CUDACHECK(cudaMemcpy(timed.weights, v.weights, timer->count * sizeof *v.weights,
+    if (runner->weights)
+      CUDACHECK(cudaMemcpy(runner->weights, v.weights, timer->count * sizeof *v.weights,
                            cudaMemcpyHostToDevice));
     *code = verify_steps(timer, &s, &v);
-    if (!runner->simple) time_phases(timer, &timed, time.phases);
+    if (!runner->simple) time_phases(timer, runner, time.phases);
     free_graphs(&s);
     free(s.state);
   }
@@ -279,34 +276,31 @@ struct timing time_dense(struct timer *timer, enum dense_kind kind, int *code)
     CUDACHECK(cudaFree(memory));
   else
     NCCLCHECK(ncclMemFree(memory));
-  launcher_barrier(
-      timer->me); /* freeing may wait for all GPUs, and what runs there for this rank */
+  launcher_barrier(timer->me); /* freeing may wait for all GPUs, and for what runs there */
   return *code == EXIT_VERIFIED ? time : no_timing();
 }
 
 double time_copy(struct timer *timer)
 {
   double us[COPIES];
-  char *buffer;
+  char *half[2];
   cudaEvent_t start, stop;
   CUDACHECK(cudaEventCreate(&start));
   CUDACHECK(cudaEventCreate(&stop));
-  CUDACHECK(cudaMalloc((void **)&buffer, 2 * (size_t)COPY_BYTES));
-  CUDACHECK(cudaMemsetAsync(buffer, 1, 2 * (size_t)COPY_BYTES, timer->stream));
+  CUDACHECK(cudaMalloc((void **)&half[0], 2 * (size_t)COPY_BYTES));
+  CUDACHECK(cudaMemsetAsync(half[0], 1, 2 * (size_t)COPY_BYTES, timer->stream));
+  half[1] = half[0] + COPY_BYTES;
   for (int i = 0; i < COPIES; i++) {
-    float ms;
-    char *const from = buffer + (i & 1 ? 0 : COPY_BYTES), *const to =
-                                                              buffer + (i & 1 ? COPY_BYTES : 0);
     CUDACHECK(cudaEventRecord(start, timer->stream));
-    CUDACHECK(cudaMemcpyAsync(to, from, COPY_BYTES, cudaMemcpyDeviceToDevice, timer->stream));
+    CUDACHECK(cudaMemcpyAsync(half[i % 2], half[1 - i % 2], COPY_BYTES, cudaMemcpyDeviceToDevice,
+                              timer->stream));
     CUDACHECK(cudaEventRecord(stop, timer->stream));
     CUDACHECK(cudaStreamSynchronize(timer->stream));
-    CUDACHECK(cudaEventElapsedTime(&ms, start, stop));
-    us[i] = ms * 1e3;
+    us[i] = elapsed(start, stop);
   }
   CUDACHECK(cudaEventDestroy(start));
   CUDACHECK(cudaEventDestroy(stop));
-  CUDACHECK(cudaFree(buffer));
+  CUDACHECK(cudaFree(half[0]));
   launcher_barrier(timer->me);
   return 2.0 * COPY_BYTES / report_time(timer->me, us, COPIES);
 }

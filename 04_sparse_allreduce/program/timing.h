@@ -32,10 +32,9 @@ struct timing {
 extern const char *const phase_names[PHASES];
 
 /* A path: a step with each gradient, all of it compared with the reference; then its time; then the
- * calls that were timed, graphs among them, once more, and what they leave is compared.
- * `updates` == false: weights are left out of what is timed. `code` becomes an exit code, the same
- * on all ranks; what is wrong has no time. */
-struct timing time_path(struct timer *timer, const struct runner *runner, bool updates, int *code);
+ * calls that were timed, graphs among them, once more, and what they leave is compared. `code`
+ * becomes an exit code, the same on all ranks; what is wrong has no time. */
+struct timing time_path(struct timer *timer, struct runner *runner, int *code);
 
 /* What a sparse path has to beat, an AllReduce of as many elements: NCCL's on plain buffers, on
  * symmetric windows (where NCCL cannot use those, it is as the plain one), and the direct one of

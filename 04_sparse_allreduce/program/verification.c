@@ -14,25 +14,24 @@ static void gather_by_launcher(void *me, const void *mine, void *all, size_t byt
   launcher_allgather(me, mine, all, bytes);
 }
 
-int verification_init(struct verification *v, const struct rank *me,
-                      const sparse_allreduce_config_t *config, size_t count, bool compares,
+int verification_init(struct verification *v, const struct runner *r, bool compares,
                       bool measures_xi)
 {
+  const bool updates = r->config.result == SPARSE_RESULT_ENTRIES;
+  const struct simple_link link = {(void *)(uintptr_t)r->me, gather_by_launcher};
   char error[160] = "";
-  const bool updates = config->result == SPARSE_RESULT_ENTRIES;
-  const struct simple_link link = {(void *)(uintptr_t)me, gather_by_launcher};
-  *v = (struct verification){.me = me};
+  *v = (struct verification){.runner = r};
   if (!compares) return EXIT_VERIFIED;
-  v->ref = simple_create_on_host(link, me->rank, me->nranks, count, config, NULL);
-  v->host = malloc(count * sizeof *v->host);
-  if (updates) v->weights = calloc(count, sizeof *v->weights);
-  if (measures_xi) v->mean = malloc(count * sizeof *v->mean);
+  v->ref = simple_create_on_host(link, r->me->rank, r->me->nranks, r->count, &r->config, NULL);
+  v->host = malloc(r->count * sizeof *v->host);
+  if (updates) v->weights = calloc(r->count, sizeof *v->weights);
+  if (measures_xi) v->mean = malloc(r->count * sizeof *v->mean);
   if (!v->ref || !v->host || (updates && !v->weights) || (measures_xi && !v->mean))
     snprintf(error, sizeof error,
              "no memory on the host for a reference of %zu elements; allowed: fewer, or --verify "
              "off",
-             count);
-  return launcher_refuse(me, error);
+             r->count);
+  return launcher_refuse(r->me, error);
 }
 
 void verification_free(struct verification *v)
@@ -69,9 +68,9 @@ static void measure_means(struct verification *v)
     squares += (double)ref->result[i] * ref->result[i];
     v->mean[i] += ref->acc[i];
   }
-  v->gradient_norm = sqrt(squares) / v->me->nranks;
+  v->gradient_norm = sqrt(squares) / v->runner->me->nranks;
   ref->between->sum(ref, v->mean, ref->result);
-  for (size_t i = 0; i < ref->n; i++) v->mean[i] = ref->result[i] / (float)v->me->nranks;
+  for (size_t i = 0; i < ref->n; i++) v->mean[i] = ref->result[i] / (float)v->runner->me->nranks;
 }
 
 static void measure_xi(struct verification *v)
@@ -79,7 +78,8 @@ static void measure_xi(struct verification *v)
   const struct simple *ref = v->ref;
   const sparse_allreduce_statistics_t *s = &ref->last;
   const bool oktopk = ref->config.algorithm == SPARSE_OKTOPK;
-  const bool my_turn = (s->step + 1) % (uint64_t)v->me->nranks == (uint64_t)v->me->rank;
+  const bool my_turn =
+      (s->step + 1) % (uint64_t)v->runner->me->nranks == (uint64_t)v->runner->me->rank;
   double squares = 0;
   if (!my_turn ||
       (oktopk && (s->exact_global || 4 * s->global <= ref->t || s->global >= 3 * ref->t)))
@@ -97,9 +97,8 @@ static void measure_xi(struct verification *v)
 
 /* All return whether the values are the same, and say so if not. */
 
-static bool wrong(const struct verification *v, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static bool wrong(const struct verification *v, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static bool wrong(const struct verification *v,
+                                                        const char *format, ...)
 {
   char text[LAUNCHER_TEXT / 2];
   va_list values;
@@ -148,21 +147,17 @@ static bool same_floats(const struct verification *v, const char *what, const fl
 static bool same_statistics(const struct verification *v, const sparse_allreduce_statistics_t *got)
 {
   const sparse_allreduce_statistics_t *expected = &v->ref->last;
-#define SAME(what, field) same_integer(v, what, (int64_t)got->field, (int64_t)expected->field)
-#define SAME_THRESHOLD(what, field, tolerance) \
-  same_threshold(v, what, got->field, expected->field, tolerance)
-  return SAME("number of the step", step) && SAME("k", k) && SAME("capacity", capacity) &&
-         SAME("'dense'", dense) && SAME("'exact global'", exact_global) &&
-         SAME("'repartitioned'", repartitioned) && SAME("words sent", words_sent) &&
-         SAME("words received", words_received) &&
-         (expected->dense ||
-          (SAME("number of offered entries", local) && SAME("'overflowed'", overflowed) &&
-           SAME("'fell back'", fell_back) && SAME("magnitude of selection", selected_above) &&
-           SAME("tie of selection", selected_tie) && SAME("'exact local'", exact_local) &&
-           (expected->fell_back || SAME("entries of the result", global)) &&
-           SAME_THRESHOLD("local threshold", local_threshold, 0) &&
-           SAME_THRESHOLD("global threshold", global_threshold, 0) &&
-           SAME_THRESHOLD("Gaussian threshold", gaussian_threshold, 1e-6)));
+#define SAME(field) same_integer(v, #field, (int64_t)got->field, (int64_t)expected->field)
+#define SAME_THRESHOLD(field, tolerance) \
+  same_threshold(v, #field, got->field, expected->field, tolerance)
+  if (!SAME(step) || !SAME(k) || !SAME(capacity) || !SAME(dense) || !SAME(exact_global) ||
+      !SAME(repartitioned) || !SAME(words_sent) || !SAME(words_received))
+    return false;
+  if (expected->dense) return true;
+  return SAME(local) && SAME(overflowed) && SAME(fell_back) && SAME(selected_above) &&
+         SAME(selected_tie) && SAME(exact_local) && (expected->fell_back || SAME(global)) &&
+         SAME_THRESHOLD(local_threshold, 0) && SAME_THRESHOLD(global_threshold, 0) &&
+         SAME_THRESHOLD(gaussian_threshold, 1e-6);
 #undef SAME
 #undef SAME_THRESHOLD
 }
@@ -189,22 +184,13 @@ static bool same_entries(const struct verification *v, const struct step_outcome
   return same;
 }
 
-static bool same_regions(const struct verification *v, const uint64_t *boundaries)
-{
-  bool same = true;
-  for (int j = 0; j <= v->me->nranks && same; j++)
-    same = same_integer(v, "boundary of a region", (int64_t)boundaries[j],
-                        (int64_t)v->ref->boundaries[j]);
-  return same;
-}
-
 /* In a dense step ref->sums has the sums of the gradients' sizes. In any order a sum of P numbers
  * is off by (P - 1) * epsilon / 2 * sum of sizes at most, and so is the reference's; the division
  * rounds once more. What overflows, and NaN and infinity, are NCCL's to add. */
 static bool same_result(struct verification *v, const float *result)
 {
   const struct simple *ref = v->ref;
-  const double ranks = v->me->nranks;
+  const double ranks = v->runner->me->nranks;
   fetch(v, result, ncclFloat);
   if (!ref->last.dense) return same_floats(v, "result", v->host, ref->result);
   for (size_t i = 0; i < ref->n; i++) {
@@ -219,10 +205,10 @@ static bool same_result(struct verification *v, const float *result)
 
 /* What --result entries has updated: elements that have an entry in the result. v->host has the
  * result, which is the only one that knows the last bits of a dense step. */
-static bool same_weights(struct verification *v, const struct runner *r)
+static bool same_weights(struct verification *v)
 {
   const struct simple *ref = v->ref;
-  if (!v->weights || !r->weights) return true;
+  if (!v->weights || !v->runner->weights) return true;
   if (ref->last.dense || ref->last.fell_back)
     for (size_t i = 0; i < ref->n; i++) v->weights[i] = runner_updated(v->weights[i], v->host[i]);
   else
@@ -230,7 +216,7 @@ static bool same_weights(struct verification *v, const struct runner *r)
       const uint32_t i = ref->global[e].index;
       v->weights[i] = runner_updated(v->weights[i], ref->result[i]);
     }
-  fetch(v, r->weights, ncclFloat);
+  fetch(v, v->runner->weights, ncclFloat);
   return same_floats(v, "weights", v->host, v->weights);
 }
 
@@ -239,17 +225,19 @@ bool verification_residual(const struct verification *v, const float *copy)
   return !v->ref || same_floats(v, "residual", copy, v->ref->acc);
 }
 
-/* The dense path has none, and no regions. */
-static bool same_residual(struct verification *v, const struct runner *r,
-                          const struct step_outcome *left)
+/* The dense path has neither. */
+static bool same_residual_and_regions(struct verification *v, const uint64_t *boundaries)
 {
+  bool same = true;
   if (v->ref->config.algorithm == SPARSE_DENSE) return true;
-  runner_residual(r, v->host);
-  return verification_residual(v, v->host) && same_regions(v, left->boundaries);
+  for (int j = 0; j <= v->ref->nranks && same; j++)
+    same = same_integer(v, "boundary of a region", (int64_t)boundaries[j],
+                        (int64_t)v->ref->boundaries[j]);
+  runner_residual(v->runner, v->host);
+  return same && verification_residual(v, v->host);
 }
 
-int verification_step(struct verification *v, const struct runner *r,
-                      const struct step_outcome *left, const void *gradient)
+int verification_step(struct verification *v, const struct step_outcome *left, const void *gradient)
 {
   struct simple *ref = v->ref;
   if (!ref) return EXIT_VERIFIED;
@@ -269,6 +257,7 @@ int verification_step(struct verification *v, const struct runner *r,
   launcher_step("STEP 6: comparing with the reference");
   v->compared++;
   const bool same = same_statistics(v, &left->statistics) && same_entries(v, left) &&
-                    same_result(v, left->result) && same_weights(v, r) && same_residual(v, r, left);
-  return launcher_agree(v->me, same ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+                    same_result(v, left->result) && same_weights(v) &&
+                    same_residual_and_regions(v, left->boundaries);
+  return launcher_agree(v->runner->me, same ? EXIT_VERIFIED : EXIT_WRONG_DATA);
 }
