@@ -31,27 +31,15 @@ static const struct model MODELS[] = {{1 << 20, SPARSE_PRESET_VGG, 2},
 static const double DENSITIES[] = {0.01, 0.02};
 enum { NMODELS = sizeof MODELS / sizeof *MODELS };
 
-struct sweep {
-  struct job *job;
-  struct timer timer;
-  struct rows rows;
-  double copy_rate;
-  int code; /* EXIT_VERIFIED, or of what went wrong last */
-  /* of the current size */
-  struct timing dense[DENSE_KINDS];
-  int dense_codes[DENSE_KINDS];
-  double dense_us; /* of the fastest one */
-};
-
 /* ---- a row ----------------------------------------------------------------------------------- */
 
 /* Of the file, and what is shown of the table, too. */
 static void write_row(struct sweep *s, const char *name, const char *mode, double density,
                       const struct timing *time, bool shown, int code)
 {
-  const struct rank *me = s->job->me;
+  const struct rank *me = s->me;
   struct rows *rows = &s->rows;
-  const double us = time->mean, elements = (double)s->timer.count;
+  const double us = time->mean, elements = (double)s->count;
   /* gradient and residual read, residual written: what the selection cannot do without */
   const double bytes = (8.0 + (double)s->job->opt->type->size) * elements;
   const bool selects = strcmp(mode, "allreduce") != 0;
@@ -60,10 +48,10 @@ static void write_row(struct sweep *s, const char *name, const char *mode, doubl
   rows_text(rows, "path", name);
   rows_text(rows, "mode", mode);
   rows_integer(rows, "ranks", (unsigned long long)me->nranks);
-  rows_integer(rows, "count", s->timer.count);
+  rows_integer(rows, "count", s->count);
   rows_text(rows, "type", s->job->opt->type->name);
   rows_number(rows, "density", density);
-  rows_integer(rows, "steps", s->timer.steps);
+  rows_integer(rows, "steps", s->steps);
   report_number(me, rows, NULL, time->median, SHOWN(" %10.1f"));
   report_number(me, rows, "us", us, SHOWN(" %10.1f"));
   rows_number(rows, "us_min", time->mean_min);
@@ -100,7 +88,7 @@ static bool has_version(const struct job *job, int path, int version)
 static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_config_t config)
 {
   static const char *const words[VERSIONS] = {"", "", " entries", " entries added"};
-  const struct rank *me = s->job->me;
+  const struct rank *me = s->me;
   const char *prefix = version == BY_SIMPLE ? "simple " : "", *name = simple_paths[path].name;
   struct runner runner;
   char shown[32], full[48]; /* names in the table and in files */
@@ -109,11 +97,11 @@ static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_
   config.result = version >= ENTRIES ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
   snprintf(shown, sizeof shown, "%s%s", prefix, name);
   snprintf(full, sizeof full, "%s%s%s", prefix, name, words[version]);
-  runner_create(&runner, me, s->timer.comm, s->timer.count, &config, version == BY_SIMPLE,
+  runner_create(&runner, me, s->comm, s->count, &config, version == BY_SIMPLE,
                 version == ENTRIES_ADDED);
   const char *mode = runner_mode(&runner);
   launcher_barrier(me); /* with several GPUs in one process, allocating may wait for all of them */
-  const struct timing time = time_path(&s->timer, &runner, &code);
+  const struct timing time = time_path(s, &runner, &code);
   const bool right = code == EXIT_VERIFIED;
   launcher_print(me, "%-15s", shown);
   write_row(s, full, mode, config.density, &time, right, code);
@@ -139,9 +127,9 @@ static uint64_t cycle_of(const sparse_allreduce_config_t *c)
 /* All paths at one density. */
 static void bench_density(struct sweep *s, const sparse_allreduce_config_t *config)
 {
-  const struct rank *me = s->job->me;
+  const struct rank *me = s->me;
   bool wrong = false;
-  launcher_print(me, "# %zu elements, density %g; dense us:", s->timer.count, config->density);
+  launcher_print(me, "# %zu elements, density %g; dense us:", s->count, config->density);
   for (int i = 0; i < DENSE_KINDS; i++) {
     char name[32];
     if (s->dense_codes[i] == EXIT_CANNOT_RUN) continue;
@@ -152,7 +140,7 @@ static void bench_density(struct sweep *s, const sparse_allreduce_config_t *conf
     snprintf(name, sizeof name, "%s allreduce", dense_names[i]);
     write_row(s, name, "allreduce", config->density, &s->dense[i], false, s->dense_codes[i]);
   }
-  launcher_print(me, "; %llu steps a cycle%s\n", (unsigned long long)s->timer.steps,
+  launcher_print(me, "; %llu steps a cycle%s\n", (unsigned long long)s->steps,
                  wrong ? "; WRONG" : "");
   for (int path = 0; path < SPARSE_ALGORITHMS; path++)
     for (int version = 0; version < VERSIONS; version++)
@@ -163,17 +151,16 @@ static void bench_density(struct sweep *s, const sparse_allreduce_config_t *conf
 static void bench_size(struct sweep *s, const struct model *model)
 {
   const struct job *job = s->job;
-  struct timer *timer = &s->timer;
   sparse_allreduce_config_t config = job_config(job->opt, model->preset);
   bool wrong = false;
-  timer->steps = cycle_of(&config);
+  s->steps = cycle_of(&config);
   for (int i = 0; i < GRADIENTS; i++) {
-    CUDACHECK(cudaMalloc(&timer->gradients[i], timer->count * job->opt->type->size));
-    gradient_upload(job, timer->gradients[i], timer->count, (uint64_t)i, timer->stream);
+    CUDACHECK(cudaMalloc(&s->gradients[i], s->count * job->opt->type->size));
+    gradient_upload(job, s->gradients[i], s->count, (uint64_t)i, s->stream);
   }
   s->dense_us = INFINITY;
   for (int i = 0; i < DENSE_KINDS; i++) {
-    s->dense[i] = time_dense(timer, (enum dense_kind)i, &s->dense_codes[i]);
+    time_dense(s, (enum dense_kind)i);
     wrong |= s->dense_codes[i] == EXIT_WRONG_DATA;
     s->dense_us = fmin(s->dense_us, s->dense[i].mean); /* of a number and NaN, the number */
   }
@@ -183,27 +170,27 @@ static void bench_size(struct sweep *s, const struct model *model)
     if (program_options.density <= 0) config.density = DENSITIES[d];
     bench_density(s, &config);
   }
-  for (int i = 0; i < GRADIENTS; i++) CUDACHECK(cudaFree(timer->gradients[i]));
-  launcher_barrier(job->me);
+  for (int i = 0; i < GRADIENTS; i++) CUDACHECK(cudaFree(s->gradients[i]));
+  launcher_barrier(s->me);
 }
 
 /* ---- everything ------------------------------------------------------------------------------ */
 
-/* Handle, gradients, and the buffers of a dense AllReduce. */
+/* Handle, gradients, the buffers of a dense AllReduce, and those of the copy. */
 static size_t bytes_needed(const struct job *job, size_t count)
 {
   const double density = program_options.density > 0 ? program_options.density : DENSITIES[1];
-  return job_bytes(job, count, density, 2 * GRADIENTS + 2);
+  return job_bytes(job, count, density, 2 * GRADIENTS + 1) + 2 * (size_t)COPY_BYTES;
 }
 
 static void sweep_sizes(struct sweep *s)
 {
-  const struct rank *me = s->job->me;
+  const struct rank *me = s->me;
   size_t available, total;
-  s->copy_rate = time_copy(&s->timer);
+  s->copy_rate = time_copy(s);
   launcher_print(me, "# Sparse AllReduce: %d rank%s, %s; us, slowest rank%s\n", me->nranks,
                  me->nranks == 1 ? "" : "s", s->job->opt->type->name,
-                 s->timer.graphs ? ", in CUDA graphs" : "");
+                 s->graphs ? ", in CUDA graphs" : "");
   launcher_print(me, "# B/elem: bytes per element that a copy could have moved in a mean step; "
                      "%%copy: of the copy rate, by select\n# copy rate:");
   report_number(me, NULL, NULL, s->copy_rate / 1e3, " %.1f");
@@ -219,7 +206,7 @@ static void sweep_sizes(struct sweep *s)
       launcher_note(me, "%zu elements do not fit into device memory", count);
       continue;
     }
-    s->timer.count = count;
+    s->count = count;
     bench_size(s, &MODELS[i]);
   }
 }
@@ -227,31 +214,26 @@ static void sweep_sizes(struct sweep *s)
 int bench_job(struct job *job)
 {
   const struct rank *me = job->me;
-  struct sweep s = {.job = job, .timer = {.me = me, .graphs = program_options.graphs > 0}};
-  struct timer *timer = &s.timer;
+  struct sweep s = {.job = job, .me = me, .graphs = program_options.graphs > 0};
   ncclUniqueId id;
-  if (launcher_graphs_can_deadlock && timer->graphs)
-    return launcher_refuse(me, "-G 1 with several GPUs in one process can deadlock; "
-                               "allowed: the build with MPI=1");
   launcher_step("bench: setup");
   CUDACHECK(cudaSetDevice(me->device));
   /* of several sizes those that do not fit are left out, but not the first */
   const size_t smallest = program_options.count ? program_options.count : MODELS[0].count;
-  const size_t need = bytes_needed(job, smallest), copies = 2 * (size_t)COPY_BYTES;
-  if (!launcher_has_memory(me, need > copies ? need : copies)) return EXIT_USAGE;
+  if (!launcher_has_memory(me, bytes_needed(job, smallest))) return EXIT_USAGE;
   s.code = report_file(me, &s.rows);
   if (s.code != EXIT_VERIFIED) return s.code;
 
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
-  NCCLCHECK(ncclCommInitRank(&timer->comm, me->nranks, id, me->rank));
-  CUDACHECK(cudaStreamCreate(&timer->stream));
-  verifier_init(&timer->verifier, me, job->opt->type, timer->stream);
+  NCCLCHECK(ncclCommInitRank(&s.comm, me->nranks, id, me->rank));
+  CUDACHECK(cudaStreamCreate(&s.stream));
+  verifier_init(&s.verifier, me, job->opt->type, s.stream);
   sweep_sizes(&s);
-  verifier_free(&timer->verifier);
-  CUDACHECK(cudaStreamDestroy(timer->stream));
-  NCCLCHECK(ncclCommFinalize(timer->comm));
-  NCCLCHECK(ncclCommDestroy(timer->comm));
+  verifier_free(&s.verifier);
+  CUDACHECK(cudaStreamDestroy(s.stream));
+  NCCLCHECK(ncclCommFinalize(s.comm));
+  NCCLCHECK(ncclCommDestroy(s.comm));
   rows_finish(&s.rows);
   return job_publish(job, &s.rows.output, s.code);
 }

@@ -24,7 +24,7 @@ static int open_input(struct job *job, const char *path, const char *name, char 
   struct stat status;
   unsigned char start[10];
   char header[4096] = "", type[16] = "", order[8] = "", end = '\0';
-  size_t sizes[2];
+  size_t sizes[2] = {0};
   /* first, because opening a FIFO waits for who writes to it */
   if (stat(path, &status) != 0) FAIL("cannot read %s: %s", name, strerror(errno));
   if (!S_ISREG(status.st_mode)) FAIL("%s: not a file; " ALLOWED, name);

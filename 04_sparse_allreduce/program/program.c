@@ -115,6 +115,8 @@ static void check_together(const struct job *job, char error[LAUNCHER_TEXT])
       {bench && own->restart_after, "--restart-after is not for --bench" ONE_OF_THEM},
       {bench && own->warmup_steps, "--warmup-steps is not for --bench" ONE_OF_THEM},
       {bench && own->verify, "--verify is not for --bench" ONE_OF_THEM},
+      {bench && own->graphs && launcher_graphs_can_deadlock,
+       "-G 1 with several GPUs in one process can deadlock; allowed: the build with MPI=1"},
       {bench && simple, "--simple and --bench, which has it beside the library" ONE_OF_THEM},
       {simple && !is_float, "--simple and --datatype with 16 bits; allowed: float"},
       {simple && own->exchange, "--simple and --exchange" ONE_OF_THEM},

@@ -93,16 +93,16 @@ void report_path(struct report *report, int path, const struct path_steps *of,
   const struct job *job = report->job;
   const struct rank *me = job->me;
   /* what only this rank knows, and its sums over all ranks */
-  const double mine[4] = {of->local, of->words, v->xi, (double)v->xi_steps};
-  double all[me->nranks][4], sums[4] = {0};
+  const double mine[2] = {of->local, of->words};
+  double all[me->nranks][2], sums[2] = {0};
   launcher_allgather(me, mine, all, sizeof mine);
   for (int rank = 0; rank < me->nranks; rank++)
-    for (int i = 0; i < 4; i++) sums[i] += all[rank][i];
+    for (int i = 0; i < 2; i++) sums[i] += all[rank][i];
   const double steps = (double)(of->sparse ? of->sparse : of->begun), ranks = me->nranks;
   const double k = of->sparse ? (double)job->k : (double)NAN; /* dense steps choose nothing */
   const double local = sums[0] / steps / ranks / k, global = of->global / steps / k;
   const double words = sums[1] / steps / ranks;
-  const double xi = sums[3] > 0 ? sums[2] / sums[3] : (double)NAN;
+  const double xi = v->xi_steps ? v->xi / (double)v->xi_steps : (double)NAN;
   const struct paper_words paper = paper_words(path, (double)job->count, (double)job->k, ranks);
   /* what is wrong has no time */
   const double us = report_time(me, of->us, code == EXIT_VERIFIED ? of->begun : 0);

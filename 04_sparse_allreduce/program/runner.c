@@ -127,29 +127,23 @@ void runner_residual(const struct runner *r, float *host)
 
 int runner_check(const struct runner *r, uint64_t step)
 {
-  const char *path = simple_paths[r->config.algorithm].name;
-  const unsigned long long number = step;
+  char reason[LAUNCHER_TEXT / 2] = "";
   ncclResult_t result;
-  if (r->simple) { /* a call that fails has ended the job */
-    const size_t nonfinite = r->simple->nonfinite;
-    const bool wrong = nonfinite > 0 && r->config.nonfinite == SPARSE_NONFINITE_ERROR;
-    if (wrong)
-      launcher_error("%s, step %llu: %zu elements of the gradient are not finite; allowed: finite "
-                     "ones, or --nonfinite drop",
-                     path, number, nonfinite);
-    return launcher_agree(r->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+  if (r->simple) {
+    if (r->simple->nonfinite > 0 && r->config.nonfinite == SPARSE_NONFINITE_ERROR)
+      snprintf(reason, sizeof reason, "%zu elements of the gradient are not finite",
+               r->simple->nonfinite);
+  } else {
+    SPARSECHECK(sparse_allreduce_get_async_error(r->handle, &result));
+    if (result != ncclInvalidArgument) /* which every rank gets */
+      CHECK_NCCL_RESULT(result, "sparse_allreduce_run", sparse_allreduce_last_error());
+    else if (r->me->rank == 0)
+      snprintf(reason, sizeof reason, "%s", sparse_allreduce_last_error());
   }
-  SPARSECHECK(sparse_allreduce_get_async_error(r->handle, &result));
-  if (result == ncclSuccess) return EXIT_VERIFIED;
-  if (result == ncclInvalidArgument) { /* every rank gets it */
-    if (r->me->rank == 0)
-      launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop", path, number,
-                     sparse_allreduce_last_error());
-    return EXIT_WRONG_DATA;
-  }
-  launcher_error("%s, step %llu: %s (%s)", path, number, ncclGetErrorString(result),
-                 sparse_allreduce_last_error());
-  launcher_abort(EXIT_FAILED_CALL);
+  if (*reason)
+    launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop",
+                   simple_paths[r->config.algorithm].name, (unsigned long long)step, reason);
+  return launcher_agree(r->me, *reason ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }
 
 /* ---- what a step hands to the next ----------------------------------------------------------- */

@@ -78,8 +78,8 @@ struct verification {
   float *mean;          /* [n] mean of all ranks' acc; NULL where xi is not asked for */
   double gradient_norm; /* of the mean of this step's gradients */
   uint64_t compared;    /* steps */
-  double xi;            /* sum over the steps that the paper would record, as far as this rank */
-  uint64_t xi_steps;    /* computed it: the ranks take turns */
+  double xi;            /* rank 0: sum over the steps that the paper would record, */
+  uint64_t xi_steps;    /* so many */
 };
 
 /* With compares == false nothing will be compared. Returns an exit code: EXIT_USAGE, after one

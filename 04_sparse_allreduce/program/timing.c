@@ -39,27 +39,27 @@ struct subject {
   void *state;
 };
 
-static ncclResult_t enqueue_eagerly(struct timer *timer, struct subject *s, uint64_t slot)
+static ncclResult_t enqueue_eagerly(struct sweep *sweep, struct subject *s, uint64_t slot)
 {
-  const ncclDataType_t type = timer->verifier.type->nccl;
-  if (s->runner) return runner_step(s->runner, timer->gradients[slot], timer->stream);
+  const ncclDataType_t type = sweep->verifier.type->nccl;
+  if (s->runner) return runner_step(s->runner, sweep->gradients[slot], sweep->stream);
   if (s->direct)
     DIRECTCHECK(
-        allreduce_run(s->direct, s->send[slot], s->recv, timer->count, type, timer->stream));
+        allreduce_run(s->direct, s->send[slot], s->recv, sweep->count, type, sweep->stream));
   else
-    NCCLCHECK(ncclAllReduce(s->send[slot], s->recv, timer->count, type, ncclSum, timer->comm,
-                            timer->stream));
+    NCCLCHECK(ncclAllReduce(s->send[slot], s->recv, sweep->count, type, ncclSum, sweep->comm,
+                            sweep->stream));
   return ncclSuccess;
 }
 
 /* NULL if the step cannot be captured. */
-static cudaGraphExec_t capture(struct timer *timer, struct subject *s, uint64_t slot)
+static cudaGraphExec_t capture(struct sweep *sweep, struct subject *s, uint64_t slot)
 {
   cudaGraph_t graph;
   cudaGraphExec_t exec = NULL;
-  CUDACHECK(cudaStreamBeginCapture(timer->stream, cudaStreamCaptureModeThreadLocal));
-  const ncclResult_t result = enqueue_eagerly(timer, s, slot);
-  CUDACHECK(cudaStreamEndCapture(timer->stream, &graph));
+  CUDACHECK(cudaStreamBeginCapture(sweep->stream, cudaStreamCaptureModeThreadLocal));
+  const ncclResult_t result = enqueue_eagerly(sweep, s, slot);
+  CUDACHECK(cudaStreamEndCapture(sweep->stream, &graph));
   if (result != ncclInvalidUsage) {
     SPARSECHECK(result);
     CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
@@ -68,21 +68,21 @@ static cudaGraphExec_t capture(struct timer *timer, struct subject *s, uint64_t 
   return exec;
 }
 
-static void enqueue_step(struct timer *timer, struct subject *s, uint64_t step)
+static void enqueue_step(struct sweep *sweep, struct subject *s, uint64_t step)
 {
   const uint64_t slot = step % GRADIENTS;
   int kind = 0;
-  if (timer->graphs && !s->eager) {
+  if (sweep->graphs && !s->eager) {
     if (s->runner) SPARSECHECK(sparse_allreduce_kind(s->runner->handle, &kind));
     cudaGraphExec_t *graph = &s->graphs[slot][kind];
-    if (!*graph) *graph = capture(timer, s, slot);
+    if (!*graph) *graph = capture(sweep, s, slot);
     s->eager = !*graph;
   }
-  if (!timer->graphs || s->eager) {
-    SPARSECHECK(enqueue_eagerly(timer, s, slot));
+  if (!sweep->graphs || s->eager) {
+    SPARSECHECK(enqueue_eagerly(sweep, s, slot));
     return;
   }
-  CUDACHECK(cudaGraphLaunch(s->graphs[slot][kind], timer->stream));
+  CUDACHECK(cudaGraphLaunch(s->graphs[slot][kind], sweep->stream));
   if (s->runner) SPARSECHECK(sparse_allreduce_replayed(s->runner->handle));
 }
 
@@ -102,42 +102,42 @@ static double elapsed(cudaEvent_t start, cudaEvent_t stop)
 
 /* With an event before the first and after the last of the steps. One after every step takes time
  * of its own, and says what each step took. */
-static void run_cycle(struct timer *timer, struct subject *s, cudaEvent_t *events, bool every_step)
+static void run_cycle(struct sweep *sweep, struct subject *s, cudaEvent_t *events, bool every_step)
 {
   launcher_step("bench: timing");
   if (s->runner) runner_load(s->runner, s->state);
-  launcher_barrier(timer->me);
-  CUDACHECK(cudaEventRecord(events[0], timer->stream));
-  for (uint64_t step = 1; step <= timer->steps; step++) {
-    enqueue_step(timer, s, step - 1);
-    if (every_step || step == timer->steps) CUDACHECK(cudaEventRecord(events[step], timer->stream));
+  launcher_barrier(sweep->me);
+  CUDACHECK(cudaEventRecord(events[0], sweep->stream));
+  for (uint64_t step = 1; step <= sweep->steps; step++) {
+    enqueue_step(sweep, s, step - 1);
+    if (every_step || step == sweep->steps) CUDACHECK(cudaEventRecord(events[step], sweep->stream));
   }
-  CUDACHECK(cudaStreamSynchronize(timer->stream));
+  CUDACHECK(cudaStreamSynchronize(sweep->stream));
 }
 
-static struct timing time_steps(struct timer *timer, struct subject *s)
+static struct timing time_steps(struct sweep *sweep, struct subject *s)
 {
   /* a simple version takes ten times as long as the library: once is enough to see that */
   const int repetitions = s->runner && s->runner->simple ? 1 : REPETITIONS;
-  double medians[REPETITIONS], means[REPETITIONS], *us = allocate(timer->steps * sizeof *us);
-  cudaEvent_t *events = allocate((timer->steps + 1) * sizeof *events);
+  double medians[REPETITIONS], means[REPETITIONS], *us = allocate(sweep->steps * sizeof *us);
+  cudaEvent_t *events = allocate((sweep->steps + 1) * sizeof *events);
   struct timing time = no_timing();
-  for (uint64_t i = 0; i <= timer->steps; i++) CUDACHECK(cudaEventCreate(&events[i]));
+  for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventCreate(&events[i]));
   launcher_step("bench: warm-up");
-  if (timer->graphs && !s->eager) { /* all kinds with each gradient, so that all graphs are there */
-    for (uint64_t step = 0; step < GRADIENTS * timer->steps; step++) enqueue_step(timer, s, step);
-    CUDACHECK(cudaStreamSynchronize(timer->stream));
+  if (sweep->graphs && !s->eager) { /* all kinds with each gradient, so that all graphs are there */
+    for (uint64_t step = 0; step < GRADIENTS * sweep->steps; step++) enqueue_step(sweep, s, step);
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
   }
   for (int i = 0; i < repetitions; i++) {
-    run_cycle(timer, s, events, false);
-    means[i] = elapsed(events[0], events[timer->steps]) / (double)timer->steps;
-    means[i] = report_time(timer->me, &means[i], 1);
-    run_cycle(timer, s, events, true);
-    for (uint64_t step = 0; step < timer->steps; step++)
+    run_cycle(sweep, s, events, false);
+    means[i] = elapsed(events[0], events[sweep->steps]) / (double)sweep->steps;
+    means[i] = report_time(sweep->me, &means[i], 1);
+    run_cycle(sweep, s, events, true);
+    for (uint64_t step = 0; step < sweep->steps; step++)
       us[step] = elapsed(events[step], events[step + 1]);
-    medians[i] = report_time(timer->me, us, timer->steps);
+    medians[i] = report_time(sweep->me, us, sweep->steps);
   }
-  for (uint64_t i = 0; i <= timer->steps; i++) CUDACHECK(cudaEventDestroy(events[i]));
+  for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventDestroy(events[i]));
   free(events);
   free(us);
   time.mean = bench_median(means, repetitions); /* sorts */
@@ -150,15 +150,15 @@ static struct timing time_steps(struct timer *timer, struct subject *s)
 /* ---- paths ----------------------------------------------------------------------------------- */
 
 /* A step with each gradient, compared with the reference. */
-static int verify_steps(struct timer *timer, struct subject *s, struct verification *v)
+static int verify_steps(struct sweep *sweep, struct subject *s, struct verification *v)
 {
   int code = EXIT_VERIFIED;
   for (uint64_t i = 0; i < GRADIENTS && code == EXIT_VERIFIED; i++) {
-    enqueue_step(timer, s, i);
+    enqueue_step(sweep, s, i);
     code = runner_check(s->runner, i);
     if (code != EXIT_VERIFIED) break;
     const struct step_outcome left = runner_outcome(s->runner);
-    code = verification_step(v, &left, timer->gradients[i]);
+    code = verification_step(v, &left, sweep->gradients[i]);
   }
   return code;
 }
@@ -166,7 +166,7 @@ static int verify_steps(struct timer *timer, struct subject *s, struct verificat
 const char *const phase_names[PHASES] = {"select", "exchange", "reduce", "gather", "apply"};
 
 /* The parts of a step. */
-static void time_phases(struct timer *timer, struct runner *runner, double us[PHASES])
+static void time_phases(struct sweep *sweep, struct runner *runner, double us[PHASES])
 {
   struct subject s = {.runner = runner, .eager = true}; /* events do not go into graphs */
   int steps = 0;
@@ -175,7 +175,7 @@ static void time_phases(struct timer *timer, struct runner *runner, double us[PH
   for (uint64_t step = 0; step < PHASE_STEPS; step++) {
     sparse_allreduce_phases_t phases;
     sparse_allreduce_statistics_t statistics;
-    enqueue_step(timer, &s, step);
+    enqueue_step(sweep, &s, step);
     SPARSECHECK(sparse_allreduce_phases(runner->handle, &phases));
     SPARSECHECK(sparse_allreduce_statistics(runner->handle, &statistics));
     if (statistics.exact_global || statistics.repartitioned) continue;
@@ -186,30 +186,30 @@ static void time_phases(struct timer *timer, struct runner *runner, double us[PH
   }
   for (int p = 0; p < PHASES; p++) {
     us[p] /= steps;
-    us[p] = report_time(timer->me, &us[p], 1);
+    us[p] = report_time(sweep->me, &us[p], 1);
   }
 }
 
-struct timing time_path(struct timer *timer, struct runner *runner, int *code)
+struct timing time_path(struct sweep *sweep, struct runner *runner, int *code)
 {
   struct subject s = {.runner = runner, .eager = true};
   struct timing time = no_timing();
   struct verification v;
   launcher_step("bench: verification before timing");
   *code = verification_init(&v, runner, true, false);
-  if (*code == EXIT_VERIFIED) *code = verify_steps(timer, &s, &v);
+  if (*code == EXIT_VERIFIED) *code = verify_steps(sweep, &s, &v);
   if (*code == EXIT_VERIFIED) {
     s.eager = runner->simple;
     s.state = runner_save(runner);
-    time = time_steps(timer, &s);
+    time = time_steps(sweep, &s);
     launcher_step("bench: verification after timing");
     runner_load(runner, s.state); /* the state in which the reference is */
     if (runner->simple) simple_reset(v.ref);
     if (runner->weights)
-      CUDACHECK(cudaMemcpy(runner->weights, v.weights, timer->count * sizeof *v.weights,
+      CUDACHECK(cudaMemcpy(runner->weights, v.weights, sweep->count * sizeof *v.weights,
                            cudaMemcpyHostToDevice));
-    *code = verify_steps(timer, &s, &v);
-    if (!runner->simple) time_phases(timer, runner, time.phases);
+    *code = verify_steps(sweep, &s, &v);
+    if (!runner->simple) time_phases(sweep, runner, time.phases);
     free_graphs(&s);
     free(s.state);
   }
@@ -221,27 +221,29 @@ struct timing time_path(struct timer *timer, struct runner *runner, int *code)
 
 const char *const dense_names[DENSE_KINDS] = {"plain", "symmetric", "direct"};
 
-struct timing time_dense(struct timer *timer, enum dense_kind kind, int *code)
+void time_dense(struct sweep *sweep, enum dense_kind kind)
 {
-  const size_t bytes = timer->count * timer->verifier.type->size;
+  const size_t bytes = sweep->count * sweep->verifier.type->size;
   const size_t stride = (bytes + 4095) / 4096 * 4096, all = (GRADIENTS + 1) * stride;
-  struct timing time = no_timing();
+  struct timing *time = &sweep->dense[kind];
+  int *code = &sweep->dense_codes[kind];
   struct subject s = {0};
   ncclWindow_t window = NULL; /* of all buffers */
   char *memory;
   ncclResult_t result;
   launcher_step("bench: dense");
   *code = EXIT_CANNOT_RUN;
+  *time = no_timing();
   if (kind == DIRECT) {
-    result = allreduce_create(timer->comm, NULL, &s.direct);
-    if (result == ncclInvalidUsage) return no_timing(); /* on all ranks */
+    result = allreduce_create(sweep->comm, NULL, &s.direct);
+    if (result == ncclInvalidUsage) return; /* on all ranks */
     CHECK_NCCL_RESULT(result, "allreduce_create", allreduce_last_error());
   }
   if (kind == PLAIN) {
     CUDACHECK(cudaMalloc((void **)&memory, all));
   } else {
     NCCLCHECK(ncclMemAlloc((void **)&memory, all));
-    NCCLCHECK(ncclCommWindowRegister(timer->comm, memory, all, &window, NCCL_WIN_COLL_SYMMETRIC));
+    NCCLCHECK(ncclCommWindowRegister(sweep->comm, memory, all, &window, NCCL_WIN_COLL_SYMMETRIC));
   }
   if (s.direct) DIRECTCHECK(allreduce_add_window(s.direct, window, memory, all));
   for (int i = 0; i < GRADIENTS; i++) s.send[i] = memory + (size_t)i * stride;
@@ -250,19 +252,19 @@ struct timing time_dense(struct timer *timer, enum dense_kind kind, int *code)
   *code = EXIT_VERIFIED;
   for (int timed = 0; timed < 2 && *code == EXIT_VERIFIED; timed++) {
     for (int i = 0; i < GRADIENTS; i++)
-      verifier_fill(&timer->verifier, VERIFY_INDEXED, s.send[i], s.recv, timer->count);
+      verifier_fill(&sweep->verifier, VERIFY_INDEXED, s.send[i], s.recv, sweep->count);
     /* a symmetric kernel may start before what is in front of it has finished; and with several
      * GPUs in one process, allocating may wait for all of them */
-    CUDACHECK(cudaStreamSynchronize(timer->stream));
-    launcher_barrier(timer->me);
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
+    launcher_barrier(sweep->me);
     if (timed)
-      time = time_steps(timer, &s);
+      *time = time_steps(sweep, &s);
     else
-      enqueue_step(timer, &s, 0);
-    CUDACHECK(cudaStreamSynchronize(timer->stream));
-    verifier_compare(&timer->verifier, s.recv, timer->count);
-    const bool wrong = verifier_report(&timer->verifier, "ncclAllReduce") != 0;
-    *code = launcher_agree(timer->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+      enqueue_step(sweep, &s, 0);
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
+    verifier_compare(&sweep->verifier, s.recv, sweep->count);
+    const bool wrong = verifier_report(&sweep->verifier, "ncclAllReduce") != 0;
+    *code = launcher_agree(sweep->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
   }
   free_graphs(&s);
   if (s.direct) {
@@ -270,17 +272,17 @@ struct timing time_dense(struct timer *timer, enum dense_kind kind, int *code)
     CHECK_NCCL_RESULT(result, "allreduce_run", allreduce_last_error());
     DIRECTCHECK(allreduce_destroy(s.direct));
   }
-  launcher_barrier(timer->me); /* a slower peer may still read this rank's memory */
-  if (window) NCCLCHECK(ncclCommWindowDeregister(timer->comm, window));
+  launcher_barrier(sweep->me); /* a slower peer may still read this rank's memory */
+  if (window) NCCLCHECK(ncclCommWindowDeregister(sweep->comm, window));
   if (kind == PLAIN)
     CUDACHECK(cudaFree(memory));
   else
     NCCLCHECK(ncclMemFree(memory));
-  launcher_barrier(timer->me); /* freeing may wait for all GPUs, and for what runs there */
-  return *code == EXIT_VERIFIED ? time : no_timing();
+  launcher_barrier(sweep->me); /* freeing may wait for all GPUs, and for what runs there */
+  if (*code != EXIT_VERIFIED) *time = no_timing();
 }
 
-double time_copy(struct timer *timer)
+double time_copy(struct sweep *sweep)
 {
   double us[COPIES];
   char *half[2];
@@ -288,19 +290,19 @@ double time_copy(struct timer *timer)
   CUDACHECK(cudaEventCreate(&start));
   CUDACHECK(cudaEventCreate(&stop));
   CUDACHECK(cudaMalloc((void **)&half[0], 2 * (size_t)COPY_BYTES));
-  CUDACHECK(cudaMemsetAsync(half[0], 1, 2 * (size_t)COPY_BYTES, timer->stream));
+  CUDACHECK(cudaMemsetAsync(half[0], 1, 2 * (size_t)COPY_BYTES, sweep->stream));
   half[1] = half[0] + COPY_BYTES;
   for (int i = 0; i < COPIES; i++) {
-    CUDACHECK(cudaEventRecord(start, timer->stream));
+    CUDACHECK(cudaEventRecord(start, sweep->stream));
     CUDACHECK(cudaMemcpyAsync(half[i % 2], half[1 - i % 2], COPY_BYTES, cudaMemcpyDeviceToDevice,
-                              timer->stream));
-    CUDACHECK(cudaEventRecord(stop, timer->stream));
-    CUDACHECK(cudaStreamSynchronize(timer->stream));
+                              sweep->stream));
+    CUDACHECK(cudaEventRecord(stop, sweep->stream));
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
     us[i] = elapsed(start, stop);
   }
   CUDACHECK(cudaEventDestroy(start));
   CUDACHECK(cudaEventDestroy(stop));
   CUDACHECK(cudaFree(half[0]));
-  launcher_barrier(timer->me);
-  return 2.0 * COPY_BYTES / report_time(timer->me, us, COPIES);
+  launcher_barrier(sweep->me);
+  return 2.0 * COPY_BYTES / report_time(sweep->me, us, COPIES);
 }
