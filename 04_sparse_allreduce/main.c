@@ -13,13 +13,9 @@
  */
 #include <stdlib.h>
 
-#include "bench.h"
 #include "check.h"
 #include "launcher.h"
-#include "program/program.h"
-#include "program/report.h"
 #include "program/runner.h"
-#include "program/verification.h"
 #include "sparse_allreduce.h"
 #include "verify.h"
 
@@ -37,12 +33,12 @@ struct resources {
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 /* One step on all ranks, timed: from the gradient in device memory to the averaged result there. */
-static double timed_step(struct resources *s, const struct runner *runner, const float **result)
+static double timed_step(struct resources *s, struct runner *runner)
 {
   float ms;
   launcher_barrier(s->job->me); /* start together: waiting for a late rank is not part of it */
   CUDACHECK(cudaEventRecord(s->start, s->stream));
-  SPARSECHECK(runner_step(runner, s->gradient, result, s->stream)); /* sparse_allreduce_run() */
+  SPARSECHECK(runner_step(runner, s->gradient, s->stream)); /* sparse_allreduce_run() */
   CUDACHECK(cudaEventRecord(s->stop, s->stream));
   CUDACHECK(cudaEventSynchronize(s->stop));
   CUDACHECK(cudaEventElapsedTime(&ms, s->start, s->stop));
@@ -54,8 +50,6 @@ static double timed_step(struct resources *s, const struct runner *runner, const
 static int run_path(struct resources *s, int path)
 {
   struct job *job = s->job;
-  const struct rank *me = job->me;
-  const float *result = NULL;
   struct runner runner;
   struct verification verification;
 
@@ -64,55 +58,45 @@ static int run_path(struct resources *s, int path)
   launcher_step("STEP 3: handle");
   sparse_allreduce_config_t config = job->config;
   config.algorithm = (sparse_allreduce_algorithm_t)path;
-  int code = verification_init(&verification, me, &config, job->count, job->compares, true);
-  if (code != EXIT_VERIFIED) {
-    verification_free(&verification);
-    return code;
-  }
-  struct path_steps steps = {.us = calloc(job->steps, sizeof(double))};
-  if (!steps.us) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  runner_create(&runner, me, s->comm, job->count, &config, program_options.simple);
+  struct path_steps steps = {.us = allocate(job->steps * sizeof(double))};
+  runner_create(&runner, job->me, s->comm, job->count, &config, program_options.simple, true);
+  int code = verification_init(&verification, &runner, job->compares, true);
 
   for (uint64_t step = 0; step < job->steps && code == EXIT_VERIFIED; step++) {
     /* ======================= STEP 4: the gradient ============================================ */
     /* Here it is generated or read; in a training job the backward pass writes it. */
     launcher_step("STEP 4: gradient");
-    steps.last = step;
+    steps.begun = step + 1;
     code = job_gradient(job, step, s->gradient, s->stream);
     if (code != EXIT_VERIFIED) break;
 
     /* ======================= STEP 5: the sparse allreduce ==================================== */
     launcher_step("STEP 5: sparse allreduce");
-    if ((long)step == program_options.restart_after && step > 0)
-      runner_restart(&runner, s->comm, &config);
-    steps.us[steps.timed++] = timed_step(s, &runner, &result);
+    if ((long)step == program_options.restart_after && step > 0) runner_restart(&runner);
+    steps.us[step] = timed_step(s, &runner);
 
     /* ======================= STEP 6: every element on every rank ============================= */
     launcher_step("STEP 6: verification");
-    code = runner_check(&runner, simple_paths[path].name, step);
-    struct step_outcome left = runner_outcome(&runner, result);
+    code = runner_check(&runner, step);
+    struct step_outcome left = runner_outcome(&runner);
     path_steps_add(&steps, &left.statistics);
     if (job->opt->digest && path != SPARSE_DENSE)
       verifier_digest(&s->digest, left.result, job->count);
     if (code != EXIT_VERIFIED) break;
     left.result = job_copy_result(job, left.result);
-    verification_advance(&verification, &runner, s->gradient, &left.statistics);
-    code = verification_compare(&verification, &runner, &left, s->gradient);
+    code = verification_step(&verification, &left, s->gradient);
     if (code == EXIT_VERIFIED) code = job_write(job, &job->results);
   }
-  if (code == EXIT_VERIFIED && job->residual.output.stream) {
+  if (code == EXIT_VERIFIED && job->residual.stream) {
     runner_residual(&runner, job->host);
     code = verification_residual(&verification, job->host) ? EXIT_VERIFIED : EXIT_WRONG_DATA;
-    code = launcher_agree(me, code);
+    code = launcher_agree(job->me, code);
     if (code == EXIT_VERIFIED) code = job_write(job, &job->residual);
   }
 
   /* ======================= STEP 7: what came out ============================================= */
   launcher_step("STEP 7: report");
-  steps.verified = verification.compared;
-  steps.xi = verification.xi;
-  steps.xi_steps = verification.xi_steps;
-  report_path(&s->report, path, &runner, &steps, code);
+  if (steps.begun > 0) report_path(&s->report, path, &steps, &verification, code);
   verification_free(&verification);
   runner_destroy(&runner);
   free(steps.us);
@@ -130,8 +114,7 @@ static int run_job(struct job *job)
   launcher_step("STEP 1: device");
   CUDACHECK(cudaSetDevice(me->device));
   const double density = job->config.density;
-  if (!launcher_has_memory(me, job_bytes(job, job->count, density, 1, program_options.simple)))
-    return EXIT_USAGE;
+  if (!launcher_has_memory(me, job_bytes(job, job->count, density, 1))) return EXIT_USAGE;
   launcher_print(me, "Starting sparse AllReduce example with %d ranks\n", me->nranks);
 
   /* ======================= STEP 2: the communicator ========================================== */
@@ -183,10 +166,9 @@ static int run_job(struct job *job)
 
 static int run(const struct rank *me, const struct options *opt)
 {
-  if (opt->bench) return bench_example(me, opt);
   struct job job;
   int code = job_open(&job, me, opt);
-  if (code == EXIT_VERIFIED) code = run_job(&job);
+  if (code == EXIT_VERIFIED) code = opt->bench ? bench_job(&job) : run_job(&job);
   job_close(&job);
   return code;
 }

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "program.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "runner.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -78,69 +75,64 @@ const struct option_spec program_option_table[] = {
 };
 
 /* The names of --algorithm. --simple also has paths that the library has not. */
-static void choose_paths(struct job *job, char *error, size_t error_size)
+static void choose_paths(struct job *job, char error[LAUNCHER_TEXT])
 {
   const char *list = program_options.algorithms ? program_options.algorithms : "all";
   const int known = program_options.simple ? simple_path_count : SPARSE_ALGORITHMS;
+  char names[LAUNCHER_TEXT], *rest = names, *name;
+  snprintf(names, sizeof names, "%s", list);
   if (strcmp(list, "all") == 0) {
     job->paths = (UINT64_C(1) << known) - 1;
     return;
   }
-  for (;; list++) {
-    const size_t length = strcspn(list, ",");
+  while ((name = strsep(&rest, ",")) && !*error) {
     int p = 0;
-    while (p < known && (strlen(simple_paths[p].name) != length ||
-                         strncmp(simple_paths[p].name, list, length) != 0))
-      p++;
-    if (p == known) {
-      int at = snprintf(error, error_size, "--algorithm: unknown '%.*s'; allowed: all alone",
-                        length < 40 ? (int)length : 40, list);
-      for (p = 0; p < known; p++)
-        at += snprintf(error + at, error_size - (size_t)at, ", %s", simple_paths[p].name);
-      return;
-    }
+    while (p < known && strcmp(simple_paths[p].name, name) != 0) p++;
     job->paths |= UINT64_C(1) << p;
-    list += length;
-    if (*list == '\0') return;
+    if (p < known) continue;
+    int at =
+        snprintf(error, LAUNCHER_TEXT, "--algorithm: unknown '%.40s'; allowed: all alone", name);
+    for (p = 0; p < known; p++)
+      at += snprintf(error + at, LAUNCHER_TEXT - (size_t)at, ", %s", simple_paths[p].name);
   }
 }
 
 /* Rules between options; the first that is broken. */
-static void check_together(const struct job *job, char *error, size_t error_size)
+static void check_together(const struct job *job, char error[LAUNCHER_TEXT])
 {
   const struct program_options *own = &program_options;
-  const bool bench = job->opt->bench, simple = own->simple;
+  const bool bench = job->opt->bench, simple = own->simple, input = own->input != NULL;
   const bool is_float = job->opt->type->nccl == ncclFloat;
-  const int paths = __builtin_popcountll(job->paths);
+  const bool several = job->paths & (job->paths - 1);
+#define ONE_OF_THEM "; allowed: one of them"
   const struct {
     bool broken;
     const char *rule;
   } rules[] = {
-      {bench && own->input, "--input is not for --bench; allowed: one of them"},
-      {bench && own->results, "--results is not for --bench; allowed: one of them"},
-      {bench && own->residual, "--residual is not for --bench; allowed: one of them"},
-      {bench && own->restart_after, "--restart-after is not for --bench; allowed: one of them"},
-      {bench && own->warmup_steps,
-       "--warmup-steps is not for --bench, which times sparse steps; allowed: one of them"},
-      {bench && own->verify, "--verify is not for --bench, which times nothing that is not "
-                             "verified; allowed: one of them"},
-      {simple && bench, "--simple and --bench, which has it beside the library; allowed: one of "
-                        "them"},
+      {bench && input, "--input is not for --bench" ONE_OF_THEM},
+      {bench && own->results, "--results is not for --bench" ONE_OF_THEM},
+      {bench && own->residual, "--residual is not for --bench" ONE_OF_THEM},
+      {bench && own->restart_after, "--restart-after is not for --bench" ONE_OF_THEM},
+      {bench && own->warmup_steps, "--warmup-steps is not for --bench" ONE_OF_THEM},
+      {bench && own->verify, "--verify is not for --bench" ONE_OF_THEM},
+      {bench && own->graphs && launcher_graphs_can_deadlock,
+       "-G 1 with several GPUs in one process can deadlock; allowed: the build with MPI=1"},
+      {bench && simple, "--simple and --bench, which has it beside the library" ONE_OF_THEM},
       {simple && !is_float, "--simple and --datatype with 16 bits; allowed: float"},
-      {simple && own->exchange, "--simple and --exchange; allowed: one of them"},
+      {simple && own->exchange, "--simple and --exchange" ONE_OF_THEM},
       {simple && own->result, "--simple and --result; allowed: dense"},
-      {simple && own->throttle, "--simple and --throttle; allowed: one of them"},
-      {simple && own->restart_after, "--simple and --restart-after; allowed: one of them"},
-      {own->input && own->count, "--input and --count together; allowed: one of them"},
-      {own->input && own->steps, "--input and --steps together; allowed: one of them"},
-      {own->input && own->gradient >= 0, "--input and --gradient together; allowed: one of them"},
-      {own->input && own->seed >= 0, "--input and --seed together; allowed: one of them"},
-      {own->input && !is_float, "--input with --datatype of 16 bits; allowed: float, as the file"},
-      {own->results && paths != 1, "--results with several paths; allowed: one, by --algorithm"},
-      {own->residual && paths != 1, "--residual with several paths; allowed: one, by --algorithm"},
+      {simple && own->throttle, "--simple and --throttle" ONE_OF_THEM},
+      {simple && own->restart_after, "--simple and --restart-after" ONE_OF_THEM},
+      {input && own->count, "--input and --count together" ONE_OF_THEM},
+      {input && own->steps, "--input and --steps together" ONE_OF_THEM},
+      {input && own->gradient >= 0, "--input and --gradient together" ONE_OF_THEM},
+      {input && own->seed >= 0, "--input and --seed together" ONE_OF_THEM},
+      {input && !is_float, "--input with --datatype of 16 bits; allowed: float, as the file"},
+      {own->results && several, "--results with several paths; allowed: one, by --algorithm"},
+      {own->residual && several, "--residual with several paths; allowed: one, by --algorithm"},
   };
   for (size_t i = 0; i < sizeof rules / sizeof *rules && !*error; i++)
-    if (rules[i].broken) snprintf(error, error_size, "%s", rules[i].rule);
+    if (rules[i].broken) snprintf(error, LAUNCHER_TEXT, "%s", rules[i].rule);
 }
 
 sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t otherwise)
@@ -163,51 +155,19 @@ sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t 
 }
 
 /* Paths may need more elements than others. */
-static void check_paths(const struct job *job, char *error, size_t error_size)
+static void check_paths(const struct job *job, char error[LAUNCHER_TEXT])
 {
   sparse_allreduce_config_t config = job->config;
   for (int a = 0; a < SPARSE_ALGORITHMS && !*error; a++) {
     config.algorithm = (sparse_allreduce_algorithm_t)a;
     if (job_wants(job, a) &&
         sparse_allreduce_check(&config, job->count, job->me->nranks) != ncclSuccess)
-      snprintf(error, error_size, "%s with %zu elements, density %g: %s", simple_paths[a].name,
+      snprintf(error, LAUNCHER_TEXT, "%s with %zu elements, density %g: %s", simple_paths[a].name,
                job->count, config.density, sparse_allreduce_last_error());
   }
 }
 
-/* ---- files ----------------------------------------------------------------------------------- */
-
-/* All ranks have the same shape, or it is told which has not. */
-static int open_input(struct job *job)
-{
-  char error[LAUNCHER_TEXT] = "", *path = file_of_rank(program_options.input, job->me->rank);
-  npy_open(&job->input, path, error, sizeof error);
-  free(path);
-  int code = launcher_refuse(job->me, error);
-  if (code != EXIT_VERIFIED) return code;
-
-  char all[job->me->nranks][sizeof job->input.shape];
-  launcher_allgather(job->me, job->input.shape, all, sizeof *all);
-  if (job->input.count > 0xfffffffe)
-    snprintf(error, sizeof error, "%s: %zu elements are too many; allowed: up to %u",
-             job->input.name, job->input.count, 0xfffffffe);
-  else if (strcmp(job->input.shape, all[0]) != 0)
-    snprintf(error, sizeof error,
-             "%s: the shape %s differs from rank 0's %s; allowed: the same shape on all ranks",
-             job->input.name, job->input.shape, all[0]);
-  job->steps = job->input.steps;
-  job->count = job->input.count;
-  return launcher_refuse(job->me, error);
-}
-
-static void create_file(struct job *job, struct npy *npy, const char *pattern, int dimensions,
-                        char *error, size_t error_size)
-{
-  if (!pattern || *error) return;
-  char *path = file_of_rank(pattern, job->me->rank);
-  npy_create(npy, path, dimensions, (size_t)job->steps, job->count, error, error_size);
-  free(path);
-}
+/* ---- a job ----------------------------------------------------------------------------------- */
 
 int job_open(struct job *job, const struct rank *me, const struct options *opt)
 {
@@ -222,15 +182,16 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
       .compares = own->verify == 0,
       .kind = own->gradient < 0 ? GRADIENT_HEAVY : (enum gradient_kind)own->gradient,
       .seed = own->seed < 0 ? 1 : (uint64_t)own->seed,
+      .dimensions = 2,
   };
-  choose_paths(job, error, sizeof error);
-  check_together(job, error, sizeof error);
+  choose_paths(job, error);
+  check_together(job, error);
   int code = launcher_refuse(me, error);
-  if (code == EXIT_VERIFIED && own->input) code = open_input(job);
+  if (code == EXIT_VERIFIED && own->input) code = job_open_input(job);
   if (code != EXIT_VERIFIED) return code;
   sparse_allreduce_sizes(job->count, job->config.density, &job->k, NULL);
 
-  check_paths(job, error, sizeof error);
+  check_paths(job, error);
   if (own->restart_after >= (long)job->steps)
     snprintf(error, sizeof error, "--restart-after %ld: there are %llu steps; allowed: fewer",
              own->restart_after, (unsigned long long)job->steps);
@@ -238,9 +199,8 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
     snprintf(error, sizeof error,
              "--warmup-steps %ld: there are %llu steps, none would be sparse; allowed: fewer",
              own->warmup_steps, (unsigned long long)job->steps);
-  create_file(job, &job->results, own->results, own->input ? job->input.dimensions : 2, error,
-              sizeof error);
-  create_file(job, &job->residual, own->residual, 1, error, sizeof error);
+  job_create_file(job, &job->results, own->results, job->dimensions, error);
+  job_create_file(job, &job->residual, own->residual, 1, error);
   if (!*error && (own->input || own->results || own->residual)) {
     job->host = malloc(job->count * sizeof *job->host);
     if (!job->host)
@@ -251,72 +211,20 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
 
 void job_close(struct job *job)
 {
-  npy_close(&job->input);
-  npy_close(&job->results);
-  npy_close(&job->residual);
+  if (job->input) fclose(job->input);
+  output_file_close(&job->results);
+  output_file_close(&job->residual);
   free(job->host);
 }
 
-/* One line for a file that fails in the middle of the run. */
-static int file_result(const struct job *job, int failed, const char *error)
+size_t job_bytes(const struct job *job, size_t count, double density, int gradients)
 {
-  if (failed) launcher_error("%s", error);
-  return launcher_agree(job->me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
-}
-
-int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t stream)
-{
-  char error[LAUNCHER_TEXT];
-  if (!job->input.file) {
-    CUDACHECK(gradient_fill(gradient, job->opt->type->nccl, job->count, job->kind, job->seed, step,
-                            job->me->rank, job->me->nranks, stream));
-    return EXIT_VERIFIED;
-  }
-  CUDACHECK(cudaStreamSynchronize(stream)); /* the step before may still be on its way */
-  const int failed = npy_read(&job->input, step, job->host, error, sizeof error);
-  if (!failed)
-    CUDACHECK(cudaMemcpyAsync(gradient, job->host, job->count * sizeof *job->host,
-                              cudaMemcpyHostToDevice, stream));
-  CUDACHECK(cudaStreamSynchronize(stream)); /* the result will come to the same memory */
-  return file_result(job, failed, error);
-}
-
-const float *job_copy_result(struct job *job, const float *result)
-{
-  if (!job->results.output.stream) return result;
-  CUDACHECK(cudaMemcpy(job->host, result, job->count * sizeof *result, cudaMemcpyDeviceToHost));
-  return job->host;
-}
-
-int job_write(struct job *job, struct npy *file)
-{
-  char error[LAUNCHER_TEXT];
-  if (!file->output.stream) return EXIT_VERIFIED;
-  return file_result(job, npy_write(file, job->host, error, sizeof error), error);
-}
-
-int job_publish(struct job *job, struct output_file *table, int code)
-{
-  struct output_file *files[3];
-  int n = 0;
-  const bool ran = code == EXIT_VERIFIED || code == EXIT_WRONG_DATA; /* the table says which */
-  if (table->stream && ran) files[n++] = table;
-  if (job->results.output.stream && code == EXIT_VERIFIED) files[n++] = &job->results.output;
-  if (job->residual.output.stream && code == EXIT_VERIFIED) files[n++] = &job->residual.output;
-  const int published = output_files_publish(job->me, files, n);
-  output_file_close(table);
-  return published == EXIT_VERIFIED ? code : published;
-}
-
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-size_t job_bytes(const struct job *job, size_t count, double density, int gradients, bool simple)
-{
-  size_t capacity;
+  size_t capacity, simple = 0;
   sparse_allreduce_sizes(count, density, NULL, &capacity);
-  const size_t library = 2 * sizeof(float) * count + count / 8 +
-                         24 * (size_t)job->me->nranks * capacity + ((size_t)64 << 20);
   const size_t weights = program_options.result ? 2 * sizeof(float) * count : 0;
-  return (size_t)gradients * job->opt->type->size * count +
-         (simple ? simple_device_bytes(count, density, job->me->nranks) : library + weights);
+  const size_t library = 2 * sizeof(float) * count + count / 8 + weights +
+                         24 * (size_t)job->me->nranks * capacity + ((size_t)64 << 20);
+  if (program_options.simple || (job->opt->bench && job->opt->type->nccl == ncclFloat))
+    simple = simple_device_bytes(count, density, job->me->nranks);
+  return (size_t)gradients * job->opt->type->size * count + (simple > library ? simple : library);
 }

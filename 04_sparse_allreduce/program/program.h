@@ -1,22 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What main.c and bench.c share and what main.c need not show: the program's own options, what
- * follows from them, and the files that gradients come from and results go to. */
+ * follows from them, gradients, and the files that they come from and results go to. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "check.h"
-#include "gradient.h"
-#include "launcher.h"
-#include "npy.h"
+#include "datatype.h"
+#include "output_file.h"
 #include "simple/simple.h"
 #include "sparse_allreduce.h"
 
 /* As NCCLCHECK, with the sentence that sparse_allreduce.h has for the error. */
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
+
+/* ---- gradients: gradient.c ------------------------------------------------------------------- */
+
+enum gradient_kind {
+  GRADIENT_HEAVY,      /* heavy-tailed, partly the same on all ranks, slowly drifting */
+  GRADIENT_NORMAL,     /* about normal */
+  GRADIENT_UNIFORM,    /* uniform in [-1, 1) */
+  GRADIENT_TIES,       /* a dozen different values */
+  GRADIENT_ONE_REGION, /* all that is large lies in one region, another one in each step */
+};
+#define GRADIENT_KINDS "heavy|normal|uniform|ties|one-region" /* in that order */
+
+/* Writes `count` elements of ncclFloat, ncclHalf or ncclBfloat16 to host memory. */
+void gradient_fill(void *to, ncclDataType_t type, size_t count, enum gradient_kind kind,
+                   uint64_t seed, uint64_t step, int rank, int nranks);
+
+/* ---- options and what they ask for: program.c ------------------------------------------------ */
 
 /* As they were typed; 0, -1 and NULL: not given. */
 struct program_options {
@@ -32,7 +50,7 @@ struct program_options {
 extern struct program_options program_options;
 extern const struct option_spec program_option_table[];
 
-/* What the options ask for. Paths are those of simple_paths. */
+/* Paths are those of simple_paths. */
 struct job {
   const struct rank *me;
   const struct options *opt;
@@ -44,9 +62,19 @@ struct job {
   bool compares; /* with the reference */
   enum gradient_kind kind;
   uint64_t seed;
-  struct npy input, results, residual; /* without a file: not asked for */
-  float *host;                         /* count elements on their way from or to a file */
+  FILE *input;                          /* NULL: gradients are generated */
+  long input_start;                     /* where its elements begin */
+  int dimensions;                       /* of its array, and that of results */
+  struct output_file results, residual; /* without a stream: not asked for */
+  float *host;                          /* count elements on their way from or to a file */
 };
+
+static inline void *allocate(size_t bytes)
+{
+  void *memory = malloc(bytes + 1);
+  if (!memory) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  return memory;
+}
 
 static inline bool job_wants(const struct job *job, int path)
 {
@@ -61,11 +89,30 @@ void job_close(struct job *job);
 /* The configuration that the options ask for; a preset, if they name none. */
 sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t otherwise);
 
-/* Device memory that a path of the library, or of simple/, needs, the gradients included. */
-size_t job_bytes(const struct job *job, size_t count, double density, int gradients, bool simple);
+/* Device memory that a path needs, the gradients included. */
+size_t job_bytes(const struct job *job, size_t count, double density, int gradients);
 
-/* Brings this rank's gradient of a step to device memory; the steps of --input have to be asked for
- * in their order, from 0 each time. Enqueues. Returns an exit code; collective. */
+/* A gradient of that many elements, of this rank and step, to device memory. Waits for the stream.
+ */
+void gradient_upload(const struct job *job, void *device, size_t count, uint64_t step,
+                     cudaStream_t stream);
+
+/* All of --bench: bench.c. Returns an exit code, the same on all ranks. Collective. */
+int bench_job(struct job *job);
+
+/* ---- its files: files.c ---------------------------------------------------------------------- */
+
+/* Takes count, steps and dimensions from the file of --input. Returns an exit code, the same on all
+ * ranks, after a line on stderr. Collective. */
+int job_open_input(struct job *job);
+
+/* Starts a .npy file of that shape, unless `pattern` is NULL; `error` becomes a line if it fails,
+ * or stays as it is. */
+void job_create_file(const struct job *job, struct output_file *file, const char *pattern,
+                     int dimensions, char error[LAUNCHER_TEXT]);
+
+/* Brings this rank's gradient of a step to device memory. Waits for the stream. Returns an exit
+ * code; collective. */
 int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t stream);
 
 /* With --results, a copy of the result on the host: what is compared is what is written. Else the
@@ -74,7 +121,7 @@ const float *job_copy_result(struct job *job, const float *result);
 
 /* Writes a step's elements, job->host, to one of the files, which may be none. Returns an exit
  * code; collective. */
-int job_write(struct job *job, struct npy *file);
+int job_write(struct job *job, struct output_file *file);
 
 /* The end of a run that came to `code`: gives the files their names, the results only if they are
  * right, the table also where it says that they are wrong. Returns `code`, or another one if that

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "report.h"
+#include "runner.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
-#include "check.h"
 
 /* ---- a path's steps -------------------------------------------------------------------------- */
 
@@ -19,20 +18,13 @@ void path_steps_add(struct path_steps *steps, const sparse_allreduce_statistics_
   steps->words += (double)s->words_sent;
 }
 
-struct report_time report_time(const struct rank *me, const double *us, uint64_t n)
+double report_time(const struct rank *me, double *us, uint64_t n)
 {
-  double *slowest = malloc((n + 1) * sizeof *slowest), mean = 0;
-  if (!slowest) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  for (uint64_t step = 0; step < n; step++) {
-    slowest[step] = launcher_max(me, us[step]);
-    mean += slowest[step] / (double)n;
-  }
-  struct report_time time = {n ? bench_median(slowest, (long)n) : (double)NAN, mean};
+  for (uint64_t i = 0; i < n; i++) us[i] = launcher_max(me, us[i]);
 #ifdef CPU_STANDIN
-  time.median = time.mean = (double)NAN;
+  n = 0; /* no times */
 #endif
-  free(slowest);
-  return time;
+  return n ? bench_median(us, (long)n) : (double)NAN;
 }
 
 /* The words that a rank sends according to the paper's Table 1, at best and at worst, for k chosen
@@ -62,96 +54,65 @@ static struct paper_words paper_words(int path, double n, double k, double ranks
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
+int report_file(const struct rank *me, struct rows *rows)
+{
+  const int failed = me->rank == 0 && rows_open(rows, program_options.output) != 0;
+  return launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
+}
+
 int report_open(struct report *report, const struct job *job)
 {
   const struct rank *me = job->me;
   static const char *const kinds[] = {"heavy", "normal", "uniform", "ties", "one-region"};
   *report = (struct report){.job = job, .dense_us = (double)NAN};
-  int failed = me->rank == 0 && rows_open(&report->rows, program_options.output) != 0;
-  int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
+  const int code = report_file(me, &report->rows);
   if (code != EXIT_VERIFIED) return code;
   launcher_print(me, "Gradient: %zu elements of type %s, %s, %llu steps; k = %llu (density %g)\n",
                  job->count, job->opt->type->name,
-                 job->input.file ? program_options.input : kinds[job->kind],
+                 job->input ? program_options.input : kinds[job->kind],
                  (unsigned long long)job->steps, (unsigned long long)job->k, job->config.density);
   launcher_print(me, "%-15s %9s %8s %8s %8s %12s %21s %8s  %s\n", "path", "us/step", "ratio",
                  "local/k", "global/k", "words sent", "words in the paper", "xi", "verified");
   return EXIT_VERIFIED;
 }
 
-void report_number(const struct rank *me, int width, int digits, double value, const char *unit)
+void report_number(const struct rank *me, struct rows *rows, const char *column, double value,
+                   const char *format)
 {
-  if (isfinite(value))
-    launcher_print(me, " %*.*f%s", width - (int)strlen(unit), digits, value, unit);
-  else
-    launcher_print(me, " %*s", width, "-");
+  if (format && isfinite(value))
+    launcher_print(me, format, value);
+  else if (format) /* without a width " %.1f" */
+    launcher_print(me, "%*s", format[2] == '.' ? 2 : snprintf(NULL, 0, format, 0.0), "-");
+  if (column) rows_number(rows, column, value);
 }
 
-/* Sums over ranks of what only they know. */
-static struct path_steps join_ranks(const struct rank *me, const struct path_steps *mine)
+void report_path(struct report *report, int path, const struct path_steps *of,
+                 const struct verification *v, int code)
 {
-  struct path_steps all[me->nranks], sum = *mine;
-  launcher_allgather(me, mine, all, sizeof *mine);
-  sum.local = sum.words = sum.xi = 0;
-  sum.xi_steps = 0;
-  for (int rank = 0; rank < me->nranks; rank++) {
-    sum.local += all[rank].local;
-    sum.words += all[rank].words;
-    sum.xi += all[rank].xi;
-    sum.xi_steps += all[rank].xi_steps;
-  }
-  return sum;
-}
-
-void report_path(struct report *report, int path, const struct runner *runner,
-                 const struct path_steps *mine, int code)
-{
+  const struct runner *runner = v->runner;
   const struct job *job = report->job;
   const struct rank *me = job->me;
-  const struct path_steps sum = join_ranks(me, mine);
-  const double steps = (double)(sum.sparse ? sum.sparse : sum.timed), ranks = me->nranks;
-  const double k = sum.sparse ? (double)job->k : (double)NAN; /* dense steps choose nothing */
-  const double local = sum.local / steps / ranks / k, global = sum.global / steps / k;
-  const double words = sum.words / steps / ranks;
-  const double xi = sum.xi_steps ? sum.xi / (double)sum.xi_steps : (double)NAN;
+  /* what only this rank knows, and its sums over all ranks */
+  const double mine[2] = {of->local, of->words};
+  double all[me->nranks][2], sums[2] = {0};
+  launcher_allgather(me, mine, all, sizeof mine);
+  for (int rank = 0; rank < me->nranks; rank++)
+    for (int i = 0; i < 2; i++) sums[i] += all[rank][i];
+  const double steps = (double)(of->sparse ? of->sparse : of->begun), ranks = me->nranks;
+  const double k = of->sparse ? (double)job->k : (double)NAN; /* dense steps choose nothing */
+  const double local = sums[0] / steps / ranks / k, global = of->global / steps / k;
+  const double words = sums[1] / steps / ranks;
+  const double xi = v->xi_steps ? v->xi / (double)v->xi_steps : (double)NAN;
   const struct paper_words paper = paper_words(path, (double)job->count, (double)job->k, ranks);
-  const struct report_time time = report_time(me, mine->us, mine->timed);
-  /* what was not right is never shown as a time */
-  const double us = code == EXIT_VERIFIED ? time.median : (double)NAN;
+  /* what is wrong has no time */
+  const double us = report_time(me, of->us, code == EXIT_VERIFIED ? of->begun : 0);
   if (path == SPARSE_DENSE) report->dense_us = us;
-  const double ratio = report->dense_us / us;
   const char *name = simple_paths[path].name, *mode = runner_mode(runner);
+  struct rows *rows = &report->rows;
 
   launcher_print(me, "%-15s", name);
-  report_number(me, 9, 1, us, "");
-  report_number(me, 8, 2, ratio, "x");
-  report_number(me, 8, 3, local, "");
-  report_number(me, 8, 3, global, "");
-  report_number(me, 12, 0, words, "");
-  char range[64];
-  snprintf(range, sizeof range, paper.low == paper.high ? "%.0f" : "%.0f-%.0f", paper.low,
-           paper.high);
-  launcher_print(me, " %21s", range);
-  report_number(me, 8, 4, xi, "");
-  if (code != EXIT_VERIFIED)
-    launcher_print(me, code == EXIT_WRONG_DATA ? "  NO: step %llu\n" : "  stopped at step %llu\n",
-                   (unsigned long long)sum.last);
-  else if (sum.verified == 0)
-    launcher_print(me, "  not compared\n");
-  else
-    launcher_print(me, "  %llu steps x %d ranks\n", (unsigned long long)sum.verified, me->nranks);
-
-  /* the table's lines are fixed, but several versions of a path can have run */
-  if (path != SPARSE_DENSE) {
-    const char *reason = runner_reason(runner);
-    launcher_note(me, "%s (%s%s)%s%s", name, mode, runner->weights ? ", entries" : "",
-                  *reason ? ": " : "", reason);
-  }
-
-  if (me->rank != 0) return;
-  struct rows *rows = &report->rows;
   rows_text(rows, "path", name);
-  rows_text(rows, "mode", path == SPARSE_DENSE ? "allreduce" : mode);
+  rows_text(rows, "mode", mode);
   rows_text(rows, "result", runner->weights ? "entries" : "dense");
   rows_integer(rows, "ranks", (unsigned long long)me->nranks);
   rows_integer(rows, "count", job->count);
@@ -159,15 +120,32 @@ void report_path(struct report *report, int path, const struct runner *runner,
   rows_number(rows, "density", job->config.density);
   rows_integer(rows, "k", job->k);
   rows_integer(rows, "steps", job->steps);
-  rows_number(rows, "us", us);
-  rows_number(rows, "ratio", ratio);
-  rows_number(rows, "local_k", local);
-  rows_number(rows, "global_k", global);
-  rows_number(rows, "words_sent", words);
+  report_number(me, rows, "us", us, " %9.1f");
+  report_number(me, rows, "ratio", report->dense_us / us, " %7.2fx");
+  report_number(me, rows, "local_k", local, " %8.3f");
+  report_number(me, rows, "global_k", global, " %8.3f");
+  report_number(me, rows, "words_sent", words, " %12.0f");
+  char range[64];
+  snprintf(range, sizeof range, paper.low == paper.high ? "%.0f" : "%.0f-%.0f", paper.low,
+           paper.high);
+  launcher_print(me, " %21s", range);
   rows_number(rows, "paper_words_low", paper.low);
   rows_number(rows, "paper_words_high", paper.high);
-  rows_number(rows, "xi", xi);
-  rows_integer(rows, "verified_steps", sum.verified);
+  report_number(me, rows, "xi", xi, " %8.4f");
+  rows_integer(rows, "verified_steps", v->compared);
   rows_integer(rows, "wrong", code != EXIT_VERIFIED);
   rows_end(rows);
+  if (code != EXIT_VERIFIED)
+    launcher_print(me, code == EXIT_WRONG_DATA ? "  NO: step %llu\n" : "  stopped at step %llu\n",
+                   (unsigned long long)of->begun - 1);
+  else if (v->compared == 0)
+    launcher_print(me, "  not compared\n");
+  else
+    launcher_print(me, "  %llu steps x %d ranks\n", (unsigned long long)v->compared, me->nranks);
+
+  /* the table's lines are fixed, but several versions of a path can have run */
+  if (path == SPARSE_DENSE) return;
+  const char *reason = runner_reason(runner);
+  launcher_note(me, "%s (%s%s)%s%s", name, mode, runner->weights ? ", entries" : "",
+                *reason ? ": " : "", reason);
 }

@@ -3,17 +3,9 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static const float SCALE = -0.1f; /* minus the learning rate: no power of 2, so that it rounds */
-
-static void *allocate(size_t bytes)
-{
-  void *memory = malloc(bytes);
-  if (!memory) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  return memory;
-}
 
 static float *device_vector(size_t count)
 {
@@ -24,10 +16,9 @@ static float *device_vector(size_t count)
   return vector;
 }
 
-static void create_handle(struct runner *r, ncclComm_t comm,
-                          const sparse_allreduce_config_t *config)
+static void create_handle(struct runner *r)
 {
-  const ncclResult_t result = sparse_allreduce_create(comm, r->count, config, &r->handle);
+  const ncclResult_t result = sparse_allreduce_create(r->comm, r->count, &r->config, &r->handle);
   if (result == ncclInvalidUsage) { /* on all ranks */
     if (r->me->rank == 0)
       fprintf(stderr, "sparse_allreduce: --exchange: %s; allowed: auto, sendrecv\n",
@@ -36,24 +27,21 @@ static void create_handle(struct runner *r, ncclComm_t comm,
     launcher_abort(EXIT_CANNOT_RUN);
   }
   if (result == ncclRemoteError) sleep(1); /* the rank that knows more speaks first */
-  if (result != ncclSuccess)
-    launcher_fail(__FILE__, __LINE__, "sparse_allreduce_create", ncclGetErrorString(result),
-                  sparse_allreduce_last_error());
+  CHECK_NCCL_RESULT(result, "sparse_allreduce_create", sparse_allreduce_last_error());
 }
 
 void runner_create(struct runner *r, const struct rank *me, ncclComm_t comm, size_t count,
-                   const sparse_allreduce_config_t *config, bool simple)
+                   const sparse_allreduce_config_t *config, bool simple, bool updates)
 {
-  *r = (struct runner){.me = me, .count = count};
+  *r = (struct runner){.me = me, .comm = comm, .count = count, .config = *config};
   if (!simple)
-    create_handle(r, comm, config);
+    create_handle(r);
   else if (!(r->simple =
                  simple_create(comm, (struct simple_link){0}, me->rank, me->nranks, count, config)))
     launcher_fail(__FILE__, __LINE__, "simple_create", "out of memory", NULL);
-  if (!simple && config->result == SPARSE_RESULT_ENTRIES) {
-    r->weights = device_vector(count);
-    r->dense = device_vector(count);
-  }
+  if (config->result != SPARSE_RESULT_ENTRIES) return;
+  r->dense = device_vector(count);
+  if (updates) r->weights = device_vector(count);
 }
 
 void runner_destroy(struct runner *r)
@@ -73,6 +61,7 @@ const char *runner_mode(const struct runner *r)
       [SPARSE_MODE_ONESIDED] = "one-sided",
   };
   sparse_mode_t mode;
+  if (r->config.algorithm == SPARSE_DENSE) return "allreduce";
   if (r->simple) return "simple";
   SPARSECHECK(sparse_allreduce_mode(r->handle, &mode, NULL));
   return names[mode];
@@ -92,31 +81,31 @@ float runner_updated(float weight, float result)
   return simple_add(fmaf(SCALE, result, weight), 0);
 }
 
-ncclResult_t runner_step(const struct runner *r, const void *gradient, const float **result,
-                         cudaStream_t stream)
+ncclResult_t runner_step(struct runner *r, const void *gradient, cudaStream_t stream)
 {
   if (r->simple) {
     simple_step(r->simple, gradient, stream);
-    *result = r->simple->result;
+    r->result = r->simple->result;
     return ncclSuccess;
   }
-  const ncclResult_t code = sparse_allreduce_run(r->handle, gradient, result, stream);
+  const ncclResult_t code = sparse_allreduce_run(r->handle, gradient, &r->result, stream);
   if (code != ncclSuccess || !r->weights) return code;
   return sparse_allreduce_add(r->handle, SCALE, r->weights, stream);
 }
 
-struct step_outcome runner_outcome(const struct runner *r, const float *result)
+struct step_outcome runner_outcome(const struct runner *r)
 {
+  struct step_outcome left = {.result = r->result};
   const struct simple *s = r->simple;
-  CUDACHECK(cudaDeviceSynchronize());
-  if (s)
-    return (struct step_outcome){.statistics = s->last,
-                                 .result = result,
-                                 .entries = s->last.dense || s->last.fell_back ? NULL : s->global,
-                                 .count = s->last.global,
-                                 .boundaries = s->boundaries};
-  struct step_outcome left = {.result = result};
   const uint64_t *count;
+  CUDACHECK(cudaDeviceSynchronize());
+  if (s) {
+    left.statistics = s->last;
+    left.entries = s->last.dense || s->last.fell_back ? NULL : s->global;
+    left.count = s->last.global;
+    left.boundaries = s->boundaries;
+    return left;
+  }
   SPARSECHECK(sparse_allreduce_statistics(r->handle, &left.statistics));
   left.boundaries = left.statistics.boundaries;
   SPARSECHECK(sparse_allreduce_sparse_result(r->handle, &left.entries, &count));
@@ -142,30 +131,25 @@ void runner_residual(const struct runner *r, float *host)
   }
 }
 
-int runner_check(const struct runner *r, const char *path, uint64_t step)
+int runner_check(const struct runner *r, uint64_t step)
 {
-  const unsigned long long number = step;
+  char reason[LAUNCHER_TEXT / 2] = "";
   ncclResult_t result;
-  if (r->simple) { /* a call that fails has ended the job */
-    const size_t nonfinite = r->simple->nonfinite;
-    const bool wrong = nonfinite > 0 && r->simple->config.nonfinite == SPARSE_NONFINITE_ERROR;
-    if (wrong)
-      launcher_error("%s, step %llu: %zu elements of the gradient are not finite; allowed: finite "
-                     "ones, or --nonfinite drop",
-                     path, number, nonfinite);
-    return launcher_agree(r->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+  if (r->simple) {
+    if (r->simple->nonfinite > 0 && r->config.nonfinite == SPARSE_NONFINITE_ERROR)
+      snprintf(reason, sizeof reason, "%zu elements of the gradient are not finite",
+               r->simple->nonfinite);
+  } else {
+    SPARSECHECK(sparse_allreduce_get_async_error(r->handle, &result));
+    if (result != ncclInvalidArgument) /* which every rank gets */
+      CHECK_NCCL_RESULT(result, "sparse_allreduce_run", sparse_allreduce_last_error());
+    else if (r->me->rank == 0)
+      snprintf(reason, sizeof reason, "%s", sparse_allreduce_last_error());
   }
-  SPARSECHECK(sparse_allreduce_get_async_error(r->handle, &result));
-  if (result == ncclSuccess) return EXIT_VERIFIED;
-  if (result == ncclInvalidArgument) { /* every rank gets it */
-    if (r->me->rank == 0)
-      launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop", path, number,
-                     sparse_allreduce_last_error());
-    return EXIT_WRONG_DATA;
-  }
-  launcher_error("%s, step %llu: %s (%s)", path, number, ncclGetErrorString(result),
-                 sparse_allreduce_last_error());
-  launcher_abort(EXIT_FAILED_CALL);
+  if (*reason)
+    launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop",
+                   simple_paths[r->config.algorithm].name, (unsigned long long)step, reason);
+  return launcher_agree(r->me, *reason ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }
 
 /* ---- what a step hands to the next ----------------------------------------------------------- */
@@ -180,19 +164,18 @@ void *runner_save(const struct runner *r)
 
 void runner_load(const struct runner *r, const void *state)
 {
-  if (r->handle) {
+  if (r->simple)
+    simple_reset(r->simple);
+  else
     SPARSECHECK(sparse_allreduce_load(r->handle, state));
-    return;
-  }
-  simple_reset(r->simple);
 }
 
-void runner_restart(struct runner *r, ncclComm_t comm, const sparse_allreduce_config_t *config)
+void runner_restart(struct runner *r)
 {
   void *state = runner_save(r);
   SPARSECHECK(sparse_allreduce_destroy(r->handle));
   launcher_barrier(r->me);
-  create_handle(r, comm, config);
+  create_handle(r);
   runner_load(r, state);
   free(state);
 }

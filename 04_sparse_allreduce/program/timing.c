@@ -5,51 +5,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allreduce.h"
 #include "bench.h"
-#include "program/report.h"
-#include "program/verification.h"
 
 #ifdef CPU_STANDIN
-enum { REPETITIONS = 1, COPY_BYTES = 1 << 20 };
+enum { REPETITIONS = 1 };
 #else
-enum { REPETITIONS = 5, COPY_BYTES = 256 << 20 };
+enum { REPETITIONS = 5 };
 #endif
-enum { PHASE_STEPS = 8 };
+enum { PHASE_STEPS = 8, COPIES = 11 };
 
-const struct timing no_timing = {(double)NAN, (double)NAN, (double)NAN, (double)NAN};
+#define DIRECTCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
 
-void timer_init(struct timer *timer, const struct rank *me, const struct datatype *type,
-                uint64_t most, bool graphs)
+static struct timing no_timing(void)
 {
-  ncclUniqueId id;
-  *timer = (struct timer){.me = me, .type = type, .steps = most, .most = most, .graphs = graphs};
-  if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
-  launcher_broadcast(me, &id, sizeof id, 0);
-  NCCLCHECK(ncclCommInitRank(&timer->comm, me->nranks, id, me->rank));
-  CUDACHECK(cudaStreamCreate(&timer->stream));
-  timer->events = calloc(most + 1, sizeof *timer->events);
-  if (!timer->events) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  for (uint64_t i = 0; i <= most; i++) CUDACHECK(cudaEventCreate(&timer->events[i]));
-}
-
-void timer_free(struct timer *timer)
-{
-  for (uint64_t i = 0; i <= timer->most; i++) CUDACHECK(cudaEventDestroy(timer->events[i]));
-  free(timer->events);
-  CUDACHECK(cudaStreamDestroy(timer->stream));
-  NCCLCHECK(ncclCommFinalize(timer->comm));
-  NCCLCHECK(ncclCommDestroy(timer->comm));
+  const double no = (double)NAN;
+  return (struct timing){no, no, no, no, {no, no, no, no, no}};
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* What is timed: a step of a path, or an allreduce from one of the send buffers. */
+/* What is timed: a step of a path, or an AllReduce from one of the send buffers. */
 struct subject {
-  const struct runner *runner;
-  allreduce_call *call;
-  void *const *send;
-  void *recv;
-  /* With -G: captured steps, by gradient and kind; an allreduce has one kind. */
+  struct runner *runner; /* NULL: it is an AllReduce, ... */
+  allreduce_t direct;    /* ... if not NULL that of example 02, else NCCL's */
+  char *send[GRADIENTS], *recv;
+  /* With -G: captured steps, by gradient and kind; an AllReduce has one kind. */
   cudaGraphExec_t graphs[GRADIENTS][SPARSE_KINDS];
   bool eager; /* the host takes part in the steps of this path: no graphs */
   /* What the runner had at the beginning. Every repetition is the same cycle: the gradients come
@@ -58,44 +39,50 @@ struct subject {
   void *state;
 };
 
-static ncclResult_t enqueue_eagerly(struct timer *timer, const struct subject *s, uint64_t slot)
+static ncclResult_t enqueue_eagerly(struct sweep *sweep, struct subject *s, uint64_t slot)
 {
-  const float *result;
-  if (s->runner) return runner_step(s->runner, timer->gradients[slot], &result, timer->stream);
-  return s->call(timer, s->send[slot], s->recv);
+  const ncclDataType_t type = sweep->verifier.type->nccl;
+  if (s->runner) return runner_step(s->runner, sweep->gradients[slot], sweep->stream);
+  if (s->direct)
+    DIRECTCHECK(
+        allreduce_run(s->direct, s->send[slot], s->recv, sweep->count, type, sweep->stream));
+  else
+    NCCLCHECK(ncclAllReduce(s->send[slot], s->recv, sweep->count, type, ncclSum, sweep->comm,
+                            sweep->stream));
+  return ncclSuccess;
 }
 
 /* NULL if the step cannot be captured. */
-static cudaGraphExec_t capture(struct timer *timer, const struct subject *s, uint64_t slot)
+static cudaGraphExec_t capture(struct sweep *sweep, struct subject *s, uint64_t slot)
 {
   cudaGraph_t graph;
   cudaGraphExec_t exec = NULL;
-  CUDACHECK(cudaStreamBeginCapture(timer->stream, cudaStreamCaptureModeThreadLocal));
-  const ncclResult_t result = enqueue_eagerly(timer, s, slot);
-  CUDACHECK(cudaStreamEndCapture(timer->stream, &graph));
+  CUDACHECK(cudaStreamBeginCapture(sweep->stream, cudaStreamCaptureModeThreadLocal));
+  const ncclResult_t result = enqueue_eagerly(sweep, s, slot);
+  CUDACHECK(cudaStreamEndCapture(sweep->stream, &graph));
   if (result != ncclInvalidUsage) {
-    NCCLCHECK(result);
+    SPARSECHECK(result);
     CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
   }
   CUDACHECK(cudaGraphDestroy(graph));
   return exec;
 }
 
-static void enqueue_step(struct timer *timer, struct subject *s, uint64_t step)
+static void enqueue_step(struct sweep *sweep, struct subject *s, uint64_t step)
 {
   const uint64_t slot = step % GRADIENTS;
   int kind = 0;
-  if (timer->graphs && !s->eager) {
+  if (sweep->graphs && !s->eager) {
     if (s->runner) SPARSECHECK(sparse_allreduce_kind(s->runner->handle, &kind));
     cudaGraphExec_t *graph = &s->graphs[slot][kind];
-    if (!*graph) *graph = capture(timer, s, slot);
+    if (!*graph) *graph = capture(sweep, s, slot);
     s->eager = !*graph;
   }
-  if (!timer->graphs || s->eager) {
-    NCCLCHECK(enqueue_eagerly(timer, s, slot));
+  if (!sweep->graphs || s->eager) {
+    SPARSECHECK(enqueue_eagerly(sweep, s, slot));
     return;
   }
-  CUDACHECK(cudaGraphLaunch(s->graphs[slot][kind], timer->stream));
+  CUDACHECK(cudaGraphLaunch(s->graphs[slot][kind], sweep->stream));
   if (s->runner) SPARSECHECK(sparse_allreduce_replayed(s->runner->handle));
 }
 
@@ -106,140 +93,89 @@ static void free_graphs(struct subject *s)
       if (s->graphs[slot][kind]) CUDACHECK(cudaGraphExecDestroy(s->graphs[slot][kind]));
 }
 
-/* A cycle of steps, in microseconds. Returns a step's mean, of the slowest rank. With `us` there is
- * an event after every step as well: that takes time of its own, and says what each step took. */
-static double time_cycle(struct timer *timer, struct subject *s, double *us)
+static double elapsed(cudaEvent_t start, cudaEvent_t stop)
 {
   float ms;
-  launcher_step("bench: timing");
-  if (s->runner) runner_load(s->runner, s->state);
-  launcher_barrier(timer->me);
-  CUDACHECK(cudaEventRecord(timer->events[0], timer->stream));
-  for (uint64_t step = 1; step <= timer->steps; step++) {
-    enqueue_step(timer, s, step - 1);
-    if (us || step == timer->steps) CUDACHECK(cudaEventRecord(timer->events[step], timer->stream));
-  }
-  CUDACHECK(cudaStreamSynchronize(timer->stream));
-  for (uint64_t step = 0; us && step < timer->steps; step++) {
-    CUDACHECK(cudaEventElapsedTime(&ms, timer->events[step], timer->events[step + 1]));
-    us[step] = ms * 1e3;
-  }
-  CUDACHECK(cudaEventElapsedTime(&ms, timer->events[0], timer->events[timer->steps]));
-  const double mean = ms * 1e3 / (double)timer->steps;
-  return report_time(timer->me, &mean, 1).mean;
+  CUDACHECK(cudaEventElapsedTime(&ms, start, stop));
+  return ms * 1e3;
 }
 
-static struct timing time_steps(struct timer *timer, struct subject *s)
+/* With an event before the first and after the last of the steps. One after every step takes time
+ * of its own, and says what each step took. */
+static void run_cycle(struct sweep *sweep, struct subject *s, cudaEvent_t *events, bool every_step)
+{
+  launcher_step("bench: timing");
+  if (s->runner) runner_load(s->runner, s->state);
+  launcher_barrier(sweep->me);
+  CUDACHECK(cudaEventRecord(events[0], sweep->stream));
+  for (uint64_t step = 1; step <= sweep->steps; step++) {
+    enqueue_step(sweep, s, step - 1);
+    if (every_step || step == sweep->steps) CUDACHECK(cudaEventRecord(events[step], sweep->stream));
+  }
+  CUDACHECK(cudaStreamSynchronize(sweep->stream));
+}
+
+static struct timing time_steps(struct sweep *sweep, struct subject *s)
 {
   /* a simple version takes ten times as long as the library: once is enough to see that */
   const int repetitions = s->runner && s->runner->simple ? 1 : REPETITIONS;
-  double medians[REPETITIONS], means[REPETITIONS], *us = malloc(timer->steps * sizeof *us);
-  if (!us) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  double medians[REPETITIONS], means[REPETITIONS], *us = allocate(sweep->steps * sizeof *us);
+  cudaEvent_t *events = allocate((sweep->steps + 1) * sizeof *events);
+  struct timing time = no_timing();
+  for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventCreate(&events[i]));
   launcher_step("bench: warm-up");
-  if (timer->graphs && !s->eager) { /* all kinds with each gradient, so that all graphs are there */
-    for (uint64_t step = 0; step < GRADIENTS * timer->steps; step++) enqueue_step(timer, s, step);
-    CUDACHECK(cudaStreamSynchronize(timer->stream));
+  if (sweep->graphs && !s->eager) { /* all kinds with each gradient, so that all graphs are there */
+    for (uint64_t step = 0; step < GRADIENTS * sweep->steps; step++) enqueue_step(sweep, s, step);
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
   }
-  for (int repetition = 0; repetition < repetitions; repetition++) {
-    means[repetition] = time_cycle(timer, s, NULL);
-    time_cycle(timer, s, us);
-    medians[repetition] = report_time(timer->me, us, timer->steps).median;
+  for (int i = 0; i < repetitions; i++) {
+    run_cycle(sweep, s, events, false);
+    means[i] = elapsed(events[0], events[sweep->steps]) / (double)sweep->steps;
+    means[i] = report_time(sweep->me, &means[i], 1);
+    run_cycle(sweep, s, events, true);
+    for (uint64_t step = 0; step < sweep->steps; step++)
+      us[step] = elapsed(events[step], events[step + 1]);
+    medians[i] = report_time(sweep->me, us, sweep->steps);
   }
+  for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventDestroy(events[i]));
+  free(events);
   free(us);
-  const double mean = bench_median(means, repetitions); /* sorts */
-  return (struct timing){mean, means[0], means[repetitions - 1],
-                         bench_median(medians, repetitions)};
+  time.mean = bench_median(means, repetitions); /* sorts */
+  time.mean_min = means[0];
+  time.mean_max = means[repetitions - 1];
+  time.median = bench_median(medians, repetitions);
+  return time;
 }
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-/* The calls that were timed, graphs among them, from the state in which the reference is. */
-static int verify_timed(struct timer *timer, struct subject *s, struct verification *v,
-                        const float *result)
+/* A step with each gradient, compared with the reference. */
+static int verify_steps(struct sweep *sweep, struct subject *s, struct verification *v)
 {
-  const struct runner *r = s->runner;
   int code = EXIT_VERIFIED;
-  launcher_step("bench: verification after timing");
-  runner_load(r, s->state);
-  if (r->simple) simple_reset(v->ref);
-  if (r->weights) {
-    CUDACHECK(cudaMemset(r->weights, 0, timer->count * sizeof *r->weights));
-    CUDACHECK(cudaDeviceSynchronize());
-    memset(v->weights, 0, timer->count * sizeof *v->weights);
-  }
   for (uint64_t i = 0; i < GRADIENTS && code == EXIT_VERIFIED; i++) {
-    enqueue_step(timer, s, i);
-    code = verification_step(v, r, result, timer->gradients[i]);
+    enqueue_step(sweep, s, i);
+    code = runner_check(s->runner, i);
+    if (code != EXIT_VERIFIED) break;
+    const struct step_outcome left = runner_outcome(s->runner);
+    code = verification_step(v, &left, sweep->gradients[i]);
   }
   return code;
 }
 
-struct timing time_path(struct timer *timer, const struct runner *runner,
-                        const sparse_allreduce_config_t *config, bool updates, int *code)
-{
-  const char *name = simple_paths[config->algorithm].name;
-  const float *result = NULL;
-  struct timing time = no_timing;
-  struct verification v;
-  launcher_step("bench: verification before timing");
-  *code = verification_init(&v, timer->me, config, timer->count, true, false);
-  for (uint64_t i = 0; i < GRADIENTS && *code == EXIT_VERIFIED; i++) {
-    SPARSECHECK(runner_step(runner, timer->gradients[i], &result, timer->stream));
-    *code = runner_check(runner, name, i);
-    if (*code == EXIT_VERIFIED) *code = verification_step(&v, runner, result, timer->gradients[i]);
-  }
-  if (*code == EXIT_VERIFIED) {
-    struct runner timed = *runner;
-    if (!updates) timed.weights = NULL;
-    struct subject s = {.runner = &timed, .state = runner_save(runner), .eager = runner->simple};
-    time = time_steps(timer, &s);
-    *code = verify_timed(timer, &s, &v, result);
-    if (*code == EXIT_VERIFIED) *code = runner_check(runner, name, 0);
-    free_graphs(&s);
-    free(s.state);
-  }
-  verification_free(&v);
-  return *code == EXIT_VERIFIED ? time : no_timing;
-}
-
-struct timing time_allreduce(struct timer *timer, allreduce_call *call, void *const send[],
-                             void *recv, int *code)
-{
-  struct subject s = {.call = call, .send = send, .recv = recv};
-  const ncclDataType_t type = timer->type->nccl;
-  struct timing time = no_timing;
-  uint64_t last = 0;
-  *code = EXIT_VERIFIED;
-  for (int timed = 0; timed < 2 && *code == EXIT_VERIFIED; timed++) {
-    if (timed) {
-      time = time_steps(timer, &s);
-      last = (timer->steps - 1) % GRADIENTS;
-    } else {
-      enqueue_step(timer, &s, last);
-    }
-    CUDACHECK(cudaStreamSynchronize(timer->stream));
-    *code = verify_sum(timer->me, "ncclAllReduce", send[last], type, recv, type, timer->count, 1);
-  }
-  free_graphs(&s);
-  return *code == EXIT_VERIFIED ? time : no_timing;
-}
-
-/* ---- the parts of a step --------------------------------------------------------------------- */
-
 const char *const phase_names[PHASES] = {"select", "exchange", "reduce", "gather", "apply"};
 
-void time_phases(struct timer *timer, const struct runner *runner, double us[PHASES])
+/* The parts of a step. */
+static void time_phases(struct sweep *sweep, struct runner *runner, double us[PHASES])
 {
-  struct runner plain = *runner;
-  plain.weights = NULL;
-  struct subject s = {.runner = &plain, .eager = true}; /* events do not go into graphs */
+  struct subject s = {.runner = runner, .eager = true}; /* events do not go into graphs */
   int steps = 0;
   memset(us, 0, PHASES * sizeof *us);
   SPARSECHECK(sparse_allreduce_time_phases(runner->handle, 1));
   for (uint64_t step = 0; step < PHASE_STEPS; step++) {
     sparse_allreduce_phases_t phases;
     sparse_allreduce_statistics_t statistics;
-    enqueue_step(timer, &s, step);
+    enqueue_step(sweep, &s, step);
     SPARSECHECK(sparse_allreduce_phases(runner->handle, &phases));
     SPARSECHECK(sparse_allreduce_statistics(runner->handle, &statistics));
     if (statistics.exact_global || statistics.repartitioned) continue;
@@ -248,35 +184,125 @@ void time_phases(struct timer *timer, const struct runner *runner, double us[PHA
     for (int p = 0; p < PHASES; p++) us[p] += ms[p] * 1e3;
     steps++;
   }
-  for (int p = 0; p < PHASES; p++) us[p] = launcher_max(timer->me, us[p] / steps);
-#ifdef CPU_STANDIN
-  for (int p = 0; p < PHASES; p++) us[p] = (double)NAN;
-#endif
-}
-
-size_t time_copy_bytes(void)
-{
-  return 2 * (size_t)COPY_BYTES;
-}
-
-double time_copy(struct timer *timer)
-{
-  enum { COPIES = 11 };
-  double us[COPIES];
-  char *buffer;
-  CUDACHECK(cudaMalloc((void **)&buffer, time_copy_bytes()));
-  CUDACHECK(cudaMemsetAsync(buffer, 1, time_copy_bytes(), timer->stream));
-  for (int i = 0; i < COPIES; i++) {
-    float ms;
-    CUDACHECK(cudaEventRecord(timer->events[0], timer->stream));
-    CUDACHECK(cudaMemcpyAsync(buffer + (i & 1 ? COPY_BYTES : 0), buffer + (i & 1 ? 0 : COPY_BYTES),
-                              COPY_BYTES, cudaMemcpyDeviceToDevice, timer->stream));
-    CUDACHECK(cudaEventRecord(timer->events[1], timer->stream));
-    CUDACHECK(cudaStreamSynchronize(timer->stream));
-    CUDACHECK(cudaEventElapsedTime(&ms, timer->events[0], timer->events[1]));
-    us[i] = ms * 1e3;
+  for (int p = 0; p < PHASES; p++) {
+    us[p] /= steps;
+    us[p] = report_time(sweep->me, &us[p], 1);
   }
-  CUDACHECK(cudaFree(buffer));
-  launcher_barrier(timer->me);
-  return 2.0 * COPY_BYTES / report_time(timer->me, us, COPIES).median;
+}
+
+struct timing time_path(struct sweep *sweep, struct runner *runner, int *code)
+{
+  struct subject s = {.runner = runner, .eager = true};
+  struct timing time = no_timing();
+  struct verification v;
+  launcher_step("bench: verification before timing");
+  *code = verification_init(&v, runner, true, false);
+  if (*code == EXIT_VERIFIED) *code = verify_steps(sweep, &s, &v);
+  if (*code == EXIT_VERIFIED) {
+    s.eager = runner->simple;
+    s.state = runner_save(runner);
+    time = time_steps(sweep, &s);
+    launcher_step("bench: verification after timing");
+    runner_load(runner, s.state); /* the state in which the reference is */
+    if (runner->simple) simple_reset(v.ref);
+    if (runner->weights)
+      CUDACHECK(cudaMemcpy(runner->weights, v.weights, sweep->count * sizeof *v.weights,
+                           cudaMemcpyHostToDevice));
+    *code = verify_steps(sweep, &s, &v);
+    if (!runner->simple) time_phases(sweep, runner, time.phases);
+    free_graphs(&s);
+    free(s.state);
+  }
+  verification_free(&v);
+  return *code == EXIT_VERIFIED ? time : no_timing();
+}
+
+/* ---- what they are compared with ------------------------------------------------------------- */
+
+const char *const dense_names[DENSE_KINDS] = {"plain", "symmetric", "direct"};
+
+void time_dense(struct sweep *sweep, enum dense_kind kind)
+{
+  const size_t bytes = sweep->count * sweep->verifier.type->size;
+  const size_t stride = (bytes + 4095) / 4096 * 4096, all = (GRADIENTS + 1) * stride;
+  struct timing *time = &sweep->dense[kind];
+  int *code = &sweep->dense_codes[kind];
+  struct subject s = {0};
+  ncclWindow_t window = NULL; /* of all buffers */
+  char *memory;
+  ncclResult_t result;
+  launcher_step("bench: dense");
+  *code = EXIT_CANNOT_RUN;
+  *time = no_timing();
+  if (kind == DIRECT) {
+    result = allreduce_create(sweep->comm, NULL, &s.direct);
+    if (result == ncclInvalidUsage) return; /* on all ranks */
+    CHECK_NCCL_RESULT(result, "allreduce_create", allreduce_last_error());
+  }
+  if (kind == PLAIN) {
+    CUDACHECK(cudaMalloc((void **)&memory, all));
+  } else {
+    NCCLCHECK(ncclMemAlloc((void **)&memory, all));
+    NCCLCHECK(ncclCommWindowRegister(sweep->comm, memory, all, &window, NCCL_WIN_COLL_SYMMETRIC));
+  }
+  if (s.direct) DIRECTCHECK(allreduce_add_window(s.direct, window, memory, all));
+  for (int i = 0; i < GRADIENTS; i++) s.send[i] = memory + (size_t)i * stride;
+  s.recv = memory + GRADIENTS * stride;
+
+  *code = EXIT_VERIFIED;
+  for (int timed = 0; timed < 2 && *code == EXIT_VERIFIED; timed++) {
+    for (int i = 0; i < GRADIENTS; i++)
+      verifier_fill(&sweep->verifier, VERIFY_INDEXED, s.send[i], s.recv, sweep->count);
+    /* a symmetric kernel may start before what is in front of it has finished; and with several
+     * GPUs in one process, allocating may wait for all of them */
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
+    launcher_barrier(sweep->me);
+    if (timed)
+      *time = time_steps(sweep, &s);
+    else
+      enqueue_step(sweep, &s, 0);
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
+    verifier_compare(&sweep->verifier, s.recv, sweep->count);
+    const bool wrong = verifier_report(&sweep->verifier, "ncclAllReduce") != 0;
+    *code = launcher_agree(sweep->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+  }
+  free_graphs(&s);
+  if (s.direct) {
+    DIRECTCHECK(allreduce_get_async_error(s.direct, &result));
+    CHECK_NCCL_RESULT(result, "allreduce_run", allreduce_last_error());
+    DIRECTCHECK(allreduce_destroy(s.direct));
+  }
+  launcher_barrier(sweep->me); /* a slower peer may still read this rank's memory */
+  if (window) NCCLCHECK(ncclCommWindowDeregister(sweep->comm, window));
+  if (kind == PLAIN)
+    CUDACHECK(cudaFree(memory));
+  else
+    NCCLCHECK(ncclMemFree(memory));
+  launcher_barrier(sweep->me); /* freeing may wait for all GPUs, and for what runs there */
+  if (*code != EXIT_VERIFIED) *time = no_timing();
+}
+
+double time_copy(struct sweep *sweep)
+{
+  double us[COPIES];
+  char *half[2];
+  cudaEvent_t start, stop;
+  CUDACHECK(cudaEventCreate(&start));
+  CUDACHECK(cudaEventCreate(&stop));
+  CUDACHECK(cudaMalloc((void **)&half[0], 2 * (size_t)COPY_BYTES));
+  CUDACHECK(cudaMemsetAsync(half[0], 1, 2 * (size_t)COPY_BYTES, sweep->stream));
+  half[1] = half[0] + COPY_BYTES;
+  for (int i = 0; i < COPIES; i++) {
+    CUDACHECK(cudaEventRecord(start, sweep->stream));
+    CUDACHECK(cudaMemcpyAsync(half[i % 2], half[1 - i % 2], COPY_BYTES, cudaMemcpyDeviceToDevice,
+                              sweep->stream));
+    CUDACHECK(cudaEventRecord(stop, sweep->stream));
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
+    us[i] = elapsed(start, stop);
+  }
+  CUDACHECK(cudaEventDestroy(start));
+  CUDACHECK(cudaEventDestroy(stop));
+  CUDACHECK(cudaFree(half[0]));
+  launcher_barrier(sweep->me);
+  return 2.0 * COPY_BYTES / report_time(sweep->me, us, COPIES);
 }
