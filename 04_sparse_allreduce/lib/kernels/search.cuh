@@ -77,18 +77,10 @@ __device__ inline void count_in_window(search_shared &s, const input &in, const 
 {
   for (uint32_t b = threadIdx.x; b < SPARSE_BINS; b += blockDim.x) s.bins[b] = 0;
   __syncthreads();
-  for_each_magnitude(in, [&](const sparse_level_t(&magnitude)[4], unsigned valid) {
-    uint32_t at[4];
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const uint32_t x = (uint32_t)magnitude[e];
-      at[e] = (w.open ? min(max(x, w.low), w.high) : x) - w.low;
-      if (at[e] > w.high - w.low) valid &= ~(1u << e);
-    }
-    if (!__any_sync(OPS_ALL_LANES, valid != 0)) return;
-#pragma unroll
-    for (int e = 0; e < 4; e++)
-      count_in(s.bins, at[e] >> w.shift & (SPARSE_BINS - 1), valid >> e & 1);
+  for_each_magnitude(in, [&](sparse_level_t magnitude, bool valid) {
+    const uint32_t x = (uint32_t)magnitude;
+    const uint32_t at = (w.open ? min(max(x, w.low), w.high) : x) - w.low;
+    count_in(s.bins, at >> w.shift & (SPARSE_BINS - 1), valid && at <= w.high - w.low);
   });
   __syncthreads();
   for (uint32_t b = threadIdx.x; b < SPARSE_BINS; b += blockDim.x)

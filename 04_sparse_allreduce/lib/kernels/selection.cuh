@@ -55,7 +55,7 @@ __device__ inline void search_and_keep(const sparse_memory &m, selection_shared 
   }
   if (searched != SPARSE_FROM_NOTHING || found != SPARSE_THEN_NOTHING) kept = said_by(keep_source);
   if (kept != SPARSE_FROM_NOTHING)
-    keep(s.keep, m, input_from(m, list, kept), selection, to, dropped, {NULL, 0, 0});
+    keep(s.keep, m, input_from(m, list, kept), selection, to, dropped);
 }
 
 } // namespace
