@@ -143,7 +143,8 @@ ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t strea
 /* dense[i] = 0 for all i, whatever has written there. */
 ncclResult_t ops_clear(const struct sparse_memory *m, cudaStream_t stream);
 
-/* residual[i] += value for the entries of `list` whose index is in `among` (both one part). */
+/* residual[i] += value for the entries of `list` (one part) whose index is in `among`, which is the
+ * list of the last ops_apply(). */
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
                         struct sparse_list among, cudaStream_t stream);
 

@@ -12,6 +12,20 @@
 namespace
 {
 
+/* f(gradient), as a pointer to elements of its type. */
+template <typename F>
+ncclResult_t ops_with_type(ncclDataType_t type, const void *gradient, F f)
+{
+  switch (type) {
+  case ncclHalf:
+    return f((const __half *)gradient);
+  case ncclBfloat16:
+    return f((const __nv_bfloat16 *)gradient);
+  default:
+    return f((const float *)gradient);
+  }
+}
+
 /* The caller has added the gradient to the residual. */
 struct no_gradient {
 };
