@@ -78,8 +78,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 extern "C" ncclResult_t ops_select(const struct sparse_memory *m,
                                    const struct sparse_select *select, cudaStream_t stream)
 {
-  return ops_launch(select_entries, ops_selecting_blocks(), THREADS, OPS_COOPERATIVE, stream, *m,
-                    *select);
+  return ops_launch(select_entries, (unsigned)ops_multiprocessors() * BLOCKS, THREADS,
+                    OPS_COOPERATIVE, stream, *m, *select);
 }
 
 extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,

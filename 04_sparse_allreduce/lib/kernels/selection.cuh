@@ -15,45 +15,28 @@ union selection_shared {
   keep_shared keep;
 };
 
-enum { OPS_SELECTING_BLOCKS = 2 }; /* per multiprocessor, of kernels that only select */
-
-/* Their blocks have to run at once. */
-inline unsigned ops_selecting_blocks(void)
-{
-  return (unsigned)(ops_multiprocessors() *
-                    ops_at_once(sizeof(selection_shared), OPS_SELECTING_BLOCKS));
-}
-
-/* What a source says; no source is nothing. */
-__device__ inline uint32_t said_by(const uint32_t *source)
-{
-  return source != NULL ? *source : (uint32_t)SPARSE_FROM_NOTHING;
-}
+enum { OPS_SELECTING_BLOCKS = 2 }; /* per multiprocessor, of kernels that only select, */
+static_assert(sizeof(selection_shared) < 16 << 10, "which run at once: there is room for both");
 
 /* All blocks have to come to the same grid barriers, so they have to see the same sources. Both are
  * looked at first, at the same time. A search takes its decision when all blocks have come to a
- * barrier, so that all have looked by then; without a search, a decision leaves the sources as they
- * are (ops.h). What a decision may have changed for the filter is read after the last barrier. */
+ * barrier, and what that may have changed for the filter is read after the last barrier. Without a
+ * search, a decision changes nothing for the filter (ops.h). */
 __device__ inline void search_and_keep(const sparse_memory &m, selection_shared &s,
                                        const sparse_list &list, const uint32_t *search_source,
                                        const uint32_t *keep_source, sparse_selection *selection,
                                        const sparse_list &to, const sparse_list &dropped,
                                        enum sparse_decision found)
 {
-  const bool first = blockIdx.x == 0 && threadIdx.x == 0;
-  const uint32_t searched = said_by(search_source);
-  uint32_t kept = said_by(keep_source);
-  if (searched == SPARSE_FROM_NOTHING && kept == SPARSE_FROM_NOTHING) {
-    if (first) ops_decide(found, &m);
-    return;
-  }
+  uint32_t searched = SPARSE_FROM_NOTHING, kept = SPARSE_FROM_NOTHING;
+  if (search_source != NULL) searched = *search_source;
+  if (keep_source != NULL) kept = *keep_source;
   if (searched != SPARSE_FROM_NOTHING) {
     search<false>(s.search, m, input_from(m, list, searched), selection, found);
-  } else if (found != SPARSE_THEN_NOTHING) {
-    if (first) ops_decide(found, &m);
-    ops_grid_sync((ops_scratch *)m.scratch);
+    if (keep_source != NULL) kept = *keep_source;
+  } else if (blockIdx.x == 0 && threadIdx.x == 0) {
+    ops_decide(found, &m);
   }
-  if (searched != SPARSE_FROM_NOTHING || found != SPARSE_THEN_NOTHING) kept = said_by(keep_source);
   if (kept != SPARSE_FROM_NOTHING)
     keep(s.keep, m, input_from(m, list, kept), selection, to, dropped);
 }

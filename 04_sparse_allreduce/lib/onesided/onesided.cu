@@ -77,7 +77,8 @@ ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream)
 
 ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(select_sums, ops_selecting_blocks(), THREADS, OPS_COOPERATIVE, stream, *m);
+  return ops_launch(select_sums, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, OPS_COOPERATIVE,
+                    stream, *m);
 }
 
 } // extern "C"
