@@ -633,59 +633,30 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
   if (last) finish<MOMENTS>(p, removal, then);
 }
 
-size_t cache_size(void)
-{
-  return (size_t)ops_device_attribute(cudaDevAttrL2CacheSize, 0);
-}
-
-/* Should the gradient leave its place in the cache to lists and code, which the kernels after
- * it need? They take 3 us less then; but of vectors that are much larger than the cache nothing is
- * left there anyway, and to evict in any other order than that of the accesses costs time (measured
- * on H200: 5M elements -4 %, 15M -2.5 %, 20M -0.8 %, 28M +1 %, 134M +6 %). */
-bool passes_cache(const sparse_memory *m, size_t element)
-{
-  return m->n * (sizeof(float) + element) < 3 * cache_size();
-}
-
-/* Should blocks prefetch? Not a gradient that is to be evicted first: it would stay. Nor tiles that
- * would be evicted before they are used, which is so where the cache is small. */
-bool prefetches_tiles(const sparse_memory *m, size_t element, unsigned blocks)
-{
-  return !passes_cache(m, element) &&
-         blocks * OPS_DENSE_TILE * (sizeof(float) + element) <= cache_size() / 2;
-}
-
-/* What the forms of the pass differ in. */
-struct form {
-  bool moments, offers;
-  enum sparse_removal removal;
-  enum sparse_candidates candidates;
-};
-
-template <typename G>
-ncclResult_t launch_of(const sparse_memory *m, const void *gradient, const form &f,
-                       cudaStream_t stream)
-{
-  const bool aligned = (uintptr_t)gradient % (4 * sizeof(G)) == 0;
-  const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
-  return ops_launch(f.moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS,
-                    OPS_FIRST, stream, *m, (const G *)gradient, aligned, passes_cache(m, sizeof(G)),
-                    prefetches_tiles(m, sizeof(G), grid), f.offers, f.removal, f.candidates,
-                    f.offers ? SPARSE_OFFER_THRESHOLD : SPARSE_THEN_NOTHING);
-}
-
-ncclResult_t launch(const sparse_memory *m, const void *gradient, const form &f,
+ncclResult_t launch(const sparse_memory *m, const void *gradient, bool moments, bool offers,
+                    enum sparse_removal removal, enum sparse_candidates candidates,
                     cudaStream_t stream)
 {
-  if (gradient == NULL) return launch_of<no_gradient>(m, gradient, f, stream);
-  switch (m->config.gradient_type) {
-  case ncclHalf:
-    return launch_of<__half>(m, gradient, f, stream);
-  case ncclBfloat16:
-    return launch_of<__nv_bfloat16>(m, gradient, f, stream);
-  default:
-    return launch_of<float>(m, gradient, f, stream);
-  }
+  const auto launch_of = [=](auto *of_type) {
+    using G = std::remove_const_t<std::remove_pointer_t<decltype(of_type)>>;
+    const size_t cache = (size_t)ops_device_attribute(cudaDevAttrL2CacheSize, 0);
+    const size_t element = sizeof(float) + sizeof(G);
+    const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
+    const bool aligned = (uintptr_t)of_type % (4 * sizeof(G)) == 0;
+    /* Should the gradient leave its place in the cache to lists and code, which the kernels after
+     * it need? They take 3 us less then. But of vectors that are much larger than the cache nothing
+     * is left there anyway, and to evict in any other order than that of the accesses costs time
+     * (H200: 5M elements -4 %, 15M -2.5 %, 20M -0.8 %, 28M +1 %, 134M +6 %). */
+    const bool passes = m->n * element < 3 * cache;
+    /* Should blocks prefetch? Not a gradient that is to be evicted first: it would stay. Nor tiles
+     * that a small cache would evict before they are used. */
+    const bool prefetches = !passes && grid * OPS_DENSE_TILE * element <= cache / 2;
+    return ops_launch(moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS,
+                      OPS_FIRST, stream, *m, of_type, aligned, passes, prefetches, offers, removal,
+                      candidates, offers ? SPARSE_OFFER_THRESHOLD : SPARSE_THEN_NOTHING);
+  };
+  if (gradient == NULL) return launch_of((const no_gradient *)NULL);
+  return ops_with_type(m->config.gradient_type, gradient, launch_of);
 }
 
 } // namespace
@@ -696,20 +667,20 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                             enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream)
 {
-  return launch(m, gradient, {false, false, removal, candidates}, stream);
+  return launch(m, gradient, false, false, removal, candidates, stream);
 }
 
 ncclResult_t ops_local_pass_moments(const struct sparse_memory *m, const void *gradient,
                                     enum sparse_candidates candidates, enum sparse_removal removal,
                                     cudaStream_t stream)
 {
-  return launch(m, gradient, {true, false, removal, candidates}, stream);
+  return launch(m, gradient, true, false, removal, candidates, stream);
 }
 
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
                                enum sparse_removal removal, cudaStream_t stream)
 {
-  return launch(m, gradient, {false, true, removal, SPARSE_ABOVE_THRESHOLDS}, stream);
+  return launch(m, gradient, false, true, removal, SPARSE_ABOVE_THRESHOLDS, stream);
 }
 
 } // extern "C"

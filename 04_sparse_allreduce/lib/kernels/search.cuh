@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact selection: the magnitude of the k-th largest entry. All blocks count how many magnitudes
- * lie in each bin of a window; the last one finds the bin that has the wanted one, and that bin is
- * the next window, until bins are single magnitudes.
+/* The magnitude of the k-th largest entry. All blocks count how many magnitudes lie in each bin of
+ * a window. The last one finds the bin that has the wanted one, and that bin is the next window,
+ * until bins are single magnitudes.
  *
  * The first window is a guess, and narrow enough that a second one is the last. If the wanted
  * magnitude is beside it, three follow that begin with everything.
@@ -52,21 +52,10 @@ __device__ inline ops_window window_of_bin(const ops_window &w, uint32_t bin)
   return {low, low + (1u << w.shift) - 1, w.shift > DIGIT ? w.shift - DIGIT : 0, false};
 }
 
-__device__ inline ops_window no_window()
-{
-  return {1, 0, 0, false};
-}
-
+/* After the last one. */
 __device__ inline bool is_empty(const ops_window &w)
 {
   return w.low > w.high;
-}
-
-/* As the last block has left it. */
-__device__ inline ops_window load_window(const ops_scratch *scratch)
-{
-  const uint4 raw = __ldcg((const uint4 *)&scratch->window);
-  return {raw.x, raw.y, raw.z, raw.w};
 }
 
 /* ---- counting ----------------------------------------------------------------------------------
@@ -122,22 +111,8 @@ __device__ inline found find(search_shared &s, uint64_t wanted)
   return {s.bin, s.rank, total};
 }
 
-/* What all blocks have counted, or those of all ranks: to s.bins. False if a rank is late. */
-template <bool ALL_RANKS>
-__device__ inline bool sum_bins(search_shared &s, const sparse_memory &m, uint32_t *bins,
-                                uint32_t round)
-{
-  const bool there = !ALL_RANKS || ops_add_histograms(m, bins, round, s.bins);
-  for (uint32_t b = threadIdx.x; b < SPARSE_BINS; b += blockDim.x) {
-    if (!ALL_RANKS) s.bins[b] = __ldcg(&bins[b]);
-    bins[b] = 0;
-  }
-  __syncthreads();
-  return there;
-}
-
-/* The next window, which is empty if the search is over; then there are a selection and what
- * follows from it. */
+/* From what all blocks have counted, or those of all ranks, the next window. It is empty if the
+ * search is over; then there are a selection and what follows from it. */
 template <bool ALL_RANKS>
 __device__ inline void narrow(search_shared &s, const sparse_memory &m, const ops_window &w,
                               uint32_t round, sparse_selection *selection,
@@ -146,14 +121,19 @@ __device__ inline void narrow(search_shared &s, const sparse_memory &m, const op
   sparse_state *state = m.state;
   ops_scratch *scratch = (ops_scratch *)m.scratch;
   const uint64_t wanted = round == 0 ? state->wanted : __ldcg(&scratch->wanted);
-  const bool there = sum_bins<ALL_RANKS>(s, m, scratch->bins, round);
+  const bool there = !ALL_RANKS || ops_add_histograms(m, scratch->bins, round, s.bins);
+  for (uint32_t b = threadIdx.x; b < SPARSE_BINS; b += blockDim.x) {
+    if (!ALL_RANKS) s.bins[b] = __ldcg(&scratch->bins[b]);
+    scratch->bins[b] = 0;
+  }
+  __syncthreads();
   const found at = find(s, wanted);
   if (threadIdx.x != 0) return;
   if (round == 0) { /* this window has been offered all entries */
     if (state->wanted > at.total) state->wanted = at.total;
     if (ALL_RANKS) state->gathered_total = at.total;
   }
-  ops_window next = no_window();
+  ops_window next = {1, 0, 0, false}; /* empty */
   sparse_selection result = {SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
   if (!there) {
     state->wanted = 0;
@@ -185,7 +165,8 @@ __device__ inline void search(search_shared &s, const sparse_memory &m, const in
   for (uint32_t round = 0; !is_empty(w); round++) {
     count_in_window(s, in, w, scratch->bins);
     ops_grid_sync(scratch, [&] { narrow<ALL_RANKS>(s, m, w, round, selection, then); });
-    w = load_window(scratch);
+    const uint4 next = __ldcg((const uint4 *)&scratch->window);
+    w = {next.x, next.y, next.z, next.w};
   }
 }
 
