@@ -43,12 +43,15 @@ enum {
 };
 static_assert(WARPS * ELEMENTS == OPS_DENSE_TILE, "a tile is a block's");
 
+/* The caller has added the gradient to the residual. */
+struct no_gradient {
+};
+template <typename G>
+constexpr bool READS = !std::is_same<G, no_gradient>::value; /* a gradient */
+
 /* Blocks per multiprocessor, as many as keep memory busy; with more they get in step. */
 template <typename G>
-constexpr int blocks()
-{
-  return sizeof(quad<G>) > 1 ? 2 : 3;
-}
+constexpr int BLOCKS = READS<G> ? 2 : 3;
 
 /* ---- the kernel --------------------------------------------------------------------------------
  */
@@ -464,14 +467,15 @@ __device__ inline void load_elements(const sparse_memory &m, const G *gradient, 
                                      bool passes, size_t at, bool full, float (&acc)[ROWS][4],
                                      quad<G> *to)
 {
-  constexpr bool READS = sizeof(quad<G>) > 1; /* a gradient */
-  if (full && (aligned || !READS)) {
-    if (passes)
+  if (full && (aligned || !READS<G>)) {
+    if constexpr (READS<G>) {
+      if (passes)
 #pragma unroll
-      for (int j = 0; j < ROWS; j++) load_passing(to + j * 32, gradient + at + j * 128);
-    else
+        for (int j = 0; j < ROWS; j++) load_async<true>(to + j * 32, gradient + at + j * 128);
+      else
 #pragma unroll
-      for (int j = 0; j < ROWS; j++) load_async(to + j * 32, gradient + at + j * 128);
+        for (int j = 0; j < ROWS; j++) load_async<false>(to + j * 32, gradient + at + j * 128);
+    }
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
       const float4 r = __ldcg((const float4 *)(m.residual + at + j * 128));
@@ -486,9 +490,10 @@ __device__ inline void load_elements(const sparse_memory &m, const G *gradient, 
     for (int e = 0; e < 4; e++) {
       const size_t i = at + j * 128 + e;
       acc[j][e] = i < m.n ? m.residual[i] : 0;
-      if (READS && i < m.n) set(g, e, gradient[i]);
+      if constexpr (READS<G>)
+        if (i < m.n) set(g, e, gradient[i]);
     }
-    if (READS) to[j * 32] = g;
+    if (READS<G>) to[j * 32] = g;
   }
 }
 
@@ -501,17 +506,16 @@ __device__ inline void prefetch(const sparse_memory &m, const G *gradient, uint3
   const size_t at = (size_t)tile * OPS_DENSE_TILE + threadIdx.x * 32;
   if (at >= m.n) return;
   asm volatile("prefetch.global.L2 [%0];" ::"l"(m.residual + at));
-  if (sizeof(quad<G>) > 1) asm volatile("prefetch.global.L2 [%0];" ::"l"(gradient + at));
+  if (READS<G>) asm volatile("prefetch.global.L2 [%0];" ::"l"(gradient + at));
 }
 
 template <typename G, bool MOMENTS>
-__global__ void OPS_BOUNDS(THREADS, blocks<G>())
+__global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
                bool passes, bool prefetches, bool offers, enum sparse_removal removal,
                enum sparse_candidates candidates_are, enum sparse_decision then)
 {
   ops_begin();
-  constexpr bool READS = sizeof(quad<G>) > 1;
   __shared__ shared s;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const sparse_state *state = m.state;
@@ -588,8 +592,8 @@ __global__ void OPS_BOUNDS(THREADS, blocks<G>())
         for (uint32_t i = 0; i < 4 * ROWS; i++)
           valid |= (uint32_t)(at + i / 4 * 128 + i % 4 < m.n) << i;
       }
-      clear_pending<!READS>(p, listed, tile, at, acc);
-      if (READS) {
+      clear_pending<!READS<G>>(p, listed, tile, at, acc);
+      if constexpr (READS<G>) {
         ops_await_copies();
         add(acc, g, at, &p.chain.scratch->nonfinite);
 #pragma unroll
@@ -641,7 +645,7 @@ ncclResult_t launch(const sparse_memory *m, const void *gradient, bool moments, 
     using G = std::remove_const_t<std::remove_pointer_t<decltype(of_type)>>;
     const size_t cache = (size_t)ops_device_attribute(cudaDevAttrL2CacheSize, 0);
     const size_t element = sizeof(float) + sizeof(G);
-    const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, blocks<G>());
+    const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, BLOCKS<G>);
     const bool aligned = (uintptr_t)of_type % (4 * sizeof(G)) == 0;
     /* Should the gradient leave its place in the cache to lists and code, which the kernels after
      * it need? They take 3 us less then. But of vectors that are much larger than the cache nothing
