@@ -2,12 +2,10 @@
 /* The local pass: the gradient is added to the residual, and what is above a threshold is gathered,
  * in order, in one pass over memory (12 bytes per element: two reads and a write).
  *
- * Memory must never wait for the rest, so there is little of the rest, and nothing in it waits.
- * Blocks stay and take tile after tile. With a tile, a block
+ * Memory must never wait for the rest. Blocks stay and take tile after tile. With a tile, a block
  *
  *   - asks for the counts of the tiles before the one that it has done two rounds ago, and for the
- *     number of its next tile: first, or the answers would come after
- *     those to what follows
+ *     number of its next tile: first, or the answers would come after those to what follows
  *   - loads its elements, 32 for each thread: the residual into registers, the gradient, for which
  *     there are not enough of them, into shared memory
  *   - meets at the round's only barrier, with all loads on their way, and prefetches its next tile
@@ -15,17 +13,17 @@
  *   - adds, stores, chooses candidates, and copies them to shared memory, each warp on its own; the
  *     warp that is last tells the other blocks how many there are in the tile (device/chain.cuh).
  *
- * Two rounds later all blocks have done so, and nobody waits. One round is not enough: blocks that
- * wait for one another soon go in step, and memory idles while all of them compute.
+ * Two rounds later all blocks have done so, and nobody waits. After one round they would: blocks
+ * that wait for one another soon go in step, and memory idles while all of them compute.
  *
- * A candidate that another rank is to add up goes there at the same time as to the own list: NVLink
- * has nothing else to do. The last block tells the others how many there are, and, if the threshold
- * has been raised, above which level they count; if there are too many, ops_reduce() chooses first.
+ * A candidate that another rank is to add up goes there at the same time as to the own list. The
+ * last block tells the others how many there are, and, if the threshold has been raised, above
+ * which level they count; if there are too many, ops_reduce_sent() chooses first.
  *
- * Only a few elements are candidates, so what is done for every element has to be short: two
- * instructions make a bit of it that says whether it is one (the sign of threshold - |x|). A thread
- * has four neighbouring elements of each of eight rows; a few shuffles turn the warp's 1024 bits so
- * that a lane has those of 32 neighbours, and then one number per lane has to be scanned. */
+ * What is done for every element has to be short: two instructions make a bit of it that says
+ * whether it is a candidate (the sign of threshold - |x|). A thread has four neighbouring elements
+ * of each of eight rows; a few shuffles turn the warp's 1024 bits so that a lane has those of 32
+ * neighbours, and then one number per lane has to be scanned. */
 #include "device/chain.cuh"
 #include "device/gradient.cuh"
 #include "onesided/onesided.h"
@@ -52,9 +50,6 @@ constexpr bool READS = !std::is_same<G, no_gradient>::value; /* a gradient */
 /* Blocks per multiprocessor, as many as keep memory busy; with more they get in step. */
 template <typename G>
 constexpr int BLOCKS = READS<G> ? 2 : 3;
-
-/* ---- the kernel --------------------------------------------------------------------------------
- */
 
 struct shared {
   float4 elements[WARPS][ROWS][32];     /* of a lane: of the gradient, then of the sum */
@@ -95,9 +90,8 @@ struct candidates {
   uint32_t first, in_tile; /* in the warps before this one, in the block */
 };
 
-/* Counts candidates by the levels that they exceed, one of each lane, until there are five levels
- * that none exceeds. All exceed level 0. A sum over the warp has the counts of five levels, 6 bits
- * each. */
+/* Counts the lanes' candidates by the levels that they exceed, five levels at a time, 6 bits of a
+ * sum over the warp for each. All exceed level 0. */
 __device__ inline void count_levels(const pass &p, sparse_level_t magnitude)
 {
   const int lane = (int)(threadIdx.x % 32);
@@ -119,8 +113,7 @@ __device__ inline size_t begin_of(uint32_t tile)
   return (size_t)tile * OPS_DENSE_TILE + threadIdx.x / 32 * ELEMENTS;
 }
 
-/* The warp's candidates number from, from + 1, ... to shared memory, as many as there is room for.
- */
+/* The warp's candidates from number `from` on to shared memory, as many as there is room for. */
 __device__ inline void stage(const candidates &c, uint32_t from, const float *values,
                              sparse_pair *staged)
 {
@@ -148,8 +141,7 @@ __device__ inline void offer(const pass &p, sparse_pair candidate, uint64_t at)
     *(uint2 *)&p.s.list_at[owner][at] = *(const uint2 *)&candidate;
 }
 
-/* The candidates that are staged, and after them the others, if there are any: their values are in
- * the residual. */
+/* The candidates that are staged, and then the others, whose values are in the residual. */
 __device__ inline void write_out(const pass &p, const candidates &c, uint64_t first,
                                  sparse_pair *staged)
 {
@@ -204,9 +196,8 @@ __device__ inline void moments_of_warp(const float (&acc)[ROWS][4], double2 *to)
   if (threadIdx.x % 32 == 0) *to = make_double2(sum, squares);
 }
 
-/* Who adds up next has a chain of accesses ahead, and what it is going to read has been driven out
- * of the cache by the vectors: the lists, whose first entries came long ago, and the state. The
- * lists are about where they were in the step before. (28M elements: 2 us of 170.) */
+/* What reduce is going to read has been driven out of the cache by the vectors: the state, and the
+ * lists, which are about where they were in the step before. (28M elements: 2 us of 170.) */
 __device__ inline void prefetch_for_reduce(const pass &p)
 {
   const sparse_memory &m = p.m;
@@ -222,38 +213,31 @@ __device__ inline void prefetch_for_reduce(const pass &p)
 
 /* Those of the last block's threads that signal other ranks: not the first warp, which collects
  * numbers, and not the last one, which decides. */
-enum { SIGNALLERS = THREADS - 64 };
+constexpr uint32_t SIGNALLERS = THREADS - 64;
 
-__device__ inline bool is_signaller()
+/* The owners of regions have got the candidates: signals where, and what to leave out. By the
+ * signallers, of which this is number `me`; they have been through ops_fence_system() since the
+ * last block was known to be the last. `peer` is the first one that it signals; `begins` is shared
+ * memory: of all regions, at most the number of entries. */
+__device__ inline void signal_owners(const sparse_memory &m, uint32_t me, ops_peer peer,
+                                     uint32_t offered, sparse_level_t level, uint32_t *begins)
 {
-  return threadIdx.x >= 32 && threadIdx.x < 32 + SIGNALLERS;
-}
-
-/* The owners of regions have got the candidates: signals where, and what to leave out. By all
- * signallers, which have been through ops_fence_system() since the last block was known to be the
- * last. `peer` is the first one that the thread signals; `begins` is shared memory: of all regions,
- * at most the number of entries. */
-__device__ inline void signal_owners(const sparse_memory &m, ops_peer peer, uint32_t offered,
-                                     sparse_level_t level, uint32_t *begins)
-{
-  if (!is_signaller()) return;
-  const uint32_t thread = threadIdx.x - 32;
-  for (uint32_t j = thread; j <= (uint32_t)m.nranks; j += SIGNALLERS)
+  for (uint32_t j = me; j <= (uint32_t)m.nranks; j += SIGNALLERS)
     if (begins[j] > offered) begins[j] = offered;
-  asm volatile("bar.sync 1, %0;" ::"n"(THREADS - 64) : "memory");
-  for (int j = (int)thread; j < m.nranks; j += SIGNALLERS) {
-    if (j != (int)thread) peer = ops_peer_of(m, j);
+  asm volatile("bar.sync 1, %0;" ::"n"(SIGNALLERS) : "memory");
+  for (int j = (int)me; j < m.nranks; j += SIGNALLERS) {
+    if (j != (int)me) peer = ops_peer_of(m, j);
     if (j != m.rank)
       ops_count_stored(m, peer, begins[j + 1] - begins[j]);
     else
       ops_fence(); /* for the own reduce(), what this kernel has done */
     ops_signal_owner(m, peer, begins, j, level);
   }
-  ops_note_regions(m, begins, thread, SIGNALLERS); /* nobody is waiting for that */
+  ops_note_regions(m, begins, me, SIGNALLERS); /* nobody is waiting for that */
 }
 
-/* The last block: what the pass has found, from the scratch memory to the state. All are waiting
- * for it, so what can be done at the same time is done by different threads. */
+/* The last block: what the pass has found, from the scratch memory to the state. All wait for it,
+ * so different threads do different things at the same time. */
 template <bool MOMENTS>
 __device__ void finish(pass &p, enum sparse_removal removal, enum sparse_decision then)
 {
@@ -263,6 +247,7 @@ __device__ void finish(pass &p, enum sparse_removal removal, enum sparse_decisio
   const sparse_memory &m = p.m;
   sparse_state *state = m.state;
   ops_scratch *scratch = p.chain.scratch;
+  const uint32_t signaller = threadIdx.x - 32; /* if it is less than SIGNALLERS */
   ops_peer peer = {};
   if (threadIdx.x == 0) {
     const size_t words = ops_words(m.n, m.nranks, m.capacity);
@@ -278,8 +263,8 @@ __device__ void finish(pass &p, enum sparse_removal removal, enum sparse_decisio
     const uint32_t nonfinite = __ldcg(&scratch->nonfinite);
     if (nonfinite) state->nonfinite = 0u - nonfinite;
     scratch->nonfinite = 0;
-  } else if (p.offers && is_signaller() && (int)threadIdx.x - 32 < m.nranks) {
-    peer = ops_peer_of(m, (int)threadIdx.x - 32);
+  } else if (p.offers && signaller < SIGNALLERS && (int)signaller < m.nranks) {
+    peer = ops_peer_of(m, (int)signaller);
     ops_fence_system(); /* the entries: takes as long as the rest of this */
   }
   for (int j = (int)threadIdx.x; p.offers && j <= m.nranks; j += THREADS)
@@ -318,12 +303,13 @@ __device__ void finish(pass &p, enum sparse_removal removal, enum sparse_decisio
                      SPARSE_TOO_MANY);
     return;
   }
+  if (signaller >= SIGNALLERS) return;
   const int raised = sparse_raised(&m, p.nlevels, p.s.level_counts);
-  signal_owners(m, peer, *total, raised > 0 ? p.s.levels[raised] : OPS_ALL_LEVELS, begins);
+  signal_owners(m, signaller, peer, *total, raised > 0 ? p.s.levels[raised] : OPS_ALL_LEVELS,
+                begins);
 }
 
-/* Which of a thread's elements exceed the level, but not the limit: bit 4 * row + e. The usual
- * limits cost two or three instructions per element. */
+/* Which of a thread's elements exceed the level, but not the limit: bit 4 * row + e. */
 __device__ inline uint32_t choose(const float (&acc)[ROWS][4], sparse_level_t level,
                                   sparse_level_t limit)
 {
@@ -413,9 +399,9 @@ __device__ inline void clear_pending(const pass &p, uint32_t listed, uint32_t ti
   }
 }
 
-/* By one block: in the state, what sparse_begin_pass() does. As a decision that took 15 us, since
- * its code is in no cache and memory is busy, and all others had to wait for the block's first
- * tile. Until all is done, nobody reads this: the levels of a block are its own. */
+/* By one block: in the state, what sparse_begin_pass() does. (As a decision that took 15 us, since
+ * its code is in no cache and memory is busy.) Nobody reads this before the end of the pass: the
+ * levels of a block are its own. */
 __device__ inline void write_begin(const pass &p, uint32_t epoch)
 {
   sparse_state *state = p.m.state;
@@ -426,7 +412,7 @@ __device__ inline void write_begin(const pass &p, uint32_t epoch)
   sparse_begin(state, epoch);
 }
 
-/* ---- the pass --------------------------------------------------------------------------------
+/* ---- the pass ----------------------------------------------------------------------------------
  */
 
 /* Adds the gradient. Whether all of it is finite takes one instruction per element to know: 0 times
