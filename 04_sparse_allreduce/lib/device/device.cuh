@@ -163,8 +163,6 @@ ncclResult_t ops_load_apply(void);
 ncclResult_t ops_load_onesided(void);
 ncclResult_t ops_load_small(void);
 
-#ifdef __CUDACC__
-
 /* __launch_bounds__; fewer blocks where a multiprocessor runs less than 2048 threads. */
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ % 100 != 0 || __CUDA_ARCH__ >= 1100)
 #define OPS_BOUNDS(threads, blocks) \
@@ -268,10 +266,11 @@ static __device__ inline uint32_t ops_lower_bound(const sparse_pair *pairs, uint
   return low;
 }
 
-/* ---- fences, pauses ----------------------------------------------------------------------------
+/* ---- memory ------------------------------------------------------------------------------------
  */
 
-/* Release and acquire. CUDA's own ones order more than a message needs, and take longer. */
+/* Release and acquire. CUDA's __threadfence() orders more than a message needs, and takes longer.
+ */
 
 static __device__ inline void ops_fence(void)
 {
@@ -281,12 +280,6 @@ static __device__ inline void ops_fence(void)
 static __device__ inline void ops_fence_system(void)
 {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
-}
-
-/* For up to twice as long. */
-static __device__ inline void ops_pause(unsigned nanoseconds)
-{
-  __nanosleep(nanoseconds);
 }
 
 /* This thread's copies to shared memory (__pipeline_memcpy_async) are there then. */
@@ -381,5 +374,4 @@ static __device__ inline void ops_decide(enum sparse_decision what, const sparse
   if (what != SPARSE_THEN_NOTHING) ops_take_decision(what, m);
 }
 
-#endif
 #endif

@@ -11,7 +11,6 @@ namespace
 enum {
   THREADS = 256,
   BLOCKS = 8, /* per multiprocessor */
-  AHEAD = 4,  /* entries of a thread that are on their way at the same time */
 };
 
 /* f(i) for all i below `count`. */
@@ -26,19 +25,6 @@ __device__ inline void for_each(uint64_t count, F f)
 __device__ inline uint2 entry_at(const sparse_pair *pairs, uint64_t i, uint64_t count)
 {
   return i < count ? *(const uint2 *)&pairs[i] : make_uint2(SPARSE_NO_INDEX, 0);
-}
-
-/* f(entries) for AHEAD entries of a list at a time. Those beyond its end have SPARSE_NO_INDEX. */
-template <typename F>
-__device__ inline void for_each_entries(const sparse_list &list, F f)
-{
-  const uint64_t count = ops_list_count(list), threads = (uint64_t)gridDim.x * THREADS;
-  for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads * AHEAD) {
-    uint2 entries[AHEAD];
-#pragma unroll
-    for (int a = 0; a < AHEAD; a++) entries[a] = entry_at(list.pairs, i + a * threads, count);
-    f(entries);
-  }
 }
 
 } // namespace

@@ -78,17 +78,22 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     add_entries(const __grid_constant__ sparse_list list, uint64_t n, float nranks, float scale,
                 float *vector)
 {
-  for_each_entries(list, [&](const uint2(&entry)[AHEAD]) {
+  enum { AHEAD = 4 };
+  const uint64_t count = ops_list_count(list), threads = (uint64_t)gridDim.x * THREADS;
+  for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads * AHEAD) {
+    uint2 entry[AHEAD];
     float before[AHEAD];
 #pragma unroll
+    for (int a = 0; a < AHEAD; a++) entry[a] = entry_at(list.pairs, i + a * threads, count);
+#pragma unroll
     for (int a = 0; a < AHEAD; a++)
-      if (entry[a].x < n) before[a] = vector[entry[a].x];
+      if (entry[a].x < n) before[a] = vector[entry[a].x]; /* else there is none */
 #pragma unroll
     for (int a = 0; a < AHEAD; a++)
       if (entry[a].x < n)
         vector[entry[a].x] =
             __fmaf_rn(scale, __fdiv_rn(__uint_as_float(entry[a].y), nranks), before[a]);
-  });
+  }
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
@@ -101,10 +106,9 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     scatter(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list)
 {
   ops_begin();
-  for_each_entries(list, [&](const uint2(&entry)[AHEAD]) {
-#pragma unroll
-    for (int a = 0; a < AHEAD; a++)
-      if (entry[a].x < m.n) m.dense[entry[a].x] = __uint_as_float(entry[a].y);
+  for_each(ops_list_count(list), [&](uint64_t i) {
+    const sparse_pair entry = list.pairs[i];
+    m.dense[entry.index] = entry.value;
   });
 }
 
