@@ -16,8 +16,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   ops_let_next_begin();
   ops_begin();
   __shared__ selection_shared s;
-  search_and_keep(m, s, what.from, what.search, what.keep, what.selection, what.to, what.dropped,
-                  what.found);
+  search_and_keep(m, s, what);
 }
 
 /* ---- counting ----------------------------------------------------------------------------------

@@ -81,8 +81,8 @@ static_assert(1 << DIGIT == SPARSE_BINS, "a bin for each value of a digit");
 struct search_shared {
   alignas(16) uint32_t bins[SPARSE_BINS];
   uint32_t sums[OPS_SELECTING_MOST / 32];
-  uint32_t bin;
-  uint64_t rank;
+  uint32_t bin;  /* that has the wanted one */
+  uint64_t rank; /* of it, there; 0: none is wanted, or there is none */
 };
 
 __device__ inline ops_window all_magnitudes()
@@ -125,15 +125,8 @@ __device__ inline void count_in_window(search_shared &s, const input &in, const 
     if (s.bins[b] > 0) atomicAdd(&bins[b], s.bins[b]);
 }
 
-/* Where the wanted-th largest lies in a histogram. */
-struct found {
-  uint32_t bin;
-  uint64_t rank;  /* that it has in its bin; 0: none is wanted, or there is none */
-  uint64_t total; /* in all bins */
-};
-
-/* By all threads of a block, in s.bins. */
-__device__ inline found find(search_shared &s, uint64_t wanted)
+/* By all threads of a block: where the wanted-th largest lies in s.bins. Returns the sum of all. */
+__device__ inline uint32_t find(search_shared &s, uint64_t wanted)
 {
   const uint32_t each = SPARSE_BINS / blockDim.x;
   const uint32_t first = SPARSE_BINS - 1 - each * threadIdx.x; /* and downwards */
@@ -154,7 +147,7 @@ __device__ inline found find(search_shared &s, uint64_t wanted)
     before += counts[i];
   }
   __syncthreads();
-  return {s.bin, s.rank, total};
+  return total;
 }
 
 /* From what all blocks have counted, or those of all ranks, the next window. It is empty if the
@@ -173,27 +166,28 @@ __device__ inline void narrow(search_shared &s, const sparse_memory &m, const op
     scratch->bins[b] = 0;
   }
   __syncthreads();
-  const found at = find(s, wanted);
+  const uint64_t total = find(s, wanted), rank = s.rank;
+  const uint32_t bin = s.bin;
   if (threadIdx.x != 0) return;
   if (round == 0) { /* this window has been offered all entries */
-    if (state->wanted > at.total) state->wanted = at.total;
-    if (ALL_RANKS) state->gathered_total = at.total;
+    if (state->wanted > total) state->wanted = total;
+    if (ALL_RANKS) state->gathered_total = total;
   }
   ops_window next = {1, 0, 0, false}; /* empty */
   sparse_selection result = {SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
   if (!there) {
     state->wanted = 0;
-  } else if (at.rank == 0) {
+  } else if (rank == 0) {
     /* nothing is chosen */
-  } else if (w.open && (at.bin == 0 || at.bin == SPARSE_BINS - 1)) {
+  } else if (w.open && (bin == 0 || bin == SPARSE_BINS - 1)) {
     next = all_magnitudes();
     scratch->wanted = state->wanted;
   } else if (w.shift > 0) {
-    next = window_of_bin(w, at.bin);
-    scratch->wanted = at.rank;
+    next = window_of_bin(w, bin);
+    scratch->wanted = rank;
   } else {
-    result.above = (sparse_level_t)(w.low + at.bin);
-    result.take = ALL_RANKS ? ops_own_share(m, round, at.bin, at.rank) : at.rank;
+    result.above = (sparse_level_t)(w.low + bin);
+    result.take = ALL_RANKS ? ops_own_share(m, round, bin, rank) : rank;
   }
   scratch->window = next;
   if (!is_empty(next)) return;
@@ -245,33 +239,12 @@ struct filtering {
   uint32_t tiles;
 };
 
-/* Publishes the counts of a tile, of which each warp brings its own; returns the counts before this
- * warp's part, over all tiles. */
-__device__ inline uint64_t counts_before(filtering &w, keep_shared &s, uint32_t tile,
-                                         uint32_t above, uint32_t equal)
-{
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (lane == 0) s.counts[warp] = ops_both(above, equal);
-  __syncthreads();
-  const uint64_t of_lane = lane < blockDim.x / 32 ? s.counts[lane] : 0;
-  const uint64_t in_tile = ops_warp_sum(of_lane), first = ops_warp_sum(lane < warp ? of_lane : 0);
-  const uint32_t all_above = (uint32_t)in_tile, all_equal = (uint32_t)(in_tile >> 32);
-  if (threadIdx.x == 0) {
-    ops_fence(); /* after the tile has been read */
-    ops_chain_publish(w.chain, tile, all_above, all_equal);
-  }
-  const uint64_t before = ops_chain_before(w.chain, tile, s.partial);
-  ops_fence(); /* before anything is written */
-  ops_chain_advance(w.chain, tile, w.tiles, all_above, all_equal);
-  return before + first;
-}
-
 /* A warp has 32 entries in a row, and as many further on, EACH times. Of what is equal to the
  * threshold either a number is wanted or those up to an index. */
 template <int EACH>
 __device__ inline void keep_tile(filtering &w, keep_shared &s, uint32_t tile)
 {
-  const uint32_t lane = threadIdx.x % 32, lower = (1u << lane) - 1;
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, lower = (1u << lane) - 1;
   const uint32_t at = (tile * blockDim.x + threadIdx.x - lane) * EACH + lane;
   const uint32_t left = w.in.count > at ? (uint32_t)w.in.count - at : 0; /* from `at` on */
   const sparse_selection rule = w.selection;
@@ -295,8 +268,20 @@ __device__ inline void keep_tile(filtering &w, keep_shared &s, uint32_t tile)
     if (possible && (magnitude > rule.above || (ties && up_to))) above |= 1u << j;
     if (possible && ties && take > 0) equal |= 1u << j;
   }
-  uint64_t before = counts_before(w, s, tile, ops_warp_sum((uint32_t)__popc(above)),
-                                  ops_warp_sum((uint32_t)__popc(equal)));
+  const uint32_t warp_above = ops_warp_sum((uint32_t)__popc(above));
+  const uint32_t warp_equal = ops_warp_sum((uint32_t)__popc(equal));
+  if (lane == 0) s.counts[warp] = ops_both(warp_above, warp_equal);
+  __syncthreads();
+  const uint64_t of_lane = lane < blockDim.x / 32 ? s.counts[lane] : 0;
+  const uint64_t in_tile = ops_warp_sum(of_lane), first = ops_warp_sum(lane < warp ? of_lane : 0);
+  const uint32_t all_above = (uint32_t)in_tile, all_equal = (uint32_t)(in_tile >> 32);
+  if (threadIdx.x == 0) {
+    ops_fence(); /* after the tile has been read */
+    ops_chain_publish(w.chain, tile, all_above, all_equal);
+  }
+  uint64_t before = ops_chain_before(w.chain, tile, s.partial) + first;
+  ops_fence(); /* before anything is written */
+  ops_chain_advance(w.chain, tile, w.tiles, all_above, all_equal);
 #pragma unroll
   for (uint32_t j = 0; j < EACH; j++) {
     const bool is_above = above >> j & 1, is_equal = equal >> j & 1;
@@ -360,22 +345,19 @@ static_assert(sizeof(selection_shared) < 16 << 10, "which run at once: there is 
  * barrier, and what that may have changed for the filter is read after the last barrier. Without a
  * search, a decision changes nothing for the filter (ops.h). */
 __device__ inline void search_and_keep(const sparse_memory &m, selection_shared &s,
-                                       const sparse_list &list, const uint32_t *search_source,
-                                       const uint32_t *keep_source, sparse_selection *selection,
-                                       const sparse_list &to, const sparse_list &dropped,
-                                       enum sparse_decision found)
+                                       const sparse_select &what)
 {
   uint32_t searched = SPARSE_FROM_NOTHING, kept = SPARSE_FROM_NOTHING;
-  if (search_source != NULL) searched = *search_source;
-  if (keep_source != NULL) kept = *keep_source;
+  if (what.search != NULL) searched = *what.search;
+  if (what.keep != NULL) kept = *what.keep;
   if (searched != SPARSE_FROM_NOTHING) {
-    search<false>(s.search, m, input_from(m, list, searched), selection, found);
-    if (keep_source != NULL) kept = *keep_source;
+    search<false>(s.search, m, input_from(m, what.from, searched), what.selection, what.found);
+    if (what.keep != NULL) kept = *what.keep;
   } else if (blockIdx.x == 0 && threadIdx.x == 0) {
-    ops_decide(found, &m);
+    ops_decide(what.found, &m);
   }
   if (kept != SPARSE_FROM_NOTHING)
-    keep(s.keep, m, input_from(m, list, kept), selection, to, dropped);
+    keep(s.keep, m, input_from(m, what.from, kept), what.selection, what.to, what.dropped);
 }
 
 } // namespace
