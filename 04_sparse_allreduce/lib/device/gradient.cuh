@@ -6,6 +6,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <type_traits>
 
 #include "device/device.cuh"
 
@@ -28,34 +29,25 @@ ncclResult_t ops_with_type(ncclDataType_t type, const void *gradient, F f)
 
 template <typename G>
 struct quad {
-  uint2 raw; /* 16-bit elements */
-};
-template <>
-struct quad<float> {
-  float4 raw;
+  std::conditional_t<sizeof(G) == 4, float4, uint2> raw;
 };
 
 template <typename G>
 __device__ inline float value(const quad<G> &q, int e)
 {
-  const uint16_t bits = (uint16_t)((e < 2 ? q.raw.x : q.raw.y) >> 16 * (e % 2));
+  if constexpr (sizeof(G) == 4) return ((const float *)&q.raw)[e];
+  const uint16_t bits = (uint16_t)(((const uint32_t *)&q.raw)[e / 2] >> 16 * (e % 2));
   return (float)*(const G *)&bits;
-}
-__device__ inline float value(const quad<float> &q, int e)
-{
-  return e == 0 ? q.raw.x : e == 1 ? q.raw.y : e == 2 ? q.raw.z : q.raw.w;
 }
 
 /* Sets an element that was 0. */
 template <typename G>
 __device__ inline void set(quad<G> &q, int e, G x)
 {
-  const uint32_t shifted = (uint32_t) * (const uint16_t *)&x << 16 * (e % 2);
-  (e < 2 ? q.raw.x : q.raw.y) |= shifted;
-}
-__device__ inline void set(quad<float> &q, int e, float x)
-{
-  (e == 0 ? q.raw.x : e == 1 ? q.raw.y : e == 2 ? q.raw.z : q.raw.w) = x;
+  if constexpr (sizeof(G) == 4)
+    ((float *)&q.raw)[e] = x;
+  else
+    ((uint32_t *)&q.raw)[e / 2] |= (uint32_t) * (const uint16_t *)&x << 16 * (e % 2);
 }
 
 /* To shared memory, where it is, for this thread, after ops_await_copies(); before sm_80 it is

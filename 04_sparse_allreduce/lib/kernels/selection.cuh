@@ -104,12 +104,6 @@ __device__ inline ops_window window_of_bin(const ops_window &w, uint32_t bin)
   return {low, low + (1u << w.shift) - 1, w.shift > DIGIT ? w.shift - DIGIT : 0, false};
 }
 
-/* After the last one. */
-__device__ inline bool is_empty(const ops_window &w)
-{
-  return w.low > w.high;
-}
-
 __device__ inline void count_in_window(search_shared &s, const input &in, const ops_window &w,
                                        uint32_t *bins)
 {
@@ -150,8 +144,9 @@ __device__ inline uint32_t find(search_shared &s, uint64_t wanted)
   return total;
 }
 
-/* From what all blocks have counted, or those of all ranks, the next window. It is empty if the
- * search is over; then there are a selection and what follows from it. */
+/* From what all blocks have counted, or those of all ranks, the next window. It is empty, with
+ * `low` above `high`, if the search is over; then there are a selection and what follows from it.
+ */
 template <bool ALL_RANKS>
 __device__ inline void narrow(search_shared &s, const sparse_memory &m, const ops_window &w,
                               uint32_t round, sparse_selection *selection,
@@ -173,7 +168,7 @@ __device__ inline void narrow(search_shared &s, const sparse_memory &m, const op
     if (state->wanted > total) state->wanted = total;
     if (ALL_RANKS) state->gathered_total = total;
   }
-  ops_window next = {1, 0, 0, false}; /* empty */
+  ops_window next = {1, 0, 0, false};
   sparse_selection result = {SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
   if (!there) {
     state->wanted = 0;
@@ -190,7 +185,7 @@ __device__ inline void narrow(search_shared &s, const sparse_memory &m, const op
     result.take = ALL_RANKS ? ops_own_share(m, round, bin, rank) : rank;
   }
   scratch->window = next;
-  if (!is_empty(next)) return;
+  if (next.low <= next.high) return;
   *selection = result;
   ops_decide(then, &m);
 }
@@ -202,7 +197,7 @@ __device__ inline void search(search_shared &s, const sparse_memory &m, const in
 {
   ops_scratch *scratch = (ops_scratch *)m.scratch;
   ops_window w = first_window(m.state->near);
-  for (uint32_t round = 0; !is_empty(w); round++) {
+  for (uint32_t round = 0; w.low <= w.high; round++) {
     count_in_window(s, in, w, scratch->bins);
     ops_grid_sync(scratch, [&] { narrow<ALL_RANKS>(s, m, w, round, selection, then); });
     const uint4 next = __ldcg((const uint4 *)&scratch->window);

@@ -154,15 +154,9 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   });
 }
 
-/* For lists of about k entries. */
-unsigned list_blocks(const sparse_memory *m)
+unsigned blocks_for(size_t elements)
 {
-  return ops_blocks(4 * m->k, THREADS * 4, BLOCKS);
-}
-
-unsigned vector_blocks(const sparse_memory *m)
-{
-  return ops_blocks(m->n, THREADS * 4, BLOCKS);
+  return ops_blocks(elements, THREADS * 4, BLOCKS);
 }
 
 } // namespace
@@ -193,47 +187,47 @@ ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
 
 ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(clear_pending, vector_blocks(m), THREADS, OPS_NEXT, stream, *m);
+  return ops_launch(clear_pending, blocks_for(m->n), THREADS, OPS_NEXT, stream, *m);
 }
 
 /* The bits say what is in the result. */
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
                         struct sparse_list among, cudaStream_t stream)
 {
-  return ops_launch(give_back, list_blocks(m), THREADS, OPS_NEXT, stream, *m, list);
+  return ops_launch(give_back, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, *m, list);
 }
 
 /* FIRST: the caller's kernels may be in between. */
 ncclResult_t ops_add_entries(const struct sparse_memory *m, struct sparse_list list, float scale,
                              float *vector, cudaStream_t stream)
 {
-  return ops_launch(add_entries, list_blocks(m), THREADS, OPS_FIRST, stream, list, m->n, m->nranks,
-                    scale, vector);
+  return ops_launch(add_entries, blocks_for(4 * m->k), THREADS, OPS_FIRST, stream, list, m->n,
+                    m->nranks, scale, vector);
 }
 
 ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
                            cudaStream_t stream)
 {
-  return ops_launch(add_dense, vector_blocks(m), THREADS, OPS_FIRST, stream, m->dense, m->n, scale,
+  return ops_launch(add_dense, blocks_for(m->n), THREADS, OPS_FIRST, stream, m->dense, m->n, scale,
                     vector);
 }
 
 ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
                          cudaStream_t stream)
 {
-  return ops_launch(scatter, list_blocks(m), THREADS, OPS_NEXT, stream, *m, list);
+  return ops_launch(scatter, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, *m, list);
 }
 
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(average, vector_blocks(m), THREADS, OPS_NEXT, stream, (float4 *)m->dense,
+  return ops_launch(average, blocks_for(m->n), THREADS, OPS_NEXT, stream, (float4 *)m->dense,
                     (m->n + 3) / 4, m->nranks);
 }
 
 ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream)
 {
   return ops_with_type(m->config.gradient_type, gradient, [=](auto of_type) {
-    return ops_launch(convert<decltype(of_type)>, vector_blocks(m), THREADS, OPS_FIRST, stream,
+    return ops_launch(convert<decltype(of_type)>, blocks_for(m->n), THREADS, OPS_FIRST, stream,
                       m->dense, of_type, m->n);
   });
 }
@@ -241,13 +235,13 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
 ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
                        float *values, cudaStream_t stream)
 {
-  return ops_launch(unzip, list_blocks(m), THREADS, OPS_NEXT, stream, list, indices, values);
+  return ops_launch(unzip, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, list, indices, values);
 }
 
 ncclResult_t ops_zip(const struct sparse_memory *m, const uint32_t *indices, const float *values,
                      struct sparse_list to, cudaStream_t stream)
 {
-  return ops_launch(zip, list_blocks(m), THREADS, OPS_NEXT, stream, to, indices, values);
+  return ops_launch(zip, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, to, indices, values);
 }
 
 size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
