@@ -107,8 +107,8 @@ static inline unsigned ops_blocks(size_t work, size_t work_per_block, int per_mu
   return (unsigned)(needed < 1 ? 1 : needed < most ? needed : most);
 }
 
-/* How many blocks a multiprocessor runs at once, at most `per_multiprocessor`, which grid barriers
- * need: shared memory may be short. CUDA keeps up to 1024 bytes of it for itself in each block. */
+/* How many blocks a multiprocessor runs at once, at most `per_multiprocessor`. Shared memory may be
+ * short, of which CUDA keeps up to 1024 bytes for itself in each block. */
 static inline int ops_at_once(size_t shared_bytes, int per_multiprocessor)
 {
   const int bytes = ops_device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0);

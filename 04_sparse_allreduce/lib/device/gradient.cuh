@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of any type: four elements at a time, read once, on their way while other work is done.
- */
+/* Gradients of any type: four elements at a time, on their way while other work is done. */
 #ifndef OPS_GRADIENT_CUH
 #define OPS_GRADIENT_CUH
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Selection, a search and then a filter, in one kernel: in most steps there is nothing to do for
- * either, and then it costs what an empty kernel does. And counting above levels, which reads the
- * same input. */
+/* Selection, a search and then a filter, in one kernel: in most steps neither has anything to do.
+ * And counting above levels, which reads the same input. */
 #include "kernels/selection.cuh"
 
 namespace
