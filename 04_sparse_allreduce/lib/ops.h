@@ -60,7 +60,7 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decisio
  * have left. *search and *keep, enum sparse_source in device memory, say what the two read: `from`,
  * all of the residual, or nothing, and then the part does nothing. NULL instead of the address of a
  * source is nothing, too. The decision is taken in any case. Where *search is nothing, it must
- * leave both sources as they are.
+ * leave sources and selection as they are.
  *
  * The search, a radix search over magnitudes, finds the state->wanted largest entries, or all if
  * there are fewer, and then sets wanted to how many. It looks above state->near first. It sets
@@ -133,7 +133,8 @@ ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *ve
  * `gathered`. */
 ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream);
 
-/* residual[i] += value for the entries of `list` whose index is in `among` (both one part). */
+/* residual[i] += value for the entries of `list` (one part) whose index is in `among`, which is the
+ * list of the last ops_apply(). */
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
                         struct sparse_list among, cudaStream_t stream);
 

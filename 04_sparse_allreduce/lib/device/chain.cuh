@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chain of tiles, which keeps compactions in order.
- *
- * Compactions write their output in the order of their input in a single pass: a block counts what
- * it keeps of its tile, publishes the count, and adds up what the tiles before it have published.
- * A block remembers the sum up to its own last tile, so it has to add only what other blocks have
- * taken since: no block waits for another one's sum, only for counts.
+/* The chain of tiles, by which compactions write their output in the order of their input in a
+ * single pass. A block counts what it keeps of its tile, publishes the count, and adds up what the
+ * tiles before it have published. It remembers the sum up to its own last tile, so it waits for
+ * counts only, never for another block's sum.
  *
  * Blocks draw tiles from a counter. So the blocks that work on earlier tiles are running, and
- * waiting for them ends whatever the order in which blocks are started (in a reduction, when the
- * other ranks' lists are there).
+ * waiting for them ends, in whatever order blocks are started.
  *
  * A word is {epoch, two counts of 16 bits}. The epoch says whether the word is of this launch. */
 #ifndef OPS_CHAIN_CUH
@@ -35,13 +32,12 @@ static __device__ inline uint64_t ops_both(uint32_t first, uint32_t second)
   return first | (uint64_t)second << 32;
 }
 
-/* By one thread. */
+/* By one thread, as is publishing. */
 static __device__ inline uint32_t ops_chain_draw(const ops_chain &chain)
 {
   return atomicAdd(&chain.scratch->ticket, 1u);
 }
 
-/* By one thread. */
 static __device__ inline void ops_chain_publish(const ops_chain &chain, uint32_t tile,
                                                 uint32_t first, uint32_t second)
 {
@@ -60,9 +56,9 @@ static __device__ inline unsigned long long ops_chain_word(const ops_chain &chai
   return word;
 }
 
-/* The sum of the tiles before `tile` comes in three parts, so that there can be other work between
- * them: asking for words, waiting for them, which gives a sum for each thread, and adding up what
- * the warps have. Count is uint64_t if both counts are used, uint32_t for the first one alone. */
+/* The sum of the tiles before `tile` comes in three parts, so that other work can be between them:
+ * asking for words; waiting for them, which gives a sum for each thread; and adding up what warps
+ * have. Count is uint64_t if both counts are used, uint32_t for the first one alone. */
 struct ops_chain_asked {
   unsigned long long words[2];
 };

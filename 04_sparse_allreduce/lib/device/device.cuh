@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels of the operators share: launching, the scratch memory, sums and searches within
- * a warp or a block, and the last block, which takes most decisions.
- *
- * Operators of one handle run one after the other, so they share it. Nothing in it is cleared
- * between launches: the last block of a launch leaves it as it has to be for the next. */
+/* What the kernels of the operators share: scratch memory, launching, sums and searches within a
+ * warp or a block, and the last block, which takes most decisions. */
 #ifndef OPS_DEVICE_CUH
 #define OPS_DEVICE_CUH
 
@@ -14,7 +11,8 @@
 #include "ops.h"
 
 /* ---- scratch memory ---------------------------------------------------------------------------
- */
+ * Operators of one handle run one after the other, so they share it. Nothing in it is cleared
+ * between launches: the last block of a launch leaves it as the next one needs it. */
 
 enum {
   OPS_DENSE_TILE = 8192,     /* elements of a dense vector or region that a block takes at a time */
@@ -58,20 +56,21 @@ static __host__ __device__ inline size_t ops_words(size_t n, int nranks, size_t 
   return dense > lists ? dense : lists;
 }
 
-/* After the struct: a word for each tile, and sums of values and squares for each dense tile. */
+/* After the struct: a word for each tile of the chain, */
 static __host__ __device__ inline unsigned long long *ops_chain_words(const sparse_memory &m)
 {
   return (unsigned long long *)((char *)m.scratch + (sizeof(ops_scratch) + 255) / 256 * 256);
 }
 
+/* sums of values and squares of each dense tile, */
 static __host__ __device__ inline double2 *ops_tile_moments(const sparse_memory &m)
 {
   const size_t words = (ops_words(m.n, m.nranks, m.capacity) + 1) / 2 * 2;
   return (double2 *)(ops_chain_words(m) + words);
 }
 
-/* And for each element, up to the end of the last dense tile, a bit that says whether it is an
- * entry of the result. The dense vector is zero elsewhere. */
+/* and a bit for each element of the dense tiles: is it an entry of the result? The dense vector is
+ * zero elsewhere. */
 static __host__ __device__ inline uint32_t *ops_result_bits(const sparse_memory &m)
 {
   return (uint32_t *)(ops_tile_moments(m) + ops_dense_tiles(m.n));
@@ -108,8 +107,8 @@ static inline unsigned ops_blocks(size_t work, size_t work_per_block, int per_mu
   return (unsigned)(needed < 1 ? 1 : needed < most ? needed : most);
 }
 
-/* How many blocks a multiprocessor runs at once, at most `per_multiprocessor`, which grid barriers
- * need: shared memory may be short. CUDA keeps up to 1024 bytes of it for itself in each block. */
+/* How many blocks a multiprocessor runs at once, at most `per_multiprocessor`. Shared memory may be
+ * short, of which CUDA keeps up to 1024 bytes for itself in each block. */
 static inline int ops_at_once(size_t shared_bytes, int per_multiprocessor)
 {
   const int bytes = ops_device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0);
@@ -118,13 +117,12 @@ static inline int ops_at_once(size_t shared_bytes, int per_multiprocessor)
 }
 
 /* How a kernel starts. NEXT: while the kernel before it in the stream ends (programmatic dependent
- * launch, from sm_90 on); it waits for that end itself, see ops_begin(). That hides most of a
- * launch. COOPERATIVE: after that end, and all its blocks run at once. FIRST: after a kernel of
- * the caller, or of another stream, which need not have waited for what is before it. */
+ * launch, from sm_90 on), which hides most of a launch; it waits for that end itself, in
+ * ops_begin(). COOPERATIVE: after that end, and all its blocks run at once. FIRST: after a kernel
+ * of the caller, or of another stream, which need not have waited for what is before it. */
 enum ops_start { OPS_NEXT, OPS_COOPERATIVE, OPS_FIRST };
 
-/* Does the code that runs on this device wait in ops_begin()? ops_load() has found that out; before
- * that the answer is no. */
+/* Does the code that runs on this device wait in ops_begin()? Not before ops_load() knows. */
 bool ops_waits(void);
 
 template <typename... Parameters, typename... Arguments>
@@ -165,22 +163,13 @@ ncclResult_t ops_load_apply(void);
 ncclResult_t ops_load_onesided(void);
 ncclResult_t ops_load_small(void);
 
-#ifdef __CUDACC__
-
-/* __launch_bounds__ with as many blocks per multiprocessor as its threads allow. */
-#if !defined(__CUDA_ARCH__)
-#define OPS_RESIDENT_THREADS 2048
-#elif __CUDA_ARCH__ == 750
-#define OPS_RESIDENT_THREADS 1024
-#elif (__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900) || __CUDA_ARCH__ >= 1200
-#define OPS_RESIDENT_THREADS 1536
+/* __launch_bounds__; fewer blocks where a multiprocessor runs less than 2048 threads. */
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ % 100 != 0 || __CUDA_ARCH__ >= 1100)
+#define OPS_BOUNDS(threads, blocks) \
+  __launch_bounds__(threads, (blocks) * (threads) <= 1024 ? (blocks) : 1024 / (threads))
 #else
-#define OPS_RESIDENT_THREADS 2048
+#define OPS_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #endif
-#define OPS_BOUNDS(threads, blocks)                                       \
-  __launch_bounds__(threads, (blocks) * (threads) <= OPS_RESIDENT_THREADS \
-                                 ? (blocks)                               \
-                                 : OPS_RESIDENT_THREADS / (threads))
 
 /* Waits until the kernel before this one in the stream has ended, and so all before it. All kernels
  * begin with it, because only then they may look at memory; two may earlier (reduce and apply). */
@@ -200,15 +189,9 @@ static __device__ inline void ops_let_next_begin(void)
 #endif
 }
 
-static __device__ inline void ops_begin_early(void)
-{
-  ops_let_next_begin();
-  ops_begin();
-}
-
-/* In front of a loop: it is not unrolled. Most code runs once in a step, and what it was in the
- * step before, the vectors have driven out of all caches. So it comes from memory, and short code
- * is fast code, unless a loop is for keeping loads on their way. (28M elements: 3.5 us of 165.) */
+/* In front of a loop: it is not unrolled. Most code runs once in a step and comes from memory,
+ * since the vectors have driven it out of all caches. So short code is fast code, unless a loop is
+ * for keeping loads on their way. (28M elements: 3.5 us of 165.) */
 #define OPS_ROLLED _Pragma("unroll 1")
 
 /* ---- within a warp or a block -----------------------------------------------------------------
@@ -283,25 +266,11 @@ static __device__ inline uint32_t ops_lower_bound(const sparse_pair *pairs, uint
   return low;
 }
 
-/* The same for one thread. */
-static __device__ inline uint64_t ops_binary_search(const sparse_pair *pairs, uint64_t count,
-                                                    uint64_t key)
-{
-  uint64_t low = 0, high = count;
-  while (low < high) {
-    const uint64_t middle = low + (high - low) / 2;
-    if (__ldg(&pairs[middle].index) < key)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
-
-/* ---- fences, pauses ----------------------------------------------------------------------------
+/* ---- memory ------------------------------------------------------------------------------------
  */
 
-/* Release and acquire. CUDA's own ones order more than a message needs, and take longer. */
+/* Release and acquire. CUDA's __threadfence() orders more than a message needs, and takes longer.
+ */
 
 static __device__ inline void ops_fence(void)
 {
@@ -313,35 +282,12 @@ static __device__ inline void ops_fence_system(void)
   asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
-/* Does nothing for up to twice as long. */
-static __device__ inline void ops_pause(unsigned nanoseconds)
-{
-#if __CUDA_ARCH__ >= 700
-  __nanosleep(nanoseconds);
-#endif
-}
-
-/* atomicInc(), and who reads what another thread has written sees what is before that one's fence.
- */
-static __device__ inline uint32_t ops_increment_acquire(uint32_t *counter, uint32_t most)
-{
-  uint32_t before;
-  asm volatile("atom.acquire.gpu.global.inc.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(counter), "r"(most)
-               : "memory");
-  return before;
-}
-
 /* This thread's copies to shared memory (__pipeline_memcpy_async) are there then. */
 static __device__ inline void ops_await_copies(void)
 {
   __pipeline_commit();
   __pipeline_wait_prior(0);
 }
-
-/* ---- the cache ---------------------------------------------------------------------------------
- */
 
 /* Brings memory to the L2 cache, by all threads of a grid, of which each block takes its share. */
 static __device__ inline void ops_prefetch(const void *begin, size_t bytes)
@@ -358,7 +304,8 @@ static __device__ inline void ops_prefetch(const void *begin, size_t bytes)
  */
 
 /* True for the block that gets here last, which sees what all others have written before; with
- * `system`, in the memory of other GPUs, too. `counter` is zero before and after that. */
+ * `system`, in the memory of other GPUs, too. `counter` is zero before and after that: atomicInc(),
+ * and an acquire. */
 static __device__ inline bool ops_is_last(uint32_t *counter, bool system)
 {
   __shared__ bool last;
@@ -368,7 +315,12 @@ static __device__ inline bool ops_is_last(uint32_t *counter, bool system)
       ops_fence_system();
     else
       ops_fence();
-    last = ops_increment_acquire(counter, gridDim.x - 1) == gridDim.x - 1;
+    uint32_t before;
+    asm volatile("atom.acquire.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(gridDim.x - 1)
+                 : "memory");
+    last = before == gridDim.x - 1;
   }
   __syncthreads();
   return last;
@@ -381,9 +333,8 @@ static __device__ inline bool ops_last_block(ops_scratch *scratch, bool system =
 }
 
 /* All blocks wait for each other, and for the last one to call last_does() with all its threads.
- * They have to run at once: as cooperative launches do, or because there are not more of them than
- * fit (ops_at_once) and nothing else on the device waits for them. (Cooperative kernels do not
- * begin early.) */
+ * They have to run at once: a cooperative launch, which does not begin early; or no more of them
+ * than fit (ops_at_once), while nothing else on the device waits for them. */
 template <typename F>
 static __device__ inline void ops_grid_sync(ops_scratch *scratch, F last_does)
 {
@@ -423,5 +374,4 @@ static __device__ inline void ops_decide(enum sparse_decision what, const sparse
   if (what != SPARSE_THEN_NOTHING) ops_take_decision(what, m);
 }
 
-#endif
 #endif

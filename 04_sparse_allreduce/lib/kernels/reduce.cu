@@ -43,8 +43,9 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
   ops_begin(); /* the state is as the local pass leaves it */
   ops_fence();
   if (!state->unsent) return false;
-  search_and_keep(m, s.selection, offered, &state->search_from, &state->keep_from,
-                  &state->selection, offered, nowhere, SPARSE_OVERFLOW_FOUND);
+  search_and_keep(m, s.selection,
+                  {offered, offered, nowhere, &state->search_from, &state->keep_from,
+                   &state->selection, SPARSE_OVERFLOW_FOUND});
   ops_grid_sync(scratch);
   ops_send_offered(m, s.begins);
   if (blockIdx.x == 0 && threadIdx.x == 0) state->unsent = 0;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Selection, a search and then a filter, in one kernel: in most steps there is nothing to do for
- * either, and then it costs what an empty kernel does. And counting above levels, which reads the
- * same input. */
+/* Selection, a search and then a filter, in one kernel: in most steps neither has anything to do.
+ * And counting above levels, which reads the same input. */
 #include "kernels/selection.cuh"
 
 namespace
@@ -13,10 +12,10 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     select_entries(const __grid_constant__ sparse_memory m,
                    const __grid_constant__ sparse_select what)
 {
-  ops_begin_early();
+  ops_let_next_begin();
+  ops_begin();
   __shared__ selection_shared s;
-  search_and_keep(m, s, what.from, what.search, what.keep, what.selection, what.to, what.dropped,
-                  what.found);
+  search_and_keep(m, s, what);
 }
 
 /* ---- counting ----------------------------------------------------------------------------------
@@ -26,7 +25,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     count_levels(const __grid_constant__ sparse_memory m, enum sparse_decision then)
 {
-  ops_begin_early();
+  ops_let_next_begin();
+  ops_begin();
   __shared__ sparse_level_t levels[SPARSE_MAX_LEVELS];
   __shared__ uint32_t exceeded[SPARSE_MAX_LEVELS + 1];
   sparse_state *state = m.state;
@@ -44,21 +44,17 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   }
   __syncthreads();
   const input in = input_from(m, {m.offered, &state->offered_count, 1}, from);
-  for_each_magnitude(in, [&](const sparse_level_t(&magnitudes)[4], unsigned valid) {
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const sparse_level_t magnitude = magnitudes[e];
-      const bool counts = (valid >> e & 1) && magnitude > levels[0] && magnitude <= limit;
-      int below = 0, above = nlevels; /* levels[below] is exceeded, levels[above] is not */
-      while (counts && above - below > 1) {
-        const int middle = (below + above) / 2;
-        if (magnitude > levels[middle])
-          below = middle;
-        else
-          above = middle;
-      }
-      count_in(exceeded, (uint32_t)above, counts);
+  for_each_magnitude(in, [&](sparse_level_t magnitude, bool valid) {
+    const bool counts = valid && magnitude > levels[0] && magnitude <= limit;
+    int below = 0, above = nlevels; /* levels[below] is exceeded, levels[above] is not */
+    while (counts && above - below > 1) {
+      const int middle = (below + above) / 2;
+      if (magnitude > levels[middle])
+        below = middle;
+      else
+        above = middle;
     }
+    count_in(exceeded, (uint32_t)above, counts);
   });
   __syncthreads();
   for (int j = (int)threadIdx.x + 1; j <= nlevels; j += THREADS)
@@ -80,8 +76,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 extern "C" ncclResult_t ops_select(const struct sparse_memory *m,
                                    const struct sparse_select *select, cudaStream_t stream)
 {
-  return ops_launch(select_entries, ops_selecting_blocks(), THREADS, OPS_COOPERATIVE, stream, *m,
-                    *select);
+  return ops_launch(select_entries, (unsigned)ops_multiprocessors() * BLOCKS, THREADS,
+                    OPS_COOPERATIVE, stream, *m, *select);
 }
 
 extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,

@@ -108,7 +108,7 @@ static __device__ inline bool ops_await(const sparse_memory &m, int p, F all_the
   uint64_t since = 0;
   for (uint32_t polls = 1; !all_there(epoch); polls++) {
     if (stopped() || (polls % 256 == 0 && ops_give_up(m, p, &since))) return false;
-    ops_pause(50); /* others want that memory, too: those that are waited for */
+    __nanosleep(50); /* others want that memory, too: those that are waited for */
   }
   return true;
 }

@@ -2,8 +2,8 @@
 /* The kernels that only the one-sided oktopk has; the others are forms of those in kernels/.
  *
  * Sending the parts of a list to the owners of their regions. And the largest of all ranks' sums,
- * without moving them: ranks tell each other how many they have of which size (kernels/search.cuh),
- * so that each knows what to keep of its own. */
+ * without moving them: ranks tell each other how many they have of which size
+ * (kernels/selection.cuh), so that each knows what to keep of its own. */
 #include "kernels/selection.cuh"
 #include "onesided/onesided.h"
 #include "onesided/partition.cuh"
@@ -25,21 +25,38 @@ __global__ void OPS_BOUNDS(SEND_THREADS, 1) send_parts(const __grid_constant__ s
   ops_send_offered(m, begins);
 }
 
+/* Where units begin in what is kept of this region's sums: entry i begins those after entry i - 1
+ * up to its own; the end of the list begins the rest. By all threads of a grid. */
+__device__ inline void note_units(const sparse_memory &m, const sparse_list &sums)
+{
+  const uint64_t begin = m.state->boundaries[m.rank], end = m.state->boundaries[m.rank + 1];
+  const uint32_t count = (uint32_t)*sums.counts, threads = gridDim.x * blockDim.x;
+  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i <= count; i += threads) {
+    uint64_t unit = (begin + SPARSE_UNIT - 1) / SPARSE_UNIT;
+    if (i > 0) unit = sums.pairs[i - 1].index / SPARSE_UNIT + 1;
+    const uint64_t until = i < count ? sums.pairs[i].index + (uint64_t)1 : end;
+    for (; unit * SPARSE_UNIT < until; unit++) m.unit_begins[unit] = i;
+  }
+}
+
 /* Whether a rank is late, all blocks find the same: only the last block at a barrier waits. */
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) select_sums(const __grid_constant__ sparse_memory m)
 {
-  ops_begin_early();
+  ops_let_next_begin();
+  ops_begin();
   __shared__ selection_shared s;
   sparse_state *state = m.state;
+  ops_scratch *scratch = (ops_scratch *)m.scratch;
   if (ops_late(m)) return;
   const sparse_list sums = {m.reduced, &state->reduced_count, 1};
   const sparse_list chosen = {m.reduced, &state->chosen_count, 1}, nowhere = {NULL, NULL, 0};
   const input in = input_from(m, sums, SPARSE_FROM_LIST);
   search<true>(s.search, m, in, &state->global, SPARSE_GLOBAL_THRESHOLD);
   if (ops_late(m)) return;
-  const noted_units units = {m.unit_begins, state->boundaries[m.rank],
-                             state->boundaries[m.rank + 1]};
-  if (!keep(s.keep, m, in, &state->global, chosen, nowhere, units)) return;
+  keep(s.keep, m, in, &state->global, chosen, nowhere);
+  ops_grid_sync(scratch);
+  note_units(m, chosen);
+  if (!ops_last_block(scratch)) return;
   for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
     const ops_peer peer = ops_peer_of(m, p);
     ops_write_flag(m, peer, &m.flags->reduced[m.rank], (uint32_t)state->reduced_count);
@@ -60,7 +77,8 @@ ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream)
 
 ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(select_sums, ops_selecting_blocks(), THREADS, OPS_COOPERATIVE, stream, *m);
+  return ops_launch(select_sums, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, OPS_COOPERATIVE,
+                    stream, *m);
 }
 
 } // extern "C"

@@ -3,8 +3,8 @@
  * lists they are in, where the entries of a stretch of the vector begin in each list, and the
  * entries themselves, many loads at the same time. Stretches are units of SPARSE_UNIT elements.
  *
- * Where units begin in lists of other ranks their owners have written down (kernels/reduce.cu, of
- * exact steps device/keep.cuh): a search would be several round trips. */
+ * Where units begin in lists of other ranks their owners have written down (kernels/reduce.cu; of
+ * exact steps, onesided.cu): a search would be several round trips. */
 #ifndef OPS_PARTS_CUH
 #define OPS_PARTS_CUH
 

@@ -210,10 +210,9 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
          same_number(s->pending, SPARSE_REMOVE_NOTHING, "pending");
 
   const struct sparse_list offered = {w.m.offered, &w.m.state->offered_count, 1};
-  OPSCHECK(ops_return(&w.m, offered,
-                      (struct sparse_list){w.m.gathered, w.m.state->gathered_counts, 1}, w.stream));
+  OPSCHECK(ops_return(&w.m, offered, gathered_parts(&w), w.stream));
   for (size_t i = 0; i < s->offered_count; i++)
-    for (size_t j = 0, left = s->gathered_counts[0]; j < left; j++)
+    for (size_t j = 0; j < all; j++)
       if (w.gathered[j].index == w.offered[i].index)
         e.residual[w.offered[i].index] = added(e.residual[w.offered[i].index], w.offered[i].value);
   world_pull(&w);
