@@ -15,8 +15,9 @@ float gradient_value(const void *gradient, ncclDataType_t type, size_t i)
   }
 }
 
-static void clear_pending(const struct sparse_memory *m)
+static void clear_pending(const struct call *c)
 {
+  const struct sparse_memory *m = &c->m;
   struct sparse_state *s = m->state;
   for (size_t i = 0; s->pending == SPARSE_REMOVE_OFFERED && i < m->n; i++)
     sparse_clear_element(s, m->residual, (uint32_t)i);
@@ -25,27 +26,16 @@ static void clear_pending(const struct sparse_memory *m)
   s->pending = SPARSE_REMOVE_NOTHING;
 }
 
-static void run_clear_pending(const void *call)
-{
-  clear_pending(&((const struct call *)call)->m);
-}
-
 ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return enqueue(stream, run_clear_pending, &(struct call){.m = *m});
+  return enqueue(m, stream, (struct call){.run = clear_pending});
 }
 
-static void count_levels(struct sparse_state *s, sparse_level_t magnitude)
-{
-  for (int j = 0; magnitude <= s->limit && j < s->nlevels && magnitude > s->levels[j]; j++)
-    s->level_counts[j]++;
-}
-
-void cpu_local_pass(const struct call *c)
+static void local_pass(const struct call *c)
 {
   const struct sparse_memory *m = &c->m;
   struct sparse_state *s = m->state;
-  clear_pending(m);
+  clear_pending(c);
   s->nlevels = sparse_first_levels(m, c->candidates, s->levels, &s->limit);
   sparse_begin(s, s->epoch + 1);
   s->pending = c->removal;
@@ -61,7 +51,8 @@ void cpu_local_pass(const struct call *c)
     }
     const float acc = m->residual[i];
     const sparse_level_t magnitude = sparse_magnitude(acc);
-    count_levels(s, magnitude);
+    for (int j = 0; magnitude <= s->limit && j < s->nlevels; j++)
+      s->level_counts[j] += magnitude > s->levels[j];
     if (magnitude > s->levels[0] && magnitude <= s->limit && s->offered_count < m->room)
       m->offered[s->offered_count++] = (struct sparse_pair){(uint32_t)i, acc};
   }
@@ -74,36 +65,11 @@ void cpu_local_pass(const struct call *c)
   s->deviation = sqrt(squares / (double)(m->n - 1));
 }
 
-static void run_local_pass(const void *call)
-{
-  cpu_local_pass(call);
-}
-
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                             enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream)
 {
   const struct call c = {
-      .m = *m, .gradient = gradient, .candidates = candidates, .removal = removal};
-  return enqueue(stream, run_local_pass, &c);
-}
-
-static void run_count_levels(const void *call)
-{
-  const struct call *c = call;
-  const struct sparse_memory *m = &c->m;
-  struct sparse_state *s = m->state;
-  if (s->count_from != SPARSE_FROM_NOTHING) {
-    const struct input in =
-        input_from(m, (struct sparse_list){m->offered, &s->offered_count, 1}, s->count_from);
-    memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
-    for (uint64_t i = 0; i < in.count; i++) count_levels(s, sparse_magnitude(entry(&in, i).value));
-  }
-  sparse_decide(c->then, m);
-}
-
-ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
-                              cudaStream_t stream)
-{
-  return enqueue(stream, run_count_levels, &(struct call){.m = *m, .then = then});
+      .run = local_pass, .gradient = gradient, .candidates = candidates, .removal = removal};
+  return enqueue(m, stream, c);
 }

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the CPU versions of the operators share. Each X_cpu.c computes what the kernels of X.cu do,
- * for `make CPU=1`, and is the shortest way to read it: one thread, one loop after the other.
- * Results have the same bits as those of the kernels, but for the last ones of mean and deviation.
- * "Device" memory is plain memory. */
+ * small_cpu.c also what those of apply.cu do, for `make CPU=1`, and is the shortest way to read it:
+ * one thread, one loop after the other. Results have the same bits as those of the kernels, but for
+ * the last ones of mean and deviation. "Device" memory is plain memory. */
 #ifndef OPS_CPU_H
 #define OPS_CPU_H
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cpu.h"
+#include "handle.h"
 #include "onesided/onesided.h"
 
-/* The arguments of an operator, as far as it has them. */
+/* An operator and its arguments, as far as it has them. It does run(call), or each(call, i) for all
+ * entries of `list` or, without a list, all elements of the vectors; and then the decision. */
 struct call {
-  struct sparse_memory m;
-  struct sparse_list a, b, to;
+  void (*run)(const struct call *call);
+  void (*each)(const struct call *call, uint64_t i);
   enum sparse_decision then;
+  struct sparse_memory m;
+  struct sparse_list list, among;
   const void *gradient;
   enum sparse_candidates candidates;
   enum sparse_removal removal;
@@ -26,20 +29,12 @@ struct call {
   const uint64_t *displs, *counts, *region;
   int first, stride;
   enum sparse_sums which;
-  float scale, *vector;
+  float scale, *vector, *values;
   uint32_t *indices;
-  float *values;
 };
 
-/* Calls run(a copy of the call) when the stream comes to it. */
-static inline ncclResult_t enqueue(cudaStream_t stream, void (*run)(const void *call),
-                                   const struct call *call)
-{
-  return cpu_launch(stream, run, call, sizeof(*call)) == cudaSuccess ? ncclSuccess
-                                                                     : ncclUnhandledCudaError;
-}
-
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* small_cpu.c: the operator runs when the stream comes to it. */
+ncclResult_t enqueue(const struct sparse_memory *m, cudaStream_t stream, struct call call);
 
 /* GPUs have one NaN as the result of arithmetic; the CPU keeps the bits of an operand. */
 static inline float one_nan(float x)
@@ -47,36 +42,14 @@ static inline float one_nan(float x)
   return x != x ? sparse_from_magnitude(SPARSE_NAN_LEVEL) : x;
 }
 
-/* Of a gradient: float, half or bfloat16. */
+/* local_pass_cpu.c: of a gradient, float, half or bfloat16. */
 float gradient_value(const void *gradient, ncclDataType_t type, size_t i);
-
-/* ---- where entries come from ----------------------------------------------------------------- */
 
 static inline uint64_t list_count(struct sparse_list list)
 {
   uint64_t count = 0;
   for (int p = 0; p < list.parts; p++) count += list.counts[p];
   return count;
-}
-
-/* A list, or all of the residual. */
-struct input {
-  const struct sparse_pair *pairs; /* NULL: the residual */
-  const float *residual;
-  uint64_t count;
-};
-
-static inline struct input input_from(const struct sparse_memory *m, struct sparse_list list,
-                                      uint32_t source)
-{
-  if (source == SPARSE_FROM_LIST) return (struct input){list.pairs, NULL, list_count(list)};
-  return (struct input){NULL, m->residual, m->n};
-}
-
-static inline struct sparse_pair entry(const struct input *in, uint64_t i)
-{
-  if (in->pairs != NULL) return in->pairs[i];
-  return (struct sparse_pair){(uint32_t)i, in->residual[i]};
 }
 
 /* The first entry of a list whose index is not below `index`. */
@@ -93,29 +66,8 @@ static inline uint64_t lower_bound(const struct sparse_pair *pairs, uint64_t cou
   return low;
 }
 
-/* ---- parts of operators that those of onesided_cpu.c have in them ---------------------------- */
-
-/* local_pass_cpu.c */
-void cpu_local_pass(const struct call *call);
-
-/* small_cpu.c: state->region_counts and region_displs of the first `count` offered entries. */
-void cpu_partition(const struct sparse_memory *m, uint64_t count);
-
-/* select_cpu.c: ops_select(); of its parts the search, which returns what to add to the histogram
- * of all ranks by `add` (NULL: of this one alone), and the filter. */
-void cpu_search(const struct sparse_memory *m, const struct input *in,
-                struct sparse_selection *selection,
-                bool (*add)(const struct sparse_memory *m, uint64_t *counts, int digit));
-void cpu_keep(const struct sparse_memory *m, const struct sparse_select *select);
-void cpu_select(const struct sparse_memory *m, const struct sparse_select *select);
-
-/* reduce_cpu.c: the sum of lists[p][0 .. counts[p]), of the entries above levels[p] only; taken[p]
- * becomes how many those are. Returns how many sums there are in `to`. */
-uint64_t cpu_reduce(const struct call *call, const struct sparse_pair *const *lists,
-                    const uint64_t *counts, const sparse_level_t *levels, uint64_t *taken,
-                    struct sparse_pair *to);
-
-/* apply_cpu.c */
-void cpu_apply(const struct sparse_memory *m, struct sparse_list list);
+/* small_cpu.c: where the regions begin in a list, and how many of its entries are in each. */
+void cpu_partition(const struct sparse_memory *m, const struct sparse_pair *pairs, uint64_t count,
+                   uint64_t *displs, uint64_t *counts);
 
 #endif

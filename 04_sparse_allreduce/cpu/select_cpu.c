@@ -1,46 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Selection: a search for the largest entries, and a filter. */
+/* Selection: a search for the largest entries, and a filter. And counting above levels. */
 #include "ops_cpu.h"
+
+/* A list, or all of the residual. */
+struct input {
+  const struct sparse_pair *pairs; /* NULL: the residual */
+  const float *residual;
+  uint64_t count;
+};
+
+static struct input input_from(const struct sparse_memory *m, struct sparse_list list,
+                               uint32_t source)
+{
+  if (source == SPARSE_FROM_LIST) return (struct input){list.pairs, NULL, list_count(list)};
+  return (struct input){NULL, m->residual, m->n};
+}
+
+static struct sparse_pair entry(const struct input *in, uint64_t i)
+{
+  if (in->pairs != NULL) return in->pairs[i];
+  return (struct sparse_pair){(uint32_t)i, in->residual[i]};
+}
 
 /* Three digits of a magnitude, highest first: a histogram of those that agree in the digits before
  * says in which digit the wanted one lies, and how many of the same digits are still wanted. */
-void cpu_search(const struct sparse_memory *m, const struct input *in,
-                struct sparse_selection *selection,
-                bool (*add)(const struct sparse_memory *m, uint64_t *counts, int digit))
+static void search(struct sparse_state *s, const struct input *in,
+                   struct sparse_selection *selection)
 {
-  static const int shifts[] = {20, 10, 0};
-  struct sparse_state *s = m->state;
-  uint64_t wanted = s->wanted;
+  static const int shifts[] = {31, 20, 10, 0};
   uint32_t prefix = 0;
-  *selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
-  for (int digit = 0; digit < 3; digit++) {
-    const int bins = digit == 0 ? 2048 : 1024, shift = shifts[digit];
-    uint64_t counts[SPARSE_BINS] = {0}, total = 0;
+  if (s->wanted > in->count) s->wanted = in->count;
+  *selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, s->wanted};
+  for (int digit = 1; digit < 4 && s->wanted > 0; digit++) {
+    const int before = shifts[digit - 1], shift = shifts[digit];
+    const uint32_t last = (1u << (before - shift)) - 1;
+    uint64_t counts[SPARSE_BINS] = {0};
     for (uint64_t i = 0; i < in->count; i++) {
       const uint32_t magnitude = (uint32_t)sparse_magnitude(entry(in, i).value);
-      if (digit > 0 && magnitude >> shifts[digit - 1] != prefix) continue;
-      counts[magnitude >> shift & (uint32_t)(bins - 1)]++;
+      if (magnitude >> before == prefix) counts[magnitude >> shift & last]++;
     }
-    if (add != NULL && !add(m, counts, digit)) wanted = 0;
-    for (int b = 0; b < bins; b++) total += counts[b];
-    if (wanted > total) wanted = total;
-    if (digit == 0) s->wanted = wanted;
-    if (wanted == 0) return;
-    int bin = bins - 1;
-    while (wanted > counts[bin]) wanted -= counts[bin--];
-    prefix = prefix << (digit == 0 ? 11 : 10) | (uint32_t)bin;
+    uint32_t bin = last;
+    while (selection->take > counts[bin]) selection->take -= counts[bin--];
+    prefix = prefix << (before - shift) | bin;
   }
-  selection->above = (sparse_level_t)prefix;
-  selection->take = wanted;
+  if (s->wanted > 0) selection->above = (sparse_level_t)prefix;
 }
 
-void cpu_keep(const struct sparse_memory *m, const struct sparse_select *a)
+static void keep(const struct sparse_select *a, const struct input *in)
 {
-  const struct input in = input_from(m, a->from, *a->keep);
   const struct sparse_selection selection = *a->selection;
   uint64_t kept = 0, dropped = 0, taken = 0;
-  for (uint64_t i = 0; i < in.count; i++) {
-    const struct sparse_pair pair = entry(&in, i);
+  for (uint64_t i = 0; i < in->count; i++) {
+    const struct sparse_pair pair = entry(in, i);
     const sparse_level_t magnitude = sparse_magnitude(pair.value);
     bool chosen = sparse_chosen(&selection, magnitude, pair.index);
     if (selection.take > 0 && magnitude == selection.above) {
@@ -59,29 +70,42 @@ void cpu_keep(const struct sparse_memory *m, const struct sparse_select *a)
   if (a->dropped.pairs != NULL) *a->dropped.counts = dropped;
 }
 
-static bool says_something(const uint32_t *source)
+static void run_select(const struct call *c)
 {
-  return source != NULL && *source != SPARSE_FROM_NOTHING;
-}
-
-void cpu_select(const struct sparse_memory *m, const struct sparse_select *a)
-{
-  if (says_something(a->search)) {
-    const struct input in = input_from(m, a->from, *a->search);
-    cpu_search(m, &in, a->selection, NULL);
+  const struct sparse_select *a = &c->select;
+  if (a->search != NULL && *a->search != SPARSE_FROM_NOTHING) {
+    const struct input in = input_from(&c->m, a->from, *a->search);
+    search(c->m.state, &in, a->selection);
   }
-  sparse_decide(a->found, m);
-  if (says_something(a->keep)) cpu_keep(m, a);
-}
-
-static void run_select(const void *call)
-{
-  const struct call *c = call;
-  cpu_select(&c->m, &c->select);
+  sparse_decide(a->found, &c->m);
+  if (a->keep != NULL && *a->keep != SPARSE_FROM_NOTHING) {
+    const struct input in = input_from(&c->m, a->from, *a->keep);
+    keep(a, &in);
+  }
 }
 
 ncclResult_t ops_select(const struct sparse_memory *m, const struct sparse_select *select,
                         cudaStream_t stream)
 {
-  return enqueue(stream, run_select, &(struct call){.m = *m, .select = *select});
+  return enqueue(m, stream, (struct call){.run = run_select, .select = *select});
+}
+
+static void count_levels(const struct call *c)
+{
+  struct sparse_state *s = c->m.state;
+  if (s->count_from == SPARSE_FROM_NOTHING) return;
+  const struct input in = input_from(&c->m, sparse_offered(&c->m), s->count_from);
+  for (int j = 0; j < s->nlevels; j++) {
+    s->level_counts[j] = 0;
+    for (uint64_t i = 0; i < in.count; i++) {
+      const sparse_level_t magnitude = sparse_magnitude(entry(&in, i).value);
+      s->level_counts[j] += magnitude > s->levels[j] && magnitude <= s->limit;
+    }
+  }
+}
+
+ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
+                              cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.run = count_levels, .then = then});
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decisions on their own; regions; entries that return to the residual; the result added to a
- * vector of the caller; dense vectors; lists of indices and values apart. */
+/* Decisions on their own, regions, entries that return to the residual, the result and adding it to
+ * a vector of the caller, dense vectors, lists of indices and values apart. */
 #include "ops_cpu.h"
 
 size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
@@ -14,44 +14,52 @@ ncclResult_t ops_load(void)
   return ncclSuccess;
 }
 
-static void run_decide(const void *call)
+static void run_call(const void *arg)
 {
-  const struct call *c = call;
+  const struct call *c = arg;
+  const uint64_t count = c->list.pairs != NULL ? list_count(c->list) : c->m.n;
+  for (uint64_t i = 0; c->each != NULL && i < count; i++) c->each(c, i);
+  if (c->run != NULL) c->run(c);
   sparse_decide(c->then, &c->m);
+}
+
+ncclResult_t enqueue(const struct sparse_memory *m, cudaStream_t stream, struct call call)
+{
+  call.m = *m;
+  return cpu_launch(stream, run_call, &call, sizeof(call)) == cudaSuccess ? ncclSuccess
+                                                                          : ncclUnhandledCudaError;
 }
 
 ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what,
                         cudaStream_t stream)
 {
-  return enqueue(stream, run_decide, &(struct call){.m = *m, .then = what});
+  return enqueue(m, stream, (struct call){.then = what});
 }
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
-void cpu_partition(const struct sparse_memory *m, uint64_t count)
+void cpu_partition(const struct sparse_memory *m, const struct sparse_pair *pairs, uint64_t count,
+                   uint64_t *displs, uint64_t *counts)
 {
-  struct sparse_state *s = m->state;
   for (int p = 0; p < m->nranks; p++) {
-    const uint64_t first = lower_bound(m->offered, count, s->boundaries[p]);
-    s->region_displs[p] = first;
-    s->region_counts[p] = lower_bound(m->offered, count, s->boundaries[p + 1]) - first;
+    displs[p] = lower_bound(pairs, count, m->state->boundaries[p]);
+    counts[p] = lower_bound(pairs, count, m->state->boundaries[p + 1]) - displs[p];
   }
 }
 
-static void run_partition(const void *call)
+static void partition(const struct call *c)
 {
-  const struct call *c = call;
-  cpu_partition(&c->m, c->m.state->offered_count);
+  struct sparse_state *s = c->m.state;
+  cpu_partition(&c->m, c->m.offered, s->offered_count, s->region_displs, s->region_counts);
 }
 
 ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return enqueue(stream, run_partition, &(struct call){.m = *m});
+  return enqueue(m, stream, (struct call){.run = partition});
 }
 
-static void run_propose(const void *call)
+static void propose(const struct call *c)
 {
-  const struct call *c = call;
   struct sparse_state *s = c->m.state;
   const uint64_t chunk = s->offered_count / (uint64_t)c->m.nranks;
   s->proposal[0] = chunk == 0;
@@ -61,131 +69,133 @@ static void run_propose(const void *call)
 
 ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return enqueue(stream, run_propose, &(struct call){.m = *m});
+  return enqueue(m, stream, (struct call){.run = propose});
 }
 
-/* ---- entries --------------------------------------------------------------------------------- */
+/* ---- the result ------------------------------------------------------------------------------ */
 
-static void run_return(const void *call)
+/* Averages of the entries, and 0 elsewhere. With SPARSE_RESULT_ENTRIES nothing has to be noted: the
+ * local pass looks into the list of the result itself. */
+static void apply(const struct call *c)
 {
-  const struct call *c = call;
-  const uint64_t count = list_count(c->a), among = list_count(c->b);
-  for (uint64_t i = 0; i < count; i++) {
-    const struct sparse_pair pair = c->a.pairs[i];
-    const uint64_t at = lower_bound(c->b.pairs, among, pair.index);
-    if (at < among && c->b.pairs[at].index == pair.index)
-      c->m.residual[pair.index] = one_nan(c->m.residual[pair.index] + pair.value);
+  bool *in_result = c->m.scratch;
+  if (c->m.config.result == SPARSE_RESULT_ENTRIES) return;
+  for (size_t i = 0; i < c->m.n; i++) {
+    if (in_result[i]) c->m.dense[i] = 0;
+    in_result[i] = false;
+  }
+  for (uint64_t i = 0, count = list_count(c->list); i < count; i++) {
+    const struct sparse_pair pair = c->list.pairs[i];
+    c->m.dense[pair.index] = one_nan(pair.value / (float)c->m.nranks);
+    in_result[pair.index] = true;
   }
 }
 
-ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
-                        struct sparse_list among, cudaStream_t stream)
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_decision then, cudaStream_t stream)
 {
-  return enqueue(stream, run_return, &(struct call){.m = *m, .a = list, .b = among});
+  return enqueue(m, stream, (struct call){.run = apply, .list = list, .then = then});
 }
 
-static void add_to(const struct call *c, size_t i, float result)
+static void add_to(const struct call *c, uint64_t i, float result)
 {
   c->vector[i] = one_nan(fmaf(c->scale, result, c->vector[i]));
 }
 
-static void run_add_entries(const void *call)
+static void add_entry(const struct call *c, uint64_t i)
 {
-  const struct call *c = call;
-  const uint64_t count = list_count(c->a);
-  for (uint64_t i = 0; i < count; i++) {
-    const struct sparse_pair pair = c->a.pairs[i];
-    add_to(c, pair.index, pair.value / (float)c->m.nranks);
-  }
+  add_to(c, c->list.pairs[i].index, c->list.pairs[i].value / (float)c->m.nranks);
 }
 
 ncclResult_t ops_add_entries(const struct sparse_memory *m, struct sparse_list list, float scale,
                              float *vector, cudaStream_t stream)
 {
-  const struct call c = {.m = *m, .a = list, .scale = scale, .vector = vector};
-  return enqueue(stream, run_add_entries, &c);
+  return enqueue(m, stream,
+                 (struct call){.each = add_entry, .list = list, .scale = scale, .vector = vector});
 }
 
-static void run_scatter(const void *call)
+static void add_element(const struct call *c, uint64_t i)
 {
-  const struct call *c = call;
-  const uint64_t count = list_count(c->a);
-  for (uint64_t i = 0; i < count; i++) c->m.dense[c->a.pairs[i].index] = c->a.pairs[i].value;
+  add_to(c, i, c->m.dense[i]);
+}
+
+ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
+                           cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.each = add_element, .scale = scale, .vector = vector});
+}
+
+/* ---- entries and elements on their own ------------------------------------------------------- */
+
+static void give_back(const struct call *c, uint64_t i)
+{
+  const struct sparse_pair pair = c->list.pairs[i];
+  const uint64_t count = list_count(c->among), at = lower_bound(c->among.pairs, count, pair.index);
+  if (at < count && c->among.pairs[at].index == pair.index)
+    c->m.residual[pair.index] = one_nan(c->m.residual[pair.index] + pair.value);
+}
+
+ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
+                        struct sparse_list among, cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.each = give_back, .list = list, .among = among});
+}
+
+static void scatter(const struct call *c, uint64_t i)
+{
+  c->m.dense[c->list.pairs[i].index] = c->list.pairs[i].value;
 }
 
 ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
                          cudaStream_t stream)
 {
-  return enqueue(stream, run_scatter, &(struct call){.m = *m, .a = list});
+  return enqueue(m, stream, (struct call){.each = scatter, .list = list});
 }
 
-static void run_unzip(const void *call)
+static void average(const struct call *c, uint64_t i)
 {
-  const struct call *c = call;
-  const uint64_t count = list_count(c->a);
-  for (uint64_t i = 0; i < count; i++) {
-    c->indices[i] = c->a.pairs[i].index;
-    c->values[i] = c->a.pairs[i].value;
-  }
+  bool *in_result = c->m.scratch;
+  c->m.dense[i] = one_nan(c->m.dense[i] / (float)c->m.nranks);
+  if (in_result != NULL) in_result[i] = true;
+}
+
+ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.each = average});
+}
+
+static void convert(const struct call *c, uint64_t i)
+{
+  c->m.dense[i] = gradient_value(c->gradient, c->m.config.gradient_type, i);
+}
+
+ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.each = convert, .gradient = gradient});
+}
+
+static void unzip(const struct call *c, uint64_t i)
+{
+  c->indices[i] = c->list.pairs[i].index;
+  c->values[i] = c->list.pairs[i].value;
 }
 
 ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
                        float *values, cudaStream_t stream)
 {
-  const struct call c = {.m = *m, .a = list, .indices = indices, .values = values};
-  return enqueue(stream, run_unzip, &c);
+  return enqueue(m, stream,
+                 (struct call){.each = unzip, .list = list, .indices = indices, .values = values});
 }
 
-static void run_zip(const void *call)
+static void zip(const struct call *c, uint64_t i)
 {
-  const struct call *c = call;
-  const uint64_t count = list_count(c->to);
-  for (uint64_t i = 0; i < count; i++)
-    c->to.pairs[i] = (struct sparse_pair){c->indices[i], c->values[i]};
+  c->list.pairs[i] = (struct sparse_pair){c->indices[i], c->values[i]};
 }
 
 ncclResult_t ops_zip(const struct sparse_memory *m, const uint32_t *indices, const float *values,
                      struct sparse_list to, cudaStream_t stream)
 {
   const struct call c = {
-      .m = *m, .to = to, .indices = (uint32_t *)indices, .values = (float *)values};
-  return enqueue(stream, run_zip, &c);
-}
-
-/* ---- dense vectors --------------------------------------------------------------------------- */
-
-static void run_add_dense(const void *call)
-{
-  const struct call *c = call;
-  for (size_t i = 0; i < c->m.n; i++) add_to(c, i, c->m.dense[i]);
-}
-
-ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
-                           cudaStream_t stream)
-{
-  return enqueue(stream, run_add_dense, &(struct call){.m = *m, .scale = scale, .vector = vector});
-}
-
-static void run_average(const void *call)
-{
-  const struct call *c = call;
-  for (size_t i = 0; i < c->m.n; i++) c->m.dense[i] = one_nan(c->m.dense[i] / (float)c->m.nranks);
-  if (c->m.scratch != NULL) memset(c->m.scratch, true, c->m.n); /* in the result: see apply_cpu.c */
-}
-
-ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)
-{
-  return enqueue(stream, run_average, &(struct call){.m = *m});
-}
-
-static void run_convert(const void *call)
-{
-  const struct call *c = call;
-  for (size_t i = 0; i < c->m.n; i++)
-    c->m.dense[i] = gradient_value(c->gradient, c->m.config.gradient_type, i);
-}
-
-ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream)
-{
-  return enqueue(stream, run_convert, &(struct call){.m = *m, .gradient = gradient});
+      .each = zip, .list = to, .indices = (uint32_t *)indices, .values = (float *)values};
+  return enqueue(m, stream, c);
 }

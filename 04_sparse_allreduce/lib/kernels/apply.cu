@@ -7,29 +7,127 @@
  * gathers the values in shared memory and stores the sectors of 32 bytes that have an entry, or had
  * one. Random access takes as long as memory needs to open a row for each sector; a store of less
  * than a sector opens it twice, because the rest of the sector has to be read first. So what is
- * cleared and what is set anew takes one store, and never less than a sector. */
+ * cleared and what is set anew takes one store, and never less than a sector.
+ *
+ * Where nobody wants the dense vector, entries that are still with the owners of regions are
+ * fetched, and the bits are set anew, if the next local pass is going to read them. */
+#include <type_traits>
+
+#include "device/entries.cuh"
+#include "onesided/flags.cuh"
 #include "onesided/onesided.h"
-#include "onesided/parts.cuh"
 
 namespace
 {
 
 enum {
+  WARPS = THREADS / 32,
   APPLY_BLOCKS = 4, /* per multiprocessor */
   GROUP = 8,        /* units in a row that a warp takes at most, for one look at where they begin */
+  ROWS = 8,         /* of 32 entries that are on their way at the same time */
   STORES = 8,       /* of a warp, 4 elements of each lane, that make a unit */
+  UNIT_WORDS = SPARSE_UNIT / 32,                                      /* of bits */
+  SECTOR_PAIRS = SPARSE_SECTOR * sizeof(float) / sizeof(sparse_pair), /* entries in a sector */
+  LINE_PAIRS = 128 / sizeof(sparse_pair),
 };
-static_assert(STORES * 128 == SPARSE_UNIT && SPARSE_UNIT == 32 * 32, "a lane has a word of bits");
+static_assert(STORES * 128 == SPARSE_UNIT && UNIT_WORDS == 32, "a lane has a word of bits");
 
-struct shared {
-  sums sums;
-  alignas(16) float values[WARPS][SPARSE_UNIT]; /* zero but for the unit that a warp works on */
-  uint32_t bits[WARPS][32];
-  uint32_t old_bits[WARPS][GROUP][32];
+/* ---- where the entries are ------------------------------------------------------------------- */
+
+/* Parts of the result, ascending: lists of regions that end where `ends` says. */
+struct sums {
+  ops_lists lists;
+  uint64_t displs[SPARSE_MAX_RANKS + 1];
+  uint32_t ends[SPARSE_MAX_RANKS];
+  int parts;
 };
 
-/* ---- a unit ------------------------------------------------------------------------------------
- */
+/* The parts of a list. AT_OWNERS: the sums of all ranks, each part in its owner's memory; if they
+ * do not come, there are none. */
+template <bool AT_OWNERS>
+__device__ inline void find_parts(const sparse_memory &m, const sparse_list &list, sums &s)
+{
+  const bool there = !AT_OWNERS || ops_await_sums(m, s.lists);
+  if (!there) ops_begin();
+  const int parts = AT_OWNERS ? m.nranks : list.parts;
+  OPS_ROLLED
+  for (int p = (int)threadIdx.x; p < parts; p += THREADS) {
+    if (!AT_OWNERS || !there) s.lists.counts[p] = there ? (uint32_t)list.counts[p] : 0;
+    s.ends[p] = parts == 1 ? (uint32_t)m.n : (uint32_t)m.state->boundaries[p + 1];
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    s.parts = parts;
+    s.displs[0] = 0;
+    OPS_ROLLED
+    for (int p = 0; p < parts; p++) {
+      if (!AT_OWNERS) s.lists.pairs[p] = list.pairs + s.displs[p];
+      s.displs[p + 1] = s.displs[p] + s.lists.counts[p];
+    }
+  }
+  __syncthreads();
+}
+
+/* Entries `at` to `end` of a part are next. */
+struct cursor {
+  int part;
+  uint32_t at, end;
+};
+
+/* Where the entries of a part begin whose indices are `index`, the first of a unit, or more. In the
+ * sums of other ranks their owners have written that down (reduce.cu, in exact steps
+ * device/keep.cuh): a search would be several round trips. */
+template <bool AT_OWNERS>
+__device__ inline uint32_t begin_in(const sparse_memory &m, const sums &s, int part, uint64_t index)
+{
+  const uint32_t count = s.lists.counts[part];
+  if (!AT_OWNERS) return ops_lower_bound(s.lists.pairs[part], 0, count, index);
+  if (count == 0 || (part > 0 && index <= s.ends[part - 1])) return 0;
+  if (index >= s.ends[part]) return count;
+  /* where they are known to be from the owner's sums: no trip to memory for that */
+  const char *sums = (const char *)s.lists.pairs[part], *mine = (const char *)m.reduced;
+  return ((const uint32_t *)(sums + ((const char *)m.unit_begins - mine)))[index / SPARSE_UNIT];
+}
+
+template <bool AT_OWNERS>
+__device__ inline cursor find(const sparse_memory &m, const sums &s, uint64_t begin, uint64_t until)
+{
+  int part = 0;
+  while (part + 1 < s.parts && s.ends[part] <= begin) part++;
+  return {part, begin_in<AT_OWNERS>(m, s, part, begin), begin_in<AT_OWNERS>(m, s, part, until)};
+}
+
+/* Up to ROWS x 32 entries; false if there are none left before `until`. AT_OWNERS: they go to
+ * `gathered`, too. Rows begin where sectors of `gathered` do, parts of which would be read from
+ * memory first; or, where nothing else is stored, where lines of the owner's list do, since NVLink
+ * carries whole ones best. */
+template <bool AT_OWNERS, bool DENSE>
+__device__ inline bool load_entries(const sparse_memory &m, const sums &s, cursor &c,
+                                    uint64_t until, uint2 (&entry)[ROWS])
+{
+  while (c.at == c.end) {
+    if (c.part + 1 >= s.parts || s.ends[c.part] >= until) return false;
+    c.part++;
+    c.at = 0;
+    c.end = begin_in<AT_OWNERS>(m, s, c.part, until);
+  }
+  const sparse_pair *from = s.lists.pairs[c.part] + c.at;
+  sparse_pair *to = m.gathered + s.displs[c.part] + c.at;
+  const uintptr_t place = DENSE ? (uintptr_t)to : (uintptr_t)from;
+  const uint32_t pairs = DENSE ? SECTOR_PAIRS : LINE_PAIRS;
+  const uint32_t skip = AT_OWNERS ? (uint32_t)(place / sizeof(*to) % pairs) : 0;
+  const uint32_t left = c.end - c.at, lane = threadIdx.x % 32;
+#pragma unroll
+  for (uint32_t r = 0; r < ROWS; r++) entry[r] = entry_at(from, r * 32 + lane - skip, left);
+#pragma unroll
+  for (uint32_t r = 0; r < ROWS; r++)
+    if (AT_OWNERS && r * 32 + lane - skip < left)
+      __stcs((uint2 *)&to[r * 32 + lane - skip], entry[r]);
+  c.at += left < ROWS * 32 - skip ? left : ROWS * 32 - skip;
+  return true;
+}
+
+/* ---- the dense vector ------------------------------------------------------------------------ */
 
 /* Puts those of a warp's entries that lie in a unit where they belong. Are there some after it? */
 __device__ inline bool put_entries(const uint2 (&entry)[ROWS], uint32_t unit, float nranks,
@@ -64,133 +162,114 @@ __device__ inline void store_sectors(float *dense, uint32_t bits, float *values)
   }
 }
 
-template <bool AT_OWNERS>
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* Of the warps; values and bits are zero but while a warp works on them. */
+struct dense_shared {
+  alignas(16) float values[WARPS][SPARSE_UNIT];
+  uint32_t bits[WARPS][UNIT_WORDS];
+  uint32_t old_bits[WARPS][GROUP][UNIT_WORDS];
+};
+struct bits_shared {
+  uint32_t bits[WARPS][GROUP * UNIT_WORDS];
+};
+
+/* A warp takes a group of units in a row. As many in each group as make all warps have the same
+ * number of units in the end. */
+template <bool AT_OWNERS, bool DENSE>
 __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
-    apply(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
-          enum sparse_decision then)
+    make_result(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
+                enum sparse_decision then)
 {
   /* AT_OWNERS: the sums are in their owners' memory. Then this follows reduce() or select_sums(),
    * which let it begin at once. It needs sums, and there are flags about those; this rank's own
    * come when everything before has ended. */
   if (!AT_OWNERS) ops_begin();
-  __shared__ shared s;
-  const uint32_t lane = threadIdx.x % 32, warps = gridDim.x * WARPS;
+  __shared__ sums parts;
+  __shared__ std::conditional_t<DENSE, dense_shared, bits_shared> s;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = gridDim.x * WARPS;
   const uint32_t units = (uint32_t)SPARSE_UNITS(m.n);
-  const uint32_t group = choose_group(units, warps, GROUP);
-  const float nranks = (float)m.nranks;
-  float *values = s.values[threadIdx.x / 32];
-  uint32_t *bits = s.bits[threadIdx.x / 32];
-  uint32_t(*old_bits)[32] = s.old_bits[threadIdx.x / 32];
-  uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * group;
-  auto load_bits = [&]() {
+  const uint32_t rounds = (units - 1) / (warps * GROUP) + 1;
+  const uint32_t group = (units - 1) / (warps * rounds) + 1;
+  uint32_t *bits = s.bits[warp];
+  uint32_t first = (blockIdx.x * WARPS + warp) * group;
+  const auto load_old_bits = [&] { /* nobody has to be waited for to know these */
+                                   if constexpr (DENSE)
 #pragma unroll
-    for (uint32_t g = 0; g < GROUP; g++)
-      if (g < group && first + g < units)
-        old_bits[g][lane] = ops_result_bits(m)[(size_t)(first + g) * 32 + lane];
+                                     for (uint32_t g = 0; g < GROUP; g++)
+                                       if (g < group && first + g < units)
+                                         s.old_bits[warp][g][lane] = ops_result_bits(
+                                             m)[(size_t)(first + g) * UNIT_WORDS + lane];
   };
-  load_bits(); /* nobody has to be waited for to know these */
-  for (uint32_t i = lane; i < SPARSE_UNIT; i += 32) values[i] = 0;
-  bits[lane] = 0;
-  find_parts<AT_OWNERS>(m, list, s.sums);
+  load_old_bits();
+  for (uint32_t i = lane; i < sizeof(s.bits[0]) / sizeof(*bits); i += 32) bits[i] = 0;
+  if constexpr (DENSE)
+    for (uint32_t i = lane; i < SPARSE_UNIT; i += 32) s.values[warp][i] = 0;
+  else if (!AT_OWNERS && m.state->pending != SPARSE_REMOVE_IN_RESULT)
+    first = units; /* what leaves the residual is what was offered: nobody reads bits */
+  find_parts<AT_OWNERS>(m, list, parts);
   while (first < units) {
     const uint32_t last = first + group < units ? first + group : units;
     const uint64_t begin = (uint64_t)first * SPARSE_UNIT, end = (uint64_t)last * SPARSE_UNIT;
     const uint64_t until = end < m.n ? end : m.n;
-    cursor c = find<AT_OWNERS>(m, s.sums, begin, until);
+    uint32_t *result_bits = ops_result_bits(m) + (size_t)first * UNIT_WORDS;
+    cursor c = find<AT_OWNERS>(m, parts, begin, until);
     uint2 entry[ROWS];
-    bool more = load_entries<AT_OWNERS, TO_SECTORS>(m, s.sums, c, until, entry);
+    if constexpr (DENSE) {
+      bool more = load_entries<AT_OWNERS, DENSE>(m, parts, c, until, entry);
+      float *values = s.values[warp];
 #pragma unroll 1
-    for (uint32_t unit = first; unit < last; unit++) {
-      while (more && !put_entries(entry, unit, nranks, values, bits))
-        more = load_entries<AT_OWNERS, TO_SECTORS>(m, s.sums, c, until, entry);
-      __syncwarp();
-      const uint32_t now = bits[lane], old = old_bits[unit - first][lane];
-      bits[lane] = 0;
-      if (now != old) ops_result_bits(m)[(size_t)unit * 32 + lane] = now;
-      store_sectors(m.dense + (size_t)unit * SPARSE_UNIT, now | old, values);
-      __syncwarp();
-    }
-    first += warps * group;
-    load_bits();
-  }
-  if (AT_OWNERS)
-    ops_begin(); /* whoever waits for this kernel's end waits for that of reduce(), too */
-  if (blockIdx.x > 0) return;
-  if (AT_OWNERS) note_counts(m, s.sums);
-  if (threadIdx.x == 0) ops_decide(then, &m); /* of counts: no other block is needed for that */
-}
-
-/* ---- entries only ------------------------------------------------------------------------------
- * Where nobody wants the dense vector, entries that are still with the owners of regions are
- * fetched, and the bits that say where the result has entries are set anew, if the next local pass
- * is going to read them. A warp takes some units in a row and collects their bits in shared memory.
- * All words are stored, without a look at what they were: nothing has to be cleared. */
-
-enum { UNIT_WORDS = SPARSE_UNIT / 32 };
-
-struct mark_shared {
-  sums sums;
-  uint32_t bits[WARPS][GROUP * UNIT_WORDS]; /* zero but while a warp works on them */
-};
-
-/* The bits of the entries from element `begin` on. */
-__device__ inline void set_bits(const uint2 (&entry)[ROWS], uint64_t begin, uint64_t until,
-                                uint32_t *bits)
-{
+      for (uint32_t unit = first; unit < last; unit++) {
+        while (more && !put_entries(entry, unit, (float)m.nranks, values, bits))
+          more = load_entries<AT_OWNERS, DENSE>(m, parts, c, until, entry);
+        __syncwarp();
+        const uint32_t now = bits[lane], old = s.old_bits[warp][unit - first][lane];
+        bits[lane] = 0;
+        if (now != old) result_bits[(unit - first) * UNIT_WORDS + lane] = now;
+        store_sectors(m.dense + (size_t)unit * SPARSE_UNIT, now | old, values);
+        __syncwarp();
+      }
+    } else {
+      while (load_entries<AT_OWNERS, DENSE>(m, parts, c, until, entry))
 #pragma unroll
-  for (uint32_t r = 0; r < ROWS; r++) {
-    const uint32_t at = entry[r].x - (uint32_t)begin;
-    if (entry[r].x < until) atomicOr(&bits[at / 32], 1u << at % 32); /* not SPARSE_NO_INDEX */
-  }
-}
-
-template <bool AT_OWNERS>
-__global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
-    mark(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
-         enum sparse_decision then)
-{
-  if (!AT_OWNERS) ops_begin(); /* AT_OWNERS: as apply, this begins early, and there are flags */
-  __shared__ mark_shared s;
-  const uint32_t lane = threadIdx.x % 32, warps = gridDim.x * WARPS;
-  const uint32_t units = (uint32_t)SPARSE_UNITS(m.n);
-  const uint32_t group = choose_group(units, warps, GROUP);
-  uint32_t *bits = s.bits[threadIdx.x / 32];
-  uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * group;
-  /* what leaves the residual is what was offered: nobody reads bits */
-  if (!AT_OWNERS && m.state->pending != SPARSE_REMOVE_IN_RESULT) first = units;
-  for (uint32_t i = lane; i < GROUP * UNIT_WORDS; i += 32) bits[i] = 0;
-  find_parts<AT_OWNERS>(m, list, s.sums);
-  while (first < units) {
-    const uint32_t last = first + group < units ? first + group : units;
-    const uint64_t begin = (uint64_t)first * SPARSE_UNIT, end = (uint64_t)last * SPARSE_UNIT;
-    const uint64_t until = end < m.n ? end : m.n;
-    cursor c = find<AT_OWNERS>(m, s.sums, begin, until);
-    uint2 entry[ROWS];
-    while (load_entries<AT_OWNERS, FROM_LINES>(m, s.sums, c, until, entry))
-      set_bits(entry, begin, until, bits);
-    __syncwarp();
-    for (uint32_t i = lane; i < (last - first) * UNIT_WORDS; i += 32) {
-      ops_result_bits(m)[(size_t)first * UNIT_WORDS + i] = bits[i];
-      bits[i] = 0;
+        for (uint32_t r = 0; r < ROWS; r++) {
+          const uint32_t at = entry[r].x - (uint32_t)begin;
+          if (entry[r].x < until) atomicOr(&bits[at / 32], 1u << at % 32); /* an entry */
+        }
+      __syncwarp();
+      for (uint32_t i = lane; i < (last - first) * UNIT_WORDS; i += 32) {
+        result_bits[i] = bits[i]; /* without a look at what they were: nothing has to be cleared */
+        bits[i] = 0;
+      }
+      __syncwarp();
     }
-    __syncwarp();
     first += warps * group;
+    load_old_bits();
   }
   if (AT_OWNERS)
     ops_begin(); /* whoever waits for this kernel's end waits for that of reduce(), too */
   if (blockIdx.x > 0) return;
-  if (AT_OWNERS) note_counts(m, s.sums);
+  if (AT_OWNERS) {
+    /* The local pass has noted how many entries were for each region, and this is how many the
+     * owner has taken. */
+    OPS_ROLLED
+    for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
+      m.state->region_counts[p] = ops_await_taken(m, p);
+      m.state->gathered_counts[p] = parts.lists.counts[p];
+    }
+    __syncthreads();
+  }
   if (threadIdx.x == 0) ops_decide(then, &m); /* of counts: no other block is needed for that */
 }
 
 /* Of a list; of one without pairs: of the sums of all ranks. */
-ncclResult_t make_result(const sparse_memory *m, const sparse_list &list, sparse_decision then,
-                         cudaStream_t stream)
+ncclResult_t enqueue(const sparse_memory *m, const sparse_list &list, sparse_decision then,
+                     cudaStream_t stream)
 {
-  const bool at_owners = list.pairs == NULL, entries = m->config.result == SPARSE_RESULT_ENTRIES;
-  return ops_launch(entries     ? at_owners ? mark<true> : mark<false>
-                        : at_owners ? apply<true>
-                                : apply<false>,
+  const bool at_owners = list.pairs == NULL, dense = m->config.result != SPARSE_RESULT_ENTRIES;
+  return ops_launch(dense       ? at_owners ? make_result<true, true> : make_result<false, true>
+                          : at_owners ? make_result<true, false>
+                                : make_result<false, false>,
                     ops_blocks(m->n, SPARSE_UNIT * WARPS, APPLY_BLOCKS), THREADS, OPS_NEXT, stream,
                     *m, list, then);
 }
@@ -202,18 +281,19 @@ extern "C" {
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_decision then, cudaStream_t stream)
 {
-  return make_result(m, list, then, stream);
+  return enqueue(m, list, then, stream);
 }
 
-ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision adapt,
+ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision then,
                             cudaStream_t stream)
 {
-  return make_result(m, {NULL, NULL, 0}, adapt, stream);
+  return enqueue(m, {NULL, NULL, 0}, then, stream);
 }
 
 } // extern "C"
 
 ncclResult_t ops_load_apply(void)
 {
-  return ops_load_kernels(apply<false>, apply<true>, mark<false>, mark<true>);
+  return ops_load_kernels(make_result<true, true>, make_result<true, false>,
+                          make_result<false, true>, make_result<false, false>);
 }

@@ -6,7 +6,10 @@
  * lists' values to sums in shared memory, one list after the other with a barrier in between
  * (within a list no index comes twice, so no two threads add to the same sum). A bit for each index
  * says whether it occurs. The sums to keep are gathered in the order of the chain.
- * reduce_tiles.cuh has the two kinds of tiles. */
+ * reduce_tiles.cuh has the two kinds of tiles.
+ *
+ * ONESIDED: ranks store their lists here, and flags say when they are there, and all else that is
+ * needed. So this begins early. */
 #include "device/chain.cuh"
 #include "kernels/reduce_tiles.cuh"
 #include "kernels/selection.cuh"
@@ -15,9 +18,6 @@
 
 namespace
 {
-
-/* What a tile is done as. */
-enum kind { SMALL, LARGE, LARGE_IN_PARTS };
 
 /* One-sided: what a rank needs that has more candidates than its list holds. */
 struct choosing {
@@ -53,45 +53,54 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
   return true;
 }
 
-/* ALL: SPARSE_SUMS_ALL. */
-template <bool ONESIDED, bool ALL>
+/* Where the lists are, and above which level their entries count; false if one does not come. */
+template <bool ONESIDED>
+__device__ inline bool find_lists(const sparse_memory &m, memory &all, const sparse_pair *base,
+                                  const uint64_t *displs, const uint64_t *counts)
+{
+  shared &s = all.reduce;
+  bool there = true;
+  if (ONESIDED) {
+    do there = ops_await_lists(m, s.lists, s.levels);
+    while (!there && choose_and_offer(m, all.choose));
+  }
+  OPS_ROLLED
+  for (int p = (int)threadIdx.x; !ONESIDED && p < m.nranks; p += THREADS) {
+    s.lists.pairs[p] = base + displs[p];
+    s.lists.counts[p] = (uint32_t)counts[p];
+    s.levels[p] = OPS_ALL_LEVELS;
+  }
+  __syncthreads();
+  return there;
+}
+
+template <bool ONESIDED>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     reduce(const __grid_constant__ sparse_memory m, const sparse_pair *base, const uint64_t *displs,
            const uint64_t *counts, int first, int stride, const uint64_t *region,
            enum sparse_sums which, const __grid_constant__ sparse_list to,
            enum sparse_decision then)
 {
-  /* ONESIDED: ranks store their lists here. Then this follows the local pass, which lets it begin
-   * when it has all but ended, or a kernel that lets nobody begin before its end. There are flags
-   * about all that it needs. */
   if (!ONESIDED) ops_begin();
   ops_let_next_begin();
+  const bool above = which == SPARSE_SUMS_ABOVE;
   /* Other sums are not those of the result: ops_select_sums() chooses from them, and says where. */
-  const bool announces = ONESIDED && which == SPARSE_SUMS_ABOVE;
+  const bool announces = ONESIDED && above;
   __shared__ memory all;
   shared &s = all.reduce;
   /* Everything that is not about the lists is asked for before the wait for them. */
-  job w = {m.nranks, which, (float)m.state->global_threshold, region[0], region[1], false,
-           false,    0};
-  bool there = true;
-  if (ONESIDED) {
-    do there = ops_await_lists(m, s.all.lists, s.all.levels);
-    while (!there && choose_and_offer(m, all.choose));
-  } else {
-    OPS_ROLLED
-    for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
-      s.all.lists.pairs[p] = base + displs[p];
-      s.all.lists.counts[p] = (uint32_t)counts[p];
-      s.all.levels[p] = OPS_ALL_LEVELS;
-    }
-    __syncthreads();
+  job w = {m.nranks, first, stride, region[0], region[1]};
+  if (which == SPARSE_SUMS_NONZERO) w.level = 0;
+  if (above) {
+    w.level = sparse_level(m.state->global_threshold);
+    w.limit = SPARSE_INFINITY_LEVEL;
   }
+  const bool there = find_lists<ONESIDED>(m, all, base, displs, counts);
   ops_chain chain = ops_chain_begin(m);
   if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
   for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
-  order_lists(s, m.nranks, first, stride);
+  for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) s.dropped[p] = 0;
   choose_tile_size(w, s);
-  w.filters = has_levels(s, m.nranks);
   const uint32_t tiles = w.end > w.begin ? (uint32_t)(w.end - w.begin - 1) / w.tile_size + 1 : 0;
   __syncthreads();
   uint32_t tile = s.next;
@@ -108,28 +117,20 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     uint32_t drawn = 0;
     if (threadIdx.x == 0) drawn = ops_chain_draw(chain);
 
-    enum kind kind = SMALL;
+    const uint32_t entries = w.large ? lay_out(w, s) : 0;
+    const bool large = w.large && entries <= ROOM, in_parts = entries > ROOM;
     uint32_t keep = 0, kept = 0; /* of this thread: bits, and how many if in order of threads */
-    if (!w.large) {
-      add_to_small(w, s, begin, end, false);
-      kept = (uint32_t)__popc(keep = select_of_small<ALL>(w, s));
-    } else if (const uint32_t entries = lay_out(w, s); entries <= ROOM) {
-      kind = LARGE;
-      keep = select_of_large<ALL>(w, s, add_to_large(w, s, begin, entries));
-    } else {
-      kind = LARGE_IN_PARTS;
+    if (large)
+      keep = select_of_large(w, s, add_to_large(w, s, begin, entries));
+    else
       for (uint64_t from = begin; from < end; from += SMALL_TILE) {
-        add_to_small(w, s, from, from + SMALL_TILE < end ? from + SMALL_TILE : end, false);
-        kept += (uint32_t)__popc(select_of_small<ALL>(w, s));
-        s.occurs[threadIdx.x] = 0;
-        move_begin(w, s, from + SMALL_TILE);
-        __syncthreads();
+        kept += (uint32_t)__popc(keep = add_part(w, s, from, end, false));
+        if (in_parts) next_part(w, s, from);
       }
-    }
     if (threadIdx.x == 0) s.next = drawn;
     uint32_t before = 0, before_rounds[2] = {}, in_tile;
     unit_begin mine = {};
-    if (kind == LARGE) {
+    if (large) {
       __syncthreads();
       in_tile = place_rounds(s, before_rounds);
       if (threadIdx.x >= THREADS - 32) mine = find_unit(s, begin, end, before_rounds);
@@ -138,73 +139,64 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     }
     const uint32_t next = s.next;
     if (threadIdx.x == 0) ops_chain_publish(chain, tile, in_tile, 0);
-    const uint32_t soon = kind == LARGE_IN_PARTS ? tile : next;
+    const uint32_t soon = in_parts ? tile : next;
     if (soon < tiles) find_tile(w, s, soon); /* while other blocks publish */
     uint32_t place = (uint32_t)ops_chain_before(chain, tile, s.partial); /* of the tile's sums */
     ops_chain_advance(chain, tile, tiles, in_tile, 0);
 
-    if (kind == LARGE) {
+    if (large) {
       if (mine.any && announces) m.unit_begins[mine.unit] = place + mine.at;
       write_large(s, keep, before_rounds, to.pairs + place);
       for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
-    } else if (kind == SMALL) {
-      place += before;
-      if (announces) note_unit(m.unit_begins, begin, end, keep, place);
-      write_small(s, begin, keep, to.pairs + place);
-      s.occurs[threadIdx.x] = 0;
     } else {
-      for (uint64_t from = begin; from < end; from += SMALL_TILE) { /* the sums once more */
-        const uint64_t part_end = from + SMALL_TILE < end ? from + SMALL_TILE : end;
-        add_to_small(w, s, from, part_end, true);
-        keep = select_of_small<ALL>(w, s);
-        before = place_words(s, (uint32_t)__popc(keep), &in_tile);
-        if (announces) note_unit(m.unit_begins, from, part_end, keep, place + before);
+      for (uint64_t from = begin; from < end; from += SMALL_TILE) {
+        if (in_parts) { /* the sums once more */
+          keep = add_part(w, s, from, end, true);
+          before = place_words(s, (uint32_t)__popc(keep), &in_tile);
+        }
+        if (announces) note_unit(m.unit_begins, from, end, keep, place + before);
         write_small(s, from, keep, to.pairs + place + before);
         place += in_tile;
-        s.occurs[threadIdx.x] = 0;
-        move_begin(w, s, from + SMALL_TILE);
-        __syncthreads();
+        next_part(w, s, from);
       }
-      if (next < tiles) find_tile(w, s, next);
+      if (in_parts && next < tiles) find_tile(w, s, next);
     }
     tile = next;
   }
   if (ONESIDED)
     ops_begin(); /* whoever waits for this kernel's end waits for those before it, too */
   uint32_t *all_dropped = chain.scratch->dropped;
-  if (w.filters) __syncthreads();
+  __syncthreads();
   OPS_ROLLED
-  for (int place = (int)threadIdx.x; w.filters && place < m.nranks; place += THREADS)
-    if (s.dropped[place] > 0) atomicAdd(&all_dropped[place], s.dropped[place]);
+  for (int p = (int)threadIdx.x; ONESIDED && p < m.nranks; p += THREADS)
+    if (s.dropped[p] > 0) atomicAdd(&all_dropped[p], s.dropped[p]);
   if (!ops_last_block(chain.scratch)) return;
   const bool late = ONESIDED && ops_late(m), signals = announces && !late;
-  uint32_t *taken = s.dropped; /* entries of each list */
-  const int signaller = (int)threadIdx.x - 32, signallers = THREADS - 32;
-  ops_peer peer = {}; /* the first one that this thread signals */
-  if (threadIdx.x == 0)
-    s.next =
-        (uint32_t)ops_chain_end(chain, tiles, ops_words(m.n, m.nranks, m.capacity)); /* sums kept */
-  else if (signals && signaller >= 0 && signaller < m.nranks) {
-    peer = ops_peer_of(m, s.rank[signaller]);
-    ops_fence_system(); /* the sums: takes as long as the rest of this */
-  }
-  OPS_ROLLED
-  for (int place = signaller; place >= 0 && place < m.nranks; place += signallers) {
-    taken[place] = s.length[place] - (w.filters ? __ldcg(&all_dropped[place]) : 0);
-    all_dropped[place] = 0;
+  /* All but the first warp signal other ranks. What they need is asked for first. */
+  const int signaller = (int)threadIdx.x - 32;
+  ops_peer peer = {};
+  uint32_t dropped = 0;
+  const auto ask = [&](int p) {
+    peer = ops_peer_of(m, p);
+    dropped = __ldcg(&all_dropped[p]);
+  };
+  if (threadIdx.x == 0) {
+    const size_t words = ops_words(m.n, m.nranks, m.capacity);
+    s.next = (uint32_t)ops_chain_end(chain, tiles, words); /* sums kept */
+  } else if (ONESIDED && signaller >= 0 && signaller < m.nranks) {
+    ask(signaller);
+    if (signals) ops_fence_system(); /* the sums: takes as long as the rest of this */
   }
   __syncthreads();
   OPS_ROLLED
-  for (int place = signaller; signals && place >= 0 && place < m.nranks; place += signallers) {
-    if (place != signaller) peer = ops_peer_of(m, s.rank[place]);
-    ops_signal_sums(m, peer, s.next, taken[place]); /* first: they are waiting */
-  }
-  OPS_ROLLED
-  for (int place = signaller; ONESIDED && !late && place >= 0 && place < m.nranks;
-       place += signallers) {
-    const int p = s.rank[place];
-    m.state->received_counts[p] = taken[place];
-    if (p != m.rank) m.state->stored[p] += s.length[place];
+  for (int p = signaller; ONESIDED && p >= 0 && p < m.nranks; p += THREADS - 32) {
+    if (p != signaller) ask(p);
+    const uint32_t taken = s.lists.counts[p] - dropped;
+    if (signals) ops_signal_sums(m, peer, s.next, taken); /* first: they are waiting */
+    all_dropped[p] = 0;
+    if (late) continue;
+    m.state->received_counts[p] = taken;
+    if (p != m.rank) m.state->stored[p] += s.lists.counts[p];
   }
   if (threadIdx.x != 0) return;
   *to.counts = late ? 0 : s.next;
@@ -219,9 +211,8 @@ extern "C" ncclResult_t ops_reduce(const struct sparse_memory *m, const struct s
                                    struct sparse_list to, enum sparse_decision then,
                                    cudaStream_t stream)
 {
-  return ops_launch(which == SPARSE_SUMS_ALL ? reduce<false, true> : reduce<false, false>,
-                    ops_blocks(m->n, SMALL_TILE, BLOCKS), THREADS, OPS_NEXT, stream, *m, base,
-                    displs, counts, first, stride, region, which, to, then);
+  return ops_launch(reduce<false>, ops_blocks(m->n, SMALL_TILE, BLOCKS), THREADS, OPS_NEXT, stream,
+                    *m, base, displs, counts, first, stride, region, which, to, then);
 }
 
 /* All blocks have to run at once, in case that they choose. */
@@ -232,12 +223,12 @@ extern "C" ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum spar
   const sparse_list sums = {m->reduced, &s->reduced_count, 1};
   const int blocks = ops_at_once(sizeof(memory), BLOCKS);
   return ops_launch(
-      reduce<true, false>, ops_blocks(m->n, SMALL_TILE, blocks), THREADS, OPS_NEXT, stream, *m,
-      nullptr, nullptr, nullptr, m->rank, -1, s->boundaries + m->rank, which, sums,
+      reduce<true>, ops_blocks(m->n, SMALL_TILE, blocks), THREADS, OPS_NEXT, stream, *m, nullptr,
+      nullptr, nullptr, m->rank, -1, s->boundaries + m->rank, which, sums,
       which == SPARSE_SUMS_NONZERO ? SPARSE_WANT_K_NEAR_THRESHOLD : SPARSE_THEN_NOTHING);
 }
 
 ncclResult_t ops_load_reduce(void)
 {
-  return ops_load_kernels(reduce<true, false>, reduce<false, false>, reduce<false, true>);
+  return ops_load_kernels(reduce<true>, reduce<false>);
 }

@@ -32,39 +32,40 @@ static_assert(WARPS * ROUNDS == 64, "place_rounds() has two counts per lane");
 struct shared {
   uint32_t occurs[THREADS * WORDS];
   union {
-    struct { /* before the first tile: by rank */
-      ops_lists lists;
-      sparse_level_t levels[SPARSE_MAX_RANKS];
-    } all;
     float sums[SMALL_TILE]; /* of a small tile */
     struct {
-      uint2 entries[ROOM];              /* list by list, in the order of additions */
+      uint2 entries[ROOM];              /* list by list */
       uint2 sums[ROOM];                 /* {index, sum}, ascending */
       uint16_t before[THREADS * WORDS]; /* bits in the words before */
     } large;
   };
-  /* By place in the order of additions: the lists, and where the tile begins and ends in them (a
-   * small tile: where the list ends). */
-  const sparse_pair *list[SPARSE_MAX_RANKS];
-  uint32_t length[SPARSE_MAX_RANKS], first[SPARSE_MAX_RANKS], last[SPARSE_MAX_RANKS];
-  int rank[SPARSE_MAX_RANKS];             /* that the list is from */
-  sparse_level_t level[SPARSE_MAX_RANKS]; /* that an entry has to exceed */
-  uint32_t dropped[SPARSE_MAX_RANKS];     /* entries that do not */
-  uint32_t offset[SPARSE_MAX_RANKS + 1];  /* in large.entries */
+  /* By rank: the lists, where the tile begins and ends in them (a small tile: where the list ends),
+   * which level an entry has to exceed, and how many do not. */
+  ops_lists lists;
+  uint32_t first[SPARSE_MAX_RANKS], last[SPARSE_MAX_RANKS];
+  sparse_level_t levels[SPARSE_MAX_RANKS];
+  uint32_t dropped[SPARSE_MAX_RANKS];
+  uint32_t offset[SPARSE_MAX_RANKS + 1]; /* in large.entries */
   uint32_t partial[WARPS], counts[WARPS * ROUNDS];
   uint32_t kept[WARPS * ROUNDS]; /* of a large tile: a bit for each sum */
   uint32_t next;                 /* tile */
 };
 
 struct job {
-  int lists;
-  enum sparse_sums which;
-  float threshold;
-  uint64_t begin, end; /* of the region */
-  bool large;          /* tiles */
-  bool filters;        /* there is a list of which not all entries count */
-  uint32_t tile_size;
+  int lists, first, stride; /* in the order of additions, modulo `lists` */
+  uint64_t begin, end;      /* of the region */
+  /* sums are kept whose magnitudes are above, and not above; of all, unless told otherwise */
+  sparse_level_t level = -1, limit = SPARSE_NAN_LEVEL;
+  bool large = false; /* tiles */
+  uint32_t tile_size = 0;
 };
+
+/* The rank whose list is added at this place in the order. */
+__device__ inline int rank_at(const job &w, int place)
+{
+  const int p = w.first + w.stride * place;
+  return p < 0 ? p + w.lists : p >= w.lists ? p - w.lists : p;
+}
 
 /* As few rounds as the room for entries allows, and the same number of tiles for each block, but
  * for those of one multiprocessor (of two, if few run at once): where the last block of the kernel
@@ -74,7 +75,7 @@ __device__ inline void choose_tile_size(job &w, const shared &s)
   const uint32_t size = w.end > w.begin ? (uint32_t)(w.end - w.begin) : 0;
   uint64_t entries = 0;
   OPS_ROLLED
-  for (int p = (int)threadIdx.x % 32; p < w.lists; p += 32) entries += s.all.lists.counts[p];
+  for (int p = (int)threadIdx.x % 32; p < w.lists; p += 32) entries += s.lists.counts[p];
   entries = ops_warp_sum(entries);
   if (entries > 0xffffffffu) entries = 0xffffffffu; /* divisions of 64 bits take long */
   const uint32_t blocks = gridDim.x > 8 * BLOCKS ? gridDim.x - BLOCKS : gridDim.x;
@@ -82,31 +83,6 @@ __device__ inline void choose_tile_size(job &w, const shared &s)
   const uint32_t even = (size / (rounds * blocks) + 32) / 32 * 32;
   w.large = even > SMALL_TILE;
   w.tile_size = even < SMALL_TILE ? SMALL_TILE : even < LARGE_TILE ? even : LARGE_TILE;
-}
-
-/* The lists in the order of additions. */
-__device__ inline void order_lists(shared &s, int nranks, int first, int stride)
-{
-  OPS_ROLLED
-  for (int place = (int)threadIdx.x; place < nranks; place += THREADS) {
-    int p = first + stride * place; /* modulo nranks */
-    if (p < 0) p += nranks;
-    if (p >= nranks) p -= nranks;
-    s.list[place] = s.all.lists.pairs[p];
-    s.length[place] = s.all.lists.counts[p];
-    s.rank[place] = p;
-    s.level[place] = s.all.levels[p];
-    s.dropped[place] = 0;
-  }
-}
-
-/* Is there a list of which not all entries count? */
-__device__ inline bool has_levels(const shared &s, int nranks)
-{
-  bool any = false;
-  OPS_ROLLED
-  for (int p = (int)threadIdx.x % 32; p < nranks; p += 32) any |= s.all.levels[p] >= 0;
-  return __any_sync(OPS_ALL_LANES, any);
 }
 
 /* Where a tile is in all lists; a warp for each end that is to be searched for. */
@@ -117,46 +93,52 @@ __device__ inline void find_tile(const job &w, shared &s, uint32_t tile)
   OPS_ROLLED
   for (int i = (int)threadIdx.x / 32; i < (w.large ? 2 : 1) * w.lists; i += WARPS) {
     const bool is_end = i >= w.lists;
-    const int place = is_end ? i - w.lists : i;
-    const uint32_t at = ops_lower_bound(s.list[place], 0, s.length[place], is_end ? end : begin);
+    const int p = is_end ? i - w.lists : i;
+    const uint32_t count = s.lists.counts[p];
+    const uint32_t at = ops_lower_bound(s.lists.pairs[p], 0, count, is_end ? end : begin);
     if (threadIdx.x % 32 != 0) continue;
-    (is_end ? s.last : s.first)[place] = at;
-    if (!w.large) s.last[place] = s.length[place];
+    (is_end ? s.last : s.first)[p] = at;
+    if (!w.large) s.last[p] = count;
   }
 }
 
-/* The tile begins at `begin` now, further on. */
-__device__ inline void move_begin(const job &w, shared &s, uint64_t begin)
+/* The part of a tile that begins at `from` is done. */
+__device__ inline void next_part(const job &w, shared &s, uint64_t from)
 {
+  s.occurs[threadIdx.x] = 0;
+  if (!w.large) return;
   OPS_ROLLED
-  for (int place = (int)threadIdx.x / 32; place < w.lists; place += WARPS) {
-    const uint32_t at = ops_lower_bound(s.list[place], s.first[place], s.last[place], begin);
+  for (int p = (int)threadIdx.x / 32; p < w.lists; p += WARPS) {
+    const uint32_t at = ops_lower_bound(s.lists.pairs[p], s.first[p], s.last[p], from + SMALL_TILE);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) s.first[place] = at;
+    if (threadIdx.x % 32 == 0) s.first[p] = at;
   }
+  __syncthreads();
 }
 
-template <bool ALL>
 __device__ inline bool is_kept(const job &w, float sum)
 {
-  if (ALL) return true;
-  return w.which == SPARSE_SUMS_NONZERO ? sum != 0 : fabsf(sum) > w.threshold;
+  const sparse_level_t magnitude = sparse_magnitude(sum);
+  return magnitude > w.level && magnitude <= w.limit;
 }
 
-/* Does an entry count? Counts those that do not, unless this is the second time. */
-__device__ inline bool exceeds_level(shared &s, int place, uint2 entry, bool again)
+/* What an entry of rank p adds: nothing if it does not exceed the level. (Its sum is kept then only
+ * if others are in it: no sum of 0 is, where there are levels.) Such entries are counted, unless
+ * this is the second time. */
+__device__ inline float value_of(shared &s, int p, uint2 entry, bool again)
 {
-  if (sparse_magnitude(__uint_as_float(entry.y)) > s.level[place]) return true;
-  if (!again) atomicAdd(&s.dropped[place], 1u);
-  return false;
+  const float value = __uint_as_float(entry.y);
+  if (sparse_magnitude(value) > s.levels[p]) return value;
+  if (!again) atomicAdd(&s.dropped[p], 1u);
+  return 0;
 }
 
 /* ---- small tiles --------------------------------------------------------------------------- */
 
-__device__ inline uint2 entry_at(const shared &s, int place, uint32_t i)
+__device__ inline uint2 entry_at(const shared &s, int p, uint32_t i)
 {
-  return i < s.last[place] - s.first[place] ? *(const uint2 *)&s.list[place][s.first[place] + i]
-                                            : make_uint2(SPARSE_NO_INDEX, 0); /* beyond all */
+  return i < s.last[p] - s.first[p] ? *(const uint2 *)&s.lists.pairs[p][s.first[p] + i]
+                                    : make_uint2(SPARSE_NO_INDEX, 0); /* beyond all */
 }
 
 /* Sums need not be cleared: the first of an index starts at 0. Ends with a barrier. */
@@ -167,16 +149,17 @@ __device__ inline void add_to_small(const job &w, shared &s, uint64_t begin, uin
     uint2 entry[AHEAD];
 #pragma unroll
     for (int a = 0; a < AHEAD; a++)
-      if (group + a < w.lists) entry[a] = entry_at(s, group + a, threadIdx.x);
+      if (group + a < w.lists) entry[a] = entry_at(s, rank_at(w, group + a), threadIdx.x);
 #pragma unroll
     for (int a = 0; a < AHEAD; a++) {
       if (group + a >= w.lists) break;
-      for (uint32_t i = threadIdx.x;; entry[a] = entry_at(s, group + a, i += THREADS)) {
+      const int p = rank_at(w, group + a);
+      for (uint32_t i = threadIdx.x;; entry[a] = entry_at(s, p, i += THREADS)) {
         const bool inside = entry[a].x < end;
-        if (inside && (!w.filters || exceeds_level(s, group + a, entry[a], again))) {
+        if (inside) {
           const uint32_t at = (uint32_t)(entry[a].x - begin), bit = 1u << at % 32;
           const bool has_sum = atomicOr(&s.occurs[at / 32], bit) & bit;
-          s.sums[at] = __fadd_rn(has_sum ? s.sums[at] : 0.0f, __uint_as_float(entry[a].y));
+          s.sums[at] = __fadd_rn(has_sum ? s.sums[at] : 0.0f, value_of(s, p, entry[a], again));
         }
         if (!__syncthreads_or(threadIdx.x == THREADS - 1 && inside)) break;
       }
@@ -185,12 +168,11 @@ __device__ inline void add_to_small(const job &w, shared &s, uint64_t begin, uin
 }
 
 /* The bits of this thread's word whose sums are to be kept. */
-template <bool ALL>
 __device__ inline uint32_t select_of_small(const job &w, const shared &s)
 {
   uint32_t keep = s.occurs[threadIdx.x];
   for (uint32_t bits = keep; bits != 0; bits &= bits - 1)
-    if (!is_kept<ALL>(w, s.sums[threadIdx.x * 32 + (uint32_t)__ffs((int)bits) - 1]))
+    if (!is_kept(w, s.sums[threadIdx.x * 32 + (uint32_t)__ffs((int)bits) - 1]))
       keep &= ~(bits & (0 - bits));
   return keep;
 }
@@ -201,6 +183,14 @@ __device__ inline void write_small(const shared &s, uint64_t begin, uint32_t kee
     const uint32_t i = threadIdx.x * 32 + (uint32_t)__ffs((int)keep) - 1;
     *(uint2 *)to++ = make_uint2((uint32_t)begin + i, __float_as_uint(s.sums[i]));
   }
+}
+
+/* Adds up the part of a tile that begins at `from`; returns what select_of_small() does. */
+__device__ inline uint32_t add_part(const job &w, shared &s, uint64_t from, uint64_t end,
+                                    bool again)
+{
+  add_to_small(w, s, from, from + SMALL_TILE < end ? from + SMALL_TILE : end, again);
+  return select_of_small(w, s);
 }
 
 /* Notes where a unit begins that does within this thread's word. The thread's sums are those from
@@ -234,10 +224,10 @@ __device__ inline uint32_t lay_out(const job &w, shared &s)
   uint32_t all = 0;
   OPS_ROLLED
   for (int group = 0; group < w.lists; group += 32) {
-    const int place = group + (int)threadIdx.x % 32;
-    const uint32_t count = place < w.lists ? s.last[place] - s.first[place] : 0;
+    const int p = group + (int)threadIdx.x % 32;
+    const uint32_t count = p < w.lists ? s.last[p] - s.first[p] : 0;
     const uint32_t through = all + ops_warp_scan(count);
-    if (threadIdx.x < 32 && place < w.lists) s.offset[place + 1] = through;
+    if (threadIdx.x < 32 && p < w.lists) s.offset[p + 1] = through;
     all = __shfl_sync(OPS_ALL_LANES, through, 31);
   }
   if (threadIdx.x == 0) s.offset[0] = 0;
@@ -253,11 +243,11 @@ __device__ inline void copy_entries(const job &w, shared &s, uint64_t begin, uin
   while (2 * top < w.lists) top *= 2;
   OPS_ROLLED
   for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
-    int place = 0;
+    int p = 0;
     OPS_ROLLED
     for (int step = top; step > 0; step /= 2)
-      if (place + step < w.lists && s.offset[place + step] <= i) place += step;
-    const sparse_pair *from = s.list[place] + s.first[place] + (i - s.offset[place]);
+      if (p + step < w.lists && s.offset[p + step] <= i) p += step;
+    const sparse_pair *from = s.lists.pairs[p] + s.first[p] + (i - s.offset[p]);
     __pipeline_memcpy_async(&s.large.entries[i], from, sizeof(*from));
   }
   ops_await_copies();
@@ -265,25 +255,6 @@ __device__ inline void copy_entries(const job &w, shared &s, uint64_t begin, uin
   for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
     const uint32_t at = s.large.entries[i].x - (uint32_t)begin;
     atomicOr(&s.occurs[at / 32], 1u << at % 32);
-  }
-  __syncthreads();
-}
-
-/* Entries that do not count lose their indices, and bits that nothing else sets. Ends with a
- * barrier. */
-__device__ inline void drop_entries(shared &s, uint32_t begin, uint32_t count)
-{
-  for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
-  __syncthreads();
-  OPS_ROLLED
-  for (uint32_t i = threadIdx.x; i < count; i += THREADS) {
-    int place = 0;
-    while (s.offset[place + 1] <= i) place++;
-    const uint32_t at = s.large.entries[i].x - begin;
-    if (exceeds_level(s, place, s.large.entries[i], false))
-      atomicOr(&s.occurs[at / 32], 1u << at % 32);
-    else
-      s.large.entries[i].x = SPARSE_NO_INDEX;
   }
   __syncthreads();
 }
@@ -308,21 +279,20 @@ __device__ inline uint32_t rank_bits(shared &s)
 __device__ inline uint32_t add_to_large(const job &w, shared &s, uint64_t begin, uint32_t count)
 {
   copy_entries(w, s, begin, count);
-  if (w.filters) drop_entries(s, (uint32_t)begin, count);
   const uint32_t sums = rank_bits(s);
   OPS_ROLLED
   for (uint32_t i = threadIdx.x; i < sums; i += THREADS) s.large.sums[i].y = 0;
   __syncthreads();
   OPS_ROLLED
   for (int place = 0; place < w.lists; place++) {
+    const int p = rank_at(w, place);
     OPS_ROLLED
-    for (uint32_t i = s.offset[place] + threadIdx.x; i < s.offset[place + 1]; i += THREADS) {
+    for (uint32_t i = s.offset[p] + threadIdx.x; i < s.offset[p + 1]; i += THREADS) {
       const uint2 entry = s.large.entries[i];
-      if (entry.x == SPARSE_NO_INDEX) continue;
       const uint32_t at = entry.x - (uint32_t)begin, word = at / 32;
       const uint32_t lower = s.occurs[word] & ((1u << at % 32) - 1);
       uint2 *sum = &s.large.sums[s.large.before[word] + (uint32_t)__popc(lower)];
-      const float both = __fadd_rn(__uint_as_float(sum->y), __uint_as_float(entry.y));
+      const float both = __fadd_rn(__uint_as_float(sum->y), value_of(s, p, entry, false));
       *sum = make_uint2(entry.x, __float_as_uint(both));
     }
     __syncthreads();
@@ -332,14 +302,13 @@ __device__ inline uint32_t add_to_large(const job &w, shared &s, uint64_t begin,
 
 /* Bit r: whether sum threadIdx.x + r * THREADS is to be kept. Leaves the warp's bits and their
  * number in each round in s.kept and s.counts. */
-template <bool ALL>
 __device__ inline uint32_t select_of_large(const job &w, shared &s, uint32_t sums)
 {
   uint32_t keep = 0;
   OPS_ROLLED
   for (uint32_t r = 0; r < ROUNDS; r++) {
     const uint32_t i = threadIdx.x + r * THREADS;
-    const bool kept = i < sums && is_kept<ALL>(w, __uint_as_float(s.large.sums[i].y));
+    const bool kept = i < sums && is_kept(w, __uint_as_float(s.large.sums[i].y));
     const uint32_t lanes = __ballot_sync(OPS_ALL_LANES, kept);
     if (threadIdx.x % 32 == 0) {
       s.kept[r * WARPS + threadIdx.x / 32] = lanes;
