@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU version of lib/lsa.cu, for `make CPU=1`: the same protocol as the kernel (headers,
- * parities, counters, verdicts, timeout), with memcpy for the tiles and no lines, since nothing is
- * gained by them here. It is also the shortest way to understand the kernel, all but its lines.
+ * parities, verdicts, timeout), with memcpy for the tiles and no lines, since nothing is gained by
+ * them here. It is also the shortest way to understand the kernel, all but its lines.
  *
  * A rank's exchange runs on the worker thread of its stream; ranks meet in windows that the
  * stand-in maps into all of them, and wait by cpu_wait, which sleeps.
@@ -9,8 +9,7 @@
  * CPU_STANDIN_LSA_RANKS says how many consecutive ranks share memory (default: all), to try out
  * several hosts on one; 0 means no symmetric memory. CPU_STANDIN_PCIE=N and
  * CPU_STANDIN_UNKNOWN_LINK=N: device N says that it reaches the others over PCIe, or cannot say
- * how.
- */
+ * how. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,297 +17,223 @@
 #include "../lib/internal.h"
 #include "cpu.h"
 
-/* A header, and the row of counts with it. `epoch` is written last. */
+/* What one rank tells another one in an epoch: a header, with device counts the row of counts, and
+ * that its data have been stored. The epochs are written last. */
 struct message {
   struct alltoallv_header header;
   uint64_t counts[ALLTOALLV_MAX_LSA_RANKS];
-  _Atomic uint32_t epoch;
+  _Atomic uint32_t epoch, done;
 };
 
-/* The scratch memory of a rank, in a window: [source] is written by that source. */
-struct scratch {
-  _Atomic uint64_t received[ALLTOALLV_MAX_LSA_RANKS];
-  struct message message[2][ALLTOALLV_MAX_LSA_RANKS]; /* [parity] */
-};
-
+/* What a rank remembers from one exchange to the next. */
 struct alltoallv_lsa {
-  ncclComm_t comm;
-  int rank, n;
-  struct alltoallv_lsa_config config;
-  struct scratch *mine;
-  ncclWindow_t scratch_window;
-  ncclWindow_t window[ALLTOALLV_MAX_WINDOWS];
-  struct alltoallv_errors errors;
-  /* what a rank remembers from one exchange to the next */
   uint32_t epoch;
   bool broken;
-  uint64_t received_before[ALLTOALLV_MAX_LSA_RANKS]; /* mine->received after the last one */
 };
 
 /* ---- set up ------------------------------------------------------------------------------- */
 
-int alltoallv_lsa_ranks(ncclComm_t comm, const char **why)
+const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
+                                  const char (*ids)[ALLTOALLV_PCI_ID], int *blocks)
 {
-  const char *setting = getenv("CPU_STANDIN_LSA_RANKS");
-  int n = 0;
-  if (ncclCommCount(comm, &n) != ncclSuccess) n = 0;
-  int ranks = setting != NULL ? atoi(setting) : n;
-  *why = "";
-  if (ranks >= 1 && ranks <= n && n % ranks == 0) return ranks;
-  *why = "CPU_STANDIN_LSA_RANKS rules it out";
-  return 0;
+  const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"), *pcie = getenv("CPU_STANDIN_PCIE");
+  const char *unknown = getenv("CPU_STANDIN_UNKNOWN_LINK");
+  (void)ids;
+  *blocks = 1;
+  if (ranks != NULL && atoi(ranks) != h->n) return "not all ranks share memory";
+  if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
+  if (pcie != NULL && atoi(pcie) == device)
+    return "a GPU is reached over PCIe, for which the kernel is not made";
+  if (unknown != NULL && atoi(unknown) == device && h->config.method == ALLTOALLV_AUTO)
+    return "a process does not see whether another one's GPU is on NVLink";
+  return "";
 }
 
-enum alltoallv_link alltoallv_lsa_link(int device, const char *id)
+ncclResult_t alltoallv_lsa_create(struct alltoallv_handle *h, size_t *scratch_bytes)
 {
-  const char *pcie = getenv("CPU_STANDIN_PCIE"), *unknown = getenv("CPU_STANDIN_UNKNOWN_LINK");
-  (void)id;
-  if (pcie != NULL && atoi(pcie) == device) return ALLTOALLV_LINK_PCIE;
-  return unknown != NULL && atoi(unknown) == device ? ALLTOALLV_LINK_UNKNOWN
-                                                    : ALLTOALLV_LINK_NVLINK;
-}
-
-ncclResult_t alltoallv_lsa_create(ncclComm_t comm, const struct alltoallv_lsa_config *config,
-                                  struct alltoallv_lsa **lsa)
-{
-  struct alltoallv_lsa *l = calloc(1, sizeof(*l));
-  *lsa = l;
-  if (l == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
-  l->comm = comm;
-  l->config = *config;
-  l->epoch = config->first_epoch - 1;
-  ALLTOALLV_NCCLTRY(ncclCommUserRank(comm, &l->rank));
-  ALLTOALLV_NCCLTRY(ncclCommCount(comm, &l->n));
-  ALLTOALLV_NCCLTRY(ncclMemAlloc((void **)&l->mine, sizeof(*l->mine)));
-  memset((void *)l->mine, 0, sizeof(*l->mine));
+  h->lsa = calloc(1, sizeof(*h->lsa));
+  if (h->lsa == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
+  h->lsa->epoch = h->first_epoch - 1;
+  *scratch_bytes = 2 * (size_t)h->n * sizeof(struct message);
   return ncclSuccess;
 }
 
-ncclResult_t alltoallv_lsa_connect(struct alltoallv_lsa *lsa)
+ncclResult_t alltoallv_lsa_destroy(struct alltoallv_handle *h)
 {
-  ALLTOALLV_NCCLTRY(ncclCommWindowRegister(lsa->comm, lsa->mine, sizeof(*lsa->mine),
-                                           &lsa->scratch_window, NCCL_WIN_COLL_SYMMETRIC));
+  free(h->lsa);
   return ncclSuccess;
 }
 
-ncclResult_t alltoallv_lsa_destroy(struct alltoallv_lsa *lsa)
+ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h)
 {
-  ncclResult_t window = ncclSuccess, memory = ncclSuccess;
-  if (lsa->scratch_window != NULL)
-    window = ncclCommWindowDeregister(lsa->comm, lsa->scratch_window);
-  if (lsa->mine != NULL) memory = ncclMemFree(lsa->mine);
-  free(lsa);
-  const ncclResult_t first = window != ncclSuccess ? window : memory;
-  return first == ncclSuccess ? first : alltoallv_fail(first, "%s", alltoallv_nccl_reason(first));
-}
-
-struct alltoallv_errors *alltoallv_lsa_errors(struct alltoallv_lsa *lsa)
-{
-  return &lsa->errors;
-}
-
-ncclResult_t alltoallv_lsa_register(struct alltoallv_lsa *lsa, int id, void *buff, size_t bytes,
-                                    void **peers)
-{
-  ALLTOALLV_NCCLTRY(
-      ncclCommWindowRegister(lsa->comm, buff, bytes, &lsa->window[id], NCCL_WIN_COLL_SYMMETRIC));
-  for (int p = 0; p < lsa->n; p++) peers[p] = cpu_window_pointer(lsa->window[id], 0, p);
+  (void)h;
   return ncclSuccess;
 }
 
-ncclResult_t alltoallv_lsa_unregister(struct alltoallv_lsa *lsa, int id)
+ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id)
 {
-  ALLTOALLV_NCCLTRY(ncclCommWindowDeregister(lsa->comm, lsa->window[id]));
+  struct alltoallv_window *w = &h->windows[id];
+  for (int p = 0; p < h->n; p++) w->peers[p] = cpu_window_pointer(w->window, 0, p);
   return ncclSuccess;
 }
 
-/* ---- waiting and reporting ---------------------------------------------------------------- */
+/* ---- telling each other, and waiting ------------------------------------------------------- */
 
-static struct scratch *scratch_of(const struct alltoallv_lsa *lsa, int peer)
+/* What `source` writes at `owner` in this epoch, or in the one before or after. */
+static struct message *message(const struct alltoallv_handle *h, int owner, int source,
+                               uint32_t epoch)
 {
-  return cpu_window_pointer(lsa->scratch_window, 0, peer);
+  struct message *all = h->windows[ALLTOALLV_MAX_WINDOWS].peers[owner];
+  return &all[(epoch & 1) * (uint32_t)h->n + (uint32_t)source];
 }
 
-static struct message *message_from(const struct alltoallv_lsa *lsa, int source)
+static void tell(const struct alltoallv_handle *h, int peer, _Atomic uint32_t *that)
 {
-  return &lsa->mine->message[lsa->epoch & 1][source];
+  atomic_store(that, h->lsa->epoch);
+  cpu_notify(h->lsa_comm, peer);
 }
 
-/* Something in our own scratch memory to wait for: the header of a source, or its data. */
 struct awaited {
-  const struct alltoallv_lsa *lsa;
-  int source;
-  uint64_t received; /* 0: the header */
+  const _Atomic uint32_t *that;
+  uint32_t epoch;
 };
 
 static bool has_come(const void *arg)
 {
   const struct awaited *a = arg;
-  if (a->received == 0)
-    return atomic_load(&message_from(a->lsa, a->source)->epoch) == a->lsa->epoch;
-  return atomic_load(&a->lsa->mine->received[a->source]) == a->received;
+  return atomic_load(a->that) == a->epoch;
 }
 
-static bool wait_for(struct alltoallv_lsa *lsa, int source, uint64_t received)
+static bool wait_for(const struct alltoallv_handle *h, int source, const _Atomic uint32_t *that)
 {
-  const struct awaited awaited = {lsa, source, received};
-  double seconds = lsa->config.timeout_seconds;
+  const struct awaited awaited = {that, h->lsa->epoch};
+  const double seconds = h->config.timeout_seconds;
   do {
-    if (cpu_wait(lsa->comm, has_come, &awaited, seconds > 0 ? seconds : 3600)) return true;
+    if (cpu_wait(h->lsa_comm, has_come, &awaited, seconds > 0 ? seconds : 3600)) return true;
   } while (seconds == 0); /* for ever */
-  lsa->broken = true;
-  alltoallv_report(&lsa->errors.timeout, ALLTOALLV_ERROR_TIMEOUT, source, lsa->rank, 0, 0, 1);
+  h->lsa->broken = true;
+  alltoallv_report(&h->errors->timeout, ALLTOALLV_ERROR_TIMEOUT, source, h->rank, 0, 0, 1);
   return false;
 }
 
 /* ---- the exchange ------------------------------------------------------------------------- */
 
 struct job {
-  struct alltoallv_lsa *lsa;
-  struct alltoallv_request request;
+  const struct alltoallv_handle *h;
+  struct alltoallv_request x;
   struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS];
 };
 
 /* Headers, and with device counts the row of counts, to all ranks, this one included. */
 static void send_headers(struct job *job)
 {
-  struct alltoallv_lsa *lsa = job->lsa;
-  const struct alltoallv_request *x = &job->request;
+  const struct alltoallv_handle *h = job->h;
+  const struct alltoallv_request *x = &job->x;
   const bool device = x->kind != ALLTOALLV_KIND_HOST, slots = x->kind == ALLTOALLV_KIND_SLOTS;
   uint64_t counts[ALLTOALLV_MAX_LSA_RANKS], packed = 0;
-  for (int p = 0; p < lsa->n && device; p++) {
+  for (int p = 0; p < h->n && device; p++) {
     counts[p] = alltoallv_clamp_count(x->sendcounts[p], x->element);
     job->pairs[p] = (struct alltoallv_pair){
         .send_bytes = counts[p] * x->element,
         .send_offset = x->sdispls != NULL ? x->sdispls[p] * x->element : packed,
+        .recv_bytes = x->capacity * x->element, /* until the rows have come */
         .recv_offset = slots ? (uint64_t)p * x->capacity * x->element : 0};
     packed += job->pairs[p].send_bytes;
   }
-  for (int p = 0; p < lsa->n; p++) {
+  for (int p = 0; p < h->n; p++) {
     const struct alltoallv_pair *pair = &job->pairs[p];
-    struct message *m = &scratch_of(lsa, p)->message[lsa->epoch & 1][lsa->rank];
+    struct message *m = message(h, p, h->rank, h->lsa->epoch);
     m->header = (struct alltoallv_header){
-        .sent = pair->send_bytes,
-        .expect = device ? x->capacity * x->element : pair->recv_bytes,
-        .offset = x->window_offset + pair->recv_offset,
-        .kind = x->kind,
-        .window = x->window,
-        .element = x->element,
-    };
-    if (device) memcpy(m->counts, counts, (size_t)lsa->n * sizeof(*counts));
-    atomic_store(&m->epoch, lsa->epoch);
-    cpu_notify(lsa->comm, p);
+        pair->send_bytes, pair->recv_bytes, x->window_offset + pair->recv_offset,
+        x->kind,          x->window,        x->element};
+    if (device) memcpy(m->counts, counts, (size_t)h->n * sizeof(*counts));
+    tell(h, p, &m->epoch);
   }
 }
 
-/* What the caller wants to know: how much was received, or would have been. */
-static void publish(const struct job *job, bool known, bool moves)
+/* Device counts: what the caller wants to know; NULL: nothing was received. */
+static void publish(const struct job *job, const size_t *told)
 {
-  const struct alltoallv_request *x = &job->request;
-  for (int p = 0; p < job->lsa->n; p++) {
-    const size_t count = known ? job->pairs[p].recv_bytes / x->element : 0;
-    x->recvcounts[p] = moves ? count : 0;
-    if (x->needed != NULL) x->needed[p] = count;
-    if (x->rdispls != NULL) x->rdispls[p] = moves ? job->pairs[p].recv_offset / x->element : 0;
-  }
+  size_t *const to[] = {job->x.recvcounts, job->x.rdispls, job->x.needed};
+  const size_t n = (size_t)job->h->n;
+  for (size_t i = 0; i < 3 * n; i++)
+    if (to[i / n] != NULL) to[i / n][i % n] = told != NULL ? told[i] : 0;
 }
 
-/* Device counts, when all rows are there: where my data go, what comes to me, and whether
- * everything fits everywhere. */
-static bool share_counts(struct job *job, uint64_t *to)
+/* Do sender and receiver agree? If not, reports it. */
+static bool agree(const struct job *job, int source, int destination, uint64_t sent,
+                  uint64_t expected)
 {
-  struct alltoallv_lsa *lsa = job->lsa;
-  const struct alltoallv_request *x = &job->request;
-  const bool slots = x->kind == ALLTOALLV_KIND_SLOTS;
-  const struct message *m = message_from(lsa, 0);
-  const bool fits = alltoallv_everything_fits(&lsa->errors.counts, x, lsa->n, &m->header.expect,
-                                              m->counts, sizeof(*m) / sizeof(uint64_t));
-  uint64_t packed = 0;
-  for (int d = 0; d < lsa->n && !slots; d++)
-    for (int s = 0; s < lsa->rank; s++) to[d] += m[s].counts[d] * x->element;
-  for (int s = 0; s < lsa->n; s++) {
-    struct alltoallv_pair *pair = &job->pairs[s];
-    pair->recv_bytes = message_from(lsa, s)->counts[lsa->rank] * x->element;
-    if (!slots) pair->recv_offset = packed;
-    packed += pair->recv_bytes;
-  }
-  publish(job, true, fits);
-  return fits;
-}
-
-/* Host counts: does what p and I say of each other agree? */
-static void compare_counts(struct job *job, int p, bool *sends, bool *receives)
-{
-  struct alltoallv_lsa *lsa = job->lsa;
-  const struct alltoallv_pair *pair = &job->pairs[p];
-  const struct alltoallv_header *h = &message_from(lsa, p)->header;
-  const uint32_t element = job->request.element;
-  *receives = alltoallv_counts_agree(h->sent, pair->recv_bytes);
-  *sends = alltoallv_counts_agree(pair->send_bytes, h->expect);
-  if (!*receives)
-    alltoallv_report(&lsa->errors.counts, ALLTOALLV_ERROR_MISMATCH, p, lsa->rank, h->sent,
-                     pair->recv_bytes, element);
-  if (!*sends)
-    alltoallv_report(&lsa->errors.counts, ALLTOALLV_ERROR_MISMATCH, lsa->rank, p, pair->send_bytes,
-                     h->expect, element);
+  if (alltoallv_counts_agree(sent, expected)) return true;
+  alltoallv_report(&job->h->errors->counts, ALLTOALLV_ERROR_MISMATCH, source, destination, sent,
+                   expected, job->x.element);
+  return false;
 }
 
 /* The CPU version of alltoallv_kernel. */
 static void run(const void *args)
 {
   struct job job = *(const struct job *)args;
-  struct alltoallv_lsa *lsa = job.lsa;
-  const struct alltoallv_request *x = &job.request;
+  const struct alltoallv_handle *h = job.h;
+  const struct alltoallv_request *x = &job.x;
   const bool device = x->kind != ALLTOALLV_KIND_HOST;
-  const int me = lsa->rank, n = lsa->n;
+  const int me = h->rank, n = h->n;
   uint64_t to[ALLTOALLV_MAX_LSA_RANKS];
-  bool sends[ALLTOALLV_MAX_LSA_RANKS], receives[ALLTOALLV_MAX_LSA_RANKS], same = true;
+  bool sends[ALLTOALLV_MAX_LSA_RANKS], receives[ALLTOALLV_MAX_LSA_RANKS], all_same = true;
+  size_t told[3 * ALLTOALLV_MAX_LSA_RANKS];
 
-  lsa->epoch = alltoallv_next_epoch(lsa->epoch);
-  if (device) publish(&job, false, false); /* so far */
-  if (lsa->broken) return;
-  const int stale = alltoallv_stale_parity(lsa->epoch);
-  for (int p = 0; stale >= 0 && p < n; p++) atomic_store(&lsa->mine->message[stale][p].epoch, 0);
+  const uint32_t epoch = h->lsa->epoch = alltoallv_next_epoch(h->lsa->epoch);
+  if (device) publish(&job, NULL); /* so far */
+  if (h->lsa->broken) return;
+  const int stale = alltoallv_stale_parity(epoch);
+  for (int p = 0; stale >= 0 && p < n; p++) {
+    struct message *m = message(h, me, p, (uint32_t)stale);
+    atomic_store(&m->epoch, 0);
+    atomic_store(&m->done, 0);
+  }
   send_headers(&job);
+  struct message *from = message(h, me, 0, epoch); /* [source] */
   for (int p = 0; p < n; p++)
-    if (!wait_for(lsa, p, 0)) return;
+    if (!wait_for(h, p, &from[p].epoch)) return;
 
   for (int p = 0; p < n; p++) {
-    const struct alltoallv_header *h = &message_from(lsa, p)->header;
-    to[p] = h->offset;
-    sends[p] = receives[p] = h->kind == x->kind && (!device || h->element == x->element);
-    if (!sends[p])
-      alltoallv_report(&lsa->errors.counts, ALLTOALLV_ERROR_KIND, p, me, h->kind, x->kind,
+    const struct alltoallv_header *it = &from[p].header;
+    const struct alltoallv_pair *pair = &job.pairs[p];
+    const bool same = it->kind == x->kind && (!device || it->element == x->element);
+    if (!same)
+      alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_KIND, p, me, it->kind, x->kind,
                        x->element);
-    else if (!device)
-      compare_counts(&job, p, &sends[p], &receives[p]);
-    same = same && h->kind == x->kind && (!device || h->element == x->element);
+    receives[p] = same && (device || agree(&job, p, me, it->sent, pair->recv_bytes));
+    sends[p] = same && (device || agree(&job, me, p, pair->send_bytes, it->expect));
+    all_same = all_same && same;
+    to[p] = it->offset;
+    for (int s = 0; s < me && x->kind == ALLTOALLV_KIND_PACKED; s++)
+      to[p] += from[s].counts[p] * x->element;
   }
-  if (device && (!same || !share_counts(&job, to))) return;
+  if (device && !all_same) return;
+  if (device) {
+    const bool fits = alltoallv_share_counts(h, x, &from->header.expect, from->counts,
+                                             sizeof(*from) / sizeof(uint64_t), job.pairs, told);
+    publish(&job, told);
+    if (!fits) return;
+  }
 
   for (int i = 1; i <= n; i++) { /* the data, my own part last */
     const int p = (me + i) % n;
-    const struct alltoallv_pair *pair = &job.pairs[p];
-    if (!sends[p] || pair->send_bytes == 0) continue;
-    memcpy(cpu_window_pointer(lsa->window[message_from(lsa, p)->header.window], to[p], p),
-           x->send + pair->send_offset, pair->send_bytes);
-    atomic_fetch_add(&scratch_of(lsa, p)->received[me], pair->send_bytes);
-    cpu_notify(lsa->comm, p);
+    if (!sends[p] || job.pairs[p].send_bytes == 0) continue;
+    memcpy((char *)h->windows[from[p].header.window].peers[p] + to[p],
+           x->send + job.pairs[p].send_offset, job.pairs[p].send_bytes);
+    tell(h, p, &message(h, p, me, epoch)->done);
   }
-  for (int p = 0; p < n; p++) {
-    if (!receives[p] || job.pairs[p].recv_bytes == 0) continue;
-    const uint64_t received = lsa->received_before[p] + job.pairs[p].recv_bytes;
-    if (!wait_for(lsa, p, received)) return;
-    lsa->received_before[p] = received;
-  }
+  for (int p = 0; p < n; p++)
+    if (receives[p] && job.pairs[p].recv_bytes > 0 && !wait_for(h, p, &from[p].done)) return;
 }
 
-ncclResult_t alltoallv_lsa_launch(struct alltoallv_lsa *lsa,
-                                  const struct alltoallv_request *request, cudaStream_t stream)
+ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
+                                  cudaStream_t stream)
 {
-  struct job job = {.lsa = lsa, .request = *request};
-  if (request->kind == ALLTOALLV_KIND_HOST)
-    memcpy(job.pairs, request->pairs, (size_t)lsa->n * sizeof(*job.pairs));
+  struct job job = {.h = h, .x = *x};
+  memcpy(job.pairs, h->pairs, (size_t)h->n * sizeof(*h->pairs));
   ALLTOALLV_CUDATRY(cpu_launch(stream, run, &job, sizeof(job)));
   return ncclSuccess;
 }

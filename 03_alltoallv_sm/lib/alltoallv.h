@@ -3,8 +3,9 @@
  *
  * NCCL has no such call. This one is a kernel that writes into the memory of the peers (LSA:
  * load/store accessible memory): large pairs straight into the receive buffer, small ones through
- * scratch memory there. Where that is not possible, between hosts, over PCIe, without symmetric
- * memory, it is grouped ncclSend and ncclRecv. NCCL 2.28 and CUDA 12.3 or newer build it.
+ * scratch memory there. It runs where all ranks of the communicator share memory over NVLink;
+ * anywhere else (several hosts, PCIe, no symmetric memory) all is grouped ncclSend and ncclRecv.
+ * NCCL 2.28 and CUDA 12.3 or newer build it.
  *
  *   ncclMemAlloc(&recvbuff, bytes);                       // the receive buffer, equal on all ranks
  *   alltoallv_init(comm, NULL, &handle);                  // collective
@@ -31,20 +32,20 @@
  *   never run at the same time: one on another stream than the one before waits for that by an
  *   event. (cudaStreamPerThread is many streams under one name: use it from one thread only.)
  * - All blocks of an exchange should be resident at once. If another kernel that waits for peers
- *   (NCCL, a second handle) may run at the same time, limit this one with config.max_blocks, or
- * both can deadlock.
+ *   (NCCL, a second handle) may run at the same time, limit this one with config.max_blocks: else
+ *   both can deadlock.
  * - Exchanges may be captured into a CUDA graph, on all ranks or on none. Those of a capture are on
  *   one stream, and until it ends there are no other exchanges of the handle. The caller orders
  *   launches of the graph with other exchanges. One process per GPU: one that launches graphs of
  *   kernels that wait for each other on several GPUs can deadlock (CUDA's rule). On the send/recv
  *   path take both buffers from ncclMemAlloc: NCCL 2.28 hangs with a send buffer from cudaMalloc.
- * - Results of type ncclResult_t mean what NCCL's documentation says; alltoallv_last_error() has
- * the sentence. After an error that only one rank gets (a wrong argument, say) repeat the call with
- *   right arguments, or end the job: the others wait for that exchange until their timeout.
- * - Limits: 64 registered buffers at a time; 72 ranks that share memory (more take send/recv); 8
- * TiB per rank and exchange. Not offered: in place, since peers write into the receive buffer while
- *   this rank still reads; a registered buffer that grows (unregister, agree on the new size with
- *   alltoallv_counts, allocate, register); cancelling an exchange.
+ * - Results of type ncclResult_t mean what NCCL's documentation says; the sentence for an error is
+ *   in alltoallv_last_error(). After an error that only one rank gets (a wrong argument, say)
+ *   repeat the call with right arguments, or end the job: the others wait until their timeout.
+ * - Limits: 64 registered buffers at a time; 72 ranks that share memory (more take send/recv);
+ *   4 TiB per rank and exchange. Not offered: in place, since peers write into the receive buffer
+ *   while this rank still reads; a registered buffer that grows (unregister, agree on the new size
+ *   with alltoallv_counts, allocate, register); cancelling an exchange.
  * - Nothing here prints or exits. */
 #ifndef ALLTOALLV_H
 #define ALLTOALLV_H
@@ -69,11 +70,10 @@ typedef struct alltoallv_handle *alltoallv_t;
 typedef enum {
   ALLTOALLV_AUTO = 0,     /* the kernel where it can run, else send/recv */
   ALLTOALLV_SENDRECV = 1, /* grouped ncclSend/ncclRecv only */
-  ALLTOALLV_LSA = 2,      /* the kernel within a host, send/recv between hosts; init fails where the
-                             kernel cannot run. It adds to counters in the memory of other GPUs, which
-                             takes NVLink. AUTO asks CUDA, and NVML for GPUs that this process does not
-                             see, and takes send/recv where one is reached over PCIe or nobody knows;
-                             LSA fails over PCIe, and takes your word where nobody knows */
+  ALLTOALLV_LSA = 2,      /* the kernel; init fails where it cannot run. It is made for NVLink. AUTO
+                             asks CUDA, and NVML for GPUs that this process does not see, and takes
+                             send/recv where one is reached over PCIe or nobody knows; LSA fails
+                             over PCIe, and takes your word where nobody knows */
 } alltoallv_method_t;
 
 /* Fill it with ALLTOALLV_CONFIG_INITIALIZER, then change what you need. All ranks pass the same
@@ -84,7 +84,8 @@ typedef struct {
   alltoallv_method_t method;
   double timeout_seconds; /* the kernel gives up when a peer is this late; 0: never. Send/recv and
                              set-up wait for ever: when a peer has died, end the job */
-  int max_blocks; /* blocks (multiprocessors) that an exchange may use, at least 2; 0: all */
+  int max_blocks; /* blocks (multiprocessors) that an exchange may use, at least 2; 0: all. The
+                     least of all ranks counts */
 } alltoallv_config_t;
 
 #define ALLTOALLV_CONFIG_INITIALIZER                    \
@@ -97,7 +98,7 @@ typedef struct {
 /* Collective. Makes a handle for all ranks of `comm`, which stays the caller's and must outlive the
  * handle. (The handle splits one off for itself, so that registered buffers stay unknown to the
  * caller's own NCCL calls.) `config` may be NULL for the defaults. Allocates all that exchanges
- * need, 1.4 MiB per rank of the host. Synchronises the device. Errors come back on all ranks:
+ * need, 1.4 MiB per rank. Synchronises the device. Errors come back on all ranks:
  *   ncclInvalidArgument  the configuration is wrong, or differs between ranks
  *   ncclInvalidUsage     ALLTOALLV_LSA was asked for and is not possible here */
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle);
@@ -126,13 +127,13 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff);
  *   others                  what failed first while freeing; the rest is freed all the same */
 ncclResult_t alltoallv_destroy(alltoallv_t handle);
 
-/* How many ranks the kernel reaches, this one included: those of the host, 0 on the send/recv path.
- * If these are all ranks, alltoallv_device_counts() never waits and can be captured. `why` says in
- * words what init chose, and lives as long as the handle. Either may be NULL. Not collective. */
+/* How many ranks the kernel reaches: all, this one included, or 0 on the send/recv path. Where it
+ * reaches them alltoallv_device_counts() never waits and can be captured. `why` says in words what
+ * init chose, and lives as long as the handle. Either may be NULL. Not collective. */
 ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why);
 
 /* Where this rank sees the registered buffer of `peer`, for copies and kernels of one's own; NULL
- * if the kernel does not reach that rank. Valid until unregister. Not collective.
+ * on the send/recv path. Valid until unregister. Not collective.
  *   ncclInvalidArgument  `buff` is not registered, or there is no such rank */
 ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void **address);
 
@@ -173,8 +174,8 @@ typedef enum {
  * everywhere, and every rank gets the error from alltoallv_get_async_error. So what comes next on
  * the stream, the exchange back, say, finds nothing to work on. `needed` (written, may be NULL) is
  * what recvcounts would have been: where the two differ, data did not fit. A count of 2^55 bytes or
- * more fits nowhere. Where the kernel does not reach all ranks this call waits for the stream and
- * cannot be captured. Errors as alltoallv(). */
+ * more fits nowhere. On the send/recv path this call waits for the stream and cannot be
+ * captured. Errors as alltoallv(). */
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
                                      const size_t *sdispls, void *recvbuff, size_t room,
                                      alltoallv_layout_t layout, size_t *recvcounts, size_t *rdispls,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exchanges: each is checked, turned into bytes, and handed to the kernel and to send/recv. */
+/* The exchanges: each is checked, turned into bytes, and handed to the kernel or to send/recv. */
 #include "internal.h"
 
 #include <string.h>
@@ -125,26 +125,33 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, const size_t sendcoun
   return ascending ? ncclSuccess : refuse_overlap(h);
 }
 
-bool alltoallv_everything_fits(struct alltoallv_error *record, const struct alltoallv_request *x,
-                               int n, const uint64_t *rooms, const uint64_t *counts, size_t stride)
+bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
+                            const uint64_t *rooms, const uint64_t *counts, size_t stride,
+                            struct alltoallv_pair *pairs, size_t *told)
 {
-  const bool slots = x->kind == ALLTOALLV_KIND_SLOTS;
-  for (int d = 0; d < n; d++) {
+  const size_t n = (size_t)h->n;
+  bool fits = true;
+  for (int d = 0; d < h->n && fits; d++) {
     const uint64_t room = rooms[(size_t)d * stride];
-    uint64_t total = 0;
-    for (int s = 0; s < n; s++) {
-      const uint64_t bytes = counts[(size_t)s * stride + (size_t)d] * x->element;
-      total += bytes;
-      if (!slots || bytes <= room) continue;
-      alltoallv_report(record, ALLTOALLV_ERROR_CAPACITY, s, d, bytes, room, x->element);
-      return false;
-    }
-    if (!slots && total > room) {
-      alltoallv_report(record, ALLTOALLV_ERROR_CAPACITY, -1, d, total, room, x->element);
-      return false;
-    }
+    uint64_t needs;
+    int source;
+    fits = alltoallv_fits(counts, stride, h->n, d, x->kind, x->element, room, &source, &needs);
+    if (!fits)
+      alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_CAPACITY, source, d, needs, room,
+                       x->element);
   }
-  return true;
+  uint64_t at = 0;
+  for (size_t s = 0; s < n; s++) {
+    const uint64_t count = counts[s * stride + (size_t)h->rank];
+    if (x->kind == ALLTOALLV_KIND_SLOTS) at = s * x->capacity;
+    pairs[s].recv_bytes = count * x->element;
+    pairs[s].recv_offset = at * x->element;
+    told[s] = fits ? count : 0;
+    told[n + s] = fits ? at : 0;
+    told[2 * n + s] = count;
+    at += count;
+  }
+  return fits;
 }
 
 /* ---- enqueueing --------------------------------------------------------------------------- */
@@ -172,38 +179,21 @@ static ncclResult_t order(struct alltoallv_handle *h, cudaStream_t stream, bool 
   return ncclSuccess;
 }
 
-/* h->pairs: by the kernel among the ranks of this host, by send/recv to all others. */
-static ncclResult_t run(struct alltoallv_handle *h, struct alltoallv_request *x,
-                        cudaStream_t stream)
-{
-  const bool remote = h->lsa_n < h->n;
-  x->kind = ALLTOALLV_KIND_HOST;
-  x->pairs = h->pairs + h->lsa_first;
-  if (h->lsa == NULL) return alltoallv_sendrecv(h, x, stream);
-  if (!remote) return alltoallv_lsa_launch(h->lsa, x, stream);
-  /* the slower part first, beside the kernel; always join, also after an error */
-  ALLTOALLV_CUDATRY(cudaEventRecord(h->fork, stream));
-  ALLTOALLV_CUDATRY(cudaStreamWaitEvent(h->side_stream, h->fork, 0));
-  const ncclResult_t sent = alltoallv_sendrecv(h, x, h->side_stream);
-  const ncclResult_t launched = alltoallv_lsa_launch(h->lsa, x, stream);
-  ALLTOALLV_CUDATRY(cudaEventRecord(h->join, h->side_stream));
-  ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->join, 0));
-  return launched != ncclSuccess ? launched : sent;
-}
-
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
                        size_t element_bytes, alltoallv_t handle, cudaStream_t stream)
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  struct alltoallv_request x = {.send = sendbuff, .element = (uint32_t)element_bytes};
+  struct alltoallv_request x = {
+      .kind = ALLTOALLV_KIND_HOST, .send = sendbuff, .element = (uint32_t)element_bytes};
   bool capturing;
   ALLTOALLV_TRY(check_element(element_bytes));
   if (sendcounts == NULL || recvcounts == NULL)
     return alltoallv_fail(ncclInvalidArgument, "NULL array of counts");
   ALLTOALLV_TRY(make_pairs(handle, sendcounts, sdispls, recvbuff, recvcounts, rdispls, &x));
   ALLTOALLV_TRY(order(handle, stream, &capturing));
-  return run(handle, &x, stream);
+  return handle->lsa != NULL ? alltoallv_lsa_launch(handle, &x, stream)
+                             : alltoallv_sendrecv(handle, &x, stream);
 }
 
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
@@ -237,11 +227,10 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
   ALLTOALLV_TRY(locate_recvbuff(handle, recvbuff, bytes, -1, &x));
   ALLTOALLV_TRY(order(handle, stream, &capturing));
-  if (handle->lsa != NULL && handle->lsa_n == handle->n)
-    return alltoallv_lsa_launch(handle->lsa, &x, stream);
+  if (handle->lsa != NULL) return alltoallv_lsa_launch(handle, &x, stream);
   if (capturing)
     return alltoallv_fail(ncclInvalidUsage,
                           "device counts cannot be captured on the send/recv path");
   ALLTOALLV_TRY(alltoallv_sendrecv_counts(handle, &x, stream, &fits));
-  return fits ? run(handle, &x, stream) : ncclSuccess;
+  return fits ? alltoallv_sendrecv(handle, &x, stream) : ncclSuccess;
 }

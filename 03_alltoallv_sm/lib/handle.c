@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles: what all ranks have to agree on, which way the bytes will go, registered buffers, and
+/* Handles: what all ranks have to agree on, which path the bytes will take, registered buffers, and
  * what went wrong. */
 #include "internal.h"
 
@@ -44,8 +44,7 @@ static bool has_error(const struct alltoallv_error *e)
 
 bool alltoallv_has_timed_out(const struct alltoallv_handle *h)
 {
-  const struct alltoallv_errors *e = h->lsa != NULL ? alltoallv_lsa_errors(h->lsa) : NULL;
-  return e != NULL && has_error(&e->timeout); /* NULL: creating the kernel's side has failed */
+  return h->errors != NULL && has_error(&h->errors->timeout);
 }
 
 void alltoallv_report(struct alltoallv_error *record, int kind, int source, int destination,
@@ -57,8 +56,9 @@ void alltoallv_report(struct alltoallv_error *record, int kind, int source, int 
 }
 
 /* The sentence for an error, and its result. */
-static ncclResult_t describe(const struct alltoallv_error *e, int source, int destination)
+static ncclResult_t describe(const struct alltoallv_error *e)
 {
+  const int source = e->source, destination = e->destination;
   /* In what this rank counts in. The other one may count in something else: then in bytes. */
   const uint32_t element = e->element;
   const bool whole = element > 0 && e->sent % element == 0 && e->expected % element == 0;
@@ -89,18 +89,13 @@ ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result,
                                        int *destination)
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  struct alltoallv_errors *errors = handle->lsa != NULL ? alltoallv_lsa_errors(handle->lsa) : NULL;
-  struct alltoallv_error *e = &handle->counts_error;
-  int first = 0, from = -1, to = -1; /* first: the rank that the record's rank 0 is */
-  if (errors != NULL && (has_error(&errors->timeout) || has_error(&errors->counts))) {
-    e = has_error(&errors->timeout) ? &errors->timeout : &errors->counts;
-    first = handle->lsa_first;
-  }
+  struct alltoallv_errors *errors = handle->errors;
+  struct alltoallv_error *e = has_error(&errors->timeout) ? &errors->timeout : &errors->counts;
   ncclResult_t found = ncclSuccess;
+  int from = -1, to = -1;
   if (has_error(e)) {
-    if (e->source >= 0) from = e->source + first;
-    if (e->destination >= 0) to = e->destination + first;
-    found = describe(e, from, to);
+    from = e->source, to = e->destination;
+    found = describe(e);
     if (e->kind != ALLTOALLV_ERROR_TIMEOUT) /* which stays */
       __atomic_store_n(&e->kind, ALLTOALLV_ERROR_NONE, __ATOMIC_RELEASE);
   }
@@ -114,13 +109,10 @@ ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result,
 
 ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words)
 {
-  const size_t bytes = words * sizeof(uint64_t);
-  uint64_t *mine = h->words_device, *all = h->words_device + words;
-  ALLTOALLV_CUDATRY(
-      cudaMemcpyAsync(mine, h->words, bytes, cudaMemcpyHostToDevice, h->words_stream));
-  ALLTOALLV_NCCLTRY(ncclAllGather(mine, all, bytes, ncclUint8, h->comm, h->words_stream));
-  ALLTOALLV_CUDATRY(cudaMemcpyAsync(h->words, all, bytes * (size_t)h->n, cudaMemcpyDeviceToHost,
-                                    h->words_stream));
+  uint64_t *mine = h->words + (size_t)h->rank * words;
+  memmove(mine, h->words, words * sizeof(*mine));
+  ALLTOALLV_NCCLTRY(
+      ncclAllGather(mine, h->words, words * sizeof(*mine), ncclUint8, h->comm, h->words_stream));
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(h->words_stream));
   return ncclSuccess;
 }
@@ -166,186 +158,158 @@ static ncclResult_t check_config(const alltoallv_config_t *c)
   return ncclSuccess;
 }
 
-/* Sets h->lsa, among the ranks that h->lsa_first and h->lsa_n say. Returns ncclInvalidUsage on all
- * ranks if there is no symmetric memory on one. */
-static ncclResult_t make_lsa(struct alltoallv_handle *h, uint32_t first_epoch)
-{
-  struct alltoallv_lsa_config lsa = {h->config.max_blocks, h->ll_threshold, first_epoch,
-                                     h->config.timeout_seconds};
-  /* The kernel and NCCL's must fit on the GPU side by side, since each waits for others. 64 leave
-   * half of a large GPU to NCCL, and fill the links all the same. */
-  if (h->lsa_n < h->n && (lsa.max_blocks == 0 || lsa.max_blocks > 64)) lsa.max_blocks = 64;
-  /* A communicator of our own, also on one host: NCCL's send/recv goes wrong (wrong data, then a
-   * hang; seen with 2.28.9) when the receive buffer is registered with its communicator and the
-   * send buffer is not. So what we register must not be seen by the caller's send/recv. */
-  ALLTOALLV_NCCLTRY(ncclCommSplit(h->comm, h->rank / h->lsa_n, h->rank, &h->lsa_comm, NULL));
-  ncclResult_t result = alltoallv_lsa_create(h->lsa_comm, &lsa, &h->lsa);
-  ALLTOALLV_TRY(agree_on(h, result, "set up the kernel"));
-  return agree_on(h, alltoallv_lsa_connect(h->lsa), "share memory for the kernel");
-}
-
-/* What this rank brings along, for the others to compare. */
-enum {
-  AGREE_ERROR,
-  AGREE_METHOD,
-  AGREE_LSA,
-  AGREE_GPU, /* its PCI id, as text */
-  AGREE_WORDS = AGREE_GPU + ALLTOALLV_PCI_ID / sizeof(uint64_t)
-};
-
-/* The worst way in which any rank reaches another one of its host. After the agreement whose words
- * are in h->words. */
-static ncclResult_t worst_link(struct alltoallv_handle *h, int device, int lsa_ranks,
-                               enum alltoallv_link *worst)
-{
-  const int first = h->rank / lsa_ranks * lsa_ranks;
-  *worst = ALLTOALLV_LINK_NVLINK;
-  for (int p = first; p < first + lsa_ranks; p++) {
-    const uint64_t *words = h->words + p * AGREE_WORDS;
-    const enum alltoallv_link link = alltoallv_lsa_link(device, (const char *)(words + AGREE_GPU));
-    if (link > *worst) *worst = link;
-  }
-  h->words[0] = *worst;
-  ALLTOALLV_TRY(alltoallv_agree(h, 1));
-  for (int r = 0; r < h->n; r++)
-    if (h->words[r] > *worst) *worst = (enum alltoallv_link)h->words[r];
-  return ncclSuccess;
-}
-
-/* Among how many ranks the kernel can run, the same on all ranks: in h->lsa_n. 0: `why` not. */
-static ncclResult_t agree_on_ranks(struct alltoallv_handle *h, ncclResult_t own_result,
-                                   const char **why)
-{
-  const alltoallv_method_t method = h->config.method;
-  enum alltoallv_link link;
-  int lsa_ranks = 0, device = 0;
-  *why = "asked for";
-  if (own_result == ncclSuccess && method != ALLTOALLV_SENDRECV)
-    lsa_ranks = alltoallv_lsa_ranks(h->comm, why);
-  if (ncclCommCuDevice(h->comm, &device) != ncclSuccess ||
-      cudaDeviceGetPCIBusId((char *)(h->words + AGREE_GPU), ALLTOALLV_PCI_ID, device) !=
-          cudaSuccess)
-    lsa_ranks = 0, *why = "CUDA does not say which GPU this is";
-
-  h->words[AGREE_ERROR] = (uint64_t)own_result;
-  h->words[AGREE_METHOD] = (uint64_t)method;
-  h->words[AGREE_LSA] = (uint64_t)lsa_ranks;
-  ALLTOALLV_TRY(alltoallv_agree(h, AGREE_WORDS));
-  if (own_result != ncclSuccess) return own_result;
-  for (int r = 0; r < h->n; r++) {
-    const uint64_t *other = h->words + r * AGREE_WORDS;
-    if (other[AGREE_ERROR] != ncclSuccess)
-      return alltoallv_fail((ncclResult_t)other[AGREE_ERROR],
-                            other[AGREE_ERROR] == ncclInvalidArgument
-                                ? "rank %d has a wrong configuration"
-                                : "rank %d cannot allocate what a handle needs",
-                            r);
-    if (other[AGREE_METHOD] != (uint64_t)method)
-      return alltoallv_fail(ncclInvalidArgument, "config.method is %d here and %d on rank %d",
-                            (int)method, (int)other[AGREE_METHOD], r);
-    if (other[AGREE_LSA] < (uint64_t)lsa_ranks) {
-      lsa_ranks = (int)other[AGREE_LSA];
-      if (lsa_ranks == 0) *why = "the kernel cannot run on another rank";
-    }
-  }
-  if (lsa_ranks == 1 && h->n > 1) {
-    lsa_ranks = 0, *why = "no two GPUs share a host";
-  } else if (lsa_ranks > ALLTOALLV_MAX_LSA_RANKS) {
-    lsa_ranks = 0, *why = "more GPUs share memory than the kernel is made for";
-  } else if (lsa_ranks > 1) {
-    ALLTOALLV_TRY(worst_link(h, device, lsa_ranks, &link));
-    if (link == ALLTOALLV_LINK_PCIE)
-      lsa_ranks = 0, *why = "a GPU is reached over PCIe, where the kernel's counters cannot add";
-    else if (link == ALLTOALLV_LINK_UNKNOWN && method == ALLTOALLV_AUTO)
-      lsa_ranks = 0, *why = "a process does not see whether another one's GPU is on NVLink";
-  }
-  h->lsa_n = lsa_ranks;
-  return ncclSuccess;
-}
-
-static ncclResult_t choose_path(struct alltoallv_handle *h, ncclResult_t own_result,
-                                uint32_t first_epoch)
-{
-  const char *why;
-  ALLTOALLV_TRY(agree_on_ranks(h, own_result, &why));
-  if (h->lsa_n > 0) {
-    h->lsa_first = h->rank / h->lsa_n * h->lsa_n;
-    const ncclResult_t result = make_lsa(h, first_epoch);
-    /* Without symmetric memory there is another way; a failure is a failure. */
-    if (result != ncclSuccess && result != ncclInvalidUsage) return result;
-    if (result == ncclInvalidUsage) {
-      if (h->lsa != NULL) (void)alltoallv_lsa_destroy(h->lsa);
-      h->lsa = NULL, h->lsa_n = 0, why = "the communicator has no symmetric memory";
-    }
-  }
-  if (h->lsa == NULL && h->config.method == ALLTOALLV_LSA)
-    return alltoallv_fail(ncclInvalidUsage, "the kernel cannot be used: %s", why);
-  if (h->lsa == NULL)
-    snprintf(h->why, sizeof(h->why), "send/recv: %s", why);
-  else if (h->lsa_n == h->n)
-    snprintf(h->why, sizeof(h->why), "one-sided kernel among %d ranks", h->n);
-  else
-    snprintf(h->why, sizeof(h->why),
-             "one-sided kernel among the %d ranks of a host, send/recv between hosts", h->lsa_n);
-  return ncclSuccess;
-}
-
-static ncclResult_t allocate(struct alltoallv_handle *h)
+/* What is this rank's own; `gpu` becomes the PCI id of its GPU. */
+static ncclResult_t allocate(struct alltoallv_handle *h, int *device, char *gpu)
 {
   h->pairs = calloc((size_t)h->n, sizeof(*h->pairs));
   if (h->pairs == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
-  ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->side_stream, cudaStreamNonBlocking));
-  ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->fork, cudaEventDisableTiming));
-  ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->join, cudaEventDisableTiming));
   ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->last_done, cudaEventDisableTiming));
+  ALLTOALLV_CUDATRY(cudaHostAlloc((void **)&h->errors, sizeof(*h->errors),
+                                  cudaHostAllocMapped | cudaHostAllocPortable));
+  memset(h->errors, 0, sizeof(*h->errors));
+  ALLTOALLV_NCCLTRY(ncclCommCuDevice(h->comm, device));
+  ALLTOALLV_CUDATRY(cudaDeviceGetPCIBusId(gpu, ALLTOALLV_PCI_ID, *device));
   return ncclSuccess;
+}
+
+/* What the ranks tell each other, so that all know the same. */
+struct ability {
+  uint64_t method, max_blocks;
+  char why_not[80]; /* why the kernel cannot run; "": it can */
+};
+
+/* Can the kernel run? h->why becomes "", or why not: what the first rank says that has something to
+ * say. h->words: the GPUs of all ranks. */
+static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device)
+{
+  const struct ability *all = (const struct ability *)h->words;
+  alltoallv_config_t *c = &h->config;
+  int blocks = 0;
+  const char *why_not = "asked for";
+  if (c->method != ALLTOALLV_SENDRECV)
+    why_not = alltoallv_lsa_why_not(h, device, (const char(*)[ALLTOALLV_PCI_ID])h->words, &blocks);
+  if (c->max_blocks == 0 || c->max_blocks > blocks) c->max_blocks = blocks;
+  struct ability mine = {(uint64_t)c->method, (uint64_t)c->max_blocks, ""};
+  snprintf(mine.why_not, sizeof(mine.why_not), "%s", why_not);
+  memcpy(h->words, &mine, sizeof(mine));
+  ALLTOALLV_TRY(alltoallv_agree(h, sizeof(mine) / sizeof(uint64_t)));
+  for (int r = 0; r < h->n; r++) {
+    if (all[r].method != mine.method)
+      return alltoallv_fail(ncclInvalidArgument, "config.method is %d here and %d on rank %d",
+                            (int)mine.method, (int)all[r].method, r);
+    if (h->why[0] == '\0') memcpy(h->why, all[r].why_not, sizeof(mine.why_not));
+    if (all[r].max_blocks < (uint64_t)c->max_blocks) c->max_blocks = (int)all[r].max_blocks;
+  }
+  return ncclSuccess;
+}
+
+/* Collective: memory of this rank becomes a window. */
+static ncclResult_t open_window(struct alltoallv_handle *h, int id)
+{
+  struct alltoallv_window *w = &h->windows[id];
+  ALLTOALLV_NCCLTRY(
+      ncclCommWindowRegister(h->lsa_comm, w->base, w->bytes, &w->window, NCCL_WIN_COLL_SYMMETRIC));
+  if (w->window == NULL)
+    return alltoallv_fail(ncclInvalidUsage, "NCCL made no window of the buffer");
+  return alltoallv_lsa_peers(h, id);
+}
+
+static ncclResult_t close_window(struct alltoallv_handle *h, int id)
+{
+  struct alltoallv_window *w = &h->windows[id];
+  const ncclWindow_t window = w->window;
+  w->base = NULL, w->window = NULL;
+  if (window != NULL) ALLTOALLV_NCCLTRY(ncclCommWindowDeregister(h->lsa_comm, window));
+  return ncclSuccess;
+}
+
+static ncclResult_t make_scratch(struct alltoallv_handle *h)
+{
+  struct alltoallv_window *w = &h->windows[ALLTOALLV_MAX_WINDOWS];
+  ALLTOALLV_TRY(alltoallv_lsa_create(h, &w->bytes));
+  ALLTOALLV_NCCLTRY(ncclMemAlloc((void **)&w->base, w->bytes));
+  ALLTOALLV_CUDATRY(cudaMemset(w->base, 0, w->bytes));
+  ALLTOALLV_CUDATRY(cudaDeviceSynchronize()); /* before a peer can reach it */
+  return ncclSuccess;
+}
+
+/* Frees the kernel's side, whatever fails, and returns the first failure. */
+static ncclResult_t free_lsa(struct alltoallv_handle *h)
+{
+  char *scratch = h->windows[ALLTOALLV_MAX_WINDOWS].base;
+  const ncclResult_t results[] = {
+      h->lsa != NULL ? alltoallv_lsa_destroy(h) : ncclSuccess,
+      close_window(h, ALLTOALLV_MAX_WINDOWS),
+      scratch != NULL ? ncclMemFree(scratch) : ncclSuccess,
+      h->lsa_comm != NULL ? ncclCommDestroy(h->lsa_comm) : ncclSuccess,
+  };
+  h->lsa = NULL, h->lsa_comm = NULL;
+  for (size_t i = 0; i < sizeof(results) / sizeof(*results); i++)
+    if (results[i] != ncclSuccess)
+      return alltoallv_fail(results[i], "cleanup: memory of the kernel: %s",
+                            alltoallv_nccl_reason(results[i]));
+  return ncclSuccess;
+}
+
+/* Sets h->lsa. Returns ncclInvalidUsage on all ranks if there is no symmetric memory on one.
+ *
+ * With a communicator of our own: NCCL's send/recv goes wrong (wrong data, then a hang; seen with
+ * 2.28.9) when the receive buffer is registered with its communicator and the send buffer is not.
+ * So what we register must not be seen by the caller's send/recv. */
+static ncclResult_t make_lsa(struct alltoallv_handle *h)
+{
+  ALLTOALLV_NCCLTRY(ncclCommSplit(h->comm, 0, h->rank, &h->lsa_comm, NULL));
+  ALLTOALLV_TRY(agree_on(h, make_scratch(h), "set up the kernel"));
+  ALLTOALLV_TRY(agree_on(h, alltoallv_lsa_probe(h), "share memory for the kernel"));
+  return agree_on(h, open_window(h, ALLTOALLV_MAX_WINDOWS), "share memory for the kernel");
 }
 
 /* What fails on this rank is told to the others, or they would wait for it. That takes the words,
  * so they come first. */
-static ncclResult_t make_handle(struct alltoallv_handle *h, ncclResult_t config_result,
-                                uint32_t first_epoch)
+static ncclResult_t make_handle(struct alltoallv_handle *h)
 {
+  char gpu[ALLTOALLV_PCI_ID] = "";
+  int device = 0;
   ALLTOALLV_NCCLTRY(ncclCommUserRank(h->comm, &h->rank));
   ALLTOALLV_NCCLTRY(ncclCommCount(h->comm, &h->n));
-  size_t words = ((size_t)h->n + 1) * alltoallv_most_words(h->n) * sizeof(uint64_t);
-  ALLTOALLV_CUDATRY(cudaMallocHost((void **)&h->words, words));
-  ALLTOALLV_CUDATRY(cudaMalloc((void **)&h->words_device, words));
+  const size_t words = (size_t)(h->n + 1) * (2 * (size_t)h->n + 16);
+  ALLTOALLV_CUDATRY(cudaHostAlloc((void **)&h->words, words * sizeof(*h->words),
+                                  cudaHostAllocMapped | cudaHostAllocPortable));
   ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->words_stream, cudaStreamNonBlocking));
-  return choose_path(h, config_result == ncclSuccess ? allocate(h) : config_result, first_epoch);
+  ncclResult_t result = check_config(&h->config);
+  if (result == ncclSuccess) result = allocate(h, &device, gpu);
+  ALLTOALLV_TRY(agree_on(h, result, "make a handle"));
+  memcpy(h->words, gpu, sizeof(gpu));
+  ALLTOALLV_TRY(alltoallv_agree(h, sizeof(gpu) / sizeof(*h->words)));
+  ALLTOALLV_TRY(agree_on_path(h, device));
+
+  result = h->why[0] == '\0' ? make_lsa(h) : ncclSuccess;
+  /* Without symmetric memory there is another way; a failure is a failure. */
+  if (result != ncclSuccess && result != ncclInvalidUsage) return result;
+  if (result == ncclInvalidUsage) {
+    (void)free_lsa(h);
+    strcpy(h->why, "the communicator has no symmetric memory");
+  }
+  if (h->lsa == NULL && h->config.method == ALLTOALLV_LSA)
+    return alltoallv_fail(ncclInvalidUsage, "the kernel cannot be used: %s", h->why);
+  const char *path = "send/recv: ";
+  memmove(h->why + strlen(path), h->why, strlen(h->why) + 1);
+  memcpy(h->why, path, strlen(path));
+  if (h->lsa != NULL) snprintf(h->why, sizeof(h->why), "one-sided kernel among %d ranks", h->n);
+  return ncclSuccess;
 }
 
-/* Frees everything, whatever fails, and returns the first failure; `before` is one from before,
- * whose sentence stays. */
-static ncclResult_t free_handle(struct alltoallv_handle *h, ncclResult_t before)
+/* After a timeout a late peer may still write into our scratch memory: it stays. */
+static ncclResult_t free_handle(struct alltoallv_handle *h)
 {
-  char sentence[ALLTOALLV_SENTENCE];
-  ncclResult_t first = ncclSuccess;
-  memcpy(sentence, alltoallv_last_error(), sizeof(sentence));
-  /* After a timeout a late peer may still write into our scratch memory: it stays. */
-  const bool leave = alltoallv_has_timed_out(h);
-  if (h->lsa != NULL && !leave && (first = alltoallv_lsa_destroy(h->lsa)) != ncclSuccess)
-    (void)alltoallv_fail(first, "cleanup: memory of the kernel: %s", alltoallv_last_error());
-  if (h->lsa_comm != NULL && !leave) {
-    const ncclResult_t result = ncclCommDestroy(h->lsa_comm);
-    if (first == ncclSuccess && result != ncclSuccess)
-      first = alltoallv_fail(result, "cleanup: communicator: %s", alltoallv_nccl_reason(result));
-  }
-  const cudaError_t errors[] = {
-      h->last_done != NULL ? cudaEventDestroy(h->last_done) : cudaSuccess,
-      h->join != NULL ? cudaEventDestroy(h->join) : cudaSuccess,
-      h->fork != NULL ? cudaEventDestroy(h->fork) : cudaSuccess,
-      h->side_stream != NULL ? cudaStreamDestroy(h->side_stream) : cudaSuccess,
-      h->words_stream != NULL ? cudaStreamDestroy(h->words_stream) : cudaSuccess,
-      cudaFree(h->words_device),
-      h->words != NULL ? cudaFreeHost(h->words) : cudaSuccess,
-  };
-  for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
-    if (first == ncclSuccess && errors[i] != cudaSuccess)
-      first = alltoallv_fail(ncclUnhandledCudaError, "cleanup: %s", cudaGetErrorString(errors[i]));
+  const ncclResult_t result = alltoallv_has_timed_out(h) ? ncclSuccess : free_lsa(h);
+  if (h->last_done != NULL) (void)cudaEventDestroy(h->last_done);
+  if (h->words_stream != NULL) (void)cudaStreamDestroy(h->words_stream);
+  (void)cudaFreeHost(h->words);
+  (void)cudaFreeHost(h->errors);
   free(h->pairs);
   free(h);
-  return before != ncclSuccess ? alltoallv_fail(before, "%s", sentence) : first;
+  return result;
 }
 
 ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *config,
@@ -359,8 +323,14 @@ ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *conf
   h->comm = comm;
   h->config = config != NULL ? *config : defaults;
   h->ll_threshold = ll_threshold;
-  ncclResult_t result = make_handle(h, check_config(&h->config), first_epoch);
-  if (result != ncclSuccess) return free_handle(h, result);
+  h->first_epoch = first_epoch;
+  const ncclResult_t result = make_handle(h);
+  if (result != ncclSuccess) {
+    char sentence[ALLTOALLV_SENTENCE]; /* which cleaning up may replace */
+    memcpy(sentence, alltoallv_last_error(), sizeof(sentence));
+    (void)free_handle(h);
+    return alltoallv_fail(result, "%s", sentence);
+  }
   *handle = h;
   return ncclSuccess;
 }
@@ -375,16 +345,15 @@ ncclResult_t alltoallv_destroy(alltoallv_t handle)
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   /* of any stream, launches of graphs included; freeing memory waits for the device anyway */
   const cudaError_t last = cudaDeviceSynchronize();
-  return free_handle(handle, last == cudaSuccess
-                                 ? ncclSuccess
-                                 : alltoallv_fail(ncclUnhandledCudaError, "the last exchange: %s",
-                                                  cudaGetErrorString(last)));
+  const ncclResult_t result = free_handle(handle);
+  if (last == cudaSuccess) return result;
+  return alltoallv_fail(ncclUnhandledCudaError, "the last exchange: %s", cudaGetErrorString(last));
 }
 
 ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why)
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  if (ranks != NULL) *ranks = handle->lsa_n;
+  if (ranks != NULL) *ranks = handle->lsa != NULL ? handle->n : 0;
   if (why != NULL) *why = handle->why;
   return ncclSuccess;
 }
@@ -421,12 +390,12 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
   }
 
   struct alltoallv_window *w = &handle->windows[id];
-  if (handle->lsa != NULL)
-    ALLTOALLV_TRY(agree_on(handle, alltoallv_lsa_register(handle->lsa, id, buff, bytes, w->peers),
-                           "register the buffer"));
-  w->base = buff;
-  w->bytes = bytes;
-  return ncclSuccess;
+  w->base = buff, w->bytes = bytes;
+  const ncclResult_t result = handle->lsa != NULL
+                                  ? agree_on(handle, open_window(handle, id), "register the buffer")
+                                  : ncclSuccess;
+  if (result != ncclSuccess) w->base = NULL;
+  return result;
 }
 
 /* The number of the window that begins there, or -1 with the sentence. */
@@ -446,8 +415,7 @@ ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void
     return alltoallv_fail(ncclInvalidArgument, "there is no rank %d", peer);
   const int id = find_window(handle, buff);
   if (id < 0) return ncclInvalidArgument;
-  *address =
-      alltoallv_is_local(handle, peer) ? handle->windows[id].peers[peer - handle->lsa_first] : NULL;
+  *address = handle->lsa != NULL ? handle->windows[id].peers[peer] : NULL;
   return ncclSuccess;
 }
 
@@ -461,6 +429,5 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff)
   if (alltoallv_has_timed_out(handle))
     return alltoallv_fail(ncclRemoteError, "the handle has timed out: a late rank may still write "
                                            "into the buffer, so do not free it");
-  handle->windows[id].base = NULL;
-  return handle->lsa != NULL ? alltoallv_lsa_unregister(handle->lsa, id) : ncclSuccess;
+  return close_window(handle, id);
 }

@@ -1,35 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernel of the AlltoAllV: push, with two protocols.
  *
- * The control block sends the headers, receives those of the peers, compares counts, and stays
- * until all data for this rank have arrived. Data blocks move bytes:
+ *   lines   small pairs: into the scratch memory of the peer, waiting for nothing; the receiver
+ *           copies them to its receive buffer
+ *   tiles   large pairs: straight into the receive buffer of the peer, once its header has said
+ *           where; at the end each block tells the block of its number there that it is done
  *
- *   send_lines     small pairs, and the eager bytes of large ones: as lines into the scratch memory
- *                  of the peer, waiting for nothing
- *   push_tiles     the rest of large pairs: straight into the receive buffer of the peer, once its
- *                  header has said where; at the end the bytes are added to a counter at the peer
- *   receive_lines  lines: from the scratch memory to the receive buffer
- *
- * The sender chooses by the bytes of the pair; counts agree, so the receiver knows. Nobody waits
- * for anything but headers before it sends, and headers come from block 0, so there is no cycle of
- * waiting among the blocks of an exchange. There are never more blocks than multiprocessors, and
- * users leave room for what else waits for peers (alltoallv.h). All waiting loops end after the
- * timeout.
+ * The sender chooses by the bytes of the pair; counts agree, so the receiver knows. All waiting
+ * loops end after the timeout. Nobody waits for anything but headers before it sends, and these
+ * come first; so there is no cycle of waiting among the blocks of an exchange. There are never more
+ * blocks than multiprocessors, and users leave room for what else waits for peers (alltoallv.h).
  *
  * The grid has a team of blocks (those with the same blockIdx.y) for every rank, or fewer if blocks
- * are short: team i sends lines to rank + i and receives those of rank - i. Which block does what:
+ * are short: see FOR_EACH_OF_TEAM. Which block does what:
  *
- *                           MODE_SMALL                     MODE_LARGE, MODE_DEVICE
- *   block 0 of team 0       control: its first warps;      control
- *                           own part: the others
- *   other blocks of team 0  own part                       tiles; small own part with device counts
- *   teams from 1 on         lines                          lines and tiles
+ *                           MODE_SMALL               MODE_LARGE           MODE_DEVICE
+ *   block 0 of team 0       headers: its first       all headers, tiles   rows of counts, tiles,
+ *                           warps; own part: others                       small own part
+ *   other blocks of team 0  own part                 headers of large     tiles, small own part
+ *   teams from 1 on         lines                    pairs, tiles, lines  tiles, lines
  *
- * For tiles the blocks are numbered through.
+ * Block 0 has a header from every peer before it ends; why that matters is said at read_header. In
+ * MODE_LARGE all ranks have the same grid. In MODE_DEVICE the own part goes in tiles if any part is
+ * large, as it always does in MODE_LARGE.
  *
- * N is an upper bound for the number of ranks, so that the arguments of small jobs stay small. MODE
- * leaves out what an exchange does not need: the time of a small one is mostly that of fetching its
- * instructions and arguments. */
+ * MODE leaves out what an exchange does not need: the time of a small one is mostly that of
+ * fetching its instructions and arguments. */
 #ifndef ALLTOALLV_KERNEL_CUH
 #define ALLTOALLV_KERNEL_CUH
 
@@ -41,99 +37,174 @@ enum {
   MODE_DEVICE, /* counts on the device */
 };
 
-/* `p` is the rank that this thread talks to; threads from a.n on have none. */
-template <int N, int MODE>
-static __device__ __forceinline__ void control_host_counts(const kernel_args<N> &a, uint32_t epoch,
-                                                           int p)
+/* ---- counts from the host: what two ranks say of a pair ------------------------------------ */
+
+static __device__ __forceinline__ void send_counts(const kernel_args &a, uint32_t epoch, int p)
 {
   const struct alltoallv_pair &pair = a.pairs[p];
-  bool peer = p < a.n && p != a.rank;
-  uint64_t base = MODE == MODE_LARGE && peer ? a.state->received_before[p] : 0;
-  if (MODE == MODE_LARGE)
-    send_headers(a, epoch);
-  else if (peer)
-    send_header(a, epoch, p, 0,
-                {pair.send_bytes, pair.recv_bytes, a.window_offset + pair.recv_offset, a.kind,
-                 a.window, a.element});
-
-  if (p == a.rank && !alltoallv_counts_agree(pair.send_bytes, pair.recv_bytes))
-    report_counts(a, epoch, ALLTOALLV_ERROR_MISMATCH, p, p, pair.send_bytes, pair.recv_bytes);
-  struct alltoallv_header h;
-  /* of every peer, also where no bytes go: see read_header */
-  if (!peer || !read_header(a, epoch, p, 0, &h)) return;
-  if (h.kind != a.kind) {
-    report_counts(a, epoch, ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.kind);
-    return;
-  }
-  bool comes = alltoallv_counts_agree(h.sent, pair.recv_bytes);
-  if (!comes) report_counts(a, epoch, ALLTOALLV_ERROR_MISMATCH, p, a.rank, h.sent, pair.recv_bytes);
-  if (!alltoallv_counts_agree(pair.send_bytes, h.expect))
-    report_counts(a, epoch, ALLTOALLV_ERROR_MISMATCH, a.rank, p, pair.send_bytes, h.expect);
-  if (MODE == MODE_LARGE && comes && h.sent > a.ll_threshold) /* last: nothing to do after it */
-    wait_for_data(a, epoch, p, base, h.sent - a.eager);
+  send_header(a, epoch, p,
+              {pair.send_bytes, pair.recv_bytes, a.x.window_offset + pair.recv_offset, a.x.kind,
+               a.x.window, a.x.element});
 }
 
-/* Counts from the host, no large pair. Blocks of other teams than 0 move lines; the first warps of
- * block 0 are the control block, and all other warps of team 0 copy my own part. */
-template <int N>
-static __device__ __forceinline__ uint32_t exchange_small(const kernel_args<N> &a, uint32_t block)
+/* Waits for what rank p says, compares, and reports what differs. */
+static __device__ __forceinline__ void compare_counts(const kernel_args &a, uint32_t epoch, int p,
+                                                      struct alltoallv_header &h, bool &sends,
+                                                      bool &receives)
+{
+  const struct alltoallv_pair &pair = a.pairs[p];
+  sends = receives = false;
+  if (!read_header(a, epoch, p, &h)) return;
+  if (h.kind != a.x.kind) {
+    report_counts(a, epoch, ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.x.kind);
+    return;
+  }
+  receives = alltoallv_counts_agree(h.sent, pair.recv_bytes);
+  sends = alltoallv_counts_agree(pair.send_bytes, h.expect);
+  if (!receives)
+    report_counts(a, epoch, ALLTOALLV_ERROR_MISMATCH, p, a.rank, h.sent, pair.recv_bytes);
+  if (!sends)
+    report_counts(a, epoch, ALLTOALLV_ERROR_MISMATCH, a.rank, p, pair.send_bytes, h.expect);
+}
+
+/* Do I agree with myself? */
+static __device__ __forceinline__ bool compare_own(const kernel_args &a, uint32_t epoch)
+{
+  const struct alltoallv_pair &own = a.pairs[a.rank];
+  const bool agree = alltoallv_counts_agree(own.send_bytes, own.recv_bytes);
+  if (!agree)
+    report_counts(a, epoch, ALLTOALLV_ERROR_MISMATCH, a.rank, a.rank, own.send_bytes,
+                  own.recv_bytes);
+  return agree;
+}
+
+/* ---- the three modes; each returns the epoch ----------------------------------------------- */
+
+static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
 {
   const int p = threadIdx.x;
   const bool lines = blockIdx.y != 0;
-  if (lines) send_lines(a, a.pairs, p % 32); /* no barrier on the way to the first store */
-  const uint32_t last = last_epoch(a), broken = *(volatile uint32_t *)&a.state->broken;
-  const uint32_t epoch = alltoallv_next_epoch(last);
-  if (block == 0) clear_stale_lines(a, epoch);
+  if (lines) send_lines(a, a.pairs); /* no barrier on the way to the first store */
+  const struct beginning now = begin_exchange(a);
+  if (this_block() == 0) clear_stale_lines(a, now.epoch);
   if (lines) {
-    if (!broken) receive_lines(a, a.pairs, epoch, p % 32);
-    return epoch;
+    if (!now.broken) receive_lines(a, a.pairs, now.epoch);
+    return now.epoch;
   }
-  uint32_t waiters = block == 0 ? (uint32_t)(a.n + 31) / 32 : 0, warps = blockDim.x / 32;
-  if ((uint32_t)p / 32 >= waiters)
-    copy_own(a, a.pairs[a.rank], block * warps + p / 32 - (a.n + 31) / 32,
-             gridDim.x * warps - (a.n + 31) / 32, p % 32);
-  else if (!broken)
-    control_host_counts<N, MODE_SMALL>(a, epoch, p);
-  return epoch;
+  const uint32_t most = (uint32_t)(a.n + 31) / 32, warps = blockDim.x / 32;
+  const uint32_t waiters = this_block() == 0 ? most : 0;
+  if ((uint32_t)p / 32 >= waiters) {
+    copy_own(a, a.pairs[a.rank], this_block() * warps + p / 32 - most, gridDim.x * warps - most);
+  } else if (!now.broken && p == a.rank) {
+    compare_own(a, now.epoch);
+  } else if (!now.broken && p < a.n) { /* of every peer, also where no bytes go: see read_header */
+    struct alltoallv_header h;
+    bool sends, receives;
+    send_counts(a, now.epoch, p);
+    compare_counts(a, now.epoch, p, h, sends, receives);
+  }
+  return now.epoch;
 }
 
-/* Counts from the host, the control block. */
-template <int N>
-static __device__ __forceinline__ uint32_t control_large(const kernel_args<N> &a)
+/* The epoch is asked for by few: a hundred requests for what lies in one place queue up. It may
+ * break while threads look; thread 0's answer decides for the block, because barriers follow, and a
+ * thread that has seen more stores and expects nothing. */
+static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, block_state &b)
 {
-  const uint32_t last = last_epoch(a), broken = *(volatile uint32_t *)&a.state->broken;
-  const uint32_t epoch = alltoallv_next_epoch(last);
-  clear_stale_lines(a, epoch);
-  if (!broken) control_host_counts<N, MODE_LARGE>(a, epoch, threadIdx.x);
-  return epoch;
+  const int p = threadIdx.x;
+  const bool thread_of_rank = p < a.n;
+  bool meets = false, sends, receives = false;
+  struct beginning now = {0, false};
+  if (thread_of_rank || this_block() == 0) now = begin_exchange(a);
+  if (this_block() == 0) clear_stale_lines(a, now.epoch);
+  if (p == 0) b.epoch = now.epoch, b.stop = now.broken;
+  if (thread_of_rank) {
+    const struct alltoallv_pair pair = a.pairs[p];
+    meets =
+        this_block() == 0 || pair.send_bytes > a.ll_threshold || pair.recv_bytes > a.ll_threshold;
+    meets = meets && p != a.rank && !now.broken;
+    if (meets) send_counts(a, now.epoch, p);
+    b.pairs[p] = pair;
+    b.to[p] = NULL;
+    number_tiles(a, b, a.pairs, p);
+  }
+  __syncthreads();
+  if (b.stop) return b.epoch;
+  send_lines(a, a.pairs);
+  move_row<true>(a, b, this_warp());
+  if (p == a.rank && !now.broken && compare_own(a, now.epoch))
+    b.to[p] = a.x.recv + a.pairs[p].recv_offset;
+  if (meets) {
+    char *likely = window_of(a, p, a.x.window); /* peers mostly use the one that I use */
+    struct alltoallv_header h;
+    compare_counts(a, now.epoch, p, h, sends, receives);
+    if (sends) b.to[p] = (h.window == a.x.window ? likely : window_of(a, p, h.window)) + h.offset;
+  }
+  push_pairs(a, b);
+  receive_lines(a, a.pairs, b.epoch);
+  if (receives && a.pairs[p].recv_bytes > a.ll_threshold) await_data(a, b.epoch, p, all_blocks());
+  return b.epoch;
+}
+
+static __device__ __forceinline__ uint32_t exchange_device(const kernel_args &a, block_state &b)
+{
+  const int p = threadIdx.x;
+  struct beginning now = {0, false};
+  if (this_block() == 0) send_rows(a);
+  if (p == 0) now = begin_exchange(a);
+  const bool push = load_counts(a, b, now);
+  send_lines(a, b.pairs);
+  if (push && p < a.n) {
+    number_tiles(a, b, b.pairs, p);
+    b.to[p] = window_of(a, p, a.x.window);
+  }
+  if (!share_counts(a, b)) return b.epoch;
+  if (push)
+    push_device(a, b);
+  else if (blockIdx.y == 0)
+    copy_own(a, b.pairs[a.rank], threadIdx.x / 32 * gridDim.x + blockIdx.x,
+             blockDim.x / 32 * gridDim.x);
+  receive_lines(a, b.pairs, b.epoch);
+  if (p < a.n && p != a.rank && b.pairs[p].recv_bytes > a.ll_threshold)
+    await_data(a, b.epoch, p, b.blocks[p]);
+  return b.epoch;
 }
 
 /* An exchange of rank a.rank, by all threads of all its blocks. */
-template <int N, int MODE>
-static __device__ __forceinline__ void exchange(const kernel_args<N> &a)
+template <int MODE>
+static __device__ __forceinline__ void exchange(const kernel_args &a)
 {
-  __shared__ block_state<N> b;
-  const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
+  __shared__ block_state b;
   const int p = threadIdx.x;
   uint32_t epoch;
   if constexpr (MODE == MODE_SMALL)
-    epoch = exchange_small(a, block);
+    epoch = exchange_small(a);
   else if constexpr (MODE == MODE_LARGE)
-    epoch = block == 0 ? control_large(a) : move_host_counts(a, b);
+    epoch = exchange_large(a, b);
   else
-    epoch = block == 0 ? control_device(a, b) : move_device_counts(a, b);
+    epoch = exchange_device(a, b);
 
   __syncthreads(); /* nobody needs the old number any more */
-  if (block == 0)  /* grids of different size: the other blocks count along */
-    for (uint32_t i = gridDim.x * gridDim.y + p; i < ALLTOALLV_MAX_BLOCKS; i += blockDim.x)
-      a.state->epoch[i] = epoch;
-  if (p == 0) a.state->epoch[block] = epoch;
+  if (this_block() == 0) {
+    /* grids of different size: the other blocks count along */
+    for (uint32_t i = all_blocks() + p; i < ALLTOALLV_MAX_BLOCKS; i += blockDim.x)
+      a.state->block[i].epoch = epoch;
+    if (p == 0) a.state->taken[~epoch & 1] = 0; /* of the next exchange */
+  }
+  if (p == 0) a.state->block[this_block()].epoch = epoch;
 }
 
+/* The arguments as they are passed, with as many pairs as there are ranks, or a few more. */
+template <int N>
+struct passed_args {
+  alignas(kernel_args) char bytes[offsetof(kernel_args, pairs) + N * sizeof(struct alltoallv_pair)];
+};
+
 template <int N, int MODE>
-__global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant__ kernel_args<N> a)
+__global__ void __launch_bounds__(512, 1)
+    alltoallv_kernel(const __grid_constant__ passed_args<N> passed)
 {
-  exchange<N, MODE>(a);
+  exchange<MODE>(reinterpret_cast<const kernel_args &>(passed));
 }
 
 #endif

@@ -22,7 +22,7 @@
 
 /* Ranks that reach each other by load and store; 72 is the largest NVLink domain today. */
 #define ALLTOALLV_MAX_LSA_RANKS 72
-/* Blocks of one launch, the control block included. */
+/* Blocks of one launch. */
 #define ALLTOALLV_MAX_BLOCKS 264
 /* Receive buffers registered at the same time. */
 #define ALLTOALLV_MAX_WINDOWS 64
@@ -35,6 +35,20 @@ struct alltoallv_pair {
   uint64_t recv_offset; /* where that shall go in my receive buffer */
 };
 
+/* An exchange: what the host hands to the kernel, beside the pairs. */
+struct alltoallv_request {
+  const char *send;
+  char *recv;
+  uint64_t window_offset; /* of recv in the window that holds it, */
+  uint32_t kind;          /* enum alltoallv_kind */
+  uint32_t window;        /* and the number of that window */
+  uint32_t element;       /* bytes */
+  /* device counts: what fits, in elements, and device arrays */
+  uint64_t capacity;
+  const size_t *sendcounts, *sdispls;
+  size_t *recvcounts, *rdispls, *needed;
+};
+
 /* ---- the header --------------------------------------------------------------------------- */
 
 /* What kind of exchange this is. Two ranks that disagree have made different calls. */
@@ -44,20 +58,19 @@ enum alltoallv_kind {
   ALLTOALLV_KIND_SLOTS = 3,  /* counts on the device, parts in slots of one size */
 };
 
-/* The header travels as three lines of 12 bytes each (one 64-bit, one 32-bit number). With device
- * counts, one more line per rank follows: the sender's whole row of counts. */
-enum alltoallv_header_line {
+/* What a rank writes at a peer begins with a slot of four lines for each of its blocks. Three of
+ * them are a header, 12 bytes each (one 64-bit, one 32-bit number). Block 0 sends one to every
+ * peer. For a large pair whose counts are on the host each block b sends one, to block b of the
+ * peer: so no block waits for another one, and no two look at the same place. With device counts
+ * the sender's whole row of counts comes after the slots: a line for each rank, with the elements
+ * that it is sent | kind + 256 * blocks of the sender's launch. */
+enum alltoallv_slot_line {
   ALLTOALLV_LINE_SENT = 0,   /* bytes I send you | kind */
   ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you; device counts: what fits | window id */
   ALLTOALLV_LINE_OFFSET = 2, /* offset in that window for your data | bytes of my elements */
-  ALLTOALLV_LINE_COUNTS = 3, /* + p: elements I send to rank p | kind */
+  ALLTOALLV_LINE_DONE = 3,   /* this block has stored its share of a large pair */
+  ALLTOALLV_SLOT_LINES = 4,
 };
-
-/* A header has copies, 128 bytes apart, for the blocks that push large pairs. All of these wait for
- * it, and a hundred loads of one line at the same time queue up, together with the header that
- * comes to that place. They are sent where both counts are on the host and a pair is large. */
-#define ALLTOALLV_HEADER_COPIES 16
-#define ALLTOALLV_COPY_BYTES 128
 
 struct alltoallv_header {
   uint64_t sent, expect, offset;
@@ -74,10 +87,10 @@ ALLTOALLV_RULE uint32_t alltoallv_next_epoch(uint32_t epoch)
 }
 
 /* The parity (0: even, 1: odd epochs) whose lines have to be cleared at the beginning of `epoch`,
- * before its headers go out, or -1. By then we have read what we wait for of that parity, and
- * nobody sends more of it before our header of `epoch`. What nobody waits for, copies of a header
- * and lines of a pair whose counts disagree, may land after that: two epochs later it has landed,
- * because its sender's kernel has ended, and is cleared, too. */
+ * before block 0 sends its headers, or -1. By then we have read what we wait for of that parity,
+ * and nobody sends more of it before those headers. What nobody waits for, headers and lines of a
+ * pair whose counts disagree, may land after that: two epochs later it has landed, because its
+ * sender's kernel has ended, and is cleared, too. */
 ALLTOALLV_RULE int alltoallv_stale_parity(uint32_t epoch)
 {
   if (epoch == 0xffffffffu || epoch == 3) return 0;
@@ -104,6 +117,23 @@ ALLTOALLV_RULE uint64_t alltoallv_clamp_count(uint64_t count, uint32_t element)
   const uint64_t most = (uint64_t)1 << (24 + __builtin_clz(element));
 #endif
   return count < most ? count : most;
+}
+
+/* Device counts: does what rank d shall receive fit there? counts[s * stride + d]: elements from s
+ * to d; room: bytes of a slot at d, or of all that it receives. If not, *source and *needs say what
+ * does not, and how many bytes that is; source -1: the sum. */
+ALLTOALLV_RULE int alltoallv_fits(const uint64_t *counts, size_t stride, int n, int d,
+                                  uint32_t kind, uint32_t element, uint64_t room, int *source,
+                                  uint64_t *needs)
+{
+  uint64_t total = 0;
+  for (*source = 0; *source < n; ++*source) {
+    *needs = counts[(size_t)*source * stride + (size_t)d] * element;
+    total += *needs;
+    if (kind == ALLTOALLV_KIND_SLOTS && *needs > room) return 0;
+  }
+  *source = -1, *needs = total;
+  return kind == ALLTOALLV_KIND_SLOTS || total <= room;
 }
 
 /* ---- errors that the device finds --------------------------------------------------------- */
@@ -134,58 +164,22 @@ struct alltoallv_errors {
 
 /* A line is 16 bytes: 12 of data and the epoch, stored and loaded as one piece, so that whoever
  * sees the epoch sees the data; no fence, no flag, no waiting between data and flag. Small pairs
- * travel in such lines (the low-latency protocol, "LL"), in groups of up to 32 x 4 lines: a warp
- * moves 32 x 48 bytes at a time. */
+ * travel in such lines (the low-latency protocol, "LL"), in groups of 32 x 4 lines: each lane of a
+ * warp moves 48 bytes at a time. */
 #define ALLTOALLV_LINE_BYTES 16
-#define ALLTOALLV_LANE_BYTES 48 /* data that one lane moves at a time, as 4 lines */
-#define ALLTOALLV_GROUP_BYTES (32 * ALLTOALLV_LANE_BYTES)
+#define ALLTOALLV_GROUP_BYTES (32 * 48)
 #define ALLTOALLV_GROUP_LINES (32 * 4)
 
-/* The first bytes of a large pair are eager: they travel in lines too, with counts from the host,
- * while the header of the peer is on its way, so that the link does not idle. This is about what a
- * rank can send in that time; its peers share it. Sender and receiver come to the same number. */
-#define ALLTOALLV_EAGER_BYTES ((size_t)256 << 10)
-ALLTOALLV_RULE uint32_t alltoallv_eager_bytes(int n, size_t ll_threshold)
-{
-  size_t eager = n > 1 ? ALLTOALLV_EAGER_BYTES / (size_t)(n - 1) : 0;
-  if (eager > ll_threshold) eager = ll_threshold; /* for which there is room in a mailbox */
-  return (uint32_t)(eager / ALLTOALLV_GROUP_BYTES * ALLTOALLV_GROUP_BYTES);
-}
+/* The scratch memory is mailbox[parity of the epoch][source]; a mailbox has slots, the row of
+ * counts and LL lines. In bytes: */
+#define ALLTOALLV_SLOT_BYTES (ALLTOALLV_SLOT_LINES * ALLTOALLV_LINE_BYTES)
+#define ALLTOALLV_COUNTS_AT (ALLTOALLV_MAX_BLOCKS * ALLTOALLV_SLOT_BYTES)
+#define ALLTOALLV_LL_AT (ALLTOALLV_COUNTS_AT + ALLTOALLV_MAX_LSA_RANKS * ALLTOALLV_LINE_BYTES)
 
-/* The scratch memory:
- *   received[source]          bytes that source has pushed into my receive buffers since init
- *   mailbox[parity][source]   header lines, copies of the header, LL lines */
-struct alltoallv_scratch {
-  uint32_t mailboxes_at;                       /* byte offset */
-  uint32_t mailbox_bytes, copies_at, lines_at; /* of a mailbox; in it */
-  uint64_t bytes;                              /* all */
-};
-
-ALLTOALLV_RULE struct alltoallv_scratch alltoallv_scratch_layout(int n, size_t ll_threshold)
+ALLTOALLV_RULE uint32_t alltoallv_mailbox_bytes(size_t ll_threshold)
 {
-  struct alltoallv_scratch s;
-  uint64_t groups = (ll_threshold + ALLTOALLV_GROUP_BYTES - 1) / ALLTOALLV_GROUP_BYTES;
-  uint32_t header = (ALLTOALLV_LINE_COUNTS + (uint32_t)n) * ALLTOALLV_LINE_BYTES;
-  s.mailboxes_at = 2048;
-  s.copies_at = (header + 127) / 128 * 128;
-  s.lines_at = s.copies_at + ALLTOALLV_HEADER_COPIES * ALLTOALLV_COPY_BYTES;
-  s.mailbox_bytes = s.lines_at + (uint32_t)(groups * ALLTOALLV_GROUP_LINES * ALLTOALLV_LINE_BYTES);
-  s.bytes = s.mailboxes_at + (uint64_t)2 * (uint64_t)n * s.mailbox_bytes;
-  return s;
-}
-
-/* Byte offset in a mailbox: of the header, or of copy number `copy` > 0. */
-ALLTOALLV_RULE uint32_t alltoallv_header_at(const struct alltoallv_scratch *s, uint32_t copy)
-{
-  return copy == 0 ? 0 : s->copies_at + (copy - 1) * ALLTOALLV_COPY_BYTES;
-}
-
-/* Byte offset of the mailbox in which `source` writes in epochs of that parity. */
-ALLTOALLV_RULE uint64_t alltoallv_mailbox_at(const struct alltoallv_scratch *s, int n,
-                                             uint32_t epoch, int source)
-{
-  return s->mailboxes_at +
-         ((uint64_t)(epoch & 1) * (uint64_t)n + (uint64_t)source) * s->mailbox_bytes;
+  const size_t groups = (ll_threshold + ALLTOALLV_GROUP_BYTES - 1) / ALLTOALLV_GROUP_BYTES;
+  return (uint32_t)(ALLTOALLV_LL_AT + groups * ALLTOALLV_GROUP_LINES * ALLTOALLV_LINE_BYTES);
 }
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AlltoAllV by grouped ncclSend and ncclRecv: for ranks on other hosts, and for everybody where the
- * kernel cannot run. */
+/* AlltoAllV by grouped ncclSend and ncclRecv, where the kernel cannot run. */
 #include "internal.h"
 
 #include <string.h>
@@ -11,7 +10,7 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
   ncclResult_t result = ncclGroupStart();
   for (int p = 0; p < h->n && result == ncclSuccess; p++) {
     const struct alltoallv_pair *pair = &h->pairs[p];
-    if (p == h->rank || alltoallv_is_local(h, p)) continue;
+    if (p == h->rank) continue;
     /* Zero counts are skipped on both sides; if only one did so, the other would wait for ever. */
     if (pair->send_bytes > 0)
       result =
@@ -26,11 +25,10 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
   const ncclResult_t ended = ncclGroupEnd();
   if (result != ncclSuccess) return result;
   ALLTOALLV_NCCLTRY(ended);
-  if (h->lsa != NULL) return ncclSuccess; /* the kernel copies my own part */
   const struct alltoallv_pair *own = &h->pairs[h->rank];
   if (!alltoallv_counts_agree(own->send_bytes, own->recv_bytes))
-    alltoallv_report(&h->counts_error, ALLTOALLV_ERROR_MISMATCH, h->rank, h->rank, own->send_bytes,
-                     own->recv_bytes, x->element);
+    alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_MISMATCH, h->rank, h->rank,
+                     own->send_bytes, own->recv_bytes, x->element);
   else if (own->send_bytes > 0)
     ALLTOALLV_CUDATRY(cudaMemcpyAsync(x->recv + own->recv_offset, x->send + own->send_offset,
                                       own->send_bytes, cudaMemcpyDeviceToDevice, stream));
@@ -47,7 +45,6 @@ ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
                                        bool *fits)
 {
   const size_t n = (size_t)h->n, words = ROW_COUNTS + n, array = n * sizeof(uint64_t);
-  const bool slots = x->kind == ALLTOALLV_KIND_SLOTS;
   uint64_t *row = h->words, *sdispls = row + words; /* after the message */
   ALLTOALLV_CUDATRY(
       cudaMemcpyAsync(row + ROW_COUNTS, x->sendcounts, array, cudaMemcpyDeviceToHost, stream));
@@ -66,29 +63,18 @@ ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
   }
   ALLTOALLV_TRY(alltoallv_agree(h, words));
 
-  /* What the caller wants to know. Where nothing moves, nothing is received. */
-  uint64_t *recvcounts = h->words, *rdispls = recvcounts + n, *needed = rdispls + n;
+  size_t told[3 * n];
   bool same = true;
-  uint64_t counts[n];
   for (size_t p = 0; p < n; p++) {
-    counts[p] = h->words[p * words + ROW_COUNTS + (size_t)h->rank];
     if (h->words[p * words + ROW_KIND] == h->words[ROW_KIND]) continue;
-    alltoallv_report(&h->counts_error, ALLTOALLV_ERROR_KIND, 0, (int)p, 0, 0, x->element);
+    alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_KIND, 0, (int)p, 0, 0, x->element);
     same = false;
   }
-  *fits = same && alltoallv_everything_fits(&h->counts_error, x, h->n, h->words + ROW_ROOM,
-                                            h->words + ROW_COUNTS, words);
-  at = 0;
-  for (size_t p = 0; p < n; p++) {
-    if (slots) at = p * x->capacity;
-    h->pairs[p].recv_bytes = counts[p] * x->element;
-    h->pairs[p].recv_offset = at * x->element;
-    recvcounts[p] = *fits ? counts[p] : 0;
-    rdispls[p] = *fits ? at : 0;
-    needed[p] = same ? counts[p] : 0;
-    at += counts[p];
-  }
+  *fits = same && alltoallv_share_counts(h, x, h->words + ROW_ROOM, h->words + ROW_COUNTS, words,
+                                         h->pairs, told);
+  if (!same) memset(told, 0, sizeof(told));
   size_t *const to[] = {x->recvcounts, x->rdispls, x->needed};
+  memcpy(h->words, told, sizeof(told));
   for (size_t i = 0; i < 3; i++)
     if (to[i] != NULL)
       ALLTOALLV_CUDATRY(

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The protocol of 03's library, in every order in which its steps can happen: headers, copies of
- * headers, lines, pushes, counters; two mailboxes that take turns, numbers that wrap around, ranks
+/* The protocol of 03's library, in every order in which its steps can happen: headers, lines,
+ * pushes, and that they are done; two mailboxes that take turns, numbers that wrap around, ranks
  * that give up waiting.
  *
- * Block 0 of a rank is the control block; block i sends to rank + i and receives from rank - i.
- * What a rank stores arrives at any time later, in any order. A kernel has ended when its blocks
- * have and all that it stored has arrived; then the next epoch begins. */
+ * Block 0 of a rank sends a header to every other one and waits for theirs; each block does so
+ * with its own kind for large pairs, and moves a share of them. Block i sends lines to rank + i and
+ * receives them from rank - i. What a rank stores arrives at any time later, in any order. A kernel
+ * has ended when its blocks have and all that it stored has arrived; then the next epoch begins. */
 #include "unit.h"
 
 #include "explore.h"
@@ -18,7 +19,10 @@ enum {
   NO_CLEARING = 2,  /* when the numbers begin again */
   CLEAR_ONCE = 4,   /* ... which is too few for what nobody waits for */
   SENDS_BROKEN = 8, /* a rank that has given up sends in later epochs */
-  SAME_PEER = 16,   /* block i receives from rank + i */
+  SAME_PEER = 16,   /* block i receives lines from rank + i */
+  NO_FENCE = 32,    /* a block says that it is done before its data have arrived */
+  FEW_HEADERS = 64, /* block 0 waits for those of large pairs only */
+  NO_HEADERS = 128, /* a block pushes without having waited */
 };
 
 static struct job {
@@ -31,16 +35,18 @@ static struct job {
   const char *found; /* the rule that is broken; NULL: none is */
 } job;
 
-enum kind { HEADER, COPY = 2, LINE = 4, DATA = 6, COUNT, KINDS }; /* + parity, of the first three */
+/* Of blocks 0 to RANKS - 1, the first two in two mailboxes (+ parity), and one for lines. */
+enum { HEADER, DONE = HEADER + 2 * RANKS, LINE = DONE + 2 * RANKS, DATA = LINE + 2 };
+enum { KINDS = DATA + RANKS };
 
 struct place {
-  uint8_t now, coming; /* epochs; of COUNT: how often; 0: nothing */
+  uint8_t now, coming; /* epochs; 0: nothing */
 };
-enum { SEND, WAIT, PUSHED, LINES, OUT, WAITS }; /* what a block does next */
+enum { SEND, HEADERS, PUSHED, LINES, ARRIVALS, OUT, WAITS }; /* what a block does next */
 
 struct state {
   struct rank {
-    uint8_t epoch, failed /* in that epoch */, next[RANKS], read[RANKS], counted[RANKS];
+    uint8_t epoch, failed /* in that epoch */, next[RANKS], read[RANKS];
     struct place place[RANKS][KINDS]; /* [from]: what others write here */
   } rank[RANKS];
 };
@@ -75,16 +81,15 @@ static int arrivals(struct explorer *x, const struct state *s, int r, int p)
   int arrive = 0;
   for (int kind = 0; kind < KINDS; kind++) {
     const struct place at = me->place[p][kind];
-    const bool awaited = kind < COPY || (kind >= LINE && kind < DATA), line = kind >= LINE;
+    const bool line = kind >= LINE;
     struct state after = *s;
     if (at.coming == 0) continue;
-    if (awaited && at.now && !me->failed && me->epoch <= at.now &&
+    if (kind < DATA && at.now && !me->failed && me->epoch <= at.now &&
         !(line && me->epoch == at.now && me->read[p]))
       explore_break(x, "a header or a line is replaced before it was read");
-    if (kind == DATA && at.coming != me->epoch && at.coming != me->failed)
+    if (kind >= DATA && at.coming != me->epoch && at.coming != me->failed)
       explore_break(x, "a push arrives outside of its epoch");
-    after.rank[r].place[p][kind] =
-        kind == COUNT ? (struct place){at.now + 1, 0} : (struct place){at.coming, 0};
+    after.rank[r].place[p][kind] = (struct place){at.coming, 0};
     explore_reach(x, &after);
     arrive++;
   }
@@ -107,55 +112,52 @@ static void clear(struct rank *me)
     return;
   const int parity = n == 2 || n == 4; /* as alltoallv_stale_parity */
   for (int p = 0; p < RANKS; p++)
-    for (int kind = HEADER; kind < DATA; kind += 2) me->place[p][kind + parity].now = 0;
+    for (int kind = 0; kind < DATA; kind += 2) me->place[p][kind + parity].now = 0;
 }
 
 /* The next thing that a block does, or WAITS. */
 static int step(struct explorer *x, struct state *s, int r, int b)
 {
   struct rank *me = &s->rank[r];
-  const int n = job.ranks, e = me->epoch, h = half(e);
+  const int n = job.ranks, e = me->epoch, h = half(e), now = me->next[b];
   const int to = (r + b) % n, from = job.mistakes & SAME_PEER ? to : (r + n - b) % n;
   const bool silent = me->failed && me->failed < e && !(job.mistakes & SENDS_BROKEN);
-  const bool large = pair_of(e, r, to) == 'l';
-  const int now = me->next[b];
   if (now == SEND && silent) return OUT;
-  if (b == 0) { /* control */
-    if (now == SEND) clear(me);
-    for (int p = 0; p < n && now == SEND; p++) {
-      if (p == r) continue;
-      s->rank[p].place[r][HEADER + h].coming = (uint8_t)e;
-      if (pair_of(e, r, p) == 'l' || pair_of(e, p, r) == 'l')
-        s->rank[p].place[r][COPY + h].coming = (uint8_t)e;
-    }
-    if (now == SEND) return WAIT;
-    for (int p = 0; p < n; p++) {
-      const bool expects = pair_of(e, p, r) == 'l';
-      if (p != r && !has_come(x, me, p, HEADER)) return WAITS;
-      if (p != r && me->place[p][COUNT].now < me->counted[p] + expects) return WAITS;
-      if (p != r && !me->failed && me->place[p][COUNT].now > me->counted[p] + expects)
-        explore_break(x, "a counter has grown for a later epoch");
-    }
-    for (int p = 0; p < n; p++) me->counted[p] = me->place[p][COUNT].now;
-    return OUT;
-  }
-  switch (now) {
-  case SEND: /* lines: small pairs, and the eager bytes of large ones */
-    if (pair_of(e, r, to) != '-') s->rank[to].place[r][LINE + h].coming = (uint8_t)e;
-    return large ? WAIT : LINES;
-  case WAIT:
-    if (!has_come(x, me, to, COPY) && !has_come(x, me, to, HEADER)) return WAITS;
-    s->rank[to].place[r][DATA].coming = (uint8_t)e;
-    return PUSHED;
-  case PUSHED:
-    if (s->rank[to].place[r][DATA].coming) return WAITS;
-    s->rank[to].place[r][COUNT].coming = 1;
-    return LINES;
-  default:
-    if (pair_of(e, from, r) != '-' && !has_come(x, me, from, LINE)) return WAITS;
+  if (now == SEND && b == 0) clear(me);
+  if (now == SEND && pair_of(e, r, to) == 's') s->rank[to].place[r][LINE + h].coming = (uint8_t)e;
+  if (now == LINES) {
+    if (pair_of(e, from, r) == 's' && !has_come(x, me, from, LINE)) return WAITS;
     me->read[from] = 1;
-    return OUT;
+    return ARRIVALS;
   }
+  for (int p = 0; p < n; p++) {
+    struct place *there = s->rank[p].place[r];
+    const bool sends = pair_of(e, r, p) == 'l', receives = pair_of(e, p, r) == 'l';
+    const bool meets = p != r && (b == 0 || sends || receives);
+    switch (now) {
+    case SEND:
+      if (meets) there[HEADER + 2 * b + h].coming = (uint8_t)e;
+      break;
+    case HEADERS:
+      if (!meets || job.mistakes & NO_HEADERS) break;
+      if (job.mistakes & FEW_HEADERS && !sends && !receives) break;
+      if (!has_come(x, me, p, HEADER + 2 * b) && !has_come(x, me, p, HEADER)) return WAITS;
+      break;
+    case PUSHED:
+      if (sends && there[DATA + b].coming && !(job.mistakes & NO_FENCE)) return WAITS;
+      break;
+    default:
+      if (receives && !has_come(x, me, p, DONE + 2 * b)) return WAITS;
+      if (receives && me->place[p][DATA + b].now != e)
+        explore_break(x, "an epoch ends before its data are there");
+    }
+  }
+  for (int p = 0; p < n; p++) {
+    if (pair_of(e, r, p) != 'l') continue;
+    if (now == HEADERS) s->rank[p].place[r][DATA + b].coming = (uint8_t)e;
+    if (now == PUSHED) s->rank[p].place[r][DONE + 2 * b + h].coming = (uint8_t)e;
+  }
+  return now + 1;
 }
 
 static void next(struct explorer *x, const void *state)
@@ -201,6 +203,7 @@ static void test_orders(void **unused)
 {
   static const char replaced[] = "a header or a line is replaced before it was read";
   static const char round[] = "what was sent in another round is taken";
+  static const char stuck[] = "no rank can go on";
   static const struct job jobs[] = {
       {"s-lsll-s", 2, 2, 4, 10, 99, false, 0, NULL},
       {"----", 2, 2, 4, 10, 99, false, 0, NULL},
@@ -208,12 +211,16 @@ static void test_orders(void **unused)
       {"lss-ls", 2, 2, 3, 10, 99, true, 0, NULL},
       {"sl-l-sls--", 2, 2, 7, 4, 5, false, 0, NULL},
       {"lll", 3, 2, 1, 10, 99, false, 0, NULL},
+      {"sss", 3, 1, 1, 10, 99, false, 0, NULL},
       {"ssssss", 2, 2, 3, 10, 99, false, ONE_MAILBOX, replaced},
       {"ll--ss--ll", 2, 2, 6, 4, 5, false, NO_CLEARING, round},
       {"l-------ll", 2, 2, 5, 4, 5, false, CLEAR_ONCE, round},
       {"l-------ll", 2, 2, 5, 4, 5, false, 0, NULL},
       {"llssss", 2, 2, 3, 10, 99, true, SENDS_BROKEN, replaced},
-      {"lll", 3, 2, 1, 10, 99, false, SAME_PEER, "no rank can go on"},
+      {"sss", 3, 1, 1, 10, 99, false, SAME_PEER, stuck},
+      {"ll", 2, 2, 1, 10, 99, false, NO_FENCE, "an epoch ends before its data are there"},
+      {"s-s-s-", 2, 2, 3, 10, 99, false, FEW_HEADERS, replaced},
+      {"ll", 2, 2, 2, 10, 99, false, NO_HEADERS, "a push arrives outside of its epoch"},
   };
   (void)unused;
   for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {

@@ -117,7 +117,7 @@ static bool check_exchange(const struct ranks_case *c, int e, int rank, char *ex
 static bool run_case(int n, int columns, int teams, uint32_t first_epoch, bool mismatches,
                      const char *input)
 {
-  const long exchanges = n > RANKS_FEW ? (most_exchanges + 7) / 8 : most_exchanges;
+  const long exchanges = n > 8 ? (most_exchanges + 7) / 8 : most_exchanges;
   const size_t all = (size_t)(n * exchanges);
   struct ranks_exchange *x = calloc((size_t)exchanges, sizeof *x);
   struct ranks_case c = {.ranks = n,
@@ -170,7 +170,7 @@ static int run(const struct rank *me, const struct options *opt)
   if (!input) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   state = (uint64_t)seed;
   for (int i = 0; i < INPUT; i++) input[i] = (char)next_random(256);
-  for (int n = 2; n <= most_ranks; n = n == RANKS_FEW ? RANKS_MAX : n + 1) {
+  for (int n = 2; n <= most_ranks; n = n == 8 ? RANKS_MAX : n + 1) {
     const int most = ranks_blocks(n) / n; /* of each rank */
     const int teams = most < n ? most : n;
     if (most < 2) break; /* a small GPU */

@@ -10,9 +10,8 @@
 namespace
 {
 
-template <int N>
 struct launch_args {
-  const kernel_args<N> *args; /* [exchange * ranks + rank] */
+  const kernel_args *args; /* [exchange * ranks + rank] */
   int exchanges, ranks;
   uint64_t seed;
   uint32_t *arrived; /* [rank]: blocks that have come to its barrier */
@@ -22,7 +21,7 @@ struct launch_args {
 
 /* What a call with device counts takes from device memory, and leaves there. */
 struct lists {
-  uint64_t sendcounts[RANKS_MAX], sdispls[RANKS_MAX], recvcounts[RANKS_MAX], rdispls[RANKS_MAX];
+  size_t sendcounts[RANKS_MAX], sdispls[RANKS_MAX], recvcounts[RANKS_MAX], rdispls[RANKS_MAX];
 };
 
 __device__ uint32_t hash(uint64_t x)
@@ -56,29 +55,28 @@ __device__ void delay(uint64_t seed, int exchange, uint32_t block)
   if (of_block % 4 == 0) __nanosleep(of_block / 4 % 3000);
 }
 
-template <int N>
-__global__ void __launch_bounds__(512, 1) all_ranks(const __grid_constant__ launch_args<N> l)
+__global__ void __launch_bounds__(512, 1) all_ranks(const __grid_constant__ launch_args l)
 {
   const uint32_t blocks = gridDim.x * gridDim.y, block = blockIdx.y * gridDim.x + blockIdx.x;
   const size_t first = block * blockDim.x + threadIdx.x, step = blocks * blockDim.x;
   for (int e = 0; e < l.exchanges; e++) {
     const int at = e * l.ranks + blockIdx.z;
-    const kernel_args<N> &a = l.args[at];
+    const kernel_args &a = l.args[at];
     bool large = false;
     for (int p = 0; p < a.n; p++)
       large |= a.pairs[p].send_bytes > a.ll_threshold || a.pairs[p].recv_bytes > a.ll_threshold;
-    for (size_t i = first; i < l.bytes; i += step) a.recv[i] = (char)RANKS_GUARD;
+    for (size_t i = first; i < l.bytes; i += step) a.x.recv[i] = (char)RANKS_GUARD;
     rank_barrier(&l.arrived[blockIdx.z], blocks);
     delay(l.seed, e, block);
-    if (a.kind != ALLTOALLV_KIND_HOST)
-      exchange<N, MODE_DEVICE>(a);
+    if (a.x.kind != ALLTOALLV_KIND_HOST)
+      exchange<MODE_DEVICE>(a);
     else if (large)
-      exchange<N, MODE_LARGE>(a);
+      exchange<MODE_LARGE>(a);
     else
-      exchange<N, MODE_SMALL>(a);
+      exchange<MODE_SMALL>(a);
     rank_barrier(&l.arrived[blockIdx.z], blocks);
     for (size_t i = first; i < l.bytes; i += step)
-      l.received[at * l.bytes + i] = *(volatile char *)&a.recv[i];
+      l.received[at * l.bytes + i] = *(volatile char *)&a.x.recv[i];
   }
 }
 
@@ -106,10 +104,10 @@ private:
   std::vector<void *> all;
 };
 
-const void *kernel_for(int ranks)
+/* Of a block: the matrix of counts. */
+size_t shared_bytes(int ranks)
 {
-  return ranks <= RANKS_FEW ? (const void *)all_ranks<RANKS_FEW>
-                            : (const void *)all_ranks<RANKS_MAX>;
+  return (size_t)(ranks * ranks) * sizeof(uint64_t);
 }
 
 } // namespace
@@ -120,24 +118,23 @@ int ranks_blocks(int ranks)
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
           cudaSuccess ||
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel_for(ranks), 512, 0) !=
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, all_ranks, 512, shared_bytes(ranks)) !=
           cudaSuccess)
     return 0;
   return each * multiprocessors;
 }
 
-template <int N>
-static cudaError_t run(struct ranks_case *c)
+cudaError_t ranks_run(struct ranks_case *c)
 {
   const size_t n = (size_t)c->ranks, all = n * (size_t)c->exchanges;
-  const struct alltoallv_scratch scratch = alltoallv_scratch_layout(c->ranks, c->ll_threshold);
+  const size_t mailboxes = n * alltoallv_mailbox_bytes(c->ll_threshold); /* of a parity */
   memory m;
-  launch_args<N> l = {};
-  kernel_args<N> *args = m.take<kernel_args<N>>(all);
+  launch_args l = {};
+  kernel_args *args = m.take<kernel_args>(all);
   struct lists *lists = m.take<struct lists>(all);
   struct device_state *states = m.take<struct device_state>(n);
   struct alltoallv_errors *errors = m.take<struct alltoallv_errors>(n);
-  char **windows = m.take<char *>(n), *scratches = m.take<char>(n * scratch.bytes);
+  char **windows = m.take<char *>(n), *scratches = m.take<char>(n * 2 * mailboxes);
   char *buffers = m.take<char>(n * c->buffer_bytes), *input = m.take<char>(c->input_bytes);
   l.args = args;
   l.exchanges = c->exchanges, l.ranks = c->ranks, l.seed = c->seed, l.bytes = c->buffer_bytes;
@@ -146,30 +143,27 @@ static cudaError_t run(struct ranks_case *c)
   if (m.error != cudaSuccess) return m.error;
 
   memcpy(input, c->input, c->input_bytes);
-  for (size_t i = 0; c->stale && i < n * scratch.bytes; i += ALLTOALLV_LINE_BYTES) {
-    const uint64_t at = i % scratch.bytes, mailboxes = n * scratch.mailbox_bytes;
-    uint32_t number = at < scratch.mailboxes_at + mailboxes ? 2 : 3;
-    if (at >= scratch.mailboxes_at) memcpy(scratches + i + 12, &number, sizeof number);
+  for (size_t i = 0; c->stale && i < n * 2 * mailboxes; i += ALLTOALLV_LINE_BYTES) {
+    const uint32_t number = i % (2 * mailboxes) < mailboxes ? 2 : 3;
+    memcpy(scratches + i + 12, &number, sizeof number);
   }
   for (size_t rank = 0; rank < n; rank++) {
     windows[rank] = buffers + rank * c->buffer_bytes;
-    for (uint32_t &number : states[rank].epoch) number = c->first_epoch - 1;
+    for (block_memory &block : states[rank].block) block.epoch = c->first_epoch - 1;
   }
   for (size_t i = 0; i < all; i++) {
     const struct ranks_exchange *x = &c->exchange[i / n];
     const size_t rank = i % n;
-    kernel_args<N> *a = &args[i];
+    kernel_args *a = &args[i];
     a->state = &states[rank];
-    a->scratch_base = scratches, a->scratch_stride = scratch.bytes, a->scratch = scratch;
-    a->rank = (int)rank, a->n = c->ranks;
-    a->kind = x->kind, a->ll_threshold = (uint32_t)c->ll_threshold;
-    a->send = input, a->recv = windows[rank], a->windows = windows;
-    a->element = 1;
-    a->eager =
-        x->kind == ALLTOALLV_KIND_HOST ? alltoallv_eager_bytes(c->ranks, c->ll_threshold) : 0;
-    a->capacity = x->kind == ALLTOALLV_KIND_SLOTS ? c->buffer_bytes / n : c->buffer_bytes;
-    a->sendcounts = lists[i].sendcounts, a->sdispls = lists[i].sdispls;
-    a->recvcounts = lists[i].recvcounts, a->rdispls = lists[i].rdispls;
+    a->scratch_base = scratches, a->scratch_stride = 2 * mailboxes;
+    a->mailbox_bytes = alltoallv_mailbox_bytes(c->ll_threshold);
+    a->rank = (int)rank, a->n = c->ranks, a->ll_threshold = (uint32_t)c->ll_threshold;
+    a->x.kind = x->kind, a->x.element = 1;
+    a->x.send = input, a->x.recv = windows[rank], a->windows = windows;
+    a->x.capacity = x->kind == ALLTOALLV_KIND_SLOTS ? c->buffer_bytes / n : c->buffer_bytes;
+    a->x.sendcounts = lists[i].sendcounts, a->x.sdispls = lists[i].sdispls;
+    a->x.recvcounts = lists[i].recvcounts, a->x.rdispls = lists[i].rdispls;
     a->limit = 10000000000ull; /* ns */
     a->errors = &errors[rank];
     for (size_t p = 0; p < n; p++) {
@@ -180,17 +174,13 @@ static cudaError_t run(struct ranks_case *c)
   }
 
   void *kernel_arguments[] = {&l};
-  m.error = cudaLaunchCooperativeKernel(kernel_for(c->ranks), dim3(c->columns, c->teams, c->ranks),
-                                        dim3(512), kernel_arguments, 0, NULL);
+  m.error =
+      cudaLaunchCooperativeKernel((const void *)all_ranks, dim3(c->columns, c->teams, c->ranks),
+                                  dim3(512), kernel_arguments, shared_bytes(c->ranks), NULL);
   if (m.error == cudaSuccess) m.error = cudaDeviceSynchronize();
   if (m.error != cudaSuccess) return m.error;
   memcpy(c->received, l.received, all * c->buffer_bytes);
   for (size_t i = 0; i < all; i++) memcpy(c->counts[i], lists[i].recvcounts, sizeof *c->counts);
   memcpy(c->errors, errors, n * sizeof *errors);
   return cudaSuccess;
-}
-
-cudaError_t ranks_run(struct ranks_case *c)
-{
-  return c->ranks <= RANKS_FEW ? run<RANKS_FEW>(c) : run<RANKS_MAX>(c);
 }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Up to 40 ranks of the AlltoAllV on one GPU: the kernel of the library, in one cooperative launch
  * in which the third dimension of the grid is the rank. All blocks are on the GPU at the same time,
- * as those of real ranks on theirs; random delays let ranks run ahead of each other. As in the
- * library, 8 ranks and more than 8 have a kernel each (there it is one for up to 72, of which
- * shared memory has no room for three); more than 32 talk with two warps. */
+ * as those of real ranks on theirs; random delays let ranks run ahead of each other. */
 #ifndef RANKS_H
 #define RANKS_H
 
@@ -16,8 +14,7 @@ extern "C" {
 #endif
 
 enum {
-  RANKS_FEW = 8,
-  RANKS_MAX = 40,
+  RANKS_MAX = 40,    /* more than 32 talk with two warps */
   RANKS_GUARD = 0xEE /* what receive buffers hold before each exchange */
 };
 
