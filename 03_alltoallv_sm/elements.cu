@@ -3,33 +3,22 @@
 
 static const unsigned BLOCKS = 1024, THREADS = 256;
 
-static __global__ void fill(segment s)
-{
-  const size_t step = BLOCKS * (size_t)THREADS;
-  for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < s.count; i += step)
-    element_store(&s, i);
-}
-
-static __global__ void compare(segment s, element_errors *errors)
+static __global__ void fill_or_compare(segment s, element_errors *errors)
 {
   const size_t step = BLOCKS * (size_t)THREADS;
   unsigned long long wrong = 0;
-  for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < s.count; i += step)
-    if (element_is_wrong(&s, i)) {
-      if (wrong++ == 0 && atomicCAS(&errors->first_plus_one, 0ULL, i + 1) == 0)
-        errors->source = s.source;
-    }
+  for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < s.count; i += step) {
+    if (!errors)
+      element_store(&s, i);
+    else if (element_is_wrong(&s, i) && wrong++ == 0 &&
+             atomicCAS(&errors->first_plus_one, 0ULL, i + 1) == 0)
+      errors->source = s.source;
+  }
   if (wrong) atomicAdd(&errors->wrong, wrong);
 }
 
-cudaError_t elements_fill(struct segment segment, cudaStream_t stream)
+cudaError_t elements_launch(struct segment segment, element_errors *errors, cudaStream_t stream)
 {
-  if (segment.count > 0) fill<<<BLOCKS, THREADS, 0, stream>>>(segment);
-  return cudaGetLastError();
-}
-
-cudaError_t elements_compare(struct segment segment, element_errors *errors, cudaStream_t stream)
-{
-  if (segment.count > 0) compare<<<BLOCKS, THREADS, 0, stream>>>(segment, errors);
+  if (segment.count > 0) fill_or_compare<<<BLOCKS, THREADS, 0, stream>>>(segment, errors);
   return cudaGetLastError();
 }

@@ -12,11 +12,7 @@
 
 #include <cuda_runtime.h>
 
-#ifdef __CUDACC__
-#define ELEMENTS_FN static inline __host__ __device__
-#else
-#define ELEMENTS_FN static inline
-#endif
+#include "hash.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,7 +29,7 @@ struct segment {
   uint32_t round; /* makes the data of one exchange differ from those of another */
 };
 
-/* What elements_compare counts, in device memory; zeroed by the caller. */
+/* What a comparison counts, in device memory; zeroed by the caller. */
 struct element_errors {
   unsigned long long wrong;          /* elements that differ */
   unsigned long long first_plus_one; /* 1 + the number of one of them in its segment */
@@ -43,7 +39,7 @@ struct element_errors {
 /* The bit pattern of an element. 8 bytes hold everything as it is. 4 bytes hold source and
  * destination in the upper bits, mixed with an odd multiple of the number, which no other number
  * below 2^32 has. 2 and 1 bytes hold the upper bits of a hash. */
-ELEMENTS_FN uint64_t element_bits(const struct segment *s, size_t i)
+HASH_FN uint64_t element_bits(const struct segment *s, size_t i)
 {
   const uint64_t pair = (uint64_t)s->source << 8 | (uint64_t)s->destination;
   const uint64_t seed = pair ^ (uint64_t)s->round * 0x9e3779b1u;
@@ -55,33 +51,27 @@ ELEMENTS_FN uint64_t element_bits(const struct segment *s, size_t i)
   return hash >> (64 - 8 * s->size);
 }
 
-/* Little-endian: the low bytes. */
-ELEMENTS_FN void element_store(const struct segment *s, size_t i)
+/* Byte by byte, the low one first, wherever it lies. */
+HASH_FN void element_store(const struct segment *s, size_t i)
 {
   const uint64_t bits = element_bits(s, i);
-  if (s->size == 8)
-    ((uint64_t *)s->start)[i] = bits;
-  else if (s->size == 4)
-    ((uint32_t *)s->start)[i] = (uint32_t)bits;
-  else if (s->size == 2)
-    ((uint16_t *)s->start)[i] = (uint16_t)bits;
-  else
-    ((uint8_t *)s->start)[i] = (uint8_t)bits;
+  uint8_t *at = (uint8_t *)s->start + i * s->size;
+  for (size_t byte = 0; byte < s->size; byte++) at[byte] = (uint8_t)(bits >> 8 * byte);
 }
 
-ELEMENTS_FN int element_is_wrong(const struct segment *s, size_t i)
+HASH_FN int element_is_wrong(const struct segment *s, size_t i)
 {
   const uint64_t bits = element_bits(s, i);
-  if (s->size == 8) return ((const uint64_t *)s->start)[i] != bits;
-  if (s->size == 4) return ((const uint32_t *)s->start)[i] != (uint32_t)bits;
-  if (s->size == 2) return ((const uint16_t *)s->start)[i] != (uint16_t)bits;
-  return ((const uint8_t *)s->start)[i] != (uint8_t)bits;
+  const uint8_t *at = (const uint8_t *)s->start + i * s->size;
+  int wrong = 0;
+  for (size_t byte = 0; byte < s->size; byte++) wrong |= at[byte] != (uint8_t)(bits >> 8 * byte);
+  return wrong;
 }
 
-/* Enqueue; return what the launch returned. */
-cudaError_t elements_fill(struct segment segment, cudaStream_t stream);
-cudaError_t elements_compare(struct segment segment, struct element_errors *errors,
-                             cudaStream_t stream);
+/* Enqueues: writes the elements of the segment, or with `errors` compares them. Returns what the
+ * launch returned. */
+cudaError_t elements_launch(struct segment segment, struct element_errors *errors,
+                            cudaStream_t stream);
 
 #ifdef __cplusplus
 }

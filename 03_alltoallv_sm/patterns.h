@@ -5,37 +5,42 @@
 
 #include <stddef.h>
 
-/* For --help and messages. To add a pattern, write its name here, its weight function in
- * patterns.c, and its line in the table there. */
-#define PATTERN_NAMES                                                                 \
-  " halving uniform skew unaligned zipf:A one-hot diagonal zero random single-sender" \
-  " single-receiver moe"
+/* What rank `from` of n sends to each rank `to`: a name, how the weights become counts, and the
+ * weights. A is the number after the colon of --pattern. To add a pattern, add a line.
+ *
+ *   FRACTIONS     `total` times the weight, rounded down, at least 1
+ *   SHARES        of `total`, in proportion to the weights; what rounding leaves goes to the first
+ *                 ranks with a weight. Nothing where there is none
+ *   SHARES_OF_16  the same, rounded down to multiples of 16 bytes */
+#define PATTERNS(P)                                                                           \
+  P("halving", FRACTIONS, ldexp(1, -(to + 1)))                                                \
+  P("uniform", SHARES, 1)                                                                     \
+  P("skew", SHARES_OF_16, (to - from + n) % n) /* as nccl-tests' alltoallv_perf by default */ \
+  P("unaligned", SHARES, (to - from + n) % n)  /* the same, but segments start anywhere */    \
+  P("zipf:A", SHARES, pow(to + 1, -A))                                                        \
+  P("one-hot", SHARES, from == 0 && to == n - 1)                                              \
+  P("diagonal", SHARES, to == from) /* only to oneself */                                     \
+  P("zero", SHARES, 0)                                                                        \
+  P("random", SHARES, hash_next(&random) % 4 ? (double)(hash_next(&random) % 1000 + 1) : 0)   \
+  P("single-sender", SHARES, from == 0)                                                       \
+  P("single-receiver", SHARES, to == 0)                                                       \
+  P("moe", SHARES, tokens[to]) /* each goes to 8 of 64 experts, which are spread over ranks */
 
-/* Fills matrix[source * nranks + destination] with elements. A rank that sends at all sends about
- * `total` elements (those whom the pattern leaves out send nothing); `seed` is for random and moe.
- * The same arguments give the same matrix on every rank.
- *   halving          total / 2 to rank 0, half as much to each next rank, at least 1
- *   uniform          the same to all
- *   skew             in proportion to the distance from source to destination, rounded down to
- *                    multiples of 16 bytes: the default of nccl-tests' alltoallv_perf
- *   unaligned        the same without rounding, so that segments start anywhere
- *   zipf:A           rank k as destination has weight 1 / (k + 1)^A
- *   one-hot          all from rank 0 to the last rank
- *   diagonal         only to oneself
- *   zero             nothing
- *   random           uniformly random, every fourth pair zero
- *   single-sender    rank 0 sends to all, nobody else sends
- *   single-receiver  all send to rank 0 only
- *   moe              tokens that each go to 8 of 64 experts, which are spread over the ranks
- * Returns 0, or -1 with one line in `error`. */
-int pattern_matrix(const char *pattern, int nranks, size_t total, size_t element_size,
-                   unsigned long long seed, size_t *matrix, char *error, size_t error_size);
+/* For --help and messages. */
+#define PATTERN_NAME(name, rounding, weight) " " name
+#define PATTERN_NAMES PATTERNS(PATTERN_NAME)
+
+/* Fills matrix[source * nranks + destination] with elements: a rank that sends at all sends about
+ * `total`. The same arguments give the same matrix on every rank; `seed` is for random and moe.
+ * Where the name is wrong, one line in `error`, which is "" before. */
+void pattern_matrix(const char *pattern, int n, size_t total, size_t element_size,
+                    unsigned long long seed, size_t *matrix, char *error, size_t error_size);
 
 /* Fills the matrix from a file: whitespace-separated numbers of bytes, row = source, column =
  * destination, square, at least nranks in size (the rest is ignored), each a multiple of
- * element_size. Returns 0, or -1 with one line in `error`. */
-int pattern_read(const char *path, int nranks, size_t element_size, size_t *matrix, char *error,
-                 size_t error_size);
+ * element_size. If something is wrong, one line in `error`, which is "" before. */
+void pattern_read(const char *path, int nranks, size_t element_size, size_t *matrix, char *error,
+                  size_t error_size);
 
 /* The most that any rank sends, receives, and moves over its link: the maximum over ranks of what
  * it sends to others and what it receives from others. In elements. */

@@ -2,11 +2,8 @@
 #include "program.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "patterns.h"
-#include "verify.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -20,8 +17,7 @@ const struct option_spec program_option_table[] = {
      "the same from a square matrix of bytes, row = source, column = destination", 0, 0},
     {"method", 0, OPTION_CHOICE, &program_options.method, METHODS,
      "who moves the bytes (auto): auto, lsa and lib-sendrecv are alltoallv.h's, the others those "
-     "of "
-     "simple/",
+     "of simple/",
      0, 0},
     {"device-counts", 0, OPTION_FLAG, &program_options.device_counts, NULL,
      "the send counts are known to the device only", 0, 0},
@@ -31,9 +27,11 @@ const struct option_spec program_option_table[] = {
 };
 
 /* What is wrong with them together, or "". */
-static const char *wrong_options(const struct options *opt)
+static const char *wrong_options(const struct options *opt, int nranks)
 {
   const struct program_options *own = &program_options;
+  const bool library = methods[own->method].call == methods[METHOD_AUTO].call;
+  if (nranks > EXCHANGE_MAX_RANKS) return "too many ranks; allowed: up to 512";
   if (own->matrix_file && own->pattern)
     return "--matrix and --pattern together; allowed: one of them";
   if (own->matrix_file && opt->count) return "--matrix and --count together; allowed: one of them";
@@ -41,88 +39,73 @@ static const char *wrong_options(const struct options *opt)
     return "--matrix: the file sets the size, so -b, -e and -f are not for it; allowed: it alone";
   if (own->device_counts && opt->bench)
     return "--device-counts is not for --bench, which measures both ways; allowed: one of them";
-  if (own->device_counts && !program_takes_library())
+  if (own->device_counts && !library)
     return "--device-counts needs a method of alltoallv.h; allowed: auto, lsa, lib-sendrecv";
-  if (opt->bench && !program_takes_library())
+  if (opt->bench && !library)
     return "--method is for alltoallv.h in --bench, which measures the others anyway; allowed: "
            "auto, lsa, lib-sendrecv";
   return "";
 }
 
-size_t *program_matrix(const struct rank *me, const struct options *opt, const char *pattern,
-                       size_t total)
+int program_matrix(struct exchange *x, const struct options *opt, const char *pattern, size_t total,
+                   size_t *matrix)
 {
-  const size_t n = (size_t)me->nranks, size = opt->type->size;
+  enum { PER_RANK = 3 << 20 }; /* handle and scratch memory, at most */
   const struct program_options *own = &program_options;
+  const int n = x->me->nranks;
+  const size_t size = opt->type->size;
   char error[LAUNCHER_TEXT];
-  snprintf(error, sizeof error, "%s", wrong_options(opt));
-  size_t *matrix = calloc(n * n, sizeof *matrix);
-  if (!matrix) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  /* a file: by rank 0, for a pipe can be read once only, and hosts may have different files */
-  if (!*error && own->matrix_file && me->rank == 0)
-    pattern_read(own->matrix_file, me->nranks, size, matrix, error, sizeof error);
+  snprintf(error, sizeof error, "%s", wrong_options(opt, n));
+  /* a file: by rank 0, for hosts may have different ones */
+  if (!*error && own->matrix_file && x->me->rank == 0)
+    pattern_read(own->matrix_file, n, size, matrix, error, sizeof error);
   else if (!*error && !own->matrix_file)
-    pattern_matrix(pattern, me->nranks, total, size, (unsigned long long)own->seed, matrix, error,
+    pattern_matrix(pattern, n, total, size, (unsigned long long)own->seed, matrix, error,
                    sizeof error);
-  if (launcher_refuse(me, error) != EXIT_VERIFIED) {
-    free(matrix);
-    return NULL;
-  }
-  if (own->matrix_file) launcher_broadcast(me, matrix, n * n * sizeof *matrix, 0);
-  return matrix;
+  if (launcher_refuse(x->me, error) != EXIT_VERIFIED) return EXIT_USAGE;
+  if (own->matrix_file) launcher_broadcast(x->me, matrix, (size_t)(n * n) * sizeof *matrix, 0);
+  const struct matrix_most most = matrix_most(matrix, n);
+  if (most.sends > x->sends) x->sends = most.sends;
+  if (most.receives > x->receives) x->receives = most.receives;
+  const size_t bytes = (x->sends + 2 * x->receives) * size + (size_t)(n + 1) * PER_RANK;
+  return launcher_has_memory(x->me, bytes) ? EXIT_VERIFIED : EXIT_USAGE;
 }
 
 /* ---- one exchange ---------------------------------------------------------------------------- */
 
-struct exchange program_exchange(const struct rank *me, const struct datatype *type)
+void program_layout(struct exchange *x)
 {
-  const size_t n = (size_t)me->nranks;
-  size_t *counts = calloc(5 * n, sizeof *counts);
-  if (!counts) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  return (struct exchange){.me = me,
-                           .type = type,
-                           .sendcounts = counts,
-                           .sdispls = counts + n,
-                           .recvcounts = counts + 2 * n,
-                           .rdispls = counts + 3 * n,
-                           .places = counts + 4 * n};
-}
-
-size_t program_prefix_sums(const size_t *counts, size_t *displs, int n)
-{
-  size_t sum = 0;
-  for (int i = 0; i < n; i++) {
-    displs[i] = sum;
-    sum += counts[i];
+  size_t largest = x->sends = x->receives = 0;
+  for (int p = 0; p < x->me->nranks; p++) {
+    x->sdispls[p] = x->sends;
+    x->rdispls[p] = x->receives;
+    x->sends += x->sendcounts[p];
+    x->receives += x->recvcounts[p];
+    if (x->sendcounts[p] > largest) largest = x->sendcounts[p];
   }
-  return sum;
-}
-
-void program_places(struct exchange *x, alltoallv_t handle)
-{
   /* who tells p where p's part belongs hears where its own part belongs at p */
-  ALLTOALLVCHECK(alltoallv_counts(x->rdispls, x->places, handle));
-  x->largest = 0;
-  for (int p = 0; p < x->me->nranks; p++)
-    if (x->sendcounts[p] > x->largest) x->largest = x->sendcounts[p];
-  x->largest = (size_t)launcher_max(x->me, (double)x->largest);
+  ALLTOALLVCHECK(alltoallv_counts(x->rdispls, x->places, x->handle));
+  x->largest = (size_t)launcher_max(x->me, (double)largest);
 }
 
 void program_allocate(struct exchange *x)
 {
   x->send_bytes = (size_t)launcher_max(x->me, (double)(x->sends * x->type->size));
   x->recv_bytes = (size_t)launcher_max(x->me, (double)(x->receives * x->type->size));
+  x->room = x->recv_bytes / x->type->size;
   NCCLCHECK(ncclMemAlloc((void **)&x->send, x->send_bytes + 1));
   NCCLCHECK(ncclMemAlloc((void **)&x->window, x->recv_bytes + 2 * PROGRAM_GUARD));
+  CUDACHECK(cudaMalloc((void **)&x->device_counts, 3 * (size_t)x->me->nranks * sizeof(size_t)));
 }
 
-size_t program_bytes(size_t send_bytes, size_t recv_bytes, int nranks)
+void program_free(struct exchange *x)
 {
-  enum { HANDLE = 4 << 20, HANDLE_PER_RANK = 2 << 20 }; /* at most */
-  return send_bytes + recv_bytes + 2 * PROGRAM_GUARD + HANDLE + (size_t)nranks * HANDLE_PER_RANK;
+  NCCLCHECK(ncclMemFree(x->window));
+  NCCLCHECK(ncclMemFree(x->send));
+  CUDACHECK(cudaFree(x->device_counts));
 }
 
-/* ---- ways to exchange ------------------------------------------------------------------------ */
+/* ---- methods --------------------------------------------------------------------------------- */
 
 void program_cannot_run(const struct rank *me, const char *why)
 {
@@ -131,79 +114,45 @@ void program_cannot_run(const struct rank *me, const char *why)
   launcher_abort(EXIT_CANNOT_RUN);
 }
 
-void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle)
+void program_init(struct exchange *x)
 {
   alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
   config.method = methods[program_options.method].handle;
-  ncclResult_t result = alltoallv_init(comm, &config, handle);
+  const ncclResult_t result = alltoallv_init(x->comm, &config, &x->handle);
   if (result == ncclInvalidUsage) /* on all ranks */
-    program_cannot_run(me, alltoallv_last_error());
-  CHECK_NCCL_RESULT(result, "alltoallv_init(comm, &config, handle)", alltoallv_last_error());
+    program_cannot_run(x->me, alltoallv_last_error());
+  CHECK_NCCL_RESULT(result, "alltoallv_init", alltoallv_last_error());
 }
 
-static void call_sendrecv(struct way *w, const char *send, size_t recv_at, cudaStream_t stream)
+static void library_call(const struct exchange *x, const char *send, char *recv,
+                         cudaStream_t stream)
 {
-  const struct exchange *x = w->x;
-  NCCLCHECK(sendrecv_alltoallv(send, x->sendcounts, x->sdispls, w->window + recv_at, x->recvcounts,
-                               x->rdispls, x->type->nccl, x->type->size, x->me->nranks, w->comm,
-                               stream));
+  ALLTOALLVCHECK(alltoallv(send, x->sendcounts, x->sdispls, recv, x->recvcounts, x->rdispls,
+                           x->type->size, x->handle, stream));
 }
 
-static void call_library(struct way *w, const char *send, size_t recv_at, cudaStream_t stream)
+static void device_counts_call(const struct exchange *x, const char *send, char *recv,
+                               cudaStream_t stream)
 {
-  const struct exchange *x = w->x;
-  ALLTOALLVCHECK(alltoallv(send, x->sendcounts, x->sdispls, w->window + recv_at, x->recvcounts,
-                           x->rdispls, x->type->size, w->handle, stream));
+  const int n = x->me->nranks;
+  size_t *counts = x->device_counts;
+  ALLTOALLVCHECK(alltoallv_device_counts(send, counts, NULL, recv, x->room, ALLTOALLV_PACKED,
+                                         counts + n, counts + 2 * n, NULL, x->type->size, x->handle,
+                                         stream));
 }
 
-static const char *open_device_counts(struct way *w)
-{
-  int reach;
-  ALLTOALLVCHECK(alltoallv_info(w->handle, &reach, NULL));
-  return reach < w->x->me->nranks ? "the kernel does not reach all ranks" : NULL;
-}
-
-static void call_device_counts(struct way *w, const char *send, size_t recv_at, cudaStream_t stream)
-{
-  const int n = w->x->me->nranks;
-  size_t *counts = w->device_counts;
-  ALLTOALLVCHECK(alltoallv_device_counts(send, counts, NULL, w->window + recv_at, w->room,
-                                         ALLTOALLV_PACKED, counts + n, counts + 2 * n, NULL,
-                                         w->x->type->size, w->handle, stream));
-}
-
-/* Methods of simple/ but for the copy engines need a handle for the exchange of counts only. */
+/* Methods of simple/ need a handle for the exchange of counts only. */
 const struct method methods[] = {
-    [METHOD_AUTO] = {"alltoallv", "alltoallv", ALLTOALLV_AUTO, NULL, call_library, NULL},
-    [METHOD_SENDRECV] = {"grouped send/recv", "send/recv", ALLTOALLV_SENDRECV, NULL, call_sendrecv,
-                         NULL},
-    [METHOD_BARRIER] = {"push between two barriers", "barrier", ALLTOALLV_SENDRECV, barrier_open,
-                        barrier_call, barrier_close},
-    [METHOD_LINES] = {"lines", "lines", ALLTOALLV_SENDRECV, lines_open, lines_call, lines_close},
-    [METHOD_COPY_ENGINE] = {"copy engines", "copy engine", ALLTOALLV_AUTO, copy_engine_open,
-                            copy_engine_call, copy_engine_close},
-    [METHOD_LSA] = {"alltoallv", NULL, ALLTOALLV_LSA, NULL, call_library, NULL},
-    [METHOD_LIB_SENDRECV] = {"alltoallv", NULL, ALLTOALLV_SENDRECV, NULL, call_library, NULL},
-    [METHOD_DEVICE_COUNTS] = {NULL, "device counts", ALLTOALLV_AUTO, open_device_counts,
-                              call_device_counts, NULL},
-    [METHOD_BARE_PUSH] = {NULL, "bare push", ALLTOALLV_AUTO, barrier_open, bare_push_call,
-                          barrier_close},
+    [METHOD_AUTO] = {"alltoallv", library_call, false, ALLTOALLV_AUTO},
+    [METHOD_SENDRECV] = {"send/recv", sendrecv_call, false, ALLTOALLV_SENDRECV},
+    [METHOD_BARRIER] = {"barrier", barrier_call, true, ALLTOALLV_SENDRECV},
+    [METHOD_LINES] = {"lines", lines_call, true, ALLTOALLV_SENDRECV},
+    [METHOD_COPY_ENGINE] = {"copy engine", copy_engine_call, true, ALLTOALLV_SENDRECV},
+    [METHOD_LSA] = {"alltoallv", library_call, false, ALLTOALLV_LSA},
+    [METHOD_LIB_SENDRECV] = {"alltoallv", library_call, false, ALLTOALLV_SENDRECV},
+    [METHOD_DEVICE_COUNTS] = {"device counts", device_counts_call, false, ALLTOALLV_AUTO},
+    [METHOD_BARE_PUSH] = {"bare push", bare_push_call, true, ALLTOALLV_SENDRECV},
 };
-
-bool program_takes_library(void)
-{
-  return methods[program_options.method].call == call_library;
-}
-
-const char *way_open(struct way *w)
-{
-  return w->method->open ? w->method->open(w) : NULL;
-}
-
-void way_close(struct way *w)
-{
-  if (w->method->close) w->method->close(w);
-}
 
 void program_check_async(alltoallv_t handle)
 {
@@ -222,62 +171,35 @@ void program_guard(const struct exchange *x, char *window, cudaStream_t stream)
       cudaMemsetAsync(window, ELEMENTS_GUARD_BYTE, x->recv_bytes + 2 * PROGRAM_GUARD, stream));
 }
 
-void program_fill(const struct exchange *x, char *send, uint32_t round, cudaStream_t stream)
+void program_prepare(const struct exchange *x, char *send, char *recv, uint32_t round,
+                     struct segment *expected, cudaStream_t stream)
 {
-  for (int to = 0; to < x->me->nranks; to++)
-    CUDACHECK(
-        elements_fill((struct segment){send + x->sdispls[to] * x->type->size, x->sendcounts[to],
-                                       x->type->size, x->me->rank, to, round},
-                      stream));
+  const size_t size = x->type->size;
+  const int me = x->me->rank;
+  for (int p = 0; p < x->me->nranks; p++) {
+    char *from = send + x->sdispls[p] * size, *to = recv + x->rdispls[p] * size;
+    struct segment input = {from, x->sendcounts[p], size, me, p, round};
+    expected[p] = (struct segment){to, x->recvcounts[p], size, p, me, round};
+    CUDACHECK(elements_launch(input, NULL, stream));
+  }
 }
 
-void program_expect(const struct exchange *x, char *recv, uint32_t round, struct segment *segments)
-{
-  for (int from = 0; from < x->me->nranks; from++)
-    segments[from] = (struct segment){recv + x->rdispls[from] * x->type->size,
-                                      x->recvcounts[from],
-                                      x->type->size,
-                                      from,
-                                      x->me->rank,
-                                      round};
-}
-
-static int by_start(const void *a, const void *b)
-{
-  const struct segment *x = a, *y = b;
-  if (x->start != y->start) return x->start < y->start ? -1 : 1;
-  return (x->count > y->count) - (x->count < y->count); /* empty ones first */
-}
-
-unsigned long long program_verify(const char *what, struct segment *segments, int nsegments,
+unsigned long long program_verify(const char *what, const struct segment *segments, int nsegments,
                                   const struct exchange *x, char *window, cudaStream_t stream)
 {
+  const struct segment all = {window, x->recv_bytes + 2 * PROGRAM_GUARD, 1, ELEMENTS_GUARD, 0, 0};
   struct element_errors errors, *device;
-  char *at = window, *end = window + x->recv_bytes + 2 * PROGRAM_GUARD;
   /* An allocation, or a kernel's first launch, may wait for a device; and with all ranks in one
    * process the exchange there may wait for this thread. So it has to be over. */
   CUDACHECK(cudaStreamSynchronize(stream));
-  qsort(segments, (size_t)nsegments, sizeof *segments, by_start);
   CUDACHECK(cudaMalloc((void **)&device, sizeof *device));
   CUDACHECK(cudaMemsetAsync(device, 0, sizeof *device, stream));
-
-  /* the segments and, byte by byte, what lies between them */
-  for (int i = 0; i <= nsegments; i++) {
-    char *next = i < nsegments ? segments[i].start : end;
-    char *past = i < nsegments ? next + segments[i].count * segments[i].size : end;
-    if (i < nsegments && segments[i].count == 0) continue;
-    if (next < at || past > end) { /* device counts may say anything */
-      launcher_error("%s: the segment from rank %d begins at byte %td of the receive buffer, where "
-                     "it does not fit; allowed: segments apart from each other, within it",
-                     what, segments[i].source, next - window - PROGRAM_GUARD);
-      CUDACHECK(cudaFree(device));
-      return 1;
-    }
-    struct segment gap = {at, (size_t)(next - at), 1, ELEMENTS_GUARD, 0, 0};
-    CUDACHECK(elements_compare(gap, device, stream));
-    if (i < nsegments) CUDACHECK(elements_compare(segments[i], device, stream));
-    at = past;
+  for (int i = 0; i < nsegments; i++) {
+    CUDACHECK(elements_launch(segments[i], device, stream));
+    CUDACHECK(cudaMemsetAsync(segments[i].start, ELEMENTS_GUARD_BYTE,
+                              segments[i].count * segments[i].size, stream));
   }
+  CUDACHECK(elements_launch(all, device, stream)); /* all that is left are guard bytes */
   CUDACHECK(cudaMemcpyAsync(&errors, device, sizeof errors, cudaMemcpyDeviceToHost, stream));
   CUDACHECK(cudaStreamSynchronize(stream));
   CUDACHECK(cudaFree(device));
@@ -288,14 +210,4 @@ unsigned long long program_verify(const char *what, struct segment *segments, in
     launcher_error("%s: element %llu from rank %lld is wrong (%llu elements wrong)", what,
                    errors.first_plus_one - 1, errors.source, errors.wrong);
   return errors.wrong;
-}
-
-void program_print_digest(const struct rank *me, const char *recv, size_t count,
-                          const struct datatype *type, cudaStream_t stream)
-{
-  struct verifier verifier;
-  verifier_init(&verifier, me, type, stream);
-  verifier_digest(&verifier, recv, count);
-  verifier_print_digest(&verifier);
-  verifier_free(&verifier);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What main.c and bench.c share and the story need not show. */
+/* What main.c and bench.c share and a reader of main.c need not see. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
 
@@ -30,12 +30,10 @@ enum {
 };
 
 struct method {
-  const char *name;                     /* in notes */
-  const char *column;                   /* of --bench */
-  alltoallv_method_t handle;            /* what the handle beside it is made for */
-  const char *(*open)(struct way *way); /* NULL: nothing to do; as in simple.h */
-  void (*call)(struct way *way, const char *send, size_t recv_at, cudaStream_t stream);
-  void (*close)(struct way *way);
+  const char *name; /* in notes and in --bench */
+  void (*call)(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
+  bool simple;               /* needs simple_open */
+  alltoallv_method_t handle; /* which handle it needs */
 };
 extern const struct method methods[];
 
@@ -49,42 +47,30 @@ struct program_options {
 extern struct program_options program_options;
 extern const struct option_spec program_option_table[];
 
-bool program_takes_library(void); /* is --method one of the library? */
-
 /* Bytes of guard before and after the receive buffer, of any alignment. */
 enum { PROGRAM_GUARD = 256 };
 
-/* Arrays of counts. To be freed with free(x.sendcounts). */
-struct exchange program_exchange(const struct rank *me, const struct datatype *type);
+/* Fills in the matrix (elements, nranks * nranks) of --matrix, or of `pattern` with `total`
+ * elements per sender, and raises x->sends and x->receives to those of any rank. EXIT_USAGE on all
+ * ranks after one line on stderr if the options are wrong, or if the device memory of one does not
+ * hold what an exchange needs. Collective. */
+int program_matrix(struct exchange *x, const struct options *opt, const char *pattern, size_t total,
+                   size_t *matrix);
 
-/* The matrix (elements, nranks * nranks, to be freed) of --matrix, or of `pattern` with `total`
- * elements per sender. NULL on all ranks after one line on stderr if the options are wrong.
+/* From the counts: displacements of packed segments, sums, and where the segments belong at the
+ * peers. Collective. */
+void program_layout(struct exchange *x);
+
+/* Allocates send buffer and window, as large as the largest rank needs, and device counts.
  * Collective. */
-size_t *program_matrix(const struct rank *me, const struct options *opt, const char *pattern,
-                       size_t total);
-
-/* Sum of the n counts; displs[i] becomes the sum of those before i. */
-size_t program_prefix_sums(const size_t *counts, size_t *displs, int n);
-
-/* Fills in what follows from the counts and the layout at the peers. Collective. */
-void program_places(struct exchange *x, alltoallv_t handle);
-
-/* Allocates send buffer and window, as large as the largest rank needs. Collective. */
 void program_allocate(struct exchange *x);
+void program_free(struct exchange *x);
 
-/* Device memory of an exchange with that many bytes, the handle included. */
-size_t program_bytes(size_t send_bytes, size_t recv_bytes, int nranks);
+/* alltoallv_init for --method. Where that cannot run, program_cannot_run. Collective. */
+void program_init(struct exchange *x);
 
-/* alltoallv_init for --method, which has to be able to run. Collective. */
-void program_init(const struct rank *me, ncclComm_t comm, alltoallv_t *handle);
-
-/* Where --method cannot run: one line, and the end of the job with EXIT_CANNOT_RUN. Collective. */
+/* Says why and ends the job with EXIT_CANNOT_RUN. Collective. */
 void program_cannot_run(const struct rank *me, const char *why);
-
-/* Makes a way ready, of which all but what simple/ sets is given. NULL, or why it cannot be.
- * Collective. */
-const char *way_open(struct way *way);
-void way_close(struct way *way);
 
 /* Waits for nothing; a mismatch of counts or a timeout that the device has seen ends the job. */
 void program_check_async(alltoallv_t handle);
@@ -92,20 +78,15 @@ void program_check_async(alltoallv_t handle);
 /* Enqueues: guard bytes into all of the window. */
 void program_guard(const struct exchange *x, char *window, cudaStream_t stream);
 
-/* Enqueues: this rank's input into the segments of `send`. The data of another round are others. */
-void program_fill(const struct exchange *x, char *send, uint32_t round, cudaStream_t stream);
+/* Enqueues: this rank's input into the segments of `send`. Says what should then arrive at `recv`,
+ * as nranks segments. The data of another round are others. */
+void program_prepare(const struct exchange *x, char *send, char *recv, uint32_t round,
+                     struct segment *expected, cudaStream_t stream);
 
-/* What this rank should have received, as nranks segments. */
-void program_expect(const struct exchange *x, char *recv, uint32_t round, struct segment *segments);
-
-/* Compares every element of the segments (which it sorts), and the guard bytes between and around
- * them in the window. Waits for the stream. Says on stderr what was wrong; returns the number of
- * wrong elements and bytes of this rank. */
-unsigned long long program_verify(const char *what, struct segment *segments, int nsegments,
+/* Compares every element of the segments, and the guard bytes between and around them in the
+ * window, in which only guard bytes are left then. Waits for the stream. Says on stderr what was
+ * wrong; returns the number of wrong elements and bytes of this rank. */
+unsigned long long program_verify(const char *what, const struct segment *segments, int nsegments,
                                   const struct exchange *x, char *window, cudaStream_t stream);
-
-/* The line of --digest over all ranks' first `count` elements of `recv`. Collective. */
-void program_print_digest(const struct rank *me, const char *recv, size_t count,
-                          const struct datatype *type, cudaStream_t stream);
 
 #endif

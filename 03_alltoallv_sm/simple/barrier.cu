@@ -12,7 +12,7 @@
 
 #include "simple.h"
 
-enum { BLOCKS = 64, THREADS = 512 };
+enum { THREADS = 512 };
 
 struct push_args {
   bool barriers;
@@ -23,8 +23,6 @@ struct push_args {
     size_t from, to, bytes; /* all in bytes */
   } parts[SIMPLE_MAX_RANKS];
 };
-
-/* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* All threads of the grid copy together, neighbours side by side. Four loads are on their way
  * before the first store waits for one of them. */
@@ -73,68 +71,25 @@ static __global__ void __launch_bounds__(THREADS)
   if (a.barriers) barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 
-static void push(way *w, bool barriers, const char *send, size_t recv_at, cudaStream_t stream)
+extern "C" const void *const barrier_kernel = (const void *)push_between_barriers;
+
+static void push(const exchange *x, bool barriers, const char *send, char *recv,
+                 cudaStream_t stream)
 {
-  const exchange *x = w->x;
-  const size_t size = x->type->size;
-  push_args a = {barriers, *(ncclDevComm *)w->dev_comm, w->registered, send, {}};
+  const size_t size = x->type->size, recv_at = recv - (char *)x->simple.scratch;
+  push_args a = {barriers, *(ncclDevComm *)x->simple.dev_comm, x->simple.registered, send, {}};
   for (int p = 0; p < x->me->nranks; p++)
     a.parts[p] = {x->sdispls[p] * size, recv_at + x->places[p] * size, x->sendcounts[p] * size};
-  push_between_barriers<<<BLOCKS, THREADS, 0, stream>>>(a);
+  push_between_barriers<<<SIMPLE_BLOCKS, THREADS, 0, stream>>>(a);
   CUDACHECK(cudaGetLastError());
 }
 
-void barrier_call(way *w, const char *send, size_t recv_at, cudaStream_t stream)
+void barrier_call(const exchange *x, const char *send, char *recv, cudaStream_t stream)
 {
-  push(w, true, send, recv_at, stream);
+  push(x, true, send, recv, stream);
 }
 
-void bare_push_call(way *w, const char *send, size_t recv_at, cudaStream_t stream)
+void bare_push_call(const exchange *x, const char *send, char *recv, cudaStream_t stream)
 {
-  push(w, false, send, recv_at, stream);
-}
-
-/* ---- set up ---------------------------------------------------------------------------------- */
-
-const char *simple_why_not(const way *w)
-{
-  const int n = w->x->me->nranks;
-  int version = 0;
-  NCCLCHECK(ncclGetVersion(&version));
-  /* 2.28 makes no promise about its device structures, not even between patch releases */
-  if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) && version != NCCL_VERSION_CODE)
-    return "NCCL at run time is not the version of the headers";
-  return n > SIMPLE_MAX_RANKS || ncclTeamLsa(w->comm).nRanks != n ? "not all ranks share memory"
-                                                                  : NULL;
-}
-
-const char *barrier_open(way *w)
-{
-  ncclDevComm dev_comm;
-#ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
-  ncclDevCommRequirements requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
-#else
-  ncclDevCommRequirements requirements = {};
-#endif
-  requirements.lsaBarrierCount = BLOCKS;
-  const char *why = simple_why_not(w);
-  if (why) return why;
-  const ncclResult_t made = ncclDevCommCreate(w->comm, &requirements, &dev_comm);
-  if (made == ncclInvalidUsage) return "the communicator has no symmetric memory";
-  CHECK_NCCL_RESULT(made, "ncclDevCommCreate", ncclGetLastError(NULL));
-  w->dev_comm = new ncclDevComm(dev_comm);
-  NCCLCHECK(ncclCommWindowRegister(w->comm, w->window, w->bytes, &w->registered,
-                                   NCCL_WIN_COLL_SYMMETRIC));
-  /* with lazy loading a first launch may wait for a device that waits for us: so load it now */
-  cudaFuncAttributes attributes;
-  CUDACHECK(cudaFuncGetAttributes(&attributes, push_between_barriers));
-  return NULL;
-}
-
-void barrier_close(way *w)
-{
-  ncclDevComm *dev_comm = (ncclDevComm *)w->dev_comm;
-  NCCLCHECK(ncclCommWindowDeregister(w->comm, w->registered));
-  NCCLCHECK(ncclDevCommDestroy(w->comm, dev_comm));
-  delete dev_comm;
+  push(x, false, send, recv, stream);
 }

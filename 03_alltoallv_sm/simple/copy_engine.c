@@ -11,63 +11,25 @@
  * comes after `arrived` of this exchange, the next `arrived` after the next `ready`. */
 #include "simple.h"
 
-enum { FLAG_BYTES = 4096 }; /* what a registered buffer is at least */
-
-const char *copy_engine_open(struct way *w)
+void copy_engine_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream)
 {
-  const int n = w->x->me->nranks;
-  int reach;
-  NCCLCHECK(alltoallv_info(w->handle, &reach, NULL));
-  if (reach < n || n > SIMPLE_MAX_RANKS) return "not all ranks share memory";
-  NCCLCHECK(ncclMemAlloc((void **)&w->scratch, FLAG_BYTES)); /* ready[n], arrived[n] */
-  CUDACHECK(cudaMemset(w->scratch, 0, FLAG_BYTES));
-  CUDACHECK(cudaDeviceSynchronize());
-  NCCLCHECK(alltoallv_register(w->handle, w->scratch, FLAG_BYTES));
-  for (int p = 0; p < n; p++) { /* the handle, which has registered the window, knows where */
-    NCCLCHECK(alltoallv_peer(w->handle, w->window, p, (void **)&w->peer[p]));
-    NCCLCHECK(alltoallv_peer(w->handle, w->scratch, p, (void **)&w->peer_scratch[p]));
-  }
-  return NULL;
-}
-
-void copy_engine_close(struct way *w)
-{
-  NCCLCHECK(alltoallv_unregister(w->handle, w->scratch));
-  NCCLCHECK(ncclMemFree(w->scratch));
-}
-
-/* Flag number `which` of this rank is set at all ranks to which `tell` has a count, and awaited
- * from those from which `await` has one. */
-static void signal_and_wait(struct way *w, int which, const size_t *tell, const size_t *await,
-                            cudaStream_t stream)
-{
-  struct stream_flag flags[2 * SIMPLE_MAX_RANKS];
-  const int me = w->x->me->rank, n = w->x->me->nranks;
-  int count = 0;
-  for (int p = 0; p < n; p++)
-    if (p != me && tell[p] > 0)
-      flags[count++] = (struct stream_flag){(unsigned *)w->peer_scratch[p] + which * n + me, p};
-  for (int p = 0; p < n; p++)
-    if (p != me && await[p] > 0)
-      flags[count++] = (struct stream_flag){(unsigned *)w->scratch + which * n + p, me};
-  if (count > 0) stream_flags(flags, count, w, stream);
+  enum { READY, ARRIVED };
+  signal_and_wait(x, READY, x->recvcounts, x->sendcounts, stream);
+  copy_to_peers(x, send, recv, stream);
+  signal_and_wait(x, ARRIVED, x->sendcounts, x->recvcounts, stream);
 }
 
 /* The copies run one after the other, to rank + 1 first: each alone fills the link, and while all
  * ranks are at the same distance no two of them send to the same rank. (Side by side in streams of
  * their own they collide at the receivers and reach 60 % of the rate.) */
-void copy_engine_call(struct way *w, const char *send, size_t recv_at, cudaStream_t stream)
+void copy_to_peers(const struct exchange *x, const char *send, char *recv, cudaStream_t stream)
 {
-  enum { READY, ARRIVED };
-  const struct exchange *x = w->x;
-  const size_t size = x->type->size;
-  signal_and_wait(w, READY, x->recvcounts, x->sendcounts, stream);
+  const size_t size = x->type->size, recv_at = (size_t)(recv - (char *)x->simple.scratch);
   for (int i = 1; i <= x->me->nranks; i++) { /* my own part last */
     const int p = (x->me->rank + i) % x->me->nranks;
     if (x->sendcounts[p] > 0)
-      CUDACHECK(cudaMemcpyAsync(w->peer[p] + recv_at + x->places[p] * size,
+      CUDACHECK(cudaMemcpyAsync((char *)x->simple.peer[p] + recv_at + x->places[p] * size,
                                 send + x->sdispls[p] * size, x->sendcounts[p] * size,
                                 cudaMemcpyDeviceToDevice, stream));
   }
-  signal_and_wait(w, ARRIVED, x->sendcounts, x->recvcounts, stream);
 }

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The first AlltoAllV, which everybody writes: one send and one receive per peer, in a group so
+ * that they run at the same time. A pair without elements is skipped, on both sides: a send without
+ * its receive would hang. */
 #include "simple.h"
 
-/* One send and one receive per peer, in a group so that they run at the same time. A pair without
- * elements is skipped, on both sides: a send without its receive would hang. */
-ncclResult_t sendrecv_alltoallv(const void *sendbuff, const size_t sendcounts[],
-                                const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
-                                const size_t rdispls[], ncclDataType_t datatype, size_t size,
-                                int nranks, ncclComm_t comm, cudaStream_t stream)
+void sendrecv_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream)
 {
-  ncclResult_t result = ncclGroupStart();
-  for (int peer = 0; peer < nranks && result == ncclSuccess; peer++) {
-    if (sendcounts[peer])
-      result = ncclSend((const char *)sendbuff + sdispls[peer] * size, sendcounts[peer], datatype,
-                        peer, comm, stream);
-    if (recvcounts[peer] && result == ncclSuccess)
-      result = ncclRecv((char *)recvbuff + rdispls[peer] * size, recvcounts[peer], datatype, peer,
-                        comm, stream);
+  const ncclDataType_t type = x->type->nccl;
+  const size_t size = x->type->size;
+  NCCLCHECK(ncclGroupStart());
+  for (int peer = 0; peer < x->me->nranks; peer++) {
+    if (x->sendcounts[peer] > 0)
+      NCCLCHECK(ncclSend(send + x->sdispls[peer] * size, x->sendcounts[peer], type, peer, x->comm,
+                         stream));
+    if (x->recvcounts[peer] > 0)
+      NCCLCHECK(ncclRecv(recv + x->rdispls[peer] * size, x->recvcounts[peer], type, peer, x->comm,
+                         stream));
   }
-  ncclResult_t ended = ncclGroupEnd();
-  return result == ncclSuccess ? ended : result;
+  NCCLCHECK(ncclGroupEnd());
 }

@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rungs below the library, each with what it is slow at:
+/* The rungs below the library, and what each is slow at:
  *
- *   send/recv    NCCL's own buffers and handshakes for every pair: everything
- *   barrier      a kernel stores into the receive buffers of the peers, between two barriers: small
- *                exchanges, which are three trips over the link, one after the other
- *   lines        every 8 bytes carry their own flag, so there are no barriers: large exchanges,
- *                since half of what crosses the link is flags, and all is copied twice
- *   copy engine  the GPUs' copy engines move the bytes and leave the multiprocessors to others:
- *                all but large exchanges, which take some 20 us
+ *   sendrecv.c     everything: NCCL's own buffers and handshakes for every pair
+ *   barrier.cu     small exchanges: three trips over the link, one after the other
+ *   lines.cu       large exchanges: half of what crosses the link is flags, all is copied twice
+ *   copy_engine.c  all but large exchanges: some 20 us
  *
  * But for send/recv they are for ranks that share memory (NVLink on one host). None notices that
  * counts disagree or that a peer will never come. A failed call ends the job. */
 #ifndef SIMPLE_H
 #define SIMPLE_H
 
-#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -28,92 +25,69 @@
 extern "C" {
 #endif
 
-/* The AlltoAllV that everybody writes first: grouped ncclSend and ncclRecv, anywhere. Arguments as
- * MPI_Alltoallv; `size` is the bytes of an element. Returns NCCL's errors. */
-ncclResult_t sendrecv_alltoallv(const void *sendbuff, const size_t sendcounts[],
-                                const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
-                                const size_t rdispls[], ncclDataType_t datatype, size_t size,
-                                int nranks, ncclComm_t comm, cudaStream_t stream);
+/* Ranks: more than the 72 GPUs that one NVLink domain has today. */
+enum { SIMPLE_MAX_RANKS = 80, SIMPLE_BLOCKS = 64, SIMPLE_LINES = 1 + (32 << 10) };
 
-/* More than the 72 GPUs that one NVLink domain has today. */
-enum { SIMPLE_MAX_RANKS = 80 };
+struct line {
+  uint64_t data, epoch;
+};
 
-/* One rank's side of an exchange. Counts and displacements are in elements. */
+/* Device memory that the peers write, zeros at first. */
+struct scratch {
+  unsigned flags[2][SIMPLE_MAX_RANKS];     /* for copy engine */
+  struct scratch *peers[SIMPLE_MAX_RANKS]; /* where this rank sees that of each rank */
+  uint64_t epochs[SIMPLE_BLOCKS];          /* for lines: the last one, a copy for each block */
+  struct line lines[];                     /* [epoch & 1][source][SIMPLE_LINES] */
+};
+
+/* What barrier, lines and copy engine need, made once for any number of exchanges. */
+struct simple {
+  struct scratch *scratch;
+  char *window;            /* after it in the same allocation: guard, receive buffer, guard */
+  ncclWindow_t registered; /* both as NCCL knows them */
+  struct scratch *peer[SIMPLE_MAX_RANKS]; /* as scratch->peers */
+  void *dev_comm;                         /* what a kernel knows of comm */
+};
+
+/* One rank's side of an exchange. Counts and displacements are in elements, one for each rank. */
+enum { EXCHANGE_MAX_RANKS = 512 };
 struct exchange {
   const struct rank *me;
   const struct datatype *type;
-  size_t *sendcounts, *sdispls, *recvcounts, *rdispls;
-  size_t *places;                /* where the peers want what this rank sends */
-  size_t sends, receives;        /* all that this rank sends, receives */
-  size_t largest;                /* of the counts of all ranks */
-  char *send, *window;           /* guard, receive buffer, guard */
-  size_t send_bytes, recv_bytes; /* of the largest rank, so that sizes are alike */
-};
-
-/* A method, made ready for exchanges. */
-struct way {
-  const struct method *method;
-  const struct exchange *x; /* the next exchange */
   ncclComm_t comm;
-  alltoallv_t handle;
-  char *window; /* x->window, or one of its own: from ncclMemAlloc, as large on all ranks */
-  size_t bytes; /* of the window */
-  size_t *device_counts; /* for the library's device counts: sendcounts, recvcounts, rdispls */
-  size_t room;           /* and how many elements the receive buffer has */
-  /* of simple/: */
-  ncclWindow_t registered; /* the window, in the hands of comm */
-  char *scratch;           /* memory that the peers write, in a window, too */
-  ncclWindow_t scratch_window;
-  char *peer[SIMPLE_MAX_RANKS];         /* addresses of the windows, and of scratch memory */
-  char *peer_scratch[SIMPLE_MAX_RANKS]; /* of all ranks: copy engines only */
-  void *dev_comm;                       /* what a kernel knows of comm */
+  alltoallv_t handle;   /* for the methods of the library */
+  struct simple simple; /* for barrier, lines, copy engine */
+  size_t sendcounts[EXCHANGE_MAX_RANKS], sdispls[EXCHANGE_MAX_RANKS];
+  size_t recvcounts[EXCHANGE_MAX_RANKS], rdispls[EXCHANGE_MAX_RANKS];
+  size_t places[EXCHANGE_MAX_RANKS]; /* where the peers want what this rank sends */
+  size_t largest;                    /* of the counts of all ranks */
+  size_t sends, receives;            /* all that this rank sends, receives */
+  char *send, *window;               /* window: guard bytes, receive buffer, guard bytes */
+  size_t send_bytes, recv_bytes;     /* of the largest rank, so that sizes are alike */
+  size_t *device_counts, room;       /* for device counts: 3 rows; elements that fit */
 };
 
-/* Collective. Makes the way ready. NULL, or on all ranks why it cannot be. */
-const char *barrier_open(struct way *way);
-const char *lines_open(struct way *way);
-const char *copy_engine_open(struct way *way);
-
-/* Enqueues an exchange, which is collective, too: from `send` to `recv_at` in the window, the same
- * place on all ranks. */
-void barrier_call(struct way *way, const char *send, size_t recv_at, cudaStream_t stream);
-void lines_call(struct way *way, const char *send, size_t recv_at, cudaStream_t stream);
-void copy_engine_call(struct way *way, const char *send, size_t recv_at, cudaStream_t stream);
+/* Collective: enqueue an exchange from `send` to `recv`, which for all but send/recv lies in
+ * x->simple.window, at the same place on all ranks. */
+void sendrecv_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
+void barrier_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
+void lines_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
+void copy_engine_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 /* The stores of barrier alone, for --bench: nobody may use that, but it shows what waiting costs.
  */
-void bare_push_call(struct way *way, const char *send, size_t recv_at, cudaStream_t stream);
+void bare_push_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
-/* Collective. */
-void barrier_close(struct way *way);
-void lines_close(struct way *way);
-void copy_engine_close(struct way *way);
+/* Collective: make x->simple for x->comm, with a window of so many bytes (NULL, or on all ranks why
+ * these rungs cannot run), and take it down when all exchanges are over on all ranks. */
+const char *simple_open(struct exchange *x, size_t window_bytes);
+void simple_close(struct exchange *x);
 
-/* Flags in memory that the stream itself sets and awaits, for the copy engines. */
-struct stream_flag {
-  unsigned *address;
-  int peer; /* whose memory that is: set it to 1. This rank: wait until it is 1, then set it to 0 */
-};
-void stream_flags(const struct stream_flag *flags, int count, const struct way *way,
-                  cudaStream_t stream);
-
-/* Why a kernel cannot reach all ranks; NULL if it can. */
-const char *simple_why_not(const struct way *way);
-
-/* Scratch memory of so many bytes, all 0, in a window of comm. */
-static inline void simple_open_scratch(struct way *w, size_t bytes)
-{
-  NCCLCHECK(ncclMemAlloc((void **)&w->scratch, bytes));
-  CUDACHECK(cudaMemset(w->scratch, 0, bytes));
-  CUDACHECK(cudaDeviceSynchronize());
-  NCCLCHECK(ncclCommWindowRegister(w->comm, w->scratch, bytes, &w->scratch_window,
-                                   NCCL_WIN_COLL_SYMMETRIC));
-}
-
-static inline void simple_close_scratch(struct way *w)
-{
-  NCCLCHECK(ncclCommWindowDeregister(w->comm, w->scratch_window));
-  NCCLCHECK(ncclMemFree(w->scratch));
-}
+/* The steps of copy engine, enqueued without a kernel. Sets flag `which` of this rank at all other
+ * ranks to which `tell` has a count, then waits for those of the ranks from which `await` has one.
+ */
+void signal_and_wait(const struct exchange *x, int which, const size_t *tell, const size_t *await,
+                     cudaStream_t stream);
+void copy_to_peers(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,42 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flags that a stream sets and awaits without a kernel: stream memory operations of the driver. */
-#include <string.h>
-
-#include <cuda.h> /* types only: the programs do not link libcuda */
+#include <cuda.h>
+#include <dlfcn.h>
 
 #include "simple.h"
 
-typedef CUresult (*batch_operation)(CUstream, unsigned, CUstreamBatchMemOpParams *, unsigned);
-
 /* One batch, since every single operation costs a stream about 2 us. */
-void stream_flags(const stream_flag *flags, int count, const way *w, cudaStream_t stream)
+void signal_and_wait(const exchange *x, int which, const size_t *tell, const size_t *await,
+                     cudaStream_t stream)
 {
-  CUstreamBatchMemOpParams operations[4 * SIMPLE_MAX_RANKS];
-  void *batch = NULL;
+  CUstreamBatchMemOpParams operations[3 * SIMPLE_MAX_RANKS] = {};
+  const int me = x->me->rank;
   int n = 0;
-#if CUDART_VERSION >= 12050
-  cudaDriverEntryPointQueryResult found;
-  CUDACHECK(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &batch, 12000, cudaEnableDefault,
-                                             &found));
-#else
-  CUDACHECK(cudaGetDriverEntryPoint("cuStreamBatchMemOp", &batch, cudaEnableDefault));
-#endif
-  memset(operations, 0, sizeof operations);
-  for (int i = 0; i < count; i++) {
-    const CUdeviceptr address = (CUdeviceptr)flags[i].address;
-    const bool wait = flags[i].peer == w->x->me->rank;
-    if (wait) {
-      operations[n].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-      operations[n].waitValue.address = address;
-      operations[n].waitValue.value = 1;
-      operations[n++].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
-    }
-    operations[n].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    operations[n].writeValue.address = address;
-    operations[n].writeValue.value = wait ? 0 : 1;
-    operations[n++].writeValue.flags =
-        CU_STREAM_WRITE_VALUE_DEFAULT; /* after the copies: a fence */
+  /* after the copies before it in the stream, and visible after them: a fence */
+  auto set = [&](unsigned *flag, unsigned value) {
+    operations[n++].writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                                  (CUdeviceptr)flag,
+                                  {value},
+                                  CU_STREAM_WRITE_VALUE_DEFAULT,
+                                  0};
+  };
+  for (int p = 0; p < x->me->nranks; p++)
+    if (p != me && tell[p] > 0) set(&x->simple.peer[p]->flags[which][me], 1);
+  for (int p = 0; p < x->me->nranks; p++) {
+    unsigned *flag = &x->simple.scratch->flags[which][p];
+    if (p == me || await[p] == 0) continue;
+    operations[n++].waitValue = {
+        CU_STREAM_MEM_OP_WAIT_VALUE_32, (CUdeviceptr)flag, {1}, CU_STREAM_WAIT_VALUE_EQ, 0};
+    set(flag, 0);
   }
-  if (!batch || ((batch_operation)batch)(stream, (unsigned)n, operations, 0) != CUDA_SUCCESS)
+  /* the programs do not link libcuda, which is there where a GPU is */
+  static const auto batch = (decltype(&cuStreamBatchMemOp))dlsym(dlopen("libcuda.so.1", RTLD_NOW),
+                                                                 "cuStreamBatchMemOp_v2");
+  if (n > 0 && (!batch || batch(stream, (unsigned)n, operations, 0) != CUDA_SUCCESS))
     launcher_fail(__FILE__, __LINE__, "cuStreamBatchMemOp", "failed", NULL);
 }

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What barrier, lines and copy engine need before the first exchange. */
+#include <nccl_device.h>
+
+#include "simple.h"
+
+extern const void *const barrier_kernel, *const lines_kernel;
+
+static __global__ void find_peers(ncclWindow_t window, scratch *s)
+{
+  s->peers[threadIdx.x] = (scratch *)ncclGetLsaPointer(window, 0, threadIdx.x);
+}
+
+const char *simple_open(exchange *x, size_t bytes)
+{
+  simple *s = &x->simple;
+  const int n = x->me->nranks;
+  const size_t lines = 2 * n * SIMPLE_LINES * sizeof(line);
+  const size_t window_at = (sizeof(scratch) + lines + 4095) / 4096 * 4096;
+  ncclDevComm dev_comm;
+#ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
+  ncclDevCommRequirements requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+#else
+  ncclDevCommRequirements requirements = {};
+#endif
+  int version = 0;
+  NCCLCHECK(ncclGetVersion(&version));
+  /* 2.28 makes no promise about its device structures, not even between patch releases */
+  if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) && version != NCCL_VERSION_CODE)
+    return "NCCL at run time is not the version of the headers";
+  if (n > SIMPLE_MAX_RANKS || ncclTeamLsa(x->comm).nRanks != n) return "not all ranks share memory";
+  requirements.lsaBarrierCount = SIMPLE_BLOCKS; /* one for each block of the kernel */
+  const ncclResult_t made = ncclDevCommCreate(x->comm, &requirements, &dev_comm);
+  if (made == ncclInvalidUsage) return "the communicator has no symmetric memory";
+  CHECK_NCCL_RESULT(made, "ncclDevCommCreate", ncclGetLastError(NULL));
+  s->dev_comm = new ncclDevComm(dev_comm);
+  NCCLCHECK(ncclMemAlloc((void **)&s->scratch, window_at + bytes));
+  s->window = (char *)s->scratch + window_at;
+  CUDACHECK(cudaMemset(s->scratch, 0, window_at));
+  CUDACHECK(cudaDeviceSynchronize()); /* before a peer can reach it */
+  NCCLCHECK(ncclCommWindowRegister(x->comm, s->scratch, window_at + bytes, &s->registered,
+                                   NCCL_WIN_COLL_SYMMETRIC));
+  find_peers<<<1, n>>>(s->registered, s->scratch);
+  CUDACHECK(cudaGetLastError());
+  CUDACHECK(cudaMemcpy(s->peer, s->scratch->peers, sizeof s->peer, cudaMemcpyDeviceToHost));
+  /* with lazy loading a first launch may wait for a device that waits for us: so load them now */
+  cudaFuncAttributes attributes;
+  CUDACHECK(cudaFuncGetAttributes(&attributes, barrier_kernel));
+  CUDACHECK(cudaFuncGetAttributes(&attributes, lines_kernel));
+  return NULL;
+}
+
+void simple_close(exchange *x)
+{
+  ncclDevComm *dev_comm = (ncclDevComm *)x->simple.dev_comm;
+  NCCLCHECK(ncclCommWindowDeregister(x->comm, x->simple.registered));
+  NCCLCHECK(ncclMemFree(x->simple.scratch));
+  NCCLCHECK(ncclDevCommDestroy(x->comm, dev_comm));
+  delete dev_comm;
+}
