@@ -60,7 +60,7 @@ parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
   [[ $1.$launcher = 04*.mpi ]] || return 0
   # and without a dense result, other densities, what is sent by other numbers of ranks, a training job
   echo "mpi graph.entries $graph --algorithm oktopk --result entries"
-  for n in 0.001 0.005 0.05; do # the paths that plots/sparse_speedup.gnuplot draws against the density
+  for n in 0.001 0.005 0.05; do # the paths that pictures.py draws against the density
     [ $extent != full ] ||
       echo "mpi density$n $graph --preset lstm --count 27569568 --density $n --algorithm topkA,topkAopt,gtopk,oktopk,topkSA,gaussiank"
   done

@@ -22,7 +22,7 @@ for argument in "$@"; do
   esac
 done
 cd "$TOP" || exit
-prepare $install "${RUN_NEEDS[@]}" g++ bats ccache clang-format cppcheck gnuplot=gnuplot-nox pkg-config python3 shellcheck \
+prepare $install "${RUN_NEEDS[@]}" g++ bats ccache clang-format cppcheck pkg-config python3 shellcheck \
   /usr/include/cmocka.h=libcmocka-dev
 begin_checks $(($(nproc) + 1)) # many checks wait, for timeouts for example
 
@@ -62,7 +62,7 @@ check_clang_format() { # the formatting differs from version to version; this is
 
 check_spdx() {
   local file failed=0
-  for file in $(sources c h cu cuh sh bash bats mk sbatch pbs gnuplot py map) .ci/run $(find . -name Makefile -not -path './.*'); do
+  for file in $(sources c h cu cuh sh bash bats mk sbatch pbs py map) .ci/run $(find . -name Makefile -not -path './.*'); do
     head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' && continue
     echo "$file: no SPDX-License-Identifier: Apache-2.0 in the first three lines"
     failed=1
