@@ -13,18 +13,14 @@
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$(realpath "$0")")/lib.sh"
-mode=full
-case ${1:-} in
-quick | full) mode=$1 && shift ;;
--h | --help) show_help ;;
--*) die "unknown option '$1'; allowed: quick, full, EXAMPLE..." ;;
-esac
-choose_examples "$@"
+arguments "quick full EXAMPLE..." "$@"
+mode=full options=' --no-install '
+case ${words[0]:-} in quick | full) mode=${words[0]} words=("${words[@]:1}") ;; esac
+choose_examples "${words[@]}"
 cd "$TOP" || exit
-prepare no "${RUN_NEEDS[@]}" g++
+prepare "${RUN_NEEDS[@]}" g++
 have_mpi && have g++ || exit 1
 
-unset NTHREADS
 export NCCL_DEBUG_FILE=/dev/stderr "${MPI_SETTINGS[@]}" # NCCL logs to stdout otherwise
 gpus=$(gpu_count) launchers="pthread mpi"
 most=$gpus # ranks
@@ -93,29 +89,24 @@ same_digest() { # same_digest JOB...: of all of these, which are words for launc
 # ---- builds --------------------------------------------------------------------------------------
 of() { [[ " ${examples[*]} " == *" $1"* ]]; } # of 02: whether that example is checked
 tests=()                                      # folders of tests/gpu
-for name in tests/gpu/*/; do
-  name=$(basename "$name")
-  case $name in
-  allreduce*) of 02 || continue ;;
-  alltoallv*) of 03 || continue ;;
-  sparse*) of 04 || continue ;;
-  esac
-  tests+=("$name")
+for name in $(make -s print-GPU_TEST_PROGRAMS); do
+  example=04
+  case $name in allreduce*) example=02 ;; alltoallv*) example=03 ;; esac
+  ! of $example || tests+=("$name")
 done
 build() { make -s -k -j "$lanes" MPI="${1/pthread/}" "${examples[@]}" "${tests[@]/#/build/gpu-$1/tests/}"; }
-# 04's hook for PyTorch takes PyTorch's NCCL, so it has a build of its own.
+# 04's optimizer for PyTorch takes PyTorch's NCCL, so its library has a build of its own.
+library=build/gpu-pthread-pytorch/libsparse_allreduce.so
 build_pytorch() {
   local home
   python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null || { echo "no PyTorch with CUDA in python3" && return 77; }
-  home=$(python3 -B 04_sparse_allreduce/pytorch/sparse_update_optimizer.py) && mkdir "$logs/pytorch" &&
-    cp -r Makefile common tests 0* "$logs/pytorch" &&
-    make -s -j "$lanes" -C "$logs/pytorch" NCCL_HOME="$home" build/gpu-pthread/libsparse_allreduce.so
+  home=$(python3 -B 04_sparse_allreduce/pytorch/sparse_update_optimizer.py) &&
+    make -s -j "$lanes" VARIANT=pytorch NCCL_HOME="$home" $library
 }
 pytorch_job() { # pytorch_job SCRIPT [ARGUMENTS]: on two GPUs, with that library
-  local library=$logs/pytorch/build/gpu-pthread/libsparse_allreduce.so
-  [ -f "$library" ] || { echo "no library for PyTorch, see its build" && return 77; }
+  build_pytorch || return
   OMP_NUM_THREADS=4 PYTHONDONTWRITEBYTECODE=1 timeout 120 python3 -m torch.distributed.run --standalone \
-    --nproc-per-node $((gpus > 1 ? 2 : 1)) "$1" --library "$library" "${@:2}"
+    --nproc-per-node $((gpus > 1 ? 2 : 1)) "$1" --library "$TOP/$library" "${@:2}"
 }
 
 cores=$(nproc)

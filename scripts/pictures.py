@@ -6,17 +6,18 @@ import math
 import re
 from collections import namedtuple
 
-# message: what the picture says; what: what is shown; key: names and kinds of curves
-Picture = namedtuple("Picture", "message what key panels columns")
-# x: the marks, pairs of a label and a place on a logarithmic axis, which goes from the first to the last; y: low, high, logarithmic;
-# curves: name, kind, points; limit: a value of y. A point is x, y and, if known, y's quartiles and extremes.
-Panel = namedtuple("Panel", "title x y curves limit")
+# message: what the picture says; what: what is shown; kinds: of curves, by name, the last in front; columns: panels beside each
+# other; label, labels: of x, and how many at most; points: panel, name of a curve, x, y, and if known y's quartiles and extremes
+Picture = namedtuple("Picture", "message what kinds columns label labels points")
+# low, high, log: the axis of y; that of x is always logarithmic. line: nothing, or a y and what it is
+Panel = namedtuple("Panel", "title low high log line")
 
 # The colors are those of Okabe and Ito, which people with any kind of color blindness can tell apart; dashes and marks
 # differ as well, for print without color.
 KINDS = {
     "base": ("#A0A0A0", "", 5, ""),  # what is compared with
     "subject": ("#0072B2", "", 3, "●"),
+    "points": ("#0072B2", "", 0, "●"),
     2: ("#D55E00", "6 4", 1.6, "■"),
     3: ("#009E73", "8 3 2 3", 1.6, "▲"),
     4: ("#CC79A7", "8 3 2 3 2 3", 1.6, "▼"),
@@ -70,89 +71,80 @@ def curve(kind, places):
     return text
 
 
-def draw_panel(panel, left, right, top, bottom):
-    (low, high, logarithmic), (first, last) = panel.y, (panel.x[0][1] / 1.3, panel.x[-1][1] * 1.3)
+def draw_panel(picture, panel, curves, left, right, top, bottom):
+    places = sorted({x for points in curves.values() for x, *_ in points})
+    first, last, marks = places[0] / 1.3, places[-1] * 1.3, places[:1]
+    for x in places:  # not too near to each other
+        marks += [x] if x >= marks[-1] * max(1.01, (places[-1] / places[0]) ** (1 / picture.labels)) else []
 
     def across(x):
         return left + (right - left) * math.log(x / first) / math.log(last / first)
 
     def up(y):
-        part = math.log(y / low) / math.log(high / low) if logarithmic else (y - low) / (high - low)
+        part = math.log(y / panel.low) / math.log(panel.high / panel.low) if panel.log else (y - panel.low) / (panel.high - panel.low)
         return bottom - (bottom - top) * part
 
     text = label((left + right) / 2, top - 12, panel.title)
-    step = next(step * 10**e for e in range(-3, 9) for step in (1, 2, 5) if (high - low) / (step * 10**e) <= 7)
-    marks = [10**e for e in range(-3, 9)] if logarithmic else [step * i for i in range(1 + int(high / step))]
-    for y in (y for y in marks if low <= y <= high):
-        text += path([(left, up(y)), (right, up(y))], "#D0D0D0", 0.8, "2 3") + label(left - 6, up(y) + 4, f"{y:g}", "end")
-    for name, x in panel.x:
-        text += path([(across(x), top), (across(x), bottom)], "#D0D0D0", 0.8, "2 3") + label(across(x), bottom + 18, name)
+    step = next(step * 10**e for e in range(-3, 9) for step in (1, 2, 5) if (panel.high - panel.low) / (step * 10**e) <= 7)
+    for y in [10**e for e in range(-3, 9)] if panel.log else [step * i for i in range(1 + int(panel.high / step))]:
+        if panel.low <= y <= panel.high:
+            text += path([(left, up(y)), (right, up(y))], "#D0D0D0", 0.8, "2 3") + label(left - 6, up(y) + 4, f"{y:g}", "end")
+    for x in marks:
+        text += path([(across(x), top), (across(x), bottom)], "#D0D0D0", 0.8, "2 3") + label(across(x), bottom + 18, picture.label(x))
     text += path([(left, top), (left, bottom), (right, bottom)], "#404040")
-    if panel.limit:
-        text += path([(left, up(panel.limit)), (right, up(panel.limit))], "#000000", 1.2, "12 6")
-        text += label(left + 8, up(panel.limit) - 5, f"limit: {panel.limit:.0f} GB/s", "start")
-    for _, kind, points in panel.curves:
-        text += curve(kind, [[across(x), *map(up, ys)] for x, *ys in points if ys[0] >= low])
+    if panel.line:
+        y = up(panel.line[0])
+        text += path([(left, y), (right, y)], "#000000", 1.2, "12 6") + label(left + 8, y - 5, panel.line[1], "start")
+    for name in (name for name in picture.kinds if name in curves):
+        points = [[across(x), *map(up, ys)] for x, *ys in sorted(curves[name]) if ys[0] >= panel.low]
+        text += curve(picture.kinds[name], points)
     return text
 
 
 def svg(picture):
-    rows, below_key = -(-len(picture.panels) // picture.columns), 74 + 18 * -(-len(picture.key) // 4)
-    text = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {below_key + 230 * rows}" font-family="sans-serif" font-size="13">\n'
-    text += '<rect width="100%" height="100%" fill="white"/>\n'
+    panels = {}
+    for panel, name, *point in picture.points:
+        panels.setdefault(panel, {}).setdefault(name, []).append(point)
+    names = [name for name in picture.kinds if name in {name for _, name, *_ in picture.points}]
+    columns, top = picture.columns, 74 + 18 * -(-len(names) // 4)
+    text = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {top + 230 * -(-len(panels) // columns)}" font-family="sans-serif" ' \
+           'font-size="13">\n<rect width="100%" height="100%" fill="white"/>\n'
     text += label(400, 24, picture.message, more='font-size="15"') + label(400, 44, picture.what, more='font-size="12"')
-    for number, (name, kind) in enumerate(picture.key):
-        x, y = 40 + number % 4 * 190, 66 + number // 4 * 18
+    for number, name in enumerate(names):
+        x, y, kind = 40 + number % 4 * 190, 66 + number // 4 * 18, picture.kinds[name]
         ys = (y - 10, y) if kind == "band" else (y - 4,)
         text += curve(kind, [(x, *ys), (x + 36, *ys)]) + label(x + 46, y, name, "start")
-    for number, panel in enumerate(picture.panels):
-        left, top = number % picture.columns * 790 / picture.columns, below_key + number // picture.columns * 230
-        text += draw_panel(panel, left + 45, left + 790 / picture.columns - 8, top + 20, top + 195)
+    for number, panel in enumerate(panels):
+        left, y = number % columns * 790 / columns, top + number // columns * 230
+        text += draw_panel(picture, panel, panels[panel], left + 45, left + 790 / columns - 8, y + 20, y + 195)
     return text + "</svg>\n"
 
 
 # ---- what is in them -----------------------------------------------------------------------------
-def curves(kinds, rows, name_of, point):
-    """Of rows, a curve for each of the kinds by name, the last in front."""
-    points = {name: sorted(point(row) for row in rows if row[name_of] == name) for name in kinds}
-    return [(name, kind, points[name]) for name, kind in kinds.items() if points[name]]
-
-
-def key(kinds, panels):
-    present = {name for panel in panels for name, _, _ in panel.curves}
-    return [(name, kind) for name, kind in kinds.items() if name in present]
-
-
 def spread(row, column):
-    """The value of a column that goes with 1/us, its quartiles and extremes."""
+    """A column that goes with 1/us, with its quartiles and extremes."""
     quartiles = [row.get("us_q3", row["us"]), row.get("us_q1", row["us"])]  # older files have none
     return [value(row[column]) * value(row["us"]) / value(us) for us in (row["us"], *quartiles, row["us_max"], row["us_min"])]
 
 
 def by_size(rows, limit, name, kinds, what, titles):
-    """First times as fast as the first of the kinds, then the rate; a panel of each for each pattern."""
+    """Panels, one for each pattern: times as fast as the first of the kinds; then the rate."""
     rows = [row for row in rows if value(row["us"]) and row["variant"] in kinds]
-    present = [kind for kind in kinds if kind in {row["variant"] for row in rows}]
+    present, points = [kind for kind in kinds if kind in {row["variant"] for row in rows}], []
     if len(present) < 2:
         return None
-    base, subject, panels = present[0], present[-1], []
-    sizes = sorted({int(row["bytes"]) for row in rows if row["variant"] == subject})
-    patterns = distinct(row.get("pattern", "") for row in rows)
     for title, column in zip(titles, ("ratio", rate_of(rows[0]))):
-        line = 0 if column == "ratio" else limit
-        top = 1.15 * line or 1.1 * max(value(row[column]) for row in rows)
-        for pattern in patterns:
-            mine = [row for row in rows if row.get("pattern", "") == pattern]
-            marks = [(size(at), at) for at in sizes[::max(1, len(sizes) // 2)]]
-            panels.append(Panel(f"{pattern} {title}", marks, (0, top, False),
-                                curves(kinds, mine, "variant", lambda row: [int(row["bytes"]), *spread(row, column)]), line))
-
-    def gain(at):
-        gains = [value(row["ratio"]) for row in rows if (row["variant"], int(row["bytes"])) == (subject, at)]
-        return " to ".join(distinct((f"{min(gains):.1f}", f"{max(gains):.1f}"))) + " times"
-
-    message = f"{name}: {subject} is {gain(sizes[0])} as fast as {base} at {size(sizes[0])}, {gain(sizes[-1])} at {size(sizes[-1])}"
-    return Picture(message, what, key(kinds, panels), panels, max(2, len(patterns)))
+        line = (limit, f"limit: {limit:.0f} GB/s") if limit and column != "ratio" else None
+        top = 1.15 * limit if line else 1.1 * max(value(row[column]) for row in rows)
+        points += [(Panel(f"{row.get('pattern', '')} {title}", 0, top, False, line), row["variant"], int(row["bytes"]), *spread(row, column))
+                   for row in rows]
+    gains = {}
+    for row in rows:
+        if row["variant"] == present[-1]:
+            gains.setdefault(int(row["bytes"]), []).append(value(row["ratio"]))
+    ends = [" to ".join(distinct((f"{min(gains[at]):.1f}", f"{max(gains[at]):.1f}"))) + f" times at {size(at)}" for at in (min(gains), max(gains))]
+    return Picture(f"{name}, {present[-1]} as fast as {present[0]}: {ends[0]}, {ends[1]}", what, kinds,
+                   max(2, len({row.get("pattern") for row in rows})), size, 2, points)
 
 
 def allreduce(rows, limit):
@@ -169,50 +161,41 @@ def alltoallv(rows, limit):
 
 def sparse_speedup(rows, _):
     kinds = {"topkAopt": 6, "gtopk": 5, "topkSA": 4, "gaussiank": 3, "topkA": 2, "oktopk entries": 7, "oktopk": "subject"}
-    rows = [row for row in rows if value(row["us"]) and row["path"] in kinds]
-    if "oktopk" not in {row["path"] for row in rows}:
+    rows = [row for row in rows if value(row["us"]) and row["path"] in kinds and int(row["count"]) > 1 << 20]
+    rows = {(int(row["count"]), row["path"], row["density"]): row for row in rows}  # measured twice: the later time
+    best = max((value(row["ratio"]) for (_, name, _), row in rows.items() if name == "oktopk"), default=None)
+    if best is None:
         return None
-    rows = list({(row["path"], row["count"], row["density"]): row for row in rows}.values()) # measured twice: the later time
-    top, panels = max(value(row["ratio"]) for row in rows), []
-    for count in sorted({int(row["count"]) for row in rows})[-3:]:
-        mine = [row for row in rows if int(row["count"]) == count]
-        marks = [(f"{100 * density:g}", density) for density in sorted({float(row["density"]) for row in mine})]
-        dense = ("dense", "base", [(marks[0][1] / 1.3, 1), (marks[-1][1] * 1.3, 1)])
-        panels.append(Panel(f"{count / 1e6:.4g} million elements", marks, (0, 1.1 * top, False),
-                            [dense] + curves(kinds, mine, "path", lambda row: [float(row["density"]), *spread(row, "ratio")]), 0))
-    best = max(value(row["ratio"]) for row in rows if row["path"] == "oktopk")
-    return Picture(f"A step of oktopk is up to {best:.1f} times as fast as dense AllReduce", "times as fast as dense, against the "
-                   "density in %: the part of the elements that is to be selected", key({"dense": "base", **kinds}, panels), panels, 3)
+    top = 1.1 * max(value(row["ratio"]) for row in rows.values())
+    points = [(Panel(f"{count / 1e6:.4g} million elements", 0, top, False, (1, "dense")), name, float(density), *spread(rows[count, name, density], "ratio"))
+              for count, name, density in sorted(rows)]
+    return Picture(f"A step of oktopk is up to {best:.1f} times as fast as dense AllReduce", "times as fast as dense, against the density in %: "
+                   "the part of the elements that is to be selected", kinds, 3, lambda density: f"{100 * density:g}", 6, points)
 
 
 def sparse_volume(rows, _):
-    ranks, panels, message = sorted({int(row["ranks"]) for row in rows}), [], []
-    if len(ranks) < 2:
-        return None
-    for name in ("dense", "topkA", "gaussiank", "gtopk", "topkSA", "oktopk"):
-        mine = [row for row in rows if row["path"] == name]
-        sent, low, high = ([value(row[column]) / value(row["k"]) for row in mine] for column in ("words_sent", "paper_words_low", "paper_words_high"))
-        at = [int(row["ranks"]) for row in mine]
-        panels.append(Panel(name, [(str(n), n) for n in ranks if n & (n - 1) == 0], (0.8, 300, True),
-                            [("paper", "band", list(zip(at, low, high)))] + [("sent", "subject", [point]) for point in zip(at, sent)], 0))
-        message += [f"{name} {sent[-1]:.0f}"] if name in ("dense", "topkA", "oktopk") else []
-    return Picture(f"Words that one of {ranks[-1]} ranks sends per element to be selected: {', '.join(message)}", "words sent / k, against the "
-                   "number of ranks, and the paper's closed forms; all axes are the same",
-                   [("sent", "subject"), ("in the paper, if there are bounds, from one to the other", "band")], panels, 3)
+    kinds = {"in the paper, if there are bounds, from one to the other": "band", "sent": "points"}
+    most, points, message = max((int(row["ranks"]) for row in rows), default=0), [], []
+    for row in rows:
+        panel, ranks, k = Panel(row["path"], 0.8, 300, True, None), int(row["ranks"]), value(row["k"])
+        sent, low, high = (value(row[column]) / k for column in ("words_sent", "paper_words_low", "paper_words_high"))
+        points += [(panel, list(kinds)[0], ranks, low, high), (panel, "sent", ranks, sent)]
+        message += [f"{row['path']} {sent:.0f}"] if ranks == most and row["path"] in ("dense", "topkA", "oktopk") else []
+    what = "words sent / k, against the number of ranks, and the paper's closed forms; all axes are the same"
+    return Picture(f"Words that one of {most} ranks sends per element to be selected: {', '.join(message)}", what, kinds, 3, str, 6,
+                   points) if len({row["ranks"] for row in rows}) > 1 else None
 
 
 def training(rows, _):
-    kinds, panels = {"dense": "base", "topkA": 2, "oktopk-no-residual": 3, "oktopk": "subject"}, []
-    for title, column, factor, y in (("loss of the images to learn from", "loss", 1, (0.01, 3, True)),
-                                     ("accuracy on 360 other images, %", "accuracy", 100, (50, 95, False))):
-        seeds = {}
-        for row in rows:
-            seeds.setdefault((row["trained"], int(row["epoch"])), []).append(factor * value(row[column]))
-        means = [{"trained": name, "point": [epoch, sum(some) / len(some)]} for (name, epoch), some in seeds.items()]
-        marks = [(str(epoch), epoch) for epoch in sorted({epoch for _, epoch in seeds}) if epoch in (1, 2, 5, 10, 20)]
-        panels.append(Panel(title, marks, y, curves(kinds, means, "trained", lambda row: row["point"]), 0))
+    kinds, points, seeds = {"dense": "base", "topkA": 2, "oktopk-no-residual": 3, "oktopk": "subject"}, [], {}
+    loss, accuracy = Panel("loss of the images to learn from", 0.01, 3, True, None), Panel("accuracy on 360 other images, %", 50, 95, False, None)
+    for row in rows:
+        seeds.setdefault((row["trained"], int(row["epoch"])), []).append(row)
+    for (name, epoch), some in seeds.items():
+        points += [(panel, name, epoch, sum(factor * value(row[column]) for row in some) / len(some))
+                   for panel, factor, column in ((loss, 1, "loss"), (accuracy, 100, "accuracy"))]
     return Picture("Sending 1 % of the gradient trains as well as sending all of it, if the rest is kept", "against the epoch, means of 10 "
-                   "seeds, 4 ranks", key(kinds, panels), panels, 2) if rows else None
+                   "seeds, 4 ranks", kinds, 2, str, 6, points) if rows else None
 
 
 PICTURES = {

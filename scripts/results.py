@@ -102,21 +102,17 @@ def provenance(folder):
     return lines
 
 
-def machine(folder, words="", file=""):
-    """The machine in one line, with some words on how it was used. Files of an example may be of another NCCL."""
+def machine(folder, words=""):
+    """The machine in one line, with some words on how it was used."""
     lines = provenance(folder)
     date = lines["date"][-1][:10]
     if "machine" in lines:  # where the hardware does not matter
         return f"{lines['machine'][0]}; {date}"
     version = {text.split()[0]: text for text in lines["version"]}
-    others = {key[len("version of "):]: texts[0] for key, texts in lines.items() if key.startswith("version of ")}
-    nccl = others.get(os.path.basename(file).split(".")[0], version.get("NCCL", ""))
-    if not file:
-        nccl += "".join(f"; {key}: {text}" for key, text in others.items())
     _, gpu, driver = lines["gpu"][-1].split(", ")[:3]
     environment = "".join(f" `{text}`" for text in lines.get("environment", [])) or " no NCCL_ variables set"
     words = f" {words};" if words else ""
-    return f"{len(lines['gpu'])} x {gpu}, driver {driver}, {version.get('CUDA', '')}; {nccl};{words}{environment}; {date}"
+    return f"{len(lines['gpu'])} x {gpu}, driver {driver}, {version.get('CUDA', '')}; {version.get('NCCL', '')};{words}{environment}; {date}"
 
 
 # ---- tables: a head, in which ':' marks text, and rows -----------------------------------------------
@@ -135,8 +131,8 @@ def table(path, only=(), without=()):
     names, sparse = list(rows[0]), "path" in rows[0]
     if not sparse and not {"bytes", "variant"} <= set(names):
         return names, [list(row.values()) for row in rows]
-    name = "path" if sparse else "variant"
-    series = [] if sparse else names[:names.index("bytes")]
+    name, series = ("path", []) if sparse else ("variant", names[:names.index("bytes")])
+    base = "" if sparse else rows[0]["variant"]
 
     def label(row):
         if sparse:
@@ -144,25 +140,21 @@ def table(path, only=(), without=()):
         return (*(row[key] for key in series), size(float(row["bytes"])))
 
     def cell(row):
-        if not value(row["us"]):
-            return "-"
-        if sparse:
-            return f"{value(row['us']):.0f} / " + shown("%.2fx", row["ratio"])
-        ratio = " / " + shown("%.2fx", row["ratio"]) if row["variant"] != variants[0] else ""
-        return f"{value(row['us']):.2f} / " + shown("%.1f", row[rate_of(row)]) + ratio
+        parts = ["%.0f" % value(row["us"])] if sparse else ["%.2f" % value(row["us"]), shown("%.1f", row[rate_of(row)])]
+        return " / ".join(parts + [shown("%.2fx", row["ratio"])] * (row[name] != base))
 
     unknown = {*only} - {" ".join(label(row)) for row in rows} | {*without} - {row[name] for row in rows}
     if unknown:
         die(f"{path} has no '{min(unknown)}'; allowed: its rows and columns")
     rows = [row for row in rows if (not only or " ".join(label(row)) in only) and row[name] not in without]
     labels, variants = distinct(map(label, rows)), distinct(row[name] for row in rows)
-    cells = {(label(row), row[name]): cell(row) for row in rows}
+    cells = {(label(row), row[name]): cell(row) if value(row["us"]) else "-" for row in rows}
     wrong = lambda key: str(sum(int(row["wrong"]) for row in rows if key in (label(row), row[name])))
     if sparse:
         head = [":us / times as fast as dense"] + [f"{elements(float(count))}, {density}" for count, density in labels]
         return head + ["wrong"], [[v] + [cells.get((l, v), "-") for l in labels] + [wrong(v)] for v in variants]
     head = [":" + key for key in series] + ["bytes"]
-    head += [f"{v}: us / {rate_of(rows[0])} GB/s" + (" / ratio" if v != variants[0] else "") for v in variants]
+    head += [f"{v}: us / {rate_of(rows[0])} GB/s" + " / ratio" * (v != base) for v in variants]
     return head + ["wrong"], [[*l] + [cells.get((l, v), "") for v in variants] + [wrong(l)] for l in labels]
 
 
@@ -223,10 +215,10 @@ def filling(page, folder, kind, words):
         die(f"{page} wants {path}, which is not there; allowed: what bench.sh and results.py plot make")
     if kind == "picture":
         raw = ", ".join(f"`{folder}/{pattern}`" for pattern in PICTURES[name][1])
-        return f"![{rest}]({os.path.relpath(path, os.path.dirname(page) or '.')})\n\n{machine(folder, '', PICTURES[name][1][0])}; raw: {raw}.\n"
+        return f"![{rest}]({os.path.relpath(path, os.path.dirname(page) or '.')})\n\n{machine(folder)}; raw: {raw}.\n"
     launcher = re.match(r"\d\d_[^./]+\.([a-z]+)\.", name)
     text = markdown(*table(path, *([word for word in words.split(", ") if word] for words in (rest, without))))
-    return text + f"\n{machine(folder, launcher[1] + ' launcher' if launcher else '', name)}; raw: `{path}`.\n"
+    return text + f"\n{machine(folder, launcher[1] + ' launcher' if launcher else '')}; raw: `{path}`.\n"
 
 
 def pages(folder, check):
@@ -304,14 +296,15 @@ def compare(folders, percent):
 
 
 def main():
-    words, percent = sys.argv[1:], 10.0
+    words, percent, check = sys.argv[1:], 10.0, False
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
     if len(words) == 5 and words[0] == "compare" and words[3] == "--percent" and value(words[4]) is not None:
         percent, words = value(words[4]), words[:3]
-    check = words[:2] in (["plot", "--check"], ["pages", "--check"])
-    command, *folders = (words[:1] + words[1 + check:]) or [""]
+    elif words[:2] in (["plot", "--check"], ["pages", "--check"]):
+        check = words.pop(1)
+    command, folders = words[0] if words else "", [os.path.normpath(folder) for folder in words[1:]]
     if command not in ("plot", "html", "pages", "compare") or len(folders) != 1 + (command == "compare"):
         die(f"'{' '.join(words)}' is not understood; allowed: plot|pages [--check] DIR, html DIR, compare OLD NEW [--percent N]")
     for folder in folders:
@@ -319,7 +312,6 @@ def main():
             die(f"'{folder}' is no folder of results; allowed: DIR, with DIR/provenance.txt")
         if "stand-in" in provenance(folder):
             die(f"{folder} is a trial on the CPU stand-in, which has no times; allowed: results of GPUs")
-    folders = [os.path.normpath(folder) for folder in folders]
     if command == "compare":
         return compare(folders, percent)
     return html_page(folders[0]) if command == "html" else (plot if command == "plot" else pages)(folders[0], check)
