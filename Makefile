@@ -159,6 +159,7 @@ $(SHARED)/tests.a: $(call objects,$(sort $(SHARED_BY_TESTS) $(if $(CPU),$(filter
 
 # by the plain compiler: it knows nothing of launchers, so nothing of MPI
 $(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sparse_allreduce/lib/exports.map $(STANDIN)
+	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -shared -o $@ $(filter %.o,$^) -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
 $(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND)))
 	@mkdir -p $(@D)

@@ -42,24 +42,20 @@ arguments() {
 }
 
 # ---- what is here --------------------------------------------------------------------------------
-# prepare WHAT[=PACKAGE,...]...: which of these commands (or files) are missing, and unless there is --no-install among the options
-# their installation from the distribution. Never CUDA, NCCL or a driver: whoever wants those chooses the version.
+# prepare COMMANDS PACKAGES: says which of the commands (or files) are missing; unless there is --no-install among the options,
+# installs the packages from the distribution. Never CUDA, NCCL or a driver: whoever wants those chooses the version.
 prepare() {
-  local need what missing=() packages=() root=()
-  for need in "$@"; do
-    what=${need%%=*}
-    have "$what" || [ -e "$what" ] || { missing+=("${what##*/}") && packages+=("${need#*=}"); }
-  done
-  [ ${#missing[@]} -gt 0 ] || return 0
-  read -ra packages <<<"${packages[*]//,/ }"
+  local what missing='' root=''
+  for what in $1; do have "$what" || [ -e "$what" ] || missing+=" ${what##*/}"; done
+  [ -n "$missing" ] || return 0
   if [[ $options = *' --no-install '* ]] || ! have apt-get; then
-    echo "${0##*/}: missing: ${missing[*]}; allowed, as root: apt-get install ${packages[*]}" >&2
+    echo "${0##*/}: missing:$missing; allowed, as root: apt-get install $2" >&2
   else
-    [ "$(id -u)" = 0 ] || root=(sudo)
-    echo "missing: ${missing[*]}; ${0##*/} installs what it needs (--no-install forbids it): ${root[*]} apt-get install ${packages[*]}"
-    "${root[@]}" apt-get -qq update || true # one repository of several may be out of reach
-    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 install \
-      --no-install-recommends "${packages[@]}" >/dev/null
+    [ "$(id -u)" = 0 ] || root=sudo
+    echo "missing:$missing; ${0##*/} installs what it needs (--no-install forbids it): $root apt-get install $2"
+    $root apt-get -qq update || true # one repository of several may be out of reach
+    # shellcheck disable=SC2086 # words
+    $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 install --no-install-recommends $2 >/dev/null
     hash -r
   fi
   for what in gcc make; do have "$what" || exit 1; done # without others there is less to do
@@ -69,7 +65,7 @@ mpirun_command() { echo "${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/}mpirun}"; }
 have_mpi() { have "$(mpicc_command)" && have "$(mpirun_command)"; }
 # for prepare: what building and running needs
 # shellcheck disable=SC2034
-RUN_NEEDS=("gcc=gcc,libc6-dev" make "$(mpicc_command)=libopenmpi-dev" "$(mpirun_command)=openmpi-bin")
+RUN_COMMANDS="gcc g++ make $(mpicc_command) $(mpirun_command)" RUN_PACKAGES="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin"
 
 # Where make finds CUDA and NCCL.
 cuda_home() { make -s -C "$TOP" print-CUDA_HOME; }

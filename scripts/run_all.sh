@@ -15,8 +15,7 @@ set -uo pipefail
 
 arguments "--no-install --cpu EXAMPLE..." "$@"
 choose_examples "${words[@]}"
-! have "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" || RUN_NEEDS+=(g++) # nvcc calls it
-prepare "${RUN_NEEDS[@]}"
+prepare "$RUN_COMMANDS" "$RUN_PACKAGES"
 build_examples
 begin_checks 1
 for name in $(make -s -C "$TOP" print-PROGRAMS EXAMPLE="${examples[*]}"); do

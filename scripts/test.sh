@@ -15,7 +15,8 @@ set -uo pipefail
 arguments "--no-install NAME..." "$@"
 names=("${words[@]}")
 cd "$TOP" || exit
-prepare "${RUN_NEEDS[@]}" g++ bats ccache clang-format cppcheck pkg-config python3 shellcheck /usr/include/cmocka.h=libcmocka-dev
+tools="bats ccache clang-format cppcheck pkg-config python3 shellcheck"
+prepare "$RUN_COMMANDS $tools /usr/include/cmocka.h" "$RUN_PACKAGES $tools libcmocka-dev"
 begin_checks $(($(nproc) + 1)) # many checks wait, for timeouts for example
 
 tests=(all tests) sanitized=(pthread)
@@ -33,35 +34,6 @@ fi
 
 # need COMMAND CHECK...: the check is skipped where the command is missing.
 need() { if have "$1"; then "${@:2}"; else echo "no $1" && return 77; fi; }
-
-sources() { # sources EXTENSION...: all files of the suite with one of them, no hidden folders
-  local extension pattern=()
-  for extension in "$@"; do pattern+=(-o -name "*.$extension"); done
-  find . \( -name build -o -name results -o -name '.?*' \) -prune -o -type f \( "${pattern[@]:1}" \) -print
-}
-
-# ---- static checks -------------------------------------------------------------------------------
-clang_format() { # the formatting differs from version to version; this is the one of Debian 12
-  local command=clang-format
-  ! have clang-format-14 || command=clang-format-14
-  $command --version 2>/dev/null | grep -q 'version 14' || { echo "no clang-format of version 14" && return 77; }
-  sources c h cu cuh | xargs $command --dry-run -Werror
-}
-
-spdx() { # prints files without the line
-  ! { sources c h cu cuh sh bash bats mk sbatch pbs py map && echo .ci/run && find . -name Makefile -not -path './.*'; } |
-    xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | grep .
-}
-
-cppcheck_all() { # ctu: functions of two examples may have one name
-  local libraries=(0[2-4]_*/ 0[2-4]_*/lib)
-  sources c | xargs cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
-    --suppress=missingIncludeSystem --suppress=arrayIndexThenCheck --suppress=ctunullpointer -DCPU_STANDIN -D_GNU_SOURCE \
-    -Icommon -Icommon/launch -Icommon/verify -Icommon/bench -Icommon/cpu -Icommon/cpu/include \
-    "${libraries[@]/#/-I}"
-}
-
-shellcheck_all() { sources sh bash bats sbatch pbs | xargs shellcheck .ci/run; }
 
 # ---- builds: warnings are errors here ---------------------------------------------------------------
 build_cpu() { flock "$logs" make -s -j "$lanes" CPU=1 STRICT=1 "${tests[@]}"; }
@@ -104,10 +76,7 @@ for file in tests/unit/test_*.c; do
   name=$(basename "$file" .c)
   check "unit-${name#test_}" built cpu unit "$name"
 done
-check clang-format clang_format
-check cppcheck need cppcheck cppcheck_all
-check shellcheck need shellcheck shellcheck_all
-check spdx spdx
+for name in clang_format cppcheck shellcheck spdx; do check "${name/_/-}" tests/static.sh $name; done
 check readme-snippets tests/readme_snippets.sh
 check links tests/links.sh
 for folder in results/*/plots; do check "$folder" need python3 scripts/results.py plot --check "${folder%/plots}"; done

@@ -37,7 +37,9 @@ ROWS
 
 @test "a silent run says on a terminal that it goes on, and nowhere else" {
   have script || skip "no script"
-  local job="NTHREADS=2 FAULT=hang:ncclAllReduce:1:1 LD_PRELOAD=$FAULT_FOLDER/fault.so $(program_path 01_allreduce_ub pthread) -T 8 >$WORK/out"
+  local program job
+  program=$(program_path 01_allreduce_ub pthread)
+  job="NTHREADS=2 FAULT=hang:ncclAllReduce:1:1 LD_PRELOAD=$FAULT_FOLDER/fault.so $program -T 8 >$WORK/out"
   script -qec "$job" /dev/null >"$WORK/err" </dev/null || code=$?
   exits_with 4
   says '^still in step: STEP 6: .*, 5 s'
