@@ -69,7 +69,7 @@ struct shared {
 static struct claim claim_of(const struct call *call)
 {
   /* The buffers that peers may reach through a window; the other one may be a part of them. */
-  static const bool symmetric[][BUFFERS] = {
+  static const bool symmetric[SEND][BUFFERS] = {
       [ALL_REDUCE] = {true, true},
       [REDUCE_SCATTER] = {true, false},
       [ALL_GATHER] = {false, true},
