@@ -8,8 +8,7 @@
 #   *_cpu.c and cpu/*.c   are for CPU=1 only: what stands there for a kernel
 #   *.cu                  are for GPUs only
 #   usage.c               are programs of their own, to be compiled as they say
-# Only common/launch/launcher_*.c and tests/gpu know which launcher they are for. So all other objects are made once
-# for both, in build/cpu or build/gpu; programs are in build/<kind>-<launcher>.
+# Objects, in build/cpu or build/gpu, do not depend on the launcher: programs, in build/<kind>-<launcher>, are linked with it.
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -26,12 +25,9 @@ MAIN_sparse_training := 04_sparse_allreduce/training
 # a shared library for programs that load it, as pytorch/ does
 LIBRARY := libsparse_allreduce.so
 LIBRARY_OF := 04_sparse_allreduce 03_alltoallv_sm
-# of the tests: those of kernels alone, and sources of another test's folder
+# of the tests: those of kernels alone, and what tests share
 GPU_TESTS := allreduce_one_gpu alltoallv_ranks
-MORE_allreduce_one_gpu := tests/gpu/allreduce_direct/calls.c 02_allreduce_sm/cpu/plain.c
-MORE_allreduce_direct := 02_allreduce_sm/cpu/plain.c
-MORE_sparse := tests/unit/reference.c
-MORE_sparse_steps := tests/unit/reference.c
+SHARED_BY_TESTS := tests/gpu/allreduce_direct/calls.c tests/unit/reference.c 02_allreduce_sm/cpu/plain.c
 
 # ---- switches --------------------------------------------------------------------------------------------
 override MPI := $(filter-out 0,$(MPI))
@@ -42,9 +38,9 @@ PREFIX ?= /usr/local
 
 KIND := $(if $(CPU),cpu,gpu)
 LAUNCHER := $(if $(MPI),mpi,pthread)
-SANITIZED := $(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
-SHARED := build/$(KIND)$(SANITIZED)
-BUILD := build/$(KIND)-$(LAUNCHER)$(SANITIZED)
+VARIANT ?= $(subst $(comma),-,$(SANITIZE))# builds of several compilers or NCCLs can be side by side
+SHARED := build/$(KIND)$(VARIANT:%=-%)
+BUILD := build/$(KIND)-$(LAUNCHER)$(VARIANT:%=-%)
 
 ifeq ($(origin CC),default)
 CC := gcc
@@ -53,13 +49,13 @@ MPICC ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpicc,mpicc)
 COMPILER := $(if $(MPI),$(MPICC),$(CC))
 CFLAGS ?= -O2 -g
 # what needs compilers, and only to be asked for by a rule of its own
-NEEDS_TOOLS := $(filter-out clean help dist test both both-tests print-% $(if $(EXAMPLE),,run),$(or $(MAKECMDGOALS),all))
+NEEDS_TOOLS := $(filter-out clean help test both both-tests print-% $(if $(EXAMPLE),,run),$(or $(MAKECMDGOALS),all))
 ifneq ($(NEEDS_TOOLS),)
 $(foreach compiler,$(CC) $(COMPILER),$(if $(shell command -v $(firstword $(compiler))),,\
   $(error no $(compiler); allowed: CC=<C compiler>$(if $(MPI),$(comma) MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1))))
 endif
 
-C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic $(CFLAGS) -pthread
+C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic $(CFLAGS) -pthread -fPIC
 C_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 LINK_FLAGS = -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
@@ -94,7 +90,7 @@ NCCL_INCLUDE := $(SHARED)/nccl_include
 $(NCCL_INCLUDE): $(SHARED)/nvcc_flags
 	@rm -rf $@ && mkdir $@ && ln -s $(abspath $(NCCL_HOME))/include/nccl* $@/
 C_FLAGS += -isystem $(NCCL_INCLUDE) -isystem $(CUDA_HOME)/include
-NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -Xcompiler -Wall,-Wextra,-Wno-unused-parameter -I$(NCCL_INCLUDE)
+NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-fPIC -I$(NCCL_INCLUDE)
 # lazy: a runtime that is too old for a call must get as far as our message
 LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
 LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64
@@ -110,24 +106,20 @@ objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))# wh
 archives = $(patsubst %,$(SHARED)/%.a,$(1) $(USES_$(1)) common)
 # of examples, what others may take
 library_sources = $(filter $(foreach e,$(1),$e/lib/% $e/cpu/%),$(SOURCES))
-LIBRARY_OBJECTS := $(call objects,$(call library_sources,$(LIBRARY_OF)))
 UNIT_TESTS := $(if $(CPU),$(patsubst tests/unit/%.c,%,$(filter tests/unit/test_%,$(SOURCES))))
 GPU_TEST_PROGRAMS := $(filter-out $(if $(CPU),$(GPU_TESTS)),$(sort $(foreach file,$(filter tests/gpu/%,$(SOURCES)),$(word 3,$(subst /, ,$(file))))))
 program_of = $(1:$(firstword $(subst _, ,$(1)))_%=%)
 programs_of = $(program_of) $(MORE_$(1))
 PROGRAMS := $(foreach e,$(EXAMPLES),$(call programs_of,$e))
-OBJECTS := $(call objects,$(filter-out tests/gpu/%,$(SOURCES)) $(filter common/cpu/% %/main.c,$(if $(CPU),$(FOUND),$(filter-out common/cpu/%,$(FOUND)))))
-OBJECTS += $(patsubst %,$(BUILD)/%.o,common/launch/launcher_$(LAUNCHER).c $(filter tests/gpu/%.c,$(SOURCES)))
 
 # Headers are found in the folders of the example that a file belongs to, then in those of the examples it uses.
 area_of_test = $(if $(findstring alltoallv,$(1)),03_alltoallv_sm,$(if $(findstring allreduce,$(1)),02_allreduce_sm,04_sparse_allreduce))
 area = $(if $(filter tests/%,$(1)),$(call area_of_test,$(1)),$(firstword $(subst /, ,$(1))))
 INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e $e/lib) $(if $(filter tests/%,$<),.)) \
            $(addprefix -Icommon,/ /launch /verify /bench $(if $(CPU),/cpu))
-PIC = $(if $(findstring /lib/,$<)$(findstring /cpu/,$<),-fPIC)
 
 # ---- rules -----------------------------------------------------------------------------------------------
-.PHONY: all both both-tests tests run test install dist clean help FORCE $(ALL_EXAMPLES)
+.PHONY: all both both-tests tests run test install clean help FORCE $(ALL_EXAMPLES)
 # `CC file`, unless V=1 or make -s
 say = $(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,@printf '  %-5s %s\n' $(1) $(2);)
 
@@ -142,54 +134,44 @@ $(firstword $(LIBRARY_OF)): $(BUILD)/$(LIBRARY)
 
 tests: $(addprefix $(BUILD)/tests/,$(UNIT_TESTS) $(GPU_TEST_PROGRAMS))
 
-# one launcher after the other: the second make finds most of its objects made
+# one launcher after the other: the second make finds all objects made
 both both-tests:
 	+@code=0; for mpi in 1 ''; do \
 	  $(MAKE) --no-print-directory MPI=$$mpi all $(if $(filter %-tests,$@),tests) || code=$$?; \
 	done; exit $$code
 
-LINK = $(call say,LINK,$@)$(COMPILER) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LINK_FLAGS)
-LAUNCHER_OBJECT := $(BUILD)/common/launch/launcher_$(LAUNCHER).c.o
-# $(1) a program, $(2) the folder of its main.c, $(3) its example
+# $(1) a program, $(2) its sources, $(3) its example, $(4) what tests take in addition
 define program
-$(BUILD)/$(1): $(SHARED)/$(2)/main.c.o $(LAUNCHER_OBJECT) $(call archives,$(3)) $(STANDIN)
-	$$(LINK)
-endef
-$(foreach e,$(ALL_EXAMPLES),$(foreach p,$(call programs_of,$e),$(eval $(call program,$p,$(or $(MAIN_$p),$e),$e))))
-
-# $(1) a test, $(2) its objects, $(3) the example whose parts it tests
-define test_program
-$(BUILD)/tests/$(1): $(2) $(LAUNCHER_OBJECT) $(if $(filter test_%,$(1)),$(SHARED)/tests/unit.a) $(call archives,$(3)) $(STANDIN)
+$(BUILD)/$(1): $(call objects,$(2)) $(BUILD)/launcher.o $(4) $(call archives,$(3)) $(STANDIN)
 	@mkdir -p $$(@D)
-	$$(LINK) $(if $(filter test_%,$(1)),-lcmocka)
+	$$(call say,LINK,$$@)$(COMPILER) -o $$@ $$(filter %.o,$$^) $$(filter %.a,$$^) $$(LINK_FLAGS) $(if $(filter tests/test_%,$(1)),-lcmocka)
 endef
-gpu_test_objects = $(patsubst %.c,$(BUILD)/%.c.o,$(filter %.c,$(1))) $(call objects,$(filter %.cu,$(1)))
-$(foreach t,$(UNIT_TESTS),$(eval $(call test_program,$t,$(SHARED)/tests/unit/$t.c.o,$(call area_of_test,$t))))
-$(foreach t,$(GPU_TEST_PROGRAMS),$(eval $(call test_program,$t,$(call gpu_test_objects,$(filter tests/gpu/$t/%,$(SOURCES)) $(MORE_$t)),$(call area_of_test,$t))))
+$(foreach e,$(ALL_EXAMPLES),$(foreach p,$(call programs_of,$e),$(eval $(call program,$p,$(or $(MAIN_$p),$e)/main.c,$e))))
+$(foreach t,$(UNIT_TESTS),$(eval $(call program,tests/$t,tests/unit/$t.c,$(call area_of_test,$t),$(SHARED)/tests.a)))
+$(foreach t,$(GPU_TEST_PROGRAMS),$(eval $(call program,tests/$t,$(filter tests/gpu/$t/%,$(SOURCES)),$(call area_of_test,$t),$(SHARED)/tests.a)))
 
 # q, not r: files of different folders may have the same name
 %.a:
 	@mkdir -p $(@D)
 	$(call say,AR,$@)rm -f $@ && ar qcs $@ $^
 $(foreach part,common $(ALL_EXAMPLES),$(eval $(SHARED)/$(part).a: $(call objects,$(filter $(part)/%,$(SOURCES)))))
-$(SHARED)/tests/unit.a: $(call objects,$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES))))
+$(SHARED)/tests.a: $(call objects,$(sort $(SHARED_BY_TESTS) $(if $(CPU),$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES))))))
 
 # by the plain compiler: it knows nothing of launchers, so nothing of MPI
-$(BUILD)/$(LIBRARY): $(LIBRARY_OBJECTS) 04_sparse_allreduce/lib/exports.map $(STANDIN)
+$(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sparse_allreduce/lib/exports.map $(STANDIN)
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -shared -o $@ $(LIBRARY_OBJECTS) -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
-$(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND))) | $(BUILD)/flags
+	$(call say,LINK,$@)$(CC) -shared -o $@ $(filter %.o,$^) -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
+$(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND)))
+	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
-
+$(BUILD)/launcher.o: common/launch/launcher_$(LAUNCHER).c $(BUILD)/flags
+	$(call say,CC,$<)$(COMPILER) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
 $(SHARED)/%.c.o: %.c $(SHARED)/flags | $(NCCL_INCLUDE)
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) $(PIC) -MMD -MP -c -o $@ $<
-$(BUILD)/%.c.o: %.c $(BUILD)/flags | $(NCCL_INCLUDE)
-	@mkdir -p $(@D)
-	$(call say,CC,$<)$(COMPILER) $(C_FLAGS) $(if $(STRICT),-Werror) $(if $(MPI),-DLAUNCHER_MPI) $(INCLUDES) -MMD -MP -c -o $@ $<
+	$(call say,CC,$<)$(CC) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
 $(SHARED)/%.cu.o: %.cu $(SHARED)/nvcc_flags | $(NCCL_INCLUDE)
 	@mkdir -p $(@D)
-	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) $(PIC:%=-Xcompiler %) -MMD -MP -c -o $@ $<
+	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) -MMD -MP -c -o $@ $<
 # so that the compiler vectorizes its loops
 $(SHARED)/04_sparse_allreduce/simple/%.c.o: CFLAGS += -O3
 # whose kernels are written as loops
@@ -249,11 +231,6 @@ install: all $(call objects,$(call library_sources,$(ALL_EXAMPLES)))
 	@printf '%s\n' "$$PC" > $(TO)/lib/pkgconfig/$(PC_FILE)
 	@echo "installed in $(DESTDIR)$(abspath $(PREFIX)): bin/*$(MPI:%=_mpi)$(ENDING), lib/libnccl_examples$(ENDING).a, lib/pkgconfig/$(PC_FILE)"
 
-# what is committed, nothing else
-dist:
-	@git archive --format=tar.gz --prefix=nccl-examples-$(VERSION)/ -o nccl-examples-$(VERSION).tar.gz HEAD
-	@echo nccl-examples-$(VERSION).tar.gz
-
 # for scripts: make -s print-NCCL_HOME
 print-%:
 	@echo $($*)
@@ -268,7 +245,6 @@ make run                    run every example under both launchers (scripts/run_
 make test                   all tests (scripts/test.sh)
 make tests                  the programs of tests/unit (CPU=1) and tests/gpu, in build/<variant>/tests/
 make install                programs, headers, libraries to [DESTDIR]PREFIX
-make dist                   what is committed, as nccl-examples-<version>.tar.gz
 make clean                  remove all that was built
 Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE PREFIX DESTDIR;
 V=1 shows the commands, STRICT=1 makes errors of warnings
@@ -277,4 +253,4 @@ export HELP
 help:
 	@echo "$$HELP"
 
--include $(OBJECTS:.o=.d)
+-include $(shell find $(SHARED) $(BUILD) -name '*.d' 2>/dev/null)

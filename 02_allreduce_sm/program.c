@@ -57,7 +57,7 @@ void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclDataTyp
   /* named for the watchdog: a rank that forgot to register waits here, the others still there */
   launcher_step("STEP 4: are the windows symmetric?");
   const char *why = "";
-  int runtime = 0, driver = 0, major = 0;
+  int runtime = 0;
   NCCLCHECK(ncclGetVersion(&runtime));
   const char *answer = ask(comm, type, window, runtime, &why);
   launcher_note(me, "symmetric kernels: %s (%s)", answer, why);
@@ -67,12 +67,4 @@ void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclDataTyp
     launcher_barrier(me); /* rank 0 has said so */
     launcher_abort(EXIT_CANNOT_RUN);
   }
-  CUDACHECK(cudaDriverGetVersion(&driver));
-  CUDACHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, me->device));
-  if (*answer != 'n' && runtime >= NCCL_VERSION(2, 28, 3) && runtime < NCCL_VERSION(2, 30, 7) &&
-      major >= 9 && driver >= 12030)
-    launcher_note(me,
-                  "NCCL %d.%d.%d may start a symmetric kernel before the kernel in front of it "
-                  "has finished; see 'The launch hazard' in docs/symmetric_memory.md",
-                  runtime / 10000, runtime / 100 % 100, runtime % 100);
 }

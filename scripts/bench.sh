@@ -15,61 +15,47 @@ set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$(realpath "$0")")/lib.sh"
 
-extent=full install=yes out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*" named=()
-while [ $# -gt 0 ]; do
-  case $1 in
-  --no-install) install=no ;;
-  --quick) extent=quick ;;
-  --out) [ $# -gt 1 ] || die "--out needs a folder; allowed: --out DIR"
-    out=$2 && shift ;;
-  -h | --help) show_help ;;
-  -*) die "unknown option '$1'; allowed: --no-install --quick --out DIR EXAMPLE..." ;;
-  *) named+=("$1") ;;
-  esac
-  shift
-done
-choose_examples "${named[@]}"
-prepare $install "${RUN_NEEDS[@]}"
-
-kind=gpu switches=() ranks=$(gpu_count) why=$(missing_for_gpu_build) launchers=(pthread)
-[ "$ranks" -gt 0 ] || why="no GPU found${why:+, $why}"
-if [ -n "$why" ]; then
-  echo "$why: a trial on the CPU stand-in instead; its times mean nothing and are not kept"
-  kind=cpu switches=(CPU=1) ranks=4 extent=trial
-fi
-if have_mpi; then launchers+=(mpi); else echo "no MPI: the launcher mpi is not measured"; fi
+out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*" extent=full
+arguments "--no-install --quick --out DIR EXAMPLE..." "$@"
+choose_examples "${words[@]}"
+[ -n "$out" ] || die "--out needs a folder; allowed: --out DIR"
 mkdir -p -- "$out" && out=$(realpath -- "$out") || exit
 [ ! -e "$out/provenance.txt" ] || die "'$out' has results; allowed: another --out"
-cd "$TOP" || exit
-unset NTHREADS
+prepare "$RUN_COMMANDS" "$RUN_PACKAGES"
+build_examples
+[[ $options != *' --quick '* ]] || extent=quick
+[ $kind = gpu ] || { extent=trial && echo "a trial: its times mean nothing and are not kept"; }
 
 # ---- what is measured ----------------------------------------------------------------------------
 parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
-  local launcher n eager="--bench -b 1K -e 256M -f 4" graph="--bench -b 1K -e 1G -f 4 -G 1" words="--count 64K --density 0.01" epochs=
+  local launcher n eager="--bench -b 1K -e 256M -f 4" graph="--bench -b 1K -e 1G -f 4 -G 1" sent="--count 64K --density 0.01" epochs=
   case $1.$extent in
   04*.full) eager="--bench --count 14728266" graph="--bench -G 1" ;;
   04*.quick) eager="--bench --count 14728266" graph="$eager -G 1" ;;
-  04*.trial) eager="--bench --count 1K" graph="--bench --count 1K -G 1" words="--count 4K --steps 5" epochs="--epochs 1" ;;
+  04*.trial) eager="--bench --count 1K" graph="--bench --count 1K -G 1" sent="--count 4K --steps 5" epochs="--epochs 1" ;;
   *.quick) eager="--bench -b 1K -e 256M -f 8 --repetitions 5" graph="$eager -G 1" ;;
   *.trial) eager="--bench -b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2" graph="$eager -G 1" ;;
   esac
-  for launcher in "${launchers[@]}"; do
+  for launcher in $launchers; do
     echo "$launcher eager $eager"
-    [[ $1.$launcher = 04*.pthread ]] || echo "$launcher graph $graph"
+    # threads could deadlock in graphs of kernels that wait for each other, and are refused
+    [[ $1.$launcher = 0[34]*.pthread ]] || echo "$launcher graph $graph"
   done
   [[ $1.$launcher = 04*.mpi ]] || return 0
   # and without a dense result, other densities, what is sent by other numbers of ranks, a training job
   echo "mpi graph.entries $graph --algorithm oktopk --result entries"
-  for n in 0.001 0.005 0.05; do # the paths that plots/sparse_speedup.gnuplot draws against the density
+  for n in 0.001 0.005 0.05; do # the paths that pictures.py draws against the density
     [ $extent != full ] ||
       echo "mpi density$n $graph --preset lstm --count 27569568 --density $n --algorithm topkA,topkAopt,gtopk,oktopk,topkSA,gaussiank"
   done
-  for n in $(seq 2 "$ranks"); do echo "mpi ranks$n $words"; done
+  for n in $(seq 2 "$ranks"); do echo "mpi ranks$n $sent"; done
   echo "mpi training $epochs"
 }
 
 provenance() { # provenance PROGRAM
-  printf 'date: %s\ncommand: %s\ncommit: %s\nranks: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$command" "$(commit)" "$ranks"
+  printf 'date: %s\ncommand: %s\nranks: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$command" "$ranks"
+  # git refuses a checkout of another user, which a container often sees
+  echo "commit: $(git -C "$TOP" -c safe.directory='*' describe --always --dirty 2>/dev/null || echo "not a git checkout")"
   if [ $kind = gpu ]; then
     nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader | sed 's/^/gpu: /'
     nvidia-smi topo -m | sed 's/\x1b\[[0-9;]*m//g; s/^/topology: /'
@@ -80,29 +66,34 @@ provenance() { # provenance PROGRAM
   env | grep '^NCCL_' | grep -v '^NCCL_VERSION' | sort | sed 's/^/environment: /'
 }
 
+part() { # part NAME LAUNCHER RANKS EXAMPLE|PROGRAM OPTIONS...
+  local file=$out/$1 code=0
+  echo "part: $1 ${*:5}" >>"$out/provenance.txt"
+  build_and_run "${@:2}" -J "$file.csv" >"$file.txt" 2>"$file.err" || code=$?
+  cat "$file.err"
+  case $code in
+  0) rm "$file.err" ;;
+  77) rm -f "$file".* ;; # cannot run here
+  *) rm -f "$file.csv" ;;
+  esac
+  return $code
+}
+
 # ---- all of it -----------------------------------------------------------------------------------
-failed=0
-for launcher in "${launchers[@]}"; do make -s -k -j "$(nproc)" "${switches[@]}" MPI="${launcher/pthread/}" "${examples[@]}" || failed=1; done
-provenance "$(built_program "${examples[0]}" $kind "${launchers[-1]}")" >"$out/provenance.txt"
+begin_checks 1
+provenance "$(built_program "${examples[0]}" $kind "${launchers##* }")" >"$out/provenance.txt"
 for example in "${examples[@]}"; do
-  while read -r launcher mode options; do
-    name=$example.$launcher.$mode part=$out/$example.$launcher.$mode code=0 n=$ranks begin=$SECONDS program=$example
+  while read -r launcher mode arguments; do
+    n=$ranks program=$example
     case $mode in
     ranks*) n=${mode#ranks} ;;
     training) program=sparse_training ;;
     esac
-    echo "part: $name $options" >>"$out/provenance.txt"
     # shellcheck disable=SC2086 # words
-    run_program "$launcher" "$n" "$(built_program $program $kind "$launcher")" $options -J "$part.csv" >"$part.txt" 2>"$part.err" </dev/null ||
-      code=$?
-    case $code.$launcher.$mode in
-    0.*) result='done' && rm "$part.err" ;;
-    77.* | 2.pthread.graph) result="skipped: $(grep -m 1 -v '^note: ' "$part.err")" && rm -f "$part".* ;; # could deadlock
-    *) result="failed: exit code $code, see $part.txt and .err" failed=1 && rm -f "$part.csv" ;;
-    esac
-    printf '%-40s %s, %d s\n' "$name" "$result" $((SECONDS - begin))
+    check "$example.$launcher.$mode" part "$example.$launcher.$mode" "$launcher" "$n" $program $arguments
   done < <(parts_of "$example")
 done
+end_checks || failed=1
 echo "results in $out"
 [ $kind = cpu ] || echo "next: scripts/results.py plot $out && scripts/results.py html $out"
-[ $failed = 0 ]
+[ -z "${failed:-}" ]

@@ -3,17 +3,11 @@
 # What the scripts share; to be sourced. Defines TOP, the folder of the suite.
 
 unset CDPATH # with it, cd goes elsewhere and prints where
-unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE # `make run MPI=1` hands these down
+unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS # `make run MPI=1` hands these down
 export LC_ALL=C # numbers have a point
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 have() { command -v "$1" >/dev/null 2>&1; }
-
-# For --help: the comment at the head of the script.
-show_help() {
-  awk 'NR > 2 { if (!/^#( |$)/) exit; sub(/^# ?/, ""); print }' "$0"
-  exit 0
-}
 
 # One line on stderr, whatever is in the argument that it quotes, and exit code 2: usage.
 die() {
@@ -22,36 +16,56 @@ die() {
   exit 2
 }
 
-# ---- what is here --------------------------------------------------------------------------------
-# prepare yes|no WHAT[=PACKAGE,...]...: which of these commands (or files) are missing, and with `yes` their
-# installation from the distribution. Never CUDA, NCCL or a driver: whoever wants those chooses the version.
-prepare() {
-  local install=$1 need what missing=() packages=() root=()
-  for need in "${@:2}"; do
-    what=${need%%=*}
-    have "$what" || [ -e "$what" ] || { missing+=("${what##*/}") && packages+=("${need#*=}"); }
+# For --help: the comment at the head of the script.
+show_help() {
+  awk 'NR > 2 { if (!/^#( |$)/) exit; sub(/^# ?/, ""); print }' "$0"
+  exit 0
+}
+
+# arguments ALLOWED ARGUMENTS...: the --switches that are given are in options, what else is in words, what follows --out in out.
+# shellcheck disable=SC2034 # for the scripts
+arguments() {
+  local allowed=$1 && shift
+  options=' ' words=()
+  while [ $# -gt 0 ]; do
+    case $1 in
+    -h | --help) show_help ;;
+    -*)
+      [[ " $allowed " = *" $1 "* ]] || die "unknown option '$1'; allowed: $allowed"
+      options+="$1 "
+      [ "$1" != --out ] || { out=${2:-} && shift; }
+      ;;
+    *) words+=("$1") ;;
+    esac
+    shift
   done
-  [ ${#missing[@]} -gt 0 ] || return 0
-  read -ra packages <<<"${packages[*]//,/ }"
-  have apt-get || install=no
-  [ "$(id -u)" = 0 ] || root=(sudo)
-  if [ "$install" = no ] || { [ ${#root[@]} = 1 ] && ! have sudo; }; then
-    echo "${0##*/}: missing: ${missing[*]}; allowed, as root: apt-get install ${packages[*]}" >&2
+}
+
+# ---- what is here --------------------------------------------------------------------------------
+# prepare COMMANDS PACKAGES: says which of the commands (or files) are missing; unless there is --no-install among the options,
+# installs the packages from the distribution. Never CUDA, NCCL or a driver: whoever wants those chooses the version.
+prepare() {
+  local what missing='' root=''
+  for what in $1; do have "$what" || [ -e "$what" ] || missing+=" ${what##*/}"; done
+  [ -n "$missing" ] || return 0
+  if [[ $options = *' --no-install '* ]] || ! have apt-get; then
+    echo "${0##*/}: missing:$missing; allowed, as root: apt-get install $2" >&2
   else
-    echo "missing: ${missing[*]}; ${0##*/} installs what it needs (--no-install forbids it): ${root[*]} apt-get install ${packages[*]}"
-    "${root[@]}" apt-get -qq update || true # one repository of several may be out of reach
-    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 install \
-      --no-install-recommends "${packages[@]}" >/dev/null
+    [ "$(id -u)" = 0 ] || root=sudo
+    echo "missing:$missing; ${0##*/} installs what it needs (--no-install forbids it): $root apt-get install $2"
+    $root apt-get -qq update || true # one repository of several may be out of reach
+    # shellcheck disable=SC2086 # words
+    $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 install --no-install-recommends $2 >/dev/null
     hash -r
   fi
   for what in gcc make; do have "$what" || exit 1; done # without others there is less to do
 }
 mpicc_command() { echo "${MPICC:-${MPI_HOME:+$MPI_HOME/bin/}mpicc}"; }
 mpirun_command() { echo "${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/}mpirun}"; }
+have_mpi() { have "$(mpicc_command)" && have "$(mpirun_command)"; }
 # for prepare: what building and running needs
 # shellcheck disable=SC2034
-RUN_NEEDS=("gcc=gcc,libc6-dev" make "$(mpicc_command)=libopenmpi-dev" "$(mpirun_command)=openmpi-bin")
-have_mpi() { have "$(mpicc_command)" && have "$(mpirun_command)"; }
+RUN_COMMANDS="gcc g++ make $(mpicc_command) $(mpirun_command)" RUN_PACKAGES="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin"
 
 # Where make finds CUDA and NCCL.
 cuda_home() { make -s -C "$TOP" print-CUDA_HOME; }
@@ -70,31 +84,45 @@ gpu_count() {
   echo "$present"
 }
 
-# git refuses a checkout of another user, which a container often sees.
-commit() {
-  git -C "$TOP" -c safe.directory='*' describe --always --dirty 2>/dev/null || echo "not a git checkout"
+# make_for LAUNCHER ARGUMENTS...: make, for programs of this kind.
+make_for() { make -C "$TOP" CPU="${kind/gpu/}" MPI="${1/pthread/}" "${@:2}"; }
+
+# Builds the examples for all launchers. Their kind is gpu; or cpu, after a line that says why.
+# shellcheck disable=SC2034 # ranks is for the scripts
+build_examples() {
+  local why launcher
+  launchers=pthread kind=gpu ranks=$(gpu_count) why=$(missing_for_gpu_build)
+  [ "$ranks" -gt 0 ] || why="no GPU found${why:+, $why}"
+  [[ $options != *' --cpu '* ]] || why="--cpu"
+  [ -z "$why" ] || { echo "$why: running on the CPU stand-in" && kind=cpu ranks=4; }
+  if have_mpi; then launchers="pthread mpi"; else echo "no MPI: only threads"; fi
+  for launcher in $launchers; do make_for "$launcher" -k -j "$(nproc)" "${examples[@]}" | grep LINK; done
 }
-suite_version() { sed -n 's/^#define SUITE_VERSION "\(.*\)"/\1/p' "$TOP/common/launch/launcher.c"; }
+
+# build_and_run LAUNCHER RANKS EXAMPLE|PROGRAM [ARGUMENTS]
+build_and_run() {
+  local program
+  program=build/$kind-$1/$(program_of "$3")
+  make_for "$1" -s "$program" && run_program "$1" "$2" "$TOP/$program" "${@:4}"
+}
 
 # ---- examples and programs -----------------------------------------------------------------------
 examples() { (cd "$TOP" && for makefile in [0-9][0-9]_*/Makefile; do dirname "$makefile"; done); }
 
 # choose_examples [NAME...]: sets the array examples to those named, by 02 or 02_allreduce_sm; to all without a name.
 choose_examples() {
-  local known name example
-  mapfile -t known < <(examples)
+  local name example
   examples=()
   for name in "$@"; do
-    for example in "${known[@]}" ''; do [[ $example != "${name%/}" && ${example%%_*} != "$name" ]] || break; done
-    [ -n "$example" ] || die "no example '$name'; allowed: ${known[*]}, or their numbers"
+    for example in $(examples) ''; do [[ $example != "${name%/}" && ${example%%_*} != "$name" ]] || break; done
+    [ -n "$example" ] || die "no example '$name'; allowed: $(examples | xargs), or their numbers"
     examples+=("$example")
   done
-  [ $# -gt 0 ] || examples=("${known[@]}")
+  [ $# -gt 0 ] || mapfile -t examples < <(examples)
 }
 
 # The name of an example's program: allreduce_ub. An example may have a second one.
 program_of() { echo "${1#[0-9][0-9]_}"; }
-programs_of() { program_of "$1" && make -s -C "$TOP" "print-MORE_$1" | grep .; }
 
 # built_program EXAMPLE|PROGRAM|tests/gpu/FOLDER gpu|cpu pthread|mpi: where make puts it.
 built_program() {
@@ -119,9 +147,8 @@ run_program() {
   if [ "$1" = mpi ]; then mpi_run "${@:2}"; else NTHREADS=$2 "${@:3}"; fi
 }
 
-# ---- checks, of test.sh and gpu_check.sh ---------------------------------------------------------
+# ---- checks --------------------------------------------------------------------------------------
 # A check is a command. Exit code 0: passed; 77: skipped, the last line says why; else failed, and its output is shown.
-# Where it prints TAP (bats, cmocka), each of its tests counts.
 names=()         # words: with them only checks whose name has one
 begin_checks() { # begin_checks LANES: that many at a time
   lanes=$1
@@ -138,33 +165,24 @@ check() { # check NAME COMMAND...
 }
 
 run_check() {
-  local name=$1 log=$logs/${1//\//.} code=0 begin=$SECONDS why counts='/^not ok / { f++ } /^ok / { p++ } /^ok .*# (skip|SKIP)/ { p--; s++ }'
-  echo 0 1 0 >"$log.count" # until it has ended
+  local log=$logs/${1//\//.} code=0 begin=$SECONDS result output=
+  echo "FAILED  $1, which did not end" >"$log.result"
   "${@:2}" >"$log" 2>&1 </dev/null || code=$?
-  why=$(tail -n 1 "$log")
-  if [ $code = 77 ]; then
-    echo 0 0 1 >"$log.count"
-    printf 'skip    %s: %s\n' "$name" "$why" | tee "$log.end"
-    return
-  fi
-  # what ends with an error, and has no failed test, has failed in between
-  awk -v code=$code "tolower(\$0) ~ /^1\\.\\.[0-9]/ { tap = 1 } $counts
-    END { if (!tap) p = s = f = 0; if (code && !f) f = 1; if (!code && !tap) p = 1; print p + 0, f + 0, s + 0 }" "$log" >"$log.count"
-  sed -n "s|^ok [0-9]* \(.*\) # skip *\(.*\)|skip    $name, \1: \2|p" "$log" >"$log.end"
-  if [[ $(<"$log.count") = *' 0 '* ]]; then
-    printf 'ok      %s, %d s\n' "$name" $((SECONDS - begin))
-  else # of TAP what belongs to failed tests, else the end
-    echo "FAILED  $name" >>"$log.end"
-    why=$(awk '/^(not )?ok / { show = /^not/ } show' "$log" | head -n 100)
-    why=${why:-$(tail -n 40 "$log")}
-    printf 'FAILED  %s, %d s\n%s\n' "$name" $((SECONDS - begin)) "        ${why//$'\n'/$'\n'        }"
-  fi
+  case $code in
+  0) result="ok      $1, $((SECONDS - begin)) s" ;;
+  77) result="skip    $1: $(tail -n 1 "$log")" ;;
+  *) # of TAP what has not passed
+    result="FAILED  $1, exit code $code, $((SECONDS - begin)) s"
+    output=$(grep -v '^ok ' "$log" | tail -n 100 | sed 's/^/        /')
+    ;;
+  esac
+  echo "$result" >"$log.result"
+  echo "$result${output:+$'\n'$output}"
 }
 
 # What was skipped and what failed, once more; then the sum. Fails where something failed or nothing passed.
 end_checks() {
   wait
-  sort "$logs"/*.end 2>/dev/null
-  cat "$logs"/*.count 2>/dev/null |
-    awk '{ p += $1; f += $2; s += $3 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || !p }'
+  cat "$logs"/*.result 2>/dev/null | sort | awk '!/^ok/ { print } { n[$1]++ }
+    END { printf "%d passed, %d failed, %d skipped\n", n["ok"], n["FAILED"], n["skip"]; exit n["FAILED"] > 0 || !n["ok"] }'
 }

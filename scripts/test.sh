@@ -12,18 +12,11 @@ set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$(realpath "$0")")/lib.sh"
 
-install=yes names=()
-for argument in "$@"; do
-  case $argument in
-  --no-install) install=no ;;
-  -h | --help) show_help ;;
-  -* | '') die "unknown argument '$argument'; allowed: --no-install NAME..." ;;
-  *) names+=("$argument") ;;
-  esac
-done
+arguments "--no-install NAME..." "$@"
+names=("${words[@]}")
 cd "$TOP" || exit
-prepare $install "${RUN_NEEDS[@]}" g++ bats ccache clang-format cppcheck gnuplot=gnuplot-nox pkg-config python3 shellcheck \
-  /usr/include/cmocka.h=libcmocka-dev
+tools="bats ccache clang-format cppcheck pkg-config python3 shellcheck"
+prepare "$RUN_COMMANDS $tools /usr/include/cmocka.h" "$RUN_PACKAGES $tools libcmocka-dev"
 begin_checks $(($(nproc) + 1)) # many checks wait, for timeouts for example
 
 tests=(all tests) sanitized=(pthread)
@@ -35,64 +28,27 @@ if have ccache; then # several checks compile the same files
   NVCC="ccache $(cuda_home)/bin/nvcc" && export NVCC
 fi
 
-no_gpu_build=$(missing_for_gpu_build)
 if [ "$(gpu_count)" = 0 ]; then # one architecture is enough to see warnings
   export NVCC_GENCODE=${NVCC_GENCODE:--gencode arch=compute_90,code=sm_90}
 fi
 
 # need COMMAND CHECK...: the check is skipped where the command is missing.
-need() {
-  have "$1" || { echo "no $1" && return 77; }
-  "${@:2}"
-}
-
-sources() { # sources EXTENSION...: all files of the suite with one of them, no hidden folders
-  local extension pattern=()
-  for extension in "$@"; do pattern+=(-o -name "*.$extension"); done
-  find . \( -name build -o -name results -o -name '.?*' \) -prune -o -type f \( "${pattern[@]:1}" \) -print
-}
-
-# ---- static checks -------------------------------------------------------------------------------
-check_clang_format() { # the formatting differs from version to version; this is the one of Debian 12
-  local command=clang-format
-  if have clang-format-14; then command=clang-format-14; fi
-  $command --version 2>/dev/null | grep -q 'version 14' || { echo "no clang-format of version 14" && return 77; }
-  sources c h cu cuh | xargs $command --dry-run -Werror
-}
-
-check_spdx() {
-  local file failed=0
-  for file in $(sources c h cu cuh sh bash bats mk sbatch pbs gnuplot py map) .ci/run $(find . -name Makefile -not -path './.*'); do
-    head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' && continue
-    echo "$file: no SPDX-License-Identifier: Apache-2.0 in the first three lines"
-    failed=1
-  done
-  return $failed
-}
-
-check_cppcheck() { # ctu: functions of two examples may have one name
-  local libraries=(0[2-4]_*/ 0[2-4]_*/lib)
-  need cppcheck true && sources c | xargs cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
-    --suppress=missingIncludeSystem --suppress=arrayIndexThenCheck --suppress=ctunullpointer -DCPU_STANDIN -D_GNU_SOURCE \
-    -Icommon -Icommon/launch -Icommon/verify -Icommon/bench -Icommon/cpu -Icommon/cpu/include \
-    "${libraries[@]/#/-I}"
-}
-
-check_shellcheck() { need shellcheck true && sources sh bash bats sbatch pbs | xargs shellcheck .ci/run; }
+need() { if have "$1"; then "${@:2}"; else echo "no $1" && return 77; fi; }
 
 # ---- builds: warnings are errors here ---------------------------------------------------------------
 build_cpu() { flock "$logs" make -s -j "$lanes" CPU=1 STRICT=1 "${tests[@]}"; }
 build_gpu() {
-  [ -z "$no_gpu_build" ] || { echo "$no_gpu_build" && return 77; }
+  missing_for_gpu_build | grep . && return 77
   flock "$logs/gpu" make -s -j "$lanes" STRICT=1 "${tests[@]}"
 }
-build_clang() { # in a tree of its own
-  mkdir "$logs/clang" && cp -r Makefile common scripts tests 0* "$logs/clang" &&
-    make -s -C "$logs/clang" -j "$lanes" CPU=1 STRICT=1 CC=clang CFLAGS=-O0 all tests
-}
+build_clang() { make -s -j "$lanes" CPU=1 STRICT=1 CC=clang CFLAGS=-O0 VARIANT=clang all tests; }
 
 # built cpu|gpu COMMAND...: the first check that needs the build makes it, the others wait for it.
-built() { { [ "$1" = gpu ] && [ -n "$no_gpu_build" ]; } || "build_$1" && "${@:2}"; }
+built() {
+  local code=0
+  "build_$1" || code=$?
+  [[ $code != 0 && $code != 77 ]] || "${@:2}"
+}
 
 # ---- tests ---------------------------------------------------------------------------------------
 # What hangs ends itself sooner; this is for what does not. Machines differ in speed by a factor of three.
@@ -120,12 +76,10 @@ for file in tests/unit/test_*.c; do
   name=$(basename "$file" .c)
   check "unit-${name#test_}" built cpu unit "$name"
 done
-for name in clang_format cppcheck shellcheck spdx; do check "${name//_/-}" check_$name; done
+for name in clang_format cppcheck shellcheck spdx; do check "${name/_/-}" tests/static.sh $name; done
 check readme-snippets tests/readme_snippets.sh
 check links tests/links.sh
-for folder in results/*/; do
-  [ ! -e "$folder/plots" ] || check "${folder%/}" need python3 scripts/results.py plot --check "$folder"
-done
+for folder in results/*/plots; do check "$folder" need python3 scripts/results.py plot --check "${folder%/plots}"; done
 check results need python3 scripts/results.py pages --check results/2xH200-nccl2.28
 check mpi mpi
 end_checks

@@ -55,23 +55,19 @@ static bool has_come(const void *arg)
   return atomic_load(a->at) == a->tag || contradicts(a);
 }
 
-static void report(struct allreduce_handle *h, int kind, int peer)
-{
-  if (h->state->reported++) return; /* the first error stays */
-  h->error->peer = peer;
-  __atomic_store_n(&h->error->kind, kind, __ATOMIC_RELEASE);
-}
-
 /* Waits until the tag of this call stands at `at`, which `peer` writes. */
 static bool wait_for(const struct job *j, _Atomic uint64_t *at, int peer)
 {
   struct allreduce_handle *h = j->h;
   const struct awaited a = {at, flag_of(h, h->rank, ALLREDUCE_BEGUN, peer), j->tag};
   if (has_come(&a) && !contradicts(&a)) return true;
-  if (h->state->reported) return false;
+  if (h->state->reported) return false; /* the first error stays */
   const bool came = cpu_wait(h->comm, has_come, &a, h->timeout > 0 ? h->timeout : 1e9);
   if (came && !contradicts(&a)) return true;
-  report(h, came ? ALLREDUCE_ERROR_COUNT : ALLREDUCE_ERROR_TIMEOUT, peer);
+  h->state->reported = 1;
+  h->error->peer = peer;
+  __atomic_store_n(&h->error->kind, came ? ALLREDUCE_ERROR_COUNT : ALLREDUCE_ERROR_TIMEOUT,
+                   __ATOMIC_RELEASE);
   return false;
 }
 
@@ -94,11 +90,6 @@ static bool meet(const struct job *j, enum allreduce_flag which)
 
 /* ---- the methods ----------------------------------------------------------------------------- */
 
-static size_t least(size_t a, size_t b)
-{
-  return a < b ? a : b;
-}
-
 static void oneshot_allreduce(const struct job *j, size_t size)
 {
   const int n = j->h->n, rank = j->h->rank;
@@ -108,7 +99,7 @@ static void oneshot_allreduce(const struct job *j, size_t size)
   for (int p = 0; p < n; p++)
     for (size_t at = 0; p != rank && at < bytes; at += step) {
       char *line = line_at(j, p, rank, at / step);
-      memcpy(line, send + at, least(step, bytes - at));
+      memcpy(line, send + at, allreduce_least(step, bytes - at));
       atomic_store((_Atomic uint64_t *)(void *)(line + step), j->tag);
     }
   set_flags(j, ALLREDUCE_BEGUN); /* wakes them, and tells those whose count differs */
@@ -119,7 +110,7 @@ static void oneshot_allreduce(const struct job *j, size_t size)
       from[p] = p == rank ? send + at : line;
       if (p != rank && !wait_for(j, (_Atomic uint64_t *)(void *)(line + step), p)) return;
     }
-    allreduce_plain_sum(j->call.type, from, n, least(step, bytes - at) / size,
+    allreduce_plain_sum(j->call.type, from, n, allreduce_least(step, bytes - at) / size,
                         j->call.recv[rank] + at);
   }
 }

@@ -38,11 +38,6 @@ const char *allreduce_nccl_reason(ncclResult_t result)
 
 #define MIB ((size_t)1 << 20)
 
-static size_t least(size_t a, size_t b)
-{
-  return a < b ? a : b;
-}
-
 /* As many threads as there are pieces of work, in blocks as small as `blocks` of them allow; but
  * not more blocks than the limit. */
 static struct allreduce_launch launch(enum allreduce_method method, size_t pieces, size_t blocks,
@@ -51,7 +46,8 @@ static struct allreduce_launch launch(enum allreduce_method method, size_t piece
   size_t threads = 128;
   while (threads < 512 && pieces > threads * blocks) threads *= 2;
   const size_t enough = (pieces + threads - 1) / threads;
-  return (struct allreduce_launch){method, (int)least(enough, limits.blocks[method]), (int)threads};
+  return (struct allreduce_launch){method, (int)allreduce_least(enough, limits.blocks[method]),
+                                   (int)threads};
 }
 
 /* Up to how many bytes that a rank sends a one-shot method is faster than two-shot. On 2 x H200
@@ -67,18 +63,16 @@ static size_t one_shot_pays(size_t n, size_t hundredths)
 struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_limits limits)
 {
   const size_t ranks = (size_t)n, sent = bytes * (ranks - 1), words = (bytes + 7) / 8;
-  if (sent <= least(limits.ll, one_shot_pays(ranks, 680)))
+  if (sent <= allreduce_least(limits.ll, one_shot_pays(ranks, 680)))
     return launch(ALLREDUCE_LL, words, 64, limits);
-  if (sent <= least(limits.ll128, one_shot_pays(ranks, 350)))
+  if (sent <= allreduce_least(limits.ll128, one_shot_pays(ranks, 350)))
     return launch(ALLREDUCE_LL128, (words + 14) / 15 * 8, 140, limits);
   const size_t blocks = bytes / ranks / 32768 + 1; /* one for each 32 KiB of a slice */
-  return (struct allreduce_launch){ALLREDUCE_TWOSHOT,
-                                   (int)least(blocks, limits.blocks[ALLREDUCE_TWOSHOT]), 512};
+  return (struct allreduce_launch){
+      ALLREDUCE_TWOSHOT, (int)allreduce_least(blocks, limits.blocks[ALLREDUCE_TWOSHOT]), 512};
 }
 
 /* ---- handles: what the ranks agree on -------------------------------------------------------- */
-
-enum { LL_BEFORE_LL128 = 128 << 10 };
 
 /* Of each limit the lowest counts. */
 struct agreement {
@@ -108,7 +102,7 @@ static ncclResult_t exchange(const struct allreduce_handle *h, const void *mine,
 
 static void lower(size_t *limit, size_t to)
 {
-  *limit = least(*limit, to);
+  *limit = allreduce_least(*limit, to);
 }
 
 /* Lowers a limit to what the user wants: 0 nothing, < 0 none. */
@@ -169,8 +163,8 @@ static ncclResult_t ask_this_rank(struct allreduce_handle *h, const allreduce_co
     if (config->max_blocks > 0) lower_to_wanted(&limits->blocks[m], config->max_blocks);
   lower_to_wanted(&limits->ll128, config->ll128_bytes);
   lower_to_wanted(&limits->ll, config->ll_bytes);
-  if (config->ll_bytes == 0 && limits->ll128 > 0) /* these are faster above */
-    lower(&limits->ll, LL_BEFORE_LL128);
+  if (config->ll_bytes == 0 && limits->ll128 > 0) /* these are faster above 128 KiB */
+    lower(&limits->ll, 128 << 10);
   return make_memory(h, config->calls_before);
 }
 
@@ -288,14 +282,9 @@ ncclResult_t allreduce_forget_window(allreduce_t handle, ncclWindow_t window)
 
 size_t allreduce_size_of(ncclDataType_t type)
 {
-#define SIZE_OF(type, sum, element) \
-  case type:                        \
-    return sizeof(element);
-  switch (type) {
-    ALLREDUCE_TYPES(SIZE_OF)
-  default:
-    return 0;
-  }
+#define SIZE_OF(type, sum, element) [type] = sizeof(element),
+  static const unsigned char sizes[ncclNumTypes] = {ALLREDUCE_TYPES(SIZE_OF)};
+  return (unsigned)type < ncclNumTypes ? sizes[type] : 0;
 }
 
 int allreduce_has_type(ncclDataType_t type)
@@ -363,17 +352,13 @@ ncclResult_t allreduce_get_async_error(allreduce_t handle, ncclResult_t *result)
   *result = ncclSuccess;
   if (handle->n == 1) return ncclSuccess;
   const struct allreduce_error *e = handle->error;
-  switch (__atomic_load_n(&e->kind, __ATOMIC_ACQUIRE)) {
-  case ALLREDUCE_ERROR_NONE:
-    break;
-  case ALLREDUCE_ERROR_COUNT:
+  const int kind = __atomic_load_n(&e->kind, __ATOMIC_ACQUIRE);
+  if (kind == ALLREDUCE_ERROR_COUNT)
     *result = allreduce_fail(ncclInvalidArgument,
                              "rank %d has called with another count, type or place in the windows",
                              e->peer);
-    break;
-  default:
+  else if (kind == ALLREDUCE_ERROR_TIMEOUT)
     *result = allreduce_fail(ncclRemoteError, "rank %d waited in vain for rank %d", handle->rank,
                              e->peer);
-  }
   return ncclSuccess;
 }

@@ -68,9 +68,8 @@ typedef struct {
  * has to be taken: not all ranks share memory, they are more than 72, a GPU is reached over PCIe or
  * is older than compute capability 7.0, NCCL is older than 2.28 or than the headers, or, with
  * headers of 2.28, not exactly their release, or it was built with CUDA before 12.3;
- * allreduce_last_error says which. `config` may be
- * NULL. comm is a blocking communicator (ncclConfig_t's `blocking` is not 0) and must outlive the
- * handle. */
+ * allreduce_last_error says which. `config` may be NULL. comm is a blocking communicator
+ * (ncclConfig_t's `blocking` is not 0) and must outlive the handle. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle);
 

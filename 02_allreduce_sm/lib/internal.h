@@ -42,6 +42,11 @@ size_t allreduce_size_of(ncclDataType_t type);
 void allreduce_plain_sum(ncclDataType_t type, const void *const *from, int n, size_t count,
                          void *to);
 
+static inline size_t allreduce_least(size_t a, size_t b)
+{
+  return a < b ? a : b;
+}
+
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 /* Sets the message of allreduce_last_error and returns `result`. The function that finds an error
@@ -49,7 +54,7 @@ void allreduce_plain_sum(ncclDataType_t type, const void *const *from, int n, si
 ncclResult_t allreduce_fail(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* NCCL's own reason for a failure; else the result in words. */
+/* NCCL's own reason for a failure, or the result in words. */
 const char *allreduce_nccl_reason(ncclResult_t result);
 
 #define ALLREDUCE_NCCLTRY(call)                                                              \

@@ -27,7 +27,6 @@
  * They replace those of e - 2 or of an older call, which B has read. Those of e - 1, which B may
  * still be reading, are in the other half. It does not matter which method a call takes, how many
  * elements or blocks it has, or whether it comes from a graph: each one counts the epoch on by one.
- * A call without elements does nothing on any rank and is not counted.
  * tests/unit/test_protocol_allreduce.c goes through all orders in which this can happen.
  *
  * That whoever finds the tag of an LL128 line will find the 120 bytes too is nothing that PTX

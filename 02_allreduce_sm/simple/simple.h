@@ -3,8 +3,7 @@
  * (../lib).
  *
  *   barrier.cu   every rank adds all vectors by itself, between two barriers
- *   lines.cu     every rank sends its vector to all, and the data themselves say that they are
- * there
+ *   lines.cu     every rank sends its vector to all, and the data themselves say that they came
  *
  * Sums of floats, for ranks that share memory (NVLink on one host), NCCL 2.28 and CUDA 12.3. A
  * failed call ends the job; a peer that never comes is waited for without end. */
@@ -60,8 +59,7 @@ struct simple {
   const float *base;
   line *scratch; /* with a window, for lines */
   ncclWindow_t scratch_window;
-  uint64_t
-      *epochs; /* of the last call; on the device, because a replayed graph has old arguments */
+  uint64_t *epochs; /* of the last call; on the device: a replayed graph has old arguments */
 };
 
 __global__ void add_between_barriers(const __grid_constant__ ncclDevComm dev_comm,

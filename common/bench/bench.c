@@ -8,8 +8,7 @@
 #include "check.h"
 #include "output_file.h"
 
-/* ---- what is shown: the table on stdout, the file of --output; rank 0 only --------------------
- */
+/* ---- what is shown: the table on stdout, the file of --output; rank 0 only ---------------- */
 
 /* One variant at one size. Times are microseconds per call, NaN where there is none. */
 struct cell {
@@ -116,8 +115,7 @@ static void output_row(struct output *out, const struct row *row)
   launcher_print(out->me, "%8llu\n", wrong);
 }
 
-/* ---- what is measured -------------------------------------------------------------------------
- */
+/* ---- what is measured --------------------------------------------------------------------- */
 
 /* One variant at one size, ready to be timed. */
 struct timing {
@@ -193,12 +191,10 @@ static void summarise(struct cell *cell, double *us, long n)
   cell->us_q1 = us[(n - 1) / 4];
   cell->us_q3 = us[n - 1 - (n - 1) / 4];
   cell->us_max = us[n - 1];
-#ifdef CPU_STANDIN
-  const bool meaningful = false; /* the stand-in's times mean nothing */
-#else
-  const bool meaningful = cell->wrong == 0;
+#ifndef CPU_STANDIN /* whose times mean nothing */
+  if (cell->wrong == 0) return;
 #endif
-  if (!meaningful) cell->us = cell->us_min = cell->us_q1 = cell->us_q3 = cell->us_max = NAN;
+  cell->us = cell->us_min = cell->us_q1 = cell->us_q3 = cell->us_max = NAN;
 }
 
 /* All variants at one size. */

@@ -14,11 +14,10 @@
 #include <string.h>
 #include <time.h>
 
-enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, SEND, RECEIVE };
+enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECEIVE };
 
 static const char *const names[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather",
-                                    "ncclBroadcast", "ncclAlltoAll",      "ncclSend",
-                                    "ncclRecv"};
+                                    "ncclBroadcast", "ncclSend",          "ncclRecv"};
 
 struct call {
   struct call *next; /* of its batch */
@@ -70,11 +69,10 @@ struct shared {
 static struct claim claim_of(const struct call *call)
 {
   /* The buffers that peers may reach through a window; the other one may be a part of them. */
-  static const bool symmetric[][BUFFERS] = {
+  static const bool symmetric[SEND][BUFFERS] = {
       [ALL_REDUCE] = {true, true},
       [REDUCE_SCATTER] = {true, false},
       [ALL_GATHER] = {false, true},
-      [ALL_TO_ALL] = {false, true},
   };
   struct claim claim;
   memset(&claim, 0, sizeof(claim));
@@ -134,11 +132,9 @@ static void move(const struct shared *shared)
   case BROADCAST:
     if (out != in[call->peer]) memcpy(out, in[call->peer], bytes);
     break;
-  default: /* in an AllGather all get the same block, in an AlltoAll each its own */
-    for (size_t r = 0; r < n; r++) {
-      const char *from = in[r] + (call->kind == ALL_TO_ALL ? me * bytes : 0);
-      if (out + r * bytes != from) memcpy(out + r * bytes, from, bytes);
-    }
+  default: /* ALL_GATHER */
+    for (size_t r = 0; r < n; r++)
+      if (out + r * bytes != in[r]) memcpy(out + r * bytes, in[r], bytes);
   }
 }
 
@@ -235,10 +231,8 @@ static void queued_batch(const void *args, struct CUstream_st *stream)
   struct CUstream_st *last = batch->comm->stream;
   use(batch, 1);
   if (last == stream) return;
-  batch->comm->stream = cpu_stream_retain(stream);
-  if (last == NULL) return;
-  cpu_stream_after(stream, last, cpu_stream_queued(last));
-  cpu_stream_release(last);
+  batch->comm->stream = stream;
+  if (last != NULL) cpu_stream_after(stream, last, cpu_stream_queued(last));
 }
 
 static void run_batch(const void *args)
@@ -357,7 +351,7 @@ static ncclResult_t check(struct call *call)
   ncclResult_t result = cpu_comm_check(comm);
   if (result != ncclSuccess) return result;
   size_t n = (size_t)comm->nranks;
-  if (call->size == 0 || (call->kind <= REDUCE_SCATTER && call->type > ncclBfloat16))
+  if (call->size == 0)
     return cpu_nccl_error(ncclInvalidArgument, "%s: data type %d", name, (int)call->type);
   if ((unsigned)call->op >= ncclNumOps)
     return cpu_nccl_error(ncclInvalidArgument, "%s: operation %d", name, (int)call->op);
@@ -372,11 +366,8 @@ static ncclResult_t check(struct call *call)
     return cpu_nccl_error(ncclInvalidArgument, "%s: count %zu is too large", name, call->count);
   size_t bytes = call->count * call->size;
   if (call->kind != RECEIVE && (call->kind != BROADCAST || comm->rank == call->peer))
-    call->bytes[SENDBUFF] =
-        call->kind == REDUCE_SCATTER || call->kind == ALL_TO_ALL ? n * bytes : bytes;
-  if (call->kind != SEND)
-    call->bytes[RECVBUFF] =
-        call->kind == ALL_GATHER || call->kind == ALL_TO_ALL ? n * bytes : bytes;
+    call->bytes[SENDBUFF] = call->kind == REDUCE_SCATTER ? n * bytes : bytes;
+  if (call->kind != SEND) call->bytes[RECVBUFF] = call->kind == ALL_GATHER ? n * bytes : bytes;
   result = check_buffer(call, SENDBUFF);
   if (result == ncclSuccess) result = check_buffer(call, RECVBUFF);
   if (result == ncclSuccess) cpu_registration_note(comm, call->buffers, call->bytes);
@@ -433,12 +424,6 @@ ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
                            ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
   return submit(BROADCAST, sendbuff, recvbuff, count, datatype, ncclSum, root, comm, stream);
-}
-
-ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
-                          ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
-{
-  return submit(ALL_TO_ALL, sendbuff, recvbuff, count, datatype, ncclSum, 0, comm, stream);
 }
 
 ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,

@@ -73,27 +73,10 @@ void cpu_comm_release(ncclComm_t comm)
 {
   if (atomic_fetch_sub(&comm->references, 1) > 1) return;
   cpu_region_release(comm->region);
-  if (comm->stream != NULL) cpu_stream_release(comm->stream);
   for (int r = 0; r < comm->nranks; r++)
     for (enum which b = SENDBUFF; b < BUFFERS; b++)
       if (comm->peers[r][b] != NULL) cpu_region_release(comm->peers[r][b]);
   free(comm);
-}
-
-/* No two ranks may have the same device, unless a runtime of 2.30 or later is told so. They are
- * compared by their bus: a scheduler may show every rank its own GPU as number 0. */
-static ncclResult_t check_devices(const int *buses, int nranks)
-{
-  const char *enabled = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  if (cpu_settings()->nccl_version >= 23000 && enabled != NULL && strcmp(enabled, "1") == 0)
-    return ncclSuccess;
-  for (int r = 0; r < nranks; r++)
-    for (int s = 0; s < r; s++)
-      if (buses[r] == buses[s])
-        return cpu_nccl_error(ncclInvalidUsage,
-                              "Duplicate GPU detected : rank %d and rank %d both on CUDA device %x",
-                              r, s, (unsigned)buses[r]);
-  return ncclSuccess;
 }
 
 /* A communicator that has entered the block of that id, and has not met the others. */
@@ -127,19 +110,15 @@ static ncclResult_t join(ncclComm_t *result, int nranks, const struct place *id,
                          int device)
 {
   ncclComm_t comm = NULL;
-  const int bus = cpu_settings()->pci_bus + device;
-  int buses[MAX_RANKS];
   ncclResult_t joined = enter(&comm, nranks, id, rank, device);
-  if (joined == ncclSuccess && !cpu_meet(comm, HOSTS, &bus, buses, sizeof(buses[0])))
+  if (joined == ncclSuccess && !cpu_meet(comm, HOSTS, NULL, NULL, 0))
     joined = cpu_nccl_error(ncclRemoteError, "another rank failed to join");
   if (joined == ncclSuccess) {
     cpu_region_claim(comm->region);
-    joined = check_devices(buses, nranks);
-  }
-  if (joined == ncclSuccess)
     *result = comm;
-  else if (comm != NULL)
+  } else if (comm != NULL) {
     cpu_comm_release(comm);
+  }
   return joined;
 }
 
@@ -170,21 +149,18 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId u
 /* One thread is all ranks: nobody has to be waited for. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices)
 {
-  int buses[MAX_RANKS];
-  if (nranks < 1 || nranks > MAX_RANKS)
-    return cpu_nccl_error(ncclInvalidArgument, "%d ranks; the stand-in has 1 to %d", nranks,
-                          MAX_RANKS);
+  ncclResult_t result = ncclSuccess;
+  const int most = cpu_settings()->devices;
+  if (nranks < 1 || nranks > most)
+    return cpu_nccl_error(ncclInvalidArgument, "%d ranks; allowed: 1 to %d", nranks, most);
   for (int r = 0; r < nranks; r++) {
     comms[r] = NULL;
-    buses[r] = devices != NULL ? devices[r] : r;
-    if (buses[r] < 0 || cpu_device(buses[r]) == NULL)
+    if (devices != NULL && (devices[r] < 0 || cpu_device(devices[r]) == NULL))
       return cuda_error("ncclCommInitAll", cudaErrorInvalidDevice);
   }
-  ncclResult_t result = check_devices(buses, nranks);
-  if (result != ncclSuccess) return result;
   struct place id = cpu_control_create()->file;
   for (int r = 0; r < nranks && result == ncclSuccess; r++)
-    result = enter(&comms[r], nranks, &id, r, buses[r]);
+    result = enter(&comms[r], nranks, &id, r, devices != NULL ? devices[r] : r);
   if (result == ncclSuccess) cpu_region_claim(comms[0]->region);
   return result;
 }
@@ -232,22 +208,17 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
 
 /* Nothing here waits for other ranks: each has its own mapping of the control block, and the block
  * lasts as long as any of them. */
-static void drain(ncclComm_t comm)
-{
-  if (comm->stream != NULL) cpu_stream_wait(comm->stream);
-}
-
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
   comm->finalized = true;
-  drain(comm);
+  if (comm->stream != NULL) cpu_stream_wait(comm->stream);
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
   if (comm == NULL) return ncclSuccess;
-  drain(comm);
+  if (comm->stream != NULL) cpu_stream_wait(comm->stream);
   cpu_registrations_end(comm);
   cpu_comm_release(comm);
   return ncclSuccess;

@@ -12,7 +12,7 @@ struct CUgraph_st {
   atomic_int references;      /* of the program and of queued launches */
   struct CUstream_st *origin; /* of the capture */
   uint64_t id;                /* what streams and events remember of the capture */
-  struct operation *first, *last;
+  struct operation *first, **end;
 };
 
 static void release_graph(struct CUgraph_st *graph)
@@ -38,11 +38,8 @@ uint64_t cpu_capture_of(const struct CUstream_st *stream)
 bool cpu_capture_operation(struct CUstream_st *stream, struct operation *operation)
 {
   if (cpu_capture_of(stream) == 0) return false;
-  if (capture->first == NULL)
-    capture->first = operation;
-  else
-    capture->last->next = operation;
-  capture->last = operation;
+  *capture->end = operation;
+  capture->end = &operation->next;
   return true;
 }
 
@@ -56,12 +53,12 @@ bool cpu_capture_join(struct CUstream_st *stream, uint64_t id)
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
   static atomic_ullong ids;
-  if (mode < cudaStreamCaptureModeGlobal || mode > cudaStreamCaptureModeRelaxed)
-    return cpu_error(cudaErrorInvalidValue);
+  (void)mode;
   if (stream == NULL || capture != NULL) return cpu_error(cudaErrorStreamCaptureUnsupported);
   capture = cpu_allocate(sizeof(*capture));
   atomic_init(&capture->references, 1);
   capture->origin = stream;
+  capture->end = &capture->first;
   stream->capture = capture->id = atomic_fetch_add(&ids, 1) + 1;
   return cudaSuccess;
 }

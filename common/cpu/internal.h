@@ -126,8 +126,9 @@ struct operation {
   _Alignas(max_align_t) char args[];
 };
 
+/* Never freed: events and communicators may still know it when it has been destroyed. */
 struct CUstream_st {
-  atomic_int references; /* of the program, communicators, events and waits */
+  struct CUstream_st *next;
   struct device *device;
   pthread_t thread;
   pthread_cond_t work;
@@ -148,8 +149,6 @@ struct CUstream_st *cpu_stream(cudaStream_t stream, int device);
 /* Queues the operation, or puts it into the graph that the stream is captured into. */
 void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation);
 cudaError_t cpu_stream_wait(struct CUstream_st *stream);
-struct CUstream_st *cpu_stream_retain(struct CUstream_st *stream);
-void cpu_stream_release(struct CUstream_st *stream);
 /* How many operations were queued so far; returns when the stream has run so many; makes another
  * stream wait for that. */
 uint64_t cpu_stream_queued(struct CUstream_st *stream);

@@ -10,15 +10,15 @@
 
 size_t cpu_type_size(ncclDataType_t type)
 {
-  static const unsigned char sizes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  static const unsigned char sizes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
   return (unsigned)type < ncclNumTypes ? sizes[type] : 0;
 }
 
 const char *cpu_type_name(ncclDataType_t type)
 {
   static const char *const names[ncclNumTypes] = {
-      "ncclInt8", "ncclUint8", "ncclInt32",  "ncclUint32",   "ncclInt64",      "ncclUint64",
-      "ncclHalf", "ncclFloat", "ncclDouble", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
+      "ncclInt8",   "ncclUint8", "ncclInt32", "ncclUint32", "ncclInt64",
+      "ncclUint64", "ncclHalf",  "ncclFloat", "ncclDouble", "ncclBfloat16"};
   return (unsigned)type < ncclNumTypes ? names[type] : "no type";
 }
 

@@ -4,7 +4,6 @@
  * it is remembered, and refused where the mistake is made. */
 #include "internal.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -103,15 +102,9 @@ void cpu_registration_use(ncclComm_t comm, const void *pointer, size_t bytes, in
 /* Where a registration is of no use NCCL says nothing, and works without. One note per
  * communicator, of rank 0: if another one did otherwise, the ranks do not agree, which is an error.
  */
-static void note(ncclComm_t comm, const char *format, ...)
+static bool first_note(ncclComm_t comm)
 {
-  char text[SENTENCE];
-  va_list arguments;
-  if (comm->rank != 0 || atomic_flag_test_and_set(&comm->noted)) return;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof(text), format, arguments);
-  va_end(arguments);
-  fprintf(stderr, "note: %s\n", text);
+  return comm->rank == 0 && !atomic_flag_test_and_set(&comm->noted);
 }
 
 void cpu_registration_note(ncclComm_t comm, char *const *buffers, const size_t *bytes)
@@ -121,14 +114,15 @@ void cpu_registration_note(ncclComm_t comm, char *const *buffers, const size_t *
   bool whole[BUFFERS];
   for (enum which b = SENDBUFF; b < BUFFERS; b++) {
     whole[b] = cpu_registration_find(comm, buffers[b], bytes[b], &found[b]);
-    if (!whole[b] && cpu_registration_find(comm, buffers[b], 1, &found[b]))
-      note(comm, "%s is registered for %zu of %zu bytes: NCCL will not use it", names[b],
-           found[b].bytes - (size_t)(buffers[b] - found[b].start), bytes[b]);
+    if (!whole[b] && cpu_registration_find(comm, buffers[b], 1, &found[b]) && first_note(comm))
+      fprintf(stderr, "note: %s is registered for %zu of %zu bytes: NCCL will not use it\n",
+              names[b], found[b].bytes - (size_t)(buffers[b] - found[b].start), bytes[b]);
   }
   enum which one = whole[SENDBUFF] ? SENDBUFF : RECVBUFF, other = RECVBUFF - one;
   if (bytes[one] > 0 && bytes[other] > 0 && whole[one] && !whole[other] &&
-      found[one].kind == HELD_REGISTERED)
-    note(comm, "%s is registered and %s is not: NCCL will not use it", names[one], names[other]);
+      found[one].kind == HELD_REGISTERED && first_note(comm))
+    fprintf(stderr, "note: %s is registered and %s is not: NCCL will not use it\n", names[one],
+            names[other]);
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle)
@@ -141,8 +135,9 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes,
   struct region *region = NULL;
   size_t extent = cpu_memory_find(buffer, NULL, &region);
   if (region != NULL && extent >= bytes) {
-    if (!region->shareable)
-      note(comm, "ncclCommRegister: the memory is not from ncclMemAlloc: NCCL will not use it");
+    if (!region->shareable && first_note(comm))
+      fputs("note: ncclCommRegister: the memory is not from ncclMemAlloc: NCCL will not use it\n",
+            stderr);
     *handle = cpu_registration_add(comm, HELD_REGISTERED, region, buffer, bytes, NULL);
     return ncclSuccess;
   }

@@ -65,8 +65,9 @@ static void *work(void *argument)
 static struct CUstream_st *create(struct device *device)
 {
   struct CUstream_st *stream = cpu_allocate(sizeof(*stream));
+  static _Atomic(struct CUstream_st *) streams;
   stream->device = device;
-  atomic_init(&stream->references, 1);
+  stream->next = atomic_exchange(&streams, stream);
   pthread_cond_init(&stream->work, NULL);
   /* Signals are the program's business and go to the program's threads. */
   sigset_t all, old;
@@ -76,19 +77,6 @@ static struct CUstream_st *create(struct device *device)
     cpu_out_of_memory("the thread of a stream");
   pthread_sigmask(SIG_SETMASK, &old, NULL);
   return stream;
-}
-
-struct CUstream_st *cpu_stream_retain(struct CUstream_st *stream)
-{
-  atomic_fetch_add(&stream->references, 1);
-  return stream;
-}
-
-void cpu_stream_release(struct CUstream_st *stream)
-{
-  if (atomic_fetch_sub(&stream->references, 1) > 1) return;
-  pthread_cond_destroy(&stream->work);
-  free(stream);
 }
 
 struct CUstream_st *cpu_stream(cudaStream_t handle, int number)
@@ -146,15 +134,10 @@ static void run_wait(const void *args)
   cpu_stream_reach(wait->before, wait->number);
 }
 
-static void release_wait(const void *args)
-{
-  cpu_stream_release(((const struct wait *)args)->before);
-}
-
 void cpu_stream_after(struct CUstream_st *stream, struct CUstream_st *before, uint64_t number)
 {
-  struct wait wait = {cpu_stream_retain(before), number};
-  cpu_stream_queue(stream, cpu_operation(run_wait, release_wait, &wait, sizeof(wait)));
+  struct wait wait = {before, number};
+  cpu_stream_queue(stream, cpu_operation(run_wait, NULL, &wait, sizeof(wait)));
 }
 
 cudaError_t cpu_stream_wait(struct CUstream_st *stream)
@@ -169,24 +152,24 @@ cudaError_t cpu_stream_wait(struct CUstream_st *stream)
   return error;
 }
 
-static cudaError_t create_public(cudaStream_t *stream, unsigned int flags)
+static cudaError_t create_public(cudaStream_t *stream)
 {
   struct device *device = cpu_device(-1);
   if (device == NULL) return cpu_error(cudaErrorNoDevice);
-  if (stream == NULL || (flags & ~(unsigned)cudaStreamNonBlocking) != 0)
-    return cpu_error(cudaErrorInvalidValue);
+  if (stream == NULL) return cpu_error(cudaErrorInvalidValue);
   *stream = create(device);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream)
 {
-  return create_public(stream, cudaStreamDefault);
+  return create_public(stream);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
 {
-  return create_public(stream, flags);
+  (void)flags; /* no stream waits for the default one */
+  return create_public(stream);
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
@@ -198,7 +181,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
   pthread_cond_signal(&stream->work);
   pthread_mutex_unlock(&stream->device->lock);
   pthread_join(stream->thread, NULL);
-  cpu_stream_release(stream);
   return cudaSuccess;
 }
 

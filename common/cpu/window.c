@@ -3,7 +3,6 @@
 #include "internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* What a rank tells the others. */
 struct part {
@@ -19,17 +18,6 @@ struct ncclWindow_vidmem {
   struct part parts[MAX_RANKS];
   struct region *regions[MAX_RANKS];
 };
-
-/* Describes this rank's part. *region gets a reference where the memory has a region. */
-static struct part describe(const void *buffer, size_t bytes, struct region **region)
-{
-  struct part part;
-  memset(&part, 0, sizeof(part));
-  part.bytes = bytes;
-  part.extent = cpu_memory_find(buffer, &part.place, region);
-  part.shareable = *region != NULL && (*region)->shareable;
-  return part;
-}
 
 /* All ranks see the same places and so come to the same verdict, which names the rank. */
 static ncclResult_t judge(const struct part *parts, int nranks)
@@ -70,7 +58,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
                           flags);
   ncclWindow_t new = cpu_allocate(sizeof(*new));
   struct region *region = NULL;
-  struct part mine = describe(buffer, bytes, &region);
+  struct part mine = {.bytes = bytes};
+  mine.extent = cpu_memory_find(buffer, &mine.place, &region);
+  mine.shareable = region != NULL && region->shareable;
   if (!cpu_meet(comm, HOSTS, &mine, new->parts, sizeof(mine)))
     result = cpu_comm_check(comm);
   else

@@ -203,6 +203,7 @@ void launcher_print(const struct rank *me, const char *format, ...)
   vprintf(format, arguments);
   va_end(arguments);
   flush_stdout();
+  watchdog_said();
 }
 
 void launcher_print_all(const struct rank *me, const char *format, ...)

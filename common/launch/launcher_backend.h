@@ -35,5 +35,7 @@ void watchdog_start(long seconds);
 /* From now on the `nranks` ranks of this process, `first` being the lowest, all in that step. */
 void watchdog_watch(int first, int nranks, const char *step);
 void watchdog_progress(int rank, const char *step);
+/* Rank 0 has printed something: on a terminal the watchdog does so where nothing else does. */
+void watchdog_said(void);
 
 #endif

@@ -15,7 +15,6 @@
 
 enum { MAX_OPTIONS = 64, FIRST_VALUE = 256 }; /* getopt's value of row i is FIRST_VALUE + i */
 
-#define GIB (1LL << 30)
 #define LEAST_DOUBLE 1e-300 /* below, doubles lose digits, and 1 / d may be infinite */
 
 #ifdef CPU_STANDIN /* has less memory and less time */
@@ -45,9 +44,9 @@ static void build_table(struct option_spec *table, struct options *opt,
       {"datatype", 'd', OPTION_TYPE, &opt->type, "TYPE", "data type (float)", 0, 0},
       {"bench", 0, OPTION_FLAG, &opt->bench, NULL, "measure a sweep of sizes", 0, 0},
       {"minbytes", 'b', OPTION_SIZE, &opt->min_bytes, "SIZE", "--bench: smallest size (16)", 1,
-       1024 * GIB},
+       1LL << 40},
       {"maxbytes", 'e', OPTION_SIZE, &opt->max_bytes, "SIZE",
-       "--bench: largest size (" DEFAULT_MAX_TEXT ")", 1, 1024 * GIB},
+       "--bench: largest size (" DEFAULT_MAX_TEXT ")", 1, 1LL << 40},
       {"stepfactor", 'f', OPTION_LONG, &opt->factor, "N", "--bench: next size = size * N (4)", 2,
        1 << 20},
       {"iters", 'n', OPTION_LONG, &opt->iterations, "N", "--bench: calls in one repetition (20)", 1,

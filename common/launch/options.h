@@ -50,8 +50,7 @@ struct option_spec {
   enum option_kind kind;
   void *value;          /* where the value goes; holds the default before */
   const char *argument; /* what --help calls the argument, NULL for a flag; see OPTION_CHOICE */
-  /* One line; the default is part of the text. What begins with "--bench:" is refused without it.
-   */
+  /* One line with the default in it. What begins with "--bench:" is refused without --bench. */
   const char *help;
   long long min, max; /* for OPTION_LONG and OPTION_SIZE; of OPTION_DOUBLE max only */
 };

@@ -14,18 +14,13 @@ static int fail(const struct output_file *file, char *error, size_t error_size)
   return -1;
 }
 
-static void out_of_memory(void)
-{
-  launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-}
-
 int output_file_open(struct output_file *file, const char *name, char *error, size_t error_size)
 {
   struct stat status;
   const bool in_place = stat(name, &status) == 0 && !S_ISREG(status.st_mode);
   *file = (struct output_file){.path = strdup(name)};
   if (!file->path || asprintf(&file->temporary, "%s%s", name, in_place ? "" : ".tmp") < 0)
-    out_of_memory();
+    launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   shown(name, file->name);
   file->stream = fopen(file->temporary, "w"); /* says what is wrong with a folder, too */
   if (file->stream) return 0;
@@ -84,12 +79,11 @@ char *file_of_rank(const char *pattern, int rank)
     if (asprintf(&next, "%.*s%d%s", (int)(mark - name), name, rank, mark + 2) < 0) next = NULL;
     free(name);
   }
-  if (!name) out_of_memory();
+  if (!name) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   return name;
 }
 
-/* ---- tables -----------------------------------------------------------------------------------
- */
+/* ---- tables ------------------------------------------------------------------------------- */
 
 int rows_open(struct rows *rows, const char *name)
 {

@@ -23,7 +23,7 @@ struct progress {
 
 static struct progress progress[MAX_LOCAL_RANKS];
 static atomic_int first_rank, local_ranks;
-static atomic_long turns;
+static atomic_long turns, said; /* seconds so far, and when rank 0 printed something last */
 static long limit;
 
 static long stuck(int i)
@@ -53,10 +53,18 @@ static void end_job(void)
   launcher_abort(EXIT_TIMEOUT);
 }
 
+void watchdog_said(void)
+{
+  said = turns;
+}
+
 static void *watch(void *unused)
 {
   for (;; turns++) {
     sleep(1);
+    const long silent = turns - said;
+    if (silent % 10 == 5 && first_rank == 0 && isatty(STDERR_FILENO)) /* somebody waits there */
+      fprintf(stderr, "still in step: %s, %ld s\n", atomic_load(&progress[0].step), silent);
     for (int i = 0; i < local_ranks; i++)
       if (stuck(i) >= limit) end_job();
   }

@@ -35,6 +35,18 @@ ROWS
   exec 7>&-
 }
 
+@test "a silent run says on a terminal that it goes on, and nowhere else" {
+  have script || skip "no script"
+  local program job
+  program=$(program_path 01_allreduce_ub pthread)
+  job="NTHREADS=2 FAULT=hang:ncclAllReduce:1:1 LD_PRELOAD=$FAULT_FOLDER/fault.so $program -T 8 >$WORK/out"
+  script -qec "$job" /dev/null >"$WORK/err" </dev/null || code=$?
+  exits_with 4
+  says '^still in step: STEP 6: .*, 5 s'
+  sh -c "$job 2>$WORK/err" || true
+  says_not '^still in step'
+}
+
 @test "a killed rank: a failing exit, nobody and nothing left behind" {
   local mark=$((10000 + RANDOM)) # a harmless value by which the processes are known
   for launcher in $LAUNCHERS; do

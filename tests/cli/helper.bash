@@ -71,7 +71,7 @@ build_changed() {
   "$compiler" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN -pthread \
     -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/common/launch" \
     -I"$TOP/common/verify" -I"$TOP/common/bench" -I"$TOP/$2" -o "$WORK/program" "$WORK/main.c" \
-    "$build/common/launch/launcher_$1.c.o" "$TOP/build/cpu/$2.a" "$TOP/build/cpu/common.a" \
+    "$build/launcher.o" "$TOP/build/cpu/$2.a" "$TOP/build/cpu/common.a" \
     -Wl,-rpath,"$build" -L"$build" -lcpu_standin -lm
 }
 

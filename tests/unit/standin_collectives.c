@@ -35,7 +35,7 @@ static size_t put(void *at, ncclDataType_t type, float value)
   return memcpy(at, from, sizes[type]), sizes[type];
 }
 
-enum collective { ALLREDUCE, REDUCESCATTER, ALLGATHER, BROADCAST, ALLTOALL, COLLECTIVES };
+enum collective { ALLREDUCE, REDUCESCATTER, ALLGATHER, BROADCAST, COLLECTIVES };
 
 struct job {
   enum collective call;
@@ -80,7 +80,7 @@ static float expected(const struct job *job, int rank, size_t b, size_t i)
   case BROADCAST:
     return element(job, job->root, 0, i);
   default:
-    return element(job, (int)b, job->call == ALLTOALL ? (size_t)rank : 0, i);
+    return element(job, (int)b, 0, i);
   }
 }
 
@@ -98,11 +98,8 @@ static void call(const struct job *job, const void *send, void *receive, ncclCom
   case ALLGATHER:
     NCCL(ncclAllGather(send, receive, count, job->type, comm, stream));
     break;
-  case BROADCAST:
-    NCCL(ncclBroadcast(send, receive, count, job->type, job->root, comm, stream));
-    break;
   default:
-    NCCL(ncclAlltoAll(send, receive, count, job->type, comm, stream));
+    NCCL(ncclBroadcast(send, receive, count, job->type, job->root, comm, stream));
   }
 }
 
@@ -125,10 +122,10 @@ static void collectives_body(struct rank *me)
     job.size = put(value, job.type, 0);
     job.count = draw(&seed, 4) == 0 ? draw(&seed, 4) : draw(&seed, MOST);
     job.root = (int)draw(&seed, (unsigned)n);
-    job.in_place = draw(&seed, 2) == 0 && job.call != ALLTOALL;
+    job.in_place = draw(&seed, 2) == 0;
     size_t block = job.count * job.size, at = draw(&seed, 8) * job.size;
-    size_t in_blocks = job.call == REDUCESCATTER || job.call == ALLTOALL ? n : 1;
-    size_t out_blocks = job.call == ALLGATHER || job.call == ALLTOALL ? n : 1;
+    size_t in_blocks = job.call == REDUCESCATTER ? n : 1;
+    size_t out_blocks = job.call == ALLGATHER ? n : 1;
     char *to = receive + at, *from = job.in_place ? to : send + at;
     if (job.in_place && job.call == ALLGATHER) from += r * block;
     if (job.in_place && job.call == REDUCESCATTER) to += r * block;
@@ -331,10 +328,10 @@ void test_init_all(void **state)
 {
   (void)state;
   enum { N = 3 };
-  const int devices[N] = {5, 2, 9}, twice[N] = {1, 2, 1};
+  const int devices[N] = {5, 2, 9}, wrong[N] = {1, 2, 64};
   ncclComm_t comms[N];
   int *words[N], value = 0;
-  REQUIRE(ncclCommInitAll(comms, N, twice) == ncclInvalidUsage && comms[0] == NULL);
+  REQUIRE(ncclCommInitAll(comms, N, wrong) == ncclUnhandledCudaError && comms[0] == NULL);
   NCCL(ncclCommInitAll(comms, N, devices));
   NCCL(ncclGroupStart());
   for (int r = 0; r < N; r++) {

@@ -831,11 +831,7 @@ static int run(const struct rank *me, const struct options *opt)
   for (int i = 0; i < 2; i++)
     CUDACHECK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
   const bool onesided = has_onesided(me, comm);
-#ifdef LAUNCHER_MPI
-  const bool graphs = true;
-#else
-  const bool graphs = me->nranks == 1; /* see alltoallv.h: one process per GPU */
-#endif
+  const bool graphs = me->nranks == 1 || !launcher_graphs_can_deadlock;
   launcher_note(me, "exchange ONESIDED: %s", onesided ? "yes" : sparse_allreduce_last_error());
   int code = refuse_other_version(me, comm);
   if (code == EXIT_VERIFIED) code = refuse_what_cannot_be(me);

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Looks at all files of the suite: tests/static.sh clang_format|cppcheck|shellcheck|spdx. Exit code 77: no such tool here.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+sources() { # sources EXTENSION...: all files of the suite with one of them, no hidden folders
+  local extension pattern=()
+  for extension in "$@"; do pattern+=(-o -name "*.$extension"); done
+  find . \( -name build -o -name results -o -name '.?*' \) -prune -o -type f \( "${pattern[@]:1}" \) -print
+}
+
+check_clang_format() { # the formatting differs from version to version; this is the one of Debian 12
+  local command=clang-format
+  ! command -v clang-format-14 >/dev/null || command=clang-format-14
+  $command --version 2>/dev/null | grep -q 'version 14' || { echo "no clang-format of version 14" && return 77; }
+  sources c h cu cuh | xargs $command --dry-run -Werror
+}
+
+check_spdx() { # prints files without the line
+  ! { sources c h cu cuh sh bash bats mk sbatch pbs py map && echo .ci/run && find . -name Makefile -not -path './.*'; } |
+    xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | grep .
+}
+
+check_cppcheck() { # ctu: functions of two examples may have one name
+  local libraries=(0[2-4]_*/ 0[2-4]_*/lib)
+  sources c | xargs cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+    --suppress=missingIncludeSystem --suppress=arrayIndexThenCheck --suppress=ctunullpointer -DCPU_STANDIN -D_GNU_SOURCE \
+    -Icommon -Icommon/launch -Icommon/verify -Icommon/bench -Icommon/cpu -Icommon/cpu/include \
+    "${libraries[@]/#/-I}"
+}
+
+check_shellcheck() { sources sh bash bats sbatch pbs | xargs shellcheck .ci/run; }
+
+case $1 in cppcheck | shellcheck) command -v "$1" >/dev/null || { echo "no $1" && exit 77; } ;; esac
+"check_$1"
