@@ -27,21 +27,23 @@ static struct sparse_pair entry(const struct input *in, uint64_t i)
 static void search(struct sparse_state *s, const struct input *in,
                    struct sparse_selection *selection)
 {
-  static const int shifts[] = {31, 20, 10, 0};
+  static const struct {
+    int shift, bits;
+  } digits[] = {{20, 11}, {10, 10}, {0, 10}};
   uint32_t prefix = 0;
   if (s->wanted > in->count) s->wanted = in->count;
   *selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, s->wanted};
-  for (int digit = 1; digit < 4 && s->wanted > 0; digit++) {
-    const int before = shifts[digit - 1], shift = shifts[digit];
-    const uint32_t last = (1u << (before - shift)) - 1;
+  for (int d = 0; d < 3 && s->wanted > 0; d++) {
+    const int shift = digits[d].shift, bits = digits[d].bits;
+    const uint32_t last = (1u << bits) - 1;
     uint64_t counts[SPARSE_BINS] = {0};
     for (uint64_t i = 0; i < in->count; i++) {
-      const uint32_t magnitude = (uint32_t)sparse_magnitude(entry(in, i).value);
-      if (magnitude >> before == prefix) counts[magnitude >> shift & last]++;
+      const uint32_t digit = (uint32_t)sparse_magnitude(entry(in, i).value) >> shift;
+      if (digit >> bits == prefix) counts[digit & last]++;
     }
     uint32_t bin = last;
     while (selection->take > counts[bin]) selection->take -= counts[bin--];
-    prefix = prefix << (before - shift) | bin;
+    prefix = prefix << bits | bin;
   }
   if (s->wanted > 0) selection->above = (sparse_level_t)prefix;
 }
