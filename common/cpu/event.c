@@ -9,7 +9,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what is in all events */
 
 struct CUevent_st {
-  atomic_int references; /* of the program and of queued records */
+  int references; /* of the program and of queued records */
   bool timing;
   struct CUstream_st *stream; /* of the last record; NULL if there is none */
   uint64_t number;
@@ -30,7 +30,10 @@ static void run_record(const void *args)
 static void release_event(const void *args)
 {
   cudaEvent_t event = *(const cudaEvent_t *)args;
-  if (atomic_fetch_sub(&event->references, 1) == 1) free(event);
+  pthread_mutex_lock(&lock);
+  const bool last = --event->references == 0;
+  pthread_mutex_unlock(&lock);
+  if (last) free(event);
 }
 
 static cudaError_t create(cudaEvent_t *event, unsigned int flags)
@@ -38,7 +41,7 @@ static cudaError_t create(cudaEvent_t *event, unsigned int flags)
   if (cpu_device(-1) == NULL) return cpu_error(cudaErrorNoDevice);
   if (event == NULL) return cpu_error(cudaErrorInvalidValue);
   *event = cpu_allocate(sizeof(**event));
-  atomic_init(&(*event)->references, 1);
+  (*event)->references = 1;
   (*event)->timing = (flags & cudaEventDisableTiming) == 0;
   return cudaSuccess;
 }
@@ -68,7 +71,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
   pthread_mutex_lock(&lock);
   event->capture = cpu_capture_of(stream);
   if (event->capture == 0) {
-    atomic_fetch_add(&event->references, 1);
+    event->references++;
     event->pending++;
     cpu_stream_queue(stream, cpu_operation(run_record, release_event, &event, sizeof(event)));
     event->stream = stream;

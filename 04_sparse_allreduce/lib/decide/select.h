@@ -203,13 +203,33 @@ SPARSE_DEVICE void sparse_gaussian_threshold(const struct sparse_memory *m, stru
   s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
 }
 
-/* The threshold is level j of the table. It moves by a step of the table and more from one step to
- * the next, so the guess is to leave room: about k candidates more than were needed. */
+/* As sparse_set_guess. But the threshold moves by a step of the table and more from one step to the
+ * next, and a guess that was too high costs two passes over the residual, as one that finds more
+ * candidates than the list holds: so about k candidates more than were needed. */
+SPARSE_DEVICE void sparse_gaussian_guess(const struct sparse_memory *m, struct sparse_state *s)
+{
+  const double level = (double)sparse_from_magnitude(s->lowest < 0 ? 0 : s->lowest);
+  double distance = 1 - s->guess_ratio;
+  if (s->guess >= 0) {
+    if (s->candidates > m->room)
+      distance *= 0.5;
+    else if (s->lowest < s->guess)
+      distance = 1.5 * distance + 0.005;
+    else if (s->candidates < s->needed + m->k)
+      distance *= 1.05;
+    else if (2 * s->candidates > 2 * s->needed + 3 * m->k)
+      distance *= 0.9;
+  }
+  s->guess_ratio = distance < 0.5 ? 1 - distance : 0.5;
+  s->guess = sparse_level(level * s->guess_ratio);
+}
+
+/* The threshold is level j of the table. */
 SPARSE_DEVICE void sparse_gaussian_found(const struct sparse_memory *m, struct sparse_state *s,
                                          int j)
 {
   const enum sparse_source from = (enum sparse_source)s->count_from;
-  sparse_set_guess(s, s->lowest < 0 ? 0 : s->lowest, s->needed + m->k, s->candidates);
+  sparse_gaussian_guess(m, s);
   s->keep_from = from;
   s->count_from = SPARSE_FROM_NOTHING;
   sparse_select_above(s, s->levels[j]);
