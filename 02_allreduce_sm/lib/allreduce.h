@@ -15,26 +15,26 @@
  *
  * What all ranks have in common:
  * - They make the same calls of allreduce_run on a handle in the same order, with the same count
- *   and type, and in place all or none.
- * - sendbuff has the same offset in its window on all ranks, recvbuff too (any multiple of an
- *   element's size; the two may differ). In place, or no byte in common.
- *   Where ranks differ in any of this, allreduce_get_async_error reports it, on every rank that
- *   notices (other offsets from two-shot's size on; below, they do no harm). What they compare has
- *   16 bits: one pair of counts in 65,536 passes, and the result is wrong.
+ *   and type. All of them are in place, or none is.
+ * - sendbuff has the same offset in its window on all ranks, and so has recvbuff (any multiple of
+ *   an element's size; the two may differ). They are the same buffer or have no byte in common.
+ *   If ranks differ in any of this, allreduce_get_async_error reports it, on every rank that
+ *   notices. (Different offsets are reported for two-shot; lines allow them.) The ranks compare 16
+ *   bits: one pair of counts in 65,536 is not noticed, and the result is wrong.
  * - The calls of a handle follow each other: on one stream, or on several that wait for each other
  *   by events. They may be captured, replayed and mixed with others.
  * - On GPUs of compute capability 9.0 and later, small calls are launched while the kernel before
- *   them in the stream ends, and wait for that end on the device (programmatic dependent launch). A
- *   kernel before them that was launched in this way must have waited, too: NCCL's symmetric ones
- *   from 2.28.3 to 2.30.4 have not, so put something between that is no kernel. For early launches
- *   nvcc has to compile for 9.0 or later; its default is older, and calls begin as usual then.
+ *   them in the stream ends, and wait for that end on the device (programmatic dependent launch).
+ *   The kernel before them, if launched in this way, must have waited as well. NCCL's symmetric
+ *   ones from 2.28.3 to 2.30.4 do not, so put a node that is not a kernel between. Calls are
+ *   launched early only if nvcc compiles for 9.0 or later; its default is older.
  * - Where several ranks are threads of one process, a graph with these calls can deadlock when it
- *   is launched. So can any graph whose kernels wait for other GPUs, NCCL's too. For graphs take
- *   one process for each GPU.
- * - A call needs room on all GPUs at once, for its kernels wait for each other. So calls of two
- *   handles, or of one beside NCCL's on another stream, wait for each other by events, in the same
- *   order on all ranks; or both leave room (max_blocks: half of the multiprocessors). Else each GPU
- *   may be full of kernels that wait for one that finds no room on another.
+ *   is launched. So can any graph whose kernels wait for other GPUs, including NCCL's. For graphs
+ *   use one process for each GPU.
+ * - A call needs room on all GPUs at once, because its kernels wait for each other. So calls of two
+ *   handles, or of a handle and of NCCL on different streams, wait for each other by events, in the
+ *   same order on all ranks. Or both leave room (max_blocks: half of the multiprocessors). If not,
+ *   each GPU may be full of kernels that wait for one that has no room on another.
  *
  * Functions return NCCL's codes; allreduce_last_error has a message for the last failure of the
  * calling thread. It includes nothing of the suite, never prints and never exits. C and C++. */
@@ -53,8 +53,8 @@ extern "C" {
 
 typedef struct allreduce_handle *allreduce_t;
 
-/* Zeros are the defaults. Of max_blocks, ll_bytes and ll128_bytes the least of all ranks counts;
- * calls_before is the same on all. */
+/* Zeros are the defaults. For max_blocks, ll_bytes and ll128_bytes all ranks use the lowest value
+ * that any of them gave; calls_before is the same on all. */
 typedef struct {
   double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
   int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
@@ -64,21 +64,21 @@ typedef struct {
   uint64_t calls_before; /* for tests: the first call is in the next epoch */
 } allreduce_config_t;
 
-/* Collective. ncclInvalidUsage, on all ranks alike, where this AllReduce is not possible and NCCL's
- * has to be taken: not all ranks share memory, they are more than 72, a GPU is reached over PCIe or
- * is older than compute capability 7.0, NCCL is older than 2.28 or than the headers, or, with
- * headers of 2.28, not exactly their release, or it was built with CUDA before 12.3;
- * allreduce_last_error says which. `config` may be NULL. comm is a blocking communicator
+/* Collective. Returns ncclInvalidUsage, on all ranks alike, if this AllReduce is not possible; then
+ * call NCCL's. Reasons: not all ranks share memory, there are more than 72, a GPU is reached over
+ * PCIe or is older than compute capability 7.0, NCCL is older than 2.28 or than the headers, or,
+ * with headers of 2.28, not exactly their release, or it was built with CUDA before 12.3.
+ * allreduce_last_error names the reason. `config` may be NULL. comm is a blocking communicator
  * (ncclConfig_t's `blocking` is not 0) and must outlive the handle. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle);
 
-/* Collective. Waits for the calls that this rank has made. NULL is nothing. */
+/* Collective. Waits for the calls that this rank has made. NULL does nothing. */
 ncclResult_t allreduce_destroy(allreduce_t handle);
 
-/* Tells the handle where a window is: `buff` and `bytes` as in ncclCommWindowRegister with
+/* Makes a window known to the handle: `buff` and `bytes` as in ncclCommWindowRegister with
  * NCCL_WIN_COLL_SYMMETRIC. It begins at the same place in its allocation on all ranks, where NCCL
- * looks for it. Local; not during capture. Forget it before the window goes. */
+ * looks for it. Local; not during capture. Forget it before you deregister the window. */
 ncclResult_t allreduce_add_window(allreduce_t handle, ncclWindow_t window, void *buff,
                                   size_t bytes);
 ncclResult_t allreduce_forget_window(allreduce_t handle, ncclWindow_t window);
@@ -87,21 +87,21 @@ ncclResult_t allreduce_forget_window(allreduce_t handle, ncclWindow_t window);
 int allreduce_has_type(ncclDataType_t type);
 
 /* Collective. Enqueues the AllReduce on the stream. A count of 0 does nothing. ncclInvalidArgument
- * where the handle is NULL, the type has no sums, the elements are too many, or the buffers are in
- * no window, overlap, or are not aligned to an element: nothing is enqueued then, and the other
+ * if the handle is NULL, the type has no sums, the elements are too many, or the buffers are in
+ * no window, overlap, or are not aligned to an element. Nothing is enqueued then, and the other
  * ranks wait until their timeout. */
 ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvbuff, size_t count,
                            ncclDataType_t type, cudaStream_t stream);
 
-/* What the calls that are finished have found; local, does not wait.
+/* The first error that finished calls have found. Local; does not wait.
  *   ncclSuccess           nothing
  *   ncclRemoteError       another rank did not come within the timeout
  *   ncclInvalidArgument   another rank has called with another count, type or place
- * Errors are final: later calls send nothing, do not wait long, and their results are undefined; so
- * the others report an error, too. In the call that failed a rank that comes late may still read
- * this rank's send buffer and write its receive buffer: they stay allocated until
- * allreduce_destroy. (A rank that stops for longer than the timeout in the middle of a call may
- * learn of it in its next one only.) */
+ * Errors are final: later calls send nothing, do not wait long, and their results are undefined. So
+ * the other ranks report an error as well. A late rank may still read the send buffer and write the
+ * receive buffer of the call that failed, so keep both allocated until allreduce_destroy. (A rank
+ * that stops for longer than the timeout in the middle of a call may report that only in its next
+ * one.) */
 ncclResult_t allreduce_get_async_error(allreduce_t handle, ncclResult_t *result);
 
 /* What went wrong in the last call of this thread that failed or reported an error. */

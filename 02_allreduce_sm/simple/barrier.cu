@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first AllReduce: every rank adds all vectors by itself, between two barriers.
  *
- *   barrier   all ranks have reached the call, so their send buffers hold what is to be added
- *   add       element i of rank 0, of rank 1 ... read from their memory, the sum to this rank's own
+ *   barrier   all ranks have reached the call, so their send buffers are full
+ *   add       element i of rank 0, of rank 1 ... is read from their memory, and the sum is stored
  *   barrier   all ranks have read, so the send buffers may change
  *
- * Read the kernel first: add_between_barriers. What it uses of NCCL's device interface
+ * Read the kernel first: add_between_barriers. It uses these parts of NCCL's device interface
  * (nccl_device.h):
  *
- *   Lsa                     load/store accessible: in memory that a kernel can load and store
- *   ncclGetLsaPointer       where this rank sees a place in the window of rank p
+ *   Lsa                     load/store accessible: memory that a kernel can load and store
+ *   ncclGetLsaPointer       the address on this rank of a place in the window of rank p
  *   ncclLsaBarrierSession   a barrier between blocks of different ranks
  *   ncclCoopCta             all threads of this block (CTA) take part in it */
 #include "simple.h"
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(THREADS)
   ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), dev_comm, ncclTeamTagLsa(), blockIdx.x);
   barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
 
-  /* The ranks' memory is mapped here, so an element of another GPU is read as one of our own. All
+  /* The ranks' memory is mapped here, so an element of another GPU is read like a local one. All
    * ranks add in the same order, so they get the same bits. */
   for (size_t i = blockIdx.x * THREADS + threadIdx.x; i < count; i += gridDim.x * THREADS) {
     float sum = 0;
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(THREADS)
     recvbuff[i] = sum;
   }
 
-  /* Nobody leaves before all have read: what comes next on a stream may change the send buffer. */
+  /* No rank leaves before all have read: the next work on a stream may change the send buffer. */
   barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 

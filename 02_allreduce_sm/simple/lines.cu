@@ -3,19 +3,19 @@
  *
  *   send   every float goes to every rank as a line: the float and the epoch (the number of the
  *          call), stored together by one instruction
- *   add    look at one's own memory until each line has this epoch: then its float is there, too
+ *   add    read the lines in this rank's memory until each has this epoch: then its float is there
  *
- * No barrier before: a line is stored into scratch memory, which nobody but this AllReduce uses, so
+ * No barrier before: a line is stored into scratch memory, which only this AllReduce uses, so
  * nothing has to be ready there. No barrier after: there are two halves, for odd and for even
- * epochs. To overwrite what epoch e - 2 left in your memory I have to be in e. So I have finished
- * e - 1, for which I needed a line of e - 1 from you; you sent it when your kernel of e - 2 had
- * ended. So you have read it.
+ * epochs. Rank A overwrites in epoch e what it stored at rank B in e - 2. It has finished e - 1
+ * then, so it has read a line of e - 1 from B. B sends lines of e - 1 only after its kernel of
+ * e - 2 has ended. So B has read what A overwrites.
  *
- * It beats barrier.cu because data cross the link once and nobody waits twice. It is slow at large
- * vectors: four bytes of sixteen are data, everybody sends everything to everybody, and the
- * receiver reads it all once more. ../lib/oneshot.cuh sends 120 bytes of 128, ../lib/twoshot.cuh a
- * part to each; they have any type and count, timeouts and a check that ranks call for the same
- * thing. */
+ * It beats barrier.cu because data cross the link once, and a rank waits once, not twice. It is
+ * slow for large vectors: four bytes of sixteen are data, every rank sends its whole vector to all,
+ * and the receiver reads all of it again. ../lib/oneshot.cuh sends 120 bytes of data in 128,
+ * ../lib/twoshot.cuh sends each rank a part. These have any type and count, timeouts, and a check
+ * that all ranks make the same call. */
 #include "simple.h"
 
 #include "check.h"

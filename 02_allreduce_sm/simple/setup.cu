@@ -51,7 +51,7 @@ simple *simple_create(ncclComm_t comm, ncclWindow_t window, const float *sendbuf
   CUDACHECK(cudaDeviceSynchronize()); /* before a peer can reach it */
   NCCLCHECK(
       ncclCommWindowRegister(comm, s->scratch, bytes, &s->scratch_window, NCCL_WIN_COLL_SYMMETRIC));
-  /* with lazy loading a first launch may wait for a device that waits for us: so load them now */
+  /* with lazy loading, a first launch may wait for a device that waits for this rank: load now */
   cudaFuncAttributes attributes;
   CUDACHECK(cudaFuncGetAttributes(&attributes, add_between_barriers));
   CUDACHECK(cudaFuncGetAttributes(&attributes, add_lines));

@@ -3,10 +3,10 @@
  * (../lib).
  *
  *   barrier.cu   every rank adds all vectors by itself, between two barriers
- *   lines.cu     every rank sends its vector to all, and the data themselves say that they came
+ *   lines.cu     every rank sends its vector to all; an epoch in each line shows that it has come
  *
  * Sums of floats, for ranks that share memory (NVLink on one host), NCCL 2.28 and CUDA 12.3. A
- * failed call ends the job; a peer that never comes is waited for without end. */
+ * failed call ends the job. There is no timeout: a rank waits for a peer that never comes. */
 #ifndef SIMPLE_H
 #define SIMPLE_H
 
@@ -23,8 +23,8 @@ extern "C" {
 #endif
 
 /* All calls are collective. `window` is that of the memory at `sendbuffs`, in which all send
- * buffers of barrier_allreduce lie, at the same place on all ranks. NULL on all ranks, and `why`,
- * where it cannot be. */
+ * buffers of barrier_allreduce lie, at the same place on all ranks. Returns NULL on all ranks, and
+ * the reason in `why`, if it is not possible. */
 struct simple *simple_create(ncclComm_t comm, ncclWindow_t window, const float *sendbuffs,
                              const char **why);
 void simple_destroy(struct simple *s); /* after the last call, before the window goes */
@@ -33,7 +33,7 @@ void simple_destroy(struct simple *s); /* after the last call, before the window
 void barrier_allreduce(struct simple *s, const float *sendbuff, float *recvbuff, size_t count,
                        cudaStream_t stream);
 
-/* In place, too; with buffers anywhere. */
+/* In place or not, with buffers anywhere. */
 void lines_allreduce(struct simple *s, const float *sendbuff, float *recvbuff, size_t count,
                      cudaStream_t stream);
 
