@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pictures of scripts/results.py, as SVG. PICTURES, at the end, has their names, functions and files; a function takes
-the rows of the files and the limit of the links, and returns a Picture, or None where there is nothing to draw."""
+the rows of the files and the limit of the links, and returns a Picture, without points where there is nothing to draw."""
 import html
 import math
 import re
 from collections import namedtuple
 
-# message: what the picture says; what: what is shown; kinds: of curves, by name, the last in front; columns: panels beside each
+# title, what: two lines above the panels; kinds: of curves, by name, the last in front; columns: panels beside each
 # other; label, labels: of x, and how many at most; points: panel, name of a curve, x, y, and if known y's quartiles and extremes
-Picture = namedtuple("Picture", "message what kinds columns label labels points")
+Picture = namedtuple("Picture", "title what kinds columns label labels points")
 # low, high, log: the axis of y; that of x is always logarithmic. line: nothing, or a y and what it is
 Panel = namedtuple("Panel", "title low high log line")
 
@@ -109,7 +109,7 @@ def svg(picture):
     columns, top = picture.columns, 74 + 18 * -(-len(names) // 4)
     text = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {top + 230 * -(-len(panels) // columns)}" font-family="sans-serif" ' \
            'font-size="13">\n<rect width="100%" height="100%" fill="white"/>\n'
-    text += label(400, 24, picture.message, more='font-size="15"') + label(400, 44, picture.what, more='font-size="12"')
+    text += label(400, 24, picture.title, more='font-size="15"') + label(400, 44, picture.what, more='font-size="12"')
     for number, name in enumerate(names):
         x, y, kind = 40 + number % 4 * 190, 66 + number // 4 * 18, picture.kinds[name]
         ys = (y - 10, y) if kind == "band" else (y - 4,)
@@ -127,63 +127,49 @@ def spread(row, column):
     return [value(row[column]) * value(row["us"]) / value(us) for us in (row["us"], *quartiles, row["us_max"], row["us_min"])]
 
 
-def by_size(rows, limit, name, kinds, what, titles):
-    """Panels, one for each pattern: times as fast as the first of the kinds; then the rate."""
-    rows = [row for row in rows if value(row["us"]) and row["variant"] in kinds]
-    present, points = [kind for kind in kinds if kind in {row["variant"] for row in rows}], []
-    if len(present) < 2:
-        return None
-    for title, column in zip(titles, ("ratio", rate_of(rows[0]))):
+def by_size(title, what, kinds, rows, limit):
+    """Panels, one for each pattern: speedup over the first of the kinds; then the rate."""
+    rows, points = [row for row in rows if value(row["us"]) and row["variant"] in kinds], []
+    for column in ("ratio", rate_of(rows[0])) if rows else ():
+        name = {"ratio": "speedup", "busbw": "bus bandwidth, GB/s", "wire": "GB/s"}[column]
         line = (limit, f"limit: {limit:.0f} GB/s") if limit and column != "ratio" else None
         top = 1.15 * limit if line else 1.1 * max(value(row[column]) for row in rows)
-        points += [(Panel(f"{row.get('pattern', '')} {title}", 0, top, False, line), row["variant"], int(row["bytes"]), *spread(row, column))
+        points += [(Panel(f"{row.get('pattern', '')} {name}", 0, top, False, line), row["variant"], int(row["bytes"]), *spread(row, column))
                    for row in rows]
-    gains = {}
-    for row in rows:
-        if row["variant"] == present[-1]:
-            gains.setdefault(int(row["bytes"]), []).append(value(row["ratio"]))
-    ends = [" to ".join(distinct((f"{min(gains[at]):.1f}", f"{max(gains[at]):.1f}"))) + f" times at {size(at)}" for at in (min(gains), max(gains))]
-    return Picture(f"{name}, {present[-1]} as fast as {present[0]}: {ends[0]}, {ends[1]}", what, kinds,
-                   max(2, len({row.get("pattern") for row in rows})), size, 2, points)
+    return Picture(title, what, kinds, max(2, len({row.get("pattern") for row in rows})), size, 2, points)
 
 
-def allreduce(rows, limit):
+def allreduce(*rows_and_limit):
     kinds = {"plain": "base", "registered": 2, "barrier": 3, "lines": 4, "symmetric": 5, "direct": "subject"}
-    return by_size(rows, limit, "AllReduce", kinds, "plain, registered and symmetric are NCCL's AllReduce by the memory of its "
-                   "buffers", ("times as fast as plain", "bus bandwidth, GB/s"))
+    return by_size("AllReduce: speedup over plain, and bus bandwidth",
+                   "plain, registered and symmetric are NCCL's AllReduce by the memory of its buffers", kinds, *rows_and_limit)
 
 
-def alltoallv(rows, limit):
+def alltoallv(*rows_and_limit):
     kinds = {"send/recv": "base", "bare push": 4, "device counts": 3, "barrier": 2, "alltoallv": "subject"}
-    return by_size(rows, limit, "AlltoAllV", kinds, "above: times as fast as send/recv; below: wire bandwidth, GB/s",
-                   ("times as fast", "GB/s"))
+    return by_size("AlltoAllV by pattern", "above: speedup over send/recv; below: wire bandwidth", kinds, *rows_and_limit)
 
 
 def sparse_speedup(rows, _):
     kinds = {"topkAopt": 6, "gtopk": 5, "topkSA": 4, "gaussiank": 3, "topkA": 2, "oktopk entries": 7, "oktopk": "subject"}
     rows = [row for row in rows if value(row["us"]) and row["path"] in kinds and int(row["count"]) > 1 << 20]
     rows = {(int(row["count"]), row["path"], row["density"]): row for row in rows}  # measured twice: the later time
-    best = max((value(row["ratio"]) for (_, name, _), row in rows.items() if name == "oktopk"), default=None)
-    if best is None:
-        return None
-    top = 1.1 * max(value(row["ratio"]) for row in rows.values())
+    top = 1.1 * max((value(row["ratio"]) for row in rows.values()), default=0)
     points = [(Panel(f"{count / 1e6:.4g} million elements", 0, top, False, (1, "dense")), name, float(density), *spread(rows[count, name, density], "ratio"))
               for count, name, density in sorted(rows)]
-    return Picture(f"A step of oktopk is up to {best:.1f} times as fast as dense AllReduce", "times as fast as dense, against the density in %: "
-                   "the part of the elements that is to be selected", kinds, 3, lambda density: f"{100 * density:g}", 6, points)
+    return Picture("Sparse AllReduce: speedup over dense AllReduce", "against the density in %: the part of the elements that is to be selected",
+                   kinds, 3, lambda density: f"{100 * density:g}", 6, points)
 
 
 def sparse_volume(rows, _):
     kinds = {"in the paper, if there are bounds, from one to the other": "band", "sent": "points"}
-    most, points, message = max((int(row["ranks"]) for row in rows), default=0), [], []
-    for row in rows:
+    points = []
+    for row in rows if len({row["ranks"] for row in rows}) > 1 else []:
         panel, ranks, k = Panel(row["path"], 0.8, 300, True, None), int(row["ranks"]), value(row["k"])
         sent, low, high = (value(row[column]) / k for column in ("words_sent", "paper_words_low", "paper_words_high"))
         points += [(panel, list(kinds)[0], ranks, low, high), (panel, "sent", ranks, sent)]
-        message += [f"{row['path']} {sent:.0f}"] if ranks == most and row["path"] in ("dense", "topkA", "oktopk") else []
     what = "words sent / k, against the number of ranks, and the paper's closed forms; all axes are the same"
-    return Picture(f"Words that one of {most} ranks sends per element to be selected: {', '.join(message)}", what, kinds, 3, str, 6,
-                   points) if len({row["ranks"] for row in rows}) > 1 else None
+    return Picture("Words that a rank sends per element to be selected", what, kinds, 3, str, 6, points)
 
 
 def training(rows, _):
@@ -195,7 +181,7 @@ def training(rows, _):
         points += [(panel, name, epoch, sum(factor * value(row[column]) for row in some) / len(some))
                    for panel, factor, column in ((loss, 1, "loss"), (accuracy, 100, "accuracy"))]
     return Picture("Sending 1 % of the gradient trains as well as sending all of it, if the rest is kept", "against the epoch, means of 10 "
-                   "seeds, 4 ranks", kinds, 2, str, 6, points) if rows else None
+                   "seeds, 4 ranks", kinds, 2, str, 6, points)
 
 
 PICTURES = {

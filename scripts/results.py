@@ -25,16 +25,16 @@ sys.dont_write_bytecode = True  # no folder __pycache__ in the suite
 from pictures import PICTURES, distinct, rate_of, size, svg, value
 
 TOP = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-# file, variant, bytes, and series; of the sparse AllReduce file, path, elements and density
+# example, variant or path, and the row of its table
 HEADLINE = [
-    ("01_allreduce_ub.mpi.graph.csv", "registered", 268435456, ""),
-    ("02_allreduce_sm.mpi.graph.csv", "symmetric", 268435456, ""),
-    ("02_allreduce_sm.mpi.graph.csv", "direct", 1024, ""),
-    ("02_allreduce_sm.mpi.graph.csv", "direct", 268435456, ""),
-    ("03_alltoallv_sm.mpi.graph.csv", "alltoallv", 65536, "uniform"),
-    ("03_alltoallv_sm.mpi.graph.csv", "alltoallv", 268435456, "uniform"),
-    ("04_sparse_allreduce.mpi.graph.csv", "oktopk", 14728266, "0.02"),
-    ("04_sparse_allreduce.mpi.graph.csv", "oktopk", 133547324, "0.01"),
+    ("01_allreduce_ub", "registered", "256 MiB"),
+    ("02_allreduce_sm", "symmetric", "256 MiB"),
+    ("02_allreduce_sm", "direct", "1 KiB"),
+    ("02_allreduce_sm", "direct", "256 MiB"),
+    ("03_alltoallv_sm", "alltoallv", "uniform 64 KiB"),
+    ("03_alltoallv_sm", "alltoallv", "uniform 256 MiB"),
+    ("04_sparse_allreduce", "oktopk", "14.7 M 2 %"),
+    ("04_sparse_allreduce", "oktopk", "133.5 M 1 %"),
 ]
 RENAMED = {"own": "direct", "own allreduce": "direct allreduce", "one-shot": "barrier"}  # what older files call them
 
@@ -45,13 +45,6 @@ def die(message):
 
 
 # ---- files ---------------------------------------------------------------------------------------
-class Row(dict):
-    """A row of a CSV file, by the names of its columns."""
-
-    def __missing__(self, name):
-        die(f"no column {name} in a file that has {', '.join(self)}; allowed: a CSV file of --bench")
-
-
 def read(path):
     with open(path, newline="") as file:
         names, *lines = list(csv.reader(file)) or [[]]
@@ -60,13 +53,11 @@ def read(path):
             die(f"{path}:{number}: {len(fields)} fields, the header has {len(names)}; allowed: a CSV file of --bench")
     if not lines:
         die(f"{path} has no rows; allowed: a CSV file of --bench")
-    return [Row(zip(names, [RENAMED.get(field, field) for field in fields])) for fields in lines]
+    return [dict(zip(names, [RENAMED.get(field, field) for field in fields])) for fields in lines]
 
 
 def found(folder, pattern):
-    """The files that match, 2 before 16."""
-    parts = lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)]
-    return sorted(glob.glob(os.path.join(glob.escape(folder), pattern)), key=parts)
+    return sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
 
 
 def rows_of(folder, pattern):
@@ -78,18 +69,18 @@ def limit_of(folder):
     return max((value(row.get("limit", "")) or 0 for row in rows_of(folder, "*.csv")), default=0)
 
 
-def write(path, text):
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with open(path, "w") as file:
-        file.write(text)
-    print(path)
-
-
-def differs(path, text):
+def put(path, text, check):
+    """Writes a file that is to change; with check, prints how it would change, and returns whether."""
     with open(path if os.path.isfile(path) else os.devnull) as file:
         old = file.read()
-    sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), path, "results"))
-    return old != text
+    if check:
+        sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), path, "results"))
+    elif old != text:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
+        print(path)
+    return check and old != text
 
 
 def provenance(folder):
@@ -120,61 +111,58 @@ def shown(form, text):
     return "-" if value(text) is None else form % value(text)
 
 
-def elements(count):
-    return f"{count / 1e6:.1f} M" if count >= 100000 else f"{count:.6g}"
+def variant_of(row):
+    return row["path"] if "path" in row else row["variant"]
+
+
+def label(row):
+    """What is measured: a series such as the pattern, if there is one, and the size; of 04, elements and density."""
+    if "path" in row:
+        count = float(row["count"])
+        return f"{count / 1e6:.1f} M" if count >= 100000 else f"{count:.6g}", f"{100 * float(row['density']):.6g} %"
+    names = list(row)
+    return (*(row[key] for key in names[:names.index("bytes")]), size(float(row["bytes"])))
 
 
 def table(path, only=(), without=()):
-    """A row per size, with its series such as the pattern if it has one, and a cell per variant; of the sparse
-    AllReduce, which has many paths, a row per path. Other files are shown as they are."""
+    """A row per label and a cell per variant; of the sparse AllReduce, which has many paths, a row per path. Other
+    files are shown as they are."""
     rows = read(path)
     names, sparse = list(rows[0]), "path" in rows[0]
     if not sparse and not {"bytes", "variant"} <= set(names):
         return names, [list(row.values()) for row in rows]
-    name, series = ("path", []) if sparse else ("variant", names[:names.index("bytes")])
     base = "" if sparse else rows[0]["variant"]
-
-    def label(row):
-        if sparse:
-            return row["count"], f"{100 * float(row['density']):.6g} %"
-        return (*(row[key] for key in series), size(float(row["bytes"])))
 
     def cell(row):
         parts = ["%.0f" % value(row["us"])] if sparse else ["%.2f" % value(row["us"]), shown("%.1f", row[rate_of(row)])]
-        return " / ".join(parts + [shown("%.2fx", row["ratio"])] * (row[name] != base))
+        return " / ".join(parts + [shown("%.2fx", row["ratio"])] * (variant_of(row) != base))
 
-    unknown = {*only} - {" ".join(label(row)) for row in rows} | {*without} - {row[name] for row in rows}
+    unknown = {*only} - {" ".join(label(row)) for row in rows} | {*without} - {variant_of(row) for row in rows}
     if unknown:
         die(f"{path} has no '{min(unknown)}'; allowed: its rows and columns")
-    rows = [row for row in rows if (not only or " ".join(label(row)) in only) and row[name] not in without]
-    labels, variants = distinct(map(label, rows)), distinct(row[name] for row in rows)
-    cells = {(label(row), row[name]): cell(row) if value(row["us"]) else "-" for row in rows}
-    wrong = lambda key: str(sum(int(row["wrong"]) for row in rows if key in (label(row), row[name])))
+    rows = [row for row in rows if (not only or " ".join(label(row)) in only) and variant_of(row) not in without]
+    labels, variants = distinct(map(label, rows)), distinct(map(variant_of, rows))
+    cells = {(label(row), variant_of(row)): cell(row) if value(row["us"]) else "-" for row in rows}
+    wrong = lambda key: str(sum(int(row["wrong"]) for row in rows if key in (label(row), variant_of(row))))
     if sparse:
-        head = [":us / times as fast as dense"] + [f"{elements(float(count))}, {density}" for count, density in labels]
+        head = [":us / speedup over dense"] + [", ".join(l) for l in labels]
         return head + ["wrong"], [[v] + [cells.get((l, v), "-") for l in labels] + [wrong(v)] for v in variants]
-    head = [":" + key for key in series] + ["bytes"]
+    head = [":" + key for key in names[:names.index("bytes")]] + ["bytes"]
     head += [f"{v}: us / {rate_of(rows[0])} GB/s" + " / ratio" * (v != base) for v in variants]
     return head + ["wrong"], [[*l] + [cells.get((l, v), "") for v in variants] + [wrong(l)] for l in labels]
 
 
 def headline(folder):
     limit, lines = limit_of(folder), []
-    for file, variant, amount, series in HEADLINE:
-        sparse = file.startswith("04")
-        amounts, names, kinds = ("count", "path", "density") if sparse else ("bytes", "variant", "pattern")
-        rows = [row for row in rows_of(folder, file) if (row[amounts], row.get(kinds, "")) == (str(amount), series)]
-        for row in (row for row in rows if row[names] == variant and value(row["us"])):
-            what, rate = ", ".join(filter(None, (variant, series, size(amount)))), "-"
-            if sparse:
-                what = f"{variant}, {elements(amount)} elements, density {series}"
-            elif amount >= 1 << 20:
-                rate = shown("%.1f", row[rate_of(row)]) + (f" ({100 * value(row[rate_of(row)]) / limit:.0f} %)" if limit else "")
-            base, base_us = ("dense", row["dense_us"]) if sparse else (rows[0]["variant"], rows[0]["us"])
-            us = shown("%.2f", base_us) + f" / {value(row['us']):.2f}"
-            lines.append([file[:2], what, base, us, shown("%.2fx", row["ratio"]), rate])
+    for example, variant, words in HEADLINE:
+        rows = [row for row in rows_of(folder, example + ".mpi.graph.csv") if " ".join(label(row)) == words]
+        for row in (row for row in rows if variant_of(row) == variant and value(row["us"])):
+            base, us = ("dense", row["dense_us"]) if "path" in row else (rows[0]["variant"], rows[0]["us"])
+            rate = value(row[rate_of(row)]) if int(row.get("bytes", 0)) >= 1 << 20 else None
+            lines.append([example[:2], ", ".join([variant, *label(row)]), base, shown("%.2f", us) + f" / {value(row['us']):.2f}",
+                          shown("%.2fx", row["ratio"]), (f"{rate:.1f}" + f" ({100 * rate / limit:.0f} %)" * bool(limit)) if rate else "-"])
     share = f" (of the limit, {limit:.6g})" if limit else ""
-    return [":example", ":what", ":baseline", "us: baseline / this", "times as fast", "GB/s" + share], lines
+    return [":example", ":what", ":baseline", "us: baseline / this", "speedup", "GB/s" + share], lines
 
 
 def markdown(head, rows):
@@ -188,18 +176,17 @@ def pictures(folder):
     drawn = {}
     for name, (draw, patterns) in PICTURES.items():
         picture = draw([row for pattern in patterns for row in rows_of(folder, pattern)], limit_of(folder))
-        if picture:
+        if picture.points:
             drawn[name] = svg(picture)
     return drawn
 
 
 def plot(folder, check):
-    drawn, failed = pictures(folder), False
-    for name, text in drawn.items():
-        failed |= bool((differs if check else write)(f"{folder}/plots/{name}.svg", text))
+    drawn = pictures(folder)
+    failed = [name for name, text in drawn.items() if put(f"{folder}/plots/{name}.svg", text, check)]
     left_out = [name for name in PICTURES if name not in drawn]
     print("left out, because their files are not there or have nothing to draw:", ", ".join(left_out) or "none")
-    return failed
+    return bool(failed)
 
 
 def filling(page, folder, kind, words):
@@ -231,10 +218,7 @@ def pages(folder, check):
         new, count = re.subn(marker, lambda m: f"{m[1]}\n{filling(page, folder, m[2], m[3] or '')}\n{m[4]}", old, flags=re.M)
         if 2 * count != len(re.findall(r"^<!-- (?:end of )?(?:table|picture|headline)", old, re.M)):
             die(f"{page}: a table, picture or headline is not understood; allowed: the lines that --help shows")
-        if check:
-            failed |= differs(page, new)
-        elif new != old:
-            write(page, new)
+        failed |= put(page, new, check)
     return failed
 
 
@@ -251,8 +235,8 @@ def html_page(folder):
     with open(f"{folder}/provenance.txt") as file:
         text += f"<pre>{html.escape(file.read())}</pre>"
     style = "body { font: 15px/1.5 sans-serif; max-width: 64em; margin: 2em auto } td { border-bottom: 1px solid #ddd; padding: 2px 10px; text-align: right }"
-    write(f"{folder}/report.html", '<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"/><title>NCCL examples: results</title>\n'
-          f"<style>{style}</style>\n<h1>NCCL examples: results</h1>\n{text}</html>\n")
+    put(f"{folder}/report.html", '<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"/><title>NCCL examples: results</title>\n'
+        f"<style>{style}</style>\n<h1>NCCL examples: results</h1>\n{text}</html>\n", False)
 
 
 # ---- two folders side by side --------------------------------------------------------------------
@@ -318,4 +302,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyError as missing:
+        die(f"no column {missing} in a file; allowed: CSV files of --bench, provenance.txt of bench.sh")
