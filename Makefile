@@ -32,8 +32,6 @@ SHARED_BY_TESTS := tests/gpu/allreduce_direct/calls.c tests/unit/reference.c 02_
 # ---- switches --------------------------------------------------------------------------------------------
 override MPI := $(filter-out 0,$(MPI))
 override CPU := $(filter-out 0,$(CPU))
-override V := $(filter-out 0,$(V))
-override STRICT := $(filter-out 0,$(STRICT))
 PREFIX ?= /usr/local
 
 KIND := $(if $(CPU),cpu,gpu)
@@ -48,12 +46,8 @@ endif
 MPICC ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpicc,mpicc)
 COMPILER := $(if $(MPI),$(MPICC),$(CC))
 CFLAGS ?= -O2 -g
-# what needs compilers, and only to be asked for by a rule of its own
-NEEDS_TOOLS := $(filter-out clean help test both both-tests print-% $(if $(EXAMPLE),,run),$(or $(MAKECMDGOALS),all))
-ifneq ($(NEEDS_TOOLS),)
-$(foreach compiler,$(CC) $(COMPILER),$(if $(shell command -v $(firstword $(compiler))),,\
+MISSING = $(foreach compiler,$(CC) $(COMPILER),$(if $(shell command -v $(firstword $(compiler))),,\
   $(error no $(compiler); allowed: CC=<C compiler>$(if $(MPI),$(comma) MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1))))
-endif
 
 # position independent for the shared libraries; functions of a file may be inlined in it all the same
 C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic $(CFLAGS) -pthread -fPIC -fno-semantic-interposition
@@ -73,17 +67,15 @@ NVCC ?= $(CUDA_HOME)/bin/nvcc
 NCCL_HOME ?= $(if $(wildcard /usr/include/nccl.h),/usr,$(CUDA_HOME))
 NCCL_LIBRARY := $(firstword $(wildcard $(addsuffix /libnccl.so.2,$(addprefix $(NCCL_HOME)/, \
                   lib64 lib lib/$(shell uname -m)-linux-gnu))))
-ifneq ($(NEEDS_TOOLS),)
-$(if $(wildcard $(CUDA_HOME)/bin/nvcc),,$(error no nvcc at $(CUDA_HOME)/bin/nvcc; allowed: CUDA_HOME=<folder of CUDA>, or CPU=1 to do without a GPU))
-$(if $(wildcard $(NCCL_HOME)/include/nccl.h),,$(error no nccl.h in $(NCCL_HOME)/include; allowed: NCCL_HOME=<folder of NCCL>, or CPU=1))
-$(if $(NCCL_LIBRARY),,$(error no libnccl.so.2 below $(NCCL_HOME); allowed: NCCL_HOME=<folder of NCCL>, or CPU=1))
+MISSING += $(if $(wildcard $(CUDA_HOME)/bin/nvcc),,$(error no nvcc at $(CUDA_HOME)/bin/nvcc; allowed: CUDA_HOME=<folder of CUDA>, or CPU=1 to do without a GPU))
+MISSING += $(if $(wildcard $(NCCL_HOME)/include/nccl.h),,$(error no nccl.h in $(NCCL_HOME)/include; allowed: NCCL_HOME=<folder of NCCL>, or CPU=1))
+MISSING += $(if $(NCCL_LIBRARY),,$(error no libnccl.so.2 below $(NCCL_HOME); allowed: NCCL_HOME=<folder of NCCL>, or CPU=1))
 # The GPUs present; without one, a list that nvcc can make, and PTX for newer ones.
 ifndef NVCC_GENCODE
 PRESENT := $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9.]+$$')))
-ARCHS := $(or $(PRESENT),$(filter $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)),70 80 90 100 120))
+ARCHS := $(or $(PRESENT),$(filter $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),70 80 90 100 120))
 NVCC_GENCODE := $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch))
 NVCC_GENCODE += -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS))
-endif
 endif
 # CUDA's include folder may hold an nccl.h of its own, and NCCL_HOME may be /usr, whose include folder cannot be put
 # in front of others. A folder of links to NCCL_HOME's headers alone comes first for both compilers.
@@ -182,8 +174,9 @@ $(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-la
 $(SHARED)/flags: TEXT = $(CC) | $(C_FLAGS) | $(NCCL_HOME)
 $(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
 $(SHARED)/nvcc_flags: TEXT = $(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME)
+# All that is built needs one of them, so what is missing for that is said here.
 $(SHARED)/flags $(BUILD)/flags $(SHARED)/nvcc_flags: FORCE
-	@mkdir -p $(@D)
+	@mkdir -p $(@D)$(MISSING)
 	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@
 
 # ---- run, install, and so on -----------------------------------------------------------------------------
@@ -250,8 +243,7 @@ make clean                  remove all that was built
 Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE PREFIX DESTDIR;
 V=1 shows the commands, STRICT=1 makes errors of warnings
 endef
-export HELP
 help:
-	@echo "$$HELP"
+	@:$(info $(HELP))
 
 -include $(shell find $(SHARED) $(BUILD) -name '*.d' 2>/dev/null)

@@ -8,9 +8,9 @@
 #   --quick        fewer sizes and repetitions; without it, it takes six minutes on 2 GPUs
 #   --out DIR      where the results go (default: results/<date and time>)
 #
-# Per example, launcher and mode one .csv and its log .txt; and provenance.txt. A failing part leaves its log and does
-# not keep the others from running. Without a GPU everything runs on the CPU stand-in, in small sizes, marked as
-# such and without times. Exit code 0: all parts are there or cannot run here; 1: a part failed; 2: usage.
+# Per example, launcher and mode one .csv and what was printed, .txt; and provenance.txt. Where a part fails, the others still
+# run. Without a GPU everything runs on the CPU stand-in, in small sizes, marked as such and without times.
+# Exit code 0: all parts are there or cannot run here; 1: a part failed; 2: usage.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$(realpath "$0")")/lib.sh"
@@ -28,11 +28,11 @@ build_examples
 
 # ---- what is measured ----------------------------------------------------------------------------
 parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
-  local launcher n eager="--bench -b 1K -e 256M -f 4" graph="--bench -b 1K -e 1G -f 4 -G 1" sent="--count 64K --density 0.01" epochs=
+  local launcher density eager="--bench -b 1K -e 256M -f 4" graph="--bench -b 1K -e 1G -f 4 -G 1"
   case $1.$extent in
   04*.full) eager="--bench --count 14728266" graph="--bench -G 1" ;;
   04*.quick) eager="--bench --count 14728266" graph="$eager -G 1" ;;
-  04*.trial) eager="--bench --count 1K" graph="--bench --count 1K -G 1" sent="--count 4K --steps 5" epochs="--epochs 1" ;;
+  04*.trial) eager="--bench --count 1K" graph="$eager -G 1" ;;
   *.quick) eager="--bench -b 1K -e 256M -f 8 --repetitions 5" graph="$eager -G 1" ;;
   *.trial) eager="--bench -b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2" graph="$eager -G 1" ;;
   esac
@@ -42,14 +42,13 @@ parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
     [[ $1.$launcher = 0[34]*.pthread ]] || echo "$launcher graph $graph"
   done
   [[ $1.$launcher = 04*.mpi ]] || return 0
-  # and without a dense result, other densities, what is sent by other numbers of ranks, a training job
+  # and without a dense result, and other densities
   echo "mpi graph.entries $graph --algorithm oktopk --result entries"
-  for n in 0.001 0.005 0.05; do # the paths that pictures.py draws against the density
-    [ $extent != full ] ||
-      echo "mpi density$n $graph --preset lstm --count 27569568 --density $n --algorithm topkA,topkAopt,gtopk,oktopk,topkSA,gaussiank"
+  [ $extent = full ] || return 0
+  for density in 0.001 0.005 0.05; do # the paths that pictures.py draws against the density
+    echo "mpi density$density $graph --preset lstm --count 27569568 --density $density" \
+      "--algorithm topkA,topkAopt,gtopk,oktopk,topkSA,gaussiank"
   done
-  for n in $(seq 2 "$ranks"); do echo "mpi ranks$n $sent"; done
-  echo "mpi training $epochs"
 }
 
 provenance() { # provenance PROGRAM
@@ -66,16 +65,12 @@ provenance() { # provenance PROGRAM
   env | grep '^NCCL_' | grep -v '^NCCL_VERSION' | sort | sed 's/^/environment: /'
 }
 
-part() { # part NAME LAUNCHER RANKS EXAMPLE|PROGRAM OPTIONS...
-  local file=$out/$1 code=0
-  echo "part: $1 ${*:5}" >>"$out/provenance.txt"
-  build_and_run "${@:2}" -J "$file.csv" >"$file.txt" 2>"$file.err" || code=$?
-  cat "$file.err"
-  case $code in
-  0) rm "$file.err" ;;
-  77) rm -f "$file".* ;; # cannot run here
-  *) rm -f "$file.csv" ;;
-  esac
+part() { # part LAUNCHER MODE EXAMPLE OPTIONS...
+  local name=$3.$1.$2 code=0
+  echo "part: $name ${*:4}" >>"$out/provenance.txt"
+  build_and_run "$1" "${@:3}" -J "$out/$name.csv" >"$out/$name.txt" || code=$?
+  [ $code = 0 ] || rm -f "$out/$name.csv"
+  [ $code != 77 ] || rm -f "$out/$name.txt" # cannot run here
   return $code
 }
 
@@ -84,13 +79,8 @@ begin_checks 1
 provenance "$(built_program "${examples[0]}" $kind "${launchers##* }")" >"$out/provenance.txt"
 for example in "${examples[@]}"; do
   while read -r launcher mode arguments; do
-    n=$ranks program=$example
-    case $mode in
-    ranks*) n=${mode#ranks} ;;
-    training) program=sparse_training ;;
-    esac
     # shellcheck disable=SC2086 # words
-    check "$example.$launcher.$mode" part "$example.$launcher.$mode" "$launcher" "$n" $program $arguments
+    check "$example.$launcher.$mode" part "$launcher" "$mode" "$example" $arguments
   done < <(parts_of "$example")
 done
 end_checks || failed=1

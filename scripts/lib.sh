@@ -99,11 +99,12 @@ build_examples() {
   for launcher in $launchers; do make_for "$launcher" -k -j "$(nproc)" "${examples[@]}" | grep LINK; done
 }
 
-# build_and_run LAUNCHER RANKS EXAMPLE|PROGRAM [ARGUMENTS]
+# build_and_run LAUNCHER EXAMPLE|PROGRAM [ARGUMENTS]
 build_and_run() {
   local program
-  program=build/$kind-$1/$(program_of "$3")
-  make_for "$1" -s "$program" && run_program "$1" "$2" "$TOP/$program" "${@:4}"
+  program=$(built_program "$2" "$kind" "$1")
+  make_for "$1" -s "${program#"$TOP/"}" || return
+  if [ "$1" = mpi ]; then mpi_run "$ranks" "$program" "${@:3}"; else NTHREADS=$ranks "$program" "${@:3}"; fi
 }
 
 # ---- examples and programs -----------------------------------------------------------------------
@@ -141,11 +142,6 @@ MPI_SETTINGS=(OMPI_MCA_btl_vader_single_copy_mechanism=none
 if [ "$(id -u)" = 0 ]; then MPI_SETTINGS+=(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1); fi
 # the shell in parentheses becomes mpirun itself
 mpi_run() (exec env "${MPI_SETTINGS[@]}" "$(mpirun_command)" -np "$@")
-
-# run_program pthread|mpi RANKS PROGRAM [ARGUMENTS]
-run_program() {
-  if [ "$1" = mpi ]; then mpi_run "${@:2}"; else NTHREADS=$2 "${@:3}"; fi
-}
 
 # ---- checks --------------------------------------------------------------------------------------
 # A check is a command. Exit code 0: passed; 77: skipped, the last line says why; else failed, and its output is shown.

@@ -5,6 +5,7 @@ import html
 import math
 import re
 from collections import namedtuple
+from functools import partial
 
 # title, what: two lines above the panels; kinds: of curves, by name, the last in front; columns: panels beside each
 # other; label, labels: of x, and how many at most; points: panel, name of a curve, x, y, and if known y's quartiles and extremes
@@ -127,7 +128,7 @@ def spread(row, column):
     return [value(row[column]) * value(row["us"]) / value(us) for us in (row["us"], *quartiles, row["us_max"], row["us_min"])]
 
 
-def by_size(title, what, kinds, rows, limit):
+def by_size(rows, limit, title, what, kinds):
     """Panels, one for each pattern: speedup over the first of the kinds; then the rate."""
     rows, points = [row for row in rows if value(row["us"]) and row["variant"] in kinds], []
     for column in ("ratio", rate_of(rows[0])) if rows else ():
@@ -137,17 +138,6 @@ def by_size(title, what, kinds, rows, limit):
         points += [(Panel(f"{row.get('pattern', '')} {name}", 0, top, False, line), row["variant"], int(row["bytes"]), *spread(row, column))
                    for row in rows]
     return Picture(title, what, kinds, max(2, len({row.get("pattern") for row in rows})), size, 2, points)
-
-
-def allreduce(*rows_and_limit):
-    kinds = {"plain": "base", "registered": 2, "barrier": 3, "lines": 4, "symmetric": 5, "direct": "subject"}
-    return by_size("AllReduce: speedup over plain, and bus bandwidth",
-                   "plain, registered and symmetric are NCCL's AllReduce by the memory of its buffers", kinds, *rows_and_limit)
-
-
-def alltoallv(*rows_and_limit):
-    kinds = {"send/recv": "base", "bare push": 4, "device counts": 3, "barrier": 2, "alltoallv": "subject"}
-    return by_size("AlltoAllV by pattern", "above: speedup over send/recv; below: wire bandwidth", kinds, *rows_and_limit)
 
 
 def sparse_speedup(rows, _):
@@ -185,8 +175,13 @@ def training(rows, _):
 
 
 PICTURES = {
-    "allreduce": (allreduce, ["02_allreduce_sm.mpi.graph.csv", "01_allreduce_ub.mpi.graph.csv"]),
-    "alltoallv": (alltoallv, ["03_alltoallv_sm.mpi.graph.csv"]),
+    "allreduce": (partial(by_size, title="AllReduce: speedup over plain, and bus bandwidth",
+                          what="plain, registered and symmetric are NCCL's AllReduce by the memory of its buffers",
+                          kinds={"plain": "base", "registered": 2, "barrier": 3, "lines": 4, "symmetric": 5, "direct": "subject"}),
+                  ["02_allreduce_sm.mpi.graph.csv", "01_allreduce_ub.mpi.graph.csv"]),
+    "alltoallv": (partial(by_size, title="AlltoAllV by pattern", what="above: speedup over send/recv; below: wire bandwidth",
+                          kinds={"send/recv": "base", "bare push": 4, "device counts": 3, "barrier": 2, "alltoallv": "subject"}),
+                  ["03_alltoallv_sm.mpi.graph.csv"]),
     "sparse_speedup": (sparse_speedup, ["04_sparse_allreduce.mpi.[gd]*.csv"]),
     "sparse_volume": (sparse_volume, ["04_sparse_allreduce.*.ranks*.csv"]),
     "training": (training, ["04_training.density0.01.ranks4.csv"]),

@@ -20,7 +20,7 @@ build_examples
 begin_checks 1
 for name in $(make -s -C "$TOP" print-PROGRAMS EXAMPLE="${examples[*]}"); do
   for launcher in $launchers; do
-    check "$name, $launcher, $ranks ranks" build_and_run "$launcher" "$ranks" "$name"
+    check "$name, $launcher, $ranks ranks" build_and_run "$launcher" "$name"
   done
 done
 end_checks

@@ -58,7 +58,6 @@ sanitize() { # for all launchers, which share objects
   local launcher
   for launcher in "${sanitized[@]}"; do "${LIMIT[@]}" tests/sanitize.sh "$1" "$launcher" || return; done
 }
-mpi() { have_mpi || { echo "no MPI: only threads were tested" && return 77; }; }
 
 # ---- all of it: what lasts long begins early, so that nothing long is left to run alone -------------------
 check build-cpu build_cpu
@@ -81,5 +80,4 @@ check readme-snippets tests/readme_snippets.sh
 check links tests/links.sh
 for folder in results/*/plots; do check "$folder" need python3 scripts/results.py plot --check "${folder%/plots}"; done
 check results need python3 scripts/results.py pages --check results/2xH200-nccl2.28
-check mpi mpi
 end_checks

@@ -102,24 +102,21 @@ path_without() {
   grep -q '^version: NCCL header' "$WORK/results/provenance.txt"
   grep -q '^part: 01_allreduce_ub.pthread.graph --bench .*-G 1$' "$WORK/results/provenance.txt"
   awk -F, 'FNR == 1 { for (us = 1; $us != "us"; us++); next } $us != "" { exit 1 }' "$WORK"/results/0[123]*.csv
-  [[ $LAUNCHERS != *mpi* ]] || grep -q '^trained,' "$WORK/results/04_sparse_allreduce.mpi.training.csv"
   prints '^ok +04_sparse_allreduce.pthread.eager, '
-  [ "$(find "$WORK/results" -name '*.err')" = "" ]
   script bench.sh --no-install --out "$WORK/results"
   exits_with 2
   one_line 'has results; allowed: another --out$'
   LD_PRELOAD=$FAULT_FOLDER/fault.so FAULT=fail:ncclCommRegister:1:1 script bench.sh --no-install --out "$WORK/failed" 01 02
   exits_with 1
   prints '^FAILED +01_allreduce_ub.pthread.eager, exit code 3'
-  grep -q ncclCommRegister "$WORK/failed/01_allreduce_ub.pthread.eager.err"
+  prints '^ +\[rank 1\] .*ncclCommRegister'
   [ ! -e "$WORK/failed/01_allreduce_ub.pthread.eager.csv" ]
   prints '^ok +02_allreduce_sm.pthread.graph, '
 }
 
-@test "gpu_check.sh without a GPU: one line, and nothing passed" {
+@test "gpu_check.sh without a GPU: one line, and exit code 1" {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   CUDA_VISIBLE_DEVICES='' script gpu_check.sh quick 02
   exits_with 1
-  prints '^skip +GPU: nvidia-smi shows none'
-  [ "$(tail -n 1 "$WORK/out")" = "0 passed, 0 failed, 1 skipped" ] || show
+  one_line '^gpu_check.sh: nvidia-smi shows no GPU; allowed: '
 }
