@@ -21,7 +21,7 @@ choose_examples "${words[@]}"
 [ -n "$out" ] || die "--out needs a folder; allowed: --out DIR"
 mkdir -p -- "$out" && out=$(realpath -- "$out") || exit
 [ ! -e "$out/provenance.txt" ] || die "'$out' has results; allowed: another --out"
-prepare "$RUN_COMMANDS" "$RUN_PACKAGES"
+prepare "" ""
 build_examples
 [[ $options != *' --quick '* ]] || extent=quick
 [ $kind = gpu ] || { extent=trial && echo "a trial: its times mean nothing and are not kept"; }

@@ -18,7 +18,7 @@ mode=full options=' --no-install '
 case ${words[0]:-} in quick | full) mode=${words[0]} words=("${words[@]:1}") ;; esac
 choose_examples "${words[@]}"
 cd "$TOP" || exit
-prepare "$RUN_COMMANDS" "$RUN_PACKAGES"
+prepare "" ""
 have_mpi && have g++ || exit 1
 
 export NCCL_DEBUG_FILE=/dev/stderr "${MPI_SETTINGS[@]}" # NCCL logs to stdout otherwise
@@ -38,9 +38,7 @@ begin_checks 1
 of() { [[ " ${examples[*]} " == *" $1"* ]]; } # of 02: whether that example is checked
 tests=()                                      # folders of tests/gpu
 for name in $(make -s print-GPU_TEST_PROGRAMS); do
-  example=04
-  case $name in allreduce*) example=02 ;; alltoallv*) example=03 ;; esac
-  ! of $example || tests+=("$name")
+  case $name in allreduce*) of 02 ;; alltoallv*) of 03 ;; *) of 04 ;; esac && tests+=("$name")
 done
 build() { make -s -k -j "$lanes" MPI="${1/pthread/}" "${examples[@]}" "${tests[@]/#/build/gpu-$1/tests/}"; }
 
@@ -63,10 +61,9 @@ rows() {
   done
 }
 counts=$(seq 1 "$most") some=$((most < 4 ? most : 4)) pair=$((most > 1 ? 2 : 1)) # numbers of ranks
-several=$((most > 1 ? some : 0))                                              # none where there is one
+several=${some#1}                                                             # none where there is one
 victim=$((some > 2 ? 2 : some - 1))                                           # not rank 0, which is the easy one
 [ "$mode" = full ] || counts=$most
-[ "$several" != 0 ] || several=
 # Processes take turns on a GPU. Ranks that wait for each other in kernels need several turns for each
 # exchange, so many runs at a time take longer than the same runs a few at a time.
 lanes=$((most > gpus ? 2 : cores < 24 || gpus < 4 ? 4 : 6))

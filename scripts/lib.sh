@@ -42,20 +42,21 @@ arguments() {
 }
 
 # ---- what is here --------------------------------------------------------------------------------
-# prepare COMMANDS PACKAGES: says which of the commands (or files) are missing; unless there is --no-install among the options,
-# installs the packages from the distribution. Never CUDA, NCCL or a driver: whoever wants those chooses the version.
+# prepare COMMANDS PACKAGES: says what is missing of these commands (or files) and of what building and running needs; unless
+# there is --no-install among the options, installs the packages of the distribution. Never CUDA, NCCL or a driver: whoever
+# wants those chooses the version.
 prepare() {
-  local what missing='' root=''
-  for what in $1; do have "$what" || [ -e "$what" ] || missing+=" ${what##*/}"; done
+  local what missing='' root='' packages="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin $2"
+  for what in gcc g++ make "$(mpicc_command)" "$(mpirun_command)" $1; do have "$what" || [ -e "$what" ] || missing+=" ${what##*/}"; done
   [ -n "$missing" ] || return 0
   if [[ $options = *' --no-install '* ]] || ! have apt-get; then
-    echo "${0##*/}: missing:$missing; allowed, as root: apt-get install $2" >&2
+    echo "${0##*/}: missing:$missing; allowed, as root: apt-get install $packages" >&2
   else
     [ "$(id -u)" = 0 ] || root=sudo
-    echo "missing:$missing; ${0##*/} installs what it needs (--no-install forbids it): $root apt-get install $2"
+    echo "missing:$missing; ${0##*/} installs what it needs (--no-install forbids it): $root apt-get install $packages"
     $root apt-get -qq update || true # one repository of several may be out of reach
     # shellcheck disable=SC2086 # words
-    $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 install --no-install-recommends $2 >/dev/null
+    $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 install --no-install-recommends $packages >/dev/null
     hash -r
   fi
   for what in gcc make; do have "$what" || exit 1; done # without others there is less to do
@@ -63,9 +64,6 @@ prepare() {
 mpicc_command() { echo "${MPICC:-${MPI_HOME:+$MPI_HOME/bin/}mpicc}"; }
 mpirun_command() { echo "${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/}mpirun}"; }
 have_mpi() { have "$(mpicc_command)" && have "$(mpirun_command)"; }
-# for prepare: what building and running needs
-# shellcheck disable=SC2034
-RUN_COMMANDS="gcc g++ make $(mpicc_command) $(mpirun_command)" RUN_PACKAGES="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin"
 
 # Where make finds CUDA and NCCL.
 cuda_home() { make -s -C "$TOP" print-CUDA_HOME; }

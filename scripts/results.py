@@ -240,43 +240,39 @@ def html_page(folder):
 
 
 # ---- two folders side by side --------------------------------------------------------------------
-def compare_file(old, new, percent, sums):
-    """Lines of text. A row is known by the columns before `us` that both files have."""
-    names = [list(rows[0]) for rows in (old, new)]
-    keys = [key for key in names[1][:names[1].index("us")] if key in names[0][:names[0].index("us")]]
-    before, after = ({tuple(row[key] for key in keys): row for row in rows} for rows in (old, new))
-    lines = [keys + ["old, us", "new, us", "new/old", ""]]
-    for key in (key for key in before if key in after and value(before[key]["us"])):
-        was, now, mark = value(before[key]["us"]), value(after[key]["us"]), "LOST"
-        if now:
-            bars = [value(side.get(q, side.get(m, ""))) for side in (after[key], before[key]) for q, m in (("us_q1", "us_min"), ("us_q3", "us_max"))]
-            apart = None not in bars and (bars[0] > bars[3] or bars[1] < bars[2])
-            mark = " ".join(["*"] * apart + ["SLOWER"] * (now > was * (1 + percent / 100)))
-        for word in mark.split():
-            sums[word] += 1
-        lines.append([*key, f"{was:.2f}", f"{now:.2f}" if now else "-", f"{now / was:.3f}x" if now else "-", mark])
-    sums["rows"] += len(lines) - 1
-    sums["OLD"] += len(before.keys() - after.keys())
-    sums["NEW"] += len(after.keys() - before.keys())
-    widths = [max(len(line[i]) for line in lines) for i in range(len(keys))]
-    form = "  " + " ".join([f"{{:<{width}}}" for width in widths] + ["{:>10} {:>10} {:>8}  {}"])
-    return [form.format(*line).rstrip() for line in lines] * (len(lines) > 1)
+def compared(before, after, percent):
+    """The times of two rows, and what is to be said of them."""
+    was, now = value(before["us"]), value(after["us"])
+    if not now:
+        return f"{was:.2f}", "-", "-", "LOST"
+    bars = [value(side.get(q, side.get(m, ""))) for side in (after, before) for q, m in (("us_q1", "us_min"), ("us_q3", "us_max"))]
+    apart = None not in bars and (bars[0] > bars[3] or bars[1] < bars[2])
+    return f"{was:.2f}", f"{now:.2f}", f"{now / was:.3f}x", " ".join(["*"] * apart + ["SLOWER"] * (now > was * (1 + percent / 100)))
 
 
 def compare(folders, percent):
-    sums, text = dict.fromkeys(("rows", "*", "SLOWER", "LOST", "OLD", "NEW"), 0), []
+    """A row is known by its file and the columns before `us` that both files have."""
+    text, marks, alone = [], [], [0, 0]
     old, new = ({os.path.basename(path): read(path) for path in found(folder, "*.csv")} for folder in folders)
-    for name in sorted(old.keys() & new.keys()):
-        if "us" in old[name][0] and "us" in new[name][0]:
-            lines = compare_file(old[name], new[name], percent, sums)
-            text += [name] * bool(lines) + lines
-    if not sums["rows"]:
+    for name in (name for name in sorted(old.keys() & new.keys()) if "us" in old[name][0] and "us" in new[name][0]):
+        first, second = (names[:names.index("us")] for names in (list(old[name][0]), list(new[name][0])))
+        keys = [key for key in second if key in first]
+        before, after = ({tuple(row[key] for key in keys): row for row in side[name]} for side in (old, new))
+        lines = [(*key, *compared(before[key], after[key], percent)) for key in before if key in after and value(before[key]["us"])]
+        marks += [line[-1] for line in lines]
+        alone = [alone[0] + len(before.keys() - after.keys()), alone[1] + len(after.keys() - before.keys())]
+        widths = [max(len(line[i]) for line in [keys, *lines]) for i in range(len(keys))]
+        form = "  " + " ".join([f"{{:<{width}}}" for width in widths] + ["{:>10} {:>10} {:>8}  {}"])
+        lines = [(*keys, "old, us", "new, us", "new/old", "")] + lines if lines else []
+        text += [name] * bool(lines) + [form.format(*line).rstrip() for line in lines]
+    if not marks:
         die("no row with a time is in both folders; allowed: results of the same examples, of as many ranks")
-    alone = ", ".join(sorted(old.keys() ^ new.keys())) or "none"
-    print(f"old: {machine(folders[0])}", f"new: {machine(folders[1])}", *text, f"files only in one of them: {alone}", sep="\n")
-    print(f"{sums['rows']} rows compared, {sums['OLD']} of OLD not in NEW, {sums['NEW']} of NEW not in OLD; {sums['*']} outside the noise, "
-          f"{sums['SLOWER']} slower by more than {percent:g} %, {sums['LOST']} lost")
-    return sums["SLOWER"] + sums["LOST"] > 0
+    noise, slower, lost = (sum(word in mark for mark in marks) for word in ("*", "SLOWER", "LOST"))
+    files = ", ".join(sorted(old.keys() ^ new.keys())) or "none"
+    print(f"old: {machine(folders[0])}", f"new: {machine(folders[1])}", *text, f"files only in one of them: {files}", sep="\n")
+    print(f"{len(marks)} rows compared, {alone[0]} of OLD not in NEW, {alone[1]} of NEW not in OLD; {noise} outside the noise, "
+          f"{slower} slower by more than {percent:g} %, {lost} lost")
+    return slower + lost > 0
 
 
 def main():

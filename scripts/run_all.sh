@@ -15,7 +15,7 @@ set -uo pipefail
 
 arguments "--no-install --cpu EXAMPLE..." "$@"
 choose_examples "${words[@]}"
-prepare "$RUN_COMMANDS" "$RUN_PACKAGES"
+prepare "" ""
 build_examples
 begin_checks 1
 for name in $(make -s -C "$TOP" print-PROGRAMS EXAMPLE="${examples[*]}"); do

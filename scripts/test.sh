@@ -16,7 +16,7 @@ arguments "--no-install NAME..." "$@"
 names=("${words[@]}")
 cd "$TOP" || exit
 tools="bats ccache clang-format cppcheck pkg-config python3 shellcheck"
-prepare "$RUN_COMMANDS $tools /usr/include/cmocka.h" "$RUN_PACKAGES $tools libcmocka-dev"
+prepare "$tools /usr/include/cmocka.h" "$tools libcmocka-dev"
 begin_checks $(($(nproc) + 1)) # many checks wait, for timeouts for example
 
 tests=(all tests) sanitized=(pthread)
