@@ -30,7 +30,7 @@ const struct option_spec program_option_table[] = {
 static const char *wrong_options(const struct options *opt, int nranks)
 {
   const struct program_options *own = &program_options;
-  const bool library = methods[own->method].call == methods[METHOD_AUTO].call;
+  const bool library = methods[own->method].library;
   if (nranks > EXCHANGE_MAX_RANKS) return "too many ranks; allowed: up to 512";
   if (own->matrix_file && own->pattern)
     return "--matrix and --pattern together; allowed: one of them";
@@ -143,15 +143,15 @@ static void device_counts_call(const struct exchange *x, const char *send, char 
 
 /* Methods of simple/ need a handle for the exchange of counts only. */
 const struct method methods[] = {
-    [METHOD_AUTO] = {"alltoallv", library_call, false, ALLTOALLV_AUTO},
-    [METHOD_SENDRECV] = {"send/recv", sendrecv_call, false, ALLTOALLV_SENDRECV},
-    [METHOD_BARRIER] = {"barrier", barrier_call, true, ALLTOALLV_SENDRECV},
-    [METHOD_LINES] = {"lines", lines_call, true, ALLTOALLV_SENDRECV},
-    [METHOD_COPY_ENGINE] = {"copy engine", copy_engine_call, true, ALLTOALLV_SENDRECV},
-    [METHOD_LSA] = {"alltoallv", library_call, false, ALLTOALLV_LSA},
-    [METHOD_LIB_SENDRECV] = {"alltoallv", library_call, false, ALLTOALLV_SENDRECV},
-    [METHOD_DEVICE_COUNTS] = {"device counts", device_counts_call, false, ALLTOALLV_AUTO},
-    [METHOD_BARE_PUSH] = {"bare push", bare_push_call, true, ALLTOALLV_SENDRECV},
+    [METHOD_AUTO] = {"alltoallv", library_call, true, false, ALLTOALLV_AUTO},
+    [METHOD_SENDRECV] = {"send/recv", sendrecv_call, false, false, ALLTOALLV_SENDRECV},
+    [METHOD_BARRIER] = {"barrier", barrier_call, false, true, ALLTOALLV_SENDRECV},
+    [METHOD_LINES] = {"lines", lines_call, false, true, ALLTOALLV_SENDRECV},
+    [METHOD_COPY_ENGINE] = {"copy engine", copy_engine_call, false, true, ALLTOALLV_SENDRECV},
+    [METHOD_LSA] = {"alltoallv", library_call, true, false, ALLTOALLV_LSA},
+    [METHOD_LIB_SENDRECV] = {"alltoallv", library_call, true, false, ALLTOALLV_SENDRECV},
+    [METHOD_DEVICE_COUNTS] = {"device counts", device_counts_call, true, false, ALLTOALLV_AUTO},
+    [METHOD_BARE_PUSH] = {"bare push", bare_push_call, false, true, ALLTOALLV_SENDRECV},
 };
 
 void program_check_async(alltoallv_t handle)
