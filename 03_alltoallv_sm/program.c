@@ -7,7 +7,7 @@
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-struct program_options program_options = {.seed = 1};
+struct program_options program_options;
 
 #define METHODS "auto|sendrecv|barrier|lines|copy-engine|lsa|lib-sendrecv"
 const struct option_spec program_option_table[] = {
@@ -21,8 +21,6 @@ const struct option_spec program_option_table[] = {
      0, 0},
     {"device-counts", 0, OPTION_FLAG, &program_options.device_counts, NULL,
      "the send counts are known to the device only", 0, 0},
-    {"seed", 0, OPTION_LONG, &program_options.seed, "N", "for the patterns random and moe (1)", 0,
-     1LL << 40},
     {0},
 };
 
@@ -60,8 +58,7 @@ int program_matrix(struct exchange *x, const struct options *opt, const char *pa
   if (!*error && own->matrix_file && x->me->rank == 0)
     pattern_read(own->matrix_file, n, size, matrix, error, sizeof error);
   else if (!*error && !own->matrix_file)
-    pattern_matrix(pattern, n, total, size, (unsigned long long)own->seed, matrix, error,
-                   sizeof error);
+    pattern_matrix(pattern, n, total, size, matrix, error, sizeof error);
   if (launcher_refuse(x->me, error) != EXIT_VERIFIED) return EXIT_USAGE;
   if (own->matrix_file) launcher_broadcast(x->me, matrix, (size_t)(n * n) * sizeof *matrix, 0);
   const struct matrix_most most = matrix_most(matrix, n);

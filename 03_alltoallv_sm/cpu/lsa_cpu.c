@@ -152,7 +152,7 @@ static void send_headers(struct job *job)
 }
 
 /* Device counts: what the caller wants to know. */
-static void publish(const struct job *job, const size_t *told)
+static void publish(const struct job *job, const uint64_t *told)
 {
   size_t *const to[] = {job->x.recvcounts, job->x.rdispls, job->x.needed};
   const size_t n = (size_t)job->h->n;
@@ -180,7 +180,7 @@ static void run(const void *args)
   const int me = h->rank, n = h->n;
   uint64_t to[ALLTOALLV_MAX_LSA_RANKS];
   bool sends[ALLTOALLV_MAX_LSA_RANKS], receives[ALLTOALLV_MAX_LSA_RANKS], all_same = true;
-  size_t told[3 * ALLTOALLV_MAX_LSA_RANKS] = {0};
+  uint64_t told[3 * ALLTOALLV_MAX_LSA_RANKS] = {0};
 
   const uint32_t epoch = h->lsa->epoch = alltoallv_next_epoch(h->lsa->epoch);
   if (device) publish(&job, told); /* nothing so far */

@@ -114,7 +114,7 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, str
 
 bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
                             const uint64_t *rooms, const uint64_t *counts, size_t stride,
-                            struct alltoallv_pair *pairs, size_t *told)
+                            struct alltoallv_pair *pairs, uint64_t *told)
 {
   const size_t n = (size_t)h->n;
   bool fits = true;

@@ -105,7 +105,7 @@ bool alltoallv_has_timed_out(const struct alltoallv_handle *h);
  * thing that does not is reported, the same on every rank. */
 bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
                             const uint64_t *rooms, const uint64_t *counts, size_t stride,
-                            struct alltoallv_pair *pairs, size_t *told);
+                            struct alltoallv_pair *pairs, uint64_t *told);
 
 /* sendrecv.c: an exchange by h->pairs. */
 ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_request *x,

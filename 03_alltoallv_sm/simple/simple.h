@@ -76,8 +76,8 @@ void copy_engine_call(const struct exchange *x, const char *send, char *recv, cu
 /* The stores of barrier alone, for --bench: of no use, but it shows what waiting costs. */
 void bare_push_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
-/* Collective: make x->simple for x->comm, with a window of so many bytes (NULL, or on all ranks why
- * these rungs cannot run), and take it down when all exchanges are over on all ranks. */
+/* Collective: make x->simple with a window of so many bytes (returns NULL, or on all ranks why it
+ * cannot be used), and take it down when all exchanges are over on all ranks. */
 const char *simple_open(struct exchange *x, size_t window_bytes);
 void simple_close(struct exchange *x);
 
