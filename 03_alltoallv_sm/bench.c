@@ -59,8 +59,8 @@ static void fill(void *state, struct bench_size size)
   const int n = x->me->nranks, me = x->me->rank;
   char error[LAUNCHER_TEXT] = ""; /* none: checked before */
   if (!program_options.matrix_file)
-    pattern_matrix(s->patterns[size.series], n, size.count, x->type->size,
-                   (unsigned long long)program_options.seed, s->matrix, error, sizeof error);
+    pattern_matrix(s->patterns[size.series], n, size.count, x->type->size, s->matrix, error,
+                   sizeof error);
   s->most = matrix_most(s->matrix, n);
   for (int i = 0; i < n; i++) {
     x->sendcounts[i] = s->matrix[me * n + i];

@@ -48,8 +48,8 @@ static void share_out(size_t *counts, const double *weights, int n, size_t total
     if (weights[to] > 0) counts[to]++, given++;
 }
 
-void pattern_matrix(const char *pattern, int n, size_t total, size_t element_size,
-                    unsigned long long seed, size_t *matrix, char *error, size_t error_size)
+void pattern_matrix(const char *pattern, int n, size_t total, size_t element_size, size_t *matrix,
+                    char *error, size_t error_size)
 {
 #define ROW(name, rounding, weight) {name, rounding},
 #define WEIGHT(name, rounding, weight) (weight),
@@ -72,7 +72,7 @@ void pattern_matrix(const char *pattern, int n, size_t total, size_t element_siz
          shown(pattern, typed));
   for (int from = 0; from < n && !*error; from++) {
     size_t *counts = matrix + (size_t)from * (size_t)n;
-    uint64_t random = seed * 0x2545f4914f6cdd1dULL + (uint64_t)from;
+    uint64_t random = 0x2545f4914f6cdd1dULL + (uint64_t)from;
     route(n, random, tokens);
     for (int to = 0; to < n; to++) {
       const double all[] = {PATTERNS(WEIGHT)};

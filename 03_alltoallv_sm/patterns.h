@@ -31,10 +31,10 @@
 #define PATTERN_NAMES PATTERNS(PATTERN_NAME)
 
 /* Fills matrix[source * nranks + destination] with elements: a rank that sends at all sends about
- * `total`. The same arguments give the same matrix on every rank; `seed` is for random and moe.
- * Where the name is wrong, one line in `error`, which is "" before. */
-void pattern_matrix(const char *pattern, int n, size_t total, size_t element_size,
-                    unsigned long long seed, size_t *matrix, char *error, size_t error_size);
+ * `total`. The same arguments give the same matrix on every rank. Where the name is wrong, one line
+ * in `error`, which is "" before. */
+void pattern_matrix(const char *pattern, int n, size_t total, size_t element_size, size_t *matrix,
+                    char *error, size_t error_size);
 
 /* Fills the matrix from a file: whitespace-separated numbers of bytes, row = source, column =
  * destination, square, at least nranks in size (the rest is ignored), each a multiple of

@@ -7,7 +7,7 @@
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-struct program_options program_options = {.seed = 1};
+struct program_options program_options;
 
 #define METHODS "auto|sendrecv|barrier|lines|copy-engine|lsa|lib-sendrecv"
 const struct option_spec program_option_table[] = {
@@ -21,8 +21,6 @@ const struct option_spec program_option_table[] = {
      0, 0},
     {"device-counts", 0, OPTION_FLAG, &program_options.device_counts, NULL,
      "the send counts are known to the device only", 0, 0},
-    {"seed", 0, OPTION_LONG, &program_options.seed, "N", "for the patterns random and moe (1)", 0,
-     1LL << 40},
     {0},
 };
 
@@ -30,7 +28,7 @@ const struct option_spec program_option_table[] = {
 static const char *wrong_options(const struct options *opt, int nranks)
 {
   const struct program_options *own = &program_options;
-  const bool library = methods[own->method].call == methods[METHOD_AUTO].call;
+  const bool library = methods[own->method].library;
   if (nranks > EXCHANGE_MAX_RANKS) return "too many ranks; allowed: up to 512";
   if (own->matrix_file && own->pattern)
     return "--matrix and --pattern together; allowed: one of them";
@@ -60,8 +58,7 @@ int program_matrix(struct exchange *x, const struct options *opt, const char *pa
   if (!*error && own->matrix_file && x->me->rank == 0)
     pattern_read(own->matrix_file, n, size, matrix, error, sizeof error);
   else if (!*error && !own->matrix_file)
-    pattern_matrix(pattern, n, total, size, (unsigned long long)own->seed, matrix, error,
-                   sizeof error);
+    pattern_matrix(pattern, n, total, size, matrix, error, sizeof error);
   if (launcher_refuse(x->me, error) != EXIT_VERIFIED) return EXIT_USAGE;
   if (own->matrix_file) launcher_broadcast(x->me, matrix, (size_t)(n * n) * sizeof *matrix, 0);
   const struct matrix_most most = matrix_most(matrix, n);
@@ -143,15 +140,15 @@ static void device_counts_call(const struct exchange *x, const char *send, char 
 
 /* Methods of simple/ need a handle for the exchange of counts only. */
 const struct method methods[] = {
-    [METHOD_AUTO] = {"alltoallv", library_call, false, ALLTOALLV_AUTO},
-    [METHOD_SENDRECV] = {"send/recv", sendrecv_call, false, ALLTOALLV_SENDRECV},
-    [METHOD_BARRIER] = {"barrier", barrier_call, true, ALLTOALLV_SENDRECV},
-    [METHOD_LINES] = {"lines", lines_call, true, ALLTOALLV_SENDRECV},
-    [METHOD_COPY_ENGINE] = {"copy engine", copy_engine_call, true, ALLTOALLV_SENDRECV},
-    [METHOD_LSA] = {"alltoallv", library_call, false, ALLTOALLV_LSA},
-    [METHOD_LIB_SENDRECV] = {"alltoallv", library_call, false, ALLTOALLV_SENDRECV},
-    [METHOD_DEVICE_COUNTS] = {"device counts", device_counts_call, false, ALLTOALLV_AUTO},
-    [METHOD_BARE_PUSH] = {"bare push", bare_push_call, true, ALLTOALLV_SENDRECV},
+    [METHOD_AUTO] = {"alltoallv", library_call, true, false, ALLTOALLV_AUTO},
+    [METHOD_SENDRECV] = {"send/recv", sendrecv_call, false, false, ALLTOALLV_SENDRECV},
+    [METHOD_BARRIER] = {"barrier", barrier_call, false, true, ALLTOALLV_SENDRECV},
+    [METHOD_LINES] = {"lines", lines_call, false, true, ALLTOALLV_SENDRECV},
+    [METHOD_COPY_ENGINE] = {"copy engine", copy_engine_call, false, true, ALLTOALLV_SENDRECV},
+    [METHOD_LSA] = {"alltoallv", library_call, true, false, ALLTOALLV_LSA},
+    [METHOD_LIB_SENDRECV] = {"alltoallv", library_call, true, false, ALLTOALLV_SENDRECV},
+    [METHOD_DEVICE_COUNTS] = {"device counts", device_counts_call, true, false, ALLTOALLV_AUTO},
+    [METHOD_BARE_PUSH] = {"bare push", bare_push_call, false, true, ALLTOALLV_SENDRECV},
 };
 
 void program_check_async(alltoallv_t handle)

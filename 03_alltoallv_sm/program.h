@@ -32,7 +32,7 @@ enum {
 struct method {
   const char *name; /* in notes and in --bench */
   void (*call)(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
-  bool simple;               /* needs simple_open */
+  bool library, simple;      /* of lib/; of simple/, and needs simple_open */
   alltoallv_method_t handle; /* which handle it needs */
 };
 extern const struct method methods[];
@@ -42,7 +42,6 @@ struct program_options {
   const char *matrix_file; /* --matrix, NULL: none */
   int method;              /* --method: number in methods */
   bool device_counts;      /* --device-counts */
-  long seed;               /* --seed */
 };
 extern struct program_options program_options;
 extern const struct option_spec program_option_table[];
@@ -78,14 +77,14 @@ void program_check_async(alltoallv_t handle);
 /* Enqueues: guard bytes into all of the window. */
 void program_guard(const struct exchange *x, char *window, cudaStream_t stream);
 
-/* Enqueues: this rank's input into the segments of `send`. Says what should then arrive at `recv`,
- * as nranks segments. The data of another round are others. */
+/* Enqueues: this rank's input into `send`. Says what should then arrive at `recv`, as nranks
+ * segments. The data of another round are others. */
 void program_prepare(const struct exchange *x, char *send, char *recv, uint32_t round,
                      struct segment *expected, cudaStream_t stream);
 
-/* Compares every element of the segments, and the guard bytes between and around them in the
- * window, in which only guard bytes are left then. Waits for the stream. Says on stderr what was
- * wrong; returns the number of wrong elements and bytes of this rank. */
+/* Compares every element of the segments, and the guard bytes between and around them; leaves only
+ * guard bytes in the window. Waits for the stream. Says on stderr what was wrong; returns the
+ * number of wrong elements and bytes of this rank. */
 unsigned long long program_verify(const char *what, const struct segment *segments, int nsegments,
                                   const struct exchange *x, char *window, cudaStream_t stream);
 

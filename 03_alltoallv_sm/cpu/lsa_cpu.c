@@ -151,13 +151,13 @@ static void send_headers(struct job *job)
   }
 }
 
-/* Device counts: what the caller wants to know; NULL: nothing was received. */
-static void publish(const struct job *job, const size_t *told)
+/* Device counts: what the caller wants to know. */
+static void publish(const struct job *job, const uint64_t *told)
 {
   size_t *const to[] = {job->x.recvcounts, job->x.rdispls, job->x.needed};
   const size_t n = (size_t)job->h->n;
-  for (size_t i = 0; i < 3 * n; i++)
-    if (to[i / n] != NULL) to[i / n][i % n] = told != NULL ? told[i] : 0;
+  for (size_t i = 0; i < 3; i++)
+    if (to[i] != NULL) memcpy(to[i], told + i * n, n * sizeof(*told));
 }
 
 /* Do sender and receiver agree? If not, reports it. */
@@ -180,10 +180,10 @@ static void run(const void *args)
   const int me = h->rank, n = h->n;
   uint64_t to[ALLTOALLV_MAX_LSA_RANKS];
   bool sends[ALLTOALLV_MAX_LSA_RANKS], receives[ALLTOALLV_MAX_LSA_RANKS], all_same = true;
-  size_t told[3 * ALLTOALLV_MAX_LSA_RANKS];
+  uint64_t told[3 * ALLTOALLV_MAX_LSA_RANKS] = {0};
 
   const uint32_t epoch = h->lsa->epoch = alltoallv_next_epoch(h->lsa->epoch);
-  if (device) publish(&job, NULL); /* so far */
+  if (device) publish(&job, told); /* nothing so far */
   if (h->lsa->broken) return;
   const int stale = alltoallv_stale_parity(epoch);
   for (int p = 0; stale >= 0 && p < n; p++) {

@@ -18,34 +18,33 @@
  *   alltoallv_unregister(handle, recvbuff);               // collective
  *   alltoallv_destroy(handle);                            // collective
  *
- * - Counts and displacements are in elements of `element_bytes` bytes: a float, or a token of many
- *   numbers. Their type is size_t. Arrays have one entry per rank. Element i of the part for rank p
- *   is at sendbuff + (sdispls[p] + i) * element_bytes; that of the part from rank p arrives at
- *   recvbuff + (rdispls[p] + i) * element_bytes. Displacements that are NULL mean packed: one part
- *   after the other in rank order. Host arrays are read before the call returns.
+ * - Counts and displacements are size_t, in elements of `element_bytes` bytes: a float, or a token
+ *   of many numbers. Arrays have one entry per rank. Element i of the part for rank p is at
+ *   sendbuff + (sdispls[p] + i) * element_bytes; that of the part from rank p arrives at recvbuff +
+ *   (rdispls[p] + i) * element_bytes. Displacements that are NULL mean packed: one part after the
+ *   other in rank order. Host arrays are read before the call returns.
  * - "Collective" means: every rank of the communicator makes the call, in the same order. NCCL's
  *   rules apply: from one thread at a time, not beside other NCCL calls on that communicator, and
  *   not between ncclGroupStart and ncclGroupEnd. The communicator is a blocking one, and the
  *   thread's current device is its device.
- * - Exchanges are asynchronous. No barrier is needed between them: an exchange does not write into
- *   a peer's receive buffer before the peer's stream has reached it. Two exchanges of one handle
- *   never run at the same time: one on another stream than the one before waits for that by an
- *   event. (cudaStreamPerThread is many streams under one name: use it from one thread only.)
+ * - Exchanges are asynchronous and need no barrier between them: none writes into a peer's receive
+ *   buffer before the peer's stream has reached it. Two of one handle never run at the same time:
+ *   one on another stream waits for the one before by an event. (cudaStreamPerThread is many
+ *   streams under one name: use it from one thread only.)
  * - All blocks of an exchange should be resident at once. If another kernel that waits for peers
  *   (NCCL, a second handle) may run at the same time, limit this one with config.max_blocks: else
  *   both can deadlock.
- * - Exchanges may be captured into a CUDA graph, on all ranks or on none. Those of a capture are on
- *   one stream, and until it ends there are no other exchanges of the handle. The caller orders
- *   launches of the graph with other exchanges. One process per GPU: one that launches graphs of
- *   kernels that wait for each other on several GPUs can deadlock (CUDA's rule). On the send/recv
- *   path take both buffers from ncclMemAlloc: NCCL 2.28 hangs with a send buffer from cudaMalloc.
+ * - Exchanges may be captured into a CUDA graph, on all ranks or on none: on one stream, with no
+ *   other exchanges of the handle until the capture ends. The caller orders launches of the graph
+ *   with other exchanges. One process per GPU: one that launches graphs of kernels that wait for
+ *   each other on several GPUs can deadlock (CUDA's rule). On the send/recv path take both buffers
+ *   from ncclMemAlloc: NCCL 2.28 hangs with a send buffer from cudaMalloc.
  * - Results of type ncclResult_t mean what NCCL's documentation says; the sentence for an error is
  *   in alltoallv_last_error(). After an error that only one rank gets (a wrong argument, say)
  *   repeat the call with right arguments, or end the job: the others wait until their timeout.
  * - Limits: 64 registered buffers at a time; 72 ranks that share memory (more take send/recv);
  *   4 TiB per rank and exchange. Not offered: in place, since peers write into the receive buffer
- *   while this rank still reads; a registered buffer that grows (unregister, agree on the new size
- *   with alltoallv_counts, allocate, register); cancelling an exchange.
+ *   while this rank still reads; a registered buffer that grows; cancelling an exchange.
  * - Nothing here prints or exits. */
 #ifndef ALLTOALLV_H
 #define ALLTOALLV_H
@@ -59,28 +58,22 @@
 extern "C" {
 #endif
 
-/* Of this header: 10000 * major + 100 * minor + patch. 2.0 has element_bytes, and no plans. */
-#define ALLTOALLV_VERSION 20000
-
 /* An AlltoAllV on one communicator: scratch memory, windows, the epoch. */
 typedef struct alltoallv_handle *alltoallv_t;
 
-/* How the bytes move. Chosen in alltoallv_init for all ranks together and never changed later: a
- * choice that one rank could make alone would deadlock. */
+/* How the bytes move, from alltoallv_init on, for all ranks alike. */
 typedef enum {
-  ALLTOALLV_AUTO = 0,     /* the kernel where it can run, else send/recv */
+  ALLTOALLV_AUTO = 0,     /* the kernel where it can run, with all GPUs known to be on NVLink; else
+                             send/recv */
   ALLTOALLV_SENDRECV = 1, /* grouped ncclSend/ncclRecv only */
-  ALLTOALLV_LSA = 2,      /* the kernel; init fails where it cannot run. It is made for NVLink. AUTO
-                             asks CUDA, and NVML for GPUs that this process does not see, and takes
-                             send/recv where one is reached over PCIe or nobody knows; LSA fails
-                             over PCIe, and takes your word where nobody knows */
+  ALLTOALLV_LSA = 2,      /* the kernel; init fails where it cannot run, over PCIe, say. Where CUDA
+                             and NVML do not know whether a GPU is on NVLink it takes your word */
 } alltoallv_method_t;
 
 /* Fill it with ALLTOALLV_CONFIG_INITIALIZER, then change what you need. All ranks pass the same
- * method (alltoallv_init checks it); the rest may differ. */
+ * method; the rest may differ. */
 typedef struct {
-  size_t size; /* of this struct, set by the initializer. alltoallv_init refuses any other: a struct
-                  that was not initialized, or one of another version of this header */
+  size_t size; /* of this struct in this version of the header, set by the initializer */
   alltoallv_method_t method;
   double timeout_seconds; /* the kernel gives up when a peer is this late; 0: never. Send/recv and
                              set-up wait for ever: when a peer has died, end the job */
@@ -96,18 +89,16 @@ typedef struct {
 /* ---- set up and tear down ----------------------------------------------------------------- */
 
 /* Collective. Makes a handle for all ranks of `comm`, which stays the caller's and must outlive the
- * handle. (The handle splits one off for itself, so that registered buffers stay unknown to the
- * caller's own NCCL calls.) `config` may be NULL for the defaults. Allocates all that exchanges
- * need, 1.4 MiB per rank. Synchronises the device. Errors come back on all ranks:
+ * handle. `config` may be NULL for the defaults. Allocates all that exchanges need, 1.4 MiB per
+ * rank. Synchronises the device. Errors come back on all ranks:
  *   ncclInvalidArgument  the configuration is wrong, or differs between ranks
  *   ncclInvalidUsage     ALLTOALLV_LSA was asked for and is not possible here */
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle);
 
 /* Collective. Makes [buff, buff + bytes) usable as receive buffer. `buff` comes from ncclMemAlloc
- * and is in no other window. NCCL computes a peer's address from the offset of your buffer in its
- * allocation, so offsets and sizes must be the same on all ranks, the offset a multiple of 4096;
- * NCCL before 2.30.7 also wants allocations of one size. Send buffers may be any device memory. On
- * the send/recv path this does nothing, but call it all the same. Errors come back on all ranks:
+ * and is in no other window. Its offset in that allocation, a multiple of 4096, and its size are
+ * the same on all ranks; NCCL before 2.30.7 also wants allocations of one size. Send buffers may be
+ * any device memory. On the send/recv path nothing is done. Errors come back on all ranks:
  *   ncclInvalidArgument  NULL, zero bytes, sizes that differ, bad alignment
  *   ncclInvalidUsage     more than 64 buffers, or not the same ones on all ranks
  *   others               what NCCL said; the handle can only be destroyed */
@@ -144,10 +135,10 @@ ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void
  *   ncclInvalidArgument  (on all ranks) NULL on one of them */
 ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], alltoallv_t handle);
 
-/* Collective. The order of arguments is MPI_Alltoallv's (MPI 4.1, section 6.8). What rank i sends
- * to j, sendcounts[j] of i, must equal recvcounts[i] of j. Zero counts are fine and so is any
- * alignment; multiples of 16 bytes are fastest. Segments of the send buffer may overlap. The kernel
- * finds counts that differ between two ranks (alltoallv_get_async_error), send/recv does not.
+/* Collective. The order of arguments is MPI_Alltoallv's. sendcounts[j] of rank i must equal
+ * recvcounts[i] of rank j: the kernel finds where they differ (alltoallv_get_async_error),
+ * send/recv does not. Zero counts are fine and so is any alignment; multiples of 16 bytes are
+ * fastest. Segments of the send buffer may overlap.
  *   ncclInvalidArgument  NULL, element_bytes 0 or 4 GiB, a count that overflows in bytes, a segment
  *                        outside the registered range
  *   ncclInvalidUsage     recvbuff is not registered (LSA path), receive segments overlap, send and
@@ -164,27 +155,24 @@ typedef enum {
   ALLTOALLV_SLOTS = 1,  /* the part of rank p at p * room elements; `room` fit from each rank */
 } alltoallv_layout_t;
 
-/* Collective. As alltoallv(), but the arrays are in device memory, so that a kernel just before it
- * in the stream can write them, and nobody knows the receive counts yet. Read: sendcounts; sdispls
- * (NULL: packed). Written: recvcounts; rdispls (may be NULL), where the parts lie. No two of these
- * arrays overlap. sendbuff must not be NULL, also where nothing will be sent. All ranks pass the
- * same layout and element_bytes.
+/* Collective. As alltoallv(), but the arrays are in device memory: a kernel just before it in the
+ * stream can write the send counts, and nobody knows the receive counts yet. Read: sendcounts;
+ * sdispls (NULL: packed). Written: recvcounts; rdispls (may be NULL), where the parts lie. No two
+ * of these arrays overlap. sendbuff must not be NULL. All ranks pass the same layout and
+ * element_bytes. On the send/recv path this call waits for the stream and cannot be captured.
  *
  * If the data do not fit at one rank, no rank's receive buffer is changed, recvcounts is 0
- * everywhere, and every rank gets the error from alltoallv_get_async_error. So what comes next on
- * the stream, the exchange back, say, finds nothing to work on. `needed` (written, may be NULL) is
- * what recvcounts would have been: where the two differ, data did not fit. A count of 2^55 bytes or
- * more fits nowhere. On the send/recv path this call waits for the stream and cannot be
- * captured. Errors as alltoallv(). */
+ * everywhere, so that what comes next on the stream finds nothing to work on, and every rank gets
+ * the error from alltoallv_get_async_error. `needed` (written, may be NULL) is what recvcounts
+ * would have been. A count of 2^55 bytes or more fits nowhere. Errors as alltoallv(). */
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
                                      const size_t *sdispls, void *recvbuff, size_t room,
                                      alltoallv_layout_t layout, size_t *recvcounts, size_t *rdispls,
                                      size_t *needed, size_t element_bytes, alltoallv_t handle,
                                      cudaStream_t stream);
 
-/* What went wrong on the device: to be asked after the stream has been synchronised, or at any time
- * before (it never blocks). Not collective. Each of the three pointers may be NULL; source and
- * destination are ranks, -1 where they do not apply.
+/* What has gone wrong on the device so far; never blocks. Not collective. Each of the pointers may
+ * be NULL; source and destination are ranks, -1 where they do not apply.
  *   ncclSuccess          nothing
  *   ncclInvalidArgument  `source` sent another number of elements than `destination` expected, or
  *                        (device counts) more than fits; source is -1 when it is the sum over all
@@ -197,9 +185,8 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
  *   ncclRemoteError      nothing came from `source` within the timeout. Final: the handle can only
  *                        be destroyed. The late rank may still write into the receive buffers:
  *                        leave them allocated, and end the job.
- * alltoallv_last_error() then has both numbers, in what the calling rank counts in: "rank 0 sends
- * 11 elements to rank 2, which expects 10" (in bytes where they are no whole number of elements).
- */
+ * alltoallv_last_error() then says "rank 0 sends 11 elements to rank 2, which expects 10", or how
+ * many bytes where these are no whole number of the calling rank's elements. */
 ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
                                        int *destination);
 

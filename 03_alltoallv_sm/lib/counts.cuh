@@ -56,14 +56,13 @@ static __device__ bool load_counts(const kernel_args &a, block_state &b,
 }
 
 /* Receives the rows of all ranks. Then everybody knows the matrix and what fits where, and comes to
- * the same verdict by itself: if anything does not fit anywhere, nobody moves anything. Completes
- * b.pairs; block 0 tells the caller what comes, and reports what is wrong. False: do not move
- * anything; b.stop: because something has not come.
+ * the same verdict: if anything does not fit anywhere, nobody moves anything. Completes b.pairs;
+ * block 0 tells the caller what comes, and reports what is wrong. False: do not move anything;
+ * b.stop: because something has not come.
  *
  * A thread waits for one entry of the matrix, another one for what a rank says of its receive
- * buffer: all lines are loaded at the same time, by few instructions. (A column per thread took
- * 0.4 us longer, most of it to fetch the instructions.) The last threads do it, because the first
- * ones are still sending lines. */
+ * buffer: all lines are loaded at once, by few instructions. (A column per thread took 0.4 us
+ * longer.) The last threads do it, because the first ones are still sending lines. */
 static __device__ bool share_counts(const kernel_args &a, block_state &b)
 {
   extern __shared__ uint64_t sent[]; /* [source * n + destination] */

@@ -59,75 +59,62 @@ static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, char *recv
                         "recvbuff is not registered; allowed: after alltoallv_register");
 }
 
-/* A segment in bytes: displacement NULL means right after the one before, which ends at *packed.
- * False if it overflows. */
-static bool segment(size_t count, const size_t *displacement, size_t element, uint64_t *packed,
-                    uint64_t *bytes, uint64_t *offset, uint64_t *end)
+/* The segments of a buffer, in bytes: what one call after the other has seen of them. */
+struct side {
+  const size_t *counts, *displs; /* displs NULL: each right after the one before */
+  uint64_t packed;               /* the end of the one before */
+  uint64_t begin, end;           /* of all that are not empty */
+};
+
+/* The one for rank p. False if it overflows. */
+static bool next_segment(struct side *s, int p, size_t element, uint64_t *bytes, uint64_t *offset)
 {
-  *offset = *packed;
-  if (__builtin_mul_overflow(count, element, bytes) ||
-      (displacement != NULL && __builtin_mul_overflow(*displacement, element, offset)) ||
-      __builtin_add_overflow(*offset, *bytes, end))
+  *offset = s->packed;
+  if (__builtin_mul_overflow(s->counts[p], element, bytes) ||
+      (s->displs != NULL && __builtin_mul_overflow(s->displs[p], element, offset)) ||
+      __builtin_add_overflow(*offset, *bytes, &s->packed))
     return false;
-  *packed = *end;
+  if (*bytes > 0 && *offset < s->begin) s->begin = *offset;
+  if (*bytes > 0 && s->packed > s->end) s->end = s->packed;
   return true;
 }
 
-static ncclResult_t refuse_overlap(const struct alltoallv_handle *h)
-{
-  for (int a = 0; a < h->n; a++)
-    for (int b = 0; b < a; b++) {
-      const struct alltoallv_pair *x = &h->pairs[a], *y = &h->pairs[b];
-      if (x->recv_bytes > 0 && y->recv_bytes > 0 &&
-          x->recv_offset < y->recv_offset + y->recv_bytes &&
-          y->recv_offset < x->recv_offset + x->recv_bytes)
-        return alltoallv_fail(ncclInvalidUsage,
-                              "what comes from ranks %d and %d overlaps in recvbuff", b, a);
-    }
-  return ncclSuccess;
-}
-
 /* The arguments of alltoallv() in bytes, in h->pairs. */
-static ncclResult_t make_pairs(struct alltoallv_handle *h, const size_t sendcounts[],
-                               const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
-                               const size_t rdispls[], struct alltoallv_request *x)
+static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, struct side recv,
+                               char *recvbuff, struct alltoallv_request *x)
 {
-  uint64_t send_begin = UINT64_MAX, send_end = 0, recv_begin = UINT64_MAX, recv_end = 0;
-  uint64_t send_packed = 0, recv_packed = 0;
-  int last = -1;
-  bool ascending = true;
+  int last = -1; /* whose part ends last */
+  send.begin = recv.begin = UINT64_MAX;
   for (int p = 0; p < h->n; p++) {
-    struct alltoallv_pair *pair = &h->pairs[p];
-    uint64_t end;
-    if (!segment(sendcounts[p], sdispls != NULL ? &sdispls[p] : NULL, x->element, &send_packed,
-                 &pair->send_bytes, &pair->send_offset, &end))
+    struct alltoallv_pair *a = &h->pairs[p];
+    const uint64_t end = recv.end;
+    if (!next_segment(&send, p, x->element, &a->send_bytes, &a->send_offset))
       return alltoallv_fail(ncclInvalidArgument, "what goes to rank %d overflows", p);
-    if (pair->send_bytes > 0) {
-      if (pair->send_offset < send_begin) send_begin = pair->send_offset;
-      if (end > send_end) send_end = end;
-    }
-    if (!segment(recvcounts[p], rdispls != NULL ? &rdispls[p] : NULL, x->element, &recv_packed,
-                 &pair->recv_bytes, &pair->recv_offset, &end))
+    if (!next_segment(&recv, p, x->element, &a->recv_bytes, &a->recv_offset))
       return alltoallv_fail(ncclInvalidArgument, "what comes from rank %d overflows", p);
-    if (pair->recv_bytes > 0) {
-      if (pair->recv_offset < recv_end) ascending = false;
-      if (pair->recv_offset < recv_begin) recv_begin = pair->recv_offset;
-      if (end > recv_end) recv_end = end, last = p;
+    if (recv.end > end) last = p;
+    for (int q = 0; q < p && a->recv_offset < end; q++) { /* mostly in order: nothing to compare */
+      const struct alltoallv_pair *b = &h->pairs[q];
+      if (a->recv_bytes > 0 && b->recv_bytes > 0 &&
+          a->recv_offset < b->recv_offset + b->recv_bytes &&
+          b->recv_offset < a->recv_offset + a->recv_bytes)
+        return alltoallv_fail(ncclInvalidUsage,
+                              "what comes from ranks %d and %d overlaps in recvbuff", q, p);
     }
   }
-  if ((send_end > 0 && x->send == NULL) || (recv_end > 0 && recvbuff == NULL))
+  if ((send.end > 0 && x->send == NULL) || (recv.end > 0 && recvbuff == NULL))
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
-  ALLTOALLV_TRY(locate_recvbuff(h, recvbuff, recv_end, last, x));
-  const uintptr_t send = (uintptr_t)x->send, recv = (uintptr_t)recvbuff;
-  if (send_end > 0 && recv_end > 0 && send + send_begin < recv + recv_end &&
-      recv + recv_begin < send + send_end)
+  ALLTOALLV_TRY(locate_recvbuff(h, recvbuff, recv.end, last, x));
+  const uintptr_t from = (uintptr_t)x->send, to = (uintptr_t)recvbuff;
+  if (send.end > 0 && recv.end > 0 && from + send.begin < to + recv.end &&
+      to + recv.begin < from + send.end)
     return alltoallv_fail(ncclInvalidUsage, "send and receive ranges overlap");
-  return ascending ? ncclSuccess : refuse_overlap(h);
+  return ncclSuccess;
 }
 
 bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
                             const uint64_t *rooms, const uint64_t *counts, size_t stride,
-                            struct alltoallv_pair *pairs, size_t *told)
+                            struct alltoallv_pair *pairs, uint64_t *told)
 {
   const size_t n = (size_t)h->n;
   bool fits = true;
@@ -190,7 +177,9 @@ ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const si
   ALLTOALLV_TRY(check_element(element_bytes));
   if (sendcounts == NULL || recvcounts == NULL)
     return alltoallv_fail(ncclInvalidArgument, "NULL array of counts");
-  ALLTOALLV_TRY(make_pairs(handle, sendcounts, sdispls, recvbuff, recvcounts, rdispls, &x));
+  const struct side send = {.counts = sendcounts, .displs = sdispls};
+  const struct side recv = {.counts = recvcounts, .displs = rdispls};
+  ALLTOALLV_TRY(make_pairs(handle, send, recv, recvbuff, &x));
   ALLTOALLV_TRY(order(handle, stream, &capturing));
   return handle->lsa != NULL ? alltoallv_lsa_launch(handle, &x, stream)
                              : alltoallv_sendrecv(handle, &x, stream);

@@ -178,6 +178,8 @@ struct ability {
   char why_not[80]; /* why the kernel cannot run; "": it can */
 };
 
+#define SENDRECV_BECAUSE "send/recv: "
+
 /* Can the kernel run? h->why becomes "", or why not: what the first rank says that has something to
  * say. h->words: the GPUs of all ranks. */
 static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device)
@@ -197,7 +199,8 @@ static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device)
     if (all[r].method != mine.method)
       return alltoallv_fail(ncclInvalidArgument, "config.method is %d here and %d on rank %d",
                             (int)mine.method, (int)all[r].method, r);
-    if (h->why[0] == '\0') memcpy(h->why, all[r].why_not, sizeof(mine.why_not));
+    if (h->why[0] == '\0' && all[r].why_not[0] != '\0')
+      snprintf(h->why, sizeof(h->why), SENDRECV_BECAUSE "%s", all[r].why_not);
     if (all[r].max_blocks < (uint64_t)c->max_blocks) c->max_blocks = (int)all[r].max_blocks;
   }
   return ncclSuccess;
@@ -216,11 +219,9 @@ static ncclResult_t open_window(struct alltoallv_handle *h, int id)
 
 static ncclResult_t close_window(struct alltoallv_handle *h, int id)
 {
-  struct alltoallv_window *w = &h->windows[id];
-  const ncclWindow_t window = w->window;
-  w->base = NULL, w->window = NULL;
-  if (window != NULL) ALLTOALLV_NCCLTRY(ncclCommWindowDeregister(h->lsa_comm, window));
-  return ncclSuccess;
+  const ncclWindow_t window = h->windows[id].window;
+  memset(&h->windows[id], 0, sizeof(h->windows[id]));
+  return window != NULL ? ncclCommWindowDeregister(h->lsa_comm, window) : ncclSuccess;
 }
 
 static ncclResult_t make_scratch(struct alltoallv_handle *h)
@@ -233,7 +234,8 @@ static ncclResult_t make_scratch(struct alltoallv_handle *h)
   return ncclSuccess;
 }
 
-/* Frees the kernel's side, whatever fails, and returns the first failure. */
+/* Frees the kernel's side, whatever fails, and returns the first failure; says nothing, so that the
+ * sentence for what came before stays. */
 static ncclResult_t free_lsa(struct alltoallv_handle *h)
 {
   char *scratch = h->windows[ALLTOALLV_MAX_WINDOWS].base;
@@ -243,12 +245,10 @@ static ncclResult_t free_lsa(struct alltoallv_handle *h)
       scratch != NULL ? ncclMemFree(scratch) : ncclSuccess,
       h->lsa_comm != NULL ? ncclCommDestroy(h->lsa_comm) : ncclSuccess,
   };
+  int i = 0;
+  while (i < 3 && results[i] == ncclSuccess) i++;
   h->lsa = NULL, h->lsa_comm = NULL;
-  for (size_t i = 0; i < sizeof(results) / sizeof(*results); i++)
-    if (results[i] != ncclSuccess)
-      return alltoallv_fail(results[i], "cleanup: memory of the kernel: %s",
-                            alltoallv_nccl_reason(results[i]));
-  return ncclSuccess;
+  return results[i];
 }
 
 /* Sets h->lsa. Returns ncclInvalidUsage on all ranks if there is no symmetric memory on one.
@@ -288,14 +288,13 @@ static ncclResult_t make_handle(struct alltoallv_handle *h)
   if (result != ncclSuccess && result != ncclInvalidUsage) return result;
   if (result == ncclInvalidUsage) {
     (void)free_lsa(h);
-    strcpy(h->why, "the communicator has no symmetric memory");
+    strcpy(h->why, SENDRECV_BECAUSE "the communicator has no symmetric memory");
   }
-  if (h->lsa == NULL && h->config.method == ALLTOALLV_LSA)
-    return alltoallv_fail(ncclInvalidUsage, "the kernel cannot be used: %s", h->why);
-  const char *path = "send/recv: ";
-  memmove(h->why + strlen(path), h->why, strlen(h->why) + 1);
-  memcpy(h->why, path, strlen(path));
-  if (h->lsa != NULL) snprintf(h->why, sizeof(h->why), "one-sided kernel among %d ranks", h->n);
+  if (h->lsa != NULL)
+    snprintf(h->why, sizeof(h->why), "one-sided kernel among %d ranks", h->n);
+  else if (h->config.method == ALLTOALLV_LSA)
+    return alltoallv_fail(ncclInvalidUsage, "the kernel cannot be used: %s",
+                          h->why + strlen(SENDRECV_BECAUSE));
   return ncclSuccess;
 }
 
@@ -325,14 +324,11 @@ ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *conf
   h->ll_threshold = ll_threshold;
   h->first_epoch = first_epoch;
   const ncclResult_t result = make_handle(h);
-  if (result != ncclSuccess) {
-    char sentence[ALLTOALLV_SENTENCE]; /* which cleaning up may replace */
-    memcpy(sentence, alltoallv_last_error(), sizeof(sentence));
+  if (result == ncclSuccess)
+    *handle = h;
+  else
     (void)free_handle(h);
-    return alltoallv_fail(result, "%s", sentence);
-  }
-  *handle = h;
-  return ncclSuccess;
+  return result;
 }
 
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle)
@@ -346,8 +342,13 @@ ncclResult_t alltoallv_destroy(alltoallv_t handle)
   /* of any stream, launches of graphs included; freeing memory waits for the device anyway */
   const cudaError_t last = cudaDeviceSynchronize();
   const ncclResult_t result = free_handle(handle);
-  if (last == cudaSuccess) return result;
-  return alltoallv_fail(ncclUnhandledCudaError, "the last exchange: %s", cudaGetErrorString(last));
+  if (last != cudaSuccess)
+    return alltoallv_fail(ncclUnhandledCudaError, "the last exchange: %s",
+                          cudaGetErrorString(last));
+  if (result != ncclSuccess)
+    return alltoallv_fail(result, "cleanup: memory of the kernel: %s",
+                          alltoallv_nccl_reason(result));
+  return ncclSuccess;
 }
 
 ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why)
@@ -383,9 +384,7 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
                             (unsigned long long)other[0], (unsigned long long)handle->words[0]);
     if (other[1] != handle->words[1] || other[1] == ALLTOALLV_MAX_WINDOWS)
       return alltoallv_fail(ncclInvalidUsage,
-                            other[1] == ALLTOALLV_MAX_WINDOWS
-                                ? "more than %d buffers are registered"
-                                : "ranks have registered different buffers (%d)",
+                            "more than %d buffers, or not the same ones on all ranks",
                             ALLTOALLV_MAX_WINDOWS);
   }
 
@@ -429,5 +428,6 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff)
   if (alltoallv_has_timed_out(handle))
     return alltoallv_fail(ncclRemoteError, "the handle has timed out: a late rank may still write "
                                            "into the buffer, so do not free it");
-  return close_window(handle, id);
+  ALLTOALLV_NCCLTRY(close_window(handle, id));
+  return ncclSuccess;
 }

@@ -100,12 +100,12 @@ bool alltoallv_has_timed_out(const struct alltoallv_handle *h);
 /* ---- exchanges ---------------------------------------------------------------------------- */
 
 /* Device counts, when all rows are here. counts[s * stride + d]: elements from s to d;
- * rooms[d * stride]: bytes of a slot at d, or of all that it receives. Completes h->pairs-like
- * `pairs` and fills told[], n each: recvcounts, rdispls, needed. Does everything fit everywhere? If
- * not, the first thing that does not is reported: the same on every rank, from the same rows. */
+ * rooms[d * stride]: bytes of a slot at d, or of all that it receives. Completes `pairs` and fills
+ * told[], n each: recvcounts, rdispls, needed. Does everything fit everywhere? If not, the first
+ * thing that does not is reported, the same on every rank. */
 bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
                             const uint64_t *rooms, const uint64_t *counts, size_t stride,
-                            struct alltoallv_pair *pairs, size_t *told);
+                            struct alltoallv_pair *pairs, uint64_t *told);
 
 /* sendrecv.c: an exchange by h->pairs. */
 ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_request *x,
@@ -124,8 +124,7 @@ enum { ALLTOALLV_PCI_ID = 16 }; /* bytes of a GPU's PCI id as text, its 0 includ
 const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
                                   const char (*ids)[ALLTOALLV_PCI_ID], int *blocks);
 
-/* Allocates h->lsa, says how much scratch memory it takes, and loads the kernels. Not collective.
- */
+/* Allocates h->lsa, loads the kernels; scratch memory to be shared. Not collective. */
 ncclResult_t alltoallv_lsa_create(struct alltoallv_handle *h, size_t *scratch_bytes);
 ncclResult_t alltoallv_lsa_destroy(struct alltoallv_handle *h);
 

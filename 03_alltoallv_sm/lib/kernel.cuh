@@ -8,8 +8,7 @@
  *
  * The sender chooses by the bytes of the pair; counts agree, so the receiver knows. All waiting
  * loops end after the timeout. Nobody waits for anything but headers before it sends, and these
- * come first; so there is no cycle of waiting among the blocks of an exchange. There are never more
- * blocks than multiprocessors, and users leave room for what else waits for peers (alltoallv.h).
+ * come first; so there is no cycle of waiting. There are never more blocks than multiprocessors.
  *
  * The grid has a team of blocks (those with the same blockIdx.y) for every rank, or fewer if blocks
  * are short: see FOR_EACH_OF_TEAM. Which block does what:
@@ -20,12 +19,9 @@
  *   other blocks of team 0  own part                 headers of large     tiles, small own part
  *   teams from 1 on         lines                    pairs, tiles, lines  tiles, lines
  *
- * Block 0 has a header from every peer before it ends; why that matters is said at read_header. In
- * MODE_LARGE all ranks have the same grid. In MODE_DEVICE the own part goes in tiles if any part is
- * large, as it always does in MODE_LARGE.
- *
- * MODE leaves out what an exchange does not need: the time of a small one is mostly that of
- * fetching its instructions and arguments. */
+ * Block 0 has a header from every peer before it ends: see read_header. In MODE_LARGE all ranks
+ * have the same grid. In MODE_DEVICE the own part goes in tiles if any part is large. MODE leaves
+ * out what an exchange does not need: most of the time of a small one is fetching instructions. */
 #ifndef ALLTOALLV_KERNEL_CUH
 #define ALLTOALLV_KERNEL_CUH
 

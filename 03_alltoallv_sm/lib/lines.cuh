@@ -83,12 +83,10 @@ static __device__ __forceinline__ char *lane_lines(char *mailbox, uint32_t g)
          (g * ALLTOALLV_GROUP_LINES + threadIdx.x % 32) * ALLTOALLV_LINE_BYTES;
 }
 
-/* The blocks of the grid form teams: those with the same blockIdx.y, gridDim.x of them. Team i
- * sends lines to rank + i and receives them from rank - i; if there are fewer teams than ranks, for
- * some more values of i too: i, i + gridDim.y - 1, ... Team 0 has no peer: kernel.cuh says what its
- * blocks do. So a block waits for the block of the same number at another rank, which has sent
- * before it waits: where grids are equal, blocks that have to wait for room keep nobody from going
- * on. */
+/* Blocks with the same blockIdx.y are a team. Team i > 0 sends lines to rank + i and receives them
+ * from rank - i; if there are fewer teams than ranks, also for i + gridDim.y - 1 and so on. So a
+ * block waits for the block of the same number at another rank, which has sent before it waits:
+ * where grids are equal, blocks that have to wait for room keep nobody from going on. */
 #define FOR_EACH_OF_TEAM(a, i) for (int i = blockIdx.y; i > 0 && i < (a).n; i += gridDim.y - 1)
 
 /* The groups of a pair for this warp of its team; neighbours go to different multiprocessors. */

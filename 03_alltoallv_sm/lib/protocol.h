@@ -58,12 +58,11 @@ enum alltoallv_kind {
   ALLTOALLV_KIND_SLOTS = 3,  /* counts on the device, parts in slots of one size */
 };
 
-/* What a rank writes at a peer begins with a slot of four lines for each of its blocks. Three of
- * them are a header, 12 bytes each (one 64-bit, one 32-bit number). Block 0 sends one to every
- * peer. For a large pair whose counts are on the host each block b sends one, to block b of the
- * peer: so no block waits for another one, and no two look at the same place. With device counts
- * the sender's whole row of counts comes after the slots: a line for each rank, with the elements
- * that it is sent | kind + 256 * blocks of the sender's launch. */
+/* What a rank writes at a peer begins with a slot of four lines for each of its blocks. Three are a
+ * header, 12 bytes each (one 64-bit, one 32-bit number). Block 0 sends one to every peer; for a
+ * large pair with host counts each block b does, to block b of the peer, so that no block waits for
+ * another. With device counts the sender's row of counts comes after the slots: a line for each
+ * rank, with the elements that it is sent | kind + 256 * blocks of the sender's launch. */
 enum alltoallv_slot_line {
   ALLTOALLV_LINE_SENT = 0,   /* bytes I send you | kind */
   ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you; device counts: what fits | window id */
@@ -88,9 +87,8 @@ ALLTOALLV_RULE uint32_t alltoallv_next_epoch(uint32_t epoch)
 
 /* The parity (0: even, 1: odd epochs) whose lines have to be cleared at the beginning of `epoch`,
  * before block 0 sends its headers, or -1. By then we have read what we wait for of that parity,
- * and nobody sends more of it before those headers. What nobody waits for, headers and lines of a
- * pair whose counts disagree, may land after that: two epochs later it has landed, because its
- * sender's kernel has ended, and is cleared, too. */
+ * and nobody sends more before those headers. What nobody waits for (of a pair whose counts
+ * disagree) may land later: two epochs on its sender's kernel has ended, and it is cleared, too. */
 ALLTOALLV_RULE int alltoallv_stale_parity(uint32_t epoch)
 {
   if (epoch == 0xffffffffu || epoch == 3) return 0;
@@ -163,9 +161,8 @@ struct alltoallv_errors {
 /* ---- scratch memory of a rank, written by its peers --------------------------------------- */
 
 /* A line is 16 bytes: 12 of data and the epoch, stored and loaded as one piece, so that whoever
- * sees the epoch sees the data; no fence, no flag, no waiting between data and flag. Small pairs
- * travel in such lines (the low-latency protocol, "LL"), in groups of 32 x 4 lines: each lane of a
- * warp moves 48 bytes at a time. */
+ * sees the epoch sees the data. Small pairs travel in such lines (the low-latency protocol, "LL"),
+ * in groups of 32 x 4 lines: each lane of a warp moves 48 bytes at a time. */
 #define ALLTOALLV_LINE_BYTES 16
 #define ALLTOALLV_GROUP_BYTES (32 * 48)
 #define ALLTOALLV_GROUP_LINES (32 * 4)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Large pairs: they go straight into the receive buffer of the peer, in tiles, at any alignment,
- * as in simple/barrier.cu. But a header, which says where they may go, takes the place of its first
- * barrier.
+/* Large pairs go straight into the receive buffer of the peer, as in simple/barrier.cu; but a
+ * header, which says where they may go, takes the place of its first barrier.
  *
  * Neither loads nor stores touch a byte outside the segment, not even to write back what was there:
  * the byte beside it belongs to another source, which may be writing it at this moment. */
@@ -91,12 +90,10 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
 
 /* The tiles of all pairs are numbered through, beginning with those for rank 0, and tile t is for
  * warp t modulo their number: so all warps have as many, up to one. But a warp takes one tile of
- * each pair in turn: so every link is busy all the time, one large pair is moved by all blocks, and
- * neighbouring tiles are written at the same time. (One pair after the other loses 5 to 10 %, one
- * contiguous range per block as much.)
+ * each pair in turn: so all links are busy, and neighbouring tiles are written at the same time.
+ * (One pair after the other loses 5 to 10 %, one contiguous range per block as much.)
  *
- * Here is how many tiles pair p has to push, which are those of large pairs and of my own part, and
- * which warp has its first one. By thread p. */
+ * By thread p: how many tiles pair p has, if it is large or my own part, and whose its first is. */
 static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_state &b,
                                                     const struct alltoallv_pair *pairs, int p)
 {
@@ -141,8 +138,7 @@ static __device__ __forceinline__ void move_row(const kernel_args &a, const bloc
 
 /* A warp's first row is that of its own number. If it has few, the others follow at equal
  * distances. Else they come from a counter: multiprocessors are not equally fast, and with equal
- * shares the links idle while the slowest one finishes. (A place in memory answers about two
- * requests in a nanosecond: when all warps ask the counter for their second row at the same time,
+ * shares the links idle while the slowest one finishes. (When all warps ask it at the same time,
  * the last one waits a microsecond.) Block 0 sets it back in the next exchange. */
 #define FEW_ROWS 4
 

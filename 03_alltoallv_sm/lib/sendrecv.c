@@ -63,8 +63,9 @@ ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
   }
   ALLTOALLV_TRY(alltoallv_agree(h, words));
 
-  size_t told[3 * n];
+  uint64_t *told = h->words + n * words; /* after all messages */
   bool same = true;
+  memset(told, 0, 3 * array);
   for (size_t p = 0; p < n; p++) {
     if (h->words[p * words + ROW_KIND] == h->words[ROW_KIND]) continue;
     alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_KIND, 0, (int)p, 0, 0, x->element);
@@ -72,13 +73,11 @@ ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
   }
   *fits = same && alltoallv_share_counts(h, x, h->words + ROW_ROOM, h->words + ROW_COUNTS, words,
                                          h->pairs, told);
-  if (!same) memset(told, 0, sizeof(told));
   size_t *const to[] = {x->recvcounts, x->rdispls, x->needed};
-  memcpy(h->words, told, sizeof(told));
   for (size_t i = 0; i < 3; i++)
     if (to[i] != NULL)
       ALLTOALLV_CUDATRY(
-          cudaMemcpyAsync(to[i], h->words + i * n, array, cudaMemcpyHostToDevice, stream));
+          cudaMemcpyAsync(to[i], told + i * n, array, cudaMemcpyHostToDevice, stream));
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream)); /* h->words will be used again */
   return ncclSuccess;
 }

@@ -81,10 +81,9 @@ static __device__ __forceinline__ struct beginning begin_exchange(const kernel_a
 
 /* ---- lines --------------------------------------------------------------------------------- */
 
-/* Three words of data and the epoch, written by one 128-bit store and read by one 128-bit load,
- * which PTX makes single accesses for the scalar type b128. So a reader that finds its epoch has
- * the data too, after one trip over the link; data and flag in two stores would need a fence
- * between them, which costs a round trip. */
+/* Three words of data and the epoch, in one store and one load, which PTX makes single accesses for
+ * the scalar type b128. So a reader that finds its epoch has the data too, after one trip over the
+ * link; two stores would need a fence between them, which costs a round trip. */
 struct line {
   uint32_t word[3];
   uint32_t epoch;
@@ -214,8 +213,8 @@ static __device__ int missing_rank(const kernel_args &a, uint32_t epoch, int sou
   return source;
 }
 
-/* Has the handle broken, or have I waited too long for `source`? Then nobody waits any more. (Out
- * of line, as all that is rare: the code of an exchange without trouble shall be short.) */
+/* Has the handle broken, or have I waited too long for `source`? Then nobody waits any more. (What
+ * is rare is out of line, so that the usual code is short.) */
 static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch, poll_clock w,
                                             int source)
 {
@@ -252,37 +251,32 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p,
  * overwritten too early.
  *
  * Let A and B be two ranks and e an epoch. A begins e when its kernel starts, and has then finished
- * e - 1, because the exchanges of a handle follow each other on every rank. A finishes e when its
- * kernel ends, with all its blocks. So:
+ * e - 1, because the exchanges of a handle follow each other. A finishes e when its kernel ends. So
  *   (1) Whoever has a header of e from A knows that A has finished e - 1.
  *   (2) Whoever has finished e has had a header of e from every peer: its block 0 waits for all of
  *       them, in every mode and for pairs without bytes too. (With device counts it waits for the
  *       rows in share_counts, and where a wait there is given up, for the header here.)
  *
- * Scratch memory. In e, B writes its headers and its lines into its mailbox at A without waiting
- * for anything. There is one mailbox for odd epochs and one for even ones. The one of e holds what
- * B wrote in e - 2, and A reads that in e - 2 only. B has begun e, so B has finished e - 1; by (2)
- * B had A's header of e - 1; by (1) A has finished e - 2. What B wrote in e - 1, which A may still
- * be reading, is in the mailbox of the other parity. So two parities suffice, however far one rank
- * is ahead of the others.
+ * Scratch memory. In e, B writes headers and lines into its mailbox at A without waiting, into the
+ * one of the parity of e. That holds what B wrote in e - 2, which A reads in e - 2 only. B has
+ * begun e, so B has finished e - 1; by (2) B had A's header of e - 1; by (1) A has finished e - 2.
+ * What A may still be reading, of e - 1, is in the other mailbox. So two suffice, however far one
+ * rank is ahead of the others.
  *
- * Receive buffer. A block of B stores into the receive buffer of A in e only when it has A's header
- * of e. A sent that from its kernel e, so whatever A's stream did with the buffer before is over.
- * And A's kernel e does not end before every block of B that had something to store has said that
- * it is done: what A's stream does next finds all of it, and no store of e comes later. When the
- * two disagree about the count, B stores nothing and A waits for nothing: both compare the same two
- * numbers. Small pairs are stored by A itself, from its mailbox, within e.
+ * Receive buffer. A block of B stores into A's in e only when it has A's header of e. A sent that
+ * from its kernel e, so whatever A's stream did with the buffer before is over. A's kernel e does
+ * not end before every block of B that had something to store has said that it is done: what A's
+ * stream does next finds all of it, and no store of e comes later. When the two disagree about the
+ * count, B stores nothing and A waits for nothing: both compare the same two numbers. Small pairs
+ * are stored by A itself, from its mailbox, within e.
  *
- * None of this depends on how an exchange moves its bytes, or on the size of the grid: all kernels
- * send and await headers alike, and each of them counts the epoch on for all blocks. After a
- * timeout the handle stays broken: it sends no header and no line any more, so nobody stores to it
- * in later epochs, and what it sent a late peer in the epoch that timed out stays there; what that
- * epoch left here is undefined.
+ * All kernels send and await headers alike, and each counts the epoch on for all blocks; so modes
+ * and grids may change from one exchange to the next. After a timeout the handle stays broken: it
+ * sends no header and no line any more, so nobody stores to it in later epochs, and what it sent a
+ * late peer before stays there; what the epoch that timed out left here is undefined.
  *
- * After a while a block looks at the header that block 0 of the peer has sent: where counts
- * disagree, the peer may send no other.
- *
- * All three lines at once: three waits one after the other would cost three trips to memory. */
+ * After a while a block looks at the header of the peer's block 0: where counts disagree, the peer
+ * may send no other. All three lines are loaded at once, in one trip to memory. */
 static __device__ bool read_header(const kernel_args &a, uint32_t epoch, int p,
                                    struct alltoallv_header *h)
 {

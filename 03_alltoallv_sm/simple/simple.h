@@ -73,18 +73,16 @@ void sendrecv_call(const struct exchange *x, const char *send, char *recv, cudaS
 void barrier_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void lines_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void copy_engine_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
-/* The stores of barrier alone, for --bench: nobody may use that, but it shows what waiting costs.
- */
+/* The stores of barrier alone, for --bench: of no use, but it shows what waiting costs. */
 void bare_push_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
-/* Collective: make x->simple for x->comm, with a window of so many bytes (NULL, or on all ranks why
- * these rungs cannot run), and take it down when all exchanges are over on all ranks. */
+/* Collective: make x->simple with a window of so many bytes (returns NULL, or on all ranks why it
+ * cannot be used), and take it down when all exchanges are over on all ranks. */
 const char *simple_open(struct exchange *x, size_t window_bytes);
 void simple_close(struct exchange *x);
 
-/* The steps of copy engine, enqueued without a kernel. Sets flag `which` of this rank at all other
- * ranks to which `tell` has a count, then waits for those of the ranks from which `await` has one.
- */
+/* The steps of copy engine, enqueued without a kernel. Sets flag `which` of this rank at all others
+ * to which `tell` has a count, then waits for those of the ranks from which `await` has one. */
 void signal_and_wait(const struct exchange *x, int which, const size_t *tell, const size_t *await,
                      cudaStream_t stream);
 void copy_to_peers(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
