@@ -23,7 +23,7 @@ tests=(all tests) sanitized=(pthread)
 if have_mpi; then tests=(both-tests) sanitized=(pthread mpi); fi
 if have ccache; then # several checks compile the same files
   mkdir "$logs/bin"
-  for compiler in gcc g++ clang; do ln -s "$(command -v ccache)" "$logs/bin/$compiler"; done
+  for compiler in gcc g++ clang; do ! have $compiler || ln -s "$(command -v ccache)" "$logs/bin/$compiler"; done
   export PATH=$logs/bin:$PATH CCACHE_DIR=${CCACHE_DIR:-$TOP/build/ccache} CCACHE_NOHASHDIR=1
   NVCC="ccache $(cuda_home)/bin/nvcc" && export NVCC
 fi
@@ -38,7 +38,9 @@ need() { if have "$1"; then "${@:2}"; else echo "no $1" && return 77; fi; }
 # ---- builds: warnings are errors here ---------------------------------------------------------------
 build_cpu() { flock "$logs" make -s -j "$lanes" CPU=1 STRICT=1 "${tests[@]}"; }
 build_gpu() {
-  missing_for_gpu_build | grep . && return 77
+  local missing
+  missing=$(missing_for_gpu_build) || true
+  [ -z "$missing" ] || { echo "$missing" && return 77; }
   flock "$logs/gpu" make -s -j "$lanes" STRICT=1 "${tests[@]}"
 }
 build_clang() { make -s -j "$lanes" CPU=1 STRICT=1 CC=clang CFLAGS=-O0 VARIANT=clang all tests; }
