@@ -69,7 +69,7 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
   one_line '^fault: '
 }
 
-@test "the kernels of 02's own AllReduce load nothing through the cache for read-only data" {
+@test "the kernels of 02's direct AllReduce load nothing through the cache for read-only data" {
   have "$(cuda_home)/bin/nvcc" || skip "no nvcc"
   "$(cuda_home)/bin/nvcc" -std=c++17 --ptx -arch=sm_90 -I"$(nccl_home)/include" -o "$WORK/device.ptx" \
     "$TOP/02_allreduce_sm/lib/device.cu"

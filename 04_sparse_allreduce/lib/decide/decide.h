@@ -114,10 +114,10 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
     sparse_halving_correct(m, s);
     break;
   case SPARSE_K_FOUND: /* the next step's guess follows from it */
-    sparse_set_guess(s, s->selection.above, m->k, s->level_counts[0]);
+    sparse_set_guess(m, s);
     break;
   case SPARSE_KTH_FOUND: /* the same; and it becomes the local threshold */
-    sparse_set_guess(s, s->selection.above, m->k, s->level_counts[0]);
+    sparse_set_guess(m, s);
     s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
     sparse_select_above(s, s->selection.above);
     break;

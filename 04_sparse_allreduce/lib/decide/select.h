@@ -112,19 +112,19 @@ SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_
   s->search_from = s->keep_from = from;
 }
 
-/* The next step looks for its candidates a little below `level`, the lowest one of this step. It
- * needed so many candidates, and had so many: closer if these were too many (what was not sent
- * piles up just below the threshold), further away if they were too few, even if the distance has
- * become 0. Too few cost passes over the residual, and so do more than the list holds. */
-SPARSE_DEVICE void sparse_set_guess(struct sparse_state *s, sparse_level_t level, uint64_t needed,
-                                    uint64_t candidates)
+/* The next exact selection looks for its candidates a little below this one's k-th magnitude:
+ * closer if there were too many this time (what was not sent piles up just below the threshold),
+ * further away if there were too few, even if the distance has become 0. Too few cost passes over
+ * the residual, and so do more than the list holds. */
+SPARSE_DEVICE void sparse_set_guess(const struct sparse_memory *m, struct sparse_state *s)
 {
+  const uint64_t candidates = s->level_counts[0];
   const double distance = 1 - s->guess_ratio, further = 2 * distance + 0.001;
-  if (s->guess >= 0 && candidates < needed)
+  if (s->guess >= 0 && candidates < m->k)
     s->guess_ratio = 1 - (further < 0.5 ? further : 0.5);
-  else if (s->guess >= 0 && 2 * candidates > 3 * needed)
-    s->guess_ratio = 1 - (candidates > 4 * needed ? 0.5 : 0.8) * distance;
-  s->guess = sparse_level((double)sparse_from_magnitude(level) * s->guess_ratio);
+  else if (s->guess >= 0 && 2 * candidates > 3 * m->k)
+    s->guess_ratio = 1 - (candidates > 4 * m->k ? 0.5 : 0.8) * distance;
+  s->guess = sparse_level((double)sparse_from_magnitude(s->selection.above) * s->guess_ratio);
 }
 
 /* How often `nlevels` thresholds of which the first ones select `counts` elements are raised. */

@@ -76,7 +76,7 @@ struct cursor {
 
 /* Where the entries of a part begin whose indices are `index`, the first of a unit, or more. In the
  * sums of other ranks their owners have written that down (reduce.cu, in exact steps
- * device/keep.cuh): a search would be several round trips. */
+ * onesided.cu): a search would be several round trips. */
 template <bool AT_OWNERS>
 __device__ inline uint32_t begin_in(const sparse_memory &m, const sums &s, int part, uint64_t index)
 {
