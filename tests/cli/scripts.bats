@@ -17,7 +17,7 @@ path_without() {
 }
 
 @test "--help is the head of each script; unknown arguments are one line and exit code 2" {
-  for name in run_all.sh test.sh gpu_check.sh bench.sh gpu_of_rank.sh; do
+  for name in run_all.sh test.sh gpu_check.sh bench.sh; do
     script $name --help
     exits_with 0
     prints "scripts/$name"
