@@ -18,14 +18,13 @@ Panel = namedtuple("Panel", "title low high log line")
 KINDS = {
     "base": ("#A0A0A0", "", 5, ""),  # what is compared with
     "subject": ("#0072B2", "", 3, "●"),
-    "points": ("#0072B2", "", 0, "●"),
     2: ("#D55E00", "6 4", 1.6, "■"),
     3: ("#009E73", "8 3 2 3", 1.6, "▲"),
     4: ("#CC79A7", "8 3 2 3 2 3", 1.6, "▼"),
     5: ("#E69F00", "2 3", 1.6, "◆"),
     6: ("#56B4E9", "12 3", 1.6, "□"),
     7: ("#000000", "", 1.6, "○"),
-    "band": ("#000000", "", 1, ""),  # between two bounds
+    "bound": ("#000000", "6 4", 1, ""),
 }
 
 
@@ -53,17 +52,14 @@ def label(x, y, text, anchor="middle", more=""):
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{html.escape(text)}</text>\n'
 
 
-def path(places, color, width=1.0, dashes="", fill="none"):
+def path(places, color, width=1.0, dashes=""):
     steps = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    return f'<polyline points="{steps}" fill="{fill}" stroke="{color}" stroke-width="{width}" stroke-dasharray="{dashes}"/>\n'
+    return f'<polyline points="{steps}" fill="none" stroke="{color}" stroke-width="{width}" stroke-dasharray="{dashes}"/>\n'
 
 
 def curve(kind, places):
     """Places: x, y, and y of quartiles and extremes."""
     color, dashes, width, mark = KINDS[kind]
-    if kind == "band":
-        lower, upper = ([(place[0], place[i]) for place in places] for i in (1, 2))
-        return path(lower + upper[::-1], "none", fill="#D8D8D8") + path(lower, color) + path(upper, color)
     text = path([place[:2] for place in places], color, width, dashes)
     for x, y, *spread in places if mark else []:
         text += path([(x, at) for at in spread[:2]], color) if spread else ""
@@ -112,9 +108,8 @@ def svg(picture):
            'font-size="13">\n<rect width="100%" height="100%" fill="white"/>\n'
     text += label(400, 24, picture.title, more='font-size="15"') + label(400, 44, picture.what, more='font-size="12"')
     for number, name in enumerate(names):
-        x, y, kind = 40 + number % 4 * 190, 66 + number // 4 * 18, picture.kinds[name]
-        ys = (y - 10, y) if kind == "band" else (y - 4,)
-        text += curve(kind, [(x, *ys), (x + 36, *ys)]) + label(x + 46, y, name, "start")
+        x, y = 40 + number % 4 * 190, 66 + number // 4 * 18
+        text += curve(picture.kinds[name], [(x, y - 4), (x + 36, y - 4)]) + label(x + 46, y, name, "start")
     for number, panel in enumerate(panels):
         left, y = number % columns * 790 / columns, top + number // columns * 230
         text += draw_panel(picture, panel, panels[panel], left + 45, left + 790 / columns - 8, y + 20, y + 195)
@@ -152,12 +147,11 @@ def sparse_speedup(rows, _):
 
 
 def sparse_volume(rows, _):
-    kinds = {"in the paper, if there are bounds, from one to the other": "band", "sent": "points"}
-    points = []
+    kinds, points = {"paper: lower bound": "bound", "paper: upper bound": "bound", "sent": "subject"}, []
     for row in rows if len({row["ranks"] for row in rows}) > 1 else []:
         panel, ranks, k = Panel(row["path"], 0.8, 300, True, None), int(row["ranks"]), value(row["k"])
-        sent, low, high = (value(row[column]) / k for column in ("words_sent", "paper_words_low", "paper_words_high"))
-        points += [(panel, list(kinds)[0], ranks, low, high), (panel, "sent", ranks, sent)]
+        for name, column in zip(kinds, ("paper_words_low", "paper_words_high", "words_sent")):
+            points.append((panel, name, ranks, value(row[column]) / k))
     what = "words sent / k, against the number of ranks, and the paper's closed forms; all axes are the same"
     return Picture("Words that a rank sends per element to be selected", what, kinds, 3, str, 6, points)
 
@@ -174,7 +168,27 @@ def training(rows, _):
                    "seeds, 4 ranks", kinds, 2, str, 6, points)
 
 
+def link_time(rows, _):
+    """Calculated from measured parts: words x 32 bits / link is the exchange, which overlap hides behind compute."""
+    def step(row, link):
+        exchange, compute = int(row["words"]) * 32e-6 / link, value(row["compute_ms"])
+        return value(row["kernels_ms"]) + (max(compute, exchange) if row["overlap"] == "1" else compute + exchange)
+
+    dense = [row for row in rows if row["overlap"] == "1"]
+    corners = [int(row["words"]) * 32e-6 / value(row["compute_ms"]) for row in dense]
+    equal = [(int(dense[0]["words"]) - int(row["words"])) * 32e-6 / (value(row["compute_ms"]) + value(row["kernels_ms"]))
+             for row in rows if row not in dense]
+    crossing = f"as fast as {rows[0]['way'] if rows else ''}: {', '.join(f'{link:.0f}' for link in equal)} Gbit/s"
+    kinds, panel = dict(zip([*(row["way"] for row in rows), crossing], ("base", 2, "subject", 3, 7))), Panel("ms a step", 20, 4000, True, None)
+    links = sorted({1, 2, 4, 10, 20, 40, 100, 200, 400, *corners, *equal})
+    points = [(panel, row["way"], link, step(row, link)) for row in rows for link in links]
+    points += [(panel, crossing, link, step(dense[0], link)) for link in equal]
+    return Picture("Time of a training step: sending all weights, or 1 % or 0.1 % of their changes", "against the speed of the link in "
+                   "Gbit/s: calculated from measured parts; 86 million weights, 2 ranks", kinds, 1, lambda link: f"{link:.3g}", 7, points)
+
+
 PICTURES = {
+    "link_time": (link_time, ["link_time.csv"]),
     "allreduce": (partial(by_size, title="AllReduce: speedup over plain, and bus bandwidth",
                           what="plain, registered and symmetric are NCCL's AllReduce by the memory of its buffers",
                           kinds={"plain": "base", "registered": 2, "barrier": 3, "lines": 4, "symmetric": 5, "direct": "subject"}),
