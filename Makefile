@@ -112,7 +112,7 @@ INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e
            $(addprefix -Icommon,/ /launch /verify /bench $(if $(CPU),/cpu))
 
 # ---- rules -----------------------------------------------------------------------------------------------
-.PHONY: all both both-tests tests run test install clean help FORCE $(ALL_EXAMPLES)
+.PHONY: all both both-tests tests run install clean help FORCE $(ALL_EXAMPLES)
 # `CC file`, unless V=1 or make -s
 say = $(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,@printf '  %-5s %s\n' $(1) $(2);)
 
@@ -188,8 +188,6 @@ run: $(if $(EXAMPLE),all)
 	  ./scripts/run_all.sh --no-install $(if $(CPU),--cpu))
 clean:
 	rm -rf build $(foreach e,$(ALL_EXAMPLES),$(addprefix $e/,$(call programs_of,$e)))
-test:
-	./scripts/test.sh
 
 # Programs, headers, a static library of the reusable parts with its pkg-config file, and for PyTorch the sparse
 # AllReduce as a shared library beside the module that loads it. Programs of MPI=1 and CPU=1 end in _mpi and _cpu, so
@@ -236,7 +234,6 @@ make CPU=1                  ... without a GPU, on the CPU stand-in (with MPI=1 t
 make both                   ... for both launchers, in build/
 make run                    run every example under both launchers (scripts/run_all.sh); in the folder of an
                             example: it alone ([NP=ranks] with MPI=1, NTHREADS=ranks else; [ARGS='--bench'])
-make test                   all tests (scripts/test.sh)
 make tests                  the programs of tests/unit (CPU=1) and tests/gpu, in build/<variant>/tests/
 make install                programs, headers, libraries to [DESTDIR]PREFIX
 make clean                  remove all that was built

@@ -85,12 +85,9 @@ def put(path, text, check):
 
 def provenance(folder):
     """Lines of provenance.txt by their key."""
-    lines = {}
     with open(f"{folder}/provenance.txt") as file:
-        for line in file:
-            key, _, text = line.rstrip("\n").partition(": ")
-            lines.setdefault(key, []).append(text)
-    return lines
+        pairs = [line.rstrip("\n").partition(": ")[::2] for line in file]
+    return {key: [text for other, text in pairs if other == key] for key, _ in pairs}
 
 
 def machine(folder, words=""):
@@ -166,7 +163,7 @@ def headline(folder):
 
 
 def markdown(head, rows):
-    lines = [[name.lstrip(":") for name in head], ["---" if name[0] == ":" else "---:" for name in head]] + rows
+    lines = [[name.lstrip(":") for name in head], ["---" if name[0] == ":" else "---:" for name in head], *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
@@ -261,10 +258,8 @@ def compare(folders, percent):
         lines = [(*key, *compared(before[key], after[key], percent)) for key in before if key in after and value(before[key]["us"])]
         marks += [line[-1] for line in lines]
         alone = [alone[0] + len(before.keys() - after.keys()), alone[1] + len(after.keys() - before.keys())]
-        widths = [max(len(line[i]) for line in [keys, *lines]) for i in range(len(keys))]
-        form = "  " + " ".join([f"{{:<{width}}}" for width in widths] + ["{:>10} {:>10} {:>8}  {}"])
-        lines = [(*keys, "old, us", "new, us", "new/old", "")] + lines if lines else []
-        text += [name] * bool(lines) + [form.format(*line).rstrip() for line in lines]
+        if lines:
+            text += [f"\n{name}\n", markdown([*(":" + key for key in keys), "old, us", "new, us", "new/old", ":mark"], lines)]
     if not marks:
         die("no row with a time is in both folders; allowed: results of the same examples, of as many ranks")
     noise, slower, lost = (sum(word in mark for mark in marks) for word in ("*", "SLOWER", "LOST"))

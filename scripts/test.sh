@@ -15,19 +15,12 @@ set -uo pipefail
 arguments "--no-install NAME..." "$@"
 names=("${words[@]}")
 cd "$TOP" || exit
-tools="bats ccache clang-format cppcheck pkg-config python3 shellcheck"
+tools="bats clang-format cppcheck pkg-config python3 shellcheck"
 prepare "$tools /usr/include/cmocka.h" "$tools libcmocka-dev"
 begin_checks $(($(nproc) + 1)) # many checks wait, for timeouts for example
 
 tests=(all tests) sanitized=(pthread)
 if have_mpi; then tests=(both-tests) sanitized=(pthread mpi); fi
-if have ccache; then # several checks compile the same files
-  mkdir "$logs/bin"
-  for compiler in gcc g++ clang; do ! have $compiler || ln -s "$(command -v ccache)" "$logs/bin/$compiler"; done
-  export PATH=$logs/bin:$PATH CCACHE_DIR=${CCACHE_DIR:-$TOP/build/ccache} CCACHE_NOHASHDIR=1
-  NVCC="ccache $(cuda_home)/bin/nvcc" && export NVCC
-fi
-
 if [ "$(gpu_count)" = 0 ]; then # one architecture is enough to see warnings
   export NVCC_GENCODE=${NVCC_GENCODE:--gencode arch=compute_90,code=sm_90}
 fi

@@ -29,20 +29,20 @@ compared() {
 @test "compare: ratio per row, the noise from the quartiles, exit code 1 for what is too slow" {
   compared '1024,plain,10.5,1,9.5,11.5,99,0\n4096,plain,16,1,15,17,99,0\n16384,plain,44,1,43,45,99,0\n'
   exits_with 0
-  prints '^  1024  plain +10.00 +10.50 +1.050x$'
-  prints '^  4096  plain +20.00 +16.00 +0.800x  \*$'
-  prints '^  16384 plain +40.00 +44.00 +1.100x  \*$' # not more than 10 %
-  prints '^  bytes variant +old, us +new, us +new/old$'
+  prints '^\| 1024 \| plain \| 10.00 \| 10.50 \| 1.050x \|  \|$'
+  prints '^\| 4096 \| plain \| 20.00 \| 16.00 \| 0.800x \| \* \|$'
+  prints '^\| 16384 \| plain \| 40.00 \| 44.00 \| 1.100x \| \* \|$' # not more than 10 %
+  prints '^\| bytes \| variant \| old, us \| new, us \| new/old \| mark \|$'
   results compare "$WORK/old" "$WORK/new" --percent 5.5
   exits_with 1
-  prints '^  16384 plain .* \* SLOWER$'
+  prints '^\| 16384 \| plain .* \* SLOWER \|$'
   prints '^3 rows compared, 0 of OLD not in NEW, 0 of NEW not in OLD; 2 outside the noise, 1 slower by more than 5.5 %, 0 lost$'
 }
 
 @test "compare: a time that is lost, what only one side has, nothing in common, a broken file" {
   compared '1024,plain,,,,,,3\n4096,fast,1,1,1,1,1,0\n'
   exits_with 1
-  prints '^  1024  plain +10.00 +- +-  LOST$'
+  prints '^\| 1024 \| plain \| 10.00 \| - \| - \| LOST \|$'
   prints '^1 rows compared, 2 of OLD not in NEW, 1 of NEW not in OLD; 0 outside the noise, .* 1 lost$'
   compared '2048,plain,10,1,9,11,99,0\n'
   exits_with 2
