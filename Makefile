@@ -165,8 +165,6 @@ $(SHARED)/%.c.o: %.c $(SHARED)/flags | $(NCCL_INCLUDE)
 $(SHARED)/%.cu.o: %.cu $(SHARED)/nvcc_flags | $(NCCL_INCLUDE)
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) -MMD -MP -c -o $@ $<
-# so that the compiler vectorizes its loops
-$(SHARED)/04_sparse_allreduce/simple/%.c.o: CFLAGS += -O3
 # whose kernels are written as loops
 $(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-lambda
 
@@ -185,7 +183,7 @@ $(SHARED)/flags $(BUILD)/flags $(SHARED)/nvcc_flags: FORCE
 RANKS := $(or $(NP),$(if $(CPU),4,$$(n=$$(gpu_count) && echo $$((n > 0 ? n : 1)))))
 run: $(if $(EXAMPLE),all)
 	@$(if $(EXAMPLE),$(if $(MPI),bash -c '. scripts/lib.sh && mpi_run $(RANKS) "$$@"' make) $(BUILD)/$(or $(RUN),$(call program_of,$(EXAMPLE))) $(ARGS),\
-	  ./scripts/run_all.sh --no-install $(if $(CPU),--cpu))
+	  $(if $(CPU),CUDA_VISIBLE_DEVICES=) ./scripts/run_all.sh --no-install)
 clean:
 	rm -rf build $(foreach e,$(ALL_EXAMPLES),$(addprefix $e/,$(call programs_of,$e)))
 

@@ -175,12 +175,11 @@ def link_time(rows, _):
         return value(row["kernels_ms"]) + (max(compute, exchange) if row["overlap"] == "1" else compute + exchange)
 
     dense = [row for row in rows if row["overlap"] == "1"]
-    corners = [int(row["words"]) * 32e-6 / value(row["compute_ms"]) for row in dense]
     equal = [(int(dense[0]["words"]) - int(row["words"])) * 32e-6 / (value(row["compute_ms"]) + value(row["kernels_ms"]))
              for row in rows if row not in dense]
     crossing = f"as fast as {rows[0]['way'] if rows else ''}: {', '.join(f'{link:.0f}' for link in equal)} Gbit/s"
     kinds, panel = dict(zip([*(row["way"] for row in rows), crossing], ("base", 2, "subject", 3, 7))), Panel("ms a step", 20, 4000, True, None)
-    links = sorted({1, 2, 4, 10, 20, 40, 100, 200, 400, *corners, *equal})
+    links = sorted({1, 2, 4, 10, 20, 40, 100, 200, 400, *equal})
     points = [(panel, row["way"], link, step(row, link)) for row in rows for link in links]
     points += [(panel, crossing, link, step(dense[0], link)) for link in equal]
     return Picture("Time of a training step: sending all weights, or 1 % or 0.1 % of their changes", "against the speed of the link in "

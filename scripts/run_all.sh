@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs every example, or those named, on all GPUs under both launchers, one thread per GPU
-# and one MPI process per GPU, a line for each. Without GPU, nvcc or NCCL the CPU stand-in takes their place.
+# and one MPI process per GPU, a line for each. Without GPU (or with CUDA_VISIBLE_DEVICES=),
+# nvcc or NCCL it runs them on the CPU stand-in.
 #
-#   scripts/run_all.sh [--no-install] [--cpu] [EXAMPLE...]     (02 is 02_allreduce_sm)
+#   scripts/run_all.sh [--no-install] [EXAMPLE...]     (02 is 02_allreduce_sm)
 #
 #   --no-install   install nothing; without it gcc, make and MPI are installed where they are missing
-#   --cpu          the CPU stand-in even where there are GPUs
 #
 # Exit code 0: nothing failed and something ran; 1: otherwise; 2: usage.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$(realpath "$0")")/lib.sh"
 
-arguments "--no-install --cpu EXAMPLE..." "$@"
+arguments "--no-install EXAMPLE..." "$@"
 choose_examples "${words[@]}"
 prepare "" ""
 build_examples

@@ -20,7 +20,7 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
   local copy=$WORK/copy home=$WORK/nccl both=all
   mkdir -p "$copy" "$home/include" "$home/lib"
   cp -r "$TOP"/{Makefile,common,scripts,tests,0*} "$copy"
-  cp -rL "$(nccl_home)"/include/nccl* "$home/include"
+  cp -rL "$(make -s -C "$TOP" print-NCCL_HOME)"/include/nccl* "$home/include"
   ln -s "$(make -s -C "$TOP" print-NCCL_LIBRARY)" "$home/lib/"
   sed -i 's/^#define NCCL_PATCH .*/#define NCCL_PATCH 99/; s/^#define NCCL_VERSION_CODE .*/#define NCCL_VERSION_CODE 22899/' \
     "$home/include/nccl.h"
@@ -61,7 +61,7 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
 }
 
 @test "the fault library builds against the real headers" {
-  gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -shared -fPIC -isystem "$(nccl_home)/include" \
+  gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -shared -fPIC -isystem "$(make -s -C "$TOP" print-NCCL_HOME)/include" \
     -isystem "$(cuda_home)/include" -o "$WORK/fault.so" "$TOP/tests/fault.c" -ldl
   code=0
   LD_PRELOAD=$WORK/fault.so FAULT=nonsense "$PROGRAM" >"$WORK/out" 2>"$WORK/err" || code=$?
@@ -71,7 +71,7 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
 
 @test "the kernels of 02's direct AllReduce load nothing through the cache for read-only data" {
   have "$(cuda_home)/bin/nvcc" || skip "no nvcc"
-  "$(cuda_home)/bin/nvcc" -std=c++17 --ptx -arch=sm_90 -I"$(nccl_home)/include" -o "$WORK/device.ptx" \
+  "$(cuda_home)/bin/nvcc" -std=c++17 --ptx -arch=sm_90 -I"$(make -s -C "$TOP" print-NCCL_HOME)/include" -o "$WORK/device.ptx" \
     "$TOP/02_allreduce_sm/lib/device.cu"
   grep -q 'entry .*twoshot_kernel' "$WORK/device.ptx"
   # lsa_pointers runs alone, and only NCCL's own function in it does

@@ -2,6 +2,7 @@
 # run_all.sh, bench.sh and gpu_check.sh as their users see them, on the stand-in.
 # shellcheck disable=SC2034 # the variable code is read by the helper
 load helper
+export CUDA_VISIBLE_DEVICES= # the stand-in everywhere
 
 script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
   code=0
@@ -53,7 +54,7 @@ path_without() {
   printf '#!/bin/sh\nexec "$@"\n' >"$WORK/bin/sudo"
   chmod +x "$WORK/bin/apt-get" "$WORK/bin/sudo"
   export WORK
-  PATH=$WORK/bin script run_all.sh --cpu 01
+  PATH=$WORK/bin script run_all.sh 01
   exits_with 0 # MPI can be done without
   prints '^missing: mpirun; .*installs'
   prints '^no MPI'
@@ -73,19 +74,19 @@ path_without() {
 }
 
 @test "run_all.sh: what fails or does not build is shown, the rest runs, exit code 1" {
-  LD_PRELOAD=$FAULT_FOLDER/fault.so FAULT=fail:ncclCommRegister:1:1 script run_all.sh --cpu --no-install 01 02_allreduce_sm/
+  LD_PRELOAD=$FAULT_FOLDER/fault.so FAULT=fail:ncclCommRegister:1:1 script run_all.sh --no-install 01 02_allreduce_sm/
   exits_with 1
   prints '^ +\[rank 1\] .*main.c:[0-9]+: ncclCommRegister'
   prints '^FAILED +allreduce_ub, pthread, 4 ranks, exit code 3'
   prints '^ok +allreduce_sm, pthread, 4 ranks, '
-  CPU_STANDIN_DEVICES=0 script run_all.sh --cpu --no-install 01
+  CPU_STANDIN_DEVICES=0 script run_all.sh --no-install 01
   exits_with 1 # nothing ran
   prints '^skip +allreduce_ub, pthread, 4 ranks: allreduce_ub: no GPU'
   mkdir "$WORK/suite"
   cp -r "$TOP"/{scripts,common,tests,Makefile,0*} "$WORK/suite"
   echo broken >>"$WORK/suite/01_allreduce_ub/main.c"
   code=0
-  "$WORK/suite/scripts/run_all.sh" --cpu --no-install 01 02 >"$WORK/out" 2>&1 || code=$?
+  "$WORK/suite/scripts/run_all.sh" --no-install 01 02 >"$WORK/out" 2>&1 || code=$?
   exits_with 1
   prints '^FAILED +allreduce_ub, pthread, 4 ranks, exit code 2'
   prints '^ +.*main.c:.*error'
@@ -116,7 +117,7 @@ path_without() {
 
 @test "gpu_check.sh without a GPU: one line, and exit code 1" {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
-  CUDA_VISIBLE_DEVICES='' script gpu_check.sh quick 02
+  script gpu_check.sh quick 02
   exits_with 1
   one_line '^gpu_check.sh: nvidia-smi shows no GPU; allowed: '
 }
