@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What main.c and bench.c share and the story need not show: the program's own options, what it
+/* What main.c and bench.c share: the program's own options, what it
  * says of the windows, and the AllReduces of simple/ and lib/. */
 #ifndef PROGRAM_H
 #define PROGRAM_H

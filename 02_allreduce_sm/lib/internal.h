@@ -140,7 +140,7 @@ struct allreduce_handle {
   ncclComm_t comm;
   int rank, n;
   int device, architecture; /* compute capability, times 10 */
-  double timeout;           /* seconds, 0: for ever */
+  double timeout;           /* seconds, 0: forever */
   struct allreduce_limits limits;
   bool overlaps; /* kernels wait for the kernel before them: wait.cuh */
   /* With a single rank there is none of this. */

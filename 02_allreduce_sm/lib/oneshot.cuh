@@ -10,7 +10,7 @@
  *   LL128   120 bytes of data and the tag, stored by one instruction of eight threads of a warp, 16
  *           bytes each. Nearly half as many bytes go over the link.
  * Both are NCCL's ideas and have NCCL's names. To the code an LL line is an LL128 line with one
- * thread in place of eight.
+ * thread instead of eight.
  *
  * Why no line is overwritten before it has been read. Let A and B be two ranks and e an epoch. A
  * begins e when its kernel has waited for the one before (wait_for_kernel_before), and has then
@@ -218,7 +218,7 @@ static __device__ __forceinline__ void oneshot_allreduce(const kernel_args<N> &a
   const size_t lines = share.lines(), step = (size_t)gridDim.x * (blockDim.x / L);
   const size_t start = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / L;
   wait_for_kernel_before(a);
-  /* on its way together with the epoch: one trip to memory in place of two */
+  /* on its way together with the epoch: one trip to memory instead of two */
   const ulonglong2 first_share =
       L != LL || start < lines ? share.load(start) : make_ulonglong2(0, 0);
   const uint64_t tag = begin_call(a);

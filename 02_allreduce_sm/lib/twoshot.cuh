@@ -64,7 +64,7 @@ static __device__ __forceinline__ void add_words(const kernel_args<N> &a, size_t
 }
 
 /* Words first ... end - 1, where word 0 lies `at` bytes into the buffers. A warp takes pieces of U
- * times 32 words, neighbouring pieces on different multiprocessors. */
+ * times 32 words, neighboring pieces on different multiprocessors. */
 template <typename S, typename Word, int N, int U>
 static __device__ __forceinline__ void add_range(const kernel_args<N> &a, size_t at, size_t first,
                                                  size_t end)

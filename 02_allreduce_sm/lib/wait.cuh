@@ -72,7 +72,7 @@ struct kernel_args {
   char *scratch[N];
   struct allreduce_state *state; /* of this rank, in device memory */
   struct allreduce_error *error; /* of this rank, in host memory */
-  uint64_t limit;                /* nanoseconds to wait for another rank; 0: for ever */
+  uint64_t limit;                /* nanoseconds to wait for another rank; 0: forever */
   size_t count;                  /* elements */
   struct allreduce_lines lines;  /* of the kind that this call uses; for two-shot nothing ... */
   struct allreduce_slice slice;  /* ... but this (the host divides better than the device) */

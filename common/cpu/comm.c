@@ -172,7 +172,7 @@ struct wish {
   struct place id;
 };
 
-/* Everybody makes an id; that of the first rank of a colour counts. */
+/* Each rank makes an id; that of the first rank of a color counts. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config)
 {

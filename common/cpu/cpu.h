@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CPU stand-in offers beyond the names of CUDA and NCCL: the plain C twin of a kernel
- * launch, and what a twin needs to reach the memory of other ranks.
+/* What the CPU stand-in offers beyond the names of CUDA and NCCL: the launch of a plain C version
+ * of a kernel, and what that needs to reach the memory of other ranks.
  *
  * Everything here is for `make CPU=1` only. */
 #ifndef COMMON_CPU_CPU_H
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* The twin of kernel<<<..., stream>>>(args): enqueues fn on the stream with a copy of the `bytes`
+/* As kernel<<<..., stream>>>(args): enqueues fn on the stream with a copy of the `bytes`
  * bytes at `args`. Under stream capture it becomes a node of the graph instead, with that copy as
  * its arguments at every launch. fn runs on the stream's worker thread and must not call CUDA or
  * NCCL. */
@@ -24,7 +24,7 @@ cudaError_t cpu_launch(cudaStream_t stream, void (*fn)(const void *args), const 
                        size_t bytes);
 
 /* The address at which this rank sees the memory of `peer` (rank in the window's communicator) at
- * `offset` bytes into the window; the twin of ncclGetLsaPointer. */
+ * `offset` bytes into the window; as ncclGetLsaPointer. */
 void *cpu_window_pointer(ncclWindow_t window, size_t offset, int peer);
 
 /* Blocks the calling worker until ready(arg) is true or `seconds` have passed; returns the last

@@ -25,7 +25,7 @@ const char *cpu_type_name(ncclDataType_t type)
 /* ---- combining ----------------------------------------------------------------------------- */
 
 /* One function per class of accumulator. Sums and products go through WIDE, in which signed
- * integers wrap without undefined behaviour. */
+ * integers wrap without undefined behavior. */
 #define DEFINE_COMBINE(NAME, ACC, WIDE)         \
   static ACC NAME(ACC a, ACC b, ncclRedOp_t op) \
   {                                             \

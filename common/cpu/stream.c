@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stream is a queue of operations and one thread that runs them in order. Work that was queued
- * is really done later and elsewhere, so a program that forgets to synchronise fails here too. */
+ * is really done later and elsewhere, so a program that forgets to synchronize fails here too. */
 #include "internal.h"
 
 #include <signal.h>

@@ -8,7 +8,7 @@
  *
  * The line on stderr is `[rank r] file:line: call: reason`, for NCCL followed by the last message
  * that NCCL recorded. The exit code is EXIT_FAILED_CALL (3). One rank that fails has to end all of
- * them, because the others would wait for it in a collective for ever; launcher_fail() does that.
+ * them, because the others would wait for it in a collective forever; launcher_fail() does that.
  */
 #ifndef COMMON_CHECK_H
 #define COMMON_CHECK_H

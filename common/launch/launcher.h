@@ -41,13 +41,13 @@ struct rank {
   int sharing; /* other ranks on that GPU: 0, unless NCCL lets several share one */
 };
 
-/* A program: what --help prints about it, its own options, and its story. */
+/* A program: what --help prints about it, its own options, and what a rank does. */
 struct program {
   const char *name;                  /* "allreduce_ub" */
   const char *summary;               /* one line for --help */
   const struct option_spec *options; /* own options, ended by an entry without a name; or NULL */
   const char *types;                 /* data types that -d takes, separated by blanks */
-  /* The story of one rank; returns an enum exit_code. */
+  /* What one rank does; returns an enum exit_code. */
   int (*run)(const struct rank *me, const struct options *opt);
 };
 

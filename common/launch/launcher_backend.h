@@ -9,7 +9,7 @@
 
 #include "launcher.h"
 
-/* Initialises MPI, if that is what the program was built with. Until backend_run has started the
+/* Initializes MPI, if that is what the program was built with. Until backend_run has started the
  * ranks, *me stands for this process: rank 0 of 1 under pthreads, the MPI rank under MPI, without a
  * device. Returns what --version says of the launcher. */
 const char *backend_start(struct rank *me, int *argc, char ***argv);

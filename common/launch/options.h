@@ -12,7 +12,7 @@
  * 1024). */
 struct options {
   bool help, version;
-  bool bench;                  /* --bench: sweep of sizes instead of the story */
+  bool bench;                  /* --bench: sweep of sizes instead of the example */
   bool digest;                 /* --digest: one more line with a digest of all results */
   const struct datatype *type; /* -d, --datatype */
   size_t count;                /* --count: elements per rank; 0 = the program's default */
@@ -61,10 +61,10 @@ enum number_kind { NUMBER_WHOLE, NUMBER_SIZE, NUMBER_REAL };
 int options_number(const char *text, enum number_kind kind, double *value);
 
 /* Writes what a user typed to `shown`, as it may stand in a message, and returns it: its beginning
- * if it is long, with ? in place of newlines and other control characters. */
+ * if it is long, with ? instead of newlines and other control characters. */
 enum { SHOWN_TEXT = 256 };
 const char *shown(const char *text, char shown[SHOWN_TEXT]);
-void keep_one_line(char *text); /* ? in place of control characters */
+void keep_one_line(char *text); /* ? instead of control characters */
 
 /* Fills *opt with the defaults and then from argv. Returns 0, or -1 with one line (no newline) in
  * `error` that says what was wrong and what is allowed. Prints nothing. `own` may be NULL; `types`

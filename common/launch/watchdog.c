@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The watchdog: NCCL does not notice that a peer on the same host has died or stopped; the ranks
- * that wait for it would wait for ever. So one thread in every process looks at when each of its
+ * that wait for it would wait forever. So one thread in every process looks at when each of its
  * ranks last said what it is doing (launcher_step).
  *
  * Time is counted by this thread's own turns of a second, so a job that was stopped (Ctrl-Z, a

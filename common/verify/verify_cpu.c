@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plain C twins of the kernels in verify.cu, for the CPU stand-in. */
+/* Plain C versions of the kernels in verify.cu, for the CPU stand-in. */
 #include <string.h>
 
 #include "cpu.h"

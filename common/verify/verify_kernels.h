@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operations on device memory behind verify.c: verify.cu launches kernels for them,
- * verify_cpu.c their plain C twins. What happens to one element stands here, once for both. */
+ * verify_cpu.c their plain C versions. What happens to one element is here, once for both. */
 #ifndef COMMON_VERIFY_KERNELS_H
 #define COMMON_VERIFY_KERNELS_H
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# 03_alltoallv_sm: what a user sees, and alltoallv.h in a program of one's own.
+# 03_alltoallv_sm: what a user sees, and alltoallv.h in a user's program.
 load helper
 
 # shellcheck disable=SC2034 # for setup_file

@@ -18,7 +18,7 @@
 
 #include "cpu.h"
 
-/* Ends the program at once, so that no other rank waits for ever. */
+/* Ends the program at once, so that no other rank waits forever. */
 #define REQUIRE(condition)                                                                         \
   do {                                                                                             \
     if (!(condition)) {                                                                            \

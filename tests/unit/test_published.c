@@ -91,23 +91,23 @@ static void test_raising_comes_first(void **state)
   enum { N = 50021, STEPS = 22 };
   for (int preset = SPARSE_PRESET_VGG; preset <= SPARSE_PRESET_LSTM; preset++)
     for (int nranks = 2; nranks <= 4; nranks += 2) {
-      int crowded = 0;
+      int overfull = 0;
       struct job job = open_job(SPARSE_OKTOPK, preset, 0.05, N, nranks);
       struct published *p = published_create(preset, 0.05, N, nranks);
       for (int step = 0; step < STEPS; step++) {
-        bool crowds = false;
+        bool above = false;
         fill_drifting(job.gradients, job.n, nranks, step);
         for (int r = 0; r < nranks; r++) {
           for (size_t i = 0; i < N && step % 7 == 6; i++) job.gradients[r][i] *= 1.75f;
-          crowds |= step > 0 && count_above(&job, r) > job.ref->capacity;
+          above |= step > 0 && count_above(&job, r) > job.ref->capacity;
         }
         job_step(&job);
         assert_null(published_oktopk(p, gradients_of(&job)));
         for (int r = 0; r < nranks; r++) assert_false(job.ref->ranks[r].overflowed);
-        crowded += crowds && !job.ref->exact_local;
+        overfull += above && !job.ref->exact_local;
         compare(p, &job);
       }
-      assert_true(crowded > 0);
+      assert_true(overfull > 0);
       published_destroy(p);
       job_close(&job);
     }

@@ -2,7 +2,7 @@
 /* The part of the CUDA runtime interface that the examples use, for `make CPU=1`.
  *
  * Names, values and signatures are CUDA 13's, so that one source compiles against this header and
- * against CUDA's own. What differs in behaviour is said beside the call. */
+ * against CUDA's own. Comments at the calls say what differs in behavior. */
 #ifndef COMMON_CPU_CUDA_RUNTIME_H
 #define COMMON_CPU_CUDA_RUNTIME_H
 

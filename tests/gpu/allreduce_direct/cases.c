@@ -127,7 +127,7 @@ enum { NCOUNTS = sizeof COUNTS / sizeof *COUNTS };
 /* Nothing stands between a call and the kernels that write its input and read its result: small
  * ones are launched while the kernel before them still runs. A kernel that writes the input, the
  * call, a kernel that compares; each time with other data. */
-static void enqueue_neighbours(struct test *t, struct verifier *v, allreduce_t handle)
+static void enqueue_neighbors(struct test *t, struct verifier *v, allreduce_t handle)
 {
   for (int i = 0; i < NCOUNTS; i++) {
     verifier_next_round(v);
@@ -143,11 +143,11 @@ static void test_kernels_around(struct test *t, const allreduce_config_t *config
   allreduce_t handle = make_handle(t, config);
   launcher_step("kernels around");
   verifier_init(&v, t->me, datatype_find("float"), t->stream);
-  for (int i = 0; i < 20; i++) enqueue_neighbours(t, &v, handle);
+  for (int i = 0; i < 20; i++) enqueue_neighbors(t, &v, handle);
   verifier_report(&v, "kernels around");
   if (!launcher_graphs_can_deadlock) {
     CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < 10; i++) enqueue_neighbours(t, &v, handle);
+    for (int i = 0; i < 10; i++) enqueue_neighbors(t, &v, handle);
     cudaGraphExec_t exec = end_capture(t);
     for (int i = 0; i < 10; i++) CUDACHECK(cudaGraphLaunch(exec, t->stream));
     verifier_report(&v, "kernels around, in a graph");
