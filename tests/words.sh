@@ -9,9 +9,8 @@ words+='|(initial|synchron|util|vector|serial|real|organ)is(e|es|ed|ing|ation)\b
 pages='\bbeside\b|\bstands? (in|on|at|for|between|before|still|there)\b|, too[.,;:)]|\bWho (wants|knows|has|needs)\b'
 pages+='|\btells\b(?! (you|a peer|a rank|the others))'
 found=0
-prose() { sed '/^```/,/^```/s/.*//' "$1"; } # blocks are code, and keep their line numbers
 for page in ./*.md docs/*.md [0-9][0-9]_*/{,*/}*.md; do
-  prose "$page" | grep -nPi "$words|$pages" | sed "s,^,$page:," && found=1
+  awk '/^```/ { code = !code } { print code ? "" : $0 }' "$page" | grep -nPi "$words|$pages" | sed "s,^,$page:," && found=1
 done
 grep -rnPi --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' --include='*.py' --include='*.sh' --include='*.bats' \
   --exclude=words.sh --exclude-dir=build -- "$words" common scripts tests [0-9][0-9]_* && found=1
