@@ -246,7 +246,7 @@ static ncclResult_t free_lsa(struct alltoallv_handle *h)
 {
   char *scratch = h->windows[ALLTOALLV_MAX_WINDOWS].base;
   const ncclResult_t results[] = {
-      h->lsa != NULL ? alltoallv_lsa_destroy(h) : ncclSuccess,
+      cudaFree(h->lsa) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError,
       close_window(h, ALLTOALLV_MAX_WINDOWS),
       scratch != NULL ? ncclMemFree(scratch) : ncclSuccess,
       h->lsa_comm != NULL ? ncclCommDestroy(h->lsa_comm) : ncclSuccess,

@@ -16,7 +16,6 @@
 #include "internal.h"
 #include "kernel.cuh"
 
-/* In device memory. */
 struct alltoallv_lsa {
   struct device_state state;
   char *windows[(ALLTOALLV_MAX_WINDOWS + 1) * ALLTOALLV_MAX_LSA_RANKS]; /* see kernel_args */
@@ -104,12 +103,6 @@ ncclResult_t alltoallv_lsa_create(struct alltoallv_handle *h, size_t *scratch_by
   ALLTOALLV_CUDATRY(cudaMalloc((void **)&h->lsa, sizeof(*h->lsa)));
   ALLTOALLV_CUDATRY(cudaMemcpy(&h->lsa->state, &first, sizeof(first), cudaMemcpyHostToDevice));
   *scratch_bytes = 2 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_threshold);
-  return ncclSuccess;
-}
-
-ncclResult_t alltoallv_lsa_destroy(struct alltoallv_handle *h)
-{
-  ALLTOALLV_CUDATRY(cudaFree(h->lsa));
   return ncclSuccess;
 }
 
