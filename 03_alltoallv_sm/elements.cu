@@ -8,10 +8,8 @@ static __global__ void fill_or_compare(segment s, element_errors *errors)
   const size_t step = BLOCKS * (size_t)THREADS;
   unsigned long long wrong = 0;
   for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < s.count; i += step) {
-    if (!errors)
-      element_store(&s, i);
-    else if (element_is_wrong(&s, i) && wrong++ == 0 &&
-             atomicCAS(&errors->first_plus_one, 0ULL, i + 1) == 0)
+    if (element_store_or_compare(&s, i, !errors) && wrong++ == 0 &&
+        atomicCAS(&errors->first_plus_one, 0ULL, i + 1) == 0)
       errors->source = s.source;
   }
   if (wrong) atomicAdd(&errors->wrong, wrong);

@@ -51,20 +51,16 @@ HASH_FN uint64_t element_bits(const struct segment *s, size_t i)
   return hash >> (64 - 8 * s->size);
 }
 
-/* Byte by byte, the low one first, wherever it lies. */
-HASH_FN void element_store(const struct segment *s, size_t i)
+/* Stores it, or says whether it is wrong: byte by byte, the low one first, wherever it lies. */
+HASH_FN int element_store_or_compare(const struct segment *s, size_t i, int store)
 {
   const uint64_t bits = element_bits(s, i);
   uint8_t *at = (uint8_t *)s->start + i * s->size;
-  for (size_t byte = 0; byte < s->size; byte++) at[byte] = (uint8_t)(bits >> 8 * byte);
-}
-
-HASH_FN int element_is_wrong(const struct segment *s, size_t i)
-{
-  const uint64_t bits = element_bits(s, i);
-  const uint8_t *at = (const uint8_t *)s->start + i * s->size;
   int wrong = 0;
-  for (size_t byte = 0; byte < s->size; byte++) wrong |= at[byte] != (uint8_t)(bits >> 8 * byte);
+  for (size_t byte = 0; byte < s->size; byte++) {
+    if (store) at[byte] = (uint8_t)(bits >> 8 * byte);
+    wrong |= at[byte] != (uint8_t)(bits >> 8 * byte);
+  }
   return wrong;
 }
 

@@ -14,8 +14,7 @@ static void fill_or_compare(const void *arguments)
   const struct segment *s = &((const struct arguments *)arguments)->segment;
   struct element_errors *errors = ((const struct arguments *)arguments)->errors;
   for (size_t i = 0; i < s->count; i++) {
-    if (!errors) element_store(s, i);
-    if (!errors || !element_is_wrong(s, i) || errors->wrong++ > 0) continue;
+    if (!element_store_or_compare(s, i, !errors) || errors->wrong++ > 0) continue;
     errors->first_plus_one = i + 1;
     errors->source = s->source;
   }

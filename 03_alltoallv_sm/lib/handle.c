@@ -117,15 +117,26 @@ ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words)
   return ncclSuccess;
 }
 
-/* Collective. Have all ranks got as far as this one? The first failure becomes everybody's. Why, a
+/* Collective: what a rank says of itself, and whether it has got as far as this. */
+struct report {
+  uint64_t result, method, max_blocks;
+  char text[80];
+};
+
+/* Afterwards h->words holds the reports of all ranks. The first failure becomes everybody's. Why, a
  * rank that has failed itself knows from its own sentence; the others have the result in words. */
-static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what)
+static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what,
+                             const char *text)
 {
+  const struct report *all = (const struct report *)h->words;
   const bool own = result != ncclSuccess;
-  h->words[0] = (uint64_t)result;
-  ALLTOALLV_TRY(alltoallv_agree(h, 1));
+  struct report mine = {(uint64_t)result, (uint64_t)h->config.method,
+                        (uint64_t)h->config.max_blocks, ""};
+  snprintf(mine.text, sizeof(mine.text), "%s", text);
+  memcpy(h->words, &mine, sizeof(mine));
+  ALLTOALLV_TRY(alltoallv_agree(h, sizeof(mine) / sizeof(uint64_t)));
   for (int r = 0; r < h->n; r++) {
-    result = (ncclResult_t)h->words[r];
+    result = (ncclResult_t)all[r].result;
     if (result != ncclSuccess)
       return alltoallv_fail(result, "rank %d cannot %s: %s", own ? h->rank : r, what,
                             own ? alltoallv_last_error() : ncclGetErrorString(result));
@@ -172,35 +183,30 @@ static ncclResult_t allocate(struct alltoallv_handle *h, int *device, char *gpu)
   return ncclSuccess;
 }
 
-/* What the ranks tell each other, so that all know the same. */
-struct ability {
-  uint64_t method, max_blocks;
-  char why_not[80]; /* why the kernel cannot run; "": it can */
-};
-
 #define SENDRECV_BECAUSE "send/recv: "
 
 /* Can the kernel run? h->why becomes "", or why not: what the first rank says that has something to
  * say. h->words: the GPUs of all ranks. */
 static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device)
 {
-  const struct ability *all = (const struct ability *)h->words;
+  const struct report *all = (const struct report *)h->words;
   alltoallv_config_t *c = &h->config;
   int blocks = 0;
+  char gpus[h->n][ALLTOALLV_PCI_ID];
   const char *why_not = "asked for";
-  if (c->method != ALLTOALLV_SENDRECV)
-    why_not = alltoallv_lsa_why_not(h, device, (const char(*)[ALLTOALLV_PCI_ID])h->words, &blocks);
-  if (c->max_blocks == 0 || c->max_blocks > blocks) c->max_blocks = blocks;
-  struct ability mine = {(uint64_t)c->method, (uint64_t)c->max_blocks, ""};
-  snprintf(mine.why_not, sizeof(mine.why_not), "%s", why_not);
-  memcpy(h->words, &mine, sizeof(mine));
-  ALLTOALLV_TRY(alltoallv_agree(h, sizeof(mine) / sizeof(uint64_t)));
   for (int r = 0; r < h->n; r++) {
-    if (all[r].method != mine.method)
+    memcpy(gpus[r], all[r].text, sizeof(gpus[r]));
+    if ((int)all[r].method != (int)c->method)
       return alltoallv_fail(ncclInvalidArgument, "config.method is %d here and %d on rank %d",
-                            (int)mine.method, (int)all[r].method, r);
-    if (h->why[0] == '\0' && all[r].why_not[0] != '\0')
-      snprintf(h->why, sizeof(h->why), SENDRECV_BECAUSE "%s", all[r].why_not);
+                            (int)c->method, (int)all[r].method, r);
+  }
+  if (c->method != ALLTOALLV_SENDRECV)
+    why_not = alltoallv_lsa_why_not(h, device, (const char(*)[ALLTOALLV_PCI_ID])gpus, &blocks);
+  if (c->max_blocks == 0 || c->max_blocks > blocks) c->max_blocks = blocks;
+  ALLTOALLV_TRY(agree_on(h, ncclSuccess, "choose the path", why_not));
+  for (int r = 0; r < h->n; r++) {
+    if (h->why[0] == '\0' && all[r].text[0] != '\0')
+      snprintf(h->why, sizeof(h->why), SENDRECV_BECAUSE "%s", all[r].text);
     if (all[r].max_blocks < (uint64_t)c->max_blocks) c->max_blocks = (int)all[r].max_blocks;
   }
   return ncclSuccess;
@@ -240,7 +246,7 @@ static ncclResult_t free_lsa(struct alltoallv_handle *h)
 {
   char *scratch = h->windows[ALLTOALLV_MAX_WINDOWS].base;
   const ncclResult_t results[] = {
-      h->lsa != NULL ? alltoallv_lsa_destroy(h) : ncclSuccess,
+      cudaFree(h->lsa) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError,
       close_window(h, ALLTOALLV_MAX_WINDOWS),
       scratch != NULL ? ncclMemFree(scratch) : ncclSuccess,
       h->lsa_comm != NULL ? ncclCommDestroy(h->lsa_comm) : ncclSuccess,
@@ -259,9 +265,10 @@ static ncclResult_t free_lsa(struct alltoallv_handle *h)
 static ncclResult_t make_lsa(struct alltoallv_handle *h)
 {
   ALLTOALLV_NCCLTRY(ncclCommSplit(h->comm, 0, h->rank, &h->lsa_comm, NULL));
-  ALLTOALLV_TRY(agree_on(h, make_scratch(h), "set up the kernel"));
-  ALLTOALLV_TRY(agree_on(h, alltoallv_lsa_probe(h), "share memory for the kernel"));
-  return agree_on(h, open_window(h, ALLTOALLV_MAX_WINDOWS), "share memory for the kernel");
+  ALLTOALLV_TRY(agree_on(h, make_scratch(h), "set up the kernel", ""));
+  ncclResult_t result = alltoallv_lsa_probe(h); /* of NCCL: alike on all ranks */
+  if (result == ncclSuccess) result = open_window(h, ALLTOALLV_MAX_WINDOWS);
+  return agree_on(h, result, "share memory for the kernel", "");
 }
 
 /* What fails on this rank is told to the others, or they would wait for it. That takes the words,
@@ -278,9 +285,7 @@ static ncclResult_t make_handle(struct alltoallv_handle *h)
   ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->words_stream, cudaStreamNonBlocking));
   ncclResult_t result = check_config(&h->config);
   if (result == ncclSuccess) result = allocate(h, &device, gpu);
-  ALLTOALLV_TRY(agree_on(h, result, "make a handle"));
-  memcpy(h->words, gpu, sizeof(gpu));
-  ALLTOALLV_TRY(alltoallv_agree(h, sizeof(gpu) / sizeof(*h->words)));
+  ALLTOALLV_TRY(agree_on(h, result, "make a handle", gpu));
   ALLTOALLV_TRY(agree_on_path(h, device));
 
   result = h->why[0] == '\0' ? make_lsa(h) : ncclSuccess;
@@ -390,9 +395,9 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
 
   struct alltoallv_window *w = &handle->windows[id];
   w->base = buff, w->bytes = bytes;
-  const ncclResult_t result = handle->lsa != NULL
-                                  ? agree_on(handle, open_window(handle, id), "register the buffer")
-                                  : ncclSuccess;
+  const ncclResult_t result =
+      handle->lsa != NULL ? agree_on(handle, open_window(handle, id), "register the buffer", "")
+                          : ncclSuccess;
   if (result != ncclSuccess) w->base = NULL;
   return result;
 }

@@ -32,7 +32,7 @@ struct alltoallv_handle {
   uint32_t first_epoch;
   char why[160];
 
-  struct alltoallv_lsa *lsa; /* what the kernel's side has; NULL: send/recv */
+  struct alltoallv_lsa *lsa; /* what the kernel's side has, in device memory; NULL: send/recv */
   ncclComm_t lsa_comm;       /* ours, with the same ranks */
   struct alltoallv_window windows[ALLTOALLV_MAX_WINDOWS + 1];
 
@@ -126,7 +126,6 @@ const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
 
 /* Allocates h->lsa, loads the kernels; scratch memory to be shared. Not collective. */
 ncclResult_t alltoallv_lsa_create(struct alltoallv_handle *h, size_t *scratch_bytes);
-ncclResult_t alltoallv_lsa_destroy(struct alltoallv_handle *h);
 
 /* ncclInvalidUsage where h->lsa_comm has no symmetric memory. Collective. */
 ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h);

@@ -156,7 +156,7 @@ receive_lines(const kernel_args &a, const struct alltoallv_pair *pairs, uint32_t
 static __device__ __forceinline__ void
 copy_own(const kernel_args &a, const struct alltoallv_pair &own, uint32_t first, uint32_t warps)
 {
-  if (!alltoallv_counts_agree(own.send_bytes, own.recv_bytes)) return;
+  if (own.send_bytes != own.recv_bytes) return;
   for (uint32_t g = first; g < groups_of(own.send_bytes); g += warps) {
     const int left = bytes_left(own.send_bytes, g);
     if (left > 0)

@@ -5,7 +5,6 @@
  * Of NCCL's device interface one thing is used: ncclGetLsaPointer, in a kernel of one block. And
  * ncclDevCommCreate tells whether there is symmetric memory: without it a window may be none. */
 #include <dlfcn.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <nccl.h>
@@ -18,8 +17,8 @@
 #include "kernel.cuh"
 
 struct alltoallv_lsa {
-  struct device_state *state;
-  char **windows; /* device: see kernel_args */
+  struct device_state state;
+  char *windows[(ALLTOALLV_MAX_WINDOWS + 1) * ALLTOALLV_MAX_LSA_RANKS]; /* see kernel_args */
 };
 
 /* ---- what is possible --------------------------------------------------------------------- */
@@ -82,39 +81,28 @@ const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
 
 /* ---- set up ------------------------------------------------------------------------------- */
 
-/* With lazy loading a kernel is loaded at its first launch, which may wait for a device that waits
- * for us. So load them all now. */
-template <int N>
-static cudaError_t load_kernels(void)
-{
-  cudaFuncAttributes attributes;
-  cudaError_t e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_SMALL>);
-  if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_LARGE>);
-  if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, alltoallv_kernel<N, MODE_DEVICE>);
-  return e;
-}
+/* [more than 8 ranks][mode]. A kernel takes as many bytes of kernel_args as its passed_args hold.
+ */
+static const void *const kernels[2][3] = {
+    {(const void *)alltoallv_kernel<8, MODE_SMALL>, (const void *)alltoallv_kernel<8, MODE_LARGE>,
+     (const void *)alltoallv_kernel<8, MODE_DEVICE>},
+    {(const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_SMALL>,
+     (const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_LARGE>,
+     (const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_DEVICE>},
+};
 
 ncclResult_t alltoallv_lsa_create(struct alltoallv_handle *h, size_t *scratch_bytes)
 {
   struct device_state first = {};
-  const size_t table = (ALLTOALLV_MAX_WINDOWS + 1) * (size_t)h->n * sizeof(*h->lsa->windows);
-  h->lsa = (struct alltoallv_lsa *)calloc(1, sizeof(*h->lsa));
-  if (h->lsa == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
-  ALLTOALLV_CUDATRY(h->n <= 8 ? load_kernels<8>() : load_kernels<ALLTOALLV_MAX_LSA_RANKS>());
+  /* With lazy loading a kernel is loaded at its first launch, which may wait for a device that
+   * waits for us. So load them all now. */
+  cudaFuncAttributes attributes;
+  for (const void *kernel : kernels[h->n > 8])
+    ALLTOALLV_CUDATRY(cudaFuncGetAttributes(&attributes, kernel));
   for (struct block_memory &block : first.block) block.epoch = h->first_epoch - 1;
-  ALLTOALLV_CUDATRY(cudaMalloc((void **)&h->lsa->windows, table));
-  ALLTOALLV_CUDATRY(cudaMalloc((void **)&h->lsa->state, sizeof(first)));
-  ALLTOALLV_CUDATRY(cudaMemcpy(h->lsa->state, &first, sizeof(first), cudaMemcpyHostToDevice));
+  ALLTOALLV_CUDATRY(cudaMalloc((void **)&h->lsa, sizeof(*h->lsa)));
+  ALLTOALLV_CUDATRY(cudaMemcpy(&h->lsa->state, &first, sizeof(first), cudaMemcpyHostToDevice));
   *scratch_bytes = 2 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_threshold);
-  return ncclSuccess;
-}
-
-ncclResult_t alltoallv_lsa_destroy(struct alltoallv_handle *h)
-{
-  const cudaError_t windows = cudaFree(h->lsa->windows), state = cudaFree(h->lsa->state);
-  free(h->lsa);
-  ALLTOALLV_CUDATRY(windows);
-  ALLTOALLV_CUDATRY(state);
   return ncclSuccess;
 }
 
@@ -191,14 +179,14 @@ static struct shape shape_of(const struct alltoallv_handle *h, const struct allt
   return s;
 }
 
-template <int N>
-static ncclResult_t launch(const struct alltoallv_handle *h, const struct alltoallv_request *x,
-                           cudaStream_t stream)
+ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
+                                  cudaStream_t stream)
 {
   char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
+  const struct shape s = shape_of(h, x);
   struct kernel_args a = {};
-  passed_args<N> passed;
-  a.state = h->lsa->state;
+  void *arguments[] = {&a};
+  a.state = &h->lsa->state;
   a.scratch_base = scratch[0];
   a.scratch_stride = h->n > 1 ? scratch[1] - scratch[0] : 0;
   a.rank = h->rank;
@@ -210,21 +198,8 @@ static ncclResult_t launch(const struct alltoallv_handle *h, const struct alltoa
   a.limit = (uint64_t)(h->config.timeout_seconds * 1e9);
   a.errors = h->errors;
   a.windows = h->lsa->windows;
-  memcpy(&passed, &a, sizeof(passed));
-  const struct shape s = shape_of(h, x);
-  if (s.mode == MODE_SMALL)
-    alltoallv_kernel<N, MODE_SMALL><<<s.grid, s.threads, 0, stream>>>(passed);
-  else if (s.mode == MODE_LARGE)
-    alltoallv_kernel<N, MODE_LARGE><<<s.grid, s.threads, 0, stream>>>(passed);
-  else
-    alltoallv_kernel<N, MODE_DEVICE>
-        <<<s.grid, s.threads, (size_t)h->n * h->n * sizeof(uint64_t), stream>>>(passed);
-  ALLTOALLV_CUDATRY(cudaGetLastError());
+  const size_t shared = s.mode == MODE_DEVICE ? (size_t)h->n * h->n * sizeof(uint64_t) : 0;
+  ALLTOALLV_CUDATRY(
+      cudaLaunchKernel(kernels[h->n > 8][s.mode], s.grid, s.threads, arguments, shared, stream));
   return ncclSuccess;
-}
-
-ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
-                                  cudaStream_t stream)
-{
-  return h->n <= 8 ? launch<8>(h, x, stream) : launch<ALLTOALLV_MAX_LSA_RANKS>(h, x, stream);
 }

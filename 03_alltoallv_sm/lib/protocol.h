@@ -97,12 +97,6 @@ ALLTOALLV_RULE int alltoallv_stale_parity(uint32_t epoch)
 
 /* ---- verdicts ----------------------------------------------------------------------------- */
 
-/* Do sender and receiver agree on a pair? Both ask this, with the same two numbers. */
-ALLTOALLV_RULE int alltoallv_counts_agree(uint64_t sent, uint64_t expected)
-{
-  return sent == expected;
-}
-
 /* Counts >= 2^55 bytes are clamped to [2^55, 2^56): too large for any buffer, small enough to be
  * multiplied and added up without overflow. */
 #define ALLTOALLV_TOO_MANY ((uint64_t)1 << 55)

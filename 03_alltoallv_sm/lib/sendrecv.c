@@ -26,7 +26,7 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
   if (result != ncclSuccess) return result;
   ALLTOALLV_NCCLTRY(ended);
   const struct alltoallv_pair *own = &h->pairs[h->rank];
-  if (!alltoallv_counts_agree(own->send_bytes, own->recv_bytes))
+  if (own->send_bytes != own->recv_bytes)
     alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_MISMATCH, h->rank, h->rank,
                      own->send_bytes, own->recv_bytes, x->element);
   else if (own->send_bytes > 0)

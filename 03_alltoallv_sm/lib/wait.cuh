@@ -313,8 +313,7 @@ static __device__ __noinline__ bool contradicts(const kernel_args &a, uint32_t e
   line l = header_line(a, epoch, p, ALLTOALLV_LINE_SENT);
   if (l.epoch != epoch) return false;
   if (l.word[2] != a.x.kind) return true;
-  return a.x.kind == ALLTOALLV_KIND_HOST &&
-         !alltoallv_counts_agree(pack(l.word[0], l.word[1]), bytes);
+  return a.x.kind == ALLTOALLV_KIND_HOST && pack(l.word[0], l.word[1]) != bytes;
 }
 
 #endif
