@@ -91,16 +91,10 @@ static void send_candidates(const struct call *c)
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
                                enum sparse_removal removal, cudaStream_t stream)
 {
-  struct sparse_state *s = m->state;
-  const struct sparse_select choice = {.from = sparse_offered(m),
-                                       .to = sparse_offered(m),
-                                       .search = &s->search_from,
-                                       .keep = &s->keep_from,
-                                       .selection = &s->selection,
-                                       .found = SPARSE_OVERFLOW_FOUND};
   SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_ABOVE_THRESHOLDS, removal, stream));
   SPARSE_TRY(ops_decide(m, SPARSE_OFFER_THRESHOLD, stream));
-  SPARSE_TRY(ops_select(m, &choice, stream));
+  SPARSE_TRY(ops_select(m, sparse_offered(m), sparse_offered(m), &m->state->selection,
+                        SPARSE_OVERFLOW_FOUND, stream));
   return enqueue(m, stream, (struct call){.run = send_candidates});
 }
 
@@ -139,7 +133,7 @@ ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums whi
                              cudaStream_t stream)
 {
   SPARSE_TRY(enqueue(m, stream, (struct call){.run = await_lists}));
-  SPARSE_TRY(reduce_region(m, which, stream));
+  SPARSE_TRY(ops_reduce(m, m->received, true, which, sparse_reduced(m), stream));
   if (which == SPARSE_SUMS_NONZERO) SPARSE_TRY(ops_decide(m, SPARSE_WANT_K_NEAR_THRESHOLD, stream));
   return enqueue(m, stream, (struct call){.run = publish_sums});
 }
@@ -175,8 +169,8 @@ static void count_chosen(const struct call *c)
 ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
 {
   SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));
-  SPARSE_TRY(
-      keep_largest(m, sparse_gathered(m), sparse_result(m), NULL, SPARSE_GLOBAL_THRESHOLD, stream));
+  SPARSE_TRY(ops_select(m, sparse_gathered(m), sparse_result(m), &m->state->global,
+                        SPARSE_GLOBAL_THRESHOLD, stream));
   return enqueue(m, stream, (struct call){.run = count_chosen});
 }
 

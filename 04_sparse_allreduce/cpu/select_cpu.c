@@ -48,10 +48,10 @@ static void search(struct sparse_state *s, const struct input *in,
   if (s->wanted > 0) selection->above = (sparse_level_t)prefix;
 }
 
-static void keep(const struct sparse_select *a, const struct input *in)
+static void keep(const struct call *c, const struct input *in)
 {
-  const struct sparse_selection selection = *a->selection;
-  uint64_t kept = 0, dropped = 0, taken = 0;
+  const struct sparse_selection selection = *c->selection;
+  uint64_t kept = 0, taken = 0;
   for (uint64_t i = 0; i < in->count; i++) {
     const struct sparse_pair pair = entry(in, i);
     const sparse_level_t magnitude = sparse_magnitude(pair.value);
@@ -60,36 +60,35 @@ static void keep(const struct sparse_select *a, const struct input *in)
       chosen = magnitude <= selection.limit && taken < selection.take;
       if (chosen) {
         taken++;
-        a->selection->tie = pair.index;
+        c->selection->tie = pair.index;
       }
     }
-    if (chosen)
-      a->to.pairs[kept++] = pair;
-    else if (a->dropped.pairs != NULL)
-      a->dropped.pairs[dropped++] = pair;
+    if (chosen) c->list.pairs[kept++] = pair;
   }
-  *a->to.counts = kept;
-  if (a->dropped.pairs != NULL) *a->dropped.counts = dropped;
+  *c->list.counts = kept;
 }
 
 static void run_select(const struct call *c)
 {
-  const struct sparse_select *a = &c->select;
-  if (a->search != NULL && *a->search != SPARSE_FROM_NOTHING) {
-    const struct input in = input_from(&c->m, a->from, *a->search);
-    search(c->m.state, &in, a->selection);
+  struct sparse_state *s = c->m.state;
+  if (s->search_from != SPARSE_FROM_NOTHING) {
+    const struct input in = input_from(&c->m, c->from, s->search_from);
+    search(s, &in, c->selection);
   }
-  sparse_decide(a->found, &c->m);
-  if (a->keep != NULL && *a->keep != SPARSE_FROM_NOTHING) {
-    const struct input in = input_from(&c->m, a->from, *a->keep);
-    keep(a, &in);
+  sparse_decide(c->found, &c->m);
+  if (s->keep_from != SPARSE_FROM_NOTHING) {
+    const struct input in = input_from(&c->m, c->from, s->keep_from);
+    keep(c, &in);
   }
 }
 
-ncclResult_t ops_select(const struct sparse_memory *m, const struct sparse_select *select,
-                        cudaStream_t stream)
+ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list from,
+                        struct sparse_list to, struct sparse_selection *selection,
+                        enum sparse_decision found, cudaStream_t stream)
 {
-  return enqueue(m, stream, (struct call){.run = run_select, .select = *select});
+  const struct call c = {
+      .run = run_select, .from = from, .list = to, .selection = selection, .found = found};
+  return enqueue(m, stream, c);
 }
 
 static void count_levels(const struct call *c)

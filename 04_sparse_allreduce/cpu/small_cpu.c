@@ -74,19 +74,18 @@ ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
-/* Averages of the entries, and 0 elsewhere. With SPARSE_RESULT_ENTRIES nothing has to be noted: the
- * local pass looks into the list of the result itself. */
+/* Averages of the entries, and 0 elsewhere, if a dense result is wanted. */
 static void apply(const struct call *c)
 {
   bool *in_result = c->m.scratch;
-  if (c->m.config.result == SPARSE_RESULT_ENTRIES) return;
+  const bool dense = c->m.config.result != SPARSE_RESULT_ENTRIES;
   for (size_t i = 0; i < c->m.n; i++) {
-    if (in_result[i]) c->m.dense[i] = 0;
+    if (dense && in_result[i]) c->m.dense[i] = 0;
     in_result[i] = false;
   }
   for (uint64_t i = 0, count = list_count(c->list); i < count; i++) {
     const struct sparse_pair pair = c->list.pairs[i];
-    c->m.dense[pair.index] = one_nan(pair.value / (float)c->m.nranks);
+    if (dense) c->m.dense[pair.index] = one_nan(pair.value / (float)c->m.nranks);
     in_result[pair.index] = true;
   }
 }
@@ -130,15 +129,18 @@ ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *ve
 static void give_back(const struct call *c, uint64_t i)
 {
   const struct sparse_pair pair = c->list.pairs[i];
-  const uint64_t count = list_count(c->among), at = lower_bound(c->among.pairs, count, pair.index);
-  if (at < count && c->among.pairs[at].index == pair.index)
+  const bool *in_result = c->m.scratch;
+  if (!sparse_chosen(c->selection, sparse_magnitude(pair.value), pair.index) &&
+      in_result[pair.index])
     c->m.residual[pair.index] = one_nan(c->m.residual[pair.index] + pair.value);
 }
 
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
-                        struct sparse_list among, cudaStream_t stream)
+                        const struct sparse_selection *selection, cudaStream_t stream)
 {
-  return enqueue(m, stream, (struct call){.each = give_back, .list = list, .among = among});
+  const struct call c = {
+      .each = give_back, .list = list, .selection = (struct sparse_selection *)selection};
+  return enqueue(m, stream, c);
 }
 
 static void scatter(const struct call *c, uint64_t i)

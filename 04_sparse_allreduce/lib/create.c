@@ -104,10 +104,10 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
    * that may be a kernel that waits for another rank of this process. So the one that needs most
    * runs now, over empty lists. */
   SPARSE_CUDA(cudaMemset(m->state, 0, sizeof(*s)));
-  if (h->path->is & SPARSE_SELECTS) SPARSE_TRY(reduce_lists(m, m->received, sparse_reduced(m), 0));
+  if (h->path->is & SPARSE_SELECTS)
+    SPARSE_TRY(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO, sparse_reduced(m), 0));
   s->guess = -1;
   s->guess_ratio = 0.9; /* adapts to how many candidates are found */
-  s->always_list = SPARSE_FROM_LIST;
   s->whole[1] = m->n;
   sparse_uniform_regions(m, s);
   /* Of lists that always have k entries; of the tree, this rank's and that of a peer. */

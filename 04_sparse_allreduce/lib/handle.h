@@ -167,22 +167,6 @@ ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase p
 ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradient,
                             cudaStream_t stream);
 
-/* The state->wanted largest entries of a list go to `to`, the others to `dropped` (may be NULL).
- * state->global chooses them afterwards; `found` is decided when it is known. */
-ncclResult_t keep_largest(const struct sparse_memory *m, struct sparse_list list,
-                          struct sparse_list to, const struct sparse_list *dropped,
-                          enum sparse_decision found, cudaStream_t stream);
-
-/* Adds received_counts[p] entries at lists + received_displs[p], p = 0, 1, ... Sums that are not 0
- * go to `to`. */
-ncclResult_t reduce_lists(const struct sparse_memory *m, const struct sparse_pair *lists,
-                          struct sparse_list to, cudaStream_t stream);
-
-/* By the owner of a region: adds what has come, list p at received + list_displs[p], in the order
- * rank, rank - 1, ... modulo nranks, to the reduced list. */
-ncclResult_t reduce_region(const struct sparse_memory *m, enum sparse_sums which,
-                           cudaStream_t stream);
-
 /* exchange.c. All are collective.
  *
  * Split: state->boundaries divide the offered list; the part in region j goes to rank j, for all j.

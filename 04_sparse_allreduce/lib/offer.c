@@ -63,7 +63,6 @@ ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradi
   const struct sparse_memory *m = &h->m;
   const struct rule *rule = &rules[how_to_select(h)];
   const bool chooses = h->path->is & SPARSE_CHOOSES;
-  struct sparse_state *s = m->state;
   SPARSE_TRY(ops_local_pass(m, gradient, rule->candidates,
                             chooses ? SPARSE_REMOVE_IN_RESULT : SPARSE_REMOVE_OFFERED, stream));
   SPARSE_TRY(ops_decide(m, rule->decision, stream));
@@ -71,44 +70,6 @@ ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradi
     SPARSE_TRY(ops_count_levels(m, rule->correct, stream));
   /* From the candidates, or all of the residual, as the decision says; or there is nothing to do.
    * Afterwards state->selection chooses what is in the list. */
-  const struct sparse_select select = {.from = sparse_offered(m),
-                                       .to = sparse_offered(m),
-                                       .search = &s->search_from,
-                                       .keep = &s->keep_from,
-                                       .selection = &s->selection,
-                                       .found = rule->found};
-  return ops_select(m, &select, stream);
-}
-
-/* ---- operators with most of their arguments given -------------------------------------------- */
-
-ncclResult_t keep_largest(const struct sparse_memory *m, struct sparse_list list,
-                          struct sparse_list to, const struct sparse_list *dropped,
-                          enum sparse_decision found, cudaStream_t stream)
-{
-  struct sparse_state *s = m->state;
-  struct sparse_select select = {.from = list,
-                                 .to = to,
-                                 .search = &s->always_list,
-                                 .keep = &s->always_list,
-                                 .selection = &s->global,
-                                 .found = found};
-  if (dropped != NULL) select.dropped = *dropped;
-  return ops_select(m, &select, stream);
-}
-
-ncclResult_t reduce_lists(const struct sparse_memory *m, const struct sparse_pair *lists,
-                          struct sparse_list to, cudaStream_t stream)
-{
-  struct sparse_state *s = m->state;
-  return ops_reduce(m, lists, s->received_displs, s->received_counts, 0, 1, s->whole,
-                    SPARSE_SUMS_NONZERO, to, SPARSE_THEN_NOTHING, stream);
-}
-
-ncclResult_t reduce_region(const struct sparse_memory *m, enum sparse_sums which,
-                           cudaStream_t stream)
-{
-  struct sparse_state *s = m->state;
-  return ops_reduce(m, m->received, s->list_displs, s->received_counts, m->rank, -1,
-                    s->boundaries + m->rank, which, sparse_reduced(m), SPARSE_SEND_REDUCED, stream);
+  return ops_select(m, sparse_offered(m), sparse_offered(m), &m->state->selection, rule->found,
+                    stream);
 }

@@ -56,11 +56,10 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decisio
 
 /* ---- selection ------------------------------------------------------------------------------- */
 
-/* A search, its decision `found`, a filter; each sees what those before it
- * have left. *search and *keep, enum sparse_source in device memory, say what the two read: `from`,
- * all of the residual, or nothing, and then the part does nothing. NULL instead of the address of a
- * source is nothing, too. The decision is taken in any case. Where *search is nothing, it must
- * leave sources and selection as they are.
+/* A search, its decision `found`, a filter; each sees what those before it have left.
+ * state->search_from and ->keep_from (enum sparse_source) say what the two read: `from`, all of the
+ * residual, or nothing, and then the part does nothing. The decision is taken in any case; where
+ * there is no search, it must leave sources and selection as they are.
  *
  * The search, a radix search over magnitudes, finds the state->wanted largest entries, or all if
  * there are fewer, and then sets wanted to how many. It looks above state->near first. It sets
@@ -70,17 +69,11 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decisio
  *
  * The filter writes the entries that *selection chooses to `to` (one part), ascending, and their
  * number to *to.counts; if take > 0, of the entries equal to `above` the first `take`, and sets
- * ->tie to the index of the last of those. to.pairs may be from.pairs. dropped.pairs (may be NULL):
- * receives those not chosen, same rules (lists of one part only). The caller makes sure that `to`
- * has room. */
-struct sparse_select {
-  struct sparse_list from, to, dropped;
-  const uint32_t *search, *keep;
-  struct sparse_selection *selection;
-  enum sparse_decision found;
-};
-ncclResult_t ops_select(const struct sparse_memory *m, const struct sparse_select *select,
-                        cudaStream_t stream);
+ * ->tie to the index of the last of those. to.pairs may be from.pairs. The caller makes sure that
+ * `to` has room. */
+ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list from,
+                        struct sparse_list to, struct sparse_selection *selection,
+                        enum sparse_decision found, cudaStream_t stream);
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
@@ -100,15 +93,14 @@ enum sparse_sums {
   SPARSE_SUMS_ALL,
 };
 
-/* Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries
- * (device arrays). The region is [region[0], region[1]) (device); entries outside it are ignored.
- * Every sum starts at 0.0f and takes the lists in the order first, first + stride, ... modulo
- * nranks (stride 1 or -1); indices are unique within a list. Sums that are kept go to `to`,
- * ascending. */
-ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
-                        const uint64_t *displs, const uint64_t *counts, int first, int stride,
-                        const uint64_t *region, enum sparse_sums which, struct sparse_list to,
-                        enum sparse_decision then, cudaStream_t stream);
+/* Sums nranks lists, state->received_counts[p] entries each; sums that are kept go to `to`,
+ * ascending. Every sum starts at 0.0f; indices are unique within a list.
+ * - All of the vector: list p is at lists + received_displs[p], and the order is 0, 1, ...
+ * - own_region: of this rank's region alone, by its owner. List p is at lists + list_displs[p], the
+ *   order is rank, rank - 1, ... modulo nranks. Then the decision SPARSE_SEND_REDUCED. */
+ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *lists,
+                        bool own_region, enum sparse_sums which, struct sparse_list to,
+                        cudaStream_t stream);
 
 /* ---- results --------------------------------------------------------------------------------- */
 
@@ -133,10 +125,10 @@ ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *ve
  * `gathered`. */
 ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream);
 
-/* residual[i] += value for the entries of `list` (one part) whose index is in `among`, which is the
- * list of the last ops_apply(). */
+/* residual[i] += value for the entries of `list` (one part) that *selection does not choose and
+ * whose index is in the list of the last ops_apply(). */
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
-                        struct sparse_list among, cudaStream_t stream);
+                        const struct sparse_selection *selection, cudaStream_t stream);
 
 /* ---- dense vectors --------------------------------------------------------------------------- */
 

@@ -140,11 +140,11 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
     sparse_count_gathered(m, s);
     break;
   case SPARSE_WANT_K: /* largest sums, from a search that looks everywhere */
-    sparse_want(s, m->k, -1);
+    sparse_want(s, m->k, -1, SPARSE_FROM_LIST);
     break;
   case SPARSE_WANT_K_NEAR_THRESHOLD: /* it looks near the threshold first, which has followed them.
                                         max(t, 1) is k, too */
-    sparse_want(s, m->t > 1 ? m->t : 1, sparse_level(0.85 * s->global_threshold));
+    sparse_want(s, m->t > 1 ? m->t : 1, sparse_level(0.85 * s->global_threshold), SPARSE_FROM_LIST);
     break;
   case SPARSE_GLOBAL_THRESHOLD: /* it is the smallest sum that was chosen; the local one adapts */
     if (s->wanted > 0) s->global_threshold = (double)sparse_from_magnitude(s->global.above);

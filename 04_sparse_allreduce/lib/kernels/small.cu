@@ -60,13 +60,16 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) clear_pending(const __grid_constant_
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    give_back(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list)
+    give_back(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
+              const sparse_selection *discards_by)
 {
   ops_begin();
+  const sparse_selection selection = *discards_by;
   const uint32_t *bits = ops_result_bits(m);
   for_each(ops_list_count(list), [&](uint64_t i) {
     const sparse_pair entry = list.pairs[i];
-    if (bits[entry.index / 32] >> entry.index % 32 & 1)
+    if (!sparse_chosen(&selection, sparse_magnitude(entry.value), entry.index) &&
+        (bits[entry.index / 32] >> entry.index % 32 & 1))
       m.residual[entry.index] = __fadd_rn(m.residual[entry.index], entry.value);
   });
 }
@@ -192,9 +195,10 @@ ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t strea
 
 /* The bits say what is in the result. */
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
-                        struct sparse_list among, cudaStream_t stream)
+                        const struct sparse_selection *selection, cudaStream_t stream)
 {
-  return ops_launch(give_back, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, *m, list);
+  return ops_launch(give_back, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, *m, list,
+                    selection);
 }
 
 /* FIRST: the caller's kernels may be in between. */

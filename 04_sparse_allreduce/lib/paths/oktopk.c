@@ -53,8 +53,8 @@ static ncclResult_t choose_and_average(const struct sparse_memory *m, cudaStream
 {
   SPARSE_TRY(ops_decide(m, SPARSE_COUNT_GATHERED, stream));
   SPARSE_TRY(ops_decide(m, SPARSE_WANT_K_NEAR_THRESHOLD, stream));
-  SPARSE_TRY(
-      keep_largest(m, sparse_gathered(m), sparse_result(m), NULL, SPARSE_GLOBAL_THRESHOLD, stream));
+  SPARSE_TRY(ops_select(m, sparse_gathered(m), sparse_result(m), &m->state->global,
+                        SPARSE_GLOBAL_THRESHOLD, stream));
   return ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream);
 }
 
@@ -69,7 +69,8 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   /* Owner r adds in the order r, r-1, ...: fixed, so the sums are the same bits in every run. It
    * keeps those above the global threshold; before an exact choice, all. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(h->onesided ? ops_reduce_sent(m, which, stream) : reduce_region(m, which, stream));
+  SPARSE_TRY(h->onesided ? ops_reduce_sent(m, which, stream)
+                         : ops_reduce(m, m->received, true, which, sparse_reduced(m), stream));
 
   /* 4. The sums to everybody. If balancing is configured, exchange_gather first evens out how many
    * sums each rank has. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather

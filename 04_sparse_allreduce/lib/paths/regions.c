@@ -38,7 +38,7 @@ ncclResult_t path_regions(struct sparse_allreduce_handle *h, const void *gradien
    * MPI: Isend/Irecv with `throttle` peers at a time -> NCCL: exchange_split */
   SPARSE_TRY(exchange_split(h, falls_back ? m->config.throttle : 1, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(reduce_region(m, SPARSE_SUMS_NONZERO, stream));
+  SPARSE_TRY(ops_reduce(m, m->received, true, SPARSE_SUMS_NONZERO, sparse_reduced(m), stream));
 
   /* Are the sums few enough for a sparse gather? The host has to know.
    * MPI: Allgather(counts) -> NCCL: ncclAllGather */
