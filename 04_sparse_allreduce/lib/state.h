@@ -50,7 +50,7 @@ struct sparse_selection {
  * it is given; from nothing it leaves lists as they are. */
 enum sparse_source { SPARSE_FROM_NOTHING, SPARSE_FROM_LIST, SPARSE_FROM_RESIDUAL };
 
-/* Flags, by which ranks that use each other's memory know what is there (onesided/onesided.h). A
+/* Flags, by which ranks that use each other's memory know what is there (onesided/flags.cuh). A
  * flag has a value of 32 bits, and the epoch of its step in the upper half, by which the reader
  * knows that it has come. Rank p writes flags [p] in the memory of the rank that they are for. */
 enum { SPARSE_FLAG_FIRST, SPARSE_FLAG_COUNT, SPARSE_FLAG_LEVEL, SPARSE_LIST_FLAGS };

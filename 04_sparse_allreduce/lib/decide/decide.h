@@ -21,6 +21,7 @@ enum sparse_decision {
   SPARSE_KTH_FOUND,
   SPARSE_OVERFLOW_FOUND,
   /* exchanges */
+  SPARSE_PROPOSE_REGIONS,
   SPARSE_PROPOSED_REGIONS,
   SPARSE_SPLIT_COUNTS,
   SPARSE_SEND_OFFERED,
@@ -37,6 +38,15 @@ SPARSE_DEVICE void sparse_uniform_regions(const struct sparse_memory *m, struct 
 {
   for (int j = 0; j < m->nranks; j++) s->boundaries[j] = (uint64_t)j * (m->n / (size_t)m->nranks);
   s->boundaries[m->nranks] = m->n;
+}
+
+/* [0] is 1 if the list is too short for that. */
+SPARSE_DEVICE void sparse_propose_regions(const struct sparse_memory *m, struct sparse_state *s)
+{
+  const uint64_t chunk = s->offered_count / (uint64_t)m->nranks;
+  s->proposal[0] = chunk == 0;
+  for (int j = 1; j < m->nranks; j++)
+    s->proposal[j] = chunk == 0 ? 0 : m->offered[chunk * (uint64_t)j].index;
 }
 
 /* From the sum of all ranks' proposals. */
@@ -123,6 +133,9 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
     break;
   case SPARSE_OVERFLOW_FOUND: /* the k-th magnitude is the threshold, if that chose too many */
     if (s->overflowed) s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
+    break;
+  case SPARSE_PROPOSE_REGIONS: /* that cut the own list evenly */
+    sparse_propose_regions(m, s);
     break;
   case SPARSE_PROPOSED_REGIONS:
     sparse_proposed_regions(m, s);

@@ -15,7 +15,6 @@
 
 #include "device/entries.cuh"
 #include "onesided/flags.cuh"
-#include "onesided/onesided.h"
 
 namespace
 {

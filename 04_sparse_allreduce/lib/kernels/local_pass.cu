@@ -26,7 +26,6 @@
  * neighbours, and then one number per lane has to be scanned. */
 #include "device/chain.cuh"
 #include "device/gradient.cuh"
-#include "onesided/onesided.h"
 #include "onesided/partition.cuh"
 
 namespace

@@ -33,17 +33,6 @@ __global__ void OPS_BOUNDS(PARTITION_THREADS, 1) partition(const __grid_constant
   ops_note_regions(m, begins, threadIdx.x, blockDim.x);
 }
 
-__global__ void __launch_bounds__(SPARSE_MAX_RANKS) propose(const __grid_constant__ sparse_memory m)
-{
-  ops_begin();
-  sparse_state *state = m.state;
-  const uint64_t chunk = state->offered_count / (uint64_t)m.nranks, j = threadIdx.x;
-  if (j == 0)
-    state->proposal[0] = chunk == 0;
-  else if (j < (uint64_t)m.nranks)
-    state->proposal[j] = chunk == 0 ? 0 : m.offered[chunk * j].index;
-}
-
 /* ---- the residual and other vectors -------------------------------------------------------------
  */
 
@@ -183,11 +172,6 @@ ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream)
   return ops_launch(partition, 1, PARTITION_THREADS, OPS_NEXT, stream, *m);
 }
 
-ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
-{
-  return ops_launch(propose, 1, SPARSE_MAX_RANKS, OPS_NEXT, stream, *m);
-}
-
 ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream)
 {
   return ops_launch(clear_pending, blocks_for(m->n), THREADS, OPS_NEXT, stream, *m);
@@ -202,18 +186,14 @@ ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
 }
 
 /* FIRST: the caller's kernels may be in between. */
-ncclResult_t ops_add_entries(const struct sparse_memory *m, struct sparse_list list, float scale,
-                             float *vector, cudaStream_t stream)
+ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, float scale,
+                     float *vector, cudaStream_t stream)
 {
+  if (list.pairs == NULL)
+    return ops_launch(add_dense, blocks_for(m->n), THREADS, OPS_FIRST, stream, m->dense, m->n,
+                      scale, vector);
   return ops_launch(add_entries, blocks_for(4 * m->k), THREADS, OPS_FIRST, stream, list, m->n,
                     m->nranks, scale, vector);
-}
-
-ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
-                           cudaStream_t stream)
-{
-  return ops_launch(add_dense, blocks_for(m->n), THREADS, OPS_FIRST, stream, m->dense, m->n, scale,
-                    vector);
 }
 
 ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
@@ -281,7 +261,7 @@ ncclResult_t ops_load(void)
 
 ncclResult_t ops_load_small(void)
 {
-  return ops_load_kernels(decide, partition, propose, clear_pending, give_back, add_entries,
-                          add_dense, scatter, average, convert<const float *>,
-                          convert<const __half *>, convert<const __nv_bfloat16 *>, unzip, zip);
+  return ops_load_kernels(decide, partition, clear_pending, give_back, add_entries, add_dense,
+                          scatter, average, convert<const float *>, convert<const __half *>,
+                          convert<const __nv_bfloat16 *>, unzip, zip);
 }

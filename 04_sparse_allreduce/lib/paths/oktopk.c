@@ -14,14 +14,13 @@
  * ranks load from and store to each other's memory (onesided/), which gives the same bits. A step
  * that reuses thresholds and regions is three kernels then. */
 #include "handle.h"
-#include "onesided/onesided.h"
 
 /* 2. Boundaries so that every region holds about as many of the entries that are offered now. Every
  * rank proposes boundaries that cut its own list evenly; the mean of all proposals is taken. */
 static ncclResult_t repartition(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   struct sparse_state *s = h->m.state;
-  SPARSE_TRY(ops_propose(&h->m, stream));
+  SPARSE_TRY(ops_decide(&h->m, SPARSE_PROPOSE_REGIONS, stream));
   /* MPI: Allreduce(region_boundaries, SUM) -> NCCL: ncclAllReduce, in 64 bits */
   SPARSE_NCCL(ncclAllReduce(s->proposal, s->proposal, (size_t)h->m.nranks, ncclUint64, ncclSum,
                             h->comm, stream));

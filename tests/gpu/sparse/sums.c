@@ -26,7 +26,7 @@ void test_regions(struct test *t)
     }
     world_push(&w);
     OPSCHECK(ops_partition(&w.m, w.stream));
-    OPSCHECK(ops_propose(&w.m, w.stream));
+    OPSCHECK(ops_decide(&w.m, SPARSE_PROPOSE_REGIONS, w.stream));
     world_pull(&w);
     uint64_t before = 0;
     const uint64_t chunk = s->offered_count / (uint64_t)nranks;
