@@ -26,6 +26,7 @@ struct call {
   const struct sparse_pair *lists;
   bool own_region;
   enum sparse_sums which;
+  enum sparse_move how;
   float scale, *vector, *values;
   uint32_t *indices;
 };
@@ -359,12 +360,6 @@ static void apply(const struct call *c)
   }
 }
 
-ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                       enum sparse_decision then, cudaStream_t stream)
-{
-  return enqueue(m, stream, (struct call){.run = apply, .list = list, .then = then});
-}
-
 static void add_entry(const struct call *c, uint64_t i)
 {
   const bool dense = c->list.pairs == NULL;
@@ -399,15 +394,20 @@ ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
   return enqueue(m, stream, c);
 }
 
-static void scatter(const struct call *c, uint64_t i)
+static void move(const struct call *c, uint64_t i)
 {
-  c->m.dense[c->list.pairs[i].index] = c->list.pairs[i].value;
+  struct sparse_pair *entry = &c->list.pairs[i];
+  if (c->how == SPARSE_MOVE_TOGETHER) *entry = (struct sparse_pair){c->indices[i], c->values[i]};
+  if (c->how == SPARSE_MOVE_APART) c->indices[i] = entry->index;
+  c->values[c->how == SPARSE_MOVE_TO_VECTOR ? entry->index : i] = entry->value;
 }
 
-ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
-                         cudaStream_t stream)
+ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struct sparse_list list,
+                      uint32_t *indices, float *values, cudaStream_t stream)
 {
-  return enqueue(m, stream, (struct call){.each = scatter, .list = list});
+  const struct call c = {
+      .each = move, .how = how, .list = list, .indices = indices, .values = values};
+  return enqueue(m, stream, c);
 }
 
 static void average(const struct call *c, uint64_t i)
@@ -430,32 +430,6 @@ static void convert(const struct call *c, uint64_t i)
 ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream)
 {
   return enqueue(m, stream, (struct call){.each = convert, .gradient = gradient});
-}
-
-static void unzip(const struct call *c, uint64_t i)
-{
-  c->indices[i] = c->list.pairs[i].index;
-  c->values[i] = c->list.pairs[i].value;
-}
-
-ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
-                       float *values, cudaStream_t stream)
-{
-  return enqueue(m, stream,
-                 (struct call){.each = unzip, .list = list, .indices = indices, .values = values});
-}
-
-static void zip(const struct call *c, uint64_t i)
-{
-  c->list.pairs[i] = (struct sparse_pair){c->indices[i], c->values[i]};
-}
-
-ncclResult_t ops_zip(const struct sparse_memory *m, const uint32_t *indices, const float *values,
-                     struct sparse_list to, cudaStream_t stream)
-{
-  const struct call c = {
-      .each = zip, .list = to, .indices = (uint32_t *)indices, .values = (float *)values};
-  return enqueue(m, stream, c);
 }
 
 /* ---- oktopk where ranks use each other's memory ------------------------------------------------
@@ -632,10 +606,13 @@ ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
   return enqueue(m, stream, (struct call){.run = count_chosen});
 }
 
-ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision then,
-                            cudaStream_t stream)
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_decision then, cudaStream_t stream)
 {
-  if (then == SPARSE_COUNT_AND_ADAPT) /* else ops_select_sums() has fetched them, and chosen */
+  const bool at_owners = list.pairs == NULL;
+  if (at_owners) list = sparse_gathered(m);
+  /* in exact steps ops_select_sums() has fetched them, and chosen */
+  if (at_owners && then == SPARSE_COUNT_AND_ADAPT)
     SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));
-  return ops_apply(m, sparse_gathered(m), then, stream);
+  return enqueue(m, stream, (struct call){.run = apply, .list = list, .then = then});
 }

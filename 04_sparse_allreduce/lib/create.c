@@ -48,6 +48,8 @@ static void set_sizes(struct sparse_allreduce_handle *h, size_t count)
   m->room = m->nranks > 1 ? 2 * m->capacity : m->capacity;
   m->z = normal_tail(m->config.density / 2);
   if (!(h->path->is & SPARSE_ADAPTS)) m->constants.raise_steps = 0;
+  if (h->path->is & SPARSE_EXACT) /* its Gaussian threshold is halved, not corrected by a table */
+    m->constants.correction.lower_steps = m->constants.correction.raise_steps = 0;
 }
 
 static ncclResult_t allocate_zeros(void **memory, size_t bytes)

@@ -128,6 +128,9 @@ static inline struct sparse_list sparse_reduced(const struct sparse_memory *m)
   return (struct sparse_list){m->reduced, &m->state->reduced_count, 1};
 }
 
+/* One-sided: the sums of all ranks, each in its owner's memory. */
+#define SPARSE_AT_OWNERS ((struct sparse_list){NULL, NULL, 0})
+
 /* All ranks' lists, one after the other; and the entries of the result, once they are one list. */
 static inline struct sparse_list sparse_gathered(const struct sparse_memory *m)
 {

@@ -44,7 +44,7 @@ static const struct rule rules[] = {
      * raised by half, up to three times: a round for each of four thresholds, and one more. */
     [SELECT_GAUSSIAN] = {SPARSE_GAUSSIAN_GUESS, SPARSE_GAUSSIAN_THRESHOLD, SPARSE_OVERFLOW_FOUND, 2,
                          SPARSE_GAUSSIAN_CORRECT},
-    [SELECT_GAUSSIAN_HALVING] = {SPARSE_GAUSSIAN_GUESS, SPARSE_HALVING_THRESHOLD,
+    [SELECT_GAUSSIAN_HALVING] = {SPARSE_GAUSSIAN_GUESS, SPARSE_GAUSSIAN_THRESHOLD,
                                  SPARSE_OVERFLOW_FOUND, 5, SPARSE_HALVING_CORRECT},
 };
 

@@ -103,7 +103,11 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
 /* dense[i] = value / nranks (IEEE division) for the entries of the list, and 0 for all other i.
  * Before, dense is what the last ops_apply() or ops_average() has left. Either the list has one
  * part, or part p has the entries of region p, state->boundaries[p] on. With SPARSE_RESULT_ENTRIES
- * dense is neither read nor written: the entries are only noted for the next ops_local_pass(). */
+ * dense is neither read nor written: the entries are only noted for the next ops_local_pass().
+ *
+ * One-sided, a list without pairs is the sums of all ranks, when they are there: fetches them on
+ * the way, to `gathered`, in rank order, one after the other. Sets state->gathered_counts and, if a
+ * rank says so, nonfinite. `then` is SPARSE_COUNT_GATHERED or SPARSE_COUNT_AND_ADAPT. */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_decision then, cudaStream_t stream);
 
@@ -125,24 +129,22 @@ ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
 
 /* ---- dense vectors --------------------------------------------------------------------------- */
 
-/* dense[i] = value for the entries of the list. */
-ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
-                         cudaStream_t stream);
-
 /* dense[i] /= nranks for all i. The next ops_apply() clears all of them. */
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream);
 
 /* dense[i] = float(gradient[i]) for all i. */
 ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream);
 
-/* ---- indices and values apart ---------------------------------------------------------------- */
+/* ---- entries on their own -------------------------------------------------------------------- */
 
-ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
-                       float *values, cudaStream_t stream);
-
-/* to[i] = {indices[i], values[i]} for as many as `counts` says (sum of `parts`). */
-ncclResult_t ops_zip(const struct sparse_memory *m, const uint32_t *indices, const float *values,
-                     struct sparse_list to, cudaStream_t stream);
+/* For the entries {index, value} of a list, entry i: */
+enum sparse_move {
+  SPARSE_MOVE_TO_VECTOR, /* values[index] = value */
+  SPARSE_MOVE_APART,     /* indices[i] = index, values[i] = value */
+  SPARSE_MOVE_TOGETHER,  /* and back: the list needs its counts only */
+};
+ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struct sparse_list list,
+                      uint32_t *indices, float *values, cudaStream_t stream);
 
 /* ---- one-sided -------------------------------------------------------------------------------
  *
@@ -177,13 +179,6 @@ ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums whi
  * reduced_count stays. Only histograms go from rank to rank: afterwards `reduced` has
  * state->chosen_count entries, and flags and m->unit_begins say so. */
 ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream);
-
-/* ops_apply() of the sums of all ranks, when they are there: fetches them on the way, to
- * `gathered`, in rank order, one after the other. Sets state->gathered_counts and, if a rank says
- * so, nonfinite. `then`, SPARSE_COUNT_GATHERED or SPARSE_COUNT_AND_ADAPT, is decided as soon as the
- * counts are there. */
-ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision then,
-                            cudaStream_t stream);
 
 #ifdef __cplusplus
 }

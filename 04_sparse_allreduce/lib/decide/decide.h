@@ -14,7 +14,6 @@ enum sparse_decision {
   SPARSE_TAKE_THRESHOLD,
   SPARSE_OFFER_THRESHOLD,
   SPARSE_GAUSSIAN_THRESHOLD,
-  SPARSE_HALVING_THRESHOLD,
   SPARSE_GAUSSIAN_CORRECT,
   SPARSE_HALVING_CORRECT,
   SPARSE_K_FOUND,
@@ -96,7 +95,6 @@ SPARSE_DEVICE void sparse_local_adapt(const struct sparse_memory *m, struct spar
 SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
-  const sparse_correction_t *c = &m->constants.correction;
   switch (what) {
   case SPARSE_THEN_NOTHING:
     break;
@@ -111,11 +109,7 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
     break;
   case SPARSE_GAUSSIAN_THRESHOLD: /* and a table of levels to correct it by */
     sparse_gaussian_threshold(m, s);
-    sparse_gaussian_table(m, s, c->lower_steps, c->raise_steps);
-    break;
-  case SPARSE_HALVING_THRESHOLD: /* to be halved or raised by half */
-    sparse_gaussian_threshold(m, s);
-    sparse_gaussian_table(m, s, 0, 0);
+    sparse_gaussian_table(m, s);
     break;
   case SPARSE_GAUSSIAN_CORRECT: /* a threshold of the table is taken, or counting goes on */
     sparse_gaussian_correct(m, s);

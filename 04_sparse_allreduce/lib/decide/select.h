@@ -179,10 +179,10 @@ SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m, struct sparse_
  * table of levels: `down` levels below the threshold it starts from, `up` above it. GAUSSIANKSA
  * halves or raises it by half, three times at most: a table of one level. */
 
-SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct sparse_state *s,
-                                         int down, int up)
+SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct sparse_state *s)
 {
   const sparse_correction_t *c = &m->constants.correction;
+  const int down = c->lower_steps, up = c->raise_steps;
   double threshold = s->local_threshold;
   s->first_level = down;
   s->nlevels = down + 1 + up;
@@ -287,7 +287,7 @@ SPARSE_DEVICE void sparse_halving_correct(const struct sparse_memory *m, struct 
   }
   s->round++;
   s->local_threshold *= low ? 0.5 : 1.5;
-  sparse_gaussian_table(m, s, 0, 0);
+  sparse_gaussian_table(m, s);
 }
 
 #endif

@@ -235,6 +235,11 @@ static __device__ inline uint32_t ops_block_sum(const uint32_t *counts, uint32_t
   return ops_warp_sum(count);
 }
 
+static __device__ inline uint2 ops_entry_at(const sparse_pair *pairs, uint64_t i, uint64_t count)
+{
+  return i < count ? *(const uint2 *)&pairs[i] : make_uint2(SPARSE_NO_INDEX, 0); /* beyond all */
+}
+
 /* The number of entries of a list, in all threads of the block. */
 static __device__ inline uint64_t ops_list_count(const sparse_list &list)
 {

@@ -26,7 +26,7 @@
  * neighbours, and then one number per lane has to be scanned. */
 #include "device/chain.cuh"
 #include "device/gradient.cuh"
-#include "onesided/partition.cuh"
+#include "onesided/flags.cuh"
 
 namespace
 {

@@ -13,7 +13,6 @@
 #include "device/chain.cuh"
 #include "kernels/reduce_tiles.cuh"
 #include "kernels/selection.cuh"
-#include "onesided/partition.cuh"
 
 namespace
 {

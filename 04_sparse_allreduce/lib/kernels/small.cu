@@ -2,16 +2,30 @@
 /* The small operators: decisions on their own, regions, what leaves the residual or returns to it,
  * the result added to a vector of the caller, dense vectors, lists with indices and values apart.
  * And what all operators need before their first launch: scratch memory, and being loaded. */
-#include "device/entries.cuh"
 #include "device/gradient.cuh"
-#include "onesided/partition.cuh"
+#include "onesided/flags.cuh"
 
 namespace
 {
 
+enum {
+  THREADS = 256,
+  BLOCKS = 8, /* per multiprocessor */
+};
+
 /* Devices whose code was compiled for sm_90 or later. Each is set by the rank that uses it. */
 enum { MAX_DEVICES = 256 };
 bool waits[MAX_DEVICES];
+
+/* The threads of a grid take elements, or entries of a list, in turn: f(i) for all i below `count`.
+ */
+template <int UNROLL = 4, typename F>
+__device__ inline void for_each(uint64_t count, F f)
+{
+  const uint64_t threads = (uint64_t)gridDim.x * THREADS;
+#pragma unroll UNROLL
+  for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads) f(i);
+}
 
 /* ---- decisions and regions ----------------------------------------------------------------------
  */
@@ -76,7 +90,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     uint2 entry[AHEAD];
     float before[AHEAD];
 #pragma unroll
-    for (int a = 0; a < AHEAD; a++) entry[a] = entry_at(list.pairs, i + a * threads, count);
+    for (int a = 0; a < AHEAD; a++) entry[a] = ops_entry_at(list.pairs, i + a * threads, count);
 #pragma unroll
     for (int a = 0; a < AHEAD; a++)
       if (entry[a].x < n) before[a] = vector[entry[a].x]; /* else there is none */
@@ -95,12 +109,19 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    scatter(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list)
+    move(enum sparse_move how, const __grid_constant__ sparse_list list, uint32_t *indices,
+         float *values)
 {
   ops_begin();
   for_each(ops_list_count(list), [&](uint64_t i) {
-    const sparse_pair entry = list.pairs[i];
-    m.dense[entry.index] = entry.value;
+    uint2 *entry = (uint2 *)&list.pairs[i];
+    if (how == SPARSE_MOVE_TOGETHER) {
+      *entry = make_uint2(indices[i], __float_as_uint(values[i]));
+    } else {
+      const uint2 raw = *entry;
+      if (how == SPARSE_MOVE_APART) indices[i] = raw.x;
+      values[how == SPARSE_MOVE_APART ? i : raw.x] = __uint_as_float(raw.y);
+    }
   });
 }
 
@@ -121,29 +142,6 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 {
   ops_begin();
   for_each<8>(n, [&](uint64_t i) { dense[i] = (float)gradient[i]; });
-}
-
-/* ---- indices and values apart -------------------------------------------------------------------
- */
-
-__global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    unzip(const __grid_constant__ sparse_list list, uint32_t *indices, float *values)
-{
-  ops_begin();
-  for_each(ops_list_count(list), [&](uint64_t i) {
-    const uint2 raw = *(const uint2 *)&list.pairs[i];
-    indices[i] = raw.x;
-    values[i] = __uint_as_float(raw.y);
-  });
-}
-
-__global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    zip(const __grid_constant__ sparse_list to, const uint32_t *indices, const float *values)
-{
-  ops_begin();
-  for_each(ops_list_count(to), [&](uint64_t i) {
-    *(uint2 *)&to.pairs[i] = make_uint2(indices[i], __float_as_uint(values[i]));
-  });
 }
 
 unsigned blocks_for(size_t elements)
@@ -196,10 +194,11 @@ ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, flo
                     m->nranks, scale, vector);
 }
 
-ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
-                         cudaStream_t stream)
+ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struct sparse_list list,
+                      uint32_t *indices, float *values, cudaStream_t stream)
 {
-  return ops_launch(scatter, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, *m, list);
+  return ops_launch(move, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, how, list, indices,
+                    values);
 }
 
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)
@@ -220,18 +219,6 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
   });
 }
 
-ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
-                       float *values, cudaStream_t stream)
-{
-  return ops_launch(unzip, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, list, indices, values);
-}
-
-ncclResult_t ops_zip(const struct sparse_memory *m, const uint32_t *indices, const float *values,
-                     struct sparse_list to, cudaStream_t stream)
-{
-  return ops_launch(zip, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, to, indices, values);
-}
-
 size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
 {
   sparse_memory m = {};
@@ -246,7 +233,7 @@ ncclResult_t ops_load(void)
   cudaFuncAttributes attributes;
   int device, driver;
   if (cudaGetDevice(&device) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess ||
-      cudaFuncGetAttributes(&attributes, (const void *)scatter) != cudaSuccess)
+      cudaFuncGetAttributes(&attributes, (const void *)move) != cudaSuccess)
     return ncclUnhandledCudaError;
   /* graphs take such launches from drivers for CUDA 12.3 on */
   if (device < MAX_DEVICES) waits[device] = attributes.ptxVersion >= 90 && driver >= 12030;
@@ -262,6 +249,6 @@ ncclResult_t ops_load(void)
 ncclResult_t ops_load_small(void)
 {
   return ops_load_kernels(decide, partition, clear_pending, give_back, add_entries, add_dense,
-                          scatter, average, convert<const float *>, convert<const __half *>,
-                          convert<const __nv_bfloat16 *>, unzip, zip);
+                          move, average, convert<const float *>, convert<const __half *>,
+                          convert<const __nv_bfloat16 *>);
 }

@@ -5,7 +5,6 @@
  * without moving them: ranks tell each other how many they have of which size
  * (kernels/selection.cuh), so that each knows what to keep of its own. */
 #include "kernels/selection.cuh"
-#include "onesided/partition.cuh"
 
 namespace
 {

@@ -84,8 +84,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   /* 5. Average. Thresholds that were not found in this step adapt to how much they have selected;
    * the local one always does. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  if (h->onesided)
-    return ops_apply_sums(m, exact ? SPARSE_COUNT_GATHERED : SPARSE_COUNT_AND_ADAPT, stream);
-  if (exact) return choose_and_average(m, stream);
-  return ops_apply(m, sparse_gathered(m), SPARSE_COUNT_AND_ADAPT, stream);
+  if (exact && !h->onesided) return choose_and_average(m, stream);
+  return ops_apply(m, h->onesided ? SPARSE_AT_OWNERS : sparse_gathered(m),
+                   exact ? SPARSE_COUNT_GATHERED : SPARSE_COUNT_AND_ADAPT, stream);
 }

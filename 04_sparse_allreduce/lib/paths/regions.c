@@ -19,7 +19,7 @@ static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream
   places[m->nranks] = m->n;
   SPARSE_CUDA(cudaMemsetAsync(m->dense + places[m->rank], 0,
                               (places[m->rank + 1] - places[m->rank]) * sizeof(float), stream));
-  SPARSE_TRY(ops_scatter(m, sparse_reduced(m), stream));
+  SPARSE_TRY(ops_move(m, SPARSE_MOVE_TO_VECTOR, sparse_reduced(m), NULL, m->dense, stream));
   SPARSE_TRY(exchange_blocks(h, m->dense, places, sizeof(float), stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_average(m, stream);
