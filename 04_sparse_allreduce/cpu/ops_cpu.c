@@ -58,8 +58,7 @@ static uint64_t lower_bound(const struct sparse_pair *pairs, uint64_t count, uin
   return low;
 }
 
-/* ---- all operators
- * ------------------------------------------------------------------------------- */
+/* ---- all operators --------------------------------------------------------------------------- */
 
 static void run_call(const void *arg)
 {
@@ -94,8 +93,7 @@ ncclResult_t ops_load(void)
   return ncclSuccess;
 }
 
-/* ---- the local pass
- * ------------------------------------------------------------------------------ */
+/* ---- the local pass -------------------------------------------------------------------------- */
 
 /* Of a gradient of float, half or bfloat16. */
 static float gradient_value(const void *gradient, ncclDataType_t type, size_t i)
@@ -169,8 +167,7 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
   return enqueue(m, stream, c);
 }
 
-/* ---- selection: a search for the largest entries, and a filter; counting above levels
- * ------------ */
+/* ---- selection: a search for the largest entries, and a filter; counting above levels -------- */
 
 /* A list, or all of the residual. */
 struct input {
@@ -273,8 +270,7 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decisio
   return enqueue(m, stream, (struct call){.run = count_levels, .then = then});
 }
 
-/* ---- sums: the lists of all ranks are added, in a fixed order
- * ------------------------------------ */
+/* ---- sums: the lists of all ranks are added, in a fixed order -------------------------------- */
 
 /* All lists at once, from the lowest index up: no memory for the region. */
 static void reduce(const struct call *c)

@@ -19,8 +19,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   search_and_keep(m, s, from, to, selection, found);
 }
 
-/* ---- counting ----------------------------------------------------------------------------------
- */
+/* ---- counting -------------------------------------------------------------------------------- */
 
 /* A histogram over the levels: bin j is for what exceeds levels[j - 1], but not levels[j]. */
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)

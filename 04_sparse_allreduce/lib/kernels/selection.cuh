@@ -10,8 +10,7 @@
 namespace
 {
 
-/* ---- the input ---------------------------------------------------------------------------------
- */
+/* ---- the input ------------------------------------------------------------------------------- */
 
 enum { LOADS = 8 }; /* that a thread has on their way */
 
@@ -315,8 +314,7 @@ __device__ inline void keep(keep_shared &s, const sparse_memory &m, const input 
   *to.counts = (totals & 0xffffffffu) + (equal < take ? equal : take);
 }
 
-/* ---- both --------------------------------------------------------------------------------------
- */
+/* ---- both ------------------------------------------------------------------------------------ */
 
 /* There is a grid barrier between both. */
 union selection_shared {

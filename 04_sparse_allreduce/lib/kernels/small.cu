@@ -27,8 +27,7 @@ __device__ inline void for_each(uint64_t count, F f)
   for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads) f(i);
 }
 
-/* ---- decisions and regions ----------------------------------------------------------------------
- */
+/* ---- decisions and regions ------------------------------------------------------------------- */
 
 enum { PARTITION_THREADS = 1024 };
 
@@ -47,8 +46,7 @@ __global__ void OPS_BOUNDS(PARTITION_THREADS, 1) partition(const __grid_constant
   ops_note_regions(m, begins, threadIdx.x, blockDim.x);
 }
 
-/* ---- the residual and other vectors -------------------------------------------------------------
- */
+/* ---- the residual and other vectors ---------------------------------------------------------- */
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) clear_pending(const __grid_constant__ sparse_memory m)
 {
@@ -248,7 +246,7 @@ ncclResult_t ops_load(void)
 
 ncclResult_t ops_load_small(void)
 {
-  return ops_load_kernels(decide, partition, clear_pending, give_back, add_entries, add_dense,
-                          move, average, convert<const float *>, convert<const __half *>,
+  return ops_load_kernels(decide, partition, clear_pending, give_back, add_entries, add_dense, move,
+                          average, convert<const float *>, convert<const __half *>,
                           convert<const __nv_bfloat16 *>);
 }

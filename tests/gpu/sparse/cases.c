@@ -11,8 +11,7 @@
 static bool large, quick;
 static long repeats = ON_GPU ? 1000 : 50;
 
-/* ---- again and again ----------------------------------------------------------------------------
- */
+/* ---- again and again ------------------------------------------------------------------------- */
 
 /* A step's operators, from a state that is put back first: all launches have to give the same. */
 static void enqueue_step(struct world *w, const struct sparse_state *initial)
@@ -94,8 +93,7 @@ static void test_repeats(struct test *t, bool graph)
   world_close(&w);
 }
 
-/* ---- more than 2^31 elements --------------------------------------------------------------------
- */
+/* ---- more than 2^31 elements ----------------------------------------------------------------- */
 
 static void test_large(struct test *t)
 {

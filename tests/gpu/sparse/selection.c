@@ -3,8 +3,7 @@
 #include "float16.h"
 #include "world.h"
 
-/* ---- the local pass ---------------------------------------------------------------------------
- */
+/* ---- the local pass -------------------------------------------------------------------------- */
 
 /* Fills the gradient `shift` elements behind its start; values[i] is what it is as a float. */
 static void fill_gradient(struct test *t, struct world *w, enum kind kind, size_t shift,
@@ -169,8 +168,7 @@ void test_local_pass(struct test *t)
   report(t, none, "local pass without gradient");
 }
 
-/* ---- counting ---------------------------------------------------------------------------------
- */
+/* ---- counting -------------------------------------------------------------------------------- */
 
 void test_count_levels(struct test *t)
 {
@@ -250,8 +248,7 @@ void test_guess(struct test *t)
   report(t, good, "the guess of the next step");
 }
 
-/* ---- searching and keeping --------------------------------------------------------------------
- */
+/* ---- searching and keeping ------------------------------------------------------------------- */
 
 struct source {
   const struct sparse_pair *pairs; /* or the residual */

@@ -2,8 +2,7 @@
 /* Regions, sums of lists, and what becomes of them, against plain loops. */
 #include "world.h"
 
-/* ---- regions ----------------------------------------------------------------------------------
- */
+/* ---- regions --------------------------------------------------------------------------------- */
 
 void test_regions(struct test *t)
 {
@@ -48,8 +47,7 @@ void test_regions(struct test *t)
   report(t, good, "regions and proposals");
 }
 
-/* ---- reduce -----------------------------------------------------------------------------------
- */
+/* ---- reduce ---------------------------------------------------------------------------------- */
 
 /* The sums of the region, element by element. */
 static size_t expect_sums(const struct world *w, bool own_region, enum sparse_sums which,
@@ -160,8 +158,7 @@ void test_reduce(struct test *t)
   report(t, good, "sums of lists");
 }
 
-/* ---- results ----------------------------------------------------------------------------------
- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static struct sparse_list gathered_parts(const struct world *w)
 {
