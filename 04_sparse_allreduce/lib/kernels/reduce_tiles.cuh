@@ -137,7 +137,8 @@ __device__ inline float value_of(shared &s, int p, uint2 entry, bool again)
 
 __device__ inline uint2 entry_at(const shared &s, int p, uint32_t i)
 {
-  return ops_entry_at(s.lists.pairs[p] + s.first[p], i, s.last[p] - s.first[p]);
+  return i < s.last[p] - s.first[p] ? *(const uint2 *)&s.lists.pairs[p][s.first[p] + i]
+                                    : make_uint2(SPARSE_NO_INDEX, 0); /* beyond all */
 }
 
 /* Sums need not be cleared: the first of an index starts at 0. Ends with a barrier. */
