@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators of the sparse allreduce: everything but messages. kernels/ has the
- * kernels; ../cpu/ has their CPU versions, for the stand-in.
+/* The operators of the sparse allreduce: everything but messages. kernels/ has the kernels; ../cpu/
+ * their CPU versions, for the stand-in. They use this rank's memory only, but for the one-sided
+ * ones.
  *
  * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
  * in device memory. Results do not depend on the number of blocks or on timing: no operator adds
- * floats by atomics.
+ * floats by atomics. They return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError.
  *
- * Most decisions of a step (decide/decide.h) are launches of their own, ops_decide(), so that
- * they stand in the path where they happen. "then" is one that a thread of an operator takes at its
- * end, after all the rest, which saves a kernel; SPARSE_THEN_NOTHING if there is none.
- *
- * Operators are local: they use this rank's memory only. The one-sided ones are not.
- *
- * Operators return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError. */
+ * Most decisions of a step (decide/decide.h) are launches of their own, ops_decide(), so that they
+ * stand in the path where they happen. "then" is one that a thread of an operator takes at its end,
+ * after all the rest, which saves a kernel; SPARSE_THEN_NOTHING if there is none. */
 #ifndef OPS_H
 #define OPS_H
 
@@ -147,7 +144,6 @@ ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struc
                       uint32_t *indices, float *values, cudaStream_t stream);
 
 /* ---- one-sided -------------------------------------------------------------------------------
- *
  * The operators of oktopk where ranks load from and store to each other's memory, in place of
  * messages. All ranks call them in the same order: each stores to the others, or waits for what the
  * others store, at most config.timeout_seconds. After that state->late says for whom, and nobody
