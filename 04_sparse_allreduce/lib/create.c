@@ -48,6 +48,8 @@ static void set_sizes(struct sparse_allreduce_handle *h, size_t count)
   m->room = m->nranks > 1 ? 2 * m->capacity : m->capacity;
   m->z = normal_tail(m->config.density / 2);
   if (!(h->path->is & SPARSE_ADAPTS)) m->constants.raise_steps = 0;
+  if (h->path->is & SPARSE_EXACT) /* its Gaussian threshold is halved, not corrected by a table */
+    m->constants.correction.lower_steps = m->constants.correction.raise_steps = 0;
 }
 
 static ncclResult_t allocate_zeros(void **memory, size_t bytes)
@@ -104,10 +106,10 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
    * that may be a kernel that waits for another rank of this process. So the one that needs most
    * runs now, over empty lists. */
   SPARSE_CUDA(cudaMemset(m->state, 0, sizeof(*s)));
-  if (h->path->is & SPARSE_SELECTS) SPARSE_TRY(reduce_lists(m, m->received, sparse_reduced(m), 0));
+  if (h->path->is & SPARSE_SELECTS)
+    SPARSE_TRY(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO, sparse_reduced(m), 0));
   s->guess = -1;
   s->guess_ratio = 0.9; /* adapts to how many candidates are found */
-  s->always_list = SPARSE_FROM_LIST;
   s->whole[1] = m->n;
   sparse_uniform_regions(m, s);
   /* Of lists that always have k entries; of the tree, this rank's and that of a peer. */

@@ -128,6 +128,9 @@ static inline struct sparse_list sparse_reduced(const struct sparse_memory *m)
   return (struct sparse_list){m->reduced, &m->state->reduced_count, 1};
 }
 
+/* One-sided: the sums of all ranks, each in its owner's memory. */
+#define SPARSE_AT_OWNERS ((struct sparse_list){NULL, NULL, 0})
+
 /* All ranks' lists, one after the other; and the entries of the result, once they are one list. */
 static inline struct sparse_list sparse_gathered(const struct sparse_memory *m)
 {
@@ -166,22 +169,6 @@ ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase p
  * chooses of the sums, only what of it is in the result (see enum sparse_removal). */
 ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradient,
                             cudaStream_t stream);
-
-/* The state->wanted largest entries of a list go to `to`, the others to `dropped` (may be NULL).
- * state->global chooses them afterwards; `found` is decided when it is known. */
-ncclResult_t keep_largest(const struct sparse_memory *m, struct sparse_list list,
-                          struct sparse_list to, const struct sparse_list *dropped,
-                          enum sparse_decision found, cudaStream_t stream);
-
-/* Adds received_counts[p] entries at lists + received_displs[p], p = 0, 1, ... Sums that are not 0
- * go to `to`. */
-ncclResult_t reduce_lists(const struct sparse_memory *m, const struct sparse_pair *lists,
-                          struct sparse_list to, cudaStream_t stream);
-
-/* By the owner of a region: adds what has come, list p at received + list_displs[p], in the order
- * rank, rank - 1, ... modulo nranks, to the reduced list. */
-ncclResult_t reduce_region(const struct sparse_memory *m, enum sparse_sums which,
-                           cudaStream_t stream);
 
 /* exchange.c. All are collective.
  *

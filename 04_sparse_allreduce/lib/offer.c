@@ -4,15 +4,6 @@
  * are over the few candidates that it found, unless the guess it used was bad. */
 #include "handle.h"
 
-/* How a rank comes by what it offers. */
-enum select {
-  SELECT_K,                /* exactly the k largest; of equal ones those of lower indices */
-  SELECT_EXACT_THRESHOLD,  /* above the k-th magnitude, which becomes the local threshold */
-  SELECT_BY_THRESHOLD,     /* above the local threshold, raised first if that is too much */
-  SELECT_GAUSSIAN,         /* above mean + z * deviation, corrected in small steps, */
-  SELECT_GAUSSIAN_HALVING, /* or in large ones */
-};
-
 /* The local pass finds candidates, the first decision says which of them are offered, and `found`
  * is what follows from a search for the k-th magnitude, if there has to be one. */
 struct rule {
@@ -25,45 +16,44 @@ struct rule {
   enum sparse_decision correct;
 };
 
-static const struct rule rules[] = {
-    /* Candidates are what lies above a guess from the step before; if they are fewer than k, or
-     * more than the list holds, all of the residual is searched. */
-    [SELECT_K] = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_K_FOUND, 0, SPARSE_THEN_NOTHING},
-    [SELECT_EXACT_THRESHOLD] = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_KTH_FOUND, 0,
-                                SPARSE_THEN_NOTHING},
+/* The k largest, of equal ones those of lower indices; or what is above the k-th magnitude, which
+ * becomes the local threshold. Candidates are what lies above a guess from the step before; if they
+ * are fewer than k, or more than the list holds, all of the residual is searched. */
+static const struct rule k_largest = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_K_FOUND, 0,
+                                      SPARSE_THEN_NOTHING};
+static const struct rule exact_threshold = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_KTH_FOUND,
+                                            0, SPARSE_THEN_NOTHING};
 
-    /* The threshold of the step before, raised a few times at most while it selects too many: the
-     * local pass counts all the thresholds that may come, and what is above the first of them is
-     * filtered when the decision is known, from the residual if the list could not take all of it.
-     * If it still selects more than a rank may offer: the k largest. */
-    [SELECT_BY_THRESHOLD] = {SPARSE_ABOVE_THRESHOLDS, SPARSE_TAKE_THRESHOLD, SPARSE_OVERFLOW_FOUND,
-                             0, SPARSE_THEN_NOTHING},
+/* The threshold of the step before, raised a few times at most while it selects too many: the local
+ * pass counts all the thresholds that may come, and what is above the first of them is filtered
+ * when the decision is known, from the residual if the list could not take all of it. If it still
+ * selects more than a rank may offer: the k largest. */
+static const struct rule by_threshold = {SPARSE_ABOVE_THRESHOLDS, SPARSE_TAKE_THRESHOLD,
+                                         SPARSE_OVERFLOW_FOUND, 0, SPARSE_THEN_NOTHING};
 
-    /* The threshold that would select k entries if the elements were normally distributed,
-     * corrected by counting: in small steps, of which one round counts a whole table; or halved or
-     * raised by half, up to three times: a round for each of four thresholds, and one more. */
-    [SELECT_GAUSSIAN] = {SPARSE_GAUSSIAN_GUESS, SPARSE_GAUSSIAN_THRESHOLD, SPARSE_OVERFLOW_FOUND, 2,
-                         SPARSE_GAUSSIAN_CORRECT},
-    [SELECT_GAUSSIAN_HALVING] = {SPARSE_GAUSSIAN_GUESS, SPARSE_HALVING_THRESHOLD,
-                                 SPARSE_OVERFLOW_FOUND, 5, SPARSE_HALVING_CORRECT},
-};
+/* The threshold that would select k entries if the elements were normally distributed, mean + z *
+ * deviation, corrected by counting: in small steps, of which one round counts a whole table; or
+ * halved or raised by half, up to three times: a round for each of four thresholds, and one more.
+ */
+static const struct rule gaussian = {SPARSE_GAUSSIAN_GUESS, SPARSE_GAUSSIAN_THRESHOLD,
+                                     SPARSE_OVERFLOW_FOUND, 2, SPARSE_GAUSSIAN_CORRECT};
+static const struct rule halving = {SPARSE_GAUSSIAN_GUESS, SPARSE_GAUSSIAN_THRESHOLD,
+                                    SPARSE_OVERFLOW_FOUND, 5, SPARSE_HALVING_CORRECT};
 
-static enum select how_to_select(const struct sparse_allreduce_handle *h)
+static const struct rule *rule_of(const struct sparse_allreduce_handle *h)
 {
   const unsigned is = h->path->is;
-  if (is & SPARSE_REUSES) return h->now.exact_local ? SELECT_EXACT_THRESHOLD : SELECT_BY_THRESHOLD;
-  if (is & SPARSE_EXACT)
-    return h->m.config.gaussian_sa_threshold ? SELECT_GAUSSIAN_HALVING : SELECT_EXACT_THRESHOLD;
-  return is & SPARSE_GAUSSIAN ? SELECT_GAUSSIAN : SELECT_K;
+  if (is & SPARSE_REUSES) return h->now.exact_local ? &exact_threshold : &by_threshold;
+  if (is & SPARSE_EXACT) return h->m.config.gaussian_sa_threshold ? &halving : &exact_threshold;
+  return is & SPARSE_GAUSSIAN ? &gaussian : &k_largest;
 }
 
 ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradient,
                             cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  const struct rule *rule = &rules[how_to_select(h)];
+  const struct rule *rule = rule_of(h);
   const bool chooses = h->path->is & SPARSE_CHOOSES;
-  struct sparse_state *s = m->state;
   SPARSE_TRY(ops_local_pass(m, gradient, rule->candidates,
                             chooses ? SPARSE_REMOVE_IN_RESULT : SPARSE_REMOVE_OFFERED, stream));
   SPARSE_TRY(ops_decide(m, rule->decision, stream));
@@ -71,44 +61,6 @@ ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradi
     SPARSE_TRY(ops_count_levels(m, rule->correct, stream));
   /* From the candidates, or all of the residual, as the decision says; or there is nothing to do.
    * Afterwards state->selection chooses what is in the list. */
-  const struct sparse_select select = {.from = sparse_offered(m),
-                                       .to = sparse_offered(m),
-                                       .search = &s->search_from,
-                                       .keep = &s->keep_from,
-                                       .selection = &s->selection,
-                                       .found = rule->found};
-  return ops_select(m, &select, stream);
-}
-
-/* ---- operators with most of their arguments given -------------------------------------------- */
-
-ncclResult_t keep_largest(const struct sparse_memory *m, struct sparse_list list,
-                          struct sparse_list to, const struct sparse_list *dropped,
-                          enum sparse_decision found, cudaStream_t stream)
-{
-  struct sparse_state *s = m->state;
-  struct sparse_select select = {.from = list,
-                                 .to = to,
-                                 .search = &s->always_list,
-                                 .keep = &s->always_list,
-                                 .selection = &s->global,
-                                 .found = found};
-  if (dropped != NULL) select.dropped = *dropped;
-  return ops_select(m, &select, stream);
-}
-
-ncclResult_t reduce_lists(const struct sparse_memory *m, const struct sparse_pair *lists,
-                          struct sparse_list to, cudaStream_t stream)
-{
-  struct sparse_state *s = m->state;
-  return ops_reduce(m, lists, s->received_displs, s->received_counts, 0, 1, s->whole,
-                    SPARSE_SUMS_NONZERO, to, SPARSE_THEN_NOTHING, stream);
-}
-
-ncclResult_t reduce_region(const struct sparse_memory *m, enum sparse_sums which,
-                           cudaStream_t stream)
-{
-  struct sparse_state *s = m->state;
-  return ops_reduce(m, m->received, s->list_displs, s->received_counts, m->rank, -1,
-                    s->boundaries + m->rank, which, sparse_reduced(m), SPARSE_SEND_REDUCED, stream);
+  return ops_select(m, sparse_offered(m), sparse_offered(m), &m->state->selection, rule->found,
+                    stream);
 }

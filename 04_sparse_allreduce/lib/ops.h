@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators of the sparse allreduce: everything but messages. kernels/ has the
- * kernels; ../cpu/ has their CPU versions, for the stand-in.
+/* The operators of the sparse allreduce: everything but messages. kernels/ has the kernels; ../cpu/
+ * their CPU versions, for the stand-in. They use this rank's memory only, but for the one-sided
+ * ones.
  *
  * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
  * in device memory. Results do not depend on the number of blocks or on timing: no operator adds
- * floats by atomics.
+ * floats by atomics. They return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError.
  *
- * Most decisions of a step (decide/decide.h) are launches of their own, ops_decide(), so that
- * they stand in the path where they happen. "then" is one that a thread of an operator takes at its
- * end, after all the rest, which saves a kernel; SPARSE_THEN_NOTHING if there is none.
- *
- * Operators are local: they use this rank's memory only. Those of onesided/onesided.h are not.
- *
- * Operators return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError. */
+ * Most decisions of a step (decide/decide.h) are launches of their own, ops_decide(), so that they
+ * stand in the path where they happen. "then" is one that a thread of an operator takes at its end,
+ * after all the rest, which saves a kernel; SPARSE_THEN_NOTHING if there is none. */
 #ifndef OPS_H
 #define OPS_H
 
@@ -56,11 +53,10 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decisio
 
 /* ---- selection ------------------------------------------------------------------------------- */
 
-/* A search, its decision `found`, a filter; each sees what those before it
- * have left. *search and *keep, enum sparse_source in device memory, say what the two read: `from`,
- * all of the residual, or nothing, and then the part does nothing. NULL instead of the address of a
- * source is nothing, too. The decision is taken in any case. Where *search is nothing, it must
- * leave sources and selection as they are.
+/* A search, its decision `found`, a filter; each sees what those before it have left.
+ * state->search_from and ->keep_from (enum sparse_source) say what the two read: `from`, all of the
+ * residual, or nothing, and then the part does nothing. The decision is taken in any case; where
+ * there is no search, it must leave sources and selection as they are.
  *
  * The search, a radix search over magnitudes, finds the state->wanted largest entries, or all if
  * there are fewer, and then sets wanted to how many. It looks above state->near first. It sets
@@ -70,26 +66,16 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decisio
  *
  * The filter writes the entries that *selection chooses to `to` (one part), ascending, and their
  * number to *to.counts; if take > 0, of the entries equal to `above` the first `take`, and sets
- * ->tie to the index of the last of those. to.pairs may be from.pairs. dropped.pairs (may be NULL):
- * receives those not chosen, same rules (lists of one part only). The caller makes sure that `to`
- * has room. */
-struct sparse_select {
-  struct sparse_list from, to, dropped;
-  const uint32_t *search, *keep;
-  struct sparse_selection *selection;
-  enum sparse_decision found;
-};
-ncclResult_t ops_select(const struct sparse_memory *m, const struct sparse_select *select,
-                        cudaStream_t stream);
+ * ->tie to the index of the last of those. to.pairs may be from.pairs. The caller makes sure that
+ * `to` has room. */
+ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list from,
+                        struct sparse_list to, struct sparse_selection *selection,
+                        enum sparse_decision found, cudaStream_t stream);
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
 /* state->region_counts and region_displs of the offered list for state->boundaries. */
 ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream);
-
-/* state->proposal: with c = offered_count / nranks, [j] = index of offered entry c * j for
- * j = 1 ... nranks - 1 and [0] = 0; all zero but [0] = 1 if c == 0. */
-ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream);
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
@@ -100,49 +86,45 @@ enum sparse_sums {
   SPARSE_SUMS_ALL,
 };
 
-/* Sums nranks lists: list p is base[displs[p] ...] with counts[p] entries
- * (device arrays). The region is [region[0], region[1]) (device); entries outside it are ignored.
- * Every sum starts at 0.0f and takes the lists in the order first, first + stride, ... modulo
- * nranks (stride 1 or -1); indices are unique within a list. Sums that are kept go to `to`,
- * ascending. */
-ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
-                        const uint64_t *displs, const uint64_t *counts, int first, int stride,
-                        const uint64_t *region, enum sparse_sums which, struct sparse_list to,
-                        enum sparse_decision then, cudaStream_t stream);
+/* Sums nranks lists, state->received_counts[p] entries each; sums that are kept go to `to`,
+ * ascending. Every sum starts at 0.0f; indices are unique within a list.
+ * - All of the vector: list p is at lists + received_displs[p], and the order is 0, 1, ...
+ * - own_region: of this rank's region alone, by its owner. List p is at lists + list_displs[p], the
+ *   order is rank, rank - 1, ... modulo nranks. Then the decision SPARSE_SEND_REDUCED. */
+ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *lists,
+                        bool own_region, enum sparse_sums which, struct sparse_list to,
+                        cudaStream_t stream);
 
 /* ---- results --------------------------------------------------------------------------------- */
 
 /* dense[i] = value / nranks (IEEE division) for the entries of the list, and 0 for all other i.
  * Before, dense is what the last ops_apply() or ops_average() has left. Either the list has one
  * part, or part p has the entries of region p, state->boundaries[p] on. With SPARSE_RESULT_ENTRIES
- * dense is neither read nor written: the entries are only noted for the next ops_local_pass(). */
+ * dense is neither read nor written: the entries are only noted for the next ops_local_pass().
+ *
+ * One-sided, a list without pairs is the sums of all ranks, when they are there: fetches them on
+ * the way, to `gathered`, in rank order, one after the other. Sets state->gathered_counts and, if a
+ * rank says so, nonfinite. `then` is SPARSE_COUNT_GATHERED or SPARSE_COUNT_AND_ADAPT. */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_decision then, cudaStream_t stream);
 
 /* vector[i] = fma(scale, value / nranks, vector[i]), the division rounded to float as in
- * ops_apply(), for the entries of the list; all other i stay. */
-ncclResult_t ops_add_entries(const struct sparse_memory *m, struct sparse_list list, float scale,
-                             float *vector, cudaStream_t stream);
-
-/* vector[i] = fma(scale, dense[i], vector[i]) for all i. */
-ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
-                           cudaStream_t stream);
+ * ops_apply(), for the entries of the list; all other i stay. Without pairs: of the dense result,
+ * for all i. */
+ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, float scale,
+                     float *vector, cudaStream_t stream);
 
 /* What is pending in the residual, now: residual[i] = 0 where state->selection chooses residual[i],
  * for all i or, as state->pending says, for those of the state->result_count first entries of
  * `gathered`. */
 ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream);
 
-/* residual[i] += value for the entries of `list` (one part) whose index is in `among`, which is the
- * list of the last ops_apply(). */
+/* residual[i] += value for the entries of `list` (one part) that *selection does not choose and
+ * whose index is in the list of the last ops_apply(). */
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
-                        struct sparse_list among, cudaStream_t stream);
+                        const struct sparse_selection *selection, cudaStream_t stream);
 
 /* ---- dense vectors --------------------------------------------------------------------------- */
-
-/* dense[i] = value for the entries of the list. */
-ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
-                         cudaStream_t stream);
 
 /* dense[i] /= nranks for all i. The next ops_apply() clears all of them. */
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream);
@@ -150,14 +132,49 @@ ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream);
 /* dense[i] = float(gradient[i]) for all i. */
 ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream);
 
-/* ---- indices and values apart ---------------------------------------------------------------- */
+/* ---- entries on their own -------------------------------------------------------------------- */
 
-ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
-                       float *values, cudaStream_t stream);
+/* For the entries {index, value} of a list, entry i: */
+enum sparse_move {
+  SPARSE_MOVE_TO_VECTOR, /* values[index] = value */
+  SPARSE_MOVE_APART,     /* indices[i] = index, values[i] = value */
+  SPARSE_MOVE_TOGETHER,  /* and back: the list needs its counts only */
+};
+ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struct sparse_list list,
+                      uint32_t *indices, float *values, cudaStream_t stream);
 
-/* to[i] = {indices[i], values[i]} for as many as `counts` says (sum of `parts`). */
-ncclResult_t ops_zip(const struct sparse_memory *m, const uint32_t *indices, const float *values,
-                     struct sparse_list to, cudaStream_t stream);
+/* ---- one-sided -------------------------------------------------------------------------------
+ * The operators of oktopk where ranks load from and store to each other's memory, in place of
+ * messages. All ranks call them in the same order: each stores to the others, or waits for what the
+ * others store, at most config.timeout_seconds. After that state->late says for whom, and nobody
+ * waits any more. They replace an exchange and the operators around it, and take their decisions
+ * themselves: a launch for each would be most of what they gain. Two have kernels of their own, in
+ * onesided.cu; the others are forms of local kernels (kernels/). */
+
+/* Each part of the offered list, divided by state->boundaries as in ops_partition(), goes to the
+ * memory of the owner of its region, to the same place in this rank's list there. */
+ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream);
+
+/* ops_local_pass() of SPARSE_ABOVE_THRESHOLDS, selection and ops_send_parts() in one: candidates go
+ * to the owners on the way, and flags say above which level they count; offered_count is how many
+ * do. If there are more than `capacity`, no flag is written, and state->unsent is 1. */
+ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
+                               enum sparse_removal removal, cudaStream_t stream);
+
+/* By the owner of a region: ops_reduce() of the lists that the ranks have for this one, when all
+ * are there. Sets state->received_counts. SPARSE_SUMS_ABOVE: in the end writes to all ranks how
+ * many there are, and m->unit_begins says where. SPARSE_SUMS_NONZERO: ops_select_sums() is to
+ * follow, and wants SPARSE_WANT_K_NEAR_THRESHOLD. state->unsent: selects first what is offered, as
+ * the state says, and sends it. */
+ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
+                             cudaStream_t stream);
+
+/* Of the sums of all ranks, `reduced` with reduced_count entries at each, the state->wanted
+ * largest; of equal ones those of lower ranks and then those of lower indices. Sets wanted and
+ * `above` of state->global as ops_select() does and takes the decision SPARSE_GLOBAL_THRESHOLD.
+ * reduced_count stays. Only histograms go from rank to rank: afterwards `reduced` has
+ * state->chosen_count entries, and flags and m->unit_begins say so. */
+ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -34,8 +34,9 @@ ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float 
   const struct sparse_step step = status == cudaStreamCaptureStatusNone ? h->last : h->latest;
   if (!step.there)
     return sparse_fail(ncclInvalidUsage, "there was no step yet whose result could be added");
-  if (sparse_is_dense(step)) return ops_add_dense(&h->m, scale, vector, stream);
-  return ops_add_entries(&h->m, sparse_result(&h->m), scale, vector, stream);
+  const struct sparse_list whole = {NULL, NULL, 0};
+  return ops_add(&h->m, sparse_is_dense(step) ? whole : sparse_result(&h->m), scale, vector,
+                 stream);
 }
 
 /* ---- errors on the device -------------------------------------------------------------------- */

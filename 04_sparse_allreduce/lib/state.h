@@ -22,6 +22,7 @@ extern "C" {
 #endif
 
 #define SPARSE_MAX_RANKS 256
+#define SPARSE_MAX_ROUNDS 8         /* of a binary tree of them */
 #define SPARSE_NO_INDEX 0xffffffffu /* of no element */
 #define SPARSE_SECTOR 8             /* floats of the dense result that are written at once */
 #define SPARSE_UNIT 1024            /* elements of the dense result that a warp takes at a time */
@@ -49,7 +50,7 @@ struct sparse_selection {
  * it is given; from nothing it leaves lists as they are. */
 enum sparse_source { SPARSE_FROM_NOTHING, SPARSE_FROM_LIST, SPARSE_FROM_RESIDUAL };
 
-/* Flags, by which ranks that use each other's memory know what is there (onesided/onesided.h). A
+/* Flags, by which ranks that use each other's memory know what is there (onesided/flags.cuh). A
  * flag has a value of 32 bits, and the epoch of its step in the upper half, by which the reader
  * knows that it has come. Rank p writes flags [p] in the memory of the rank that they are for. */
 enum { SPARSE_FLAG_FIRST, SPARSE_FLAG_COUNT, SPARSE_FLAG_LEVEL, SPARSE_LIST_FLAGS };
@@ -147,10 +148,10 @@ struct sparse_state {
   uint64_t reduced_count;
   uint64_t chosen_count; /* one-sided, exact: those of them that are in the result */
   uint64_t gathered_counts[SPARSE_MAX_RANKS], gathered_displs[SPARSE_MAX_RANKS];
-  uint32_t always_list;           /* SPARSE_FROM_LIST, for operators without a choice */
-  uint64_t whole[2];              /* the region 0 .. n */
-  struct sparse_selection global; /* of the sums */
-  uint64_t result_count;          /* entries of `gathered` that are the result */
+  uint64_t whole[2];                                 /* the region 0 .. n */
+  struct sparse_selection global;                    /* of the sums */
+  struct sparse_selection merges[SPARSE_MAX_ROUNDS]; /* GTOPK: of each round's, on this rank */
+  uint64_t result_count;                             /* entries of `gathered` that are the result */
   /* exchange_nonfinite(): `nonfinite` of all ranks, if NCCL moves it, whose collectives may not use
    * the memory of lists (create.c); else 1, 1, ..., and how many have come to the flags */
   uint32_t all_nonfinite[SPARSE_MAX_RANKS];

@@ -14,13 +14,13 @@ enum sparse_decision {
   SPARSE_TAKE_THRESHOLD,
   SPARSE_OFFER_THRESHOLD,
   SPARSE_GAUSSIAN_THRESHOLD,
-  SPARSE_HALVING_THRESHOLD,
   SPARSE_GAUSSIAN_CORRECT,
   SPARSE_HALVING_CORRECT,
   SPARSE_K_FOUND,
   SPARSE_KTH_FOUND,
   SPARSE_OVERFLOW_FOUND,
   /* exchanges */
+  SPARSE_PROPOSE_REGIONS,
   SPARSE_PROPOSED_REGIONS,
   SPARSE_SPLIT_COUNTS,
   SPARSE_SEND_OFFERED,
@@ -37,6 +37,15 @@ SPARSE_DEVICE void sparse_uniform_regions(const struct sparse_memory *m, struct 
 {
   for (int j = 0; j < m->nranks; j++) s->boundaries[j] = (uint64_t)j * (m->n / (size_t)m->nranks);
   s->boundaries[m->nranks] = m->n;
+}
+
+/* [0] is 1 if the list is too short for that. */
+SPARSE_DEVICE void sparse_propose_regions(const struct sparse_memory *m, struct sparse_state *s)
+{
+  const uint64_t chunk = s->offered_count / (uint64_t)m->nranks;
+  s->proposal[0] = chunk == 0;
+  for (int j = 1; j < m->nranks; j++)
+    s->proposal[j] = chunk == 0 ? 0 : m->offered[chunk * (uint64_t)j].index;
 }
 
 /* From the sum of all ranks' proposals. */
@@ -86,7 +95,6 @@ SPARSE_DEVICE void sparse_local_adapt(const struct sparse_memory *m, struct spar
 SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
-  const sparse_correction_t *c = &m->constants.correction;
   switch (what) {
   case SPARSE_THEN_NOTHING:
     break;
@@ -101,11 +109,7 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
     break;
   case SPARSE_GAUSSIAN_THRESHOLD: /* and a table of levels to correct it by */
     sparse_gaussian_threshold(m, s);
-    sparse_gaussian_table(m, s, c->lower_steps, c->raise_steps);
-    break;
-  case SPARSE_HALVING_THRESHOLD: /* to be halved or raised by half */
-    sparse_gaussian_threshold(m, s);
-    sparse_gaussian_table(m, s, 0, 0);
+    sparse_gaussian_table(m, s);
     break;
   case SPARSE_GAUSSIAN_CORRECT: /* a threshold of the table is taken, or counting goes on */
     sparse_gaussian_correct(m, s);
@@ -124,6 +128,9 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
   case SPARSE_OVERFLOW_FOUND: /* the k-th magnitude is the threshold, if that chose too many */
     if (s->overflowed) s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
     break;
+  case SPARSE_PROPOSE_REGIONS: /* that cut the own list evenly */
+    sparse_propose_regions(m, s);
+    break;
   case SPARSE_PROPOSED_REGIONS:
     sparse_proposed_regions(m, s);
     break;
@@ -140,11 +147,11 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
     sparse_count_gathered(m, s);
     break;
   case SPARSE_WANT_K: /* largest sums, from a search that looks everywhere */
-    sparse_want(s, m->k, -1);
+    sparse_want(s, m->k, -1, SPARSE_FROM_LIST);
     break;
   case SPARSE_WANT_K_NEAR_THRESHOLD: /* it looks near the threshold first, which has followed them.
                                         max(t, 1) is k, too */
-    sparse_want(s, m->t > 1 ? m->t : 1, sparse_level(0.85 * s->global_threshold));
+    sparse_want(s, m->t > 1 ? m->t : 1, sparse_level(0.85 * s->global_threshold), SPARSE_FROM_LIST);
     break;
   case SPARSE_GLOBAL_THRESHOLD: /* it is the smallest sum that was chosen; the local one adapts */
     if (s->wanted > 0) s->global_threshold = (double)sparse_from_magnitude(s->global.above);

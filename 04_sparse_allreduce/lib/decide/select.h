@@ -96,11 +96,14 @@ SPARSE_DEVICE bool sparse_listed(const struct sparse_memory *m, const struct spa
   return s->level_counts[0] <= m->room;
 }
 
-/* The search to come is for the `wanted` largest entries, the last of them perhaps near a level. */
-SPARSE_DEVICE void sparse_want(struct sparse_state *s, uint64_t wanted, sparse_level_t near)
+/* The search to come is for the `wanted` largest entries, the last of them perhaps near a level. It
+ * and the filter read `from`. */
+SPARSE_DEVICE void sparse_want(struct sparse_state *s, uint64_t wanted, sparse_level_t near,
+                               enum sparse_source from)
 {
   s->wanted = wanted;
   s->near = near;
+  s->search_from = s->keep_from = from;
 }
 
 /* The rank's k largest instead of everything above a threshold; `from` has all that is above it. */
@@ -108,8 +111,7 @@ SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_
                                    enum sparse_source from)
 {
   s->overflowed = 1;
-  sparse_want(s, m->k, sparse_level(s->local_threshold));
-  s->search_from = s->keep_from = from;
+  sparse_want(s, m->k, sparse_level(s->local_threshold), from);
 }
 
 /* The next exact selection looks for its candidates a little below this one's k-th magnitude:
@@ -166,9 +168,8 @@ SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct
 SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m, struct sparse_state *s)
 {
   const bool enough = s->level_counts[0] >= m->k;
-  sparse_want(s, m->k, enough ? s->guess : -1);
-  s->search_from = s->keep_from =
-      enough && sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
+  sparse_want(s, m->k, enough ? s->guess : -1,
+              enough && sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL);
 }
 
 /* ---- Gaussian thresholds ---------------------------------------------------------------------
@@ -178,10 +179,10 @@ SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m, struct sparse_
  * table of levels: `down` levels below the threshold it starts from, `up` above it. GAUSSIANKSA
  * halves or raises it by half, three times at most: a table of one level. */
 
-SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct sparse_state *s,
-                                         int down, int up)
+SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct sparse_state *s)
 {
   const sparse_correction_t *c = &m->constants.correction;
+  const int down = c->lower_steps, up = c->raise_steps;
   double threshold = s->local_threshold;
   s->first_level = down;
   s->nlevels = down + 1 + up;
@@ -286,7 +287,7 @@ SPARSE_DEVICE void sparse_halving_correct(const struct sparse_memory *m, struct 
   }
   s->round++;
   s->local_threshold *= low ? 0.5 : 1.5;
-  sparse_gaussian_table(m, s, 0, 0);
+  sparse_gaussian_table(m, s);
 }
 
 #endif

@@ -81,8 +81,7 @@ static __host__ __device__ inline size_t ops_result_words(size_t n)
   return ops_dense_tiles(n) * (OPS_DENSE_TILE / 32);
 }
 
-/* ---- launching --------------------------------------------------------------------------------
- */
+/* ---- launching ------------------------------------------------------------------------------- */
 
 /* Of the current device; `otherwise` if CUDA does not say. */
 static inline int ops_device_attribute(enum cudaDeviceAttr attribute, int otherwise)
@@ -194,8 +193,7 @@ static __device__ inline void ops_let_next_begin(void)
  * for keeping loads on their way. (28M elements: 3.5 us of 165.) */
 #define OPS_ROLLED _Pragma("unroll 1")
 
-/* ---- within a warp or a block -----------------------------------------------------------------
- */
+/* ---- within a warp or a block ---------------------------------------------------------------- */
 
 static const unsigned OPS_ALL_LANES = 0xffffffffu;
 
@@ -235,6 +233,11 @@ static __device__ inline uint32_t ops_block_sum(const uint32_t *counts, uint32_t
   return ops_warp_sum(count);
 }
 
+static __device__ inline uint2 ops_entry_at(const sparse_pair *pairs, uint64_t i, uint64_t count)
+{
+  return i < count ? *(const uint2 *)&pairs[i] : make_uint2(SPARSE_NO_INDEX, 0); /* beyond all */
+}
+
 /* The number of entries of a list, in all threads of the block. */
 static __device__ inline uint64_t ops_list_count(const sparse_list &list)
 {
@@ -266,8 +269,7 @@ static __device__ inline uint32_t ops_lower_bound(const sparse_pair *pairs, uint
   return low;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Release and acquire. CUDA's __threadfence() orders more than a message needs, and takes longer.
  */
@@ -300,8 +302,7 @@ static __device__ inline void ops_prefetch(const void *begin, size_t bytes)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-/* ---- the last block ---------------------------------------------------------------------------
- */
+/* ---- the last block -------------------------------------------------------------------------- */
 
 /* True for the block that gets here last, which sees what all others have written before; with
  * `system`, in the memory of other GPUs, too. `counter` is zero before and after that: atomicInc(),

@@ -13,14 +13,13 @@
  * fetched, and the bits are set anew, if the next local pass is going to read them. */
 #include <type_traits>
 
-#include "device/entries.cuh"
 #include "onesided/flags.cuh"
-#include "onesided/onesided.h"
 
 namespace
 {
 
 enum {
+  THREADS = 256,
   WARPS = THREADS / 32,
   APPLY_BLOCKS = 4, /* per multiprocessor */
   GROUP = 8,        /* units in a row that a warp takes at most, for one look at where they begin */
@@ -118,7 +117,7 @@ __device__ inline bool load_entries(const sparse_memory &m, const sums &s, curso
   const uint32_t skip = AT_OWNERS ? (uint32_t)(place / sizeof(*to) % pairs) : 0;
   const uint32_t left = c.end - c.at, lane = threadIdx.x % 32;
 #pragma unroll
-  for (uint32_t r = 0; r < ROWS; r++) entry[r] = entry_at(from, r * 32 + lane - skip, left);
+  for (uint32_t r = 0; r < ROWS; r++) entry[r] = ops_entry_at(from, r * 32 + lane - skip, left);
 #pragma unroll
   for (uint32_t r = 0; r < ROWS; r++)
     if (AT_OWNERS && r * 32 + lane - skip < left)
@@ -262,9 +261,10 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   if (threadIdx.x == 0) ops_decide(then, &m); /* of counts: no other block is needed for that */
 }
 
-/* Of a list; of one without pairs: of the sums of all ranks. */
-ncclResult_t enqueue(const sparse_memory *m, const sparse_list &list, sparse_decision then,
-                     cudaStream_t stream)
+} // namespace
+
+extern "C" ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                                  enum sparse_decision then, cudaStream_t stream)
 {
   const bool at_owners = list.pairs == NULL, dense = m->config.result != SPARSE_RESULT_ENTRIES;
   return ops_launch(dense       ? at_owners ? make_result<true, true> : make_result<false, true>
@@ -273,24 +273,6 @@ ncclResult_t enqueue(const sparse_memory *m, const sparse_list &list, sparse_dec
                     ops_blocks(m->n, SPARSE_UNIT * WARPS, APPLY_BLOCKS), THREADS, OPS_NEXT, stream,
                     *m, list, then);
 }
-
-} // namespace
-
-extern "C" {
-
-ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                       enum sparse_decision then, cudaStream_t stream)
-{
-  return enqueue(m, list, then, stream);
-}
-
-ncclResult_t ops_apply_sums(const struct sparse_memory *m, enum sparse_decision then,
-                            cudaStream_t stream)
-{
-  return enqueue(m, {NULL, NULL, 0}, then, stream);
-}
-
-} // extern "C"
 
 ncclResult_t ops_load_apply(void)
 {

@@ -26,8 +26,7 @@
  * neighbours, and then one number per lane has to be scanned. */
 #include "device/chain.cuh"
 #include "device/gradient.cuh"
-#include "onesided/onesided.h"
-#include "onesided/partition.cuh"
+#include "onesided/flags.cuh"
 
 namespace
 {
@@ -346,8 +345,7 @@ __device__ inline uint32_t neighbours(uint32_t chosen)
   return __shfl_sync(OPS_ALL_LANES, chosen, lane % 4 * 8 + lane / 4);
 }
 
-/* ---- what is pending ---------------------------------------------------------------------------
- */
+/* ---- what is pending ------------------------------------------------------------------------- */
 
 /* Which of the warp's elements 32 * lane, 32 * lane + 1, ... may leave the residual. */
 __device__ inline uint32_t load_listed(const pass &p, uint32_t tile)
@@ -412,8 +410,7 @@ __device__ inline void write_begin(const pass &p, uint32_t epoch)
   sparse_begin(state, epoch);
 }
 
-/* ---- the pass ----------------------------------------------------------------------------------
- */
+/* ---- the pass -------------------------------------------------------------------------------- */
 
 /* Adds the gradient. Whether all of it is finite takes one instruction per element to know: 0 times
  * anything else is NaN. Those elements become -0, which changes no number that it is added to, and
@@ -623,8 +620,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
   if (last) finish<MOMENTS>(p, removal, then);
 }
 
-ncclResult_t launch(const sparse_memory *m, const void *gradient, bool moments, bool offers,
-                    enum sparse_removal removal, enum sparse_candidates candidates,
+ncclResult_t launch(const sparse_memory *m, const void *gradient, bool offers,
+                    enum sparse_candidates candidates, enum sparse_removal removal,
                     cudaStream_t stream)
 {
   const auto launch_of = [=](auto *of_type) {
@@ -641,9 +638,10 @@ ncclResult_t launch(const sparse_memory *m, const void *gradient, bool moments, 
     /* Should blocks prefetch? Not a gradient that is to be evicted first: it would stay. Nor tiles
      * that a small cache would evict before they are used. */
     const bool prefetches = !passes && grid * OPS_DENSE_TILE * element <= cache / 2;
-    return ops_launch(moments ? local_pass<G, true> : local_pass<G, false>, grid, THREADS,
-                      OPS_FIRST, stream, *m, of_type, aligned, passes, prefetches, offers, removal,
-                      candidates, offers ? SPARSE_OFFER_THRESHOLD : SPARSE_THEN_NOTHING);
+    return ops_launch(
+        candidates == SPARSE_GAUSSIAN_GUESS ? local_pass<G, true> : local_pass<G, false>, grid,
+        THREADS, OPS_FIRST, stream, *m, of_type, aligned, passes, prefetches, offers, removal,
+        candidates, offers ? SPARSE_OFFER_THRESHOLD : SPARSE_THEN_NOTHING);
   };
   if (gradient == NULL) return launch_of((const no_gradient *)NULL);
   return ops_with_type(m->config.gradient_type, gradient, launch_of);
@@ -657,14 +655,13 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                             enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream)
 {
-  return launch(m, gradient, candidates == SPARSE_GAUSSIAN_GUESS, false, removal, candidates,
-                stream);
+  return launch(m, gradient, false, candidates, removal, stream);
 }
 
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
                                enum sparse_removal removal, cudaStream_t stream)
 {
-  return launch(m, gradient, false, true, removal, SPARSE_ABOVE_THRESHOLDS, stream);
+  return launch(m, gradient, true, SPARSE_ABOVE_THRESHOLDS, removal, stream);
 }
 
 } // extern "C"

@@ -13,8 +13,6 @@
 #include "device/chain.cuh"
 #include "kernels/reduce_tiles.cuh"
 #include "kernels/selection.cuh"
-#include "onesided/onesided.h"
-#include "onesided/partition.cuh"
 
 namespace
 {
@@ -39,13 +37,11 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
 {
   sparse_state *state = m.state;
   ops_scratch *scratch = (ops_scratch *)m.scratch;
-  const sparse_list offered = {m.offered, &state->offered_count, 1}, nowhere = {NULL, NULL, 0};
+  const sparse_list offered = {m.offered, &state->offered_count, 1};
   ops_begin(); /* the state is as the local pass leaves it */
   ops_fence();
   if (!state->unsent) return false;
-  search_and_keep(m, s.selection,
-                  {offered, offered, nowhere, &state->search_from, &state->keep_from,
-                   &state->selection, SPARSE_OVERFLOW_FOUND});
+  search_and_keep(m, s.selection, offered, offered, &state->selection, SPARSE_OVERFLOW_FOUND);
   ops_grid_sync(scratch);
   ops_send_offered(m, s.begins);
   if (blockIdx.x == 0 && threadIdx.x == 0) state->unsent = 0;
@@ -205,14 +201,16 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 
 } // namespace
 
-extern "C" ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *base,
-                                   const uint64_t *displs, const uint64_t *counts, int first,
-                                   int stride, const uint64_t *region, enum sparse_sums which,
-                                   struct sparse_list to, enum sparse_decision then,
+extern "C" ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *lists,
+                                   bool own_region, enum sparse_sums which, struct sparse_list to,
                                    cudaStream_t stream)
 {
+  sparse_state *s = m->state;
   return ops_launch(reduce<false>, ops_blocks(m->n, SMALL_TILE, BLOCKS), THREADS, OPS_NEXT, stream,
-                    *m, base, displs, counts, first, stride, region, which, to, then);
+                    *m, lists, own_region ? s->list_displs : s->received_displs, s->received_counts,
+                    own_region ? m->rank : 0, own_region ? -1 : 1,
+                    own_region ? s->boundaries + m->rank : s->whole, which, to,
+                    own_region ? SPARSE_SEND_REDUCED : SPARSE_THEN_NOTHING);
 }
 
 /* All blocks have to run at once, in case that they choose. */

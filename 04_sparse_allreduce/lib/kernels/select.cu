@@ -10,16 +10,16 @@ enum { THREADS = OPS_SELECTING_MOST, BLOCKS = OPS_SELECTING_BLOCKS };
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     select_entries(const __grid_constant__ sparse_memory m,
-                   const __grid_constant__ sparse_select what)
+                   const __grid_constant__ sparse_list from, const __grid_constant__ sparse_list to,
+                   sparse_selection *selection, enum sparse_decision found)
 {
   ops_let_next_begin();
   ops_begin();
   __shared__ selection_shared s;
-  search_and_keep(m, s, what);
+  search_and_keep(m, s, from, to, selection, found);
 }
 
-/* ---- counting ----------------------------------------------------------------------------------
- */
+/* ---- counting -------------------------------------------------------------------------------- */
 
 /* A histogram over the levels: bin j is for what exceeds levels[j - 1], but not levels[j]. */
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
@@ -73,11 +73,12 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 
 } // namespace
 
-extern "C" ncclResult_t ops_select(const struct sparse_memory *m,
-                                   const struct sparse_select *select, cudaStream_t stream)
+extern "C" ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list from,
+                                   struct sparse_list to, struct sparse_selection *selection,
+                                   enum sparse_decision found, cudaStream_t stream)
 {
   return ops_launch(select_entries, (unsigned)ops_multiprocessors() * BLOCKS, THREADS,
-                    OPS_COOPERATIVE, stream, *m, *select);
+                    OPS_COOPERATIVE, stream, *m, from, to, selection, found);
 }
 
 extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,

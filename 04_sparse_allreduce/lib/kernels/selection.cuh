@@ -10,8 +10,7 @@
 namespace
 {
 
-/* ---- the input ---------------------------------------------------------------------------------
- */
+/* ---- the input ------------------------------------------------------------------------------- */
 
 enum { LOADS = 8 }; /* that a thread has on their way */
 
@@ -226,7 +225,7 @@ struct filtering {
   input in;
   sparse_selection selection; /* as it was before */
   sparse_selection *result;
-  sparse_pair *to, *dropped;
+  sparse_pair *to;
   ops_chain chain;
   uint32_t tiles;
 };
@@ -285,8 +284,6 @@ __device__ inline void keep_tile(filtering &w, keep_shared &s, uint32_t tile)
     if (is_above || (is_equal && ties < take)) {
       *(uint2 *)&w.to[kept] = *(const uint2 *)&entry[j];
       if (is_equal && ties == take - 1) w.result->tie = entry[j].index;
-    } else if (w.dropped != NULL && j * 32 < left) {
-      *(uint2 *)&w.dropped[at + j * 32 - kept] = *(const uint2 *)&entry[j];
     }
     before += ops_both((uint32_t)__popc(aboves), (uint32_t)__popc(equals));
   }
@@ -295,12 +292,10 @@ __device__ inline void keep_tile(filtering &w, keep_shared &s, uint32_t tile)
 /* Called by all threads of the grid. The number of what is kept is there when all blocks have come
  * to their end. */
 __device__ inline void keep(keep_shared &s, const sparse_memory &m, const input &in,
-                            sparse_selection *selection, const sparse_list &to,
-                            const sparse_list &dropped)
+                            sparse_selection *selection, const sparse_list &to)
 {
   const bool of_list = in.pairs != NULL;
-  filtering w = {
-      in, *selection, selection, to.pairs, of_list ? dropped.pairs : NULL, ops_chain_begin(m), 0};
+  filtering w = {in, *selection, selection, to.pairs, ops_chain_begin(m), 0};
   const uint32_t size = blockDim.x * (of_list ? OF_LIST : OF_RESIDUAL);
   w.tiles = (uint32_t)((in.count + size - 1) / size);
   for (;;) {
@@ -317,11 +312,9 @@ __device__ inline void keep(keep_shared &s, const sparse_memory &m, const input 
   const uint64_t totals = ops_chain_end(w.chain, w.tiles, ops_words(m.n, m.nranks, m.capacity));
   const uint64_t equal = totals >> 32, take = w.selection.take;
   *to.counts = (totals & 0xffffffffu) + (equal < take ? equal : take);
-  if (w.dropped != NULL) *dropped.counts = in.count - *to.counts;
 }
 
-/* ---- both --------------------------------------------------------------------------------------
- */
+/* ---- both ------------------------------------------------------------------------------------ */
 
 /* There is a grid barrier between both. */
 union selection_shared {
@@ -337,19 +330,18 @@ static_assert(sizeof(selection_shared) < 16 << 10, "which run at once: there is 
  * barrier, and what that may have changed for the filter is read after the last barrier. Without a
  * search, a decision changes nothing for the filter (ops.h). */
 __device__ inline void search_and_keep(const sparse_memory &m, selection_shared &s,
-                                       const sparse_select &what)
+                                       const sparse_list &from, const sparse_list &to,
+                                       sparse_selection *selection, enum sparse_decision found)
 {
-  uint32_t searched = SPARSE_FROM_NOTHING, kept = SPARSE_FROM_NOTHING;
-  if (what.search != NULL) searched = *what.search;
-  if (what.keep != NULL) kept = *what.keep;
+  const uint32_t searched = m.state->search_from;
+  uint32_t kept = m.state->keep_from;
   if (searched != SPARSE_FROM_NOTHING) {
-    search<false>(s.search, m, input_from(m, what.from, searched), what.selection, what.found);
-    if (what.keep != NULL) kept = *what.keep;
+    search<false>(s.search, m, input_from(m, from, searched), selection, found);
+    kept = m.state->keep_from;
   } else if (blockIdx.x == 0 && threadIdx.x == 0) {
-    ops_decide(what.found, &m);
+    ops_decide(found, &m);
   }
-  if (kept != SPARSE_FROM_NOTHING)
-    keep(s.keep, m, input_from(m, what.from, kept), what.selection, what.to, what.dropped);
+  if (kept != SPARSE_FROM_NOTHING) keep(s.keep, m, input_from(m, from, kept), selection, to);
 }
 
 } // namespace

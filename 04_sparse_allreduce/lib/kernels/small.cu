@@ -2,19 +2,32 @@
 /* The small operators: decisions on their own, regions, what leaves the residual or returns to it,
  * the result added to a vector of the caller, dense vectors, lists with indices and values apart.
  * And what all operators need before their first launch: scratch memory, and being loaded. */
-#include "device/entries.cuh"
 #include "device/gradient.cuh"
-#include "onesided/partition.cuh"
+#include "onesided/flags.cuh"
 
 namespace
 {
+
+enum {
+  THREADS = 256,
+  BLOCKS = 8, /* per multiprocessor */
+};
 
 /* Devices whose code was compiled for sm_90 or later. Each is set by the rank that uses it. */
 enum { MAX_DEVICES = 256 };
 bool waits[MAX_DEVICES];
 
-/* ---- decisions and regions ----------------------------------------------------------------------
+/* The threads of a grid take elements, or entries of a list, in turn: f(i) for all i below `count`.
  */
+template <int UNROLL = 4, typename F>
+__device__ inline void for_each(uint64_t count, F f)
+{
+  const uint64_t threads = (uint64_t)gridDim.x * THREADS;
+#pragma unroll UNROLL
+  for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += threads) f(i);
+}
+
+/* ---- decisions and regions ------------------------------------------------------------------- */
 
 enum { PARTITION_THREADS = 1024 };
 
@@ -33,19 +46,7 @@ __global__ void OPS_BOUNDS(PARTITION_THREADS, 1) partition(const __grid_constant
   ops_note_regions(m, begins, threadIdx.x, blockDim.x);
 }
 
-__global__ void __launch_bounds__(SPARSE_MAX_RANKS) propose(const __grid_constant__ sparse_memory m)
-{
-  ops_begin();
-  sparse_state *state = m.state;
-  const uint64_t chunk = state->offered_count / (uint64_t)m.nranks, j = threadIdx.x;
-  if (j == 0)
-    state->proposal[0] = chunk == 0;
-  else if (j < (uint64_t)m.nranks)
-    state->proposal[j] = chunk == 0 ? 0 : m.offered[chunk * j].index;
-}
-
-/* ---- the residual and other vectors -------------------------------------------------------------
- */
+/* ---- the residual and other vectors ---------------------------------------------------------- */
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS) clear_pending(const __grid_constant__ sparse_memory m)
 {
@@ -60,13 +61,16 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) clear_pending(const __grid_constant_
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    give_back(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list)
+    give_back(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
+              const sparse_selection *discards_by)
 {
   ops_begin();
+  const sparse_selection selection = *discards_by;
   const uint32_t *bits = ops_result_bits(m);
   for_each(ops_list_count(list), [&](uint64_t i) {
     const sparse_pair entry = list.pairs[i];
-    if (bits[entry.index / 32] >> entry.index % 32 & 1)
+    if (!sparse_chosen(&selection, sparse_magnitude(entry.value), entry.index) &&
+        (bits[entry.index / 32] >> entry.index % 32 & 1))
       m.residual[entry.index] = __fadd_rn(m.residual[entry.index], entry.value);
   });
 }
@@ -84,7 +88,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     uint2 entry[AHEAD];
     float before[AHEAD];
 #pragma unroll
-    for (int a = 0; a < AHEAD; a++) entry[a] = entry_at(list.pairs, i + a * threads, count);
+    for (int a = 0; a < AHEAD; a++) entry[a] = ops_entry_at(list.pairs, i + a * threads, count);
 #pragma unroll
     for (int a = 0; a < AHEAD; a++)
       if (entry[a].x < n) before[a] = vector[entry[a].x]; /* else there is none */
@@ -103,12 +107,19 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    scatter(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list)
+    move(enum sparse_move how, const __grid_constant__ sparse_list list, uint32_t *indices,
+         float *values)
 {
   ops_begin();
   for_each(ops_list_count(list), [&](uint64_t i) {
-    const sparse_pair entry = list.pairs[i];
-    m.dense[entry.index] = entry.value;
+    uint2 *entry = (uint2 *)&list.pairs[i];
+    if (how == SPARSE_MOVE_TOGETHER) {
+      *entry = make_uint2(indices[i], __float_as_uint(values[i]));
+    } else {
+      const uint2 raw = *entry;
+      if (how == SPARSE_MOVE_APART) indices[i] = raw.x;
+      values[how == SPARSE_MOVE_APART ? i : raw.x] = __uint_as_float(raw.y);
+    }
   });
 }
 
@@ -129,29 +140,6 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 {
   ops_begin();
   for_each<8>(n, [&](uint64_t i) { dense[i] = (float)gradient[i]; });
-}
-
-/* ---- indices and values apart -------------------------------------------------------------------
- */
-
-__global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    unzip(const __grid_constant__ sparse_list list, uint32_t *indices, float *values)
-{
-  ops_begin();
-  for_each(ops_list_count(list), [&](uint64_t i) {
-    const uint2 raw = *(const uint2 *)&list.pairs[i];
-    indices[i] = raw.x;
-    values[i] = __uint_as_float(raw.y);
-  });
-}
-
-__global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    zip(const __grid_constant__ sparse_list to, const uint32_t *indices, const float *values)
-{
-  ops_begin();
-  for_each(ops_list_count(to), [&](uint64_t i) {
-    *(uint2 *)&to.pairs[i] = make_uint2(indices[i], __float_as_uint(values[i]));
-  });
 }
 
 unsigned blocks_for(size_t elements)
@@ -180,11 +168,6 @@ ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream)
   return ops_launch(partition, 1, PARTITION_THREADS, OPS_NEXT, stream, *m);
 }
 
-ncclResult_t ops_propose(const struct sparse_memory *m, cudaStream_t stream)
-{
-  return ops_launch(propose, 1, SPARSE_MAX_RANKS, OPS_NEXT, stream, *m);
-}
-
 ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream)
 {
   return ops_launch(clear_pending, blocks_for(m->n), THREADS, OPS_NEXT, stream, *m);
@@ -192,30 +175,28 @@ ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t strea
 
 /* The bits say what is in the result. */
 ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
-                        struct sparse_list among, cudaStream_t stream)
+                        const struct sparse_selection *selection, cudaStream_t stream)
 {
-  return ops_launch(give_back, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, *m, list);
+  return ops_launch(give_back, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, *m, list,
+                    selection);
 }
 
 /* FIRST: the caller's kernels may be in between. */
-ncclResult_t ops_add_entries(const struct sparse_memory *m, struct sparse_list list, float scale,
-                             float *vector, cudaStream_t stream)
+ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, float scale,
+                     float *vector, cudaStream_t stream)
 {
+  if (list.pairs == NULL)
+    return ops_launch(add_dense, blocks_for(m->n), THREADS, OPS_FIRST, stream, m->dense, m->n,
+                      scale, vector);
   return ops_launch(add_entries, blocks_for(4 * m->k), THREADS, OPS_FIRST, stream, list, m->n,
                     m->nranks, scale, vector);
 }
 
-ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
-                           cudaStream_t stream)
+ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struct sparse_list list,
+                      uint32_t *indices, float *values, cudaStream_t stream)
 {
-  return ops_launch(add_dense, blocks_for(m->n), THREADS, OPS_FIRST, stream, m->dense, m->n, scale,
-                    vector);
-}
-
-ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
-                         cudaStream_t stream)
-{
-  return ops_launch(scatter, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, *m, list);
+  return ops_launch(move, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, how, list, indices,
+                    values);
 }
 
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)
@@ -236,18 +217,6 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
   });
 }
 
-ncclResult_t ops_unzip(const struct sparse_memory *m, struct sparse_list list, uint32_t *indices,
-                       float *values, cudaStream_t stream)
-{
-  return ops_launch(unzip, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, list, indices, values);
-}
-
-ncclResult_t ops_zip(const struct sparse_memory *m, const uint32_t *indices, const float *values,
-                     struct sparse_list to, cudaStream_t stream)
-{
-  return ops_launch(zip, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, to, indices, values);
-}
-
 size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
 {
   sparse_memory m = {};
@@ -262,7 +231,7 @@ ncclResult_t ops_load(void)
   cudaFuncAttributes attributes;
   int device, driver;
   if (cudaGetDevice(&device) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess ||
-      cudaFuncGetAttributes(&attributes, (const void *)scatter) != cudaSuccess)
+      cudaFuncGetAttributes(&attributes, (const void *)move) != cudaSuccess)
     return ncclUnhandledCudaError;
   /* graphs take such launches from drivers for CUDA 12.3 on */
   if (device < MAX_DEVICES) waits[device] = attributes.ptxVersion >= 90 && driver >= 12030;
@@ -277,7 +246,7 @@ ncclResult_t ops_load(void)
 
 ncclResult_t ops_load_small(void)
 {
-  return ops_load_kernels(decide, partition, propose, clear_pending, give_back, add_entries,
-                          add_dense, scatter, average, convert<const float *>,
-                          convert<const __half *>, convert<const __nv_bfloat16 *>, unzip, zip);
+  return ops_load_kernels(decide, partition, clear_pending, give_back, add_entries, add_dense, move,
+                          average, convert<const float *>, convert<const __half *>,
+                          convert<const __nv_bfloat16 *>);
 }

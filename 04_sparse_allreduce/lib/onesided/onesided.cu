@@ -5,8 +5,6 @@
  * without moving them: ranks tell each other how many they have of which size
  * (kernels/selection.cuh), so that each knows what to keep of its own. */
 #include "kernels/selection.cuh"
-#include "onesided/onesided.h"
-#include "onesided/partition.cuh"
 
 namespace
 {
@@ -49,11 +47,11 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) select_sums(const __grid_constant__ 
   ops_scratch *scratch = (ops_scratch *)m.scratch;
   if (ops_late(m)) return;
   const sparse_list sums = {m.reduced, &state->reduced_count, 1};
-  const sparse_list chosen = {m.reduced, &state->chosen_count, 1}, nowhere = {NULL, NULL, 0};
+  const sparse_list chosen = {m.reduced, &state->chosen_count, 1};
   const input in = input_from(m, sums, SPARSE_FROM_LIST);
   search<true>(s.search, m, in, &state->global, SPARSE_GLOBAL_THRESHOLD);
   if (ops_late(m)) return;
-  keep(s.keep, m, in, &state->global, chosen, nowhere);
+  keep(s.keep, m, in, &state->global, chosen);
   ops_grid_sync(scratch);
   note_units(m, chosen);
   if (!ops_last_block(scratch)) return;

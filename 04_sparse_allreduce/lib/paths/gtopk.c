@@ -11,8 +11,8 @@
  * gtopk_exact_residual it goes to the residual of the rank that discarded it. */
 #include "handle.h"
 
-/* What was discarded in a round; the result takes the first place of the same buffer. */
-static struct sparse_list discarded(const struct sparse_memory *m, int round)
+/* The sums of a round. The result takes the first place of the same buffer. */
+static struct sparse_list merged(const struct sparse_memory *m, int round)
 {
   return (struct sparse_list){m->gathered + (size_t)(1 + round) * m->list_room,
                               &m->state->gathered_counts[1 + round], 1};
@@ -24,15 +24,10 @@ static ncclResult_t merge_from(struct sparse_allreduce_handle *h, int peer, int 
                                cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  struct sparse_state *s = m->state;
-  const struct sparse_list merged = {m->received + m->list_room, &s->reduced_count, 1};
-  const struct sparse_list dropped = discarded(m, round);
   SPARSE_NCCL(ncclRecv(m->received, m->k, ncclUint64, peer, h->comm, stream));
-  SPARSE_TRY(ops_reduce(m, m->offered, s->received_displs, s->received_counts, 0, 1, s->whole,
-                        SPARSE_SUMS_ALL, merged, SPARSE_THEN_NOTHING, stream));
-  return keep_largest(m, merged, sparse_offered(m),
-                      m->config.gtopk_exact_residual ? &dropped : NULL, SPARSE_THEN_NOTHING,
-                      stream);
+  SPARSE_TRY(ops_reduce(m, m->offered, false, SPARSE_SUMS_ALL, merged(m, round), stream));
+  return ops_select(m, merged(m, round), sparse_offered(m), &m->state->merges[round],
+                    SPARSE_THEN_NOTHING, stream);
 }
 
 ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
@@ -67,6 +62,6 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   if (!m->config.gtopk_exact_residual) return ncclSuccess;
   SPARSE_TRY(ops_clear_pending(m, stream)); /* now: what is returned stays */
   for (int i = 0; i < rounds; i++)
-    SPARSE_TRY(ops_return(m, discarded(m, i), sparse_result(m), stream));
+    SPARSE_TRY(ops_return(m, merged(m, i), &m->state->merges[i], stream));
   return ncclSuccess;
 }

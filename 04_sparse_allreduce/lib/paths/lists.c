@@ -25,10 +25,10 @@ static ncclResult_t gather_apart(struct sparse_allreduce_handle *h, cudaStream_t
   const struct sparse_list lists = {m->offered, m->state->received_counts, m->nranks};
   uint32_t *indices = (uint32_t *)m->gathered, *all_indices = (uint32_t *)m->received;
   float *values = (float *)m->gathered + half, *all_values = (float *)m->received + half;
-  SPARSE_TRY(ops_unzip(m, sparse_offered(m), indices, values, stream));
+  SPARSE_TRY(ops_move(m, SPARSE_MOVE_APART, sparse_offered(m), indices, values, stream));
   SPARSE_TRY(exchange_gather(h, indices, all_indices, sizeof(*indices), false, stream));
   SPARSE_TRY(exchange_gather(h, values, all_values, sizeof(*values), true, stream));
-  return ops_zip(m, all_indices, all_values, lists, stream);
+  return ops_move(m, SPARSE_MOVE_TOGETHER, lists, all_indices, all_values, stream);
 }
 
 ncclResult_t path_lists(struct sparse_allreduce_handle *h, const void *gradient,
@@ -50,12 +50,12 @@ ncclResult_t path_lists(struct sparse_allreduce_handle *h, const void *gradient,
 
   /* 3. Add rank 0's entries, rank 1's, ...: this order on every rank, so the same bits. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(reduce_lists(m, apart ? m->offered : m->received,
-                          chooses ? sparse_reduced(m) : sparse_result(m), stream));
+  SPARSE_TRY(ops_reduce(m, apart ? m->offered : m->received, false, SPARSE_SUMS_NONZERO,
+                        chooses ? sparse_reduced(m) : sparse_result(m), stream));
   if (chooses) { /* of the sums, the k largest are the result */
     SPARSE_TRY(ops_decide(m, SPARSE_WANT_K, stream));
-    SPARSE_TRY(
-        keep_largest(m, sparse_reduced(m), sparse_result(m), NULL, SPARSE_THEN_NOTHING, stream));
+    SPARSE_TRY(ops_select(m, sparse_reduced(m), sparse_result(m), &m->state->global,
+                          SPARSE_THEN_NOTHING, stream));
   }
 
   /* 4. Average. */

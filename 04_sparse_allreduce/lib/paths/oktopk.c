@@ -14,14 +14,13 @@
  * ranks load from and store to each other's memory (onesided/), which gives the same bits. A step
  * that reuses thresholds and regions is three kernels then. */
 #include "handle.h"
-#include "onesided/onesided.h"
 
 /* 2. Boundaries so that every region holds about as many of the entries that are offered now. Every
  * rank proposes boundaries that cut its own list evenly; the mean of all proposals is taken. */
 static ncclResult_t repartition(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   struct sparse_state *s = h->m.state;
-  SPARSE_TRY(ops_propose(&h->m, stream));
+  SPARSE_TRY(ops_decide(&h->m, SPARSE_PROPOSE_REGIONS, stream));
   /* MPI: Allreduce(region_boundaries, SUM) -> NCCL: ncclAllReduce, in 64 bits */
   SPARSE_NCCL(ncclAllReduce(s->proposal, s->proposal, (size_t)h->m.nranks, ncclUint64, ncclSum,
                             h->comm, stream));
@@ -53,8 +52,8 @@ static ncclResult_t choose_and_average(const struct sparse_memory *m, cudaStream
 {
   SPARSE_TRY(ops_decide(m, SPARSE_COUNT_GATHERED, stream));
   SPARSE_TRY(ops_decide(m, SPARSE_WANT_K_NEAR_THRESHOLD, stream));
-  SPARSE_TRY(
-      keep_largest(m, sparse_gathered(m), sparse_result(m), NULL, SPARSE_GLOBAL_THRESHOLD, stream));
+  SPARSE_TRY(ops_select(m, sparse_gathered(m), sparse_result(m), &m->state->global,
+                        SPARSE_GLOBAL_THRESHOLD, stream));
   return ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream);
 }
 
@@ -69,7 +68,8 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   /* Owner r adds in the order r, r-1, ...: fixed, so the sums are the same bits in every run. It
    * keeps those above the global threshold; before an exact choice, all. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(h->onesided ? ops_reduce_sent(m, which, stream) : reduce_region(m, which, stream));
+  SPARSE_TRY(h->onesided ? ops_reduce_sent(m, which, stream)
+                         : ops_reduce(m, m->received, true, which, sparse_reduced(m), stream));
 
   /* 4. The sums to everybody. If balancing is configured, exchange_gather first evens out how many
    * sums each rank has. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather
@@ -84,8 +84,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   /* 5. Average. Thresholds that were not found in this step adapt to how much they have selected;
    * the local one always does. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  if (h->onesided)
-    return ops_apply_sums(m, exact ? SPARSE_COUNT_GATHERED : SPARSE_COUNT_AND_ADAPT, stream);
-  if (exact) return choose_and_average(m, stream);
-  return ops_apply(m, sparse_gathered(m), SPARSE_COUNT_AND_ADAPT, stream);
+  if (exact && !h->onesided) return choose_and_average(m, stream);
+  return ops_apply(m, h->onesided ? SPARSE_AT_OWNERS : sparse_gathered(m),
+                   exact ? SPARSE_COUNT_GATHERED : SPARSE_COUNT_AND_ADAPT, stream);
 }

@@ -14,12 +14,10 @@
 static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  uint64_t places[SPARSE_MAX_RANKS + 1];
-  for (int r = 0; r < m->nranks; r++) places[r] = (uint64_t)r * (m->n / (size_t)m->nranks);
-  places[m->nranks] = m->n;
+  const uint64_t *places = h->state->boundaries; /* they never change here */
   SPARSE_CUDA(cudaMemsetAsync(m->dense + places[m->rank], 0,
                               (places[m->rank + 1] - places[m->rank]) * sizeof(float), stream));
-  SPARSE_TRY(ops_scatter(m, sparse_reduced(m), stream));
+  SPARSE_TRY(ops_move(m, SPARSE_MOVE_TO_VECTOR, sparse_reduced(m), NULL, m->dense, stream));
   SPARSE_TRY(exchange_blocks(h, m->dense, places, sizeof(float), stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_average(m, stream);
@@ -38,7 +36,7 @@ ncclResult_t path_regions(struct sparse_allreduce_handle *h, const void *gradien
    * MPI: Isend/Irecv with `throttle` peers at a time -> NCCL: exchange_split */
   SPARSE_TRY(exchange_split(h, falls_back ? m->config.throttle : 1, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(reduce_region(m, SPARSE_SUMS_NONZERO, stream));
+  SPARSE_TRY(ops_reduce(m, m->received, true, SPARSE_SUMS_NONZERO, sparse_reduced(m), stream));
 
   /* Are the sums few enough for a sparse gather? The host has to know.
    * MPI: Allgather(counts) -> NCCL: ncclAllGather */

@@ -11,8 +11,7 @@
 static bool large, quick;
 static long repeats = ON_GPU ? 1000 : 50;
 
-/* ---- again and again ----------------------------------------------------------------------------
- */
+/* ---- again and again ------------------------------------------------------------------------- */
 
 /* A step's operators, from a state that is put back first: all launches have to give the same. */
 static void enqueue_step(struct world *w, const struct sparse_state *initial)
@@ -24,14 +23,8 @@ static void enqueue_step(struct world *w, const struct sparse_state *initial)
   CUDACHECK(cudaMemcpyAsync(s, initial, sizeof *s, cudaMemcpyDeviceToDevice, w->stream));
   OPSCHECK(ops_local_pass(m, NULL, SPARSE_ABOVE_THRESHOLDS, SPARSE_REMOVE_IN_RESULT, w->stream));
   OPSCHECK(ops_decide(m, SPARSE_SEARCH_K, w->stream));
-  const struct sparse_select select = {.from = offered,
-                                       .to = offered,
-                                       .search = &s->search_from,
-                                       .keep = &s->keep_from,
-                                       .selection = &s->selection};
-  OPSCHECK(ops_select(m, &select, w->stream));
-  OPSCHECK(ops_reduce(m, m->received, s->received_displs, s->received_counts, 0, 1, s->whole,
-                      SPARSE_SUMS_NONZERO, reduced, SPARSE_THEN_NOTHING, w->stream));
+  OPSCHECK(ops_select(m, offered, offered, &s->selection, SPARSE_THEN_NOTHING, w->stream));
+  OPSCHECK(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO, reduced, w->stream));
   OPSCHECK(ops_partition(m, w->stream));
 }
 
@@ -100,8 +93,7 @@ static void test_repeats(struct test *t, bool graph)
   world_close(&w);
 }
 
-/* ---- more than 2^31 elements --------------------------------------------------------------------
- */
+/* ---- more than 2^31 elements ----------------------------------------------------------------- */
 
 static void test_large(struct test *t)
 {
@@ -138,7 +130,7 @@ static void test_large(struct test *t)
     expected[i] = (struct sparse_pair){(uint32_t)planted[i], added(x, small)};
   }
   s->guess = sparse_level(0.5);
-  s->keep_from = SPARSE_FROM_RESIDUAL;
+  s->search_from = s->keep_from = SPARSE_FROM_RESIDUAL;
   s->wanted = PLANTED;
   s->whole[1] = s->boundaries[1] = n;
   CUDACHECK(cudaMemcpy(m.state, s, sizeof *s, cudaMemcpyHostToDevice));
@@ -146,14 +138,8 @@ static void test_large(struct test *t)
   const struct sparse_list kept = {m.received, &m.state->received_counts[0], 1};
   const struct sparse_list result = {m.gathered, &m.state->result_count, 1};
   OPSCHECK(ops_local_pass(&m, gradient, SPARSE_GAUSSIAN_GUESS, SPARSE_REMOVE_IN_RESULT, t->stream));
-  const struct sparse_select select = {.from = offered,
-                                       .to = kept,
-                                       .search = &m.state->keep_from,
-                                       .keep = &m.state->keep_from,
-                                       .selection = &m.state->selection};
-  OPSCHECK(ops_select(&m, &select, t->stream));
-  OPSCHECK(ops_reduce(&m, m.received, m.state->received_displs, m.state->received_counts, 0, 1,
-                      m.state->whole, SPARSE_SUMS_NONZERO, result, SPARSE_THEN_NOTHING, t->stream));
+  OPSCHECK(ops_select(&m, offered, kept, &m.state->selection, SPARSE_THEN_NOTHING, t->stream));
+  OPSCHECK(ops_reduce(&m, m.received, false, SPARSE_SUMS_NONZERO, result, t->stream));
   OPSCHECK(ops_apply(&m, result, SPARSE_THEN_NOTHING, t->stream));
   OPSCHECK(ops_clear_pending(&m, t->stream));
   CUDACHECK(cudaStreamSynchronize(t->stream));

@@ -3,8 +3,7 @@
 #include "float16.h"
 #include "world.h"
 
-/* ---- the local pass ---------------------------------------------------------------------------
- */
+/* ---- the local pass -------------------------------------------------------------------------- */
 
 /* Fills the gradient `shift` elements behind its start; values[i] is what it is as a float. */
 static void fill_gradient(struct test *t, struct world *w, enum kind kind, size_t shift,
@@ -169,8 +168,7 @@ void test_local_pass(struct test *t)
   report(t, none, "local pass without gradient");
 }
 
-/* ---- counting ---------------------------------------------------------------------------------
- */
+/* ---- counting -------------------------------------------------------------------------------- */
 
 void test_count_levels(struct test *t)
 {
@@ -250,8 +248,7 @@ void test_guess(struct test *t)
   report(t, good, "the guess of the next step");
 }
 
-/* ---- searching and keeping --------------------------------------------------------------------
- */
+/* ---- searching and keeping ------------------------------------------------------------------- */
 
 struct source {
   const struct sparse_pair *pairs; /* or the residual */
@@ -287,14 +284,13 @@ static bool right_selection(const struct source *from, uint64_t wanted,
   return good && got->take >= 1 && got->take <= equal;
 }
 
-/* The expected lists after a selection; returns the tie. */
+/* The expected list after a selection; returns the tie. */
 static int64_t expect_kept(const struct source *from, const struct sparse_selection *rule,
-                           struct sparse_pair *kept, size_t *nkept, struct sparse_pair *rest,
-                           size_t *nrest)
+                           struct sparse_pair *kept, size_t *nkept)
 {
   int64_t tie = rule->tie;
   uint64_t left = rule->take;
-  *nkept = *nrest = 0;
+  *nkept = 0;
   for (size_t i = 0; i < from->count; i++) {
     const struct sparse_pair pair = at(from, i);
     const sparse_level_t magnitude = sparse_magnitude(pair.value);
@@ -305,10 +301,7 @@ static int64_t expect_kept(const struct source *from, const struct sparse_select
       left--;
       tie = pair.index;
     }
-    if (chosen && magnitude <= rule->limit)
-      kept[(*nkept)++] = pair;
-    else
-      rest[(*nrest)++] = pair;
+    if (chosen && magnitude <= rule->limit) kept[(*nkept)++] = pair;
   }
   return tie;
 }
@@ -324,19 +317,18 @@ static sparse_level_t random_near(struct test *t, enum kind kind)
 enum where { IN_PLACE, ELSEWHERE, PARTS, OF_RESIDUAL, OF_NOTHING, WHERES };
 
 static bool select_case(struct test *t, size_t n, enum kind kind, enum where where, uint64_t wanted,
-                        bool by_search, bool with_dropped)
+                        bool by_search)
 {
   struct world w;
   const int nranks = where == PARTS ? 5 : 2;
   world_open(&w, t, n, where == OF_RESIDUAL ? n : n / 10 + 1, nranks);
   struct sparse_state *s = w.state;
   const size_t bytes = w.lists * sizeof(struct sparse_pair);
-  struct sparse_pair *input = malloc(bytes), *kept = malloc(bytes), *rest = malloc(bytes);
-  size_t nkept = 0, nrest = 0;
+  struct sparse_pair *input = malloc(bytes), *kept = malloc(bytes);
+  size_t nkept = 0;
   struct source from = {NULL, w.residual, n};
   struct sparse_list list = {w.m.offered, &w.m.state->offered_count, 1};
   struct sparse_list to = {w.m.gathered, &w.m.state->result_count, 1};
-  const struct sparse_list dropped = {w.m.received, &w.m.state->reduced_count, 1};
 
   for (size_t i = 0; i < n; i++) w.residual[i] = element(t, kind);
   if (where == IN_PLACE || where == ELSEWHERE || where == OF_NOTHING) {
@@ -358,27 +350,26 @@ static bool select_case(struct test *t, size_t n, enum kind kind, enum where whe
     memcpy(w.gathered, input, bytes);
     list = (struct sparse_list){w.m.gathered, w.m.state->gathered_counts, nranks};
   }
-  s->keep_from = where == OF_RESIDUAL  ? SPARSE_FROM_RESIDUAL
-                 : where == OF_NOTHING ? SPARSE_FROM_NOTHING
-                                       : SPARSE_FROM_LIST;
+  const uint32_t source = where == OF_RESIDUAL  ? SPARSE_FROM_RESIDUAL
+                          : where == OF_NOTHING ? SPARSE_FROM_NOTHING
+                                                : SPARSE_FROM_LIST;
+  s->search_from = by_search ? source : SPARSE_FROM_NOTHING; /* first the search alone */
+  s->keep_from = SPARSE_FROM_NOTHING;
   s->wanted = wanted < from.count || wanted > n ? wanted : from.count;
   s->near = random_near(t, kind);
   s->selection = (struct sparse_selection){sparse_magnitude(kind == TIES ? 2 : 0.25f),
                                            SPARSE_INFINITY_LEVEL, (int64_t)(n / 2), 0};
   s->result_count = s->reduced_count = 12345;
-  const struct sparse_state before = *s;
-  const uint32_t *source = &w.m.state->keep_from, *searched = by_search ? source : NULL;
+  struct sparse_state before = *s;
+  struct sparse_selection *selection = &w.m.state->selection;
   world_push(&w);
-  struct sparse_select select = {
-      .from = list, .to = to, .search = searched, .selection = &w.m.state->selection};
-  OPSCHECK(ops_select(&w.m, &select, w.stream));
+  OPSCHECK(ops_select(&w.m, list, to, selection, SPARSE_THEN_NOTHING, w.stream));
   CUDACHECK(cudaMemcpyAsync(s, w.m.state, sizeof *s, cudaMemcpyDeviceToHost, w.stream));
   CUDACHECK(cudaStreamSynchronize(w.stream));
   const struct sparse_selection rule = s->selection;
+  before.keep_from = source;
   CUDACHECK(cudaMemcpyAsync(w.m.state, &before, sizeof before, cudaMemcpyHostToDevice, w.stream));
-  select.keep = source;
-  if (with_dropped) select.dropped = dropped;
-  OPSCHECK(ops_select(&w.m, &select, w.stream));
+  OPSCHECK(ops_select(&w.m, list, to, selection, SPARSE_THEN_NOTHING, w.stream));
   world_pull(&w);
 
   bool good = true;
@@ -387,21 +378,17 @@ static bool select_case(struct test *t, size_t n, enum kind kind, enum where whe
            same_bits(w.offered, input, bytes, "list after nothing");
   } else {
     if (by_search) good = right_selection(&from, before.wanted, &rule);
-    const int64_t tie = expect_kept(&from, &rule, kept, &nkept, rest, &nrest);
+    const int64_t tie = expect_kept(&from, &rule, kept, &nkept);
     const bool in_offered = to.pairs == w.m.offered;
     good = good && same_number(in_offered ? s->offered_count : s->result_count, nkept, "kept") &&
            same_number((uint64_t)s->selection.tie, (uint64_t)tie, "tie") &&
            same_bits(in_offered ? w.offered : w.gathered, kept, nkept * sizeof *kept, "kept list");
-    if (with_dropped)
-      good = good && same_number(s->reduced_count, nrest, "dropped") &&
-             same_bits(w.received, rest, nrest * sizeof *rest, "dropped list");
   }
   if (!good)
     launcher_error("n %zu, kind %d, where %d, wanted %llu, search %d", n, kind, where,
                    (unsigned long long)wanted, by_search);
   free(input);
   free(kept);
-  free(rest);
   world_close(&w);
   return good;
 }
@@ -421,9 +408,8 @@ void test_selection(struct test *t, bool quick)
         if (n > 100000 && !ON_GPU && kind > 2) continue;
         const uint64_t wanted[] = {n / 50 + 1, 1, n / 11, 0, UINT64_MAX};
         for (int j = 0; j < (n > 100000 ? 2 : 5); j++)
-          good &= select_case(t, n, (enum kind)kind, (enum where)where, wanted[j], true,
-                              where == ELSEWHERE);
-        good &= select_case(t, n, (enum kind)kind, (enum where)where, 1, false, where == ELSEWHERE);
+          good &= select_case(t, n, (enum kind)kind, (enum where)where, wanted[j], true);
+        good &= select_case(t, n, (enum kind)kind, (enum where)where, 1, false);
       }
     report(t, good, names[where]);
   }

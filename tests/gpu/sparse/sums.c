@@ -2,8 +2,7 @@
 /* Regions, sums of lists, and what becomes of them, against plain loops. */
 #include "world.h"
 
-/* ---- regions ----------------------------------------------------------------------------------
- */
+/* ---- regions --------------------------------------------------------------------------------- */
 
 void test_regions(struct test *t)
 {
@@ -26,7 +25,7 @@ void test_regions(struct test *t)
     }
     world_push(&w);
     OPSCHECK(ops_partition(&w.m, w.stream));
-    OPSCHECK(ops_propose(&w.m, w.stream));
+    OPSCHECK(ops_decide(&w.m, SPARSE_PROPOSE_REGIONS, w.stream));
     world_pull(&w);
     uint64_t before = 0;
     const uint64_t chunk = s->offered_count / (uint64_t)nranks;
@@ -48,21 +47,21 @@ void test_regions(struct test *t)
   report(t, good, "regions and proposals");
 }
 
-/* ---- reduce -----------------------------------------------------------------------------------
- */
+/* ---- reduce ---------------------------------------------------------------------------------- */
 
 /* The sums of the region, element by element. */
-static size_t expect_sums(const struct world *w, const uint64_t *displs, const uint64_t *counts,
-                          int first, int stride, const uint64_t *region, enum sparse_sums which,
+static size_t expect_sums(const struct world *w, bool own_region, enum sparse_sums which,
                           struct sparse_pair *sums)
 {
+  const uint64_t *displs = w->state->received_displs, *counts = w->state->received_counts;
+  const uint64_t *region = w->state->whole;
   const int nranks = w->m.nranks;
   const size_t size = region[1] > region[0] ? region[1] - region[0] : 0;
   float *dense = calloc(size + 1, sizeof(float));
   bool *occurs = calloc(size + 1, sizeof(bool));
   size_t count = 0;
   for (int i = 0; i < nranks; i++) {
-    const int p = ((first + i * stride) % nranks + nranks) % nranks;
+    const int p = own_region ? (w->m.rank - i + nranks) % nranks : i;
     for (uint64_t j = 0; j < counts[p]; j++) {
       const struct sparse_pair pair = w->received[displs[p] + j];
       if (pair.index < region[0] || pair.index >= region[1]) continue;
@@ -115,20 +114,21 @@ static bool reduce(struct test *t, size_t n, int nranks, uint32_t gap, enum kind
     s->received_counts[p] = count;
     used += count;
   }
+  w.m.rank = (int)(next_random(t) % (uint32_t)nranks);
+  memcpy(s->list_displs, s->received_displs, sizeof s->list_displs);
+  memcpy(s->boundaries + w.m.rank, s->whole, sizeof s->whole);
   world_push(&w);
   bool good = true;
   for (int i = 0; i < 6; i++) {
-    const int first = (int)(next_random(t) % (uint32_t)nranks), stride = i % 2 ? 1 : -1;
+    const bool own_region = i % 2 == 0;
     const enum sparse_sums which = (enum sparse_sums)(i / 2);
     struct sparse_state *device = w.m.state;
-    OPSCHECK(ops_reduce(&w.m, w.m.received, device->received_displs, device->received_counts, first,
-                        stride, device->whole, which,
-                        (struct sparse_list){w.m.gathered, &device->reduced_count, 1},
-                        SPARSE_THEN_NOTHING, w.stream));
+    OPSCHECK(ops_reduce(&w.m, w.m.received, own_region, which,
+                        (struct sparse_list){w.m.gathered, &device->reduced_count, 1}, w.stream));
     world_pull(&w);
-    const size_t count = expect_sums(&w, s->received_displs, s->received_counts, first, stride,
-                                     s->whole, which, sums);
+    const size_t count = expect_sums(&w, own_region, which, sums);
     good = good && same_number(s->reduced_count, count, "reduced_count") &&
+           (!own_region || same_number(s->send_counts[nranks - 1], count, "send_counts")) &&
            same_bits(w.gathered, sums, count * sizeof *sums, "sums");
   }
   if (!good)
@@ -158,8 +158,7 @@ void test_reduce(struct test *t)
   report(t, good, "sums of lists");
 }
 
-/* ---- results ----------------------------------------------------------------------------------
- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static struct sparse_list gathered_parts(const struct world *w)
 {
@@ -189,6 +188,8 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
   s->result_count = all;
   s->selection = (struct sparse_selection){sparse_magnitude(kind == TIES ? 1 : 0.05f),
                                            SPARSE_INFINITY_LEVEL, (int64_t)n / 3, 0};
+  s->merges[1] =
+      (struct sparse_selection){sparse_magnitude(0.5f), SPARSE_NAN_LEVEL, (int64_t)(n / 2), 0};
   world_push(&w);
   memcpy(e.residual, w.residual, vector);
   memcpy(e.dense, w.dense, vector);
@@ -210,17 +211,19 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
          same_number(s->pending, SPARSE_REMOVE_NOTHING, "pending");
 
   const struct sparse_list offered = {w.m.offered, &w.m.state->offered_count, 1};
-  OPSCHECK(ops_return(&w.m, offered, gathered_parts(&w), w.stream));
+  OPSCHECK(ops_return(&w.m, offered, &w.m.state->merges[1], w.stream));
   for (size_t i = 0; i < s->offered_count; i++)
     for (size_t j = 0; j < all; j++)
-      if (w.gathered[j].index == w.offered[i].index)
+      if (w.gathered[j].index == w.offered[i].index &&
+          !(fabsf(w.offered[i].value) > 0.5f ||
+            (fabsf(w.offered[i].value) == 0.5f && w.offered[i].index <= n / 2)))
         e.residual[w.offered[i].index] = added(e.residual[w.offered[i].index], w.offered[i].value);
   world_pull(&w);
   good = good && same_bits(w.residual, e.residual, vector, "returned");
 
   CUDACHECK(cudaMemsetAsync(w.m.dense, 0, vector, w.stream));
   memset(e.dense, 0, vector);
-  OPSCHECK(ops_scatter(&w.m, gathered_parts(&w), w.stream));
+  OPSCHECK(ops_move(&w.m, SPARSE_MOVE_TO_VECTOR, gathered_parts(&w), NULL, w.m.dense, w.stream));
   OPSCHECK(ops_average(&w.m, w.stream));
   for (size_t i = 0; i < all; i++) e.dense[w.gathered[i].index] = w.gathered[i].value;
   for (size_t i = 0; i < n; i++) {
@@ -239,10 +242,10 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
 
   uint32_t *indices = (uint32_t *)w.m.offered; /* device memory that is free now */
   float *values = (float *)w.m.offered + all;
-  OPSCHECK(ops_unzip(&w.m, gathered_parts(&w), indices, values, w.stream));
-  OPSCHECK(ops_zip(&w.m, indices, values,
-                   (struct sparse_list){w.m.received, w.m.state->gathered_counts, nranks},
-                   w.stream));
+  OPSCHECK(ops_move(&w.m, SPARSE_MOVE_APART, gathered_parts(&w), indices, values, w.stream));
+  OPSCHECK(ops_move(&w.m, SPARSE_MOVE_TOGETHER,
+                    (struct sparse_list){w.m.received, w.m.state->gathered_counts, nranks}, indices,
+                    values, w.stream));
   world_pull(&w);
   good = good && same_bits(w.received, w.gathered, all * sizeof *w.gathered, "zipped");
 
@@ -264,5 +267,5 @@ void test_results(struct test *t)
   for (int i = 0; i < 24; i++)
     good &= results(t, i % 3 == 0 ? 1 + next_random(t) % 50 : 1 + next_random(t) % 20000, 1 + i % 8,
                     (enum kind)(i % KINDS));
-  report(t, good, "apply, return, scatter, average, zip, convert");
+  report(t, good, "apply, return, move, average, convert");
 }

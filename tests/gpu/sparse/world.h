@@ -9,8 +9,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "decide/decide.h"
-#include "onesided/onesided.h"
+#include "ops.h"
 
 #ifdef CPU_STANDIN
 enum { ON_GPU = false };

@@ -1,0 +1,614 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU versions of the operators, for `make CPU=1`: they compute what the kernels of
+ * lib/kernels/ and lib/onesided/ do, and are the shortest way to read it: one thread, one loop
+ * after the other. Results have the same bits as those of the kernels, but for the last ones of
+ * mean and deviation. "Device" memory is plain memory. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu.h"
+#include "float16.h"
+#include "handle.h"
+
+/* An operator and its arguments, as far as it has them. It does run(call), or each(call, i) for all
+ * entries of `list` or, without a list, all elements of the vectors; and then the decision. */
+struct call {
+  void (*run)(const struct call *call);
+  void (*each)(const struct call *call, uint64_t i);
+  enum sparse_decision then;
+  struct sparse_memory m;
+  struct sparse_list list, from;
+  const void *gradient;
+  enum sparse_candidates candidates;
+  enum sparse_removal removal;
+  struct sparse_selection *selection;
+  enum sparse_decision found;
+  const struct sparse_pair *lists;
+  bool own_region;
+  enum sparse_sums which;
+  enum sparse_move how;
+  float scale, *vector, *values;
+  uint32_t *indices;
+};
+
+/* GPUs have one NaN as the result of arithmetic; the CPU keeps the bits of an operand. */
+static float one_nan(float x)
+{
+  return x != x ? sparse_from_magnitude(SPARSE_NAN_LEVEL) : x;
+}
+
+static uint64_t list_count(struct sparse_list list)
+{
+  uint64_t count = 0;
+  for (int p = 0; p < list.parts; p++) count += list.counts[p];
+  return count;
+}
+
+/* The first entry of a list whose index is not below `index`. */
+static uint64_t lower_bound(const struct sparse_pair *pairs, uint64_t count, uint64_t index)
+{
+  uint64_t low = 0, high = count;
+  while (low < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    if (pairs[middle].index < index)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* ---- all operators --------------------------------------------------------------------------- */
+
+static void run_call(const void *arg)
+{
+  const struct call *c = arg;
+  const uint64_t count = c->list.pairs != NULL ? list_count(c->list) : c->m.n;
+  for (uint64_t i = 0; c->each != NULL && i < count; i++) c->each(c, i);
+  if (c->run != NULL) c->run(c);
+  sparse_decide(c->then, &c->m);
+}
+
+static ncclResult_t enqueue(const struct sparse_memory *m, cudaStream_t stream, struct call call)
+{
+  call.m = *m;
+  return cpu_launch(stream, run_call, &call, sizeof(call)) == cudaSuccess ? ncclSuccess
+                                                                          : ncclUnhandledCudaError;
+}
+
+ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what,
+                        cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.then = what});
+}
+
+size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
+{
+  (void)nranks, (void)capacity;
+  return n; /* is element i an entry of the result? */
+}
+
+ncclResult_t ops_load(void)
+{
+  return ncclSuccess;
+}
+
+/* ---- the local pass -------------------------------------------------------------------------- */
+
+/* Of a gradient of float, half or bfloat16. */
+static float gradient_value(const void *gradient, ncclDataType_t type, size_t i)
+{
+  switch (type) {
+  case ncclHalf:
+    return half_to_float(((const uint16_t *)gradient)[i]);
+  case ncclBfloat16:
+    return bfloat16_to_float(((const uint16_t *)gradient)[i]);
+  default:
+    return ((const float *)gradient)[i];
+  }
+}
+
+static void clear_pending(const struct call *c)
+{
+  const struct sparse_memory *m = &c->m;
+  struct sparse_state *s = m->state;
+  for (size_t i = 0; s->pending == SPARSE_REMOVE_OFFERED && i < m->n; i++)
+    sparse_clear_element(s, m->residual, (uint32_t)i);
+  for (uint64_t i = 0; s->pending == SPARSE_REMOVE_IN_RESULT && i < s->result_count; i++)
+    sparse_clear_element(s, m->residual, m->gathered[i].index);
+  s->pending = SPARSE_REMOVE_NOTHING;
+}
+
+ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.run = clear_pending});
+}
+
+static void local_pass(const struct call *c)
+{
+  const struct sparse_memory *m = &c->m;
+  struct sparse_state *s = m->state;
+  clear_pending(c);
+  s->nlevels = sparse_first_levels(m, c->candidates, s->levels, &s->limit);
+  sparse_begin(s, s->epoch + 1);
+  s->pending = c->removal;
+  s->offered_count = 0;
+  memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
+  for (size_t i = 0; i < m->n; i++) {
+    if (c->gradient != NULL) {
+      const float g = gradient_value(c->gradient, m->config.gradient_type, i);
+      if (isfinite(g))
+        m->residual[i] = one_nan(m->residual[i] + g);
+      else if (!s->nonfinite)
+        s->nonfinite = (uint32_t)i + 1;
+    }
+    const float acc = m->residual[i];
+    const sparse_level_t magnitude = sparse_magnitude(acc);
+    for (int j = 0; magnitude <= s->limit && j < s->nlevels; j++)
+      s->level_counts[j] += magnitude > s->levels[j];
+    if (magnitude > s->levels[0] && magnitude <= s->limit && s->offered_count < m->room)
+      m->offered[s->offered_count++] = (struct sparse_pair){(uint32_t)i, acc};
+  }
+  if (c->candidates != SPARSE_GAUSSIAN_GUESS) return;
+  double sum = 0, squares = 0;
+  for (size_t i = 0; i < m->n; i++) sum += m->residual[i];
+  s->mean = sum / (double)m->n;
+  for (size_t i = 0; i < m->n; i++)
+    squares += (m->residual[i] - s->mean) * (m->residual[i] - s->mean);
+  s->deviation = sqrt(squares / (double)(m->n - 1));
+}
+
+ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
+                            enum sparse_candidates candidates, enum sparse_removal removal,
+                            cudaStream_t stream)
+{
+  const struct call c = {
+      .run = local_pass, .gradient = gradient, .candidates = candidates, .removal = removal};
+  return enqueue(m, stream, c);
+}
+
+/* ---- selection: a search for the largest entries, and a filter; counting above levels -------- */
+
+/* A list, or all of the residual. */
+struct input {
+  const struct sparse_pair *pairs; /* NULL: the residual */
+  const float *residual;
+  uint64_t count;
+};
+
+static struct input input_from(const struct sparse_memory *m, struct sparse_list list,
+                               uint32_t source)
+{
+  if (source == SPARSE_FROM_LIST) return (struct input){list.pairs, NULL, list_count(list)};
+  return (struct input){NULL, m->residual, m->n};
+}
+
+static struct sparse_pair entry(const struct input *in, uint64_t i)
+{
+  if (in->pairs != NULL) return in->pairs[i];
+  return (struct sparse_pair){(uint32_t)i, in->residual[i]};
+}
+
+/* The largest magnitude that at least `wanted` entries have or exceed, bit by bit. */
+static void search(struct sparse_state *s, const struct input *in,
+                   struct sparse_selection *selection)
+{
+  if (s->wanted > in->count) s->wanted = in->count;
+  *selection = (struct sparse_selection){SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, s->wanted};
+  if (s->wanted == 0) return;
+  selection->above = 0;
+  for (sparse_level_t bit = 1 << 30; bit > 0; bit >>= 1) {
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < in->count; i++)
+      count += sparse_magnitude(entry(in, i).value) >= (selection->above | bit);
+    if (count >= s->wanted) selection->above |= bit;
+  }
+  for (uint64_t i = 0; i < in->count; i++)
+    selection->take -= sparse_magnitude(entry(in, i).value) > selection->above;
+}
+
+static void keep(const struct call *c, const struct input *in)
+{
+  const struct sparse_selection selection = *c->selection;
+  uint64_t kept = 0, taken = 0;
+  for (uint64_t i = 0; i < in->count; i++) {
+    const struct sparse_pair pair = entry(in, i);
+    const sparse_level_t magnitude = sparse_magnitude(pair.value);
+    bool chosen = sparse_chosen(&selection, magnitude, pair.index);
+    if (selection.take > 0 && magnitude == selection.above) {
+      chosen = magnitude <= selection.limit && taken < selection.take;
+      if (chosen) {
+        taken++;
+        c->selection->tie = pair.index;
+      }
+    }
+    if (chosen) c->list.pairs[kept++] = pair;
+  }
+  *c->list.counts = kept;
+}
+
+static void run_select(const struct call *c)
+{
+  struct sparse_state *s = c->m.state;
+  if (s->search_from != SPARSE_FROM_NOTHING) {
+    const struct input in = input_from(&c->m, c->from, s->search_from);
+    search(s, &in, c->selection);
+  }
+  sparse_decide(c->found, &c->m);
+  if (s->keep_from != SPARSE_FROM_NOTHING) {
+    const struct input in = input_from(&c->m, c->from, s->keep_from);
+    keep(c, &in);
+  }
+}
+
+ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list from,
+                        struct sparse_list to, struct sparse_selection *selection,
+                        enum sparse_decision found, cudaStream_t stream)
+{
+  const struct call c = {
+      .run = run_select, .from = from, .list = to, .selection = selection, .found = found};
+  return enqueue(m, stream, c);
+}
+
+static void count_levels(const struct call *c)
+{
+  struct sparse_state *s = c->m.state;
+  if (s->count_from == SPARSE_FROM_NOTHING) return;
+  const struct input in = input_from(&c->m, sparse_offered(&c->m), s->count_from);
+  for (int j = 0; j < s->nlevels; j++) {
+    s->level_counts[j] = 0;
+    for (uint64_t i = 0; i < in.count; i++) {
+      const sparse_level_t magnitude = sparse_magnitude(entry(&in, i).value);
+      s->level_counts[j] += magnitude > s->levels[j] && magnitude <= s->limit;
+    }
+  }
+}
+
+ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
+                              cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.run = count_levels, .then = then});
+}
+
+/* ---- sums: the lists of all ranks are added, in a fixed order -------------------------------- */
+
+/* All lists at once, from the lowest index up: no memory for the region. */
+static void reduce(const struct call *c)
+{
+  const struct sparse_state *s = c->m.state;
+  const int n = c->m.nranks, rank = c->m.rank, first = c->own_region ? rank : 0;
+  const uint64_t *region = c->own_region ? s->boundaries + rank : s->whole;
+  const float threshold = (float)s->global_threshold;
+  const struct sparse_pair *next[SPARSE_MAX_RANKS], *end[SPARSE_MAX_RANKS];
+  uint64_t kept = 0;
+  for (int p = 0; p < n; p++) {
+    const struct sparse_pair *list =
+        c->lists + (c->own_region ? s->list_displs : s->received_displs)[p];
+    next[p] = list + lower_bound(list, s->received_counts[p], region[0]);
+    end[p] = list + lower_bound(list, s->received_counts[p], region[1]);
+  }
+  for (;;) {
+    uint32_t index = SPARSE_NO_INDEX;
+    for (int p = 0; p < n; p++)
+      if (next[p] < end[p] && next[p]->index < index) index = next[p]->index;
+    if (index == SPARSE_NO_INDEX) break;
+    float sum = 0.0f;
+    for (int i = 0, p = first; i < n; i++, p = (p + (c->own_region ? n - 1 : 1)) % n)
+      if (next[p] < end[p] && next[p]->index == index) sum = one_nan(sum + next[p]++->value);
+    if (c->which == SPARSE_SUMS_ALL ||
+        (c->which == SPARSE_SUMS_NONZERO ? sum != 0 : fabsf(sum) > threshold))
+      c->list.pairs[kept++] = (struct sparse_pair){index, sum};
+  }
+  *c->list.counts = kept;
+}
+
+ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *lists,
+                        bool own_region, enum sparse_sums which, struct sparse_list to,
+                        cudaStream_t stream)
+{
+  const struct call c = {.run = reduce,
+                         .list = to,
+                         .then = own_region ? SPARSE_SEND_REDUCED : SPARSE_THEN_NOTHING,
+                         .which = which,
+                         .lists = lists,
+                         .own_region = own_region};
+  return enqueue(m, stream, c);
+}
+
+/* ---- regions --------------------------------------------------------------------------------- */
+
+/* Where the regions begin in a list, and how many of its entries are in each. */
+static void divide(const struct sparse_memory *m, const struct sparse_pair *pairs, uint64_t count,
+                   uint64_t *displs, uint64_t *counts)
+{
+  for (int p = 0; p < m->nranks; p++) {
+    displs[p] = lower_bound(pairs, count, m->state->boundaries[p]);
+    counts[p] = lower_bound(pairs, count, m->state->boundaries[p + 1]) - displs[p];
+  }
+}
+
+static void partition(const struct call *c)
+{
+  struct sparse_state *s = c->m.state;
+  divide(&c->m, c->m.offered, s->offered_count, s->region_displs, s->region_counts);
+}
+
+ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.run = partition});
+}
+
+/* ---- the result ------------------------------------------------------------------------------ */
+
+/* Averages of the entries, and 0 elsewhere, if a dense result is wanted. */
+static void apply(const struct call *c)
+{
+  bool *in_result = c->m.scratch;
+  const bool dense = c->m.config.result != SPARSE_RESULT_ENTRIES;
+  for (size_t i = 0; i < c->m.n; i++) {
+    if (dense && in_result[i]) c->m.dense[i] = 0;
+    in_result[i] = false;
+  }
+  for (uint64_t i = 0, count = list_count(c->list); i < count; i++) {
+    const struct sparse_pair pair = c->list.pairs[i];
+    if (dense) c->m.dense[pair.index] = one_nan(pair.value / (float)c->m.nranks);
+    in_result[pair.index] = true;
+  }
+}
+
+static void add_entry(const struct call *c, uint64_t i)
+{
+  const bool dense = c->list.pairs == NULL;
+  const uint64_t at = dense ? i : c->list.pairs[i].index;
+  const float result = dense ? c->m.dense[i] : c->list.pairs[i].value / (float)c->m.nranks;
+  c->vector[at] = one_nan(fmaf(c->scale, result, c->vector[at]));
+}
+
+ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, float scale,
+                     float *vector, cudaStream_t stream)
+{
+  return enqueue(m, stream,
+                 (struct call){.each = add_entry, .list = list, .scale = scale, .vector = vector});
+}
+
+/* ---- entries and elements on their own ------------------------------------------------------- */
+
+static void give_back(const struct call *c, uint64_t i)
+{
+  const struct sparse_pair pair = c->list.pairs[i];
+  const bool *in_result = c->m.scratch;
+  if (!sparse_chosen(c->selection, sparse_magnitude(pair.value), pair.index) &&
+      in_result[pair.index])
+    c->m.residual[pair.index] = one_nan(c->m.residual[pair.index] + pair.value);
+}
+
+ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
+                        const struct sparse_selection *selection, cudaStream_t stream)
+{
+  const struct call c = {
+      .each = give_back, .list = list, .selection = (struct sparse_selection *)selection};
+  return enqueue(m, stream, c);
+}
+
+static void move(const struct call *c, uint64_t i)
+{
+  struct sparse_pair *entry = &c->list.pairs[i];
+  if (c->how == SPARSE_MOVE_TOGETHER) *entry = (struct sparse_pair){c->indices[i], c->values[i]};
+  if (c->how == SPARSE_MOVE_APART) c->indices[i] = entry->index;
+  c->values[c->how == SPARSE_MOVE_TO_VECTOR ? entry->index : i] = entry->value;
+}
+
+ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struct sparse_list list,
+                      uint32_t *indices, float *values, cudaStream_t stream)
+{
+  const struct call c = {
+      .each = move, .how = how, .list = list, .indices = indices, .values = values};
+  return enqueue(m, stream, c);
+}
+
+static void average(const struct call *c, uint64_t i)
+{
+  bool *in_result = c->m.scratch;
+  c->m.dense[i] = one_nan(c->m.dense[i] / (float)c->m.nranks);
+  if (in_result != NULL) in_result[i] = true;
+}
+
+ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.each = average});
+}
+
+static void convert(const struct call *c, uint64_t i)
+{
+  c->m.dense[i] = gradient_value(c->gradient, c->m.config.gradient_type, i);
+}
+
+ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.each = convert, .gradient = gradient});
+}
+
+/* ---- oktopk where ranks use each other's memory ------------------------------------------------
+ *
+ * And the flags by which they know what is there (struct sparse_flags). What a flag speaks of is
+ * stored before it. So nobody needs to count what has been stored, as the kernels do, whose threads
+ * store all at the same time. */
+
+/* Where this rank sees what lies at `mine` in its own memory in that of rank p. */
+static void *at_peer(const struct sparse_memory *m, int p, const void *mine)
+{
+  return m->state->peers[p] + ((const char *)mine - m->lists);
+}
+
+/* Writes flags[0 .. count) of this step to the memory of rank p. */
+static void publish(const struct sparse_memory *m, int p, const uint64_t *flags, int count,
+                    const uint32_t *values)
+{
+  uint64_t *there = at_peer(m, p, flags);
+  for (int i = 0; i < count; i++)
+    __atomic_store_n(&there[i], (uint64_t)m->state->epoch << 32 | values[i], __ATOMIC_RELEASE);
+  cpu_notify(m->comm, p);
+}
+
+struct awaited {
+  const uint64_t *flags;
+  int count;
+  uint32_t epoch;
+};
+
+static bool all_there(const void *arg)
+{
+  const struct awaited *a = arg;
+  for (int i = 0; i < a->count; i++)
+    if (__atomic_load_n(&a->flags[i], __ATOMIC_ACQUIRE) >> 32 != a->epoch) return false;
+  return true;
+}
+
+/* Waits for flags that rank p writes here in this step. If they do not come in time, all values are
+ * 0, and nobody is waited for any more. */
+static void await(const struct sparse_memory *m, int p, const uint64_t *flags, int count,
+                  uint32_t *values)
+{
+  struct sparse_state *s = m->state;
+  const struct awaited a = {flags, count, s->epoch};
+  const double seconds = m->config.timeout_seconds > 0 ? m->config.timeout_seconds : 1e9;
+  if (!s->late && !cpu_wait(m->comm, all_there, &a, seconds)) s->late = (uint32_t)p + 1;
+  for (int i = 0; i < count; i++) values[i] = s->late ? 0 : (uint32_t)flags[i];
+}
+
+/* ---- lists to the owners of regions ---------------------------------------------------------- */
+
+/* The first `count` offered entries. Owners drop what does not exceed `level`. Who has waited in
+ * vain takes no part any more. */
+static void send_parts(const struct sparse_memory *m, uint64_t count, sparse_level_t level)
+{
+  struct sparse_state *s = m->state;
+  if (s->late) return;
+  divide(m, m->offered, count, s->region_displs, s->region_counts);
+  for (int p = 0; p < m->nranks; p++) {
+    const uint64_t first = s->region_displs[p], part = s->region_counts[p];
+    if (p != m->rank) memcpy(s->list_at[p] + first, m->offered + first, part * sizeof(*m->offered));
+    publish(m, p, m->flags->lists[m->rank], SPARSE_LIST_FLAGS,
+            (uint32_t[]){[SPARSE_FLAG_FIRST] = (uint32_t)first,
+                         [SPARSE_FLAG_COUNT] = (uint32_t)part,
+                         [SPARSE_FLAG_LEVEL] = (uint32_t)level});
+  }
+}
+
+static void send_offered(const struct call *c)
+{
+  send_parts(&c->m, c->m.state->offered_count, -1);
+}
+
+ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.run = send_offered});
+}
+
+/* All candidates go, above the lowest threshold; if it is raised, owners leave out what it does not
+ * choose. If there were too many, only what is chosen of them (the kernels do that in reduce). */
+static void send_candidates(const struct call *c)
+{
+  const struct sparse_state *s = c->m.state;
+  if (s->unsent)
+    send_parts(&c->m, s->offered_count, -1);
+  else
+    send_parts(&c->m, s->level_counts[0], s->selection.above);
+}
+
+ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
+                               enum sparse_removal removal, cudaStream_t stream)
+{
+  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_ABOVE_THRESHOLDS, removal, stream));
+  SPARSE_TRY(ops_decide(m, SPARSE_OFFER_THRESHOLD, stream));
+  SPARSE_TRY(ops_select(m, sparse_offered(m), sparse_offered(m), &m->state->selection,
+                        SPARSE_OVERFLOW_FOUND, stream));
+  return enqueue(m, stream, (struct call){.run = send_candidates});
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* The lists for this owner, and of each list what exceeds its level. */
+static void await_lists(const struct call *c)
+{
+  const struct sparse_memory *m = &c->m;
+  struct sparse_state *s = m->state;
+  for (int p = 0; p < m->nranks; p++) {
+    uint32_t flags[SPARSE_LIST_FLAGS];
+    await(m, p, m->flags->lists[p], SPARSE_LIST_FLAGS, flags);
+    struct sparse_pair *list = m->received + s->list_displs[p];
+    const struct sparse_pair *from = list + flags[SPARSE_FLAG_FIRST];
+    s->received_counts[p] = 0;
+    for (uint32_t i = 0; i < flags[SPARSE_FLAG_COUNT]; i++)
+      if (sparse_magnitude(from[i].value) > (sparse_level_t)flags[SPARSE_FLAG_LEVEL])
+        list[s->received_counts[p]++] = from[i];
+  }
+}
+
+/* How many sums there are, and how many of each rank's entries are in them. */
+static void publish_sums(const struct call *c)
+{
+  const struct sparse_memory *m = &c->m;
+  const struct sparse_state *s = m->state;
+  for (int p = 0; p < m->nranks && !s->late; p++)
+    publish(m, p, m->flags->sums[m->rank], SPARSE_SUM_FLAGS,
+            (uint32_t[]){[SPARSE_FLAG_SUMS] = (uint32_t)s->reduced_count,
+                         [SPARSE_FLAG_NONFINITE] = sparse_says_nonfinite(m, s),
+                         [SPARSE_FLAG_TAKEN] = (uint32_t)s->received_counts[p]});
+}
+
+ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
+                             cudaStream_t stream)
+{
+  SPARSE_TRY(enqueue(m, stream, (struct call){.run = await_lists}));
+  SPARSE_TRY(ops_reduce(m, m->received, true, which, sparse_reduced(m), stream));
+  if (which == SPARSE_SUMS_NONZERO) SPARSE_TRY(ops_decide(m, SPARSE_WANT_K_NEAR_THRESHOLD, stream));
+  return enqueue(m, stream, (struct call){.run = publish_sums});
+}
+
+/* ---- the result ------------------------------------------------------------------------------ */
+
+/* All ranks' sums to `gathered`. */
+static void fetch_sums(const struct call *c)
+{
+  const struct sparse_memory *m = &c->m;
+  struct sparse_state *s = m->state;
+  struct sparse_pair *to = m->gathered;
+  for (int p = 0; p < m->nranks; p++) {
+    uint32_t flags[SPARSE_SUM_FLAGS];
+    await(m, p, m->flags->sums[p], SPARSE_SUM_FLAGS, flags);
+    const uint32_t count = flags[SPARSE_FLAG_SUMS];
+    memcpy(to, at_peer(m, p, m->reduced), count * sizeof(*to));
+    to += count;
+    s->gathered_counts[p] = m->flags->reduced[p] = count;
+    s->region_counts[p] = flags[SPARSE_FLAG_TAKEN];
+    if (flags[SPARSE_FLAG_NONFINITE] != 0) s->nonfinite = flags[SPARSE_FLAG_NONFINITE];
+  }
+}
+
+/* How many of the sums that were chosen are in which region. */
+static void count_chosen(const struct call *c)
+{
+  struct sparse_state *s = c->m.state;
+  divide(&c->m, c->m.gathered, s->result_count, s->gathered_displs, s->gathered_counts);
+}
+
+/* Of all sums, fetched: the kernels tell each other histograms instead, and find the same. */
+ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
+{
+  SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));
+  SPARSE_TRY(ops_select(m, sparse_gathered(m), sparse_result(m), &m->state->global,
+                        SPARSE_GLOBAL_THRESHOLD, stream));
+  return enqueue(m, stream, (struct call){.run = count_chosen});
+}
+
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_decision then, cudaStream_t stream)
+{
+  const bool at_owners = list.pairs == NULL;
+  if (at_owners) list = sparse_gathered(m);
+  /* in exact steps ops_select_sums() has fetched them, and chosen */
+  if (at_owners && then == SPARSE_COUNT_AND_ADAPT)
+    SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));
+  return enqueue(m, stream, (struct call){.run = apply, .list = list, .then = then});
+}
