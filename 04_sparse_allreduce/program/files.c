@@ -101,11 +101,11 @@ static int agree(const struct job *job, bool failed)
   return launcher_agree(job->me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
 }
 
-int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t stream)
+int job_gradient(struct job *job, uint64_t step, void *gradient)
 {
   const size_t bytes = job->count * sizeof *job->host;
   if (!job->input) {
-    gradient_upload(job, gradient, job->count, step, stream);
+    gradient_upload(job, gradient, job->count, step);
     return EXIT_VERIFIED;
   }
   const bool failed = fseeko(job->input, job->input_start + (off_t)(step * bytes), SEEK_SET) != 0 ||
@@ -113,8 +113,8 @@ int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t st
   if (failed)
     launcher_error("cannot read %s: %s", program_options.input,
                    ferror(job->input) ? strerror(errno) : "it has become shorter");
-  CUDACHECK(cudaMemcpyAsync(gradient, job->host, bytes, cudaMemcpyHostToDevice, stream));
-  CUDACHECK(cudaStreamSynchronize(stream)); /* the result will come to the same memory */
+  CUDACHECK(cudaMemcpyAsync(gradient, job->host, bytes, cudaMemcpyHostToDevice, job->stream));
+  CUDACHECK(cudaStreamSynchronize(job->stream)); /* the result will come to the same memory */
   return agree(job, failed);
 }
 
@@ -133,10 +133,12 @@ int job_write(struct job *job, struct output_file *file)
   return agree(job, failed);
 }
 
-int job_publish(struct job *job, struct output_file *table, int code)
+int job_publish(struct job *job, int code)
 {
+  struct output_file *table = &job->rows.output;
   struct output_file *files[3];
   int n = 0;
+  rows_finish(&job->rows);
   const bool ran = code == EXIT_VERIFIED || code == EXIT_WRONG_DATA; /* the table says which */
   if (table->stream && ran) files[n++] = table;
   if (job->results.stream && code == EXIT_VERIFIED) files[n++] = &job->results;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "program.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,10 +180,10 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
       .config = job_config(opt, SPARSE_PRESET_VGG),
       .count = own->count ? own->count : DEFAULT_COUNT,
       .steps = (uint64_t)(own->steps ? own->steps : DEFAULT_STEPS),
-      .compares = own->verify == 0,
       .kind = own->gradient < 0 ? GRADIENT_HEAVY : (enum gradient_kind)own->gradient,
       .seed = own->seed < 0 ? 1 : (uint64_t)own->seed,
       .dimensions = 2,
+      .dense_us = (double)NAN,
   };
   choose_paths(job, error);
   check_together(job, error);

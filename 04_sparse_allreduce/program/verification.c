@@ -14,22 +14,22 @@ static void gather_by_launcher(void *me, const void *mine, void *all, size_t byt
   launcher_allgather(me, mine, all, bytes);
 }
 
-int verification_init(struct verification *v, const struct runner *r, bool compares,
-                      bool measures_xi)
+int verification_init(struct verification *v, const struct runner *r, bool measures_xi)
 {
+  const struct rank *me = r->job->me;
   const bool updates = r->config.result == SPARSE_RESULT_ENTRIES;
-  const struct simple_link link = {(void *)(uintptr_t)r->me, gather_by_launcher};
+  const struct simple_link link = {(void *)(uintptr_t)me, gather_by_launcher};
   char error[160] = "";
   *v = (struct verification){.runner = r};
-  if (!compares) return EXIT_VERIFIED;
-  v->ref = simple_create(NULL, link, r->me->rank, r->me->nranks, r->count, &r->config);
+  if (program_options.verify != 0) return EXIT_VERIFIED; /* off */
+  v->ref = simple_create(NULL, link, me->rank, me->nranks, r->count, &r->config);
   v->host = malloc(r->count * sizeof *v->host);
   if (updates) v->weights = calloc(r->count, sizeof *v->weights);
   if (measures_xi) v->mean = malloc(r->count * sizeof *v->mean);
   if (!v->ref || !v->host || (updates && !v->weights) || (measures_xi && !v->mean))
     snprintf(error, sizeof error,
              "no memory on the host for %zu elements; allowed: fewer, or --verify off", r->count);
-  return launcher_refuse(r->me, error);
+  return launcher_refuse(me, error);
 }
 
 void verification_free(struct verification *v)
@@ -66,9 +66,10 @@ static void measure_means(struct verification *v)
     squares += (double)ref->result[i] * ref->result[i];
     v->mean[i] += ref->acc[i];
   }
-  v->gradient_norm = sqrt(squares) / v->runner->me->nranks;
+  v->gradient_norm = sqrt(squares) / v->runner->job->me->nranks;
   simple_sum(ref, v->mean, ref->result);
-  for (size_t i = 0; i < ref->n; i++) v->mean[i] = ref->result[i] / (float)v->runner->me->nranks;
+  for (size_t i = 0; i < ref->n; i++)
+    v->mean[i] = ref->result[i] / (float)v->runner->job->me->nranks;
 }
 
 static void measure_xi(struct verification *v)
@@ -77,7 +78,7 @@ static void measure_xi(struct verification *v)
   const sparse_allreduce_statistics_t *s = &ref->last;
   const bool oktopk = ref->config.algorithm == SPARSE_OKTOPK;
   double squares = 0;
-  if (v->runner->me->rank != 0 || /* the others would find the same */
+  if (v->runner->job->me->rank != 0 || /* the others would find the same */
       (oktopk && (s->exact_global || 4 * s->global <= ref->t || s->global >= 3 * ref->t)))
     return;
   const struct simple_rule largest = simple_host_largest(v->mean, ref->n, ref->k);
@@ -140,8 +141,9 @@ static bool same_floats(const struct verification *v, const char *what, const fl
   return true;
 }
 
-static bool same_statistics(const struct verification *v, const sparse_allreduce_statistics_t *got)
+static bool same_statistics(const struct verification *v)
 {
+  const sparse_allreduce_statistics_t *got = &v->runner->last;
   const sparse_allreduce_statistics_t *expected = &v->ref->last;
 #define SAME(field) same_integer(v, #field, (int64_t)got->field, (int64_t)expected->field)
 #define SAME_THRESHOLD(field, tolerance) \
@@ -159,14 +161,15 @@ static bool same_statistics(const struct verification *v, const sparse_allreduce
 }
 
 /* The entries of the result before the division. */
-static bool same_entries(const struct verification *v, const struct step_outcome *left)
+static bool same_entries(const struct verification *v)
 {
   const struct simple *ref = v->ref;
+  const struct runner *left = v->runner;
   const bool none = ref->last.dense || ref->last.fell_back;
   if (none || !left->entries)
     return same_integer(v, "number of sparse results", left->entries != NULL, !none);
   const size_t count = ref->last.global;
-  if (!same_integer(v, "number of entries", (int64_t)left->count, (int64_t)count)) return false;
+  if (!same_integer(v, "number of entries", (int64_t)left->nentries, (int64_t)count)) return false;
   struct sparse_pair *got = allocate(count * sizeof *got);
   CUDACHECK(cudaMemcpy(got, left->entries, count * sizeof *got, cudaMemcpyDeviceToHost));
   bool same = true;
@@ -183,11 +186,11 @@ static bool same_entries(const struct verification *v, const struct step_outcome
 /* In a dense step ref->sums has the sums of the gradients' sizes. In any order a sum of P numbers
  * is off by (P - 1) * epsilon / 2 * sum of sizes at most, and so is the reference's; the division
  * rounds once more. What overflows, and NaN and infinity, are NCCL's to add. */
-static bool same_result(struct verification *v, const float *result)
+static bool same_result(struct verification *v)
 {
   const struct simple *ref = v->ref;
-  const double ranks = v->runner->me->nranks;
-  fetch(v, result, ncclFloat);
+  const double ranks = v->runner->job->me->nranks;
+  fetch(v, v->runner->result, ncclFloat);
   if (!ref->last.dense) return same_floats(v, "result", v->host, ref->result);
   for (size_t i = 0; i < ref->n; i++) {
     const double got = v->host[i], expected = ref->result[i], sizes = ref->sums[i];
@@ -222,8 +225,9 @@ bool verification_residual(const struct verification *v, const float *copy)
 }
 
 /* The dense path has neither. */
-static bool same_residual_and_regions(struct verification *v, const uint64_t *boundaries)
+static bool same_residual_and_regions(struct verification *v)
 {
+  const uint64_t *boundaries = v->runner->last.boundaries;
   bool same = true;
   if (v->ref->config.algorithm == SPARSE_DENSE) return true;
   for (int j = 0; j <= v->ref->nranks && same; j++)
@@ -233,7 +237,7 @@ static bool same_residual_and_regions(struct verification *v, const uint64_t *bo
   return same && verification_residual(v, v->host);
 }
 
-int verification_step(struct verification *v, const struct step_outcome *left, const void *gradient)
+int verification_step(struct verification *v, const void *gradient)
 {
   struct simple *ref = v->ref;
   if (!ref) return EXIT_VERIFIED;
@@ -242,7 +246,7 @@ int verification_step(struct verification *v, const struct step_outcome *left, c
   const bool dense =
       ref->config.algorithm == SPARSE_DENSE || ref->steps < (uint64_t)ref->config.warmup_steps;
   if (v->mean && !dense) measure_means(v);
-  ref->given_threshold = left->statistics.gaussian_threshold;
+  ref->given_threshold = v->runner->last.gaussian_threshold;
   simple_step(ref, v->host, 0);
   if (v->mean && !dense) measure_xi(v);
   if (dense) {
@@ -252,8 +256,7 @@ int verification_step(struct verification *v, const struct step_outcome *left, c
 
   launcher_step("STEP 6: comparing with the reference");
   v->compared++;
-  const bool same = same_statistics(v, &left->statistics) && same_entries(v, left) &&
-                    same_result(v, left->result) && same_weights(v) &&
-                    same_residual_and_regions(v, left->boundaries);
-  return launcher_agree(v->runner->me, same ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+  const bool same = same_statistics(v) && same_entries(v) && same_result(v) && same_weights(v) &&
+                    same_residual_and_regions(v);
+  return launcher_agree(v->runner->job->me, same ? EXIT_VERIFIED : EXIT_WRONG_DATA);
 }

@@ -144,6 +144,7 @@ void simple_step(struct simple *s, const float *gradient, cudaStream_t stream)
   s->last = (sparse_allreduce_statistics_t){.step = s->steps,
                                             .k = s->k,
                                             .capacity = s->capacity,
+                                            .boundaries = s->boundaries,
                                             .gaussian_threshold = (double)NAN,
                                             .selected_above = SIMPLE_NAN,
                                             .selected_tie = -1};
