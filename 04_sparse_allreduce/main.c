@@ -54,7 +54,7 @@ static int run_path(struct job *job, struct resources *s, int path)
   launcher_step("STEP 3: handle");
   sparse_allreduce_config_t config = job->config;
   config.algorithm = (sparse_allreduce_algorithm_t)path;
-  struct path_steps steps = {.us = allocate(job->steps * sizeof(double))};
+  struct path_steps steps = {.us = simple_host_memory(job->steps * sizeof(double))};
   runner_create(&runner, job, job->count, &config, program_options.simple, true);
   int code = verification_init(&verification, &runner, true);
 

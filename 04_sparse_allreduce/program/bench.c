@@ -45,6 +45,7 @@ enum { PHASES = 5 };
 static const char *const phase_names[PHASES] = {"select", "exchange", "reduce", "gather", "apply"};
 struct timing {
   double mean, mean_min, mean_max, median, phases[PHASES];
+  int code; /* an exit code, the same on all ranks; EXIT_CANNOT_RUN: it is not possible here */
 };
 
 /* What a sparse path has to beat, an AllReduce of as many elements: NCCL's on plain buffers, on
@@ -65,15 +66,14 @@ struct sweep {
   uint64_t steps; /* of a cycle */
   void *gradients[GRADIENTS];
   struct timing dense[DENSE_KINDS];
-  int dense_codes[DENSE_KINDS]; /* EXIT_CANNOT_RUN where it is not possible */
 };
 
 #define DIRECTCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
 
-static struct timing no_timing(void)
+static struct timing no_timing(int code)
 {
   const double no = (double)NAN;
-  return (struct timing){no, no, no, no, {no, no, no, no, no}};
+  return (struct timing){no, no, no, no, {no, no, no, no, no}, code};
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -172,9 +172,10 @@ static struct timing time_steps(struct sweep *sweep, struct subject *s)
 {
   /* a simple version takes ten times as long as the library: once is enough to see that */
   const int repetitions = s->runner && s->runner->simple ? 1 : REPETITIONS;
-  double medians[REPETITIONS], means[REPETITIONS], *us = allocate(sweep->steps * sizeof *us);
-  cudaEvent_t *events = allocate((sweep->steps + 1) * sizeof *events);
-  struct timing time = no_timing();
+  double medians[REPETITIONS], means[REPETITIONS],
+      *us = simple_host_memory(sweep->steps * sizeof *us);
+  cudaEvent_t *events = simple_host_memory((sweep->steps + 1) * sizeof *events);
+  struct timing time = no_timing(EXIT_VERIFIED);
   for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventCreate(&events[i]));
   launcher_step("bench: warm-up");
   if (program_options.graphs &&
@@ -242,17 +243,17 @@ static void time_phases(struct sweep *sweep, struct runner *runner, double us[PH
 }
 
 /* A step with each gradient, all of it compared with the reference; then its time; then the calls
- * that were timed, graphs among them, once more, and what they leave is compared. `code` becomes an
- * exit code, the same on all ranks; what is wrong has no time. */
-static struct timing time_path(struct sweep *sweep, struct runner *runner, int *code)
+ * that were timed, graphs among them, once more, and what they leave is compared. What is wrong
+ * has no time. */
+static struct timing time_path(struct sweep *sweep, struct runner *runner)
 {
   struct subject s = {.runner = runner, .eager = true};
-  struct timing time = no_timing();
+  struct timing time;
   struct verification v;
   launcher_step("bench: verification before timing");
-  *code = verification_init(&v, runner, false);
-  if (*code == EXIT_VERIFIED) *code = verify_steps(sweep, &s, &v);
-  if (*code == EXIT_VERIFIED) {
+  int code = verification_init(&v, runner, false);
+  if (code == EXIT_VERIFIED) code = verify_steps(sweep, &s, &v);
+  if (code == EXIT_VERIFIED) {
     s.eager = runner->simple;
     s.state = runner_save(runner);
     time = time_steps(sweep, &s);
@@ -262,33 +263,30 @@ static struct timing time_path(struct sweep *sweep, struct runner *runner, int *
     if (runner->weights)
       CUDACHECK(cudaMemcpy(runner->weights, v.weights, sweep->count * sizeof *v.weights,
                            cudaMemcpyHostToDevice));
-    *code = verify_steps(sweep, &s, &v);
+    code = verify_steps(sweep, &s, &v);
     if (!runner->simple) time_phases(sweep, runner, time.phases);
     free_graphs(&s);
     free(s.state);
   }
   verification_free(&v);
-  return *code == EXIT_VERIFIED ? time : no_timing();
+  return code == EXIT_VERIFIED ? time : no_timing(code);
 }
 
 /* ---- what they are compared with ------------------------------------------------------------- */
 
-static void time_dense(struct sweep *sweep, enum dense_kind kind)
+static struct timing time_dense(struct sweep *sweep, enum dense_kind kind)
 {
   const size_t bytes = sweep->count * sweep->verifier.type->size;
   const size_t stride = (bytes + 4095) / 4096 * 4096, all = (GRADIENTS + 1) * stride;
-  struct timing *time = &sweep->dense[kind];
-  int *code = &sweep->dense_codes[kind];
+  struct timing time = {.code = EXIT_VERIFIED};
   struct subject s = {0};
   ncclWindow_t window = NULL; /* of all buffers */
   char *memory;
   ncclResult_t result;
   launcher_step("bench: dense");
-  *code = EXIT_CANNOT_RUN;
-  *time = no_timing();
   if (kind == DIRECT) {
     result = allreduce_create(sweep->job->comm, NULL, &s.direct);
-    if (result == ncclInvalidUsage) return; /* on all ranks */
+    if (result == ncclInvalidUsage) return no_timing(EXIT_CANNOT_RUN); /* on all ranks */
     CHECK_NCCL_RESULT(result, "allreduce_create", allreduce_last_error());
   }
   if (kind == PLAIN) {
@@ -302,8 +300,7 @@ static void time_dense(struct sweep *sweep, enum dense_kind kind)
   for (int i = 0; i < GRADIENTS; i++) s.send[i] = memory + (size_t)i * stride;
   s.recv = memory + GRADIENTS * stride;
 
-  *code = EXIT_VERIFIED;
-  for (int timed = 0; timed < 2 && *code == EXIT_VERIFIED; timed++) {
+  for (int timed = 0; timed < 2 && time.code == EXIT_VERIFIED; timed++) {
     for (int i = 0; i < GRADIENTS; i++)
       verifier_fill(&sweep->verifier, VERIFY_INDEXED, s.send[i], s.recv, sweep->count);
     /* a symmetric kernel may start before what is in front of it has finished; and with several
@@ -311,13 +308,13 @@ static void time_dense(struct sweep *sweep, enum dense_kind kind)
     CUDACHECK(cudaStreamSynchronize(sweep->stream));
     launcher_barrier(sweep->me);
     if (timed)
-      *time = time_steps(sweep, &s);
+      time = time_steps(sweep, &s);
     else
       enqueue_step(sweep, &s, 0);
     CUDACHECK(cudaStreamSynchronize(sweep->stream));
     verifier_compare(&sweep->verifier, s.recv, sweep->count);
     const bool wrong = verifier_report(&sweep->verifier, "ncclAllReduce") != 0;
-    *code = launcher_agree(sweep->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+    time.code = launcher_agree(sweep->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
   }
   free_graphs(&s);
   if (s.direct) {
@@ -332,7 +329,7 @@ static void time_dense(struct sweep *sweep, enum dense_kind kind)
   else
     NCCLCHECK(ncclMemFree(memory));
   launcher_barrier(sweep->me); /* freeing may wait for all GPUs, and for what runs there */
-  if (*code != EXIT_VERIFIED) *time = no_timing();
+  return time.code == EXIT_VERIFIED ? time : no_timing(time.code);
 }
 
 static double time_copy(struct sweep *sweep)
@@ -363,7 +360,7 @@ static double time_copy(struct sweep *sweep)
 
 /* Of the file, and what is shown of the table, too. */
 static void write_row(struct sweep *s, const char *name, const char *mode, double density,
-                      const struct timing *time, bool shown, int code)
+                      const struct timing *time, bool shown)
 {
   const struct rank *me = s->me;
   struct rows *rows = &s->job->rows;
@@ -392,9 +389,9 @@ static void write_row(struct sweep *s, const char *name, const char *mode, doubl
   report_number(s->job, "bytes_per_element", us * s->copy_rate / elements, SHOWN(" %8.1f"));
   report_number(s->job, "select_percent", pass, SHOWN(" %8.1f"));
   rows_number(rows, "copy_gb_per_s", s->copy_rate / 1e3);
-  rows_integer(rows, "wrong", code != EXIT_VERIFIED);
+  rows_integer(rows, "wrong", time->code != EXIT_VERIFIED);
   rows_end(rows);
-  if (code != EXIT_VERIFIED) s->code = code;
+  if (time->code != EXIT_VERIFIED) s->code = time->code;
 #undef SHOWN
 }
 
@@ -420,7 +417,6 @@ static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_
   const char *prefix = version == BY_SIMPLE ? "simple " : "", *name = simple_paths[path].name;
   struct runner runner;
   char shown[32], full[48]; /* names in the table and in files */
-  int code;
   config.algorithm = (sparse_allreduce_algorithm_t)path;
   config.result = version >= ENTRIES ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
   snprintf(shown, sizeof shown, "%s%s", prefix, name);
@@ -428,10 +424,10 @@ static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_
   runner_create(&runner, s->job, s->count, &config, version == BY_SIMPLE, version == ENTRIES_ADDED);
   const char *mode = runner_mode(&runner, NULL);
   launcher_barrier(me); /* with several GPUs in one process, allocating may wait for all of them */
-  const struct timing time = time_path(s, &runner, &code);
-  const bool right = code == EXIT_VERIFIED;
+  const struct timing time = time_path(s, &runner);
+  const bool right = time.code == EXIT_VERIFIED;
   launcher_print(me, "%-15s", shown);
-  write_row(s, full, mode, config.density, &time, right, code);
+  write_row(s, full, mode, config.density, &time, right);
   if (right)
     launcher_print(me, "  %s%s%s\n", mode, *words[version] ? "," : "", words[version]);
   else
@@ -459,13 +455,13 @@ static void bench_density(struct sweep *s, const sparse_allreduce_config_t *conf
   launcher_print(me, "# %zu elements, density %g; dense us:", s->count, config->density);
   for (int i = 0; i < DENSE_KINDS; i++) {
     char name[32];
-    if (s->dense_codes[i] == EXIT_CANNOT_RUN) continue;
-    wrong |= s->dense_codes[i] != EXIT_VERIFIED;
+    if (s->dense[i].code == EXIT_CANNOT_RUN) continue;
+    wrong |= s->dense[i].code != EXIT_VERIFIED;
     if (i > 0) launcher_print(me, ",");
     report_number(s->job, NULL, s->dense[i].mean, " %.1f");
     launcher_print(me, " %s", dense_names[i]);
     snprintf(name, sizeof name, "%s allreduce", dense_names[i]);
-    write_row(s, name, "allreduce", config->density, &s->dense[i], false, s->dense_codes[i]);
+    write_row(s, name, "allreduce", config->density, &s->dense[i], false);
   }
   launcher_print(me, "; %llu steps a cycle%s\n", (unsigned long long)s->steps,
                  wrong ? "; WRONG" : "");
@@ -487,8 +483,8 @@ static void bench_size(struct sweep *s, const struct model *model)
   }
   s->job->dense_us = INFINITY;
   for (int i = 0; i < DENSE_KINDS; i++) {
-    time_dense(s, (enum dense_kind)i);
-    wrong |= s->dense_codes[i] == EXIT_WRONG_DATA;
+    s->dense[i] = time_dense(s, (enum dense_kind)i);
+    wrong |= s->dense[i].code == EXIT_WRONG_DATA;
     s->job->dense_us =
         fmin(s->job->dense_us, s->dense[i].mean); /* of a number and NaN, the number */
   }

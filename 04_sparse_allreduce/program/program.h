@@ -72,13 +72,6 @@ struct job {
   double dense_us;                      /* a step of dense; NaN if it has no time */
 };
 
-static inline void *allocate(size_t bytes)
-{
-  void *memory = malloc(bytes + 1);
-  if (!memory) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  return memory;
-}
-
 static inline bool job_wants(const struct job *job, int path)
 {
   return job->paths >> path & 1;

@@ -148,7 +148,7 @@ void runner_residual(const struct runner *r, float *host)
 void *runner_save(const struct runner *r)
 {
   if (r->simple) return NULL;
-  void *state = allocate(sparse_allreduce_state_bytes(r->handle));
+  void *state = simple_host_memory(sparse_allreduce_state_bytes(r->handle));
   SPARSECHECK(sparse_allreduce_save(r->handle, state));
   return state;
 }

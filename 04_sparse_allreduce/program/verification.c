@@ -44,7 +44,7 @@ void verification_free(struct verification *v)
 static void fetch(struct verification *v, const void *from, ncclDataType_t type)
 {
   const size_t n = v->ref->n, size = type == ncclFloat ? 4 : 2;
-  uint16_t *words = type == ncclFloat ? NULL : allocate(n * size);
+  uint16_t *words = type == ncclFloat ? NULL : simple_host_memory(n * size);
   CUDACHECK(cudaMemcpy(words ? (void *)words : v->host, from, n * size, cudaMemcpyDefault));
   for (size_t i = 0; words && i < n; i++)
     v->host[i] = type == ncclHalf ? half_to_float(words[i]) : bfloat16_to_float(words[i]);
@@ -170,7 +170,7 @@ static bool same_entries(const struct verification *v)
     return same_integer(v, "number of sparse results", left->entries != NULL, !none);
   const size_t count = ref->last.global;
   if (!same_integer(v, "number of entries", (int64_t)left->nentries, (int64_t)count)) return false;
-  struct sparse_pair *got = allocate(count * sizeof *got);
+  struct sparse_pair *got = simple_host_memory(count * sizeof *got);
   CUDACHECK(cudaMemcpy(got, left->entries, count * sizeof *got, cudaMemcpyDeviceToHost));
   bool same = true;
   for (size_t e = 0; e < count && same; e++) {
