@@ -78,15 +78,7 @@ static int run_path(struct job *job, struct resources *s, int path)
     if (job->opt->digest && path != SPARSE_DENSE)
       verifier_digest(&s->digest, runner.result, job->count);
     if (code != EXIT_VERIFIED) break;
-    runner.result = job_copy_result(job, runner.result);
-    code = verification_step(&verification, s->gradient);
-    if (code == EXIT_VERIFIED) code = job_write(job, &job->results);
-  }
-  if (code == EXIT_VERIFIED && job->residual.stream) {
-    runner_residual(&runner, job->host);
-    code = verification_residual(&verification, job->host) ? EXIT_VERIFIED : EXIT_WRONG_DATA;
-    code = launcher_agree(job->me, code);
-    if (code == EXIT_VERIFIED) code = job_write(job, &job->residual);
+    code = verification_step(&verification, s->gradient); /* and to the files */
   }
 
   /* ======================= STEP 7: what came out ============================================= */

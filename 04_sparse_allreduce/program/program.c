@@ -202,11 +202,6 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
              own->warmup_steps, (unsigned long long)job->steps);
   job_create_file(job, &job->results, own->results, job->dimensions, error);
   job_create_file(job, &job->residual, own->residual, 1, error);
-  if (!*error && (own->input || own->results || own->residual)) {
-    job->host = malloc(job->count * sizeof *job->host);
-    if (!job->host)
-      snprintf(error, sizeof error, "no memory for %zu elements on the host", job->count);
-  }
   return launcher_refuse(me, error);
 }
 
@@ -215,7 +210,6 @@ void job_close(struct job *job)
   if (job->input) fclose(job->input);
   output_file_close(&job->results);
   output_file_close(&job->residual);
-  free(job->host);
 }
 
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients)

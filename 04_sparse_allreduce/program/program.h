@@ -67,7 +67,6 @@ struct job {
   long input_start;                     /* where its elements begin */
   int dimensions;                       /* of its array, and that of results */
   struct output_file results, residual; /* without a stream: not asked for */
-  float *host;                          /* count elements on their way from or to a file */
   struct rows rows;                     /* the table as a file */
   double dense_us;                      /* a step of dense; NaN if it has no time */
 };
@@ -111,13 +110,9 @@ void job_create_file(const struct job *job, struct output_file *file, const char
  * collective. */
 int job_gradient(struct job *job, uint64_t step, void *gradient);
 
-/* With --results, a copy of the result on the host: what is compared is what is written. Else the
- * result itself. */
-const float *job_copy_result(struct job *job, const float *result);
-
-/* Writes a step's elements, job->host, to one of the files, which may be none. Returns an exit
- * code; collective. */
-int job_write(struct job *job, struct output_file *file);
+/* Writes count elements to one of the files, which may be none. Returns false after a line on
+ * stderr if that fails. */
+bool job_write(const struct job *job, const struct output_file *file, const float *elements);
 
 /* The end of a run that came to `code`: gives the files their names, the results only if they are
  * right, the table also where it says that they are wrong. Returns `code`, or another one if that

@@ -65,7 +65,7 @@ void runner_restart(struct runner *r);
 struct verification {
   const struct runner *runner;
   struct simple *ref;   /* this rank's side; NULL: nothing is compared */
-  float *host;          /* [n] what comes from the device */
+  float *host;          /* [n] what comes from the device; NULL: nobody wants it */
   float *weights;       /* [n] of --result entries: as they have to be; else NULL */
   float *mean;          /* [n] mean of all ranks' acc; NULL where xi is not asked for */
   double gradient_norm; /* of the mean of this step's gradients */
@@ -80,12 +80,10 @@ int verification_init(struct verification *v, const struct runner *r, bool measu
 void verification_free(struct verification *v);
 
 /* The reference takes the step that the runner has finished, and all that this has left is
- * compared. Returns EXIT_VERIFIED, or EXIT_WRONG_DATA after one line on stderr that says what
- * differed first; the same on all ranks. Collective. */
+ * compared. What of it goes to the files is written from the same copies on the host. Returns
+ * EXIT_VERIFIED, EXIT_WRONG_DATA after one line on stderr that says what differed first, or
+ * EXIT_FAILED_CALL; the same on all ranks. Collective. */
 int verification_step(struct verification *v, const void *gradient);
-
-/* Whether this copy of the residual, which is about to leave the program, is right. */
-bool verification_residual(const struct verification *v, const float *copy);
 
 /* ---- the table: report.c --------------------------------------------------------------------- */
 

@@ -21,7 +21,11 @@ int verification_init(struct verification *v, const struct runner *r, bool measu
   const struct simple_link link = {(void *)(uintptr_t)me, gather_by_launcher};
   char error[160] = "";
   *v = (struct verification){.runner = r};
-  if (program_options.verify != 0) return EXIT_VERIFIED; /* off */
+  if (program_options.verify != 0) { /* off */
+    if (r->job->results.stream || r->job->residual.stream)
+      v->host = simple_host_memory(r->count * sizeof *v->host);
+    return EXIT_VERIFIED;
+  }
   v->ref = simple_create(NULL, link, me->rank, me->nranks, r->count, &r->config);
   v->host = malloc(r->count * sizeof *v->host);
   if (updates) v->weights = calloc(r->count, sizeof *v->weights);
@@ -40,12 +44,12 @@ void verification_free(struct verification *v)
   free(v->mean);
 }
 
-/* v->host becomes a vector from any memory, as float. */
+/* v->host becomes a vector from device memory, as float. */
 static void fetch(struct verification *v, const void *from, ncclDataType_t type)
 {
-  const size_t n = v->ref->n, size = type == ncclFloat ? 4 : 2;
+  const size_t n = v->runner->count, size = type == ncclFloat ? 4 : 2;
   uint16_t *words = type == ncclFloat ? NULL : simple_host_memory(n * size);
-  CUDACHECK(cudaMemcpy(words ? (void *)words : v->host, from, n * size, cudaMemcpyDefault));
+  CUDACHECK(cudaMemcpy(words ? (void *)words : v->host, from, n * size, cudaMemcpyDeviceToHost));
   for (size_t i = 0; words && i < n; i++)
     v->host[i] = type == ncclHalf ? half_to_float(words[i]) : bfloat16_to_float(words[i]);
   free(words);
@@ -183,14 +187,14 @@ static bool same_entries(const struct verification *v)
   return same;
 }
 
-/* In a dense step ref->sums has the sums of the gradients' sizes. In any order a sum of P numbers
- * is off by (P - 1) * epsilon / 2 * sum of sizes at most, and so is the reference's; the division
- * rounds once more. What overflows, and NaN and infinity, are NCCL's to add. */
-static bool same_result(struct verification *v)
+/* v->host has the result. In a dense step ref->sums has the sums of the gradients' sizes. In any
+ * order a sum of P numbers is off by (P - 1) * epsilon / 2 * sum of sizes at most, and so is the
+ * reference's; the division rounds once more. What overflows, and NaN and infinity, are NCCL's to
+ * add. */
+static bool same_result(const struct verification *v)
 {
   const struct simple *ref = v->ref;
   const double ranks = v->runner->job->me->nranks;
-  fetch(v, v->runner->result, ncclFloat);
   if (!ref->last.dense) return same_floats(v, "result", v->host, ref->result);
   for (size_t i = 0; i < ref->n; i++) {
     const double got = v->host[i], expected = ref->result[i], sizes = ref->sums[i];
@@ -219,28 +223,20 @@ static bool same_weights(struct verification *v)
   return same_floats(v, "weights", v->host, v->weights);
 }
 
-bool verification_residual(const struct verification *v, const float *copy)
+static bool same_regions(const struct verification *v)
 {
-  return !v->ref || same_floats(v, "residual", copy, v->ref->acc);
-}
-
-/* The dense path has neither. */
-static bool same_residual_and_regions(struct verification *v)
-{
-  const uint64_t *boundaries = v->runner->last.boundaries;
   bool same = true;
-  if (v->ref->config.algorithm == SPARSE_DENSE) return true;
   for (int j = 0; j <= v->ref->nranks && same; j++)
-    same = same_integer(v, "boundary of a region", (int64_t)boundaries[j],
+    same = same_integer(v, "boundary of a region", (int64_t)v->runner->last.boundaries[j],
                         (int64_t)v->ref->boundaries[j]);
-  runner_residual(v->runner, v->host);
-  return same && verification_residual(v, v->host);
+  return same;
 }
 
-int verification_step(struct verification *v, const void *gradient)
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static void reference_step(struct verification *v, const void *gradient)
 {
   struct simple *ref = v->ref;
-  if (!ref) return EXIT_VERIFIED;
   launcher_step("STEP 6: the reference's step");
   fetch(v, gradient, ref->config.gradient_type);
   const bool dense =
@@ -253,10 +249,33 @@ int verification_step(struct verification *v, const void *gradient)
     for (size_t i = 0; i < ref->n; i++) v->host[i] = fabsf(v->host[i]);
     simple_sum(ref, v->host, ref->sums);
   }
+  v->compared++;
+}
+
+int verification_step(struct verification *v, const void *gradient)
+{
+  const struct runner *r = v->runner;
+  const struct job *job = r->job;
+  const bool compares = v->ref != NULL, dense = r->config.algorithm == SPARSE_DENSE;
+  const bool last = r->last.step + 1 == job->steps && job->residual.stream;
+  bool written = true;
+  if (!v->host) return EXIT_VERIFIED;
+  if (compares) reference_step(v, gradient);
 
   launcher_step("STEP 6: comparing with the reference");
-  v->compared++;
-  const bool same = same_statistics(v) && same_entries(v) && same_result(v) && same_weights(v) &&
-                    same_residual_and_regions(v);
-  return launcher_agree(v->runner->job->me, same ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+  bool same = !compares || (same_statistics(v) && same_entries(v));
+  if (same) {
+    fetch(v, r->result, ncclFloat);
+    same = !compares || same_result(v);
+    written = !same || job_write(job, &job->results, v->host);
+  }
+  if (same && compares) same = same_weights(v) && (dense || same_regions(v));
+  if (same && (last || (compares && !dense))) { /* of dense it stays as it was at the beginning */
+    runner_residual(r, v->host);
+    same = !compares || same_floats(v, "residual", v->host, v->ref->acc);
+    if (same && last) written &= job_write(job, &job->residual, v->host);
+  }
+  return launcher_agree(job->me, !same      ? EXIT_WRONG_DATA
+                                 : !written ? EXIT_FAILED_CALL
+                                            : EXIT_VERIFIED);
 }

@@ -73,8 +73,6 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
                        .n = count,
                        .t = (size_t)((double)count * config->density),
                        .boundaries = (uint64_t *)(s + 1),
-                       .local_threshold = (double)NAN,
-                       .global_threshold = (double)NAN,
                        .given_threshold = (double)NAN};
   sparse_constants_init(&s->constants, config->preset);
   for (size_t j = 0; j < ranks; j++) s->boundaries[j] = count / ranks * j;
@@ -102,10 +100,10 @@ void simple_destroy(struct simple *s)
   free(s);
 }
 
-/* Thresholds and regions need no reset: the first step finds its own. */
 void simple_reset(struct simple *s)
 {
   s->steps = 0;
+  s->local_threshold = s->global_threshold = (double)NAN; /* regions are new in the first step */
   simple_zero(s, s->acc);
   if (s->comm) CUDACHECK(cudaStreamSynchronize(s->stream)); /* the next step may have another one */
 }
