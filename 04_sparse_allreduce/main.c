@@ -21,13 +21,9 @@
 
 /* What all paths use in turn. */
 struct resources {
-  struct job *job;
-  ncclComm_t comm;
-  cudaStream_t stream;
   cudaEvent_t start, stop;
   void *gradient;         /* in device memory */
   struct verifier digest; /* of --digest */
-  struct report report;
 };
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -35,11 +31,12 @@ struct resources {
 /* One step on all ranks, timed: from the gradient in device memory to the averaged result there. */
 static double timed_step(struct resources *s, struct runner *runner)
 {
+  const struct job *job = runner->job;
   float ms;
-  launcher_barrier(s->job->me); /* start together: waiting for a late rank is not part of it */
-  CUDACHECK(cudaEventRecord(s->start, s->stream));
-  SPARSECHECK(runner_step(runner, s->gradient, s->stream)); /* sparse_allreduce_run() */
-  CUDACHECK(cudaEventRecord(s->stop, s->stream));
+  launcher_barrier(job->me); /* start together: waiting for a late rank is not part of it */
+  CUDACHECK(cudaEventRecord(s->start, job->stream));
+  SPARSECHECK(runner_step(runner, s->gradient)); /* sparse_allreduce_run() */
+  CUDACHECK(cudaEventRecord(s->stop, job->stream));
   CUDACHECK(cudaEventSynchronize(s->stop));
   CUDACHECK(cudaEventElapsedTime(&ms, s->start, s->stop));
   return ms * 1e3;
@@ -47,9 +44,8 @@ static double timed_step(struct resources *s, struct runner *runner)
 
 /* ---- all steps of one path ------------------------------------------------------------------- */
 
-static int run_path(struct resources *s, int path)
+static int run_path(struct job *job, struct resources *s, int path)
 {
-  struct job *job = s->job;
   struct runner runner;
   struct verification verification;
 
@@ -58,16 +54,16 @@ static int run_path(struct resources *s, int path)
   launcher_step("STEP 3: handle");
   sparse_allreduce_config_t config = job->config;
   config.algorithm = (sparse_allreduce_algorithm_t)path;
-  struct path_steps steps = {.us = allocate(job->steps * sizeof(double))};
-  runner_create(&runner, job->me, s->comm, job->count, &config, program_options.simple, true);
-  int code = verification_init(&verification, &runner, job->compares, true);
+  struct path_steps steps = {.us = simple_host_memory(job->steps * sizeof(double))};
+  runner_create(&runner, job, job->count, &config, program_options.simple, true);
+  int code = verification_init(&verification, &runner, true);
 
   for (uint64_t step = 0; step < job->steps && code == EXIT_VERIFIED; step++) {
     /* ======================= STEP 4: the gradient ============================================ */
     /* Here it is generated or read; in a training job the backward pass writes it. */
     launcher_step("STEP 4: gradient");
     steps.begun = step + 1;
-    code = job_gradient(job, step, s->gradient, s->stream);
+    code = job_gradient(job, step, s->gradient);
     if (code != EXIT_VERIFIED) break;
 
     /* ======================= STEP 5: the sparse allreduce ==================================== */
@@ -77,90 +73,96 @@ static int run_path(struct resources *s, int path)
 
     /* ======================= STEP 6: every element on every rank ============================= */
     launcher_step("STEP 6: verification");
-    code = runner_check(&runner, step);
-    struct step_outcome left = runner_outcome(&runner);
-    path_steps_add(&steps, &left.statistics);
+    code = runner_finish(&runner, step);
+    path_steps_add(&steps, &runner.last);
     if (job->opt->digest && path != SPARSE_DENSE)
-      verifier_digest(&s->digest, left.result, job->count);
+      verifier_digest(&s->digest, runner.result, job->count);
     if (code != EXIT_VERIFIED) break;
-    left.result = job_copy_result(job, left.result);
-    code = verification_step(&verification, &left, s->gradient);
-    if (code == EXIT_VERIFIED) code = job_write(job, &job->results);
-  }
-  if (code == EXIT_VERIFIED && job->residual.stream) {
-    runner_residual(&runner, job->host);
-    code = verification_residual(&verification, job->host) ? EXIT_VERIFIED : EXIT_WRONG_DATA;
-    code = launcher_agree(job->me, code);
-    if (code == EXIT_VERIFIED) code = job_write(job, &job->residual);
+    code = verification_step(&verification, s->gradient); /* and to the files */
   }
 
   /* ======================= STEP 7: what came out ============================================= */
   launcher_step("STEP 7: report");
-  if (steps.begun > 0) report_path(&s->report, path, &steps, &verification, code);
+  if (steps.begun > 0) report_path(job, &steps, &verification, code);
   verification_free(&verification);
   runner_destroy(&runner);
   free(steps.us);
   return code;
 }
 
-/* ---- all paths, with the job's files open ---------------------------------------------------- */
+/* ---- all paths ------------------------------------------------------------------------------- */
+
+static int run_paths(struct job *job)
+{
+  const struct rank *me = job->me;
+  struct resources s;
+  int code = EXIT_VERIFIED;
+  CUDACHECK(cudaEventCreate(&s.start));
+  CUDACHECK(cudaEventCreate(&s.stop));
+  CUDACHECK(cudaMalloc(&s.gradient, job->count * job->opt->type->size));
+  verifier_init(&s.digest, me, datatype_find("float"), job->stream);
+  report_heading(job);
+  for (int path = 0; path < simple_path_count; path++) {
+    if (!job_wants(job, path)) continue;
+    const int result = run_path(job, &s, path);
+    if (result != EXIT_VERIFIED && code != EXIT_WRONG_DATA) code = result;
+    if (result != EXIT_VERIFIED && result != EXIT_WRONG_DATA) break;
+  }
+  if (job->opt->digest) verifier_print_digest(&s.digest);
+
+  /* First all ranks are done: with several GPUs in one process, freeing memory may wait for all of
+   * them, and a collective that still runs on one of them for the rank that frees. */
+  CUDACHECK(cudaStreamSynchronize(job->stream));
+  launcher_barrier(me);
+  verifier_free(&s.digest);
+  CUDACHECK(cudaFree(s.gradient));
+  CUDACHECK(cudaEventDestroy(s.start));
+  CUDACHECK(cudaEventDestroy(s.stop));
+  return code;
+}
+
+/* ---- the job, with its files open ------------------------------------------------------------ */
 
 static int run_job(struct job *job)
 {
   const struct rank *me = job->me;
-  struct resources s = {.job = job};
+  const bool bench = job->opt->bench;
+  const double density = job->config.density;
 
   /* ======================= STEP 1: a device for this rank =================================== */
   launcher_step("STEP 1: device");
   CUDACHECK(cudaSetDevice(me->device));
-  const double density = job->config.density;
-  if (!launcher_has_memory(me, job_bytes(job, job->count, density, 1))) return EXIT_USAGE;
-  launcher_print(me, "Starting sparse AllReduce example with %d ranks\n", me->nranks);
+  if (!launcher_has_memory(me, bench ? bench_bytes(job) : job_bytes(job, job->count, density, 1)))
+    return EXIT_USAGE;
+  if (!bench) launcher_print(me, "Starting sparse AllReduce example with %d ranks\n", me->nranks);
 
   /* ======================= STEP 2: the communicator ========================================== */
   launcher_step("STEP 2: communicator");
   ncclUniqueId id;
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
-  NCCLCHECK(ncclCommInitRank(&s.comm, me->nranks, id, me->rank));
-  CUDACHECK(cudaStreamCreate(&s.stream));
-  CUDACHECK(cudaEventCreate(&s.start));
-  CUDACHECK(cudaEventCreate(&s.stop));
-  CUDACHECK(cudaMalloc(&s.gradient, job->count * job->opt->type->size));
-  verifier_init(&s.digest, me, datatype_find("float"), s.stream);
-  launcher_print_all(me, "  Rank %d communicator initialized using device %d\n", me->rank,
-                     me->device);
+  NCCLCHECK(ncclCommInitRank(&job->comm, me->nranks, id, me->rank));
+  CUDACHECK(cudaStreamCreate(&job->stream));
+  if (!bench)
+    launcher_print_all(me, "  Rank %d communicator initialized using device %d\n", me->rank,
+                       me->device);
 
   /* STEP 3 to 7 are those of each path. */
-  int code = report_open(&s.report, job);
-  const int opened = code;
-  for (int path = 0; path < simple_path_count && opened == EXIT_VERIFIED; path++) {
-    if (!job_wants(job, path)) continue;
-    const int result = run_path(&s, path);
-    if (result != EXIT_VERIFIED && code != EXIT_WRONG_DATA) code = result;
-    if (result != EXIT_VERIFIED && result != EXIT_WRONG_DATA) break;
-  }
-  rows_finish(&s.report.rows);
-  code = job_publish(job, &s.report.rows.output, code);
-  if (job->opt->digest) verifier_print_digest(&s.digest);
+  const bool failed = me->rank == 0 && rows_open(&job->rows, program_options.output) != 0;
+  int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
+  if (code == EXIT_VERIFIED) code = bench ? bench_paths(job) : run_paths(job);
+  code = job_publish(job, code);
 
   /* ======================= STEP 8: cleanup =================================================== */
-  /* First all ranks are done: with several GPUs in one process, freeing memory may wait for all of
-   * them, and a collective that still runs on one of them for the rank that frees. */
   launcher_step("STEP 8: cleanup");
-  CUDACHECK(cudaStreamSynchronize(s.stream));
-  launcher_barrier(me);
-  verifier_free(&s.digest);
-  CUDACHECK(cudaFree(s.gradient));
-  CUDACHECK(cudaEventDestroy(s.start));
-  CUDACHECK(cudaEventDestroy(s.stop));
-  CUDACHECK(cudaStreamDestroy(s.stream));
-  NCCLCHECK(ncclCommFinalize(s.comm));
-  NCCLCHECK(ncclCommDestroy(s.comm));
-  launcher_print(me, code == EXIT_WRONG_DATA ? "Results are WRONG, see standard error\n"
-                     : code != EXIT_VERIFIED ? "Stopped, see standard error\n"
-                     : job->compares         ? "All paths verified correctly\n"
-                                             : "All paths ran, nothing was verified\n");
+  CUDACHECK(cudaStreamDestroy(job->stream));
+  NCCLCHECK(ncclCommFinalize(job->comm));
+  NCCLCHECK(ncclCommDestroy(job->comm));
+  if (bench) return code;
+  launcher_print(me, code == EXIT_WRONG_DATA       ? "Results are WRONG, see standard error\n"
+                     : code != EXIT_VERIFIED       ? "Stopped, see standard error\n"
+                     : program_options.verify == 0 ? "All paths verified correctly\n"
+                                                   : "All paths ran, nothing was verified\n");
   return code;
 }
 
@@ -168,7 +170,7 @@ static int run(const struct rank *me, const struct options *opt)
 {
   struct job job;
   int code = job_open(&job, me, opt);
-  if (code == EXIT_VERIFIED) code = opt->bench ? bench_job(&job) : run_job(&job);
+  if (code == EXIT_VERIFIED) code = run_job(&job);
   job_close(&job);
   return code;
 }

@@ -8,9 +8,13 @@
  * The gradient comes from several buffers in turn, so that none stays in the cache. Every
  * configuration is verified bit for bit before it is timed, and so are the timed calls. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "program/timing.h"
+#include "allreduce.h"
+#include "bench.h"
+#include "program/runner.h"
+#include "verify.h"
 
 /* What is measured: sizes, whose constants, and how many of the densities. */
 struct model {
@@ -19,9 +23,11 @@ struct model {
   int densities;
 };
 #ifdef CPU_STANDIN
+enum { REPETITIONS = 1, COPY_BYTES = 1 << 20 };
 static const struct model MODELS[] = {{1 << 14, SPARSE_PRESET_VGG, 2},
                                       {1 << 16, SPARSE_PRESET_BERT, 1}};
 #else
+enum { REPETITIONS = 5, COPY_BYTES = 256 << 20 };
 /* and the models of the paper: VGG-16, an LSTM, and BERT, which takes long and trains with 1 % */
 static const struct model MODELS[] = {{1 << 20, SPARSE_PRESET_VGG, 2},
                                       {14728266, SPARSE_PRESET_VGG, 2},
@@ -30,15 +36,334 @@ static const struct model MODELS[] = {{1 << 20, SPARSE_PRESET_VGG, 2},
 #endif
 static const double DENSITIES[] = {0.01, 0.02};
 enum { NMODELS = sizeof MODELS / sizeof *MODELS };
+enum { GRADIENTS = 3, PHASE_STEPS = 8, COPIES = 11 }; /* buffers that gradients come from in turn */
 
+/* Microseconds of a step. The mean of a cycle, from its begin to its end: its median, least and
+ * most over repetitions. The median over all steps, from other cycles, with events between them.
+ * And the parts of a step, the mean over some steps that reuse thresholds. */
+enum { PHASES = 5 };
+static const char *const phase_names[PHASES] = {"select", "exchange", "reduce", "gather", "apply"};
+struct timing {
+  double mean, mean_min, mean_max, median, phases[PHASES];
+  int code; /* an exit code, the same on all ranks; EXIT_CANNOT_RUN: it is not possible here */
+};
+
+/* What a sparse path has to beat, an AllReduce of as many elements: NCCL's on plain buffers, on
+ * symmetric windows (where NCCL cannot use those, it is as the plain one), and the direct one of
+ * example 02, where all ranks share memory. */
+enum dense_kind { PLAIN, SYMMETRIC, DIRECT, DENSE_KINDS };
+static const char *const dense_names[DENSE_KINDS] = {"plain", "symmetric", "direct"};
+
+struct sweep {
+  struct job *job;
+  const struct rank *me;
+  cudaStream_t stream;
+  struct verifier verifier; /* of AllReduces; it has the type of gradients */
+  double copy_rate;         /* bytes per microsecond that a copy within device memory moves */
+  int code;                 /* EXIT_VERIFIED, or of what went wrong last */
+  /* of the current size */
+  size_t count;
+  uint64_t steps; /* of a cycle */
+  void *gradients[GRADIENTS];
+  struct timing dense[DENSE_KINDS];
+};
+
+#define DIRECTCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
+
+static struct timing no_timing(int code)
+{
+  const double no = (double)NAN;
+  return (struct timing){no, no, no, no, {no, no, no, no, no}, code};
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* What is timed: a step of a path, or an AllReduce from one of the send buffers. */
+struct subject {
+  struct runner *runner; /* NULL: it is an AllReduce, ... */
+  allreduce_t direct;    /* ... if not NULL that of example 02, else NCCL's */
+  char *send[GRADIENTS], *recv;
+  /* With -G: captured steps, by gradient and kind; an AllReduce has one kind. */
+  cudaGraphExec_t graphs[GRADIENTS][SPARSE_KINDS];
+  bool eager; /* the host takes part in the steps of this path: no graphs */
+  /* What the runner had at the beginning. Every repetition is the same cycle: the gradients come
+   * again and again, which no training does, and thresholds that follow them swing more and more.
+   */
+  void *state;
+};
+
+static ncclResult_t enqueue_eagerly(struct sweep *sweep, struct subject *s, uint64_t slot)
+{
+  const ncclDataType_t type = sweep->verifier.type->nccl;
+  if (s->runner) return runner_step(s->runner, sweep->gradients[slot]);
+  if (s->direct)
+    DIRECTCHECK(
+        allreduce_run(s->direct, s->send[slot], s->recv, sweep->count, type, sweep->stream));
+  else
+    NCCLCHECK(ncclAllReduce(s->send[slot], s->recv, sweep->count, type, ncclSum, sweep->job->comm,
+                            sweep->stream));
+  return ncclSuccess;
+}
+
+/* NULL if the step cannot be captured. */
+static cudaGraphExec_t capture(struct sweep *sweep, struct subject *s, uint64_t slot)
+{
+  cudaGraph_t graph;
+  cudaGraphExec_t exec = NULL;
+  CUDACHECK(cudaStreamBeginCapture(sweep->stream, cudaStreamCaptureModeThreadLocal));
+  const ncclResult_t result = enqueue_eagerly(sweep, s, slot);
+  CUDACHECK(cudaStreamEndCapture(sweep->stream, &graph));
+  if (result != ncclInvalidUsage) {
+    SPARSECHECK(result);
+    CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
+  }
+  CUDACHECK(cudaGraphDestroy(graph));
+  return exec;
+}
+
+static void enqueue_step(struct sweep *sweep, struct subject *s, uint64_t step)
+{
+  const uint64_t slot = step % GRADIENTS;
+  int kind = 0;
+  if (program_options.graphs && !s->eager) {
+    if (s->runner) SPARSECHECK(sparse_allreduce_kind(s->runner->handle, &kind));
+    cudaGraphExec_t *graph = &s->graphs[slot][kind];
+    if (!*graph) *graph = capture(sweep, s, slot);
+    s->eager = !*graph;
+  }
+  if (!program_options.graphs || s->eager) {
+    SPARSECHECK(enqueue_eagerly(sweep, s, slot));
+    return;
+  }
+  CUDACHECK(cudaGraphLaunch(s->graphs[slot][kind], sweep->stream));
+  if (s->runner) SPARSECHECK(sparse_allreduce_replayed(s->runner->handle));
+}
+
+static void free_graphs(struct subject *s)
+{
+  for (int slot = 0; slot < GRADIENTS; slot++)
+    for (int kind = 0; kind < SPARSE_KINDS; kind++)
+      if (s->graphs[slot][kind]) CUDACHECK(cudaGraphExecDestroy(s->graphs[slot][kind]));
+}
+
+static double elapsed(cudaEvent_t start, cudaEvent_t stop)
+{
+  float ms;
+  CUDACHECK(cudaEventElapsedTime(&ms, start, stop));
+  return ms * 1e3;
+}
+
+/* With an event before the first and after the last of the steps. One after every step takes time
+ * of its own, and says what each step took. */
+static void run_cycle(struct sweep *sweep, struct subject *s, cudaEvent_t *events, bool every_step)
+{
+  launcher_step("bench: timing");
+  if (s->runner) runner_load(s->runner, s->state);
+  launcher_barrier(sweep->me);
+  CUDACHECK(cudaEventRecord(events[0], sweep->stream));
+  for (uint64_t step = 1; step <= sweep->steps; step++) {
+    enqueue_step(sweep, s, step - 1);
+    if (every_step || step == sweep->steps) CUDACHECK(cudaEventRecord(events[step], sweep->stream));
+  }
+  CUDACHECK(cudaStreamSynchronize(sweep->stream));
+}
+
+static struct timing time_steps(struct sweep *sweep, struct subject *s)
+{
+  /* a simple version takes ten times as long as the library: once is enough to see that */
+  const int repetitions = s->runner && s->runner->simple ? 1 : REPETITIONS;
+  double medians[REPETITIONS], means[REPETITIONS],
+      *us = simple_host_memory(sweep->steps * sizeof *us);
+  cudaEvent_t *events = simple_host_memory((sweep->steps + 1) * sizeof *events);
+  struct timing time = no_timing(EXIT_VERIFIED);
+  for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventCreate(&events[i]));
+  launcher_step("bench: warm-up");
+  if (program_options.graphs &&
+      !s->eager) { /* all kinds with each gradient, so that all graphs are there */
+    for (uint64_t step = 0; step < GRADIENTS * sweep->steps; step++) enqueue_step(sweep, s, step);
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
+  }
+  for (int i = 0; i < repetitions; i++) {
+    run_cycle(sweep, s, events, false);
+    means[i] = elapsed(events[0], events[sweep->steps]) / (double)sweep->steps;
+    means[i] = report_time(sweep->me, &means[i], 1);
+    run_cycle(sweep, s, events, true);
+    for (uint64_t step = 0; step < sweep->steps; step++)
+      us[step] = elapsed(events[step], events[step + 1]);
+    medians[i] = report_time(sweep->me, us, sweep->steps);
+  }
+  for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventDestroy(events[i]));
+  free(events);
+  free(us);
+  time.mean = bench_median(means, repetitions); /* sorts */
+  time.mean_min = means[0];
+  time.mean_max = means[repetitions - 1];
+  time.median = bench_median(medians, repetitions);
+  return time;
+}
+
+/* ---- timing a path
+ * ----------------------------------------------------------------------------------- */
+
+/* A step with each gradient, compared with the reference. */
+static int verify_steps(struct sweep *sweep, struct subject *s, struct verification *v)
+{
+  int code = EXIT_VERIFIED;
+  for (uint64_t i = 0; i < GRADIENTS && code == EXIT_VERIFIED; i++) {
+    enqueue_step(sweep, s, i);
+    code = runner_finish(s->runner, i);
+    if (code == EXIT_VERIFIED) code = verification_step(v, sweep->gradients[i]);
+  }
+  return code;
+}
+
+/* The parts of a step. */
+static void time_phases(struct sweep *sweep, struct runner *runner, double us[PHASES])
+{
+  struct subject s = {.runner = runner, .eager = true}; /* events do not go into graphs */
+  int steps = 0;
+  memset(us, 0, PHASES * sizeof *us);
+  SPARSECHECK(sparse_allreduce_time_phases(runner->handle, 1));
+  for (uint64_t step = 0; step < PHASE_STEPS; step++) {
+    sparse_allreduce_phases_t phases;
+    sparse_allreduce_statistics_t statistics;
+    enqueue_step(sweep, &s, step);
+    SPARSECHECK(sparse_allreduce_phases(runner->handle, &phases));
+    SPARSECHECK(sparse_allreduce_statistics(runner->handle, &statistics));
+    if (statistics.exact_global || statistics.repartitioned) continue;
+    const float ms[PHASES] = {phases.select, phases.exchange, phases.reduce, phases.gather,
+                              phases.apply};
+    for (int p = 0; p < PHASES; p++) us[p] += ms[p] * 1e3;
+    steps++;
+  }
+  for (int p = 0; p < PHASES; p++) {
+    us[p] /= steps;
+    us[p] = report_time(sweep->me, &us[p], 1);
+  }
+}
+
+/* A step with each gradient, all of it compared with the reference; then its time; then the calls
+ * that were timed, graphs among them, once more, and what they leave is compared. What is wrong
+ * has no time. */
+static struct timing time_path(struct sweep *sweep, struct runner *runner)
+{
+  struct subject s = {.runner = runner, .eager = true};
+  struct timing time;
+  struct verification v;
+  launcher_step("bench: verification before timing");
+  int code = verification_init(&v, runner, false);
+  if (code == EXIT_VERIFIED) code = verify_steps(sweep, &s, &v);
+  if (code == EXIT_VERIFIED) {
+    s.eager = runner->simple;
+    s.state = runner_save(runner);
+    time = time_steps(sweep, &s);
+    launcher_step("bench: verification after timing");
+    runner_load(runner, s.state); /* the state in which the reference is */
+    if (runner->simple) simple_reset(v.ref);
+    if (runner->weights)
+      CUDACHECK(cudaMemcpy(runner->weights, v.weights, sweep->count * sizeof *v.weights,
+                           cudaMemcpyHostToDevice));
+    code = verify_steps(sweep, &s, &v);
+    if (!runner->simple) time_phases(sweep, runner, time.phases);
+    free_graphs(&s);
+    free(s.state);
+  }
+  verification_free(&v);
+  return code == EXIT_VERIFIED ? time : no_timing(code);
+}
+
+/* ---- what they are compared with ------------------------------------------------------------- */
+
+static struct timing time_dense(struct sweep *sweep, enum dense_kind kind)
+{
+  const size_t bytes = sweep->count * sweep->verifier.type->size;
+  const size_t stride = (bytes + 4095) / 4096 * 4096, all = (GRADIENTS + 1) * stride;
+  struct timing time = {.code = EXIT_VERIFIED};
+  struct subject s = {0};
+  ncclWindow_t window = NULL; /* of all buffers */
+  char *memory;
+  ncclResult_t result;
+  launcher_step("bench: dense");
+  if (kind == DIRECT) {
+    result = allreduce_create(sweep->job->comm, NULL, &s.direct);
+    if (result == ncclInvalidUsage) return no_timing(EXIT_CANNOT_RUN); /* on all ranks */
+    CHECK_NCCL_RESULT(result, "allreduce_create", allreduce_last_error());
+  }
+  if (kind == PLAIN) {
+    CUDACHECK(cudaMalloc((void **)&memory, all));
+  } else {
+    NCCLCHECK(ncclMemAlloc((void **)&memory, all));
+    NCCLCHECK(
+        ncclCommWindowRegister(sweep->job->comm, memory, all, &window, NCCL_WIN_COLL_SYMMETRIC));
+  }
+  if (s.direct) DIRECTCHECK(allreduce_add_window(s.direct, window, memory, all));
+  for (int i = 0; i < GRADIENTS; i++) s.send[i] = memory + (size_t)i * stride;
+  s.recv = memory + GRADIENTS * stride;
+
+  for (int timed = 0; timed < 2 && time.code == EXIT_VERIFIED; timed++) {
+    for (int i = 0; i < GRADIENTS; i++)
+      verifier_fill(&sweep->verifier, VERIFY_INDEXED, s.send[i], s.recv, sweep->count);
+    /* a symmetric kernel may start before what is in front of it has finished; and with several
+     * GPUs in one process, allocating may wait for all of them */
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
+    launcher_barrier(sweep->me);
+    if (timed)
+      time = time_steps(sweep, &s);
+    else
+      enqueue_step(sweep, &s, 0);
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
+    verifier_compare(&sweep->verifier, s.recv, sweep->count);
+    const bool wrong = verifier_report(&sweep->verifier, "ncclAllReduce") != 0;
+    time.code = launcher_agree(sweep->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+  }
+  free_graphs(&s);
+  if (s.direct) {
+    DIRECTCHECK(allreduce_get_async_error(s.direct, &result));
+    CHECK_NCCL_RESULT(result, "allreduce_run", allreduce_last_error());
+    DIRECTCHECK(allreduce_destroy(s.direct));
+  }
+  launcher_barrier(sweep->me); /* a slower peer may still read this rank's memory */
+  if (window) NCCLCHECK(ncclCommWindowDeregister(sweep->job->comm, window));
+  if (kind == PLAIN)
+    CUDACHECK(cudaFree(memory));
+  else
+    NCCLCHECK(ncclMemFree(memory));
+  launcher_barrier(sweep->me); /* freeing may wait for all GPUs, and for what runs there */
+  return time.code == EXIT_VERIFIED ? time : no_timing(time.code);
+}
+
+static double time_copy(struct sweep *sweep)
+{
+  double us[COPIES];
+  char *half[2];
+  cudaEvent_t start, stop;
+  CUDACHECK(cudaEventCreate(&start));
+  CUDACHECK(cudaEventCreate(&stop));
+  CUDACHECK(cudaMalloc((void **)&half[0], 2 * (size_t)COPY_BYTES));
+  CUDACHECK(cudaMemsetAsync(half[0], 1, 2 * (size_t)COPY_BYTES, sweep->stream));
+  half[1] = half[0] + COPY_BYTES;
+  for (int i = 0; i < COPIES; i++) {
+    CUDACHECK(cudaEventRecord(start, sweep->stream));
+    CUDACHECK(cudaMemcpyAsync(half[i % 2], half[1 - i % 2], COPY_BYTES, cudaMemcpyDeviceToDevice,
+                              sweep->stream));
+    CUDACHECK(cudaEventRecord(stop, sweep->stream));
+    CUDACHECK(cudaStreamSynchronize(sweep->stream));
+    us[i] = elapsed(start, stop);
+  }
+  CUDACHECK(cudaEventDestroy(start));
+  CUDACHECK(cudaEventDestroy(stop));
+  CUDACHECK(cudaFree(half[0]));
+  launcher_barrier(sweep->me);
+  return 2.0 * COPY_BYTES / report_time(sweep->me, us, COPIES);
+}
 /* ---- a row ----------------------------------------------------------------------------------- */
 
 /* Of the file, and what is shown of the table, too. */
 static void write_row(struct sweep *s, const char *name, const char *mode, double density,
-                      const struct timing *time, bool shown, int code)
+                      const struct timing *time, bool shown)
 {
   const struct rank *me = s->me;
-  struct rows *rows = &s->rows;
+  struct rows *rows = &s->job->rows;
   const double us = time->mean, elements = (double)s->count;
   /* gradient and residual read, residual written: what the selection cannot do without */
   const double bytes = (8.0 + (double)s->job->opt->type->size) * elements;
@@ -52,21 +377,21 @@ static void write_row(struct sweep *s, const char *name, const char *mode, doubl
   rows_text(rows, "type", s->job->opt->type->name);
   rows_number(rows, "density", density);
   rows_integer(rows, "steps", s->steps);
-  report_number(me, rows, NULL, time->median, SHOWN(" %10.1f"));
-  report_number(me, rows, "us", us, SHOWN(" %10.1f"));
+  report_number(s->job, NULL, time->median, SHOWN(" %10.1f"));
+  report_number(s->job, "us", us, SHOWN(" %10.1f"));
   rows_number(rows, "us_min", time->mean_min);
   rows_number(rows, "us_max", time->mean_max);
   rows_number(rows, "us_median_step", time->median);
-  rows_number(rows, "dense_us", s->dense_us);
-  report_number(me, rows, "ratio", s->dense_us / us, SHOWN(" %7.2f"));
+  rows_number(rows, "dense_us", s->job->dense_us);
+  report_number(s->job, "ratio", s->job->dense_us / us, SHOWN(" %7.2f"));
   for (int p = 0; p < PHASES; p++)
-    report_number(me, rows, phase_names[p], time->phases[p], SHOWN(" %8.1f"));
-  report_number(me, rows, "bytes_per_element", us * s->copy_rate / elements, SHOWN(" %8.1f"));
-  report_number(me, rows, "select_percent", pass, SHOWN(" %8.1f"));
+    report_number(s->job, phase_names[p], time->phases[p], SHOWN(" %8.1f"));
+  report_number(s->job, "bytes_per_element", us * s->copy_rate / elements, SHOWN(" %8.1f"));
+  report_number(s->job, "select_percent", pass, SHOWN(" %8.1f"));
   rows_number(rows, "copy_gb_per_s", s->copy_rate / 1e3);
-  rows_integer(rows, "wrong", code != EXIT_VERIFIED);
+  rows_integer(rows, "wrong", time->code != EXIT_VERIFIED);
   rows_end(rows);
-  if (code != EXIT_VERIFIED) s->code = code;
+  if (time->code != EXIT_VERIFIED) s->code = time->code;
 #undef SHOWN
 }
 
@@ -92,19 +417,17 @@ static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_
   const char *prefix = version == BY_SIMPLE ? "simple " : "", *name = simple_paths[path].name;
   struct runner runner;
   char shown[32], full[48]; /* names in the table and in files */
-  int code;
   config.algorithm = (sparse_allreduce_algorithm_t)path;
   config.result = version >= ENTRIES ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
   snprintf(shown, sizeof shown, "%s%s", prefix, name);
   snprintf(full, sizeof full, "%s%s%s", prefix, name, words[version]);
-  runner_create(&runner, me, s->comm, s->count, &config, version == BY_SIMPLE,
-                version == ENTRIES_ADDED);
-  const char *mode = runner_mode(&runner);
+  runner_create(&runner, s->job, s->count, &config, version == BY_SIMPLE, version == ENTRIES_ADDED);
+  const char *mode = runner_mode(&runner, NULL);
   launcher_barrier(me); /* with several GPUs in one process, allocating may wait for all of them */
-  const struct timing time = time_path(s, &runner, &code);
-  const bool right = code == EXIT_VERIFIED;
+  const struct timing time = time_path(s, &runner);
+  const bool right = time.code == EXIT_VERIFIED;
   launcher_print(me, "%-15s", shown);
-  write_row(s, full, mode, config.density, &time, right, code);
+  write_row(s, full, mode, config.density, &time, right);
   if (right)
     launcher_print(me, "  %s%s%s\n", mode, *words[version] ? "," : "", words[version]);
   else
@@ -132,13 +455,13 @@ static void bench_density(struct sweep *s, const sparse_allreduce_config_t *conf
   launcher_print(me, "# %zu elements, density %g; dense us:", s->count, config->density);
   for (int i = 0; i < DENSE_KINDS; i++) {
     char name[32];
-    if (s->dense_codes[i] == EXIT_CANNOT_RUN) continue;
-    wrong |= s->dense_codes[i] != EXIT_VERIFIED;
+    if (s->dense[i].code == EXIT_CANNOT_RUN) continue;
+    wrong |= s->dense[i].code != EXIT_VERIFIED;
     if (i > 0) launcher_print(me, ",");
-    report_number(me, NULL, NULL, s->dense[i].mean, " %.1f");
+    report_number(s->job, NULL, s->dense[i].mean, " %.1f");
     launcher_print(me, " %s", dense_names[i]);
     snprintf(name, sizeof name, "%s allreduce", dense_names[i]);
-    write_row(s, name, "allreduce", config->density, &s->dense[i], false, s->dense_codes[i]);
+    write_row(s, name, "allreduce", config->density, &s->dense[i], false);
   }
   launcher_print(me, "; %llu steps a cycle%s\n", (unsigned long long)s->steps,
                  wrong ? "; WRONG" : "");
@@ -156,16 +479,17 @@ static void bench_size(struct sweep *s, const struct model *model)
   s->steps = cycle_of(&config);
   for (int i = 0; i < GRADIENTS; i++) {
     CUDACHECK(cudaMalloc(&s->gradients[i], s->count * job->opt->type->size));
-    gradient_upload(job, s->gradients[i], s->count, (uint64_t)i, s->stream);
+    gradient_upload(job, s->gradients[i], s->count, (uint64_t)i);
   }
-  s->dense_us = INFINITY;
+  s->job->dense_us = INFINITY;
   for (int i = 0; i < DENSE_KINDS; i++) {
-    time_dense(s, (enum dense_kind)i);
-    wrong |= s->dense_codes[i] == EXIT_WRONG_DATA;
-    s->dense_us = fmin(s->dense_us, s->dense[i].mean); /* of a number and NaN, the number */
+    s->dense[i] = time_dense(s, (enum dense_kind)i);
+    wrong |= s->dense[i].code == EXIT_WRONG_DATA;
+    s->job->dense_us =
+        fmin(s->job->dense_us, s->dense[i].mean); /* of a number and NaN, the number */
   }
   /* one that is wrong is no measure, nor are the others then; and the stand-in has no times */
-  if (wrong || isinf(s->dense_us)) s->dense_us = (double)NAN;
+  if (wrong || isinf(s->job->dense_us)) s->job->dense_us = (double)NAN;
   for (int d = 0; d < (program_options.density > 0 ? 1 : model->densities); d++) {
     if (program_options.density <= 0) config.density = DENSITIES[d];
     bench_density(s, &config);
@@ -190,10 +514,10 @@ static void sweep_sizes(struct sweep *s)
   s->copy_rate = time_copy(s);
   launcher_print(me, "# Sparse AllReduce: %d rank%s, %s; us, slowest rank%s\n", me->nranks,
                  me->nranks == 1 ? "" : "s", s->job->opt->type->name,
-                 s->graphs ? ", in CUDA graphs" : "");
+                 program_options.graphs ? ", in CUDA graphs" : "");
   launcher_print(me, "# B/elem: bytes per element that a copy could have moved in a mean step; "
                      "%%copy: of the copy rate, by select\n# copy rate:");
-  report_number(me, NULL, NULL, s->copy_rate / 1e3, " %.1f");
+  report_number(s->job, NULL, s->copy_rate / 1e3, " %.1f");
   launcher_print(me, " GB/s read and written\n%-15s %10s %10s %7s", "path", "median", "mean",
                  "ratio");
   for (int p = 0; p < PHASES; p++) launcher_print(me, " %8s", phase_names[p]);
@@ -211,29 +535,17 @@ static void sweep_sizes(struct sweep *s)
   }
 }
 
-int bench_job(struct job *job)
+/* Of several sizes those that do not fit are left out, but not the first. */
+size_t bench_bytes(const struct job *job)
 {
-  const struct rank *me = job->me;
-  struct sweep s = {.job = job, .me = me, .graphs = program_options.graphs > 0};
-  ncclUniqueId id;
-  launcher_step("bench: setup");
-  CUDACHECK(cudaSetDevice(me->device));
-  /* of several sizes those that do not fit are left out, but not the first */
-  const size_t smallest = program_options.count ? program_options.count : MODELS[0].count;
-  if (!launcher_has_memory(me, bytes_needed(job, smallest))) return EXIT_USAGE;
-  s.code = report_file(me, &s.rows);
-  if (s.code != EXIT_VERIFIED) return s.code;
+  return bytes_needed(job, program_options.count ? program_options.count : MODELS[0].count);
+}
 
-  if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
-  launcher_broadcast(me, &id, sizeof id, 0);
-  NCCLCHECK(ncclCommInitRank(&s.comm, me->nranks, id, me->rank));
-  CUDACHECK(cudaStreamCreate(&s.stream));
-  verifier_init(&s.verifier, me, job->opt->type, s.stream);
+int bench_paths(struct job *job)
+{
+  struct sweep s = {.job = job, .me = job->me, .stream = job->stream};
+  verifier_init(&s.verifier, job->me, job->opt->type, job->stream);
   sweep_sizes(&s);
   verifier_free(&s.verifier);
-  CUDACHECK(cudaStreamDestroy(s.stream));
-  NCCLCHECK(ncclCommFinalize(s.comm));
-  NCCLCHECK(ncclCommDestroy(s.comm));
-  rows_finish(&s.rows);
-  return job_publish(job, &s.rows.output, s.code);
+  return s.code;
 }

@@ -95,48 +95,39 @@ void job_create_file(const struct job *job, struct output_file *file, const char
   fprintf(file->stream, "\x93NUMPY\1%c%c%c%-117s\n", 0, 118, 0, header); /* 118 bytes of header */
 }
 
-/* After a line for what fails in the middle of the run: the same code on all ranks. */
-static int agree(const struct job *job, bool failed)
+int job_gradient(struct job *job, uint64_t step, void *gradient)
 {
-  return launcher_agree(job->me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
-}
-
-int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t stream)
-{
-  const size_t bytes = job->count * sizeof *job->host;
+  const size_t bytes = job->count * sizeof(float);
   if (!job->input) {
-    gradient_upload(job, gradient, job->count, step, stream);
+    gradient_upload(job, gradient, job->count, step);
     return EXIT_VERIFIED;
   }
+  float *host = simple_host_memory(bytes);
   const bool failed = fseeko(job->input, job->input_start + (off_t)(step * bytes), SEEK_SET) != 0 ||
-                      fread(job->host, 1, bytes, job->input) != bytes;
+                      fread(host, 1, bytes, job->input) != bytes;
   if (failed)
     launcher_error("cannot read %s: %s", program_options.input,
                    ferror(job->input) ? strerror(errno) : "it has become shorter");
-  CUDACHECK(cudaMemcpyAsync(gradient, job->host, bytes, cudaMemcpyHostToDevice, stream));
-  CUDACHECK(cudaStreamSynchronize(stream)); /* the result will come to the same memory */
-  return agree(job, failed);
+  CUDACHECK(cudaMemcpyAsync(gradient, host, bytes, cudaMemcpyHostToDevice, job->stream));
+  CUDACHECK(cudaStreamSynchronize(job->stream));
+  free(host);
+  return launcher_agree(job->me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
 }
 
-const float *job_copy_result(struct job *job, const float *result)
+bool job_write(const struct job *job, const struct output_file *file, const float *elements)
 {
-  if (!job->results.stream) return result;
-  CUDACHECK(cudaMemcpy(job->host, result, job->count * sizeof *result, cudaMemcpyDeviceToHost));
-  return job->host;
+  if (!file->stream || fwrite(elements, sizeof *elements, job->count, file->stream) == job->count)
+    return true;
+  launcher_error("cannot write %s: %s", file->name, strerror(errno));
+  return false;
 }
 
-int job_write(struct job *job, struct output_file *file)
+int job_publish(struct job *job, int code)
 {
-  if (!file->stream) return EXIT_VERIFIED;
-  const bool failed = fwrite(job->host, sizeof *job->host, job->count, file->stream) != job->count;
-  if (failed) launcher_error("cannot write %s: %s", file->name, strerror(errno));
-  return agree(job, failed);
-}
-
-int job_publish(struct job *job, struct output_file *table, int code)
-{
+  struct output_file *table = &job->rows.output;
   struct output_file *files[3];
   int n = 0;
+  rows_finish(&job->rows);
   const bool ran = code == EXIT_VERIFIED || code == EXIT_WRONG_DATA; /* the table says which */
   if (table->stream && ran) files[n++] = table;
   if (job->results.stream && code == EXIT_VERIFIED) files[n++] = &job->results;

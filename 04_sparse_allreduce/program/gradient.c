@@ -76,14 +76,13 @@ void gradient_fill(void *to, ncclDataType_t type, size_t count, enum gradient_ki
   }
 }
 
-void gradient_upload(const struct job *job, void *device, size_t count, uint64_t step,
-                     cudaStream_t stream)
+void gradient_upload(const struct job *job, void *device, size_t count, uint64_t step)
 {
   const struct datatype *type = job->opt->type;
-  void *host = allocate(count * type->size);
+  void *host = simple_host_memory(count * type->size);
   gradient_fill(host, type->nccl, count, job->kind, job->seed, step, job->me->rank,
                 job->me->nranks);
-  CUDACHECK(cudaMemcpyAsync(device, host, count * type->size, cudaMemcpyHostToDevice, stream));
-  CUDACHECK(cudaStreamSynchronize(stream));
+  CUDACHECK(cudaMemcpyAsync(device, host, count * type->size, cudaMemcpyHostToDevice, job->stream));
+  CUDACHECK(cudaStreamSynchronize(job->stream));
   free(host);
 }

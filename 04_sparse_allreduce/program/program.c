@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "program.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,10 +180,10 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
       .config = job_config(opt, SPARSE_PRESET_VGG),
       .count = own->count ? own->count : DEFAULT_COUNT,
       .steps = (uint64_t)(own->steps ? own->steps : DEFAULT_STEPS),
-      .compares = own->verify == 0,
       .kind = own->gradient < 0 ? GRADIENT_HEAVY : (enum gradient_kind)own->gradient,
       .seed = own->seed < 0 ? 1 : (uint64_t)own->seed,
       .dimensions = 2,
+      .dense_us = (double)NAN,
   };
   choose_paths(job, error);
   check_together(job, error);
@@ -201,11 +202,6 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
              own->warmup_steps, (unsigned long long)job->steps);
   job_create_file(job, &job->results, own->results, job->dimensions, error);
   job_create_file(job, &job->residual, own->residual, 1, error);
-  if (!*error && (own->input || own->results || own->residual)) {
-    job->host = malloc(job->count * sizeof *job->host);
-    if (!job->host)
-      snprintf(error, sizeof error, "no memory for %zu elements on the host", job->count);
-  }
   return launcher_refuse(me, error);
 }
 
@@ -214,7 +210,6 @@ void job_close(struct job *job)
   if (job->input) fclose(job->input);
   output_file_close(&job->results);
   output_file_close(&job->residual);
-  free(job->host);
 }
 
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients)

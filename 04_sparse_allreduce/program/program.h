@@ -54,27 +54,22 @@ extern const struct option_spec program_option_table[];
 struct job {
   const struct rank *me;
   const struct options *opt;
+  ncclComm_t comm;
+  cudaStream_t stream;
   uint64_t paths;                   /* bit p: path p */
   sparse_allreduce_config_t config; /* of all paths, but for the algorithm */
   size_t count;
   size_t k;
   uint64_t steps;
-  bool compares; /* with the reference */
   enum gradient_kind kind;
   uint64_t seed;
   FILE *input;                          /* NULL: gradients are generated */
   long input_start;                     /* where its elements begin */
   int dimensions;                       /* of its array, and that of results */
   struct output_file results, residual; /* without a stream: not asked for */
-  float *host;                          /* count elements on their way from or to a file */
+  struct rows rows;                     /* the table as a file */
+  double dense_us;                      /* a step of dense; NaN if it has no time */
 };
-
-static inline void *allocate(size_t bytes)
-{
-  void *memory = malloc(bytes + 1);
-  if (!memory) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  return memory;
-}
 
 static inline bool job_wants(const struct job *job, int path)
 {
@@ -92,13 +87,13 @@ sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t 
 /* Device memory that a path needs, the gradients included. */
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients);
 
-/* A gradient of that many elements, of this rank and step, to device memory. Waits for the stream.
- */
-void gradient_upload(const struct job *job, void *device, size_t count, uint64_t step,
-                     cudaStream_t stream);
+/* A gradient of that many elements, of this rank and step, to device memory. Waits for it. */
+void gradient_upload(const struct job *job, void *device, size_t count, uint64_t step);
 
-/* All of --bench: bench.c. Returns an exit code, the same on all ranks. Collective. */
-int bench_job(struct job *job);
+/* All of --bench, and the device memory that it needs at least: bench.c. bench_paths returns an
+ * exit code, the same on all ranks. Collective. */
+size_t bench_bytes(const struct job *job);
+int bench_paths(struct job *job);
 
 /* ---- its files: files.c ---------------------------------------------------------------------- */
 
@@ -111,21 +106,17 @@ int job_open_input(struct job *job);
 void job_create_file(const struct job *job, struct output_file *file, const char *pattern,
                      int dimensions, char error[LAUNCHER_TEXT]);
 
-/* Brings this rank's gradient of a step to device memory. Waits for the stream. Returns an exit
- * code; collective. */
-int job_gradient(struct job *job, uint64_t step, void *gradient, cudaStream_t stream);
+/* Brings this rank's gradient of a step to device memory and waits for it. Returns an exit code;
+ * collective. */
+int job_gradient(struct job *job, uint64_t step, void *gradient);
 
-/* With --results, a copy of the result on the host: what is compared is what is written. Else the
- * result itself. */
-const float *job_copy_result(struct job *job, const float *result);
-
-/* Writes a step's elements, job->host, to one of the files, which may be none. Returns an exit
- * code; collective. */
-int job_write(struct job *job, struct output_file *file);
+/* Writes count elements to one of the files, which may be none. Returns false after a line on
+ * stderr if that fails. */
+bool job_write(const struct job *job, const struct output_file *file, const float *elements);
 
 /* The end of a run that came to `code`: gives the files their names, the results only if they are
  * right, the table also where it says that they are wrong. Returns `code`, or another one if that
  * fails. Collective. */
-int job_publish(struct job *job, struct output_file *table, int code);
+int job_publish(struct job *job, int code);
 
 #endif

@@ -54,43 +54,32 @@ static struct paper_words paper_words(int path, double n, double k, double ranks
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-int report_file(const struct rank *me, struct rows *rows)
+void report_heading(const struct job *job)
 {
-  const int failed = me->rank == 0 && rows_open(rows, program_options.output) != 0;
-  return launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
-}
-
-int report_open(struct report *report, const struct job *job)
-{
-  const struct rank *me = job->me;
   static const char *const kinds[] = {"heavy", "normal", "uniform", "ties", "one-region"};
-  *report = (struct report){.job = job, .dense_us = (double)NAN};
-  const int code = report_file(me, &report->rows);
-  if (code != EXIT_VERIFIED) return code;
+  const struct rank *me = job->me;
   launcher_print(me, "Gradient: %zu elements of type %s, %s, %llu steps; k = %llu (density %g)\n",
                  job->count, job->opt->type->name,
                  job->input ? program_options.input : kinds[job->kind],
                  (unsigned long long)job->steps, (unsigned long long)job->k, job->config.density);
   launcher_print(me, "%-15s %9s %8s %8s %8s %12s %21s %8s  %s\n", "path", "us/step", "ratio",
                  "local/k", "global/k", "words sent", "words in the paper", "xi", "verified");
-  return EXIT_VERIFIED;
 }
 
-void report_number(const struct rank *me, struct rows *rows, const char *column, double value,
-                   const char *format)
+void report_number(struct job *job, const char *column, double value, const char *format)
 {
   if (format && isfinite(value))
-    launcher_print(me, format, value);
+    launcher_print(job->me, format, value);
   else if (format) /* without a width " %.1f" */
-    launcher_print(me, "%*s", format[2] == '.' ? 2 : snprintf(NULL, 0, format, 0.0), "-");
-  if (column) rows_number(rows, column, value);
+    launcher_print(job->me, "%*s", format[2] == '.' ? 2 : snprintf(NULL, 0, format, 0.0), "-");
+  if (column) rows_number(&job->rows, column, value);
 }
 
-void report_path(struct report *report, int path, const struct path_steps *of,
-                 const struct verification *v, int code)
+void report_path(struct job *job, const struct path_steps *of, const struct verification *v,
+                 int code)
 {
   const struct runner *runner = v->runner;
-  const struct job *job = report->job;
+  const int path = (int)runner->config.algorithm;
   const struct rank *me = job->me;
   /* what only this rank knows, and its sums over all ranks */
   const double mine[2] = {of->local, of->words};
@@ -106,9 +95,9 @@ void report_path(struct report *report, int path, const struct path_steps *of,
   const struct paper_words paper = paper_words(path, (double)job->count, (double)job->k, ranks);
   /* what is wrong has no time */
   const double us = report_time(me, of->us, code == EXIT_VERIFIED ? of->begun : 0);
-  if (path == SPARSE_DENSE) report->dense_us = us;
-  const char *name = simple_paths[path].name, *mode = runner_mode(runner);
-  struct rows *rows = &report->rows;
+  if (path == SPARSE_DENSE) job->dense_us = us;
+  const char *reason, *name = simple_paths[path].name, *mode = runner_mode(runner, &reason);
+  struct rows *rows = &job->rows;
 
   launcher_print(me, "%-15s", name);
   rows_text(rows, "path", name);
@@ -120,18 +109,18 @@ void report_path(struct report *report, int path, const struct path_steps *of,
   rows_number(rows, "density", job->config.density);
   rows_integer(rows, "k", job->k);
   rows_integer(rows, "steps", job->steps);
-  report_number(me, rows, "us", us, " %9.1f");
-  report_number(me, rows, "ratio", report->dense_us / us, " %7.2fx");
-  report_number(me, rows, "local_k", local, " %8.3f");
-  report_number(me, rows, "global_k", global, " %8.3f");
-  report_number(me, rows, "words_sent", words, " %12.0f");
+  report_number(job, "us", us, " %9.1f");
+  report_number(job, "ratio", job->dense_us / us, " %7.2fx");
+  report_number(job, "local_k", local, " %8.3f");
+  report_number(job, "global_k", global, " %8.3f");
+  report_number(job, "words_sent", words, " %12.0f");
   char range[64];
   snprintf(range, sizeof range, paper.low == paper.high ? "%.0f" : "%.0f-%.0f", paper.low,
            paper.high);
   launcher_print(me, " %21s", range);
   rows_number(rows, "paper_words_low", paper.low);
   rows_number(rows, "paper_words_high", paper.high);
-  report_number(me, rows, "xi", xi, " %8.4f");
+  report_number(job, "xi", xi, " %8.4f");
   rows_integer(rows, "verified_steps", v->compared);
   rows_integer(rows, "wrong", code != EXIT_VERIFIED);
   rows_end(rows);
@@ -145,7 +134,6 @@ void report_path(struct report *report, int path, const struct path_steps *of,
 
   /* the table's lines are fixed, but several versions of a path can have run */
   if (path == SPARSE_DENSE) return;
-  const char *reason = runner_reason(runner);
   launcher_note(me, "%s (%s%s)%s%s", name, mode, runner->weights ? ", entries" : "",
                 *reason ? ": " : "", reason);
 }

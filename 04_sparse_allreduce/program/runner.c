@@ -18,26 +18,28 @@ static float *device_vector(size_t count)
 
 static void create_handle(struct runner *r)
 {
-  const ncclResult_t result = sparse_allreduce_create(r->comm, r->count, &r->config, &r->handle);
+  const ncclResult_t result =
+      sparse_allreduce_create(r->job->comm, r->count, &r->config, &r->handle);
   if (result == ncclInvalidUsage) { /* on all ranks */
-    if (r->me->rank == 0)
+    if (r->job->me->rank == 0)
       fprintf(stderr, "sparse_allreduce: --exchange: %s; allowed: auto, sendrecv\n",
               sparse_allreduce_last_error());
-    launcher_barrier(r->me);
+    launcher_barrier(r->job->me);
     launcher_abort(EXIT_CANNOT_RUN);
   }
   if (result == ncclRemoteError) sleep(1); /* the rank that knows more speaks first */
   CHECK_NCCL_RESULT(result, "sparse_allreduce_create", sparse_allreduce_last_error());
 }
 
-void runner_create(struct runner *r, const struct rank *me, ncclComm_t comm, size_t count,
+void runner_create(struct runner *r, const struct job *job, size_t count,
                    const sparse_allreduce_config_t *config, bool simple, bool updates)
 {
-  *r = (struct runner){.me = me, .comm = comm, .count = count, .config = *config};
+  const struct rank *me = job->me;
+  *r = (struct runner){.job = job, .count = count, .config = *config};
   if (!simple)
     create_handle(r);
-  else if (!(r->simple =
-                 simple_create(comm, (struct simple_link){0}, me->rank, me->nranks, count, config)))
+  else if (!(r->simple = simple_create(job->comm, (struct simple_link){0}, me->rank, me->nranks,
+                                       count, config)))
     launcher_fail(__FILE__, __LINE__, "simple_create", "out of memory", NULL);
   if (config->result != SPARSE_RESULT_ENTRIES) return;
   r->dense = device_vector(count);
@@ -50,28 +52,21 @@ void runner_destroy(struct runner *r)
   if (r->handle) SPARSECHECK(sparse_allreduce_destroy(r->handle));
   CUDACHECK(cudaFree(r->weights));
   CUDACHECK(cudaFree(r->dense));
-  launcher_barrier(r->me); /* several GPUs in one process: see sparse_allreduce_destroy */
+  launcher_barrier(r->job->me); /* several GPUs in one process: see sparse_allreduce_destroy */
 }
 
-const char *runner_mode(const struct runner *r)
+const char *runner_mode(const struct runner *r, const char **reason)
 {
   static const char *const names[] = {
       [SPARSE_MODE_NCCL] = "send/recv",
       [SPARSE_MODE_DEVICE_COUNTS] = "device counts",
       [SPARSE_MODE_ONESIDED] = "one-sided",
   };
-  sparse_mode_t mode;
+  sparse_mode_t mode = SPARSE_MODE_NCCL;
+  if (reason) *reason = "";
+  if (r->handle) SPARSECHECK(sparse_allreduce_mode(r->handle, &mode, reason));
   if (r->config.algorithm == SPARSE_DENSE) return "allreduce";
-  if (r->simple) return "simple";
-  SPARSECHECK(sparse_allreduce_mode(r->handle, &mode, NULL));
-  return names[mode];
-}
-
-const char *runner_reason(const struct runner *r)
-{
-  const char *reason = "";
-  if (!r->simple) SPARSECHECK(sparse_allreduce_mode(r->handle, NULL, &reason));
-  return reason;
+  return r->simple ? "simple" : names[mode];
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -81,11 +76,11 @@ float runner_updated(float weight, float result)
   return simple_add(fmaf(SCALE, result, weight), 0);
 }
 
-ncclResult_t runner_step(struct runner *r, const void *gradient, cudaStream_t stream)
+ncclResult_t runner_step(struct runner *r, const void *gradient)
 {
+  const cudaStream_t stream = r->job->stream;
   if (r->simple) {
     simple_step(r->simple, gradient, stream);
-    r->result = r->simple->result;
     return ncclSuccess;
   }
   const ncclResult_t code = sparse_allreduce_run(r->handle, gradient, &r->result, stream);
@@ -93,31 +88,48 @@ ncclResult_t runner_step(struct runner *r, const void *gradient, cudaStream_t st
   return sparse_allreduce_add(r->handle, SCALE, r->weights, stream);
 }
 
-struct step_outcome runner_outcome(const struct runner *r)
+/* The two ways to look at what a step left. A gradient that is not finite becomes a `reason`. */
+static void finish_simple(struct runner *r, char *reason, size_t size)
 {
-  struct step_outcome left = {.result = r->result};
   const struct simple *s = r->simple;
-  const uint64_t *count;
   CUDACHECK(cudaDeviceSynchronize());
-  if (s) {
-    left.statistics = s->last;
-    left.entries = s->last.dense || s->last.fell_back ? NULL : s->global;
-    left.count = s->last.global;
-    left.boundaries = s->boundaries;
-    return left;
-  }
-  SPARSECHECK(sparse_allreduce_statistics(r->handle, &left.statistics));
-  left.boundaries = left.statistics.boundaries;
-  SPARSECHECK(sparse_allreduce_sparse_result(r->handle, &left.entries, &count));
-  if (left.entries)
-    CUDACHECK(cudaMemcpy(&left.count, count, sizeof left.count, cudaMemcpyDeviceToHost));
+  if (s->nonfinite > 0 && r->config.nonfinite == SPARSE_NONFINITE_ERROR)
+    snprintf(reason, size, "%zu elements of the gradient are not finite", s->nonfinite);
+  r->last = s->last;
+  r->result = s->result;
+  r->entries = s->last.dense || s->last.fell_back ? NULL : s->global;
+  r->nentries = s->last.global;
+}
+
+static void finish_library(struct runner *r, char *reason, size_t size)
+{
+  const uint64_t *count;
+  ncclResult_t result;
+  SPARSECHECK(sparse_allreduce_get_async_error(r->handle, &result));
+  if (result != ncclInvalidArgument) /* which every rank gets */
+    CHECK_NCCL_RESULT(result, "sparse_allreduce_run", sparse_allreduce_last_error());
+  else if (r->job->me->rank == 0)
+    snprintf(reason, size, "%s", sparse_allreduce_last_error());
+  SPARSECHECK(sparse_allreduce_statistics(r->handle, &r->last));
+  SPARSECHECK(sparse_allreduce_sparse_result(r->handle, &r->entries, &count));
+  if (r->entries)
+    CUDACHECK(cudaMemcpy(&r->nentries, count, sizeof r->nentries, cudaMemcpyDeviceToHost));
   if (r->dense) {
     CUDACHECK(cudaMemset(r->dense, 0, r->count * sizeof *r->dense));
     SPARSECHECK(sparse_allreduce_add(r->handle, 1, r->dense, 0));
-    CUDACHECK(cudaDeviceSynchronize());
-    left.result = r->dense;
+    r->result = r->dense;
   }
-  return left;
+  CUDACHECK(cudaDeviceSynchronize());
+}
+
+int runner_finish(struct runner *r, uint64_t step)
+{
+  char reason[LAUNCHER_TEXT / 2] = "";
+  (r->simple ? finish_simple : finish_library)(r, reason, sizeof reason);
+  if (*reason)
+    launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop",
+                   simple_paths[r->config.algorithm].name, (unsigned long long)step, reason);
+  return launcher_agree(r->job->me, *reason ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }
 
 void runner_residual(const struct runner *r, float *host)
@@ -131,33 +143,12 @@ void runner_residual(const struct runner *r, float *host)
   }
 }
 
-int runner_check(const struct runner *r, uint64_t step)
-{
-  char reason[LAUNCHER_TEXT / 2] = "";
-  ncclResult_t result;
-  if (r->simple) {
-    if (r->simple->nonfinite > 0 && r->config.nonfinite == SPARSE_NONFINITE_ERROR)
-      snprintf(reason, sizeof reason, "%zu elements of the gradient are not finite",
-               r->simple->nonfinite);
-  } else {
-    SPARSECHECK(sparse_allreduce_get_async_error(r->handle, &result));
-    if (result != ncclInvalidArgument) /* which every rank gets */
-      CHECK_NCCL_RESULT(result, "sparse_allreduce_run", sparse_allreduce_last_error());
-    else if (r->me->rank == 0)
-      snprintf(reason, sizeof reason, "%s", sparse_allreduce_last_error());
-  }
-  if (*reason)
-    launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop",
-                   simple_paths[r->config.algorithm].name, (unsigned long long)step, reason);
-  return launcher_agree(r->me, *reason ? EXIT_WRONG_DATA : EXIT_VERIFIED);
-}
-
 /* ---- what a step hands to the next ----------------------------------------------------------- */
 
 void *runner_save(const struct runner *r)
 {
   if (r->simple) return NULL;
-  void *state = allocate(sparse_allreduce_state_bytes(r->handle));
+  void *state = simple_host_memory(sparse_allreduce_state_bytes(r->handle));
   SPARSECHECK(sparse_allreduce_save(r->handle, state));
   return state;
 }
@@ -174,7 +165,7 @@ void runner_restart(struct runner *r)
 {
   void *state = runner_save(r);
   SPARSECHECK(sparse_allreduce_destroy(r->handle));
-  launcher_barrier(r->me);
+  launcher_barrier(r->job->me);
   create_handle(r);
   runner_load(r, state);
   free(state);

@@ -11,48 +11,40 @@
 #include "program/program.h"
 
 struct runner {
-  const struct rank *me;
-  ncclComm_t comm;
+  const struct job *job;
   size_t count;
   sparse_allreduce_config_t config;
   sparse_allreduce_t handle; /* one of the two is there */
   struct simple *simple;
   float *weights, *dense; /* --result entries: in device memory; else NULL */
-  const float *result;    /* what the last step gave; with --result entries NULL, or dense */
-};
 
-/* What a step left on this rank. */
-struct step_outcome {
-  sparse_allreduce_statistics_t statistics;
+  /* What the last step left on this rank, after runner_finish. */
+  sparse_allreduce_statistics_t last;
   const float *result;               /* dense, in device memory */
   const struct sparse_pair *entries; /* of the result, before the division: in device memory, */
-  uint64_t count;                    /* so many. NULL: there is no list of them */
-  const uint64_t *boundaries;        /* of regions, ranks + 1; valid until the next step */
+  uint64_t nentries;                 /* so many. NULL: there is no list of them */
 };
 
 /* config->algorithm is the path. Where --exchange onesided cannot run, it says so and ends the job
  * with EXIT_CANNOT_RUN. `updates`: with --result entries there are weights. Collective. */
-void runner_create(struct runner *r, const struct rank *me, ncclComm_t comm, size_t count,
+void runner_create(struct runner *r, const struct job *job, size_t count,
                    const sparse_allreduce_config_t *config, bool simple, bool updates);
 void runner_destroy(struct runner *r);
 
 /* What runs, in words: "one-sided", "device counts", "send/recv", "simple", of dense "allreduce".
- * And why it is send/recv, if nobody asked for that; "" else. */
-const char *runner_mode(const struct runner *r);
-const char *runner_reason(const struct runner *r);
+ * `reason`, unless it is NULL, becomes why it is send/recv, if nobody asked for that; "" else. */
+const char *runner_mode(const struct runner *r, const char **reason);
 
 /* A step, as sparse_allreduce_run; then weights += -0.1 * result, if there are any. */
-ncclResult_t runner_step(struct runner *r, const void *gradient, cudaStream_t stream);
+ncclResult_t runner_step(struct runner *r, const void *gradient);
 float runner_updated(float weight, float result); /* what has to become of a weight */
 
-/* What the last step left. Waits for it. */
-struct step_outcome runner_outcome(const struct runner *r);
+/* Waits for the last step and looks at what it left. Returns an exit code, the same on all ranks:
+ * whether it went well on the device. Collective. */
+int runner_finish(struct runner *r, uint64_t step);
 
 /* The residual to host memory. Not for dense. */
 void runner_residual(const struct runner *r, float *host);
-
-/* Whether the last step went well on the device. Returns an exit code, the same on all ranks. */
-int runner_check(const struct runner *r, uint64_t step);
 
 /* All that one step hands to the next: a copy of it, and back. free() frees the copy. simple/
  * cannot do that: it gives NULL, and begins again from its first step. */
@@ -73,7 +65,7 @@ void runner_restart(struct runner *r);
 struct verification {
   const struct runner *runner;
   struct simple *ref;   /* this rank's side; NULL: nothing is compared */
-  float *host;          /* [n] what comes from the device */
+  float *host;          /* [n] what comes from the device; NULL: nobody wants it */
   float *weights;       /* [n] of --result entries: as they have to be; else NULL */
   float *mean;          /* [n] mean of all ranks' acc; NULL where xi is not asked for */
   double gradient_norm; /* of the mean of this step's gradients */
@@ -82,21 +74,16 @@ struct verification {
   uint64_t xi_steps;    /* so many */
 };
 
-/* With compares == false nothing will be compared. Returns an exit code: EXIT_USAGE, after one
- * line, if the host's memory does not suffice. verification_free() in any case. Collective. */
-int verification_init(struct verification *v, const struct runner *r, bool compares,
-                      bool measures_xi);
+/* Returns an exit code: EXIT_USAGE, after one line, if the host's memory does not suffice.
+ * verification_free() in any case. Collective. */
+int verification_init(struct verification *v, const struct runner *r, bool measures_xi);
 void verification_free(struct verification *v);
 
-/* The reference takes the step that the runner took last, and what that has left is compared:
- * `left`, of it `result` (device or host memory), the residual and the weights. Returns
- * EXIT_VERIFIED, or EXIT_WRONG_DATA after one line on stderr that says what differed first; the
- * same on all ranks. Collective. */
-int verification_step(struct verification *v, const struct step_outcome *left,
-                      const void *gradient);
-
-/* Whether this copy of the residual, which is about to leave the program, is right. */
-bool verification_residual(const struct verification *v, const float *copy);
+/* The reference takes the step that the runner has finished, and all that this has left is
+ * compared. What of it goes to the files is written from the same copies on the host. Returns
+ * EXIT_VERIFIED, EXIT_WRONG_DATA after one line on stderr that says what differed first, or
+ * EXIT_FAILED_CALL; the same on all ranks. Collective. */
+int verification_step(struct verification *v, const void *gradient);
 
 /* ---- the table: report.c --------------------------------------------------------------------- */
 
@@ -108,29 +95,18 @@ struct path_steps {
   double local, global, words; /* ... over dense ones where there are no others */
 };
 
-struct report {
-  const struct job *job;
-  struct rows rows;
-  double dense_us; /* NaN until dense was measured */
-};
-
 void path_steps_add(struct path_steps *steps, const sparse_allreduce_statistics_t *statistics);
 
-/* Prints the heading; returns an exit code. Collective. */
-int report_open(struct report *report, const struct job *job);
+void report_heading(const struct job *job);
 
 /* Prints the row of a path and, as a note, its runner_mode(); `code` is EXIT_VERIFIED if all of its
  * steps were right. Collective. */
-void report_path(struct report *report, int path, const struct path_steps *steps,
-                 const struct verification *v, int code);
-
-/* Opens the file of -J on rank 0. Returns an exit code, the same on all ranks. Collective. */
-int report_file(const struct rank *me, struct rows *rows);
+void report_path(struct job *job, const struct path_steps *steps, const struct verification *v,
+                 int code);
 
 /* A number of the table, "-" where there is none, and of the file's row. NULL for `format`: not in
  * the table, for `column`: not in the file. */
-void report_number(const struct rank *me, struct rows *rows, const char *column, double value,
-                   const char *format);
+void report_number(struct job *job, const char *column, double value, const char *format);
 
 /* Median over n steps of the slowest rank's time, NaN on the stand-in, whose times mean nothing.
  * `us` has the same n on all ranks, and is changed. Collective. */

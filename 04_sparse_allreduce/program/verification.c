@@ -14,22 +14,26 @@ static void gather_by_launcher(void *me, const void *mine, void *all, size_t byt
   launcher_allgather(me, mine, all, bytes);
 }
 
-int verification_init(struct verification *v, const struct runner *r, bool compares,
-                      bool measures_xi)
+int verification_init(struct verification *v, const struct runner *r, bool measures_xi)
 {
+  const struct rank *me = r->job->me;
   const bool updates = r->config.result == SPARSE_RESULT_ENTRIES;
-  const struct simple_link link = {(void *)(uintptr_t)r->me, gather_by_launcher};
+  const struct simple_link link = {(void *)(uintptr_t)me, gather_by_launcher};
   char error[160] = "";
   *v = (struct verification){.runner = r};
-  if (!compares) return EXIT_VERIFIED;
-  v->ref = simple_create(NULL, link, r->me->rank, r->me->nranks, r->count, &r->config);
+  if (program_options.verify != 0) { /* off */
+    if (r->job->results.stream || r->job->residual.stream)
+      v->host = simple_host_memory(r->count * sizeof *v->host);
+    return EXIT_VERIFIED;
+  }
+  v->ref = simple_create(NULL, link, me->rank, me->nranks, r->count, &r->config);
   v->host = malloc(r->count * sizeof *v->host);
   if (updates) v->weights = calloc(r->count, sizeof *v->weights);
   if (measures_xi) v->mean = malloc(r->count * sizeof *v->mean);
   if (!v->ref || !v->host || (updates && !v->weights) || (measures_xi && !v->mean))
     snprintf(error, sizeof error,
              "no memory on the host for %zu elements; allowed: fewer, or --verify off", r->count);
-  return launcher_refuse(r->me, error);
+  return launcher_refuse(me, error);
 }
 
 void verification_free(struct verification *v)
@@ -40,12 +44,12 @@ void verification_free(struct verification *v)
   free(v->mean);
 }
 
-/* v->host becomes a vector from any memory, as float. */
+/* v->host becomes a vector from device memory, as float. */
 static void fetch(struct verification *v, const void *from, ncclDataType_t type)
 {
-  const size_t n = v->ref->n, size = type == ncclFloat ? 4 : 2;
-  uint16_t *words = type == ncclFloat ? NULL : allocate(n * size);
-  CUDACHECK(cudaMemcpy(words ? (void *)words : v->host, from, n * size, cudaMemcpyDefault));
+  const size_t n = v->runner->count, size = type == ncclFloat ? 4 : 2;
+  uint16_t *words = type == ncclFloat ? NULL : simple_host_memory(n * size);
+  CUDACHECK(cudaMemcpy(words ? (void *)words : v->host, from, n * size, cudaMemcpyDeviceToHost));
   for (size_t i = 0; words && i < n; i++)
     v->host[i] = type == ncclHalf ? half_to_float(words[i]) : bfloat16_to_float(words[i]);
   free(words);
@@ -66,9 +70,10 @@ static void measure_means(struct verification *v)
     squares += (double)ref->result[i] * ref->result[i];
     v->mean[i] += ref->acc[i];
   }
-  v->gradient_norm = sqrt(squares) / v->runner->me->nranks;
+  v->gradient_norm = sqrt(squares) / v->runner->job->me->nranks;
   simple_sum(ref, v->mean, ref->result);
-  for (size_t i = 0; i < ref->n; i++) v->mean[i] = ref->result[i] / (float)v->runner->me->nranks;
+  for (size_t i = 0; i < ref->n; i++)
+    v->mean[i] = ref->result[i] / (float)v->runner->job->me->nranks;
 }
 
 static void measure_xi(struct verification *v)
@@ -77,7 +82,7 @@ static void measure_xi(struct verification *v)
   const sparse_allreduce_statistics_t *s = &ref->last;
   const bool oktopk = ref->config.algorithm == SPARSE_OKTOPK;
   double squares = 0;
-  if (v->runner->me->rank != 0 || /* the others would find the same */
+  if (v->runner->job->me->rank != 0 || /* the others would find the same */
       (oktopk && (s->exact_global || 4 * s->global <= ref->t || s->global >= 3 * ref->t)))
     return;
   const struct simple_rule largest = simple_host_largest(v->mean, ref->n, ref->k);
@@ -140,8 +145,9 @@ static bool same_floats(const struct verification *v, const char *what, const fl
   return true;
 }
 
-static bool same_statistics(const struct verification *v, const sparse_allreduce_statistics_t *got)
+static bool same_statistics(const struct verification *v)
 {
+  const sparse_allreduce_statistics_t *got = &v->runner->last;
   const sparse_allreduce_statistics_t *expected = &v->ref->last;
 #define SAME(field) same_integer(v, #field, (int64_t)got->field, (int64_t)expected->field)
 #define SAME_THRESHOLD(field, tolerance) \
@@ -159,15 +165,16 @@ static bool same_statistics(const struct verification *v, const sparse_allreduce
 }
 
 /* The entries of the result before the division. */
-static bool same_entries(const struct verification *v, const struct step_outcome *left)
+static bool same_entries(const struct verification *v)
 {
   const struct simple *ref = v->ref;
+  const struct runner *left = v->runner;
   const bool none = ref->last.dense || ref->last.fell_back;
   if (none || !left->entries)
     return same_integer(v, "number of sparse results", left->entries != NULL, !none);
   const size_t count = ref->last.global;
-  if (!same_integer(v, "number of entries", (int64_t)left->count, (int64_t)count)) return false;
-  struct sparse_pair *got = allocate(count * sizeof *got);
+  if (!same_integer(v, "number of entries", (int64_t)left->nentries, (int64_t)count)) return false;
+  struct sparse_pair *got = simple_host_memory(count * sizeof *got);
   CUDACHECK(cudaMemcpy(got, left->entries, count * sizeof *got, cudaMemcpyDeviceToHost));
   bool same = true;
   for (size_t e = 0; e < count && same; e++) {
@@ -180,14 +187,14 @@ static bool same_entries(const struct verification *v, const struct step_outcome
   return same;
 }
 
-/* In a dense step ref->sums has the sums of the gradients' sizes. In any order a sum of P numbers
- * is off by (P - 1) * epsilon / 2 * sum of sizes at most, and so is the reference's; the division
- * rounds once more. What overflows, and NaN and infinity, are NCCL's to add. */
-static bool same_result(struct verification *v, const float *result)
+/* v->host has the result. In a dense step ref->sums has the sums of the gradients' sizes. In any
+ * order a sum of P numbers is off by (P - 1) * epsilon / 2 * sum of sizes at most, and so is the
+ * reference's; the division rounds once more. What overflows, and NaN and infinity, are NCCL's to
+ * add. */
+static bool same_result(const struct verification *v)
 {
   const struct simple *ref = v->ref;
-  const double ranks = v->runner->me->nranks;
-  fetch(v, result, ncclFloat);
+  const double ranks = v->runner->job->me->nranks;
   if (!ref->last.dense) return same_floats(v, "result", v->host, ref->result);
   for (size_t i = 0; i < ref->n; i++) {
     const double got = v->host[i], expected = ref->result[i], sizes = ref->sums[i];
@@ -216,44 +223,59 @@ static bool same_weights(struct verification *v)
   return same_floats(v, "weights", v->host, v->weights);
 }
 
-bool verification_residual(const struct verification *v, const float *copy)
-{
-  return !v->ref || same_floats(v, "residual", copy, v->ref->acc);
-}
-
-/* The dense path has neither. */
-static bool same_residual_and_regions(struct verification *v, const uint64_t *boundaries)
+static bool same_regions(const struct verification *v)
 {
   bool same = true;
-  if (v->ref->config.algorithm == SPARSE_DENSE) return true;
   for (int j = 0; j <= v->ref->nranks && same; j++)
-    same = same_integer(v, "boundary of a region", (int64_t)boundaries[j],
+    same = same_integer(v, "boundary of a region", (int64_t)v->runner->last.boundaries[j],
                         (int64_t)v->ref->boundaries[j]);
-  runner_residual(v->runner, v->host);
-  return same && verification_residual(v, v->host);
+  return same;
 }
 
-int verification_step(struct verification *v, const struct step_outcome *left, const void *gradient)
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static void reference_step(struct verification *v, const void *gradient)
 {
   struct simple *ref = v->ref;
-  if (!ref) return EXIT_VERIFIED;
   launcher_step("STEP 6: the reference's step");
   fetch(v, gradient, ref->config.gradient_type);
   const bool dense =
       ref->config.algorithm == SPARSE_DENSE || ref->steps < (uint64_t)ref->config.warmup_steps;
   if (v->mean && !dense) measure_means(v);
-  ref->given_threshold = left->statistics.gaussian_threshold;
+  ref->given_threshold = v->runner->last.gaussian_threshold;
   simple_step(ref, v->host, 0);
   if (v->mean && !dense) measure_xi(v);
   if (dense) {
     for (size_t i = 0; i < ref->n; i++) v->host[i] = fabsf(v->host[i]);
     simple_sum(ref, v->host, ref->sums);
   }
+  v->compared++;
+}
+
+int verification_step(struct verification *v, const void *gradient)
+{
+  const struct runner *r = v->runner;
+  const struct job *job = r->job;
+  const bool compares = v->ref != NULL, dense = r->config.algorithm == SPARSE_DENSE;
+  const bool last = r->last.step + 1 == job->steps && job->residual.stream;
+  bool written = true;
+  if (!v->host) return EXIT_VERIFIED;
+  if (compares) reference_step(v, gradient);
 
   launcher_step("STEP 6: comparing with the reference");
-  v->compared++;
-  const bool same = same_statistics(v, &left->statistics) && same_entries(v, left) &&
-                    same_result(v, left->result) && same_weights(v) &&
-                    same_residual_and_regions(v, left->boundaries);
-  return launcher_agree(v->runner->me, same ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+  bool same = !compares || (same_statistics(v) && same_entries(v));
+  if (same) {
+    fetch(v, r->result, ncclFloat);
+    same = !compares || same_result(v);
+    written = !same || job_write(job, &job->results, v->host);
+  }
+  if (same && compares) same = same_weights(v) && (dense || same_regions(v));
+  if (same && (last || (compares && !dense))) { /* of dense it stays as it was at the beginning */
+    runner_residual(r, v->host);
+    same = !compares || same_floats(v, "residual", v->host, v->ref->acc);
+    if (same && last) written &= job_write(job, &job->residual, v->host);
+  }
+  return launcher_agree(job->me, !same      ? EXIT_WRONG_DATA
+                                 : !written ? EXIT_FAILED_CALL
+                                            : EXIT_VERIFIED);
 }

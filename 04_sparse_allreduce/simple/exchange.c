@@ -44,13 +44,12 @@ static void exchange(struct simple *s, const char *mine, const uint64_t *begins,
     return;
   }
 
-  uint64_t begin[P * P], count[P * P], own = 0, longest = 0; /* of what rank i / P has for i % P */
+  uint64_t begin[P * P], lengths[P], own = 0,
+                                     longest = 0; /* begin: what rank i / P has for i % P */
+  for (size_t r = 0; r < P; r++) own = begins[r] + sends[r] > own ? begins[r] + sends[r] : own;
   simple_numbers(s, begins, begin, P);
-  simple_numbers(s, sends, count, P);
-  for (size_t i = 0; i < P * P; i++) {
-    if (begin[i] + count[i] > longest) longest = begin[i] + count[i];
-    if (i / P == me && begin[i] + count[i] > own) own = begin[i] + count[i];
-  }
+  simple_numbers(s, &own, lengths, 1);
+  for (size_t r = 0; r < P; r++) longest = lengths[r] > longest ? lengths[r] : longest;
   char *list = simple_host_memory(longest * size), *lists = simple_host_memory(P * longest * size);
   memcpy(list, mine, own * size);
   s->link.allgather(s->link.context, list, lists, longest * size);

@@ -79,11 +79,11 @@ void simple_gtopk(struct simple *s, const float *gradient)
   simple_copy(s, s->received, lists, bytes);
   free(lists);
   simple_zero(s, s->sums);
-  s->on->add_entries(s, s->sums, s->received, k, NULL);
+  s->on->entries(s, SIMPLE_ADD, s->sums, s->received, k, NULL);
   simple_clear_offered_in_result(s);
   dropped = s->received + k;
   for (int i = 0; i < rounds && s->config.gtopk_exact_residual; dropped += drops[i], i++)
-    s->on->add_entries(s, s->acc, dropped, drops[i], s->sums);
+    s->on->entries(s, SIMPLE_ADD, s->acc, dropped, drops[i], s->sums);
 
   simple_sums_of_list(s);
 }

@@ -92,21 +92,15 @@ static void add_gradient(struct simple *s, float *vector, const float *gradient)
     if (isfinite(gradient[i])) vector[i] = simple_add(gradient[i], vector[i]);
 }
 
-static void add_entries(struct simple *s, float *vector, const struct sparse_pair *list,
-                        size_t count, const float *where)
+static void entries(struct simple *s, enum simple_change change, float *vector,
+                    const struct sparse_pair *list, size_t count, const float *where)
 {
   (void)s;
-  for (size_t e = 0; e < count; e++)
+  for (size_t e = 0; e < count; e++) {
+    float *x = &vector[list[e].index];
     if (!where || where[list[e].index] != 0)
-      vector[list[e].index] = simple_add(vector[list[e].index], list[e].value);
-}
-
-static void clear_entries(struct simple *s, float *vector, const struct sparse_pair *list,
-                          size_t count, const float *where)
-{
-  (void)s;
-  for (size_t e = 0; e < count; e++)
-    if (!where || where[list[e].index] != 0) vector[list[e].index] = 0;
+      *x = change == SIMPLE_ADD ? simple_add(*x, list[e].value) : 0;
+  }
 }
 
 static void divide(struct simple *s, float *to, const float *from, int divisor)
@@ -114,5 +108,4 @@ static void divide(struct simple *s, float *to, const float *from, int divisor)
   for (size_t i = 0; i < s->n; i++) to[i] = one_nan(from[i] / (float)divisor);
 }
 
-const struct simple_operators simple_on_host = {add_gradient,  largest, choose, add_entries,
-                                                clear_entries, divide,  0};
+const struct simple_operators simple_on_host = {add_gradient, largest, choose, entries, divide};

@@ -36,19 +36,12 @@ static void add_gradient(struct simple *s, float *vector, const float *gradient)
 }
 
 /* No index occurs twice in a list, so no two threads change one element. */
-static void add_entries(struct simple *s, float *vector, const struct sparse_pair *list,
-                        size_t count, const float *where)
+static void entries(struct simple *s, enum simple_change change, float *vector,
+                    const struct sparse_pair *list, size_t count, const float *where)
 {
   for_each(s, count, [=] __device__(size_t e) {
-    if (!where || where[list[e].index] != 0) vector[list[e].index] += list[e].value;
-  });
-}
-
-static void clear_entries(struct simple *s, float *vector, const struct sparse_pair *list,
-                          size_t count, const float *where)
-{
-  for_each(s, count, [=] __device__(size_t e) {
-    if (!where || where[list[e].index] != 0) vector[list[e].index] = 0;
+    float *x = &vector[list[e].index];
+    if (!where || where[list[e].index] != 0) *x = change == SIMPLE_ADD ? *x + list[e].value : 0;
   });
 }
 
@@ -92,16 +85,14 @@ static size_t choose(struct simple *s, const float *vector, struct simple_rule r
                      struct sparse_pair *list)
 {
   const thrust::counting_iterator<uint32_t> indices(0);
-  const auto entries = thrust::make_transform_iterator(indices, entry_at{vector});
+  const auto source = thrust::make_transform_iterator(indices, entry_at{vector});
   uint64_t *chosen = (uint64_t *)s->work, *unread = chosen + 1, *rest = unread + s->n, count;
   size_t bytes = s->work_bytes - 8 * (s->n + 1);
   if (!list) list = (sparse_pair *)unread;
-  CUDACHECK(cub::DeviceSelect::If(rest, bytes, entries, list, chosen, (int64_t)s->n,
-                                  is_chosen{rule}, s->stream));
+  CUDACHECK(cub::DeviceSelect::If(rest, bytes, source, list, chosen, (int64_t)s->n, is_chosen{rule},
+                                  s->stream));
   simple_copy(s, &count, chosen, sizeof count);
   return count;
 }
 
-/* 32: keys before and after sorting, and CUB's own. */
-const struct simple_operators simple_on_device = {add_gradient,  largest, choose, add_entries,
-                                                  clear_entries, divide,  32};
+const struct simple_operators simple_on_device = {add_gradient, largest, choose, entries, divide};

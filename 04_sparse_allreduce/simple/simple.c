@@ -32,7 +32,8 @@ const int simple_path_count = sizeof simple_paths / sizeof *simple_paths;
 static size_t lay_out(struct simple *s, char *memory)
 {
   sparse_allreduce_sizes(s->n, s->config.density, &s->k, &s->capacity);
-  s->work_bytes = s->on->work_bytes_per_element * s->n + (1 << 20);
+  /* keys before and after sorting, and CUB's own */
+  s->work_bytes = (s->on == &simple_on_host ? 0 : 32 * s->n) + (1 << 20);
   const size_t lists = (size_t)s->nranks * s->capacity, most = lists < s->n ? lists : s->n;
   size_t bytes = 0;
 #define PLACE(field, count)                            \
@@ -72,8 +73,6 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
                        .n = count,
                        .t = (size_t)((double)count * config->density),
                        .boundaries = (uint64_t *)(s + 1),
-                       .local_threshold = (double)NAN,
-                       .global_threshold = (double)NAN,
                        .given_threshold = (double)NAN};
   sparse_constants_init(&s->constants, config->preset);
   for (size_t j = 0; j < ranks; j++) s->boundaries[j] = count / ranks * j;
@@ -101,10 +100,10 @@ void simple_destroy(struct simple *s)
   free(s);
 }
 
-/* Thresholds and regions need no reset: the first step finds its own. */
 void simple_reset(struct simple *s)
 {
   s->steps = 0;
+  s->local_threshold = s->global_threshold = (double)NAN; /* regions are new in the first step */
   simple_zero(s, s->acc);
   if (s->comm) CUDACHECK(cudaStreamSynchronize(s->stream)); /* the next step may have another one */
 }
@@ -144,6 +143,7 @@ void simple_step(struct simple *s, const float *gradient, cudaStream_t stream)
   s->last = (sparse_allreduce_statistics_t){.step = s->steps,
                                             .k = s->k,
                                             .capacity = s->capacity,
+                                            .boundaries = s->boundaries,
                                             .gaussian_threshold = (double)NAN,
                                             .selected_above = SIMPLE_NAN,
                                             .selected_tie = -1};
@@ -222,7 +222,7 @@ void simple_sum_at_all(struct simple *s)
   simple_gather(s, s->offered, counts, 2, s->received);
   simple_zero(s, s->sums);
   for (int r = 0; r < s->nranks; list += counts[r], r++)
-    s->on->add_entries(s, s->sums, list, counts[r], NULL);
+    s->on->entries(s, SIMPLE_ADD, s->sums, list, counts[r], NULL);
   simple_list_sums(s, SIMPLE_NONZERO);
 }
 
@@ -246,7 +246,7 @@ void simple_sum_at_owners(struct simple *s)
   simple_zero(s, s->sums);
   for (int i = 0; i < P; i++) {
     const int from = (s->rank - i + P) % P;
-    s->on->add_entries(s, s->sums, s->received + places[from], receives[from], NULL);
+    s->on->entries(s, SIMPLE_ADD, s->sums, s->received + places[from], receives[from], NULL);
   }
 }
 
@@ -299,15 +299,15 @@ void simple_list_sums(struct simple *s, struct simple_rule rule)
 void simple_sums_of_list(struct simple *s)
 {
   simple_zero(s, s->sums);
-  s->on->add_entries(s, s->sums, s->global, s->last.global, NULL);
+  s->on->entries(s, SIMPLE_ADD, s->sums, s->global, s->last.global, NULL);
 }
 
 void simple_clear_offered(struct simple *s)
 {
-  s->on->clear_entries(s, s->acc, s->offered, s->last.local, NULL);
+  s->on->entries(s, SIMPLE_CLEAR, s->acc, s->offered, s->last.local, NULL);
 }
 
 void simple_clear_offered_in_result(struct simple *s)
 {
-  s->on->clear_entries(s, s->acc, s->offered, s->last.local, s->sums);
+  s->on->entries(s, SIMPLE_CLEAR, s->acc, s->offered, s->last.local, s->sums);
 }

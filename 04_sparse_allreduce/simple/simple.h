@@ -58,6 +58,8 @@ struct simple_rule {
 #define SIMPLE_NAN 0x7fffffffu
 static const struct simple_rule SIMPLE_NONZERO = {0, SIMPLE_NAN, -1};
 
+enum simple_change { SIMPLE_ADD, SIMPLE_CLEAR };
+
 struct simple_operators {
   /* vector[i] = gradient[i] + vector[i], where gradient[i] is finite */
   void (*add_gradient)(struct simple *s, float *vector, const float *gradient);
@@ -69,16 +71,12 @@ struct simple_operators {
   size_t (*select)(struct simple *s, const float *vector, struct simple_rule rule,
                    struct sparse_pair *list);
 
-  /* vector[index] += value, or vector[index] = 0, for the entries of a list; with `where` only if
-   * where[index] is not 0 */
-  void (*add_entries)(struct simple *s, float *vector, const struct sparse_pair *list, size_t count,
-                      const float *where);
-  void (*clear_entries)(struct simple *s, float *vector, const struct sparse_pair *list,
-                        size_t count, const float *where);
+  /* what to do with vector[index] for the entries of a list: add the value, or set it to 0; with
+   * `where` only if where[index] is not 0 */
+  void (*entries)(struct simple *s, enum simple_change change, float *vector,
+                  const struct sparse_pair *list, size_t count, const float *where);
 
   void (*divide)(struct simple *s, float *to, const float *from, int divisor);
-
-  size_t work_bytes_per_element; /* of s->work */
 };
 extern const struct simple_operators simple_on_host, simple_on_device;
 

@@ -25,7 +25,8 @@ void simple_topka(struct simple *s, const float *gradient)
 
   /* 3. Sums. Rank 0's entries first on every rank: the same order gives the same bits. */
   simple_zero(s, s->sums);
-  for (size_t r = 0; r < ranks; r++) s->on->add_entries(s, s->sums, s->received + r * k, k, NULL);
+  for (size_t r = 0; r < ranks; r++)
+    s->on->entries(s, SIMPLE_ADD, s->sums, s->received + r * k, k, NULL);
 
   /* 4. As a list, without sums that came out as 0. The average is what simple_step makes of them.
    */
