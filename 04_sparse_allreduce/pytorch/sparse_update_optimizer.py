@@ -1,25 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data-parallel training that exchanges what the optimizer changed, by the sparse allreduce of ../lib.
-
-    adamw = torch.optim.AdamW(model.parameters(), lr=1.5e-3, betas=(0.5, 0.99))
-    optimizer = SparseUpdateOptimizer(adamw, density=0.01)
-    for x, y in batches:
-        loss(model(x), y).backward()
-        optimizer.step()           # the local step, then the exchange
-        optimizer.zero_grad()
-    with optimizer.shared_weights():
-        test(model)                # the same bits on all ranks
-    optimizer.close()
-
-The model is not in DistributedDataParallel. The constructor, step(), load_state_dict() and close() are
+README.md has the five lines that use it. The constructor, step(), load_state_dict() and close() are
 collective: all ranks make these calls in the same order.
 
 Each rank runs its own optimizer on its own gradients. What that changed is added to this rank's
 residual; the largest entries of it are sent and leave it; their average over the ranks is subtracted
-from the shared weights. The residual gathers changes as momentum gathers gradients. So the optimizer
-needs less momentum than usual, and a rank computes its gradients at the shared weights less a share of
-its residual (`ahead`): a rank that sees nothing of what it has not sent yet goes on in the same
-direction, and too far. All errors are SparseAllreduceError with one sentence.
+from the shared weights. A rank computes its gradients at the shared weights less a share of its
+residual (`ahead`): a rank that sees nothing of what it has not sent yet goes on in the same direction,
+and too far. All errors are SparseAllreduceError with one sentence.
 """
 
 import contextlib
@@ -357,7 +345,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                              (*saved["rank"], self._rank, self._ranks))
         with self._on_device():
             self._raise_late_errors()
-            self._check(self._library.sparse_allreduce_load(self._handle, ctypes.c_void_p(saved["library"].data_ptr())))
+            state = saved["library"].cpu()  # torch.load(map_location="cuda") moves it
+            self._check(self._library.sparse_allreduce_load(self._handle, ctypes.c_void_p(state.data_ptr())))
         self.optim.load_state_dict(saved["optim"])
         self._shared.copy_(saved["shared"])
         self._weights.copy_(saved["weights"])

@@ -158,7 +158,7 @@ def main():
 
 
 if __name__ == "__main__":
-    DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if CUDA else torch.device("cpu")
+    DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()) if CUDA else torch.device("cpu")
     if CUDA:
         torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl" if CUDA else "gloo", device_id=DEVICE if CUDA else None)

@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Does the model still learn? Data-parallel training with a sparse allreduce of the gradients.
- *
- * All ranks have the same weights. In each step every rank computes the gradient for its share of a
- * batch of images, the gradients are averaged over the ranks by sparse_allreduce.h, and every rank
- * changes its weights by the average. Sparse, each rank sends its largest entries only, and keeps
- * the others for later steps. This program trains the same small network with several paths and
- * prints what each has learnt, and how much was sent for it.
- *
- * Build:  make                  (one thread per GPU)      or   make MPI=1
- * Run:    ./sparse_training     ([NTHREADS=N])            or   mpirun -np N ./sparse_training
- *
- * The last line of a good run is: All ranks had the same weights after every epoch
- */
+/* Does the model still learn? Trains a small network on all ranks, with several paths one after the
+ * other, and prints what each has learnt and how much was sent for it. In each step every rank
+ * computes the gradient for its share of a batch of images; sparse_allreduce.h averages the
+ * gradients; every rank changes its weights by the average. README.md says how to build and run it.
+ * The last line of a good run is: All ranks had the same weights after every epoch */
 #include <math.h>
 #include <string.h>
 
@@ -51,16 +43,16 @@ static const struct option_spec option_table[] = {
      "how entries move between ranks (auto)", 0, 0},
     {"table", 'J', OPTION_OUTPUT, &table, "FILE",
      "loss and accuracy after each epoch to FILE.json or FILE.csv", 0, 0},
-    {"count", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
-    {"datatype", 'd', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
-    {"bench", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
-    {"minbytes", 'b', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
-    {"maxbytes", 'e', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
-    {"stepfactor", 'f', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
-    {"iters", 'n', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
-    {"warmup_iters", 'w', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
-    {"repetitions", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
-    {"cudagraph", 'G', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
+    {"count", .kind = OPTION_ABSENT},
+    {"datatype", .kind = OPTION_ABSENT},
+    {"bench", .kind = OPTION_ABSENT},
+    {"minbytes", .kind = OPTION_ABSENT},
+    {"maxbytes", .kind = OPTION_ABSENT},
+    {"stepfactor", .kind = OPTION_ABSENT},
+    {"iters", .kind = OPTION_ABSENT},
+    {"warmup_iters", .kind = OPTION_ABSENT},
+    {"repetitions", .kind = OPTION_ABSENT},
+    {"cudagraph", .kind = OPTION_ABSENT},
     {0},
 };
 
@@ -70,35 +62,35 @@ struct path {
   bool forgets; /* the residual is cleared in each step: what is not sent is lost */
   sparse_allreduce_config_t config;
   long steps;
-  double words, loss; /* sent by this rank in all steps; sum over seeds, after their last epochs */
+  double words, mean_words;   /* sent by this rank in all steps; mean over steps and ranks */
+  double loss;                /* sum over seeds, after their last epochs */
   int right, lowest, highest; /* of the held-out images: likewise, and the extremes */
 };
 
 /* The next name of *list, which then begins after it. Returns 0, or -1 with a line in `error`. */
 static int next_path(struct path *path, const char **list, int nranks, char *error)
 {
-  const size_t length = strcspn(*list, ",");
   char name[sizeof path->name];
-  snprintf(name, sizeof name, "%.*s", (int)length, *list);
+  const int length = (int)strcspn(*list, ",");
+  snprintf(name, sizeof name, "%.*s", length, *list);
   *list += length + ((*list)[length] == ',');
   int at = snprintf(error, LAUNCHER_TEXT, "--algorithm: unknown '%s'; allowed:", name);
-
-  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
-  config.density = density;
-  config.exchange = (sparse_exchange_t)exchange;
-  config.result = SPARSE_RESULT_ENTRIES;
   for (int a = 0; a < 2 * SPARSE_ALGORITHMS; a++) { /* each path, and again without residual */
-    config.algorithm = (sparse_allreduce_algorithm_t)(a / 2);
-    *path = (struct path){.forgets = a % 2 != 0, .config = config};
-    if (path->forgets && config.algorithm == SPARSE_DENSE) continue; /* has none */
-    snprintf(path->name, sizeof path->name, "%s%s", sparse_allreduce_name(config.algorithm),
+    if (a == 2 * SPARSE_DENSE + 1) continue;        /* has none */
+    *path =
+        (struct path){.forgets = a % 2 != 0, .config = sparse_allreduce_config(SPARSE_PRESET_VGG)};
+    path->config.algorithm = (sparse_allreduce_algorithm_t)(a / 2);
+    path->config.density = density;
+    path->config.exchange = (sparse_exchange_t)exchange;
+    path->config.result = SPARSE_RESULT_ENTRIES;
+    snprintf(path->name, sizeof path->name, "%s%s", sparse_allreduce_name(path->config.algorithm),
              path->forgets ? FORGETS : "");
     at += snprintf(error + at, (size_t)(LAUNCHER_TEXT - at), " %s", path->name);
     if (strcmp(path->name, name) != 0) continue;
-    if (sparse_allreduce_check(&config, MLP_WEIGHTS, nranks) == ncclSuccess) return 0;
+    if (sparse_allreduce_check(&path->config, MLP_WEIGHTS, nranks) == ncclSuccess) return 0;
     snprintf(error, LAUNCHER_TEXT, "%s with %d weights, density %g: %s", name, MLP_WEIGHTS, density,
              sparse_allreduce_last_error());
-    return -1;
+    break;
   }
   return -1;
 }
@@ -133,7 +125,6 @@ static int step(struct job *job, struct path *path, sparse_allreduce_t handle, i
   ncclResult_t error;
   sparse_allreduce_statistics_t statistics;
 
-  /* ======================= STEP 4: this rank's gradient ====================================== */
   /* The library divides the sum over the ranks by their number. What is wanted is the sum over the
    * images by theirs. With this scale it is the same, also where ranks have one image less; a rank
    * that has none takes part with a gradient of zeros. */
@@ -145,7 +136,6 @@ static int step(struct job *job, struct path *path, sparse_allreduce_t handle, i
   CUDACHECK(cudaMemcpyAsync(job->device_gradient, job->gradient, sizeof job->gradient,
                             cudaMemcpyHostToDevice, job->stream));
 
-  /* ======================= STEP 5: the average over all ranks ================================ */
   /* One call for the gradients of all layers, on the stream that brings them. */
   launcher_step("STEP 5: sparse allreduce");
   if (path->forgets) {
@@ -154,7 +144,6 @@ static int step(struct job *job, struct path *path, sparse_allreduce_t handle, i
   }
   SPARSECHECK(sparse_allreduce_run(handle, job->device_gradient, NULL, job->stream));
 
-  /* ======================= STEP 6: the weights =============================================== */
   /* Plain SGD, for which a gradient that arrives late is as good as one in time: what moves a
    * weight is the sum of all. Adam divides by the size of the last gradients, so there it is what
    * the optimizer changed that has to be exchanged: see ../pytorch. */
@@ -201,12 +190,6 @@ static double sum_over_ranks(const struct rank *me, double mine)
   return sum;
 }
 
-/* Words that a rank sends in a step, the mean over ranks and steps so far. Collective. */
-static double mean_words(const struct rank *me, const struct path *path)
-{
-  return sum_over_ranks(me, path->words) / me->nranks / (double)path->steps;
-}
-
 /* All ranks began with the same weights and were given the same averages. So they have the same
  * weights now, to the last bit, or something is wrong; NaN is no exception. Collective. */
 static int compare_weights(struct job *job, const struct path *path, long epoch)
@@ -223,12 +206,13 @@ static int compare_weights(struct job *job, const struct path *path, long epoch)
 }
 
 /* What was learnt: the mean loss, and how many held-out images are right. Collective. */
-static double evaluate(struct job *job, const struct path *path, long seed, long epoch, int *right)
+static double evaluate(struct job *job, struct path *path, long seed, long epoch, int *right)
 {
   double loss = loss_of_share(job, 0, DIGITS_TRAINING, NULL, right);
   loss = sum_over_ranks(job->me, loss) / DIGITS_TRAINING;
   loss_of_share(job, DIGITS_TRAINING, DIGITS_HELD_OUT, NULL, right);
   *right = (int)sum_over_ranks(job->me, *right);
+  path->mean_words = sum_over_ranks(job->me, path->words) / job->me->nranks / (double)path->steps;
   rows_text(&job->rows, "trained", path->name);
   rows_integer(&job->rows, "ranks", (unsigned long long)job->me->nranks);
   rows_number(&job->rows, "density", density);
@@ -237,7 +221,7 @@ static double evaluate(struct job *job, const struct path *path, long seed, long
   rows_number(&job->rows, "loss", loss);
   rows_integer(&job->rows, "right", (unsigned long long)*right);
   rows_number(&job->rows, "accuracy", (double)*right / DIGITS_HELD_OUT);
-  rows_number(&job->rows, "words_sent", mean_words(job->me, path));
+  rows_number(&job->rows, "words_sent", path->mean_words);
   rows_end(&job->rows);
   return loss;
 }
@@ -251,7 +235,6 @@ static int train(struct job *job, struct path *path, long seed)
   double loss = 0;
   int code = EXIT_VERIFIED, right = 0;
 
-  /* ======================= STEP 3: equal weights and a handle ================================ */
   launcher_step("STEP 3: handle");
   mlp_initial_weights(job->weights, (uint64_t)seed);
   CUDACHECK(
@@ -266,7 +249,6 @@ static int train(struct job *job, struct path *path, long seed)
     }
     if (code != EXIT_VERIFIED) break;
 
-    /* ======================= STEP 7: the same everywhere? What was learnt? =================== */
     launcher_step("STEP 7: weights");
     code = compare_weights(job, path, epoch);
     if (job->digest.me && path->config.algorithm != SPARSE_DENSE)
@@ -288,19 +270,6 @@ static int train(struct job *job, struct path *path, long seed)
   return code;
 }
 
-/* A line of the table. Collective. */
-static void report(const struct rank *me, const struct path *path, int code)
-{
-  const double words = mean_words(me, path), n = (double)seeds;
-  char range[32];
-  snprintf(range, sizeof range, seeds > 1 ? "%d-%d" : "%d", path->lowest, path->highest);
-  if (code == EXIT_VERIFIED)
-    launcher_print(me, "%-27s %8.4f %8.2f%% %9s %12.0f\n", path->name, path->loss / n,
-                   100.0 * path->right / n / DIGITS_HELD_OUT, range, words);
-  else
-    launcher_print(me, "%-27s stopped, see standard error\n", path->name);
-}
-
 /* ---- the whole run --------------------------------------------------------------------------- */
 
 static int run(const struct rank *me, const struct options *opt)
@@ -315,7 +284,6 @@ static int run(const struct rank *me, const struct options *opt)
     if (next_path(&path, &list, me->nranks, error) != 0) return launcher_refuse(me, error);
   } while (*list);
 
-  /* ======================= STEP 1: a device and a communicator =============================== */
   launcher_step("STEP 1: communicator");
   CUDACHECK(cudaSetDevice(me->device));
   const size_t entries = (size_t)24 * (size_t)me->nranks * MLP_WEIGHTS; /* see sparse_allreduce.h */
@@ -325,7 +293,6 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclCommInitRank(&job.comm, me->nranks, id, me->rank));
   CUDACHECK(cudaStreamCreate(&job.stream));
 
-  /* ======================= STEP 2: weights and gradient on the device ======================== */
   launcher_step("STEP 2: memory");
   CUDACHECK(cudaMalloc((void **)&job.device_weights, sizeof job.weights));
   CUDACHECK(cudaMalloc((void **)&job.device_gradient, sizeof job.gradient));
@@ -347,7 +314,13 @@ static int run(const struct rank *me, const struct options *opt)
     next_path(&path, &list, me->nranks, error);
     for (long s = first_seed; s < first_seed + seeds && code == EXIT_VERIFIED; s++)
       code = train(&job, &path, s);
-    report(me, &path, code);
+    char range[32];
+    snprintf(range, sizeof range, seeds > 1 ? "%d-%d" : "%d", path.lowest, path.highest);
+    if (code == EXIT_VERIFIED)
+      launcher_print(me, "%-27s %8.4f %8.2f%% %9s %12.0f\n", path.name, path.loss / (double)seeds,
+                     100.0 * path.right / (double)seeds / DIGITS_HELD_OUT, range, path.mean_words);
+    else
+      launcher_print(me, "%-27s stopped, see standard error\n", path.name);
   }
   rows_finish(&job.rows);
   struct output_file *file = &job.rows.output;
@@ -356,7 +329,6 @@ static int run(const struct rank *me, const struct options *opt)
   if (code == EXIT_VERIFIED) code = published;
   if (opt->digest) verifier_print_digest(&job.digest);
 
-  /* ======================= STEP 8: cleanup =================================================== */
   launcher_step("STEP 8: cleanup");
   if (opt->digest) verifier_free(&job.digest);
   CUDACHECK(cudaFree(job.device_weights));

@@ -33,7 +33,7 @@ parser.add_argument("names", nargs="*")
 OPTIONS = parser.parse_args()
 CUDA = OPTIONS.cuda
 RANK = int(os.environ["RANK"])
-DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if CUDA else torch.device("cpu")
+DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()) if CUDA else torch.device("cpu")
 SparseUpdateOptimizer = functools.partial(sparse_update_optimizer.SparseUpdateOptimizer, library=OPTIONS.library)
 CASES = []
 
@@ -98,6 +98,8 @@ class Plain:
         for p in self.params:
             dist.broadcast(p.data, 0)
         self.shared = self.flat()
+        for p, part in zip(self.params, self.flat().split([p.numel() for p in self.params])):
+            p.data = part.view_as(p)  # where the wrapper has it: cuBLAS chooses kernels by alignment
         self.residual = torch.zeros_like(self.shared)
         self.k = max(1, int(self.shared.numel() * density))
 
@@ -120,7 +122,8 @@ class Plain:
                 total = total + theirs
             acc[chosen] = 0
             self.residual = acc
-            self.shared = self.shared - total / dist.get_world_size()
+            # by a tensor: on GPUs PyTorch multiplies by the reciprocal of a number
+            self.shared = self.shared - total / torch.full_like(total, dist.get_world_size())
             for p, part in zip(self.params, self.begin().split([p.numel() for p in self.params])):
                 p.data.copy_(part.view_as(p))
 
