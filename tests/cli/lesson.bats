@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# 01 and 02 as something to learn from: what differs between the two, and how little has to be changed to make
-# another collective of 01.
+# The examples as something to learn from: what differs between 01 and 02, how little has to be changed to make
+# another collective of 01, and exercises 2 and 3 of 04. (Exercise 1 is in sparse.bats.)
 # shellcheck disable=SC2034 # the variable code is read by the helper
 load helper
 
@@ -52,4 +52,32 @@ wrong() {
 @test "01 becomes a Broadcast" {
   another 's/ncclAllReduce\(/ncclBroadcast(/; s/ncclSum, /0, /
     s/^( *)verifier_init.*/&\n\1verifier_expect(\&verifier, 0, 0);/' 1 4
+}
+
+@test "04: topkA sends more words than dense from a density of 1/P on, oktopk from somewhat below 1/2" {
+  local density most expected
+  make_variant 04_sparse_allreduce pthread
+  ln -s "$(built_program 04_sparse_allreduce cpu pthread)" "$WORK/program"
+  while read -r density expected; do
+    start pthread 4 04_sparse_allreduce --algorithm dense,topkA,oktopk --count 8K --steps 8 --density "$density"
+    exits_with 0
+    most=$(awk '$1 == "dense" { dense = $6 } $1 ~ /topk/ && $6 > dense { printf "%s,", $1 }' "$WORK/out")
+    [ "$most" = "$expected" ] || show
+  done <<<$'0.2\n0.3 topkA,\n0.4 topkA,\n0.45 topkA,oktopk,'
+}
+
+@test "04: sums in another order are noticed with three ranks, not with two" {
+  local copy=$FAULT_FOLDER/order
+  mkdir -p "$copy/build"
+  cp -rp "$TOP"/{Makefile,common,scripts,0*} "$copy"
+  cp -rp "$TOP"/build/cpu* "$copy/build"
+  sed -i 's/for (size_t r = 0; r < ranks; r++) s->on->add/for (size_t r = ranks; r-- > 0;) s->on->add/' \
+    "$copy/04_sparse_allreduce/simple/topka.c"
+  make -s -C "$copy" CPU=1 04_sparse_allreduce
+  ln -s "$copy/build/cpu-pthread/sparse_allreduce" "$WORK/program"
+  start pthread 2 04_sparse_allreduce --algorithm topkA
+  exits_with 0
+  start pthread 3 04_sparse_allreduce --algorithm topkA
+  exits_with 1
+  says '^\[rank [0-2]\] topkA, step 43: sum: element [0-9]+ is '
 }

@@ -1,7 +1,6 @@
 s/sparse_allreduce  /&--steps 2 /
-s/NTHREADS=4 .*/& --steps 2/
+s/NTHREADS=3 .*/& --steps 2/
 s/MPI=1  /& ARGS="--steps 2"/
-s/10M/10K/
 s/--bench/& --count 1K --steps 2/
 s/--simple/& --steps 2/
 # the gradients that it reads
