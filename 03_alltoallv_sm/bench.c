@@ -104,7 +104,7 @@ static void call(void *state, struct bench_size size, long slot, cudaStream_t st
 /* ---- the limit ------------------------------------------------------------------------------- */
 
 /* GB/s that each rank's copy engines move to all others, one after the other, without
- * synchronisation: the median of some passes, slowest rank. */
+ * synchronization: the median of some passes, slowest rank. */
 static double copy_limit(const struct sweep *s)
 {
   enum { PASSES = 7, COPIES = 4 }; /* long enough for launches not to matter */

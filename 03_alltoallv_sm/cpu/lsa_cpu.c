@@ -103,7 +103,7 @@ static bool wait_for(const struct alltoallv_handle *h, int source, const _Atomic
   const double seconds = h->config.timeout_seconds;
   do {
     if (cpu_wait(h->lsa_comm, has_come, &awaited, seconds > 0 ? seconds : 3600)) return true;
-  } while (seconds == 0); /* for ever */
+  } while (seconds == 0); /* forever */
   h->lsa->broken = true;
   alltoallv_report(&h->errors->timeout, ALLTOALLV_ERROR_TIMEOUT, source, h->rank, 0, 0, 1);
   return false;

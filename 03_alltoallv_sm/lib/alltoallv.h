@@ -76,7 +76,7 @@ typedef struct {
   size_t size; /* of this struct in this version of the header, set by the initializer */
   alltoallv_method_t method;
   double timeout_seconds; /* the kernel gives up when a peer is this late; 0: never. Send/recv and
-                             set-up wait for ever: when a peer has died, end the job */
+                             set-up wait forever: when a peer has died, end the job */
   int max_blocks; /* blocks (multiprocessors) that an exchange may use, at least 2; 0: all. The
                      least of all ranks counts */
 } alltoallv_config_t;
@@ -90,7 +90,7 @@ typedef struct {
 
 /* Collective. Makes a handle for all ranks of `comm`, which stays the caller's and must outlive the
  * handle. `config` may be NULL for the defaults. Allocates all that exchanges need, 1.4 MiB per
- * rank. Synchronises the device. Errors come back on all ranks:
+ * rank. Synchronizes the device. Errors come back on all ranks:
  *   ncclInvalidArgument  the configuration is wrong, or differs between ranks
  *   ncclInvalidUsage     ALLTOALLV_LSA was asked for and is not possible here */
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle);
@@ -123,7 +123,7 @@ ncclResult_t alltoallv_destroy(alltoallv_t handle);
  * init chose, and lives as long as the handle. Either may be NULL. Not collective. */
 ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why);
 
-/* Where this rank sees the registered buffer of `peer`, for copies and kernels of one's own; NULL
+/* Where this rank sees the registered buffer of `peer`, for copies and your own kernels; NULL
  * on the send/recv path. Valid until unregister. Not collective.
  *   ncclInvalidArgument  `buff` is not registered, or there is no such rank */
 ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void **address);

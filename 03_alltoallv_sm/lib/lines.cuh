@@ -89,7 +89,7 @@ static __device__ __forceinline__ char *lane_lines(char *mailbox, uint32_t g)
  * where grids are equal, blocks that have to wait for room keep nobody from going on. */
 #define FOR_EACH_OF_TEAM(a, i) for (int i = blockIdx.y; i > 0 && i < (a).n; i += gridDim.y - 1)
 
-/* The groups of a pair for this warp of its team; neighbours go to different multiprocessors. */
+/* The groups of a pair for this warp of its team; neighbors go to different multiprocessors. */
 #define FOR_EACH_GROUP(g, bytes)                                                     \
   for (uint32_t g = threadIdx.x / 32 * gridDim.x + blockIdx.x; g < groups_of(bytes); \
        g += blockDim.x / 32 * gridDim.x)

@@ -90,7 +90,7 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
 
 /* The tiles of all pairs are numbered through, beginning with those for rank 0, and tile t is for
  * warp t modulo their number: so all warps have as many, up to one. But a warp takes one tile of
- * each pair in turn: so all links are busy, and neighbouring tiles are written at the same time.
+ * each pair in turn: so all links are busy, and neighboring tiles are written at the same time.
  * (One pair after the other loses 5 to 10 %, one contiguous range per block as much.)
  *
  * By thread p: how many tiles pair p has, if it is large or my own part, and whose its first is. */
@@ -107,7 +107,7 @@ static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_
   b.first[p] = before % (all_blocks() * (blockDim.x / 32));
 }
 
-/* Neighbours are in different blocks. */
+/* Neighbors are in different blocks. */
 static __device__ __forceinline__ uint32_t this_warp(void)
 {
   return threadIdx.x / 32 * all_blocks() + this_block();

@@ -11,7 +11,7 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
   for (int p = 0; p < h->n && result == ncclSuccess; p++) {
     const struct alltoallv_pair *pair = &h->pairs[p];
     if (p == h->rank) continue;
-    /* Zero counts are skipped on both sides; if only one did so, the other would wait for ever. */
+    /* Zero counts are skipped on both sides; if only one did so, the other would wait forever. */
     if (pair->send_bytes > 0)
       result =
           ncclSend(x->send + pair->send_offset, pair->send_bytes, ncclUint8, p, h->comm, stream);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alltoallv.h in a program of one's own: a layer with a mixture of experts. Each rank has some
+/* alltoallv.h in your own program: a layer with a mixture of experts. Each rank has some
  * experts; a router sends each token to the rank of its expert (dispatch), and the result comes
  * back to where the token was (combine). How many tokens go where only the device knows, so the
  * host waits for nothing in between. Put your program in the place of this file; all of this folder

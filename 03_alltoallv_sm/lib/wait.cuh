@@ -19,7 +19,7 @@
  * host passed would freeze in a graph. Each block has a copy, which it reads by one load. */
 struct alignas(8) block_memory {
   uint32_t epoch;  /* the last one */
-  uint32_t broken; /* a wait was given up: for ever */
+  uint32_t broken; /* a wait was given up: forever */
 };
 
 struct device_state {
@@ -37,7 +37,7 @@ struct kernel_args {
   int rank, n;
   uint32_t ll_threshold, mailbox_bytes;
   struct alltoallv_request x;
-  uint64_t limit; /* nanoseconds to wait; 0: for ever */
+  uint64_t limit; /* nanoseconds to wait; 0: forever */
   struct alltoallv_errors *errors;
   char *const *windows; /* [number * n + rank]: where I see that window of that rank */
   alignas(64) struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS]; /* counts from the host */

@@ -24,7 +24,7 @@ struct push_args {
   } parts[SIMPLE_MAX_RANKS];
 };
 
-/* All threads of the grid copy together, neighbours side by side. Four loads are on their way
+/* All threads of the grid copy together, neighbors side by side. Four loads are on their way
  * before the first store waits for one of them. */
 template <typename T>
 static __device__ void copy_as(char *to, const char *from, size_t bytes)

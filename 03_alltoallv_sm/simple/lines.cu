@@ -4,7 +4,7 @@
  * Whoever sees the epoch sees the data.
  *
  *   send      lines to all peers: first how many bytes come, then the bytes
- *   receive   look at one's own scratch memory until each line has this epoch, and copy it out
+ *   receive   look at this rank's scratch memory until each line has this epoch, and copy it out
  *
  * No barrier before: scratch memory is nobody's receive buffer. No barrier after: the data have
  * come when their lines have. And what still lies there from an earlier epoch? Epochs alternate
@@ -13,7 +13,7 @@
  * 1 then, so you had finished e - 2: you have read it.
  *
  * NCCL's kernels do the same below some sizes ("LL"); ncclLLA2ASession of nccl_device.h is this for
- * kernels of one's own. The library (lib/lines.cuh) has 12 bytes of data in 16, and timeouts. */
+ * your own kernels. The library (lib/lines.cuh) has 12 bytes of data in 16, and timeouts. */
 #include <nccl_device.h>
 
 #include "simple.h"

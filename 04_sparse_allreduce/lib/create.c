@@ -152,7 +152,7 @@ static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
 
 /* Without NCCL's messages where that is possible and wanted: counts on the device, and one-sided
  * where the path can. The AlltoAllV chooses for all ranks together, and it must be able to reach
- * all ranks: its host-synchronised way would be no better than ours. */
+ * all ranks: its host-synchronized way would be no better than ours. */
 static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_processes)
 {
   const sparse_exchange_t wanted = h->m.config.exchange;

@@ -144,7 +144,7 @@ ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struc
                       uint32_t *indices, float *values, cudaStream_t stream);
 
 /* ---- one-sided -------------------------------------------------------------------------------
- * The operators of oktopk where ranks load from and store to each other's memory, in place of
+ * The operators of oktopk where ranks load from and store to each other's memory, instead of
  * messages. All ranks call them in the same order: each stores to the others, or waits for what the
  * others store, at most config.timeout_seconds. After that state->late says for whom, and nobody
  * waits any more. They replace an exchange and the operators around it, and take their decisions

@@ -97,7 +97,7 @@ typedef enum {
                                SENDRECV */
   SPARSE_EXCHANGE_SENDRECV, /* grouped ncclSend/ncclRecv; where counts vary, the host reads them in
                                each step */
-  SPARSE_EXCHANGE_ONESIDED, /* no host synchronisation: modes DEVICE_COUNTS and, for OKTOPK,
+  SPARSE_EXCHANGE_ONESIDED, /* no host synchronization: modes DEVICE_COUNTS and, for OKTOPK,
                                ONESIDED. DENSE and GTOPK take NCCL's calls all the same. create
                                fails where that cannot run, as over PCIe; where nobody knows whether
                                it is NVLink, it takes your word (see alltoallv.h) */
@@ -137,7 +137,7 @@ typedef struct {
   sparse_result_t result;
   double timeout_seconds; /* a step gives up when a peer is this late, 1e9 at most; 0: never. Only
                              where kernels of this library wait (SPARSE_MODE_ONESIDED and
-                             _DEVICE_COUNTS). NCCL's own calls wait for ever, as in steps of DENSE
+                             _DEVICE_COUNTS). NCCL's own calls wait forever, as in steps of DENSE
                              and GTOPK, warm-up steps and those of OKTOPK with new regions */
 } sparse_allreduce_config_t;
 
@@ -289,7 +289,7 @@ typedef struct {
   uint32_t selected_above;   /* bits of the magnitude above which this rank offered entries, ... */
   int64_t selected_tie;      /* ... and the last index offered with just that magnitude, or -1 */
   int exact_local, exact_global, repartitioned, dense; /* kind of the step */
-  int overflowed; /* this rank offered its k largest in place of what a threshold selects */
+  int overflowed; /* this rank offered its k largest instead of what a threshold selects */
   int fell_back;  /* TOPKSA gathered densely */
   const uint64_t *boundaries; /* the first index of each rank's region, and count; valid until the
                                  next call for this handle */
@@ -316,7 +316,7 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
 /* Copies all that one step hands to the next (residual, thresholds, regions, step number) into
  * host memory, or back into a handle with the same count, configuration, rank and ranks. Of the
  * configuration throttle, balance, exchange, result and timeout_seconds may be others. All ranks
- * load states of the same step, or the next step waits for ever: ranks come to different exchanges.
+ * load states of the same step, or the next step waits forever: ranks come to different exchanges.
  * Steps after a load give the same bits as steps after the save. A state has a checksum of all its
  * bytes, and is of use to this version of the library only. Wait for the last step. After a load
  * there is no result, and no error of a step, until the next step; statistics mean nothing.

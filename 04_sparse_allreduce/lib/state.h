@@ -98,7 +98,7 @@ struct sparse_state {
   sparse_level_t guess;
   uint64_t boundaries[SPARSE_MAX_RANKS + 1]; /* regions: rank j has [j] to [j + 1] */
 
-  /* Everything from here on is set by each step, or once for ever. The local pass: elements above
+  /* Everything from here on is set by each step, or once forever. The local pass: elements above
    * levels[0] and not above `limit` become candidates; level_counts[j] is how many elements are
    * above levels[j] and not above limit. Levels ascend. */
   sparse_level_t levels[SPARSE_MAX_LEVELS], limit;

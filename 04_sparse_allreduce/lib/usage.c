@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sparse_allreduce.h in a program of one's own: three steps of a training job without the training.
+/* sparse_allreduce.h in your own program: three steps of a training job without the training.
  * README.md says which files to compile with it. */
 #include <mpi.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gaussiank: the threshold is estimated as if gradients were normally distributed, which takes two
- * sums in place of a search, and is corrected until about k entries are above it.
+ * sums instead of a search, and is corrected until about k entries are above it.
  *
- * gaussiankconcat differs in its messages only: indices and values packed in one in place of two.
+ * gaussiankconcat differs in its messages only: indices and values packed in one instead of two.
  * Here entries travel whole anyway. */
 #include <math.h>
 #include <stdlib.h>

@@ -112,7 +112,7 @@ struct simple {
 
   uint64_t *boundaries; /* rank j owns indices boundaries[j] ... boundaries[j + 1] - 1 */
   double local_threshold, global_threshold; /* NaN: the path has none */
-  double given_threshold; /* Gaussian paths: to be used in place of mean + z * deviation, unless
+  double given_threshold; /* Gaussian paths: to be used instead of mean + z * deviation, unless
                              it is NaN. A device adds in another order than the host. */
   uint64_t steps;         /* done so far */
   sparse_allreduce_statistics_t last; /* step */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Does the model still learn? Trains a small network on all ranks, with several paths one after the
- * other, and prints what each has learnt and how much was sent for it. In each step every rank
+ * other, and prints what each has learned and how much was sent for it. In each step every rank
  * computes the gradient for its share of a batch of images; sparse_allreduce.h averages the
  * gradients; every rank changes its weights by the average. README.md says how to build and run it.
  * The last line of a good run is: All ranks had the same weights after every epoch */
@@ -205,7 +205,7 @@ static int compare_weights(struct job *job, const struct path *path, long epoch)
   return launcher_agree(job->me, i < MLP_WEIGHTS ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }
 
-/* What was learnt: the mean loss, and how many held-out images are right. Collective. */
+/* What was learned: the mean loss, and how many held-out images are right. Collective. */
 static double evaluate(struct job *job, struct path *path, long seed, long epoch, int *right)
 {
   double loss = loss_of_share(job, 0, DIGITS_TRAINING, NULL, right);
@@ -228,7 +228,7 @@ static double evaluate(struct job *job, struct path *path, long seed, long epoch
 
 /* ---- a path ---------------------------------------------------------------------------------- */
 
-/* With one seed: what was learnt is added to that of the others. */
+/* With one seed: what was learned is added to that of the others. */
 static int train(struct job *job, struct path *path, long seed)
 {
   sparse_allreduce_t handle;

@@ -10,7 +10,7 @@
 
 enum {
   DIGITS_TRAINING = 1437, /* the first images are to learn from, */
-  DIGITS_HELD_OUT = 360,  /* the last ones to see what was learnt; most are by other writers */
+  DIGITS_HELD_OUT = 360,  /* the last ones to see what was learned; most are by other writers */
   DIGITS_IMAGES = DIGITS_TRAINING + DIGITS_HELD_OUT,
   MLP_INPUT = 64,
   MLP_OUTPUT = 10,

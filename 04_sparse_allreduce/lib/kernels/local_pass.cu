@@ -21,9 +21,9 @@
  * which level they count; if there are too many, ops_reduce_sent() chooses first.
  *
  * What is done for every element has to be short: two instructions make a bit of it that says
- * whether it is a candidate (the sign of threshold - |x|). A thread has four neighbouring elements
+ * whether it is a candidate (the sign of threshold - |x|). A thread has four neighboring elements
  * of each of eight rows; a few shuffles turn the warp's 1024 bits so that a lane has those of 32
- * neighbours, and then one number per lane has to be scanned. */
+ * neighbors, and then one number per lane has to be scanned. */
 #include "device/chain.cuh"
 #include "device/gradient.cuh"
 #include "onesided/flags.cuh"
@@ -332,7 +332,7 @@ __device__ inline uint32_t choose(const float (&acc)[ROWS][4], sparse_level_t le
 /* From 4 bits of each row to those of the warp's elements 32 * lane, 32 * lane + 1, ...: groups of
  * 8 lanes transpose their 8 x 8 groups of 4 bits, and lane 8 * g + row has quarter g of a row then.
  */
-__device__ inline uint32_t neighbours(uint32_t chosen)
+__device__ inline uint32_t neighbors(uint32_t chosen)
 {
   const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -593,7 +593,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
       for (int j = 0; j < ROWS; j++)
         s.elements[warp][j][lane] = make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]);
       if (MOMENTS) moments_of_warp(acc, &s.moments[parity][warp]);
-      const uint32_t chosen = neighbours(choose(acc, level, limit) & valid);
+      const uint32_t chosen = neighbors(choose(acc, level, limit) & valid);
       const uint32_t mine = (uint32_t)__popc(chosen), through = ops_warp_scan(mine);
       const uint32_t count = __shfl_sync(OPS_ALL_LANES, through, 31);
       if (lane == 0) {

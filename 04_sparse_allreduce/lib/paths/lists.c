@@ -16,7 +16,7 @@
  *            packs indices as floats and so is wrong beyond 2^24 elements */
 #include "handle.h"
 
-/* Everybody gets two vectors of words per rank, and then pairs again, in place of the offered
+/* Everybody gets two vectors of words per rank, and then pairs again, instead of the offered
  * entries, which are not needed any more. */
 static ncclResult_t gather_apart(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
