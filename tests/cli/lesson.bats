@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The examples as something to learn from: what differs between 01 and 02, how little has to be changed to make
-# another collective of 01, and exercises 2 and 3 of 04. (Exercise 1 is in sparse.bats.)
+# another collective of 01, the exercises of 03, and exercises 2 and 3 of 04. (Exercise 1 is in sparse.bats.)
 # shellcheck disable=SC2034 # the variable code is read by the helper
 load helper
 
@@ -66,18 +66,48 @@ wrong() {
   done <<<$'0.2\n0.3 topkA,\n0.4 topkA,\n0.45 topkA,oktopk,'
 }
 
-@test "04: sums in another order are noticed with three ranks, not with two" {
-  local copy=$FAULT_FOLDER/order
-  mkdir -p "$copy/build"
+# changed_copy EXAMPLE FILE SED-SCRIPT: $WORK/program is the example with a file that sed -E has changed.
+changed_copy() {
+  local copy=$FAULT_FOLDER/copy
+  rm -rf "$copy" && mkdir -p "$copy/build"
   cp -rp "$TOP"/{Makefile,common,scripts,0*} "$copy"
   cp -rp "$TOP"/build/cpu* "$copy/build"
-  sed -i 's/for (size_t r = 0; r < ranks; r++) s->on->add/for (size_t r = ranks; r-- > 0;) s->on->add/' \
-    "$copy/04_sparse_allreduce/simple/topka.c"
-  make -s -C "$copy" CPU=1 04_sparse_allreduce
-  ln -s "$copy/build/cpu-pthread/sparse_allreduce" "$WORK/program"
+  sed -i -E "$3" "$copy/$1/$2"
+  if cmp -s "$TOP/$1/$2" "$copy/$1/$2"; then echo "sed has changed nothing" && return 1; fi
+  make -s -C "$copy" CPU=1 "$1"
+  ln -sf "$copy/build/cpu-pthread/${1#*_}" "$WORK/program"
+}
+
+@test "04: sums in another order are noticed with three ranks, not with two" {
+  changed_copy 04_sparse_allreduce simple/topka.c \
+    's/for \(size_t r = 0; r < ranks; r\+\+\)$/for (size_t r = ranks; r-- > 0;)/'
   start pthread 2 04_sparse_allreduce --algorithm topkA
   exits_with 0
   start pthread 3 04_sparse_allreduce --algorithm topkA
   exits_with 1
   says '^\[rank [0-2]\] topkA, step 43: sum: element [0-9]+ is '
+}
+
+@test "03: a rank that sends one element less: the library reports it, barrier does not notice" {
+  changed_copy 03_alltoallv_sm main.c '/launcher_step\("STEP 7/i\  if (me->rank == 0) x.sendcounts[2]--;'
+  start pthread 4 03_alltoallv_sm
+  exits_with 3
+  says '^\[rank [02]\] alltoallv: .*: rank 0 sends 255 elements to rank 2, which expects 256$'
+  start pthread 4 03_alltoallv_sm --method barrier
+  exits_with 1
+  says '^\[rank 2\] simple method: element 255 from rank 0 is wrong \(1 elements wrong\)$'
+}
+
+@test "03: a ring is one more pattern" {
+  changed_copy 03_alltoallv_sm patterns.h 's/^ *P\("moe"/  P("ring", SHARES, to == (from + 1) % n) \\\n&/'
+  start pthread 4 03_alltoallv_sm --pattern ring
+  exits_with 0
+  prints '^  Received from rank 3: 2048 elements at offset 0$'
+}
+
+@test "03: headers of odd and of even exchanges in the same place: one is replaced unread, and its reader waits" {
+  changed_copy 03_alltoallv_sm cpu/lsa_cpu.c 's/epoch & 1/epoch \& 0/'
+  start pthread 2 03_alltoallv_sm --bench --timeout 2
+  exits_with 4
+  says '^\[rank [01]\] no progress for [0-9]+ s in step: bench: verification before timing$'
 }
