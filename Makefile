@@ -113,8 +113,8 @@ INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e
 
 # ---- rules -----------------------------------------------------------------------------------------------
 .PHONY: all both both-tests tests run install clean help FORCE $(ALL_EXAMPLES)
-# `CC file`, unless V=1 or make -s
-say = $(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,@printf '  %-5s %s\n' $(1) $(2);)
+# `CC file`, unless V=1 or make -s; and the folder of the target
+say = $(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,@printf '  %-5s %s\n' $(1) $(2);) mkdir -p $(@D);
 
 all: $(EXAMPLES)
 # the links, unless they are right: a checkout that was built may be read-only
@@ -136,7 +136,6 @@ both both-tests:
 # $(1) a program, $(2) its sources, $(3) its example, $(4) what tests take in addition
 define program
 $(BUILD)/$(1): $(call objects,$(2)) $(BUILD)/launcher.o $(4) $(call archives,$(3)) $(STANDIN)
-	@mkdir -p $$(@D)
 	$$(call say,LINK,$$@)$(COMPILER) -o $$@ $$(filter %.o,$$^) $$(filter %.a,$$^) $$(LINK_FLAGS) $(if $(filter tests/test_%,$(1)),-lcmocka)
 endef
 $(foreach e,$(ALL_EXAMPLES),$(foreach p,$(call programs_of,$e),$(eval $(call program,$p,$(or $(MAIN_$p),$e)/main.c,$e))))
@@ -145,25 +144,20 @@ $(foreach t,$(GPU_TEST_PROGRAMS),$(eval $(call program,tests/$t,$(filter tests/g
 
 # q, not r: files of different folders may have the same name
 %.a:
-	@mkdir -p $(@D)
 	$(call say,AR,$@)rm -f $@ && ar qcs $@ $^
 $(foreach part,common $(ALL_EXAMPLES),$(eval $(SHARED)/$(part).a: $(call objects,$(filter $(part)/%,$(SOURCES)))))
 $(SHARED)/tests.a: $(call objects,$(sort $(SHARED_BY_TESTS) $(if $(CPU),$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES))))))
 
 # by the plain compiler: it knows nothing of launchers, so nothing of MPI
 $(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sparse_allreduce/lib/exports.map $(STANDIN)
-	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -shared -o $@ $(filter %.o,$^) -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
 $(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND)))
-	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
 $(BUILD)/launcher.o: common/launch/launcher_$(LAUNCHER).c $(BUILD)/flags
 	$(call say,CC,$<)$(COMPILER) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
 $(SHARED)/%.c.o: %.c $(SHARED)/flags | $(NCCL_INCLUDE)
-	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
 $(SHARED)/%.cu.o: %.cu $(SHARED)/nvcc_flags | $(NCCL_INCLUDE)
-	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) -MMD -MP -c -o $@ $<
 # whose kernels are written as loops
 $(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-lambda

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Measures every example, or those named, on the GPUs of this machine: under both launchers, eager and in a CUDA graph.
 #
-#   scripts/bench.sh [--no-install] [--quick] [--out DIR] [EXAMPLE...]     (02 is 02_allreduce_sm)
+#   scripts/bench.sh [--no-install] [--out DIR] [EXAMPLE...]     (02 is 02_allreduce_sm)
 #
 #   --no-install   install nothing; without it gcc, make and MPI are installed where they are missing
-#   --quick        fewer sizes and repetitions; without it, it takes six minutes on 2 GPUs
 #   --out DIR      where the results go (default: results/<date and time>)
 #
 # Per example, launcher and mode one .csv and what was printed, .txt; and provenance.txt. Where a part fails, the others still
@@ -15,26 +14,23 @@ set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$(realpath "$0")")/lib.sh"
 
-out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*" extent=full
-arguments "--no-install --quick --out DIR EXAMPLE..." "$@"
+out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*"
+arguments "--no-install --out DIR EXAMPLE..." "$@"
 choose_examples "${words[@]}"
 [ -n "$out" ] || die "--out needs a folder; allowed: --out DIR"
 mkdir -p -- "$out" && out=$(realpath -- "$out") || exit
 [ ! -e "$out/provenance.txt" ] || die "'$out' has results; allowed: another --out"
 prepare "" ""
 build_examples
-[[ $options != *' --quick '* ]] || extent=quick
-[ $kind = gpu ] || { extent=trial && echo "a trial: its times mean nothing and are not kept"; }
+[ $kind = gpu ] || echo "a trial: its times mean nothing and are not kept"
 
 # ---- what is measured ----------------------------------------------------------------------------
 parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
   local launcher density eager="--bench -b 1K -e 256M -f 4" graph="--bench -b 1K -e 1G -f 4 -G 1"
-  case $1.$extent in
-  04*.full) eager="--bench --count 14728266" graph="--bench -G 1" ;;
-  04*.quick) eager="--bench --count 14728266" graph="$eager -G 1" ;;
-  04*.trial) eager="--bench --count 1K" graph="$eager -G 1" ;;
-  *.quick) eager="--bench -b 1K -e 256M -f 8 --repetitions 5" graph="$eager -G 1" ;;
-  *.trial) eager="--bench -b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2" graph="$eager -G 1" ;;
+  case $1.$kind in
+  04*.gpu) eager="--bench --count 14728266" graph="--bench -G 1" ;;
+  04*.cpu) eager="--bench --count 1K" graph="$eager -G 1" ;;
+  *.cpu) eager="--bench -b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2" graph="$eager -G 1" ;;
   esac
   for launcher in $launchers; do
     echo "$launcher eager $eager"
@@ -44,7 +40,7 @@ parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
   [[ $1.$launcher = 04*.mpi ]] || return 0
   # and without a dense result, and other densities
   echo "mpi graph.entries $graph --algorithm oktopk --result entries"
-  [ $extent = full ] || return 0
+  [ $kind = gpu ] || return 0
   for density in 0.001 0.005 0.05; do # the paths that pictures.py draws against the density
     echo "mpi density$density $graph --preset lstm --count 27569568 --density $density" \
       "--algorithm topkA,topkAopt,gtopk,oktopk,topkSA,gaussiank"

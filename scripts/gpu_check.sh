@@ -4,9 +4,8 @@
 #
 #   scripts/gpu_check.sh [quick|full] [EXAMPLE...]     (default: full, every example; 02 is 02_allreduce_sm)
 #
-# Needs bash, make, gcc, g++ (for nvcc), nvcc and an MPI, and installs nothing; what wants more (compute-sanitizer,
-# python3 with PyTorch) is skipped without it. NCCL is that of NCCL_HOME, or of the system.
-# quick: the largest number of ranks only. Ends with `N passed, N failed, N skipped`.
+# Needs bash, make, gcc, g++ (for nvcc), nvcc and an MPI, and installs nothing; what wants more (compute-sanitizer, PyTorch)
+# is skipped without it. NCCL is that of NCCL_HOME, or of the system. quick: the largest number of ranks only. Ends with `N passed, N failed, N skipped`.
 #
 # Without enough GPUs: NP=4 NCCL_MULTI_RANK_GPU_ENABLE=1 checks with up to four processes, which take turns on
 # the GPUs there are; threads cannot. NCCL has to be 2.30 or later. It takes several times as long.

@@ -16,12 +16,6 @@ die() {
   exit 2
 }
 
-# For --help: the comment at the head of the script.
-show_help() {
-  awk 'NR > 2 { if (!/^#( |$)/) exit; sub(/^# ?/, ""); print }' "$0"
-  exit 0
-}
-
 # arguments ALLOWED ARGUMENTS...: the --switches that are given are in options, what else is in words, what follows --out in out.
 # shellcheck disable=SC2034 # for the scripts
 arguments() {
@@ -29,7 +23,10 @@ arguments() {
   options=' ' words=()
   while [ $# -gt 0 ]; do
     case $1 in
-    -h | --help) show_help ;;
+    -h | --help) # the comment at the head of the script
+      awk 'NR > 2 { if (!/^#( |$)/) exit; sub(/^# ?/, ""); print }' "$0"
+      exit 0
+      ;;
     -*)
       [[ " $allowed " = *" $1 "* ]] || die "unknown option '$1'; allowed: $allowed"
       options+="$1 "
@@ -43,8 +40,7 @@ arguments() {
 
 # ---- what is here --------------------------------------------------------------------------------
 # prepare COMMANDS PACKAGES: says what is missing of these commands (or files) and of what building and running needs; unless
-# there is --no-install among the options, installs the packages of the distribution. Never CUDA, NCCL or a driver: whoever
-# wants those chooses the version.
+# there is --no-install among the options, installs the packages of the distribution. Never CUDA, NCCL or a driver.
 prepare() {
   local what missing='' root='' packages="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin $2"
   for what in gcc g++ make "$(mpicc_command)" "$(mpirun_command)" $1; do have "$what" || [ -e "$what" ] || missing+=" ${what##*/}"; done
@@ -115,20 +111,16 @@ choose_examples() {
   [ $# -gt 0 ] || mapfile -t examples < <(examples)
 }
 
-# The name of an example's program: allreduce_ub. An example may have a second one.
-program_of() { echo "${1#[0-9][0-9]_}"; }
-
 # built_program EXAMPLE|PROGRAM|tests/gpu/FOLDER gpu|cpu pthread|mpi: where make puts it.
 built_program() {
   case $1 in
   tests/*) echo "$TOP/build/$2-$3/tests/${1##*/}" ;;
-  *) echo "$TOP/build/$2-$3/$(program_of "$1")" ;;
+  *) echo "$TOP/build/$2-$3/${1#[0-9][0-9]_}" ;;
   esac
 }
 
-# mpi_run RANKS PROGRAM [ARGUMENTS]: mpirun as any user and with more ranks than cores. By the
-# environment, because options differ between versions of Open MPI and other MPIs have none of them.
-# Containers often forbid the copies between processes that Open MPI would like to make.
+# mpi_run RANKS PROGRAM [ARGUMENTS]: mpirun as any user and with more ranks than cores. By the environment: options differ
+# between versions of Open MPI. Containers often forbid the copies between processes that it would like to make.
 MPI_SETTINGS=(OMPI_MCA_btl_vader_single_copy_mechanism=none
   OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
   OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none)

@@ -21,9 +21,8 @@ begin_checks $(($(nproc) + 1)) # many checks wait, for timeouts for example
 
 tests=(all tests) sanitized=(pthread)
 if have_mpi; then tests=(both-tests) sanitized=(pthread mpi); fi
-if [ "$(gpu_count)" = 0 ]; then # one architecture is enough to see warnings
-  export NVCC_GENCODE=${NVCC_GENCODE:--gencode arch=compute_90,code=sm_90}
-fi
+# one architecture is enough to see warnings
+[ "$(gpu_count)" != 0 ] || export NVCC_GENCODE="${NVCC_GENCODE:--gencode arch=compute_90,code=sm_90}"
 
 # need COMMAND CHECK...: the check is skipped where the command is missing.
 need() { if have "$1"; then "${@:2}"; else echo "no $1" && return 77; fi; }

@@ -56,7 +56,7 @@ C
   printf '#include <%s>\n' allreduce.h alltoallv.h sparse_allreduce.h |
     g++ -Wall -Wextra -Werror -fsyntax-only -x c++ $(pkg-config --cflags nccl-examples-cpu) -
   for example in $EXAMPLES; do
-    NTHREADS=2 "$WORK/prefix/bin/$(program_of "$example")_cpu" --count 1000 >"$WORK/out" 2>"$WORK/err"
+    NTHREADS=2 "$WORK/prefix/bin/${example#*_}_cpu" --count 1000 >"$WORK/out" 2>"$WORK/err"
     grep -q ' verified correctly$' "$WORK/out"
   done
   if [[ $LAUNCHERS = *mpi* ]]; then

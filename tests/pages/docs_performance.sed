@@ -1,2 +1,1 @@
-s,./scripts/bench.sh --quick --out,cp -r results/2xH200-nccl2.28,
 s,./scripts/bench.sh --out,cp -r results/2xH200-nccl2.28,
