@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the host files of the sparse allreduce share: the paths, the handle, and the parts that
- * several paths have in common. Not for users: they include sparse_allreduce.h. */
+/* What the host files share: the paths, the handle, and the parts that several paths have in
+ * common. Not for users. */
 #ifndef SPARSE_HANDLE_H
 #define SPARSE_HANDLE_H
 
@@ -13,10 +13,8 @@ struct sparse_allreduce_handle;
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-/* Enqueues a step, from the gradient to the result, on every rank in the same way:
- * select_offered(), an exchange, sums in an order that is the same on all ranks, and ops_apply(),
- * which averages and writes the result where the user wants it. sparse_phase() says where each
- * begins, for those who measure. */
+/* Enqueues a step, on every rank in the same way: select_offered(), an exchange, sums in an order
+ * that is the same on all ranks, and ops_apply(). sparse_phase() says where each begins. */
 typedef ncclResult_t sparse_path_t(struct sparse_allreduce_handle *h, const void *gradient,
                                    cudaStream_t stream);
 
@@ -77,8 +75,7 @@ struct sparse_allreduce_handle {
   struct sparse_step last;   /* the last one that ran, */
   struct sparse_step latest; /* or that was captured, if that came later */
 
-  /* Where counts, and the state for statistics, come to the host. Not pinned: freeing pinned memory
-   * waits for all GPUs of the process. */
+  /* On the host. Not pinned: freeing pinned memory waits for all GPUs of the process. */
   uint64_t *counts;
   struct sparse_state *state;
 
@@ -165,8 +162,7 @@ ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase p
                           cudaStream_t stream);
 
 /* offer.c: adds the gradient to the residual and leaves what this rank offers in the offered list,
- * and the rule by which it was chosen in state->selection. It leaves the residual; if the path
- * chooses of the sums, only what of it is in the result (see enum sparse_removal). */
+ * and the rule by which it was chosen in state->selection. See enum sparse_removal. */
 ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradient,
                             cudaStream_t stream);
 

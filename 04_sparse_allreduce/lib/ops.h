@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators of the sparse allreduce: everything but messages. kernels/ has the kernels; ../cpu/
- * their CPU versions, for the stand-in. They use this rank's memory only, but for the one-sided
- * ones.
+/* The operators: everything but messages. kernels/ has the kernels; ../cpu/ their CPU versions, for
+ * the stand-in. They use this rank's memory only, but for the one-sided ones.
  *
  * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
@@ -23,8 +22,8 @@ extern "C" {
 /* Device memory that the operators need beside lists, zeroed once by the caller. */
 size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity);
 
-/* Loads all kernels of the current device, so that later launches do not, and finds out whether
- * they can start early there (device/device.cuh). To be called before any operator. */
+/* Loads all kernels of the current device and finds out whether they can start early there
+ * (device/device.cuh). To be called before any operator. */
 ncclResult_t ops_load(void);
 
 /* A decision on its own. */
@@ -114,9 +113,7 @@ ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
 ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, float scale,
                      float *vector, cudaStream_t stream);
 
-/* What is pending in the residual, now: residual[i] = 0 where state->selection chooses residual[i],
- * for all i or, as state->pending says, for those of the state->result_count first entries of
- * `gathered`. */
+/* What is pending in the residual becomes zero now, see enum sparse_removal. */
 ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream);
 
 /* residual[i] += value for the entries of `list` (one part) that *selection does not choose and
@@ -148,8 +145,7 @@ ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struc
  * messages. All ranks call them in the same order: each stores to the others, or waits for what the
  * others store, at most config.timeout_seconds. After that state->late says for whom, and nobody
  * waits any more. They replace an exchange and the operators around it, and take their decisions
- * themselves: a launch for each would be most of what they gain. Two have kernels of their own, in
- * onesided.cu; the others are forms of local kernels (kernels/). */
+ * themselves: a launch for each would be most of what they gain. */
 
 /* Each part of the offered list, divided by state->boundaries as in ops_partition(), goes to the
  * memory of the owner of its region, to the same place in this rank's list there. */

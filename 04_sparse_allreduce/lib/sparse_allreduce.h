@@ -21,21 +21,20 @@
  * - The gradient is `count` elements of config.gradient_type in device memory, the same count on
  *   all ranks, 1 <= count < 2^32 - 1. It is not changed. Result and residual are float.
  * - k = max(floor(count * density), 1) is the number of entries that a rank is to offer. A rank
- *   never offers more than capacity = min(count, max(2k, 4096)). Where a threshold, raised or
- *   corrected as far as it may be, selects more, the rank offers its k largest instead; and so it
- *   does where the lowest Gaussian threshold selects nothing (GAUSSIANK, GAUSSIANKCONCAT).
+ *   never offers more than capacity = min(count, max(2k, 4096)). Where a threshold, corrected as
+ *   far as it may be, selects more, or the lowest Gaussian one nothing (GAUSSIANK,
+ *   GAUSSIANKCONCAT), the rank offers its k largest instead.
  * - An exact threshold (GAUSSIANKSA; TOPKAOPT and OKTOPK every so many steps) is the k-th
  *   magnitude, and what exceeds it is offered: k - 1 entries, fewer where several elements have
  *   that magnitude. Where nothing could ever be offered, the configuration is refused: k = 1 with
  *   an exact threshold in every step, and a Gaussian threshold for one element.
  * - "Large" is by magnitude; among equal magnitudes the lower index comes first.
- * - "Collective" means: every rank of the communicator makes the call, in the same order. NCCL's
- *   rules for collectives apply. All other calls are local.
+ * - "Collective": every rank of the communicator makes the call, in the same order, by NCCL's
+ *   rules for collectives. All other calls are local.
  * - Results are bit for bit the same on all ranks, in every run, for every throttle, balance and
  *   exchange, and every NCCL setting (SPARSE_DENSE excepted, whose order of sums is NCCL's).
- * - Several handles (one per fused tensor) may be used side by side; they share nothing but the
- *   communicator. Their steps come in the same order on all ranks, on one stream or ordered by
- *   events, as NCCL's rules for collectives on one communicator have it anyway.
+ * - Several handles (one per fused tensor) may be used side by side. Their steps come in the same
+ *   order on all ranks, on one stream or ordered by events.
  * - All calls for a handle come with the device current on which it was made. Those that wait for
  *   the last step wait for all that the device was given.
  * - Results of type ncclResult_t mean what NCCL's documentation says; sparse_allreduce_last_error()
@@ -142,8 +141,8 @@ typedef struct {
 } sparse_allreduce_config_t;
 
 /* That preset (Ok-Topk's VGG/, LSTM/ and BERT/), OKTOPK, density 0.02, 0.02 and 0.01, balance
- * ALWAYS of BERT, else NEVER, no warm-up, throttle 4. In the header, so that `size` is that of your
- * header: a library of another version refuses the configuration, and never misreads it. */
+ * ALWAYS of BERT, else NEVER, no warm-up, throttle 4. `size` is that of your header: a library of
+ * another version refuses the configuration. */
 void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size,
                                   sparse_preset_t preset);
 static inline sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset)

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory of a handle. Everything that one operator tells the next (counts, thresholds, regions,
- * decisions) lives in one struct in device memory, so that a step can run without the host. Host
- * code passes pointers and capacities around, never counts.
- *
- * Not for users: they include sparse_allreduce.h. */
+/* The memory of a handle, not for users. What one operator tells the next lives in one struct in
+ * device memory, so that a step can run without the host, which passes pointers, never counts. */
 #ifndef SPARSE_STATE_H
 #define SPARSE_STATE_H
 
@@ -50,9 +47,9 @@ struct sparse_selection {
  * it is given; from nothing it leaves lists as they are. */
 enum sparse_source { SPARSE_FROM_NOTHING, SPARSE_FROM_LIST, SPARSE_FROM_RESIDUAL };
 
-/* Flags, by which ranks that use each other's memory know what is there (onesided/flags.cuh). A
- * flag has a value of 32 bits, and the epoch of its step in the upper half, by which the reader
- * knows that it has come. Rank p writes flags [p] in the memory of the rank that they are for. */
+/* Flags, by which ranks that use each other's memory know what is there (onesided/flags.cuh): a
+ * value of 32 bits, and in the upper half the epoch of its step. Rank p writes flags [p] in the
+ * memory of the rank that they are for. */
 enum { SPARSE_FLAG_FIRST, SPARSE_FLAG_COUNT, SPARSE_FLAG_LEVEL, SPARSE_LIST_FLAGS };
 #define SPARSE_TOO_MANY UINT32_MAX
 enum { SPARSE_FLAG_SUMS, SPARSE_FLAG_NONFINITE, SPARSE_FLAG_TAKEN, SPARSE_SUM_FLAGS };
@@ -76,13 +73,11 @@ struct sparse_flags {
   uint32_t nonfinite[SPARSE_MAX_RANKS];
 };
 
-/* What leaves the residual; the path says so when it selects. Which elements were offered
- * state->selection says. They become zero, in three places:
- * - the next step's local pass does that on its way, so that it costs no memory access of its own.
- *   Until then it is pending (state->pending);
- * - ops_clear_pending() does it at once, for a caller who asks for the residual;
- * - with SPARSE_REMOVE_IN_RESULT only what is in the result: by the bits, one for each element,
- * that ops_apply() has set, or by the entries in `gathered`. */
+/* What leaves the residual, of the elements that state->selection chooses. The next step's local
+ * pass makes them zero on its way, without a memory access of its own, or ops_clear_pending() at
+ * once; until then it is pending (state->pending). With SPARSE_REMOVE_IN_RESULT only what is in the
+ * result, by the bits, one for each element, that ops_apply() has set, or the entries in
+ * `gathered`. */
 enum sparse_removal {
   SPARSE_REMOVE_NOTHING,
   SPARSE_REMOVE_OFFERED,   /* all that was offered */
@@ -90,9 +85,8 @@ enum sparse_removal {
 };
 
 struct sparse_state {
-  /* From step to step: what a checkpoint keeps, up to levels[0]. Selections first look for
-   * candidates above `guess`, guess_ratio of a level of the step before: only speed depends on it.
-   */
+  /* From step to step: what a checkpoint keeps, up to levels[0]. Selections first look above
+   * `guess`, guess_ratio of a level of the step before: only speed depends on it. */
   double local_threshold, global_threshold;
   double guess_ratio;
   sparse_level_t guess;
@@ -184,8 +178,7 @@ struct sparse_memory {
   void *scratch; /* of the operators, see ops_scratch_bytes */
 };
 
-/* One-sided: where the list of rank p begins in the received list of an owner, whose own one is the
- * last. */
+/* One-sided: where rank p's list begins in the received list of an owner, whose own is the last. */
 SPARSE_DEVICE size_t sparse_list_place(const struct sparse_memory *m, int owner, int p)
 {
   return (size_t)((p - owner - 1 + m->nranks) % m->nranks) * m->list_room;
