@@ -145,15 +145,22 @@ static ncclResult_t ops_launch(void (*kernel)(Parameters...), unsigned blocks, u
              : ncclUnhandledCudaError;
 }
 
-/* Lists the kernels of a file for ops_load(), before main(): a kernel's first launch, which would
- * load it, may be within a stream capture. There is more room than there are kernels. */
-inline const void *ops_kernels[64];
-inline int ops_kernel_count;
+/* Loads kernels now rather than at their first launch, which may be within a stream capture. */
 template <typename... Kernels>
-static bool ops_load_kernels(Kernels... kernels)
+static ncclResult_t ops_load_kernels(Kernels... kernels)
 {
-  return ((ops_kernels[ops_kernel_count++] = (const void *)kernels) && ...);
+  cudaFuncAttributes attributes;
+  bool good = true;
+  ((good = good && cudaFuncGetAttributes(&attributes, (const void *)kernels) == cudaSuccess), ...);
+  return good ? ncclSuccess : ncclUnhandledCudaError;
 }
+
+ncclResult_t ops_load_local_pass(void);
+ncclResult_t ops_load_select(void);
+ncclResult_t ops_load_reduce(void);
+ncclResult_t ops_load_apply(void);
+ncclResult_t ops_load_onesided(void);
+ncclResult_t ops_load_small(void);
 
 /* __launch_bounds__; fewer blocks where a multiprocessor runs less than 2048 threads. */
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ % 100 != 0 || __CUDA_ARCH__ >= 1100)

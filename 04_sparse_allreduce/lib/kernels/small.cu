@@ -235,14 +235,18 @@ ncclResult_t ops_load(void)
     return ncclUnhandledCudaError;
   /* graphs take such launches from drivers for CUDA 12.3 on */
   if (device < MAX_DEVICES) waits[device] = attributes.ptxVersion >= 90 && driver >= 12030;
-  for (int i = 0; i < ops_kernel_count; i++)
-    if (cudaFuncGetAttributes(&attributes, ops_kernels[i]) != cudaSuccess)
-      return ncclUnhandledCudaError;
+  const ncclResult_t results[] = {ops_load_local_pass(), ops_load_select(),   ops_load_reduce(),
+                                  ops_load_apply(),      ops_load_onesided(), ops_load_small()};
+  for (const ncclResult_t result : results)
+    if (result != ncclSuccess) return result;
   return ncclSuccess;
 }
 
 } // extern "C"
 
-static const bool listed = ops_load_kernels(
-    decide, partition, clear_pending, give_back, add_entries, add_dense, move, average,
-    convert<const float *>, convert<const __half *>, convert<const __nv_bfloat16 *>);
+ncclResult_t ops_load_small(void)
+{
+  return ops_load_kernels(decide, partition, clear_pending, give_back, add_entries, add_dense, move,
+                          average, convert<const float *>, convert<const __half *>,
+                          convert<const __nv_bfloat16 *>);
+}
