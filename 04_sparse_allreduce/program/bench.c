@@ -13,7 +13,7 @@
 
 #include "allreduce.h"
 #include "bench.h"
-#include "program/runner.h"
+#include "program/program.h"
 #include "verify.h"
 
 /* What is measured: sizes, whose constants, and how many of the densities. */
@@ -59,7 +59,7 @@ struct sweep {
   const struct rank *me;
   cudaStream_t stream;
   struct verifier verifier; /* of AllReduces; it has the type of gradients */
-  double copy_rate;         /* bytes per microsecond that a copy within device memory moves */
+  double copy_rate;         /* bytes per microsecond */
   int code;                 /* EXIT_VERIFIED, or of what went wrong last */
   /* of the current size */
   size_t count;
@@ -78,17 +78,19 @@ static struct timing no_timing(int code)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* What is timed: a step of a path, or an AllReduce from one of the send buffers. */
+/* What is timed: a step of a path, an AllReduce from one of the send buffers, or a copy. */
 struct subject {
-  struct runner *runner; /* NULL: it is an AllReduce, ... */
-  allreduce_t direct;    /* ... if not NULL that of example 02, else NCCL's */
+  struct runner *runner; /* NULL: it is no path, ... */
+  allreduce_t direct;    /* ... but this AllReduce of example 02, or if NULL that of NCCL */
   char *send[GRADIENTS], *recv;
+  bool copies; /* ... or a copy of send[0] to recv */
   /* With -G: captured steps, by gradient and kind; an AllReduce has one kind. */
   cudaGraphExec_t graphs[GRADIENTS][SPARSE_KINDS];
-  bool eager; /* the host takes part in the steps of this path: no graphs */
-  /* What the runner had at the beginning. Every repetition is the same cycle: the gradients come
-   * again and again, which no training does, and thresholds that follow them swing more and more.
-   */
+  bool eager; /* no graphs; always so where the host takes part in the steps of a path */
+  /* A path's reference, and what the runner had when it was first right. Every repetition is the
+   * same cycle from there: the gradients come again and again, which no training does, and
+   * thresholds that follow them swing more and more. */
+  struct verification reference;
   void *state;
 };
 
@@ -96,7 +98,10 @@ static ncclResult_t enqueue_eagerly(struct sweep *sweep, struct subject *s, uint
 {
   const ncclDataType_t type = sweep->verifier.type->nccl;
   if (s->runner) return runner_step(s->runner, sweep->gradients[slot]);
-  if (s->direct)
+  if (s->copies)
+    CUDACHECK(
+        cudaMemcpyAsync(s->recv, s->send[0], COPY_BYTES, cudaMemcpyDeviceToDevice, sweep->stream));
+  else if (s->direct)
     DIRECTCHECK(
         allreduce_run(s->direct, s->send[slot], s->recv, sweep->count, type, sweep->stream));
   else
@@ -137,13 +142,6 @@ static void enqueue_step(struct sweep *sweep, struct subject *s, uint64_t step)
   }
   CUDACHECK(cudaGraphLaunch(s->graphs[slot][kind], sweep->stream));
   if (s->runner) SPARSECHECK(sparse_allreduce_replayed(s->runner->handle));
-}
-
-static void free_graphs(struct subject *s)
-{
-  for (int slot = 0; slot < GRADIENTS; slot++)
-    for (int kind = 0; kind < SPARSE_KINDS; kind++)
-      if (s->graphs[slot][kind]) CUDACHECK(cudaGraphExecDestroy(s->graphs[slot][kind]));
 }
 
 static double elapsed(cudaEvent_t start, cudaEvent_t stop)
@@ -202,34 +200,74 @@ static struct timing time_steps(struct sweep *sweep, struct subject *s)
   return time;
 }
 
-/* ---- timing a path
- * ----------------------------------------------------------------------------------- */
+/* ---- verifying and timing -------------------------------------------------------------------- */
 
-/* A step with each gradient, compared with the reference. */
-static int verify_steps(struct sweep *sweep, struct subject *s, struct verification *v)
+/* A step of a path with each gradient, or one AllReduce; what each leaves is compared. */
+static int verify_steps(struct sweep *sweep, struct subject *s)
 {
   int code = EXIT_VERIFIED;
-  for (uint64_t i = 0; i < GRADIENTS && code == EXIT_VERIFIED; i++) {
+  for (uint64_t i = 0; s->runner && i < GRADIENTS && code == EXIT_VERIFIED; i++) {
     enqueue_step(sweep, s, i);
     code = runner_finish(s->runner, i);
-    if (code == EXIT_VERIFIED) code = verification_step(v, sweep->gradients[i]);
+    if (code == EXIT_VERIFIED) code = verification_step(&s->reference, sweep->gradients[i]);
   }
-  return code;
+  if (s->runner) return code;
+  for (int i = 0; i < GRADIENTS; i++)
+    verifier_fill(&sweep->verifier, VERIFY_INDEXED, s->send[i], s->recv, sweep->count);
+  /* a symmetric kernel may start before what is in front of it has finished; and with several
+   * GPUs in one process, allocating may wait for all of them */
+  CUDACHECK(cudaStreamSynchronize(sweep->stream));
+  launcher_barrier(sweep->me);
+  enqueue_step(sweep, s, 0);
+  CUDACHECK(cudaStreamSynchronize(sweep->stream));
+  verifier_compare(&sweep->verifier, s->recv, sweep->count);
+  const bool wrong = verifier_report(&sweep->verifier, "ncclAllReduce") != 0;
+  return launcher_agree(sweep->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }
 
-/* The parts of a step. */
-static void time_phases(struct sweep *sweep, struct runner *runner, double us[PHASES])
+/* Verifies; times; and verifies once more the calls that were timed, graphs among them. What is
+ * wrong has no time. */
+static struct timing time_verified(struct sweep *sweep, struct subject *s)
 {
-  struct subject s = {.runner = runner, .eager = true}; /* events do not go into graphs */
+  struct runner *runner = s->runner;
+  launcher_step("bench: verification before timing");
+  s->eager = true;
+  int code = verify_steps(sweep, s);
+  if (code != EXIT_VERIFIED) return no_timing(code);
+  s->eager = runner && runner->simple;
+  if (runner) s->state = runner_save(runner);
+  const struct timing time = time_steps(sweep, s);
+
+  launcher_step("bench: verification after timing");
+  if (runner) runner_load(runner, s->state); /* the state in which the reference is */
+  if (runner && runner->simple) simple_reset(s->reference.ref);
+  if (runner && runner->weights)
+    CUDACHECK(cudaMemcpy(runner->weights, s->reference.weights, sweep->count * sizeof(float),
+                         cudaMemcpyHostToDevice));
+  code = verify_steps(sweep, s);
+  for (int slot = 0; slot < GRADIENTS; slot++)
+    for (int kind = 0; kind < SPARSE_KINDS; kind++)
+      if (s->graphs[slot][kind]) CUDACHECK(cudaGraphExecDestroy(s->graphs[slot][kind]));
+  free(s->state);
+  return code == EXIT_VERIFIED ? time : no_timing(code);
+}
+
+/* ---- what is timed --------------------------------------------------------------------------- */
+
+/* The parts of a step. */
+static void time_phases(struct sweep *sweep, struct subject *s, double us[PHASES])
+{
+  const sparse_allreduce_t handle = s->runner->handle;
   int steps = 0;
+  s->eager = true; /* events do not go into graphs */
   memset(us, 0, PHASES * sizeof *us);
-  SPARSECHECK(sparse_allreduce_time_phases(runner->handle, 1));
+  SPARSECHECK(sparse_allreduce_time_phases(handle, 1));
   for (uint64_t step = 0; step < PHASE_STEPS; step++) {
     sparse_allreduce_phases_t phases;
     sparse_allreduce_statistics_t statistics;
-    enqueue_step(sweep, &s, step);
-    SPARSECHECK(sparse_allreduce_phases(runner->handle, &phases));
-    SPARSECHECK(sparse_allreduce_statistics(runner->handle, &statistics));
+    enqueue_step(sweep, s, step);
+    SPARSECHECK(sparse_allreduce_phases(handle, &phases));
+    SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
     if (statistics.exact_global || statistics.repartitioned) continue;
     const float ms[PHASES] = {phases.select, phases.exchange, phases.reduce, phases.gather,
                               phases.apply};
@@ -242,43 +280,20 @@ static void time_phases(struct sweep *sweep, struct runner *runner, double us[PH
   }
 }
 
-/* A step with each gradient, all of it compared with the reference; then its time; then the calls
- * that were timed, graphs among them, once more, and what they leave is compared. What is wrong
- * has no time. */
 static struct timing time_path(struct sweep *sweep, struct runner *runner)
 {
-  struct subject s = {.runner = runner, .eager = true};
-  struct timing time;
-  struct verification v;
-  launcher_step("bench: verification before timing");
-  int code = verification_init(&v, runner, false);
-  if (code == EXIT_VERIFIED) code = verify_steps(sweep, &s, &v);
-  if (code == EXIT_VERIFIED) {
-    s.eager = runner->simple;
-    s.state = runner_save(runner);
-    time = time_steps(sweep, &s);
-    launcher_step("bench: verification after timing");
-    runner_load(runner, s.state); /* the state in which the reference is */
-    if (runner->simple) simple_reset(v.ref);
-    if (runner->weights)
-      CUDACHECK(cudaMemcpy(runner->weights, v.weights, sweep->count * sizeof *v.weights,
-                           cudaMemcpyHostToDevice));
-    code = verify_steps(sweep, &s, &v);
-    if (!runner->simple) time_phases(sweep, runner, time.phases);
-    free_graphs(&s);
-    free(s.state);
-  }
-  verification_free(&v);
-  return code == EXIT_VERIFIED ? time : no_timing(code);
+  struct subject s = {.runner = runner};
+  verification_init(&s.reference, runner, false);
+  struct timing time = time_verified(sweep, &s);
+  if (!runner->simple && time.code == EXIT_VERIFIED) time_phases(sweep, &s, time.phases);
+  verification_free(&s.reference);
+  return time;
 }
-
-/* ---- what they are compared with ------------------------------------------------------------- */
 
 static struct timing time_dense(struct sweep *sweep, enum dense_kind kind)
 {
   const size_t bytes = sweep->count * sweep->verifier.type->size;
   const size_t stride = (bytes + 4095) / 4096 * 4096, all = (GRADIENTS + 1) * stride;
-  struct timing time = {.code = EXIT_VERIFIED};
   struct subject s = {0};
   ncclWindow_t window = NULL; /* of all buffers */
   char *memory;
@@ -300,23 +315,7 @@ static struct timing time_dense(struct sweep *sweep, enum dense_kind kind)
   for (int i = 0; i < GRADIENTS; i++) s.send[i] = memory + (size_t)i * stride;
   s.recv = memory + GRADIENTS * stride;
 
-  for (int timed = 0; timed < 2 && time.code == EXIT_VERIFIED; timed++) {
-    for (int i = 0; i < GRADIENTS; i++)
-      verifier_fill(&sweep->verifier, VERIFY_INDEXED, s.send[i], s.recv, sweep->count);
-    /* a symmetric kernel may start before what is in front of it has finished; and with several
-     * GPUs in one process, allocating may wait for all of them */
-    CUDACHECK(cudaStreamSynchronize(sweep->stream));
-    launcher_barrier(sweep->me);
-    if (timed)
-      time = time_steps(sweep, &s);
-    else
-      enqueue_step(sweep, &s, 0);
-    CUDACHECK(cudaStreamSynchronize(sweep->stream));
-    verifier_compare(&sweep->verifier, s.recv, sweep->count);
-    const bool wrong = verifier_report(&sweep->verifier, "ncclAllReduce") != 0;
-    time.code = launcher_agree(sweep->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
-  }
-  free_graphs(&s);
+  const struct timing time = time_verified(sweep, &s);
   if (s.direct) {
     DIRECTCHECK(allreduce_get_async_error(s.direct, &result));
     CHECK_NCCL_RESULT(result, "allreduce_run", allreduce_last_error());
@@ -329,33 +328,23 @@ static struct timing time_dense(struct sweep *sweep, enum dense_kind kind)
   else
     NCCLCHECK(ncclMemFree(memory));
   launcher_barrier(sweep->me); /* freeing may wait for all GPUs, and for what runs there */
-  return time.code == EXIT_VERIFIED ? time : no_timing(time.code);
+  return time;
 }
 
-static double time_copy(struct sweep *sweep)
+/* Bytes per microsecond that a copy within device memory moves: reads and writes. */
+static double copy_rate(struct sweep *sweep)
 {
-  double us[COPIES];
-  char *half[2];
-  cudaEvent_t start, stop;
-  CUDACHECK(cudaEventCreate(&start));
-  CUDACHECK(cudaEventCreate(&stop));
-  CUDACHECK(cudaMalloc((void **)&half[0], 2 * (size_t)COPY_BYTES));
-  CUDACHECK(cudaMemsetAsync(half[0], 1, 2 * (size_t)COPY_BYTES, sweep->stream));
-  half[1] = half[0] + COPY_BYTES;
-  for (int i = 0; i < COPIES; i++) {
-    CUDACHECK(cudaEventRecord(start, sweep->stream));
-    CUDACHECK(cudaMemcpyAsync(half[i % 2], half[1 - i % 2], COPY_BYTES, cudaMemcpyDeviceToDevice,
-                              sweep->stream));
-    CUDACHECK(cudaEventRecord(stop, sweep->stream));
-    CUDACHECK(cudaStreamSynchronize(sweep->stream));
-    us[i] = elapsed(start, stop);
-  }
-  CUDACHECK(cudaEventDestroy(start));
-  CUDACHECK(cudaEventDestroy(stop));
-  CUDACHECK(cudaFree(half[0]));
+  struct subject s = {.copies = true, .eager = true};
+  CUDACHECK(cudaMalloc((void **)&s.recv, 2 * (size_t)COPY_BYTES));
+  CUDACHECK(cudaMemsetAsync(s.recv, 1, 2 * (size_t)COPY_BYTES, sweep->stream));
+  s.send[0] = s.recv + COPY_BYTES;
+  sweep->steps = COPIES;
+  const double us = time_steps(sweep, &s).median;
+  CUDACHECK(cudaFree(s.recv));
   launcher_barrier(sweep->me);
-  return 2.0 * COPY_BYTES / report_time(sweep->me, us, COPIES);
+  return 2.0 * COPY_BYTES / us;
 }
+
 /* ---- a row ----------------------------------------------------------------------------------- */
 
 /* Of the file, and what is shown of the table, too. */
@@ -416,18 +405,17 @@ static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_
   const struct rank *me = s->me;
   const char *prefix = version == BY_SIMPLE ? "simple " : "", *name = simple_paths[path].name;
   struct runner runner;
-  char shown[32], full[48]; /* names in the table and in files */
+  char row[48]; /* its name in files; in the table the words are at its end */
   config.algorithm = (sparse_allreduce_algorithm_t)path;
   config.result = version >= ENTRIES ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
-  snprintf(shown, sizeof shown, "%s%s", prefix, name);
-  snprintf(full, sizeof full, "%s%s%s", prefix, name, words[version]);
+  const int length = snprintf(row, sizeof row, "%s%s%s", prefix, name, words[version]);
   runner_create(&runner, s->job, s->count, &config, version == BY_SIMPLE, version == ENTRIES_ADDED);
   const char *mode = runner_mode(&runner, NULL);
   launcher_barrier(me); /* with several GPUs in one process, allocating may wait for all of them */
   const struct timing time = time_path(s, &runner);
   const bool right = time.code == EXIT_VERIFIED;
-  launcher_print(me, "%-15s", shown);
-  write_row(s, full, mode, config.density, &time, right);
+  launcher_print(me, "%-15.*s", length - (int)strlen(words[version]), row);
+  write_row(s, row, mode, config.density, &time, right);
   if (right)
     launcher_print(me, "  %s%s%s\n", mode, *words[version] ? "," : "", words[version]);
   else
@@ -511,7 +499,7 @@ static void sweep_sizes(struct sweep *s)
 {
   const struct rank *me = s->me;
   size_t available, total;
-  s->copy_rate = time_copy(s);
+  s->copy_rate = copy_rate(s);
   launcher_print(me, "# Sparse AllReduce: %d rank%s, %s; us, slowest rank%s\n", me->nranks,
                  me->nranks == 1 ? "" : "s", s->job->opt->type->name,
                  program_options.graphs ? ", in CUDA graphs" : "");

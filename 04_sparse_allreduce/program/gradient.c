@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients to try a sparse allreduce on. An element depends on (seed, step, rank, index) alone and
  * is made of integers only (a hash, sums and shifts), so it has the same bits on every machine. */
+#include <stdlib.h>
+
 #include "float16.h"
 #include "hash.h"
 #include "program.h"

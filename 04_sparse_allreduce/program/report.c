@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runner.h"
+#include "program.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runner.h"
+#include "program.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -38,9 +38,9 @@ void runner_create(struct runner *r, const struct job *job, size_t count,
   *r = (struct runner){.job = job, .count = count, .config = *config};
   if (!simple)
     create_handle(r);
-  else if (!(r->simple = simple_create(job->comm, (struct simple_link){0}, me->rank, me->nranks,
-                                       count, config)))
-    launcher_fail(__FILE__, __LINE__, "simple_create", "out of memory", NULL);
+  else
+    r->simple =
+        simple_create(job->comm, (struct simple_link){0}, me->rank, me->nranks, count, config);
   if (config->result != SPARSE_RESULT_ENTRIES) return;
   r->dense = device_vector(count);
   if (updates) r->weights = device_vector(count);

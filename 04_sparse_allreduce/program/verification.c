@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runner.h"
+#include "program.h"
 
 #include <float.h>
 #include <math.h>
@@ -14,26 +14,21 @@ static void gather_by_launcher(void *me, const void *mine, void *all, size_t byt
   launcher_allgather(me, mine, all, bytes);
 }
 
-int verification_init(struct verification *v, const struct runner *r, bool measures_xi)
+void verification_init(struct verification *v, const struct runner *r, bool measures_xi)
 {
   const struct rank *me = r->job->me;
-  const bool updates = r->config.result == SPARSE_RESULT_ENTRIES;
   const struct simple_link link = {(void *)(uintptr_t)me, gather_by_launcher};
-  char error[160] = "";
+  const size_t bytes = r->count * sizeof(float);
+  const bool compares = program_options.verify == 0; /* not off */
   *v = (struct verification){.runner = r};
-  if (program_options.verify != 0) { /* off */
-    if (r->job->results.stream || r->job->residual.stream)
-      v->host = simple_host_memory(r->count * sizeof *v->host);
-    return EXIT_VERIFIED;
-  }
+  if (compares || r->job->results.stream || r->job->residual.stream)
+    v->host = simple_host_memory(bytes);
+  if (!compares) return;
   v->ref = simple_create(NULL, link, me->rank, me->nranks, r->count, &r->config);
-  v->host = malloc(r->count * sizeof *v->host);
-  if (updates) v->weights = calloc(r->count, sizeof *v->weights);
-  if (measures_xi) v->mean = malloc(r->count * sizeof *v->mean);
-  if (!v->ref || !v->host || (updates && !v->weights) || (measures_xi && !v->mean))
-    snprintf(error, sizeof error,
-             "no memory on the host for %zu elements; allowed: fewer, or --verify off", r->count);
-  return launcher_refuse(me, error);
+  if (measures_xi) v->mean = simple_host_memory(bytes);
+  if (r->config.result != SPARSE_RESULT_ENTRIES) return;
+  v->weights = simple_host_memory(bytes);
+  memset(v->weights, 0, bytes);
 }
 
 void verification_free(struct verification *v)

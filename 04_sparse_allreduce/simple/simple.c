@@ -61,9 +61,8 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
                              size_t count, const sparse_allreduce_config_t *config)
 {
   const size_t ranks = (size_t)nranks;
-  struct simple *s = malloc(sizeof *s + (ranks + 1) * sizeof *s->boundaries);
+  struct simple *s = simple_host_memory(sizeof *s + (ranks + 1) * sizeof *s->boundaries);
   void *memory;
-  if (!s) return NULL;
   *s = (struct simple){.config = *config,
                        .on = comm ? &simple_on_device : &simple_on_host,
                        .comm = comm,
@@ -81,10 +80,8 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
   const size_t bytes = lay_out(s, NULL);
   if (comm)
     CUDACHECK(cudaMalloc(&memory, bytes));
-  else if (!(memory = malloc(bytes))) {
-    free(s);
-    return NULL;
-  }
+  else
+    memory = simple_host_memory(bytes);
   lay_out(s, memory);
   simple_reset(s);
   return s;

@@ -120,7 +120,7 @@ struct simple {
 };
 
 /* For the ranks of `comm` on the current device; with comm == NULL on the host, for the ranks that
- * `link` reaches. NULL if the host's memory does not suffice. */
+ * `link` reaches. */
 struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank, int nranks,
                              size_t count, const sparse_allreduce_config_t *config);
 void simple_destroy(struct simple *s); /* NULL is fine */
