@@ -4,7 +4,7 @@
  *
  *   rank 0 <- rank 1   rank 2 <- rank 3        round 1
  *   rank 0 <---------- rank 2                  round 2
- *   rank 0 ----------> everybody
+ *   rank 0 ----------> every rank
  *
  * What a node of the tree does not pass on may have an index that wins elsewhere. The ranks that
  * contributed then believe that all of it arrived, and it is lost: so it was published. With
@@ -65,7 +65,7 @@ void simple_gtopk(struct simple *s, const float *gradient)
     dropped += drops[rounds];
   }
 
-  /* Rank 0's list to everybody. MPI: Bcast */
+  /* Rank 0's list to every rank. MPI: Bcast */
   memset(sends, 0, sizeof sends);
   sends[0] = k;
   simple_copy(s, s->global, lists, bytes);

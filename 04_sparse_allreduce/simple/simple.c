@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The paths by name, a rank's memory, and what several paths do. */
+#include "float16.h"
 #include "simple.h"
 
 #include <math.h>
@@ -170,7 +171,7 @@ void simple_accumulate(struct simple *s, const float *gradient)
 
 double simple_kth_magnitude(struct simple *s)
 {
-  return simple_magnitude(s->on->largest(s, s->acc, s->k).above);
+  return float16_of_bits(s->on->largest(s, s->acc, s->k).above);
 }
 
 struct simple_rule simple_above(const struct simple *s, double threshold)
@@ -205,7 +206,7 @@ void simple_offer_above(struct simple *s, double *threshold)
     offer(s, simple_above(s, *threshold));
   } else {
     simple_offer_largest(s);
-    *threshold = simple_magnitude(s->last.selected_above);
+    *threshold = float16_of_bits(s->last.selected_above);
   }
 }
 
