@@ -94,16 +94,18 @@ void job_create_file(const struct job *job, struct output_file *file, const char
   fprintf(file->stream, "\x93NUMPY\1%c%c%c%-117s\n", 0, 118, 0, header); /* 118 bytes of header */
 }
 
-int job_gradient(struct job *job, uint64_t step, void *gradient)
+int job_gradient(struct job *job, size_t count, uint64_t step, void *gradient)
 {
-  const size_t bytes = job->count * sizeof(float);
-  if (!job->input) {
-    gradient_upload(job, gradient, job->count, step);
-    return EXIT_VERIFIED;
-  }
-  float *host = simple_host_memory(bytes);
-  const bool failed = fseeko(job->input, job->input_start + (off_t)(step * bytes), SEEK_SET) != 0 ||
-                      fread(host, 1, bytes, job->input) != bytes;
+  const struct datatype *type = job->opt->type;
+  const size_t bytes = count * type->size;
+  void *host = simple_host_memory(bytes);
+  bool failed = false;
+  if (!job->input)
+    gradient_fill(host, type->nccl, count, job->kind, job->seed, step, job->me->rank,
+                  job->me->nranks);
+  else
+    failed = fseeko(job->input, job->input_start + (off_t)(step * bytes), SEEK_SET) != 0 ||
+             fread(host, 1, bytes, job->input) != bytes;
   if (failed)
     launcher_error("cannot read %s: %s", program_options.input,
                    ferror(job->input) ? strerror(errno) : "it has become shorter");

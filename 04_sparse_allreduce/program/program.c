@@ -98,7 +98,7 @@ static void choose_paths(struct job *job, char error[LAUNCHER_TEXT])
   }
 }
 
-/* Rules between options; the first that is broken. */
+/* Rules between options. `error` becomes the first that is broken. */
 static void check_together(const struct job *job, char error[LAUNCHER_TEXT])
 {
   const struct program_options *own = &program_options;
@@ -155,7 +155,7 @@ sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t 
   return config;
 }
 
-/* Paths may need more elements than others. */
+/* Some paths need more elements than others. */
 static void check_paths(const struct job *job, char error[LAUNCHER_TEXT])
 {
   sparse_allreduce_config_t config = job->config;
@@ -167,8 +167,6 @@ static void check_paths(const struct job *job, char error[LAUNCHER_TEXT])
                job->count, config.density, sparse_allreduce_last_error());
   }
 }
-
-/* ---- a job ----------------------------------------------------------------------------------- */
 
 int job_open(struct job *job, const struct rank *me, const struct options *opt)
 {

@@ -8,6 +8,7 @@
 #include "output_file.h"
 #include "simple/simple.h"
 #include "sparse_allreduce.h"
+#include "verify.h"
 
 /* As NCCLCHECK, with the sentence that sparse_allreduce.h has for the error. */
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
@@ -54,6 +55,10 @@ struct job {
   struct output_file results, residual; /* without a stream: not asked for */
   struct rows rows;                     /* the table as a file */
   double dense_us;                      /* a step of dense; NaN if it has no time */
+  /* without --bench */
+  cudaEvent_t start, stop; /* of a step */
+  void *gradient;          /* in device memory */
+  struct verifier digest;
 };
 
 static inline bool job_wants(const struct job *job, int path)
@@ -78,9 +83,6 @@ size_t job_bytes(const struct job *job, size_t count, double density, int gradie
 void gradient_fill(void *to, ncclDataType_t type, size_t count, enum gradient_kind kind,
                    uint64_t seed, uint64_t step, int rank, int nranks);
 
-/* A gradient of that many elements, of this rank and step, to device memory. Waits for it. */
-void gradient_upload(const struct job *job, void *device, size_t count, uint64_t step);
-
 /* ---- files: files.c -------------------------------------------------------------------------- */
 
 /* Takes count, steps and dimensions from the file of --input. Returns an exit code, the same on all
@@ -92,9 +94,9 @@ int job_open_input(struct job *job);
 void job_create_file(const struct job *job, struct output_file *file, const char *pattern,
                      int dimensions, char error[LAUNCHER_TEXT]);
 
-/* Brings this rank's gradient of a step to device memory and waits for it. Returns an exit code;
- * collective. */
-int job_gradient(struct job *job, uint64_t step, void *gradient);
+/* Brings this rank's gradient of a step, generated or from the file of --input, to device memory
+ * and waits for it. Returns an exit code; collective. */
+int job_gradient(struct job *job, size_t count, uint64_t step, void *gradient);
 
 /* Writes count elements to one of the files, which may be none. Returns false after a line on
  * stderr if that fails. */
@@ -132,36 +134,35 @@ void runner_create(struct runner *r, const struct job *job, size_t count,
 void runner_destroy(struct runner *r);
 
 /* What runs, in words: "one-sided", "device counts", "send/recv", "simple", of dense "allreduce".
- * `reason`, unless it is NULL, becomes why it is send/recv, if nobody asked for that; "" else. */
+ * `reason` becomes why it is send/recv, if nobody asked for that, or "". */
 const char *runner_mode(const struct runner *r, const char **reason);
 
 /* A step, as sparse_allreduce_run; then weights += -0.1 * result, if there are any. */
 ncclResult_t runner_step(struct runner *r, const void *gradient);
 float runner_updated(float weight, float result); /* what has to become of a weight */
 
-/* Waits for the last step and looks at what it left. Returns an exit code, the same on all ranks:
- * whether it went well on the device. Collective. */
+/* Waits for the last step and looks at what it left. Returns an exit code, the same on all ranks.
+ * Collective. */
 int runner_finish(struct runner *r, uint64_t step);
 
 /* The residual to host memory. Not for dense. */
 void runner_residual(const struct runner *r, float *host);
 
-/* All that one step hands to the next: a copy of it, and back. free() frees the copy. simple/
- * cannot do that: it gives NULL, and begins again from its first step. */
+/* A copy of all that one step hands to the next, to be freed by free(). simple/ has none: it gives
+ * NULL, and begins again from its first step. */
 void *runner_save(const struct runner *r);
 void runner_load(const struct runner *r, const void *state);
 
-/* What a training job does to go on after a break: saves the state, makes a new handle from it in
- * the place of the old one. Not for simple/. Collective. */
+/* As a job goes on after a break: a new handle from the saved state. Not for simple/. Collective.
+ */
 void runner_restart(struct runner *r);
 
 /* ---- comparing: verification.c --------------------------------------------------------------- */
 
-/* After a step, everything that the device holds is compared with the reference, bit for bit, on
- * every rank. The reference is simple/ on the host: each rank computes its own side, and gets from
- * the launcher what other ranks send. Exceptions: sums of dense steps, whose order is NCCL's, have
- * an error bound; thresholds from mean and deviation may differ by rounding, and then the reference
- * goes on with the device's. */
+/* The reference is simple/ on the host: each rank computes its own side, and gets from the launcher
+ * what other ranks send. All that the device holds has to equal it bit for bit. Exceptions: sums of
+ * dense steps, whose order is NCCL's, have an error bound; thresholds from mean and deviation may
+ * differ by rounding, and then the reference goes on with the device's. */
 struct verification {
   const struct runner *runner;
   struct simple *ref;   /* this rank's side; NULL: nothing is compared */
@@ -178,23 +179,20 @@ struct verification {
 void verification_init(struct verification *v, const struct runner *r, bool measures_xi);
 void verification_free(struct verification *v);
 
-/* The reference takes the step that the runner has finished, and all that this has left is
- * compared. What of it goes to the files is written from the same copies on the host. Returns
- * EXIT_VERIFIED, EXIT_WRONG_DATA after one line on stderr that says what differed first, or
- * EXIT_FAILED_CALL; the same on all ranks. Collective. */
+/* The reference takes the step that the runner has finished, and what both have is compared; the
+ * files are written from the same copies. Returns EXIT_VERIFIED, EXIT_WRONG_DATA after one line on
+ * stderr that says what differed first, or EXIT_FAILED_CALL; the same on all ranks. Collective. */
 int verification_step(struct verification *v, const void *gradient);
 
 /* ---- the table: report.c --------------------------------------------------------------------- */
 
 /* What happened in the steps of one path on this rank. */
 struct path_steps {
-  double *us;      /* [job->steps] time of each step */
-  uint64_t begun;  /* how many there are */
-  uint64_t sparse; /* of them, those that were not dense; the sums below are over these, */
-  double local, global, words; /* ... over dense ones where there are no others */
+  double *us;       /* [job->steps] time of each step */
+  uint64_t begun;   /* how many there are */
+  uint64_t counted; /* of them, without dense ones to warm up; the sums below are over these */
+  double local, global, words;
 };
-
-void path_steps_add(struct path_steps *steps, const sparse_allreduce_statistics_t *statistics);
 
 void report_heading(const struct job *job);
 
@@ -203,9 +201,11 @@ void report_heading(const struct job *job);
 void report_path(struct job *job, const struct path_steps *steps, const struct verification *v,
                  int code);
 
-/* A number of the table, "-" where there is none, and of the file's row. NULL for `format`: not in
- * the table, for `column`: not in the file. */
+/* A number of the table ("-" if it is none; NULL for `format`: not there) and of the file (likewise
+ * `column`). */
 void report_number(struct job *job, const char *column, double value, const char *format);
+
+double elapsed_us(cudaEvent_t start, cudaEvent_t stop);
 
 /* Median over n steps of the slowest rank's time, NaN on the stand-in, whose times mean nothing.
  * `us` has the same n on all ranks, and is changed. Collective. */
@@ -213,7 +213,7 @@ double report_time(const struct rank *me, double *us, uint64_t n);
 
 /* ---- all of --bench: bench.c ----------------------------------------------------------------- */
 
-size_t bench_bytes(const struct job *job); /* of device memory, that it needs at least */
-int bench_paths(struct job *job);          /* an exit code, the same on all ranks; collective */
+size_t bench_bytes(const struct job *job, int model); /* of device memory; the first takes least */
+int bench_paths(struct job *job); /* an exit code, the same on all ranks; collective */
 
 #endif

@@ -63,13 +63,11 @@ const char *runner_mode(const struct runner *r, const char **reason)
       [SPARSE_MODE_ONESIDED] = "one-sided",
   };
   sparse_mode_t mode = SPARSE_MODE_NCCL;
-  if (reason) *reason = "";
+  *reason = "";
   if (r->handle) SPARSECHECK(sparse_allreduce_mode(r->handle, &mode, reason));
   if (r->config.algorithm == SPARSE_DENSE) return "allreduce";
   return r->simple ? "simple" : names[mode];
 }
-
-/* ---- a step ---------------------------------------------------------------------------------- */
 
 float runner_updated(float weight, float result)
 {
@@ -88,7 +86,7 @@ ncclResult_t runner_step(struct runner *r, const void *gradient)
   return sparse_allreduce_add(r->handle, SCALE, r->weights, stream);
 }
 
-/* The two ways to look at what a step left. A gradient that is not finite becomes a `reason`. */
+/* What a step left. A gradient that is not finite becomes a `reason`. */
 static void finish_simple(struct runner *r, char *reason, size_t size)
 {
   const struct simple *s = r->simple;

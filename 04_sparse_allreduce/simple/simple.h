@@ -116,15 +116,12 @@ struct simple {
   size_t nonfinite;                   /* elements of its gradient that were not */
 };
 
-/* For the ranks of `comm` on the current device; with comm == NULL on the host, for the ranks that
- * `link` reaches. */
+/* For the ranks of `comm` on the current device, or if it is NULL those of `link` on the host. */
 struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank, int nranks,
                              size_t count, const sparse_allreduce_config_t *config);
 void simple_destroy(struct simple *s); /* NULL is fine */
+void simple_reset(struct simple *s);   /* as when it was made */
 size_t simple_device_bytes(size_t count, double density, int nranks);
-
-/* As when it was made. */
-void simple_reset(struct simple *s);
 
 /* One step, on all ranks: by the path, and then s->result becomes the average. It and s->acc are
  * valid when the stream is done. */
