@@ -191,7 +191,17 @@ static struct timing time_steps(struct sweep *sweep, struct subject *s)
 
 /* ---- verifying and timing -------------------------------------------------------------------- */
 
-/* A step of a path with each gradient, or one AllReduce; what each leaves is compared. */
+static void fill_buffers(struct sweep *sweep, struct subject *s)
+{
+  for (int i = 0; i < GRADIENTS; i++)
+    verifier_fill(&sweep->verifier, VERIFY_INDEXED, s->send[i], s->recv, sweep->count);
+  /* a symmetric kernel may start before what is in front of it has finished; and with several
+   * GPUs in one process, allocating may wait for all of them */
+  CUDACHECK(cudaStreamSynchronize(sweep->job->stream));
+  launcher_barrier(sweep->job->me);
+}
+
+/* Compares what a step of a path with each gradient leaves, or the last AllReduce. */
 static int verify_steps(struct sweep *sweep, struct subject *s)
 {
   int code = EXIT_VERIFIED;
@@ -201,13 +211,6 @@ static int verify_steps(struct sweep *sweep, struct subject *s)
     if (code == EXIT_VERIFIED) code = verification_step(&s->reference, sweep->gradients[i]);
   }
   if (s->runner) return code;
-  for (int i = 0; i < GRADIENTS; i++)
-    verifier_fill(&sweep->verifier, VERIFY_INDEXED, s->send[i], s->recv, sweep->count);
-  /* a symmetric kernel may start before what is in front of it has finished; and with several
-   * GPUs in one process, allocating may wait for all of them */
-  CUDACHECK(cudaStreamSynchronize(sweep->job->stream));
-  launcher_barrier(sweep->job->me);
-  enqueue_step(sweep, s, 0);
   CUDACHECK(cudaStreamSynchronize(sweep->job->stream));
   verifier_compare(&sweep->verifier, s->recv, sweep->count);
   const bool wrong = verifier_report(&sweep->verifier, "ncclAllReduce") != 0;
@@ -221,10 +224,17 @@ static struct timing time_verified(struct sweep *sweep, struct subject *s)
   struct runner *runner = s->runner;
   launcher_step("bench: verification before timing");
   s->eager = true;
+  if (!runner) {
+    fill_buffers(sweep, s);
+    enqueue_step(sweep, s, 0);
+  }
   int code = verify_steps(sweep, s);
   if (code != EXIT_VERIFIED) return no_timing(code);
   s->eager = runner && runner->simple;
-  if (runner) s->state = runner_save(runner);
+  if (runner)
+    s->state = runner_save(runner);
+  else
+    fill_buffers(sweep, s);
   const struct timing time = time_steps(sweep, s);
 
   launcher_step("bench: verification after timing");
@@ -372,11 +382,11 @@ enum version { BY_LIBRARY, BY_SIMPLE, ENTRIES, ENTRIES_ADDED, VERSIONS };
 
 static bool has_version(const struct job *job, int path, int version)
 {
-  if (version == BY_LIBRARY) return true;
-  if (version == BY_SIMPLE) /* the two that are read first */
-    return (path == SPARSE_TOPKA || path == SPARSE_OKTOPK) && job->opt->type->nccl == ncclFloat &&
-           program_options.nonfinite == SPARSE_NONFINITE_ERROR;
-  return program_options.result == SPARSE_RESULT_ENTRIES && path != SPARSE_DENSE;
+  if (version >= ENTRIES)
+    return program_options.result == SPARSE_RESULT_ENTRIES && path != SPARSE_DENSE;
+  return version == BY_LIBRARY || /* or one of the two that are read first */
+         ((path == SPARSE_TOPKA || path == SPARSE_OKTOPK) && job->opt->type->nccl == ncclFloat &&
+          program_options.nonfinite == SPARSE_NONFINITE_ERROR);
 }
 
 static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_config_t config)

@@ -132,13 +132,9 @@ int runner_finish(struct runner *r, uint64_t step)
 
 void runner_residual(const struct runner *r, float *host)
 {
-  if (r->simple)
-    CUDACHECK(cudaMemcpy(host, r->simple->acc, r->count * sizeof *host, cudaMemcpyDeviceToHost));
-  else {
-    float *residual;
-    SPARSECHECK(sparse_allreduce_residual(r->handle, &residual));
-    CUDACHECK(cudaMemcpy(host, residual, r->count * sizeof *host, cudaMemcpyDeviceToHost));
-  }
+  float *residual = r->simple ? r->simple->acc : NULL;
+  if (r->handle) SPARSECHECK(sparse_allreduce_residual(r->handle, &residual));
+  CUDACHECK(cudaMemcpy(host, residual, r->count * sizeof *host, cudaMemcpyDeviceToHost));
 }
 
 /* ---- what a step hands to the next ----------------------------------------------------------- */
