@@ -71,7 +71,7 @@ wrong() {
   mkdir -p "$copy/build"
   cp -rp "$TOP"/{Makefile,common,scripts,0*} "$copy"
   cp -rp "$TOP"/build/cpu* "$copy/build"
-  sed -i 's/for (size_t r = 0; r < ranks; r++) s->on->add/for (size_t r = ranks; r-- > 0;) s->on->add/' \
+  sed -i 's/for (size_t r = 0; r < ranks; r++)$/for (size_t r = ranks; r-- > 0;)/' \
     "$copy/04_sparse_allreduce/simple/topka.c"
   make -s -C "$copy" CPU=1 04_sparse_allreduce
   ln -s "$copy/build/cpu-pthread/sparse_allreduce" "$WORK/program"
