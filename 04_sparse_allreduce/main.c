@@ -15,39 +15,26 @@
 
 #include "check.h"
 #include "launcher.h"
-#include "program/runner.h"
+#include "program/program.h"
 #include "sparse_allreduce.h"
-#include "verify.h"
-
-/* What all paths use in turn. */
-struct resources {
-  cudaEvent_t start, stop;
-  void *gradient;         /* in device memory */
-  struct verifier digest; /* of --digest */
-};
-
-/* ---- a step ---------------------------------------------------------------------------------- */
 
 /* One step on all ranks, timed: from the gradient in device memory to the averaged result there. */
-static double timed_step(struct resources *s, struct runner *runner)
+static double timed_step(struct runner *runner)
 {
   const struct job *job = runner->job;
-  float ms;
   launcher_barrier(job->me); /* start together: waiting for a late rank is not part of it */
-  CUDACHECK(cudaEventRecord(s->start, job->stream));
-  SPARSECHECK(runner_step(runner, s->gradient)); /* sparse_allreduce_run() */
-  CUDACHECK(cudaEventRecord(s->stop, job->stream));
-  CUDACHECK(cudaEventSynchronize(s->stop));
-  CUDACHECK(cudaEventElapsedTime(&ms, s->start, s->stop));
-  return ms * 1e3;
+  CUDACHECK(cudaEventRecord(job->start, job->stream));
+  SPARSECHECK(runner_step(runner, job->gradient)); /* sparse_allreduce_run() */
+  CUDACHECK(cudaEventRecord(job->stop, job->stream));
+  CUDACHECK(cudaEventSynchronize(job->stop));
+  return elapsed_us(job->start, job->stop);
 }
 
-/* ---- all steps of one path ------------------------------------------------------------------- */
-
-static int run_path(struct job *job, struct resources *s, int path)
+static int run_path(struct job *job, int path)
 {
   struct runner runner;
   struct verification verification;
+  int code = EXIT_VERIFIED;
 
   /* ======================= STEP 3: a handle ================================================== */
   /* It holds what a step leaves to the next: residual, thresholds, regions. */
@@ -56,72 +43,72 @@ static int run_path(struct job *job, struct resources *s, int path)
   config.algorithm = (sparse_allreduce_algorithm_t)path;
   struct path_steps steps = {.us = simple_host_memory(job->steps * sizeof(double))};
   runner_create(&runner, job, job->count, &config, program_options.simple, true);
-  int code = verification_init(&verification, &runner, true);
+  verification_init(&verification, &runner, true);
 
   for (uint64_t step = 0; step < job->steps && code == EXIT_VERIFIED; step++) {
     /* ======================= STEP 4: the gradient ============================================ */
     /* Here it is generated or read; in a training job the backward pass writes it. */
     launcher_step("STEP 4: gradient");
     steps.begun = step + 1;
-    code = job_gradient(job, step, s->gradient);
+    code = job_gradient(job, job->count, step, job->gradient);
     if (code != EXIT_VERIFIED) break;
 
     /* ======================= STEP 5: the sparse allreduce ==================================== */
     launcher_step("STEP 5: sparse allreduce");
     if ((long)step == program_options.restart_after && step > 0) runner_restart(&runner);
-    steps.us[step] = timed_step(s, &runner);
+    steps.us[step] = timed_step(&runner);
 
     /* ======================= STEP 6: every element on every rank ============================= */
     launcher_step("STEP 6: verification");
     code = runner_finish(&runner, step);
-    path_steps_add(&steps, &runner.last);
+    if (runner.last.dense == (path == SPARSE_DENSE)) { /* not to warm up */
+      steps.counted++;
+      steps.local += (double)runner.last.local;
+      steps.global += (double)runner.last.global;
+      steps.words += (double)runner.last.words_sent;
+    }
     if (job->opt->digest && path != SPARSE_DENSE)
-      verifier_digest(&s->digest, runner.result, job->count);
+      verifier_digest(&job->digest, runner.result, job->count);
     if (code != EXIT_VERIFIED) break;
-    code = verification_step(&verification, s->gradient); /* and to the files */
+    code = verification_step(&verification, job->gradient); /* and to the files */
   }
 
   /* ======================= STEP 7: what came out ============================================= */
   launcher_step("STEP 7: report");
-  if (steps.begun > 0) report_path(job, &steps, &verification, code);
+  report_path(job, &steps, &verification, code);
   verification_free(&verification);
   runner_destroy(&runner);
   free(steps.us);
   return code;
 }
 
-/* ---- all paths ------------------------------------------------------------------------------- */
-
 static int run_paths(struct job *job)
 {
   const struct rank *me = job->me;
-  struct resources s;
   int code = EXIT_VERIFIED;
-  CUDACHECK(cudaEventCreate(&s.start));
-  CUDACHECK(cudaEventCreate(&s.stop));
-  CUDACHECK(cudaMalloc(&s.gradient, job->count * job->opt->type->size));
-  verifier_init(&s.digest, me, datatype_find("float"), job->stream);
+  CUDACHECK(cudaEventCreate(&job->start));
+  CUDACHECK(cudaEventCreate(&job->stop));
+  CUDACHECK(cudaMalloc(&job->gradient, job->count * job->opt->type->size));
+  verifier_init(&job->digest, me, datatype_find("float"), job->stream);
   report_heading(job);
   for (int path = 0; path < simple_path_count; path++) {
     if (!job_wants(job, path)) continue;
-    const int result = run_path(job, &s, path);
+    const int result = run_path(job, path);
     if (result != EXIT_VERIFIED && code != EXIT_WRONG_DATA) code = result;
     if (result != EXIT_VERIFIED && result != EXIT_WRONG_DATA) break;
   }
-  if (job->opt->digest) verifier_print_digest(&s.digest);
+  if (job->opt->digest) verifier_print_digest(&job->digest);
 
   /* First all ranks are done: with several GPUs in one process, freeing memory may wait for all of
    * them, and a collective that still runs on one of them for the rank that frees. */
   CUDACHECK(cudaStreamSynchronize(job->stream));
   launcher_barrier(me);
-  verifier_free(&s.digest);
-  CUDACHECK(cudaFree(s.gradient));
-  CUDACHECK(cudaEventDestroy(s.start));
-  CUDACHECK(cudaEventDestroy(s.stop));
+  verifier_free(&job->digest);
+  CUDACHECK(cudaFree(job->gradient));
+  CUDACHECK(cudaEventDestroy(job->start));
+  CUDACHECK(cudaEventDestroy(job->stop));
   return code;
 }
-
-/* ---- the job, with its files open ------------------------------------------------------------ */
 
 static int run_job(struct job *job)
 {
@@ -132,7 +119,8 @@ static int run_job(struct job *job)
   /* ======================= STEP 1: a device for this rank =================================== */
   launcher_step("STEP 1: device");
   CUDACHECK(cudaSetDevice(me->device));
-  if (!launcher_has_memory(me, bench ? bench_bytes(job) : job_bytes(job, job->count, density, 1)))
+  if (!launcher_has_memory(me,
+                           bench ? bench_bytes(job, 0) : job_bytes(job, job->count, density, 1)))
     return EXIT_USAGE;
   if (!bench) launcher_print(me, "Starting sparse AllReduce example with %d ranks\n", me->nranks);
 

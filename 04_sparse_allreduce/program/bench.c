@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --bench: every path at several sizes and densities, and beside them, in the same run and timed in
- * the same way, what they have to beat: an AllReduce of the whole gradient, NCCL's on plain buffers
- * or on symmetric windows, or that of example 02, whichever is fastest.
+/* --bench: every path at several sizes and densities. In the same run, timed in the same way: what
+ * they have to beat, an AllReduce of the whole gradient.
  *
  * The mean over a full cycle, which contains the exact and the repartition steps as often as
  * training does, is the figure that counts; the median is that of a step that reuses thresholds.
- * The gradient comes from several buffers in turn, so that none stays in the cache. Every
- * configuration is verified bit for bit before it is timed, and so are the timed calls. */
+ * The gradient comes from several buffers in turn, so that none stays in the cache. What is timed
+ * is verified bit for bit before and after. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "allreduce.h"
 #include "bench.h"
-#include "program/runner.h"
-#include "verify.h"
+#include "program/program.h"
 
 /* What is measured: sizes, whose constants, and how many of the densities. */
 struct model {
@@ -38,9 +36,9 @@ static const double DENSITIES[] = {0.01, 0.02};
 enum { NMODELS = sizeof MODELS / sizeof *MODELS };
 enum { GRADIENTS = 3, PHASE_STEPS = 8, COPIES = 11 }; /* buffers that gradients come from in turn */
 
-/* Microseconds of a step. The mean of a cycle, from its begin to its end: its median, least and
- * most over repetitions. The median over all steps, from other cycles, with events between them.
- * And the parts of a step, the mean over some steps that reuse thresholds. */
+/* Microseconds of a step: the mean of a cycle (its median, least and most over repetitions); the
+ * median over all steps, of other cycles, with events between them; and the parts of a step, the
+ * mean over some steps that reuse thresholds. */
 enum { PHASES = 5 };
 static const char *const phase_names[PHASES] = {"select", "exchange", "reduce", "gather", "apply"};
 struct timing {
@@ -48,24 +46,22 @@ struct timing {
   int code; /* an exit code, the same on all ranks; EXIT_CANNOT_RUN: it is not possible here */
 };
 
-/* What a sparse path has to beat, an AllReduce of as many elements: NCCL's on plain buffers, on
- * symmetric windows (where NCCL cannot use those, it is as the plain one), and the direct one of
- * example 02, where all ranks share memory. */
+/* AllReduces: NCCL's on plain buffers, on symmetric windows (where NCCL cannot use those, it is as
+ * the plain one), and the direct one of example 02, where all ranks share memory. */
 enum dense_kind { PLAIN, SYMMETRIC, DIRECT, DENSE_KINDS };
 static const char *const dense_names[DENSE_KINDS] = {"plain", "symmetric", "direct"};
 
 struct sweep {
   struct job *job;
-  const struct rank *me;
-  cudaStream_t stream;
   struct verifier verifier; /* of AllReduces; it has the type of gradients */
-  double copy_rate;         /* bytes per microsecond that a copy within device memory moves */
+  double copy_rate;         /* bytes per microsecond */
   int code;                 /* EXIT_VERIFIED, or of what went wrong last */
   /* of the current size */
   size_t count;
   uint64_t steps; /* of a cycle */
   void *gradients[GRADIENTS];
   struct timing dense[DENSE_KINDS];
+  bool dense_wrong; /* one of them: then none is a measure */
 };
 
 #define DIRECTCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
@@ -78,17 +74,19 @@ static struct timing no_timing(int code)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* What is timed: a step of a path, or an AllReduce from one of the send buffers. */
+/* What is timed: a step of a path, an AllReduce from one of the send buffers, or a copy. */
 struct subject {
-  struct runner *runner; /* NULL: it is an AllReduce, ... */
-  allreduce_t direct;    /* ... if not NULL that of example 02, else NCCL's */
+  struct runner *runner; /* NULL: it is no path, ... */
+  allreduce_t direct;    /* ... but this AllReduce of example 02, or if NULL that of NCCL */
   char *send[GRADIENTS], *recv;
+  bool copies; /* ... or a copy of send[0] to recv */
   /* With -G: captured steps, by gradient and kind; an AllReduce has one kind. */
   cudaGraphExec_t graphs[GRADIENTS][SPARSE_KINDS];
-  bool eager; /* the host takes part in the steps of this path: no graphs */
-  /* What the runner had at the beginning. Every repetition is the same cycle: the gradients come
-   * again and again, which no training does, and thresholds that follow them swing more and more.
-   */
+  bool eager; /* no graphs; always so where the host takes part in the steps of a path */
+  /* A path's reference, and what the runner had when it was first right. Every repetition is the
+   * same cycle from there: the gradients come again and again, which no training does, and
+   * thresholds that follow them swing more and more. */
+  struct verification reference;
   void *state;
 };
 
@@ -96,12 +94,15 @@ static ncclResult_t enqueue_eagerly(struct sweep *sweep, struct subject *s, uint
 {
   const ncclDataType_t type = sweep->verifier.type->nccl;
   if (s->runner) return runner_step(s->runner, sweep->gradients[slot]);
-  if (s->direct)
+  if (s->copies)
+    CUDACHECK(cudaMemcpyAsync(s->recv, s->send[0], COPY_BYTES, cudaMemcpyDeviceToDevice,
+                              sweep->job->stream));
+  else if (s->direct)
     DIRECTCHECK(
-        allreduce_run(s->direct, s->send[slot], s->recv, sweep->count, type, sweep->stream));
+        allreduce_run(s->direct, s->send[slot], s->recv, sweep->count, type, sweep->job->stream));
   else
     NCCLCHECK(ncclAllReduce(s->send[slot], s->recv, sweep->count, type, ncclSum, sweep->job->comm,
-                            sweep->stream));
+                            sweep->job->stream));
   return ncclSuccess;
 }
 
@@ -110,9 +111,9 @@ static cudaGraphExec_t capture(struct sweep *sweep, struct subject *s, uint64_t 
 {
   cudaGraph_t graph;
   cudaGraphExec_t exec = NULL;
-  CUDACHECK(cudaStreamBeginCapture(sweep->stream, cudaStreamCaptureModeThreadLocal));
+  CUDACHECK(cudaStreamBeginCapture(sweep->job->stream, cudaStreamCaptureModeThreadLocal));
   const ncclResult_t result = enqueue_eagerly(sweep, s, slot);
-  CUDACHECK(cudaStreamEndCapture(sweep->stream, &graph));
+  CUDACHECK(cudaStreamEndCapture(sweep->job->stream, &graph));
   if (result != ncclInvalidUsage) {
     SPARSECHECK(result);
     CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
@@ -135,22 +136,8 @@ static void enqueue_step(struct sweep *sweep, struct subject *s, uint64_t step)
     SPARSECHECK(enqueue_eagerly(sweep, s, slot));
     return;
   }
-  CUDACHECK(cudaGraphLaunch(s->graphs[slot][kind], sweep->stream));
+  CUDACHECK(cudaGraphLaunch(s->graphs[slot][kind], sweep->job->stream));
   if (s->runner) SPARSECHECK(sparse_allreduce_replayed(s->runner->handle));
-}
-
-static void free_graphs(struct subject *s)
-{
-  for (int slot = 0; slot < GRADIENTS; slot++)
-    for (int kind = 0; kind < SPARSE_KINDS; kind++)
-      if (s->graphs[slot][kind]) CUDACHECK(cudaGraphExecDestroy(s->graphs[slot][kind]));
-}
-
-static double elapsed(cudaEvent_t start, cudaEvent_t stop)
-{
-  float ms;
-  CUDACHECK(cudaEventElapsedTime(&ms, start, stop));
-  return ms * 1e3;
 }
 
 /* With an event before the first and after the last of the steps. One after every step takes time
@@ -159,13 +146,14 @@ static void run_cycle(struct sweep *sweep, struct subject *s, cudaEvent_t *event
 {
   launcher_step("bench: timing");
   if (s->runner) runner_load(s->runner, s->state);
-  launcher_barrier(sweep->me);
-  CUDACHECK(cudaEventRecord(events[0], sweep->stream));
+  launcher_barrier(sweep->job->me);
+  CUDACHECK(cudaEventRecord(events[0], sweep->job->stream));
   for (uint64_t step = 1; step <= sweep->steps; step++) {
     enqueue_step(sweep, s, step - 1);
-    if (every_step || step == sweep->steps) CUDACHECK(cudaEventRecord(events[step], sweep->stream));
+    if (every_step || step == sweep->steps)
+      CUDACHECK(cudaEventRecord(events[step], sweep->job->stream));
   }
-  CUDACHECK(cudaStreamSynchronize(sweep->stream));
+  CUDACHECK(cudaStreamSynchronize(sweep->job->stream));
 }
 
 static struct timing time_steps(struct sweep *sweep, struct subject *s)
@@ -178,19 +166,18 @@ static struct timing time_steps(struct sweep *sweep, struct subject *s)
   struct timing time = no_timing(EXIT_VERIFIED);
   for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventCreate(&events[i]));
   launcher_step("bench: warm-up");
-  if (program_options.graphs &&
-      !s->eager) { /* all kinds with each gradient, so that all graphs are there */
+  if (program_options.graphs && !s->eager) { /* all kinds with each gradient: all graphs */
     for (uint64_t step = 0; step < GRADIENTS * sweep->steps; step++) enqueue_step(sweep, s, step);
-    CUDACHECK(cudaStreamSynchronize(sweep->stream));
+    CUDACHECK(cudaStreamSynchronize(sweep->job->stream));
   }
   for (int i = 0; i < repetitions; i++) {
     run_cycle(sweep, s, events, false);
-    means[i] = elapsed(events[0], events[sweep->steps]) / (double)sweep->steps;
-    means[i] = report_time(sweep->me, &means[i], 1);
+    means[i] = elapsed_us(events[0], events[sweep->steps]) / (double)sweep->steps;
+    means[i] = report_time(sweep->job->me, &means[i], 1);
     run_cycle(sweep, s, events, true);
     for (uint64_t step = 0; step < sweep->steps; step++)
-      us[step] = elapsed(events[step], events[step + 1]);
-    medians[i] = report_time(sweep->me, us, sweep->steps);
+      us[step] = elapsed_us(events[step], events[step + 1]);
+    medians[i] = report_time(sweep->job->me, us, sweep->steps);
   }
   for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventDestroy(events[i]));
   free(events);
@@ -202,83 +189,105 @@ static struct timing time_steps(struct sweep *sweep, struct subject *s)
   return time;
 }
 
-/* ---- timing a path
- * ----------------------------------------------------------------------------------- */
+/* ---- verifying and timing -------------------------------------------------------------------- */
 
-/* A step with each gradient, compared with the reference. */
-static int verify_steps(struct sweep *sweep, struct subject *s, struct verification *v)
+static void fill_buffers(struct sweep *sweep, struct subject *s)
+{
+  for (int i = 0; i < GRADIENTS; i++)
+    verifier_fill(&sweep->verifier, VERIFY_INDEXED, s->send[i], s->recv, sweep->count);
+  /* a symmetric kernel may start before what is in front of it has finished; and with several
+   * GPUs in one process, allocating may wait for all of them */
+  CUDACHECK(cudaStreamSynchronize(sweep->job->stream));
+  launcher_barrier(sweep->job->me);
+}
+
+/* Compares what a step of a path with each gradient leaves, or the last AllReduce. */
+static int verify_steps(struct sweep *sweep, struct subject *s)
 {
   int code = EXIT_VERIFIED;
-  for (uint64_t i = 0; i < GRADIENTS && code == EXIT_VERIFIED; i++) {
+  for (uint64_t i = 0; s->runner && i < GRADIENTS && code == EXIT_VERIFIED; i++) {
     enqueue_step(sweep, s, i);
     code = runner_finish(s->runner, i);
-    if (code == EXIT_VERIFIED) code = verification_step(v, sweep->gradients[i]);
+    if (code == EXIT_VERIFIED) code = verification_step(&s->reference, sweep->gradients[i]);
   }
-  return code;
+  if (s->runner) return code;
+  CUDACHECK(cudaStreamSynchronize(sweep->job->stream));
+  verifier_compare(&sweep->verifier, s->recv, sweep->count);
+  const bool wrong = verifier_report(&sweep->verifier, "ncclAllReduce") != 0;
+  return launcher_agree(sweep->job->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+}
+
+/* Verifies, times, and verifies the calls that were timed, graphs among them. What is wrong has no
+ * time. */
+static struct timing time_verified(struct sweep *sweep, struct subject *s)
+{
+  struct runner *runner = s->runner;
+  launcher_step("bench: verification before timing");
+  s->eager = true;
+  if (!runner) {
+    fill_buffers(sweep, s);
+    enqueue_step(sweep, s, 0);
+  }
+  int code = verify_steps(sweep, s);
+  if (code != EXIT_VERIFIED) return no_timing(code);
+  s->eager = runner && runner->simple;
+  if (runner)
+    s->state = runner_save(runner);
+  else
+    fill_buffers(sweep, s);
+  const struct timing time = time_steps(sweep, s);
+
+  launcher_step("bench: verification after timing");
+  if (runner) runner_load(runner, s->state); /* the state in which the reference is */
+  if (runner && runner->simple) simple_reset(s->reference.ref);
+  if (runner && runner->weights)
+    CUDACHECK(cudaMemcpy(runner->weights, s->reference.weights, sweep->count * sizeof(float),
+                         cudaMemcpyHostToDevice));
+  code = verify_steps(sweep, s);
+  for (int slot = 0; slot < GRADIENTS; slot++)
+    for (int kind = 0; kind < SPARSE_KINDS; kind++)
+      if (s->graphs[slot][kind]) CUDACHECK(cudaGraphExecDestroy(s->graphs[slot][kind]));
+  free(s->state);
+  return code == EXIT_VERIFIED ? time : no_timing(code);
 }
 
 /* The parts of a step. */
-static void time_phases(struct sweep *sweep, struct runner *runner, double us[PHASES])
+static void time_phases(struct sweep *sweep, struct subject *s, double us[PHASES])
 {
-  struct subject s = {.runner = runner, .eager = true}; /* events do not go into graphs */
+  const sparse_allreduce_t handle = s->runner->handle;
   int steps = 0;
+  s->eager = true; /* events do not go into graphs */
   memset(us, 0, PHASES * sizeof *us);
-  SPARSECHECK(sparse_allreduce_time_phases(runner->handle, 1));
+  SPARSECHECK(sparse_allreduce_time_phases(handle, 1));
   for (uint64_t step = 0; step < PHASE_STEPS; step++) {
     sparse_allreduce_phases_t phases;
     sparse_allreduce_statistics_t statistics;
-    enqueue_step(sweep, &s, step);
-    SPARSECHECK(sparse_allreduce_phases(runner->handle, &phases));
-    SPARSECHECK(sparse_allreduce_statistics(runner->handle, &statistics));
+    enqueue_step(sweep, s, step);
+    SPARSECHECK(sparse_allreduce_phases(handle, &phases));
+    SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
     if (statistics.exact_global || statistics.repartitioned) continue;
     const float ms[PHASES] = {phases.select, phases.exchange, phases.reduce, phases.gather,
                               phases.apply};
     for (int p = 0; p < PHASES; p++) us[p] += ms[p] * 1e3;
     steps++;
   }
-  for (int p = 0; p < PHASES; p++) {
-    us[p] /= steps;
-    us[p] = report_time(sweep->me, &us[p], 1);
-  }
+  for (int p = 0; p < PHASES; p++) us[p] = report_time(sweep->job->me, &us[p], 1) / steps;
 }
 
-/* A step with each gradient, all of it compared with the reference; then its time; then the calls
- * that were timed, graphs among them, once more, and what they leave is compared. What is wrong
- * has no time. */
 static struct timing time_path(struct sweep *sweep, struct runner *runner)
 {
-  struct subject s = {.runner = runner, .eager = true};
-  struct timing time;
-  struct verification v;
-  launcher_step("bench: verification before timing");
-  int code = verification_init(&v, runner, false);
-  if (code == EXIT_VERIFIED) code = verify_steps(sweep, &s, &v);
-  if (code == EXIT_VERIFIED) {
-    s.eager = runner->simple;
-    s.state = runner_save(runner);
-    time = time_steps(sweep, &s);
-    launcher_step("bench: verification after timing");
-    runner_load(runner, s.state); /* the state in which the reference is */
-    if (runner->simple) simple_reset(v.ref);
-    if (runner->weights)
-      CUDACHECK(cudaMemcpy(runner->weights, v.weights, sweep->count * sizeof *v.weights,
-                           cudaMemcpyHostToDevice));
-    code = verify_steps(sweep, &s, &v);
-    if (!runner->simple) time_phases(sweep, runner, time.phases);
-    free_graphs(&s);
-    free(s.state);
-  }
-  verification_free(&v);
-  return code == EXIT_VERIFIED ? time : no_timing(code);
+  struct subject s = {.runner = runner};
+  verification_init(&s.reference, runner, false);
+  struct timing time = time_verified(sweep, &s);
+  if (!runner->simple && time.code == EXIT_VERIFIED) time_phases(sweep, &s, time.phases);
+  verification_free(&s.reference);
+  return time;
 }
-
-/* ---- what they are compared with ------------------------------------------------------------- */
 
 static struct timing time_dense(struct sweep *sweep, enum dense_kind kind)
 {
   const size_t bytes = sweep->count * sweep->verifier.type->size;
   const size_t stride = (bytes + 4095) / 4096 * 4096, all = (GRADIENTS + 1) * stride;
-  struct timing time = {.code = EXIT_VERIFIED};
   struct subject s = {0};
   ncclWindow_t window = NULL; /* of all buffers */
   char *memory;
@@ -300,69 +309,41 @@ static struct timing time_dense(struct sweep *sweep, enum dense_kind kind)
   for (int i = 0; i < GRADIENTS; i++) s.send[i] = memory + (size_t)i * stride;
   s.recv = memory + GRADIENTS * stride;
 
-  for (int timed = 0; timed < 2 && time.code == EXIT_VERIFIED; timed++) {
-    for (int i = 0; i < GRADIENTS; i++)
-      verifier_fill(&sweep->verifier, VERIFY_INDEXED, s.send[i], s.recv, sweep->count);
-    /* a symmetric kernel may start before what is in front of it has finished; and with several
-     * GPUs in one process, allocating may wait for all of them */
-    CUDACHECK(cudaStreamSynchronize(sweep->stream));
-    launcher_barrier(sweep->me);
-    if (timed)
-      time = time_steps(sweep, &s);
-    else
-      enqueue_step(sweep, &s, 0);
-    CUDACHECK(cudaStreamSynchronize(sweep->stream));
-    verifier_compare(&sweep->verifier, s.recv, sweep->count);
-    const bool wrong = verifier_report(&sweep->verifier, "ncclAllReduce") != 0;
-    time.code = launcher_agree(sweep->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
-  }
-  free_graphs(&s);
+  const struct timing time = time_verified(sweep, &s);
   if (s.direct) {
     DIRECTCHECK(allreduce_get_async_error(s.direct, &result));
     CHECK_NCCL_RESULT(result, "allreduce_run", allreduce_last_error());
     DIRECTCHECK(allreduce_destroy(s.direct));
   }
-  launcher_barrier(sweep->me); /* a slower peer may still read this rank's memory */
+  launcher_barrier(sweep->job->me); /* a slower peer may still read this rank's memory */
   if (window) NCCLCHECK(ncclCommWindowDeregister(sweep->job->comm, window));
   if (kind == PLAIN)
     CUDACHECK(cudaFree(memory));
   else
     NCCLCHECK(ncclMemFree(memory));
-  launcher_barrier(sweep->me); /* freeing may wait for all GPUs, and for what runs there */
-  return time.code == EXIT_VERIFIED ? time : no_timing(time.code);
+  launcher_barrier(sweep->job->me); /* freeing may wait for all GPUs, and for what runs there */
+  return time;
 }
 
-static double time_copy(struct sweep *sweep)
+/* Bytes per microsecond that a copy within device memory moves: reads and writes. */
+static double copy_rate(struct sweep *sweep)
 {
-  double us[COPIES];
-  char *half[2];
-  cudaEvent_t start, stop;
-  CUDACHECK(cudaEventCreate(&start));
-  CUDACHECK(cudaEventCreate(&stop));
-  CUDACHECK(cudaMalloc((void **)&half[0], 2 * (size_t)COPY_BYTES));
-  CUDACHECK(cudaMemsetAsync(half[0], 1, 2 * (size_t)COPY_BYTES, sweep->stream));
-  half[1] = half[0] + COPY_BYTES;
-  for (int i = 0; i < COPIES; i++) {
-    CUDACHECK(cudaEventRecord(start, sweep->stream));
-    CUDACHECK(cudaMemcpyAsync(half[i % 2], half[1 - i % 2], COPY_BYTES, cudaMemcpyDeviceToDevice,
-                              sweep->stream));
-    CUDACHECK(cudaEventRecord(stop, sweep->stream));
-    CUDACHECK(cudaStreamSynchronize(sweep->stream));
-    us[i] = elapsed(start, stop);
-  }
-  CUDACHECK(cudaEventDestroy(start));
-  CUDACHECK(cudaEventDestroy(stop));
-  CUDACHECK(cudaFree(half[0]));
-  launcher_barrier(sweep->me);
-  return 2.0 * COPY_BYTES / report_time(sweep->me, us, COPIES);
+  struct subject s = {.copies = true, .eager = true};
+  CUDACHECK(cudaMalloc((void **)&s.recv, 2 * (size_t)COPY_BYTES));
+  CUDACHECK(cudaMemsetAsync(s.recv, 1, 2 * (size_t)COPY_BYTES, sweep->job->stream));
+  s.send[0] = s.recv + COPY_BYTES;
+  sweep->steps = COPIES;
+  const double us = time_steps(sweep, &s).median;
+  CUDACHECK(cudaFree(s.recv));
+  launcher_barrier(sweep->job->me);
+  return 2.0 * COPY_BYTES / us;
 }
-/* ---- a row ----------------------------------------------------------------------------------- */
 
 /* Of the file, and what is shown of the table, too. */
 static void write_row(struct sweep *s, const char *name, const char *mode, double density,
                       const struct timing *time, bool shown)
 {
-  const struct rank *me = s->me;
+  const struct rank *me = s->job->me;
   struct rows *rows = &s->job->rows;
   const double us = time->mean, elements = (double)s->count;
   /* gradient and residual read, residual written: what the selection cannot do without */
@@ -395,47 +376,42 @@ static void write_row(struct sweep *s, const char *name, const char *mode, doubl
 #undef SHOWN
 }
 
-/* ---- one path -------------------------------------------------------------------------------- */
-
 /* How a path is run, a row each. The last two are those of --result entries, the second of them
  * with weights that each step updates. */
 enum version { BY_LIBRARY, BY_SIMPLE, ENTRIES, ENTRIES_ADDED, VERSIONS };
 
 static bool has_version(const struct job *job, int path, int version)
 {
-  if (version == BY_LIBRARY) return true;
-  if (version == BY_SIMPLE) /* the two that are read first */
-    return (path == SPARSE_TOPKA || path == SPARSE_OKTOPK) && job->opt->type->nccl == ncclFloat &&
-           program_options.nonfinite == SPARSE_NONFINITE_ERROR;
-  return program_options.result == SPARSE_RESULT_ENTRIES && path != SPARSE_DENSE;
+  if (version >= ENTRIES)
+    return program_options.result == SPARSE_RESULT_ENTRIES && path != SPARSE_DENSE;
+  return version == BY_LIBRARY || /* or one of the two that are read first */
+         ((path == SPARSE_TOPKA || path == SPARSE_OKTOPK) && job->opt->type->nccl == ncclFloat &&
+          program_options.nonfinite == SPARSE_NONFINITE_ERROR);
 }
 
 static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_config_t config)
 {
   static const char *const words[VERSIONS] = {"", "", " entries", " entries added"};
-  const struct rank *me = s->me;
-  const char *prefix = version == BY_SIMPLE ? "simple " : "", *name = simple_paths[path].name;
+  const struct rank *me = s->job->me;
   struct runner runner;
-  char shown[32], full[48]; /* names in the table and in files */
+  char row[48]; /* its name in files; in the table the words are at its end */
   config.algorithm = (sparse_allreduce_algorithm_t)path;
   config.result = version >= ENTRIES ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
-  snprintf(shown, sizeof shown, "%s%s", prefix, name);
-  snprintf(full, sizeof full, "%s%s%s", prefix, name, words[version]);
+  const int length = snprintf(row, sizeof row, "%s%s%s", version == BY_SIMPLE ? "simple " : "",
+                              simple_paths[path].name, words[version]);
   runner_create(&runner, s->job, s->count, &config, version == BY_SIMPLE, version == ENTRIES_ADDED);
-  const char *mode = runner_mode(&runner, NULL);
+  const char *reason, *mode = runner_mode(&runner, &reason);
   launcher_barrier(me); /* with several GPUs in one process, allocating may wait for all of them */
   const struct timing time = time_path(s, &runner);
   const bool right = time.code == EXIT_VERIFIED;
-  launcher_print(me, "%-15s", shown);
-  write_row(s, full, mode, config.density, &time, right);
+  launcher_print(me, "%-15.*s", length - (int)strlen(words[version]), row);
+  write_row(s, row, mode, config.density, &time, right);
   if (right)
     launcher_print(me, "  %s%s%s\n", mode, *words[version] ? "," : "", words[version]);
   else
     launcher_print(me, " WRONG, no times: see standard error\n");
   runner_destroy(&runner);
 }
-
-/* ---- one size -------------------------------------------------------------------------------- */
 
 /* A cycle has a step of each kind. */
 static uint64_t cycle_of(const sparse_allreduce_config_t *c)
@@ -450,13 +426,11 @@ static uint64_t cycle_of(const sparse_allreduce_config_t *c)
 /* All paths at one density. */
 static void bench_density(struct sweep *s, const sparse_allreduce_config_t *config)
 {
-  const struct rank *me = s->me;
-  bool wrong = false;
+  const struct rank *me = s->job->me;
   launcher_print(me, "# %zu elements, density %g; dense us:", s->count, config->density);
   for (int i = 0; i < DENSE_KINDS; i++) {
     char name[32];
     if (s->dense[i].code == EXIT_CANNOT_RUN) continue;
-    wrong |= s->dense[i].code != EXIT_VERIFIED;
     if (i > 0) launcher_print(me, ",");
     report_number(s->job, NULL, s->dense[i].mean, " %.1f");
     launcher_print(me, " %s", dense_names[i]);
@@ -464,7 +438,7 @@ static void bench_density(struct sweep *s, const sparse_allreduce_config_t *conf
     write_row(s, name, "allreduce", config->density, &s->dense[i], false);
   }
   launcher_print(me, "; %llu steps a cycle%s\n", (unsigned long long)s->steps,
-                 wrong ? "; WRONG" : "");
+                 s->dense_wrong ? "; WRONG" : "");
   for (int path = 0; path < SPARSE_ALGORITHMS; path++)
     for (int version = 0; version < VERSIONS; version++)
       if (job_wants(s->job, path) && has_version(s->job, path, version))
@@ -473,45 +447,42 @@ static void bench_density(struct sweep *s, const sparse_allreduce_config_t *conf
 
 static void bench_size(struct sweep *s, const struct model *model)
 {
-  const struct job *job = s->job;
+  struct job *job = s->job;
   sparse_allreduce_config_t config = job_config(job->opt, model->preset);
-  bool wrong = false;
   s->steps = cycle_of(&config);
   for (int i = 0; i < GRADIENTS; i++) {
     CUDACHECK(cudaMalloc(&s->gradients[i], s->count * job->opt->type->size));
-    gradient_upload(job, s->gradients[i], s->count, (uint64_t)i);
+    job_gradient(job, s->count, (uint64_t)i, s->gradients[i]);
   }
-  s->job->dense_us = INFINITY;
+  job->dense_us = INFINITY;
+  s->dense_wrong = false;
   for (int i = 0; i < DENSE_KINDS; i++) {
     s->dense[i] = time_dense(s, (enum dense_kind)i);
-    wrong |= s->dense[i].code == EXIT_WRONG_DATA;
-    s->job->dense_us =
-        fmin(s->job->dense_us, s->dense[i].mean); /* of a number and NaN, the number */
+    s->dense_wrong |= s->dense[i].code == EXIT_WRONG_DATA;
+    job->dense_us = fmin(job->dense_us, s->dense[i].mean); /* of a number and NaN, the number */
   }
   /* one that is wrong is no measure, nor are the others then; and the stand-in has no times */
-  if (wrong || isinf(s->job->dense_us)) s->job->dense_us = (double)NAN;
+  if (s->dense_wrong || isinf(job->dense_us)) job->dense_us = (double)NAN;
   for (int d = 0; d < (program_options.density > 0 ? 1 : model->densities); d++) {
     if (program_options.density <= 0) config.density = DENSITIES[d];
     bench_density(s, &config);
   }
   for (int i = 0; i < GRADIENTS; i++) CUDACHECK(cudaFree(s->gradients[i]));
-  launcher_barrier(s->me);
+  launcher_barrier(job->me);
 }
 
-/* ---- everything ------------------------------------------------------------------------------ */
-
 /* Handle, gradients, the buffers of a dense AllReduce, and those of the copy. */
-static size_t bytes_needed(const struct job *job, size_t count)
+size_t bench_bytes(const struct job *job, int model)
 {
   const double density = program_options.density > 0 ? program_options.density : DENSITIES[1];
+  const size_t count = program_options.count ? program_options.count : MODELS[model].count;
   return job_bytes(job, count, density, 2 * GRADIENTS + 1) + 2 * (size_t)COPY_BYTES;
 }
 
 static void sweep_sizes(struct sweep *s)
 {
-  const struct rank *me = s->me;
-  size_t available, total;
-  s->copy_rate = time_copy(s);
+  const struct rank *me = s->job->me;
+  s->copy_rate = copy_rate(s);
   launcher_print(me, "# Sparse AllReduce: %d rank%s, %s; us, slowest rank%s\n", me->nranks,
                  me->nranks == 1 ? "" : "s", s->job->opt->type->name,
                  program_options.graphs ? ", in CUDA graphs" : "");
@@ -523,27 +494,16 @@ static void sweep_sizes(struct sweep *s)
   for (int p = 0; p < PHASES; p++) launcher_print(me, " %8s", phase_names[p]);
   launcher_print(me, " %8s %8s  %s\n", "B/elem", "%copy", "mode");
   for (int i = 0; i < (program_options.count ? 1 : NMODELS); i++) {
-    const size_t count = program_options.count ? program_options.count : MODELS[i].count;
-    CUDACHECK(cudaMemGetInfo(&available, &total));
-    const bool fits = bytes_needed(s->job, count) <= available - available / 32;
-    if (!program_options.count && launcher_max(me, !fits) > 0) { /* on any rank */
-      launcher_note(me, "%zu elements do not fit into device memory", count);
-      continue;
-    }
-    s->count = count;
+    /* main.c has seen to the first one; larger ones that do not fit are left out, after a line */
+    if (i > 0 && !launcher_has_memory(me, bench_bytes(s->job, i))) break;
+    s->count = program_options.count ? program_options.count : MODELS[i].count;
     bench_size(s, &MODELS[i]);
   }
 }
 
-/* Of several sizes those that do not fit are left out, but not the first. */
-size_t bench_bytes(const struct job *job)
-{
-  return bytes_needed(job, program_options.count ? program_options.count : MODELS[0].count);
-}
-
 int bench_paths(struct job *job)
 {
-  struct sweep s = {.job = job, .me = job->me, .stream = job->stream};
+  struct sweep s = {.job = job};
   verifier_init(&s.verifier, job->me, job->opt->type, job->stream);
   sweep_sizes(&s);
   verifier_free(&s.verifier);

@@ -14,7 +14,17 @@
 #define ALLOWED "allowed: a float32 array of shape [n] or [steps, n], C order, as numpy.save writes"
 #define FAIL(...) return snprintf(error, LAUNCHER_TEXT, __VA_ARGS__)
 
-enum { SHAPE_TEXT = 48 }; /* "[70, 1000]" */
+enum { SHAPE_TEXT = 48 };
+
+/* As it is in a header: "(70, 1000)". */
+static const char *shape_of(const struct job *job, int dimensions, char shape[SHAPE_TEXT])
+{
+  if (dimensions == 1)
+    snprintf(shape, SHAPE_TEXT, "(%zu,)", job->count);
+  else
+    snprintf(shape, SHAPE_TEXT, "(%zu, %zu)", (size_t)job->steps, job->count);
+  return shape;
+}
 
 /* Opens the file, checks header and size; `name` is the path as it may be shown. Returns 0, or
  * another number and a line in `error`. */
@@ -23,9 +33,9 @@ static int open_input(struct job *job, const char *path, const char *name, char 
 {
   struct stat status;
   unsigned char start[10];
-  char header[4096] = "", type[16] = "", order[8] = "", end = '\0';
+  char header[4096] = "", text[SHOWN_TEXT], end = '\0';
   size_t sizes[2] = {0};
-  /* first, because opening a FIFO waits for who writes to it */
+  /* first, because opening a FIFO waits for a writer */
   if (stat(path, &status) != 0) FAIL("cannot read %s: %s", name, strerror(errno));
   if (!S_ISREG(status.st_mode)) FAIL("%s: not a file; " ALLOWED, name);
   job->input = fopen(path, "rb");
@@ -36,28 +46,20 @@ static int open_input(struct job *job, const char *path, const char *name, char 
   if (length >= sizeof header || fread(header, 1, length, job->input) != length)
     FAIL("%s: the header is too long or truncated; " ALLOWED, name);
 
-  const int found =
-      sscanf(header, "{'descr': %15[^,], 'fortran_order': %7[A-Za-z], 'shape': (%zu, %zu%c", type,
-             order, &sizes[0], &sizes[1], &end);
-  const char *array = header + strcspn(header, "(");
-  if (strcmp(type, "'<f4'") != 0) FAIL("%s: elements are %s, not '<f4'; " ALLOWED, name, type);
-  if (strcmp(order, "False") != 0) FAIL("%s: the array is in Fortran order; " ALLOWED, name);
-  job->dimensions = found == 3 ? 1 : 2;
-  job->steps = found == 3 ? 1 : sizes[0];
-  job->count = sizes[found == 3 ? 0 : 1];
-  if (!(found == 3 || (found == 5 && end == ')')) || job->count == 0 || job->steps == 0)
-    FAIL("%s: the shape is %.*s; " ALLOWED, name, (int)strcspn(array, ")") + 1, array);
-  if (found == 3)
-    snprintf(shape, SHAPE_TEXT, "[%zu]", job->count);
-  else
-    snprintf(shape, SHAPE_TEXT, "[%zu, %zu]", sizes[0], sizes[1]);
+  const int found = sscanf(header, "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu, %zu%c",
+                           &sizes[0], &sizes[1], &end);
+  job->dimensions = found == 1 ? 1 : 2;
+  job->steps = found == 1 ? 1 : sizes[0];
+  job->count = sizes[found == 1 ? 0 : 1];
+  header[strcspn(header, "}")] = '\0';
+  if (!(found == 1 || (found == 3 && end == ')')) || job->count == 0 || job->steps == 0)
+    FAIL("%s: the header is %s}; " ALLOWED, name, shown(header, text));
 
+  shape_of(job, job->dimensions, shape);
   job->input_start = 10 + (long)length;
   const size_t bytes = (size_t)(status.st_size - job->input_start);
   if (job->steps != bytes / sizeof(float) / job->count || bytes % (job->count * sizeof(float)) != 0)
     FAIL("%s: %zu bytes of data are not a shape of %s; " ALLOWED, name, bytes, shape);
-  if (job->count > 0xfffffffe)
-    FAIL("%s: %zu elements are too many; allowed: up to %u", name, job->count, 0xfffffffe);
   return 0;
 }
 
@@ -87,24 +89,23 @@ void job_create_file(const struct job *job, struct output_file *file, const char
   const int failed = output_file_open(file, path, error, LAUNCHER_TEXT);
   free(path);
   if (failed) return;
-  if (dimensions == 1)
-    snprintf(shape, sizeof shape, "(%zu,)", job->count);
-  else
-    snprintf(shape, sizeof shape, "(%zu, %zu)", (size_t)job->steps, job->count);
-  snprintf(header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }", shape);
+  snprintf(header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }",
+           shape_of(job, dimensions, shape));
   fprintf(file->stream, "\x93NUMPY\1%c%c%c%-117s\n", 0, 118, 0, header); /* 118 bytes of header */
 }
 
-int job_gradient(struct job *job, uint64_t step, void *gradient)
+int job_gradient(struct job *job, size_t count, uint64_t step, void *gradient)
 {
-  const size_t bytes = job->count * sizeof(float);
-  if (!job->input) {
-    gradient_upload(job, gradient, job->count, step);
-    return EXIT_VERIFIED;
-  }
-  float *host = simple_host_memory(bytes);
-  const bool failed = fseeko(job->input, job->input_start + (off_t)(step * bytes), SEEK_SET) != 0 ||
-                      fread(host, 1, bytes, job->input) != bytes;
+  const struct datatype *type = job->opt->type;
+  const size_t bytes = count * type->size;
+  void *host = simple_host_memory(bytes);
+  bool failed = false;
+  if (!job->input)
+    gradient_fill(host, type->nccl, count, job->kind, job->seed, step, job->me->rank,
+                  job->me->nranks);
+  else
+    failed = fseeko(job->input, job->input_start + (off_t)(step * bytes), SEEK_SET) != 0 ||
+             fread(host, 1, bytes, job->input) != bytes;
   if (failed)
     launcher_error("cannot read %s: %s", program_options.input,
                    ferror(job->input) ? strerror(errno) : "it has become shorter");

@@ -29,8 +29,7 @@ static int32_t integer(const struct gradient *g, size_t i)
   case GRADIENT_HEAVY: {
     /* The scale of an element is the same on all ranks and changes every 32 steps, at another time
      * for each element; two thirds of what it scales are common, too. A hash's lowest bit that is
-     * one is a power of two, each half as frequent as the one before: the tail is that of a Pareto
-     * distribution. */
+     * one is a power of two, each half as frequent as the one before: a Pareto distribution. */
     const uint32_t phase = (uint32_t)(i * 0x9e3779b97f4a7c15ULL >> 59);
     const uint32_t bits = (uint32_t)hash_mix(i + g->scale[g->age + phase >= 32]) | 1 << 12;
     const int32_t shared = (int32_t)(hash_mix(i + g->shared) >> 52) - 2048;
@@ -74,15 +73,4 @@ void gradient_fill(void *to, ncclDataType_t type, size_t count, enum gradient_ki
     else
       ((uint16_t *)to)[i] = type == ncclHalf ? float_to_half(value) : float_to_bfloat16(value);
   }
-}
-
-void gradient_upload(const struct job *job, void *device, size_t count, uint64_t step)
-{
-  const struct datatype *type = job->opt->type;
-  void *host = simple_host_memory(count * type->size);
-  gradient_fill(host, type->nccl, count, job->kind, job->seed, step, job->me->rank,
-                job->me->nranks);
-  CUDACHECK(cudaMemcpyAsync(device, host, count * type->size, cudaMemcpyHostToDevice, job->stream));
-  CUDACHECK(cudaStreamSynchronize(job->stream));
-  free(host);
 }

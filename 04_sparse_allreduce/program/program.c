@@ -98,7 +98,7 @@ static void choose_paths(struct job *job, char error[LAUNCHER_TEXT])
   }
 }
 
-/* Rules between options; the first that is broken. */
+/* Rules between options. `error` becomes the first that is broken. */
 static void check_together(const struct job *job, char error[LAUNCHER_TEXT])
 {
   const struct program_options *own = &program_options;
@@ -155,7 +155,7 @@ sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t 
   return config;
 }
 
-/* Paths may need more elements than others. */
+/* Some paths need more elements than others. */
 static void check_paths(const struct job *job, char error[LAUNCHER_TEXT])
 {
   sparse_allreduce_config_t config = job->config;
@@ -167,8 +167,6 @@ static void check_paths(const struct job *job, char error[LAUNCHER_TEXT])
                job->count, config.density, sparse_allreduce_last_error());
   }
 }
-
-/* ---- a job ----------------------------------------------------------------------------------- */
 
 int job_open(struct job *job, const struct rank *me, const struct options *opt)
 {
@@ -193,13 +191,10 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
   sparse_allreduce_sizes(job->count, job->config.density, &job->k, NULL);
 
   check_paths(job, error);
-  if (own->restart_after >= (long)job->steps)
-    snprintf(error, sizeof error, "--restart-after %ld: there are %llu steps; allowed: fewer",
-             own->restart_after, (unsigned long long)job->steps);
-  if (own->warmup_steps >= (long)job->steps)
-    snprintf(error, sizeof error,
-             "--warmup-steps %ld: there are %llu steps, none would be sparse; allowed: fewer",
-             own->warmup_steps, (unsigned long long)job->steps);
+  const long steps = (long)job->steps;
+  if (own->restart_after >= steps || own->warmup_steps >= steps)
+    snprintf(error, sizeof error, "--%s: there are %ld steps; allowed: fewer",
+             own->restart_after >= steps ? "restart-after" : "warmup-steps", steps);
   job_create_file(job, &job->results, own->results, job->dimensions, error);
   job_create_file(job, &job->residual, own->residual, 1, error);
   return launcher_refuse(me, error);

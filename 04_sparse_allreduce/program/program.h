@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What main.c and bench.c share and what main.c need not show: the program's own options, what
- * follows from them, gradients, and the files that they come from and results go to. */
+/* What main.c and bench.c share and what main.c need not show. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "check.h"
 #include "datatype.h"
 #include "output_file.h"
 #include "simple/simple.h"
 #include "sparse_allreduce.h"
+#include "verify.h"
 
 /* As NCCLCHECK, with the sentence that sparse_allreduce.h has for the error. */
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
-/* ---- gradients: gradient.c ------------------------------------------------------------------- */
+/* ---- options and what they ask for: program.c ------------------------------------------------ */
 
 enum gradient_kind {
   GRADIENT_HEAVY,      /* heavy-tailed, partly the same on all ranks, slowly drifting */
@@ -29,12 +23,6 @@ enum gradient_kind {
   GRADIENT_ONE_REGION, /* all that is large lies in one region, another one in each step */
 };
 #define GRADIENT_KINDS "heavy|normal|uniform|ties|one-region" /* in that order */
-
-/* Writes `count` elements of ncclFloat, ncclHalf or ncclBfloat16 to host memory. */
-void gradient_fill(void *to, ncclDataType_t type, size_t count, enum gradient_kind kind,
-                   uint64_t seed, uint64_t step, int rank, int nranks);
-
-/* ---- options and what they ask for: program.c ------------------------------------------------ */
 
 /* As they were typed; 0, -1 and NULL: not given. */
 struct program_options {
@@ -50,7 +38,7 @@ struct program_options {
 extern struct program_options program_options;
 extern const struct option_spec program_option_table[];
 
-/* Paths are those of simple_paths. */
+/* What follows from the options, and what all paths use. Paths are those of simple_paths. */
 struct job {
   const struct rank *me;
   const struct options *opt;
@@ -58,17 +46,19 @@ struct job {
   cudaStream_t stream;
   uint64_t paths;                   /* bit p: path p */
   sparse_allreduce_config_t config; /* of all paths, but for the algorithm */
-  size_t count;
-  size_t k;
-  uint64_t steps;
+  size_t count, k;
+  uint64_t steps, seed;
   enum gradient_kind kind;
-  uint64_t seed;
   FILE *input;                          /* NULL: gradients are generated */
   long input_start;                     /* where its elements begin */
   int dimensions;                       /* of its array, and that of results */
   struct output_file results, residual; /* without a stream: not asked for */
   struct rows rows;                     /* the table as a file */
   double dense_us;                      /* a step of dense; NaN if it has no time */
+  /* without --bench */
+  cudaEvent_t start, stop; /* of a step */
+  void *gradient;          /* in device memory */
+  struct verifier digest;
 };
 
 static inline bool job_wants(const struct job *job, int path)
@@ -84,18 +74,16 @@ void job_close(struct job *job);
 /* The configuration that the options ask for; a preset, if they name none. */
 sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t otherwise);
 
-/* Device memory that a path needs, the gradients included. */
+/* Device memory that a path needs, with so many gradients. */
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients);
 
-/* A gradient of that many elements, of this rank and step, to device memory. Waits for it. */
-void gradient_upload(const struct job *job, void *device, size_t count, uint64_t step);
+/* ---- gradients: gradient.c ------------------------------------------------------------------- */
 
-/* All of --bench, and the device memory that it needs at least: bench.c. bench_paths returns an
- * exit code, the same on all ranks. Collective. */
-size_t bench_bytes(const struct job *job);
-int bench_paths(struct job *job);
+/* Writes `count` elements of ncclFloat, ncclHalf or ncclBfloat16 to host memory. */
+void gradient_fill(void *to, ncclDataType_t type, size_t count, enum gradient_kind kind,
+                   uint64_t seed, uint64_t step, int rank, int nranks);
 
-/* ---- its files: files.c ---------------------------------------------------------------------- */
+/* ---- files: files.c -------------------------------------------------------------------------- */
 
 /* Takes count, steps and dimensions from the file of --input. Returns an exit code, the same on all
  * ranks, after a line on stderr. Collective. */
@@ -106,9 +94,9 @@ int job_open_input(struct job *job);
 void job_create_file(const struct job *job, struct output_file *file, const char *pattern,
                      int dimensions, char error[LAUNCHER_TEXT]);
 
-/* Brings this rank's gradient of a step to device memory and waits for it. Returns an exit code;
- * collective. */
-int job_gradient(struct job *job, uint64_t step, void *gradient);
+/* Brings this rank's gradient of a step, generated or from the file of --input, to device memory
+ * and waits for it. Returns an exit code; collective. */
+int job_gradient(struct job *job, size_t count, uint64_t step, void *gradient);
 
 /* Writes count elements to one of the files, which may be none. Returns false after a line on
  * stderr if that fails. */
@@ -118,5 +106,114 @@ bool job_write(const struct job *job, const struct output_file *file, const floa
  * right, the table also where it says that they are wrong. Returns `code`, or another one if that
  * fails. Collective. */
 int job_publish(struct job *job, int code);
+
+/* ---- a path that runs: runner.c -------------------------------------------------------------- */
+
+/* A path runs by the library or by simple/. The program creates, runs, verifies and times both in
+ * the same way. With --result entries, weights are updated in place after each step, as by an
+ * optimizer. The dense result to compare is then made by sparse_allreduce_add, of zeros. */
+struct runner {
+  const struct job *job;
+  size_t count;
+  sparse_allreduce_config_t config;
+  sparse_allreduce_t handle; /* one of the two is there */
+  struct simple *simple;
+  float *weights, *dense; /* --result entries: in device memory; else NULL */
+
+  /* What the last step left on this rank, after runner_finish. */
+  sparse_allreduce_statistics_t last;
+  const float *result;               /* dense, in device memory */
+  const struct sparse_pair *entries; /* of the result, before the division: in device memory, */
+  uint64_t nentries;                 /* so many. NULL: there is no list of them */
+};
+
+/* config->algorithm is the path. Where --exchange onesided cannot run, it says so and ends the job
+ * with EXIT_CANNOT_RUN. `updates`: with --result entries there are weights. Collective. */
+void runner_create(struct runner *r, const struct job *job, size_t count,
+                   const sparse_allreduce_config_t *config, bool simple, bool updates);
+void runner_destroy(struct runner *r);
+
+/* What runs, in words: "one-sided", "device counts", "send/recv", "simple", of dense "allreduce".
+ * `reason` becomes why it is send/recv, if nobody asked for that, or "". */
+const char *runner_mode(const struct runner *r, const char **reason);
+
+/* A step, as sparse_allreduce_run; then weights += -0.1 * result, if there are any. */
+ncclResult_t runner_step(struct runner *r, const void *gradient);
+float runner_updated(float weight, float result); /* what has to become of a weight */
+
+/* Waits for the last step and looks at what it left. Returns an exit code, the same on all ranks.
+ * Collective. */
+int runner_finish(struct runner *r, uint64_t step);
+
+/* The residual to host memory. Not for dense. */
+void runner_residual(const struct runner *r, float *host);
+
+/* A copy of all that one step hands to the next, to be freed by free(). simple/ has none: it gives
+ * NULL, and begins again from its first step. */
+void *runner_save(const struct runner *r);
+void runner_load(const struct runner *r, const void *state);
+
+/* As a job goes on after a break: a new handle from the saved state. Not for simple/. Collective.
+ */
+void runner_restart(struct runner *r);
+
+/* ---- comparing: verification.c --------------------------------------------------------------- */
+
+/* The reference is simple/ on the host: each rank computes its own side, and gets from the launcher
+ * what other ranks send. All that the device holds has to equal it bit for bit. Exceptions: sums of
+ * dense steps, whose order is NCCL's, have an error bound; thresholds from mean and deviation may
+ * differ by rounding, and then the reference goes on with the device's. */
+struct verification {
+  const struct runner *runner;
+  struct simple *ref;   /* this rank's side; NULL: nothing is compared */
+  float *host;          /* [n] what comes from the device; NULL: nobody wants it */
+  float *weights;       /* [n] of --result entries: as they have to be; else NULL */
+  float *mean;          /* [n] mean of all ranks' acc; NULL where xi is not asked for */
+  double gradient_norm; /* of the mean of this step's gradients */
+  uint64_t compared;    /* steps */
+  double xi;            /* rank 0: sum over the steps that the paper would record, */
+  uint64_t xi_steps;    /* so many */
+};
+
+/* `measures_xi`: as main.c's table has it. Collective. */
+void verification_init(struct verification *v, const struct runner *r, bool measures_xi);
+void verification_free(struct verification *v);
+
+/* The reference takes the step that the runner has finished, and what both have is compared; the
+ * files are written from the same copies. Returns EXIT_VERIFIED, EXIT_WRONG_DATA after one line on
+ * stderr that says what differed first, or EXIT_FAILED_CALL; the same on all ranks. Collective. */
+int verification_step(struct verification *v, const void *gradient);
+
+/* ---- the table: report.c --------------------------------------------------------------------- */
+
+/* What happened in the steps of one path on this rank. */
+struct path_steps {
+  double *us;       /* [job->steps] time of each step */
+  uint64_t begun;   /* how many there are */
+  uint64_t counted; /* of them, without dense ones to warm up; the sums below are over these */
+  double local, global, words;
+};
+
+void report_heading(const struct job *job);
+
+/* Prints the row of a path and, as a note, its runner_mode(); `code` is EXIT_VERIFIED if all of its
+ * steps were right. Collective. */
+void report_path(struct job *job, const struct path_steps *steps, const struct verification *v,
+                 int code);
+
+/* A number of the table ("-" if it is none; NULL for `format`: not there) and of the file (likewise
+ * `column`). */
+void report_number(struct job *job, const char *column, double value, const char *format);
+
+double elapsed_us(cudaEvent_t start, cudaEvent_t stop);
+
+/* Median over n steps of the slowest rank's time, NaN on the stand-in, whose times mean nothing.
+ * `us` has the same n on all ranks, and is changed. Collective. */
+double report_time(const struct rank *me, double *us, uint64_t n);
+
+/* ---- all of --bench: bench.c ----------------------------------------------------------------- */
+
+size_t bench_bytes(const struct job *job, int model); /* of device memory; the first takes least */
+int bench_paths(struct job *job); /* an exit code, the same on all ranks; collective */
 
 #endif

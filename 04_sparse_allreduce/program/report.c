@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runner.h"
+#include "program.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,15 +7,11 @@
 
 #include "bench.h"
 
-/* ---- a path's steps -------------------------------------------------------------------------- */
-
-void path_steps_add(struct path_steps *steps, const sparse_allreduce_statistics_t *s)
+double elapsed_us(cudaEvent_t start, cudaEvent_t stop)
 {
-  if (s->dense && steps->sparse) return;
-  if (!s->dense && steps->sparse++ == 0) steps->local = steps->global = steps->words = 0;
-  steps->local += (double)s->local;
-  steps->global += (double)s->global;
-  steps->words += (double)s->words_sent;
+  float ms;
+  CUDACHECK(cudaEventElapsedTime(&ms, start, stop));
+  return ms * 1e3;
 }
 
 double report_time(const struct rank *me, double *us, uint64_t n)
@@ -29,30 +25,27 @@ double report_time(const struct rank *me, double *us, uint64_t n)
 
 /* The words that a rank sends according to the paper's Table 1, at best and at worst, for k chosen
  * entries of n on P ranks. The paper counts elements; a word is one. */
-struct paper_words {
-  double low, high;
-};
-
-static struct paper_words paper_words(int path, double n, double k, double ranks)
+static void paper_words(int path, double n, double k, double ranks, double *low, double *high)
 {
   const double others = (ranks - 1) / ranks, rounds = ceil(log2(ranks));
-  switch (path) {
-  case SPARSE_DENSE:
-    return (struct paper_words){2 * n * others, 2 * n * others};
-  case SPARSE_GTOPK:
-    return (struct paper_words){4 * k * rounds, 4 * k * rounds};
-  case SPARSE_OKTOPK: /* the gather alone; with a split and balancing of as much each */
-    return (struct paper_words){2 * k * others, 6 * k * others};
-  case SPARSE_TOPKSA:
-    return (struct paper_words){fmin(4 * k, 2 * k + n) * others, (2 * k + n) * others};
-  case SPARSE_GAUSSIANKSA: /* not in the table: as TOPKSA, and all gathered however much it is */
-    return (struct paper_words){4 * k * others, 2 * k * others + 2 * k * (ranks - 1)};
-  default: /* every rank sends what it offers to all others */
-    return (struct paper_words){2 * k * (ranks - 1), 2 * k * (ranks - 1)};
+  if (path == SPARSE_DENSE) {
+    *low = *high = 2 * n * others;
+  } else if (path == SPARSE_GTOPK) {
+    *low = *high = 4 * k * rounds;
+  } else if (path ==
+             SPARSE_OKTOPK) { /* the gather alone; with a split and balancing, as much each */
+    *low = 2 * k * others;
+    *high = 6 * k * others;
+  } else if (path == SPARSE_TOPKSA) {
+    *low = fmin(4 * k, 2 * k + n) * others;
+    *high = (2 * k + n) * others;
+  } else if (path == SPARSE_GAUSSIANKSA) { /* not in the table: as TOPKSA, but all is gathered */
+    *low = 4 * k * others;
+    *high = 2 * k * others + 2 * k * (ranks - 1);
+  } else { /* every rank sends what it offers to all others */
+    *low = *high = 2 * k * (ranks - 1);
   }
 }
-
-/* ---- the table ------------------------------------------------------------------------------- */
 
 void report_heading(const struct job *job)
 {
@@ -87,12 +80,13 @@ void report_path(struct job *job, const struct path_steps *of, const struct veri
   launcher_allgather(me, mine, all, sizeof mine);
   for (int rank = 0; rank < me->nranks; rank++)
     for (int i = 0; i < 2; i++) sums[i] += all[rank][i];
-  const double steps = (double)(of->sparse ? of->sparse : of->begun), ranks = me->nranks;
-  const double k = of->sparse ? (double)job->k : (double)NAN; /* dense steps choose nothing */
+  const double steps = (double)of->counted, ranks = me->nranks;
+  const double k = path == SPARSE_DENSE ? (double)NAN : (double)job->k; /* dense chooses nothing */
   const double local = sums[0] / steps / ranks / k, global = of->global / steps / k;
   const double words = sums[1] / steps / ranks;
   const double xi = v->xi_steps ? v->xi / (double)v->xi_steps : (double)NAN;
-  const struct paper_words paper = paper_words(path, (double)job->count, (double)job->k, ranks);
+  double low, high;
+  paper_words(path, (double)job->count, (double)job->k, ranks, &low, &high);
   /* what is wrong has no time */
   const double us = report_time(me, of->us, code == EXIT_VERIFIED ? of->begun : 0);
   if (path == SPARSE_DENSE) job->dense_us = us;
@@ -115,11 +109,10 @@ void report_path(struct job *job, const struct path_steps *of, const struct veri
   report_number(job, "global_k", global, " %8.3f");
   report_number(job, "words_sent", words, " %12.0f");
   char range[64];
-  snprintf(range, sizeof range, paper.low == paper.high ? "%.0f" : "%.0f-%.0f", paper.low,
-           paper.high);
+  snprintf(range, sizeof range, low == high ? "%.0f" : "%.0f-%.0f", low, high);
   launcher_print(me, " %21s", range);
-  rows_number(rows, "paper_words_low", paper.low);
-  rows_number(rows, "paper_words_high", paper.high);
+  rows_number(rows, "paper_words_low", low);
+  rows_number(rows, "paper_words_high", high);
   report_number(job, "xi", xi, " %8.4f");
   rows_integer(rows, "verified_steps", v->compared);
   rows_integer(rows, "wrong", code != EXIT_VERIFIED);

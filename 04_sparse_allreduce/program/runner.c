@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runner.h"
+#include "program.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -38,9 +38,9 @@ void runner_create(struct runner *r, const struct job *job, size_t count,
   *r = (struct runner){.job = job, .count = count, .config = *config};
   if (!simple)
     create_handle(r);
-  else if (!(r->simple = simple_create(job->comm, (struct simple_link){0}, me->rank, me->nranks,
-                                       count, config)))
-    launcher_fail(__FILE__, __LINE__, "simple_create", "out of memory", NULL);
+  else
+    r->simple =
+        simple_create(job->comm, (struct simple_link){0}, me->rank, me->nranks, count, config);
   if (config->result != SPARSE_RESULT_ENTRIES) return;
   r->dense = device_vector(count);
   if (updates) r->weights = device_vector(count);
@@ -63,13 +63,11 @@ const char *runner_mode(const struct runner *r, const char **reason)
       [SPARSE_MODE_ONESIDED] = "one-sided",
   };
   sparse_mode_t mode = SPARSE_MODE_NCCL;
-  if (reason) *reason = "";
+  *reason = "";
   if (r->handle) SPARSECHECK(sparse_allreduce_mode(r->handle, &mode, reason));
   if (r->config.algorithm == SPARSE_DENSE) return "allreduce";
   return r->simple ? "simple" : names[mode];
 }
-
-/* ---- a step ---------------------------------------------------------------------------------- */
 
 float runner_updated(float weight, float result)
 {
@@ -88,7 +86,7 @@ ncclResult_t runner_step(struct runner *r, const void *gradient)
   return sparse_allreduce_add(r->handle, SCALE, r->weights, stream);
 }
 
-/* The two ways to look at what a step left. A gradient that is not finite becomes a `reason`. */
+/* What a step left. A gradient that is not finite becomes a `reason`. */
 static void finish_simple(struct runner *r, char *reason, size_t size)
 {
   const struct simple *s = r->simple;
@@ -134,13 +132,9 @@ int runner_finish(struct runner *r, uint64_t step)
 
 void runner_residual(const struct runner *r, float *host)
 {
-  if (r->simple)
-    CUDACHECK(cudaMemcpy(host, r->simple->acc, r->count * sizeof *host, cudaMemcpyDeviceToHost));
-  else {
-    float *residual;
-    SPARSECHECK(sparse_allreduce_residual(r->handle, &residual));
-    CUDACHECK(cudaMemcpy(host, residual, r->count * sizeof *host, cudaMemcpyDeviceToHost));
-  }
+  float *residual = r->simple ? r->simple->acc : NULL;
+  if (r->handle) SPARSECHECK(sparse_allreduce_residual(r->handle, &residual));
+  CUDACHECK(cudaMemcpy(host, residual, r->count * sizeof *host, cudaMemcpyDeviceToHost));
 }
 
 /* ---- what a step hands to the next ----------------------------------------------------------- */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runner.h"
+#include "program.h"
 
 #include <float.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,26 +13,21 @@ static void gather_by_launcher(void *me, const void *mine, void *all, size_t byt
   launcher_allgather(me, mine, all, bytes);
 }
 
-int verification_init(struct verification *v, const struct runner *r, bool measures_xi)
+void verification_init(struct verification *v, const struct runner *r, bool measures_xi)
 {
   const struct rank *me = r->job->me;
-  const bool updates = r->config.result == SPARSE_RESULT_ENTRIES;
   const struct simple_link link = {(void *)(uintptr_t)me, gather_by_launcher};
-  char error[160] = "";
+  const size_t bytes = r->count * sizeof(float);
+  const bool compares = program_options.verify == 0; /* not off */
   *v = (struct verification){.runner = r};
-  if (program_options.verify != 0) { /* off */
-    if (r->job->results.stream || r->job->residual.stream)
-      v->host = simple_host_memory(r->count * sizeof *v->host);
-    return EXIT_VERIFIED;
-  }
+  if (compares || r->job->results.stream || r->job->residual.stream)
+    v->host = simple_host_memory(bytes);
+  if (!compares) return;
   v->ref = simple_create(NULL, link, me->rank, me->nranks, r->count, &r->config);
-  v->host = malloc(r->count * sizeof *v->host);
-  if (updates) v->weights = calloc(r->count, sizeof *v->weights);
-  if (measures_xi) v->mean = malloc(r->count * sizeof *v->mean);
-  if (!v->ref || !v->host || (updates && !v->weights) || (measures_xi && !v->mean))
-    snprintf(error, sizeof error,
-             "no memory on the host for %zu elements; allowed: fewer, or --verify off", r->count);
-  return launcher_refuse(me, error);
+  if (measures_xi) v->mean = simple_host_memory(bytes);
+  if (r->config.result != SPARSE_RESULT_ENTRIES) return;
+  v->weights = simple_host_memory(bytes);
+  memset(v->weights, 0, bytes);
 }
 
 void verification_free(struct verification *v)
@@ -59,7 +53,7 @@ static void fetch(struct verification *v, const void *from, ncclDataType_t type)
 
 /* The paper's measure of what selecting costs is the distance between the result and the k largest
  * entries of the mean of all acc, relative to the norm of the mean gradient. These are both means,
- * before the reference's step, which will overwrite ref->result. v->host has the gradient. */
+ * before the reference's step overwrites ref->result. v->host has the gradient. */
 static void measure_means(struct verification *v)
 {
   struct simple *ref = v->ref;
@@ -98,38 +92,23 @@ static void measure_xi(struct verification *v)
 
 /* All return whether the values are the same, and say so if not. */
 
-__attribute__((format(printf, 2, 3))) static bool wrong(const struct verification *v,
-                                                        const char *format, ...)
-{
-  char text[LAUNCHER_TEXT / 2];
-  va_list values;
-  va_start(values, format);
-  vsnprintf(text, sizeof text, format, values);
-  va_end(values);
-  launcher_error("%s, step %llu: %s", simple_paths[v->ref->config.algorithm].name,
-                 (unsigned long long)v->ref->last.step, text);
-  return false;
-}
+#define WRONG(v, format, ...)                                                              \
+  (launcher_error("%s, step %llu: " format, simple_paths[(v)->ref->config.algorithm].name, \
+                  (unsigned long long)(v)->ref->last.step, __VA_ARGS__),                   \
+   false)
 
-static bool same_integer(const struct verification *v, const char *what, int64_t got,
-                         int64_t expected)
-{
-  return got == expected ||
-         wrong(v, "%s is %lld, expected %lld", what, (long long)got, (long long)expected);
-}
-
-/* NaN: the path has no such threshold. */
-static bool same_threshold(const struct verification *v, const char *what, double got,
-                           double expected, double tolerance)
+/* An integer, exact in a double, or a threshold. NaN: the path has no such threshold. */
+static bool same_number(const struct verification *v, const char *what, double got, double expected,
+                        double tolerance)
 {
   return isnan(expected) || fabs(got - expected) <= tolerance * fabs(expected) ||
-         wrong(v, "%s is %.17g, expected %.17g", what, got, expected);
+         WRONG(v, "%s is %.17g, expected %.17g", what, got, expected);
 }
 
 static bool wrong_element(const struct verification *v, const char *what, size_t i, float got,
                           float expected)
 {
-  return wrong(v, "%s: element %zu is %.9g (0x%08x), expected %.9g (0x%08x)", what, i, (double)got,
+  return WRONG(v, "%s: element %zu is %.9g (0x%08x), expected %.9g (0x%08x)", what, i, (double)got,
                float16_bits_of(got), (double)expected, float16_bits_of(expected));
 }
 
@@ -149,19 +128,18 @@ static bool same_statistics(const struct verification *v)
 {
   const sparse_allreduce_statistics_t *got = &v->runner->last;
   const sparse_allreduce_statistics_t *expected = &v->ref->last;
-#define SAME(field) same_integer(v, #field, (int64_t)got->field, (int64_t)expected->field)
-#define SAME_THRESHOLD(field, tolerance) \
-  same_threshold(v, #field, got->field, expected->field, tolerance)
+#define SAME_WITHIN(tolerance, field) \
+  same_number(v, #field, (double)got->field, (double)expected->field, tolerance)
+#define SAME(field) SAME_WITHIN(0, field)
   if (!SAME(step) || !SAME(k) || !SAME(capacity) || !SAME(dense) || !SAME(exact_global) ||
       !SAME(repartitioned) || !SAME(words_sent) || !SAME(words_received))
     return false;
   if (expected->dense) return true;
   return SAME(local) && SAME(overflowed) && SAME(fell_back) && SAME(selected_above) &&
          SAME(selected_tie) && SAME(exact_local) && (expected->fell_back || SAME(global)) &&
-         SAME_THRESHOLD(local_threshold, 0) && SAME_THRESHOLD(global_threshold, 0) &&
-         SAME_THRESHOLD(gaussian_threshold, 1e-6);
+         SAME(local_threshold) && SAME(global_threshold) && SAME_WITHIN(1e-6, gaussian_threshold);
 #undef SAME
-#undef SAME_THRESHOLD
+#undef SAME_WITHIN
 }
 
 /* The entries of the result before the division. */
@@ -171,15 +149,15 @@ static bool same_entries(const struct verification *v)
   const struct runner *left = v->runner;
   const bool none = ref->last.dense || ref->last.fell_back;
   if (none || !left->entries)
-    return same_integer(v, "number of sparse results", left->entries != NULL, !none);
+    return same_number(v, "number of sparse results", left->entries != NULL, !none, 0);
   const size_t count = ref->last.global;
-  if (!same_integer(v, "number of entries", (int64_t)left->nentries, (int64_t)count)) return false;
+  if (!same_number(v, "number of entries", (double)left->nentries, (double)count, 0)) return false;
   struct sparse_pair *got = simple_host_memory(count * sizeof *got);
   CUDACHECK(cudaMemcpy(got, left->entries, count * sizeof *got, cudaMemcpyDeviceToHost));
   bool same = true;
   for (size_t e = 0; e < count && same; e++) {
     const struct sparse_pair expected = ref->global[e];
-    same = same_integer(v, "index of an entry", got[e].index, expected.index) &&
+    same = same_number(v, "index of an entry", got[e].index, expected.index, 0) &&
            (memcmp(&got[e].value, &expected.value, sizeof expected.value) == 0 ||
             wrong_element(v, "sum", got[e].index, got[e].value, expected.value));
   }
@@ -188,9 +166,8 @@ static bool same_entries(const struct verification *v)
 }
 
 /* v->host has the result. In a dense step ref->sums has the sums of the gradients' sizes. In any
- * order a sum of P numbers is off by (P - 1) * epsilon / 2 * sum of sizes at most, and so is the
- * reference's; the division rounds once more. What overflows, and NaN and infinity, are NCCL's to
- * add. */
+ * order a sum of P numbers is off by (P - 1) * epsilon / 2 * sum of sizes at most, also in the
+ * reference; the division rounds once more. NaN and what overflows are as NCCL adds them. */
 static bool same_result(const struct verification *v)
 {
   const struct simple *ref = v->ref;
@@ -206,8 +183,8 @@ static bool same_result(const struct verification *v)
   return true;
 }
 
-/* What --result entries has updated: elements that have an entry in the result. v->host has the
- * result, which is the only one that knows the last bits of a dense step. */
+/* What --result entries has updated: elements with an entry in the result. v->host has the result:
+ * the last bits of a dense step are known from it only. */
 static bool same_weights(struct verification *v)
 {
   const struct simple *ref = v->ref;
@@ -227,12 +204,10 @@ static bool same_regions(const struct verification *v)
 {
   bool same = true;
   for (int j = 0; j <= v->ref->nranks && same; j++)
-    same = same_integer(v, "boundary of a region", (int64_t)v->runner->last.boundaries[j],
-                        (int64_t)v->ref->boundaries[j]);
+    same = same_number(v, "boundary of a region", (double)v->runner->last.boundaries[j],
+                       (double)v->ref->boundaries[j], 0);
   return same;
 }
-
-/* ---- a step ---------------------------------------------------------------------------------- */
 
 static void reference_step(struct verification *v, const void *gradient)
 {

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "float16.h"
 #include "simple.h"
 
 /* The z with P(|x| > z) = density for x of the standard normal distribution. The tail is convex for
@@ -61,7 +62,7 @@ static void offer(struct simple *s)
   if (s->last.local > 0 || !(s->local_threshold > 0)) return;
   simple_offer_largest(s);
   s->last.overflowed = 1;
-  s->local_threshold = simple_magnitude(s->last.selected_above);
+  s->local_threshold = float16_of_bits(s->last.selected_above);
 }
 
 void simple_gaussiank(struct simple *s, const float *gradient)

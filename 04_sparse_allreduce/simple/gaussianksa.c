@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gaussiankSA: what exceeds the k-th magnitude, or on request a Gaussian threshold, goes to the
- * owners of regions of equal size, and all sums to everybody. */
+ * owners of regions of equal size, and all sums to every rank. */
 #include "simple.h"
 
 /* Two or three large steps towards k. */

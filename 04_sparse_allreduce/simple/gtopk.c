@@ -4,7 +4,7 @@
  *
  *   rank 0 <- rank 1   rank 2 <- rank 3        round 1
  *   rank 0 <---------- rank 2                  round 2
- *   rank 0 ----------> everybody
+ *   rank 0 ----------> every rank
  *
  * What a node of the tree does not pass on may have an index that wins elsewhere. The ranks that
  * contributed then believe that all of it arrived, and it is lost: so it was published. With
@@ -43,9 +43,9 @@ static size_t merge(struct sparse_pair *lists, size_t k)
 void simple_gtopk(struct simple *s, const float *gradient)
 {
   const size_t k = s->k, P = (size_t)s->nranks, me = (size_t)s->rank, bytes = k * sizeof *s->global;
-  uint64_t sends[P], receives[P], drops[64]; /* of each round */
-  struct sparse_pair *dropped = s->received + k, *lists = simple_host_memory(2 * bytes);
-  int rounds = 0;
+  uint64_t sends[P], receives[P], drops[64]; /* in each round; the entries are behind `received` */
+  struct sparse_pair *lists = simple_host_memory(2 * bytes);
+  size_t rounds = 0;
 
   simple_accumulate(s, gradient);
   simple_offer_largest(s);
@@ -61,11 +61,10 @@ void simple_gtopk(struct simple *s, const float *gradient)
     if (me % (2 * step) != 0 || me + step >= P) continue;
     simple_copy(s, lists + k, s->received, bytes);
     drops[rounds] = merge(lists, k) - k;
-    simple_copy(s, dropped, lists + k, drops[rounds] * sizeof *lists);
-    dropped += drops[rounds];
+    simple_copy(s, s->received + (rounds + 1) * k, lists + k, drops[rounds] * sizeof *lists);
   }
 
-  /* Rank 0's list to everybody. MPI: Bcast */
+  /* Rank 0's list to every rank. MPI: Bcast */
   memset(sends, 0, sizeof sends);
   sends[0] = k;
   simple_copy(s, s->global, lists, bytes);
@@ -81,9 +80,8 @@ void simple_gtopk(struct simple *s, const float *gradient)
   simple_zero(s, s->sums);
   s->on->entries(s, SIMPLE_ADD, s->sums, s->received, k, NULL);
   simple_clear_offered_in_result(s);
-  dropped = s->received + k;
-  for (int i = 0; i < rounds && s->config.gtopk_exact_residual; dropped += drops[i], i++)
-    s->on->entries(s, SIMPLE_ADD, s->acc, dropped, drops[i], s->sums);
+  for (size_t i = 0; i < rounds && s->config.gtopk_exact_residual; i++)
+    s->on->entries(s, SIMPLE_ADD, s->acc, s->received + (i + 1) * k, drops[i], s->sums);
 
   simple_sums_of_list(s);
 }

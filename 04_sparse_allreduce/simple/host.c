@@ -3,9 +3,9 @@
  * the GPU; else the order of NaNs in a selection would depend on the machine. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "check.h"
+#include "float16.h"
 #include "simple.h"
 
 void *simple_host_memory(size_t bytes)
@@ -17,21 +17,12 @@ void *simple_host_memory(size_t bytes)
 
 uint32_t simple_bits(float x)
 {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits & 0x7fffffffu;
-}
-
-float simple_magnitude(uint32_t bits)
-{
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
+  return float16_bits_of(x) & 0x7fffffffu;
 }
 
 static float one_nan(float x)
 {
-  return isnan(x) ? simple_magnitude(SIMPLE_NAN) : x;
+  return isnan(x) ? float16_of_bits(SIMPLE_NAN) : x;
 }
 
 float simple_add(float a, float b)

@@ -6,13 +6,14 @@
  *   rank 0  offers  . x . . x | . . x . | x . . x     1. what is above a local threshold
  *   rank 1  offers  x . . . x | . x x . | . . . x     2. regions with about as many entries each
  *                    rank 0's    rank 1's             3. the owner of a region adds its entries
- *   sums above the global threshold -> everybody      4. and sends the large sums to everybody
+ *   sums above the global threshold -> every rank     4. and sends the large sums to every rank
  *
  * A threshold is found exactly now and then. In between the old one is used again and follows the
  * number of entries that it selected. */
 #include <math.h>
 #include <stdlib.h>
 
+#include "float16.h"
 #include "simple.h"
 
 /* ---- 1. thresholds --------------------------------------------------------------------------- */
@@ -89,8 +90,8 @@ void simple_oktopk(struct simple *s, const float *gradient)
   if (s->last.repartitioned) new_regions(s);
   simple_sum_at_owners(s);
 
-  /* 4. Sums above the global threshold to everybody. In an exact step that is all of them;
-   * everybody finds the largest, and the smallest of those is the new threshold. */
+  /* 4. Sums above the global threshold to every rank. In an exact step that is all of them;
+   * every rank finds the largest, and the smallest of those is the new threshold. */
   const struct simple_rule large =
       s->last.exact_global ? SIMPLE_NONZERO : simple_above(s, s->global_threshold);
   simple_gather_sums(s, large, s->config.balance);
@@ -101,7 +102,7 @@ void simple_oktopk(struct simple *s, const float *gradient)
     const struct simple_rule largest = s->on->largest(s, s->sums, wanted);
     simple_list_sums(s, largest);
     simple_sums_of_list(s);
-    s->global_threshold = simple_magnitude(largest.above);
+    s->global_threshold = float16_of_bits(largest.above);
   }
 
   /* 5. What was offered and is in the result leaves the residual. */

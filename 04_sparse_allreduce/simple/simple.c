@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The paths by name, a rank's memory, and what several paths do. */
+#include "float16.h"
 #include "simple.h"
 
 #include <math.h>
@@ -61,9 +62,8 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
                              size_t count, const sparse_allreduce_config_t *config)
 {
   const size_t ranks = (size_t)nranks;
-  struct simple *s = malloc(sizeof *s + (ranks + 1) * sizeof *s->boundaries);
+  struct simple *s = simple_host_memory(sizeof *s + (ranks + 1) * sizeof *s->boundaries);
   void *memory;
-  if (!s) return NULL;
   *s = (struct simple){.config = *config,
                        .on = comm ? &simple_on_device : &simple_on_host,
                        .comm = comm,
@@ -81,10 +81,8 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
   const size_t bytes = lay_out(s, NULL);
   if (comm)
     CUDACHECK(cudaMalloc(&memory, bytes));
-  else if (!(memory = malloc(bytes))) {
-    free(s);
-    return NULL;
-  }
+  else
+    memory = simple_host_memory(bytes);
   lay_out(s, memory);
   simple_reset(s);
   return s;
@@ -173,7 +171,7 @@ void simple_accumulate(struct simple *s, const float *gradient)
 
 double simple_kth_magnitude(struct simple *s)
 {
-  return simple_magnitude(s->on->largest(s, s->acc, s->k).above);
+  return float16_of_bits(s->on->largest(s, s->acc, s->k).above);
 }
 
 struct simple_rule simple_above(const struct simple *s, double threshold)
@@ -208,7 +206,7 @@ void simple_offer_above(struct simple *s, double *threshold)
     offer(s, simple_above(s, *threshold));
   } else {
     simple_offer_largest(s);
-    *threshold = simple_magnitude(s->last.selected_above);
+    *threshold = float16_of_bits(s->last.selected_above);
   }
 }
 

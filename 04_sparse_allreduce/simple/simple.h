@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All ten paths, to be read: topka.c first, then oktopk.c. Thresholds, counts and regions are on
- * the host, operators do one thing each, and a rank does its own side only, as in MPI. It runs on
- * the GPU   by short kernels and CUB (ops.cu) and NCCL (exchange.c). That is `--simple`. on the
- * host  by plain loops (host.c), and what other ranks sent comes by the launcher. That is the
- * reference: after a step, all that the library or --simple holds on the device has to equal it bit
- * for bit.
+ * the host, operators do one thing each, and a rank does its own side only, as in MPI. It runs
  *
- * What it is slow at: it sorts the whole gradient to find the k largest, reads and writes whole
- * vectors many times, and the host waits several times a step for a number. Left out: 16-bit
- * gradients, graphs, checkpoints. A call that fails ends the job.
+ *   on the GPU   by short kernels and CUB (ops.cu), and NCCL (exchange.c): --simple
+ *   on the host  by plain loops (host.c); the launcher brings what other ranks send: the reference
  *
- * A new path is a file with its function, its name below and a row of simple_paths. */
+ * After a step, all that the library or --simple holds on the device has to equal the reference bit
+ * for bit. What is slow here, what is left out, and how to add a path: README.md. A call that fails
+ * ends the job. */
 #ifndef SIMPLE_H
 #define SIMPLE_H
 
@@ -34,8 +31,8 @@ typedef void simple_path_t(struct simple *s, const float *gradient);
 simple_path_t simple_dense, simple_topka, simple_topka2, simple_topkaopt, simple_gtopk,
     simple_oktopk, simple_topksa, simple_gaussiank, simple_gaussianksa;
 
-/* Those of the library have the places of their sparse_allreduce_algorithm_t. A path that is here
- * only comes after them: its place is its `algorithm`. */
+/* A library path is at the index of its sparse_allreduce_algorithm_t. A path that is only here
+ * comes after them; its index is its `algorithm`. */
 struct simple_path {
   const char *name;
   simple_path_t *step;
@@ -119,15 +116,12 @@ struct simple {
   size_t nonfinite;                   /* elements of its gradient that were not */
 };
 
-/* For the ranks of `comm` on the current device; with comm == NULL on the host, for the ranks that
- * `link` reaches. NULL if the host's memory does not suffice. */
+/* For the ranks of `comm` on the current device, or if it is NULL those of `link` on the host. */
 struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank, int nranks,
                              size_t count, const sparse_allreduce_config_t *config);
 void simple_destroy(struct simple *s); /* NULL is fine */
+void simple_reset(struct simple *s);   /* as when it was made */
 size_t simple_device_bytes(size_t count, double density, int nranks);
-
-/* As when it was made. */
-void simple_reset(struct simple *s);
 
 /* One step, on all ranks: by the path, and then s->result becomes the average. It and s->acc are
  * valid when the stream is done. */
@@ -173,7 +167,7 @@ double simple_kth_magnitude(struct simple *s);                 /* likewise */
 void simple_offer_largest(struct simple *s);
 void simple_offer_above(struct simple *s, double *threshold);
 
-/* Everybody gets all that is offered and adds it up in the order of ranks: s->sums, and s->global
+/* Every rank gets all that is offered and adds it up in the order of ranks: s->sums, and s->global
  * without those that came out as 0. */
 void simple_sum_at_all(struct simple *s);
 
@@ -181,7 +175,7 @@ void simple_sum_at_all(struct simple *s);
  * this rank's region, and 0 elsewhere. */
 void simple_sum_at_owners(struct simple *s);
 
-/* The owners' sums that the rule chooses go to everybody, as s->global and as s->sums. `balance`:
+/* The owners' sums that the rule chooses go to every rank, as s->global and as s->sums. `balance`:
  * whether owners even out first what each has to send. */
 void simple_gather_sums(struct simple *s, struct simple_rule rule, sparse_balance_t balance);
 
@@ -207,8 +201,7 @@ void *simple_host_copy(struct simple *s, const void *from, size_t bytes);
 
 void *simple_host_memory(size_t bytes); /* or it ends the job; free() frees it */
 uint32_t simple_bits(float x);          /* of the magnitude */
-float simple_magnitude(uint32_t bits);
-float simple_add(float a, float b); /* with the GPU's NaN */
+float simple_add(float a, float b);     /* with the GPU's NaN */
 int simple_chosen(struct simple_rule rule, size_t i, float value);
 struct simple_rule simple_host_largest(const float *values, size_t n, size_t k);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* topkA: every rank offers its k largest entries, everybody gets all of them and adds.
+/* topkA: every rank offers its k largest entries, every rank gets all of them and adds.
  *
  *   rank 0  acc  . 9 . . -7 . . .      offers 1:9 4:-7  \
- *   rank 1  acc  . 5 . . . . . 6       offers 1:5 7:6    } everybody: 1:14 4:-7 7:6, then / P
+ *   rank 1  acc  . 5 . . . . . 6       offers 1:5 7:6    } every rank: 1:14 4:-7 7:6, then / P
  *
  * A rank sends its k entries to P - 1 others, so the volume grows with the number of ranks. */
 #include "simple.h"
@@ -18,7 +18,7 @@ void simple_topka(struct simple *s, const float *gradient)
   simple_offer_largest(s);
   simple_clear_offered(s);
 
-  /* 2. Everybody gets all lists. An entry has two words: its index and its value.
+  /* 2. Every rank gets all lists. An entry has two words: its index and its value.
    * MPI: Allgather(indices), Allgather(values) */
   for (size_t r = 0; r < ranks; r++) counts[r] = k;
   simple_gather(s, s->offered, counts, 2, s->received);

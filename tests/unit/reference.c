@@ -48,7 +48,6 @@ struct reference *reference_create(const sparse_allreduce_config_t *config, size
     struct reference_rank *rank = &ref->ranks[r];
     const struct simple_link link = {(void *)(uintptr_t)me, gather_by_launcher};
     struct simple *s = rank->simple = simple_create(NULL, link, r, nranks, n, config);
-    if (!s) return NULL;
     rank->residual = s->acc;
     rank->region_counts = calloc((size_t)nranks, sizeof *rank->region_counts);
     memcpy(ref->boundaries, s->boundaries, ((size_t)nranks + 1) * sizeof *ref->boundaries);
