@@ -34,10 +34,9 @@ class Config(ctypes.Structure):
                 ("timeout_seconds", ctypes.c_double)]
 
 
-# The enumerators of sparse_allreduce.h.
-PRESETS = {"vgg": 0, "lstm": 1, "bert": 2}
+# Enumerators of sparse_allreduce.h.
+PRESET_BERT = 2
 EXCHANGES = {"auto": 0, "sendrecv": 1, "onesided": 2}
-BALANCES = {"never": 0, "always": 1, "auto": 2}
 RESULT_ENTRIES = 1
 
 
@@ -114,7 +113,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     """
     _step_supports_amp_scaling = True  # a GradScaler leaves it to step() to unscale and to skip
 
-    def __init__(self, optim, density=0.01, every=1, ahead=None, preset="bert", group=None, library=None, **fields):
+    def __init__(self, optim, density=0.01, every=1, ahead=None, group=None, library=None, **fields):
         self.optim, self.every, self._group = optim, every, group
         self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
         self._first = 0 if group is None else dist.get_global_rank(group, 0)
@@ -125,7 +124,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             self._device = self._check_arguments(own)
             self._cuda = self._device.type == "cuda"
             self._library = _load(library, self._cuda)
-            config = self._configuration(preset, density, fields)
+            config = self._configuration(density, fields)
         except (SparseAllreduceError, ValueError, TypeError) as exception:
             error = exception
         self._agree(error, error or [(tuple(p.shape), str(p.dtype)) for p in own])
@@ -146,21 +145,19 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             raise ValueError("every=%r; allowed: 1 or more" % self.every)
         return devices.pop()
 
-    def _configuration(self, preset, density, fields):
-        algorithms = {}
+    def _configuration(self, density, fields):
+        algorithms, config = {}, Config()
         while (name := self._library.sparse_allreduce_name(len(algorithms))) is not None:
             algorithms[name.decode()] = len(algorithms)
-        choices = {"algorithm": algorithms, "exchange": EXCHANGES, "balance": BALANCES, "preset": PRESETS}
-        fields = dict({"algorithm": "dense" if density == 1 else "oktopk", "density": density, "preset": preset}, **fields)
+        choices = {"algorithm": algorithms, "exchange": EXCHANGES}
+        self._library.sparse_allreduce_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(Config)), PRESET_BERT)
+        fields = dict({"algorithm": "dense" if density == 1 else "oktopk", "density": density}, **fields)
         known = [name for name, _ in Config._fields_ if name not in ("size", "gradient_type", "nonfinite", "result")]
         for name, value in fields.items():
             if name not in known:
                 raise TypeError("no field %r; allowed: %s" % (name, ", ".join(known)))
             if name in choices and value not in choices[name]:
                 raise ValueError("%s=%r; allowed: %s" % (name, value, ", ".join(choices[name])))
-        config = Config()
-        self._library.sparse_allreduce_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(Config)), PRESETS[preset])
-        for name, value in fields.items():
             setattr(config, name, choices[name][value] if name in choices else value)
         config.result = RESULT_ENTRIES
         self._dense = fields["algorithm"] == "dense"
@@ -336,13 +333,9 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             self._raise_late_errors()
             state = torch.empty(self._library.sparse_allreduce_state_bytes(self._handle), dtype=torch.uint8)
             self._check(self._library.sparse_allreduce_save(self._handle, ctypes.c_void_p(state.data_ptr())))
-        return {"optim": self.optim.state_dict(), "rank": (self._rank, self._ranks), "library": state,
-                "shared": self._shared.cpu().clone(), "weights": self._weights.cpu(), "local": self._local}
+        return {"optim": self.optim.state_dict(), "library": state, "shared": self._shared.cpu().clone(), "weights": self._weights.cpu(), "local": self._local}
 
     def load_state_dict(self, saved):
-        if saved["rank"] != (self._rank, self._ranks):
-            raise ValueError("the state of rank %d of %d; allowed: that of rank %d of %d" %
-                             (*saved["rank"], self._rank, self._ranks))
         with self._on_device():
             self._raise_late_errors()
             state = saved["library"].cpu()  # torch.load(map_location="cuda") moves it
