@@ -34,11 +34,7 @@ class Config(ctypes.Structure):
                 ("timeout_seconds", ctypes.c_double)]
 
 
-# The enumerators of sparse_allreduce.h.
-PRESETS = {"vgg": 0, "lstm": 1, "bert": 2}
-EXCHANGES = {"auto": 0, "sendrecv": 1, "onesided": 2}
-BALANCES = {"never": 0, "always": 1, "auto": 2}
-RESULT_ENTRIES = 1
+PRESET_BERT, RESULT_ENTRIES = 2, 1  # enumerators of sparse_allreduce.h
 
 
 class _UniqueId(ctypes.Structure):
@@ -111,29 +107,33 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                  times the density, a quarter at most. (An entry waits for 1/density steps to be sent.)
     group        of torch.distributed, any backend
     library      path of libsparse_allreduce.so
-    fields       any field of sparse_allreduce_config_t by its name: algorithm="topkA", exchange="sendrecv" ...
+    fields       any field of sparse_allreduce_config_t by its name: algorithm="topkA", timeout_seconds=5 ...
     """
     _step_supports_amp_scaling = True  # a GradScaler leaves it to step() to unscale and to skip
 
-    def __init__(self, optim, density=0.01, every=1, ahead=None, preset="bert", group=None, library=None, **fields):
+    def __init__(self, optim, density=0.01, every=1, ahead=None, group=None, library=None, **fields):
         self.optim, self.every, self._group = optim, every, group
         self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
         self._first = 0 if group is None else dist.get_global_rank(group, 0)
         self._local, self._handle = 0, None  # local steps since the last exchange; nothing is made yet
         own = [p for g in optim.param_groups for p in g["params"]]
+        self._device, self._cuda = own[0].device, own[0].is_cuda
+        if self._cuda:
+            torch.cuda.set_device(self._device)  # for all calls of the library and of torch.distributed
+        fields = dict({"algorithm": "dense" if density == 1 else "oktopk", "density": density}, **fields)
         error = None
         try:
-            self._device = self._check_arguments(own)
-            self._cuda = self._device.type == "cuda"
+            self._check_arguments(own)
             self._library = _load(library, self._cuda)
-            config = self._configuration(preset, density, fields)
+            config = self._configuration(fields)
         except (SparseAllreduceError, ValueError, TypeError) as exception:
             error = exception
-        self._agree(error, error or [(tuple(p.shape), str(p.dtype)) for p in own])
-        self._ahead = 0 if self._dense else min(12 * density, 0.25) if ahead is None else ahead
-        with self._on_device():
-            self._make_handle(config, sum(p.numel() for p in own))
-            self._make_vectors(own)
+        self._agree(error)
+        if not self._cuda:
+            self._library.cudaSetDevice(self._rank)  # of the stand-in, where every rank has one
+        self._ahead = 0 if fields["algorithm"] == "dense" else min(12 * density, 0.25) if ahead is None else ahead
+        self._make_handle(config, sum(p.numel() for p in own))
+        self._make_vectors(own)
 
     def _check_arguments(self, own):
         devices, types = {p.device for p in own}, {p.dtype for p in own}
@@ -145,38 +145,29 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             raise ValueError("the optimizer has made steps; allowed: a new one, and load_state_dict() after this")
         if self.every < 1:
             raise ValueError("every=%r; allowed: 1 or more" % self.every)
-        return devices.pop()
 
-    def _configuration(self, preset, density, fields):
-        algorithms = {}
-        while (name := self._library.sparse_allreduce_name(len(algorithms))) is not None:
-            algorithms[name.decode()] = len(algorithms)
-        choices = {"algorithm": algorithms, "exchange": EXCHANGES, "balance": BALANCES, "preset": PRESETS}
-        fields = dict({"algorithm": "dense" if density == 1 else "oktopk", "density": density, "preset": preset}, **fields)
+    def _configuration(self, fields):
+        names, config = [], Config()
+        while (name := self._library.sparse_allreduce_name(len(names))) is not None:
+            names.append(name.decode())
+        self._library.sparse_allreduce_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(Config)), PRESET_BERT)
         known = [name for name, _ in Config._fields_ if name not in ("size", "gradient_type", "nonfinite", "result")]
         for name, value in fields.items():
             if name not in known:
                 raise TypeError("no field %r; allowed: %s" % (name, ", ".join(known)))
-            if name in choices and value not in choices[name]:
-                raise ValueError("%s=%r; allowed: %s" % (name, value, ", ".join(choices[name])))
-        config = Config()
-        self._library.sparse_allreduce_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(Config)), PRESETS[preset])
-        for name, value in fields.items():
-            setattr(config, name, choices[name][value] if name in choices else value)
+            if name == "algorithm" and value not in names:
+                raise ValueError("algorithm=%r; allowed: %s" % (value, ", ".join(names)))
+            setattr(config, name, names.index(value) if name == "algorithm" else value)
         config.result = RESULT_ENTRIES
-        self._dense = fields["algorithm"] == "dense"
         return config
 
-    def _agree(self, error, mine):
+    def _agree(self, error):
         """A rank that fails alone would leave the others waiting."""
         everybody = [None] * self._ranks
-        dist.all_gather_object(everybody, (error and str(error), mine), group=self._group)
-        for rank, (sentence, theirs) in enumerate(everybody):
+        dist.all_gather_object(everybody, error and str(error), group=self._group)
+        for rank, sentence in enumerate(everybody):
             if sentence is not None:
                 raise error or SparseAllreduceError("rank %d: %s" % (rank, sentence))
-            if theirs != everybody[0][1]:
-                raise SparseAllreduceError("parameters of rank %d have other shapes or types than those of rank 0; "
-                                           "allowed: the same model on all ranks" % rank)
 
     def _make_handle(self, config, count):
         """On a communicator of the library's own: its steps are no steps of PyTorch's."""
@@ -232,12 +223,6 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         if code != 0:
             raise SparseAllreduceError("NCCL: " + self._library.ncclGetErrorString(code).decode())
 
-    def _on_device(self):
-        if self._cuda:
-            return torch.cuda.device(self._device)
-        self._library.cudaSetDevice(self._rank)  # of the stand-in, where every rank has one
-        return contextlib.nullcontext()
-
     def _raise_late_errors(self):
         """Of the last exchange, which was enqueued only."""
         if self._handle is None:
@@ -249,23 +234,22 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     # ---- a step ----------------------------------------------------------------------------------
     @torch.no_grad()
     def step(self, closure=None):
-        with self._on_device():
-            self._raise_late_errors()
-            loss = None
-            if closure is not None:
-                with torch.enable_grad():
-                    loss = closure()
-            if self._skipped():
-                return loss
-            for copy, p in self._rounded:
-                copy.grad = None if p.grad is None else p.grad.float()
-            self.optim.step()
-            self._local += 1
-            if self._local == self.every:
-                self._local = 0
-                self._exchange()
-            self._round()
+        self._raise_late_errors()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._skipped():
             return loss
+        for copy, p in self._rounded:
+            copy.grad = None if p.grad is None else p.grad.float()
+        self.optim.step()
+        self._local += 1
+        if self._local == self.every:
+            self._local = 0
+            self._exchange()
+        self._round()
+        return loss
 
     def _skipped(self):
         """A GradScaler has found infinity on some rank: then no rank makes the step. Else gradients lose its scale."""
@@ -333,21 +317,16 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
 
     def state_dict(self):
         """Of this rank: each has to save its own. Weights are in it; steps after a load have the same bits."""
-        with self._on_device():
-            self._raise_late_errors()
-            state = torch.empty(self._library.sparse_allreduce_state_bytes(self._handle), dtype=torch.uint8)
-            self._check(self._library.sparse_allreduce_save(self._handle, ctypes.c_void_p(state.data_ptr())))
-        return {"optim": self.optim.state_dict(), "rank": (self._rank, self._ranks), "library": state,
-                "shared": self._shared.cpu().clone(), "weights": self._weights.cpu(), "local": self._local}
+        self._raise_late_errors()
+        state = torch.empty(self._library.sparse_allreduce_state_bytes(self._handle), dtype=torch.uint8)
+        self._check(self._library.sparse_allreduce_save(self._handle, ctypes.c_void_p(state.data_ptr())))
+        return {"optim": self.optim.state_dict(), "library": state, "shared": self._shared.cpu().clone(),
+                "weights": self._weights.cpu().clone(), "local": self._local}
 
     def load_state_dict(self, saved):
-        if saved["rank"] != (self._rank, self._ranks):
-            raise ValueError("the state of rank %d of %d; allowed: that of rank %d of %d" %
-                             (*saved["rank"], self._rank, self._ranks))
-        with self._on_device():
-            self._raise_late_errors()
-            state = saved["library"].cpu()  # torch.load(map_location="cuda") moves it
-            self._check(self._library.sparse_allreduce_load(self._handle, ctypes.c_void_p(state.data_ptr())))
+        self._raise_late_errors()
+        state = saved["library"].cpu()  # torch.load(map_location="cuda") moves it
+        self._check(self._library.sparse_allreduce_load(self._handle, ctypes.c_void_p(state.data_ptr())))
         self.optim.load_state_dict(saved["optim"])
         self._shared.copy_(saved["shared"])
         self._weights.copy_(saved["weights"])
@@ -358,10 +337,9 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """Frees handle and communicator. A process that ends without it does not wait for others."""
         if self._handle is None:
             return
-        with self._on_device():
-            self._raise_late_errors()
-            self._check(self._library.sparse_allreduce_destroy(self._handle))
-            self._check_nccl(self._library.ncclCommDestroy(self._communicator))
+        self._raise_late_errors()
+        self._check(self._library.sparse_allreduce_destroy(self._handle))
+        self._check_nccl(self._library.ncclCommDestroy(self._communicator))
         self._handle = None
 
 

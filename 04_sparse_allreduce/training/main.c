@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Does the model still learn? Trains a small network on all ranks, with several paths one after the
- * other, and prints what each has learned and how much was sent for it. In each step every rank
- * computes the gradient for its share of a batch of images; sparse_allreduce.h averages the
- * gradients; every rank changes its weights by the average. README.md says how to build and run it.
- * The last line of a good run is: All ranks had the same weights after every epoch */
+ * other, and prints what each has learned and how much was sent for it. README.md says how to build
+ * and run it. The last line of a good run is: All ranks had the same weights after every epoch */
 #include <math.h>
 #include <string.h>
 
@@ -16,77 +14,57 @@
 
 /* As NCCLCHECK, with the sentence that sparse_allreduce.h has for the error. */
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
-#define FORGETS "-no-residual"
+#define FORGETS "oktopk-no-residual" /* the path whose residual is cleared in each step */
 
-/* ---- options --------------------------------------------------------------------------------- */
-
-static const char *algorithms = "dense,oktopk,topkA,oktopk" FORGETS, *table;
+static const char *algorithms = "dense,oktopk,topkA," FORGETS, *table;
 static double density = 0.01, rate = 0.2;
-static long epochs = 20, batch = 64, first_seed = 1, seeds = 1;
-static int exchange = SPARSE_EXCHANGE_AUTO;
+static long epochs = 20, batch = 64, seeds = 1;
 
 static const struct option_spec option_table[] = {
     {"algorithm", 0, OPTION_STRING, &algorithms, "NAMES",
-     "paths, separated by commas; with " FORGETS " after it: what is not sent is lost "
-     "(dense,oktopk,topkA,oktopk" FORGETS ")",
-     0, 0},
+     "paths, separated by commas (dense,oktopk,topkA," FORGETS ")", 0, 0},
     {"density", 0, OPTION_DOUBLE, &density, "D", "share of the entries that a rank offers (0.01)",
      0, 1},
     {"epochs", 0, OPTION_LONG, &epochs, "N", "how often each image is seen (20)", 1, 10000},
     {"batch", 0, OPTION_LONG, &batch, "N", "images of all ranks together in a step (64)", 1,
      100000},
     {"rate", 0, OPTION_DOUBLE, &rate, "R", "weights -= R * average gradient (0.2)", 0, 1000},
-    {"seed", 0, OPTION_LONG, &first_seed, "N", "of initial weights and order of images (1)", 0,
-     1LL << 40},
-    {"seeds", 0, OPTION_LONG, &seeds, "N", "trains with N seeds from --seed on (1)", 1, 1000},
-    {"exchange", 0, OPTION_CHOICE, &exchange, "auto|sendrecv|onesided",
-     "how entries move between ranks (auto)", 0, 0},
+    {"seeds", 0, OPTION_LONG, &seeds, "N", "trains with N seeds: 1, 2, ... (1)", 1, 1000},
     {"table", 'J', OPTION_OUTPUT, &table, "FILE",
      "loss and accuracy after each epoch to FILE.json or FILE.csv", 0, 0},
     {"count", .kind = OPTION_ABSENT},
     {"datatype", .kind = OPTION_ABSENT},
     {"bench", .kind = OPTION_ABSENT},
-    {"minbytes", .kind = OPTION_ABSENT},
-    {"maxbytes", .kind = OPTION_ABSENT},
-    {"stepfactor", .kind = OPTION_ABSENT},
-    {"iters", .kind = OPTION_ABSENT},
-    {"warmup_iters", .kind = OPTION_ABSENT},
-    {"repetitions", .kind = OPTION_ABSENT},
-    {"cudagraph", .kind = OPTION_ABSENT},
     {0},
 };
 
 /* One of --algorithm, and what came of it with all its seeds so far. */
 struct path {
-  char name[40];
-  bool forgets; /* the residual is cleared in each step: what is not sent is lost */
+  const char *name;
+  bool forgets; /* what is not sent is lost */
   sparse_allreduce_config_t config;
   long steps;
-  double words, mean_words;   /* sent by this rank in all steps; mean over steps and ranks */
-  double loss;                /* sum over seeds, after their last epochs */
-  int right, lowest, highest; /* of the held-out images: likewise, and the extremes */
+  double words, mean_words; /* sent by this rank in all steps; mean over steps and ranks */
+  double loss;              /* sum over seeds, after their last epochs */
+  int right;                /* of the held-out images: likewise */
 };
 
 /* The next name of *list, which then begins after it. Returns 0, or -1 with a line in `error`. */
 static int next_path(struct path *path, const char **list, int nranks, char *error)
 {
-  char name[sizeof path->name];
-  const int length = (int)strcspn(*list, ",");
-  snprintf(name, sizeof name, "%.*s", length, *list);
-  *list += length + ((*list)[length] == ',');
-  int at = snprintf(error, LAUNCHER_TEXT, "--algorithm: unknown '%s'; allowed:", name);
-  for (int a = 0; a < 2 * SPARSE_ALGORITHMS; a++) { /* each path, and again without residual */
-    if (a == 2 * SPARSE_DENSE + 1) continue;        /* has none */
-    *path =
-        (struct path){.forgets = a % 2 != 0, .config = sparse_allreduce_config(SPARSE_PRESET_VGG)};
-    path->config.algorithm = (sparse_allreduce_algorithm_t)(a / 2);
+  const size_t length = strcspn(*list, ",");
+  int at = snprintf(error, LAUNCHER_TEXT,
+                    "--algorithm: unknown '%.*s'; allowed:", length < 40 ? (int)length : 40, *list);
+  for (int a = 0; a <= SPARSE_ALGORITHMS; a++) {
+    const bool forgets = a == SPARSE_ALGORITHMS;
+    const char *name = forgets ? FORGETS : sparse_allreduce_name((sparse_allreduce_algorithm_t)a);
+    at += snprintf(error + at, (size_t)(LAUNCHER_TEXT - at), " %s", name);
+    if (strlen(name) != length || strncmp(name, *list, length) != 0) continue;
+    *list += length + ((*list)[length] == ',');
+    *path = (struct path){name, forgets, .config = sparse_allreduce_config(SPARSE_PRESET_VGG)};
+    if (!forgets) path->config.algorithm = (sparse_allreduce_algorithm_t)a;
     path->config.density = density;
-    path->config.exchange = (sparse_exchange_t)exchange;
     path->config.result = SPARSE_RESULT_ENTRIES;
-    snprintf(path->name, sizeof path->name, "%s%s", sparse_allreduce_name(path->config.algorithm),
-             path->forgets ? FORGETS : "");
-    at += snprintf(error + at, (size_t)(LAUNCHER_TEXT - at), " %s", path->name);
-    if (strcmp(path->name, name) != 0) continue;
     if (sparse_allreduce_check(&path->config, MLP_WEIGHTS, nranks) == ncclSuccess) return 0;
     snprintf(error, LAUNCHER_TEXT, "%s with %d weights, density %g: %s", name, MLP_WEIGHTS, density,
              sparse_allreduce_last_error());
@@ -117,8 +95,9 @@ static double loss_of_share(struct job *job, int first, int n, float *gradient, 
   return mlp_loss(job->weights, job->order + first + begin, end - begin, gradient, right);
 }
 
-/* Images first .. first + n of this epoch change the weights of all ranks. */
-static int step(struct job *job, struct path *path, sparse_allreduce_t handle, int first, int n)
+/* Images first .. first + n of this epoch change the weights of all ranks. Returns whether the
+ * gradients of all ranks were finite; NCCL, which adds dense ones, does not look. */
+static bool step(struct job *job, struct path *path, sparse_allreduce_t handle, int first, int n)
 {
   float *residual;
   int right;
@@ -154,17 +133,12 @@ static int step(struct job *job, struct path *path, sparse_allreduce_t handle, i
   CUDACHECK(cudaStreamSynchronize(job->stream));
 
   SPARSECHECK(sparse_allreduce_get_async_error(handle, &error));
-  if (error == ncclInvalidArgument) {
-    if (job->me->rank == 0) /* the same sentence on all */
-      launcher_error("%s: %s; allowed: a smaller --rate", path->name,
-                     sparse_allreduce_last_error());
-    return EXIT_WRONG_DATA;
-  }
+  if (error == ncclInvalidArgument) return false;
   SPARSECHECK(error);
   SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
   path->words += (double)statistics.words_sent;
   path->steps++;
-  return EXIT_VERIFIED;
+  return true;
 }
 
 /* ---- an epoch -------------------------------------------------------------------------------- */
@@ -195,14 +169,12 @@ static double sum_over_ranks(const struct rank *me, double mine)
 static int compare_weights(struct job *job, const struct path *path, long epoch)
 {
   float others[MLP_WEIGHTS];
-  int i = 0;
   memcpy(others, job->weights, sizeof others);
   launcher_broadcast(job->me, others, sizeof others, 0);
-  while (i < MLP_WEIGHTS && memcmp(&job->weights[i], &others[i], sizeof *others) == 0) i++;
-  if (i < MLP_WEIGHTS)
-    launcher_error("%s, epoch %ld: weight %d is %.9g, on rank 0 it is %.9g", path->name, epoch, i,
-                   (double)job->weights[i], (double)others[i]);
-  return launcher_agree(job->me, i < MLP_WEIGHTS ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+  const bool same = memcmp(job->weights, others, sizeof others) == 0;
+  if (!same)
+    launcher_error("%s, epoch %ld: weights differ from those of rank 0", path->name, epoch);
+  return launcher_agree(job->me, same ? EXIT_VERIFIED : EXIT_WRONG_DATA);
 }
 
 /* What was learned: the mean loss, and how many held-out images are right. Collective. */
@@ -242,29 +214,28 @@ static int train(struct job *job, struct path *path, long seed)
   SPARSECHECK(sparse_allreduce_create(job->comm, MLP_WEIGHTS, &path->config, &handle));
 
   for (long epoch = 1; epoch <= epochs && code == EXIT_VERIFIED; epoch++) {
+    bool finite = true;
     shuffle(job->order, (uint64_t)seed, (uint64_t)epoch);
-    for (int first = 0; first < DIGITS_TRAINING && code == EXIT_VERIFIED; first += (int)batch) {
+    for (int first = 0; first < DIGITS_TRAINING && finite; first += (int)batch) {
       const int left = DIGITS_TRAINING - first;
-      code = step(job, path, handle, first, batch < left ? (int)batch : left);
+      finite = step(job, path, handle, first, batch < left ? (int)batch : left);
     }
-    if (code != EXIT_VERIFIED) break;
 
     launcher_step("STEP 7: weights");
     code = compare_weights(job, path, epoch);
     if (job->digest.me && path->config.algorithm != SPARSE_DENSE)
       verifier_digest(&job->digest, job->device_weights, MLP_WEIGHTS);
     loss = evaluate(job, path, seed, epoch, &right);
-    if (code == EXIT_VERIFIED && !isfinite(loss)) {
+    if (code == EXIT_VERIFIED && !(finite && isfinite(loss))) { /* the same on all ranks */
       if (job->me->rank == 0)
-        launcher_error("%s: the loss after epoch %ld is %g; allowed: a smaller --rate", path->name,
-                       epoch, loss);
+        launcher_error("%s: the loss or a gradient of epoch %ld is not finite; allowed: a smaller "
+                       "--rate",
+                       path->name, epoch);
       code = EXIT_WRONG_DATA;
     }
   }
   path->loss += loss;
   path->right += right;
-  if (seed == first_seed || right < path->lowest) path->lowest = right;
-  if (seed == first_seed || right > path->highest) path->highest = right;
   SPARSECHECK(sparse_allreduce_destroy(handle));
   launcher_barrier(job->me); /* several GPUs in one process: see sparse_allreduce_destroy */
   return code;
@@ -297,8 +268,8 @@ static int run(const struct rank *me, const struct options *opt)
   CUDACHECK(cudaMalloc((void **)&job.device_weights, sizeof job.weights));
   CUDACHECK(cudaMalloc((void **)&job.device_gradient, sizeof job.gradient));
   if (opt->digest) verifier_init(&job.digest, me, datatype_find("float"), job.stream);
-  const int opened = me->rank == 0 ? rows_open(&job.rows, table) : 0;
-  int code = launcher_agree(me, opened == 0 ? EXIT_VERIFIED : EXIT_FAILED_CALL);
+  const bool failed = me->rank == 0 && rows_open(&job.rows, table) != 0;
+  int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
   if (code != EXIT_VERIFIED) return code;
   sparse_allreduce_sizes(MLP_WEIGHTS, density, &k, NULL);
   launcher_print(me,
@@ -312,15 +283,11 @@ static int run(const struct rank *me, const struct options *opt)
   /* STEP 3 to 7 are those of each path. */
   for (list = algorithms; *list && code == EXIT_VERIFIED;) {
     next_path(&path, &list, me->nranks, error);
-    for (long s = first_seed; s < first_seed + seeds && code == EXIT_VERIFIED; s++)
-      code = train(&job, &path, s);
-    char range[32];
-    snprintf(range, sizeof range, seeds > 1 ? "%d-%d" : "%d", path.lowest, path.highest);
+    for (long s = 1; s <= seeds && code == EXIT_VERIFIED; s++) code = train(&job, &path, s);
     if (code == EXIT_VERIFIED)
-      launcher_print(me, "%-27s %8.4f %8.2f%% %9s %12.0f\n", path.name, path.loss / (double)seeds,
-                     100.0 * path.right / (double)seeds / DIGITS_HELD_OUT, range, path.mean_words);
-    else
-      launcher_print(me, "%-27s stopped, see standard error\n", path.name);
+      launcher_print(me, "%-27s %8.4f %8.2f%% %9.4g %12.0f\n", path.name, path.loss / (double)seeds,
+                     100.0 * path.right / (double)seeds / DIGITS_HELD_OUT,
+                     path.right / (double)seeds, path.mean_words);
   }
   rows_finish(&job.rows);
   struct output_file *file = &job.rows.output;

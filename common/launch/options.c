@@ -25,11 +25,12 @@ enum { MAX_OPTIONS = 64, FIRST_VALUE = 256 }; /* getopt's value of row i is FIRS
 #define DEFAULT_MAX_TEXT "1G"
 #endif
 
-/* Whether a row of the program's own stands for this shared one. */
+/* Whether a row of the program's own stands for this shared one; bench: for all of --bench. */
 static bool replaced(const struct option_spec *shared, const struct option_spec *own)
 {
   for (; own && own->name; own++)
-    if (strcmp(own->name, shared->name) == 0 || (own->letter && own->letter == shared->letter))
+    if (strcmp(own->name, shared->name) == 0 || (own->letter && own->letter == shared->letter) ||
+        (strcmp(own->name, "bench") == 0 && strncmp(shared->help, "--bench:", 8) == 0))
       return true;
   return false;
 }

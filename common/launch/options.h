@@ -39,7 +39,7 @@ enum option_kind {
   OPTION_TYPE,        /* const struct datatype *, one of the program's types */
   OPTION_CHOICE, /* int, the number of the word in `argument`, whose words are separated by | */
   OPTION_DOUBLE, /* double, more than 0 (1e-300 or more) and up to max */
-  OPTION_ABSENT, /* takes the shared option of that name away */
+  OPTION_ABSENT, /* takes the shared option of that name away; bench: and all for it */
 };
 
 /* One row of an option table. A table ends with a row whose name is NULL. A program's own row takes

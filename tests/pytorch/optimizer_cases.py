@@ -180,7 +180,7 @@ def compare(make, what, steps=6, train=None, **options):
 @case
 def every_step_is_that_of_the_rule():
     for make in (adamw, momentum, groups):
-        for options in ({}, {"every": 3}, {"density": 0.01}, {"ahead": 0, "exchange": "sendrecv"}):
+        for options in ({}, {"every": 3}, {"density": 0.01}, {"ahead": 0, "exchange": 1}):
             compare(make, "%s, %r" % (make.__name__, options), **options)
 
 
@@ -301,6 +301,8 @@ def weights_of_16_bits_have_a_copy_of_32():
 
 @case
 def a_group_of_ranks():
+    if dist.get_world_size() == 1:
+        return
     group = dist.new_group([dist.get_world_size() - 2, dist.get_world_size() - 1])
     if RANK < dist.get_world_size() - 2:
         return
@@ -323,7 +325,7 @@ def what_cannot_be_is_refused_on_all_ranks():
     refused(ValueError, "algorithm='topk'; allowed: dense, topkA", lambda: SparseUpdateOptimizer(adamw(net), algorithm="topk"))
     refused(ValueError, "every=0; allowed: 1 or more", lambda: SparseUpdateOptimizer(adamw(net), every=0))
     refused(SparseAllreduceError, "density", lambda: SparseUpdateOptimizer(adamw(net), density=2.0))
-    refused(SparseAllreduceError, "have other shapes or types than those of rank 0; allowed: the same model",
+    refused(SparseAllreduceError, "differ between ranks",
             lambda: SparseUpdateOptimizer(adamw(Net(width=24 + (RANK == 1)))))
     error, words = (ValueError, "every=0") if RANK == 1 else (SparseAllreduceError, "rank 1: every=0; allowed: 1 or more")
     refused(error, words, lambda: SparseUpdateOptimizer(adamw(net), every=0 if RANK == 1 else 1))
@@ -334,8 +336,9 @@ def what_cannot_be_is_refused_on_all_ranks():
     optimizer = SparseUpdateOptimizer(adamw(net), density=0.1)
     refused(SparseAllreduceError, "a new group of parameters; allowed: before", lambda: optimizer.add_param_group({}))
     saved = optimizer.state_dict()
-    saved["rank"] = (RANK + 1, dist.get_world_size())
-    refused(ValueError, "the state of rank", lambda: optimizer.load_state_dict(saved))
+    saved["library"] = of_all_ranks(saved["library"].to(DEVICE))[RANK - 1]
+    if dist.get_world_size() > 1:
+        refused(SparseAllreduceError, "state", lambda: optimizer.load_state_dict(saved))
     optimizer.close()
     optimizer.close()
     refused(SparseAllreduceError, "the optimizer is closed", optimizer.step)
