@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* AlltoAllV over symmetric memory: every rank sends a different number of elements to every rank.
  *
- * NCCL has no such call. This program does it twice: with ncclSend and ncclRecv, which everybody
+ * NCCL has no such call. This program does it twice: with ncclSend and ncclRecv, which everyone
  * writes first, and with the library in lib/, in which a kernel writes into the memory of the other
  * ranks; --method takes one of the steps between the two. Both results are verified, every element
  * and the bytes around each segment.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who sends how much to whom: the count matrices of --pattern and --matrix. */
+/* Which rank sends how much to which: the count matrices of --pattern and --matrix. */
 #ifndef PATTERNS_H
 #define PATTERNS_H
 
@@ -19,7 +19,7 @@
   P("unaligned", SHARES, (to - from + n) % n)  /* the same, but segments start anywhere */    \
   P("zipf:A", SHARES, pow(to + 1, -A))                                                        \
   P("one-hot", SHARES, from == 0 && to == n - 1)                                              \
-  P("diagonal", SHARES, to == from) /* only to oneself */                                     \
+  P("diagonal", SHARES, to == from) /* only to itself */                                      \
   P("zero", SHARES, 0)                                                                        \
   P("random", SHARES, hash_next(&random) % 4 ? (double)(hash_next(&random) % 1000 + 1) : 0)   \
   P("single-sender", SHARES, from == 0)                                                       \

@@ -16,7 +16,7 @@
 /* As NCCLCHECK, with the sentence that alltoallv.h has for the error. */
 #define ALLTOALLVCHECK(call) CHECK_NCCL_RESULT(call, #call, alltoallv_last_error())
 
-/* Who moves the bytes: --method, which names the first seven, and two more of --bench. */
+/* What moves the bytes: --method, which names the first seven, and two more of --bench. */
 enum {
   METHOD_AUTO,     /* the library: the kernel where it can run, else send/recv */
   METHOD_SENDRECV, /* simple/: */

@@ -233,7 +233,7 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
   return result;
 }
 
-/* A slower peer may still store a flag, which nobody reads any more: it stores through
+/* A slower peer may still store a flag, which no rank reads any more: it stores through
  * its own mapping, which keeps the memory until that peer, too, has given back its window. So there
  * is no barrier, and a peer that never comes is not waited for. */
 ncclResult_t allreduce_destroy(allreduce_t h)

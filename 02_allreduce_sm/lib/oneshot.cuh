@@ -15,8 +15,8 @@
  * Why no line is overwritten before it has been read. Let A and B be two ranks and e an epoch. A
  * begins e when its kernel has waited for the one before (wait_for_kernel_before), and has then
  * finished e - 1, because the calls of a handle follow each other on every rank. And:
- *   (1) Who receives a line or a flag of e from A knows that A has finished e - 1.
- *   (2) Who has finished e has received a line or a flag of e from every other rank: each call has
+ *   (1) A rank that receives a line or a flag of e from A knows that A has finished e - 1.
+ *   (2) A rank that has finished e has a line or a flag of e from every other rank: each call has
  *       at least one element, so with lines there is one to wait for; two-shot waits for a flag.
  * In e, A stores lines into its part at B, which has one half for odd and one for even epochs:
  *
@@ -29,16 +29,16 @@
  * elements or blocks it has, or whether it comes from a graph: each one counts the epoch on by one.
  * tests/unit/test_protocol_allreduce.c goes through all orders in which this can happen.
  *
- * That whoever finds the tag of an LL128 line will find the 120 bytes too is nothing that PTX
+ * That a thread that finds the tag of an LL128 line finds the 120 bytes too is nothing that PTX
  * promises. It rests on what NVLink does with such a store: it stays together. NCCL rests on the
  * same. So LL128 is used only where all GPUs have the same compute capability, it is one of those
  * in device.cu, and all links are NVLink; allreduce_create has all ranks agree on it, and
  * config.ll128_bytes switches it off.
  *
  * Nothing but scratch memory is written by others, so send and receive buffer need no window here.
- * In place is right, because the thread that replaces a word has stored it to everybody before. And
- * progress does not depend on how many blocks are resident: each line is sent before the first one
- * is waited for by the same thread. */
+ * In place is right, because the thread that replaces a word has stored it to every rank before.
+ * And progress does not depend on how many blocks are resident: each line is sent before the first
+ * one is waited for by the same thread. */
 #ifndef ALLREDUCE_ONESHOT_CUH
 #define ALLREDUCE_ONESHOT_CUH
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two-shot: for large vectors, where what counts is how many bytes go over the links. Each rank
  * adds one slice: it loads that slice from every rank and stores the sums to every rank. One-shot,
- * where everybody adds everything, moves n / 2 times as many bytes.
+ * where every rank adds everything, moves n / 2 times as many bytes.
  *
  *   barrier   all ranks are in this call: their send buffers are full, their receive buffers free
  *   add       my slice, from all, in rank order, to all

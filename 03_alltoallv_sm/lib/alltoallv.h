@@ -156,7 +156,7 @@ typedef enum {
 } alltoallv_layout_t;
 
 /* Collective. As alltoallv(), but the arrays are in device memory: a kernel just before it in the
- * stream can write the send counts, and nobody knows the receive counts yet. Read: sendcounts;
+ * stream can write the send counts, and no host knows the receive counts yet. Read: sendcounts;
  * sdispls (NULL: packed). Written: recvcounts; rdispls (may be NULL), where the parts lie. No two
  * of these arrays overlap. sendbuff must not be NULL. All ranks pass the same layout and
  * element_bytes. On the send/recv path this call waits for the stream and cannot be captured.

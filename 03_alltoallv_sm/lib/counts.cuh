@@ -55,10 +55,10 @@ static __device__ bool load_counts(const kernel_args &a, block_state &b,
   return __syncthreads_or(large);
 }
 
-/* Receives the rows of all ranks. Then everybody knows the matrix and what fits where, and comes to
- * the same verdict: if anything does not fit anywhere, nobody moves anything. Completes b.pairs;
- * block 0 tells the caller what comes, and reports what is wrong. False: do not move anything;
- * b.stop: because something has not come.
+/* Receives the rows of all ranks. Then every rank knows the matrix and what fits where, and comes
+ * to the same verdict: if anything does not fit anywhere, no rank moves anything. Completes
+ * b.pairs; block 0 tells the caller what comes, and reports what is wrong. False: do not move
+ * anything; b.stop: because something has not come.
  *
  * A thread waits for one entry of the matrix, another one for what a rank says of its receive
  * buffer: all lines are loaded at once, by few instructions. (A column per thread took 0.4 us

@@ -123,8 +123,9 @@ struct report {
   char text[80];
 };
 
-/* Afterwards h->words holds the reports of all ranks. The first failure becomes everybody's. Why, a
- * rank that has failed itself knows from its own sentence; the others have the result in words. */
+/* Afterwards h->words holds the reports of all ranks. The first failure becomes that of all ranks.
+ * Why, a rank that has failed itself knows from its own sentence; the others have the result in
+ * words. */
 static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what,
                              const char *text)
 {

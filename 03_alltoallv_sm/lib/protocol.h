@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What two ranks of an exchange tell each other, and the rules by which both come to the same
+/* What two ranks of an exchange send each other, and the rules by which both come to the same
  * verdict. The kernel (kernel.cuh), its CPU version and the host code share this file, so that a
  * rule exists once. C and CUDA C++.
  *

@@ -213,8 +213,8 @@ static __device__ int missing_rank(const kernel_args &a, uint32_t epoch, int sou
   return source;
 }
 
-/* Has the handle broken, or have I waited too long for `source`? Then nobody waits any more. (What
- * is rare is out of line, so that the usual code is short.) */
+/* Has the handle broken, or have I waited too long for `source`? Then no thread waits any more.
+ * (What is rare is out of line, so that the usual code is short.) */
 static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch, poll_clock w,
                                             int source)
 {
@@ -252,10 +252,10 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p,
  *
  * Let A and B be two ranks and e an epoch. A begins e when its kernel starts, and has then finished
  * e - 1, because the exchanges of a handle follow each other. A finishes e when its kernel ends. So
- *   (1) Whoever has a header of e from A knows that A has finished e - 1.
- *   (2) Whoever has finished e has had a header of e from every peer: its block 0 waits for all of
- *       them, in every mode and for pairs without bytes too. (With device counts it waits for the
- *       rows in share_counts, and where a wait there is given up, for the header here.)
+ *   (1) A rank that has a header of e from A knows that A has finished e - 1.
+ *   (2) A rank that has finished e has had a header of e from every peer: its block 0 waits for
+ *       all of them, in every mode and for pairs without bytes too. (With device counts it waits
+ *       for the rows in share_counts, and where a wait there is given up, for the header here.)
  *
  * Scratch memory. In e, B writes headers and lines into its mailbox at A without waiting, into the
  * one of the parity of e. That holds what B wrote in e - 2, which A reads in e - 2 only. B has

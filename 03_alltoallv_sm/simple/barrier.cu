@@ -6,8 +6,8 @@
  *   store            this rank's part for rank p to where rank p wants it
  *   barrier          all ranks have stored, so this rank's receive buffer is complete
  *
- * A rank has to know where each peer wants its part. Who calls has gathered that before, so this is
- * for counts that repeat. */
+ * A rank has to know where each peer wants its part. The caller has gathered this before, so this
+ * is for counts that repeat. */
 #include <nccl_device.h>
 
 #include "simple.h"
@@ -66,7 +66,7 @@ static __global__ void __launch_bounds__(THREADS)
   }
 
   /* Release: what was stored before it has arrived when the peer comes out of this barrier. The
-   * kernel ends when all its blocks have met theirs, so then everything from everybody is here, for
+   * kernel ends when all its blocks have met theirs, so then all data have arrived, for
    * whatever comes next on the stream. To read it in this kernel would take acq_rel. */
   if (a.barriers) barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }

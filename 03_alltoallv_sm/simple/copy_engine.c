@@ -7,7 +7,7 @@
  *   copy     this rank's part for rank p to where rank p wants it
  *   arrived  "your data are there": after the copy, in the sender's stream
  *
- * Who has waited for a flag sets it back to 0. Nobody sets it again too early: the next `ready`
+ * The rank that waited for a flag resets it to 0. No rank sets it again too early: the next `ready`
  * comes after `arrived` of this exchange, the next `arrived` after the next `ready`. */
 #include "simple.h"
 

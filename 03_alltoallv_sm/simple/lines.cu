@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The third AlltoAllV: no barrier at all. Every 8 bytes of data travel together with the number of
  * the exchange, the epoch, as one store of 16 bytes, a line, into scratch memory of the receiver.
- * Whoever sees the epoch sees the data.
+ * A receiver that sees the epoch sees the data.
  *
  *   send      lines to all peers: first how many bytes come, then the bytes
  *   receive   look at this rank's scratch memory until each line has this epoch, and copy it out
  *
- * No barrier before: scratch memory is nobody's receive buffer. No barrier after: the data have
+ * No barrier before: scratch memory is no receive buffer. No barrier after: the data have
  * come when their lines have. And what still lies there from an earlier epoch? Epochs alternate
  * between two halves. To overwrite in e what I sent you in e - 2, I have begun e, so I have
  * finished e - 1, so I have had your line of e - 1 (all peers send at least one); you had begun e -
@@ -82,7 +82,8 @@ static __global__ void __launch_bounds__(THREADS)
   for (int i = 0; i < a.n; i++) {
     const int p = (a.rank + a.n - i) % a.n;
     const line *lines = a.own->lines + ((epoch & 1) * a.n + p) * SIMPLE_LINES;
-    const size_t bytes = await_line(lines, epoch); /* by all: nobody leaves before p has begun */
+    /* by all threads: none leaves before p has begun */
+    const size_t bytes = await_line(lines, epoch);
     for (size_t w = first; w * 8 < bytes; w += step) {
       const uint64_t data = await_line(lines + 1 + w, epoch);
       copy(a.parts[p].into + w * 8, &data, bytes - w * 8);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first AlltoAllV, which everybody writes: one send and one receive per peer, in a group so
+/* The first AlltoAllV, as it is usually written: one send and one receive per peer, in a group so
  * that they run at the same time. A pair without elements is skipped, on both sides: a send without
  * its receive would hang. */
 #include "simple.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU version of the kernels and flags: what ranks tell each other goes by NCCL, the stores are
+/* The CPU version of the kernels and flags: ranks exchange flags through NCCL, the stores are
  * copies. Lines are the same as barrier here. */
 #include <stdlib.h>
 

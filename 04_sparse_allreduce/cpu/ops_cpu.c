@@ -478,8 +478,8 @@ static void await(const struct sparse_memory *m, int p, const uint64_t *flags, i
 
 /* ---- lists to the owners of regions ---------------------------------------------------------- */
 
-/* The first `count` offered entries. Owners drop what does not exceed `level`. Who has waited in
- * vain takes no part any more. */
+/* The first `count` offered entries. Owners drop what does not exceed `level`. A rank that has
+ * waited in vain takes no part any more. */
 static void send_parts(const struct sparse_memory *m, uint64_t count, sparse_level_t level)
 {
   struct sparse_state *s = m->state;
@@ -593,7 +593,7 @@ static void count_chosen(const struct call *c)
   divide(&c->m, c->m.gathered, s->result_count, s->gathered_displs, s->gathered_counts);
 }
 
-/* Of all sums, fetched: the kernels tell each other histograms instead, and find the same. */
+/* Of all sums, fetched: the kernels exchange histograms instead, and find the same. */
 ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
 {
   SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));

@@ -67,7 +67,7 @@ ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
                              const uint64_t *places, size_t size, cudaStream_t stream)
 {
   struct part out[SPARSE_MAX_RANKS] = {{0}}, in[SPARSE_MAX_RANKS] = {{0}};
-  /* MPI: Allgatherv -> NCCL: has none; every block is sent to everybody, all at once */
+  /* MPI: Allgatherv -> NCCL: has none; every block is sent to every rank, all at once */
   for (int p = 0; p < h->m.nranks; p++)
     in[p] = (struct part){(char *)vector + places[p] * size, places[p + 1] - places[p]};
   for (int p = 0; p < h->m.nranks; p++) out[p] = in[h->m.rank];

@@ -22,7 +22,7 @@ typedef ncclResult_t sparse_path_t(struct sparse_allreduce_handle *h, const void
 enum {
   SPARSE_SELECTS = 1,     /* offers entries, keeps a residual: all but dense */
   SPARSE_VARIES = 2,      /* not always k entries: the host waits for counts if NCCL moves lists */
-  SPARSE_REGIONS = 4,     /* lists go to owners of regions, sums to everybody */
+  SPARSE_REGIONS = 4,     /* lists go to owners of regions, sums to every rank */
   SPARSE_TREE = 8,        /* lists of k entries go up a tree, by its own calls of NCCL */
   SPARSE_FALLS_BACK = 16, /* to a dense result, if sums are many: the host always waits */
   SPARSE_BALANCES = 32,   /* may even out the sums before they are gathered */

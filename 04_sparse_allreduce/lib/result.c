@@ -137,17 +137,17 @@ static ncclResult_t count_words(const struct sparse_allreduce_handle *h, uint64_
   }
   if (h->path->is & SPARSE_TREE) {
     count_tree(m, sent, received);
-  } else if (h->path->is & SPARSE_REGIONS) { /* lists to owners, their sums to everybody */
+  } else if (h->path->is & SPARSE_REGIONS) { /* lists to owners, their sums to every rank */
     *sent = sum_of_others(m, s->region_counts);
     *received = sum_of_others(m, s->received_counts);
     if (!h->last.fell_back) SPARSE_TRY(count_gather(h, sent, received));
-  } else { /* every rank's list to everybody */
+  } else { /* every rank's list to every rank */
     *sent = s->offered_count * (nranks - 1);
     *received = sum_of_others(m, s->received_counts);
   }
   *sent *= 2; /* an entry has two words */
   *received *= 2;
-  if (h->last.fell_back) { /* a region of the vector to everybody */
+  if (h->last.fell_back) { /* a region of the vector to every rank */
     const uint64_t region = s->boundaries[m->rank + 1] - s->boundaries[m->rank];
     *sent += region * (nranks - 1);
     *received += m->n - region;

@@ -58,10 +58,10 @@ extern "C" {
 
 typedef struct sparse_allreduce_handle *sparse_allreduce_t;
 
-/* What a rank offers; who adds; how the sums get to everybody. */
+/* What a rank offers; which ranks add; how the sums get to all. */
 typedef enum {
   SPARSE_DENSE = 0,       /* ncclAllReduce of everything; the residual is not used */
-  SPARSE_TOPKA,           /* exact top-k; allgather, and everybody adds */
+  SPARSE_TOPKA,           /* exact top-k; allgather, and every rank adds */
   SPARSE_TOPKA2,          /* as TOPKA, but only the k largest sums are kept */
   SPARSE_TOPKAOPT,        /* as TOPKA, with a threshold that is exact every so many steps */
   SPARSE_GTOPK,           /* exact top-k, merged along a binary tree to k entries, broadcast */
@@ -98,8 +98,8 @@ typedef enum {
                                each step */
   SPARSE_EXCHANGE_ONESIDED, /* no host synchronization: modes DEVICE_COUNTS and, for OKTOPK,
                                ONESIDED. DENSE and GTOPK take NCCL's calls all the same. create
-                               fails where that cannot run, as over PCIe; where nobody knows whether
-                               it is NVLink, it takes your word (see alltoallv.h) */
+                               fails where that cannot run, as over PCIe; where it is not known
+                               whether it is NVLink, it takes your word (see alltoallv.h) */
 } sparse_exchange_t;
 
 /* What a handle's `exchange` came to. */

@@ -126,7 +126,7 @@ struct sparse_state {
   uint64_t candidates, needed;
   sparse_level_t lowest;
   uint64_t offered_count;
-  uint64_t send_counts[SPARSE_MAX_RANKS]; /* of a list that goes to everybody: its length, each */
+  uint64_t send_counts[SPARSE_MAX_RANKS]; /* of a list that goes to every rank: its length, each */
   uint64_t send_displs[SPARSE_MAX_RANKS];
   uint64_t region_counts[SPARSE_MAX_RANKS], region_displs[SPARSE_MAX_RANKS]; /* in the list */
   uint64_t proposal[SPARSE_MAX_RANKS]; /* [0]: 1 if this rank cannot propose; [j]: boundary j */

@@ -90,7 +90,7 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
     return sparse_fail(ncclInvalidUsage, "the host reads counts in this step: no capture");
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_SELECT, stream));
   SPARSE_TRY((h->now.dense ? path_dense : h->path->run)(h, gradient, stream));
-  /* one-sided, it is among what ranks tell each other anyway */
+  /* one-sided, it is among what ranks exchange anyway */
   if (!h->now.dense && !h->onesided && h->m.config.nonfinite == SPARSE_NONFINITE_ERROR)
     SPARSE_TRY(exchange_nonfinite(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASES, stream));

@@ -134,7 +134,7 @@ void runner_create(struct runner *r, const struct job *job, size_t count,
 void runner_destroy(struct runner *r);
 
 /* What runs, in words: "one-sided", "device counts", "send/recv", "simple", of dense "allreduce".
- * `reason` becomes why it is send/recv, if nobody asked for that, or "". */
+ * `reason` becomes why it is send/recv, if the caller did not ask for that, or "". */
 const char *runner_mode(const struct runner *r, const char **reason);
 
 /* A step, as sparse_allreduce_run; then weights += -0.1 * result, if there are any. */
@@ -166,7 +166,7 @@ void runner_restart(struct runner *r);
 struct verification {
   const struct runner *runner;
   struct simple *ref;   /* this rank's side; NULL: nothing is compared */
-  float *host;          /* [n] what comes from the device; NULL: nobody wants it */
+  float *host;          /* [n] what comes from the device; NULL: it is not needed */
   float *weights;       /* [n] of --result entries: as they have to be; else NULL */
   float *mean;          /* [n] mean of all ranks' acc; NULL where xi is not asked for */
   double gradient_norm; /* of the mean of this step's gradients */

@@ -46,7 +46,7 @@ struct path {
   long steps;
   double words, mean_words; /* sent by this rank in all steps; mean over steps and ranks */
   double loss;              /* sum over seeds, after their last epochs */
-  int right;                /* of the held-out images: likewise */
+  int right;                /* of the held-out images, the same */
 };
 
 /* The next name of *list, which then begins after it. Returns 0, or -1 with a line in `error`. */

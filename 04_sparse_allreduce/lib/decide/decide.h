@@ -56,7 +56,7 @@ SPARSE_DEVICE void sparse_proposed_regions(const struct sparse_memory *m, struct
   for (int j = 1; j < m->nranks; j++) s->boundaries[j] = s->proposal[j] / (uint64_t)m->nranks;
 }
 
-/* One list goes to everybody. */
+/* One list goes to every rank. */
 SPARSE_DEVICE void sparse_send_to_all(const struct sparse_memory *m, struct sparse_state *s,
                                       uint64_t count)
 {

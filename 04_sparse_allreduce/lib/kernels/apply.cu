@@ -9,7 +9,7 @@
  * than a sector opens it twice, because the rest of the sector has to be read first. So what is
  * cleared and what is set anew takes one store, and never less than a sector.
  *
- * Where nobody wants the dense vector, entries that are still with the owners of regions are
+ * Where the dense vector is not wanted, entries that are still with the owners of regions are
  * fetched, and the bits are set anew, if the next local pass is going to read them. */
 #include <type_traits>
 

@@ -100,8 +100,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   const uint32_t tiles = w.end > w.begin ? (uint32_t)(w.end - w.begin - 1) / w.tile_size + 1 : 0;
   __syncthreads();
   uint32_t tile = s.next;
-  /* Who has waited in vain has nothing to add, nor does it know how many tiles there are; but
-   * nobody else is going to publish this one. */
+  /* A block that has waited in vain has nothing to add, nor does it know how many tiles there are;
+   * but nobody else is going to publish this one. */
   if (!there && threadIdx.x == 0 && tile < ops_dense_tiles(m.n))
     ops_chain_publish(chain, tile, 0, 0);
   if (!there) tile = tiles;

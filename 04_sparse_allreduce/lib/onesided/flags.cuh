@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-sided exchange: ranks load from and store to each other's lists, and tell each other by flags
+/* One-sided exchange: ranks load from and store to each other's lists, and say by flags
  * (struct sparse_flags) what is there. A flag of sums, or a count of what has been stored, is
  * written after what it speaks of, with a fence in between; who has read it sees that too. A flag
  * of a list says where the list is going to be; the count is what follows the entries.
@@ -28,7 +28,7 @@ static __device__ inline uint32_t ops_epoch(const sparse_memory &m)
   return *(volatile uint32_t *)&m.state->epoch;
 }
 
-/* What it takes to tell a rank something in this step. Who is being waited for asks for it before
+/* What it takes to tell a rank something in this step. A rank that is waited for asks for it before
  * there is anything to tell: that is a trip to memory. */
 struct ops_peer {
   char *lists; /* its memory */
@@ -68,7 +68,7 @@ static __device__ inline uint64_t ops_read_last_flag(const uint64_t *flag)
   return word;
 }
 
-/* Whoever has waited in vain takes no part any more: it tells nobody of anything, so that all give
+/* A rank that has waited in vain takes no part any more: it sends nothing, so that all give
  * up, and touches no memory of others. */
 static __device__ inline bool ops_late(const sparse_memory &m)
 {
@@ -252,7 +252,7 @@ static __device__ inline void ops_signal_sums(const sparse_memory &m, const ops_
   ops_write_flag(m, peer, &flags[SPARSE_FLAG_NONFINITE], sparse_says_nonfinite(&m, m.state));
 }
 
-/* By all threads of a block: everybody's sums, where they are. False as above. */
+/* By all threads of a block: the sums of all ranks, where they are. False as above. */
 static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &lists)
 {
   const bool late = ops_late(m);
@@ -282,9 +282,9 @@ static __device__ inline uint32_t ops_await_taken(const sparse_memory &m, int p)
 }
 
 /* ---- histograms --------------------------------------------------------------------------------
- * For round after round of a step, each rank has two places in the memory of every rank. Who stores
- * in one again has had all histograms of the round in between, whose owners have read all of the
- * one before. */
+ * For round after round of a step, each rank has two places in the memory of every rank. A rank
+ * that stores in one again has had all histograms of the round in between, whose owners have read
+ * all of the one before. */
 
 static __device__ inline uint32_t *ops_histogram(const sparse_memory &m, int p, uint32_t round)
 {

@@ -2,7 +2,7 @@
 /* The kernels that only the one-sided oktopk has; the others are forms of those in kernels/.
  *
  * Sending the parts of a list to the owners of their regions. And the largest of all ranks' sums,
- * without moving them: ranks tell each other how many they have of which size
+ * without moving them: ranks send each other how many they have of which size
  * (kernels/selection.cuh), so that each knows what to keep of its own. */
 #include "kernels/selection.cuh"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gtopk: lists of k entries are merged along a binary tree, two lists to the k largest sums of
- * both, and the root's list goes to everybody (Shi et al., gTop-k).
+ * both, and the root's list goes to every rank (Shi et al., gTop-k).
  *
  *   round 0   0 <- 1   2 <- 3   4 <- 5   6          any number of ranks: who has no partner
  *   round 1   0 <- 2            4 <- 6              keeps its list
@@ -40,7 +40,7 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
    * residual, all others stay in it. */
   SPARSE_TRY(select_offered(h, gradient, stream));
 
-  /* 2. Up the tree, k entries at a time. Who has sent its list is done. */
+  /* 2. Up the tree, k entries at a time. A rank that has sent its list is done. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   SPARSE_TRY(ops_decide(m, SPARSE_WANT_K, stream));
   int rounds = 0;
@@ -52,7 +52,7 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
     if (rank + step < nranks) SPARSE_TRY(merge_from(h, rank + step, rounds++, stream));
   }
 
-  /* 3. The root's list to everybody. MPI: Bcast -> NCCL: ncclBroadcast */
+  /* 3. The root's list to every rank. MPI: Bcast -> NCCL: ncclBroadcast */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   SPARSE_NCCL(ncclBroadcast(m->offered, m->gathered, m->k, ncclUint64, 0, h->comm, stream));
 

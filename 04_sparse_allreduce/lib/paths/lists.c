@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every rank's list goes to everybody, who adds. The paths differ in what they offer.
+/* Every rank's list goes to every rank, which adds. The paths differ in what they offer.
  *
  * topkA      the k largest. 2 k (P-1) words per rank: simple, and the volume grows with the number
  *            of ranks

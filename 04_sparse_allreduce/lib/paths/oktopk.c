@@ -6,7 +6,7 @@
  *   rank 1  offered  x . . . x | . x x . | . . . x        now and then and adapted in between
  *   rank 2  offered  . . x . . | x . x . | x . . .     2. regions with about equally many entries
  *                     rank 0      rank 1   rank 2      3. each region is added up by its owner
- *   sums above the global threshold -> everybody       4. and only large sums go to everybody
+ *   sums above the global threshold -> every rank      4. and only large sums go to every rank
  *
  * Thresholds change slowly from step to step, so reusing them replaces a search by a comparison.
  *
@@ -71,9 +71,9 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(h->onesided ? ops_reduce_sent(m, which, stream)
                          : ops_reduce(m, m->received, true, which, sparse_reduced(m), stream));
 
-  /* 4. The sums to everybody. If balancing is configured, exchange_gather first evens out how many
+  /* 4. The sums to every rank. If balancing is configured, exchange_gather first evens out how many
    * sums each rank has. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather
-   * One-sided, exact: no rank has all sums, but all tell each other how many they have of which
+   * One-sided, exact: no rank has all sums, but all send each other how many they have of which
    * size, and so find the t largest and the global threshold. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   if (!h->onesided)

@@ -10,7 +10,7 @@
  * Between 4 k (P-1) / P and 2 (k + the sums) (P-1) / P words per rank. */
 #include "handle.h"
 
-/* Each owner puts its sums into its region of the result; the regions go to everybody. */
+/* Each owner puts its sums into its region of the result; the regions go to every rank. */
 static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
@@ -49,7 +49,7 @@ ncclResult_t path_regions(struct sparse_allreduce_handle *h, const void *gradien
     if (h->now.fell_back) return gather_densely(h, stream);
   }
 
-  /* 3. The sums to everybody, and average.
+  /* 3. The sums to every rank, and average.
    * MPI: Allgather(counts), Allgatherv(packed) -> NCCL: see exchange_gather */
   SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), false, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
