@@ -267,9 +267,8 @@ static ncclResult_t make_lsa(struct alltoallv_handle *h)
 {
   ALLTOALLV_NCCLTRY(ncclCommSplit(h->comm, 0, h->rank, &h->lsa_comm, NULL));
   ALLTOALLV_TRY(agree_on(h, make_scratch(h), "set up the kernel", ""));
-  ncclResult_t result = alltoallv_lsa_probe(h); /* of NCCL: alike on all ranks */
-  if (result == ncclSuccess) result = open_window(h, ALLTOALLV_MAX_WINDOWS);
-  return agree_on(h, result, "share memory for the kernel", "");
+  ALLTOALLV_TRY(agree_on(h, alltoallv_lsa_probe(h), "share memory for the kernel", ""));
+  return agree_on(h, open_window(h, ALLTOALLV_MAX_WINDOWS), "share memory for the kernel", "");
 }
 
 /* What fails on this rank is told to the others, or they would wait for it. That takes the words,
