@@ -128,7 +128,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             config = self._configuration(fields)
         except (SparseAllreduceError, ValueError, TypeError) as exception:
             error = exception
-        self._agree(error)
+        self._agree(error, error or [(tuple(p.shape), str(p.dtype)) for p in own])
         if not self._cuda:
             self._library.cudaSetDevice(self._rank)  # of the stand-in, where every rank has one
         self._ahead = 0 if fields["algorithm"] == "dense" else min(12 * density, 0.25) if ahead is None else ahead
@@ -161,13 +161,16 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         config.result = RESULT_ENTRIES
         return config
 
-    def _agree(self, error):
+    def _agree(self, error, mine):
         """A rank that fails alone would leave the others waiting."""
-        everybody = [None] * self._ranks
-        dist.all_gather_object(everybody, error and str(error), group=self._group)
-        for rank, sentence in enumerate(everybody):
+        reports = [None] * self._ranks
+        dist.all_gather_object(reports, (error and str(error), mine), group=self._group)
+        for rank, (sentence, theirs) in enumerate(reports):
             if sentence is not None:
                 raise error or SparseAllreduceError("rank %d: %s" % (rank, sentence))
+            if theirs != reports[0][1]:
+                raise SparseAllreduceError("parameters of rank %d have other shapes or types than those of rank 0; "
+                                           "allowed: the same model on all ranks" % rank)
 
     def _make_handle(self, config, count):
         """On a communicator of the library's own: its steps are no steps of PyTorch's."""

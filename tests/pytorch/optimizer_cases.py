@@ -325,7 +325,7 @@ def what_cannot_be_is_refused_on_all_ranks():
     refused(ValueError, "algorithm='topk'; allowed: dense, topkA", lambda: SparseUpdateOptimizer(adamw(net), algorithm="topk"))
     refused(ValueError, "every=0; allowed: 1 or more", lambda: SparseUpdateOptimizer(adamw(net), every=0))
     refused(SparseAllreduceError, "density", lambda: SparseUpdateOptimizer(adamw(net), density=2.0))
-    refused(SparseAllreduceError, "differ between ranks",
+    refused(SparseAllreduceError, "have other shapes or types than those of rank 0; allowed: the same model",
             lambda: SparseUpdateOptimizer(adamw(Net(width=24 + (RANK == 1)))))
     error, words = (ValueError, "every=0") if RANK == 1 else (SparseAllreduceError, "rank 1: every=0; allowed: 1 or more")
     refused(error, words, lambda: SparseUpdateOptimizer(adamw(net), every=0 if RANK == 1 else 1))
