@@ -81,7 +81,7 @@ def _load(path, cuda):
             path, *(("the CPU stand-in", "a GPU") if cuda else ("GPUs", "the CPU"))))
     if cuda:  # a process with two NCCLs would use the one with what the other has made
         version = ctypes.c_int()  # torch.cuda.nccl.version() is that of PyTorch's headers
-        ctypes.CDLL(nccl[0] if nccl else None).ncclGetVersion(ctypes.byref(version))
+        library.ncclGetVersion(ctypes.byref(version))
         if _loaded_nccl() != nccl or library.sparse_allreduce_nccl_version() != version.value:
             raise SparseAllreduceError("%s was made with another NCCL than PyTorch has loaded; allowed: make NCCL_HOME=%s" %
                                        (path, nccl_home()))
