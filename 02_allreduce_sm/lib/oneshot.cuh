@@ -9,8 +9,7 @@
  *   LL      8 bytes of data and the tag, stored by one instruction of one thread
  *   LL128   120 bytes of data and the tag, stored by one instruction of eight threads of a warp, 16
  *           bytes each. Nearly half as many bytes go over the link.
- * Both are NCCL's ideas and have NCCL's names. To the code an LL line is an LL128 line with one
- * thread instead of eight.
+ * Both are NCCL's, as are the names. To the code an LL line is an LL128 line of one thread.
  *
  * Why no line is overwritten before it has been read. Let A and B be two ranks and e an epoch. A
  * begins e when its kernel has waited for the one before (wait_for_kernel_before), and has then
@@ -37,8 +36,7 @@
  *
  * Nothing but scratch memory is written by others, so send and receive buffer need no window here.
  * In place is right, because the thread that replaces a word has stored it to every rank before.
- * And progress does not depend on how many blocks are resident: each line is sent before the first
- * one is waited for by the same thread. */
+ * How many blocks are resident does not matter: each thread sends all its lines before it waits. */
 #ifndef ALLREDUCE_ONESHOT_CUH
 #define ALLREDUCE_ONESHOT_CUH
 
@@ -155,21 +153,26 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
                                                  uint64_t tag, ulonglong2 mine,
                                                  running_sum<S, uint64_t> sum[2])
 {
-  const char *from =
+  const char *part =
       a.scratch[a.rank] + allreduce_lines_at(a.lines, ranks(a), allreduce_epoch(tag), first) + at;
+  const char *from[G]; /* kept, so that the loads of a round need nothing but registers */
   struct allreduce_line l[G];
   poll_timer timer;
   const bool has_tag = L == LL || threadIdx.x % L == L - 1;
+#pragma unroll
+  for (int g = 0; g < G; g++) {
+    from[g] = first + g < ranks(a) && first + g != a.rank ? part + g * a.lines.part : NULL;
+    l[g] = {mine.x, has_tag ? tag : mine.y}; /* stays where nothing is loaded */
+  }
   for (;;) {
     sync_lines<L>();
     int late = -1;
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (first + g < ranks(a) && first + g != a.rank) l[g] = load_line(from + g * a.lines.part);
+      if (from[g] != NULL) l[g] = load_line(from[g]);
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (first + g < ranks(a) && first + g != a.rank && has_tag && l[g].tag != tag)
-        late = first + g;
+      if (has_tag && l[g].tag != tag) late = first + g;
     const unsigned waiting = L == LL ? late >= 0 : __ballot_sync(~0u, late >= 0);
     if (waiting == 0) break;
     if (!timer.long_wait()) continue;
@@ -178,28 +181,25 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
     if (L == LL ? gave_up : __any_sync(~0u, gave_up)) return false;
   }
   if (L != LL) {
-    /* A line was stored as a whole, but the threads may have loaded their shares of it at different
-     * times: some before it came. So, now that all tags are there, everything once more. */
+    /* The threads may have loaded their shares of a line at different times: some before it came.
+     * So, now that all tags are there, everything once more. */
     sync_lines<L>();
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (first + g < ranks(a) && first + g != a.rank) l[g] = load_line(from + g * a.lines.part);
+      if (from[g] != NULL) l[g] = load_line(from[g]);
   }
 #pragma unroll
   for (int g = 0; g < G; g++)
     if (first + g < ranks(a)) {
-      const bool own = first + g == a.rank;
-      sum[0].add(own ? mine.x : l[g].data, first + g == 0);
-      /* the thread with the tag has no use for it */
-      if (L != LL) sum[1].add(own ? mine.y : l[g].tag, first + g == 0);
+      sum[0].add(l[g].data, first + g == 0);
+      if (L != LL) sum[1].add(l[g].tag, first + g == 0); /* of no use where it is the tag */
     }
   return true;
 }
 
 /* ---- one AllReduce --------------------------------------------------------------------------- */
 
-/* What need not be done before the lines have gone: the flag by which a rank that has called with
- * another count finds out (give_up), also one that waits in another method. */
+/* After the lines: the flag that shows a rank that it has called with another count (give_up). */
 template <int N>
 static __device__ __forceinline__ void post_flag(const kernel_args<N> &a, uint64_t tag)
 {
