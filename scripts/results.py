@@ -22,7 +22,7 @@ import re
 import sys
 
 sys.dont_write_bytecode = True  # no folder __pycache__ in the suite
-from pictures import PICTURES, distinct, rate_of, size, svg, value
+from pictures import CHANGED, PICTURES, distinct, limit_of, rate_of, size, svg, value
 
 TOP = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 # example, variant or path, and the row of its table
@@ -64,11 +64,6 @@ def rows_of(folder, pattern):
     return [row for path in found(folder, pattern) for row in read(path)]
 
 
-def limit_of(folder):
-    """What the links can do at best: the largest limit that a program measured."""
-    return max((value(row.get("limit", "")) or 0 for row in rows_of(folder, "*.csv")), default=0)
-
-
 def put(path, text, check):
     """Writes a file that is to change; with check, prints how it would change, and returns whether."""
     with open(path if os.path.isfile(path) else os.devnull) as file:
@@ -90,14 +85,17 @@ def provenance(folder):
     return {key: [text for other, text in pairs if other == key] for key, _ in pairs}
 
 
-def machine(folder, words=""):
-    """The machine in one line, with some words on how it was used."""
+def machine(folder, words="", short=False):
+    """The machine in one line, with some words on how it was used; short, for a picture."""
     lines = provenance(folder)
     date = lines["date"][-1][:10]
     if "machine" in lines:  # where the hardware does not matter
         return f"{lines['machine'][0]}; {date}"
     version = {text.split()[0]: text for text in lines["version"]}
     _, gpu, driver = lines["gpu"][-1].split(", ")[:3]
+    if short:
+        nccl, off = re.search(r"NCCL (?:header \S+ runtime )?([\d.]+)", " ".join(lines["version"])), "NCCL_NVLS_ENABLE=0" in str(lines)
+        return f"{len(lines['gpu'])} x {gpu}, {len(lines['gpu'])} ranks, NCCL {nccl[1]}, NVLS {'off' if off else 'not forbidden'}; {date}"
     environment = "".join(f" `{text}`" for text in lines.get("environment", [])) or " no NCCL_ variables set"
     words = f" {words};" if words else ""
     return f"{len(lines['gpu'])} x {gpu}, driver {driver}, {version.get('CUDA', '')}; {version.get('NCCL', '')};{words}{environment}; {date}"
@@ -150,14 +148,15 @@ def table(path, only=(), without=()):
 
 
 def headline(folder):
-    limit, lines = limit_of(folder), []
+    limit, lines = limit_of(rows_of(folder, "*.csv")), []
     for example, variant, words in HEADLINE:
-        rows = [row for row in rows_of(folder, example + ".mpi.graph.csv") if " ".join(label(row)) == words]
-        for row in (row for row in rows if variant_of(row) == variant and value(row["us"])):
-            base, us = ("dense", row["dense_us"]) if "path" in row else (rows[0]["variant"], rows[0]["us"])
-            rate = value(row[rate_of(row)]) if int(row.get("bytes", 0)) >= 1 << 20 else None
-            lines.append([example[:2], ", ".join([variant, *label(row)]), base, shown("%.2f", us) + f" / {value(row['us']):.2f}",
-                          shown("%.2fx", row["ratio"]), (f"{rate:.1f}" + f" ({100 * rate / limit:.0f} %)" * bool(limit)) if rate else "-"])
+        rows = {variant_of(row): row for row in rows_of(folder, example + ".mpi.graph.csv") if " ".join(label(row)) == words and value(row["us"])}
+        for row in [rows[variant]] if variant in rows else []:
+            nccl = [(value(rows[name]["us"]), name) for name in ("plain", "symmetric", "send/recv") if name in rows and name != variant]
+            base, name = (value(row["dense_us"]), "dense") if "path" in row else min(nccl, default=(None, "-"))
+            us, rate = value(row["us"]), value(row[rate_of(row)]) if int(row.get("bytes", 0)) >= 1 << 20 else None
+            lines.append([example[:2], ", ".join([variant, *label(row)]), name, *((f"{base:.2f} / {us:.2f}", f"{base / us:.2f}x") if base else ("-", "-")),
+                          (f"{rate:.1f}" + f" ({100 * rate / limit:.0f} %)" * bool(limit)) if rate else "-"])
     share = f" (of the limit, {limit:.6g})" if limit else ""
     return [":example", ":what", ":baseline", "us: baseline / this", "speedup", "GB/s" + share], lines
 
@@ -169,20 +168,19 @@ def markdown(head, rows):
 
 # ---- pictures and pages --------------------------------------------------------------------------
 def pictures(folder):
-    """By name, as SVG; nothing where a file is missing or has nothing to draw."""
-    drawn = {}
+    """By name, title and picture; nothing where a file is missing or has nothing to draw."""
+    drawn, older = {}, " (older kernel)" * (provenance(folder)["date"][-1] < CHANGED)
     for name, (draw, patterns) in PICTURES.items():
-        picture = draw([row for pattern in patterns for row in rows_of(folder, pattern)], limit_of(folder))
+        picture = draw([row for pattern in patterns for row in rows_of(folder, pattern)], older)
         if picture.points:
-            drawn[name] = svg(picture)
+            drawn[name] = svg(picture, machine(folder, short=True))
     return drawn
 
 
 def plot(folder, check):
     drawn = pictures(folder)
-    failed = [name for name, text in drawn.items() if put(f"{folder}/plots/{name}.svg", text, check)]
-    left_out = [name for name in PICTURES if name not in drawn]
-    print("left out, because their files are not there or have nothing to draw:", ", ".join(left_out) or "none")
+    failed = [name for name, (_, text) in drawn.items() if put(f"{folder}/plots/{name}.svg", text, check)]
+    print("left out, because their files are not there or have nothing to draw:", ", ".join(name for name in PICTURES if name not in drawn) or "none")
     return bool(failed)
 
 
@@ -220,20 +218,20 @@ def pages(folder, check):
 
 
 def html_page(folder):
-    """The headline and the pictures first; tables are open where they are of graphs under MPI."""
+    """What was found, the headline and the pictures first; tables are open where they are of graphs under MPI."""
     def html_table(head, rows):
         lines = [[name.lstrip(":") for name in head]] + rows
         return "<table>" + "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>\n" for line in lines) + "</table>\n"
 
-    text = f"<p>{html.escape(machine(folder))}</p>\n" + html_table(*headline(folder)) + "".join(pictures(folder).values())
+    drawn, style = pictures(folder).values(), "body { font: 15px/1.5 sans-serif; max-width: 64em; margin: 2em auto; padding: 0 1em } " \
+        "table { display: block; overflow-x: auto } td { border-bottom: 1px solid #ddd; padding: 2px 10px; white-space: nowrap; text-align: right }"
+    text = "".join(f"<p><b>{html.escape(title)}</b></p>\n" for title, _ in drawn) + html_table(*headline(folder)) + "".join(text for _, text in drawn)
     for path in found(folder, "*.csv"):
-        opened = " open" * path.endswith(".mpi.graph.csv")
-        text += f"<details{opened}><summary>{os.path.basename(path)}</summary>\n{html_table(*table(path))}</details>\n"
+        text += f"<details{' open' * path.endswith('.mpi.graph.csv')}><summary>{os.path.basename(path)}</summary>\n{html_table(*table(path))}</details>\n"
     with open(f"{folder}/provenance.txt") as file:
         text += f"<pre>{html.escape(file.read())}</pre>"
-    style = "body { font: 15px/1.5 sans-serif; max-width: 64em; margin: 2em auto } td { border-bottom: 1px solid #ddd; padding: 2px 10px; text-align: right }"
     put(f"{folder}/report.html", '<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"/><title>NCCL examples: results</title>\n'
-        f"<style>{style}</style>\n<h1>NCCL examples: results</h1>\n{text}</html>\n", False)
+        f"<style>{style}</style>\n<h1>NCCL examples: results</h1>\n<p>{machine(folder, short=True)}</p>\n{text}</html>\n", False)
 
 
 # ---- two folders side by side --------------------------------------------------------------------
