@@ -41,22 +41,20 @@ class _UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_char * 128)]
 
 
-# The functions that return something else than an ncclResult_t or a cudaError_t.
-_RESULTS = {"sparse_allreduce_config_init": None, "sparse_allreduce_state_bytes": ctypes.c_size_t,
-            "sparse_allreduce_name": ctypes.c_char_p, "sparse_allreduce_last_error": ctypes.c_char_p,
-            "ncclGetErrorString": ctypes.c_char_p}
+class _Memory:
+    """Device memory of the library, for torch.as_tensor."""
 
-
-def _loaded_nccl():
-    with open("/proc/self/maps") as maps:
-        return sorted({line.split(None, 5)[5].strip() for line in maps if "/libnccl.so" in line})
+    def __init__(self, address, count):
+        self.__cuda_array_interface__ = {"data": (address, False), "shape": (count,), "typestr": "<f4", "version": 3}
 
 
 def nccl_home():
     """The NCCL_HOME that the library has to be made with: the folder of the NCCL that PyTorch has loaded."""
-    for path in _loaded_nccl():
-        return re.sub(r"/lib(64)?(/[^/]*-linux-gnu)?/libnccl[^/]*$", "", path)
-    raise SparseAllreduceError("PyTorch has loaded no libnccl.so")
+    with open("/proc/self/maps") as maps:
+        found = re.search(r"(/.*?)(/lib(64)?(/[^/]*-linux-gnu)?)?/libnccl\.so", maps.read())
+    if found is None:
+        raise SparseAllreduceError("PyTorch has loaded no libnccl.so")
+    return found[1]
 
 
 def _load(path, cuda):
@@ -68,31 +66,23 @@ def _load(path, cuda):
     if path is None:
         raise SparseAllreduceError("no %s; allowed: `make%s` makes it, or library=<its path>" %
                                    (built, "" if cuda else " CPU=1"))
-    nccl = _loaded_nccl()
     # PyTorch may have put the functions of CUDA and NCCL in everybody's reach. The stand-in has its own.
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOW | (0 if cuda else os.RTLD_DEEPBIND))
-        for name, result in _RESULTS.items():
-            getattr(library, name).restype = result
+        library.sparse_allreduce_state_bytes.restype = ctypes.c_size_t
+        for name in ("sparse_allreduce_name", "sparse_allreduce_last_error", "ncclGetErrorString"):
+            getattr(library, name).restype = ctypes.c_char_p
     except (OSError, AttributeError) as error:
         raise SparseAllreduceError("%s cannot be used: %s" % (path, error)) from None
     if hasattr(library, "cpu_launch") == cuda:
         raise SparseAllreduceError("%s is for %s, the parameters are on %s" % (
             path, *(("the CPU stand-in", "a GPU") if cuda else ("GPUs", "the CPU"))))
-    if cuda:  # a process with two NCCLs would use the one with what the other has made
-        version = ctypes.c_int()  # torch.cuda.nccl.version() is that of PyTorch's headers
-        library.ncclGetVersion(ctypes.byref(version))
-        if _loaded_nccl() != nccl or library.sparse_allreduce_nccl_version() != version.value:
-            raise SparseAllreduceError("%s was made with another NCCL than PyTorch has loaded; allowed: make NCCL_HOME=%s" %
-                                       (path, nccl_home()))
+    version = ctypes.c_int()  # of the NCCL that is loaded, PyTorch's
+    library.ncclGetVersion(ctypes.byref(version))
+    if cuda and library.sparse_allreduce_nccl_version() != version.value:
+        raise SparseAllreduceError("%s was made with another NCCL than PyTorch has loaded; allowed: make NCCL_HOME=%s" %
+                                   (path, nccl_home()))
     return library
-
-
-class _Memory:
-    """Device memory of the library, for torch.as_tensor."""
-
-    def __init__(self, address, count):
-        self.__cuda_array_interface__ = {"data": (address, False), "shape": (count,), "typestr": "<f4", "version": 3}
 
 
 # ---- the optimizer -------------------------------------------------------------------------------
@@ -112,45 +102,40 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True  # a GradScaler leaves it to step() to unscale and to skip
 
     def __init__(self, optim, density=0.01, every=1, ahead=None, group=None, library=None, **fields):
-        self.optim, self.every, self._group = optim, every, group
-        self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
-        self._first = 0 if group is None else dist.get_global_rank(group, 0)
-        self._local, self._handle = 0, None  # local steps since the last exchange; nothing is made yet
         own = [p for g in optim.param_groups for p in g["params"]]
-        self._device, self._cuda = own[0].device, own[0].is_cuda
+        self.optim, self.every, self._group, self._cuda = optim, every, group, own[0].is_cuda
+        self._local, self._handle = 0, None  # local steps since the last exchange; nothing is made yet
+        self._ahead = min(12 * density, 0.25) if ahead is None else ahead
         if self._cuda:
-            torch.cuda.set_device(self._device)  # for all calls of the library and of torch.distributed
-        fields = dict({"algorithm": "dense" if density == 1 else "oktopk", "density": density}, **fields)
-        error = None
+            torch.cuda.set_device(own[0].device)  # for all calls of the library and of torch.distributed
+        fields = {"algorithm": "dense" if density == 1 else "oktopk", "density": density, **fields}
+        rank, identity, error = dist.get_rank(group), _UniqueId(), None
         try:
             self._check_arguments(own)
             self._library = _load(library, self._cuda)
             config = self._configuration(fields)
+            if rank == 0:
+                self._check_nccl(self._library.ncclGetUniqueId(ctypes.byref(identity)))
         except (SparseAllreduceError, ValueError, TypeError) as exception:
             error = exception
-        self._agree(error, error or [(tuple(p.shape), str(p.dtype)) for p in own])
-        if not self._cuda:
-            self._library.cudaSetDevice(self._rank)  # of the stand-in, where every rank has one
-        self._ahead = 0 if fields["algorithm"] == "dense" else min(12 * density, 0.25) if ahead is None else ahead
-        self._make_handle(config, sum(p.numel() for p in own))
+        identity = self._agree(error, [(tuple(p.shape), str(p.dtype)) for p in own], identity)
+        self._make_handle(config, rank, identity, sum(p.numel() for p in own))
         self._make_vectors(own)
 
     def _check_arguments(self, own):
-        devices, types = {p.device for p in own}, {p.dtype for p in own}
-        if len(devices) != 1 or {d.type for d in devices} - {"cuda", "cpu"}:
-            raise ValueError("parameters are on %s; allowed: one GPU, or the CPU" % ", ".join(sorted(map(str, devices))))
-        if types - {torch.float32, torch.float16, torch.bfloat16}:
-            raise ValueError("parameters are of %s; allowed: float32, float16, bfloat16" % ", ".join(sorted(map(str, types))))
+        for p in own:
+            if p.dtype not in (torch.float32, torch.float16, torch.bfloat16) or p.device != own[0].device:
+                raise ValueError("a parameter is %s on %s; allowed: float32, float16, bfloat16, all on %s" %
+                                 (p.dtype, p.device, own[0].device))
         if self.optim.state:
             raise ValueError("the optimizer has made steps; allowed: a new one, and load_state_dict() after this")
         if self.every < 1:
             raise ValueError("every=%r; allowed: 1 or more" % self.every)
 
     def _configuration(self, fields):
-        names, config = [], Config()
-        while (name := self._library.sparse_allreduce_name(len(names))) is not None:
-            names.append(name.decode())
+        config = Config()
         self._library.sparse_allreduce_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(Config)), PRESET_BERT)
+        names = [name.decode() for name in map(self._library.sparse_allreduce_name, range(99)) if name]
         known = [name for name, _ in Config._fields_ if name not in ("size", "gradient_type", "nonfinite", "result")]
         for name, value in fields.items():
             if name not in known:
@@ -161,63 +146,59 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         config.result = RESULT_ENTRIES
         return config
 
-    def _agree(self, error, mine):
-        """A rank that fails alone would leave the others waiting."""
-        reports = [None] * self._ranks
-        dist.all_gather_object(reports, (error and str(error), mine), group=self._group)
-        for rank, (sentence, theirs) in enumerate(reports):
+    def _agree(self, error, shapes, identity):
+        """Returns the identity of rank 0. A rank that fails alone would leave the others waiting."""
+        reports = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(reports, (error and str(error), shapes, bytes(identity)), group=self._group)
+        for rank, (sentence, theirs, _) in enumerate(reports):
             if sentence is not None:
                 raise error or SparseAllreduceError("rank %d: %s" % (rank, sentence))
             if theirs != reports[0][1]:
                 raise SparseAllreduceError("parameters of rank %d have other shapes or types than those of rank 0; "
                                            "allowed: the same model on all ranks" % rank)
+        return _UniqueId.from_buffer_copy(reports[0][2])
 
-    def _make_handle(self, config, count):
+    def _make_handle(self, config, rank, identity, count):
         """On a communicator of the library's own: its steps are no steps of PyTorch's."""
-        identity, self._communicator, handle = _UniqueId(), ctypes.c_void_p(), ctypes.c_void_p()
-        code = self._library.ncclGetUniqueId(ctypes.byref(identity)) if self._rank == 0 else 0
-        told = [(code, bytes(identity))]
-        dist.broadcast_object_list(told, src=self._first, group=self._group)
-        self._check_nccl(told[0][0])
-        identity = _UniqueId.from_buffer_copy(told[0][1])
-        self._check_nccl(self._library.ncclCommInitRank(ctypes.byref(self._communicator), self._ranks, identity, self._rank))
+        self._communicator, handle, address = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        if not self._cuda:
+            self._library.cudaSetDevice(rank)  # of the stand-in, where every rank has one
+        ranks = dist.get_world_size(self._group)
+        self._check_nccl(self._library.ncclCommInitRank(ctypes.byref(self._communicator), ranks, identity, rank))
         self._check(self._library.sparse_allreduce_create(self._communicator, ctypes.c_size_t(count), ctypes.byref(config),
                                                           ctypes.byref(handle)))
         self._handle = handle
-
-    def _make_vectors(self, own):
-        """All weights are one vector, which the parameters are parts of. Rank 0's are everybody's at first."""
-        count = sum(p.numel() for p in own)
-        self._shared, self._update = self._vector(count), self._vector(count)
-        self._weights = torch.cat([p.detach().flatten().float() for p in own])
-        dist.broadcast(self._weights, src=self._first, group=self._group)
-        self._shared.copy_(self._weights)
-        self._rounded, copies, at = [], {}, 0  # pairs of a float32 copy and the parameter of 16 bits
-        for p in own:
-            part = self._weights[at:at + p.numel()].view_as(p)
-            at += p.numel()
-            if p.dtype == torch.float32:
-                p.data = part
-            else:
-                copies[p] = torch.nn.Parameter(part)
-                self._rounded.append((copies[p], p))
-        for g in self.optim.param_groups:
-            g["params"] = [copies.get(p, p) for p in g["params"]]
-        self._round()
-
-    def _vector(self, count):
-        if self._cuda:
-            return torch.empty(count, device=self._device)
-        address = ctypes.c_void_p()  # device memory of the stand-in, which the process keeps
-        self._library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(4 * count))
-        return self._tensor(address, count)
+        self._check(self._library.sparse_allreduce_residual(handle, ctypes.byref(address)))
+        self._residual = self._tensor(address, count) if address else torch.zeros(())  # a dense exchange has none
 
     def _tensor(self, address, count):
         if self._cuda:
-            return torch.as_tensor(_Memory(address.value, count), device=self._device)
+            return torch.as_tensor(_Memory(address.value, count), device="cuda")
         return torch.frombuffer((ctypes.c_float * count).from_address(address.value), dtype=torch.float32)
 
-    # ---- calls of the library --------------------------------------------------------------------
+    def _make_vectors(self, own):
+        """All weights are one vector, which the parameters are parts of. Rank 0's are everybody's at first."""
+        self._weights = torch.cat([p.detach().flatten().float() for p in own])
+        dist.broadcast(self._weights, group_src=0, group=self._group)
+        self._shared, self._changed = self._weights.clone(), None
+        if not self._cuda:  # the stand-in's dense allreduce takes its device memory only; the process keeps it
+            address = ctypes.c_void_p()
+            self._library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(4 * self._weights.numel()))
+            self._changed = self._tensor(address, self._weights.numel())
+        self._copies = {}  # of parameters of 16 bits, the float32 ones that the optimizer has in their place
+        for p, part in zip(own, self._weights.split([p.numel() for p in own])):
+            if p.dtype == torch.float32:
+                p.data = part.view_as(p)
+            else:
+                self._copies[p] = torch.nn.Parameter(part.view_as(p))
+        for g in self.optim.param_groups:
+            g["params"] = [self._copies.get(p, p) for p in g["params"]]
+        self._round()
+
+    def _round(self):
+        for p, copy in self._copies.items():
+            p.data.copy_(copy.data)
+
     def _check(self, code):
         if code != 0:
             raise SparseAllreduceError(self._library.sparse_allreduce_last_error().decode())
@@ -226,25 +207,14 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         if code != 0:
             raise SparseAllreduceError("NCCL: " + self._library.ncclGetErrorString(code).decode())
 
-    def _raise_late_errors(self):
-        """Of the last exchange, which was enqueued only."""
+    # ---- a step ----------------------------------------------------------------------------------
+    def step(self, closure=None):
         if self._handle is None:
             raise SparseAllreduceError("the optimizer is closed")
-        error = ctypes.c_int()
-        self._check(self._library.sparse_allreduce_get_async_error(self._handle, ctypes.byref(error)))
-        self._check(error.value)
-
-    # ---- a step ----------------------------------------------------------------------------------
-    @torch.no_grad()
-    def step(self, closure=None):
-        self._raise_late_errors()
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else closure()
         if self._skipped():
             return loss
-        for copy, p in self._rounded:
+        for p, copy in self._copies.items():
             copy.grad = None if p.grad is None else p.grad.float()
         self.optim.step()
         self._local += 1
@@ -256,42 +226,26 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
 
     def _skipped(self):
         """A GradScaler has found infinity on some rank: then no rank makes the step. Else gradients lose its scale."""
-        found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
-        if found is None:
+        if not hasattr(self, "found_inf"):
             return False
-        found = found.clone()
+        found = self.found_inf.clone()
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
-        if found.item():
-            return True
-        for g in self.optim.param_groups:
-            for p in g["params"]:
-                if p.grad is not None and scale is not None:
-                    p.grad.mul_(1 / scale)
-        return False
+        if self.grad_scale is not None:  # else the user has called scaler.unscale_()
+            for p in (p for g in self.param_groups for p in g["params"] if p.grad is not None):
+                p.grad.div_(self.grad_scale)
+        return found.item() != 0
 
     def _exchange(self):
+        """The host waits once, for all of it: what was sent has then left the residual, and errors are known."""
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream if self._cuda else None)
-        update, shared = ctypes.c_void_p(self._update.data_ptr()), ctypes.c_void_p(self._shared.data_ptr())
-        self._begin(self._update)
-        self._update.sub_(self._weights)
-        self._check(self._library.sparse_allreduce_run(self._handle, update, None, stream))
+        shared, error = ctypes.c_void_p(self._shared.data_ptr()), ctypes.c_int()
+        changed = torch.sub(self._shared, self._residual, alpha=self._ahead, out=self._changed).sub_(self._weights)
+        self._check(self._library.sparse_allreduce_run(self._handle, ctypes.c_void_p(changed.data_ptr()), None, stream))
         self._check(self._library.sparse_allreduce_add(self._handle, ctypes.c_float(-1), shared, stream))
-        if not self._cuda:  # PyTorch's operators for CPUs know nothing of streams
-            self._library.cudaStreamSynchronize(None)
-        self._begin(self._weights)
-
-    def _begin(self, to):
-        """to = the weights of this rank after an exchange."""
-        if self._ahead == 0:
-            to.copy_(self._shared)
-            return
-        address = ctypes.c_void_p()
-        self._check(self._library.sparse_allreduce_residual(self._handle, ctypes.byref(address)))
-        torch.sub(self._shared, self._tensor(address, to.numel()), alpha=self._ahead, out=to)
-
-    def _round(self):
-        for copy, p in self._rounded:
-            p.data.copy_(copy.data)
+        self._check(self._library.sparse_allreduce_residual(self._handle, ctypes.byref(ctypes.c_void_p())))
+        self._check(self._library.sparse_allreduce_get_async_error(self._handle, ctypes.byref(error)))
+        self._check(error.value)
+        torch.sub(self._shared, self._residual, alpha=self._ahead, out=self._weights)
 
     @contextlib.contextmanager
     def shared_weights(self):
@@ -312,7 +266,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none=True):
         self.optim.zero_grad(set_to_none)
-        for _, p in self._rounded:
+        for p in self._copies:
             p.grad = None
 
     def add_param_group(self, param_group):
@@ -320,14 +274,12 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
 
     def state_dict(self):
         """Of this rank: each has to save its own. Weights are in it; steps after a load have the same bits."""
-        self._raise_late_errors()
         state = torch.empty(self._library.sparse_allreduce_state_bytes(self._handle), dtype=torch.uint8)
         self._check(self._library.sparse_allreduce_save(self._handle, ctypes.c_void_p(state.data_ptr())))
-        return {"optim": self.optim.state_dict(), "library": state, "shared": self._shared.cpu().clone(),
-                "weights": self._weights.cpu().clone(), "local": self._local}
+        return {"optim": self.optim.state_dict(), "library": state, "shared": self._shared, "weights": self._weights,
+                "local": self._local}
 
     def load_state_dict(self, saved):
-        self._raise_late_errors()
         state = saved["library"].cpu()  # torch.load(map_location="cuda") moves it
         self._check(self._library.sparse_allreduce_load(self._handle, ctypes.c_void_p(state.data_ptr())))
         self.optim.load_state_dict(saved["optim"])
@@ -338,12 +290,10 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
 
     def close(self):
         """Frees handle and communicator. A process that ends without it does not wait for others."""
-        if self._handle is None:
-            return
-        self._raise_late_errors()
-        self._check(self._library.sparse_allreduce_destroy(self._handle))
-        self._check_nccl(self._library.ncclCommDestroy(self._communicator))
-        self._handle = None
+        if self._handle is not None:
+            self._check(self._library.sparse_allreduce_destroy(self._handle))
+            self._check_nccl(self._library.ncclCommDestroy(self._communicator))
+            self._handle = None
 
 
 if __name__ == "__main__":

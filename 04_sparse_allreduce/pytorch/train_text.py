@@ -4,9 +4,9 @@ same weights and on the same text:
 
     torchrun --standalone --nproc-per-node 2 train_text.py [--ways ddp,sparse]
 
-A way is ddp (PyTorch's DistributedDataParallel), sparse (SparseUpdateOptimizer as it comes), or arguments of
-that, and of AdamW, with + between them: density=0.001+rate=3.6e-3+momentum=0, density=1+every=8. Without
-GPUs the model is small, and the library's CPU stand-in exchanges. The last line of a good run:
+A way is ddp (PyTorch's DistributedDataParallel) or sparse (SparseUpdateOptimizer), and arguments of that and of
+AdamW that are other than usual: ddp+rate=1e-3, sparse+density=0.001+rate=3.6e-3+momentum=0. Without GPUs the
+model is small, and the library's CPU stand-in exchanges. The last line of a good run:
 
     All ranks had the same weights in the end
 """
@@ -14,6 +14,7 @@ GPUs the model is small, and the library's CPU stand-in exchanges. The last line
 import argparse
 import contextlib
 import glob
+import json
 import os
 import statistics
 import sys
@@ -34,12 +35,10 @@ CONTEXT, BATCH = (512, 64) if CUDA else (64, 8)  # bytes that a prediction sees;
 
 def options():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--ways", default="ddp,sparse,density=0.001+rate=3.6e-3+momentum=0", help="separated by commas")
+    parser.add_argument("--ways", default="ddp,sparse,sparse+density=0.001+rate=3.6e-3+momentum=0", help="separated by commas")
     parser.add_argument("--steps", type=int, default=300 if CUDA else 10)
     parser.add_argument("--layers", type=int, default=12 if CUDA else 2)
     parser.add_argument("--width", type=int, default=768 if CUDA else 64)
-    parser.add_argument("--rate", type=float, default=6e-4, help="largest learning rate of ddp; others take 2.5 times that")
-    parser.add_argument("--library", help="libsparse_allreduce.so")
     return parser.parse_args()
 
 
@@ -86,14 +85,14 @@ def train(way, o, learn, held_out):
     torch.manual_seed(1)
     with DEVICE:
         net = Transformer(o.layers, o.width)
-    ddp, ranks = way == "ddp", dist.get_world_size()
+    kind, *words = way.split("+")
+    ddp, ranks = {"ddp": True, "sparse": False}[kind], dist.get_world_size()
     model = DistributedDataParallel(net, device_ids=[DEVICE] if CUDA else None) if ddp else net
-    words = [word.split("=") for word in way.split("+") if "=" in word]
-    numbers = {name: float(value) if set(".e") & set(value) else int(value) for name, value in words}
-    rate, betas = numbers.pop("rate", o.rate * (1 if ddp else 2.5)), (0.9, 0.95) if ddp else (numbers.pop("momentum", 0.5), 0.99)
+    numbers = {name: json.loads(value) for name, value in (word.split("=") for word in words)}
+    rate, betas = numbers.pop("rate", 6e-4 if ddp else 1.5e-3), (numbers.pop("momentum", 0.9 if ddp else 0.5), 0.95 if ddp else 0.99)
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, betas=betas, weight_decay=0.1)
     if not ddp:
-        optimizer = SparseUpdateOptimizer(optimizer, library=o.library, **numbers)
+        optimizer = SparseUpdateOptimizer(optimizer, **numbers)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min((n + 1) / 30, 1 - 0.9 * n / o.steps))
     losses, times = [], [time.monotonic()]
     for step in range(o.steps):

@@ -349,19 +349,17 @@ def a_gradient_that_is_not_finite_is_heard_of_on_all_ranks():
     net = Net()
     optimizer = SparseUpdateOptimizer(adamw(net), density=0.1)
     backward(net, 0, scale=float("nan") if RANK == 0 else 1.0)
-    optimizer.step()
     refused(SparseAllreduceError, "not finite", optimizer.step)
 
 
 @case
-def a_rank_that_is_late_is_heard_of_in_the_next_step():
+def a_rank_that_is_late_is_heard_of():
     net = Net()
     optimizer = SparseUpdateOptimizer(adamw(net), density=0.1, timeout_seconds=3)
     for step in range(2):
         backward(net, step)
         optimizer.step()
     time.sleep(9 if RANK == dist.get_world_size() - 1 else 0)
-    optimizer.step()
     refused(SparseAllreduceError, "in time", optimizer.step)
 
 
