@@ -10,7 +10,6 @@
 #include "mlp.h"
 #include "output_file.h"
 #include "sparse_allreduce.h"
-#include "verify.h"
 
 /* As NCCLCHECK, with the sentence that sparse_allreduce.h has for the error. */
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
@@ -65,6 +64,7 @@ static int next_path(struct path *path, const char **list, int nranks, char *err
     if (!forgets) path->config.algorithm = (sparse_allreduce_algorithm_t)a;
     path->config.density = density;
     path->config.result = SPARSE_RESULT_ENTRIES;
+    path->config.nonfinite = SPARSE_NONFINITE_DROP; /* the loss of the epoch shows it */
     if (sparse_allreduce_check(&path->config, MLP_WEIGHTS, nranks) == ncclSuccess) return 0;
     snprintf(error, LAUNCHER_TEXT, "%s with %d weights, density %g: %s", name, MLP_WEIGHTS, density,
              sparse_allreduce_last_error());
@@ -82,7 +82,7 @@ struct job {
   float *device_weights, *device_gradient;
   float weights[MLP_WEIGHTS], gradient[MLP_WEIGHTS]; /* on the host, which computes the network */
   int order[DIGITS_IMAGES];                          /* of the images in this epoch */
-  struct verifier digest;                            /* of --digest */
+  uint64_t digest;                                   /* of the weights after each epoch so far */
   struct rows rows;                                  /* of -J, a row for each epoch */
 };
 
@@ -95,18 +95,16 @@ static double loss_of_share(struct job *job, int first, int n, float *gradient, 
   return mlp_loss(job->weights, job->order + first + begin, end - begin, gradient, right);
 }
 
-/* Images first .. first + n of this epoch change the weights of all ranks. Returns whether the
- * gradients of all ranks were finite; NCCL, which adds dense ones, does not look. */
-static bool step(struct job *job, struct path *path, sparse_allreduce_t handle, int first, int n)
+/* Images first .. first + n of this epoch change the weights of all ranks. */
+static void step(struct job *job, struct path *path, sparse_allreduce_t handle, int first, int n)
 {
   float *residual;
   int right;
   ncclResult_t error;
   sparse_allreduce_statistics_t statistics;
 
-  /* The library divides the sum over the ranks by their number. What is wanted is the sum over the
-   * images by theirs. With this scale it is the same, also where ranks have one image less; a rank
-   * that has none takes part with a gradient of zeros. */
+  /* The library divides by the number of ranks; what is wanted is the mean over the images. With
+   * this scale it is the same, also where a rank has one image less, or none. */
   launcher_step("STEP 4: gradient");
   const float scale = (float)job->me->nranks / (float)n;
   memset(job->gradient, 0, sizeof job->gradient);
@@ -123,9 +121,8 @@ static bool step(struct job *job, struct path *path, sparse_allreduce_t handle, 
   }
   SPARSECHECK(sparse_allreduce_run(handle, job->device_gradient, NULL, job->stream));
 
-  /* Plain SGD, for which a gradient that arrives late is as good as one in time: what moves a
-   * weight is the sum of all. Adam divides by the size of the last gradients, so there it is what
-   * the optimizer changed that has to be exchanged: see ../pytorch. */
+  /* Plain SGD: a gradient that arrives late is as good as one in time. For Adam it is what the
+   * optimizer changed that has to be exchanged: see ../pytorch. */
   launcher_step("STEP 6: update");
   SPARSECHECK(sparse_allreduce_add(handle, -(float)rate, job->device_weights, job->stream));
   CUDACHECK(cudaMemcpyAsync(job->weights, job->device_weights, sizeof job->weights,
@@ -133,12 +130,10 @@ static bool step(struct job *job, struct path *path, sparse_allreduce_t handle, 
   CUDACHECK(cudaStreamSynchronize(job->stream));
 
   SPARSECHECK(sparse_allreduce_get_async_error(handle, &error));
-  if (error == ncclInvalidArgument) return false;
-  SPARSECHECK(error);
+  SPARSECHECK(error); /* a rank that is late */
   SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
   path->words += (double)statistics.words_sent;
   path->steps++;
-  return true;
 }
 
 /* ---- an epoch -------------------------------------------------------------------------------- */
@@ -155,47 +150,63 @@ static void shuffle(int order[DIGITS_IMAGES], uint64_t seed, uint64_t epoch)
   }
 }
 
-/* The sum of a number over the ranks. Collective. */
-static double sum_over_ranks(const struct rank *me, double mine)
-{
-  double all[me->nranks], sum = 0;
-  launcher_allgather(me, &mine, all, sizeof mine);
-  for (int rank = 0; rank < me->nranks; rank++) sum += all[rank];
-  return sum;
-}
+/* What an epoch came to on one rank: the sum of losses over its share of the images, words that it
+ * has sent so far, how many images of those held out it has right, a hash of its weights. */
+struct outcome {
+  double loss, words;
+  int right;
+  uint64_t weights;
+};
 
 /* All ranks began with the same weights and were given the same averages. So they have the same
- * weights now, to the last bit, or something is wrong; NaN is no exception. Collective. */
-static int compare_weights(struct job *job, const struct path *path, long epoch)
+ * weights now, to the last bit, or something is wrong. All ranks hear what each has, and return the
+ * same. Collective. */
+static int end_epoch(struct job *job, struct path *path, long seed, long epoch)
 {
-  float others[MLP_WEIGHTS];
-  memcpy(others, job->weights, sizeof others);
-  launcher_broadcast(job->me, others, sizeof others, 0);
-  const bool same = memcmp(job->weights, others, sizeof others) == 0;
-  if (!same)
-    launcher_error("%s, epoch %ld: weights differ from those of rank 0", path->name, epoch);
-  return launcher_agree(job->me, same ? EXIT_VERIFIED : EXIT_WRONG_DATA);
-}
+  const int nranks = job->me->nranks;
+  struct outcome mine = {.words = path->words}, all[nranks], sum = {0};
+  int ignored, code = EXIT_VERIFIED;
 
-/* What was learned: the mean loss, and how many held-out images are right. Collective. */
-static double evaluate(struct job *job, struct path *path, long seed, long epoch, int *right)
-{
-  double loss = loss_of_share(job, 0, DIGITS_TRAINING, NULL, right);
-  loss = sum_over_ranks(job->me, loss) / DIGITS_TRAINING;
-  loss_of_share(job, DIGITS_TRAINING, DIGITS_HELD_OUT, NULL, right);
-  *right = (int)sum_over_ranks(job->me, *right);
-  path->mean_words = sum_over_ranks(job->me, path->words) / job->me->nranks / (double)path->steps;
+  mine.loss = loss_of_share(job, 0, DIGITS_TRAINING, NULL, &ignored);
+  loss_of_share(job, DIGITS_TRAINING, DIGITS_HELD_OUT, NULL, &mine.right);
+  for (int i = 0; i < MLP_WEIGHTS; i++) {
+    uint32_t bits;
+    memcpy(&bits, &job->weights[i], sizeof bits);
+    mine.weights = hash_mix(mine.weights + bits + 1);
+  }
+  launcher_allgather(job->me, &mine, all, sizeof mine);
+  for (int rank = 0; rank < nranks; rank++) {
+    sum.loss += all[rank].loss;
+    sum.right += all[rank].right;
+    sum.words += all[rank].words;
+    if (all[rank].weights != all[0].weights) code = EXIT_WRONG_DATA;
+  }
+  if (mine.weights != all[0].weights)
+    launcher_error("%s, epoch %ld: weights differ from those of rank 0", path->name, epoch);
+  const double loss = sum.loss / DIGITS_TRAINING;
+  if (!isfinite(loss)) {
+    if (job->me->rank == 0)
+      launcher_error("%s: the loss of epoch %ld is not finite; allowed: a smaller --rate",
+                     path->name, epoch);
+    code = EXIT_WRONG_DATA;
+  }
+  if (path->config.algorithm != SPARSE_DENSE) job->digest = hash_mix(job->digest + mine.weights);
+  path->mean_words = sum.words / nranks / (double)path->steps;
+  if (epoch == epochs) {
+    path->loss += loss;
+    path->right += sum.right;
+  }
   rows_text(&job->rows, "trained", path->name);
-  rows_integer(&job->rows, "ranks", (unsigned long long)job->me->nranks);
+  rows_integer(&job->rows, "ranks", (unsigned long long)nranks);
   rows_number(&job->rows, "density", density);
   rows_integer(&job->rows, "seed", (unsigned long long)seed);
   rows_integer(&job->rows, "epoch", (unsigned long long)epoch);
   rows_number(&job->rows, "loss", loss);
-  rows_integer(&job->rows, "right", (unsigned long long)*right);
-  rows_number(&job->rows, "accuracy", (double)*right / DIGITS_HELD_OUT);
+  rows_integer(&job->rows, "right", (unsigned long long)sum.right);
+  rows_number(&job->rows, "accuracy", (double)sum.right / DIGITS_HELD_OUT);
   rows_number(&job->rows, "words_sent", path->mean_words);
   rows_end(&job->rows);
-  return loss;
+  return code;
 }
 
 /* ---- a path ---------------------------------------------------------------------------------- */
@@ -204,8 +215,7 @@ static double evaluate(struct job *job, struct path *path, long seed, long epoch
 static int train(struct job *job, struct path *path, long seed)
 {
   sparse_allreduce_t handle;
-  double loss = 0;
-  int code = EXIT_VERIFIED, right = 0;
+  int code = EXIT_VERIFIED;
 
   launcher_step("STEP 3: handle");
   mlp_initial_weights(job->weights, (uint64_t)seed);
@@ -214,28 +224,14 @@ static int train(struct job *job, struct path *path, long seed)
   SPARSECHECK(sparse_allreduce_create(job->comm, MLP_WEIGHTS, &path->config, &handle));
 
   for (long epoch = 1; epoch <= epochs && code == EXIT_VERIFIED; epoch++) {
-    bool finite = true;
     shuffle(job->order, (uint64_t)seed, (uint64_t)epoch);
-    for (int first = 0; first < DIGITS_TRAINING && finite; first += (int)batch) {
+    for (int first = 0; first < DIGITS_TRAINING; first += (int)batch) {
       const int left = DIGITS_TRAINING - first;
-      finite = step(job, path, handle, first, batch < left ? (int)batch : left);
+      step(job, path, handle, first, batch < left ? (int)batch : left);
     }
-
     launcher_step("STEP 7: weights");
-    code = compare_weights(job, path, epoch);
-    if (job->digest.me && path->config.algorithm != SPARSE_DENSE)
-      verifier_digest(&job->digest, job->device_weights, MLP_WEIGHTS);
-    loss = evaluate(job, path, seed, epoch, &right);
-    if (code == EXIT_VERIFIED && !(finite && isfinite(loss))) { /* the same on all ranks */
-      if (job->me->rank == 0)
-        launcher_error("%s: the loss or a gradient of epoch %ld is not finite; allowed: a smaller "
-                       "--rate",
-                       path->name, epoch);
-      code = EXIT_WRONG_DATA;
-    }
+    code = end_epoch(job, path, seed, epoch);
   }
-  path->loss += loss;
-  path->right += right;
   SPARSECHECK(sparse_allreduce_destroy(handle));
   launcher_barrier(job->me); /* several GPUs in one process: see sparse_allreduce_destroy */
   return code;
@@ -267,7 +263,6 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_step("STEP 2: memory");
   CUDACHECK(cudaMalloc((void **)&job.device_weights, sizeof job.weights));
   CUDACHECK(cudaMalloc((void **)&job.device_gradient, sizeof job.gradient));
-  if (opt->digest) verifier_init(&job.digest, me, datatype_find("float"), job.stream);
   const bool failed = me->rank == 0 && rows_open(&job.rows, table) != 0;
   int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
   if (code != EXIT_VERIFIED) return code;
@@ -294,10 +289,9 @@ static int run(const struct rank *me, const struct options *opt)
   const int published = output_files_publish(me, &file, file->stream && code == EXIT_VERIFIED);
   output_file_close(file);
   if (code == EXIT_VERIFIED) code = published;
-  if (opt->digest) verifier_print_digest(&job.digest);
+  if (opt->digest) launcher_print(me, "Digest: %016llx\n", (unsigned long long)job.digest);
 
   launcher_step("STEP 8: cleanup");
-  if (opt->digest) verifier_free(&job.digest);
   CUDACHECK(cudaFree(job.device_weights));
   CUDACHECK(cudaFree(job.device_gradient));
   CUDACHECK(cudaStreamDestroy(job.stream));

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A multilayer perceptron for images of digits: 64 pixels, two hidden layers, a score for each of
- * the ten digits. All its weights are one vector, and so are their gradients: that is what is
- * called a fused tensor. It is so small that the host computes it. Each sum has a fixed order: the
- * same input gives the same bits, on every rank. */
+ * the ten digits. All its weights are one vector, a fused tensor, and so are their gradients. Each
+ * sum has a fixed order: the same input gives the same bits, on every rank. */
 #ifndef MLP_H
 #define MLP_H
 
