@@ -189,6 +189,7 @@ def train(learn, held, name, way="upd", steps=1000, P=4, total=64, d=0.01, lr=6e
         qs = [torch.randn(c, rank, device=DEV) for _, _, _, c in mats]
         rest = torch.ones(n, dtype=torch.bool, device=DEV)
         for a, b, _, _ in mats: rest[a:b] = False
+        vectors = int(rest.sum())  # sent as they are
     mom = None
     def exchange(kk):
         nonlocal words
@@ -251,6 +252,7 @@ def train(learn, held, name, way="upd", steps=1000, P=4, total=64, d=0.01, lr=6e
                     approx = po @ qs[i].T; tot[a:b].copy_(approx.flatten())
                     for e in each: e -= approx
                     words += 2 * (P - 1) / P * rank * (rows + cols)
+                words += 2 * (P - 1) / P * vectors
                 for e in acc: e.masked_fill_(rest, 0)
             else:
                 tot.zero_()
@@ -322,7 +324,7 @@ def train(learn, held, name, way="upd", steps=1000, P=4, total=64, d=0.01, lr=6e
     ls = torch.stack(losses).tolist()
     row = dict(name=name, way=way, steps=steps, P=P, d=d, lr=lr, seed=seed, b1=b1, b2=b2, corr=corr, v=v, R=R, flush=flush, H=H, edecay=edecay, view=view, mu=mu, sl=sl, p=p, dct=dct, Rs=Rs, mask=mask, ef=ef, sweep=sweep, rule=rule, outer=outer, dfirst=dfirst,
                layers=layers, width=width, total=total, weights=n, loss=round(sum(ls[-20:])/len(ls[-20:]), 4), held=round(result, 4), flushed=flushed,
-               fewer=round(dense_words * steps / max(words, 1), 1), s=round(time.time()-t0, 1))
+               fewer=round(dense_words * len(losses) / max(words, 1), 1), s=round(time.time()-t0, 1))
     print("%-24s loss %.4f held %.4f flushed %s fewer %.1f  %.1f s" % (name, row["loss"], result, flushed, row["fewer"], row["s"]), flush=True)
     with open(OUT + "/recipes.jsonl", "a") as f: f.write(json.dumps(dict(row, curve=[round(x, 4) for x in ls[::20]])) + "\n")
 
