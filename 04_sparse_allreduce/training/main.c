@@ -22,11 +22,9 @@ static long epochs = 20, batch = 64, seeds = 1;
 static const struct option_spec option_table[] = {
     {"algorithm", 0, OPTION_STRING, &algorithms, "NAMES",
      "paths, separated by commas (dense,oktopk,topkA," FORGETS ")", 0, 0},
-    {"density", 0, OPTION_DOUBLE, &density, "D", "share of the entries that a rank offers (0.01)",
-     0, 1},
+    {"density", 0, OPTION_DOUBLE, &density, "D", "share of entries to be offered (0.01)", 0, 1},
     {"epochs", 0, OPTION_LONG, &epochs, "N", "how often each image is seen (20)", 1, 10000},
-    {"batch", 0, OPTION_LONG, &batch, "N", "images of all ranks together in a step (64)", 1,
-     100000},
+    {"batch", 0, OPTION_LONG, &batch, "N", "images of all ranks in a step (64)", 1, 100000},
     {"rate", 0, OPTION_DOUBLE, &rate, "R", "weights -= R * average gradient (0.2)", 0, 1000},
     {"seeds", 0, OPTION_LONG, &seeds, "N", "trains with N seeds: 1, 2, ... (1)", 1, 1000},
     {"table", 'J', OPTION_OUTPUT, &table, "FILE",
@@ -245,6 +243,7 @@ static int run(const struct rank *me, const struct options *opt)
   struct path path;
   char error[LAUNCHER_TEXT] = "";
   const char *list = algorithms;
+  int code = EXIT_VERIFIED;
   ncclUniqueId id;
   size_t k;
   do { /* before anything is begun */
@@ -263,9 +262,7 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_step("STEP 2: memory");
   CUDACHECK(cudaMalloc((void **)&job.device_weights, sizeof job.weights));
   CUDACHECK(cudaMalloc((void **)&job.device_gradient, sizeof job.gradient));
-  const bool failed = me->rank == 0 && rows_open(&job.rows, table) != 0;
-  int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
-  if (code != EXIT_VERIFIED) return code;
+  if (me->rank == 0 && rows_open(&job.rows, table) != 0) launcher_abort(EXIT_FAILED_CALL);
   sparse_allreduce_sizes(MLP_WEIGHTS, density, &k, NULL);
   launcher_print(me,
                  "Perceptron 64-128-64-10: %d weights; k = %zu (density %g)\n"
