@@ -88,9 +88,10 @@ def train(way, o, learn, held_out):
     kind, *words = way.split("+")
     ddp, ranks = {"ddp": True, "sparse": False}[kind], dist.get_world_size()
     model = DistributedDataParallel(net, device_ids=[DEVICE] if CUDA else None) if ddp else net
-    numbers = {name: json.loads(value) for name, value in (word.split("=") for word in words)}
-    rate, betas = numbers.pop("rate", 6e-4 if ddp else 1.5e-3), (numbers.pop("momentum", 0.9 if ddp else 0.5), 0.95 if ddp else 0.99)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=rate, betas=betas, weight_decay=0.1)
+    numbers = {"rate": 6e-4, "momentum": 0.9} if ddp else {"rate": 1.5e-3, "momentum": 0.5}
+    numbers.update((name, json.loads(value)) for name, value in (word.split("=") for word in words))
+    betas = numbers.pop("momentum"), 0.95 if ddp else 0.99
+    optimizer = torch.optim.AdamW(net.parameters(), lr=numbers.pop("rate"), betas=betas, weight_decay=0.1)
     if not ddp:
         optimizer = SparseUpdateOptimizer(optimizer, **numbers)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min((n + 1) / 30, 1 - 0.9 * n / o.steps))
