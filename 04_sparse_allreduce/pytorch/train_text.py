@@ -90,7 +90,7 @@ def train(way, o, learn, held_out):
     model = DistributedDataParallel(net, device_ids=[DEVICE] if CUDA else None) if ddp else net
     numbers = {"rate": 6e-4, "momentum": 0.9} if ddp else {"rate": 1.5e-3, "momentum": 0.5}
     numbers.update((name, json.loads(value)) for name, value in (word.split("=") for word in words))
-    betas = numbers.pop("momentum"), 0.95 if ddp else 0.99
+    betas = float(numbers.pop("momentum")), 0.95 if ddp else 0.99
     optimizer = torch.optim.AdamW(net.parameters(), lr=numbers.pop("rate"), betas=betas, weight_decay=0.1)
     if not ddp:
         optimizer = SparseUpdateOptimizer(optimizer, **numbers)
