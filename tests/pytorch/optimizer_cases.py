@@ -372,7 +372,8 @@ def main():
     for function in CASES:
         if OPTIONS.names and not any(name in function.__name__ for name in OPTIONS.names):
             continue
-        function()
+        with torch.cuda.stream(torch.cuda.Stream() if CUDA else None):  # the example has the default one
+            function()
         dist.barrier()
         if RANK == dist.get_world_size() - 1:
             print("ok %s" % function.__name__, flush=True)
