@@ -290,7 +290,7 @@ def weights_of_16_bits_have_a_copy_of_32():
     optimizer = SparseUpdateOptimizer(torch.optim.SGD(net.parameters(), lr=1e-4), density=1)
     before = copy.deepcopy(net)
     for step in range(200):
-        net.zero_grad()  # of the model, not of the optimizer
+        (net if step % 2 else optimizer).zero_grad()
         (sum(p.sum() for p in net.parameters())).backward()
         optimizer.step()
     for p, q in zip(net.parameters(), before.parameters()):  # each step alone would be rounded away
