@@ -209,12 +209,12 @@ void job_close(struct job *job)
 
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients)
 {
-  size_t capacity, simple = 0;
+  const bool is_float = job->opt->type->nccl == ncclFloat;
+  const bool simple = program_options.simple || (job->opt->bench && is_float);
+  size_t capacity;
   sparse_allreduce_sizes(count, density, NULL, &capacity);
-  const size_t weights = program_options.result ? 2 * sizeof(float) * count : 0;
-  const size_t library = 2 * sizeof(float) * count + count / 8 + weights +
-                         24 * (size_t)job->me->nranks * capacity + ((size_t)64 << 20);
-  if (program_options.simple || (job->opt->bench && job->opt->type->nccl == ncclFloat))
-    simple = simple_device_bytes(count, density, job->me->nranks);
-  return (size_t)gradients * job->opt->type->size * count + (simple > library ? simple : library);
+  /* Two vectors and bits, and for --result entries two more; in simple/ three, and keys to sort. */
+  const size_t element = simple ? 44 : program_options.result ? 17 : 9;
+  return ((size_t)gradients * job->opt->type->size + element) * count +
+         24 * (size_t)job->me->nranks * capacity + ((size_t)64 << 20);
 }

@@ -20,20 +20,29 @@ void simple_numbers(struct simple *s, const uint64_t *mine, uint64_t *all, size_
   simple_copy(s, all, s->work + bytes, (size_t)s->nranks * bytes);
 }
 
-/* Of `mine` sends[r] elements, from begins[r] on, go to rank r; `received` becomes receives[0]
- * elements from rank 0, then receives[1] from rank 1, ... MPI: Alltoallv */
-static void exchange(struct simple *s, const char *mine, const uint64_t *begins,
-                     const uint64_t *sends, char *received, const uint64_t *receives, size_t words)
+/* Rank r sends counts[r][p] elements to rank p: those that are next in its list `mine`, or `same`:
+ * all get the same. `received` becomes what rank 0 sends, then rank 1, ... MPI: Alltoallv */
+static void exchange(struct simple *s, const char *mine, const uint64_t *counts, int same,
+                     char *received, size_t words)
 {
   const size_t P = (size_t)s->nranks, me = (size_t)s->rank, size = 4 * words;
+  const uint64_t *sends = counts + me * P;
+  uint64_t begins[P][P], receives[P], lengths[P], longest = 0;
   for (size_t r = 0; r < P; r++) {
+    receives[r] = counts[r * P + me];
+    lengths[r] = 0;
+    for (size_t p = 0; p < P; p++) {
+      begins[r][p] = same ? 0 : lengths[r];
+      lengths[r] = begins[r][p] + counts[r * P + p];
+    }
+    longest = lengths[r] > longest ? lengths[r] : longest;
     s->last.words_sent += r == me ? 0 : words * sends[r];
     s->last.words_received += r == me ? 0 : words * receives[r];
   }
   if (s->comm) {
     NCCLCHECK(ncclGroupStart());
     for (int r = 0; r < s->nranks; received += receives[r++] * size) {
-      const char *from = mine + begins[r] * size;
+      const char *from = mine + begins[me][r] * size;
       if (sends[r] > 0)
         NCCLCHECK(ncclSend(from, sends[r] * words, ncclUint32, r, s->comm, s->stream));
       if (receives[r] > 0)
@@ -43,18 +52,11 @@ static void exchange(struct simple *s, const char *mine, const uint64_t *begins,
     CUDACHECK(cudaStreamSynchronize(s->stream));
     return;
   }
-
-  uint64_t begin[P * P], lengths[P], own = 0,
-                                     longest = 0; /* begin: what rank i / P has for i % P */
-  for (size_t r = 0; r < P; r++) own = begins[r] + sends[r] > own ? begins[r] + sends[r] : own;
-  simple_numbers(s, begins, begin, P);
-  simple_numbers(s, &own, lengths, 1);
-  for (size_t r = 0; r < P; r++) longest = lengths[r] > longest ? lengths[r] : longest;
   char *list = simple_host_memory(longest * size), *lists = simple_host_memory(P * longest * size);
-  memcpy(list, mine, own * size);
+  memcpy(list, mine, lengths[me] * size);
   s->link.allgather(s->link.context, list, lists, longest * size);
   for (size_t r = 0; r < P; received += receives[r++] * size)
-    memcpy(received, lists + (r * longest + begin[r * P + me]) * size, receives[r] * size);
+    memcpy(received, lists + (r * longest + begins[r][me]) * size, receives[r] * size);
   free(lists);
   free(list);
 }
@@ -62,22 +64,20 @@ static void exchange(struct simple *s, const char *mine, const uint64_t *begins,
 void simple_gather(struct simple *s, const void *mine, const uint64_t *counts, size_t words,
                    void *all)
 {
-  uint64_t begins[s->nranks], sends[s->nranks];
-  for (int r = 0; r < s->nranks; r++) begins[r] = 0, sends[r] = counts[s->rank];
-  exchange(s, mine, begins, sends, all, counts, words);
+  const int P = s->nranks;
+  uint64_t to_all[P * P];
+  for (int i = 0; i < P * P; i++) to_all[i] = counts[i / P];
+  exchange(s, mine, to_all, 1, all, words);
 }
 
 void simple_split(struct simple *s, const struct sparse_pair *mine, const uint64_t *sends,
                   struct sparse_pair *received, uint64_t *receives)
 {
-  const size_t P = (size_t)s->nranks;
-  uint64_t begins[P], all[P * P];
-  simple_numbers(s, sends, all, P);
-  for (size_t r = 0; r < P; r++) {
-    begins[r] = r > 0 ? begins[r - 1] + sends[r - 1] : 0;
-    receives[r] = all[r * P + (size_t)s->rank];
-  }
-  exchange(s, (const char *)mine, begins, sends, (char *)received, receives, 2);
+  const int P = s->nranks;
+  uint64_t counts[P * P];
+  simple_numbers(s, sends, counts, (size_t)P);
+  for (int r = 0; r < P; r++) receives[r] = counts[r * P + s->rank];
+  exchange(s, (const char *)mine, counts, 0, (char *)received, 2);
 }
 
 void simple_sum(struct simple *s, const float *mine, float *sums)

@@ -24,13 +24,13 @@ static size_t merge(struct sparse_pair *lists, size_t k)
   float *values = simple_host_memory(2 * k * sizeof *values);
   size_t count = 0;
   for (size_t i = 0, j = k; i < k || j < 2 * k; count++) {
-    const int first = j == 2 * k || (i < k && lists[i].index <= lists[j].index);
-    const int second = i == k || (j < 2 * k && lists[j].index <= lists[i].index);
-    all[count] = first ? lists[i] : lists[j];
-    if (first && second) all[count].value = simple_add(lists[i].value, lists[j].value);
-    i += (size_t)first;
-    j += (size_t)second;
+    const uint32_t a = i < k ? lists[i].index : UINT32_MAX; /* that is beyond all */
+    const uint32_t b = j < 2 * k ? lists[j].index : UINT32_MAX;
+    all[count] = a <= b ? lists[i] : lists[j];
+    if (a == b) all[count].value = simple_add(lists[i].value, lists[j].value);
     values[count] = all[count].value;
+    i += a <= b;
+    j += b <= a;
   }
   const struct simple_rule largest = simple_host_largest(values, count, k);
   for (size_t e = 0; e < count; e++)
@@ -70,15 +70,12 @@ void simple_gtopk(struct simple *s, const float *gradient)
   simple_copy(s, s->global, lists, bytes);
   simple_gather(s, s->global, sends, 2, s->global);
   s->last.global = k;
-
-  /* The result may have entries that are 0, which left the residual all the same. So not the sums
-   * are looked at, but a vector that has 1 where the result has an entry. */
-  simple_copy(s, lists, s->global, bytes);
-  for (size_t e = 0; e < k; e++) lists[e].value = 1;
-  simple_copy(s, s->received, lists, bytes);
   free(lists);
+
+  /* The result may have entries that are 0, which leave the residual all the same. So not the sums
+   * are looked at, but a vector that has 1 where the result has an entry. */
   simple_zero(s, s->sums);
-  s->on->entries(s, SIMPLE_ADD, s->sums, s->received, k, NULL);
+  s->on->entries(s, SIMPLE_SET_1, s->sums, s->global, k, NULL);
   simple_clear_offered_in_result(s);
   for (size_t i = 0; i < rounds && s->config.gtopk_exact_residual; i++)
     s->on->entries(s, SIMPLE_ADD, s->acc, s->received + (i + 1) * k, drops[i], s->sums);

@@ -90,7 +90,7 @@ static void entries(struct simple *s, enum simple_change change, float *vector,
   for (size_t e = 0; e < count; e++) {
     float *x = &vector[list[e].index];
     if (!where || where[list[e].index] != 0)
-      *x = change == SIMPLE_ADD ? simple_add(*x, list[e].value) : 0;
+      *x = change == SIMPLE_ADD ? simple_add(*x, list[e].value) : (float)change;
   }
 }
 

@@ -41,7 +41,8 @@ static void entries(struct simple *s, enum simple_change change, float *vector,
 {
   for_each(s, count, [=] __device__(size_t e) {
     float *x = &vector[list[e].index];
-    if (!where || where[list[e].index] != 0) *x = change == SIMPLE_ADD ? *x + list[e].value : 0;
+    if (!where || where[list[e].index] != 0)
+      *x = change == SIMPLE_ADD ? *x + list[e].value : (float)change;
   });
 }
 
@@ -71,16 +72,6 @@ struct entry_at {
   __device__ sparse_pair operator()(uint32_t i) const { return sparse_pair{i, vector[i]}; }
 };
 
-struct is_chosen {
-  simple_rule rule;
-  __device__ bool operator()(const sparse_pair &e) const
-  {
-    const uint32_t bits = __float_as_uint(fabsf(e.value));
-    return bits <= rule.most &&
-           (bits > rule.above || (bits == rule.above && (int64_t)e.index <= rule.tie));
-  }
-};
-
 static size_t choose(struct simple *s, const float *vector, struct simple_rule rule,
                      struct sparse_pair *list)
 {
@@ -89,7 +80,12 @@ static size_t choose(struct simple *s, const float *vector, struct simple_rule r
   uint64_t *chosen = (uint64_t *)s->work, *unread = chosen + 1, *rest = unread + s->n, count;
   size_t bytes = s->work_bytes - 8 * (s->n + 1);
   if (!list) list = (sparse_pair *)unread;
-  CUDACHECK(cub::DeviceSelect::If(rest, bytes, source, list, chosen, (int64_t)s->n, is_chosen{rule},
+  const auto is_chosen = [=] __device__(const sparse_pair &e) {
+    const uint32_t of_value = __float_as_uint(fabsf(e.value));
+    return of_value <= rule.most &&
+           (of_value > rule.above || (of_value == rule.above && (int64_t)e.index <= rule.tie));
+  };
+  CUDACHECK(cub::DeviceSelect::If(rest, bytes, source, list, chosen, (int64_t)s->n, is_chosen,
                                   s->stream));
   simple_copy(s, &count, chosen, sizeof count);
   return count;

@@ -29,41 +29,11 @@ const int simple_path_count = sizeof simple_paths / sizeof *simple_paths;
 #define simple_on_device simple_on_host
 #endif
 
-/* Vectors and lists get their places in `memory`. Returns how many bytes they take. */
-static size_t lay_out(struct simple *s, char *memory)
-{
-  sparse_allreduce_sizes(s->n, s->config.density, &s->k, &s->capacity);
-  /* keys before and after sorting, and CUB's own */
-  s->work_bytes = (s->on == &simple_on_host ? 0 : 32 * s->n) + (1 << 20);
-  const size_t lists = (size_t)s->nranks * s->capacity, most = lists < s->n ? lists : s->n;
-  size_t bytes = 0;
-#define PLACE(field, count)                            \
-  s->field = memory ? (void *)(memory + bytes) : NULL; \
-  bytes += ((count) * sizeof *s->field + 255) / 256 * 256;
-  PLACE(acc, s->n)
-  PLACE(sums, s->n)
-  PLACE(result, s->n)
-  PLACE(offered, s->capacity)
-  PLACE(received, lists)
-  PLACE(global, most)
-  PLACE(work, s->work_bytes)
-#undef PLACE
-  return bytes;
-}
-
-size_t simple_device_bytes(size_t count, double density, int nranks)
-{
-  struct simple s = {.n = count, .nranks = nranks, .on = &simple_on_device};
-  s.config.density = density;
-  return lay_out(&s, NULL) + ((size_t)64 << 20);
-}
-
 struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank, int nranks,
                              size_t count, const sparse_allreduce_config_t *config)
 {
   const size_t ranks = (size_t)nranks;
-  struct simple *s = simple_host_memory(sizeof *s + (ranks + 1) * sizeof *s->boundaries);
-  void *memory;
+  struct simple *s = simple_host_memory(sizeof *s);
   *s = (struct simple){.config = *config,
                        .on = comm ? &simple_on_device : &simple_on_host,
                        .comm = comm,
@@ -72,18 +42,26 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
                        .nranks = nranks,
                        .n = count,
                        .t = (size_t)((double)count * config->density),
-                       .boundaries = (uint64_t *)(s + 1),
                        .given_threshold = (double)NAN};
   sparse_constants_init(&s->constants, config->preset);
+  sparse_allreduce_sizes(count, config->density, &s->k, &s->capacity);
   for (size_t j = 0; j < ranks; j++) s->boundaries[j] = count / ranks * j;
   s->boundaries[ranks] = count;
 
-  const size_t bytes = lay_out(s, NULL);
+  /* To work with: the keys before and after sorting, and CUB's own. Then lists, then vectors. */
+  s->work_bytes = (s->on == &simple_on_host ? 0 : 32 * count) + (1 << 20);
+  const size_t lists = ranks * s->capacity, entries = s->capacity + 2 * lists;
+  const size_t bytes = s->work_bytes + entries * sizeof *s->offered + 3 * count * sizeof *s->acc;
   if (comm)
-    CUDACHECK(cudaMalloc(&memory, bytes));
+    CUDACHECK(cudaMalloc((void **)&s->work, bytes));
   else
-    memory = simple_host_memory(bytes);
-  lay_out(s, memory);
+    s->work = simple_host_memory(bytes);
+  s->offered = (struct sparse_pair *)(s->work + s->work_bytes);
+  s->received = s->offered + s->capacity;
+  s->global = s->received + lists;
+  s->acc = (float *)(s->global + lists);
+  s->sums = s->acc + count;
+  s->result = s->sums + count;
   simple_reset(s);
   return s;
 }
@@ -92,9 +70,9 @@ void simple_destroy(struct simple *s)
 {
   if (!s) return;
   if (s->comm)
-    CUDACHECK(cudaFree(s->acc));
+    CUDACHECK(cudaFree(s->work));
   else
-    free(s->acc);
+    free(s->work);
   free(s);
 }
 
@@ -302,10 +280,10 @@ void simple_sums_of_list(struct simple *s)
 
 void simple_clear_offered(struct simple *s)
 {
-  s->on->entries(s, SIMPLE_CLEAR, s->acc, s->offered, s->last.local, NULL);
+  s->on->entries(s, SIMPLE_SET_0, s->acc, s->offered, s->last.local, NULL);
 }
 
 void simple_clear_offered_in_result(struct simple *s)
 {
-  s->on->entries(s, SIMPLE_CLEAR, s->acc, s->offered, s->last.local, s->sums);
+  s->on->entries(s, SIMPLE_SET_0, s->acc, s->offered, s->last.local, s->sums);
 }

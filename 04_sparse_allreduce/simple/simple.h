@@ -5,9 +5,7 @@
  *   on the GPU   by short kernels and CUB (ops.cu), and NCCL (exchange.c): --simple
  *   on the host  by plain loops (host.c); the launcher brings what other ranks send: the reference
  *
- * After a step, all that the library or --simple holds on the device has to equal the reference bit
- * for bit. What is slow here, what is left out, and how to add a path: README.md. A call that fails
- * ends the job. */
+ * README.md says how to add a path. A call that fails ends the job. */
 #ifndef SIMPLE_H
 #define SIMPLE_H
 
@@ -21,18 +19,17 @@
 extern "C" {
 #endif
 
-struct simple;
-
 /* ---- the paths ------------------------------------------------------------------------------- */
 
 /* One step of this rank: s->sums becomes the sums of the result, s->global the same as a list, and
  * s->acc the residual. */
+struct simple;
 typedef void simple_path_t(struct simple *s, const float *gradient);
 simple_path_t simple_dense, simple_topka, simple_topka2, simple_topkaopt, simple_gtopk,
     simple_oktopk, simple_topksa, simple_gaussiank, simple_gaussianksa;
 
-/* A library path is at the index of its sparse_allreduce_algorithm_t. A path that is only here
- * comes after them; its index is its `algorithm`. */
+/* Those of the library are at the index of their sparse_allreduce_algorithm_t. A path that is only
+ * here comes after them; its index is its `algorithm`. */
 struct simple_path {
   const char *name;
   simple_path_t *step;
@@ -45,8 +42,8 @@ extern const int simple_path_count;
 /* A vector has n floats; a list has entries {index, value} with ascending indices.
  *
  * Which elements of a vector are chosen: element i if the bits of its magnitude are above `above`
- * and not above `most`, or equal to `above` and i <= tie. Bits of magnitudes order as the
- * magnitudes do, infinity behind all numbers and NaN behind infinity. */
+ * and not above `most`, or equal to `above` and i <= tie. Bits order as magnitudes do, infinity
+ * behind all numbers and NaN behind infinity. */
 struct simple_rule {
   uint32_t above, most;
   int64_t tie;
@@ -55,21 +52,21 @@ struct simple_rule {
 #define SIMPLE_NAN 0x7fffffffu
 static const struct simple_rule SIMPLE_NONZERO = {0, SIMPLE_NAN, -1};
 
-enum simple_change { SIMPLE_ADD, SIMPLE_CLEAR };
+enum simple_change { SIMPLE_SET_0, SIMPLE_SET_1, SIMPLE_ADD };
 
 struct simple_operators {
   /* vector[i] = gradient[i] + vector[i], where gradient[i] is finite */
   void (*add_gradient)(struct simple *s, float *vector, const float *gradient);
 
-  /* the rule that chooses the k largest magnitudes, lower indices first among equals */
+  /* the rule that chooses the k largest, lower indices first among equals */
   struct simple_rule (*largest)(struct simple *s, const float *vector, size_t k);
 
   /* how many elements the rule chooses; `list` becomes a list of them, unless it is NULL */
   size_t (*select)(struct simple *s, const float *vector, struct simple_rule rule,
                    struct sparse_pair *list);
 
-  /* what to do with vector[index] for the entries of a list: add the value, or set it to 0; with
-   * `where` only if where[index] is not 0 */
+  /* vector[index] becomes 0, or 1, or has the value added, for the entries of a list; with `where`
+   * only if where[index] is not 0 */
   void (*entries)(struct simple *s, enum simple_change change, float *vector,
                   const struct sparse_pair *list, size_t count, const float *where);
 
@@ -79,7 +76,7 @@ extern const struct simple_operators simple_on_host, simple_on_device;
 
 /* ---- one rank's side ------------------------------------------------------------------------- */
 
-/* How the reference reaches the other ranks: an allgather of host memory. */
+/* An allgather of host memory, by which the reference reaches the other ranks. */
 struct simple_link {
   void *context;
   void (*allgather)(void *context, const void *mine, void *all, size_t bytes);
@@ -107,7 +104,7 @@ struct simple {
   char *work;                   /* of operators, and for numbers on their way between ranks */
   size_t work_bytes;
 
-  uint64_t *boundaries; /* rank j owns indices boundaries[j] ... boundaries[j + 1] - 1 */
+  uint64_t boundaries[257]; /* rank j owns indices boundaries[j] ... boundaries[j + 1] - 1 */
   double local_threshold, global_threshold; /* NaN: the path has none */
   double given_threshold; /* Gaussian paths: to be used instead of mean + z * deviation, unless
                              it is NaN. A device adds in another order than the host. */
@@ -116,27 +113,26 @@ struct simple {
   size_t nonfinite;                   /* elements of its gradient that were not */
 };
 
-/* For the ranks of `comm` on the current device, or if it is NULL those of `link` on the host. */
+/* On the current device by `comm`, or, if that is NULL, on the host by `link`. */
 struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank, int nranks,
                              size_t count, const sparse_allreduce_config_t *config);
 void simple_destroy(struct simple *s); /* NULL is fine */
 void simple_reset(struct simple *s);   /* as when it was made */
-size_t simple_device_bytes(size_t count, double density, int nranks);
 
-/* One step, on all ranks: by the path, and then s->result becomes the average. It and s->acc are
+/* One step on all ranks: that of the path, and s->result becomes the average. It and s->acc are
  * valid when the stream is done. */
 void simple_step(struct simple *s, const float *gradient, cudaStream_t stream);
 
 /* ---- exchanges: what ranks do together, all collective (exchange.c) -------------------------- */
 
-/* They count the words of 32 bits that this rank sends to others and receives from them; an entry
- * has two. Numbers of the host do not count.
+/* They count the words of 32 bits that this rank sends to others and receives from them, but for
+ * numbers of the host.
  *
  * all[r * count ...] becomes the `count` numbers of rank r. MPI: Allgather */
 void simple_numbers(struct simple *s, const uint64_t *mine, uint64_t *all, size_t count);
 
 /* `all` becomes counts[0] elements of rank 0, then counts[1] of rank 1, ... `mine` may be at its
- * place in `all` already. An element has `words` words. MPI: Allgatherv */
+ * place there already. An element has `words` words, an entry 2. MPI: Allgatherv */
 void simple_gather(struct simple *s, const void *mine, const uint64_t *counts, size_t words,
                    void *all);
 
@@ -168,7 +164,7 @@ void simple_offer_largest(struct simple *s);
 void simple_offer_above(struct simple *s, double *threshold);
 
 /* Every rank gets all that is offered and adds it up in the order of ranks: s->sums, and s->global
- * without those that came out as 0. */
+ * without sums of 0. */
 void simple_sum_at_all(struct simple *s);
 
 /* The offered entries go to the owners of their regions, who add them up: s->sums has the sums of
