@@ -73,7 +73,7 @@ if [ "${examples[*]}" = "$(examples | xargs)" ]; then # in copies of what is bui
   check "commands of the pages, others" tests/readme_commands.sh ./*.md docs/*.md
 fi
 
-four=04_sparse_allreduce job="04_sparse_allreduce --count 64K --steps 40 --verify off" # the long ones first
+four=04_sparse_allreduce job="04_sparse_allreduce --count 64K --steps 40" # the long ones first
 rows 04 full pthread 1 "racecheck sparse operators" sanitize racecheck tests/gpu/sparse --quick --repeats 10
 rows 04 full pthread 1 "memcheck sparse operators" sanitize memcheck tests/gpu/sparse --quick --repeats 20
 rows 04 full mpi "$most" "as it comes, $four" golden $four

@@ -52,10 +52,6 @@ const struct option_spec program_option_table[] = {
      "entries: no dense result; each step updates a vector in place (dense)", 0, 0},
     {"simple", 0, OPTION_FLAG, &program_options.simple, NULL,
      "the paths as they stand in simple/, to be read", 0, 0},
-    {"verify", 0, OPTION_CHOICE, &program_options.verify, "full|off",
-     "compare with the reference in all steps, or in none (full)", 0, 0},
-    {"restart-after", 0, OPTION_LONG, &program_options.restart_after, "N",
-     "after N steps save the state and go on with a new handle", 1, 1000000},
     {"input", 0, OPTION_RANK_INPUT, &program_options.input, "FILE",
      "gradients from a .npy file per rank, %r in the name is the rank", 0, 0},
     {"results", 0, OPTION_RANK_OUTPUT, &program_options.results, "FILE",
@@ -105,32 +101,24 @@ static void check_together(const struct job *job, char error[LAUNCHER_TEXT])
   const bool bench = job->opt->bench, simple = own->simple, input = own->input != NULL;
   const bool is_float = job->opt->type->nccl == ncclFloat;
   const bool several = job->paths & (job->paths - 1);
-#define ONE_OF_THEM "; allowed: one of them"
   const struct {
     bool broken;
     const char *rule;
   } rules[] = {
-      {bench && input, "--input is not for --bench" ONE_OF_THEM},
-      {bench && own->results, "--results is not for --bench" ONE_OF_THEM},
-      {bench && own->residual, "--residual is not for --bench" ONE_OF_THEM},
-      {bench && own->restart_after, "--restart-after is not for --bench" ONE_OF_THEM},
-      {bench && own->warmup_steps, "--warmup-steps is not for --bench" ONE_OF_THEM},
-      {bench && own->verify, "--verify is not for --bench" ONE_OF_THEM},
+      {bench && (input || own->results || own->residual || own->warmup_steps),
+       "--bench with --input, --results, --residual or --warmup-steps; allowed: one of them"},
       {bench && own->graphs && launcher_graphs_can_deadlock,
        "-G 1 with several GPUs in one process can deadlock; allowed: the build with MPI=1"},
-      {bench && simple, "--simple and --bench, which has it beside the library" ONE_OF_THEM},
-      {simple && !is_float, "--simple and --datatype with 16 bits; allowed: float"},
-      {simple && own->exchange, "--simple and --exchange" ONE_OF_THEM},
-      {simple && own->result, "--simple and --result; allowed: dense"},
-      {simple && own->throttle, "--simple and --throttle" ONE_OF_THEM},
-      {simple && own->restart_after, "--simple and --restart-after" ONE_OF_THEM},
-      {input && own->count, "--input and --count together" ONE_OF_THEM},
-      {input && own->steps, "--input and --steps together" ONE_OF_THEM},
-      {input && own->gradient >= 0, "--input and --gradient together" ONE_OF_THEM},
-      {input && own->seed >= 0, "--input and --seed together" ONE_OF_THEM},
-      {input && !is_float, "--input with --datatype of 16 bits; allowed: float, as the file"},
-      {own->results && several, "--results with several paths; allowed: one, by --algorithm"},
-      {own->residual && several, "--residual with several paths; allowed: one, by --algorithm"},
+      {simple && (bench || own->exchange || own->throttle || own->result),
+       "--simple with --bench, which has it anyway, --exchange, --throttle or --result; allowed: "
+       "one "
+       "of them"},
+      {input && (own->count || own->steps || own->gradient >= 0 || own->seed >= 0),
+       "--input with --count, --steps, --gradient or --seed; allowed: one of them"},
+      {(simple || input) && !is_float,
+       "--simple or --input with --datatype of 16 bits; allowed: float"},
+      {(own->results || own->residual) && several,
+       "--results or --residual with several paths; allowed: one, by --algorithm"},
   };
   for (size_t i = 0; i < sizeof rules / sizeof *rules && !*error; i++)
     if (rules[i].broken) snprintf(error, LAUNCHER_TEXT, "%s", rules[i].rule);
@@ -191,10 +179,9 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
   sparse_allreduce_sizes(job->count, job->config.density, &job->k, NULL);
 
   check_paths(job, error);
-  const long steps = (long)job->steps;
-  if (own->restart_after >= steps || own->warmup_steps >= steps)
-    snprintf(error, sizeof error, "--%s: there are %ld steps; allowed: fewer",
-             own->restart_after >= steps ? "restart-after" : "warmup-steps", steps);
+  if (own->warmup_steps >= (long)job->steps)
+    snprintf(error, sizeof error, "--warmup-steps: there are %ld steps; allowed: fewer",
+             (long)job->steps);
   job_create_file(job, &job->results, own->results, job->dimensions, error);
   job_create_file(job, &job->residual, own->residual, 1, error);
   return launcher_refuse(me, error);

@@ -29,8 +29,8 @@ struct program_options {
   const char *algorithms;
   size_t count;
   double density;
-  long steps, seed, throttle, warmup_steps, restart_after, graphs;
-  int preset, gradient, balance, nonfinite, exchange, result, verify, gk_threshold;
+  long steps, seed, throttle, warmup_steps, graphs;
+  int preset, gradient, balance, nonfinite, exchange, result, gk_threshold;
   bool gtopk_exact_residual, simple;
   const char *input, *results, *residual; /* files' names with %r for the rank */
   const char *output;                     /* -J: the table */
@@ -145,17 +145,13 @@ float runner_updated(float weight, float result); /* what has to become of a wei
  * Collective. */
 int runner_finish(struct runner *r, uint64_t step);
 
-/* The residual to host memory. Not for dense. */
+/* The residual to host memory; of dense zeros. */
 void runner_residual(const struct runner *r, float *host);
 
 /* A copy of all that one step hands to the next, to be freed by free(). simple/ has none: it gives
  * NULL, and begins again from its first step. */
 void *runner_save(const struct runner *r);
 void runner_load(const struct runner *r, const void *state);
-
-/* As a job goes on after a break: a new handle from the saved state. Not for simple/. Collective.
- */
-void runner_restart(struct runner *r);
 
 /* ---- comparing: verification.c --------------------------------------------------------------- */
 
@@ -165,8 +161,8 @@ void runner_restart(struct runner *r);
  * differ by rounding, and then the reference goes on with the device's. */
 struct verification {
   const struct runner *runner;
-  struct simple *ref;   /* this rank's side; NULL: nothing is compared */
-  float *host;          /* [n] what comes from the device; NULL: it is not needed */
+  struct simple *ref;   /* this rank's side */
+  float *host;          /* [n] what comes from the device */
   float *weights;       /* [n] of --result entries: as they have to be; else NULL */
   float *mean;          /* [n] mean of all ranks' acc; NULL where xi is not asked for */
   double gradient_norm; /* of the mean of this step's gradients */

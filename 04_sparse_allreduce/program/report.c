@@ -120,8 +120,6 @@ void report_path(struct job *job, const struct path_steps *of, const struct veri
   if (code != EXIT_VERIFIED)
     launcher_print(me, code == EXIT_WRONG_DATA ? "  NO: step %llu\n" : "  stopped at step %llu\n",
                    (unsigned long long)of->begun - 1);
-  else if (v->compared == 0)
-    launcher_print(me, "  not compared\n");
   else
     launcher_print(me, "  %llu steps x %d ranks\n", (unsigned long long)v->compared, me->nranks);
 

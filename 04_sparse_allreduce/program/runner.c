@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static const float SCALE = -0.1f; /* minus the learning rate: no power of 2, so that it rounds */
@@ -134,7 +135,10 @@ void runner_residual(const struct runner *r, float *host)
 {
   float *residual = r->simple ? r->simple->acc : NULL;
   if (r->handle) SPARSECHECK(sparse_allreduce_residual(r->handle, &residual));
-  CUDACHECK(cudaMemcpy(host, residual, r->count * sizeof *host, cudaMemcpyDeviceToHost));
+  if (residual)
+    CUDACHECK(cudaMemcpy(host, residual, r->count * sizeof *host, cudaMemcpyDeviceToHost));
+  else
+    memset(host, 0, r->count * sizeof *host);
 }
 
 /* ---- what a step hands to the next ----------------------------------------------------------- */
@@ -153,14 +157,4 @@ void runner_load(const struct runner *r, const void *state)
     simple_reset(r->simple);
   else
     SPARSECHECK(sparse_allreduce_load(r->handle, state));
-}
-
-void runner_restart(struct runner *r)
-{
-  void *state = runner_save(r);
-  SPARSECHECK(sparse_allreduce_destroy(r->handle));
-  launcher_barrier(r->job->me);
-  create_handle(r);
-  runner_load(r, state);
-  free(state);
 }

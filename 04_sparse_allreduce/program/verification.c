@@ -18,11 +18,7 @@ void verification_init(struct verification *v, const struct runner *r, bool meas
   const struct rank *me = r->job->me;
   const struct simple_link link = {(void *)(uintptr_t)me, gather_by_launcher};
   const size_t bytes = r->count * sizeof(float);
-  const bool compares = program_options.verify == 0; /* not off */
-  *v = (struct verification){.runner = r};
-  if (compares || r->job->results.stream || r->job->residual.stream)
-    v->host = simple_host_memory(bytes);
-  if (!compares) return;
+  *v = (struct verification){.runner = r, .host = simple_host_memory(bytes)};
   v->ref = simple_create(NULL, link, me->rank, me->nranks, r->count, &r->config);
   if (measures_xi) v->mean = simple_host_memory(bytes);
   if (r->config.result != SPARSE_RESULT_ENTRIES) return;
@@ -231,24 +227,18 @@ int verification_step(struct verification *v, const void *gradient)
 {
   const struct runner *r = v->runner;
   const struct job *job = r->job;
-  const bool compares = v->ref != NULL, dense = r->config.algorithm == SPARSE_DENSE;
-  const bool last = r->last.step + 1 == job->steps && job->residual.stream;
   bool written = true;
-  if (!v->host) return EXIT_VERIFIED;
-  if (compares) reference_step(v, gradient);
+  reference_step(v, gradient);
 
   launcher_step("STEP 6: comparing with the reference");
-  bool same = !compares || (same_statistics(v) && same_entries(v));
+  fetch(v, r->result, ncclFloat);
+  bool same = same_statistics(v) && same_entries(v) && same_result(v);
+  if (same) written = job_write(job, &job->results, v->host);
+  same = same && same_weights(v) && same_regions(v);
   if (same) {
-    fetch(v, r->result, ncclFloat);
-    same = !compares || same_result(v);
-    written = !same || job_write(job, &job->results, v->host);
-  }
-  if (same && compares) same = same_weights(v) && (dense || same_regions(v));
-  if (same && (last || (compares && !dense))) { /* of dense it stays as it was at the beginning */
     runner_residual(r, v->host);
-    same = !compares || same_floats(v, "residual", v->host, v->ref->acc);
-    if (same && last) written &= job_write(job, &job->residual, v->host);
+    same = same_floats(v, "residual", v->host, v->ref->acc);
+    if (same && r->last.step + 1 == job->steps) written &= job_write(job, &job->residual, v->host);
   }
   return launcher_agree(job->me, !same      ? EXIT_WRONG_DATA
                                  : !written ? EXIT_FAILED_CALL

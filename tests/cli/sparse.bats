@@ -25,17 +25,13 @@ masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
   [ "$(awk '/^path /{ rows = 1; next } /^All/{ rows = 0 } rows { print $1 }' "$WORK/out" | xargs)" = "topkA oktopk" ]
 }
 
-@test "the digest: not of launcher, throttle, balance, exchange, result, restart or --simple, but of seed and ranks" {
+@test "the digest: not of launcher, throttle, balance, exchange, result or --simple, but of seed and ranks" {
   local launcher n
   for launcher in $LAUNCHERS; do digest "$launcher" 4 --count 3000 --steps 34; done
   for n in 1 8; do digest pthread 4 --count 3000 --steps 34 --throttle $n; done
   for n in always auto; do digest pthread 4 --count 3000 --steps 34 --balance $n; done
   for n in sendrecv onesided; do digest "${LAUNCHERS##* }" 4 --count 3000 --steps 34 --exchange $n --result entries; done
-  for n in 1 31 32 33; do digest pthread 4 --count 3000 --steps 34 --restart-after $n; done
   digest pthread 4 --count 3000 --steps 34 --simple
-  one_digest
-  digest pthread 3 "${SMALL[@]}" --warmup-steps 2 --restart-after 1
-  digest pthread 3 "${SMALL[@]}" --warmup-steps 2
   one_digest
   digest pthread 4 "${SMALL[@]}"
   digest pthread 4 "${SMALL[@]}" --seed 2
@@ -112,7 +108,7 @@ assert all(r['wrong'] == 0 for r in rows)"
   sparse pthread - --help
   exits_with 0
   for option in algorithm count density steps preset gradient seed throttle warmup-steps balance nonfinite \
-    gtopk-exact-residual gk-threshold exchange result simple verify restart-after input results residual bench digest timeout; do
+    gtopk-exact-residual gk-threshold exchange result simple input results residual bench digest timeout; do
     prints " --$option( |$)"
   done
   prints '-J, --output FILE'
