@@ -6,6 +6,7 @@
 
 #include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
+#include <vector>
 
 #include "decide/decide.h"
 #include "ops.h"
@@ -145,22 +146,16 @@ static ncclResult_t ops_launch(void (*kernel)(Parameters...), unsigned blocks, u
              : ncclUnhandledCudaError;
 }
 
-/* Loads kernels now rather than at their first launch, which may be within a stream capture. */
-template <typename... Kernels>
-static ncclResult_t ops_load_kernels(Kernels... kernels)
-{
-  cudaFuncAttributes attributes;
-  bool good = true;
-  ((good = good && cudaFuncGetAttributes(&attributes, (const void *)kernels) == cudaSuccess), ...);
-  return good ? ncclSuccess : ncclUnhandledCudaError;
-}
-
-ncclResult_t ops_load_local_pass(void);
-ncclResult_t ops_load_select(void);
-ncclResult_t ops_load_reduce(void);
-ncclResult_t ops_load_apply(void);
-ncclResult_t ops_load_onesided(void);
-ncclResult_t ops_load_small(void);
+/* All kernels. A file adds its own by a constant of the type below, and ops_load() loads them:
+ * their first launch, which would, may be within a stream capture. */
+std::vector<const void *> &ops_kernels(void);
+struct ops_load_kernels {
+  template <typename... Kernels>
+  explicit ops_load_kernels(Kernels... kernels)
+  {
+    (ops_kernels().push_back((const void *)kernels), ...);
+  }
+};
 
 /* __launch_bounds__; fewer blocks where a multiprocessor runs less than 2048 threads. */
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ % 100 != 0 || __CUDA_ARCH__ >= 1100)

@@ -274,8 +274,5 @@ extern "C" ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_l
                     *m, list, then);
 }
 
-ncclResult_t ops_load_apply(void)
-{
-  return ops_load_kernels(make_result<true, true>, make_result<true, false>,
-                          make_result<false, true>, make_result<false, false>);
-}
+static const ops_load_kernels load(make_result<true, true>, make_result<true, false>,
+                                   make_result<false, true>, make_result<false, false>);

@@ -666,10 +666,8 @@ ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradie
 
 } // extern "C"
 
-ncclResult_t ops_load_local_pass(void)
-{
-  return ops_load_kernels(local_pass<float, false>, local_pass<float, true>,
-                          local_pass<__half, false>, local_pass<__half, true>,
-                          local_pass<__nv_bfloat16, false>, local_pass<__nv_bfloat16, true>,
-                          local_pass<no_gradient, false>, local_pass<no_gradient, true>);
-}
+static const ops_load_kernels load(local_pass<float, false>, local_pass<float, true>,
+                                   local_pass<__half, false>, local_pass<__half, true>,
+                                   local_pass<__nv_bfloat16, false>,
+                                   local_pass<__nv_bfloat16, true>, local_pass<no_gradient, false>,
+                                   local_pass<no_gradient, true>);

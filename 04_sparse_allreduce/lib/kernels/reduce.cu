@@ -226,7 +226,4 @@ extern "C" ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum spar
       which == SPARSE_SUMS_NONZERO ? SPARSE_WANT_K_NEAR_THRESHOLD : SPARSE_THEN_NOTHING);
 }
 
-ncclResult_t ops_load_reduce(void)
-{
-  return ops_load_kernels(reduce<true>, reduce<false>);
-}
+static const ops_load_kernels load(reduce<true>, reduce<false>);

@@ -88,7 +88,4 @@ extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum spa
                     stream, *m, then);
 }
 
-ncclResult_t ops_load_select(void)
-{
-  return ops_load_kernels(select_entries, count_levels);
-}
+static const ops_load_kernels load(select_entries, count_levels);

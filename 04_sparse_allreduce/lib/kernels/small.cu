@@ -149,6 +149,12 @@ unsigned blocks_for(size_t elements)
 
 } // namespace
 
+std::vector<const void *> &ops_kernels(void)
+{
+  static std::vector<const void *> all;
+  return all;
+}
+
 bool ops_waits(void)
 {
   int device;
@@ -230,23 +236,17 @@ ncclResult_t ops_load(void)
 {
   cudaFuncAttributes attributes;
   int device, driver;
-  if (cudaGetDevice(&device) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess ||
-      cudaFuncGetAttributes(&attributes, (const void *)move) != cudaSuccess)
+  if (cudaGetDevice(&device) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess)
     return ncclUnhandledCudaError;
+  for (const void *kernel : ops_kernels())
+    if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) return ncclUnhandledCudaError;
   /* graphs take such launches from drivers for CUDA 12.3 on */
   if (device < MAX_DEVICES) waits[device] = attributes.ptxVersion >= 90 && driver >= 12030;
-  const ncclResult_t results[] = {ops_load_local_pass(), ops_load_select(),   ops_load_reduce(),
-                                  ops_load_apply(),      ops_load_onesided(), ops_load_small()};
-  for (const ncclResult_t result : results)
-    if (result != ncclSuccess) return result;
   return ncclSuccess;
 }
 
 } // extern "C"
 
-ncclResult_t ops_load_small(void)
-{
-  return ops_load_kernels(decide, partition, clear_pending, give_back, add_entries, add_dense, move,
-                          average, convert<const float *>, convert<const __half *>,
-                          convert<const __nv_bfloat16 *>);
-}
+static const ops_load_kernels load(decide, partition, clear_pending, give_back, add_entries,
+                                   add_dense, move, average, convert<const float *>,
+                                   convert<const __half *>, convert<const __nv_bfloat16 *>);

@@ -81,7 +81,4 @@ ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
 
 } // extern "C"
 
-ncclResult_t ops_load_onesided(void)
-{
-  return ops_load_kernels(send_parts, select_sums);
-}
+static const ops_load_kernels load(send_parts, select_sums);
