@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU versions of the operators, for `make CPU=1`: they compute what the kernels of
- * lib/kernels/ and lib/onesided/ do, and are the shortest way to read it: one thread, one loop
- * after the other. Results have the same bits as those of the kernels, but for the last ones of
- * mean and deviation. "Device" memory is plain memory. */
+/* The CPU versions of the operators, for `make CPU=1`, and the shortest way to read what the
+ * kernels of lib/kernels/ and lib/onesided/ compute. Results have the same bits, but for the last
+ * ones of mean and deviation. "Device" memory is plain memory. */
 #include <math.h>
 #include <string.h>
 
@@ -430,9 +429,9 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
 
 /* ---- oktopk where ranks use each other's memory ------------------------------------------------
  *
- * And the flags by which they know what is there (struct sparse_flags). What a flag speaks of is
- * stored before it. So nobody needs to count what has been stored, as the kernels do, whose threads
- * store all at the same time. */
+ * By flags (struct sparse_flags) they know what is there. What a flag speaks of is stored before
+ * it, so nobody counts what has been stored. (The kernels do: their threads store at the same
+ * time.) */
 
 /* Where this rank sees what lies at `mine` in its own memory in that of rank p. */
 static void *at_peer(const struct sparse_memory *m, int p, const void *mine)
@@ -517,9 +516,9 @@ static void send_candidates(const struct call *c)
 }
 
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
-                               enum sparse_removal removal, cudaStream_t stream)
+                               cudaStream_t stream)
 {
-  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_ABOVE_THRESHOLDS, removal, stream));
+  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_ABOVE_THRESHOLDS, SPARSE_REMOVE_IN_RESULT, stream));
   SPARSE_TRY(ops_decide(m, SPARSE_OFFER_THRESHOLD, stream));
   SPARSE_TRY(ops_select(m, sparse_offered(m), sparse_offered(m), &m->state->selection,
                         SPARSE_OVERFLOW_FOUND, stream));

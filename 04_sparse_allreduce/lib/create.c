@@ -12,9 +12,8 @@ _Static_assert(sizeof(sparse_allreduce_config_t) ==
                    sizeof(size_t) + sizeof(long) + 2 * sizeof(double) + 10 * sizeof(int),
                "configurations are compared as bytes: they may not have padding");
 
-/* More candidates than a rank may offer mean fewer passes over the residual. Where the list of what
- * is offered has not the memory of all ranks' lists (make_onesided), it gets some more, up to 32
- * MiB. */
+/* Room for more candidates than a rank may offer means fewer passes over the residual. One-sided,
+ * where it is not that of all ranks' lists (make_onesided), the list gets up to 32 MiB more. */
 static size_t spare_room(const struct sparse_allreduce_handle *h)
 {
   const size_t most = 4 << 20;
@@ -102,9 +101,8 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = h->state;
   const bool tree = h->path->is & SPARSE_TREE;
-  /* A kernel that needs more local memory than any before waits for all that runs on its GPU, and
-   * that may be a kernel that waits for another rank of this process. So the one that needs most
-   * runs now, over empty lists. */
+  /* A kernel that needs more local memory than any before waits for all that runs on its GPU, maybe
+   * for a kernel that waits for another rank. So the one that needs most runs now. */
   SPARSE_CUDA(cudaMemset(m->state, 0, sizeof(*s)));
   if (h->path->is & SPARSE_SELECTS)
     SPARSE_TRY(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO, sparse_reduced(m), 0));
@@ -128,9 +126,8 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
 
 /* Ok-Topk goes without messages: ranks read and write each other's lists. An owner's sums are read
  * while its next step may be selecting, so they have a list of their own. What a rank offers lies
- * at its place of the received list, which is the last one and so has the spare room after it. Not
- * where a process has several GPUs: its kernels would wait for each other while it still launches
- * some. */
+ * at its place of the received list, the last one, which has the spare room after it. Not where a
+ * process has several GPUs: its kernels would wait for some that it has not launched yet. */
 static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
@@ -303,8 +300,7 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
   struct sparse_allreduce_handle *h = handle;
   if (h == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   ncclResult_t first = sparse_read_state(h);
-  /* A rank that is still in its last step may be reading from this one. After a timeout there is
-   * nobody to wait for. */
+  /* A rank in its last step may be reading from this one. After a timeout nobody is waited for. */
   if (first == ncclSuccess && h->onesided && !h->state->late)
     first = exchange_counts(h, h->m.state->ones, 1, 0);
   if (h->alltoallv != NULL) {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the host files share: the paths, the handle, and the parts that several paths have in
- * common. Not for users. */
+/* What the host files share: paths, the handle, parts of steps. Not for users. */
 #ifndef SPARSE_HANDLE_H
 #define SPARSE_HANDLE_H
 

@@ -5,62 +5,57 @@
 #include "handle.h"
 
 /* The local pass finds candidates, the first decision says which of them are offered, and `found`
- * is what follows from a search for the k-th magnitude, if there has to be one. */
+ * is what follows from a search for the k-th magnitude, if there has to be one. Gaussian: so many
+ * rounds of counting, with a decision after each, correct the threshold. A round over the
+ * candidates may need one over everything after it; one that is not needed does nothing. */
 struct rule {
   enum sparse_candidates candidates;
   enum sparse_decision decision, found;
-  /* Gaussian: how many rounds of counting correct the threshold, and how. A round over the
-   * candidates may have to be followed by one over everything; a round that is not needed does
-   * nothing. */
   int rounds;
   enum sparse_decision correct;
 };
 
-/* The k largest, of equal ones those of lower indices; or what is above the k-th magnitude, which
- * becomes the local threshold. Candidates are what lies above a guess from the step before; if they
- * are fewer than k, or more than the list holds, all of the residual is searched. */
-static const struct rule k_largest = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_K_FOUND, 0,
-                                      SPARSE_THEN_NOTHING};
-static const struct rule exact_threshold = {SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K, SPARSE_KTH_FOUND,
-                                            0, SPARSE_THEN_NOTHING};
-
-/* The threshold of the step before, raised a few times at most while it selects too many: the local
- * pass counts all the thresholds that may come, and what is above the first of them is filtered
- * when the decision is known, from the residual if the list could not take all of it. If it still
- * selects more than a rank may offer: the k largest. */
-static const struct rule by_threshold = {SPARSE_ABOVE_THRESHOLDS, SPARSE_TAKE_THRESHOLD,
-                                         SPARSE_OVERFLOW_FOUND, 0, SPARSE_THEN_NOTHING};
-
-/* The threshold that would select k entries if the elements were normally distributed, mean + z *
- * deviation, corrected by counting: in small steps, of which one round counts a whole table; or
- * halved or raised by half, up to three times: a round for each of four thresholds, and one more.
- */
-static const struct rule gaussian = {SPARSE_GAUSSIAN_GUESS, SPARSE_GAUSSIAN_THRESHOLD,
-                                     SPARSE_OVERFLOW_FOUND, 2, SPARSE_GAUSSIAN_CORRECT};
-static const struct rule halving = {SPARSE_GAUSSIAN_GUESS, SPARSE_GAUSSIAN_THRESHOLD,
-                                    SPARSE_OVERFLOW_FOUND, 5, SPARSE_HALVING_CORRECT};
-
-static const struct rule *rule_of(const struct sparse_allreduce_handle *h)
+static struct rule rule_of(const struct sparse_allreduce_handle *h)
 {
   const unsigned is = h->path->is;
-  if (is & SPARSE_REUSES) return h->now.exact_local ? &exact_threshold : &by_threshold;
-  if (is & SPARSE_EXACT) return h->m.config.gaussian_sa_threshold ? &halving : &exact_threshold;
-  return is & SPARSE_GAUSSIAN ? &gaussian : &k_largest;
+  /* The threshold of the step before, raised a few times at most while it selects too many: the
+   * local pass counts all the thresholds that may come, and what is above the first of them is
+   * filtered when the decision is known, from the residual if the list could not take all of it. If
+   * it still selects more than a rank may offer: the k largest. */
+  if (is & SPARSE_REUSES && !h->now.exact_local)
+    return (struct rule){SPARSE_ABOVE_THRESHOLDS, SPARSE_TAKE_THRESHOLD, SPARSE_OVERFLOW_FOUND, 0,
+                         0};
+
+  /* The threshold that would select k entries if the elements were normally distributed, mean + z *
+   * deviation, corrected by counting: halved or raised by half, up to three times, which is a round
+   * for each of four thresholds, and one more; or in small steps, of which one round counts a whole
+   * table. */
+  if (is & SPARSE_GAUSSIAN && (!(is & SPARSE_EXACT) || h->m.config.gaussian_sa_threshold))
+    return (struct rule){SPARSE_GAUSSIAN_GUESS, SPARSE_GAUSSIAN_THRESHOLD, SPARSE_OVERFLOW_FOUND,
+                         is & SPARSE_EXACT ? 5 : 2,
+                         is & SPARSE_EXACT ? SPARSE_HALVING_CORRECT : SPARSE_GAUSSIAN_CORRECT};
+
+  /* What is above the k-th magnitude, which becomes the local threshold; or the k largest, of equal
+   * ones those of lower indices. Candidates are what lies above a guess from the step before; if
+   * they are fewer than k, or more than the list holds, all of the residual is searched. */
+  return (struct rule){SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K,
+                       is & (SPARSE_REUSES | SPARSE_EXACT) ? SPARSE_KTH_FOUND : SPARSE_K_FOUND, 0,
+                       0};
 }
 
 ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradient,
                             cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  const struct rule *rule = rule_of(h);
+  const struct rule rule = rule_of(h);
   const bool chooses = h->path->is & SPARSE_CHOOSES;
-  SPARSE_TRY(ops_local_pass(m, gradient, rule->candidates,
+  SPARSE_TRY(ops_local_pass(m, gradient, rule.candidates,
                             chooses ? SPARSE_REMOVE_IN_RESULT : SPARSE_REMOVE_OFFERED, stream));
-  SPARSE_TRY(ops_decide(m, rule->decision, stream));
-  for (int round = 0; round < rule->rounds; round++)
-    SPARSE_TRY(ops_count_levels(m, rule->correct, stream));
+  SPARSE_TRY(ops_decide(m, rule.decision, stream));
+  for (int round = 0; round < rule.rounds; round++)
+    SPARSE_TRY(ops_count_levels(m, rule.correct, stream));
   /* From the candidates, or all of the residual, as the decision says; or there is nothing to do.
    * Afterwards state->selection chooses what is in the list. */
-  return ops_select(m, sparse_offered(m), sparse_offered(m), &m->state->selection, rule->found,
+  return ops_select(m, sparse_offered(m), sparse_offered(m), &m->state->selection, rule.found,
                     stream);
 }

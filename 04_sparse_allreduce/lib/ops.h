@@ -4,12 +4,11 @@
  *
  * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
  * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
- * in device memory. Results do not depend on the number of blocks or on timing: no operator adds
- * floats by atomics. They return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError.
+ * in device memory. No operator adds floats by atomics, so that results do not depend on timing.
+ * They return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError.
  *
- * Most decisions of a step (decide/decide.h) are launches of their own, ops_decide(), so that they
- * stand in the path where they happen. "then" is one that a thread of an operator takes at its end,
- * after all the rest, which saves a kernel; SPARSE_THEN_NOTHING if there is none. */
+ * Most decisions of a step (decide/decide.h) are launches of their own, ops_decide(). "then" is one
+ * that a thread of an operator takes at its end, which saves a kernel. */
 #ifndef OPS_H
 #define OPS_H
 
@@ -65,8 +64,7 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decisio
  *
  * The filter writes the entries that *selection chooses to `to` (one part), ascending, and their
  * number to *to.counts; if take > 0, of the entries equal to `above` the first `take`, and sets
- * ->tie to the index of the last of those. to.pairs may be from.pairs. The caller makes sure that
- * `to` has room. */
+ * ->tie to the index of the last of those. to.pairs may be from.pairs. `to` has to have room. */
 ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list from,
                         struct sparse_list to, struct sparse_selection *selection,
                         enum sparse_decision found, cudaStream_t stream);
@@ -107,9 +105,8 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_decision then, cudaStream_t stream);
 
-/* vector[i] = fma(scale, value / nranks, vector[i]), the division rounded to float as in
- * ops_apply(), for the entries of the list; all other i stay. Without pairs: of the dense result,
- * for all i. */
+/* vector[i] = fma(scale, value / nranks, vector[i]), with the division of ops_apply(), for the
+ * entries of the list. Without pairs: of the dense result, for all i. */
 ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, float scale,
                      float *vector, cudaStream_t stream);
 
@@ -151,11 +148,11 @@ ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struc
  * memory of the owner of its region, to the same place in this rank's list there. */
 ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream);
 
-/* ops_local_pass() of SPARSE_ABOVE_THRESHOLDS, selection and ops_send_parts() in one: candidates go
- * to the owners on the way, and flags say above which level they count; offered_count is how many
- * do. If there are more than `capacity`, no flag is written, and state->unsent is 1. */
+/* ops_local_pass() of SPARSE_ABOVE_THRESHOLDS and SPARSE_REMOVE_IN_RESULT, selection and
+ * ops_send_parts() in one: candidates go to the owners on the way, and flags say above which level
+ * they count; offered_count is how many do. More than `capacity`: no flag, state->unsent is 1. */
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
-                               enum sparse_removal removal, cudaStream_t stream);
+                               cudaStream_t stream);
 
 /* By the owner of a region: ops_reduce() of the lists that the ranks have for this one, when all
  * are there. Sets state->received_counts. SPARSE_SUMS_ABOVE: in the end writes to all ranks how

@@ -41,8 +41,7 @@ ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float 
 
 /* ---- errors on the device -------------------------------------------------------------------- */
 
-/* Was a gradient of the last step not finite? Names the first rank that has one, and its first such
- * element. */
+/* Was a gradient of the last step not finite? Names the first such element of the first rank. */
 static ncclResult_t check_finite(const struct sparse_allreduce_handle *h, ncclResult_t *result)
 {
   struct sparse_flags flags;
@@ -81,10 +80,9 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
 
 /* ---- words -----------------------------------------------------------------------------------
  *
- * Of 32 bits, that the last step moved between this rank and others: those of the algorithm,
- * whatever the exchange. One-sided, candidates may have been sent in vain (a raised threshold does
- * not choose them), sums in exact steps are fewer, see ops_select_sums(), and nothing is evened
- * out. */
+ * Of 32 bits, that the last step moved between this rank and others by the algorithm, whatever the
+ * exchange. One-sided, candidates may also have been sent in vain (a raised threshold does not
+ * choose them), fewer sums go in exact steps (ops_select_sums()), and nothing is evened out. */
 
 static uint64_t sum_of_others(const struct sparse_memory *m, const uint64_t *counts)
 {

@@ -233,8 +233,7 @@ struct sparse_pair {
 
 /* The entries of the last result before the division by the number of ranks, in device memory:
  * pairs[0 .. *count) with ascending indices; *count is in device memory, too. Valid until the next
- * step. NULL before the first step, after a dense one and where TOPKSA fell back. Either pointer
- * may be NULL. */
+ * step. NULL before the first step, after a dense one and where TOPKSA fell back. */
 ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count);

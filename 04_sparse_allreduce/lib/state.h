@@ -56,8 +56,7 @@ enum { SPARSE_FLAG_SUMS, SPARSE_FLAG_NONFINITE, SPARSE_FLAG_TAKEN, SPARSE_SUM_FL
 struct sparse_flags {
   /* Entries FIRST to FIRST + COUNT of the list that p offers are for the reader. Those whose
    * magnitude exceeds LEVEL (a sparse_level_t) count. Overflow: a rank that has found more than its
-   * list holds writes SPARSE_TOO_MANY, as COUNT, to itself only. The others get flags when it has
-   * cut its list. */
+   * list holds writes SPARSE_TOO_MANY, as COUNT, to itself only, and flags when it has cut it. */
   uint64_t lists[SPARSE_MAX_RANKS][SPARSE_LIST_FLAGS];
   /* A running total of the entries that p has stored here: those of a step have come when it has
    * grown by COUNT. A rank's own part is not copied, and not counted. */
@@ -76,8 +75,7 @@ struct sparse_flags {
 /* What leaves the residual, of the elements that state->selection chooses. The next step's local
  * pass makes them zero on its way, without a memory access of its own, or ops_clear_pending() at
  * once; until then it is pending (state->pending). With SPARSE_REMOVE_IN_RESULT only what is in the
- * result, by the bits, one for each element, that ops_apply() has set, or the entries in
- * `gathered`. */
+ * result, by the bits that ops_apply() has set, or the entries in `gathered`. */
 enum sparse_removal {
   SPARSE_REMOVE_NOTHING,
   SPARSE_REMOVE_OFFERED,   /* all that was offered */

@@ -217,8 +217,7 @@ static int verify_steps(struct sweep *sweep, struct subject *s)
   return launcher_agree(sweep->job->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }
 
-/* Verifies, times, and verifies the calls that were timed, graphs among them. What is wrong has no
- * time. */
+/* Verifies, times, and verifies what was timed, graphs among them. What is wrong has no time. */
 static struct timing time_verified(struct sweep *sweep, struct subject *s)
 {
   struct runner *runner = s->runner;

@@ -89,8 +89,7 @@ void gradient_fill(void *to, ncclDataType_t type, size_t count, enum gradient_ki
  * ranks, after a line on stderr. Collective. */
 int job_open_input(struct job *job);
 
-/* Starts a .npy file of that shape, unless `pattern` is NULL; `error` becomes a line if it fails,
- * or stays as it is. */
+/* Starts a .npy file of that shape, unless `pattern` is NULL; in `error` a line if it fails. */
 void job_create_file(const struct job *job, struct output_file *file, const char *pattern,
                      int dimensions, char error[LAUNCHER_TEXT]);
 
@@ -98,8 +97,7 @@ void job_create_file(const struct job *job, struct output_file *file, const char
  * and waits for it. Returns an exit code; collective. */
 int job_gradient(struct job *job, size_t count, uint64_t step, void *gradient);
 
-/* Writes count elements to one of the files, which may be none. Returns false after a line on
- * stderr if that fails. */
+/* Writes count elements to a file, which may be none; false, after a line on stderr: it failed. */
 bool job_write(const struct job *job, const struct output_file *file, const float *elements);
 
 /* The end of a run that came to `code`: gives the files their names, the results only if they are
@@ -141,8 +139,7 @@ const char *runner_mode(const struct runner *r, const char **reason);
 ncclResult_t runner_step(struct runner *r, const void *gradient);
 float runner_updated(float weight, float result); /* what has to become of a weight */
 
-/* Waits for the last step and looks at what it left. Returns an exit code, the same on all ranks.
- * Collective. */
+/* Waits for the last step and looks at what it left. Returns an exit code. Collective. */
 int runner_finish(struct runner *r, uint64_t step);
 
 /* The residual to host memory; of dense zeros. */
@@ -197,8 +194,8 @@ void report_heading(const struct job *job);
 void report_path(struct job *job, const struct path_steps *steps, const struct verification *v,
                  int code);
 
-/* A number of the table ("-" if it is none; NULL for `format`: not there) and of the file (likewise
- * `column`). */
+/* A number for the table, "-" if it is none, and for the file. NULL for format or column: not
+ * there. */
 void report_number(struct job *job, const char *column, double value, const char *format);
 
 double elapsed_us(cudaEvent_t start, cudaEvent_t stop);

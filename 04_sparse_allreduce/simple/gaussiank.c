@@ -11,8 +11,7 @@
 #include "simple.h"
 
 /* The z with P(|x| > z) = density for x of the standard normal distribution. The tail is convex for
- * z >= 0, so Newton's steps from 0 approach the solution from below and never pass it, until
- * rounding stops them. */
+ * z >= 0, so Newton's steps from 0 approach the solution from below, until rounding stops them. */
 static double normal_quantile(double density)
 {
   const double pi = 3.14159265358979323846;

@@ -232,8 +232,8 @@ static uint64_t part(uint64_t total, uint64_t P, uint64_t r)
   return total / P * r + (r < total % P ? r : total % P);
 }
 
-/* Evens out the lists s->received of all ranks: seen as one list, rank r gets the r-th part of it,
- * at that place in s->global. */
+/* Evens out the lists s->received of all ranks: seen as one, rank r gets its r-th part, in
+ * s->global. */
 static const struct sparse_pair *even_out(struct simple *s, uint64_t counts[], uint64_t total)
 {
   const uint64_t P = (uint64_t)s->nranks, me = (uint64_t)s->rank;

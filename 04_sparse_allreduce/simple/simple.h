@@ -175,8 +175,7 @@ void simple_sum_at_owners(struct simple *s);
  * whether owners even out first what each has to send. */
 void simple_gather_sums(struct simple *s, struct simple_rule rule, sparse_balance_t balance);
 
-/* s->global becomes a list of the sums that the rule chooses; s->sums becomes those of s->global
- * and 0 elsewhere. */
+/* s->global becomes a list of the sums that the rule chooses; s->sums those of s->global, or 0. */
 void simple_list_sums(struct simple *s, struct simple_rule rule);
 void simple_sums_of_list(struct simple *s);
 
@@ -187,8 +186,7 @@ void simple_clear_offered_in_result(struct simple *s);
 /* mean + z * deviation of acc (gaussiank.c). */
 double simple_gaussian_threshold(struct simple *s);
 
-/* Memory of s: a vector of zeros; bytes to the host or from it, and a copy on the host, to be
- * freed, both of which wait. */
+/* Of the memory of s: zeros; bytes to the host or from it; a copy on the host, to be freed. */
 void simple_zero(struct simple *s, float *vector);
 void simple_copy(struct simple *s, void *to, const void *from, size_t bytes);
 void *simple_host_copy(struct simple *s, const void *from, size_t bytes);

@@ -28,7 +28,6 @@ void simple_topka(struct simple *s, const float *gradient)
   for (size_t r = 0; r < ranks; r++)
     s->on->entries(s, SIMPLE_ADD, s->sums, s->received + r * k, k, NULL);
 
-  /* 4. As a list, without sums that came out as 0. The average is what simple_step makes of them.
-   */
+  /* 4. As a list, without sums that came out as 0. simple_step() takes the average of them. */
   simple_list_sums(s, SIMPLE_NONZERO);
 }

@@ -96,8 +96,7 @@ SPARSE_DEVICE bool sparse_listed(const struct sparse_memory *m, const struct spa
   return s->level_counts[0] <= m->room;
 }
 
-/* The search to come is for the `wanted` largest entries, the last of them perhaps near a level. It
- * and the filter read `from`. */
+/* Search and filter are to find the `wanted` largest of `from`, the last perhaps near a level. */
 SPARSE_DEVICE void sparse_want(struct sparse_state *s, uint64_t wanted, sparse_level_t near,
                                enum sparse_source from)
 {

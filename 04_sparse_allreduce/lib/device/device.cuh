@@ -23,8 +23,7 @@ enum {
   OPS_SELECTING_MOST = 512,
 };
 
-/* Magnitudes `low` to `high`, in bins of 2^shift. Open: what is below counts as `low`, and what is
- * above as `high`. */
+/* Magnitudes `low` to `high`, in bins of 2^shift. Open: what is beyond counts as the nearest. */
 struct alignas(16) ops_window {
   uint32_t low, high, shift, open;
 };
@@ -70,8 +69,7 @@ static __host__ __device__ inline double2 *ops_tile_moments(const sparse_memory 
   return (double2 *)(ops_chain_words(m) + words);
 }
 
-/* and a bit for each element of the dense tiles: is it an entry of the result? The dense vector is
- * zero elsewhere. */
+/* and a bit for each element of the dense tiles: is it in the result? All others are zero. */
 static __host__ __device__ inline uint32_t *ops_result_bits(const sparse_memory &m)
 {
   return (uint32_t *)(ops_tile_moments(m) + ops_dense_tiles(m.n));
@@ -266,9 +264,7 @@ static __device__ inline uint32_t ops_lower_bound(const sparse_pair *pairs, uint
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Release and acquire. CUDA's __threadfence() orders more than a message needs, and takes longer.
- */
-
+/* Release and acquire. CUDA's __threadfence() orders more than a message needs: it takes longer. */
 static __device__ inline void ops_fence(void)
 {
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -300,8 +296,7 @@ static __device__ inline void ops_prefetch(const void *begin, size_t bytes)
 /* ---- the last block -------------------------------------------------------------------------- */
 
 /* True for the block that gets here last, which sees what all others have written before; with
- * `system`, in the memory of other GPUs, too. `counter` is zero before and after that: atomicInc(),
- * and an acquire. */
+ * `system`, in the memory of other GPUs, too. `counter` is zero before and after: atomicInc(). */
 static __device__ inline bool ops_is_last(uint32_t *counter, bool system)
 {
   __shared__ bool last;
@@ -351,11 +346,6 @@ static __device__ inline void ops_grid_sync(ops_scratch *scratch, F last_does)
     ops_fence();
   }
   __syncthreads();
-}
-
-static __device__ inline void ops_grid_sync(ops_scratch *scratch)
-{
-  ops_grid_sync(scratch, [] {});
 }
 
 /* Not inlined: its registers are not to be counted to those of the kernels' loops. */

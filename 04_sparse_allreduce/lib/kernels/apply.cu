@@ -249,8 +249,7 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     ops_begin(); /* whoever waits for this kernel's end waits for that of reduce(), too */
   if (blockIdx.x > 0) return;
   if (AT_OWNERS) {
-    /* The local pass has noted how many entries were for each region, and this is how many the
-     * owner has taken. */
+    /* How many entries the owners have taken. The local pass has noted how many it had for each. */
     OPS_ROLLED
     for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
       m.state->region_counts[p] = ops_await_taken(m, p);

@@ -330,8 +330,7 @@ __device__ inline uint32_t choose(const float (&acc)[ROWS][4], sparse_level_t le
 }
 
 /* From 4 bits of each row to those of the warp's elements 32 * lane, 32 * lane + 1, ...: groups of
- * 8 lanes transpose their 8 x 8 groups of 4 bits, and lane 8 * g + row has quarter g of a row then.
- */
+ * 8 lanes transpose their 8 x 8 groups of 4 bits, and lane 8 * g + row has quarter g of a row. */
 __device__ inline uint32_t neighbors(uint32_t chosen)
 {
   const uint32_t lane = threadIdx.x % 32;
@@ -659,9 +658,9 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
 }
 
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
-                               enum sparse_removal removal, cudaStream_t stream)
+                               cudaStream_t stream)
 {
-  return launch(m, gradient, true, SPARSE_ABOVE_THRESHOLDS, removal, stream);
+  return launch(m, gradient, true, SPARSE_ABOVE_THRESHOLDS, SPARSE_REMOVE_IN_RESULT, stream);
 }
 
 } // extern "C"

@@ -42,10 +42,10 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
   ops_fence();
   if (!state->unsent) return false;
   search_and_keep(m, s.selection, offered, offered, &state->selection, SPARSE_OVERFLOW_FOUND);
-  ops_grid_sync(scratch);
+  ops_grid_sync(scratch, [] {});
   ops_send_offered(m, s.begins);
   if (blockIdx.x == 0 && threadIdx.x == 0) state->unsent = 0;
-  ops_grid_sync(scratch);
+  ops_grid_sync(scratch, [] {});
   return true;
 }
 

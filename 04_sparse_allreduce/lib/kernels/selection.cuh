@@ -144,8 +144,7 @@ __device__ inline uint32_t find(search_shared &s, uint64_t wanted)
 }
 
 /* From what all blocks have counted, or those of all ranks, the next window. It is empty, with
- * `low` above `high`, if the search is over; then there are a selection and what follows from it.
- */
+ * `low` above `high`, if the search is over; then there is a selection, and `then` is taken. */
 template <bool ALL_RANKS>
 __device__ inline void narrow(search_shared &s, const sparse_memory &m, const ops_window &w,
                               uint32_t round, sparse_selection *selection,
@@ -289,8 +288,7 @@ __device__ inline void keep_tile(filtering &w, keep_shared &s, uint32_t tile)
   }
 }
 
-/* Called by all threads of the grid. The number of what is kept is there when all blocks have come
- * to their end. */
+/* Called by all threads of the grid. The number of what is kept is there after a grid barrier. */
 __device__ inline void keep(keep_shared &s, const sparse_memory &m, const input &in,
                             sparse_selection *selection, const sparse_list &to)
 {

@@ -17,8 +17,7 @@ enum {
 enum { MAX_DEVICES = 256 };
 bool waits[MAX_DEVICES];
 
-/* The threads of a grid take elements, or entries of a list, in turn: f(i) for all i below `count`.
- */
+/* The threads of a grid take elements, or entries, in turn: f(i) for all i below `count`. */
 template <int UNROLL = 4, typename F>
 __device__ inline void for_each(uint64_t count, F f)
 {

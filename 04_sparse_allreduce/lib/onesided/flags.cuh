@@ -21,8 +21,7 @@ static __device__ inline T *ops_at_peer(const sparse_memory &m, char *lists, T *
   return (T *)(lists + ((const char *)mine - m.lists));
 }
 
-/* Of the step. Kernels that begin early look at it, so not through a cache that nobody clears for
- * them. */
+/* Of the step. Kernels that begin early read it: not through a cache, which nobody clears then. */
 static __device__ inline uint32_t ops_epoch(const sparse_memory &m)
 {
   return *(volatile uint32_t *)&m.state->epoch;
@@ -90,8 +89,7 @@ static __device__ __noinline__ bool ops_give_up(const sparse_memory &m, int p, u
   return true;
 }
 
-/* Waits until there(epoch) says that what rank p writes in this step has come; false if it does not
- * come. */
+/* Waits until there(epoch) says that what rank p writes in this step has come; false: in vain. */
 template <typename F>
 static __device__ inline bool ops_await(const sparse_memory &m, int p, F there)
 {
@@ -139,8 +137,7 @@ static __device__ inline void ops_signal_owner(const sparse_memory &m, const ops
   ops_write_flag(m, owner, &flags[SPARSE_FLAG_LEVEL], (uint32_t)level);
 }
 
-/* Says that `count` entries more have been stored there. To be called after ops_fence_system(), and
- * that after storing them. */
+/* Says that `count` entries more are there: after storing them, and then ops_fence_system(). */
 static __device__ inline void ops_count_stored(const sparse_memory &m, const ops_peer &owner,
                                                uint64_t count)
 {

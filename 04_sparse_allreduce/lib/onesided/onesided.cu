@@ -52,7 +52,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) select_sums(const __grid_constant__ 
   search<true>(s.search, m, in, &state->global, SPARSE_GLOBAL_THRESHOLD);
   if (ops_late(m)) return;
   keep(s.keep, m, in, &state->global, chosen);
-  ops_grid_sync(scratch);
+  ops_grid_sync(scratch, [] {});
   note_units(m, chosen);
   if (!ops_last_block(scratch)) return;
   for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {

@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every rank's list goes to every rank, which adds. The paths differ in what they offer.
  *
- * topkA      the k largest. 2 k (P-1) words per rank: simple, and the volume grows with the number
- *            of ranks
- * topkA2     the same, but only the k largest sums are the result; the entries that lose stay in
- *            the residuals
- * topkAopt   what is above a threshold, the k-th magnitude of the last exact step; in between it is
- *            used as it is, so that the number of entries drifts
- * gaussiank  what is above a threshold from the mean and the deviation of acc, as if it were
- *            normally distributed, corrected if that selects far too few or too many. No search, no
- *            sort. (Where nothing is above even the lowest corrected threshold, the k largest are
- *            offered. The published code then offers nothing, and with bounded gradients nothing in
- *            any later step.) Indices and values go in two AllGatherVs
- * gaussiankconcat  the same, both packed in one, which is the only difference; the published one
- *            packs indices as floats and so is wrong beyond 2^24 elements */
+ * topkA      the k largest: 2 k (P-1) words per rank, which grows with the number of ranks
+ * topkA2     the same, but only the k largest sums are the result; what loses stays in the
+ * residuals topkAopt   what is above a threshold, the k-th magnitude of the last exact step; in
+ * between it is used as it is, so that the number of entries drifts gaussiank  what is above a
+ * threshold from the mean and the deviation of acc, as if it were normally distributed, corrected
+ * by counting. No search, no sort. (Where nothing is above even the lowest corrected threshold, the
+ * k largest are offered.) Indices and values go in two AllGatherVs gaussiankconcat  the same, both
+ * packed in one */
 #include "handle.h"
 
 /* Everybody gets two vectors of words per rank, and then pairs again, instead of the offered

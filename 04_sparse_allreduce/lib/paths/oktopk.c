@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oktopk (Ok-Topk, PPoPP'22): about 4 k (P-1) / P words per rank, however many ranks there are:
- * 2 k (P-1) / P in step 3 and as many in step 4. Balancing adds 2 k (P-1) / P at most.
+/* oktopk (Ok-Topk, PPoPP'22): about 4 k (P-1) / P words per rank, half of them in step 3 and half
+ * in step 4. Balancing adds 2 k (P-1) / P at most.
  *
  *   rank 0  offered  . x . . x | . . x . | x . . x     1. entries above a threshold that is exact
  *   rank 1  offered  x . . . x | . x x . | . . . x        now and then and adapted in between
  *   rank 2  offered  . . x . . | x . x . | x . . .     2. regions with about equally many entries
  *                     rank 0      rank 1   rank 2      3. each region is added up by its owner
  *   sums above the global threshold -> every rank      4. and only large sums go to every rank
- *
- * Thresholds change slowly from step to step, so reusing them replaces a search by a comparison.
  *
  * Where all ranks share symmetric memory and each has a process of its own, there are no messages:
  * ranks load from and store to each other's memory (onesided/), which gives the same bits. A step
@@ -32,14 +30,13 @@ static ncclResult_t repartition(struct sparse_allreduce_handle *h, cudaStream_t 
  *
  * One-sided, one pass does all that where threshold and regions are known. It does not know yet
  * whether the threshold will be raised, so it sends by the lowest one that may come, and owners
- * drop what a raised one excludes. If there are too many to send, ops_reduce_sent() chooses and
- * sends. */
+ * drop what a raised one excludes. If that is too much, ops_reduce_sent() chooses and sends. */
 static ncclResult_t select_and_send(struct sparse_allreduce_handle *h, const void *gradient,
                                     cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   if (h->onesided && !h->now.exact_local && !h->now.repartition)
-    return ops_pass_and_send(m, gradient, SPARSE_REMOVE_IN_RESULT, stream);
+    return ops_pass_and_send(m, gradient, stream);
   SPARSE_TRY(select_offered(h, gradient, stream));
   if (h->now.repartition) SPARSE_TRY(repartition(h, stream));
   if (h->onesided) return ops_send_parts(m, stream);
@@ -81,8 +78,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   else if (exact)
     SPARSE_TRY(ops_select_sums(m, stream));
 
-  /* 5. Average. Thresholds that were not found in this step adapt to how much they have selected;
-   * the local one always does. */
+  /* 5. Average. The local threshold, and a global one that was not found just now, adapt. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   if (exact && !h->onesided) return choose_and_average(m, stream);
   return ops_apply(m, h->onesided ? SPARSE_AT_OWNERS : sparse_gathered(m),

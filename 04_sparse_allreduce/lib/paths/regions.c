@@ -4,9 +4,8 @@
  * than the dense vector; from n/3 sums on the regions are gathered densely.
  * Between 4 k (P-1) / P and (2 k + n) (P-1) / P words per rank.
  *
- * gaussiankSA: what is above a threshold, one peer at a time. As published it cannot run; this is
- * what it means to do: the exact k-th magnitude as threshold (or the Gaussian one, halved or raised
- * by half up to three times), and no dense fallback.
+ * gaussiankSA: what is above the exact k-th magnitude (or the Gaussian threshold, halved or raised
+ * by half up to three times), one peer at a time, and no dense fallback.
  * Between 4 k (P-1) / P and 2 (k + the sums) (P-1) / P words per rank. */
 #include "handle.h"
 
