@@ -227,7 +227,7 @@ DEFINE_CORRUPTIBLE(ncclRecv, buffer, count, type, stream,
                     cudaStream_t stream),
                    (buffer, count, type, peer, comm, stream))
 
-/* The last byte of what comes to the host. */
+/* Of what comes to the host the last byte; of cudaMemcpy the given one. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
@@ -246,7 +246,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
   if (faulty && fault.kind == FAIL) return cudaErrorMemoryAllocation;
   cudaError_t result = REAL(cudaMemcpy)(to, from, bytes, kind);
   if (faulty && result == cudaSuccess && kind == cudaMemcpyDeviceToHost && bytes > 0)
-    ((unsigned char *)to)[bytes - 1] = 0xA5;
+    ((unsigned char *)to)[fault.element < bytes ? fault.element : bytes - 1] = 0xA5;
   return result;
 }
 

@@ -41,8 +41,6 @@ static int32_t integer(const struct gradient *g, size_t i)
     for (int j = 0; j < 3; j++)
       for (int k = 0; k < 64; k += 16) sum += (int32_t)(hash_mix(hash + (uint64_t)j) >> k & 0xffff);
     return sum * 16;
-  case GRADIENT_UNIFORM:
-    return ((int32_t)(hash >> 40) - 0x800000) / 8;
   case GRADIENT_TIES:
     return ((int32_t)(hash >> 60) / 2 - 4) * (1 << (18 + (int)(hash & 1)));
   default: {

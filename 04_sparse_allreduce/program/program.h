@@ -18,11 +18,10 @@
 enum gradient_kind {
   GRADIENT_HEAVY,      /* heavy-tailed, partly the same on all ranks, slowly drifting */
   GRADIENT_NORMAL,     /* about normal */
-  GRADIENT_UNIFORM,    /* uniform in [-1, 1) */
   GRADIENT_TIES,       /* a dozen different values */
   GRADIENT_ONE_REGION, /* all that is large lies in one region, another one in each step */
 };
-#define GRADIENT_KINDS "heavy|normal|uniform|ties|one-region" /* in that order */
+#define GRADIENT_KINDS "heavy|normal|ties|one-region" /* in that order */
 
 /* As they were typed; 0, -1 and NULL: not given. */
 struct program_options {

@@ -32,8 +32,7 @@ static void paper_words(int path, double n, double k, double ranks, double *low,
     *low = *high = 2 * n * others;
   } else if (path == SPARSE_GTOPK) {
     *low = *high = 4 * k * rounds;
-  } else if (path ==
-             SPARSE_OKTOPK) { /* the gather alone; with a split and balancing, as much each */
+  } else if (path == SPARSE_OKTOPK) { /* the gather; with a split and balancing, as much each */
     *low = 2 * k * others;
     *high = 6 * k * others;
   } else if (path == SPARSE_TOPKSA) {
@@ -49,7 +48,7 @@ static void paper_words(int path, double n, double k, double ranks, double *low,
 
 void report_heading(const struct job *job)
 {
-  static const char *const kinds[] = {"heavy", "normal", "uniform", "ties", "one-region"};
+  static const char *const kinds[] = {"heavy", "normal", "ties", "one-region"};
   const struct rank *me = job->me;
   launcher_print(me, "Gradient: %zu elements of type %s, %s, %llu steps; k = %llu (density %g)\n",
                  job->count, job->opt->type->name,

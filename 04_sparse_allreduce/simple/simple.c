@@ -42,6 +42,8 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
                        .nranks = nranks,
                        .n = count,
                        .t = (size_t)((double)count * config->density),
+                       .local_threshold = (double)NAN,
+                       .global_threshold = (double)NAN,
                        .given_threshold = (double)NAN};
   sparse_constants_init(&s->constants, config->preset);
   sparse_allreduce_sizes(count, config->density, &s->k, &s->capacity);
@@ -78,8 +80,7 @@ void simple_destroy(struct simple *s)
 
 void simple_reset(struct simple *s)
 {
-  s->steps = 0;
-  s->local_threshold = s->global_threshold = (double)NAN; /* regions are new in the first step */
+  s->steps = 0; /* the first step finds thresholds and regions anew */
   simple_zero(s, s->acc);
   if (s->comm) CUDACHECK(cudaStreamSynchronize(s->stream)); /* the next step may have another one */
 }

@@ -117,7 +117,7 @@ struct simple {
 struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank, int nranks,
                              size_t count, const sparse_allreduce_config_t *config);
 void simple_destroy(struct simple *s); /* NULL is fine */
-void simple_reset(struct simple *s);   /* as when it was made */
+void simple_reset(struct simple *s);   /* begins again with the first step */
 
 /* One step on all ranks: that of the path, and s->result becomes the average. It and s->acc are
  * valid when the stream is done. */
