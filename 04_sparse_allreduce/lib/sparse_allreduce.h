@@ -85,17 +85,15 @@ typedef enum {
 
 /* What to do with NaN and infinity in a gradient. Dense steps always hand them to NCCL. */
 typedef enum {
-  /* as DROP, and sparse_allreduce_get_async_error says where, on all ranks */
-  SPARSE_NONFINITE_ERROR = 0,
-  SPARSE_NONFINITE_DROP, /* such an element counts as 0: acc = residual */
+  SPARSE_NONFINITE_ERROR = 0, /* as DROP, and sparse_allreduce_get_async_error says where */
+  SPARSE_NONFINITE_DROP,      /* such an element counts as 0: acc = residual */
 } sparse_nonfinite_t;
 
 /* How entries move between ranks. */
 typedef enum {
   SPARSE_EXCHANGE_AUTO = 0, /* ONESIDED where all ranks share symmetric memory over NVLink, else
                                SENDRECV */
-  SPARSE_EXCHANGE_SENDRECV, /* grouped ncclSend/ncclRecv; where counts vary, the host reads them in
-                               each step */
+  SPARSE_EXCHANGE_SENDRECV, /* ncclSend/ncclRecv; where counts vary, the host waits for them */
   SPARSE_EXCHANGE_ONESIDED, /* no host synchronization: modes DEVICE_COUNTS and, for OKTOPK,
                                ONESIDED. DENSE and GTOPK take NCCL's calls all the same. create
                                fails where that cannot run, as over PCIe; where it is not known
@@ -106,8 +104,7 @@ typedef enum {
 typedef enum {
   SPARSE_MODE_NCCL = 0,      /* calls of NCCL alone: collectives, ncclSend/ncclRecv */
   SPARSE_MODE_DEVICE_COUNTS, /* the AlltoAllV of example 03, which reads counts on the device */
-  SPARSE_MODE_ONESIDED,      /* OKTOPK, with a process for each rank: no messages at all, ranks load
-                                from and store to each other's lists */
+  SPARSE_MODE_ONESIDED, /* OKTOPK, a process for each rank: they use each other's lists directly */
 } sparse_mode_t;
 
 /* What a step makes of the sums. It need not be the same on all ranks. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dense: the sum of everything, which the sparse paths have to beat. Also their warm-up steps.
- *
- * MPI: Allreduce -> NCCL: ncclAllReduce. 2 n (P-1) / P words per rank. */
+/* dense: the sum of everything, which the sparse paths have to beat, and their warm-up steps.
+ * 2 n (P-1) / P words per rank. */
 #include "handle.h"
 
 ncclResult_t path_dense(struct sparse_allreduce_handle *h, const void *gradient,
