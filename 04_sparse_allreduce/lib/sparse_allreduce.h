@@ -228,9 +228,9 @@ struct sparse_pair {
   float value;
 };
 
-/* The entries of the last result before the division by the number of ranks, in device memory:
- * pairs[0 .. *count) with ascending indices; *count is in device memory, too. Valid until the next
- * step. NULL before the first step, after a dense one and where TOPKSA fell back. */
+/* The entries of the last result before the division by the number of ranks: pairs[0 .. *count),
+ * ascending, and *count are in device memory, until the next step. NULL before the first step,
+ * after a dense one and where TOPKSA fell back. Either pointer may be NULL. */
 ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count);
