@@ -82,7 +82,7 @@ struct subject {
   bool copies; /* ... or a copy of send[0] to recv */
   /* With -G: captured steps, by gradient and kind; an AllReduce has one kind. */
   cudaGraphExec_t graphs[GRADIENTS][SPARSE_KINDS];
-  bool eager; /* no graphs; always so where the host takes part in the steps of a path */
+  bool eager; /* no graphs: without -G, and where the host takes part in the steps of a path */
   /* A path's reference, and what the runner had when it was first right. Every repetition is the
    * same cycle from there: the gradients come again and again, which no training does, and
    * thresholds that follow them swing more and more. */
@@ -126,17 +126,15 @@ static void enqueue_step(struct sweep *sweep, struct subject *s, uint64_t step)
 {
   const uint64_t slot = step % GRADIENTS;
   int kind = 0;
-  if (program_options.graphs && !s->eager) {
-    if (s->runner) SPARSECHECK(sparse_allreduce_kind(s->runner->handle, &kind));
-    cudaGraphExec_t *graph = &s->graphs[slot][kind];
-    if (!*graph) *graph = capture(sweep, s, slot);
-    s->eager = !*graph;
-  }
-  if (!program_options.graphs || s->eager) {
+  if (s->runner && !s->eager) SPARSECHECK(sparse_allreduce_kind(s->runner->handle, &kind));
+  cudaGraphExec_t *graph = &s->graphs[slot][kind];
+  if (!s->eager && !*graph) *graph = capture(sweep, s, slot);
+  s->eager = s->eager || !*graph;
+  if (s->eager) {
     SPARSECHECK(enqueue_eagerly(sweep, s, slot));
     return;
   }
-  CUDACHECK(cudaGraphLaunch(s->graphs[slot][kind], sweep->job->stream));
+  CUDACHECK(cudaGraphLaunch(*graph, sweep->job->stream));
   if (s->runner) SPARSECHECK(sparse_allreduce_replayed(s->runner->handle));
 }
 
@@ -166,7 +164,7 @@ static struct timing time_steps(struct sweep *sweep, struct subject *s)
   struct timing time = no_timing(EXIT_VERIFIED);
   for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventCreate(&events[i]));
   launcher_step("bench: warm-up");
-  if (program_options.graphs && !s->eager) { /* all kinds with each gradient: all graphs */
+  if (!s->eager) { /* all kinds with each gradient: all graphs */
     for (uint64_t step = 0; step < GRADIENTS * sweep->steps; step++) enqueue_step(sweep, s, step);
     CUDACHECK(cudaStreamSynchronize(sweep->job->stream));
   }
@@ -229,7 +227,7 @@ static struct timing time_verified(struct sweep *sweep, struct subject *s)
   }
   int code = verify_steps(sweep, s);
   if (code != EXIT_VERIFIED) return no_timing(code);
-  s->eager = runner && runner->simple;
+  s->eager = !program_options.graphs || (runner && runner->simple);
   if (runner)
     s->state = runner_save(runner);
   else
