@@ -9,7 +9,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/* How the bits of an element are read, added and written. Integers wrap. */
+/* How an element is read, added and written. Integers wrap. */
 template <typename T>
 struct same_width {
   typedef T element;
@@ -36,7 +36,7 @@ struct sum_bfloat16 {
   static __device__ element write(wide w) { return __bfloat16_as_ushort(__float2bfloat16_rn(w)); }
 };
 
-/* A sum that is being made of words (uint64_t, uint4, or single elements). */
+/* The sum so far of words (uint64_t, uint4, or single elements). */
 template <typename S, typename Word>
 struct running_sum {
   enum { LANES = sizeof(Word) / sizeof(typename S::element) };

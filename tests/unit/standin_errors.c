@@ -169,7 +169,7 @@ static void *mismatch_thread(void *argument)
 {
   static const char sentence[] =
       "ncclRecv: rank 1 receives 100 elements of ncclInt8 from rank 0, whose ncclSend has 4096 of "
-      "ncclInt8; allowed: the same on both sides";
+      "ncclInt8; both sides must agree";
   struct rank *me = init_rank(argument) == NULL ? argument : NULL;
   char *buffer = device_memory(4096), host[4096];
   CUDA(cudaMemset(buffer, me->rank, 4096));
