@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of words: in rank order, so that every rank gets the same bits in every run. 16-bit types
- * are added in float and rounded once, at the end. */
+/* Sums of words, in the order and with the rounding that allreduce.h promises. */
 #ifndef ALLREDUCE_SUM_CUH
 #define ALLREDUCE_SUM_CUH
 

@@ -148,7 +148,8 @@ static void registration_body(struct rank *me)
   }
   CUDA(cudaGraphExecDestroy(exec));
   NCCL(ncclCommDeregister(me->comm, handle));
-  REQUIRE(ncclCommDeregister(me->comm, handle) == ncclInvalidUsage && last_error_says("no such"));
+  REQUIRE(ncclCommDeregister(me->comm, handle) == ncclInvalidUsage &&
+          last_error_says("not of this communicator"));
   /* a collective elsewhere in the same memory is no use of a window */
   NCCL(ncclCommWindowRegister(me->comm, memory, 4096, &window, 0));
   slow(me->stream, 50);
