@@ -95,10 +95,10 @@ struct letter *cpu_letter(struct control *control, int from, int to)
 
 /* ---- meeting and waking -------------------------------------------------------------------- */
 
-bool cpu_meet(ncclComm_t comm, enum meeting_of who, const void *mine, void *all, size_t bytes)
+bool cpu_meet(ncclComm_t comm, enum meeting_of kind, const void *mine, void *all, size_t bytes)
 {
   struct control *control = comm->control;
-  struct meeting *meeting = &control->meetings[who];
+  struct meeting *meeting = &control->meetings[kind];
   pthread_mutex_lock(&control->lock);
   uint64_t number = meeting->number;
   char(*notes)[MEETING_BYTES] = meeting->notes[number % 2];
@@ -128,7 +128,7 @@ bool cpu_wait(ncclComm_t comm, bool (*ready)(const void *arg), const void *arg, 
   until.tv_sec = (time_t)end;
   until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
   for (int error = 0;;) {
-    /* Read the number before asking: whatever changes the answer later rings the bell. */
+    /* Read the number before asking: a later change of the answer rings the bell. */
     pthread_mutex_lock(&control->lock);
     uint64_t seen = bell->rings;
     pthread_mutex_unlock(&control->lock);

@@ -32,7 +32,7 @@ void *cpu_window_pointer(ncclWindow_t window, size_t offset, int peer);
  * this rank. Memory that a peer wrote before its cpu_notify is visible to ready. */
 bool cpu_wait(ncclComm_t comm, bool (*ready)(const void *arg), const void *arg, double seconds);
 
-/* Wakes the cpu_wait of `peer` in comm. Whatever this thread wrote before is visible to it. */
+/* Wakes the cpu_wait of `peer` in comm. Earlier writes of this thread are visible to it. */
 void cpu_notify(ncclComm_t comm, int peer);
 
 #ifdef __cplusplus

@@ -91,7 +91,7 @@ void cpu_out_of_memory(const char *what)
 void *cpu_allocate(size_t bytes)
 {
   void *memory = calloc(1, bytes > 0 ? bytes : 1);
-  if (memory == NULL) cpu_out_of_memory("its own lists");
+  if (memory == NULL) cpu_out_of_memory("internal lists");
   return memory;
 }
 

@@ -187,7 +187,7 @@ struct region *cpu_control_create(void);
 bool cpu_control_join(struct control *control, int rank, int nranks);
 /* All ranks exchange `bytes` bytes; none returns before all have called. False if the communicator
  * failed. */
-bool cpu_meet(ncclComm_t comm, enum meeting_of who, const void *mine, void *all, size_t bytes);
+bool cpu_meet(ncclComm_t comm, enum meeting_of kind, const void *mine, void *all, size_t bytes);
 struct letter *cpu_letter(struct control *control, int from, int to);
 /* Marks the communicator as failed on all ranks and wakes them. The first message stays. */
 void cpu_control_fail(struct control *control, const char *format, ...)

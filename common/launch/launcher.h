@@ -111,10 +111,8 @@ void launcher_error(const char *format, ...) __attribute__((format(printf, 1, 2)
 
 /* ---- progress and failure ----------------------------------------------------------------- */
 
-/* Names the step that this rank begins. If a rank begins no step for --timeout seconds, the steps
- * of all ranks are printed and the job ends with EXIT_TIMEOUT. `step` has to stay valid (a
- * literal).
- */
+/* Names the step that this rank begins; `step` is a literal, or stays valid. If a rank begins no
+ * step for --timeout seconds, all ranks' steps are printed and the job ends with EXIT_TIMEOUT. */
 void launcher_step(const char *step);
 
 /* Called by the check macros: prints the line and ends the job with EXIT_FAILED_CALL. `detail` may

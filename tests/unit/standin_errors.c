@@ -78,7 +78,7 @@ static void *differ_thread(void *argument)
   static const char *const sentences[] = {
       [NOTHING] = "ncclAllReduce: the count is 0 elements on rank 2 and 1000 elements on rank 0",
       [ROOT] = "ncclBroadcast: the root is 1 on rank 2 and 0 on rank 0",
-      [CALL] = "rank 2 calls ncclBroadcast where rank 0 calls ncclAllReduce",
+      [CALL] = "rank 2 calls ncclBroadcast and rank 0 calls ncclAllReduce",
       [OFFSET] = "ncclAllReduce: recvbuff's window offset is 8200 on rank 2 and 8192 on rank 0",
       [KIND] = "ncclAllReduce: sendbuff is not registered on rank 2 and in a window on rank 0",
   };
