@@ -33,7 +33,7 @@ two_jobs() {
   refused 77 'runtime is version 2\.10\.0, older than the headers .*, on rank 1; allowed: '
   two_jobs "$program" "$(program_path 01_allreduce_ub pthread)"
   exits_with 2
-  says '^allreduce_ub: started by mpirun, but built without MPI=1; build with `make MPI=1`'
+  says '^allreduce_ub: started by mpirun, but built without MPI=1; build with .make MPI=1., or run it without mpirun$'
   code=0
   mpi_job 3 "$(program_path 01_allreduce_ub pthread)" >"$WORK/out" 2>"$WORK/err" || code=$?
   exits_with 2
