@@ -3,9 +3,8 @@
  *
  * An AllReduce adds up the vectors of all ranks (GPUs), element by element, and gives the sum to
  * every rank. A window is memory that all ranks register together; "symmetric" means that they all
- * promise to pass the same offset in it to a collective. NCCL then does without its own buffers:
- * each GPU reads and writes the others' windows. GPUs wait for each other less often, so small
- * AllReduces are faster.
+ * promise to pass the same offset in it to a collective. Then each GPU reads and writes the others'
+ * windows, without buffers of NCCL. GPUs wait for each other less often, which helps small sizes.
  *
  * Build and run:  make run          one thread per GPU; NTHREADS=N takes N of them
  *                 make run MPI=1    one process per GPU; NP=N takes N of them

@@ -102,9 +102,8 @@ static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
  * costs a sixth of an AllReduce. With programmatic dependent launch (from compute capability 9.0
  * on) the blocks are already there, and the kernel itself waits for the previous one. Before that
  * wait it may read only its arguments. All threads of all such kernels wait, so waiting for the
- * previous kernel means waiting for all earlier ones. Other launches, such as all on older GPUs,
- * have nothing to wait for. Graphs allow such launches with drivers for CUDA 12.3 or newer; with
- * older drivers neither this library nor NCCL uses them. */
+ * previous kernel means waiting for all earlier ones. Other launches have nothing to wait for. With
+ * drivers older than CUDA 12.3, which do not allow this in graphs, all are of that kind. */
 #define ALLREDUCE_OVERLAPS 90 /* cudaFuncAttributes.ptxVersion */
 
 template <int N>
@@ -197,9 +196,8 @@ struct poll_timer {
 };
 
 /* Has another block given up, or is `peer` too late, or in a call with another count, type or
- * offset (as its flag BEGUN shows)? This function is not inlined, because it is rarely called. It
- * takes its arguments by value, so that the caller keeps nothing in local memory. Both keep the
- * common path short. */
+ * offset (as its flag BEGUN shows)? To keep the common path short, this function is not inlined,
+ * and takes its arguments by value, so that the caller keeps nothing in local memory. */
 template <int N>
 static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint64_t tag, poll_timer timer,
                                             int peer)
