@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# Builds everything, in the folder build/; `make help` says what there is to make. The Makefiles in the examples'
-# folders forward to this one.
+# Builds everything, in the folder build/; `make help` lists the targets. The Makefiles in the examples' folders
+# forward to this one.
 #
 # Sources are found, not listed: every .c and .cu file below an example's folder goes into the archive of that
-# example, build/<kind>/01_allreduce_ub.a, and what all examples use into common.a. A program is its main.c and what
-# the linker takes out of these archives; a test likewise. Of the sources,
-#   *_cpu.c and cpu/*.c   are for CPU=1 only: what stands there for a kernel
+# example, build/<kind>/01_allreduce_ub.a, and those of common/ into common.a. A program is its main.c and the objects
+# that the linker takes from these archives; a test likewise. Of the sources,
+#   *_cpu.c and cpu/*.c   are for CPU=1 only: the plain C versions of kernels
 #   *.cu                  are for GPUs only
-#   usage.c               are programs of their own, to be compiled as they say
+#   usage.c               are separate programs; their first comments show how to compile them
 # Objects, in build/cpu or build/gpu, do not depend on the launcher: programs, in build/<kind>-<launcher>, are linked with it.
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -17,15 +17,15 @@ quote = '$(subst ','\'',$(1))'
 
 ALL_EXAMPLES := $(patsubst %/Makefile,%,$(sort $(wildcard [0-9][0-9]_*/Makefile)))
 EXAMPLES := $(or $(EXAMPLE),$(ALL_EXAMPLES))# EXAMPLE=01_allreduce_ub: that one alone
-# whose library an example is made of, beside its own
+# other examples whose libraries an example uses
 USES_04_sparse_allreduce := 03_alltoallv_sm 02_allreduce_sm
-# more programs than the one that has the name of the folder: where their main.c is
+# more programs of an example, and the folders of their main.c
 MORE_04_sparse_allreduce := sparse_training
 MAIN_sparse_training := 04_sparse_allreduce/training
 # a shared library for programs that load it, as pytorch/ does
 LIBRARY := libsparse_allreduce.so
 LIBRARY_OF := 04_sparse_allreduce 03_alltoallv_sm
-# of the tests: those of kernels alone, and what tests share
+# tests of kernels alone; sources that tests share
 GPU_TESTS := allreduce_one_gpu alltoallv_ranks
 SHARED_BY_TESTS := tests/gpu/allreduce_direct/calls.c tests/unit/reference.c 02_allreduce_sm/cpu/plain.c
 
@@ -49,7 +49,7 @@ CFLAGS ?= -O2 -g
 MISSING = $(foreach compiler,$(CC) $(COMPILER),$(if $(shell command -v $(firstword $(compiler))),,\
   $(error no $(compiler); allowed: CC=<C compiler>$(if $(MPI),$(comma) MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1))))
 
-# position independent for the shared libraries; functions of a file may be inlined in it all the same
+# position independent, for the shared libraries; functions may still be inlined within a file
 C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic $(CFLAGS) -pthread -fPIC -fno-semantic-interposition
 C_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 LINK_FLAGS = -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
@@ -58,7 +58,7 @@ ifneq ($(CPU),)
 # ---- the CPU stand-in: a shared library with the names of CUDA and NCCL ----------------------------------
 STANDIN := $(BUILD)/libcpu_standin.so
 C_FLAGS += -DCPU_STANDIN -isystem common/cpu/include
-# beside the program, above a test, or in lib/ where it is installed
+# next to the program, one folder above a test, or in lib/ after make install
 LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin
 else
 # ---- CUDA and NCCL ---------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ $(NCCL_INCLUDE): $(SHARED)/nvcc_flags
 	@rm -rf $@ && mkdir $@ && ln -s $(abspath $(NCCL_HOME))/include/nccl* $@/
 C_FLAGS += -isystem $(NCCL_INCLUDE) -isystem $(CUDA_HOME)/include
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-fPIC -I$(NCCL_INCLUDE)
-# lazy: a runtime that is too old for a call must get as far as our message
+# lazy: even with an NCCL that lacks a call, the program must reach our message
 LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
 LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64
 LINK_FLAGS += -l:libnccl.so.2 -lcudart -lstdc++ -ldl
@@ -97,7 +97,7 @@ SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/
              $(if $(CPU),$(filter %.c,$(FOUND)),$(filter-out %_cpu.c $(ALL_EXAMPLES:=/cpu/%),$(FOUND))))
 objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))# what takes longest first
 archives = $(patsubst %,$(SHARED)/%.a,$(1) $(USES_$(1)) common)
-# of examples, what others may take
+# sources of an example that other examples may use
 library_sources = $(filter $(foreach e,$(1),$e/lib/% $e/cpu/%),$(SOURCES))
 UNIT_TESTS := $(if $(CPU),$(patsubst tests/unit/%.c,%,$(filter tests/unit/test_%,$(SOURCES))))
 GPU_TEST_PROGRAMS := $(filter-out $(if $(CPU),$(GPU_TESTS)),$(sort $(foreach file,$(filter tests/gpu/%,$(SOURCES)),$(word 3,$(subst /, ,$(file))))))
@@ -117,7 +117,7 @@ INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e
 say = $(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,@printf '  %-5s %s\n' $(1) $(2);) mkdir -p $(@D);
 
 all: $(EXAMPLES)
-# the links, unless they are right: a checkout that was built may be read-only
+# makes the links if they are wrong; a built checkout may be read-only
 $(ALL_EXAMPLES):
 	@for name in $(call programs_of,$@); do \
 	  [ "$$(readlink $@/$$name)" = ../$(BUILD)/$$name ] || ln -sfn ../$(BUILD)/$$name $@/$$name || exit; \
@@ -127,7 +127,7 @@ $(firstword $(LIBRARY_OF)): $(BUILD)/$(LIBRARY)
 
 tests: $(addprefix $(BUILD)/tests/,$(UNIT_TESTS) $(GPU_TEST_PROGRAMS))
 
-# one launcher after the other: the second make finds all objects made
+# one launcher after the other: the second make finds all objects
 both both-tests:
 	+@code=0; for mpi in 1 ''; do \
 	  $(MAKE) --no-print-directory MPI=$$mpi all $(if $(filter %-tests,$@),tests) || code=$$?; \
@@ -148,7 +148,7 @@ $(foreach t,$(GPU_TEST_PROGRAMS),$(eval $(call program,tests/$t,$(filter tests/g
 $(foreach part,common $(ALL_EXAMPLES),$(eval $(SHARED)/$(part).a: $(call objects,$(filter $(part)/%,$(SOURCES)))))
 $(SHARED)/tests.a: $(call objects,$(sort $(SHARED_BY_TESTS) $(if $(CPU),$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES))))))
 
-# by the plain compiler: it knows nothing of launchers, so nothing of MPI
+# by the plain compiler: it is independent of launchers, so of MPI
 $(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sparse_allreduce/lib/exports.map $(STANDIN)
 	$(call say,LINK,$@)$(CC) -shared -o $@ $(filter %.o,$^) -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
 $(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND)))
@@ -159,20 +159,20 @@ $(SHARED)/%.c.o: %.c $(SHARED)/flags | $(NCCL_INCLUDE)
 	$(call say,CC,$<)$(CC) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
 $(SHARED)/%.cu.o: %.cu $(SHARED)/nvcc_flags | $(NCCL_INCLUDE)
 	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) -MMD -MP -c -o $@ $<
-# whose kernels are written as loops
+# for kernels that are written as loops
 $(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-lambda
 
-# What objects depend on beside their sources: compilers, paths and flags. A file changes only when one of these does.
+# Objects also depend on compilers, paths and flags. These files change only when one of those does.
 $(SHARED)/flags: TEXT = $(CC) | $(C_FLAGS) | $(NCCL_HOME)
 $(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
 $(SHARED)/nvcc_flags: TEXT = $(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME)
-# All that is built needs one of them, so what is missing for that is said here.
+# Every target needs one of them, so missing tools are reported here.
 $(SHARED)/flags $(BUILD)/flags $(SHARED)/nvcc_flags: FORCE
 	@mkdir -p $(@D)$(MISSING)
 	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@
 
 # ---- run, install, and so on -----------------------------------------------------------------------------
-# In the folder of an example: under MPI on all GPUs, or one rank that says that there is none. ARGS are options, in
+# In the folder of an example: under MPI on all GPUs; without a GPU one rank, which reports that. ARGS are options, in
 # words for the shell.
 RANKS := $(or $(NP),$(if $(CPU),4,$$(n=$$(gpu_count) && echo $$((n > 0 ? n : 1)))))
 run: $(if $(EXAMPLE),all)
@@ -182,7 +182,7 @@ clean:
 	rm -rf build $(foreach e,$(ALL_EXAMPLES),$(addprefix $e/,$(call programs_of,$e)))
 
 # Programs, headers, a static library of the reusable parts with its pkg-config file, and for PyTorch the sparse
-# AllReduce as a shared library beside the module that loads it. Programs of MPI=1 and CPU=1 end in _mpi and _cpu, so
+# AllReduce as a shared library next to the module that loads it. Programs of MPI=1 and CPU=1 end in _mpi and _cpu, so
 # all builds fit into one PREFIX.
 VERSION = $(shell sed -n 's/^\#define SUITE_VERSION "\(.*\)"/\1/p' common/launch/launcher.c)
 TO = $(call quote,$(DESTDIR)$(abspath $(PREFIX)))
@@ -225,12 +225,12 @@ make MPI=1                  ... one process per GPU
 make CPU=1                  ... without a GPU, on the CPU stand-in (with MPI=1 too)
 make both                   ... for both launchers, in build/
 make run                    run every example under both launchers (scripts/run_all.sh); in the folder of an
-                            example: it alone ([NP=ranks] with MPI=1, NTHREADS=ranks else; [ARGS='--bench'])
+                            example: only that one (NP=ranks with MPI=1, else NTHREADS=ranks; ARGS='--bench')
 make tests                  the programs of tests/unit (CPU=1) and tests/gpu, in build/<variant>/tests/
 make install                programs, headers, libraries to [DESTDIR]PREFIX
-make clean                  remove all that was built
+make clean                  remove everything that was built
 Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE PREFIX DESTDIR;
-V=1 shows the commands, STRICT=1 makes errors of warnings
+V=1 shows the commands, STRICT=1 makes warnings errors
 endef
 help:
 	@:$(info $(HELP))

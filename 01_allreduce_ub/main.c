@@ -2,10 +2,10 @@
 /* AllReduce with user buffer registration.
  *
  * An AllReduce adds up the vectors of all ranks (GPUs), element by element, and gives the sum to
- * every rank. NCCL moves data through buffers of its own: the sender copies its data into them, the
- * receiver copies it out again. A program that uses the same memory again and again can register
- * that memory with the communicator once. NCCL then lets the other GPUs, the NVLink switch or the
- * network card read and write it directly, where they are able to, and these copies are saved.
+ * every rank. NCCL moves data through its own buffers: the sender copies the data into them, the
+ * receiver copies them out again. A program that uses the same memory again and again can register
+ * that memory with the communicator once. If the other GPUs, the NVLink switch or the network card
+ * can reach it, they then read and write it directly, without these copies.
  *
  * Build and run:  make run          one thread per GPU; NTHREADS=N takes N of them
  *                 make run MPI=1    one process per GPU; NP=N takes N of them
@@ -27,8 +27,8 @@ enum { DEFAULT_COUNT = 1048576 }; /* elements, 4 MB of floats */
 static void all_reduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                        ncclComm_t comm, cudaStream_t stream)
 {
-  /* The call is the same for any memory: NCCL looks up the addresses itself. It only enqueues;
-   * nothing is done before the stream has been waited for. */
+  /* The call is the same for any memory: NCCL looks up the addresses itself. It only enqueues the
+   * work; the next line waits until it is done. */
   NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, count, type, ncclSum, comm, stream));
   CUDACHECK(cudaStreamSynchronize(stream));
 }
@@ -40,15 +40,16 @@ static int run(const struct rank *me, const struct options *opt)
   const ncclDataType_t type = opt->type->nccl;
   const size_t count = opt->count ? opt->count : DEFAULT_COUNT;
   const size_t bytes = count * opt->type->size;
-  launcher_print(me, "Starting AllReduce example with %d ranks\n", me->nranks);
+  launcher_print(me, "Starting AllReduce example with %d rank%s\n", me->nranks,
+                 me->nranks == 1 ? "" : "s");
 
   launcher_step("STEP 1: a device for this rank");
   CUDACHECK(cudaSetDevice(me->device));
   if (!launcher_has_memory(me, 2 * bytes)) return EXIT_USAGE;
 
   launcher_step("STEP 2: the communicator");
-  /* Rank 0 makes an id (an address where the ranks meet) and gives it to the others by whatever
-   * means they have: shared memory between threads, MPI_Bcast between processes. */
+  /* Rank 0 makes an id (an address where the ranks meet). The other ranks get it from shared memory
+   * (threads) or MPI_Bcast (processes). */
   ncclUniqueId id;
   ncclComm_t comm;
   cudaStream_t stream;
@@ -60,8 +61,8 @@ static int run(const struct rank *me, const struct options *opt)
                      me->device);
 
   launcher_step("STEP 3: device memory that peers can map");
-  /* Other GPUs are to reach these buffers, so their physical pages have to be shareable. Memory
-   * from ncclMemAlloc is, memory from cudaMalloc is not. The call is local. */
+  /* Other GPUs must reach these buffers, so their physical pages must be shareable. NCCL shares
+   * memory from ncclMemAlloc, but by default not memory from cudaMalloc. The call is local. */
   launcher_print(me, "User Buffer allocation:\n");
   launcher_print_all(me, "  Rank %d allocating %.2f MB per buffer\n", me->rank, bytes / 1048576.0);
   void *sendbuff, *recvbuff;
@@ -69,17 +70,17 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclMemAlloc(&recvbuff, bytes));
 
   launcher_step("STEP 4: registration of both buffers");
-  /* Each rank does this on its own, but it is a promise: if one rank calls a collective on
-   * registered buffers, all have to, and with NVLS at the same offset in them. One buffer without
-   * the other is of no use. Success does not mean that NCCL can use it: the handle may be NULL,
-   * which ncclCommDeregister takes. */
+  /* The calls are local, but they are a promise: if one rank calls a collective on registered
+   * buffers, all must, and with NVLS at the same offset in them. NCCL ignores one registered buffer
+   * without the other. Success does not mean that NCCL can use the buffer: the handle may be NULL,
+   * which ncclCommDeregister accepts. */
   void *send_handle = NULL, *recv_handle = NULL;
   NCCLCHECK(ncclCommRegister(comm, sendbuff, bytes, &send_handle));
   NCCLCHECK(ncclCommRegister(comm, recvbuff, bytes, &recv_handle));
 
   launcher_step("STEP 5: input");
-  /* Rank r has r in every element. recvbuff gets bytes of 0xFF, which are NaN or -1: an element
-   * that nobody writes shows. */
+  /* Rank r has r in every element. recvbuff gets bytes of 0xFF, which are NaN or -1, so an element
+   * that is never written is found. */
   struct verifier verifier;
   verifier_init(&verifier, me, opt->type, stream);
   verifier_fill(&verifier, VERIFY_CONSTANT, sendbuff, recvbuff, count);
@@ -92,16 +93,15 @@ static int run(const struct rank *me, const struct options *opt)
   all_reduce(sendbuff, recvbuff, count, type, comm, stream);
 
   launcher_step("STEP 7: every element on every rank");
-  /* Rank r sent r in every element, so each is 0 + 1 + ... now: the first ones by a loop, all by
-   * the verifier. It reads at once, since all_reduce has waited: a missing wait shows as wrong
-   * data. */
+  /* Now every element is 0 + 1 + .... A loop checks the first 100, and the verifier checks all. The
+   * verifier does not wait for the stream, so a missing wait leads to wrong data. */
   verifier_check(&verifier, "constant data", recvbuff, count);
   const double expected = verifier_expected(&verifier, 0);
   for (size_t i = 0; i < count && i < 100; i++)
     if (verifier_element(&verifier, recvbuff, i) != expected) verifier.code = EXIT_WRONG_DATA;
   const double got = verifier_element(&verifier, recvbuff, 0);
 
-  /* Data that differ in every element, so that a misplaced one shows; then the same in place. */
+  /* Data that differ in every element, so a misplaced one is found; then the same in place. */
   verifier_fill(&verifier, VERIFY_INDEXED, sendbuff, recvbuff, count);
   all_reduce(sendbuff, recvbuff, count, type, comm, stream);
   verifier_check(&verifier, "indexed data", recvbuff, count);
@@ -118,9 +118,9 @@ static int run(const struct rank *me, const struct options *opt)
   verifier_free(&verifier);
 
   launcher_step("STEP 8: cleanup");
-  /* all_reduce has waited for this rank's stream; the barrier waits for the other ranks. Before it
-   * one of them may still read this rank's memory, and deregistration takes it from them.
-   * Deregistration needs both the communicator and the memory, so these go last. */
+  /* all_reduce has waited for this rank's stream; the barrier waits for the other ranks. Until then
+   * another rank may still read this rank's memory, and deregistration would take that memory away.
+   * Deregistration needs the communicator and the memory, so these are freed last. */
   launcher_barrier(me);
   NCCLCHECK(ncclCommDeregister(comm, send_handle));
   NCCLCHECK(ncclCommDeregister(comm, recv_handle));

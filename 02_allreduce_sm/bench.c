@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --bench: the same AllReduce on plain buffers, on symmetric windows, and on these windows by the
- * AllReduces of simple/, which add floats, and of lib/. And --method: one of these, once. */
+/* --bench: NCCL's AllReduce on plain buffers and on symmetric windows, and the AllReduces of
+ * simple/ (for floats) and lib/ on these windows. --method: one of these, once. */
 #include "check.h"
 #include "lib/allreduce.h"
 #include "program.h"
@@ -26,11 +26,12 @@ static void deregister_windows(struct allreduce_buffers *b)
   NCCLCHECK(ncclCommWindowDeregister(b->comm, b->handles[1]));
 }
 
-/* ---- the others: `handle` is theirs; NULL: NCCL's is taken ----------------------------------- */
+/* ---- the others; without a `handle` NCCL's AllReduce is called ------------------------------- */
 
 static void note_if_missing(const struct allreduce_buffers *b, const char *why)
 {
-  if (!b->handle) launcher_note(b->me, "%s: NCCL's AllReduce is taken: %s", b->variant->name, why);
+  if (b->handle) return;
+  launcher_note(b->me, "%s cannot run here (%s); using NCCL's AllReduce", b->variant->name, why);
 }
 
 static void setup_simple(struct allreduce_buffers *b)
@@ -60,10 +61,10 @@ static void call_lines(struct allreduce_buffers *b, const void *sendbuff, void *
 static void setup_direct(struct allreduce_buffers *b)
 {
   allreduce_t handle = NULL;
-  /* The watchdog comes first: it knows the step of every rank. */
+  /* longer than the watchdog's timeout, because the watchdog can name each rank's step */
   const allreduce_config_t config = {.timeout_seconds = (double)b->opt->timeout + 10};
   const ncclResult_t result = allreduce_create(b->comm, &config, &handle);
-  if (result != ncclInvalidUsage) /* which is on all ranks */
+  if (result != ncclInvalidUsage) /* which all ranks get alike */
     CHECK_NCCL_RESULT(result, "allreduce_create(b->comm, &config, &handle)",
                       allreduce_last_error());
   b->handle = handle;
@@ -80,7 +81,7 @@ static void call_direct(struct allreduce_buffers *b, const void *sendbuff, void 
   LIBRARYCHECK(allreduce_run(b->handle, sendbuff, recvbuff, count, type, stream));
 }
 
-/* A rank that did not come ends the job. */
+/* An error of the library, such as a late rank, ends the job. */
 static void teardown_direct(struct allreduce_buffers *b)
 {
   ncclResult_t result = ncclSuccess;
@@ -99,7 +100,7 @@ static const struct allreduce_variant methods[METHODS] = {
     [METHOD_LINES] = {"lines", true, setup_simple, teardown_simple, call_lines},
     [METHOD_DIRECT] = {"direct", true, setup_direct, teardown_direct, call_direct},
 };
-enum { METHODS_MEMORY = 256 << 20 }; /* beside the buffers: their scratch memory */
+enum { METHODS_MEMORY = 256 << 20 }; /* for the scratch memory of these */
 
 int bench_example(const struct rank *me, const struct options *opt)
 {
@@ -108,16 +109,18 @@ int bench_example(const struct rank *me, const struct options *opt)
   struct allreduce_variant variants[METHODS] = {methods[METHOD_NCCL]};
   int n = 1;
   if (opt->bench && (program_require_symmetric || program_method != METHOD_NCCL))
-    return launcher_refuse(me, "--method and --require-symmetric are not for --bench, which "
-                               "measures all; allowed: one of them");
+    return launcher_refuse(me, "--bench measures all methods: leave out --method and "
+                               "--require-symmetric");
+  if (program_require_symmetric && program_method != METHOD_NCCL)
+    return launcher_refuse(me, "--require-symmetric is for --method nccl");
   if (!opt->bench && program_method != METHOD_DIRECT && !floats)
     return launcher_refuse(me, "--method barrier and lines add floats; "
                                "allowed: -d float, or --method nccl or direct");
   if (!program_has_symmetric_kernel(opt->type->nccl)) variants[0].name = "symmetric (no kernel)";
   if (deadlock)
     launcher_note(me,
-                  "%sdirect: left out of graphs, which can deadlock where ranks are threads; "
-                  "allowed: the build with MPI=1",
+                  "not measured: %sdirect. In graphs they can deadlock if ranks are threads; build "
+                  "with MPI=1",
                   floats ? "barrier, lines and " : "");
   for (int m = METHOD_BARRIER; m < METHODS && !deadlock; m++)
     if (opt->bench ? floats || m == METHOD_DIRECT : m == program_method) variants[n++] = methods[m];

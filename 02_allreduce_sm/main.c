@@ -2,9 +2,9 @@
 /* AllReduce with symmetric memory windows.
  *
  * An AllReduce adds up the vectors of all ranks (GPUs), element by element, and gives the sum to
- * every rank. A window is memory that all ranks register together; "symmetric" is their promise to
- * use the same place in it in every call. NCCL then needs no buffers of its own: each GPU reads and
- * writes the others' windows. GPUs wait for each other less often, so small AllReduces are faster.
+ * every rank. A window is memory that all ranks register together; "symmetric" means that they all
+ * promise to pass the same offset in it to a collective. Then each GPU reads and writes the others'
+ * windows, without buffers of NCCL. GPUs wait for each other less often, which helps small sizes.
  *
  * Build and run:  make run          one thread per GPU; NTHREADS=N takes N of them
  *                 make run MPI=1    one process per GPU; NP=N takes N of them
@@ -27,11 +27,11 @@ enum { DEFAULT_COUNT = 1048576 }; /* elements, 4 MB of floats */
 static void all_reduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                        ncclComm_t comm, cudaStream_t stream)
 {
-  /* NCCL 2.28.3 to 2.30.4 can start a symmetric kernel before the kernel in front of it in the
-   * stream has finished: docs/symmetric_memory.md. */
+  /* NCCL from 2.28.3 until 2.30.7 (fixed) can start a symmetric kernel before the previous kernel
+   * in the stream has finished: docs/symmetric_memory.md. */
   CUDACHECK(cudaStreamSynchronize(stream));
-  /* The call is the same for any memory: NCCL looks up the addresses itself. It only enqueues;
-   * nothing is done before the stream has been waited for. */
+  /* The call is the same for any memory: NCCL looks up the addresses itself. It only enqueues the
+   * work; the next line waits until it is done. */
   NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, count, type, ncclSum, comm, stream));
   CUDACHECK(cudaStreamSynchronize(stream));
 }
@@ -43,15 +43,16 @@ static int run(const struct rank *me, const struct options *opt)
   const ncclDataType_t type = opt->type->nccl;
   const size_t count = opt->count ? opt->count : DEFAULT_COUNT;
   const size_t bytes = count * opt->type->size;
-  launcher_print(me, "Starting AllReduce example with %d ranks\n", me->nranks);
+  launcher_print(me, "Starting AllReduce example with %d rank%s\n", me->nranks,
+                 me->nranks == 1 ? "" : "s");
 
   launcher_step("STEP 1: a device for this rank");
   CUDACHECK(cudaSetDevice(me->device));
   if (!launcher_has_memory(me, 2 * bytes)) return EXIT_USAGE;
 
   launcher_step("STEP 2: the communicator");
-  /* Rank 0 makes an id (an address where the ranks meet) and gives it to the others by whatever
-   * means they have: shared memory between threads, MPI_Bcast between processes. */
+  /* Rank 0 makes an id (an address where the ranks meet). The other ranks get it from shared memory
+   * (threads) or MPI_Bcast (processes). */
   ncclUniqueId id;
   ncclComm_t comm;
   cudaStream_t stream;
@@ -63,8 +64,8 @@ static int run(const struct rank *me, const struct options *opt)
                      me->device);
 
   launcher_step("STEP 3: device memory that peers can map");
-  /* Other GPUs are to reach these buffers, so their physical pages have to be shareable. Memory
-   * from ncclMemAlloc is, memory from cudaMalloc is not. The call is local. */
+  /* Other GPUs must reach these buffers, so their physical pages must be shareable. NCCL shares
+   * memory from ncclMemAlloc, but by default not memory from cudaMalloc. The call is local. */
   launcher_print(me, "Symmetric Memory allocation\n");
   launcher_print_all(me, "  Rank %d allocating %.2f MB per buffer\n", me->rank, bytes / 1048576.0);
   void *sendbuff, *recvbuff;
@@ -73,16 +74,16 @@ static int run(const struct rank *me, const struct options *opt)
 
   launcher_step("STEP 4: registration of both buffers");
   /* All ranks make these calls together, in the same order, with the same sizes, or the job hangs.
-   * NULL, because NCCL 2.28 may leave the variable as it was. A window does not guarantee a
-   * symmetric kernel: a note says what NCCL has. */
+   * The variables start as NULL, because NCCL 2.28 may leave them unchanged. A window does not
+   * guarantee a symmetric kernel; a note says whether NCCL has one. */
   ncclWindow_t send_window = NULL, recv_window = NULL;
   NCCLCHECK(ncclCommWindowRegister(comm, sendbuff, bytes, &send_window, NCCL_WIN_COLL_SYMMETRIC));
   NCCLCHECK(ncclCommWindowRegister(comm, recvbuff, bytes, &recv_window, NCCL_WIN_COLL_SYMMETRIC));
   program_check_symmetric(me, comm, type, send_window);
 
   launcher_step("STEP 5: input");
-  /* Rank r has r in every element. recvbuff gets bytes of 0xFF, which are NaN or -1: an element
-   * that nobody writes shows. */
+  /* Rank r has r in every element. recvbuff gets bytes of 0xFF, which are NaN or -1, so an element
+   * that is never written is found. */
   struct verifier verifier;
   verifier_init(&verifier, me, opt->type, stream);
   verifier_fill(&verifier, VERIFY_CONSTANT, sendbuff, recvbuff, count);
@@ -95,16 +96,15 @@ static int run(const struct rank *me, const struct options *opt)
   all_reduce(sendbuff, recvbuff, count, type, comm, stream);
 
   launcher_step("STEP 7: every element on every rank");
-  /* Rank r sent r in every element, so each is 0 + 1 + ... now: the first ones by a loop, all by
-   * the verifier. It reads at once, since all_reduce has waited: a missing wait shows as wrong
-   * data. */
+  /* Now every element is 0 + 1 + .... A loop checks the first 100, and the verifier checks all. The
+   * verifier does not wait for the stream, so a missing wait leads to wrong data. */
   verifier_check(&verifier, "constant data", recvbuff, count);
   const double expected = verifier_expected(&verifier, 0);
   for (size_t i = 0; i < count && i < 100; i++)
     if (verifier_element(&verifier, recvbuff, i) != expected) verifier.code = EXIT_WRONG_DATA;
   const double got = verifier_element(&verifier, recvbuff, 0);
 
-  /* Data that differ in every element, so that a misplaced one shows; then the same in place. */
+  /* Data that differ in every element, so a misplaced one is found; then the same in place. */
   verifier_fill(&verifier, VERIFY_INDEXED, sendbuff, recvbuff, count);
   all_reduce(sendbuff, recvbuff, count, type, comm, stream);
   verifier_check(&verifier, "indexed data", recvbuff, count);
@@ -121,9 +121,9 @@ static int run(const struct rank *me, const struct options *opt)
   verifier_free(&verifier);
 
   launcher_step("STEP 8: cleanup");
-  /* all_reduce has waited for this rank's stream; the barrier waits for the other ranks. Before it
-   * one of them may still read this rank's memory, and deregistration takes it from them.
-   * Deregistration needs both the communicator and the memory, so these go last. */
+  /* all_reduce has waited for this rank's stream; the barrier waits for the other ranks. Until then
+   * another rank may still read this rank's memory, and deregistration would take that memory away.
+   * Deregistration needs the communicator and the memory, so these are freed last. */
   launcher_barrier(me);
   NCCLCHECK(ncclCommWindowDeregister(comm, send_window));
   NCCLCHECK(ncclCommWindowDeregister(comm, recv_window));

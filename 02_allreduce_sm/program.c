@@ -11,7 +11,7 @@ const struct option_spec program_options[] = {
     {"require-symmetric", 0, OPTION_FLAG, &program_require_symmetric, NULL,
      "exit with 77 unless symmetric kernels are certain to be used", 0, 0},
     {"method", 0, OPTION_CHOICE, &program_method, "nccl|barrier|lines|direct",
-     "whose AllReduce (nccl): barrier and lines are those of simple/, direct is that of lib/", 0,
+     "which AllReduce: NCCL's, one of simple/ (barrier, lines), or that of lib/ (direct) (nccl)", 0,
      0},
     {0},
 };
@@ -21,10 +21,10 @@ bool program_has_symmetric_kernel(ncclDataType_t type)
   return type == ncclFloat || type == ncclHalf || type == ncclBfloat16;
 }
 
-/* No public call says so directly, and a window that is not NULL proves nothing: up to NCCL 2.29.1
- * an unsupported communicator gets an ordinary registration in its place, and later ones get
- * windows where there are no kernels. But the direct AllReduce needs what these kernels need: that
- * all ranks share memory, and from 2.29.7 on that they do so over NVLink. Collective. */
+/* No public call answers this, and a window that is not NULL proves nothing: up to NCCL 2.29.1 an
+ * unsupported communicator gets an ordinary registration instead, and later versions make windows
+ * even without kernels for them. But the direct AllReduce has the same needs as these kernels: all
+ * ranks share memory, and from 2.29.7 on they do so over NVLink. Collective. */
 static const char *ask(ncclComm_t comm, ncclDataType_t type, ncclWindow_t window, int runtime,
                        const char **why)
 {
@@ -43,7 +43,7 @@ static const char *ask(ncclComm_t comm, ncclDataType_t type, ncclWindow_t window
   return *why = "the CPU stand-in has windows but no symmetric kernels", "no";
 #endif
   if (runtime >= NCCL_VERSION(2, 29, 2) && runtime < NCCL_VERSION(2, 29, 7))
-    return *why = "NCCL 2.29.2 and 2.29.3 leave some sizes out", "unknown";
+    return *why = "NCCL 2.29.2 and 2.29.3 have none for some sizes", "unknown";
   if (links_known) return "yes";
   if (created == ncclSuccess)
     return *why = "whether all GPUs are joined by NVLink is not known", "unknown";
@@ -54,7 +54,7 @@ static const char *ask(ncclComm_t comm, ncclDataType_t type, ncclWindow_t window
 void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclDataType_t type,
                              ncclWindow_t window)
 {
-  /* named for the watchdog: a rank that forgot to register waits here, the others still there */
+  /* a step for the watchdog: a rank that forgot to register waits here, the others at STEP 4 */
   launcher_step("STEP 4: are the windows symmetric?");
   const char *why = "";
   int runtime = 0;
@@ -64,7 +64,7 @@ void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclDataTyp
   const bool missing = program_require_symmetric && *answer != 'y';
   if (launcher_agree(me, missing ? EXIT_CANNOT_RUN : EXIT_VERIFIED) == EXIT_CANNOT_RUN) {
     launcher_note(me, "--require-symmetric: leaving with exit code %d", EXIT_CANNOT_RUN);
-    launcher_barrier(me); /* rank 0 has said so */
+    launcher_barrier(me); /* rank 0 has printed the note */
     launcher_abort(EXIT_CANNOT_RUN);
   }
 }

@@ -18,7 +18,7 @@ struct datatype {
 /* The type of that name, or NULL. */
 const struct datatype *datatype_find(const char *name);
 
-/* The number that the element of this bit pattern stands for; long, to hold integers of 64 bits. */
+/* The number with this bit pattern; long double, because it holds integers of 64 bits. */
 long double datatype_value(const struct datatype *type, uint64_t bits);
 
 #endif

@@ -4,12 +4,12 @@
 #
 #   scripts/bench.sh [--no-install] [--out DIR] [EXAMPLE...]     (02 is 02_allreduce_sm)
 #
-#   --no-install   install nothing; without it gcc, make and MPI are installed where they are missing
+#   --no-install   install nothing; without it gcc, make and MPI are installed if they are missing
 #   --out DIR      where the results go (default: results/<date and time>)
 #
-# Per example, launcher and mode one .csv and what was printed, .txt; and provenance.txt. Where a part fails, the others still
+# Writes a .csv and the printed table, .txt, per example, launcher and mode; and provenance.txt. If a part fails, the others still
 # run. Without a GPU everything runs on the CPU stand-in, in small sizes, marked as such and without times.
-# Exit code 0: all parts are there or cannot run here; 1: a part failed; 2: usage.
+# Exit code 0: all parts ran, or cannot run here; 1: a part failed; 2: usage.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$(realpath "$0")")/lib.sh"
@@ -17,9 +17,9 @@ set -uo pipefail
 out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*"
 arguments "--no-install --out DIR EXAMPLE..." "$@"
 choose_examples "${words[@]}"
-[ -n "$out" ] || die "--out needs a folder; allowed: --out DIR"
+[ -n "$out" ] || die "--out needs a folder: --out DIR"
 mkdir -p -- "$out" && out=$(realpath -- "$out") || exit
-[ ! -e "$out/provenance.txt" ] || die "'$out' has results; allowed: another --out"
+[ ! -e "$out/provenance.txt" ] || die "'$out' already has results; choose another --out"
 prepare "" ""
 build_examples
 [ $kind = gpu ] || echo "a trial: its times mean nothing and are not kept"
@@ -34,11 +34,11 @@ parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
   esac
   for launcher in $launchers; do
     echo "$launcher eager $eager"
-    # threads could deadlock in graphs of kernels that wait for each other, and are refused
+    # threads could deadlock in graphs of kernels that wait for each other, so the program refuses them
     [[ $1.$launcher = 0[34]*.pthread ]] || echo "$launcher graph $graph"
   done
   [[ $1.$launcher = 04*.mpi ]] || return 0
-  # and without a dense result, and other densities
+  # also without a dense result, and with other densities
   echo "mpi graph.entries $graph --algorithm oktopk --result entries"
   [ $kind = gpu ] || return 0
   for density in 0.001 0.005 0.05; do # the paths that pictures.py draws against the density

@@ -4,11 +4,11 @@
 #
 #   scripts/gpu_check.sh [quick|full] [EXAMPLE...]     (default: full, every example; 02 is 02_allreduce_sm)
 #
-# Needs bash, make, gcc, g++ (for nvcc), nvcc and an MPI, and installs nothing; what wants more (compute-sanitizer, PyTorch)
-# is skipped without it. NCCL is that of NCCL_HOME, or of the system. quick: the largest number of ranks only. Ends with `N passed, N failed, N skipped`.
+# Needs bash, make, gcc, g++ (for nvcc), nvcc and an MPI, and installs nothing; checks that need more (compute-sanitizer, PyTorch)
+# are skipped without it. Uses NCCL of NCCL_HOME, or of the system. quick: only the largest number of ranks. Ends with `N passed, N failed, N skipped`.
 #
 # Without enough GPUs: NP=4 NCCL_MULTI_RANK_GPU_ENABLE=1 checks with up to four processes, which take turns on
-# the GPUs there are; threads cannot. NCCL has to be 2.30 or later. It takes several times as long.
+# the GPUs; threads cannot. This needs NCCL 2.30 or later, and several times as long.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$(realpath "$0")")/lib.sh"
@@ -27,14 +27,14 @@ if [ "${NCCL_MULTI_RANK_GPU_ENABLE:-}" = 1 ]; then
   launchers=mpi most=${NP:-$gpus}
   [[ $most =~ ^[1-9][0-9]?$ && $most -le 64 ]] || die "NP='$most' is not a number of ranks; allowed: 1 to 64"
 fi
-[ "$gpus" != 0 ] || { echo "gpu_check.sh: nvidia-smi shows no GPU; allowed: scripts/test.sh on machines without" >&2 && exit 1; }
+[ "$gpus" != 0 ] || { echo "gpu_check.sh: nvidia-smi shows no GPU; scripts/test.sh runs without one" >&2 && exit 1; }
 begin_checks 1
 
 # shellcheck source=tests/gpu/helper.bash
 . tests/gpu/helper.bash
 
 # ---- builds --------------------------------------------------------------------------------------
-of() { [[ " ${examples[*]} " == *" $1"* ]]; } # of 02: whether that example is checked
+of() { [[ " ${examples[*]} " == *" $1"* ]]; } # of 02: is that example checked?
 tests=()                                      # folders of tests/gpu
 for name in $(make -s print-GPU_TEST_PROGRAMS); do
   case $name in allreduce*) of 02 ;; alltoallv*) of 03 ;; *) of 04 ;; esac && tests+=("$name")
@@ -60,8 +60,8 @@ rows() {
   done
 }
 counts=$(seq 1 "$most") some=$((most < 4 ? most : 4)) pair=$((most > 1 ? 2 : 1)) # numbers of ranks
-several=${some#1}                                                             # none where there is one
-victim=$((some > 2 ? 2 : some - 1))                                           # not rank 0, which is the easy one
+several=${some#1}                                                             # empty if there is one rank
+victim=$((some > 2 ? 2 : some - 1))                                           # not rank 0, which is the easy case
 [ "$mode" = full ] || counts=$most
 # Processes take turns on a GPU. Ranks that wait for each other in kernels need several turns for each
 # exchange, so many runs at a time take longer than the same runs a few at a time.
@@ -118,7 +118,7 @@ rows 02 quick pthread 1 "several ranks on one GPU, wide lines" launch tests/gpu/
 rows 02 full pthread 1 "memcheck, several ranks on one GPU" sanitize memcheck tests/gpu/allreduce_one_gpu --calls 8
 ! of 01 || rows 02 quick mpi "$most" "same bits of 01 and 02" same_digest 01_allreduce_ub 02_allreduce_sm
 
-only_one=" $(make -s print-GPU_TESTS) sparse " # of kernels or operators alone: no ranks
+only_one=" $(make -s print-GPU_TESTS) sparse " # kernels or operators alone, without ranks
 for name in "${tests[@]}"; do
   if [[ $only_one == *" $name "* ]]; then
     rows 0 quick pthread 1 "cases $name" launch "tests/gpu/$name"
@@ -129,10 +129,10 @@ for name in "${tests[@]}"; do
   fi
 done
 
-for name in "${examples[@]}"; do # no hang whatever happens
+for name in "${examples[@]}"; do # no hang in any case
   large=(--count 900G) small=() few=() sweep=(-b 1K -e 1M -f 32 -n 5 -w 1 --repetitions 3) can=$launchers
   [[ $name != 04* ]] || large=(--count 4294967294 --density 1) small=(--count 64K) few=(--steps 6) sweep=(--count 100K --steps 8)
-  [[ $name = 0[12]* ]] || can=mpi # threads could deadlock in graphs, and are refused
+  [[ $name = 0[12]* ]] || can=mpi # threads could deadlock in graphs, so programs refuse them
   rows 0 quick "$launchers" "$counts" "golden $name" golden "$name" "${small[@]}"
   rows 0 quick "$launchers" "$most" "bench $name" bench "$name" "${sweep[@]}"
   rows 0 quick "$can" "$most" "bench in a graph, $name" bench "$name" "${sweep[@]}" -G 1
@@ -151,7 +151,7 @@ for name in "${examples[@]}"; do # no hang whatever happens
     launch NCCL_MULTI_RANK_GPU_ENABLE=0 "$name"
 done
 wait
-lanes=1 # steps are many small exchanges, which take long where GPUs take turns
+lanes=1 # steps are many small exchanges, which take long if processes take turns
 if of 04; then
   check "PyTorch: what the optimizer promises" pytorch_job tests/pytorch/optimizer_cases.py --cuda --limit 100
   check "PyTorch: the example" pytorch_job 04_sparse_allreduce/pytorch/train_text.py --steps 20 --layers 4 --width 256 --ways ddp,sparse

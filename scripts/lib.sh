@@ -1,22 +1,22 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# What the scripts share; to be sourced. Defines TOP, the folder of the suite.
+# Shared by the scripts, which source it. Defines TOP, the folder of the suite.
 
-unset CDPATH # with it, cd goes elsewhere and prints where
-unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS # `make run MPI=1` hands these down
-export LC_ALL=C # numbers have a point
+unset CDPATH # with it, cd may go elsewhere and prints the folder
+unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS # `make run MPI=1` exports these
+export LC_ALL=C # decimal points in numbers
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# One line on stderr, whatever is in the argument that it quotes, and exit code 2: usage.
+# Prints one line on stderr, without control characters, and ends with exit code 2: usage.
 die() {
   local message=$*
   echo "${0##*/}: ${message//[[:cntrl:]]/ }" >&2
   exit 2
 }
 
-# arguments ALLOWED ARGUMENTS...: the --switches that are given are in options, what else is in words, what follows --out in out.
+# arguments ALLOWED ARGUMENTS...: sets options (the --switches), out (the word after --out) and words (the rest).
 # shellcheck disable=SC2034 # for the scripts
 arguments() {
   local allowed=$1 && shift
@@ -38,15 +38,15 @@ arguments() {
   done
 }
 
-# ---- what is here --------------------------------------------------------------------------------
-# prepare COMMANDS PACKAGES: says what is missing of these commands (or files) and of what building and running needs; unless
-# there is --no-install among the options, installs the packages of the distribution. Never CUDA, NCCL or a driver.
+# ---- tools and GPUs ------------------------------------------------------------------------------
+# prepare COMMANDS PACKAGES: prints which of these commands (or files), and of those for building and running, are missing. Installs
+# the packages of the distribution, unless --no-install is given. Never installs CUDA, NCCL or a driver.
 prepare() {
   local what missing='' root='' packages="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin $2"
   for what in gcc g++ make "$(mpicc_command)" "$(mpirun_command)" $1; do have "$what" || [ -e "$what" ] || missing+=" ${what##*/}"; done
   [ -n "$missing" ] || return 0
   if [[ $options = *' --no-install '* ]] || ! have apt-get; then
-    echo "${0##*/}: missing:$missing; allowed, as root: apt-get install $packages" >&2
+    echo "${0##*/}: missing:$missing; as root: apt-get install $packages" >&2
   else
     [ "$(id -u)" = 0 ] || root=sudo
     echo "missing:$missing; ${0##*/} installs what it needs (--no-install forbids it): $root apt-get install $packages"
@@ -55,18 +55,18 @@ prepare() {
     $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 install --no-install-recommends $packages >/dev/null
     hash -r
   fi
-  for what in gcc make; do have "$what" || exit 1; done # without others there is less to do
+  for what in gcc make; do have "$what" || exit 1; done # without other tools fewer checks run
 }
 mpicc_command() { echo "${MPICC:-${MPI_HOME:+$MPI_HOME/bin/}mpicc}"; }
 mpirun_command() { echo "${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/}mpirun}"; }
 have_mpi() { have "$(mpicc_command)" && have "$(mpirun_command)"; }
 
-# Where make finds CUDA.
+# The folder where make finds CUDA.
 cuda_home() { make -s -C "$TOP" print-CUDA_HOME; }
-# Says what is missing for a GPU build, nothing if it can be made.
+# Prints what is missing for a GPU build; nothing if nothing is.
 missing_for_gpu_build() { make -n -C "$TOP" build/gpu/flags 2>&1 | sed -n 's/.*\*\*\* \(.*\); allowed.*/\1/p'; }
 
-# GPUs that programs will see.
+# The number of GPUs that programs will see.
 gpu_count() {
   local present visible=64
   present=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true
@@ -74,10 +74,10 @@ gpu_count() {
   echo $((visible < present ? visible : present))
 }
 
-# make_for LAUNCHER ARGUMENTS...: make, for programs of this kind.
+# make_for LAUNCHER ARGUMENTS...: runs make, for programs of this kind.
 make_for() { make -C "$TOP" CPU="${kind/gpu/}" MPI="${1/pthread/}" "${@:2}"; }
 
-# Builds the examples for all launchers. Their kind is gpu; or cpu, after a line that says why.
+# Builds the examples for all launchers. Sets kind to gpu; or to cpu, after a line with the reason.
 # shellcheck disable=SC2034 # ranks is for the scripts
 build_examples() {
   local why launcher
@@ -99,7 +99,7 @@ build_and_run() {
 # ---- examples and programs -----------------------------------------------------------------------
 examples() { (cd "$TOP" && for makefile in [0-9][0-9]_*/Makefile; do dirname "$makefile"; done); }
 
-# choose_examples [NAME...]: sets the array examples to those named, by 02 or 02_allreduce_sm; to all without a name.
+# choose_examples [NAME...]: sets the array examples to those named (02 or 02_allreduce_sm), or to all.
 choose_examples() {
   local name example
   examples=()
@@ -111,7 +111,7 @@ choose_examples() {
   [ $# -gt 0 ] || mapfile -t examples < <(examples)
 }
 
-# built_program EXAMPLE|PROGRAM|tests/gpu/FOLDER gpu|cpu pthread|mpi: where make puts it.
+# built_program EXAMPLE|PROGRAM|tests/gpu/FOLDER gpu|cpu pthread|mpi: prints the path of the built program.
 built_program() {
   case $1 in
   tests/*) echo "$TOP/build/$2-$3/tests/${1##*/}" ;;
@@ -119,8 +119,8 @@ built_program() {
   esac
 }
 
-# mpi_run RANKS PROGRAM [ARGUMENTS]: mpirun as any user and with more ranks than cores. By the environment: options differ
-# between versions of Open MPI. Containers often forbid the copies between processes that it would like to make.
+# mpi_run RANKS PROGRAM [ARGUMENTS]: runs mpirun as any user and with more ranks than cores. It sets environment variables, because
+# options differ between versions of Open MPI. Containers often forbid the copies between processes that Open MPI prefers.
 MPI_SETTINGS=(OMPI_MCA_btl_vader_single_copy_mechanism=none
   OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
   OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none)
@@ -129,8 +129,8 @@ if [ "$(id -u)" = 0 ]; then MPI_SETTINGS+=(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_R
 mpi_run() (exec env "${MPI_SETTINGS[@]}" "$(mpirun_command)" -np "$@")
 
 # ---- checks --------------------------------------------------------------------------------------
-# A check is a command. Exit code 0: passed; 77: skipped, the last line says why; else failed, and its output is shown.
-names=()         # words: with them only checks whose name has one
+# A check is a command. Exit code 0: passed; 77: skipped, the last line is the reason; else failed, and its output is shown.
+names=()         # if not empty, only checks whose name contains one of them run
 begin_checks() { # begin_checks LANES: that many at a time
   lanes=$1
   logs=$(mktemp -d) || exit
@@ -152,7 +152,7 @@ run_check() {
   case $code in
   0) result="ok      $1, $((SECONDS - begin)) s" ;;
   77) result="skip    $1: $(tail -n 1 "$log")" ;;
-  *) # of TAP what has not passed
+  *) # of TAP only tests that have not passed
     result="FAILED  $1, exit code $code, $((SECONDS - begin)) s"
     output=$(grep -v '^ok ' "$log" | tail -n 100 | sed 's/^/        /')
     ;;
@@ -161,7 +161,7 @@ run_check() {
   echo "$result${output:+$'\n'$output}"
 }
 
-# What was skipped and what failed, once more; then the sum. Fails where something failed or nothing passed.
+# Prints skipped and failed checks again, then the sum. Fails if a check failed or none passed.
 end_checks() {
   wait
   cat "$logs"/*.result 2>/dev/null | sort | awk '!/^ok/ { print } { n[$1]++ }

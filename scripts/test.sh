@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# All checks that need no GPU: some nine minutes on two cores. Installs the tools that they need from the
-# distribution, and says so before.
+# Runs all checks that need no GPU: about nine minutes on two cores. Installs the tools that they need from the
+# distribution, and says so first.
 #
 #   scripts/test.sh [--no-install] [NAME...]
 #
-# With names, only the checks whose name contains one of them. What failed and what was skipped stands once more at the
-# end; the last line is `N passed, N failed, N skipped`. Exit code 0: nothing failed and something passed; 1: otherwise;
+# With names, runs only checks whose name contains one of them. Prints failed and skipped checks again at the end; the last
+# line is `N passed, N failed, N skipped`. Exit code 0: nothing failed and something passed; 1: otherwise;
 # 2: usage.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
@@ -45,7 +45,7 @@ built() {
 }
 
 # ---- tests ---------------------------------------------------------------------------------------
-# What hangs ends itself sooner; this is for what does not. Machines differ in speed by a factor of three.
+# For tests that hang and do not end themselves. Machines differ in speed by a factor of three.
 LIMIT=(timeout -k 5 1800)
 unit() { CPU_STANDIN_QUIET=1 CMOCKA_MESSAGE_OUTPUT=TAP "${LIMIT[@]}" "build/cpu-pthread/tests/$1"; }
 sanitize() { # for all launchers, which share objects
@@ -53,7 +53,7 @@ sanitize() { # for all launchers, which share objects
   for launcher in "${sanitized[@]}"; do "${LIMIT[@]}" tests/sanitize.sh "$1" "$launcher" || return; done
 }
 
-# ---- all of it: what lasts long begins early, so that nothing long is left to run alone -------------------
+# ---- all of it: long checks first, so that none of them runs alone at the end ----------------------------
 check build-cpu build_cpu
 check sanitize-address sanitize address,undefined
 check sanitize-thread "${LIMIT[@]}" tests/sanitize.sh thread pthread

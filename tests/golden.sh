@@ -33,7 +33,7 @@ devices() {
 }
 
 allreduce() { # HEADING DEREGISTERED
-  echo "Starting AllReduce example with $ranks ranks"
+  echo "Starting AllReduce example with $ranks rank$([ "$ranks" = 1 ] || echo s)"
   devices
   echo "$1"
   for_ranks "  Rank %d allocating 4.00 MB per buffer"

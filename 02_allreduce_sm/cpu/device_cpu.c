@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU version of device.cu and the kernels, for `make CPU=1`: the same lines, flags, slices and
- * tags in scratch memory of the same layout, by one thread instead of many, which sleeps where the
- * kernels poll. It is also the shortest way to understand them. Why nothing is overwritten too
- * early stands in oneshot.cuh and twoshot.cuh.
+ * tags in scratch memory of the same layout. One thread does the work of many, and sleeps where the
+ * kernels poll. It is also the shortest way to understand them. oneshot.cuh and twoshot.cuh explain
+ * why nothing is overwritten too early.
  *
- * CPU_STANDIN_LSA_RANKS says how many consecutive ranks share memory (default: all), to try out
+ * CPU_STANDIN_LSA_RANKS sets how many consecutive ranks share memory (default: all), to simulate
  * several hosts on one; 0 means no symmetric memory. */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static _Atomic uint64_t *flag_of(const struct allreduce_handle *h, int owner,
   return (_Atomic uint64_t *)(void *)(h->peers[owner] + allreduce_flag_at(h->n, which, 0, source));
 }
 
-/* Line i of rank `source` in the memory of rank `owner`: its data, and after them the tag. */
+/* Line i of rank `source` in the memory of rank `owner`: the data, then the tag. */
 static char *line_at(const struct job *j, int owner, int source, size_t i)
 {
   const int ll128 = j->call.launch.method == ALLREDUCE_LL128, n = j->h->n;
@@ -55,7 +55,7 @@ static bool has_come(const void *arg)
   return atomic_load(a->at) == a->tag || contradicts(a);
 }
 
-/* Waits until the tag of this call stands at `at`, which `peer` writes. */
+/* Waits until `peer` has written the tag of this call to `at`. */
 static bool wait_for(const struct job *j, _Atomic uint64_t *at, int peer)
 {
   struct allreduce_handle *h = j->h;
@@ -102,7 +102,7 @@ static void oneshot_allreduce(const struct job *j, size_t size)
       memcpy(line, send + at, allreduce_least(step, bytes - at));
       atomic_store((_Atomic uint64_t *)(void *)(line + step), j->tag);
     }
-  set_flags(j, ALLREDUCE_BEGUN); /* wakes them, and tells those whose count differs */
+  set_flags(j, ALLREDUCE_BEGUN); /* wakes the peers, and shows them this rank's count */
   for (size_t at = 0; at < bytes; at += step) {
     const void *from[ALLREDUCE_MAX_RANKS];
     for (int p = 0; p < n; p++) {
@@ -115,7 +115,7 @@ static void oneshot_allreduce(const struct job *j, size_t size)
   }
 }
 
-/* `count` elements from element `first` on, from all to all. */
+/* Adds `count` elements from element `first` on, from all ranks, and stores the sums to all. */
 static void add_elements(const struct job *j, size_t first, size_t count, size_t size)
 {
   const struct allreduce_call *c = &j->call;
@@ -144,7 +144,7 @@ static void run(const void *args)
 {
   struct job j = *(const struct job *)args;
   const size_t size = allreduce_size_of(j.call.type);
-  if (j.h->state->reported) return; /* it sends nothing any more: see begin_call */
+  if (j.h->state->reported) return; /* then it sends nothing: see begin_call */
   j.tag = allreduce_tag(++j.h->state->block[0].epoch, j.call.check);
   if (j.call.launch.method == ALLREDUCE_TWOSHOT)
     twoshot_allreduce(&j, size);
@@ -165,7 +165,7 @@ ncclResult_t allreduce_device_launch(struct allreduce_handle *h, const struct al
 ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const char *ids,
                                   struct allreduce_limits *limits, const char **why)
 {
-  const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"); /* several hosts are being simulated */
+  const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"); /* simulates several hosts */
   (void)ids;
   *why = ranks != NULL && atoi(ranks) < h->n ? "not all ranks share memory" : "";
   for (int m = 0; m < ALLREDUCE_METHODS; m++) limits->blocks[m] = ALLREDUCE_MAX_BLOCKS;

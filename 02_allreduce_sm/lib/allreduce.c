@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host code of the direct AllReduce: which method a call takes, handles and what the ranks
- * agree on for them, windows, calls, errors. */
+/* The host code of the direct AllReduce: the method of a call, handles and what the ranks agree on,
+ * windows, calls, errors. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ ncclResult_t allreduce_fail(ncclResult_t result, const char *format, ...)
   va_start(args, format);
   vsnprintf(last_error, sizeof(last_error), format, args);
   va_end(args);
-  for (char *c = last_error; *c != '\0'; c++) /* one line, whatever NCCL has written */
+  for (char *c = last_error; *c != '\0'; c++) /* NCCL's text may have several lines */
     if (*c == '\n') *c = ' ';
   return result;
 }
@@ -38,8 +38,8 @@ const char *allreduce_nccl_reason(ncclResult_t result)
 
 #define MIB ((size_t)1 << 20)
 
-/* As many threads as there are pieces of work, in blocks as small as `blocks` of them allow; but
- * not more blocks than the limit. */
+/* One thread for each piece of work. Blocks are as small as `blocks` of them allow (128 to 512
+ * threads), and there are at most as many as the limit. */
 static struct allreduce_launch launch(enum allreduce_method method, size_t pieces, size_t blocks,
                                       struct allreduce_limits limits)
 {
@@ -50,11 +50,11 @@ static struct allreduce_launch launch(enum allreduce_method method, size_t piece
                                    (int)threads};
 }
 
-/* Up to how many bytes that a rank sends a one-shot method is faster than two-shot. On 2 x H200
- * two-shot takes 2.4 us longer to begin with, and 3 us for each MiB that a rank moves, which is
- * 2 (n - 1) / n of the vector; one-shot moves n - 1 times the vector, at 3.5 us for each MiB in
- * LL128 lines and 6.8 in LL lines (here in hundredths). That was measured with 2 ranks, where it
- * means 4.8 MiB and more than lines have room for; for more ranks it is only calculated. */
+/* Returns the largest number of bytes sent by a rank for which one-shot is faster than two-shot.
+ * `hundredths` is the cost of one-shot in 0.01 us per MiB. On 2 x H200 two-shot takes 2.4 us longer
+ * to begin, and 3 us for each MiB that a rank moves, which is 2 (n - 1) / n of the vector. One-shot
+ * moves n - 1 times the vector, at 3.5 us per MiB in LL128 lines and 6.8 in LL lines. This was
+ * measured with 2 ranks (LL128 pays up to 4.8 MiB), and is only calculated for more. */
 static size_t one_shot_pays(size_t n, size_t hundredths)
 {
   return MIB * 240 * n / (hundredths * n - 600);
@@ -74,22 +74,22 @@ struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_l
 
 /* ---- handles: what the ranks agree on -------------------------------------------------------- */
 
-/* Of each limit the lowest counts. */
+/* For each limit the lowest value of all ranks is used. */
 struct agreement {
-  enum { FAILED, CANNOT, CAN } can; /* FAILED: a call has, on this rank */
+  enum { FAILED, CANNOT, CAN } can; /* FAILED: a call failed on this rank */
   int architecture;
   struct allreduce_limits limits;
 };
 
-/* What the ranks send each other, one thing after the other. */
+/* What the ranks send each other: first the ids, then the agreements. */
 union exchanged {
   char ids[ALLREDUCE_MAX_RANKS][ALLREDUCE_ID];
   struct agreement agreements[ALLREDUCE_MAX_RANKS];
 };
 
-/* Collective, with whatever NCCL has, because nothing of ours works yet. `all` is of all ranks. It
- * is pinned host memory, which NCCL's kernels reach as well: a GPU that is full cannot keep its
- * rank from telling the others. */
+/* Collective, by NCCL, because the handle does not work yet. `all` gets the data of all ranks. It
+ * is pinned host memory, which NCCL's kernels can access: so even a rank whose GPU memory is full
+ * can send its result. */
 static ncclResult_t exchange(const struct allreduce_handle *h, const void *mine, size_t bytes,
                              void *all)
 {
@@ -105,13 +105,13 @@ static void lower(size_t *limit, size_t to)
   *limit = allreduce_least(*limit, to);
 }
 
-/* Lowers a limit to what the user wants: 0 nothing, < 0 none. */
+/* Lowers a limit to the user's value: 0 keeps it, < 0 makes it 0. */
 static void lower_to_wanted(size_t *limit, long wanted)
 {
   if (wanted != 0) lower(limit, wanted < 0 ? 0 : (size_t)wanted);
 }
 
-/* Which GPU this rank has, for itself and for the others. */
+/* Finds the GPU of this rank. `id` is for the other ranks. */
 static ncclResult_t find_device(struct allreduce_handle *h, char id[ALLREDUCE_ID])
 {
   int major = 0, minor = 0;
@@ -123,7 +123,7 @@ static ncclResult_t find_device(struct allreduce_handle *h, char id[ALLREDUCE_ID
   return ncclSuccess;
 }
 
-/* Scratch memory of zeros, and what a rank remembers. Local. */
+/* Allocates scratch memory, filled with zeros, and the state. Local. */
 static ncclResult_t make_memory(struct allreduce_handle *h, uint64_t calls_before)
 {
   struct allreduce_state first = {0};
@@ -151,7 +151,7 @@ static ncclResult_t connect(struct allreduce_handle *h)
   return allreduce_device_peers(h, h->window, h->peers);
 }
 
-/* What this rank can and wants. Sets `why` where it cannot. */
+/* Finds what this rank can do and the user wants. Sets `why` if it cannot. */
 static ncclResult_t ask_this_rank(struct allreduce_handle *h, const allreduce_config_t *config,
                                   const char *ids, struct allreduce_limits *limits,
                                   const char **why)
@@ -168,9 +168,9 @@ static ncclResult_t ask_this_rank(struct allreduce_handle *h, const allreduce_co
   return make_memory(h, config->calls_before);
 }
 
-/* All ranks get through all collective calls in it, whatever one of them finds: a call of ours that
- * fails is remembered until all have heard of it. No LL128 lines between GPUs of different
- * architectures: there NCCL does not use its own either. */
+/* Every rank makes all collective calls of this function, even after an error: the error is kept
+ * until all ranks know it. No LL128 lines between GPUs of different architectures: NCCL does not
+ * use them there either. */
 static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t *config,
                            union exchanged *all)
 {
@@ -195,7 +195,8 @@ static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t 
   if (agreed.can == FAILED)
     return allreduce_fail(ncclRemoteError, "a call has failed on another rank");
   if (agreed.can == CANNOT)
-    return allreduce_fail(ncclInvalidUsage, "%s", mine.can == CANNOT ? why : "another rank cannot");
+    return allreduce_fail(ncclInvalidUsage, "%s",
+                          mine.can == CANNOT ? why : "it is not possible on another rank");
   h->limits = agreed.limits;
   return connect(h);
 }
@@ -207,13 +208,13 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
   union exchanged *all = NULL;
   ncclResult_t result = ncclSuccess;
   int rank = 0, n = 0;
-  if (handle == NULL) return allreduce_fail(ncclInvalidArgument, "NULL where the handle shall go");
+  if (handle == NULL) return allreduce_fail(ncclInvalidArgument, "handle is NULL");
   *handle = NULL;
   ALLREDUCE_NCCLTRY(ncclCommUserRank(comm, &rank));
   ALLREDUCE_NCCLTRY(ncclCommCount(comm, &n));
   if (n > ALLREDUCE_MAX_RANKS)
     return allreduce_fail(ncclInvalidUsage, "more than %d ranks", ALLREDUCE_MAX_RANKS);
-  /* A rank that does not get this memory leaves the others waiting, as one that never comes. */
+  /* If a rank does not get this memory, the others wait for it, as for a rank that never calls. */
   ALLREDUCE_CUDATRY(
       cudaHostAlloc((void **)&all, sizeof(*all), cudaHostAllocPortable | cudaHostAllocMapped));
   struct allreduce_handle *h = calloc(1, sizeof(*h));
@@ -233,9 +234,9 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
   return result;
 }
 
-/* A slower peer may still store a flag, which no rank reads any more: it stores through
- * its own mapping, which keeps the memory until that peer, too, has given back its window. So there
- * is no barrier, and a peer that never comes is not waited for. */
+/* A slower peer may still store a flag, which no rank reads. It stores through its own mapping,
+ * which keeps the memory until that peer has deregistered its window as well. So no barrier is
+ * needed, and a peer that never comes does not block this call. */
 ncclResult_t allreduce_destroy(allreduce_t h)
 {
   if (h == NULL) return ncclSuccess;
@@ -257,7 +258,7 @@ ncclResult_t allreduce_destroy(allreduce_t h)
 ncclResult_t allreduce_add_window(allreduce_t handle, ncclWindow_t window, void *buff, size_t bytes)
 {
   if (handle == NULL || window == NULL)
-    return allreduce_fail(ncclInvalidArgument, "NULL %s", handle == NULL ? "handle" : "window");
+    return allreduce_fail(ncclInvalidArgument, "%s is NULL", handle == NULL ? "handle" : "window");
   if (handle->windows == ALLREDUCE_MAX_WINDOWS)
     return allreduce_fail(ncclInvalidUsage, "more than %d windows", ALLREDUCE_MAX_WINDOWS);
   struct allreduce_window *w = &handle->window_of[handle->windows];
@@ -269,13 +270,13 @@ ncclResult_t allreduce_add_window(allreduce_t handle, ncclWindow_t window, void 
 
 ncclResult_t allreduce_forget_window(allreduce_t handle, ncclWindow_t window)
 {
-  if (handle == NULL) return allreduce_fail(ncclInvalidArgument, "NULL handle");
+  if (handle == NULL) return allreduce_fail(ncclInvalidArgument, "handle is NULL");
   for (int i = 0; i < handle->windows; i++)
     if (handle->window_of[i].window == window) {
       handle->window_of[i] = handle->window_of[--handle->windows];
       return ncclSuccess;
     }
-  return allreduce_fail(ncclInvalidArgument, "no such window");
+  return allreduce_fail(ncclInvalidArgument, "the handle does not have this window");
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -292,7 +293,7 @@ int allreduce_has_type(ncclDataType_t type)
   return allreduce_size_of(type) != 0;
 }
 
-/* The window in which the bytes lie, or NULL. */
+/* The window that contains the bytes, or NULL. */
 static const struct allreduce_window *window_of(const struct allreduce_handle *h, const char *at,
                                                 size_t bytes)
 {
@@ -309,8 +310,8 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
   const size_t size = allreduce_size_of(type);
   const char *send = sendbuff;
   char *recv = recvbuff;
-  if (handle == NULL) return allreduce_fail(ncclInvalidArgument, "NULL handle");
-  if (size == 0) return allreduce_fail(ncclInvalidArgument, "no sums of type %d", (int)type);
+  if (handle == NULL) return allreduce_fail(ncclInvalidArgument, "handle is NULL");
+  if (size == 0) return allreduce_fail(ncclInvalidArgument, "type %d cannot be summed", (int)type);
   if (count == 0) return ncclSuccess;
   if (count > SIZE_MAX / 2 / size) return allreduce_fail(ncclInvalidArgument, "too many elements");
   const size_t bytes = count * size;
@@ -323,7 +324,7 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
     return allreduce_fail(ncclInvalidArgument, "the %s buffer is not aligned to an element",
                           (uintptr_t)send % size != 0 ? "send" : "receive");
   if (send != recv && send < recv + bytes && recv < send + bytes)
-    return allreduce_fail(ncclInvalidArgument, "the buffers overlap; allowed: in place, or apart");
+    return allreduce_fail(ncclInvalidArgument, "the buffers overlap, but are not the same");
   if (handle->n == 1) {
     if (send != recv)
       ALLREDUCE_CUDATRY(cudaMemcpyAsync(recv, send, bytes, cudaMemcpyDeviceToDevice, stream));
@@ -340,7 +341,7 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
     call.send[p] = from->peers[p] + (send - from->base);
     call.recv[p] = to->peers[p] + (recv - to->base);
   }
-  /* my own by the addresses I was given, since they are nearer than those of a window */
+  /* for this rank the given addresses, which are faster than those of a window */
   call.send[handle->rank] = send;
   call.recv[handle->rank] = recv;
   return allreduce_device_launch(handle, &call, stream);
@@ -348,17 +349,18 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
 
 ncclResult_t allreduce_get_async_error(allreduce_t handle, ncclResult_t *result)
 {
-  if (handle == NULL || result == NULL) return allreduce_fail(ncclInvalidArgument, "NULL argument");
+  if (handle == NULL || result == NULL)
+    return allreduce_fail(ncclInvalidArgument, "an argument is NULL");
   *result = ncclSuccess;
   if (handle->n == 1) return ncclSuccess;
   const struct allreduce_error *e = handle->error;
   const int kind = __atomic_load_n(&e->kind, __ATOMIC_ACQUIRE);
   if (kind == ALLREDUCE_ERROR_COUNT)
     *result = allreduce_fail(ncclInvalidArgument,
-                             "rank %d has called with another count, type or place in the windows",
+                             "rank %d has called with another count, type or offset in the windows",
                              e->peer);
   else if (kind == ALLREDUCE_ERROR_TIMEOUT)
-    *result = allreduce_fail(ncclRemoteError, "rank %d waited in vain for rank %d", handle->rank,
+    *result = allreduce_fail(ncclRemoteError, "rank %d timed out waiting for rank %d", handle->rank,
                              e->peer);
   return ncclSuccess;
 }

@@ -13,28 +13,29 @@
  * and for every way of starting ranks. half and bfloat16 are added in float and rounded once, at
  * the end; integers wrap.
  *
- * What all ranks have in common:
- * - They make the same calls of allreduce_run on a handle in the same order, with the same count
- *   and type. All of them are in place, or none is.
- * - sendbuff has the same offset in its window on all ranks, and so has recvbuff (any multiple of
- *   an element's size; the two may differ). They are the same buffer or have no byte in common.
- *   If ranks differ in any of this, allreduce_get_async_error reports it, on every rank that
- *   notices. (Different offsets are reported for two-shot; lines allow them.) The ranks compare 16
- *   bits: one pair of counts in 65,536 is not noticed, and the result is wrong.
+ * The same on all ranks:
+ * - The calls of allreduce_run on a handle: order, count, type, in place or not.
+ * - The offset of sendbuff in its window, and that of recvbuff (any multiple of an element's size;
+ *   the two may differ). They are the same buffer or have no byte in common.
+ * If ranks differ in this, every rank that notices reports it in allreduce_get_async_error. (Lines
+ * allow different offsets; two-shot reports them.) The ranks compare 16 bits: one pair of counts in
+ * 65,536 goes unnoticed, and the result is wrong.
+ *
+ * About streams, graphs and room on the GPU:
  * - The calls of a handle follow each other: on one stream, or on several that wait for each other
  *   by events. They may be captured, replayed and mixed with others.
- * - On GPUs of compute capability 9.0 and later, small calls are launched while the kernel before
- *   them in the stream ends, and wait for that end on the device (programmatic dependent launch).
- *   The kernel before them, if launched in this way, must have waited as well. NCCL's symmetric
- *   ones from 2.28.3 to 2.30.4 do not, so put a node that is not a kernel between. Calls are
- *   launched early only if nvcc compiles for 9.0 or later; its default is older.
- * - Where several ranks are threads of one process, a graph with these calls can deadlock when it
- *   is launched. So can any graph whose kernels wait for other GPUs, including NCCL's. For graphs
- *   use one process for each GPU.
- * - A call needs room on all GPUs at once, because its kernels wait for each other. So calls of two
- *   handles, or of a handle and of NCCL on different streams, wait for each other by events, in the
- *   same order on all ranks. Or both leave room (max_blocks: half of the multiprocessors). If not,
- *   each GPU may be full of kernels that wait for one that has no room on another.
+ * - On GPUs of compute capability 9.0 and later, small calls are launched while the previous kernel
+ *   in the stream ends, and wait for that end on the device (programmatic dependent launch). The
+ *   previous kernel, if launched in this way, must have waited as well. NCCL's symmetric kernels do
+ *   not from 2.28.3 until 2.30.7 (fixed): put a node that is not a kernel between the two. Calls
+ *   are launched early only if nvcc compiles for 9.0 or later; its default is older.
+ * - If several ranks are threads of one process, a graph with these calls can deadlock when it is
+ *   launched. So can any graph whose kernels wait for other GPUs, including NCCL's. For graphs use
+ *   one process for each GPU.
+ * - All blocks of a call must fit on all GPUs at the same time. So let calls of two handles, or of
+ *   a handle and NCCL on another stream, wait for each other by events, in the same order on all
+ *   ranks. Or set max_blocks to half of the multiprocessors in both. Otherwise the GPUs can
+ *   deadlock: each is full of kernels that wait for a kernel with no room on another GPU.
  *
  * Functions return NCCL's codes; allreduce_last_error has a message for the last failure of the
  * calling thread. It includes nothing of the suite, never prints and never exits. C and C++. */
@@ -59,7 +60,7 @@ typedef struct {
   double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
   int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
   /* The most bytes that a rank sends to the others as LL lines, and as LL128 lines (oneshot.cuh);
-   * beyond is two-shot. 0: what was fastest, < 0: none */
+   * larger calls are two-shot. 0: the fastest value measured, < 0: none */
   long ll_bytes, ll128_bytes;
   uint64_t calls_before; /* for tests: the first call is in the next epoch */
 } allreduce_config_t;
@@ -68,8 +69,8 @@ typedef struct {
  * call NCCL's. Reasons: not all ranks share memory, there are more than 72, a GPU is reached over
  * PCIe or is older than compute capability 7.0, NCCL is older than 2.28 or than the headers, or,
  * with headers of 2.28, not exactly their release, or it was built with CUDA before 12.3.
- * allreduce_last_error names the reason. `config` may be NULL. comm is a blocking communicator
- * (ncclConfig_t's `blocking` is not 0) and must outlive the handle. */
+ * allreduce_last_error names the reason. On failure *handle is NULL. `config` may be NULL. comm is
+ * a blocking communicator (ncclConfig_t's `blocking` is not 0) and must outlive the handle. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle);
 
@@ -77,8 +78,8 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
 ncclResult_t allreduce_destroy(allreduce_t handle);
 
 /* Makes a window known to the handle: `buff` and `bytes` as in ncclCommWindowRegister with
- * NCCL_WIN_COLL_SYMMETRIC. It begins at the same place in its allocation on all ranks, where NCCL
- * looks for it. Local; not during capture. Forget it before you deregister the window. */
+ * NCCL_WIN_COLL_SYMMETRIC. It begins at the same offset in its allocation on all ranks; NCCL
+ * assumes this. Local; not during capture. Forget it before you deregister the window. */
 ncclResult_t allreduce_add_window(allreduce_t handle, ncclWindow_t window, void *buff,
                                   size_t bytes);
 ncclResult_t allreduce_forget_window(allreduce_t handle, ncclWindow_t window);
@@ -94,17 +95,16 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
                            ncclDataType_t type, cudaStream_t stream);
 
 /* The first error that finished calls have found. Local; does not wait.
- *   ncclSuccess           nothing
- *   ncclRemoteError       another rank did not come within the timeout
- *   ncclInvalidArgument   another rank has called with another count, type or place
- * Errors are final: later calls send nothing, do not wait long, and their results are undefined. So
- * the other ranks report an error as well. A late rank may still read the send buffer and write the
- * receive buffer of the call that failed, so keep both allocated until allreduce_destroy. (A rank
- * that stops for longer than the timeout in the middle of a call may report that only in its next
- * one.) */
+ *   ncclSuccess           no error
+ *   ncclRemoteError       another rank was later than the timeout
+ *   ncclInvalidArgument   another rank has called with another count, type or offset
+ * After an error, later calls send nothing, return soon, and leave undefined results. The other
+ * ranks then time out and report an error too. A late rank may still read the send buffer and write
+ * the receive buffer of the call that failed, so keep both allocated until allreduce_destroy. (If a
+ * rank is suspended in the middle of a call, it may report the timeout only in its next call.) */
 ncclResult_t allreduce_get_async_error(allreduce_t handle, ncclResult_t *result);
 
-/* What went wrong in the last call of this thread that failed or reported an error. */
+/* The message of the last call of this thread that failed or reported an error. */
 const char *allreduce_last_error(void);
 
 #ifdef __cplusplus

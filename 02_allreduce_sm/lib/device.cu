@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The direct AllReduce on GPUs: where it is possible, scratch memory, addresses of the peers,
- * launches. What the kernels do is in oneshot.cuh and twoshot.cuh.
+/* The direct AllReduce on GPUs: is it possible, addresses of the peers, launches. The kernels are
+ * in oneshot.cuh and twoshot.cuh.
  *
- * Of NCCL's device interface (2.28 and later) one thing is used: ncclGetLsaPointer, in a kernel of
- * one block. ncclDevCommCreate is called because it tells whether there is symmetric memory:
- * without it a window may be none. */
+ * Of NCCL's device interface (2.28 and later) kernels use only ncclGetLsaPointer, in a kernel of
+ * one block. ncclDevCommCreate is called because it fails without symmetric memory; the
+ * registration of a window may not. */
 #include "internal.h"
 
 #if ALLREDUCE_HAS_DEVICE_CODE
@@ -37,7 +37,7 @@ template <typename S, int N>
 static __global__ void __launch_bounds__(THREADS)
     twoshot_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  /* as many words on their way as registers allow; a sum may be added in wider ones than a word */
+  /* as many words in flight as registers allow; sums of 16-bit types need wider ones */
   constexpr int WORDS = N <= 2 ? 8 : N <= 4 ? 4 : 2;
   constexpr int WIDER = sizeof(typename S::wide) / sizeof(typename S::element);
   constexpr int U = WIDER < WORDS ? WORDS / WIDER : 1;
@@ -116,8 +116,8 @@ ncclResult_t allreduce_device_launch(struct allreduce_handle *h, const struct al
 }
 
 /* With lazy loading a kernel is loaded at its first launch, which may wait for a device that waits
- * for us. So load them all now. Finds how many blocks of each method a multiprocessor has room for,
- * whatever the type. */
+ * for this rank. So load them all now. Also finds how many blocks of each method fit on a
+ * multiprocessor, for any type. */
 template <int N>
 static cudaError_t load(bool *overlaps, size_t fit[ALLREDUCE_METHODS])
 {
@@ -143,14 +143,14 @@ static cudaError_t load(bool *overlaps, size_t fit[ALLREDUCE_METHODS])
   return cudaSuccess;
 }
 
-/* ---- where it is possible -------------------------------------------------------------------- */
+/* ---- is it possible? ------------------------------------------------------------------------- */
 
-/* How this rank's device reaches another GPU: over NVLink GPUs have atomic operations on each
- * other's memory, over PCIe they have not. */
+/* How this rank's device reaches another GPU. Over NVLink GPUs have atomic operations on each
+ * other's memory, over PCIe they do not. */
 enum link { LINK_UNKNOWN, LINK_PCIE, LINK_NVLINK };
 
-/* A process may see its own GPU only (CUDA_VISIBLE_DEVICES), as Slurm's tasks do. NVML, which NCCL
- * needs as well, sees all of the host, whatever CUDA does. */
+/* A process may see only its own GPU (CUDA_VISIBLE_DEVICES), like tasks of Slurm. NVML, which NCCL
+ * needs as well, sees all GPUs of the host. */
 static enum link link_by_nvml(const char *mine, const char *theirs)
 {
   enum { NVLINK = 2, OK = 0, UNKNOWN = 6 }; /* NVML_P2P_CAPS_INDEX_..., NVML_P2P_STATUS_... */
@@ -175,7 +175,7 @@ static enum link link_to(int device, const char *mine, const char *theirs)
       cudaDeviceGetByPCIBusId(&peer, theirs) == cudaSuccess &&
       (peer == device || cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
                                                    device, peer) == cudaSuccess);
-  cudaGetLastError(); /* not for others to find */
+  cudaGetLastError(); /* clears the error */
   if (!visible) return link_by_nvml(mine, theirs);
   return peer == device || atomics ? LINK_NVLINK : LINK_PCIE;
 }
@@ -191,8 +191,8 @@ static const char *why_not(const struct allreduce_handle *h, const char *ids,
     return "NCCL at run time is not the version of the headers";
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
   if (h->architecture < 70) return "the GPU is older than compute capability 7.0";
-  /* What keeps 128 bytes together: V100, A100, and all from H100 on. (NCCL uses its own lines of
-   * 128 bytes from 7.0 on; this is narrower. Only on H200 has it been tried.) */
+  /* GPUs that keep 128 bytes together: V100, A100, and all from H100 on. (NCCL uses LL128 on all
+   * GPUs from 7.0 on; this is narrower. Tried only on H200.) */
   if (h->architecture < 90 && h->architecture % 10 != 0) limits->ll128 = 0;
   for (int p = 0; p < h->n; p++) {
     const enum link link = link_to(h->device, ids + h->rank * ALLREDUCE_ID, ids + p * ALLREDUCE_ID);
@@ -239,7 +239,7 @@ ncclResult_t allreduce_device_probe(ncclComm_t comm)
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* Where this rank sees the window of every rank. */
+/* The address here of the window of every rank. */
 static __global__ void lsa_pointers(ncclWindow_t window, int n, char **out)
 {
   const int p = threadIdx.x;
@@ -255,7 +255,7 @@ ncclResult_t allreduce_device_peers(const struct allreduce_handle *h, ncclWindow
   return ncclSuccess;
 }
 
-#else /* nobody calls anything but the first */
+#else /* only the first function is called */
 ncclResult_t allreduce_device_ask(struct allreduce_handle *, const char *,
                                   struct allreduce_limits *, const char **why)
 {

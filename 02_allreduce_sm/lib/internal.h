@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the direct AllReduce share: its types, errors, methods and handles, and what
- * allreduce.c asks of the device (device.cu; without a GPU cpu/device_cpu.c). C and CUDA C++. */
+/* Shared by the files of the direct AllReduce: types, errors, methods, handles, and the functions
+ * of device.cu (without a GPU, of cpu/device_cpu.c). C and CUDA C++. */
 #ifndef ALLREDUCE_INTERNAL_H
 #define ALLREDUCE_INTERNAL_H
 
@@ -13,15 +13,15 @@
 extern "C" {
 #endif
 
-/* NCCL's device interface came with 2.28; loads and stores of 128 bits, which PTX makes single
- * ones, with CUDA 12.3. */
+/* NCCL's device interface came with 2.28. Loads and stores of 128 bits, which PTX does not split,
+ * came with CUDA 12.3. */
 #define ALLREDUCE_HAS_DEVICE_CODE \
   (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) && CUDART_VERSION >= 12030)
 
 /* ---- types ----------------------------------------------------------------------------------- */
 
 /* The types whose elements can be added: X(NCCL's type, the sum, the bits of an element). The sum
- * is a type in sum.cuh and a function in cpu/plain.c. Host code, kernels and the CPU version go by
+ * is a type in sum.cuh and a function in cpu/plain.c. Host code, kernels and the CPU version use
  * this list: a line without its sum does not compile. */
 #define ALLREDUCE_TYPES(X)                \
   X(ncclHalf, sum_half, uint16_t)         \
@@ -36,9 +36,9 @@ extern "C" {
 /* Bytes of an element; 0: no sums of this type. */
 size_t allreduce_size_of(ncclDataType_t type);
 
-/* cpu/plain.c: the sum in plain C, what the CPU version does and what tests compare the kernels
- * with, bit for bit. Adds `count` elements of from[0] ... from[n - 1] in this order to `to`, which
- * may be one of them. No address need be aligned. */
+/* cpu/plain.c: the sum in plain C, for the CPU version. Tests compare the kernels with it, bit for
+ * bit. Adds `count` elements of from[0] ... from[n - 1] in this order and stores the sums to `to`,
+ * which may be one of them. Addresses need not be aligned. */
 void allreduce_plain_sum(ncclDataType_t type, const void *const *from, int n, size_t count,
                          void *to);
 
@@ -72,14 +72,14 @@ const char *allreduce_nccl_reason(ncclResult_t result);
                             cudaGetErrorString(try_error));          \
   } while (0)
 
-/* For functions that have set the message themselves. */
+/* For functions that set the message themselves. */
 #define ALLREDUCE_TRY(call)                           \
   do {                                                \
     ncclResult_t try_result = (call);                 \
     if (try_result != ncclSuccess) return try_result; \
   } while (0)
 
-/* ---- which method a call takes, on how many blocks ------------------------------------------- */
+/* ---- the method of a call, and its blocks ---------------------------------------------------- */
 
 enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_LL128, ALLREDUCE_TWOSHOT, ALLREDUCE_METHODS };
 
@@ -88,9 +88,9 @@ struct allreduce_launch {
   int blocks, threads; /* threads of a block */
 };
 
-/* The same on all ranks, or they would not choose alike. */
+/* Equal on all ranks, so that all choose the same method. */
 struct allreduce_limits {
-  size_t blocks[ALLREDUCE_METHODS]; /* of a launch: as many as all GPUs run at once */
+  size_t blocks[ALLREDUCE_METHODS]; /* most blocks of a launch: all GPUs run that many at once */
   size_t ll;                        /* the most bytes that a rank sends to others as LL lines ... */
   size_t ll128;                     /* ... and as LL128 lines; 0: these cannot be used */
 };
@@ -98,16 +98,15 @@ struct allreduce_limits {
 /* `bytes` is not 0, n at least 2. */
 struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_limits limits);
 
-/* ---- what device code works on --------------------------------------------------------------- */
+/* ---- data of the device code ----------------------------------------------------------------- */
 
-/* What a rank remembers from call to call, in device memory: each block has a copy of its own,
- * which it reads by one load. */
+/* Kept by a rank from call to call, in device memory. Each block has its own copy. */
 struct allreduce_state {
-  struct allreduce_memory {
-    uint64_t epoch;  /* of the last call */
-    uint64_t broken; /* a wait was given up: this rank sends nothing any more */
+  struct allreduce_memory { /* read by one load */
+    uint64_t epoch;         /* of the last call */
+    uint64_t broken;        /* a wait was given up: this rank sends nothing more */
   } block[ALLREDUCE_MAX_BLOCKS];
-  uint32_t reported; /* there is an error; the first one stays */
+  uint32_t reported; /* an error is stored; the first one stays */
 };
 
 enum allreduce_error_kind {
@@ -121,7 +120,7 @@ struct allreduce_error {
   int kind, peer;
 };
 
-/* One AllReduce. Addresses are as this rank sees them; those of other ranks matter to two-shot. */
+/* One AllReduce. Addresses are valid on this rank; only two-shot uses those of other ranks. */
 struct allreduce_call {
   struct allreduce_launch launch;
   ncclDataType_t type;
@@ -142,11 +141,11 @@ struct allreduce_handle {
   int device, architecture; /* compute capability, times 10 */
   double timeout;           /* seconds, 0: forever */
   struct allreduce_limits limits;
-  bool overlaps; /* kernels wait for the kernel before them: wait.cuh */
-  /* With a single rank there is none of this. */
+  bool overlaps; /* kernels wait for the previous kernel: wait.cuh */
+  /* With one rank these are not used. */
   char *scratch;
   ncclWindow_t window;              /* of the scratch memory */
-  char *peers[ALLREDUCE_MAX_RANKS]; /* where this rank sees that of each rank */
+  char *peers[ALLREDUCE_MAX_RANKS]; /* address here of the scratch memory of each rank */
   char **table;                     /* device memory, for n addresses */
   struct allreduce_state *state;
   struct allreduce_error *error;
@@ -159,19 +158,18 @@ struct allreduce_handle {
   } window_of[ALLREDUCE_MAX_WINDOWS];
 };
 
-/* ---- what the host code asks of the device: NCCL's codes; errors have their message ---------- */
+/* ---- functions of the device: they return NCCL's codes and set the message ------------------- */
 
-/* Sets `why`: "" or why this rank cannot. `ids` name the GPUs of all ranks, as
- * cudaDeviceGetPCIBusId does; one that could not find out has "". Lowers limits->ll128 to what this
- * rank can, loads all kernels, and finds how many blocks of each method this GPU runs at once.
- * Local. */
+/* Sets `why` to "", or to the reason why this rank cannot. `ids` are the GPUs of all ranks, from
+ * cudaDeviceGetPCIBusId; "" if that failed. Lowers limits->ll128 to what this rank can do, loads
+ * all kernels, and finds how many blocks of each method this GPU runs at once. Local. */
 ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const char *ids,
                                   struct allreduce_limits *limits, const char **why);
 
-/* ncclInvalidUsage where the communicator has no symmetric memory. Collective. */
+/* ncclInvalidUsage if the communicator has no symmetric memory. Collective. */
 ncclResult_t allreduce_device_probe(ncclComm_t comm);
 
-/* Where this rank sees the beginning of the window of every rank. */
+/* The address here of the beginning of every rank's window. */
 ncclResult_t allreduce_device_peers(const struct allreduce_handle *h, ncclWindow_t window,
                                     char **peers);
 

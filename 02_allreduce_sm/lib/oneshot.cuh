@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-shot with lines: for small vectors and those of middle size, where what counts is how often
- * GPUs wait for each other.
+/* One-shot with lines: for small and medium vectors, whose time depends on how often GPUs wait for
+ * each other.
  *
- * Every rank stores its vector to every other rank, as lines into scratch memory, which is the
- * library's own, and waits for nothing before it does so. Then it waits for the lines of the
- * others: where a tag has come the data has come too. So there is one trip over the link, and no
- * barrier. A line has a tag, which has the epoch of the call in it (protocol.h):
+ * Every rank stores its vector to every other rank, as lines in scratch memory that only this
+ * library uses, so it need not wait before. Then it waits for the lines of the others: a rank that
+ * sees a tag has the data as well. So there is one trip over the link, and no barrier. The tag of a
+ * line contains the epoch of the call (protocol.h). The names are NCCL's:
  *   LL      8 bytes of data and the tag, stored by one instruction of one thread
  *   LL128   120 bytes of data and the tag, stored by one instruction of eight threads of a warp, 16
  *           bytes each. Nearly half as many bytes go over the link.
- * Both are NCCL's, as are the names. To the code an LL line is an LL128 line of one thread.
+ * The code treats an LL line as an LL128 line of one thread.
  *
  * Why no line is overwritten before it has been read. Let A and B be two ranks and e an epoch. A
- * begins e when its kernel has waited for the one before (wait_for_kernel_before), and has then
+ * begins e when its kernel has waited for the previous one (wait_for_kernel_before). Then it has
  * finished e - 1, because the calls of a handle follow each other on every rank. And:
  *   (1) A rank that receives a line or a flag of e from A knows that A has finished e - 1.
- *   (2) A rank that has finished e has a line or a flag of e from every other rank: each call has
- *       at least one element, so with lines there is one to wait for; two-shot waits for a flag.
+ *   (2) A rank that has finished e has a line or a flag of e from every other rank: a call has at
+ *       least one element, so with lines it waits for one; two-shot waits for a flag.
  * In e, A stores lines into its part at B, which has one half for odd and one for even epochs:
  *
  *   A   e - 2   lines to half 0
@@ -24,19 +24,19 @@
  *       e       lines to half 0      <- received, so by (1) B has finished e - 2: it has read those
  *
  * They replace those of e - 2 or of an older call, which B has read. Those of e - 1, which B may
- * still be reading, are in the other half. It does not matter which method a call takes, how many
- * elements or blocks it has, or whether it comes from a graph: each one counts the epoch on by one.
- * tests/unit/test_protocol_allreduce.c goes through all orders in which this can happen.
+ * still be reading, are in the other half. The method of a call, its elements and blocks, and
+ * whether it comes from a graph do not matter: each call increments the epoch.
+ * tests/unit/test_protocol_allreduce.c goes through all orders of events.
  *
- * That a thread that finds the tag of an LL128 line finds the 120 bytes too is nothing that PTX
- * promises. It rests on what NVLink does with such a store: it stays together. NCCL rests on the
- * same. So LL128 is used only where all GPUs have the same compute capability, it is one of those
- * in device.cu, and all links are NVLink; allreduce_create has all ranks agree on it, and
- * config.ll128_bytes switches it off.
+ * PTX does not promise that a thread that sees the tag of an LL128 line also sees its 120 bytes. In
+ * practice NVLink keeps such a store together. NCCL relies on this too. So LL128 is used only if
+ * all GPUs have the same compute capability, one of those in device.cu, and all links are NVLink.
+ * The ranks agree on it in allreduce_create, and config.ll128_bytes switches it off.
  *
- * Nothing but scratch memory is written by others, so send and receive buffer need no window here.
- * In place is right, because the thread that replaces a word has stored it to every rank before.
- * How many blocks are resident does not matter: each thread sends all its lines before it waits. */
+ * Other ranks write only to scratch memory, so this method would work without windows
+ * (allreduce_run requires them all the same, because the method depends on the size). In place
+ * works, because a thread has stored a word to every rank before it replaces it. The blocks need
+ * not run at the same time, because each thread sends all its lines before it waits. */
 #ifndef ALLREDUCE_ONESHOT_CUH
 #define ALLREDUCE_ONESHOT_CUH
 
@@ -45,7 +45,7 @@
 
 /* ---- the user's vector, in words of 8 bytes -------------------------------------------------- */
 
-/* Up to 8 bytes at `from`, which is aligned to an element of type T only. */
+/* Loads up to 8 bytes at `from`, which is only aligned to an element of type T. */
 template <typename T>
 static __device__ __noinline__ uint64_t load_elements(const char *from, size_t left)
 {
@@ -103,8 +103,8 @@ struct vector_words {
 
 enum { LL = 1, LL128 = 8 }; /* threads of a line */
 
-/* 16 bytes of each line: words 2 i and 2 i + 1 for thread i; the last one has one word and the tag.
- * L is LL or LL128. */
+/* 16 bytes of each line: thread i has words 2 i and 2 i + 1; the last thread has one word and the
+ * tag. L is LL or LL128. */
 template <typename T, int N, int L>
 struct line_share {
   const vector_words<T, N> words;
@@ -117,7 +117,7 @@ struct line_share {
   }
   __device__ bool has_tag() const { return thread == L - 1; }
   __device__ size_t first(size_t line) const { return line * (2 * L - 1) + thread * 2; }
-  /* Lines of the vector; as a warp does them together, the last ones may be empty. */
+  /* Lines of the vector. A warp does its lines together, so the last ones may be empty. */
   __device__ __forceinline__ size_t lines() const
   {
     return L == LL ? count : ((count + 2 * L - 2) / (2 * L - 1) + 32 / L - 1) / (32 / L) * (32 / L);
@@ -138,16 +138,17 @@ struct line_share {
   }
 };
 
-/* With LL128 all threads of a warp do the same together: an instruction of the warp stores or loads
- * its four lines, and it goes on when all of them are there. */
+/* With LL128 the threads of a warp stay together: one instruction stores or loads the warp's four
+ * lines, and the warp goes on when all of them have arrived. */
 template <int L>
 static __device__ __forceinline__ void sync_lines(void)
 {
   if (L != LL) __syncwarp();
 }
 
-/* Adds the line whose share of mine is at `at` of ranks first ... first + G - 1 to the sum. All
- * loads are on their way together. Returns false where the wait was given up. */
+/* Adds the lines of ranks first ... first + G - 1 to the sum, with all loads in flight at once.
+ * `at` is the offset of this thread's 16 bytes, `mine` has this rank's. Returns false if it gave
+ * up. */
 template <typename S, int N, int L, int G>
 static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t at, int first,
                                                  uint64_t tag, ulonglong2 mine,
@@ -155,14 +156,14 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
 {
   const char *part =
       a.scratch[a.rank] + allreduce_lines_at(a.lines, ranks(a), allreduce_epoch(tag), first) + at;
-  const char *from[G]; /* kept, so that the loads of a round need nothing but registers */
+  const char *from[G]; /* addresses in registers, so that a round only loads lines */
   struct allreduce_line l[G];
   poll_timer timer;
   const bool has_tag = L == LL || threadIdx.x % L == L - 1;
 #pragma unroll
   for (int g = 0; g < G; g++) {
     from[g] = first + g < ranks(a) && first + g != a.rank ? part + g * a.lines.part : NULL;
-    l[g] = {mine.x, has_tag ? tag : mine.y}; /* stays where nothing is loaded */
+    l[g] = {mine.x, has_tag ? tag : mine.y}; /* stays if no line is loaded */
   }
   for (;;) {
     sync_lines<L>();
@@ -181,8 +182,8 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
     if (L == LL ? gave_up : __any_sync(~0u, gave_up)) return false;
   }
   if (L != LL) {
-    /* The threads may have loaded their shares of a line at different times: some before it came.
-     * So, now that all tags are there, everything once more. */
+    /* Some threads may have loaded their shares before the line arrived. Now that all tags have
+     * arrived, load all shares again. */
     sync_lines<L>();
 #pragma unroll
     for (int g = 0; g < G; g++)
@@ -192,14 +193,14 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
   for (int g = 0; g < G; g++)
     if (first + g < ranks(a)) {
       sum[0].add(l[g].data, first + g == 0);
-      if (L != LL) sum[1].add(l[g].tag, first + g == 0); /* of no use where it is the tag */
+      if (L != LL) sum[1].add(l[g].tag, first + g == 0); /* unused in the thread with the tag */
     }
   return true;
 }
 
 /* ---- one AllReduce --------------------------------------------------------------------------- */
 
-/* After the lines: the flag that shows a rank that it has called with another count (give_up). */
+/* After the lines, sets the flag by which a rank sees that its count differs (give_up). */
 template <int N>
 static __device__ __forceinline__ void post_flag(const kernel_args<N> &a, uint64_t tag)
 {
@@ -209,7 +210,7 @@ static __device__ __forceinline__ void post_flag(const kernel_args<N> &a, uint64
   count_for_others(a, tag);
 }
 
-/* S says how elements are added, L is LL or LL128. */
+/* S defines how elements are added, L is LL or LL128. */
 template <typename S, int N, int L>
 static __device__ __forceinline__ void oneshot_allreduce(const kernel_args<N> &a)
 {
@@ -218,7 +219,7 @@ static __device__ __forceinline__ void oneshot_allreduce(const kernel_args<N> &a
   const size_t lines = share.lines(), step = (size_t)gridDim.x * (blockDim.x / L);
   const size_t start = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / L;
   wait_for_kernel_before(a);
-  /* on its way together with the epoch: one trip to memory instead of two */
+  /* in flight together with the epoch: one trip to memory instead of two */
   const ulonglong2 first_share =
       L != LL || start < lines ? share.load(start) : make_ulonglong2(0, 0);
   const uint64_t tag = begin_call(a);
@@ -242,7 +243,7 @@ static __device__ __forceinline__ void oneshot_allreduce(const kernel_args<N> &a
     bool come = true;
     for (int first = 0; come && first < ranks(a); first += G)
       come = add_lines<S, N, L, G>(a, at, first, tag, mine, sum);
-    if (!come) break; /* nothing more will come */
+    if (!come) break; /* no more lines will arrive */
     share.store(i, sum[0].word(), L == LL ? 0 : sum[1].word());
   }
   launch_next_kernel();

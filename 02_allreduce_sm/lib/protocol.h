@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of an AllReduce agree on without asking: how calls are numbered, what lies where
- * in the scratch memory, who adds what. The kernels, their CPU version and the host code share this
- * file, so that a rule exists once. C and CUDA C++. */
+/* Rules that the ranks of an AllReduce share: how calls are numbered, the layout of the scratch
+ * memory, and which rank adds which elements. The kernels, their CPU version and the host code all
+ * use this file. C and CUDA C++. */
 #ifndef ALLREDUCE_PROTOCOL_H
 #define ALLREDUCE_PROTOCOL_H
 
@@ -21,12 +21,12 @@
 
 /* ---- tags: epoch and check ------------------------------------------------------------------- */
 
-/* The calls of a handle are numbered from 1 on: that is the epoch of a call. Calls without elements
- * are not counted. All that a rank writes into the scratch memory of another one carries a tag: the
+/* The calls of a handle are numbered from 1 on; the number is the epoch. Calls without elements are
+ * not counted. Everything that a rank writes into another rank's scratch memory carries a tag: the
  * epoch in the upper 48 bits, and 16 bits that depend on count and type, and with two-shot on the
- * place. So who reads it knows whether it belongs to this call, and, but for one pair of counts in
- * 65,536 (1 and 2899 floats are one), whether both ranks have called for the same thing. An epoch
- * of 48 bits never comes back: at a call each 2 us, that would take 17 years. */
+ * place. The reader sees whether the tag belongs to this call, and whether both ranks made the same
+ * call. The second check misses one pair of counts in 65,536; 1 and 2899 floats are such a pair. A
+ * 48-bit epoch wraps only after about 18 years of one call every 2 us. */
 #define ALLREDUCE_CHECK_BITS 16
 
 /* Two-shot loads and stores at this rank's offsets in the windows of the others. */
@@ -35,7 +35,7 @@ ALLREDUCE_RULE uint64_t allreduce_place(uint64_t send_offset, uint64_t recv_offs
   return (send_offset * 0xbf58476d1ce4e5b9u + recv_offset) * 2 + (uint64_t)(in_place != 0);
 }
 
-/* `place` is 0 where it does not matter. */
+/* `place` is 0 for lines, which do not depend on it. */
 ALLREDUCE_RULE uint32_t allreduce_check(uint64_t count, int type, uint64_t place)
 {
   const uint64_t mixed = (count * 16 + (uint64_t)type) * 0x9e3779b97f4a7c15u;
@@ -55,36 +55,36 @@ ALLREDUCE_RULE uint64_t allreduce_epoch(uint64_t tag)
 /* ---- scratch memory -------------------------------------------------------------------------- */
 
 /* An LL line (LL: "low latency", as NCCL calls it): 8 bytes of data and the tag, written by one
- * store of 16 bytes and read by one load, so whoever finds the tag has the data too. */
+ * store of 16 bytes and read by one load: a rank that sees the tag has the data as well. */
 struct allreduce_line {
   uint64_t data, tag;
 };
 
-/* An LL128 line has 120 bytes of data and the tag in 128 bytes. Eight threads store it by one
- * instruction of their warp; see oneshot.cuh. */
+/* An LL128 line has 120 bytes of data and the tag in 128 bytes. Eight threads of a warp store it
+ * with one instruction; see oneshot.cuh. */
 #define ALLREDUCE_LL128_LINE 128
 #define ALLREDUCE_LL128_WORDS 15 /* of 8 bytes */
 
 enum allreduce_flag {
-  ALLREDUCE_BEGUN, /* "I am in this call": what my stream did before is done */
-  ALLREDUCE_ENDED, /* "this block has read and stored all that it had to" */
+  ALLREDUCE_BEGUN, /* this rank is in the call: earlier work of its stream is done */
+  ALLREDUCE_ENDED, /* this block has read and stored all its data */
   ALLREDUCE_FLAGS
 };
 
-/* The most data that travel as lines: every rank stores all of them to each other one, so of more
- * ranks each may send less. */
+/* The most bytes that a rank sends as lines. Every rank stores its lines to every other rank, so
+ * with more ranks each vector must be smaller. */
 #define ALLREDUCE_LL_BYTES ((size_t)512 << 10)
 #define ALLREDUCE_LL128_BYTES ((size_t)4 << 20)
 
-/* Where in a rank's scratch memory a flag of rank `source` lies, in bytes. */
+/* The offset in a rank's scratch memory of a flag of rank `source`, in bytes. */
 ALLREDUCE_RULE size_t allreduce_flag_at(int n, enum allreduce_flag which, int block, int source)
 {
   const size_t row = (size_t)which * ALLREDUCE_MAX_BLOCKS + (size_t)block;
   return (row * (size_t)n + (size_t)source) * sizeof(uint64_t);
 }
 
-/* The lines of one kind in a rank's scratch memory. Each source has a part of its own, for odd and
- * for even calls. The two kinds never share memory, for what is data in one is a tag in the other.
+/* The lines of one kind in a rank's scratch memory. Each source has its own part for odd calls and
+ * for even calls. The two kinds never share memory, because tags of one would be data of the other.
  */
 struct allreduce_lines {
   size_t at, part; /* the first byte; bytes of a part */
@@ -95,7 +95,7 @@ ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, int ll128)
   const size_t flags = allreduce_flag_at(n, ALLREDUCE_FLAGS, 0, 0);
   const size_t others = n > 1 ? (size_t)n - 1 : 1;
   struct allreduce_lines l;
-  /* everything begins at a multiple of 128 bytes, or LL128 lines would not be stored as a whole */
+  /* parts begin at multiples of 128 bytes, so that LL128 lines are stored as a whole */
   l.at = (flags + 127) / 128 * 128;
   l.part = (ALLREDUCE_LL_BYTES / 8 / others + 7) / 8 * 8 * sizeof(struct allreduce_line);
   if (ll128) {
@@ -106,11 +106,11 @@ ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, int ll128)
   return l;
 }
 
-/* Where the lines of rank `source` begin in an epoch. */
+/* The offset of the first line of rank `source` in an epoch. */
 ALLREDUCE_RULE size_t allreduce_lines_at(struct allreduce_lines l, int n, uint64_t epoch,
                                          int source)
 {
-  /* all but the choice of the half can be had before the epoch is known */
+  /* only the choice of the half needs the epoch; the rest is computed before it is known */
   return l.at + (size_t)source * l.part + (epoch & 1 ? (size_t)n * l.part : 0);
 }
 
@@ -121,17 +121,17 @@ ALLREDUCE_RULE size_t allreduce_scratch_bytes(int n)
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* How the two-shot method divides a vector. Its words are what lies between two multiples of 16
- * bytes *of the address*, not of the vector; a word belongs to one rank as a whole. The elements
- * before the first word and after the last one are few, and the last rank's. */
+/* How the two-shot method divides a vector. A word is 16 bytes from a multiple of 16 *of the
+ * address*, not of the vector; each word belongs to one rank. The few elements before the first
+ * word and after the last one belong to the last rank. */
 #define ALLREDUCE_WORD 16
 
 struct allreduce_slice {
-  int misaligned;    /* the two buffers begin at different places in a word: a word is an element */
+  int misaligned;    /* the buffers begin at different places in a word: a word is an element */
   size_t head;       /* elements before the first word */
   size_t first, end; /* words of this rank */
   size_t tail;       /* the first element after the last word */
-  int has_edges;     /* does this rank have head and tail as well? */
+  int has_edges;     /* does this rank also have head and tail? */
 };
 
 ALLREDUCE_RULE struct allreduce_slice allreduce_slice_of(const void *send, const void *recv,

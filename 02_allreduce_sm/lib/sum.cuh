@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of words: in rank order, so that every rank gets the same bits in every run. 16-bit types
- * are added in float and rounded once, at the end. */
+/* Sums of words, in the order and with the rounding that allreduce.h promises. */
 #ifndef ALLREDUCE_SUM_CUH
 #define ALLREDUCE_SUM_CUH
 
@@ -9,7 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/* How the bits of an element are read, added and written. Integers wrap. */
+/* How an element is read, added and written. Integers wrap. */
 template <typename T>
 struct same_width {
   typedef T element;
@@ -36,7 +35,7 @@ struct sum_bfloat16 {
   static __device__ element write(wide w) { return __bfloat16_as_ushort(__float2bfloat16_rn(w)); }
 };
 
-/* A sum that is being made of words (uint64_t, uint4, or single elements). */
+/* The sum so far of words (uint64_t, uint4, or single elements). */
 template <typename S, typename Word>
 struct running_sum {
   enum { LANES = sizeof(Word) / sizeof(typename S::element) };

@@ -1,43 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two-shot: for large vectors, where what counts is how many bytes go over the links. Each rank
+/* Two-shot: for large vectors, whose time depends on the bytes that go over the links. Each rank
  * adds one slice: it loads that slice from every rank and stores the sums to every rank. One-shot,
  * where every rank adds everything, moves n / 2 times as many bytes.
  *
- *   barrier   all ranks are in this call: their send buffers are full, their receive buffers free
- *   add       my slice, from all, in rank order, to all
- *   barrier   all have read my send buffer and stored to my receive buffer for the last time
+ *   barrier   all ranks are in this call: send buffers are filled, receive buffers may be written
+ *   add       load this rank's slice from all ranks, add in rank order, store the sums to all ranks
+ *   barrier   all ranks have finished with this rank's buffers
  *
  * Why this is right:
- * - Send and receive buffers. The kernel is launched when all of the one before it has ended, not
- *   as those of oneshot.cuh: others read what that one has written, and a flag that released it
- * would cost more than the overlap gains. Let A and B be two ranks. A stores into B's receive
- * buffer, and reads B's send buffer, only after the flag BEGUN of B in this call. B sets it in its
- * kernel, so what its stream did with the buffers before is done. B's kernel does not end before it
- * has the flag ENDED from every block of A, which comes after A's loads and stores: what B's stream
- * does next meets none of them.
- * - Flags. A waits until a flag has this call's tag. A flag can only be replaced by one of a later
- *   call, and B cannot begin a later call before A has seen this one: B waits for ENDED of this
- * call from this very block of A, which sends it after it has seen BEGUN. ENDED of a later call
- * comes after BEGUN of that call, for which A must have ended this one.
- * - In place. Each word, head and tail elements too, is loaded by one thread of one rank from all
- *   ranks, and then stored by the same thread to all of them; nobody else touches it, on any rank.
- *   For this a word must belong to one slice as a whole, wherever the vector begins: so slices are
- *   cut at multiples of 16 bytes of the address, and what is before and after is taken one by one
+ * - Send and receive buffers. This kernel is not launched early, unlike those of oneshot.cuh. Other
+ *   ranks read what the previous kernel wrote. An early kernel would need a flag with release
+ *   semantics, which costs more than the overlap gains. Let A and B be two ranks. A stores into B's
+ *   receive buffer, and reads B's send buffer, only after the flag BEGUN of B in this call. B sets
+ *   it in its kernel, so earlier work of its stream on the buffers is done. B's kernel waits for
+ *   the flag ENDED from every block of A, which comes after A's loads and stores. So later work of
+ *   B's stream cannot conflict with them.
+ * - Flags. A waits until a flag has this call's tag. Only a later call can replace the flag, and B
+ *   cannot begin a later call before A has seen this one: B waits for ENDED of this call from the
+ *   same block of A, which sends it after it has seen BEGUN. ENDED of a later call comes after
+ *   BEGUN of that call, for which A must have ended this one.
+ * - In place. Each word, or element of head and tail, is loaded from all ranks by one thread of one
+ *   rank, and then stored to all of them by the same thread; no other thread touches it. For this a
+ *   word must belong to one slice as a whole, wherever the vector begins. So slices are cut at
+ *   multiples of 16 bytes of the address, and elements before and after are added one by one
  *   (allreduce_slice_of).
  * - Progress. Block b waits for block b of the other ranks. All ranks launch the same number of
- *   blocks, and no more than have room on each GPU at once (allreduce_limits).
+ *   blocks, and no more than fit on each GPU at the same time (allreduce_limits).
  *
- * Loads are plain ones. They must not take the path for read-only data (ld.global.nc), which may
- * show what a cache held before the barrier: so no pointer here is `const __restrict__`. */
+ * Loads are plain loads. They must not use the cache for read-only data (ld.global.nc), which may
+ * hold data from before the barrier. So no pointer here is `const __restrict__`. */
 #ifndef ALLREDUCE_TWOSHOT_CUH
 #define ALLREDUCE_TWOSHOT_CUH
 
 #include "sum.cuh"
 #include "wait.cuh"
 
-/* Words i, i + 32, ... (U of them) of all ranks: all loads are on their way before the first
- * addition waits for one. Ranks are taken in groups, for more than that many registers are missing.
- */
+/* Adds words i, i + 32, ... (U of them) of all ranks. All loads are in flight before the first
+ * addition waits. Ranks are taken in groups, because there are not enough registers for all. */
 template <typename S, typename Word, int N, int U>
 static __device__ __forceinline__ void add_words(const kernel_args<N> &a, size_t at, size_t i)
 {
@@ -63,8 +62,8 @@ static __device__ __forceinline__ void add_words(const kernel_args<N> &a, size_t
   }
 }
 
-/* Words first ... end - 1, where word 0 lies `at` bytes into the buffers. A warp takes pieces of U
- * times 32 words, neighboring pieces on different multiprocessors. */
+/* Adds words first ... end - 1; word 0 is at offset `at` in the buffers. A warp takes pieces of U
+ * times 32 words, with neighboring pieces on different multiprocessors. */
 template <typename S, typename Word, int N, int U>
 static __device__ __forceinline__ void add_range(const kernel_args<N> &a, size_t at, size_t first,
                                                  size_t end)
@@ -73,11 +72,11 @@ static __device__ __forceinline__ void add_range(const kernel_args<N> &a, size_t
   const int lane = threadIdx.x % 32;
   size_t i = first + (threadIdx.x / 32 * (size_t)gridDim.x + blockIdx.x) * (32 * U);
   for (; i + 32 * U <= end; i += step) add_words<S, Word, N, U>(a, at, i + lane);
-  for (int u = 0; u < U; u++) /* the last piece of all is shorter */
+  for (int u = 0; u < U; u++) /* the last piece may be shorter */
     if (i + u * 32 + lane < end) add_words<S, Word, N, 1>(a, at, i + u * 32 + lane);
 }
 
-/* One AllReduce. S says how elements are added, U how many words a thread has on their way. */
+/* One AllReduce. S defines how elements are added, U is how many words a thread has in flight. */
 template <typename S, int N, int U>
 static __device__ __forceinline__ void twoshot_allreduce(const kernel_args<N> &a)
 {

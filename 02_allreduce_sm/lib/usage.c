@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* allreduce.h in a program: the sum over all ranks of a million floats, of which rank
- * r gives r + 1. Put your program in the place of this file; all of this folder makes it:
+ * r contributes r + 1. Replace this file by your program, and compile the whole folder:
  *
  *   mpicc -c *.c && nvcc -arch=native -c *.cu
  *   mpicc *.o -lnccl -lcudart -lstdc++ -ldl && mpirun -np 4 ./a.out */
@@ -9,8 +9,8 @@
 
 #include "allreduce.h"
 
-/* A rank that fails says why and ends all of them: the others would wait for it. (MPI's own calls
- * do that by themselves.) */
+/* A rank that fails prints the reason and ends all ranks, which would wait for it. (MPI's calls do
+ * that themselves.) */
 #define TRY(call, text, reason)                \
   do {                                         \
     const int code = (int)(call);              \
@@ -36,11 +36,11 @@ int main(int argc, char **argv)
   cudaStream_t stream;
   if (rank == 0) NCCL(ncclGetUniqueId(&id));
   MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
-  CUDA(cudaSetDevice(rank)); /* all ranks on one host here */
+  CUDA(cudaSetDevice(rank)); /* all ranks are on one host */
   NCCL(ncclCommInitRank(&comm, n, id, rank));
   CUDA(cudaStreamCreate(&stream));
 
-  /* one window for both vectors; it may also be one for all memory of a program */
+  /* one window for both vectors; one for all memory of a program works as well */
   static float host[COUNT];
   const size_t bytes = 2 * sizeof host;
   float *send, *recv;
@@ -51,8 +51,8 @@ int main(int argc, char **argv)
 
   allreduce_t handle;
   const ncclResult_t created = allreduce_create(comm, NULL, &handle);
-  if (created == ncclInvalidUsage) { /* on all ranks alike: it is NULL, and NCCL does it */
-    if (rank == 0) fprintf(stderr, "NCCL's AllReduce is taken: %s\n", allreduce_last_error());
+  if (created == ncclInvalidUsage) { /* on all ranks: the handle is NULL; NCCL is used */
+    if (rank == 0) fprintf(stderr, "direct AllReduce: %s; using NCCL's\n", allreduce_last_error());
   } else {
     TRY(created, "allreduce_create", allreduce_last_error());
     ALLREDUCE(allreduce_add_window(handle, window, send, bytes));
@@ -67,14 +67,14 @@ int main(int argc, char **argv)
   CUDA(cudaMemcpyAsync(host, recv, sizeof host, cudaMemcpyDeviceToHost, stream));
   CUDA(cudaStreamSynchronize(stream));
   if (handle != NULL) {
-    ncclResult_t result; /* counts that disagree, a rank that did not come */
+    ncclResult_t result; /* counts that differ, a late rank */
     ALLREDUCE(allreduce_get_async_error(handle, &result));
     ALLREDUCE(result);
   }
   printf("rank %d has the sum %g\n", rank, host[COUNT - 1]);
 
   ALLREDUCE(allreduce_destroy(handle)); /* collective */
-  MPI_Barrier(MPI_COMM_WORLD);          /* nobody reads this rank's memory any more */
+  MPI_Barrier(MPI_COMM_WORLD);          /* no rank reads this rank's memory now */
   NCCL(ncclCommWindowDeregister(comm, window));
   NCCL(ncclMemFree(send));
   CUDA(cudaStreamDestroy(stream));

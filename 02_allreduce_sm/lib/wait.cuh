@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads and stores that another GPU takes part in; what a kernel is called with, how it begins and
- * ends, waiting with a timeout, and a barrier. */
+/* Loads and stores of memory that GPUs share; kernel arguments; how a kernel begins and ends;
+ * waiting with a timeout; a barrier. */
 #ifndef ALLREDUCE_WAIT_CUH
 #define ALLREDUCE_WAIT_CUH
 
@@ -39,14 +39,14 @@ static __device__ __forceinline__ uint64_t load_relaxed(const void *at)
   return value;
 }
 
-/* Everything that this thread has done, and what it has seen of others (its block, after a block
+/* Everything that this thread has done, or has seen of other threads (of its block after a block
  * barrier), comes before the store. */
 static __device__ __forceinline__ void store_release(void *at, uint64_t value)
 {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
-/* What another GPU did before its store_release is visible after a load that sees the value. */
+/* After a load that sees the value, everything before that store_release is visible. */
 static __device__ __forceinline__ uint64_t load_acquire(const void *at)
 {
   uint64_t value;
@@ -64,7 +64,7 @@ static __device__ __forceinline__ uint64_t nanoseconds(void)
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 /* N is an upper bound for the number of ranks, so that the arguments of small jobs stay small and
- * loops over ranks can be unrolled. Addresses are as this rank sees them. */
+ * loops over ranks can be unrolled. Addresses are valid on this rank. */
 template <int N>
 struct kernel_args {
   const char *send[N]; /* the send buffer of each rank */
@@ -74,53 +74,52 @@ struct kernel_args {
   struct allreduce_error *error; /* of this rank, in host memory */
   uint64_t limit;                /* nanoseconds to wait for another rank; 0: forever */
   size_t count;                  /* elements */
-  struct allreduce_lines lines;  /* of the kind that this call uses; for two-shot nothing ... */
-  struct allreduce_slice slice;  /* ... but this (the host divides better than the device) */
+  struct allreduce_lines lines;  /* of this call's kind; unused by two-shot ... */
+  struct allreduce_slice slice;  /* ... which uses this (the host divides faster) */
   uint32_t check;                /* allreduce_check */
   int rank, n;
 };
 
-/* How many ranks: known to the compiler where it matters most. */
+/* The number of ranks; for two the compiler knows it. */
 template <int N>
 static __device__ __forceinline__ int ranks(const kernel_args<N> &a)
 {
   return N == 2 ? 2 : a.n;
 }
 
-/* The i-th rank from mine on: each begins with another one, or all would store to rank 0 first. */
+/* The i-th rank from this one on. So each rank begins with another one, and not all with rank 0. */
 template <int N>
 static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
 {
   if (N == 2) return a.rank ^ i;
   const int p = a.rank + i;
-  return p < ranks(a) ? p : p - ranks(a); /* quicker than % */
+  return p < ranks(a) ? p : p - ranks(a); /* faster than % */
 }
 
 /* ---- kernels in turn ------------------------------------------------------------------------- */
 
-/* Usually a kernel is launched when all of the one before it in the stream has ended; at 1 KiB that
- * is a sixth of the time of an AllReduce. With programmatic dependent launch (from compute
- * capability 9.0 on; ALLREDUCE_OVERLAPS, for launches) its blocks are already there by then, and it
- * waits itself. Only arguments may be looked at before. All threads of every kernel launched so
- * wait: thus who has waited for it has waited for all before it. In other launches, which include
- * all on older GPUs, there is nothing to wait for. Graphs take such launches from drivers for CUDA
- * 12.3 on; with older ones there are none, as in NCCL. */
+/* Normally a kernel is launched after the previous one in the stream has ended. At 1 KiB this gap
+ * costs a sixth of an AllReduce. With programmatic dependent launch (from compute capability 9.0
+ * on) the blocks are already there, and the kernel itself waits for the previous one. Before that
+ * wait it may read only its arguments. All threads of all such kernels wait, so waiting for the
+ * previous kernel means waiting for all earlier ones. Other launches have nothing to wait for. With
+ * drivers older than CUDA 12.3, which do not allow this in graphs, all are of that kind. */
 #define ALLREDUCE_OVERLAPS 90 /* cudaFuncAttributes.ptxVersion */
 
 template <int N>
 static __device__ __forceinline__ void wait_for_kernel_before(const kernel_args<N> &a)
 {
 #if __CUDA_ARCH__ >= 900
-  /* Look at the arguments now, so that their loads overlap with the previous kernel. The branch,
-   * which is never taken, keeps the compiler from doing it after the wait. */
+  /* Read the arguments now, so that their loads overlap with the previous kernel. The branch, which
+   * is never taken, keeps the compiler from loading them after the wait. */
   if (a.send[0] == NULL || a.scratch[0] == NULL || a.state == NULL || a.n == 0) __trap();
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/* Blocks of the next kernel may come when all of this one have got here. That is after the results
- * are stored, because NCCL 2.28.3 to 2.30.4 has kernels that do not wait: it makes it likely that
- * these find them. */
+/* The next kernel may start when all blocks have reached this call. It comes after the results are
+ * stored: some kernels of NCCL (see allreduce.h) do not wait, and in this way they probably still
+ * see the results. */
 static __device__ __forceinline__ void launch_next_kernel(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -130,13 +129,13 @@ static __device__ __forceinline__ void launch_next_kernel(void)
 
 /* ---- the epoch of the call ------------------------------------------------------------------- */
 
-/* It lives on the device, because a replayed graph has the arguments of its capture. Each block has
- * a copy of its own and counts it on when it ends, so nobody waits for another block to know it.
- * Block 0 counts for the blocks that this launch does not have, because the next one may.
+/* The epoch is in device memory, because a replayed graph has the arguments of its capture. Each
+ * block has its own copy and increments it at its end, so no block waits for another one to know
+ * it. Block 0 increments the copies of blocks that this launch does not have, for later launches.
  *
- * Returns the tag of this call, or 0 on a rank that has given up: then nothing may be sent. Its
- * queue runs on, and another rank that comes late would take what it sends for a sign that its
- * buffers are as that call wants them. */
+ * Returns the tag of this call, or 0 on a rank that has given up: then it must send nothing. Its
+ * stream goes on. If it still sent flags, a late rank would believe that this rank's buffers were
+ * ready for that call. */
 template <int N>
 static __device__ __forceinline__ uint64_t begin_call(const kernel_args<N> &a)
 {
@@ -159,7 +158,7 @@ static __device__ __forceinline__ void count_for_others(const kernel_args<N> &a,
 template <int N>
 static __device__ __forceinline__ void end_call(const kernel_args<N> &a, uint64_t tag)
 {
-  __syncthreads(); /* nobody needs the old epoch any more */
+  __syncthreads(); /* all threads have read the old epoch */
   if (threadIdx.x == 0) a.state->block[blockIdx.x].epoch = allreduce_epoch(tag);
 }
 
@@ -168,7 +167,7 @@ static __device__ __forceinline__ void end_call(const kernel_args<N> &a, uint64_
 template <int N>
 static __device__ void report(const kernel_args<N> &a, int kind, int peer)
 {
-#pragma unroll 1 /* or kernels that call this get fewer registers */
+#pragma unroll 1 /* unrolled, it takes registers from the kernels that call it */
   for (int b = 0; b < ALLREDUCE_MAX_BLOCKS; b++)
     *(volatile uint64_t *)&a.state->block[b].broken = 1;
   if (atomicExch(&a.state->reported, 1) != 0) return; /* the first error stays */
@@ -184,7 +183,7 @@ static __device__ __forceinline__ char *flag_of(const kernel_args<N> &a, int own
   return a.scratch[owner] + allreduce_flag_at(ranks(a), which, blockIdx.x, source);
 }
 
-/* A waiting loop: look, and if that was in vain for long, give_up(). */
+/* For a waiting loop: poll, and after a long wait call give_up(). */
 struct poll_timer {
   uint32_t polls = 0;
   uint64_t since = 0;
@@ -196,9 +195,9 @@ struct poll_timer {
   }
 };
 
-/* Has another block given up, or is `peer` too late, or in a call with another count, type or place
- * (as its flag BEGUN shows)? Out of line, as all that is rare, and by value, so that nothing has to
- * be kept in local memory: the code of a call without trouble shall be short. */
+/* Has another block given up, or is `peer` too late, or in a call with another count, type or
+ * offset (as its flag BEGUN shows)? To keep the common path short, this function is not inlined,
+ * and takes its arguments by value, so that the caller keeps nothing in local memory. */
 template <int N>
 static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint64_t tag, poll_timer timer,
                                             int peer)
@@ -229,11 +228,11 @@ static __device__ __forceinline__ bool await_flag(const kernel_args<N> &a,
   return true;
 }
 
-/* Both halves of a barrier, between block b of this rank and blocks b of the others, as that of
- * NCCL's device interface; but they give up: then they return false, to all threads. */
+/* A barrier in two halves, between block b of this rank and block b of every other rank, like
+ * NCCL's. Unlike NCCL's it can give up; it then returns false to all threads. */
 
-/* Before the first access to a peer's buffers. The flag need not release anything: what this rank's
- * stream has done before the kernel is visible everywhere when the kernel runs. */
+/* Before the first access to a peer's buffers. The flag need not release anything: earlier work of
+ * this rank's stream is visible everywhere when the kernel runs. */
 template <int N>
 static __device__ __forceinline__ bool barrier_before(const kernel_args<N> &a, uint64_t tag)
 {
@@ -247,15 +246,14 @@ static __device__ __forceinline__ bool barrier_before(const kernel_args<N> &a, u
   return __syncthreads_and(met);
 }
 
-/* After the last one. The flag releases what the whole block has read and stored. This kernel does
- * not read what the others have stored, and the next one begins after it; so nothing is acquired.
- */
+/* After the last access. The flag releases all loads and stores of the block. It need not acquire
+ * anything: this kernel does not read what others have stored, and the next one begins later. */
 template <int N>
 static __device__ __forceinline__ bool barrier_after(const kernel_args<N> &a, uint64_t tag)
 {
   const int p = threadIdx.x;
   bool met = true;
-  __syncthreads(); /* the threads below speak for all of the block */
+  __syncthreads(); /* the flags below are for all threads of the block */
   if (p < ranks(a) && p != a.rank) {
     store_release(flag_of(a, p, ALLREDUCE_ENDED, a.rank), tag);
     met = await_flag(a, ALLREDUCE_ENDED, tag, p);

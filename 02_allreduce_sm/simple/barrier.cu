@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first AllReduce: every rank adds all vectors by itself, between two barriers.
  *
- *   barrier   all ranks have reached the call, so their send buffers are full
+ *   barrier   all ranks have reached the call, so their send buffers are filled
  *   add       element i of rank 0, of rank 1 ... is read from their memory, and the sum is stored
  *   barrier   all ranks have read, so the send buffers may change
  *
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(THREADS)
     recvbuff[i] = sum;
   }
 
-  /* No rank leaves before all have read: the next work on a stream may change the send buffer. */
+  /* No rank leaves before all have read, because later work may change the send buffer. */
   barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 

@@ -3,7 +3,7 @@
  *
  *   send   every float goes to every rank as a line: the float and the epoch (the number of the
  *          call), stored together by one instruction
- *   add    read the lines in this rank's memory until each has this epoch: then its float is there
+ *   add    read the lines in this rank's memory until each has this epoch, and so its float
  *
  * No barrier before: a line is stored into scratch memory, which only this AllReduce uses, so
  * nothing has to be ready there. No barrier after: there are two halves, for odd and for even
@@ -11,11 +11,12 @@
  * then, so it has read a line of e - 1 from B. B sends lines of e - 1 only after its kernel of
  * e - 2 has ended. So B has read what A overwrites.
  *
- * It beats barrier.cu because data cross the link once, and a rank waits once, not twice. It is
- * slow for large vectors: four bytes of sixteen are data, every rank sends its whole vector to all,
- * and the receiver reads all of it again. ../lib/oneshot.cuh sends 120 bytes of data in 128,
- * ../lib/twoshot.cuh sends each rank a part. These have any type and count, timeouts, and a check
- * that all ranks make the same call. */
+ * It should be faster than barrier.cu for small vectors: a store is one trip over the link and a
+ * load is two, and a rank waits once, not twice. (A prototype like it was; this file was not
+ * timed.) It is slow for large vectors: four bytes of sixteen are data, every rank sends its whole
+ * vector to all, and the receiver reads all of it again. ../lib/oneshot.cuh sends 120 bytes of data
+ * in 128, ../lib/twoshot.cuh sends each rank a part. They take any type and count, have timeouts,
+ * and check that all ranks make the same call. */
 #include "simple.h"
 
 #include "check.h"
@@ -44,12 +45,12 @@ __global__ void __launch_bounds__(THREADS)
     add_lines(ncclWindow_t scratch_window, uint64_t *epochs, int rank, int n, const float *sendbuff,
               float *recvbuff, size_t count)
 {
-  const uint64_t epoch = epochs[blockIdx.x] + 1; /* each block has a copy of its own */
+  const uint64_t epoch = epochs[blockIdx.x] + 1; /* each block has its own copy */
   const size_t half = (epoch & 1) * n * ROOM;
   const size_t start = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
 
   for (size_t i = start; i < count; i += step)
-    for (int p = 0; p < n; p++) { /* to myself, too: shorter */
+    for (int p = 0; p < n; p++) { /* also to this rank: the code is shorter */
       line *scratch = (line *)ncclGetLsaPointer(scratch_window, 0, p);
       store_line(&scratch[half + rank * ROOM + i], __float_as_uint(sendbuff[i]), epoch);
     }

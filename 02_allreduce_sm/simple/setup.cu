@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What barrier.cu and lines.cu need before the first call. */
+/* Sets up what barrier.cu and lines.cu need. */
 #include "simple.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "check.h"
 
 #if SIMPLE_POSSIBLE
-/* "" or why kernels cannot reach the memory of the other ranks. */
+/* Returns "", or the reason why kernels cannot reach the memory of the other ranks. */
 static const char *make_dev_comm(struct simple *s)
 {
 #ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER

@@ -3,10 +3,11 @@
  * (../lib).
  *
  *   barrier.cu   every rank adds all vectors by itself, between two barriers
- *   lines.cu     every rank sends its vector to all; an epoch in each line shows that it has come
+ *   lines.cu     every rank sends its vector to all; an epoch in each line shows that it is new
  *
  * Sums of floats, for ranks that share memory (NVLink on one host), NCCL 2.28 and CUDA 12.3. A
- * failed call ends the job. There is no timeout: a rank waits for a peer that never comes. */
+ * failed call ends the job. There is no timeout: a rank waits forever for a peer that does not
+ * come. */
 #ifndef SIMPLE_H
 #define SIMPLE_H
 
@@ -22,9 +23,9 @@
 extern "C" {
 #endif
 
-/* All calls are collective. `window` is that of the memory at `sendbuffs`, in which all send
- * buffers of barrier_allreduce lie, at the same place on all ranks. Returns NULL on all ranks, and
- * the reason in `why`, if it is not possible. */
+/* All calls are collective. `window` is the window of the memory at `sendbuffs`, which contains all
+ * send buffers of barrier_allreduce, at the same offset on all ranks. If it is not possible,
+ * returns NULL on all ranks, and the reason in `why`. */
 struct simple *simple_create(ncclComm_t comm, ncclWindow_t window, const float *sendbuffs,
                              const char **why);
 void simple_destroy(struct simple *s); /* after the last call, before the window goes */
@@ -54,7 +55,7 @@ static const size_t ROOM = 1 << 18; /* lines from each rank in a half of the scr
 struct simple {
   ncclComm_t comm;
   int rank, n;
-  ncclDevComm dev_comm; /* what a kernel knows of the communicator */
+  ncclDevComm dev_comm; /* the communicator for kernels */
   ncclWindow_t window;  /* of the send buffers, and where it begins in this rank's memory */
   const float *base;
   line *scratch; /* with a window, for lines */

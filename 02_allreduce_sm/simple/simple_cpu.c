@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of barrier.cu and lines.cu are for GPUs. Here both calls are the LL lines of the
- * library's CPU version (../cpu/device_cpu.c), which work as lines.cu does. */
+/* The kernels of barrier.cu and lines.cu are for GPUs. Here both calls use the LL lines of the
+ * library's CPU version (../cpu/device_cpu.c), which work like lines.cu. */
 #include "simple.h"
 
 #include "check.h"

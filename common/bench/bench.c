@@ -8,9 +8,9 @@
 #include "check.h"
 #include "output_file.h"
 
-/* ---- what is shown: the table on stdout, the file of --output; rank 0 only ---------------- */
+/* ---- output: the table on stdout, the file of --output; rank 0 only ----------------------- */
 
-/* One variant at one size. Times are microseconds per call, NaN where there is none. */
+/* One variant at one size. Times are microseconds per call; NaN: no time. */
 struct cell {
   double us;                           /* median of the repetitions */
   double us_min, us_q1, us_q3, us_max; /* their extremes and quartiles */
@@ -35,7 +35,7 @@ static int start_output(struct output *out)
 {
   const struct bench *bench = out->bench;
   const struct options *opt = out->opt;
-#ifndef CPU_STANDIN /* whose times mean nothing, and so do its limits */
+#ifndef CPU_STANDIN /* its times mean nothing, and neither does a limit */
   out->limit = bench->limit;
 #endif
   launcher_print(out->me, "# %s: %d rank%s, %s\n# %ld calls ", bench->title, out->me->nranks,
@@ -60,7 +60,7 @@ static int start_output(struct output *out)
   return rows_open(&out->rows, opt->output);
 }
 
-/* One number of the table, right-aligned; "-" where there is none. */
+/* Prints one number of the table, right-aligned; "-" if it is NaN. */
 static void print_number(const struct output *out, int width, int digits, double value,
                          const char *unit)
 {
@@ -74,7 +74,7 @@ static void output_cell(struct output *out, const struct row *row, int v)
 {
   const struct bench *bench = out->bench;
   const struct cell *cell = &row->cells[v];
-  const double algbw = (double)row->size.bytes / cell->us / 1e3; /* as nccl-tests has it */
+  const double algbw = (double)row->size.bytes / cell->us / 1e3; /* as nccl-tests defines it */
   const double rate = bench->moved(bench, out->me, row->size) / cell->us / 1e3;
   const double ratio = row->cells[0].us / cell->us;
   print_number(out, 13, 2, cell->us, "");
@@ -133,7 +133,7 @@ static void enqueue_calls(const struct timing *t, long calls)
     t->variant->call(t->variant->state, t->size, i % t->size.slots, t->stream);
 }
 
-/* Captures the calls instead of running them. Capture of a collective is collective too. */
+/* Captures the calls and does not run them. To capture a collective is collective as well. */
 static void make_graph(struct timing *t)
 {
   cudaGraph_t graph;
@@ -161,7 +161,7 @@ static double time_repetition(const struct rank *me, const struct timing *t)
   return launcher_max(me, ms * 1e3 / (double)calls);
 }
 
-/* Wrong elements of all ranks in what the calls left. */
+/* The number of wrong elements in the results, over all ranks. */
 static unsigned long long check(const struct rank *me, const struct timing *t)
 {
   unsigned long long mine = t->variant->check(t->variant->state, t->size), all[me->nranks];
@@ -183,7 +183,7 @@ double bench_median(double *values, long n)
   return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
-/* A time is shown only of what was right; cell->wrong is known by now. */
+/* A variant with a wrong result gets no time. cell->wrong is set before. */
 static void summarise(struct cell *cell, double *us, long n)
 {
   cell->us = bench_median(us, n);
@@ -191,13 +191,13 @@ static void summarise(struct cell *cell, double *us, long n)
   cell->us_q1 = us[(n - 1) / 4];
   cell->us_q3 = us[n - 1 - (n - 1) / 4];
   cell->us_max = us[n - 1];
-#ifndef CPU_STANDIN /* whose times mean nothing */
+#ifndef CPU_STANDIN /* its times mean nothing */
   if (cell->wrong == 0) return;
 #endif
   cell->us = cell->us_min = cell->us_q1 = cell->us_q3 = cell->us_max = NAN;
 }
 
-/* All variants at one size. */
+/* Measures all variants at one size. */
 static void run_size(const struct rank *me, const struct options *opt, const struct bench *bench,
                      cudaStream_t stream, struct row *row)
 {
@@ -226,7 +226,7 @@ static void run_size(const struct rank *me, const struct options *opt, const str
     launcher_step("bench: timing");
     for (int v = 0; v < bench->nvariants; v++) {
       const struct timing *t = &timings[v];
-      const bool last = i == n - 1; /* is verified: variants may share buffers, so right away */
+      const bool last = i == n - 1; /* verified at once, because variants may share buffers */
       if (last) t->variant->fill(t->variant->state, t->size);
       us[v * n + i] = time_repetition(me, t);
       if (last) row->cells[v].wrong += check(me, t);
@@ -242,7 +242,7 @@ static void run_size(const struct rank *me, const struct options *opt, const str
   free(us);
 }
 
-/* All sizes of one series. Returns whether anything was wrong. */
+/* Measures all sizes of one series. Returns whether a result was wrong. */
 static bool run_series(const struct rank *me, const struct options *opt, const struct bench *bench,
                        int series, cudaStream_t stream, struct output *out)
 {

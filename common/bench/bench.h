@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --bench: a sweep over sizes that times several variants of one operation side by side.
+/* --bench: a sweep over sizes that times several variants of one operation.
  *
- * At every size each variant is verified, all variants are timed in turns, and what the last timed
- * repetition of each left is verified again: what was not right is never shown as a time, and a
- * drift of the machine's speed meets all variants alike. One repetition is n calls (a loop, or one
- * CUDA graph) between two events, divided by n; of the ranks the slowest counts, of the repetitions
- * the median. */
+ * At every size each variant is verified, then all variants are timed in turns, and the results of
+ * the last repetition are verified again. So a variant with a wrong result gets no time, and a
+ * drift of the machine's speed affects all variants alike. A repetition is n calls (a loop, or one
+ * CUDA graph) between two events; its time is that of the slowest rank, divided by n. The table
+ * shows the median of the repetitions. */
 #ifndef COMMON_BENCH_H
 #define COMMON_BENCH_H
 
@@ -18,11 +18,11 @@ struct bench_size {
   int series;   /* which of bench.series */
   size_t bytes; /* of one call, per rank */
   size_t count; /* elements: bytes / size of the type */
-  long slots;   /* calls that fit side by side into buffers of maxbytes, at most n */
+  long slots;   /* calls whose data fit into buffers of maxbytes, at most n */
 };
 
-/* What is compared: the same operation done in different ways. The functions are called on every
- * rank in the same order; `state` is the variant's own. Functions that enqueue must not wait. */
+/* One way to do the operation. The functions are called on every rank in the same order, with the
+ * variant's `state`. Functions that enqueue must not wait. */
 struct bench_variant {
   const char *name; /* column heading */
   void *state;
@@ -39,24 +39,24 @@ struct bench_variant {
 
 struct bench {
   const char *title;                    /* "AllReduce, user buffer registration" */
-  const struct bench_variant *variants; /* [0] is what the others are compared with */
+  const struct bench_variant *variants; /* the others are compared with [0] */
   int nvariants;                        /* at most BENCH_MAX_VARIANTS */
-  /* What the rate of a row is: bytes on the link / time. "busbw" as nccl-tests defines it for the
+  /* The name of the rate, bytes on the link / time: "busbw" as nccl-tests defines it for the
    * collective, or "wire", the most that any rank sends to others or receives from them. */
   const char *rate;
   double (*moved)(const struct bench *bench, const struct rank *me, struct bench_size size);
   const void *context; /* for `moved` */
-  /* Sweeps one after the other, such as the patterns of an AlltoAllV; NULL: one without a name. */
+  /* Several sweeps, such as the patterns of an AlltoAllV; NULL: one sweep without a name. */
   const char *const *series;
   int nseries;
   const char *series_name; /* "pattern" */
-  double limit; /* GB/s that the link can do at best, shown as a percentage; 0: unknown */
+  double limit;            /* GB/s; rates are also shown as a percentage of it; 0: unknown */
 };
 
 enum { BENCH_MAX_VARIANTS = 8 };
 
 /* Runs the sweep of the options on `stream`, prints the table (rank 0) and writes --output.
- * Returns EXIT_VERIFIED, EXIT_WRONG_DATA, or EXIT_FAILED_CALL where the file cannot be written.
+ * Returns EXIT_VERIFIED, EXIT_WRONG_DATA, or EXIT_FAILED_CALL if the file cannot be written.
  * Collective. */
 int bench_run(const struct rank *me, const struct options *opt, const struct bench *bench,
               cudaStream_t stream);

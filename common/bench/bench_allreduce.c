@@ -7,7 +7,7 @@
 
 static const struct allreduce_variant plain = {"plain", false, NULL, NULL, NULL};
 
-/* Variants are set up in their order, and lie in an array. */
+/* Variants are in an array and are set up in that order: b[-1] is ready. */
 static void setup(void *state)
 {
   struct allreduce_buffers *b = state;
@@ -53,13 +53,13 @@ static void call(void *state, struct bench_size size, long slot, cudaStream_t st
                             b->comm, stream));
 }
 
-/* The slots lie side by side, so to the verifier they are one large AllReduce. */
+/* The slots follow each other in the buffers, so the verifier sees one large AllReduce. */
 static void fill(void *state, struct bench_size size)
 {
   struct allreduce_buffers *b = state;
   verifier_fill(b->verifier, VERIFY_INDEXED, b->sendbuff, b->recvbuff,
                 size.count * (size_t)size.slots);
-  /* no kernel directly in front of a symmetric AllReduce: docs/symmetric_memory.md */
+  /* no kernel directly before a symmetric AllReduce: docs/symmetric_memory.md */
   CUDACHECK(cudaStreamSynchronize(b->verifier->stream));
 }
 
@@ -70,7 +70,7 @@ static unsigned long long check(void *state, struct bench_size size)
   return verifier_report(b->verifier, "bench");
 }
 
-/* What a ring sends: reduce-scatter and allgather, each with (n - 1) / n of the bytes. */
+/* A ring sends this: reduce-scatter and allgather, each with (n - 1) / n of the bytes. */
 static double moved(const struct bench *bench, const struct rank *me, struct bench_size size)
 {
   (void)bench;
@@ -84,8 +84,9 @@ static int run_once(struct allreduce_buffers *buffers, int n, size_t count)
   const struct bench_size size = {.bytes = b->bytes, .count = count, .slots = 1};
   for (int i = 0; i < n; i++) setup(&buffers[i]);
   launcher_step(b->variant->name);
-  launcher_print(b->me, "AllReduce \"%s\" with %zu elements on %d ranks\n", b->variant->name, count,
-                 b->me->nranks);
+  launcher_print(b->me, "AllReduce \"%s\"%s with %zu elements on %d rank%s\n", b->variant->name,
+                 b->handle ? "" : " (NCCL's, see the note)", count, b->me->nranks,
+                 b->me->nranks == 1 ? "" : "s");
   fill(b, size);
   call(b, size, 0, b->verifier->stream);
   CUDACHECK(cudaStreamSynchronize(b->verifier->stream));

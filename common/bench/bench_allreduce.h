@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --bench of the AllReduce examples: plain cudaMalloc buffers beside those of the example, which
- * brings no more than how it gets and gives back its buffers, and calls of its own, if it has any.
- */
+/* --bench of the AllReduce examples: compares plain cudaMalloc buffers with those of the example.
+ * The example defines how its buffers are registered and deregistered, and its other AllReduces. */
 #ifndef COMMON_BENCH_ALLREDUCE_H
 #define COMMON_BENCH_ALLREDUCE_H
 
@@ -10,7 +9,7 @@
 
 struct allreduce_variant;
 
-/* The state of a variant, as its setup and teardown see it. */
+/* The state of a variant. */
 struct allreduce_buffers {
   const struct rank *me;
   const struct options *opt;
@@ -19,24 +18,24 @@ struct allreduce_buffers {
   const struct allreduce_variant *variant;
   size_t bytes; /* of each buffer */
   void *sendbuff, *recvbuff;
-  void *handles[2]; /* for the example: what registration gave ... */
-  void *handle;     /* ... and what variant->call needs; NULL: ncclAllReduce is called */
+  void *handles[2]; /* of the registrations */
+  void *handle;     /* for variant->call; NULL: ncclAllReduce is called */
 };
 
 struct allreduce_variant {
   const char *name;
-  bool shares; /* the buffers of the variant before it, with their handles; else it has buffers of
-                  its own, from ncclMemAlloc */
-  void (*setup)(struct allreduce_buffers *b); /* when there are buffers; before they go: */
+  bool shares; /* uses the buffers and handles of the variant before it; else it gets buffers from
+                  ncclMemAlloc */
+  void (*setup)(struct allreduce_buffers *b); /* after the buffers exist; before they are freed: */
   void (*teardown)(struct allreduce_buffers *b);
   void (*call)(struct allreduce_buffers *b, const void *sendbuff, void *recvbuff, size_t count,
                cudaStream_t stream);
 };
 
-/* All of --bench: device, communicator, sweep, cleanup. Plain buffers are the first variant, `n`
- * more come from the example; `extra` is the device memory that they take beside their first
- * buffers. Without --bench the last variant makes one AllReduce, of --count elements, which is
- * verified. Returns an exit code. Collective. */
+/* All of --bench: device, communicator, sweep, cleanup. Plain buffers are the first variant; the
+ * example adds `n` variants, which need `extra` bytes of device memory, not counting buffers.
+ * Without --bench the last variant makes one AllReduce of --count elements, which is verified.
+ * Returns an exit code. Collective. */
 int bench_allreduce(const struct rank *me, const struct options *opt, const char *title,
                     const struct allreduce_variant *variants, int n, size_t extra);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a collective must have in common. NCCL does not compare it: where ranks differ
- * it hangs, or the data are wrong. */
+/* Compares what the ranks of a collective must agree on. NCCL does not: if ranks differ, it hangs
+ * or the data are wrong. */
 #include "internal.h"
 
 #include <inttypes.h>
@@ -41,12 +41,12 @@ bool cpu_claims_agree(ncclComm_t comm, const char *const *names, const struct cl
       say(there, sizeof(there), a, first[a]);
       if (a == CALL)
         cpu_control_fail(comm->control,
-                         "rank %d calls %s where rank 0 calls %s; allowed: the same calls in the "
-                         "same order on all ranks",
+                         "rank %d calls %s and rank 0 calls %s; all ranks must make the same calls "
+                         "in the same order",
                          r, names[value], names[first[a]]);
       else
         cpu_control_fail(comm->control,
-                         "%s: %s is %s on rank %d and %s on rank 0; allowed: the same on all ranks",
+                         "%s: %s is %s on rank %d and %s on rank 0; all ranks must agree",
                          names[first[CALL]], aspects[a], here, r, there);
       return false;
     }

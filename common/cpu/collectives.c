@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The communication calls. A call only checks its arguments and is written down; at the end of the
- * group (a call outside of a group is a group of one) the calls on one communicator become one
- * operation of a stream. That operation carries out the collectives, in the order of the calls, and
- * then all sends and receives of the group at the same time.
+/* The communication calls. A call only checks its arguments and is stored. At the end of the group
+ * (a call outside of a group is a group of one) the calls on one communicator become one operation
+ * of a stream. That operation does the collectives, in the order of the calls, and then all sends
+ * and receives of the group at the same time.
  *
- * In a collective the ranks meet and say where their buffers are; each does its share, straight in
- * the memory of the others; then they meet again, and the buffers belong to the program again. For
- * a message the sender says where it is and the receiver copies it. */
+ * In a collective the ranks meet and exchange the places of their buffers. Each does its share,
+ * directly in the memory of the others. Then they meet again, and the program may use the buffers.
+ * For a message the sender publishes the place of the data, and the receiver copies them. */
 #include "internal.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ struct call {
   char *buffers[BUFFERS];
   size_t bytes[BUFFERS]; /* 0: not used on this rank */
   struct place places[BUFFERS];
-  bool posted, done; /* of a message that is on its way */
+  bool posted, done; /* for messages */
 };
 
 /* The calls of a group on one communicator. */
@@ -44,8 +44,8 @@ struct batch {
 
 /* ---- the memory of peers ------------------------------------------------------------------- */
 
-/* Where this rank sees a buffer of a peer; NULL if that is gone. To map memory takes longer than
- * most copies, so it stays mapped until the peer comes with another buffer. */
+/* The address of a peer's buffer in this process; NULL if the peer has freed it. Mapping takes
+ * longer than most copies, so memory stays mapped until the peer uses another buffer. */
 static char *peer_memory(ncclComm_t comm, int peer, enum which b, const struct place *place)
 {
   struct region **region = &comm->peers[peer][b];
@@ -68,7 +68,7 @@ struct shared {
 
 static struct claim claim_of(const struct call *call)
 {
-  /* The buffers that peers may reach through a window; the other one may be a part of them. */
+  /* The buffers that peers may reach through a window. The other buffer may be a part of them. */
   static const bool symmetric[SEND][BUFFERS] = {
       [ALL_REDUCE] = {true, true},
       [REDUCE_SCATTER] = {true, false},
@@ -95,7 +95,7 @@ static struct claim claim_of(const struct call *call)
 }
 
 /* Reduces the `count` elements at byte `from` of all sendbuffs to byte `to` of this rank's
- * recvbuff, and gives the result to all others if they want it. In pieces that stay in the cache.
+ * recvbuff, in pieces that stay in the cache. If `give`, also copies the result to all other ranks.
  */
 static void reduce(const struct shared *shared, size_t from, size_t to, size_t count, bool give)
 {
@@ -113,8 +113,8 @@ static void reduce(const struct shared *shared, size_t from, size_t to, size_t c
   }
 }
 
-/* This rank's share. In place, no rank reads what another one writes: in an AllReduce a slice of
- * all buffers belongs to one rank alone. */
+/* Does this rank's share. In place, no rank reads what another one writes: in an AllReduce each
+ * slice of all buffers belongs to one rank. */
 static void move(const struct shared *shared)
 {
   const struct call *call = shared->call;
@@ -147,7 +147,7 @@ static bool run_collective(ncclComm_t comm, const struct call *call)
   struct shared shared = {.call = call};
   for (int r = 0; r < comm->nranks; r++)
     for (enum which b = SENDBUFF; b < BUFFERS; b++) {
-      if (claims[r].values[SENDBUFF_KIND + b] == NO_CLAIM) continue; /* has none */
+      if (claims[r].values[SENDBUFF_KIND + b] == NO_CLAIM) continue; /* no such buffer */
       shared.buffers[b][r] = peer_memory(comm, r, b, &claims[r].places[b]);
       if (shared.buffers[b][r] != NULL) continue;
       cpu_control_fail(comm->control, "%s: the memory of rank %d is gone", names[call->kind], r);
@@ -164,7 +164,7 @@ static void copy_letter(ncclComm_t comm, const struct call *call, const struct l
   if (letter->bytes != call->bytes[RECVBUFF]) {
     cpu_control_fail(comm->control,
                      "ncclRecv: rank %d receives %zu elements of %s from rank %d, whose ncclSend "
-                     "has %zu of %s; allowed: the same on both sides",
+                     "has %zu of %s; both sides must agree",
                      comm->rank, call->count, cpu_type_name(call->type), call->peer,
                      letter->bytes / cpu_type_size(letter->type), cpu_type_name(letter->type));
     return;
@@ -176,7 +176,7 @@ static void copy_letter(ncclComm_t comm, const struct call *call, const struct l
     cpu_control_fail(comm->control, "ncclRecv: the memory of rank %d is gone", call->peer);
 }
 
-/* Does what can be done for a transfer now: post or copy the letter, or see that it was copied. */
+/* Does the next step of a transfer if possible: posts or copies the letter, or sees it copied. */
 static void advance(ncclComm_t comm, struct call *call)
 {
   const bool send = call->kind == SEND;
@@ -201,7 +201,7 @@ static void advance(ncclComm_t comm, struct call *call)
   cpu_notify(comm, call->peer);
 }
 
-/* Are all messages done? Those of one direction and peer keep their order. */
+/* Are all messages done? Messages of one direction and peer keep their order. */
 static bool all_done(const void *argument)
 {
   const struct batch *batch = argument;
@@ -224,7 +224,7 @@ static void use(const struct batch *batch, int change)
 }
 
 /* The operations of a communicator run one after the other, in the order in which the host queues
- * them, whatever streams they are in. */
+ * them, in any streams. */
 static void queued_batch(const void *args, struct CUstream_st *stream)
 {
   const struct batch *batch = *(struct batch *const *)args;
@@ -287,7 +287,7 @@ static ncclResult_t add_to_group(struct call *call)
   if (batch->stream != call->stream)
     return cpu_nccl_error(ncclInvalidUsage,
                           "%s: calls of a group on one communicator are in "
-                          "several streams; allowed on the stand-in: one",
+                          "several streams; the stand-in allows one",
                           names[call->kind]);
   *batch->end = call;
   batch->end = &call->next;
@@ -328,7 +328,7 @@ ncclResult_t ncclGroupEnd(void)
 
 /* ---- checking calls ------------------------------------------------------------------------ */
 
-/* Is what the call needs at its buffer? */
+/* Is the buffer in device memory and large enough? */
 static ncclResult_t check_buffer(struct call *call, enum which b)
 {
   const char *name = names[call->kind], *which = b == SENDBUFF ? "sendbuff" : "recvbuff";
@@ -343,7 +343,7 @@ static ncclResult_t check_buffer(struct call *call, enum which b)
   return ncclSuccess;
 }
 
-/* Fills in what the call does with its buffers, if it can be made. */
+/* Checks the call and fills in the bytes and places of its buffers. */
 static ncclResult_t check(struct call *call)
 {
   const char *name = names[call->kind];
@@ -352,11 +352,11 @@ static ncclResult_t check(struct call *call)
   if (result != ncclSuccess) return result;
   size_t n = (size_t)comm->nranks;
   if (call->size == 0)
-    return cpu_nccl_error(ncclInvalidArgument, "%s: data type %d", name, (int)call->type);
+    return cpu_nccl_error(ncclInvalidArgument, "%s: unknown data type %d", name, (int)call->type);
   if ((unsigned)call->op >= ncclNumOps)
-    return cpu_nccl_error(ncclInvalidArgument, "%s: operation %d", name, (int)call->op);
+    return cpu_nccl_error(ncclInvalidArgument, "%s: unknown operation %d", name, (int)call->op);
   if (call->peer < 0 || call->peer >= comm->nranks)
-    return cpu_nccl_error(ncclInvalidArgument, "%s: rank %d of %d ranks", name, call->peer,
+    return cpu_nccl_error(ncclInvalidArgument, "%s: no rank %d among %d ranks", name, call->peer,
                           comm->nranks);
   if (call->stream == NULL || call->stream->device != cpu_device(comm->device))
     return cpu_nccl_error(ncclUnhandledCudaError,
@@ -398,7 +398,7 @@ static ncclResult_t submit(enum kind kind, const void *from, void *to, size_t co
 }
 
 /* ---- the calls ----------------------------------------------------------------------------- */
-/* Where a call has no operation or no peer, the value that passes the check stands for it. */
+/* A call without an operation or a peer passes a value that the check accepts. */
 
 ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators. The unique id names the process and the file descriptor of a control block; who
- * has the id can map the block, be it in another thread or in another process, and waits there
- * until all ranks have come. */
+/* Communicators. The unique id names the process and the file descriptor of a control block. With
+ * the id, a rank in any thread or process can map the block, and waits there until all ranks have
+ * joined. */
 #include "internal.h"
 
 #include <stdarg.h>
@@ -79,7 +79,7 @@ void cpu_comm_release(ncclComm_t comm)
   free(comm);
 }
 
-/* A communicator that has entered the block of that id, and has not met the others. */
+/* Makes a communicator that has joined the block of that id, and does not wait for the others. */
 static ncclResult_t enter(ncclComm_t *result, int nranks, const struct place *id, int rank,
                           int device)
 {
@@ -101,9 +101,9 @@ static ncclResult_t enter(ncclComm_t *result, int nranks, const struct place *id
   comm->control = (struct control *)region->base;
   *result = comm;
   if (cpu_control_join(comm->control, rank, nranks)) return ncclSuccess;
-  cpu_control_fail(comm->control, "a rank does not fit those that joined");
-  return cpu_nccl_error(ncclInvalidUsage, "rank %d of %d does not fit the ranks that joined", rank,
-                        nranks);
+  cpu_control_fail(comm->control, "a rank does not match the ranks that have joined");
+  return cpu_nccl_error(ncclInvalidUsage, "rank %d of %d does not match the ranks that have joined",
+                        rank, nranks);
 }
 
 static ncclResult_t join(ncclComm_t *result, int nranks, const struct place *id, int rank,
@@ -142,11 +142,11 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId unique_
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId unique_id, int rank,
                                     ncclConfig_t *config)
 {
-  (void)config; /* it tunes what is not there */
+  (void)config; /* its fields tune NCCL only */
   return init_rank(comm, nranks, &unique_id, rank);
 }
 
-/* One thread is all ranks: nobody has to be waited for. */
+/* One thread drives all ranks, so it need not wait. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices)
 {
   ncclResult_t result = ncclSuccess;
@@ -172,7 +172,7 @@ struct wish {
   struct place id;
 };
 
-/* Each rank makes an id; that of the first rank of a color counts. */
+/* Each rank makes an id; the id of the first rank of each color is used. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config)
 {
@@ -206,8 +206,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
 
 /* ---- leaving ------------------------------------------------------------------------------- */
 
-/* Nothing here waits for other ranks: each has its own mapping of the control block, and the block
- * lasts as long as any of them. */
+/* This does not wait for other ranks: each has its own mapping of the control block, and the block
+ * exists as long as any mapping. */
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
   comm->finalized = true;
@@ -224,9 +224,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
   return ncclSuccess;
 }
 
-/* ---- questions ----------------------------------------------------------------------------- */
+/* ---- queries ------------------------------------------------------------------------------- */
 
-/* What has gone wrong since, on whatever rank, with a text for ncclGetLastError. */
+/* The first failure on any rank, with a text for ncclGetLastError. */
 static ncclResult_t async_error(ncclComm_t comm)
 {
   const char *failure = cpu_control_failure(comm->control);

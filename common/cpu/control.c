@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control block, in memory that all ranks of a communicator map: how they meet, how one wakes
- * another, and how all hear that one has failed. Whoever waits here sleeps; nobody ever spins. */
+/* The control block, in memory that all ranks of a communicator map. In it ranks meet, wake each
+ * other, and learn that one has failed. A rank that waits here sleeps; it never spins. */
 #include "internal.h"
 
 #include <stdarg.h>
@@ -9,13 +9,13 @@
 #include <time.h>
 
 struct meeting {
-  uint64_t number; /* of the one that is being held */
+  uint64_t number; /* of the current meeting */
   int arrived;
-  /* Two sets in turn: a rank can enter meeting k + 2 only when all have left meeting k. */
+  /* Two sets, used in turn: a rank enters meeting k + 2 only when all have left meeting k. */
   char notes[2][MAX_RANKS][MEETING_BYTES];
 };
 
-/* Each rank has a bell: a number of rings, and those of the rank who sleep until it is rung. */
+/* The bell of a rank: how often it was rung. Threads of the rank sleep until it is rung again. */
 struct bell {
   pthread_cond_t rung;
   uint64_t rings;
@@ -63,7 +63,7 @@ bool cpu_control_join(struct control *control, int rank, int nranks)
   return fits;
 }
 
-/* With the lock. */
+/* Called with the lock. */
 static void ring(struct bell *bell)
 {
   bell->rings++;
@@ -95,10 +95,10 @@ struct letter *cpu_letter(struct control *control, int from, int to)
 
 /* ---- meeting and waking -------------------------------------------------------------------- */
 
-bool cpu_meet(ncclComm_t comm, enum meeting_of who, const void *mine, void *all, size_t bytes)
+bool cpu_meet(ncclComm_t comm, enum meeting_of kind, const void *mine, void *all, size_t bytes)
 {
   struct control *control = comm->control;
-  struct meeting *meeting = &control->meetings[who];
+  struct meeting *meeting = &control->meetings[kind];
   pthread_mutex_lock(&control->lock);
   uint64_t number = meeting->number;
   char(*notes)[MEETING_BYTES] = meeting->notes[number % 2];
@@ -110,7 +110,7 @@ bool cpu_meet(ncclComm_t comm, enum meeting_of who, const void *mine, void *all,
   }
   while (meeting->number == number && !atomic_load(&control->failed))
     pthread_cond_wait(&control->bells[comm->rank].rung, &control->lock);
-  bool met = meeting->number != number; /* even if somebody who was faster has failed since */
+  bool met = meeting->number != number; /* even if a faster rank has failed since */
   for (int r = 0; r < comm->nranks && bytes > 0; r++)
     memcpy((char *)all + (size_t)r * bytes, notes[r], bytes);
   pthread_mutex_unlock(&control->lock);
@@ -128,7 +128,7 @@ bool cpu_wait(ncclComm_t comm, bool (*ready)(const void *arg), const void *arg, 
   until.tv_sec = (time_t)end;
   until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
   for (int error = 0;;) {
-    /* The number is read before the question is asked: what changes the answer later rings. */
+    /* Read the number before asking: a later change of the answer rings the bell. */
     pthread_mutex_lock(&control->lock);
     uint64_t seen = bell->rings;
     pthread_mutex_unlock(&control->lock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CPU stand-in offers beyond the names of CUDA and NCCL: the launch of a plain C version
- * of a kernel, and what that needs to reach the memory of other ranks.
+/* The calls of the CPU stand-in that CUDA and NCCL do not have: they launch the plain C version of
+ * a kernel, and give it access to the memory of other ranks.
  *
  * Everything here is for `make CPU=1` only. */
 #ifndef COMMON_CPU_CPU_H
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* As kernel<<<..., stream>>>(args): enqueues fn on the stream with a copy of the `bytes`
+/* Like kernel<<<..., stream>>>(args): enqueues fn on the stream with a copy of the `bytes`
  * bytes at `args`. Under stream capture it becomes a node of the graph instead, with that copy as
  * its arguments at every launch. fn runs on the stream's worker thread and must not call CUDA or
  * NCCL. */
@@ -24,15 +24,15 @@ cudaError_t cpu_launch(cudaStream_t stream, void (*fn)(const void *args), const 
                        size_t bytes);
 
 /* The address at which this rank sees the memory of `peer` (rank in the window's communicator) at
- * `offset` bytes into the window; as ncclGetLsaPointer. */
+ * `offset` bytes into the window; like ncclGetLsaPointer. */
 void *cpu_window_pointer(ncclWindow_t window, size_t offset, int peer);
 
 /* Blocks the calling worker until ready(arg) is true or `seconds` have passed; returns the last
- * answer of ready. It sleeps between wake-ups: ready is asked again whenever a rank of comm calls
- * cpu_notify for this rank. Memory that a peer wrote before its cpu_notify is visible to ready. */
+ * value of ready. It sleeps, and calls ready again whenever a rank of comm calls cpu_notify for
+ * this rank. Memory that a peer wrote before its cpu_notify is visible to ready. */
 bool cpu_wait(ncclComm_t comm, bool (*ready)(const void *arg), const void *arg, double seconds);
 
-/* Wakes the cpu_wait of `peer` in comm. Whatever this thread wrote before is visible to it. */
+/* Wakes the cpu_wait of `peer` in comm. Earlier writes of this thread are visible to it. */
 void cpu_notify(ncclComm_t comm, int peer);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices that do not exist: settings from the environment, what a device says about itself, and
- * the error codes. A device is no more than an allowance of memory and a set of streams. */
+/* Imitated devices: settings from the environment, properties, and error codes. A device is only an
+ * amount of memory and a set of streams. */
 #include "internal.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ static _Thread_local struct {
   char sentence[SENTENCE];
 } reason;
 
-/* A setting that is not understood must not be ignored: a test would test something else. */
+/* A wrong setting must not be ignored, or a test would test something else. */
 static long long number_from(const char *name, long long standard, long long min, long long max)
 {
   const char *text = getenv(name);
@@ -52,7 +52,7 @@ static void start(void)
     pthread_mutex_init(&devices[d].lock, NULL);
     pthread_cond_init(&devices[d].progress, NULL);
   }
-  /* Every allocation holds a file descriptor, and 64 ranks in a process have many. */
+  /* Every allocation needs a file descriptor, and 64 ranks in a process make many. */
   struct rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     files.rlim_cur = files.rlim_max;
@@ -80,18 +80,18 @@ int cpu_current_device(void)
 void cpu_out_of_memory(const char *what)
 {
   static pthread_mutex_t once_only = PTHREAD_MUTEX_INITIALIZER;
-  pthread_mutex_lock(&once_only); /* for good: other threads are about to find the same */
+  pthread_mutex_lock(&once_only); /* never unlocked: other threads may fail as well */
   fprintf(stderr,
-          "CPU stand-in: the host has no memory for %s; allowed: fewer ranks, smaller sizes, or a "
+          "CPU stand-in: the host has no memory for %s; use fewer ranks, smaller sizes, or a "
           "higher limit (ulimit -v, ulimit -n)\n",
           what);
-  _exit(3); /* as any call that fails, see launcher.h */
+  _exit(3); /* EXIT_FAILED_CALL, see launcher.h */
 }
 
 void *cpu_allocate(size_t bytes)
 {
   void *memory = calloc(1, bytes > 0 ? bytes : 1);
-  if (memory == NULL) cpu_out_of_memory("its own lists");
+  if (memory == NULL) cpu_out_of_memory("internal lists");
   return memory;
 }
 
@@ -146,7 +146,7 @@ cudaError_t cudaGetLastError(void)
   return error;
 }
 
-/* ---- what a device says about itself ------------------------------------------------------- */
+/* ---- properties of a device ---------------------------------------------------------------- */
 
 static cudaError_t check_device(int device)
 {

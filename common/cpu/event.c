@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An event remembers a stream and how many operations that had when the event was recorded. To wait
- * for it is to wait until the stream has run so many. */
+/* An event stores a stream and the number of operations queued there when it was recorded. A wait
+ * for the event ends when the stream has run that many. */
 #include "internal.h"
 
 #include <stdlib.h>
 #include <time.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what is in all events */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the contents of all events */
 
 struct CUevent_st {
   int references; /* of the program and of queued records */
@@ -14,8 +14,8 @@ struct CUevent_st {
   struct CUstream_st *stream; /* of the last record; NULL if there is none */
   uint64_t number;
   int pending;          /* records that are queued */
-  struct timespec time; /* of the record that was reached last */
-  uint64_t capture;     /* that it was recorded in last, or 0 */
+  struct timespec time; /* of the last record that was reached */
+  uint64_t capture;     /* the last one that it was recorded in, or 0 */
 };
 
 static void run_record(const void *args)
@@ -92,7 +92,7 @@ static struct CUevent_st copy_of(cudaEvent_t event)
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned int flags)
 {
   if (event == NULL) return cpu_error(cudaErrorInvalidResourceHandle);
-  (void)flags; /* none changes what is done */
+  (void)flags; /* no flag has an effect */
   struct CUstream_st *stream = cpu_stream(handle, -1);
   if (stream == NULL) return cpu_error(cudaErrorNoDevice);
   const struct CUevent_st last = copy_of(event);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Capture puts operations into a list instead of a queue; a launch runs the list. The list keeps
- * the order in which the host captured, over all streams that take part. That order satisfies every
- * dependency, because an event can only be waited for after it was recorded; so event records and
- * waits need no place in the list. What is lost is that two branches could run at the same time. */
+/* Capture puts operations into a list instead of a queue; a launch runs the list. The list is in
+ * the order of the capture, over all streams. That order satisfies every dependency, because a
+ * program waits for an event only after it has recorded it. So event records and waits are not in
+ * the list. The drawback: two branches never run at the same time. */
 #include "internal.h"
 
 #include <stdlib.h>
 
-/* A graph, from its capture on, and just as well an executable one. */
+/* A graph from its capture on; the executable graph is the same struct. */
 struct CUgraph_st {
   atomic_int references;      /* of the program and of queued launches */
   struct CUstream_st *origin; /* of the capture */
-  uint64_t id;                /* what streams and events remember of the capture */
+  uint64_t id;                /* of the capture, for streams and events */
   struct operation *first, **end;
 };
 
@@ -28,7 +28,7 @@ static void release_graph(struct CUgraph_st *graph)
 
 /* ---- capture ------------------------------------------------------------------------------- */
 
-static _Thread_local struct CUgraph_st *capture; /* that this thread has begun, or NULL */
+static _Thread_local struct CUgraph_st *capture; /* begun by this thread, or NULL */
 
 uint64_t cpu_capture_of(const struct CUstream_st *stream)
 {
@@ -96,7 +96,7 @@ static void release_launch(const void *args)
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {
-  (void)flags; /* they tune memory and upload, of which there is none */
+  (void)flags; /* they tune memory and upload, which do not exist here */
   if (graph == NULL) return cpu_error(cudaErrorInvalidValue);
   atomic_fetch_add(&graph->references, 1);
   *exec = graph;

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the stand-in share. From the bottom up:
+/* Shared by the files of the stand-in. From the bottom up:
  *
- *   device.c       settings, devices, errors: what exists
+ *   device.c       settings, devices, errors
  *   memory.c       regions: memory in files without a name, which other processes can open
  *   stream.c       a stream is a queue of operations and the thread that runs them
  *   event.c        an event is a place in a stream
  *   graph.c        a graph is a list of operations that were not queued but kept
- *   control.c      what ranks share: meetings, bells, failure
+ *   control.c      shared by the ranks: meetings, bells, failure
  *   comm.c         communicators: how ranks find each other
- *   registration.c which memory is registered, and what uses it
+ *   registration.c which memory is registered, and which calls use it
  *   window.c       how a rank finds the memory of its peers
- *   claims.c       do all ranks mean the same?
+ *   claims.c       do all ranks make the same call?
  *   reduce.c       arithmetic in every data type
  *   collectives.c  the collectives: copies from and to the mapped memory of peers
  *
- * The public names are those of CUDA and NCCL, and a library that is loaded first may take their
- * place to inject faults. So the stand-in never calls one of its own public functions. */
+ * A library that is loaded first may replace functions with the names of CUDA and NCCL, to inject
+ * faults. So the stand-in never calls one of its own public functions. */
 #ifndef COMMON_CPU_INTERNAL_H
 #define COMMON_CPU_INTERNAL_H
 
@@ -38,8 +38,8 @@ struct settings {
   int devices;      /* CPU_STANDIN_DEVICES */
   size_t memory;    /* CPU_STANDIN_MEMORY: bytes per device */
   int pci_bus;      /* CPU_STANDIN_PCI_BUS: of device 0 */
-  int nccl_version; /* CPU_STANDIN_NCCL_VERSION: what ncclGetVersion says */
-  int delay;        /* CPU_STANDIN_DELAY: milliseconds by which what NCCL queues begins later */
+  int nccl_version; /* CPU_STANDIN_NCCL_VERSION: for ncclGetVersion */
+  int delay;        /* CPU_STANDIN_DELAY: milliseconds before communication begins */
   bool quiet;       /* CPU_STANDIN_QUIET */
 };
 
@@ -58,28 +58,28 @@ int cpu_current_device(void);
 void cpu_device_wait(struct device *device);
 /* Remembers `error` for cudaGetLastError and returns it. */
 cudaError_t cpu_error(cudaError_t error);
-/* The same with a sentence of its own, which cudaGetErrorString then says to this thread. */
+/* Returns `error`, and makes cudaGetErrorString return this text on this thread. */
 cudaError_t cpu_error_because(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 const char *cpu_error_string(cudaError_t error);
-/* The host has no memory, file or thread left: says so and ends the process with exit code 3. */
+/* Prints that the host has no memory, file or thread left. Ends the process with exit code 3. */
 void cpu_out_of_memory(const char *what) __attribute__((noreturn));
-/* malloc that never returns NULL: without memory for a few bytes nothing sensible is left to do. */
+/* Zeroed memory, never NULL: without memory for a few bytes it ends the process. */
 void *cpu_allocate(size_t bytes);
 
 /* ---- memory.c ------------------------------------------------------------------------------ */
 
 enum region_kind { REGION_DEVICE, REGION_HOST, REGION_PEER, REGION_CONTROL };
 
-/* Why memory may not be freed: ncclCommRegister or ncclCommWindowRegister was called for it. */
+/* Reasons why memory may not be freed: it is registered, or it is a window. */
 enum hold { HELD_REGISTERED, HELD_WINDOW, HOLDS };
 
-/* Where any process finds memory: the file that a process has open as `fd`, and a place in it. */
+/* A place in memory, for any process: an offset in the file that process `pid` has open as `fd`. */
 struct place {
   uint64_t inode; /* 0: there is no such memory */
   pid_t pid;
   int fd;
-  int device; /* where it is allocated */
+  int device; /* on which it is allocated */
   size_t offset;
 };
 
@@ -87,46 +87,46 @@ struct region {
   struct region *next;
   enum region_kind kind;
   char *base;
-  size_t bytes;  /* as asked for */
+  size_t bytes;  /* as requested */
   size_t mapped; /* the whole mapping */
   struct place file;
-  bool owned; /* the file is open here, for others to map */
+  bool owned; /* this process has the file open for others */
   int references;
   bool shareable; /* from ncclMemAlloc */
-  bool unclaimed; /* a control block, with a reference for its ranks that have yet to come */
+  bool unclaimed; /* a control block that ranks have yet to join, with a reference for them */
   int held[HOLDS];
 };
 
 struct region *cpu_region_create(enum region_kind kind, int device, size_t bytes);
-/* The region of that file; the same one for the same file, as often as it is asked for: mutexes
- * shared between processes, and ThreadSanitizer, want one address per process. NULL on failure. */
+/* The region of that file. A process has one region, at one address, per file, because mutexes
+ * shared between processes and ThreadSanitizer need that. NULL on failure. */
 struct region *cpu_region_open(enum region_kind kind, const struct place *place);
 void cpu_region_release(struct region *region);
-/* All ranks have come: their references keep the control block from now on. */
+/* Called when all ranks have joined: from now on their references keep the control block. */
 void cpu_region_claim(struct region *region);
-/* As long as it is held for a reason, the memory cannot be freed. */
+/* Adds `change` to the number of holds of that kind. Memory with a hold cannot be freed. */
 void cpu_region_hold(struct region *region, enum hold reason, int change);
-/* cudaMalloc and cudaFree as ncclMemAlloc, whose memory is shareable, and ncclMemFree see them. */
+/* For cudaMalloc and the like, and for ncclMemAlloc, whose memory is shareable. */
 cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **pointer,
                                 size_t bytes);
 cudaError_t cpu_memory_free(enum region_kind kind, void *pointer);
-/* How many bytes from `pointer` on belong to memory that device code may use; 0 if none. Where
- * they are not NULL: where that is for other ranks, and the region, with a reference, or NULL. */
+/* The number of bytes from `pointer` on that device code may use; 0: no such memory. Sets *place,
+ * for other ranks, and *region, with a reference or NULL, if these pointers are not NULL. */
 size_t cpu_memory_find(const void *pointer, struct place *place, struct region **region);
 
 /* ---- stream.c ------------------------------------------------------------------------------ */
 
-/* One operation, a function with arguments of its own. In a graph it runs many times. */
+/* An operation: a function and its arguments. In a graph it runs many times. */
 struct operation {
   struct operation *next;
   void (*run)(const void *args);
-  void (*release)(const void *args); /* or NULL: when it will not run again */
-  /* or NULL; before it is queued, for every time that it will run */
+  void (*release)(const void *args); /* or NULL; called after the last run */
+  /* or NULL; called before it is queued, for every run */
   void (*queued)(const void *args, struct CUstream_st *stream);
   _Alignas(max_align_t) char args[];
 };
 
-/* Never freed: events and communicators may still know it when it has been destroyed. */
+/* Never freed: events and communicators may use it after it has been destroyed. */
 struct CUstream_st {
   struct CUstream_st *next;
   struct device *device;
@@ -135,26 +135,26 @@ struct CUstream_st {
   struct operation *first, *last;
   uint64_t queued, done; /* operations so far */
   bool stop;
-  char failure[SENTENCE]; /* what went wrong in it, for those who wait for it; or "" */
-  uint64_t capture;       /* the last one that it took part in */
+  char failure[SENTENCE]; /* its first failure, for callers that wait for it; or "" */
+  uint64_t capture;       /* the last capture that it took part in */
 };
 
-/* With a copy of the arguments; the callee owns it once it is queued. */
+/* Makes an operation with a copy of the arguments. The queue owns it later. */
 struct operation *cpu_operation(void (*run)(const void *args), void (*release)(const void *args),
                                 const void *args, size_t bytes);
 void cpu_operation_free(struct operation *operation);
-/* The stream behind a handle: 0 is the default stream of `device` (-1: the current one). NULL
- * without a device. */
+/* The stream of a handle; 0 is the default stream of `device` (-1: the current one). NULL without a
+ * device. */
 struct CUstream_st *cpu_stream(cudaStream_t stream, int device);
 /* Queues the operation, or puts it into the graph that the stream is captured into. */
 void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation);
 cudaError_t cpu_stream_wait(struct CUstream_st *stream);
-/* How many operations were queued so far; returns when the stream has run so many; makes another
- * stream wait for that. */
+/* Three calls: return the number of operations queued so far; wait until the stream has run that
+ * many; make another stream wait for that. */
 uint64_t cpu_stream_queued(struct CUstream_st *stream);
 void cpu_stream_reach(struct CUstream_st *stream, uint64_t number);
 void cpu_stream_after(struct CUstream_st *stream, struct CUstream_st *before, uint64_t number);
-/* For operations: to fail the stream that runs them. */
+/* Called by an operation: its stream has failed. */
 void cpu_worker_fail(const char *sentence);
 
 /* ---- graph.c ------------------------------------------------------------------------------- */
@@ -163,18 +163,18 @@ void cpu_worker_fail(const char *sentence);
 uint64_t cpu_capture_of(const struct CUstream_st *stream);
 /* Puts the operation into the graph if the stream is being captured; else false. */
 bool cpu_capture_operation(struct CUstream_st *stream, struct operation *operation);
-/* Pulls the stream into this thread's capture; false if that is not number `id`. */
+/* Adds the stream to this thread's capture; false if that is not capture `id`. */
 bool cpu_capture_join(struct CUstream_st *stream, uint64_t id);
 
 /* ---- control.c ----------------------------------------------------------------------------- */
 
 struct control;
 
-/* The host threads of the ranks meet, and so do their streams; neither waits for the other. */
+/* Host threads of the ranks meet, and streams of the ranks meet, independently of each other. */
 enum meeting_of { HOSTS, STREAMS, MEETINGS };
 enum { MEETING_BYTES = 256 };
 
-/* What ncclSend leaves for the rank that receives, which copies from there. */
+/* ncclSend writes this for the receiving rank, which then copies the data. */
 struct letter {
   atomic_bool full; /* set by the sender, cleared by the receiver when it has its copy */
   ncclDataType_t type;
@@ -183,16 +183,16 @@ struct letter {
 };
 
 struct region *cpu_control_create(void);
-/* Enters rank into the control block; false if nranks or the rank do not fit those already in. */
+/* Adds the rank to the control block; false if nranks differs or the rank has joined before. */
 bool cpu_control_join(struct control *control, int rank, int nranks);
-/* All ranks exchange `bytes` bytes, and none returns before all have come. False if the
- * communicator failed. */
-bool cpu_meet(ncclComm_t comm, enum meeting_of who, const void *mine, void *all, size_t bytes);
+/* All ranks exchange `bytes` bytes; none returns before all have called. False if the communicator
+ * failed. */
+bool cpu_meet(ncclComm_t comm, enum meeting_of kind, const void *mine, void *all, size_t bytes);
 struct letter *cpu_letter(struct control *control, int from, int to);
-/* Marks the communicator as failed on all ranks and wakes them. The first sentence stays. */
+/* Marks the communicator as failed on all ranks and wakes them. The first message stays. */
 void cpu_control_fail(struct control *control, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* The sentence, or NULL if the communicator has not failed. */
+/* The message, or NULL if the communicator has not failed. */
 const char *cpu_control_failure(const struct control *control);
 
 /* ---- comm.c -------------------------------------------------------------------------------- */
@@ -206,9 +206,9 @@ struct ncclComm {
   struct region *region;
   struct control *control;                  /* in region */
   struct CUstream_st *stream;               /* where the last operation was queued, or NULL */
-  struct region *peers[MAX_RANKS][BUFFERS]; /* what is mapped of the peers; see collectives.c */
+  struct region *peers[MAX_RANKS][BUFFERS]; /* mapped memory of the peers; see collectives.c */
   bool finalized;
-  atomic_flag noted; /* registrations that are of no use */
+  atomic_flag noted; /* the note on a useless registration is printed */
 };
 
 void cpu_comm_retain(ncclComm_t comm);
@@ -223,37 +223,37 @@ ncclResult_t cpu_nccl_error(ncclResult_t result, const char *format, ...)
 
 struct registration {
   struct registration *next;
-  ncclComm_t comm; /* NULL: gone, or no longer registered */
+  ncclComm_t comm; /* NULL: destroyed */
   const void *handle;
   enum hold kind;
   struct region *region;
   const char *start;
   size_t bytes;
-  bool symmetric; /* a window of which all ranks pass the same offset */
-  int queued;     /* how often it is used by what is queued or running */
+  bool symmetric; /* all ranks pass the same offset in this window */
+  int queued;     /* number of queued or running calls that use it */
 };
 
-/* Remembers [start, start + bytes) of `region`, and takes over the reference to it. `handle` is
- * what the program gets for it; NULL: what this function returns. */
+/* Stores that [start, start + bytes) of `region` is registered; takes over the reference to it.
+ * `handle` is the program's handle; NULL: the pointer that this function returns. */
 struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struct region *region,
                                           const void *start, size_t bytes, const void *handle);
-/* Forgets what the program has the handle of; an error of `call` if that cannot be. */
+/* Removes the registration with that handle. Errors name `call`. */
 ncclResult_t cpu_registration_remove(const char *call, ncclComm_t comm, const void *handle);
-/* The registration of comm in which the bytes lie; false if there is none. */
+/* Finds the registration of comm that contains the bytes; false if there is none. */
 bool cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes,
                            struct registration *found);
-/* What is queued begins (1) or ends (-1) to use the bytes. */
+/* A queued call begins (1) or ends (-1) to use the bytes. */
 void cpu_registration_use(ncclComm_t comm, const void *pointer, size_t bytes, int change);
-/* Says so in a note if NCCL could not use what is registered of the buffers of a call. */
+/* Prints a note if NCCL could not use the registrations of a call's buffers. */
 void cpu_registration_note(ncclComm_t comm, char *const *buffers, const size_t *bytes);
-/* comm is gone, and with it whatever was registered. */
+/* Ends all registrations of comm, which is being destroyed. */
 void cpu_registrations_end(ncclComm_t comm);
 
 /* ---- claims.c ------------------------------------------------------------------------------ */
 
-/* What all ranks that make a call have to agree on. */
+/* The ranks that make a call must agree on these. */
 enum aspect {
-  CALL, /* which call it is; the other aspects are compared if it is the same */
+  CALL, /* which call it is; the others are compared if it is the same */
   COUNT,
   TYPE,
   OPERATION,
@@ -264,21 +264,21 @@ enum aspect {
   RECVBUFF_OFFSET,
   ASPECTS
 };
-enum { NO_CLAIM = -1 }; /* it does not matter on this rank */
+enum { NO_CLAIM = -1 }; /* of no importance on this rank */
 
-/* What a rank tells the others about its call. */
+/* A rank's call, for the other ranks. */
 struct claim {
   int64_t values[ASPECTS];
   struct place places[BUFFERS];
 };
 
-/* False if they do not agree: then the communicator has failed with a sentence. All ranks come to
- * the same one. `names` are those of the calls. */
+/* False if the ranks do not agree: then the communicator has failed, with the same message on all
+ * ranks. `names` are those of the calls. */
 bool cpu_claims_agree(ncclComm_t comm, const char *const *names, const struct claim *claims);
 
 /* ---- reduce.c ------------------------------------------------------------------------------ */
 
-size_t cpu_type_size(ncclDataType_t type); /* 0 for none */
+size_t cpu_type_size(ncclDataType_t type); /* 0: no such type */
 const char *cpu_type_name(ncclDataType_t type);
 /* out[i] = in[0][i] op in[1][i] op ... in[n - 1][i], in this order; out may be one of in. */
 void cpu_reduce(void *out, const char *const *in, int n, size_t count, ncclDataType_t type,

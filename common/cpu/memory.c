@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory lies in files that have no name (memfd), one per allocation: another process can map such
- * a file through /proc/<pid>/fd/<fd>, as a GPU maps the memory of a peer, and
- * the kernel drops it with the last process, however that one ends. */
+/* Each allocation is a file without a name (memfd). Another process can map it through
+ * /proc/<pid>/fd/<fd>, as a GPU maps the memory of a peer. The kernel frees it with the last
+ * process that maps it, even after a crash. */
 #include "internal.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ static size_t round_up(size_t bytes)
   return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
-/* Maps the file with an inaccessible page behind it, so that a run past the end does not land in
+/* Maps the file with an inaccessible page after it, so that an access past the end does not reach
  * the next buffer. */
 static char *map(int fd, size_t mapped)
 {
@@ -75,7 +75,7 @@ static struct region *open_region(enum region_kind kind, const struct place *pla
   if (fd < 0) return NULL;
   struct region new = {.kind = kind, .file = *place};
   struct stat status;
-  /* The number may by now stand for another file. */
+  /* The descriptor may be another file by now. */
   if (fstat(fd, &status) == 0 && status.st_ino == place->inode && status.st_size > 0) {
     new.bytes = new.mapped = (size_t)status.st_size;
     new.base = map(fd, new.mapped);
@@ -121,7 +121,7 @@ void cpu_region_hold(struct region *region, enum hold reason, int change)
   pthread_mutex_unlock(&lock);
 }
 
-/* The region that `pointer` points into, with the lock held; those of another kind do not count. */
+/* The region of device or host memory that `pointer` points into. Called with the lock. */
 static struct region *find(const void *pointer)
 {
   for (struct region *region = regions; region != NULL; region = region->next)
@@ -163,8 +163,8 @@ cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **po
   if (!fits) return cudaErrorMemoryAllocation;
   struct region *region = cpu_region_create(kind, cpu_current_device(), bytes);
   region->shareable = shareable;
-  /* What was never written must not look right by chance, as zeros often do. Only the start: the
-   * rest of a large buffer would cost real memory before it is used. */
+  /* Memory that was never written must not look right by chance, as zeros often do. Only the start
+   * is poisoned, since a large buffer would cost real memory before it is used. */
   memset(region->base, POISON, region->mapped < POISON_BYTES ? region->mapped : POISON_BYTES);
   *pointer = region->base;
   return cudaSuccess;
@@ -179,20 +179,19 @@ cudaError_t cpu_memory_free(enum region_kind kind, void *pointer)
     pthread_mutex_unlock(&lock);
     return cudaErrorInvalidValue;
   }
-  /* CUDA and NCCL would go on, until somebody writes to what is no longer there. */
+  /* CUDA and NCCL would go on until a rank accesses memory that no longer exists. */
   bool window = region->held[HELD_WINDOW] > 0;
   if (window || region->held[HELD_REGISTERED] > 0) {
     pthread_mutex_unlock(&lock);
-    return cpu_error_because(cudaErrorNotPermitted,
-                             "the memory is still %s; allowed: to free it after %s",
+    return cpu_error_because(cudaErrorNotPermitted, "the memory is still %s; free it after %s",
                              window ? "a window" : "registered",
                              window ? "ncclCommWindowDeregister" : "ncclCommDeregister");
   }
-  /* A window of this process may still hold the region; to the program it is gone. */
+  /* A window of this process may still use the region; the program can no longer. */
   region->kind = REGION_CONTROL;
   pthread_mutex_unlock(&lock);
   struct device *device = cpu_device(region->file.device);
-  cpu_device_wait(device); /* as CUDA: what uses the memory ends first */
+  cpu_device_wait(device); /* like CUDA: work that uses the memory ends first */
   pthread_mutex_lock(&device->lock);
   if (kind == REGION_DEVICE) device->used -= region->mapped;
   pthread_mutex_unlock(&device->lock);
@@ -261,7 +260,7 @@ static void release_copy(const void *args)
   free(((const struct copy *)args)->staged);
 }
 
-/* Is [pointer, pointer + bytes) one piece of memory, and on the device if it has to be? */
+/* Is [pointer, pointer + bytes) in one allocation, and on the device if it must be? */
 static bool usable(const void *pointer, size_t bytes, bool on_device)
 {
   size_t extent = cpu_memory_find(pointer, NULL, NULL);
@@ -281,8 +280,8 @@ static cudaError_t copy(void *to, const void *from, int set, size_t bytes, enum 
   if (bytes == 0) return cudaSuccess;
   if (!usable(to, bytes, to_device) || (set < 0 && !usable(from, bytes, from_device)))
     return cpu_error(cudaErrorInvalidValue);
-  /* CUDA reads ordinary host memory before the call returns, and programs may rely on that. The
-   * other direction is later here than with CUDA, so that a missing wait shows. */
+  /* CUDA reads ordinary host memory before the call returns, and programs may rely on that. Copies
+   * to the host happen later than with CUDA, so that a missing wait leads to wrong data. */
   bool stage =
       set < 0 && !wait && cpu_memory_find(from, NULL, NULL) == 0 && cpu_capture_of(stream) == 0;
   struct copy copy = {to, from, bytes, set, stage ? cpu_allocate(bytes) : NULL};

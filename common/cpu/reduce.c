@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic in every data type. The contributions are combined in the order of the ranks, so that
- * every run gives the same bits. Half and bfloat16 are combined in float and rounded once;
- * integers in 64 bits, which wrap as those of the type do. */
+/* Arithmetic in every data type. Values are combined in the order of the ranks, so every run gives
+ * the same bits. Half and bfloat16 are combined in float and rounded once; integers are combined in
+ * 64 bits, whose low bits are those of the type. */
 #include "internal.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ DEFINE_COMBINE(combine_double, double, double)
 DEFINE_COMBINE(combine_signed, int64_t, uint64_t)
 DEFINE_COMBINE(combine_unsigned, uint64_t, uint64_t)
 
-/* memcpy because NCCL asks for no alignment. */
+/* memcpy, because NCCL requires no alignment. */
 #define DEFINE_REDUCE(NAME, TYPE, ACC, COMBINE, LOAD, STORE)                              \
   static void NAME(char *out, const char *const *in, int n, size_t count, ncclRedOp_t op) \
   {                                                                                       \

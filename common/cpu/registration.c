@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which memory the program has registered, as buffer or as window. NCCL trusts the program: who
- * frees or unmaps what is still in use gets a crash, or wrong data, somewhere else and later. Here
- * it is remembered, and refused where the mistake is made. */
+/* Which memory the program has registered, as buffer or as window. NCCL trusts the program: if it
+ * frees memory that is still in use, it crashes or gets wrong data, later and elsewhere. The
+ * stand-in refuses the wrong call itself. */
 #include "internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and what is in it */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and its contents */
 static struct registration *registrations;
 
 struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struct region *region,
@@ -28,7 +28,7 @@ struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struc
   return new;
 }
 
-/* With the lock: the memory may be freed from now on. */
+/* Called with the lock. The memory may be freed afterwards. */
 static void end(struct registration *registration)
 {
   registration->comm = NULL;
@@ -45,12 +45,11 @@ ncclResult_t cpu_registration_remove(const char *call, ncclComm_t comm, const vo
   while (*link != NULL && (*link)->handle != handle) link = &(*link)->next;
   found = *link;
   if (found != NULL && found->comm == NULL)
-    wrong = "the communicator is gone; allowed: to call this before ncclCommDestroy";
+    wrong = "the communicator is gone; call this before ncclCommDestroy";
   else if (found == NULL || found->comm != comm)
-    wrong = "the communicator has no such handle; allowed: what it gave out, once";
+    wrong = "the handle is not of this communicator, or was deregistered before";
   else if (found->queued > 0)
-    wrong = "a call that uses the memory is queued or running; allowed: to wait for its stream "
-            "first";
+    wrong = "a call that uses the memory is queued or running; wait for its stream first";
   if (wrong == NULL) {
     *link = found->next;
     end(found);
@@ -61,7 +60,7 @@ ncclResult_t cpu_registration_remove(const char *call, ncclComm_t comm, const vo
   return cpu_nccl_error(ncclInvalidUsage, "%s: %s", call, wrong);
 }
 
-/* Handles of a communicator that is gone stay in the list, so that they can be told from others. */
+/* Handles of a destroyed communicator stay in the list, for the message above. */
 void cpu_registrations_end(ncclComm_t comm)
 {
   pthread_mutex_lock(&lock);
@@ -70,7 +69,7 @@ void cpu_registrations_end(ncclComm_t comm)
   pthread_mutex_unlock(&lock);
 }
 
-/* A window before a registered buffer, as NCCL prefers it. */
+/* Prefers a window to a registered buffer, as NCCL does. */
 bool cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes,
                            struct registration *found)
 {
@@ -94,14 +93,13 @@ void cpu_registration_use(ncclComm_t comm, const void *pointer, size_t bytes, in
   pthread_mutex_lock(&lock);
   for (struct registration *each = registrations; each != NULL; each = each->next)
     if (each->comm == comm && start < each->start + each->bytes && each->start < start + bytes &&
-        each->queued + change >= 0) /* it may have come while the call was running */
+        each->queued + change >= 0) /* it may have been registered while the call was running */
       each->queued += change;
   pthread_mutex_unlock(&lock);
 }
 
-/* Where a registration is of no use NCCL says nothing, and works without. One note per
- * communicator, of rank 0: if another one did otherwise, the ranks do not agree, which is an error.
- */
+/* If a registration is of no use, NCCL works without it and prints nothing. The stand-in prints one
+ * note per communicator, on rank 0. (If another rank does otherwise, cpu_claims_agree fails.) */
 static bool first_note(ncclComm_t comm)
 {
   return comm->rank == 0 && !atomic_flag_test_and_set(&comm->noted);

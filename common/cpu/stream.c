@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stream is a queue of operations and one thread that runs them in order. Work that was queued
- * is really done later and elsewhere, so a program that forgets to synchronize fails here too. */
+/* A stream is a queue of operations and one thread that runs them in order. Queued work is done
+ * later, by that thread, so a program that forgets to synchronize fails here as well. */
 #include "internal.h"
 
 #include <signal.h>
@@ -28,9 +28,9 @@ void cpu_operation_free(struct operation *operation)
 
 /* ---- streams ------------------------------------------------------------------------------- */
 
-static _Thread_local struct CUstream_st *worker_of; /* on the thread of a stream: that stream */
+static _Thread_local struct CUstream_st *worker_of; /* the stream whose thread this is */
 
-/* What CUDA calls a sticky error, of the stream alone: the first one stays. */
+/* Like a sticky error of CUDA, but for one stream: the first one stays. */
 void cpu_worker_fail(const char *sentence)
 {
   struct CUstream_st *stream = worker_of;
@@ -69,7 +69,7 @@ static struct CUstream_st *create(struct device *device)
   stream->device = device;
   stream->next = atomic_exchange(&streams, stream);
   pthread_cond_init(&stream->work, NULL);
-  /* Signals are the program's business and go to the program's threads. */
+  /* Signals go to the program's threads only. */
   sigset_t all, old;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows: the ranks tell each other where their memory is, and each maps that of all. */
+/* Windows: the ranks exchange the places of their memory, and each rank maps all of it. */
 #include "internal.h"
 
 #include <stdlib.h>
 
-/* What a rank tells the others. */
+/* What a rank sends to the others. */
 struct part {
   size_t bytes;  /* as registered */
-  size_t extent; /* what there is from there on */
+  size_t extent; /* bytes from the start to the end of the allocation */
   bool shareable;
   struct place place;
 };
@@ -19,7 +19,7 @@ struct ncclWindow_vidmem {
   struct region *regions[MAX_RANKS];
 };
 
-/* All ranks see the same places and so come to the same verdict, which names the rank. */
+/* All ranks get the same parts, so they return the same error, which names the rank. */
 static ncclResult_t judge(const struct part *parts, int nranks)
 {
   for (int r = 0; r < nranks; r++) {
@@ -27,7 +27,7 @@ static ncclResult_t judge(const struct part *parts, int nranks)
     if (!part->shareable)
       return cpu_nccl_error(ncclInvalidUsage,
                             "ncclCommWindowRegister: the memory of rank %d is not from "
-                            "ncclMemAlloc; allowed: memory that is, on all ranks",
+                            "ncclMemAlloc; all ranks must take it from there",
                             r);
     if (part->bytes == 0 || part->bytes > part->extent)
       return cpu_nccl_error(ncclInvalidArgument,
@@ -42,7 +42,7 @@ static ncclResult_t judge(const struct part *parts, int nranks)
     if (part->bytes != parts[0].bytes)
       return cpu_nccl_error(ncclInvalidUsage,
                             "ncclCommWindowRegister: rank %d registers %zu bytes and rank 0 %zu; "
-                            "allowed: the same on all ranks",
+                            "all ranks must agree",
                             r, part->bytes, parts[0].bytes);
   }
   return ncclSuccess;
@@ -54,7 +54,8 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
   ncclResult_t result = cpu_comm_check(comm);
   if (result != ncclSuccess) return result;
   if (window == NULL || (flags & ~NCCL_WIN_COLL_SYMMETRIC) != 0)
-    return cpu_nccl_error(ncclInvalidArgument, "ncclCommWindowRegister: no window, or flags %d",
+    return cpu_nccl_error(ncclInvalidArgument,
+                          "ncclCommWindowRegister: the window pointer is NULL, or flags are %d",
                           flags);
   ncclWindow_t new = cpu_allocate(sizeof(*new));
   struct region *region = NULL;
@@ -75,7 +76,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
     if (new->regions[r] == NULL)
       return cpu_nccl_error(ncclRemoteError, "ncclCommWindowRegister: rank %d has ended", r);
   }
-  cpu_meet(comm, HOSTS, NULL, NULL, 0); /* nobody frees what another is about to map */
+  cpu_meet(comm, HOSTS, NULL, NULL, 0); /* only then may a rank free its memory */
   new->comm = comm;
   new->bytes = bytes;
   cpu_comm_retain(comm);

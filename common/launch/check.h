@@ -7,8 +7,8 @@
  *   PTHREADCHECK(pthread_create(...));  // int, an errno value
  *
  * The line on stderr is `[rank r] file:line: call: reason`, for NCCL followed by the last message
- * that NCCL recorded. The exit code is EXIT_FAILED_CALL (3). One rank that fails has to end all of
- * them, because the others would wait for it in a collective forever; launcher_fail() does that.
+ * that NCCL recorded. The exit code is EXIT_FAILED_CALL (3). launcher_fail() ends all
+ * ranks: otherwise they would wait for the failed one in a collective forever.
  */
 #ifndef COMMON_CHECK_H
 #define COMMON_CHECK_H
@@ -21,8 +21,8 @@
  * every result but ncclSuccess is a failure here. */
 #define NCCLCHECK(call) CHECK_NCCL_RESULT(call, #call, ncclGetLastError(NULL))
 
-/* For libraries that return ncclResult_t and have a sentence of their own for the last error;
- * `text` is #call, taken where the call is written. */
+/* For libraries that return ncclResult_t and have their own message for the last error. `text` is
+ * #call, made where the call is written. */
 #define CHECK_NCCL_RESULT(call, text, sentence)                                            \
   do {                                                                                     \
     ncclResult_t check_result = (call);                                                    \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both launchers share: the way from main() to the ranks, output, failure. */
+/* What both launchers share: from main() to the ranks, output, failure. */
 #include "launcher.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ static struct options options;
 
 static _Thread_local int current_rank = -1; /* -1: not a rank yet */
 
-/* What cannot be written must not be lost silently: a full disk is a failure. */
+/* Output must not be lost silently: a full disk is a failure. */
 static void flush_stdout(void)
 {
   if (fflush(stdout) == 0 && !ferror(stdout)) return;
@@ -76,15 +76,14 @@ static int check_nccl_runtime(const struct rank *me)
   return launcher_refuse(me, error) == EXIT_VERIFIED ? EXIT_VERIFIED : EXIT_CANNOT_RUN;
 }
 
-/* The options as they were typed have to be the same on all ranks. */
+/* All ranks must have been given the same options, letter for letter. */
 static int check_same_options(const struct rank *me, const char mine[LAUNCHER_TEXT])
 {
   char first[LAUNCHER_TEXT], error[96] = "";
   memcpy(first, mine, sizeof first);
   launcher_broadcast(me, first, sizeof first, 0);
   if (strcmp(mine, first) != 0)
-    snprintf(error, sizeof error,
-             "the options of rank %d are not those of rank 0; allowed: the same on all ranks",
+    snprintf(error, sizeof error, "rank %d has other options than rank 0; give all ranks the same",
              me->rank);
   return launcher_refuse(me, error);
 }
@@ -93,7 +92,7 @@ int launcher_main(int argc, char **argv, const struct program *the_program)
 {
   char error[LAUNCHER_TEXT] = "", typed[LAUNCHER_TEXT] = "";
   program = the_program;
-  signal(SIGPIPE, SIG_IGN); /* a pipe that nobody reads is an error of the write, with a line */
+  signal(SIGPIPE, SIG_IGN);        /* writing to a pipe without a reader then fails, with a line */
   for (int i = 1; i < argc; i++) { /* before getopt sorts them */
     const size_t length = strlen(typed);
     snprintf(typed + length, sizeof typed - length, "%s\n", argv[i]);
@@ -125,7 +124,7 @@ int launcher_visible_gpus(char *why, size_t size)
   int devices = 0;
   cudaError_t result = cudaGetDeviceCount(&devices);
   if (result == cudaSuccess && devices > 0) return devices;
-  snprintf(why, size, "no GPU: %s; allowed: a machine that has one, or `make CPU=1` to do without",
+  snprintf(why, size, "no GPU: %s; `make CPU=1` builds programs that need none",
            result == cudaSuccess ? "CUDA finds no device" : cudaGetErrorString(result));
   return 0;
 }
@@ -184,7 +183,7 @@ bool launcher_has_memory(const struct rank *me, size_t bytes)
   size_t available = 0, total = 0;
   char error[160] = "";
   CUDACHECK(cudaMemGetInfo(&available, &total));
-  available -= available < total / 64 ? available : total / 64; /* left to NCCL */
+  available -= available < total / 64 ? available : total / 64; /* for NCCL */
   available /= (size_t)me->sharing + 1;
   if (bytes > available)
     snprintf(error, sizeof error,

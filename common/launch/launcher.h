@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-/* What the process returns. Over ranks the first of 3, 4, 1, 2, 77, 0 that occurs wins. */
+/* What the process returns. If ranks differ, the first of 3, 4, 1, 2, 77, 0 wins. */
 enum exit_code {
   EXIT_VERIFIED = 0,    /* everything ran and every element was right */
   EXIT_WRONG_DATA = 1,  /* a result was wrong */
@@ -51,25 +51,25 @@ struct program {
   int (*run)(const struct rank *me, const struct options *opt);
 };
 
-/* All that main() has to do: parses the options, starts the ranks, runs the program on each,
- * joins their exit codes. Returns the exit code of the process. */
+/* All that main() calls: parses the options, starts the ranks, runs the program on each, joins
+ * their exit codes. Returns the exit code of the process. */
 int launcher_main(int argc, char **argv, const struct program *program);
 
-/* ---- between the ranks, before and beside NCCL (all collective) --------------------------- */
+/* ---- between the ranks, without NCCL (all collective) ------------------------------------- */
 
 void launcher_barrier(const struct rank *me);
 
-/* `bytes` bytes of rank `root` reach all ranks' `data`. */
+/* Copies `bytes` bytes at `data` of rank `root` to `data` of all ranks. */
 void launcher_broadcast(const struct rank *me, void *data, size_t bytes, int root);
 
-/* `bytes` bytes of every rank reach all ranks: `all` holds nranks * bytes, in rank order. */
+/* Gives every rank the `bytes` bytes of all ranks: `all` holds nranks * bytes, in rank order. */
 void launcher_allgather(const struct rank *me, const void *mine, void *all, size_t bytes);
 
-/* The exit code that wins over all ranks' `code`; every rank gets the same answer, so that all
- * go on or all leave. */
+/* The exit code that wins among all ranks' `code`. Every rank gets the same answer, so all go on or
+ * all leave. */
 int launcher_agree(const struct rank *me, int code);
 
-/* The largest of all ranks' values: times are those of the slowest rank. */
+/* The largest of all ranks' values, since a time is that of the slowest rank. */
 double launcher_max(const struct rank *me, double value);
 
 /* `error` is one line that says what this rank cannot accept and what is allowed, or "". If any
@@ -78,15 +78,15 @@ double launcher_max(const struct rank *me, double value);
 int launcher_refuse(const struct rank *me, const char *error);
 
 /* True: ranks are threads of one process, on GPUs. Then graphs whose kernels wait for other GPUs
- * can deadlock: cudaGraphLaunch for one GPU may block while that for another one has not been made,
- * whose kernel the first one's waits for. So programs do not capture kernels of this suite then.
- * NCCL's User Guide warns of NCCL's own operations, too; 01 and 02 capture NCCL's AllReduce all the
- * same, whose runs have ended (results/), though nothing promises it. The stand-in has a thread for
- * each stream. */
+ * can deadlock: cudaGraphLaunch for one GPU may block before the launch for another GPU is made,
+ * and the first kernel waits for that one. So the programs do not capture this suite's kernels
+ * then. NCCL's User Guide gives the same warning for NCCL's collectives. 01 and 02 still capture
+ * NCCL's AllReduce: our runs did not hang, but nothing promises that. False on the stand-in, which
+ * has a thread for each stream. */
 extern const bool launcher_graphs_can_deadlock;
 
-/* Whether every rank's current device has `bytes` free beside a 64th of its memory, which is left
- * to NCCL; if not, one line on stderr and false on all ranks. To be called before a communicator
+/* Whether every rank's current device has `bytes` free, and a 64th of its memory more, for NCCL. If
+ * not, prints one line on stderr and returns false on all ranks. Call it before a communicator
  * takes memory. Collective. */
 bool launcher_has_memory(const struct rank *me, size_t bytes);
 
@@ -111,13 +111,12 @@ void launcher_error(const char *format, ...) __attribute__((format(printf, 1, 2)
 
 /* ---- progress and failure ----------------------------------------------------------------- */
 
-/* Says what this rank does from now on; a rank that says nothing for --timeout seconds is taken
- * for hung, the step is printed and the job ends with EXIT_TIMEOUT. `step` has to stay valid (a
- * literal). */
+/* Names the step that this rank begins; `step` is a literal, or stays valid. If a rank begins no
+ * step for --timeout seconds, all ranks' steps are printed and the job ends with EXIT_TIMEOUT. */
 void launcher_step(const char *step);
 
-/* For the check macros: prints the line and ends the job with EXIT_FAILED_CALL. `detail` may be
- * NULL. */
+/* Called by the check macros: prints the line and ends the job with EXIT_FAILED_CALL. `detail` may
+ * be NULL. */
 void launcher_fail(const char *file, int line, const char *call, const char *reason,
                    const char *detail) __attribute__((noreturn));
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The MPI launcher: every rank is a process; the ranks of one host take its GPUs in order, and in
- * turns where NCCL lets several have the same one. */
+/* The MPI launcher: every rank is a process. The ranks of a host take its GPUs in order, and start
+ * again with the first GPU if NCCL lets ranks share one. */
 #include <mpi.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -39,8 +39,8 @@ const char *backend_start(struct rank *me, int *argc, char ***argv)
 {
   static char description[MPI_MAX_LIBRARY_VERSION_STRING + 8] = "MPI (";
   int level, length;
-  /* MULTIPLE, so that the watchdog's thread may call MPI_Abort; with less it mostly works, too, and
-   * where it does not return, the watchdog's alarm ends this process. */
+  /* MULTIPLE, so that the watchdog's thread may call MPI_Abort. With less that mostly works as
+   * well; if it does not return, the watchdog's alarm ends this process. */
   MPICHECK(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &level));
   MPICHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* MPICHECK reports */
   MPICHECK(MPI_Comm_rank(MPI_COMM_WORLD, &me->rank));
@@ -62,7 +62,7 @@ static int local_rank(const struct rank *me)
   return rank;
 }
 
-/* NCCL refuses a second rank on a GPU, but from 2.30 on not where this variable is 1. */
+/* From 2.30 on NCCL accepts several ranks on a GPU if this variable is 1. */
 static bool may_share(void)
 {
   const char *enabled = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
@@ -71,9 +71,9 @@ static bool may_share(void)
   return runtime >= 23000 && enabled && strcmp(enabled, "1") == 0;
 }
 
-/* What a rank tells the others about the GPU that it takes. */
+/* The GPU that a rank takes, for the other ranks. */
 struct placement {
-  int device;    /* -1: none to be had */
+  int device;    /* -1: it gets none */
   char uuid[16]; /* of that GPU, unique in the world */
   bool may_share;
 };
@@ -102,7 +102,7 @@ static struct placement place(const struct rank *me, char error[LAUNCHER_TEXT])
   return mine;
 }
 
-/* Counts the other ranks on this one's GPU; an error where NCCL does not allow them. */
+/* Counts the other ranks on this rank's GPU. Sets `error` if NCCL does not allow them. */
 static void check_placement(struct rank *me, const struct placement *all, char error[LAUNCHER_TEXT])
 {
   const struct placement *mine = &all[me->rank];
@@ -127,7 +127,7 @@ int backend_run(const struct rank *process, int (*rank_main)(const struct rank *
   free(all);
   if (launcher_refuse(&me, error) != EXIT_VERIFIED) return EXIT_CANNOT_RUN;
   if (launcher_max(&me, me.sharing) > 0)
-    launcher_note(&me, "several ranks take turns on a GPU: times say nothing");
+    launcher_note(&me, "several ranks share a GPU: timings mean nothing");
   if (me.nranks == 1 && !getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMI_SIZE"))
     launcher_note(&me, "built with MPI=1 but started without mpirun: running one rank");
 

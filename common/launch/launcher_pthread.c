@@ -10,7 +10,7 @@
 #include "check.h"
 #include "launcher_backend.h"
 
-/* A rank's thread and what it hands to the others in a collective. */
+/* A rank's thread, and what it passes to the others in a collective. */
 struct thread {
   struct rank me;
   pthread_t handle;
@@ -43,7 +43,7 @@ void launcher_allgather(const struct rank *me, const void *mine, void *all, size
   launcher_barrier(me);
   for (int rank = 0; rank < me->nranks; rank++)
     memcpy((char *)all + (size_t)rank * bytes, threads[rank].shared, bytes);
-  launcher_barrier(me); /* nobody's `mine` may go away before all have read it */
+  launcher_barrier(me); /* each `mine` stays valid until all have read it */
 }
 
 void launcher_broadcast(const struct rank *me, void *data, size_t bytes, int root)
@@ -56,18 +56,18 @@ void launcher_broadcast(const struct rank *me, void *data, size_t bytes, int roo
 
 /* ---- starting ----------------------------------------------------------------------------- */
 
-/* Each copy that mpirun starts would take all GPUs for itself. Open MPI and MPICH tell a process
- * its rank by environment variables. */
+/* Each copy that mpirun starts would take all GPUs. Open MPI and MPICH set environment variables
+ * for a process's rank. */
 static void refuse_mpirun(const struct rank *me)
 {
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
   if (!rank) rank = getenv("PMI_RANK");
   if (!rank) return;
-  /* mpirun ends the job with the first process that leaves: the others speak only where rank 0, a
-   * build of another kind, does not */
+  /* mpirun ends the job when the first process leaves: rank 0, after its message. The others wait,
+   * in case rank 0 is a program built with MPI=1. */
   if (strcmp(rank, "0") != 0) sleep(5);
-  exit(launcher_refuse(me, "started by mpirun, but built without MPI=1; allowed: "
-                           "`make MPI=1` and mpirun, or a start without mpirun"));
+  exit(launcher_refuse(me, "started by mpirun, but built without MPI=1; "
+                           "build with `make MPI=1`, or run it without mpirun"));
 }
 
 const char *backend_start(struct rank *me, int *argc, char ***argv)
@@ -77,14 +77,14 @@ const char *backend_start(struct rank *me, int *argc, char ***argv)
   return "pthread";
 }
 
-/* The number of ranks; where NTHREADS is none, an error. */
+/* The number of ranks; 0 and an error if NTHREADS is not one. */
 static int choose_ranks(int gpus, char error[LAUNCHER_TEXT])
 {
   const char *text = getenv("NTHREADS");
   char typed[SHOWN_TEXT];
   double ranks;
 #ifdef CPU_STANDIN
-  if (!text && gpus > 4) return 4; /* it has as many devices as ranks could want */
+  if (!text && gpus > 4) return 4; /* it has 64 devices, more than most runs need */
 #endif
   if (!text) return gpus;
   const bool number = options_number(text, NUMBER_WHOLE, &ranks) == 0;

@@ -25,7 +25,7 @@ enum { MAX_OPTIONS = 64, FIRST_VALUE = 256 }; /* getopt's value of row i is FIRS
 #define DEFAULT_MAX_TEXT "1G"
 #endif
 
-/* Whether a row of the program's own stands for this shared one; bench: for all of --bench. */
+/* Whether a row of the program replaces this shared one. A row "bench" replaces all of --bench. */
 static bool replaced(const struct option_spec *shared, const struct option_spec *own)
 {
   for (; own && own->name; own++)
@@ -40,8 +40,8 @@ static void build_table(struct option_spec *table, struct options *opt,
                         const struct option_spec *own)
 {
   const struct option_spec shared[] = {
-      {"count", 0, OPTION_SIZE, &opt->count, "N", "elements per rank, not for --bench", 1,
-       1LL << 40},
+      {"count", 0, OPTION_SIZE, &opt->count, "SIZE",
+       "elements per rank (1M; alltoallv_sm: 2K); not with --bench", 1, 1LL << 40},
       {"datatype", 'd', OPTION_TYPE, &opt->type, "TYPE", "data type (float)", 0, 0},
       {"bench", 0, OPTION_FLAG, &opt->bench, NULL, "measure a sweep of sizes", 0, 0},
       {"minbytes", 'b', OPTION_SIZE, &opt->min_bytes, "SIZE", "--bench: smallest size (16)", 1,
@@ -55,17 +55,17 @@ static void build_table(struct option_spec *table, struct options *opt,
       {"warmup_iters", 'w', OPTION_LONG, &opt->warmup, "N", "--bench: calls before timing (5)", 0,
        1000000},
       {"repetitions", 0, OPTION_LONG, &opt->repetitions, "N",
-       "--bench: timed repetitions, the median counts (11)", 1, 10001},
+       "--bench: timed repetitions; their median is shown (11)", 1, 10001},
       {"cudagraph", 'G', OPTION_LONG, &opt->graph_launches, "N",
-       "--bench: 0: eager; N: calls in a CUDA graph, N launches a repetition (0)", 0, 1000},
+       "--bench: launch the calls as a CUDA graph, N times per repetition (0: no graph)", 0, 1000},
       {"output", 'J', OPTION_OUTPUT, &opt->output, "FILE",
-       "--bench: results to FILE.json or FILE.csv", 0, 0},
+       "--bench: write the table to FILE, which ends in .json or .csv", 0, 0},
       {"timeout", 'T', OPTION_LONG, &opt->timeout, "SECONDS",
-       "end the job after so long without progress (120)", 1, 86400},
+       "end the job after SECONDS without progress (120)", 1, 86400},
       {"digest", 0, OPTION_FLAG, &opt->digest, NULL, "print a digest of all results", 0, 0},
       {"help", 'h', OPTION_FLAG, &opt->help, NULL, "print this text", 0, 0},
-      {"version", 0, OPTION_FLAG, &opt->version, NULL, "print the versions of all that is used", 0,
-       0},
+      {"version", 0, OPTION_FLAG, &opt->version, NULL,
+       "print the versions of NCCL, CUDA and launcher", 0, 0},
   };
   const size_t nshared = sizeof shared / sizeof *shared;
   size_t n = 0;
@@ -79,7 +79,7 @@ static void build_table(struct option_spec *table, struct options *opt,
 int options_number(const char *text, enum number_kind kind, double *value)
 {
   char *end;
-  /* strtod knows hexadecimal numbers, blanks and inf, too */
+  /* strtod also reads hexadecimal numbers, blanks and inf */
   const size_t digits = strspn(text, kind == NUMBER_REAL ? "0123456789.-eE" : "0123456789-");
   *value = strtod(text, &end);
   if (digits == 0 || end != text + digits) return -1;
@@ -133,14 +133,14 @@ static int store_number(const struct option_spec *row, const char *text, char *e
                                 : row->kind == OPTION_DOUBLE ? NUMBER_REAL
                                                              : NUMBER_WHOLE;
   static const char *const allowed[] = {"a whole number",
-                                        "a whole number with an optional suffix K, M or G",
-                                        "one such as 0.01 or 1e-3"};
+                                        "a whole number, optionally with K, M or G",
+                                        "a number such as 0.01 or 1e-3"};
   const double min = kind == NUMBER_REAL ? LEAST_DOUBLE : (double)row->min;
   char low[32], high[32], typed[SHOWN_TEXT];
   double number;
   shown(text, typed);
   if (options_number(text, kind, &number) != 0)
-    return FAIL("--%s: '%s' is not a number; allowed: %s", row->name, typed, allowed[kind]);
+    return FAIL("--%s: cannot read '%s'; allowed: %s", row->name, typed, allowed[kind]);
   if (!(number >= min && number <= (double)row->max))
     return FAIL("--%s: %s is out of range; allowed: %s to %s", row->name, typed,
                 short_number(min, kind, low, sizeof low),
@@ -197,18 +197,16 @@ static int store(const struct option_spec *row, const char *text, const char *ty
   return -1;
 }
 
-/* Rules between options. `for_bench` is one that was given and is for --bench only, or NULL. */
+/* Rules between options. `for_bench` is an option that was given and needs --bench, or NULL. */
 static int check_together(const struct options *opt, const char *for_bench, char *error,
                           size_t error_size)
 {
-  if (for_bench && !opt->bench)
-    return FAIL("--%s is for --bench only; allowed: both together", for_bench);
+  if (for_bench && !opt->bench) return FAIL("--%s needs --bench", for_bench);
   if (opt->min_bytes > opt->max_bytes)
-    return FAIL("--minbytes %zu is larger than --maxbytes %zu; allowed: the same or less",
-                opt->min_bytes, opt->max_bytes);
+    return FAIL("--minbytes %zu is larger than --maxbytes %zu", opt->min_bytes, opt->max_bytes);
   if (opt->bench && opt->count)
-    return FAIL("--count is not for --bench; allowed: --minbytes and --maxbytes");
-  if (opt->bench && opt->digest) return FAIL("--digest is not for --bench; allowed: one of them");
+    return FAIL("--count does not work with --bench; use --minbytes and --maxbytes");
+  if (opt->bench && opt->digest) return FAIL("--digest does not work with --bench");
   return 0;
 }
 
@@ -245,7 +243,7 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
       /* optopt is the letter, or the value of a long option, or 0 if nothing matched */
       const bool letter = optopt > 0 && optopt < FIRST_VALUE;
       shown(letter ? (char[]){'-', (char)optopt, '\0'} : argv[optind - 1], word);
-      return FAIL("option '%s' %s; allowed: see --help", word,
+      return FAIL("option '%s' %s; see --help", word,
                   got == ':'              ? "needs an argument"
                   : optopt >= FIRST_VALUE ? "takes no argument"
                                           : "is unknown or ambiguous");
@@ -258,9 +256,7 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
       opt->sizes = true;
     if (!for_bench && strncmp(table[i].help, "--bench:", 8) == 0) for_bench = table[i].name;
   }
-  if (optind < argc)
-    return FAIL("stray argument '%s'; allowed: options only, see --help",
-                shown(argv[optind], word));
+  if (optind < argc) return FAIL("stray argument '%s'; see --help", shown(argv[optind], word));
   if (opt->help || opt->version) return 0;
   return check_together(opt, for_bench, error, error_size);
 }
@@ -281,13 +277,13 @@ int options_check_files(struct options *opt, const struct option_spec *own, int 
     if (!pattern) continue;
     names[i] = file_of_rank(pattern, rank);
     if (per_rank && nranks > 1 && !strstr(pattern, "%r"))
-      failed = FAIL("--%s: '%s' is one file for %d ranks; allowed: a name with %%r, which becomes "
-                    "the rank",
+      failed = FAIL("--%s: '%s' is one file for %d ranks; write %%r, which becomes the rank, "
+                    "into the name",
                     table[i].name, shown(pattern, typed), nranks);
     for (int other = 0; other < i && !failed; other++)
       if (names[other] && strcmp(names[i], names[other]) == 0)
-        failed = FAIL("--%s is the file of --%s: %s; allowed: another one", table[i].name,
-                      table[other].name, shown(names[i], typed));
+        failed = FAIL("--%s and --%s are the same file: %s", table[i].name, table[other].name,
+                      shown(names[i], typed));
     if (output && (per_rank || rank == 0) && !failed)
       failed = output_file_check(names[i], error, error_size);
   }
@@ -306,17 +302,13 @@ void options_help(const char *program, const char *summary, const struct option_
          "Options (defaults in parentheses; SIZE takes K, M or G):\n",
          program, summary, program, program);
   for (const struct option_spec *row = table; row->name; row++) {
-    char left[64];
-    snprintf(left, sizeof left, "%c%c%s--%s%s%s", row->letter ? '-' : ' ',
-             row->letter ? row->letter : ' ', row->letter ? ", " : "  ", row->name,
-             row->argument ? " " : "", row->argument ? row->argument : "");
-    if (strlen(left) > 28)
-      printf("  %s\n%30s", left, "");
-    else
-      printf("  %-28s", left);
-    printf(" %s\n", row->help);
+    const int width = printf("  %c%c%s--%s%s%s", row->letter ? '-' : ' ',
+                             row->letter ? row->letter : ' ', row->letter ? ", " : "  ", row->name,
+                             row->argument ? " " : "", row->argument ? row->argument : "");
+    printf("%s%*s %s\n", width > 30 ? "\n" : "", width > 30 ? 30 : 30 - width, "", row->help);
   }
-  printf("\nTypes: %s\n"
+  printf("\nNTHREADS: number of ranks (all GPUs; 4 on the stand-in)\n"
+         "Types: %s\n"
          "Exit codes: 0 verified, 1 wrong data, 2 usage, 3 a call failed, 4 timeout,\n"
          "            77 cannot run on this machine\n",
          types);

@@ -22,9 +22,9 @@ struct options {
   long iterations;             /* -n: calls in one timed repetition */
   long warmup;                 /* -w: calls before timing */
   long repetitions;            /* --repetitions: the median is taken over these */
-  long graph_launches; /* -G: 0 = eager; else the calls are a CUDA graph, launched so often */
-  const char *output;  /* -J FILE.json or FILE.csv */
-  long timeout;        /* -T: seconds without progress until the job is ended */
+  long graph_launches;         /* -G: 0 = eager; else launches of a CUDA graph per repetition */
+  const char *output;          /* -J FILE.json or FILE.csv */
+  long timeout;                /* -T: seconds without progress until the job is ended */
 };
 
 enum option_kind {
@@ -39,18 +39,18 @@ enum option_kind {
   OPTION_TYPE,        /* const struct datatype *, one of the program's types */
   OPTION_CHOICE, /* int, the number of the word in `argument`, whose words are separated by | */
   OPTION_DOUBLE, /* double, more than 0 (1e-300 or more) and up to max */
-  OPTION_ABSENT, /* takes the shared option of that name away; bench: and all for it */
+  OPTION_ABSENT, /* removes the shared option of that name; bench: all of --bench */
 };
 
-/* One row of an option table. A table ends with a row whose name is NULL. A program's own row takes
- * the place of the shared one of the same name or letter. */
+/* One row of an option table. A table ends with a row whose name is NULL. A row of the
+ * program replaces the shared one of the same name or letter. */
 struct option_spec {
   const char *name; /* long name without dashes */
   char letter;      /* short name or 0 */
   enum option_kind kind;
   void *value;          /* where the value goes; holds the default before */
   const char *argument; /* what --help calls the argument, NULL for a flag; see OPTION_CHOICE */
-  /* One line with the default in it. What begins with "--bench:" is refused without --bench. */
+  /* One line with the default in it. An option whose line begins with "--bench:" needs --bench. */
   const char *help;
   long long min, max; /* for OPTION_LONG and OPTION_SIZE; of OPTION_DOUBLE max only */
 };
@@ -60,8 +60,8 @@ struct option_spec {
 enum number_kind { NUMBER_WHOLE, NUMBER_SIZE, NUMBER_REAL };
 int options_number(const char *text, enum number_kind kind, double *value);
 
-/* Writes what a user typed to `shown`, as it may stand in a message, and returns it: its beginning
- * if it is long, with ? instead of newlines and other control characters. */
+/* Writes what a user typed to `shown`, fit for a message, and returns it: only the beginning if it
+ * is long, with ? instead of newlines and other control characters. */
 enum { SHOWN_TEXT = 256 };
 const char *shown(const char *text, char shown[SHOWN_TEXT]);
 void keep_one_line(char *text); /* ? instead of control characters */
@@ -72,8 +72,8 @@ void keep_one_line(char *text); /* ? instead of control characters */
 int options_parse(struct options *opt, const struct option_spec *own, const char *types, int argc,
                   char **argv, char *error, size_t error_size);
 
-/* After options_parse: whether a file that this rank writes cannot be written, or is another file
- * of the run. Returns 0, or -1 with one line in `error`. */
+/* After options_parse: can this rank write its files, and is each a different one? Returns 0, or -1
+ * with one line in `error`. */
 int options_check_files(struct options *opt, const struct option_spec *own, int rank, int nranks,
                         char *error, size_t error_size);
 

@@ -22,7 +22,7 @@ int output_file_open(struct output_file *file, const char *name, char *error, si
   if (!file->path || asprintf(&file->temporary, "%s%s", name, in_place ? "" : ".tmp") < 0)
     launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   shown(name, file->name);
-  file->stream = fopen(file->temporary, "w"); /* says what is wrong with a folder, too */
+  file->stream = fopen(file->temporary, "w"); /* fails for a folder, with a reason */
   if (file->stream) return 0;
   fail(file, error, error_size);
   output_file_close(file);
@@ -33,7 +33,7 @@ int output_file_check(const char *name, char *error, size_t error_size)
 {
   struct output_file trial;
   struct stat status;
-  /* who reads a FIFO would take a trial for the end of it */
+  /* the reader of a FIFO would take a trial for its end */
   if (stat(name, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) return 0;
   const int result = output_file_open(&trial, name, error, error_size);
   output_file_close(&trial);
@@ -60,7 +60,7 @@ int output_files_publish(const struct rank *me, struct output_file *const *files
     for (int i = 0; i < nfiles && !failed; i++) {
       const struct output_file *file = files[i];
       if (renaming)
-        failed = rename(file->temporary, file->path) != 0; /* of one name: nothing */
+        failed = rename(file->temporary, file->path) != 0; /* no effect if both names are equal */
       else
         failed = fflush(file->stream) != 0 || ferror(file->stream);
       if (failed) fail(file, error, sizeof error);

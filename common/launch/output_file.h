@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file that a program writes, or leaves as it was: it is NAME.tmp until all of it is written, and
- * then takes NAME. So nobody finds half a file, and an old one survives a run that fails. (A run
- * that is killed leaves NAME.tmp.) What is no regular file, such as a FIFO, is written to as it is.
+/* A file that a program writes as a whole or not at all. Its name is NAME.tmp until it is complete,
+ * and then NAME. So a reader never finds half a file, and an old file survives a run that fails. (A
+ * run that is killed leaves NAME.tmp.) A FIFO or device is written to directly.
  *
  * Functions return 0, or -1 with one line (no newline) in `error`. */
 #ifndef COMMON_OUTPUT_FILE_H
@@ -15,31 +15,31 @@
 
 struct output_file {
   FILE *stream;           /* to write to; NULL: there is no file */
-  char *path, *temporary; /* the names; the same where it is written in place */
+  char *path, *temporary; /* the names; equal if it is written directly */
   char name[SHOWN_TEXT];  /* for messages */
 };
 
 int output_file_open(struct output_file *file, const char *name, char *error, size_t error_size);
 
-/* Whether output_file_open would work. Leaves nothing. */
+/* Whether output_file_open would work. Leaves no file. */
 int output_file_check(const char *name, char *error, size_t error_size);
 
-/* Ends writing. A file that was not published is removed, an old one stays as it was. Harmless on a
- * struct that is all zero. */
+/* Ends writing. A file that was not published is removed, and an old one stays. A struct that is
+ * all zero is allowed. */
 void output_file_close(struct output_file *file);
 
-/* Gives all ranks' files their names once all of them are written, and closes them. Returns
- * EXIT_VERIFIED, or EXIT_FAILED_CALL after a line on stderr; then no file, or not all, got its
- * name. A rank may have no files. Collective. */
+/* Closes the files, and gives them their names when all ranks have written theirs. Returns
+ * EXIT_VERIFIED, or EXIT_FAILED_CALL after a line on stderr: then some or all files did not get
+ * their names. A rank may have no files. Collective. */
 int output_files_publish(const struct rank *me, struct output_file *const *files, int nfiles);
 
-/* The pattern with the rank in the place of each %r; to be freed. */
+/* The pattern with the rank instead of each %r. The caller frees it. */
 char *file_of_rank(const char *pattern, int rank);
 
 /* ---- tables --------------------------------------------------------------------------------- */
 
-/* A table as a file, by the file's ending: an array of objects in JSON, a line per row in CSV. It
- * gets its name by output_files_publish. For rank 0; on the others there is no file. */
+/* A table as a file: an array of objects in a .json file, a line per row in a .csv file. It gets
+ * its name in output_files_publish. Only rank 0 has one. */
 enum { ROWS_COLUMNS = 48, ROWS_VALUE = 64 };
 
 struct rows {
@@ -54,13 +54,13 @@ struct rows {
 /* `name` may be NULL: no file. Returns 0, or -1 after a line on stderr. */
 int rows_open(struct rows *rows, const char *name);
 
-/* A row, value by value, the same columns in each; `column` has to stay valid. */
+/* Adds a value to the row. Every row has the same columns; `column` has to stay valid. */
 void rows_text(struct rows *rows, const char *column, const char *value);
 void rows_number(struct rows *rows, const char *column, double value); /* NaN: none */
 void rows_integer(struct rows *rows, const char *column, unsigned long long value);
 void rows_end(struct rows *rows);
 
-/* No more rows: the file is complete, and can be published. */
+/* After the last row: completes the file, which can then be published. */
 void rows_finish(struct rows *rows);
 
 #endif

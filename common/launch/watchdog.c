@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watchdog: NCCL does not notice that a peer on the same host has died or stopped; the ranks
- * that wait for it would wait forever. So one thread in every process looks at when each of its
- * ranks last said what it is doing (launcher_step).
+/* The watchdog. NCCL does not notice that a peer on the same host has died or stopped, so the ranks
+ * that wait for it would wait forever. A thread in every process checks when each of its ranks last
+ * began a step (launcher_step).
  *
- * Time is counted by this thread's own turns of a second, so a job that was stopped (Ctrl-Z, a
- * debugger) and goes on later is not taken for one that hangs. */
+ * The thread counts its own turns of a second. So a job that was stopped (Ctrl-Z, a debugger) and
+ * goes on later does not count as hung. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -23,7 +23,7 @@ struct progress {
 
 static struct progress progress[MAX_LOCAL_RANKS];
 static atomic_int first_rank, local_ranks;
-static atomic_long turns, said; /* seconds so far, and when rank 0 printed something last */
+static atomic_long turns, said; /* seconds so far; when rank 0 last printed something */
 static long limit;
 
 static long stuck(int i)
@@ -37,10 +37,10 @@ static void end_at_once(int unused)
   _exit(EXIT_TIMEOUT);
 }
 
-/* Every process prints the steps of its ranks, so all are given time to do so: the process of rank
- * 0 ends the job after a second; should that process be the one that hangs, the others do so after
- * five. Printing may wait for a pipe that nobody reads or for the lock of a rank that does, and
- * MPI_Abort for who knows what; the alarm waits for nothing. */
+/* Every process prints the steps of its ranks and needs time to do so. The process of rank 0 ends
+ * the job after one second. If that process hangs, the others end it after five. Printing may wait
+ * for a pipe without a reader, or for a lock, and MPI_Abort may wait as well; the alarm does not.
+ */
 static void end_job(void)
 {
   const unsigned seconds = first_rank == 0 ? 1 : 5;
@@ -63,7 +63,7 @@ static void *watch(void *unused)
   for (;; turns++) {
     sleep(1);
     const long silent = turns - said;
-    if (silent % 10 == 5 && first_rank == 0 && isatty(STDERR_FILENO)) /* somebody waits there */
+    if (silent % 10 == 5 && first_rank == 0 && isatty(STDERR_FILENO)) /* a user is watching */
       fprintf(stderr, "still in step: %s, %ld s\n", atomic_load(&progress[0].step), silent);
     for (int i = 0; i < local_ranks; i++)
       if (stuck(i) >= limit) end_job();
@@ -86,7 +86,7 @@ void watchdog_watch(int first, int nranks, const char *step)
   for (int i = 0; i < local_ranks; i++) watchdog_progress(first + i, step);
 }
 
-/* From the end of the current turn on, so that no rank has less time than the limit. */
+/* Counted from the end of the current turn, so that no rank gets less time than the limit. */
 void watchdog_progress(int rank, const char *step)
 {
   const int i = rank - first_rank;

@@ -6,8 +6,8 @@
 #include "check.h"
 #include "verify_kernels.h"
 
-/* nranks inputs of `mask` at most have to add up to an exact value. 16 bits are variety enough, but
- * integers of 64 bits could then be added in 32 without anybody noticing. */
+/* The sum of nranks inputs, each at most `mask`, must be exact. 16 bits are enough variety, except
+ * for 64-bit integers: a sum made in 32 bits would go unnoticed. */
 static uint64_t mask_of(const struct verifier *v, enum verify_kind kind)
 {
   const uint64_t nranks = (uint64_t)v->me->nranks, most = ~0ULL >> (64 - v->type->exact_bits);
@@ -23,7 +23,7 @@ static void launch(struct verifier *v, enum verify_operation operation, const vo
       verify_launch(operation, (void *)buffer, count, v->data, v->me->rank, v->device, stream));
 }
 
-/* Finished when it returns: comparisons in any stream may follow. */
+/* Waits, so that comparisons in any stream may follow. */
 static void reset_counts(struct verifier *v)
 {
   CUDACHECK(cudaMemsetAsync(&v->device->wrong, 0, sizeof v->device->wrong, v->own));
@@ -80,7 +80,7 @@ void verifier_next_round(struct verifier *v)
   launch(v, VERIFY_NEXT_ROUND, NULL, 0, v->stream);
 }
 
-/* What the kernels in that stream have counted. */
+/* Waits for the stream and returns what its kernels have counted. */
 static struct verify_state fetch_state(struct verifier *v, cudaStream_t stream)
 {
   struct verify_state state;
@@ -99,7 +99,7 @@ static unsigned long long report(struct verifier *v, const char *what, cudaStrea
   launcher_error("%s: element %zu is %.20Lg, expected %llu (%llu elements wrong)%s", what, i,
                  is == is ? is : (long double)NAN /* without a sign */,
                  (unsigned long long)verify_expected(&v->data, state.round, i), state.wrong,
-                 poison ? ": never written; was the stream waited for?" : "");
+                 poison ? ": the element was never written; did you wait for the stream?" : "");
   reset_counts(v);
   v->code = EXIT_WRONG_DATA;
   return state.wrong;
@@ -119,7 +119,7 @@ void verifier_check(struct verifier *v, const char *what, const void *buffer, si
 
 double verifier_element(struct verifier *v, const void *buffer, size_t i)
 {
-  uint64_t bits = 0; /* the element's bytes become the low ones: CUDA's hosts are little-endian */
+  uint64_t bits = 0; /* the element goes into the low bytes: CUDA's hosts are little-endian */
   CUDACHECK(cudaMemcpyAsync(&bits, (const char *)buffer + i * v->type->size, v->type->size,
                             cudaMemcpyDeviceToHost, v->own));
   CUDACHECK(cudaStreamSynchronize(v->own));

@@ -27,8 +27,8 @@ static __global__ void fill(Word *buffer, size_t count, verify_data data, int ra
     buffer[i] = (Word)verify_bits(data.type, verify_input(&data, state->round, rank, i));
 }
 
-/* The lowest index and what stood there belong together. One thread of a block comes here, so that
- * whoever waits does not keep the one that it waits for from running. */
+/* Changes the lowest index and its element together. Only one thread of a block calls this: if two
+ * threads of a warp waited for each other here, they might never finish. */
 static __device__ void record(verify_state *state, unsigned long long first, uint64_t bits)
 {
   while (atomicCAS(&state->busy, 0, 1) != 0) continue;
@@ -51,7 +51,7 @@ static __global__ void compare(const Word *buffer, size_t count, verify_data dat
   Word bits = 0;
   if (threadIdx.x == 0) block_first = ~0ULL;
   for (size_t i = first_element(); i < count; i += stride()) {
-    const Word element = buffer[i]; /* once: it may change if somebody forgot to wait */
+    const Word element = buffer[i]; /* read once: it may change if the caller did not wait */
     if (element == (Word)verify_bits(data.type, verify_expected(&data, state->round, i))) continue;
     if (wrong++ == 0) {
       first = i;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operations on device memory behind verify.c: verify.cu launches kernels for them,
- * verify_cpu.c their plain C versions. What happens to one element is here, once for both. */
+/* The operations of verify.c on device memory: verify.cu launches kernels for them, verify_cpu.c
+ * their plain C versions. Both share what is done with one element, which is here. */
 #ifndef COMMON_VERIFY_KERNELS_H
 #define COMMON_VERIFY_KERNELS_H
 
@@ -34,8 +34,8 @@ HASH_FN uint64_t verify_expected(const struct verify_data *data, uint64_t round,
   return sum;
 }
 
-/* Bit pattern of a whole number that has an exact value in the type. A floating number is the
- * place of its highest bit and the bits below it (the highest itself is hidden). */
+/* The bit pattern of a whole number that is exact in the type. A floating-point number has the
+ * position of its highest bit, and the bits below that (the highest itself is not stored). */
 HASH_FN uint64_t verify_float_bits(uint64_t value, int fraction_bits, int bias)
 {
   if (value == 0) return 0;

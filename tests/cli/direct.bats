@@ -34,7 +34,7 @@ setup_file() {
   code=0
   mpi_job 3 "$WORK/one" --method direct --count 1000 >"$WORK/out" 2>"$WORK/err" || code=$?
   exits_with 0
-  says "^note: direct: NCCL's AllReduce is taken: another rank cannot$"
+  says "^note: direct cannot run here \(it is not possible on another rank\); using NCCL's AllReduce$"
 }
 
 @test "a call that fails on one rank while a handle is made: every rank ends with an error" {
@@ -82,11 +82,11 @@ setup_file() {
   usage corrupt:ncclAllReduce:1:2 # which is not called
   exits_with 0
   [ "$(sort "$WORK/out" | xargs)" = "$sums" ]
-  says_not taken
+  says_not 'using NCCL'
   CPU_STANDIN_LSA_RANKS=2 usage corrupt:ncclAllReduce:9:2
   exits_with 0
   [ "$(sort "$WORK/out" | xargs)" = "$sums" ]
-  one_line "^NCCL's AllReduce is taken: not all ranks share memory$"
+  one_line "^direct AllReduce: not all ranks share memory; using NCCL's$"
   usage fail:ncclMemAlloc:2:2 # the scratch memory
   fails_at_once
   says '^allreduce_create: (ncclMemAlloc.*system error|a call has failed on another rank)$'

@@ -28,29 +28,29 @@ before='/NCCLCHECK\(ncclComm(Window)?Deregister\(comm, send_/i\'
 register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
 
 @test "freed while it is registered, or a window" {
-  local allowed='allowed: to free it after'
+  local after='free it after'
   mistaken pthread 01_allreduce_ub "$before NCCLCHECK(ncclMemFree(sendbuff));"
-  ends_with "ncclMemFree\(sendbuff\): invalid usage \(ncclMemFree: the memory is still registered; $allowed ncclCommDeregister\)"
+  ends_with "ncclMemFree\(sendbuff\): invalid usage \(ncclMemFree: the memory is still registered; $after ncclCommDeregister\)"
   mistaken pthread 02_allreduce_sm "$before NCCLCHECK(ncclMemFree(recvbuff));"
-  ends_with "ncclMemFree\(recvbuff\): invalid usage \(ncclMemFree: the memory is still a window; $allowed ncclCommWindowDeregister\)"
+  ends_with "ncclMemFree\(recvbuff\): invalid usage \(ncclMemFree: the memory is still a window; $after ncclCommWindowDeregister\)"
   mistaken pthread 01_allreduce_ub "$before CUDACHECK(cudaFree(sendbuff));"
-  ends_with "cudaFree\(sendbuff\): the memory is still registered; $allowed ncclCommDeregister"
+  ends_with "cudaFree\(sendbuff\): the memory is still registered; $after ncclCommDeregister"
 }
 
 @test "deregistered after the communicator has gone" {
   for example in $EXAMPLES; do
     mistaken pthread "$example" "/ncclComm(Finalize|Destroy)\(comm\)/d; $before NCCLCHECK(ncclCommDestroy(comm));"
-    ends_with '(ncclComm(Window)?Deregister)\(comm, send_[a-z]+\): invalid usage \(\1: the communicator is gone; allowed: to call this before ncclCommDestroy\)'
+    ends_with '(ncclComm(Window)?Deregister)\(comm, send_[a-z]+\): invalid usage \(\1: the communicator is gone; call this before ncclCommDestroy\)'
   done
 }
 
 @test "01: registered on some ranks only" {
   for launcher in $LAUNCHERS; do
     mistaken "$launcher" 01_allreduce_ub "/$register/s/^/if (me->rank != 2)/"
-    ends_with 'cudaStreamSynchronize\(stream\): ncclAllReduce: sendbuff is not registered on rank 2 and registered on rank 0; allowed: the same on all ranks'
+    ends_with 'cudaStreamSynchronize\(stream\): ncclAllReduce: sendbuff is not registered on rank 2 and registered on rank 0; all ranks must agree'
   done
   mistaken pthread 01_allreduce_ub "/ncclCommRegister\(comm, recvbuff/s/^/if (me->rank == 0)/"
-  ends_with 'cudaStreamSynchronize\(stream\): ncclAllReduce: recvbuff is not registered on rank 1 and registered on rank 0; allowed: the same on all ranks'
+  ends_with 'cudaStreamSynchronize\(stream\): ncclAllReduce: recvbuff is not registered on rank 1 and registered on rank 0; all ranks must agree'
 }
 
 @test "02: a rank that registers no window is the one in another step" {
@@ -81,30 +81,30 @@ register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
   for launcher in $LAUNCHERS; do
     mistaken "$launcher" 02_allreduce_sm \
       's/NCCLCHECK\(ncclMemAlloc\(&recvbuff, bytes\)\)/if (me->rank == 2) CUDACHECK(cudaMalloc(\&recvbuff, bytes)); else &/'
-    ends_with 'ncclCommWindowRegister\(.*recvbuff.*\): invalid usage \(ncclCommWindowRegister: the memory of rank 2 is not from ncclMemAlloc; allowed: memory that is, on all ranks\)'
+    ends_with 'ncclCommWindowRegister\(.*recvbuff.*\): invalid usage \(ncclCommWindowRegister: the memory of rank 2 is not from ncclMemAlloc; all ranks must take it from there\)'
   done
 }
 
 @test "a count, type or operation that differs: call, ranks and both values, and no success after it" {
-  local allowed='allowed: the same on all ranks'
+  local agree='all ranks must agree'
   for launcher in $LAUNCHERS; do
     for example in $EXAMPLES; do
       mistaken "$launcher" "$example" 's/all_reduce\(sendbuff, recvbuff, count/& - (me->rank == 2)/'
-      ends_with "cudaStreamSynchronize\(stream\): ncclAllReduce: the count is 1048575 elements on rank 2 and 1048576 elements on rank 0; $allowed"
+      ends_with "cudaStreamSynchronize\(stream\): ncclAllReduce: the count is 1048575 elements on rank 2 and 1048576 elements on rank 0; $agree"
       prints_not '^AllReduce completed'
     done
   done
   mistaken pthread 01_allreduce_ub 's/(all_reduce\(sendbuff, recvbuff, count, )type/\1me->rank == 1 ? ncclInt32 : type/'
-  ends_with "cudaStreamSynchronize\(stream\): ncclAllReduce: the type is ncclInt32 on rank 1 and ncclFloat on rank 0; $allowed"
+  ends_with "cudaStreamSynchronize\(stream\): ncclAllReduce: the type is ncclInt32 on rank 1 and ncclFloat on rank 0; $agree"
   mistaken pthread 01_allreduce_ub 's/NCCLCHECK\((ncclAllReduce.*)ncclSum/int rank; ncclCommUserRank(comm, \&rank); NCCLCHECK(\1rank == 3 ? ncclMax : ncclSum/'
-  ends_with "cudaStreamSynchronize\(stream\): ncclAllReduce: the operation is ncclMax on rank 3 and ncclSum on rank 0; $allowed"
+  ends_with "cudaStreamSynchronize\(stream\): ncclAllReduce: the operation is ncclMax on rank 3 and ncclSum on rank 0; $agree"
 }
 
 @test "given back while a collective is queued" {
   local queue="$before NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, count, opt->type->nccl, ncclSum, comm, stream));"
   for example in $EXAMPLES; do
     CPU_STANDIN_DELAY=200 mistaken pthread "$example" "$queue" --count 1000 # collectives begin that late
-    ends_with '(ncclComm(Window)?Deregister)\(comm, send_[a-z]+\): invalid usage \(\1: a call that uses the memory is queued or running; allowed: to wait for its stream first\)'
+    ends_with '(ncclComm(Window)?Deregister)\(comm, send_[a-z]+\): invalid usage \(\1: a call that uses the memory is queued or running; wait for its stream first\)'
   done
 }
 
@@ -115,7 +115,7 @@ register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
       CPU_STANDIN_DELAY=500 mistaken "$launcher" "$example" "$without" --count 1000
       exits_with 1
       for rank in 0 1 2 3; do
-        says "^\[rank $rank\] constant data: element 0 is nan, expected 6 \(1000 elements wrong\): never written; was the stream waited for"
+        says "^\[rank $rank\] constant data: element 0 is nan, expected 6 \(1000 elements wrong\): the element was never written; did you wait for the stream"
       done
       says_not ' is ([0-9]+), expected \1 '
       prints '^Results are WRONG'

@@ -22,10 +22,10 @@ two_jobs() {
   program=$(program_path 01_allreduce_ub mpi)
   for pair in "--help;--count 10" "--count 10;--count 20" "--count 10;--count 10 --digest"; do
     two_jobs "$program ${pair%;*}" "$program ${pair#*;}"
-    refused 2 'the options of rank 1 are not those of rank 0; allowed: the same on all ranks$'
+    refused 2 'rank 1 has other options than rank 0; give all ranks the same$'
   done
   two_jobs "$program --count 10" "$program --nonsense"
-  refused 2 "option '--nonsense' is unknown or ambiguous; allowed: see --help$"
+  refused 2 "option '--nonsense' is unknown or ambiguous; see --help$"
   two_jobs "$program" "env CPU_STANDIN_MEMORY=8388608 $program"
   exits_with 2
   one_line '^allreduce_ub: rank 1 needs 8.0 MiB of device memory; allowed: up to 7.9 MiB'
@@ -33,7 +33,7 @@ two_jobs() {
   refused 77 'runtime is version 2\.10\.0, older than the headers .*, on rank 1; allowed: '
   two_jobs "$program" "$(program_path 01_allreduce_ub pthread)"
   exits_with 2
-  says '^allreduce_ub: started by mpirun, but built without MPI=1; allowed: '
+  says '^allreduce_ub: started by mpirun, but built without MPI=1; build with .make MPI=1., or run it without mpirun$'
   code=0
   mpi_job 3 "$(program_path 01_allreduce_ub pthread)" >"$WORK/out" 2>"$WORK/err" || code=$?
   exits_with 2
@@ -82,7 +82,7 @@ two_jobs() {
   start pthread - 02_allreduce_sm --help
   exits_with 0
   for option in --count --datatype --bench --minbytes --maxbytes --stepfactor --iters --warmup_iters --cudagraph \
-    '--output .*FILE.json or FILE.csv' --timeout --digest --version --require-symmetric 'Exit codes'; do
+    '--output FILE .*FILE, which ends in .json or .csv' --timeout --digest --version --require-symmetric 'Exit codes'; do
     tr '\n' ' ' <"$WORK/out" | grep -qE -e "$option"
   done
   says_not '.'

@@ -78,7 +78,7 @@ static void *differ_thread(void *argument)
   static const char *const sentences[] = {
       [NOTHING] = "ncclAllReduce: the count is 0 elements on rank 2 and 1000 elements on rank 0",
       [ROOT] = "ncclBroadcast: the root is 1 on rank 2 and 0 on rank 0",
-      [CALL] = "rank 2 calls ncclBroadcast where rank 0 calls ncclAllReduce",
+      [CALL] = "rank 2 calls ncclBroadcast and rank 0 calls ncclAllReduce",
       [OFFSET] = "ncclAllReduce: recvbuff's window offset is 8200 on rank 2 and 8192 on rank 0",
       [KIND] = "ncclAllReduce: sendbuff is not registered on rank 2 and in a window on rank 0",
   };
@@ -148,7 +148,8 @@ static void registration_body(struct rank *me)
   }
   CUDA(cudaGraphExecDestroy(exec));
   NCCL(ncclCommDeregister(me->comm, handle));
-  REQUIRE(ncclCommDeregister(me->comm, handle) == ncclInvalidUsage && last_error_says("no such"));
+  REQUIRE(ncclCommDeregister(me->comm, handle) == ncclInvalidUsage &&
+          last_error_says("not of this communicator"));
   /* a collective elsewhere in the same memory is no use of a window */
   NCCL(ncclCommWindowRegister(me->comm, memory, 4096, &window, 0));
   slow(me->stream, 50);
@@ -169,7 +170,7 @@ static void *mismatch_thread(void *argument)
 {
   static const char sentence[] =
       "ncclRecv: rank 1 receives 100 elements of ncclInt8 from rank 0, whose ncclSend has 4096 of "
-      "ncclInt8; allowed: the same on both sides";
+      "ncclInt8; both sides must agree";
   struct rank *me = init_rank(argument) == NULL ? argument : NULL;
   char *buffer = device_memory(4096), host[4096];
   CUDA(cudaMemset(buffer, me->rank, 4096));

@@ -417,8 +417,8 @@ static void test_a_check_does_not_wait(void **state)
   verifier_fill(&b.verifier, VERIFY_CONSTANT, b.buffer, b.output, COUNT);
   CUDACHECK(cudaStreamSynchronize(b.stream));
   assert_int_equal(caught(&b, check_too_early, text, sizeof text), 1);
-  assert_string_equal(text, "test: element 0 is -1, expected 0 (1000 elements wrong): never "
-                            "written; was the stream waited for?\n");
+  assert_string_equal(text, "test: element 0 is -1, expected 0 (1000 elements wrong): the "
+                            "element was never written; did you wait for the stream?\n");
   b.verifier.code = EXIT_VERIFIED;
   assert_int_equal(caught(&b, check_in_time, text, sizeof text), 0);
   assert_string_equal(text, "");

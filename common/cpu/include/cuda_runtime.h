@@ -2,13 +2,13 @@
 /* The part of the CUDA runtime interface that the examples use, for `make CPU=1`.
  *
  * Names, values and signatures are CUDA 13's, so that one source compiles against this header and
- * against CUDA's own. Comments at the calls say what differs in behavior. */
+ * against CUDA's own. Comments at the calls describe differences in behavior. */
 #ifndef COMMON_CPU_CUDA_RUNTIME_H
 #define COMMON_CPU_CUDA_RUNTIME_H
 
 #include <stddef.h>
 #ifdef __cplusplus
-#include <cstring> /* as CUDA's own, which C++ programs lean on */
+#include <cstring> /* like CUDA's header; C++ programs rely on it */
 #endif
 
 #define CUDART_VERSION 13000
@@ -27,7 +27,7 @@ typedef enum cudaError {
   cudaErrorNotReady = 600,
   cudaErrorLaunchFailure = 719,
   cudaErrorNotPermitted = 800,
-  cudaErrorStreamCaptureUnsupported = 900 /* whatever a capture does not allow */
+  cudaErrorStreamCaptureUnsupported = 900 /* not allowed during capture */
 } cudaError_t;
 
 typedef struct CUstream_st *cudaStream_t;
@@ -89,7 +89,7 @@ cudaError_t cudaMallocHost(void **pointer, size_t bytes);
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags);
 cudaError_t cudaFreeHost(void *pointer);
 
-/* Without Async: on the default stream, and done when the call returns. */
+/* Without Async, the call runs on the default stream and returns when it is done. */
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemset(void *to, int value, size_t bytes);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
@@ -97,16 +97,15 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 
 /* ---- streams ------------------------------------------------------------------------------- */
-/* Stream 0 is one more stream of the current device and waits for no other: what is right here
- * does not lean on the implicit waits of CUDA's legacy default stream. */
+/* Stream 0 is one more stream of the current device and waits for no other. So a program that works
+ * here does not rely on the implicit waits of CUDA's legacy default stream. */
 
 #define cudaStreamDefault 0x00
 #define cudaStreamNonBlocking 0x01
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags);
-cudaError_t
-cudaStreamDestroy(cudaStream_t stream); /* waits for the stream's work, as CUDA does not */
+cudaError_t cudaStreamDestroy(cudaStream_t stream); /* waits for the stream's work, unlike CUDA */
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *userData);
@@ -134,8 +133,8 @@ enum cudaStreamCaptureMode {
 
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
 
-/* The mode changes nothing: no call is forbidden to a thread because of it. What another thread
- * queues to a captured stream is not captured. */
+/* The mode has no effect: it forbids no call. Operations that another thread queues to a captured
+ * stream are not captured. */
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status);

@@ -72,7 +72,7 @@ typedef enum {
   ncclNumOps = 5
 } ncclRedOp_t;
 
-/* What tunes NCCL changes nothing here: any values will do. */
+/* These fields tune NCCL. Here they have no effect, and any values will do. */
 typedef struct {
   int blocking, cgaClusterSize, minCTAs, maxCTAs, splitShare, CTAPolicy;
   const char *netName, *commName;
@@ -85,15 +85,15 @@ typedef struct {
   }
 
 /* ---- communicators ------------------------------------------------------------------------- */
-/* The collective calls of this and the next section wait for the other ranks when they are called,
- * inside of a group too: one thread cannot make them for several ranks, but by ncclCommInitAll. */
+/* The collective calls of this and the next section wait for the other ranks at once, even inside a
+ * group. So one thread cannot make them for several ranks, except with ncclCommInitAll. */
 
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
                                     ncclConfig_t *config);
-/* The ranks of a program of one thread; devices 0, 1, ... if `devices` is NULL. */
+/* Makes all ranks in one thread; on devices 0, 1, ... if `devices` is NULL. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices);
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config);

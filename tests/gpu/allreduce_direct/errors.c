@@ -17,7 +17,7 @@ static void test_refusals(struct test *t)
     ncclDataType_t type;
     const char *says;
   } cases[] = {
-      {send, recv, 1, ncclNumTypes, "no sums of type"},
+      {send, recv, 1, ncclNumTypes, "cannot be summed"},
       {send, recv, (size_t)-1, ncclFloat, "too many"},
       {t->inputs, recv, 1, ncclFloat, "the send buffer is in no window"},
       {send, t->results, 1, ncclFloat, "the receive buffer is in no window"},
@@ -91,7 +91,7 @@ static void test_late(struct test *t, size_t count, const char *what)
   for (size_t i = 0; i < 3; i++)
     LIBRARYCHECK(allreduce_run(handle, t->send, t->recv + i * bytes, count, ncclFloat, t->stream));
   int code = found_error(t, handle) == ncclRemoteError ? EXIT_VERIFIED : EXIT_WRONG_DATA;
-  snprintf(says, sizeof says, "in vain for rank %d", t->me->nranks - 1);
+  snprintf(says, sizeof says, "timed out waiting for rank %d", t->me->nranks - 1);
   if (!late && !strstr(allreduce_last_error(), says)) code = EXIT_WRONG_DATA;
   if (!late) {
     CUDACHECK(cudaMemset(t->recv, 0x5a, 3 * bytes));
