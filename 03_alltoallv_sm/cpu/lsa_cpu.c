@@ -67,6 +67,7 @@ ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id)
 {
   struct alltoallv_window *w = &h->windows[id];
   for (int p = 0; p < h->n; p++) w->peers[p] = cpu_window_pointer(w->window, 0, p);
+  w->place = (uint64_t)id << 48;
   return ncclSuccess;
 }
 
@@ -136,9 +137,8 @@ static void send_headers(struct job *job)
   for (int p = 0; p < h->n; p++) {
     const struct alltoallv_pair *pair = &job->pairs[p];
     struct message *m = message(h, p, h->rank, h->lsa->epoch);
-    m->header = (struct alltoallv_header){
-        pair->send_bytes, pair->recv_bytes, x->window_offset + pair->recv_offset,
-        x->kind,          x->window,        x->element};
+    m->header = (struct alltoallv_header){pair->send_bytes, pair->recv_bytes,
+                                          x->place + pair->recv_offset, x->kind, x->element};
     if (device) memcpy(m->counts, counts, (size_t)h->n * sizeof(*counts));
     tell(h, p, &m->epoch);
   }
@@ -199,7 +199,7 @@ static void run(const void *args)
     receives[p] = same && (device || agree(&job, p, me, it->sent, pair->recv_bytes));
     sends[p] = same && (device || agree(&job, me, p, pair->send_bytes, it->expect));
     all_same = all_same && same;
-    to[p] = it->offset;
+    to[p] = it->place;
     for (int s = 0; s < me && x->kind == ALLTOALLV_KIND_PACKED; s++)
       to[p] += from[s].counts[p] * x->element;
   }
@@ -214,7 +214,7 @@ static void run(const void *args)
   for (int i = 1; i <= n; i++) { /* the data, my own part last */
     const int p = (me + i) % n;
     if (!sends[p] || job.pairs[p].send_bytes == 0) continue;
-    memcpy((char *)h->windows[from[p].header.window].peers[p] + to[p],
+    memcpy((char *)h->windows[to[p] >> 48].peers[p] + (to[p] & ~(~0ULL << 48)),
            x->send + job.pairs[p].send_offset, job.pairs[p].send_bytes);
     tell(h, p, &message(h, p, me, epoch)->done);
   }

@@ -19,9 +19,8 @@ static __device__ void send_rows(const kernel_args &a)
 
   if (last < a.n) { /* the first threads have rows to send */
     const uint64_t at = a.x.kind == ALLTOALLV_KIND_SLOTS ? last * a.x.capacity * a.x.element : 0;
-    send_header(
-        a, now.epoch, last,
-        {0, a.x.capacity * a.x.element, a.x.window_offset + at, a.x.kind, a.x.window, a.x.element});
+    send_header(a, now.epoch, last,
+                {0, a.x.capacity * a.x.element, a.x.place + at, a.x.kind, a.x.element});
   }
   for (; t < entries; t += blockDim.x) {
     int to = t / a.n, entry = t % a.n;
@@ -75,7 +74,7 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b)
     const char *lines = mailbox(a, a.rank, source, epoch);
     const char *first = lines + (entry ? ALLTOALLV_COUNTS_AT + destination * ALLTOALLV_LINE_BYTES
                                        : ALLTOALLV_LINE_EXPECT * ALLTOALLV_LINE_BYTES);
-    const char *second = entry ? first : lines + ALLTOALLV_LINE_OFFSET * ALLTOALLV_LINE_BYTES;
+    const char *second = entry ? first : lines + ALLTOALLV_LINE_PLACE * ALLTOALLV_LINE_BYTES;
     poll_clock w;
     line l, m;
     bool come;
@@ -96,8 +95,7 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b)
       b.blocks[source] = l.word[2] / 256;
     } else {
       b.room[source] = pack(l.word[0], l.word[1]);
-      b.window[source] = l.word[2];
-      b.offset[source] = pack(m.word[0], m.word[1]);
+      b.place[source] = pack(m.word[0], m.word[1]);
     }
   }
   __syncthreads();
@@ -112,7 +110,7 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b)
     if (slots) at = p * a.x.capacity;
     b.pairs[p].recv_bytes = count * element;
     b.pairs[p].recv_offset = at * element;
-    for (int q = 0; q < a.rank && !slots; q++) b.offset[p] += sent[q * n + p] * element;
+    for (int q = 0; q < a.rank && !slots; q++) b.place[p] += sent[q * n + p] * element;
     if (!alltoallv_fits(sent, n, n, p, a.x.kind, element, b.room[p], &source, &needs))
       atomicMin(&b.misfit, p);
   }
@@ -138,11 +136,7 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b)
  * block runs through is short. */
 static __device__ __noinline__ void push_device(const kernel_args &a, block_state &b)
 {
-  const int p = threadIdx.x;
-  if (p == a.rank)
-    b.to[p] = a.x.recv + b.pairs[p].recv_offset;
-  else if (p < a.n) /* peers mostly use the window that I use: that was looked up before */
-    b.to[p] = (b.window[p] == a.x.window ? b.to[p] : window_of(a, p, b.window[p])) + b.offset[p];
+  if (threadIdx.x < a.n) b.to[threadIdx.x] = at_place(a, threadIdx.x, b.place[threadIdx.x]);
   push_pairs(a, b);
 }
 

@@ -35,15 +35,13 @@ static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, char *recv
                                     int last, struct alltoallv_request *x)
 {
   x->recv = recvbuff;
-  x->window = 0;
-  x->window_offset = 0;
+  x->place = 0;
   if (end == 0 || h->lsa == NULL) return ncclSuccess;
   for (uint32_t id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
     const struct alltoallv_window *w = &h->windows[id];
     if (w->base == NULL || recvbuff < w->base || recvbuff >= w->base + w->bytes) continue;
-    x->window = id;
-    x->window_offset = (uint64_t)(recvbuff - w->base);
-    const uint64_t room = w->bytes - x->window_offset;
+    x->place = w->place + (uint64_t)(recvbuff - w->base);
+    const uint64_t room = (uint64_t)(w->base + w->bytes - recvbuff);
     const unsigned long long needs = end / x->element, has = room / x->element;
     if (end <= room) return ncclSuccess;
     if (last < 0)

@@ -395,9 +395,13 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
 
   struct alltoallv_window *w = &handle->windows[id];
   w->base = buff, w->bytes = bytes;
-  const ncclResult_t result =
-      handle->lsa != NULL ? agree_on(handle, open_window(handle, id), "register the buffer", "")
-                          : ncclSuccess;
+  if (handle->lsa == NULL) return ncclSuccess;
+  ncclResult_t result = agree_on(handle, open_window(handle, id), "register the buffer", "");
+  handle->words[0] = w->place;
+  if (result == ncclSuccess) result = alltoallv_agree(handle, 1);
+  for (int r = 0; r < handle->n && result == ncclSuccess; r++)
+    if (handle->words[r] != w->place)
+      result = alltoallv_fail(ncclInternalError, "NCCL maps the buffer elsewhere on rank %d", r);
   if (result != ncclSuccess) w->base = NULL;
   return result;
 }

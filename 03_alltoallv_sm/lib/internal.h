@@ -22,6 +22,9 @@ struct alltoallv_window {
   size_t bytes;
   ncclWindow_t window;
   void *peers[ALLTOALLV_MAX_LSA_RANKS]; /* where this rank sees the memory of each */
+  /* How a rank tells another one where that is: GPUs: so many bytes after its scratch memory;
+   * CPU version: the number of the window in the upper 16 bits. The same on all ranks. */
+  uint64_t place;
 };
 
 struct alltoallv_handle {
@@ -130,7 +133,7 @@ ncclResult_t alltoallv_lsa_create(struct alltoallv_handle *h, size_t *scratch_by
 /* ncclInvalidUsage where h->lsa_comm has no symmetric memory. Collective. */
 ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h);
 
-/* Fills h->windows[id].peers. */
+/* Fills peers and place of h->windows[id]; the scratch memory comes first. */
 ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id);
 
 /* Enqueues an exchange; counts from the host are in h->pairs. */

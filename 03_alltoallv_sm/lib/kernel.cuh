@@ -38,9 +38,9 @@ enum {
 static __device__ __forceinline__ void send_counts(const kernel_args &a, uint32_t epoch, int p)
 {
   const struct alltoallv_pair &pair = a.pairs[p];
-  send_header(a, epoch, p,
-              {pair.send_bytes, pair.recv_bytes, a.x.window_offset + pair.recv_offset, a.x.kind,
-               a.x.window, a.x.element});
+  send_header(
+      a, epoch, p,
+      {pair.send_bytes, pair.recv_bytes, a.x.place + pair.recv_offset, a.x.kind, a.x.element});
 }
 
 /* Waits for what rank p says, compares, and reports what differs. */
@@ -63,17 +63,6 @@ static __device__ __forceinline__ void compare_counts(const kernel_args &a, uint
     report_counts(a, epoch, ALLTOALLV_ERROR_MISMATCH, a.rank, p, pair.send_bytes, h.expect);
 }
 
-/* Do I agree with myself? */
-static __device__ __forceinline__ bool compare_own(const kernel_args &a, uint32_t epoch)
-{
-  const struct alltoallv_pair &own = a.pairs[a.rank];
-  const bool agree = own.send_bytes == own.recv_bytes;
-  if (!agree)
-    report_counts(a, epoch, ALLTOALLV_ERROR_MISMATCH, a.rank, a.rank, own.send_bytes,
-                  own.recv_bytes);
-  return agree;
-}
-
 /* ---- the three modes; each returns the epoch ----------------------------------------------- */
 
 static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
@@ -91,9 +80,7 @@ static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
   const uint32_t waiters = this_block() == 0 ? most : 0;
   if ((uint32_t)p / 32 >= waiters) {
     copy_own(a, a.pairs[a.rank], this_block() * warps + p / 32 - most, gridDim.x * warps - most);
-  } else if (!now.broken && p == a.rank) {
-    compare_own(a, now.epoch);
-  } else if (!now.broken && p < a.n) { /* of every peer, also where no bytes go: see read_header */
+  } else if (!now.broken && p < a.n) { /* of every rank, also where no bytes go: see read_header */
     struct alltoallv_header h;
     bool sends, receives;
     send_counts(a, now.epoch, p);
@@ -116,9 +103,9 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
   if (p == 0) b.epoch = now.epoch, b.stop = now.broken;
   if (thread_of_rank) {
     const struct alltoallv_pair pair = a.pairs[p];
-    meets =
-        this_block() == 0 || pair.send_bytes > a.ll_threshold || pair.recv_bytes > a.ll_threshold;
-    meets = meets && p != a.rank && !now.broken;
+    meets = this_block() == 0 || p == a.rank || pair.send_bytes > a.ll_threshold ||
+            pair.recv_bytes > a.ll_threshold;
+    meets = meets && !now.broken;
     if (meets) send_counts(a, now.epoch, p);
     b.pairs[p] = pair;
     b.to[p] = NULL;
@@ -128,17 +115,15 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
   if (b.stop) return b.epoch;
   send_lines(a, a.pairs);
   move_row<true>(a, b, this_warp());
-  if (p == a.rank && !now.broken && compare_own(a, now.epoch))
-    b.to[p] = a.x.recv + a.pairs[p].recv_offset;
   if (meets) {
-    char *likely = window_of(a, p, a.x.window); /* peers mostly use the one that I use */
     struct alltoallv_header h;
     compare_counts(a, now.epoch, p, h, sends, receives);
-    if (sends) b.to[p] = (h.window == a.x.window ? likely : window_of(a, p, h.window)) + h.offset;
+    if (sends) b.to[p] = at_place(a, p, h.place);
   }
   push_pairs(a, b);
   receive_lines(a, a.pairs, b.epoch);
-  if (receives && a.pairs[p].recv_bytes > a.ll_threshold) await_data(a, b.epoch, p, all_blocks());
+  if (receives && p != a.rank && a.pairs[p].recv_bytes > a.ll_threshold)
+    await_data(a, b.epoch, p, all_blocks());
   return b.epoch;
 }
 
@@ -150,10 +135,7 @@ static __device__ __forceinline__ uint32_t exchange_device(const kernel_args &a,
   if (p == 0) now = begin_exchange(a);
   const bool push = load_counts(a, b, now);
   send_lines(a, b.pairs);
-  if (push && p < a.n) {
-    number_tiles(a, b, b.pairs, p);
-    b.to[p] = window_of(a, p, a.x.window);
-  }
+  if (push && p < a.n) number_tiles(a, b, b.pairs, p);
   if (!share_counts(a, b)) return b.epoch;
   if (push)
     push_device(a, b);

@@ -18,7 +18,6 @@
 
 struct alltoallv_lsa {
   struct device_state state;
-  char *windows[(ALLTOALLV_MAX_WINDOWS + 1) * ALLTOALLV_MAX_LSA_RANKS]; /* see kernel_args */
 };
 
 /* ---- what is possible --------------------------------------------------------------------- */
@@ -125,15 +124,25 @@ static __global__ void lsa_pointers(ncclWindow_t window, int n, char **out)
   if (p < n) out[p] = (char *)ncclGetLsaPointer(window, 0, p);
 }
 
-/* NCCL maps the ranks at equal distances, which saves the kernel a table of scratch memory. */
+/* From rank 0's scratch memory to rank 1's, as this rank sees them. */
+static uint64_t stride_of(const struct alltoallv_handle *h)
+{
+  char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
+  return h->n > 1 ? scratch[1] - scratch[0] : 0;
+}
+
+/* NCCL maps the ranks at equal distances, which saves the kernel a table. */
 ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id)
 {
-  char **out = h->lsa->windows + (size_t)id * h->n, **peers = (char **)h->windows[id].peers;
-  lsa_pointers<<<1, 128>>>(h->windows[id].window, h->n, out);
+  struct alltoallv_window *w = &h->windows[id];
+  char *const *peers = (char *const *)w->peers;
+  lsa_pointers<<<1, 128, 0, h->words_stream>>>(w->window, h->n, (char **)h->words);
   ALLTOALLV_CUDATRY(cudaGetLastError());
-  ALLTOALLV_CUDATRY(cudaMemcpy(peers, out, h->n * sizeof(*out), cudaMemcpyDeviceToHost));
-  for (int p = 2; p < h->n; p++)
-    if (peers[p] - peers[p - 1] != peers[1] - peers[0])
+  ALLTOALLV_CUDATRY(cudaStreamSynchronize(h->words_stream));
+  memcpy(w->peers, h->words, h->n * sizeof(*peers));
+  w->place = peers[0] - (char *)h->windows[ALLTOALLV_MAX_WINDOWS].peers[0];
+  for (int p = 1; p < h->n; p++)
+    if ((uint64_t)(peers[p] - peers[p - 1]) != stride_of(h))
       return alltoallv_fail(ncclInternalError, "ranks are not mapped at equal distances");
   return ncclSuccess;
 }
@@ -182,13 +191,12 @@ static struct shape shape_of(const struct alltoallv_handle *h, const struct allt
 ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
                                   cudaStream_t stream)
 {
-  char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
   const struct shape s = shape_of(h, x);
   struct kernel_args a = {};
   void *arguments[] = {&a};
   a.state = &h->lsa->state;
-  a.scratch_base = scratch[0];
-  a.scratch_stride = h->n > 1 ? scratch[1] - scratch[0] : 0;
+  a.scratch_base = (char *)h->windows[ALLTOALLV_MAX_WINDOWS].peers[0];
+  a.scratch_stride = stride_of(h);
   a.rank = h->rank;
   a.n = h->n;
   a.ll_threshold = (uint32_t)h->ll_threshold;
@@ -197,7 +205,6 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   for (int p = 0; x->kind == ALLTOALLV_KIND_HOST && p < h->n; p++) a.pairs[p] = h->pairs[p];
   a.limit = (uint64_t)(h->config.timeout_seconds * 1e9);
   a.errors = h->errors;
-  a.windows = h->lsa->windows;
   const size_t shared = s.mode == MODE_DEVICE ? (size_t)h->n * h->n * sizeof(uint64_t) : 0;
   ALLTOALLV_CUDATRY(
       cudaLaunchKernel(kernels[h->n > 8][s.mode], s.grid, s.threads, arguments, shared, stream));

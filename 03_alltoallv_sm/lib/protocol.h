@@ -39,10 +39,9 @@ struct alltoallv_pair {
 struct alltoallv_request {
   const char *send;
   char *recv;
-  uint64_t window_offset; /* of recv in the window that holds it, */
-  uint32_t kind;          /* enum alltoallv_kind */
-  uint32_t window;        /* and the number of that window */
-  uint32_t element;       /* bytes */
+  uint64_t place;   /* of recv, as peers find it: see struct alltoallv_window */
+  uint32_t kind;    /* enum alltoallv_kind */
+  uint32_t element; /* bytes */
   /* device counts: what fits, in elements, and device arrays */
   uint64_t capacity;
   const size_t *sendcounts, *sdispls;
@@ -65,15 +64,15 @@ enum alltoallv_kind {
  * rank, with the elements that it is sent | kind + 256 * blocks of the sender's launch. */
 enum alltoallv_slot_line {
   ALLTOALLV_LINE_SENT = 0,   /* bytes I send you | kind */
-  ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you; device counts: what fits | window id */
-  ALLTOALLV_LINE_OFFSET = 2, /* offset in that window for your data | bytes of my elements */
+  ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you; device counts: what fits */
+  ALLTOALLV_LINE_PLACE = 2,  /* where your data shall go | bytes of my elements */
   ALLTOALLV_LINE_DONE = 3,   /* this block has stored its share of a large pair */
   ALLTOALLV_SLOT_LINES = 4,
 };
 
 struct alltoallv_header {
-  uint64_t sent, expect, offset;
-  uint32_t kind, window, element;
+  uint64_t sent, expect, place;
+  uint32_t kind, element;
 };
 
 /* After 0xffffffff comes 2: the 32 bits run out after about 3 hours of exchanges of 2.5 us. 0 is

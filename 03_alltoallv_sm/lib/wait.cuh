@@ -39,7 +39,6 @@ struct kernel_args {
   struct alltoallv_request x;
   uint64_t limit; /* nanoseconds to wait; 0: forever */
   struct alltoallv_errors *errors;
-  char *const *windows; /* [number * n + rank]: where I see that window of that rank */
   alignas(64) struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS]; /* counts from the host */
 };
 
@@ -49,8 +48,8 @@ struct block_state {
   char *to[ALLTOALLV_MAX_LSA_RANKS]; /* where my large pair for rank p goes; NULL: nowhere */
   uint32_t tiles[ALLTOALLV_MAX_LSA_RANKS], first[ALLTOALLV_MAX_LSA_RANKS]; /* see number_tiles */
   /* Device counts: what fits at rank p, where its receive buffer is, how many blocks it has. */
-  uint64_t room[ALLTOALLV_MAX_LSA_RANKS], offset[ALLTOALLV_MAX_LSA_RANKS];
-  uint32_t window[ALLTOALLV_MAX_LSA_RANKS], blocks[ALLTOALLV_MAX_LSA_RANKS];
+  uint64_t room[ALLTOALLV_MAX_LSA_RANKS], place[ALLTOALLV_MAX_LSA_RANKS];
+  uint32_t blocks[ALLTOALLV_MAX_LSA_RANKS];
   uint32_t epoch;
   int misfit; /* device counts: the first rank where something does not fit, or n */
   int stop;   /* the handle was broken when the block began; device counts: or a wait was in vain */
@@ -122,11 +121,17 @@ static __device__ __forceinline__ line load_line(const void *at)
 
 /* ---- mailboxes ----------------------------------------------------------------------------- */
 
+/* A place in the memory of rank `owner`: so many bytes after its scratch memory. NCCL maps all
+ * windows of a rank at the same distances from each other, on each rank. */
+static __device__ char *at_place(const kernel_args &a, int owner, uint64_t place)
+{
+  return a.scratch_base + (uint64_t)owner * a.scratch_stride + place;
+}
+
 /* The mailbox at `owner` in which `source` writes. */
 static __device__ char *mailbox(const kernel_args &a, int owner, int source, uint32_t epoch)
 {
-  return a.scratch_base + (uint64_t)owner * a.scratch_stride +
-         ((uint64_t)(epoch & 1) * (uint64_t)a.n + (uint64_t)source) * a.mailbox_bytes;
+  return at_place(a, owner, ((epoch & 1) * (uint64_t)a.n + (uint64_t)source) * a.mailbox_bytes);
 }
 
 /* The slot of a block of the source. */
@@ -243,8 +248,8 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p,
 {
   char *lines = slot(a, p, a.rank, epoch, this_block());
   store_number(lines, ALLTOALLV_LINE_SENT, h.sent, h.kind, epoch);
-  store_number(lines, ALLTOALLV_LINE_EXPECT, h.expect, h.window, epoch);
-  store_number(lines, ALLTOALLV_LINE_OFFSET, h.offset, h.element, epoch);
+  store_number(lines, ALLTOALLV_LINE_EXPECT, h.expect, 0, epoch);
+  store_number(lines, ALLTOALLV_LINE_PLACE, h.place, h.element, epoch);
 }
 
 /* Waits for the header of rank p from the block of my number. This wait is why nothing is ever
@@ -294,16 +299,9 @@ static __device__ bool read_header(const kernel_args &a, uint32_t epoch, int p,
   h->sent = pack(l[ALLTOALLV_LINE_SENT].word[0], l[ALLTOALLV_LINE_SENT].word[1]);
   h->kind = l[ALLTOALLV_LINE_SENT].word[2];
   h->expect = pack(l[ALLTOALLV_LINE_EXPECT].word[0], l[ALLTOALLV_LINE_EXPECT].word[1]);
-  h->window = l[ALLTOALLV_LINE_EXPECT].word[2];
-  h->offset = pack(l[ALLTOALLV_LINE_OFFSET].word[0], l[ALLTOALLV_LINE_OFFSET].word[1]);
-  h->element = l[ALLTOALLV_LINE_OFFSET].word[2];
+  h->place = pack(l[ALLTOALLV_LINE_PLACE].word[0], l[ALLTOALLV_LINE_PLACE].word[1]);
+  h->element = l[ALLTOALLV_LINE_PLACE].word[2];
   return true;
-}
-
-/* Where I see window number `window` of rank p. */
-static __device__ char *window_of(const kernel_args &a, int p, uint32_t window)
-{
-  return a.windows[window * (uint32_t)a.n + (uint32_t)p];
 }
 
 /* Does the header that p has sent (if it has) rule out that `bytes` bytes from p are coming? */

@@ -128,14 +128,15 @@ cudaError_t ranks_run(struct ranks_case *c)
 {
   const size_t n = (size_t)c->ranks, all = n * (size_t)c->exchanges;
   const size_t mailboxes = n * alltoallv_mailbox_bytes(c->ll_threshold); /* of a parity */
+  const size_t stride = (2 * mailboxes + c->buffer_bytes + 255) / 256 * 256;
   memory m;
   launch_args l = {};
   kernel_args *args = m.take<kernel_args>(all);
   struct lists *lists = m.take<struct lists>(all);
   struct device_state *states = m.take<struct device_state>(n);
   struct alltoallv_errors *errors = m.take<struct alltoallv_errors>(n);
-  char **windows = m.take<char *>(n), *scratches = m.take<char>(n * 2 * mailboxes);
-  char *buffers = m.take<char>(n * c->buffer_bytes), *input = m.take<char>(c->input_bytes);
+  char *input = m.take<char>(c->input_bytes);
+  char *scratches = m.take<char>(n * stride); /* and a receive buffer after each */
   l.args = args;
   l.exchanges = c->exchanges, l.ranks = c->ranks, l.seed = c->seed, l.bytes = c->buffer_bytes;
   l.arrived = m.take<uint32_t>(n);
@@ -143,24 +144,24 @@ cudaError_t ranks_run(struct ranks_case *c)
   if (m.error != cudaSuccess) return m.error;
 
   memcpy(input, c->input, c->input_bytes);
-  for (size_t i = 0; c->stale && i < n * 2 * mailboxes; i += ALLTOALLV_LINE_BYTES) {
-    const uint32_t number = i % (2 * mailboxes) < mailboxes ? 2 : 3;
-    memcpy(scratches + i + 12, &number, sizeof number);
-  }
   for (size_t rank = 0; rank < n; rank++) {
-    windows[rank] = buffers + rank * c->buffer_bytes;
     for (block_memory &block : states[rank].block) block.epoch = c->first_epoch - 1;
+    for (size_t i = 0; c->stale && i < 2 * mailboxes; i += ALLTOALLV_LINE_BYTES) {
+      const uint32_t number = i < mailboxes ? 2 : 3;
+      memcpy(scratches + rank * stride + i + 12, &number, sizeof number);
+    }
   }
   for (size_t i = 0; i < all; i++) {
     const struct ranks_exchange *x = &c->exchange[i / n];
     const size_t rank = i % n;
     kernel_args *a = &args[i];
     a->state = &states[rank];
-    a->scratch_base = scratches, a->scratch_stride = 2 * mailboxes;
+    a->scratch_base = scratches, a->scratch_stride = stride;
     a->mailbox_bytes = alltoallv_mailbox_bytes(c->ll_threshold);
     a->rank = (int)rank, a->n = c->ranks, a->ll_threshold = (uint32_t)c->ll_threshold;
     a->x.kind = x->kind, a->x.element = 1;
-    a->x.send = input, a->x.recv = windows[rank], a->windows = windows;
+    a->x.send = input, a->x.recv = scratches + rank * stride + 2 * mailboxes;
+    a->x.place = 2 * mailboxes;
     a->x.capacity = x->kind == ALLTOALLV_KIND_SLOTS ? c->buffer_bytes / n : c->buffer_bytes;
     a->x.sendcounts = lists[i].sendcounts, a->x.sdispls = lists[i].sdispls;
     a->x.recvcounts = lists[i].recvcounts, a->x.rdispls = lists[i].rdispls;
