@@ -71,31 +71,23 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b)
   for (int i = (int)(blockDim.x - 1 - threadIdx.x); i < entries + n; i += blockDim.x) {
     const bool entry = i < entries;
     const int source = entry ? i / n : i - entries, destination = i % n;
-    const char *lines = mailbox(a, a.rank, source, epoch);
-    const char *first = lines + (entry ? ALLTOALLV_COUNTS_AT + destination * ALLTOALLV_LINE_BYTES
-                                       : ALLTOALLV_LINE_EXPECT * ALLTOALLV_LINE_BYTES);
-    const char *second = entry ? first : lines + ALLTOALLV_LINE_PLACE * ALLTOALLV_LINE_BYTES;
-    poll_clock w;
-    line l, m;
-    bool come;
-    for (;;) {
-      l = load_line(first);
-      m = load_line(second);
-      come = l.epoch == epoch && m.epoch == epoch;
-      if (come) break;
-      /* a rank that made another call may send no row */
-      if (w.long_wait() && (contradicts(a, epoch, source, 0) || give_up(a, epoch, w, source)))
-        break;
-    }
+    const char *lines = mailbox(a, a.rank, source, epoch) +
+                        (entry ? ALLTOALLV_COUNTS_AT + destination * ALLTOALLV_LINE_BYTES
+                               : ALLTOALLV_LINE_EXPECT * ALLTOALLV_LINE_BYTES);
+    /* a rank that made another call may send no row */
+    auto in_vain = [&] { return contradicts(a, epoch, source, 0); };
+    line l[2]; /* of an entry one, twice */
+    const bool come =
+        await_lines(a, epoch, source, lines, entry ? 0 : ALLTOALLV_LINE_BYTES, l, in_vain);
     /* counts mean the same only where the elements have the same size */
-    if (!come || (entry ? l.word[2] % 256 != a.x.kind : m.word[2] != element)) {
+    if (!come || (entry ? l[0].word[2] % 256 != a.x.kind : l[1].word[2] != element)) {
       *(volatile int *)&b.stop = 1;
     } else if (entry) {
-      sent[i] = pack(l.word[0], l.word[1]);
-      b.blocks[source] = l.word[2] / 256;
+      sent[i] = number(l[0]);
+      b.blocks[source] = l[0].word[2] / 256;
     } else {
-      b.room[source] = pack(l.word[0], l.word[1]);
-      b.place[source] = pack(m.word[0], m.word[1]);
+      b.room[source] = number(l[0]);
+      b.place[source] = number(l[1]);
     }
   }
   __syncthreads();

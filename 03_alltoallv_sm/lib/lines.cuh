@@ -131,18 +131,9 @@ receive_lines(const kernel_args &a, const struct alltoallv_pair *pairs, uint32_t
       const int left = bytes_left(bytes, g);
       if (left <= 0) continue;
       const char *lines = lane_lines(mailbox(a, a.rank, p, epoch), g);
+      auto in_vain = [&] { return contradicts(a, epoch, p, bytes); };
       line l[4];
-      poll_clock w;
-      bool come = false;
-      while (!come) {
-#pragma unroll
-        for (int u = 0; u < 4; u++) l[u] = load_line(lines + u * 512);
-        come = l[0].epoch == epoch && l[1].epoch == epoch && l[2].epoch == epoch &&
-               l[3].epoch == epoch;
-        if (!come && w.long_wait() && (contradicts(a, epoch, p, bytes) || give_up(a, epoch, w, p)))
-          break;
-      }
-      if (!come) break; /* nothing more from p */
+      if (!await_lines(a, epoch, p, lines, 512, l, in_vain)) break; /* nothing more from p */
       lane_words v;
 #pragma unroll
       for (int j = 0; j < 3; j++)

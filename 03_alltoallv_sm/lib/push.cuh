@@ -180,9 +180,8 @@ static __device__ __forceinline__ void await_data(const kernel_args &a, uint32_t
   for (uint32_t block = this_block(); block < blocks; block += all_blocks()) {
     const char *done =
         slot(a, a.rank, p, epoch, block) + ALLTOALLV_LINE_DONE * ALLTOALLV_LINE_BYTES;
-    poll_clock w;
-    while (load_line(done).epoch != epoch)
-      if (w.long_wait() && give_up(a, epoch, w, p)) return;
+    line l[1];
+    if (!await_lines(a, epoch, p, done, 0, l, [] { return false; })) return;
   }
 }
 

@@ -119,6 +119,12 @@ static __device__ __forceinline__ line load_line(const void *at)
   return l;
 }
 
+/* What store_number has stored. */
+static __device__ __forceinline__ uint64_t number(const line &l)
+{
+  return pack(l.word[0], l.word[1]);
+}
+
 /* ---- mailboxes ----------------------------------------------------------------------------- */
 
 /* A place in the memory of rank `owner`: so many bytes after its scratch memory. NCCL maps all
@@ -196,19 +202,6 @@ static __device__ __noinline__ void report_counts(const kernel_args &a, uint32_t
     report(a, &a.errors->counts, kind, source, destination, sent, expected);
 }
 
-/* A waiting loop: look, and if that was in vain for long, give_up(). */
-struct poll_clock {
-  uint32_t polls = 0;
-  uint64_t started = 0;
-  /* Time to look at other things than what we wait for? The clock is slow to read. */
-  __device__ bool long_wait()
-  {
-    if ((++polls & 255) != 0) return false;
-    if (started == 0) started = nanoseconds();
-    return true;
-  }
-};
-
 /* Whom to name when `source` has kept me waiting: rather a rank that has not even sent its header,
  * because `source` may be waiting for it too. */
 static __device__ int missing_rank(const kernel_args &a, uint32_t epoch, int source)
@@ -220,11 +213,11 @@ static __device__ int missing_rank(const kernel_args &a, uint32_t epoch, int sou
 
 /* Has the handle broken, or have I waited too long for `source`? Then no thread waits any more.
  * (What is rare is out of line, so that the usual code is short.) */
-static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch, poll_clock w,
+static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch, uint64_t started,
                                             int source)
 {
   if (begin_exchange(a).broken) return true;
-  if (a.limit == 0 || nanoseconds() - w.started < a.limit) return false;
+  if (a.limit == 0 || nanoseconds() - started < a.limit) return false;
   if (atomicExch(&a.state->block[0].broken, 1) == 0)
     report(a, &a.errors->timeout, ALLTOALLV_ERROR_TIMEOUT, missing_rank(a, epoch, source), a.rank,
            0, 0);
@@ -232,6 +225,38 @@ static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch
   for (int b = 1; b < ALLTOALLV_MAX_BLOCKS; b++)
     *(volatile uint32_t *)&a.state->block[b].broken = 1;
   return true;
+}
+
+/* Does the header that p has sent (if it has) rule out that `bytes` bytes from p are coming? */
+static __device__ __noinline__ bool contradicts(const kernel_args &a, uint32_t epoch, int p,
+                                                uint64_t bytes)
+{
+  line l = header_line(a, epoch, p, ALLTOALLV_LINE_SENT);
+  if (l.epoch != epoch) return false;
+  if (l.word[2] != a.x.kind) return true;
+  return a.x.kind == ALLTOALLV_KIND_HOST && number(l) != bytes;
+}
+
+/* All waiting: until N lines of rank p have come, at `at` and every `stride` bytes after that. They
+ * are loaded at once, in one trip to memory. The clock is slow to read: only after many polls in
+ * vain is it looked at, and in_vain() asked whether none will come. False: they have not come. */
+template <int N, typename VAIN>
+static __device__ __forceinline__ bool await_lines(const kernel_args &a, uint32_t epoch, int p,
+                                                   const char *const &at, int stride, line (&l)[N],
+                                                   VAIN in_vain)
+{
+  uint64_t started = 0;
+  for (uint32_t polls = 1;; polls++) {
+    bool come = true;
+#pragma unroll
+    for (int i = 0; i < N; i++) l[i] = load_line(at + i * stride);
+#pragma unroll
+    for (int i = 0; i < N; i++) come = come && l[i].epoch == epoch;
+    if (come) return true;
+    if (polls % 256 != 0) continue;
+    if (started == 0) started = nanoseconds();
+    if (in_vain() || give_up(a, epoch, started, p)) return false;
+  }
 }
 
 /* ---- headers ------------------------------------------------------------------------------ */
@@ -281,37 +306,18 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p,
  * late peer before stays there; what the epoch that timed out left here is undefined.
  *
  * After a while a block looks at the header of the peer's block 0: where counts disagree, the peer
- * may send no other. All three lines are loaded at once, in one trip to memory. */
+ * may send no other. */
 static __device__ bool read_header(const kernel_args &a, uint32_t epoch, int p,
                                    struct alltoallv_header *h)
 {
   const char *at = slot(a, a.rank, p, epoch, this_block());
-  poll_clock w;
+  auto look_at_block_0 = [&] { return at = mailbox(a, a.rank, p, epoch), false; };
   line l[3];
-  for (;;) {
-#pragma unroll
-    for (int i = 0; i < 3; i++) l[i] = load_line(at + i * ALLTOALLV_LINE_BYTES);
-    if (l[0].epoch == epoch && l[1].epoch == epoch && l[2].epoch == epoch) break;
-    if (!w.long_wait()) continue;
-    if (give_up(a, epoch, w, p)) return false;
-    at = mailbox(a, a.rank, p, epoch);
-  }
-  h->sent = pack(l[ALLTOALLV_LINE_SENT].word[0], l[ALLTOALLV_LINE_SENT].word[1]);
-  h->kind = l[ALLTOALLV_LINE_SENT].word[2];
-  h->expect = pack(l[ALLTOALLV_LINE_EXPECT].word[0], l[ALLTOALLV_LINE_EXPECT].word[1]);
-  h->place = pack(l[ALLTOALLV_LINE_PLACE].word[0], l[ALLTOALLV_LINE_PLACE].word[1]);
-  h->element = l[ALLTOALLV_LINE_PLACE].word[2];
+  if (!await_lines(a, epoch, p, at, ALLTOALLV_LINE_BYTES, l, look_at_block_0)) return false;
+  *h = {number(l[ALLTOALLV_LINE_SENT]), number(l[ALLTOALLV_LINE_EXPECT]),
+        number(l[ALLTOALLV_LINE_PLACE]), l[ALLTOALLV_LINE_SENT].word[2],
+        l[ALLTOALLV_LINE_PLACE].word[2]};
   return true;
-}
-
-/* Does the header that p has sent (if it has) rule out that `bytes` bytes from p are coming? */
-static __device__ __noinline__ bool contradicts(const kernel_args &a, uint32_t epoch, int p,
-                                                uint64_t bytes)
-{
-  line l = header_line(a, epoch, p, ALLTOALLV_LINE_SENT);
-  if (l.epoch != epoch) return false;
-  if (l.word[2] != a.x.kind) return true;
-  return a.x.kind == ALLTOALLV_KIND_HOST && pack(l.word[0], l.word[1]) != bytes;
 }
 
 #endif
