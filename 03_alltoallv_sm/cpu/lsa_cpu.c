@@ -25,11 +25,7 @@ struct message {
   _Atomic uint32_t epoch, done;
 };
 
-/* What a rank remembers from one exchange to the next. */
-struct alltoallv_lsa {
-  uint32_t epoch;
-  bool broken;
-};
+const size_t alltoallv_lsa_threshold = 0;
 
 /* ---- set up ------------------------------------------------------------------------------- */
 
@@ -47,14 +43,6 @@ const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
   if (unknown != NULL && atoi(unknown) == device && h->config.method == ALLTOALLV_AUTO)
     return "a process does not see whether another one's GPU is on NVLink";
   return "";
-}
-
-ncclResult_t alltoallv_lsa_create(struct alltoallv_handle *h, size_t *scratch_bytes)
-{
-  ALLTOALLV_CUDATRY(cudaMalloc((void **)&h->lsa, sizeof(*h->lsa)));
-  *h->lsa = (struct alltoallv_lsa){.epoch = h->first_epoch - 1};
-  *scratch_bytes = 2 * (size_t)h->n * sizeof(struct message);
-  return ncclSuccess;
 }
 
 ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h)
@@ -83,7 +71,7 @@ static struct message *message(const struct alltoallv_handle *h, int owner, int 
 
 static void tell(const struct alltoallv_handle *h, int peer, _Atomic uint32_t *that)
 {
-  atomic_store(that, h->lsa->epoch);
+  atomic_store(that, h->state->block[0].epoch);
   cpu_notify(h->lsa_comm, peer);
 }
 
@@ -100,12 +88,12 @@ static bool has_come(const void *arg)
 
 static bool wait_for(const struct alltoallv_handle *h, int source, const _Atomic uint32_t *that)
 {
-  const struct awaited awaited = {that, h->lsa->epoch};
+  const struct awaited awaited = {that, h->state->block[0].epoch};
   const double seconds = h->config.timeout_seconds;
   do {
     if (cpu_wait(h->lsa_comm, has_come, &awaited, seconds > 0 ? seconds : 3600)) return true;
   } while (seconds == 0); /* forever */
-  h->lsa->broken = true;
+  h->state->block[0].broken = true;
   alltoallv_report(&h->errors->timeout, ALLTOALLV_ERROR_TIMEOUT, source, h->rank, 0, 0, 1);
   return false;
 }
@@ -136,7 +124,7 @@ static void send_headers(struct job *job)
   }
   for (int p = 0; p < h->n; p++) {
     const struct alltoallv_pair *pair = &job->pairs[p];
-    struct message *m = message(h, p, h->rank, h->lsa->epoch);
+    struct message *m = message(h, p, h->rank, h->state->block[0].epoch);
     m->header = (struct alltoallv_header){pair->send_bytes, pair->recv_bytes,
                                           x->place + pair->recv_offset, x->kind, x->element};
     if (device) memcpy(m->counts, counts, (size_t)h->n * sizeof(*counts));
@@ -175,9 +163,9 @@ static void run(const void *args)
   bool sends[ALLTOALLV_MAX_LSA_RANKS], receives[ALLTOALLV_MAX_LSA_RANKS], all_same = true;
   uint64_t told[3 * ALLTOALLV_MAX_LSA_RANKS] = {0};
 
-  const uint32_t epoch = h->lsa->epoch = alltoallv_next_epoch(h->lsa->epoch);
+  const uint32_t epoch = h->state->block[0].epoch = alltoallv_next_epoch(h->state->block[0].epoch);
   if (device) publish(&job, told); /* nothing so far */
-  if (h->lsa->broken) return;
+  if (h->state->block[0].broken) return;
   const int stale = alltoallv_stale_parity(epoch);
   for (int p = 0; stale >= 0 && p < n; p++) {
     struct message *m = message(h, me, p, (uint32_t)stale);

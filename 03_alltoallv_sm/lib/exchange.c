@@ -36,7 +36,7 @@ static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, char *recv
 {
   x->recv = recvbuff;
   x->place = 0;
-  if (end == 0 || h->lsa == NULL) return ncclSuccess;
+  if (end == 0 || h->state == NULL) return ncclSuccess;
   for (uint32_t id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
     const struct alltoallv_window *w = &h->windows[id];
     if (w->base == NULL || recvbuff < w->base || recvbuff >= w->base + w->bytes) continue;
@@ -179,8 +179,8 @@ ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const si
   const struct side recv = {.counts = recvcounts, .displs = rdispls};
   ALLTOALLV_TRY(make_pairs(handle, send, recv, recvbuff, &x));
   ALLTOALLV_TRY(order(handle, stream, &capturing));
-  return handle->lsa != NULL ? alltoallv_lsa_launch(handle, &x, stream)
-                             : alltoallv_sendrecv(handle, &x, stream);
+  return handle->state != NULL ? alltoallv_lsa_launch(handle, &x, stream)
+                               : alltoallv_sendrecv(handle, &x, stream);
 }
 
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
@@ -214,7 +214,7 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
   ALLTOALLV_TRY(locate_recvbuff(handle, recvbuff, bytes, -1, &x));
   ALLTOALLV_TRY(order(handle, stream, &capturing));
-  if (handle->lsa != NULL) return alltoallv_lsa_launch(handle, &x, stream);
+  if (handle->state != NULL) return alltoallv_lsa_launch(handle, &x, stream);
   if (capturing)
     return alltoallv_fail(ncclInvalidUsage,
                           "device counts cannot be captured on the send/recv path");

@@ -147,10 +147,6 @@ static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, co
 
 /* ---- making a handle ---------------------------------------------------------------------- */
 
-/* Pairs up to this size take the low-latency protocol. Above it, copying out of the scratch memory
- * costs more than the wait for the header that it saves. */
-static const size_t default_ll_threshold = 512 << 10;
-
 static ncclResult_t check_config(const alltoallv_config_t *c)
 {
   if (c->size != sizeof(*c))
@@ -234,7 +230,11 @@ static ncclResult_t close_window(struct alltoallv_handle *h, int id)
 static ncclResult_t make_scratch(struct alltoallv_handle *h)
 {
   struct alltoallv_window *w = &h->windows[ALLTOALLV_MAX_WINDOWS];
-  ALLTOALLV_TRY(alltoallv_lsa_create(h, &w->bytes));
+  struct alltoallv_state first = {0};
+  for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) first.block[b].epoch = h->first_epoch - 1;
+  ALLTOALLV_CUDATRY(cudaMalloc((void **)&h->state, sizeof(first)));
+  ALLTOALLV_CUDATRY(cudaMemcpy(h->state, &first, sizeof(first), cudaMemcpyHostToDevice));
+  w->bytes = 2 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_threshold);
   ALLTOALLV_NCCLTRY(ncclMemAlloc((void **)&w->base, w->bytes));
   ALLTOALLV_CUDATRY(cudaMemset(w->base, 0, w->bytes));
   ALLTOALLV_CUDATRY(cudaDeviceSynchronize()); /* before a peer can reach it */
@@ -247,18 +247,18 @@ static ncclResult_t free_lsa(struct alltoallv_handle *h)
 {
   char *scratch = h->windows[ALLTOALLV_MAX_WINDOWS].base;
   const ncclResult_t results[] = {
-      cudaFree(h->lsa) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError,
+      cudaFree(h->state) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError,
       close_window(h, ALLTOALLV_MAX_WINDOWS),
       scratch != NULL ? ncclMemFree(scratch) : ncclSuccess,
       h->lsa_comm != NULL ? ncclCommDestroy(h->lsa_comm) : ncclSuccess,
   };
   int i = 0;
   while (i < 3 && results[i] == ncclSuccess) i++;
-  h->lsa = NULL, h->lsa_comm = NULL;
+  h->state = NULL, h->lsa_comm = NULL;
   return results[i];
 }
 
-/* Sets h->lsa. Returns ncclInvalidUsage on all ranks if there is no symmetric memory on one.
+/* Sets h->state. Returns ncclInvalidUsage on all ranks if there is no symmetric memory on one.
  *
  * With a communicator of our own: NCCL's send/recv goes wrong (wrong data, then a hang; seen with
  * 2.28.9) when the receive buffer is registered with its communicator and the send buffer is not.
@@ -295,7 +295,7 @@ static ncclResult_t make_handle(struct alltoallv_handle *h)
     (void)free_lsa(h);
     strcpy(h->why, SENDRECV_BECAUSE "the communicator has no symmetric memory");
   }
-  if (h->lsa != NULL)
+  if (h->state != NULL)
     snprintf(h->why, sizeof(h->why), "one-sided kernel among %d ranks", h->n);
   else if (h->config.method == ALLTOALLV_LSA)
     return alltoallv_fail(ncclInvalidUsage, "the kernel cannot be used: %s",
@@ -338,7 +338,7 @@ ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *conf
 
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle)
 {
-  return alltoallv_init_with(comm, config, default_ll_threshold, 1, handle);
+  return alltoallv_init_with(comm, config, alltoallv_lsa_threshold, 1, handle);
 }
 
 ncclResult_t alltoallv_destroy(alltoallv_t handle)
@@ -359,7 +359,7 @@ ncclResult_t alltoallv_destroy(alltoallv_t handle)
 ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why)
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  if (ranks != NULL) *ranks = handle->lsa != NULL ? handle->n : 0;
+  if (ranks != NULL) *ranks = handle->state != NULL ? handle->n : 0;
   if (why != NULL) *why = handle->why;
   return ncclSuccess;
 }
@@ -395,7 +395,7 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
 
   struct alltoallv_window *w = &handle->windows[id];
   w->base = buff, w->bytes = bytes;
-  if (handle->lsa == NULL) return ncclSuccess;
+  if (handle->state == NULL) return ncclSuccess;
   ncclResult_t result = agree_on(handle, open_window(handle, id), "register the buffer", "");
   handle->words[0] = w->place;
   if (result == ncclSuccess) result = alltoallv_agree(handle, 1);
@@ -423,7 +423,7 @@ ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void
     return alltoallv_fail(ncclInvalidArgument, "there is no rank %d", peer);
   const int id = find_window(handle, buff);
   if (id < 0) return ncclInvalidArgument;
-  *address = handle->lsa != NULL ? handle->windows[id].peers[peer] : NULL;
+  *address = handle->state != NULL ? handle->windows[id].peers[peer] : NULL;
   return ncclSuccess;
 }
 

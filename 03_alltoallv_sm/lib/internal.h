@@ -35,8 +35,8 @@ struct alltoallv_handle {
   uint32_t first_epoch;
   char why[160];
 
-  struct alltoallv_lsa *lsa; /* what the kernel's side has, in device memory; NULL: send/recv */
-  ncclComm_t lsa_comm;       /* ours, with the same ranks */
+  struct alltoallv_state *state; /* in device memory; NULL: send/recv */
+  ncclComm_t lsa_comm;           /* ours, with the same ranks */
   struct alltoallv_window windows[ALLTOALLV_MAX_WINDOWS + 1];
 
   /* The last exchange that was not captured: two of them never overlap. */
@@ -127,8 +127,8 @@ enum { ALLTOALLV_PCI_ID = 16 }; /* bytes of a GPU's PCI id as text, its 0 includ
 const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
                                   const char (*ids)[ALLTOALLV_PCI_ID], int *blocks);
 
-/* Allocates h->lsa, loads the kernels; scratch memory to be shared. Not collective. */
-ncclResult_t alltoallv_lsa_create(struct alltoallv_handle *h, size_t *scratch_bytes);
+/* Pairs up to this size take lines, unless a test says otherwise. */
+extern const size_t alltoallv_lsa_threshold;
 
 /* ncclInvalidUsage where h->lsa_comm has no symmetric memory. Collective. */
 ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h);

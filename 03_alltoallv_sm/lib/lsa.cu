@@ -16,8 +16,18 @@
 #include "internal.h"
 #include "kernel.cuh"
 
-struct alltoallv_lsa {
-  struct device_state state;
+/* Above it, copying out of the scratch memory costs more than the wait for the header that lines
+ * save. */
+const size_t alltoallv_lsa_threshold = 512 << 10;
+
+/* [more than 8 ranks][mode]. A kernel takes as many bytes of kernel_args as its passed_args hold.
+ */
+static const void *const kernels[2][3] = {
+    {(const void *)alltoallv_kernel<8, MODE_SMALL>, (const void *)alltoallv_kernel<8, MODE_LARGE>,
+     (const void *)alltoallv_kernel<8, MODE_DEVICE>},
+    {(const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_SMALL>,
+     (const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_LARGE>,
+     (const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_DEVICE>},
 };
 
 /* ---- what is possible --------------------------------------------------------------------- */
@@ -54,17 +64,22 @@ static enum link link_to(int device, const char *mine, const char *theirs)
 const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
                                   const char (*ids)[ALLTOALLV_PCI_ID], int *blocks)
 {
-  int version = 0, major = 0;
+  int version = 0;
   bool unknown = false;
+  cudaFuncAttributes attributes;
   if (ncclGetVersion(&version) != ncclSuccess) version = 0;
   /* 2.28 makes no promise about its device structures, not even between patch releases. */
   if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) ? version != NCCL_VERSION_CODE
                                                  : version < NCCL_VERSION_CODE)
     return "NCCL at run time is not the version of the headers";
-  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(blocks, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-      major < 7)
-    return "a GPU is older than compute capability 7.0";
+  /* With lazy loading a kernel is loaded at its first launch, which may wait for a device that
+   * waits for us. So load them all now. */
+  bool loaded =
+      cudaDeviceGetAttribute(blocks, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+  for (const void *kernel : kernels[h->n > 8])
+    loaded = loaded && cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
+  cudaGetLastError(); /* not for others to find */
+  if (!loaded) return "the kernel is not built for a GPU";
   if (*blocks > ALLTOALLV_MAX_BLOCKS) *blocks = ALLTOALLV_MAX_BLOCKS;
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
@@ -79,31 +94,6 @@ const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
 }
 
 /* ---- set up ------------------------------------------------------------------------------- */
-
-/* [more than 8 ranks][mode]. A kernel takes as many bytes of kernel_args as its passed_args hold.
- */
-static const void *const kernels[2][3] = {
-    {(const void *)alltoallv_kernel<8, MODE_SMALL>, (const void *)alltoallv_kernel<8, MODE_LARGE>,
-     (const void *)alltoallv_kernel<8, MODE_DEVICE>},
-    {(const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_SMALL>,
-     (const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_LARGE>,
-     (const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_DEVICE>},
-};
-
-ncclResult_t alltoallv_lsa_create(struct alltoallv_handle *h, size_t *scratch_bytes)
-{
-  struct device_state first = {};
-  /* With lazy loading a kernel is loaded at its first launch, which may wait for a device that
-   * waits for us. So load them all now. */
-  cudaFuncAttributes attributes;
-  for (const void *kernel : kernels[h->n > 8])
-    ALLTOALLV_CUDATRY(cudaFuncGetAttributes(&attributes, kernel));
-  for (struct block_memory &block : first.block) block.epoch = h->first_epoch - 1;
-  ALLTOALLV_CUDATRY(cudaMalloc((void **)&h->lsa, sizeof(*h->lsa)));
-  ALLTOALLV_CUDATRY(cudaMemcpy(&h->lsa->state, &first, sizeof(first), cudaMemcpyHostToDevice));
-  *scratch_bytes = 2 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_threshold);
-  return ncclSuccess;
-}
 
 ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h)
 {
@@ -194,7 +184,7 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   const struct shape s = shape_of(h, x);
   struct kernel_args a = {};
   void *arguments[] = {&a};
-  a.state = &h->lsa->state;
+  a.state = h->state;
   a.scratch_base = (char *)h->windows[ALLTOALLV_MAX_WINDOWS].peers[0];
   a.scratch_stride = stride_of(h);
   a.rank = h->rank;

@@ -127,6 +127,20 @@ ALLTOALLV_RULE int alltoallv_fits(const uint64_t *counts, size_t stride, int n, 
   return kind == ALLTOALLV_KIND_SLOTS || total <= room;
 }
 
+/* ---- what a rank remembers from one exchange to the next ---------------------------------- */
+
+/* In its own device memory, because numbers that the host passed would freeze in a graph. Each
+ * block of the kernel has a copy of the first two, which it reads by one load; the CPU version
+ * has block 0. */
+struct alltoallv_state {
+  struct {
+    uint32_t epoch;  /* the last one */
+    uint32_t broken; /* a wait was given up: forever */
+  } __attribute__((aligned(8))) block[ALLTOALLV_MAX_BLOCKS];
+  uint32_t reported; /* last epoch that has reported an error */
+  uint32_t taken[2]; /* by parity of the epoch: rows of tiles handed out, see push_tiles */
+};
+
 /* ---- errors that the device finds --------------------------------------------------------- */
 
 enum alltoallv_error_kind {

@@ -13,25 +13,12 @@
 #error "the AlltoAllV needs nvcc of CUDA 12.3 or newer, for stores of 128 bits"
 #endif
 
-/* ---- arguments and state ------------------------------------------------------------------ */
-
-/* What a rank remembers from one exchange to the next, in its own device memory. Numbers that the
- * host passed would freeze in a graph. Each block has a copy, which it reads by one load. */
-struct alignas(8) block_memory {
-  uint32_t epoch;  /* the last one */
-  uint32_t broken; /* a wait was given up: forever */
-};
-
-struct device_state {
-  struct block_memory block[ALLTOALLV_MAX_BLOCKS];
-  uint32_t reported; /* last epoch that has reported an error */
-  uint32_t taken[2]; /* by parity of the epoch: rows of tiles handed out, see push_tiles */
-};
+/* ---- arguments ---------------------------------------------------------------------------- */
 
 /* What every path reads comes first: the arguments are cached by lines of 64 bytes, and each line
  * costs a miss per launch. */
 struct kernel_args {
-  struct device_state *state;
+  struct alltoallv_state *state;
   char *scratch_base;      /* where I see the scratch memory of rank 0 */
   uint64_t scratch_stride; /* from there to that of the next rank */
   int rank, n;

@@ -133,7 +133,7 @@ cudaError_t ranks_run(struct ranks_case *c)
   launch_args l = {};
   kernel_args *args = m.take<kernel_args>(all);
   struct lists *lists = m.take<struct lists>(all);
-  struct device_state *states = m.take<struct device_state>(n);
+  struct alltoallv_state *states = m.take<struct alltoallv_state>(n);
   struct alltoallv_errors *errors = m.take<struct alltoallv_errors>(n);
   char *input = m.take<char>(c->input_bytes);
   char *scratches = m.take<char>(n * stride); /* and a receive buffer after each */
@@ -145,7 +145,7 @@ cudaError_t ranks_run(struct ranks_case *c)
 
   memcpy(input, c->input, c->input_bytes);
   for (size_t rank = 0; rank < n; rank++) {
-    for (block_memory &block : states[rank].block) block.epoch = c->first_epoch - 1;
+    for (auto &block : states[rank].block) block.epoch = c->first_epoch - 1;
     for (size_t i = 0; c->stale && i < 2 * mailboxes; i += ALLTOALLV_LINE_BYTES) {
       const uint32_t number = i < mailboxes ? 2 : 3;
       memcpy(scratches + rank * stride + i + 12, &number, sizeof number);
