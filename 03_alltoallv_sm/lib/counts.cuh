@@ -32,8 +32,8 @@ static __device__ void send_rows(const kernel_args &a)
 }
 
 /* My own counts and displacements, from device memory into b.pairs. Is a pair large, be it my own?
- * Where a count cannot be meant, no later one can: all such pairs count as large, so that nothing
- * of them is sent before it is clear that they fit nowhere. */
+ * After a count that cannot be meant all pairs are large, so that nothing of them is sent before it
+ * is clear that they fit nowhere. */
 static __device__ bool load_counts(const kernel_args &a, block_state &b,
                                    struct beginning now_of_thread_0)
 {
@@ -59,9 +59,8 @@ static __device__ bool load_counts(const kernel_args &a, block_state &b,
  * b.pairs; block 0 tells the caller what comes, and reports what is wrong. False: do not move
  * anything; b.stop: because something has not come.
  *
- * A thread waits for one entry of the matrix, another one for what a rank says of its receive
- * buffer: all lines are loaded at once, by few instructions. (A column per thread took 0.4 us
- * longer.) The last threads do it, because the first ones are still sending lines. */
+ * A thread has one entry of the matrix, or what a rank says of its receive buffer. (A column per
+ * thread took 0.4 us longer.) The last threads begin: the first ones are still sending lines. */
 static __device__ bool share_counts(const kernel_args &a, block_state &b)
 {
   extern __shared__ uint64_t sent[]; /* [source * n + destination] */

@@ -6,9 +6,8 @@
  *   tiles   large pairs: straight into the receive buffer of the peer, once its header has said
  *           where; at the end each block tells the block of its number there that it is done
  *
- * The sender chooses by the bytes of the pair; counts agree, so the receiver knows. All waiting
- * loops end after the timeout. Nobody waits for anything but headers before it sends, and these
- * come first; so there is no cycle of waiting. There are never more blocks than multiprocessors.
+ * The sender chooses by the bytes of the pair; counts agree, so the receiver knows. Before it sends
+ * a block waits for nothing but headers, and these come first; so there is no cycle of waiting.
  *
  * The grid has a team of blocks (those with the same blockIdx.y) for every rank, or fewer if blocks
  * are short: see FOR_EACH_OF_TEAM. Which block does what:
@@ -19,9 +18,9 @@
  *   other blocks of team 0  own part                 headers of large     tiles, small own part
  *   teams from 1 on         lines                    pairs, tiles, lines  tiles, lines
  *
- * Block 0 has a header from every peer before it ends: see read_header. In MODE_LARGE all ranks
- * have the same grid. In MODE_DEVICE the own part goes in tiles if any part is large. MODE leaves
- * out what an exchange does not need: most of the time of a small one is fetching instructions. */
+ * In MODE_LARGE all ranks have the same grid. In MODE_DEVICE the own part goes in tiles if any part
+ * is large. MODE leaves out what an exchange does not need: a small one spends most of its time on
+ * fetching instructions. */
 #ifndef ALLTOALLV_KERNEL_CUH
 #define ALLTOALLV_KERNEL_CUH
 
@@ -89,9 +88,9 @@ static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
   return now.epoch;
 }
 
-/* The epoch is asked for by few: a hundred requests for what lies in one place queue up. It may
- * break while threads look; thread 0's answer decides for the block, because barriers follow, and a
- * thread that has seen more stores and expects nothing. */
+/* Few threads ask for the epoch, because requests for one place queue up. The handle may break
+ * meanwhile: thread 0's answer decides for the block, since barriers follow, and a thread that has
+ * seen more stores and expects nothing. */
 static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, block_state &b)
 {
   const int p = threadIdx.x;

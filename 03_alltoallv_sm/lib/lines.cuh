@@ -6,22 +6,21 @@
 
 #include "wait.cuh"
 
-/* A lane moves three words of 16 bytes of a group, as 4 lines: those at 16 lane, 512 bytes after it
- * and 512 after that, so that a warp's accesses are contiguous on both sides. */
+/* What a lane moves of a group, as 4 lines: 16 bytes at 16 * lane and at two distances of 512, so
+ * that a warp's accesses are contiguous on both sides. */
 struct lane_words {
   uint4 word[3];
 };
 
-/* So many bytes of the pair are for this lane and the lanes after it, in group g: 0 or less, none.
- */
+/* Bytes of group g for this lane and those after it; 0 or less: none. */
 static __device__ __forceinline__ int bytes_left(uint64_t bytes, uint32_t g)
 {
   const int rest = (int)bytes - (int)g * ALLTOALLV_GROUP_BYTES;
   return (rest < ALLTOALLV_GROUP_BYTES ? rest : ALLTOALLV_GROUP_BYTES) - (int)threadIdx.x % 32 * 16;
 }
 
-/* Loads or stores a lane's words at `at`, of which `left` bytes from there on belong to the
- * segment, in pieces of type T. All loads are in flight together. */
+/* Loads or stores a lane's words at `at`, where `left` bytes belong to the segment, in pieces of
+ * type T. All loads are in flight together. */
 template <typename T, bool STORE>
 static __device__ __forceinline__ lane_words move_pieces(char *at, lane_words v, int left)
 {
@@ -45,8 +44,7 @@ static __device__ __forceinline__ lane_words move_pieces(char *at, lane_words v,
   return u.all;
 }
 
-/* Where the segment does not consist of whole words of 16 bytes. Out of line, so that the code of
- * the usual case is short. */
+/* Where the segment does not consist of whole words of 16 bytes. */
 template <bool STORE>
 static __device__ __noinline__ lane_words move_odd_words(char *at, lane_words v, int left)
 {
@@ -84,9 +82,9 @@ static __device__ __forceinline__ char *lane_lines(char *mailbox, uint32_t g)
 }
 
 /* Blocks with the same blockIdx.y are a team. Team i > 0 sends lines to rank + i and receives them
- * from rank - i; if there are fewer teams than ranks, also for i + gridDim.y - 1 and so on. So a
- * block waits for the block of the same number at another rank, which has sent before it waits:
- * where grids are equal, blocks that have to wait for room keep nobody from going on. */
+ * from rank - i; with fewer teams than ranks also for i + gridDim.y - 1 and so on. So a block waits
+ * for the block of its number at another rank, which has sent before it waits: where grids are
+ * equal, blocks that are not resident yet keep nobody from going on. */
 #define FOR_EACH_OF_TEAM(a, i) for (int i = blockIdx.y; i > 0 && i < (a).n; i += gridDim.y - 1)
 
 /* The groups of a pair for this warp of its team; neighbors go to different multiprocessors. */

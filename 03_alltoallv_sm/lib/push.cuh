@@ -11,9 +11,8 @@
 
 /* ---- one tile ----------------------------------------------------------------------------- */
 
-/* A warp moves a tile of 1 KiB at a time: 2 loads of 16 bytes in flight per lane before the first
- * store, and 1 KiB that lies side by side for the link. (With tiles of 2 KiB all warps together
- * write to 4 MiB at a time, which is 1 % slower.) */
+/* What a warp moves at a time: 2 loads of 16 bytes per lane before the first store. (Tiles of 2 KiB
+ * are 1 % slower.) */
 #define ALLTOALLV_TILE_BYTES 1024
 
 /* Read once: do not keep it in the first-level cache. */
@@ -32,8 +31,8 @@ static __device__ __forceinline__ T load_once(const T *from)
   return __ldg(from);
 }
 
-/* One warp copies up to a tile, in pieces of type T. Up to 8 loads come before the first store: the
- * compiler, which has to assume that both overlap, would do one after the other. */
+/* One warp copies up to a tile, in pieces of type T. Up to 8 loads come before the first store; the
+ * compiler, for which both may overlap, would do one after the other. */
 template <typename T>
 static __device__ __forceinline__ void copy_as(char *to, const char *from, int bytes)
 {
@@ -67,9 +66,8 @@ static __device__ __forceinline__ uint32_t tiles_in(uint64_t bytes)
   return (uint32_t)((bytes + 127 + ALLTOALLV_TILE_BYTES - 1) / ALLTOALLV_TILE_BYTES);
 }
 
-/* One warp copies tile number `tile` of the segment. Tiles begin at whole cache lines of the
- * destination (128 bytes), because stores that fill these make the largest packets; so the first
- * one may be shorter. */
+/* One warp copies a tile of the segment. Tiles begin at whole cache lines of the destination (128
+ * bytes), because stores that fill these make the largest packets. The first may be shorter. */
 static __device__ __forceinline__ void copy_tile(char *to, const char *from, uint64_t bytes,
                                                  uint32_t tile)
 {
@@ -89,11 +87,12 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
 /* ---- which warp moves which tile ---------------------------------------------------------- */
 
 /* The tiles of all pairs are numbered through, beginning with those for rank 0, and tile t is for
- * warp t modulo their number: so all warps have as many, up to one. But a warp takes one tile of
- * each pair in turn: so all links are busy, and neighboring tiles are written at the same time.
- * (One pair after the other loses 5 to 10 %, one contiguous range per block as much.)
+ * warp t modulo their number. But a warp takes one tile of each pair in turn: so all links are
+ * busy, and neighboring tiles are written at the same time. (One pair after the other loses 5 to
+ * 10 %, one contiguous range per block as much.)
  *
- * By thread p: how many tiles pair p has, if it is large or my own part, and whose its first is. */
+ * By thread p: how many tiles pair p has, if it is large or my own, and which warp has the first.
+ */
 static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_state &b,
                                                     const struct alltoallv_pair *pairs, int p)
 {
@@ -113,8 +112,7 @@ static __device__ __forceinline__ uint32_t this_warp(void)
   return threadIdx.x / 32 * all_blocks() + this_block();
 }
 
-/* A row is one tile of each pair; rows are numbered as if each round of them were dealt to all
- * warps. Moves a row; or just fetches it into the second-level cache. */
+/* Moves a row, which is one tile of each pair; or just fetches it into the second-level cache. */
 template <bool FETCH>
 static __device__ __forceinline__ void move_row(const kernel_args &a, const block_state &b,
                                                 uint32_t row)
@@ -136,10 +134,10 @@ static __device__ __forceinline__ void move_row(const kernel_args &a, const bloc
   }
 }
 
-/* A warp's first row is that of its own number. If it has few, the others follow at equal
- * distances. Else they come from a counter: multiprocessors are not equally fast, and with equal
- * shares the links idle while the slowest one finishes. (When all warps ask it at the same time,
- * the last one waits a microsecond.) Block 0 sets it back in the next exchange. */
+/* A warp's first row is that of its own number. If there are few, the others follow at equal
+ * distances. Else they come from a counter, which block 0 sets back in the next exchange: with
+ * equal shares the links idle while the slowest multiprocessor finishes. (When all warps ask the
+ * counter at the same time, the last one waits a microsecond.) */
 #define FEW_ROWS 4
 
 static __device__ __forceinline__ void push_tiles(const kernel_args &a, const block_state &b)
@@ -159,7 +157,7 @@ static __device__ __forceinline__ void push_tiles(const kernel_args &a, const bl
 /* ---- from the header of the peer to the arrival of the data there ------------------------- */
 
 /* By all threads, when b.to, b.pairs and b.tiles are set: stores the large pairs and my own part.
- * Then thread p tells rank p that this block is done, after all that the block has stored there. */
+ * Then thread p tells rank p that all of this block has been stored there. */
 static __device__ __forceinline__ void push_pairs(const kernel_args &a, const block_state &b)
 {
   const int p = threadIdx.x;
@@ -171,9 +169,8 @@ static __device__ __forceinline__ void push_pairs(const kernel_args &a, const bl
   store_number(slot(a, p, a.rank, b.epoch, this_block()), ALLTOALLV_LINE_DONE, 0, 0, b.epoch);
 }
 
-/* Waits until the blocks of rank p, of which there are `blocks`, have stored a large pair: each
- * block here waits for its share of them. This kernel does not read what they have stored, and what
- * does begins after it; so nothing has to be acquired. */
+/* Waits until the blocks of rank p have stored a large pair: each block here for its share of them.
+ * What reads the data begins after this kernel, so nothing has to be acquired. */
 static __device__ __forceinline__ void await_data(const kernel_args &a, uint32_t epoch, int p,
                                                   uint32_t blocks)
 {

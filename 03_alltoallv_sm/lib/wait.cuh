@@ -15,8 +15,7 @@
 
 /* ---- arguments ---------------------------------------------------------------------------- */
 
-/* What every path reads comes first: the arguments are cached by lines of 64 bytes, and each line
- * costs a miss per launch. */
+/* What every path reads comes first: each 64 bytes of arguments cost a cache miss per launch. */
 struct kernel_args {
   struct alltoallv_state *state;
   char *scratch_base;      /* where I see the scratch memory of rank 0 */
@@ -52,13 +51,12 @@ static __device__ __forceinline__ uint32_t all_blocks(void)
   return gridDim.x * gridDim.y;
 }
 
-/* The number of this exchange, and whether a wait has been given up in one before. They come from
- * memory, so ask for them after other loads: then they are on their way together. */
 struct beginning {
   uint32_t epoch;
-  bool broken;
+  bool broken; /* a wait has been given up before */
 };
 
+/* This is a load: ask after other loads, so that they are on their way together. */
 static __device__ __forceinline__ struct beginning begin_exchange(const kernel_args &a)
 {
   const uint64_t memory = *(const volatile uint64_t *)&a.state->block[this_block()];
@@ -67,9 +65,9 @@ static __device__ __forceinline__ struct beginning begin_exchange(const kernel_a
 
 /* ---- lines --------------------------------------------------------------------------------- */
 
-/* Three words of data and the epoch, in one store and one load, which PTX makes single accesses for
- * the scalar type b128. So a reader that finds its epoch has the data too, after one trip over the
- * link; two stores would need a fence between them, which costs a round trip. */
+/* Three words of data and the epoch, in one store and one load: PTX does not split the scalar type
+ * b128. So a reader that finds its epoch has the data too, after one trip over the link. Two stores
+ * would need a fence between them, which costs a round trip. */
 struct line {
   uint32_t word[3];
   uint32_t epoch;
@@ -142,18 +140,17 @@ static __device__ line header_line(const kernel_args &a, uint32_t epoch, int p, 
 
 static __device__ __noinline__ void clear_lines(const kernel_args &a, int parity)
 {
-  uint4 *lines = reinterpret_cast<uint4 *>(mailbox(a, a.rank, 0, (uint32_t)parity));
-  uint64_t count = (uint64_t)a.n * a.mailbox_bytes / ALLTOALLV_LINE_BYTES;
+  uint4 *lines = reinterpret_cast<uint4 *>(mailbox(a, a.rank, 0, parity));
+  const uint64_t count = (uint64_t)a.n * a.mailbox_bytes / ALLTOALLV_LINE_BYTES;
   for (uint64_t i = threadIdx.x; i < count; i += blockDim.x) lines[i] = make_uint4(0, 0, 0, 0);
   __threadfence_system();
   __syncthreads();
 }
 
-/* See alltoallv_stale_parity; thrice at first, then in 2^32 epochs. By all threads of block 0,
- * before its headers. */
+/* See alltoallv_stale_parity. By all threads of block 0, before its headers. */
 static __device__ __forceinline__ void clear_stale_lines(const kernel_args &a, uint32_t epoch)
 {
-  int parity = alltoallv_stale_parity(epoch);
+  const int parity = alltoallv_stale_parity(epoch);
   if (parity >= 0) clear_lines(a, parity);
 }
 
@@ -189,8 +186,8 @@ static __device__ __noinline__ void report_counts(const kernel_args &a, uint32_t
     report(a, &a.errors->counts, kind, source, destination, sent, expected);
 }
 
-/* Whom to name when `source` has kept me waiting: rather a rank that has not even sent its header,
- * because `source` may be waiting for it too. */
+/* The rank to name when I waited for `source`: rather one that has sent no header, because `source`
+ * may be waiting for it too. */
 static __device__ int missing_rank(const kernel_args &a, uint32_t epoch, int source)
 {
   for (int p = 0; p < a.n; p++)
@@ -199,7 +196,7 @@ static __device__ int missing_rank(const kernel_args &a, uint32_t epoch, int sou
 }
 
 /* Has the handle broken, or have I waited too long for `source`? Then no thread waits any more.
- * (What is rare is out of line, so that the usual code is short.) */
+ * (Out of line, like all that is rare: the usual code is short.) */
 static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch, uint64_t started,
                                             int source)
 {
@@ -224,9 +221,9 @@ static __device__ __noinline__ bool contradicts(const kernel_args &a, uint32_t e
   return a.x.kind == ALLTOALLV_KIND_HOST && number(l) != bytes;
 }
 
-/* All waiting: until N lines of rank p have come, at `at` and every `stride` bytes after that. They
- * are loaded at once, in one trip to memory. The clock is slow to read: only after many polls in
- * vain is it looked at, and in_vain() asked whether none will come. False: they have not come. */
+/* All waiting: for N lines from rank p, at `at` and every `stride` bytes after it, which are loaded
+ * in one trip to memory. Many polls later the clock is read, which is slow, and in_vain() asked
+ * whether none will come. False: they have not come. */
 template <int N, typename VAIN>
 static __device__ __forceinline__ bool await_lines(const kernel_args &a, uint32_t epoch, int p,
                                                    const char *const &at, int stride, line (&l)[N],
@@ -267,30 +264,28 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p,
 /* Waits for the header of rank p from the block of my number. This wait is why nothing is ever
  * overwritten too early.
  *
- * Let A and B be two ranks and e an epoch. A begins e when its kernel starts, and has then finished
- * e - 1, because the exchanges of a handle follow each other. A finishes e when its kernel ends. So
+ * Let A and B be two ranks and e an epoch. A begins e when its kernel starts, after it has finished
+ * e - 1, because the exchanges of a handle follow each other. It finishes e when its kernel ends.
  *   (1) A rank that has a header of e from A knows that A has finished e - 1.
- *   (2) A rank that has finished e has had a header of e from every peer: its block 0 waits for
- *       all of them, in every mode and for pairs without bytes too. (With device counts it waits
+ *   (2) A rank that has finished e has had a header of e from every rank: its block 0 waits for
+ *       all of them, in every mode, and for pairs without bytes too. (With device counts it waits
  *       for the rows in share_counts, and where a wait there is given up, for the header here.)
  *
- * Scratch memory. In e, B writes headers and lines into its mailbox at A without waiting, into the
- * one of the parity of e. That holds what B wrote in e - 2, which A reads in e - 2 only. B has
- * begun e, so B has finished e - 1; by (2) B had A's header of e - 1; by (1) A has finished e - 2.
- * What A may still be reading, of e - 1, is in the other mailbox. So two suffice, however far one
- * rank is ahead of the others.
+ * Scratch memory. In e, B writes into its mailbox at A without waiting, into the one of the parity
+ * of e. That holds what B wrote in e - 2, which A reads in e - 2 only. B has finished e - 1; by (2)
+ * it had A's header of e - 1; by (1) A has finished e - 2. What A may still be reading, of e - 1,
+ * is in the other mailbox. So two suffice, however far one rank is ahead of the others.
  *
  * Receive buffer. A block of B stores into A's in e only when it has A's header of e. A sent that
- * from its kernel e, so whatever A's stream did with the buffer before is over. A's kernel e does
- * not end before every block of B that had something to store has said that it is done: what A's
+ * from its kernel e, so whatever A's stream did with the buffer before is over. That kernel does
+ * not end before every block of B with something to store has said that it is done: what A's
  * stream does next finds all of it, and no store of e comes later. When the two disagree about the
  * count, B stores nothing and A waits for nothing: both compare the same two numbers. Small pairs
- * are stored by A itself, from its mailbox, within e.
+ * are stored by A itself, from its mailbox.
  *
- * All kernels send and await headers alike, and each counts the epoch on for all blocks; so modes
- * and grids may change from one exchange to the next. After a timeout the handle stays broken: it
- * sends no header and no line any more, so nobody stores to it in later epochs, and what it sent a
- * late peer before stays there; what the epoch that timed out left here is undefined.
+ * In every mode each exchange counts the epoch on for all blocks, so modes and grids may change
+ * from one to the next. After a timeout a rank sends nothing any more, so nobody stores to it in
+ * later epochs; what the epoch that timed out left here is undefined.
  *
  * After a while a block looks at the header of the peer's block 0: where counts disagree, the peer
  * may send no other. */
