@@ -22,36 +22,35 @@ ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], al
 
 /* ---- checking what a call was given ------------------------------------------------------- */
 
-static ncclResult_t check_element(size_t bytes)
+/* Of both kinds of exchange. */
+static ncclResult_t check_arguments(alltoallv_t handle, const size_t *sendcounts,
+                                    const size_t *recvcounts, size_t element_bytes)
 {
-  if (bytes > 0 && bytes <= UINT32_MAX) return ncclSuccess;
-  return alltoallv_fail(ncclInvalidArgument,
-                        "element_bytes is %zu; allowed: at least 1, less than 4 GiB", bytes);
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  if (element_bytes == 0 || element_bytes > UINT32_MAX)
+    return alltoallv_fail(ncclInvalidArgument,
+                          "element_bytes is %zu; allowed: at least 1, less than 4 GiB",
+                          element_bytes);
+  if (sendcounts == NULL || recvcounts == NULL)
+    return alltoallv_fail(ncclInvalidArgument, "NULL array of counts");
+  return ncclSuccess;
 }
 
-/* Where recvbuff lies: on the kernel's path it has to be registered, with room for `end` bytes.
- * `last` is the rank whose part ends there, -1: that is `room`. */
-static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, char *recvbuff, uint64_t end,
-                                    int last, struct alltoallv_request *x)
+/* Finds the place of x->recv: for the kernel it has to be registered, with room for `end` bytes. */
+static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, uint64_t end,
+                                    struct alltoallv_request *x)
 {
-  x->recv = recvbuff;
-  x->place = 0;
   if (end == 0 || h->state == NULL) return ncclSuccess;
-  for (uint32_t id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
-    const struct alltoallv_window *w = &h->windows[id];
-    if (w->base == NULL || recvbuff < w->base || recvbuff >= w->base + w->bytes) continue;
-    x->place = w->place + (uint64_t)(recvbuff - w->base);
-    const uint64_t room = (uint64_t)(w->base + w->bytes - recvbuff);
-    const unsigned long long needs = end / x->element, has = room / x->element;
+  for (const struct alltoallv_window *w = h->windows; w < h->windows + ALLTOALLV_MAX_WINDOWS; w++) {
+    if (w->base == NULL || x->recv < w->base || x->recv >= w->base + w->bytes) continue;
+    const uint64_t at = (uint64_t)(x->recv - w->base), room = w->bytes - at;
+    x->place = w->place + at;
     if (end <= room) return ncclSuccess;
-    if (last < 0)
-      return alltoallv_fail(ncclInvalidArgument,
-                            "room is for %llu elements, but the registered buffer ends after %llu",
-                            needs, has);
     return alltoallv_fail(ncclInvalidArgument,
-                          "what comes from rank %d ends after %llu elements of recvbuff, but the "
-                          "registered buffer ends after %llu",
-                          last, needs, has);
+                          "recvbuff has to hold %llu elements, but the registered buffer ends "
+                          "after %llu",
+                          (unsigned long long)(end / x->element),
+                          (unsigned long long)(room / x->element));
   }
   return alltoallv_fail(ncclInvalidUsage,
                         "recvbuff is not registered; allowed: after alltoallv_register");
@@ -79,9 +78,8 @@ static bool next_segment(struct side *s, int p, size_t element, uint64_t *bytes,
 
 /* The arguments of alltoallv() in bytes, in h->pairs. */
 static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, struct side recv,
-                               char *recvbuff, struct alltoallv_request *x)
+                               struct alltoallv_request *x)
 {
-  int last = -1; /* whose part ends last */
   send.begin = recv.begin = UINT64_MAX;
   for (int p = 0; p < h->n; p++) {
     struct alltoallv_pair *a = &h->pairs[p];
@@ -90,7 +88,6 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, str
       return alltoallv_fail(ncclInvalidArgument, "what goes to rank %d overflows", p);
     if (!next_segment(&recv, p, x->element, &a->recv_bytes, &a->recv_offset))
       return alltoallv_fail(ncclInvalidArgument, "what comes from rank %d overflows", p);
-    if (recv.end > end) last = p;
     for (int q = 0; q < p && a->recv_offset < end; q++) { /* mostly in order: nothing to compare */
       const struct alltoallv_pair *b = &h->pairs[q];
       if (a->recv_bytes > 0 && b->recv_bytes > 0 &&
@@ -100,10 +97,10 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, str
                               "what comes from ranks %d and %d overlaps in recvbuff", q, p);
     }
   }
-  if ((send.end > 0 && x->send == NULL) || (recv.end > 0 && recvbuff == NULL))
+  if ((send.end > 0 && x->send == NULL) || (recv.end > 0 && x->recv == NULL))
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
-  ALLTOALLV_TRY(locate_recvbuff(h, recvbuff, recv.end, last, x));
-  const uintptr_t from = (uintptr_t)x->send, to = (uintptr_t)recvbuff;
+  ALLTOALLV_TRY(locate_recvbuff(h, recv.end, x));
+  const uintptr_t from = (uintptr_t)x->send, to = (uintptr_t)x->recv;
   if (send.end > 0 && recv.end > 0 && from + send.begin < to + recv.end &&
       to + recv.begin < from + send.end)
     return alltoallv_fail(ncclInvalidUsage, "send and receive ranges overlap");
@@ -168,16 +165,15 @@ ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const si
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
                        size_t element_bytes, alltoallv_t handle, cudaStream_t stream)
 {
-  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  struct alltoallv_request x = {
-      .kind = ALLTOALLV_KIND_HOST, .send = sendbuff, .element = (uint32_t)element_bytes};
-  bool capturing;
-  ALLTOALLV_TRY(check_element(element_bytes));
-  if (sendcounts == NULL || recvcounts == NULL)
-    return alltoallv_fail(ncclInvalidArgument, "NULL array of counts");
+  struct alltoallv_request x = {.kind = ALLTOALLV_KIND_HOST,
+                                .send = sendbuff,
+                                .recv = recvbuff,
+                                .element = (uint32_t)element_bytes};
   const struct side send = {.counts = sendcounts, .displs = sdispls};
   const struct side recv = {.counts = recvcounts, .displs = rdispls};
-  ALLTOALLV_TRY(make_pairs(handle, send, recv, recvbuff, &x));
+  bool capturing;
+  ALLTOALLV_TRY(check_arguments(handle, sendcounts, recvcounts, element_bytes));
+  ALLTOALLV_TRY(make_pairs(handle, send, recv, &x));
   ALLTOALLV_TRY(order(handle, stream, &capturing));
   return handle->state != NULL ? alltoallv_lsa_launch(handle, &x, stream)
                                : alltoallv_sendrecv(handle, &x, stream);
@@ -189,10 +185,10 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
                                      size_t *needed, size_t element_bytes, alltoallv_t handle,
                                      cudaStream_t stream)
 {
-  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   const bool slots = layout == ALLTOALLV_SLOTS;
   struct alltoallv_request x = {.kind = slots ? ALLTOALLV_KIND_SLOTS : ALLTOALLV_KIND_PACKED,
                                 .send = sendbuff,
+                                .recv = recvbuff,
                                 .element = (uint32_t)element_bytes,
                                 .capacity = room,
                                 .sendcounts = sendcounts,
@@ -202,9 +198,7 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
                                 .needed = needed};
   uint64_t bytes;
   bool capturing, fits;
-  ALLTOALLV_TRY(check_element(element_bytes));
-  if (sendcounts == NULL || recvcounts == NULL)
-    return alltoallv_fail(ncclInvalidArgument, "NULL array of counts");
+  ALLTOALLV_TRY(check_arguments(handle, sendcounts, recvcounts, element_bytes));
   if (!slots && layout != ALLTOALLV_PACKED)
     return alltoallv_fail(ncclInvalidArgument, "unknown layout");
   if (__builtin_mul_overflow(room, element_bytes, &bytes) ||
@@ -212,7 +206,7 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
     return alltoallv_fail(ncclInvalidArgument, "room overflows");
   if (sendbuff == NULL || (bytes > 0 && recvbuff == NULL))
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
-  ALLTOALLV_TRY(locate_recvbuff(handle, recvbuff, bytes, -1, &x));
+  ALLTOALLV_TRY(locate_recvbuff(handle, bytes, &x));
   ALLTOALLV_TRY(order(handle, stream, &capturing));
   if (handle->state != NULL) return alltoallv_lsa_launch(handle, &x, stream);
   if (capturing)

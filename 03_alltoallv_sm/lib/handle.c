@@ -373,21 +373,23 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
   while (id < ALLTOALLV_MAX_WINDOWS && handle->windows[id].base != NULL) id++;
 
   /* NCCL would hang or misbehave if ranks disagreed, so ask first. */
-  handle->words[0] = buff != NULL ? bytes : 0;
-  handle->words[1] = (uint64_t)id;
-  handle->words[2] = (uintptr_t)buff % 4096;
-  ALLTOALLV_TRY(alltoallv_agree(handle, 3));
+  enum { BYTES, ID, REST, WORDS };
+  handle->words[BYTES] = buff != NULL ? bytes : 0;
+  handle->words[ID] = (uint64_t)id;
+  handle->words[REST] = (uintptr_t)buff % 4096;
+  ALLTOALLV_TRY(alltoallv_agree(handle, WORDS));
+  const unsigned long long(*all)[WORDS] = (const unsigned long long(*)[WORDS])handle->words;
   for (int r = 0; r < handle->n; r++) {
-    const uint64_t *other = handle->words + 3 * r;
-    if (other[0] == 0) return alltoallv_fail(ncclInvalidArgument, "rank %d registers nothing", r);
-    if (other[2] != 0)
+    if (all[r][BYTES] == 0)
+      return alltoallv_fail(ncclInvalidArgument, "rank %d registers nothing", r);
+    if (all[r][REST] != 0)
       return alltoallv_fail(ncclInvalidArgument,
                             "rank %d registers at %llu bytes after a multiple of 4096; allowed: 0",
-                            r, (unsigned long long)other[2]);
-    if (other[0] != handle->words[0])
+                            r, all[r][REST]);
+    if (all[r][BYTES] != all[0][BYTES])
       return alltoallv_fail(ncclInvalidArgument, "rank %d registers %llu bytes, rank 0 %llu", r,
-                            (unsigned long long)other[0], (unsigned long long)handle->words[0]);
-    if (other[1] != handle->words[1] || other[1] == ALLTOALLV_MAX_WINDOWS)
+                            all[r][BYTES], all[0][BYTES]);
+    if (all[r][ID] != all[0][ID] || id == ALLTOALLV_MAX_WINDOWS)
       return alltoallv_fail(ncclInvalidUsage,
                             "more than %d buffers, or not the same ones on all ranks",
                             ALLTOALLV_MAX_WINDOWS);

@@ -497,9 +497,9 @@ static void test_arguments(struct test *t)
                     "what comes from ranks 0 and 1 overlaps in recvbuff");
   if (t->kernel) {
     good &= refused(A2A(send, ten, NULL, send + 4096, ten, NULL, 4), usage, "recvbuff is not reg");
-    snprintf(sentence, sizeof sentence, "what comes from rank 0 ends after %zu elements", room + 5);
+    snprintf(sentence, sizeof sentence, "recvbuff has to hold %zu elements, but", room + 5);
     good &= refused(A2A(send, ten, NULL, recv, ten, beyond, 4), argument, sentence);
-    snprintf(sentence, sizeof sentence, "room is for %zu elements, but", room + 1);
+    snprintf(sentence, sizeof sentence, "recvbuff has to hold %zu elements, but", room + 1);
     good &= refused(DEV(send, d, recv, room + 1, 0, d + n), argument, sentence);
   }
   const bool wrong = t->me->rank == n - 1;
