@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* AlltoAllV for NCCL: every rank sends a different number of elements to every other rank.
  *
- * NCCL has no such call. This one is a kernel that writes into the memory of the peers (LSA:
- * load/store accessible memory): large pairs straight into the receive buffer, small ones through
- * scratch memory there. It runs where all ranks of the communicator share memory over NVLink;
- * anywhere else (several hosts, PCIe, no symmetric memory) all is grouped ncclSend and ncclRecv.
- * NCCL 2.28 and CUDA 12.3 or newer build it.
+ * NCCL has no such call. Where all ranks of the communicator share memory over NVLink (LSA: load/
+ * store accessible memory), this is a kernel that writes into the memory of the peers. Anywhere
+ * else (several hosts, PCIe) it is grouped ncclSend and ncclRecv. NCCL 2.28 and CUDA 12.3 or newer.
  *
  *   ncclMemAlloc(&recvbuff, bytes);                       // the receive buffer, equal on all ranks
  *   alltoallv_init(comm, NULL, &handle);                  // collective
@@ -18,15 +16,14 @@
  *   alltoallv_unregister(handle, recvbuff);               // collective
  *   alltoallv_destroy(handle);                            // collective
  *
- * - Counts and displacements are size_t, in elements of `element_bytes` bytes: a float, or a token
- *   of many numbers. Arrays have one entry per rank. Element i of the part for rank p is at
- *   sendbuff + (sdispls[p] + i) * element_bytes; that of the part from rank p arrives at recvbuff +
- *   (rdispls[p] + i) * element_bytes. Displacements that are NULL mean packed: one part after the
- *   other in rank order. Host arrays are read before the call returns.
- * - "Collective" means: every rank of the communicator makes the call, in the same order. NCCL's
- *   rules apply: from one thread at a time, not beside other NCCL calls on that communicator, and
- *   not between ncclGroupStart and ncclGroupEnd. The communicator is a blocking one, and the
- *   thread's current device is its device.
+ * - Counts and displacements are in elements of `element_bytes` bytes: a float, or a token of many
+ *   numbers. Arrays have one entry per rank. The part for rank p is at sendbuff + sdispls[p] *
+ *   element_bytes; that from rank p arrives at recvbuff + rdispls[p] * element_bytes. Displacements
+ *   that are NULL mean packed: one part after the other in rank order. Host arrays are read before
+ *   the call returns.
+ * - "Collective": every rank makes the call, in the same order. NCCL's rules apply: one thread at a
+ *   time, not beside other NCCL calls on that communicator, not between ncclGroupStart and
+ *   ncclGroupEnd. The communicator is a blocking one, and the current device is its device.
  * - Exchanges are asynchronous and need no barrier between them: none writes into a peer's receive
  *   buffer before the peer's stream has reached it. Two of one handle never run at the same time:
  *   one on another stream waits for the one before by an event. (cudaStreamPerThread is many
@@ -36,15 +33,14 @@
  *   both can deadlock.
  * - Exchanges may be captured into a CUDA graph, on all ranks or on none: on one stream, with no
  *   other exchanges of the handle until the capture ends. The caller orders launches of the graph
- *   with other exchanges. One process per GPU: one that launches graphs of kernels that wait for
- *   each other on several GPUs can deadlock (CUDA's rule). On the send/recv path take both buffers
- *   from ncclMemAlloc: NCCL 2.28 hangs with a send buffer from cudaMalloc.
- * - Results of type ncclResult_t mean what NCCL's documentation says; the sentence for an error is
- *   in alltoallv_last_error(). After an error that only one rank gets (a wrong argument, say)
- *   repeat the call with right arguments, or end the job: the others wait until their timeout.
- * - Limits: 64 registered buffers at a time; 72 ranks that share memory (more take send/recv);
- *   4 TiB per rank and exchange. Not offered: in place, since peers write into the receive buffer
- *   while this rank still reads; a registered buffer that grows; cancelling an exchange.
+ *   with other exchanges. One process per GPU: kernels that wait for each other can deadlock in
+ *   graphs of one process (CUDA's rule). On the send/recv path take both buffers from ncclMemAlloc:
+ *   NCCL 2.28 hangs with a send buffer from cudaMalloc.
+ * - Results mean what NCCL's documentation says; alltoallv_last_error() has a sentence. After an
+ *   error that only one rank gets (a wrong argument) repeat the call with right arguments, or end
+ *   the job: the others wait until their timeout.
+ * - Limits: 64 registered buffers; 72 ranks that share memory (more take send/recv); 4 TiB per rank
+ *   and exchange. Not offered: in place, a registered buffer that grows, cancelling an exchange.
  * - Nothing here prints or exits. */
 #ifndef ALLTOALLV_H
 #define ALLTOALLV_H
@@ -61,17 +57,15 @@ extern "C" {
 /* An AlltoAllV on one communicator: scratch memory, windows, the epoch. */
 typedef struct alltoallv_handle *alltoallv_t;
 
-/* How the bytes move, from alltoallv_init on, for all ranks alike. */
+/* How the bytes move, for all ranks alike. */
 typedef enum {
-  ALLTOALLV_AUTO = 0,     /* the kernel where it can run, with all GPUs known to be on NVLink; else
-                             send/recv */
+  ALLTOALLV_AUTO = 0,     /* the kernel where all GPUs are known to be on NVLink; else send/recv */
   ALLTOALLV_SENDRECV = 1, /* grouped ncclSend/ncclRecv only */
-  ALLTOALLV_LSA = 2,      /* the kernel; init fails where it cannot run, over PCIe, say. Where CUDA
-                             and NVML do not know whether a GPU is on NVLink it takes your word */
+  ALLTOALLV_LSA = 2,      /* the kernel; init fails where it cannot run. Where CUDA and NVML do not
+                             know whether a GPU is on NVLink it takes your word */
 } alltoallv_method_t;
 
-/* Fill it with ALLTOALLV_CONFIG_INITIALIZER, then change what you need. All ranks pass the same
- * method; the rest may differ. */
+/* Begin with ALLTOALLV_CONFIG_INITIALIZER. All ranks pass the same method; the rest may differ. */
 typedef struct {
   size_t size; /* of this struct in this version of the header, set by the initializer */
   alltoallv_method_t method;
@@ -88,9 +82,9 @@ typedef struct {
 
 /* ---- set up and tear down ----------------------------------------------------------------- */
 
-/* Collective. Makes a handle for all ranks of `comm`, which stays the caller's and must outlive the
- * handle. `config` may be NULL for the defaults. Allocates all that exchanges need, 1.4 MiB per
- * rank. Synchronizes the device. Errors come back on all ranks:
+/* Collective. Makes a handle for all ranks of `comm`, which must outlive it. `config` may be NULL
+ * for the defaults. Allocates all that exchanges need, 1.4 MiB per rank. Synchronizes the device.
+ * Errors come back on all ranks:
  *   ncclInvalidArgument  the configuration is wrong, or differs between ranks
  *   ncclInvalidUsage     ALLTOALLV_LSA was asked for and is not possible here */
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle);
@@ -118,21 +112,20 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff);
  *   others                  what failed first while freeing; the rest is freed all the same */
 ncclResult_t alltoallv_destroy(alltoallv_t handle);
 
-/* How many ranks the kernel reaches: all, this one included, or 0 on the send/recv path. Where it
- * reaches them alltoallv_device_counts() never waits and can be captured. `why` says in words what
- * init chose, and lives as long as the handle. Either may be NULL. Not collective. */
+/* How many ranks the kernel reaches: all, or 0 on the send/recv path. `why` says in words what init
+ * chose, and lives as long as the handle. Either may be NULL. Not collective. */
 ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why);
 
-/* Where this rank sees the registered buffer of `peer`, for copies and your own kernels; NULL
- * on the send/recv path. Valid until unregister. Not collective.
- *   ncclInvalidArgument  `buff` is not registered, or there is no such rank */
+/* Where this rank sees the registered buffer of `peer`, for your own copies and kernels; NULL on
+ * the send/recv path. Valid until unregister. Not collective. ncclInvalidArgument  `buff` is not
+ * registered, or there is no such rank */
 ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void **address);
 
 /* ---- the exchange ------------------------------------------------------------------------- */
 
 /* Collective. recvcounts[p] becomes sendcounts[this rank] of rank p. Host arrays; waits for the
- * other ranks. For exchanges whose counts only their senders know.
- *   ncclInvalidArgument  (on all ranks) NULL on one of them */
+ * other ranks.
+ *   ncclInvalidArgument  NULL */
 ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], alltoallv_t handle);
 
 /* Collective. The order of arguments is MPI_Alltoallv's. sendcounts[j] of rank i must equal
@@ -156,15 +149,15 @@ typedef enum {
 } alltoallv_layout_t;
 
 /* Collective. As alltoallv(), but the arrays are in device memory: a kernel just before it in the
- * stream can write the send counts, and no host knows the receive counts yet. Read: sendcounts;
- * sdispls (NULL: packed). Written: recvcounts; rdispls (may be NULL), where the parts lie. No two
- * of these arrays overlap. sendbuff must not be NULL. All ranks pass the same layout and
- * element_bytes. On the send/recv path this call waits for the stream and cannot be captured.
+ * stream can write the send counts. Read: sendcounts; sdispls (NULL: packed). Written: recvcounts;
+ * rdispls (may be NULL), where the parts lie. No two of these arrays overlap. sendbuff must not be
+ * NULL. All ranks pass the same layout and element_bytes. On the send/recv path this call waits for
+ * the stream and cannot be captured.
  *
  * If the data do not fit at one rank, no rank's receive buffer is changed, recvcounts is 0
- * everywhere, so that what comes next on the stream finds nothing to work on, and every rank gets
- * the error from alltoallv_get_async_error. `needed` (written, may be NULL) is what recvcounts
- * would have been. A count of 2^55 bytes or more fits nowhere. Errors as alltoallv(). */
+ * everywhere, so that what comes next on the stream finds nothing, and every rank gets the error
+ * from alltoallv_get_async_error. `needed` (written, may be NULL) is what recvcounts would have
+ * been. A count of 2^55 bytes or more fits nowhere. Errors as alltoallv(). */
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
                                      const size_t *sdispls, void *recvbuff, size_t room,
                                      alltoallv_layout_t layout, size_t *recvcounts, size_t *rdispls,
@@ -175,12 +168,11 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
  * be NULL; source and destination are ranks, -1 where they do not apply.
  *   ncclSuccess          nothing
  *   ncclInvalidArgument  `source` sent another number of elements than `destination` expected, or
- *                        (device counts) more than fits; source is -1 when it is the sum over all
- *                        sources that does not fit. Both ranks of the pair get it, for device
- *                        counts all ranks do. What the receive segment of that pair holds is
- *                        undefined (device counts: nothing has moved), nothing beside it is
- *                        written, and the handle stays usable. Asking clears it; there may be
- *                        another one, so ask until there is none.
+ *                        (device counts) more than fits; source is -1 when the sum over all does
+ *                        not fit. Both ranks of the pair get it, for device counts all ranks do.
+ *                        The receive segment of that pair is undefined (device counts: nothing has
+ *                        moved), nothing beside it is written, and the handle stays usable. Asking
+ *                        clears it; there may be another one, so ask until there is none.
  *   ncclInvalidUsage     the two ranks made different calls; otherwise as above
  *   ncclRemoteError      nothing came from `source` within the timeout. Final: the handle can only
  *                        be destroyed. The late rank may still write into the receive buffers:

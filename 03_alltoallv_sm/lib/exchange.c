@@ -6,17 +6,12 @@
 
 ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], alltoallv_t handle)
 {
-  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  const size_t n = (size_t)handle->n, words = 1 + n; /* are my arguments right?; my counts */
-  const bool wrong = sendcounts == NULL || recvcounts == NULL;
-  handle->words[0] = wrong;
-  if (!wrong) memcpy(handle->words + 1, sendcounts, n * sizeof(*sendcounts));
-  ALLTOALLV_TRY(alltoallv_agree(handle, words)); /* also if mine are wrong: the others wait */
-  for (size_t r = 0; r < n; r++)
-    if (handle->words[r * words] != 0)
-      return alltoallv_fail(ncclInvalidArgument, "rank %zu passes NULL", r);
-  for (size_t r = 0; r < n; r++)
-    recvcounts[r] = handle->words[r * words + 1 + (size_t)handle->rank];
+  if (handle == NULL || sendcounts == NULL || recvcounts == NULL)
+    return alltoallv_fail(ncclInvalidArgument, "NULL argument");
+  const size_t n = (size_t)handle->n;
+  memcpy(handle->words, sendcounts, n * sizeof(*sendcounts));
+  ALLTOALLV_TRY(alltoallv_agree(handle, n));
+  for (size_t r = 0; r < n; r++) recvcounts[r] = handle->words[r * n + (size_t)handle->rank];
   return ncclSuccess;
 }
 

@@ -10,7 +10,7 @@
 
 /* ---- errors ------------------------------------------------------------------------------- */
 
-static _Thread_local char last_error[ALLTOALLV_SENTENCE];
+static _Thread_local char last_error[512];
 
 const char *alltoallv_last_error(void)
 {
@@ -66,23 +66,21 @@ static ncclResult_t describe(const struct alltoallv_error *e)
   const unsigned long long expected = whole ? e->expected / element : e->expected;
   const char *what = whole ? "elements" : "bytes";
   switch (e->kind) {
-  case ALLTOALLV_ERROR_MISMATCH:
-    return alltoallv_fail(ncclInvalidArgument,
-                          "rank %d sends %llu %s to rank %d, which expects %llu", source, sent,
-                          what, destination, expected);
   case ALLTOALLV_ERROR_KIND:
     return alltoallv_fail(ncclInvalidUsage, "ranks %d and %d made different calls", source,
                           destination);
-  case ALLTOALLV_ERROR_CAPACITY:
-    if (source < 0)
-      return alltoallv_fail(ncclInvalidArgument, "rank %d would receive %llu %s, %llu fit",
-                            destination, sent, what, expected);
-    return alltoallv_fail(ncclInvalidArgument, "rank %d sends %llu %s to rank %d, where %llu fit",
-                          source, sent, what, destination, expected);
-  default:
+  case ALLTOALLV_ERROR_TIMEOUT:
     return alltoallv_fail(ncclRemoteError, "rank %d waited in vain for rank %d", destination,
                           source);
   }
+  if (source < 0)
+    return alltoallv_fail(ncclInvalidArgument, "rank %d would receive %llu %s, %llu fit",
+                          destination, sent, what, expected);
+  return alltoallv_fail(ncclInvalidArgument,
+                        e->kind == ALLTOALLV_ERROR_CAPACITY
+                            ? "rank %d sends %llu %s to rank %d, where %llu fit"
+                            : "rank %d sends %llu %s to rank %d, which expects %llu",
+                        source, sent, what, destination, expected);
 }
 
 ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
@@ -123,9 +121,8 @@ struct report {
   char text[80];
 };
 
-/* Afterwards h->words holds the reports of all ranks. The first failure becomes that of all ranks.
- * Why, a rank that has failed itself knows from its own sentence; the others have the result in
- * words. */
+/* Afterwards h->words holds the reports of all ranks. The first failure becomes that of all ranks:
+ * a rank that has failed itself keeps its own sentence, the others have the result in words. */
 static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what,
                              const char *text)
 {
@@ -167,30 +164,24 @@ static ncclResult_t check_config(const alltoallv_config_t *c)
 }
 
 /* What is this rank's own; `gpu` becomes the PCI id of its GPU. */
-static ncclResult_t allocate(struct alltoallv_handle *h, int *device, char *gpu)
+static ncclResult_t find_device(struct alltoallv_handle *h, int *device, char *gpu)
 {
-  h->pairs = calloc((size_t)h->n, sizeof(*h->pairs));
-  if (h->pairs == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
+  ALLTOALLV_TRY(check_config(&h->config));
   ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->last_done, cudaEventDisableTiming));
-  ALLTOALLV_CUDATRY(cudaHostAlloc((void **)&h->errors, sizeof(*h->errors),
-                                  cudaHostAllocMapped | cudaHostAllocPortable));
-  memset(h->errors, 0, sizeof(*h->errors));
   ALLTOALLV_NCCLTRY(ncclCommCuDevice(h->comm, device));
   ALLTOALLV_CUDATRY(cudaDeviceGetPCIBusId(gpu, ALLTOALLV_PCI_ID, *device));
   return ncclSuccess;
 }
 
-#define SENDRECV_BECAUSE "send/recv: "
-
-/* Can the kernel run? h->why becomes "", or why not: what the first rank says that has something to
- * say. h->words: the GPUs of all ranks. */
-static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device)
+/* Can the kernel run? why_not becomes "", or what the first rank says that has something to say.
+ * h->words: the GPUs of all ranks. */
+static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device, char *why_not)
 {
   const struct report *all = (const struct report *)h->words;
   alltoallv_config_t *c = &h->config;
   int blocks = 0;
   char gpus[h->n][ALLTOALLV_PCI_ID];
-  const char *why_not = "asked for";
+  const char *mine = "asked for";
   for (int r = 0; r < h->n; r++) {
     memcpy(gpus[r], all[r].text, sizeof(gpus[r]));
     if ((int)all[r].method != (int)c->method)
@@ -198,12 +189,11 @@ static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device)
                             (int)c->method, (int)all[r].method, r);
   }
   if (c->method != ALLTOALLV_SENDRECV)
-    why_not = alltoallv_lsa_why_not(h, device, (const char(*)[ALLTOALLV_PCI_ID])gpus, &blocks);
+    mine = alltoallv_lsa_why_not(h, device, (const char(*)[ALLTOALLV_PCI_ID])gpus, &blocks);
   if (c->max_blocks == 0 || c->max_blocks > blocks) c->max_blocks = blocks;
-  ALLTOALLV_TRY(agree_on(h, ncclSuccess, "choose the path", why_not));
-  for (int r = 0; r < h->n; r++) {
-    if (h->why[0] == '\0' && all[r].text[0] != '\0')
-      snprintf(h->why, sizeof(h->why), SENDRECV_BECAUSE "%s", all[r].text);
+  ALLTOALLV_TRY(agree_on(h, ncclSuccess, "choose the path", mine));
+  for (int r = h->n - 1; r >= 0; r--) {
+    if (all[r].text[0] != '\0') strcpy(why_not, all[r].text);
     if (all[r].max_blocks < (uint64_t)c->max_blocks) c->max_blocks = (int)all[r].max_blocks;
   }
   return ncclSuccess;
@@ -241,8 +231,8 @@ static ncclResult_t make_scratch(struct alltoallv_handle *h)
   return ncclSuccess;
 }
 
-/* Frees the kernel's side, whatever fails, and returns the first failure; says nothing, so that the
- * sentence for what came before stays. */
+/* Frees the kernel's side and returns the first failure, without a sentence: that for what came
+ * before stays. */
 static ncclResult_t free_lsa(struct alltoallv_handle *h)
 {
   char *scratch = h->windows[ALLTOALLV_MAX_WINDOWS].base;
@@ -271,36 +261,37 @@ static ncclResult_t make_lsa(struct alltoallv_handle *h)
   return agree_on(h, open_window(h, ALLTOALLV_MAX_WINDOWS), "share memory for the kernel", "");
 }
 
-/* What fails on this rank is told to the others, or they would wait for it. That takes the words,
- * so they come first. */
+/* What fails on this rank the others have to hear, or they would wait for it. That takes the words,
+ * so these come first. */
 static ncclResult_t make_handle(struct alltoallv_handle *h)
 {
-  char gpu[ALLTOALLV_PCI_ID] = "";
+  char gpu[ALLTOALLV_PCI_ID] = "", why_not[sizeof(((struct report *)0)->text)] = "";
   int device = 0;
   ALLTOALLV_NCCLTRY(ncclCommUserRank(h->comm, &h->rank));
   ALLTOALLV_NCCLTRY(ncclCommCount(h->comm, &h->n));
-  const size_t words = (size_t)(h->n + 1) * (2 * (size_t)h->n + 16);
-  ALLTOALLV_CUDATRY(cudaHostAlloc((void **)&h->words, words * sizeof(*h->words),
-                                  cudaHostAllocMapped | cudaHostAllocPortable));
+  const size_t n = (size_t)h->n, bytes = sizeof(*h->errors) + n * sizeof(*h->pairs) +
+                                         (n + 1) * (2 * n + 16) * sizeof(*h->words);
+  ALLTOALLV_CUDATRY(
+      cudaHostAlloc((void **)&h->errors, bytes, cudaHostAllocMapped | cudaHostAllocPortable));
+  memset(h->errors, 0, bytes);
+  h->pairs = (struct alltoallv_pair *)(h->errors + 1);
+  h->words = (uint64_t *)(h->pairs + n);
   ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->words_stream, cudaStreamNonBlocking));
-  ncclResult_t result = check_config(&h->config);
-  if (result == ncclSuccess) result = allocate(h, &device, gpu);
-  ALLTOALLV_TRY(agree_on(h, result, "make a handle", gpu));
-  ALLTOALLV_TRY(agree_on_path(h, device));
+  ALLTOALLV_TRY(agree_on(h, find_device(h, &device, gpu), "make a handle", gpu));
+  ALLTOALLV_TRY(agree_on_path(h, device, why_not));
 
-  result = h->why[0] == '\0' ? make_lsa(h) : ncclSuccess;
-  /* Without symmetric memory there is another way; a failure is a failure. */
-  if (result != ncclSuccess && result != ncclInvalidUsage) return result;
-  if (result == ncclInvalidUsage) {
-    (void)free_lsa(h);
-    strcpy(h->why, SENDRECV_BECAUSE "the communicator has no symmetric memory");
-  }
-  if (h->state != NULL)
+  const ncclResult_t result = why_not[0] == '\0' ? make_lsa(h) : ncclInvalidUsage;
+  if (result == ncclSuccess) {
     snprintf(h->why, sizeof(h->why), "one-sided kernel among %d ranks", h->n);
-  else if (h->config.method == ALLTOALLV_LSA)
-    return alltoallv_fail(ncclInvalidUsage, "the kernel cannot be used: %s",
-                          h->why + strlen(SENDRECV_BECAUSE));
-  return ncclSuccess;
+    return ncclSuccess;
+  }
+  /* Without symmetric memory there is another way; a failure is a failure. */
+  if (result != ncclInvalidUsage) return result;
+  if (why_not[0] == '\0') strcpy(why_not, "the communicator has no symmetric memory");
+  (void)free_lsa(h);
+  snprintf(h->why, sizeof(h->why), "send/recv: %s", why_not);
+  if (h->config.method != ALLTOALLV_LSA) return ncclSuccess;
+  return alltoallv_fail(ncclInvalidUsage, "the kernel cannot be used: %s", why_not);
 }
 
 /* After a timeout a late peer may still write into our scratch memory: it stays. */
@@ -309,9 +300,7 @@ static ncclResult_t free_handle(struct alltoallv_handle *h)
   const ncclResult_t result = alltoallv_has_timed_out(h) ? ncclSuccess : free_lsa(h);
   if (h->last_done != NULL) (void)cudaEventDestroy(h->last_done);
   if (h->words_stream != NULL) (void)cudaStreamDestroy(h->words_stream);
-  (void)cudaFreeHost(h->words);
   (void)cudaFreeHost(h->errors);
-  free(h->pairs);
   free(h);
   return result;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the AlltoAllV share. Not for users: they include alltoallv.h. C and CUDA C++.
- */
+/* What the files of the AlltoAllV share; not for users. C and CUDA C++. */
 #ifndef ALLTOALLV_INTERNAL_H
 #define ALLTOALLV_INTERNAL_H
 
@@ -15,15 +14,14 @@ extern "C" {
 
 /* ---- handles ------------------------------------------------------------------------------ */
 
-/* Memory that peers can write. A registered receive buffer has its place in the handle's table as
- * its number; after these comes the scratch memory of the kernel. */
+/* Memory that peers can write. */
 struct alltoallv_window {
   char *base; /* NULL: free entry */
   size_t bytes;
   ncclWindow_t window;
   void *peers[ALLTOALLV_MAX_LSA_RANKS]; /* where this rank sees the memory of each */
-  /* How a rank tells another one where that is: GPUs: so many bytes after its scratch memory;
-   * CPU version: the number of the window in the upper 16 bits. The same on all ranks. */
+  /* Where a header says that it is, the same on all ranks. On GPUs so many bytes after the scratch
+   * memory of the same rank; for the CPU version its number, in the upper 16 bits. */
   uint64_t place;
 };
 
@@ -37,17 +35,18 @@ struct alltoallv_handle {
 
   struct alltoallv_state *state; /* in device memory; NULL: send/recv */
   ncclComm_t lsa_comm;           /* ours, with the same ranks */
-  struct alltoallv_window windows[ALLTOALLV_MAX_WINDOWS + 1];
+  struct alltoallv_window windows[ALLTOALLV_MAX_WINDOWS + 1]; /* the last: scratch memory */
 
   /* The last exchange that was not captured: two of them never overlap. */
   cudaStream_t last_stream;
   cudaEvent_t last_done;
   bool last_exists;
 
+  /* In one piece of host memory that the device can write: */
+  struct alltoallv_errors *errors;
   struct alltoallv_pair *pairs; /* of the current exchange; the host is done with it at return */
   uint64_t *words;              /* to talk to all ranks through NCCL: see alltoallv_agree */
   cudaStream_t words_stream;
-  struct alltoallv_errors *errors; /* in host memory that the device can write */
 };
 
 /* alltoallv_init with what only tests change: pairs up to ll_threshold bytes take lines, and the
@@ -55,16 +54,14 @@ struct alltoallv_handle {
 ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *config,
                                  size_t ll_threshold, uint32_t first_epoch, alltoallv_t *handle);
 
-/* Collective. The first `words` words of h->words of every rank, at most 2 n + 16, reach h->words
- * of all, in rank order: those of rank r are at h->words + r * words. Waits. */
+/* Collective, waits. The first `words` words of h->words of every rank, at most 2 n + 16, reach
+ * h->words of all: those of rank r are at h->words + r * words. */
 ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words);
 
-/* ---- errors: a result of NCCL's kind, and the sentence of alltoallv_last_error() ---------- */
+/* ---- errors ------------------------------------------------------------------------------- */
 
-/* The longest sentence. */
-enum { ALLTOALLV_SENTENCE = 512 };
-
-/* Sets the sentence and returns `result`. The old sentence may be among the arguments. */
+/* Sets the sentence of alltoallv_last_error() and returns `result`. The old sentence may be among
+ * the arguments. */
 ncclResult_t alltoallv_fail(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -102,10 +99,9 @@ bool alltoallv_has_timed_out(const struct alltoallv_handle *h);
 
 /* ---- exchanges ---------------------------------------------------------------------------- */
 
-/* Device counts, when all rows are here. counts[s * stride + d]: elements from s to d;
- * rooms[d * stride]: bytes of a slot at d, or of all that it receives. Completes `pairs` and fills
- * told[], n each: recvcounts, rdispls, needed. Does everything fit everywhere? If not, the first
- * thing that does not is reported, the same on every rank. */
+/* Device counts, when all rows are here. rooms[d * stride] and counts: see alltoallv_fits.
+ * Completes `pairs` and fills told[], n each: recvcounts, rdispls, needed. Does everything fit
+ * everywhere? If not, the first thing that does not is reported, the same on every rank. */
 bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
                             const uint64_t *rooms, const uint64_t *counts, size_t stride,
                             struct alltoallv_pair *pairs, uint64_t *told);

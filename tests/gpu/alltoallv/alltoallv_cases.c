@@ -503,8 +503,7 @@ static void test_arguments(struct test *t)
     good &= refused(DEV(send, d, recv, room + 1, 0, d + n), argument, sentence);
   }
   const bool wrong = t->me->rank == n - 1;
-  snprintf(sentence, sizeof sentence, "rank %d passes NULL", n - 1);
-  good &= refused(alltoallv_counts(ten, wrong ? NULL : received, h), argument, sentence);
+  good &= refused(alltoallv_counts(ten, NULL, h), argument, "NULL argument");
   result(t, good, "wrong arguments are refused");
 
   /* other units are other calls; counts that cannot be meant fit nowhere */
