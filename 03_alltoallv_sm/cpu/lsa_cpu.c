@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU version of lib/lsa.cu, for `make CPU=1`: the same protocol as the kernel (headers,
- * parities, verdicts, timeout), with memcpy for the tiles and no lines, since nothing is gained by
- * them here. It is also the shortest way to understand the kernel, all but its lines.
+/* The CPU version of lib/lsa.cu: the protocol of the kernel (headers, parities, verdicts, timeout),
+ * with memcpy for the tiles and without lines, so the shortest way to understand it. It runs on the
+ * worker thread of the stream, and waits by cpu_wait, which sleeps.
  *
- * A rank's exchange runs on the worker thread of its stream; ranks meet in windows that the
- * stand-in maps into all of them, and wait by cpu_wait, which sleeps.
- *
- * CPU_STANDIN_LSA_RANKS says how many consecutive ranks share memory (default: all), to try out
- * several hosts on one; 0 means no symmetric memory. CPU_STANDIN_PCIE=N and
- * CPU_STANDIN_UNKNOWN_LINK=N: device N says that it reaches the others over PCIe, or cannot say
- * how. */
+ * CPU_STANDIN_LSA_RANKS: so many ranks share memory (all). CPU_STANDIN_PCIE=N and
+ * CPU_STANDIN_UNKNOWN_LINK=N: device N reaches the others over PCIe, or does not know how. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +20,7 @@ struct message {
   _Atomic uint32_t epoch, done;
 };
 
-const size_t alltoallv_lsa_threshold = 0;
+const size_t alltoallv_lsa_threshold = 0; /* there are no lines */
 
 /* ---- set up ------------------------------------------------------------------------------- */
 
@@ -75,6 +70,7 @@ static void tell(const struct alltoallv_handle *h, int peer, _Atomic uint32_t *t
   cpu_notify(h->lsa_comm, peer);
 }
 
+/* What is waited for, and the epoch. */
 struct awaited {
   const _Atomic uint32_t *that;
   uint32_t epoch;
@@ -90,9 +86,7 @@ static bool wait_for(const struct alltoallv_handle *h, int source, const _Atomic
 {
   const struct awaited awaited = {that, h->state->block[0].epoch};
   const double seconds = h->config.timeout_seconds;
-  do {
-    if (cpu_wait(h->lsa_comm, has_come, &awaited, seconds > 0 ? seconds : 3600)) return true;
-  } while (seconds == 0); /* forever */
+  if (cpu_wait(h->lsa_comm, has_come, &awaited, seconds > 0 ? seconds : 1e9)) return true;
   h->state->block[0].broken = true;
   alltoallv_report(&h->errors->timeout, ALLTOALLV_ERROR_TIMEOUT, source, h->rank, 0, 0, 1);
   return false;
@@ -111,23 +105,18 @@ static void send_headers(struct job *job)
 {
   const struct alltoallv_handle *h = job->h;
   const struct alltoallv_request *x = &job->x;
-  const bool device = x->kind != ALLTOALLV_KIND_HOST, slots = x->kind == ALLTOALLV_KIND_SLOTS;
-  uint64_t counts[ALLTOALLV_MAX_LSA_RANKS], packed = 0;
-  for (int p = 0; p < h->n && device; p++) {
-    counts[p] = alltoallv_clamp_count(x->sendcounts[p], x->element);
-    job->pairs[p] = (struct alltoallv_pair){
-        .send_bytes = counts[p] * x->element,
-        .send_offset = x->sdispls != NULL ? x->sdispls[p] * x->element : packed,
-        .recv_bytes = x->capacity * x->element, /* until the rows have come */
-        .recv_offset = slots ? (uint64_t)p * x->capacity * x->element : 0};
-    packed += job->pairs[p].send_bytes;
-  }
+  const bool device = x->kind != ALLTOALLV_KIND_HOST;
+  const uint64_t room = x->capacity * x->element, slot = x->kind == ALLTOALLV_KIND_SLOTS ? room : 0;
+  uint64_t counts[ALLTOALLV_MAX_LSA_RANKS];
+  if (device) memcpy(counts, x->sendcounts, (size_t)h->n * sizeof(*counts));
+  if (device) alltoallv_own_counts(h, x, counts, x->sdispls, job->pairs);
   for (int p = 0; p < h->n; p++) {
     const struct alltoallv_pair *pair = &job->pairs[p];
     struct message *m = message(h, p, h->rank, h->state->block[0].epoch);
-    m->header = (struct alltoallv_header){pair->send_bytes, pair->recv_bytes,
-                                          x->place + pair->recv_offset, x->kind, x->element};
-    if (device) memcpy(m->counts, counts, (size_t)h->n * sizeof(*counts));
+    m->header = (struct alltoallv_header){
+        pair->send_bytes, device ? room : pair->recv_bytes,
+        x->place + (device ? (uint64_t)p * slot : pair->recv_offset), x->kind, x->element};
+    if (device) memcpy(m->counts, counts, sizeof(counts));
     tell(h, p, &m->epoch);
   }
 }
@@ -141,14 +130,11 @@ static void publish(const struct job *job, const uint64_t *told)
     if (to[i] != NULL) memcpy(to[i], told + i * n, n * sizeof(*told));
 }
 
-/* Do sender and receiver agree? If not, reports it. */
-static bool agree(const struct job *job, int source, int destination, uint64_t sent,
-                  uint64_t expected)
+static void report(const struct job *job, int kind, int source, int destination, uint64_t sent,
+                   uint64_t expected)
 {
-  if (sent == expected) return true;
-  alltoallv_report(&job->h->errors->counts, ALLTOALLV_ERROR_MISMATCH, source, destination, sent,
-                   expected, job->x.element);
-  return false;
+  alltoallv_report(&job->h->errors->counts, kind, source, destination, sent, expected,
+                   job->x.element);
 }
 
 /* The CPU version of alltoallv_kernel. */
@@ -159,9 +145,8 @@ static void run(const void *args)
   const struct alltoallv_request *x = &job.x;
   const bool device = x->kind != ALLTOALLV_KIND_HOST;
   const int me = h->rank, n = h->n;
-  uint64_t to[ALLTOALLV_MAX_LSA_RANKS];
-  bool sends[ALLTOALLV_MAX_LSA_RANKS], receives[ALLTOALLV_MAX_LSA_RANKS], all_same = true;
-  uint64_t told[3 * ALLTOALLV_MAX_LSA_RANKS] = {0};
+  uint64_t to[ALLTOALLV_MAX_LSA_RANKS], told[3 * ALLTOALLV_MAX_LSA_RANKS] = {0};
+  bool sends[ALLTOALLV_MAX_LSA_RANKS], receives[ALLTOALLV_MAX_LSA_RANKS], moves = true;
 
   const uint32_t epoch = h->state->block[0].epoch = alltoallv_next_epoch(h->state->block[0].epoch);
   if (device) publish(&job, told); /* nothing so far */
@@ -181,23 +166,25 @@ static void run(const void *args)
     const struct alltoallv_header *it = &from[p].header;
     const struct alltoallv_pair *pair = &job.pairs[p];
     const bool same = it->kind == x->kind && (!device || it->element == x->element);
+    receives[p] = same && (device || it->sent == pair->recv_bytes);
+    sends[p] = same && (device || it->expect == pair->send_bytes);
+    moves = moves && (same || !device);
     if (!same)
-      alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_KIND, p, me, it->kind, x->kind,
-                       x->element);
-    receives[p] = same && (device || agree(&job, p, me, it->sent, pair->recv_bytes));
-    sends[p] = same && (device || agree(&job, me, p, pair->send_bytes, it->expect));
-    all_same = all_same && same;
+      report(&job, ALLTOALLV_ERROR_KIND, p, me, it->kind, x->kind);
+    else if (!receives[p])
+      report(&job, ALLTOALLV_ERROR_MISMATCH, p, me, it->sent, pair->recv_bytes);
+    else if (!sends[p])
+      report(&job, ALLTOALLV_ERROR_MISMATCH, me, p, pair->send_bytes, it->expect);
     to[p] = it->place;
     for (int s = 0; s < me && x->kind == ALLTOALLV_KIND_PACKED; s++)
       to[p] += from[s].counts[p] * x->element;
   }
-  if (device && !all_same) return;
-  if (device) {
-    const bool fits = alltoallv_share_counts(h, x, &from->header.expect, from->counts,
-                                             sizeof(*from) / sizeof(uint64_t), job.pairs, told);
+  if (device && moves) {
+    moves = alltoallv_share_counts(h, x, &from->header.expect, from->counts,
+                                   sizeof(*from) / sizeof(uint64_t), job.pairs, told);
     publish(&job, told);
-    if (!fits) return;
   }
+  if (!moves) return;
 
   for (int i = 1; i <= n; i++) { /* the data, my own part last */
     const int p = (me + i) % n;

@@ -102,6 +102,18 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, str
   return ncclSuccess;
 }
 
+void alltoallv_own_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
+                          uint64_t *counts, const uint64_t *sdispls, struct alltoallv_pair *pairs)
+{
+  uint64_t at = 0;
+  for (int p = 0; p < h->n; p++) {
+    counts[p] = alltoallv_clamp_count(counts[p], x->element);
+    pairs[p].send_bytes = counts[p] * x->element;
+    pairs[p].send_offset = x->sdispls != NULL ? sdispls[p] * x->element : at;
+    at += pairs[p].send_bytes;
+  }
+}
+
 bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
                             const uint64_t *rooms, const uint64_t *counts, size_t stride,
                             struct alltoallv_pair *pairs, uint64_t *told)

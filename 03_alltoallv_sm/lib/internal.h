@@ -99,7 +99,10 @@ bool alltoallv_has_timed_out(const struct alltoallv_handle *h);
 
 /* ---- exchanges ---------------------------------------------------------------------------- */
 
-/* Device counts, when all rows are here. rooms[d * stride] and counts: see alltoallv_fits.
+/* Device counts that the host sees: clamps the rank's own, and fills its side of `pairs`. */
+void alltoallv_own_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
+                          uint64_t *counts, const uint64_t *sdispls, struct alltoallv_pair *pairs);
+/* When all rows are here. rooms[d * stride] and counts: see alltoallv_fits.
  * Completes `pairs` and fills told[], n each: recvcounts, rdispls, needed. Does everything fit
  * everywhere? If not, the first thing that does not is reported, the same on every rank. */
 bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,

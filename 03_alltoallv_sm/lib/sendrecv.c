@@ -53,14 +53,7 @@ ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream));
   row[ROW_KIND] = (uint64_t)x->element << 8 | (uint64_t)x->kind;
   row[ROW_ROOM] = x->capacity * x->element;
-  uint64_t at = 0;
-  for (size_t p = 0; p < n; p++) {
-    uint64_t *count = &row[ROW_COUNTS + p];
-    *count = alltoallv_clamp_count(*count, x->element);
-    h->pairs[p].send_bytes = *count * x->element;
-    h->pairs[p].send_offset = x->sdispls != NULL ? sdispls[p] * x->element : at;
-    at += h->pairs[p].send_bytes;
-  }
+  alltoallv_own_counts(h, x, row + ROW_COUNTS, sdispls, h->pairs);
   ALLTOALLV_TRY(alltoallv_agree(h, words));
 
   uint64_t *told = h->words + n * words; /* after all messages */
