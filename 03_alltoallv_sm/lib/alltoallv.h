@@ -93,8 +93,8 @@ ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, a
  * and is in no other window. Its offset in that allocation, a multiple of 4096, and its size are
  * the same on all ranks; NCCL before 2.30.7 also wants allocations of one size. Send buffers may be
  * any device memory. On the send/recv path nothing is done. Errors come back on all ranks:
- *   ncclInvalidArgument  NULL, zero bytes, sizes that differ, bad alignment
- *   ncclInvalidUsage     more than 64 buffers, or not the same ones on all ranks
+ *   ncclInvalidArgument  NULL, zero bytes, bad alignment, or not the same on all ranks
+ *   ncclInvalidUsage     more than 64 buffers
  *   others               what NCCL said; the handle can only be destroyed */
 ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes);
 

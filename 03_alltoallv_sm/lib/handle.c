@@ -142,25 +142,31 @@ static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, co
   return ncclSuccess;
 }
 
+/* And all have to say the same. */
+static ncclResult_t agree_on_same(struct alltoallv_handle *h, ncclResult_t result, const char *what,
+                                  const char *text)
+{
+  const struct report *all = (const struct report *)h->words;
+  ALLTOALLV_TRY(agree_on(h, result, what, text));
+  for (int r = 1; r < h->n; r++)
+    if (strcmp(all[r].text, all[0].text) != 0)
+      return alltoallv_fail(ncclInvalidArgument, "ranks 0 and %d cannot %s: %s, but %s", r, what,
+                            all[0].text, all[r].text);
+  return ncclSuccess;
+}
+
 /* ---- making a handle ---------------------------------------------------------------------- */
 
 static ncclResult_t check_config(const alltoallv_config_t *c)
 {
-  if (c->size != sizeof(*c))
-    return alltoallv_fail(ncclInvalidArgument,
-                          "config.size is %zu; allowed: %zu, from ALLTOALLV_CONFIG_INITIALIZER of "
-                          "this version's alltoallv.h",
-                          c->size, sizeof(*c));
-  if (c->method < ALLTOALLV_AUTO || c->method > ALLTOALLV_LSA)
-    return alltoallv_fail(ncclInvalidArgument, "config.method %d is unknown; allowed: 0 to 2",
-                          (int)c->method);
-  if (!(c->timeout_seconds >= 0) || c->timeout_seconds > 1e9)
-    return alltoallv_fail(ncclInvalidArgument, "config.timeout_seconds is %g; allowed: 0 to 1e9",
-                          c->timeout_seconds);
-  if (c->max_blocks != 0 && c->max_blocks < 2)
-    return alltoallv_fail(ncclInvalidArgument, "config.max_blocks is %d; allowed: 0, or at least 2",
-                          c->max_blocks);
-  return ncclSuccess;
+  if (c->size == sizeof(*c) && c->method >= ALLTOALLV_AUTO && c->method <= ALLTOALLV_LSA &&
+      c->timeout_seconds >= 0 && c->timeout_seconds <= 1e9 &&
+      (c->max_blocks == 0 || c->max_blocks > 1))
+    return ncclSuccess;
+  return alltoallv_fail(ncclInvalidArgument,
+                        "config.size %zu, method %d, timeout_seconds %g, max_blocks %d; allowed: "
+                        "%zu (of this version's alltoallv.h), 0 to 2, 0 to 1e9, 0 or at least 2",
+                        c->size, (int)c->method, c->timeout_seconds, c->max_blocks, sizeof(*c));
 }
 
 /* What is this rank's own; `gpu` becomes the PCI id of its GPU. */
@@ -217,16 +223,18 @@ static ncclResult_t close_window(struct alltoallv_handle *h, int id)
   return window != NULL ? ncclCommWindowDeregister(h->lsa_comm, window) : ncclSuccess;
 }
 
+/* The scratch memory, which the peers write, and after it this rank's own state. */
 static ncclResult_t make_scratch(struct alltoallv_handle *h)
 {
   struct alltoallv_window *w = &h->windows[ALLTOALLV_MAX_WINDOWS];
   struct alltoallv_state first = {0};
+  const size_t mailboxes = 2 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_threshold);
   for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) first.block[b].epoch = h->first_epoch - 1;
-  ALLTOALLV_CUDATRY(cudaMalloc((void **)&h->state, sizeof(first)));
-  ALLTOALLV_CUDATRY(cudaMemcpy(h->state, &first, sizeof(first), cudaMemcpyHostToDevice));
-  w->bytes = 2 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_threshold);
+  w->bytes = mailboxes + sizeof(first);
   ALLTOALLV_NCCLTRY(ncclMemAlloc((void **)&w->base, w->bytes));
-  ALLTOALLV_CUDATRY(cudaMemset(w->base, 0, w->bytes));
+  h->state = (struct alltoallv_state *)(w->base + mailboxes);
+  ALLTOALLV_CUDATRY(cudaMemset(w->base, 0, mailboxes));
+  ALLTOALLV_CUDATRY(cudaMemcpy(h->state, &first, sizeof(first), cudaMemcpyHostToDevice));
   ALLTOALLV_CUDATRY(cudaDeviceSynchronize()); /* before a peer can reach it */
   return ncclSuccess;
 }
@@ -236,16 +244,11 @@ static ncclResult_t make_scratch(struct alltoallv_handle *h)
 static ncclResult_t free_lsa(struct alltoallv_handle *h)
 {
   char *scratch = h->windows[ALLTOALLV_MAX_WINDOWS].base;
-  const ncclResult_t results[] = {
-      cudaFree(h->state) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError,
-      close_window(h, ALLTOALLV_MAX_WINDOWS),
-      scratch != NULL ? ncclMemFree(scratch) : ncclSuccess,
-      h->lsa_comm != NULL ? ncclCommDestroy(h->lsa_comm) : ncclSuccess,
-  };
-  int i = 0;
-  while (i < 3 && results[i] == ncclSuccess) i++;
+  const ncclResult_t closed = close_window(h, ALLTOALLV_MAX_WINDOWS);
+  const ncclResult_t freed = scratch != NULL ? ncclMemFree(scratch) : ncclSuccess;
+  const ncclResult_t gone = h->lsa_comm != NULL ? ncclCommDestroy(h->lsa_comm) : ncclSuccess;
   h->state = NULL, h->lsa_comm = NULL;
-  return results[i];
+  return closed != ncclSuccess ? closed : freed != ncclSuccess ? freed : gone;
 }
 
 /* Sets h->state. Returns ncclInvalidUsage on all ranks if there is no symmetric memory on one.
@@ -357,42 +360,27 @@ ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why)
 
 ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
 {
+  static const char what[] = "register the buffer";
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  ncclResult_t result = ncclSuccess;
+  char text[80];
   int id = 0;
   while (id < ALLTOALLV_MAX_WINDOWS && handle->windows[id].base != NULL) id++;
-
+  if (buff == NULL || bytes == 0 || (uintptr_t)buff % 4096 != 0)
+    result = alltoallv_fail(ncclInvalidArgument, "%zu bytes at %p; allowed: a multiple of 4096",
+                            bytes, buff);
+  else if (id == ALLTOALLV_MAX_WINDOWS)
+    result = alltoallv_fail(ncclInvalidUsage, "one more; allowed: %d", ALLTOALLV_MAX_WINDOWS);
   /* NCCL would hang or misbehave if ranks disagreed, so ask first. */
-  enum { BYTES, ID, REST, WORDS };
-  handle->words[BYTES] = buff != NULL ? bytes : 0;
-  handle->words[ID] = (uint64_t)id;
-  handle->words[REST] = (uintptr_t)buff % 4096;
-  ALLTOALLV_TRY(alltoallv_agree(handle, WORDS));
-  const unsigned long long(*all)[WORDS] = (const unsigned long long(*)[WORDS])handle->words;
-  for (int r = 0; r < handle->n; r++) {
-    if (all[r][BYTES] == 0)
-      return alltoallv_fail(ncclInvalidArgument, "rank %d registers nothing", r);
-    if (all[r][REST] != 0)
-      return alltoallv_fail(ncclInvalidArgument,
-                            "rank %d registers at %llu bytes after a multiple of 4096; allowed: 0",
-                            r, all[r][REST]);
-    if (all[r][BYTES] != all[0][BYTES])
-      return alltoallv_fail(ncclInvalidArgument, "rank %d registers %llu bytes, rank 0 %llu", r,
-                            all[r][BYTES], all[0][BYTES]);
-    if (all[r][ID] != all[0][ID] || id == ALLTOALLV_MAX_WINDOWS)
-      return alltoallv_fail(ncclInvalidUsage,
-                            "more than %d buffers, or not the same ones on all ranks",
-                            ALLTOALLV_MAX_WINDOWS);
-  }
+  snprintf(text, sizeof(text), "%zu bytes as number %d", bytes, id);
+  ALLTOALLV_TRY(agree_on_same(handle, result, what, text));
 
   struct alltoallv_window *w = &handle->windows[id];
   w->base = buff, w->bytes = bytes;
   if (handle->state == NULL) return ncclSuccess;
-  ncclResult_t result = agree_on(handle, open_window(handle, id), "register the buffer", "");
-  handle->words[0] = w->place;
-  if (result == ncclSuccess) result = alltoallv_agree(handle, 1);
-  for (int r = 0; r < handle->n && result == ncclSuccess; r++)
-    if (handle->words[r] != w->place)
-      result = alltoallv_fail(ncclInternalError, "NCCL maps the buffer elsewhere on rank %d", r);
+  result = open_window(handle, id);
+  snprintf(text, sizeof(text), "NCCL maps it to %#llx", (unsigned long long)w->place);
+  result = agree_on_same(handle, result, what, text);
   if (result != ncclSuccess) w->base = NULL;
   return result;
 }

@@ -490,8 +490,10 @@ static void test_arguments(struct test *t)
       refused(alltoallv_peer(h, send, 0, &address), argument, "the buffer is not registered") &
       refused(alltoallv_peer(h, t->x.window, n, &address), argument, "there is no rank") &
       refused(alltoallv_unregister(h, send), argument, "the buffer is not registered") &
-      refused(alltoallv_register(h, recv + 1, 10), argument, "rank 0 registers at ") &
-      refused(alltoallv_register(h, NULL, 10), argument, "rank 0 registers nothing");
+      refused(alltoallv_register(h, recv + 1, 10), argument, "rank ") &
+      refused(alltoallv_register(h, NULL, 10), argument, "rank ") &
+      (n == 1 || refused(alltoallv_register(h, send, t->me->rank == 1 ? 20 : 10), argument,
+                         "ranks 0 and 1 cannot register the buffer: 10 bytes as number 1, but 20"));
   if (n > 1)
     good &= refused(A2A(send, ten, NULL, recv, ten, overlap, 4), usage,
                     "what comes from ranks 0 and 1 overlaps in recvbuff");
