@@ -9,19 +9,14 @@
 #include "patterns.h"
 #include "program.h"
 
-/* What is measured where no --pattern says otherwise. */
-static const char *const sweep_patterns[] = {"uniform", "skew", "unaligned"};
-
 /* What all columns use in turn. */
 struct sweep {
   const char *const *patterns;
   cudaStream_t stream;
-  /* The exchange of the size that is being measured, in buffers of the largest one, into which
-   * several fit side by side, in slots. */
-  struct exchange x;
-  size_t *matrix; /* of that size */
+  struct exchange x; /* of the size that is being measured, */
+  size_t *matrix;    /* which this is the matrix of */
   struct matrix_most most;
-  long slots;
+  long slots;               /* so many fit side by side into the buffers */
   struct segment *expected; /* what arrives in all slots */
 };
 
@@ -103,8 +98,8 @@ static void call(void *state, struct bench_size size, long slot, cudaStream_t st
 
 /* ---- the limit ------------------------------------------------------------------------------- */
 
-/* GB/s that each rank's copy engines move to all others, one after the other, without
- * synchronization: the median of some passes, slowest rank. */
+/* GB/s that each rank's copy engines move to all others, without synchronization: the median of
+ * some passes, slowest rank. */
 static double copy_limit(const struct sweep *s)
 {
   enum { PASSES = 7, COPIES = 4 }; /* long enough for launches not to matter */
@@ -139,8 +134,8 @@ static double copy_limit(const struct sweep *s)
 
 /* ---- everything ------------------------------------------------------------------------------ */
 
-/* Checks the options, sets the sizes of buffers that are large enough for every pattern, and the
- * sizes of the sweep: a matrix from a file has one size only. Returns an exit code. Collective. */
+/* Sets the sizes of buffers that are large enough for every pattern, and those of the sweep: a
+ * matrix from a file has one size only. Returns an exit code. Collective. */
 static int choose_sizes(struct sweep *s, int npatterns, struct options *opt)
 {
   const size_t size = opt->type->size, count = opt->max_bytes / size + 1;
@@ -182,13 +177,13 @@ static int make_columns(struct sweep *s, bool graphs, const char *why_not_simple
 int bench_example(const struct rank *me, const struct options *opt)
 {
   const size_t n = (size_t)me->nranks;
+  static const char *const usual[] = {"uniform", "skew", "unaligned"};
   const char *one[] = {program_options.matrix_file ? "matrix" : program_options.pattern};
-  const int npatterns = one[0] ? 1 : (int)(sizeof sweep_patterns / sizeof *sweep_patterns);
+  const int npatterns = one[0] ? 1 : (int)(sizeof usual / sizeof *usual);
   size_t matrix[n * n];
   struct options sizes = *opt;
-  struct sweep s = {.patterns = one[0] ? one : sweep_patterns,
-                    .x = {.me = me, .type = opt->type},
-                    .matrix = matrix};
+  struct sweep s = {
+      .patterns = one[0] ? one : usual, .x = {.me = me, .type = opt->type}, .matrix = matrix};
   struct exchange *x = &s.x;
   if (launcher_graphs_can_deadlock && opt->graph_launches)
     return launcher_refuse(me, "--cudagraph with several GPUs in one process can deadlock; "

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data of an AlltoAllV and its comparison on the device.
- *
- * An element says which source it comes from, which destination it is meant for and which number it
- * has there, so that any misplacement shows. Where nothing belongs (in the gaps between segments
- * and around them) the receive buffer holds guard bytes, which are compared as well. */
+/* The data of an AlltoAllV and its comparison on the device. An element holds its source, its
+ * destination and its number there, so that any misplacement shows. Around the segments there are
+ * guard bytes, which are compared as well. */
 #ifndef ELEMENTS_H
 #define ELEMENTS_H
 
@@ -36,9 +34,8 @@ struct element_errors {
   long long source;                  /* of that segment */
 };
 
-/* The bit pattern of an element. 8 bytes hold everything as it is. 4 bytes hold source and
- * destination in the upper bits, mixed with an odd multiple of the number, which no other number
- * below 2^32 has. 2 and 1 bytes hold the upper bits of a hash. */
+/* The bits of an element. 8 bytes hold everything as it is; 4 bytes source and destination in the
+ * upper bits, mixed with an odd multiple of the number; 2 and 1 bytes a part of a hash. */
 HASH_FN uint64_t element_bits(const struct segment *s, size_t i)
 {
   const uint64_t pair = (uint64_t)s->source << 8 | (uint64_t)s->destination;
@@ -64,8 +61,7 @@ HASH_FN int element_store_or_compare(const struct segment *s, size_t i, int stor
   return wrong;
 }
 
-/* Enqueues: writes the elements of the segment, or with `errors` compares them. Returns what the
- * launch returned. */
+/* Enqueues: writes the elements of the segment, or with `errors` compares them. */
 cudaError_t elements_launch(struct segment segment, struct element_errors *errors,
                             cudaStream_t stream);
 

@@ -5,12 +5,11 @@
 
 #include <stddef.h>
 
-/* What rank `from` of n sends to each rank `to`: a name, how the weights become counts, and the
- * weights. A is the number after the colon of --pattern. To add a pattern, add a line.
+/* What rank `from` of n sends to each rank `to`: a name, how weights become counts, and the weight.
+ * A is the number after the colon of --pattern. To add a pattern, add a line.
  *
  *   FRACTIONS     `total` times the weight, rounded down, at least 1
- *   SHARES        of `total`, in proportion to the weights; what rounding leaves goes to the first
- *                 ranks with a weight. Nothing where there is none
+ *   SHARES        of `total`, in proportion to the weights
  *   SHARES_OF_16  the same, rounded down to multiples of 16 bytes */
 #define PATTERNS(P)                                                                           \
   P("halving", FRACTIONS, ldexp(1, -(to + 1)))                                                \
@@ -30,20 +29,16 @@
 #define PATTERN_NAME(name, rounding, weight) " " name
 #define PATTERN_NAMES PATTERNS(PATTERN_NAME)
 
-/* Fills matrix[source * nranks + destination] with elements: a rank that sends at all sends about
- * `total`. The same arguments give the same matrix on every rank. Where the name is wrong, one line
- * in `error`, which is "" before. */
-void pattern_matrix(const char *pattern, int n, size_t total, size_t element_size, size_t *matrix,
-                    char *error, size_t error_size);
-
-/* Fills the matrix from a file: whitespace-separated numbers of bytes, row = source, column =
- * destination, square, at least nranks in size (the rest is ignored), each a multiple of
- * element_size. If something is wrong, one line in `error`, which is "" before. */
+/* Fill matrix[source * nranks + destination] with elements, by a pattern in which a rank that sends
+ * at all sends about `total`, or from a file: whitespace-separated numbers of bytes, row = source,
+ * square, at least nranks in size (the rest is ignored), multiples of element_size. If something is
+ * wrong, one line in `error`, which is "" before. */
+void pattern_matrix(const char *pattern, int nranks, size_t total, size_t element_size,
+                    size_t *matrix, char *error, size_t error_size);
 void pattern_read(const char *path, int nranks, size_t element_size, size_t *matrix, char *error,
                   size_t error_size);
 
-/* The most that any rank sends, receives, and moves over its link: the maximum over ranks of what
- * it sends to others and what it receives from others. In elements. */
+/* The most elements that any rank sends, receives, and moves over its link in one direction. */
 struct matrix_most {
   size_t sends, receives, wire;
 };

@@ -30,18 +30,13 @@ static const char *wrong_options(const struct options *opt, int nranks)
   const struct program_options *own = &program_options;
   const bool library = methods[own->method].library;
   if (nranks > EXCHANGE_MAX_RANKS) return "too many ranks; allowed: up to 512";
-  if (own->matrix_file && own->pattern)
-    return "--matrix and --pattern together; allowed: one of them";
-  if (own->matrix_file && opt->count) return "--matrix and --count together; allowed: one of them";
-  if (own->matrix_file && opt->sizes)
-    return "--matrix: the file sets the size, so -b, -e and -f are not for it; allowed: it alone";
+  if (own->matrix_file && (own->pattern || opt->count || opt->sizes))
+    return "--matrix sets pattern and size; allowed: no --pattern, --count, -b, -e, -f beside it";
   if (own->device_counts && opt->bench)
     return "--device-counts is not for --bench, which measures both ways; allowed: one of them";
-  if (own->device_counts && !library)
-    return "--device-counts needs a method of alltoallv.h; allowed: auto, lsa, lib-sendrecv";
-  if (opt->bench && !library)
-    return "--method is for alltoallv.h in --bench, which measures the others anyway; allowed: "
-           "auto, lsa, lib-sendrecv";
+  if ((own->device_counts || opt->bench) && !library)
+    return "--device-counts and --bench (which measures the others anyway) need a --method of "
+           "alltoallv.h; allowed: auto, lsa, lib-sendrecv";
   return "";
 }
 

@@ -38,10 +38,9 @@ struct method {
 extern const struct method methods[];
 
 struct program_options {
-  const char *pattern;     /* --pattern, NULL: the default */
-  const char *matrix_file; /* --matrix, NULL: none */
-  int method;              /* --method: number in methods */
-  bool device_counts;      /* --device-counts */
+  const char *pattern, *matrix_file; /* NULL: not given */
+  int method;                        /* number in methods */
+  bool device_counts;
 };
 extern struct program_options program_options;
 extern const struct option_spec program_option_table[];
@@ -49,10 +48,9 @@ extern const struct option_spec program_option_table[];
 /* Bytes of guard before and after the receive buffer, of any alignment. */
 enum { PROGRAM_GUARD = 256 };
 
-/* Fills in the matrix (elements, nranks * nranks) of --matrix, or of `pattern` with `total`
- * elements per sender, and raises x->sends and x->receives to those of any rank. EXIT_USAGE on all
- * ranks after one line on stderr if the options are wrong, or if the device memory of one does not
- * hold what an exchange needs. Collective. */
+/* Fills the matrix (elements, nranks * nranks) of --matrix, or of `pattern` with `total` elements
+ * per sender, and raises x->sends and x->receives to those of any rank. EXIT_USAGE on all ranks,
+ * and a line on stderr, if options are wrong or a device has too little memory. Collective. */
 int program_matrix(struct exchange *x, const struct options *opt, const char *pattern, size_t total,
                    size_t *matrix);
 
@@ -60,31 +58,28 @@ int program_matrix(struct exchange *x, const struct options *opt, const char *pa
  * peers. Collective. */
 void program_layout(struct exchange *x);
 
-/* Allocates send buffer and window, as large as the largest rank needs, and device counts.
- * Collective. */
+/* Send buffer and window, as large as the largest rank needs, and device counts. Collective. */
 void program_allocate(struct exchange *x);
 void program_free(struct exchange *x);
 
-/* alltoallv_init for --method. Where that cannot run, program_cannot_run. Collective. */
+/* alltoallv_init for --method. Collective; so is the other, which says why it cannot run, and ends
+ * the job with EXIT_CANNOT_RUN. */
 void program_init(struct exchange *x);
-
-/* Says why and ends the job with EXIT_CANNOT_RUN. Collective. */
 void program_cannot_run(const struct rank *me, const char *why);
 
-/* Waits for nothing; a mismatch of counts or a timeout that the device has seen ends the job. */
+/* A mismatch of counts or a timeout that the device has seen ends the job. Waits for nothing. */
 void program_check_async(alltoallv_t handle);
 
 /* Enqueues: guard bytes into all of the window. */
 void program_guard(const struct exchange *x, char *window, cudaStream_t stream);
 
-/* Enqueues: this rank's input into `send`. Says what should then arrive at `recv`, as nranks
- * segments. The data of another round are others. */
+/* Enqueues: this rank's input into `send`, which differs between rounds. Says what should arrive at
+ * `recv`, as nranks segments. */
 void program_prepare(const struct exchange *x, char *send, char *recv, uint32_t round,
                      struct segment *expected, cudaStream_t stream);
 
-/* Compares every element of the segments, and the guard bytes between and around them; leaves only
- * guard bytes in the window. Waits for the stream. Says on stderr what was wrong; returns the
- * number of wrong elements and bytes of this rank. */
+/* Compares every element of the segments and the guard bytes around them, and leaves only guard
+ * bytes. Waits. Says on stderr what is wrong, and returns how many elements and bytes are. */
 unsigned long long program_verify(const char *what, const struct segment *segments, int nsegments,
                                   const struct exchange *x, char *window, cudaStream_t stream);
 

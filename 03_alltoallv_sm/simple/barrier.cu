@@ -2,12 +2,9 @@
 /* The second AlltoAllV: a kernel that stores straight into the receive buffers of the other ranks,
  * between two barriers.
  *
- *   barrier          all ranks have reached the exchange, so their receive buffers may be written
- *   store            this rank's part for rank p to where rank p wants it
- *   barrier          all ranks have stored, so this rank's receive buffer is complete
- *
- * A rank has to know where each peer wants its part. The caller has gathered this before, so this
- * is for counts that repeat. */
+ *   barrier   all ranks have reached the exchange, so their receive buffers may be written
+ *   store     this rank's part for rank p to where rank p wants it: the caller has asked before
+ *   barrier   all ranks have stored, so this rank's receive buffer is complete */
 #include <nccl_device.h>
 
 #include "simple.h"
@@ -24,8 +21,8 @@ struct push_args {
   } parts[SIMPLE_MAX_RANKS];
 };
 
-/* All threads of the grid copy together, neighbors side by side. Four loads are on their way
- * before the first store waits for one of them. */
+/* All threads of the grid, neighbors side by side. Four loads are on their way before the first
+ * store waits for one of them. */
 template <typename T>
 static __device__ void copy_as(char *to, const char *from, size_t bytes)
 {
@@ -43,8 +40,8 @@ static __device__ void copy_as(char *to, const char *from, size_t bytes)
 static __global__ void __launch_bounds__(THREADS)
     push_between_barriers(const __grid_constant__ push_args a)
 {
-  /* Block i meets the blocks i of the other ranks. When they are there, these ranks have reached
-   * the exchange: what their streams did with the receive buffers before is done. */
+  /* Block i meets the blocks i of the other ranks. When they are there, what their streams did with
+   * the receive buffers before is done. */
   ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), a.dev_comm, ncclTeamTagLsa(),
                                              blockIdx.x);
   if (a.barriers) barrier.sync(ncclCoopCta(), cuda::memory_order_relaxed);
@@ -65,9 +62,8 @@ static __global__ void __launch_bounds__(THREADS)
       copy_as<char>(to, from, bytes);
   }
 
-  /* Release: what was stored before it has arrived when the peer comes out of this barrier. The
-   * kernel ends when all its blocks have met theirs, so then all data have arrived, for
-   * whatever comes next on the stream. To read it in this kernel would take acq_rel. */
+  /* Release: what was stored before it has arrived when the peer comes out of this barrier. So all
+   * data have when the kernel ends. To read them in this kernel would take acq_rel. */
   if (a.barriers) barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 

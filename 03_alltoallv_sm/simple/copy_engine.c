@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fourth AlltoAllV: the copy engines of the GPUs move the bytes. They take no multiprocessor
  * from a kernel that computes beside them, and reach the full rate of the link, from some MiB on.
- * The two things that a rank has to know are flags, which the streams themselves set and await:
+ * Flags, which the streams themselves set and await, take the place of the barriers:
  *
- *   ready    "my receive buffer is free": the receiver's stream has reached the exchange
+ *   ready    the receiver's stream has reached the exchange: its buffer is free
  *   copy     this rank's part for rank p to where rank p wants it
- *   arrived  "your data are there": after the copy, in the sender's stream
+ *   arrived  after the copy, in the sender's stream
  *
- * The rank that waited for a flag resets it to 0. No rank sets it again too early: the next `ready`
+ * The rank that waited for a flag resets it to 0. None is set again too early: the next `ready`
  * comes after `arrived` of this exchange, the next `arrived` after the next `ready`. */
 #include "simple.h"
 
@@ -19,9 +19,8 @@ void copy_engine_call(const struct exchange *x, const char *send, char *recv, cu
   signal_and_wait(x, ARRIVED, x->sendcounts, x->recvcounts, stream);
 }
 
-/* The copies run one after the other, to rank + 1 first: each alone fills the link, and while all
- * ranks are at the same distance no two of them send to the same rank. (Side by side in streams of
- * their own they collide at the receivers and reach 60 % of the rate.) */
+/* One copy after the other, to rank + 1 first: each alone fills the link, and no two ranks send to
+ * the same one. (Side by side in streams of their own they reach 60 % of the rate.) */
 void copy_to_peers(const struct exchange *x, const char *send, char *recv, cudaStream_t stream)
 {
   const size_t size = x->type->size, recv_at = (size_t)(recv - (char *)x->simple.scratch);

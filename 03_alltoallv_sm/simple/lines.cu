@@ -6,11 +6,10 @@
  *   send      lines to all peers: first how many bytes come, then the bytes
  *   receive   look at this rank's scratch memory until each line has this epoch, and copy it out
  *
- * No barrier before: scratch memory is no receive buffer. No barrier after: the data have
- * come when their lines have. And what still lies there from an earlier epoch? Epochs alternate
- * between two halves. To overwrite in e what I sent you in e - 2, I have begun e, so I have
- * finished e - 1, so I have had your line of e - 1 (all peers send at least one); you had begun e -
- * 1 then, so you had finished e - 2: you have read it.
+ * What still lies there from an earlier epoch? Epochs alternate between two halves. When I
+ * overwrite in e what I sent you in e - 2, I have finished e - 1, so I have had your line of e - 1
+ * (all peers send at least one); you had begun e - 1 then, so you had finished e - 2: you have read
+ * it.
  *
  * NCCL's kernels do the same below some sizes ("LL"); ncclLLA2ASession of nccl_device.h is this for
  * your own kernels. The library (lib/lines.cuh) has 12 bytes of data in 16, and timeouts. */

@@ -3,11 +3,11 @@
  *
  *   sendrecv.c     everything: NCCL's own buffers and handshakes for every pair
  *   barrier.cu     small exchanges: three trips over the link, one after the other
- *   lines.cu       large exchanges: half of what crosses the link is flags, all is copied twice
+ *   lines.cu       large exchanges: half of what crosses the link is epochs, all is copied twice
  *   copy_engine.c  all but large exchanges: some 20 us
  *
- * But for send/recv they are for ranks that share memory (NVLink on one host). None notices that
- * counts disagree or that a peer will never come. A failed call ends the job. */
+ * The last three need ranks that share memory. None notices that counts disagree or that a peer
+ * will never come. A failed call ends the job. */
 #ifndef SIMPLE_H
 #define SIMPLE_H
 
@@ -25,7 +25,6 @@
 extern "C" {
 #endif
 
-/* Ranks: more than the 72 GPUs that one NVLink domain has today. */
 enum { SIMPLE_MAX_RANKS = 80, SIMPLE_BLOCKS = 64, SIMPLE_LINES = 1 + (32 << 10) };
 
 struct line {
@@ -40,7 +39,7 @@ struct scratch {
   struct line lines[];                     /* [epoch & 1][source][SIMPLE_LINES] */
 };
 
-/* What barrier, lines and copy engine need, made once for any number of exchanges. */
+/* What the last three need, made once for any number of exchanges. */
 struct simple {
   struct scratch *scratch;
   char *window;            /* after it in the same allocation: guard, receive buffer, guard */
@@ -49,7 +48,7 @@ struct simple {
   void *dev_comm;                         /* what a kernel knows of comm */
 };
 
-/* One rank's side of an exchange. Counts and displacements are in elements, one for each rank. */
+/* One rank's side of an exchange. Counts and displacements are in elements. */
 enum { EXCHANGE_MAX_RANKS = 512 };
 struct exchange {
   const struct rank *me;
@@ -67,22 +66,22 @@ struct exchange {
   size_t *device_counts, room;       /* for device counts: 3 rows; elements that fit */
 };
 
-/* Collective: enqueue an exchange from `send` to `recv`, which for all but send/recv lies in
- * x->simple.window, at the same place on all ranks. */
+/* Collective: enqueue an exchange. For all but send/recv `recv` lies in x->simple.window, at the
+ * same place on all ranks. */
 void sendrecv_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void barrier_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void lines_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void copy_engine_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
-/* The stores of barrier alone, for --bench: of no use, but it shows what waiting costs. */
+/* The stores of barrier alone, for --bench: to show what waiting costs. */
 void bare_push_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
-/* Collective: make x->simple with a window of so many bytes (returns NULL, or on all ranks why it
- * cannot be used), and take it down when all exchanges are over on all ranks. */
+/* Collective: make x->simple (returns NULL, or on all ranks why it cannot be used), and take it
+ * down when all exchanges are over on all ranks. */
 const char *simple_open(struct exchange *x, size_t window_bytes);
 void simple_close(struct exchange *x);
 
-/* The steps of copy engine, enqueued without a kernel. Sets flag `which` of this rank at all others
- * to which `tell` has a count, then waits for those of the ranks from which `await` has one. */
+/* The steps of copy engine. Sets flag `which` of this rank at all others to which `tell` has a
+ * count, then waits for those of the ranks from which `await` has one. */
 void signal_and_wait(const struct exchange *x, int which, const size_t *tell, const size_t *await,
                      cudaStream_t stream);
 void copy_to_peers(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
