@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* AlltoAllV over symmetric memory: every rank sends a different number of elements to every rank.
  *
- * NCCL has no such call. This program does it twice: with ncclSend and ncclRecv, which everyone
- * writes first, and with the library in lib/, in which a kernel writes into the memory of the other
- * ranks; --method takes one of the steps between the two. Both results are verified, every element
- * and the bytes around each segment.
+ * NCCL has no such call. This program does it twice: with ncclSend and ncclRecv, and with the
+ * library in lib/, in which a kernel writes into the memory of the other ranks (or with --method, a
+ * step between the two). Both results are verified, every element and the bytes around each
+ * segment.
  *
  * Build:  make              (one thread per GPU)      or   make MPI=1
  * Run:    ./alltoallv_sm    ([NTHREADS=N])            or   mpirun -np N ./alltoallv_sm
@@ -30,8 +30,7 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_step("STEP 1: device");
   struct exchange x = {.me = me, .type = opt->type};
   CUDACHECK(cudaSetDevice(me->device));
-  /* That is its row of the matrix of --pattern or --matrix. What the others send it does not look
-   * at. */
+  /* That is its row of the matrix; it does not look at the others. */
   const char *pattern = program_options.pattern ? program_options.pattern : "halving";
   size_t matrix[n * n], row = (size_t)n * sizeof *matrix;
   int code = program_matrix(&x, opt, pattern, opt->count ? opt->count : 2048, matrix);
@@ -64,9 +63,8 @@ static int run(const struct rank *me, const struct options *opt)
                  x.receives);
 
   /* ======================= STEP 4: symmetric memory ========================================= */
-  /* A window has the same size on all ranks (before NCCL 2.30.7), although the ranks receive
-   * different amounts: all take the size of the one that needs most. Around the receive buffer
-   * there is room for guard bytes. */
+  /* A window has the same size on all ranks (before NCCL 2.30.7), so all take the size of the one
+   * that receives most. Around the receive buffer there is room for guard bytes. */
   launcher_step("STEP 4: symmetric memory");
   launcher_print(me, "Symmetric Memory allocation\n");
   program_allocate(&x); /* ncclMemAlloc */
@@ -104,8 +102,8 @@ static int run(const struct rank *me, const struct options *opt)
   program_guard(&x, window, stream);
   program_prepare(&x, x.send, recv, 2, expected, stream);
   if (device) {
-    /* Counts that only the device knows, as after a routing kernel; here they come from the host.
-     * The exchange brings back what was received. */
+    /* Counts that only the device knows, as after a routing kernel: here they come from the host.
+     */
     size_t *counts = x.device_counts;
     CUDACHECK(cudaMemcpyAsync(counts, x.sendcounts, row, cudaMemcpyHostToDevice, stream));
     methods[METHOD_DEVICE_COUNTS].call(&x, x.send, recv, stream); /* alltoallv_device_counts */
@@ -134,8 +132,7 @@ static int run(const struct rank *me, const struct options *opt)
   verifier_free(&verifier);
 
   /* ======================= STEP 8: cleanup =================================================== */
-  /* Wait for the stream, meet the other ranks, deregister, free. Without the barrier a rank could
-   * take away memory that a slower one has not finished with. */
+  /* Without the barrier a rank could free memory that a slower one has not finished with. */
   launcher_step("STEP 8: cleanup");
   CUDACHECK(cudaStreamSynchronize(stream));
   launcher_barrier(me);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel's side on GPUs: what is possible, addresses of the peers, launches. What the kernel
- * does is in kernel.cuh.
- *
- * Of NCCL's device interface one thing is used: ncclGetLsaPointer, in a kernel of one block. And
- * ncclDevCommCreate tells whether there is symmetric memory: without it a window may be none. */
+/* The kernel's side on GPUs: what is possible, addresses of the peers, launches. Of NCCL's device
+ * interface it uses ncclGetLsaPointer, and ncclDevCommCreate, which tells whether there is
+ * symmetric memory: without it a window may be none. */
 #include <dlfcn.h>
 #include <string.h>
 
@@ -139,16 +137,11 @@ ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id)
 
 /* ---- launch ------------------------------------------------------------------------------- */
 
-/* What an exchange is worth: idle blocks and threads cost time too. */
-struct shape {
-  int mode;
-  dim3 grid;
-  int threads;
-};
-
-static struct shape shape_of(const struct alltoallv_handle *h, const struct alltoallv_request *x)
+/* Returns the mode, and how many blocks and threads are worth it: idle ones cost time too. */
+static int shape_of(const struct alltoallv_handle *h, const struct alltoallv_request *x, dim3 *grid,
+                    int *threads)
 {
-  struct shape s = {MODE_DEVICE, dim3(1), 512};
+  int mode = MODE_DEVICE;
   const int max_blocks = h->config.max_blocks, teams = h->n < max_blocks ? h->n : max_blocks;
   int blocks = max_blocks / teams; /* of a team */
   uint64_t largest = 0, enough = blocks;
@@ -163,25 +156,27 @@ static struct shape shape_of(const struct alltoallv_handle *h, const struct allt
       if (h->pairs[p].send_bytes > largest) largest = h->pairs[p].send_bytes;
       if (h->pairs[p].recv_bytes > largest) largest = h->pairs[p].recv_bytes;
     }
-    s.mode = largest > h->ll_threshold ? MODE_LARGE : MODE_SMALL;
+    mode = largest > h->ll_threshold ? MODE_LARGE : MODE_SMALL;
   }
-  if (s.mode == MODE_SMALL) {
+  *threads = mode == MODE_SMALL ? 128 : 512;
+  if (mode == MODE_SMALL) {
     /* a warp for every group of the largest pair, in blocks as small as that allows */
     const uint64_t groups = largest / ALLTOALLV_GROUP_BYTES + 1;
-    for (s.threads = 128; s.threads < 512; s.threads *= 2)
-      if (groups <= (uint64_t)(blocks * s.threads / 32)) break;
-    enough = (groups * 32 + s.threads - 1) / s.threads;
+    while (*threads < 512 && groups > (uint64_t)(blocks * *threads / 32)) *threads *= 2;
+    enough = (groups * 32 + *threads - 1) / *threads;
   }
   if (enough < (uint64_t)blocks) blocks = (int)enough;
   if (teams * blocks < 2) blocks = 2; /* one rank: a block for headers and another one */
-  s.grid = dim3(blocks, teams);
-  return s;
+  *grid = dim3(blocks, teams);
+  return mode;
 }
 
 ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
                                   cudaStream_t stream)
 {
-  const struct shape s = shape_of(h, x);
+  dim3 grid;
+  int threads;
+  const int mode = shape_of(h, x, &grid, &threads);
   struct kernel_args a = {};
   void *arguments[] = {&a};
   a.state = h->state;
@@ -195,8 +190,8 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   for (int p = 0; x->kind == ALLTOALLV_KIND_HOST && p < h->n; p++) a.pairs[p] = h->pairs[p];
   a.limit = (uint64_t)(h->config.timeout_seconds * 1e9);
   a.errors = h->errors;
-  const size_t shared = s.mode == MODE_DEVICE ? (size_t)h->n * h->n * sizeof(uint64_t) : 0;
+  const size_t shared = mode == MODE_DEVICE ? (size_t)h->n * h->n * sizeof(uint64_t) : 0;
   ALLTOALLV_CUDATRY(
-      cudaLaunchKernel(kernels[h->n > 8][s.mode], s.grid, s.threads, arguments, shared, stream));
+      cudaLaunchKernel(kernels[h->n > 8][mode], grid, threads, arguments, shared, stream));
   return ncclSuccess;
 }

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What two ranks of an exchange send each other, and the rules by which both come to the same
- * verdict. The kernel (kernel.cuh), its CPU version and the host code share this file, so that a
- * rule exists once. C and CUDA C++.
+ * verdict, once for the kernel, its CPU version and the host. C and CUDA C++.
  *
- * The exchanges of a handle are numbered; the number is the epoch. In epoch e every rank first
- * sends every peer a header (what I send you, what I expect from you, where it shall go), zero
- * counts included. A header says two more things by being there: "I have finished epoch e - 1" and
- * "my receive buffer is free". Why nothing is ever overwritten too early follows from these two;
- * the argument is at read_header in wait.cuh. */
+ * The exchanges of a handle are numbered; the number is the epoch. In each every rank first sends
+ * every rank a header (what I send you, what I expect from you, where it shall go), zero counts
+ * included. By being there it says two more things: "I have finished the epoch before" and "my
+ * receive buffer is free". So nothing is overwritten too early: see read_header in wait.cuh. */
 #ifndef ALLTOALLV_PROTOCOL_H
 #define ALLTOALLV_PROTOCOL_H
 
@@ -20,12 +18,9 @@
 #define ALLTOALLV_RULE static inline
 #endif
 
-/* Ranks that reach each other by load and store; 72 is the largest NVLink domain today. */
-#define ALLTOALLV_MAX_LSA_RANKS 72
-/* Blocks of one launch. */
-#define ALLTOALLV_MAX_BLOCKS 264
-/* Receive buffers registered at the same time. */
-#define ALLTOALLV_MAX_WINDOWS 64
+#define ALLTOALLV_MAX_LSA_RANKS 72 /* the largest NVLink domain today */
+#define ALLTOALLV_MAX_BLOCKS 264   /* of one launch */
+#define ALLTOALLV_MAX_WINDOWS 64   /* receive buffers registered at the same time */
 
 /* The traffic between me and one peer, in bytes. */
 struct alltoallv_pair {
@@ -58,10 +53,10 @@ enum alltoallv_kind {
 };
 
 /* What a rank writes at a peer begins with a slot of four lines for each of its blocks. Three are a
- * header, 12 bytes each (one 64-bit, one 32-bit number). Block 0 sends one to every peer; for a
- * large pair with host counts each block b does, to block b of the peer, so that no block waits for
- * another. With device counts the sender's row of counts comes after the slots: a line for each
- * rank, with the elements that it is sent | kind + 256 * blocks of the sender's launch. */
+ * header, each one 64-bit and one 32-bit number. Block 0 sends one to every peer; for a large pair
+ * with host counts each block b does, to block b of the peer, so that no block waits for another.
+ * With device counts the sender's row of counts comes after the slots: a line for each rank, with
+ * the elements that it is sent | kind + 256 * blocks of the sender's launch. */
 enum alltoallv_slot_line {
   ALLTOALLV_LINE_SENT = 0,   /* bytes I send you | kind */
   ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you; device counts: what fits */
@@ -75,19 +70,18 @@ struct alltoallv_header {
   uint32_t kind, element;
 };
 
-/* After 0xffffffff comes 2: the 32 bits run out after about 3 hours of exchanges of 2.5 us. 0 is
- * left out because it marks a line that was never written; 1 because odd and even numbers have to
- * alternate, and 0xffffffff is odd. Lines of the round before are then cleared, first the even
- * ones, then the odd ones, and both once more: see alltoallv_stale_parity. */
+/* After 0xffffffff, which takes some 3 hours of exchanges, comes 2: 0 marks a line that was never
+ * written, and odd and even numbers have to alternate. */
 ALLTOALLV_RULE uint32_t alltoallv_next_epoch(uint32_t epoch)
 {
   return epoch == 0xffffffffu ? 2 : epoch + 1;
 }
 
-/* The parity (0: even, 1: odd epochs) whose lines have to be cleared at the beginning of `epoch`,
- * before block 0 sends its headers, or -1. By then we have read what we wait for of that parity,
- * and nobody sends more before those headers. What nobody waits for (of a pair whose counts
- * disagree) may land later: two epochs on its sender's kernel has ended, and it is cleared, too. */
+/* Lines of the round before then have to be cleared: which (0: those of even epochs, 1: of odd
+ * ones) at the beginning of `epoch`, before block 0 sends its headers, or -1. By then we have read
+ * what we wait for of that parity, and nobody sends more before those headers. What nobody waits
+ * for (of a pair whose counts disagree) may land later: two epochs on its sender's kernel has
+ * ended. */
 ALLTOALLV_RULE int alltoallv_stale_parity(uint32_t epoch)
 {
   if (epoch == 0xffffffffu || epoch == 3) return 0;
@@ -129,9 +123,8 @@ ALLTOALLV_RULE int alltoallv_fits(const uint64_t *counts, size_t stride, int n, 
 
 /* ---- what a rank remembers from one exchange to the next ---------------------------------- */
 
-/* In its own device memory, because numbers that the host passed would freeze in a graph. Each
- * block of the kernel has a copy of the first two, which it reads by one load; the CPU version
- * has block 0. */
+/* In device memory, because numbers that the host passed would freeze in a graph. Each block of the
+ * kernel has a copy of the first two, which it reads by one load. The CPU version has block 0. */
 struct alltoallv_state {
   struct {
     uint32_t epoch;  /* the last one */
@@ -167,9 +160,8 @@ struct alltoallv_errors {
 
 /* ---- scratch memory of a rank, written by its peers --------------------------------------- */
 
-/* A line is 16 bytes: 12 of data and the epoch, stored and loaded as one piece, so that whoever
- * sees the epoch sees the data. Small pairs travel in such lines (the low-latency protocol, "LL"),
- * in groups of 32 x 4 lines: each lane of a warp moves 48 bytes at a time. */
+/* A line is 16 bytes: 12 of data and the epoch. Small pairs travel in lines (the low-latency
+ * protocol, "LL"), in groups of 32 x 4: each lane of a warp moves 48 bytes at a time. */
 #define ALLTOALLV_LINE_BYTES 16
 #define ALLTOALLV_GROUP_BYTES (32 * 48)
 #define ALLTOALLV_GROUP_LINES (32 * 4)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alltoallv.h in your own program: a layer with a mixture of experts. Each rank has some
- * experts; a router sends each token to the rank of its expert (dispatch), and the result comes
- * back to where the token was (combine). How many tokens go where only the device knows, so the
- * host waits for nothing in between. Put your program in the place of this file; all of this folder
- * makes it:
+/* alltoallv.h in your own program: a layer with a mixture of experts. A router sends each token to
+ * the rank of its expert (dispatch), and the result comes back to where the token was (combine).
+ * How many tokens go where only the device knows, so the host waits for nothing in between. Put
+ * your program in the place of this file; all of this folder makes it:
  *
  *   mpicc -I. -c *.c && nvcc -arch=native -I. -c *.cu
  *   mpicc *.o -lnccl -lcudart -lstdc++ -ldl && mpirun -np 4 ./a.out */
@@ -28,8 +27,8 @@
 enum { TOKENS = 100, HIDDEN = 512, STEPS = 3 };
 typedef float token_t[HIDDEN];
 
-/* What the router does, a kernel in real life: chooses a rank for each token, counts, and puts
- * tokens for one rank side by side. (So they are made in that order here.) */
+/* The router, a kernel in real life: chooses a rank for each token, counts, and puts tokens for one
+ * rank side by side. (So they are made in that order here.) */
 static void route(int rank, int n, int step, token_t *tokens, size_t *counts)
 {
   unsigned random = (unsigned)(1000 * step + rank);
