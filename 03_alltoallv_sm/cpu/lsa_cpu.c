@@ -3,8 +3,8 @@
  * with memcpy for the tiles and without lines, so the shortest way to understand it. It runs on the
  * worker thread of the stream, and waits by cpu_wait, which sleeps.
  *
- * CPU_STANDIN_LSA_RANKS: so many ranks share memory (all). CPU_STANDIN_PCIE=N and
- * CPU_STANDIN_UNKNOWN_LINK=N: device N reaches the others over PCIe, or does not know how. */
+ * CPU_STANDIN_LSA_RANKS: so many ranks share memory (all). CPU_STANDIN_PCIE=N: device N reaches the
+ * others over PCIe. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,15 +28,11 @@ const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
                                   const char (*ids)[ALLTOALLV_PCI_ID], int *blocks)
 {
   const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"), *pcie = getenv("CPU_STANDIN_PCIE");
-  const char *unknown = getenv("CPU_STANDIN_UNKNOWN_LINK");
   (void)ids;
   *blocks = 1;
   if (ranks != NULL && atoi(ranks) != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
-  if (pcie != NULL && atoi(pcie) == device)
-    return "a GPU is reached over PCIe, for which the kernel is not made";
-  if (unknown != NULL && atoi(unknown) == device && h->config.method == ALLTOALLV_AUTO)
-    return "a process does not see whether another one's GPU is on NVLink";
+  if (pcie != NULL && atoi(pcie) == device) return "a GPU is not known to be on NVLink";
   return "";
 }
 

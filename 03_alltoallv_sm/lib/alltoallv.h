@@ -61,8 +61,7 @@ typedef struct alltoallv_handle *alltoallv_t;
 typedef enum {
   ALLTOALLV_AUTO = 0,     /* the kernel where all GPUs are known to be on NVLink; else send/recv */
   ALLTOALLV_SENDRECV = 1, /* grouped ncclSend/ncclRecv only */
-  ALLTOALLV_LSA = 2,      /* the kernel; init fails where it cannot run. Where CUDA and NVML do not
-                             know whether a GPU is on NVLink it takes your word */
+  ALLTOALLV_LSA = 2,      /* the kernel; init fails where it cannot run */
 } alltoallv_method_t;
 
 /* Begin with ALLTOALLV_CONFIG_INITIALIZER. All ranks pass the same method; the rest may differ. */

@@ -45,25 +45,22 @@ static bool nvml_sees_nvlink(const char *mine, const char *theirs)
          find(theirs, &b) == 0 && ask(a, b, CAPABILITY_NVLINK, &status) == 0 && status == 0;
 }
 
-enum link { LINK_NVLINK, LINK_PCIE, LINK_UNKNOWN };
-
-static enum link link_to(int device, const char *mine, const char *theirs)
+/* Is that GPU known to be reached over NVLink? Only NVLink has atomics. */
+static bool on_nvlink(int device, const char *mine, const char *theirs)
 {
   int peer = 0, atomics = 0;
-  const bool visible =
-      cudaDeviceGetByPCIBusId(&peer, theirs) == cudaSuccess &&
-      (peer == device || cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
-                                                   device, peer) == cudaSuccess);
+  if (strcmp(mine, theirs) == 0) return true;
+  const bool visible = cudaDeviceGetByPCIBusId(&peer, theirs) == cudaSuccess &&
+                       cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
+                                                 device, peer) == cudaSuccess;
   cudaGetLastError(); /* not for others to find */
-  if (!visible) return nvml_sees_nvlink(mine, theirs) ? LINK_NVLINK : LINK_UNKNOWN;
-  return peer == device || atomics ? LINK_NVLINK : LINK_PCIE; /* only NVLink has atomics */
+  return visible ? atomics != 0 : nvml_sees_nvlink(mine, theirs);
 }
 
 const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
                                   const char (*ids)[ALLTOALLV_PCI_ID], int *blocks)
 {
   int version = 0;
-  bool unknown = false;
   cudaFuncAttributes attributes;
   if (ncclGetVersion(&version) != ncclSuccess) version = 0;
   /* 2.28 makes no promise about its device structures, not even between patch releases. */
@@ -81,14 +78,9 @@ const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
   if (*blocks > ALLTOALLV_MAX_BLOCKS) *blocks = ALLTOALLV_MAX_BLOCKS;
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
-  for (int r = 0; r < h->n; r++) {
-    const enum link link = link_to(device, ids[h->rank], ids[r]);
-    if (link == LINK_PCIE) return "a GPU is reached over PCIe, for which the kernel is not made";
-    unknown = unknown || link == LINK_UNKNOWN;
-  }
-  return unknown && h->config.method == ALLTOALLV_AUTO
-             ? "a process does not see whether another one's GPU is on NVLink"
-             : "";
+  for (int r = 0; r < h->n; r++)
+    if (!on_nvlink(device, ids[h->rank], ids[r])) return "a GPU is not known to be on NVLink";
+  return "";
 }
 
 /* ---- set up ------------------------------------------------------------------------------- */

@@ -92,7 +92,7 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE
   done
   CPU_STANDIN_PCIE=2 start pthread 4 03_alltoallv_sm --method lsa
   exits_with 77
-  one_line '^alltoallv_sm: --method: the kernel cannot be used: a GPU is reached over PCIe, .*; allowed: auto, sendrecv$'
+  one_line '^alltoallv_sm: --method: the kernel cannot be used: a GPU is not known to be on NVLink; allowed: auto, sendrecv$'
 }
 
 @test "a killed rank is a failure" {
