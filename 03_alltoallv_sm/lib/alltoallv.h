@@ -133,9 +133,8 @@ ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], al
  * fastest. Segments of the send buffer may overlap.
  *   ncclInvalidArgument  NULL, element_bytes 0 or 4 GiB, a count that overflows in bytes, a segment
  *                        outside the registered range
- *   ncclInvalidUsage     recvbuff is not registered (LSA path), receive segments overlap, send and
- *                        receive ranges overlap, or the exchange before was on a stream that is
- *                        being captured now
+ *   ncclInvalidUsage     recvbuff is not registered (LSA path), receive segments overlap, or send
+ *                        and receive ranges do
  *   ncclRemoteError      the handle has timed out before */
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],

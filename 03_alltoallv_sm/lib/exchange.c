@@ -148,18 +148,13 @@ bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct allto
 /* Makes `stream` wait for the exchange before. *capturing: then the caller orders the launches. */
 static ncclResult_t order(struct alltoallv_handle *h, cudaStream_t stream, bool *capturing)
 {
-  enum cudaStreamCaptureStatus status, before = cudaStreamCaptureStatusNone;
+  enum cudaStreamCaptureStatus status;
   if (alltoallv_has_timed_out(h))
     return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
   ALLTOALLV_CUDATRY(cudaStreamIsCapturing(stream, &status));
   *capturing = status != cudaStreamCaptureStatusNone;
   if (*capturing) return ncclSuccess;
   if (h->last_exists && stream != h->last_stream) {
-    ALLTOALLV_CUDATRY(cudaStreamIsCapturing(h->last_stream, &before));
-    if (before != cudaStreamCaptureStatusNone)
-      return alltoallv_fail(ncclInvalidUsage,
-                            "the stream of the exchange before is being captured: "
-                            "this one cannot wait for it");
     ALLTOALLV_CUDATRY(cudaEventRecord(h->last_done, h->last_stream));
     ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->last_done, 0));
   }
