@@ -145,22 +145,26 @@ bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct allto
 
 /* ---- enqueueing --------------------------------------------------------------------------- */
 
-/* Makes `stream` wait for the exchange before. *capturing: then the caller orders the launches. */
-static ncclResult_t order(struct alltoallv_handle *h, cudaStream_t stream, bool *capturing)
+/* After the exchange before, on whatever stream; in a capture the caller orders the launches. */
+static ncclResult_t enqueue(struct alltoallv_handle *h, const struct alltoallv_request *x,
+                            cudaStream_t stream)
 {
   enum cudaStreamCaptureStatus status;
   if (alltoallv_has_timed_out(h))
     return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
   ALLTOALLV_CUDATRY(cudaStreamIsCapturing(stream, &status));
-  *capturing = status != cudaStreamCaptureStatusNone;
-  if (*capturing) return ncclSuccess;
-  if (h->last_exists && stream != h->last_stream) {
-    ALLTOALLV_CUDATRY(cudaEventRecord(h->last_done, h->last_stream));
-    ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->last_done, 0));
+  if (status == cudaStreamCaptureStatusNone) {
+    if (h->last_exists && stream != h->last_stream) {
+      ALLTOALLV_CUDATRY(cudaEventRecord(h->last_done, h->last_stream));
+      ALLTOALLV_CUDATRY(cudaStreamWaitEvent(stream, h->last_done, 0));
+    }
+    h->last_exists = true;
+    h->last_stream = stream;
+  } else if (h->state == NULL && x->kind != ALLTOALLV_KIND_HOST) {
+    return alltoallv_fail(ncclInvalidUsage,
+                          "device counts cannot be captured on the send/recv path");
   }
-  h->last_exists = true;
-  h->last_stream = stream;
-  return ncclSuccess;
+  return h->state != NULL ? alltoallv_lsa_launch(h, x, stream) : alltoallv_sendrecv(h, x, stream);
 }
 
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
@@ -173,12 +177,9 @@ ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const si
                                 .element = (uint32_t)element_bytes};
   const struct side send = {.counts = sendcounts, .displs = sdispls};
   const struct side recv = {.counts = recvcounts, .displs = rdispls};
-  bool capturing;
   ALLTOALLV_TRY(check_arguments(handle, sendcounts, recvcounts, element_bytes));
   ALLTOALLV_TRY(make_pairs(handle, send, recv, &x));
-  ALLTOALLV_TRY(order(handle, stream, &capturing));
-  return handle->state != NULL ? alltoallv_lsa_launch(handle, &x, stream)
-                               : alltoallv_sendrecv(handle, &x, stream);
+  return enqueue(handle, &x, stream);
 }
 
 ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
@@ -199,7 +200,6 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
                                 .rdispls = rdispls,
                                 .needed = needed};
   uint64_t bytes;
-  bool capturing, fits;
   ALLTOALLV_TRY(check_arguments(handle, sendcounts, recvcounts, element_bytes));
   if (!slots && layout != ALLTOALLV_PACKED)
     return alltoallv_fail(ncclInvalidArgument, "unknown layout");
@@ -209,11 +209,5 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
   if (sendbuff == NULL || (bytes > 0 && recvbuff == NULL))
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
   ALLTOALLV_TRY(locate_recvbuff(handle, bytes, &x));
-  ALLTOALLV_TRY(order(handle, stream, &capturing));
-  if (handle->state != NULL) return alltoallv_lsa_launch(handle, &x, stream);
-  if (capturing)
-    return alltoallv_fail(ncclInvalidUsage,
-                          "device counts cannot be captured on the send/recv path");
-  ALLTOALLV_TRY(alltoallv_sendrecv_counts(handle, &x, stream, &fits));
-  return fits ? alltoallv_sendrecv(handle, &x, stream) : ncclSuccess;
+  return enqueue(handle, &x, stream);
 }

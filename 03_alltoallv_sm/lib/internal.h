@@ -49,8 +49,7 @@ struct alltoallv_handle {
   cudaStream_t words_stream;
 };
 
-/* alltoallv_init with what only tests change: pairs up to ll_threshold bytes take lines, and the
- * number of the first epoch. */
+/* With what only tests change: pairs up to ll_threshold bytes take lines; the first epoch. */
 ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *config,
                                  size_t ll_threshold, uint32_t first_epoch, alltoallv_t *handle);
 
@@ -65,7 +64,7 @@ ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words);
 ncclResult_t alltoallv_fail(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* NCCL's own reason for a failure, which says more than the result; else the result in words. */
+/* NCCL's own reason for a failure, or the result in words. */
 const char *alltoallv_nccl_reason(ncclResult_t result);
 
 #define ALLTOALLV_NCCLTRY(call)                                                              \
@@ -90,7 +89,7 @@ const char *alltoallv_nccl_reason(ncclResult_t result);
     if (try_result != ncclSuccess) return try_result; \
   } while (0)
 
-/* Reports an error of an exchange, found by the host, unless an earlier one waits to be read. */
+/* An error of an exchange, found by the host; an earlier one that was not read yet stays. */
 void alltoallv_report(struct alltoallv_error *record, int kind, int source, int destination,
                       uint64_t sent, uint64_t expected, uint32_t element);
 
@@ -99,7 +98,7 @@ bool alltoallv_has_timed_out(const struct alltoallv_handle *h);
 
 /* ---- exchanges ---------------------------------------------------------------------------- */
 
-/* Device counts that the host sees: clamps the rank's own, and fills its side of `pairs`. */
+/* Device counts that the host sees: clamps the rank's own, and fills that side of `pairs`. */
 void alltoallv_own_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
                           uint64_t *counts, const uint64_t *sdispls, struct alltoallv_pair *pairs);
 /* When all rows are here. rooms[d * stride] and counts: see alltoallv_fits.
@@ -109,20 +108,16 @@ bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct allto
                             const uint64_t *rooms, const uint64_t *counts, size_t stride,
                             struct alltoallv_pair *pairs, uint64_t *told);
 
-/* sendrecv.c: an exchange by h->pairs. */
+/* An exchange by send/recv. Counts from the host are in h->pairs. */
 ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_request *x,
                                 cudaStream_t stream);
-/* Device counts become h->pairs. *fits: has to be exchanged. */
-ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
-                                       const struct alltoallv_request *x, cudaStream_t stream,
-                                       bool *fits);
 
 /* ---- the kernel's side: lsa.cu, or its CPU version ---------------------------------------- */
 
 enum { ALLTOALLV_PCI_ID = 16 }; /* bytes of a GPU's PCI id as text, its 0 included */
 
-/* Why the kernel cannot run on this rank, whose device that is; "" if it can. ids[r]: the GPU of
- * rank r. *blocks: the most that a launch can have. Not collective. */
+/* Why the kernel cannot run on this rank; "" if it can. ids[r]: the GPU of rank r. *blocks: the
+ * most that a launch can have. Not collective. */
 const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
                                   const char (*ids)[ALLTOALLV_PCI_ID], int *blocks);
 
@@ -135,7 +130,7 @@ ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h);
 /* Fills peers and place of h->windows[id]; the scratch memory comes first. */
 ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id);
 
-/* Enqueues an exchange; counts from the host are in h->pairs. */
+/* Enqueues an exchange, likewise. */
 ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
                                   cudaStream_t stream);
 

@@ -4,45 +4,12 @@
 
 #include <string.h>
 
-ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_request *x,
-                                cudaStream_t stream)
-{
-  ncclResult_t result = ncclGroupStart();
-  for (int p = 0; p < h->n && result == ncclSuccess; p++) {
-    const struct alltoallv_pair *pair = &h->pairs[p];
-    if (p == h->rank) continue;
-    /* Zero counts are skipped on both sides; if only one did so, the other would wait forever. */
-    if (pair->send_bytes > 0)
-      result =
-          ncclSend(x->send + pair->send_offset, pair->send_bytes, ncclUint8, p, h->comm, stream);
-    if (pair->recv_bytes > 0 && result == ncclSuccess)
-      result =
-          ncclRecv(x->recv + pair->recv_offset, pair->recv_bytes, ncclUint8, p, h->comm, stream);
-  }
-  if (result != ncclSuccess)
-    (void)alltoallv_fail(result, "ncclSend, ncclRecv: %s", alltoallv_nccl_reason(result));
-  /* A group that has begun must end, or all that the thread asks of NCCL would only be queued. */
-  const ncclResult_t ended = ncclGroupEnd();
-  if (result != ncclSuccess) return result;
-  ALLTOALLV_NCCLTRY(ended);
-  const struct alltoallv_pair *own = &h->pairs[h->rank];
-  if (own->send_bytes != own->recv_bytes)
-    alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_MISMATCH, h->rank, h->rank,
-                     own->send_bytes, own->recv_bytes, x->element);
-  else if (own->send_bytes > 0)
-    ALLTOALLV_CUDATRY(cudaMemcpyAsync(x->recv + own->recv_offset, x->send + own->send_offset,
-                                      own->send_bytes, cudaMemcpyDeviceToDevice, stream));
-  return ncclSuccess;
-}
-
-/* ---- counts on the device ----------------------------------------------------------------- */
-
 /* A rank's message: kind and bytes of its elements, bytes that fit, counts[n]. */
 enum { ROW_KIND, ROW_ROOM, ROW_COUNTS };
 
-ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
-                                       const struct alltoallv_request *x, cudaStream_t stream,
-                                       bool *fits)
+/* Device counts become h->pairs. *fits: has to be exchanged. */
+static ncclResult_t share_counts(struct alltoallv_handle *h, const struct alltoallv_request *x,
+                                 cudaStream_t stream, bool *fits)
 {
   const size_t n = (size_t)h->n, words = ROW_COUNTS + n, array = n * sizeof(uint64_t);
   uint64_t *row = h->words, *sdispls = row + words; /* after the message */
@@ -72,5 +39,39 @@ ncclResult_t alltoallv_sendrecv_counts(struct alltoallv_handle *h,
       ALLTOALLV_CUDATRY(
           cudaMemcpyAsync(to[i], told + i * n, array, cudaMemcpyHostToDevice, stream));
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream)); /* h->words will be used again */
+  return ncclSuccess;
+}
+
+ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_request *x,
+                                cudaStream_t stream)
+{
+  bool fits = true;
+  if (x->kind != ALLTOALLV_KIND_HOST) ALLTOALLV_TRY(share_counts(h, x, stream, &fits));
+  if (!fits) return ncclSuccess;
+  ncclResult_t result = ncclGroupStart();
+  for (int p = 0; p < h->n && result == ncclSuccess; p++) {
+    const struct alltoallv_pair *pair = &h->pairs[p];
+    if (p == h->rank) continue;
+    /* Zero counts are skipped on both sides; if only one did so, the other would wait forever. */
+    if (pair->send_bytes > 0)
+      result =
+          ncclSend(x->send + pair->send_offset, pair->send_bytes, ncclUint8, p, h->comm, stream);
+    if (pair->recv_bytes > 0 && result == ncclSuccess)
+      result =
+          ncclRecv(x->recv + pair->recv_offset, pair->recv_bytes, ncclUint8, p, h->comm, stream);
+  }
+  if (result != ncclSuccess)
+    (void)alltoallv_fail(result, "ncclSend, ncclRecv: %s", alltoallv_nccl_reason(result));
+  /* A group that has begun must end, or all that the thread asks of NCCL would only be queued. */
+  const ncclResult_t ended = ncclGroupEnd();
+  if (result != ncclSuccess) return result;
+  ALLTOALLV_NCCLTRY(ended);
+  const struct alltoallv_pair *own = &h->pairs[h->rank];
+  if (own->send_bytes != own->recv_bytes)
+    alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_MISMATCH, h->rank, h->rank,
+                     own->send_bytes, own->recv_bytes, x->element);
+  else if (own->send_bytes > 0)
+    ALLTOALLV_CUDATRY(cudaMemcpyAsync(x->recv + own->recv_offset, x->send + own->send_offset,
+                                      own->send_bytes, cudaMemcpyDeviceToDevice, stream));
   return ncclSuccess;
 }
