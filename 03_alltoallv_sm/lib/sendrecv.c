@@ -51,7 +51,11 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
   ncclResult_t result = ncclGroupStart();
   for (int p = 0; p < h->n && result == ncclSuccess; p++) {
     const struct alltoallv_pair *pair = &h->pairs[p];
-    if (p == h->rank) continue;
+    if (p == h->rank && pair->send_bytes != pair->recv_bytes) { /* would wait for itself */
+      alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_MISMATCH, p, p, pair->send_bytes,
+                       pair->recv_bytes, x->element);
+      continue;
+    }
     /* Zero counts are skipped on both sides; if only one did so, the other would wait forever. */
     if (pair->send_bytes > 0)
       result =
@@ -66,12 +70,5 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
   const ncclResult_t ended = ncclGroupEnd();
   if (result != ncclSuccess) return result;
   ALLTOALLV_NCCLTRY(ended);
-  const struct alltoallv_pair *own = &h->pairs[h->rank];
-  if (own->send_bytes != own->recv_bytes)
-    alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_MISMATCH, h->rank, h->rank,
-                     own->send_bytes, own->recv_bytes, x->element);
-  else if (own->send_bytes > 0)
-    ALLTOALLV_CUDATRY(cudaMemcpyAsync(x->recv + own->recv_offset, x->send + own->send_offset,
-                                      own->send_bytes, cudaMemcpyDeviceToDevice, stream));
   return ncclSuccess;
 }
