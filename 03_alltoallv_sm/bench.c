@@ -16,7 +16,8 @@ struct sweep {
   struct exchange x; /* of the size that is being measured, */
   size_t *matrix;    /* which this is the matrix of */
   struct matrix_most most;
-  long slots;               /* so many fit side by side into the buffers */
+  long slots; /* so many fit side by side into the buffers: bytes of one */
+  size_t send_slot, recv_slot;
   struct segment *expected; /* what arrives in all slots */
 };
 
@@ -35,17 +36,6 @@ static double moved(const struct bench *bench, const struct rank *me, struct ben
 
 /* ---- one size -------------------------------------------------------------------------------- */
 
-static char *send_slot(const struct sweep *s, long slot)
-{
-  return s->x.send + (size_t)(slot % s->slots) * s->most.sends * s->x.type->size;
-}
-
-static char *recv_slot(const struct column *c, long slot)
-{
-  const struct sweep *s = c->sweep;
-  return c->window + PROGRAM_GUARD + (size_t)(slot % s->slots) * s->most.receives * s->x.type->size;
-}
-
 static void fill(void *state, struct bench_size size)
 {
   const struct column *c = state;
@@ -63,16 +53,19 @@ static void fill(void *state, struct bench_size size)
   }
   program_layout(x);
   x->room = s->most.receives;
+  s->send_slot = s->most.sends * x->type->size;
+  s->recv_slot = s->most.receives * x->type->size;
   s->slots = size.slots;
-  while (s->slots > 1 && ((size_t)s->slots * s->most.sends * x->type->size > x->send_bytes ||
-                          (size_t)s->slots * s->most.receives * x->type->size > x->recv_bytes))
+  while (s->slots > 1 && ((size_t)s->slots * s->send_slot > x->send_bytes ||
+                          (size_t)s->slots * s->recv_slot > x->recv_bytes))
     s->slots--;
   CUDACHECK(cudaMemcpyAsync(x->device_counts, x->sendcounts, (size_t)n * sizeof(size_t),
                             cudaMemcpyHostToDevice, s->stream));
   program_guard(x, c->window, s->stream);
-  for (long slot = 0; slot < s->slots; slot++)
-    program_prepare(x, send_slot(s, slot), recv_slot(c, slot), (uint32_t)slot + 1,
-                    s->expected + slot * n, s->stream);
+  for (size_t slot = 0; slot < (size_t)s->slots; slot++)
+    program_prepare(x, x->send + slot * s->send_slot,
+                    c->window + PROGRAM_GUARD + slot * s->recv_slot, (uint32_t)slot + 1,
+                    s->expected + slot * (size_t)n, s->stream);
   CUDACHECK(cudaStreamSynchronize(s->stream));
   launcher_barrier(x->me); /* the bare push waits for nobody, so all have to be ready */
 }
@@ -92,8 +85,11 @@ static unsigned long long check(void *state, struct bench_size size)
 static void call(void *state, struct bench_size size, long slot, cudaStream_t stream)
 {
   const struct column *c = state;
+  const struct sweep *s = c->sweep;
+  const size_t at = (size_t)(slot % s->slots);
   (void)size;
-  c->method->call(&c->sweep->x, send_slot(c->sweep, slot), recv_slot(c, slot), stream);
+  c->method->call(&s->x, s->x.send + at * s->send_slot,
+                  c->window + PROGRAM_GUARD + at * s->recv_slot, stream);
 }
 
 /* ---- the limit ------------------------------------------------------------------------------- */

@@ -126,13 +126,6 @@ static void publish(const struct job *job, const uint64_t *told)
     if (to[i] != NULL) memcpy(to[i], told + i * n, n * sizeof(*told));
 }
 
-static void report(const struct job *job, int kind, int source, int destination, uint64_t sent,
-                   uint64_t expected)
-{
-  alltoallv_report(&job->h->errors->counts, kind, source, destination, sent, expected,
-                   job->x.element);
-}
-
 /* The CPU version of alltoallv_kernel. */
 static void run(const void *args)
 {
@@ -165,12 +158,12 @@ static void run(const void *args)
     receives[p] = same && (device || it->sent == pair->recv_bytes);
     sends[p] = same && (device || it->expect == pair->send_bytes);
     moves = moves && (same || !device);
-    if (!same)
-      report(&job, ALLTOALLV_ERROR_KIND, p, me, it->kind, x->kind);
-    else if (!receives[p])
-      report(&job, ALLTOALLV_ERROR_MISMATCH, p, me, it->sent, pair->recv_bytes);
+    if (!receives[p])
+      alltoallv_report(&h->errors->counts, same ? ALLTOALLV_ERROR_MISMATCH : ALLTOALLV_ERROR_KIND,
+                       p, me, it->sent, pair->recv_bytes, x->element);
     else if (!sends[p])
-      report(&job, ALLTOALLV_ERROR_MISMATCH, me, p, pair->send_bytes, it->expect);
+      alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_MISMATCH, me, p, pair->send_bytes,
+                       it->expect, x->element);
     to[p] = it->place;
     for (int s = 0; s < me && x->kind == ALLTOALLV_KIND_PACKED; s++)
       to[p] += from[s].counts[p] * x->element;

@@ -25,12 +25,10 @@
  *   time, not beside other NCCL calls on that communicator, not between ncclGroupStart and
  *   ncclGroupEnd. The communicator is a blocking one, and the current device is its device.
  * - Exchanges are asynchronous and need no barrier between them: none writes into a peer's receive
- *   buffer before the peer's stream has reached it. Two of one handle never run at the same time:
- *   one on another stream waits for the one before by an event. (cudaStreamPerThread is many
- *   streams under one name: use it from one thread only.)
- * - All blocks of an exchange should be resident at once. If another kernel that waits for peers
- *   (NCCL, a second handle) may run at the same time, limit this one with config.max_blocks: else
- *   both can deadlock.
+ *   buffer before the peer's stream has reached it. One on another stream waits for the one before
+ *   by an event. (cudaStreamPerThread is many streams: use it from one thread only.)
+ * - If another kernel that waits for peers (NCCL, a second handle) may run at the same time, limit
+ *   this one with config.max_blocks, so that all blocks are resident: else both can deadlock.
  * - Exchanges may be captured into a CUDA graph, on all ranks or on none: on one stream, with no
  *   other exchanges of the handle until the capture ends. The caller orders launches of the graph
  *   with other exchanges. One process per GPU: kernels that wait for each other can deadlock in
@@ -84,7 +82,7 @@ typedef struct {
 /* Collective. Makes a handle for all ranks of `comm`, which must outlive it. `config` may be NULL
  * for the defaults. Allocates all that exchanges need, 1.4 MiB per rank. Synchronizes the device.
  * Errors come back on all ranks:
- *   ncclInvalidArgument  the configuration is wrong, or differs between ranks
+ *   ncclInvalidArgument  the configuration of a rank is wrong
  *   ncclInvalidUsage     ALLTOALLV_LSA was asked for and is not possible here */
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle);
 
@@ -108,7 +106,7 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff);
 /* Collective. Waits for the last exchange, then frees the handle. Unregister the buffers first.
  * After a timeout it waits for no other rank, and leaves allocated what a late one may still write.
  *   ncclUnhandledCudaError  the last exchange ended in a CUDA error; the handle is freed anyway
- *   others                  what failed first while freeing; the rest is freed all the same */
+ *   others                  what failed first while freeing */
 ncclResult_t alltoallv_destroy(alltoallv_t handle);
 
 /* How many ranks the kernel reaches: all, or 0 on the send/recv path. `why` says in words what init

@@ -79,10 +79,9 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, str
   for (int p = 0; p < h->n; p++) {
     struct alltoallv_pair *a = &h->pairs[p];
     const uint64_t end = recv.end;
-    if (!next_segment(&send, p, x->element, &a->send_bytes, &a->send_offset))
-      return alltoallv_fail(ncclInvalidArgument, "what goes to rank %d overflows", p);
-    if (!next_segment(&recv, p, x->element, &a->recv_bytes, &a->recv_offset))
-      return alltoallv_fail(ncclInvalidArgument, "what comes from rank %d overflows", p);
+    if (!next_segment(&send, p, x->element, &a->send_bytes, &a->send_offset) ||
+        !next_segment(&recv, p, x->element, &a->recv_bytes, &a->recv_offset))
+      return alltoallv_fail(ncclInvalidArgument, "what rank %d gets or sends overflows", p);
     for (int q = 0; q < p && a->recv_offset < end; q++) { /* mostly in order: nothing to compare */
       const struct alltoallv_pair *b = &h->pairs[q];
       if (a->recv_bytes > 0 && b->recv_bytes > 0 &&

@@ -117,7 +117,7 @@ ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words)
 
 /* Collective: what a rank says of itself, and whether it has got as far as this. */
 struct report {
-  uint64_t result, method, max_blocks;
+  uint64_t result, max_blocks;
   char text[80];
 };
 
@@ -128,8 +128,7 @@ static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, co
 {
   const struct report *all = (const struct report *)h->words;
   const bool own = result != ncclSuccess;
-  struct report mine = {(uint64_t)result, (uint64_t)h->config.method,
-                        (uint64_t)h->config.max_blocks, ""};
+  struct report mine = {(uint64_t)result, (uint64_t)h->config.max_blocks, ""};
   snprintf(mine.text, sizeof(mine.text), "%s", text);
   memcpy(h->words, &mine, sizeof(mine));
   ALLTOALLV_TRY(alltoallv_agree(h, sizeof(mine) / sizeof(uint64_t)));
@@ -188,12 +187,7 @@ static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device, char *
   int blocks = 0;
   char gpus[h->n][ALLTOALLV_PCI_ID];
   const char *mine = "asked for";
-  for (int r = 0; r < h->n; r++) {
-    memcpy(gpus[r], all[r].text, sizeof(gpus[r]));
-    if ((int)all[r].method != (int)c->method)
-      return alltoallv_fail(ncclInvalidArgument, "config.method is %d here and %d on rank %d",
-                            (int)c->method, (int)all[r].method, r);
-  }
+  for (int r = 0; r < h->n; r++) memcpy(gpus[r], all[r].text, sizeof(gpus[r]));
   if (c->method != ALLTOALLV_SENDRECV)
     mine = alltoallv_lsa_why_not(h, device, (const char(*)[ALLTOALLV_PCI_ID])gpus, &blocks);
   if (c->max_blocks == 0 || c->max_blocks > blocks) c->max_blocks = blocks;
@@ -396,7 +390,7 @@ static int find_window(alltoallv_t handle, const void *buff)
 
 ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void **address)
 {
-  if (handle == NULL || buff == NULL || address == NULL)
+  if (handle == NULL || address == NULL)
     return alltoallv_fail(ncclInvalidArgument, "NULL argument");
   if (peer < 0 || peer >= handle->n)
     return alltoallv_fail(ncclInvalidArgument, "there is no rank %d", peer);
