@@ -122,9 +122,10 @@ struct report {
 };
 
 /* Afterwards h->words holds the reports of all ranks. The first failure becomes that of all ranks:
- * a rank that has failed itself keeps its own sentence, the others have the result in words. */
+ * a rank that has failed itself keeps its own sentence, the others have the result in words.
+ * `same`: texts must not differ. */
 static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what,
-                             const char *text)
+                             const char *text, bool same)
 {
   const struct report *all = (const struct report *)h->words;
   const bool own = result != ncclSuccess;
@@ -137,20 +138,10 @@ static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, co
     if (result != ncclSuccess)
       return alltoallv_fail(result, "rank %d cannot %s: %s", own ? h->rank : r, what,
                             own ? alltoallv_last_error() : ncclGetErrorString(result));
-  }
-  return ncclSuccess;
-}
-
-/* And all have to say the same. */
-static ncclResult_t agree_on_same(struct alltoallv_handle *h, ncclResult_t result, const char *what,
-                                  const char *text)
-{
-  const struct report *all = (const struct report *)h->words;
-  ALLTOALLV_TRY(agree_on(h, result, what, text));
-  for (int r = 1; r < h->n; r++)
-    if (strcmp(all[r].text, all[0].text) != 0)
+    if (same && strcmp(all[r].text, all[0].text) != 0)
       return alltoallv_fail(ncclInvalidArgument, "ranks 0 and %d cannot %s: %s, but %s", r, what,
                             all[0].text, all[r].text);
+  }
   return ncclSuccess;
 }
 
@@ -191,7 +182,7 @@ static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device, char *
   if (c->method != ALLTOALLV_SENDRECV)
     mine = alltoallv_lsa_why_not(h, device, (const char(*)[ALLTOALLV_PCI_ID])gpus, &blocks);
   if (c->max_blocks == 0 || c->max_blocks > blocks) c->max_blocks = blocks;
-  ALLTOALLV_TRY(agree_on(h, ncclSuccess, "choose the path", mine));
+  ALLTOALLV_TRY(agree_on(h, ncclSuccess, "choose the path", mine, false));
   for (int r = h->n - 1; r >= 0; r--) {
     if (all[r].text[0] != '\0') strcpy(why_not, all[r].text);
     if (all[r].max_blocks < (uint64_t)c->max_blocks) c->max_blocks = (int)all[r].max_blocks;
@@ -253,9 +244,10 @@ static ncclResult_t free_lsa(struct alltoallv_handle *h)
 static ncclResult_t make_lsa(struct alltoallv_handle *h)
 {
   ALLTOALLV_NCCLTRY(ncclCommSplit(h->comm, 0, h->rank, &h->lsa_comm, NULL));
-  ALLTOALLV_TRY(agree_on(h, make_scratch(h), "set up the kernel", ""));
-  ALLTOALLV_TRY(agree_on(h, alltoallv_lsa_probe(h), "share memory for the kernel", ""));
-  return agree_on(h, open_window(h, ALLTOALLV_MAX_WINDOWS), "share memory for the kernel", "");
+  ALLTOALLV_TRY(agree_on(h, make_scratch(h), "set up the kernel", "", false));
+  ALLTOALLV_TRY(agree_on(h, alltoallv_lsa_probe(h), "share memory for the kernel", "", false));
+  return agree_on(h, open_window(h, ALLTOALLV_MAX_WINDOWS), "share memory for the kernel", "",
+                  false);
 }
 
 /* What fails on this rank the others have to hear, or they would wait for it. That takes the words,
@@ -274,7 +266,7 @@ static ncclResult_t make_handle(struct alltoallv_handle *h)
   h->pairs = (struct alltoallv_pair *)(h->errors + 1);
   h->words = (uint64_t *)(h->pairs + n);
   ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->words_stream, cudaStreamNonBlocking));
-  ALLTOALLV_TRY(agree_on(h, find_device(h, &device, gpu), "make a handle", gpu));
+  ALLTOALLV_TRY(agree_on(h, find_device(h, &device, gpu), "make a handle", gpu, false));
   ALLTOALLV_TRY(agree_on_path(h, device, why_not));
 
   const ncclResult_t result = why_not[0] == '\0' ? make_lsa(h) : ncclInvalidUsage;
@@ -367,14 +359,14 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
     result = alltoallv_fail(ncclInvalidUsage, "one more; allowed: %d", ALLTOALLV_MAX_WINDOWS);
   /* NCCL would hang or misbehave if ranks disagreed, so ask first. */
   snprintf(text, sizeof(text), "%zu bytes as number %d", bytes, id);
-  ALLTOALLV_TRY(agree_on_same(handle, result, what, text));
+  ALLTOALLV_TRY(agree_on(handle, result, what, text, true));
 
   struct alltoallv_window *w = &handle->windows[id];
   w->base = buff, w->bytes = bytes;
   if (handle->state == NULL) return ncclSuccess;
   result = open_window(handle, id);
   snprintf(text, sizeof(text), "NCCL maps it to %#llx", (unsigned long long)w->place);
-  result = agree_on_same(handle, result, what, text);
+  result = agree_on(handle, result, what, text, true);
   if (result != ncclSuccess) w->base = NULL;
   return result;
 }
