@@ -92,8 +92,6 @@ static void call(void *state, struct bench_size size, long slot, cudaStream_t st
                   c->window + PROGRAM_GUARD + at * s->recv_slot, stream);
 }
 
-/* ---- the limit ------------------------------------------------------------------------------- */
-
 /* GB/s that each rank's copy engines move to all others, without synchronization; slowest rank. */
 static double copy_limit(const struct sweep *s)
 {
@@ -127,8 +125,8 @@ static double copy_limit(const struct sweep *s)
 
 /* ---- everything ------------------------------------------------------------------------------ */
 
-/* Sets the sizes of buffers that are large enough for every pattern, and those of the sweep: a
- * matrix from a file has one size only. Returns an exit code. Collective. */
+/* Sizes of buffers that are large enough for every pattern, and those of the sweep: a matrix from a
+ * file has one only. Returns an exit code. Collective. */
 static int choose_sizes(struct sweep *s, int npatterns, struct options *opt)
 {
   const size_t size = opt->type->size, count = opt->max_bytes / size + 1;

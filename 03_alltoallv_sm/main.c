@@ -102,8 +102,7 @@ static int run(const struct rank *me, const struct options *opt)
   program_guard(&x, window, stream);
   program_prepare(&x, x.send, recv, 2, expected, stream);
   if (device) {
-    /* Counts that only the device knows, as after a routing kernel: here they come from the host.
-     */
+    /* Counts that only the device knows, as after a routing kernel; here they are copied there. */
     size_t *counts = x.device_counts;
     CUDACHECK(cudaMemcpyAsync(counts, x.sendcounts, row, cudaMemcpyHostToDevice, stream));
     methods[METHOD_DEVICE_COUNTS].call(&x, x.send, recv, stream); /* alltoallv_device_counts */

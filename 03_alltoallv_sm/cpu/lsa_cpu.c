@@ -143,8 +143,7 @@ static void run(const void *args)
   const int stale = alltoallv_stale_parity(epoch);
   for (int p = 0; stale >= 0 && p < n; p++) {
     struct message *m = message(h, me, p, (uint32_t)stale);
-    atomic_store(&m->epoch, 0);
-    atomic_store(&m->done, 0);
+    m->epoch = m->done = 0;
   }
   send_headers(&job);
   struct message *from = message(h, me, 0, epoch); /* [source] */

@@ -22,8 +22,8 @@
  *   that are NULL mean packed: one part after the other in rank order. Host arrays are read before
  *   the call returns.
  * - "Collective": every rank makes the call, in the same order. NCCL's rules apply: one thread at a
- *   time, not beside other NCCL calls on that communicator, not between ncclGroupStart and
- *   ncclGroupEnd. The communicator is a blocking one, and the current device is its device.
+ *   time, not beside other NCCL calls on that communicator, not in a group. The communicator is a
+ *   blocking one, and the current device is its device.
  * - Exchanges are asynchronous and need no barrier between them: none writes into a peer's receive
  *   buffer before the peer's stream has reached it. One on another stream waits for the one before
  *   by an event. (cudaStreamPerThread is many streams: use it from one thread only.)
@@ -34,9 +34,8 @@
  *   with other exchanges. One process per GPU: kernels that wait for each other can deadlock in
  *   graphs of one process (CUDA's rule). On the send/recv path take both buffers from ncclMemAlloc:
  *   NCCL 2.28 hangs with a send buffer from cudaMalloc.
- * - Results mean what NCCL's documentation says; alltoallv_last_error() has a sentence. After an
- *   error that only one rank gets (a wrong argument) repeat the call with right arguments, or end
- *   the job: the others wait until their timeout.
+ * - alltoallv_last_error() has a sentence for each error. After one that only one rank gets (a
+ *   wrong argument) repeat the call, or end the job: the others wait until their timeout.
  * - Limits: 64 registered buffers; 72 ranks that share memory (more take send/recv); 4 TiB per rank
  *   and exchange. Not offered: in place, a registered buffer that grows, cancelling an exchange.
  * - Nothing here prints or exits. */
@@ -55,21 +54,19 @@ extern "C" {
 /* An AlltoAllV on one communicator: scratch memory, windows, the epoch. */
 typedef struct alltoallv_handle *alltoallv_t;
 
-/* How the bytes move, for all ranks alike. */
 typedef enum {
   ALLTOALLV_AUTO = 0,     /* the kernel where all GPUs are known to be on NVLink; else send/recv */
   ALLTOALLV_SENDRECV = 1, /* grouped ncclSend/ncclRecv only */
   ALLTOALLV_LSA = 2,      /* the kernel; init fails where it cannot run */
 } alltoallv_method_t;
 
-/* Begin with ALLTOALLV_CONFIG_INITIALIZER. All ranks pass the same method; the rest may differ. */
+/* Begin with ALLTOALLV_CONFIG_INITIALIZER. All ranks pass the same method. */
 typedef struct {
   size_t size; /* of this struct in this version of the header, set by the initializer */
   alltoallv_method_t method;
-  double timeout_seconds; /* the kernel gives up when a peer is this late; 0: never. Send/recv and
-                             set-up wait forever: when a peer has died, end the job */
-  int max_blocks; /* blocks (multiprocessors) that an exchange may use, at least 2; 0: all. The
-                     least of all ranks counts */
+  double timeout_seconds; /* the kernel waits so long for a peer; 0, and all else: forever */
+  int max_blocks; /* multiprocessors that an exchange may use, at least 2; 0: all. The least of all
+                     ranks counts */
 } alltoallv_config_t;
 
 #define ALLTOALLV_CONFIG_INITIALIZER                    \
@@ -95,16 +92,16 @@ ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, a
  *   others               what NCCL said; the handle can only be destroyed */
 ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes);
 
-/* Collective, before ncclMemFree(buff). Waits until the device has nothing more to do. Graphs that
- * hold exchanges into `buff` must not be launched any more.
+/* Collective, before ncclMemFree(buff). Waits for the device. Graphs that hold exchanges into
+ * `buff` must not be launched any more.
  *   ncclInvalidArgument  `buff` is not registered
  *   ncclRemoteError      the handle has timed out: a late rank may still write into `buff`, so it
  *                        has to stay allocated until the process ends
  *   others               what NCCL said; `buff` counts as no longer registered */
 ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff);
 
-/* Collective. Waits for the last exchange, then frees the handle. Unregister the buffers first.
- * After a timeout it waits for no other rank, and leaves allocated what a late one may still write.
+/* Collective. Waits for the device, then frees the handle. Unregister the buffers first. After a
+ * timeout it leaves allocated what a late rank may still write.
  *   ncclUnhandledCudaError  the last exchange ended in a CUDA error; the handle is freed anyway
  *   others                  what failed first while freeing */
 ncclResult_t alltoallv_destroy(alltoallv_t handle);
@@ -114,8 +111,8 @@ ncclResult_t alltoallv_destroy(alltoallv_t handle);
 ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why);
 
 /* Where this rank sees the registered buffer of `peer`, for your own copies and kernels; NULL on
- * the send/recv path. Valid until unregister. Not collective. ncclInvalidArgument  `buff` is not
- * registered, or there is no such rank */
+ * the send/recv path. Valid until unregister. Not collective.
+ *   ncclInvalidArgument  `buff` is not registered, or there is no such rank */
 ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void **address);
 
 /* ---- the exchange ------------------------------------------------------------------------- */
@@ -170,16 +167,15 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
  *                        moved), nothing beside it is written, and the handle stays usable. Asking
  *                        clears it; there may be another one, so ask until there is none.
  *   ncclInvalidUsage     the two ranks made different calls; otherwise as above
- *   ncclRemoteError      nothing came from `source` within the timeout. Final: the handle can only
- *                        be destroyed. The late rank may still write into the receive buffers:
- *                        leave them allocated, and end the job.
+ *   ncclRemoteError      nothing came from `source` within the timeout. Final: end the job, with
+ *                        the receive buffers allocated, since the late rank may still write there.
  * alltoallv_last_error() then says "rank 0 sends 11 elements to rank 2, which expects 10", or how
  * many bytes where these are no whole number of the calling rank's elements. */
 ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
                                        int *destination);
 
-/* The sentence for the last error that this thread got from a function above, one line without its
- * end; "" if none. Where NCCL or CUDA failed, it holds their reason. */
+/* The sentence for the last error that this thread got from a function above, one line; "" if none.
+ * Where NCCL or CUDA failed, it holds their reason. */
 const char *alltoallv_last_error(void);
 
 #ifdef __cplusplus

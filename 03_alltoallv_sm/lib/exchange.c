@@ -42,10 +42,9 @@ static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, uint64_t e
     x->place = w->place + at;
     if (end <= room) return ncclSuccess;
     return alltoallv_fail(ncclInvalidArgument,
-                          "recvbuff has to hold %llu elements, but the registered buffer ends "
-                          "after %llu",
-                          (unsigned long long)(end / x->element),
-                          (unsigned long long)(room / x->element));
+                          "recvbuff has to hold %zu elements, but the registered buffer ends "
+                          "after %zu",
+                          (size_t)end / x->element, (size_t)room / x->element);
   }
   return alltoallv_fail(ncclInvalidUsage,
                         "recvbuff is not registered; allowed: after alltoallv_register");

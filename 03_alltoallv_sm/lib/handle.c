@@ -60,19 +60,16 @@ static ncclResult_t describe(const struct alltoallv_error *e)
 {
   const int source = e->source, destination = e->destination;
   /* In what this rank counts in. The other one may count in something else: then in bytes. */
-  const uint32_t element = e->element;
-  const bool whole = element > 0 && e->sent % element == 0 && e->expected % element == 0;
-  const unsigned long long sent = whole ? e->sent / element : e->sent;
-  const unsigned long long expected = whole ? e->expected / element : e->expected;
+  const bool whole = e->sent % e->element == 0 && e->expected % e->element == 0;
+  const unsigned long long sent = whole ? e->sent / e->element : e->sent;
+  const unsigned long long expected = whole ? e->expected / e->element : e->expected;
   const char *what = whole ? "elements" : "bytes";
-  switch (e->kind) {
-  case ALLTOALLV_ERROR_KIND:
+  if (e->kind == ALLTOALLV_ERROR_KIND)
     return alltoallv_fail(ncclInvalidUsage, "ranks %d and %d made different calls", source,
                           destination);
-  case ALLTOALLV_ERROR_TIMEOUT:
+  if (e->kind == ALLTOALLV_ERROR_TIMEOUT)
     return alltoallv_fail(ncclRemoteError, "rank %d waited in vain for rank %d", destination,
                           source);
-  }
   if (source < 0)
     return alltoallv_fail(ncclInvalidArgument, "rank %d would receive %llu %s, %llu fit",
                           destination, sent, what, expected);
@@ -325,12 +322,10 @@ ncclResult_t alltoallv_destroy(alltoallv_t handle)
   /* of any stream, launches of graphs included; freeing memory waits for the device anyway */
   const cudaError_t last = cudaDeviceSynchronize();
   const ncclResult_t result = free_handle(handle);
-  if (last != cudaSuccess)
-    return alltoallv_fail(ncclUnhandledCudaError, "the last exchange: %s",
-                          cudaGetErrorString(last));
-  if (result != ncclSuccess)
-    return alltoallv_fail(result, "cleanup: memory of the kernel: %s",
-                          alltoallv_nccl_reason(result));
+  ALLTOALLV_CHECK(cudaError_t, last, "the last exchange", ncclUnhandledCudaError,
+                  cudaGetErrorString(code));
+  ALLTOALLV_CHECK(ncclResult_t, result, "cleanup: memory of the kernel", code,
+                  alltoallv_nccl_reason(code));
   return ncclSuccess;
 }
 

@@ -67,20 +67,15 @@ ncclResult_t alltoallv_fail(ncclResult_t result, const char *format, ...)
 /* NCCL's own reason for a failure, or the result in words. */
 const char *alltoallv_nccl_reason(ncclResult_t result);
 
-#define ALLTOALLV_NCCLTRY(call)                                                              \
-  do {                                                                                       \
-    ncclResult_t try_result = (call);                                                        \
-    if (try_result != ncclSuccess)                                                           \
-      return alltoallv_fail(try_result, "%s: %s", #call, alltoallv_nccl_reason(try_result)); \
+#define ALLTOALLV_CHECK(type, call, text, result, reason)                       \
+  do {                                                                          \
+    const type code = (call);                                                   \
+    if (code != (type)0) return alltoallv_fail(result, "%s: %s", text, reason); \
   } while (0)
-
-#define ALLTOALLV_CUDATRY(call)                                      \
-  do {                                                               \
-    cudaError_t try_error = (call);                                  \
-    if (try_error != cudaSuccess)                                    \
-      return alltoallv_fail(ncclUnhandledCudaError, "%s: %s", #call, \
-                            cudaGetErrorString(try_error));          \
-  } while (0)
+#define ALLTOALLV_NCCLTRY(call) \
+  ALLTOALLV_CHECK(ncclResult_t, call, #call, code, alltoallv_nccl_reason(code))
+#define ALLTOALLV_CUDATRY(call) \
+  ALLTOALLV_CHECK(cudaError_t, call, #call, ncclUnhandledCudaError, cudaGetErrorString(code))
 
 /* For functions that have set the sentence themselves. */
 #define ALLTOALLV_TRY(call)                           \

@@ -18,8 +18,7 @@
  * save. */
 const size_t alltoallv_lsa_threshold = 512 << 10;
 
-/* [more than 8 ranks][mode]. A kernel takes as many bytes of kernel_args as its passed_args hold.
- */
+/* [more than 8 ranks][mode] */
 static const void *const kernels[2][3] = {
     {(const void *)alltoallv_kernel<8, MODE_SMALL>, (const void *)alltoallv_kernel<8, MODE_LARGE>,
      (const void *)alltoallv_kernel<8, MODE_DEVICE>},
