@@ -242,9 +242,8 @@ static ncclResult_t make_lsa(struct alltoallv_handle *h)
 {
   ALLTOALLV_NCCLTRY(ncclCommSplit(h->comm, 0, h->rank, &h->lsa_comm, NULL));
   ALLTOALLV_TRY(agree_on(h, make_scratch(h), "set up the kernel", "", false));
-  ALLTOALLV_TRY(agree_on(h, alltoallv_lsa_probe(h), "share memory for the kernel", "", false));
-  return agree_on(h, open_window(h, ALLTOALLV_MAX_WINDOWS), "share memory for the kernel", "",
-                  false);
+  ALLTOALLV_TRY(agree_on(h, alltoallv_lsa_probe(h), "share memory", "", false));
+  return agree_on(h, open_window(h, ALLTOALLV_MAX_WINDOWS), "share memory", "", false);
 }
 
 /* What fails on this rank the others have to hear, or they would wait for it. That takes the words,

@@ -450,14 +450,15 @@ static void test_arguments(struct test *t)
   const size_t huge = (size_t)1 << 60, room = (t->x.recv_bytes + PROGRAM_GUARD) / 4;
   const ncclResult_t argument = ncclInvalidArgument, usage = ncclInvalidUsage;
   size_t ten[MAX_RANKS], zero[MAX_RANKS] = {0}, many[MAX_RANKS] = {huge}, packed[MAX_RANKS] = {0};
-  size_t overlap[MAX_RANKS], beyond[MAX_RANKS], received[MAX_RANKS], *d = t->device;
+  size_t overlap[MAX_RANKS], beyond[MAX_RANKS], received[MAX_RANKS], after[MAX_RANKS];
+  size_t *d = t->device;
   char *send = t->x.send, *recv = t->x.window + PROGRAM_GUARD;
   cudaStream_t stream = t->stream;
   alltoallv_t h = t->handle;
   void *address;
   char sentence[128];
   launcher_step("arguments");
-  for (int p = 0; p < n; p++) ten[p] = 10, packed[p] = 10 * (size_t)p;
+  for (int p = 0; p < n; p++) ten[p] = 10, packed[p] = 10 * (size_t)p, after[p] = 10 * (size_t)n;
   memcpy(overlap, packed, sizeof packed);
   memcpy(beyond, packed, sizeof packed);
   if (n > 1) overlap[1] = 9;
@@ -499,6 +500,7 @@ static void test_arguments(struct test *t)
   }
   const bool wrong = t->me->rank == n - 1;
   good &= refused(alltoallv_counts(ten, NULL, h), argument, "NULL argument");
+  good &= A2A(recv, ten, after, recv, ten, NULL, 4) == ncclSuccess; /* other parts of a buffer */
   result(t, good, "wrong arguments are refused");
 
   /* other units are other calls; counts that cannot be meant fit nowhere */
@@ -507,10 +509,13 @@ static void test_arguments(struct test *t)
     const bool units = i == 3 && n > 1;
     size_t counts[MAX_RANKS] = {(size_t)1 << (33 + 15 * (i % 3))};
     CUDACHECK(cudaMemcpy(d, counts, (size_t)n * sizeof *d, cudaMemcpyHostToDevice));
+    CUDACHECK(cudaMemset(d + n, 1, (size_t)n * sizeof *d));
     ALLTOALLVCHECK(alltoallv_device_counts(send, d, NULL, recv, 0, ALLTOALLV_PACKED, d + n, NULL,
                                            NULL, units && wrong ? 12 : 8, h, stream));
     good &= async_error(t) == (units ? usage : argument);
     good &= strstr(alltoallv_last_error(), units ? " made different calls" : ", 0 fit") != NULL;
+    CUDACHECK(cudaMemcpy(received, d + n, (size_t)n * sizeof *d, cudaMemcpyDeviceToHost));
+    good &= memcmp(received, zero, (size_t)n * sizeof *d) == 0; /* nothing came */
   }
   if (!t->kernel) { /* its own part a rank compares without the kernel */
     for (int p = 0; p < n; p++) received[p] = p == t->me->rank ? 11 : 10;
