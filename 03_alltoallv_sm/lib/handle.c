@@ -293,13 +293,12 @@ static ncclResult_t free_handle(struct alltoallv_handle *h)
 ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *config,
                                  size_t ll_threshold, uint32_t first_epoch, alltoallv_t *handle)
 {
-  static const alltoallv_config_t defaults = ALLTOALLV_CONFIG_INITIALIZER;
   if (comm == NULL || handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL argument");
   *handle = NULL;
   struct alltoallv_handle *h = calloc(1, sizeof(*h));
   if (h == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
   h->comm = comm;
-  h->config = config != NULL ? *config : defaults;
+  h->config = config != NULL ? *config : (alltoallv_config_t)ALLTOALLV_CONFIG_INITIALIZER;
   h->ll_threshold = ll_threshold;
   h->first_epoch = first_epoch;
   const ncclResult_t result = make_handle(h);

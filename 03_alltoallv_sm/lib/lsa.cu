@@ -14,8 +14,7 @@
 #include "internal.h"
 #include "kernel.cuh"
 
-/* Above it, copying out of the scratch memory costs more than the wait for the header that lines
- * save. */
+/* Above it, copying out of the scratch memory costs more than waiting for a header. */
 const size_t alltoallv_lsa_threshold = 512 << 10;
 
 /* [more than 8 ranks][mode] */
