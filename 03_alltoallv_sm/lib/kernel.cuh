@@ -7,7 +7,7 @@
  *           where; at the end each block tells the block of its number there that it is done
  *
  * The sender chooses by the bytes of the pair; counts agree, so the receiver knows. Before it sends
- * a block waits for nothing but headers, and these come first; so there is no cycle of waiting.
+ * a block waits for headers alone, and these come first: there is no cycle of waiting.
  *
  * The grid has a team of blocks (those with the same blockIdx.y) for every rank, or fewer if blocks
  * are short: see FOR_EACH_OF_TEAM. Which block does what:
@@ -17,9 +17,8 @@
  *   others    lines            headers of large pairs,  tiles, lines
  *                              tiles, lines
  *
- * In MODE_LARGE all ranks have the same grid. What a rank sends to itself goes like the rest. MODE
- * leaves out what an exchange does not need: a small one spends most of its time on fetching
- * instructions. */
+ * In MODE_LARGE all ranks have the same grid. What a rank sends to itself goes like the rest. A
+ * mode has what it needs only: most of the time of a small exchange is fetching instructions. */
 #ifndef ALLTOALLV_KERNEL_CUH
 #define ALLTOALLV_KERNEL_CUH
 
@@ -81,9 +80,8 @@ static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
   return now.epoch;
 }
 
-/* Few threads ask for the epoch, because requests for one place queue up. The handle may break
- * meanwhile: thread 0's answer decides for the block, since barriers follow, and a thread that has
- * seen more stores and expects nothing. */
+/* Few threads ask for the epoch, because requests for one place queue up. If the handle breaks
+ * meanwhile, thread 0's answer decides for the block, since barriers follow. */
 static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, block_state &b)
 {
   const int p = threadIdx.x;

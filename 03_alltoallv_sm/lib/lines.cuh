@@ -64,11 +64,6 @@ static __device__ __forceinline__ lane_words move_words(char *segment, uint32_t 
              : move_odd_words<STORE>(at, v, left);
 }
 
-static __device__ __forceinline__ lane_words load_words(const char *segment, uint32_t g, int left)
-{
-  return move_words<false>(const_cast<char *>(segment), g, {}, left);
-}
-
 static __device__ __forceinline__ uint32_t groups_of(uint64_t bytes)
 {
   return ((uint32_t)bytes + ALLTOALLV_GROUP_BYTES - 1) / ALLTOALLV_GROUP_BYTES;
@@ -104,7 +99,8 @@ static __device__ __forceinline__ void send_lines(const kernel_args &a,
     {
       const int left = bytes_left(bytes, g);
       if (left <= 0) continue;
-      const lane_words v = load_words(a.x.send + pairs[p].send_offset, g, left);
+      char *segment = const_cast<char *>(a.x.send) + pairs[p].send_offset;
+      const lane_words v = move_words<false>(segment, g, {}, left);
       const struct beginning now = begin_exchange(a);
       if (now.broken) return; /* see read_header */
       char *lines = lane_lines(mailbox(a, p, a.rank, now.epoch), g);

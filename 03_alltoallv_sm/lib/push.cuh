@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Large pairs go straight into the receive buffer of the peer, as in simple/barrier.cu; but a
- * header, which says where they may go, takes the place of its first barrier.
- *
- * Neither loads nor stores touch a byte outside the segment, not even to write back what was there:
- * the byte beside it belongs to another source, which may be writing it at this moment. */
+ * header, which says where they may go, takes the place of its first barrier. Nothing touches a
+ * byte outside the segment: that belongs to another source, which may be writing it. */
 #ifndef ALLTOALLV_PUSH_CUH
 #define ALLTOALLV_PUSH_CUH
 
@@ -60,7 +58,7 @@ static __device__ __noinline__ void copy_odd(char *to, const char *from, int byt
     copy_as<uint8_t>(to, from, bytes);
 }
 
-/* As many tiles make up a segment, wherever it begins; the last one may be empty. */
+/* Of a segment, wherever it begins; the last one may be empty. */
 static __device__ __forceinline__ uint32_t tiles_in(uint64_t bytes)
 {
   return (uint32_t)((bytes + 127 + ALLTOALLV_TILE_BYTES - 1) / ALLTOALLV_TILE_BYTES);
@@ -86,13 +84,12 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
 
 /* ---- which warp moves which tile ---------------------------------------------------------- */
 
-/* The tiles of all pairs are numbered through, beginning with those for rank 0, and tile t is for
- * warp t modulo their number. But a warp takes one tile of each pair in turn: so all links are
- * busy, and neighboring tiles are written at the same time. (One pair after the other loses 5 to
- * 10 %, one contiguous range per block as much.)
+/* The tiles of all pairs are numbered through, and tile t is for warp t modulo their number. But a
+ * warp takes one tile of each pair in turn: so all links are busy, and neighboring tiles are
+ * written at the same time. (One pair after the other loses 5 to 10 %, one range per block as
+ * much.)
  *
- * By thread p: how many tiles pair p has, if it is large, and which warp has the first.
- */
+ * By thread p: the tiles of pair p, if it is large, and which warp has the first. */
 static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_state &b,
                                                     const struct alltoallv_pair *pairs, int p)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the kernel share: its arguments, what a rank and a block remember, lines, and
- * waiting with a timeout. */
+/* What the parts of the kernel share: arguments, lines, mailboxes, waiting with a timeout. */
 #ifndef ALLTOALLV_WAIT_CUH
 #define ALLTOALLV_WAIT_CUH
 
@@ -65,9 +64,8 @@ static __device__ __forceinline__ struct beginning begin_exchange(const kernel_a
 
 /* ---- lines --------------------------------------------------------------------------------- */
 
-/* Three words of data and the epoch, in one store and one load: PTX does not split the scalar type
- * b128. So a reader that finds its epoch has the data too, after one trip over the link. Two stores
- * would need a fence between them, which costs a round trip. */
+/* Three words of data and the epoch, in one store and one load, because PTX does not split b128. So
+ * a reader that finds its epoch has the data too, without a fence, which costs a round trip. */
 struct line {
   uint32_t word[3];
   uint32_t epoch;
@@ -96,12 +94,7 @@ static __device__ __forceinline__ line load_line(const void *at)
                : "=l"(low), "=l"(high)
                : "l"(at)
                : "memory");
-  line l;
-  l.word[0] = (uint32_t)low;
-  l.word[1] = (uint32_t)(low >> 32);
-  l.word[2] = (uint32_t)high;
-  l.epoch = (uint32_t)(high >> 32);
-  return l;
+  return {{(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high}, (uint32_t)(high >> 32)};
 }
 
 /* What store_number has stored. */
@@ -112,8 +105,8 @@ static __device__ __forceinline__ uint64_t number(const line &l)
 
 /* ---- mailboxes ----------------------------------------------------------------------------- */
 
-/* A place in the memory of rank `owner`: so many bytes after its scratch memory. NCCL maps all
- * windows of a rank at the same distances from each other, on each rank. */
+/* So many bytes after the scratch memory of rank `owner`. On each rank NCCL maps all windows of a
+ * rank at the same distances from each other. */
 static __device__ char *at_place(const kernel_args &a, int owner, uint64_t place)
 {
   return a.scratch_base + (uint64_t)owner * a.scratch_stride + place;
@@ -138,20 +131,17 @@ static __device__ line header_line(const kernel_args &a, uint32_t epoch, int p, 
   return load_line(mailbox(a, a.rank, p, epoch) + which * ALLTOALLV_LINE_BYTES);
 }
 
-static __device__ __noinline__ void clear_lines(const kernel_args &a, int parity)
-{
-  uint4 *lines = reinterpret_cast<uint4 *>(mailbox(a, a.rank, 0, parity));
-  const uint64_t count = (uint64_t)a.n * a.mailbox_bytes / ALLTOALLV_LINE_BYTES;
-  for (uint64_t i = threadIdx.x; i < count; i += blockDim.x) lines[i] = make_uint4(0, 0, 0, 0);
-  __threadfence_system();
-  __syncthreads();
-}
-
 /* See alltoallv_stale_parity. By all threads of block 0, before its headers. */
 static __device__ __forceinline__ void clear_stale_lines(const kernel_args &a, uint32_t epoch)
 {
   const int parity = alltoallv_stale_parity(epoch);
-  if (parity >= 0) clear_lines(a, parity);
+  if (parity < 0) return;
+  uint4 *lines = reinterpret_cast<uint4 *>(mailbox(a, a.rank, 0, parity));
+  const uint64_t count = (uint64_t)a.n * a.mailbox_bytes / ALLTOALLV_LINE_BYTES;
+#pragma unroll 1
+  for (uint64_t i = threadIdx.x; i < count; i += blockDim.x) lines[i] = make_uint4(0, 0, 0, 0);
+  __threadfence_system();
+  __syncthreads();
 }
 
 /* ---- waiting and reporting ---------------------------------------------------------------- */
@@ -168,11 +158,7 @@ static __device__ void report(const kernel_args &a, struct alltoallv_error *reco
 {
   volatile int *written = &record->kind;
   if (*written != ALLTOALLV_ERROR_NONE) return; /* the first one stays until it is read */
-  record->source = source;
-  record->destination = destination;
-  record->sent = sent;
-  record->expected = expected;
-  record->element = a.x.element;
+  *record = {ALLTOALLV_ERROR_NONE, source, destination, sent, expected, a.x.element};
   __threadfence_system();
   *written = kind;
 }
@@ -186,8 +172,7 @@ static __device__ __noinline__ void report_counts(const kernel_args &a, uint32_t
     report(a, &a.errors->counts, kind, source, destination, sent, expected);
 }
 
-/* The rank to name when I waited for `source`: rather one that has sent no header, because `source`
- * may be waiting for it too. */
+/* The rank to name when I waited for `source`: rather one for which `source` may be waiting too. */
 static __device__ int missing_rank(const kernel_args &a, uint32_t epoch, int source)
 {
   for (int p = 0; p < a.n; p++)
@@ -267,9 +252,8 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p,
  * Let A and B be two ranks and e an epoch. A begins e when its kernel starts, after it has finished
  * e - 1, because the exchanges of a handle follow each other. It finishes e when its kernel ends.
  *   (1) A rank that has a header of e from A knows that A has finished e - 1.
- *   (2) A rank that has finished e has had a header of e from every rank: its block 0 waits for
- *       all of them, in every mode, and for pairs without bytes too. (With device counts it waits
- *       for the rows in share_counts, and where a wait there is given up, for the header here.)
+ *   (2) A rank that has finished e has had a header of e from every rank: its block 0 waits for all
+ *       of them, for pairs without bytes too. (With device counts in share_counts.)
  *
  * Scratch memory. In e, B writes into its mailbox at A without waiting, into the one of the parity
  * of e. That holds what B wrote in e - 2, which A reads in e - 2 only. B has finished e - 1; by (2)
@@ -283,9 +267,8 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p,
  * count, B stores nothing and A waits for nothing: both compare the same two numbers. Small pairs
  * are stored by A itself, from its mailbox.
  *
- * In every mode each exchange counts the epoch on for all blocks, so modes and grids may change
- * from one to the next. After a timeout a rank sends nothing any more, so nobody stores to it in
- * later epochs; what the epoch that timed out left here is undefined.
+ * Each exchange counts the epoch on for all blocks, so modes and grids may change. After a timeout
+ * a rank sends nothing any more, so nobody stores to it in later epochs.
  *
  * After a while a block looks at the header of the peer's block 0: where counts disagree, the peer
  * may send no other. */
