@@ -12,13 +12,15 @@
  * The grid has a team of blocks (those with the same blockIdx.y) for every rank, or fewer if blocks
  * are short: see FOR_EACH_OF_TEAM. Which block does what:
  *
- *             MODE_SMALL       MODE_LARGE               MODE_DEVICE
- *   block 0   headers, lines   headers, tiles, lines    rows of counts, tiles, lines
- *   others    lines            headers of large pairs,  tiles, lines
- *                              tiles, lines
+ *                           MODE_SMALL               MODE_LARGE           MODE_DEVICE
+ *   block 0 of team 0       headers: its first       all headers, tiles   rows of counts, tiles,
+ *                           warps; own part: others                       small own part
+ *   other blocks of team 0  own part                 headers of large     tiles, small own part
+ *   teams from 1 on         lines                    pairs, tiles, lines  tiles, lines
  *
- * In MODE_LARGE all ranks have the same grid. What a rank sends to itself goes like the rest. A
- * mode has what it needs only: most of the time of a small exchange is fetching instructions. */
+ * In MODE_LARGE all ranks have the same grid. In MODE_DEVICE the own part goes in tiles if any part
+ * is large. MODE leaves out what an exchange does not need: a small one spends most of its time on
+ * fetching instructions. */
 #ifndef ALLTOALLV_KERNEL_CUH
 #define ALLTOALLV_KERNEL_CUH
 
@@ -64,17 +66,23 @@ static __device__ __forceinline__ void compare_counts(const kernel_args &a, uint
 
 static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
 {
-  const int p = blockDim.x - 1 - threadIdx.x; /* the last warps have the fewest lines */
-  send_lines(a, a.pairs);                     /* no barrier on the way to the first store */
+  const int p = threadIdx.x;
+  const bool lines = blockIdx.y != 0;
+  if (lines) send_lines(a, a.pairs); /* no barrier on the way to the first store */
   const struct beginning now = begin_exchange(a);
   if (this_block() == 0) clear_stale_lines(a, now.epoch);
-  if (now.broken) return now.epoch;
-  const bool meets = this_block() == 0 && p < a.n;
-  if (meets) send_counts(a, now.epoch, p);
-  receive_lines(a, a.pairs, now.epoch);
-  if (meets) { /* every rank, also where no bytes go: see read_header */
+  if (lines) {
+    if (!now.broken) receive_lines(a, a.pairs, now.epoch);
+    return now.epoch;
+  }
+  const uint32_t most = (uint32_t)(a.n + 31) / 32, warps = blockDim.x / 32;
+  const uint32_t waiters = this_block() == 0 ? most : 0;
+  if ((uint32_t)p / 32 >= waiters) {
+    copy_own(a, a.pairs[a.rank], this_block() * warps + p / 32 - most, gridDim.x * warps - most);
+  } else if (!now.broken && p < a.n) { /* of every rank, also where no bytes go: see read_header */
     struct alltoallv_header h;
     bool sends, receives;
+    send_counts(a, now.epoch, p);
     compare_counts(a, now.epoch, p, h, sends, receives);
   }
   return now.epoch;
@@ -93,8 +101,8 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
   if (p == 0) b.epoch = now.epoch, b.stop = now.broken;
   if (thread_of_rank) {
     const struct alltoallv_pair pair = a.pairs[p];
-    meets =
-        this_block() == 0 || pair.send_bytes > a.ll_threshold || pair.recv_bytes > a.ll_threshold;
+    meets = this_block() == 0 || p == a.rank || pair.send_bytes > a.ll_threshold ||
+            pair.recv_bytes > a.ll_threshold;
     meets = meets && !now.broken;
     if (meets) send_counts(a, now.epoch, p);
     b.pairs[p] = pair;
@@ -127,7 +135,11 @@ static __device__ __forceinline__ uint32_t exchange_device(const kernel_args &a,
   send_lines(a, b.pairs);
   if (push && p < a.n) number_tiles(a, b, b.pairs, p);
   if (!share_counts(a, b)) return b.epoch;
-  if (push) push_device(a, b);
+  if (push)
+    push_device(a, b);
+  else if (blockIdx.y == 0)
+    copy_own(a, b.pairs[a.rank], threadIdx.x / 32 * gridDim.x + blockIdx.x,
+             blockDim.x / 32 * gridDim.x);
   receive_lines(a, b.pairs, b.epoch);
   if (p < a.n && p != a.rank && b.pairs[p].recv_bytes > a.ll_threshold)
     await_data(a, b.epoch, p, b.blocks[p]);

@@ -76,11 +76,11 @@ static __device__ __forceinline__ char *lane_lines(char *mailbox, uint32_t g)
          (g * ALLTOALLV_GROUP_LINES + threadIdx.x % 32) * ALLTOALLV_LINE_BYTES;
 }
 
-/* Blocks with the same blockIdx.y are a team. Team i sends lines to rank + i and receives them from
- * rank - i, team 0 from itself; with fewer teams than ranks also for i + gridDim.y and so on. So a
- * block waits for the block of its number at another rank, which has sent before it waits: where
- * grids are equal, blocks that are not resident yet keep nobody from going on. */
-#define FOR_EACH_OF_TEAM(a, i) for (int i = blockIdx.y; i < (a).n; i += gridDim.y)
+/* Blocks with the same blockIdx.y are a team. Team i > 0 sends lines to rank + i and receives them
+ * from rank - i; with fewer teams than ranks also for i + gridDim.y - 1 and so on. So a block waits
+ * for the block of its number at another rank, which has sent before it waits: where grids are
+ * equal, blocks that are not resident yet keep nobody from going on. */
+#define FOR_EACH_OF_TEAM(a, i) for (int i = blockIdx.y; i > 0 && i < (a).n; i += gridDim.y - 1)
 
 /* The groups of a pair for this warp of its team; neighbors go to different multiprocessors. */
 #define FOR_EACH_GROUP(g, bytes)                                                     \
@@ -134,6 +134,20 @@ receive_lines(const kernel_args &a, const struct alltoallv_pair *pairs, uint32_t
         v.word[j] = make_uint4(l[0].word[j], l[1].word[j], l[2].word[j], l[3].word[j]);
       move_words<true>(a.x.recv + pairs[p].recv_offset, g, v, left);
     }
+  }
+}
+
+/* A small part for myself, by warp number `first` of `warps`. */
+static __device__ __forceinline__ void
+copy_own(const kernel_args &a, const struct alltoallv_pair &own, uint32_t first, uint32_t warps)
+{
+  char *segment = const_cast<char *>(a.x.send) + own.send_offset;
+  if (own.send_bytes != own.recv_bytes) return;
+  for (uint32_t g = first; g < groups_of(own.send_bytes); g += warps) {
+    const int left = bytes_left(own.send_bytes, g);
+    if (left > 0)
+      move_words<true>(a.x.recv + own.recv_offset, g, move_words<false>(segment, g, {}, left),
+                       left);
   }
 }
 

@@ -156,6 +156,7 @@ static int shape_of(const struct alltoallv_handle *h, const struct alltoallv_req
     enough = (groups * 32 + *threads - 1) / *threads;
   }
   if (enough < (uint64_t)blocks) blocks = (int)enough;
+  if (teams * blocks < 2) blocks = 2; /* one rank: a block for headers and another one */
   *grid = dim3(blocks, teams);
   return mode;
 }

@@ -89,7 +89,7 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
  * written at the same time. (One pair after the other loses 5 to 10 %, one range per block as
  * much.)
  *
- * By thread p: the tiles of pair p, if it is large, and which warp has the first. */
+ * By thread p: the tiles of pair p, if it is large or my own, and which warp has the first. */
 static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_state &b,
                                                     const struct alltoallv_pair *pairs, int p)
 {
@@ -97,7 +97,7 @@ static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_
   for (int q = 0; q <= p; q++) {
     before += tiles;
     const uint64_t bytes = pairs[q].send_bytes;
-    tiles = bytes > a.ll_threshold ? tiles_in(bytes) : 0;
+    tiles = q == a.rank || bytes > a.ll_threshold ? tiles_in(bytes) : 0;
   }
   b.tiles[p] = tiles;
   b.first[p] = before % (all_blocks() * (blockDim.x / 32));
@@ -153,7 +153,7 @@ static __device__ __forceinline__ void push_tiles(const kernel_args &a, const bl
 
 /* ---- from the header of the peer to the arrival of the data there ------------------------- */
 
-/* By all threads, when b.to, b.pairs and b.tiles are set: stores the large pairs.
+/* By all threads, when b.to, b.pairs and b.tiles are set: stores the large pairs and my own part.
  * Then thread p tells rank p that all of this block has been stored there. */
 static __device__ __forceinline__ void push_pairs(const kernel_args &a, const block_state &b)
 {
