@@ -128,10 +128,8 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
 static __device__ __forceinline__ uint32_t exchange_device(const kernel_args &a, block_state &b)
 {
   const int p = threadIdx.x;
-  struct beginning now = {0, false};
   if (this_block() == 0) send_rows(a);
-  if (p == 0) now = begin_exchange(a);
-  const bool push = load_counts(a, b, now);
+  const bool push = load_counts(a, b);
   send_lines(a, b.pairs);
   if (push && p < a.n) number_tiles(a, b, b.pairs, p);
   if (!share_counts(a, b)) return b.epoch;

@@ -14,8 +14,10 @@
 
 #ifdef __CUDACC__
 #define ALLTOALLV_RULE static __host__ __device__ inline
+#define ALLTOALLV_ROLLED _Pragma("unroll 1") /* instructions have to be fetched, too */
 #else
 #define ALLTOALLV_RULE static inline
+#define ALLTOALLV_ROLLED
 #endif
 
 #define ALLTOALLV_MAX_LSA_RANKS 72 /* the largest NVLink domain today */
@@ -112,6 +114,7 @@ ALLTOALLV_RULE int alltoallv_fits(const uint64_t *counts, size_t stride, int n, 
                                   uint64_t *needs)
 {
   uint64_t total = 0;
+  ALLTOALLV_ROLLED
   for (*source = 0; *source < n; ++*source) {
     *needs = counts[(size_t)*source * stride + (size_t)d] * element;
     total += *needs;
