@@ -112,7 +112,6 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
   __syncthreads();
   if (b.stop) return b.epoch;
   send_lines(a, a.pairs);
-  move_row<true>(a, b, this_warp());
   if (meets) {
     struct alltoallv_header h;
     compare_counts(a, now.epoch, p, h, sends, receives);

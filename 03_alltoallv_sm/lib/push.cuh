@@ -109,8 +109,7 @@ static __device__ __forceinline__ uint32_t this_warp(void)
   return threadIdx.x / 32 * all_blocks() + this_block();
 }
 
-/* Moves a row, which is one tile of each pair; or just fetches it into the second-level cache. */
-template <bool FETCH>
+/* Moves a row, which is one tile of each pair. */
 static __device__ __forceinline__ void move_row(const kernel_args &a, const block_state &b,
                                                 uint32_t row)
 {
@@ -121,13 +120,7 @@ static __device__ __forceinline__ void move_row(const kernel_args &a, const bloc
     const uint32_t tile = row + (warp >= b.first[p] ? 0 : warps) - b.first[p];
     if (tile >= b.tiles[p]) continue;
     const struct alltoallv_pair &pair = b.pairs[p];
-    const char *from = a.x.send + pair.send_offset;
-    if (FETCH) {
-      const uint64_t at = ((uint64_t)tile * 32 + threadIdx.x % 32) * (ALLTOALLV_TILE_BYTES / 32);
-      if (at < pair.send_bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
-    } else if (b.to[p] != NULL) {
-      copy_tile(b.to[p], from, pair.send_bytes, tile);
-    }
+    if (b.to[p] != NULL) copy_tile(b.to[p], a.x.send + pair.send_offset, pair.send_bytes, tile);
   }
 }
 
@@ -147,7 +140,7 @@ static __device__ __forceinline__ void push_tiles(const kernel_args &a, const bl
   for (uint32_t row = this_warp(); row < most; row = __shfl_sync(~0u, next, 0)) {
     next = row + warps;
     if (!few && threadIdx.x % 32 == 0) next = warps + atomicAdd(&a.state->taken[b.epoch & 1], 1);
-    move_row<false>(a, b, row);
+    move_row(a, b, row);
   }
 }
 
