@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data of an AlltoAllV and its comparison on the device. An element holds its source, its
- * destination and its number there, so that any misplacement shows. Around the segments there are
- * guard bytes, which are compared as well. */
+/* The data of an AlltoAllV and its comparison on the device. An element is made of its source, its
+ * destination and its number there. So a misplaced one shows: always if it has 8 bytes, almost
+ * always if it has fewer. Around the parts there are guard bytes, which are compared as well. */
 #ifndef ELEMENTS_H
 #define ELEMENTS_H
 
@@ -34,8 +34,8 @@ struct element_errors {
   long long source;                  /* of that segment */
 };
 
-/* The bits of an element. 8 bytes hold everything as it is; 4 bytes source and destination in the
- * upper bits, mixed with an odd multiple of the number; 2 and 1 bytes a part of a hash. */
+/* The bits of an element. 8 bytes hold everything. 4 bytes mix it: elements of two parts can be
+ * alike once a part has more than 2^16 of them. 2 and 1 bytes are a piece of a hash. */
 HASH_FN uint64_t element_bits(const struct segment *s, size_t i)
 {
   const uint64_t pair = (uint64_t)s->source << 8 | (uint64_t)s->destination;

@@ -22,11 +22,11 @@
  *   that are NULL mean packed: one part after the other in rank order. Host arrays are read before
  *   the call returns.
  * - "Collective": every rank makes the call, in the same order. NCCL's rules apply: one thread at a
- *   time, not beside other NCCL calls on that communicator, not in a group. The communicator is a
- *   blocking one, and the current device is its device.
+ *   time, not beside other NCCL calls on that communicator, not in a group. Use a blocking
+ *   communicator, and make its device current.
  * - Exchanges are asynchronous and need no barrier between them: none writes into a peer's receive
- *   buffer before the peer's stream has reached it. One on another stream waits for the one before
- *   by an event. (cudaStreamPerThread is many streams: use it from one thread only.)
+ *   buffer before the peer's stream has reached it. If two are on different streams, an event makes
+ *   the second wait for the first. (cudaStreamPerThread is many streams: use it from one thread.)
  * - If another kernel that waits for peers (NCCL, a second handle) may run at the same time, limit
  *   this one with config.max_blocks, so that all blocks are resident: else both can deadlock.
  * - Exchanges may be captured into a CUDA graph, on all ranks or on none: on one stream, with no
@@ -77,10 +77,10 @@ typedef struct {
 /* ---- set up and tear down ----------------------------------------------------------------- */
 
 /* Collective. Makes a handle for all ranks of `comm`, which must outlive it. `config` may be NULL
- * for the defaults. Allocates all that exchanges need, 1.4 MiB per rank. Synchronizes the device.
- * Errors come back on all ranks:
+ * for the defaults. Allocates, on each rank, 1.4 MiB for every rank of the communicator.
+ * Synchronizes the device. Errors come back on all ranks:
  *   ncclInvalidArgument  the configuration of a rank is wrong
- *   ncclInvalidUsage     ALLTOALLV_LSA was asked for and is not possible here */
+ *   ncclInvalidUsage     ALLTOALLV_LSA was requested and is not possible here */
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle);
 
 /* Collective. Makes [buff, buff + bytes) usable as receive buffer. `buff` comes from ncclMemAlloc
@@ -125,11 +125,11 @@ ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], al
 /* Collective. The order of arguments is MPI_Alltoallv's. sendcounts[j] of rank i must equal
  * recvcounts[i] of rank j: the kernel finds where they differ (alltoallv_get_async_error),
  * send/recv does not. Zero counts are fine and so is any alignment; multiples of 16 bytes are
- * fastest. Segments of the send buffer may overlap.
- *   ncclInvalidArgument  NULL, element_bytes 0 or 4 GiB, a count that overflows in bytes, a segment
- *                        outside the registered range
- *   ncclInvalidUsage     recvbuff is not registered (LSA path), receive segments overlap, or send
- *                        and receive ranges do
+ * fastest. Parts of the send buffer may overlap.
+ *   ncclInvalidArgument  NULL; element_bytes is 0, or 4 GiB or more; a count overflows in bytes; a
+ *                        part is outside the registered range
+ *   ncclInvalidUsage     recvbuff is not registered (LSA path), parts that are received overlap, or
+ *                        send and receive ranges do
  *   ncclRemoteError      the handle has timed out before */
 ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
                        void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
@@ -163,14 +163,14 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
  *   ncclInvalidArgument  `source` sent another number of elements than `destination` expected, or
  *                        (device counts) more than fits; source is -1 when the sum over all does
  *                        not fit. Both ranks of the pair get it, for device counts all ranks do.
- *                        The receive segment of that pair is undefined (device counts: nothing has
- *                        moved), nothing beside it is written, and the handle stays usable. Asking
- *                        clears it; there may be another one, so ask until there is none.
+ *                        The part that is received is undefined (device counts: nothing has moved),
+ *                        nothing beside it is written, and the handle stays usable. Asking clears
+ *                        it; there may be another one, so ask until there is none.
  *   ncclInvalidUsage     the two ranks made different calls; otherwise as above
  *   ncclRemoteError      nothing came from `source` within the timeout. Final: end the job, with
  *                        the receive buffers allocated, since the late rank may still write there.
- * alltoallv_last_error() then says "rank 0 sends 11 elements to rank 2, which expects 10", or how
- * many bytes where these are no whole number of the calling rank's elements. */
+ * alltoallv_last_error() then says "rank 0 sends 11 elements to rank 2, which expects 10". It gives
+ * bytes when the number is not a multiple of element_bytes. */
 ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
                                        int *destination);
 

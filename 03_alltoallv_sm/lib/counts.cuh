@@ -32,8 +32,8 @@ static __device__ void send_rows(const kernel_args &a)
 }
 
 /* My own counts and displacements, from device memory into b.pairs. Is a pair large, be it my own?
- * After a count that cannot be meant all pairs are large, so that nothing of them is sent before it
- * is clear that they fit nowhere. */
+ * If the counts so far exceed 2^55 bytes, all later pairs are treated as large. So none of their
+ * data are sent before the check finds that they do not fit. */
 static __device__ bool load_counts(const kernel_args &a, block_state &b)
 {
   const int p = threadIdx.x;

@@ -6,8 +6,8 @@
  *   tiles   large pairs: straight into the receive buffer of the peer, once its header has said
  *           where; at the end each block tells the block of its number there that it is done
  *
- * The sender chooses by the bytes of the pair; counts agree, so the receiver knows. Before it sends
- * a block waits for headers alone, and these come first: there is no cycle of waiting.
+ * Sender and receiver choose by the size of the pair; if counts disagree, `contradicts` ends the
+ * wait. Before it sends, a block waits for headers only. These come first, so no cycle can form.
  *
  * The grid has a team of blocks (those with the same blockIdx.y) for every rank, or fewer if blocks
  * are short: see FOR_EACH_OF_TEAM. Which block does what:
@@ -88,8 +88,8 @@ static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
   return now.epoch;
 }
 
-/* Few threads ask for the epoch, because requests for one place queue up. If the handle breaks
- * meanwhile, thread 0's answer decides for the block, since barriers follow. */
+/* Few threads read the epoch, because a hundred reads of one address queue up. The handle may break
+ * while they read, so what thread 0 has read decides for the block: barriers follow. */
 static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, block_state &b)
 {
   const int p = threadIdx.x;
@@ -157,9 +157,9 @@ static __device__ __forceinline__ void exchange(const kernel_args &a)
   else
     epoch = exchange_device(a, b);
 
-  __syncthreads(); /* nobody needs the old number any more */
+  __syncthreads(); /* no thread needs the old epoch any more */
   if (this_block() == 0) {
-    /* grids of different size: the other blocks count along */
+    /* grids differ in size, so block 0 also updates the epochs of blocks that did not run */
     for (uint32_t i = all_blocks() + p; i < ALLTOALLV_MAX_BLOCKS; i += blockDim.x)
       a.state->block[i].epoch = epoch;
     if (p == 0) a.state->taken[~epoch & 1] = 0; /* of the next exchange */

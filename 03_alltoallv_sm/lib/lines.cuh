@@ -6,20 +6,20 @@
 
 #include "wait.cuh"
 
-/* What a lane moves of a group, as 4 lines: 16 bytes at 16 * lane and at two distances of 512, so
- * that a warp's accesses are contiguous on both sides. */
+/* What a lane moves of a group, as 4 lines: its pieces begin at 16 * lane, 512 + 16 * lane and
+ * 1024 + 16 * lane, so that a warp's accesses are contiguous on both sides. */
 struct lane_words {
   uint4 word[3];
 };
 
-/* Bytes of group g for this lane and those after it; 0 or less: none. */
+/* How many bytes of group g belong to this lane and the lanes after it. 0 or less: none. */
 static __device__ __forceinline__ int bytes_left(uint64_t bytes, uint32_t g)
 {
   const int rest = (int)bytes - (int)g * ALLTOALLV_GROUP_BYTES;
   return (rest < ALLTOALLV_GROUP_BYTES ? rest : ALLTOALLV_GROUP_BYTES) - (int)threadIdx.x % 32 * 16;
 }
 
-/* Loads or stores a lane's words at `at`, where `left` bytes belong to the segment, in pieces of
+/* Loads or stores a lane's words at `at`, where `left` bytes belong to the part, in pieces of
  * type T. All loads are in flight together. */
 template <typename T, bool STORE>
 static __device__ __forceinline__ lane_words move_pieces(char *at, lane_words v, int left)
@@ -44,7 +44,7 @@ static __device__ __forceinline__ lane_words move_pieces(char *at, lane_words v,
   return u.all;
 }
 
-/* Where the segment does not consist of whole words of 16 bytes. */
+/* Where the part does not consist of whole words of 16 bytes. */
 template <bool STORE>
 static __device__ __noinline__ lane_words move_odd_words(char *at, lane_words v, int left)
 {
@@ -53,12 +53,12 @@ static __device__ __noinline__ lane_words move_odd_words(char *at, lane_words v,
              : move_pieces<uint8_t, STORE>(at, v, left);
 }
 
-/* In group g of the segment. */
+/* In group g of the part. */
 template <bool STORE>
-static __device__ __forceinline__ lane_words move_words(char *segment, uint32_t g, lane_words v,
+static __device__ __forceinline__ lane_words move_words(char *part, uint32_t g, lane_words v,
                                                         int left)
 {
-  char *at = segment + (uint64_t)g * ALLTOALLV_GROUP_BYTES + threadIdx.x % 32 * 16;
+  char *at = part + (uint64_t)g * ALLTOALLV_GROUP_BYTES + threadIdx.x % 32 * 16;
   return (reinterpret_cast<uintptr_t>(at) | (uintptr_t)left) % 16 == 0
              ? move_pieces<uint4, STORE>(at, v, left)
              : move_odd_words<STORE>(at, v, left);
@@ -99,8 +99,8 @@ static __device__ __forceinline__ void send_lines(const kernel_args &a,
     {
       const int left = bytes_left(bytes, g);
       if (left <= 0) continue;
-      char *segment = const_cast<char *>(a.x.send) + pairs[p].send_offset;
-      const lane_words v = move_words<false>(segment, g, {}, left);
+      char *part = const_cast<char *>(a.x.send) + pairs[p].send_offset;
+      const lane_words v = move_words<false>(part, g, {}, left);
       const struct beginning now = begin_exchange(a);
       if (now.broken) return; /* see read_header */
       char *lines = lane_lines(mailbox(a, p, a.rank, now.epoch), g);
@@ -141,13 +141,12 @@ receive_lines(const kernel_args &a, const struct alltoallv_pair *pairs, uint32_t
 static __device__ __forceinline__ void
 copy_own(const kernel_args &a, const struct alltoallv_pair &own, uint32_t first, uint32_t warps)
 {
-  char *segment = const_cast<char *>(a.x.send) + own.send_offset;
+  char *part = const_cast<char *>(a.x.send) + own.send_offset;
   if (own.send_bytes != own.recv_bytes) return;
   for (uint32_t g = first; g < groups_of(own.send_bytes); g += warps) {
     const int left = bytes_left(own.send_bytes, g);
     if (left > 0)
-      move_words<true>(a.x.recv + own.recv_offset, g, move_words<false>(segment, g, {}, left),
-                       left);
+      move_words<true>(a.x.recv + own.recv_offset, g, move_words<false>(part, g, {}, left), left);
   }
 }
 

@@ -79,11 +79,11 @@ ALLTOALLV_RULE uint32_t alltoallv_next_epoch(uint32_t epoch)
   return epoch == 0xffffffffu ? 2 : epoch + 1;
 }
 
-/* Lines of the round before then have to be cleared: which (0: those of even epochs, 1: of odd
- * ones) at the beginning of `epoch`, before block 0 sends its headers, or -1. By then we have read
- * what we wait for of that parity, and nobody sends more before those headers. What nobody waits
- * for (of a pair whose counts disagree) may land later: two epochs on its sender's kernel has
- * ended. */
+/* Before then old lines are cleared: which (0: of even epochs, 1: of odd ones) at the beginning of
+ * `epoch`, before block 0 sends its headers, or -1. What is awaited of that parity has been read by
+ * then, and peers send more only after those headers. Lines of a pair whose counts disagree are not
+ * awaited, so they may arrive later. Two epochs later the sender's kernel has ended, and the second
+ * clearing removes them. */
 ALLTOALLV_RULE int alltoallv_stale_parity(uint32_t epoch)
 {
   if (epoch == 0xffffffffu || epoch == 3) return 0;
@@ -134,7 +134,7 @@ struct alltoallv_state {
     uint32_t broken; /* a wait was given up: forever */
   } __attribute__((aligned(8))) block[ALLTOALLV_MAX_BLOCKS];
   uint32_t reported; /* last epoch that has reported an error */
-  uint32_t taken[2]; /* by parity of the epoch: rows of tiles handed out, see push_tiles */
+  uint32_t taken[2]; /* by parity of the epoch: rounds of tiles handed out, see push_tiles */
 };
 
 /* ---- errors that the device finds --------------------------------------------------------- */

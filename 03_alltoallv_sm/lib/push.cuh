@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Large pairs go straight into the receive buffer of the peer, as in simple/barrier.cu; but a
  * header, which says where they may go, takes the place of its first barrier. Nothing touches a
- * byte outside the segment: that belongs to another source, which may be writing it. */
+ * byte outside the part: that belongs to another source, which may be writing it. */
 #ifndef ALLTOALLV_PUSH_CUH
 #define ALLTOALLV_PUSH_CUH
 
@@ -9,8 +9,7 @@
 
 /* ---- one tile ----------------------------------------------------------------------------- */
 
-/* What a warp moves at a time: 2 loads of 16 bytes per lane before the first store. (Tiles of 2 KiB
- * are 1 % slower.) */
+/* What a warp moves at a time: 2 loads of 16 bytes per lane before the first store. */
 #define ALLTOALLV_TILE_BYTES 1024
 
 /* Read once: do not keep it in the first-level cache. */
@@ -58,13 +57,13 @@ static __device__ __noinline__ void copy_odd(char *to, const char *from, int byt
     copy_as<uint8_t>(to, from, bytes);
 }
 
-/* Of a segment, wherever it begins; the last one may be empty. */
+/* The number of tiles of a part, wherever it begins; the last one may be empty. */
 static __device__ __forceinline__ uint32_t tiles_in(uint64_t bytes)
 {
   return (uint32_t)((bytes + 127 + ALLTOALLV_TILE_BYTES - 1) / ALLTOALLV_TILE_BYTES);
 }
 
-/* One warp copies a tile of the segment. Tiles begin at whole cache lines of the destination (128
+/* One warp copies a tile of the part. Tiles begin at whole cache lines of the destination (128
  * bytes), because stores that fill these make the largest packets. The first may be shorter. */
 static __device__ __forceinline__ void copy_tile(char *to, const char *from, uint64_t bytes,
                                                  uint32_t tile)
@@ -84,10 +83,10 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
 
 /* ---- which warp moves which tile ---------------------------------------------------------- */
 
-/* The tiles of all pairs are numbered through, and tile t is for warp t modulo their number. But a
- * warp takes one tile of each pair in turn: so all links are busy, and neighboring tiles are
- * written at the same time. (One pair after the other loses 5 to 10 %, one range per block as
- * much.)
+/* The tiles of all pairs are numbered in one sequence. Tile t goes to warp t modulo the number of
+ * warps, so the warps' shares differ by one tile at most. But a warp takes one tile of each pair in
+ * turn: so all links are busy, and neighboring tiles are written at the same time. (One pair after
+ * the other is slower, and so is one range per block.)
  *
  * By thread p: the tiles of pair p, if it is large or my own, and which warp has the first. */
 static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_state &b,
@@ -109,38 +108,38 @@ static __device__ __forceinline__ uint32_t this_warp(void)
   return threadIdx.x / 32 * all_blocks() + this_block();
 }
 
-/* Moves a row, which is one tile of each pair. */
-static __device__ __forceinline__ void move_row(const kernel_args &a, const block_state &b,
-                                                uint32_t row)
+/* Moves a round, which is one tile of each pair. */
+static __device__ __forceinline__ void move_round(const kernel_args &a, const block_state &b,
+                                                  uint32_t round)
 {
-  const uint32_t warps = all_blocks() * (blockDim.x / 32), warp = row % warps;
+  const uint32_t warps = all_blocks() * (blockDim.x / 32), warp = round % warps;
   int p = a.rank;
   for (int i = 0; i < a.n; i++) { /* rank + 1 first, myself last */
     if (++p == a.n) p = 0;
-    const uint32_t tile = row + (warp >= b.first[p] ? 0 : warps) - b.first[p];
+    const uint32_t tile = round + (warp >= b.first[p] ? 0 : warps) - b.first[p];
     if (tile >= b.tiles[p]) continue;
     const struct alltoallv_pair &pair = b.pairs[p];
     if (b.to[p] != NULL) copy_tile(b.to[p], a.x.send + pair.send_offset, pair.send_bytes, tile);
   }
 }
 
-/* A warp's first row is that of its own number. If there are few, the others follow at equal
+/* A warp's first round is that of its own number. If there are few, the others follow at equal
  * distances. Else they come from a counter, which block 0 sets back in the next exchange: with
  * equal shares the links idle while the slowest multiprocessor finishes. (When all warps ask the
  * counter at the same time, the last one waits a microsecond.) */
-#define FEW_ROWS 4
+#define FEW_ROUNDS 4
 
 static __device__ __forceinline__ void push_tiles(const kernel_args &a, const block_state &b)
 {
   const uint32_t warps = all_blocks() * (blockDim.x / 32);
   uint32_t most = 0, next;
   for (int p = 0; p < a.n; p++) most = most > b.tiles[p] ? most : b.tiles[p];
-  const bool few = most <= FEW_ROWS * warps;
+  const bool few = most <= FEW_ROUNDS * warps;
   most = (most + warps - 1) / warps * warps;
-  for (uint32_t row = this_warp(); row < most; row = __shfl_sync(~0u, next, 0)) {
-    next = row + warps;
+  for (uint32_t round = this_warp(); round < most; round = __shfl_sync(~0u, next, 0)) {
+    next = round + warps;
     if (!few && threadIdx.x % 32 == 0) next = warps + atomicAdd(&a.state->taken[b.epoch & 1], 1);
-    move_row(a, b, row);
+    move_round(a, b, round);
   }
 }
 

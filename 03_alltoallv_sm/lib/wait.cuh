@@ -131,7 +131,7 @@ static __device__ line header_line(const kernel_args &a, uint32_t epoch, int p, 
   return load_line(mailbox(a, a.rank, p, epoch) + which * ALLTOALLV_LINE_BYTES);
 }
 
-/* See alltoallv_stale_parity. By all threads of block 0, before its headers. */
+/* In epochs 2, 3, 4 and when epochs wrap around, by all threads of block 0, before its headers. */
 static __device__ __forceinline__ void clear_stale_lines(const kernel_args &a, uint32_t epoch)
 {
   const int parity = alltoallv_stale_parity(epoch);

@@ -20,7 +20,7 @@ void copy_engine_call(const struct exchange *x, const char *send, char *recv, cu
 }
 
 /* One copy after the other, to rank + 1 first: each alone fills the link, and no two ranks send to
- * the same one. (Side by side in streams of their own they reach 60 % of the rate.) */
+ * the same one. (Side by side in streams of their own they collide at the receivers.) */
 void copy_to_peers(const struct exchange *x, const char *send, char *recv, cudaStream_t stream)
 {
   const size_t size = x->type->size, recv_at = (size_t)(recv - (char *)x->simple.scratch);

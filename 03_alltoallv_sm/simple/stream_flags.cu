@@ -5,7 +5,7 @@
 
 #include "simple.h"
 
-/* One batch, since every single operation costs a stream about 2 us. */
+/* One batch, which takes less time than single operations. */
 void signal_and_wait(const exchange *x, int which, const size_t *tell, const size_t *await,
                      cudaStream_t stream)
 {
