@@ -46,13 +46,13 @@ static __global__ void __launch_bounds__(THREADS)
                                              blockIdx.x);
   if (a.barriers) barrier.sync(ncclCoopCta(), cuda::memory_order_relaxed);
 
-  /* each rank begins with another peer, or all would store into rank 0 first */
-  for (int i = 0; i < a.dev_comm.lsaSize; i++) {
+  /* rank + 1 first, or all would store into rank 0; the own part, which needs no link, last */
+  for (int i = 1; i <= a.dev_comm.lsaSize; i++) {
     const int p = (a.dev_comm.lsaRank + i) % a.dev_comm.lsaSize;
     const size_t bytes = a.parts[p].bytes;
     const char *from = a.sendbuff + a.parts[p].from;
     char *to = (char *)ncclGetLsaPointer(a.window, a.parts[p].to, p);
-    /* A multiple of 16 has zeros in its lowest 4 bits. The OR of the three has them if all have. */
+    /* If all three are multiples of 16, the OR ends in four zero bits. */
     const size_t any_bits = (size_t)to | (size_t)from | bytes;
     if (any_bits % 16 == 0)
       copy_as<uint4>(to, from, bytes);
