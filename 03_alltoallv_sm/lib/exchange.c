@@ -47,10 +47,10 @@ static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, uint64_t e
                           (size_t)end / x->element, (size_t)room / x->element);
   }
   return alltoallv_fail(ncclInvalidUsage,
-                        "recvbuff is not registered; allowed: after alltoallv_register");
+                        "recvbuff is not registered; call alltoallv_register first");
 }
 
-/* The segments of a buffer, in bytes: what one call after the other has seen of them. */
+/* The parts of a buffer, in bytes: what one call after the other has seen of them. */
 struct side {
   const size_t *counts, *displs; /* displs NULL: each right after the one before */
   uint64_t packed;               /* the end of the one before */
@@ -58,7 +58,7 @@ struct side {
 };
 
 /* The one for rank p. False if it overflows. */
-static bool next_segment(struct side *s, int p, size_t element, uint64_t *bytes, uint64_t *offset)
+static bool next_part(struct side *s, int p, size_t element, uint64_t *bytes, uint64_t *offset)
 {
   *offset = s->packed;
   if (__builtin_mul_overflow(s->counts[p], element, bytes) ||
@@ -78,8 +78,8 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, str
   for (int p = 0; p < h->n; p++) {
     struct alltoallv_pair *a = &h->pairs[p];
     const uint64_t end = recv.end;
-    if (!next_segment(&send, p, x->element, &a->send_bytes, &a->send_offset) ||
-        !next_segment(&recv, p, x->element, &a->recv_bytes, &a->recv_offset))
+    if (!next_part(&send, p, x->element, &a->send_bytes, &a->send_offset) ||
+        !next_part(&recv, p, x->element, &a->recv_bytes, &a->recv_offset))
       return alltoallv_fail(ncclInvalidArgument, "what rank %d gets or sends overflows", p);
     for (int q = 0; q < p && a->recv_offset < end; q++) { /* mostly in order: nothing to compare */
       const struct alltoallv_pair *b = &h->pairs[q];
@@ -143,7 +143,7 @@ bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct allto
 
 /* ---- enqueueing --------------------------------------------------------------------------- */
 
-/* After the exchange before, on whatever stream; in a capture the caller orders the launches. */
+/* After the exchange before, on any stream. In a capture the caller orders the launches. */
 static ncclResult_t enqueue(struct alltoallv_handle *h, const struct alltoallv_request *x,
                             cudaStream_t stream)
 {
@@ -158,9 +158,6 @@ static ncclResult_t enqueue(struct alltoallv_handle *h, const struct alltoallv_r
     }
     h->last_exists = true;
     h->last_stream = stream;
-  } else if (h->state == NULL && x->kind != ALLTOALLV_KIND_HOST) {
-    return alltoallv_fail(ncclInvalidUsage,
-                          "device counts cannot be captured on the send/recv path");
   }
   return h->state != NULL ? alltoallv_lsa_launch(h, x, stream) : alltoallv_sendrecv(h, x, stream);
 }

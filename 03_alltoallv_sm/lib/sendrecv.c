@@ -51,11 +51,6 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
   ncclResult_t result = ncclGroupStart();
   for (int p = 0; p < h->n && result == ncclSuccess; p++) {
     const struct alltoallv_pair *pair = &h->pairs[p];
-    if (p == h->rank && pair->send_bytes != pair->recv_bytes) { /* would wait for itself */
-      alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_MISMATCH, p, p, pair->send_bytes,
-                       pair->recv_bytes, x->element);
-      continue;
-    }
     /* Zero counts are skipped on both sides; if only one did so, the other would wait forever. */
     if (pair->send_bytes > 0)
       result =
@@ -64,11 +59,9 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
       result =
           ncclRecv(x->recv + pair->recv_offset, pair->recv_bytes, ncclUint8, p, h->comm, stream);
   }
-  if (result != ncclSuccess)
-    (void)alltoallv_fail(result, "ncclSend, ncclRecv: %s", alltoallv_nccl_reason(result));
   /* A group that has begun must end, or all that the thread asks of NCCL would only be queued. */
   const ncclResult_t ended = ncclGroupEnd();
-  if (result != ncclSuccess) return result;
-  ALLTOALLV_NCCLTRY(ended);
+  ALLTOALLV_CHECK(ncclResult_t, result != ncclSuccess ? result : ended, "ncclSend, ncclRecv", code,
+                  alltoallv_nccl_reason(code));
   return ncclSuccess;
 }
