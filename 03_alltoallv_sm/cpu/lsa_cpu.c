@@ -25,14 +25,14 @@ const size_t alltoallv_lsa_threshold = 0; /* there are no lines */
 /* ---- set up ------------------------------------------------------------------------------- */
 
 const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
-                                  const char (*ids)[ALLTOALLV_PCI_ID], int *blocks)
+                                  const struct alltoallv_answer *gpus, int *blocks)
 {
   const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"), *pcie = getenv("CPU_STANDIN_PCIE");
-  (void)ids;
+  (void)gpus;
   *blocks = 1;
   if (ranks != NULL && atoi(ranks) != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
-  if (pcie != NULL && atoi(pcie) == device) return "a GPU is not known to be on NVLink";
+  if (pcie != NULL && atoi(pcie) == device) return "a GPU may be on PCIe; the kernel needs NVLink";
   return "";
 }
 

@@ -68,7 +68,7 @@ static ncclResult_t describe(const struct alltoallv_error *e)
     return alltoallv_fail(ncclInvalidUsage, "ranks %d and %d made different calls", source,
                           destination);
   if (e->kind == ALLTOALLV_ERROR_TIMEOUT)
-    return alltoallv_fail(ncclRemoteError, "rank %d waited in vain for rank %d", destination,
+    return alltoallv_fail(ncclRemoteError, "rank %d timed out waiting for rank %d", destination,
                           source);
   if (source < 0)
     return alltoallv_fail(ncclInvalidArgument, "rank %d would receive %llu %s, %llu fit",
@@ -86,17 +86,12 @@ ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result,
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   struct alltoallv_errors *errors = handle->errors;
   struct alltoallv_error *e = has_error(&errors->timeout) ? &errors->timeout : &errors->counts;
-  ncclResult_t found = ncclSuccess;
-  int from = -1, to = -1;
-  if (has_error(e)) {
-    from = e->source, to = e->destination;
-    found = describe(e);
-    if (e->kind != ALLTOALLV_ERROR_TIMEOUT) /* which stays */
-      __atomic_store_n(&e->kind, ALLTOALLV_ERROR_NONE, __ATOMIC_RELEASE);
-  }
+  const ncclResult_t found = has_error(e) ? describe(e) : ncclSuccess;
   if (result != NULL) *result = found;
-  if (source != NULL) *source = from;
-  if (destination != NULL) *destination = to;
+  if (source != NULL) *source = found != ncclSuccess ? e->source : -1;
+  if (destination != NULL) *destination = found != ncclSuccess ? e->destination : -1;
+  if (found != ncclSuccess && found != ncclRemoteError) /* a timeout stays */
+    __atomic_store_n(&e->kind, ALLTOALLV_ERROR_NONE, __ATOMIC_RELEASE);
   return ncclSuccess;
 }
 
@@ -112,24 +107,18 @@ ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words)
   return ncclSuccess;
 }
 
-/* Collective: what a rank says of itself, and whether it has got as far as this. */
-struct report {
-  uint64_t result, max_blocks;
-  char text[80];
-};
-
-/* Afterwards h->words holds the reports of all ranks. The first failure becomes that of all ranks:
- * a rank that has failed itself keeps its own sentence, the others have the result in words.
+/* Collective. Tells all ranks whether this one has got as far as this, and what it says of itself.
+ * Afterwards h->words holds the answers of all ranks. The first failure becomes that of all. A rank
+ * that failed has the reason in its own sentence; the others get NCCL's text for the result.
  * `same`: texts must not differ. */
 static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what,
                              const char *text, bool same)
 {
-  const struct report *all = (const struct report *)h->words;
+  struct alltoallv_answer *all = (struct alltoallv_answer *)h->words;
   const bool own = result != ncclSuccess;
-  struct report mine = {(uint64_t)result, (uint64_t)h->config.max_blocks, ""};
-  snprintf(mine.text, sizeof(mine.text), "%s", text);
-  memcpy(h->words, &mine, sizeof(mine));
-  ALLTOALLV_TRY(alltoallv_agree(h, sizeof(mine) / sizeof(uint64_t)));
+  *all = (struct alltoallv_answer){(uint64_t)result, (uint64_t)h->config.max_blocks, ""};
+  snprintf(all->text, sizeof(all->text), "%s", text);
+  ALLTOALLV_TRY(alltoallv_agree(h, sizeof(*all) / sizeof(uint64_t)));
   for (int r = 0; r < h->n; r++) {
     result = (ncclResult_t)all[r].result;
     if (result != ncclSuccess)
@@ -162,22 +151,19 @@ static ncclResult_t find_device(struct alltoallv_handle *h, int *device, char *g
   ALLTOALLV_TRY(check_config(&h->config));
   ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->last_done, cudaEventDisableTiming));
   ALLTOALLV_NCCLTRY(ncclCommCuDevice(h->comm, device));
-  ALLTOALLV_CUDATRY(cudaDeviceGetPCIBusId(gpu, ALLTOALLV_PCI_ID, *device));
+  ALLTOALLV_CUDATRY(cudaDeviceGetPCIBusId(gpu, ALLTOALLV_TEXT, *device));
   return ncclSuccess;
 }
 
-/* Can the kernel run? why_not becomes "", or what the first rank says that has something to say.
- * h->words: the GPUs of all ranks. */
+/* Can the kernel run? why_not becomes "", or the reason of the first rank that has one. h->words:
+ * the answers of all ranks with their GPUs. */
 static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device, char *why_not)
 {
-  const struct report *all = (const struct report *)h->words;
+  const struct alltoallv_answer *all = (const struct alltoallv_answer *)h->words;
   alltoallv_config_t *c = &h->config;
   int blocks = 0;
-  char gpus[h->n][ALLTOALLV_PCI_ID];
-  const char *mine = "asked for";
-  for (int r = 0; r < h->n; r++) memcpy(gpus[r], all[r].text, sizeof(gpus[r]));
-  if (c->method != ALLTOALLV_SENDRECV)
-    mine = alltoallv_lsa_why_not(h, device, (const char(*)[ALLTOALLV_PCI_ID])gpus, &blocks);
+  const char *mine = "as requested";
+  if (c->method != ALLTOALLV_SENDRECV) mine = alltoallv_lsa_why_not(h, device, all, &blocks);
   if (c->max_blocks == 0 || c->max_blocks > blocks) c->max_blocks = blocks;
   ALLTOALLV_TRY(agree_on(h, ncclSuccess, "choose the path", mine, false));
   for (int r = h->n - 1; r >= 0; r--) {
@@ -194,7 +180,7 @@ static ncclResult_t open_window(struct alltoallv_handle *h, int id)
   ALLTOALLV_NCCLTRY(
       ncclCommWindowRegister(h->lsa_comm, w->base, w->bytes, &w->window, NCCL_WIN_COLL_SYMMETRIC));
   if (w->window == NULL)
-    return alltoallv_fail(ncclInvalidUsage, "NCCL made no window of the buffer");
+    return alltoallv_fail(ncclInvalidUsage, "NCCL did not create a window for the buffer");
   return alltoallv_lsa_peers(h, id);
 }
 
@@ -246,11 +232,11 @@ static ncclResult_t make_lsa(struct alltoallv_handle *h)
   return agree_on(h, open_window(h, ALLTOALLV_MAX_WINDOWS), "share memory", "", false);
 }
 
-/* What fails on this rank the others have to hear, or they would wait for it. That takes the words,
- * so these come first. */
+/* The others have to hear of a failure on this rank, or they would wait for it. Telling them uses
+ * h->words, so these are allocated first. */
 static ncclResult_t make_handle(struct alltoallv_handle *h)
 {
-  char gpu[ALLTOALLV_PCI_ID] = "", why_not[sizeof(((struct report *)0)->text)] = "";
+  char gpu[ALLTOALLV_TEXT] = "", why_not[ALLTOALLV_TEXT] = "";
   int device = 0;
   ALLTOALLV_NCCLTRY(ncclCommUserRank(h->comm, &h->rank));
   ALLTOALLV_NCCLTRY(ncclCommCount(h->comm, &h->n));
@@ -342,12 +328,12 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
   static const char what[] = "register the buffer";
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   ncclResult_t result = ncclSuccess;
-  char text[80];
+  char text[ALLTOALLV_TEXT];
   int id = 0;
   while (id < ALLTOALLV_MAX_WINDOWS && handle->windows[id].base != NULL) id++;
   if (buff == NULL || bytes == 0 || (uintptr_t)buff % 4096 != 0)
-    result = alltoallv_fail(ncclInvalidArgument, "%zu bytes at %p; allowed: a multiple of 4096",
-                            bytes, buff);
+    result = alltoallv_fail(ncclInvalidArgument,
+                            "%zu bytes at %p; allowed: at least 1, aligned to 4096", bytes, buff);
   else if (id == ALLTOALLV_MAX_WINDOWS)
     result = alltoallv_fail(ncclInvalidUsage, "one more; allowed: %d", ALLTOALLV_MAX_WINDOWS);
   /* NCCL would hang or misbehave if ranks disagreed, so ask first. */

@@ -57,6 +57,13 @@ ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *conf
  * h->words of all: those of rank r are at h->words + r * words. */
 ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words);
 
+/* What each rank says of itself when a handle is made or a buffer registered. */
+enum { ALLTOALLV_TEXT = 80 };
+struct alltoallv_answer {
+  uint64_t result, max_blocks;
+  char text[ALLTOALLV_TEXT];
+};
+
 /* ---- errors ------------------------------------------------------------------------------- */
 
 /* Sets the sentence of alltoallv_last_error() and returns `result`. The old sentence may be among
@@ -109,12 +116,10 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
 
 /* ---- the kernel's side: lsa.cu, or its CPU version ---------------------------------------- */
 
-enum { ALLTOALLV_PCI_ID = 16 }; /* bytes of a GPU's PCI id as text, its 0 included */
-
-/* Why the kernel cannot run on this rank; "" if it can. ids[r]: the GPU of rank r. *blocks: the
- * most that a launch can have. Not collective. */
+/* Why the kernel cannot run on this rank; "" if it can. Each rank's answer is the PCI id of its
+ * GPU. *blocks: the most that a launch can have. Not collective. */
 const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
-                                  const char (*ids)[ALLTOALLV_PCI_ID], int *blocks);
+                                  const struct alltoallv_answer *gpus, int *blocks);
 
 /* Pairs up to this size take lines, unless a test says otherwise. */
 extern const size_t alltoallv_lsa_threshold;

@@ -56,7 +56,7 @@ static bool on_nvlink(int device, const char *mine, const char *theirs)
 }
 
 const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
-                                  const char (*ids)[ALLTOALLV_PCI_ID], int *blocks)
+                                  const struct alltoallv_answer *gpus, int *blocks)
 {
   int version = 0;
   cudaFuncAttributes attributes;
@@ -77,7 +77,8 @@ const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
   for (int r = 0; r < h->n; r++)
-    if (!on_nvlink(device, ids[h->rank], ids[r])) return "a GPU is not known to be on NVLink";
+    if (!on_nvlink(device, gpus[h->rank].text, gpus[r].text))
+      return "a GPU may be on PCIe; the kernel needs NVLink";
   return "";
 }
 
@@ -102,32 +103,26 @@ static __global__ void lsa_pointers(ncclWindow_t window, int n, char **out)
   if (p < n) out[p] = (char *)ncclGetLsaPointer(window, 0, p);
 }
 
-/* From rank 0's scratch memory to rank 1's, as this rank sees them. */
-static uint64_t stride_of(const struct alltoallv_handle *h)
-{
-  char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
-  return h->n > 1 ? scratch[1] - scratch[0] : 0;
-}
-
 /* NCCL maps the ranks at equal distances, which saves the kernel a table. */
 ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id)
 {
   struct alltoallv_window *w = &h->windows[id];
   char *const *peers = (char *const *)w->peers;
+  char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
   lsa_pointers<<<1, 128, 0, h->words_stream>>>(w->window, h->n, (char **)h->words);
   ALLTOALLV_CUDATRY(cudaGetLastError());
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(h->words_stream));
   memcpy(w->peers, h->words, h->n * sizeof(*peers));
-  w->place = peers[0] - (char *)h->windows[ALLTOALLV_MAX_WINDOWS].peers[0];
+  w->place = peers[0] - scratch[0];
   for (int p = 1; p < h->n; p++)
-    if ((uint64_t)(peers[p] - peers[p - 1]) != stride_of(h))
+    if (peers[p] - peers[p - 1] != scratch[1] - scratch[0])
       return alltoallv_fail(ncclInternalError, "ranks are not mapped at equal distances");
   return ncclSuccess;
 }
 
 /* ---- launch ------------------------------------------------------------------------------- */
 
-/* Returns the mode, and how many blocks and threads are worth it: idle ones cost time too. */
+/* The mode and the grid for an exchange: idle blocks cost time. */
 static int shape_of(const struct alltoallv_handle *h, const struct alltoallv_request *x, dim3 *grid,
                     int *threads)
 {
@@ -137,8 +132,7 @@ static int shape_of(const struct alltoallv_handle *h, const struct alltoallv_req
   uint64_t largest = 0, enough = blocks;
   if (x->kind != ALLTOALLV_KIND_HOST) {
     const uint64_t fits = x->capacity * (x->kind == ALLTOALLV_KIND_SLOTS ? (uint64_t)h->n : 1);
-    /* Only what fits is known: where little can arrive, little is sent, mostly. So a warp for
-     * every group of half of it, rounded up: of two ranks that is the pair with the other one. */
+    /* Only the capacity is known. Half of it is assumed to be sent, with a warp for each group. */
     if (fits > 0) enough = fits * x->element / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
     if (enough < 4) enough = 4;
   } else {
@@ -169,9 +163,10 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   const int mode = shape_of(h, x, &grid, &threads);
   struct kernel_args a = {};
   void *arguments[] = {&a};
+  char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
   a.state = h->state;
-  a.scratch_base = (char *)h->windows[ALLTOALLV_MAX_WINDOWS].peers[0];
-  a.scratch_stride = stride_of(h);
+  a.scratch_base = scratch[0];
+  a.scratch_stride = scratch[1] - scratch[0]; /* which one rank does not need */
   a.rank = h->rank;
   a.n = h->n;
   a.ll_threshold = (uint32_t)h->ll_threshold;
