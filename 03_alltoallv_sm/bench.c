@@ -153,7 +153,8 @@ static int make_columns(struct sweep *s, bool graphs, const char *why_not_simple
     if (shown[i] == METHOD_AUTO && reach < s->x.me->nranks) name = "alltoallv (send/recv)";
     if (shown[i] == METHOD_DEVICE_COUNTS && reach < s->x.me->nranks)
       why = "the kernel does not reach all ranks";
-    if (shown[i] == METHOD_COPY_ENGINE && graphs) why = "graphs do not take its flags";
+    if (shown[i] == METHOD_COPY_ENGINE && graphs)
+      why = "its stream flags cannot be captured in a graph";
     if (why) {
       launcher_note(s->x.me, "no column %s: %s", name, why);
       continue;
@@ -192,10 +193,9 @@ int bench_example(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclCommInitRank(&x->comm, me->nranks, id, me->rank));
   CUDACHECK(cudaStreamCreate(&s.stream));
   program_allocate(x);
-  const size_t window_bytes = x->recv_bytes + 2 * PROGRAM_GUARD;
   program_init(x);
-  ALLTOALLVCHECK(alltoallv_register(x->handle, x->window, window_bytes));
-  const char *why_not = simple_open(x, window_bytes);
+  ALLTOALLVCHECK(alltoallv_register(x->handle, x->window, x->window_bytes));
+  const char *why_not = simple_open(x);
 
   struct column columns[BENCH_MAX_VARIANTS];
   struct bench_variant variants[BENCH_MAX_VARIANTS];

@@ -2,9 +2,9 @@
 /* AlltoAllV over symmetric memory: every rank sends a different number of elements to every rank.
  *
  * NCCL has no such call. This program does it twice: with ncclSend and ncclRecv, and with the
- * library in lib/, in which a kernel writes into the memory of the other ranks (or with --method, a
- * step between the two). Both results are verified, every element and the bytes around each
- * segment.
+ * library in lib/, in which a kernel writes into the memory of the other ranks. (--method chooses
+ * another way instead, such as one of simple/.) Both results are verified, every element and the
+ * bytes around each part.
  *
  * Build:  make              (one thread per GPU)      or   make MPI=1
  * Run:    ./alltoallv_sm    ([NTHREADS=N])            or   mpirun -np N ./alltoallv_sm
@@ -30,7 +30,7 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_step("STEP 1: device");
   struct exchange x = {.me = me, .type = opt->type};
   CUDACHECK(cudaSetDevice(me->device));
-  /* That is its row of the matrix; it does not look at the others. */
+  /* That is its row of the matrix. The rank does not look at the rows of the others. */
   const char *pattern = program_options.pattern ? program_options.pattern : "halving";
   size_t matrix[n * n], row = (size_t)n * sizeof *matrix;
   int code = program_matrix(&x, opt, pattern, opt->count ? opt->count : 2048, matrix);
@@ -50,12 +50,12 @@ static int run(const struct rank *me, const struct options *opt)
                      me->device);
 
   /* ======================= STEP 3: counts and displacements ================================= */
-  /* A rank knows what it sends. What it receives the others know: so all exchange their counts. */
+  /* Only the others know what it will receive, so all ranks exchange their counts. */
   launcher_step("STEP 3: counts");
   launcher_print(me, "Setting up AlltoAllV with variable-sized transfers\n");
   program_init(&x); /* alltoallv_init */
   ALLTOALLVCHECK(alltoallv_counts(x.sendcounts, x.recvcounts, x.handle));
-  /* Segments lie one after the other: the displacement of each is the sum of the counts before. */
+  /* Parts lie one after the other: the displacement of each is the sum of the counts before. */
   program_layout(&x);
   launcher_print(me, "  Send counts per rank:");
   for (int to = 0; to < n; to++) launcher_print(me, " %zu", x.sendcounts[to]);
@@ -71,8 +71,7 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_print_all(me, "  Rank %d allocating send: %.2f MB, recv: %.2f MB\n", me->rank,
                      (double)x.send_bytes / (1 << 20), (double)x.recv_bytes / (1 << 20));
   char *recv = x.window + PROGRAM_GUARD;
-  const size_t window_bytes = x.recv_bytes + 2 * PROGRAM_GUARD;
-  ALLTOALLVCHECK(alltoallv_register(x.handle, x.window, window_bytes));
+  ALLTOALLVCHECK(alltoallv_register(x.handle, x.window, x.window_bytes));
 
   /* ======================= STEP 5: input ===================================================== */
   launcher_step("STEP 5: input");
@@ -90,7 +89,7 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_step("STEP 7: AlltoAllV");
   const struct method *method = &methods[program_options.method];
   const bool device = program_options.device_counts;
-  const char *what, *why_not = method->simple ? simple_open(&x, window_bytes) : NULL;
+  const char *what, *why_not = method->simple ? simple_open(&x) : NULL;
   if (why_not) program_cannot_run(me, why_not);
   ALLTOALLVCHECK(alltoallv_info(x.handle, NULL, &what));
   if (method->library)
@@ -118,9 +117,7 @@ static int run(const struct rank *me, const struct options *opt)
   verifier_digest(&verifier, recv, x.receives);
   for (int from = 0; from < n; from++) /* with device counts these have come back */
     if (x.recvcounts[from] != expected[from].count) code = EXIT_WRONG_DATA;
-  if (program_verify(method->library ? "alltoallv" : "simple method", expected, n, &x, window,
-                     stream))
-    code = EXIT_WRONG_DATA;
+  if (program_verify(method->name, expected, n, &x, window, stream)) code = EXIT_WRONG_DATA;
   code = launcher_agree(me, code);
   if (code == EXIT_VERIFIED) launcher_print(me, "AlltoAllV completed successfully\n");
   launcher_print(me, "Verification:\n");

@@ -16,8 +16,8 @@ const struct option_spec program_option_table[] = {
     {"matrix", 0, OPTION_INPUT, &program_options.matrix_file, "FILE",
      "the same from a square matrix of bytes, row = source, column = destination", 0, 0},
     {"method", 0, OPTION_CHOICE, &program_options.method, METHODS,
-     "who moves the bytes (auto): auto, lsa and lib-sendrecv are alltoallv.h's, the others those "
-     "of simple/",
+     "how to move the bytes (auto): auto, lsa and lib-sendrecv are the library, the others are in "
+     "simple/",
      0, 0},
     {"device-counts", 0, OPTION_FLAG, &program_options.device_counts, NULL,
      "the send counts are known to the device only", 0, 0},
@@ -28,15 +28,12 @@ const struct option_spec program_option_table[] = {
 static const char *wrong_options(const struct options *opt, int nranks)
 {
   const struct program_options *own = &program_options;
-  const bool library = methods[own->method].library;
+  const bool simple = !methods[own->method].library;
   if (nranks > EXCHANGE_MAX_RANKS) return "too many ranks; allowed: up to 512";
   if (own->matrix_file && (own->pattern || opt->count || opt->sizes))
-    return "--matrix sets pattern and size; allowed: no --pattern, --count, -b, -e, -f beside it";
-  if (own->device_counts && opt->bench)
-    return "--device-counts is not for --bench, which measures both ways; allowed: one of them";
-  if ((own->device_counts || opt->bench) && !library)
-    return "--device-counts and --bench (which measures the others anyway) need a --method of "
-           "alltoallv.h; allowed: auto, lsa, lib-sendrecv";
+    return "--matrix sets all counts; allowed: --matrix without --pattern, --count, -b, -e, -f";
+  if (own->device_counts + opt->bench + simple > 1)
+    return "--bench, --device-counts and a --method of simple/ exclude each other; allowed: one";
   return "";
 }
 
@@ -84,9 +81,10 @@ void program_allocate(struct exchange *x)
 {
   x->send_bytes = (size_t)launcher_max(x->me, (double)(x->sends * x->type->size));
   x->recv_bytes = (size_t)launcher_max(x->me, (double)(x->receives * x->type->size));
+  x->window_bytes = x->recv_bytes + 2 * PROGRAM_GUARD;
   x->room = x->recv_bytes / x->type->size;
   NCCLCHECK(ncclMemAlloc((void **)&x->send, x->send_bytes + 1));
-  NCCLCHECK(ncclMemAlloc((void **)&x->window, x->recv_bytes + 2 * PROGRAM_GUARD));
+  NCCLCHECK(ncclMemAlloc((void **)&x->window, x->window_bytes));
   CUDACHECK(cudaMalloc((void **)&x->device_counts, 3 * (size_t)x->me->nranks * sizeof(size_t)));
 }
 
@@ -101,7 +99,8 @@ void program_free(struct exchange *x)
 
 void program_cannot_run(const struct rank *me, const char *why)
 {
-  if (me->rank == 0) fprintf(stderr, "alltoallv_sm: --method: %s; allowed: auto, sendrecv\n", why);
+  if (me->rank == 0)
+    fprintf(stderr, "alltoallv_sm: --method: %s; allowed: auto, sendrecv, lib-sendrecv\n", why);
   launcher_barrier(me);
   launcher_abort(EXIT_CANNOT_RUN);
 }
@@ -159,8 +158,7 @@ void program_check_async(alltoallv_t handle)
 
 void program_guard(const struct exchange *x, char *window, cudaStream_t stream)
 {
-  CUDACHECK(
-      cudaMemsetAsync(window, ELEMENTS_GUARD_BYTE, x->recv_bytes + 2 * PROGRAM_GUARD, stream));
+  CUDACHECK(cudaMemsetAsync(window, ELEMENTS_GUARD_BYTE, x->window_bytes, stream));
 }
 
 void program_prepare(const struct exchange *x, char *send, char *recv, uint32_t round,
@@ -179,7 +177,7 @@ void program_prepare(const struct exchange *x, char *send, char *recv, uint32_t 
 unsigned long long program_verify(const char *what, const struct segment *segments, int nsegments,
                                   const struct exchange *x, char *window, cudaStream_t stream)
 {
-  const struct segment all = {window, x->recv_bytes + 2 * PROGRAM_GUARD, 1, ELEMENTS_GUARD, 0, 0};
+  const struct segment all = {window, x->window_bytes, 1, ELEMENTS_GUARD, 0, 0};
   struct element_errors errors, *device;
   /* An allocation, or a kernel's first launch, may wait for a device; and with all ranks in one
    * process the exchange there may wait for this thread. So it has to be over. */
@@ -197,7 +195,7 @@ unsigned long long program_verify(const char *what, const struct segment *segmen
   CUDACHECK(cudaFree(device));
   if (errors.wrong == 0) return 0;
   if (errors.source == ELEMENTS_GUARD)
-    launcher_error("%s: bytes outside the segments were written (%llu wrong)", what, errors.wrong);
+    launcher_error("%s: bytes outside the parts were written (%llu wrong)", what, errors.wrong);
   else
     launcher_error("%s: element %llu from rank %lld is wrong (%llu elements wrong)", what,
                    errors.first_plus_one - 1, errors.source, errors.wrong);

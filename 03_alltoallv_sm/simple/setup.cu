@@ -11,12 +11,13 @@ static __global__ void find_peers(ncclWindow_t window, scratch *s)
   s->peers[threadIdx.x] = (scratch *)ncclGetLsaPointer(window, 0, threadIdx.x);
 }
 
-const char *simple_open(exchange *x, size_t bytes)
+const char *simple_open(exchange *x)
 {
   simple *s = &x->simple;
   const int n = x->me->nranks;
   const size_t lines = 2 * n * SIMPLE_LINES * sizeof(line);
   const size_t window_at = (sizeof(scratch) + lines + 4095) / 4096 * 4096;
+  const size_t bytes = window_at + x->window_bytes;
   ncclDevComm dev_comm;
 #ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
   ncclDevCommRequirements requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
@@ -34,12 +35,12 @@ const char *simple_open(exchange *x, size_t bytes)
   if (made == ncclInvalidUsage) return "the communicator has no symmetric memory";
   CHECK_NCCL_RESULT(made, "ncclDevCommCreate", ncclGetLastError(NULL));
   s->dev_comm = new ncclDevComm(dev_comm);
-  NCCLCHECK(ncclMemAlloc((void **)&s->scratch, window_at + bytes));
+  NCCLCHECK(ncclMemAlloc((void **)&s->scratch, bytes));
   s->window = (char *)s->scratch + window_at;
   CUDACHECK(cudaMemset(s->scratch, 0, window_at));
   CUDACHECK(cudaDeviceSynchronize()); /* before a peer can reach it */
-  NCCLCHECK(ncclCommWindowRegister(x->comm, s->scratch, window_at + bytes, &s->registered,
-                                   NCCL_WIN_COLL_SYMMETRIC));
+  NCCLCHECK(
+      ncclCommWindowRegister(x->comm, s->scratch, bytes, &s->registered, NCCL_WIN_COLL_SYMMETRIC));
   find_peers<<<1, n>>>(s->registered, s->scratch);
   CUDACHECK(cudaGetLastError());
   CUDACHECK(cudaMemcpy(s->peer, s->scratch->peers, sizeof s->peer, cudaMemcpyDeviceToHost));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rungs below the library, and what each is slow at:
+/* The steps below the library, and what each is slow at:
  *
  *   sendrecv.c     everything: NCCL's own buffers and handshakes for every pair
  *   barrier.cu     small exchanges: three trips over the link, one after the other
  *   lines.cu       large exchanges: half of what crosses the link is epochs, all is copied twice
- *   copy_engine.c  all but large exchanges: some 20 us
+ *   copy_engine.c  all but large exchanges: flags between streams. No CUDA graph can capture it
  *
  * The last three need ranks that share memory. None notices that counts disagree or that a peer
  * will never come. A failed call ends the job. */
@@ -62,8 +62,8 @@ struct exchange {
   size_t largest;                    /* of the counts of all ranks */
   size_t sends, receives;            /* all that this rank sends, receives */
   char *send, *window;               /* window: guard bytes, receive buffer, guard bytes */
-  size_t send_bytes, recv_bytes;     /* of the largest rank, so that sizes are alike */
-  size_t *device_counts, room;       /* for device counts: 3 rows; elements that fit */
+  size_t send_bytes, recv_bytes, window_bytes; /* of the largest rank: equal on all */
+  size_t *device_counts, room;                 /* for device counts: 3 rows; elements that fit */
 };
 
 /* Collective: enqueue an exchange. For all but send/recv `recv` lies in x->simple.window, at the
@@ -77,7 +77,7 @@ void bare_push_call(const struct exchange *x, const char *send, char *recv, cuda
 
 /* Collective: make x->simple (returns NULL, or on all ranks why it cannot be used), and take it
  * down when all exchanges are over on all ranks. */
-const char *simple_open(struct exchange *x, size_t window_bytes);
+const char *simple_open(struct exchange *x);
 void simple_close(struct exchange *x);
 
 /* The steps of copy engine. Sets flag `which` of this rank at all others to which `tell` has a

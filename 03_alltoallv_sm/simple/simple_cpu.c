@@ -38,16 +38,17 @@ void signal_and_wait(const struct exchange *x, int which, const size_t *tell, co
   NCCLCHECK(ncclGroupEnd());
 }
 
-const char *simple_open(struct exchange *x, size_t bytes)
+const char *simple_open(struct exchange *x)
 {
   struct simple *s = &x->simple;
   const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"); /* several hosts are being simulated */
   const int n = x->me->nranks;
+  const size_t bytes = sizeof *s->scratch + x->window_bytes;
   if (n > SIMPLE_MAX_RANKS || (ranks && atoi(ranks) < n)) return "not all ranks share memory";
-  NCCLCHECK(ncclMemAlloc((void **)&s->scratch, sizeof *s->scratch + bytes));
+  NCCLCHECK(ncclMemAlloc((void **)&s->scratch, bytes));
   s->window = (char *)(s->scratch + 1);
-  NCCLCHECK(ncclCommWindowRegister(x->comm, s->scratch, sizeof *s->scratch + bytes, &s->registered,
-                                   NCCL_WIN_COLL_SYMMETRIC));
+  NCCLCHECK(
+      ncclCommWindowRegister(x->comm, s->scratch, bytes, &s->registered, NCCL_WIN_COLL_SYMMETRIC));
   for (int p = 0; p < n; p++) s->peer[p] = cpu_window_pointer(s->registered, 0, p);
   return NULL;
 }

@@ -44,7 +44,7 @@ barrier barrier \(simple\)
 lines lines \(simple\)
 copy-engine copy engine \(simple\)
 lsa one-sided kernel among 3 ranks
-lib-sendrecv send/recv: asked for
+lib-sendrecv send/recv: as requested
 EXPECTED
     for method in auto lsa lib-sendrecv; do
       verified "$launcher" 3 --method $method --pattern random --device-counts --digest
@@ -88,11 +88,11 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE
   for method in barrier lines copy-engine; do
     CPU_STANDIN_LSA_RANKS=2 start pthread 4 03_alltoallv_sm --method $method
     exits_with 77
-    one_line '^alltoallv_sm: --method: not all ranks share memory; allowed: auto, sendrecv$'
+    one_line '^alltoallv_sm: --method: not all ranks share memory; allowed: auto, sendrecv, lib-sendrecv$'
   done
   CPU_STANDIN_PCIE=2 start pthread 4 03_alltoallv_sm --method lsa
   exits_with 77
-  one_line '^alltoallv_sm: --method: the kernel cannot be used: a GPU is not known to be on NVLink; allowed: auto, sendrecv$'
+  one_line '^alltoallv_sm: --method: the kernel cannot be used: a GPU may be on PCIe; the kernel needs NVLink; allowed: auto, sendrecv, lib-sendrecv$'
 }
 
 @test "a killed rank is a failure" {
@@ -114,7 +114,7 @@ assert all(r["wrong"] == 0 for r in rows)
 PYTHON
   start pthread 3 03_alltoallv_sm --bench --matrix "$TOP/tests/cli/cases/matrix.txt" --repetitions 2 -G 1 -J "$WORK/out.csv"
   exits_with 0
-  says '^note: no column copy engine: graphs do not take its flags$'
+  says '^note: no column copy engine: its stream flags cannot be captured in a graph$'
   grep '^matrix,408,102,float,3,1,send/recv,' "$WORK/out.csv"
 }
 

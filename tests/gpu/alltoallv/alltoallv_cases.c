@@ -345,7 +345,7 @@ static void test_back_to_back(struct test *t, int kind, const char *name, bool g
   struct exchange x[5]; /* the last one eager */
   launcher_step(name);
   x[4] = t->x;
-  if (method->simple) why = simple_open(&x[4], t->x.recv_bytes + 2 * PROGRAM_GUARD);
+  if (method->simple) why = simple_open(&x[4]);
   if (method->simple && !why) x[4].window = x[4].simple.window;
   CUDACHECK(cudaMalloc((void **)&device, sizeof *device));
   CUDACHECK(cudaMemsetAsync(device, 0, sizeof *device, t->stream));
@@ -426,7 +426,7 @@ static void test_streams(struct test *t)
   bool good = cudaEventElapsedTime(&time, first, first) == cudaSuccess;
   good &= alltoallv_unregister(t->handle, t->x.window) == ncclInvalidArgument; /* it is, by now */
   launcher_barrier(t->me);
-  ALLTOALLVCHECK(alltoallv_register(t->handle, t->x.window, t->x.recv_bytes + 2 * PROGRAM_GUARD));
+  ALLTOALLVCHECK(alltoallv_register(t->handle, t->x.window, t->x.window_bytes));
   result(t, good, "unregister waits for what is running");
   CUDACHECK(cudaStreamDestroy(other));
   CUDACHECK(cudaEventDestroy(first));
