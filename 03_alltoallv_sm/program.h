@@ -54,7 +54,7 @@ enum { PROGRAM_GUARD = 256 };
 int program_matrix(struct exchange *x, const struct options *opt, const char *pattern, size_t total,
                    size_t *matrix);
 
-/* From the counts: displacements of packed segments, sums, and where the segments belong at the
+/* From the counts: displacements of packed parts, sums, and where the parts belong at the
  * peers. Collective. */
 void program_layout(struct exchange *x);
 

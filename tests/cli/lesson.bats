@@ -95,7 +95,7 @@ changed_copy() {
   says '^\[rank [02]\] alltoallv: .*: rank 0 sends 255 elements to rank 2, which expects 256$'
   start pthread 4 03_alltoallv_sm --method barrier
   exits_with 1
-  says '^\[rank 2\] simple method: element 255 from rank 0 is wrong \(1 elements wrong\)$'
+  says '^\[rank 2\] barrier: element 255 from rank 0 is wrong \(1 elements wrong\)$'
 }
 
 @test "03: a ring is one more pattern" {
