@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sparse allreduce of gradients: every rank offers the large entries of its gradient, the sums of
- * what was offered come back to all, and what was not sent is kept and added to the next gradient.
+/* Sparse allreduce of gradients: every rank offers the large entries of its gradient, all ranks get
+ * the sums of what was offered, and what was not sent is kept and added to the next gradient.
  *
- * Ok-Topk (PPoPP'22) compares nine ways to do that with a dense allreduce. This program runs all
- * ten, step by step as in a training job, compares everything that each rank holds after each step
- * with a plain C reference, bit for bit, and prints what the paper says beside what was measured.
+ * The Ok-Topk paper (PPoPP'22) and its code have nine ways to do that, and a dense AllReduce. This
+ * program runs all ten as in a training job. After each step it compares all that each rank holds
+ * with a plain C reference, bit for bit. It prints what the paper says next to what was measured.
  *
  * Build:  make                  (one thread per GPU)      or   make MPI=1
  * Run:    ./sparse_allreduce    ([NTHREADS=N])            or   mpirun -np N ./sparse_allreduce
@@ -22,7 +22,7 @@
 static double timed_step(struct runner *runner)
 {
   const struct job *job = runner->job;
-  launcher_barrier(job->me); /* start together: waiting for a late rank is not part of it */
+  launcher_barrier(job->me); /* start together: waiting for a late rank does not count */
   CUDACHECK(cudaEventRecord(job->start, job->stream));
   SPARSECHECK(runner_step(runner, job->gradient)); /* sparse_allreduce_run() */
   CUDACHECK(cudaEventRecord(job->stop, job->stream));
@@ -60,7 +60,7 @@ static int run_path(struct job *job, int path)
     /* ======================= STEP 6: every element on every rank ============================= */
     launcher_step("STEP 6: verification");
     code = runner_finish(&runner, step);
-    if (runner.last.dense == (path == SPARSE_DENSE)) { /* not to warm up */
+    if (runner.last.dense == (path == SPARSE_DENSE)) { /* no warm-up step */
       steps.counted++;
       steps.local += (double)runner.last.local;
       steps.global += (double)runner.last.global;
@@ -69,7 +69,7 @@ static int run_path(struct job *job, int path)
     if (job->opt->digest && path != SPARSE_DENSE)
       verifier_digest(&job->digest, runner.result, job->count);
     if (code != EXIT_VERIFIED) break;
-    code = verification_step(&verification, job->gradient); /* and to the files */
+    code = verification_step(&verification, job->gradient); /* and writes the files */
   }
 
   /* ======================= STEP 7: what came out ============================================= */
@@ -98,8 +98,7 @@ static int run_paths(struct job *job)
   }
   if (job->opt->digest) verifier_print_digest(&job->digest);
 
-  /* First all ranks are done: with several GPUs in one process, freeing memory may wait for all of
-   * them, and a collective that still runs on one of them for the rank that frees. */
+  /* Before a rank frees memory, all must be done: see sparse_allreduce_destroy(). */
   CUDACHECK(cudaStreamSynchronize(job->stream));
   launcher_barrier(me);
   verifier_free(&job->digest);
@@ -121,7 +120,9 @@ static int run_job(struct job *job)
   if (!launcher_has_memory(me,
                            bench ? bench_bytes(job, 0) : job_bytes(job, job->count, density, 1)))
     return EXIT_USAGE;
-  if (!bench) launcher_print(me, "Starting sparse AllReduce example with %d ranks\n", me->nranks);
+  if (!bench)
+    launcher_print(me, "Starting sparse AllReduce example with %d rank%s\n", me->nranks,
+                   me->nranks == 1 ? "" : "s");
 
   /* ======================= STEP 2: the communicator ========================================== */
   launcher_step("STEP 2: communicator");
@@ -134,7 +135,7 @@ static int run_job(struct job *job)
     launcher_print_all(me, "  Rank %d communicator initialized using device %d\n", me->rank,
                        me->device);
 
-  /* STEP 3 to 7 are those of each path. */
+  /* Steps 3 to 7 are those of each path. */
   const bool failed = me->rank == 0 && rows_open(&job->rows, program_options.output) != 0;
   int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
   if (code == EXIT_VERIFIED) code = bench ? bench_paths(job) : run_paths(job);

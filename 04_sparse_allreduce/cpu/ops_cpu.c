@@ -429,11 +429,10 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
 
 /* ---- oktopk where ranks use each other's memory ------------------------------------------------
  *
- * By flags (struct sparse_flags) they know what is there. What a flag speaks of is stored before
- * it, so nobody counts what has been stored. (The kernels do: their threads store at the same
- * time.) */
+ * By flags (struct sparse_flags) they know what is there. Entries are stored before their flag, so
+ * no rank counts what has been stored. (The kernels do: their threads store at the same time.) */
 
-/* Where this rank sees what lies at `mine` in its own memory in that of rank p. */
+/* Where this rank sees, in the memory of rank p, what lies at `mine` in its own. */
 static void *at_peer(const struct sparse_memory *m, int p, const void *mine)
 {
   return m->state->peers[p] + ((const char *)mine - m->lists);
@@ -464,7 +463,7 @@ static bool all_there(const void *arg)
 }
 
 /* Waits for flags that rank p writes here in this step. If they do not come in time, all values are
- * 0, and nobody is waited for any more. */
+ * 0, and this rank waits no more. */
 static void await(const struct sparse_memory *m, int p, const uint64_t *flags, int count,
                   uint32_t *values)
 {
@@ -478,7 +477,7 @@ static void await(const struct sparse_memory *m, int p, const uint64_t *flags, i
 /* ---- lists to the owners of regions ---------------------------------------------------------- */
 
 /* The first `count` offered entries. Owners drop what does not exceed `level`. A rank that has
- * waited in vain takes no part any more. */
+ * timed out takes no part any more. */
 static void send_parts(const struct sparse_memory *m, uint64_t count, sparse_level_t level)
 {
   struct sparse_state *s = m->state;
@@ -505,7 +504,7 @@ ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream)
 }
 
 /* All candidates go, above the lowest threshold; if it is raised, owners leave out what it does not
- * choose. If there were too many, only what is chosen of them (the kernels do that in reduce). */
+ * choose. If there were too many, only the chosen ones go (the kernels do that in reduce). */
 static void send_candidates(const struct call *c)
 {
   const struct sparse_state *s = c->m.state;
@@ -592,7 +591,7 @@ static void count_chosen(const struct call *c)
   divide(&c->m, c->m.gathered, s->result_count, s->gathered_displs, s->gathered_counts);
 }
 
-/* Of all sums, fetched: the kernels exchange histograms instead, and find the same. */
+/* Fetches all sums and chooses: the kernels exchange histograms instead, and find the same. */
 ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
 {
   SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));

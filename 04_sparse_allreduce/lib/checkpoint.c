@@ -35,7 +35,7 @@ static struct saved saved_header(const struct sparse_allreduce_handle *h)
                         .rank = (uint64_t)h->m.rank,
                         .nranks = (uint64_t)h->m.nranks,
                         .step = h->step};
-  /* Steps give the same bits whatever these are: who restarts elsewhere may choose others. */
+  /* Steps give the same bits whatever these are, so a restart may choose others. */
   saved.config.throttle = 0;
   saved.config.balance = SPARSE_BALANCE_NEVER;
   saved.config.exchange = SPARSE_EXCHANGE_AUTO;
@@ -86,14 +86,14 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
   struct saved saved;
   memcpy(&saved, state, sizeof(saved));
   if (memcmp(&saved, &own, offsetof(struct saved, step)) != 0)
-    return sparse_fail(ncclInvalidArgument, "not a state that this version has saved of a handle "
-                                            "with this count, configuration, rank and ranks");
+    return sparse_fail(ncclInvalidArgument, "not a state that this version saved of a handle with "
+                                            "this count, configuration, rank and ranks");
   if (saved.checksum != checksum_of(h, state))
-    return sparse_fail(ncclInvalidArgument, "a damaged state: its checksum is wrong");
+    return sparse_fail(ncclInvalidArgument, "the state is damaged: its checksum is wrong");
   SPARSE_CUDA(cudaDeviceSynchronize());
   SPARSE_CUDA(cudaMemcpy(h->m.state, kept, KEPT, cudaMemcpyHostToDevice));
-  /* What the last step has left is not of the step that is loaded: nothing of it is to leave the
-   * residual any more, and its result goes. (The next one clears its entries.) */
+  /* What the last step left does not belong to the loaded state: nothing of it may leave the
+   * residual any more, and there is no result. (The next step clears its entries.) */
   SPARSE_CUDA(cudaMemset(&h->m.state->pending, SPARSE_REMOVE_NOTHING, sizeof(uint32_t)));
   if (h->m.residual != NULL)
     SPARSE_CUDA(cudaMemcpy(h->m.residual, kept + KEPT, residual_bytes(h), cudaMemcpyHostToDevice));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The published constants, and what a configuration may be. */
+/* The published constants, and the check of a configuration. */
 #include "handle.h"
 
 #include <string.h>
@@ -68,13 +68,13 @@ int sparse_allreduce_nccl_version(void)
 static const char *error_of(const sparse_allreduce_config_t *c, size_t count, int nranks)
 {
   if (c->size != sizeof(*c))
-    return "config.size is not that of this library: begin with sparse_allreduce_config(), from "
-           "this library's own header";
+    return "config.size is not that of this library: begin with sparse_allreduce_config() "
+           "from this library's own header";
   if ((unsigned)c->algorithm >= SPARSE_ALGORITHMS) return "unknown algorithm";
   if (count < 1 || count >= SPARSE_NO_INDEX) return "count must be 1 to 2^32 - 2";
   if (nranks < 1 || nranks > SPARSE_MAX_RANKS) return "ranks must be 1 to 256";
   if ((unsigned)c->preset > SPARSE_PRESET_BERT) return "unknown preset";
-  /* below, half of it has lost bits, of which Gaussian thresholds would know */
+  /* below that, half of it loses bits, and Gaussian thresholds would differ */
   if (!(c->density >= 1e-300 && c->density <= 1)) return "density must be 1e-300 to 1";
   if (c->gradient_type != ncclFloat && c->gradient_type != ncclHalf &&
       c->gradient_type != ncclBfloat16)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The constants of the paper's training jobs. Users choose a preset. Tests draw them at random. */
+/* The constants of the paper's training jobs. Users choose a preset. Tests draw their own. */
 #ifndef SPARSE_CONSTANTS_H
 #define SPARSE_CONSTANTS_H
 

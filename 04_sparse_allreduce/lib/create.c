@@ -22,7 +22,7 @@ static size_t spare_room(const struct sparse_allreduce_handle *h)
 }
 
 /* The x above which a standard normal variable lies with this probability, to the last digits, by
- * bisection on erfc, which the C library has. */
+ * bisection on the C library's erfc. */
 static double normal_tail(double probability)
 {
   double low = 0, high = 40;
@@ -58,12 +58,12 @@ static ncclResult_t allocate_zeros(void **memory, size_t bytes)
   return ncclSuccess;
 }
 
-/* Memory whose size depends on nothing but the arguments, so that a rank can tell before the others
- * need it whether it will fit. What peers access is one allocation, the lists.
+/* Memory whose size depends only on the arguments, so that a rank knows whether it fits before the
+ * others need it. What peers access is one allocation, the lists.
  *
  * In a graph NCCL maps the whole allocation that a buffer lies in. Before 2.29.2, if ncclSend or
  * ncclRecv came first, a collective takes that for mapped and gets address 0 (NVIDIA/nccl issue
- * 1859). So what a collective uses is not among the lists, if ncclSend and ncclRecv use these. */
+ * 1859). So a collective's buffers are not among the lists if ncclSend and ncclRecv use these. */
 static ncclResult_t allocate(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
@@ -101,8 +101,8 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = h->state;
   const bool tree = h->path->is & SPARSE_TREE;
-  /* A kernel that needs more local memory than any before waits for all that runs on its GPU, maybe
-   * for a kernel that waits for another rank. So the one that needs most runs now. */
+  /* A kernel that needs more local memory than all before it waits for everything on its GPU,
+   * perhaps for a kernel that waits for another rank. So the one that needs most runs now. */
   SPARSE_CUDA(cudaMemset(m->state, 0, sizeof(*s)));
   if (h->path->is & SPARSE_SELECTS)
     SPARSE_TRY(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO, sparse_reduced(m), 0));
@@ -110,7 +110,7 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   s->guess_ratio = 0.9; /* adapts to how many candidates are found */
   s->whole[1] = m->n;
   sparse_uniform_regions(m, s);
-  /* Of lists that always have k entries; of the tree, this rank's and that of a peer. */
+  /* For lists that always have k entries; in the tree, this rank's and a peer's. */
   for (int p = 0; p < m->nranks; p++) {
     s->list_displs[p] = (uint64_t)p * m->list_room;
     s->ones[p] = 1;
@@ -124,10 +124,10 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
-/* Ok-Topk goes without messages: ranks read and write each other's lists. An owner's sums are read
+/* oktopk needs no messages then: ranks read and write each other's lists. An owner's sums are read
  * while its next step may be selecting, so they have a list of their own. What a rank offers lies
- * at its place of the received list, the last one, which has the spare room after it. Not where a
- * process has several GPUs: its kernels would wait for some that it has not launched yet. */
+ * at its place of the received list, the last one, which has the spare room after it. A process
+ * with several GPUs cannot do this: its kernels would wait for ones not launched yet. */
 static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
@@ -147,9 +147,9 @@ static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
-/* Without NCCL's messages where that is possible and wanted: counts on the device, and one-sided
- * where the path can. The AlltoAllV chooses for all ranks together, and it must be able to reach
- * all ranks: its host-synchronized way would be no better than ours. */
+/* Avoids NCCL's messages where that is possible and wanted: counts on the device, and one-sided if
+ * the path can. The AlltoAllV chooses for all ranks together. It must reach all ranks, because its
+ * host-synchronized way would be no better than ours. */
 static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_processes)
 {
   const sparse_exchange_t wanted = h->m.config.exchange;
@@ -205,7 +205,7 @@ static ncclResult_t release(struct sparse_allreduce_handle *h)
   return sparse_fail(ncclUnhandledCudaError, "cleanup: %s", cudaGetErrorString(cudaGetLastError()));
 }
 
-/* What it takes to tell the other ranks that something else has failed. */
+/* Allocates what is needed to report to the other ranks that something else failed. */
 static ncclResult_t allocate_counts(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
@@ -220,16 +220,16 @@ static ncclResult_t allocate_counts(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
-/* Collective: have all ranks got this far, with the same arguments? And has each a process of its
- * own? Allocates and frees nothing: freeing may wait for other GPUs of the process, and those may
- * be waiting for this rank. Steps of other handles must be over: their kernels wait for other
- * ranks, and might leave NCCL's no room. */
+/* Collective: have all ranks come here with the same arguments? Has each a process of its own? This
+ * allocates and frees nothing: freeing may wait for other GPUs of the process, and those may wait
+ * for this rank. Steps of other handles must be over: their kernels wait for other ranks, and might
+ * leave NCCL's no room. */
 static ncclResult_t agree(struct sparse_allreduce_handle *h, ncclResult_t mine, size_t count,
                           bool *own_processes)
 {
   enum { FAILED, ARGUMENTS, PROCESS, WORDS };
   sparse_allreduce_config_t config = h->m.config;
-  config.result = SPARSE_RESULT_DENSE; /* this may differ */
+  config.result = SPARSE_RESULT_DENSE; /* result may differ */
   const uint64_t words[WORDS] = {[FAILED] = mine != ncclSuccess,
                                  [ARGUMENTS] = sparse_hash(count, &config, sizeof(config)),
                                  [PROCESS] = (uint64_t)getpid()};
@@ -247,7 +247,7 @@ static ncclResult_t agree(struct sparse_allreduce_handle *h, ncclResult_t mine, 
   if (mine != ncclSuccess) return mine;
   if (failed) return sparse_fail(ncclRemoteError, "another rank failed to create its handle");
   if (differ)
-    return sparse_fail(ncclInvalidArgument, "count or configuration differ between ranks");
+    return sparse_fail(ncclInvalidArgument, "the count or the configuration differs between ranks");
   return ncclSuccess;
 }
 
@@ -300,7 +300,7 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
   struct sparse_allreduce_handle *h = handle;
   if (h == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   ncclResult_t first = sparse_read_state(h);
-  /* A rank in its last step may be reading from this one. After a timeout nobody is waited for. */
+  /* A rank in its last step may be reading from this one. After a timeout it waits for none. */
   if (first == ncclSuccess && h->onesided && !h->state->late)
     first = exchange_counts(h, h->m.state->ones, 1, 0);
   if (h->alltoallv != NULL) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How entries get from rank to rank, in two ways. (oktopk has a third one: onesided/.) Where all
  * ranks share symmetric memory, the AlltoAllV of example 03 takes its counts from device memory, so
- * that nothing here waits. Else NCCL wants to know every size on the host, so the counts are
- * gathered and the host waits for them; then grouped ncclSend and ncclRecv. */
+ * that nothing here waits. Otherwise NCCL needs every size on the host: the counts are gathered,
+ * the host waits for them, and grouped ncclSend and ncclRecv follow. */
 #include "handle.h"
 
 /* NCCL moves bits: elements have 4 bytes, or 8. */
@@ -31,8 +31,8 @@ struct part {
 };
 
 /* out[p] goes to rank p, and what comes from it to in[p]; elements of `size` bytes. In round i a
- * rank sends to the one i places on and receives from the one i places back, so that nobody is sent
- * to by all at once. `throttle` rounds form a group.
+ * rank sends to the rank i places after it and receives from the rank i places before it, so that
+ * never all send to one rank. `throttle` rounds form a group.
  * MPI: Isend, Irecv, Waitall -> NCCL: ncclSend and ncclRecv in a group; no requests, no tags: the
  * order in the stream takes their place. An empty message is skipped on both sides. */
 static ncclResult_t sendrecv(struct sparse_allreduce_handle *h, const struct part *out,
@@ -55,7 +55,7 @@ static ncclResult_t sendrecv(struct sparse_allreduce_handle *h, const struct par
     }
     if (queued != ncclSuccess) {
       sparse_fail_nccl(queued, "ncclSend or ncclRecv");
-      ncclGroupEnd(); /* or all that the thread asks of NCCL later would only be queued */
+      ncclGroupEnd(); /* otherwise later calls of this thread would only be queued */
       return queued;
     }
     SPARSE_NCCL(ncclGroupEnd());
@@ -109,7 +109,7 @@ uint64_t exchange_overlap(const uint64_t *a, const uint64_t *b, uint64_t *first)
   return end > *first ? end - *first : 0;
 }
 
-/* Even shares differ by one at most, the first ranks have the larger ones. */
+/* Even shares differ by at most one; the first ranks have the larger ones. */
 void exchange_shares(const struct sparse_allreduce_handle *h, const uint64_t *counts,
                      uint64_t *from, uint64_t *to)
 {
@@ -128,7 +128,7 @@ void exchange_shares(const struct sparse_allreduce_handle *h, const uint64_t *co
   for (uint64_t r = 0; r < nranks; r++) to[r + 1] = to[r] + total / nranks + (r < total % nranks);
 }
 
-/* All ranks' counts and, after them, displacements: to h->counts and to the device. */
+/* Gathers all ranks' counts, and displacements after them, to h->counts and to the device. */
 static ncclResult_t gather_counts(struct sparse_allreduce_handle *h, uint64_t *counts,
                                   uint64_t *displs, cudaStream_t stream)
 {
@@ -143,8 +143,8 @@ static ncclResult_t gather_counts(struct sparse_allreduce_handle *h, uint64_t *c
   return ncclSuccess;
 }
 
-/* What h->counts says, from all to all. A rank that has elements of another one's share sends them
- * first, straight to their final place. */
+/* All ranks send what h->counts says to all. A rank that has elements of another's share sends
+ * these first, straight to their final place. */
 static ncclResult_t gather_sendrecv(struct sparse_allreduce_handle *h, const char *send, char *recv,
                                     size_t size, cudaStream_t stream)
 {
@@ -170,7 +170,7 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send
   const bool sums = recv == m->gathered;
   uint64_t *counts = sums ? s->gathered_counts : s->received_counts;
   uint64_t *displs = sums ? s->gathered_displs : s->received_displs;
-  /* Everybody gets the same list: all displacements are 0. Balancing would gain nothing. */
+  /* All ranks get the same list: all displacements are 0. Balancing would gain nothing. */
   if (h->alltoallv != NULL)
     return sparse_alltoallv(alltoallv_device_counts(
         send, s->send_counts, s->send_displs, recv, (size_t)m->nranks * m->list_room,

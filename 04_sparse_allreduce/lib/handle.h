@@ -22,7 +22,7 @@ enum {
   SPARSE_SELECTS = 1,     /* offers entries, keeps a residual: all but dense */
   SPARSE_VARIES = 2,      /* not always k entries: the host waits for counts if NCCL moves lists */
   SPARSE_REGIONS = 4,     /* lists go to owners of regions, sums to every rank */
-  SPARSE_TREE = 8,        /* lists of k entries go up a tree, by its own calls of NCCL */
+  SPARSE_TREE = 8,        /* lists of k entries go up a tree, by NCCL calls of its own */
   SPARSE_FALLS_BACK = 16, /* to a dense result, if sums are many: the host always waits */
   SPARSE_BALANCES = 32,   /* may even out the sums before they are gathered */
   SPARSE_REUSES = 64,     /* thresholds, which are exact every so many steps */
@@ -40,18 +40,18 @@ struct sparse_path {
   sparse_path_t *run;
 };
 
-/* Of an algorithm that there is. */
+/* `algorithm` must be valid. */
 const struct sparse_path *sparse_path_of(sparse_allreduce_algorithm_t algorithm);
 
 sparse_path_t path_dense, path_lists, path_gtopk, path_regions, path_oktopk;
 
 /* ---- a handle -------------------------------------------------------------------------------- */
 
-/* What the host knows of a step: its kind, which only depends on its number, and what it heard. */
+/* What the host knows about a step: its kind, which depends only on its number, and its outcome. */
 struct sparse_step {
   bool dense, exact_local, exact_global, repartition;
   bool fell_back; /* TOPKSA gathered densely */
-  bool there;     /* false: there was no step yet */
+  bool there;     /* false: no step has run yet */
 };
 
 /* It leaves a dense result and no entries. */
@@ -66,7 +66,7 @@ struct sparse_allreduce_handle {
   struct sparse_memory m;
   bool onesided;         /* oktopk: ranks use each other's lists, and no messages */
   alltoallv_t alltoallv; /* NULL: send/recv, and the host reads counts, */
-  char why[256];         /* and why, if that was AUTO's choice */
+  char why[256];         /* and why, if AUTO chose that */
   size_t lists_bytes;    /* of the memory at m.lists */
 
   uint64_t step;             /* number of the next step */
@@ -85,8 +85,8 @@ struct sparse_allreduce_handle {
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* Sets the text of sparse_allreduce_last_error() and returns `result`: of anything; of a call of
- * NCCL that has failed; of one of the AlltoAllV library, which may have succeeded. */
+/* Set the text of sparse_allreduce_last_error() and return `result`: of any error; of a call of
+ * NCCL that failed; of a call of the AlltoAllV library, which may have succeeded. */
 ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 ncclResult_t sparse_fail_nccl(ncclResult_t result, const char *call);
@@ -143,7 +143,7 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 /* A hash of `count` bytes, and of what was hashed before. */
 uint64_t sparse_hash(uint64_t so_far, const void *bytes, size_t count);
 
-/* Copies the state to h->state, when the device is done with what it was given. */
+/* Waits for the device, then copies the state to h->state. */
 ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
 
 /* ---- parts of a step ------------------------------------------------------------------------- */
@@ -177,7 +177,7 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
 void exchange_shares(const struct sparse_allreduce_handle *h, const uint64_t *counts,
                      uint64_t *from, uint64_t *to);
 
-/* What places a[0] to a[1] and b[0] to b[1] have in common: so many, from *first on. */
+/* How many places a[0] to a[1] and b[0] to b[1] have in common; *first becomes the first one. */
 uint64_t exchange_overlap(const uint64_t *a, const uint64_t *b, uint64_t *first);
 
 /* AllGatherV: the state->send_counts[0] elements at `send` of every rank, of `size` bytes, arrive
@@ -187,11 +187,11 @@ uint64_t exchange_overlap(const uint64_t *a, const uint64_t *b, uint64_t *first)
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
                              size_t size, bool counted, cudaStream_t stream);
 
-/* Every rank tells all others whether its gradient was finite: 4 bytes each, at a step's end. */
+/* All ranks exchange whether their gradients were finite: 4 bytes each, at a step's end. */
 ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream);
 
-/* The same number of words from every rank, to the host: all[r * words ...]; waits for the stream.
- * `mine` is in device memory, `all` in h->counts. */
+/* Gathers the same number of words from every rank on the host, in h->counts[r * words ...]; waits
+ * for the stream. `mine` is in device memory. */
 ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *mine, size_t words,
                              cudaStream_t stream);
 

@@ -21,7 +21,7 @@ static struct rule rule_of(const struct sparse_allreduce_handle *h)
   /* The threshold of the step before, raised a few times at most while it selects too many: the
    * local pass counts all the thresholds that may come, and what is above the first of them is
    * filtered when the decision is known, from the residual if the list could not take all of it. If
-   * it still selects more than a rank may offer: the k largest. */
+   * it still selects more than a rank may offer, the k largest are offered. */
   if (is & SPARSE_REUSES && !h->now.exact_local)
     return (struct rule){SPARSE_ABOVE_THRESHOLDS, SPARSE_TAKE_THRESHOLD, SPARSE_OVERFLOW_FOUND, 0,
                          0};
@@ -35,8 +35,8 @@ static struct rule rule_of(const struct sparse_allreduce_handle *h)
                          is & SPARSE_EXACT ? 5 : 2,
                          is & SPARSE_EXACT ? SPARSE_HALVING_CORRECT : SPARSE_GAUSSIAN_CORRECT};
 
-  /* What is above the k-th magnitude, which becomes the local threshold; or the k largest, of equal
-   * ones those of lower indices. Candidates are what lies above a guess from the step before; if
+  /* What is above the k-th magnitude, which becomes the local threshold; or the k largest, lower
+   * indices first among equals. Candidates are what lies above a guess from the step before; if
    * they are fewer than k, or more than the list holds, all of the residual is searched. */
   return (struct rule){SPARSE_ABOVE_GUESS, SPARSE_SEARCH_K,
                        is & (SPARSE_REUSES | SPARSE_EXACT) ? SPARSE_KTH_FOUND : SPARSE_K_FOUND, 0,
@@ -54,8 +54,8 @@ ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradi
   SPARSE_TRY(ops_decide(m, rule.decision, stream));
   for (int round = 0; round < rule.rounds; round++)
     SPARSE_TRY(ops_count_levels(m, rule.correct, stream));
-  /* From the candidates, or all of the residual, as the decision says; or there is nothing to do.
-   * Afterwards state->selection chooses what is in the list. */
+  /* The decision says whether to read the candidates, all of the residual, or nothing. Afterwards
+   * state->selection chooses what is in the list. */
   return ops_select(m, sparse_offered(m), sparse_offered(m), &m->state->selection, rule.found,
                     stream);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operators: everything but messages. kernels/ has the kernels; ../cpu/ their CPU versions, for
- * the stand-in. They use this rank's memory only, but for the one-sided ones.
+ * the stand-in. Only the one-sided ones use other ranks' memory.
  *
- * All of them enqueue on the stream and return; none waits, allocates or reads anything on the host
- * but its arguments, so all can be captured into a CUDA graph. Lists have their number of entries
- * in device memory. No operator adds floats by atomics, so that results do not depend on timing.
- * They return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError.
+ * All of them enqueue on the stream and return; none waits or allocates, and on the host none reads
+ * more than its arguments. So all can be captured into a CUDA graph. Lists have their number of
+ * entries in device memory. No operator adds floats by atomics, so that results do not depend on
+ * timing. They return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError.
  *
  * Most decisions of a step (decide/decide.h) are launches of their own, ops_decide(). "then" is one
  * that a thread of an operator takes at its end, which saves a kernel. */
@@ -140,9 +140,9 @@ ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struc
 /* ---- one-sided -------------------------------------------------------------------------------
  * The operators of oktopk where ranks load from and store to each other's memory, instead of
  * messages. All ranks call them in the same order: each stores to the others, or waits for what the
- * others store, at most config.timeout_seconds. After that state->late says for whom, and nobody
- * waits any more. They replace an exchange and the operators around it, and take their decisions
- * themselves: a launch for each would be most of what they gain. */
+ * others store, at most config.timeout_seconds. After that state->late says for whom, and this rank
+ * waits no more. They replace an exchange and the operators around it. They take their decisions
+ * themselves, because a launch for each would cost most of what they gain. */
 
 /* Each part of the offered list, divided by state->boundaries as in ops_partition(), goes to the
  * memory of the owner of its region, to the same place in this rank's list there. */
@@ -154,19 +154,19 @@ ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream);
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
                                cudaStream_t stream);
 
-/* By the owner of a region: ops_reduce() of the lists that the ranks have for this one, when all
- * are there. Sets state->received_counts. SPARSE_SUMS_ABOVE: in the end writes to all ranks how
- * many there are, and m->unit_begins says where. SPARSE_SUMS_NONZERO: ops_select_sums() is to
- * follow, and wants SPARSE_WANT_K_NEAR_THRESHOLD. state->unsent: selects first what is offered, as
- * the state says, and sends it. */
+/* The owner of a region adds the lists for it as ops_reduce() does, when all ranks' have come. Sets
+ * state->received_counts. SPARSE_SUMS_ABOVE: in the end writes to all ranks how many there are,
+ * m->unit_begins where. SPARSE_SUMS_NONZERO: ops_select_sums() is to follow, and wants
+ * SPARSE_WANT_K_NEAR_THRESHOLD. state->unsent: selects first what is offered, as the state says,
+ * and sends it. */
 ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
                              cudaStream_t stream);
 
-/* Of the sums of all ranks, `reduced` with reduced_count entries at each, the state->wanted
- * largest; of equal ones those of lower ranks and then those of lower indices. Sets wanted and
- * `above` of state->global as ops_select() does and takes the decision SPARSE_GLOBAL_THRESHOLD.
- * reduced_count stays. Only histograms go from rank to rank: afterwards `reduced` has
- * state->chosen_count entries, and flags and m->unit_begins say so. */
+/* Chooses the state->wanted largest of the sums of all ranks, `reduced` with reduced_count entries
+ * at each; among equals those of lower ranks, then of lower indices. Sets wanted and `above` of
+ * state->global as ops_select() does and takes the decision SPARSE_GLOBAL_THRESHOLD. reduced_count
+ * stays. Only histograms go from rank to rank: afterwards `reduced` has state->chosen_count
+ * entries, and flags and m->unit_begins say so. */
 ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -33,7 +33,7 @@ ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float 
   SPARSE_CUDA(cudaStreamIsCapturing(stream, &status));
   const struct sparse_step step = status == cudaStreamCaptureStatusNone ? h->last : h->latest;
   if (!step.there)
-    return sparse_fail(ncclInvalidUsage, "there was no step yet whose result could be added");
+    return sparse_fail(ncclInvalidUsage, "no step has run yet whose result could be added");
   const struct sparse_list whole = {NULL, NULL, 0};
   return ops_add(&h->m, sparse_is_dense(step) ? whole : sparse_result(&h->m), scale, vector,
                  stream);
@@ -81,8 +81,8 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
 /* ---- words -----------------------------------------------------------------------------------
  *
  * Of 32 bits, that the last step moved between this rank and others by the algorithm, whatever the
- * exchange. One-sided, candidates may also have been sent in vain (a raised threshold does not
- * choose them), fewer sums go in exact steps (ops_select_sums()), and nothing is evened out. */
+ * exchange. One-sided, a rank may also send candidates that a raised threshold does not choose,
+ * fewer sums move in exact steps (ops_select_sums()), and nothing is evened out. */
 
 static uint64_t sum_of_others(const struct sparse_memory *m, const uint64_t *counts)
 {
@@ -102,7 +102,7 @@ static void count_tree(const struct sparse_memory *m, uint64_t *sent, uint64_t *
   if (m->rank > 0) *received += m->k;
 }
 
-/* The gather of all sums, and what ranks move before to even them out. */
+/* The gather of all sums, and what ranks move before that to even them out. */
 static ncclResult_t count_gather(const struct sparse_allreduce_handle *h, uint64_t *sent,
                                  uint64_t *received)
 {
@@ -111,7 +111,7 @@ static ncclResult_t count_gather(const struct sparse_allreduce_handle *h, uint64
   const int rank = m->rank;
   uint64_t counts[SPARSE_MAX_RANKS], from[SPARSE_MAX_RANKS + 1], to[SPARSE_MAX_RANKS + 1], first;
   memcpy(counts, s->gathered_counts, sizeof(counts));
-  if (h->onesided && h->last.exact_global) { /* how many each rank had, of which that was chosen */
+  if (h->onesided && h->last.exact_global) { /* how many sums each rank chose from */
     SPARSE_CUDA(cudaMemcpy(counts, m->flags->reduced, sizeof(counts), cudaMemcpyDeviceToHost));
     for (int p = 0; p < m->nranks; p++) counts[p] = (uint32_t)counts[p];
   }
@@ -213,8 +213,8 @@ ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce
 {
   if (handle == NULL || phases == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   if (handle->phase <= SPARSE_PHASES)
-    return sparse_fail(ncclInvalidUsage, "the last step was not timed: "
-                                         "sparse_allreduce_time_phases comes first, and no graphs");
+    return sparse_fail(ncclInvalidUsage, "the last step was not timed: call "
+                                         "sparse_allreduce_time_phases before it, without a graph");
   float *out[SPARSE_PHASES] = {&phases->select, &phases->exchange, &phases->reduce, &phases->gather,
                                &phases->apply};
   SPARSE_CUDA(cudaEventSynchronize(handle->phases[SPARSE_PHASES]));

@@ -11,32 +11,32 @@
  *     ... result[i], i < count: the average over all ranks of what was selected ...
  *   sparse_allreduce_destroy(handle);                             // collective
  *
- * What a step does: acc = gradient + residual. Every rank offers its large entries of acc; these
- * are summed over the ranks; the result is the sum (for some algorithms only its large entries)
- * divided by the number of ranks. What a rank offered and the result contains leaves its residual;
- * everything else stays there for later steps, so no gradient is ever lost. (Two exceptions: GTOPK
+ * What a step does: acc = gradient + residual. Every rank offers its large entries of acc. These
+ * are summed over the ranks. The result is the sum (for some algorithms only its large entries)
+ * divided by the number of ranks. What a rank offered and the result contains leaves its residual.
+ * Everything else stays there for later steps, so no gradient is ever lost. (Two exceptions: GTOPK
  * as published, see gtopk_exact_residual, and elements that are not finite.)
  *
  * Rules that hold for everything below.
  * - The gradient is `count` elements of config.gradient_type in device memory, the same count on
  *   all ranks, 1 <= count < 2^32 - 1. It is not changed. Result and residual are float.
  * - k = max(floor(count * density), 1) is the number of entries that a rank is to offer. A rank
- *   never offers more than capacity = min(count, max(2k, 4096)). Where a threshold, corrected as
- *   far as it may be, selects more, or the lowest Gaussian one nothing (GAUSSIANK,
- *   GAUSSIANKCONCAT), the rank offers its k largest instead.
+ *   never offers more than capacity = min(count, max(2k, 4096)). If even a fully corrected
+ *   threshold selects more than that, the rank offers its k largest entries. It does the same if
+ *   the lowest Gaussian threshold selects nothing (GAUSSIANK, GAUSSIANKCONCAT).
  * - An exact threshold (GAUSSIANKSA; TOPKAOPT and OKTOPK every so many steps) is the k-th
  *   magnitude, and what exceeds it is offered: k - 1 entries, fewer where several elements have
  *   that magnitude. Where nothing could ever be offered, the configuration is refused: k = 1 with
  *   an exact threshold in every step, and a Gaussian threshold for one element.
- * - "Large" is by magnitude; among equal magnitudes the lower index comes first.
+ * - "Large" means large in magnitude. Among equal magnitudes the lower index comes first.
  * - "Collective": every rank of the communicator makes the call, in the same order, by NCCL's
  *   rules for collectives. All other calls are local.
  * - Results are bit for bit the same on all ranks, in every run, for every throttle, balance and
- *   exchange, and every NCCL setting (SPARSE_DENSE excepted, whose order of sums is NCCL's).
- * - Several handles (one per fused tensor) may be used side by side. Their steps come in the same
- *   order on all ranks, on one stream or ordered by events.
- * - All calls for a handle come with the device current on which it was made. Those that wait for
- *   the last step wait for all that the device was given.
+ *   exchange, and every NCCL setting (SPARSE_DENSE sums in NCCL's order).
+ * - Several handles (one per fused tensor) may be used side by side. Their steps must come in the
+ *   same order on all ranks, on one stream or ordered by events.
+ * - In all calls for a handle, the current device must be the one on which it was made. Calls that
+ *   wait for the last step wait for all work on the device.
  * - Results of type ncclResult_t mean what NCCL's documentation says; sparse_allreduce_last_error()
  *   has the sentence, with NCCL's own reason where NCCL has failed. An error that only one rank
  *   gets leaves the others waiting, as in NCCL. Every function returns ncclInvalidArgument for NULL
@@ -58,7 +58,7 @@ extern "C" {
 
 typedef struct sparse_allreduce_handle *sparse_allreduce_t;
 
-/* What a rank offers; which ranks add; how the sums get to all. */
+/* Algorithms: what a rank offers, which ranks add, and how all ranks get the sums. */
 typedef enum {
   SPARSE_DENSE = 0,       /* ncclAllReduce of everything; the residual is not used */
   SPARSE_TOPKA,           /* exact top-k; allgather, and every rank adds */
@@ -95,12 +95,12 @@ typedef enum {
                                SENDRECV */
   SPARSE_EXCHANGE_SENDRECV, /* ncclSend/ncclRecv; where counts vary, the host waits for them */
   SPARSE_EXCHANGE_ONESIDED, /* no host synchronization: modes DEVICE_COUNTS and, for OKTOPK,
-                               ONESIDED. DENSE and GTOPK take NCCL's calls all the same. create
-                               fails where that cannot run, as over PCIe; where it is not known
-                               whether it is NVLink, it takes your word (see alltoallv.h) */
+                               ONESIDED. DENSE and GTOPK use NCCL's calls anyway. create fails
+                               where this cannot run, as over PCIe. Where nothing says whether a
+                               link is NVLink, it takes your word (see alltoallv.h) */
 } sparse_exchange_t;
 
-/* What a handle's `exchange` came to. */
+/* How a handle actually moves entries. */
 typedef enum {
   SPARSE_MODE_NCCL = 0,      /* calls of NCCL alone: collectives, ncclSend/ncclRecv */
   SPARSE_MODE_DEVICE_COUNTS, /* the AlltoAllV of example 03, which reads counts on the device */
@@ -110,36 +110,35 @@ typedef enum {
 /* What a step makes of the sums. It need not be the same on all ranks. */
 typedef enum {
   SPARSE_RESULT_DENSE = 0, /* a vector of `count` averages, most of them 0 */
-  SPARSE_RESULT_ENTRIES,   /* entries only, for optimizers that update weights in place, see
-                              sparse_allreduce_add. Dense steps and those of TOPKSA that fall back
-                              leave a dense vector */
+  SPARSE_RESULT_ENTRIES,   /* entries only, for updates in place: see sparse_allreduce_add. Dense
+                              steps and steps of TOPKSA that fall back leave a dense vector */
 } sparse_result_t;
 
-/* From sparse_allreduce_config(). All ranks pass the same, but for `result`. */
+/* Begin with sparse_allreduce_config(). All ranks must pass the same, except for `result`. */
 typedef struct {
   size_t size; /* of this struct in the header that made it: leave it as it is */
   sparse_allreduce_algorithm_t algorithm;
   sparse_preset_t preset;       /* the constants of the paper: which steps are exact (every 32nd, of
                                    BERT every 128th), how thresholds follow what they select */
-  double density;               /* of entries that a rank offers, 1e-300 to 1 */
+  double density;               /* share of the elements that a rank offers, 1e-300 to 1 */
   long warmup_steps;            /* first steps that are dense and leave the residual alone */
   ncclDataType_t gradient_type; /* ncclFloat, ncclHalf or ncclBfloat16 */
   int gaussian_sa_threshold;    /* GAUSSIANKSA: 0 exact, 1 Gaussian */
   int gtopk_exact_residual;     /* GTOPK: 1 keeps the mass that the published algorithm loses */
-  int throttle; /* peers that a rank talks to at a time in the split exchange, >= 1 */
+  int throttle;                 /* peers that a rank exchanges with at a time, in the split, >= 1 */
   sparse_balance_t balance;
   sparse_nonfinite_t nonfinite;
   sparse_exchange_t exchange;
   sparse_result_t result;
-  double timeout_seconds; /* a step gives up when a peer is this late, 1e9 at most; 0: never. Only
-                             where kernels of this library wait (SPARSE_MODE_ONESIDED and
-                             _DEVICE_COUNTS). NCCL's own calls wait forever, as in steps of DENSE
-                             and GTOPK, warm-up steps and those of OKTOPK with new regions */
+  double timeout_seconds; /* a step gives up when a peer is this late, at most 1e9; 0: never. This
+                             holds where kernels of this library wait (SPARSE_MODE_ONESIDED and
+                             _DEVICE_COUNTS). NCCL's own calls wait forever: in steps of DENSE and
+                             GTOPK, warm-up steps, and steps of OKTOPK with new regions */
 } sparse_allreduce_config_t;
 
-/* That preset (Ok-Topk's VGG/, LSTM/ and BERT/), OKTOPK, density 0.02, 0.02 and 0.01, balance
- * ALWAYS of BERT, else NEVER, no warm-up, throttle 4. `size` is that of your header: a library of
- * another version refuses the configuration. */
+/* Sets the preset (Ok-Topk's VGG/, LSTM/ or BERT/), OKTOPK, density 0.02 (BERT: 0.01), balance
+ * NEVER (BERT: ALWAYS), no warm-up, throttle 4 and a timeout of 60 seconds. `size` is that of your
+ * header: a library of another version refuses the configuration. */
 void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size,
                                   sparse_preset_t preset);
 static inline sparse_allreduce_config_t sparse_allreduce_config(sparse_preset_t preset)
@@ -155,8 +154,8 @@ void sparse_allreduce_sizes(size_t count, double density, size_t *k, size_t *cap
 /* The name of an algorithm as the program spells it, "oktopk"; NULL if there is none. */
 const char *sparse_allreduce_name(sparse_allreduce_algorithm_t algorithm);
 
-/* Would sparse_allreduce_create take this configuration for gradients of `count` elements on so
- * many ranks? ncclInvalidArgument if not. */
+/* Returns ncclInvalidArgument if sparse_allreduce_create would refuse this configuration for
+ * gradients of `count` elements on this number of ranks. */
 ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, size_t count,
                                     int ranks);
 
@@ -164,51 +163,53 @@ ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, siz
  * the communicator's, and allocates all its memory: residual and dense result (4 bytes per element
  * each; no dense result for SPARSE_RESULT_ENTRIES, unless steps can be dense: DENSE, TOPKSA,
  * warm-up steps), a bit per element for what is in the result, 24 bytes x ranks x capacity for
- * entries, and less than 64 MiB beside them. The communicator is a blocking one, stays the
+ * entries, and less than 64 MiB more. The communicator must be a blocking one. It stays the
  * caller's and must outlive the handle. At most 256 ranks. Waits for the device; steps of other
  * handles must be over.
  *   ncclInvalidArgument  the configuration or the count is wrong, or differs between ranks, or the
  *                        configuration is of another version of this header
  *   ncclInvalidUsage     SPARSE_EXCHANGE_ONESIDED and not possible here
- *   ncclRemoteError      another rank failed; it knows why */
+ *   ncclRemoteError      another rank failed; that rank has the reason */
 ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
                                      const sparse_allreduce_config_t *config,
                                      sparse_allreduce_t *handle);
 
-/* How the steps of a handle move entries, the same on all ranks, and why AUTO has taken send/recv,
- * in words, or "", which lives as long as the handle. Either pointer may be NULL. */
+/* How the steps of a handle move entries, the same on all ranks. *reason says why AUTO chose
+ * send/recv, or is "". The string lives as long as the handle. Either pointer may be NULL. */
 ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode,
                                    const char **reason);
 
 /* Collective. Waits for the last step and frees the handle, its result and its residual. With
- * several GPUs in one process no rank may start other NCCL work before all have returned from here:
- * freeing memory may wait for all GPUs, and a collective on one of them for the rank that frees. */
+ * several GPUs in one process, no rank may start other NCCL work before all have returned from
+ * here. Freeing memory may wait for all GPUs. A collective on one of them may wait for the rank
+ * that frees. Together they deadlock. */
 ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Collective. One step on `stream`. `gradient`: `count` elements in device memory; it must stay as
- * it is until the stream gets past the step. *result (may be NULL) becomes the dense result,
+/* Collective. One step on `stream`. `gradient` has `count` elements in device memory. It must not
+ * change before the stream is past the step. *result (may be NULL) becomes the dense result,
  * `count` floats in device memory, valid until the next step on this handle; it belongs to the
  * handle and must not be written. The address is the same in all steps. With SPARSE_RESULT_ENTRIES
- * it becomes NULL, but in dense steps and where TOPKSA falls back.
+ * *result becomes NULL, except in dense steps and where TOPKSA falls back.
  *
- * DENSE, TOPKA, TOPKA2 and GTOPK are only enqueued, and so are the others but TOPKSA with the modes
- * ONESIDED and DEVICE_COUNTS. Else the host waits for counts within the call. Steps of one handle
- * must not overlap: use one stream, or order them by events. In these two modes no other NCCL work
- * of these GPUs may run beside a step either: its kernels fill the GPU while they wait for other
- * ranks. The stream must exist until the next step that is not a graph, or the handle's end.
+ * Dense steps, TOPKA, TOPKA2 and GTOPK only enqueue their work. With the modes ONESIDED and
+ * DEVICE_COUNTS, so do all others except TOPKSA. In every other case the host waits for counts
+ * within the call. Steps of one handle must not overlap: use one stream, or order them by events.
+ * In these two modes no other NCCL work of these GPUs may run during a step, whose kernels fill the
+ * GPU while they wait for other ranks. The stream must exist until the next step that is not a
+ * graph, or until the handle is destroyed.
  *
- * gradient == NULL: the caller has added the gradient to the residual already, see
- * sparse_allreduce_residual; the policy for values that are not finite does not apply then. Not for
- * SPARSE_DENSE or warm-up steps (ncclInvalidArgument). */
+ * gradient == NULL means that the caller has already added the gradient to the residual, see
+ * sparse_allreduce_residual. Then the policy for values that are not finite does not apply. Dense
+ * steps refuse it (ncclInvalidArgument). */
 ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradient,
                                   const float **result, cudaStream_t stream);
 
 /* CUDA graphs. A step in which the host does not wait (see above) may be captured:
  * sparse_allreduce_run() on a capturing stream puts the step that comes next into the graph and
- * does not count it. Steps are of a few kinds, by the schedule; a graph can be launched whenever a
- * step of its kind is next. Use one process per GPU (see alltoallv.h).
+ * does not count it. The schedule has a few kinds of steps. A graph can be launched whenever a step
+ * of its kind is next. Use one process per GPU (see alltoallv.h).
  *
  *   for each step:
  *     sparse_allreduce_kind(handle, &kind);                 // of the next step: 0 ... 15
@@ -216,7 +217,7 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
  *     cudaGraphLaunch(graph[kind], stream);
  *     sparse_allreduce_replayed(handle);                    // counts the step
  *
- * Graphs hold the gradient's address; other contents are fine.
+ * A graph keeps the gradient's address. The gradient itself may change.
  *   ncclInvalidUsage (from run)  a step that cannot be captured */
 #define SPARSE_KINDS 16
 ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind);
@@ -229,56 +230,56 @@ struct sparse_pair {
 };
 
 /* The entries of the last result before the division by the number of ranks: pairs[0 .. *count),
- * ascending, and *count are in device memory, until the next step. NULL before the first step,
- * after a dense one and where TOPKSA fell back. Either pointer may be NULL. */
+ * ascending. They and *count are in device memory, valid until the next step. Both are NULL before
+ * the first step, after a dense step and where TOPKSA fell back. Either pointer may be NULL. */
 ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count);
 
-/* Adds the result of the last step to a vector of the caller, weights say: `count` floats in device
- * memory.
+/* Adds the result of the last step to a vector of the caller, for example weights: `count` floats
+ * in device memory.
  *
  *   vector[i] = fmaf(scale, result[i], vector[i])       for all i that have an entry in the result
  *
  * bit for bit, for either config.result; result[i] is the average, sum / ranks rounded to float.
  * All other elements are neither read nor written. After a dense step, or where TOPKSA fell back,
- * all i < count are added. Enqueues on `stream`, that of the step, or ordered after it, and the
- * next step comes after this call.
+ * all i < count are added. The call only enqueues on `stream`, which is that of the step or ordered
+ * after it. The next step must come after this call.
  *
- * CUDA graphs. Captured after a step, in the same graph, it adds that step's result. In a graph of
- * its own it is for steps like the last one that was run or captured: dense, or not. A graph keeps
- * scale and address. Not captured, it comes after sparse_allreduce_replayed.
- *   ncclInvalidUsage  there was no step yet */
+ * CUDA graphs. Captured after a step, in the same graph, it adds that step's result. A graph of its
+ * own fits only steps of the same kind, dense or sparse, as the last one that was run or captured.
+ * A graph keeps scale and address. Outside a graph it comes after sparse_allreduce_replayed.
+ *   ncclInvalidUsage  no step has run yet */
 ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float *vector,
                                   cudaStream_t stream);
 
 /* The residual of this rank as the last step left it, `count` floats in device memory, zero at
  * first; NULL for SPARSE_DENSE. Waits for that step. The caller may read and write it until the
  * next one, for which the gradient may be added to it (gradient == NULL). Call this again before
- * each use: what a step takes out of the residual, the next one, or this call, carries out. */
+ * each use: entries that a step sends leave the residual later, in the next step or here. */
 ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residual);
 
 /* What went wrong on the device; sparse_allreduce_last_error() has the sentence. Waits for the last
  * step.
  *   ncclSuccess          nothing
  *   ncclInvalidArgument  policy SPARSE_NONFINITE_ERROR: a gradient of the last step was not finite.
- *                        Every rank gets it, and the sentence names the same rank and element on
- *                        all: the first rank that has one, its first one. The next step forgets it
- *   ncclRemoteError      in some step a peer did not answer in time; final
- *   ncclInternalError    the AlltoAllV of example 03 got counts that cannot be; final */
+ *                        Every rank gets this error, and the sentence is the same on all. It names
+ *                        the first such rank and its first such element. The next step clears it
+ *   ncclRemoteError      a peer did not answer in time; the handle cannot be used any more
+ *   ncclInternalError    the AlltoAllV of example 03 got impossible counts; the same holds */
 ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclResult_t *result);
 
 /* ---- what happened --------------------------------------------------------------------------- */
 
-/* Of the last step. Words are of 32 bits, an entry has two. */
+/* About the last step. A word has 32 bits, an entry has two words. */
 typedef struct {
   uint64_t step;             /* number of the step, from 0, warm-up steps included */
   uint64_t k, capacity;      /* see above */
   uint64_t local;            /* entries that this rank offered */
   uint64_t global;           /* entries of the result */
-  uint64_t words_sent;       /* by this rank to others, by the collectives' definition: those of */
-  uint64_t words_received;   /* the algorithm, balancing included, whatever the exchange */
-  double local_threshold;    /* for the next step (TOPKAOPT, OKTOPK; GAUSSIANK: of this one) */
+  uint64_t words_sent;       /* by this rank to others, as the algorithm defines it: balancing */
+  uint64_t words_received;   /* included, the same for every exchange */
+  double local_threshold;    /* for the next step (TOPKAOPT, OKTOPK), or of this one (GAUSSIAN*) */
   double global_threshold;   /* OKTOPK */
   double gaussian_threshold; /* GAUSSIAN*: mean + z * deviation, before corrections */
   uint32_t selected_above;   /* bits of the magnitude above which this rank offered entries, ... */
@@ -308,20 +309,20 @@ ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce
 /* Bytes that sparse_allreduce_save writes, 0 for NULL. */
 size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
 
-/* Copies all that one step hands to the next (residual, thresholds, regions, step number) into
- * host memory, or back into a handle with the same count, configuration, rank and ranks. Of the
- * configuration throttle, balance, exchange, result and timeout_seconds may be others. All ranks
- * load states of the same step, or the next step waits forever: ranks come to different exchanges.
- * Steps after a load give the same bits as steps after the save. A state has a checksum of all its
- * bytes, and is of use to this version of the library only. Wait for the last step. After a load
- * there is no result, and no error of a step, until the next step; statistics mean nothing.
+/* Copies all that one step hands to the next (residual, thresholds, regions, step number) into host
+ * memory, or back into a handle with the same count, configuration, rank and number of ranks. In
+ * the configuration, throttle, balance, exchange, result and timeout_seconds may differ. All ranks
+ * must load states of the same step. Otherwise they come to different exchanges, and the next step
+ * waits forever. Steps after a load give the same bits as steps after the save. A state has a
+ * checksum. Only this version of the library can load it. Both functions wait for the last step.
+ * Between a load and the next step there is no result and no error, and statistics mean nothing.
  *   ncclInvalidArgument  load: not a state of such a handle, or damaged; nothing was changed */
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);
 
-/* NCCL_VERSION_CODE of the nccl.h that the library was compiled with. For programs that load the
- * library and bring their own NCCL: the ONESIDED exchange takes the same release, and from
- * headers of 2.29 on also a later one. */
+/* NCCL_VERSION_CODE of the nccl.h that the library was compiled with. This is for programs that
+ * load the library and bring their own NCCL. The ONESIDED exchange needs the same release. From
+ * headers of 2.29 on, it takes later ones, too. */
 int sparse_allreduce_nccl_version(void);
 
 /* The sentence for the last error that this thread got from a function above; "" if none. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory of a handle, not for users. What one operator tells the next lives in one struct in
- * device memory, so that a step can run without the host, which passes pointers, never counts. */
+/* The memory of a handle, not for users. What one operator passes to the next is in one struct in
+ * device memory. So a step can run without the host, which passes pointers, never counts. */
 #ifndef SPARSE_STATE_H
 #define SPARSE_STATE_H
 
@@ -47,8 +47,8 @@ struct sparse_selection {
  * it is given; from nothing it leaves lists as they are. */
 enum sparse_source { SPARSE_FROM_NOTHING, SPARSE_FROM_LIST, SPARSE_FROM_RESIDUAL };
 
-/* Flags, by which ranks that use each other's memory know what is there (onesided/flags.cuh): a
- * value of 32 bits, and in the upper half the epoch of its step. Rank p writes flags [p] in the
+/* By flags, ranks that use each other's memory know what is there (onesided/flags.cuh). A flag is a
+ * value of 32 bits and, in the upper half, the epoch of its step. Rank p writes flags [p] in the
  * memory of the rank that they are for. */
 enum { SPARSE_FLAG_FIRST, SPARSE_FLAG_COUNT, SPARSE_FLAG_LEVEL, SPARSE_LIST_FLAGS };
 #define SPARSE_TOO_MANY UINT32_MAX
@@ -64,7 +64,7 @@ struct sparse_flags {
   /* SUMS: the sums of p's region are so many. NONFINITE: an element of p's gradient, as in struct
    * sparse_state. TAKEN: how many of the reader's entries p has added. */
   uint64_t sums[SPARSE_MAX_RANKS][SPARSE_SUM_FLAGS];
-  /* Exact steps: of how many sums p has chosen those, for statistics; there before the others. */
+  /* Exact steps: from how many sums p chose those, for statistics. It comes before the others. */
   uint64_t reduced[SPARSE_MAX_RANKS];
   /* p has stored its histogram of this round of a search. */
   uint64_t histograms[SPARSE_MAX_RANKS];

@@ -38,7 +38,7 @@ ncclResult_t sparse_alltoallv(ncclResult_t result)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Is the next step one of those that come every so many steps? The first sparse step is. */
+/* Is the next step one of those that come every `interval` steps? The first sparse step is. */
 static bool is_due(const struct sparse_allreduce_handle *h, int interval)
 {
   return h->step == (uint64_t)h->m.config.warmup_steps || h->step % (uint64_t)interval == 0;
@@ -83,14 +83,14 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
   SPARSE_CUDA(cudaStreamIsCapturing(stream, &status));
   const bool capturing = status != cudaStreamCaptureStatusNone;
   h->now = next_step(h);
-  h->phase = capturing ? SPARSE_PHASES + 1 : 0; /* all over: graphs are not timed */
+  h->phase = capturing ? SPARSE_PHASES + 1 : 0; /* no phases: graphs are not timed */
   if (gradient == NULL && h->now.dense)
     return sparse_fail(ncclInvalidArgument, "a dense step needs a gradient");
   if (capturing && host_waits(h))
-    return sparse_fail(ncclInvalidUsage, "the host reads counts in this step: no capture");
+    return sparse_fail(ncclInvalidUsage, "cannot be captured: the host reads counts in this step");
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_SELECT, stream));
   SPARSE_TRY((h->now.dense ? path_dense : h->path->run)(h, gradient, stream));
-  /* one-sided, it is among what ranks exchange anyway */
+  /* one-sided, ranks exchange it anyway */
   if (!h->now.dense && !h->onesided && h->m.config.nonfinite == SPARSE_NONFINITE_ERROR)
     SPARSE_TRY(exchange_nonfinite(h, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASES, stream));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --bench: every path at several sizes and densities. In the same run, timed in the same way: what
- * they have to beat, an AllReduce of the whole gradient.
+/* --bench times every path at several sizes and densities. In the same run it times, in the same
+ * way, what they have to beat: an AllReduce of the whole gradient.
  *
- * The mean over a full cycle, which contains the exact and the repartition steps as often as
- * training does, is the figure that counts; the median is that of a step that reuses thresholds.
- * The gradient comes from several buffers in turn, so that none stays in the cache. What is timed
- * is verified bit for bit before and after. */
+ * The number that counts is the mean over a full cycle, which has exact and repartition steps as
+ * often as training does. The median is that of a step that reuses thresholds. The gradient comes
+ * from several buffers in turn, so that none stays in the cache. What is timed is verified bit for
+ * bit before and after. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "bench.h"
 #include "program/program.h"
 
-/* What is measured: sizes, whose constants, and how many of the densities. */
+/* What is measured: a size, whose constants, and how many of the densities. */
 struct model {
   size_t count;
   sparse_preset_t preset;
@@ -26,7 +26,7 @@ static const struct model MODELS[] = {{1 << 14, SPARSE_PRESET_VGG, 2},
                                       {1 << 16, SPARSE_PRESET_BERT, 1}};
 #else
 enum { REPETITIONS = 5, COPY_BYTES = 256 << 20 };
-/* and the models of the paper: VGG-16, an LSTM, and BERT, which takes long and trains with 1 % */
+/* and the paper's models: VGG-16, an LSTM, and BERT, which takes long and trains with 1 % */
 static const struct model MODELS[] = {{1 << 20, SPARSE_PRESET_VGG, 2},
                                       {14728266, SPARSE_PRESET_VGG, 2},
                                       {27569568, SPARSE_PRESET_LSTM, 2},
@@ -46,8 +46,8 @@ struct timing {
   int code; /* an exit code, the same on all ranks; EXIT_CANNOT_RUN: it is not possible here */
 };
 
-/* AllReduces: NCCL's on plain buffers, on symmetric windows (where NCCL cannot use those, it is as
- * the plain one), and the direct one of example 02, where all ranks share memory. */
+/* AllReduces: NCCL's on plain buffers, on symmetric windows (where NCCL cannot use those, this
+ * equals the plain one), and the direct one of example 02, where all ranks share memory. */
 enum dense_kind { PLAIN, SYMMETRIC, DIRECT, DENSE_KINDS };
 static const char *const dense_names[DENSE_KINDS] = {"plain", "symmetric", "direct"};
 
@@ -55,13 +55,13 @@ struct sweep {
   struct job *job;
   struct verifier verifier; /* of AllReduces; it has the type of gradients */
   double copy_rate;         /* bytes per microsecond */
-  int code;                 /* EXIT_VERIFIED, or of what went wrong last */
+  int code;                 /* EXIT_VERIFIED, or that of the last error */
   /* of the current size */
   size_t count;
   uint64_t steps; /* of a cycle */
   void *gradients[GRADIENTS];
   struct timing dense[DENSE_KINDS];
-  bool dense_wrong; /* one of them: then none is a measure */
+  bool dense_wrong; /* one of them is wrong: no baseline */
 };
 
 #define DIRECTCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
@@ -138,8 +138,8 @@ static void enqueue_step(struct sweep *sweep, struct subject *s, uint64_t step)
   if (s->runner) SPARSECHECK(sparse_allreduce_replayed(s->runner->handle));
 }
 
-/* With an event before the first and after the last of the steps. One after every step takes time
- * of its own, and says what each step took. */
+/* There is an event before the first and after the last step. One after every step takes time
+ * itself, and says what each step took. */
 static void run_cycle(struct sweep *sweep, struct subject *s, cudaEvent_t *events, bool every_step)
 {
   launcher_step("bench: timing");
@@ -215,7 +215,7 @@ static int verify_steps(struct sweep *sweep, struct subject *s)
   return launcher_agree(sweep->job->me, wrong ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }
 
-/* Verifies, times, and verifies what was timed, graphs among them. What is wrong has no time. */
+/* Verifies, times, and verifies what was timed, also graphs. Wrong results have no time. */
 static struct timing time_verified(struct sweep *sweep, struct subject *s)
 {
   struct runner *runner = s->runner;
@@ -248,7 +248,6 @@ static struct timing time_verified(struct sweep *sweep, struct subject *s)
   return code == EXIT_VERIFIED ? time : no_timing(code);
 }
 
-/* The parts of a step. */
 static void time_phases(struct sweep *sweep, struct subject *s, double us[PHASES])
 {
   const sparse_allreduce_t handle = s->runner->handle;
@@ -336,7 +335,7 @@ static double copy_rate(struct sweep *sweep)
   return 2.0 * COPY_BYTES / us;
 }
 
-/* Of the file, and what is shown of the table, too. */
+/* Writes a row to the file and, if `shown`, to the table. */
 static void write_row(struct sweep *s, const char *name, const char *mode, double density,
                       const struct timing *time, bool shown)
 {
@@ -420,7 +419,6 @@ static uint64_t cycle_of(const sparse_allreduce_config_t *c)
                         fmax(k.global_interval, k.repartition_interval));
 }
 
-/* All paths at one density. */
 static void bench_density(struct sweep *s, const sparse_allreduce_config_t *config)
 {
   const struct rank *me = s->job->me;
@@ -458,7 +456,7 @@ static void bench_size(struct sweep *s, const struct model *model)
     s->dense_wrong |= s->dense[i].code == EXIT_WRONG_DATA;
     job->dense_us = fmin(job->dense_us, s->dense[i].mean); /* of a number and NaN, the number */
   }
-  /* one that is wrong is no measure, nor are the others then; and the stand-in has no times */
+  /* if one is wrong, none is a baseline; and the stand-in has no times */
   if (s->dense_wrong || isinf(job->dense_us)) job->dense_us = (double)NAN;
   for (int d = 0; d < (program_options.density > 0 ? 1 : model->densities); d++) {
     if (program_options.density <= 0) config.density = DENSITIES[d];
@@ -491,7 +489,7 @@ static void sweep_sizes(struct sweep *s)
   for (int p = 0; p < PHASES; p++) launcher_print(me, " %8s", phase_names[p]);
   launcher_print(me, " %8s %8s  %s\n", "B/elem", "%copy", "mode");
   for (int i = 0; i < (program_options.count ? 1 : NMODELS); i++) {
-    /* main.c has seen to the first one; larger ones that do not fit are left out, after a line */
+    /* main.c has checked the first one; larger ones that do not fit are left out, after a line */
     if (i > 0 && !launcher_has_memory(me, bench_bytes(s->job, i))) break;
     s->count = program_options.count ? program_options.count : MODELS[i].count;
     bench_size(s, &MODELS[i]);

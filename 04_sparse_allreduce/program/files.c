@@ -16,7 +16,7 @@
 
 enum { SHAPE_TEXT = 48 };
 
-/* As it is in a header: "(70, 1000)". */
+/* The shape as in a header: "(70, 1000)". */
 static const char *shape_of(const struct job *job, int dimensions, char shape[SHAPE_TEXT])
 {
   if (dimensions == 1)
@@ -35,13 +35,13 @@ static int open_input(struct job *job, const char *path, const char *name, char 
   unsigned char start[10];
   char header[4096] = "", text[SHOWN_TEXT], end = '\0';
   size_t sizes[2] = {0};
-  /* first, because opening a FIFO waits for a writer */
+  /* this comes first, because opening a FIFO waits for a writer */
   if (stat(path, &status) != 0) FAIL("cannot read %s: %s", name, strerror(errno));
-  if (!S_ISREG(status.st_mode)) FAIL("%s: not a file; " ALLOWED, name);
+  if (!S_ISREG(status.st_mode)) FAIL("%s: this is not a regular file; " ALLOWED, name);
   job->input = fopen(path, "rb");
   if (!job->input) FAIL("cannot read %s: %s", name, strerror(errno));
   if (fread(start, 1, 10, job->input) != 10 || memcmp(start, "\x93NUMPY\1", 7) != 0)
-    FAIL("%s: not a .npy file; " ALLOWED, name);
+    FAIL("%s: this is not a .npy file; " ALLOWED, name);
   const size_t length = start[8] | (size_t)start[9] << 8;
   if (length >= sizeof header || fread(header, 1, length, job->input) != length)
     FAIL("%s: the header is too long or truncated; " ALLOWED, name);
@@ -59,7 +59,7 @@ static int open_input(struct job *job, const char *path, const char *name, char 
   job->input_start = 10 + (long)length;
   const size_t bytes = (size_t)(status.st_size - job->input_start);
   if (job->steps != bytes / sizeof(float) / job->count || bytes % (job->count * sizeof(float)) != 0)
-    FAIL("%s: %zu bytes of data are not a shape of %s; " ALLOWED, name, bytes, shape);
+    FAIL("%s: %zu bytes of data do not fit the shape %s; " ALLOWED, name, bytes, shape);
   return 0;
 }
 

@@ -22,17 +22,17 @@ static const long DEFAULT_STEPS = 70; /* exact, reuse and repartition steps all 
 const struct option_spec program_option_table[] = {
     {"algorithm", 0, OPTION_STRING, &program_options.algorithms, "NAMES",
      "paths, separated by commas, or all (all)", 0, 0},
-    {"count", 0, OPTION_SIZE, &program_options.count, "N",
+    {"count", 0, OPTION_SIZE, &program_options.count, "SIZE",
      "elements of the gradient (" DEFAULT_COUNT_TEXT ")", 1, 0xfffffffe},
     {"density", 0, OPTION_DOUBLE, &program_options.density, "D",
-     "share of the entries that a rank offers (0.01, or the preset's)", 0, 1},
+     "share of the elements that a rank offers (0.01, or the preset's)", 0, 1},
     {"steps", 0, OPTION_LONG, &program_options.steps, "N",
-     "steps of each path (70; --bench: those between two exact ones)", 1, 1000000},
+     "steps of each path (70; with --bench one full cycle: 64 or 128)", 1, 1000000},
     {"preset", 0, OPTION_CHOICE, &program_options.preset, "vgg|lstm|bert",
      "constants of the paper's training jobs (vgg, but density 0.01)", 0, 0},
     {"gradient", 0, OPTION_CHOICE, &program_options.gradient, GRADIENT_KINDS,
-     "what gradients are generated (heavy)", 0, 0},
-    {"seed", 0, OPTION_LONG, &program_options.seed, "N", "of the generated gradients (1)", 0,
+     "which gradients to generate (heavy)", 0, 0},
+    {"seed", 0, OPTION_LONG, &program_options.seed, "N", "seed of the generated gradients (1)", 0,
      1LL << 40},
     {"throttle", 0, OPTION_LONG, &program_options.throttle, "N",
      "peers that a rank exchanges with at a time (4)", 1, 1024},
@@ -41,7 +41,7 @@ const struct option_spec program_option_table[] = {
     {"balance", 0, OPTION_CHOICE, &program_options.balance, "never|always|auto",
      "oktopk: even out the sums before they are gathered (never, or the preset's)", 0, 0},
     {"nonfinite", 0, OPTION_CHOICE, &program_options.nonfinite, "error|drop",
-     "NaN and infinity in a gradient (error)", 0, 0},
+     "what to do with NaN and infinity in a gradient (error)", 0, 0},
     {"gtopk-exact-residual", 0, OPTION_FLAG, &program_options.gtopk_exact_residual, NULL,
      "gtopk: keep what the published algorithm loses", 0, 0},
     {"gk-threshold", 0, OPTION_CHOICE, &program_options.gk_threshold, "exact|gaussian",
@@ -51,13 +51,13 @@ const struct option_spec program_option_table[] = {
     {"result", 0, OPTION_CHOICE, &program_options.result, "dense|entries",
      "entries: no dense result; each step updates a vector in place (dense)", 0, 0},
     {"simple", 0, OPTION_FLAG, &program_options.simple, NULL,
-     "the paths as they stand in simple/, to be read", 0, 0},
+     "run the readable versions in simple/ instead of the library", 0, 0},
     {"input", 0, OPTION_RANK_INPUT, &program_options.input, "FILE",
-     "gradients from a .npy file per rank, %r in the name is the rank", 0, 0},
+     "read gradients from a .npy file per rank; %r is the rank", 0, 0},
     {"results", 0, OPTION_RANK_OUTPUT, &program_options.results, "FILE",
-     "results to a .npy file per rank; %r is the rank", 0, 0},
+     "write the results to a .npy file per rank; %r is the rank", 0, 0},
     {"residual", 0, OPTION_RANK_OUTPUT, &program_options.residual, "FILE",
-     "residual after the last step to a .npy file per rank; %r is the rank", 0, 0},
+     "write the residual after the last step to a .npy file per rank; %r is the rank", 0, 0},
     {"output", 'J', OPTION_OUTPUT, &program_options.output, "FILE",
      "write the table to FILE, which ends in .json or .csv", 0, 0},
     {"minbytes", 'b', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
@@ -67,11 +67,11 @@ const struct option_spec program_option_table[] = {
     {"warmup_iters", 'w', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
     {"repetitions", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
     {"cudagraph", 'G', OPTION_LONG, &program_options.graphs, "N",
-     "--bench: 1: steps are launches of captured CUDA graphs; 0: eager (0)", 0, 1},
+     "with --bench: 1 launches captured CUDA graphs, 0 does not (0)", 0, 1},
     {0},
 };
 
-/* The names of --algorithm. --simple also has paths that the library has not. */
+/* The names of --algorithm. With --simple there may be more than the library has. */
 static void choose_paths(struct job *job, char error[LAUNCHER_TEXT])
 {
   const char *list = program_options.algorithms ? program_options.algorithms : "all";
@@ -87,14 +87,15 @@ static void choose_paths(struct job *job, char error[LAUNCHER_TEXT])
     while (p < known && strcmp(simple_paths[p].name, name) != 0) p++;
     job->paths |= UINT64_C(1) << p;
     if (p < known) continue;
-    int at =
-        snprintf(error, LAUNCHER_TEXT, "--algorithm: unknown '%.40s'; allowed: all alone", name);
+    int at = snprintf(error, LAUNCHER_TEXT,
+                      "--algorithm: unknown '%.40s'; allowed: 'all' alone, or a list of", name);
     for (p = 0; p < known; p++)
-      at += snprintf(error + at, LAUNCHER_TEXT - (size_t)at, ", %s", simple_paths[p].name);
+      at += snprintf(error + at, LAUNCHER_TEXT - (size_t)at, "%s %s", p ? "," : "",
+                     simple_paths[p].name);
   }
 }
 
-/* Rules between options. `error` becomes the first that is broken. */
+/* Rules between options. `error` becomes the first rule that is broken. */
 static void check_together(const struct job *job, char error[LAUNCHER_TEXT])
 {
   const struct program_options *own = &program_options;
@@ -106,19 +107,18 @@ static void check_together(const struct job *job, char error[LAUNCHER_TEXT])
     const char *rule;
   } rules[] = {
       {bench && (input || own->results || own->residual || own->warmup_steps),
-       "--bench with --input, --results, --residual or --warmup-steps; allowed: one of them"},
+       "--bench does not work with --input, --results, --residual or --warmup-steps"},
       {bench && own->graphs && launcher_graphs_can_deadlock,
-       "-G 1 with several GPUs in one process can deadlock; allowed: the build with MPI=1"},
+       "-G 1 can deadlock with several GPUs in one process: build with MPI=1"},
       {simple && (bench || own->exchange || own->throttle || own->result),
-       "--simple with --bench, which has it anyway, --exchange, --throttle or --result; allowed: "
-       "one "
-       "of them"},
+       "--simple does not work with --bench (which has it anyway), --exchange, --throttle or "
+       "--result"},
       {input && (own->count || own->steps || own->gradient >= 0 || own->seed >= 0),
-       "--input with --count, --steps, --gradient or --seed; allowed: one of them"},
+       "--input does not work with --count, --steps, --gradient or --seed"},
       {(simple || input) && !is_float,
-       "--simple or --input with --datatype of 16 bits; allowed: float"},
+       "--simple and --input do not take 16-bit types; allowed: --datatype float"},
       {(own->results || own->residual) && several,
-       "--results or --residual with several paths; allowed: one, by --algorithm"},
+       "--results and --residual need a single path: choose one with --algorithm"},
   };
   for (size_t i = 0; i < sizeof rules / sizeof *rules && !*error; i++)
     if (rules[i].broken) snprintf(error, LAUNCHER_TEXT, "%s", rules[i].rule);
@@ -151,7 +151,7 @@ static void check_paths(const struct job *job, char error[LAUNCHER_TEXT])
     config.algorithm = (sparse_allreduce_algorithm_t)a;
     if (job_wants(job, a) &&
         sparse_allreduce_check(&config, job->count, job->me->nranks) != ncclSuccess)
-      snprintf(error, LAUNCHER_TEXT, "%s with %zu elements, density %g: %s", simple_paths[a].name,
+      snprintf(error, LAUNCHER_TEXT, "%s with count %zu, density %g: %s", simple_paths[a].name,
                job->count, config.density, sparse_allreduce_last_error());
   }
 }
@@ -180,7 +180,7 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
 
   check_paths(job, error);
   if (own->warmup_steps >= (long)job->steps)
-    snprintf(error, sizeof error, "--warmup-steps: there are %ld steps; allowed: fewer",
+    snprintf(error, sizeof error, "--warmup-steps must be less than the number of steps, %ld",
              (long)job->steps);
   job_create_file(job, &job->results, own->results, job->dimensions, error);
   job_create_file(job, &job->residual, own->residual, 1, error);
@@ -200,7 +200,7 @@ size_t job_bytes(const struct job *job, size_t count, double density, int gradie
   const bool simple = program_options.simple || (job->opt->bench && is_float);
   size_t capacity;
   sparse_allreduce_sizes(count, density, NULL, &capacity);
-  /* Two vectors and bits, and for --result entries two more; in simple/ three, and keys to sort. */
+  /* Two vectors and bits; --result entries has two more; simple/ has three, and keys to sort. */
   const size_t element = simple ? 44 : program_options.result ? 17 : 9;
   return ((size_t)gradients * job->opt->type->size + element) * count +
          24 * (size_t)job->me->nranks * capacity + ((size_t)64 << 20);

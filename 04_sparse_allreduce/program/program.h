@@ -10,7 +10,7 @@
 #include "sparse_allreduce.h"
 #include "verify.h"
 
-/* As NCCLCHECK, with the sentence that sparse_allreduce.h has for the error. */
+/* As NCCLCHECK, with the sentence of sparse_allreduce_last_error(). */
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
 /* ---- options and what they ask for: program.c ------------------------------------------------ */
@@ -19,11 +19,11 @@ enum gradient_kind {
   GRADIENT_HEAVY,      /* heavy-tailed, partly the same on all ranks, slowly drifting */
   GRADIENT_NORMAL,     /* about normal */
   GRADIENT_TIES,       /* a dozen different values */
-  GRADIENT_ONE_REGION, /* all that is large lies in one region, another one in each step */
+  GRADIENT_ONE_REGION, /* all that is large lies in one region, which changes in each step */
 };
 #define GRADIENT_KINDS "heavy|normal|ties|one-region" /* in that order */
 
-/* As they were typed; 0, -1 and NULL: not given. */
+/* Options as they were typed; 0, -1 and NULL mean that they were not. */
 struct program_options {
   const char *algorithms;
   size_t count;
@@ -44,7 +44,7 @@ struct job {
   ncclComm_t comm;
   cudaStream_t stream;
   uint64_t paths;                   /* bit p: path p */
-  sparse_allreduce_config_t config; /* of all paths, but for the algorithm */
+  sparse_allreduce_config_t config; /* of all paths, without the algorithm */
   size_t count, k;
   uint64_t steps, seed;
   enum gradient_kind kind;
@@ -66,14 +66,14 @@ static inline bool job_wants(const struct job *job, int path)
 }
 
 /* Checks all options and opens the files. Returns EXIT_VERIFIED, or another code on all ranks after
- * one line on stderr. To be ended by job_close in any case. Collective. */
+ * one line on stderr. Call job_close in any case. Collective. */
 int job_open(struct job *job, const struct rank *me, const struct options *opt);
 void job_close(struct job *job);
 
-/* The configuration that the options ask for; a preset, if they name none. */
+/* The configuration that the options ask for; `otherwise` is the preset if they name none. */
 sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t otherwise);
 
-/* Device memory that a path needs, with so many gradients. */
+/* Bytes of device memory that a path needs, with this number of gradients. */
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients);
 
 /* ---- gradients: gradient.c ------------------------------------------------------------------- */
@@ -88,7 +88,7 @@ void gradient_fill(void *to, ncclDataType_t type, size_t count, enum gradient_ki
  * ranks, after a line on stderr. Collective. */
 int job_open_input(struct job *job);
 
-/* Starts a .npy file of that shape, unless `pattern` is NULL; in `error` a line if it fails. */
+/* Starts a .npy file of that shape, unless `pattern` is NULL. If it fails, `error` has a line. */
 void job_create_file(const struct job *job, struct output_file *file, const char *pattern,
                      int dimensions, char error[LAUNCHER_TEXT]);
 
@@ -96,32 +96,32 @@ void job_create_file(const struct job *job, struct output_file *file, const char
  * and waits for it. Returns an exit code; collective. */
 int job_gradient(struct job *job, size_t count, uint64_t step, void *gradient);
 
-/* Writes count elements to a file, which may be none; false, after a line on stderr: it failed. */
+/* Writes count elements to a file, if there is one. False, after a line on stderr, if it fails. */
 bool job_write(const struct job *job, const struct output_file *file, const float *elements);
 
-/* The end of a run that came to `code`: gives the files their names, the results only if they are
- * right, the table also where it says that they are wrong. Returns `code`, or another one if that
- * fails. Collective. */
+/* Ends a run with exit code `code`: gives the files their names, results only if they are right,
+ * the table also if it reports wrong ones. Returns `code`, or another one if that fails.
+ * Collective. */
 int job_publish(struct job *job, int code);
 
 /* ---- a path that runs: runner.c -------------------------------------------------------------- */
 
 /* A path runs by the library or by simple/. The program creates, runs, verifies and times both in
  * the same way. With --result entries, weights are updated in place after each step, as by an
- * optimizer. The dense result to compare is then made by sparse_allreduce_add, of zeros. */
+ * optimizer. sparse_allreduce_add then makes a dense result to compare, from zeros. */
 struct runner {
   const struct job *job;
   size_t count;
   sparse_allreduce_config_t config;
-  sparse_allreduce_t handle; /* one of the two is there */
-  struct simple *simple;
-  float *weights, *dense; /* --result entries: in device memory; else NULL */
+  sparse_allreduce_t handle; /* NULL for simple/ */
+  struct simple *simple;     /* NULL for the library */
+  float *weights, *dense;    /* --result entries: in device memory; else NULL */
 
   /* What the last step left on this rank, after runner_finish. */
   sparse_allreduce_statistics_t last;
   const float *result;               /* dense, in device memory */
-  const struct sparse_pair *entries; /* of the result, before the division: in device memory, */
-  uint64_t nentries;                 /* so many. NULL: there is no list of them */
+  const struct sparse_pair *entries; /* of the result, before the division, in device memory, */
+  uint64_t nentries;                 /* and their number; NULL: there is no list */
 };
 
 /* config->algorithm is the path. Where --exchange onesided cannot run, it says so and ends the job
@@ -130,50 +130,50 @@ void runner_create(struct runner *r, const struct job *job, size_t count,
                    const sparse_allreduce_config_t *config, bool simple, bool updates);
 void runner_destroy(struct runner *r);
 
-/* What runs, in words: "one-sided", "device counts", "send/recv", "simple", of dense "allreduce".
- * `reason` becomes why it is send/recv, if the caller did not ask for that, or "". */
+/* What runs, in words: "one-sided", "device counts", "send/recv", "simple", or for dense
+ * "allreduce". `reason` says why it is send/recv if the caller did not ask for that, or is "". */
 const char *runner_mode(const struct runner *r, const char **reason);
 
 /* A step, as sparse_allreduce_run; then weights += -0.1 * result, if there are any. */
 ncclResult_t runner_step(struct runner *r, const void *gradient);
-float runner_updated(float weight, float result); /* what has to become of a weight */
+float runner_updated(float weight, float result); /* the weight as it must be after a step */
 
-/* Waits for the last step and looks at what it left. Returns an exit code. Collective. */
+/* Waits for the last step and reads what it left. Returns an exit code. Collective. */
 int runner_finish(struct runner *r, uint64_t step);
 
-/* The residual to host memory; of dense zeros. */
+/* Copies the residual to host memory; dense has zeros. */
 void runner_residual(const struct runner *r, float *host);
 
-/* A copy of all that one step hands to the next, to be freed by free(). simple/ has none: it gives
- * NULL, and begins again from its first step. */
+/* A copy of all that one step hands to the next; free() it. simple/ cannot do that: it returns
+ * NULL, and a load begins again with the first step. */
 void *runner_save(const struct runner *r);
 void runner_load(const struct runner *r, const void *state);
 
 /* ---- comparing: verification.c --------------------------------------------------------------- */
 
 /* The reference is simple/ on the host: each rank computes its own side, and gets from the launcher
- * what other ranks send. All that the device holds has to equal it bit for bit. Exceptions: sums of
- * dense steps, whose order is NCCL's, have an error bound; thresholds from mean and deviation may
- * differ by rounding, and then the reference goes on with the device's. */
+ * what other ranks send. Everything that the device holds must equal it bit for bit. There are two
+ * exceptions. Sums of dense steps have an error bound, because NCCL chooses their order. Thresholds
+ * from mean and deviation may differ by rounding; the reference goes on with the device's. */
 struct verification {
   const struct runner *runner;
   struct simple *ref;   /* this rank's side */
   float *host;          /* [n] what comes from the device */
-  float *weights;       /* [n] of --result entries: as they have to be; else NULL */
-  float *mean;          /* [n] mean of all ranks' acc; NULL where xi is not asked for */
+  float *weights;       /* [n] --result entries: as they must be; else NULL */
+  float *mean;          /* [n] mean of all ranks' acc; NULL if xi is not measured */
   double gradient_norm; /* of the mean of this step's gradients */
   uint64_t compared;    /* steps */
   double xi;            /* rank 0: sum over the steps that the paper would record, */
-  uint64_t xi_steps;    /* so many */
+  uint64_t xi_steps;    /* and their number */
 };
 
-/* `measures_xi`: as main.c's table has it. Collective. */
+/* `measures_xi`: for the column xi of main.c's table. Collective. */
 void verification_init(struct verification *v, const struct runner *r, bool measures_xi);
 void verification_free(struct verification *v);
 
-/* The reference takes the step that the runner has finished, and what both have is compared; the
- * files are written from the same copies. Returns EXIT_VERIFIED, EXIT_WRONG_DATA after one line on
- * stderr that says what differed first, or EXIT_FAILED_CALL; the same on all ranks. Collective. */
+/* Makes the step that the runner has finished with the reference, compares both, and writes the
+ * files from the same copies. Returns EXIT_VERIFIED, EXIT_WRONG_DATA after one line on stderr that
+ * says what differed first, or EXIT_FAILED_CALL; the same on all ranks. Collective. */
 int verification_step(struct verification *v, const void *gradient);
 
 /* ---- the table: report.c --------------------------------------------------------------------- */
@@ -181,8 +181,8 @@ int verification_step(struct verification *v, const void *gradient);
 /* What happened in the steps of one path on this rank. */
 struct path_steps {
   double *us;       /* [job->steps] time of each step */
-  uint64_t begun;   /* how many there are */
-  uint64_t counted; /* of them, without dense ones to warm up; the sums below are over these */
+  uint64_t begun;   /* how many of them have begun */
+  uint64_t counted; /* of them, all but warm-up steps; the sums below are over these */
   double local, global, words;
 };
 
@@ -193,8 +193,8 @@ void report_heading(const struct job *job);
 void report_path(struct job *job, const struct path_steps *steps, const struct verification *v,
                  int code);
 
-/* A number for the table, "-" if it is none, and for the file. NULL for format or column: not
- * there. */
+/* Prints a number in the table, "-" if it is not finite, unless `format` is NULL, and writes it to
+ * the file, unless `column` is NULL. */
 void report_number(struct job *job, const char *column, double value, const char *format);
 
 double elapsed_us(cudaEvent_t start, cudaEvent_t stop);

@@ -24,7 +24,7 @@ double report_time(const struct rank *me, double *us, uint64_t n)
 }
 
 /* The words that a rank sends according to the paper's Table 1, at best and at worst, for k chosen
- * entries of n on P ranks. The paper counts elements; a word is one. */
+ * entries of n on P ranks. The paper counts elements, which are words. */
 static void paper_words(int path, double n, double k, double ranks, double *low, double *high)
 {
   const double others = (ranks - 1) / ranks, rounds = ceil(log2(ranks));
@@ -32,7 +32,7 @@ static void paper_words(int path, double n, double k, double ranks, double *low,
     *low = *high = 2 * n * others;
   } else if (path == SPARSE_GTOPK) {
     *low = *high = 4 * k * rounds;
-  } else if (path == SPARSE_OKTOPK) { /* the gather; with a split and balancing, as much each */
+  } else if (path == SPARSE_OKTOPK) { /* the gather; split and balancing may take as much each */
     *low = 2 * k * others;
     *high = 6 * k * others;
   } else if (path == SPARSE_TOPKSA) {
@@ -62,7 +62,7 @@ void report_number(struct job *job, const char *column, double value, const char
 {
   if (format && isfinite(value))
     launcher_print(job->me, format, value);
-  else if (format) /* without a width " %.1f" */
+  else if (format) /* " %.1f" has no width */
     launcher_print(job->me, "%*s", format[2] == '.' ? 2 : snprintf(NULL, 0, format, 0.0), "-");
   if (column) rows_number(&job->rows, column, value);
 }
@@ -86,7 +86,7 @@ void report_path(struct job *job, const struct path_steps *of, const struct veri
   const double xi = v->xi_steps ? v->xi / (double)v->xi_steps : (double)NAN;
   double low, high;
   paper_words(path, (double)job->count, (double)job->k, ranks, &low, &high);
-  /* what is wrong has no time */
+  /* wrong results have no time */
   const double us = report_time(me, of->us, code == EXIT_VERIFIED ? of->begun : 0);
   if (path == SPARSE_DENSE) job->dense_us = us;
   const char *reason, *name = simple_paths[path].name, *mode = runner_mode(runner, &reason);
@@ -120,9 +120,10 @@ void report_path(struct job *job, const struct path_steps *of, const struct veri
     launcher_print(me, code == EXIT_WRONG_DATA ? "  NO: step %llu\n" : "  stopped at step %llu\n",
                    (unsigned long long)of->begun - 1);
   else
-    launcher_print(me, "  %llu steps x %d ranks\n", (unsigned long long)v->compared, me->nranks);
+    launcher_print(me, "  %llu step%s x %d rank%s\n", (unsigned long long)v->compared,
+                   v->compared == 1 ? "" : "s", me->nranks, me->nranks == 1 ? "" : "s");
 
-  /* the table's lines are fixed, but several versions of a path can have run */
+  /* the table is the same for all modes, so a note says which one ran */
   if (path == SPARSE_DENSE) return;
   launcher_note(me, "%s (%s%s)%s%s", name, mode, runner->weights ? ", entries" : "",
                 *reason ? ": " : "", reason);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const float SCALE = -0.1f; /* minus the learning rate: no power of 2, so that it rounds */
+static const float SCALE = -0.1f; /* minus the learning rate; no power of 2, so that it rounds */
 
 static float *device_vector(size_t count)
 {
@@ -28,7 +28,7 @@ static void create_handle(struct runner *r)
     launcher_barrier(r->job->me);
     launcher_abort(EXIT_CANNOT_RUN);
   }
-  if (result == ncclRemoteError) sleep(1); /* the rank that knows more speaks first */
+  if (result == ncclRemoteError) sleep(1); /* the rank with the reason reports it first */
   CHECK_NCCL_RESULT(result, "sparse_allreduce_create", sparse_allreduce_last_error());
 }
 
@@ -87,13 +87,13 @@ ncclResult_t runner_step(struct runner *r, const void *gradient)
   return sparse_allreduce_add(r->handle, SCALE, r->weights, stream);
 }
 
-/* What a step left. A gradient that is not finite becomes a `reason`. */
+/* Reads what a step left. `reason` says if the gradient was not finite. */
 static void finish_simple(struct runner *r, char *reason, size_t size)
 {
   const struct simple *s = r->simple;
   CUDACHECK(cudaDeviceSynchronize());
   if (s->nonfinite > 0 && r->config.nonfinite == SPARSE_NONFINITE_ERROR)
-    snprintf(reason, size, "%zu elements of the gradient are not finite", s->nonfinite);
+    snprintf(reason, size, "the gradient is not finite in %zu of its elements", s->nonfinite);
   r->last = s->last;
   r->result = s->result;
   r->entries = s->last.dense || s->last.fell_back ? NULL : s->global;
@@ -126,7 +126,7 @@ int runner_finish(struct runner *r, uint64_t step)
   char reason[LAUNCHER_TEXT / 2] = "";
   (r->simple ? finish_simple : finish_library)(r, reason, sizeof reason);
   if (*reason)
-    launcher_error("%s, step %llu: %s; allowed: finite ones, or --nonfinite drop",
+    launcher_error("%s, step %llu: %s; allowed: finite elements, or --nonfinite drop",
                    simple_paths[r->config.algorithm].name, (unsigned long long)step, reason);
   return launcher_agree(r->job->me, *reason ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }

@@ -34,7 +34,7 @@ void verification_free(struct verification *v)
   free(v->mean);
 }
 
-/* v->host becomes a vector from device memory, as float. */
+/* Copies a vector from device memory to v->host, as float. */
 static void fetch(struct verification *v, const void *from, ncclDataType_t type)
 {
   const size_t n = v->runner->count, size = type == ncclFloat ? 4 : 2;
@@ -86,7 +86,7 @@ static void measure_xi(struct verification *v)
 
 /* ---- comparisons ----------------------------------------------------------------------------- */
 
-/* All return whether the values are the same, and say so if not. */
+/* All return whether the values are the same. If they are not, a line says so. */
 
 #define WRONG(v, format, ...)                                                              \
   (launcher_error("%s, step %llu: " format, simple_paths[(v)->ref->config.algorithm].name, \
@@ -160,26 +160,26 @@ static bool same_entries(const struct verification *v)
   return same;
 }
 
-/* v->host has the result. In a dense step ref->sums has the sums of the gradients' sizes. In any
- * order a sum of P numbers is off by (P - 1) * epsilon / 2 * sum of sizes at most, also in the
- * reference; the division rounds once more. NaN and what overflows are as NCCL adds them. */
+/* v->host has the result. In a dense step ref->sums has the sums of the gradients' magnitudes. In
+ * any order a sum of P numbers is off by at most (P - 1) * epsilon / 2 times that, also in the
+ * reference; the division rounds once more. NCCL decides what becomes of NaN and overflow. */
 static bool same_result(const struct verification *v)
 {
   const struct simple *ref = v->ref;
   const double ranks = v->runner->job->me->nranks;
   if (!ref->last.dense) return same_floats(v, "result", v->host, ref->result);
   for (size_t i = 0; i < ref->n; i++) {
-    const double got = v->host[i], expected = ref->result[i], sizes = ref->sums[i];
-    const double bound = (ranks + 1) * FLT_EPSILON * sizes / ranks + 0x1p-149;
-    const bool overflows = !(sizes * (1 + 0x1p-20) <= FLT_MAX); /* somewhere on the way */
+    const double got = v->host[i], expected = ref->result[i], magnitudes = ref->sums[i];
+    const double bound = (ranks + 1) * FLT_EPSILON * magnitudes / ranks + 0x1p-149;
+    const bool overflows = !(magnitudes * (1 + 0x1p-20) <= FLT_MAX); /* somewhere on the way */
     if (!(fabs(got - expected) <= bound || (overflows && (!isfinite(got) || isinf(expected)))))
       return wrong_element(v, "result", i, v->host[i], ref->result[i]);
   }
   return true;
 }
 
-/* What --result entries has updated: elements with an entry in the result. v->host has the result:
- * the last bits of a dense step are known from it only. */
+/* --result entries updates elements with an entry in the result. v->host has the result: only it
+ * has the last bits of a dense step. */
 static bool same_weights(struct verification *v)
 {
   const struct simple *ref = v->ref;

@@ -4,10 +4,10 @@ README.md has the five lines that use it. The constructor, step(), load_state_di
 collective: all ranks make these calls in the same order.
 
 Each rank runs its own optimizer on its own gradients. What that changed is added to this rank's
-residual; the largest entries of it are sent and leave it; their average over the ranks is subtracted
-from the shared weights. A rank computes its gradients at the shared weights less a share of its
-residual (`ahead`): a rank that sees nothing of what it has not sent yet goes on in the same direction,
-and too far. All errors are SparseAllreduceError with one sentence.
+residual. Its largest entries are sent and leave it. Their average over the ranks is subtracted from
+the shared weights. A rank computes its gradients at the shared weights minus a share of its residual
+(`ahead`). Otherwise it would not see what it has not sent yet, and would go too far in the same
+direction. Errors of the library are SparseAllreduceError with one sentence.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ import torch.distributed as dist
 
 
 class SparseAllreduceError(RuntimeError):
-    """What went wrong, in a sentence of the library's, or of this file's."""
+    """What went wrong, in one sentence, of the library or of this file."""
 
 
 # ---- the library ---------------------------------------------------------------------------------
 class Config(ctypes.Structure):
-    """sparse_allreduce_config_t, field by field; sparse_allreduce.h says what each of them means."""
+    """sparse_allreduce_config_t, field by field; sparse_allreduce.h explains them."""
     _fields_ = [("size", ctypes.c_size_t), ("algorithm", ctypes.c_int), ("preset", ctypes.c_int),
                 ("density", ctypes.c_double), ("warmup_steps", ctypes.c_long),
                 ("gradient_type", ctypes.c_int), ("gaussian_sa_threshold", ctypes.c_int),
@@ -58,15 +58,15 @@ def nccl_home():
 
 
 def _load(path, cuda):
-    """The library at `path`, or beside this file (make install), or in the build folder of the repository."""
+    """The library at `path`, or next to this file (make install), or in the build folder of the repository."""
     here = os.path.dirname(os.path.abspath(__file__))
     built = os.path.normpath(os.path.join(here, "../../build/%s-pthread/libsparse_allreduce.so" % ("gpu" if cuda else "cpu")))
     names = [os.path.join(here, "libsparse_allreduce%s.so" % ("" if cuda else "_cpu")), built]
     path = path or next((name for name in names if os.path.exists(name)), None)
     if path is None:
-        raise SparseAllreduceError("no %s; allowed: `make%s` makes it, or library=<its path>" %
+        raise SparseAllreduceError("there is no %s: build it with `make%s`, or pass library=<its path>" %
                                    (built, "" if cuda else " CPU=1"))
-    # PyTorch may have put the functions of CUDA and NCCL in everybody's reach. The stand-in has its own.
+    # PyTorch may have made its CUDA and NCCL visible to every library. The stand-in has its own functions.
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOW | (0 if cuda else os.RTLD_DEEPBIND))
         library.sparse_allreduce_state_bytes.restype = ctypes.c_size_t
@@ -80,7 +80,7 @@ def _load(path, cuda):
     version = ctypes.c_int()  # of the NCCL that is loaded, PyTorch's
     library.ncclGetVersion(ctypes.byref(version))
     if cuda and library.sparse_allreduce_nccl_version() != version.value:
-        raise SparseAllreduceError("%s was made with another NCCL than PyTorch has loaded; allowed: make NCCL_HOME=%s" %
+        raise SparseAllreduceError("%s was built with another NCCL than PyTorch has loaded: build it with make NCCL_HOME=%s" %
                                    (path, nccl_home()))
     return library
 
@@ -91,7 +91,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
 
     optim        any optimizer without a state, whose parameters are on one GPU, or on the CPU, where the
                  stand-in of this suite takes the place of GPUs. Those of 16 bits get a float32 copy here
-    density      of the entries that a rank sends; 1: all, by a dense allreduce
+    density      share of the elements that a rank sends; 1: all, by a dense allreduce
     every        local steps before an exchange
     ahead        the share of its residual by which a rank's weights are ahead of the shared ones; None: 12
                  times the density, a quarter at most. (An entry waits for 1/density steps to be sent.)
@@ -128,7 +128,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                 raise ValueError("a parameter is %s on %s; allowed: float32, float16, bfloat16, all on %s" %
                                  (p.dtype, p.device, own[0].device))
         if self.optim.state:
-            raise ValueError("the optimizer has made steps; allowed: a new one, and load_state_dict() after this")
+            raise ValueError("the optimizer has made steps: pass a new one, and call load_state_dict() after this")
         if self.every < 1:
             raise ValueError("every=%r; allowed: 1 or more" % self.every)
 
@@ -154,12 +154,12 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             if sentence is not None:
                 raise error or SparseAllreduceError("rank %d: %s" % (rank, sentence))
             if theirs != reports[0][1]:
-                raise SparseAllreduceError("parameters of rank %d have other shapes or types than those of rank 0; "
-                                           "allowed: the same model on all ranks" % rank)
+                raise SparseAllreduceError("parameters of rank %d have other shapes or types than those of rank 0: "
+                                           "all ranks need the same model" % rank)
         return _UniqueId.from_buffer_copy(reports[0][2])
 
     def _make_handle(self, config, rank, identity, count):
-        """On a communicator of the library's own: its steps are no steps of PyTorch's."""
+        """The library gets a communicator of its own, so PyTorch's calls do not mix with its steps."""
         self._communicator, handle, address = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         if not self._cuda:
             self._library.cudaSetDevice(rank)  # of the stand-in, where every rank has one
@@ -177,7 +177,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         return torch.frombuffer((ctypes.c_float * count).from_address(address.value), dtype=torch.float32)
 
     def _make_vectors(self, own):
-        """All weights are one vector, which the parameters are parts of. Rank 0's are everybody's at first."""
+        """All weights are one vector, and the parameters are parts of it. All ranks begin with those of rank 0."""
         self._weights = torch.cat([p.detach().flatten().float() for p in own])
         dist.broadcast(self._weights, group_src=0, group=self._group)
         self._shared, self._changed = self._weights.clone(), None
@@ -225,18 +225,18 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         return loss
 
     def _skipped(self):
-        """A GradScaler has found infinity on some rank: then no rank makes the step. Else gradients lose its scale."""
+        """If a GradScaler found infinity on some rank, no rank makes the step. Else gradients lose its scale."""
         if not hasattr(self, "found_inf"):
             return False
         found = self.found_inf.clone()
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
-        if self.grad_scale is not None:  # else the user has called scaler.unscale_()
+        if self.grad_scale is not None:  # otherwise the user has called scaler.unscale_()
             for p in (p for g in self.param_groups for p in g["params"] if p.grad is not None):
                 p.grad.div_(self.grad_scale)
         return found.item() != 0
 
     def _exchange(self):
-        """The host waits once, for all of it: what was sent has then left the residual, and errors are known."""
+        """The host waits once. After that, what was sent has left the residual, and errors are known."""
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream if self._cuda else None)
         shared, error = ctypes.c_void_p(self._shared.data_ptr()), ctypes.c_int()
         changed = torch.sub(self._shared, self._residual, alpha=self._ahead, out=self._changed).sub_(self._weights)
@@ -249,7 +249,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def shared_weights(self):
-        """The model has the shared weights, those of the last exchange: to test it, or to save it."""
+        """Gives the model the shared weights, those of the last exchange, to test it or to save it."""
         kept = self._weights.clone()
         self._weights.copy_(self._shared)
         self._round()
@@ -270,10 +270,10 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             p.grad = None
 
     def add_param_group(self, param_group):
-        raise SparseAllreduceError("a new group of parameters; allowed: before SparseUpdateOptimizer is made")
+        raise SparseAllreduceError("groups of parameters cannot be added after SparseUpdateOptimizer is made")
 
     def state_dict(self):
-        """Of this rank: each has to save its own. Weights are in it; steps after a load have the same bits."""
+        """The state of this rank, with the weights; each rank saves its own. Steps after a load have the same bits."""
         state = torch.empty(self._library.sparse_allreduce_state_bytes(self._handle), dtype=torch.uint8)
         self._check(self._library.sparse_allreduce_save(self._handle, ctypes.c_void_p(state.data_ptr())))
         return {"optim": self.optim.state_dict(), "library": state, "shared": self._shared, "weights": self._weights,

@@ -4,9 +4,9 @@ same weights and on the same text:
 
     torchrun --standalone --nproc-per-node 2 train_text.py [--ways ddp,sparse]
 
-A way is ddp (PyTorch's DistributedDataParallel) or sparse (SparseUpdateOptimizer), and arguments of that and of
-AdamW that are other than usual: ddp+rate=1e-3, sparse+density=0.001+rate=3.6e-3+momentum=0. Without GPUs the
-model is small, and the library's CPU stand-in exchanges. The last line of a good run:
+A way is ddp (PyTorch's DistributedDataParallel) or sparse (SparseUpdateOptimizer), then arguments of it and of
+AdamW that differ from the default: ddp+rate=1e-3, sparse+density=0.001+rate=3.6e-3+momentum=0. Without GPUs the
+model is small, and the library's CPU stand-in exchanges. The last line of a good run is:
 
     All ranks had the same weights in the end
 """
@@ -71,7 +71,7 @@ class Transformer(nn.Module):
         self.blocks = nn.TransformerEncoder(block, layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head, self.mask = nn.Linear(width, 256), nn.Transformer.generate_square_subsequent_mask(CONTEXT)
         for name, p in self.named_parameters():
-            if p.dim() > 1:  # what is added to the residual stream begins smaller, as in GPT-2
+            if p.dim() > 1:  # what is added to the residual stream starts smaller, as in GPT-2
                 nn.init.normal_(p, std=0.02 / ((2 * layers)**0.5 if "out_proj" in name or "linear2" in name else 1))
 
     def forward(self, x, target):

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dense: an allreduce of everything. The residual is not used. Steps to warm up are such, too. */
+/* dense: an allreduce of everything. The residual is not used. Warm-up steps are dense, too. */
 #include "simple.h"
 
 void simple_dense(struct simple *s, const float *gradient)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each exchange in two ways. Between GPUs by NCCL's host calls, for which the host waits. Of the
- * reference by the link: all ranks get what all ranks have, and each keeps what is its own. */
+/* Each exchange exists in two versions. Between GPUs it uses NCCL's calls, and the host waits for
+ * them. The reference uses the link: all ranks get what all ranks have, and each keeps its part. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +20,8 @@ void simple_numbers(struct simple *s, const uint64_t *mine, uint64_t *all, size_
   simple_copy(s, all, s->work + bytes, (size_t)s->nranks * bytes);
 }
 
-/* Rank r sends counts[r][p] elements to rank p: those that are next in its list `mine`, or `same`:
- * all get the same. `received` becomes what rank 0 sends, then rank 1, ... MPI: Alltoallv */
+/* Rank r sends counts[r][p] elements to rank p: the next ones in its list `mine` or, if `same`, the
+ * same to all. `received` becomes what rank 0 sends, then rank 1, ... MPI: Alltoallv */
 static void exchange(struct simple *s, const char *mine, const uint64_t *counts, int same,
                      char *received, size_t words)
 {

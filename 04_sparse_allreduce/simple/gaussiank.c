@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gaussiank: the threshold is estimated as if gradients were normally distributed, which takes two
- * sums instead of a search, and is corrected until about k entries are above it.
+/* gaussiank: the threshold is estimated as if gradients were normally distributed. That takes two
+ * sums instead of a search. Then it is corrected until about k entries are above it.
  *
- * gaussiankconcat differs in its messages only: indices and values packed in one instead of two.
- * Here entries travel whole anyway. */
+ * gaussiankconcat differs only in its messages: one has indices and values, instead of one for
+ * each. Here an entry travels as a whole anyway. */
 #include <math.h>
 #include <stdlib.h>
 

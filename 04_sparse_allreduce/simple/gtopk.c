@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gtopk: the k largest of every rank meet in a binary tree. Where two lists meet, entries of the
- * same index are added and the k largest stay; rank 0's list at the end is the result.
+/* gtopk: lists of the k largest of every rank meet in a binary tree. Where two lists meet, entries
+ * of the same index are added and the k largest stay. Rank 0's list at the end is the result.
  *
  *   rank 0 <- rank 1   rank 2 <- rank 3        round 1
  *   rank 0 <---------- rank 2                  round 2
  *   rank 0 ----------> every rank
  *
  * What a node of the tree does not pass on may have an index that wins elsewhere. The ranks that
- * contributed then believe that all of it arrived, and it is lost: so it was published. With
- * gtopk_exact_residual the node keeps such a partial sum in its own residual.
+ * contributed then believe that all of it arrived. It is lost. The published algorithm does this.
+ * With gtopk_exact_residual the node keeps that partial sum in its own residual.
  *
  * Lists are short, so the host merges them. */
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static size_t merge(struct sparse_pair *lists, size_t k)
   float *values = simple_host_memory(2 * k * sizeof *values);
   size_t count = 0;
   for (size_t i = 0, j = k; i < k || j < 2 * k; count++) {
-    const uint32_t a = i < k ? lists[i].index : UINT32_MAX; /* that is beyond all */
+    const uint32_t a = i < k ? lists[i].index : UINT32_MAX; /* beyond all others */
     const uint32_t b = j < 2 * k ? lists[j].index : UINT32_MAX;
     all[count] = a <= b ? lists[i] : lists[j];
     if (a == b) all[count].value = simple_add(lists[i].value, lists[j].value);
@@ -64,7 +64,7 @@ void simple_gtopk(struct simple *s, const float *gradient)
     simple_copy(s, s->received + (rounds + 1) * k, lists + k, drops[rounds] * sizeof *lists);
   }
 
-  /* Rank 0's list to every rank. MPI: Bcast */
+  /* Rank 0's list goes to every rank. MPI: Bcast */
   memset(sends, 0, sizeof sends);
   sends[0] = k;
   simple_copy(s, s->global, lists, bytes);
@@ -72,8 +72,8 @@ void simple_gtopk(struct simple *s, const float *gradient)
   s->last.global = k;
   free(lists);
 
-  /* The result may have entries that are 0, which leave the residual all the same. So not the sums
-   * are looked at, but a vector that has 1 where the result has an entry. */
+  /* The result may have entries that are 0, and those leave the residual, too. Therefore this looks
+   * at a vector of ones at the result's entries, not at the sums. */
   simple_zero(s, s->sums);
   s->on->entries(s, SIMPLE_SET_1, s->sums, s->global, k, NULL);
   simple_clear_offered_in_result(s);

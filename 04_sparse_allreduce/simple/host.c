@@ -45,8 +45,8 @@ static size_t count_from(const float *values, size_t n, uint32_t least)
   return count;
 }
 
-/* The bits of the k-th magnitude, from the highest one: a bit is set if there still are k values
- * that are not below. Then the last of the equal ones that are wanted is looked for. */
+/* The bits of the k-th magnitude, from the highest one: a bit is set if at least k values are not
+ * below the result. Then the loop looks for the last of the equal ones that are wanted. */
 struct simple_rule simple_host_largest(const float *values, size_t n, size_t k)
 {
   struct simple_rule rule = {0, SIMPLE_NAN, -1};

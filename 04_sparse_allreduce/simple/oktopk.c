@@ -18,8 +18,7 @@
 
 /* ---- 1. thresholds --------------------------------------------------------------------------- */
 
-/* How far a count lies above fraction * t, or below it if negative; times fraction.den, so that it
- * is a whole number. */
+/* How far a count lies above fraction * t (below, if negative), times fraction.den: an integer. */
 static int64_t excess(uint64_t count, sparse_fraction_t fraction, uint64_t t)
 {
   return (int64_t)count * fraction.den - (int64_t)t * fraction.num;
@@ -40,14 +39,14 @@ static void offer(struct simple *s)
   /* What exceeds the k-th magnitude is offered: k - 1 entries at most. (topkA takes exactly k.) */
   if (s->last.exact_local) threshold = simple_kth_magnitude(s);
 
-  /* An old threshold lets too much through when gradients grow. */
+  /* When gradients grow, an old threshold selects too many entries. */
   for (int i = 0; i < c->raise_steps && !s->last.exact_local; i++) {
     if (excess(simple_count_above(s, threshold), c->raise_above, s->t) <= 0) break;
     threshold *= c->raise_factor;
   }
   simple_offer_above(s, &threshold); /* the k largest, if that is still too much */
 
-  /* For the next step: after exact ones, too, and from the raised threshold if it was raised. */
+  /* The threshold of the next step, after exact steps, too, and from a raised one. */
   s->local_threshold = adapted(threshold, s->last.local, &c->local_band, s->t);
 }
 
@@ -90,8 +89,8 @@ void simple_oktopk(struct simple *s, const float *gradient)
   if (s->last.repartitioned) new_regions(s);
   simple_sum_at_owners(s);
 
-  /* 4. Sums above the global threshold to every rank. In an exact step that is all of them;
-   * every rank finds the largest, and the smallest of those is the new threshold. */
+  /* 4. Sums above the global threshold go to every rank. In an exact step all of them do; every
+   * rank finds the largest, and the smallest of those is the new threshold. */
   const struct simple_rule large =
       s->last.exact_global ? SIMPLE_NONZERO : simple_above(s, s->global_threshold);
   simple_gather_sums(s, large, s->config.balance);

@@ -53,11 +53,11 @@ static void divide(struct simple *s, float *to, const float *from, int divisor)
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-/* The bits of |x| order as |x| does. Below them stands the index, the lowest being the largest. */
+/* The bits of |x| are ordered like |x|. Below them is ~index: lower indices are larger. */
 static struct simple_rule largest(struct simple *s, const float *vector, size_t k)
 {
   uint64_t *keys = (uint64_t *)s->work, *sorted = keys + s->n, *rest = sorted + s->n, key;
-  size_t bytes = s->work_bytes - 16 * s->n; /* CUB says if this is not enough, here and below */
+  size_t bytes = s->work_bytes - 16 * s->n; /* CUB fails if this is not enough, here and below */
   for_each(s, s->n, [=] __device__(size_t i) {
     keys[i] = (uint64_t)__float_as_uint(fabsf(vector[i])) << 32 | (uint32_t)~i;
   });

@@ -50,7 +50,7 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
   for (size_t j = 0; j < ranks; j++) s->boundaries[j] = count / ranks * j;
   s->boundaries[ranks] = count;
 
-  /* To work with: the keys before and after sorting, and CUB's own. Then lists, then vectors. */
+  /* First the work memory: keys before and after sorting, and CUB's. Then lists, then vectors. */
   s->work_bytes = (s->on == &simple_on_host ? 0 : 32 * count) + (1 << 20);
   const size_t lists = ranks * s->capacity, entries = s->capacity + 2 * lists;
   const size_t bytes = s->work_bytes + entries * sizeof *s->offered + 3 * count * sizeof *s->acc;
@@ -216,8 +216,8 @@ void simple_sum_at_owners(struct simple *s)
   free(list);
   simple_split(s, s->offered, sends, s->received, receives);
 
-  /* First what this rank itself has, then what came from the rank before it, and so on: the order
-   * is fixed, so the sums are the same bits in every run. */
+  /* First this rank's own entries are added, then those of the rank before it, and so on. The order
+   * is fixed, so the sums have the same bits in every run. */
   places[0] = 0;
   for (int r = 1; r < P; r++) places[r] = places[r - 1] + receives[r - 1];
   simple_zero(s, s->sums);
@@ -227,13 +227,13 @@ void simple_sum_at_owners(struct simple *s)
   }
 }
 
-/* Where the r-th of P parts of a list begins: the first ones have one entry more. */
+/* Where the r-th of P parts of a list begins; the first parts may have one entry more. */
 static uint64_t part(uint64_t total, uint64_t P, uint64_t r)
 {
   return total / P * r + (r < total % P ? r : total % P);
 }
 
-/* Evens out the lists s->received of all ranks: seen as one, rank r gets its r-th part, in
+/* Evens out the lists s->received of all ranks: rank r gets the r-th part of all of them, in
  * s->global. */
 static const struct sparse_pair *even_out(struct simple *s, uint64_t counts[], uint64_t total)
 {

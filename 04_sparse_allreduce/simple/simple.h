@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All ten paths, to be read: topka.c first, then oktopk.c. Thresholds, counts and regions are on
- * the host, operators do one thing each, and a rank does its own side only, as in MPI. It runs
+/* All ten paths in a form for reading, topka.c first, then oktopk.c. Thresholds, counts and regions
+ * are on the host, each operator does one thing, each rank only its own part, as in MPI. It runs
  *
  *   on the GPU   by short kernels and CUB (ops.cu), and NCCL (exchange.c): --simple
  *   on the host  by plain loops (host.c); the launcher brings what other ranks send: the reference
@@ -21,8 +21,8 @@ extern "C" {
 
 /* ---- the paths ------------------------------------------------------------------------------- */
 
-/* One step of this rank: s->sums becomes the sums of the result, s->global the same as a list, and
- * s->acc the residual. */
+/* Makes one step of this rank: s->sums becomes the sums of the result, s->global the same as a
+ * list, and s->acc the residual. */
 struct simple;
 typedef void simple_path_t(struct simple *s, const float *gradient);
 simple_path_t simple_dense, simple_topka, simple_topka2, simple_topkaopt, simple_gtopk,
@@ -42,8 +42,8 @@ extern const int simple_path_count;
 /* A vector has n floats; a list has entries {index, value} with ascending indices.
  *
  * Which elements of a vector are chosen: element i if the bits of its magnitude are above `above`
- * and not above `most`, or equal to `above` and i <= tie. Bits order as magnitudes do, infinity
- * behind all numbers and NaN behind infinity. */
+ * and not above `most`, or equal to `above` and i <= tie. Bits are ordered like magnitudes, with
+ * infinity after all numbers and NaN after infinity. */
 struct simple_rule {
   uint32_t above, most;
   int64_t tie;
@@ -86,12 +86,12 @@ struct simple {
   sparse_allreduce_config_t config;
   struct sparse_constants constants; /* those of the preset */
   const struct simple_operators *on;
-  ncclComm_t comm;         /* NULL: on the host, */
-  struct simple_link link; /* by this link */
+  ncclComm_t comm;         /* NULL on the host */
+  struct simple_link link; /* how the reference reaches other ranks */
   cudaStream_t stream;     /* of the step, on the device */
   int rank, nranks;
   size_t n;
-  size_t t;        /* floor(n * density): thresholds aim at so many entries */
+  size_t t;        /* floor(n * density): the number of entries that thresholds aim at */
   size_t k;        /* max(t, 1) */
   size_t capacity; /* a rank never offers more entries */
 
@@ -101,7 +101,7 @@ struct simple {
   struct sparse_pair *offered;  /* list of last.local entries: what this rank offers */
   struct sparse_pair *received; /* lists of all ranks, one after the other */
   struct sparse_pair *global;   /* list of last.global entries: the sums in the result */
-  char *work;                   /* of operators, and for numbers on their way between ranks */
+  char *work;                   /* for operators, and for numbers that ranks exchange */
   size_t work_bytes;
 
   uint64_t boundaries[257]; /* rank j owns indices boundaries[j] ... boundaries[j + 1] - 1 */
@@ -109,24 +109,24 @@ struct simple {
   double given_threshold; /* Gaussian paths: to be used instead of mean + z * deviation, unless
                              it is NaN. A device adds in another order than the host. */
   uint64_t steps;         /* done so far */
-  sparse_allreduce_statistics_t last; /* step */
-  size_t nonfinite;                   /* elements of its gradient that were not */
+  sparse_allreduce_statistics_t last; /* statistics of the last step */
+  size_t nonfinite;                   /* elements of its gradient that were not finite */
 };
 
-/* On the current device by `comm`, or, if that is NULL, on the host by `link`. */
+/* It runs on the current device by `comm` or, if that is NULL, on the host by `link`. */
 struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank, int nranks,
                              size_t count, const sparse_allreduce_config_t *config);
 void simple_destroy(struct simple *s); /* NULL is fine */
 void simple_reset(struct simple *s);   /* begins again with the first step */
 
-/* One step on all ranks: that of the path, and s->result becomes the average. It and s->acc are
- * valid when the stream is done. */
+/* Makes one step of the path on all ranks; s->result becomes the average. It and s->acc are valid
+ * when the stream is done. */
 void simple_step(struct simple *s, const float *gradient, cudaStream_t stream);
 
 /* ---- exchanges: what ranks do together, all collective (exchange.c) -------------------------- */
 
-/* They count the words of 32 bits that this rank sends to others and receives from them, but for
- * numbers of the host.
+/* They count the words of 32 bits that this rank sends to others and receives from them. Host
+ * integers (simple_numbers) are not counted.
  *
  * all[r * count ...] becomes the `count` numbers of rank r. MPI: Allgather */
 void simple_numbers(struct simple *s, const uint64_t *mine, uint64_t *all, size_t count);
@@ -147,7 +147,7 @@ void simple_sum(struct simple *s, const float *mine, float *sums);
 
 /* ---- what paths share (simple.c) ------------------------------------------------------------- */
 
-/* Whether what is done every so many steps is due: always in the first sparse step. */
+/* Is something due that is done every `interval` steps? In the first sparse step it always is. */
 int simple_is_due(const struct simple *s, int interval);
 
 /* acc = gradient + residual */
@@ -158,21 +158,21 @@ struct simple_rule simple_above(const struct simple *s, double threshold);
 size_t simple_count_above(struct simple *s, double threshold); /* of acc */
 double simple_kth_magnitude(struct simple *s);                 /* likewise */
 
-/* What this rank offers of acc: the k largest; what is above *threshold, or, if that is more than
- * `capacity`, the k largest, and *threshold becomes the k-th magnitude. */
+/* This rank offers the k largest of acc; or what is above *threshold. If that is more than
+ * `capacity`, it offers the k largest, and *threshold becomes the k-th magnitude. */
 void simple_offer_largest(struct simple *s);
 void simple_offer_above(struct simple *s, double *threshold);
 
-/* Every rank gets all that is offered and adds it up in the order of ranks: s->sums, and s->global
- * without sums of 0. */
+/* Every rank gets all that is offered and adds it in the order of ranks, to s->sums, and to
+ * s->global without sums of 0. */
 void simple_sum_at_all(struct simple *s);
 
 /* The offered entries go to the owners of their regions, who add them up: s->sums has the sums of
  * this rank's region, and 0 elsewhere. */
 void simple_sum_at_owners(struct simple *s);
 
-/* The owners' sums that the rule chooses go to every rank, as s->global and as s->sums. `balance`:
- * whether owners even out first what each has to send. */
+/* The owners' sums that the rule chooses go to every rank, as s->global and as s->sums. `balance`
+ * says whether owners first even out what each has to send. */
 void simple_gather_sums(struct simple *s, struct simple_rule rule, sparse_balance_t balance);
 
 /* s->global becomes a list of the sums that the rule chooses; s->sums those of s->global, or 0. */
@@ -186,7 +186,7 @@ void simple_clear_offered_in_result(struct simple *s);
 /* mean + z * deviation of acc (gaussiank.c). */
 double simple_gaussian_threshold(struct simple *s);
 
-/* Of the memory of s: zeros; bytes to the host or from it; a copy on the host, to be freed. */
+/* In the memory of s: sets a vector to 0; copies to or from the host; makes a copy to free(). */
 void simple_zero(struct simple *s, float *vector);
 void simple_copy(struct simple *s, void *to, const void *from, size_t bytes);
 void *simple_host_copy(struct simple *s, const void *from, size_t bytes);

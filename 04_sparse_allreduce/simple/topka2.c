@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* topkA2: as topkA, but of the sums only the k largest are kept. The result stays sparse however
- * many ranks there are; what is not in it stays in the residuals. */
+/* topkA2: as topkA, but only the k largest sums are kept. The result stays sparse however many
+ * ranks there are; what is not in it stays in the residuals. */
 #include "simple.h"
 
 void simple_topka2(struct simple *s, const float *gradient)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* topkAopt: as topkA, but what is offered is what exceeds a threshold, and only now and then that
- * is the k-th magnitude; the steps between use it again. So ranks offer different numbers of
- * entries, so they exchange the counts first. */
+/* topkAopt: as topkA, but a rank offers what exceeds a threshold. The threshold is the k-th
+ * magnitude only in exact steps; other steps reuse it. Ranks then offer different numbers of
+ * entries, so they exchange counts first. */
 #include "simple.h"
 
 void simple_topkaopt(struct simple *s, const float *gradient)

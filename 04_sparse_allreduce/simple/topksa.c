@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* topkSA (the paper's TopkDSA): regions of equal size, whose owners add up the k largest entries of
- * all ranks, and every rank gets all sums. Where they are so many that lists of them would be
- * longer than the vector, whole regions travel instead. */
+ * all ranks. Every rank gets all sums. If lists of them would be longer than the vector, whole
+ * regions travel instead. */
 #include "simple.h"
 
 void simple_topksa(struct simple *s, const float *gradient)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Does the model still learn? Trains a small network on all ranks, with several paths one after the
- * other, and prints what each has learned and how much was sent for it. README.md says how to build
- * and run it. The last line of a good run is: All ranks had the same weights after every epoch */
+/* Does the model still learn? This trains a small network on all ranks, with several paths in turn.
+ * It prints what each has learned and how much was sent for it. README.md says how to build and run
+ * it. The last line of a good run is: All ranks had the same weights after every epoch */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "output_file.h"
 #include "sparse_allreduce.h"
 
-/* As NCCLCHECK, with the sentence that sparse_allreduce.h has for the error. */
+/* As NCCLCHECK, with the sentence of sparse_allreduce_last_error(). */
 #define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 #define FORGETS "oktopk-no-residual" /* the path whose residual is cleared in each step */
 
@@ -22,20 +22,21 @@ static long epochs = 20, batch = 64, seeds = 1;
 static const struct option_spec option_table[] = {
     {"algorithm", 0, OPTION_STRING, &algorithms, "NAMES",
      "paths, separated by commas (dense,oktopk,topkA," FORGETS ")", 0, 0},
-    {"density", 0, OPTION_DOUBLE, &density, "D", "share of entries to be offered (0.01)", 0, 1},
+    {"density", 0, OPTION_DOUBLE, &density, "D", "share of the elements that a rank offers (0.01)",
+     0, 1},
     {"epochs", 0, OPTION_LONG, &epochs, "N", "how often each image is seen (20)", 1, 10000},
     {"batch", 0, OPTION_LONG, &batch, "N", "images of all ranks in a step (64)", 1, 100000},
     {"rate", 0, OPTION_DOUBLE, &rate, "R", "weights -= R * average gradient (0.2)", 0, 1000},
-    {"seeds", 0, OPTION_LONG, &seeds, "N", "trains with N seeds: 1, 2, ... (1)", 1, 1000},
+    {"seeds", 0, OPTION_LONG, &seeds, "N", "train with N seeds: 1, 2, ... (1)", 1, 1000},
     {"table", 'J', OPTION_OUTPUT, &table, "FILE",
-     "loss and accuracy after each epoch to FILE.json or FILE.csv", 0, 0},
+     "write loss and accuracy after each epoch to FILE.json or FILE.csv", 0, 0},
     {"count", .kind = OPTION_ABSENT},
     {"datatype", .kind = OPTION_ABSENT},
     {"bench", .kind = OPTION_ABSENT},
     {0},
 };
 
-/* One of --algorithm, and what came of it with all its seeds so far. */
+/* One path of --algorithm, and its results with all seeds so far. */
 struct path {
   const char *name;
   bool forgets; /* what is not sent is lost */
@@ -85,7 +86,7 @@ struct job {
 };
 
 /* The loss of this rank's share of images first .. first + n, the gradient of which is added to
- * `gradient`. Each rank takes as many images as the others or one less, perhaps none. */
+ * `gradient`. Each rank takes as many images as the others, or one fewer, perhaps none. */
 static double loss_of_share(struct job *job, int first, int n, float *gradient, int *right)
 {
   const int begin = (int)((long long)n * job->me->rank / job->me->nranks);
@@ -101,8 +102,8 @@ static void step(struct job *job, struct path *path, sparse_allreduce_t handle, 
   ncclResult_t error;
   sparse_allreduce_statistics_t statistics;
 
-  /* The library divides by the number of ranks; what is wanted is the mean over the images. With
-   * this scale it is the same, also where a rank has one image less, or none. */
+  /* The library divides by the number of ranks, but training needs the mean over the images. With
+   * this scale both are the same, also if a rank has one image fewer, or none. */
   launcher_step("STEP 4: gradient");
   const float scale = (float)job->me->nranks / (float)n;
   memset(job->gradient, 0, sizeof job->gradient);
@@ -119,8 +120,8 @@ static void step(struct job *job, struct path *path, sparse_allreduce_t handle, 
   }
   SPARSECHECK(sparse_allreduce_run(handle, job->device_gradient, NULL, job->stream));
 
-  /* Plain SGD: a gradient that arrives late is as good as one in time. For Adam it is what the
-   * optimizer changed that has to be exchanged: see ../pytorch. */
+  /* This is plain SGD, where a gradient that arrives late is as good as one in time. With Adam,
+   * ranks have to exchange what the optimizer changed: see ../pytorch. */
   launcher_step("STEP 6: update");
   SPARSECHECK(sparse_allreduce_add(handle, -(float)rate, job->device_weights, job->stream));
   CUDACHECK(cudaMemcpyAsync(job->weights, job->device_weights, sizeof job->weights,
@@ -128,7 +129,7 @@ static void step(struct job *job, struct path *path, sparse_allreduce_t handle, 
   CUDACHECK(cudaStreamSynchronize(job->stream));
 
   SPARSECHECK(sparse_allreduce_get_async_error(handle, &error));
-  SPARSECHECK(error); /* a rank that is late */
+  SPARSECHECK(error); /* a rank was late */
   SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
   path->words += (double)statistics.words_sent;
   path->steps++;
@@ -148,8 +149,8 @@ static void shuffle(int order[DIGITS_IMAGES], uint64_t seed, uint64_t epoch)
   }
 }
 
-/* What an epoch came to on one rank: the sum of losses over its share of the images, words that it
- * has sent so far, how many images of those held out it has right, a hash of its weights. */
+/* The results of an epoch on one rank: the sum of losses over its share of the images, words that
+ * it has sent so far, how many held-out images it has right, a hash of its weights. */
 struct outcome {
   double loss, words;
   int right;
@@ -157,8 +158,8 @@ struct outcome {
 };
 
 /* All ranks began with the same weights and were given the same averages. So they have the same
- * weights now, to the last bit, or something is wrong. All ranks hear what each has, and return the
- * same. Collective. */
+ * weights now, to the last bit, or something is wrong. All ranks get what each has, and return the
+ * same code. Collective. */
 static int end_epoch(struct job *job, struct path *path, long seed, long epoch)
 {
   const int nranks = job->me->nranks;
@@ -184,8 +185,8 @@ static int end_epoch(struct job *job, struct path *path, long seed, long epoch)
   const double loss = sum.loss / DIGITS_TRAINING;
   if (!isfinite(loss)) {
     if (job->me->rank == 0)
-      launcher_error("%s: the loss of epoch %ld is not finite; allowed: a smaller --rate",
-                     path->name, epoch);
+      launcher_error("%s: the loss of epoch %ld is not finite: choose a smaller --rate", path->name,
+                     epoch);
     code = EXIT_WRONG_DATA;
   }
   if (path->config.algorithm != SPARSE_DENSE) job->digest = hash_mix(job->digest + mine.weights);
@@ -209,7 +210,7 @@ static int end_epoch(struct job *job, struct path *path, long seed, long epoch)
 
 /* ---- a path ---------------------------------------------------------------------------------- */
 
-/* With one seed: what was learned is added to that of the others. */
+/* Trains with one seed, and adds the results to those of the others. */
 static int train(struct job *job, struct path *path, long seed)
 {
   sparse_allreduce_t handle;
@@ -272,7 +273,7 @@ static int run(const struct rank *me, const struct options *opt)
                  seeds == 1 ? "" : "s", DIGITS_HELD_OUT, "path", "loss", "accuracy", "of 360",
                  "words/step");
 
-  /* STEP 3 to 7 are those of each path. */
+  /* Steps 3 to 7 are those of each path. */
   for (list = algorithms; *list && code == EXIT_VERIFIED;) {
     next_path(&path, &list, me->nranks, error);
     for (long s = 1; s <= seeds && code == EXIT_VERIFIED; s++) code = train(&job, &path, s);

@@ -76,7 +76,7 @@ PY
   cp "$PYTORCH"/*.py "$WORK/apart"
   pytorch 1 "$WORK/apart/train_text.py" --steps 1 --ways sparse
   exits_with 1
-  says 'SparseAllreduceError: no /.*/libsparse_allreduce.so; allowed: `make CPU=1` makes it, or library=<its path>$'
+  says 'SparseAllreduceError: there is no /.*/libsparse_allreduce.so: build it with `make CPU=1`, or pass library=<its path>$'
   cp "$TOP/build/cpu-pthread"/lib*.so "$WORK/apart"
   mv "$WORK/apart/libsparse_allreduce.so" "$WORK/apart/libsparse_allreduce_cpu.so"
   pytorch 1 "$WORK/apart/train_text.py" --steps 1 --ways sparse # as installed

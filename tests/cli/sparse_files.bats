@@ -26,7 +26,7 @@ refused() { # refused PATTERN-OF-THE-LINE [OPTIONS]: on two ranks
   done
   # everything chosen on one rank: the average is the gradient
   verified pthread 1 --input "$WORK/res_1.npy" --algorithm topkA --density 1 --results "$WORK/same.npy"
-  prints ' 1 steps x 1 ranks'
+  prints ' 1 step x 1 rank'
   cmp "$WORK/res_1.npy" "$WORK/same.npy"
   # nothing lost: the average of two equal gradients is what was sent, the rest is kept
   cp "$WORK/res_1.npy" "$WORK/g_0.npy"
@@ -65,11 +65,11 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
   local bad=$WORK/bad_1.npy
   verified pthread 2 --count 100 --steps 3 --algorithm topkA --results "$WORK/bad_%r.npy"
   truncate -s -1 "$bad"
-  malformed '1199 bytes of data are not a shape of \(3, 100\); allowed: a float32 array of shape \[n\] or \[steps, n\]'
+  malformed '1199 bytes of data do not fit the shape \(3, 100\); allowed: a float32 array of shape \[n\] or \[steps, n\]'
   truncate -s 50 "$bad"
   malformed 'the header is too long or truncated; allowed'
   : >"$bad"
-  malformed 'not a .npy file; allowed'
+  malformed 'this is not a .npy file; allowed'
   sed -i 's/<f4/<f8/' "$bad"
   malformed "the header is \{'descr': '<f8', 'fortran_order': False, 'shape': \(3, 100\), \}; allowed"
   sed -i 's/False/True /' "$bad"
@@ -77,10 +77,10 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
   sed -i 's/(3, 100)/(1,3,10)/' "$bad"
   malformed "the header is .*'shape': \(1,3,10\), \}; allowed"
   sed -i 's/(3, 100)/(3, 101)/' "$bad"
-  malformed '1200 bytes of data are not a shape of \(3, 101\); allowed'
+  malformed '1200 bytes of data do not fit the shape \(3, 101\); allowed'
   rm "$bad"
   mkfifo "$bad" # which nobody writes to
-  refused "$bad: not a file; allowed" --input "$WORK/bad_%r.npy"
+  refused "$bad: this is not a regular file; allowed" --input "$WORK/bad_%r.npy"
 }
 
 @test "shapes that differ between ranks: exit code 2" {
@@ -138,14 +138,14 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
     for launcher in $LAUNCHERS; do
       sparse "$launcher" 2 --input "$WORK/g_%r.npy" --algorithm oktopk,gtopk
       exits_with 1
-      says "^\[rank 1\] .*oktopk, step 1: .*element 50 .*not finite; allowed: finite ones, or --nonfinite drop" ||
-        says "^\[rank 0\] .*oktopk, step 1: .*element 50 .*not finite; allowed: finite ones, or --nonfinite drop"
+      says "^\[rank 1\] .*oktopk, step 1: .*element 50 .*not finite; allowed: finite elements, or --nonfinite drop" ||
+        says "^\[rank 0\] .*oktopk, step 1: .*element 50 .*not finite; allowed: finite elements, or --nonfinite drop"
       [ "$(grep -c 'NO: step 1$' "$WORK/out")" = 2 ]
       prints '^Results are WRONG'
     done
     sparse pthread 2 --input "$WORK/g_%r.npy" --algorithm oktopk --simple
     exits_with 1
-    says '^\[rank 1\] oktopk, step 1: 1 elements of the gradient are not finite; allowed'
+    says '^\[rank 1\] oktopk, step 1: the gradient is not finite in 1 of its elements; allowed'
     verified pthread 2 --input "$WORK/g_%r.npy" --nonfinite drop --density 0.02
     verified pthread 2 --input "$WORK/g_%r.npy" --nonfinite drop --density 0.02 --simple
   done

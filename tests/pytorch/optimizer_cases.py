@@ -325,16 +325,16 @@ def what_cannot_be_is_refused_on_all_ranks():
     refused(ValueError, "algorithm='topk'; allowed: dense, topkA", lambda: SparseUpdateOptimizer(adamw(net), algorithm="topk"))
     refused(ValueError, "every=0; allowed: 1 or more", lambda: SparseUpdateOptimizer(adamw(net), every=0))
     refused(SparseAllreduceError, "density", lambda: SparseUpdateOptimizer(adamw(net), density=2.0))
-    refused(SparseAllreduceError, "have other shapes or types than those of rank 0; allowed: the same model",
+    refused(SparseAllreduceError, "have other shapes or types than those of rank 0: all ranks need the same model",
             lambda: SparseUpdateOptimizer(adamw(Net(width=24 + (RANK == 1)))))
     error, words = (ValueError, "every=0") if RANK == 1 else (SparseAllreduceError, "rank 1: every=0; allowed: 1 or more")
     refused(error, words, lambda: SparseUpdateOptimizer(adamw(net), every=0 if RANK == 1 else 1))
     used = adamw(net)
     backward(net, 0)
     used.step()
-    refused(ValueError, "the optimizer has made steps; allowed: a new one", lambda: SparseUpdateOptimizer(used))
+    refused(ValueError, "the optimizer has made steps: pass a new one", lambda: SparseUpdateOptimizer(used))
     optimizer = SparseUpdateOptimizer(adamw(net), density=0.1)
-    refused(SparseAllreduceError, "a new group of parameters; allowed: before", lambda: optimizer.add_param_group({}))
+    refused(SparseAllreduceError, "groups of parameters cannot be added", lambda: optimizer.add_param_group({}))
     saved = optimizer.state_dict()
     saved["library"] = of_all_ranks(saved["library"].to(DEVICE))[RANK - 1]
     if dist.get_world_size() > 1:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The decisions of a step: arithmetic on a few numbers of the state, done by one thread on the
- * device so that no count has to travel to the host. For kernels and for their CPU versions. */
+ * device so that no count has to travel to the host. Kernels and their CPU versions use them. */
 #ifndef DECIDE_H
 #define DECIDE_H
 

@@ -269,7 +269,7 @@ SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct
   }
   s->local_threshold = threshold;
   sparse_gaussian_found(m, s, j);
-  /* A bounded gradient may have nothing above even the lowest level, and that forever. */
+  /* A bounded gradient may have nothing above even the lowest level, in all later steps, too. */
   if (s->level_counts[j] == 0 && threshold > 0) sparse_overflow(m, s, SPARSE_FROM_RESIDUAL);
 }
 

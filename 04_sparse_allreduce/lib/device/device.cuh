@@ -317,7 +317,7 @@ static __device__ inline bool ops_is_last(uint32_t *counter, bool system)
   return last;
 }
 
-/* Nobody waits: there may be a grid barrier after it, but no other last block before that. */
+/* No block waits: there may be a grid barrier after it, but no other last block before that. */
 static __device__ inline bool ops_last_block(ops_scratch *scratch, bool system = false)
 {
   return ops_is_last(&scratch->done, system);

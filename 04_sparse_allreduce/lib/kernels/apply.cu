@@ -83,7 +83,7 @@ __device__ inline uint32_t begin_in(const sparse_memory &m, const sums &s, int p
   if (!AT_OWNERS) return ops_lower_bound(s.lists.pairs[part], 0, count, index);
   if (count == 0 || (part > 0 && index <= s.ends[part - 1])) return 0;
   if (index >= s.ends[part]) return count;
-  /* where they are known to be from the owner's sums: no trip to memory for that */
+  /* its place follows from that of the owner's sums: no trip to memory */
   const char *sums = (const char *)s.lists.pairs[part], *mine = (const char *)m.reduced;
   return ((const uint32_t *)(sums + ((const char *)m.unit_begins - mine)))[index / SPARSE_UNIT];
 }
@@ -146,7 +146,7 @@ __device__ inline bool put_entries(const uint2 (&entry)[ROWS], uint32_t unit, fl
 }
 
 /* Stores the sectors in which a bit is set, two lanes half of each, and leaves zeros in `values`.
- * They pass through the cache (.cs): nobody reads this soon. */
+ * They pass through the cache (.cs): this is not read soon. */
 __device__ inline void store_sectors(float *dense, uint32_t bits, float *values)
 {
   const uint32_t lane = threadIdx.x % 32, sector = lane % 8 / 2; /* of a word */
@@ -192,7 +192,7 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   const uint32_t group = (units - 1) / (warps * rounds) + 1;
   uint32_t *bits = s.bits[warp];
   uint32_t first = (blockIdx.x * WARPS + warp) * group;
-  const auto load_old_bits = [&] { /* nobody has to be waited for to know these */
+  const auto load_old_bits = [&] { /* these are known without waiting */
                                    if constexpr (DENSE)
 #pragma unroll
                                      for (uint32_t g = 0; g < GROUP; g++)
@@ -205,7 +205,7 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   if constexpr (DENSE)
     for (uint32_t i = lane; i < SPARSE_UNIT; i += 32) s.values[warp][i] = 0;
   else if (!AT_OWNERS && m.state->pending != SPARSE_REMOVE_IN_RESULT)
-    first = units; /* what leaves the residual is what was offered: nobody reads bits */
+    first = units; /* all that was offered leaves the residual: bits are not read */
   find_parts<AT_OWNERS>(m, list, parts);
   while (first < units) {
     const uint32_t last = first + group < units ? first + group : units;

@@ -11,14 +11,14 @@
  *   - meets at the round's only barrier, with all loads on their way, and prefetches its next tile
  *   - writes out the candidates of two rounds ago, whose places are known now
  *   - adds, stores, chooses candidates, and copies them to shared memory, each warp on its own; the
- *     warp that is last tells the other blocks how many there are in the tile (device/chain.cuh).
+ *     last warp publishes how many the tile has, for the other blocks (device/chain.cuh).
  *
- * Two rounds later all blocks have done so, and nobody waits. After one round they would: blocks
- * that wait for one another soon go in step, and memory idles while all of them compute.
+ * Two rounds later all blocks have done so, and none waits. After one round they would: blocks that
+ * wait for one another soon go in step, and memory idles while all of them compute.
  *
  * A candidate that another rank is to add up goes there at the same time as to the own list. The
- * last block tells the others how many there are, and, if the threshold has been raised, above
- * which level they count; if there are too many, ops_reduce_sent() chooses first.
+ * last block writes to them how many there are and, if the threshold was raised, above which level
+ * they count; if there are too many, ops_reduce_sent() chooses first.
  *
  * What is done for every element has to be short: two instructions make a bit of it that says
  * whether it is a candidate (the sign of threshold - |x|). A thread has four neighboring elements
@@ -145,7 +145,7 @@ __device__ inline void write_out(const pass &p, const candidates &c, uint64_t fi
                                  sparse_pair *staged)
 {
   for (uint32_t from = 0; from < c.count; from += STAGED) {
-    if (p.nlevels == 1 && first + from >= p.room) return; /* nobody wants them */
+    if (p.nlevels == 1 && first + from >= p.room) return; /* not needed */
     if (from > 0) stage(c, from, p.m.residual + begin_of(c.tile), staged);
     const uint32_t count = c.count - from < STAGED ? c.count - from : STAGED;
     for (uint32_t begin = 0; begin < count; begin += 32) {
@@ -232,7 +232,7 @@ __device__ inline void signal_owners(const sparse_memory &m, uint32_t me, ops_pe
       ops_fence(); /* for the own reduce(), what this kernel has done */
     ops_signal_owner(m, peer, begins, j, level);
   }
-  ops_note_regions(m, begins, me, SIGNALLERS); /* nobody is waiting for that */
+  ops_note_regions(m, begins, me, SIGNALLERS); /* no rank waits for that */
 }
 
 /* The last block: what the pass has found, from the scratch memory to the state. All wait for it,
@@ -397,7 +397,7 @@ __device__ inline void clear_pending(const pass &p, uint32_t listed, uint32_t ti
 }
 
 /* By one block: the levels, and sparse_begin(), in the state. (As a decision that took 15 us, since
- * its code is in no cache and memory is busy.) Nobody reads this before the end of the pass: the
+ * its code is in no cache and memory is busy.) This is not read before the end of the pass: the
  * levels of a block are its own. */
 __device__ inline void write_begin(const pass &p, uint32_t epoch)
 {

@@ -30,9 +30,9 @@ union memory {
 static_assert((int)THREADS >= (int)OPS_SELECTING_LEAST && (int)THREADS <= (int)OPS_SELECTING_MOST,
               "there is room");
 
-/* If it is that which keeps this rank from having all lists: sends what it chooses and signals
- * everybody. By all blocks, since before that none of them can have all lists. Not inlined:
- * hardly ever needed. */
+/* If it is that which keeps this rank from having all lists: sends what it chooses and signals all
+ * ranks. All blocks do this, since before it none of them can have all lists. Not inlined: hardly
+ * ever needed. */
 __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &s)
 {
   sparse_state *state = m.state;
@@ -100,8 +100,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   const uint32_t tiles = w.end > w.begin ? (uint32_t)(w.end - w.begin - 1) / w.tile_size + 1 : 0;
   __syncthreads();
   uint32_t tile = s.next;
-  /* A block that has waited in vain has nothing to add, nor does it know how many tiles there are;
-   * but nobody else is going to publish this one. */
+  /* A block that has timed out has nothing to add, nor does it know how many tiles there are; but
+   * no other block is going to publish this one. */
   if (!there && threadIdx.x == 0 && tile < ops_dense_tiles(m.n))
     ops_chain_publish(chain, tile, 0, 0);
   if (!there) tile = tiles;

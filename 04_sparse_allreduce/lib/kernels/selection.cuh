@@ -66,7 +66,7 @@ __device__ inline void count_in(uint32_t *bins, uint32_t bin, bool valid)
  * has the wanted one, and that bin is the next window, until bins are single magnitudes.
  *
  * The first window is a guess, and narrow enough that a second one is the last. If the wanted
- * magnitude is beside it, three follow that begin with everything.
+ * magnitude is outside it, three follow that begin with everything.
  *
  * The entries may be those of all ranks together: then the last blocks of all ranks send each other
  * what they have counted, and find the same. */

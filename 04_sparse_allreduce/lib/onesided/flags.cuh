@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-sided exchange: ranks load from and store to each other's lists, and say by flags
- * (struct sparse_flags) what is there. A flag of sums, or a count of what has been stored, is
- * written after what it speaks of, with a fence in between; who has read it sees that too. A flag
- * of a list says where the list is going to be; the count is what follows the entries.
+/* One-sided exchange: ranks load from and store to each other's lists, and say by flags (struct
+ * sparse_flags) what is there. A flag of sums, or a count of what has been stored, is written after
+ * what it counts, with a fence in between. A rank that has read it sees that, too. A flag of a list
+ * says where the list is going to be; the count is what follows the entries.
  *
  * Nothing is acknowledged, and nothing has to be. A rank that begins to store the list of its next
  * step has all sums of this one, so all owners have done with its list; and an owner that has all
@@ -21,14 +21,14 @@ static __device__ inline T *ops_at_peer(const sparse_memory &m, char *lists, T *
   return (T *)(lists + ((const char *)mine - m.lists));
 }
 
-/* Of the step. Kernels that begin early read it: not through a cache, which nobody clears then. */
+/* Of the step. Kernels that begin early read it: not through a cache, which is not cleared then. */
 static __device__ inline uint32_t ops_epoch(const sparse_memory &m)
 {
   return *(volatile uint32_t *)&m.state->epoch;
 }
 
-/* What it takes to tell a rank something in this step. A rank that is waited for asks for it before
- * there is anything to tell: that is a trip to memory. */
+/* What is needed to write flags to a rank in this step. It is loaded before there is anything to
+ * write, because that is a trip to memory. */
 struct ops_peer {
   char *lists; /* its memory */
   uint32_t epoch;
@@ -67,8 +67,8 @@ static __device__ inline uint64_t ops_read_last_flag(const uint64_t *flag)
   return word;
 }
 
-/* A rank that has waited in vain takes no part any more: it sends nothing, so that all give
- * up, and touches no memory of others. */
+/* A rank that has timed out takes no part any more: it sends nothing, so that all give up, and
+ * touches no memory of others. */
 static __device__ inline bool ops_late(const sparse_memory &m)
 {
   return *(volatile uint32_t *)&m.state->late != 0;
@@ -89,7 +89,7 @@ static __device__ __noinline__ bool ops_give_up(const sparse_memory &m, int p, u
   return true;
 }
 
-/* Waits until there(epoch) says that what rank p writes in this step has come; false: in vain. */
+/* Waits until there(epoch) says that what rank p writes in this step has come; false: timed out. */
 template <typename F>
 static __device__ inline bool ops_await(const sparse_memory &m, int p, F there)
 {
@@ -97,7 +97,7 @@ static __device__ inline bool ops_await(const sparse_memory &m, int p, F there)
   uint64_t since = 0;
   for (uint32_t polls = 1; !there(epoch); polls++) {
     if (polls % 256 == 0 && ops_give_up(m, p, &since)) return false;
-    __nanosleep(50); /* others want that memory, too: those that are waited for */
+    __nanosleep(50); /* those that are waited for use that memory, too */
   }
   return true;
 }
@@ -126,8 +126,8 @@ struct ops_lists {
 /* All entries of a list count. */
 static const sparse_level_t OPS_ALL_LEVELS = -1;
 
-/* Tells the owner of region p where its entries are going to be, and above which level they count.
- * Region p begins at begins[p] in the list. */
+/* Writes to the owner of region p where its entries are going to be, and above which level they
+ * count. Region p begins at begins[p] in the list. */
 static __device__ inline void ops_signal_owner(const sparse_memory &m, const ops_peer &owner,
                                                const uint32_t *begins, int p, sparse_level_t level)
 {
@@ -238,8 +238,8 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Tells a rank how many sums there are, and how many of its entries are in them. To be called after
- * ops_fence_system(), and that after writing the sums. Others wait for the first flag. */
+/* Writes to a rank how many sums there are, and how many of its entries are in them. To be called
+ * after ops_fence_system(), and that after writing the sums. Others wait for the first flag. */
 static __device__ inline void ops_signal_sums(const sparse_memory &m, const ops_peer &peer,
                                               uint32_t sums, uint32_t taken)
 {
@@ -262,7 +262,7 @@ static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &
   return __syncthreads_and(there && !late);
 }
 
-/* After that: what else rank p tells. Returns how many entries it has taken of this rank's, and
+/* After that: what else rank p writes. Returns how many entries it has taken of this rank's, and
  * flags if a gradient was not finite. Nothing, if it does not come. */
 static __device__ inline uint32_t ops_await_taken(const sparse_memory &m, int p)
 {

@@ -2,13 +2,13 @@
 /* gtopk: lists of k entries are merged along a binary tree, two lists to the k largest sums of
  * both, and the root's list goes to every rank (Shi et al., gTop-k).
  *
- *   round 0   0 <- 1   2 <- 3   4 <- 5   6          any number of ranks: who has no partner
- *   round 1   0 <- 2            4 <- 6              keeps its list
+ *   round 0   0 <- 1   2 <- 3   4 <- 5   6          any number of ranks: one that has no
+ *   round 1   0 <- 2            4 <- 6              partner keeps its list
  *   round 2   0 <- 4
  *
- * 4 k log P words on the longest way, independent of P otherwise: it pays from 8 ranks on. What a
- * merge discards of an index that wins elsewhere is lost in the published algorithm; with
- * gtopk_exact_residual it goes to the residual of the rank that discarded it. */
+ * There are 4 k log P words on the longest way, so this pays from 8 ranks on. What a merge discards
+ * of an index that wins elsewhere is lost in the published algorithm. With gtopk_exact_residual it
+ * goes to the residual of the rank that discarded it. */
 #include "handle.h"
 
 /* The sums of a round. The result takes the first place of the same buffer. */
@@ -52,7 +52,7 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
     if (rank + step < nranks) SPARSE_TRY(merge_from(h, rank + step, rounds++, stream));
   }
 
-  /* 3. The root's list to every rank. MPI: Bcast -> NCCL: ncclBroadcast */
+  /* 3. The root's list goes to every rank. MPI: Bcast -> NCCL: ncclBroadcast */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   SPARSE_NCCL(ncclBroadcast(m->offered, m->gathered, m->k, ncclUint64, 0, h->comm, stream));
 
@@ -60,7 +60,7 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream));
   if (!m->config.gtopk_exact_residual) return ncclSuccess;
-  SPARSE_TRY(ops_clear_pending(m, stream)); /* now: what is returned stays */
+  SPARSE_TRY(ops_clear_pending(m, stream)); /* now, so that what is returned stays */
   for (int i = 0; i < rounds; i++)
     SPARSE_TRY(ops_return(m, merged(m, i), &m->state->merges[i], stream));
   return ncclSuccess;

@@ -2,17 +2,17 @@
 /* Every rank's list goes to every rank, which adds. The paths differ in what they offer.
  *
  * topkA      the k largest: 2 k (P-1) words per rank, which grows with the number of ranks
- * topkA2     the same, but only the k largest sums are the result; what loses stays in the
- * residuals topkAopt   what is above a threshold, the k-th magnitude of the last exact step; in
- * between it is used as it is, so that the number of entries drifts gaussiank  what is above a
- * threshold from the mean and the deviation of acc, as if it were normally distributed, corrected
- * by counting. No search, no sort. (Where nothing is above even the lowest corrected threshold, the
- * k largest are offered.) Indices and values go in two AllGatherVs gaussiankconcat  the same, both
- * packed in one */
+ * topkA2     the same, but only the k largest sums are the result; the others stay in residuals
+ * topkAopt   what is above a threshold, which is the k-th magnitude of the last exact step. Other
+ *            steps reuse it, so that the number of entries drifts
+ * gaussiank  what is above a threshold from the mean and the deviation of acc, as if acc were
+ *            normally distributed, corrected by counting; or the k largest, where nothing is above
+ *            even the lowest such threshold. Indices and values go in two AllGatherVs
+ * gaussiankconcat  the same, both packed in one */
 #include "handle.h"
 
-/* Everybody gets two vectors of words per rank, and then pairs again, instead of the offered
- * entries, which are not needed any more. */
+/* Every rank gets two vectors of words per rank and makes pairs of them, in the place of the
+ * offered entries, which are not needed any more. */
 static ncclResult_t gather_apart(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
@@ -35,7 +35,7 @@ ncclResult_t path_lists(struct sparse_allreduce_handle *h, const void *gradient,
   /* 1. acc = gradient + residual; offer a list. */
   SPARSE_TRY(select_offered(h, gradient, stream));
 
-  /* 2. Everybody gets all lists. Index and value travel together, or apart.
+  /* 2. Every rank gets all lists. Index and value travel together, or apart.
    * MPI: Allgather(count), Allgatherv(values), Allgatherv(indices) -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   if (h->path->is & SPARSE_VARIES) SPARSE_TRY(ops_decide(m, SPARSE_SEND_OFFERED, stream));

@@ -13,8 +13,8 @@
  * that reuses thresholds and regions is three kernels then. */
 #include "handle.h"
 
-/* 2. Boundaries so that every region holds about as many of the entries that are offered now. Every
- * rank proposes boundaries that cut its own list evenly; the mean of all proposals is taken. */
+/* 2. Finds regions with about equally many of the entries that are offered now. Every rank proposes
+ * boundaries that cut its own list evenly; the mean of all proposals is taken. */
 static ncclResult_t repartition(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   struct sparse_state *s = h->m.state;
@@ -25,8 +25,8 @@ static ncclResult_t repartition(struct sparse_allreduce_handle *h, cudaStream_t 
   return ops_decide(&h->m, SPARSE_PROPOSED_REGIONS, stream);
 }
 
-/* 1. acc = gradient + residual; offer what is above the local threshold. 2. Now and then, new
- * regions. 3. Every part of the list to the owner of its region.
+/* 1. acc = gradient + residual; offer what is above the local threshold. 2. Now and then there are
+ * new regions. 3. Every part of the list goes to the owner of its region.
  *
  * One-sided, one pass does all that where threshold and regions are known. It does not know yet
  * whether the threshold will be raised, so it sends by the lowest one that may come, and owners
@@ -43,8 +43,8 @@ static ncclResult_t select_and_send(struct sparse_allreduce_handle *h, const voi
   return exchange_split(h, m->config.throttle, stream);
 }
 
-/* 4., 5., exact: of all sums that are not zero the t largest; the smallest of them is the global
- * threshold that the next steps use. Every rank has all sums and finds the same. */
+/* 4., 5., in exact steps: chooses the t largest of all sums that are not zero. The smallest of them
+ * is the global threshold of the next steps. Every rank has all sums and finds the same. */
 static ncclResult_t choose_and_average(const struct sparse_memory *m, cudaStream_t stream)
 {
   SPARSE_TRY(ops_decide(m, SPARSE_COUNT_GATHERED, stream));
@@ -68,10 +68,10 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
   SPARSE_TRY(h->onesided ? ops_reduce_sent(m, which, stream)
                          : ops_reduce(m, m->received, true, which, sparse_reduced(m), stream));
 
-  /* 4. The sums to every rank. If balancing is configured, exchange_gather first evens out how many
-   * sums each rank has. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather
-   * One-sided, exact: no rank has all sums, but all send each other how many they have of which
-   * size, and so find the t largest and the global threshold. */
+  /* 4. Every rank gets the sums. If balancing is configured, exchange_gather first evens out how
+   * many sums each rank has. MPI: Allgather(counts), Allgatherv -> NCCL: see exchange_gather
+   * One-sided, exact: no rank has all sums. All send each other how many they have of which size.
+   * So they find the t largest and the global threshold. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   if (!h->onesided)
     SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), false, stream));

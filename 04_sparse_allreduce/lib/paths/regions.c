@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* topkSA (TopkDSA): exactly k entries per rank, equal regions, each added up by its owner. There is
- * no global selection, so the sums may become so many that entries of two words are hardly less
- * than the dense vector; from n/3 sums on the regions are gathered densely.
+ * no global selection. With many sums, entries of two words are hardly less than the dense vector,
+ * so from n/3 sums on the regions are gathered densely.
  * Between 4 k (P-1) / P and (2 k + n) (P-1) / P words per rank.
  *
  * gaussiankSA: what is above the exact k-th magnitude (or the Gaussian threshold, halved or raised
@@ -31,7 +31,7 @@ ncclResult_t path_regions(struct sparse_allreduce_handle *h, const void *gradien
   /* 1. acc = gradient + residual; offer a list. All of it will be used and leaves the residual. */
   SPARSE_TRY(select_offered(h, gradient, stream));
 
-  /* 2. Every part of it to the owner of its region, who adds.
+  /* 2. Every part of it goes to the owner of its region, which adds.
    * MPI: Isend/Irecv with `throttle` peers at a time -> NCCL: exchange_split */
   SPARSE_TRY(exchange_split(h, falls_back ? m->config.throttle : 1, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
@@ -48,7 +48,7 @@ ncclResult_t path_regions(struct sparse_allreduce_handle *h, const void *gradien
     if (h->now.fell_back) return gather_densely(h, stream);
   }
 
-  /* 3. The sums to every rank, and average.
+  /* 3. Every rank gets the sums and averages them.
    * MPI: Allgather(counts), Allgatherv(packed) -> NCCL: see exchange_gather */
   SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), false, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
