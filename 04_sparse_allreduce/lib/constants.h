@@ -36,12 +36,12 @@ typedef struct {
 } sparse_correction_t;
 
 struct sparse_constants {
-  int topkaopt_interval;    /* exact threshold every so many steps (TOPKAOPT) */
-  int local_interval;       /* exact local threshold every so many steps (OKTOPK) */
-  int global_interval;      /* exact global threshold (OKTOPK) */
-  int repartition_interval; /* new regions (OKTOPK) */
-  /* OKTOPK, in a step that reuses a threshold: while more than this fraction of t is selected, at
-   * most so many times (SPARSE_MAX_RAISES), local threshold *= raise_factor */
+  int topkaopt_interval;    /* steps from one exact threshold to the next (TOPKAOPT) */
+  int local_interval;       /* the same of local thresholds (OKTOPK) */
+  int global_interval;      /* of global thresholds (OKTOPK) */
+  int repartition_interval; /* of new regions (OKTOPK) */
+  /* OKTOPK, in a step that reuses a threshold: while more than raise_above of t is selected, at
+   * most raise_steps times (SPARSE_MAX_RAISES), local threshold *= raise_factor */
   int raise_steps;
   sparse_fraction_t raise_above;
   double raise_factor;

@@ -25,8 +25,8 @@ enum {
   SPARSE_TREE = 8,        /* lists of k entries go up a tree, by NCCL calls of its own */
   SPARSE_FALLS_BACK = 16, /* to a dense result, if sums are many: the host always waits */
   SPARSE_BALANCES = 32,   /* may even out the sums before they are gathered */
-  SPARSE_REUSES = 64,     /* thresholds, which are exact every so many steps */
-  SPARSE_ADAPTS = 128,    /* raises and adapts them, and has new regions every so many steps */
+  SPARSE_REUSES = 64,     /* thresholds, which are exact only in some steps */
+  SPARSE_ADAPTS = 128,    /* raises and adapts them, and has new regions in some steps */
   SPARSE_CHOOSES = 256,   /* of the sums only the largest are the result */
   SPARSE_EXACT = 512,     /* the threshold can be exact in every step, */
   SPARSE_GAUSSIAN = 1024, /* or Gaussian; if both, config.gaussian_sa_threshold says which */

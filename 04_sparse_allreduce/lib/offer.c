@@ -5,7 +5,7 @@
 #include "handle.h"
 
 /* The local pass finds candidates, the first decision says which of them are offered, and `found`
- * is what follows from a search for the k-th magnitude, if there has to be one. Gaussian: so many
+ * is what follows from a search for the k-th magnitude, if there has to be one. Gaussian: `rounds`
  * rounds of counting, with a decision after each, correct the threshold. A round over the
  * candidates may need one over everything after it; one that is not needed does nothing. */
 struct rule {

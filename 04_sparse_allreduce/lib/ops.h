@@ -18,14 +18,13 @@
 extern "C" {
 #endif
 
-/* Device memory that the operators need beside lists, zeroed once by the caller. */
+/* Device memory that the operators need besides lists, zeroed once by the caller. */
 size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity);
 
 /* Loads all kernels of the current device and finds out whether they can start early there
  * (device/device.cuh). To be called before any operator. */
 ncclResult_t ops_load(void);
 
-/* A decision on its own. */
 ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what,
                         cudaStream_t stream);
 

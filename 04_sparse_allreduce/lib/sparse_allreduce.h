@@ -24,10 +24,10 @@
  *   never offers more than capacity = min(count, max(2k, 4096)). If even a fully corrected
  *   threshold selects more than that, the rank offers its k largest entries. It does the same if
  *   the lowest Gaussian threshold selects nothing (GAUSSIANK, GAUSSIANKCONCAT).
- * - An exact threshold (GAUSSIANKSA; TOPKAOPT and OKTOPK every so many steps) is the k-th
- *   magnitude, and what exceeds it is offered: k - 1 entries, fewer where several elements have
- *   that magnitude. Where nothing could ever be offered, the configuration is refused: k = 1 with
- *   an exact threshold in every step, and a Gaussian threshold for one element.
+ * - An exact threshold (GAUSSIANKSA; TOPKAOPT and OKTOPK in some steps) is the k-th magnitude, and
+ *   what exceeds it is offered: k - 1 entries, fewer where several elements have that magnitude.
+ *   Where nothing could ever be offered, the configuration is refused: k = 1 with an exact
+ *   threshold in every step, and a Gaussian threshold for one element.
  * - "Large" means large in magnitude. Among equal magnitudes the lower index comes first.
  * - "Collective": every rank of the communicator makes the call, in the same order, by NCCL's
  *   rules for collectives. All other calls are local.
@@ -63,7 +63,7 @@ typedef enum {
   SPARSE_DENSE = 0,       /* ncclAllReduce of everything; the residual is not used */
   SPARSE_TOPKA,           /* exact top-k; allgather, and every rank adds */
   SPARSE_TOPKA2,          /* as TOPKA, but only the k largest sums are kept */
-  SPARSE_TOPKAOPT,        /* as TOPKA, with a threshold that is exact every so many steps */
+  SPARSE_TOPKAOPT,        /* as TOPKA, with a threshold that is exact only in some steps */
   SPARSE_GTOPK,           /* exact top-k, merged along a binary tree to k entries, broadcast */
   SPARSE_OKTOPK,          /* threshold, balanced regions, sum by owner, global threshold */
   SPARSE_TOPKSA,          /* exact top-k, equal regions, sum by owner, allgather or dense */

@@ -61,7 +61,7 @@ struct sparse_flags {
   /* A running total of the entries that p has stored here: those of a step have come when it has
    * grown by COUNT. A rank's own part is not copied, and not counted. */
   uint64_t stored[SPARSE_MAX_RANKS];
-  /* SUMS: the sums of p's region are so many. NONFINITE: an element of p's gradient, as in struct
+  /* SUMS: the number of sums of p's region. NONFINITE: an element of p's gradient, as in struct
    * sparse_state. TAKEN: how many of the reader's entries p has added. */
   uint64_t sums[SPARSE_MAX_RANKS][SPARSE_SUM_FLAGS];
   /* Exact steps: from how many sums p chose those, for statistics. It comes before the others. */
@@ -166,8 +166,8 @@ struct sparse_memory {
   size_t room;                 /* of the offered list for candidates: at least capacity */
   char *lists;                 /* the memory of all these, and of what is next */
   struct sparse_flags *flags;
-  /* Where the sums of this region's units begin in `reduced`, for others, who read just what they
-   * need; unit u are the SPARSE_UNIT elements from u * SPARSE_UNIT on. */
+  /* Where the sums of this region's units begin in `reduced`, for other ranks, which read only what
+   * they need; unit u are the SPARSE_UNIT elements from u * SPARSE_UNIT on. */
   uint32_t *unit_begins;
   uint32_t (*histograms)[SPARSE_BINS]; /* two of each rank, which it stores */
   ncclComm_t comm;                     /* for the CPU versions, which need it to wake each other */

@@ -6,8 +6,8 @@
 
 #include "sparse_allreduce.h"
 
-/* A rank that fails says why and ends all of them: the others would wait for it. (MPI's own calls
- * do so.) */
+/* A rank that fails says why and ends all ranks, which would wait for it. (MPI's own calls do the
+ * same.) */
 #define TRY(call, reason)                                     \
   do {                                                        \
     const int code = (int)(call);                             \

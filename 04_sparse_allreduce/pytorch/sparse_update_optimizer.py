@@ -181,7 +181,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         self._weights = torch.cat([p.detach().flatten().float() for p in own])
         dist.broadcast(self._weights, group_src=0, group=self._group)
         self._shared, self._changed = self._weights.clone(), None
-        if not self._cuda:  # the stand-in's dense allreduce takes its device memory only; the process keeps it
+        if not self._cuda:  # the stand-in's dense allreduce takes only its device memory; the process keeps it
             address = ctypes.c_void_p()
             self._library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(4 * self._weights.numel()))
             self._changed = self._tensor(address, self._weights.numel())

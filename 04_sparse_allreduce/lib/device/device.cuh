@@ -17,8 +17,8 @@
 
 enum {
   OPS_DENSE_TILE = 8192,     /* elements of a dense vector or region that a block takes at a time */
-  OPS_KEPT_TILE = 4096,      /* at least so many if it filters them, */
-  OPS_LIST_TILE = 1024,      /* and so many entries of a list */
+  OPS_KEPT_TILE = 4096,      /* the least number if it filters them */
+  OPS_LIST_TILE = 1024,      /* entries of a list that it takes */
   OPS_SELECTING_LEAST = 256, /* threads of blocks that search and filter */
   OPS_SELECTING_MOST = 512,
 };

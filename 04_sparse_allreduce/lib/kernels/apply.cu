@@ -128,7 +128,7 @@ __device__ inline bool load_entries(const sparse_memory &m, const sums &s, curso
 
 /* ---- the dense vector ------------------------------------------------------------------------ */
 
-/* Puts those of a warp's entries that lie in a unit where they belong. Are there some after it? */
+/* Puts a warp's entries of a unit where they belong; returns whether some lie after the unit. */
 __device__ inline bool put_entries(const uint2 (&entry)[ROWS], uint32_t unit, float nranks,
                                    float *values, uint32_t *bits)
 {
@@ -173,8 +173,8 @@ struct bits_shared {
   uint32_t bits[WARPS][GROUP * UNIT_WORDS];
 };
 
-/* A warp takes a group of units in a row. As many in each group as make all warps have the same
- * number of units in the end. */
+/* A warp takes a group of units in a row. Groups have a size that gives all warps the same number
+ * of units in the end. */
 template <bool AT_OWNERS, bool DENSE>
 __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     make_result(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,

@@ -14,7 +14,7 @@
  *     last warp publishes how many the tile has, for the other blocks (device/chain.cuh).
  *
  * Two rounds later all blocks have done so, and none waits. After one round they would: blocks that
- * wait for one another soon go in step, and memory idles while all of them compute.
+ * wait for one another soon fall into step, and memory idles while all of them compute.
  *
  * A candidate that another rank is to add up goes there at the same time as to the own list. The
  * last block writes to them how many there are and, if the threshold was raised, above which level
@@ -46,7 +46,7 @@ struct no_gradient {
 template <typename G>
 constexpr bool READS = !std::is_same<G, no_gradient>::value; /* a gradient */
 
-/* Blocks per multiprocessor, as many as keep memory busy; with more they get in step. */
+/* Blocks per multiprocessor, as many as keep memory busy; with more they fall into step. */
 template <typename G>
 constexpr int BLOCKS = READS<G> ? 2 : 3;
 

@@ -54,7 +54,7 @@ struct shared {
 struct job {
   int lists, first, stride; /* in the order of additions, modulo `lists` */
   uint64_t begin, end;      /* of the region */
-  /* sums are kept whose magnitudes are above, and not above; of all, unless told otherwise */
+  /* sums are kept whose magnitudes are above `level` and not above `limit`; by default all */
   sparse_level_t level = -1, limit = SPARSE_NAN_LEVEL;
   bool large = false; /* tiles */
   uint32_t tile_size = 0;

@@ -209,7 +209,7 @@ __device__ inline void search(search_shared &s, const sparse_memory &m, const in
  * nothing is written before the counts of all tiles before it are there; what it writes lies in
  * those tiles or in itself. */
 
-/* A thread takes so many at a time, and so a tile is larger the more threads a block has. */
+/* A thread takes this many at a time, so a tile is larger the more threads a block has. */
 enum { OF_LIST = 4, OF_RESIDUAL = 16 };
 static_assert(OF_LIST * OPS_SELECTING_LEAST >= OPS_LIST_TILE, "there is a word for each tile");
 static_assert(OF_RESIDUAL * OPS_SELECTING_LEAST >= OPS_KEPT_TILE, "and for each of the residual");

@@ -239,7 +239,7 @@ ncclResult_t ops_load(void)
     return ncclUnhandledCudaError;
   for (const void *kernel : ops_kernels())
     if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) return ncclUnhandledCudaError;
-  /* graphs take such launches from drivers for CUDA 12.3 on */
+  /* graphs accept these launches with drivers for CUDA 12.3 or later */
   if (device < MAX_DEVICES) waits[device] = attributes.ptxVersion >= 90 && driver >= 12030;
   return ncclSuccess;
 }

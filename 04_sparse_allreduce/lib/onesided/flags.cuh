@@ -2,10 +2,10 @@
 /* One-sided exchange: ranks load from and store to each other's lists, and say by flags (struct
  * sparse_flags) what is there. A flag of sums, or a count of what has been stored, is written after
  * what it counts, with a fence in between. A rank that has read it sees that, too. A flag of a list
- * says where the list is going to be; the count is what follows the entries.
+ * says where the list is going to be; the count is written after the entries.
  *
  * Nothing is acknowledged, and nothing has to be. A rank that begins to store the list of its next
- * step has all sums of this one, so all owners have done with its list; and an owner that has all
+ * step has all sums of this one, so all owners are done with its list; and an owner that has all
  * flags of the next lists has no more readers of its sums. Histograms: see there. */
 #ifndef OPS_FLAGS_CUH
 #define OPS_FLAGS_CUH
@@ -59,7 +59,7 @@ static __device__ inline uint64_t ops_read_flag(const uint64_t *flag)
 }
 
 /* Of several flags that are awaited the one that is read last: what its rank wrote before it is
- * there, too. Only one is read in this way, since such reads wait for each other. */
+ * there, too. Only one is read in this way, because these reads wait for each other. */
 static __device__ inline uint64_t ops_read_last_flag(const uint64_t *flag)
 {
   uint64_t word;
@@ -74,7 +74,7 @@ static __device__ inline bool ops_late(const sparse_memory &m)
   return *(volatile uint32_t *)&m.state->late != 0;
 }
 
-/* Once in a while: has rank p, or another one, kept us waiting for too long? Not before the kernels
+/* Is rank p, or another one, too late? Asked now and then; time counts only after the kernels
  * before this one have ended, which may be waiting themselves. */
 static __device__ __noinline__ bool ops_give_up(const sparse_memory &m, int p, uint64_t *since)
 {

@@ -7,7 +7,7 @@
  *            steps reuse it, so that the number of entries drifts
  * gaussiank  what is above a threshold from the mean and the deviation of acc, as if acc were
  *            normally distributed, corrected by counting; or the k largest, where nothing is above
- *            even the lowest such threshold. Indices and values go in two AllGatherVs
+ *            even the lowest corrected one. Indices and values go in two AllGatherVs
  * gaussiankconcat  the same, both packed in one */
 #include "handle.h"
 
