@@ -72,12 +72,12 @@ alltoallv() {
 }
 
 sparse_allreduce() {
-  local path
-  echo "Starting sparse AllReduce example with $ranks ranks"
+  local path all="$ranks rank$([ "$ranks" = 1 ] || echo s)"
+  echo "Starting sparse AllReduce example with $all"
   devices
   echo "Gradient: # elements of type float, heavy, 70 steps; k = # (density 0.01)"
   echo "path              us/step    ratio  local/k global/k   words sent    words in the paper       xi  verified"
-  for path in $PATHS; do echo "$path # # # # # # # 70 steps x $ranks ranks"; done
+  for path in $PATHS; do echo "$path # # # # # # # 70 steps x $all"; done
   echo "All paths verified correctly"
 }
 
