@@ -72,7 +72,8 @@ alltoallv() {
 }
 
 sparse_allreduce() {
-  local path all="$ranks rank$([ "$ranks" = 1 ] || echo s)"
+  local path all="$ranks ranks"
+  [ "$ranks" != 1 ] || all="1 rank"
   echo "Starting sparse AllReduce example with $all"
   devices
   echo "Gradient: # elements of type float, heavy, 70 steps; k = # (density 0.01)"

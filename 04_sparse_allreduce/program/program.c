@@ -67,7 +67,7 @@ const struct option_spec program_option_table[] = {
     {"warmup_iters", 'w', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
     {"repetitions", 0, OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
     {"cudagraph", 'G', OPTION_LONG, &program_options.graphs, "N",
-     "with --bench: 1 launches captured CUDA graphs, 0 does not (0)", 0, 1},
+     "--bench: 1 launches captured CUDA graphs, 0 does not (0)", 0, 1},
     {0},
 };
 
