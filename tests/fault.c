@@ -179,7 +179,7 @@ static ncclResult_t corrupt_pending(void)
 static ncclResult_t corrupt(void *buffer, size_t count, ncclDataType_t type, cudaStream_t stream)
 {
   if (count == 0) return ncclSuccess;
-  const size_t i = fault.element < count ? fault.element : count - 1;
+  const size_t i = fault.element == LAST_ELEMENT ? count - 1 : fault.element; /* or behind it */
   pending.byte = (char *)buffer + (i + 1) * size_of(type) - 1;
   pending.stream = stream;
   return corrupt_pending();

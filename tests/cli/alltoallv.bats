@@ -90,7 +90,7 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE
     exits_with 77
     one_line '^alltoallv_sm: --method: not all ranks share memory; allowed: auto, sendrecv, lib-sendrecv$'
   done
-  CPU_STANDIN_PCIE=2 start pthread 4 03_alltoallv_sm --method lsa
+  CPU_STANDIN_PCIE=3 start pthread 4 03_alltoallv_sm --method lsa
   exits_with 77
   one_line '^alltoallv_sm: --method: the kernel cannot be used: a GPU may be on PCIe; the kernel needs NVLink; allowed: auto, sendrecv, lib-sendrecv$'
 }

@@ -107,17 +107,19 @@ path_without() {
   script bench.sh --no-install --out "$WORK/results"
   exits_with 2
   one_line 'already has results; choose another --out$'
-  LD_PRELOAD=$FAULT_FOLDER/fault.so FAULT=fail:ncclCommRegister:1:1 script bench.sh --no-install --out "$WORK/failed" 01 02
+  LD_PRELOAD=$FAULT_FOLDER/fault.so FAULT=corrupt:ncclAllReduce:1:1 script bench.sh --no-install --out "$WORK/failed" 01 03
   exits_with 1
-  prints '^FAILED +01_allreduce_ub.pthread.eager, exit code 3'
-  prints '^ +\[rank 1\] .*ncclCommRegister'
+  prints '^FAILED +01_allreduce_ub.pthread.eager, exit code 1'
+  prints '^ +\[rank 1\] bench: element '
   [ ! -e "$WORK/failed/01_allreduce_ub.pthread.eager.csv" ]
-  prints '^ok +02_allreduce_sm.pthread.graph, '
+  prints '^ok +03_alltoallv_sm.pthread.eager, '
 }
 
-@test "gpu_check.sh without a GPU: one line, and exit code 1" {
+@test "gpu_check.sh without a GPU: one line, and exit code 1; GPUs that are there and visible count" {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   script gpu_check.sh quick 02
   exits_with 1
   one_line '^gpu_check.sh: nvidia-smi shows no GPU; scripts/test.sh '
+  nvidia-smi() { printf 'GPU %d: X\n' 0 1; }
+  [ "$(for seen in 0 0,1,2; do CUDA_VISIBLE_DEVICES=$seen gpu_count; done | xargs)" = "1 2" ]
 }

@@ -167,14 +167,15 @@ static void test_files(void **state)
     int ranks;
   } cases[] = {{"--in|/tmp|--out|/dev/null", "one file for 2 ranks; write %r", 2},
                {"--in|/tmp/a|--out|/tmp/a", "--out and --in are the same file: /tmp/a", 1},
-               {"--out|/tmp/b%r.csv|-J|/tmp/b0.csv", "--table and --out are the same file: ", 2},
+               {"--out|/tmp/b%r.csv|-J|/tmp/b1.csv", "--table and --out are the same file: ", 2},
                {"--out|/tmp", "cannot write /tmp: Is a directory", 1},
-               {"--out|/nowhere/%r", "cannot write /nowhere/0: No such file", 2},
+               {"--out|/nowhere/%r", "cannot write /nowhere/1: No such file", 2},
                {"--in|/nowhere|--out|/tmp/test_options.%r", "", 2}};
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     accept(rows, cases[i].line);
-    const int result = options_check_files(&opt, rows, 0, cases[i].ranks, error, sizeof error);
+    const int n = cases[i].ranks; /* as the last of them */
+    const int result = options_check_files(&opt, rows, n - 1, n, error, sizeof error);
     if (!strstr(error, cases[i].says)) print_error("'%s', wanted '%s'\n", error, cases[i].says);
     assert_non_null(strstr(error, cases[i].says));
     assert_int_equal(result, *cases[i].says ? -1 : 0);

@@ -10,6 +10,7 @@
 #include "unit.h"
 
 #include "explore.h"
+#include "protocol.h"
 
 enum { RANKS = 3 };
 
@@ -107,10 +108,9 @@ static bool has_come(struct explorer *x, const struct rank *me, int p, int kind)
 
 static void clear(struct rank *me)
 {
-  const int n = number_of(me->epoch), once = job.mistakes & CLEAR_ONCE;
-  if (job.mistakes & NO_CLEARING || !(n == job.last || n == 2 || (!once && (n == 3 || n == 4))))
-    return;
-  const int parity = n == 2 || n == 4; /* as alltoallv_stale_parity */
+  const int n = number_of(me->epoch), again = n == 3 || n == 4;
+  const int parity = alltoallv_stale_parity(n == job.last ? 0xffffffffu : (uint32_t)n);
+  if (parity < 0 || job.mistakes & NO_CLEARING || (job.mistakes & CLEAR_ONCE && again)) return;
   for (int p = 0; p < RANKS; p++)
     for (int kind = 0; kind < DATA; kind += 2) me->place[p][kind + parity].now = 0;
 }

@@ -22,6 +22,7 @@ static void test_refusals(struct test *t)
       {t->inputs, recv, 1, ncclFloat, "the send buffer is in no window"},
       {send, t->results, 1, ncclFloat, "the receive buffer is in no window"},
       {send + 1, recv, all, ncclFloat, "the send buffer is in no window"},
+      {send, recv, all + 1, ncclFloat, "the send buffer is in no window"},
       {t->send + 1, recv, 1, ncclFloat, "the send buffer is not aligned"},
       {send, t->recv + 2, 1, ncclFloat, "the receive buffer is not aligned"},
       {recv, recv + 1, 2, ncclFloat, "overlap"},
@@ -36,7 +37,8 @@ static void test_refusals(struct test *t)
     code = EXIT_WRONG_DATA;
   }
   LIBRARYCHECK(allreduce_forget_window(handle, t->windows[0]));
-  if (allreduce_run(handle, send, recv, 1, ncclFloat, t->stream) != ncclInvalidArgument)
+  if (allreduce_run(handle, send, recv, 1, ncclFloat, t->stream) != ncclInvalidArgument ||
+      !strstr(allreduce_last_error(), "the send buffer"))
     code = EXIT_WRONG_DATA;
   destroy_handle(t, handle);
   result(t, code, "refusals");

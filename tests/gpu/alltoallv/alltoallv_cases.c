@@ -580,6 +580,7 @@ static void test_reasons(struct test *t)
   if (t->kernel) {
     good &= alltoallv_register(t->handle, buffer, 8192) != ncclSuccess;
     good &= strstr(alltoallv_last_error(), " cannot register the buffer: ") != NULL;
+    good &= alltoallv_unregister(t->handle, buffer) == ncclInvalidArgument; /* it is not */
   }
   for (int p = 0; p < t->me->nranks; p++) one[p] = 1;
   NCCLCHECK(ncclCommFinalize(comm));
@@ -663,6 +664,7 @@ static void test_timeout(struct test *t)
 static int run(const struct rank *me, const struct options *opt)
 {
   struct test t = {.me = me, .random = 1, .code = EXIT_VERIFIED};
+  struct alltoallv_state last = {0};
   ncclUniqueId id;
   (void)opt;
   launcher_step("communicator");
@@ -685,8 +687,11 @@ static int run(const struct rank *me, const struct options *opt)
   test_config(&t);
   test_random(&t, first_seed, cases / 10, "the handle goes on after all that");
   close_handle(&t);
-  open_handle(&t, 60, 0xFFFFFFF8u, BUFFER); /* the epoch goes through 2^32 - 1, 2, 3 */
-  test_random(&t, first_seed, 30, "the epoch wraps around");
+  open_handle(&t, 60, 1, BUFFER); /* the epoch goes through 1, 2, 3, 2^32 - 1, 2, 3 */
+  test_random(&t, first_seed, 3, "the first epochs");
+  for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) last.block[b].epoch = 0xFFFFFFFEu;
+  if (t.kernel) CUDACHECK(cudaMemcpy(t.handle->state, &last, sizeof last, cudaMemcpyHostToDevice));
+  test_random(&t, first_seed + 1, 30, "the epoch wraps around");
   close_handle(&t);
 #ifdef CPU_STANDIN
   test_reasons(&t);
