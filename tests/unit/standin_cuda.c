@@ -228,6 +228,7 @@ static void window_body(struct rank *me)
     const char *sentence;
   } wrong[] = {
       {memory, last ? 4096 : 8192, "registers 4096 bytes and rank 0 8192"},
+      {memory, last ? 8192 : 4096, "registers 8192 bytes and rank 0 4096"},
       {memory, 1 << 20, "allowed: 1 to 16384"},
       {memory, 0, "registers 0 bytes"},
       {memory + 64, 64, "multiple of 4096"},
