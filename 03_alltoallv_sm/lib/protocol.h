@@ -14,10 +14,8 @@
 
 #ifdef __CUDACC__
 #define ALLTOALLV_RULE static __host__ __device__ inline
-#define ALLTOALLV_ROLLED _Pragma("unroll 1") /* instructions have to be fetched, too */
 #else
 #define ALLTOALLV_RULE static inline
-#define ALLTOALLV_ROLLED
 #endif
 
 #define ALLTOALLV_MAX_LSA_RANKS 72 /* the largest NVLink domain today */
@@ -114,7 +112,9 @@ ALLTOALLV_RULE int alltoallv_fits(const uint64_t *counts, size_t stride, int n, 
                                   uint64_t *needs)
 {
   uint64_t total = 0;
-  ALLTOALLV_ROLLED
+#ifdef __CUDA_ARCH__
+#pragma unroll 1 /* instructions have to be fetched, too */
+#endif
   for (*source = 0; *source < n; ++*source) {
     *needs = counts[(size_t)*source * stride + (size_t)d] * element;
     total += *needs;
