@@ -144,9 +144,11 @@ def flat(net):
 
 
 def shared_by_all(net, optimizer, what):
+    own = flat(net)
     with optimizer.shared_weights():
         for weights in of_all_ranks(flat(net)):
             same(weights, flat(net), what + ": weights of another rank")
+    same(flat(net), own, what + ": weights after shared_weights()")
 
 
 def refused(kind, words, call):
@@ -287,7 +289,7 @@ def everything_is_exchanged_with_density_1():
 @case
 def weights_of_16_bits_have_a_copy_of_32():
     net = Net(dtype=torch.bfloat16)
-    optimizer = SparseUpdateOptimizer(torch.optim.SGD(net.parameters(), lr=1e-4), density=1)
+    optimizer = SparseUpdateOptimizer(torch.optim.SGD(net.parameters(), lr=1e-4), density=1, every=3)
     before = copy.deepcopy(net)
     for step in range(200):
         (net if step % 2 else optimizer).zero_grad()
