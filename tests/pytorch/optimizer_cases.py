@@ -335,12 +335,15 @@ def what_cannot_be_is_refused_on_all_ranks():
     backward(net, 0)
     used.step()
     refused(ValueError, "the optimizer has made steps: pass a new one", lambda: SparseUpdateOptimizer(used))
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][RANK]
+    of_one = SparseUpdateOptimizer(adamw(Net()), density=0.1, group=alone).state_dict()
     optimizer = SparseUpdateOptimizer(adamw(net), density=0.1)
     refused(SparseAllreduceError, "groups of parameters cannot be added", lambda: optimizer.add_param_group({}))
     saved = optimizer.state_dict()
     saved["library"] = of_all_ranks(saved["library"].to(DEVICE))[RANK - 1]
     if dist.get_world_size() > 1:
         refused(SparseAllreduceError, "state", lambda: optimizer.load_state_dict(saved))
+        refused(SparseAllreduceError, "ranks", lambda: optimizer.load_state_dict(of_one))
     optimizer.close()
     optimizer.close()
     refused(SparseAllreduceError, "the optimizer is closed", optimizer.step)
