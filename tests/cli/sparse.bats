@@ -71,7 +71,7 @@ for row, line in zip(rows, lines):
     assert row["path"] == line["path"] and row["ranks"] == 3 and row["count"] == 3000 and row["k"] == 30
     assert row["verified_steps"] == 5 and row["wrong"] == 0 and row["us"] is None and line["us"] == ""
 assert rows[1]["words_sent"] == rows[1]["paper_words_low"] == 2 * 30 * 2
-assert rows[0]["local_k"] is None and rows[1]["local_k"] == 1
+assert rows[0]["local_k"] is None and rows[1]["local_k"] == 1 and rows[4]["words_sent"] == 80 # of 3 ranks the mean
 # what selecting costs: nothing with one rank and exactly its k largest, else something
 assert one[1]["xi"] == 0 and 0 < rows[1]["xi"] < 1 and rows[0]["xi"] is None, (one[1], rows[1])
 PYTHON

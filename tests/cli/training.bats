@@ -46,7 +46,7 @@ OUT
   [ "$(wc -l <"$WORK/epochs.csv")" = 13 ]
   [ "$(column words_sent dense)" = $'17226\n17226' ]
   [ "$(cut -d, -f 4-5 "$WORK/epochs.csv" | sed -n '2,7p' | xargs)" = "1,1 1,2 1,3 2,1 2,2 2,3" ]
-  prints "^dense +$(column loss dense | mean | cut -c 1-5)[0-9]* +$(column right dense | mean | awk '{ printf "%.2f", 100 * $1 / 360 }')% +$(column right dense | mean) +17226$"
+  prints "^dense +$(column loss dense | mean | cut -c 1-5)[0-9]* +$(column accuracy dense | mean | awk '{ printf "%.2f", 100 * $1 }')% +$(column right dense | mean) +17226$"
 }
 
 @test "a rate that is too large: the old file of -J stays" {

@@ -144,9 +144,11 @@ def flat(net):
 
 
 def shared_by_all(net, optimizer, what):
+    own = flat(net)
     with optimizer.shared_weights():
         for weights in of_all_ranks(flat(net)):
             same(weights, flat(net), what + ": weights of another rank")
+    same(flat(net), own, what + ": weights after shared_weights()")
 
 
 def refused(kind, words, call):
@@ -287,7 +289,7 @@ def everything_is_exchanged_with_density_1():
 @case
 def weights_of_16_bits_have_a_copy_of_32():
     net = Net(dtype=torch.bfloat16)
-    optimizer = SparseUpdateOptimizer(torch.optim.SGD(net.parameters(), lr=1e-4), density=1)
+    optimizer = SparseUpdateOptimizer(torch.optim.SGD(net.parameters(), lr=1e-4), density=1, every=3)
     before = copy.deepcopy(net)
     for step in range(200):
         (net if step % 2 else optimizer).zero_grad()
@@ -333,12 +335,15 @@ def what_cannot_be_is_refused_on_all_ranks():
     backward(net, 0)
     used.step()
     refused(ValueError, "the optimizer has made steps: pass a new one", lambda: SparseUpdateOptimizer(used))
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][RANK]
+    of_one = SparseUpdateOptimizer(adamw(Net()), density=0.1, group=alone).state_dict()
     optimizer = SparseUpdateOptimizer(adamw(net), density=0.1)
     refused(SparseAllreduceError, "groups of parameters cannot be added", lambda: optimizer.add_param_group({}))
     saved = optimizer.state_dict()
     saved["library"] = of_all_ranks(saved["library"].to(DEVICE))[RANK - 1]
     if dist.get_world_size() > 1:
         refused(SparseAllreduceError, "state", lambda: optimizer.load_state_dict(saved))
+        refused(SparseAllreduceError, "ranks", lambda: optimizer.load_state_dict(of_one))
     optimizer.close()
     optimizer.close()
     refused(SparseAllreduceError, "the optimizer is closed", optimizer.step)

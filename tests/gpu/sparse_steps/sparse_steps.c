@@ -694,18 +694,23 @@ static int run_late(const struct rank *me, bool exact, sparse_result_t result, n
   return code;
 }
 
-/* A configuration of another version's header, or of none, is refused by all ranks. */
-static int refuse_other_version(const struct rank *me, ncclComm_t comm)
+/* A configuration of another version's header, or of none, or another one on rank 0: all ranks
+ * refuse it. */
+static int refuse_configuration(const struct rank *me, ncclComm_t comm)
 {
   bool good = true;
-  for (int changed = 0; changed < 2; changed++) {
+  for (int i = 0; i < (me->nranks > 1 ? 4 : 2); i++) {
     sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
     sparse_allreduce_t handle;
-    config.size = changed ? config.size - sizeof(double) : 0;
-    good = good && sparse_allreduce_create(comm, 64, &config, &handle) == ncclInvalidArgument &&
-           strstr(sparse_allreduce_last_error(), "config.size");
+    const bool valid = i == 3, other = i < 2 || me->rank == 0;
+    if (valid) config.throttle += other;
+    if (!valid && other) config.size = i > 0 ? config.size - sizeof(double) : 0;
+    const ncclResult_t wanted = valid || other ? ncclInvalidArgument : ncclRemoteError;
+    const char *sentence = valid ? "differ" : other ? "config.size" : "another rank failed";
+    good = good && sparse_allreduce_create(comm, 64, &config, &handle) == wanted &&
+           strstr(sparse_allreduce_last_error(), sentence);
   }
-  if (!good) launcher_error("config.size: '%s'", sparse_allreduce_last_error());
+  if (!good) launcher_error("a configuration is not refused: '%s'", sparse_allreduce_last_error());
   launcher_barrier(me); /* see sparse_allreduce_destroy */
   return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
 }
@@ -740,7 +745,7 @@ static int refuse_what_cannot_be(const struct rank *me)
   } cases_of[] = {{60, 0, 64, 1, NULL},
                   {60, 0, 0, 1, "count must be 1 to 2^32 - 2"},
                   {60, 0, 64, 0, ranks},
-                  {60, 0, 64, -1, ranks},
+                  {60, 0, 0xffffffff, 1, "count must be 1 to 2^32 - 2"},
                   {60, 0, 64, 257, ranks},
                   {60, 0, 64, 256, NULL},
                   {1e9, 0, 64, 1, NULL},
@@ -833,7 +838,7 @@ static int run(const struct rank *me, const struct options *opt)
   const bool onesided = has_onesided(me, comm);
   const bool graphs = me->nranks == 1 || !launcher_graphs_can_deadlock;
   launcher_note(me, "exchange ONESIDED: %s", onesided ? "yes" : sparse_allreduce_last_error());
-  int code = refuse_other_version(me, comm);
+  int code = refuse_configuration(me, comm);
   if (code == EXIT_VERIFIED) code = refuse_what_cannot_be(me);
   if (graphs && code == EXIT_VERIFIED) {
     const bool good = weights_beside_capture(comm, streams[0]);
