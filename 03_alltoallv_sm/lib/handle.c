@@ -107,10 +107,10 @@ ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words)
   return ncclSuccess;
 }
 
-/* Collective. Tells all ranks whether this one has got as far as this, and what it says of itself.
- * Afterwards h->words holds the answers of all ranks. The first failure becomes that of all. A rank
- * that failed has the reason in its own sentence; the others get NCCL's text for the result.
- * `same`: texts must not differ. */
+/* Collective. Every rank gives its result so far and a text about itself; afterwards h->words has
+ * the answers of all. The first failure becomes that of all ranks. A rank that failed has the
+ * reason in its own sentence; the others get NCCL's text for the result. `same`: texts must not
+ * differ. */
 static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what,
                              const char *text, bool same)
 {

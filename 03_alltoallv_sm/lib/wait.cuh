@@ -267,7 +267,7 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p,
  * count, B stores nothing and A waits for nothing: both compare the same two numbers. Small pairs
  * are stored by A itself, from its mailbox.
  *
- * Each exchange counts the epoch on for all blocks, so modes and grids may change. After a timeout
+ * Each exchange increments the epoch of all blocks, so modes and grids may change. After a timeout
  * a rank sends nothing any more, so nobody stores to it in later epochs.
  *
  * After a while a block looks at the header of the peer's block 0: where counts disagree, the peer
