@@ -9,21 +9,15 @@
 
 struct program_options program_options = {.preset = -1, .gradient = -1, .balance = -1, .seed = -1};
 
-#ifdef CPU_STANDIN /* where a step of all ranks, of the library and the reference, takes long */
-#define DEFAULT_COUNT (64 << 10)
-#define DEFAULT_COUNT_TEXT "64K"
-#else
-#define DEFAULT_COUNT (1 << 20)
-#define DEFAULT_COUNT_TEXT "1M"
-#endif
+static const size_t DEFAULT_COUNT = 64 << 10;
 static const double DEFAULT_DENSITY = 0.01;
 static const long DEFAULT_STEPS = 70; /* exact, reuse and repartition steps all occur */
 
 const struct option_spec program_option_table[] = {
     {"algorithm", 0, OPTION_STRING, &program_options.algorithms, "NAMES",
      "paths, separated by commas, or all (all)", 0, 0},
-    {"count", 0, OPTION_SIZE, &program_options.count, "SIZE",
-     "elements of the gradient (" DEFAULT_COUNT_TEXT ")", 1, 0xfffffffe},
+    {"count", 0, OPTION_SIZE, &program_options.count, "SIZE", "elements of the gradient (64K)", 1,
+     0xfffffffe},
     {"density", 0, OPTION_DOUBLE, &program_options.density, "D",
      "share of the elements that a rank offers (0.01, or the preset's)", 0, 1},
     {"steps", 0, OPTION_LONG, &program_options.steps, "N",

@@ -38,23 +38,23 @@ int simple_chosen(struct simple_rule rule, size_t i, float value)
   return bits <= rule.most && (bits > rule.above || (bits == rule.above && (int64_t)i <= rule.tie));
 }
 
-static size_t count_from(const float *values, size_t n, uint32_t least)
-{
-  size_t count = 0;
-  for (size_t i = 0; i < n; i++) count += simple_bits(values[i]) >= least;
-  return count;
-}
-
-/* The bits of the k-th magnitude, from the highest one: a bit is set if at least k values are not
- * below the result. Then the loop looks for the last of the equal ones that are wanted. */
+/* The bits of the k-th magnitude, eight at a time from the highest on. k becomes the number of
+ * values that are wanted of those with the same bits so far. Then the loop looks for the last of
+ * them. */
 struct simple_rule simple_host_largest(const float *values, size_t n, size_t k)
 {
   struct simple_rule rule = {0, SIMPLE_NAN, -1};
-  for (uint32_t bit = 1u << 30; bit > 0; bit >>= 1)
-    if (count_from(values, n, rule.above | bit) >= k) rule.above |= bit;
-  size_t ties = k - count_from(values, n, rule.above + 1);
-  for (size_t i = 0; ties > 0; i++)
-    if (simple_bits(values[i]) == rule.above) ties--, rule.tie = (int64_t)i;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    size_t counts[256] = {0};
+    uint32_t byte = 255;
+    for (size_t i = 0; i < n; i++)
+      if (simple_bits(values[i]) >> shift >> 8 == rule.above)
+        counts[simple_bits(values[i]) >> shift & 255]++;
+    for (; counts[byte] < k; byte--) k -= counts[byte];
+    rule.above = rule.above << 8 | byte;
+  }
+  for (size_t i = 0; k > 0; i++)
+    if (simple_bits(values[i]) == rule.above) k--, rule.tie = (int64_t)i;
   return rule;
 }
 

@@ -59,11 +59,11 @@ build_pytorch() {
   local home
   python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null || { echo "no PyTorch with CUDA in python3" && return 77; }
   home=$(python3 -B 04_sparse_allreduce/pytorch/sparse_update_optimizer.py) &&
-    make -s -j "$lanes" VARIANT=pytorch NCCL_HOME="$home" $library
+    make -s -j "$lanes" VARIANT=pytorch NCCL_HOME="$home" $library && cp 04_sparse_allreduce/pytorch/*.py $library "$logs"
 }
-pytorch_job() { # pytorch_job SCRIPT [ARGUMENTS]: on two GPUs, with that library
+pytorch_job() { # pytorch_job SCRIPT [ARGUMENTS]: on two GPUs; scripts in $logs find that library beside them
   build_pytorch || return
   OMP_NUM_THREADS=4 PYTHONDONTWRITEBYTECODE=1 timeout 120 python3 -m torch.distributed.run --standalone \
-    --nproc-per-node $((gpus > 1 ? 2 : 1)) "$1" --library "$TOP/$library" "${@:2}"
+    --nproc-per-node $((gpus > 1 ? 2 : 1)) "$@"
 }
 
