@@ -74,7 +74,7 @@ if [ "${examples[*]}" = "$(examples | xargs)" ]; then # in copies of what is bui
 fi
 
 four=04_sparse_allreduce job="04_sparse_allreduce --steps 40" # the long ones first
-rows 04 full pthread 1 "racecheck sparse operators" sanitize racecheck tests/gpu/sparse --quick --repeats 10
+rows 04 full pthread 1 "racecheck sparse operators" sanitize racecheck tests/gpu/sparse --quick --repeats 5
 rows 04 full pthread 1 "memcheck sparse operators" sanitize memcheck tests/gpu/sparse --quick --repeats 20
 rows 04 full pthread 1 "operators beyond 2^31 elements" launch tests/gpu/sparse --large
 rows 04 full mpi "$most" "1,000 steps of graph replay" launch tests/gpu/sparse_steps --cases 8 --steps 1000
