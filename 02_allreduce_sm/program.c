@@ -34,7 +34,6 @@ static const char *ask(ncclComm_t comm, ncclDataType_t type, ncclWindow_t window
     CHECK_NCCL_RESULT(created, "allreduce_create(comm, NULL, &probe)", allreduce_last_error());
   *why = created == ncclSuccess ? "all GPUs reach each other's memory over NVLink"
                                 : allreduce_last_error();
-  const bool links_known = probe && (probe->n == 1 || probe->limits.ll128 > 0);
   CHECK_NCCL_RESULT(allreduce_destroy(probe), "allreduce_destroy(probe)", allreduce_last_error());
   if (window == NULL) return *why = "the window is NULL", "no";
   if (!program_has_symmetric_kernel(type))
@@ -44,9 +43,7 @@ static const char *ask(ncclComm_t comm, ncclDataType_t type, ncclWindow_t window
 #endif
   if (runtime >= NCCL_VERSION(2, 29, 2) && runtime < NCCL_VERSION(2, 29, 7))
     return *why = "NCCL 2.29.2 and 2.29.3 have none for some sizes", "unknown";
-  if (links_known) return "yes";
-  if (created == ncclSuccess)
-    return *why = "whether all GPUs are joined by NVLink is not known", "unknown";
+  if (created == ncclSuccess) return "yes";
   const bool same = NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0) && CUDART_VERSION >= 12030;
   return same && runtime >= NCCL_VERSION(2, 29, 7) ? "no" : "unknown";
 }

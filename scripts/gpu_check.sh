@@ -113,7 +113,6 @@ rows 03 full mpi $pair "racecheck $three" sanitize racecheck $three --pattern ra
 for method in barrier lines direct; do
   rows 02 quick "$launchers" "$counts" "$method" expect 0 '^Results verified correctly' launch 02_allreduce_sm --method $method
 done
-rows 02 quick pthread 1 "several ranks on one GPU, wide lines" launch tests/gpu/allreduce_one_gpu --wide
 rows 02 full pthread 1 "memcheck, several ranks on one GPU" sanitize memcheck tests/gpu/allreduce_one_gpu --calls 8
 ! of 01 || rows 02 quick mpi "$most" "same bits of 01 and 02" same_digest 01_allreduce_ub 02_allreduce_sm
 

@@ -27,13 +27,14 @@ static _Atomic uint64_t *flag_of(const struct allreduce_handle *h, int owner,
   return (_Atomic uint64_t *)(void *)(h->peers[owner] + allreduce_flag_at(h->n, which, 0, source));
 }
 
-/* Line i of rank `source` in the memory of rank `owner`: the data, then the tag. */
+/* Line i of rank `source` in the memory of rank `owner`: the data, then the tag. (A wide line has
+ * marks only on GPUs, where eight threads store it.) */
 static char *line_at(const struct job *j, int owner, int source, size_t i)
 {
-  const int ll128 = j->call.launch.method == ALLREDUCE_LL128, n = j->h->n;
+  const int wide = j->call.launch.method == ALLREDUCE_WIDE, n = j->h->n;
   return j->h->peers[owner] +
-         allreduce_lines_at(allreduce_lines_of(n, ll128), n, allreduce_epoch(j->tag), source) +
-         i * (ll128 ? ALLREDUCE_LL128_LINE : sizeof(struct allreduce_line));
+         allreduce_lines_at(allreduce_lines_of(n, wide), n, allreduce_epoch(j->tag), source) +
+         i * (wide ? ALLREDUCE_WIDE_LINE : sizeof(struct allreduce_line));
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -95,7 +96,7 @@ static void oneshot_allreduce(const struct job *j, size_t size)
   const int n = j->h->n, rank = j->h->rank;
   const char *send = j->call.send[rank];
   const size_t bytes = j->call.count * size;
-  const size_t step = j->call.launch.method == ALLREDUCE_LL128 ? ALLREDUCE_LL128_WORDS * 8 : 8;
+  const size_t step = j->call.launch.method == ALLREDUCE_WIDE ? ALLREDUCE_WIDE_WORDS * 8 : 8;
   for (int p = 0; p < n; p++)
     for (size_t at = 0; p != rank && at < bytes; at += step) {
       char *line = line_at(j, p, rank, at / step);

@@ -53,7 +53,7 @@ static struct allreduce_launch launch(enum allreduce_method method, size_t piece
 /* Returns the largest number of bytes sent by a rank for which one-shot is faster than two-shot.
  * `hundredths` is the cost of one-shot in 0.01 us per MiB. On 2 x H200 two-shot takes 2.4 us longer
  * to begin, and 3 us for each MiB that a rank moves, which is 2 (n - 1) / n of the vector. One-shot
- * moves n - 1 times the vector, at 3.5 us per MiB in LL128 lines and 6.8 in LL lines. This was
+ * moves n - 1 times the vector, at 3.5 us per MiB in wide lines and 6.8 in LL lines. This was
  * measured with 2 ranks (LL128 pays up to 4.8 MiB), and is only calculated for more. */
 static size_t one_shot_pays(size_t n, size_t hundredths)
 {
@@ -65,8 +65,8 @@ struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_l
   const size_t ranks = (size_t)n, sent = bytes * (ranks - 1), words = (bytes + 7) / 8;
   if (sent <= allreduce_least(limits.ll, one_shot_pays(ranks, 680)))
     return launch(ALLREDUCE_LL, words, 64, limits);
-  if (sent <= allreduce_least(limits.ll128, one_shot_pays(ranks, 350)))
-    return launch(ALLREDUCE_LL128, (words + 14) / 15 * 8, 140, limits);
+  if (sent <= allreduce_least(limits.wide, one_shot_pays(ranks, 350)))
+    return launch(ALLREDUCE_WIDE, (words + 14) / 15 * 8, 140, limits);
   const size_t blocks = bytes / ranks / 32768 + 1; /* one for each 32 KiB of a slice */
   return (struct allreduce_launch){
       ALLREDUCE_TWOSHOT, (int)allreduce_least(blocks, limits.blocks[ALLREDUCE_TWOSHOT]), 512};
@@ -77,7 +77,6 @@ struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_l
 /* For each limit the lowest value of all ranks is used. */
 struct agreement {
   enum { FAILED, CANNOT, CAN } can; /* FAILED: a call failed on this rank */
-  int architecture;
   struct allreduce_limits limits;
 };
 
@@ -114,12 +113,8 @@ static void lower_to_wanted(size_t *limit, long wanted)
 /* Finds the GPU of this rank. `id` is for the other ranks. */
 static ncclResult_t find_device(struct allreduce_handle *h, char id[ALLREDUCE_ID])
 {
-  int major = 0, minor = 0;
   ALLREDUCE_NCCLTRY(ncclCommCuDevice(h->comm, &h->device));
   ALLREDUCE_CUDATRY(cudaDeviceGetPCIBusId(id, ALLREDUCE_ID, h->device));
-  ALLREDUCE_CUDATRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, h->device));
-  ALLREDUCE_CUDATRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, h->device));
-  h->architecture = 10 * major + minor;
   return ncclSuccess;
 }
 
@@ -156,28 +151,27 @@ static ncclResult_t ask_this_rank(struct allreduce_handle *h, const allreduce_co
                                   const char *ids, struct allreduce_limits *limits,
                                   const char **why)
 {
-  *limits = (struct allreduce_limits){.ll = ALLREDUCE_LL_BYTES, .ll128 = ALLREDUCE_LL128_BYTES};
+  *limits = (struct allreduce_limits){.ll = ALLREDUCE_LL_BYTES, .wide = ALLREDUCE_WIDE_BYTES};
   ALLREDUCE_TRY(allreduce_device_ask(h, ids, limits, why));
   if (**why != '\0') return ncclSuccess;
   for (int m = 0; m < ALLREDUCE_METHODS; m++)
     if (config->max_blocks > 0) lower_to_wanted(&limits->blocks[m], config->max_blocks);
-  lower_to_wanted(&limits->ll128, config->ll128_bytes);
+  lower_to_wanted(&limits->wide, config->wide_bytes);
   lower_to_wanted(&limits->ll, config->ll_bytes);
-  if (config->ll_bytes == 0 && limits->ll128 > 0) /* these are faster above 128 KiB */
+  if (config->ll_bytes == 0 && limits->wide > 0) /* these are faster above 128 KiB */
     lower(&limits->ll, 128 << 10);
   return make_memory(h, config->calls_before);
 }
 
 /* Every rank makes all collective calls of this function, even after an error: the error is kept
- * until all ranks know it. No LL128 lines between GPUs of different architectures: NCCL does not
- * use them there either. */
+ * until all ranks know it. */
 static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t *config,
                            union exchanged *all)
 {
   char id[ALLREDUCE_ID] = "";
   const char *why = "";
   ncclResult_t failed = find_device(h, id);
-  struct agreement mine = {CAN, h->architecture, {{0}, 0, 0}}, *theirs = all->agreements;
+  struct agreement mine = {CAN, {{0}, 0, 0}}, *theirs = all->agreements;
   ALLREDUCE_TRY(exchange(h, id, sizeof(id), all->ids));
   if (failed == ncclSuccess) failed = ask_this_rank(h, config, all->ids[0], &mine.limits, &why);
   mine.can = failed != ncclSuccess ? FAILED : *why != '\0' ? CANNOT : CAN;
@@ -185,11 +179,10 @@ static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t 
   struct agreement agreed = mine;
   for (int p = 0; p < h->n; p++) {
     if (theirs[p].can < agreed.can) agreed.can = theirs[p].can;
-    if (theirs[p].architecture != mine.architecture) agreed.limits.ll128 = 0;
     for (int m = 0; m < ALLREDUCE_METHODS; m++)
       lower(&agreed.limits.blocks[m], theirs[p].limits.blocks[m]);
     lower(&agreed.limits.ll, theirs[p].limits.ll);
-    lower(&agreed.limits.ll128, theirs[p].limits.ll128);
+    lower(&agreed.limits.wide, theirs[p].limits.wide);
   }
   if (failed != ncclSuccess) return failed; /* the message is set */
   if (agreed.can == FAILED)

@@ -54,21 +54,21 @@ extern "C" {
 
 typedef struct allreduce_handle *allreduce_t;
 
-/* Zeros are the defaults. For max_blocks, ll_bytes and ll128_bytes all ranks use the lowest value
+/* Zeros are the defaults. For max_blocks, ll_bytes and wide_bytes all ranks use the lowest value
  * that any of them gave; calls_before is the same on all. */
 typedef struct {
   double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
   int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
-  /* The most bytes that a rank sends to the others as LL lines, and as LL128 lines (oneshot.cuh);
+  /* The most bytes that a rank sends to the others as LL lines, and as wide lines (oneshot.cuh);
    * larger calls are two-shot. 0: the fastest value measured, < 0: none */
-  long ll_bytes, ll128_bytes;
+  long ll_bytes, wide_bytes;
   uint64_t calls_before; /* for tests: the first call is in the next epoch */
 } allreduce_config_t;
 
 /* Collective. Returns ncclInvalidUsage, on all ranks alike, if this AllReduce is not possible; then
- * call NCCL's. Reasons: not all ranks share memory, there are more than 72, a GPU is reached over
- * PCIe or is older than compute capability 7.0, NCCL is older than 2.28 or than the headers, or,
- * with headers of 2.28, not exactly their release, or it was built with CUDA before 12.3.
+ * call NCCL's. Reasons: not all ranks share memory, there are more than 72, a GPU is not reached
+ * over NVLink or is older than compute capability 7.0, NCCL is older than 2.28 or than the headers,
+ * or, with headers of 2.28, not exactly their release, or it was built with CUDA before 12.3.
  * allreduce_last_error names the reason. On failure *handle is NULL. `config` may be NULL. comm is
  * a blocking communicator (ncclConfig_t's `blocking` is not 0) and must outlive the handle. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,

@@ -28,9 +28,9 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <typename S, int N>
 static __global__ void __launch_bounds__(THREADS)
-    ll128_kernel(const __grid_constant__ kernel_args<N> a)
+    wide_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  oneshot_allreduce<S, N, LL128>(a);
+  oneshot_allreduce<S, N, WIDE>(a);
 }
 
 template <typename S, int N>
@@ -50,9 +50,9 @@ using kernel = void (*)(const kernel_args<N>);
 template <typename S, int N>
 static kernel<N> kernel_of(enum allreduce_method method)
 {
-  return method == ALLREDUCE_LL      ? ll_kernel<S, N>
-         : method == ALLREDUCE_LL128 ? ll128_kernel<S, N>
-                                     : twoshot_kernel<S, N>;
+  return method == ALLREDUCE_LL     ? ll_kernel<S, N>
+         : method == ALLREDUCE_WIDE ? wide_kernel<S, N>
+                                    : twoshot_kernel<S, N>;
 }
 
 template <int N>
@@ -88,7 +88,7 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
   a.error = h->error;
   a.limit = (uint64_t)(h->timeout * 1e9);
   a.count = call->count;
-  a.lines = allreduce_lines_of(h->n, call->launch.method == ALLREDUCE_LL128);
+  a.lines = allreduce_lines_of(h->n, call->launch.method == ALLREDUCE_WIDE);
   a.slice = call->slice;
   a.check = call->check;
   a.rank = h->rank;
@@ -123,7 +123,7 @@ static cudaError_t load(bool *overlaps, size_t fit[ALLREDUCE_METHODS])
 {
 #define TYPE(type, sum, bits) type,
   static const ncclDataType_t types[] = {ALLREDUCE_TYPES(TYPE)};
-  static const enum allreduce_method methods[] = {ALLREDUCE_LL, ALLREDUCE_LL128, ALLREDUCE_TWOSHOT};
+  static const enum allreduce_method methods[] = {ALLREDUCE_LL, ALLREDUCE_WIDE, ALLREDUCE_TWOSHOT};
   cudaFuncAttributes attributes;
   int driver = 0;
   cudaError_t e = cudaDriverGetVersion(&driver);
@@ -145,30 +145,25 @@ static cudaError_t load(bool *overlaps, size_t fit[ALLREDUCE_METHODS])
 
 /* ---- is it possible? ------------------------------------------------------------------------- */
 
-/* How this rank's device reaches another GPU. Over NVLink GPUs have atomic operations on each
- * other's memory, over PCIe they do not. */
-enum link { LINK_UNKNOWN, LINK_PCIE, LINK_NVLINK };
-
 /* A process may see only its own GPU (CUDA_VISIBLE_DEVICES), like tasks of Slurm. NVML, which NCCL
  * needs as well, sees all GPUs of the host. */
-static enum link link_by_nvml(const char *mine, const char *theirs)
+static bool nvlink_by_nvml(const char *mine, const char *theirs)
 {
-  enum { NVLINK = 2, OK = 0, UNKNOWN = 6 }; /* NVML_P2P_CAPS_INDEX_..., NVML_P2P_STATUS_... */
+  enum { NVLINK = 2, OK = 0 }; /* NVML_P2P_CAPS_INDEX_..., NVML_P2P_STATUS_... */
   void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
   void *a = NULL, *b = NULL;
   int status = -1;
-  if (nvml == NULL) return LINK_UNKNOWN;
+  if (nvml == NULL) return false;
   auto init = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
   auto find = (int (*)(const char *, void **))dlsym(nvml, "nvmlDeviceGetHandleByPciBusId_v2");
   auto p2p = (int (*)(void *, void *, int, int *))dlsym(nvml, "nvmlDeviceGetP2PStatus");
-  const bool known = init != NULL && find != NULL && p2p != NULL && init() == 0 &&
-                     find(mine, &a) == 0 && find(theirs, &b) == 0 &&
-                     p2p(a, b, NVLINK, &status) == 0;
-  if (!known) return LINK_UNKNOWN;
-  return status == OK ? LINK_NVLINK : status == UNKNOWN ? LINK_UNKNOWN : LINK_PCIE;
+  return init != NULL && find != NULL && p2p != NULL && init() == 0 && find(mine, &a) == 0 &&
+         find(theirs, &b) == 0 && p2p(a, b, NVLINK, &status) == 0 && status == OK;
 }
 
-static enum link link_to(int device, const char *mine, const char *theirs)
+/* Does this rank's device reach the other GPU over NVLink? Then they have atomic operations on each
+ * other's memory; over PCIe they do not. */
+static bool has_nvlink(int device, const char *mine, const char *theirs)
 {
   int peer = 0, atomics = 0;
   const bool visible =
@@ -176,29 +171,23 @@ static enum link link_to(int device, const char *mine, const char *theirs)
       (peer == device || cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
                                                    device, peer) == cudaSuccess);
   cudaGetLastError(); /* clears the error */
-  if (!visible) return link_by_nvml(mine, theirs);
-  return peer == device || atomics ? LINK_NVLINK : LINK_PCIE;
+  return visible ? peer == device || atomics : nvlink_by_nvml(mine, theirs);
 }
 
-static const char *why_not(const struct allreduce_handle *h, const char *ids,
-                           struct allreduce_limits *limits)
+static const char *why_not(const struct allreduce_handle *h, const char *ids)
 {
-  int version = 0;
+  int version = 0, capability = 0;
   if (ncclGetVersion(&version) != ncclSuccess) version = 0;
   /* 2.28 makes no promise about its device structures, not even between patch releases. */
   if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) ? version != NCCL_VERSION_CODE
                                                  : version < NCCL_VERSION_CODE)
     return "NCCL at run time is not the version of the headers";
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
-  if (h->architecture < 70) return "the GPU is older than compute capability 7.0";
-  /* GPUs that keep 128 bytes together: V100, A100, and all from H100 on. (NCCL uses LL128 on all
-   * GPUs from 7.0 on; this is narrower. Tried only on H200.) */
-  if (h->architecture < 90 && h->architecture % 10 != 0) limits->ll128 = 0;
-  for (int p = 0; p < h->n; p++) {
-    const enum link link = link_to(h->device, ids + h->rank * ALLREDUCE_ID, ids + p * ALLREDUCE_ID);
-    if (link == LINK_PCIE) return "a GPU is reached over PCIe";
-    if (link == LINK_UNKNOWN) limits->ll128 = 0;
-  }
+  cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, h->device);
+  if (capability < 7) return "the GPU is older than compute capability 7.0";
+  for (int p = 0; p < h->n; p++)
+    if (!has_nvlink(h->device, ids + h->rank * ALLREDUCE_ID, ids + p * ALLREDUCE_ID))
+      return "a GPU is not reached over NVLink";
   return "";
 }
 
@@ -206,7 +195,7 @@ ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const char *ids,
                                   struct allreduce_limits *limits, const char **why)
 {
   int multiprocessors = 0;
-  *why = why_not(h, ids, limits);
+  *why = why_not(h, ids);
   if (**why != '\0') return ncclSuccess;
   ALLREDUCE_CUDATRY(
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, h->device));

@@ -81,7 +81,7 @@ const char *allreduce_nccl_reason(ncclResult_t result);
 
 /* ---- the method of a call, and its blocks ---------------------------------------------------- */
 
-enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_LL128, ALLREDUCE_TWOSHOT, ALLREDUCE_METHODS };
+enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_WIDE, ALLREDUCE_TWOSHOT, ALLREDUCE_METHODS };
 
 struct allreduce_launch {
   enum allreduce_method method;
@@ -92,7 +92,7 @@ struct allreduce_launch {
 struct allreduce_limits {
   size_t blocks[ALLREDUCE_METHODS]; /* most blocks of a launch: all GPUs run that many at once */
   size_t ll;                        /* the most bytes that a rank sends to others as LL lines ... */
-  size_t ll128;                     /* ... and as LL128 lines; 0: these cannot be used */
+  size_t wide;                      /* ... and as wide lines */
 };
 
 /* `bytes` is not 0, n at least 2. */
@@ -138,8 +138,8 @@ enum { ALLREDUCE_MAX_WINDOWS = 64, ALLREDUCE_ID = 32 };
 struct allreduce_handle {
   ncclComm_t comm;
   int rank, n;
-  int device, architecture; /* compute capability, times 10 */
-  double timeout;           /* seconds, 0: forever */
+  int device;
+  double timeout; /* seconds, 0: forever */
   struct allreduce_limits limits;
   bool overlaps; /* kernels wait for the previous kernel: wait.cuh */
   /* With one rank these are not used. */
@@ -161,8 +161,8 @@ struct allreduce_handle {
 /* ---- functions of the device: they return NCCL's codes and set the message ------------------- */
 
 /* Sets `why` to "", or to the reason why this rank cannot. `ids` are the GPUs of all ranks, from
- * cudaDeviceGetPCIBusId; "" if that failed. Lowers limits->ll128 to what this rank can do, loads
- * all kernels, and finds how many blocks of each method this GPU runs at once. Local. */
+ * cudaDeviceGetPCIBusId; "" if that failed. Loads all kernels, and finds how many
+ * blocks of each method this GPU runs at once. Local. */
 ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const char *ids,
                                   struct allreduce_limits *limits, const char **why);
 

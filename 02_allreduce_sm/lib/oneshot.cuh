@@ -5,11 +5,13 @@
  * Every rank stores its vector to every other rank, as lines in scratch memory that only this
  * library uses, so it need not wait before. Then it waits for the lines of the others: a rank that
  * sees a tag has the data as well. So there is one trip over the link, and no barrier. The tag of a
- * line contains the epoch of the call (protocol.h). The names are NCCL's:
- *   LL      8 bytes of data and the tag, stored by one instruction of one thread
- *   LL128   120 bytes of data and the tag, stored by one instruction of eight threads of a warp, 16
- *           bytes each. Nearly half as many bytes go over the link.
- * The code treats an LL line as an LL128 line of one thread.
+ * line contains the epoch of the call (protocol.h).
+ *   LL      (NCCL's name) 8 bytes of data and the tag, by one thread
+ *   wide    120 bytes of data in eight pieces of 16 bytes, by eight threads of a warp. One byte of
+ *           each piece, its mark, has a part of the tag. Nearly half as many bytes go over the
+ *           link.
+ * One instruction stores a piece, and one loads it. An LL line is treated as a wide line of one
+ * piece.
  *
  * Why no line is overwritten before it has been read. Let A and B be two ranks and e an epoch. A
  * begins e when its kernel has waited for the previous one (wait_for_kernel_before). Then it has
@@ -28,10 +30,10 @@
  * whether it comes from a graph do not matter: each call increments the epoch.
  * tests/unit/test_protocol_allreduce.c goes through all orders of events.
  *
- * PTX does not promise that a thread that sees the tag of an LL128 line also sees its 120 bytes. In
- * practice NVLink keeps such a store together. NCCL relies on this too. So LL128 is used only if
- * all GPUs have the same compute capability, one of those in device.cu, and all links are NVLink.
- * The ranks agree on it in allreduce_create, and config.ll128_bytes switches it off.
+ * Why B takes no mark of an older call for one of e. B sets each piece that it has read to 0, and
+ * it has read all pieces that A stored in older calls: the ranks have made the same calls, and a
+ * rank that has given up sends and reads nothing more. As above, A stores lines of e after B has
+ * finished e - 2, so B's zeros do not replace them.
  *
  * Other ranks write only to scratch memory, so this method would work without windows
  * (allreduce_run requires them all the same, because the method depends on the size). In place
@@ -101,10 +103,10 @@ struct vector_words {
 
 /* ---- a thread's share of the lines ----------------------------------------------------------- */
 
-enum { LL = 1, LL128 = 8 }; /* threads of a line */
+enum { LL = 1, WIDE = ALLREDUCE_WIDE_PIECES }; /* threads of a line */
 
-/* 16 bytes of each line: thread i has words 2 i and 2 i + 1; the last thread has one word and the
- * tag. L is LL or LL128. */
+/* 16 bytes of each line: thread i has words 2 i and 2 i + 1; the last thread has one word. L is LL
+ * or WIDE. */
 template <typename T, int N, int L>
 struct line_share {
   const vector_words<T, N> words;
@@ -115,7 +117,6 @@ struct line_share {
       : words(a), count((words.bytes + 7) / 8), thread(L == LL ? 0 : threadIdx.x % L)
   {
   }
-  __device__ bool has_tag() const { return thread == L - 1; }
   __device__ size_t first(size_t line) const { return line * (2 * L - 1) + thread * 2; }
   /* Lines of the vector. A warp does its lines together, so the last ones may be empty. */
   __device__ __forceinline__ size_t lines() const
@@ -127,23 +128,43 @@ struct line_share {
     const size_t i = first(line);
     ulonglong2 v = make_ulonglong2(0, 0);
     if (L == LL || i < count) v.x = words.load(i);
-    if (L != LL && !has_tag() && i + 1 < count) v.y = words.load(i + 1);
+    if (thread < L - 1 && i + 1 < count) v.y = words.load(i + 1);
     return v;
   }
   __device__ __forceinline__ void store(size_t line, uint64_t x, uint64_t y) const
   {
     const size_t i = first(line);
     if (L == LL || i < count) words.store(i, x);
-    if (L != LL && !has_tag() && i + 1 < count) words.store(i + 1, y);
+    if (thread < L - 1 && i + 1 < count) words.store(i + 1, y);
   }
 };
 
-/* With LL128 the threads of a warp stay together: one instruction stores or loads the warp's four
- * lines, and the warp goes on when all of them have arrived. */
+/* The bits of the second word that show that this thread's 16 bytes have arrived. */
 template <int L>
-static __device__ __forceinline__ void sync_lines(void)
+static __device__ __forceinline__ uint64_t mark_of(uint64_t tag)
 {
-  if (L != LL) __syncwarp();
+  return L == LL ? tag : (uint64_t)allreduce_mark(tag, threadIdx.x % L) << 56;
+}
+
+/* Makes room for the mark: the last byte of a thread's second word moves to the last thread of the
+ * line. All threads of the warp call this. */
+template <int L>
+static __device__ __forceinline__ uint64_t make_room(uint64_t second)
+{
+  if (L == LL) return 0;
+  const int thread = threadIdx.x % L;
+  uint32_t four = (uint32_t)(second >> 56) << (8 * (thread % 4)); /* of four threads */
+  four |= __shfl_xor_sync(~0u, four, 1);
+  four |= __shfl_xor_sync(~0u, four, 2);
+  const uint32_t others = __shfl_xor_sync(~0u, four, 4);
+  const uint64_t all = (uint64_t)four << 32 | others; /* in order, in the last thread */
+  return (thread == L - 1 ? all : second) & ~((uint64_t)0xff << 56);
+}
+
+static __device__ __forceinline__ uint64_t fill_room(uint64_t second)
+{
+  const uint64_t all = __shfl_sync(~0u, second, WIDE - 1, WIDE);
+  return (second & ~((uint64_t)0xff << 56)) | all >> (threadIdx.x % WIDE * 8) << 56;
 }
 
 /* Adds the lines of ranks first ... first + G - 1 to the sum, with all loads in flight at once.
@@ -154,26 +175,26 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
                                                  uint64_t tag, ulonglong2 mine,
                                                  running_sum<S, uint64_t> sum[2])
 {
-  const char *part =
+  char *part =
       a.scratch[a.rank] + allreduce_lines_at(a.lines, ranks(a), allreduce_epoch(tag), first) + at;
-  const char *from[G]; /* addresses in registers, so that a round only loads lines */
+  char *from[G]; /* addresses in registers, so that a round only loads lines */
   struct allreduce_line l[G];
   poll_timer timer;
-  const bool has_tag = L == LL || threadIdx.x % L == L - 1;
+  const uint64_t mark = mark_of<L>(tag);
 #pragma unroll
   for (int g = 0; g < G; g++) {
     from[g] = first + g < ranks(a) && first + g != a.rank ? part + g * a.lines.part : NULL;
-    l[g] = {mine.x, has_tag ? tag : mine.y}; /* stays if no line is loaded */
+    l[g] = {mine.x, mark}; /* stays if no line is loaded */
   }
   for (;;) {
-    sync_lines<L>();
     int late = -1;
 #pragma unroll
     for (int g = 0; g < G; g++)
       if (from[g] != NULL) l[g] = load_line(from[g]);
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (has_tag && l[g].tag != tag) late = first + g;
+      if ((l[g].tag ^ mark) >> (L == LL ? 0 : 56) != 0) late = first + g;
+    /* the threads of a warp stay together: they exchange bytes below */
     const unsigned waiting = L == LL ? late >= 0 : __ballot_sync(~0u, late >= 0);
     if (waiting == 0) break;
     if (!timer.long_wait()) continue;
@@ -181,19 +202,16 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
     const bool gave_up = give_up(a, tag, timer, late);
     if (L == LL ? gave_up : __any_sync(~0u, gave_up)) return false;
   }
-  if (L != LL) {
-    /* Some threads may have loaded their shares before the line arrived. Now that all tags have
-     * arrived, load all shares again. */
-    sync_lines<L>();
-#pragma unroll
-    for (int g = 0; g < G; g++)
-      if (from[g] != NULL) l[g] = load_line(from[g]);
-  }
 #pragma unroll
   for (int g = 0; g < G; g++)
     if (first + g < ranks(a)) {
+      uint64_t second = mine.y;
+      if (L != LL && from[g] != NULL) {
+        store_line(from[g], 0, 0);
+        second = fill_room(l[g].tag);
+      }
       sum[0].add(l[g].data, first + g == 0);
-      if (L != LL) sum[1].add(l[g].tag, first + g == 0); /* unused in the thread with the tag */
+      if (L != LL) sum[1].add(second, first + g == 0); /* unused in the last thread */
     }
   return true;
 }
@@ -210,7 +228,7 @@ static __device__ __forceinline__ void post_flag(const kernel_args<N> &a, uint64
   count_for_others(a, tag);
 }
 
-/* S defines how elements are added, L is LL or LL128. */
+/* S defines how elements are added, L is LL or WIDE. */
 template <typename S, int N, int L>
 static __device__ __forceinline__ void oneshot_allreduce(const kernel_args<N> &a)
 {
@@ -229,11 +247,9 @@ static __device__ __forceinline__ void oneshot_allreduce(const kernel_args<N> &a
   for (size_t i = start; i < end; i += step) {
     const ulonglong2 mine = i == start ? first_share : share.load(i);
     const size_t at = mine_at + i * (16 * L) + share.thread * 16;
+    const uint64_t second = make_room<L>(mine.y) | mark_of<L>(tag);
 #pragma unroll 1
-    for (int q = 1; q < ranks(a); q++) {
-      sync_lines<L>();
-      store_line(a.scratch[nth_peer(a, q)] + at, mine.x, share.has_tag() ? tag : mine.y);
-    }
+    for (int q = 1; q < ranks(a); q++) store_line(a.scratch[nth_peer(a, q)] + at, mine.x, second);
   }
   post_flag(a, tag);
   for (size_t i = start; i < end; i += step) {

@@ -60,10 +60,23 @@ struct allreduce_line {
   uint64_t data, tag;
 };
 
-/* An LL128 line has 120 bytes of data and the tag in 128 bytes. Eight threads of a warp store it
- * with one instruction; see oneshot.cuh. */
-#define ALLREDUCE_LL128_LINE 128
-#define ALLREDUCE_LL128_WORDS 15 /* of 8 bytes */
+/* A wide line has 120 bytes of data in 128, as eight pieces of 16 bytes. The last byte of each
+ * piece is its mark. The data that had its place are in the last piece, which has only one word of
+ * its own. Each piece is stored and loaded by one instruction, so whoever sees its mark has its
+ * data. */
+#define ALLREDUCE_WIDE_LINE 128
+#define ALLREDUCE_WIDE_PIECES 8
+#define ALLREDUCE_WIDE_WORDS 15 /* of 8 bytes */
+
+/* A mark is not 0, and the reader of a piece sets it to 0. So one bit shows that the piece has
+ * arrived. The other seven are for the check: each piece has some of its bits, and a line all of
+ * them. If the counts differ and the checks do not, by chance, some pieces are never read. As the
+ * epoch is added, only a call 256, 512, ... epochs later could take them. */
+ALLREDUCE_RULE uint32_t allreduce_mark(uint64_t tag, int piece)
+{
+  const uint32_t check = (uint32_t)tag & ((1 << ALLREDUCE_CHECK_BITS) - 1);
+  return 0x80 | (((check >> (2 * piece)) + (uint32_t)(allreduce_epoch(tag) >> 1)) & 0x7f);
+}
 
 enum allreduce_flag {
   ALLREDUCE_BEGUN, /* this rank is in the call: earlier work of its stream is done */
@@ -74,7 +87,7 @@ enum allreduce_flag {
 /* The most bytes that a rank sends as lines. Every rank stores its lines to every other rank, so
  * with more ranks each vector must be smaller. */
 #define ALLREDUCE_LL_BYTES ((size_t)512 << 10)
-#define ALLREDUCE_LL128_BYTES ((size_t)4 << 20)
+#define ALLREDUCE_WIDE_BYTES ((size_t)4 << 20)
 
 /* The offset in a rank's scratch memory of a flag of rank `source`, in bytes. */
 ALLREDUCE_RULE size_t allreduce_flag_at(int n, enum allreduce_flag which, int block, int source)
@@ -84,24 +97,24 @@ ALLREDUCE_RULE size_t allreduce_flag_at(int n, enum allreduce_flag which, int bl
 }
 
 /* The lines of one kind in a rank's scratch memory. Each source has its own part for odd calls and
- * for even calls. The two kinds never share memory, because tags of one would be data of the other.
+ * for even calls. The two kinds never share memory, because data of one would be marks of the
+ * other.
  */
 struct allreduce_lines {
   size_t at, part; /* the first byte; bytes of a part */
 };
 
-ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, int ll128)
+ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, int wide)
 {
   const size_t flags = allreduce_flag_at(n, ALLREDUCE_FLAGS, 0, 0);
   const size_t others = n > 1 ? (size_t)n - 1 : 1;
   struct allreduce_lines l;
-  /* parts begin at multiples of 128 bytes, so that LL128 lines are stored as a whole */
+  /* parts begin at multiples of 128 bytes, so that a wide line is one cache line */
   l.at = (flags + 127) / 128 * 128;
   l.part = (ALLREDUCE_LL_BYTES / 8 / others + 7) / 8 * 8 * sizeof(struct allreduce_line);
-  if (ll128) {
+  if (wide) {
     l.at += 2 * (size_t)n * l.part;
-    l.part =
-        (ALLREDUCE_LL128_BYTES / 8 / others / ALLREDUCE_LL128_WORDS + 4) * ALLREDUCE_LL128_LINE;
+    l.part = (ALLREDUCE_WIDE_BYTES / 8 / others / ALLREDUCE_WIDE_WORDS + 4) * ALLREDUCE_WIDE_LINE;
   }
   return l;
 }

@@ -4,9 +4,9 @@
 
 #include "internal.h"
 
-static const struct allreduce_limits LIMITS = {{264, 264, 132}, 128 << 10, ALLREDUCE_LL128_BYTES};
+static const struct allreduce_limits LIMITS = {{264, 264, 132}, 128 << 10, ALLREDUCE_WIDE_BYTES};
 
-/* Small vectors as lines, larger ones as LL128 lines, the largest by two-shot; never more blocks
+/* Small vectors as lines, larger ones as wide lines, the largest by two-shot; never more blocks
  * than there may be, nor lines than have room. */
 static void test_choice(void **state)
 {
@@ -15,16 +15,16 @@ static void test_choice(void **state)
     int last = ALLREDUCE_LL;
     for (size_t bytes = 1; bytes < (size_t)1 << 33; bytes += bytes / 7 + 1)
       for (size_t blocks = 1; blocks <= 264; blocks += 263) {
-        const struct allreduce_limits limits = {{blocks, blocks, blocks}, LIMITS.ll, LIMITS.ll128};
+        const struct allreduce_limits limits = {{blocks, blocks, blocks}, LIMITS.ll, LIMITS.wide};
         const struct allreduce_launch s = allreduce_choose(bytes, n, limits);
         assert_true(s.method >= (enum allreduce_method)last);
         last = (int)s.method;
         assert_in_range(s.blocks, 1, blocks);
         assert_true(s.threads >= 128 && s.threads <= 512 && s.threads % 32 == 0);
         assert_true(n <= s.threads);
-        const struct allreduce_lines l = allreduce_lines_of(n, s.method == ALLREDUCE_LL128);
+        const struct allreduce_lines l = allreduce_lines_of(n, s.method == ALLREDUCE_WIDE);
         if (s.method == ALLREDUCE_LL) assert_true((bytes + 7) / 8 * 16 <= l.part);
-        if (s.method == ALLREDUCE_LL128)
+        if (s.method == ALLREDUCE_WIDE)
           assert_true((((bytes + 7) / 8 + 14) / 15 + 3) / 4 * 4 * 128 <= l.part);
       }
     assert_int_equal(last, ALLREDUCE_TWOSHOT);
@@ -38,8 +38,8 @@ static void test_limits(void **state)
   const struct allreduce_limits lines = {{264, 264, 132}, ALLREDUCE_LL_BYTES, 0};
   assert_int_equal(allreduce_choose(1, 2, none).method, ALLREDUCE_TWOSHOT);
   assert_int_equal(allreduce_choose(128 << 10, 2, LIMITS).method, ALLREDUCE_LL);
-  assert_int_equal(allreduce_choose((128 << 10) + 4, 2, LIMITS).method, ALLREDUCE_LL128);
-  assert_int_equal(allreduce_choose(4 << 20, 2, LIMITS).method, ALLREDUCE_LL128);
+  assert_int_equal(allreduce_choose((128 << 10) + 4, 2, LIMITS).method, ALLREDUCE_WIDE);
+  assert_int_equal(allreduce_choose(4 << 20, 2, LIMITS).method, ALLREDUCE_WIDE);
   assert_int_equal(allreduce_choose((4 << 20) + 4, 2, LIMITS).method, ALLREDUCE_TWOSHOT);
   assert_int_equal(allreduce_choose((size_t)1 << 30, 2, LIMITS).blocks, 132); /* its own limit */
   assert_int_equal(allreduce_choose(512 << 10, 2, lines).method, ALLREDUCE_LL);
@@ -79,18 +79,28 @@ static void test_scratch(void **state)
   assert_true(allreduce_check(10, 7, 0) != allreduce_check(10, 2, 0));
   assert_true(allreduce_epoch(allreduce_tag(((uint64_t)1 << 32) + 5, 0xffff)) ==
               ((uint64_t)1 << 32) + 5);
+  for (uint32_t check = 0; check < 1 << ALLREDUCE_CHECK_BITS; check++) { /* marks show its bits */
+    const uint64_t tag = allreduce_tag(1000 + check, check);
+    uint32_t shown = 0;
+    for (int k = 0; k < ALLREDUCE_WIDE_PIECES; k++) {
+      assert_in_range(allreduce_mark(tag, k), 1, 255);
+      assert_true(allreduce_mark(tag, k) != allreduce_mark(tag + allreduce_tag(2, 0), k));
+      for (int bit = 0; bit < ALLREDUCE_CHECK_BITS; bit++)
+        if (allreduce_mark(tag, k) != allreduce_mark(tag ^ (1u << bit), k)) shown |= 1u << bit;
+    }
+    assert_int_equal(shown, (1 << ALLREDUCE_CHECK_BITS) - 1);
+  }
   for (int n = 2; n <= ALLREDUCE_MAX_RANKS; n++) {
     size_t end = allreduce_flag_at(n, ALLREDUCE_ENDED, ALLREDUCE_MAX_BLOCKS - 1, n - 1) + 8;
-    for (int ll128 = 0; ll128 < 2; ll128++) {
-      const struct allreduce_lines l = allreduce_lines_of(n, ll128);
+    for (int wide = 0; wide < 2; wide++) {
+      const struct allreduce_lines l = allreduce_lines_of(n, wide);
       for (uint64_t number = 2; number < 4; number++)
         for (int source = 0; source < n; source++) {
           assert_true(allreduce_lines_at(l, n, number, source) >= end);
           end = allreduce_lines_at(l, n, number, source) + l.part;
           assert_int_equal(l.part % 16, 0);
         }
-      assert_int_equal(l.at % 128,
-                       0); /* found by 6 and 7 ranks on a GPU: LL128 lines in two pieces */
+      assert_int_equal(l.at % 128, 0);
       assert_int_equal(l.part % 128, 0);
     }
     assert_true(end <= allreduce_scratch_bytes(n));

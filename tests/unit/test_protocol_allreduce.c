@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The protocol of the direct AllReduce of 02, in every order in which its steps can happen: LL
- * lines, LL128 lines and two-shot, one after the other, with ranks that give up waiting.
+ * lines, wide lines and two-shot, one after the other, with ranks that give up waiting.
  *
  * A rank has one or two blocks of one thread. Each sends one line to all, or meets the same block
  * of the others. What a rank stores into another one's memory arrives at any time later, in any
  * order. A kernel has ended when its blocks have and all that it stored has arrived; then the next
  * one begins. What the stream does in between (it reads the receive buffer, fills the send buffer)
- * needs no step: it is done when the rank's epoch goes up. */
+ * needs no step: it is done when the rank's epoch goes up. Of the mark of a wide line a reader here
+ * sees only that it is not 0. */
 #include "unit.h"
 
 #include "explore.h"
@@ -16,13 +17,13 @@ enum { RANKS = 3, BLOCKS = 2 };
 /* Mistakes that the model has to find. */
 enum {
   ONE_HALF = 1,     /* lines of odd and of even epochs lie in the same place */
-  ONE_LOOK = 2,     /* the data of an LL128 line are those that were loaded with the tag */
+  NOT_CLEARED = 2,  /* wide lines that were read are not set to 0 */
   NO_ENDED = 4,     /* two-shot does not wait until the others have read and stored */
   BROKEN_SENDS = 8, /* a rank that has given up sends in later epochs */
 };
 
 static struct job {
-  const char *epochs; /* the method of each: L lines, W wide lines (LL128), T two-shot */
+  const char *epochs; /* the method of each: L lines, W wide lines, T two-shot */
   const char *blocks; /* of each epoch: 1 or 2 */
   int ranks;
   int resident; /* so many blocks of a rank have room at once; they start in order */
@@ -31,21 +32,21 @@ static struct job {
   const char *found; /* the rule that is broken; NULL: none is */
 } job;
 
-/* What other ranks write into a rank's memory. */
-enum kind { EVEN_LINE, ODD_LINE, BEGUN, ENDED, SUMS /* in the receive buffer */, KINDS };
+/* What other ranks write into a rank's memory; SUMS into its receive buffer. */
+enum kind { EVEN_LINE, ODD_LINE, EVEN_WIDE, ODD_WIDE, BEGUN, ENDED, SUMS, KINDS };
 
 /* What is there, and what is on its way: an epoch, or 0. */
 struct place {
   uint8_t now, coming;
 };
 
-enum { BEGIN, LOOK, TAGS, AGAIN, MET, STORED, LEAVE, OUT }; /* what a block does next */
+enum { BEGIN, LOOK, CLEAR, MET, STORED, LEAVE, OUT }; /* what a block does next */
 
 struct rank {
   uint8_t epoch;  /* it is in; the first is 1 */
   uint8_t failed; /* the epoch in which it has given up */
   uint8_t wrong;  /* the epoch in which it has used data that may be others than they should */
-  uint8_t next[BLOCKS], taken[BLOCKS] /* its line, from all */, early[BLOCKS] /* data at LOOK */;
+  uint8_t next[BLOCKS], taken[BLOCKS] /* its line, from all */;
   struct place place[RANKS][KINDS][BLOCKS]; /* [from][][] */
 };
 
@@ -55,7 +56,8 @@ struct state {
 
 static enum kind line_of(int epoch)
 {
-  return job.mistakes & ONE_HALF || epoch % 2 == 0 ? EVEN_LINE : ODD_LINE;
+  const bool odd = epoch % 2 != 0 && !(job.mistakes & ONE_HALF);
+  return job.epochs[epoch - 1] == 'W' ? (odd ? ODD_WIDE : EVEN_WIDE) : odd ? ODD_LINE : EVEN_LINE;
 }
 
 static void enter(struct rank *me, int epoch)
@@ -64,7 +66,7 @@ static void enter(struct rank *me, int epoch)
   me->epoch = (uint8_t)epoch;
   for (int b = 0; b < BLOCKS; b++) {
     me->next[b] = b < blocks ? BEGIN : OUT;
-    me->taken[b] = me->early[b] = 0;
+    me->taken[b] = 0;
   }
 }
 
@@ -76,7 +78,7 @@ static void arrivals(struct explorer *x, const struct state *s, int r, int from)
       const struct place at = me->place[from][kind][b];
       if (at.coming == 0) continue;
       const bool read = me->epoch > at.now || (me->epoch == at.now && me->taken[b]);
-      if (kind <= ODD_LINE && at.now && !read && !me->failed)
+      if (kind <= ODD_WIDE && at.now && !read && !me->failed)
         explore_break(x, "a line is replaced before it was read");
       if (kind == SUMS && at.coming != me->epoch && at.coming != me->failed)
         explore_break(x, "sums arrive at a rank that has left their epoch");
@@ -100,12 +102,14 @@ static bool arrived(const struct state *s, int r, enum kind kind, int b)
   return all;
 }
 
-/* Has it come from all others? */
-static bool has_come(const struct rank *me, int r, enum kind kind, int b)
+/* Has it come from all others? Or, with a mark, anything? */
+static bool has_come(const struct rank *me, int r, enum kind kind, int b, bool mark)
 {
   bool all = true;
-  for (int p = 0; p < job.ranks; p++)
-    all = all && (p == r || me->place[p][kind][b].now == me->epoch);
+  for (int p = 0; p < job.ranks; p++) {
+    const int now = me->place[p][kind][b].now;
+    all = all && (p == r || (mark ? now != 0 : now == me->epoch));
+  }
   return all;
 }
 
@@ -120,8 +124,8 @@ static void step(struct explorer *x, const struct state *before, int r, int b)
   const enum kind line = line_of(me->epoch), awaited = now == MET     ? BEGUN
                                                        : now == LEAVE ? ENDED
                                                                       : line;
-  if (now == TAGS || now == MET || now == LEAVE || (now == LOOK && method == 'L')) {
-    const bool come = has_come(me, r, awaited, b);
+  if (now == LOOK || now == MET || now == LEAVE) {
+    const bool come = has_come(me, r, awaited, b, now == LOOK && method == 'W');
     if (!come && !job.give_up) return;
     if (!come) {
       if (!me->failed) me->failed = me->epoch;
@@ -140,17 +144,14 @@ static void step(struct explorer *x, const struct state *before, int r, int b)
     if (method != 'T') send(&s, r, line, b);
     if (method == 'T' || b == 0) send(&s, r, BEGUN, b);
     break;
-  case LOOK: /* at data and tag: of an LL line both are there; else the data may not be */
-    me->early[b] = has_come(me, r, line, b);
-    me->taken[b] = method == 'L';
-    *next = method == 'L' ? OUT : TAGS;
-    break;
-  case TAGS:
-    *next = AGAIN;
-    break;
-  case AGAIN:
-    if (job.mistakes & ONE_LOOK ? !me->early[b] : !has_come(me, r, line, b)) me->wrong = me->epoch;
+  case LOOK:
+    if (!has_come(me, r, line, b, false)) me->wrong = me->epoch;
     me->taken[b] = 1;
+    *next = method == 'W' && !(job.mistakes & NOT_CLEARED) ? CLEAR : OUT;
+    break;
+  case CLEAR:
+    if (!has_come(me, r, line, b, false)) explore_break(x, "a line is cleared before it was read");
+    for (int p = 0; p < job.ranks; p++) me->place[p][line][b].now = 0;
     *next = OUT;
     break;
   case MET:
@@ -225,13 +226,16 @@ static void test_orders(void **unused)
       {"TLTW", "1111", 3, 1, false, 0, NULL},
       {"WLTW", "2121", 2, 2, true, 0, NULL},
       {"TTLT", "1212", 2, 2, true, 0, NULL},
+      {"WWTWW", "11211", 2, 2, true, 0, NULL},
+      {"WLWW", "1111", 3, 1, false, 0, NULL},
       {"LT", "11", 3, 1, true, 0, NULL},
       {"LLL", "111", 2, 1, false, ONE_HALF, "a line is replaced before it was read"},
       {"WTL", "111", 2, 1, false, ONE_HALF, NULL}, /* two-shot keeps them apart */
-      {"WWW", "111", 2, 1, false, ONE_LOOK, "a result is wrong, and there is no error"},
+      {"WWW", "111", 2, 1, false, NOT_CLEARED, "a result is wrong, and there is no error"},
       {"TLT", "111", 2, 1, false, NO_ENDED,
        "the send buffer is read of a rank that has left the epoch"},
-      {"WWWW", "1111", 2, 1, true, BROKEN_SENDS, "a rank has given up, another has no error"},
+      {"WWWW", "1111", 2, 1, true, BROKEN_SENDS, "a line is cleared before it was read"},
+      {"LLLL", "1111", 2, 1, true, BROKEN_SENDS, "a rank has given up, another has no error"},
       {"TTT", "111", 2, 1, true, BROKEN_SENDS,
        "the send buffer is read of a rank that has left the epoch"},
   };

@@ -116,8 +116,8 @@ static void test_limits(struct test *t)
   if (t->me->rank == t->me->nranks - 1) config.max_blocks = 1;
   run_calls(t, random_calls(t, 40, 6), &config, 0, "fewer blocks than wanted on one rank");
   config = small_limits(t);
-  if (t->me->rank == 0) config.ll128_bytes = -1;
-  run_calls(t, random_calls(t, 40, 7), &config, 0, "no LL128 lines on one rank");
+  if (t->me->rank == 0) config.wide_bytes = -1;
+  run_calls(t, random_calls(t, 40, 7), &config, 0, "no wide lines on one rank");
 }
 
 /* Elements, so that each of the three methods has its turn: see small_limits. */
@@ -199,8 +199,8 @@ static void say_what_came_of_it(struct test *t)
     launcher_print_all(t->me, "rank %d: %s: %s\n", t->me->rank, ncclGetErrorString(found),
                        allreduce_last_error());
   else
-    launcher_print_all(t->me, "rank %d: LL128 lines up to %zu bytes\n", t->me->rank,
-                       handle->limits.ll128);
+    launcher_print_all(t->me, "rank %d: wide lines up to %zu bytes\n", t->me->rank,
+                       handle->limits.wide);
   LIBRARYCHECK(allreduce_destroy(handle));
 }
 

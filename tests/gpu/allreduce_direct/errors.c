@@ -112,7 +112,7 @@ void test_errors(struct test *t)
 {
   static const struct disagreement rows[] = {
       {"counts differ, lines", 10, 11, ncclFloat, 0, 0, false},
-      {"counts differ, LL128 lines", 500, 501, ncclFloat, 0, 0, false},
+      {"counts differ, wide lines", 500, 501, ncclFloat, 0, 0, false},
       {"counts differ, two-shot", 5000, 5001, ncclFloat, 0, 0, false},
       {"counts differ, two methods", 5000, 10, ncclFloat, 0, 0, false},
       {"counts differ, two kinds of lines", 10, 500, ncclFloat, 0, 0, false},
@@ -124,7 +124,7 @@ void test_errors(struct test *t)
   test_refusals(t);
   if (t->me->nranks == 1) return;
   test_late(t, 10, "a late rank, lines");
-  test_late(t, 500, "a late rank, LL128 lines");
+  test_late(t, 500, "a late rank, wide lines");
   test_late(t, 5000, "a late rank, two-shot");
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) test_disagreement(t, &rows[i]);
 }

@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of 02_allreduce_sm/lib with 2 to 8 ranks on one GPU, compared bit for bit with plain
  * C: all methods in turns, random delays, vectors without elements, in place and not, numbers of
- * blocks from 1 to 5. Under compute-sanitizer --tool memcheck (with --no-wide, because it takes
- * stores of a warp apart), too. Prints one line per case. */
+ * blocks from 1 to 5. Under compute-sanitizer --tool memcheck, too. Prints one line per case. */
 #include "one_gpu.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static bool wide;
 static long calls_of_a_case = 100;
 
 static const struct option_spec options[] = {
-    {"wide", 0, OPTION_FLAG, &wide, NULL, "LL128 lines as well", 0, 0},
     {"calls", 0, OPTION_LONG, &calls_of_a_case, "N", "of each case (100)", 1, MAX_CALLS},
     {0},
 };
@@ -42,7 +39,6 @@ static int run_case(int n, ncclDataType_t type, int blocks)
     const size_t count = random % 8 == 0 ? 0 : (random >> 8) % ((size_t)8 << (random >> 32) % 7);
     calls_add(ONE_GPU_ROOM, &c, type, count, seed);
     methods[i] = (enum allreduce_method)((random >> 40) % 3);
-    if (!wide && methods[i] == ALLREDUCE_LL128) methods[i] = ALLREDUCE_LL;
   }
   for (int p = 0; p < n; p++) {
     job.send[p] = device_memory(ONE_GPU_ROOM);

@@ -63,8 +63,8 @@ static __global__ void __launch_bounds__(256) sequence(const step<N> *steps, int
       ; /* nothing is launched */
     else if (s.method == ALLREDUCE_LL)
       oneshot_allreduce<S, N, LL>(s.args);
-    else if (s.method == ALLREDUCE_LL128)
-      oneshot_allreduce<S, N, LL128>(s.args);
+    else if (s.method == ALLREDUCE_WIDE)
+      oneshot_allreduce<S, N, WIDE>(s.args);
     else
       twoshot_allreduce<S, N, 2>(s.args);
     meet_own_blocks(s.came, meetings);
@@ -116,7 +116,7 @@ static void launch(const one_gpu *job, const calls *c, const enum allreduce_meth
       s.args.error = &job->error[rank];
       s.args.limit = job->limit;
       s.args.count = k.count;
-      s.args.lines = allreduce_lines_of(n, methods[i] == ALLREDUCE_LL128);
+      s.args.lines = allreduce_lines_of(n, methods[i] == ALLREDUCE_WIDE);
       s.args.slice = allreduce_slice_of(s.from, s.to, k.count, k.size, rank, n);
       s.args.check = allreduce_check(k.count, k.type, 0);
       s.args.rank = rank;
