@@ -32,13 +32,6 @@ static __device__ __forceinline__ void store_relaxed(void *at, uint64_t value)
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
-static __device__ __forceinline__ uint64_t load_relaxed(const void *at)
-{
-  uint64_t value;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
-  return value;
-}
-
 /* Everything that this thread has done, or has seen of other threads (of its block after a block
  * barrier), comes before the store. */
 static __device__ __forceinline__ void store_release(void *at, uint64_t value)
@@ -204,7 +197,7 @@ static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint64_t ta
 {
   if (*(volatile uint64_t *)&a.state->block[blockIdx.x].broken) return true;
   const char *begun = a.scratch[a.rank] + allreduce_flag_at(ranks(a), ALLREDUCE_BEGUN, 0, peer);
-  const uint64_t theirs = load_relaxed(begun);
+  const uint64_t theirs = load_acquire(begun);
   if (allreduce_epoch(theirs) == allreduce_epoch(tag) && theirs != tag)
     report(a, ALLREDUCE_ERROR_COUNT, peer);
   else if (a.limit != 0 && nanoseconds() - timer.since >= a.limit)
@@ -216,14 +209,14 @@ static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint64_t ta
 
 /* ---- a barrier ------------------------------------------------------------------------------- */
 
-/* Waits for a flag of rank p. */
+/* Waits for a flag of rank p. What it releases is visible afterwards. */
 template <int N>
 static __device__ __forceinline__ bool await_flag(const kernel_args<N> &a,
                                                   enum allreduce_flag which, uint64_t tag, int p)
 {
   const char *theirs = flag_of(a, a.rank, which, p);
   poll_timer timer;
-  while (load_relaxed(theirs) != tag)
+  while (load_acquire(theirs) != tag)
     if (timer.long_wait() && give_up(a, tag, timer, p)) return false;
   return true;
 }
@@ -241,13 +234,11 @@ static __device__ __forceinline__ bool barrier_before(const kernel_args<N> &a, u
   if (met && p < ranks(a) && p != a.rank) {
     store_relaxed(flag_of(a, p, ALLREDUCE_BEGUN, a.rank), tag);
     met = await_flag(a, ALLREDUCE_BEGUN, tag, p);
-    load_acquire(flag_of(a, a.rank, ALLREDUCE_BEGUN, p)); /* loads of the peer's data come later */
   }
   return __syncthreads_and(met);
 }
 
-/* After the last access. The flag releases all loads and stores of the block. It need not acquire
- * anything: this kernel does not read what others have stored, and the next one begins later. */
+/* After the last access. The flag releases all loads and stores of the block. */
 template <int N>
 static __device__ __forceinline__ bool barrier_after(const kernel_args<N> &a, uint64_t tag)
 {
