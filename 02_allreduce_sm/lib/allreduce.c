@@ -50,22 +50,20 @@ static struct allreduce_launch launch(enum allreduce_method method, size_t piece
                                    (int)threads};
 }
 
-/* Returns the largest number of bytes sent by a rank for which one-shot is faster than two-shot.
- * `hundredths` is the cost of one-shot in 0.01 us per MiB. On 2 x H200 two-shot takes 2.4 us longer
- * to begin, and 3 us for each MiB that a rank moves, which is 2 (n - 1) / n of the vector. One-shot
- * moves n - 1 times the vector, at 3.5 us per MiB in wide lines and 6.8 in LL lines. This was
- * measured with 2 ranks (LL128 pays up to 4.8 MiB), and is only calculated for more. */
-static size_t one_shot_pays(size_t n, size_t hundredths)
+/* The largest number of bytes sent by a rank for which wide lines are faster than two-shot. That
+ * takes 2.4 us longer to begin, and 3 us for each MiB that a rank moves, which is 2 (n - 1) / n of
+ * the vector. One-shot moves n - 1 times the vector, at 3.5 us per MiB. This was measured with 2
+ * ranks (both take as long at 5 MiB), and is only calculated for more. */
+static size_t wide_lines_pay(size_t n)
 {
-  return MIB * 240 * n / (hundredths * n - 600);
+  return MIB * 240 * n / (350 * n - 600);
 }
 
 struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_limits limits)
 {
   const size_t ranks = (size_t)n, sent = bytes * (ranks - 1), words = (bytes + 7) / 8;
-  if (sent <= allreduce_least(limits.ll, one_shot_pays(ranks, 680)))
-    return launch(ALLREDUCE_LL, words, 64, limits);
-  if (sent <= allreduce_least(limits.wide, one_shot_pays(ranks, 350)))
+  if (sent <= limits.ll) return launch(ALLREDUCE_LL, words, 64, limits);
+  if (sent <= allreduce_least(limits.wide, wide_lines_pay(ranks)))
     return launch(ALLREDUCE_WIDE, (words + 14) / 15 * 8, 140, limits);
   const size_t blocks = bytes / ranks / 32768 + 1; /* one for each 32 KiB of a slice */
   return (struct allreduce_launch){
@@ -158,8 +156,6 @@ static ncclResult_t ask_this_rank(struct allreduce_handle *h, const allreduce_co
     if (config->max_blocks > 0) lower_to_wanted(&limits->blocks[m], config->max_blocks);
   lower_to_wanted(&limits->wide, config->wide_bytes);
   lower_to_wanted(&limits->ll, config->ll_bytes);
-  if (config->ll_bytes == 0 && limits->wide > 0) /* these are faster above 128 KiB */
-    lower(&limits->ll, 128 << 10);
   return make_memory(h, config->calls_before);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of barrier.cu and lines.cu are for GPUs. Here both calls use the LL lines of the
+/* The kernels of barrier.cu and lines.cu are for GPUs. Here both calls use the wide lines of the
  * library's CPU version (../cpu/device_cpu.c), which work like lines.cu. */
 #include "simple.h"
 
@@ -11,12 +11,13 @@ void lines_allreduce(struct simple *s, const float *sendbuff, float *recvbuff, s
 {
   const allreduce_t h = (allreduce_t)s;
   const size_t bytes = count * sizeof(float);
-  const size_t room = ALLREDUCE_LL_BYTES / 8 / (size_t)h->n * 8;
+  const size_t room = ALLREDUCE_WIDE_BYTES / 8 / (size_t)h->n * 8;
   if (h->n == 1 && sendbuff != recvbuff)
     CUDACHECK(cudaMemcpyAsync(recvbuff, sendbuff, bytes, cudaMemcpyDeviceToDevice, stream));
   for (size_t at = 0; h->n > 1 && at < bytes; at += room) {
     const size_t here = (bytes - at < room ? bytes - at : room) / sizeof(float);
-    struct allreduce_call call = {.launch = {ALLREDUCE_LL, 1, 1}, .type = ncclFloat, .count = here};
+    struct allreduce_call call = {
+        .launch = {ALLREDUCE_WIDE, 1, 1}, .type = ncclFloat, .count = here};
     call.check = allreduce_check(here, ncclFloat, 0);
     call.send[h->rank] = (const char *)sendbuff + at;
     call.recv[h->rank] = (char *)recvbuff + at;

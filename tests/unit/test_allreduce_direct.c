@@ -4,7 +4,8 @@
 
 #include "internal.h"
 
-static const struct allreduce_limits LIMITS = {{264, 264, 132}, 128 << 10, ALLREDUCE_WIDE_BYTES};
+static const struct allreduce_limits LIMITS = {
+    {264, 264, 132}, ALLREDUCE_LL_BYTES, ALLREDUCE_WIDE_BYTES};
 
 /* Small vectors as lines, larger ones as wide lines, the largest by two-shot; never more blocks
  * than there may be, nor lines than have room. */
@@ -37,13 +38,12 @@ static void test_limits(void **state)
   const struct allreduce_limits none = {{264, 264, 132}, 0, 0};
   const struct allreduce_limits lines = {{264, 264, 132}, ALLREDUCE_LL_BYTES, 0};
   assert_int_equal(allreduce_choose(1, 2, none).method, ALLREDUCE_TWOSHOT);
-  assert_int_equal(allreduce_choose(128 << 10, 2, LIMITS).method, ALLREDUCE_LL);
-  assert_int_equal(allreduce_choose((128 << 10) + 4, 2, LIMITS).method, ALLREDUCE_WIDE);
+  assert_int_equal(allreduce_choose(16 << 10, 2, LIMITS).method, ALLREDUCE_LL);
+  assert_int_equal(allreduce_choose((16 << 10) + 4, 2, LIMITS).method, ALLREDUCE_WIDE);
   assert_int_equal(allreduce_choose(4 << 20, 2, LIMITS).method, ALLREDUCE_WIDE);
   assert_int_equal(allreduce_choose((4 << 20) + 4, 2, LIMITS).method, ALLREDUCE_TWOSHOT);
   assert_int_equal(allreduce_choose((size_t)1 << 30, 2, LIMITS).blocks, 132); /* its own limit */
-  assert_int_equal(allreduce_choose(512 << 10, 2, lines).method, ALLREDUCE_LL);
-  assert_int_equal(allreduce_choose((512 << 10) + 4, 2, lines).method, ALLREDUCE_TWOSHOT);
+  assert_int_equal(allreduce_choose((16 << 10) + 4, 2, lines).method, ALLREDUCE_TWOSHOT);
 }
 
 /* The slices, head and tail are the vector, each element once; words are aligned. */
