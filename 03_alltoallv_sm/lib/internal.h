@@ -34,6 +34,7 @@ struct alltoallv_handle {
   char why[160];
 
   struct alltoallv_state *state; /* in device memory; NULL: send/recv */
+  bool launches_early;           /* see wait_for_kernel_before */
   ncclComm_t lsa_comm;           /* ours, with the same ranks */
   struct alltoallv_window windows[ALLTOALLV_MAX_WINDOWS + 1]; /* the last: scratch memory */
 

@@ -157,6 +157,7 @@ static __device__ __forceinline__ void exchange(const kernel_args &a)
   else
     epoch = exchange_device(a, b);
 
+  launch_next_kernel();
   __syncthreads(); /* no thread needs the old epoch any more */
   if (this_block() == 0) {
     /* grids differ in size, so block 0 also updates the epochs of blocks that did not run */
@@ -177,7 +178,9 @@ template <int N, int MODE>
 __global__ void __launch_bounds__(512, 1)
     alltoallv_kernel(const __grid_constant__ passed_args<N> passed)
 {
-  exchange<MODE>(reinterpret_cast<const kernel_args &>(passed));
+  const kernel_args &a = reinterpret_cast<const kernel_args &>(passed);
+  wait_for_kernel_before(a);
+  exchange<MODE>(a);
 }
 
 #endif

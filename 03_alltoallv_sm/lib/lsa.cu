@@ -92,6 +92,11 @@ ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h)
   ncclDevCommRequirements requirements = {};
 #endif
   ncclDevComm probe;
+  cudaFuncAttributes kernel;
+  int driver = 0;
+  ALLTOALLV_CUDATRY(cudaDriverGetVersion(&driver));
+  ALLTOALLV_CUDATRY(cudaFuncGetAttributes(&kernel, kernels[0][MODE_SMALL]));
+  h->launches_early = kernel.ptxVersion >= 90 && driver >= 12030; /* before 12.3 not in graphs */
   ALLTOALLV_NCCLTRY(ncclDevCommCreate(h->lsa_comm, &requirements, &probe));
   ALLTOALLV_NCCLTRY(ncclDevCommDestroy(h->lsa_comm, &probe));
   return ncclSuccess;
@@ -176,7 +181,12 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   a.limit = (uint64_t)(h->config.timeout_seconds * 1e9);
   a.errors = h->errors;
   const size_t shared = mode == MODE_DEVICE ? (size_t)h->n * h->n * sizeof(uint64_t) : 0;
-  ALLTOALLV_CUDATRY(
-      cudaLaunchKernel(kernels[h->n > 8][mode], grid, threads, arguments, shared, stream));
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  /* Only small ones: loads of tiles (load_once) may not overlap with a kernel that writes there. */
+  const unsigned attributes = h->launches_early && mode == MODE_SMALL;
+  const cudaLaunchConfig_t config = {grid, dim3(threads), shared, stream, &early, attributes};
+  ALLTOALLV_CUDATRY(cudaLaunchKernelExC(&config, kernels[h->n > 8][mode], arguments));
   return ncclSuccess;
 }
