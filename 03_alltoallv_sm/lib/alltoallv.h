@@ -27,7 +27,7 @@
  * - Exchanges are asynchronous and need no barrier between them: none writes into a peer's receive
  *   buffer before the peer's stream has reached it. If two are on different streams, an event makes
  *   the second wait for the first. (cudaStreamPerThread is many streams: use it from one thread.)
- * - From compute capability 9.0 on, small exchanges are launched while the previous kernel of the
+ * - From compute capability 9.0 on, exchanges are launched while the previous kernel of the
  *   stream ends, and wait for that end. The previous kernel, if launched in this way, must have
  *   waited as well. NCCL's symmetric kernels do not from 2.28.3 until 2.30.7 (fixed): put a node
  *   that is not a kernel between the two.

@@ -184,9 +184,8 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
-  /* Only small ones: loads of tiles (load_once) may not overlap with a kernel that writes there. */
-  const unsigned attributes = h->launches_early && mode == MODE_SMALL;
-  const cudaLaunchConfig_t config = {grid, dim3(threads), shared, stream, &early, attributes};
+  const cudaLaunchConfig_t config = {grid,   dim3(threads), shared,
+                                     stream, &early,        h->launches_early};
   ALLTOALLV_CUDATRY(cudaLaunchKernelExC(&config, kernels[h->n > 8][mode], arguments));
   return ncclSuccess;
 }

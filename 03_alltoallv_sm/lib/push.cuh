@@ -12,11 +12,12 @@
 /* What a warp moves at a time: 2 loads of 16 bytes per lane before the first store. */
 #define ALLTOALLV_TILE_BYTES 1024
 
-/* Read once: do not keep it in the first-level cache. */
+/* Read once: do not keep it in the first-level cache. (Not as data that never changes, "nc": the
+ * kernel before this one may write it when this one is there already.) */
 static __device__ __forceinline__ uint4 load_once(const uint4 *from)
 {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(from));
   return v;
@@ -25,7 +26,7 @@ static __device__ __forceinline__ uint4 load_once(const uint4 *from)
 template <typename T>
 static __device__ __forceinline__ T load_once(const T *from)
 {
-  return __ldg(from);
+  return *from;
 }
 
 /* One warp copies up to a tile, in pieces of type T. Up to 8 loads come before the first store; the
