@@ -28,12 +28,13 @@ static const void *const kernels[2][3] = {
 
 /* ---- what is possible --------------------------------------------------------------------- */
 
-/* NVML, which comes with the driver, knows GPUs that CUDA_VISIBLE_DEVICES hides from this process.
- * NCCL opens it in the same way. */
-static bool nvml_sees_nvlink(const char *mine, const char *theirs)
+/* Is that GPU known to be reached over NVLink? NVML, which comes with the driver, also knows GPUs
+ * that CUDA_VISIBLE_DEVICES hides from this process. NCCL opens it in the same way. */
+static bool on_nvlink(const char *mine, const char *theirs)
 {
   enum { CAPABILITY_NVLINK = 2 };
   void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW), *a, *b;
+  if (strcmp(mine, theirs) == 0) return true;
   if (nvml == NULL) return false;
   auto init = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
   auto find = (int (*)(const char *, void **))dlsym(nvml, "nvmlDeviceGetHandleByPciBusId_v2");
@@ -41,18 +42,6 @@ static bool nvml_sees_nvlink(const char *mine, const char *theirs)
   int status = -1;
   return init != NULL && find != NULL && ask != NULL && init() == 0 && find(mine, &a) == 0 &&
          find(theirs, &b) == 0 && ask(a, b, CAPABILITY_NVLINK, &status) == 0 && status == 0;
-}
-
-/* Is that GPU known to be reached over NVLink? Only NVLink has atomics. */
-static bool on_nvlink(int device, const char *mine, const char *theirs)
-{
-  int peer = 0, atomics = 0;
-  if (strcmp(mine, theirs) == 0) return true;
-  const bool visible = cudaDeviceGetByPCIBusId(&peer, theirs) == cudaSuccess &&
-                       cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
-                                                 device, peer) == cudaSuccess;
-  cudaGetLastError(); /* not for others to find */
-  return visible ? atomics != 0 : nvml_sees_nvlink(mine, theirs);
 }
 
 const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
@@ -77,7 +66,7 @@ const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
   for (int r = 0; r < h->n; r++)
-    if (!on_nvlink(device, gpus[h->rank].text, gpus[r].text))
+    if (!on_nvlink(gpus[h->rank].text, gpus[r].text))
       return "a GPU may be on PCIe; the kernel needs NVLink";
   return "";
 }
