@@ -40,7 +40,7 @@ static const char *wrong_options(const struct options *opt, int nranks)
 int program_matrix(struct exchange *x, const struct options *opt, const char *pattern, size_t total,
                    size_t *matrix)
 {
-  enum { PER_RANK = 3 << 20 }; /* handle and scratch memory, at most */
+  enum { HANDLE = 32 << 20 }; /* with scratch memory, at most */
   const struct program_options *own = &program_options;
   const int n = x->me->nranks;
   const size_t size = opt->type->size;
@@ -56,7 +56,7 @@ int program_matrix(struct exchange *x, const struct options *opt, const char *pa
   const struct matrix_most most = matrix_most(matrix, n);
   if (most.sends > x->sends) x->sends = most.sends;
   if (most.receives > x->receives) x->receives = most.receives;
-  const size_t bytes = (x->sends + 2 * x->receives) * size + (size_t)(n + 1) * PER_RANK;
+  const size_t bytes = (x->sends + 2 * x->receives) * size + HANDLE;
   return launcher_has_memory(x->me, bytes) ? EXIT_VERIFIED : EXIT_USAGE;
 }
 

@@ -24,7 +24,7 @@ const size_t alltoallv_lsa_threshold = 0; /* there are no lines */
 
 /* ---- set up ------------------------------------------------------------------------------- */
 
-const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
+const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
                                   const struct alltoallv_answer *gpus, int *blocks)
 {
   const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"), *pcie = getenv("CPU_STANDIN_PCIE");

@@ -27,10 +27,9 @@
  * - Exchanges are asynchronous and need no barrier between them: none writes into a peer's receive
  *   buffer before the peer's stream has reached it. If two are on different streams, an event makes
  *   the second wait for the first. (cudaStreamPerThread is many streams: use it from one thread.)
- * - From compute capability 9.0 on, exchanges are launched while the previous kernel of the
- *   stream ends, and wait for that end. The previous kernel, if launched in this way, must have
- *   waited as well. NCCL's symmetric kernels do not from 2.28.3 until 2.30.7 (fixed): put a node
- *   that is not a kernel between the two.
+ * - From compute capability 9.0 on an exchange is launched while the previous kernel of the stream
+ *   ends, and waits for its end. If that kernel was launched so, it must have waited as well.
+ * NCCL's symmetric kernels do not from 2.28.3 until 2.30.7: put a node between that is no kernel.
  * - If another kernel that waits for peers (NCCL, a second handle) may run at the same time, limit
  *   this one with config.max_blocks, so that all blocks are resident: else both can deadlock.
  * - Exchanges may be captured into a CUDA graph, on all ranks or on none: on one stream, with no
@@ -81,8 +80,8 @@ typedef struct {
 /* ---- set up and tear down ----------------------------------------------------------------- */
 
 /* Collective. Makes a handle for all ranks of `comm`, which must outlive it. `config` may be NULL
- * for the defaults. Allocates, on each rank, 1.4 MiB for every rank of the communicator.
- * Synchronizes the device. Errors come back on all ranks:
+ * for the defaults. Allocates at most 24 MiB on each rank. Synchronizes the device. Errors come
+ * back on all ranks:
  *   ncclInvalidArgument  the configuration of a rank is wrong
  *   ncclInvalidUsage     ALLTOALLV_LSA was requested and is not possible here */
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle);

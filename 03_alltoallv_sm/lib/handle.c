@@ -240,6 +240,8 @@ static ncclResult_t make_handle(struct alltoallv_handle *h)
   int device = 0;
   ALLTOALLV_NCCLTRY(ncclCommUserRank(h->comm, &h->rank));
   ALLTOALLV_NCCLTRY(ncclCommCount(h->comm, &h->n));
+  if (h->ll_threshold == SIZE_MAX)
+    h->ll_threshold = alltoallv_lsa_threshold / (h->n > 1 ? (size_t)h->n - 1 : 1);
   const size_t n = (size_t)h->n, bytes = sizeof(*h->errors) + n * sizeof(*h->pairs) +
                                          (n + 1) * (2 * n + 16) * sizeof(*h->words);
   ALLTOALLV_CUDATRY(
@@ -297,7 +299,7 @@ ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *conf
 
 ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle)
 {
-  return alltoallv_init_with(comm, config, alltoallv_lsa_threshold, 1, handle);
+  return alltoallv_init_with(comm, config, SIZE_MAX, 1, handle);
 }
 
 ncclResult_t alltoallv_destroy(alltoallv_t handle)

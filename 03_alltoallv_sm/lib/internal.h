@@ -29,12 +29,12 @@ struct alltoallv_handle {
   ncclComm_t comm;
   int rank, n;
   alltoallv_config_t config; /* max_blocks: of all ranks the least */
-  size_t ll_threshold;
+  size_t ll_threshold;       /* pairs up to this size take lines */
   uint32_t first_epoch;
   char why[160];
 
   struct alltoallv_state *state; /* in device memory; NULL: send/recv */
-  bool launches_early;           /* see wait_for_kernel_before */
+  bool launches_early;           /* see GRIDDEPCONTROL */
   ncclComm_t lsa_comm;           /* ours, with the same ranks */
   struct alltoallv_window windows[ALLTOALLV_MAX_WINDOWS + 1]; /* the last: scratch memory */
 
@@ -119,10 +119,11 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
 
 /* Why the kernel cannot run on this rank; "" if it can. Each rank's answer is the PCI id of its
  * GPU. *blocks: the most that a launch can have. Not collective. */
-const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
+const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
                                   const struct alltoallv_answer *gpus, int *blocks);
 
-/* Pairs up to this size take lines, unless a test says otherwise. */
+/* So many bytes a rank sends as lines, to all others together: at 4 MiB lines, of which a quarter
+ * is no data, take as long as waiting for headers. */
 extern const size_t alltoallv_lsa_threshold;
 
 /* ncclInvalidUsage where h->lsa_comm has no symmetric memory. Collective. */

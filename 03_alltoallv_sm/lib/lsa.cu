@@ -15,7 +15,7 @@
 #include "kernel.cuh"
 
 /* Above it, copying out of the scratch memory costs more than waiting for a header. */
-const size_t alltoallv_lsa_threshold = 512 << 10;
+const size_t alltoallv_lsa_threshold = 4 << 20;
 
 /* [more than 8 ranks][mode] */
 static const void *const kernels[2][3] = {
@@ -44,10 +44,10 @@ static bool on_nvlink(const char *mine, const char *theirs)
          find(theirs, &b) == 0 && ask(a, b, CAPABILITY_NVLINK, &status) == 0 && status == 0;
 }
 
-const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
+const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
                                   const struct alltoallv_answer *gpus, int *blocks)
 {
-  int version = 0;
+  int version = 0, driver = 0;
   cudaFuncAttributes attributes;
   if (ncclGetVersion(&version) != ncclSuccess) version = 0;
   /* 2.28 makes no promise about its device structures, not even between patch releases. */
@@ -57,11 +57,14 @@ const char *alltoallv_lsa_why_not(const struct alltoallv_handle *h, int device,
   /* With lazy loading a kernel is loaded at its first launch, which may wait for a device that
    * waits for us. So load them all now. */
   bool loaded =
-      cudaDeviceGetAttribute(blocks, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+      cudaDeviceGetAttribute(blocks, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
+      cudaDriverGetVersion(&driver) == cudaSuccess;
   for (const void *kernel : kernels[h->n > 8])
     loaded = loaded && cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
   cudaGetLastError(); /* not for others to find */
   if (!loaded) return "the kernel is not built for a GPU";
+  h->launches_early =
+      attributes.ptxVersion >= 90 && driver >= 12030; /* before 12.3 not in graphs */
   if (*blocks > ALLTOALLV_MAX_BLOCKS) *blocks = ALLTOALLV_MAX_BLOCKS;
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
@@ -81,11 +84,6 @@ ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h)
   ncclDevCommRequirements requirements = {};
 #endif
   ncclDevComm probe;
-  cudaFuncAttributes kernel;
-  int driver = 0;
-  ALLTOALLV_CUDATRY(cudaDriverGetVersion(&driver));
-  ALLTOALLV_CUDATRY(cudaFuncGetAttributes(&kernel, kernels[0][MODE_SMALL]));
-  h->launches_early = kernel.ptxVersion >= 90 && driver >= 12030; /* before 12.3 not in graphs */
   ALLTOALLV_NCCLTRY(ncclDevCommCreate(h->lsa_comm, &requirements, &probe));
   ALLTOALLV_NCCLTRY(ncclDevCommDestroy(h->lsa_comm, &probe));
   return ncclSuccess;

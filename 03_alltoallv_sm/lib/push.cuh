@@ -12,23 +12,6 @@
 /* What a warp moves at a time: 2 loads of 16 bytes per lane before the first store. */
 #define ALLTOALLV_TILE_BYTES 1024
 
-/* Read once: do not keep it in the first-level cache. (Not as data that never changes, "nc": the
- * kernel before this one may write it when this one is there already.) */
-static __device__ __forceinline__ uint4 load_once(const uint4 *from)
-{
-  uint4 v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-
-template <typename T>
-static __device__ __forceinline__ T load_once(const T *from)
-{
-  return *from;
-}
-
 /* One warp copies up to a tile, in pieces of type T. Up to 8 loads come before the first store; the
  * compiler, for which both may overlap, would do one after the other. */
 template <typename T>
@@ -43,7 +26,7 @@ static __device__ __forceinline__ void copy_as(char *to, const char *from, int b
     T pieces[DEPTH];
 #pragma unroll
     for (int u = 0; u < DEPTH; u++)
-      if (i + 32 * u < count) pieces[u] = load_once(in + i + 32 * u);
+      if (i + 32 * u < count) pieces[u] = __ldcg(in + i + 32 * u); /* read once: not kept in L1 */
 #pragma unroll
     for (int u = 0; u < DEPTH; u++)
       if (i + 32 * u < count) out[i + 32 * u] = pieces[u];

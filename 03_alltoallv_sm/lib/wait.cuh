@@ -51,23 +51,14 @@ static __device__ __forceinline__ uint32_t all_blocks(void)
 }
 
 /* Early launch (programmatic dependent launch): the blocks are there before the previous kernel has
- * ended, and wait for its end here, before they read more than arguments, for which there is the
- * branch, never taken. If the host does not ask for early launch there is nothing to wait for. */
-static __device__ __forceinline__ void wait_for_kernel_before(const kernel_args &a)
-{
+ * ended, and "wait" for its end before they read more than arguments. When its results are stored,
+ * a block lets the next kernel launch. If the host does not ask for early launch neither has an
+ * effect. */
 #if __CUDA_ARCH__ >= 900
-  if (a.state == NULL || a.x.kind == 0 || a.pairs[0].send_bytes == UINT64_MAX) __trap();
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+#define GRIDDEPCONTROL(what) asm volatile("griddepcontrol." what ";" ::: "memory")
+#else
+#define GRIDDEPCONTROL(what)
 #endif
-}
-
-/* By all blocks, when results are stored. */
-static __device__ __forceinline__ void launch_next_kernel(void)
-{
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 struct beginning {
   uint32_t epoch;
