@@ -36,7 +36,7 @@ static int run_case(int n, ncclDataType_t type, int blocks)
   for (int i = 0; i < calls_of_a_case; i++) {
     const unsigned seed = (unsigned)((n * 20 + (int)type) * 1000 + blocks * 100000 + i);
     const unsigned long long random = hash(seed);
-    const size_t count = random % 8 == 0 ? 0 : (random >> 8) % ((size_t)8 << (random >> 32) % 7);
+    const size_t count = random % 8 == 0 ? 0 : (random >> 8) % ((size_t)8 << (random >> 32) % 6);
     calls_add(ONE_GPU_ROOM, &c, type, count, seed);
     methods[i] = (enum allreduce_method)((random >> 40) % 3);
   }
