@@ -199,7 +199,7 @@ def filling(page, folder, kind, words):
     if kind == "picture":
         raw = ", ".join(f"`{folder}/{pattern}`" for pattern in PICTURES[name][1])
         return f"![{rest}]({os.path.relpath(path, os.path.dirname(page) or '.')})\n\n{machine(folder)}; raw: {raw}.\n"
-    launcher = re.match(r"\d\d_[^./]+\.([a-z]+)\.", name)
+    launcher = re.match(r"\d\d_[^./]+\.(mpi|pthread)\.", name)
     text = markdown(*table(path, *([word for word in words.split(", ") if word] for words in (rest, without))))
     return text + f"\n{machine(folder, launcher[1] + ' launcher' if launcher else '')}; raw: `{path}`.\n"
 
