@@ -46,13 +46,14 @@ endif
 MPICC ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpicc,mpicc)
 COMPILER := $(if $(MPI),$(MPICC),$(CC))
 CFLAGS ?= -O2 -g
+OPENMP := $(if $(shell echo 'int main() {}' | $(CC) -fopenmp -xc - -o /dev/null 2>&1),-Wno-unknown-pragmas,-fopenmp)# for 04's reference
 MISSING = $(foreach compiler,$(CC) $(COMPILER),$(if $(shell command -v $(firstword $(compiler))),,\
   $(error no $(compiler); allowed: CC=<C compiler>$(if $(MPI),$(comma) MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1))))
 
 # position independent, for the shared libraries; functions may still be inlined within a file
-C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic $(CFLAGS) -pthread -fPIC -fno-semantic-interposition
+C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic $(CFLAGS) $(OPENMP) -pthread -fPIC -fno-semantic-interposition
 C_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
-LINK_FLAGS = -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+LINK_FLAGS = $(OPENMP) -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 ifneq ($(CPU),)
 # ---- the CPU stand-in: a shared library with the names of CUDA and NCCL ----------------------------------

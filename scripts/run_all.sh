@@ -16,7 +16,7 @@ arguments "--no-install EXAMPLE..." "$@"
 choose_examples "${words[@]}"
 prepare "" ""
 build_examples
-begin_checks 1
+begin_checks 2
 for name in $(make -s -C "$TOP" print-PROGRAMS EXAMPLE="${examples[*]}"); do
   for launcher in $launchers; do
     check "$name, $launcher, $ranks ranks" build_and_run "$launcher" "$name"

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators as plain loops. A NaN that comes out of arithmetic has the bits 0x7fffffff, as on
- * the GPU; else the order of NaNs in a selection would depend on the machine. */
+/* The operators as plain loops, which OpenMP gives to all cores where vectors are large. A NaN that
+ * comes out of arithmetic has the bits 0x7fffffff, as on the GPU; else the order of NaNs in a
+ * selection would depend on the machine. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "check.h"
 #include "float16.h"
 #include "simple.h"
+
+enum { LARGE = 1 << 20 };
 
 void *simple_host_memory(size_t bytes)
 {
@@ -47,6 +50,7 @@ struct simple_rule simple_host_largest(const float *values, size_t n, size_t k)
   for (int shift = 24; shift >= 0; shift -= 8) {
     size_t counts[256] = {0};
     uint32_t byte = 255;
+#pragma omp parallel for reduction(+ : counts[:256]) if (n > LARGE)
     for (size_t i = 0; i < n; i++)
       if (simple_bits(values[i]) >> shift >> 8 == rule.above)
         counts[simple_bits(values[i]) >> shift & 255]++;
@@ -67,6 +71,7 @@ static size_t choose(struct simple *s, const float *vector, struct simple_rule r
                      struct sparse_pair *list)
 {
   size_t count = 0;
+#pragma omp parallel for reduction(+ : count) if (!list && s->n > LARGE)
   for (size_t i = 0; i < s->n; i++) {
     if (!simple_chosen(rule, i, vector[i])) continue;
     if (list) list[count] = (struct sparse_pair){(uint32_t)i, vector[i]};
@@ -79,6 +84,7 @@ static size_t choose(struct simple *s, const float *vector, struct simple_rule r
 
 static void add_gradient(struct simple *s, float *vector, const float *gradient)
 {
+#pragma omp parallel for if (s->n > LARGE)
   for (size_t i = 0; i < s->n; i++)
     if (isfinite(gradient[i])) vector[i] = simple_add(gradient[i], vector[i]);
 }
@@ -96,6 +102,7 @@ static void entries(struct simple *s, enum simple_change change, float *vector,
 
 static void divide(struct simple *s, float *to, const float *from, int divisor)
 {
+#pragma omp parallel for if (s->n > LARGE)
   for (size_t i = 0; i < s->n; i++) to[i] = one_nan(from[i] / (float)divisor);
 }
 
