@@ -46,7 +46,7 @@ endif
 MPICC ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpicc,mpicc)
 COMPILER := $(if $(MPI),$(MPICC),$(CC))
 CFLAGS ?= -O2 -g
-OPENMP := $(if $(shell echo 'int main() {}' | $(CC) -fopenmp -xc - -o /dev/null 2>&1),-Wno-unknown-pragmas,-fopenmp)# for 04's reference
+OPENMP := $(if $(findstring clang,$(CC)),-Wno-unknown-pragmas,-fopenmp)# for 04's reference; clang's library is extra
 MISSING = $(foreach compiler,$(CC) $(COMPILER),$(if $(shell command -v $(firstword $(compiler))),,\
   $(error no $(compiler); allowed: CC=<C compiler>$(if $(MPI),$(comma) MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1))))
 

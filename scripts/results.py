@@ -6,7 +6,7 @@
   scripts/results.py html DIR      write DIR/report.html: the headline, pictures, tables, provenance
   scripts/results.py pages DIR     fill the tables and pictures of the suite's pages from DIR, between lines
                                    <!-- table: FILE.csv[, only 1 KiB, 64 KiB][, without COLUMN, COLUMN] -->
-                                   <!-- picture: NAME, words in its place -->     <!-- headline[: FOLDER] -->
+                                   <!-- picture: NAME, words in its place -->     <!-- headline -->
                                    and <!-- end of ... -->; FOLDER/FILE.csv, FOLDER/NAME: of results/FOLDER
   scripts/results.py plot|pages --check DIR            write nothing; fail where pictures or pages are not those of DIR
   scripts/results.py compare OLD NEW [--percent N]     before and after an upgrade: a row for each time that is in both;
@@ -187,7 +187,6 @@ def plot(folder, check):
 def filling(page, folder, kind, words):
     """What belongs between the lines of a marker."""
     if kind == "headline":
-        folder = f"results/{words}" if words else folder
         return markdown(*headline(folder)) + f"\n{machine(folder, 'mpi launcher, in a CUDA graph')}; raw: `{folder}`.\n"
     words, _, without = words.partition(", without ")
     name, _, rest = words.partition(", only " if kind == "table" else ", ")

@@ -9,6 +9,7 @@
 
 #if ALLREDUCE_HAS_DEVICE_CODE
 #include <dlfcn.h>
+#include <string.h>
 
 #include <nccl_device.h>
 
@@ -145,13 +146,13 @@ static cudaError_t load(bool *overlaps, size_t fit[ALLREDUCE_METHODS])
 
 /* ---- is it possible? ------------------------------------------------------------------------- */
 
-/* A process may see only its own GPU (CUDA_VISIBLE_DEVICES), like tasks of Slurm. NVML, which NCCL
- * needs as well, sees all GPUs of the host. */
-static bool nvlink_by_nvml(const char *mine, const char *theirs)
+/* Does this rank reach the other GPU over NVLink? A process may see only its own GPU
+ * (CUDA_VISIBLE_DEVICES), like tasks of Slurm. NVML, which NCCL needs as well, sees all GPUs. */
+static bool has_nvlink(const char *mine, const char *theirs)
 {
   enum { NVLINK = 2, OK = 0 }; /* NVML_P2P_CAPS_INDEX_..., NVML_P2P_STATUS_... */
-  void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-  void *a = NULL, *b = NULL;
+  if (strcmp(mine, theirs) == 0) return true;
+  void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW), *a, *b;
   int status = -1;
   if (nvml == NULL) return false;
   auto init = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
@@ -159,19 +160,6 @@ static bool nvlink_by_nvml(const char *mine, const char *theirs)
   auto p2p = (int (*)(void *, void *, int, int *))dlsym(nvml, "nvmlDeviceGetP2PStatus");
   return init != NULL && find != NULL && p2p != NULL && init() == 0 && find(mine, &a) == 0 &&
          find(theirs, &b) == 0 && p2p(a, b, NVLINK, &status) == 0 && status == OK;
-}
-
-/* Does this rank's device reach the other GPU over NVLink? Then they have atomic operations on each
- * other's memory; over PCIe they do not. */
-static bool has_nvlink(int device, const char *mine, const char *theirs)
-{
-  int peer = 0, atomics = 0;
-  const bool visible =
-      cudaDeviceGetByPCIBusId(&peer, theirs) == cudaSuccess &&
-      (peer == device || cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
-                                                   device, peer) == cudaSuccess);
-  cudaGetLastError(); /* clears the error */
-  return visible ? peer == device || atomics : nvlink_by_nvml(mine, theirs);
 }
 
 static const char *why_not(const struct allreduce_handle *h, const char *ids)
@@ -186,7 +174,7 @@ static const char *why_not(const struct allreduce_handle *h, const char *ids)
   cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, h->device);
   if (capability < 7) return "the GPU is older than compute capability 7.0";
   for (int p = 0; p < h->n; p++)
-    if (!has_nvlink(h->device, ids + h->rank * ALLREDUCE_ID, ids + p * ALLREDUCE_ID))
+    if (!has_nvlink(ids + h->rank * ALLREDUCE_ID, ids + p * ALLREDUCE_ID))
       return "a GPU is not reached over NVLink";
   return "";
 }

@@ -161,8 +161,8 @@ struct allreduce_handle {
 /* ---- functions of the device: they return NCCL's codes and set the message ------------------- */
 
 /* Sets `why` to "", or to the reason why this rank cannot. `ids` are the GPUs of all ranks, from
- * cudaDeviceGetPCIBusId; "" if that failed. Loads all kernels, and finds how many
- * blocks of each method this GPU runs at once. Local. */
+ * cudaDeviceGetPCIBusId; "" if that failed. Loads all kernels, and finds how many blocks of each
+ * method this GPU runs at once. Local. */
 ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const char *ids,
                                   struct allreduce_limits *limits, const char **why);
 

@@ -98,8 +98,7 @@ ALLREDUCE_RULE size_t allreduce_flag_at(int n, enum allreduce_flag which, int bl
 
 /* The lines of one kind in a rank's scratch memory. Each source has its own part for odd calls and
  * for even calls. The two kinds never share memory, because data of one would be marks of the
- * other.
- */
+ * other. */
 struct allreduce_lines {
   size_t at, part; /* the first byte; bytes of a part */
 };

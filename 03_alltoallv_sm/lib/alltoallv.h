@@ -28,8 +28,8 @@
  *   buffer before the peer's stream has reached it. If two are on different streams, an event makes
  *   the second wait for the first. (cudaStreamPerThread is many streams: use it from one thread.)
  * - From compute capability 9.0 on an exchange is launched while the previous kernel of the stream
- *   ends, and waits for its end. If that kernel was launched so, it must have waited as well.
- * NCCL's symmetric kernels do not from 2.28.3 until 2.30.7: put a node between that is no kernel.
+ *   ends, and waits for it. If that was launched so, it must have waited, too. NCCL's symmetric
+ *   kernels do not from 2.28.3 until 2.30.7: put a node between that is no kernel.
  * - If another kernel that waits for peers (NCCL, a second handle) may run at the same time, limit
  *   this one with config.max_blocks, so that all blocks are resident: else both can deadlock.
  * - Exchanges may be captured into a CUDA graph, on all ranks or on none: on one stream, with no

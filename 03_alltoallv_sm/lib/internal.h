@@ -50,7 +50,7 @@ struct alltoallv_handle {
   cudaStream_t words_stream;
 };
 
-/* With what only tests change: pairs up to ll_threshold bytes take lines; the first epoch. */
+/* With what only tests change: ll_threshold (SIZE_MAX: not changed) and the first epoch. */
 ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *config,
                                  size_t ll_threshold, uint32_t first_epoch, alltoallv_t *handle);
 
@@ -122,8 +122,8 @@ ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoal
 const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
                                   const struct alltoallv_answer *gpus, int *blocks);
 
-/* So many bytes a rank sends as lines, to all others together: at 4 MiB lines, of which a quarter
- * is no data, take as long as waiting for headers. */
+/* The most bytes that a rank sends as lines, to all others together. Above it lines, of which a
+ * quarter is no data, take longer than waiting for headers. */
 extern const size_t alltoallv_lsa_threshold;
 
 /* ncclInvalidUsage where h->lsa_comm has no symmetric memory. Collective. */
