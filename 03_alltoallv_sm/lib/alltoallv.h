@@ -80,7 +80,7 @@ typedef struct {
 /* ---- set up and tear down ----------------------------------------------------------------- */
 
 /* Collective. Makes a handle for all ranks of `comm`, which must outlive it. `config` may be NULL
- * for the defaults. Allocates at most 24 MiB on each rank. Synchronizes the device. Errors come
+ * for the defaults. Allocates at most 12 MiB on each rank. Synchronizes the device. Errors come
  * back on all ranks:
  *   ncclInvalidArgument  the configuration of a rank is wrong
  *   ncclInvalidUsage     ALLTOALLV_LSA was requested and is not possible here */

@@ -15,7 +15,7 @@
 #include "kernel.cuh"
 
 /* Measured with two ranks: see internal.h. */
-const size_t alltoallv_lsa_threshold = 4 << 20;
+const size_t alltoallv_lsa_threshold = 2 << 20;
 
 /* [more than 8 ranks][mode] */
 static const void *const kernels[2][3] = {

@@ -91,24 +91,26 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
 
     optim        any optimizer without a state, whose parameters are on one GPU, or on the CPU, where the
                  stand-in of this suite takes the place of GPUs. Those of 16 bits get a float32 copy here
-    density      share of the elements that a rank sends; 1: all, by a dense allreduce
+    density      share of the elements that a rank sends; None: 0.02 / ranks, which makes 1/50 of the words of
+                 a dense allreduce; 1: all, by a dense allreduce
     every        local steps before an exchange
-    ahead        the share of its residual by which a rank's weights are ahead of the shared ones; None: 12
+    ahead        the share of its residual by which a rank's weights are ahead of the shared ones; None: 24
                  times the density, a quarter at most. (An entry waits for 1/density steps to be sent.)
     group        of torch.distributed, any backend
     library      path of libsparse_allreduce.so
-    fields       any field of sparse_allreduce_config_t by its name: algorithm="topkA", timeout_seconds=5 ...
+    fields       any field of sparse_allreduce_config_t by its name: algorithm="oktopk", timeout_seconds=5 ...
     """
     _step_supports_amp_scaling = True  # a GradScaler leaves it to step() to unscale and to skip
 
-    def __init__(self, optim, density=0.01, every=1, ahead=None, group=None, library=None, **fields):
+    def __init__(self, optim, density=None, every=1, ahead=None, group=None, library=None, **fields):
         own = [p for g in optim.param_groups for p in g["params"]]
         self.optim, self.every, self._group, self._cuda = optim, every, group, own[0].is_cuda
         self._local, self._handle = 0, None  # local steps since the last exchange; nothing is made yet
-        self._ahead = min(12 * density, 0.25) if ahead is None else ahead
+        density = 0.02 / dist.get_world_size(group) if density is None else density
+        self._ahead = min(24 * density, 0.25) if ahead is None else ahead
         if self._cuda:
             torch.cuda.set_device(own[0].device)  # for all calls of the library and of torch.distributed
-        fields = {"algorithm": "dense" if density == 1 else "oktopk", "density": density, **fields}
+        fields = {"algorithm": "dense" if density == 1 else "topkA", "density": density, **fields}
         rank, identity, error = dist.get_rank(group), _UniqueId(), None
         try:
             self._check_arguments(own)

@@ -5,7 +5,7 @@ same weights and on the same text:
     torchrun --standalone --nproc-per-node 2 train_text.py [--ways ddp,sparse]
 
 A way is ddp (PyTorch's DistributedDataParallel) or sparse (SparseUpdateOptimizer), then arguments of it and of
-AdamW that differ from the default: ddp+rate=1e-3, sparse+density=0.001+rate=3.6e-3+momentum=0. Without GPUs the
+AdamW that differ from the default: ddp+rate=1e-3, sparse+density=0.001+rate=2.4e-3+momentum=0. Without GPUs the
 model is small, and the library's CPU stand-in exchanges. The last line of a good run is:
 
     All ranks had the same weights in the end
@@ -35,7 +35,7 @@ CONTEXT, BATCH = (512, 64) if CUDA else (64, 8)  # bytes that a prediction sees;
 
 def options():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--ways", default="ddp,sparse,sparse+density=0.001+rate=3.6e-3+momentum=0", help="separated by commas")
+    parser.add_argument("--ways", default="ddp,sparse,sparse+density=0.001+rate=2.4e-3+momentum=0", help="separated by commas")
     parser.add_argument("--steps", type=int, default=300 if CUDA else 10)
     parser.add_argument("--layers", type=int, default=12 if CUDA else 2)
     parser.add_argument("--width", type=int, default=768 if CUDA else 64)
