@@ -67,7 +67,7 @@ PY
   SECONDS=0
   PYTHONPATH=$PYTORCH pytorch 2 "$WORK/dies.py"
   [ "$code" != 0 ] && [ $SECONDS -lt 100 ] || show
-  says 'SparseAllreduceError: .*in time'
+  says 'SparseAllreduceError: .*timed out waiting for rank'
 }
 
 @test "a library that is not there, or of another kind, is refused with a sentence" {

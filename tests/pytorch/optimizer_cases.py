@@ -366,7 +366,7 @@ def a_rank_that_is_late_is_heard_of():
         backward(net, step)
         optimizer.step()
     time.sleep(9 if RANK == dist.get_world_size() - 1 else 0)
-    refused(SparseAllreduceError, "in time", optimizer.step)
+    refused(SparseAllreduceError, "timed out waiting for rank", optimizer.step)
 
 
 # ---- main ----------------------------------------------------------------------------------------
