@@ -68,7 +68,8 @@ victim=$((some > 2 ? 2 : some - 1))                                           # 
 lanes=$((most > gpus ? 2 : cores < 24 || gpus < 4 ? 4 : 6))
 
 if [ "${examples[*]}" = "$(examples | xargs)" ]; then # in copies of what is built; these last longest
-  check "commands of the pages, 04" tests/readme_commands.sh 04_*/{,*/}*.md
+  check "commands of the pages, 04" tests/readme_commands.sh 04_*/*.md
+  check "commands of the pages, folders of 04" tests/readme_commands.sh 04_*/*/*.md
   check "commands of the pages, 01 to 03" tests/readme_commands.sh 0[1-3]_*/{,*/}*.md
   check "commands of the pages, others" tests/readme_commands.sh ./*.md docs/*.md
 fi
