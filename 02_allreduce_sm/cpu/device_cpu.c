@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU version of device.cu and the kernels, for `make CPU=1`: the same lines, flags, slices and
  * tags in scratch memory of the same layout. One thread does the work of many, and sleeps where the
- * kernels poll. It is also the shortest way to understand them. oneshot.cuh and twoshot.cuh explain
+ * kernels poll. It is also the shortest way to understand them. lines.cuh and twoshot.cuh explain
  * why nothing is overwritten too early.
  *
  * CPU_STANDIN_LSA_RANKS sets how many consecutive ranks share memory (default: all), to simulate
@@ -147,7 +147,7 @@ static void run(const void *args)
   const size_t size = allreduce_size_of(j.call.type);
   if (j.h->state->reported) return; /* then it sends nothing: see begin_call */
   j.tag = allreduce_tag(++j.h->state->block[0].epoch, j.call.check);
-  if (j.call.launch.method == ALLREDUCE_TWOSHOT)
+  if (j.call.launch.method >= ALLREDUCE_TWOHOP) /* which only moves fewer bytes than one hop */
     twoshot_allreduce(&j, size);
   else
     oneshot_allreduce(&j, size);

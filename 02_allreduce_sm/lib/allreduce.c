@@ -50,22 +50,18 @@ static struct allreduce_launch launch(enum allreduce_method method, size_t piece
                                    (int)threads};
 }
 
-/* The largest number of bytes sent by a rank for which wide lines are faster than two-shot. That
- * takes 2.4 us longer to begin, and 3 us for each MiB that a rank moves, which is 2 (n - 1) / n of
- * the vector. One-shot moves n - 1 times the vector, at 3.5 us per MiB. This was measured with 2
- * ranks (both take as long at 5 MiB), and is only calculated for more. */
-static size_t wide_lines_pay(size_t n)
-{
-  return MIB * 240 * n / (350 * n - 600);
-}
-
+/* Measured with 2 to 4 ranks, and not with more: wide lines are faster than two-shot while a rank
+ * sends up to 4 MiB. With two hops it sends 2 (n - 1) / n of the vector, with one hop n / 2 times
+ * as much. The second hop pays when it saves about half a MiB. */
 struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_limits limits)
 {
-  const size_t ranks = (size_t)n, sent = bytes * (ranks - 1), words = (bytes + 7) / 8;
-  if (sent <= limits.ll) return launch(ALLREDUCE_LL, words, 64, limits);
-  if (sent <= allreduce_least(limits.wide, wide_lines_pay(ranks)))
-    return launch(ALLREDUCE_WIDE, (words + 14) / 15 * 8, 140, limits);
-  const size_t blocks = bytes / ranks / 32768 + 1; /* one for each 32 KiB of a slice */
+  const size_t ranks = (size_t)n, words = (bytes + 7) / 8, pieces = (words + 14) / 15 * 8;
+  if (bytes <= limits.ll) return launch(ALLREDUCE_LL, words, 64, limits);
+  if (bytes * 2 * (ranks - 1) <= limits.wide * ranks) {
+    if (bytes * (ranks - 2) <= limits.wide / 8) return launch(ALLREDUCE_WIDE, pieces, 140, limits);
+    return launch(ALLREDUCE_TWOHOP, pieces / ranks + 1, 70, limits);
+  }
+  const size_t blocks = bytes / 65536 + 1;
   return (struct allreduce_launch){
       ALLREDUCE_TWOSHOT, (int)allreduce_least(blocks, limits.blocks[ALLREDUCE_TWOSHOT]), 512};
 }
@@ -322,7 +318,7 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
   struct allreduce_call call = {
       .launch = allreduce_choose(bytes, handle->n, handle->limits), .type = type, .count = count};
   uint64_t place = 0;
-  if (call.launch.method == ALLREDUCE_TWOSHOT)
+  if (call.launch.method >= ALLREDUCE_TWOHOP)
     place = allreduce_place((size_t)(send - from->base), (size_t)(recv - to->base), send == recv);
   call.check = allreduce_check(count, (int)type, place);
   call.slice = allreduce_slice_of(send, recv, count, size, handle->rank, handle->n);

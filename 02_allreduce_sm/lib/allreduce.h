@@ -59,8 +59,8 @@ typedef struct allreduce_handle *allreduce_t;
 typedef struct {
   double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
   int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
-  /* The most bytes that a rank sends to the others as LL lines, and as wide lines (oneshot.cuh);
-   * larger calls are two-shot. 0: the fastest value measured, < 0: none */
+  /* The most bytes of a vector that goes as LL lines, and the most that a rank sends to the others
+   * as wide lines (lines.cuh); larger calls are two-shot. 0: the fastest measured, < 0: none */
   long ll_bytes, wide_bytes;
   uint64_t calls_before; /* for tests: the first call is in the next epoch */
 } allreduce_config_t;

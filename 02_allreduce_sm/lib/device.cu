@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The direct AllReduce on GPUs: is it possible, addresses of the peers, launches. The kernels are
- * in oneshot.cuh and twoshot.cuh.
+ * in lines.cuh and twoshot.cuh.
  *
  * Of NCCL's device interface (2.28 and later) kernels use only ncclGetLsaPointer, in a kernel of
  * one block. ncclDevCommCreate is called because it fails without symmetric memory; the
@@ -13,25 +13,18 @@
 
 #include <nccl_device.h>
 
-#include "oneshot.cuh"
+#include "lines.cuh"
 #include "twoshot.cuh"
 
 enum { THREADS = 512 }; /* of a block, at most */
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-template <typename S, int N>
+template <typename S, int N, int L, int HOPS>
 static __global__ void __launch_bounds__(THREADS)
-    ll_kernel(const __grid_constant__ kernel_args<N> a)
+    lines_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  oneshot_allreduce<S, N, LL>(a);
-}
-
-template <typename S, int N>
-static __global__ void __launch_bounds__(THREADS)
-    wide_kernel(const __grid_constant__ kernel_args<N> a)
-{
-  oneshot_allreduce<S, N, WIDE>(a);
+  lines_allreduce<S, N, L, HOPS>(a);
 }
 
 template <typename S, int N>
@@ -51,9 +44,10 @@ using kernel = void (*)(const kernel_args<N>);
 template <typename S, int N>
 static kernel<N> kernel_of(enum allreduce_method method)
 {
-  return method == ALLREDUCE_LL     ? ll_kernel<S, N>
-         : method == ALLREDUCE_WIDE ? wide_kernel<S, N>
-                                    : twoshot_kernel<S, N>;
+  return method == ALLREDUCE_LL       ? lines_kernel<S, N, LL, 1>
+         : method == ALLREDUCE_WIDE   ? lines_kernel<S, N, WIDE, 1>
+         : method == ALLREDUCE_TWOHOP ? lines_kernel<S, N, WIDE, 2>
+                                      : twoshot_kernel<S, N>;
 }
 
 template <int N>
@@ -89,7 +83,7 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
   a.error = h->error;
   a.limit = (uint64_t)(h->timeout * 1e9);
   a.count = call->count;
-  a.lines = allreduce_lines_of(h->n, call->launch.method == ALLREDUCE_WIDE);
+  a.lines = allreduce_lines_of(h->n, call->launch.method != ALLREDUCE_LL);
   a.slice = call->slice;
   a.check = call->check;
   a.rank = h->rank;
@@ -124,21 +118,20 @@ static cudaError_t load(bool *overlaps, size_t fit[ALLREDUCE_METHODS])
 {
 #define TYPE(type, sum, bits) type,
   static const ncclDataType_t types[] = {ALLREDUCE_TYPES(TYPE)};
-  static const enum allreduce_method methods[] = {ALLREDUCE_LL, ALLREDUCE_WIDE, ALLREDUCE_TWOSHOT};
   cudaFuncAttributes attributes;
   int driver = 0;
   cudaError_t e = cudaDriverGetVersion(&driver);
-  for (enum allreduce_method method : methods) {
-    fit[method] = ALLREDUCE_MAX_BLOCKS;
+  for (int m = 0; m < ALLREDUCE_METHODS; m++) {
+    fit[m] = ALLREDUCE_MAX_BLOCKS;
     for (ncclDataType_t type : types) {
-      const void *kernel = (const void *)kernel_for<N>(method, type);
+      const void *kernel = (const void *)kernel_for<N>((enum allreduce_method)m, type);
       int blocks = 0;
       if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, kernel);
       if (e == cudaSuccess)
         e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, 0);
       if (e != cudaSuccess) return e;
       *overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS && driver >= 12030; /* for all */
-      if ((size_t)blocks < fit[method]) fit[method] = blocks;
+      if ((size_t)blocks < fit[m]) fit[m] = blocks;
     }
   }
   return cudaSuccess;

@@ -81,7 +81,8 @@ const char *allreduce_nccl_reason(ncclResult_t result);
 
 /* ---- the method of a call, and its blocks ---------------------------------------------------- */
 
-enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_WIDE, ALLREDUCE_TWOSHOT, ALLREDUCE_METHODS };
+enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_WIDE, ALLREDUCE_TWOHOP, ALLREDUCE_TWOSHOT };
+enum { ALLREDUCE_METHODS = ALLREDUCE_TWOSHOT + 1 };
 
 struct allreduce_launch {
   enum allreduce_method method;
@@ -91,8 +92,8 @@ struct allreduce_launch {
 /* Equal on all ranks, so that all choose the same method. */
 struct allreduce_limits {
   size_t blocks[ALLREDUCE_METHODS]; /* most blocks of a launch: all GPUs run that many at once */
-  size_t ll;                        /* the most bytes that a rank sends to others as LL lines ... */
-  size_t wide;                      /* ... and as wide lines */
+  size_t ll;                        /* the most bytes of a vector that goes as LL lines */
+  size_t wide;                      /* the most bytes that a rank sends as wide lines */
 };
 
 /* `bytes` is not 0, n at least 2. */

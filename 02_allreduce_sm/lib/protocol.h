@@ -84,8 +84,8 @@ enum allreduce_flag {
   ALLREDUCE_FLAGS
 };
 
-/* The most bytes that a rank sends as lines. Every rank stores its lines to every other rank, so
- * with more ranks each vector must be smaller. Above 16 KiB wide lines are faster. */
+/* The most bytes of a vector that goes as LL lines: above, wide lines are faster. And the most
+ * bytes that a rank sends as wide lines. */
 #define ALLREDUCE_LL_BYTES ((size_t)16 << 10)
 #define ALLREDUCE_WIDE_BYTES ((size_t)4 << 20)
 
@@ -110,10 +110,10 @@ ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, int wide)
   struct allreduce_lines l;
   /* parts begin at multiples of 128 bytes, so that a wide line is one cache line */
   l.at = (flags + 127) / 128 * 128;
-  l.part = (ALLREDUCE_LL_BYTES / 8 / others + 7) / 8 * 8 * sizeof(struct allreduce_line);
+  l.part = ALLREDUCE_LL_BYTES / 8 * sizeof(struct allreduce_line);
   if (wide) {
     l.at += 2 * (size_t)n * l.part;
-    l.part = (ALLREDUCE_WIDE_BYTES / 8 / others / ALLREDUCE_WIDE_WORDS + 4) * ALLREDUCE_WIDE_LINE;
+    l.part = (ALLREDUCE_WIDE_BYTES / 8 / others / ALLREDUCE_WIDE_WORDS + 16) * ALLREDUCE_WIDE_LINE;
   }
   return l;
 }
@@ -129,6 +129,13 @@ ALLREDUCE_RULE size_t allreduce_lines_at(struct allreduce_lines l, int n, uint64
 ALLREDUCE_RULE size_t allreduce_scratch_bytes(int n)
 {
   return allreduce_lines_at(allreduce_lines_of(n, 1), n, 1, n);
+}
+
+/* With two hops, the wide lines that each rank adds, of all lines of the vector. Both are multiples
+ * of 4, the lines of a warp. The last ranks may have empty lines. */
+ALLREDUCE_RULE uint32_t allreduce_hop_lines(size_t lines, int n)
+{
+  return ((uint32_t)lines / 4 + (uint32_t)n - 1) / (uint32_t)n * 4;
 }
 
 /* ---- slices ---------------------------------------------------------------------------------- */

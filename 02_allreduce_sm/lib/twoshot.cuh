@@ -8,7 +8,7 @@
  *   barrier   all ranks have finished with this rank's buffers
  *
  * Why this is right:
- * - Send and receive buffers. This kernel is not launched early, unlike those of oneshot.cuh. Other
+ * - Send and receive buffers. This kernel is not launched early, unlike those of lines.cuh. Other
  *   ranks read what the previous kernel wrote. An early kernel would need a flag with release
  *   semantics, which costs more than the overlap gains. Let A and B be two ranks. A stores into B's
  *   receive buffer, and reads B's send buffer, only after the flag BEGUN of B in this call. B sets

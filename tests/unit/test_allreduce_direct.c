@@ -5,7 +5,7 @@
 #include "internal.h"
 
 static const struct allreduce_limits LIMITS = {
-    {264, 264, 132}, ALLREDUCE_LL_BYTES, ALLREDUCE_WIDE_BYTES};
+    {264, 264, 264, 132}, ALLREDUCE_LL_BYTES, ALLREDUCE_WIDE_BYTES};
 
 /* Small vectors as lines, larger ones as wide lines, the largest by two-shot; never more blocks
  * than there may be, nor lines than have room. */
@@ -16,17 +16,21 @@ static void test_choice(void **state)
     int last = ALLREDUCE_LL;
     for (size_t bytes = 1; bytes < (size_t)1 << 33; bytes += bytes / 7 + 1)
       for (size_t blocks = 1; blocks <= 264; blocks += 263) {
-        const struct allreduce_limits limits = {{blocks, blocks, blocks}, LIMITS.ll, LIMITS.wide};
+        struct allreduce_limits limits = LIMITS;
+        for (int m = 0; m < ALLREDUCE_METHODS; m++) limits.blocks[m] = blocks;
         const struct allreduce_launch s = allreduce_choose(bytes, n, limits);
         assert_true(s.method >= (enum allreduce_method)last);
         last = (int)s.method;
         assert_in_range(s.blocks, 1, blocks);
         assert_true(s.threads >= 128 && s.threads <= 512 && s.threads % 32 == 0);
         assert_true(n <= s.threads);
-        const struct allreduce_lines l = allreduce_lines_of(n, s.method == ALLREDUCE_WIDE);
+        const struct allreduce_lines l = allreduce_lines_of(n, s.method != ALLREDUCE_LL);
+        const size_t wide = (((bytes + 7) / 8 + 14) / 15 + 3) / 4 * 4;
         if (s.method == ALLREDUCE_LL) assert_true((bytes + 7) / 8 * 16 <= l.part);
-        if (s.method == ALLREDUCE_WIDE)
-          assert_true((((bytes + 7) / 8 + 14) / 15 + 3) / 4 * 4 * 128 <= l.part);
+        if (s.method == ALLREDUCE_WIDE) assert_true(wide * 128 <= l.part);
+        const size_t slice = allreduce_hop_lines(wide, n);
+        if (s.method == ALLREDUCE_TWOHOP)
+          assert_true(n > 2 && slice * (size_t)n >= wide && 2 * slice * 128 <= l.part);
       }
     assert_int_equal(last, ALLREDUCE_TWOSHOT);
   }
@@ -35,14 +39,17 @@ static void test_choice(void **state)
 static void test_limits(void **state)
 {
   (void)state;
-  const struct allreduce_limits none = {{264, 264, 132}, 0, 0};
-  const struct allreduce_limits lines = {{264, 264, 132}, ALLREDUCE_LL_BYTES, 0};
+  const struct allreduce_limits none = {{264, 264, 264, 132}, 0, 0};
+  const struct allreduce_limits lines = {{264, 264, 264, 132}, ALLREDUCE_LL_BYTES, 0};
   assert_int_equal(allreduce_choose(1, 2, none).method, ALLREDUCE_TWOSHOT);
   assert_int_equal(allreduce_choose(16 << 10, 2, LIMITS).method, ALLREDUCE_LL);
   assert_int_equal(allreduce_choose((16 << 10) + 4, 2, LIMITS).method, ALLREDUCE_WIDE);
   assert_int_equal(allreduce_choose(4 << 20, 2, LIMITS).method, ALLREDUCE_WIDE);
   assert_int_equal(allreduce_choose((4 << 20) + 4, 2, LIMITS).method, ALLREDUCE_TWOSHOT);
   assert_int_equal(allreduce_choose((size_t)1 << 30, 2, LIMITS).blocks, 132); /* its own limit */
+  assert_int_equal(allreduce_choose(256 << 10, 4, LIMITS).method, ALLREDUCE_WIDE);
+  assert_int_equal(allreduce_choose((256 << 10) + 4, 4, LIMITS).method, ALLREDUCE_TWOHOP);
+  assert_int_equal(allreduce_choose(4 << 20, 4, LIMITS).method, ALLREDUCE_TWOSHOT);
   assert_int_equal(allreduce_choose((16 << 10) + 4, 2, lines).method, ALLREDUCE_TWOSHOT);
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The protocol of the direct AllReduce of 02, in every order in which its steps can happen: LL
- * lines, wide lines and two-shot, one after the other, with ranks that give up waiting.
+ * lines, wide lines, two hops and two-shot, one after the other, with ranks that give up waiting.
  *
  * A rank has one or two blocks of one thread. Each sends one line to all, or meets the same block
  * of the others. What a rank stores into another one's memory arrives at any time later, in any
  * order. A kernel has ended when its blocks have and all that it stored has arrived; then the next
  * one begins. What the stream does in between (it reads the receive buffer, fills the send buffer)
  * needs no step: it is done when the rank's epoch goes up. Of the mark of a wide line a reader here
- * sees only that it is not 0. */
+ * sees only that it is not 0. Sums of two hops are where one hop has the lines of block 1. */
 #include "unit.h"
 
 #include "explore.h"
@@ -23,8 +23,8 @@ enum {
 };
 
 static struct job {
-  const char *epochs; /* the method of each: L lines, W wide lines, T two-shot */
-  const char *blocks; /* of each epoch: 1 or 2 */
+  const char *epochs; /* the method of each: L lines, W wide lines, H two hops, T two-shot */
+  const char *blocks; /* of each epoch: 1 or 2; of H 1 */
   int ranks;
   int resident; /* so many blocks of a rank have room at once; they start in order */
   bool give_up; /* any rank may give up waiting, at any time */
@@ -40,7 +40,7 @@ struct place {
   uint8_t now, coming;
 };
 
-enum { BEGIN, LOOK, CLEAR, MET, STORED, LEAVE, OUT }; /* what a block does next */
+enum { BEGIN, LOOK, CLEAR, LOOK_SUMS, CLEAR_SUMS, MET, STORED, LEAVE, OUT }; /* a block's */
 
 struct rank {
   uint8_t epoch;  /* it is in; the first is 1 */
@@ -57,7 +57,7 @@ struct state {
 static enum kind line_of(int epoch)
 {
   const bool odd = epoch % 2 != 0 && !(job.mistakes & ONE_HALF);
-  return job.epochs[epoch - 1] == 'W' ? (odd ? ODD_WIDE : EVEN_WIDE) : odd ? ODD_LINE : EVEN_LINE;
+  return (strchr("WH", job.epochs[epoch - 1]) ? EVEN_WIDE : EVEN_LINE) + (odd ? 1 : 0);
 }
 
 static void enter(struct rank *me, int epoch)
@@ -119,13 +119,12 @@ static void step(struct explorer *x, const struct state *before, int r, int b)
   struct state s = *before;
   struct rank *me = &s.rank[r];
   uint8_t *next = &me->next[b];
-  const int now = *next;
+  const int now = *next, at = now == LOOK_SUMS || now == CLEAR_SUMS ? 1 : b;
   const char method = job.epochs[me->epoch - 1];
-  const enum kind line = line_of(me->epoch), awaited = now == MET     ? BEGUN
-                                                       : now == LEAVE ? ENDED
-                                                                      : line;
-  if (now == LOOK || now == MET || now == LEAVE) {
-    const bool come = has_come(me, r, awaited, b, now == LOOK && method == 'W');
+  const enum kind line = line_of(me->epoch);
+  const enum kind awaited = now == MET ? BEGUN : now == LEAVE ? ENDED : line;
+  if (now == LOOK || now == LOOK_SUMS || now == MET || now == LEAVE) {
+    const bool come = has_come(me, r, awaited, at, method == 'W' || method == 'H');
     if (!come && !job.give_up) return;
     if (!come) {
       if (!me->failed) me->failed = me->epoch;
@@ -145,14 +144,19 @@ static void step(struct explorer *x, const struct state *before, int r, int b)
     if (method == 'T' || b == 0) send(&s, r, BEGUN, b);
     break;
   case LOOK:
-    if (!has_come(me, r, line, b, false)) me->wrong = me->epoch;
-    me->taken[b] = 1;
-    *next = method == 'W' && !(job.mistakes & NOT_CLEARED) ? CLEAR : OUT;
+  case LOOK_SUMS:
+    if (!has_come(me, r, line, at, false)) me->wrong = me->epoch;
+    me->taken[at] = 1;
+    *next = method == 'L' || job.mistakes & NOT_CLEARED ? OUT : (uint8_t)(now + 1);
     break;
   case CLEAR:
-    if (!has_come(me, r, line, b, false)) explore_break(x, "a line is cleared before it was read");
-    for (int p = 0; p < job.ranks; p++) me->place[p][line][b].now = 0;
+  case CLEAR_SUMS:
+    if (!has_come(me, r, line, at, false)) explore_break(x, "a line is cleared before it was read");
+    for (int p = 0; p < job.ranks; p++) me->place[p][line][at].now = 0;
     *next = OUT;
+    if (method != 'H' || now == CLEAR_SUMS) break;
+    send(&s, r, line, 1);
+    *next = LOOK_SUMS;
     break;
   case MET:
     for (int p = 0; p < job.ranks; p++) {
@@ -229,8 +233,12 @@ static void test_orders(void **unused)
       {"WWTWW", "11211", 2, 2, true, 0, NULL},
       {"WLWW", "1111", 3, 1, false, 0, NULL},
       {"LT", "11", 3, 1, true, 0, NULL},
+      {"WHWHH", "21211", 2, 2, false, 0, NULL},
+      {"HWTH", "1111", 3, 1, false, 0, NULL},
+      {"HWH", "121", 2, 2, true, 0, NULL},
       {"LLL", "111", 2, 1, false, ONE_HALF, "a line is replaced before it was read"},
       {"WTL", "111", 2, 1, false, ONE_HALF, NULL}, /* two-shot keeps them apart */
+      {"HHWW", "1111", 2, 1, false, ONE_HALF, "a line is replaced before it was read"},
       {"WWW", "111", 2, 1, false, NOT_CLEARED, "a result is wrong, and there is no error"},
       {"TLT", "111", 2, 1, false, NO_ENDED,
        "the send buffer is read of a rank that has left the epoch"},

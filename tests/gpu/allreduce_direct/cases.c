@@ -49,7 +49,7 @@ static void run_calls(struct test *t, struct calls *c, const allreduce_config_t 
 /* Every type with counts around the borders of words, lines and methods. */
 static void test_types(struct test *t)
 {
-  static const size_t bytes[] = {8, 16, 24, 120, 128, 480, 696, 704, 3000, 3008, 12000};
+  static const size_t bytes[] = {8, 16, 24, 120, 128, 480, 696, 704, 4000, 4008, 12000};
   const allreduce_config_t config = small_limits(t);
   struct calls *c = no_calls();
   for (int i = 0; i < NTYPES; i++)
@@ -120,8 +120,8 @@ static void test_limits(struct test *t)
   run_calls(t, random_calls(t, 40, 7), &config, 0, "no wide lines on one rank");
 }
 
-/* Elements, so that each of the three methods has its turn: see small_limits. */
-static const size_t COUNTS[] = {100, 3, 700, 2000, 170, 1};
+/* Elements, so that each of the methods has its turn: see small_limits. */
+static const size_t COUNTS[] = {100, 3, 700, 3000, 170, 1};
 enum { NCOUNTS = sizeof COUNTS / sizeof *COUNTS };
 
 /* Nothing stands between a call and the kernels that write its input and read its result: small

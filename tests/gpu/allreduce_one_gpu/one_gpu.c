@@ -38,7 +38,7 @@ static int run_case(int n, ncclDataType_t type, int blocks)
     const unsigned long long random = hash(seed);
     const size_t count = random % 8 == 0 ? 0 : (random >> 8) % ((size_t)8 << (random >> 32) % 6);
     calls_add(ONE_GPU_ROOM, &c, type, count, seed);
-    methods[i] = (enum allreduce_method)((random >> 40) % 3);
+    methods[i] = (enum allreduce_method)((random >> 40) % ALLREDUCE_METHODS);
   }
   for (int p = 0; p < n; p++) {
     job.send[p] = device_memory(ONE_GPU_ROOM);
@@ -66,12 +66,9 @@ static int run_case(int n, ncclDataType_t type, int blocks)
                      k->count);
       code = EXIT_WRONG_DATA;
     }
-    CUDACHECK(cudaFree(job.send[p]));
-    CUDACHECK(cudaFree(job.recv[p]));
-    CUDACHECK(cudaFree(job.inputs[p]));
-    CUDACHECK(cudaFree(job.results[p]));
-    CUDACHECK(cudaFree(job.scratch[p]));
-    CUDACHECK(cudaFree(job.state[p]));
+    void *const memory[] = {job.send[p],    job.recv[p],    job.inputs[p],
+                            job.results[p], job.scratch[p], job.state[p]};
+    for (int i = 0; i < 6; i++) CUDACHECK(cudaFree(memory[i]));
   }
   CUDACHECK(cudaFreeHost(job.error));
   free(host);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "one_gpu.h"
 
-#include "oneshot.cuh"
+#include "lines.cuh"
 #include "twoshot.cuh"
 
 /* One call of one rank, in device memory. */
@@ -62,9 +62,11 @@ static __global__ void __launch_bounds__(256) sequence(const step<N> *steps, int
     if (s.bytes == 0)
       ; /* nothing is launched */
     else if (s.method == ALLREDUCE_LL)
-      oneshot_allreduce<S, N, LL>(s.args);
+      lines_allreduce<S, N, LL, 1>(s.args);
     else if (s.method == ALLREDUCE_WIDE)
-      oneshot_allreduce<S, N, WIDE>(s.args);
+      lines_allreduce<S, N, WIDE, 1>(s.args);
+    else if (s.method == ALLREDUCE_TWOHOP)
+      lines_allreduce<S, N, WIDE, 2>(s.args);
     else
       twoshot_allreduce<S, N, 2>(s.args);
     meet_own_blocks(s.came, meetings);
@@ -116,7 +118,7 @@ static void launch(const one_gpu *job, const calls *c, const enum allreduce_meth
       s.args.error = &job->error[rank];
       s.args.limit = job->limit;
       s.args.count = k.count;
-      s.args.lines = allreduce_lines_of(n, methods[i] == ALLREDUCE_WIDE);
+      s.args.lines = allreduce_lines_of(n, methods[i] != ALLREDUCE_LL);
       s.args.slice = allreduce_slice_of(s.from, s.to, k.count, k.size, rank, n);
       s.args.check = allreduce_check(k.count, k.type, 0);
       s.args.rank = rank;

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-shot with lines: for small and medium vectors, whose time depends on how often GPUs wait for
+/* AllReduce by lines: for small and medium vectors, whose time depends on how often GPUs wait for
  * each other.
  *
- * Every rank stores its vector to every other rank, as lines in scratch memory that only this
- * library uses, so it need not wait before. Then it waits for the lines of the others: a rank that
- * sees a tag has the data as well. So there is one trip over the link, and no barrier. The tag of a
- * line contains the epoch of the call (protocol.h).
+ * One hop (one-shot): every rank stores its vector to every other rank, as lines in scratch memory
+ * that only this library uses, so it need not wait before. Then it waits for the lines of the
+ * others: a rank that sees a tag has the data as well. So there is one trip over the link, and no
+ * barrier. The tag of a line contains the epoch of the call (protocol.h).
+ *
+ * Two hops, for medium vectors of three and more ranks: each rank adds one slice of the vector,
+ * which it gets as lines from all, and sends the sums to all as lines. That is a second trip, but
+ * n / 2 times fewer bytes.
+ *
  *   LL      (NCCL's name) 8 bytes of data and the tag, by one thread
  *   wide    120 bytes of data in eight pieces of 16 bytes, by eight threads of a warp. One byte of
  *           each piece, its mark, has a part of the tag. Nearly half as many bytes go over the
@@ -18,7 +23,8 @@
  * finished e - 1, because the calls of a handle follow each other on every rank. And:
  *   (1) A rank that receives a line or a flag of e from A knows that A has finished e - 1.
  *   (2) A rank that has finished e has a line or a flag of e from every other rank: a call has at
- *       least one element, so with lines it waits for one; two-shot waits for a flag.
+ *       least one element, so with lines it waits for one; two-shot waits for a flag. (With two
+ *       hops each slice has the same number of lines, some of them empty.)
  * In e, A stores lines into its part at B, which has one half for odd and one for even epochs:
  *
  *   A   e - 2   lines to half 0
@@ -37,10 +43,11 @@
  *
  * Other ranks write only to scratch memory, so this method would work without windows
  * (allreduce_run requires them all the same, because the method depends on the size). In place
- * works, because a thread has stored a word to every rank before it replaces it. The blocks need
- * not run at the same time, because each thread sends all its lines before it waits. */
-#ifndef ALLREDUCE_ONESHOT_CUH
-#define ALLREDUCE_ONESHOT_CUH
+ * works, because a thread has stored a word to every rank before it replaces it. With one hop the
+ * blocks need not run at the same time, because each thread sends all its lines before it waits.
+ * With two hops block b waits for block b of the other ranks, as in twoshot.cuh. */
+#ifndef ALLREDUCE_LINES_CUH
+#define ALLREDUCE_LINES_CUH
 
 #include "sum.cuh"
 #include "wait.cuh"
@@ -75,32 +82,6 @@ static __device__ __noinline__ void store_elements(char *to, uint64_t value, siz
     if (i * sizeof(T) < left) ((T *)to)[i] = u.element[i];
 }
 
-template <typename T, int N>
-struct vector_words {
-  const char *send;
-  char *recv;
-  size_t bytes;
-
-  __device__ vector_words(const kernel_args<N> &a)
-      : send(a.send[a.rank]), recv(a.recv[a.rank]), bytes(a.count * sizeof(T))
-  {
-  }
-  __device__ __forceinline__ uint64_t load(size_t i) const
-  {
-    const char *from = send + i * 8;
-    return ((uintptr_t)send & 7) == 0 && i * 8 + 8 <= bytes ? *(const uint64_t *)from
-                                                            : load_elements<T>(from, bytes - i * 8);
-  }
-  __device__ __forceinline__ void store(size_t i, uint64_t value) const
-  {
-    char *to = recv + i * 8;
-    if (((uintptr_t)recv & 7) == 0 && i * 8 + 8 <= bytes)
-      *(uint64_t *)to = value;
-    else
-      store_elements<T>(to, value, bytes - i * 8);
-  }
-};
-
 /* ---- a thread's share of the lines ----------------------------------------------------------- */
 
 enum { LL = 1, WIDE = ALLREDUCE_WIDE_PIECES }; /* threads of a line */
@@ -109,12 +90,14 @@ enum { LL = 1, WIDE = ALLREDUCE_WIDE_PIECES }; /* threads of a line */
  * or WIDE. */
 template <typename T, int N, int L>
 struct line_share {
-  const vector_words<T, N> words;
-  const size_t count; /* words of the vector */
+  const char *const send;
+  char *const recv;
+  const size_t bytes, count; /* bytes and words of the vector */
   const int thread;
 
   __device__ line_share(const kernel_args<N> &a)
-      : words(a), count((words.bytes + 7) / 8), thread(L == LL ? 0 : threadIdx.x % L)
+      : send(a.send[a.rank]), recv(a.recv[a.rank]), bytes(a.count * sizeof(T)),
+        count((bytes + 7) / 8), thread(L == LL ? 0 : threadIdx.x % L)
   {
   }
   __device__ size_t first(size_t line) const { return line * (2 * L - 1) + thread * 2; }
@@ -123,19 +106,33 @@ struct line_share {
   {
     return L == LL ? count : ((count + 2 * L - 2) / (2 * L - 1) + 32 / L - 1) / (32 / L) * (32 / L);
   }
+  __device__ __forceinline__ uint64_t load_word(size_t i) const
+  {
+    const char *from = send + i * 8;
+    return ((uintptr_t)send & 7) == 0 && i * 8 + 8 <= bytes ? *(const uint64_t *)from
+                                                            : load_elements<T>(from, bytes - i * 8);
+  }
+  __device__ __forceinline__ void store_word(size_t i, uint64_t value) const
+  {
+    char *to = recv + i * 8;
+    if (((uintptr_t)recv & 7) == 0 && i * 8 + 8 <= bytes)
+      *(uint64_t *)to = value;
+    else
+      store_elements<T>(to, value, bytes - i * 8);
+  }
   __device__ __forceinline__ ulonglong2 load(size_t line) const
   {
     const size_t i = first(line);
     ulonglong2 v = make_ulonglong2(0, 0);
-    if (L == LL || i < count) v.x = words.load(i);
-    if (thread < L - 1 && i + 1 < count) v.y = words.load(i + 1);
+    if (L == LL || i < count) v.x = load_word(i);
+    if (thread < L - 1 && i + 1 < count) v.y = load_word(i + 1);
     return v;
   }
   __device__ __forceinline__ void store(size_t line, uint64_t x, uint64_t y) const
   {
     const size_t i = first(line);
-    if (L == LL || i < count) words.store(i, x);
-    if (thread < L - 1 && i + 1 < count) words.store(i + 1, y);
+    if (L == LL || i < count) store_word(i, x);
+    if (thread < L - 1 && i + 1 < count) store_word(i + 1, y);
   }
 };
 
@@ -167,24 +164,22 @@ static __device__ __forceinline__ uint64_t fill_room(uint64_t second)
   return (second & ~((uint64_t)0xff << 56)) | all >> (threadIdx.x % WIDE * 8) << 56;
 }
 
-/* Adds the lines of ranks first ... first + G - 1 to the sum, with all loads in flight at once.
- * `at` is the offset of this thread's 16 bytes, `mine` has this rank's. Returns false if it gave
- * up. */
-template <typename S, int N, int L, int G>
-static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t at, int first,
-                                                 uint64_t tag, ulonglong2 mine,
-                                                 running_sum<S, uint64_t> sum[2])
+/* Waits for this thread's 16 bytes of a line of each of the ranks first ... first + G - 1, with all
+ * loads in flight at once; this rank has none. `at` is their offset in the part of a rank. Returns
+ * false if it gave up. */
+template <int N, int L, int G>
+static __device__ __forceinline__ bool await_lines(const kernel_args<N> &a, size_t at, int first,
+                                                   uint64_t tag, struct allreduce_line l[G])
 {
   char *part =
       a.scratch[a.rank] + allreduce_lines_at(a.lines, ranks(a), allreduce_epoch(tag), first) + at;
   char *from[G]; /* addresses in registers, so that a round only loads lines */
-  struct allreduce_line l[G];
   poll_timer timer;
   const uint64_t mark = mark_of<L>(tag);
 #pragma unroll
   for (int g = 0; g < G; g++) {
     from[g] = first + g < ranks(a) && first + g != a.rank ? part + g * a.lines.part : NULL;
-    l[g] = {mine.x, mark}; /* stays if no line is loaded */
+    l[g] = {0, mark}; /* stays if no line is loaded */
   }
   for (;;) {
     int late = -1;
@@ -204,64 +199,88 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
   }
 #pragma unroll
   for (int g = 0; g < G; g++)
-    if (first + g < ranks(a)) {
-      uint64_t second = mine.y;
-      if (L != LL && from[g] != NULL) {
-        store_line(from[g], 0, 0);
-        second = fill_room(l[g].tag);
-      }
-      sum[0].add(l[g].data, first + g == 0);
-      if (L != LL) sum[1].add(second, first + g == 0); /* unused in the last thread */
+    if (L != LL && from[g] != NULL) {
+      store_line(from[g], 0, 0);
+      l[g].tag = fill_room(l[g].tag); /* is data now */
     }
   return true;
 }
 
 /* ---- one AllReduce --------------------------------------------------------------------------- */
 
-/* After the lines, sets the flag by which a rank sees that its count differs (give_up). */
-template <int N>
-static __device__ __forceinline__ void post_flag(const kernel_args<N> &a, uint64_t tag)
-{
-  const int p = threadIdx.x;
-  if (tag != 0 && blockIdx.x == 0 && p < ranks(a) && p != a.rank)
-    store_relaxed(flag_of(a, p, ALLREDUCE_BEGUN, a.rank), tag);
-  count_for_others(a, tag);
-}
-
-/* S defines how elements are added, L is LL or WIDE. */
-template <typename S, int N, int L>
-static __device__ __forceinline__ void oneshot_allreduce(const kernel_args<N> &a)
+/* S defines how elements are added, L is LL or WIDE, HOPS is 1 or 2 (only of wide lines). */
+template <typename S, int N, int L, int HOPS>
+static __device__ __forceinline__ void lines_allreduce(const kernel_args<N> &a)
 {
   constexpr int MOST = L == LL ? 8 : 4, G = N < MOST ? N : MOST;
   const line_share<typename S::element, N, L> share(a);
-  const size_t lines = share.lines(), step = (size_t)gridDim.x * (blockDim.x / L);
+  const size_t step = (size_t)gridDim.x * (blockDim.x / L);
   const size_t start = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / L;
+  /* a rank adds all lines; with two hops its slice, from line `own` on */
+  const size_t lines = HOPS == 1 ? share.lines() : allreduce_hop_lines(share.lines(), ranks(a));
+  const size_t own = HOPS == 1 ? 0 : a.rank * lines;
   wait_for_kernel_before(a);
   /* in flight together with the epoch: one trip to memory instead of two */
   const ulonglong2 first_share =
-      L != LL || start < lines ? share.load(start) : make_ulonglong2(0, 0);
+      L != LL || start < lines ? share.load(own + start) : make_ulonglong2(0, 0);
   const uint64_t tag = begin_call(a);
   const size_t end = tag != 0 ? lines : 0; /* a rank that has given up sends nothing */
   const size_t mine_at = allreduce_lines_at(a.lines, ranks(a), allreduce_epoch(tag), a.rank);
+  const size_t hop_2 = lines * (16 * L); /* sums are after the lines of the first hop */
+  bool come = true;
 
   for (size_t i = start; i < end; i += step) {
-    const ulonglong2 mine = i == start ? first_share : share.load(i);
+    ulonglong2 mine = i == start ? first_share : share.load(own + i);
     const size_t at = mine_at + i * (16 * L) + share.thread * 16;
-    const uint64_t second = make_room<L>(mine.y) | mark_of<L>(tag);
+    uint64_t second = make_room<L>(mine.y) | mark_of<L>(tag);
 #pragma unroll 1
-    for (int q = 1; q < ranks(a); q++) store_line(a.scratch[nth_peer(a, q)] + at, mine.x, second);
+    for (int q = 1; q < ranks(a); q++) {
+      const int p = nth_peer(a, q);
+      if (HOPS == 2) {
+        mine = share.load(p * lines + i);
+        second = make_room<L>(mine.y) | mark_of<L>(tag);
+      }
+      store_line(a.scratch[p] + at, mine.x, second);
+    }
   }
-  post_flag(a, tag);
+  const int p = threadIdx.x; /* the flag by which a rank sees that its count differs: give_up */
+  if (tag != 0 && blockIdx.x == 0 && p < ranks(a) && p != a.rank)
+    store_relaxed(flag_of(a, p, ALLREDUCE_BEGUN, a.rank), tag);
+  count_for_others(a, tag);
   for (size_t i = start; i < end; i += step) {
-    const ulonglong2 mine = i == start ? first_share : share.load(i);
+    const ulonglong2 mine = i == start ? first_share : share.load(own + i);
     const size_t at = i * (16 * L) + share.thread * 16;
     running_sum<S, uint64_t> sum[2];
-    bool come = true;
-    for (int first = 0; come && first < ranks(a); first += G)
-      come = add_lines<S, N, L, G>(a, at, first, tag, mine, sum);
+    for (int first = 0; come && first < ranks(a); first += G) {
+      struct allreduce_line l[G];
+      come = await_lines<N, L, G>(a, at, first, tag, l);
+#pragma unroll
+      for (int g = 0; g < G; g++)
+        if (first + g < ranks(a)) {
+          const bool is_own = first + g == a.rank;
+          sum[0].add(is_own ? mine.x : l[g].data, first + g == 0);
+          if (L != LL) sum[1].add(is_own ? mine.y : l[g].tag, first + g == 0); /* not the last */
+        }
+    }
     if (!come) break; /* no more lines will arrive */
-    share.store(i, sum[0].word(), L == LL ? 0 : sum[1].word());
+    const uint64_t x = sum[0].word(), y = L == LL ? 0 : sum[1].word();
+    if (HOPS == 2) {
+      const uint64_t second = make_room<L>(y) | mark_of<L>(tag);
+#pragma unroll 1
+      for (int q = 1; q < ranks(a); q++)
+        store_line(a.scratch[nth_peer(a, q)] + mine_at + hop_2 + at, x, second);
+    }
+    share.store(own + i, x, y);
   }
+  for (size_t i = start; HOPS == 2 && come && i < end; i += step)
+    for (int first = 0; come && first < ranks(a); first += G) {
+      struct allreduce_line l[G];
+      come = await_lines<N, L, G>(a, hop_2 + i * (16 * L) + share.thread * 16, first, tag, l);
+#pragma unroll
+      for (int g = 0; g < G; g++)
+        if (come && first + g < ranks(a) && first + g != a.rank)
+          share.store((first + g) * lines + i, l[g].data, l[g].tag);
+    }
   launch_next_kernel();
   end_call(a, tag);
 }
