@@ -17,9 +17,9 @@
  * - The calls of allreduce_run on a handle: order, count, type, in place or not.
  * - The offset of sendbuff in its window, and that of recvbuff (any multiple of an element's size;
  *   the two may differ). They are the same buffer or have no byte in common.
- * If ranks differ in this, every rank that notices reports it in allreduce_get_async_error. (Lines
- * allow different offsets; two-shot reports them.) The ranks compare 16 bits: one pair of counts in
- * 65,536 goes unnoticed, and the result is wrong.
+ * If ranks differ in this, every rank that notices reports it in allreduce_get_async_error. (One
+ * hop of lines allows different offsets.) The ranks compare 16 bits: one pair of counts in 65,536
+ * goes unnoticed, and the result is wrong.
  *
  * About streams, graphs and room on the GPU:
  * - The calls of a handle follow each other: on one stream, or on several that wait for each other

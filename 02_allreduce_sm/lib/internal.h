@@ -121,7 +121,8 @@ struct allreduce_error {
   int kind, peer;
 };
 
-/* One AllReduce. Addresses are valid on this rank; only two-shot uses those of other ranks. */
+/* One AllReduce. Addresses are valid on this rank; only two-shot uses those of other ranks
+ * (on CPUs two hops too). */
 struct allreduce_call {
   struct allreduce_launch launch;
   ncclDataType_t type;

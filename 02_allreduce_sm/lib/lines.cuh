@@ -43,9 +43,8 @@
  *
  * Other ranks write only to scratch memory, so this method would work without windows
  * (allreduce_run requires them all the same, because the method depends on the size). In place
- * works, because a thread has stored a word to every rank before it replaces it. With one hop the
- * blocks need not run at the same time, because each thread sends all its lines before it waits.
- * With two hops block b waits for block b of the other ranks, as in twoshot.cuh. */
+ * works, because a thread has stored a word to every rank that adds it before it replaces it. Block
+ * b waits for block b of the other ranks, as in twoshot.cuh. */
 #ifndef ALLREDUCE_LINES_CUH
 #define ALLREDUCE_LINES_CUH
 

@@ -23,10 +23,10 @@
 
 /* The calls of a handle are numbered from 1 on; the number is the epoch. Calls without elements are
  * not counted. Everything that a rank writes into another rank's scratch memory carries a tag: the
- * epoch in the upper 48 bits, and 16 bits that depend on count and type, and with two-shot on the
- * place. The reader sees whether the tag belongs to this call, and whether both ranks made the same
- * call. The second check misses one pair of counts in 65,536; 1 and 2899 floats are such a pair. A
- * 48-bit epoch wraps only after about 18 years of one call every 2 us. */
+ * epoch in the upper 48 bits, and 16 bits that depend on count and type, and with two hops and
+ * two-shot on the place. The reader sees whether the tag belongs to this call, and whether both
+ * ranks made the same call. The second check misses one pair of counts in 65,536; 1 and 2899 floats
+ * are such a pair. A 48-bit epoch wraps only after about 18 years of one call every 2 us. */
 #define ALLREDUCE_CHECK_BITS 16
 
 /* Two-shot loads and stores at this rank's offsets in the windows of the others. */
@@ -35,7 +35,7 @@ ALLREDUCE_RULE uint64_t allreduce_place(uint64_t send_offset, uint64_t recv_offs
   return (send_offset * 0xbf58476d1ce4e5b9u + recv_offset) * 2 + (uint64_t)(in_place != 0);
 }
 
-/* `place` is 0 for lines, which do not depend on it. */
+/* `place` is 0 for one hop of lines, which does not depend on it. */
 ALLREDUCE_RULE uint32_t allreduce_check(uint64_t count, int type, uint64_t place)
 {
   const uint64_t mixed = (count * 16 + (uint64_t)type) * 0x9e3779b97f4a7c15u;

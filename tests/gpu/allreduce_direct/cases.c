@@ -49,7 +49,7 @@ static void run_calls(struct test *t, struct calls *c, const allreduce_config_t 
 /* Every type with counts around the borders of words, lines and methods. */
 static void test_types(struct test *t)
 {
-  static const size_t bytes[] = {8, 16, 24, 120, 128, 480, 696, 704, 4000, 4008, 12000};
+  static const size_t bytes[] = {8, 16, 24, 120, 128, 296, 304, 480, 8000, 8008, 40000};
   const allreduce_config_t config = small_limits(t);
   struct calls *c = no_calls();
   for (int i = 0; i < NTYPES; i++)
@@ -121,7 +121,7 @@ static void test_limits(struct test *t)
 }
 
 /* Elements, so that each of the methods has its turn: see small_limits. */
-static const size_t COUNTS[] = {100, 3, 700, 3000, 170, 1};
+static const size_t COUNTS[] = {50, 3, 110, 700, 9000, 1};
 enum { NCOUNTS = sizeof COUNTS / sizeof *COUNTS };
 
 /* Nothing stands between a call and the kernels that write its input and read its result: small
@@ -163,7 +163,7 @@ static void test_kernels_around(struct test *t, const allreduce_config_t *config
  * further one. */
 static void test_chain(struct test *t, const allreduce_config_t *config)
 {
-  enum { ELEMENTS = 1600, CALLS = 60 };
+  enum { ELEMENTS = 7000, CALLS = 60 };
   uint64_t input[ELEMENTS], want[ELEMENTS] = {0}, got[ELEMENTS];
   allreduce_t handle = make_handle(t, config);
   launcher_step("chain");

@@ -45,8 +45,7 @@ static void test_refusals(struct test *t)
 }
 
 /* Rank 0 calls for something else: all find out, and nothing is written that someone has not agreed
- * to. With lines, places may differ; two-shot would read and write at places that are not those of
- * the others. */
+ * to. Only with one hop of lines places may differ. */
 struct disagreement {
   const char *what;
   size_t mine, theirs; /* counts of rank 0 and of the others */
@@ -112,19 +111,21 @@ void test_errors(struct test *t)
 {
   static const struct disagreement rows[] = {
       {"counts differ, lines", 10, 11, ncclFloat, 0, 0, false},
-      {"counts differ, wide lines", 500, 501, ncclFloat, 0, 0, false},
-      {"counts differ, two-shot", 5000, 5001, ncclFloat, 0, 0, false},
-      {"counts differ, two methods", 5000, 10, ncclFloat, 0, 0, false},
-      {"counts differ, two kinds of lines", 10, 500, ncclFloat, 0, 0, false},
-      {"types differ", 5000, 5000, ncclInt32, 0, 0, false},
-      {"send offsets differ", 5000, 5000, ncclFloat, 64, 0, false},
-      {"receive offsets differ", 5000, 5000, ncclFloat, 0, 128, false},
-      {"in place on one rank", 5000, 5000, ncclFloat, 0, 0, true},
+      {"counts differ, wide lines", 110, 111, ncclFloat, 0, 0, false},
+      {"counts differ, two hops", 500, 501, ncclFloat, 0, 0, false}, /* of more than two ranks */
+      {"counts differ, two-shot", 9000, 9001, ncclFloat, 0, 0, false},
+      {"counts differ, two methods", 9000, 10, ncclFloat, 0, 0, false},
+      {"counts differ, two kinds of lines", 10, 110, ncclFloat, 0, 0, false},
+      {"types differ", 9000, 9000, ncclInt32, 0, 0, false},
+      {"send offsets differ", 9000, 9000, ncclFloat, 64, 0, false},
+      {"receive offsets differ", 9000, 9000, ncclFloat, 0, 128, false},
+      {"in place on one rank", 9000, 9000, ncclFloat, 0, 0, true},
   };
   test_refusals(t);
   if (t->me->nranks == 1) return;
   test_late(t, 10, "a late rank, lines");
-  test_late(t, 500, "a late rank, wide lines");
-  test_late(t, 5000, "a late rank, two-shot");
+  test_late(t, 110, "a late rank, wide lines");
+  test_late(t, 500, "a late rank, two hops");
+  test_late(t, 9000, "a late rank, two-shot");
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) test_disagreement(t, &rows[i]);
 }
