@@ -11,7 +11,6 @@
  *
  * The last line of a good run is: Results structure verified correctly
  */
-#include <string.h>
 
 #include "bench.h"
 #include "check.h"
@@ -30,12 +29,10 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_step("STEP 1: device");
   struct exchange x = {.me = me, .type = opt->type};
   CUDACHECK(cudaSetDevice(me->device));
-  /* That is its row of the matrix. The rank does not look at the rows of the others. */
+  /* That is its row of the matrix, in x.sendcounts. It does not know the rows of the others. */
   const char *pattern = program_options.pattern ? program_options.pattern : "halving";
-  size_t matrix[n * n], row = (size_t)n * sizeof *matrix;
-  int code = program_matrix(&x, opt, pattern, opt->count ? opt->count : 2048, matrix);
+  int code = program_matrix(&x, opt, pattern, opt->count ? opt->count : 2048, NULL);
   if (code != EXIT_VERIFIED) return code;
-  memcpy(x.sendcounts, matrix + me->rank * n, row);
   launcher_print(me, "Starting AlltoAllV example with %d ranks\n", n);
 
   /* ======================= STEP 2: the communicator ========================================== */
@@ -102,7 +99,7 @@ static int run(const struct rank *me, const struct options *opt)
   program_prepare(&x, x.send, recv, 2, expected, stream);
   if (device) {
     /* Counts that only the device knows, as after a routing kernel; here they are copied there. */
-    size_t *counts = x.device_counts;
+    size_t *counts = x.device_counts, row = (size_t)n * sizeof *counts;
     CUDACHECK(cudaMemcpyAsync(counts, x.sendcounts, row, cudaMemcpyHostToDevice, stream));
     methods[METHOD_DEVICE_COUNTS].call(&x, x.send, recv, stream); /* alltoallv_device_counts */
     CUDACHECK(cudaMemcpyAsync(x.recvcounts, counts + n, row, cudaMemcpyDeviceToHost, stream));

@@ -2,6 +2,7 @@
 #include "program.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "patterns.h"
 
@@ -43,20 +44,22 @@ int program_matrix(struct exchange *x, const struct options *opt, const char *pa
   enum { HANDLE = 32 << 20 }; /* with scratch memory, at most */
   const struct program_options *own = &program_options;
   const int n = x->me->nranks;
-  const size_t size = opt->type->size;
   char error[LAUNCHER_TEXT];
+  size_t all[n * n];
+  if (matrix == NULL) matrix = all;
   snprintf(error, sizeof error, "%s", wrong_options(opt, n));
   /* a file: by rank 0, for hosts may have different ones */
   if (!*error && own->matrix_file && x->me->rank == 0)
-    pattern_read(own->matrix_file, n, size, matrix, error, sizeof error);
+    pattern_read(own->matrix_file, n, opt->type->size, matrix, error, sizeof error);
   else if (!*error && !own->matrix_file)
-    pattern_matrix(pattern, n, total, size, matrix, error, sizeof error);
+    pattern_matrix(pattern, n, total, opt->type->size, matrix, error, sizeof error);
   if (launcher_refuse(x->me, error) != EXIT_VERIFIED) return EXIT_USAGE;
   if (own->matrix_file) launcher_broadcast(x->me, matrix, (size_t)(n * n) * sizeof *matrix, 0);
+  memcpy(x->sendcounts, matrix + x->me->rank * n, (size_t)n * sizeof *matrix);
   const struct matrix_most most = matrix_most(matrix, n);
   if (most.sends > x->sends) x->sends = most.sends;
   if (most.receives > x->receives) x->receives = most.receives;
-  const size_t bytes = (x->sends + 2 * x->receives) * size + HANDLE;
+  const size_t bytes = (x->sends + 2 * x->receives) * opt->type->size + HANDLE;
   return launcher_has_memory(x->me, bytes) ? EXIT_VERIFIED : EXIT_USAGE;
 }
 

@@ -48,9 +48,9 @@ extern const struct option_spec program_option_table[];
 /* Bytes of guard before and after the receive buffer, of any alignment. */
 enum { PROGRAM_GUARD = 256 };
 
-/* Fills the matrix (elements, nranks * nranks) of --matrix, or of `pattern` with `total` elements
- * per sender, and raises x->sends and x->receives to those of any rank. EXIT_USAGE on all ranks,
- * and a line on stderr, if options are wrong or a device has too little memory. Collective. */
+/* Fills the matrix (nranks * nranks; may be NULL) of --matrix, or of `pattern` with `total`
+ * elements per sender; x->sendcounts is this rank's row. Raises x->sends, x->receives to those of
+ * any rank. EXIT_USAGE on all ranks if options are wrong or memory is too small. Collective. */
 int program_matrix(struct exchange *x, const struct options *opt, const char *pattern, size_t total,
                    size_t *matrix);
 

@@ -95,6 +95,7 @@ static uintptr_t real_function(const char *name) /* an integer: C knows no way f
   CUDA(cudaStreamCreateWithFlags, (cudaStream_t * stream, unsigned flags), (stream, flags))  \
   CUDA(cudaStreamWaitEvent, (cudaStream_t stream, cudaEvent_t event, unsigned flags),        \
        (stream, event, flags))                                                               \
+  CUDA(cudaDeviceSynchronize, (void), ())                                                    \
   CUDA(cudaStreamSynchronize, (cudaStream_t stream), (stream))                               \
   CUDA(cudaStreamDestroy, (cudaStream_t stream), (stream))                                   \
   CUDA(cudaEventRecord, (cudaEvent_t event, cudaStream_t stream), (event, stream))           \

@@ -5,7 +5,7 @@
  * why nothing is overwritten too early.
  *
  * CPU_STANDIN_LSA_RANKS sets how many consecutive ranks share memory (default: all), to simulate
- * several hosts on one; 0 means no symmetric memory. */
+ * several hosts; 0: no symmetric memory. CPU_STANDIN_PCIE=N: device N is not on NVLink. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,9 +166,10 @@ ncclResult_t allreduce_device_launch(struct allreduce_handle *h, const struct al
 ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const char *ids,
                                   struct allreduce_limits *limits, const char **why)
 {
-  const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"); /* simulates several hosts */
+  const char *ranks = getenv("CPU_STANDIN_LSA_RANKS"), *pcie = getenv("CPU_STANDIN_PCIE");
   (void)ids;
   *why = ranks != NULL && atoi(ranks) < h->n ? "not all ranks share memory" : "";
+  if (pcie != NULL && atoi(pcie) == h->device) *why = "a GPU is not reached over NVLink";
   for (int m = 0; m < ALLREDUCE_METHODS; m++) limits->blocks[m] = ALLREDUCE_MAX_BLOCKS;
   return ncclSuccess;
 }

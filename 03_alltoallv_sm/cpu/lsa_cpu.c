@@ -60,7 +60,7 @@ static struct message *message(const struct alltoallv_handle *h, int owner, int 
   return &all[(epoch & 1) * (uint32_t)h->n + (uint32_t)source];
 }
 
-static void tell(const struct alltoallv_handle *h, int peer, _Atomic uint32_t *that)
+static void notify(const struct alltoallv_handle *h, int peer, _Atomic uint32_t *that)
 {
   atomic_store(that, h->state->block[0].epoch);
   cpu_notify(h->lsa_comm, peer);
@@ -113,7 +113,7 @@ static void send_headers(struct job *job)
         pair->send_bytes, device ? room : pair->recv_bytes,
         x->place + (device ? (uint64_t)p * slot : pair->recv_offset), x->kind, x->element};
     if (device) memcpy(m->counts, counts, sizeof(counts));
-    tell(h, p, &m->epoch);
+    notify(h, p, &m->epoch);
   }
 }
 
@@ -179,7 +179,7 @@ static void run(const void *args)
     if (!sends[p] || job.pairs[p].send_bytes == 0) continue;
     memcpy((char *)h->windows[to[p] >> 48].peers[p] + (to[p] & ~(~0ULL << 48)),
            x->send + job.pairs[p].send_offset, job.pairs[p].send_bytes);
-    tell(h, p, &message(h, p, me, epoch)->done);
+    notify(h, p, &message(h, p, me, epoch)->done);
   }
   for (int p = 0; p < n; p++)
     if (receives[p] && job.pairs[p].recv_bytes > 0 && !wait_for(h, p, &from[p].done)) return;

@@ -80,9 +80,9 @@ void bare_push_call(const struct exchange *x, const char *send, char *recv, cuda
 const char *simple_open(struct exchange *x);
 void simple_close(struct exchange *x);
 
-/* The steps of copy engine. Sets flag `which` of this rank at all others to which `tell` has a
+/* The steps of copy engine. Sets flag `which` of this rank at all others to which `notify` has a
  * count, then waits for those of the ranks from which `await` has one. */
-void signal_and_wait(const struct exchange *x, int which, const size_t *tell, const size_t *await,
+void signal_and_wait(const struct exchange *x, int which, const size_t *notify, const size_t *await,
                      cudaStream_t stream);
 void copy_to_peers(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 

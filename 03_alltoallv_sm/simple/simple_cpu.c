@@ -24,7 +24,7 @@ void bare_push_call(const struct exchange *x, const char *send, char *recv, cuda
   copy_to_peers(x, send, recv, stream);
 }
 
-void signal_and_wait(const struct exchange *x, int which, const size_t *tell, const size_t *await,
+void signal_and_wait(const struct exchange *x, int which, const size_t *notify, const size_t *await,
                      cudaStream_t stream)
 {
   unsigned *flags = x->simple.scratch->flags[which];
@@ -32,7 +32,7 @@ void signal_and_wait(const struct exchange *x, int which, const size_t *tell, co
   NCCLCHECK(ncclGroupStart());
   for (int p = 0; p < x->me->nranks; p++) {
     if (p == me) continue;
-    if (tell[p] > 0) NCCLCHECK(ncclSend(&flags[me], 1, ncclUint32, p, x->comm, stream));
+    if (notify[p] > 0) NCCLCHECK(ncclSend(&flags[me], 1, ncclUint32, p, x->comm, stream));
     if (await[p] > 0) NCCLCHECK(ncclRecv(&flags[p], 1, ncclUint32, p, x->comm, stream));
   }
   NCCLCHECK(ncclGroupEnd());

@@ -6,7 +6,7 @@
 #include "simple.h"
 
 /* One batch, which takes less time than single operations. */
-void signal_and_wait(const exchange *x, int which, const size_t *tell, const size_t *await,
+void signal_and_wait(const exchange *x, int which, const size_t *notify, const size_t *await,
                      cudaStream_t stream)
 {
   CUstreamBatchMemOpParams operations[3 * SIMPLE_MAX_RANKS] = {};
@@ -21,7 +21,7 @@ void signal_and_wait(const exchange *x, int which, const size_t *tell, const siz
                                   0};
   };
   for (int p = 0; p < x->me->nranks; p++)
-    if (p != me && tell[p] > 0) set(&x->simple.peer[p]->flags[which][me], 1);
+    if (p != me && notify[p] > 0) set(&x->simple.peer[p]->flags[which][me], 1);
   for (int p = 0; p < x->me->nranks; p++) {
     unsigned *flag = &x->simple.scratch->flags[which][p];
     if (p == me || await[p] == 0) continue;

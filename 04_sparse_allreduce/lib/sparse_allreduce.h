@@ -96,8 +96,7 @@ typedef enum {
   SPARSE_EXCHANGE_SENDRECV, /* ncclSend/ncclRecv; where counts vary, the host waits for them */
   SPARSE_EXCHANGE_ONESIDED, /* no host synchronization: modes DEVICE_COUNTS and, for OKTOPK,
                                ONESIDED. DENSE and GTOPK use NCCL's calls anyway. create fails
-                               where this cannot run, as over PCIe. Where nothing says whether a
-                               link is NVLink, it takes your word (see alltoallv.h) */
+                               where this cannot run, as over PCIe */
 } sparse_exchange_t;
 
 /* How a handle actually moves entries. */

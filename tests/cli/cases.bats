@@ -31,6 +31,7 @@ run_row() { # run_row LAUNCHER RANKS ENVIRONMENT PROGRAM OPTIONS CODE STDERR STD
   for word in "${environment[@]}"; do local -x "${word?}"; done
   start "$1" "$2" "$4" "${options[@]}"
   exits_with "$6" || return
+  [ "$6" != 1 ] || prints_not 'successfully|verified correctly' || return
   case $6 in
   2 | 77) if [[ $7 = '^note: '* ]]; then says "$7"; else one_line "$7"; fi || return ;;
   *) if [ "$7" = - ]; then says_not '^(|[^n].*|n[^o].*)$'; else says "$7"; fi || return ;;

@@ -78,3 +78,7 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
   awk '/\.entry/ { name = $0 } /ld\.global\.nc/ && name !~ /lsa_pointers/ { print name; bad = 1 } END { exit bad }' \
     "$WORK/device.ptx"
 }
+
+@test "nvcc of CUDA 12.2 is refused: it has no stores of 128 bits" {
+  g++ -E -x c++ -D__CUDACC_VER_MAJOR__=12 -D__CUDACC_VER_MINOR__=2 "$TOP/03_alltoallv_sm/lib/wait.cuh" 2>&1 | grep '#error.*CUDA 12.3'
+}

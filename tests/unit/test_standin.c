@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the CPU stand-in: does it behave as CUDA and NCCL do where the examples rely on it? What
  * ranks as processes add is covered by the examples themselves, which run under both launchers. */
-#include "standin.h"
+#include "standin/standin.h"
 
 #include <dirent.h>
 #include <time.h>

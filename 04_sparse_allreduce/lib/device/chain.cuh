@@ -98,8 +98,8 @@ static __device__ inline Count ops_chain_sum(const ops_chain &chain, uint32_t ti
 
 /* The sum in all threads of the block, from that of each warp in shared memory. */
 template <typename Count>
-static __device__ inline uint64_t ops_chain_collect(ops_chain &chain, uint32_t tile,
-                                                    const Count *partial)
+static __device__ inline uint64_t ops_chain_sum(ops_chain &chain, uint32_t tile,
+                                                const Count *partial)
 {
   const uint32_t lane = threadIdx.x % 32;
   chain.sum += ops_warp_sum(lane < blockDim.x / 32 ? partial[lane] : 0);
@@ -115,7 +115,7 @@ static __device__ inline uint64_t ops_chain_before(ops_chain &chain, uint32_t ti
   const Count sum = ops_warp_sum(ops_chain_sum<Count>(chain, tile, ops_chain_ask(chain, tile)));
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
   __syncthreads();
-  return ops_chain_collect(chain, tile, partial);
+  return ops_chain_sum(chain, tile, partial);
 }
 
 /* What `tile` itself adds; the block that has the last tile leaves the totals. */

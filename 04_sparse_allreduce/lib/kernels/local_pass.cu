@@ -558,7 +558,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
       }
     }
     if (older.any) {
-      const uint64_t before = ops_chain_collect(p.chain, older.tile, s.partial[parity]);
+      const uint64_t before = ops_chain_sum(p.chain, older.tile, s.partial[parity]);
       write_out(p, older, before + older.first, s.staged[parity][warp]);
       if (p.offers) record_regions(p, older, (uint32_t)before + older.first);
       ops_chain_advance(p.chain, older.tile, p.tiles, older.in_tile, 0);

@@ -645,6 +645,8 @@ static void test_timeout(struct test *t)
       ALLTOALLVCHECK(alltoallv_device_counts(x->send, t->device, NULL, x->window, 0,
                                              ALLTOALLV_PACKED, t->device + n, NULL, NULL, 4,
                                              t->handle, t->stream));
+      ALLTOALLVCHECK(alltoallv(x->send, x->sendcounts, x->sdispls, recv, x->recvcounts, x->rdispls,
+                               4, t->handle, t->stream)); /* its lines would replace the first's */
       CUDACHECK(cudaStreamSynchronize(t->stream));
       ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
       good &= async == ncclRemoteError && (turn == 0 ? source == late : source != late);

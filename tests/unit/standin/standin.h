@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the CPU stand-in share: test_standin.c is the program, standin_*.c are its
- * parts. */
+/* What the tests of the CPU stand-in share: ../test_standin.c is the program, the files here are
+ * its parts. */
 #ifndef STANDIN_H
 #define STANDIN_H
 
@@ -54,21 +54,21 @@ void slow(cudaStream_t stream, long milliseconds); /* a kernel that takes its ti
 void add_to(cudaStream_t stream, int *to, size_t count, int value);
 int sum_over(ncclComm_t comm, cudaStream_t stream, int value); /* an AllReduce of one element */
 
-/* standin_collectives.c */
+/* collectives.c */
 void test_collectives(void **state);
 void test_rounding(void **state);
 void test_messages(void **state);
 void test_split(void **state);
 void test_init_all(void **state);
 
-/* standin_cuda.c */
+/* cuda.c */
 void test_asynchrony(void **state);
 void test_events(void **state);
 void test_memory(void **state);
 void test_graphs(void **state);
 void test_windows(void **state);
 
-/* standin_errors.c */
+/* errors.c */
 void test_errors(void **state);
 void test_differences(void **state);
 void test_registration(void **state);
