@@ -144,7 +144,7 @@ nobody_left() {
   return 1
 }
 
-# ---- 04_sparse_allreduce ---------------------------------------------------------------------------
+# shellcheck disable=SC2034 # for the tests of 04_sparse_allreduce, as the rest of this file
 SMALL=(--count 3000 --steps 5)
 
 sparse() { start "$1" "$2" 04_sparse_allreduce "${@:3}"; } # sparse LAUNCHER RANKS [OPTIONS]

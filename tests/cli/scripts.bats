@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # run_all.sh, bench.sh and gpu_check.sh as their users see them, on the stand-in.
-# shellcheck disable=SC2034 # the variable code is read by the helper
+# shellcheck disable=SC2016,SC2034 # code for other shells; the variable code is read by the helper
 load helper
 export CUDA_VISIBLE_DEVICES= # the stand-in everywhere
 
@@ -49,7 +49,6 @@ path_without() {
 @test "what is missing is installed, after a line that says what and why" {
   path_without mpirun sudo
   rm -f "$WORK/bin/apt-get"
-  # shellcheck disable=SC2016 # for that script
   printf '#!/bin/sh\necho "apt-get $*" >>"$WORK/calls"\n' >"$WORK/bin/apt-get"
   printf '#!/bin/sh\nexec "$@"\n' >"$WORK/bin/sudo"
   chmod +x "$WORK/bin/apt-get" "$WORK/bin/sudo"

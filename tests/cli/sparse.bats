@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # 04_sparse_allreduce: what a user sees. Options, sizes and faults are rows of cases/sparse.tsv.
 load helper
-EXAMPLES="04_sparse_allreduce"
+export EXAMPLES="04_sparse_allreduce"
 
 masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
 

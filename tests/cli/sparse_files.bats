@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # 04_sparse_allreduce: --input, --results, --residual, good, malformed and impossible.
 load helper
-EXAMPLES="04_sparse_allreduce"
+export EXAMPLES="04_sparse_allreduce"
 
 refused() { # refused PATTERN-OF-THE-LINE [OPTIONS]: on two ranks
   sparse pthread 2 "${@:2}"

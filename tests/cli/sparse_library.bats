@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # sparse_allreduce.h and its operators, without the program of 04_sparse_allreduce.
 load helper
-EXAMPLES="04_sparse_allreduce"
+export EXAMPLES="04_sparse_allreduce"
 
 # What 04_sparse_allreduce/README.md says of copying, for the stand-in.
 @test "lib/ copied with the library of 03 is all that it takes: C++ takes the header, usage.c compiles and runs" {
