@@ -36,8 +36,6 @@ const char *allreduce_nccl_reason(ncclResult_t result)
 
 /* ---- the method ------------------------------------------------------------------------------ */
 
-#define MIB ((size_t)1 << 20)
-
 /* One thread for each piece of work. Blocks are as small as `blocks` of them allow (128 to 512
  * threads), and there are at most as many as the limit. */
 static struct allreduce_launch launch(enum allreduce_method method, size_t pieces, size_t blocks,

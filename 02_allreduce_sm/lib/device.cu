@@ -44,9 +44,10 @@ using kernel = void (*)(const kernel_args<N>);
 template <typename S, int N>
 static kernel<N> kernel_of(enum allreduce_method method)
 {
+  constexpr int HOPS = N == 2 ? 1 : 2; /* two ranks never take two hops */
   return method == ALLREDUCE_LL       ? lines_kernel<S, N, LL, 1>
          : method == ALLREDUCE_WIDE   ? lines_kernel<S, N, WIDE, 1>
-         : method == ALLREDUCE_TWOHOP ? lines_kernel<S, N, WIDE, 2>
+         : method == ALLREDUCE_TWOHOP ? lines_kernel<S, N, WIDE, HOPS>
                                       : twoshot_kernel<S, N>;
 }
 

@@ -4,9 +4,10 @@
 load helper
 export CUDA_VISIBLE_DEVICES= # the stand-in everywhere
 
-script() { # script NAME [ARGUMENTS]: sets code, $WORK/out, $WORK/err
+script() { # script NAME|/PATH [ARGUMENTS]: sets code, $WORK/out, $WORK/err
+  [[ $1 = /* ]] || set -- "$TOP/scripts/$1" "${@:2}"
   code=0
-  "$TOP/scripts/$1" "${@:2}" >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
+  "$@" >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
 }
 
 # $WORK/bin: every command but those named.
@@ -131,24 +132,19 @@ stub() {
   PATH=$WORK/bin:$PATH
 }
 
-run_in_top() { # sets code, $WORK/out, $WORK/err
-  code=0
-  (cd "$TOP" && "$@") >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
-}
-
 @test "job files start the program of the example, on as many ranks as the nodes have GPUs" {
   for command in srun mpiexec; do stub $command 'echo "$0 $*"'; done
   cp "$TOP"/scripts/{slurm.sbatch,polaris.pbs} "$WORK" # schedulers run copies
   export SLURM_SUBMIT_DIR=$TOP PBS_O_WORKDIR=$TOP PBS_NODEFILE=$WORK/nodes
   printf 'node%d\n' 1 1 2 2 >"$WORK/nodes"
-  run_in_top "$WORK/slurm.sbatch" 02 --bench -G 1
+  script "$WORK/slurm.sbatch" 02 --bench -G 1
   exits_with 0
   prints 'srun .* .*/build/gpu-mpi/allreduce_sm --bench -G 1$'
-  EXAMPLE="03_alltoallv_sm --pattern skew" run_in_top "$WORK/polaris.pbs"
+  EXAMPLE="03_alltoallv_sm --pattern skew" script "$WORK/polaris.pbs"
   exits_with 0
   prints 'mpiexec -n 8 --ppn 4 .*NCCL_NET_GDR_LEVEL=PHB .*3,2,1,0 .*/alltoallv_sm --pattern skew$'
   for name in slurm.sbatch polaris.pbs; do
-    run_in_top "$WORK/$name"
+    script "$WORK/$name"
     exits_with 2
     one_line "^$name: no example ''; allowed: 01_allreduce_ub "
   done

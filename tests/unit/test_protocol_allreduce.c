@@ -40,7 +40,8 @@ struct place {
   uint8_t now, coming;
 };
 
-enum { BEGIN, LOOK, CLEAR, LOOK_SUMS, CLEAR_SUMS, MET, STORED, LEAVE, OUT }; /* a block's */
+/* What a block does next. */
+enum { BEGIN, LOOK, CLEAR, LOOK_SUMS, CLEAR_SUMS, MET, STORED, LEAVE, OUT };
 
 struct rank {
   uint8_t epoch;  /* it is in; the first is 1 */
