@@ -31,10 +31,9 @@ template <typename S, int N>
 static __global__ void __launch_bounds__(THREADS)
     twoshot_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  /* as many words in flight as registers allow; sums of 16-bit types need wider ones */
-  constexpr int WORDS = N <= 2 ? 8 : N <= 4 ? 4 : 2;
-  constexpr int WIDER = sizeof(typename S::wide) / sizeof(typename S::element);
-  constexpr int U = WIDER < WORDS ? WORDS / WIDER : 1;
+  /* Words in flight. With two ranks as many as registers allow; sums of 16-bit types need wider
+   * ones. With more ranks further loads in flight are slower: they meet at the same links. */
+  constexpr int U = N > 2 ? 1 : 8 * sizeof(typename S::element) / sizeof(typename S::wide);
   twoshot_allreduce<S, N, U>(a);
 }
 
