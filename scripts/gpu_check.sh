@@ -74,7 +74,7 @@ if [ "${examples[*]}" = "$(examples | xargs)" ]; then # in copies of what is bui
   check "commands of the pages, others" tests/readme_commands.sh ./*.md docs/*.md
 fi
 
-four=04_sparse_allreduce job="04_sparse_allreduce --steps 40" # the long ones first
+four=04_sparse_allreduce three=03_alltoallv_sm job="04_sparse_allreduce --steps 40" # the long ones first
 rows 04 full pthread 1 "racecheck sparse operators" sanitize racecheck tests/gpu/sparse --quick --repeats 5
 rows 04 full pthread 1 "memcheck sparse operators" sanitize memcheck tests/gpu/sparse --quick --repeats 20
 rows 04 full pthread 1 "operators beyond 2^31 elements" launch tests/gpu/sparse --large
@@ -89,14 +89,12 @@ rows 04 quick mpi "$most" "same bits of steps" same_digest "$job" "$job --thrott
   "$job --exchange sendrecv --balance always" "$job --result entries" "$job --result entries --exchange sendrecv" \
   "NCCL_PROTO=Simple $job" "NCCL_ALGO=Ring $job"
 rows 04 quick "$launchers" "$counts" training expect 0 'same weights after every epoch' launch sparse_training --epochs 5
-rows 04 quick "$launchers" "$most" "results as entries" launch $four --result entries --steps 34
 rows 04 quick "$launchers" "$some" "fault: wrong element, $four" expect 1 "\[rank $victim\] dense, step .* element" \
   fault corrupt:ncclAllReduce:5:$victim $four --algorithm dense
 rows 04 quick "$launchers" "$several" "fault: late rank, sparse step" launch tests/gpu/sparse_steps --late -T 100
 rows 04 quick mpi "$several" "fault: a wrong average in training" expect 1 "dense, epoch 1: weights differ from those of rank 0" \
   fault corrupt:ncclAllReduce:9:$victim sparse_training --algorithm dense --epochs 2
 
-three=03_alltoallv_sm
 for pattern in halving unaligned random moe zero; do
   for method in sendrecv barrier lines copy-engine; do
     rows 03 quick mpi "$most" "$method, $pattern" launch $three --method $method --pattern $pattern --count 1000003 -d int8
@@ -109,12 +107,14 @@ for method in sendrecv lsa; do
   rows 03 full mpi "$some" "cases AlltoAllV, --method $method" launch tests/gpu/alltoallv --method $method
   rows 03 full mpi "$some" "$method with device counts" launch $three --method ${method/sendrecv/lib-sendrecv} --device-counts
 done
+rows 03 quick mpi "$some" "own GPU only, $three" own_gpu $three --method lsa
 rows 03 full mpi $pair "racecheck $three" sanitize racecheck $three --pattern random
 
 for method in barrier lines direct; do
   rows 02 quick "$launchers" "$counts" "$method" expect 0 '^Results verified correctly' launch 02_allreduce_sm --method $method
 done
 rows 02 full pthread 1 "memcheck, several ranks on one GPU" sanitize memcheck tests/gpu/allreduce_one_gpu --calls 8
+rows 02 quick mpi "$some" "own GPU only, direct" own_gpu tests/gpu/allreduce_direct
 ! of 01 || rows 02 quick mpi "$most" "same bits of 01 and 02" same_digest 01_allreduce_ub 02_allreduce_sm
 
 only_one=" $(make -s print-GPU_TESTS) sparse " # kernels or operators alone, without ranks

@@ -53,7 +53,7 @@ compared() {
 }
 
 @test "plot: the published pictures are those of their results; of an older layout too; a changed number shows" {
-  for name in 2xH100-nccl2.28 2xH200-nccl2.28 4xH200-nccl2.28 words-standin training-standin; do
+  for name in 2xH200-nccl2.28 2xH200-2026-11-23 4xH200-nccl2.28 words-standin training-standin; do
     cp -r "$TOP/results/$name" "$WORK/$name"
     rm -rf "$WORK/$name/plots"
     results plot "$WORK/$name"
@@ -71,7 +71,7 @@ compared() {
 }
 
 @test "html: one page with headline, pictures, tables and provenance, of an older layout too" {
-  for name in 2xH100-nccl2.28 4xH200-nccl2.28; do
+  for name in 2xH200-nccl2.28 4xH200-nccl2.28; do
     cp -r "$TOP/results/$name" "$WORK/$name"
     results html "$WORK/$name"
     exits_with 0
@@ -85,21 +85,21 @@ compared() {
   SUITE=$WORK/suite
   mkdir "$SUITE"
   cp -r "$TOP"/{README.md,docs,scripts,results} "$SUITE"
-  results pages --check "$SUITE/results/2xH100-nccl2.28"
+  results pages --check "$SUITE/results/2xH200-nccl2.28"
   exits_with 0
   sed -i 's/^| 01 | registered, .*/| 01 | faster |/' "$SUITE/README.md"
-  results pages --check "$SUITE/results/2xH100-nccl2.28"
+  results pages --check "$SUITE/results/2xH200-nccl2.28"
   exits_with 1
-  prints '^\+\| 01 \| registered, 256 MiB \| plain \| 898.06 / 905.25 \| 0.99x '
-  results pages "$SUITE/results/2xH100-nccl2.28"
+  prints '^\+\| 01 \| registered, 256 MiB \| plain \| 893.66 / 890.61 \| 1.00x '
+  results pages "$SUITE/results/2xH200-nccl2.28"
   exits_with 0
   cmp "$TOP/README.md" "$SUITE/README.md"
   sed -i 's/^<!-- headline -->/<!-- table: 01_allreduce_ub.mpi.graph.csv, only 3 KiB -->/' "$SUITE/README.md"
-  results pages "$SUITE/results/2xH100-nccl2.28"
+  results pages "$SUITE/results/2xH200-nccl2.28"
   exits_with 2
   one_line '^results.py: README.md: a table, picture or headline is not understood; allowed: '
   sed -i 's/^<!-- end of headline -->/<!-- end of table -->/' "$SUITE/README.md"
-  results pages "$SUITE/results/2xH100-nccl2.28"
+  results pages "$SUITE/results/2xH200-nccl2.28"
   exits_with 2
   one_line "has no '3 KiB'; allowed: its rows and columns$"
 }

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # What the checks of scripts/gpu_check.sh are made of. Of that script they take ranks, launcher, launchers, gpus, most, lanes and logs.
-# shellcheck disable=SC2154 # these
+# shellcheck disable=SC2154,SC2016 # these; and shells of the ranks expand what is in ''
 
 # launch [NAME=VALUE...] EXAMPLE|PROGRAM|tests/gpu/NAME [OPTIONS...]: with $ranks ranks by $launcher, for $limit seconds at
 # most, with these variables. What is in `front` stands before the program, but not before mpirun or timeout.
@@ -15,9 +15,13 @@ launch() {
 }
 fault() { launch "FAULT=$1" "LD_PRELOAD=$logs/fault.so" "${@:2}"; } # fault FAULT EXAMPLE [OPTIONS...]: see tests/fault.c
 simulated_hosts() { # simulated_hosts HOSTS EXAMPLE [OPTIONS...]: to NCCL, ranks of another NCCL_HOSTID are on another host
-  # shellcheck disable=SC2016 # for the shell of each rank
   local front=(bash -c 'NCCL_HOSTID=$((OMPI_COMM_WORLD_RANK * $0 / $1)) exec "${@:2}"' "$1" "$ranks")
   launch "${@:2}"
+}
+own_gpu() { # own_gpu EXAMPLE|tests/gpu/NAME [OPTIONS...]: each rank sees its own GPU only, as tasks of Slurm do
+  local front=(bash -c 'IFS=, read -ra ids <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 63)}"
+    CUDA_VISIBLE_DEVICES=${ids[OMPI_COMM_WORLD_LOCAL_RANK % $0]} exec "$@"' "$gpus")
+  launch "$@"
 }
 sanitize() { # sanitize TOOL EXAMPLE [OPTIONS...]
   local limit=200 front=(compute-sanitizer --tool "$1" --error-exitcode 9)
