@@ -32,7 +32,7 @@ static __global__ void __launch_bounds__(THREADS)
     twoshot_kernel(const __grid_constant__ kernel_args<N> a)
 {
   /* Words in flight. With two ranks as many as registers allow; sums of 16-bit types need wider
-   * ones. With more ranks further loads in flight are slower: they meet at the same links. */
+   * ones. With more ranks one is faster: all ranks load from rank 0 first, and queue there. */
   constexpr int U = N > 2 ? 1 : 8 * sizeof(typename S::element) / sizeof(typename S::wide);
   twoshot_allreduce<S, N, U>(a);
 }
