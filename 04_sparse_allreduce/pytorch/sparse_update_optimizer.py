@@ -89,8 +89,8 @@ def _load(path, cuda):
 class SparseUpdateOptimizer(torch.optim.Optimizer):
     """Wraps an optimizer of this rank, as torch.distributed.optim.PostLocalSGDOptimizer does.
 
-    optim        any optimizer without a state, whose parameters are on one GPU, or on the CPU, where the
-                 stand-in of this suite takes the place of GPUs. Those of 16 bits get a float32 copy here
+    optim        any optimizer whose parameters are on one GPU, or on the CPU, where the stand-in of this suite
+                 takes the place of GPUs. Those of 16 bits get a float32 copy here, and may not have a state yet
     density      share of the elements that a rank sends; None: 0.02 / ranks, which makes 1/50 of the words of
                  a dense allreduce; 1: all, by a dense allreduce
     every        local steps before an exchange
@@ -106,6 +106,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         own = [p for g in optim.param_groups for p in g["params"]]
         self.optim, self.every, self._group, self._cuda = optim, every, group, own[0].is_cuda
         self._local, self._handle = 0, None  # local steps since the last exchange; nothing is made yet
+        self._kept = None  # this rank's weights, while the model has the shared ones
         density = 0.02 / dist.get_world_size(group) if density is None else density
         self._ahead = min(24 * density, 0.25) if ahead is None else ahead
         if self._cuda:
@@ -120,7 +121,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                 self._check_nccl(self._library.ncclGetUniqueId(ctypes.byref(identity)))
         except (SparseAllreduceError, ValueError, TypeError) as exception:
             error = exception
-        identity = self._agree(error, [(tuple(p.shape), str(p.dtype)) for p in own], identity)
+        identity = self._agree(error, [every, *((tuple(p.shape), str(p.dtype)) for p in own)], identity)
         self._make_handle(config, rank, identity, sum(p.numel() for p in own))
         self._make_vectors(own)
 
@@ -129,8 +130,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             if p.dtype not in (torch.float32, torch.float16, torch.bfloat16) or p.device != own[0].device:
                 raise ValueError("a parameter is %s on %s; allowed: float32, float16, bfloat16, all on %s" %
                                  (p.dtype, p.device, own[0].device))
-        if self.optim.state:
-            raise ValueError("the optimizer has made steps: pass a new one, and call load_state_dict() after this")
+        if any(p.dtype != torch.float32 for p in self.optim.state):
+            raise ValueError("the optimizer has a state of 16-bit parameters: pass a new one, and call load_state_dict() after this")
         if self.every < 1:
             raise ValueError("every=%r; allowed: 1 or more" % self.every)
 
@@ -148,16 +149,16 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         config.result = RESULT_ENTRIES
         return config
 
-    def _agree(self, error, shapes, identity):
+    def _agree(self, error, model, identity):
         """Returns the identity of rank 0. A rank that fails alone would leave the others waiting."""
         reports = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(reports, (error and str(error), shapes, bytes(identity)), group=self._group)
+        dist.all_gather_object(reports, (error and str(error), model, bytes(identity)), group=self._group)
         for rank, (sentence, theirs, _) in enumerate(reports):
             if sentence is not None:
                 raise error or SparseAllreduceError("rank %d: %s" % (rank, sentence))
             if theirs != reports[0][1]:
-                raise SparseAllreduceError("parameters of rank %d have other shapes or types than those of rank 0: "
-                                           "all ranks need the same model" % rank)
+                raise SparseAllreduceError("rank %d has another `every`, or parameters of other shapes or types, than rank 0: "
+                                           "all ranks need the same" % rank)
         return _UniqueId.from_buffer_copy(reports[0][2])
 
     def _make_handle(self, config, rank, identity, count):
@@ -210,9 +211,14 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             raise SparseAllreduceError("NCCL: " + self._library.ncclGetErrorString(code).decode())
 
     # ---- a step ----------------------------------------------------------------------------------
-    def step(self, closure=None):
+    def _ready(self):
         if self._handle is None:
             raise SparseAllreduceError("the optimizer is closed")
+        if self._kept is not None:
+            raise SparseAllreduceError("the model has the shared weights: leave shared_weights() first")
+
+    def step(self, closure=None):
+        self._ready()
         loss = None if closure is None else closure()
         if self._skipped():
             return loss
@@ -220,7 +226,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             copy.grad = None if p.grad is None else p.grad.float()
         self.optim.step()
         self._local += 1
-        if self._local == self.every:
+        if self._local >= self.every:
             self._local = 0
             self._exchange()
         self._round()
@@ -252,13 +258,15 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     @contextlib.contextmanager
     def shared_weights(self):
         """Gives the model the shared weights, those of the last exchange, to test it or to save it."""
-        kept = self._weights.clone()
+        self._ready()
+        self._kept = self._weights.clone()
         self._weights.copy_(self._shared)
         self._round()
         try:
             yield
         finally:
-            self._weights.copy_(kept)
+            self._weights.copy_(self._kept)
+            self._kept = None
             self._round()
 
     # ---- what an optimizer has -------------------------------------------------------------------
@@ -278,13 +286,14 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """The state of this rank, with the weights; each rank saves its own. Steps after a load have the same bits."""
         state = torch.empty(self._library.sparse_allreduce_state_bytes(self._handle), dtype=torch.uint8)
         self._check(self._library.sparse_allreduce_save(self._handle, ctypes.c_void_p(state.data_ptr())))
-        return {"optim": self.optim.state_dict(), "library": state, "shared": self._shared, "weights": self._weights,
-                "local": self._local}
+        return {"optim": self.optim.state_dict(), "library": state, "shared": self._shared, "local": self._local,
+                "weights": self._weights if self._kept is None else self._kept}
 
     def load_state_dict(self, saved):
+        self._ready()
+        self.optim.load_state_dict(saved["optim"])
         state = saved["library"].cpu()  # torch.load(map_location="cuda") moves it
         self._check(self._library.sparse_allreduce_load(self._handle, ctypes.c_void_p(state.data_ptr())))
-        self.optim.load_state_dict(saved["optim"])
         self._shared.copy_(saved["shared"])
         self._weights.copy_(saved["weights"])
         self._local = saved["local"]
