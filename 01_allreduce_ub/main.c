@@ -119,7 +119,7 @@ static int run(const struct rank *me, const struct options *opt)
 
   launcher_step("STEP 8: cleanup");
   /* all_reduce has waited for this rank's stream; the barrier waits for the other ranks. Until then
-   * another rank may still read this rank's memory, and deregistration would take that memory away.
+   * another rank may still read this rank's memory, and what is in use must not be deregistered.
    * Deregistration needs the communicator and the memory, so these are freed last. */
   launcher_barrier(me);
   NCCLCHECK(ncclCommDeregister(comm, send_handle));

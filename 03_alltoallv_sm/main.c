@@ -25,8 +25,7 @@ static int run(const struct rank *me, const struct options *opt)
   const int n = me->nranks;
   if (opt->bench) return bench_example(me, opt);
 
-  /* ======================= STEP 1: a device, and what this rank wants to send =============== */
-  launcher_step("STEP 1: device");
+  launcher_step("STEP 1: a device, and what this rank wants to send");
   struct exchange x = {.me = me, .type = opt->type};
   CUDACHECK(cudaSetDevice(me->device));
   /* That is its row of the matrix, in x.sendcounts. It does not know the rows of the others. */
@@ -35,8 +34,7 @@ static int run(const struct rank *me, const struct options *opt)
   if (code != EXIT_VERIFIED) return code;
   launcher_print(me, "Starting AlltoAllV example with %d ranks\n", n);
 
-  /* ======================= STEP 2: the communicator ========================================== */
-  launcher_step("STEP 2: communicator");
+  launcher_step("STEP 2: the communicator");
   ncclUniqueId id;
   cudaStream_t stream;
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
@@ -46,9 +44,8 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_print_all(me, "  Rank %d communicator initialized using device %d\n", me->rank,
                      me->device);
 
-  /* ======================= STEP 3: counts and displacements ================================= */
   /* Only the others know what it will receive, so all ranks exchange their counts. */
-  launcher_step("STEP 3: counts");
+  launcher_step("STEP 3: counts and displacements");
   launcher_print(me, "Setting up AlltoAllV with variable-sized transfers\n");
   program_init(&x); /* alltoallv_init */
   ALLTOALLVCHECK(alltoallv_counts(x.sendcounts, x.recvcounts, x.handle));
@@ -59,7 +56,6 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_print(me, "\n  Total send elements: %zu, Total recv elements: %zu\n", x.sends,
                  x.receives);
 
-  /* ======================= STEP 4: symmetric memory ========================================= */
   /* A window has the same size on all ranks (before NCCL 2.30.7), so all take the size of the one
    * that receives most. Around the receive buffer there is room for guard bytes. */
   launcher_step("STEP 4: symmetric memory");
@@ -70,19 +66,16 @@ static int run(const struct rank *me, const struct options *opt)
   char *recv = x.window + PROGRAM_GUARD;
   ALLTOALLVCHECK(alltoallv_register(x.handle, x.window, x.window_bytes));
 
-  /* ======================= STEP 5: input ===================================================== */
   launcher_step("STEP 5: input");
   launcher_print(me, "Starting AlltoAllV with variable-sized transfers\n");
   struct segment expected[n];
   program_guard(&x, x.window, stream);
   program_prepare(&x, x.send, recv, 1, expected, stream);
 
-  /* ======================= STEP 6: grouped send/recv ========================================= */
   launcher_step("STEP 6: grouped send/recv");
   sendrecv_call(&x, x.send, recv, stream); /* simple/sendrecv.c: ncclSend, ncclRecv */
   if (program_verify("send/recv", expected, n, &x, x.window, stream)) code = EXIT_WRONG_DATA;
 
-  /* ======================= STEP 7: the AlltoAllV over symmetric memory ======================= */
   launcher_step("STEP 7: AlltoAllV");
   const struct method *method = &methods[program_options.method];
   const bool device = program_options.device_counts;
@@ -124,7 +117,6 @@ static int run(const struct rank *me, const struct options *opt)
   if (opt->digest) verifier_print_digest(&verifier);
   verifier_free(&verifier);
 
-  /* ======================= STEP 8: cleanup =================================================== */
   /* Without the barrier a rank could free memory that a slower one has not finished with. */
   launcher_step("STEP 8: cleanup");
   CUDACHECK(cudaStreamSynchronize(stream));

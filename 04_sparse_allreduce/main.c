@@ -36,9 +36,8 @@ static int run_path(struct job *job, int path)
   struct verification verification;
   int code = EXIT_VERIFIED;
 
-  /* ======================= STEP 3: a handle ================================================== */
   /* It holds what a step leaves to the next: residual, thresholds, regions. */
-  launcher_step("STEP 3: handle");
+  launcher_step("STEP 3: a handle");
   sparse_allreduce_config_t config = job->config;
   config.algorithm = (sparse_allreduce_algorithm_t)path;
   struct path_steps steps = {.us = simple_host_memory(job->steps * sizeof(double))};
@@ -46,19 +45,16 @@ static int run_path(struct job *job, int path)
   verification_init(&verification, &runner, true);
 
   for (uint64_t step = 0; step < job->steps && code == EXIT_VERIFIED; step++) {
-    /* ======================= STEP 4: the gradient ============================================ */
     /* Here it is generated or read; in a training job the backward pass writes it. */
-    launcher_step("STEP 4: gradient");
+    launcher_step("STEP 4: the gradient");
     steps.begun = step + 1;
     code = job_gradient(job, job->count, step, job->gradient);
     if (code != EXIT_VERIFIED) break;
 
-    /* ======================= STEP 5: the sparse allreduce ==================================== */
-    launcher_step("STEP 5: sparse allreduce");
+    launcher_step("STEP 5: the sparse allreduce");
     steps.us[step] = timed_step(&runner);
 
-    /* ======================= STEP 6: every element on every rank ============================= */
-    launcher_step("STEP 6: verification");
+    launcher_step("STEP 6: every element on every rank");
     code = runner_finish(&runner, step);
     if (runner.last.dense == (path == SPARSE_DENSE)) { /* no warm-up step */
       steps.counted++;
@@ -72,8 +68,7 @@ static int run_path(struct job *job, int path)
     code = verification_step(&verification, job->gradient); /* and writes the files */
   }
 
-  /* ======================= STEP 7: what came out ============================================= */
-  launcher_step("STEP 7: report");
+  launcher_step("STEP 7: what came out");
   report_path(job, &steps, &verification, code);
   verification_free(&verification);
   runner_destroy(&runner);
@@ -114,8 +109,7 @@ static int run_job(struct job *job)
   const bool bench = job->opt->bench;
   const double density = job->config.density;
 
-  /* ======================= STEP 1: a device for this rank =================================== */
-  launcher_step("STEP 1: device");
+  launcher_step("STEP 1: a device for this rank");
   CUDACHECK(cudaSetDevice(me->device));
   if (!launcher_has_memory(me,
                            bench ? bench_bytes(job, 0) : job_bytes(job, job->count, density, 1)))
@@ -124,8 +118,7 @@ static int run_job(struct job *job)
     launcher_print(me, "Starting sparse AllReduce example with %d rank%s\n", me->nranks,
                    me->nranks == 1 ? "" : "s");
 
-  /* ======================= STEP 2: the communicator ========================================== */
-  launcher_step("STEP 2: communicator");
+  launcher_step("STEP 2: the communicator");
   ncclUniqueId id;
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
@@ -141,7 +134,6 @@ static int run_job(struct job *job)
   if (code == EXIT_VERIFIED) code = bench ? bench_paths(job) : run_paths(job);
   code = job_publish(job, code);
 
-  /* ======================= STEP 8: cleanup =================================================== */
   launcher_step("STEP 8: cleanup");
   CUDACHECK(cudaStreamDestroy(job->stream));
   NCCLCHECK(ncclCommFinalize(job->comm));

@@ -72,7 +72,6 @@ done
 for name in clang_format cppcheck shellcheck spdx; do check "${name/_/-}" tests/static.sh $name; done
 check readme-snippets tests/readme_snippets.sh
 check links tests/links.sh
-check words tests/words.sh
 for folder in results/*/plots; do check "$folder" need python3 scripts/results.py plot --check "${folder%/plots}"; done
 check results need python3 scripts/results.py pages --check results/2xH200-nccl2.28
 end_checks

@@ -66,6 +66,7 @@ run_block() {
   changes=tests/pages/$(tr / _ <<<"${changes%.md}").sed
   [ -f "$changes" ] || changes=/dev/null
   tail -n +2 "$2" | sed -f "$changes" >"$work/commands"
+  if grep -q 'MPI=1' "$work/commands" && ! have_mpi; then echo "$name: left out, no MPI" && return; fi
   (cd "$work/suite/$folder" && env HOME="$work/home" "${environment[@]}" \
     timeout -k 5 "$limit" bash -exo pipefail "$work/commands") >"$work/log" 2>&1 </dev/null || code=$?
   if [ $code = 0 ]; then

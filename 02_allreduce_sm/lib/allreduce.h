@@ -15,11 +15,11 @@
  *
  * The same on all ranks:
  * - The calls of allreduce_run on a handle: order, count, type, in place or not.
- * - The offset of sendbuff in its window, and that of recvbuff (any multiple of an element's size;
- *   the two may differ). They are the same buffer or have no byte in common.
+ * - The windows of sendbuff and recvbuff, and the offset of each in its window (any multiple of an
+ *   element's size; the two may differ). They are the same buffer or have no byte in common.
  * If ranks differ in this, every rank that notices reports it in allreduce_get_async_error. (One
- * hop of lines allows different offsets.) The ranks compare 16 bits: one pair of counts in 65,536
- * goes unnoticed, and the result is wrong.
+ * hop of lines allows different offsets.) The ranks compare 16 bits, and no windows: other windows,
+ * and one pair of counts in 65,536, go unnoticed, and the result is wrong.
  *
  * About streams, graphs and room on the GPU:
  * - The calls of a handle follow each other: on one stream, or on several that wait for each other
@@ -100,8 +100,9 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
  *   ncclInvalidArgument   another rank has called with another count, type or offset
  * After an error, later calls send nothing, return soon, and leave undefined results. The other
  * ranks then time out and report an error too. A late rank may still read the send buffer and write
- * the receive buffer of the call that failed, so keep both allocated until allreduce_destroy. (If a
- * rank is suspended in the middle of a call, it may report the timeout only in its next call.) */
+ * the receive buffer of the call that failed, even after this rank's allreduce_destroy. So end the
+ * job, or keep both allocated and unused until all ranks have destroyed their handles. (If a rank
+ * is suspended in the middle of a call, it may report the timeout only in its next call.) */
 ncclResult_t allreduce_get_async_error(allreduce_t handle, ncclResult_t *result);
 
 /* The message of the last call of this thread that failed or reported an error. */

@@ -118,12 +118,12 @@ static void send_headers(struct job *job)
 }
 
 /* Device counts: what the caller wants to know. */
-static void publish(const struct job *job, const uint64_t *told)
+static void publish(const struct job *job, const uint64_t *outcome)
 {
   size_t *const to[] = {job->x.recvcounts, job->x.rdispls, job->x.needed};
   const size_t n = (size_t)job->h->n;
   for (size_t i = 0; i < 3; i++)
-    if (to[i] != NULL) memcpy(to[i], told + i * n, n * sizeof(*told));
+    if (to[i] != NULL) memcpy(to[i], outcome + i * n, n * sizeof(*outcome));
 }
 
 /* The CPU version of alltoallv_kernel. */
@@ -134,11 +134,11 @@ static void run(const void *args)
   const struct alltoallv_request *x = &job.x;
   const bool device = x->kind != ALLTOALLV_KIND_HOST;
   const int me = h->rank, n = h->n;
-  uint64_t to[ALLTOALLV_MAX_LSA_RANKS], told[3 * ALLTOALLV_MAX_LSA_RANKS] = {0};
+  uint64_t to[ALLTOALLV_MAX_LSA_RANKS], outcome[3 * ALLTOALLV_MAX_LSA_RANKS] = {0};
   bool sends[ALLTOALLV_MAX_LSA_RANKS], receives[ALLTOALLV_MAX_LSA_RANKS], moves = true;
 
   const uint32_t epoch = h->state->block[0].epoch = alltoallv_next_epoch(h->state->block[0].epoch);
-  if (device) publish(&job, told); /* nothing so far */
+  if (device) publish(&job, outcome); /* nothing so far */
   if (h->state->block[0].broken) return;
   const int stale = alltoallv_stale_parity(epoch);
   for (int p = 0; stale >= 0 && p < n; p++) {
@@ -169,8 +169,8 @@ static void run(const void *args)
   }
   if (device && moves) {
     moves = alltoallv_share_counts(h, x, &from->header.expect, from->counts,
-                                   sizeof(*from) / sizeof(uint64_t), job.pairs, told);
-    publish(&job, told);
+                                   sizeof(*from) / sizeof(uint64_t), job.pairs, outcome);
+    publish(&job, outcome);
   }
   if (!moves) return;
 

@@ -26,7 +26,8 @@
  *   communicator, and make its device current.
  * - Exchanges are asynchronous and need no barrier between them: none writes into a peer's receive
  *   buffer before the peer's stream has reached it. If two are on different streams, an event makes
- *   the second wait for the first. (cudaStreamPerThread is many streams: use it from one thread.)
+ *   the second wait for the first, so keep the first one's stream until then.
+ *   (cudaStreamPerThread is many streams: use it from one thread.)
  * - From compute capability 9.0 on an exchange is launched while the previous kernel of the stream
  *   ends, and waits for it. If that was launched so, it must have waited, too. NCCL's symmetric
  *   kernels do not from 2.28.3 until 2.30.7: put a node between that is no kernel.

@@ -114,7 +114,7 @@ void alltoallv_own_counts(const struct alltoallv_handle *h, const struct alltoal
 
 bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
                             const uint64_t *rooms, const uint64_t *counts, size_t stride,
-                            struct alltoallv_pair *pairs, uint64_t *told)
+                            struct alltoallv_pair *pairs, uint64_t *outcome)
 {
   const size_t n = (size_t)h->n;
   bool fits = true;
@@ -133,9 +133,9 @@ bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct allto
     if (x->kind == ALLTOALLV_KIND_SLOTS) at = s * x->capacity;
     pairs[s].recv_bytes = count * x->element;
     pairs[s].recv_offset = at * x->element;
-    told[s] = fits ? count : 0;
-    told[n + s] = fits ? at : 0;
-    told[2 * n + s] = count;
+    outcome[s] = fits ? count : 0;
+    outcome[n + s] = fits ? at : 0;
+    outcome[2 * n + s] = count;
     at += count;
   }
   return fits;

@@ -100,6 +100,8 @@ ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result,
 ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words)
 {
   uint64_t *mine = h->words + (size_t)h->rank * words;
+  if (alltoallv_has_timed_out(h)) /* NCCL would wait for the late rank without end */
+    return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
   memmove(mine, h->words, words * sizeof(*mine));
   ALLTOALLV_NCCLTRY(
       ncclAllGather(mine, h->words, words * sizeof(*mine), ncclUint8, h->comm, h->words_stream));

@@ -105,11 +105,11 @@ bool alltoallv_has_timed_out(const struct alltoallv_handle *h);
 void alltoallv_own_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
                           uint64_t *counts, const uint64_t *sdispls, struct alltoallv_pair *pairs);
 /* When all rows are here. rooms[d * stride] and counts: see alltoallv_fits.
- * Completes `pairs` and fills told[], n each: recvcounts, rdispls, needed. Does everything fit
+ * Completes `pairs` and fills outcome[], n each: recvcounts, rdispls, needed. Does everything fit
  * everywhere? If not, the first thing that does not is reported, the same on every rank. */
 bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
                             const uint64_t *rooms, const uint64_t *counts, size_t stride,
-                            struct alltoallv_pair *pairs, uint64_t *told);
+                            struct alltoallv_pair *pairs, uint64_t *outcome);
 
 /* An exchange by send/recv. Counts from the host are in h->pairs. */
 ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_request *x,

@@ -115,8 +115,8 @@ ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id)
 /* ---- launch ------------------------------------------------------------------------------- */
 
 /* The mode and the grid for an exchange: idle blocks cost time. */
-static int shape_of(const struct alltoallv_handle *h, const struct alltoallv_request *x, dim3 *grid,
-                    int *threads)
+static int choose_launch(const struct alltoallv_handle *h, const struct alltoallv_request *x,
+                         dim3 *grid, int *threads)
 {
   int mode = MODE_DEVICE;
   const int max_blocks = h->config.max_blocks, teams = h->n < max_blocks ? h->n : max_blocks;
@@ -152,7 +152,7 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
 {
   dim3 grid;
   int threads;
-  const int mode = shape_of(h, x, &grid, &threads);
+  const int mode = choose_launch(h, x, &grid, &threads);
   struct kernel_args a = {};
   void *arguments[] = {&a};
   char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;

@@ -23,21 +23,21 @@ static ncclResult_t share_counts(struct alltoallv_handle *h, const struct alltoa
   alltoallv_own_counts(h, x, row + ROW_COUNTS, sdispls, h->pairs);
   ALLTOALLV_TRY(alltoallv_agree(h, words));
 
-  uint64_t *told = h->words + n * words; /* after all messages */
+  uint64_t *outcome = h->words + n * words; /* after all messages */
   bool same = true;
-  memset(told, 0, 3 * array);
+  memset(outcome, 0, 3 * array);
   for (size_t p = 0; p < n; p++) {
     if (h->words[p * words + ROW_KIND] == h->words[ROW_KIND]) continue;
     alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_KIND, 0, (int)p, 0, 0, x->element);
     same = false;
   }
   *fits = same && alltoallv_share_counts(h, x, h->words + ROW_ROOM, h->words + ROW_COUNTS, words,
-                                         h->pairs, told);
+                                         h->pairs, outcome);
   size_t *const to[] = {x->recvcounts, x->rdispls, x->needed};
   for (size_t i = 0; i < 3; i++)
     if (to[i] != NULL)
       ALLTOALLV_CUDATRY(
-          cudaMemcpyAsync(to[i], told + i * n, array, cudaMemcpyHostToDevice, stream));
+          cudaMemcpyAsync(to[i], outcome + i * n, array, cudaMemcpyHostToDevice, stream));
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(stream)); /* h->words will be used again */
   return ncclSuccess;
 }

@@ -83,9 +83,9 @@ struct subject {
   /* With -G: captured steps, by gradient and kind; an AllReduce has one kind. */
   cudaGraphExec_t graphs[GRADIENTS][SPARSE_KINDS];
   bool eager; /* no graphs: without -G, and where the host takes part in the steps of a path */
-  /* A path's reference, and what the runner had when it was first right. Every repetition is the
-   * same cycle from there: the gradients come again and again, which no training does, and
-   * thresholds that follow them swing more and more. */
+  /* A path's reference, and the state of the runner in the beginning. Every repetition is the same
+   * cycle from there: the gradients come again and again, which no training does, and thresholds
+   * that follow them swing more and more. */
   struct verification reference;
   void *state;
 };
@@ -224,19 +224,20 @@ static struct timing time_verified(struct sweep *sweep, struct subject *s)
   if (!runner) {
     fill_buffers(sweep, s);
     enqueue_step(sweep, s, 0);
+  } else {
+    s->state = runner_save(runner);
   }
   int code = verify_steps(sweep, s);
   if (code != EXIT_VERIFIED) return no_timing(code);
   s->eager = !program_options.graphs || (runner && runner->simple);
-  if (runner)
-    s->state = runner_save(runner);
-  else
-    fill_buffers(sweep, s);
+  if (!runner) fill_buffers(sweep, s);
   const struct timing time = time_steps(sweep, s);
 
   launcher_step("bench: verification after timing");
-  if (runner) runner_load(runner, s->state); /* the state in which the reference is */
-  if (runner && runner->simple) simple_reset(s->reference.ref);
+  if (runner) { /* step 0 finds thresholds and regions, 1 and 2 use them: all kinds of graphs */
+    runner_load(runner, s->state);
+    simple_reset(s->reference.ref);
+  }
   if (runner && runner->weights)
     CUDACHECK(cudaMemcpy(runner->weights, s->reference.weights, sweep->count * sizeof(float),
                          cudaMemcpyHostToDevice));

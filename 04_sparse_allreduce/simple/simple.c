@@ -21,6 +21,8 @@ const struct simple_path simple_paths[] = {
     [SPARSE_GAUSSIANKCONCAT] = {"gaussiankconcat", simple_gaussiank}, /* entries are whole here */
     [SPARSE_GAUSSIANKSA] = {"gaussiankSA", simple_gaussianksa},
 };
+_Static_assert(sizeof simple_paths / sizeof *simple_paths >= SPARSE_ALGORITHMS,
+               "a path without row");
 const int simple_path_count = sizeof simple_paths / sizeof *simple_paths;
 
 /* ---- memory ---------------------------------------------------------------------------------- */

@@ -164,31 +164,27 @@ static int end_epoch(struct job *job, struct path *path, long seed, long epoch)
 {
   const int nranks = job->me->nranks;
   struct outcome mine = {.words = path->words}, all[nranks], sum = {0};
-  int ignored, code = EXIT_VERIFIED;
+  uint32_t bits[MLP_WEIGHTS];
+  bool same = true;
+  int ignored;
 
   mine.loss = loss_of_share(job, 0, DIGITS_TRAINING, NULL, &ignored);
   loss_of_share(job, DIGITS_TRAINING, DIGITS_HELD_OUT, NULL, &mine.right);
-  for (int i = 0; i < MLP_WEIGHTS; i++) {
-    uint32_t bits;
-    memcpy(&bits, &job->weights[i], sizeof bits);
-    mine.weights = hash_mix(mine.weights + bits + 1);
-  }
+  memcpy(bits, job->weights, sizeof bits);
+  for (int i = 0; i < MLP_WEIGHTS; i++) mine.weights = hash_mix(mine.weights + bits[i] + 1);
   launcher_allgather(job->me, &mine, all, sizeof mine);
   for (int rank = 0; rank < nranks; rank++) {
     sum.loss += all[rank].loss;
     sum.right += all[rank].right;
     sum.words += all[rank].words;
-    if (all[rank].weights != all[0].weights) code = EXIT_WRONG_DATA;
+    same = same && all[rank].weights == all[0].weights;
   }
   if (mine.weights != all[0].weights)
     launcher_error("%s, epoch %ld: weights differ from those of rank 0", path->name, epoch);
   const double loss = sum.loss / DIGITS_TRAINING;
-  if (!isfinite(loss)) {
-    if (job->me->rank == 0)
-      launcher_error("%s: the loss of epoch %ld is not finite: choose a smaller --rate", path->name,
-                     epoch);
-    code = EXIT_WRONG_DATA;
-  }
+  if (!isfinite(loss) && job->me->rank == 0)
+    launcher_error("%s: the loss of epoch %ld is not finite: choose a smaller --rate", path->name,
+                   epoch);
   if (path->config.algorithm != SPARSE_DENSE) job->digest = hash_mix(job->digest + mine.weights);
   path->mean_words = sum.words / nranks / (double)path->steps;
   if (epoch == epochs) {
@@ -205,7 +201,7 @@ static int end_epoch(struct job *job, struct path *path, long seed, long epoch)
   rows_number(&job->rows, "accuracy", (double)sum.right / DIGITS_HELD_OUT);
   rows_number(&job->rows, "words_sent", path->mean_words);
   rows_end(&job->rows);
-  return code;
+  return same && isfinite(loss) ? EXIT_VERIFIED : EXIT_WRONG_DATA;
 }
 
 /* ---- a path ---------------------------------------------------------------------------------- */
@@ -283,9 +279,9 @@ static int run(const struct rank *me, const struct options *opt)
                      path.right / (double)seeds, path.mean_words);
   }
   rows_finish(&job.rows);
-  struct output_file *file = &job.rows.output;
-  const int published = output_files_publish(me, &file, file->stream && code == EXIT_VERIFIED);
-  output_file_close(file);
+  const int published = output_files_publish(me, &(struct output_file *){&job.rows.output},
+                                             job.rows.output.stream && code == EXIT_VERIFIED);
+  output_file_close(&job.rows.output);
   if (code == EXIT_VERIFIED) code = published;
   if (opt->digest) launcher_print(me, "Digest: %016llx\n", (unsigned long long)job.digest);
 

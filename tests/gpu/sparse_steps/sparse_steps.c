@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "hash.h"
 #include "launcher.h"
 #include "tests/unit/reference.h"
 #include "sparse_allreduce.h"
@@ -38,20 +39,11 @@ static const struct option_spec own_options[] = {
     {0},
 };
 
-/* ---- random numbers ----------------------------------------------------------------------------
- */
-
-static uint64_t random_bits(uint64_t *state) /* splitmix64 */
-{
-  uint64_t z = *state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
+/* ---- random numbers -------------------------------------------------------------------------- */
 
 static uint64_t below(uint64_t *state, uint64_t limit)
 {
-  return random_bits(state) % limit;
+  return hash_next(state) % limit;
 }
 
 /* ---- a job -------------------------------------------------------------------------------------
@@ -166,7 +158,7 @@ static float draw_element(const struct job *job, uint64_t *state, int step, size
   case ONE_REGION:
     return i / (job->n / 4 + 1) == (size_t)step % 4 ? (float)below(state, 1000) : 0;
   default: {
-    const uint64_t bits = random_bits(state);
+    const uint64_t bits = hash_next(state);
     const float x = ldexpf((float)(int)(bits % 2001) - 1000, -(int)(bits >> 11) % 12);
     if (job->kind == NOT_FINITE && bits >> 56 == 7) return bits >> 55 & 1 ? INFINITY : NAN;
     if (bits >> 56 == 8) return ldexpf(x, -140); /* denormal */
