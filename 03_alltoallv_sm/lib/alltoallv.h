@@ -93,6 +93,7 @@ ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, a
  * any device memory. On the send/recv path nothing is done. Errors come back on all ranks:
  *   ncclInvalidArgument  NULL, zero bytes, bad alignment, or not the same on all ranks
  *   ncclInvalidUsage     more than 64 buffers
+ *   ncclRemoteError      on this rank only: the handle has timed out
  *   others               what NCCL said; the handle can only be destroyed */
 ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes);
 
@@ -123,7 +124,8 @@ ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void
 
 /* Collective. recvcounts[p] becomes sendcounts[this rank] of rank p. Host arrays; waits for the
  * other ranks.
- *   ncclInvalidArgument  NULL */
+ *   ncclInvalidArgument  NULL
+ *   ncclRemoteError      on this rank only: the handle has timed out */
 ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], alltoallv_t handle);
 
 /* Collective. The order of arguments is MPI_Alltoallv's. sendcounts[j] of rank i must equal

@@ -654,6 +654,7 @@ static void test_timeout(struct test *t)
       if (turn == 1) good &= program_verify("late", expected, n, x, x->window, t->stream) == 0;
 #endif
       good &= some_exchange(t, t->stream) == ncclRemoteError; /* final */
+      good &= alltoallv_counts(x->sendcounts, x->recvcounts, t->handle) == ncclRemoteError;
       good &= alltoallv_unregister(t->handle, x->window) == ncclRemoteError;
       ALLTOALLVCHECK(alltoallv_destroy(t->handle)); /* the window stays allocated */
     }
