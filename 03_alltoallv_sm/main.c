@@ -11,7 +11,6 @@
  *
  * The last line of a good run is: Results structure verified correctly
  */
-
 #include "bench.h"
 #include "check.h"
 #include "launcher.h"

@@ -89,6 +89,7 @@ rows 04 quick mpi "$most" "same bits of steps" same_digest "$job" "$job --thrott
   "$job --exchange sendrecv --balance always" "$job --result entries" "$job --result entries --exchange sendrecv" \
   "NCCL_PROTO=Simple $job" "NCCL_ALGO=Ring $job"
 rows 04 quick "$launchers" "$counts" training expect 0 'same weights after every epoch' launch sparse_training --epochs 5
+rows 04 quick "$launchers" "$most" "results as entries" launch $four --result entries --steps 34
 rows 04 quick "$launchers" "$some" "fault: wrong element, $four" expect 1 "\[rank $victim\] dense, step .* element" \
   fault corrupt:ncclAllReduce:5:$victim $four --algorithm dense
 rows 04 quick "$launchers" "$several" "fault: late rank, sparse step" launch tests/gpu/sparse_steps --late -T 100

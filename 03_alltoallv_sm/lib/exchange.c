@@ -148,8 +148,7 @@ static ncclResult_t enqueue(struct alltoallv_handle *h, const struct alltoallv_r
                             cudaStream_t stream)
 {
   enum cudaStreamCaptureStatus status;
-  if (alltoallv_has_timed_out(h))
-    return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
+  ALLTOALLV_TRY(alltoallv_check_timeout(h));
   ALLTOALLV_CUDATRY(cudaStreamIsCapturing(stream, &status));
   if (status == cudaStreamCaptureStatusNone) {
     if (h->last_exists && stream != h->last_stream) {

@@ -42,9 +42,15 @@ static bool has_error(const struct alltoallv_error *e)
   return __atomic_load_n(&e->kind, __ATOMIC_ACQUIRE) != ALLTOALLV_ERROR_NONE;
 }
 
-bool alltoallv_has_timed_out(const struct alltoallv_handle *h)
+static bool has_timed_out(const struct alltoallv_handle *h)
 {
   return h->errors != NULL && has_error(&h->errors->timeout);
+}
+
+ncclResult_t alltoallv_check_timeout(const struct alltoallv_handle *h)
+{
+  if (!has_timed_out(h)) return ncclSuccess;
+  return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
 }
 
 void alltoallv_report(struct alltoallv_error *record, int kind, int source, int destination,
@@ -100,8 +106,7 @@ ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result,
 ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words)
 {
   uint64_t *mine = h->words + (size_t)h->rank * words;
-  if (alltoallv_has_timed_out(h)) /* NCCL would wait for the late rank without end */
-    return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
+  ALLTOALLV_TRY(alltoallv_check_timeout(h)); /* NCCL would wait for the late rank without end */
   memmove(mine, h->words, words * sizeof(*mine));
   ALLTOALLV_NCCLTRY(
       ncclAllGather(mine, h->words, words * sizeof(*mine), ncclUint8, h->comm, h->words_stream));
@@ -272,7 +277,7 @@ static ncclResult_t make_handle(struct alltoallv_handle *h)
 /* After a timeout a late peer may still write into our scratch memory: it stays. */
 static ncclResult_t free_handle(struct alltoallv_handle *h)
 {
-  const ncclResult_t result = alltoallv_has_timed_out(h) ? ncclSuccess : free_lsa(h);
+  const ncclResult_t result = has_timed_out(h) ? ncclSuccess : free_lsa(h);
   if (h->last_done != NULL) (void)cudaEventDestroy(h->last_done);
   if (h->words_stream != NULL) (void)cudaStreamDestroy(h->words_stream);
   (void)cudaFreeHost(h->errors);
@@ -382,7 +387,7 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff)
   if (id < 0) return ncclInvalidArgument;
   /* When my exchanges are over, all that peers store here has arrived. */
   ALLTOALLV_CUDATRY(cudaDeviceSynchronize());
-  if (alltoallv_has_timed_out(handle))
+  if (has_timed_out(handle))
     return alltoallv_fail(ncclRemoteError, "the handle has timed out: a late rank may still write "
                                            "into the buffer, so do not free it");
   ALLTOALLV_NCCLTRY(close_window(handle, id));

@@ -96,8 +96,8 @@ const char *alltoallv_nccl_reason(ncclResult_t result);
 void alltoallv_report(struct alltoallv_error *record, int kind, int source, int destination,
                       uint64_t sent, uint64_t expected, uint32_t element);
 
-/* Has a wait been given up? Then other ranks may not come any more. */
-bool alltoallv_has_timed_out(const struct alltoallv_handle *h);
+/* ncclRemoteError if a wait has been given up: other ranks may not come any more. */
+ncclResult_t alltoallv_check_timeout(const struct alltoallv_handle *h);
 
 /* ---- exchanges ---------------------------------------------------------------------------- */
 

@@ -224,8 +224,6 @@ static struct timing time_verified(struct sweep *sweep, struct subject *s)
   if (!runner) {
     fill_buffers(sweep, s);
     enqueue_step(sweep, s, 0);
-  } else {
-    s->state = runner_save(runner);
   }
   int code = verify_steps(sweep, s);
   if (code != EXIT_VERIFIED) return no_timing(code);
@@ -237,15 +235,14 @@ static struct timing time_verified(struct sweep *sweep, struct subject *s)
   if (runner) { /* step 0 finds thresholds and regions, 1 and 2 use them: all kinds of graphs */
     runner_load(runner, s->state);
     simple_reset(s->reference.ref);
+    if (runner->weights)
+      CUDACHECK(cudaMemcpy(runner->weights, s->reference.weights, sweep->count * sizeof(float),
+                           cudaMemcpyHostToDevice));
   }
-  if (runner && runner->weights)
-    CUDACHECK(cudaMemcpy(runner->weights, s->reference.weights, sweep->count * sizeof(float),
-                         cudaMemcpyHostToDevice));
   code = verify_steps(sweep, s);
   for (int slot = 0; slot < GRADIENTS; slot++)
     for (int kind = 0; kind < SPARSE_KINDS; kind++)
       if (s->graphs[slot][kind]) CUDACHECK(cudaGraphExecDestroy(s->graphs[slot][kind]));
-  free(s->state);
   return code == EXIT_VERIFIED ? time : no_timing(code);
 }
 
@@ -273,11 +270,12 @@ static void time_phases(struct sweep *sweep, struct subject *s, double us[PHASES
 
 static struct timing time_path(struct sweep *sweep, struct runner *runner)
 {
-  struct subject s = {.runner = runner};
+  struct subject s = {.runner = runner, .state = runner_save(runner)};
   verification_init(&s.reference, runner, false);
   struct timing time = time_verified(sweep, &s);
   if (!runner->simple && time.code == EXIT_VERIFIED) time_phases(sweep, &s, time.phases);
   verification_free(&s.reference);
+  free(s.state);
   return time;
 }
 

@@ -22,7 +22,7 @@ const struct simple_path simple_paths[] = {
     [SPARSE_GAUSSIANKSA] = {"gaussiankSA", simple_gaussianksa},
 };
 _Static_assert(sizeof simple_paths / sizeof *simple_paths >= SPARSE_ALGORITHMS,
-               "a path without row");
+               "a path without a row");
 const int simple_path_count = sizeof simple_paths / sizeof *simple_paths;
 
 /* ---- memory ---------------------------------------------------------------------------------- */
