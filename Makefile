@@ -8,7 +8,7 @@
 #   *_cpu.c and cpu/*.c   are for CPU=1 only: the plain C versions of kernels
 #   *.cu                  are for GPUs only
 #   usage.c               are separate programs; their first comments show how to compile them
-# Objects, in build/cpu or build/gpu, do not depend on the launcher: programs, in build/<kind>-<launcher>, are linked with it.
+# Objects, in build/cpu or build/gpu, do not depend on the launcher; programs, in build/<kind>-<launcher>, do.
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -47,8 +47,10 @@ MPICC ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpicc,mpicc)
 COMPILER := $(if $(MPI),$(MPICC),$(CC))
 CFLAGS ?= -O2 -g
 OPENMP := $(if $(findstring clang,$(CC)),-Wno-unknown-pragmas,-fopenmp)# for 04's reference; clang's library is extra
-MISSING = $(foreach compiler,$(CC) $(COMPILER),$(if $(shell command -v $(firstword $(compiler))),,\
-  $(error no $(compiler); allowed: CC=<C compiler>$(if $(MPI),$(comma) MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1))))
+# $(1) is there; or make ends: there is no $(2), and $(3) is allowed
+need = $(if $(1),,$(error no $(2); allowed: $(3)))
+NAMES = CC=<C compiler>$(if $(MPI),$(comma) MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1)
+MISSING = $(foreach name,$(CC) $(COMPILER),$(call need,$(shell command -v $(firstword $(name))),$(name),$(NAMES)))
 
 # position independent, for the shared libraries; functions may still be inlined within a file
 C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic $(CFLAGS) $(OPENMP) -pthread -fPIC -fno-semantic-interposition
@@ -68,13 +70,15 @@ NVCC ?= $(CUDA_HOME)/bin/nvcc
 NCCL_HOME ?= $(if $(wildcard /usr/include/nccl.h),/usr,$(CUDA_HOME))
 NCCL_LIBRARY := $(firstword $(wildcard $(addsuffix /libnccl.so.2,$(addprefix $(NCCL_HOME)/, \
                   lib64 lib lib/$(shell uname -m)-linux-gnu))))
-MISSING += $(if $(wildcard $(CUDA_HOME)/bin/nvcc),,$(error no nvcc at $(CUDA_HOME)/bin/nvcc; allowed: CUDA_HOME=<folder of CUDA>, or CPU=1 to do without a GPU))
-MISSING += $(if $(wildcard $(NCCL_HOME)/include/nccl.h),,$(error no nccl.h in $(NCCL_HOME)/include; allowed: NCCL_HOME=<folder of NCCL>, or CPU=1))
-MISSING += $(if $(NCCL_LIBRARY),,$(error no libnccl.so.2 below $(NCCL_HOME); allowed: NCCL_HOME=<folder of NCCL>, or CPU=1))
+OR_CPU := $(comma) or CPU=1 to do without a GPU
+MISSING += $(call need,$(wildcard $(CUDA_HOME)/bin/nvcc),nvcc at $(CUDA_HOME)/bin/nvcc,CUDA_HOME=<folder of CUDA>$(OR_CPU))
+MISSING += $(call need,$(wildcard $(NCCL_HOME)/include/nccl.h),nccl.h in $(NCCL_HOME)/include,NCCL_HOME=<folder of NCCL>$(OR_CPU))
+MISSING += $(call need,$(NCCL_LIBRARY),libnccl.so.2 below $(NCCL_HOME),NCCL_HOME=<folder of NCCL>$(OR_CPU))
 # The GPUs present; without one, a list that nvcc can make, and PTX for newer ones.
 ifndef NVCC_GENCODE
-PRESENT := $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9.]+$$')))
-ARCHS := $(or $(PRESENT),$(filter $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),70 80 90 100 120))
+PRESENT := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9.]+$$')
+POSSIBLE = $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null))
+ARCHS := $(or $(sort $(subst .,,$(PRESENT))),$(filter $(POSSIBLE),70 80 90 100 120))
 NVCC_GENCODE := $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch))
 NVCC_GENCODE += -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS))
 endif
@@ -84,7 +88,8 @@ NCCL_INCLUDE := $(SHARED)/nccl_include
 $(NCCL_INCLUDE): $(SHARED)/nvcc_flags
 	@rm -rf $@ && mkdir $@ && ln -s $(abspath $(NCCL_HOME))/include/nccl* $@/
 C_FLAGS += -isystem $(NCCL_INCLUDE) -isystem $(CUDA_HOME)/include
-NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-fPIC -I$(NCCL_INCLUDE)
+NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -I$(NCCL_INCLUDE) \
+             -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-fPIC
 # lazy: even with an NCCL that lacks a call, the program must reach our message
 LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
 LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64
@@ -92,8 +97,8 @@ LINK_FLAGS += -l:libnccl.so.2 -lcudart -lstdc++ -ldl
 endif
 
 # ---- sources ---------------------------------------------------------------------------------------------
-FOUND := $(filter-out %/usage.c,$(sort $(shell find common $(ALL_EXAMPLES) tests/unit tests/gpu \( -name '*.c' -o -name '*.cu' \) \
-                                             ! -path '*/.*' ! -path '*/build/*')))
+FOUND := $(filter-out %/usage.c,$(sort $(shell find common $(ALL_EXAMPLES) tests/unit tests/gpu \
+             \( -name '*.c' -o -name '*.cu' \) ! -path '*/.*' ! -path '*/build/*')))
 SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/%,\
              $(if $(CPU),$(filter %.c,$(FOUND)),$(filter-out %_cpu.c $(ALL_EXAMPLES:=/cpu/%),$(FOUND))))
 objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))# what takes longest first
@@ -101,13 +106,15 @@ archives = $(patsubst %,$(SHARED)/%.a,$(1) $(USES_$(1)) common)
 # sources of an example that other examples may use
 library_sources = $(filter $(foreach e,$(1),$e/lib/% $e/cpu/%),$(SOURCES))
 UNIT_TESTS := $(if $(CPU),$(patsubst tests/unit/%.c,%,$(filter tests/unit/test_%,$(SOURCES))))
-GPU_TEST_PROGRAMS := $(filter-out $(if $(CPU),$(GPU_TESTS)),$(sort $(foreach file,$(filter tests/gpu/%,$(SOURCES)),$(word 3,$(subst /, ,$(file))))))
+GPU_TEST_PROGRAMS := $(filter-out $(if $(CPU),$(GPU_TESTS)),\
+                       $(sort $(foreach file,$(filter tests/gpu/%,$(SOURCES)),$(word 3,$(subst /, ,$(file))))))
 program_of = $(1:$(firstword $(subst _, ,$(1)))_%=%)
 programs_of = $(program_of) $(MORE_$(1))
 PROGRAMS := $(foreach e,$(EXAMPLES),$(call programs_of,$e))
 
 # Headers are found in the folders of the example that a file belongs to, then in those of the examples it uses.
-area_of_test = $(if $(findstring alltoallv,$(1)),03_alltoallv_sm,$(if $(findstring allreduce,$(1)),02_allreduce_sm,04_sparse_allreduce))
+area_of_test = $(or $(if $(findstring alltoallv,$(1)),03_alltoallv_sm),\
+                 $(if $(findstring allreduce,$(1)),02_allreduce_sm),04_sparse_allreduce)
 area = $(if $(filter tests/%,$(1)),$(call area_of_test,$(1)),$(firstword $(subst /, ,$(1))))
 INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e $e/lib) $(if $(filter tests/%,$<),.)) \
            $(addprefix -Icommon,/ /launch /verify /bench $(if $(CPU),/cpu))
@@ -137,21 +144,24 @@ both both-tests:
 # $(1) a program, $(2) its sources, $(3) its example, $(4) what tests take in addition
 define program
 $(BUILD)/$(1): $(call objects,$(2)) $(BUILD)/launcher.o $(4) $(call archives,$(3)) $(STANDIN)
-	$$(call say,LINK,$$@)$(COMPILER) -o $$@ $$(filter %.o,$$^) $$(filter %.a,$$^) $$(LINK_FLAGS) $(if $(filter tests/test_%,$(1)),-lcmocka)
+	$$(call say,LINK,$$@)$(COMPILER) -o $$@ $$(filter %.o %.a,$$^) $$(LINK_FLAGS) $(if $(filter tests/test_%,$(1)),-lcmocka)
 endef
 $(foreach e,$(ALL_EXAMPLES),$(foreach p,$(call programs_of,$e),$(eval $(call program,$p,$(or $(MAIN_$p),$e)/main.c,$e))))
 $(foreach t,$(UNIT_TESTS),$(eval $(call program,tests/$t,tests/unit/$t.c,$(call area_of_test,$t),$(SHARED)/tests.a)))
-$(foreach t,$(GPU_TEST_PROGRAMS),$(eval $(call program,tests/$t,$(filter tests/gpu/$t/%,$(SOURCES)),$(call area_of_test,$t),$(SHARED)/tests.a)))
+$(foreach t,$(GPU_TEST_PROGRAMS),\
+  $(eval $(call program,tests/$t,$(filter tests/gpu/$t/%,$(SOURCES)),$(call area_of_test,$t),$(SHARED)/tests.a)))
 
 # q, not r: files of different folders may have the same name
 %.a:
 	$(call say,AR,$@)rm -f $@ && ar qcs $@ $^
 $(foreach part,common $(ALL_EXAMPLES),$(eval $(SHARED)/$(part).a: $(call objects,$(filter $(part)/%,$(SOURCES)))))
-$(SHARED)/tests.a: $(call objects,$(sort $(SHARED_BY_TESTS) $(if $(CPU),$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES))))))
+$(SHARED)/tests.a: $(call objects,$(sort $(SHARED_BY_TESTS) \
+                     $(if $(CPU),$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES))))))
 
 # by the plain compiler: it is independent of launchers, so of MPI
 $(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sparse_allreduce/lib/exports.map $(STANDIN)
-	$(call say,LINK,$@)$(CC) -shared -o $@ $(filter %.o,$^) -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
+	$(call say,LINK,$@)$(CC) -shared -o $@ $(filter %.o,$^) -Wl,-soname,$(@F) \
+	  -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
 $(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND)))
 	$(call say,LINK,$@)$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
 $(BUILD)/launcher.o: common/launch/launcher_$(LAUNCHER).c $(BUILD)/flags
@@ -163,11 +173,10 @@ $(SHARED)/%.cu.o: %.cu $(SHARED)/nvcc_flags | $(NCCL_INCLUDE)
 # for kernels that are written as loops
 $(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-lambda
 
-# Objects also depend on compilers, paths and flags. These files change only when one of those does.
+# Objects also depend on compilers, paths and flags. These files change only when one of those does. Missing tools show here.
 $(SHARED)/flags: TEXT = $(CC) | $(C_FLAGS) | $(NCCL_HOME)
 $(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
 $(SHARED)/nvcc_flags: TEXT = $(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME)
-# Every target needs one of them, so missing tools are reported here.
 $(SHARED)/flags $(BUILD)/flags $(SHARED)/nvcc_flags: FORCE
 	@mkdir -p $(@D)$(MISSING)
 	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@
@@ -177,7 +186,8 @@ $(SHARED)/flags $(BUILD)/flags $(SHARED)/nvcc_flags: FORCE
 # words for the shell.
 RANKS := $(or $(NP),$(if $(CPU),4,$$(n=$$(gpu_count) && echo $$((n > 0 ? n : 1)))))
 run: $(if $(EXAMPLE),all)
-	@$(if $(EXAMPLE),$(if $(MPI),bash -c '. scripts/lib.sh && mpi_run $(RANKS) "$$@"' make) $(BUILD)/$(or $(RUN),$(call program_of,$(EXAMPLE))) $(ARGS),\
+	@$(if $(EXAMPLE),$(if $(MPI),bash -c '. scripts/lib.sh && mpi_run $(RANKS) "$$@"' make) \
+	  $(BUILD)/$(or $(RUN),$(call program_of,$(EXAMPLE))) $(ARGS),\
 	  $(if $(CPU),CUDA_VISIBLE_DEVICES=) ./scripts/run_all.sh --no-install)
 clean:
 	rm -rf build $(foreach e,$(ALL_EXAMPLES),$(addprefix $e/,$(call programs_of,$e)))
@@ -191,8 +201,10 @@ ENDING := $(CPU:%=_cpu)
 PC_FILE := nccl-examples$(CPU:%=-cpu).pc
 HEADERS := $(filter %/allreduce.h %/alltoallv.h %/sparse_allreduce.h,$(wildcard $(ALL_EXAMPLES:=/lib/*.h)))
 # NCCL's folder before CUDA's, which may have another nccl.h; the compiler knows /usr/include itself
-PC_CFLAGS = $(if $(CPU),-DCPU_STANDIN -isystem $${includedir}/cpu_standin,$(if $(filter /usr,$(NCCL_HOME)),,-isystem $(NCCL_HOME)/include) -isystem $(CUDA_HOME)/include)
-PC_LIBS = $(if $(CPU),-lcpu_standin -Wl$(comma)-rpath$(comma)$${libdir} -pthread -lm,$(filter -L% -l% -Wl$(comma)-rpath%,$(LINK_FLAGS)))
+PC_CFLAGS = $(if $(CPU),-DCPU_STANDIN -isystem $${includedir}/cpu_standin,\
+              $(if $(filter /usr,$(NCCL_HOME)),,-isystem $(NCCL_HOME)/include) -isystem $(CUDA_HOME)/include)
+PC_LIBS = $(if $(CPU),-lcpu_standin -Wl$(comma)-rpath$(comma)$${libdir} -pthread -lm,\
+            $(filter -L% -l% -Wl$(comma)-rpath%,$(LINK_FLAGS)))
 define PC
 prefix=$(abspath $(PREFIX))
 includedir=$${prefix}/include
@@ -214,7 +226,7 @@ install: all $(call objects,$(call library_sources,$(ALL_EXAMPLES)))
 	@install -m 644 04_sparse_allreduce/pytorch/sparse_update_optimizer.py $(TO)/lib
 	@$(if $(CPU),install $(STANDIN) $(TO)/lib && install -D -m 644 -t $(TO)/include/cpu_standin common/cpu/include/*.h)
 	@printf '%s\n' "$$PC" > $(TO)/lib/pkgconfig/$(PC_FILE)
-	@echo "installed in $(DESTDIR)$(abspath $(PREFIX)): bin/*$(MPI:%=_mpi)$(ENDING), lib/libnccl_examples$(ENDING).a, lib/pkgconfig/$(PC_FILE)"
+	@echo "installed in $(DESTDIR)$(abspath $(PREFIX)): bin/*$(MPI:%=_mpi)$(ENDING), the library, lib/pkgconfig/$(PC_FILE)"
 
 # for scripts: make -s print-NCCL_HOME
 print-%:

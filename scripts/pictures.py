@@ -149,9 +149,8 @@ def sparse_speedup(rows):
     right = Panel(f"{most / 1e6:.3g} million elements", "density, % of the elements", FASTER, (1, ""))
     points = [(left, name, count / 1e6, ratio) for (count, density, name), ratio in rows.items() if density == 0.01]
     points += [(right, name, 100 * density, ratio) for (count, density, name), ratio in rows.items() if count == most]
-    title = "Sparse AllReduce: oktopk's speedup over the fastest dense AllReduce is {}"
-    what = "mean of a cycle of steps, selection included; one process per GPU, CUDA graphs"
-    return Picture(title, what, SPARSE, points)
+    return Picture("Sparse AllReduce: oktopk's speedup over the fastest dense AllReduce is {}",
+                   "mean of a cycle of steps, selection included; one process per GPU, CUDA graphs", SPARSE, points)
 
 
 def sparse_volume(rows):
@@ -175,8 +174,7 @@ def link_time(rows):
     curves = {row["way"]: (kind, row["way"]) for row, kind in zip(rows, ("base", 2, "subject", 3))}
     pays = [sum(step(row, link) > step(rows[2], link) for link in range(1, 1000)) for row in rows[:2]] or "--"
     panel = Panel("", "speed of the link, Gbit/s per rank", "time of a training step, ms")
-    links = (1, 2, 4, 10, 20, 40, 100, 200, 400)
-    points = [(panel, row["way"], link, step(row, link)) for row in rows for link in links]
+    points = [(panel, row["way"], link, step(row, link)) for row in rows for link in (1, 2, 4, 10, 20, 40, 100, 200, 400)]
     title = "Training step: 1 % is faster than dense float32 up to {} Gbit/s, than bfloat16 up to {}".format(*pays)
     what = "calculated from measured parts; 86 million weights; dense overlaps with all of the computation"
     return Picture(title, what, curves, points)

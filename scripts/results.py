@@ -59,8 +59,7 @@ def put(path, text, check):
     with open(path if os.path.isfile(path) else os.devnull) as file:
         old = file.read()
     if check:
-        lines = difflib.unified_diff(old.splitlines(True), text.splitlines(True), path, "results")
-        sys.stdout.writelines(lines)
+        sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), path, "results"))
     elif old != text:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "w") as file:
