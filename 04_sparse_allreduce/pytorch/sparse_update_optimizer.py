@@ -60,8 +60,8 @@ def nccl_home():
 def _load(path, cuda):
     """The library at `path`, or next to this file (make install), or in the build folder of the repository."""
     here = os.path.dirname(os.path.abspath(__file__))
-    built = os.path.normpath(os.path.join(here, "../../build/%s-pthread/libsparse_allreduce.so" % ("gpu" if cuda else "cpu")))
-    names = [os.path.join(here, "libsparse_allreduce%s.so" % ("" if cuda else "_cpu")), built]
+    built = os.path.join(here, "../../build/%s-pthread/libsparse_allreduce.so" % ("gpu" if cuda else "cpu"))
+    names = [os.path.join(here, "libsparse_allreduce%s.so" % ("" if cuda else "_cpu")), os.path.normpath(built)]
     path = path or next((name for name in names if os.path.exists(name)), None)
     if path is None:
         raise SparseAllreduceError("there is no %s: build it with `make%s`, or pass library=<its path>" %
@@ -80,8 +80,8 @@ def _load(path, cuda):
     version = ctypes.c_int()  # of the NCCL that is loaded, PyTorch's
     library.ncclGetVersion(ctypes.byref(version))
     if cuda and library.sparse_allreduce_nccl_version() != version.value:
-        raise SparseAllreduceError("%s was built with another NCCL than PyTorch has loaded: build it with make NCCL_HOME=%s" %
-                                   (path, nccl_home()))
+        raise SparseAllreduceError("%s was built with another NCCL than PyTorch has loaded: "
+                                   "build it with make NCCL_HOME=%s" % (path, nccl_home()))
     return library
 
 
@@ -131,13 +131,14 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                 raise ValueError("a parameter is %s on %s; allowed: float32, float16, bfloat16, all on %s" %
                                  (p.dtype, p.device, own[0].device))
         if any(p.dtype != torch.float32 for p in self.optim.state):
-            raise ValueError("the optimizer has a state of 16-bit parameters: pass a new one, and call load_state_dict() after this")
+            raise ValueError("the optimizer has a state of 16-bit parameters: "
+                             "pass a new one, and call load_state_dict() after this")
         if self.every < 1:
             raise ValueError("every=%r; allowed: 1 or more" % self.every)
 
     def _configuration(self, fields):
-        config = Config()
-        self._library.sparse_allreduce_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(Config)), PRESET_BERT)
+        config, size = Config(), ctypes.c_size_t(ctypes.sizeof(Config))
+        self._library.sparse_allreduce_config_init(ctypes.byref(config), size, PRESET_BERT)
         names = [name.decode() for name in map(self._library.sparse_allreduce_name, range(99)) if name]
         known = [name for name, _ in Config._fields_ if name not in ("size", "gradient_type", "nonfinite", "result")]
         for name, value in fields.items():
@@ -157,8 +158,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             if sentence is not None:
                 raise error or SparseAllreduceError("rank %d: %s" % (rank, sentence))
             if theirs != reports[0][1]:
-                raise SparseAllreduceError("rank %d has another `every`, or parameters of other shapes or types, than rank 0: "
-                                           "all ranks need the same" % rank)
+                raise SparseAllreduceError("rank %d has another `every`, or parameters of other shapes or types, "
+                                           "than rank 0: all ranks need the same" % rank)
         return _UniqueId.from_buffer_copy(reports[0][2])
 
     def _make_handle(self, config, rank, identity, count):
@@ -168,8 +169,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             self._library.cudaSetDevice(rank)  # of the stand-in, where every rank has one
         ranks = dist.get_world_size(self._group)
         self._check_nccl(self._library.ncclCommInitRank(ctypes.byref(self._communicator), ranks, identity, rank))
-        self._check(self._library.sparse_allreduce_create(self._communicator, ctypes.c_size_t(count), ctypes.byref(config),
-                                                          ctypes.byref(handle)))
+        self._check(self._library.sparse_allreduce_create(self._communicator, ctypes.c_size_t(count),
+                                                          ctypes.byref(config), ctypes.byref(handle)))
         self._handle = handle
         self._check(self._library.sparse_allreduce_residual(handle, ctypes.byref(address)))
         self._residual = self._tensor(address, count) if address else torch.zeros(())  # a dense exchange has none

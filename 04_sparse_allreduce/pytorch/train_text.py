@@ -35,7 +35,8 @@ CONTEXT, BATCH = (512, 64) if CUDA else (64, 8)  # bytes that a prediction sees;
 
 def options():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--ways", default="ddp,sparse,sparse+density=0.001+rate=2.4e-3+momentum=0", help="separated by commas")
+    ways = "ddp,sparse,sparse+density=0.001+rate=2.4e-3+momentum=0"
+    parser.add_argument("--ways", default=ways, help="separated by commas")
     parser.add_argument("--steps", type=int, default=300 if CUDA else 10)
     parser.add_argument("--layers", type=int, default=12 if CUDA else 2)
     parser.add_argument("--width", type=int, default=768 if CUDA else 64)
@@ -136,8 +137,9 @@ def main():
 
 
 if __name__ == "__main__":
-    DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()) if CUDA else torch.device("cpu")
+    DEVICE = torch.device("cpu")
     if CUDA:
+        DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl" if CUDA else "gloo", device_id=DEVICE if CUDA else None)
     RANK = dist.get_rank()

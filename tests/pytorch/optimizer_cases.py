@@ -34,7 +34,9 @@ parser.add_argument("names", nargs="*")
 OPTIONS = parser.parse_args()
 CUDA = OPTIONS.cuda
 RANK = int(os.environ["RANK"])
-DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()) if CUDA else torch.device("cpu")
+DEVICE = torch.device("cpu")
+if CUDA:
+    DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
 SparseUpdateOptimizer = functools.partial(sparse_update_optimizer.SparseUpdateOptimizer, library=OPTIONS.library)
 CASES = []
 
@@ -72,8 +74,9 @@ def momentum(net):
 
 
 def groups(net):
+    others = [*net.second.parameters(), *net.first.parameters()]
     return torch.optim.AdamW([{"params": net.last.parameters(), "lr": 0.02},
-                              {"params": [*net.second.parameters(), *net.first.parameters()], "weight_decay": 0.3}], lr=0.01)
+                              {"params": others, "weight_decay": 0.3}], lr=0.01)
 
 
 def backward(net, step, scale=1.0, **options):
@@ -322,7 +325,8 @@ def a_group_of_ranks():
 def what_cannot_be_is_refused_on_all_ranks():
     net = Net()
     refused(TypeError, "no field 'densty'; allowed: algorithm", lambda: SparseUpdateOptimizer(adamw(net), densty=1))
-    refused(ValueError, "algorithm='topk'; allowed: dense, topkA", lambda: SparseUpdateOptimizer(adamw(net), algorithm="topk"))
+    refused(ValueError, "algorithm='topk'; allowed: dense, topkA",
+            lambda: SparseUpdateOptimizer(adamw(net), algorithm="topk"))
     refused(ValueError, "every=0; allowed: 1 or more", lambda: SparseUpdateOptimizer(adamw(net), every=0))
     refused(SparseAllreduceError, "density", lambda: SparseUpdateOptimizer(adamw(net), density=2.0))
     SparseUpdateOptimizer(torch.optim.Adagrad(Net().parameters())).close()  # has a state from the beginning
@@ -337,10 +341,12 @@ def what_cannot_be_is_refused_on_all_ranks():
     saved = optimizer.state_dict()
     saved["library"] = of_all_ranks(saved["library"].to(DEVICE))[RANK - 1]
     if dist.get_world_size() > 1:
-        words = "rank 1 has another `every`, or parameters of other shapes or types, than rank 0: all ranks need the same"
+        words = ("rank 1 has another `every`, or parameters of other shapes or types, than rank 0: "
+                 "all ranks need the same")
         refused(SparseAllreduceError, words, lambda: SparseUpdateOptimizer(adamw(Net(width=24 + (RANK == 1)))))
         refused(SparseAllreduceError, words, lambda: SparseUpdateOptimizer(adamw(net), every=1 + (RANK == 1)))
-        error, words = (ValueError, "every=0") if RANK == 1 else (SparseAllreduceError, "rank 1: every=0; allowed: 1 or more")
+        own, other = (ValueError, "every=0"), (SparseAllreduceError, "rank 1: every=0; allowed: 1 or more")
+        error, words = own if RANK == 1 else other
         refused(error, words, lambda: SparseUpdateOptimizer(adamw(net), every=0 if RANK == 1 else 1))
         refused(SparseAllreduceError, "state", lambda: optimizer.load_state_dict(saved))
         refused(SparseAllreduceError, "ranks", lambda: optimizer.load_state_dict(of_one))
