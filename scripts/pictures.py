@@ -3,6 +3,7 @@
 takes the rows of the files and returns a Picture, without points where there is nothing to draw."""
 import html
 import math
+import re
 from collections import namedtuple
 from functools import partial
 
@@ -30,7 +31,9 @@ FASTER = "speedup (above 1: faster)"
 
 
 def value(text):
-    return float(text) if text else None  # no time, because a result was wrong
+    """None where it is no finite number that is not negative: no time, because a result was wrong."""
+    known = re.fullmatch(r"\d+(\.\d*)?([eE][-+]?\d+)?", text) and float(text) < 1e300
+    return float(text) if known else None
 
 
 def size(count):
@@ -71,10 +74,8 @@ def draw_panel(picture, panel, left, right, top, bottom):
     ys = [y for other, _, _, y in picture.points if other.y == panel.y] + [panel.line[0] for _ in points if panel.line]
     least, most = min(ys), max(ys)
     across, up = scale(xs[0], xs[-1], left, right), scale(least, most, bottom, top)
-
     text = label((left + right) / 2, top - 10, panel.heading) + label((left + right) / 2, bottom + 38, panel.x)
-    place = f'transform="translate({left - 44:.1f} {(top + bottom) / 2:.1f}) rotate(-90)"'
-    text += label(0, 0, panel.y, more=place)
+    text += label(0, 0, panel.y, more=f'transform="translate({left - 44:.1f} {(top + bottom) / 2:.1f}) rotate(-90)"')
     for y in (part * 10.0**e for e in range(-3, 9) for part in ((1, 2, 3, 5) if most < 300 * least else (1,))):
         if least <= y <= most:
             text += path([(left, up(y)), (right, up(y))]) + label(left - 6, up(y) + 4, f"{y:g}", "end")
@@ -94,6 +95,7 @@ def draw_panel(picture, panel, left, right, top, bottom):
 
 def svg(picture, machine):
     """The title and the picture."""
+    picture = picture._replace(points=[point for point in picture.points if point[3]])  # one rank's bandwidth is 0
     last = list(picture.curves)[-1]
     speedups = [y for panel, name, _, y in picture.points if name == last and panel.y == FASTER]
     title = picture.title.format(f"{min(speedups):.2f}x to {max(speedups):.2f}x" if speedups else "(not measured)")

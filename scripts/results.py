@@ -97,8 +97,7 @@ def label(row):
     """What is measured: a series such as the pattern, if there is one, and the size; of 04, elements and density."""
     if "density" in row:
         count = float(row["count"])
-        words = f"{count / 1e6:.1f} M" if count >= 100000 else f"{count:.6g}"
-        return words, f"{100 * float(row['density']):.6g} %"
+        return f"{count / 1e6:.1f} M" if count >= 100000 else f"{count:.6g}", f"{100 * float(row['density']):.6g} %"
     names = list(row)
     return (*(row[key] for key in names[:names.index("bytes")]), size(int(row["bytes"])))
 
@@ -107,8 +106,7 @@ def table(path, only=(), without=()):
     """A row per label and a cell per variant; of the sparse AllReduce, which has many paths, a row per path. Other
     files are shown as they are."""
     rows = read(path)
-    names = list(rows[0])
-    sparse = {"density", "variant"} <= set(names)
+    names, sparse = list(rows[0]), {"density", "variant"} <= set(rows[0])
     if not sparse and not {"bytes", "variant"} <= set(names):
         return names, [list(row.values()) for row in rows]
     base, rate = "" if sparse else rows[0]["variant"], "wire" if "wire" in names else "busbw"
@@ -225,14 +223,14 @@ def compared(before, after, percent):
 
 def compare(folders, percent):
     """A row is known by its file and the columns before `us` that both files have."""
-    text, marks, alone = [], [], 0
+    text, marks, alone = [], [], [0, 0]
     old, new = ({os.path.basename(path): read(path) for path in found(folder, "*.csv")} for folder in folders)
     for name in (name for name in sorted(old.keys() & new.keys()) if "us" in old[name][0] and "us" in new[name][0]):
         first, second = (list(side[name][0]) for side in (old, new))
         keys = [key for key in second[:second.index("us")] if key in first[:first.index("us")]]
         before, after = ({tuple(row[key] for key in keys): row for row in side[name]} for side in (old, new))
         both = [key for key in before if key in after and value(before[key]["us"])]
-        alone += len(before.keys() ^ after.keys())
+        alone = [alone[0] + len(before.keys() - after.keys()), alone[1] + len(after.keys() - before.keys())]
         lines = [(*key, *compared(before[key], after[key], percent)) for key in both]
         marks += [line[-1] for line in lines]
         head = [*(":" + key for key in keys), "old, us", "new, us", "new/old", ":mark"]
@@ -240,11 +238,10 @@ def compare(folders, percent):
     if not marks:
         die("no row with a time is in both folders; allowed: results of the same examples, of as many ranks")
     noise, slower, lost = (sum(word in mark for mark in marks) for word in ("*", "SLOWER", "LOST"))
-    files = ", ".join(sorted(old.keys() ^ new.keys())) or "none"
     print(f"old: {machine(folders[0])}", f"new: {machine(folders[1])}", *text, sep="\n")
-    print(f"only in one of them: {alone} rows, the files {files}")
-    print(f"{len(marks)} rows compared, {noise} outside the noise,",
-          f"{slower} slower by more than {percent:g} %, {lost} lost")
+    print("files only in one of them:", ", ".join(sorted(old.keys() ^ new.keys())) or "none")
+    print(f"{len(marks)} rows compared, {alone[0]} of OLD not in NEW, {alone[1]} of NEW not in OLD;",
+          f"{noise} outside the noise, {slower} slower by more than {percent:g} %, {lost} lost")
     return slower + lost > 0
 
 
@@ -253,8 +250,8 @@ def main():
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    if words[:1] == ["compare"] and words[3:4] == ["--percent"]:
-        percent, words = float(words.pop()), words[:3]
+    if len(words) == 5 and words[0] == "compare" and words[3] == "--percent" and value(words[4]) is not None:
+        percent, words = value(words[4]), words[:3]
     elif words[:2] in (["plot", "--check"], ["pages", "--check"]):
         check = words.pop(1)
     command, folders = words[0] if words else "", [os.path.normpath(folder) for folder in words[1:]]

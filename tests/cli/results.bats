@@ -36,15 +36,14 @@ compared() {
   results compare "$WORK/old" "$WORK/new" --percent 5.5
   exits_with 1
   prints '^\| 16384 \| plain .* \* SLOWER \|$'
-  prints '^3 rows compared, 2 outside the noise, 1 slower by more than 5.5 %, 0 lost$'
+  prints '^3 rows compared, 0 of OLD not in NEW, 0 of NEW not in OLD; 2 outside the noise, 1 slower by more than 5.5 %, 0 lost$'
 }
 
 @test "compare: a time that is lost, what only one side has, nothing in common, a broken file" {
   compared '1024,plain,,,,,,3\n4096,fast,1,1,1,1,1,0\n'
   exits_with 1
   prints '^\| 1024 \| plain \| 10.00 \| - \| - \| LOST \|$'
-  prints '^only in one of them: 3 rows, the files none$'
-  prints '^1 rows compared, 0 outside the noise, .* 1 lost$'
+  prints '^1 rows compared, 2 of OLD not in NEW, 1 of NEW not in OLD; 0 outside the noise, .* 1 lost$'
   compared '2048,plain,10,1,9,11,99,0\n'
   exits_with 2
   one_line '^results.py: no row with a time is in both folders; allowed: results of '
@@ -69,6 +68,16 @@ compared() {
   sed -i '4s/,2620,2620,2620,/,2620,2720,2620,/; 3s/,1310,1310,1310,/,1410,1310,1310,/' "$WORK"/words-standin/*.csv
   results plot --check "$WORK/words-standin"
   exits_with 1
+}
+
+@test "plot: results of one GPU, which has no bandwidth" {
+  cp -r "$TOP/results/2xH200-nccl2.28" "$WORK/one"
+  rm -r "$WORK"/one/plots "$WORK"/one/0[13]*
+  sed -E -i 's/^(([^,]*,){12})[0-9.e+]+/\10/' "$WORK"/one/02_*.csv
+  results plot "$WORK/one"
+  exits_with 0
+  grep -q 'speedup' "$WORK/one/plots/allreduce.svg"
+  ! grep -q 'bandwidth' "$WORK/one/plots/allreduce.svg" || show
 }
 
 @test "html: one page with pictures, tables and provenance, of an older layout too" {
@@ -109,7 +118,7 @@ compared() {
   mkdir "$WORK/trial"
   echo "stand-in: no times" >"$WORK/trial/provenance.txt"
   for arguments in "" "plot" "nonsense $WORK" "html --check results/pytorch" "compare results/pytorch" "plot $WORK" "html $WORK/trial" \
-    "compare results/pytorch results/pytorch --percent x"; do
+    "compare results/pytorch results/pytorch --percent x" "compare results/pytorch results/pytorch --percent nan"; do
     # shellcheck disable=SC2086 # words
     results $arguments
     exits_with 2
