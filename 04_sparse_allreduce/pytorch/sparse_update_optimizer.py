@@ -94,7 +94,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     density      share of the elements that a rank sends; None: 0.02 / ranks, which makes 1/50 of the words of
                  a dense allreduce; 1: all, by a dense allreduce
     every        local steps before an exchange
-    ahead        the share of its residual by which a rank's weights are ahead of the shared ones; None: 24
+    ahead        the share of its residual by which a rank's weights are ahead of the shared ones; None: 12
                  times the density, a quarter at most. (An entry waits for 1/density steps to be sent.)
     group        of torch.distributed, any backend
     library      path of libsparse_allreduce.so
@@ -108,7 +108,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         self._local, self._handle = 0, None  # local steps since the last exchange; nothing is made yet
         self._kept = None  # this rank's weights, while the model has the shared ones
         density = 0.02 / dist.get_world_size(group) if density is None else density
-        self._ahead = min(24 * density, 0.25) if ahead is None else ahead
+        self._ahead = min(12 * density, 0.25) if ahead is None else ahead
         if self._cuda:
             torch.cuda.set_device(own[0].device)  # for all calls of the library and of torch.distributed
         fields = {"algorithm": "dense" if density == 1 else "topkA", "density": density, **fields}

@@ -105,7 +105,7 @@ class Plain:
     def __init__(self, optim, density, every=1, ahead=None):
         self.optim, self.every, self.steps = optim, every, 0
         density = density or 0.02 / dist.get_world_size()
-        self.ahead = min(24 * density, 0.25) if ahead is None else ahead
+        self.ahead = min(12 * density, 0.25) if ahead is None else ahead
         self.params = [p for g in optim.param_groups for p in g["params"]]
         for p in self.params:
             dist.broadcast(p.data, 0)
