@@ -26,7 +26,7 @@ from pictures import PICTURES, distinct, size, svg, value
 
 TOP = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 # what older files call them
-RENAMED = {"path": "variant", "own": "direct", "own allreduce": "direct allreduce", "one-shot": "barrier"}
+RENAMED = {"path": "variant", "one-shot": "barrier"}
 
 
 def die(message):

@@ -5,7 +5,7 @@ same weights and on the same text:
     torchrun --standalone --nproc-per-node 2 train_text.py [--ways ddp,sparse]
 
 A way is ddp (PyTorch's DistributedDataParallel) or sparse (SparseUpdateOptimizer), then arguments of it and of
-AdamW that differ from the default: ddp+rate=1e-3, sparse+density=0.001+rate=2.4e-3+momentum=0. Without GPUs the
+AdamW that differ from the default: ddp+rate=1e-3, sparse+density=0.0005+rate=2.4e-3+momentum=0. Without GPUs the
 model is small, and the library's CPU stand-in exchanges. The last line of a good run is:
 
     All ranks had the same weights in the end
@@ -35,7 +35,7 @@ CONTEXT, BATCH = (512, 64) if CUDA else (64, 8)  # bytes that a prediction sees;
 
 def options():
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    ways = "ddp,sparse,sparse+density=0.001+rate=2.4e-3+momentum=0"
+    ways = "ddp,sparse,sparse+density=0.0005+rate=2.4e-3+momentum=0"
     parser.add_argument("--ways", default=ways, help="separated by commas")
     parser.add_argument("--steps", type=int, default=300 if CUDA else 10)
     parser.add_argument("--layers", type=int, default=12 if CUDA else 2)
@@ -89,7 +89,7 @@ def train(way, o, learn, held_out):
     kind, *words = way.split("+")
     ddp, ranks = {"ddp": True, "sparse": False}[kind], dist.get_world_size()
     model = DistributedDataParallel(net, device_ids=[DEVICE] if CUDA else None) if ddp else net
-    numbers = {"rate": 6e-4, "momentum": 0.9} if ddp else {"rate": 1.5e-3, "momentum": 0.5}
+    numbers = {"rate": 6e-4, "momentum": 0.9} if ddp else {"rate": 1e-3, "momentum": 0.5}
     numbers.update((name, json.loads(value)) for name, value in (word.split("=") for word in words))
     betas = float(numbers.pop("momentum")), 0.95 if ddp else 0.99
     optimizer = torch.optim.AdamW(net.parameters(), lr=numbers.pop("rate"), betas=betas, weight_decay=0.1)
