@@ -80,7 +80,7 @@ compared() {
   ! grep -q 'bandwidth' "$WORK/one/plots/allreduce.svg" || show
 }
 
-@test "html: one page with pictures, tables and provenance, of an older layout too" {
+@test "html: one page with pictures, tables and provenance" {
   for name in 2xH200-nccl2.28 4xH200-nccl2.28; do
     cp -r "$TOP/results/$name" "$WORK/$name"
     results html "$WORK/$name"
