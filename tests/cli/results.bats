@@ -53,7 +53,7 @@ compared() {
 }
 
 @test "plot: the published pictures are those of their results; a changed number shows" {
-  for name in 2xH200-nccl2.28 4xH200-nccl2.28 words-standin; do
+  for name in 2xH200-nccl2.28 2xH200-nccl2.28-sparse 4xH200-nccl2.28 words-standin; do
     cp -r "$TOP/results/$name" "$WORK/$name"
     rm -rf "$WORK/$name/plots"
     results plot "$WORK/$name"
