@@ -25,8 +25,6 @@ sys.dont_write_bytecode = True  # no folder __pycache__ in the suite
 from pictures import PICTURES, distinct, size, svg, value
 
 TOP = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-# what older files call them
-RENAMED = {"path": "variant", "one-shot": "barrier"}
 
 
 def die(message):
@@ -37,7 +35,8 @@ def die(message):
 # ---- files -------------------------------------------------------------------------------------------------
 def read(path):
     with open(path, newline="") as file:
-        names, *lines = [[RENAMED.get(field, field) for field in fields] for fields in csv.reader(file)] or [[]]
+        names, *lines = [*csv.reader(file)] or [[]]
+    names = ["variant" if name == "path" else name for name in names]  # the variants of 04
     for number, fields in enumerate(lines, 2):
         if len(fields) != len(names):
             die(f"{path}:{number}: {len(fields)} fields, the header has {len(names)}; allowed: a CSV file of --bench")
@@ -223,14 +222,15 @@ def compared(before, after, percent):
 
 def compare(folders, percent):
     """A row is known by its file and the columns before `us` that both files have."""
-    text, marks, alone = [], [], [0, 0]
+    text, marks, gone, added = [], [], 0, 0
     old, new = ({os.path.basename(path): read(path) for path in found(folder, "*.csv")} for folder in folders)
     for name in (name for name in sorted(old.keys() & new.keys()) if "us" in old[name][0] and "us" in new[name][0]):
         first, second = (list(side[name][0]) for side in (old, new))
         keys = [key for key in second[:second.index("us")] if key in first[:first.index("us")]]
         before, after = ({tuple(row[key] for key in keys): row for row in side[name]} for side in (old, new))
         both = [key for key in before if key in after and value(before[key]["us"])]
-        alone = [alone[0] + len(before.keys() - after.keys()), alone[1] + len(after.keys() - before.keys())]
+        gone += len(before.keys() - after.keys())
+        added += len(after.keys() - before.keys())
         lines = [(*key, *compared(before[key], after[key], percent)) for key in both]
         marks += [line[-1] for line in lines]
         head = [*(":" + key for key in keys), "old, us", "new, us", "new/old", ":mark"]
@@ -240,7 +240,7 @@ def compare(folders, percent):
     noise, slower, lost = (sum(word in mark for mark in marks) for word in ("*", "SLOWER", "LOST"))
     print(f"old: {machine(folders[0])}", f"new: {machine(folders[1])}", *text, sep="\n")
     print("files only in one of them:", ", ".join(sorted(old.keys() ^ new.keys())) or "none")
-    print(f"{len(marks)} rows compared, {alone[0]} of OLD not in NEW, {alone[1]} of NEW not in OLD;",
+    print(f"{len(marks)} rows compared, {gone} of OLD not in NEW, {added} of NEW not in OLD;",
           f"{noise} outside the noise, {slower} slower by more than {percent:g} %, {lost} lost")
     return slower + lost > 0
 
