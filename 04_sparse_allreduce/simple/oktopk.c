@@ -11,7 +11,6 @@
  * A threshold is found exactly now and then. In between the old one is used again and follows the
  * number of entries that it selected. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "float16.h"
 #include "simple.h"
@@ -59,10 +58,9 @@ static void new_regions(struct simple *s)
   const size_t P = (size_t)s->nranks;
   const uint64_t offered = s->last.local;
   uint64_t mine[P], all[P * P], sums[P];
-  struct sparse_pair *list = simple_host_copy(s, s->offered, offered * sizeof *list);
+  const struct sparse_pair *list = simple_host_copy(s, s->offered, offered * sizeof *list);
   for (size_t j = 0; j < P; j++) mine[j] = offered >= P ? list[offered / P * j].index : 0;
   mine[0] = offered < P; /* the first boundary is always 0: here it says "I cannot propose" */
-  free(list);
   simple_numbers(s, mine, all, P); /* MPI: Allreduce(boundaries, SUM) */
   for (size_t j = 0; j < P; j++) {
     sums[j] = 0;

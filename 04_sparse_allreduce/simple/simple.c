@@ -60,6 +60,7 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
     CUDACHECK(cudaMalloc((void **)&s->work, bytes));
   else
     s->work = simple_host_memory(bytes);
+  if (comm) s->copy = simple_host_memory(count * sizeof *s->offered); /* the longest list */
   s->offered = (struct sparse_pair *)(s->work + s->work_bytes);
   s->received = s->offered + s->capacity;
   s->global = s->received + lists;
@@ -77,6 +78,7 @@ void simple_destroy(struct simple *s)
     CUDACHECK(cudaFree(s->work));
   else
     free(s->work);
+  free(s->copy);
   free(s);
 }
 
@@ -105,11 +107,11 @@ void simple_copy(struct simple *s, void *to, const void *from, size_t bytes)
   CUDACHECK(cudaStreamSynchronize(s->stream));
 }
 
-void *simple_host_copy(struct simple *s, const void *from, size_t bytes)
+const void *simple_host_copy(struct simple *s, const void *from, size_t bytes)
 {
-  void *copy = simple_host_memory(bytes);
-  simple_copy(s, copy, from, bytes);
-  return copy;
+  if (s->on == &simple_on_host) return from;
+  simple_copy(s, s->copy, from, bytes);
+  return s->copy;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -209,13 +211,12 @@ void simple_sum_at_owners(struct simple *s)
 {
   const int P = s->nranks;
   uint64_t sends[P], receives[P], places[P], region = 0;
-  struct sparse_pair *list = simple_host_copy(s, s->offered, s->last.local * sizeof *list);
+  const struct sparse_pair *list = simple_host_copy(s, s->offered, s->last.local * sizeof *list);
   memset(sends, 0, sizeof sends);
   for (size_t e = 0; e < s->last.local; e++) {
     while (list[e].index >= s->boundaries[region + 1]) region++;
     sends[region]++;
   }
-  free(list);
   simple_split(s, s->offered, sends, s->received, receives);
 
   /* First this rank's own entries are added, then those of the rank before it, and so on. The order

@@ -103,6 +103,7 @@ struct simple {
   struct sparse_pair *global;   /* list of last.global entries: the sums in the result */
   char *work;                   /* for operators, and for numbers that ranks exchange */
   size_t work_bytes;
+  void *copy; /* on the host, of simple_host_copy */
 
   uint64_t boundaries[257]; /* rank j owns indices boundaries[j] ... boundaries[j + 1] - 1 */
   double local_threshold, global_threshold; /* NaN: the path has none */
@@ -186,10 +187,11 @@ void simple_clear_offered_in_result(struct simple *s);
 /* mean + z * deviation of acc (gaussiank.c). */
 double simple_gaussian_threshold(struct simple *s);
 
-/* In the memory of s: sets a vector to 0; copies to or from the host; makes a copy to free(). */
+/* In the memory of s: sets a vector to 0; copies to or from the host; a copy that the
+ * host can read, until the next one. */
 void simple_zero(struct simple *s, float *vector);
 void simple_copy(struct simple *s, void *to, const void *from, size_t bytes);
-void *simple_host_copy(struct simple *s, const void *from, size_t bytes);
+const void *simple_host_copy(struct simple *s, const void *from, size_t bytes);
 
 /* ---- on the host (host.c) -------------------------------------------------------------------- */
 
