@@ -14,8 +14,8 @@
  *   LL      (NCCL's name) 8 bytes of data and the tag, by one thread
  *   wide    120 bytes of data in eight pieces of 16 bytes, by eight threads of a warp. One byte of
  *           each piece, its mark, has a part of the tag. Nearly half as many bytes go over the
- * link. One instruction stores a piece, and one loads it. An LL line is treated as a wide line of
- * one piece.
+ *           link. One instruction stores a piece, and one loads it. An LL line is treated as a
+ *           wide line of one piece.
  *
  * Why no line is overwritten before it has been read. Let A and B be two ranks and e an epoch. A
  * begins e when its kernel has waited for the previous one (wait_for_kernel_before). Then it has
