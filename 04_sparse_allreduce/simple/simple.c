@@ -60,7 +60,7 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
     CUDACHECK(cudaMalloc((void **)&s->work, bytes));
   else
     s->work = simple_host_memory(bytes);
-  if (comm) s->copy = simple_host_memory(count * sizeof *s->offered); /* the longest list */
+  if (comm) s->copy = simple_host_memory(count * sizeof *s->offered); /* any list or vector */
   s->offered = (struct sparse_pair *)(s->work + s->work_bytes);
   s->received = s->offered + s->capacity;
   s->global = s->received + lists;

@@ -187,8 +187,8 @@ void simple_clear_offered_in_result(struct simple *s);
 /* mean + z * deviation of acc (gaussiank.c). */
 double simple_gaussian_threshold(struct simple *s);
 
-/* In the memory of s: sets a vector to 0; copies to or from the host; a copy that the
- * host can read, until the next one. */
+/* In the memory of s: sets a vector to 0; copies to or from the host. And a copy that the host can
+ * read, until it asks for the next one. */
 void simple_zero(struct simple *s, float *vector);
 void simple_copy(struct simple *s, void *to, const void *from, size_t bytes);
 const void *simple_host_copy(struct simple *s, const void *from, size_t bytes);
