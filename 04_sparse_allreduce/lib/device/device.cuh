@@ -173,7 +173,10 @@ static __device__ inline void ops_begin(void)
 }
 
 /* The next kernel's blocks may take the place of those of this one as they end, and not only when
- * all have; those of this one have all begun by then. */
+ * all have; those of this one have all begun by then. Such a place is a piece of shared memory: of
+ * reduce's blocks it has to be at least as large as apply's blocks need. If it is smaller, fewer of
+ * these run at once, and so until their end (H200, 133M elements: 3 % of a step). */
+enum { OPS_PLACE_BYTES = 48640 };
 static __device__ inline void ops_let_next_begin(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -241,7 +244,8 @@ static __device__ inline uint64_t ops_list_count(const sparse_list &list)
 }
 
 /* The first entry at or after `low` whose index is not below `key`, searched for by a whole warp,
- * which looks at 64 entries at a time: a third of the round trips to memory of a binary search. */
+ * which looks at 64 entries at a time: a sixth of the round trips to memory of a binary search.
+ * Both loads come before the first comparison; otherwise the compiler may let one wait for it. */
 static __device__ inline uint32_t ops_lower_bound(const sparse_pair *pairs, uint32_t low,
                                                   uint32_t count, uint64_t key)
 {
@@ -251,10 +255,10 @@ static __device__ inline uint32_t ops_lower_bound(const sparse_pair *pairs, uint
     const uint32_t step = (high - low) / 65 + 1;
     const uint64_t at = low + (uint64_t)step * (lane + 1) - 1;
     const uint64_t further = at + (uint64_t)step * 32;
-    const bool below = at < high && pairs[at].index < key;
-    const bool too = further < high && pairs[further].index < key;
-    const uint32_t less = (uint32_t)(__popc(__ballot_sync(OPS_ALL_LANES, below)) +
-                                     __popc(__ballot_sync(OPS_ALL_LANES, too)));
+    const uint32_t near = at < high ? pairs[at].index : SPARSE_NO_INDEX;
+    const uint32_t far = further < high ? pairs[further].index : SPARSE_NO_INDEX;
+    const uint32_t less = (uint32_t)(__popc(__ballot_sync(OPS_ALL_LANES, near < key)) +
+                                     __popc(__ballot_sync(OPS_ALL_LANES, far < key)));
     const uint64_t end = low + (uint64_t)step * (less + 1) - 1;
     low += step * less;
     if (end < high && less < 64) high = (uint32_t)end;

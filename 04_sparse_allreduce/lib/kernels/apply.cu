@@ -172,6 +172,7 @@ struct dense_shared {
 struct bits_shared {
   uint32_t bits[WARPS][GROUP * UNIT_WORDS];
 };
+static_assert(sizeof(sums) + sizeof(dense_shared) <= OPS_PLACE_BYTES, "it can begin early");
 
 /* A warp takes a group of units in a row. Groups have a size that gives all warps the same number
  * of units in the end. */

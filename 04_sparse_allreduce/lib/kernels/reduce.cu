@@ -26,6 +26,7 @@ struct choosing {
 union memory {
   choosing choose; /* before all else */
   shared reduce;
+  char place[OPS_PLACE_BYTES]; /* for a block of apply */
 };
 static_assert((int)THREADS >= (int)OPS_SELECTING_LEAST && (int)THREADS <= (int)OPS_SELECTING_MOST,
               "there is room");
