@@ -5,6 +5,7 @@
  * gaussiankconcat differs only in its messages: one has indices and values, instead of one for
  * each. Here an entry travels as a whole anyway. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "float16.h"
 #include "simple.h"
@@ -24,11 +25,13 @@ static double normal_quantile(double density)
 
 double simple_gaussian_threshold(struct simple *s)
 {
-  const float *acc = simple_host_copy(s, s->acc, s->n * sizeof *acc);
+  float *acc = simple_host_memory(s->n * sizeof *acc);
   double sum = 0, squares = 0;
+  simple_copy(s, acc, s->acc, s->n * sizeof *acc);
   for (size_t i = 0; i < s->n; i++) sum += acc[i];
   const double mean = sum / (double)s->n;
   for (size_t i = 0; i < s->n; i++) squares += (acc[i] - mean) * (acc[i] - mean);
+  free(acc);
   const double deviation = s->n > 1 ? sqrt(squares / (double)(s->n - 1)) : (double)NAN;
   s->last.gaussian_threshold = mean + normal_quantile(s->config.density) * deviation;
   return isnan(s->given_threshold) ? s->last.gaussian_threshold : s->given_threshold;

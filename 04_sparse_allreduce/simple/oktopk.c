@@ -58,8 +58,8 @@ static void new_regions(struct simple *s)
   const size_t P = (size_t)s->nranks;
   const uint64_t offered = s->last.local;
   uint64_t mine[P], all[P * P], sums[P];
-  const struct sparse_pair *list = simple_host_copy(s, s->offered, offered * sizeof *list);
-  for (size_t j = 0; j < P; j++) mine[j] = offered >= P ? list[offered / P * j].index : 0;
+  for (size_t j = 0; j < P; j++)
+    mine[j] = offered >= P ? simple_offered_index(s, offered / P * j) : 0;
   mine[0] = offered < P; /* the first boundary is always 0: here it says "I cannot propose" */
   simple_numbers(s, mine, all, P); /* MPI: Allreduce(boundaries, SUM) */
   for (size_t j = 0; j < P; j++) {

@@ -60,7 +60,6 @@ struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank,
     CUDACHECK(cudaMalloc((void **)&s->work, bytes));
   else
     s->work = simple_host_memory(bytes);
-  if (comm) s->copy = simple_host_memory(count * sizeof *s->offered); /* any list or vector */
   s->offered = (struct sparse_pair *)(s->work + s->work_bytes);
   s->received = s->offered + s->capacity;
   s->global = s->received + lists;
@@ -78,7 +77,6 @@ void simple_destroy(struct simple *s)
     CUDACHECK(cudaFree(s->work));
   else
     free(s->work);
-  free(s->copy);
   free(s);
 }
 
@@ -105,13 +103,6 @@ void simple_copy(struct simple *s, void *to, const void *from, size_t bytes)
   }
   CUDACHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->stream));
   CUDACHECK(cudaStreamSynchronize(s->stream));
-}
-
-const void *simple_host_copy(struct simple *s, const void *from, size_t bytes)
-{
-  if (s->on == &simple_on_host) return from;
-  simple_copy(s, s->copy, from, bytes);
-  return s->copy;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -193,6 +184,27 @@ void simple_offer_above(struct simple *s, double *threshold)
   }
 }
 
+uint64_t simple_offered_index(struct simple *s, uint64_t e)
+{
+  struct sparse_pair entry;
+  simple_copy(s, &entry, s->offered + e, sizeof entry);
+  return entry.index;
+}
+
+/* How many of the offered entries have a lower index: a binary search in the list. */
+static uint64_t offered_below(struct simple *s, uint64_t index)
+{
+  uint64_t low = 0, high = s->last.local;
+  while (low < high) {
+    const uint64_t middle = (low + high) / 2;
+    if (simple_offered_index(s, middle) < index)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
 /* ---- sums ------------------------------------------------------------------------------------ */
 
 void simple_sum_at_all(struct simple *s)
@@ -210,13 +222,10 @@ void simple_sum_at_all(struct simple *s)
 void simple_sum_at_owners(struct simple *s)
 {
   const int P = s->nranks;
-  uint64_t sends[P], receives[P], places[P], region = 0;
-  const struct sparse_pair *list = simple_host_copy(s, s->offered, s->last.local * sizeof *list);
-  memset(sends, 0, sizeof sends);
-  for (size_t e = 0; e < s->last.local; e++) {
-    while (list[e].index >= s->boundaries[region + 1]) region++;
-    sends[region]++;
-  }
+  uint64_t sends[P], receives[P], places[P], begin = 0;
+  memset(sends, 0, sizeof sends); /* or gcc believes that there may be no rank */
+  for (int r = 0; r < P; begin += sends[r++])
+    sends[r] = (r < P - 1 ? offered_below(s, s->boundaries[r + 1]) : s->last.local) - begin;
   simple_split(s, s->offered, sends, s->received, receives);
 
   /* First this rank's own entries are added, then those of the rank before it, and so on. The order

@@ -103,7 +103,6 @@ struct simple {
   struct sparse_pair *global;   /* list of last.global entries: the sums in the result */
   char *work;                   /* for operators, and for numbers that ranks exchange */
   size_t work_bytes;
-  void *copy; /* on the host, of simple_host_copy */
 
   uint64_t boundaries[257]; /* rank j owns indices boundaries[j] ... boundaries[j + 1] - 1 */
   double local_threshold, global_threshold; /* NaN: the path has none */
@@ -163,6 +162,7 @@ double simple_kth_magnitude(struct simple *s);                 /* likewise */
  * `capacity`, it offers the k largest, and *threshold becomes the k-th magnitude. */
 void simple_offer_largest(struct simple *s);
 void simple_offer_above(struct simple *s, double *threshold);
+uint64_t simple_offered_index(struct simple *s, uint64_t e); /* of an offered entry */
 
 /* Every rank gets all that is offered and adds it in the order of ranks, to s->sums, and to
  * s->global without sums of 0. */
@@ -187,11 +187,9 @@ void simple_clear_offered_in_result(struct simple *s);
 /* mean + z * deviation of acc (gaussiank.c). */
 double simple_gaussian_threshold(struct simple *s);
 
-/* In the memory of s: sets a vector to 0; copies to or from the host. And a copy that the host can
- * read, until it asks for the next one. */
+/* In the memory of s: sets a vector to 0; copies to or from the host. */
 void simple_zero(struct simple *s, float *vector);
 void simple_copy(struct simple *s, void *to, const void *from, size_t bytes);
-const void *simple_host_copy(struct simple *s, const void *from, size_t bytes);
 
 /* ---- on the host (host.c) -------------------------------------------------------------------- */
 
