@@ -172,11 +172,14 @@ static __device__ inline void ops_begin(void)
 #endif
 }
 
-/* The next kernel's blocks may take the place of those of this one as they end, and not only when
- * all have; those of this one have all begun by then. Such a place is a piece of shared memory: of
- * reduce's blocks it has to be at least as large as apply's blocks need. If it is smaller, fewer of
- * these run at once, and so until their end (H200, 133M elements: 3 % of a step). */
+/* Shared memory of a block of reduce: at least as much as a block of apply has (48144 bytes), which
+ * begins in the piece that a block of reduce leaves. If that piece is smaller, fewer blocks of
+ * apply run at once, and so until their end (H200, 133M elements: 3 % of a step). Static memory
+ * ends at 49152 bytes, and functions have a little of their own. */
 enum { OPS_PLACE_BYTES = 48640 };
+
+/* The next kernel's blocks may take the place of those of this one as they end, and not only when
+ * all have; those of this one have all begun by then. */
 static __device__ inline void ops_let_next_begin(void)
 {
 #if __CUDA_ARCH__ >= 900

@@ -28,6 +28,7 @@ union memory {
   shared reduce;
   char place[OPS_PLACE_BYTES]; /* for a block of apply */
 };
+static_assert(sizeof(memory) >= OPS_PLACE_BYTES, "a block of apply fits in its place");
 static_assert((int)THREADS >= (int)OPS_SELECTING_LEAST && (int)THREADS <= (int)OPS_SELECTING_MOST,
               "there is room");
 
