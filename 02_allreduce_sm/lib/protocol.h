@@ -141,8 +141,9 @@ ALLREDUCE_RULE uint32_t allreduce_hop_lines(size_t lines, int n)
 /* ---- slices ---------------------------------------------------------------------------------- */
 
 /* How the two-shot method divides a vector. A word is 16 bytes from a multiple of 16 *of the
- * address*, not of the vector; each word belongs to one rank. The few elements before the first
- * word and after the last one belong to the last rank. */
+ * address*, not of the vector; each word belongs to one rank. Slices begin at multiples of 128 in
+ * the receive buffer, because stores that fill lines of memory make the largest packets. The few
+ * elements before the first slice and after the last word belong to the last rank. */
 #define ALLREDUCE_WORD 16
 
 struct allreduce_slice {
@@ -160,12 +161,12 @@ ALLREDUCE_RULE struct allreduce_slice allreduce_slice_of(const void *send, const
   struct allreduce_slice s = {from != to, 0, 0, 0, count, rank == n - 1};
   size_t words = count;
   if (!s.misaligned) {
-    s.head = (ALLREDUCE_WORD - to) % ALLREDUCE_WORD / size;
+    s.head = (128 - (uintptr_t)recv % 128) % 128 / size;
     if (s.head > count) s.head = count;
     words = (count - s.head) * size / ALLREDUCE_WORD;
     s.tail = s.head + words * (ALLREDUCE_WORD / size);
   }
-  const size_t share = (words + (size_t)n - 1) / (size_t)n;
+  const size_t share = (words + 8 * (size_t)n - 1) / (8 * (size_t)n) * 8; /* 128 bytes */
   s.first = share * (size_t)rank < words ? share * (size_t)rank : words;
   s.end = words - s.first < share ? words : s.first + share;
   return s;
