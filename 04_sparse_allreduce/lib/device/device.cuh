@@ -248,7 +248,8 @@ static __device__ inline uint64_t ops_list_count(const sparse_list &list)
 
 /* The first entry at or after `low` whose index is not below `key`, searched for by a whole warp,
  * which looks at 64 entries at a time: a sixth of the round trips to memory of a binary search.
- * Both loads come before the first comparison; otherwise the compiler may let one wait for it. */
+ * Both loads come before the first comparison; otherwise the compiler may let one wait for it.
+ * The key of a tile's end may be above all indices, and no place beyond the list is below it. */
 static __device__ inline uint32_t ops_lower_bound(const sparse_pair *pairs, uint32_t low,
                                                   uint32_t count, uint64_t key)
 {
@@ -258,8 +259,8 @@ static __device__ inline uint32_t ops_lower_bound(const sparse_pair *pairs, uint
     const uint32_t step = (high - low) / 65 + 1;
     const uint64_t at = low + (uint64_t)step * (lane + 1) - 1;
     const uint64_t further = at + (uint64_t)step * 32;
-    const uint32_t near = at < high ? pairs[at].index : SPARSE_NO_INDEX;
-    const uint32_t far = further < high ? pairs[further].index : SPARSE_NO_INDEX;
+    const uint64_t near = at < high ? pairs[at].index : UINT64_MAX;
+    const uint64_t far = further < high ? pairs[further].index : UINT64_MAX;
     const uint32_t less = (uint32_t)(__popc(__ballot_sync(OPS_ALL_LANES, near < key)) +
                                      __popc(__ballot_sync(OPS_ALL_LANES, far < key)));
     const uint64_t end = low + (uint64_t)step * (less + 1) - 1;
