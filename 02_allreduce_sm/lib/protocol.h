@@ -148,7 +148,7 @@ ALLREDUCE_RULE uint32_t allreduce_hop_lines(size_t lines, int n)
 
 struct allreduce_slice {
   int misaligned;    /* the buffers begin at different places in a word: a word is an element */
-  size_t head;       /* elements before the first word */
+  size_t head;       /* elements before the first slice */
   size_t first, end; /* words of this rank */
   size_t tail;       /* the first element after the last word */
   int has_edges;     /* does this rank also have head and tail? */
