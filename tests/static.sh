@@ -26,8 +26,7 @@ check_cppcheck() { # ctu: functions of two examples may have one name
   local libraries=(0[2-4]_*/ 0[2-4]_*/lib)
   sources c | xargs cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
     --suppress=missingIncludeSystem --suppress=arrayIndexThenCheck --suppress=ctunullpointer -DCPU_STANDIN -D_GNU_SOURCE \
-    -Icommon -Icommon/launch -Icommon/verify -Icommon/bench -Icommon/cpu -Icommon/cpu/include \
-    "${libraries[@]/#/-I}"
+    -Icommon -Icommon/launch -Icommon/verify -Icommon/bench -Icommon/cpu/include "${libraries[@]/#/-I}" -Icommon/cpu
 }
 
 check_shellcheck() { sources sh bash bats sbatch pbs | xargs shellcheck .ci/run; }
