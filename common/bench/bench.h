@@ -64,7 +64,4 @@ int bench_run(const struct rank *me, const struct options *opt, const struct ben
 /* The median of n values, which it sorts. */
 double bench_median(double *values, long n);
 
-/* Defined by the bench.c of each example: all of --bench. */
-int bench_example(const struct rank *me, const struct options *opt);
-
 #endif
