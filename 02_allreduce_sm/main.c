@@ -74,7 +74,8 @@ static int run(const struct rank *me, const struct options *opt)
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&comm, me->nranks, id, me->rank));
-  CUDACHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); /* nobody waits unasked */
+  /* Non-blocking: no other stream waits for it, and no cudaMemcpy, unless we say so. */
+  CUDACHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   launcher_print_all(me, "  Rank %d communicator initialized using device %d\n", me->rank,
                      me->device);
 

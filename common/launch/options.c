@@ -309,7 +309,7 @@ void options_help(const char *program, const char *summary, const struct option_
          "Options (defaults in parentheses; SIZE takes K, M or G):\n",
          program, summary, program, program);
   for (int part = 1; part <= (harness ? 2 : 1); part++) {
-    if (part)
+    if (part == 2)
       printf("\nFor tests and measurements. With any of these the harness runs, not main.c:\n");
     for (const struct option_spec *row = table; row->name; row++) {
       if (harness && of_lesson(&unused, row->value) != (part == 1)) continue;
