@@ -200,7 +200,7 @@ clean:
 # Programs, headers, a static library of the reusable parts with its pkg-config file, and for PyTorch the sparse
 # AllReduce as a shared library next to the module that loads it. Programs of MPI=1 and CPU=1 end in _mpi and _cpu, so
 # all builds fit into one PREFIX.
-VERSION = $(shell sed -n 's/^\#define SUITE_VERSION "\(.*\)"/\1/p' common/launch/launcher.c)
+VERSION = $(shell sed -n 's/^\#define SUITE_VERSION "\(.*\)".*/\1/p' common/launch/launcher.c)
 TO = $(call quote,$(DESTDIR)$(abspath $(PREFIX)))
 ENDING := $(CPU:%=_cpu)
 PC_FILE := nccl-examples$(CPU:%=-cpu).pc

@@ -14,7 +14,7 @@
 #include "check.h"
 #include "launcher_backend.h"
 
-#define SUITE_VERSION "1.0.0"
+#define SUITE_VERSION "2.0.0" /* the same in the headers of lib/, see CHANGELOG.md */
 
 /* Written before the ranks start, read by all of them. */
 static const struct program *program;
