@@ -50,10 +50,15 @@ OPENMP := $(if $(findstring clang,$(CC)),-Wno-unknown-pragmas,-fopenmp)# for 04'
 # $(1) is there; or make ends: there is no $(2), and $(3) is allowed
 need = $(if $(1),,$(error no $(2); allowed: $(3)))
 NAMES = CC=<C compiler>$(if $(MPI),$(comma) MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1)
-MISSING = $(foreach name,$(CC) $(COMPILER),$(call need,$(shell command -v $(firstword $(name))),$(name),$(NAMES)))
+compiler = $(call need,$(shell command -v $(firstword $(1))),$(firstword $(1)),$(NAMES))
+MISSING = $(call compiler,$(CC))$(call compiler,$(COMPILER))
 
+# whatever CFLAGS say, NaN is no number and sums keep their bits: verification relies on both
+EXACT := -fno-fast-math -fno-finite-math-only -fno-unsafe-math-optimizations -fno-associative-math -fno-reciprocal-math \
+         -fsigned-zeros -ffp-contract=off
 # position independent, for the shared libraries; functions may still be inlined within a file
-C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic $(CFLAGS) $(OPENMP) -pthread -fPIC -fno-semantic-interposition
+C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic $(CFLAGS) $(EXACT) $(OPENMP) -pthread -fPIC \
+          -fno-semantic-interposition
 C_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 LINK_FLAGS = $(OPENMP) -pthread -lm $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
@@ -183,7 +188,7 @@ $(SHARED)/flags: TEXT = $(CC) | $(C_FLAGS) | $(NCCL_HOME)
 $(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
 $(SHARED)/nvcc_flags: TEXT = $(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME)
 $(SHARED)/flags $(BUILD)/flags $(SHARED)/nvcc_flags: FORCE
-	@mkdir -p $(@D)$(MISSING)
+	$(MISSING)@mkdir -p $(@D)
 	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@
 
 # ---- run, install, and so on -----------------------------------------------------------------------------
@@ -202,6 +207,11 @@ clean:
 # all builds fit into one PREFIX.
 VERSION = $(shell sed -n 's/^\#define SUITE_VERSION "\(.*\)".*/\1/p' common/launch/launcher.c)
 TO = $(call quote,$(DESTDIR)$(abspath $(PREFIX)))
+ifneq ($(filter install,$(MAKECMDGOALS)),)
+ifneq ($(words $(PREFIX))$(shell printf %s $(call quote,$(PREFIX)) | tr -cd '"\\$$`#%:'"'"),1)
+$(error PREFIX='$(PREFIX)' cannot be used; allowed: a folder, without blanks and without " ' \ $$ ` : % and #)
+endif
+endif
 ENDING := $(CPU:%=_cpu)
 PC_FILE := nccl-examples$(CPU:%=-cpu).pc
 HEADERS := $(filter %/allreduce.h %/alltoallv.h %/sparse_allreduce.h,$(wildcard $(ALL_EXAMPLES:=/lib/*.h)))
@@ -231,7 +241,12 @@ install: all $(call objects,$(call library_sources,$(ALL_EXAMPLES)))
 	@install -m 644 04_sparse_allreduce/pytorch/sparse_update_optimizer.py $(TO)/lib
 	@$(if $(CPU),install $(STANDIN) $(TO)/lib && install -D -m 644 -t $(TO)/include/cpu_standin common/cpu/include/*.h)
 	@printf '%s\n' "$$PC" > $(TO)/lib/pkgconfig/$(PC_FILE)
-	@echo "installed in $(DESTDIR)$(abspath $(PREFIX)): bin/*$(MPI:%=_mpi)$(ENDING), the library, lib/pkgconfig/$(PC_FILE)"
+	@echo installed in $(TO)": bin/*$(MPI:%=_mpi)$(ENDING), the library, lib/pkgconfig/$(PC_FILE)"
+
+# for editors and tools that read C
+compile_commands.json: FORCE
+	@$(MAKE) --no-print-directory -nB V=1 all tests | sed -n 's/["\\]/\\&/g; s|^ *mkdir [^;]*; *\(.* -c -o .* \(.*\)\)$$|\
+	  {"directory": "$(CURDIR)", "command": "\1", "file": "\2"},|p' | sed '1s/^/[/; $$s/,$$/]/' > $@
 
 # for scripts: make -s print-NCCL_HOME
 print-%:
@@ -245,6 +260,7 @@ make both                   ... for both launchers, in build/
 make run                    run every example under both launchers (scripts/run_all.sh); in the folder of an
                             example: only that one (NP=ranks with MPI=1, else NTHREADS=ranks; ARGS='--bench')
 make tests                  the programs of tests/unit (CPU=1) and tests/gpu, in build/<variant>/tests/
+make compile_commands.json  the commands of the compiler, for clangd and the like
 make install                programs, headers, libraries to [DESTDIR]PREFIX
 make clean                  remove everything that was built
 Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE PREFIX DESTDIR;

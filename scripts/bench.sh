@@ -18,7 +18,7 @@ out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*"
 arguments "--no-install --out DIR EXAMPLE..." "$@"
 choose_examples "${words[@]}"
 [ -n "$out" ] || die "--out needs a folder: --out DIR"
-mkdir -p -- "$out" && out=$(realpath -- "$out") || exit
+mkdir -p -- "$out" 2>/dev/null && out=$(realpath -- "$out") && [ -w "$out" ] || die "cannot make or write the folder '$out'; choose another --out"
 [ ! -e "$out/provenance.txt" ] || die "'$out' already has results; choose another --out"
 prepare "" ""
 build_examples

@@ -80,12 +80,16 @@ make_for() { make -C "$TOP" CPU="${kind/gpu/}" MPI="${1/pthread/}" "${@:2}"; }
 # Builds the examples for all launchers. Sets kind to gpu; or to cpu, after a line with the reason.
 # shellcheck disable=SC2034 # ranks is for the scripts
 build_examples() {
-  local why launcher
+  local why launcher programs
   launchers=pthread kind=gpu ranks=$(gpu_count) why=$(missing_for_gpu_build)
   [ "$ranks" -gt 0 ] || why="no GPU found${why:+, $why}"
   [ -z "$why" ] || { echo "$why: running on the CPU stand-in" && kind=cpu ranks=4; }
   if have_mpi; then launchers="pthread mpi"; else echo "no MPI: only threads"; fi
-  for launcher in $launchers; do make_for "$launcher" -k -j "$(nproc)" "${examples[@]}" | grep LINK; done
+  # not the targets of the examples: they set links, which are the user's, and may be in a read-only folder
+  read -ra programs <<<"$(make -s -C "$TOP" print-PROGRAMS EXAMPLE="${examples[*]}")"
+  for launcher in $launchers; do
+    make_for "$launcher" -k -j "$(nproc)" "${programs[@]/#/build/$kind-$launcher/}" | grep LINK
+  done
 }
 
 # build_and_run LAUNCHER EXAMPLE|PROGRAM [ARGUMENTS]

@@ -12,7 +12,8 @@
       `*`: the quartiles (or extremes) do not meet; SLOWER: by more than N percent (10); LOST: NEW has no time, since it
       was wrong
 
-Exit code 0: done, no difference, nothing SLOWER or LOST; 1: otherwise; 2: usage, or a file that is not understood."""
+Exit code 0: done, no difference, nothing SLOWER or LOST; 1: otherwise; 2: usage, or a file that is not understood or
+cannot be written."""
 import csv
 import difflib
 import glob
@@ -34,6 +35,8 @@ def die(message):
 
 # ---- files -------------------------------------------------------------------------------------------------
 def read(path):
+    if not os.path.isfile(path):  # a pipe, for example, would be waited for
+        die(f"{path} is no file; allowed: a CSV file of --bench")
     with open(path, newline="") as file:
         names, *lines = [*csv.reader(file)] or [[]]
     names = ["variant" if name == "path" else name for name in names]  # the variants of 04
@@ -55,6 +58,8 @@ def rows_of(folder, pattern):
 
 def put(path, text, check):
     """Writes a file that is to change; with check, prints how it would change, and returns whether."""
+    if os.path.lexists(path) and not os.path.isfile(path):
+        die(f"{path} is no file; remove it")
     with open(path if os.path.isfile(path) else os.devnull) as file:
         old = file.read()
     if check:
@@ -204,7 +209,7 @@ def html_page(folder):
         text += f"<pre>{html.escape(file.read())}</pre>"
     title = "NCCL examples: results"
     head = f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"/><title>{title}</title>\n<style>{STYLE}</style>\n'
-    put(f"{folder}/report.html", f"{head}<h1>{title}</h1>\n<p>{machine(folder)}</p>\n{text}</html>\n", False)
+    put(f"{folder}/report.html", f"{head}<h1>{title}</h1>\n<p>{html.escape(machine(folder))}</p>\n{text}</html>\n", False)
 
 
 # ---- two folders side by side ------------------------------------------------------------------------------
@@ -270,6 +275,11 @@ def main():
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
-    except (KeyError, ValueError) as problem:
-        die(f"a column or number is missing: {problem}; allowed: CSV files of --bench, provenance.txt of bench.sh")
+        code = main()
+        print(end="", flush=True)
+    except OSError as problem:  # also what cannot be written: Python would try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        die(f"a file cannot be read or written: {problem}")
+    except Exception as problem:
+        die(f"not understood: {type(problem).__name__}, {problem}; allowed: CSV files of --bench, provenance.txt of bench.sh")
+    sys.exit(code)

@@ -41,7 +41,7 @@ build_clang() { make -s -j "$lanes" CPU=1 STRICT=1 CC=clang CFLAGS=-O0 VARIANT=c
 built() {
   local code=0
   "build_$1" || code=$?
-  [[ $code != 0 && $code != 77 ]] || "${@:2}"
+  if [[ $code = 0 || $code = 77 ]]; then "${@:2}"; else return $code; fi
 }
 
 # ---- tests ---------------------------------------------------------------------------------------

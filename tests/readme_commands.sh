@@ -22,7 +22,7 @@ set -euo pipefail
 . "$(dirname "$0")/../scripts/lib.sh"
 cd "$TOP"
 [ $# -gt 0 ] || set -- ./*.md docs/*.md [0-9][0-9]_*/{,*/}*.md
-limit=300 # seconds for a block
+limit=1800 # seconds for a block that hangs
 
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 gpus=yes

@@ -10,14 +10,46 @@
 #include "internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECEIVE };
+enum kind {
+  ALL_REDUCE,
+  REDUCE_SCATTER,
+  ALL_GATHER,
+  BROADCAST,
+  REDUCE,
+  ALL_TO_ALL,
+  GATHER,
+  SCATTER,
+  SEND,
+  RECEIVE,
+  KINDS
+};
 
-static const char *const names[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather",
-                                    "ncclBroadcast", "ncclSend",          "ncclRecv"};
+static const char *const names[KINDS] = {
+    "ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast", "ncclReduce",
+    "ncclAlltoAll",  "ncclGather",        "ncclScatter",   "ncclSend",      "ncclRecv"};
+
+/* How many times `count` elements a buffer has, and whether only the root has one. */
+enum size { NONE, ONE, RANKS };
+static const struct {
+  enum size size[BUFFERS];
+  bool only_root[BUFFERS];
+} shapes[KINDS] = {
+    [ALL_REDUCE] = {{ONE, ONE}, {false, false}},
+    [REDUCE_SCATTER] = {{RANKS, ONE}, {false, false}},
+    [ALL_GATHER] = {{ONE, RANKS}, {false, false}},
+    [BROADCAST] = {{ONE, ONE}, {true, false}},
+    [REDUCE] = {{ONE, ONE}, {false, true}},
+    [ALL_TO_ALL] = {{RANKS, RANKS}, {false, false}},
+    [GATHER] = {{ONE, RANKS}, {false, true}},
+    [SCATTER] = {{RANKS, ONE}, {true, false}},
+    [SEND] = {{ONE, NONE}, {false, false}},
+    [RECEIVE] = {{NONE, ONE}, {false, false}},
+};
 
 struct call {
   struct call *next; /* of its batch */
@@ -94,23 +126,30 @@ static struct claim claim_of(const struct call *call)
   return claim;
 }
 
-/* Reduces the `count` elements at byte `from` of all sendbuffs to byte `to` of this rank's
- * recvbuff, in pieces that stay in the cache. If `give`, also copies the result to all other ranks.
+/* Reduces the `count` elements at byte `from` of all sendbuffs to byte `to` of the recvbuff of rank
+ * `whose`, in pieces that stay in the cache. If `give`, also copies the result to all other ranks.
  */
-static void reduce(const struct shared *shared, size_t from, size_t to, size_t count, bool give)
+static void reduce(const struct shared *shared, size_t whose, size_t from, size_t to, size_t count,
+                   bool give)
 {
   enum { PIECE = 4096 };
   const struct call *call = shared->call;
-  int me = call->comm->rank, n = call->comm->nranks;
+  int n = call->comm->nranks;
   for (size_t done = 0; done < count; done += PIECE) {
     size_t piece = count - done < PIECE ? count - done : PIECE, at = done * call->size;
     const char *in[MAX_RANKS];
     for (int r = 0; r < n; r++) in[r] = shared->buffers[SENDBUFF][r] + from + at;
-    char *result = shared->buffers[RECVBUFF][me] + to + at;
+    char *result = shared->buffers[RECVBUFF][whose] + to + at;
     cpu_reduce(result, in, n, piece, call->type, call->op);
     for (int r = 0; r < n && give; r++)
-      if (r != me) memcpy(shared->buffers[RECVBUFF][r] + to + at, result, piece * call->size);
+      if (r != (int)whose)
+        memcpy(shared->buffers[RECVBUFF][r] + to + at, result, piece * call->size);
   }
+}
+
+static void copy(char *to, const char *from, size_t bytes)
+{
+  if (to != from) memcpy(to, from, bytes);
 }
 
 /* Does this rank's share. In place, no rank reads what another one writes: in an AllReduce each
@@ -119,22 +158,30 @@ static void move(const struct shared *shared)
 {
   const struct call *call = shared->call;
   size_t me = (size_t)call->comm->rank, n = (size_t)call->comm->nranks;
-  size_t bytes = call->count * call->size;
+  size_t bytes = call->count * call->size, root = (size_t)call->peer;
   char *const *in = shared->buffers[SENDBUFF], *out = shared->buffers[RECVBUFF][me];
   size_t start = call->count * me / n, end = call->count * (me + 1) / n;
   switch (call->kind) {
   case ALL_REDUCE:
-    reduce(shared, start * call->size, start * call->size, end - start, true);
+    reduce(shared, me, start * call->size, start * call->size, end - start, true);
+    break;
+  case REDUCE:
+    reduce(shared, root, start * call->size, start * call->size, end - start, false);
     break;
   case REDUCE_SCATTER:
-    reduce(shared, me * bytes, 0, call->count, false);
+    reduce(shared, me, me * bytes, 0, call->count, false);
     break;
   case BROADCAST:
-    if (out != in[call->peer]) memcpy(out, in[call->peer], bytes);
+    copy(out, in[root], bytes);
     break;
-  default: /* ALL_GATHER */
-    for (size_t r = 0; r < n; r++)
-      if (out + r * bytes != in[r]) memcpy(out + r * bytes, in[r], bytes);
+  case SCATTER:
+    copy(out, in[root] + me * bytes, bytes);
+    break;
+  case ALL_TO_ALL:
+    for (size_t r = 0; r < n; r++) copy(out + r * bytes, in[r] + me * bytes, bytes);
+    break;
+  default: /* ALL_GATHER, GATHER */
+    for (size_t r = 0; r < n && out != NULL; r++) copy(out + r * bytes, in[r], bytes);
   }
 }
 
@@ -248,7 +295,7 @@ static void run_batch(const void *args)
   }
   if (ok) cpu_wait(batch->comm, all_done, batch, HUGE_VAL);
   const char *failure = cpu_control_failure(batch->comm->control);
-  if (failure != NULL) cpu_worker_fail(failure);
+  if (failure != NULL && !atomic_load(&batch->comm->aborted)) cpu_worker_fail(failure);
   use(batch, -1);
 }
 
@@ -266,11 +313,74 @@ static void release_batch(const void *args)
 
 /* ---- groups -------------------------------------------------------------------------------- */
 
+/* A call that waits for other ranks, such as ncclCommInitRank. */
+struct waiting {
+  struct waiting *next;
+  const void *order; /* calls with the same one run one after the other */
+  ncclResult_t (*run)(const void *args);
+  pthread_t thread;
+  bool begun;
+  ncclResult_t result;
+  char sentence[SENTENCE]; /* why it failed */
+  _Alignas(max_align_t) char args[];
+};
+
 static _Thread_local struct {
   int depth;
   ncclResult_t error;    /* of the first call of the group that failed */
   struct batch *batches; /* one per communicator, in the order of its first call */
+  struct waiting *calls, **end;
 } group;
+
+/* Runs this call, and those after it that have the same order. */
+static void *run_waiting(void *argument)
+{
+  struct waiting *first = argument;
+  for (struct waiting *call = first; call != NULL; call = call->next) {
+    if (call->order != first->order) continue;
+    call->result = call->run(call->args);
+    snprintf(call->sentence, sizeof(call->sentence), "%s", cpu_nccl_sentence());
+  }
+  return NULL;
+}
+
+/* The ranks of several calls may wait for each other, so each has a thread. */
+static ncclResult_t end_waiting(void)
+{
+  ncclResult_t result = ncclSuccess;
+  struct waiting *first = group.calls, *next;
+  for (struct waiting *call = first; call != NULL; call = call->next) {
+    struct waiting *same = first;
+    while (same->order != call->order) same = same->next;
+    call->begun = same == call;
+    if (call->begun && pthread_create(&call->thread, NULL, run_waiting, call) != 0)
+      cpu_out_of_memory("a thread of a group");
+  }
+  for (struct waiting *call = first; call != NULL; call = call->next)
+    if (call->begun) pthread_join(call->thread, NULL);
+  for (struct waiting *call = first; call != NULL; call = next) {
+    next = call->next;
+    if (result == ncclSuccess && call->result != ncclSuccess)
+      result = cpu_nccl_error(call->result, "%s", call->sentence);
+    free(call);
+  }
+  group.calls = NULL;
+  return result;
+}
+
+ncclResult_t cpu_group_run(const void *order, ncclResult_t (*run)(const void *args),
+                           const void *args, size_t bytes)
+{
+  if (group.depth == 0) return run(args);
+  struct waiting *call = cpu_allocate(sizeof(*call) + bytes);
+  call->order = order;
+  call->run = run;
+  memcpy(call->args, args, bytes);
+  if (group.calls == NULL) group.end = &group.calls;
+  *group.end = call;
+  group.end = &call->next;
+  return ncclSuccess;
+}
 
 static ncclResult_t add_to_group(struct call *call)
 {
@@ -297,7 +407,8 @@ static ncclResult_t add_to_group(struct call *call)
 static ncclResult_t end_group(void)
 {
   if (--group.depth > 0) return ncclSuccess;
-  ncclResult_t result = group.error;
+  ncclResult_t result = end_waiting();
+  if (group.error != ncclSuccess) result = group.error;
   while (group.batches != NULL) {
     struct batch *batch = group.batches;
     group.batches = batch->next;
@@ -364,12 +475,12 @@ static ncclResult_t check(struct call *call)
                           comm->device);
   if (call->count > SIZE_MAX / call->size / n)
     return cpu_nccl_error(ncclInvalidArgument, "%s: count %zu is too large", name, call->count);
-  size_t bytes = call->count * call->size;
-  if (call->kind != RECEIVE && (call->kind != BROADCAST || comm->rank == call->peer))
-    call->bytes[SENDBUFF] = call->kind == REDUCE_SCATTER ? n * bytes : bytes;
-  if (call->kind != SEND) call->bytes[RECVBUFF] = call->kind == ALL_GATHER ? n * bytes : bytes;
-  result = check_buffer(call, SENDBUFF);
-  if (result == ncclSuccess) result = check_buffer(call, RECVBUFF);
+  const size_t times[] = {[NONE] = 0, [ONE] = 1, [RANKS] = n};
+  for (enum which b = SENDBUFF; b < BUFFERS && result == ncclSuccess; b++) {
+    const bool mine = !shapes[call->kind].only_root[b] || comm->rank == call->peer;
+    if (mine) call->bytes[b] = times[shapes[call->kind].size[b]] * call->count * call->size;
+    result = check_buffer(call, b);
+  }
   if (result == ncclSuccess) cpu_registration_note(comm, call->buffers, call->bytes);
   return result;
 }
@@ -424,6 +535,36 @@ ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
                            ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
   return submit(BROADCAST, sendbuff, recvbuff, count, datatype, ncclSum, root, comm, stream);
+}
+
+ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t datatype, int root,
+                       ncclComm_t comm, cudaStream_t stream)
+{
+  return submit(BROADCAST, buffer, buffer, count, datatype, ncclSum, root, comm, stream);
+}
+
+ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
+{
+  return submit(REDUCE, sendbuff, recvbuff, count, datatype, op, root, comm, stream);
+}
+
+ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
+                          ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
+{
+  return submit(ALL_TO_ALL, sendbuff, recvbuff, count, datatype, ncclSum, 0, comm, stream);
+}
+
+ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                        int root, ncclComm_t comm, cudaStream_t stream)
+{
+  return submit(GATHER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm, stream);
+}
+
+ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count,
+                         ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
+{
+  return submit(SCATTER, sendbuff, recvbuff, count, datatype, ncclSum, root, comm, stream);
 }
 
 ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,

@@ -21,12 +21,19 @@ ncclResult_t cpu_nccl_error(ncclResult_t result, const char *format, ...)
   va_start(arguments, format);
   vsnprintf(last_error, sizeof(last_error), format, arguments);
   va_end(arguments);
+  cpu_mistake(last_error);
   return result;
+}
+
+const char *cpu_nccl_sentence(void)
+{
+  return last_error;
 }
 
 const char *ncclGetLastError(ncclComm_t comm)
 {
   (void)comm;
+  cpu_mistake(NULL);
   return last_error;
 }
 
@@ -40,6 +47,7 @@ const char *ncclGetErrorString(ncclResult_t result)
                                       "invalid usage",
                                       "remote process exited or there was a network error",
                                       "NCCL operation in progress"};
+  cpu_mistake(NULL);
   return (unsigned)result <= ncclInProgress ? texts[result] : "unknown result code";
 }
 
@@ -122,6 +130,18 @@ static ncclResult_t join(ncclComm_t *result, int nranks, const struct place *id,
   return joined;
 }
 
+struct init {
+  ncclComm_t *comm;
+  int nranks, rank, device;
+  struct place id;
+};
+
+static ncclResult_t run_init(const void *args)
+{
+  const struct init *init = args;
+  return join(init->comm, init->nranks, &init->id, init->rank, init->device);
+}
+
 static ncclResult_t init_rank(ncclComm_t *comm, int nranks, const ncclUniqueId *unique_id, int rank)
 {
   *comm = NULL;
@@ -129,9 +149,9 @@ static ncclResult_t init_rank(ncclComm_t *comm, int nranks, const ncclUniqueId *
     return cpu_nccl_error(ncclInvalidArgument, "rank %d of %d; the stand-in has at most %d ranks",
                           rank, nranks, MAX_RANKS);
   if (cpu_device(-1) == NULL) return cuda_error("ncclCommInitRank", cudaErrorNoDevice);
-  struct place id;
-  memcpy(&id, unique_id, sizeof(id));
-  return join(comm, nranks, &id, rank, cpu_current_device());
+  struct init init = {comm, nranks, rank, cpu_current_device(), {0}};
+  memcpy(&init.id, unique_id, sizeof(init.id));
+  return cpu_group_run(comm, run_init, &init, sizeof(init));
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId unique_id, int rank)
@@ -172,16 +192,18 @@ struct wish {
   struct place id;
 };
 
+struct split {
+  ncclComm_t comm, *result;
+  int color, key;
+};
+
 /* Each rank makes an id; the id of the first rank of each color is used. */
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
-                           ncclConfig_t *config)
+static ncclResult_t run_split(const void *args)
 {
-  (void)config;
-  ncclResult_t result = cpu_comm_check(comm);
-  if (result != ncclSuccess) return result;
-  *newcomm = NULL;
-  if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
-    return cpu_nccl_error(ncclInvalidArgument, "ncclCommSplit: color %d", color);
+  const struct split *split = args;
+  ncclComm_t comm = split->comm;
+  const int color = split->color, key = split->key;
+  ncclResult_t result = ncclSuccess;
   struct region *region = cpu_control_create();
   struct wish mine, wishes[MAX_RANKS], *first = NULL;
   memset(&mine, 0, sizeof(mine));
@@ -198,10 +220,46 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
       if (first == NULL || wishes[r].key < first->key) first = &wishes[r];
       if (wishes[r].key < key || (wishes[r].key == key && r < comm->rank)) rank++;
     }
-    result = join(newcomm, members, &first->id, rank, comm->device);
+    result = join(split->result, members, &first->id, rank, comm->device);
   }
   if (first == NULL || first->id.inode != mine.id.inode) cpu_region_release(region);
   return result;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
+                           ncclConfig_t *config)
+{
+  (void)config;
+  ncclResult_t result = cpu_comm_check(comm);
+  if (result != ncclSuccess) return result;
+  *newcomm = NULL;
+  if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
+    return cpu_nccl_error(ncclInvalidArgument, "ncclCommSplit: color %d", color);
+  struct split split = {comm, newcomm, color, key};
+  return cpu_group_run(comm, run_split, &split, sizeof(split));
+}
+
+/* ---- windows ------------------------------------------------------------------------------- */
+
+struct window {
+  ncclComm_t comm;
+  void *buffer;
+  size_t bytes;
+  ncclWindow_t *window;
+  int flags;
+};
+
+static ncclResult_t run_window(const void *args)
+{
+  const struct window *w = args;
+  return cpu_window_register(w->comm, w->buffer, w->bytes, w->window, w->flags);
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
+                                    ncclWindow_t *window, int flags)
+{
+  struct window args = {comm, buffer, bytes, window, flags};
+  return cpu_group_run(comm, run_window, &args, sizeof(args));
 }
 
 /* ---- leaving ------------------------------------------------------------------------------- */
@@ -215,13 +273,28 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommDestroy(ncclComm_t comm)
+static ncclResult_t destroy(ncclComm_t comm)
 {
   if (comm == NULL) return ncclSuccess;
   if (comm->stream != NULL) cpu_stream_wait(comm->stream);
   cpu_registrations_end(comm);
   cpu_comm_release(comm);
   return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+  return destroy(comm);
+}
+
+/* Ends what this rank has queued, even if other ranks never take part in it. */
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+  if (comm != NULL && comm->stream != NULL && !cpu_stream_idle(comm->stream)) {
+    atomic_store(&comm->aborted, true);
+    cpu_control_fail(comm->control, "rank %d has called ncclCommAbort", comm->rank);
+  }
+  return destroy(comm);
 }
 
 /* ---- queries ------------------------------------------------------------------------------- */

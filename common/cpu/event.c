@@ -113,6 +113,12 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
   return cudaSuccess;
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+  if (event == NULL) return cpu_error(cudaErrorInvalidResourceHandle);
+  return copy_of(event).pending == 0 ? cudaSuccess : cudaErrorNotReady;
+}
+
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
 {
   if (start == NULL || end == NULL || !start->timing || !end->timing)

@@ -54,7 +54,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
 {
   static atomic_ullong ids;
   (void)mode;
-  if (stream == NULL || capture != NULL) return cpu_error(cudaErrorStreamCaptureUnsupported);
+  if (stream == NULL || stream == cudaStreamLegacy || capture != NULL)
+    return cpu_error(cudaErrorStreamCaptureUnsupported);
   capture = cpu_allocate(sizeof(*capture));
   atomic_init(&capture->references, 1);
   capture->origin = stream;
@@ -75,7 +76,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
 {
-  bool active = stream != NULL && cpu_capture_of(stream) != 0;
+  bool active = stream != NULL && stream != cudaStreamLegacy && cpu_capture_of(stream) != 0;
   *status = active ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
@@ -101,6 +102,17 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
   atomic_fetch_add(&graph->references, 1);
   *exec = graph;
   return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                          unsigned long long)
+    __attribute__((alias("cudaGraphInstantiate")));
+
+/* There is nothing to upload. */
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
+{
+  (void)stream;
+  return exec != NULL ? cudaSuccess : cpu_error(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)

@@ -49,6 +49,7 @@ struct device {
   size_t pending;          /* operations queued or running */
   size_t used;             /* bytes allocated */
   struct CUstream_st *default_stream;
+  struct CUstream_st *streams; /* all of them */
 };
 
 const struct settings *cpu_settings(void);
@@ -62,6 +63,9 @@ cudaError_t cpu_error(cudaError_t error);
 cudaError_t cpu_error_because(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 const char *cpu_error_string(cudaError_t error);
+/* Remembers an error of a call; NULL: the program has looked at it. What nobody has looked at is
+ * printed at the end of the process. */
+void cpu_mistake(const char *sentence);
 /* Prints that the host has no memory, file or thread left. Ends the process with exit code 3. */
 void cpu_out_of_memory(const char *what) __attribute__((noreturn));
 /* Zeroed memory, never NULL: without memory for a few bytes it ends the process. */
@@ -128,8 +132,9 @@ struct operation {
 
 /* Never freed: events and communicators may use it after it has been destroyed. */
 struct CUstream_st {
-  struct CUstream_st *next;
+  struct CUstream_st *next; /* of the device */
   struct device *device;
+  bool blocking; /* in order with the default stream */
   pthread_t thread;
   pthread_cond_t work;
   struct operation *first, *last;
@@ -143,15 +148,18 @@ struct CUstream_st {
 struct operation *cpu_operation(void (*run)(const void *args), void (*release)(const void *args),
                                 const void *args, size_t bytes);
 void cpu_operation_free(struct operation *operation);
-/* The stream of a handle; 0 is the default stream of `device` (-1: the current one). NULL without a
- * device. */
+/* The stream of a handle; 0 and cudaStreamLegacy are the default stream of `device` (-1: the
+ * current one). NULL without a device. */
 struct CUstream_st *cpu_stream(cudaStream_t stream, int device);
-/* Queues the operation, or puts it into the graph that the stream is captured into. */
+/* Queues the operation, or puts it into the graph that the stream is captured into. As in CUDA, the
+ * default stream and the blocking streams of its device wait for each other. */
 void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation);
 cudaError_t cpu_stream_wait(struct CUstream_st *stream);
 /* Three calls: return the number of operations queued so far; wait until the stream has run that
  * many; make another stream wait for that. */
 uint64_t cpu_stream_queued(struct CUstream_st *stream);
+/* Has the stream run all that was queued? */
+bool cpu_stream_idle(struct CUstream_st *stream);
 void cpu_stream_reach(struct CUstream_st *stream, uint64_t number);
 void cpu_stream_after(struct CUstream_st *stream, struct CUstream_st *before, uint64_t number);
 /* Called by an operation: its stream has failed. */
@@ -208,7 +216,8 @@ struct ncclComm {
   struct CUstream_st *stream;               /* where the last operation was queued, or NULL */
   struct region *peers[MAX_RANKS][BUFFERS]; /* mapped memory of the peers; see collectives.c */
   bool finalized;
-  atomic_flag noted; /* the note on a useless registration is printed */
+  atomic_bool aborted; /* by ncclCommAbort of this rank */
+  atomic_flag noted;   /* the note on a useless registration is printed */
 };
 
 void cpu_comm_retain(ncclComm_t comm);
@@ -218,6 +227,22 @@ ncclResult_t cpu_comm_check(ncclComm_t comm);
 /* Remembers the text for ncclGetLastError and returns the result. */
 ncclResult_t cpu_nccl_error(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* The text of ncclGetLastError. */
+const char *cpu_nccl_sentence(void);
+
+/* ---- window.c ------------------------------------------------------------------------------ */
+
+/* ncclCommWindowRegister, which may stand in a group. */
+ncclResult_t cpu_window_register(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window,
+                                 int flags);
+
+/* ---- collectives.c ------------------------------------------------------------------------- */
+
+/* Runs a call that waits for other ranks: at once, or at the end of the group, where calls with
+ * different `order` run at the same time. */
+ncclResult_t cpu_group_run(const void *order, ncclResult_t (*run)(const void *args),
+                           const void *args, size_t bytes);
 
 /* ---- registration.c ------------------------------------------------------------------------ */
 

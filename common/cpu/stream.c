@@ -38,6 +38,7 @@ void cpu_worker_fail(const char *sentence)
   if (stream->failure[0] == '\0')
     snprintf(stream->failure, sizeof(stream->failure), "%s", sentence);
   pthread_mutex_unlock(&stream->device->lock);
+  cpu_mistake(sentence);
 }
 
 static void *work(void *argument)
@@ -62,12 +63,14 @@ static void *work(void *argument)
   return NULL;
 }
 
-static struct CUstream_st *create(struct device *device)
+/* Called with the lock. */
+static struct CUstream_st *create(struct device *device, bool blocking)
 {
   struct CUstream_st *stream = cpu_allocate(sizeof(*stream));
-  static _Atomic(struct CUstream_st *) streams;
   stream->device = device;
-  stream->next = atomic_exchange(&streams, stream);
+  stream->blocking = blocking;
+  stream->next = device->streams;
+  device->streams = stream;
   pthread_cond_init(&stream->work, NULL);
   /* Signals go to the program's threads only. */
   sigset_t all, old;
@@ -81,31 +84,66 @@ static struct CUstream_st *create(struct device *device)
 
 struct CUstream_st *cpu_stream(cudaStream_t handle, int number)
 {
-  if (handle != NULL) return handle;
+  if (handle != NULL && handle != cudaStreamLegacy) return handle;
   struct device *device = cpu_device(number);
   if (device == NULL) return NULL;
   pthread_mutex_lock(&device->lock);
-  if (device->default_stream == NULL) device->default_stream = create(device);
+  if (device->default_stream == NULL) device->default_stream = create(device, true);
   struct CUstream_st *stream = device->default_stream;
   pthread_mutex_unlock(&device->lock);
   return stream;
 }
 
-void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation)
+/* Called with the lock. */
+static void append(struct CUstream_st *stream, struct operation *operation)
 {
-  if (cpu_capture_operation(stream, operation)) return;
-  if (operation->queued != NULL) operation->queued(operation->args, stream);
-  struct device *device = stream->device;
-  pthread_mutex_lock(&device->lock);
   if (stream->first == NULL)
     stream->first = operation;
   else
     stream->last->next = operation;
   stream->last = operation;
   stream->queued++;
-  device->pending++;
+  stream->device->pending++;
   pthread_cond_signal(&stream->work);
-  pthread_mutex_unlock(&device->lock);
+}
+
+struct wait {
+  struct CUstream_st *before;
+  uint64_t number;
+};
+
+static void run_wait(const void *args)
+{
+  const struct wait *wait = args;
+  cpu_stream_reach(wait->before, wait->number);
+}
+
+static struct operation *wait_for(struct CUstream_st *before, uint64_t number)
+{
+  struct wait wait = {before, number};
+  return cpu_operation(run_wait, NULL, &wait, sizeof(wait));
+}
+
+/* What comes next in the default stream waits for all blocking streams, and in a blocking stream
+ * for the default one. Called with the lock. */
+static void keep_order(struct CUstream_st *stream)
+{
+  struct CUstream_st *standard = stream->device->default_stream;
+  if (!stream->blocking || standard == NULL) return;
+  for (struct CUstream_st *other = stream->device->streams; other != NULL; other = other->next)
+    if (other->blocking && other != stream && (stream == standard || other == standard) &&
+        other->done < other->queued)
+      append(stream, wait_for(other, other->queued));
+}
+
+void cpu_stream_queue(struct CUstream_st *stream, struct operation *operation)
+{
+  if (cpu_capture_operation(stream, operation)) return;
+  if (operation->queued != NULL) operation->queued(operation->args, stream);
+  pthread_mutex_lock(&stream->device->lock);
+  keep_order(stream);
+  append(stream, operation);
+  pthread_mutex_unlock(&stream->device->lock);
 }
 
 uint64_t cpu_stream_queued(struct CUstream_st *stream)
@@ -123,26 +161,25 @@ void cpu_stream_reach(struct CUstream_st *stream, uint64_t number)
   pthread_mutex_unlock(&stream->device->lock);
 }
 
-struct wait {
-  struct CUstream_st *before;
-  uint64_t number;
-};
-
-static void run_wait(const void *args)
+bool cpu_stream_idle(struct CUstream_st *stream)
 {
-  const struct wait *wait = args;
-  cpu_stream_reach(wait->before, wait->number);
+  pthread_mutex_lock(&stream->device->lock);
+  const bool idle = stream->done == stream->queued;
+  pthread_mutex_unlock(&stream->device->lock);
+  return idle;
 }
 
 void cpu_stream_after(struct CUstream_st *stream, struct CUstream_st *before, uint64_t number)
 {
-  struct wait wait = {before, number};
-  cpu_stream_queue(stream, cpu_operation(run_wait, NULL, &wait, sizeof(wait)));
+  cpu_stream_queue(stream, wait_for(before, number));
 }
 
 cudaError_t cpu_stream_wait(struct CUstream_st *stream)
 {
   if (cpu_capture_of(stream) != 0) return cudaErrorStreamCaptureUnsupported;
+  pthread_mutex_lock(&stream->device->lock);
+  if (stream == stream->device->default_stream) keep_order(stream);
+  pthread_mutex_unlock(&stream->device->lock);
   cpu_stream_reach(stream, cpu_stream_queued(stream));
   pthread_mutex_lock(&stream->device->lock);
   cudaError_t error = stream->failure[0] == '\0'
@@ -152,29 +189,43 @@ cudaError_t cpu_stream_wait(struct CUstream_st *stream)
   return error;
 }
 
-static cudaError_t create_public(cudaStream_t *stream)
+static cudaError_t create_public(cudaStream_t *stream, unsigned int flags)
 {
   struct device *device = cpu_device(-1);
   if (device == NULL) return cpu_error(cudaErrorNoDevice);
   if (stream == NULL) return cpu_error(cudaErrorInvalidValue);
-  *stream = create(device);
+  pthread_mutex_lock(&device->lock);
+  *stream = create(device, (flags & cudaStreamNonBlocking) == 0);
+  pthread_mutex_unlock(&device->lock);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream)
 {
-  return create_public(stream);
+  return create_public(stream, cudaStreamDefault);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
 {
-  (void)flags; /* no stream waits for the default one */
-  return create_public(stream);
+  return create_public(stream, flags);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int priority)
+{
+  (void)priority; /* all have the same */
+  return create_public(stream, flags);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+  *least = *greatest = 0;
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-  if (stream == NULL) return cpu_error(cudaErrorInvalidResourceHandle);
+  if (stream == NULL || stream == cudaStreamLegacy)
+    return cpu_error(cudaErrorInvalidResourceHandle);
   if (cpu_capture_of(stream) != 0) return cpu_error(cudaErrorStreamCaptureUnsupported);
   pthread_mutex_lock(&stream->device->lock);
   stream->stop = true;
@@ -188,6 +239,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle)
 {
   struct CUstream_st *stream = cpu_stream(handle, -1);
   return cpu_error(stream != NULL ? cpu_stream_wait(stream) : cudaErrorNoDevice);
+}
+
+/* Like CUDA, reports a failure of the stream as well. */
+cudaError_t cudaStreamQuery(cudaStream_t handle)
+{
+  struct CUstream_st *stream = cpu_stream(handle, -1);
+  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
+  return cpu_stream_idle(stream) ? cpu_error(cpu_stream_wait(stream)) : cudaErrorNotReady;
 }
 
 /* ---- kernels and host functions ------------------------------------------------------------ */

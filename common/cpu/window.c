@@ -48,8 +48,8 @@ static ncclResult_t judge(const struct part *parts, int nranks)
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
-                                    ncclWindow_t *window, int flags)
+ncclResult_t cpu_window_register(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window,
+                                 int flags)
 {
   ncclResult_t result = cpu_comm_check(comm);
   if (result != ncclSuccess) return result;

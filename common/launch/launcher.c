@@ -95,7 +95,9 @@ int launcher_main(int argc, char **argv, const struct program *the_program)
 {
   char error[LAUNCHER_TEXT] = "", typed[LAUNCHER_TEXT] = "";
   program = the_program;
-  signal(SIGPIPE, SIG_IGN);        /* writing to a pipe without a reader then fails, with a line */
+  /* writing to a pipe without a reader, or beyond a limit (ulimit -f), then fails, with a line */
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
   for (int i = 1; i < argc; i++) { /* before getopt sorts them */
     const size_t length = strlen(typed);
     snprintf(typed + length, sizeof typed - length, "%s\n", argv[i]);

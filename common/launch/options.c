@@ -114,10 +114,13 @@ const char *shown(const char *text, char shown[SHOWN_TEXT])
 /* 4096 -> "4K", for messages. */
 static const char *short_number(double value, enum number_kind kind, char *text, size_t size)
 {
+  static const char *const units[] = {"", "K", "M", "G"};
   int unit = 0;
-  while (kind == NUMBER_SIZE && unit < 3 && value >= 1024 && fmod(value, 1024) == 0)
-    value /= 1024, unit++;
-  snprintf(text, size, "%.15g%.1s", value, &"\0KMG"[unit]);
+  while (kind == NUMBER_SIZE && unit < 3 && value >= 1024 && fmod(value, 1024) == 0) {
+    value /= 1024;
+    unit++;
+  }
+  snprintf(text, size, "%.15g%s", value, units[unit]);
   return text;
 }
 
@@ -268,33 +271,85 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
   return check_together(opt, for_bench, error, error_size);
 }
 
+/* A file that an option names on a rank. */
+struct file {
+  const struct option_spec *row;
+  int rank;
+  bool output;
+  char *name, *identity; /* see file_identity */
+};
+
+static bool is_per_rank(const struct option_spec *row)
+{
+  return row->kind == OPTION_RANK_INPUT || row->kind == OPTION_RANK_OUTPUT;
+}
+
+/* Fills `files` with those of all ranks from `first` to `last`, and returns their number. */
+static int list_files(const struct option_spec *table, int first, int last, struct file *files)
+{
+  int n = 0;
+  for (const struct option_spec *row = table; row->name; row++) {
+    const bool output = row->kind == OPTION_OUTPUT || row->kind == OPTION_RANK_OUTPUT;
+    if (!output && !is_per_rank(row) && row->kind != OPTION_INPUT) continue;
+    const char *pattern = *(char **)row->value;
+    for (int rank = first; pattern && rank <= last; rank++) {
+      if (rank > first && !is_per_rank(row)) break;
+      char *name = file_of_rank(pattern, rank);
+      files[n++] = (struct file){row, rank, output, name, file_identity(name)};
+    }
+  }
+  return n;
+}
+
+/* Is an output also another file of these, or the file that standard output goes to? */
+static int check_distinct(const struct file *files, int n, char *error, size_t error_size)
+{
+  char typed[SHOWN_TEXT], ranks[48] = "", *standard = file_identity("/proc/self/fd/1");
+  int failed = 0;
+  for (const struct file *one = files; one < files + n && !failed; one++) {
+    if (!one->identity) continue;
+    shown(one->name, typed);
+    if (one->output && standard && strcmp(one->identity, standard) == 0)
+      failed = FAIL("--%s and standard output are the same file: %s", one->row->name, typed);
+    for (const struct file *other = files; other < one && !failed; other++) {
+      if (!other->identity || strcmp(one->identity, other->identity) != 0) continue;
+      if (!one->output && !other->output) continue;
+      if (one->row == other->row)
+        snprintf(ranks, sizeof ranks, " (on ranks %d and %d)", other->rank, one->rank);
+      failed = FAIL("--%s and --%s are the same file: %s%s", one->row->name, other->row->name,
+                    typed, ranks);
+    }
+  }
+  free(standard);
+  return failed;
+}
+
 int options_check_files(struct options *opt, const struct option_spec *own, int rank, int nranks,
                         char *error, size_t error_size)
 {
   struct option_spec table[MAX_OPTIONS];
-  char *names[MAX_OPTIONS] = {NULL}, typed[SHOWN_TEXT];
-  int failed = 0;
+  char typed[SHOWN_TEXT];
   build_table(table, opt, own);
-  for (int i = 0; table[i].name && !failed; i++) {
-    const enum option_kind kind = table[i].kind;
-    const bool per_rank = kind == OPTION_RANK_INPUT || kind == OPTION_RANK_OUTPUT;
-    const bool output = kind == OPTION_OUTPUT || kind == OPTION_RANK_OUTPUT;
-    const char *pattern =
-        per_rank || output || kind == OPTION_INPUT ? *(char **)table[i].value : NULL;
-    if (!pattern) continue;
-    names[i] = file_of_rank(pattern, rank);
-    if (per_rank && nranks > 1 && !strstr(pattern, "%r"))
+  /* rank 0 compares the files of all ranks */
+  struct file *files = calloc((size_t)(MAX_OPTIONS * nranks), sizeof *files);
+  if (!files) return FAIL("out of memory");
+  const int n = list_files(table, rank == 0 ? 0 : rank, rank == 0 ? nranks - 1 : rank, files);
+  int failed = 0;
+  for (const struct file *file = files; file < files + n && !failed; file++) {
+    const char *pattern = *(char **)file->row->value;
+    if (is_per_rank(file->row) && nranks > 1 && !strstr(pattern, "%r"))
       failed = FAIL("--%s: '%s' is one file for %d ranks; write %%r, which becomes the rank, "
                     "into the name",
-                    table[i].name, shown(pattern, typed), nranks);
-    for (int other = 0; other < i && !failed; other++)
-      if (names[other] && strcmp(names[i], names[other]) == 0)
-        failed = FAIL("--%s and --%s are the same file: %s", table[i].name, table[other].name,
-                      shown(names[i], typed));
-    if (output && (per_rank || rank == 0) && !failed)
-      failed = output_file_check(names[i], error, error_size);
+                    file->row->name, shown(pattern, typed), nranks);
   }
-  for (int i = 0; i < MAX_OPTIONS; i++) free(names[i]);
+  if (!failed) failed = check_distinct(files, n, error, error_size);
+  for (const struct file *file = files; file < files + n; file++) {
+    const bool mine = file->output && file->rank == rank && (is_per_rank(file->row) || rank == 0);
+    if (mine && !failed) failed = output_file_check(file->name, error, error_size);
+    free(file->name);
+    free(file->identity);
+  }
+  free(files);
   return failed;
 }
 

@@ -2,9 +2,13 @@
 #include "output_file.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,15 +18,93 @@ static int fail(const struct output_file *file, char *error, size_t error_size)
   return -1;
 }
 
+static void *not_null(void *memory)
+{
+  if (!memory) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  return memory;
+}
+
+static char *text(const char *format, ...)
+{
+  char *result = NULL;
+  va_list arguments;
+  va_start(arguments, format);
+  if (vasprintf(&result, format, arguments) < 0) result = NULL;
+  va_end(arguments);
+  return not_null(result);
+}
+
+/* The folder of a name. */
+static char *folder_of(const char *name)
+{
+  const char *slash = strrchr(name, '/');
+  return slash ? text("%.*s", (int)(slash - name + 1), name) : text("./");
+}
+
+/* The name at the end of all links, whose file need not exist; NULL if a folder does not. */
+static char *without_links(const char *name)
+{
+  char target[PATH_MAX], *path = realpath(name, NULL);
+  if (path || errno != ENOENT) return path;
+  char *folder = folder_of(name);
+  const ssize_t length = readlink(name, target, sizeof target - 1);
+  if (length >= 0) { /* a link to a file that is still to be made */
+    target[length] = '\0';
+    char *next = text("%s%s", *target == '/' ? "" : folder, target);
+    path = without_links(next);
+    free(next);
+  } else {
+    const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
+    char *real = *last ? realpath(folder, NULL) : NULL;
+    if (real) path = text("%s/%s", real, last);
+    free(real);
+  }
+  free(folder);
+  return path;
+}
+
+char *file_identity(const char *name)
+{
+  struct stat status;
+  char *path, *folder, *identity = NULL;
+  if (stat(name, &status) == 0) {
+    if (S_ISCHR(status.st_mode)) return NULL;
+    return text("%jd:%jd", (intmax_t)status.st_dev, (intmax_t)status.st_ino);
+  }
+  path = without_links(name);
+  if (!path) return NULL;
+  folder = folder_of(path);
+  if (stat(folder, &status) == 0)
+    identity =
+        text("%jd:%jd%s", (intmax_t)status.st_dev, (intmax_t)status.st_ino, strrchr(path, '/'));
+  free(folder);
+  free(path);
+  return identity;
+}
+
+/* Opens a new file beside the old one, which gets the mode of the old one. No other file has its
+ * name. */
+static FILE *open_beside(struct output_file *file, const struct stat *old)
+{
+  unsigned number;
+  if (old && access(file->path, W_OK) != 0) return NULL;
+  if (getrandom(&number, sizeof number, 0) != sizeof number) return NULL;
+  file->temporary = text("%s.%08x.tmp", file->path, number);
+  FILE *stream = fopen(file->temporary, "wx");
+  if (stream && old) fchmod(fileno(stream), old->st_mode & 07777);
+  return stream;
+}
+
 int output_file_open(struct output_file *file, const char *name, char *error, size_t error_size)
 {
   struct stat status;
-  const bool in_place = stat(name, &status) == 0 && !S_ISREG(status.st_mode);
-  *file = (struct output_file){.path = strdup(name)};
-  if (!file->path || asprintf(&file->temporary, "%s%s", name, in_place ? "" : ".tmp") < 0)
-    launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  const bool exists = stat(name, &status) == 0;
+  *file = (struct output_file){.path = without_links(name)};
   shown(name, file->name);
-  file->stream = fopen(file->temporary, "w"); /* fails for a folder, with a reason */
+  if (exists && !S_ISREG(status.st_mode))
+    file->stream = fopen(name, "w"); /* fails for a folder, with a reason */
+  else if (file->path)
+    file->stream = open_beside(file, exists ? &status : NULL);
   if (file->stream) return 0;
   fail(file, error, error_size);
   output_file_close(file);
@@ -44,29 +126,47 @@ void output_file_close(struct output_file *file)
 {
   if (file->stream) {
     fclose(file->stream);
-    if (strcmp(file->temporary, file->path) != 0) unlink(file->temporary); /* unless published */
+    if (file->temporary) unlink(file->temporary);
   }
   free(file->path);
   free(file->temporary);
   *file = (struct output_file){0};
 }
 
-int output_files_publish(const struct rank *me, struct output_file *const *files, int nfiles)
+/* Is the file complete on the disk? */
+static bool complete(const struct output_file *file)
+{
+  return fflush(file->stream) == 0 && !ferror(file->stream);
+}
+
+static bool take_name(struct output_file *file)
+{
+  if (file->temporary && rename(file->temporary, file->path) != 0) return false;
+  free(file->temporary);
+  file->temporary = NULL;
+  return true;
+}
+
+static int agree_on_files(const struct rank *me, const struct output_file *failed)
 {
   char error[LAUNCHER_TEXT];
-  int code = EXIT_VERIFIED;
-  for (int renaming = 0; renaming < 2 && code == EXIT_VERIFIED; renaming++) {
-    int failed = 0;
-    for (int i = 0; i < nfiles && !failed; i++) {
-      const struct output_file *file = files[i];
-      if (renaming)
-        failed = rename(file->temporary, file->path) != 0; /* no effect if both names are equal */
-      else
-        failed = fflush(file->stream) != 0 || ferror(file->stream);
-      if (failed) fail(file, error, sizeof error);
-    }
-    if (failed) launcher_error("%s", error);
-    code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
+  if (failed) {
+    fail(failed, error, sizeof error);
+    launcher_error("%s", error);
+  }
+  return launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
+}
+
+int output_files_publish(const struct rank *me, struct output_file *const *files, int nfiles)
+{
+  const struct output_file *failed = NULL;
+  for (int i = 0; i < nfiles && !failed; i++)
+    if (!complete(files[i])) failed = files[i];
+  int code = agree_on_files(me, failed);
+  if (code == EXIT_VERIFIED) {
+    for (int i = 0; i < nfiles && !failed; i++)
+      if (!take_name(files[i])) failed = files[i];
+    code = agree_on_files(me, failed);
   }
   for (int i = 0; i < nfiles; i++) output_file_close(files[i]);
   return code;
@@ -74,12 +174,11 @@ int output_files_publish(const struct rank *me, struct output_file *const *files
 
 char *file_of_rank(const char *pattern, int rank)
 {
-  char *name = strdup(pattern), *next;
-  for (const char *mark; name && (mark = strstr(name, "%r")); name = next) {
-    if (asprintf(&next, "%.*s%d%s", (int)(mark - name), name, rank, mark + 2) < 0) next = NULL;
+  char *name = text("%s", pattern), *next;
+  for (const char *mark; (mark = strstr(name, "%r")); name = next) {
+    next = text("%.*s%d%s", (int)(mark - name), name, rank, mark + 2);
     free(name);
   }
-  if (!name) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   return name;
 }
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file that a program writes as a whole or not at all. Its name is NAME.tmp until it is complete,
- * and then NAME. So a reader never finds half a file, and an old file survives a run that fails. (A
- * run that is killed leaves NAME.tmp.) A FIFO or device is written to directly.
+/* A file that a program writes as a whole or not at all. Until it is complete it has another name,
+ * NAME.<8 digits>.tmp, which no other file has. So a reader never finds half a file, an old file
+ * survives a run that fails, and two jobs do not write into each other's file. (A run that is ended
+ * early leaves that file.) A new file takes the place of the old one: at the end of links, and with
+ * the same mode. A FIFO or device is written to directly.
  *
  * Functions return 0, or -1 with one line (no newline) in `error`. */
 #ifndef COMMON_OUTPUT_FILE_H
@@ -14,9 +16,10 @@
 #include "launcher.h"
 
 struct output_file {
-  FILE *stream;           /* to write to; NULL: there is no file */
-  char *path, *temporary; /* the names; equal if it is written directly */
-  char name[SHOWN_TEXT];  /* for messages */
+  FILE *stream;          /* to write to; NULL: there is no file */
+  char *path;            /* without links */
+  char *temporary;       /* its name until it is complete; NULL: written directly, or complete */
+  char name[SHOWN_TEXT]; /* for messages */
 };
 
 int output_file_open(struct output_file *file, const char *name, char *error, size_t error_size);
@@ -32,6 +35,10 @@ void output_file_close(struct output_file *file);
  * EXIT_VERIFIED, or EXIT_FAILED_CALL after a line on stderr: then some or all files did not get
  * their names. A rank may have no files. Collective. */
 int output_files_publish(const struct rank *me, struct output_file *const *files, int nfiles);
+
+/* A text that is the same for all names of one file, which need not exist. NULL: a device, or there
+ * is no such folder. The caller frees it. */
+char *file_identity(const char *name);
 
 /* The pattern with the rank instead of each %r. The caller frees it. */
 char *file_of_rank(const char *pattern, int rank);

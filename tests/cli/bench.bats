@@ -21,9 +21,12 @@ json() { python3 -c "import json; d = json.load(open('$WORK/out.json')); assert 
   done
 }
 
-@test "-J writes the same columns as JSON and CSV, under both launchers, and replaces an old file" {
+@test "-J writes the same columns as JSON and CSV, under both launchers, and replaces an old file: at the end of a link, with its mode" {
+  echo mine >"$WORK/out.csv.tmp"
   for launcher in $LAUNCHERS; do
-    echo old >"$WORK/out.csv"
+    echo old >"$WORK/old.csv"
+    chmod 600 "$WORK/old.csv"
+    ln -s old.csv "$WORK/out.csv"
     # shellcheck disable=SC2086
     start "$launcher" 2 01_allreduce_ub $QUICK -d half -G 1 -J "$WORK/out.csv"
     exits_with 0
@@ -37,9 +40,12 @@ import csv, json, sys
 rows, objects = list(csv.DictReader(open(sys.argv[1]))), json.load(open(sys.argv[2]))
 assert [{k: "" if v is None else str(v) for k, v in o.items()} for o in objects] == rows
 PY
-    [ "$(ls "$WORK")" = $'err\nout\nout.csv\nout.json\ntmp' ] # no temporary file left
-    mv "$WORK/out.csv" "$WORK/tmp/$launcher.csv"
+    [ "$(ls "$WORK")" = $'err\nold.csv\nout\nout.csv\nout.csv.tmp\nout.json\ntmp' ] # no temporary file left
+    [ "$(stat -c %a "$WORK/old.csv")" = 600 ]
+    rm "$WORK/out.csv"
+    mv "$WORK/old.csv" "$WORK/tmp/$launcher.csv"
   done
+  [ "$(cat "$WORK/out.csv.tmp")" = mine ]
   [ ! -e "$WORK/tmp/mpi.csv" ] || diff "$WORK"/tmp/{pthread,mpi}.csv
 }
 

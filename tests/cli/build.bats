@@ -22,7 +22,7 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   make -s CPU=1
   [ "$(launcher_of ./allreduce_ub)" = pthread ]
   [ ! -e ../build/cpu-pthread/alltoallv_sm ]
-  if [[ $LAUNCHERS == *mpi* ]]; then
+  if [[ $LAUNCHERS == *mpi* ]]; then # in turns
     make -s CPU=1 MPI=1
     [ "$(launcher_of ./allreduce_ub)" = MPI ]
     make CPU=1 >"$WORK/again" # nothing to be done
@@ -41,6 +41,8 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   chmod -R a+rX,a-w "$COPY"
   "${as_user[@]}" make -s CPU=1 >"$WORK/out" 2>&1
   [ ! -s "$WORK/out" ]
+  CUDA_VISIBLE_DEVICES='' "${as_user[@]}" ../scripts/run_all.sh --no-install 01 >"$WORK/out" 2>"$WORK/err"
+  [ ! -s "$WORK/err" ]
   NTHREADS=2 "${as_user[@]}" ./allreduce_ub >"$WORK/out"
   diff <("$TOP/tests/golden.sh" 01_allreduce_ub 2) "$WORK/out"
   chmod -R u+w "$COPY"
@@ -57,15 +59,18 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   grep -q 'CC .*common/verify/verify\.c$' "$WORK/out"
   grep -q "LINK .*$test\$" "$WORK/out"
   ! grep -q 'watchdog' "$WORK/out" || return 1
-  make CPU=1 V=1 CFLAGS="-O0 -DANYTHING" 01_allreduce_ub >"$WORK/out"
-  grep -q 'DANYTHING.*main\.c' "$WORK/out"
-  make CPU=1 CFLAGS="-O0 -DANYTHING" 01_allreduce_ub >"$WORK/out"
+  export CFLAGS="-O0 -ffast-math" # checks stay checks
+  make CPU=1 V=1 01_allreduce_ub >"$WORK/out"
+  grep -q 'ffast-math.*main\.c' "$WORK/out"
+  ./01_allreduce_ub/allreduce_ub --bench -b 16 -e 16 -n 1 --repetitions 1 >"$WORK/out" # times that are not there
+  ! grep -q nan "$WORK/out" || return 1
+  make CPU=1 01_allreduce_ub >"$WORK/out"
   [ ! -s "$WORK/out" ]
   echo 'int unused(int argument) { int nothing; return 0; }' >>01_allreduce_ub/main.c
-  make -s CPU=1 CFLAGS="-O0 -DANYTHING" 01_allreduce_ub 2>"$WORK/err" # a warning stops the checks only
+  make -s CPU=1 01_allreduce_ub 2>"$WORK/err" # a warning stops the checks only
   grep -q 'warning: ' "$WORK/err"
   touch 01_allreduce_ub/main.c
-  ! make -s CPU=1 STRICT=1 CFLAGS="-O0 -DANYTHING" 01_allreduce_ub 2>"$WORK/err" || return 1
+  ! make -s CPU=1 STRICT=1 01_allreduce_ub 2>"$WORK/err" || return 1
 }
 
 @test "what is missing is said in one line" {
@@ -74,12 +79,29 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   [ "$(wc -l <"$WORK/err")" = 1 ]
   ! make -s CPU=1 CC=no-such-compiler 2>"$WORK/err" || return 1
   grep -q 'no no-such-compiler; allowed: CC=' "$WORK/err"
+  make -n CPU=1 CC="gcc -m64" >"$WORK/out"
+  for prefix in "" " " "/a b" '/"a' '/\a' "/'a" '/$$a'; do
+    ! make install CPU=1 PREFIX="$prefix" DESTDIR="$WORK/stage" >"$WORK/out" 2>"$WORK/err" || return 1
+    grep -q "PREFIX='.*' cannot be used; allowed: a folder, without blanks" "$WORK/err"
+    [ ! -s "$WORK/out" ]
+  done
   if [ -x "$(cuda_home)/bin/nvcc" ]; then
     ! make -s NCCL_HOME=/nowhere 2>"$WORK/err" || return 1
     grep -q 'no nccl.h in /nowhere/include; allowed: NCCL_HOME=' "$WORK/err"
   fi
   make CUDA_HOME=/nowhere help >"$WORK/out"
   grep -q '^make install ' "$WORK/out"
+}
+
+@test "compile_commands.json: the command of every file" {
+  make -s CPU=1 EXAMPLE=02_allreduce_sm compile_commands.json
+  python3 - 02_allreduce_sm/main.c common/launch/launcher_pthread.c tests/unit/test_verify.c <<'PY'
+import json, subprocess, sys
+commands = {entry["file"]: entry for entry in json.load(open("compile_commands.json"))}
+for name in sys.argv[1:]:
+    subprocess.run(commands[name]["command"].split(" -MMD ")[0] + " -fsyntax-only " + name, shell=True, check=True,
+                   cwd=commands[name]["directory"])
+PY
 }
 
 @test "make run MPI=1 without a GPU is one process, which says so" {

@@ -4,19 +4,17 @@
 # shellcheck disable=SC2034 # the variable code is read by the helper
 load helper
 
-@test "MPI: a stopped rank before and after the steps: exit code 4 within the timeout" {
+@test "MPI: a stopped rank before and after the steps: exit code 4" {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   local call rank step try
   while read -r call rank step; do
     # When all ranks have ended, mpirun of Open MPI 4 may hang (the kill gives 137) or crash in its own
     # PMIx_server_finalize: up to six jobs in a hundred on a busy machine. Such a job says nothing about the ranks.
     for try in 1 2 3; do
-      SECONDS=0
-      FAULT=stop:$call:1:$rank start mpi 3 01_allreduce_ub --timeout 2 --count 100
+      FAULT=stop:$call:1:$rank start mpi 3 01_allreduce_ub --timeout 5 --count 100
       [ "$code" = 137 ] || grep -q PMIx_server_finalize "$WORK/err" || break
     done
     exits_with 4
-    [ $SECONDS -le 15 ] || { echo "took $SECONDS s" && show; }
     says "^\[rank 2\] no progress for [0-9]+ s in step: $step"
   done <<'ROWS'
 ncclGetVersion 1 options
@@ -24,17 +22,20 @@ MPI_Finalize 1 end of the job
 ROWS
 }
 
-@test "stdout that nobody reads: exit code 4 within the timeout" {
+@test "stdout that nobody reads: exit code 4; a reader that has gone: 3" {
   mkfifo "$WORK/pipe"
   exec 7<>"$WORK/pipe"
   head -c 65536 /dev/zero >&7 # full
-  SECONDS=0 code=0
-  NTHREADS=2 timeout -k 5 60 "$(program_path 01_allreduce_ub pthread)" -T 1 >"$WORK/pipe" 2>"$WORK/err" || code=$?
+  code=0
+  NTHREADS=2 timeout -k 5 600 "$(program_path 01_allreduce_ub pthread)" -T 2 >"$WORK/pipe" 2>"$WORK/err" || code=$?
   : >"$WORK/out"
   exits_with 4
-  [ $SECONDS -le 15 ] || { echo "took $SECONDS s" && show; }
   says '^\[rank 0\] no progress for [0-9]+ s in step: '
-  exec 7>&-
+  exec 8>"$WORK/pipe" 7>&-
+  code=0
+  NTHREADS=2 "$(program_path 01_allreduce_ub pthread)" >&8 2>"$WORK/err" || code=$?
+  exits_with 3
+  says '^\[rank 0\] cannot write to standard output: Broken pipe'
 }
 
 @test "a silent run says on a terminal that it goes on, and nowhere else" {

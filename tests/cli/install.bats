@@ -76,6 +76,14 @@ C
   done
 }
 
+@test "a foreign program runs on the stand-in as it is, and a mistake that it does not look for is printed" {
+  g++ -Wall -Wextra -Werror -Icommon/cpu/include -o "$WORK/foreign" tests/foreign.cpp -Lbuild/cpu-pthread -lcpu_standin \
+    -Wl,-rpath,"$TOP/build/cpu-pthread"
+  [ "$(CPU_STANDIN_QUIET=1 CPU_STANDIN_DELAY=50 "$WORK/foreign" 2>&1)" = "0 wrong" ] # without a wait it would be early
+  "$WORK/foreign" mistake 2>"$WORK/err" || true
+  grep -q '^CPU stand-in: an error that .* not looked at: ncclAllReduce: the count is 99999 elements on rank 1' "$WORK/err"
+}
+
 @test "DESTDIR, a clone whose path has odd characters" {
   odd="$WORK/it's [a] \"b\" c=d \\e"
   mkdir "$odd"

@@ -55,7 +55,7 @@ register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
 
 @test "02: a rank that registers no window is the one in another step" {
   for launcher in $LAUNCHERS; do
-    mistaken "$launcher" 02_allreduce_sm '/ncclCommWindowRegister/s/^/if (me->rank != 1)/' --timeout 2
+    mistaken "$launcher" 02_allreduce_sm '/ncclCommWindowRegister/s/^/if (me->rank != 1)/' --timeout 5 --count 100
     exits_with 4
     says '^\[rank 1\] no progress for [0-9]+ s in step: STEP 4: are the windows symmetric\?$'
     for rank in 0 2 3; do says "^\[rank $rank\] no progress for [0-9]+ s in step: STEP 4: registration of both buffers$"; done
@@ -103,7 +103,7 @@ register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
 @test "given back while a collective is queued" {
   local queue="$before NCCLCHECK(ncclAllReduce(sendbuff, recvbuff, count, ncclFloat, ncclSum, comm, stream));"
   for example in $EXAMPLES; do
-    CPU_STANDIN_DELAY=200 mistaken pthread "$example" "$queue" --count 1000 # collectives begin that late
+    CPU_STANDIN_DELAY=1000 mistaken pthread "$example" "$queue" --count 1000 # collectives begin that late
     ends_with '(ncclComm(Window)?Deregister)\(comm, send_[a-z]+\): invalid usage \(\1: a call that uses the memory is queued or running; wait for its stream first\)'
   done
 }
@@ -112,7 +112,7 @@ register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
   local without='/NCCLCHECK\(ncclAllReduce/{n; s/CUDACHECK\(cudaStreamSynchronize\(stream\)\);//}'
   for launcher in $LAUNCHERS; do
     for example in $EXAMPLES; do
-      CPU_STANDIN_DELAY=500 mistaken "$launcher" "$example" "$without" --count 1000
+      CPU_STANDIN_DELAY=3000 mistaken "$launcher" "$example" "$without" --count 1000
       exits_with 1
       for rank in 0 1 2 3; do
         says "^\[rank $rank\] out of place: element 0 is -?nan, expected 6 \(1000 elements wrong\): did you wait for the stream"

@@ -114,6 +114,30 @@ compared() {
   one_line "^results.py: $page: a table is not understood; allowed: "
 }
 
+@test "files of any kind, a full disk, a closed pipe: one line, exit code 2, which is not that of SLOWER" {
+  cp -r "$TOP/results/words-standin" "$WORK/x"
+  sed -i '2,$s/^\(oktopk,[0-9]*,[0-9]*,[a-z]*,[0-9.]*\),[0-9]*/\1,/' "$WORK"/x/*.csv # no k
+  results plot "$WORK/x"
+  exits_with 2
+  one_line '^results.py: not understood: '
+  rm "$WORK"/x/*.csv
+  mkfifo "$WORK/x/pipe.csv"
+  results html "$WORK/x"
+  exits_with 2
+  one_line '/x/pipe.csv is no file; allowed: a CSV file of --bench$'
+  for command in "compare results/2xH200-nccl2.28 results/2xH200-nccl2.28" --help; do
+    code=0
+    # shellcheck disable=SC2086 # words
+    (cd "$TOP" && exec scripts/results.py $command) >/dev/full 2>"$WORK/err" || code=$?
+    exits_with 2
+    one_line '^results.py: a file cannot be read or written: .*No space left on device'
+  done
+  : >"$WORK/out"
+  code=$("$TOP/scripts/results.py" --help 2>"$WORK/err" | : && echo "${PIPESTATUS[0]}")
+  exits_with 2
+  one_line '^results.py: .*Broken pipe'
+}
+
 @test "wrong arguments, a folder without times: one line, exit code 2; --help" {
   mkdir "$WORK/trial"
   echo "stand-in: no times" >"$WORK/trial/provenance.txt"

@@ -91,6 +91,9 @@ path_without() {
   prints '^FAILED +allreduce_ub, pthread, 4 ranks, exit code 2'
   prints '^ +.*main.c:.*error'
   prints '^ok +allreduce_sm, pthread, 4 ranks, '
+  script "$WORK/suite/scripts/test.sh" --no-install unit-options cli-bench
+  exits_with 1
+  [ "$(tail -n 1 "$WORK/out")" = "0 passed, 2 failed, 0 skipped" ] || show
 }
 
 @test "bench.sh without a GPU: tables without times, marked; a part that fails does not keep the others from running" {
@@ -107,6 +110,10 @@ path_without() {
   script bench.sh --no-install --out "$WORK/results"
   exits_with 2
   one_line 'already has results; choose another --out$'
+  : >"$WORK/file"
+  script bench.sh --no-install --out "$WORK/file"
+  exits_with 2
+  one_line "^bench.sh: cannot make or write the folder '.*/file'; choose another --out$"
   LD_PRELOAD=$FAULT_FOLDER/fault.so FAULT=corrupt:ncclAllReduce:1:1 script bench.sh --no-install --out "$WORK/failed" 01 03
   exits_with 1
   prints '^FAILED +01_allreduce_ub.pthread.eager, exit code 1'

@@ -39,9 +39,33 @@ static void test_first_in_the_order_wins(void **state)
     }
 }
 
+/* A job that makes progress may take longer than its timeout. */
+static int take_steps(const struct rank *me, const struct options *opt)
+{
+  (void)me;
+  for (int i = 0; i < 40; i++) {
+    launcher_step("one of many");
+    usleep((useconds_t)opt->timeout * 50000);
+  }
+  return EXIT_VERIFIED;
+}
+
+static void test_progress(void **state)
+{
+  (void)state;
+  static const struct program program = {.name = "test", .summary = "goes on", .run = take_steps};
+  char *argv[] = {"test", "--timeout", "3", NULL};
+  int status;
+  pid_t pid = fork();
+  if (pid == 0) _exit(launcher_main(3, argv, &program));
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_int_equal(status, 0);
+}
+
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_first_in_the_order_wins)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_first_in_the_order_wins),
+                                     cmocka_unit_test(test_progress)};
   setenv("NTHREADS", "3", 1);
   setenv("CPU_STANDIN_QUIET", "1", 1);
   return cmocka_run_group_tests(tests, NULL, NULL);

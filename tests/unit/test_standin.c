@@ -147,7 +147,8 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_graphs),       cmocka_unit_test(test_windows),
       cmocka_unit_test(test_registration), cmocka_unit_test(test_errors),
       cmocka_unit_test(test_differences),  cmocka_unit_test(test_failures),
-      cmocka_unit_test(test_no_leaks),
+      cmocka_unit_test(test_order),        cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_groups),       cmocka_unit_test(test_no_leaks),
   };
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests_name("standin", tests, NULL, NULL);

@@ -9,6 +9,9 @@
 #include <stddef.h>
 #ifdef __cplusplus
 #include <cstring> /* like CUDA's header; C++ programs rely on it */
+#define CPU_DEFAULT(value) = value
+#else
+#define CPU_DEFAULT(value)
 #endif
 
 #define CUDART_VERSION 13000
@@ -39,7 +42,9 @@ typedef void (*cudaHostFn_t)(void *userData);
 /* ---- errors -------------------------------------------------------------------------------- */
 
 const char *cudaGetErrorString(cudaError_t error);
+const char *cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError(void); /* of this thread, which forgets it */
+cudaError_t cudaPeekAtLastError(void);
 
 /* ---- devices ------------------------------------------------------------------------------- */
 
@@ -79,6 +84,7 @@ enum cudaMemcpyKind {
   cudaMemcpyDefault = 4
 };
 
+#define cudaHostAllocDefault 0x00
 #define cudaHostAllocPortable 0x01
 #define cudaHostAllocMapped 0x02
 
@@ -93,21 +99,24 @@ cudaError_t cudaFreeHost(void *pointer);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemset(void *to, int value, size_t bytes);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                            cudaStream_t stream);
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
+                            cudaStream_t stream CPU_DEFAULT(0));
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream CPU_DEFAULT(0));
 
 /* ---- streams ------------------------------------------------------------------------------- */
-/* Stream 0 is one more stream of the current device and waits for no other. So a program that works
- * here does not rely on the implicit waits of CUDA's legacy default stream. */
 
+#define cudaStreamLegacy ((cudaStream_t)0x1) /* stream 0 */
 #define cudaStreamDefault 0x00
 #define cudaStreamNonBlocking 0x01
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int priority);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream); /* waits for the stream's work, unlike CUDA */
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned int flags CPU_DEFAULT(0));
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *userData);
 
 /* ---- events -------------------------------------------------------------------------------- */
@@ -119,7 +128,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *userD
 cudaError_t cudaEventCreate(cudaEvent_t *event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream CPU_DEFAULT(0));
+cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
 
@@ -139,12 +149,41 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
-                                 unsigned long long flags);
+                                 unsigned long long flags CPU_DEFAULT(0));
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                          unsigned long long flags);
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 #ifdef __cplusplus
+}
+
+/* In C++ CUDA also has these. */
+template <typename T>
+static inline cudaError_t cudaMalloc(T **pointer, size_t bytes)
+{
+  return cudaMalloc((void **)pointer, bytes);
+}
+template <typename T>
+static inline cudaError_t cudaMallocHost(T **pointer, size_t bytes, unsigned int flags = 0)
+{
+  return cudaHostAlloc((void **)pointer, bytes, flags);
+}
+template <typename T>
+static inline cudaError_t cudaHostAlloc(T **pointer, size_t bytes, unsigned int flags)
+{
+  return cudaHostAlloc((void **)pointer, bytes, flags);
+}
+static inline cudaError_t cudaEventCreate(cudaEvent_t *event, unsigned int flags)
+{
+  return cudaEventCreateWithFlags(event, flags);
+}
+static inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, void *,
+                                               char *, size_t)
+{
+  return cudaGraphInstantiateWithFlags(exec, graph, 0);
 }
 #endif
 #endif

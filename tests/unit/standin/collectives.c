@@ -35,7 +35,17 @@ static size_t put(void *at, ncclDataType_t type, float value)
   return memcpy(at, from, sizes[type]), sizes[type];
 }
 
-enum collective { ALLREDUCE, REDUCESCATTER, ALLGATHER, BROADCAST, COLLECTIVES };
+enum collective {
+  ALLREDUCE,
+  REDUCESCATTER,
+  REDUCE,
+  ALLGATHER,
+  BROADCAST,
+  ALLTOALL,
+  GATHER,
+  SCATTER,
+  COLLECTIVES
+};
 
 struct job {
   enum collective call;
@@ -77,9 +87,15 @@ static float expected(const struct job *job, int rank, size_t b, size_t i)
     return reduced(job, 0, i);
   case REDUCESCATTER:
     return reduced(job, (size_t)rank, i);
+  case REDUCE:
+    return reduced(job, 0, i);
   case BROADCAST:
     return element(job, job->root, 0, i);
-  default:
+  case ALLTOALL:
+    return element(job, (int)b, (size_t)rank, i);
+  case SCATTER:
+    return element(job, job->root, (size_t)rank, i);
+  default: /* ALLGATHER, GATHER */
     return element(job, (int)b, 0, i);
   }
 }
@@ -98,8 +114,23 @@ static void call(const struct job *job, const void *send, void *receive, ncclCom
   case ALLGATHER:
     NCCL(ncclAllGather(send, receive, count, job->type, comm, stream));
     break;
+  case REDUCE:
+    NCCL(ncclReduce(send, receive, count, job->type, job->op, job->root, comm, stream));
+    break;
+  case ALLTOALL:
+    NCCL(ncclAlltoAll(send, receive, count, job->type, comm, stream));
+    break;
+  case GATHER:
+    NCCL(ncclGather(send, receive, count, job->type, job->root, comm, stream));
+    break;
+  case SCATTER:
+    NCCL(ncclScatter(send, receive, count, job->type, job->root, comm, stream));
+    break;
   default:
-    NCCL(ncclBroadcast(send, receive, count, job->type, job->root, comm, stream));
+    if (job->in_place)
+      NCCL(ncclBcast(receive, count, job->type, job->root, comm, stream));
+    else
+      NCCL(ncclBroadcast(send, receive, count, job->type, job->root, comm, stream));
   }
 }
 
@@ -116,26 +147,29 @@ static void collectives_body(struct rank *me)
   for (int i = 0; i < (me->n > 7 ? 12 : 400); i++) {
     char value[8];
     struct job job = {.call = draw(&seed, COLLECTIVES), .type = draw(&seed, 10), .n = me->n};
-    bool reduces = job.call <= REDUCESCATTER;
+    bool reduces = job.call <= REDUCE;
     job.op = reduces ? draw(&seed, ncclNumOps) : ncclSum;
     if (job.op == ncclProd && n > 7) job.op = ncclMax;
     job.size = put(value, job.type, 0);
     job.count = draw(&seed, 4) == 0 ? draw(&seed, 4) : draw(&seed, MOST);
     job.root = (int)draw(&seed, (unsigned)n);
-    job.in_place = draw(&seed, 2) == 0;
+    job.in_place = draw(&seed, 2) == 0 && job.call != ALLTOALL; /* as in NCCL */
+    bool root = job.root == me->rank, receives = root || (job.call != REDUCE && job.call != GATHER);
     size_t block = job.count * job.size, at = draw(&seed, 8) * job.size;
-    size_t in_blocks = job.call == REDUCESCATTER ? n : 1;
-    size_t out_blocks = job.call == ALLGATHER ? n : 1;
+    bool splits = job.call == REDUCESCATTER || job.call == SCATTER,
+         joins = job.call == ALLGATHER || job.call == GATHER;
+    size_t in_blocks = splits || job.call == ALLTOALL ? n : 1;
+    size_t out_blocks = !receives ? 0 : joins || job.call == ALLTOALL ? n : 1;
     char *to = receive + at, *from = job.in_place ? to : send + at;
-    if (job.in_place && job.call == ALLGATHER) from += r * block;
-    if (job.in_place && job.call == REDUCESCATTER) to += r * block;
+    if (job.in_place && joins) from += r * block;
+    if (job.in_place && splits) to += r * block;
     CUDA(cudaMemset(receive, 0x5A, pool));
     for (size_t b = 0; b < in_blocks; b++)
       for (size_t e = 0; e < job.count; e++)
         put(host + b * block + e * job.size, job.type, element(&job, me->rank, b, e));
     cudaStream_t stream = streams[draw(&seed, 2)];
     CUDA(cudaMemcpyAsync(from, host, in_blocks * block, cudaMemcpyHostToDevice, stream));
-    call(&job, from, to, me->comm, stream);
+    call(&job, job.call == SCATTER && !root ? NULL : from, receives ? to : NULL, me->comm, stream);
     CUDA(cudaStreamSynchronize(stream));
     CUDA(cudaMemcpy(host, to, out_blocks * block + 16, cudaMemcpyDeviceToHost));
     for (size_t b = 0; b < out_blocks; b++)
@@ -146,7 +180,7 @@ static void collectives_body(struct rank *me)
                 me->rank, me->n, job.call, job.type, job.op, job.count, b, e);
         REQUIRE(!"wrong data");
       }
-    bool next_is_input = job.in_place && job.call == REDUCESCATTER && r + 1 < n;
+    bool next_is_input = job.in_place && (splits ? r + 1 < n : !receives);
     for (size_t e = 0; e < 16 && !next_is_input; e++) REQUIRE(host[out_blocks * block + e] == 0x5A);
   }
   /* The order over streams is that of the host, however slow one of them is. */

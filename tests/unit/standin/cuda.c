@@ -17,12 +17,13 @@ void test_asynchrony(void **state)
   atomic_int flag = 0;
   CUDA(cudaMallocHost((void **)&pinned, sizeof(int)));
   *pinned = 0;
-  slow(stream, 200);
+  hold(stream);
   CUDA(cudaMemcpyAsync(device, &host, sizeof(int), cudaMemcpyHostToDevice, stream));
   host = 6; /* allowed: ordinary host memory was read by the call */
   CUDA(cudaMemcpyAsync(pinned, device, sizeof(int), cudaMemcpyDeviceToHost, stream));
   CUDA(cudaLaunchHostFunc(stream, set_flag, &flag));
   REQUIRE(atomic_load(&flag) == 0); /* the copy before it has not happened either */
+  let_go();
   CUDA(cudaStreamSynchronize(stream));
   REQUIRE(*pinned == 5 && atomic_load(&flag) == 1);
   /* On the default stream cudaMemcpy comes after what it holds; cudaFree waits for the device. */
@@ -54,11 +55,13 @@ void test_events(void **state)
   REQUIRE(cudaEventElapsedTime(&milliseconds, start, end) == cudaErrorInvalidResourceHandle);
   CUDA(cudaEventRecord(start, streams[0]));
   slow(streams[0], 100);
+  hold(streams[0]);
   CUDA(cudaEventRecord(end, streams[0]));
   REQUIRE(cudaEventElapsedTime(&milliseconds, start, end) == cudaErrorNotReady);
+  let_go();
   CUDA(cudaEventSynchronize(end));
   CUDA(cudaEventElapsedTime(&milliseconds, start, end));
-  REQUIRE(milliseconds > 95 && milliseconds < 5000);
+  REQUIRE(milliseconds > 95);
   CUDA(cudaEventRecord(untimed, streams[0]));
   CUDA(cudaEventSynchronize(untimed));
   REQUIRE(cudaEventElapsedTime(&milliseconds, start, untimed) == cudaErrorInvalidResourceHandle);

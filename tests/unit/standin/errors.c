@@ -137,13 +137,14 @@ static void registration_body(struct rank *me)
   CUDA(cudaGraphInstantiate(&exec, graph, 0));
   CUDA(cudaGraphDestroy(graph));
   for (int launched = 0; launched < 2; launched++) {
-    slow(me->stream, 50);
+    hold(me->stream);
     if (launched)
       CUDA(cudaGraphLaunch(exec, me->stream));
     else
       NCCL(ncclAllReduce(memory, memory, 16, ncclInt, ncclSum, me->comm, me->stream));
     REQUIRE(ncclCommDeregister(me->comm, handle) == ncclInvalidUsage);
     REQUIRE(last_error_says("ncclCommDeregister: a call that uses the memory is queued"));
+    let_go();
     CUDA(cudaStreamSynchronize(me->stream));
   }
   CUDA(cudaGraphExecDestroy(exec));
@@ -152,9 +153,10 @@ static void registration_body(struct rank *me)
           last_error_says("not of this communicator"));
   /* a collective elsewhere in the same memory is no use of a window */
   NCCL(ncclCommWindowRegister(me->comm, memory, 4096, &window, 0));
-  slow(me->stream, 50);
+  hold(me->stream);
   NCCL(ncclAllReduce(memory + 4096, memory + 4096, 16, ncclInt, ncclSum, me->comm, me->stream));
   NCCL(ncclCommWindowDeregister(me->comm, window));
+  let_go();
   CUDA(cudaStreamSynchronize(me->stream));
   NCCL(ncclMemFree(memory));
 }

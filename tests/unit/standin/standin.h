@@ -61,6 +61,13 @@ void test_messages(void **state);
 void test_split(void **state);
 void test_init_all(void **state);
 
+/* streams.c */
+void hold(cudaStream_t stream); /* until let_go is called */
+void let_go(void);
+void test_order(void **state);
+void test_abort(void **state);
+void test_groups(void **state);
+
 /* cuda.c */
 void test_asynchrony(void **state);
 void test_events(void **state);
