@@ -54,6 +54,36 @@ wrong() {
     s/total \+= input\(rank, i\)/total = input(0, i)/' 1 4
 }
 
+@test "01: a rank dies, and each of the others ends with a sentence" {
+  local launcher
+  for launcher in $LAUNCHERS; do
+    ln -sf "$TOP/build/cpu-$launcher/allreduce_timeout" "$WORK/program"
+    start "$launcher" 4 01_allreduce_ub
+    exits_with 4
+    for rank in 0 1 2; do says "^\[rank $rank\] AllReduce 2: "; done
+    says 'AllReduce 2: nothing has come for some time; has a rank died\?$'
+    says_not '^\[rank 3\]|AllReduce 1'
+  done
+}
+
+@test "01: two halves and the whole; a rank that calls on both communicators in another order hangs" {
+  local launcher ranks
+  for launcher in $LAUNCHERS; do
+    ln -sf "$TOP/build/cpu-$launcher/allreduce_halves" "$WORK/program"
+    for ranks in 1 2 5; do
+      start "$launcher" $ranks 01_allreduce_ub
+      exits_with 0
+      prints '^Halves and whole verified correctly$'
+    done
+  done
+  changed_copy 01_allreduce_ub halves/main.c '/ncclAllReduce\(send, of_half/{h;d}; /ncclAllReduce\(send, of_all/{
+    s/NCCLCHECK/if (me->rank == 1) &/;p; x;p;x; s/rank == 1/rank != 1/}'
+  ln -sf "$FAULT_FOLDER/copy/build/cpu-pthread/allreduce_halves" "$WORK/program"
+  start pthread 4 01_allreduce_ub --timeout 2
+  exits_with 4
+  says '^\[rank 1\] no progress for [0-9]+ s in step: sums$'
+}
+
 @test "04: topkA sends more words than dense from a density of 1/P on, oktopk from somewhat below 1/2" {
   local density most expected
   make_variant 04_sparse_allreduce pthread
