@@ -6,7 +6,7 @@
 # example, build/<kind>/01_allreduce_ub.a, and those of common/ into common.a. A program is its main.c and the objects
 # that the linker takes from these archives; a test likewise. Of the sources,
 #   *_cpu.c and cpu/*.c   are for CPU=1 only: the plain C versions of kernels
-#   *.cu                  are for GPUs only
+#   *.cu                  are for GPUs only; those of 02's simple/ where NCCL and CUDA can compile them
 #   usage.c               are separate programs; their first comments show how to compile them
 # Objects, in build/cpu or build/gpu, do not depend on the launcher; programs, in build/<kind>-<launcher>, do.
 .DEFAULT_GOAL := all
@@ -20,6 +20,9 @@ EXAMPLES := $(or $(EXAMPLE),$(ALL_EXAMPLES))# EXAMPLE=01_allreduce_ub: that one 
 # other examples whose libraries an example uses
 USES_04_sparse_allreduce := 03_alltoallv_sm 02_allreduce_sm
 # more programs of an example, and the folders of their main.c
+MORE_01_allreduce_ub := allreduce_timeout allreduce_halves
+MAIN_allreduce_timeout := 01_allreduce_ub/timeout
+MAIN_allreduce_halves := 01_allreduce_ub/halves
 MORE_04_sparse_allreduce := sparse_training
 MAIN_sparse_training := 04_sparse_allreduce/training
 # a shared library for programs that load it, as pytorch/ does
@@ -102,7 +105,12 @@ LINK_FLAGS += -l:libnccl.so.2 -lcudart -lstdc++ -ldl
 endif
 
 # ---- sources ---------------------------------------------------------------------------------------------
-FOUND := $(filter-out %/usage.c,$(sort $(shell find common $(ALL_EXAMPLES) tests/unit tests/gpu \
+# NCCL 2.28 and CUDA 12.3
+ifeq ($(CPU)$(and $(wildcard $(NCCL_HOME)/include/nccl_device.h),$(shell \
+       awk '/^.define CUDART_VERSION/ && $$3 >= 12030' $(CUDA_HOME)/include/cuda_runtime_api.h 2>/dev/null)),)
+TOO_NEW := 02_allreduce_sm/simple/%
+endif
+FOUND := $(filter-out %/usage.c $(TOO_NEW),$(sort $(shell find common $(ALL_EXAMPLES) tests/unit tests/gpu \
              \( -name '*.c' -o -name '*.cu' \) ! -path '*/.*' ! -path '*/build/*')))
 SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/%,\
              $(if $(CPU),$(filter %.c,$(FOUND)),$(filter-out %_cpu.c $(ALL_EXAMPLES:=/cpu/%),$(FOUND))))
@@ -121,7 +129,7 @@ PROGRAMS := $(foreach e,$(EXAMPLES),$(call programs_of,$e))
 area_of_test = $(or $(if $(findstring alltoallv,$(1)),03_alltoallv_sm),\
                  $(if $(findstring allreduce,$(1)),02_allreduce_sm),04_sparse_allreduce)
 area = $(if $(filter tests/%,$(1)),$(call area_of_test,$(1)),$(firstword $(subst /, ,$(1))))
-INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e $e/lib) $(if $(filter tests/%,$<),.)) \
+INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e $e/lib $e/harness) $(if $(filter tests/%,$<),.)) \
            $(addprefix -Icommon,/ /launch /verify /bench $(if $(CPU),/cpu))
 
 # ---- rules -----------------------------------------------------------------------------------------------
@@ -200,7 +208,7 @@ clean:
 # Programs, headers, a static library of the reusable parts with its pkg-config file, and for PyTorch the sparse
 # AllReduce as a shared library next to the module that loads it. Programs of MPI=1 and CPU=1 end in _mpi and _cpu, so
 # all builds fit into one PREFIX.
-VERSION = $(shell sed -n 's/^\#define SUITE_VERSION "\(.*\)"/\1/p' common/launch/launcher.c)
+VERSION = $(shell sed -n 's/^\#define SUITE_VERSION "\(.*\)".*/\1/p' common/launch/launcher.c)
 TO = $(call quote,$(DESTDIR)$(abspath $(PREFIX)))
 ifneq ($(filter install,$(MAKECMDGOALS)),)
 ifneq ($(words $(PREFIX))$(shell printf %s $(call quote,$(PREFIX)) | tr -cd '"\\$$`#%:'"'"),1)

@@ -3,14 +3,14 @@
 # Code that a page shows must be in the sources: every ```c block of a README has to occur in a C, CUDA
 # or header file of the README's folder, of one in it or in that, or of common/, and those of docs/*.md in one of any example,
 # line by line, whatever the indentation. Lines of ``` alone separate blocks; a line "..." in a block
-# stands for any lines. And `300 lines<!-- FILE... -->` in a page, its files in the page's folder, may be 10 % wrong.
+# stands for any lines. And `300 lines<!-- FILE... -->` in a page, or words, its files in the page's folder, may be 10 % wrong.
 #
 #   tests/readme_snippets.sh [PAGE...]     all pages of examples and docs/*.md without arguments
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../scripts/lib.sh"
 cd "$TOP"
-[ $# -gt 0 ] || set -- [0-9][0-9]_*/{,*/}*.md docs/*.md
+[ $# -gt 0 ] || set -- README.md [0-9][0-9]_*/{,*/}*.md docs/*.md
 
 # Without indentation, trailing blanks and empty lines.
 plain() { sed -e 's/^[[:space:]]*//' -e 's/[[:space:]]*$//' -e '/^$/d' "$1"; }
@@ -42,12 +42,12 @@ for readme in "$@"; do
   [ -f "$readme" ] || continue
   folders=("$(dirname "$readme")")
   if [ "${folders[0]}" = docs ]; then folders=([0-9][0-9]_*/); fi
-  while read -r number files; do
+  while read -r number unit files; do
     # shellcheck disable=SC2086 # words and patterns
-    lines=$(cd "$(dirname "$readme")" && cat -- $files | wc -l)
-    ((10 * lines >= 9 * number && 10 * lines <= 11 * number)) ||
-      { echo "$readme: $number lines, but $files: $lines" && failed=1; }
-  done < <(sed -nE 's/.*[^0-9,]([0-9,]+) lines<!-- ([^>]*) -->.*/\1 \2/p' "$readme" | sed -E 's/^([0-9]*),/\1/')
+    counted=$(cd "$(dirname "$readme")" && cat -- $files | wc "-${unit:0:1}")
+    ((10 * counted >= 9 * number && 10 * counted <= 11 * number)) ||
+      { echo "$readme: $number $unit, but $files: $counted" && failed=1; }
+  done < <(sed -nE 's/.*[^0-9,]([0-9,]+) (lines|words)<!-- ([^>]*) -->.*/\1 \2 \3/p' "$readme" | sed -E 's/^([0-9]*),/\1/')
   rm -f "$work"/block.*
   awk -v prefix="$work/block." '
     /^```c$/ { file = prefix NR; next }

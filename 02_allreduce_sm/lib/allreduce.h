@@ -48,6 +48,8 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#define NCCL_EXAMPLES_VERSION 20000 /* 2.0.0; CHANGELOG.md says what changed */
+
 #ifdef __cplusplus
 extern "C" {
 #endif

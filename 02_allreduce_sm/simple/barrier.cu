@@ -11,12 +11,15 @@
  *   Lsa                     load/store accessible: memory that a kernel can load and store
  *   ncclGetLsaPointer       the address on this rank of a place in the window of rank p
  *   ncclLsaBarrierSession   a barrier between blocks of different ranks
- *   ncclCoopCta             all threads of this block (CTA) take part in it */
+ *   ncclCoopCta             all threads of this block (CTA) take part in it
+ *
+ * A kernel that waits for other GPUs must have been loaded before its first launch. CUDA loads a
+ * kernel when it is first launched, and that may wait for the device, which waits for a peer, which
+ * waits for this rank. So setup.cu loads the kernels at once, with cudaFuncGetAttributes. */
 #include "simple.h"
 
 #include "check.h"
 
-#if SIMPLE_POSSIBLE
 __global__ void __launch_bounds__(THREADS)
     add_between_barriers(const __grid_constant__ ncclDevComm dev_comm, ncclWindow_t window,
                          size_t offset, float *recvbuff, size_t count)
@@ -47,4 +50,3 @@ void barrier_allreduce(simple *s, const float *sendbuff, float *recvbuff, size_t
                                                        count);
   CUDACHECK(cudaGetLastError());
 }
-#endif

@@ -21,7 +21,6 @@
 
 #include "check.h"
 
-#if SIMPLE_POSSIBLE
 /* PTX promises that 128 bits are stored and loaded as one. */
 static __device__ void store_line(line *at, uint64_t data, uint64_t epoch)
 {
@@ -80,4 +79,3 @@ void lines_allreduce(simple *s, const float *sendbuff, float *recvbuff, size_t c
   }
   CUDACHECK(cudaGetLastError());
 }
-#endif

@@ -6,7 +6,6 @@
 
 #include "check.h"
 
-#if SIMPLE_POSSIBLE
 /* Returns "", or the reason why kernels cannot reach the memory of the other ranks. */
 static const char *make_dev_comm(struct simple *s)
 {
@@ -51,7 +50,7 @@ simple *simple_create(ncclComm_t comm, ncclWindow_t window, const float *sendbuf
   CUDACHECK(cudaDeviceSynchronize()); /* before a peer can reach it */
   NCCLCHECK(
       ncclCommWindowRegister(comm, s->scratch, bytes, &s->scratch_window, NCCL_WIN_COLL_SYMMETRIC));
-  /* with lazy loading, a first launch may wait for a device that waits for this rank: load now */
+  /* load them now: see barrier.cu */
   cudaFuncAttributes attributes;
   CUDACHECK(cudaFuncGetAttributes(&attributes, add_between_barriers));
   CUDACHECK(cudaFuncGetAttributes(&attributes, add_lines));
@@ -66,14 +65,3 @@ void simple_destroy(simple *s)
   NCCLCHECK(ncclDevCommDestroy(s->comm, &s->dev_comm));
   free(s);
 }
-
-#else
-simple *simple_create(ncclComm_t, ncclWindow_t, const float *, const char **why)
-{
-  *why = "built with NCCL older than 2.28 or CUDA older than 12.3";
-  return NULL;
-}
-void simple_destroy(simple *) {}
-void barrier_allreduce(simple *, const float *, float *, size_t, cudaStream_t) {}
-void lines_allreduce(simple *, const float *, float *, size_t, cudaStream_t) {}
-#endif

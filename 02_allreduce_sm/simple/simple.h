@@ -17,8 +17,6 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#define SIMPLE_POSSIBLE (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) && CUDART_VERSION >= 12030)
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -42,7 +40,7 @@ void lines_allreduce(struct simple *s, const float *sendbuff, float *recvbuff, s
 }
 #endif
 
-#if defined(__CUDACC__) && SIMPLE_POSSIBLE
+#ifdef __CUDACC__
 #include <nccl_device.h>
 
 enum { BLOCKS = 32, THREADS = 512 };

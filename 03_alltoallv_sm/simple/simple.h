@@ -72,8 +72,6 @@ void sendrecv_call(const struct exchange *x, const char *send, char *recv, cudaS
 void barrier_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void lines_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void copy_engine_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
-/* The stores of barrier alone: what waiting costs. */
-void bare_push_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
 /* Collective: make x->simple (returns NULL, or on all ranks why it cannot be used), and take it
  * down when all exchanges are over on all ranks. */

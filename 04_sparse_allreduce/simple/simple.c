@@ -25,11 +25,42 @@ _Static_assert(sizeof simple_paths / sizeof *simple_paths >= SPARSE_ALGORITHMS,
                "a path without a row");
 const int simple_path_count = sizeof simple_paths / sizeof *simple_paths;
 
+void simple_paper_words(int path, double n, double k, double ranks, double *low, double *high)
+{
+  const double others = (ranks - 1) / ranks, rounds = ceil(log2(ranks));
+  if (path == SPARSE_DENSE) {
+    *low = *high = 2 * n * others;
+  } else if (path == SPARSE_GTOPK) {
+    *low = *high = 4 * k * rounds;
+  } else if (path == SPARSE_OKTOPK) { /* the gather; split and balancing may take as much each */
+    *low = 2 * k * others;
+    *high = 6 * k * others;
+  } else if (path == SPARSE_TOPKSA) {
+    *low = fmin(4 * k, 2 * k + n) * others;
+    *high = (2 * k + n) * others;
+  } else if (path == SPARSE_GAUSSIANKSA) { /* not in the table: as TOPKSA, but all is gathered */
+    *low = 4 * k * others;
+    *high = 2 * k * others + 2 * k * (ranks - 1);
+  } else { /* every rank sends what it offers to all others */
+    *low = *high = 2 * k * (ranks - 1);
+  }
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 #ifdef CPU_STANDIN /* where the host can read device memory */
 #define simple_on_device simple_on_host
 #endif
+
+static void gather_by_launcher(void *me, const void *mine, void *all, size_t bytes)
+{
+  launcher_allgather(me, mine, all, bytes);
+}
+
+struct simple_link simple_launcher(const struct rank *me)
+{
+  return (struct simple_link){(void *)(uintptr_t)me, gather_by_launcher};
+}
 
 struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank, int nranks,
                              size_t count, const sparse_allreduce_config_t *config)

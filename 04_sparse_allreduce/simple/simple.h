@@ -37,6 +37,10 @@ struct simple_path {
 extern const struct simple_path simple_paths[];
 extern const int simple_path_count;
 
+/* The words that a rank sends according to the paper's Table 1, at best and at worst, for k chosen
+ * entries of n on P ranks. The paper counts elements, which are words. */
+void simple_paper_words(int path, double n, double k, double ranks, double *low, double *high);
+
 /* ---- operators: what a rank does with its own vectors and lists ------------------------------ */
 
 /* A vector has n floats; a list has entries {index, value} with ascending indices.
@@ -81,6 +85,8 @@ struct simple_link {
   void *context;
   void (*allgather)(void *context, const void *mine, void *all, size_t bytes);
 };
+struct rank;
+struct simple_link simple_launcher(const struct rank *me); /* by launcher_allgather */
 
 struct simple {
   sparse_allreduce_config_t config;

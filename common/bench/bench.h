@@ -67,7 +67,4 @@ extern bool bench_shows_times;
 /* The median of n values, which it sorts. */
 double bench_median(double *values, long n);
 
-/* Defined by the bench.c of each example: all of --bench. */
-int bench_example(const struct rank *me, const struct options *opt);
-
 #endif

@@ -3,16 +3,18 @@
 #include "launcher.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "check.h"
 #include "launcher_backend.h"
 
-#define SUITE_VERSION "1.0.0"
+#define SUITE_VERSION "2.0.0" /* the same in the headers of lib/, see CHANGELOG.md */
 
 /* Written before the ranks start, read by all of them. */
 static const struct program *program;
@@ -38,7 +40,8 @@ static int rank_main(const struct rank *me)
   options_check_files(&options, program->options, me->rank, me->nranks, error, sizeof error);
   int code = launcher_refuse(me, error);
   launcher_step("start");
-  if (code == EXIT_VERIFIED) code = program->run(me, &options);
+  const bool harness = program->harness && options.harness;
+  if (code == EXIT_VERIFIED) code = (harness ? program->harness : program->run)(me, &options);
   launcher_step("waiting for the other ranks to finish");
   return launcher_agree(me, code);
 }
@@ -109,7 +112,8 @@ int launcher_main(int argc, char **argv, const struct program *the_program)
   if (code == EXIT_VERIFIED) code = check_same_options(me, typed);
   if (code == EXIT_VERIFIED && (options.help || options.version)) {
     if (me->rank == 0 && options.help)
-      options_help(program->name, program->summary, program->options, program->types);
+      options_help(program->name, program->summary, program->options, program->types,
+                   program->harness != NULL);
     else if (me->rank == 0)
       print_versions(launcher);
     flush_stdout();
@@ -152,6 +156,16 @@ double launcher_max(const struct rank *me, double value)
   for (int rank = 0; rank < me->nranks; rank++)
     if (!(values[rank] <= max)) max = values[rank]; /* NaN wins */
   return max;
+}
+
+double launcher_microseconds(void)
+{
+#ifdef CPU_STANDIN
+  return (double)NAN;
+#endif
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
 typedef char rank_text[LAUNCHER_TEXT];

@@ -41,7 +41,8 @@ struct rank {
   int sharing; /* other ranks on that GPU: 0, unless NCCL lets several share one */
 };
 
-/* A program: what --help prints about it, its own options, and what a rank does. */
+/* A program: what --help prints about it, its own options, and what a rank does. An example has two
+ * parts: the lesson, which is its main.c, and a harness, which tests and measures. */
 struct program {
   const char *name;                  /* "allreduce_ub" */
   const char *summary;               /* one line for --help */
@@ -49,7 +50,13 @@ struct program {
   const char *types;                 /* data types that -d takes, separated by blanks */
   /* What one rank does; returns an enum exit_code. */
   int (*run)(const struct rank *me, const struct options *opt);
+  /* The same, if any option but --count and --timeout is given; NULL: `run` has all options. */
+  int (*harness)(const struct rank *me, const struct options *opt);
 };
+
+/* Each example has these in its harness. */
+int harness(const struct rank *me, const struct options *opt);
+extern const struct option_spec harness_options[];
 
 /* All that main() calls: parses the options, starts the ranks, runs the program on each, joins
  * their exit codes. Returns the exit code of the process. */
@@ -71,6 +78,9 @@ int launcher_agree(const struct rank *me, int code);
 
 /* The largest of all ranks' values, since a time is that of the slowest rank. */
 double launcher_max(const struct rank *me, double value);
+
+/* A clock; NaN on the stand-in, whose times mean nothing. */
+double launcher_microseconds(void);
 
 /* `error` is one line that says what this rank cannot accept and what is allowed, or "". If any
  * rank has one, rank 0 prints that of the lowest such rank and all get EXIT_USAGE, else

@@ -76,6 +76,12 @@ static void build_table(struct option_spec *table, struct options *opt,
   table[n] = (struct option_spec){0};
 }
 
+static bool of_lesson(const struct options *opt, const void *value)
+{
+  return value == &opt->count || value == &opt->timeout || value == &opt->help ||
+         value == &opt->version;
+}
+
 int options_number(const char *text, enum number_kind kind, double *value)
 {
   char *end;
@@ -255,6 +261,7 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
       for (i = 0; table[i].letter != got; i++) continue;
     if (store(&table[i], optarg, types, error, error_size) != 0) return -1;
     const void *value = table[i].value;
+    opt->harness |= !of_lesson(opt, value);
     if (value == &opt->min_bytes || value == &opt->max_bytes || value == &opt->factor)
       opt->sizes = true;
     if (!for_bench && strncmp(table[i].help, "--bench:", 8) == 0) for_bench = table[i].name;
@@ -347,7 +354,7 @@ int options_check_files(struct options *opt, const struct option_spec *own, int 
 }
 
 void options_help(const char *program, const char *summary, const struct option_spec *own,
-                  const char *types)
+                  const char *types, bool harness)
 {
   struct options unused;
   struct option_spec table[MAX_OPTIONS];
@@ -356,11 +363,17 @@ void options_help(const char *program, const char *summary, const struct option_
          "       mpirun -np N ./%s [options]          (built by make MPI=1)\n\n"
          "Options (defaults in parentheses; SIZE takes K, M or G):\n",
          program, summary, program, program);
-  for (const struct option_spec *row = table; row->name; row++) {
-    const int width = printf("  %c%c%s--%s%s%s", row->letter ? '-' : ' ',
-                             row->letter ? row->letter : ' ', row->letter ? ", " : "  ", row->name,
-                             row->argument ? " " : "", row->argument ? row->argument : "");
-    printf("%s%*s %s\n", width > 30 ? "\n" : "", width > 30 ? 30 : 30 - width, "", row->help);
+  for (int part = 1; part <= (harness ? 2 : 1); part++) {
+    if (part == 2)
+      printf("\nFor tests and measurements. With any of these the harness runs, not main.c:\n");
+    for (const struct option_spec *row = table; row->name; row++) {
+      if (harness && of_lesson(&unused, row->value) != (part == 1)) continue;
+      const int width =
+          printf("  %c%c%s--%s%s%s", row->letter ? '-' : ' ', row->letter ? row->letter : ' ',
+                 row->letter ? ", " : "  ", row->name, row->argument ? " " : "",
+                 row->argument ? row->argument : "");
+      printf("%s%*s %s\n", width > 30 ? "\n" : "", width > 30 ? 30 : 30 - width, "", row->help);
+    }
   }
   printf("\nNTHREADS: number of ranks (all GPUs; 4 on the stand-in)\n"
          "Types: %s\n"

@@ -14,6 +14,7 @@ struct options {
   bool help, version;
   bool bench;                  /* --bench: sweep of sizes instead of the example */
   bool digest;                 /* --digest: one more line with a digest of all results */
+  bool harness;                /* another option than --count and --timeout was given */
   const struct datatype *type; /* -d, --datatype */
   size_t count;                /* --count: elements per rank; 0 = the program's default */
   size_t min_bytes, max_bytes; /* -b, -e */
@@ -77,8 +78,8 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
 int options_check_files(struct options *opt, const struct option_spec *own, int rank, int nranks,
                         char *error, size_t error_size);
 
-/* Prints the text of --help to stdout. */
+/* Prints the text of --help to stdout; with a harness, which options are its own. */
 void options_help(const char *program, const char *summary, const struct option_spec *own,
-                  const char *types);
+                  const char *types, bool harness);
 
 #endif

@@ -8,12 +8,12 @@
 
 /* The sum of nranks inputs, each at most `mask`, must be exact. 16 bits are enough variety, except
  * for 64-bit integers: a sum made in 32 bits would go unnoticed. */
-static uint64_t mask_of(const struct verifier *v, enum verify_kind kind)
+static uint64_t mask_of(const struct verifier *v)
 {
   const uint64_t nranks = (uint64_t)v->me->nranks, most = ~0ULL >> (64 - v->type->exact_bits);
   uint64_t mask = v->type->exact_bits > 53 ? most : 0xFFFF;
   while (mask > 1 && mask > most / nranks) mask >>= 1;
-  return kind == VERIFY_CONSTANT && nranks * (nranks - 1) / 2 <= most ? ~0ULL : mask;
+  return mask;
 }
 
 static void launch(struct verifier *v, enum verify_operation operation, const void *buffer,
@@ -35,8 +35,7 @@ void verifier_init(struct verifier *v, const struct rank *me, const struct datat
                    cudaStream_t stream)
 {
   *v = (struct verifier){.me = me, .type = type, .stream = stream, .code = EXIT_VERIFIED};
-  v->data = (struct verify_data){.type = type->nccl, .size = type->size, .nranks = me->nranks};
-  verifier_expect(v, 0, VERIFY_SUM);
+  v->data = (struct verify_data){type->nccl, type->size, me->nranks, mask_of(v)};
   /* non-blocking: it does not even wait for the default stream */
   CUDACHECK(cudaStreamCreateWithFlags(&v->own, cudaStreamNonBlocking));
   CUDACHECK(cudaMalloc((void **)&v->device, sizeof *v->device));
@@ -50,17 +49,8 @@ void verifier_free(struct verifier *v)
   CUDACHECK(cudaStreamDestroy(v->own));
 }
 
-void verifier_expect(struct verifier *v, size_t first, int source)
+void verifier_fill(struct verifier *v, void *sendbuff, void *recvbuff, size_t count)
 {
-  v->data.first = first;
-  v->data.source = source;
-}
-
-void verifier_fill(struct verifier *v, enum verify_kind kind, void *sendbuff, void *recvbuff,
-                   size_t count)
-{
-  v->data.kind = kind;
-  v->data.mask = mask_of(v, kind);
   launch(v, VERIFY_FILL, sendbuff, count, v->stream);
   if (recvbuff) CUDACHECK(cudaMemsetAsync(recvbuff, 0xFF, count * v->type->size, v->stream));
 }
@@ -115,20 +105,6 @@ void verifier_check(struct verifier *v, const char *what, const void *buffer, si
   launch(v, VERIFY_COMPARE, buffer, count, v->own);
   launch(v, VERIFY_DIGEST, buffer, count, v->own);
   report(v, what, v->own);
-}
-
-double verifier_element(struct verifier *v, const void *buffer, size_t i)
-{
-  uint64_t bits = 0; /* the element goes into the low bytes: CUDA's hosts are little-endian */
-  CUDACHECK(cudaMemcpyAsync(&bits, (const char *)buffer + i * v->type->size, v->type->size,
-                            cudaMemcpyDeviceToHost, v->own));
-  CUDACHECK(cudaStreamSynchronize(v->own));
-  return (double)datatype_value(v->type, bits);
-}
-
-double verifier_expected(struct verifier *v, size_t i)
-{
-  return (double)verify_expected(&v->data, fetch_state(v, v->own).round, i);
 }
 
 void verifier_print_digest(struct verifier *v)

@@ -6,8 +6,9 @@
  * patterns, so NaN never passes. Outputs are first filled with 0xFF bytes, which are NaN in every
  * floating type and -1 in signed integers: so an element that was never written is found.
  *
- * By default a result is the sum of all ranks' inputs, as AllReduce makes it. verifier_expect sets
- * another one, so that the same data serve ReduceScatter, Broadcast, AllGather and the like.
+ * A result is the sum of all ranks' inputs, as AllReduce makes it. Rank r's element i is a hash of
+ * (r, i, round), cut to as many bits as stay exact in the sum: at most 16, but in integers of 64
+ * bits all that fit, so that the sums need the type.
  *
  * A failed call in any of these functions ends the job (check.h). */
 #ifndef COMMON_VERIFY_H
@@ -17,24 +18,12 @@
 
 #include "launcher.h"
 
-/* What the input is. Rank r's element i is
- *   VERIFY_CONSTANT: r (its low bits only, where the sum over all ranks would not be exact)
- *   VERIFY_INDEXED:  a hash of (r, i, round), cut to as many bits as stay exact in the sum; at most
- *                    16, but in integers of 64 bits all that fit, so that the sums need the type */
-enum verify_kind { VERIFY_CONSTANT, VERIFY_INDEXED };
-
-/* As the source of a result: the sum of all ranks' inputs. */
-enum { VERIFY_SUM = -1 };
-
 /* What the elements are; small enough to be a kernel argument. */
 struct verify_data {
   ncclDataType_t type;
-  size_t size;           /* bytes of an element: 1, 2, 4 or 8 */
-  enum verify_kind kind; /* of the last fill */
+  size_t size; /* bytes of an element: 1, 2, 4 or 8 */
   int nranks;
-  uint64_t mask; /* an input is (rank & mask) or (hash & mask) */
-  size_t first;  /* set by verifier_expect: where in the whole vector a result begins ... */
-  int source;    /* ... and the rank whose input it is, or VERIFY_SUM */
+  uint64_t mask; /* an input is (hash & mask) */
 };
 
 /* What the kernels count, in device memory. */
@@ -43,7 +32,7 @@ struct verify_state {
   unsigned long long first;  /* lowest index of one, ~0 if none */
   unsigned long long bits;   /* the element there when it was compared */
   unsigned long long digest; /* of all results so far */
-  unsigned long long round;  /* enters the indexed data; a replayed graph can change it */
+  unsigned long long round;  /* enters the data; a replayed graph can change it */
   unsigned busy;             /* a thread is writing first and bits */
 };
 
@@ -62,18 +51,11 @@ void verifier_init(struct verifier *v, const struct rank *me, const struct datat
                    cudaStream_t stream);
 void verifier_free(struct verifier *v);
 
-/* Sets what later results are expected to be: their element i is element first + i of the whole
- * vector, of the sum over all ranks (VERIFY_SUM) or of the input of rank `source`. The default is
- * 0, VERIFY_SUM. ReduceScatter of n elements to each rank: rank * n, VERIFY_SUM. Broadcast: 0,
- * root. AllGather: 0, r before the part of rank r is compared. */
-void verifier_expect(struct verifier *v, size_t first, int source);
-
 /* ---- enqueue in `stream` and return at once (may be captured in a graph) -------------------- */
 
 /* Writes this rank's input to sendbuff[0 .. count) and poisons recvbuff[0 .. count) with 0xFF
  * bytes; recvbuff may be NULL. */
-void verifier_fill(struct verifier *v, enum verify_kind kind, void *sendbuff, void *recvbuff,
-                   size_t count);
+void verifier_fill(struct verifier *v, void *sendbuff, void *recvbuff, size_t count);
 
 /* Compares buffer[0 .. count) with the result that the last fill leads to. */
 void verifier_compare(struct verifier *v, const void *buffer, size_t count);
@@ -81,7 +63,7 @@ void verifier_compare(struct verifier *v, const void *buffer, size_t count);
 /* Adds buffer[0 .. count) to the digest; elements of any type, not only sums. */
 void verifier_digest(struct verifier *v, const void *buffer, size_t count);
 
-/* Changes the indexed data of later fills and comparisons. */
+/* Changes the data of later fills and comparisons. */
 void verifier_next_round(struct verifier *v);
 
 /* Waits for `stream`, then reports the comparisons enqueued there: prints this rank's first wrong
@@ -95,10 +77,6 @@ unsigned long long verifier_report(struct verifier *v, const char *what);
 
 /* Compare, add the elements to the digest, report. */
 void verifier_check(struct verifier *v, const char *what, const void *buffer, size_t count);
-
-/* Element i of a buffer in device memory, and what element i of a result should be. */
-double verifier_element(struct verifier *v, const void *buffer, size_t i);
-double verifier_expected(struct verifier *v, size_t i);
 
 /* Rank 0 prints the line of --digest: a hash over all ranks' results, the same for every launcher
  * and build. Collective. */

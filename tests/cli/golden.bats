@@ -29,7 +29,7 @@ verified() { # verified LAUNCHER EXAMPLE RANKS TYPE COUNT
   start "$1" "$3" "$2" --datatype "$4" --count "$5"
   exits_with 0
   prints '^Results verified correctly$'
-  prints "^Starting AllReduce with $5 elements "
+  prints "AllReduce .*with $5 elements "
 }
 
 types_and_counts() { # types_and_counts EXAMPLE LAUNCHER: everything on 4 ranks, corners elsewhere

@@ -70,7 +70,7 @@ build_changed() {
   [ "$1" = pthread ] || compiler=$(mpicc_command)
   "$compiler" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN -pthread \
     -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/common/launch" \
-    -I"$TOP/common/verify" -I"$TOP/common/bench" -I"$TOP/$2" -o "$WORK/program" "$WORK/main.c" \
+    -I"$TOP/common/verify" -I"$TOP/common/bench" -I"$TOP/$2" -I"$TOP/$2/harness" -o "$WORK/program" "$WORK/main.c" \
     "$build/launcher.o" "$TOP/build/cpu/$2.a" "$TOP/build/cpu/common.a" \
     -Wl,-rpath,"$build" -L"$build" -lcpu_standin -lm
 }

@@ -38,7 +38,8 @@ int main(void)
   cudaMemcpy(&last, recv + 9, sizeof last, cudaMemcpyDeviceToHost);
   /* one rank: no kernel, but the host code is linked */
   if (allreduce_create(comm, NULL, &own) || !allreduce_has_type(ncclHalf) || allreduce_destroy(own)) return 4;
-  printf("%g %s\n", last, sparse_allreduce_name(SPARSE_OKTOPK));
+  printf("%g %s %d.%d.%d\n", last, sparse_allreduce_name(SPARSE_OKTOPK), NCCL_EXAMPLES_VERSION / 10000,
+         NCCL_EXAMPLES_VERSION / 100 % 100, NCCL_EXAMPLES_VERSION % 100);
   if (alltoallv_unregister(handle, recv) || alltoallv_destroy(handle)) return 3;
   return ncclMemFree(send) || ncclMemFree(recv) || ncclCommDestroy(comm);
 }
@@ -52,7 +53,7 @@ C
   [ "$(pkg-config --modversion nccl-examples-cpu)" = "$(make -s print-VERSION)" ]
   gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -o "$WORK/program" "$WORK/program.c" \
     $(pkg-config --cflags --libs nccl-examples-cpu)
-  [ "$("$WORK/program" 2>/dev/null)" = "42 oktopk" ]
+  [ "$("$WORK/program" 2>/dev/null)" = "42 oktopk $(make -s print-VERSION)" ]
   printf '#include <%s>\n' allreduce.h alltoallv.h sparse_allreduce.h |
     g++ -Wall -Wextra -Werror -fsyntax-only -x c++ $(pkg-config --cflags nccl-examples-cpu) -
   for example in $EXAMPLES; do

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "float16.h"
-#include "program/program.h"
+#include "harness/program.h"
 #include "unit.h"
 
 enum { N = 20000 };

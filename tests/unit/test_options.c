@@ -81,6 +81,12 @@ static void test_values(void **state)
   accept(NULL,
          "--count|2|--count|1023g|--dig"); /* the last one counts; a unique beginning will do */
   assert_true(opt.count == 1023ULL << 30 && opt.digest && !opt.sizes);
+  accept(NULL, "--count|2|-T|9|--help|--version");
+  assert_false(opt.harness);
+  for (size_t i = 0; i < 3; i++) {
+    accept(rows, ((const char *[]){"--bench", "-d|float", "--count|9"})[i]); /* rows has --count */
+    assert_true(opt.harness);
+  }
   accept(NULL, "--help|-b|2K|-e|1K"); /* help is given whatever else is said */
   accept(rows, "--flag|-z|-5|-r|1e-3|--count|9|-J|b.csv|--choice|two|--bench");
   assert_true(own.flag && own.number == -5 && own.ratio == 1e-3 && own.count == 9);

@@ -38,7 +38,7 @@ static unsigned long long replay(struct test *t, size_t count, bool separated)
   for (int i = 0; i < CALLS; i++) {
     verifier_next_round(&v);
     CUDACHECK(cudaMemsetAsync(t->recvbuff, 0xFF, count * 4, t->stream));
-    verifier_fill(&v, VERIFY_INDEXED, t->sendbuff, NULL, count);
+    verifier_fill(&v, t->sendbuff, NULL, count);
     if (separated) CUDACHECK(cudaMemsetAsync(t->sendbuff + count * 4, 0, 4, t->stream));
     NCCLCHECK(
         ncclAllReduce(t->sendbuff, t->recvbuff, count, ncclFloat, ncclSum, t->comm, t->stream));

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "lib/internal.h"
-#include "program.h"
+#include "alltoallv_program.h"
 
 #ifdef CPU_STANDIN /* the same cases, fewer and smaller */
 enum { REPLAYS = 10, LL_LIMIT = 8 << 10, BUFFER = 512 << 10 };

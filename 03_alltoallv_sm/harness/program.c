@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "program.h"
+#include "alltoallv_program.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 struct program_options program_options;
 
 #define METHODS "auto|sendrecv|barrier|lines|copy-engine|lsa|lib-sendrecv"
-const struct option_spec program_option_table[] = {
+const struct option_spec harness_options[] = {
     {"pattern", 0, OPTION_STRING, &program_options.pattern, "NAME",
      "who sends how much to whom (halving):" PATTERN_NAMES, 0, 0},
     {"matrix", 0, OPTION_INPUT, &program_options.matrix_file, "FILE",

@@ -1,22 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "program.h"
+#include "symmetric_kernels.h"
 
 #include "check.h"
 #include "lib/internal.h"
 
-bool program_require_symmetric;
-int program_method = METHOD_NCCL;
-
-const struct option_spec program_options[] = {
-    {"require-symmetric", 0, OPTION_FLAG, &program_require_symmetric, NULL,
-     "exit with 77 unless symmetric kernels are certain to be used", 0, 0},
-    {"method", 0, OPTION_CHOICE, &program_method, "nccl|barrier|lines|direct",
-     "which AllReduce: NCCL's, one of simple/ (barrier, lines), or that of lib/ (direct) (nccl)", 0,
-     0},
-    {0},
-};
-
-bool program_has_symmetric_kernel(ncclDataType_t type)
+bool type_has_symmetric_kernel(ncclDataType_t type)
 {
   return type == ncclFloat || type == ncclHalf || type == ncclBfloat16;
 }
@@ -36,8 +24,7 @@ static const char *ask(ncclComm_t comm, ncclDataType_t type, ncclWindow_t window
                                 : allreduce_last_error();
   CHECK_NCCL_RESULT(allreduce_destroy(probe), "allreduce_destroy(probe)", allreduce_last_error());
   if (window == NULL) return *why = "the window is NULL", "no";
-  if (!program_has_symmetric_kernel(type))
-    return *why = "NCCL has none for sums of this type", "no";
+  if (!type_has_symmetric_kernel(type)) return *why = "NCCL has none for sums of this type", "no";
 #ifdef CPU_STANDIN
   return *why = "the CPU stand-in has windows but no symmetric kernels", "no";
 #endif
@@ -48,8 +35,8 @@ static const char *ask(ncclComm_t comm, ncclDataType_t type, ncclWindow_t window
   return same && runtime >= NCCL_VERSION(2, 29, 7) ? "no" : "unknown";
 }
 
-void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclDataType_t type,
-                             ncclWindow_t window)
+bool note_symmetric_kernels(const struct rank *me, ncclComm_t comm, ncclDataType_t type,
+                            ncclWindow_t window)
 {
   /* a step for the watchdog: a rank that forgot to register waits here, the others at STEP 4 */
   launcher_step("STEP 4: are the windows symmetric?");
@@ -58,10 +45,5 @@ void program_check_symmetric(const struct rank *me, ncclComm_t comm, ncclDataTyp
   NCCLCHECK(ncclGetVersion(&runtime));
   const char *answer = ask(comm, type, window, runtime, &why);
   launcher_note(me, "symmetric kernels: %s (%s)", answer, why);
-  const bool missing = program_require_symmetric && *answer != 'y';
-  if (launcher_agree(me, missing ? EXIT_CANNOT_RUN : EXIT_VERIFIED) == EXIT_CANNOT_RUN) {
-    launcher_note(me, "--require-symmetric: leaving with exit code %d", EXIT_CANNOT_RUN);
-    launcher_barrier(me); /* rank 0 has printed the note */
-    launcher_abort(EXIT_CANNOT_RUN);
-  }
+  return *answer == 'y';
 }

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --bench: the ways to do an AlltoAllV side by side, and two limits measured in the same run: what
- * copy engines move between all pairs, and what stores of a kernel move without waiting. */
+/* All that options ask for and main.c does not do. --bench: the ways to do an AlltoAllV side by
+ * side, and two limits measured in the same run: what copy engines move between all pairs, and what
+ * stores of a kernel move without waiting. Without it: one exchange of that pattern, type and
+ * method. */
 #include "bench.h"
 
 #include <stdlib.h>
 
 #include "check.h"
 #include "patterns.h"
-#include "program.h"
+#include "alltoallv_program.h"
+#include "verify.h"
 
 /* What all columns use in turn. */
 struct sweep {
@@ -78,8 +81,8 @@ static unsigned long long check(void *state, struct bench_size size)
   CUDACHECK(cudaStreamSynchronize(s->stream));
   launcher_barrier(s->x.me); /* ... and tells nobody when it is done */
   program_check_async(s->x.handle);
-  return program_verify("bench", s->expected, (int)s->slots * s->x.me->nranks, &s->x, c->window,
-                        s->stream);
+  return program_verify(c->method->name, s->expected, (int)s->slots * s->x.me->nranks, &s->x,
+                        c->window, s->stream);
 }
 
 static void call(void *state, struct bench_size size, long slot, cudaStream_t stream)
@@ -129,7 +132,8 @@ static double copy_limit(const struct sweep *s)
  * file has one only. Returns an exit code. Collective. */
 static int choose_sizes(struct sweep *s, int npatterns, struct options *opt)
 {
-  const size_t size = opt->type->size, count = opt->max_bytes / size + 1;
+  const size_t size = opt->type->size, once = opt->count ? opt->count : 2048;
+  const size_t count = opt->bench ? opt->max_bytes / size + 1 : once;
   int code = EXIT_VERIFIED;
   for (int i = 0; i < npatterns && code == EXIT_VERIFIED; i++)
     code = program_matrix(&s->x, opt, s->patterns[i], count, s->matrix);
@@ -166,11 +170,73 @@ static int make_columns(struct sweep *s, bool graphs, const char *why_not_simple
   return count;
 }
 
-int bench_example(const struct rank *me, const struct options *opt)
+static int run_sweep(struct sweep *s, const struct options *sizes, int npatterns,
+                     const char *why_not)
+{
+  struct column columns[BENCH_MAX_VARIANTS];
+  struct bench_variant variants[BENCH_MAX_VARIANTS];
+  const struct bench bench = {
+      .title = "AlltoAllV",
+      .variants = variants,
+      .nvariants = make_columns(s, sizes->graph_launches > 0, why_not, columns, variants),
+      .rate = "wire",
+      .moved = moved,
+      .context = s,
+      .series = s->patterns,
+      .nseries = npatterns,
+      .series_name = "pattern",
+      .limit = why_not ? 0 : copy_limit(s),
+  };
+  return bench_run(s->x.me, sizes, &bench, s->stream);
+}
+
+/* Without --bench. */
+static int run_once(struct sweep *s, const struct options *opt, const char *why_not_simple)
+{
+  struct exchange *x = &s->x;
+  const int n = x->me->nranks;
+  const struct method *method = &methods[program_options.method];
+  struct column c = {s, method, method->simple ? x->simple.window : x->window};
+  const struct bench_size size = {.count = opt->count ? opt->count : 2048, .slots = 1};
+  const size_t row = (size_t)n * sizeof *x->device_counts;
+  const bool device = program_options.device_counts;
+  const char *what;
+  struct verifier verifier; /* for --digest */
+  launcher_step(method->name);
+  if (method->simple && why_not_simple) program_cannot_run(x->me, why_not_simple);
+  ALLTOALLVCHECK(alltoallv_info(x->handle, NULL, &what));
+  launcher_note(x->me, "AlltoAllV: %s%s%s", method->library ? "" : method->name,
+                method->library ? what : " (simple)", device ? " (device counts)" : "");
+  if (device) c.method = &methods[METHOD_DEVICE_COUNTS];
+  fill(&c, size);
+  call(&c, size, 0, s->stream);
+  if (device) {
+    size_t *counts = x->device_counts; /* of the device: sends, receives, displacements */
+    CUDACHECK(cudaMemcpyAsync(x->recvcounts, counts + n, row, cudaMemcpyDeviceToHost, s->stream));
+    CUDACHECK(cudaMemcpyAsync(x->rdispls, counts + 2 * n, row, cudaMemcpyDeviceToHost, s->stream));
+  }
+  verifier_init(&verifier, x->me, x->type, s->stream);
+  verifier_digest(&verifier, c.window + PROGRAM_GUARD, x->receives);
+  int code = check(&c, size) ? EXIT_WRONG_DATA : EXIT_VERIFIED;
+  for (int from = 0; from < n; from++)
+    if (x->recvcounts[from] != s->expected[from].count) code = EXIT_WRONG_DATA;
+  code = launcher_agree(x->me, code);
+  for (int from = 0; from < n; from++)
+    launcher_print(x->me, "  Received from rank %d: %zu elements at offset %zu\n", from,
+                   x->recvcounts[from], x->rdispls[from]);
+  launcher_print(x->me, code == EXIT_VERIFIED ? "Results structure verified correctly\n"
+                                              : "Results are WRONG, see standard error\n");
+  if (opt->digest) verifier_print_digest(&verifier);
+  verifier_free(&verifier);
+  return code;
+}
+
+int harness(const struct rank *me, const struct options *opt)
 {
   const size_t n = (size_t)me->nranks;
   static const char *const usual[] = {"uniform", "skew", "unaligned"};
-  const char *one[] = {program_options.matrix_file ? "matrix" : program_options.pattern};
+  const char *pattern = program_options.pattern || opt->bench ? program_options.pattern : "halving";
+  const char *one[] = {program_options.matrix_file ? "matrix" : pattern};
   const int npatterns = one[0] ? 1 : (int)(sizeof usual / sizeof *usual);
   size_t matrix[n * n];
   struct options sizes = *opt;
@@ -196,23 +262,7 @@ int bench_example(const struct rank *me, const struct options *opt)
   program_init(x);
   ALLTOALLVCHECK(alltoallv_register(x->handle, x->window, x->window_bytes));
   const char *why_not = simple_open(x);
-
-  struct column columns[BENCH_MAX_VARIANTS];
-  struct bench_variant variants[BENCH_MAX_VARIANTS];
-  const struct bench bench = {
-      .title = "AlltoAllV",
-      .variants = variants,
-      .nvariants = make_columns(&s, opt->graph_launches > 0, why_not, columns, variants),
-      .rate = "wire",
-      .moved = moved,
-      .context = &s,
-      .series = s.patterns,
-      .nseries = npatterns,
-      .series_name = "pattern",
-      .limit = why_not ? 0 : copy_limit(&s),
-  };
-  code = bench_run(me, &sizes, &bench, s.stream);
-
+  code = opt->bench ? run_sweep(&s, &sizes, npatterns, why_not) : run_once(&s, opt, why_not);
   CUDACHECK(cudaStreamSynchronize(s.stream));
   launcher_barrier(me); /* no rank takes away what a slower one has not finished with */
   if (!why_not) simple_close(x);

@@ -23,29 +23,6 @@ double report_time(const struct rank *me, double *us, uint64_t n)
   return n ? bench_median(us, (long)n) : (double)NAN;
 }
 
-/* The words that a rank sends according to the paper's Table 1, at best and at worst, for k chosen
- * entries of n on P ranks. The paper counts elements, which are words. */
-static void paper_words(int path, double n, double k, double ranks, double *low, double *high)
-{
-  const double others = (ranks - 1) / ranks, rounds = ceil(log2(ranks));
-  if (path == SPARSE_DENSE) {
-    *low = *high = 2 * n * others;
-  } else if (path == SPARSE_GTOPK) {
-    *low = *high = 4 * k * rounds;
-  } else if (path == SPARSE_OKTOPK) { /* the gather; split and balancing may take as much each */
-    *low = 2 * k * others;
-    *high = 6 * k * others;
-  } else if (path == SPARSE_TOPKSA) {
-    *low = fmin(4 * k, 2 * k + n) * others;
-    *high = (2 * k + n) * others;
-  } else if (path == SPARSE_GAUSSIANKSA) { /* not in the table: as TOPKSA, but all is gathered */
-    *low = 4 * k * others;
-    *high = 2 * k * others + 2 * k * (ranks - 1);
-  } else { /* every rank sends what it offers to all others */
-    *low = *high = 2 * k * (ranks - 1);
-  }
-}
-
 void report_heading(const struct job *job)
 {
   static const char *const kinds[] = {"heavy", "normal", "ties", "one-region"};
@@ -86,9 +63,10 @@ void report_path(struct job *job, const struct path_steps *of, const struct veri
   const double words = sums[1] / steps / ranks;
   const double xi = v->xi_steps ? v->xi / (double)v->xi_steps : (double)NAN;
   double low, high;
-  paper_words(path, (double)job->count, (double)job->k, ranks, &low, &high);
+  simple_paper_words(path, (double)job->count, (double)job->k, ranks, &low, &high);
   /* wrong results have no time */
-  const double us = report_time(me, of->us, code == EXIT_VERIFIED ? of->begun : 0);
+  const double mean = launcher_max(me, of->us / ((double)of->begun - 1));
+  const double us = code == EXIT_VERIFIED ? mean : (double)NAN;
   if (path == SPARSE_DENSE) job->dense_us = us;
   const char *reason, *name = simple_paths[path].name, *mode = runner_mode(runner, &reason);
   struct rows *rows = &job->rows;

@@ -12,7 +12,7 @@
 
 #include "allreduce.h"
 #include "bench.h"
-#include "program/program.h"
+#include "program.h"
 
 /* What is measured: a size, whose constants, and how many of the densities. */
 struct model {
@@ -192,7 +192,7 @@ static struct timing time_steps(struct sweep *sweep, struct subject *s)
 static void fill_buffers(struct sweep *sweep, struct subject *s)
 {
   for (int i = 0; i < GRADIENTS; i++)
-    verifier_fill(&sweep->verifier, VERIFY_INDEXED, s->send[i], s->recv, sweep->count);
+    verifier_fill(&sweep->verifier, s->send[i], s->recv, sweep->count);
   /* a symmetric kernel may start before what is in front of it has finished; and with several
    * GPUs in one process, allocating may wait for all of them */
   CUDACHECK(cudaStreamSynchronize(sweep->job->stream));

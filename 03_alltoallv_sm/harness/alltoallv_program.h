@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What main.c and bench.c share and a reader of main.c need not see. */
-#ifndef PROGRAM_H
-#define PROGRAM_H
+/* For bench.c. */
+#ifndef ALLTOALLV_PROGRAM_H
+#define ALLTOALLV_PROGRAM_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,7 +43,9 @@ struct program_options {
   bool device_counts;
 };
 extern struct program_options program_options;
-extern const struct option_spec program_option_table[];
+
+/* The stores of barrier alone: what waiting costs. */
+void bare_push_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
 /* Bytes of guard before and after the receive buffer, of any alignment. */
 enum { PROGRAM_GUARD = 256 };

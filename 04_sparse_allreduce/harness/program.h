@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What main.c and bench.c share and what main.c need not show. */
+/* What harness.c and bench.c share. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
 
@@ -35,7 +35,6 @@ struct program_options {
   const char *output;                     /* -J: the table */
 };
 extern struct program_options program_options;
-extern const struct option_spec program_option_table[];
 
 /* What follows from the options, and what all paths use. Paths are those of simple_paths. */
 struct job {
@@ -55,8 +54,7 @@ struct job {
   struct rows rows;                     /* the table as a file */
   double dense_us;                      /* a step of dense; NaN if it has no time */
   /* without --bench */
-  cudaEvent_t start, stop; /* of a step */
-  void *gradient;          /* in device memory */
+  void *gradient; /* in device memory */
   struct verifier digest;
 };
 
@@ -180,7 +178,7 @@ int verification_step(struct verification *v, const void *gradient);
 
 /* What happened in the steps of one path on this rank. */
 struct path_steps {
-  double *us;       /* [job->steps] time of each step */
+  double us;        /* all but the first, on this rank */
   uint64_t begun;   /* how many of them have begun */
   uint64_t counted; /* of them, all but warm-up steps; the sums below are over these */
   double local, global, words;

@@ -13,7 +13,7 @@ static const size_t DEFAULT_COUNT = 64 << 10;
 static const double DEFAULT_DENSITY = 0.01;
 static const long DEFAULT_STEPS = 70; /* exact, reuse and repartition steps all occur */
 
-const struct option_spec program_option_table[] = {
+const struct option_spec harness_options[] = {
     {"algorithm", 0, OPTION_STRING, &program_options.algorithms, "NAMES",
      "paths, separated by commas, or all (all)", 0, 0},
     {"count", 0, OPTION_SIZE, &program_options.count, "SIZE", "elements of the gradient (64K)", 1,

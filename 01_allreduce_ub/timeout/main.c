@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank dies, and the others end with a sentence.
+ *
+ * NCCL waits forever for a rank that does not come. If that rank has died on another host, the
+ * broken connection becomes an asynchronous error; on the same host nobody notices. So wait for a
+ * stream in small steps, ask for errors meanwhile, and give up after some time. ncclCommAbort then
+ * ends what the communicator runs on this GPU, and frees it; ncclCommDestroy would wait as well.
+ *
+ * Build and run:  make, then ./allreduce_timeout or mpirun -np N ./allreduce_timeout
+ * Here the last rank leaves out its second AllReduce. Each of the others ends with the line:
+ * [rank 0] AllReduce 2: nothing has come for some time; has a rank died? */
+#include <time.h>
+#include <unistd.h>
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include "check.h"
+#include "launcher.h"
+
+enum { COUNT = 1024, PATIENCE = 3 /* seconds */ };
+
+/* Waits for the stream. False, after a line on stderr, if that is in vain. */
+static bool wait_with_patience(int number, ncclComm_t comm, cudaStream_t stream)
+{
+  const time_t begin = time(NULL);
+  for (;; usleep(1000)) { /* leaves the core to NCCL's threads */
+    ncclResult_t error;
+    const char *why;
+    const cudaError_t state = cudaStreamQuery(stream);
+    if (state == cudaSuccess) return true;
+    NCCLCHECK(ncclCommGetAsyncError(comm, &error));
+    if (state != cudaErrorNotReady)
+      why = cudaGetErrorString(state);
+    else if (error != ncclSuccess)
+      why = ncclGetErrorString(error);
+    else if (time(NULL) - begin > PATIENCE)
+      why = "nothing has come for some time; has a rank died?";
+    else
+      continue;
+    launcher_error("AllReduce %d: %s", number, why);
+    return false;
+  }
+}
+
+static int run(const struct rank *me, const struct options *opt)
+{
+  ncclUniqueId id;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  float *buffer;
+  bool all_came = true;
+  (void)opt;
+  CUDACHECK(cudaSetDevice(me->device));
+  if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
+  launcher_broadcast(me, &id, sizeof id, 0);
+  NCCLCHECK(ncclCommInitRank(&comm, me->nranks, id, me->rank));
+  CUDACHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CUDACHECK(cudaMalloc((void **)&buffer, COUNT * sizeof *buffer));
+  CUDACHECK(cudaMemsetAsync(buffer, 0, COUNT * sizeof *buffer, stream));
+
+  for (int number = 1; number <= 2 && all_came; number++) {
+    if (number == 2 && me->rank == me->nranks - 1) break; /* dies, as it were */
+    NCCLCHECK(ncclAllReduce(buffer, buffer, COUNT, ncclFloat, ncclSum, comm, stream));
+    all_came = wait_with_patience(number, comm, stream);
+  }
+
+  /* All ranks that live abort. Then the stream is free again, and they could make a communicator
+   * without the dead rank (NCCL 2.27 has ncclCommShrink for that). */
+  NCCLCHECK(ncclCommAbort(comm));
+  CUDACHECK(cudaFree(buffer));
+  CUDACHECK(cudaStreamDestroy(stream));
+  return all_came ? EXIT_VERIFIED : EXIT_TIMEOUT;
+}
+
+int main(int argc, char **argv)
+{
+  static const struct program program = {
+      .name = "allreduce_timeout",
+      .summary = "a rank dies, and the others end with a sentence",
+      .run = run,
+      .types = "float",
+  };
+  return launcher_main(argc, argv, &program);
+}
