@@ -93,7 +93,7 @@ static int run_paths(struct job *job)
   }
   if (job->opt->digest) verifier_print_digest(&job->digest);
 
-  /* Before a rank frees memory, all must be done: see sparse_allreduce_destroy(). */
+  /* Ranks may be threads of one process: none frees before all are done (sparse_allreduce.h). */
   CUDACHECK(cudaStreamSynchronize(job->stream));
   launcher_barrier(me);
   verifier_free(&job->digest);

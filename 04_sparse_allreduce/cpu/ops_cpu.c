@@ -348,11 +348,14 @@ static void apply(const struct call *c)
     if (dense && in_result[i]) c->m.dense[i] = 0;
     in_result[i] = false;
   }
-  for (uint64_t i = 0, count = list_count(c->list); i < count; i++) {
+  const uint64_t count = list_count(c->list);
+  for (uint64_t i = 0; i < count; i++) {
     const struct sparse_pair pair = c->list.pairs[i];
     if (dense) c->m.dense[pair.index] = one_nan(pair.value / (float)c->m.nranks);
     in_result[pair.index] = true;
   }
+  for (int i = 0; c->then == SPARSE_COUNT_AND_ADAPT && count > 0 && i < SPARSE_SAMPLE; i++)
+    c->m.state->sample[i] = sparse_magnitude(c->list.pairs[sparse_sample_place(i, count)].value);
 }
 
 static void add_entry(const struct call *c, uint64_t i)
@@ -580,7 +583,6 @@ static void fetch_sums(const struct call *c)
     to += count;
     s->gathered_counts[p] = m->flags->reduced[p] = count;
     s->region_counts[p] = flags[SPARSE_FLAG_TAKEN];
-    if (flags[SPARSE_FLAG_NONFINITE] != 0) s->nonfinite = flags[SPARSE_FLAG_NONFINITE];
   }
 }
 

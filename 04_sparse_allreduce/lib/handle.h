@@ -69,7 +69,12 @@ struct sparse_allreduce_handle {
   char why[256];         /* and why, if AUTO chose that */
   size_t lists_bytes;    /* of the memory at m.lists */
 
+  ncclResult_t broken; /* what has ended this handle: every call but destroy returns it, */
+  char reason[256];    /* and the sentence */
+
   uint64_t step;             /* number of the next step */
+  double density;            /* at most the configured one */
+  uint64_t exact_step;       /* number of one that finds thresholds and regions anew */
   struct sparse_step now;    /* the step that is being enqueued */
   struct sparse_step last;   /* the last one that ran, */
   struct sparse_step latest; /* or that was captured, if that came later */
@@ -77,6 +82,10 @@ struct sparse_allreduce_handle {
   /* On the host. Not pinned: freeing pinned memory waits for all GPUs of the process. */
   uint64_t *counts;
   struct sparse_state *state;
+
+  /* For what the handle does outside of steps, when the device has nothing else to do. Stream NULL
+   * may be another one here than in NCCL (CUDA_API_PER_THREAD_DEFAULT_STREAM). */
+  cudaStream_t own;
 
   bool time_phases;
   cudaEvent_t phases[6]; /* when each began, and the end */
@@ -143,8 +152,17 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 /* A hash of `count` bytes, and of what was hashed before. */
 uint64_t sparse_hash(uint64_t so_far, const void *bytes, size_t count);
 
+/* Every call begins with it: an error if the handle is NULL, or broken as far as the host knows. */
+ncclResult_t sparse_usable(const struct sparse_allreduce_handle *h);
+
 /* Waits for the device, then copies the state to h->state. */
 ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
+
+/* The same, and an error if the handle is broken, for calls that need the work of its last step. */
+ncclResult_t sparse_wait(struct sparse_allreduce_handle *h);
+
+/* Steps from here on have this density, and the state is h->state. There is no last step then. */
+ncclResult_t sparse_change_density(struct sparse_allreduce_handle *h, double density);
 
 /* ---- parts of a step ------------------------------------------------------------------------- */
 

@@ -99,8 +99,8 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
  * dense is neither read nor written: the entries are only noted for the next ops_local_pass().
  *
  * One-sided, a list without pairs is the sums of all ranks, when they are there: fetches them on
- * the way, to `gathered`, in rank order, one after the other. Sets state->gathered_counts and, if a
- * rank says so, nonfinite. `then` is SPARSE_COUNT_GATHERED or SPARSE_COUNT_AND_ADAPT. */
+ * the way, to `gathered`, in rank order, one after the other. Sets state->gathered_counts. `then`
+ * is SPARSE_COUNT_GATHERED or SPARSE_COUNT_AND_ADAPT. */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_decision then, cudaStream_t stream);
 

@@ -82,9 +82,18 @@ void simple_destroy(struct simple *s)
 
 void simple_reset(struct simple *s)
 {
-  s->steps = 0; /* the first step finds thresholds and regions anew */
+  s->steps = 0;
+  s->exact_step = (uint64_t)s->config.warmup_steps; /* finds thresholds and regions anew */
   simple_zero(s, s->acc);
   if (s->comm) CUDACHECK(cudaStreamSynchronize(s->stream)); /* the next step may have another one */
+}
+
+void simple_set_density(struct simple *s, double density)
+{
+  s->config.density = density;
+  s->t = (size_t)((double)s->n * density);
+  sparse_allreduce_sizes(s->n, density, &s->k, NULL); /* the capacity stays */
+  if (s->steps > s->exact_step) s->exact_step = s->steps;
 }
 
 void simple_zero(struct simple *s, float *vector)
@@ -131,7 +140,7 @@ void simple_step(struct simple *s, const float *gradient, cudaStream_t stream)
 
 int simple_is_due(const struct simple *s, int interval)
 {
-  return s->steps == (uint64_t)s->config.warmup_steps || s->steps % (uint64_t)interval == 0;
+  return s->steps == s->exact_step || s->steps % (uint64_t)interval == 0;
 }
 
 void simple_accumulate(struct simple *s, const float *gradient)
@@ -175,7 +184,8 @@ void simple_offer_largest(struct simple *s)
 
 void simple_offer_above(struct simple *s, double *threshold)
 {
-  s->last.overflowed = simple_count_above(s, *threshold) > s->capacity;
+  const size_t most = (float)*threshold == 0 ? s->k : s->capacity;
+  s->last.overflowed = simple_count_above(s, *threshold) > most;
   if (!s->last.overflowed) {
     offer(s, simple_above(s, *threshold));
   } else {

@@ -105,6 +105,13 @@ SPARSE_DEVICE void sparse_want(struct sparse_state *s, uint64_t wanted, sparse_l
   s->search_from = s->keep_from = from;
 }
 
+/* How many elements above a level a rank may offer. Above 0 these are k: no factor moves a
+ * threshold of 0, which a step without any gradient leaves. So the next step finds one. */
+SPARSE_DEVICE uint64_t sparse_most(const struct sparse_memory *m, sparse_level_t level)
+{
+  return level == 0 ? m->k : m->capacity;
+}
+
 /* The rank's k largest instead of everything above a threshold; `from` has all that is above it. */
 SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_state *s,
                                    enum sparse_source from)
@@ -145,17 +152,18 @@ SPARSE_DEVICE int sparse_raised(const struct sparse_memory *m, int nlevels, cons
  * - It was raised: a filter keeps what is chosen of the candidates.
  * - already_sent: the local pass has stored the candidates in the memory of the owners of regions.
  *   They leave out what is not chosen, so there is nothing to filter. But of more candidates than
- *   `capacity` none was sent (`unsent`): one of the other cases holds, and reduce_sent() sends. */
+ *   sparse_most() none was sent (`unsent`): one of the other cases holds, and reduce_sent() sends.
+ */
 SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s,
                                            bool already_sent)
 {
   const int raises = sparse_raised(m, s->nlevels, s->level_counts);
   const enum sparse_source from = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
   s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
-  s->unsent = already_sent && s->level_counts[0] > m->capacity;
+  s->unsent = already_sent && s->level_counts[0] > sparse_most(m, s->levels[0]);
   for (int j = 0; j < raises; j++) s->local_threshold *= m->constants.raise_factor;
   sparse_select_above(s, s->levels[raises]);
-  if (s->level_counts[raises] > m->capacity)
+  if (s->level_counts[raises] > sparse_most(m, s->levels[raises]))
     sparse_overflow(m, s, from);
   else if (already_sent && !s->unsent)
     s->offered_count = s->level_counts[raises];
@@ -233,7 +241,7 @@ SPARSE_DEVICE void sparse_gaussian_found(const struct sparse_memory *m, struct s
   s->keep_from = from;
   s->count_from = SPARSE_FROM_NOTHING;
   sparse_select_above(s, s->levels[j]);
-  if (s->level_counts[j] > m->capacity) sparse_overflow(m, s, from);
+  if (s->level_counts[j] > sparse_most(m, s->levels[j])) sparse_overflow(m, s, from);
 }
 
 /* False if nothing was counted; or the count of level j is not known, because the candidates in the
