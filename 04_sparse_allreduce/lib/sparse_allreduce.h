@@ -49,16 +49,16 @@
  * - What waits without end for a rank that does not come: calls of NCCL, which have no timeout.
  *   These are create and destroy, all steps with the mode NCCL, and in the other modes steps of
  *   DENSE and GTOPK, warm-up steps, and steps of OKTOPK with new regions.
- * - Kernels of the modes ONESIDED and DEVICE_COUNTS wait for other ranks, and some for all of their
- *   own blocks: a launch has as many as the whole GPU can run at once. So no other kernel that
- * waits for peers may run beside them, and the stream may not be limited to a part of the GPU
- * (green contexts, MPS with less than all multiprocessors).
+ * - Kernels of the modes ONESIDED and DEVICE_COUNTS wait for other ranks, and some for all of
+ *   their own blocks: a launch has as many as the whole GPU can run at once. So no other kernel
+ *   that waits for peers may run beside them, and their stream must have the whole GPU, no part
+ *   of it (green contexts, MPS with fewer multiprocessors).
  * - Before memory is freed no barrier is needed. destroy waits until no rank uses this rank's
- * lists. Gradients and vectors of the caller are used by this rank alone: they may be freed when
- * the stream is past the step. With several GPUs in one process there is one more rule, because
- *   freeing memory (destroy does, too) may wait for all GPUs, and a collective on one of them for
- *   the rank that frees: no rank frees before all have waited for their streams, and none starts
- *   other NCCL work before all have freed.
+ *   lists. Gradients and vectors of the caller are used by this rank alone: they may be freed
+ *   when the stream is past the step. Several GPUs in one process need more: freeing memory
+ *   (destroy does, too) may wait for all GPUs, and a collective on one of them for the rank that
+ *   frees. So no rank frees before all have waited for their streams, and none starts other NCCL
+ *   work before all have freed.
  * - Nothing here prints or exits. */
 #ifndef SPARSE_ALLREDUCE_H
 #define SPARSE_ALLREDUCE_H
