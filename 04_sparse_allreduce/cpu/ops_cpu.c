@@ -25,9 +25,7 @@ struct call {
   const struct sparse_pair *lists;
   bool own_region;
   enum sparse_sums which;
-  enum sparse_move how;
-  float scale, *vector, *values;
-  uint32_t *indices;
+  float scale, *vector;
 };
 
 /* GPUs have one NaN as the result of arithmetic; the CPU keeps the bits of an operand. */
@@ -392,20 +390,15 @@ ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
   return enqueue(m, stream, c);
 }
 
-static void move(const struct call *c, uint64_t i)
+static void scatter(const struct call *c, uint64_t i)
 {
-  struct sparse_pair *entry = &c->list.pairs[i];
-  if (c->how == SPARSE_MOVE_TOGETHER) *entry = (struct sparse_pair){c->indices[i], c->values[i]};
-  if (c->how == SPARSE_MOVE_APART) c->indices[i] = entry->index;
-  c->values[c->how == SPARSE_MOVE_TO_VECTOR ? entry->index : i] = entry->value;
+  c->m.dense[c->list.pairs[i].index] = c->list.pairs[i].value;
 }
 
-ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struct sparse_list list,
-                      uint32_t *indices, float *values, cudaStream_t stream)
+ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
+                         cudaStream_t stream)
 {
-  const struct call c = {
-      .each = move, .how = how, .list = list, .indices = indices, .values = values};
-  return enqueue(m, stream, c);
+  return enqueue(m, stream, (struct call){.each = scatter, .list = list});
 }
 
 static void average(const struct call *c, uint64_t i)

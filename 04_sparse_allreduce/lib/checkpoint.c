@@ -40,7 +40,7 @@ static struct saved saved_header(const struct sparse_allreduce_handle *h)
                         .density = h->density};
   /* Steps give the same bits whatever these are, so a restart may choose others. */
   saved.config.throttle = 0;
-  saved.config.balance = SPARSE_BALANCE_NEVER;
+  saved.config.balance = 0;
   saved.config.exchange = SPARSE_EXCHANGE_AUTO;
   saved.config.result = SPARSE_RESULT_DENSE;
   saved.config.timeout_seconds = 0;

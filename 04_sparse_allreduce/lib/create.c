@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 _Static_assert(sizeof(sparse_allreduce_config_t) ==
-                   sizeof(size_t) + sizeof(long) + 2 * sizeof(double) + 10 * sizeof(int),
+                   sizeof(size_t) + 2 * sizeof(long) + 2 * sizeof(double) + 8 * sizeof(int),
                "configurations are compared as bytes: they may not have padding");
 
 /* Room for more candidates than a rank may offer means fewer passes over the residual. One-sided,
@@ -73,8 +73,6 @@ static void set_sizes(struct sparse_allreduce_handle *h, size_t count)
   m->room = m->nranks > 1 ? 2 * m->capacity : m->capacity;
   if (m->config.timeout_seconds == 0) m->config.timeout_seconds = SPARSE_DEFAULT_TIMEOUT;
   if (!(h->path->is & SPARSE_ADAPTS)) m->constants.raise_steps = 0;
-  if (h->path->is & SPARSE_EXACT) /* its Gaussian threshold is halved, not corrected by a table */
-    m->constants.correction.lower_steps = m->constants.correction.raise_steps = 0;
 }
 
 static ncclResult_t allocate_zeros(void **memory, size_t bytes)

@@ -119,22 +119,15 @@ ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
 
 /* ---- dense vectors --------------------------------------------------------------------------- */
 
+/* dense[index] = value for the entries of the list. */
+ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
+                         cudaStream_t stream);
+
 /* dense[i] /= nranks for all i. The next ops_apply() clears all of them. */
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream);
 
 /* dense[i] = float(gradient[i]) for all i. */
 ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream);
-
-/* ---- entries on their own -------------------------------------------------------------------- */
-
-/* For the entries {index, value} of a list, entry i: */
-enum sparse_move {
-  SPARSE_MOVE_TO_VECTOR, /* values[index] = value */
-  SPARSE_MOVE_APART,     /* indices[i] = index, values[i] = value */
-  SPARSE_MOVE_TOGETHER,  /* and back: the list needs its counts only */
-};
-ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struct sparse_list list,
-                      uint32_t *indices, float *values, cudaStream_t stream);
 
 /* ---- one-sided -------------------------------------------------------------------------------
  * The operators of oktopk where ranks load from and store to each other's memory, instead of

@@ -88,21 +88,14 @@ typedef enum {
   SPARSE_GTOPK,           /* exact top-k, merged along a binary tree to k entries, broadcast */
   SPARSE_OKTOPK,          /* threshold, balanced regions, sum by owner, global threshold */
   SPARSE_TOPKSA,          /* exact top-k, equal regions, sum by owner, allgather or dense */
-  SPARSE_GAUSSIANK,       /* threshold from mean and deviation, two allgathers */
-  SPARSE_GAUSSIANKCONCAT, /* the same, indices and values packed in one allgather */
+  SPARSE_GAUSSIANK,       /* threshold from mean and deviation; allgather, and every rank adds */
+  SPARSE_GAUSSIANKCONCAT, /* the same (published: indices and values in one message, not in two) */
   SPARSE_GAUSSIANKSA,     /* exact threshold, equal regions, serial rotation, allgather */
   SPARSE_ALGORITHMS,      /* how many there are */
 } sparse_allreduce_algorithm_t;
 
 /* The three training jobs of the paper, each with constants of its own. */
 typedef enum { SPARSE_PRESET_VGG = 0, SPARSE_PRESET_LSTM, SPARSE_PRESET_BERT } sparse_preset_t;
-
-/* Whether the owners of regions even out what they gathered before the allgather (OKTOPK). */
-typedef enum {
-  SPARSE_BALANCE_NEVER = 0,
-  SPARSE_BALANCE_ALWAYS,
-  SPARSE_BALANCE_AUTO, /* when the largest part is more than 4 times the mean */
-} sparse_balance_t;
 
 /* What to do with NaN and infinity in a gradient. Dense steps always hand them to NCCL. */
 typedef enum {
@@ -142,11 +135,10 @@ typedef struct {
                                    BERT every 128th), how thresholds follow what they select */
   double density;               /* share of the elements that a rank offers, 1e-300 to 1 */
   long warmup_steps;            /* first steps that are dense and leave the residual alone */
+  long throttle;                /* peers that a rank exchanges with at a time, in the split, >= 1 */
   ncclDataType_t gradient_type; /* ncclFloat, ncclHalf or ncclBfloat16 */
-  int gaussian_sa_threshold;    /* GAUSSIANKSA: 0 exact, 1 Gaussian */
   int gtopk_exact_residual;     /* GTOPK: 1 keeps the mass that the published algorithm loses */
-  int throttle;                 /* peers that a rank exchanges with at a time, in the split, >= 1 */
-  sparse_balance_t balance;
+  int balance; /* OKTOPK: 1 evens out what the owners of regions have before the allgather */
   sparse_nonfinite_t nonfinite;
   sparse_exchange_t exchange;
   sparse_result_t result;
@@ -155,7 +147,7 @@ typedef struct {
 } sparse_allreduce_config_t;
 
 /* Sets the preset (Ok-Topk's VGG/, LSTM/ or BERT/), OKTOPK, density 0.02 (BERT: 0.01), balance
- * NEVER (BERT: ALWAYS), no warm-up, throttle 4 and the default timeout. `size` is that of your
+ * 0 (BERT: 1), no warm-up, throttle 4 and the default timeout. `size` is that of your
  * header: a library of another version refuses the configuration. */
 void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size,
                                   sparse_preset_t preset);

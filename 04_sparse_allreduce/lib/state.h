@@ -117,9 +117,9 @@ struct sparse_state {
   uint64_t wanted;     /* entries that a search is to find, */
   sparse_level_t near; /* likely just above this; -1: not known. Only speed depends on it */
   struct sparse_selection selection;
-  /* Gaussian thresholds: where the table starts, rounds so far, elements above the guess; the
-   * lowest level of which the count mattered, and that count. */
-  int32_t first_level, round;
+  /* Gaussian thresholds: where the table starts, elements above the guess; the lowest level of
+   * which the count mattered, and that count. */
+  int32_t first_level;
   uint64_t candidates, needed;
   sparse_level_t lowest;
   uint64_t offered_count;

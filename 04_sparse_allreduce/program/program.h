@@ -29,7 +29,7 @@ struct program_options {
   size_t count;
   double density;
   long steps, seed, throttle, warmup_steps, graphs;
-  int preset, gradient, balance, nonfinite, exchange, result, gk_threshold;
+  int preset, gradient, balance, nonfinite, exchange, result;
   bool gtopk_exact_residual, simple;
   const char *input, *results, *residual; /* files' names with %r for the rank */
   const char *output;                     /* -J: the table */

@@ -271,18 +271,14 @@ static const struct sparse_pair *even_out(struct simple *s, uint64_t counts[], u
   return mine;
 }
 
-void simple_gather_sums(struct simple *s, struct simple_rule rule, sparse_balance_t balance)
+void simple_gather_sums(struct simple *s, struct simple_rule rule, int balance)
 {
   const uint64_t own = s->on->select(s, s->sums, rule, s->received), P = (uint64_t)s->nranks;
   const struct sparse_pair *mine = s->received;
-  uint64_t counts[P], total = 0, most = 0;
+  uint64_t counts[P], total = 0;
   simple_numbers(s, &own, counts, 1);
-  for (uint64_t r = 0; r < P; r++) {
-    total += counts[r];
-    most = counts[r] > most ? counts[r] : most;
-  }
-  if (balance == SPARSE_BALANCE_ALWAYS || (balance == SPARSE_BALANCE_AUTO && most * P > 4 * total))
-    mine = even_out(s, counts, total);
+  for (uint64_t r = 0; r < P; r++) total += counts[r];
+  if (balance) mine = even_out(s, counts, total);
   simple_gather(s, mine, counts, 2, s->global);
   s->last.global = total;
   simple_sums_of_list(s);

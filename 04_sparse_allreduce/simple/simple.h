@@ -178,7 +178,7 @@ void simple_sum_at_owners(struct simple *s);
 
 /* The owners' sums that the rule chooses go to every rank, as s->global and as s->sums. `balance`
  * says whether owners first even out what each has to send. */
-void simple_gather_sums(struct simple *s, struct simple_rule rule, sparse_balance_t balance);
+void simple_gather_sums(struct simple *s, struct simple_rule rule, int balance);
 
 /* s->global becomes a list of the sums that the rule chooses; s->sums those of s->global, or 0. */
 void simple_list_sums(struct simple *s, struct simple_rule rule);
@@ -187,9 +187,6 @@ void simple_sums_of_list(struct simple *s);
 /* What leaves the residual: what was offered; only what was offered and is in the result too. */
 void simple_clear_offered(struct simple *s);
 void simple_clear_offered_in_result(struct simple *s);
-
-/* mean + z * deviation of acc (gaussiank.c). */
-double simple_gaussian_threshold(struct simple *s);
 
 /* In the memory of s: sets a vector to 0; copies to or from the host. */
 void simple_zero(struct simple *s, float *vector);

@@ -30,7 +30,7 @@ masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
   local launcher n
   for launcher in $LAUNCHERS; do digest "$launcher" 4 --count 3000 --steps 34; done
   for n in 1 8; do digest pthread 4 --count 3000 --steps 34 --throttle $n; done
-  for n in always auto; do digest pthread 4 --count 3000 --steps 34 --balance $n; done
+  for n in always never; do digest pthread 4 --count 3000 --steps 34 --balance $n; done
   for n in sendrecv onesided; do digest "${LAUNCHERS##* }" 4 --count 3000 --steps 34 --exchange $n --result entries; done
   digest pthread 4 --count 3000 --steps 34 --simple
   one_digest
@@ -109,7 +109,7 @@ assert all(r['wrong'] == 0 for r in rows)"
   sparse pthread - --help
   exits_with 0
   for option in algorithm count density steps preset gradient seed throttle warmup-steps balance nonfinite \
-    gtopk-exact-residual gk-threshold exchange result simple input results residual bench digest timeout; do
+    gtopk-exact-residual exchange result simple input results residual bench digest timeout; do
     prints " --$option( |$)"
   done
   prints '-J, --output FILE'

@@ -43,7 +43,6 @@ static sparse_allreduce_config_t random_config(uint64_t *seed)
   sparse_allreduce_config_t config = job_config(algorithm, preset, density);
   if (job_below(seed, 4) == 0) config.warmup_steps = (long)job_below(seed, 5);
   config.gtopk_exact_residual = (int)job_below(seed, 2);
-  config.gaussian_sa_threshold = (int)job_below(seed, 2);
   return config;
 }
 
@@ -241,68 +240,6 @@ static void test_gaussian_threshold(void **state)
     if (!(fabs(threshold - 5 - table[t][1]) < 1e-12))
       fail_msg("density %g: %.15g", table[t][0], threshold - 5);
     job_close(&job);
-  }
-
-  struct job job;
-  uint64_t seed = 3;
-  sparse_allreduce_config_t config = job_config(SPARSE_GAUSSIANKSA, SPARSE_PRESET_VGG, 0.01);
-  config.gaussian_sa_threshold = 1;
-  job_open(&job, &config, 100000, 2);
-  for (int r = 0; r < 2; r++)
-    for (size_t i = 0; i < job.n; i++) job.gradients[r][i] = (float)job_normal(&seed);
-  job_step(&job);
-  assert_in_range(job.ref->ranks[0].noffered, 900, 1100);
-  assert_true(job.ref->ranks[0].local_threshold == job.ref->ranks[0].gaussian_threshold);
-  job_close(&job);
-}
-
-/* GAUSSIANKSA halves or raises by half, three times at most. */
-static void test_coarse_corrections(void **state)
-{
-  (void)state;
-  uint64_t seed = 19;
-  size_t moved[4] = {0};
-  for (int number = 0; number < 60; number++) {
-    struct job job;
-    sparse_allreduce_config_t config =
-        job_config(SPARSE_GAUSSIANKSA, SPARSE_PRESET_VGG, 0.002 + 0.1 * job_uniform(&seed));
-    double tail = 4 * job_uniform(&seed);
-    int corrections = 0;
-    config.gaussian_sa_threshold = 1;
-    job_open(&job, &config, 3000, 1);
-    for (size_t i = 0; i < job.n; i++)
-      job.gradients[0][i] =
-          (float)(number % 2 ? exp(tail * job_normal(&seed)) : job_uniform(&seed) - 0.5);
-    job_step(&job);
-    double threshold = job.ref->ranks[0].gaussian_threshold;
-    for (; corrections < 3; corrections++) {
-      size_t count = 0;
-      for (size_t i = 0; i < job.n; i++) count += fabsf(job.gradients[0][i]) > (float)threshold;
-      if (count * 3 < job.ref->k * 2)
-        threshold /= 2;
-      else if (count * 3 > job.ref->k * 4)
-        threshold += threshold / 2;
-      else
-        break;
-    }
-    moved[corrections]++;
-    assert_true(job.ref->ranks[0].local_threshold == threshold);
-    job_close(&job);
-  }
-  assert_true(moved[0] && moved[1] && moved[2] && moved[3]);
-
-  /* k = 3: two and four are near enough, one and five are not */
-  static const double starts[][2] = {{27.5, 27.5}, {25.5, 25.5}, {28.5, 32.0625}, {24.5, 27.5625}};
-  sparse_allreduce_config_t config = job_config(SPARSE_GAUSSIANKSA, SPARSE_PRESET_VGG, 0.1);
-  float gradient[30];
-  config.gaussian_sa_threshold = 1;
-  for (size_t i = 0; i < 30; i++) gradient[i] = (float)i;
-  for (size_t c = 0; c < 4; c++) {
-    struct reference *ref = reference_create(&config, 30, 1, NULL);
-    assert_non_null(ref);
-    reference_step(ref, (const float *const[]){gradient}, &starts[c][0]);
-    assert_true(ref->ranks[0].local_threshold == starts[c][1]);
-    reference_destroy(ref);
   }
 }
 
@@ -588,7 +525,6 @@ int main(void)
       cmocka_unit_test(test_topka_simply),
       cmocka_unit_test(test_gtopk_simply),
       cmocka_unit_test(test_gaussian_threshold),
-      cmocka_unit_test(test_coarse_corrections),
       cmocka_unit_test(test_gaussian_threshold_of_two),
       cmocka_unit_test(test_gaussian_threshold_of_one),
       cmocka_unit_test(test_injected_thresholds),

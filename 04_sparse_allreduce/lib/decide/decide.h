@@ -15,7 +15,6 @@ enum sparse_decision {
   SPARSE_OFFER_THRESHOLD,
   SPARSE_GAUSSIAN_THRESHOLD,
   SPARSE_GAUSSIAN_CORRECT,
-  SPARSE_HALVING_CORRECT,
   SPARSE_K_FOUND,
   SPARSE_KTH_FOUND,
   SPARSE_OVERFLOW_FOUND,
@@ -149,9 +148,6 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
     break;
   case SPARSE_GAUSSIAN_CORRECT: /* a threshold of the table is taken, or counting goes on */
     sparse_gaussian_correct(m, s);
-    break;
-  case SPARSE_HALVING_CORRECT: /* the threshold is taken, or changed and counted again */
-    sparse_halving_correct(m, s);
     break;
   case SPARSE_K_FOUND: /* the next step's guess follows from it */
     sparse_set_guess(m, s);

@@ -78,7 +78,6 @@ SPARSE_DEVICE void sparse_begin(struct sparse_state *s, uint32_t epoch)
   s->nonfinite = 0;
   s->overflowed = 0;
   s->unsent = 0;
-  s->round = 0;
   s->epoch = epoch;
 }
 
@@ -182,9 +181,8 @@ SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m, struct sparse_
 /* ---- Gaussian thresholds ---------------------------------------------------------------------
  *
  * The threshold that would select k entries if elements were normally distributed, corrected by
- * counting. GAUSSIANK lowers or raises it in small steps, whose counts come from one pass over a
- * table of levels: `down` levels below the threshold it starts from, `up` above it. GAUSSIANKSA
- * halves or raises it by half, three times at most: a table of one level. */
+ * counting: lowered or raised in small steps, whose counts come from one pass over a table of
+ * levels: `down` levels below the threshold it starts from, `up` above it. */
 
 SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct sparse_state *s)
 {
@@ -258,7 +256,7 @@ SPARSE_DEVICE bool sparse_look_at(struct sparse_state *s, int j)
   return true;
 }
 
-/* GAUSSIANK: lowers or raises in small steps; a table has the counts of all of them. */
+/* Lowers or raises in small steps; a table has the counts of all of them. */
 SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct sparse_state *s)
 {
   const sparse_correction_t *c = &m->constants.correction;
@@ -279,22 +277,6 @@ SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct
   sparse_gaussian_found(m, s, j);
   /* A bounded gradient may have nothing above even the lowest level, in all later steps, too. */
   if (s->level_counts[j] == 0 && threshold > 0) sparse_overflow(m, s, SPARSE_FROM_RESIDUAL);
-}
-
-/* GAUSSIANKSA: halves or raises by half, three times at most; a round of counting for each. */
-SPARSE_DEVICE void sparse_halving_correct(const struct sparse_memory *m, struct sparse_state *s)
-{
-  if (!sparse_look_at(s, 0)) return;
-  const uint64_t count = s->level_counts[0];
-  const bool low = 3 * count < 2 * m->k;
-  const bool high = 3 * count > 4 * m->k;
-  if (s->round == 3 || (!low && !high)) {
-    sparse_gaussian_found(m, s, 0);
-    return;
-  }
-  s->round++;
-  s->local_threshold *= low ? 0.5 : 1.5;
-  sparse_gaussian_table(m, s);
 }
 
 #endif
