@@ -25,9 +25,7 @@ struct call {
   const struct sparse_pair *lists;
   bool own_region;
   enum sparse_sums which;
-  enum sparse_move how;
-  float scale, *vector, *values;
-  uint32_t *indices;
+  float scale, *vector;
 };
 
 /* GPUs have one NaN as the result of arithmetic; the CPU keeps the bits of an operand. */
@@ -348,11 +346,14 @@ static void apply(const struct call *c)
     if (dense && in_result[i]) c->m.dense[i] = 0;
     in_result[i] = false;
   }
-  for (uint64_t i = 0, count = list_count(c->list); i < count; i++) {
+  const uint64_t count = list_count(c->list);
+  for (uint64_t i = 0; i < count; i++) {
     const struct sparse_pair pair = c->list.pairs[i];
     if (dense) c->m.dense[pair.index] = one_nan(pair.value / (float)c->m.nranks);
     in_result[pair.index] = true;
   }
+  for (int i = 0; c->then == SPARSE_COUNT_AND_ADAPT && count > 0 && i < SPARSE_SAMPLE; i++)
+    c->m.state->sample[i] = sparse_magnitude(c->list.pairs[sparse_sample_place(i, count)].value);
 }
 
 static void add_entry(const struct call *c, uint64_t i)
@@ -389,20 +390,15 @@ ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
   return enqueue(m, stream, c);
 }
 
-static void move(const struct call *c, uint64_t i)
+static void scatter(const struct call *c, uint64_t i)
 {
-  struct sparse_pair *entry = &c->list.pairs[i];
-  if (c->how == SPARSE_MOVE_TOGETHER) *entry = (struct sparse_pair){c->indices[i], c->values[i]};
-  if (c->how == SPARSE_MOVE_APART) c->indices[i] = entry->index;
-  c->values[c->how == SPARSE_MOVE_TO_VECTOR ? entry->index : i] = entry->value;
+  c->m.dense[c->list.pairs[i].index] = c->list.pairs[i].value;
 }
 
-ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struct sparse_list list,
-                      uint32_t *indices, float *values, cudaStream_t stream)
+ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
+                         cudaStream_t stream)
 {
-  const struct call c = {
-      .each = move, .how = how, .list = list, .indices = indices, .values = values};
-  return enqueue(m, stream, c);
+  return enqueue(m, stream, (struct call){.each = scatter, .list = list});
 }
 
 static void average(const struct call *c, uint64_t i)
@@ -580,7 +576,6 @@ static void fetch_sums(const struct call *c)
     to += count;
     s->gathered_counts[p] = m->flags->reduced[p] = count;
     s->region_counts[p] = flags[SPARSE_FLAG_TAKEN];
-    if (flags[SPARSE_FLAG_NONFINITE] != 0) s->nonfinite = flags[SPARSE_FLAG_NONFINITE];
   }
 }
 

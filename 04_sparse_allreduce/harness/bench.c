@@ -448,15 +448,15 @@ static void bench_size(struct sweep *s, const struct model *model)
     CUDACHECK(cudaMalloc(&s->gradients[i], s->count * job->opt->type->size));
     job_gradient(job, s->count, (uint64_t)i, s->gradients[i]);
   }
-  job->dense_us = INFINITY;
+  double us[DENSE_KINDS];
   s->dense_wrong = false;
   for (int i = 0; i < DENSE_KINDS; i++) {
     s->dense[i] = time_dense(s, (enum dense_kind)i);
     s->dense_wrong |= s->dense[i].code == EXIT_WRONG_DATA;
-    job->dense_us = fmin(job->dense_us, s->dense[i].mean); /* of a number and NaN, the number */
+    us[i] = s->dense[i].mean;
   }
-  /* if one is wrong, none is a baseline; and the stand-in has no times */
-  if (s->dense_wrong || isinf(job->dense_us)) job->dense_us = (double)NAN;
+  /* if one is wrong, none is a baseline */
+  job->dense_us = report_fastest(us, s->dense_wrong ? 0 : DENSE_KINDS);
   for (int d = 0; d < (program_options.density > 0 ? 1 : model->densities); d++) {
     if (program_options.density <= 0) config.density = DENSITIES[d];
     bench_density(s, &config);

@@ -32,14 +32,12 @@ const struct option_spec harness_options[] = {
      "peers that a rank exchanges with at a time (4)", 1, 1024},
     {"warmup-steps", 0, OPTION_LONG, &program_options.warmup_steps, "N",
      "dense steps before the sparse ones (0)", 0, 1000000},
-    {"balance", 0, OPTION_CHOICE, &program_options.balance, "never|always|auto",
+    {"balance", 0, OPTION_CHOICE, &program_options.balance, "never|always",
      "oktopk: even out the sums before they are gathered (never, or the preset's)", 0, 0},
     {"nonfinite", 0, OPTION_CHOICE, &program_options.nonfinite, "error|drop",
      "what to do with NaN and infinity in a gradient (error)", 0, 0},
     {"gtopk-exact-residual", 0, OPTION_FLAG, &program_options.gtopk_exact_residual, NULL,
      "gtopk: keep what the published algorithm loses", 0, 0},
-    {"gk-threshold", 0, OPTION_CHOICE, &program_options.gk_threshold, "exact|gaussian",
-     "gaussiankSA: how the threshold is found (exact)", 0, 0},
     {"exchange", 0, OPTION_CHOICE, &program_options.exchange, "auto|sendrecv|onesided",
      "how entries move between ranks (auto)", 0, 0},
     {"result", 0, OPTION_CHOICE, &program_options.result, "dense|entries",
@@ -125,12 +123,11 @@ sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t 
   sparse_allreduce_config_t config = sparse_allreduce_config(preset);
   if (own->preset < 0) config.density = DEFAULT_DENSITY;
   if (own->density > 0) config.density = own->density;
-  if (own->throttle > 0) config.throttle = (int)own->throttle;
+  if (own->throttle > 0) config.throttle = own->throttle;
   config.gradient_type = opt->type->nccl;
   config.warmup_steps = own->warmup_steps;
-  config.gaussian_sa_threshold = own->gk_threshold;
   config.gtopk_exact_residual = own->gtopk_exact_residual;
-  if (own->balance >= 0) config.balance = (sparse_balance_t)own->balance;
+  if (own->balance >= 0) config.balance = own->balance;
   config.nonfinite = (sparse_nonfinite_t)own->nonfinite;
   config.exchange = (sparse_exchange_t)own->exchange;
   config.result = (sparse_result_t)own->result;

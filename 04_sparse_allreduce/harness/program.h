@@ -29,7 +29,7 @@ struct program_options {
   size_t count;
   double density;
   long steps, seed, throttle, warmup_steps, graphs;
-  int preset, gradient, balance, nonfinite, exchange, result, gk_threshold;
+  int preset, gradient, balance, nonfinite, exchange, result;
   bool gtopk_exact_residual, simple;
   const char *input, *results, *residual; /* files' names with %r for the rank */
   const char *output;                     /* -J: the table */
@@ -196,6 +196,10 @@ void report_path(struct job *job, const struct path_steps *steps, const struct v
 void report_number(struct job *job, const char *column, double value, const char *format);
 
 double elapsed_us(cudaEvent_t start, cudaEvent_t stop);
+
+/* The time of the fastest of n that were timed: all others are compared with it. NaN has no time.
+ */
+double report_fastest(const double *us, int n);
 
 /* Median over n steps of the slowest rank's time, NaN on the stand-in, whose times mean nothing.
  * `us` has the same n on all ranks, and is changed. Collective. */

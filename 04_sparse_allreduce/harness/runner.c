@@ -53,7 +53,7 @@ void runner_destroy(struct runner *r)
   if (r->handle) SPARSECHECK(sparse_allreduce_destroy(r->handle));
   CUDACHECK(cudaFree(r->weights));
   CUDACHECK(cudaFree(r->dense));
-  launcher_barrier(r->job->me); /* several GPUs in one process: see sparse_allreduce_destroy */
+  launcher_barrier(r->job->me); /* ranks may be threads of one process */
 }
 
 const char *runner_mode(const struct runner *r, const char **reason)

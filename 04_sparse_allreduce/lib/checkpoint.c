@@ -9,7 +9,8 @@
 struct saved {
   char magic[8];
   sparse_allreduce_config_t config;
-  uint64_t count, rank, nranks, step;
+  uint64_t count, rank, nranks, step, exact_step;
+  double density;
   uint64_t checksum; /* of all the others, and of what follows */
 };
 static const size_t KEPT = offsetof(struct sparse_state, levels);
@@ -29,15 +30,17 @@ uint64_t sparse_hash(uint64_t so_far, const void *bytes, size_t count)
 
 static struct saved saved_header(const struct sparse_allreduce_handle *h)
 {
-  struct saved saved = {.magic = "SPARSE5",
+  struct saved saved = {.magic = "SPARSE6",
                         .config = h->m.config,
                         .count = h->m.n,
                         .rank = (uint64_t)h->m.rank,
                         .nranks = (uint64_t)h->m.nranks,
-                        .step = h->step};
+                        .step = h->step,
+                        .exact_step = h->exact_step,
+                        .density = h->density};
   /* Steps give the same bits whatever these are, so a restart may choose others. */
   saved.config.throttle = 0;
-  saved.config.balance = SPARSE_BALANCE_NEVER;
+  saved.config.balance = 0;
   saved.config.exchange = SPARSE_EXCHANGE_AUTO;
   saved.config.result = SPARSE_RESULT_DENSE;
   saved.config.timeout_seconds = 0;
@@ -62,7 +65,8 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle)
 
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state)
 {
-  if (handle == NULL || state == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_usable(handle));
+  if (state == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   char *kept = (char *)state + sizeof(struct saved);
   struct saved saved = saved_header(handle);
   float *residual;
@@ -80,7 +84,8 @@ ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state)
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
 {
   struct sparse_allreduce_handle *h = handle;
-  if (h == NULL || state == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_wait(h));
+  if (state == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   const char *kept = (const char *)state + sizeof(struct saved);
   const struct saved own = saved_header(h);
   struct saved saved;
@@ -90,15 +95,13 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
                                             "this count, configuration, rank and ranks");
   if (saved.checksum != checksum_of(h, state))
     return sparse_fail(ncclInvalidArgument, "the state is damaged: its checksum is wrong");
-  SPARSE_CUDA(cudaDeviceSynchronize());
-  SPARSE_CUDA(cudaMemcpy(h->m.state, kept, KEPT, cudaMemcpyHostToDevice));
+  memcpy(h->state, kept, KEPT);
   /* What the last step left does not belong to the loaded state: nothing of it may leave the
    * residual any more, and there is no result. (The next step clears its entries.) */
-  SPARSE_CUDA(cudaMemset(&h->m.state->pending, SPARSE_REMOVE_NOTHING, sizeof(uint32_t)));
+  h->state->pending = SPARSE_REMOVE_NOTHING;
   if (h->m.residual != NULL)
     SPARSE_CUDA(cudaMemcpy(h->m.residual, kept + KEPT, residual_bytes(h), cudaMemcpyHostToDevice));
-  SPARSE_CUDA(cudaDeviceSynchronize()); /* the caller's stream may not wait for the default one */
-  h->last = h->latest = (struct sparse_step){0};
   h->step = saved.step;
-  return ncclSuccess;
+  h->exact_step = saved.exact_step;
+  return sparse_change_density(h, saved.density);
 }

@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#define TEXT_OF(macro) TEXT(macro)
+#define TEXT(words) #words
+
 void sparse_constants_init(struct sparse_constants *constants, sparse_preset_t preset)
 {
   struct sparse_constants c = {
@@ -44,8 +47,8 @@ void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size
       .density = bert ? 0.01 : 0.02,
       .gradient_type = ncclFloat,
       .throttle = 4,
-      .balance = bert ? SPARSE_BALANCE_ALWAYS : SPARSE_BALANCE_NEVER,
-      .timeout_seconds = 60,
+      .balance = bert,
+      .timeout_seconds = SPARSE_DEFAULT_TIMEOUT,
   };
   memset(config, 0, size);
   memcpy(config, &c, size < sizeof(c) ? size : sizeof(c));
@@ -72,7 +75,8 @@ static const char *error_of(const sparse_allreduce_config_t *c, size_t count, in
            "from this library's own header";
   if ((unsigned)c->algorithm >= SPARSE_ALGORITHMS) return "unknown algorithm";
   if (count < 1 || count >= SPARSE_NO_INDEX) return "count must be 1 to 2^32 - 2";
-  if (nranks < 1 || nranks > SPARSE_MAX_RANKS) return "ranks must be 1 to 256";
+  if (nranks < 1 || nranks > SPARSE_MAX_RANKS)
+    return "ranks must be 1 to " TEXT_OF(SPARSE_MAX_RANKS);
   if ((unsigned)c->preset > SPARSE_PRESET_BERT) return "unknown preset";
   /* below that, half of it loses bits, and Gaussian thresholds would differ */
   if (!(c->density >= 1e-300 && c->density <= 1)) return "density must be 1e-300 to 1";
@@ -80,12 +84,11 @@ static const char *error_of(const sparse_allreduce_config_t *c, size_t count, in
       c->gradient_type != ncclBfloat16)
     return "gradient_type must be ncclFloat, ncclHalf or ncclBfloat16";
   if (c->warmup_steps < 0) return "warmup_steps must not be negative";
-  if ((unsigned)c->gaussian_sa_threshold > 1) return "gaussian_sa_threshold must be 0 or 1";
   if ((unsigned)c->gtopk_exact_residual > 1) return "gtopk_exact_residual must be 0 or 1";
   if (c->throttle < 1) return "throttle must be at least 1";
-  if (!(c->timeout_seconds >= 0 && c->timeout_seconds <= 1e9))
-    return "timeout_seconds must be 0 to 1e9";
-  if ((unsigned)c->balance > SPARSE_BALANCE_AUTO) return "unknown balance";
+  if (!(c->timeout_seconds <= SPARSE_MAX_TIMEOUT)) /* nor NaN */
+    return "timeout_seconds must be at most 1e9, 0 for 60, or less than 0 for never";
+  if ((unsigned)c->balance > 1) return "balance must be 0 or 1";
   if ((unsigned)c->nonfinite > SPARSE_NONFINITE_DROP) return "unknown nonfinite";
   if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";
   if ((unsigned)c->result > SPARSE_RESULT_ENTRIES) return "unknown result";
@@ -94,7 +97,7 @@ static const char *error_of(const sparse_allreduce_config_t *c, size_t count, in
   const unsigned is = sparse_path_of(c->algorithm)->is;
   size_t k;
   sparse_allreduce_sizes(count, c->density, &k, NULL);
-  if (is & SPARSE_EXACT && !c->gaussian_sa_threshold && k < 2)
+  if (is & SPARSE_EXACT && k < 2)
     return "count * density must be 2 or more where the threshold is exact in every step: nothing "
            "exceeds the largest element";
   if (is & SPARSE_GAUSSIAN && count < 2)

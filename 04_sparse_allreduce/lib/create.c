@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 _Static_assert(sizeof(sparse_allreduce_config_t) ==
-                   sizeof(size_t) + sizeof(long) + 2 * sizeof(double) + 10 * sizeof(int),
+                   sizeof(size_t) + 2 * sizeof(long) + 2 * sizeof(double) + 8 * sizeof(int),
                "configurations are compared as bytes: they may not have padding");
 
 /* Room for more candidates than a rank may offer means fewer passes over the residual. One-sided,
@@ -36,19 +36,43 @@ static double normal_tail(double probability)
   return low;
 }
 
+/* What follows from a density, but for the capacity: lists and scratch memory have that size. */
+static void use_density(struct sparse_allreduce_handle *h, double density)
+{
+  struct sparse_memory *m = &h->m;
+  h->density = density;
+  m->t = (size_t)((double)m->n * density);
+  m->z = normal_tail(density / 2);
+  sparse_allreduce_sizes(m->n, density, &m->k, NULL);
+}
+
+/* Lists that always have k entries, on the host's side of the state; in the tree, this rank's and
+ * a peer's. */
+static void expect_k_entries(struct sparse_allreduce_handle *h)
+{
+  const struct sparse_memory *m = &h->m;
+  struct sparse_state *s = h->state;
+  const bool tree = h->path->is & SPARSE_TREE;
+  for (int p = 0; p < m->nranks; p++) {
+    s->send_counts[p] = m->k;
+    s->received_counts[p] = tree && p > 1 ? 0 : m->k;
+    s->received_displs[p] = (uint64_t)p * (tree ? (uint64_t)(m->received - m->offered) : m->k);
+  }
+  s->result_count = m->k;
+}
+
 /* The sizes that everything is derived from. */
 static void set_sizes(struct sparse_allreduce_handle *h, size_t count)
 {
   struct sparse_memory *m = &h->m;
   m->n = count;
-  m->t = (size_t)((double)count * m->config.density);
-  sparse_allreduce_sizes(count, m->config.density, &m->k, &m->capacity);
+  use_density(h, m->config.density);
+  h->exact_step = (uint64_t)m->config.warmup_steps;
+  sparse_allreduce_sizes(count, m->config.density, NULL, &m->capacity);
   m->list_room = (m->capacity + 3) / 4 * 4; /* lists start at multiples of 16 bytes */
   m->room = m->nranks > 1 ? 2 * m->capacity : m->capacity;
-  m->z = normal_tail(m->config.density / 2);
+  if (m->config.timeout_seconds == 0) m->config.timeout_seconds = SPARSE_DEFAULT_TIMEOUT;
   if (!(h->path->is & SPARSE_ADAPTS)) m->constants.raise_steps = 0;
-  if (h->path->is & SPARSE_EXACT) /* its Gaussian threshold is halved, not corrected by a table */
-    m->constants.correction.lower_steps = m->constants.correction.raise_steps = 0;
 }
 
 static ncclResult_t allocate_zeros(void **memory, size_t bytes)
@@ -100,26 +124,21 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = h->state;
-  const bool tree = h->path->is & SPARSE_TREE;
   /* A kernel that needs more local memory than all before it waits for everything on its GPU,
    * perhaps for a kernel that waits for another rank. So the one that needs most runs now. */
-  SPARSE_CUDA(cudaMemset(m->state, 0, sizeof(*s)));
+  SPARSE_CUDA(cudaMemsetAsync(m->state, 0, sizeof(*s), h->own));
   if (h->path->is & SPARSE_SELECTS)
-    SPARSE_TRY(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO, sparse_reduced(m), 0));
+    SPARSE_TRY(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO, sparse_reduced(m), h->own));
   s->guess = -1;
   s->guess_ratio = 0.9; /* adapts to how many candidates are found */
   s->whole[1] = m->n;
   sparse_uniform_regions(m, s);
-  /* For lists that always have k entries; in the tree, this rank's and a peer's. */
   for (int p = 0; p < m->nranks; p++) {
     s->list_displs[p] = (uint64_t)p * m->list_room;
     s->ones[p] = 1;
-    s->send_counts[p] = m->k;
-    s->received_counts[p] = tree && p > 1 ? 0 : m->k;
-    s->received_displs[p] = (uint64_t)p * (tree ? (uint64_t)(m->received - m->offered) : m->k);
   }
-  s->result_count = m->k;
-  SPARSE_CUDA(cudaMemcpy(m->state, s, sizeof(*s), cudaMemcpyHostToDevice));
+  expect_k_entries(h);
+  SPARSE_CUDA(cudaMemcpyAsync(m->state, s, sizeof(*s), cudaMemcpyHostToDevice, h->own));
   SPARSE_CUDA(cudaDeviceSynchronize());
   return ncclSuccess;
 }
@@ -153,6 +172,7 @@ static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
 static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_processes)
 {
   const sparse_exchange_t wanted = h->m.config.exchange;
+  const double seconds = h->m.config.timeout_seconds;
   if (wanted == SPARSE_EXCHANGE_SENDRECV || !(h->path->is & SPARSE_SELECTS) ||
       h->path->is & SPARSE_TREE)
     return ncclSuccess;
@@ -160,7 +180,7 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
   const char *why = "";
   alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
   config.method = wanted == SPARSE_EXCHANGE_ONESIDED ? ALLTOALLV_LSA : ALLTOALLV_AUTO;
-  config.timeout_seconds = h->m.config.timeout_seconds;
+  config.timeout_seconds = seconds > 0 ? seconds : 1e9;
   ncclResult_t result = alltoallv_init(h->comm, &config, &h->alltoallv);
   if (result == ncclSuccess) {
     alltoallv_info(h->alltoallv, &reach, &why);
@@ -185,6 +205,32 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
   return result;
 }
 
+ncclResult_t sparse_change_density(struct sparse_allreduce_handle *h, double density)
+{
+  use_density(h, density);
+  expect_k_entries(h);
+  h->last = h->latest = (struct sparse_step){0};
+  SPARSE_CUDA(cudaMemcpy(h->m.state, h->state, sizeof(*h->state), cudaMemcpyHostToDevice));
+  SPARSE_CUDA(cudaDeviceSynchronize()); /* the caller's stream may not wait for the default one */
+  return ncclSuccess;
+}
+
+ncclResult_t sparse_allreduce_set_density(sparse_allreduce_t handle, double density)
+{
+  struct sparse_allreduce_handle *h = handle;
+  float *residual;
+  SPARSE_TRY(sparse_allreduce_residual(h, &residual)); /* what was sent leaves it */
+  SPARSE_TRY(sparse_read_state(h));
+  sparse_allreduce_config_t config = h->m.config;
+  if (!(density <= config.density))
+    return sparse_fail(ncclInvalidArgument, "density must be at most the configured one, %g",
+                       config.density);
+  config.density = density;
+  SPARSE_TRY(sparse_allreduce_check(&config, h->m.n, h->m.nranks));
+  if (h->step > h->exact_step) h->exact_step = h->step;
+  return sparse_change_density(h, density);
+}
+
 /* Frees everything, whatever fails. */
 static ncclResult_t release(struct sparse_allreduce_handle *h)
 {
@@ -197,6 +243,7 @@ static ncclResult_t release(struct sparse_allreduce_handle *h)
     freed &= cudaFree(memory[i]) == cudaSuccess;
   for (int i = 0; i <= SPARSE_PHASES; i++)
     if (h->phases[i] != NULL) freed &= cudaEventDestroy(h->phases[i]) == cudaSuccess;
+  if (h->own != NULL) freed &= cudaStreamDestroy(h->own) == cudaSuccess;
   free(h->state);
   free(h->counts);
   free(h);
@@ -211,6 +258,7 @@ static ncclResult_t allocate_counts(struct sparse_allreduce_handle *h)
   struct sparse_memory *m = &h->m;
   SPARSE_NCCL(ncclCommUserRank(h->comm, &m->rank));
   SPARSE_NCCL(ncclCommCount(h->comm, &m->nranks));
+  SPARSE_CUDA(cudaStreamCreateWithFlags(&h->own, cudaStreamNonBlocking));
   const size_t counts = (size_t)(m->nranks + 2) * (size_t)m->nranks * sizeof(uint64_t);
   h->state = calloc(1, sizeof(*h->state));
   h->counts = calloc(1, counts);
@@ -235,8 +283,8 @@ static ncclResult_t agree(struct sparse_allreduce_handle *h, ncclResult_t mine, 
                                  [PROCESS] = (uint64_t)getpid()};
   bool failed = false, differ = false;
   SPARSE_CUDA(cudaDeviceSynchronize());
-  SPARSE_CUDA(cudaMemcpy(h->m.state, words, sizeof(words), cudaMemcpyHostToDevice));
-  SPARSE_TRY(exchange_counts(h, (uint64_t *)h->m.state, WORDS, 0));
+  SPARSE_CUDA(cudaMemcpyAsync(h->m.state, words, sizeof(words), cudaMemcpyHostToDevice, h->own));
+  SPARSE_TRY(exchange_counts(h, (uint64_t *)h->m.state, WORDS, h->own));
   *own_processes = true;
   for (int p = 0; p < h->m.nranks; p++) {
     const uint64_t *theirs = h->counts + p * WORDS;
@@ -302,7 +350,7 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
   ncclResult_t first = sparse_read_state(h);
   /* A rank in its last step may be reading from this one. After a timeout it waits for none. */
   if (first == ncclSuccess && h->onesided && !h->state->late)
-    first = exchange_counts(h, h->m.state->ones, 1, 0);
+    first = exchange_counts(h, h->m.state->ones, 1, h->own);
   if (h->alltoallv != NULL) {
     ncclResult_t result = alltoallv_unregister(h->alltoallv, h->m.lists);
     if (result == ncclRemoteError) { /* a late rank may still write there */

@@ -36,14 +36,14 @@ struct part {
  * MPI: Isend, Irecv, Waitall -> NCCL: ncclSend and ncclRecv in a group; no requests, no tags: the
  * order in the stream takes their place. An empty message is skipped on both sides. */
 static ncclResult_t sendrecv(struct sparse_allreduce_handle *h, const struct part *out,
-                             const struct part *in, size_t size, int throttle, cudaStream_t stream)
+                             const struct part *in, size_t size, long throttle, cudaStream_t stream)
 {
   const int rank = h->m.rank, nranks = h->m.nranks;
   const ncclDataType_t type = type_of(size);
   if (out[rank].at != in[rank].at && out[rank].count > 0)
     SPARSE_CUDA(cudaMemcpyAsync(in[rank].at, out[rank].at, out[rank].count * size,
                                 cudaMemcpyDeviceToDevice, stream));
-  for (int first = 1; first < nranks; first += throttle < nranks ? throttle : nranks) {
+  for (int first = 1; first < nranks; first += throttle < nranks ? (int)throttle : nranks) {
     ncclResult_t queued = ncclSuccess;
     SPARSE_NCCL(ncclGroupStart());
     for (int i = first; i < nranks && i - first < throttle && queued == ncclSuccess; i++) {
@@ -76,7 +76,7 @@ ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
 
 /* ---- split ----------------------------------------------------------------------------------- */
 
-ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cudaStream_t stream)
+ncclResult_t exchange_split(struct sparse_allreduce_handle *h, long throttle, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
@@ -113,19 +113,13 @@ uint64_t exchange_overlap(const uint64_t *a, const uint64_t *b, uint64_t *first)
 void exchange_shares(const struct sparse_allreduce_handle *h, const uint64_t *counts,
                      uint64_t *from, uint64_t *to)
 {
-  const sparse_balance_t balance = h->m.config.balance;
   const uint64_t nranks = (uint64_t)h->m.nranks;
-  uint64_t most = 0;
+  const bool even = h->path->is & SPARSE_BALANCES && h->m.config.balance;
   from[0] = to[0] = 0;
-  for (uint64_t r = 0; r < nranks; r++) {
-    from[r + 1] = to[r + 1] = from[r] + counts[r];
-    if (counts[r] > most) most = counts[r];
-  }
+  for (uint64_t r = 0; r < nranks; r++) from[r + 1] = from[r] + counts[r];
   const uint64_t total = from[nranks];
-  if (!(h->path->is & SPARSE_BALANCES) || balance == SPARSE_BALANCE_NEVER ||
-      (balance == SPARSE_BALANCE_AUTO && most * nranks <= 4 * total))
-    return;
-  for (uint64_t r = 0; r < nranks; r++) to[r + 1] = to[r] + total / nranks + (r < total % nranks);
+  for (uint64_t r = 0; r < nranks; r++)
+    to[r + 1] = even ? to[r] + total / nranks + (r < total % nranks) : from[r + 1];
 }
 
 /* Gathers all ranks' counts, and displacements after them, to h->counts and to the device. */
@@ -143,10 +137,11 @@ static ncclResult_t gather_counts(struct sparse_allreduce_handle *h, uint64_t *c
   return ncclSuccess;
 }
 
-/* All ranks send what h->counts says to all. A rank that has elements of another's share sends
- * these first, straight to their final place. */
-static ncclResult_t gather_sendrecv(struct sparse_allreduce_handle *h, const char *send, char *recv,
-                                    size_t size, cudaStream_t stream)
+/* All ranks send what h->counts says to all. A rank that has entries of another's share sends these
+ * first, straight to their final place. */
+static ncclResult_t gather_sendrecv(struct sparse_allreduce_handle *h,
+                                    const struct sparse_pair *send, struct sparse_pair *recv,
+                                    cudaStream_t stream)
 {
   const int rank = h->m.rank, nranks = h->m.nranks;
   uint64_t from[SPARSE_MAX_RANKS + 1], to[SPARSE_MAX_RANKS + 1], first, count;
@@ -154,16 +149,16 @@ static ncclResult_t gather_sendrecv(struct sparse_allreduce_handle *h, const cha
   exchange_shares(h, h->counts, from, to);
   for (int p = 0; p < nranks; p++) {
     count = exchange_overlap(&from[rank], &to[p], &first);
-    out[p] = (struct part){(char *)send + (first - from[rank]) * size, count};
+    out[p] = (struct part){(char *)(send + (first - from[rank])), count};
     count = exchange_overlap(&from[p], &to[rank], &first);
-    in[p] = (struct part){recv + first * size, count};
+    in[p] = (struct part){(char *)(recv + first), count};
   }
-  SPARSE_TRY(sendrecv(h, out, in, size, nranks, stream));
-  return exchange_blocks(h, recv, to, size, stream);
+  SPARSE_TRY(sendrecv(h, out, in, sizeof(*recv), nranks, stream));
+  return exchange_blocks(h, recv, to, sizeof(*recv), stream);
 }
 
-ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
-                             size_t size, bool counted, cudaStream_t stream)
+ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const struct sparse_pair *send,
+                             struct sparse_pair *recv, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
@@ -174,13 +169,13 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send
   if (h->alltoallv != NULL)
     return sparse_alltoallv(alltoallv_device_counts(
         send, s->send_counts, s->send_displs, recv, (size_t)m->nranks * m->list_room,
-        ALLTOALLV_PACKED, counts, displs, NULL, size, h->alltoallv, stream));
+        ALLTOALLV_PACKED, counts, displs, NULL, sizeof(*send), h->alltoallv, stream));
   if (!(h->path->is & SPARSE_VARIES)) { /* MPI: Allgather -> NCCL: ncclAllGather */
-    SPARSE_NCCL(ncclAllGather(send, recv, m->k, type_of(size), h->comm, stream));
+    SPARSE_NCCL(ncclAllGather(send, recv, m->k, ncclUint64, h->comm, stream));
     return ncclSuccess;
   }
-  if (!counted) SPARSE_TRY(gather_counts(h, counts, displs, stream));
-  return gather_sendrecv(h, send, recv, size, stream);
+  SPARSE_TRY(gather_counts(h, counts, displs, stream));
+  return gather_sendrecv(h, send, recv, stream);
 }
 
 ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream)

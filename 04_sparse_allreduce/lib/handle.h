@@ -28,10 +28,9 @@ enum {
   SPARSE_REUSES = 64,     /* thresholds, which are exact only in some steps */
   SPARSE_ADAPTS = 128,    /* raises and adapts them, and has new regions in some steps */
   SPARSE_CHOOSES = 256,   /* of the sums only the largest are the result */
-  SPARSE_EXACT = 512,     /* the threshold can be exact in every step, */
-  SPARSE_GAUSSIAN = 1024, /* or Gaussian; if both, config.gaussian_sa_threshold says which */
-  SPARSE_APART = 2048,    /* indices and values go in messages of their own */
-  SPARSE_ONESIDED = 4096, /* can do without messages */
+  SPARSE_EXACT = 512,     /* the threshold is exact in every step, */
+  SPARSE_GAUSSIAN = 1024, /* or Gaussian */
+  SPARSE_ONESIDED = 2048, /* can do without messages */
 };
 
 struct sparse_path {
@@ -69,7 +68,12 @@ struct sparse_allreduce_handle {
   char why[256];         /* and why, if AUTO chose that */
   size_t lists_bytes;    /* of the memory at m.lists */
 
+  ncclResult_t broken; /* what has ended this handle: every call but destroy returns it, */
+  char reason[256];    /* and the sentence */
+
   uint64_t step;             /* number of the next step */
+  double density;            /* at most the configured one */
+  uint64_t exact_step;       /* number of one that finds thresholds and regions anew */
   struct sparse_step now;    /* the step that is being enqueued */
   struct sparse_step last;   /* the last one that ran, */
   struct sparse_step latest; /* or that was captured, if that came later */
@@ -77,6 +81,10 @@ struct sparse_allreduce_handle {
   /* On the host. Not pinned: freeing pinned memory waits for all GPUs of the process. */
   uint64_t *counts;
   struct sparse_state *state;
+
+  /* For what the handle does outside of steps, when the device has nothing else to do. Stream NULL
+   * may be another one here than in NCCL (CUDA_API_PER_THREAD_DEFAULT_STREAM). */
+  cudaStream_t own;
 
   bool time_phases;
   cudaEvent_t phases[6]; /* when each began, and the end */
@@ -143,8 +151,17 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 /* A hash of `count` bytes, and of what was hashed before. */
 uint64_t sparse_hash(uint64_t so_far, const void *bytes, size_t count);
 
+/* Every call begins with it: an error if the handle is NULL, or broken as far as the host knows. */
+ncclResult_t sparse_usable(const struct sparse_allreduce_handle *h);
+
 /* Waits for the device, then copies the state to h->state. */
 ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
+
+/* The same, and an error if the handle is broken, for calls that need the work of its last step. */
+ncclResult_t sparse_wait(struct sparse_allreduce_handle *h);
+
+/* Steps from here on have this density, and the state is h->state. There is no last step then. */
+ncclResult_t sparse_change_density(struct sparse_allreduce_handle *h, double density);
 
 /* ---- parts of a step ------------------------------------------------------------------------- */
 
@@ -170,7 +187,7 @@ ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradi
  * Split: state->boundaries divide the offered list; the part in region j goes to rank j, for all j.
  * Part p arrives at received[list_displs[p]], received_counts[p] entries; part `rank` is copied. At
  * most `throttle` peers at a time. */
-ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cudaStream_t stream);
+ncclResult_t exchange_split(struct sparse_allreduce_handle *h, long throttle, cudaStream_t stream);
 
 /* Rank r has counts[r] elements: those from place from[r] to from[r + 1] of all of them. Those that
  * it hands on in a gather are to[r] to to[r + 1]: the same, or even shares (OKTOPK, balancing). */
@@ -180,12 +197,11 @@ void exchange_shares(const struct sparse_allreduce_handle *h, const uint64_t *co
 /* How many places a[0] to a[1] and b[0] to b[1] have in common; *first becomes the first one. */
 uint64_t exchange_overlap(const uint64_t *a, const uint64_t *b, uint64_t *first);
 
-/* AllGatherV: the state->send_counts[0] elements at `send` of every rank, of `size` bytes, arrive
- * at `recv` of all, in rank order, one after the other. `recv` is `gathered`, then gathered_counts
- * and gathered_displs of the state say where, or lies in `received`: received_counts and
- * received_displs. `counted`: they are those of the call before. */
-ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send, void *recv,
-                             size_t size, bool counted, cudaStream_t stream);
+/* AllGatherV: the state->send_counts[0] entries at `send` of every rank arrive at `recv` of all, in
+ * rank order, one after the other. `recv` is `gathered`, then gathered_counts and gathered_displs
+ * of the state say where, or `received`: received_counts and received_displs. */
+ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const struct sparse_pair *send,
+                             struct sparse_pair *recv, cudaStream_t stream);
 
 /* All ranks exchange whether their gradients were finite: 4 bytes each, at a step's end. */
 ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream);

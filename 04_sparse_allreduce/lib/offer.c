@@ -27,13 +27,10 @@ static struct rule rule_of(const struct sparse_allreduce_handle *h)
                          0};
 
   /* The threshold that would select k entries if the elements were normally distributed, mean + z *
-   * deviation, corrected by counting: halved or raised by half, up to three times, which is a round
-   * for each of four thresholds, and one more; or in small steps, of which one round counts a whole
-   * table. */
-  if (is & SPARSE_GAUSSIAN && (!(is & SPARSE_EXACT) || h->m.config.gaussian_sa_threshold))
-    return (struct rule){SPARSE_GAUSSIAN_GUESS, SPARSE_GAUSSIAN_THRESHOLD, SPARSE_OVERFLOW_FOUND,
-                         is & SPARSE_EXACT ? 5 : 2,
-                         is & SPARSE_EXACT ? SPARSE_HALVING_CORRECT : SPARSE_GAUSSIAN_CORRECT};
+   * deviation, corrected by counting, in small steps: one round counts a whole table of them. */
+  if (is & SPARSE_GAUSSIAN)
+    return (struct rule){SPARSE_GAUSSIAN_GUESS, SPARSE_GAUSSIAN_THRESHOLD, SPARSE_OVERFLOW_FOUND, 2,
+                         SPARSE_GAUSSIAN_CORRECT};
 
   /* What is above the k-th magnitude, which becomes the local threshold; or the k largest, lower
    * indices first among equals. Candidates are what lies above a guess from the step before; if

@@ -99,8 +99,8 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
  * dense is neither read nor written: the entries are only noted for the next ops_local_pass().
  *
  * One-sided, a list without pairs is the sums of all ranks, when they are there: fetches them on
- * the way, to `gathered`, in rank order, one after the other. Sets state->gathered_counts and, if a
- * rank says so, nonfinite. `then` is SPARSE_COUNT_GATHERED or SPARSE_COUNT_AND_ADAPT. */
+ * the way, to `gathered`, in rank order, one after the other. Sets state->gathered_counts. `then`
+ * is SPARSE_COUNT_GATHERED or SPARSE_COUNT_AND_ADAPT. */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_decision then, cudaStream_t stream);
 
@@ -119,22 +119,15 @@ ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
 
 /* ---- dense vectors --------------------------------------------------------------------------- */
 
+/* dense[index] = value for the entries of the list. */
+ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
+                         cudaStream_t stream);
+
 /* dense[i] /= nranks for all i. The next ops_apply() clears all of them. */
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream);
 
 /* dense[i] = float(gradient[i]) for all i. */
 ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cudaStream_t stream);
-
-/* ---- entries on their own -------------------------------------------------------------------- */
-
-/* For the entries {index, value} of a list, entry i: */
-enum sparse_move {
-  SPARSE_MOVE_TO_VECTOR, /* values[index] = value */
-  SPARSE_MOVE_APART,     /* indices[i] = index, values[i] = value */
-  SPARSE_MOVE_TOGETHER,  /* and back: the list needs its counts only */
-};
-ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struct sparse_list list,
-                      uint32_t *indices, float *values, cudaStream_t stream);
 
 /* ---- one-sided -------------------------------------------------------------------------------
  * The operators of oktopk where ranks load from and store to each other's memory, instead of

@@ -2,6 +2,7 @@
 /* What callers may ask about the last step: its entries, errors, words, statistics, times. */
 #include "handle.h"
 
+#include <stdio.h>
 #include <string.h>
 
 ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h)
@@ -11,13 +12,45 @@ ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
+/* A rank was late, or the AlltoAllV got counts that cannot be, which is not the caller's fault. */
+static ncclResult_t find_error(struct sparse_allreduce_handle *h)
+{
+  ncclResult_t result = ncclSuccess;
+  if (h->state->late) {
+    h->broken = ncclRemoteError;
+    snprintf(h->reason, sizeof(h->reason), "nothing came from rank %d in time",
+             (int)h->state->late - 1);
+    return ncclSuccess;
+  }
+  if (h->alltoallv != NULL)
+    SPARSE_TRY(sparse_alltoallv(alltoallv_get_async_error(h->alltoallv, &result, NULL, NULL)));
+  if (result == ncclSuccess) return ncclSuccess;
+  h->broken = result == ncclRemoteError ? ncclRemoteError : ncclInternalError;
+  snprintf(h->reason, sizeof(h->reason), "%s", alltoallv_last_error());
+  return ncclSuccess;
+}
+
+ncclResult_t sparse_usable(const struct sparse_allreduce_handle *h)
+{
+  if (h == NULL) return sparse_fail(ncclInvalidArgument, "NULL handle");
+  return h->broken == ncclSuccess ? ncclSuccess : sparse_fail(h->broken, "%s", h->reason);
+}
+
+ncclResult_t sparse_wait(struct sparse_allreduce_handle *h)
+{
+  SPARSE_TRY(sparse_usable(h));
+  SPARSE_TRY(sparse_read_state(h));
+  SPARSE_TRY(find_error(h));
+  return sparse_usable(h);
+}
+
 /* ---- entries --------------------------------------------------------------------------------- */
 
 ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count)
 {
-  if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL handle");
+  SPARSE_TRY(sparse_usable(handle));
   const bool entries = handle->last.there && !sparse_is_dense(handle->last);
   if (pairs != NULL) *pairs = entries ? handle->m.gathered : NULL;
   if (count != NULL) *count = entries ? &handle->m.state->result_count : NULL;
@@ -28,7 +61,8 @@ ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float 
                                   cudaStream_t stream)
 {
   const struct sparse_allreduce_handle *h = handle;
-  if (h == NULL || vector == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_usable(h));
+  if (vector == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   enum cudaStreamCaptureStatus status;
   SPARSE_CUDA(cudaStreamIsCapturing(stream, &status));
   const struct sparse_step step = status == cudaStreamCaptureStatusNone ? h->last : h->latest;
@@ -65,17 +99,10 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
 {
   if (handle == NULL || result == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   *result = ncclSuccess;
-  SPARSE_TRY(sparse_read_state(handle));
-  if (handle->state->late) {
-    *result = ncclRemoteError;
-    return sparse_fail(ncclSuccess, "nothing came from rank %d in time",
-                       (int)handle->state->late - 1);
-  }
-  if (handle->alltoallv != NULL)
-    SPARSE_TRY(sparse_alltoallv(alltoallv_get_async_error(handle->alltoallv, result, NULL, NULL)));
-  if (*result == ncclSuccess) return check_finite(handle, result);
-  if (*result != ncclRemoteError) *result = ncclInternalError; /* counts: not the caller's */
-  return sparse_fail(ncclSuccess, "%s", alltoallv_last_error());
+  const ncclResult_t waited = sparse_wait(handle);
+  if (waited == ncclSuccess) return check_finite(handle, result);
+  *result = handle->broken;
+  return handle->broken == ncclSuccess ? waited : ncclSuccess;
 }
 
 /* ---- words -----------------------------------------------------------------------------------
@@ -158,10 +185,9 @@ static ncclResult_t count_words(const struct sparse_allreduce_handle *h, uint64_
 ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
                                          sparse_allreduce_statistics_t *statistics)
 {
-  if (handle == NULL || statistics == NULL)
-    return sparse_fail(ncclInvalidArgument, "NULL argument");
   const struct sparse_allreduce_handle *h = handle;
-  SPARSE_TRY(sparse_read_state(handle));
+  SPARSE_TRY(sparse_wait(handle));
+  if (statistics == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   const struct sparse_state *s = h->state;
   sparse_allreduce_statistics_t *out = statistics;
   memset(out, 0, sizeof(*out));
@@ -195,7 +221,7 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
 ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode,
                                    const char **reason)
 {
-  if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL handle");
+  SPARSE_TRY(sparse_usable(handle));
   const sparse_mode_t counts = handle->alltoallv ? SPARSE_MODE_DEVICE_COUNTS : SPARSE_MODE_NCCL;
   if (mode != NULL) *mode = handle->onesided ? SPARSE_MODE_ONESIDED : counts;
   if (reason != NULL) *reason = handle->why;
@@ -204,14 +230,15 @@ ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mod
 
 ncclResult_t sparse_allreduce_time_phases(sparse_allreduce_t handle, int on)
 {
-  if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_usable(handle));
   handle->time_phases = on != 0;
   return ncclSuccess;
 }
 
 ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce_phases_t *phases)
 {
-  if (handle == NULL || phases == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_usable(handle));
+  if (phases == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   if (handle->phase <= SPARSE_PHASES)
     return sparse_fail(ncclInvalidUsage, "the last step was not timed: call "
                                          "sparse_allreduce_time_phases before it, without a graph");

@@ -19,11 +19,13 @@
  *
  * Rules that hold for everything below.
  * - The gradient is `count` elements of config.gradient_type in device memory, the same count on
- *   all ranks, 1 <= count < 2^32 - 1. It is not changed. Result and residual are float.
+ *   all ranks, 1 <= count < 2^32 - 1. It is not changed. Result and residual are float. Sums are
+ *   made before the division: they may overflow where the average would not.
  * - k = max(floor(count * density), 1) is the number of entries that a rank is to offer. A rank
- *   never offers more than capacity = min(count, max(2k, 4096)). If even a fully corrected
- *   threshold selects more than that, the rank offers its k largest entries. It does the same if
- *   the lowest Gaussian threshold selects nothing (GAUSSIANK, GAUSSIANKCONCAT).
+ *   never offers more than capacity = min(count, max(2k, 4096)), k being that of config.density. If
+ *   even a fully corrected threshold selects more than that, the rank offers its k largest entries.
+ *   It does the same if the lowest Gaussian threshold selects nothing (GAUSSIANK, GAUSSIANKCONCAT),
+ *   and if a threshold is 0 (a step without any gradient leaves it) and selects more than k.
  * - An exact threshold (GAUSSIANKSA; TOPKAOPT and OKTOPK in some steps) is the k-th magnitude, and
  *   what exceeds it is offered: k - 1 entries, fewer where several elements have that magnitude.
  *   Where nothing could ever be offered, the configuration is refused: k = 1 with an exact
@@ -42,6 +44,21 @@
  *   gets leaves the others waiting, as in NCCL. Every function returns ncclInvalidArgument for NULL
  *   where that is not allowed, ncclUnhandledCudaError and ncclSystemError where CUDA or an
  *   allocation fails.
+ * - Once a rank was late, or counts were impossible, the handle cannot be used any more: every call
+ *   for it but destroy returns that error, those that do not wait as soon as another has found it.
+ * - What waits without end for a rank that does not come: calls of NCCL, which have no timeout.
+ *   These are create and destroy, all steps with the mode NCCL, and in the other modes steps of
+ *   DENSE and GTOPK, warm-up steps, and steps of OKTOPK with new regions.
+ * - Kernels of the modes ONESIDED and DEVICE_COUNTS wait for other ranks, and some for all of
+ *   their own blocks: a launch has as many as the whole GPU can run at once. So no other kernel
+ *   that waits for peers may run beside them, and their stream must have the whole GPU, no part
+ *   of it (green contexts, MPS with fewer multiprocessors).
+ * - Before memory is freed no barrier is needed. destroy waits until no rank uses this rank's
+ *   lists. Gradients and vectors of the caller are used by this rank alone: they may be freed
+ *   when the stream is past the step. Several GPUs in one process need more: freeing memory
+ *   (destroy does, too) may wait for all GPUs, and a collective on one of them for the rank that
+ *   frees. So no rank frees before all have waited for their streams, and none starts other NCCL
+ *   work before all have freed.
  * - Nothing here prints or exits. */
 #ifndef SPARSE_ALLREDUCE_H
 #define SPARSE_ALLREDUCE_H
@@ -60,6 +77,10 @@ extern "C" {
 
 typedef struct sparse_allreduce_handle *sparse_allreduce_t;
 
+#define SPARSE_MAX_RANKS 256   /* the modes ONESIDED and DEVICE_COUNTS: 72, as in alltoallv.h */
+#define SPARSE_MAX_TIMEOUT 1e9 /* seconds */
+#define SPARSE_DEFAULT_TIMEOUT 60.0
+
 /* Algorithms: what a rank offers, which ranks add, and how all ranks get the sums. */
 typedef enum {
   SPARSE_DENSE = 0,       /* ncclAllReduce of everything; the residual is not used */
@@ -69,21 +90,14 @@ typedef enum {
   SPARSE_GTOPK,           /* exact top-k, merged along a binary tree to k entries, broadcast */
   SPARSE_OKTOPK,          /* threshold, balanced regions, sum by owner, global threshold */
   SPARSE_TOPKSA,          /* exact top-k, equal regions, sum by owner, allgather or dense */
-  SPARSE_GAUSSIANK,       /* threshold from mean and deviation, two allgathers */
-  SPARSE_GAUSSIANKCONCAT, /* the same, indices and values packed in one allgather */
+  SPARSE_GAUSSIANK,       /* threshold from mean and deviation; allgather, and every rank adds */
+  SPARSE_GAUSSIANKCONCAT, /* the same (published: indices and values in one message, not in two) */
   SPARSE_GAUSSIANKSA,     /* exact threshold, equal regions, serial rotation, allgather */
   SPARSE_ALGORITHMS,      /* how many there are */
 } sparse_allreduce_algorithm_t;
 
 /* The three training jobs of the paper, each with constants of its own. */
 typedef enum { SPARSE_PRESET_VGG = 0, SPARSE_PRESET_LSTM, SPARSE_PRESET_BERT } sparse_preset_t;
-
-/* Whether the owners of regions even out what they gathered before the allgather (OKTOPK). */
-typedef enum {
-  SPARSE_BALANCE_NEVER = 0,
-  SPARSE_BALANCE_ALWAYS,
-  SPARSE_BALANCE_AUTO, /* when the largest part is more than 4 times the mean */
-} sparse_balance_t;
 
 /* What to do with NaN and infinity in a gradient. Dense steps always hand them to NCCL. */
 typedef enum {
@@ -123,22 +137,19 @@ typedef struct {
                                    BERT every 128th), how thresholds follow what they select */
   double density;               /* share of the elements that a rank offers, 1e-300 to 1 */
   long warmup_steps;            /* first steps that are dense and leave the residual alone */
+  long throttle;                /* peers that a rank exchanges with at a time, in the split, >= 1 */
   ncclDataType_t gradient_type; /* ncclFloat, ncclHalf or ncclBfloat16 */
-  int gaussian_sa_threshold;    /* GAUSSIANKSA: 0 exact, 1 Gaussian */
   int gtopk_exact_residual;     /* GTOPK: 1 keeps the mass that the published algorithm loses */
-  int throttle;                 /* peers that a rank exchanges with at a time, in the split, >= 1 */
-  sparse_balance_t balance;
+  int balance; /* OKTOPK: 1 evens out what the owners of regions have before the allgather */
   sparse_nonfinite_t nonfinite;
   sparse_exchange_t exchange;
   sparse_result_t result;
-  double timeout_seconds; /* a step gives up when a peer is this late, at most 1e9; 0: never. This
-                             holds where kernels of this library wait (SPARSE_MODE_ONESIDED and
-                             _DEVICE_COUNTS). NCCL's own calls wait forever: in steps of DENSE and
-                             GTOPK, warm-up steps, and steps of OKTOPK with new regions */
+  double timeout_seconds; /* a step gives up when a peer is this late; 0: the default, < 0: never.
+                             NCCL's own calls wait forever, see above */
 } sparse_allreduce_config_t;
 
 /* Sets the preset (Ok-Topk's VGG/, LSTM/ or BERT/), OKTOPK, density 0.02 (BERT: 0.01), balance
- * NEVER (BERT: ALWAYS), no warm-up, throttle 4 and a timeout of 60 seconds. `size` is that of your
+ * 0 (BERT: 1), no warm-up, throttle 4 and the default timeout. `size` is that of your
  * header: a library of another version refuses the configuration. */
 void sparse_allreduce_config_init(sparse_allreduce_config_t *config, size_t size,
                                   sparse_preset_t preset);
@@ -164,9 +175,10 @@ ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, siz
  * the communicator's, and allocates all its memory: residual and dense result (4 bytes per element
  * each; no dense result for SPARSE_RESULT_ENTRIES, unless steps can be dense: DENSE, TOPKSA,
  * warm-up steps), a bit per element for what is in the result, 24 bytes x ranks x capacity for
- * entries, and less than 64 MiB more. The communicator must be a blocking one. It stays the
- * caller's and must outlive the handle. At most 256 ranks. Waits for the device; steps of other
- * handles must be over.
+ * entries, and less than 64 MiB more; in the modes ONESIDED and DEVICE_COUNTS also what
+ * alltoallv.h says of a handle. The communicator must be a blocking one, perhaps from
+ * ncclCommSplit. It stays the caller's and must outlive the handle. Waits for the device; steps of
+ * other handles must be over.
  *   ncclInvalidArgument  the configuration or the count is wrong, or differs between ranks, or the
  *                        configuration is of another version of this header
  *   ncclInvalidUsage     SPARSE_EXCHANGE_ONESIDED and not possible here
@@ -180,11 +192,16 @@ ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
 ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode,
                                    const char **reason);
 
-/* Collective. Waits for the last step and frees the handle, its result and its residual. With
- * several GPUs in one process, no rank may start other NCCL work before all have returned from
- * here. Freeing memory may wait for all GPUs. A collective on one of them may wait for the rank
- * that frees. Together they deadlock. */
+/* Collective. Waits for the last step and frees the handle, its result and its residual; see above
+ * for several GPUs in one process. */
 ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle);
+
+/* Collective, without communication: all ranks call it between the same two steps, with the same
+ * density, at most that of the configuration. Later steps have its k, the next one is exact in all
+ * that the algorithm finds now and then. Waits for the last step; until the next one there is no
+ * result, and statistics mean nothing. Graphs captured before do not fit any more.
+ *   ncclInvalidArgument  the density is too high, or sparse_allreduce_check refuses it */
+ncclResult_t sparse_allreduce_set_density(sparse_allreduce_t handle, double density);
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
@@ -216,7 +233,7 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
  *     sparse_allreduce_kind(handle, &kind);                 // of the next step: 0 ... 15
  *     if (graph[kind] == NULL) graph[kind] = ... capture sparse_allreduce_run(handle, ...) ...
  *     cudaGraphLaunch(graph[kind], stream);
- *     sparse_allreduce_replayed(handle);                    // counts the step
+ *     sparse_allreduce_replayed(handle);                    // counts the step: only after a launch
  *
  * A graph keeps the gradient's address. The gradient itself may change.
  *   ncclInvalidUsage (from run)  a step that cannot be captured */
@@ -311,13 +328,14 @@ ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce
 size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
 
 /* Copies all that one step hands to the next (residual, thresholds, regions, step number) into host
- * memory, or back into a handle with the same count, configuration, rank and number of ranks. In
- * the configuration, throttle, balance, exchange, result and timeout_seconds may differ. All ranks
- * must load states of the same step. Otherwise they come to different exchanges, and the next step
- * waits forever. Steps after a load give the same bits as steps after the save. A state has a
- * checksum. Only this version of the library can load it. Both functions wait for the last step.
- * Between a load and the next step there is no result and no error, and statistics mean nothing.
- *   ncclInvalidArgument  load: not a state of such a handle, or damaged; nothing was changed */
+ * memory, or back into a handle with the same count, configuration, rank and number of ranks. A
+ * density that was set is part of the state. In the configuration, throttle, balance, exchange,
+ * result and timeout_seconds may differ. All ranks must load states of the same step. Otherwise
+ * they come to different exchanges, and the next step waits forever. Steps after a load give the
+ * same bits as steps after the save. A state has a checksum. Only this version of the library can
+ * load it. Both functions wait for the last step. Between a load and the next step there is no
+ * result and no error, and statistics mean nothing. ncclInvalidArgument  load: not a state of such
+ * a handle, or damaged; nothing was changed */
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);
 

@@ -18,13 +18,13 @@
 extern "C" {
 #endif
 
-#define SPARSE_MAX_RANKS 256
 #define SPARSE_MAX_ROUNDS 8         /* of a binary tree of them */
 #define SPARSE_NO_INDEX 0xffffffffu /* of no element */
 #define SPARSE_SECTOR 8             /* floats of the dense result that are written at once */
 #define SPARSE_UNIT 1024            /* elements of the dense result that a warp takes at a time */
 #define SPARSE_UNITS(n) (((n)-1) / SPARSE_UNIT + 1)
-#define SPARSE_BINS 2048 /* of the histograms that a search makes */
+#define SPARSE_SAMPLE 256 /* sums, by which a threshold is found that is far off */
+#define SPARSE_BINS 2048  /* of the histograms that a search makes */
 #define SPARSE_MAX_LEVELS (1 + 2 * SPARSE_MAX_CORRECTIONS)
 
 /* A magnitude is the bits of |x| as an integer: for floats that orders like |x|, with NaN above
@@ -98,8 +98,7 @@ struct sparse_state {
   uint64_t level_counts[SPARSE_MAX_LEVELS];
   double mean, deviation;    /* of residual + gradient, if asked for; deviation: unbiased */
   double gaussian_threshold; /* before corrections */
-  /* The first element of this rank's gradient that is not finite, + 1; 0: there is none.
-   * (One-sided: or of another rank's; flags say whose.) */
+  /* The first element of this rank's gradient that is not finite, + 1; 0: there is none. */
   uint32_t nonfinite;
 
   /* One-sided: the number of the step; where this rank sees the memory of all ranks that holds the
@@ -118,9 +117,9 @@ struct sparse_state {
   uint64_t wanted;     /* entries that a search is to find, */
   sparse_level_t near; /* likely just above this; -1: not known. Only speed depends on it */
   struct sparse_selection selection;
-  /* Gaussian thresholds: where the table starts, rounds so far, elements above the guess; the
-   * lowest level of which the count mattered, and that count. */
-  int32_t first_level, round;
+  /* Gaussian thresholds: where the table starts, elements above the guess; the lowest level of
+   * which the count mattered, and that count. */
+  int32_t first_level;
   uint64_t candidates, needed;
   sparse_level_t lowest;
   uint64_t offered_count;
@@ -140,8 +139,9 @@ struct sparse_state {
   uint64_t reduced_count;
   uint64_t chosen_count; /* one-sided, exact: those of them that are in the result */
   uint64_t gathered_counts[SPARSE_MAX_RANKS], gathered_displs[SPARSE_MAX_RANKS];
-  uint64_t whole[2];                                 /* the region 0 .. n */
-  struct sparse_selection global;                    /* of the sums */
+  sparse_level_t sample[SPARSE_SAMPLE]; /* magnitudes of some of them, if sparse_far_off() */
+  uint64_t whole[2];                    /* the region 0 .. n */
+  struct sparse_selection global;       /* of the sums */
   struct sparse_selection merges[SPARSE_MAX_ROUNDS]; /* GTOPK: of each round's, on this rank */
   uint64_t result_count;                             /* entries of `gathered` that are the result */
   /* exchange_nonfinite(): `nonfinite` of all ranks, if NCCL moves it, whose collectives may not use

@@ -38,10 +38,11 @@ ncclResult_t sparse_alltoallv(ncclResult_t result)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Is the next step one of those that come every `interval` steps? The first sparse step is. */
+/* Is the next step one of those that come every `interval` steps? The first sparse step is, and the
+ * first one with another density. */
 static bool is_due(const struct sparse_allreduce_handle *h, int interval)
 {
-  return h->step == (uint64_t)h->m.config.warmup_steps || h->step % (uint64_t)interval == 0;
+  return h->step == h->exact_step || h->step % (uint64_t)interval == 0;
 }
 
 /* What the next step is. */
@@ -78,7 +79,7 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
                                   const float **result, cudaStream_t stream)
 {
   struct sparse_allreduce_handle *h = handle;
-  if (h == NULL) return sparse_fail(ncclInvalidArgument, "NULL handle");
+  SPARSE_TRY(sparse_usable(h));
   enum cudaStreamCaptureStatus status;
   SPARSE_CUDA(cudaStreamIsCapturing(stream, &status));
   const bool capturing = status != cudaStreamCaptureStatusNone;
@@ -108,7 +109,8 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
 
 ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind)
 {
-  if (handle == NULL || kind == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_usable(handle));
+  if (kind == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   const struct sparse_step next = next_step(handle);
   *kind = next.dense | next.exact_local << 1 | next.exact_global << 2 | next.repartition << 3;
   return ncclSuccess;
@@ -116,7 +118,7 @@ ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind)
 
 ncclResult_t sparse_allreduce_replayed(sparse_allreduce_t handle)
 {
-  if (handle == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_usable(handle));
   handle->last = handle->latest = next_step(handle);
   handle->phase = 0;
   handle->step++;
@@ -125,11 +127,11 @@ ncclResult_t sparse_allreduce_replayed(sparse_allreduce_t handle)
 
 ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residual)
 {
-  if (handle == NULL || residual == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_wait(handle));
+  if (residual == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   *residual = handle->m.residual;
   if (*residual == NULL) return ncclSuccess;
-  SPARSE_CUDA(cudaDeviceSynchronize());
-  SPARSE_TRY(ops_clear_pending(&handle->m, 0));
+  SPARSE_TRY(ops_clear_pending(&handle->m, handle->own));
   SPARSE_CUDA(cudaDeviceSynchronize());
   return ncclSuccess;
 }

@@ -50,6 +50,8 @@ int main(int argc, char **argv)
   config.density = 0.01;
   SPARSE(sparse_allreduce_create(comm, COUNT, &config, &handle));
   for (int step = 0; step < 3; step++) {
+    /* a schedule: from the second step on half of what config.density allows */
+    if (step == 1) SPARSE(sparse_allreduce_set_density(handle, 0.005));
     /* here the backward pass would write the gradient, on the same stream */
     CUDA(cudaMemcpyAsync(gradient, host, sizeof host, cudaMemcpyHostToDevice, stream));
     SPARSE(sparse_allreduce_run(handle, gradient, &result, stream));

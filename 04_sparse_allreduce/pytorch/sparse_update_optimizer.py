@@ -28,8 +28,8 @@ class Config(ctypes.Structure):
     """sparse_allreduce_config_t, field by field; sparse_allreduce.h explains them."""
     _fields_ = [("size", ctypes.c_size_t), ("algorithm", ctypes.c_int), ("preset", ctypes.c_int),
                 ("density", ctypes.c_double), ("warmup_steps", ctypes.c_long),
-                ("gradient_type", ctypes.c_int), ("gaussian_sa_threshold", ctypes.c_int),
-                ("gtopk_exact_residual", ctypes.c_int), ("throttle", ctypes.c_int), ("balance", ctypes.c_int),
+                ("throttle", ctypes.c_long), ("gradient_type", ctypes.c_int),
+                ("gtopk_exact_residual", ctypes.c_int), ("balance", ctypes.c_int),
                 ("nonfinite", ctypes.c_int), ("exchange", ctypes.c_int), ("result", ctypes.c_int),
                 ("timeout_seconds", ctypes.c_double)]
 

@@ -23,7 +23,8 @@ static double normal_quantile(double density)
   }
 }
 
-double simple_gaussian_threshold(struct simple *s)
+/* mean + z * deviation of acc */
+static double gaussian_threshold(struct simple *s)
 {
   float *acc = simple_host_memory(s->n * sizeof *acc);
   double sum = 0, squares = 0;
@@ -68,7 +69,7 @@ static void offer(struct simple *s)
 void simple_gaussiank(struct simple *s, const float *gradient)
 {
   simple_accumulate(s, gradient);
-  s->local_threshold = corrected(s, simple_gaussian_threshold(s));
+  s->local_threshold = corrected(s, gaussian_threshold(s));
   offer(s);
 
   simple_sum_at_all(s);

@@ -10,8 +10,6 @@
  *
  * A threshold is found exactly now and then. In between the old one is used again and follows the
  * number of entries that it selected. */
-#include <math.h>
-
 #include "float16.h"
 #include "simple.h"
 
@@ -29,6 +27,28 @@ static double adapted(double threshold, uint64_t selected, const sparse_band_t *
   if (excess(selected, band->low, t) < 0) return threshold / band->low_factor;
   if (excess(selected, band->high, t) > 0) return threshold * band->high_factor;
   return threshold;
+}
+
+/* The global threshold may be so low that no factor makes it right soon; after a step without any
+ * gradient it is 0. Then the new one is what k sums exceed, as a sample of the list says. */
+static double found_by_sample(struct simple *s)
+{
+  enum { SAMPLE = 256 };
+  const uint64_t larger = SAMPLE * (uint64_t)s->k / s->last.global;
+  float sample[SAMPLE];
+  for (uint64_t i = 0; i < SAMPLE; i++) {
+    struct sparse_pair sum;
+    simple_copy(s, &sum, s->global + (2 * i + 1) * s->last.global / (2 * SAMPLE), sizeof sum);
+    sample[i] = sum.value;
+  }
+  return float16_of_bits(simple_host_largest(sample, SAMPLE, larger + 1).above);
+}
+
+static double next_global_threshold(struct simple *s)
+{
+  const uint64_t most = (float)s->global_threshold == 0 ? s->k : 4 * s->k;
+  if (s->last.global > most) return found_by_sample(s);
+  return adapted(s->global_threshold, s->last.global, &s->constants.global_band, s->t);
 }
 
 static void offer(struct simple *s)
@@ -74,7 +94,7 @@ static void new_regions(struct simple *s)
 void simple_oktopk(struct simple *s, const float *gradient)
 {
   const struct sparse_constants *c = &s->constants;
-  if (isnan(s->global_threshold)) s->global_threshold = 0; /* until an exact step has sums */
+  if (s->steps == (uint64_t)s->config.warmup_steps) s->global_threshold = 0; /* no sums so far */
   s->last.exact_local = simple_is_due(s, c->local_interval);
   s->last.exact_global = simple_is_due(s, c->global_interval);
   s->last.repartitioned = simple_is_due(s, c->repartition_interval);
@@ -93,7 +113,7 @@ void simple_oktopk(struct simple *s, const float *gradient)
       s->last.exact_global ? SIMPLE_NONZERO : simple_above(s, s->global_threshold);
   simple_gather_sums(s, large, s->config.balance);
   if (!s->last.exact_global) {
-    s->global_threshold = adapted(s->global_threshold, s->last.global, &c->global_band, s->t);
+    s->global_threshold = next_global_threshold(s);
   } else if (s->last.global > 0) {
     const size_t wanted = s->k < s->last.global ? s->k : s->last.global;
     const struct simple_rule largest = s->on->largest(s, s->sums, wanted);

@@ -113,9 +113,18 @@ void simple_destroy(struct simple *s)
 
 void simple_reset(struct simple *s)
 {
-  s->steps = 0; /* the first step finds thresholds and regions anew */
+  s->steps = 0;
+  s->exact_step = (uint64_t)s->config.warmup_steps; /* finds thresholds and regions anew */
   simple_zero(s, s->acc);
   if (s->comm) CUDACHECK(cudaStreamSynchronize(s->stream)); /* the next step may have another one */
+}
+
+void simple_set_density(struct simple *s, double density)
+{
+  s->config.density = density;
+  s->t = (size_t)((double)s->n * density);
+  sparse_allreduce_sizes(s->n, density, &s->k, NULL); /* the capacity stays */
+  if (s->steps > s->exact_step) s->exact_step = s->steps;
 }
 
 void simple_zero(struct simple *s, float *vector)
@@ -162,7 +171,7 @@ void simple_step(struct simple *s, const float *gradient, cudaStream_t stream)
 
 int simple_is_due(const struct simple *s, int interval)
 {
-  return s->steps == (uint64_t)s->config.warmup_steps || s->steps % (uint64_t)interval == 0;
+  return s->steps == s->exact_step || s->steps % (uint64_t)interval == 0;
 }
 
 void simple_accumulate(struct simple *s, const float *gradient)
@@ -206,7 +215,8 @@ void simple_offer_largest(struct simple *s)
 
 void simple_offer_above(struct simple *s, double *threshold)
 {
-  s->last.overflowed = simple_count_above(s, *threshold) > s->capacity;
+  const size_t most = (float)*threshold == 0 ? s->k : s->capacity;
+  s->last.overflowed = simple_count_above(s, *threshold) > most;
   if (!s->last.overflowed) {
     offer(s, simple_above(s, *threshold));
   } else {
@@ -292,18 +302,14 @@ static const struct sparse_pair *even_out(struct simple *s, uint64_t counts[], u
   return mine;
 }
 
-void simple_gather_sums(struct simple *s, struct simple_rule rule, sparse_balance_t balance)
+void simple_gather_sums(struct simple *s, struct simple_rule rule, int balance)
 {
   const uint64_t own = s->on->select(s, s->sums, rule, s->received), P = (uint64_t)s->nranks;
   const struct sparse_pair *mine = s->received;
-  uint64_t counts[P], total = 0, most = 0;
+  uint64_t counts[P], total = 0;
   simple_numbers(s, &own, counts, 1);
-  for (uint64_t r = 0; r < P; r++) {
-    total += counts[r];
-    most = counts[r] > most ? counts[r] : most;
-  }
-  if (balance == SPARSE_BALANCE_ALWAYS || (balance == SPARSE_BALANCE_AUTO && most * P > 4 * total))
-    mine = even_out(s, counts, total);
+  for (uint64_t r = 0; r < P; r++) total += counts[r];
+  if (balance) mine = even_out(s, counts, total);
   simple_gather(s, mine, counts, 2, s->global);
   s->last.global = total;
   simple_sums_of_list(s);

@@ -115,6 +115,7 @@ struct simple {
   double given_threshold; /* Gaussian paths: to be used instead of mean + z * deviation, unless
                              it is NaN. A device adds in another order than the host. */
   uint64_t steps;         /* done so far */
+  uint64_t exact_step;    /* in which everything is due */
   sparse_allreduce_statistics_t last; /* statistics of the last step */
   size_t nonfinite;                   /* elements of its gradient that were not finite */
 };
@@ -122,8 +123,9 @@ struct simple {
 /* It runs on the current device by `comm` or, if that is NULL, on the host by `link`. */
 struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank, int nranks,
                              size_t count, const sparse_allreduce_config_t *config);
-void simple_destroy(struct simple *s); /* NULL is fine */
-void simple_reset(struct simple *s);   /* begins again with the first step */
+void simple_destroy(struct simple *s);                     /* NULL is fine */
+void simple_reset(struct simple *s);                       /* begins again with the first step */
+void simple_set_density(struct simple *s, double density); /* from the next step on */
 
 /* Makes one step of the path on all ranks; s->result becomes the average. It and s->acc are valid
  * when the stream is done. */
@@ -153,7 +155,8 @@ void simple_sum(struct simple *s, const float *mine, float *sums);
 
 /* ---- what paths share (simple.c) ------------------------------------------------------------- */
 
-/* Is something due that is done every `interval` steps? In the first sparse step it always is. */
+/* Is something due that is done every `interval` steps? In the first sparse step it always is, and
+ * in the first one with another density. */
 int simple_is_due(const struct simple *s, int interval);
 
 /* acc = gradient + residual */
@@ -165,7 +168,8 @@ size_t simple_count_above(struct simple *s, double threshold); /* of acc */
 double simple_kth_magnitude(struct simple *s);                 /* likewise */
 
 /* This rank offers the k largest of acc; or what is above *threshold. If that is more than
- * `capacity`, it offers the k largest, and *threshold becomes the k-th magnitude. */
+ * `capacity`, it offers the k largest, and *threshold becomes the k-th magnitude. A threshold of 0,
+ * which a step without any gradient leaves, may select no more than k. */
 void simple_offer_largest(struct simple *s);
 void simple_offer_above(struct simple *s, double *threshold);
 uint64_t simple_offered_index(struct simple *s, uint64_t e); /* of an offered entry */
@@ -180,7 +184,7 @@ void simple_sum_at_owners(struct simple *s);
 
 /* The owners' sums that the rule chooses go to every rank, as s->global and as s->sums. `balance`
  * says whether owners first even out what each has to send. */
-void simple_gather_sums(struct simple *s, struct simple_rule rule, sparse_balance_t balance);
+void simple_gather_sums(struct simple *s, struct simple_rule rule, int balance);
 
 /* s->global becomes a list of the sums that the rule chooses; s->sums those of s->global, or 0. */
 void simple_list_sums(struct simple *s, struct simple_rule rule);
@@ -189,9 +193,6 @@ void simple_sums_of_list(struct simple *s);
 /* What leaves the residual: what was offered; only what was offered and is in the result too. */
 void simple_clear_offered(struct simple *s);
 void simple_clear_offered_in_result(struct simple *s);
-
-/* mean + z * deviation of acc (gaussiank.c). */
-double simple_gaussian_threshold(struct simple *s);
 
 /* In the memory of s: sets a vector to 0; copies to or from the host. */
 void simple_zero(struct simple *s, float *vector);

@@ -20,7 +20,7 @@ void simple_topksa(struct simple *s, const float *gradient)
     for (int r = 0; r < s->nranks; r++) counts[r] = s->boundaries[r + 1] - s->boundaries[r];
     simple_gather(s, s->sums + s->boundaries[s->rank], counts, 1, s->sums);
   } else {
-    simple_gather_sums(s, SIMPLE_NONZERO, SPARSE_BALANCE_NEVER);
+    simple_gather_sums(s, SIMPLE_NONZERO, 0);
   }
   simple_clear_offered(s);
 }

@@ -30,7 +30,7 @@ masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
   local launcher n
   for launcher in $LAUNCHERS; do digest "$launcher" 4 --count 3000 --steps 34; done
   for n in 1 8; do digest pthread 4 --count 3000 --steps 34 --throttle $n; done
-  for n in always auto; do digest pthread 4 --count 3000 --steps 34 --balance $n; done
+  for n in always never; do digest pthread 4 --count 3000 --steps 34 --balance $n; done
   for n in sendrecv onesided; do digest "${LAUNCHERS##* }" 4 --count 3000 --steps 34 --exchange $n --result entries; done
   digest pthread 4 --count 3000 --steps 34 --simple
   one_digest
@@ -109,14 +109,28 @@ assert all(r['wrong'] == 0 for r in rows)"
   sparse pthread - --help
   exits_with 0
   for option in algorithm count density steps preset gradient seed throttle warmup-steps balance nonfinite \
-    gtopk-exact-residual gk-threshold exchange result simple input results residual bench digest timeout; do
+    gtopk-exact-residual exchange result simple input results residual bench digest timeout; do
     prints " --$option( |$)"
   done
   prints '-J, --output FILE'
   prints_not 'minbytes|repetitions'
 }
 
-# The section "A path of your own" of simple/README.md, followed to the letter in a copy.
+# In a copy, with an error in the library that only one of the comparisons can see.
+planted() { # planted FILE SED-SCRIPT PATTERN-OF-THE-LINE [OPTIONS]
+  local file=$FAULT_FOLDER/own/04_sparse_allreduce/$1
+  cp "$file" "$WORK/right"
+  sed -i "$2" "$file"
+  if cmp -s "$file" "$WORK/right"; then false; fi
+  make -s -C "$FAULT_FOLDER/own" CPU=1 04_sparse_allreduce
+  code=0
+  NTHREADS=3 "$FAULT_FOLDER/own/04_sparse_allreduce/sparse_allreduce" "${@:4}" >"$WORK/out" 2>"$WORK/err" || code=$?
+  cp "$WORK/right" "$file"
+  exits_with 1
+  says "$3"
+}
+
+# The section "A path of your own" of simple/README.md, followed to the letter in a copy. Then the verification is tried.
 @test "a path of a reader's own, in simple/ alone: the page's recipe works, and what is wrong is noticed" {
   local copy=$FAULT_FOLDER/own page=$TOP/04_sparse_allreduce/simple/README.md
   mkdir -p "$copy/build"
@@ -136,4 +150,9 @@ assert all(r['wrong'] == 0 for r in rows)"
   NTHREADS=3 FAULT=corrupt:ncclRecv:1:1 LD_PRELOAD=$FAULT_FOLDER/fault.so ../sparse_allreduce --simple --algorithm fixed \
     --count 3000 --steps 5 >"$WORK/out" 2>"$WORK/err" || code=$?
   [ $code = 1 ] && grep 'fixed, step 0: ' "$WORK/err"
+  local removal='/^static void local_pass/,/^}/{/^  clear_pending(/d}' # as training does it, without a look at the residual
+  planted cpu/ops_cpu.c "$removal" 'topkA, step [12]: ' --algorithm topkA --count 3000
+  planted cpu/ops_cpu.c "$removal" 'oktopk, step [12]: ' --bench --steps 4 --algorithm oktopk --count 3000
+  planted lib/result.c 's/out->boundaries = s->boundaries;/out->boundaries = s->region_displs;/' \
+    'oktopk, step 0: boundary of a region is ' --algorithm oktopk --count 3000
 }

@@ -29,15 +29,23 @@ refused() { # refused PATTERN-OF-THE-LINE [OPTIONS]: on two ranks
   verified pthread 1 --input "$WORK/res_1.npy" --algorithm topkA --density 1 --results "$WORK/same.npy"
   prints ' 1 step x 1 rank'
   cmp "$WORK/res_1.npy" "$WORK/same.npy"
-  # nothing lost: the average of two equal gradients is what was sent, the rest is kept
-  cp "$WORK/res_1.npy" "$WORK/g_0.npy"
-  cp "$WORK/res_1.npy" "$WORK/g_1.npy"
+  # nothing lost: the averages of equal gradients, here of integers, are what was sent; the rest is kept, from step to step
+  python3 - "$WORK" <<'PYTHON'
+import random, struct, sys
+header = "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 500), }".ljust(117) + "\n"
+random.seed(1)
+data = struct.pack("<2000f", *(random.randrange(-9999, 9999) for _ in range(2000)))
+for rank in "01":
+    open(f"{sys.argv[1]}/g_{rank}.npy", "wb").write(b"\x93NUMPY\1\0" + struct.pack("<H", 118) + header.encode() + data)
+PYTHON
   verified pthread 2 --input "$WORK/g_%r.npy" --algorithm topkA --density 0.1 --results "$out" --residual "$WORK/res_%r.npy"
   python3 - "$WORK" <<'PYTHON'
 import struct, sys
-read = lambda name: struct.unpack("<500f", open(sys.argv[1] + "/" + name, "rb").read()[-2000:])
-g, sent, kept = read("g_0.npy"), read("avg_1.npy"), read("res_1.npy")
-assert all(a + b == c for a, b, c in zip(sent, kept, g)) and sum(a != 0 for a in sent) == 50
+read = lambda name, n: struct.unpack(f"<{n}f", open(f"{sys.argv[1]}/{name}.npy", "rb").read()[-4 * n:])
+g, sent, kept = read("g_0", 2000), read("avg_1", 2000), read("res_1", 500)
+for i in range(500):
+    assert sum(g[i::500]) == sum(sent[i::500]) + kept[i], i
+assert sum(a != 0 for a in sent) == 4 * 50
 PYTHON
 }
 

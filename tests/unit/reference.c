@@ -70,6 +70,18 @@ void reference_destroy(struct reference *ref)
   free(ref);
 }
 
+void reference_set_density(struct reference *ref, double density)
+{
+  ref->config.density = density;
+  for (int r = 0; r < ref->nranks; r++) {
+    struct simple *s = ref->ranks[r].simple;
+    if (s == NULL) continue;
+    simple_set_density(s, density);
+    ref->k = s->k;
+    ref->t = s->t;
+  }
+}
+
 static void *run_side(void *argument)
 {
   struct side *side = argument;

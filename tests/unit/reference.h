@@ -52,6 +52,9 @@ struct reference *reference_create(const sparse_allreduce_config_t *config, size
                                    const struct rank *me);
 void reference_destroy(struct reference *ref);
 
+/* From the next step on. */
+void reference_set_density(struct reference *ref, double density);
+
 /* gaussian_thresholds: NULL, or for each rank the mean + z * deviation to use. */
 void reference_step(struct reference *ref, const float *const gradients[],
                     const double *gaussian_thresholds);

@@ -12,7 +12,7 @@ sparse_allreduce_config_t job_config(sparse_allreduce_algorithm_t algorithm, spa
   sparse_allreduce_config_t config = sparse_allreduce_config(preset);
   config.algorithm = algorithm;
   config.density = density;
-  config.balance = SPARSE_BALANCE_NEVER;
+  config.balance = 0;
   return config;
 }
 

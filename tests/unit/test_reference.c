@@ -9,6 +9,11 @@
 
 enum { MAX_RANKS = 8, MAX_N = 257 };
 
+static bool has_gaussian_threshold(sparse_allreduce_algorithm_t algorithm)
+{
+  return algorithm == SPARSE_GAUSSIANK || algorithm == SPARSE_GAUSSIANKCONCAT;
+}
+
 /* ---- random jobs ------------------------------------------------------------------------------*/
 
 /* Integers: all sums are exact, and ties are frequent. */
@@ -38,7 +43,6 @@ static sparse_allreduce_config_t random_config(uint64_t *seed)
   sparse_allreduce_config_t config = job_config(algorithm, preset, density);
   if (job_below(seed, 4) == 0) config.warmup_steps = (long)job_below(seed, 5);
   config.gtopk_exact_residual = (int)job_below(seed, 2);
-  config.gaussian_sa_threshold = (int)job_below(seed, 2);
   return config;
 }
 
@@ -237,68 +241,6 @@ static void test_gaussian_threshold(void **state)
       fail_msg("density %g: %.15g", table[t][0], threshold - 5);
     job_close(&job);
   }
-
-  struct job job;
-  uint64_t seed = 3;
-  sparse_allreduce_config_t config = job_config(SPARSE_GAUSSIANKSA, SPARSE_PRESET_VGG, 0.01);
-  config.gaussian_sa_threshold = 1;
-  job_open(&job, &config, 100000, 2);
-  for (int r = 0; r < 2; r++)
-    for (size_t i = 0; i < job.n; i++) job.gradients[r][i] = (float)job_normal(&seed);
-  job_step(&job);
-  assert_in_range(job.ref->ranks[0].noffered, 900, 1100);
-  assert_true(job.ref->ranks[0].local_threshold == job.ref->ranks[0].gaussian_threshold);
-  job_close(&job);
-}
-
-/* GAUSSIANKSA halves or raises by half, three times at most. */
-static void test_coarse_corrections(void **state)
-{
-  (void)state;
-  uint64_t seed = 19;
-  size_t moved[4] = {0};
-  for (int number = 0; number < 60; number++) {
-    struct job job;
-    sparse_allreduce_config_t config =
-        job_config(SPARSE_GAUSSIANKSA, SPARSE_PRESET_VGG, 0.002 + 0.1 * job_uniform(&seed));
-    double tail = 4 * job_uniform(&seed);
-    int corrections = 0;
-    config.gaussian_sa_threshold = 1;
-    job_open(&job, &config, 3000, 1);
-    for (size_t i = 0; i < job.n; i++)
-      job.gradients[0][i] =
-          (float)(number % 2 ? exp(tail * job_normal(&seed)) : job_uniform(&seed) - 0.5);
-    job_step(&job);
-    double threshold = job.ref->ranks[0].gaussian_threshold;
-    for (; corrections < 3; corrections++) {
-      size_t count = 0;
-      for (size_t i = 0; i < job.n; i++) count += fabsf(job.gradients[0][i]) > (float)threshold;
-      if (count * 3 < job.ref->k * 2)
-        threshold /= 2;
-      else if (count * 3 > job.ref->k * 4)
-        threshold += threshold / 2;
-      else
-        break;
-    }
-    moved[corrections]++;
-    assert_true(job.ref->ranks[0].local_threshold == threshold);
-    job_close(&job);
-  }
-  assert_true(moved[0] && moved[1] && moved[2] && moved[3]);
-
-  /* k = 3: two and four are near enough, one and five are not */
-  static const double starts[][2] = {{27.5, 27.5}, {25.5, 25.5}, {28.5, 32.0625}, {24.5, 27.5625}};
-  sparse_allreduce_config_t config = job_config(SPARSE_GAUSSIANKSA, SPARSE_PRESET_VGG, 0.1);
-  float gradient[30];
-  config.gaussian_sa_threshold = 1;
-  for (size_t i = 0; i < 30; i++) gradient[i] = (float)i;
-  for (size_t c = 0; c < 4; c++) {
-    struct reference *ref = reference_create(&config, 30, 1, NULL);
-    assert_non_null(ref);
-    reference_step(ref, (const float *const[]){gradient}, &starts[c][0]);
-    assert_true(ref->ranks[0].local_threshold == starts[c][1]);
-    reference_destroy(ref);
-  }
 }
 
 static void test_gaussian_threshold_of_two(void **state)
@@ -403,6 +345,59 @@ static void test_raise(void **state)
   job_close(&job);
 }
 
+/* Steps without any gradient leave thresholds of 0. The steps after them find others soon: they
+ * offer and choose about as much as the same steps of a job that begins with them. */
+static void test_recovery(void **state)
+{
+  (void)state;
+  enum { STEPS = 12, RANKS = 8 };
+  for (int quiet = 1; quiet <= 40; quiet += 39) {
+    uint64_t seed = 3;
+    size_t offered[2] = {0}, chosen[2] = {0};
+    struct job jobs[2]; /* the first one has quiet steps */
+    sparse_allreduce_config_t config = job_config(SPARSE_OKTOPK, SPARSE_PRESET_BERT, 0.01);
+    for (int j = 0; j < 2; j++) job_open(&jobs[j], &config, 20000, RANKS);
+    for (int step = 0; step < quiet; step++) job_step(&jobs[0]);
+    for (int step = 0; step < STEPS; step++) {
+      for (int r = 0; r < RANKS; r++)
+        for (size_t i = 0; i < jobs[0].n; i++)
+          jobs[0].gradients[r][i] = jobs[1].gradients[r][i] = (float)exp(2 * job_normal(&seed));
+      for (int j = 0; j < 2; j++) {
+        job_step(&jobs[j]);
+        chosen[j] += jobs[j].ref->nglobal;
+        for (int r = 0; r < RANKS; r++) offered[j] += jobs[j].ref->ranks[r].noffered;
+      }
+    }
+    assert_in_range(chosen[0], chosen[1] / 2, 3 * chosen[1] / 2);
+    assert_in_range(offered[0], offered[1] / 2, 3 * offered[1] / 2);
+    for (int j = 0; j < 2; j++) job_close(&jobs[j]);
+  }
+}
+
+/* From a step on the density is another one: that step is exact, and nothing is lost. */
+static void test_density_changes(void **state)
+{
+  (void)state;
+  for (int a = SPARSE_TOPKA; a < SPARSE_ALGORITHMS; a++) {
+    uint64_t seed = 4;
+    struct job job;
+    sparse_allreduce_config_t config = job_config(a, SPARSE_PRESET_VGG, 0.2);
+    config.gtopk_exact_residual = 1;
+    job_open(&job, &config, 500, 3);
+    for (int step = 0; step < 12; step++) {
+      if (step == 5) reference_set_density(job.ref, 0.02);
+      fill_with_integers(&job, 2, &seed);
+      job_step(&job);
+      job_check_nothing_lost(&job);
+      const bool exact = step == 0 || step == 5;
+      assert_int_equal(job.ref->exact_global, a == SPARSE_OKTOPK && exact);
+      for (int r = 0; r < 3 && exact && !has_gaussian_threshold(a); r++)
+        assert_in_range(job.ref->ranks[r].noffered, 1, step == 5 ? 10 : 100);
+    }
+    job_close(&job);
+  }
+}
+
 /* ---- related gradients ------------------------------------------------------------------------*/
 
 /* The same job on changed gradients: gradient i of it goes to element i * stretch, times factor. */
@@ -442,11 +437,6 @@ static void compare_with_changed(sparse_allreduce_algorithm_t algorithm, float f
   }
   job_close(&job);
   job_close(&changed);
-}
-
-static bool has_gaussian_threshold(sparse_allreduce_algorithm_t algorithm)
-{
-  return algorithm == SPARSE_GAUSSIANK || algorithm == SPARSE_GAUSSIANKCONCAT;
 }
 
 static void test_scaling(void **state)
@@ -535,12 +525,13 @@ int main(void)
       cmocka_unit_test(test_topka_simply),
       cmocka_unit_test(test_gtopk_simply),
       cmocka_unit_test(test_gaussian_threshold),
-      cmocka_unit_test(test_coarse_corrections),
       cmocka_unit_test(test_gaussian_threshold_of_two),
       cmocka_unit_test(test_gaussian_threshold_of_one),
       cmocka_unit_test(test_injected_thresholds),
       cmocka_unit_test(test_overflow),
       cmocka_unit_test(test_raise),
+      cmocka_unit_test(test_recovery),
+      cmocka_unit_test(test_density_changes),
       cmocka_unit_test(test_scaling),
       cmocka_unit_test(test_negation),
       cmocka_unit_test(test_zeros_between),

@@ -15,7 +15,6 @@ enum sparse_decision {
   SPARSE_OFFER_THRESHOLD,
   SPARSE_GAUSSIAN_THRESHOLD,
   SPARSE_GAUSSIAN_CORRECT,
-  SPARSE_HALVING_CORRECT,
   SPARSE_K_FOUND,
   SPARSE_KTH_FOUND,
   SPARSE_OVERFLOW_FOUND,
@@ -86,6 +85,42 @@ SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, s
     *threshold *= band.high_factor;
 }
 
+/* Are there far more sums than are wanted? Then no factor makes the threshold right soon, and if it
+ * is 0, never: as after a step without any gradient. */
+SPARSE_DEVICE bool sparse_far_off(const struct sparse_memory *m, uint64_t count)
+{
+  return count > ((float)m->state->global_threshold == 0 ? m->k : 4 * m->k);
+}
+
+/* Of `count` sums those in the sample are evenly spaced: the place of its i-th one. */
+SPARSE_DEVICE uint64_t sparse_sample_place(int i, uint64_t count)
+{
+  return (2 * (uint64_t)i + 1) * count / (2 * SPARSE_SAMPLE);
+}
+
+/* The one that `larger` of the sample are above, bit by bit. */
+SPARSE_DEVICE sparse_level_t sparse_in_sample(const sparse_level_t *sample, uint64_t larger)
+{
+  sparse_level_t level = 0;
+  for (sparse_level_t bit = 1 << 30; bit > 0; bit >>= 1) {
+    uint64_t count = 0;
+    for (int i = 0; i < SPARSE_SAMPLE; i++) count += sample[i] >= (level | bit);
+    if (count > larger) level |= bit;
+  }
+  return level;
+}
+
+/* The sample's share of k exceeds the new threshold, or it follows the number of sums. */
+SPARSE_DEVICE void sparse_global_adapt(const struct sparse_memory *m, struct sparse_state *s)
+{
+  const uint64_t count = s->result_count;
+  if (sparse_far_off(m, count))
+    s->global_threshold = (double)sparse_from_magnitude(
+        sparse_in_sample(s->sample, SPARSE_SAMPLE * (uint64_t)m->k / count));
+  else
+    sparse_adapt(&s->global_threshold, count, m->t, m->constants.global_band);
+}
+
 SPARSE_DEVICE void sparse_local_adapt(const struct sparse_memory *m, struct sparse_state *s)
 {
   sparse_adapt(&s->local_threshold, s->offered_count, m->t, m->constants.local_band);
@@ -113,9 +148,6 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
     break;
   case SPARSE_GAUSSIAN_CORRECT: /* a threshold of the table is taken, or counting goes on */
     sparse_gaussian_correct(m, s);
-    break;
-  case SPARSE_HALVING_CORRECT: /* the threshold is taken, or changed and counted again */
-    sparse_halving_correct(m, s);
     break;
   case SPARSE_K_FOUND: /* the next step's guess follows from it */
     sparse_set_guess(m, s);
@@ -159,7 +191,7 @@ SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_
     break;
   case SPARSE_COUNT_AND_ADAPT: /* as COUNT_GATHERED; then both thresholds of Ok-Topk adapt */
     sparse_count_gathered(m, s);
-    sparse_adapt(&s->global_threshold, s->result_count, m->t, m->constants.global_band);
+    sparse_global_adapt(m, s);
     sparse_local_adapt(m, s);
     break;
   }

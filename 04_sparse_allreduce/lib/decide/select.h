@@ -78,7 +78,6 @@ SPARSE_DEVICE void sparse_begin(struct sparse_state *s, uint32_t epoch)
   s->nonfinite = 0;
   s->overflowed = 0;
   s->unsent = 0;
-  s->round = 0;
   s->epoch = epoch;
 }
 
@@ -103,6 +102,13 @@ SPARSE_DEVICE void sparse_want(struct sparse_state *s, uint64_t wanted, sparse_l
   s->wanted = wanted;
   s->near = near;
   s->search_from = s->keep_from = from;
+}
+
+/* How many elements above a level a rank may offer. Above 0 these are k: no factor moves a
+ * threshold of 0, which a step without any gradient leaves. So the next step finds one. */
+SPARSE_DEVICE uint64_t sparse_most(const struct sparse_memory *m, sparse_level_t level)
+{
+  return level == 0 ? m->k : m->capacity;
 }
 
 /* The rank's k largest instead of everything above a threshold; `from` has all that is above it. */
@@ -145,17 +151,18 @@ SPARSE_DEVICE int sparse_raised(const struct sparse_memory *m, int nlevels, cons
  * - It was raised: a filter keeps what is chosen of the candidates.
  * - already_sent: the local pass has stored the candidates in the memory of the owners of regions.
  *   They leave out what is not chosen, so there is nothing to filter. But of more candidates than
- *   `capacity` none was sent (`unsent`): one of the other cases holds, and reduce_sent() sends. */
+ *   sparse_most() none was sent (`unsent`): one of the other cases holds, and reduce_sent() sends.
+ */
 SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s,
                                            bool already_sent)
 {
   const int raises = sparse_raised(m, s->nlevels, s->level_counts);
   const enum sparse_source from = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
   s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
-  s->unsent = already_sent && s->level_counts[0] > m->capacity;
+  s->unsent = already_sent && s->level_counts[0] > sparse_most(m, s->levels[0]);
   for (int j = 0; j < raises; j++) s->local_threshold *= m->constants.raise_factor;
   sparse_select_above(s, s->levels[raises]);
-  if (s->level_counts[raises] > m->capacity)
+  if (s->level_counts[raises] > sparse_most(m, s->levels[raises]))
     sparse_overflow(m, s, from);
   else if (already_sent && !s->unsent)
     s->offered_count = s->level_counts[raises];
@@ -174,9 +181,8 @@ SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m, struct sparse_
 /* ---- Gaussian thresholds ---------------------------------------------------------------------
  *
  * The threshold that would select k entries if elements were normally distributed, corrected by
- * counting. GAUSSIANK lowers or raises it in small steps, whose counts come from one pass over a
- * table of levels: `down` levels below the threshold it starts from, `up` above it. GAUSSIANKSA
- * halves or raises it by half, three times at most: a table of one level. */
+ * counting: lowered or raised in small steps, whose counts come from one pass over a table of
+ * levels: `down` levels below the threshold it starts from, `up` above it. */
 
 SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct sparse_state *s)
 {
@@ -233,7 +239,7 @@ SPARSE_DEVICE void sparse_gaussian_found(const struct sparse_memory *m, struct s
   s->keep_from = from;
   s->count_from = SPARSE_FROM_NOTHING;
   sparse_select_above(s, s->levels[j]);
-  if (s->level_counts[j] > m->capacity) sparse_overflow(m, s, from);
+  if (s->level_counts[j] > sparse_most(m, s->levels[j])) sparse_overflow(m, s, from);
 }
 
 /* False if nothing was counted; or the count of level j is not known, because the candidates in the
@@ -250,7 +256,7 @@ SPARSE_DEVICE bool sparse_look_at(struct sparse_state *s, int j)
   return true;
 }
 
-/* GAUSSIANK: lowers or raises in small steps; a table has the counts of all of them. */
+/* Lowers or raises in small steps; a table has the counts of all of them. */
 SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct sparse_state *s)
 {
   const sparse_correction_t *c = &m->constants.correction;
@@ -271,22 +277,6 @@ SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct
   sparse_gaussian_found(m, s, j);
   /* A bounded gradient may have nothing above even the lowest level, in all later steps, too. */
   if (s->level_counts[j] == 0 && threshold > 0) sparse_overflow(m, s, SPARSE_FROM_RESIDUAL);
-}
-
-/* GAUSSIANKSA: halves or raises by half, three times at most; a round of counting for each. */
-SPARSE_DEVICE void sparse_halving_correct(const struct sparse_memory *m, struct sparse_state *s)
-{
-  if (!sparse_look_at(s, 0)) return;
-  const uint64_t count = s->level_counts[0];
-  const bool low = 3 * count < 2 * m->k;
-  const bool high = 3 * count > 4 * m->k;
-  if (s->round == 3 || (!low && !high)) {
-    sparse_gaussian_found(m, s, 0);
-    return;
-  }
-  s->round++;
-  s->local_threshold *= low ? 0.5 : 1.5;
-  sparse_gaussian_table(m, s);
 }
 
 #endif

@@ -174,6 +174,19 @@ struct bits_shared {
 };
 static_assert(sizeof(sums) + sizeof(dense_shared) <= OPS_PLACE_BYTES, "it can begin early");
 
+/* By a block: some of the sums, if the global threshold is to be found by them. */
+__device__ inline void sample_sums(const sparse_memory &m, const sums &s)
+{
+  const uint64_t count = s.displs[s.parts];
+  if (!sparse_far_off(&m, count)) return;
+  for (int i = (int)threadIdx.x; i < SPARSE_SAMPLE; i += THREADS) {
+    const uint64_t at = sparse_sample_place(i, count);
+    int part = 0;
+    while (at >= s.displs[part + 1]) part++;
+    m.state->sample[i] = sparse_magnitude(s.lists.pairs[part][at - s.displs[part]].value);
+  }
+}
+
 /* A warp takes a group of units in a row. Groups have a size that gives all warps the same number
  * of units in the end. */
 template <bool AT_OWNERS, bool DENSE>
@@ -249,6 +262,7 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   if (AT_OWNERS)
     ops_begin(); /* whoever waits for this kernel's end waits for that of reduce(), too */
   if (blockIdx.x > 0) return;
+  if (then == SPARSE_COUNT_AND_ADAPT) sample_sums(m, parts);
   if (AT_OWNERS) {
     /* How many entries the owners have taken. The local pass has noted how many it had for each. */
     OPS_ROLLED
@@ -256,8 +270,8 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
       m.state->region_counts[p] = ops_await_taken(m, p);
       m.state->gathered_counts[p] = parts.lists.counts[p];
     }
-    __syncthreads();
   }
+  __syncthreads();
   if (threadIdx.x == 0) ops_decide(then, &m); /* of counts: no other block is needed for that */
 }
 

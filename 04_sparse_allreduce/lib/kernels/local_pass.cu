@@ -296,7 +296,7 @@ __device__ void finish(pass &p, enum sparse_removal removal, enum sparse_decisio
   __syncthreads();
   if (threadIdx.x == THREADS - 1) ops_decide(then, &m);
   if (!p.offers) return;
-  if (*total > m.capacity) {
+  if (*total > sparse_most(&m, p.s.levels[0])) {
     if (threadIdx.x == 0)
       ops_write_flag(m, ops_peer_of(m, m.rank), &m.flags->lists[m.rank][SPARSE_FLAG_COUNT],
                      SPARSE_TOO_MANY);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The small operators: decisions on their own, regions, what leaves the residual or returns to it,
- * the result added to a vector of the caller, dense vectors, lists with indices and values apart.
+ * the result added to a vector of the caller, dense vectors.
  * And what all operators need before their first launch: scratch memory, and being loaded. */
 #include "device/gradient.cuh"
 #include "onesided/flags.cuh"
@@ -106,20 +106,11 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
 }
 
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    move(enum sparse_move how, const __grid_constant__ sparse_list list, uint32_t *indices,
-         float *values)
+    scatter(const __grid_constant__ sparse_list list, float *dense)
 {
   ops_begin();
-  for_each(ops_list_count(list), [&](uint64_t i) {
-    uint2 *entry = (uint2 *)&list.pairs[i];
-    if (how == SPARSE_MOVE_TOGETHER) {
-      *entry = make_uint2(indices[i], __float_as_uint(values[i]));
-    } else {
-      const uint2 raw = *entry;
-      if (how == SPARSE_MOVE_APART) indices[i] = raw.x;
-      values[how == SPARSE_MOVE_APART ? i : raw.x] = __uint_as_float(raw.y);
-    }
-  });
+  for_each(ops_list_count(list),
+           [&](uint64_t i) { dense[list.pairs[i].index] = list.pairs[i].value; });
 }
 
 /* The vector has room for whole quads. */
@@ -197,11 +188,10 @@ ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, flo
                     m->nranks, scale, vector);
 }
 
-ncclResult_t ops_move(const struct sparse_memory *m, enum sparse_move how, struct sparse_list list,
-                      uint32_t *indices, float *values, cudaStream_t stream)
+ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
+                         cudaStream_t stream)
 {
-  return ops_launch(move, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, how, list, indices,
-                    values);
+  return ops_launch(scatter, blocks_for(4 * m->k), THREADS, OPS_NEXT, stream, list, m->dense);
 }
 
 ncclResult_t ops_average(const struct sparse_memory *m, cudaStream_t stream)
@@ -247,5 +237,5 @@ ncclResult_t ops_load(void)
 } // extern "C"
 
 static const ops_load_kernels load(decide, partition, clear_pending, give_back, add_entries,
-                                   add_dense, move, average, convert<const float *>,
+                                   add_dense, scatter, average, convert<const float *>,
                                    convert<const __half *>, convert<const __nv_bfloat16 *>);

@@ -84,7 +84,7 @@ static __device__ __noinline__ bool ops_give_up(const sparse_memory &m, int p, u
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   if (*since == 0) *since = now;
   if (ops_late(m)) return true;
-  if (limit == 0 || (double)(now - *since) < limit) return false;
+  if (limit < 0 || (double)(now - *since) < limit) return false;
   *(volatile uint32_t *)&m.state->late = (uint32_t)p + 1;
   return true;
 }
@@ -262,20 +262,17 @@ static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &
   return __syncthreads_and(there && !late);
 }
 
-/* After that: what else rank p writes. Returns how many entries it has taken of this rank's, and
- * flags if a gradient was not finite. Nothing, if it does not come. */
+/* After that: what else rank p writes. Returns how many entries it has taken of this rank's; 0, if
+ * that does not come. Whether its gradient was finite the host reads from the flag. */
 static __device__ inline uint32_t ops_await_taken(const sparse_memory &m, int p)
 {
   const uint64_t *flags = m.flags->sums[p];
-  uint64_t taken = 0, nonfinite = 0;
-  const auto all_there = [&](uint32_t epoch) {
+  uint64_t taken = 0;
+  const auto both_there = [&](uint32_t epoch) {
     taken = ops_read_flag(&flags[SPARSE_FLAG_TAKEN]);
-    nonfinite = ops_read_flag(&flags[SPARSE_FLAG_NONFINITE]);
-    return taken >> 32 == epoch && nonfinite >> 32 == epoch;
+    return taken >> 32 == epoch && ops_read_flag(&flags[SPARSE_FLAG_NONFINITE]) >> 32 == epoch;
   };
-  if (ops_late(m) || !ops_await(m, p, all_there)) return 0;
-  if ((uint32_t)nonfinite != 0) m.state->nonfinite = (uint32_t)nonfinite;
-  return (uint32_t)taken;
+  return ops_late(m) || !ops_await(m, p, both_there) ? 0 : (uint32_t)taken;
 }
 
 /* ---- histograms --------------------------------------------------------------------------------

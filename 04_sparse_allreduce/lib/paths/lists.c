@@ -11,41 +11,24 @@
  * gaussiankconcat  the same, both packed in one */
 #include "handle.h"
 
-/* Every rank gets two vectors of words per rank and makes pairs of them, in the place of the
- * offered entries, which are not needed any more. */
-static ncclResult_t gather_apart(struct sparse_allreduce_handle *h, cudaStream_t stream)
-{
-  const struct sparse_memory *m = &h->m;
-  const size_t half = (size_t)m->nranks * m->list_room; /* words: half of a buffer of pairs */
-  const struct sparse_list lists = {m->offered, m->state->received_counts, m->nranks};
-  uint32_t *indices = (uint32_t *)m->gathered, *all_indices = (uint32_t *)m->received;
-  float *values = (float *)m->gathered + half, *all_values = (float *)m->received + half;
-  SPARSE_TRY(ops_move(m, SPARSE_MOVE_APART, sparse_offered(m), indices, values, stream));
-  SPARSE_TRY(exchange_gather(h, indices, all_indices, sizeof(*indices), false, stream));
-  SPARSE_TRY(exchange_gather(h, values, all_values, sizeof(*values), true, stream));
-  return ops_move(m, SPARSE_MOVE_TOGETHER, lists, all_indices, all_values, stream);
-}
-
 ncclResult_t path_lists(struct sparse_allreduce_handle *h, const void *gradient,
                         cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  const bool chooses = h->path->is & SPARSE_CHOOSES, apart = h->path->is & SPARSE_APART;
+  const bool chooses = h->path->is & SPARSE_CHOOSES;
 
   /* 1. acc = gradient + residual; offer a list. */
   SPARSE_TRY(select_offered(h, gradient, stream));
 
-  /* 2. Every rank gets all lists. Index and value travel together, or apart.
+  /* 2. Every rank gets all lists.
    * MPI: Allgather(count), Allgatherv(values), Allgatherv(indices) -> NCCL: see exchange_gather */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   if (h->path->is & SPARSE_VARIES) SPARSE_TRY(ops_decide(m, SPARSE_SEND_OFFERED, stream));
-  SPARSE_TRY(apart
-                 ? gather_apart(h, stream)
-                 : exchange_gather(h, m->offered, m->received, sizeof(*m->offered), false, stream));
+  SPARSE_TRY(exchange_gather(h, m->offered, m->received, stream));
 
   /* 3. Add rank 0's entries, rank 1's, ...: this order on every rank, so the same bits. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(ops_reduce(m, apart ? m->offered : m->received, false, SPARSE_SUMS_NONZERO,
+  SPARSE_TRY(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO,
                         chooses ? sparse_reduced(m) : sparse_result(m), stream));
   if (chooses) { /* of the sums, the k largest are the result */
     SPARSE_TRY(ops_decide(m, SPARSE_WANT_K, stream));

@@ -74,7 +74,7 @@ ncclResult_t path_oktopk(struct sparse_allreduce_handle *h, const void *gradient
    * So they find the t largest and the global threshold. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   if (!h->onesided)
-    SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), false, stream));
+    SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, stream));
   else if (exact)
     SPARSE_TRY(ops_select_sums(m, stream));
 

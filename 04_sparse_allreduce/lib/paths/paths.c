@@ -17,9 +17,9 @@ static const struct sparse_path paths[SPARSE_ALGORITHMS] = {
     [SPARSE_GTOPK] = {"gtopk", LISTS | SPARSE_TREE | SPARSE_CHOOSES, path_gtopk},
     [SPARSE_OKTOPK] = {"oktopk", OKTOPK | SPARSE_ONESIDED, path_oktopk},
     [SPARSE_TOPKSA] = {"topkSA", REGIONS | SPARSE_FALLS_BACK, path_regions},
-    [SPARSE_GAUSSIANK] = {"gaussiank", GAUSSIAN | SPARSE_APART, path_lists},
+    [SPARSE_GAUSSIANK] = {"gaussiank", GAUSSIAN, path_lists},
     [SPARSE_GAUSSIANKCONCAT] = {"gaussiankconcat", GAUSSIAN, path_lists},
-    [SPARSE_GAUSSIANKSA] = {"gaussiankSA", REGIONS | SPARSE_GAUSSIAN | SPARSE_EXACT, path_regions},
+    [SPARSE_GAUSSIANKSA] = {"gaussiankSA", REGIONS | SPARSE_EXACT, path_regions},
 };
 
 const struct sparse_path *sparse_path_of(sparse_allreduce_algorithm_t algorithm)

@@ -4,8 +4,7 @@
  * so from n/3 sums on the regions are gathered densely.
  * Between 4 k (P-1) / P and (2 k + n) (P-1) / P words per rank.
  *
- * gaussiankSA: what is above the exact k-th magnitude (or the Gaussian threshold, halved or raised
- * by half up to three times), one peer at a time, and no dense fallback.
+ * gaussiankSA: what is above the exact k-th magnitude, one peer at a time, and no dense fallback.
  * Between 4 k (P-1) / P and 2 (k + the sums) (P-1) / P words per rank. */
 #include "handle.h"
 
@@ -16,7 +15,7 @@ static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream
   const uint64_t *places = h->state->boundaries; /* they never change here */
   SPARSE_CUDA(cudaMemsetAsync(m->dense + places[m->rank], 0,
                               (places[m->rank + 1] - places[m->rank]) * sizeof(float), stream));
-  SPARSE_TRY(ops_move(m, SPARSE_MOVE_TO_VECTOR, sparse_reduced(m), NULL, m->dense, stream));
+  SPARSE_TRY(ops_scatter(m, sparse_reduced(m), stream));
   SPARSE_TRY(exchange_blocks(h, m->dense, places, sizeof(float), stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_average(m, stream);
@@ -50,7 +49,7 @@ ncclResult_t path_regions(struct sparse_allreduce_handle *h, const void *gradien
 
   /* 3. Every rank gets the sums and averages them.
    * MPI: Allgather(counts), Allgatherv(packed) -> NCCL: see exchange_gather */
-  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, sizeof(*m->reduced), false, stream));
+  SPARSE_TRY(exchange_gather(h, m->reduced, m->gathered, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_apply(m, sparse_gathered(m), SPARSE_COUNT_GATHERED, stream);
 }

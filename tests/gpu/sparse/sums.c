@@ -223,7 +223,7 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
 
   CUDACHECK(cudaMemsetAsync(w.m.dense, 0, vector, w.stream));
   memset(e.dense, 0, vector);
-  OPSCHECK(ops_move(&w.m, SPARSE_MOVE_TO_VECTOR, gathered_parts(&w), NULL, w.m.dense, w.stream));
+  OPSCHECK(ops_scatter(&w.m, gathered_parts(&w), w.stream));
   OPSCHECK(ops_average(&w.m, w.stream));
   for (size_t i = 0; i < all; i++) e.dense[w.gathered[i].index] = w.gathered[i].value;
   for (size_t i = 0; i < n; i++) {
@@ -239,15 +239,6 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
     e.dense[w.offered[i].index] = w.offered[i].value / (float)nranks;
   world_pull(&w);
   good = good && same_bits(w.dense, e.dense, vector, "applied next");
-
-  uint32_t *indices = (uint32_t *)w.m.offered; /* device memory that is free now */
-  float *values = (float *)w.m.offered + all;
-  OPSCHECK(ops_move(&w.m, SPARSE_MOVE_APART, gathered_parts(&w), indices, values, w.stream));
-  OPSCHECK(ops_move(&w.m, SPARSE_MOVE_TOGETHER,
-                    (struct sparse_list){w.m.received, w.m.state->gathered_counts, nranks}, indices,
-                    values, w.stream));
-  world_pull(&w);
-  good = good && same_bits(w.received, w.gathered, all * sizeof *w.gathered, "zipped");
 
   for (size_t i = 0; i < n; i++) e.dense[i] = element(t, RANDOM);
   CUDACHECK(cudaMemcpy(w.gradient + 4, e.dense, vector, cudaMemcpyHostToDevice));
@@ -267,5 +258,5 @@ void test_results(struct test *t)
   for (int i = 0; i < 24; i++)
     good &= results(t, i % 3 == 0 ? 1 + next_random(t) % 50 : 1 + next_random(t) % 20000, 1 + i % 8,
                     (enum kind)(i % KINDS));
-  report(t, good, "apply, return, move, average, convert");
+  report(t, good, "apply, return, scatter, average, convert");
 }
