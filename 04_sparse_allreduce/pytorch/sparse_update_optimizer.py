@@ -14,7 +14,6 @@ Errors of the library are SparseAllreduceError with one sentence.
 import contextlib
 import copy
 import ctypes
-import functools
 import inspect
 import itertools
 import numbers
@@ -157,13 +156,11 @@ class _Exchange:
 
 
 # ---- helpers of the optimizer --------------------------------------------------------------------
-def _in_own_setting(method):
+@contextlib.contextmanager
+def _own_setting():
     """Whatever default device, grad mode or inference mode the caller has."""
-    @functools.wraps(method)
-    def call(*arguments, **named):
-        with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
-            return method(*arguments, **named)
-    return call
+    with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
+        yield
 
 
 def _agree(group, error, value=None):
@@ -184,7 +181,7 @@ def _momenta(optim):
     return [float(g["betas"][0] if "betas" in g else g.get("momentum", 0)) for g in optim.param_groups]
 
 
-def _check_arguments(optim, **others):
+def _check_arguments(optim, density, every, ahead):
     if not isinstance(optim, torch.optim.Optimizer) or isinstance(optim, SparseUpdateOptimizer):
         raise TypeError("the first argument is a %s; allowed: an optimizer such as AdamW" % type(optim).__name__)
     closure = inspect.signature(optim.step).parameters.get("closure")
@@ -197,13 +194,11 @@ def _check_arguments(optim, **others):
         if p.dtype not in (torch.float32, torch.float16, torch.bfloat16) or p.device != own[0].device:
             raise ValueError("a parameter is %s on %s; allowed: float32, float16, bfloat16, all on %s" %
                              (p.dtype, p.device, own[0].device))
-    for name, value in others.items():
-        if not isinstance(value, numbers.Real):
-            raise TypeError("%s=%r; allowed: a number" % (name, value))
-    if others["every"] < 1 or others["every"] % 1:
-        raise ValueError("every=%r; allowed: 1 or more, a whole number" % others["every"])
-    if not 0 <= others["ahead"] <= 1:
-        raise ValueError("ahead=%r; allowed: 0 to 1" % others["ahead"])
+    if not isinstance(every, int) or every < 1:
+        raise ValueError("every=%r; allowed: 1 or more" % every)
+    for name, value in (("density", density), ("ahead", ahead)):  # None: the default
+        if value is not None and not (isinstance(value, numbers.Real) and 0 <= value <= 1):
+            raise ValueError("%s=%r; allowed: 0 to 1" % (name, value))
 
 
 def _configuration(library, fields):
@@ -241,15 +236,15 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     """
     _step_supports_amp_scaling = True  # a GradScaler leaves it to step() to unscale and to skip
 
-    @_in_own_setting
+    @_own_setting()
     def __init__(self, optim, density=None, every=1, ahead=None, group=None, library=None, **fields):
         self._rank, self._ranks, self._group = dist.get_rank(group), dist.get_world_size(group), group
         if self._rank < 0:
             raise ValueError("this process is not in the group")
         identity, error, arguments = _UniqueId(), None, []
         try:
+            _check_arguments(optim, density, every, ahead)
             density = 0.02 / self._ranks if density is None else density
-            _check_arguments(optim, density=density, every=every, ahead=0.25 if ahead is None else ahead)
             ahead = min(12 * density, 0.25) if ahead is None else ahead
             own = _parameters(optim)
             cuda, count = own[0].is_cuda, sum(p.numel() for p in own)
@@ -336,7 +331,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         self._now.local = 0
         self._put(self._parts(self._shared))
 
-    @_in_own_setting
+    @_own_setting()
     def take_weights(self):
         """Begins again with the weights that rank 0's model has now, for example because it has loaded a file. The first step
         after the constructor does that, too, and after load_state_dict() of a plain optimizer's state."""
@@ -348,21 +343,18 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     @contextlib.contextmanager
     def shared_weights(self):
         """Gives the model the shared weights, those of the last exchange, to test it or to save it."""
-        self._swap(True)
+        self._ready()
+        with _own_setting():
+            self._now.kept = [value.clone() for value in self._values()]
+            self._put(self._parts(self._shared))
         try:
             yield
-            if _in_own_setting(self._replaced)(self._shared):
-                raise SparseAllreduceError("weights that the model gets inside shared_weights() are lost")
+            with _own_setting():
+                if self._replaced(self._shared):
+                    raise SparseAllreduceError("weights that the model gets inside shared_weights() are lost")
         finally:
-            self._swap(False)
-
-    @_in_own_setting
-    def _swap(self, shared):
-        if shared:
-            self._ready()
-            self._now.kept = [value.clone() for value in self._values()]
-        self._put(self._parts(self._shared) if shared else self._now.kept)
-        if not shared:
+            with _own_setting():
+                self._put(self._now.kept)
             self._now.kept = None
 
     # ---- a step ----------------------------------------------------------------------------------
@@ -388,7 +380,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         self._after_local_step()
         return loss
 
-    @_in_own_setting
+    @_own_setting()
     def _local_step(self):
         """False if a GradScaler found infinity on some rank. Then no rank makes this step."""
         scale = None
@@ -449,7 +441,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                 p.data = data
                 p.grad = grad
 
-    @_in_own_setting
+    @_own_setting()
     def _after_local_step(self):
         self._now.local += 1
         if self._now.local < self.every:
@@ -472,7 +464,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                               "or does each rank have the same data? Both are wrong here")
         self._exchange.average(changed, self._shared)
 
-    @_in_own_setting
+    @_own_setting()
     def _fail(self):
         """The others hear of it in their next exchange, by a value that is not finite."""
         changed = self._exchange.buffer(self._shared).zero_()
@@ -500,7 +492,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group):
         raise SparseAllreduceError("groups of parameters cannot be added after SparseUpdateOptimizer is made")
 
-    @_in_own_setting
+    @_own_setting()
     def state_dict(self):
         """A copy: that of the wrapped optimizer and, as "sparse", what this rank has besides."""
         self._open()
@@ -508,7 +500,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                 "sparse": {"ranks": [self._rank, self._ranks], "library": self._exchange.state(), "local": self._now.local,
                            "shared": self._shared.clone(), "weights": self._flat()}}
 
-    @_in_own_setting
+    @_own_setting()
     def load_state_dict(self, state_dict):
         """If each rank loads its own, the next steps have the same bits as after the save. Otherwise all ranks begin with
         the shared weights of the one that rank 0 loads, or, if that is of another optimizer, with the weights of its model."""

@@ -17,6 +17,7 @@ import importlib.util
 import io
 import os
 import pickle
+import shutil
 import sys
 import tempfile
 import time
@@ -335,9 +336,10 @@ def what_cannot_be_is_refused_on_all_ranks():
             (ValueError, "every=0; allowed: 1 or more", lambda: SparseUpdateOptimizer(adamw(net), every=0)),
             (ValueError, "every=2.5; allowed: 1 or more", lambda: SparseUpdateOptimizer(adamw(net), every=2.5)),
             (ValueError, "ahead=5; allowed: 0 to 1", lambda: SparseUpdateOptimizer(adamw(net), ahead=5)),
-            (TypeError, "density='much'; allowed: a number", lambda: SparseUpdateOptimizer(adamw(net), density="much")),
+            (ValueError, "density='much'; allowed: 0 to 1", lambda: SparseUpdateOptimizer(adamw(net), density="much")),
             (TypeError, "throttle='4'; allowed: a number", lambda: SparseUpdateOptimizer(adamw(net), throttle="4")),
-            (SparseAllreduceError, "density", lambda: SparseUpdateOptimizer(adamw(net), density=2.0)),
+            (ValueError, "density=2.0; allowed: 0 to 1", lambda: SparseUpdateOptimizer(adamw(net), density=2.0)),
+            (SparseAllreduceError, "density", lambda: SparseUpdateOptimizer(adamw(net), density=0)),
             (TypeError, "is a generator; allowed: an optimizer", lambda: SparseUpdateOptimizer(net.parameters())),
             (ValueError, "no parameters", lambda: SparseUpdateOptimizer(torch.optim.SGD([{"params": []}], lr=1))),
             (ValueError, "only empty ones", lambda: SparseUpdateOptimizer(torch.optim.SGD([torch.ones(0)], lr=1))),
@@ -824,6 +826,75 @@ def a_rank_that_is_late_is_heard_of():
     time.sleep(9 if RANK == dist.get_world_size() - 1 else 0)
     if dist.get_world_size() > 1:
         refused(SparseAllreduceError, "timed out waiting for rank", optimizer.step)
+
+
+# ---- the recipes of README.md --------------------------------------------------------------------
+DATA = torch.utils.data.TensorDataset(torch.randn(48, 8, generator=torch.Generator().manual_seed(7)))
+
+
+@case
+def accelerate():
+    if not importlib.util.find_spec("accelerate"):
+        return
+    from accelerate import Accelerator
+    accelerator, net = Accelerator(cpu=not CUDA), Net()
+    sparse = SparseUpdateOptimizer(adamw(net), density=0.1)
+    optimizer, loader = accelerator.prepare(sparse, torch.utils.data.DataLoader(DATA, 4))  # the model is not prepared
+    assert len(loader) == 12 // dist.get_world_size()
+    for x, in loader:
+        accelerator.backward(net(x).square().sum())
+        accelerator.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    folder = [tempfile.mkdtemp() if RANK == 0 else None]
+    dist.broadcast_object_list(folder)
+    with sparse.shared_weights():
+        shared = flat(net)
+        accelerator.save_model(net, folder[0])
+        accelerator.save_state(folder[0])  # optimizer.bin is that of rank 0
+        accelerator.wait_for_everyone()
+    if RANK == 0 and importlib.util.find_spec("safetensors"):
+        from safetensors.torch import load_file
+        assert load_file(folder[0] + "/model.safetensors").keys() == net.state_dict().keys()
+    backward(net, 0)
+    optimizer.step()
+    accelerator.load_state(folder[0])
+    same(flat(net), shared, "weights in the file of rank 0")
+    shared_by_all(net, sparse, "loaded")
+    sparse.close()
+    accelerator.wait_for_everyone()
+    if RANK == 0:
+        shutil.rmtree(folder[0])
+
+
+@case
+def lightning():
+    if not importlib.util.find_spec("lightning"):
+        return
+    import lightning
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = Net()
+
+        def training_step(self, batch, _):
+            return self.net(batch[0]).square().sum()
+
+        def configure_optimizers(self):
+            self.sparse = SparseUpdateOptimizer(adamw(self.net), density=0.1)
+            return self.sparse
+
+    module = Module()
+    sampler = torch.utils.data.DistributedSampler(DATA)
+    trainer = lightning.Trainer(strategy=SingleDeviceStrategy(DEVICE), use_distributed_sampler=False, max_epochs=1,
+                                enable_checkpointing=False, logger=False, enable_progress_bar=False,
+                                enable_model_summary=False, gradient_clip_val=1.0)
+    trainer.fit(module, torch.utils.data.DataLoader(DATA, 4, sampler=sampler))
+    assert trainer.global_step == 12 // dist.get_world_size()
+    shared_by_all(module.net.to(DEVICE), module.sparse, "lightning")
+    module.sparse.close()
 
 
 # ---- main ----------------------------------------------------------------------------------------
