@@ -16,6 +16,7 @@ import copy
 import ctypes
 import inspect
 import itertools
+import math
 import numbers
 import os
 import re
@@ -120,7 +121,7 @@ class _Exchange:
         return torch.empty_like(like) if self._buffer is None else self._buffer
 
     def average(self, changed, weights):
-        """Subtracts from the weights. The host waits once; then what was sent has left the residual, and errors are known."""
+        """Subtracts the average. The host waits once; then what was sent has left the residual, and errors are known."""
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream if self._cuda else None)
         address, error = ctypes.c_void_p(weights.data_ptr()), ctypes.c_int()
         self._check(self._library.sparse_allreduce_run(self.handle, ctypes.c_void_p(changed.data_ptr()), None, stream))
@@ -177,6 +178,13 @@ def _parameters(optim):
     return [p for g in optim.param_groups for p in g["params"]]
 
 
+def _units(optim):
+    """For each parameter the learning rate of its group, as a share of the highest, rounded to a power of two."""
+    rates = [float(g.get("initial_lr", g.get("lr", 1))) for g in optim.param_groups]
+    units = [2.0**round(math.log2(rate / max(rates))) if rate > 0 else 1.0 for rate in rates]
+    return [unit for g, unit in zip(optim.param_groups, units) for _ in g["params"]]
+
+
 def _momenta(optim):
     return [float(g["betas"][0] if "betas" in g else g.get("momentum", 0)) for g in optim.param_groups]
 
@@ -191,6 +199,8 @@ def _check_arguments(optim, density, every, ahead):
     if sum(p.numel() for p in own) == 0:
         raise ValueError("the optimizer has no parameters, or only empty ones")
     for p in own:
+        if hasattr(p, "to_local") or p.device.type not in ("cpu", "cuda"):
+            raise ValueError("a parameter is sharded, or on %s: not supported" % p.device)
         if p.dtype not in (torch.float32, torch.float16, torch.bfloat16) or p.device != own[0].device:
             raise ValueError("a parameter is %s on %s; allowed: float32, float16, bfloat16, all on %s" %
                              (p.dtype, p.device, own[0].device))
@@ -268,6 +278,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                     raise SparseAllreduceError("rank %d has %s, rank 0 has %s: all ranks need the same" %
                                                (other, got, first))
         self.optim, self.every, self._ahead, self._own = optim, every, ahead, own
+        self._units = _units(optim)
+        self._made = [self._rank, self._ranks, *self._units]  # a state fits only an optimizer that was made the same
         self._kinds = [(p.dtype, p.device, p.shape) for p in own]
         identity = _UniqueId.from_buffer_copy(everybody[0][1])
         self._exchange = _Exchange(loaded, config, identity, self._rank, self._ranks, count, cuda)
@@ -280,7 +292,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         self._copies = {p: p.float() for p in own if p.dtype != torch.float32}  # their weights, with 32 bits
         if self._copies and optim.state:
             self._load_local(optim.state_dict())  # so its state has 32 bits, too
-        self._shared = self._flat()
+        self._shared = self._vector(self._values())
         self._begin_again()
 
     # ---- the weights: of the model, and as one vector --------------------------------------------
@@ -288,14 +300,22 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """This rank's weights, with 32 bits."""
         return [self._copies.get(p, p.detach()) for p in self._own]
 
-    def _flat(self):
-        return torch.cat([value.flatten() for value in self._now.kept or self._values()])
-
     def _parts(self, vector):
         return [part.view(p.shape) for p, part in zip(self._own, vector.split([p.numel() for p in self._own]))]
 
-    def _put(self, parts):
-        torch._foreach_copy_(self._values(), parts)
+    def _in_units(self, values):
+        """Vectors have weights in units of their groups' rates, so a group with a small rate is sent as often as others."""
+        return torch._foreach_div(values, self._units) if min(self._units) < 1 else values
+
+    def _vector(self, values):
+        return torch.cat([value.flatten().float() for value in self._in_units(values)])
+
+    def _weights(self, vector):
+        parts = self._parts(vector)
+        return torch._foreach_mul(parts, self._units) if min(self._units) < 1 else parts
+
+    def _put(self, values):
+        torch._foreach_copy_(self._values(), values)
         self._round()
 
     def _round(self):
@@ -316,12 +336,13 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """The parameters that somebody else has written to, or given other memory."""
         return [i for i, (mark, old) in enumerate(zip(self._marks(), self._now.marks)) if mark != old]
 
-    def _replaced(self, vector):
-        """Are these most of the weights, and others than the vector has, by 1 % or more?"""
-        touched, parts = self._touched(), self._parts(vector)
+    def _warn_if_replaced(self, vector, consequence):
+        """By 1 % or more, for most of the weights. The vector has what they were before."""
+        touched, parts = self._touched(), self._weights(vector)
         far = sum((self._own[i] - parts[i]).square().sum() for i in touched)
         size = sum(parts[i].square().sum() for i in touched)
-        return 2 * sum(parts[i].numel() for i in touched) > vector.numel() and bool(far > 1e-4 * size)
+        if 2 * sum(parts[i].numel() for i in touched) > vector.numel() and far > 1e-4 * size:
+            warnings.warn("most weights of the model were replaced: " + consequence)
 
     def _begin_again(self):
         """All ranks begin with the weights of rank 0. Nothing waits to be sent."""
@@ -329,15 +350,15 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         if self._exchange.residual is not None:
             self._exchange.residual.zero_()
         self._now.local = 0
-        self._put(self._parts(self._shared))
+        self._put(self._weights(self._shared))
 
     @_own_setting()
     def take_weights(self):
-        """Begins again with the weights that rank 0's model has now, for example because it has loaded a file. The first step
-        after the constructor does that, too, and after load_state_dict() of a plain optimizer's state."""
+        """Begins again with the weights that rank 0's model has now, for example because it has loaded a file. The
+        first step after the constructor, or after load_state_dict() of a plain optimizer's state, does that, too."""
         self._ready()
         self._now.source = None
-        self._shared.copy_(torch.cat([p.flatten().float() for p in self._own]))
+        self._shared.copy_(self._vector(self._own))
         self._begin_again()
 
     @contextlib.contextmanager
@@ -346,12 +367,11 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         self._ready()
         with _own_setting():
             self._now.kept = [value.clone() for value in self._values()]
-            self._put(self._parts(self._shared))
+            self._put(self._weights(self._shared))
         try:
             yield
             with _own_setting():
-                if self._replaced(self._shared):
-                    raise SparseAllreduceError("weights that the model gets inside shared_weights() are lost")
+                self._warn_if_replaced(self._shared, "what it gets inside shared_weights() is lost")
         finally:
             with _own_setting():
                 self._put(self._now.kept)
@@ -403,22 +423,22 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         if self._now.source == "model":
             self.take_weights()
         elif self._now.source == "state" and self._now.local == 0:
-            self._put(self._parts(self._last(self._exchange.buffer(self._shared))))
+            self._put(self._weights(self._last(self._exchange.buffer(self._shared))))
         self._now.source = None
 
     def _check_model(self):
         """What others did since the last step."""
         own = _parameters(self.optim)
         if [*map(id, own)] != [*map(id, self._own)] or [(p.dtype, p.device, p.shape) for p in own] != self._kinds:
-            raise SparseAllreduceError("parameters were added, removed or converted: do that before the optimizer is wrapped")
+            raise SparseAllreduceError("parameters were added, removed or converted: do that before you wrap the optimizer")
         touched = [self._own[i] for i in self._touched()]
         for p in touched:
             if p in self._copies:  # what is no rounded copy has been written by somebody else
                 value = self._copies[p]
                 value.copy_(torch.where(value.to(p.dtype) == p, value, p.float()))
-        if touched and self._now.local == 0 and self._replaced(self._last(self._exchange.buffer(self._shared))):
-            raise SparseAllreduceError("the model has other weights than after the last step: load them before the "
-                                       "optimizer is wrapped, or call take_weights() on all ranks")
+        if touched and self._now.local == 0:
+            self._warn_if_replaced(self._last(self._exchange.buffer(self._shared)), "this counts as a change, and others get "
+                                   "the largest part of it first; if you have loaded a file, call take_weights()")
         if all(p.grad is None for p in own):
             warnings.warn("no parameter of this optimizer has a gradient: does the model have others by now?")
         if any(now > then for now, then in zip(_momenta(self.optim), self._now.momenta)):
@@ -449,9 +469,9 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             return
         self._now.local = 0
         changed = self._last(self._exchange.buffer(self._shared))
-        torch._foreach_sub_(self._parts(changed), self._values())
+        torch._foreach_sub_(self._parts(changed), self._in_units(self._values()))
         self._send(changed)
-        self._put(self._parts(self._last(changed)))
+        self._put(self._weights(self._last(changed)))
 
     def _send(self, changed):
         if self._now.equal:  # until something has changed
@@ -496,42 +516,43 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     def state_dict(self):
         """A copy: that of the wrapped optimizer and, as "sparse", what this rank has besides."""
         self._open()
-        return {**copy.deepcopy(self.optim.state_dict()),
-                "sparse": {"ranks": [self._rank, self._ranks], "library": self._exchange.state(), "local": self._now.local,
-                           "shared": self._shared.clone(), "weights": self._flat()}}
+        return {**copy.deepcopy(self.optim.state_dict()), "sparse": {
+            "made": self._made, "library": self._exchange.state(), "local": self._now.local,
+            "shared": [part.clone() for part in self._weights(self._shared)],
+            "weights": [value.clone() for value in self._now.kept or self._values()]}}
 
     @_own_setting()
     def load_state_dict(self, state_dict):
         """If each rank loads its own, the next steps have the same bits as after the save. Otherwise all ranks begin with
-        the shared weights of the one that rank 0 loads, or, if that is of another optimizer, with the weights of its model."""
+        the shared weights that rank 0 loads, or, if the state is of a plain optimizer, with the weights of its model."""
         self._ready()
-        mine, error, whose = None, None, None
+        mine, error, exact = None, None, False
         try:
             if not isinstance(state_dict, dict) or "param_groups" not in state_dict:
                 raise ValueError("this is not the state_dict of an optimizer")
             mine = state_dict.get("sparse")
-            if mine is not None and mine["shared"].shape != self._shared.shape:
-                raise ValueError("this state is of %d weights; the model has %d" % (len(mine["shared"]), len(self._shared)))
+            if mine is not None and [part.shape for part in mine["shared"]] != [p.shape for p in self._own]:
+                raise ValueError("this state is of parameters with other shapes than those of the model")
             self._load_local({name: value for name, value in state_dict.items() if name != "sparse"})
-            whose = mine and [*mine["ranks"]]
+            exact = mine is not None and [*mine["made"]] == self._made
         except Exception as exception:
             error = exception
-        everybody, exact = enumerate(_agree(self._group, error, whose)), False
-        if all(saved == [rank, self._ranks] for rank, saved in everybody):
-            try:
+        exact = all(_agree(self._group, error, exact))
+        try:
+            if exact:
                 self._exchange.load(mine["library"])
-                exact = True
-            except Exception as exception:
-                error = exception
-            _agree(self._group, error)
+        except Exception as exception:
+            error = exception
+        _agree(self._group, error)
         self._now.source = "model" if mine is None else "state"
+        if mine is None:
+            return
+        self._shared.copy_(self._vector([part.to(self._shared.device) for part in mine["shared"]]))
         if exact:
-            self._shared.copy_(mine["shared"])
             self._now.local = mine["local"]
-            self._put(self._parts(mine["weights"].to(self._shared.device)))
-        elif mine is not None:
+            self._put([value.to(self._shared.device) for value in mine["weights"]])
+        else:
             warnings.warn("a rank loads a state that it has not saved: the residuals of all are empty now")
-            self._shared.copy_(mine["shared"])
             self._begin_again()
 
     def _load_local(self, state_dict):
