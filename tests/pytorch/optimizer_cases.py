@@ -13,10 +13,16 @@ import contextlib
 import copy
 import faulthandler
 import functools
+import importlib.util
 import io
 import os
+import pickle
+import shutil
 import sys
+import tempfile
 import time
+import types
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -113,6 +119,9 @@ class Plain:
         for p, part in zip(self.params, self.flat().split([p.numel() for p in self.params])):
             p.data = part.view_as(p)  # where the wrapper has it: cuBLAS chooses kernels by alignment
         self.residual = torch.zeros_like(self.shared)
+        rates = [g["lr"] for g in optim.param_groups]  # powers of two apart, in the cases that use this
+        self.unit = torch.cat([torch.full_like(p, rate / max(rates)).flatten() for rate, g in zip(rates, optim.param_groups)
+                               for p in g["params"]])
         self.k = max(1, int(self.shared.numel() * density))
 
     def flat(self):
@@ -126,7 +135,7 @@ class Plain:
         self.steps += 1
         if self.steps % self.every == 0:
             acc = self.residual + (self.begin() - self.flat())
-            chosen = torch.sort(acc.abs(), descending=True, stable=True).indices[:self.k]
+            chosen = torch.sort((acc / self.unit).abs(), descending=True, stable=True).indices[:self.k]
             offered = torch.zeros_like(acc)
             offered[chosen] = acc[chosen]
             total = torch.zeros_like(acc)
@@ -323,35 +332,501 @@ def a_group_of_ranks():
 
 @case
 def what_cannot_be_is_refused_on_all_ranks():
-    net = Net()
-    refused(TypeError, "no field 'densty'; allowed: algorithm", lambda: SparseUpdateOptimizer(adamw(net), densty=1))
-    refused(ValueError, "algorithm='topk'; allowed: dense, topkA",
-            lambda: SparseUpdateOptimizer(adamw(net), algorithm="topk"))
-    refused(ValueError, "every=0; allowed: 1 or more", lambda: SparseUpdateOptimizer(adamw(net), every=0))
-    refused(SparseAllreduceError, "density", lambda: SparseUpdateOptimizer(adamw(net), density=2.0))
-    SparseUpdateOptimizer(torch.optim.Adagrad(Net().parameters())).close()  # has a state from the beginning
-    refused(ValueError, "the optimizer has a state of 16-bit parameters: pass a new one",
-            lambda: SparseUpdateOptimizer(torch.optim.Adagrad(Net(dtype=torch.bfloat16).parameters())))
-    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][RANK]
-    of_one = SparseUpdateOptimizer(adamw(Net()), density=0.1, group=alone).state_dict()
-    optimizer = SparseUpdateOptimizer(adamw(net), density=0.1)
-    with optimizer.shared_weights():
-        refused(SparseAllreduceError, "leave shared_weights() first", optimizer.step)
-    refused(SparseAllreduceError, "groups of parameters cannot be added", lambda: optimizer.add_param_group({}))
-    saved = optimizer.state_dict()
-    saved["library"] = of_all_ranks(saved["library"].to(DEVICE))[RANK - 1]
-    if dist.get_world_size() > 1:
-        words = ("rank 1 has another `every`, or parameters of other shapes or types, than rank 0: "
-                 "all ranks need the same")
-        refused(SparseAllreduceError, words, lambda: SparseUpdateOptimizer(adamw(Net(width=24 + (RANK == 1)))))
-        refused(SparseAllreduceError, words, lambda: SparseUpdateOptimizer(adamw(net), every=1 + (RANK == 1)))
+    net, ranks = Net(), dist.get_world_size()
+    for error, words, make in (
+            (TypeError, "no field 'densty'; allowed: algorithm", lambda: SparseUpdateOptimizer(adamw(net), densty=1)),
+            (ValueError, "algorithm='topk'; allowed: dense, topkA",
+             lambda: SparseUpdateOptimizer(adamw(net), algorithm="topk")),
+            (ValueError, "every=0; allowed: 1 or more", lambda: SparseUpdateOptimizer(adamw(net), every=0)),
+            (ValueError, "every=2.5; allowed: 1 or more", lambda: SparseUpdateOptimizer(adamw(net), every=2.5)),
+            (ValueError, "ahead=5; allowed: 0 to 1", lambda: SparseUpdateOptimizer(adamw(net), ahead=5)),
+            (ValueError, "density='much'; allowed: 0 to 1", lambda: SparseUpdateOptimizer(adamw(net), density="much")),
+            (TypeError, "throttle='4'; allowed: a number", lambda: SparseUpdateOptimizer(adamw(net), throttle="4")),
+            (ValueError, "density=2.0; allowed: 0 to 1", lambda: SparseUpdateOptimizer(adamw(net), density=2.0)),
+            (SparseAllreduceError, "density", lambda: SparseUpdateOptimizer(adamw(net), density=0)),
+            (TypeError, "is a generator; allowed: an optimizer", lambda: SparseUpdateOptimizer(net.parameters())),
+            (ValueError, "no parameters", lambda: SparseUpdateOptimizer(torch.optim.SGD([{"params": []}], lr=1))),
+            (ValueError, "only empty ones", lambda: SparseUpdateOptimizer(torch.optim.SGD([torch.ones(0)], lr=1))),
+            (ValueError, "torch.float64 on", lambda: SparseUpdateOptimizer(adamw(net.double()))),
+            (ValueError, "on meta: not supported", lambda: SparseUpdateOptimizer(adamw(net.to("meta")))),
+            (TypeError, "LBFGS calls its closure several times",
+             lambda: SparseUpdateOptimizer(torch.optim.LBFGS(Net().parameters())))):
+        refused(error, words, make)
+    for words, make in (
+            ("rank 1 has a parameter torch.float32 [25, 8], rank 0 has a parameter torch.float32 [24, 8]",
+             lambda other: SparseUpdateOptimizer(adamw(Net(width=24 + other)))),
+            ("rank 1 has every=2, rank 0 has every=1", lambda other: SparseUpdateOptimizer(adamw(Net()), every=1 + other)),
+            ("rank 1 has ahead=0.1, rank 0 has ahead=0.2",
+             lambda other: SparseUpdateOptimizer(adamw(Net()), ahead=0.2 - other / 10)),
+            ("rank 1 has an AdamW, rank 0 has an SGD",
+             lambda other: SparseUpdateOptimizer((adamw if other else momentum)(Net()))),
+            ("rank 1 has no further parameter, rank 0 has a parameter torch.float32 [5]",
+             lambda other: SparseUpdateOptimizer(momentum(nn.ParameterList([*Net().parameters()][:6 - other]))))):
+        if ranks > 1:
+            refused(SparseAllreduceError, words, lambda: make(RANK == 1))
+    if ranks > 1:
         own, other = (ValueError, "every=0"), (SparseAllreduceError, "rank 1: every=0; allowed: 1 or more")
         error, words = own if RANK == 1 else other
-        refused(error, words, lambda: SparseUpdateOptimizer(adamw(net), every=0 if RANK == 1 else 1))
-        refused(SparseAllreduceError, "state", lambda: optimizer.load_state_dict(saved))
-        refused(SparseAllreduceError, "ranks", lambda: optimizer.load_state_dict(of_one))
+        refused(error, words, lambda: SparseUpdateOptimizer(adamw(Net()), every=0 if RANK == 1 else 1))
+
+
+# ---- what people do with an optimizer ------------------------------------------------------------
+PATTERNS = []
+
+
+def pattern(function):
+    PATTERNS.append(function)
+    return function
+
+
+@case
+def an_optimizer_like_any_other():
+    """Each pattern works, or ends in one sentence on all ranks. It gets a model and its optimizer, and makes steps."""
+    for function in PATTERNS:
+        net = Net()
+        optimizer = SparseUpdateOptimizer(adamw(net), density=0.1)
+        try:
+            function(net, optimizer)
+            optimizer.close()
+        except BaseException as error:
+            raise AssertionError("pattern %s" % function.__name__) from error
+
+
+def steps_on(net, optimizer, first=0, count=3):
+    for step in range(first, first + count):
+        one_step(net, optimizer, step)
+    shared_by_all(net, optimizer, "steps")
+
+
+def warned(words, call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    assert [str(w.message) for w in caught if words in str(w.message)], "no warning: %r" % words
+
+
+def quietly(call):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return call()
+
+
+@pattern
+def nothing_special_gives_no_warning(net, optimizer):
+    quietly(lambda: steps_on(net, optimizer))
+
+
+@pattern
+def hooks(net, optimizer):
+    called = []
+    optimizer.register_step_pre_hook(lambda o, *_: called.append(("before", o)))
+    optimizer.register_step_post_hook(lambda o, *_: called.append(("after", o)))
+    optimizer.register_state_dict_pre_hook(lambda _: called.append("save"))
+    optimizer.register_state_dict_post_hook(lambda _, saved: saved.update(mine=7))
+    optimizer.register_load_state_dict_pre_hook(lambda _, saved: called.append(saved.pop("mine")))
+    optimizer.register_load_state_dict_post_hook(lambda _: called.append("load"))
+    one_step(net, optimizer, 0)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert called == [("before", optimizer), ("after", optimizer), "save", 7, "load"], called
+
+
+@pattern
+def copied_or_pickled(net, optimizer):
+    for call in (copy.copy, copy.deepcopy, pickle.dumps, lambda o: torch.save(o, io.BytesIO())):
+        refused(SparseAllreduceError, "cannot be copied or pickled", lambda: call(optimizer))
+    twin = copy.deepcopy(net)  # has its own weights
+    before = flat(twin)
+    steps_on(net, optimizer)
+    same(flat(twin), before, "a copy of the model")
+
+
+@pattern
+def each_parameter_has_its_own_memory(net, optimizer):
+    one_step(net, optimizer, 0)
+    file = io.BytesIO()
+    torch.save(net.last.bias.detach(), file)
+    assert len({p.untyped_storage().data_ptr() for p in net.parameters()}) == 6 and len(file.getvalue()) < 3000
+
+
+@pattern
+def a_file_of_safetensors(net, optimizer):
+    if importlib.util.find_spec("safetensors"):
+        from safetensors.torch import load, save_model
+        with optimizer.shared_weights(), tempfile.TemporaryDirectory() as folder:
+            save_model(net, folder + "/model")
+            with open(folder + "/model", "rb") as file:
+                assert load(file.read()).keys() == net.state_dict().keys()
+
+
+@pattern
+def a_state_that_later_steps_do_not_change(net, optimizer):
+    steps_on(net, optimizer)
+    saved = optimizer.state_dict()
+    for _ in range(2):  # the second load finds what the first has found
+        for step in range(3, 6):
+            one_step(net, optimizer, step)
+        then = flat(net)
+        optimizer.load_state_dict(saved)
+    for step in range(3, 6):
+        one_step(net, optimizer, step)
+    same(flat(net), then, "after a load in the same process")
+
+
+@pattern
+def the_model_is_loaded_after_its_optimizer(net, optimizer):
+    steps_on(net, optimizer)
+    saved, before = optimizer.state_dict(), flat(net)
+    optimizer.load_state_dict(saved)
+    net.load_state_dict({name: value + 9 for name, value in net.state_dict().items()})
+    steps_on(net, optimizer, 3)
+    assert (flat(net) - before).abs().max() < 1, "the weights in the optimizer's state are those to begin with"
+
+
+@pattern
+def a_state_that_another_rank_has_saved(net, optimizer):
+    """As Accelerate and torch.distributed.checkpoint give it to all ranks, or after a run with other ranks."""
+    steps_on(net, optimizer)
+    with optimizer.shared_weights():
+        shared = flat(net)
+    states = [None] * dist.get_world_size()
+    dist.all_gather_object(states, optimizer.state_dict())
+    states[0]["sparse"]["made"][1] = 7
+    other = Net()
+    restarted = SparseUpdateOptimizer(adamw(other), density=0.1)
+    warned("residuals of all are empty", lambda: restarted.load_state_dict(states[0]))
+    same(flat(other), shared, "weights")
+    assert restarted.state[other.first.weight]["step"] == 3
+    steps_on(other, restarted, 3)
+    restarted.close()
+
+
+@pattern
+def the_state_of_a_plain_optimizer(net, optimizer):
+    """As get_state_dict of torch.distributed.checkpoint makes it, or a dense run. The model has its weights already."""
+    steps_on(net, optimizer)
+    plain = adamw(Net())
+    plain.load_state_dict(optimizer.state_dict())  # and the other way round
+    fresh = Net()
+    net.load_state_dict(fresh.state_dict())
+    quietly(lambda: optimizer.load_state_dict(plain.state_dict()))
+    assert optimizer.state[net.first.weight]["step"] == 3
+    optimizer.take_weights()  # as the next step does
+    same(flat(net), of_all_ranks(flat(fresh))[0], "rank 0's weights")
+    steps_on(net, optimizer, 3)
+
+
+@pattern
+def distributed_checkpoint(net, optimizer):
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    steps_on(net, optimizer)
+    with optimizer.shared_weights():
+        model, state = copy.deepcopy(get_state_dict(net, optimizer))
+        shared = flat(net)
+    other = Net()
+    restarted = SparseUpdateOptimizer(adamw(other), density=0.1)
+    set_state_dict(other, restarted, model_state_dict=model, optim_state_dict=state)
+    assert torch.equal(restarted.state[other.last.bias]["exp_avg"], optimizer.state[net.last.bias]["exp_avg"])
+    steps_on(other, restarted, 3)
+    assert (flat(other) - shared).norm() < 0.1 * shared.norm()
+    restarted.close()
+
+
+@pattern
+def a_state_that_is_none(net, optimizer):
+    saved = optimizer.state_dict()
+    refused(ValueError, "not the state_dict of an optimizer", lambda: optimizer.load_state_dict({"optim": 1}))
+    refused(ValueError, "not the state_dict of an optimizer", lambda: optimizer.load_state_dict(None))
+    short = {**saved, "sparse": {**saved["sparse"], "shared": [torch.zeros(3)]}}
+    refused(ValueError, "this state is of parameters with other shapes", lambda: optimizer.load_state_dict(short))
+    if dist.get_world_size() > 1:  # of one rank, and damaged on one
+        saved["sparse"]["library"][-1] ^= 1 - RANK
+        refused(SparseAllreduceError, "the state is damaged" if RANK == 0 else "rank 0: the state is damaged",
+                lambda: optimizer.load_state_dict(saved))
+    steps_on(net, optimizer)
+
+
+@pattern
+def a_file_is_loaded_into_the_model(net, optimizer):
+    other = Net()
+    optimizer.optim.param_groups[0]["lr"] = 0
+    for p in net.parameters():
+        p.data.copy_(torch.full_like(p, 7 + RANK))
+    one_step(net, optimizer, 0)  # the first one takes what the model has
+    same(flat(net), torch.full_like(flat(net), 7), "loaded before the first step")
+    steps_on(net, optimizer)
+    net.load_state_dict(Net().state_dict())
+    warned("if you have loaded a file, call take_weights()", optimizer.step)
+    net.load_state_dict(Net().state_dict())
+    optimizer.take_weights()
+    same(flat(net), of_all_ranks(flat(Net()))[0], "rank 0's weights")
+    steps_on(net, optimizer)
+
+
+@pattern
+def a_file_is_loaded_inside_shared_weights(net, optimizer):
+    def load():
+        with optimizer.shared_weights():
+            net.load_state_dict({name: value * 2 for name, value in net.state_dict().items()})
+
+    warned("what it gets inside shared_weights() is lost", load)
+    steps_on(net, optimizer)
+
+
+@pattern
+def weights_are_swapped_and_swapped_back(net, optimizer):
+    """For an average of the weights, for example."""
+    steps_on(net, optimizer)
+    kept = copy.deepcopy(net.state_dict())
+    net.load_state_dict({name: value / 2 for name, value in kept.items()})
+    net.load_state_dict(kept)
+    quietly(lambda: steps_on(net, optimizer, 3))
+
+
+@pattern
+def the_model_is_converted(net, optimizer):
+    one_step(net, optimizer, 0)
+    net.bfloat16()
+    refused(SparseAllreduceError, "parameters were added, removed or converted", optimizer.step)
+
+
+@pattern
+def the_model_gets_other_parameters(net, optimizer):
+    one_step(net, optimizer, 0)
+    net.load_state_dict(copy.deepcopy(net.state_dict()), assign=True)
+    net(batch(0)).sum().backward()
+    warned("no parameter of this optimizer has a gradient", optimizer.step)
+
+
+@pattern
+def parameters_get_other_memory(net, optimizer):
+    reference = Net()
+    other = SparseUpdateOptimizer(adamw(reference), density=0.1)
+    for step in range(3):
+        one_step(reference, other, step)
+        for p in net.parameters():
+            p.data = p.data.clone()
+        one_step(net, optimizer, step)
+        for p in net.parameters():
+            p.data = p.data.clone()
+    same(flat(net), flat(reference), "with memory of its own")
+    other.close()
+
+
+@pattern
+def groups_are_added(net, optimizer):
+    refused(SparseAllreduceError, "groups of parameters cannot be added", lambda: optimizer.add_param_group({}))
+    optimizer.optim.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+    refused(SparseAllreduceError, "parameters were added, removed or converted", optimizer.step)
+
+
+@pattern
+def a_memory_format(net, optimizer):
+    conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    expected, strides = conv.weight.detach().clone(), conv.weight.stride()
+    dist.broadcast(expected, 0)
+    other = SparseUpdateOptimizer(torch.optim.SGD(conv.parameters(), lr=1), density=1)
+    conv(torch.ones(1, 3, 4, 4)).sum().backward()
+    expected -= conv.weight.grad
+    optimizer.zero_grad()
+    other.step()
+    assert conv.weight.stride() == strides == (27, 1, 9, 3) and torch.allclose(conv.weight, expected)
+    other.close()
+
+
+@pattern
+def gradients_are_clipped_through_param_groups(net, optimizer):
+    for dtype in (torch.float32, torch.bfloat16):
+        other = Net(dtype=dtype)
+        wrapped = SparseUpdateOptimizer(torch.optim.SGD(other.parameters(), lr=1), density=1)
+        before = flat(other)
+        backward(other, 0, scale=1000.0)
+        assert nn.utils.clip_grad_norm_([p for g in wrapped.param_groups for p in g["params"]], 0.1) > 10
+        wrapped.step()
+        assert (flat(other) - before).norm() < 0.2
+        wrapped.close()
+
+
+@pattern
+def a_scaler_with_parameters_of_16_bits(net, optimizer):
+    nets = [Net(dtype=torch.bfloat16) for _ in range(2)]
+    wrapped = [SparseUpdateOptimizer(adamw(other), density=0.1) for other in nets]
+    scaler = torch.amp.GradScaler(DEVICE.type, init_scale=1024.0)
+    for step in range(3):
+        scaler.scale(nets[0](batch(step, torch.bfloat16)).square().sum()).backward()
+        scaler.step(wrapped[0])
+        scaler.update()
+        wrapped[0].zero_grad()
+        one_step(nets[1], wrapped[1], step)
+        same(flat(nets[0]), flat(nets[1]), "step %d" % step)
+    for other in wrapped:
+        other.close()
+
+
+@pattern
+def a_scaler_and_a_rank_without_gradients(net, optimizer):
+    scaler = torch.amp.GradScaler(DEVICE.type, init_scale=2.0)
+    loss = net(batch(0)).square().sum() if RANK else batch(0).requires_grad_().sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    shared_by_all(net, optimizer, "without gradients")
+
+
+@pattern
+def parameters_of_16_bits_are_written_to(net, optimizer):
+    """By a clamp, for example; those that it leaves alone keep their 32 bits."""
+    other = nn.Linear(4, 4, dtype=torch.bfloat16)
+    nn.init.constant_(other.weight, 1)
+    other.weight.data[0] = 0.5
+    wrapped = SparseUpdateOptimizer(torch.optim.SGD(other.parameters(), lr=1e-4), density=1)
+    for step in range(100):
+        other.weight.sum().backward()
+        wrapped.step()
+        wrapped.zero_grad()
+        with torch.no_grad():
+            other.weight[0].clamp_(min=0.5)
+    assert torch.allclose(other.weight[0].float(), torch.tensor(0.5), atol=0.003)
+    assert torch.allclose(other.weight[1].float(), torch.tensor(0.99), atol=0.003)
+    wrapped.close()
+
+
+@pattern
+def an_optimizer_with_a_state_of_16_bits(net, optimizer):
+    other = SparseUpdateOptimizer(torch.optim.Adagrad(Net(dtype=torch.bfloat16).parameters()))
+    assert {value["sum"].dtype for value in other.state.values()} == {torch.float32}
+    other.load_state_dict(other.state_dict())
+    assert {value["sum"].dtype for value in other.state.values()} == {torch.float32}
+    other.close()
+
+
+@pattern
+def a_scheduler_that_raises_the_momentum(net, optimizer):
+    for raises in (False, True):
+        wrapped = SparseUpdateOptimizer(torch.optim.AdamW(net.parameters(), betas=(0.5, 0.99)), density=0.1)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(wrapped, 0.01, total_steps=9, cycle_momentum=raises)
+        if raises:
+            warned("has raised the first beta", lambda: steps_on(net, wrapped))
+        else:
+            quietly(lambda: [(one_step(net, wrapped, 0), schedule.step()) for _ in range(3)])
+        wrapped.close()
+
+
+@pattern
+def a_group_with_a_small_rate(net, optimizer):
+    groups = [{"params": net.first.parameters()}, {"params": net.second.parameters(), "lr": 1e-5}]
+    wrapped, before = SparseUpdateOptimizer(torch.optim.AdamW(groups, lr=1e-2), density=0.1), copy.deepcopy(net)
+    for step in range(12):
+        one_step(net, wrapped, step)
+    with wrapped.shared_weights():
+        moved = [(p != q).float().mean() for p, q in zip(net.parameters(), before.parameters())]
+    assert moved[2] > moved[0] / 2 > 0.1, moved
+    wrapped.close()
+
+
+@pattern
+def an_optimizer_with_methods_of_its_own(net, optimizer):
+    optimizer.optim.train = lambda: "train"
+    assert optimizer.train() == "train" and not hasattr(optimizer, "eval")
+
+
+@pattern
+def a_rank_that_fails_alone(net, optimizer):
+    steps_on(net, optimizer)
+
+    def closure():
+        if RANK == 0:
+            raise KeyError("data")
+        return net(batch(0)).sum()
+
+    if dist.get_world_size() > 1:
+        for density, words in ((0.1, "not finite"), (1, "not finite")):
+            other = SparseUpdateOptimizer(adamw(net), density=density)
+            refused(*((KeyError, "data") if RANK == 0 else (SparseAllreduceError, words)), lambda: other.step(closure))
+            other.close()
+
+
+@pattern
+def a_closed_optimizer(net, optimizer):
     optimizer.close()
-    optimizer.close()
+    for call in (optimizer.step, optimizer.state_dict, optimizer.take_weights, optimizer.shared_weights().__enter__,
+                 lambda: optimizer.load_state_dict({})):
+        refused(SparseAllreduceError, "the optimizer is closed", call)
+
+
+@pattern
+def the_model_has_the_shared_weights(net, optimizer):
+    with optimizer.shared_weights():
+        refused(SparseAllreduceError, "leave shared_weights() first", optimizer.step)
+        refused(SparseAllreduceError, "leave shared_weights() first", optimizer.shared_weights().__enter__)
+
+
+@pattern
+def settings_around_it(net, optimizer):
+    """Made, used, saved and loaded with each; the next steps have the same bits."""
+    steps_on(net, optimizer, count=6)
+    for setting in (torch.no_grad, torch.inference_mode, functools.partial(torch.device, "meta"), double):
+        other = Net()
+        with setting():
+            wrapped = SparseUpdateOptimizer(adamw(other), density=0.1)
+        for step in range(6):
+            backward(other, step)
+            with setting():
+                wrapped.step()
+                if step == 3:
+                    wrapped.load_state_dict(wrapped.state_dict())
+            wrapped.zero_grad()
+        with setting(), wrapped.shared_weights():
+            pass
+        same(flat(other), flat(net), "%r" % setting)
+        wrapped.close()
+
+
+@contextlib.contextmanager
+def double():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pattern
+def a_closure_with_settings_around_it(net, optimizer):
+    x = batch(0)
+
+    def closure():
+        optimizer.zero_grad()
+        assert torch.is_grad_enabled() and torch.ones(1).device.type == "meta"
+        loss = net(x).square().sum()
+        loss.backward()
+        return loss
+
+    with torch.no_grad(), torch.device("meta"):
+        assert optimizer.step(closure).item() > 0
+
+
+@pattern
+def the_same_gradients_on_all_ranks(net, optimizer):
+    if dist.get_world_size() > 1:
+        other = nn.Linear(4, 4).to(DEVICE)
+        wrapped = SparseUpdateOptimizer(adamw(other), density=0.1)
+        model = nn.parallel.DistributedDataParallel(other, device_ids=[DEVICE] if CUDA else None)
+        wrapped.step()  # nothing has changed yet
+        model(torch.rand(3, 4, device=DEVICE)).square().sum().backward()
+        warned("is there DistributedDataParallel around the model", wrapped.step)
+        quietly(wrapped.step)
+        wrapped.close()
+
+
+@pattern
+def an_optimizer_of_lightning(net, optimizer):
+    """Fabric and Lightning make such a copy, with the same attributes and another class."""
+    twin = types.new_class("Twin", (type(optimizer),))
+    twin = twin.__new__(twin)
+    twin.__dict__ = dict(optimizer.__dict__)
+    steps_on(net, optimizer)
+    with twin.shared_weights():
+        refused(SparseAllreduceError, "leave shared_weights() first", optimizer.step)
+    twin.close()
     refused(SparseAllreduceError, "the optimizer is closed", optimizer.step)
 
 
@@ -372,6 +847,75 @@ def a_rank_that_is_late_is_heard_of():
     time.sleep(9 if RANK == dist.get_world_size() - 1 else 0)
     if dist.get_world_size() > 1:
         refused(SparseAllreduceError, "timed out waiting for rank", optimizer.step)
+
+
+# ---- the recipes of README.md --------------------------------------------------------------------
+DATA = torch.utils.data.TensorDataset(torch.randn(48, 8, generator=torch.Generator().manual_seed(7)))
+
+
+@case
+def accelerate():
+    if not importlib.util.find_spec("accelerate"):
+        return
+    from accelerate import Accelerator
+    accelerator, net = Accelerator(cpu=not CUDA), Net()
+    sparse = SparseUpdateOptimizer(adamw(net), density=0.1)
+    optimizer, loader = accelerator.prepare(sparse, torch.utils.data.DataLoader(DATA, 4))  # the model is not prepared
+    assert len(loader) == 12 // dist.get_world_size()
+    for x, in loader:
+        accelerator.backward(net(x).square().sum())
+        accelerator.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    folder = [tempfile.mkdtemp() if RANK == 0 else None]
+    dist.broadcast_object_list(folder)
+    with sparse.shared_weights():
+        shared = flat(net)
+        accelerator.save_model(net, folder[0])
+        accelerator.save_state(folder[0])  # optimizer.bin is that of rank 0
+        accelerator.wait_for_everyone()
+    if RANK == 0 and importlib.util.find_spec("safetensors"):
+        from safetensors.torch import load_file
+        assert load_file(folder[0] + "/model.safetensors").keys() == net.state_dict().keys()
+    backward(net, 0)
+    optimizer.step()
+    accelerator.load_state(folder[0])
+    same(flat(net), shared, "weights in the file of rank 0")
+    shared_by_all(net, sparse, "loaded")
+    sparse.close()
+    accelerator.wait_for_everyone()
+    if RANK == 0:
+        shutil.rmtree(folder[0])
+
+
+@case
+def lightning():
+    if not importlib.util.find_spec("lightning"):
+        return
+    import lightning
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = Net()
+
+        def training_step(self, batch, _):
+            return self.net(batch[0]).square().sum()
+
+        def configure_optimizers(self):
+            self.sparse = SparseUpdateOptimizer(adamw(self.net), density=0.1)
+            return self.sparse
+
+    module = Module()
+    sampler = torch.utils.data.DistributedSampler(DATA)
+    trainer = lightning.Trainer(strategy=SingleDeviceStrategy(DEVICE), use_distributed_sampler=False, max_epochs=1,
+                                enable_checkpointing=False, logger=False, enable_progress_bar=False,
+                                enable_model_summary=False, gradient_clip_val=1.0)
+    trainer.fit(module, torch.utils.data.DataLoader(DATA, 4, sampler=sampler))
+    assert trainer.global_step == 12 // dist.get_world_size()
+    shared_by_all(module.net.to(DEVICE), module.sparse, "lightning")
+    module.sparse.close()
 
 
 # ---- main ----------------------------------------------------------------------------------------
