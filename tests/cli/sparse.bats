@@ -6,10 +6,9 @@ export EXAMPLES="04_sparse_allreduce"
 masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
 
 @test "golden output: without options, and on 1, 3 and 7 ranks, both launchers" {
-  diff "$TOP/tests/golden/04_sparse_allreduce.4" <("$TOP/tests/golden.sh" 04_sparse_allreduce 4)
   sparse pthread -
   exits_with 0
-  diff "$TOP/tests/golden/04_sparse_allreduce.4" <(masked) || show
+  diff <("$TOP/tests/golden.sh" 04_sparse_allreduce 4) <(masked) || show
   says_not '^[^n]|^n[^o]' # notes only
   for ranks in 1 3 7; do
     verified pthread $ranks
