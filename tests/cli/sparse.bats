@@ -104,17 +104,6 @@ assert paths == ['plain allreduce', 'symmetric allreduce', 'direct allreduce', '
 assert all(r['wrong'] == 0 for r in rows)"
 }
 
-@test "--help names every option" {
-  sparse pthread - --help
-  exits_with 0
-  for option in algorithm count density steps preset gradient seed throttle warmup-steps balance nonfinite \
-    gtopk-exact-residual gk-threshold exchange result simple input results residual bench digest timeout; do
-    prints " --$option( |$)"
-  done
-  prints '-J, --output FILE'
-  prints_not 'minbytes|repetitions'
-}
-
 # The section "A path of your own" of simple/README.md, followed to the letter in a copy.
 @test "a path of a reader's own, in simple/ alone: the page's recipe works, and what is wrong is noticed" {
   local copy=$FAULT_FOLDER/own page=$TOP/04_sparse_allreduce/simple/README.md
