@@ -11,11 +11,14 @@
 
 /* ---- output: the table on stdout, the file of --output; rank 0 only ----------------------- */
 
-/* One variant at one size. Times are microseconds per call; NaN: no time. */
+/* Of the times of all repetitions. */
+enum { MEDIAN, MIN, Q1, Q3, MAX, TIMES };
+static const char *const time_names[TIMES] = {"us", "us_min", "us_q1", "us_q3", "us_max"};
+
+/* One variant at one size. */
 struct cell {
-  double us;                           /* median of the repetitions */
-  double us_min, us_q1, us_q3, us_max; /* their extremes and quartiles */
-  unsigned long long wrong;            /* elements, over all ranks */
+  double us[TIMES];         /* per call; NaN: no time */
+  unsigned long long wrong; /* elements, over all ranks */
 };
 
 struct row {
@@ -89,13 +92,13 @@ static void output_cell(struct output *out, const struct row *row, int v)
 {
   const struct bench *bench = out->bench;
   const struct cell *cell = &row->cells[v];
-  const double rate = bench->moved(bench, out->me, row->size) / cell->us / 1e3;
+  const double us = cell->us[MEDIAN], rate = bench->moved(bench, out->me, row->size) / us / 1e3;
   const double values[COLUMNS] = {
-      [US] = cell->us,
-      [ALGBW] = (double)row->size.bytes / cell->us / 1e3, /* as nccl-tests defines it */
+      [US] = us,
+      [ALGBW] = (double)row->size.bytes / us / 1e3, /* as nccl-tests defines it */
       [RATE] = rate,
       [PERCENT] = 100 * rate / out->limit,
-      [RATIO] = row->cells[0].us / cell->us,
+      [RATIO] = row->cells[0].us[MEDIAN] / us,
   };
   for (int c = 0; c < COLUMNS; c++) {
     const int width = columns[c].width;
@@ -115,11 +118,7 @@ static void output_cell(struct output *out, const struct row *row, int v)
   rows_integer(rows, "ranks", (unsigned long long)out->me->nranks);
   rows_integer(rows, "graph", (unsigned long long)out->opt->graph_launches);
   rows_text(rows, "variant", bench->variants[v].name);
-  rows_number(rows, "us", cell->us);
-  rows_number(rows, "us_min", cell->us_min);
-  rows_number(rows, "us_q1", cell->us_q1);
-  rows_number(rows, "us_q3", cell->us_q3);
-  rows_number(rows, "us_max", cell->us_max);
+  for (int t = 0; t < TIMES; t++) rows_number(rows, time_names[t], cell->us[t]);
   rows_number(rows, "algbw", values[ALGBW]);
   rows_number(rows, bench->rate, rate);
   rows_number(rows, "ratio", values[RATIO]);
@@ -210,13 +209,10 @@ double bench_median(double *values, long n)
 /* A variant with a wrong result gets no time. cell->wrong is set before. */
 static void summarise(struct cell *cell, double *us, long n)
 {
-  cell->us = bench_median(us, n);
-  cell->us_min = us[0];
-  cell->us_q1 = us[(n - 1) / 4];
-  cell->us_q3 = us[n - 1 - (n - 1) / 4];
-  cell->us_max = us[n - 1];
-  if (cell->wrong == 0 && bench_shows_times) return;
-  cell->us = cell->us_min = cell->us_q1 = cell->us_q3 = cell->us_max = NAN;
+  const bool shown = cell->wrong == 0 && bench_shows_times;
+  const double median = bench_median(us, n); /* sorts them */
+  const double times[TIMES] = {median, us[0], us[(n - 1) / 4], us[n - 1 - (n - 1) / 4], us[n - 1]};
+  for (int t = 0; t < TIMES; t++) cell->us[t] = shown ? times[t] : (double)NAN;
 }
 
 /* Measures all variants at one size. */
