@@ -221,7 +221,7 @@ void launcher_print(const struct rank *me, const char *format, ...)
   watchdog_said();
 }
 
-void launcher_print_all(const struct rank *me, const char *format, ...)
+void launcher_print_ranks(const struct rank *me, const char *format, ...)
 {
   rank_text text;
   va_list arguments;

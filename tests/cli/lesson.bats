@@ -77,6 +77,14 @@ wrong() {
   says '^\[rank 1\] no progress for [0-9]+ s in step: sums$'
 }
 
+@test "02: an average in the kernel that adds: every element is the sum divided by the ranks" {
+  changed_copy 02_allreduce_sm simple/barrier.cu 's/recvbuff\[i\] = sum;/recvbuff[i] = sum \/ dev_comm.lsaSize;/'
+  start pthread 4 02_allreduce_sm --method barrier
+  exits_with 1
+  says '^\[rank 0\] barrier: element 0 is '
+  awk '/ barrier: element 0 is /{ gsub(",", ""); wrong += 4 * $7 != $9; n++ } END { exit wrong || n != 4 }' "$WORK/err" || show
+}
+
 @test "04: topkA sends more words than dense from a density of 1/P on, oktopk from somewhat below 1/2" {
   local density most expected
   make_variant 04_sparse_allreduce pthread
