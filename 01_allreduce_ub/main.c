@@ -76,14 +76,15 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclCommInitRank(&comm, me->nranks, id, me->rank));
   /* Non-blocking: no other stream waits for it, and no cudaMemcpy, unless we say so. */
   CUDACHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  launcher_print_all(me, "  Rank %d communicator initialized using device %d\n", me->rank,
-                     me->device);
+  launcher_print_ranks(me, "  Rank %d communicator initialized using device %d\n", me->rank,
+                       me->device);
 
   launcher_step("STEP 3: device memory that peers can map");
   /* Other GPUs must reach these buffers, so their physical pages must be shareable. NCCL shares
    * memory from ncclMemAlloc, but by default not memory from cudaMalloc. The call is local. */
   launcher_print(me, "User Buffer allocation:\n");
-  launcher_print_all(me, "  Rank %d allocating %.2f MB per buffer\n", me->rank, bytes / 1048576.0);
+  launcher_print_ranks(me, "  Rank %d allocating %.2f MB per buffer\n", me->rank,
+                       bytes / 1048576.0);
   float *sendbuff, *recvbuff, *host = malloc(bytes);
   if (!host) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   NCCLCHECK(ncclMemAlloc((void **)&sendbuff, bytes));
@@ -104,7 +105,7 @@ static int run(const struct rank *me, const struct options *opt)
   CUDACHECK(cudaMemcpyAsync(sendbuff, host, bytes, cudaMemcpyHostToDevice, stream));
   CUDACHECK(cudaMemsetAsync(recvbuff, 0xFF, bytes, stream));
   CUDACHECK(cudaStreamSynchronize(stream));
-  launcher_print_all(me, "  Rank %d data initialized (value: %.0f)\n", me->rank, host[0]);
+  launcher_print_ranks(me, "  Rank %d data initialized (value: %.0f)\n", me->rank, host[0]);
 
   launcher_step("STEP 6: AllReduce");
   launcher_print(me, "Starting AllReduce with %zu elements (%.4g MB)\n", count, bytes / 1048576.0);
@@ -128,7 +129,7 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_barrier(me);
   NCCLCHECK(ncclCommDeregister(comm, send_handle));
   NCCLCHECK(ncclCommDeregister(comm, recv_handle));
-  launcher_print_all(me, "  Rank %d buffers deregistered\n", me->rank);
+  launcher_print_ranks(me, "  Rank %d buffers deregistered\n", me->rank);
   NCCLCHECK(ncclMemFree(sendbuff));
   NCCLCHECK(ncclMemFree(recvbuff));
   free(host);

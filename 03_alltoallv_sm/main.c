@@ -68,8 +68,8 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclCommInitRank(&comm, n, id, me->rank));
   /* Non-blocking: no other stream waits for it, and no cudaMemcpy, unless we say so. */
   CUDACHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  launcher_print_all(me, "  Rank %d communicator initialized using device %d\n", me->rank,
-                     me->device);
+  launcher_print_ranks(me, "  Rank %d communicator initialized using device %d\n", me->rank,
+                       me->device);
 
   launcher_step("STEP 3: counts and displacements");
   /* What a rank will receive only the others know, so all ranks exchange their counts. Parts lie
@@ -91,8 +91,8 @@ static int run(const struct rank *me, const struct options *opt)
    * size, so that of the rank which receives most. Data may be sent from any device memory. */
   const size_t most = (size_t)launcher_max(me, (double)receives), elements = most + 2 * GUARD;
   launcher_print(me, "Symmetric Memory allocation\n");
-  launcher_print_all(me, "  Rank %d allocating send: %.2f MB, recv: %.2f MB\n", me->rank,
-                     sends * sizeof(float) / 1048576.0, most * sizeof(float) / 1048576.0);
+  launcher_print_ranks(me, "  Rank %d allocating send: %.2f MB, recv: %.2f MB\n", me->rank,
+                       sends * sizeof(float) / 1048576.0, most * sizeof(float) / 1048576.0);
   float *sendbuff, *window, *recvbuff;
   float *host = malloc((sends > elements ? sends : elements) * sizeof(float));
   if (!host) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);

@@ -159,8 +159,8 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&comm, me->nranks, id, me->rank));
   CUDACHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  launcher_print_all(me, "  Rank %d communicator initialized using device %d\n", me->rank,
-                     me->device);
+  launcher_print_ranks(me, "  Rank %d communicator initialized using device %d\n", me->rank,
+                       me->device);
 
   float *gradient;
   double dense_us = (double)NAN;

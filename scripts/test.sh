@@ -5,8 +5,8 @@
 #
 #   scripts/test.sh [--no-install] [NAME...]
 #
-# With names, runs only checks whose name contains one of them. Prints failed and skipped checks again at the end; the last
-# line is `N passed, N failed, N skipped`. Exit code 0: nothing failed and something passed; 1: otherwise;
+# With names, runs only checks whose name contains one of them. Prints failed and skipped checks again at the end; the
+# last line is `N passed, N failed, N skipped`. Exit code 0: nothing failed and something passed; 1: otherwise;
 # 2: usage.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
@@ -85,7 +85,7 @@ for file in tests/unit/test_*.c; do
   name=$(basename "$file" .c)
   check "unit-${name#test_}" built cpu unit "$name"
 done
-for name in clang_format cppcheck shellcheck spdx; do check "${name/_/-}" tests/static.sh $name; done
+for name in calls clang_format cppcheck shellcheck spdx; do check "${name/_/-}" tests/static.sh $name; done
 check readme-snippets tests/readme_snippets.sh
 check links tests/links.sh
 for folder in results/*/plots; do check "$folder" need python3 scripts/results.py plot --check "${folder%/plots}"; done

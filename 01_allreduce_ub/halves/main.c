@@ -37,8 +37,8 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclCommSplit(all, color, me->rank, &half, NULL));
   NCCLCHECK(ncclCommUserRank(half, &in_half));
   NCCLCHECK(ncclCommCount(half, &half_size));
-  launcher_print_all(me, "  Rank %d is rank %d of %d among the %s ranks\n", me->rank, in_half,
-                     half_size, color ? "odd" : "even");
+  launcher_print_ranks(me, "  Rank %d is rank %d of %d among the %s ranks\n", me->rank, in_half,
+                       half_size, color ? "odd" : "even");
 
   launcher_step("sums");
   CUDACHECK(cudaMalloc((void **)&send, 3 * sizeof host / 2));

@@ -12,6 +12,7 @@
  *   ncclGetLsaPointer       the address on this rank of a place in the window of rank p
  *   ncclLsaBarrierSession   a barrier between blocks of different ranks
  *   ncclCoopCta             all threads of this block (CTA) take part in it
+ *   __grid_constant__       CUDA's: a large argument is read where it is, and not copied
  *
  * A kernel that waits for other GPUs must have been loaded before its first launch. CUDA loads a
  * kernel when it is first launched, and that may wait for the device, which waits for a peer, which
@@ -25,7 +26,8 @@ __global__ void __launch_bounds__(THREADS)
                          size_t offset, float *recvbuff, size_t count)
 {
   /* Block i meets the blocks i of the other ranks. When they are there, these ranks have reached
-   * the call: what their streams did before, such as filling the send buffer, is done. */
+   * the call: what their streams did before, such as filling the send buffer, is done. acq_rel:
+   * each rank hands over what it wrote (release), and sees what the others did (acquire). */
   ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), dev_comm, ncclTeamTagLsa(), blockIdx.x);
   barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
 
@@ -38,7 +40,8 @@ __global__ void __launch_bounds__(THREADS)
     recvbuff[i] = sum;
   }
 
-  /* No rank leaves before all have read, because later work may change the send buffer. */
+  /* No rank leaves before all have read, because later work may change the send buffer. release:
+   * the loads are done before it says so. Nothing of the others is read after it. */
   barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 

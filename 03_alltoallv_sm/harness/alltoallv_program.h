@@ -40,12 +40,15 @@ extern const struct method methods[];
 struct program_options {
   const char *pattern, *matrix_file; /* NULL: not given */
   int method;                        /* number in methods */
-  bool device_counts;
+  bool device_counts, beside;
 };
 extern struct program_options program_options;
 
 /* The stores of barrier alone: what waiting costs. */
 void bare_push_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
+
+/* Every one of `count` numbers (a multiple of 256) becomes 2, if there are 64 rounds or more. */
+void compute_launch(float *numbers, size_t count, int rounds, cudaStream_t stream);
 
 /* Bytes of guard before and after the receive buffer, of any alignment. */
 enum { PROGRAM_GUARD = 256 };

@@ -5,6 +5,7 @@
  * method. */
 #include "bench.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "check.h"
@@ -128,11 +129,22 @@ static double copy_limit(const struct sweep *s)
 
 /* ---- everything ------------------------------------------------------------------------------ */
 
+#ifdef CPU_STANDIN
+enum { BESIDE_COUNT = 2048, NUMBERS = 256, ROUNDS = 64 };
+#else
+enum { BESIDE_COUNT = 4 << 20, NUMBERS = 4 << 20, ROUNDS = 7000 }; /* some milliseconds */
+#endif
+
+static size_t count_of(const struct options *opt)
+{
+  return opt->count ? opt->count : program_options.beside ? BESIDE_COUNT : 2048;
+}
+
 /* Sizes of buffers that are large enough for every pattern, and those of the sweep: a matrix from a
  * file has one only. Returns an exit code. Collective. */
 static int choose_sizes(struct sweep *s, int npatterns, struct options *opt)
 {
-  const size_t size = opt->type->size, once = opt->count ? opt->count : 2048;
+  const size_t size = opt->type->size, once = count_of(opt);
   const size_t count = opt->bench ? opt->max_bytes / size + 1 : once;
   int code = EXIT_VERIFIED;
   for (int i = 0; i < npatterns && code == EXIT_VERIFIED; i++)
@@ -190,6 +202,73 @@ static int run_sweep(struct sweep *s, const struct options *sizes, int npatterns
   return bench_run(s->x.me, sizes, &bench, s->stream);
 }
 
+/* Median microseconds of the slowest rank, of an exchange (1), a kernel that computes (2), or both
+ * at the same time (3). */
+static double time_beside(struct column *c, struct bench_size size, long repetitions, int what,
+                          float *numbers, cudaStream_t other)
+{
+  double us[repetitions];
+  fill(c, size);
+  for (long i = -1; i < repetitions; i++) { /* once to warm up */
+    launcher_barrier(c->sweep->x.me);
+    const double start = launcher_microseconds();
+    if (what & 2) compute_launch(numbers, NUMBERS, ROUNDS, other);
+    if (what & 1) call(c, size, 0, c->sweep->stream);
+    CUDACHECK(cudaStreamSynchronize(c->sweep->stream));
+    CUDACHECK(cudaStreamSynchronize(other));
+    const double mine = launcher_microseconds() - start;
+    if (i >= 0) us[i] = launcher_max(c->sweep->x.me, mine);
+  }
+  return bench_median(us, repetitions);
+}
+
+/* --beside: a kernel that exchanges takes multiprocessors from one that computes, or waits for
+ * them; a copy engine does not. "both" is at best the larger of the two, at worst their sum. */
+static int run_beside(struct sweep *s, const struct options *opt, const char *why_not_simple)
+{
+  struct column columns[BENCH_MAX_VARIANTS];
+  struct bench_variant variants[BENCH_MAX_VARIANTS];
+  const struct bench_size size = {.count = count_of(opt), .slots = 1};
+  const struct rank *me = s->x.me;
+  const int n = make_columns(s, false, why_not_simple, columns, variants);
+  const size_t bytes = NUMBERS * sizeof(float);
+  int code = EXIT_VERIFIED;
+  float *numbers, *host = malloc(bytes);
+  cudaStream_t other;
+  CUDACHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  if (!host) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  CUDACHECK(cudaMalloc((void **)&numbers, bytes));
+  launcher_print(me, "%-22s %12s %12s %12s\n", "us", "exchange", "compute", "both");
+  for (int v = 0; v < n; v++) {
+    launcher_print(me, "%-22s", variants[v].name);
+    CUDACHECK(cudaMemset(numbers, 0, bytes));
+    CUDACHECK(cudaDeviceSynchronize());
+    for (int what = 1; what <= 3; what++) {
+      launcher_step(variants[v].name);
+      const double us = time_beside(&columns[v], size, opt->repetitions, what, numbers, other);
+      if (isfinite(us))
+        launcher_print(me, " %12.1f", us);
+      else
+        launcher_print(me, " %12s", "-");
+      if (what != 2 && check(&columns[v], size)) code = EXIT_WRONG_DATA;
+    }
+    launcher_print(me, "\n");
+    CUDACHECK(cudaMemcpy(host, numbers, bytes, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < NUMBERS && code == EXIT_VERIFIED; i++) {
+      if (host[i] == 2) continue;
+      launcher_error("beside %s: number %d is %g, expected 2", variants[v].name, i, host[i]);
+      code = EXIT_WRONG_DATA;
+    }
+  }
+  free(host);
+  CUDACHECK(cudaFree(numbers));
+  CUDACHECK(cudaStreamDestroy(other));
+  code = launcher_agree(me, code);
+  launcher_print(me, code == EXIT_VERIFIED ? "Results structure verified correctly\n"
+                                           : "Results are WRONG, see standard error\n");
+  return code;
+}
+
 /* Without --bench. */
 static int run_once(struct sweep *s, const struct options *opt, const char *why_not_simple)
 {
@@ -197,7 +276,7 @@ static int run_once(struct sweep *s, const struct options *opt, const char *why_
   const int n = x->me->nranks;
   const struct method *method = &methods[program_options.method];
   struct column c = {s, method, method->simple ? x->simple.window : x->window};
-  const struct bench_size size = {.count = opt->count ? opt->count : 2048, .slots = 1};
+  const struct bench_size size = {.count = count_of(opt), .slots = 1};
   const size_t row = (size_t)n * sizeof *x->device_counts;
   const bool device = program_options.device_counts;
   const char *what;
@@ -262,7 +341,9 @@ int harness(const struct rank *me, const struct options *opt)
   program_init(x);
   ALLTOALLVCHECK(alltoallv_register(x->handle, x->window, x->window_bytes));
   const char *why_not = simple_open(x);
-  code = opt->bench ? run_sweep(&s, &sizes, npatterns, why_not) : run_once(&s, opt, why_not);
+  code = opt->bench               ? run_sweep(&s, &sizes, npatterns, why_not)
+         : program_options.beside ? run_beside(&s, opt, why_not)
+                                  : run_once(&s, opt, why_not);
   CUDACHECK(cudaStreamSynchronize(s.stream));
   launcher_barrier(me); /* no rank takes away what a slower one has not finished with */
   if (!why_not) simple_close(x);

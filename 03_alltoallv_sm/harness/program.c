@@ -22,6 +22,8 @@ const struct option_spec harness_options[] = {
      0, 0},
     {"device-counts", 0, OPTION_FLAG, &program_options.device_counts, NULL,
      "the send counts are known to the device only", 0, 0},
+    {"beside", 0, OPTION_FLAG, &program_options.beside, NULL,
+     "measure every method beside a kernel that computes (--count 4M)", 0, 0},
     {0},
 };
 
@@ -33,8 +35,9 @@ static const char *wrong_options(const struct options *opt, int nranks)
   if (nranks > EXCHANGE_MAX_RANKS) return "too many ranks; allowed: up to 512";
   if (own->matrix_file && (own->pattern || opt->count || opt->sizes))
     return "--matrix sets all counts; allowed: --matrix without --pattern, --count, -b, -e, -f";
-  if (own->device_counts + opt->bench + simple > 1)
-    return "--bench, --device-counts and a --method of simple/ exclude each other; allowed: one";
+  if (own->device_counts + own->beside + opt->bench + simple > 1)
+    return "--bench, --beside, --device-counts and a --method of simple/ exclude each other; "
+           "allowed: one";
   return "";
 }
 

@@ -154,7 +154,7 @@ double launcher_max(const struct rank *me, double value)
   double values[me->nranks], max = value;
   launcher_allgather(me, &value, values, sizeof value);
   for (int rank = 0; rank < me->nranks; rank++)
-    if (!(values[rank] <= max)) max = values[rank]; /* NaN wins */
+    if (values[rank] > max) max = values[rank];
   return max;
 }
 
@@ -221,7 +221,7 @@ void launcher_print(const struct rank *me, const char *format, ...)
   watchdog_said();
 }
 
-void launcher_print_all(const struct rank *me, const char *format, ...)
+void launcher_print_ranks(const struct rank *me, const char *format, ...)
 {
   rank_text text;
   va_list arguments;

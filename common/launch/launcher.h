@@ -105,7 +105,7 @@ bool launcher_has_memory(const struct rank *me, size_t bytes);
 /* Rank 0 prints every rank's text to stdout, in rank order. A rank's text is at most
  * LAUNCHER_TEXT - 1 bytes; an empty one prints nothing. Collective. */
 #define LAUNCHER_TEXT 1024
-void launcher_print_all(const struct rank *me, const char *format, ...)
+void launcher_print_ranks(const struct rank *me, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Rank 0 prints to stdout, the others do nothing. Not collective. */

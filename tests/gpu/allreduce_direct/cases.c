@@ -196,11 +196,11 @@ static void say_what_came_of_it(struct test *t)
   launcher_step("create");
   const ncclResult_t found = allreduce_create(t->comm, NULL, &handle);
   if (found != ncclSuccess)
-    launcher_print_all(t->me, "rank %d: %s: %s\n", t->me->rank, ncclGetErrorString(found),
-                       allreduce_last_error());
+    launcher_print_ranks(t->me, "rank %d: %s: %s\n", t->me->rank, ncclGetErrorString(found),
+                         allreduce_last_error());
   else
-    launcher_print_all(t->me, "rank %d: wide lines up to %zu bytes\n", t->me->rank,
-                       handle->limits.wide);
+    launcher_print_ranks(t->me, "rank %d: wide lines up to %zu bytes\n", t->me->rank,
+                         handle->limits.wide);
   LIBRARYCHECK(allreduce_destroy(handle));
 }
 
