@@ -16,7 +16,7 @@
 #define FORGETS "oktopk-no-residual" /* the path whose residual is cleared in each step */
 
 static const char *algorithms = "dense,oktopk,topkA," FORGETS, *table;
-static double density = 0.01, rate = 0.2;
+static double density = 0.01, rate = 0.4;
 static long epochs = 20, batch = 64, seeds = 1;
 
 static const struct option_spec option_table[] = {
@@ -26,7 +26,7 @@ static const struct option_spec option_table[] = {
      0, 1},
     {"epochs", 0, OPTION_LONG, &epochs, "N", "how often each image is seen (20)", 1, 10000},
     {"batch", 0, OPTION_LONG, &batch, "N", "images of all ranks in a step (64)", 1, 100000},
-    {"rate", 0, OPTION_DOUBLE, &rate, "R", "weights -= R * average gradient (0.2)", 0, 1000},
+    {"rate", 0, OPTION_DOUBLE, &rate, "R", "weights -= R * average gradient (0.4)", 0, 1000},
     {"seeds", 0, OPTION_LONG, &seeds, "N", "train with N seeds: 1, 2, ... (1)", 1, 1000},
     {"table", 'J', OPTION_OUTPUT, &table, "FILE",
      "write loss and accuracy after each epoch to FILE.json or FILE.csv", 0, 0},
