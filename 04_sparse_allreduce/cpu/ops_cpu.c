@@ -10,21 +10,21 @@
 #include "handle.h"
 
 /* An operator and its arguments, as far as it has them. It does run(call), or each(call, i) for all
- * entries of `list` or, without a list, all elements of the vectors; and then the decision. */
+ * entries of `list` or, without a list, all elements of the vectors; or it takes a decision. */
 struct call {
   void (*run)(const struct call *call);
   void (*each)(const struct call *call, uint64_t i);
-  enum sparse_decision then;
+  void (*decision)(const struct sparse_memory *m), (*found)(const struct sparse_memory *m);
   struct sparse_memory m;
   struct sparse_list list, from;
   const void *gradient;
   enum sparse_candidates candidates;
   enum sparse_removal removal;
   struct sparse_selection *selection;
-  enum sparse_decision found;
   const struct sparse_pair *lists;
-  bool own_region;
+  enum sparse_order order;
   enum sparse_sums which;
+  enum sparse_thresholds thresholds;
   float scale, *vector;
 };
 
@@ -63,7 +63,7 @@ static void run_call(const void *arg)
   const uint64_t count = c->list.pairs != NULL ? list_count(c->list) : c->m.n;
   for (uint64_t i = 0; c->each != NULL && i < count; i++) c->each(c, i);
   if (c->run != NULL) c->run(c);
-  sparse_decide(c->then, &c->m);
+  if (c->decision != NULL) c->decision(&c->m);
 }
 
 static ncclResult_t enqueue(const struct sparse_memory *m, cudaStream_t stream, struct call call)
@@ -73,11 +73,12 @@ static ncclResult_t enqueue(const struct sparse_memory *m, cudaStream_t stream, 
                                                                           : ncclUnhandledCudaError;
 }
 
-ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what,
-                        cudaStream_t stream)
-{
-  return enqueue(m, stream, (struct call){.then = what});
-}
+#define DEFINE_DECISION(name)                                                 \
+  ncclResult_t ops_##name(const struct sparse_memory *m, cudaStream_t stream) \
+  {                                                                           \
+    return enqueue(m, stream, (struct call){.decision = sparse_##name});      \
+  }
+OPS_DECISIONS(DEFINE_DECISION)
 
 size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
 {
@@ -230,20 +231,33 @@ static void run_select(const struct call *c)
   if (s->search_from != SPARSE_FROM_NOTHING) {
     const struct input in = input_from(&c->m, c->from, s->search_from);
     search(s, &in, c->selection);
+    c->found(&c->m);
   }
-  sparse_decide(c->found, &c->m);
   if (s->keep_from != SPARSE_FROM_NOTHING) {
     const struct input in = input_from(&c->m, c->from, s->keep_from);
     keep(c, &in);
   }
 }
 
-ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list from,
-                        struct sparse_list to, struct sparse_selection *selection,
-                        enum sparse_decision found, cudaStream_t stream)
+ncclResult_t ops_select_sums(const struct sparse_memory *m, struct sparse_list from,
+                             struct sparse_list to, struct sparse_selection *selection,
+                             cudaStream_t stream)
 {
-  const struct call c = {
-      .run = run_select, .from = from, .list = to, .selection = selection, .found = found};
+  const struct call c = {.run = run_select,
+                         .found = sparse_sums_found,
+                         .from = from,
+                         .list = to,
+                         .selection = selection};
+  return enqueue(m, stream, c);
+}
+
+ncclResult_t ops_select_offered(const struct sparse_memory *m, cudaStream_t stream)
+{
+  const struct call c = {.run = run_select,
+                         .found = sparse_offered_found,
+                         .from = sparse_offered(m),
+                         .list = sparse_offered(m),
+                         .selection = &m->state->selection};
   return enqueue(m, stream, c);
 }
 
@@ -259,12 +273,12 @@ static void count_levels(const struct call *c)
       s->level_counts[j] += magnitude > s->levels[j] && magnitude <= s->limit;
     }
   }
+  sparse_gaussian_correct(&c->m);
 }
 
-ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
-                              cudaStream_t stream)
+ncclResult_t ops_count_levels(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return enqueue(m, stream, (struct call){.run = count_levels, .then = then});
+  return enqueue(m, stream, (struct call){.run = count_levels});
 }
 
 /* ---- sums: the lists of all ranks are added, in a fixed order -------------------------------- */
@@ -273,14 +287,15 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decisio
 static void reduce(const struct call *c)
 {
   const struct sparse_state *s = c->m.state;
-  const int n = c->m.nranks, rank = c->m.rank, first = c->own_region ? rank : 0;
-  const uint64_t *region = c->own_region ? s->boundaries + rank : s->whole;
+  const bool from_owner = c->order == SPARSE_FROM_OWNER;
+  const int n = c->m.nranks, rank = c->m.rank, first = from_owner ? rank : 0;
+  const uint64_t *region = from_owner ? s->boundaries + rank : s->whole;
   const float threshold = (float)s->global_threshold;
   const struct sparse_pair *next[SPARSE_MAX_RANKS], *end[SPARSE_MAX_RANKS];
   uint64_t kept = 0;
   for (int p = 0; p < n; p++) {
     const struct sparse_pair *list =
-        c->lists + (c->own_region ? s->list_displs : s->received_displs)[p];
+        c->lists + (from_owner ? s->list_displs : s->received_displs)[p];
     next[p] = list + lower_bound(list, s->received_counts[p], region[0]);
     end[p] = list + lower_bound(list, s->received_counts[p], region[1]);
   }
@@ -290,7 +305,7 @@ static void reduce(const struct call *c)
       if (next[p] < end[p] && next[p]->index < index) index = next[p]->index;
     if (index == SPARSE_NO_INDEX) break;
     float sum = 0.0f;
-    for (int i = 0, p = first; i < n; i++, p = (p + (c->own_region ? n - 1 : 1)) % n)
+    for (int i = 0, p = first; i < n; i++, p = (p + (from_owner ? n - 1 : 1)) % n)
       if (next[p] < end[p] && next[p]->index == index) sum = one_nan(sum + next[p]++->value);
     if (c->which == SPARSE_SUMS_ALL ||
         (c->which == SPARSE_SUMS_NONZERO ? sum != 0 : fabsf(sum) > threshold))
@@ -300,15 +315,15 @@ static void reduce(const struct call *c)
 }
 
 ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *lists,
-                        bool own_region, enum sparse_sums which, struct sparse_list to,
+                        enum sparse_order order, enum sparse_sums which, struct sparse_list to,
                         cudaStream_t stream)
 {
   const struct call c = {.run = reduce,
+                         .decision = order == SPARSE_FROM_OWNER ? sparse_send_reduced : NULL,
                          .list = to,
-                         .then = own_region ? SPARSE_SEND_REDUCED : SPARSE_THEN_NOTHING,
                          .which = which,
                          .lists = lists,
-                         .own_region = own_region};
+                         .order = order};
   return enqueue(m, stream, c);
 }
 
@@ -352,16 +367,30 @@ static void apply(const struct call *c)
     if (dense) c->m.dense[pair.index] = one_nan(pair.value / (float)c->m.nranks);
     in_result[pair.index] = true;
   }
-  for (int i = 0; c->then == SPARSE_COUNT_AND_ADAPT && count > 0 && i < SPARSE_SAMPLE; i++)
+  for (int i = 0; count > 0 && i < SPARSE_SAMPLE; i++)
     c->m.state->sample[i] = sparse_magnitude(c->list.pairs[sparse_sample_place(i, count)].value);
+  sparse_applied(&c->m, count, c->thresholds);
+}
+
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_thresholds thresholds, cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.run = apply, .list = list, .thresholds = thresholds});
+}
+
+static void add(const struct call *c, uint64_t at, float average)
+{
+  c->vector[at] = one_nan(fmaf(c->scale, average, c->vector[at]));
 }
 
 static void add_entry(const struct call *c, uint64_t i)
 {
-  const bool dense = c->list.pairs == NULL;
-  const uint64_t at = dense ? i : c->list.pairs[i].index;
-  const float result = dense ? c->m.dense[i] : c->list.pairs[i].value / (float)c->m.nranks;
-  c->vector[at] = one_nan(fmaf(c->scale, result, c->vector[at]));
+  add(c, c->list.pairs[i].index, c->list.pairs[i].value / (float)c->m.nranks);
+}
+
+static void add_element(const struct call *c, uint64_t i)
+{
+  add(c, i, c->m.dense[i]);
 }
 
 ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, float scale,
@@ -369,6 +398,12 @@ ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, flo
 {
   return enqueue(m, stream,
                  (struct call){.each = add_entry, .list = list, .scale = scale, .vector = vector});
+}
+
+ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
+                           cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.each = add_element, .scale = scale, .vector = vector});
 }
 
 /* ---- entries and elements on their own ------------------------------------------------------- */
@@ -510,13 +545,19 @@ static void send_candidates(const struct call *c)
     send_parts(&c->m, s->level_counts[0], s->selection.above);
 }
 
+static void choose_candidates(const struct call *c)
+{
+  const struct sparse_state *s = c->m.state;
+  const int raised = sparse_raised(&c->m, s->nlevels, s->level_counts);
+  sparse_threshold_choose(&c->m, raised, SPARSE_SENT_BY_PASS);
+}
+
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
                                cudaStream_t stream)
 {
   SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_ABOVE_THRESHOLDS, SPARSE_REMOVE_IN_RESULT, stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_OFFER_THRESHOLD, stream));
-  SPARSE_TRY(ops_select(m, sparse_offered(m), sparse_offered(m), &m->state->selection,
-                        SPARSE_OVERFLOW_FOUND, stream));
+  SPARSE_TRY(enqueue(m, stream, (struct call){.run = choose_candidates}));
+  SPARSE_TRY(ops_select_offered(m, stream));
   return enqueue(m, stream, (struct call){.run = send_candidates});
 }
 
@@ -555,8 +596,8 @@ ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums whi
                              cudaStream_t stream)
 {
   SPARSE_TRY(enqueue(m, stream, (struct call){.run = await_lists}));
-  SPARSE_TRY(ops_reduce(m, m->received, true, which, sparse_reduced(m), stream));
-  if (which == SPARSE_SUMS_NONZERO) SPARSE_TRY(ops_decide(m, SPARSE_WANT_K_NEAR_THRESHOLD, stream));
+  SPARSE_TRY(ops_reduce(m, m->received, SPARSE_FROM_OWNER, which, sparse_reduced(m), stream));
+  if (which == SPARSE_SUMS_NONZERO) SPARSE_TRY(ops_want_k_near_threshold(m, stream));
   return enqueue(m, stream, (struct call){.run = publish_sums});
 }
 
@@ -587,21 +628,18 @@ static void count_chosen(const struct call *c)
 }
 
 /* Fetches all sums and chooses: the kernels exchange histograms instead, and find the same. */
-ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
+ncclResult_t ops_choose_sent(const struct sparse_memory *m, cudaStream_t stream)
 {
   SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));
-  SPARSE_TRY(ops_select(m, sparse_gathered(m), sparse_result(m), &m->state->global,
-                        SPARSE_GLOBAL_THRESHOLD, stream));
+  SPARSE_TRY(ops_select_sums(m, sparse_gathered(m), sparse_result(m), &m->state->global, stream));
   return enqueue(m, stream, (struct call){.run = count_chosen});
 }
 
-ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                       enum sparse_decision then, cudaStream_t stream)
+/* In exact steps ops_choose_sent() has fetched the sums, and chosen. */
+ncclResult_t ops_apply_sent(const struct sparse_memory *m, enum sparse_thresholds thresholds,
+                            cudaStream_t stream)
 {
-  const bool at_owners = list.pairs == NULL;
-  if (at_owners) list = sparse_gathered(m);
-  /* in exact steps ops_select_sums() has fetched them, and chosen */
-  if (at_owners && then == SPARSE_COUNT_AND_ADAPT)
+  if (thresholds == SPARSE_THRESHOLDS_ADAPT)
     SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));
-  return enqueue(m, stream, (struct call){.run = apply, .list = list, .then = then});
+  return ops_apply(m, sparse_gathered(m), thresholds, stream);
 }

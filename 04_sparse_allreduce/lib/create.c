@@ -17,7 +17,7 @@ _Static_assert(sizeof(sparse_allreduce_config_t) ==
 static size_t spare_room(const struct sparse_allreduce_handle *h)
 {
   const size_t most = 4 << 20;
-  if (!(h->path->is & SPARSE_ONESIDED)) return 0;
+  if (h->path->choice != SPARSE_SUMS_FOLLOWED) return 0;
   return h->m.list_room < most ? h->m.list_room : most;
 }
 
@@ -52,7 +52,7 @@ static void expect_k_entries(struct sparse_allreduce_handle *h)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = h->state;
-  const bool tree = h->path->is & SPARSE_TREE;
+  const bool tree = h->path->sums == SPARSE_SUMS_UP_A_TREE;
   for (int p = 0; p < m->nranks; p++) {
     s->send_counts[p] = m->k;
     s->received_counts[p] = tree && p > 1 ? 0 : m->k;
@@ -72,7 +72,9 @@ static void set_sizes(struct sparse_allreduce_handle *h, size_t count)
   m->list_room = (m->capacity + 3) / 4 * 4; /* lists start at multiples of 16 bytes */
   m->room = m->nranks > 1 ? 2 * m->capacity : m->capacity;
   if (m->config.timeout_seconds == 0) m->config.timeout_seconds = SPARSE_DEFAULT_TIMEOUT;
-  if (!(h->path->is & SPARSE_ADAPTS)) m->constants.raise_steps = 0;
+  m->select = h->path->select;
+  m->adapts = h->path->choice == SPARSE_SUMS_FOLLOWED;
+  if (!m->adapts) m->constants.raise_steps = 0;
 }
 
 static ncclResult_t allocate_zeros(void **memory, size_t bytes)
@@ -91,12 +93,13 @@ static ncclResult_t allocate_zeros(void **memory, size_t bytes)
 static ncclResult_t allocate(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
-  const bool selects = h->path->is & SPARSE_SELECTS, tree = h->path->is & SPARSE_TREE;
+  const bool selects = m->select != SPARSE_SELECT_NOTHING;
+  const bool tree = h->path->sums == SPARSE_SUMS_UP_A_TREE;
   const size_t nranks = (size_t)m->nranks, list = nranks * m->list_room;
   const size_t dense = (m->n + SPARSE_SECTOR - 1) / SPARSE_SECTOR * SPARSE_SECTOR * sizeof(float);
   const size_t scratch = ops_scratch_bytes(m->n, m->nranks, m->capacity);
   if (m->config.result == SPARSE_RESULT_DENSE || m->config.warmup_steps > 0 || !selects ||
-      h->path->is & SPARSE_FALLS_BACK)
+      h->path->falls_back)
     SPARSE_TRY(allocate_zeros((void **)&m->dense, dense));
   for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
   SPARSE_TRY(ops_load());
@@ -127,8 +130,9 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   /* A kernel that needs more local memory than all before it waits for everything on its GPU,
    * perhaps for a kernel that waits for another rank. So the one that needs most runs now. */
   SPARSE_CUDA(cudaMemsetAsync(m->state, 0, sizeof(*s), h->own));
-  if (h->path->is & SPARSE_SELECTS)
-    SPARSE_TRY(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO, sparse_reduced(m), h->own));
+  if (m->select != SPARSE_SELECT_NOTHING)
+    SPARSE_TRY(ops_reduce(m, m->received, SPARSE_FROM_RANK_0, SPARSE_SUMS_NONZERO,
+                          sparse_reduced(m), h->own));
   s->guess = -1;
   s->guess_ratio = 0.9; /* adapts to how many candidates are found */
   s->whole[1] = m->n;
@@ -173,8 +177,8 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
 {
   const sparse_exchange_t wanted = h->m.config.exchange;
   const double seconds = h->m.config.timeout_seconds;
-  if (wanted == SPARSE_EXCHANGE_SENDRECV || !(h->path->is & SPARSE_SELECTS) ||
-      h->path->is & SPARSE_TREE)
+  if (wanted == SPARSE_EXCHANGE_SENDRECV || h->m.select == SPARSE_SELECT_NOTHING ||
+      h->path->sums == SPARSE_SUMS_UP_A_TREE)
     return ncclSuccess;
   int reach = 0;
   const char *why = "";
@@ -191,8 +195,7 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
   }
   if (reach == h->m.nranks) {
     result = sparse_alltoallv(alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes));
-    if (result == ncclSuccess && h->path->is & SPARSE_ONESIDED && own_processes)
-      result = make_onesided(h);
+    if (result == ncclSuccess && h->m.adapts && own_processes) result = make_onesided(h);
     if (result == ncclSuccess) return result;
   } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {
     result = sparse_fail(ncclInvalidUsage, "exchange ONESIDED is not possible here: %s", why);
@@ -235,7 +238,7 @@ ncclResult_t sparse_allreduce_set_density(sparse_allreduce_t handle, double dens
 static ncclResult_t release(struct sparse_allreduce_handle *h)
 {
   const struct sparse_memory *m = &h->m;
-  const bool apart = h->path != NULL && h->path->is & SPARSE_TREE;
+  const bool apart = h->path != NULL && h->path->sums == SPARSE_SUMS_UP_A_TREE;
   void *const memory[] = {m->dense, m->residual, m->scratch, apart ? m->gathered : NULL, m->state};
   const ncclResult_t lists = m->lists != NULL ? ncclMemFree(m->lists) : ncclSuccess;
   bool freed = true;

@@ -90,7 +90,7 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, long throttle, cu
         s->received_counts, NULL, NULL, sizeof(*next), h->alltoallv, stream));
   /* MPI: Alltoall(counts) -> NCCL: ncclAllGather of the rows; every rank knows the whole matrix */
   SPARSE_TRY(exchange_counts(h, s->region_counts, (size_t)m->nranks, stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_SPLIT_COUNTS, stream));
+  SPARSE_TRY(ops_take_counts(m, stream));
   for (int p = 0; p < m->nranks; p++) {
     out[p] = (struct part){(char *)next, h->counts[m->rank * m->nranks + p]};
     in[p] = (struct part){(char *)(m->received + (size_t)p * m->list_room),
@@ -114,7 +114,7 @@ void exchange_shares(const struct sparse_allreduce_handle *h, const uint64_t *co
                      uint64_t *from, uint64_t *to)
 {
   const uint64_t nranks = (uint64_t)h->m.nranks;
-  const bool even = h->path->is & SPARSE_BALANCES && h->m.config.balance;
+  const bool even = h->m.adapts && h->m.config.balance;
   from[0] = to[0] = 0;
   for (uint64_t r = 0; r < nranks; r++) from[r + 1] = from[r] + counts[r];
   const uint64_t total = from[nranks];
@@ -170,7 +170,7 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const struct spa
     return sparse_alltoallv(alltoallv_device_counts(
         send, s->send_counts, s->send_displs, recv, (size_t)m->nranks * m->list_room,
         ALLTOALLV_PACKED, counts, displs, NULL, sizeof(*send), h->alltoallv, stream));
-  if (!(h->path->is & SPARSE_VARIES)) { /* MPI: Allgather -> NCCL: ncclAllGather */
+  if (!sparse_varies(h->path)) { /* MPI: Allgather -> NCCL: ncclAllGather */
     SPARSE_NCCL(ncclAllGather(send, recv, m->k, ncclUint64, h->comm, stream));
     return ncclSuccess;
   }

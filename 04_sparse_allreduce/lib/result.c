@@ -68,9 +68,8 @@ ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float 
   const struct sparse_step step = status == cudaStreamCaptureStatusNone ? h->last : h->latest;
   if (!step.there)
     return sparse_fail(ncclInvalidUsage, "no step has run yet whose result could be added");
-  const struct sparse_list whole = {NULL, NULL, 0};
-  return ops_add(&h->m, sparse_is_dense(step) ? whole : sparse_result(&h->m), scale, vector,
-                 stream);
+  if (sparse_is_dense(step)) return ops_add_dense(&h->m, scale, vector, stream);
+  return ops_add(&h->m, sparse_result(&h->m), scale, vector, stream);
 }
 
 /* ---- errors on the device -------------------------------------------------------------------- */
@@ -89,8 +88,8 @@ static ncclResult_t check_finite(const struct sparse_allreduce_handle *h, ncclRe
                                                     : h->state->all_nonfinite[p];
     if (element == 0) continue;
     *result = ncclInvalidArgument;
-    return sparse_fail(ncclSuccess, "element %u of rank %d's gradient is not finite", element - 1,
-                       p);
+    sparse_say("element %u of rank %d's gradient is not finite", element - 1, p);
+    break;
   }
   return ncclSuccess;
 }
@@ -160,9 +159,10 @@ static ncclResult_t count_words(const struct sparse_allreduce_handle *h, uint64_
     *sent = *received = 2 * m->n * (nranks - 1) / nranks;
     return ncclSuccess;
   }
-  if (h->path->is & SPARSE_TREE) {
+  if (h->path->sums == SPARSE_SUMS_UP_A_TREE) {
     count_tree(m, sent, received);
-  } else if (h->path->is & SPARSE_REGIONS) { /* lists to owners, their sums to every rank */
+  } else if (h->path->sums ==
+             SPARSE_SUMS_AT_OWNERS) { /* lists to owners, their sums to every rank */
     *sent = sum_of_others(m, s->region_counts);
     *received = sum_of_others(m, s->received_counts);
     if (!h->last.fell_back) SPARSE_TRY(count_gather(h, sent, received));

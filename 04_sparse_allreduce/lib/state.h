@@ -150,12 +150,23 @@ struct sparse_state {
   uint64_t ones[SPARSE_MAX_RANKS], nonfinite_counts[SPARSE_MAX_RANKS];
 };
 
+/* What a rank offers: exactly the k largest entries, ... */
+enum sparse_select {
+  SPARSE_SELECT_NOTHING, /* it adds whole vectors */
+  SPARSE_SELECT_K,
+  SPARSE_SELECT_ABOVE_KTH, /* what exceeds the k-th magnitude */
+  SPARSE_SELECT_REUSED,    /* the same in some steps; in others what exceeds the last threshold */
+  SPARSE_SELECT_GAUSSIAN,  /* what exceeds a threshold from mean and deviation */
+};
+
 /* What a handle owns, passed to operators by value. Sizes never change. */
 struct sparse_memory {
   size_t n, k, t, capacity; /* see sparse_allreduce.h; t = floor(n * density) */
   int rank, nranks;
   sparse_allreduce_config_t config;
   struct sparse_constants constants;
+  enum sparse_select select;
+  bool adapts;     /* OKTOPK: thresholds follow what they select */
   double z;        /* Phi^-1(1 - density / 2) */
   float *residual; /* n */
   float *dense;    /* n, and room up to a multiple of SPARSE_SECTOR; NULL: no step leaves one */

@@ -149,33 +149,55 @@ SPARSE_DEVICE int sparse_raised(const struct sparse_memory *m, int nlevels, cons
  * - Even that is more than may be offered: the k largest are searched for.
  * - Nothing was raised: the candidates are what is offered.
  * - It was raised: a filter keeps what is chosen of the candidates.
- * - already_sent: the local pass has stored the candidates in the memory of the owners of regions.
+ * - SENT_BY_PASS: the local pass has stored the candidates in the memory of the owners of regions.
  *   They leave out what is not chosen, so there is nothing to filter. But of more candidates than
  *   sparse_most() none was sent (`unsent`): one of the other cases holds, and reduce_sent() sends.
  */
-SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s,
-                                           bool already_sent)
+enum sparse_sent { SPARSE_NOT_SENT, SPARSE_SENT_BY_PASS };
+SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, int raises,
+                                           enum sparse_sent candidates)
 {
-  const int raises = sparse_raised(m, s->nlevels, s->level_counts);
+  struct sparse_state *s = m->state;
   const enum sparse_source from = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
   s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
-  s->unsent = already_sent && s->level_counts[0] > sparse_most(m, s->levels[0]);
+  s->unsent =
+      candidates == SPARSE_SENT_BY_PASS && s->level_counts[0] > sparse_most(m, s->levels[0]);
   for (int j = 0; j < raises; j++) s->local_threshold *= m->constants.raise_factor;
   sparse_select_above(s, s->levels[raises]);
   if (s->level_counts[raises] > sparse_most(m, s->levels[raises]))
     sparse_overflow(m, s, from);
-  else if (already_sent && !s->unsent)
+  else if (candidates == SPARSE_SENT_BY_PASS && !s->unsent)
     s->offered_count = s->level_counts[raises];
   else if (raises > 0)
     s->keep_from = from;
 }
 
-/* k entries: candidates will do if there are enough of them, and all are in the list. */
-SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m, struct sparse_state *s)
+SPARSE_DEVICE void sparse_take_threshold(const struct sparse_memory *m)
 {
+  const struct sparse_state *s = m->state;
+  sparse_threshold_choose(m, sparse_raised(m, s->nlevels, s->level_counts), SPARSE_NOT_SENT);
+}
+
+/* k entries: candidates will do if there are enough of them, and all are in the list. */
+SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
   const bool enough = s->level_counts[0] >= m->k;
   sparse_want(s, m->k, enough ? s->guess : -1,
               enough && sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL);
+}
+
+/* After a search, if there was one, for the k largest. What exceeds the k-th magnitude is offered
+ * by paths that have a threshold; after an overflow all k are. */
+SPARSE_DEVICE void sparse_offered_found(const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
+  const sparse_level_t kth = s->selection.above;
+  if (s->search_from == SPARSE_FROM_NOTHING) return;
+  if (!s->overflowed) sparse_set_guess(m, s);
+  if (m->select == SPARSE_SELECT_K) return;
+  s->local_threshold = (double)sparse_from_magnitude(kth);
+  if (!s->overflowed) sparse_select_above(s, kth);
 }
 
 /* ---- Gaussian thresholds ---------------------------------------------------------------------
@@ -197,9 +219,10 @@ SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct s
   for (int j = 1; j <= up; j++) s->levels[down + j] = sparse_level(threshold *= c->raise_factor);
 }
 
-/* The threshold before corrections, and where to count. */
-SPARSE_DEVICE void sparse_gaussian_threshold(const struct sparse_memory *m, struct sparse_state *s)
+/* The threshold before corrections, where to count, and above which levels. */
+SPARSE_DEVICE void sparse_gaussian_threshold(const struct sparse_memory *m)
 {
+  struct sparse_state *s = m->state;
   s->count_from = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
   s->candidates = s->level_counts[0];
   s->lowest = SPARSE_NAN_LEVEL;
@@ -207,6 +230,7 @@ SPARSE_DEVICE void sparse_gaussian_threshold(const struct sparse_memory *m, stru
   s->gaussian_threshold = s->mean + m->z * s->deviation;
   s->local_threshold = s->gaussian_threshold;
   s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
+  sparse_gaussian_table(m, s);
 }
 
 /* As sparse_set_guess. But the threshold moves by a step of the table and more from one step to the
@@ -257,8 +281,9 @@ SPARSE_DEVICE bool sparse_look_at(struct sparse_state *s, int j)
 }
 
 /* Lowers or raises in small steps; a table has the counts of all of them. */
-SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct sparse_state *s)
+SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m)
 {
+  struct sparse_state *s = m->state;
   const sparse_correction_t *c = &m->constants.correction;
   int j = s->first_level;
   if (!sparse_look_at(s, j)) return;

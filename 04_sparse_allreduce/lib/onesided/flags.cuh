@@ -165,6 +165,13 @@ static __device__ inline void ops_note_regions(const sparse_memory &m, const uin
   }
 }
 
+/* Where the share of a block begins in the part of the list that is for rank p. */
+static __device__ inline uint32_t ops_share_begin(const uint32_t *begins, int p, uint32_t block)
+{
+  const uint32_t count = begins[p + 1] - begins[p];
+  return begins[p] + min(count, (count / gridDim.x + 1) * block);
+}
+
 /* By all threads of a grid; `begins` is shared memory for a number per rank and one more. Each
  * block stores a share of every part in the owner's memory, and counts what it has stored: none has
  * to wait for the last one. So each looks where the regions begin, and what the first block writes
@@ -174,25 +181,22 @@ static __device__ inline void ops_send_offered(const sparse_memory &m, uint32_t 
   if (__syncthreads_or(ops_late(m))) return;
   ops_find_regions(m, begins);
   __syncthreads();
-  const auto share =
-      [&](int p, uint32_t block) { /* where that of a block begins */
-                                   const uint32_t count = begins[p + 1] - begins[p];
-                                   return begins[p] + min(count, (count / gridDim.x + 1) * block);
-      };
   for (int p = (int)threadIdx.x; blockIdx.x == 0 && p < m.nranks; p += (int)blockDim.x)
     ops_signal_owner(m, ops_peer_of(m, p), begins, p, OPS_ALL_LEVELS);
   for (int step = 1; step < m.nranks; step++) { /* not all to the same one */
     const int p = (m.rank + step) % m.nranks;
-    const uint32_t end = share(p, blockIdx.x + 1);
+    const uint32_t end = ops_share_begin(begins, p, blockIdx.x + 1);
     sparse_pair *to = m.state->list_at[p];
 #pragma unroll 4
-    for (uint32_t i = share(p, blockIdx.x) + threadIdx.x; i < end; i += blockDim.x)
+    for (uint32_t i = ops_share_begin(begins, p, blockIdx.x) + threadIdx.x; i < end;
+         i += blockDim.x)
       *(uint2 *)&to[i] = *(const uint2 *)&m.offered[i];
   }
   __syncthreads();
   OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
-    const uint32_t stored = share(p, blockIdx.x + 1) - share(p, blockIdx.x);
+    const uint32_t stored =
+        ops_share_begin(begins, p, blockIdx.x + 1) - ops_share_begin(begins, p, blockIdx.x);
     ops_fence_system();
     if (p != m.rank && stored > 0) ops_count_stored(m, ops_peer_of(m, p), stored);
   }

@@ -22,9 +22,9 @@ static void enqueue_step(struct world *w, const struct sparse_state *initial)
   const struct sparse_list reduced = {m->received + m->list_room, &s->reduced_count, 1};
   CUDACHECK(cudaMemcpyAsync(s, initial, sizeof *s, cudaMemcpyDeviceToDevice, w->stream));
   OPSCHECK(ops_local_pass(m, NULL, SPARSE_ABOVE_THRESHOLDS, SPARSE_REMOVE_IN_RESULT, w->stream));
-  OPSCHECK(ops_decide(m, SPARSE_SEARCH_K, w->stream));
-  OPSCHECK(ops_select(m, offered, offered, &s->selection, SPARSE_THEN_NOTHING, w->stream));
-  OPSCHECK(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO, reduced, w->stream));
+  OPSCHECK(ops_search_k(m, w->stream));
+  OPSCHECK(ops_select_sums(m, offered, offered, &s->selection, w->stream));
+  OPSCHECK(ops_reduce(m, m->received, SPARSE_FROM_RANK_0, SPARSE_SUMS_NONZERO, reduced, w->stream));
   OPSCHECK(ops_partition(m, w->stream));
 }
 
@@ -138,9 +138,9 @@ static void test_large(struct test *t)
   const struct sparse_list kept = {m.received, &m.state->received_counts[0], 1};
   const struct sparse_list result = {m.gathered, &m.state->result_count, 1};
   OPSCHECK(ops_local_pass(&m, gradient, SPARSE_GAUSSIAN_GUESS, SPARSE_REMOVE_IN_RESULT, t->stream));
-  OPSCHECK(ops_select(&m, offered, kept, &m.state->selection, SPARSE_THEN_NOTHING, t->stream));
-  OPSCHECK(ops_reduce(&m, m.received, false, SPARSE_SUMS_NONZERO, result, t->stream));
-  OPSCHECK(ops_apply(&m, result, SPARSE_THEN_NOTHING, t->stream));
+  OPSCHECK(ops_select_sums(&m, offered, kept, &m.state->selection, t->stream));
+  OPSCHECK(ops_reduce(&m, m.received, SPARSE_FROM_RANK_0, SPARSE_SUMS_NONZERO, result, t->stream));
+  OPSCHECK(ops_apply(&m, result, SPARSE_THRESHOLDS_STAY, t->stream));
   OPSCHECK(ops_clear_pending(&m, t->stream));
   CUDACHECK(cudaStreamSynchronize(t->stream));
   CUDACHECK(cudaMemcpy(s, m.state, sizeof *s, cudaMemcpyDeviceToHost));
@@ -159,7 +159,7 @@ static void test_large(struct test *t)
     good &= zero == expected[i].value;
   }
   OPSCHECK(ops_apply(&m, (struct sparse_list){m.gathered, &m.state->reduced_count, 1},
-                     SPARSE_THEN_NOTHING, t->stream)); /* of no entries */
+                     SPARSE_THRESHOLDS_STAY, t->stream)); /* of no entries */
   CUDACHECK(cudaStreamSynchronize(t->stream));
   CUDACHECK(cudaMemcpy(&zero, m.dense + planted[PLANTED - 1], sizeof zero, cudaMemcpyDeviceToHost));
   good &= zero == 0 && scratch < n / 8 + (16 << 20);

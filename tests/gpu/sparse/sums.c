@@ -25,7 +25,7 @@ void test_regions(struct test *t)
     }
     world_push(&w);
     OPSCHECK(ops_partition(&w.m, w.stream));
-    OPSCHECK(ops_decide(&w.m, SPARSE_PROPOSE_REGIONS, w.stream));
+    OPSCHECK(ops_propose_regions(&w.m, w.stream));
     world_pull(&w);
     uint64_t before = 0;
     const uint64_t chunk = s->offered_count / (uint64_t)nranks;
@@ -121,9 +121,10 @@ static bool reduce(struct test *t, size_t n, int nranks, uint32_t gap, enum kind
   bool good = true;
   for (int i = 0; i < 6; i++) {
     const bool own_region = i % 2 == 0;
+    const enum sparse_order order = own_region ? SPARSE_FROM_OWNER : SPARSE_FROM_RANK_0;
     const enum sparse_sums which = (enum sparse_sums)(i / 2);
     struct sparse_state *device = w.m.state;
-    OPSCHECK(ops_reduce(&w.m, w.m.received, own_region, which,
+    OPSCHECK(ops_reduce(&w.m, w.m.received, order, which,
                         (struct sparse_list){w.m.gathered, &device->reduced_count, 1}, w.stream));
     world_pull(&w);
     const size_t count = expect_sums(&w, own_region, which, sums);
@@ -194,7 +195,7 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
   memcpy(e.residual, w.residual, vector);
   memcpy(e.dense, w.dense, vector);
 
-  OPSCHECK(ops_apply(&w.m, gathered_parts(&w), SPARSE_THEN_NOTHING, w.stream));
+  OPSCHECK(ops_apply(&w.m, gathered_parts(&w), SPARSE_THRESHOLDS_STAY, w.stream));
   for (size_t i = 0; i < all; i++)
     e.dense[w.gathered[i].index] = added(w.gathered[i].value / (float)nranks, 0);
   world_pull(&w);
@@ -233,7 +234,7 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
   world_pull(&w);
   good = good && same_bits(w.dense, e.dense, vector, "averaged");
 
-  OPSCHECK(ops_apply(&w.m, offered, SPARSE_THEN_NOTHING, w.stream)); /* instead of all */
+  OPSCHECK(ops_apply(&w.m, offered, SPARSE_THRESHOLDS_STAY, w.stream)); /* instead of all */
   memset(e.dense, 0, vector);
   for (size_t i = 0; i < s->offered_count; i++)
     e.dense[w.offered[i].index] = w.offered[i].value / (float)nranks;
