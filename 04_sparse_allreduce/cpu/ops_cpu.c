@@ -128,7 +128,7 @@ static void local_pass(const struct call *c)
   struct sparse_state *s = m->state;
   clear_pending(c);
   s->nlevels = sparse_first_levels(m, c->candidates, s->levels, &s->limit);
-  sparse_begin(s, s->epoch + 1);
+  sparse_begin(s, s->progress.epoch + 1);
   s->pending = c->removal;
   s->offered_count = 0;
   memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
@@ -289,13 +289,13 @@ static void reduce(const struct call *c)
   const struct sparse_state *s = c->m.state;
   const bool from_owner = c->order == SPARSE_FROM_OWNER;
   const int n = c->m.nranks, rank = c->m.rank, first = from_owner ? rank : 0;
-  const uint64_t *region = from_owner ? s->boundaries + rank : s->whole;
-  const float threshold = (float)s->global_threshold;
+  const uint64_t *region = from_owner ? s->kept.boundaries + rank : s->fixed.whole;
+  const float threshold = (float)s->kept.global_threshold;
   const struct sparse_pair *next[SPARSE_MAX_RANKS], *end[SPARSE_MAX_RANKS];
   uint64_t kept = 0;
   for (int p = 0; p < n; p++) {
     const struct sparse_pair *list =
-        c->lists + (from_owner ? s->list_displs : s->received_displs)[p];
+        c->lists + (from_owner ? s->fixed.list_displs : s->received_displs)[p];
     next[p] = list + lower_bound(list, s->received_counts[p], region[0]);
     end[p] = list + lower_bound(list, s->received_counts[p], region[1]);
   }
@@ -334,8 +334,8 @@ static void divide(const struct sparse_memory *m, const struct sparse_pair *pair
                    uint64_t *displs, uint64_t *counts)
 {
   for (int p = 0; p < m->nranks; p++) {
-    displs[p] = lower_bound(pairs, count, m->state->boundaries[p]);
-    counts[p] = lower_bound(pairs, count, m->state->boundaries[p + 1]) - displs[p];
+    displs[p] = lower_bound(pairs, count, m->state->kept.boundaries[p]);
+    counts[p] = lower_bound(pairs, count, m->state->kept.boundaries[p + 1]) - displs[p];
   }
 }
 
@@ -466,7 +466,7 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
 /* Where this rank sees, in the memory of rank p, what lies at `mine` in its own. */
 static void *at_peer(const struct sparse_memory *m, int p, const void *mine)
 {
-  return m->state->peers[p] + ((const char *)mine - m->lists);
+  return m->state->fixed.peers[p] + ((const char *)mine - m->lists);
 }
 
 /* Writes flags[0 .. count) of this step to the memory of rank p. */
@@ -475,7 +475,8 @@ static void publish(const struct sparse_memory *m, int p, const uint64_t *flags,
 {
   uint64_t *there = at_peer(m, p, flags);
   for (int i = 0; i < count; i++)
-    __atomic_store_n(&there[i], (uint64_t)m->state->epoch << 32 | values[i], __ATOMIC_RELEASE);
+    __atomic_store_n(&there[i], (uint64_t)m->state->progress.epoch << 32 | values[i],
+                     __ATOMIC_RELEASE);
   cpu_notify(m->comm, p);
 }
 
@@ -499,10 +500,11 @@ static void await(const struct sparse_memory *m, int p, const uint64_t *flags, i
                   uint32_t *values)
 {
   struct sparse_state *s = m->state;
-  const struct awaited a = {flags, count, s->epoch};
+  const struct awaited a = {flags, count, s->progress.epoch};
   const double seconds = m->config.timeout_seconds > 0 ? m->config.timeout_seconds : 1e9;
-  if (!s->late && !cpu_wait(m->comm, all_there, &a, seconds)) s->late = (uint32_t)p + 1;
-  for (int i = 0; i < count; i++) values[i] = s->late ? 0 : (uint32_t)flags[i];
+  if (!s->progress.late && !cpu_wait(m->comm, all_there, &a, seconds))
+    s->progress.late = (uint32_t)p + 1;
+  for (int i = 0; i < count; i++) values[i] = s->progress.late ? 0 : (uint32_t)flags[i];
 }
 
 /* ---- lists to the owners of regions ---------------------------------------------------------- */
@@ -512,11 +514,12 @@ static void await(const struct sparse_memory *m, int p, const uint64_t *flags, i
 static void send_parts(const struct sparse_memory *m, uint64_t count, sparse_level_t level)
 {
   struct sparse_state *s = m->state;
-  if (s->late) return;
+  if (s->progress.late) return;
   divide(m, m->offered, count, s->region_displs, s->region_counts);
   for (int p = 0; p < m->nranks; p++) {
     const uint64_t first = s->region_displs[p], part = s->region_counts[p];
-    if (p != m->rank) memcpy(s->list_at[p] + first, m->offered + first, part * sizeof(*m->offered));
+    if (p != m->rank)
+      memcpy(s->fixed.list_at[p] + first, m->offered + first, part * sizeof(*m->offered));
     publish(m, p, m->flags->lists[m->rank], SPARSE_LIST_FLAGS,
             (uint32_t[]){[SPARSE_FLAG_FIRST] = (uint32_t)first,
                          [SPARSE_FLAG_COUNT] = (uint32_t)part,
@@ -571,7 +574,7 @@ static void await_lists(const struct call *c)
   for (int p = 0; p < m->nranks; p++) {
     uint32_t flags[SPARSE_LIST_FLAGS];
     await(m, p, m->flags->lists[p], SPARSE_LIST_FLAGS, flags);
-    struct sparse_pair *list = m->received + s->list_displs[p];
+    struct sparse_pair *list = m->received + s->fixed.list_displs[p];
     const struct sparse_pair *from = list + flags[SPARSE_FLAG_FIRST];
     s->received_counts[p] = 0;
     for (uint32_t i = 0; i < flags[SPARSE_FLAG_COUNT]; i++)
@@ -585,7 +588,7 @@ static void publish_sums(const struct call *c)
 {
   const struct sparse_memory *m = &c->m;
   const struct sparse_state *s = m->state;
-  for (int p = 0; p < m->nranks && !s->late; p++)
+  for (int p = 0; p < m->nranks && !s->progress.late; p++)
     publish(m, p, m->flags->sums[m->rank], SPARSE_SUM_FLAGS,
             (uint32_t[]){[SPARSE_FLAG_SUMS] = (uint32_t)s->reduced_count,
                          [SPARSE_FLAG_NONFINITE] = sparse_says_nonfinite(m, s),
@@ -617,6 +620,7 @@ static void fetch_sums(const struct call *c)
     to += count;
     s->gathered_counts[p] = m->flags->reduced[p] = count;
     s->region_counts[p] = flags[SPARSE_FLAG_TAKEN];
+    s->all_nonfinite[p] = flags[SPARSE_FLAG_NONFINITE];
   }
 }
 

@@ -205,13 +205,17 @@ void exchange_shares(const struct sparse_allreduce_handle *h, const uint64_t *co
 uint64_t exchange_overlap(const uint64_t *a, const uint64_t *b, uint64_t *first);
 
 /* AllGatherV: the state->send_counts[0] entries at `send` of every rank arrive at `recv` of all, in
- * rank order, one after the other. `recv` is `gathered`, then gathered_counts and gathered_displs
- * of the state say where, or `received`: received_counts and received_displs. */
+ * rank order, one after the other; counts[r] and displs[r], in device memory, become how many there
+ * are of rank r, and where (unless all have k, which they say already). */
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const struct sparse_pair *send,
-                             struct sparse_pair *recv, cudaStream_t stream);
+                             struct sparse_pair *recv, uint64_t *counts, uint64_t *displs,
+                             cudaStream_t stream);
 
 /* All ranks exchange whether their gradients were finite: 4 bytes each, at a step's end. */
 ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream);
+
+/* Waits until all ranks have come here. */
+ncclResult_t exchange_barrier(struct sparse_allreduce_handle *h, cudaStream_t stream);
 
 /* Gathers the same number of words from every rank on the host, in h->counts[r * words ...]; waits
  * for the stream. `mine` is in device memory. */

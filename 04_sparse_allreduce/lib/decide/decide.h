@@ -13,8 +13,9 @@ enum sparse_thresholds { SPARSE_THRESHOLDS_STAY, SPARSE_THRESHOLDS_ADAPT };
 
 SPARSE_DEVICE void sparse_uniform_regions(const struct sparse_memory *m, struct sparse_state *s)
 {
-  for (int j = 0; j < m->nranks; j++) s->boundaries[j] = (uint64_t)j * (m->n / (size_t)m->nranks);
-  s->boundaries[m->nranks] = m->n;
+  for (int j = 0; j < m->nranks; j++)
+    s->kept.boundaries[j] = (uint64_t)j * (m->n / (size_t)m->nranks);
+  s->kept.boundaries[m->nranks] = m->n;
 }
 
 /* ---- regions --------------------------------------------------------------------------------- */
@@ -35,7 +36,7 @@ SPARSE_DEVICE void sparse_take_regions(const struct sparse_memory *m)
   struct sparse_state *s = m->state;
   sparse_uniform_regions(m, s);
   if (s->proposal[0] > 0) return; /* a rank could not propose */
-  for (int j = 1; j < m->nranks; j++) s->boundaries[j] = s->proposal[j] / (uint64_t)m->nranks;
+  for (int j = 1; j < m->nranks; j++) s->kept.boundaries[j] = s->proposal[j] / (uint64_t)m->nranks;
 }
 
 /* ---- exchanges ------------------------------------------------------------------------------- */
@@ -81,7 +82,7 @@ SPARSE_DEVICE void sparse_want_k(const struct sparse_memory *m)
 /* or near the global threshold first, which has followed them. */
 SPARSE_DEVICE void sparse_want_k_near_threshold(const struct sparse_memory *m)
 {
-  const double near = 0.85 * m->state->global_threshold;
+  const double near = 0.85 * m->state->kept.global_threshold;
   sparse_want(m->state, m->k, sparse_level(near), SPARSE_FROM_LIST);
 }
 
@@ -98,7 +99,7 @@ SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, s
  * is 0, never: as after a step without any gradient. */
 SPARSE_DEVICE bool sparse_far_off(const struct sparse_memory *m, uint64_t count)
 {
-  return count > ((float)m->state->global_threshold == 0 ? m->k : 4 * m->k);
+  return count > ((float)m->state->kept.global_threshold == 0 ? m->k : 4 * m->k);
 }
 
 /* Of `count` sums those in the sample are evenly spaced: the place of its i-th one. */
@@ -125,17 +126,18 @@ SPARSE_DEVICE void sparse_global_adapt(const struct sparse_memory *m)
   struct sparse_state *s = m->state;
   const uint64_t count = s->result_count;
   if (sparse_far_off(m, count))
-    s->global_threshold = (double)sparse_from_magnitude(
+    s->kept.global_threshold = (double)sparse_from_magnitude(
         sparse_in_sample(s->sample, SPARSE_SAMPLE * (uint64_t)m->k / count));
   else
-    sparse_adapt(&s->global_threshold, count, m->t, m->constants.global_band);
+    sparse_adapt(&s->kept.global_threshold, count, m->t, m->constants.global_band);
 }
 
 SPARSE_DEVICE void sparse_local_adapt(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
-  sparse_adapt(&s->local_threshold, s->offered_count, m->t, m->constants.local_band);
-  s->guess = sparse_level(s->local_threshold * s->guess_ratio); /* it has moved with what is left */
+  sparse_adapt(&s->kept.local_threshold, s->offered_count, m->t, m->constants.local_band);
+  s->kept.guess = sparse_level(s->kept.local_threshold *
+                               s->kept.guess_ratio); /* it has moved with what is left */
 }
 
 /* The wanted sums are known. The smallest is the global threshold, if there is one. */
@@ -143,7 +145,7 @@ SPARSE_DEVICE void sparse_sums_found(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
   if (!m->adapts) return;
-  if (s->wanted > 0) s->global_threshold = (double)sparse_from_magnitude(s->global.above);
+  if (s->wanted > 0) s->kept.global_threshold = (double)sparse_from_magnitude(s->global.above);
   sparse_local_adapt(m);
 }
 

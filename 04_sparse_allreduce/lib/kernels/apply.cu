@@ -52,7 +52,7 @@ __device__ inline void find_parts(const sparse_memory &m, const sparse_list &lis
   OPS_ROLLED
   for (int p = (int)threadIdx.x; p < parts; p += THREADS) {
     if (!AT_OWNERS || !there) s.lists.counts[p] = there ? (uint32_t)list.counts[p] : 0;
-    s.ends[p] = parts == 1 ? (uint32_t)m.n : (uint32_t)m.state->boundaries[p + 1];
+    s.ends[p] = parts == 1 ? (uint32_t)m.n : (uint32_t)m.state->kept.boundaries[p + 1];
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -278,7 +278,7 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     /* How many entries the owners have taken. The local pass has noted how many it had for each. */
     OPS_ROLLED
     for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
-      m.state->region_counts[p] = ops_await_taken(m, p);
+      ops_await_taken(m, p);
       m.state->gathered_counts[p] = parts.lists.counts[p];
     }
   }

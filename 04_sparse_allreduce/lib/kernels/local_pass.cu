@@ -511,7 +511,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
   uint32_t drawn = 0, epoch = 0;
   if (threadIdx.x == 0) {
     s.next[1] = drawn = ops_chain_draw(chain);
-    epoch = state->epoch;
+    epoch = state->progress.epoch;
     s.pending = state->pending;
     s.selection = state->selection;
     s.nlevels = sparse_first_levels(&m, candidates_are, s.levels, &s.limit);
@@ -520,8 +520,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
   for (int j = (int)threadIdx.x; j < SPARSE_MAX_LEVELS; j += THREADS) s.exceeding[j] = 0;
   if (offers)
     for (int j = (int)threadIdx.x; j < m.nranks; j += THREADS) {
-      s.ends[j] = (uint32_t)state->boundaries[j + 1];
-      s.list_at[j] = state->list_at[j];
+      s.ends[j] = (uint32_t)state->kept.boundaries[j + 1];
+      s.list_at[j] = state->fixed.list_at[j];
       s.lists[j] = make_uint2((uint32_t)m.flags->lists[j][SPARSE_FLAG_FIRST],
                               (uint32_t)m.flags->lists[j][SPARSE_FLAG_COUNT]);
     }

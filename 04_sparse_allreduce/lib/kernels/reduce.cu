@@ -62,8 +62,8 @@ struct order {
 order order_of(const sparse_memory *m, enum sparse_order from)
 {
   sparse_state *s = m->state;
-  if (from == SPARSE_FROM_RANK_0) return {from, s->received_displs, s->whole, 0, 1};
-  return {from, s->list_displs, s->boundaries + m->rank, m->rank, -1};
+  if (from == SPARSE_FROM_RANK_0) return {from, s->received_displs, s->fixed.whole, 0, 1};
+  return {from, s->fixed.list_displs, s->kept.boundaries + m->rank, m->rank, -1};
 }
 
 /* Where the lists are, and above which level their entries count; false if one does not come. */
@@ -104,7 +104,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   job w = {m.nranks, how.first, how.stride, how.region[0], how.region[1]};
   if (which == SPARSE_SUMS_NONZERO) w.level = 0;
   if (above) {
-    w.level = sparse_level(m.state->global_threshold);
+    w.level = sparse_level(m.state->kept.global_threshold);
     w.limit = SPARSE_INFINITY_LEVEL;
   }
   const bool there = find_lists<ONESIDED>(m, all, base, how.displs);
@@ -208,7 +208,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     all_dropped[p] = 0;
     if (late) continue;
     m.state->received_counts[p] = taken;
-    if (p != m.rank) m.state->stored[p] += s.lists.counts[p];
+    if (p != m.rank) m.state->progress.stored[p] += s.lists.counts[p];
   }
   if (threadIdx.x != 0) return;
   *to.counts = late ? 0 : s.next;

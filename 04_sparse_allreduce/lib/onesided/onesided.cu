@@ -27,7 +27,8 @@ __global__ void OPS_BOUNDS(SEND_THREADS, 1) send_parts(const __grid_constant__ s
  * up to its own; the end of the list begins the rest. By all threads of a grid. */
 __device__ inline void note_units(const sparse_memory &m, const sparse_list &sums)
 {
-  const uint64_t begin = m.state->boundaries[m.rank], end = m.state->boundaries[m.rank + 1];
+  const uint64_t begin = m.state->kept.boundaries[m.rank],
+                 end = m.state->kept.boundaries[m.rank + 1];
   const uint32_t count = (uint32_t)*sums.counts, threads = gridDim.x * blockDim.x;
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i <= count; i += threads) {
     uint64_t unit = (begin + SPARSE_UNIT - 1) / SPARSE_UNIT;

@@ -15,7 +15,7 @@
 static struct sparse_list merged(const struct sparse_memory *m, int round)
 {
   return (struct sparse_list){m->gathered + (size_t)(1 + round) * m->list_room,
-                              &m->state->gathered_counts[1 + round], 1};
+                              &m->state->merge_counts[round], 1};
 }
 
 /* MPI: Recv(indices), Recv(values) -> NCCL: one ncclRecv of pairs. Then the k largest sums of both

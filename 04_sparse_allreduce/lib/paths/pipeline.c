@@ -96,7 +96,8 @@ static ncclResult_t sum_at_all(struct sparse_allreduce_handle *h, struct sparse_
   const struct sparse_memory *m = &h->m;
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   if (sparse_varies(h->path)) SPARSE_TRY(ops_send_offered(m, stream));
-  SPARSE_TRY(exchange_gather(h, m->offered, m->received, stream));
+  SPARSE_TRY(exchange_gather(h, m->offered, m->received, m->state->received_counts,
+                             m->state->received_displs, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   return ops_reduce(m, m->received, SPARSE_FROM_RANK_0, SPARSE_SUMS_NONZERO, sums, stream);
 }
@@ -128,7 +129,7 @@ static ncclResult_t decide_to_fall_back(struct sparse_allreduce_handle *h, cudaS
 static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  const uint64_t *places = h->state->boundaries; /* they never change here */
+  const uint64_t *places = h->state->kept.boundaries; /* they never change here */
   SPARSE_CUDA(cudaMemsetAsync(m->dense + places[m->rank], 0,
                               (places[m->rank + 1] - places[m->rank]) * sizeof(float), stream));
   SPARSE_TRY(ops_scatter(m, sparse_reduced(m), stream));
@@ -158,7 +159,8 @@ static ncclResult_t sum_at_owners(struct sparse_allreduce_handle *h, cudaStream_
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   if (h->path->falls_back) SPARSE_TRY(decide_to_fall_back(h, stream));
   if (h->now.fell_back) return gather_densely(h, stream);
-  return exchange_gather(h, m->reduced, m->gathered, stream);
+  return exchange_gather(h, m->reduced, m->gathered, m->state->gathered_counts,
+                         m->state->gathered_displs, stream);
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */

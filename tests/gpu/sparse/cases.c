@@ -51,10 +51,10 @@ static void test_repeats(struct test *t, bool graph)
   struct sparse_state *s = w.state;
   for (size_t i = 0; i < n; i++) w.residual[i] = element(t, RANDOM);
   s->received_counts[0] = random_list(t, w.received, w.m.capacity, 0, n, 40, RANDOM);
-  s->whole[1] = s->boundaries[1] = n;
+  s->fixed.whole[1] = s->kept.boundaries[1] = n;
   w.m.constants.raise_steps = 2;
   w.m.constants.raise_factor = 1.2;
-  s->local_threshold = 0.4;
+  s->kept.local_threshold = 0.4;
   world_push(&w);
   CUDACHECK(cudaMalloc((void **)&initial, sizeof *initial));
   CUDACHECK(cudaMemcpy(initial, w.m.state, sizeof *initial, cudaMemcpyDeviceToDevice));
@@ -129,10 +129,10 @@ static void test_large(struct test *t)
     CUDACHECK(cudaMemcpy(gradient + planted[i], &x, sizeof x, cudaMemcpyHostToDevice));
     expected[i] = (struct sparse_pair){(uint32_t)planted[i], added(x, small)};
   }
-  s->guess = sparse_level(0.5);
+  s->kept.guess = sparse_level(0.5);
   s->search_from = s->keep_from = SPARSE_FROM_RESIDUAL;
   s->wanted = PLANTED;
-  s->whole[1] = s->boundaries[1] = n;
+  s->fixed.whole[1] = s->kept.boundaries[1] = n;
   CUDACHECK(cudaMemcpy(m.state, s, sizeof *s, cudaMemcpyHostToDevice));
   const struct sparse_list offered = {m.offered, &m.state->offered_count, 1};
   const struct sparse_list kept = {m.received, &m.state->received_counts[0], 1};

@@ -101,8 +101,8 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   fill_gradient(t, &w, kind, shift, values);
   w.m.constants.raise_steps = SPARSE_MAX_RAISES;
   w.m.constants.raise_factor = 1.03;
-  w.state->local_threshold = level;
-  w.state->guess = sparse_level(level);
+  w.state->kept.local_threshold = level;
+  w.state->kept.guess = sparse_level(level);
   leave_pending(t, &w, kind);
   const enum sparse_removal removal = (enum sparse_removal)(next_random(t) % 3);
   memcpy(e.state, w.state, sizeof *e.state);
@@ -199,7 +199,7 @@ void test_count_levels(struct test *t)
         expected[j] += magnitude > s->levels[j] && magnitude <= s->limit;
     }
     const size_t levels = (size_t)s->nlevels;
-    s->guess = -1;
+    s->kept.guess = -1;
     sparse_constants_init(&w.m.constants, SPARSE_PRESET_VGG);
     for (int repeat = 0; repeat < 3; repeat++) {
       world_push(&w); /* the decision after it has taken a threshold */
@@ -219,16 +219,17 @@ static bool ratio_becomes(struct test *t, double ratio, uint64_t candidates, int
   struct world w;
   world_open(&w, t, 10000, 100, 1);
   struct sparse_state *s = w.state;
-  s->guess_ratio = ratio;
+  s->kept.guess_ratio = ratio;
   s->level_counts[0] = candidates;
   s->selection.above = sparse_magnitude(2);
   for (int i = 0; i < steps; i++) sparse_set_guess(&w.m, s);
-  const bool good = s->guess_ratio >= low && s->guess_ratio <= high &&
-                    same_number((uint64_t)s->guess,
-                                (uint64_t)sparse_magnitude((float)(2 * s->guess_ratio)), "guess");
+  const bool good =
+      s->kept.guess_ratio >= low && s->kept.guess_ratio <= high &&
+      same_number((uint64_t)s->kept.guess,
+                  (uint64_t)sparse_magnitude((float)(2 * s->kept.guess_ratio)), "guess");
   if (!good)
     launcher_error("ratio %g, %llu candidates, %d steps: %.17g, expected %g to %g", ratio,
-                   (unsigned long long)candidates, steps, s->guess_ratio, low, high);
+                   (unsigned long long)candidates, steps, s->kept.guess_ratio, low, high);
   world_close(&w);
   return good;
 }
