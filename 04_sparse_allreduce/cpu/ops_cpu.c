@@ -10,21 +10,21 @@
 #include "handle.h"
 
 /* An operator and its arguments, as far as it has them. It does run(call), or each(call, i) for all
- * entries of `list` or, without a list, all elements of the vectors; and then the decision. */
+ * entries of `list` or, without a list, all elements of the vectors; or it takes a decision. */
 struct call {
   void (*run)(const struct call *call);
   void (*each)(const struct call *call, uint64_t i);
-  enum sparse_decision then;
+  void (*decision)(const struct sparse_memory *m), (*found)(const struct sparse_memory *m);
   struct sparse_memory m;
   struct sparse_list list, from;
   const void *gradient;
   enum sparse_candidates candidates;
   enum sparse_removal removal;
   struct sparse_selection *selection;
-  enum sparse_decision found;
   const struct sparse_pair *lists;
-  bool own_region;
+  enum sparse_order order;
   enum sparse_sums which;
+  enum sparse_thresholds thresholds;
   float scale, *vector;
 };
 
@@ -63,7 +63,7 @@ static void run_call(const void *arg)
   const uint64_t count = c->list.pairs != NULL ? list_count(c->list) : c->m.n;
   for (uint64_t i = 0; c->each != NULL && i < count; i++) c->each(c, i);
   if (c->run != NULL) c->run(c);
-  sparse_decide(c->then, &c->m);
+  if (c->decision != NULL) c->decision(&c->m);
 }
 
 static ncclResult_t enqueue(const struct sparse_memory *m, cudaStream_t stream, struct call call)
@@ -73,11 +73,12 @@ static ncclResult_t enqueue(const struct sparse_memory *m, cudaStream_t stream, 
                                                                           : ncclUnhandledCudaError;
 }
 
-ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what,
-                        cudaStream_t stream)
-{
-  return enqueue(m, stream, (struct call){.then = what});
-}
+#define DEFINE_DECISION(name)                                                 \
+  ncclResult_t ops_##name(const struct sparse_memory *m, cudaStream_t stream) \
+  {                                                                           \
+    return enqueue(m, stream, (struct call){.decision = sparse_##name});      \
+  }
+OPS_DECISIONS(DEFINE_DECISION)
 
 size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity)
 {
@@ -127,7 +128,7 @@ static void local_pass(const struct call *c)
   struct sparse_state *s = m->state;
   clear_pending(c);
   s->nlevels = sparse_first_levels(m, c->candidates, s->levels, &s->limit);
-  sparse_begin(s, s->epoch + 1);
+  sparse_begin(s, s->progress.epoch + 1);
   s->pending = c->removal;
   s->offered_count = 0;
   memset(s->level_counts, 0, sizeof(s->level_counts[0]) * (size_t)s->nlevels);
@@ -230,20 +231,33 @@ static void run_select(const struct call *c)
   if (s->search_from != SPARSE_FROM_NOTHING) {
     const struct input in = input_from(&c->m, c->from, s->search_from);
     search(s, &in, c->selection);
+    c->found(&c->m);
   }
-  sparse_decide(c->found, &c->m);
   if (s->keep_from != SPARSE_FROM_NOTHING) {
     const struct input in = input_from(&c->m, c->from, s->keep_from);
     keep(c, &in);
   }
 }
 
-ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list from,
-                        struct sparse_list to, struct sparse_selection *selection,
-                        enum sparse_decision found, cudaStream_t stream)
+ncclResult_t ops_select_sums(const struct sparse_memory *m, struct sparse_list from,
+                             struct sparse_list to, struct sparse_selection *selection,
+                             cudaStream_t stream)
 {
-  const struct call c = {
-      .run = run_select, .from = from, .list = to, .selection = selection, .found = found};
+  const struct call c = {.run = run_select,
+                         .found = sparse_sums_found,
+                         .from = from,
+                         .list = to,
+                         .selection = selection};
+  return enqueue(m, stream, c);
+}
+
+ncclResult_t ops_select_offered(const struct sparse_memory *m, cudaStream_t stream)
+{
+  const struct call c = {.run = run_select,
+                         .found = sparse_offered_found,
+                         .from = sparse_offered(m),
+                         .list = sparse_offered(m),
+                         .selection = &m->state->selection};
   return enqueue(m, stream, c);
 }
 
@@ -259,12 +273,12 @@ static void count_levels(const struct call *c)
       s->level_counts[j] += magnitude > s->levels[j] && magnitude <= s->limit;
     }
   }
+  sparse_gaussian_correct(&c->m);
 }
 
-ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
-                              cudaStream_t stream)
+ncclResult_t ops_count_levels(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return enqueue(m, stream, (struct call){.run = count_levels, .then = then});
+  return enqueue(m, stream, (struct call){.run = count_levels});
 }
 
 /* ---- sums: the lists of all ranks are added, in a fixed order -------------------------------- */
@@ -273,14 +287,15 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decisio
 static void reduce(const struct call *c)
 {
   const struct sparse_state *s = c->m.state;
-  const int n = c->m.nranks, rank = c->m.rank, first = c->own_region ? rank : 0;
-  const uint64_t *region = c->own_region ? s->boundaries + rank : s->whole;
-  const float threshold = (float)s->global_threshold;
+  const bool from_owner = c->order == SPARSE_FROM_OWNER;
+  const int n = c->m.nranks, rank = c->m.rank, first = from_owner ? rank : 0;
+  const uint64_t *region = from_owner ? s->kept.boundaries + rank : s->fixed.whole;
+  const float threshold = (float)s->kept.global_threshold;
   const struct sparse_pair *next[SPARSE_MAX_RANKS], *end[SPARSE_MAX_RANKS];
   uint64_t kept = 0;
   for (int p = 0; p < n; p++) {
     const struct sparse_pair *list =
-        c->lists + (c->own_region ? s->list_displs : s->received_displs)[p];
+        c->lists + (from_owner ? s->fixed.list_displs : s->received_displs)[p];
     next[p] = list + lower_bound(list, s->received_counts[p], region[0]);
     end[p] = list + lower_bound(list, s->received_counts[p], region[1]);
   }
@@ -290,7 +305,7 @@ static void reduce(const struct call *c)
       if (next[p] < end[p] && next[p]->index < index) index = next[p]->index;
     if (index == SPARSE_NO_INDEX) break;
     float sum = 0.0f;
-    for (int i = 0, p = first; i < n; i++, p = (p + (c->own_region ? n - 1 : 1)) % n)
+    for (int i = 0, p = first; i < n; i++, p = (p + (from_owner ? n - 1 : 1)) % n)
       if (next[p] < end[p] && next[p]->index == index) sum = one_nan(sum + next[p]++->value);
     if (c->which == SPARSE_SUMS_ALL ||
         (c->which == SPARSE_SUMS_NONZERO ? sum != 0 : fabsf(sum) > threshold))
@@ -300,15 +315,15 @@ static void reduce(const struct call *c)
 }
 
 ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *lists,
-                        bool own_region, enum sparse_sums which, struct sparse_list to,
+                        enum sparse_order order, enum sparse_sums which, struct sparse_list to,
                         cudaStream_t stream)
 {
   const struct call c = {.run = reduce,
+                         .decision = order == SPARSE_FROM_OWNER ? sparse_send_reduced : NULL,
                          .list = to,
-                         .then = own_region ? SPARSE_SEND_REDUCED : SPARSE_THEN_NOTHING,
                          .which = which,
                          .lists = lists,
-                         .own_region = own_region};
+                         .order = order};
   return enqueue(m, stream, c);
 }
 
@@ -319,8 +334,8 @@ static void divide(const struct sparse_memory *m, const struct sparse_pair *pair
                    uint64_t *displs, uint64_t *counts)
 {
   for (int p = 0; p < m->nranks; p++) {
-    displs[p] = lower_bound(pairs, count, m->state->boundaries[p]);
-    counts[p] = lower_bound(pairs, count, m->state->boundaries[p + 1]) - displs[p];
+    displs[p] = lower_bound(pairs, count, m->state->kept.boundaries[p]);
+    counts[p] = lower_bound(pairs, count, m->state->kept.boundaries[p + 1]) - displs[p];
   }
 }
 
@@ -352,16 +367,30 @@ static void apply(const struct call *c)
     if (dense) c->m.dense[pair.index] = one_nan(pair.value / (float)c->m.nranks);
     in_result[pair.index] = true;
   }
-  for (int i = 0; c->then == SPARSE_COUNT_AND_ADAPT && count > 0 && i < SPARSE_SAMPLE; i++)
+  for (int i = 0; count > 0 && i < SPARSE_SAMPLE; i++)
     c->m.state->sample[i] = sparse_magnitude(c->list.pairs[sparse_sample_place(i, count)].value);
+  sparse_applied(&c->m, count, c->thresholds);
+}
+
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_thresholds thresholds, cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.run = apply, .list = list, .thresholds = thresholds});
+}
+
+static void add(const struct call *c, uint64_t at, float average)
+{
+  c->vector[at] = one_nan(fmaf(c->scale, average, c->vector[at]));
 }
 
 static void add_entry(const struct call *c, uint64_t i)
 {
-  const bool dense = c->list.pairs == NULL;
-  const uint64_t at = dense ? i : c->list.pairs[i].index;
-  const float result = dense ? c->m.dense[i] : c->list.pairs[i].value / (float)c->m.nranks;
-  c->vector[at] = one_nan(fmaf(c->scale, result, c->vector[at]));
+  add(c, c->list.pairs[i].index, c->list.pairs[i].value / (float)c->m.nranks);
+}
+
+static void add_element(const struct call *c, uint64_t i)
+{
+  add(c, i, c->m.dense[i]);
 }
 
 ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, float scale,
@@ -369,6 +398,12 @@ ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, flo
 {
   return enqueue(m, stream,
                  (struct call){.each = add_entry, .list = list, .scale = scale, .vector = vector});
+}
+
+ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
+                           cudaStream_t stream)
+{
+  return enqueue(m, stream, (struct call){.each = add_element, .scale = scale, .vector = vector});
 }
 
 /* ---- entries and elements on their own ------------------------------------------------------- */
@@ -431,7 +466,7 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
 /* Where this rank sees, in the memory of rank p, what lies at `mine` in its own. */
 static void *at_peer(const struct sparse_memory *m, int p, const void *mine)
 {
-  return m->state->peers[p] + ((const char *)mine - m->lists);
+  return m->state->fixed.peers[p] + ((const char *)mine - m->lists);
 }
 
 /* Writes flags[0 .. count) of this step to the memory of rank p. */
@@ -440,7 +475,8 @@ static void publish(const struct sparse_memory *m, int p, const uint64_t *flags,
 {
   uint64_t *there = at_peer(m, p, flags);
   for (int i = 0; i < count; i++)
-    __atomic_store_n(&there[i], (uint64_t)m->state->epoch << 32 | values[i], __ATOMIC_RELEASE);
+    __atomic_store_n(&there[i], (uint64_t)m->state->progress.epoch << 32 | values[i],
+                     __ATOMIC_RELEASE);
   cpu_notify(m->comm, p);
 }
 
@@ -464,10 +500,11 @@ static void await(const struct sparse_memory *m, int p, const uint64_t *flags, i
                   uint32_t *values)
 {
   struct sparse_state *s = m->state;
-  const struct awaited a = {flags, count, s->epoch};
+  const struct awaited a = {flags, count, s->progress.epoch};
   const double seconds = m->config.timeout_seconds > 0 ? m->config.timeout_seconds : 1e9;
-  if (!s->late && !cpu_wait(m->comm, all_there, &a, seconds)) s->late = (uint32_t)p + 1;
-  for (int i = 0; i < count; i++) values[i] = s->late ? 0 : (uint32_t)flags[i];
+  if (!s->progress.late && !cpu_wait(m->comm, all_there, &a, seconds))
+    s->progress.late = (uint32_t)p + 1;
+  for (int i = 0; i < count; i++) values[i] = s->progress.late ? 0 : (uint32_t)flags[i];
 }
 
 /* ---- lists to the owners of regions ---------------------------------------------------------- */
@@ -477,11 +514,12 @@ static void await(const struct sparse_memory *m, int p, const uint64_t *flags, i
 static void send_parts(const struct sparse_memory *m, uint64_t count, sparse_level_t level)
 {
   struct sparse_state *s = m->state;
-  if (s->late) return;
+  if (s->progress.late) return;
   divide(m, m->offered, count, s->region_displs, s->region_counts);
   for (int p = 0; p < m->nranks; p++) {
     const uint64_t first = s->region_displs[p], part = s->region_counts[p];
-    if (p != m->rank) memcpy(s->list_at[p] + first, m->offered + first, part * sizeof(*m->offered));
+    if (p != m->rank)
+      memcpy(s->fixed.list_at[p] + first, m->offered + first, part * sizeof(*m->offered));
     publish(m, p, m->flags->lists[m->rank], SPARSE_LIST_FLAGS,
             (uint32_t[]){[SPARSE_FLAG_FIRST] = (uint32_t)first,
                          [SPARSE_FLAG_COUNT] = (uint32_t)part,
@@ -510,13 +548,19 @@ static void send_candidates(const struct call *c)
     send_parts(&c->m, s->level_counts[0], s->selection.above);
 }
 
+static void choose_candidates(const struct call *c)
+{
+  const struct sparse_state *s = c->m.state;
+  const int raised = sparse_raised(&c->m, s->nlevels, s->level_counts);
+  sparse_threshold_choose(&c->m, raised, SPARSE_SENT_BY_PASS);
+}
+
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
                                cudaStream_t stream)
 {
   SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_ABOVE_THRESHOLDS, SPARSE_REMOVE_IN_RESULT, stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_OFFER_THRESHOLD, stream));
-  SPARSE_TRY(ops_select(m, sparse_offered(m), sparse_offered(m), &m->state->selection,
-                        SPARSE_OVERFLOW_FOUND, stream));
+  SPARSE_TRY(enqueue(m, stream, (struct call){.run = choose_candidates}));
+  SPARSE_TRY(ops_select_offered(m, stream));
   return enqueue(m, stream, (struct call){.run = send_candidates});
 }
 
@@ -530,7 +574,7 @@ static void await_lists(const struct call *c)
   for (int p = 0; p < m->nranks; p++) {
     uint32_t flags[SPARSE_LIST_FLAGS];
     await(m, p, m->flags->lists[p], SPARSE_LIST_FLAGS, flags);
-    struct sparse_pair *list = m->received + s->list_displs[p];
+    struct sparse_pair *list = m->received + s->fixed.list_displs[p];
     const struct sparse_pair *from = list + flags[SPARSE_FLAG_FIRST];
     s->received_counts[p] = 0;
     for (uint32_t i = 0; i < flags[SPARSE_FLAG_COUNT]; i++)
@@ -544,7 +588,7 @@ static void publish_sums(const struct call *c)
 {
   const struct sparse_memory *m = &c->m;
   const struct sparse_state *s = m->state;
-  for (int p = 0; p < m->nranks && !s->late; p++)
+  for (int p = 0; p < m->nranks && !s->progress.late; p++)
     publish(m, p, m->flags->sums[m->rank], SPARSE_SUM_FLAGS,
             (uint32_t[]){[SPARSE_FLAG_SUMS] = (uint32_t)s->reduced_count,
                          [SPARSE_FLAG_NONFINITE] = sparse_says_nonfinite(m, s),
@@ -555,8 +599,8 @@ ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums whi
                              cudaStream_t stream)
 {
   SPARSE_TRY(enqueue(m, stream, (struct call){.run = await_lists}));
-  SPARSE_TRY(ops_reduce(m, m->received, true, which, sparse_reduced(m), stream));
-  if (which == SPARSE_SUMS_NONZERO) SPARSE_TRY(ops_decide(m, SPARSE_WANT_K_NEAR_THRESHOLD, stream));
+  SPARSE_TRY(ops_reduce(m, m->received, SPARSE_FROM_OWNER, which, sparse_reduced(m), stream));
+  if (which == SPARSE_SUMS_NONZERO) SPARSE_TRY(ops_want_k_near_threshold(m, stream));
   return enqueue(m, stream, (struct call){.run = publish_sums});
 }
 
@@ -576,6 +620,7 @@ static void fetch_sums(const struct call *c)
     to += count;
     s->gathered_counts[p] = m->flags->reduced[p] = count;
     s->region_counts[p] = flags[SPARSE_FLAG_TAKEN];
+    s->all_nonfinite[p] = flags[SPARSE_FLAG_NONFINITE];
   }
 }
 
@@ -587,21 +632,18 @@ static void count_chosen(const struct call *c)
 }
 
 /* Fetches all sums and chooses: the kernels exchange histograms instead, and find the same. */
-ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
+ncclResult_t ops_choose_sent(const struct sparse_memory *m, cudaStream_t stream)
 {
   SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));
-  SPARSE_TRY(ops_select(m, sparse_gathered(m), sparse_result(m), &m->state->global,
-                        SPARSE_GLOBAL_THRESHOLD, stream));
+  SPARSE_TRY(ops_select_sums(m, sparse_gathered(m), sparse_result(m), &m->state->global, stream));
   return enqueue(m, stream, (struct call){.run = count_chosen});
 }
 
-ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                       enum sparse_decision then, cudaStream_t stream)
+/* In exact steps ops_choose_sent() has fetched the sums, and chosen. */
+ncclResult_t ops_apply_sent(const struct sparse_memory *m, enum sparse_thresholds thresholds,
+                            cudaStream_t stream)
 {
-  const bool at_owners = list.pairs == NULL;
-  if (at_owners) list = sparse_gathered(m);
-  /* in exact steps ops_select_sums() has fetched them, and chosen */
-  if (at_owners && then == SPARSE_COUNT_AND_ADAPT)
+  if (thresholds == SPARSE_THRESHOLDS_ADAPT)
     SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));
-  return enqueue(m, stream, (struct call){.run = apply, .list = list, .then = then});
+  return ops_apply(m, sparse_gathered(m), thresholds, stream);
 }

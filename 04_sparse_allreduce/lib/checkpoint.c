@@ -5,15 +5,15 @@
 #include <stddef.h>
 #include <string.h>
 
-/* What a saved state begins with; the kept part of sparse_state and the residual follow. */
+/* What a saved state begins with; the residual follows. */
 struct saved {
   char magic[8];
   sparse_allreduce_config_t config;
   uint64_t count, rank, nranks, step, exact_step;
   double density;
-  uint64_t checksum; /* of all the others, and of what follows */
+  struct sparse_kept kept;
+  uint64_t checksum; /* of all the others, and of the residual */
 };
-static const size_t KEPT = offsetof(struct sparse_state, levels);
 
 /* FNV-1a over words of 8 bytes, the last one filled up with zeros. Each step can be undone, so
  * states that differ in one word never have the same. */
@@ -37,7 +37,8 @@ static struct saved saved_header(const struct sparse_allreduce_handle *h)
                         .nranks = (uint64_t)h->m.nranks,
                         .step = h->step,
                         .exact_step = h->exact_step,
-                        .density = h->density};
+                        .density = h->density,
+                        .kept = h->state->kept};
   /* Steps give the same bits whatever these are, so a restart may choose others. */
   saved.config.throttle = 0;
   saved.config.balance = 0;
@@ -55,27 +56,25 @@ static size_t residual_bytes(const struct sparse_allreduce_handle *h)
 static uint64_t checksum_of(const struct sparse_allreduce_handle *h, const char *state)
 {
   const uint64_t so_far = sparse_hash(0, state, offsetof(struct saved, checksum));
-  return sparse_hash(so_far, state + sizeof(struct saved), KEPT + residual_bytes(h));
+  return sparse_hash(so_far, state + sizeof(struct saved), residual_bytes(h));
 }
 
 size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle)
 {
-  return handle != NULL ? sizeof(struct saved) + KEPT + residual_bytes(handle) : 0;
+  return handle != NULL ? sizeof(struct saved) + residual_bytes(handle) : 0;
 }
 
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state)
 {
-  SPARSE_TRY(sparse_usable(handle));
-  if (state == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  char *kept = (char *)state + sizeof(struct saved);
-  struct saved saved = saved_header(handle);
   float *residual;
-  SPARSE_TRY(sparse_allreduce_residual(handle, &residual));
-  SPARSE_TRY(sparse_read_state(handle));
+  SPARSE_TRY(
+      sparse_allreduce_residual(handle, &residual)); /* an error of the last step ends here */
+  if (state == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  struct saved saved = saved_header(handle);
   memcpy(state, &saved, sizeof(saved));
-  memcpy(kept, handle->state, KEPT);
   if (residual != NULL)
-    SPARSE_CUDA(cudaMemcpy(kept + KEPT, residual, residual_bytes(handle), cudaMemcpyDeviceToHost));
+    SPARSE_CUDA(cudaMemcpy((char *)state + sizeof(saved), residual, residual_bytes(handle),
+                           cudaMemcpyDeviceToHost));
   saved.checksum = checksum_of(handle, state);
   memcpy(state, &saved, sizeof(saved));
   return ncclSuccess;
@@ -86,7 +85,6 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
   struct sparse_allreduce_handle *h = handle;
   SPARSE_TRY(sparse_wait(h));
   if (state == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
-  const char *kept = (const char *)state + sizeof(struct saved);
   const struct saved own = saved_header(h);
   struct saved saved;
   memcpy(&saved, state, sizeof(saved));
@@ -95,12 +93,13 @@ ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
                                             "this count, configuration, rank and ranks");
   if (saved.checksum != checksum_of(h, state))
     return sparse_fail(ncclInvalidArgument, "the state is damaged: its checksum is wrong");
-  memcpy(h->state, kept, KEPT);
   /* What the last step left does not belong to the loaded state: nothing of it may leave the
    * residual any more, and there is no result. (The next step clears its entries.) */
+  h->state->kept = saved.kept;
   h->state->pending = SPARSE_REMOVE_NOTHING;
   if (h->m.residual != NULL)
-    SPARSE_CUDA(cudaMemcpy(h->m.residual, kept + KEPT, residual_bytes(h), cudaMemcpyHostToDevice));
+    SPARSE_CUDA(cudaMemcpy(h->m.residual, (const char *)state + sizeof(saved), residual_bytes(h),
+                           cudaMemcpyHostToDevice));
   h->step = saved.step;
   h->exact_step = saved.exact_step;
   return sparse_change_density(h, saved.density);

@@ -94,13 +94,13 @@ static const char *error_of(const sparse_allreduce_config_t *c, size_t count, in
   if ((unsigned)c->result > SPARSE_RESULT_ENTRIES) return "unknown result";
 
   /* Nothing exceeds the largest magnitude, and one element has no deviation. */
-  const unsigned is = sparse_path_of(c->algorithm)->is;
+  const enum sparse_select select = sparse_path_of(c->algorithm)->select;
   size_t k;
   sparse_allreduce_sizes(count, c->density, &k, NULL);
-  if (is & SPARSE_EXACT && k < 2)
+  if (select == SPARSE_SELECT_ABOVE_KTH && k < 2)
     return "count * density must be 2 or more where the threshold is exact in every step: nothing "
            "exceeds the largest element";
-  if (is & SPARSE_GAUSSIAN && count < 2)
+  if (select == SPARSE_SELECT_GAUSSIAN && count < 2)
     return "count must be 2 or more where the threshold is Gaussian: one element has no deviation";
   return NULL;
 }

@@ -17,7 +17,7 @@ _Static_assert(sizeof(sparse_allreduce_config_t) ==
 static size_t spare_room(const struct sparse_allreduce_handle *h)
 {
   const size_t most = 4 << 20;
-  if (!(h->path->is & SPARSE_ONESIDED)) return 0;
+  if (h->path->choice != SPARSE_SUMS_FOLLOWED) return 0;
   return h->m.list_room < most ? h->m.list_room : most;
 }
 
@@ -46,19 +46,32 @@ static void use_density(struct sparse_allreduce_handle *h, double density)
   sparse_allreduce_sizes(m->n, density, &m->k, NULL);
 }
 
-/* Lists that always have k entries, on the host's side of the state; in the tree, this rank's and
- * a peer's. */
-static void expect_k_entries(struct sparse_allreduce_handle *h)
+/* On the host's side of the state: lists that always have k entries, of all ranks; */
+static void expect_lists(struct sparse_allreduce_handle *h)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = h->state;
-  const bool tree = h->path->is & SPARSE_TREE;
   for (int p = 0; p < m->nranks; p++) {
-    s->send_counts[p] = m->k;
-    s->received_counts[p] = tree && p > 1 ? 0 : m->k;
-    s->received_displs[p] = (uint64_t)p * (tree ? (uint64_t)(m->received - m->offered) : m->k);
+    s->send_counts[p] = s->received_counts[p] = m->k;
+    s->received_displs[p] = (uint64_t)p * m->k;
   }
   s->result_count = m->k;
+}
+
+/* in the tree those of this rank, where it is offered, and of a peer. */
+static void expect_two_lists(struct sparse_allreduce_handle *h)
+{
+  struct sparse_state *s = h->state;
+  s->received_counts[0] = s->received_counts[1] = s->result_count = h->m.k;
+  s->received_displs[1] = (uint64_t)(h->m.received - h->m.offered);
+}
+
+static void expect_k_entries(struct sparse_allreduce_handle *h)
+{
+  if (h->path->sums == SPARSE_SUMS_UP_A_TREE)
+    expect_two_lists(h);
+  else
+    expect_lists(h);
 }
 
 /* The sizes that everything is derived from. */
@@ -72,7 +85,9 @@ static void set_sizes(struct sparse_allreduce_handle *h, size_t count)
   m->list_room = (m->capacity + 3) / 4 * 4; /* lists start at multiples of 16 bytes */
   m->room = m->nranks > 1 ? 2 * m->capacity : m->capacity;
   if (m->config.timeout_seconds == 0) m->config.timeout_seconds = SPARSE_DEFAULT_TIMEOUT;
-  if (!(h->path->is & SPARSE_ADAPTS)) m->constants.raise_steps = 0;
+  m->select = h->path->select;
+  m->adapts = h->path->choice == SPARSE_SUMS_FOLLOWED;
+  if (!m->adapts) m->constants.raise_steps = 0;
 }
 
 static ncclResult_t allocate_zeros(void **memory, size_t bytes)
@@ -91,12 +106,13 @@ static ncclResult_t allocate_zeros(void **memory, size_t bytes)
 static ncclResult_t allocate(struct sparse_allreduce_handle *h)
 {
   struct sparse_memory *m = &h->m;
-  const bool selects = h->path->is & SPARSE_SELECTS, tree = h->path->is & SPARSE_TREE;
+  const bool selects = m->select != SPARSE_SELECT_NOTHING;
+  const bool tree = h->path->sums == SPARSE_SUMS_UP_A_TREE;
   const size_t nranks = (size_t)m->nranks, list = nranks * m->list_room;
   const size_t dense = (m->n + SPARSE_SECTOR - 1) / SPARSE_SECTOR * SPARSE_SECTOR * sizeof(float);
   const size_t scratch = ops_scratch_bytes(m->n, m->nranks, m->capacity);
   if (m->config.result == SPARSE_RESULT_DENSE || m->config.warmup_steps > 0 || !selects ||
-      h->path->is & SPARSE_FALLS_BACK)
+      h->path->falls_back)
     SPARSE_TRY(allocate_zeros((void **)&m->dense, dense));
   for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
   SPARSE_TRY(ops_load());
@@ -127,15 +143,16 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
   /* A kernel that needs more local memory than all before it waits for everything on its GPU,
    * perhaps for a kernel that waits for another rank. So the one that needs most runs now. */
   SPARSE_CUDA(cudaMemsetAsync(m->state, 0, sizeof(*s), h->own));
-  if (h->path->is & SPARSE_SELECTS)
-    SPARSE_TRY(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO, sparse_reduced(m), h->own));
-  s->guess = -1;
-  s->guess_ratio = 0.9; /* adapts to how many candidates are found */
-  s->whole[1] = m->n;
+  if (m->select != SPARSE_SELECT_NOTHING)
+    SPARSE_TRY(ops_reduce(m, m->received, SPARSE_FROM_RANK_0, SPARSE_SUMS_NONZERO,
+                          sparse_reduced(m), h->own));
+  s->kept.guess = -1;
+  s->kept.guess_ratio = 0.9; /* adapts to how many candidates are found */
+  s->fixed.whole[1] = m->n;
   sparse_uniform_regions(m, s);
   for (int p = 0; p < m->nranks; p++) {
-    s->list_displs[p] = (uint64_t)p * m->list_room;
-    s->ones[p] = 1;
+    s->fixed.list_displs[p] = (uint64_t)p * m->list_room;
+    s->fixed.ones[p] = 1;
   }
   expect_k_entries(h);
   SPARSE_CUDA(cudaMemcpyAsync(m->state, s, sizeof(*s), cudaMemcpyHostToDevice, h->own));
@@ -154,9 +171,9 @@ static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
     void *lists;
     SPARSE_TRY(sparse_alltoallv(alltoallv_peer(h->alltoallv, m->lists, p, &lists)));
     char *received = (char *)lists + ((const char *)m->received - m->lists);
-    h->state->peers[p] = lists;
-    h->state->list_at[p] = (struct sparse_pair *)received + sparse_list_place(m, p, m->rank);
-    h->state->list_displs[p] = sparse_list_place(m, m->rank, p);
+    h->state->fixed.peers[p] = lists;
+    h->state->fixed.list_at[p] = (struct sparse_pair *)received + sparse_list_place(m, p, m->rank);
+    h->state->fixed.list_displs[p] = sparse_list_place(m, m->rank, p);
   }
   h->onesided = true;
   m->offered = m->received + sparse_list_place(m, m->rank, m->rank);
@@ -173,8 +190,8 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
 {
   const sparse_exchange_t wanted = h->m.config.exchange;
   const double seconds = h->m.config.timeout_seconds;
-  if (wanted == SPARSE_EXCHANGE_SENDRECV || !(h->path->is & SPARSE_SELECTS) ||
-      h->path->is & SPARSE_TREE)
+  if (wanted == SPARSE_EXCHANGE_SENDRECV || h->m.select == SPARSE_SELECT_NOTHING ||
+      h->path->sums == SPARSE_SUMS_UP_A_TREE)
     return ncclSuccess;
   int reach = 0;
   const char *why = "";
@@ -191,8 +208,7 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
   }
   if (reach == h->m.nranks) {
     result = sparse_alltoallv(alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes));
-    if (result == ncclSuccess && h->path->is & SPARSE_ONESIDED && own_processes)
-      result = make_onesided(h);
+    if (result == ncclSuccess && h->m.adapts && own_processes) result = make_onesided(h);
     if (result == ncclSuccess) return result;
   } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {
     result = sparse_fail(ncclInvalidUsage, "exchange ONESIDED is not possible here: %s", why);
@@ -235,7 +251,7 @@ ncclResult_t sparse_allreduce_set_density(sparse_allreduce_t handle, double dens
 static ncclResult_t release(struct sparse_allreduce_handle *h)
 {
   const struct sparse_memory *m = &h->m;
-  const bool apart = h->path != NULL && h->path->is & SPARSE_TREE;
+  const bool apart = h->path != NULL && h->path->sums == SPARSE_SUMS_UP_A_TREE;
   void *const memory[] = {m->dense, m->residual, m->scratch, apart ? m->gathered : NULL, m->state};
   const ncclResult_t lists = m->lists != NULL ? ncclMemFree(m->lists) : ncclSuccess;
   bool freed = true;
@@ -283,8 +299,9 @@ static ncclResult_t agree(struct sparse_allreduce_handle *h, ncclResult_t mine, 
                                  [PROCESS] = (uint64_t)getpid()};
   bool failed = false, differ = false;
   SPARSE_CUDA(cudaDeviceSynchronize());
-  SPARSE_CUDA(cudaMemcpyAsync(h->m.state, words, sizeof(words), cudaMemcpyHostToDevice, h->own));
-  SPARSE_TRY(exchange_counts(h, (uint64_t *)h->m.state, WORDS, h->own));
+  uint64_t *own = h->m.matrix + h->m.rank * WORDS; /* where the others will be */
+  SPARSE_CUDA(cudaMemcpyAsync(own, words, sizeof(words), cudaMemcpyHostToDevice, h->own));
+  SPARSE_TRY(exchange_counts(h, own, WORDS, h->own));
   *own_processes = true;
   for (int p = 0; p < h->m.nranks; p++) {
     const uint64_t *theirs = h->counts + p * WORDS;
@@ -349,8 +366,8 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
   if (h == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   ncclResult_t first = sparse_read_state(h);
   /* A rank in its last step may be reading from this one. After a timeout it waits for none. */
-  if (first == ncclSuccess && h->onesided && !h->state->late)
-    first = exchange_counts(h, h->m.state->ones, 1, h->own);
+  if (first == ncclSuccess && h->onesided && !h->state->progress.late)
+    first = exchange_barrier(h, h->own);
   if (h->alltoallv != NULL) {
     ncclResult_t result = alltoallv_unregister(h->alltoallv, h->m.lists);
     if (result == ncclRemoteError) { /* a late rank may still write there */

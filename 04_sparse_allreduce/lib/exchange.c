@@ -23,6 +23,11 @@ ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *
   return ncclSuccess;
 }
 
+ncclResult_t exchange_barrier(struct sparse_allreduce_handle *h, cudaStream_t stream)
+{
+  return exchange_counts(h, h->m.matrix + h->m.rank, 1, stream); /* of whatever lies there */
+}
+
 /* ---- messages -------------------------------------------------------------------------------- */
 
 struct part {
@@ -90,7 +95,7 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, long throttle, cu
         s->received_counts, NULL, NULL, sizeof(*next), h->alltoallv, stream));
   /* MPI: Alltoall(counts) -> NCCL: ncclAllGather of the rows; every rank knows the whole matrix */
   SPARSE_TRY(exchange_counts(h, s->region_counts, (size_t)m->nranks, stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_SPLIT_COUNTS, stream));
+  SPARSE_TRY(ops_take_counts(m, stream));
   for (int p = 0; p < m->nranks; p++) {
     out[p] = (struct part){(char *)next, h->counts[m->rank * m->nranks + p]};
     in[p] = (struct part){(char *)(m->received + (size_t)p * m->list_room),
@@ -114,7 +119,7 @@ void exchange_shares(const struct sparse_allreduce_handle *h, const uint64_t *co
                      uint64_t *from, uint64_t *to)
 {
   const uint64_t nranks = (uint64_t)h->m.nranks;
-  const bool even = h->path->is & SPARSE_BALANCES && h->m.config.balance;
+  const bool even = h->m.adapts && h->m.config.balance;
   from[0] = to[0] = 0;
   for (uint64_t r = 0; r < nranks; r++) from[r + 1] = from[r] + counts[r];
   const uint64_t total = from[nranks];
@@ -158,19 +163,17 @@ static ncclResult_t gather_sendrecv(struct sparse_allreduce_handle *h,
 }
 
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const struct sparse_pair *send,
-                             struct sparse_pair *recv, cudaStream_t stream)
+                             struct sparse_pair *recv, uint64_t *counts, uint64_t *displs,
+                             cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  struct sparse_state *s = m->state;
-  const bool sums = recv == m->gathered;
-  uint64_t *counts = sums ? s->gathered_counts : s->received_counts;
-  uint64_t *displs = sums ? s->gathered_displs : s->received_displs;
+  const struct sparse_state *s = m->state;
   /* All ranks get the same list: all displacements are 0. Balancing would gain nothing. */
   if (h->alltoallv != NULL)
     return sparse_alltoallv(alltoallv_device_counts(
-        send, s->send_counts, s->send_displs, recv, (size_t)m->nranks * m->list_room,
+        send, s->send_counts, s->fixed.zeros, recv, (size_t)m->nranks * m->list_room,
         ALLTOALLV_PACKED, counts, displs, NULL, sizeof(*send), h->alltoallv, stream));
-  if (!(h->path->is & SPARSE_VARIES)) { /* MPI: Allgather -> NCCL: ncclAllGather */
+  if (!sparse_varies(h->path)) { /* MPI: Allgather -> NCCL: ncclAllGather */
     SPARSE_NCCL(ncclAllGather(send, recv, m->k, ncclUint64, h->comm, stream));
     return ncclSuccess;
   }
@@ -184,7 +187,7 @@ ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t 
   struct sparse_state *s = m->state;
   if (h->alltoallv != NULL) /* not by NCCL, whose calls have no timeout */
     return sparse_alltoallv(
-        alltoallv_device_counts(&s->nonfinite, s->ones, s->send_displs, m->flags->nonfinite,
+        alltoallv_device_counts(&s->nonfinite, s->fixed.ones, s->fixed.zeros, m->flags->nonfinite,
                                 (size_t)m->nranks, ALLTOALLV_PACKED, s->nonfinite_counts, NULL,
                                 NULL, sizeof(s->nonfinite), h->alltoallv, stream));
   SPARSE_NCCL(ncclAllGather(&s->nonfinite, s->all_nonfinite, 1, ncclUint32, h->comm, stream));

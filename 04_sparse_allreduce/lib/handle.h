@@ -8,41 +8,49 @@
 #include "alltoallv.h"
 #include "ops.h"
 
-struct sparse_allreduce_handle;
-
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-/* Enqueues a step, on every rank in the same way: select_offered(), an exchange, sums in an order
- * that is the same on all ranks, and ops_apply(). sparse_phase() says where each begins. */
-typedef ncclResult_t sparse_path_t(struct sparse_allreduce_handle *h, const void *gradient,
-                                   cudaStream_t stream);
+/* Where the sums are made, of lists that have k entries or not, */
+enum sparse_sums_at {
+  SPARSE_SUMS_AT_ALL,    /* every rank gets all lists, and adds */
+  SPARSE_SUMS_AT_OWNERS, /* the owner of a region adds what lies in it; every rank gets the sums */
+  SPARSE_SUMS_UP_A_TREE, /* two lists of k entries at a time; the root's go to every rank */
+};
 
-/* What is particular about a path, as bits. */
-enum {
-  SPARSE_SELECTS = 1,     /* offers entries, keeps a residual: all but dense */
-  SPARSE_VARIES = 2,      /* not always k entries: the host waits for counts if NCCL moves lists */
-  SPARSE_REGIONS = 4,     /* lists go to owners of regions, sums to every rank */
-  SPARSE_TREE = 8,        /* lists of k entries go up a tree, by NCCL calls of its own */
-  SPARSE_FALLS_BACK = 16, /* to a dense result, if sums are many: the host always waits */
-  SPARSE_BALANCES = 32,   /* may even out the sums before they are gathered */
-  SPARSE_REUSES = 64,     /* thresholds, which are exact only in some steps */
-  SPARSE_ADAPTS = 128,    /* raises and adapts them, and has new regions in some steps */
-  SPARSE_CHOOSES = 256,   /* of the sums only the largest are the result */
-  SPARSE_EXACT = 512,     /* the threshold is exact in every step, */
-  SPARSE_GAUSSIAN = 1024, /* or Gaussian */
-  SPARSE_ONESIDED = 2048, /* can do without messages */
+/* and which of them are the result. */
+enum sparse_choice {
+  SPARSE_EVERY_SUM,
+  SPARSE_K_LARGEST_SUMS,
+  SPARSE_SUMS_FOLLOWED, /* those above a threshold that follows them, the k largest now and then.
+                           The local threshold adapts, too, regions are new now and then, owners may
+                           even out what they have, and messages can be avoided (OKTOPK) */
 };
 
 struct sparse_path {
   const char *name;
-  unsigned is;
-  sparse_path_t *run;
+  enum sparse_select select;
+  enum sparse_sums_at sums;
+  enum sparse_choice choice;
+  bool falls_back; /* to a dense result, if sums are many: the host always waits */
+  bool one_peer;   /* at a time */
 };
 
 /* `algorithm` must be valid. */
 const struct sparse_path *sparse_path_of(sparse_allreduce_algorithm_t algorithm);
 
-sparse_path_t path_dense, path_lists, path_gtopk, path_regions, path_oktopk;
+/* Lists do not always have k entries: the host waits for counts if NCCL moves them. */
+static inline bool sparse_varies(const struct sparse_path *path)
+{
+  return path->select > SPARSE_SELECT_K || path->sums == SPARSE_SUMS_AT_OWNERS;
+}
+
+struct sparse_allreduce_handle;
+
+/* Steps, enqueued on every rank in the same way: of vectors, of a tree, of all other paths, and of
+ * OKTOPK without messages. sparse_phase() says where their parts begin. */
+typedef ncclResult_t sparse_step_t(struct sparse_allreduce_handle *h, const void *gradient,
+                                   cudaStream_t stream);
+sparse_step_t step_dense, step_up_a_tree, step_of_lists, step_onesided;
 
 /* ---- a handle -------------------------------------------------------------------------------- */
 
@@ -97,6 +105,7 @@ struct sparse_allreduce_handle {
  * NCCL that failed; of a call of the AlltoAllV library, which may have succeeded. */
 ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+void sparse_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* of no error */
 ncclResult_t sparse_fail_nccl(ncclResult_t result, const char *call);
 ncclResult_t sparse_alltoallv(ncclResult_t result);
 
@@ -131,9 +140,6 @@ static inline struct sparse_list sparse_reduced(const struct sparse_memory *m)
 {
   return (struct sparse_list){m->reduced, &m->state->reduced_count, 1};
 }
-
-/* One-sided: the sums of all ranks, each in its owner's memory. */
-#define SPARSE_AT_OWNERS ((struct sparse_list){NULL, NULL, 0})
 
 /* All ranks' lists, one after the other; and the entries of the result, once they are one list. */
 static inline struct sparse_list sparse_gathered(const struct sparse_memory *m)
@@ -177,8 +183,9 @@ enum sparse_phase {
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
                           cudaStream_t stream);
 
-/* offer.c: adds the gradient to the residual and leaves what this rank offers in the offered list,
- * and the rule by which it was chosen in state->selection. See enum sparse_removal. */
+/* paths/pipeline.c: adds the gradient to the residual and leaves what this rank offers in the
+ * offered list, and the rule by which it was chosen in state->selection. See enum sparse_removal.
+ */
 ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradient,
                             cudaStream_t stream);
 
@@ -198,13 +205,17 @@ void exchange_shares(const struct sparse_allreduce_handle *h, const uint64_t *co
 uint64_t exchange_overlap(const uint64_t *a, const uint64_t *b, uint64_t *first);
 
 /* AllGatherV: the state->send_counts[0] entries at `send` of every rank arrive at `recv` of all, in
- * rank order, one after the other. `recv` is `gathered`, then gathered_counts and gathered_displs
- * of the state say where, or `received`: received_counts and received_displs. */
+ * rank order, one after the other; counts[r] and displs[r], in device memory, become how many there
+ * are of rank r, and where (unless all have k, which they say already). */
 ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const struct sparse_pair *send,
-                             struct sparse_pair *recv, cudaStream_t stream);
+                             struct sparse_pair *recv, uint64_t *counts, uint64_t *displs,
+                             cudaStream_t stream);
 
 /* All ranks exchange whether their gradients were finite: 4 bytes each, at a step's end. */
 ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream);
+
+/* Waits until all ranks have come here. */
+ncclResult_t exchange_barrier(struct sparse_allreduce_handle *h, cudaStream_t stream);
 
 /* Gathers the same number of words from every rank on the host, in h->counts[r * words ...]; waits
  * for the stream. `mine` is in device memory. */

@@ -7,8 +7,8 @@
  * entries in device memory. No operator adds floats by atomics, so that results do not depend on
  * timing. They return ncclSuccess or, if CUDA refuses a launch, ncclUnhandledCudaError.
  *
- * Most decisions of a step (decide/decide.h) are launches of their own, ops_decide(). "then" is one
- * that a thread of an operator takes at its end, which saves a kernel. */
+ * Most decisions of a step (decide/decide.h) are launches of their own. Others are taken by a
+ * thread of an operator at its end, which saves a kernel. */
 #ifndef OPS_H
 #define OPS_H
 
@@ -25,8 +25,15 @@ size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity);
  * (device/device.cuh). To be called before any operator. */
 ncclResult_t ops_load(void);
 
-ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what,
-                        cudaStream_t stream);
+/* ops_search_k(m, stream) takes the decision sparse_search_k(m), and so on. */
+#define OPS_DECISIONS(DO)                                                                      \
+  DO(search_k)                                                                                 \
+  DO(take_threshold)                                                                           \
+  DO(gaussian_threshold) DO(propose_regions) DO(take_regions) DO(take_counts) DO(send_offered) \
+      DO(want_k) DO(want_k_near_threshold)
+#define OPS_DECLARE(name) \
+  ncclResult_t ops_##name(const struct sparse_memory *m, cudaStream_t stream);
+OPS_DECISIONS(OPS_DECLARE)
 
 /* ---- the local pass: one read of gradient and residual, one write of the residual ------------ */
 
@@ -44,16 +51,15 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                             cudaStream_t stream);
 
 /* level_counts[j] for j < nlevels, counted over state->count_from: the offered list, all of the
- * residual, or nothing, which leaves the counts. Levels ascend. */
-ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
-                              cudaStream_t stream);
+ * residual, or nothing, which leaves the counts. Then the decision sparse_gaussian_correct(). */
+ncclResult_t ops_count_levels(const struct sparse_memory *m, cudaStream_t stream);
 
 /* ---- selection ------------------------------------------------------------------------------- */
 
-/* A search, its decision `found`, a filter; each sees what those before it have left.
- * state->search_from and ->keep_from (enum sparse_source) say what the two read: `from`, all of the
- * residual, or nothing, and then the part does nothing. The decision is taken in any case; where
- * there is no search, it must leave sources and selection as they are.
+/* A search, the decision of what it has found, and a filter; each sees what those before it have
+ * left. state->search_from and ->keep_from (enum sparse_source) say what the two read: `from`, all
+ * of the residual, or nothing, and then the part does nothing. Where there is no search, the
+ * decision leaves sources and selection as they are.
  *
  * The search, a radix search over magnitudes, finds the state->wanted largest entries, or all if
  * there are fewer, and then sets wanted to how many. It looks above state->near first. It sets
@@ -63,10 +69,14 @@ ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decisio
  *
  * The filter writes the entries that *selection chooses to `to` (one part), ascending, and their
  * number to *to.counts; if take > 0, of the entries equal to `above` the first `take`, and sets
- * ->tie to the index of the last of those. to.pairs may be from.pairs. `to` has to have room. */
-ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list from,
-                        struct sparse_list to, struct sparse_selection *selection,
-                        enum sparse_decision found, cudaStream_t stream);
+ * ->tie to the index of the last of those. to.pairs may be from.pairs. `to` has to have room.
+ *
+ * Of the offered list, in place, with state->selection and sparse_offered_found(); and of sums,
+ * with sparse_sums_found(). */
+ncclResult_t ops_select_offered(const struct sparse_memory *m, cudaStream_t stream);
+ncclResult_t ops_select_sums(const struct sparse_memory *m, struct sparse_list from,
+                             struct sparse_list to, struct sparse_selection *selection,
+                             cudaStream_t stream);
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
@@ -82,13 +92,17 @@ enum sparse_sums {
   SPARSE_SUMS_ALL,
 };
 
+/* Which lists are added, and in which order. */
+enum sparse_order {
+  SPARSE_FROM_RANK_0, /* of the whole vector, list p at lists + received_displs[p]; 0, 1, ... */
+  SPARSE_FROM_OWNER, /* of this rank's region, by its owner, list p at lists + list_displs[p]; rank,
+                        rank - 1, ... modulo nranks. Then the decision sparse_send_reduced() */
+};
+
 /* Sums nranks lists, state->received_counts[p] entries each; sums that are kept go to `to`,
- * ascending. Every sum starts at 0.0f; indices are unique within a list.
- * - All of the vector: list p is at lists + received_displs[p], and the order is 0, 1, ...
- * - own_region: of this rank's region alone, by its owner. List p is at lists + list_displs[p], the
- *   order is rank, rank - 1, ... modulo nranks. Then the decision SPARSE_SEND_REDUCED. */
+ * ascending. Every sum starts at 0.0f; indices are unique within a list. */
 ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *lists,
-                        bool own_region, enum sparse_sums which, struct sparse_list to,
+                        enum sparse_order order, enum sparse_sums which, struct sparse_list to,
                         cudaStream_t stream);
 
 /* ---- results --------------------------------------------------------------------------------- */
@@ -96,18 +110,17 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
 /* dense[i] = value / nranks (IEEE division) for the entries of the list, and 0 for all other i.
  * Before, dense is what the last ops_apply() or ops_average() has left. Either the list has one
  * part, or part p has the entries of region p, state->boundaries[p] on. With SPARSE_RESULT_ENTRIES
- * dense is neither read nor written: the entries are only noted for the next ops_local_pass().
- *
- * One-sided, a list without pairs is the sums of all ranks, when they are there: fetches them on
- * the way, to `gathered`, in rank order, one after the other. Sets state->gathered_counts. `then`
- * is SPARSE_COUNT_GATHERED or SPARSE_COUNT_AND_ADAPT. */
+ * dense is neither read nor written: the entries are only noted for the next ops_local_pass(). Then
+ * the decision sparse_applied(). */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                       enum sparse_decision then, cudaStream_t stream);
+                       enum sparse_thresholds thresholds, cudaStream_t stream);
 
 /* vector[i] = fma(scale, value / nranks, vector[i]), with the division of ops_apply(), for the
- * entries of the list. Without pairs: of the dense result, for all i. */
+ * entries of the list; or the same of the dense result, for all i. */
 ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, float scale,
                      float *vector, cudaStream_t stream);
+ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
+                           cudaStream_t stream);
 
 /* What is pending in the residual becomes zero now, see enum sparse_removal. */
 ncclResult_t ops_clear_pending(const struct sparse_memory *m, cudaStream_t stream);
@@ -142,24 +155,30 @@ ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream);
 
 /* ops_local_pass() of SPARSE_ABOVE_THRESHOLDS and SPARSE_REMOVE_IN_RESULT, selection and
  * ops_send_parts() in one: candidates go to the owners on the way, and flags say above which level
- * they count; offered_count is how many do. More than `capacity`: no flag, state->unsent is 1. */
+ * they count; offered_count is how many do. More than sparse_most(): no flag, state->unsent is 1.
+ */
 ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
                                cudaStream_t stream);
 
 /* The owner of a region adds the lists for it as ops_reduce() does, when all ranks' have come. Sets
  * state->received_counts. SPARSE_SUMS_ABOVE: in the end writes to all ranks how many there are,
- * m->unit_begins where. SPARSE_SUMS_NONZERO: ops_select_sums() is to follow, and wants
- * SPARSE_WANT_K_NEAR_THRESHOLD. state->unsent: selects first what is offered, as the state says,
+ * m->unit_begins where. SPARSE_SUMS_NONZERO: ops_choose_sent() is to follow, and wants
+ * sparse_want_k_near_threshold(). state->unsent: selects first what is offered, as the state says,
  * and sends it. */
 ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
                              cudaStream_t stream);
 
 /* Chooses the state->wanted largest of the sums of all ranks, `reduced` with reduced_count entries
  * at each; among equals those of lower ranks, then of lower indices. Sets wanted and `above` of
- * state->global as ops_select() does and takes the decision SPARSE_GLOBAL_THRESHOLD. reduced_count
- * stays. Only histograms go from rank to rank: afterwards `reduced` has state->chosen_count
- * entries, and flags and m->unit_begins say so. */
-ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream);
+ * state->global as ops_select_sums() does and takes its decision. reduced_count stays. Only
+ * histograms go from rank to rank: afterwards `reduced` has state->chosen_count entries, and flags
+ * and m->unit_begins say so. */
+ncclResult_t ops_choose_sent(const struct sparse_memory *m, cudaStream_t stream);
+
+/* ops_apply() of the sums of all ranks, each in its owner's memory, when they are there: fetches
+ * them on the way to `gathered`, in rank order, one after the other. Sets gathered_counts. */
+ncclResult_t ops_apply_sent(const struct sparse_memory *m, enum sparse_thresholds thresholds,
+                            cudaStream_t stream);
 
 #ifdef __cplusplus
 }

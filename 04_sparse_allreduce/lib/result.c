@@ -9,6 +9,9 @@ ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h)
 {
   SPARSE_CUDA(cudaDeviceSynchronize());
   SPARSE_CUDA(cudaMemcpy(h->state, h->m.state, sizeof(*h->state), cudaMemcpyDeviceToHost));
+  if (h->alltoallv != NULL && !h->onesided) /* where it delivers them */
+    SPARSE_CUDA(cudaMemcpy(h->state->all_nonfinite, h->m.flags->nonfinite,
+                           sizeof(h->state->all_nonfinite), cudaMemcpyDeviceToHost));
   return ncclSuccess;
 }
 
@@ -16,10 +19,10 @@ ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h)
 static ncclResult_t find_error(struct sparse_allreduce_handle *h)
 {
   ncclResult_t result = ncclSuccess;
-  if (h->state->late) {
+  if (h->state->progress.late) {
     h->broken = ncclRemoteError;
     snprintf(h->reason, sizeof(h->reason), "nothing came from rank %d in time",
-             (int)h->state->late - 1);
+             (int)h->state->progress.late - 1);
     return ncclSuccess;
   }
   if (h->alltoallv != NULL)
@@ -68,9 +71,8 @@ ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float 
   const struct sparse_step step = status == cudaStreamCaptureStatusNone ? h->last : h->latest;
   if (!step.there)
     return sparse_fail(ncclInvalidUsage, "no step has run yet whose result could be added");
-  const struct sparse_list whole = {NULL, NULL, 0};
-  return ops_add(&h->m, sparse_is_dense(step) ? whole : sparse_result(&h->m), scale, vector,
-                 stream);
+  if (sparse_is_dense(step)) return ops_add_dense(&h->m, scale, vector, stream);
+  return ops_add(&h->m, sparse_result(&h->m), scale, vector, stream);
 }
 
 /* ---- errors on the device -------------------------------------------------------------------- */
@@ -78,19 +80,14 @@ ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float 
 /* Was a gradient of the last step not finite? Names the first such element of the first rank. */
 static ncclResult_t check_finite(const struct sparse_allreduce_handle *h, ncclResult_t *result)
 {
-  struct sparse_flags flags;
   if (h->m.config.nonfinite != SPARSE_NONFINITE_ERROR || !h->last.there || h->last.dense)
     return ncclSuccess;
-  if (h->alltoallv != NULL)
-    SPARSE_CUDA(cudaMemcpy(&flags, h->m.flags, sizeof(flags), cudaMemcpyDeviceToHost));
   for (int p = 0; p < h->m.nranks; p++) {
-    const uint32_t element = h->onesided            ? (uint32_t)flags.sums[p][SPARSE_FLAG_NONFINITE]
-                             : h->alltoallv != NULL ? flags.nonfinite[p]
-                                                    : h->state->all_nonfinite[p];
+    const uint32_t element = h->state->all_nonfinite[p];
     if (element == 0) continue;
     *result = ncclInvalidArgument;
-    return sparse_fail(ncclSuccess, "element %u of rank %d's gradient is not finite", element - 1,
-                       p);
+    sparse_say("element %u of rank %d's gradient is not finite", element - 1, p);
+    break;
   }
   return ncclSuccess;
 }
@@ -160,9 +157,10 @@ static ncclResult_t count_words(const struct sparse_allreduce_handle *h, uint64_
     *sent = *received = 2 * m->n * (nranks - 1) / nranks;
     return ncclSuccess;
   }
-  if (h->path->is & SPARSE_TREE) {
+  if (h->path->sums == SPARSE_SUMS_UP_A_TREE) {
     count_tree(m, sent, received);
-  } else if (h->path->is & SPARSE_REGIONS) { /* lists to owners, their sums to every rank */
+  } else if (h->path->sums ==
+             SPARSE_SUMS_AT_OWNERS) { /* lists to owners, their sums to every rank */
     *sent = sum_of_others(m, s->region_counts);
     *received = sum_of_others(m, s->received_counts);
     if (!h->last.fell_back) SPARSE_TRY(count_gather(h, sent, received));
@@ -173,7 +171,7 @@ static ncclResult_t count_words(const struct sparse_allreduce_handle *h, uint64_
   *sent *= 2; /* an entry has two words */
   *received *= 2;
   if (h->last.fell_back) { /* a region of the vector to every rank */
-    const uint64_t region = s->boundaries[m->rank + 1] - s->boundaries[m->rank];
+    const uint64_t region = s->kept.boundaries[m->rank + 1] - s->kept.boundaries[m->rank];
     *sent += region * (nranks - 1);
     *received += m->n - region;
   }
@@ -195,7 +193,7 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   out->k = h->m.k;
   out->capacity = h->m.capacity;
   out->dense = h->last.dense;
-  out->boundaries = s->boundaries;
+  out->boundaries = s->kept.boundaries;
   SPARSE_TRY(count_words(h, &out->words_sent, &out->words_received));
   if (h->last.dense) {
     out->local = out->global = h->m.n;
@@ -204,8 +202,8 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   }
   out->local = s->offered_count;
   out->global = h->last.fell_back ? h->m.n : s->result_count;
-  out->local_threshold = s->local_threshold;
-  out->global_threshold = s->global_threshold;
+  out->local_threshold = s->kept.local_threshold;
+  out->global_threshold = s->kept.global_threshold;
   out->gaussian_threshold = s->gaussian_threshold;
   const bool all = s->selection.above < 0; /* by a negative threshold */
   out->selected_above = all ? 0 : (uint32_t)s->selection.above;

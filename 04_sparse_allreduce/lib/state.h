@@ -68,7 +68,8 @@ struct sparse_flags {
   uint64_t reduced[SPARSE_MAX_RANKS];
   /* p has stored its histogram of this round of a search. */
   uint64_t histograms[SPARSE_MAX_RANKS];
-  /* Not a flag, and not one-sided: `nonfinite` of rank p, from exchange_nonfinite(). */
+  /* Not a flag, and not one-sided: `nonfinite` of rank p, from exchange_nonfinite(). Where NCCL
+   * moves it, its memory may not be that of lists (create.c), and it is in the state. */
   uint32_t nonfinite[SPARSE_MAX_RANKS];
 };
 
@@ -82,17 +83,48 @@ enum sparse_removal {
   SPARSE_REMOVE_IN_RESULT, /* what was offered and is in the result */
 };
 
-struct sparse_state {
-  /* From step to step: what a checkpoint keeps, up to levels[0]. Selections first look above
-   * `guess`, guess_ratio of a level of the step before: only speed depends on it. */
+/* The state, by lifetime. From step to step, and all that a checkpoint keeps beside the residual.
+ * Selections first look above `guess`, guess_ratio of a level of the step before: only speed
+ * depends on it. */
+struct sparse_kept {
   double local_threshold, global_threshold;
   double guess_ratio;
-  sparse_level_t guess;
   uint64_t boundaries[SPARSE_MAX_RANKS + 1]; /* regions: rank j has [j] to [j + 1] */
+  sparse_level_t guess;
+};
 
-  /* Everything from here on is set by each step, or once forever. The local pass: elements above
-   * levels[0] and not above `limit` become candidates; level_counts[j] is how many elements are
-   * above levels[j] and not above limit. Levels ascend. */
+/* Set when the handle is made. */
+struct sparse_fixed {
+  uint64_t whole[2];                      /* the region 0 .. n */
+  uint64_t ones[SPARSE_MAX_RANKS];        /* 1, 1, ... */
+  uint64_t zeros[SPARSE_MAX_RANKS];       /* 0, 0, ... */
+  uint64_t list_displs[SPARSE_MAX_RANKS]; /* where every source has a place of its own in the
+                                             received list: that of p */
+  /* One-sided: where this rank sees the memory of all ranks that holds the lists, and the place of
+   * its own list there. */
+  char *peers[SPARSE_MAX_RANKS];
+  struct sparse_pair *list_at[SPARSE_MAX_RANKS];
+};
+
+/* One-sided, from step to step: the number of the step; what each rank had stored before it, see
+ * struct sparse_flags; the rank that was too late, + 1. */
+struct sparse_progress {
+  uint32_t epoch, late;
+  uint64_t stored[SPARSE_MAX_RANKS];
+};
+
+struct sparse_state {
+  struct sparse_kept kept;
+  struct sparse_fixed fixed;
+  struct sparse_progress progress;
+
+  /* All that follows is of one step. Of what this rank has offered by `selection`, the next step,
+   * or ops_clear_pending(), takes out of the residual what is pending (enum sparse_removal). */
+  struct sparse_selection selection;
+  uint32_t pending;
+
+  /* The local pass: elements above levels[0] and not above `limit` become candidates;
+   * level_counts[j] is how many elements are above levels[j] and not above limit. Levels ascend. */
   sparse_level_t levels[SPARSE_MAX_LEVELS], limit;
   int32_t nlevels;
   uint64_t level_counts[SPARSE_MAX_LEVELS];
@@ -101,38 +133,25 @@ struct sparse_state {
   /* The first element of this rank's gradient that is not finite, + 1; 0: there is none. */
   uint32_t nonfinite;
 
-  /* One-sided: the number of the step; where this rank sees the memory of all ranks that holds the
-   * lists, and the place of its own list there; what each rank had stored before this step, see
-   * struct sparse_flags; the rank that was too late, + 1. */
-  uint32_t epoch;
-  char *peers[SPARSE_MAX_RANKS];
-  struct sparse_pair *list_at[SPARSE_MAX_RANKS];
-  uint64_t stored[SPARSE_MAX_RANKS];
-  uint32_t late;
-
-  /* What this rank offers. */
-  uint32_t pending; /* enum sparse_removal: of the step before; then, of this one */
-  /* enum sparse_source: what counting, a search and a filter have to read */
+  /* Selection. enum sparse_source: what counting, a search and a filter have to read */
   uint32_t count_from, search_from, keep_from;
   uint64_t wanted;     /* entries that a search is to find, */
   sparse_level_t near; /* likely just above this; -1: not known. Only speed depends on it */
-  struct sparse_selection selection;
   /* Gaussian thresholds: where the table starts, elements above the guess; the lowest level of
    * which the count mattered, and that count. */
   int32_t first_level;
   uint64_t candidates, needed;
   sparse_level_t lowest;
   uint64_t offered_count;
-  uint64_t send_counts[SPARSE_MAX_RANKS]; /* of a list that goes to every rank: its length, each */
-  uint64_t send_displs[SPARSE_MAX_RANKS];
-  uint64_t region_counts[SPARSE_MAX_RANKS], region_displs[SPARSE_MAX_RANKS]; /* in the list */
-  uint64_t proposal[SPARSE_MAX_RANKS]; /* [0]: 1 if this rank cannot propose; [j]: boundary j */
   uint32_t overflowed;
   uint32_t unsent; /* 1: more candidates than the list holds: reduce_sent() selects and sends */
 
+  /* Exchanges. */
+  uint64_t send_counts[SPARSE_MAX_RANKS]; /* of a list that goes to every rank: its length, each */
+  uint64_t region_counts[SPARSE_MAX_RANKS], region_displs[SPARSE_MAX_RANKS]; /* in the list */
+  uint64_t proposal[SPARSE_MAX_RANKS]; /* [0]: 1 if this rank cannot propose; [j]: boundary j */
   /* What came from the others: list p is received[received_displs[p] ...], or, where every source
    * has a place of its own, received[list_displs[p] ...]. */
-  uint64_t list_displs[SPARSE_MAX_RANKS];
   uint64_t received_counts[SPARSE_MAX_RANKS], received_displs[SPARSE_MAX_RANKS];
 
   /* The sum over one region, and the sums of all regions. */
@@ -140,14 +159,24 @@ struct sparse_state {
   uint64_t chosen_count; /* one-sided, exact: those of them that are in the result */
   uint64_t gathered_counts[SPARSE_MAX_RANKS], gathered_displs[SPARSE_MAX_RANKS];
   sparse_level_t sample[SPARSE_SAMPLE]; /* magnitudes of some of them, if sparse_far_off() */
-  uint64_t whole[2];                    /* the region 0 .. n */
   struct sparse_selection global;       /* of the sums */
-  struct sparse_selection merges[SPARSE_MAX_ROUNDS]; /* GTOPK: of each round's, on this rank */
-  uint64_t result_count;                             /* entries of `gathered` that are the result */
-  /* exchange_nonfinite(): `nonfinite` of all ranks, if NCCL moves it, whose collectives may not use
-   * the memory of lists (create.c); else 1, 1, ..., and how many have come to the flags */
+  /* GTOPK: of each round's on this rank, and how many there were */
+  struct sparse_selection merges[SPARSE_MAX_ROUNDS];
+  uint64_t merge_counts[SPARSE_MAX_ROUNDS];
+  uint64_t result_count; /* entries of `gathered` that are the result */
+
+  /* `nonfinite` of all ranks (device counts: what has come to the flags), and how many have come */
   uint32_t all_nonfinite[SPARSE_MAX_RANKS];
-  uint64_t ones[SPARSE_MAX_RANKS], nonfinite_counts[SPARSE_MAX_RANKS];
+  uint64_t nonfinite_counts[SPARSE_MAX_RANKS];
+};
+
+/* What a rank offers: exactly the k largest entries, ... */
+enum sparse_select {
+  SPARSE_SELECT_NOTHING, /* it adds whole vectors */
+  SPARSE_SELECT_K,
+  SPARSE_SELECT_ABOVE_KTH, /* what exceeds the k-th magnitude */
+  SPARSE_SELECT_REUSED,    /* the same in some steps; in others what exceeds the last threshold */
+  SPARSE_SELECT_GAUSSIAN,  /* what exceeds a threshold from mean and deviation */
 };
 
 /* What a handle owns, passed to operators by value. Sizes never change. */
@@ -156,6 +185,8 @@ struct sparse_memory {
   int rank, nranks;
   sparse_allreduce_config_t config;
   struct sparse_constants constants;
+  enum sparse_select select;
+  bool adapts;     /* OKTOPK: thresholds follow what they select */
   double z;        /* Phi^-1(1 - density / 2) */
   float *residual; /* n */
   float *dense;    /* n, and room up to a multiple of SPARSE_SECTOR; NULL: no step leaves one */

@@ -14,6 +14,14 @@ const char *sparse_allreduce_last_error(void)
   return last_error;
 }
 
+void sparse_say(const char *format, ...)
+{
+  va_list args;
+  va_start(args, format);
+  vsnprintf(last_error, sizeof(last_error), format, args);
+  va_end(args);
+}
+
 ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
 {
   va_list args;
@@ -49,8 +57,8 @@ static bool is_due(const struct sparse_allreduce_handle *h, int interval)
 static struct sparse_step next_step(const struct sparse_allreduce_handle *h)
 {
   const struct sparse_constants *c = &h->m.constants;
-  const bool adapts = h->path->is & SPARSE_ADAPTS, reuses = h->path->is & SPARSE_REUSES;
-  if (!(h->path->is & SPARSE_SELECTS) || h->step < (uint64_t)h->m.config.warmup_steps)
+  const bool adapts = h->m.adapts, reuses = h->m.select == SPARSE_SELECT_REUSED;
+  if (h->m.select == SPARSE_SELECT_NOTHING || h->step < (uint64_t)h->m.config.warmup_steps)
     return (struct sparse_step){.there = true, .dense = true};
   return (struct sparse_step){
       .there = true,
@@ -63,8 +71,15 @@ static struct sparse_step next_step(const struct sparse_allreduce_handle *h)
 /* Such a step cannot be captured. */
 static bool host_waits(const struct sparse_allreduce_handle *h)
 {
-  const unsigned is = h->now.dense ? 0 : h->path->is;
-  return is & SPARSE_FALLS_BACK || (is & SPARSE_VARIES && h->alltoallv == NULL);
+  const bool counts = sparse_varies(h->path) && h->alltoallv == NULL;
+  return !h->now.dense && (h->path->falls_back || counts);
+}
+
+static sparse_step_t *step_function(const struct sparse_allreduce_handle *h)
+{
+  if (h->now.dense) return step_dense;
+  if (h->path->sums == SPARSE_SUMS_UP_A_TREE) return step_up_a_tree;
+  return h->onesided ? step_onesided : step_of_lists;
 }
 
 ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
@@ -90,7 +105,7 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
   if (capturing && host_waits(h))
     return sparse_fail(ncclInvalidUsage, "cannot be captured: the host reads counts in this step");
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_SELECT, stream));
-  SPARSE_TRY((h->now.dense ? path_dense : h->path->run)(h, gradient, stream));
+  SPARSE_TRY(step_function(h)(h, gradient, stream));
   /* one-sided, ranks exchange it anyway */
   if (!h->now.dense && !h->onesided && h->m.config.nonfinite == SPARSE_NONFINITE_ERROR)
     SPARSE_TRY(exchange_nonfinite(h, stream));

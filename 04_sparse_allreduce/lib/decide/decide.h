@@ -1,46 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The decisions of a step: arithmetic on a few numbers of the state, done by one thread on the
- * device so that no count has to travel to the host. Kernels and their CPU versions use them. */
+ * device so that no count has to travel to the host. Kernels and their CPU versions use them. Those
+ * whose only argument is the memory of a handle are taken by name: by a launch of their own, which
+ * is called ops_... instead of sparse_... (ops.h), or at the end of an operator. */
 #ifndef DECIDE_H
 #define DECIDE_H
 
 #include "decide/select.h"
 
-/* What each of them does is at its case of sparse_decide(). */
-enum sparse_decision {
-  SPARSE_THEN_NOTHING,
-  /* local selection, after the local pass; after counting; after a search */
-  SPARSE_SEARCH_K,
-  SPARSE_TAKE_THRESHOLD,
-  SPARSE_OFFER_THRESHOLD,
-  SPARSE_GAUSSIAN_THRESHOLD,
-  SPARSE_GAUSSIAN_CORRECT,
-  SPARSE_K_FOUND,
-  SPARSE_KTH_FOUND,
-  SPARSE_OVERFLOW_FOUND,
-  /* exchanges */
-  SPARSE_PROPOSE_REGIONS,
-  SPARSE_PROPOSED_REGIONS,
-  SPARSE_SPLIT_COUNTS,
-  SPARSE_SEND_OFFERED,
-  SPARSE_SEND_REDUCED,
-  /* sums: their number, and which of them are the result */
-  SPARSE_COUNT_GATHERED,
-  SPARSE_WANT_K,
-  SPARSE_WANT_K_NEAR_THRESHOLD,
-  SPARSE_GLOBAL_THRESHOLD,
-  SPARSE_COUNT_AND_ADAPT,
-};
+/* Whether thresholds adapt to what they have selected in this step. */
+enum sparse_thresholds { SPARSE_THRESHOLDS_STAY, SPARSE_THRESHOLDS_ADAPT };
 
 SPARSE_DEVICE void sparse_uniform_regions(const struct sparse_memory *m, struct sparse_state *s)
 {
-  for (int j = 0; j < m->nranks; j++) s->boundaries[j] = (uint64_t)j * (m->n / (size_t)m->nranks);
-  s->boundaries[m->nranks] = m->n;
+  for (int j = 0; j < m->nranks; j++)
+    s->kept.boundaries[j] = (uint64_t)j * (m->n / (size_t)m->nranks);
+  s->kept.boundaries[m->nranks] = m->n;
 }
 
-/* [0] is 1 if the list is too short for that. */
-SPARSE_DEVICE void sparse_propose_regions(const struct sparse_memory *m, struct sparse_state *s)
+/* ---- regions --------------------------------------------------------------------------------- */
+
+/* That cut the own list evenly. [0] is 1 if it is too short for that. */
+SPARSE_DEVICE void sparse_propose_regions(const struct sparse_memory *m)
 {
+  struct sparse_state *s = m->state;
   const uint64_t chunk = s->offered_count / (uint64_t)m->nranks;
   s->proposal[0] = chunk == 0;
   for (int j = 1; j < m->nranks; j++)
@@ -48,25 +31,37 @@ SPARSE_DEVICE void sparse_propose_regions(const struct sparse_memory *m, struct 
 }
 
 /* From the sum of all ranks' proposals. */
-SPARSE_DEVICE void sparse_proposed_regions(const struct sparse_memory *m, struct sparse_state *s)
+SPARSE_DEVICE void sparse_take_regions(const struct sparse_memory *m)
 {
+  struct sparse_state *s = m->state;
   sparse_uniform_regions(m, s);
   if (s->proposal[0] > 0) return; /* a rank could not propose */
-  for (int j = 1; j < m->nranks; j++) s->boundaries[j] = s->proposal[j] / (uint64_t)m->nranks;
+  for (int j = 1; j < m->nranks; j++) s->kept.boundaries[j] = s->proposal[j] / (uint64_t)m->nranks;
 }
 
-/* One list goes to every rank. */
-SPARSE_DEVICE void sparse_send_to_all(const struct sparse_memory *m, struct sparse_state *s,
-                                      uint64_t count)
+/* ---- exchanges ------------------------------------------------------------------------------- */
+
+/* received_counts, from the matrix of counts. */
+SPARSE_DEVICE void sparse_take_counts(const struct sparse_memory *m)
 {
-  for (int p = 0; p < m->nranks; p++) s->send_counts[p] = count;
+  for (int p = 0; p < m->nranks; p++)
+    m->state->received_counts[p] = m->matrix[p * m->nranks + m->rank];
 }
 
-SPARSE_DEVICE void sparse_count_gathered(const struct sparse_memory *m, struct sparse_state *s)
+/* A list of so many entries goes to every rank. */
+SPARSE_DEVICE void sparse_send_to_all(const struct sparse_memory *m, uint64_t count)
 {
-  uint64_t entries = 0;
-  for (int p = 0; p < m->nranks; p++) entries += s->gathered_counts[p];
-  s->result_count = entries;
+  for (int p = 0; p < m->nranks; p++) m->state->send_counts[p] = count;
+}
+
+SPARSE_DEVICE void sparse_send_offered(const struct sparse_memory *m)
+{
+  sparse_send_to_all(m, m->state->offered_count);
+}
+
+SPARSE_DEVICE void sparse_send_reduced(const struct sparse_memory *m)
+{
+  sparse_send_to_all(m, m->state->reduced_count);
 }
 
 /* What this rank has to report of a gradient: see state->nonfinite. 0: nothing. */
@@ -74,6 +69,21 @@ SPARSE_DEVICE uint32_t sparse_says_nonfinite(const struct sparse_memory *m,
                                              const struct sparse_state *s)
 {
   return m->config.nonfinite == SPARSE_NONFINITE_ERROR ? s->nonfinite : 0;
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* The k largest are wanted, by a search that looks everywhere; */
+SPARSE_DEVICE void sparse_want_k(const struct sparse_memory *m)
+{
+  sparse_want(m->state, m->k, -1, SPARSE_FROM_LIST);
+}
+
+/* or near the global threshold first, which has followed them. */
+SPARSE_DEVICE void sparse_want_k_near_threshold(const struct sparse_memory *m)
+{
+  const double near = 0.85 * m->state->kept.global_threshold;
+  sparse_want(m->state, m->k, sparse_level(near), SPARSE_FROM_LIST);
 }
 
 /* A threshold of Ok-Topk, which is exact now and then, follows how much it has selected. */
@@ -89,7 +99,7 @@ SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, s
  * is 0, never: as after a step without any gradient. */
 SPARSE_DEVICE bool sparse_far_off(const struct sparse_memory *m, uint64_t count)
 {
-  return count > ((float)m->state->global_threshold == 0 ? m->k : 4 * m->k);
+  return count > ((float)m->state->kept.global_threshold == 0 ? m->k : 4 * m->k);
 }
 
 /* Of `count` sums those in the sample are evenly spaced: the place of its i-th one. */
@@ -111,90 +121,42 @@ SPARSE_DEVICE sparse_level_t sparse_in_sample(const sparse_level_t *sample, uint
 }
 
 /* The sample's share of k exceeds the new threshold, or it follows the number of sums. */
-SPARSE_DEVICE void sparse_global_adapt(const struct sparse_memory *m, struct sparse_state *s)
-{
-  const uint64_t count = s->result_count;
-  if (sparse_far_off(m, count))
-    s->global_threshold = (double)sparse_from_magnitude(
-        sparse_in_sample(s->sample, SPARSE_SAMPLE * (uint64_t)m->k / count));
-  else
-    sparse_adapt(&s->global_threshold, count, m->t, m->constants.global_band);
-}
-
-SPARSE_DEVICE void sparse_local_adapt(const struct sparse_memory *m, struct sparse_state *s)
-{
-  sparse_adapt(&s->local_threshold, s->offered_count, m->t, m->constants.local_band);
-  s->guess = sparse_level(s->local_threshold * s->guess_ratio); /* it has moved with what is left */
-}
-
-SPARSE_DEVICE void sparse_decide(enum sparse_decision what, const struct sparse_memory *m)
+SPARSE_DEVICE void sparse_global_adapt(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
-  switch (what) {
-  case SPARSE_THEN_NOTHING:
-    break;
-  case SPARSE_SEARCH_K: /* among the candidates; or the residual, if these are too few or many */
-    sparse_search_k(m, s);
-    break;
-  case SPARSE_TAKE_THRESHOLD: /* choose what exceeds it, raised if that is too much */
-    sparse_threshold_choose(m, s, false);
-    break;
-  case SPARSE_OFFER_THRESHOLD: /* the same, but candidates were sent already (one-sided) */
-    sparse_threshold_choose(m, s, true);
-    break;
-  case SPARSE_GAUSSIAN_THRESHOLD: /* and a table of levels to correct it by */
-    sparse_gaussian_threshold(m, s);
-    sparse_gaussian_table(m, s);
-    break;
-  case SPARSE_GAUSSIAN_CORRECT: /* a threshold of the table is taken, or counting goes on */
-    sparse_gaussian_correct(m, s);
-    break;
-  case SPARSE_K_FOUND: /* the next step's guess follows from it */
-    sparse_set_guess(m, s);
-    break;
-  case SPARSE_KTH_FOUND: /* the same; and it becomes the local threshold */
-    sparse_set_guess(m, s);
-    s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
-    sparse_select_above(s, s->selection.above);
-    break;
-  case SPARSE_OVERFLOW_FOUND: /* the k-th magnitude is the threshold, if that chose too many */
-    if (s->overflowed) s->local_threshold = (double)sparse_from_magnitude(s->selection.above);
-    break;
-  case SPARSE_PROPOSE_REGIONS: /* that cut the own list evenly */
-    sparse_propose_regions(m, s);
-    break;
-  case SPARSE_PROPOSED_REGIONS:
-    sparse_proposed_regions(m, s);
-    break;
-  case SPARSE_SPLIT_COUNTS: /* received_counts, from the matrix of counts */
-    for (int p = 0; p < m->nranks; p++) s->received_counts[p] = m->matrix[p * m->nranks + m->rank];
-    break;
-  case SPARSE_SEND_OFFERED:
-    sparse_send_to_all(m, s, s->offered_count);
-    break;
-  case SPARSE_SEND_REDUCED:
-    sparse_send_to_all(m, s, s->reduced_count);
-    break;
-  case SPARSE_COUNT_GATHERED: /* all ranks' sums have come: they are the result, or it is chosen */
-    sparse_count_gathered(m, s);
-    break;
-  case SPARSE_WANT_K: /* largest sums, from a search that looks everywhere */
-    sparse_want(s, m->k, -1, SPARSE_FROM_LIST);
-    break;
-  case SPARSE_WANT_K_NEAR_THRESHOLD: /* it looks near the threshold first, which has followed them.
-                                        max(t, 1) is k, too */
-    sparse_want(s, m->t > 1 ? m->t : 1, sparse_level(0.85 * s->global_threshold), SPARSE_FROM_LIST);
-    break;
-  case SPARSE_GLOBAL_THRESHOLD: /* it is the smallest sum that was chosen; the local one adapts */
-    if (s->wanted > 0) s->global_threshold = (double)sparse_from_magnitude(s->global.above);
-    sparse_local_adapt(m, s);
-    break;
-  case SPARSE_COUNT_AND_ADAPT: /* as COUNT_GATHERED; then both thresholds of Ok-Topk adapt */
-    sparse_count_gathered(m, s);
-    sparse_global_adapt(m, s);
-    sparse_local_adapt(m, s);
-    break;
-  }
+  const uint64_t count = s->result_count;
+  if (sparse_far_off(m, count))
+    s->kept.global_threshold = (double)sparse_from_magnitude(
+        sparse_in_sample(s->sample, SPARSE_SAMPLE * (uint64_t)m->k / count));
+  else
+    sparse_adapt(&s->kept.global_threshold, count, m->t, m->constants.global_band);
+}
+
+SPARSE_DEVICE void sparse_local_adapt(const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
+  sparse_adapt(&s->kept.local_threshold, s->offered_count, m->t, m->constants.local_band);
+  s->kept.guess = sparse_level(s->kept.local_threshold *
+                               s->kept.guess_ratio); /* it has moved with what is left */
+}
+
+/* The wanted sums are known. The smallest is the global threshold, if there is one. */
+SPARSE_DEVICE void sparse_sums_found(const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
+  if (!m->adapts) return;
+  if (s->wanted > 0) s->kept.global_threshold = (double)sparse_from_magnitude(s->global.above);
+  sparse_local_adapt(m);
+}
+
+/* So many sums are the result, and perhaps both thresholds follow what they have selected. */
+SPARSE_DEVICE void sparse_applied(const struct sparse_memory *m, uint64_t count,
+                                  enum sparse_thresholds thresholds)
+{
+  m->state->result_count = count;
+  if (thresholds == SPARSE_THRESHOLDS_STAY) return;
+  sparse_global_adapt(m);
+  sparse_local_adapt(m);
 }
 
 #endif

@@ -63,9 +63,9 @@ SPARSE_DEVICE int sparse_first_levels(const struct sparse_memory *m,
                                       enum sparse_candidates candidates, sparse_level_t *levels,
                                       sparse_level_t *limit)
 {
-  double threshold = m->state->local_threshold;
+  double threshold = m->state->kept.local_threshold;
   *limit = candidates == SPARSE_ABOVE_GUESS ? SPARSE_NAN_LEVEL : SPARSE_INFINITY_LEVEL;
-  levels[0] = m->state->guess;
+  levels[0] = m->state->kept.guess;
   if (candidates != SPARSE_ABOVE_THRESHOLDS) return 1;
   for (int j = 0; j <= m->constants.raise_steps; j++, threshold *= m->constants.raise_factor)
     levels[j] = sparse_level(threshold);
@@ -78,7 +78,7 @@ SPARSE_DEVICE void sparse_begin(struct sparse_state *s, uint32_t epoch)
   s->nonfinite = 0;
   s->overflowed = 0;
   s->unsent = 0;
-  s->epoch = epoch;
+  s->progress.epoch = epoch;
 }
 
 SPARSE_DEVICE void sparse_select_above(struct sparse_state *s, sparse_level_t above)
@@ -116,7 +116,7 @@ SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_
                                    enum sparse_source from)
 {
   s->overflowed = 1;
-  sparse_want(s, m->k, sparse_level(s->local_threshold), from);
+  sparse_want(s, m->k, sparse_level(s->kept.local_threshold), from);
 }
 
 /* The next exact selection looks for its candidates a little below this one's k-th magnitude:
@@ -126,12 +126,13 @@ SPARSE_DEVICE void sparse_overflow(const struct sparse_memory *m, struct sparse_
 SPARSE_DEVICE void sparse_set_guess(const struct sparse_memory *m, struct sparse_state *s)
 {
   const uint64_t candidates = s->level_counts[0];
-  const double distance = 1 - s->guess_ratio, further = 2 * distance + 0.001;
-  if (s->guess >= 0 && candidates < m->k)
-    s->guess_ratio = 1 - (further < 0.5 ? further : 0.5);
-  else if (s->guess >= 0 && 2 * candidates > 3 * m->k)
-    s->guess_ratio = 1 - (candidates > 4 * m->k ? 0.5 : 0.8) * distance;
-  s->guess = sparse_level((double)sparse_from_magnitude(s->selection.above) * s->guess_ratio);
+  const double distance = 1 - s->kept.guess_ratio, further = 2 * distance + 0.001;
+  if (s->kept.guess >= 0 && candidates < m->k)
+    s->kept.guess_ratio = 1 - (further < 0.5 ? further : 0.5);
+  else if (s->kept.guess >= 0 && 2 * candidates > 3 * m->k)
+    s->kept.guess_ratio = 1 - (candidates > 4 * m->k ? 0.5 : 0.8) * distance;
+  s->kept.guess =
+      sparse_level((double)sparse_from_magnitude(s->selection.above) * s->kept.guess_ratio);
 }
 
 /* How often `nlevels` thresholds of which the first ones select `counts` elements are raised. */
@@ -149,33 +150,55 @@ SPARSE_DEVICE int sparse_raised(const struct sparse_memory *m, int nlevels, cons
  * - Even that is more than may be offered: the k largest are searched for.
  * - Nothing was raised: the candidates are what is offered.
  * - It was raised: a filter keeps what is chosen of the candidates.
- * - already_sent: the local pass has stored the candidates in the memory of the owners of regions.
+ * - SENT_BY_PASS: the local pass has stored the candidates in the memory of the owners of regions.
  *   They leave out what is not chosen, so there is nothing to filter. But of more candidates than
  *   sparse_most() none was sent (`unsent`): one of the other cases holds, and reduce_sent() sends.
  */
-SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, struct sparse_state *s,
-                                           bool already_sent)
+enum sparse_sent { SPARSE_NOT_SENT, SPARSE_SENT_BY_PASS };
+SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, int raises,
+                                           enum sparse_sent candidates)
 {
-  const int raises = sparse_raised(m, s->nlevels, s->level_counts);
+  struct sparse_state *s = m->state;
   const enum sparse_source from = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
   s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
-  s->unsent = already_sent && s->level_counts[0] > sparse_most(m, s->levels[0]);
-  for (int j = 0; j < raises; j++) s->local_threshold *= m->constants.raise_factor;
+  s->unsent =
+      candidates == SPARSE_SENT_BY_PASS && s->level_counts[0] > sparse_most(m, s->levels[0]);
+  for (int j = 0; j < raises; j++) s->kept.local_threshold *= m->constants.raise_factor;
   sparse_select_above(s, s->levels[raises]);
   if (s->level_counts[raises] > sparse_most(m, s->levels[raises]))
     sparse_overflow(m, s, from);
-  else if (already_sent && !s->unsent)
+  else if (candidates == SPARSE_SENT_BY_PASS && !s->unsent)
     s->offered_count = s->level_counts[raises];
   else if (raises > 0)
     s->keep_from = from;
 }
 
-/* k entries: candidates will do if there are enough of them, and all are in the list. */
-SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m, struct sparse_state *s)
+SPARSE_DEVICE void sparse_take_threshold(const struct sparse_memory *m)
 {
+  const struct sparse_state *s = m->state;
+  sparse_threshold_choose(m, sparse_raised(m, s->nlevels, s->level_counts), SPARSE_NOT_SENT);
+}
+
+/* k entries: candidates will do if there are enough of them, and all are in the list. */
+SPARSE_DEVICE void sparse_search_k(const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
   const bool enough = s->level_counts[0] >= m->k;
-  sparse_want(s, m->k, enough ? s->guess : -1,
+  sparse_want(s, m->k, enough ? s->kept.guess : -1,
               enough && sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL);
+}
+
+/* After a search, if there was one, for the k largest. What exceeds the k-th magnitude is offered
+ * by paths that have a threshold; after an overflow all k are. */
+SPARSE_DEVICE void sparse_offered_found(const struct sparse_memory *m)
+{
+  struct sparse_state *s = m->state;
+  const sparse_level_t kth = s->selection.above;
+  if (s->search_from == SPARSE_FROM_NOTHING) return;
+  if (!s->overflowed) sparse_set_guess(m, s);
+  if (m->select == SPARSE_SELECT_K) return;
+  s->kept.local_threshold = (double)sparse_from_magnitude(kth);
+  if (!s->overflowed) sparse_select_above(s, kth);
 }
 
 /* ---- Gaussian thresholds ---------------------------------------------------------------------
@@ -188,25 +211,27 @@ SPARSE_DEVICE void sparse_gaussian_table(const struct sparse_memory *m, struct s
 {
   const sparse_correction_t *c = &m->constants.correction;
   const int down = c->lower_steps, up = c->raise_steps;
-  double threshold = s->local_threshold;
+  double threshold = s->kept.local_threshold;
   s->first_level = down;
   s->nlevels = down + 1 + up;
   s->levels[down] = sparse_level(threshold);
   for (int j = 1; j <= down; j++) s->levels[down - j] = sparse_level(threshold /= c->lower_factor);
-  threshold = s->local_threshold;
+  threshold = s->kept.local_threshold;
   for (int j = 1; j <= up; j++) s->levels[down + j] = sparse_level(threshold *= c->raise_factor);
 }
 
-/* The threshold before corrections, and where to count. */
-SPARSE_DEVICE void sparse_gaussian_threshold(const struct sparse_memory *m, struct sparse_state *s)
+/* The threshold before corrections, where to count, and above which levels. */
+SPARSE_DEVICE void sparse_gaussian_threshold(const struct sparse_memory *m)
 {
+  struct sparse_state *s = m->state;
   s->count_from = sparse_listed(m, s) ? SPARSE_FROM_LIST : SPARSE_FROM_RESIDUAL;
   s->candidates = s->level_counts[0];
   s->lowest = SPARSE_NAN_LEVEL;
   s->needed = 0;
   s->gaussian_threshold = s->mean + m->z * s->deviation;
-  s->local_threshold = s->gaussian_threshold;
+  s->kept.local_threshold = s->gaussian_threshold;
   s->search_from = s->keep_from = SPARSE_FROM_NOTHING;
+  sparse_gaussian_table(m, s);
 }
 
 /* As sparse_set_guess. But the threshold moves by a step of the table and more from one step to the
@@ -215,19 +240,19 @@ SPARSE_DEVICE void sparse_gaussian_threshold(const struct sparse_memory *m, stru
 SPARSE_DEVICE void sparse_gaussian_guess(const struct sparse_memory *m, struct sparse_state *s)
 {
   const double level = (double)sparse_from_magnitude(s->lowest < 0 ? 0 : s->lowest);
-  double distance = 1 - s->guess_ratio;
-  if (s->guess >= 0) {
+  double distance = 1 - s->kept.guess_ratio;
+  if (s->kept.guess >= 0) {
     if (s->candidates > m->room)
       distance *= 0.5;
-    else if (s->lowest < s->guess)
+    else if (s->lowest < s->kept.guess)
       distance = 1.5 * distance + 0.005;
     else if (s->candidates < s->needed + m->k)
       distance *= 1.05;
     else if (2 * s->candidates > 2 * s->needed + 3 * m->k)
       distance *= 0.9;
   }
-  s->guess_ratio = distance < 0.5 ? 1 - distance : 0.5;
-  s->guess = sparse_level(level * s->guess_ratio);
+  s->kept.guess_ratio = distance < 0.5 ? 1 - distance : 0.5;
+  s->kept.guess = sparse_level(level * s->kept.guess_ratio);
 }
 
 /* The threshold is level j of the table. */
@@ -248,7 +273,7 @@ SPARSE_DEVICE bool sparse_look_at(struct sparse_state *s, int j)
 {
   if (s->count_from == SPARSE_FROM_NOTHING) return false;
   if (s->levels[j] < s->lowest) s->lowest = s->levels[j];
-  if (s->count_from == SPARSE_FROM_LIST && s->levels[j] < s->guess) {
+  if (s->count_from == SPARSE_FROM_LIST && s->levels[j] < s->kept.guess) {
     s->count_from = SPARSE_FROM_RESIDUAL;
     return false;
   }
@@ -257,8 +282,9 @@ SPARSE_DEVICE bool sparse_look_at(struct sparse_state *s, int j)
 }
 
 /* Lowers or raises in small steps; a table has the counts of all of them. */
-SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct sparse_state *s)
+SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m)
 {
+  struct sparse_state *s = m->state;
   const sparse_correction_t *c = &m->constants.correction;
   int j = s->first_level;
   if (!sparse_look_at(s, j)) return;
@@ -267,13 +293,13 @@ SPARSE_DEVICE void sparse_gaussian_correct(const struct sparse_memory *m, struct
   const uint64_t above = (uint64_t)c->raise_above.num * m->k / (uint64_t)c->raise_above.den;
   const bool lower = s->level_counts[j] < below;
   const int last = lower ? 0 : s->nlevels - 1;
-  double threshold = s->local_threshold;
+  double threshold = s->kept.local_threshold;
   while (j != last && (lower ? s->level_counts[j] < until : s->level_counts[j] > above)) {
     threshold = lower ? threshold / c->lower_factor : threshold * c->raise_factor;
     j += lower ? -1 : 1;
     if (!sparse_look_at(s, j)) return;
   }
-  s->local_threshold = threshold;
+  s->kept.local_threshold = threshold;
   sparse_gaussian_found(m, s, j);
   /* A bounded gradient may have nothing above even the lowest level, in all later steps, too. */
   if (s->level_counts[j] == 0 && threshold > 0) sparse_overflow(m, s, SPARSE_FROM_RESIDUAL);

@@ -23,9 +23,12 @@ enum {
   OPS_SELECTING_MOST = 512,
 };
 
-/* Magnitudes `low` to `high`, in bins of 2^shift. Open: what is beyond counts as the nearest. */
+/* Magnitudes `low` to `high`, in bins of 2^shift. Open: what is beyond counts as the nearest. Over:
+ * nothing is searched any more. */
+enum ops_window_kind : uint32_t { OPS_CLOSED, OPS_OPEN, OPS_OVER };
 struct alignas(16) ops_window {
-  uint32_t low, high, shift, open;
+  uint32_t low, high, shift;
+  ops_window_kind kind;
 };
 
 struct ops_scratch {
@@ -129,16 +132,20 @@ static ncclResult_t ops_launch(void (*kernel)(Parameters...), unsigned blocks, u
 {
   cudaLaunchConfig_t config = {};
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeCooperative;
-  attributes[1].val.cooperative = 1;
+  unsigned count = 0;
+  if (start != OPS_FIRST && ops_waits()) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (start == OPS_COOPERATIVE) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count++].val.cooperative = 1;
+  }
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.stream = stream;
-  const bool waits = ops_waits();
-  config.attrs = attributes + !waits; /* FIRST has none */
-  config.numAttrs = start == OPS_FIRST ? 0 : waits + (start == OPS_COOPERATIVE);
+  config.attrs = attributes;
+  config.numAttrs = count;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...) == cudaSuccess
              ? ncclSuccess
              : ncclUnhandledCudaError;
@@ -357,15 +364,10 @@ static __device__ inline void ops_grid_sync(ops_scratch *scratch, F last_does)
 }
 
 /* Not inlined: its registers are not to be counted to those of the kernels' loops. */
-static __device__ __noinline__ void ops_take_decision(enum sparse_decision what,
-                                                      const sparse_memory *m)
+template <void (*DECISION)(const sparse_memory *)>
+static __device__ __noinline__ void ops_decide(const sparse_memory *m)
 {
-  sparse_decide(what, m);
-}
-
-static __device__ inline void ops_decide(enum sparse_decision what, const sparse_memory *m)
-{
-  if (what != SPARSE_THEN_NOTHING) ops_take_decision(what, m);
+  DECISION(m);
 }
 
 #endif

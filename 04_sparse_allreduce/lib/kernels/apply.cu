@@ -52,7 +52,7 @@ __device__ inline void find_parts(const sparse_memory &m, const sparse_list &lis
   OPS_ROLLED
   for (int p = (int)threadIdx.x; p < parts; p += THREADS) {
     if (!AT_OWNERS || !there) s.lists.counts[p] = there ? (uint32_t)list.counts[p] : 0;
-    s.ends[p] = parts == 1 ? (uint32_t)m.n : (uint32_t)m.state->boundaries[p + 1];
+    s.ends[p] = parts == 1 ? (uint32_t)m.n : (uint32_t)m.state->kept.boundaries[p + 1];
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -174,6 +174,17 @@ struct bits_shared {
 };
 static_assert(sizeof(sums) + sizeof(dense_shared) <= OPS_PLACE_BYTES, "it can begin early");
 
+/* The bits of the result before, of a warp's next units. */
+__device__ inline void load_old_bits(const sparse_memory &m, uint32_t first, uint32_t end,
+                                     uint32_t units, uint32_t (*bits)[UNIT_WORDS])
+{
+  const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (uint32_t g = 0; g < GROUP; g++)
+    if (first + g < end && first + g < units)
+      bits[g][lane] = ops_result_bits(m)[(size_t)(first + g) * UNIT_WORDS + lane];
+}
+
 /* By a block: some of the sums, if the global threshold is to be found by them. */
 __device__ inline void sample_sums(const sparse_memory &m, const sums &s)
 {
@@ -187,12 +198,19 @@ __device__ inline void sample_sums(const sparse_memory &m, const sums &s)
   }
 }
 
+/* Not inlined, as ops_decide(). */
+__device__ __noinline__ void applied(const sparse_memory &m, uint64_t count,
+                                     enum sparse_thresholds thresholds)
+{
+  sparse_applied(&m, count, thresholds);
+}
+
 /* A warp takes a group of units in a row. Groups have a size that gives all warps the same number
  * of units in the end. */
 template <bool AT_OWNERS, bool DENSE>
 __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     make_result(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
-                enum sparse_decision then)
+                enum sparse_thresholds thresholds)
 {
   /* AT_OWNERS: the sums are in their owners' memory. Then this follows reduce() or select_sums(),
    * which let it begin at once. It needs sums, and there are flags about those; this rank's own
@@ -206,15 +224,8 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
   const uint32_t group = (units - 1) / (warps * rounds) + 1;
   uint32_t *bits = s.bits[warp];
   uint32_t first = (blockIdx.x * WARPS + warp) * group;
-  const auto load_old_bits = [&] { /* these are known without waiting */
-                                   if constexpr (DENSE)
-#pragma unroll
-                                     for (uint32_t g = 0; g < GROUP; g++)
-                                       if (g < group && first + g < units)
-                                         s.old_bits[warp][g][lane] = ops_result_bits(
-                                             m)[(size_t)(first + g) * UNIT_WORDS + lane];
-  };
-  load_old_bits();
+  /* these are known without waiting */
+  if constexpr (DENSE) load_old_bits(m, first, first + group, units, s.old_bits[warp]);
   for (uint32_t i = lane; i < sizeof(s.bits[0]) / sizeof(*bits); i += 32) bits[i] = 0;
   if constexpr (DENSE)
     for (uint32_t i = lane; i < SPARSE_UNIT; i += 32) s.values[warp][i] = 0;
@@ -257,36 +268,52 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
       __syncwarp();
     }
     first += warps * group;
-    load_old_bits();
+    if constexpr (DENSE) load_old_bits(m, first, first + group, units, s.old_bits[warp]);
   }
   if (AT_OWNERS)
     ops_begin(); /* whoever waits for this kernel's end waits for that of reduce(), too */
   if (blockIdx.x > 0) return;
-  if (then == SPARSE_COUNT_AND_ADAPT) sample_sums(m, parts);
+  if (thresholds == SPARSE_THRESHOLDS_ADAPT) sample_sums(m, parts);
   if (AT_OWNERS) {
     /* How many entries the owners have taken. The local pass has noted how many it had for each. */
     OPS_ROLLED
     for (int p = (int)threadIdx.x; p < m.nranks; p += THREADS) {
-      m.state->region_counts[p] = ops_await_taken(m, p);
+      ops_await_taken(m, p);
       m.state->gathered_counts[p] = parts.lists.counts[p];
     }
   }
   __syncthreads();
-  if (threadIdx.x == 0) ops_decide(then, &m); /* of counts: no other block is needed for that */
+  /* the first block's counts are those of all */
+  if (threadIdx.x == 0) applied(m, parts.displs[parts.parts], thresholds);
 }
 
 } // namespace
 
-extern "C" ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
-                                  enum sparse_decision then, cudaStream_t stream)
+template <bool AT_OWNERS>
+static ncclResult_t launch(const sparse_memory *m, const sparse_list &list,
+                           enum sparse_thresholds thresholds, cudaStream_t stream)
 {
-  const bool at_owners = list.pairs == NULL, dense = m->config.result != SPARSE_RESULT_ENTRIES;
-  return ops_launch(dense       ? at_owners ? make_result<true, true> : make_result<false, true>
-                          : at_owners ? make_result<true, false>
-                                : make_result<false, false>,
+  const bool entries = m->config.result == SPARSE_RESULT_ENTRIES;
+  return ops_launch(entries ? make_result<AT_OWNERS, false> : make_result<AT_OWNERS, true>,
                     ops_blocks(m->n, SPARSE_UNIT * WARPS, APPLY_BLOCKS), THREADS, OPS_NEXT, stream,
-                    *m, list, then);
+                    *m, list, thresholds);
 }
+
+extern "C" {
+
+ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
+                       enum sparse_thresholds thresholds, cudaStream_t stream)
+{
+  return launch<false>(m, list, thresholds, stream);
+}
+
+ncclResult_t ops_apply_sent(const struct sparse_memory *m, enum sparse_thresholds thresholds,
+                            cudaStream_t stream)
+{
+  return launch<true>(m, {}, thresholds, stream);
+}
+
+} // extern "C"
 
 static const ops_load_kernels load(make_result<true, true>, make_result<true, false>,
                                    make_result<false, true>, make_result<false, false>);

@@ -235,10 +235,16 @@ __device__ inline void signal_owners(const sparse_memory &m, uint32_t me, ops_pe
   ops_note_regions(m, begins, me, SIGNALLERS); /* no rank waits for that */
 }
 
+/* Not inlined, as ops_decide(). */
+__device__ __noinline__ void choose_by_threshold(const sparse_memory &m, int raised)
+{
+  sparse_threshold_choose(&m, raised, SPARSE_SENT_BY_PASS);
+}
+
 /* The last block: what the pass has found, from the scratch memory to the state. All wait for it,
  * so different threads do different things at the same time. */
 template <bool MOMENTS>
-__device__ void finish(pass &p, enum sparse_removal removal, enum sparse_decision then)
+__device__ void finish(pass &p, enum sparse_removal removal)
 {
   double2 *sums = (double2 *)p.s.elements;
   uint32_t *begins = (uint32_t *)p.s.elements; /* of regions; moments are for other passes */
@@ -294,8 +300,9 @@ __device__ void finish(pass &p, enum sparse_removal removal, enum sparse_decisio
     }
   }
   __syncthreads();
-  if (threadIdx.x == THREADS - 1) ops_decide(then, &m);
   if (!p.offers) return;
+  const int raised = sparse_raised(&m, p.nlevels, p.s.level_counts);
+  if (threadIdx.x == THREADS - 1) choose_by_threshold(m, raised);
   if (*total > sparse_most(&m, p.s.levels[0])) {
     if (threadIdx.x == 0)
       ops_write_flag(m, ops_peer_of(m, m.rank), &m.flags->lists[m.rank][SPARSE_FLAG_COUNT],
@@ -303,7 +310,6 @@ __device__ void finish(pass &p, enum sparse_removal removal, enum sparse_decisio
     return;
   }
   if (signaller >= SIGNALLERS) return;
-  const int raised = sparse_raised(&m, p.nlevels, p.s.level_counts);
   signal_owners(m, signaller, peer, *total, raised > 0 ? p.s.levels[raised] : OPS_ALL_LEVELS,
                 begins);
 }
@@ -495,7 +501,7 @@ template <typename G, bool MOMENTS>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
     local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
                bool passes, bool prefetches, bool offers, enum sparse_removal removal,
-               enum sparse_candidates candidates_are, enum sparse_decision then)
+               enum sparse_candidates candidates_are)
 {
   ops_begin();
   __shared__ shared s;
@@ -505,7 +511,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
   uint32_t drawn = 0, epoch = 0;
   if (threadIdx.x == 0) {
     s.next[1] = drawn = ops_chain_draw(chain);
-    epoch = state->epoch;
+    epoch = state->progress.epoch;
     s.pending = state->pending;
     s.selection = state->selection;
     s.nlevels = sparse_first_levels(&m, candidates_are, s.levels, &s.limit);
@@ -514,8 +520,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
   for (int j = (int)threadIdx.x; j < SPARSE_MAX_LEVELS; j += THREADS) s.exceeding[j] = 0;
   if (offers)
     for (int j = (int)threadIdx.x; j < m.nranks; j += THREADS) {
-      s.ends[j] = (uint32_t)state->boundaries[j + 1];
-      s.list_at[j] = state->list_at[j];
+      s.ends[j] = (uint32_t)state->kept.boundaries[j + 1];
+      s.list_at[j] = state->fixed.list_at[j];
       s.lists[j] = make_uint2((uint32_t)m.flags->lists[j][SPARSE_FLAG_FIRST],
                               (uint32_t)m.flags->lists[j][SPARSE_FLAG_COUNT]);
     }
@@ -616,7 +622,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
     if (s.exceeding[j] > 0) atomicAdd(&p.chain.scratch->levels[j], s.exceeding[j]);
   const bool last = ops_last_block(p.chain.scratch, p.offers);
   ops_let_next_begin();
-  if (last) finish<MOMENTS>(p, removal, then);
+  if (last) finish<MOMENTS>(p, removal);
 }
 
 ncclResult_t launch(const sparse_memory *m, const void *gradient, bool offers,
@@ -637,10 +643,10 @@ ncclResult_t launch(const sparse_memory *m, const void *gradient, bool offers,
     /* Should blocks prefetch? Not a gradient that is to be evicted first: it would stay. Nor tiles
      * that a small cache would evict before they are used. */
     const bool prefetches = !passes && grid * OPS_DENSE_TILE * element <= cache / 2;
-    return ops_launch(
-        candidates == SPARSE_GAUSSIAN_GUESS ? local_pass<G, true> : local_pass<G, false>, grid,
-        THREADS, OPS_FIRST, stream, *m, of_type, aligned, passes, prefetches, offers, removal,
-        candidates, offers ? SPARSE_OFFER_THRESHOLD : SPARSE_THEN_NOTHING);
+    return ops_launch(candidates == SPARSE_GAUSSIAN_GUESS ? local_pass<G, true>
+                                                          : local_pass<G, false>,
+                      grid, THREADS, OPS_FIRST, stream, *m, of_type, aligned, passes, prefetches,
+                      offers, removal, candidates);
   };
   if (gradient == NULL) return launch_of((const no_gradient *)NULL);
   return ops_with_type(m->config.gradient_type, gradient, launch_of);

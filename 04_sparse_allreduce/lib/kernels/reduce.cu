@@ -43,7 +43,7 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
   ops_begin(); /* the state is as the local pass leaves it */
   ops_fence();
   if (!state->unsent) return false;
-  search_and_keep(m, s.selection, offered, offered, &state->selection, SPARSE_OVERFLOW_FOUND);
+  search_and_keep<sparse_offered_found>(m, s.selection, offered, offered, &state->selection);
   ops_grid_sync(scratch, [] {});
   ops_send_offered(m, s.begins);
   if (blockIdx.x == 0 && threadIdx.x == 0) state->unsent = 0;
@@ -51,10 +51,25 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
   return true;
 }
 
+/* What the kernel is launched with for an enum sparse_order. */
+struct order {
+  enum sparse_order from;
+  const uint64_t *displs; /* of the lists, */
+  const uint64_t *region; /* and between which indices they are added: */
+  int first, stride;      /* first the list of rank `first`, then that of first + stride, ... */
+};
+
+order order_of(const sparse_memory *m, enum sparse_order from)
+{
+  sparse_state *s = m->state;
+  if (from == SPARSE_FROM_RANK_0) return {from, s->received_displs, s->fixed.whole, 0, 1};
+  return {from, s->fixed.list_displs, s->kept.boundaries + m->rank, m->rank, -1};
+}
+
 /* Where the lists are, and above which level their entries count; false if one does not come. */
 template <bool ONESIDED>
 __device__ inline bool find_lists(const sparse_memory &m, memory &all, const sparse_pair *base,
-                                  const uint64_t *displs, const uint64_t *counts)
+                                  const uint64_t *displs)
 {
   shared &s = all.reduce;
   bool there = true;
@@ -65,7 +80,7 @@ __device__ inline bool find_lists(const sparse_memory &m, memory &all, const spa
   OPS_ROLLED
   for (int p = (int)threadIdx.x; !ONESIDED && p < m.nranks; p += THREADS) {
     s.lists.pairs[p] = base + displs[p];
-    s.lists.counts[p] = (uint32_t)counts[p];
+    s.lists.counts[p] = (uint32_t)m.state->received_counts[p];
     s.levels[p] = OPS_ALL_LEVELS;
   }
   __syncthreads();
@@ -74,10 +89,9 @@ __device__ inline bool find_lists(const sparse_memory &m, memory &all, const spa
 
 template <bool ONESIDED>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    reduce(const __grid_constant__ sparse_memory m, const sparse_pair *base, const uint64_t *displs,
-           const uint64_t *counts, int first, int stride, const uint64_t *region,
-           enum sparse_sums which, const __grid_constant__ sparse_list to,
-           enum sparse_decision then)
+    reduce(const __grid_constant__ sparse_memory m, const sparse_pair *base,
+           const __grid_constant__ order how, enum sparse_sums which,
+           const __grid_constant__ sparse_list to)
 {
   if (!ONESIDED) ops_begin();
   ops_let_next_begin();
@@ -87,13 +101,13 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   __shared__ memory all;
   shared &s = all.reduce;
   /* Everything that is not about the lists is asked for before the wait for them. */
-  job w = {m.nranks, first, stride, region[0], region[1]};
+  job w = {m.nranks, how.first, how.stride, how.region[0], how.region[1]};
   if (which == SPARSE_SUMS_NONZERO) w.level = 0;
   if (above) {
-    w.level = sparse_level(m.state->global_threshold);
+    w.level = sparse_level(m.state->kept.global_threshold);
     w.limit = SPARSE_INFINITY_LEVEL;
   }
-  const bool there = find_lists<ONESIDED>(m, all, base, displs, counts);
+  const bool there = find_lists<ONESIDED>(m, all, base, how.displs);
   ops_chain chain = ops_chain_begin(m);
   if (threadIdx.x == 0) s.next = ops_chain_draw(chain);
   for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
@@ -194,38 +208,36 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     all_dropped[p] = 0;
     if (late) continue;
     m.state->received_counts[p] = taken;
-    if (p != m.rank) m.state->stored[p] += s.lists.counts[p];
+    if (p != m.rank) m.state->progress.stored[p] += s.lists.counts[p];
   }
   if (threadIdx.x != 0) return;
   *to.counts = late ? 0 : s.next;
-  ops_decide(then, &m);
+  if (ONESIDED && which == SPARSE_SUMS_NONZERO) ops_decide<sparse_want_k_near_threshold>(&m);
+  if (!ONESIDED && how.from == SPARSE_FROM_OWNER) ops_decide<sparse_send_reduced>(&m);
 }
 
 } // namespace
 
-extern "C" ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *lists,
-                                   bool own_region, enum sparse_sums which, struct sparse_list to,
-                                   cudaStream_t stream)
+extern "C" {
+
+ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair *lists,
+                        enum sparse_order from, enum sparse_sums which, struct sparse_list to,
+                        cudaStream_t stream)
 {
-  sparse_state *s = m->state;
   return ops_launch(reduce<false>, ops_blocks(m->n, SMALL_TILE, BLOCKS), THREADS, OPS_NEXT, stream,
-                    *m, lists, own_region ? s->list_displs : s->received_displs, s->received_counts,
-                    own_region ? m->rank : 0, own_region ? -1 : 1,
-                    own_region ? s->boundaries + m->rank : s->whole, which, to,
-                    own_region ? SPARSE_SEND_REDUCED : SPARSE_THEN_NOTHING);
+                    *m, lists, order_of(m, from), which, to);
 }
 
 /* All blocks have to run at once, in case that they choose. */
-extern "C" ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
-                                        cudaStream_t stream)
+ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
+                             cudaStream_t stream)
 {
-  sparse_state *s = m->state;
-  const sparse_list sums = {m->reduced, &s->reduced_count, 1};
+  const sparse_list sums = {m->reduced, &m->state->reduced_count, 1};
   const int blocks = ops_at_once(sizeof(memory), BLOCKS);
-  return ops_launch(
-      reduce<true>, ops_blocks(m->n, SMALL_TILE, blocks), THREADS, OPS_NEXT, stream, *m, nullptr,
-      nullptr, nullptr, m->rank, -1, s->boundaries + m->rank, which, sums,
-      which == SPARSE_SUMS_NONZERO ? SPARSE_WANT_K_NEAR_THRESHOLD : SPARSE_THEN_NOTHING);
+  return ops_launch(reduce<true>, ops_blocks(m->n, SMALL_TILE, blocks), THREADS, OPS_NEXT, stream,
+                    *m, nullptr, order_of(m, SPARSE_FROM_OWNER), which, sums);
 }
+
+} // extern "C"
 
 static const ops_load_kernels load(reduce<true>, reduce<false>);

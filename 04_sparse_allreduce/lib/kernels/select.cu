@@ -8,22 +8,22 @@ namespace
 
 enum { THREADS = OPS_SELECTING_MOST, BLOCKS = OPS_SELECTING_BLOCKS };
 
+template <void (*FOUND)(const sparse_memory *)>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     select_entries(const __grid_constant__ sparse_memory m,
                    const __grid_constant__ sparse_list from, const __grid_constant__ sparse_list to,
-                   sparse_selection *selection, enum sparse_decision found)
+                   sparse_selection *selection)
 {
   ops_let_next_begin();
   ops_begin();
   __shared__ selection_shared s;
-  search_and_keep(m, s, from, to, selection, found);
+  search_and_keep<FOUND>(m, s, from, to, selection);
 }
 
 /* ---- counting -------------------------------------------------------------------------------- */
 
 /* A histogram over the levels: bin j is for what exceeds levels[j - 1], but not levels[j]. */
-__global__ void OPS_BOUNDS(THREADS, BLOCKS)
-    count_levels(const __grid_constant__ sparse_memory m, enum sparse_decision then)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS) count_levels(const __grid_constant__ sparse_memory m)
 {
   ops_let_next_begin();
   ops_begin();
@@ -32,10 +32,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   sparse_state *state = m.state;
   ops_scratch *scratch = (ops_scratch *)m.scratch;
   const uint32_t from = state->count_from;
-  if (from == SPARSE_FROM_NOTHING) { /* no decision makes something of nothing afterwards */
-    if (blockIdx.x == 0 && threadIdx.x == 0) ops_decide(then, &m);
-    return;
-  }
+  if (from == SPARSE_FROM_NOTHING) return; /* a threshold has been taken */
   const int nlevels = state->nlevels;
   const sparse_level_t limit = state->limit;
   for (int j = (int)threadIdx.x; j <= nlevels; j += THREADS) {
@@ -68,24 +65,35 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   if (threadIdx.x != 0) return;
   uint64_t above = 0;
   for (int j = nlevels - 1; j >= 0; j--) state->level_counts[j] = above += exceeded[j];
-  ops_decide(then, &m);
+  ops_decide<sparse_gaussian_correct>(&m);
 }
 
 } // namespace
 
-extern "C" ncclResult_t ops_select(const struct sparse_memory *m, struct sparse_list from,
-                                   struct sparse_list to, struct sparse_selection *selection,
-                                   enum sparse_decision found, cudaStream_t stream)
+extern "C" {
+
+ncclResult_t ops_select_offered(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(select_entries, (unsigned)ops_multiprocessors() * BLOCKS, THREADS,
-                    OPS_COOPERATIVE, stream, *m, from, to, selection, found);
+  const sparse_list offered = {m->offered, &m->state->offered_count, 1};
+  return ops_launch(select_entries<sparse_offered_found>, (unsigned)ops_multiprocessors() * BLOCKS,
+                    THREADS, OPS_COOPERATIVE, stream, *m, offered, offered, &m->state->selection);
 }
 
-extern "C" ncclResult_t ops_count_levels(const struct sparse_memory *m, enum sparse_decision then,
-                                         cudaStream_t stream)
+ncclResult_t ops_select_sums(const struct sparse_memory *m, struct sparse_list from,
+                             struct sparse_list to, struct sparse_selection *selection,
+                             cudaStream_t stream)
+{
+  return ops_launch(select_entries<sparse_sums_found>, (unsigned)ops_multiprocessors() * BLOCKS,
+                    THREADS, OPS_COOPERATIVE, stream, *m, from, to, selection);
+}
+
+ncclResult_t ops_count_levels(const struct sparse_memory *m, cudaStream_t stream)
 {
   return ops_launch(count_levels, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, OPS_NEXT,
-                    stream, *m, then);
+                    stream, *m);
 }
 
-static const ops_load_kernels load(select_entries, count_levels);
+} // extern "C"
+
+static const ops_load_kernels load(select_entries<sparse_offered_found>,
+                                   select_entries<sparse_sums_found>, count_levels);

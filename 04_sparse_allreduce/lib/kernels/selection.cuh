@@ -86,7 +86,7 @@ struct search_shared {
 
 __device__ inline ops_window all_magnitudes()
 {
-  return {0, SPARSE_NAN_LEVEL, 2 * DIGIT - 2, false}; /* 31 bits */
+  return {0, SPARSE_NAN_LEVEL, 2 * DIGIT - 2, OPS_CLOSED}; /* 31 bits */
 }
 
 /* From `near` on; of the first and the last bin only the count is known to be right. */
@@ -94,13 +94,13 @@ __device__ inline ops_window first_window(sparse_level_t near)
 {
   if (near < SPARSE_BINS) return all_magnitudes();
   const uint32_t low = (uint32_t)near + 1 - SPARSE_BINS;
-  return {low, low + (SPARSE_BINS << DIGIT) - 1, DIGIT, true};
+  return {low, low + (SPARSE_BINS << DIGIT) - 1, DIGIT, OPS_OPEN};
 }
 
 __device__ inline ops_window window_of_bin(const ops_window &w, uint32_t bin)
 {
   const uint32_t low = w.low + (bin << w.shift);
-  return {low, low + (1u << w.shift) - 1, w.shift > DIGIT ? w.shift - DIGIT : 0, false};
+  return {low, low + (1u << w.shift) - 1, w.shift > DIGIT ? w.shift - DIGIT : 0, OPS_CLOSED};
 }
 
 __device__ inline void count_in_window(search_shared &s, const input &in, const ops_window &w,
@@ -110,7 +110,7 @@ __device__ inline void count_in_window(search_shared &s, const input &in, const 
   __syncthreads();
   for_each_magnitude(in, [&](sparse_level_t magnitude, bool valid) {
     const uint32_t x = (uint32_t)magnitude;
-    const uint32_t at = (w.open ? min(max(x, w.low), w.high) : x) - w.low;
+    const uint32_t at = (w.kind == OPS_OPEN ? min(max(x, w.low), w.high) : x) - w.low;
     count_in(s.bins, at >> w.shift & (SPARSE_BINS - 1), valid && at <= w.high - w.low);
   });
   __syncthreads();
@@ -143,12 +143,11 @@ __device__ inline uint32_t find(search_shared &s, uint64_t wanted)
   return total;
 }
 
-/* From what all blocks have counted, or those of all ranks, the next window. It is empty, with
- * `low` above `high`, if the search is over; then there is a selection, and `then` is taken. */
-template <bool ALL_RANKS>
+/* From what all blocks have counted, or those of all ranks, the next window. If the search is over,
+ * there is a selection, and the decision FOUND is taken. */
+template <bool ALL_RANKS, void (*FOUND)(const sparse_memory *)>
 __device__ inline void narrow(search_shared &s, const sparse_memory &m, const ops_window &w,
-                              uint32_t round, sparse_selection *selection,
-                              enum sparse_decision then)
+                              uint32_t round, sparse_selection *selection)
 {
   sparse_state *state = m.state;
   ops_scratch *scratch = (ops_scratch *)m.scratch;
@@ -163,13 +162,12 @@ __device__ inline void narrow(search_shared &s, const sparse_memory &m, const op
   const uint32_t bin = s.bin;
   if (threadIdx.x != 0) return;
   if (round == 0 && state->wanted > total) state->wanted = total; /* it has all entries */
-  ops_window next = {1, 0, 0, false};
+  ops_window next = {0, 0, 0, OPS_OVER};
   sparse_selection result = {SPARSE_NAN_LEVEL, SPARSE_NAN_LEVEL, -1, 0};
-  if (!there) {
-    state->wanted = 0;
-  } else if (rank == 0) {
-    /* nothing is chosen */
-  } else if (w.open && (bin == 0 || bin == SPARSE_BINS - 1)) {
+  if (!there) state->wanted = 0;
+  if (!there || rank == 0) { /* nothing is chosen */
+    result.take = 0;
+  } else if (w.kind == OPS_OPEN && (bin == 0 || bin == SPARSE_BINS - 1)) {
     next = all_magnitudes();
     scratch->wanted = state->wanted;
   } else if (w.shift > 0) {
@@ -180,23 +178,23 @@ __device__ inline void narrow(search_shared &s, const sparse_memory &m, const op
     result.take = ALL_RANKS ? ops_own_share(m, round, bin, rank) : rank;
   }
   scratch->window = next;
-  if (next.low <= next.high) return;
+  if (next.kind != OPS_OVER) return;
   *selection = result;
-  ops_decide(then, &m);
+  ops_decide<FOUND>(&m);
 }
 
 /* Called by all threads of the grid; all see the selection and the decision then. */
-template <bool ALL_RANKS>
+template <bool ALL_RANKS, void (*FOUND)(const sparse_memory *)>
 __device__ inline void search(search_shared &s, const sparse_memory &m, const input &in,
-                              sparse_selection *selection, enum sparse_decision then)
+                              sparse_selection *selection)
 {
   ops_scratch *scratch = (ops_scratch *)m.scratch;
   ops_window w = first_window(m.state->near);
-  for (uint32_t round = 0; w.low <= w.high; round++) {
+  for (uint32_t round = 0; w.kind != OPS_OVER; round++) {
     count_in_window(s, in, w, scratch->bins);
-    ops_grid_sync(scratch, [&] { narrow<ALL_RANKS>(s, m, w, round, selection, then); });
+    ops_grid_sync(scratch, [&] { narrow<ALL_RANKS, FOUND>(s, m, w, round, selection); });
     const uint4 next = __ldcg((const uint4 *)&scratch->window);
-    w = {next.x, next.y, next.z, next.w};
+    w = {next.x, next.y, next.z, (ops_window_kind)next.w};
   }
 }
 
@@ -325,19 +323,17 @@ static_assert(sizeof(selection_shared) < 16 << 10, "which run at once: there is 
 
 /* All blocks have to come to the same grid barriers, so they have to see the same sources. Both are
  * looked at first, at the same time. A search takes its decision when all blocks have come to a
- * barrier, and what that may have changed for the filter is read after the last barrier. Without a
- * search, a decision changes nothing for the filter (ops.h). */
+ * barrier, and what that may have changed for the filter is read after the last barrier. */
+template <void (*FOUND)(const sparse_memory *)>
 __device__ inline void search_and_keep(const sparse_memory &m, selection_shared &s,
                                        const sparse_list &from, const sparse_list &to,
-                                       sparse_selection *selection, enum sparse_decision found)
+                                       sparse_selection *selection)
 {
   const uint32_t searched = m.state->search_from;
   uint32_t kept = m.state->keep_from;
   if (searched != SPARSE_FROM_NOTHING) {
-    search<false>(s.search, m, input_from(m, from, searched), selection, found);
+    search<false, FOUND>(s.search, m, input_from(m, from, searched), selection);
     kept = m.state->keep_from;
-  } else if (blockIdx.x == 0 && threadIdx.x == 0) {
-    ops_decide(found, &m);
   }
   if (kept != SPARSE_FROM_NOTHING) keep(s.keep, m, input_from(m, from, kept), selection, to);
 }

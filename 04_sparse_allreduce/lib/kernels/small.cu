@@ -30,10 +30,11 @@ __device__ inline void for_each(uint64_t count, F f)
 
 enum { PARTITION_THREADS = 1024 };
 
-__global__ void decide(const __grid_constant__ sparse_memory m, enum sparse_decision what)
+template <void (*DECISION)(const sparse_memory *)>
+__global__ void decide(const __grid_constant__ sparse_memory m)
 {
   ops_begin();
-  ops_decide(what, &m);
+  DECISION(&m);
 }
 
 __global__ void OPS_BOUNDS(PARTITION_THREADS, 1) partition(const __grid_constant__ sparse_memory m)
@@ -153,11 +154,13 @@ bool ops_waits(void)
 
 extern "C" {
 
-ncclResult_t ops_decide(const struct sparse_memory *m, enum sparse_decision what,
-                        cudaStream_t stream)
-{
-  return ops_launch(decide, 1, 1, OPS_NEXT, stream, *m, what);
-}
+#define DEFINE_DECISION(name)                                                 \
+  ncclResult_t ops_##name(const struct sparse_memory *m, cudaStream_t stream) \
+  {                                                                           \
+    return ops_launch(decide<sparse_##name>, 1, 1, OPS_NEXT, stream, *m);     \
+  }                                                                           \
+  static const ops_load_kernels load_##name(decide<sparse_##name>);
+OPS_DECISIONS(DEFINE_DECISION)
 
 ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream)
 {
@@ -181,11 +184,15 @@ ncclResult_t ops_return(const struct sparse_memory *m, struct sparse_list list,
 ncclResult_t ops_add(const struct sparse_memory *m, struct sparse_list list, float scale,
                      float *vector, cudaStream_t stream)
 {
-  if (list.pairs == NULL)
-    return ops_launch(add_dense, blocks_for(m->n), THREADS, OPS_FIRST, stream, m->dense, m->n,
-                      scale, vector);
   return ops_launch(add_entries, blocks_for(4 * m->k), THREADS, OPS_FIRST, stream, list, m->n,
                     m->nranks, scale, vector);
+}
+
+ncclResult_t ops_add_dense(const struct sparse_memory *m, float scale, float *vector,
+                           cudaStream_t stream)
+{
+  return ops_launch(add_dense, blocks_for(m->n), THREADS, OPS_FIRST, stream, m->dense, m->n, scale,
+                    vector);
 }
 
 ncclResult_t ops_scatter(const struct sparse_memory *m, struct sparse_list list,
@@ -236,6 +243,6 @@ ncclResult_t ops_load(void)
 
 } // extern "C"
 
-static const ops_load_kernels load(decide, partition, clear_pending, give_back, add_entries,
-                                   add_dense, scatter, average, convert<const float *>,
+static const ops_load_kernels load(partition, clear_pending, give_back, add_entries, add_dense,
+                                   scatter, average, convert<const float *>,
                                    convert<const __half *>, convert<const __nv_bfloat16 *>);

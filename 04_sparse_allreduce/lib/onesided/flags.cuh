@@ -24,7 +24,7 @@ static __device__ inline T *ops_at_peer(const sparse_memory &m, char *lists, T *
 /* Of the step. Kernels that begin early read it: not through a cache, which is not cleared then. */
 static __device__ inline uint32_t ops_epoch(const sparse_memory &m)
 {
-  return *(volatile uint32_t *)&m.state->epoch;
+  return *(volatile uint32_t *)&m.state->progress.epoch;
 }
 
 /* What is needed to write flags to a rank in this step. It is loaded before there is anything to
@@ -36,7 +36,7 @@ struct ops_peer {
 
 static __device__ inline ops_peer ops_peer_of(const sparse_memory &m, int p)
 {
-  return {m.state->peers[p], ops_epoch(m)};
+  return {m.state->fixed.peers[p], ops_epoch(m)};
 }
 
 /* `flag`: in this rank's memory, what is written is the one at the same place in the peer's. */
@@ -71,7 +71,7 @@ static __device__ inline uint64_t ops_read_last_flag(const uint64_t *flag)
  * touches no memory of others. */
 static __device__ inline bool ops_late(const sparse_memory &m)
 {
-  return *(volatile uint32_t *)&m.state->late != 0;
+  return *(volatile uint32_t *)&m.state->progress.late != 0;
 }
 
 /* Is rank p, or another one, too late? Asked now and then; time counts only after the kernels
@@ -85,7 +85,7 @@ static __device__ __noinline__ bool ops_give_up(const sparse_memory &m, int p, u
   if (*since == 0) *since = now;
   if (ops_late(m)) return true;
   if (limit < 0 || (double)(now - *since) < limit) return false;
-  *(volatile uint32_t *)&m.state->late = (uint32_t)p + 1;
+  *(volatile uint32_t *)&m.state->progress.late = (uint32_t)p + 1;
   return true;
 }
 
@@ -150,7 +150,7 @@ static __device__ inline void ops_find_regions(const sparse_memory &m, uint32_t 
 {
   const uint32_t count = (uint32_t)m.state->offered_count;
   for (uint32_t j = threadIdx.x / 32; j <= (uint32_t)m.nranks; j += blockDim.x / 32) {
-    const uint32_t at = ops_lower_bound(m.offered, 0, count, m.state->boundaries[j]);
+    const uint32_t at = ops_lower_bound(m.offered, 0, count, m.state->kept.boundaries[j]);
     if (threadIdx.x % 32 == 0) begins[j] = at;
   }
 }
@@ -165,6 +165,13 @@ static __device__ inline void ops_note_regions(const sparse_memory &m, const uin
   }
 }
 
+/* Where the share of a block begins in the part of the list that is for rank p. */
+static __device__ inline uint32_t ops_share_begin(const uint32_t *begins, int p, uint32_t block)
+{
+  const uint32_t count = begins[p + 1] - begins[p];
+  return begins[p] + min(count, (count / gridDim.x + 1) * block);
+}
+
 /* By all threads of a grid; `begins` is shared memory for a number per rank and one more. Each
  * block stores a share of every part in the owner's memory, and counts what it has stored: none has
  * to wait for the last one. So each looks where the regions begin, and what the first block writes
@@ -174,25 +181,22 @@ static __device__ inline void ops_send_offered(const sparse_memory &m, uint32_t 
   if (__syncthreads_or(ops_late(m))) return;
   ops_find_regions(m, begins);
   __syncthreads();
-  const auto share =
-      [&](int p, uint32_t block) { /* where that of a block begins */
-                                   const uint32_t count = begins[p + 1] - begins[p];
-                                   return begins[p] + min(count, (count / gridDim.x + 1) * block);
-      };
   for (int p = (int)threadIdx.x; blockIdx.x == 0 && p < m.nranks; p += (int)blockDim.x)
     ops_signal_owner(m, ops_peer_of(m, p), begins, p, OPS_ALL_LEVELS);
   for (int step = 1; step < m.nranks; step++) { /* not all to the same one */
     const int p = (m.rank + step) % m.nranks;
-    const uint32_t end = share(p, blockIdx.x + 1);
-    sparse_pair *to = m.state->list_at[p];
+    const uint32_t end = ops_share_begin(begins, p, blockIdx.x + 1);
+    sparse_pair *to = m.state->fixed.list_at[p];
 #pragma unroll 4
-    for (uint32_t i = share(p, blockIdx.x) + threadIdx.x; i < end; i += blockDim.x)
+    for (uint32_t i = ops_share_begin(begins, p, blockIdx.x) + threadIdx.x; i < end;
+         i += blockDim.x)
       *(uint2 *)&to[i] = *(const uint2 *)&m.offered[i];
   }
   __syncthreads();
   OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks; p += (int)blockDim.x) {
-    const uint32_t stored = share(p, blockIdx.x + 1) - share(p, blockIdx.x);
+    const uint32_t stored =
+        ops_share_begin(begins, p, blockIdx.x + 1) - ops_share_begin(begins, p, blockIdx.x);
     ops_fence_system();
     if (p != m.rank && stored > 0) ops_count_stored(m, ops_peer_of(m, p), stored);
   }
@@ -212,7 +216,7 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
   __syncthreads();
   OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
-    const uint64_t *flags = m.flags->lists[p], stored = m.state->stored[p];
+    const uint64_t *flags = m.flags->lists[p], stored = m.state->progress.stored[p];
     const uint64_t *count_flag = &flags[SPARSE_FLAG_COUNT];
     const uint64_t *last = p == m.rank ? count_flag : &m.flags->stored[p];
     uint64_t first = 0, count = 0, level = 0;
@@ -229,7 +233,7 @@ static __device__ inline bool ops_await_lists(const sparse_memory &m, ops_lists 
              (p == m.rank ? now == count : now - stored == (uint32_t)count);
     });
     there = came && atomicOr(&stop, 0u) == 0;
-    lists.pairs[p] = m.received + m.state->list_displs[p] + (uint32_t)first;
+    lists.pairs[p] = m.received + m.state->fixed.list_displs[p] + (uint32_t)first;
     lists.counts[p] = (uint32_t)count;
     levels[p] = (sparse_level_t)(uint32_t)level;
   }
@@ -256,23 +260,25 @@ static __device__ inline bool ops_await_sums(const sparse_memory &m, ops_lists &
   bool there = true;
   OPS_ROLLED
   for (int p = (int)threadIdx.x; p < m.nranks && there; p += (int)blockDim.x) {
-    lists.pairs[p] = ops_at_peer(m, m.state->peers[p], m.reduced);
+    lists.pairs[p] = ops_at_peer(m, m.state->fixed.peers[p], m.reduced);
     there = ops_await_flag(m, p, &m.flags->sums[p][SPARSE_FLAG_SUMS], 0, &lists.counts[p]);
   }
   return __syncthreads_and(there && !late);
 }
 
-/* After that: what else rank p writes. Returns how many entries it has taken of this rank's; 0, if
- * that does not come. Whether its gradient was finite the host reads from the flag. */
-static __device__ inline uint32_t ops_await_taken(const sparse_memory &m, int p)
+/* After that: what else rank p writes, for the state. 0, if it does not come. */
+static __device__ inline void ops_await_taken(const sparse_memory &m, int p)
 {
   const uint64_t *flags = m.flags->sums[p];
-  uint64_t taken = 0;
+  uint64_t taken = 0, nonfinite = 0;
   const auto both_there = [&](uint32_t epoch) {
     taken = ops_read_flag(&flags[SPARSE_FLAG_TAKEN]);
-    return taken >> 32 == epoch && ops_read_flag(&flags[SPARSE_FLAG_NONFINITE]) >> 32 == epoch;
+    nonfinite = ops_read_flag(&flags[SPARSE_FLAG_NONFINITE]);
+    return taken >> 32 == epoch && nonfinite >> 32 == epoch;
   };
-  return ops_late(m) || !ops_await(m, p, both_there) ? 0 : (uint32_t)taken;
+  const bool there = !ops_late(m) && ops_await(m, p, both_there);
+  m.state->region_counts[p] = there ? (uint32_t)taken : 0;
+  m.state->all_nonfinite[p] = (uint32_t)nonfinite;
 }
 
 /* ---- histograms --------------------------------------------------------------------------------
@@ -293,7 +299,7 @@ static __device__ inline bool ops_add_histograms(const sparse_memory &m, const u
   const uint32_t quads = SPARSE_BINS / 4;
   for (int step = 0; step < m.nranks; step++) {
     const int p = (m.rank + step) % m.nranks;
-    uint4 *to = (uint4 *)ops_at_peer(m, m.state->peers[p], ops_histogram(m, m.rank, round));
+    uint4 *to = (uint4 *)ops_at_peer(m, m.state->fixed.peers[p], ops_histogram(m, m.rank, round));
     for (uint32_t q = threadIdx.x; q < quads; q += blockDim.x)
       to[q] = __ldcg((const uint4 *)bins + q);
   }

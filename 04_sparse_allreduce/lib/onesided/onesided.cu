@@ -27,7 +27,8 @@ __global__ void OPS_BOUNDS(SEND_THREADS, 1) send_parts(const __grid_constant__ s
  * up to its own; the end of the list begins the rest. By all threads of a grid. */
 __device__ inline void note_units(const sparse_memory &m, const sparse_list &sums)
 {
-  const uint64_t begin = m.state->boundaries[m.rank], end = m.state->boundaries[m.rank + 1];
+  const uint64_t begin = m.state->kept.boundaries[m.rank],
+                 end = m.state->kept.boundaries[m.rank + 1];
   const uint32_t count = (uint32_t)*sums.counts, threads = gridDim.x * blockDim.x;
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i <= count; i += threads) {
     uint64_t unit = (begin + SPARSE_UNIT - 1) / SPARSE_UNIT;
@@ -38,7 +39,7 @@ __device__ inline void note_units(const sparse_memory &m, const sparse_list &sum
 }
 
 /* Whether a rank is late, all blocks find the same: only the last block at a barrier waits. */
-__global__ void OPS_BOUNDS(THREADS, BLOCKS) select_sums(const __grid_constant__ sparse_memory m)
+__global__ void OPS_BOUNDS(THREADS, BLOCKS) choose_sent(const __grid_constant__ sparse_memory m)
 {
   ops_let_next_begin();
   ops_begin();
@@ -49,7 +50,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) select_sums(const __grid_constant__ 
   const sparse_list sums = {m.reduced, &state->reduced_count, 1};
   const sparse_list chosen = {m.reduced, &state->chosen_count, 1};
   const input in = input_from(m, sums, SPARSE_FROM_LIST);
-  search<true>(s.search, m, in, &state->global, SPARSE_GLOBAL_THRESHOLD);
+  search<true, sparse_sums_found>(s.search, m, in, &state->global);
   if (ops_late(m)) return;
   keep(s.keep, m, in, &state->global, chosen);
   ops_grid_sync(scratch, [] {});
@@ -73,12 +74,12 @@ ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream)
                     stream, *m);
 }
 
-ncclResult_t ops_select_sums(const struct sparse_memory *m, cudaStream_t stream)
+ncclResult_t ops_choose_sent(const struct sparse_memory *m, cudaStream_t stream)
 {
-  return ops_launch(select_sums, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, OPS_COOPERATIVE,
+  return ops_launch(choose_sent, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, OPS_COOPERATIVE,
                     stream, *m);
 }
 
 } // extern "C"
 
-static const ops_load_kernels load(send_parts, select_sums);
+static const ops_load_kernels load(send_parts, choose_sent);

@@ -3,7 +3,7 @@
  * 2 n (P-1) / P words per rank. */
 #include "handle.h"
 
-ncclResult_t path_dense(struct sparse_allreduce_handle *h, const void *gradient,
+ncclResult_t step_dense(struct sparse_allreduce_handle *h, const void *gradient,
                         cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;

@@ -15,7 +15,7 @@
 static struct sparse_list merged(const struct sparse_memory *m, int round)
 {
   return (struct sparse_list){m->gathered + (size_t)(1 + round) * m->list_room,
-                              &m->state->gathered_counts[1 + round], 1};
+                              &m->state->merge_counts[round], 1};
 }
 
 /* MPI: Recv(indices), Recv(values) -> NCCL: one ncclRecv of pairs. Then the k largest sums of both
@@ -25,13 +25,13 @@ static ncclResult_t merge_from(struct sparse_allreduce_handle *h, int peer, int 
 {
   const struct sparse_memory *m = &h->m;
   SPARSE_NCCL(ncclRecv(m->received, m->k, ncclUint64, peer, h->comm, stream));
-  SPARSE_TRY(ops_reduce(m, m->offered, false, SPARSE_SUMS_ALL, merged(m, round), stream));
-  return ops_select(m, merged(m, round), sparse_offered(m), &m->state->merges[round],
-                    SPARSE_THEN_NOTHING, stream);
+  SPARSE_TRY(
+      ops_reduce(m, m->offered, SPARSE_FROM_RANK_0, SPARSE_SUMS_ALL, merged(m, round), stream));
+  return ops_select_sums(m, merged(m, round), sparse_offered(m), &m->state->merges[round], stream);
 }
 
-ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
-                        cudaStream_t stream)
+ncclResult_t step_up_a_tree(struct sparse_allreduce_handle *h, const void *gradient,
+                            cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
   const int rank = m->rank, nranks = m->nranks;
@@ -42,7 +42,7 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
 
   /* 2. Up the tree, k entries at a time. A rank that has sent its list is done. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(ops_decide(m, SPARSE_WANT_K, stream));
+  SPARSE_TRY(ops_want_k(m, stream));
   int rounds = 0;
   for (int step = 1; step < nranks; step *= 2) {
     if (rank % (2 * step) == step) {
@@ -58,7 +58,7 @@ ncclResult_t path_gtopk(struct sparse_allreduce_handle *h, const void *gradient,
 
   /* 4. Average. */
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THEN_NOTHING, stream));
+  SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THRESHOLDS_STAY, stream));
   if (!m->config.gtopk_exact_residual) return ncclSuccess;
   SPARSE_TRY(ops_clear_pending(m, stream)); /* now, so that what is returned stays */
   for (int i = 0; i < rounds; i++)

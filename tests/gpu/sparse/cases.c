@@ -22,9 +22,9 @@ static void enqueue_step(struct world *w, const struct sparse_state *initial)
   const struct sparse_list reduced = {m->received + m->list_room, &s->reduced_count, 1};
   CUDACHECK(cudaMemcpyAsync(s, initial, sizeof *s, cudaMemcpyDeviceToDevice, w->stream));
   OPSCHECK(ops_local_pass(m, NULL, SPARSE_ABOVE_THRESHOLDS, SPARSE_REMOVE_IN_RESULT, w->stream));
-  OPSCHECK(ops_decide(m, SPARSE_SEARCH_K, w->stream));
-  OPSCHECK(ops_select(m, offered, offered, &s->selection, SPARSE_THEN_NOTHING, w->stream));
-  OPSCHECK(ops_reduce(m, m->received, false, SPARSE_SUMS_NONZERO, reduced, w->stream));
+  OPSCHECK(ops_search_k(m, w->stream));
+  OPSCHECK(ops_select_sums(m, offered, offered, &s->selection, w->stream));
+  OPSCHECK(ops_reduce(m, m->received, SPARSE_FROM_RANK_0, SPARSE_SUMS_NONZERO, reduced, w->stream));
   OPSCHECK(ops_partition(m, w->stream));
 }
 
@@ -51,10 +51,10 @@ static void test_repeats(struct test *t, bool graph)
   struct sparse_state *s = w.state;
   for (size_t i = 0; i < n; i++) w.residual[i] = element(t, RANDOM);
   s->received_counts[0] = random_list(t, w.received, w.m.capacity, 0, n, 40, RANDOM);
-  s->whole[1] = s->boundaries[1] = n;
+  s->fixed.whole[1] = s->kept.boundaries[1] = n;
   w.m.constants.raise_steps = 2;
   w.m.constants.raise_factor = 1.2;
-  s->local_threshold = 0.4;
+  s->kept.local_threshold = 0.4;
   world_push(&w);
   CUDACHECK(cudaMalloc((void **)&initial, sizeof *initial));
   CUDACHECK(cudaMemcpy(initial, w.m.state, sizeof *initial, cudaMemcpyDeviceToDevice));
@@ -129,18 +129,18 @@ static void test_large(struct test *t)
     CUDACHECK(cudaMemcpy(gradient + planted[i], &x, sizeof x, cudaMemcpyHostToDevice));
     expected[i] = (struct sparse_pair){(uint32_t)planted[i], added(x, small)};
   }
-  s->guess = sparse_level(0.5);
+  s->kept.guess = sparse_level(0.5);
   s->search_from = s->keep_from = SPARSE_FROM_RESIDUAL;
   s->wanted = PLANTED;
-  s->whole[1] = s->boundaries[1] = n;
+  s->fixed.whole[1] = s->kept.boundaries[1] = n;
   CUDACHECK(cudaMemcpy(m.state, s, sizeof *s, cudaMemcpyHostToDevice));
   const struct sparse_list offered = {m.offered, &m.state->offered_count, 1};
   const struct sparse_list kept = {m.received, &m.state->received_counts[0], 1};
   const struct sparse_list result = {m.gathered, &m.state->result_count, 1};
   OPSCHECK(ops_local_pass(&m, gradient, SPARSE_GAUSSIAN_GUESS, SPARSE_REMOVE_IN_RESULT, t->stream));
-  OPSCHECK(ops_select(&m, offered, kept, &m.state->selection, SPARSE_THEN_NOTHING, t->stream));
-  OPSCHECK(ops_reduce(&m, m.received, false, SPARSE_SUMS_NONZERO, result, t->stream));
-  OPSCHECK(ops_apply(&m, result, SPARSE_THEN_NOTHING, t->stream));
+  OPSCHECK(ops_select_sums(&m, offered, kept, &m.state->selection, t->stream));
+  OPSCHECK(ops_reduce(&m, m.received, SPARSE_FROM_RANK_0, SPARSE_SUMS_NONZERO, result, t->stream));
+  OPSCHECK(ops_apply(&m, result, SPARSE_THRESHOLDS_STAY, t->stream));
   OPSCHECK(ops_clear_pending(&m, t->stream));
   CUDACHECK(cudaStreamSynchronize(t->stream));
   CUDACHECK(cudaMemcpy(s, m.state, sizeof *s, cudaMemcpyDeviceToHost));
@@ -159,7 +159,7 @@ static void test_large(struct test *t)
     good &= zero == expected[i].value;
   }
   OPSCHECK(ops_apply(&m, (struct sparse_list){m.gathered, &m.state->reduced_count, 1},
-                     SPARSE_THEN_NOTHING, t->stream)); /* of no entries */
+                     SPARSE_THRESHOLDS_STAY, t->stream)); /* of no entries */
   CUDACHECK(cudaStreamSynchronize(t->stream));
   CUDACHECK(cudaMemcpy(&zero, m.dense + planted[PLANTED - 1], sizeof zero, cudaMemcpyDeviceToHost));
   good &= zero == 0 && scratch < n / 8 + (16 << 20);

@@ -101,8 +101,8 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   fill_gradient(t, &w, kind, shift, values);
   w.m.constants.raise_steps = SPARSE_MAX_RAISES;
   w.m.constants.raise_factor = 1.03;
-  w.state->local_threshold = level;
-  w.state->guess = sparse_level(level);
+  w.state->kept.local_threshold = level;
+  w.state->kept.guess = sparse_level(level);
   leave_pending(t, &w, kind);
   const enum sparse_removal removal = (enum sparse_removal)(next_random(t) % 3);
   memcpy(e.state, w.state, sizeof *e.state);
@@ -115,7 +115,7 @@ static bool local_pass(struct test *t, size_t n, ncclDataType_t type, bool gradi
   world_push(&w);
   w.m.config.result = next_random(t) % 2 ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
   OPSCHECK(ops_apply(&w.m, (struct sparse_list){w.m.gathered, &w.m.state->result_count, 1},
-                     SPARSE_THEN_NOTHING, w.stream));
+                     SPARSE_THRESHOLDS_STAY, w.stream));
   const void *added_to = gradient ? w.gradient + shift * (type == ncclFloat ? 4 : 2) : NULL;
   OPSCHECK(ops_local_pass(&w.m, added_to, candidates, removal, w.stream));
   world_pull(&w);
@@ -199,9 +199,12 @@ void test_count_levels(struct test *t)
         expected[j] += magnitude > s->levels[j] && magnitude <= s->limit;
     }
     const size_t levels = (size_t)s->nlevels;
-    world_push(&w);
-    for (int repeat = 0; repeat < 3; repeat++)
-      OPSCHECK(ops_count_levels(&w.m, SPARSE_THEN_NOTHING, w.stream));
+    s->kept.guess = -1;
+    sparse_constants_init(&w.m.constants, SPARSE_PRESET_VGG);
+    for (int repeat = 0; repeat < 3; repeat++) {
+      world_push(&w); /* the decision after it has taken a threshold */
+      OPSCHECK(ops_count_levels(&w.m, w.stream));
+    }
     world_pull(&w);
     good &= same_bits(s->level_counts, expected, levels * sizeof *expected, "level_counts");
     world_close(&w);
@@ -216,18 +219,17 @@ static bool ratio_becomes(struct test *t, double ratio, uint64_t candidates, int
   struct world w;
   world_open(&w, t, 10000, 100, 1);
   struct sparse_state *s = w.state;
-  s->guess_ratio = ratio;
+  s->kept.guess_ratio = ratio;
   s->level_counts[0] = candidates;
   s->selection.above = sparse_magnitude(2);
-  world_push(&w);
-  for (int i = 0; i < steps; i++) OPSCHECK(ops_decide(&w.m, SPARSE_K_FOUND, w.stream));
-  world_pull(&w);
-  const bool good = s->guess_ratio >= low && s->guess_ratio <= high &&
-                    same_number((uint64_t)s->guess,
-                                (uint64_t)sparse_magnitude((float)(2 * s->guess_ratio)), "guess");
+  for (int i = 0; i < steps; i++) sparse_set_guess(&w.m, s);
+  const bool good =
+      s->kept.guess_ratio >= low && s->kept.guess_ratio <= high &&
+      same_number((uint64_t)s->kept.guess,
+                  (uint64_t)sparse_magnitude((float)(2 * s->kept.guess_ratio)), "guess");
   if (!good)
     launcher_error("ratio %g, %llu candidates, %d steps: %.17g, expected %g to %g", ratio,
-                   (unsigned long long)candidates, steps, s->guess_ratio, low, high);
+                   (unsigned long long)candidates, steps, s->kept.guess_ratio, low, high);
   world_close(&w);
   return good;
 }
@@ -363,13 +365,13 @@ static bool select_case(struct test *t, size_t n, enum kind kind, enum where whe
   struct sparse_state before = *s;
   struct sparse_selection *selection = &w.m.state->selection;
   world_push(&w);
-  OPSCHECK(ops_select(&w.m, list, to, selection, SPARSE_THEN_NOTHING, w.stream));
+  OPSCHECK(ops_select_sums(&w.m, list, to, selection, w.stream));
   CUDACHECK(cudaMemcpyAsync(s, w.m.state, sizeof *s, cudaMemcpyDeviceToHost, w.stream));
   CUDACHECK(cudaStreamSynchronize(w.stream));
   const struct sparse_selection rule = s->selection;
   before.keep_from = source;
   CUDACHECK(cudaMemcpyAsync(w.m.state, &before, sizeof before, cudaMemcpyHostToDevice, w.stream));
-  OPSCHECK(ops_select(&w.m, list, to, selection, SPARSE_THEN_NOTHING, w.stream));
+  OPSCHECK(ops_select_sums(&w.m, list, to, selection, w.stream));
   world_pull(&w);
 
   bool good = true;

@@ -20,20 +20,20 @@ void test_regions(struct test *t)
     for (int j = 1; j <= nranks; j++) {
       const uint64_t width =
           i % 4 == 0 ? n / (size_t)nranks : next_random(t) % (2 * n / (size_t)nranks + 1);
-      s->boundaries[j] = s->boundaries[j - 1] + width;
-      if (s->boundaries[j] > n || j == nranks) s->boundaries[j] = n;
+      s->kept.boundaries[j] = s->kept.boundaries[j - 1] + width;
+      if (s->kept.boundaries[j] > n || j == nranks) s->kept.boundaries[j] = n;
     }
     world_push(&w);
     OPSCHECK(ops_partition(&w.m, w.stream));
-    OPSCHECK(ops_decide(&w.m, SPARSE_PROPOSE_REGIONS, w.stream));
+    OPSCHECK(ops_propose_regions(&w.m, w.stream));
     world_pull(&w);
     uint64_t before = 0;
     const uint64_t chunk = s->offered_count / (uint64_t)nranks;
     for (int j = 0; j < nranks; j++) {
       uint64_t count = 0;
       for (uint64_t x = 0; x < s->offered_count; x++)
-        count +=
-            w.offered[x].index >= s->boundaries[j] && w.offered[x].index < s->boundaries[j + 1];
+        count += w.offered[x].index >= s->kept.boundaries[j] &&
+                 w.offered[x].index < s->kept.boundaries[j + 1];
       const uint64_t proposal = chunk == 0 ? j == 0
                                 : j == 0   ? 0
                                            : w.offered[chunk * (uint64_t)j].index;
@@ -54,7 +54,7 @@ static size_t expect_sums(const struct world *w, bool own_region, enum sparse_su
                           struct sparse_pair *sums)
 {
   const uint64_t *displs = w->state->received_displs, *counts = w->state->received_counts;
-  const uint64_t *region = w->state->whole;
+  const uint64_t *region = w->state->fixed.whole;
   const int nranks = w->m.nranks;
   const size_t size = region[1] > region[0] ? region[1] - region[0] : 0;
   float *dense = calloc(size + 1, sizeof(float));
@@ -72,7 +72,7 @@ static size_t expect_sums(const struct world *w, bool own_region, enum sparse_su
   for (size_t i = 0; i < size; i++)
     if (which == SPARSE_SUMS_ALL       ? occurs[i]
         : which == SPARSE_SUMS_NONZERO ? dense[i] != 0
-                                       : fabsf(dense[i]) > (float)w->state->global_threshold)
+                                       : fabsf(dense[i]) > (float)w->state->kept.global_threshold)
       sums[count++] = (struct sparse_pair){(uint32_t)(region[0] + i), dense[i]};
   free(dense);
   free(occurs);
@@ -87,14 +87,14 @@ static bool reduce(struct test *t, size_t n, int nranks, uint32_t gap, enum kind
   struct sparse_pair *sums = malloc((n + 1) * sizeof *sums);
   /* shapes: 0 all, 1 a part, 2 empty, 3 reversed (empty), 4 one element */
   const uint64_t a = next_random(t) % n, b = next_random(t) % (n + 1);
-  s->whole[0] = shape == 0 ? 0 : shape == 3 ? b : a < b ? a : b;
-  s->whole[1] = shape == 0   ? n
-                : shape == 2 ? s->whole[0]
-                : shape == 4 ? s->whole[0] + (s->whole[0] < n)
-                : a < b      ? b
-                             : a;
-  if (shape == 3 && s->whole[1] > s->whole[0]) s->whole[1] = 0;
-  s->global_threshold = kind == TIES ? 2 : 0.1;
+  s->fixed.whole[0] = shape == 0 ? 0 : shape == 3 ? b : a < b ? a : b;
+  s->fixed.whole[1] = shape == 0   ? n
+                      : shape == 2 ? s->fixed.whole[0]
+                      : shape == 4 ? s->fixed.whole[0] + (s->fixed.whole[0] < n)
+                      : a < b      ? b
+                                   : a;
+  if (shape == 3 && s->fixed.whole[1] > s->fixed.whole[0]) s->fixed.whole[1] = 0;
+  s->kept.global_threshold = kind == TIES ? 2 : 0.1;
   uint64_t used = next_random(t) % 3;
   for (int p = 0; p < nranks; p++) {
     s->received_displs[p] = used;
@@ -115,15 +115,16 @@ static bool reduce(struct test *t, size_t n, int nranks, uint32_t gap, enum kind
     used += count;
   }
   w.m.rank = (int)(next_random(t) % (uint32_t)nranks);
-  memcpy(s->list_displs, s->received_displs, sizeof s->list_displs);
-  memcpy(s->boundaries + w.m.rank, s->whole, sizeof s->whole);
+  memcpy(s->fixed.list_displs, s->received_displs, sizeof s->fixed.list_displs);
+  memcpy(s->kept.boundaries + w.m.rank, s->fixed.whole, sizeof s->fixed.whole);
   world_push(&w);
   bool good = true;
   for (int i = 0; i < 6; i++) {
     const bool own_region = i % 2 == 0;
+    const enum sparse_order order = own_region ? SPARSE_FROM_OWNER : SPARSE_FROM_RANK_0;
     const enum sparse_sums which = (enum sparse_sums)(i / 2);
     struct sparse_state *device = w.m.state;
-    OPSCHECK(ops_reduce(&w.m, w.m.received, own_region, which,
+    OPSCHECK(ops_reduce(&w.m, w.m.received, order, which,
                         (struct sparse_list){w.m.gathered, &device->reduced_count, 1}, w.stream));
     world_pull(&w);
     const size_t count = expect_sums(&w, own_region, which, sums);
@@ -180,10 +181,10 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
     const uint64_t width = n / (size_t)nranks, begin = (uint64_t)p * width;
     const size_t part = random_list(t, w.gathered + all, width, begin, begin + width, 3, kind);
     s->gathered_counts[p] = part;
-    s->boundaries[p] = begin;
+    s->kept.boundaries[p] = begin;
     all += part;
   }
-  s->boundaries[nranks] = n;
+  s->kept.boundaries[nranks] = n;
   s->offered_count = random_list(t, w.offered, n, 0, n, 5, RANDOM);
   s->result_count = all;
   s->selection = (struct sparse_selection){sparse_magnitude(kind == TIES ? 1 : 0.05f),
@@ -194,7 +195,7 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
   memcpy(e.residual, w.residual, vector);
   memcpy(e.dense, w.dense, vector);
 
-  OPSCHECK(ops_apply(&w.m, gathered_parts(&w), SPARSE_THEN_NOTHING, w.stream));
+  OPSCHECK(ops_apply(&w.m, gathered_parts(&w), SPARSE_THRESHOLDS_STAY, w.stream));
   for (size_t i = 0; i < all; i++)
     e.dense[w.gathered[i].index] = added(w.gathered[i].value / (float)nranks, 0);
   world_pull(&w);
@@ -233,7 +234,7 @@ static bool results(struct test *t, size_t n, int nranks, enum kind kind)
   world_pull(&w);
   good = good && same_bits(w.dense, e.dense, vector, "averaged");
 
-  OPSCHECK(ops_apply(&w.m, offered, SPARSE_THEN_NOTHING, w.stream)); /* instead of all */
+  OPSCHECK(ops_apply(&w.m, offered, SPARSE_THRESHOLDS_STAY, w.stream)); /* instead of all */
   memset(e.dense, 0, vector);
   for (size_t i = 0; i < s->offered_count; i++)
     e.dense[w.offered[i].index] = w.offered[i].value / (float)nranks;
