@@ -36,7 +36,7 @@ PREFIX ?= /usr/local
 
 KIND := $(if $(CPU),cpu,gpu)
 LAUNCHER := $(if $(MPI),mpi,pthread)
-VARIANT ?= $(subst $(comma),-,$(SANITIZE))# builds of several compilers or NCCLs can be side by side
+VARIANT ?= $(subst $(comma),-,$(SANITIZE))$(RACES:%=races)# builds of several compilers or NCCLs can be side by side
 SHARED := build/$(KIND)$(VARIANT:%=-%)
 BUILD := build/$(KIND)-$(LAUNCHER)$(VARIANT:%=-%)
 
@@ -61,8 +61,14 @@ ifneq ($(CPU),)
 # ---- the CPU stand-in: a shared library with the names of CUDA and NCCL ----------------------------------
 STANDIN := $(BUILD)/libcpu_standin.so
 C_FLAGS += -DCPU_STANDIN -isystem common/cpu/include
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
+CXX_FLAGS = -std=c++17 -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas -Wno-uninitialized -Wno-maybe-uninitialized -Wno-psabi -Wno-array-bounds -Wno-sign-compare -fno-strict-aliasing $(CFLAGS) -pthread -fPIC
+C_FLAGS += $(if $(RACES),-DCPU_RACES)
+CXX_FLAGS += $(if $(RACES),-DCPU_RACES -fsanitize=thread) -fno-exceptions -fno-rtti $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 # next to the program, one folder above a test, or in lib/ after make install
-LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin
+LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin -lstdc++
 else
 # ---- CUDA and NCCL ---------------------------------------------------------------------------------------
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
@@ -99,8 +105,11 @@ endif
 # ---- sources ---------------------------------------------------------------------------------------------
 FOUND := $(filter-out %/usage.c,$(sort $(shell find common $(ALL_EXAMPLES) tests/unit tests/gpu \
              \( -name '*.c' -o -name '*.cu' \) ! -path '*/.*' ! -path '*/build/*')))
-SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/%,\
-             $(if $(CPU),$(filter %.c,$(FOUND)),$(filter-out %_cpu.c $(ALL_EXAMPLES:=/cpu/%),$(FOUND))))
+# kernels that CPU=1 runs as they are
+ON_CPU := $(filter-out %/stream_flags.cu,$(filter 02_allreduce_sm/%.cu 03_alltoallv_sm/%.cu $(if $(KERNELS_04),04_sparse_allreduce/lib/%.cu) \
+             tests/gpu/alltoallv_ranks/%.cu,$(FOUND)))
+SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/% $(if $(KERNELS_04),04_sparse_allreduce/cpu/%),\
+             $(if $(CPU),$(filter %.c,$(FOUND)) $(ON_CPU),$(filter-out %_cpu.c $(ALL_EXAMPLES:=/cpu/%),$(FOUND))))
 objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))# what takes longest first
 archives = $(patsubst %,$(SHARED)/%.a,$(1) $(USES_$(1)) common)
 # sources of an example that other examples may use
@@ -164,12 +173,20 @@ $(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sp
 	  -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
 $(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND)))
 	$(call say,LINK,$@)$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
+	@ln -sf $(@F) $(@D)/libnvidia-ml.so.1
 $(BUILD)/launcher.o: common/launch/launcher_$(LAUNCHER).c $(BUILD)/flags
 	$(call say,CC,$<)$(COMPILER) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
 $(SHARED)/%.c.o: %.c $(SHARED)/flags | $(NCCL_INCLUDE)
 	$(call say,CC,$<)$(CC) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
+ifneq ($(CPU),)
+$(SHARED)/%.cu.o: %.cu common/cpu/cuda.pl $(SHARED)/flags
+	$(call say,CXX,$<)$(CXX) $(CXX_FLAGS) -DCPU_STANDIN -Icommon/cpu/include -include cuda_kernels.h $(INCLUDES) \
+	  -E -x c++ -MMD -MP -MT $@ -MF $(@:.o=.d) $< | perl common/cpu/cuda.pl > $(@:.o=.ii) && \
+	  $(CXX) $(CXX_FLAGS) $(if $(STRICT),-Werror) -x c++-cpp-output -c -o $@ $(@:.o=.ii)
+else
 $(SHARED)/%.cu.o: %.cu $(SHARED)/nvcc_flags | $(NCCL_INCLUDE)
 	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) -MMD -MP -c -o $@ $<
+endif
 # for kernels that are written as loops
 $(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-lambda
 

@@ -5,7 +5,7 @@ static const unsigned BLOCKS = 1024, THREADS = 256;
 
 static __global__ void fill_or_compare(segment s, element_errors *errors)
 {
-  const size_t step = BLOCKS * (size_t)THREADS;
+  const size_t step = gridDim.x * (size_t)THREADS;
   unsigned long long wrong = 0;
   for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < s.count; i += step) {
     if (element_store_or_compare(&s, i, !errors) && wrong++ == 0 &&
@@ -17,6 +17,8 @@ static __global__ void fill_or_compare(segment s, element_errors *errors)
 
 cudaError_t elements_launch(struct segment segment, element_errors *errors, cudaStream_t stream)
 {
-  if (segment.count > 0) fill_or_compare<<<BLOCKS, THREADS, 0, stream>>>(segment, errors);
+  const size_t blocks = (segment.count + THREADS - 1) / THREADS;
+  if (blocks > 0)
+    fill_or_compare<<<blocks < BLOCKS ? blocks : BLOCKS, THREADS, 0, stream>>>(segment, errors);
   return cudaGetLastError();
 }

@@ -9,7 +9,7 @@
 
 #include "simple.h"
 
-enum { THREADS = 512 };
+enum { THREADS = SIMPLE_THREADS };
 
 struct push_args {
   bool barriers;

@@ -17,7 +17,7 @@
 
 #include "simple.h"
 
-enum { BLOCKS = 32, THREADS = 512 };
+enum { BLOCKS = SIMPLE_BLOCKS / 2, THREADS = SIMPLE_THREADS };
 
 struct line_args {
   ncclWindow_t window;

@@ -25,7 +25,12 @@
 extern "C" {
 #endif
 
-enum { SIMPLE_MAX_RANKS = 80, SIMPLE_BLOCKS = 64, SIMPLE_LINES = 1 + (32 << 10) };
+#ifdef CPU_STANDIN
+enum { SIMPLE_BLOCKS = 2, SIMPLE_THREADS = 64 };
+#else
+enum { SIMPLE_BLOCKS = 64, SIMPLE_THREADS = 512 };
+#endif
+enum { SIMPLE_MAX_RANKS = 80, SIMPLE_LINES = 1 + (32 << 10) };
 
 struct line {
   uint64_t data, epoch;

@@ -27,6 +27,7 @@
 #include <sys/types.h>
 
 #include "cpu.h"
+#include "cpu_threads.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -92,6 +93,7 @@ struct region {
   struct place file;
   bool owned; /* this process has the file open for others */
   int references;
+  char *flat;     /* of a communicator: its windows, see window.c */
   bool shareable; /* from ncclMemAlloc */
   bool unclaimed; /* a control block that ranks have yet to join, with a reference for them */
   int held[HOLDS];
@@ -205,6 +207,7 @@ struct ncclComm {
   int rank, nranks, device;
   struct region *region;
   struct control *control;                  /* in region */
+  size_t flat_used;                         /* bytes of each rank */
   struct CUstream_st *stream;               /* where the last operation was queued, or NULL */
   struct region *peers[MAX_RANKS][BUFFERS]; /* mapped memory of the peers; see collectives.c */
   bool finalized;

@@ -100,6 +100,7 @@ void cpu_region_release(struct region *region)
     while (*link != region) link = &(*link)->next;
     *link = region->next;
     munmap(region->base, region->mapped + PAGE);
+    if (region->flat != NULL) munmap(region->flat, MAX_RANKS * CPU_LSA_STRIDE);
     if (region->owned) close(region->file.fd);
     free(region);
   }
@@ -137,6 +138,9 @@ size_t cpu_memory_find(const void *pointer, struct place *place, struct region *
   struct region *region = find(pointer);
   size_t offset = region != NULL ? (size_t)((const char *)pointer - region->base) : 0;
   size_t extent = region != NULL ? region->bytes - offset : 0;
+  for (const struct region *r = regions; r != NULL && region == NULL; r = r->next)
+    if (r->flat != NULL && (size_t)((const char *)pointer - r->flat) < MAX_RANKS * CPU_LSA_STRIDE)
+      extent = CPU_LSA_STRIDE - (size_t)((const char *)pointer - r->flat) % CPU_LSA_STRIDE;
   if (place != NULL && region != NULL) *place = region->file;
   if (place != NULL) place->offset = offset;
   if (found != NULL) *found = region;

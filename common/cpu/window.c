@@ -2,7 +2,13 @@
 /* Windows: the ranks exchange the places of their memory, and each rank maps all of it. */
 #include "internal.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+void cpu_races_flat(char *flat);
 
 /* What a rank sends to the others. */
 struct part {
@@ -13,6 +19,7 @@ struct part {
 };
 
 struct ncclWindow_vidmem {
+  char *flat; /* first, for nccl_device.h: where rank 0's is mapped; the others at equal distances */
   ncclComm_t comm;
   size_t bytes;
   struct part parts[MAX_RANKS];
@@ -48,6 +55,36 @@ static ncclResult_t judge(const struct part *parts, int nranks)
   return ncclSuccess;
 }
 
+/* Kernels see the windows of all ranks in one piece of memory for each communicator and process:
+ * that of rank r is r times CPU_LSA_STRIDE after that of rank 0. */
+static char *map_flat(ncclComm_t comm, const struct part *parts)
+{
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&lock);
+  if (comm->region->flat == NULL) {
+    comm->region->flat = mmap(NULL, MAX_RANKS * CPU_LSA_STRIDE, PROT_NONE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (comm->region->flat == MAP_FAILED) cpu_out_of_memory("windows");
+#ifdef CPU_RACES
+    cpu_races_flat(comm->region->flat);
+#endif
+  }
+  pthread_mutex_unlock(&lock);
+  char *const base = comm->region->flat + comm->flat_used;
+  for (int r = 0; r < comm->nranks; r++) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)parts[r].place.pid, parts[r].place.fd);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    /* again by each rank of this process, which changes nothing */
+    if (fd < 0 || mmap(base + (size_t)r * CPU_LSA_STRIDE, parts[r].bytes, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_FIXED, fd, (off_t)parts[r].place.offset) == MAP_FAILED)
+      cpu_out_of_memory("windows");
+    close(fd);
+  }
+  comm->flat_used += (parts[0].bytes + 8191) / 4096 * 4096; /* and a page that nobody may use */
+  return base;
+}
+
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
                                     ncclWindow_t *window, int flags)
 {
@@ -76,6 +113,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
     if (new->regions[r] == NULL)
       return cpu_nccl_error(ncclRemoteError, "ncclCommWindowRegister: rank %d has ended", r);
   }
+  new->flat = map_flat(comm, new->parts);
   cpu_meet(comm, HOSTS, NULL, NULL, 0); /* only then may a rank free its memory */
   new->comm = comm;
   new->bytes = bytes;
@@ -101,5 +139,5 @@ void *cpu_window_pointer(ncclWindow_t window, size_t offset, int peer)
 {
   if (window == NULL || peer < 0 || peer >= window->comm->nranks || offset > window->bytes)
     return NULL;
-  return window->regions[peer]->base + window->parts[peer].place.offset + offset;
+  return window->flat + (size_t)peer * CPU_LSA_STRIDE + offset;
 }
