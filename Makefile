@@ -5,8 +5,8 @@
 # Sources are found, not listed: every .c and .cu file below an example's folder goes into the archive of that
 # example, build/<kind>/01_allreduce_ub.a, and those of common/ into common.a. A program is its main.c and the objects
 # that the linker takes from these archives; a test likewise. Of the sources,
-#   *_cpu.c and cpu/*.c   are for CPU=1 only: the plain C versions of kernels
-#   *.cu                  are for GPUs only
+#   *.cu                  are kernels, compiled by nvcc, or with CPU=1 by g++
+#   *_cpu.c and cpu/*.c   are for CPU=1 only: plain C versions of some kernels
 #   usage.c               are separate programs; their first comments show how to compile them
 # Objects, in build/cpu or build/gpu, do not depend on the launcher; programs, in build/<kind>-<launcher>, do.
 .DEFAULT_GOAL := all
@@ -26,7 +26,7 @@ MAIN_sparse_training := 04_sparse_allreduce/training
 LIBRARY := libsparse_allreduce.so
 LIBRARY_OF := 04_sparse_allreduce 03_alltoallv_sm
 # tests of kernels alone; sources that tests share
-GPU_TESTS := allreduce_one_gpu alltoallv_ranks
+GPU_TESTS := allreduce_one_gpu
 SHARED_BY_TESTS := tests/gpu/allreduce_direct/calls.c tests/unit/reference.c 02_allreduce_sm/cpu/plain.c
 
 # ---- switches --------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ PREFIX ?= /usr/local
 
 KIND := $(if $(CPU),cpu,gpu)
 LAUNCHER := $(if $(MPI),mpi,pthread)
-VARIANT ?= $(subst $(comma),-,$(SANITIZE))$(RACES:%=races)# builds of several compilers or NCCLs can be side by side
+VARIANT ?= $(subst $(comma),-,$(SANITIZE))$(RACES:%=races)$(SPARSE_KERNELS:%=sparse-kernels)# builds of several compilers or NCCLs can be side by side
 SHARED := build/$(KIND)$(VARIANT:%=-%)
 BUILD := build/$(KIND)-$(LAUNCHER)$(VARIANT:%=-%)
 
@@ -61,14 +61,18 @@ ifneq ($(CPU),)
 # ---- the CPU stand-in: a shared library with the names of CUDA and NCCL ----------------------------------
 STANDIN := $(BUILD)/libcpu_standin.so
 C_FLAGS += -DCPU_STANDIN -isystem common/cpu/include
-ifeq ($(origin CXX),default)
-CXX := g++
-endif
-CXX_FLAGS = -std=c++17 -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas -Wno-uninitialized -Wno-maybe-uninitialized -Wno-psabi -Wno-array-bounds -Wno-sign-compare -fno-strict-aliasing $(CFLAGS) -pthread -fPIC
 C_FLAGS += $(if $(RACES),-DCPU_RACES)
-CXX_FLAGS += $(if $(RACES),-DCPU_RACES -fsanitize=thread) -fno-exceptions -fno-rtti $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 # next to the program, one folder above a test, or in lib/ after make install
-LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin -lstdc++
+LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin
+# Kernels: C++ after some rewriting, see common/cpu/kernel.c. races.c has the functions that -fsanitize=thread calls.
+ifeq ($(origin CXX),default)
+CXX := $(subst gcc,g++,$(subst clang,clang++,$(CC)))
+endif
+CXX_FLAGS = -std=c++17 -fno-exceptions -fno-rtti -fno-strict-aliasing -Wno-psabi $(CFLAGS) -pthread -fPIC -DCPU_STANDIN
+CXX_FLAGS += -isystem common/cpu/include $(if $(RACES),-DCPU_RACES -fsanitize=thread)
+CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+MISSING_FOR_KERNELS = $(call need,$(shell command -v $(firstword $(CXX))),$(CXX) for the kernels of 02 to 04,CXX=<C++ compiler>$(comma) or 01_allreduce_ub alone)
+MISSING_FOR_KERNELS += $(call need,$(shell command -v perl),perl for the kernels of 02 to 04,01_allreduce_ub alone)
 else
 # ---- CUDA and NCCL ---------------------------------------------------------------------------------------
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
@@ -91,7 +95,7 @@ endif
 # CUDA's include folder may hold an nccl.h of its own, and NCCL_HOME may be /usr, whose include folder cannot be put
 # in front of others. A folder of links to NCCL_HOME's headers alone comes first for both compilers.
 NCCL_INCLUDE := $(SHARED)/nccl_include
-$(NCCL_INCLUDE): $(SHARED)/nvcc_flags
+$(NCCL_INCLUDE): $(SHARED)/cu_flags
 	@rm -rf $@ && mkdir $@ && ln -s $(abspath $(NCCL_HOME))/include/nccl* $@/
 C_FLAGS += -isystem $(NCCL_INCLUDE) -isystem $(CUDA_HOME)/include
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -I$(NCCL_INCLUDE) \
@@ -99,18 +103,19 @@ NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -I$(NCCL_INCLUDE) \
 # lazy: even with an NCCL that lacks a call, the program must reach our message
 LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
 LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64
-LINK_FLAGS += -l:libnccl.so.2 -lcudart -lstdc++ -ldl
+LINK_FLAGS += -l:libnccl.so.2 -lcudart -ldl
 endif
 
 # ---- sources ---------------------------------------------------------------------------------------------
 FOUND := $(filter-out %/usage.c,$(sort $(shell find common $(ALL_EXAMPLES) tests/unit tests/gpu \
              \( -name '*.c' -o -name '*.cu' \) ! -path '*/.*' ! -path '*/build/*')))
-# kernels that CPU=1 runs as they are
-ON_CPU := $(filter-out %/stream_flags.cu,$(filter 02_allreduce_sm/%.cu 03_alltoallv_sm/%.cu $(if $(KERNELS_04),04_sparse_allreduce/lib/%.cu) \
-             tests/gpu/alltoallv_ranks/%.cu,$(FOUND)))
-SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/% $(if $(KERNELS_04),04_sparse_allreduce/cpu/%),\
-             $(if $(CPU),$(filter %.c,$(FOUND)) $(ON_CPU),$(filter-out %_cpu.c $(ALL_EXAMPLES:=/cpu/%),$(FOUND))))
+# With CPU=1, C stands in for the kernels of 04, which would take 20 times as long; but SPARSE_KERNELS=1 runs them.
+IN_C := common/verify/verify.cu $(if $(SPARSE_KERNELS),04_sparse_allreduce/simple/%,04_sparse_allreduce/%)
+SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/%,\
+             $(filter-out $(if $(CPU),$(filter %.cu,$(filter $(IN_C),$(FOUND))) $(if $(SPARSE_KERNELS),04_sparse_allreduce/cpu/%),\
+                            %_cpu.c $(ALL_EXAMPLES:=/cpu/%)),$(FOUND)))
 objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))# what takes longest first
+CXX_LIBRARY = $(if $(filter %.cu.o $(foreach e,$(filter %.cu,$(SOURCES)),%/$(firstword $(subst /, ,$e)).a),$^),-lstdc++)# where kernels are
 archives = $(patsubst %,$(SHARED)/%.a,$(1) $(USES_$(1)) common)
 # sources of an example that other examples may use
 library_sources = $(filter $(foreach e,$(1),$e/lib/% $e/cpu/%),$(SOURCES))
@@ -153,7 +158,7 @@ both both-tests:
 # $(1) a program, $(2) its sources, $(3) its example, $(4) what tests take in addition
 define program
 $(BUILD)/$(1): $(call objects,$(2)) $(BUILD)/launcher.o $(4) $(call archives,$(3)) $(STANDIN)
-	$$(call say,LINK,$$@)$(COMPILER) -o $$@ $$(filter %.o %.a,$$^) $$(LINK_FLAGS) $(if $(filter tests/test_%,$(1)),-lcmocka)
+	$$(call say,LINK,$$@)$(COMPILER) -o $$@ $$(filter %.o %.a,$$^) $$(LINK_FLAGS) $$(CXX_LIBRARY) $(if $(filter tests/test_%,$(1)),-lcmocka)
 endef
 $(foreach e,$(ALL_EXAMPLES),$(foreach p,$(call programs_of,$e),$(eval $(call program,$p,$(or $(MAIN_$p),$e)/main.c,$e))))
 $(foreach t,$(UNIT_TESTS),$(eval $(call program,tests/$t,tests/unit/$t.c,$(call area_of_test,$t),$(SHARED)/tests.a)))
@@ -170,21 +175,20 @@ $(SHARED)/tests.a: $(call objects,$(sort $(SHARED_BY_TESTS) \
 # by the plain compiler: it is independent of launchers, so of MPI
 $(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sparse_allreduce/lib/exports.map $(STANDIN)
 	$(call say,LINK,$@)$(CC) -shared -o $@ $(filter %.o,$^) -Wl,-soname,$(@F) \
-	  -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
-$(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND)))
+	  -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS) $(CXX_LIBRARY)
+$(STANDIN): $(call objects,$(filter-out %/$(if $(RACES),access,races).c,$(filter common/cpu/%,$(FOUND))))
 	$(call say,LINK,$@)$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
-	@ln -sf $(@F) $(@D)/libnvidia-ml.so.1
 $(BUILD)/launcher.o: common/launch/launcher_$(LAUNCHER).c $(BUILD)/flags
 	$(call say,CC,$<)$(COMPILER) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
 $(SHARED)/%.c.o: %.c $(SHARED)/flags | $(NCCL_INCLUDE)
 	$(call say,CC,$<)$(CC) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
 ifneq ($(CPU),)
-$(SHARED)/%.cu.o: %.cu common/cpu/cuda.pl $(SHARED)/flags
-	$(call say,CXX,$<)$(CXX) $(CXX_FLAGS) -DCPU_STANDIN -Icommon/cpu/include -include cuda_kernels.h $(INCLUDES) \
-	  -E -x c++ -MMD -MP -MT $@ -MF $(@:.o=.d) $< | perl common/cpu/cuda.pl > $(@:.o=.ii) && \
+$(SHARED)/%.cu.o: %.cu common/cpu/cuda.pl $(SHARED)/cu_flags
+	$(call say,CXX,$<)$(CXX) $(CXX_FLAGS) -include cuda_kernels.h $(INCLUDES) -E -x c++ -MMD -MP -MT $@ -MF $(@:.o=.d) $< | \
+	  perl common/cpu/cuda.pl > $(@:.o=.ii) && \
 	  $(CXX) $(CXX_FLAGS) $(if $(STRICT),-Werror) -x c++-cpp-output -c -o $@ $(@:.o=.ii)
 else
-$(SHARED)/%.cu.o: %.cu $(SHARED)/nvcc_flags | $(NCCL_INCLUDE)
+$(SHARED)/%.cu.o: %.cu $(SHARED)/cu_flags | $(NCCL_INCLUDE)
 	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) -MMD -MP -c -o $@ $<
 endif
 # for kernels that are written as loops
@@ -193,8 +197,8 @@ $(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-la
 # Objects also depend on compilers, paths and flags. These files change only when one of those does. Missing tools end here.
 $(SHARED)/flags: TEXT = $(CC) | $(C_FLAGS) | $(NCCL_HOME)
 $(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
-$(SHARED)/nvcc_flags: TEXT = $(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME)
-$(SHARED)/flags $(BUILD)/flags $(SHARED)/nvcc_flags: FORCE
+$(SHARED)/cu_flags: TEXT = $(if $(CPU),$(CXX) $(CXX_FLAGS)$(MISSING_FOR_KERNELS),$(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME))
+$(SHARED)/flags $(BUILD)/flags $(SHARED)/cu_flags: FORCE
 	@mkdir -p $(@D)$(MISSING)
 	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@
 

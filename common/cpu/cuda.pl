@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Rewrites a preprocessed .cu file to C++: see include/cuda_kernels.h. Line numbers stay.
+# Rewrites a preprocessed .cu file to C++: see kernel.c. Line numbers stay.
 undef $/;
 $_ = <STDIN>;
 my $n = 0;
@@ -8,11 +8,11 @@ my $n = 0;
 s/([A-Za-z_]\w*(?:<[^<>;{}]*>)?)\s*<<<(.*?)>>>\s*\(/cpu_kernel([](auto... cpu_arguments) { $1(cpu_arguments...); }, $2)(/gs;
 
 # extern __shared__ T name[];  and  __shared__ T name[N];
-s/\bextern\s+__shared__\s+([^;()]*?)\b(\w+)\s*\[\s*\]\s*;/$1*$2 = ($1*)cpu_dynamic;/g;
+s/\bextern\s+__shared__\s+([^;()]*?)\b(\w+)\s*\[\s*\]\s*;/$1*$2 = ($1*)cpu_dynamic_shared;/g;
 s/\b__shared__\s+([^;]*?)\b(\w+)((?:\s*\[[^;]*\])?)\s*;/$n++; "struct cpu_shared_$n { $1$2$3; }; static char cpu_key_$n; auto &$2 = ((cpu_shared_$n *)cpu_shared(&cpu_key_$n, sizeof(cpu_shared_$n)))->$2;"/ge;
 
 # while (...) continue;  waits: others have to run
-s/\b(while\s*\([^;{}]*\))(\s*)continue\s*;/$1$2cpu_yield(true);/g;
+s/\b(while\s*\([^;{}]*\))(\s*)continue\s*;/$1$2cpu_loop();/g;
 
 # asm volatile("instruction" : outputs : inputs : clobbers);  ->  ptx_instruction(outputs, inputs);
 sub ptx {

@@ -48,6 +48,8 @@ static void start(void)
       (int)number_from("CPU_STANDIN_NCCL_VERSION", NCCL_VERSION_CODE, 0, 999999);
   settings.delay = (int)number_from("CPU_STANDIN_DELAY", 0, 0, 60000);
   settings.quiet = number_from("CPU_STANDIN_QUIET", 0, 0, 1) != 0;
+  settings.lsa_ranks = (int)number_from("CPU_STANDIN_LSA_RANKS", MAX_RANKS, 1, MAX_RANKS);
+  settings.pcie = (int)number_from("CPU_STANDIN_PCIE", -1, 0, MAX_DEVICES - 1);
   for (int d = 0; d < MAX_DEVICES; d++) {
     pthread_mutex_init(&devices[d].lock, NULL);
     pthread_cond_init(&devices[d].progress, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_CPU_CUDA_BF16_H
 #define COMMON_CPU_CUDA_BF16_H
-#include "../../float16.h"
+#include "float16.h"
 struct __nv_bfloat16 {
   uint16_t bits;
   operator float() const { return bfloat16_to_float(bits); }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_CPU_CUDA_FP16_H
 #define COMMON_CPU_CUDA_FP16_H
-#include "../../float16.h"
+#include "float16.h"
 struct __half {
   uint16_t bits;
   operator float() const { return half_to_float(bits); }

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A finder of races, for `make CPU=1 RACES=1`: with CPU_STANDIN_RACES=SEED stores into windows
  * reach memory late and in any order, unless a fence or a release comes between; blocks, warps and
- * ranks run in random order, one rank at a time. Part of fibers.c.
+ * ranks run in random order, one rank at a time.
  *
  * Kernels are compiled with -fsanitize=thread, which calls __tsan_write8(at) before a store of 8
  * bytes, and so on; but these functions are here. Before the next one runs, what was stored is taken
  * out of memory again and kept. */
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernel.h"
 
 enum { LATE = 64 };
 
@@ -33,7 +39,6 @@ static struct {
   unsigned weight[MAX_RANKS];
   int turn; /* which device runs; -1: none */
 } races = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .turn = -1};
-static _Atomic(char *) flats[MAX_RANKS * 4];
 static __thread int my_place = -1;
 
 static unsigned below(uint64_t *state, unsigned n)
@@ -42,22 +47,6 @@ static unsigned below(uint64_t *state, unsigned n)
   return (unsigned)(*state >> 20) % n;
 }
 #define RANDOM(n) below(&late.random, n)
-
-void cpu_races_flat(char *flat)
-{
-  for (int i = 0; i < MAX_RANKS * 4; i++)
-    if (flats[i] == NULL || flats[i] == flat) {
-      flats[i] = flat;
-      return;
-    }
-}
-
-static bool in_window(const char *at)
-{
-  for (int i = 0; i < MAX_RANKS * 4 && flats[i] != NULL; i++)
-    if ((size_t)(at - flats[i]) < MAX_RANKS * CPU_LSA_STRIDE) return true;
-  return false;
-}
 
 /* ---- turns of the ranks ---------------------------------------------------------------------- */
 
@@ -86,7 +75,7 @@ static void await_turn(void)
   while (races.turn != my_place) pthread_cond_wait(&races.changed, &races.lock);
 }
 
-static void late_begin(void)
+void races_begin(void)
 {
   const char *seed = getenv("CPU_STANDIN_RACES");
   late.on = seed != NULL;
@@ -109,7 +98,7 @@ static void deliver(unsigned i)
   late.stores[i] = late.stores[--late.n];
 }
 
-static void late_turn(void)
+void races_turn(void)
 {
   if (!late.on) return;
   if (RANDOM(64) == 0) late.rate = RANDOM(20);
@@ -120,12 +109,12 @@ static void late_turn(void)
   pthread_mutex_unlock(&races.lock);
 }
 
-static bool late_skips(void)
+bool races_skip_block(void)
 {
   return late.on && RANDOM(4) == 0;
 }
 
-static void late_end(void)
+void races_end(void)
 {
   if (!late.on) return;
   if (late.n > 0 && RANDOM(4) == 0) { /* others go on, even with their next kernels */
@@ -159,9 +148,9 @@ static bool overlap(const struct late *l, const char *at, size_t size)
 /* Does this thread see it, as its own or of its block before a barrier? */
 static bool seen(const struct late *l)
 {
-  const struct fiber *f = worker.self;
-  return l->block == f->block &&
-         (l->thread == f->number || l->barriers < f->block->barriers);
+  const struct thread *t = kernel_thread();
+  return l->block == t->block &&
+         (l->thread == t->number || l->barriers < block_barriers(t->block));
 }
 
 static void apply(const char *at, size_t size, bool all)
@@ -175,14 +164,14 @@ static void apply(const char *at, size_t size, bool all)
 
 static void keep(char *to, const void *bytes, unsigned size)
 {
-  const struct fiber *f = worker.self;
+  const struct thread *t = kernel_thread();
   if (late.n == LATE) deliver(RANDOM(LATE));
   struct late *l = &late.stores[late.n++];
-  *l = (struct late){to, size, {0}, f->block, f->number, f->block->barriers};
+  *l = (struct late){to, size, {0}, t->block, t->number, block_barriers(t->block)};
   memcpy(l->bytes, bytes, size);
 }
 
-static void late_settle(void)
+void races_settle(void)
 {
   if (!late.has_current) return;
   late.has_current = false;
@@ -195,9 +184,9 @@ static void late_settle(void)
 
 static void before_write(void *at, unsigned size)
 {
-  if (!late.on || worker.self == NULL) return;
-  late_settle();
-  if (!in_window(at)) return;
+  if (!late.on || kernel_thread() == NULL) return;
+  races_settle();
+  if (!(cpu_window_extent(at) > 0)) return;
   apply(at, size, true); /* stores to one place stay in order */
   if (size > 16 || RANDOM(4) == 0) return;
   late.current.to = at;
@@ -208,23 +197,23 @@ static void before_write(void *at, unsigned size)
 
 static void before_read(const void *at, unsigned size)
 {
-  if (!late.on || worker.self == NULL) return;
+  if (!late.on || kernel_thread() == NULL) return;
   /* to copy 16 bytes, the hook of the load comes after that of the store */
   if (late.has_current && memcmp(late.current.to, late.current.bytes, late.current.size) != 0)
-    late_settle();
-  if (late.n > 0 && in_window(at)) apply(at, size, false);
+    races_settle();
+  if (late.n > 0 && (cpu_window_extent(at) > 0)) apply(at, size, false);
 }
 
 void cpu_before_atomic(const void *at)
 {
   if (!late.on) return;
-  late_settle();
+  races_settle();
   apply(at, 16, true);
 }
 
 void cpu_fence(void)
 {
-  late_settle();
+  races_settle();
   for (unsigned i = 0; late.on && i < late.n;)
     if (seen(&late.stores[i]))
       deliver(i);
@@ -235,7 +224,7 @@ void cpu_fence(void)
 static void store(void *at, const void *bytes, unsigned size)
 {
   if (late.on) {
-    late_settle();
+    races_settle();
     apply(at, size, true);
     if (RANDOM(4) != 0) {
       keep(at, bytes, size);
@@ -257,18 +246,18 @@ void cpu_store_b128(void *at, uint64_t low, uint64_t high)
   store(at, both, 16);
 }
 
-uint64_t cpu_load_u64(const void *at)
+uint64_t cpu_load_u64(const void *at, struct cpu_place place)
 {
-  late_settle();
-  cpu_before_load(at);
+  races_settle();
+  kernel_before_load(at, place);
   before_read(at, 8);
   return *(const volatile uint64_t *)at;
 }
 
-void cpu_load_b128(uint64_t *low, uint64_t *high, const void *at)
+void cpu_load_b128(uint64_t *low, uint64_t *high, const void *at, struct cpu_place place)
 {
-  late_settle();
-  cpu_before_load(at);
+  races_settle();
+  kernel_before_load(at, place);
   before_read(at, 16);
   *high = ((const volatile uint64_t *)at)[1];
   *low = *(const volatile uint64_t *)at;
