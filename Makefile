@@ -26,7 +26,7 @@ MAIN_sparse_training := 04_sparse_allreduce/training
 LIBRARY := libsparse_allreduce.so
 LIBRARY_OF := 04_sparse_allreduce 03_alltoallv_sm
 # tests of kernels alone; sources that tests share
-GPU_TESTS := allreduce_one_gpu
+GPU_TESTS := allreduce_one_gpu alltoallv_ranks
 SHARED_BY_TESTS := tests/gpu/allreduce_direct/calls.c tests/unit/reference.c 02_allreduce_sm/cpu/plain.c
 
 # ---- switches --------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ endif
 FOUND := $(filter-out %/usage.c,$(sort $(shell find common $(ALL_EXAMPLES) tests/unit tests/gpu \
              \( -name '*.c' -o -name '*.cu' \) ! -path '*/.*' ! -path '*/build/*')))
 # With CPU=1, C stands in for the kernels of 04, which would take 20 times as long; but SPARSE_KERNELS=1 runs them.
-IN_C := common/verify/verify.cu $(if $(SPARSE_KERNELS),04_sparse_allreduce/simple/%,04_sparse_allreduce/%)
+IN_C := common/verify/verify.cu $(addprefix tests/gpu/,$(addsuffix /%,$(GPU_TESTS))) $(if $(SPARSE_KERNELS),04_sparse_allreduce/simple/%,04_sparse_allreduce/%)
 SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/%,\
              $(filter-out $(if $(CPU),$(filter %.cu,$(filter $(IN_C),$(FOUND))) $(if $(SPARSE_KERNELS),04_sparse_allreduce/cpu/%),\
                             %_cpu.c $(ALL_EXAMPLES:=/cpu/%)),$(FOUND)))

@@ -76,7 +76,7 @@ static void push(const exchange *x, bool barriers, const char *send, char *recv,
   push_args a = {barriers, *(ncclDevComm *)x->simple.dev_comm, x->simple.registered, send, {}};
   for (int p = 0; p < x->me->nranks; p++)
     a.parts[p] = {x->sdispls[p] * size, recv_at + x->places[p] * size, x->sendcounts[p] * size};
-  push_between_barriers<<<SIMPLE_BLOCKS, THREADS, 0, stream>>>(a);
+  push_between_barriers<<<x->simple.blocks, THREADS, 0, stream>>>(a);
   CUDACHECK(cudaGetLastError());
 }
 

@@ -7,6 +7,9 @@ my $n = 0;
 # kernel<<<grid>>>(  ->  cpu_kernel(CPU_FUNCTION(kernel), grid)(
 s/([A-Za-z_]\w*(?:<[^<>;{}]*>)?)\s*<<<(.*?)>>>\s*\(/cpu_kernel([](auto... cpu_arguments) { $1(cpu_arguments...); }, $2)(/gs;
 
+# NULL keeps the type of a pointer on its way through a launch
+s/\b__null\b/nullptr/g;
+
 # extern __shared__ T name[];  and  __shared__ T name[N];
 s/\bextern\s+__shared__\s+([^;()]*?)\b(\w+)\s*\[\s*\]\s*;/$1*$2 = ($1*)cpu_dynamic_shared;/g;
 s/\b__shared__\s+([^;]*?)\b(\w+)((?:\s*\[[^;]*\])?)\s*;/$n++; "struct cpu_shared_$n { $1$2$3; }; static char cpu_key_$n; auto &$2 = ((cpu_shared_$n *)cpu_shared(&cpu_key_$n, sizeof(cpu_shared_$n)))->$2;"/ge;
