@@ -69,7 +69,7 @@ ifeq ($(origin CXX),default)
 CXX := $(subst gcc,g++,$(subst clang,clang++,$(CC)))
 endif
 CXX_FLAGS = -std=c++17 -fno-exceptions -fno-rtti -fno-strict-aliasing -Wno-psabi $(CFLAGS) -pthread -fPIC -DCPU_STANDIN
-CXX_FLAGS += -isystem common/cpu/include $(if $(RACES),-DCPU_RACES -fsanitize=thread)
+CXX_FLAGS += -isystem common/cpu/include $(if $(RACES),-DCPU_RACES -fsanitize=thread -fno-threadsafe-statics)
 CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 MISSING_FOR_KERNELS = $(call need,$(shell command -v $(firstword $(CXX))),$(CXX) for the kernels of 02 to 04,CXX=<C++ compiler>$(comma) or 01_allreduce_ub alone)
 MISSING_FOR_KERNELS += $(call need,$(shell command -v perl),perl for the kernels of 02 to 04,01_allreduce_ub alone)
