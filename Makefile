@@ -64,12 +64,11 @@ C_FLAGS += -DCPU_STANDIN -isystem common/cpu/include
 C_FLAGS += $(if $(RACES),-DCPU_RACES)
 # next to the program, one folder above a test, or in lib/ after make install
 LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin
-# Kernels: C++ after some rewriting, see common/cpu/kernel.c. races.c has the functions that -fsanitize=thread calls.
+# Kernels: C++ after some rewriting, by cuda.pl. races.c has the functions that -fsanitize=thread calls.
 ifeq ($(origin CXX),default)
 CXX := $(subst gcc,g++,$(subst clang,clang++,$(CC)))
 endif
-CXX_FLAGS = -std=c++17 -fno-exceptions -fno-rtti -fno-strict-aliasing -Wno-psabi $(CFLAGS) -pthread -fPIC -DCPU_STANDIN
-CXX_FLAGS += -isystem common/cpu/include $(if $(RACES),-DCPU_RACES -fsanitize=thread -fno-threadsafe-statics)
+CXX_FLAGS = $(CFLAGS) $(if $(RACES),-DCPU_RACES -fsanitize=thread -fno-threadsafe-statics)
 CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 MISSING_FOR_KERNELS = $(call need,$(shell command -v $(firstword $(CXX))),$(CXX) for the kernels of 02 to 04,CXX=<C++ compiler>$(comma) or 01_allreduce_ub alone)
 MISSING_FOR_KERNELS += $(call need,$(shell command -v perl),perl for the kernels of 02 to 04,01_allreduce_ub alone)
@@ -184,9 +183,8 @@ $(SHARED)/%.c.o: %.c $(SHARED)/flags | $(NCCL_INCLUDE)
 	$(call say,CC,$<)$(CC) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
 ifneq ($(CPU),)
 $(SHARED)/%.cu.o: %.cu common/cpu/cuda.pl $(SHARED)/cu_flags
-	$(call say,CXX,$<)$(CXX) $(CXX_FLAGS) -include cuda_kernels.h $(INCLUDES) -E -x c++ -MMD -MP -MT $@ -MF $(@:.o=.d) $< | \
-	  perl common/cpu/cuda.pl > $(@:.o=.ii) && \
-	  $(CXX) $(CXX_FLAGS) $(if $(STRICT),-Werror) -x c++-cpp-output -c -o $@ $(@:.o=.ii)
+	$(call say,CXX,$<)perl common/cpu/cuda.pl $(CXX) $(CXX_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) \
+	  -MMD -MP -MT $@ -MF $(@:.o=.d) -c -o $@ $<
 else
 $(SHARED)/%.cu.o: %.cu $(SHARED)/cu_flags | $(NCCL_INCLUDE)
 	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) -MMD -MP -c -o $@ $<
@@ -224,7 +222,7 @@ HEADERS := $(filter %/allreduce.h %/alltoallv.h %/sparse_allreduce.h,$(wildcard 
 # NCCL's folder before CUDA's, which may have another nccl.h; the compiler knows /usr/include itself
 PC_CFLAGS = $(if $(CPU),-DCPU_STANDIN -isystem $${includedir}/cpu_standin,\
               $(if $(filter /usr,$(NCCL_HOME)),,-isystem $(NCCL_HOME)/include) -isystem $(CUDA_HOME)/include)
-PC_LIBS = $(if $(CPU),-lcpu_standin -Wl$(comma)-rpath$(comma)$${libdir} -pthread -lm,\
+PC_LIBS = $(if $(CPU),-lcpu_standin -Wl$(comma)-rpath$(comma)$${libdir} -pthread -lstdc++ -lm,\
             $(filter -L% -l% -Wl$(comma)-rpath%,$(LINK_FLAGS)))
 define PC
 prefix=$(abspath $(PREFIX))
@@ -245,7 +243,7 @@ install: all $(call objects,$(call library_sources,$(ALL_EXAMPLES)))
 	@rm -f $(TO)/lib/libnccl_examples$(ENDING).a && ar qcs $(TO)/lib/libnccl_examples$(ENDING).a $(filter %.o,$^)
 	@install $(BUILD)/$(LIBRARY) $(TO)/lib/$(LIBRARY:.so=$(ENDING).so)
 	@install -m 644 04_sparse_allreduce/pytorch/sparse_update_optimizer.py $(TO)/lib
-	@$(if $(CPU),install $(STANDIN) $(TO)/lib && install -D -m 644 -t $(TO)/include/cpu_standin common/cpu/include/*.h)
+	@$(if $(CPU),install $(STANDIN) $(TO)/lib && install -D -m 644 -t $(TO)/include/cpu_standin common/cpu/include/*.h common/cpu/cuda.pl common/float16.h)
 	@printf '%s\n' "$$PC" > $(TO)/lib/pkgconfig/$(PC_FILE)
 	@echo "installed in $(DESTDIR)$(abspath $(PREFIX)): bin/*$(MPI:%=_mpi)$(ENDING), the library, lib/pkgconfig/$(PC_FILE)"
 
