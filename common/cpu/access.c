@@ -3,7 +3,8 @@
  * those of races.c take their place, which promise no more than that. */
 #include "kernel.h"
 
-#ifdef __SANITIZE_THREAD__ /* sees no order where CUDA's kernels end and begin, or relaxed stores */
+#ifdef __SANITIZE_THREAD__ /* sees no order where CUDA's kernels end and begin, or relaxed stores \
+                            */
 enum { STORE = __ATOMIC_RELEASE };
 #else
 enum { STORE = __ATOMIC_RELAXED };

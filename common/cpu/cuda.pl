@@ -9,7 +9,7 @@ use File::Basename;
 
 my $headers = dirname(__FILE__);
 $headers .= '/include' if -d "$headers/include";
-my @flags = ('-std=c++17', '-fno-exceptions', '-fno-rtti', '-fno-strict-aliasing', '-fPIC', '-Wno-psabi', '-DCPU_STANDIN', '-pthread',
+my @flags = ('-std=c++17', '-fno-strict-aliasing', '-fPIC', '-Wno-psabi', '-DCPU_STANDIN', '-pthread',
   '-isystem', $headers);
 my ($source, $object, @given, @dependencies);
 my @words = @ARGV;

@@ -198,11 +198,20 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
   switch ((int)attribute) {
-  case cudaDevAttrMultiProcessorCount: *value = 4; break;
-  case cudaDevAttrComputeCapabilityMajor: *value = 8; break;
-  case cudaDevAttrL2CacheSize: *value = 1 << 20; break;
-  case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 64 << 10; break;
-  default: *value = 0;
+  case cudaDevAttrMultiProcessorCount:
+    *value = 4;
+    break;
+  case cudaDevAttrComputeCapabilityMajor:
+    *value = 8;
+    break;
+  case cudaDevAttrL2CacheSize:
+    *value = 1 << 20;
+    break;
+  case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+    *value = 64 << 10;
+    break;
+  default:
+    *value = 0;
   }
   return check_device(device);
 }

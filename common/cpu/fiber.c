@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-/* Saves the preserved registers on the stack and the stack pointer at *from; restores those of `to`,
- * and returns there. */
+/* Saves the preserved registers on the stack and the stack pointer at *from; restores those of
+ * `to`, and returns there. */
 void cpu_switch(void **from, void *to);
 #if defined(__x86_64__)
 __asm__(".globl cpu_switch\n.hidden cpu_switch\n.type cpu_switch, @function\ncpu_switch:\n"

@@ -223,7 +223,7 @@ struct ncclComm {
   atomic_int references;
   int rank, nranks, device;
   struct region *region;
-  struct control *control;                  /* in region */
+  struct control *control; /* in region */
 
   struct ncclWindow_vidmem *windows;        /* that this rank has */
   struct CUstream_st *stream;               /* where the last operation was queued, or NULL */

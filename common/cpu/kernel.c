@@ -16,9 +16,9 @@
  *   in `while (...) continue;` and in __nanosleep: likewise
  *
  * When all threads of a block wait, or have had their turn, the next block has its turn, up to
- * RESIDENT blocks of a kernel; then again the first one. If nothing happens in such a pass, the kernel waits for
- * another rank: the system thread sleeps for a while. Blocks and ranks need no help to run side by
- * side: they share memory (window.c), as on GPUs.
+ * RESIDENT blocks of a kernel; then again the first one. If nothing happens in such a pass, the
+ * kernel waits for another rank: the system thread sleeps for a while. Blocks and ranks need no
+ * help to run side by side: they share memory (window.c), as on GPUs.
  *
  * A fiber that has run a thread to its end begins the next thread on the same stack. So a kernel
  * whose threads never wait needs one stack, and a thread of it costs about 10 ns.
@@ -37,11 +37,11 @@
 #include <time.h>
 
 enum {
-  RESIDENT = 16,   /* blocks of a kernel that run at the same time */
-  SLAB = 64,       /* stacks that are made together */
-  LOADS = 16,      /* of different addresses before others get a turn */
-  GROUPS = 8,      /* of a warp, that exchange values at the same time */
-  VARIABLES = 32,  /* declarations with __shared__ */
+  RESIDENT = 16,  /* blocks of a kernel that run at the same time */
+  SLAB = 64,      /* stacks that are made together */
+  LOADS = 16,     /* of different addresses before others get a turn */
+  GROUPS = 8,     /* of a warp, that exchange values at the same time */
+  VARIABLES = 32, /* declarations with __shared__ */
   SHARED = 64 << 10,
   LONG_WAIT = 10 /* seconds, after which a note says where the threads are */
 };
@@ -58,7 +58,7 @@ struct block {
   const struct cpu_grid *grid;
   struct cpu_index index; /* blockIdx */
   unsigned threads, started, ended;
-  unsigned next;                      /* thread to look at in this pass */
+  unsigned next;                       /* thread to look at in this pass */
   struct thread *running[MAX_THREADS]; /* NULL: not started, or ended */
   uint32_t ended_of_warp[MAX_THREADS / WARP];
   /* __syncthreads: who has arrived, with how many values that are true; the last result */
@@ -283,7 +283,8 @@ static bool run_block(struct block *b)
 
 static bool same_place(const struct thread *a, const struct thread *b)
 {
-  return a->place.line == b->place.line && a->place.file == b->place.file;
+  return a->place.line == b->place.line && a->place.file == b->place.file &&
+         a->place.what == b->place.what;
 }
 
 /* Where the threads are, the most common place first. */

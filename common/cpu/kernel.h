@@ -8,7 +8,8 @@
 
 #pragma GCC visibility push(hidden)
 
-/* ---- fiber.c: a stack on which a function can stop, and later go on --------------------------- */
+/* ---- fiber.c: a stack on which a function can stop, and later go on ---------------------------
+ */
 
 struct fiber {
   void *sp;    /* where it has stopped */
@@ -34,7 +35,8 @@ void fiber_of_system(struct fiber *f);
  * never if `from` ends. */
 void fiber_switch(struct fiber *from, struct fiber *to, bool ends);
 
-/* ---- kernel.c: blocks, threads, who runs next ------------------------------------------------- */
+/* ---- kernel.c: blocks, threads, who runs next -------------------------------------------------
+ */
 
 enum { WARP = 32, MAX_THREADS = 1024 };
 
@@ -58,14 +60,15 @@ struct thread *kernel_thread(void);
 /* Before a load that may be part of a loop that waits: other threads have to run in between. */
 void kernel_before_load(const void *at, struct cpu_place place);
 
-/* ---- races.c ----------------------------------------------------------------------------------- */
+/* ---- races.c -----------------------------------------------------------------------------------
+ */
 
 #ifdef CPU_RACES
-void races_begin(void);       /* a kernel begins */
-void races_turn(void);        /* all its blocks have had a turn */
-bool races_skip_block(void);  /* a block has to wait for its next turn */
-void races_settle(void);      /* another thread may run now */
-void races_end(void);         /* the kernel has ended */
+void races_begin(void);      /* a kernel begins */
+void races_turn(void);       /* all its blocks have had a turn */
+bool races_skip_block(void); /* a block has to wait for its next turn */
+void races_settle(void);     /* another thread may run now */
+void races_end(void);        /* the kernel has ended */
 #else
 #define races_begin()
 #define races_turn()

@@ -4,8 +4,8 @@
  * ranks run in random order, one rank at a time.
  *
  * Kernels are compiled with -fsanitize=thread, which calls __tsan_write8(at) before a store of 8
- * bytes, and so on; but these functions are here. Before the next one runs, what was stored is taken
- * out of memory again and kept. */
+ * bytes, and so on; but these functions are here. Before the next one runs, what was stored is
+ * taken out of memory again and kept. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +81,8 @@ void races_begin(void)
   late.on = seed != NULL;
   if (!late.on) return;
   pthread_mutex_lock(&races.lock);
-  if (races.seed == 0) races.seed = (uint64_t)atoll(seed) * 0x9E3779B97F4A7C15u + 88172645463325252u;
+  if (races.seed == 0)
+    races.seed = (uint64_t)atoll(seed) * 0x9E3779B97F4A7C15u + 88172645463325252u;
   if (late.random == 0) late.random = races.seed += 0x9E3779B97F4A7C15u;
   for (int i = 0; i < MAX_RANKS && my_place < 0; i++)
     if (!races.taken[i]) my_place = i;
@@ -149,8 +150,7 @@ static bool overlap(const struct late *l, const char *at, size_t size)
 static bool seen(const struct late *l)
 {
   const struct thread *t = kernel_thread();
-  return l->block == t->block &&
-         (l->thread == t->number || l->barriers < block_barriers(t->block));
+  return l->block == t->block && (l->thread == t->number || l->barriers < block_barriers(t->block));
 }
 
 static void apply(const char *at, size_t size, bool all)
@@ -265,21 +265,51 @@ void cpu_load_b128(uint64_t *low, uint64_t *high, const void *at, struct cpu_pla
 
 /* ---- what instrumented code calls ------------------------------------------------------------ */
 
-#define HOOKS(N)                                                                            \
-  void __tsan_read##N(void *at) { before_read(at, N); }                                     \
-  void __tsan_write##N(void *at) { before_write(at, N); }                                   \
-  void __tsan_unaligned_read##N(void *at) { before_read(at, N); }                           \
-  void __tsan_unaligned_write##N(void *at) { before_write(at, N); }                         \
-  void __tsan_volatile_read##N(void *at) { before_read(at, N); }                            \
-  void __tsan_volatile_write##N(void *at) { before_write(at, N); }
+#define HOOKS(N)                           \
+  void __tsan_read##N(void *at)            \
+  {                                        \
+    before_read(at, N);                    \
+  }                                        \
+  void __tsan_write##N(void *at)           \
+  {                                        \
+    before_write(at, N);                   \
+  }                                        \
+  void __tsan_unaligned_read##N(void *at)  \
+  {                                        \
+    before_read(at, N);                    \
+  }                                        \
+  void __tsan_unaligned_write##N(void *at) \
+  {                                        \
+    before_write(at, N);                   \
+  }                                        \
+  void __tsan_volatile_read##N(void *at)   \
+  {                                        \
+    before_read(at, N);                    \
+  }                                        \
+  void __tsan_volatile_write##N(void *at)  \
+  {                                        \
+    before_write(at, N);                   \
+  }
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
-void __tsan_read_range(void *at, size_t size) { before_read(at, (unsigned)size); }
-void __tsan_write_range(void *at, size_t size) { before_write(at, (unsigned)size); }
-void __tsan_func_entry(void *at) { (void)at; }
+void __tsan_read_range(void *at, size_t size)
+{
+  before_read(at, (unsigned)size);
+}
+void __tsan_write_range(void *at, size_t size)
+{
+  before_write(at, (unsigned)size);
+}
+void __tsan_func_entry(void *at)
+{
+  (void)at;
+}
 void __tsan_func_exit(void) {}
 void __tsan_init(void) {}
-void __tsan_vptr_update(void **at, void *v) { (void)at, (void)v; }
+void __tsan_vptr_update(void **at, void *v)
+{
+  (void)at, (void)v;
+}

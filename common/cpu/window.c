@@ -76,7 +76,8 @@ static struct mapping *map(ncclComm_t comm, const struct part *parts, size_t at)
   const size_t all = (size_t)comm->nranks * CPU_LSA_STRIDE;
   struct region *region = comm->region;
   if (region->windows == NULL) {
-    region->windows = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    region->windows =
+        mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (region->windows == MAP_FAILED) cpu_out_of_memory("the addresses of windows");
     region->windows_bytes = all;
   }
@@ -149,9 +150,10 @@ ncclResult_t cpu_window_register(ncclComm_t comm, void *buffer, size_t bytes, nc
   for (int r = 0; r < comm->nranks; r++)
     if (parts[r].used > at) at = parts[r].used;
   if (result == ncclSuccess && bytes > CPU_LSA_STRIDE - at - 2 * PAGE)
-    result = cpu_nccl_error(ncclUnhandledCudaError,
-                            "ncclCommWindowRegister: all windows of a rank have %zu bytes; allowed: %zu",
-                            at + bytes, CPU_LSA_STRIDE);
+    result =
+        cpu_nccl_error(ncclUnhandledCudaError,
+                       "ncclCommWindowRegister: all windows of a rank have %zu bytes; allowed: %zu",
+                       at + bytes, CPU_LSA_STRIDE);
   struct mapping *mapping = NULL;
   if (result == ncclSuccess) {
     pthread_mutex_lock(&lock);
@@ -168,7 +170,7 @@ ncclResult_t cpu_window_register(ncclComm_t comm, void *buffer, size_t bytes, nc
   ncclWindow_t new = cpu_allocate(sizeof(*new));
   new->window = (struct cpu_window){mapping->base, bytes, comm->nranks, comm->rank};
   new->mapping = mapping;
-  new->end = at + (bytes + 2 * PAGE - 1) / PAGE * PAGE; /* and a page that nobody may use */
+  new->end = at + (bytes + 2 * PAGE - 1) / PAGE *PAGE; /* and a page that nobody may use */
   new->next = comm->windows;
   comm->windows = new;
   cpu_comm_retain(comm);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a kernel that is compiled by g++ calls: see common/cpu/kernel.c, which explains how that works.
- * C and C++. */
+/* What a kernel that is compiled by g++ calls: see common/cpu/kernel.c, which explains how that
+ * works. C and C++. */
 #ifndef COMMON_CPU_CPU_KERNEL_H
 #define COMMON_CPU_CPU_KERNEL_H
 
@@ -58,7 +58,8 @@ unsigned cpu_barrier(bool value, struct cpu_place place);
 /* A barrier of `threads` threads of the block, of which there is one more (bar.sync 1). */
 void cpu_barrier_of(unsigned threads, struct cpu_place place);
 
-/* The threads of a warp in `mask` give a value each, and get those of all. Returns who took part. */
+/* The threads of a warp in `mask` give a value each, and get those of all. Returns who took part.
+ */
 uint32_t cpu_exchange(uint32_t mask, uint64_t value, const uint64_t **values,
                       struct cpu_place place);
 

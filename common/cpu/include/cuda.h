@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of CUDA's driver interface that the examples use: flags that a stream sets and awaits. */
+/* The part of CUDA's driver interface that the examples use: flags that a stream sets and awaits.
+ */
 #ifndef COMMON_CPU_CUDA_H
 #define COMMON_CPU_CUDA_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions that CUDA has in kernels: see cuda_kernels.h. What waits for other threads takes the
- * place of its call as well, for messages. */
+/* The functions that CUDA has in kernels: see cuda_kernels.h. What waits for other threads takes
+ * the place of its call as well, for messages. */
 #ifndef COMMON_CPU_CUDA_FUNCTIONS_H
 #define COMMON_CPU_CUDA_FUNCTIONS_H
 
@@ -8,17 +8,47 @@
 
 /* ---- barriers, warps, fences ----------------------------------------------------------------- */
 
-static inline void __syncthreads(CPU_HERE) { cpu_barrier(false, CPU_PLACE); }
-static inline int __syncthreads_count(int p, CPU_HERE) { return (int)cpu_barrier(p != 0, CPU_PLACE); }
-static inline int __syncthreads_or(int p, CPU_HERE) { return cpu_barrier(p != 0, CPU_PLACE) > 0; }
-static inline int __syncthreads_and(int p, CPU_HERE) { return cpu_barrier(p == 0, CPU_PLACE) == 0; }
-static inline void __threadfence() { cpu_fence(); }
-static inline void __threadfence_block() { cpu_fence(); }
-static inline void __threadfence_system() { cpu_fence(); }
-static inline void __nanosleep(unsigned, CPU_HERE) { cpu_yield(true, CPU_PLACE); }
+static inline void __syncthreads(CPU_HERE)
+{
+  cpu_barrier(false, CPU_PLACE);
+}
+static inline int __syncthreads_count(int p, CPU_HERE)
+{
+  return (int)cpu_barrier(p != 0, CPU_PLACE);
+}
+static inline int __syncthreads_or(int p, CPU_HERE)
+{
+  return cpu_barrier(p != 0, CPU_PLACE) > 0;
+}
+static inline int __syncthreads_and(int p, CPU_HERE)
+{
+  return cpu_barrier(p == 0, CPU_PLACE) == 0;
+}
+static inline void __threadfence()
+{
+  cpu_fence();
+}
+static inline void __threadfence_block()
+{
+  cpu_fence();
+}
+static inline void __threadfence_system()
+{
+  cpu_fence();
+}
+static inline void __nanosleep(unsigned, CPU_HERE)
+{
+  cpu_yield(true, CPU_PLACE);
+}
 /* cuda.pl: while (...) continue; */
-static inline void cpu_loop(CPU_HERE) { cpu_yield(true, {"a loop", file, line}); }
-[[noreturn]] static inline void __trap() { abort(); }
+static inline void cpu_loop(CPU_HERE)
+{
+  cpu_yield(true, {"a loop", file, line});
+}
+[[noreturn]] static inline void __trap()
+{
+  abort();
+}
 
 static inline unsigned cpu_lane()
 {
@@ -61,7 +91,8 @@ template <typename T>
 static inline T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, CPU_HERE)
 {
   const unsigned lane = cpu_lane();
-  return cpu_from_lane(mask, value, lane % width + by < (unsigned)width ? lane + by : lane, CPU_PLACE);
+  return cpu_from_lane(mask, value, lane % width + by < (unsigned)width ? lane + by : lane,
+                       CPU_PLACE);
 }
 static inline unsigned __ballot_sync(unsigned mask, int p, CPU_HERE)
 {
@@ -72,8 +103,14 @@ static inline unsigned __ballot_sync(unsigned mask, int p, CPU_HERE)
     if (present >> i & 1 && values[i]) all |= 1u << i;
   return all;
 }
-static inline int __any_sync(unsigned mask, int p, CPU_HERE) { return __ballot_sync(mask, p, file, line) != 0; }
-static inline int __all_sync(unsigned mask, int p, CPU_HERE) { return __ballot_sync(mask, !p, file, line) == 0; }
+static inline int __any_sync(unsigned mask, int p, CPU_HERE)
+{
+  return __ballot_sync(mask, p, file, line) != 0;
+}
+static inline int __all_sync(unsigned mask, int p, CPU_HERE)
+{
+  return __ballot_sync(mask, !p, file, line) == 0;
+}
 template <typename T>
 static inline unsigned __match_any_sync(unsigned mask, T value, CPU_HERE)
 {
@@ -97,21 +134,41 @@ static inline T cpu_reduce(unsigned mask, T value, F f, cpu_place place)
 }
 static inline unsigned __reduce_add_sync(unsigned mask, unsigned v, CPU_HERE)
 {
-  return cpu_reduce(mask, v, [](unsigned a, unsigned b) { return a + b; }, CPU_PLACE);
+  return cpu_reduce(
+      mask, v, [](unsigned a, unsigned b) { return a + b; }, CPU_PLACE);
 }
 static inline unsigned __reduce_max_sync(unsigned mask, unsigned v, CPU_HERE)
 {
-  return cpu_reduce(mask, v, [](unsigned a, unsigned b) { return a > b ? a : b; }, CPU_PLACE);
+  return cpu_reduce(
+      mask, v, [](unsigned a, unsigned b) { return a > b ? a : b; }, CPU_PLACE);
 }
-static inline unsigned __activemask() { return ~0u; }
+static inline unsigned __activemask()
+{
+  return ~0u;
+}
 
 /* ---- integers, floats, memory ---------------------------------------------------------------- */
 
-static inline int __popc(unsigned v) { return __builtin_popcount(v); }
-static inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
-static inline int __ffs(int v) { return __builtin_ffs(v); }
-static inline int __clz(int v) { return v == 0 ? 32 : __builtin_clz((unsigned)v); }
-static inline int __clzll(long long v) { return v == 0 ? 64 : __builtin_clzll((uint64_t)v); }
+static inline int __popc(unsigned v)
+{
+  return __builtin_popcount(v);
+}
+static inline int __popcll(unsigned long long v)
+{
+  return __builtin_popcountll(v);
+}
+static inline int __ffs(int v)
+{
+  return __builtin_ffs(v);
+}
+static inline int __clz(int v)
+{
+  return v == 0 ? 32 : __builtin_clz((unsigned)v);
+}
+static inline int __clzll(long long v)
+{
+  return v == 0 ? 64 : __builtin_clzll((uint64_t)v);
+}
 template <typename To, typename From>
 static inline To cpu_bits(From from)
 {
@@ -120,38 +177,101 @@ static inline To cpu_bits(From from)
   memcpy(&to, &from, sizeof to);
   return to;
 }
-static inline unsigned __float_as_uint(float v) { return cpu_bits<unsigned>(v); }
-static inline int __float_as_int(float v) { return cpu_bits<int>(v); }
-static inline float __uint_as_float(unsigned v) { return cpu_bits<float>(v); }
-static inline float __int_as_float(int v) { return cpu_bits<float>(v); }
-static inline float __fadd_rn(float a, float b) { return a + b; }
-static inline float __fsub_rn(float a, float b) { return a - b; }
-static inline float __fmul_rn(float a, float b) { return a * b; }
-static inline float __fdiv_rn(float a, float b) { return a / b; }
-static inline float __fsqrt_rn(float a) { return sqrtf(a); }
-static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-static inline double __dadd_rn(double a, double b) { return a + b; }
-static inline double __dmul_rn(double a, double b) { return a * b; }
-static inline double __dsqrt_rn(double a) { return sqrt(a); }
-static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+static inline unsigned __float_as_uint(float v)
+{
+  return cpu_bits<unsigned>(v);
+}
+static inline int __float_as_int(float v)
+{
+  return cpu_bits<int>(v);
+}
+static inline float __uint_as_float(unsigned v)
+{
+  return cpu_bits<float>(v);
+}
+static inline float __int_as_float(int v)
+{
+  return cpu_bits<float>(v);
+}
+static inline float __fadd_rn(float a, float b)
+{
+  return a + b;
+}
+static inline float __fsub_rn(float a, float b)
+{
+  return a - b;
+}
+static inline float __fmul_rn(float a, float b)
+{
+  return a * b;
+}
+static inline float __fdiv_rn(float a, float b)
+{
+  return a / b;
+}
+static inline float __fsqrt_rn(float a)
+{
+  return sqrtf(a);
+}
+static inline float __fmaf_rn(float a, float b, float c)
+{
+  return fmaf(a, b, c);
+}
+static inline double __dadd_rn(double a, double b)
+{
+  return a + b;
+}
+static inline double __dmul_rn(double a, double b)
+{
+  return a * b;
+}
+static inline double __dsqrt_rn(double a)
+{
+  return sqrt(a);
+}
+static inline double __fma_rn(double a, double b, double c)
+{
+  return fma(a, b, c);
+}
 static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by)
 {
   return (unsigned)(((uint64_t)high << 32 | low) << (by & 31) >> 32);
 }
 template <typename A, typename B>
-static inline typename std::common_type<A, B>::type min(A a, B b) { return b < a ? b : a; }
+static inline typename std::common_type<A, B>::type min(A a, B b)
+{
+  return b < a ? b : a;
+}
 template <typename A, typename B>
-static inline typename std::common_type<A, B>::type max(A a, B b) { return a < b ? b : a; }
+static inline typename std::common_type<A, B>::type max(A a, B b)
+{
+  return a < b ? b : a;
+}
 template <typename T>
-static inline T __ldg(const T *at) { return *at; }
+static inline T __ldg(const T *at)
+{
+  return *at;
+}
 template <typename T>
-static inline T __ldcg(const T *at) { return *at; }
+static inline T __ldcg(const T *at)
+{
+  return *at;
+}
 template <typename T>
-static inline T __ldcs(const T *at) { return *at; }
+static inline T __ldcs(const T *at)
+{
+  return *at;
+}
 template <typename T>
-static inline void __stcg(T *at, T v) { *at = v; }
+static inline void __stcg(T *at, T v)
+{
+  *at = v;
+}
 template <typename T>
-static inline void __stcs(T *at, T v) { *at = v; }
+static inline void __stcs(T *at, T v)
+{
+  *at = v;
+}
 
 /* Atomic among all ranks; they order nothing, as in CUDA. */
 #ifdef CPU_RACES
@@ -174,7 +294,10 @@ CPU_ATOMIC T atomicAdd(T *at, CPU_SAME(T) v)
   }
 }
 template <typename T>
-CPU_ATOMIC T atomicOr(T *at, CPU_SAME(T) v) { return __atomic_fetch_or(at, v, __ATOMIC_RELAXED); }
+CPU_ATOMIC T atomicOr(T *at, CPU_SAME(T) v)
+{
+  return __atomic_fetch_or(at, v, __ATOMIC_RELAXED);
+}
 template <typename T>
 CPU_ATOMIC T atomicExch(T *at, CPU_SAME(T) v)
 {
@@ -194,15 +317,18 @@ template <typename T>
 CPU_ATOMIC T atomicMin(T *at, CPU_SAME(T) v)
 {
   T old = __atomic_load_n(at, __ATOMIC_RELAXED);
-  while (v < old && !__atomic_compare_exchange(at, &old, &v, false, __ATOMIC_RELAXED,
-                                               __ATOMIC_RELAXED)) continue;
+  while (v < old &&
+         !__atomic_compare_exchange(at, &old, &v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    continue;
   return old;
 }
 template <typename T>
-CPU_ATOMIC T atomicMax(T *at, CPU_SAME(T) v) {
+CPU_ATOMIC T atomicMax(T *at, CPU_SAME(T) v)
+{
   T old = __atomic_load_n(at, __ATOMIC_RELAXED);
-  while (old < v && !__atomic_compare_exchange(at, &old, &v, false, __ATOMIC_RELAXED,
-                                               __ATOMIC_RELAXED)) continue;
+  while (old < v &&
+         !__atomic_compare_exchange(at, &old, &v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    continue;
   return old;
 }
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA C++ as far as the examples use it: included before each .cu file, which common/cpu/cuda.pl
- * then rewrites. Here are keywords, types and launches; functions are in cuda_functions.h, PTX is in
- * cuda_ptx.h. How all of it works is in common/cpu/kernel.c. */
+ * then rewrites. Here are keywords, types and launches; functions are in cuda_functions.h, PTX is
+ * in cuda_ptx.h. How all of it works is in common/cpu/kernel.c. */
 #ifndef COMMON_CPU_CUDA_KERNELS_H
 #define COMMON_CPU_CUDA_KERNELS_H
 
@@ -61,14 +61,26 @@ struct alignas(16) double2 {
 struct alignas(16) ulonglong2 {
   unsigned long long x, y;
 };
-static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline uint2 make_uint2(unsigned x, unsigned y)
+{
+  return {x, y};
+}
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 {
   return {x, y, z, w};
 }
-static inline float2 make_float2(float x, float y) { return {x, y}; }
-static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-static inline double2 make_double2(double x, double y) { return {x, y}; }
+static inline float2 make_float2(float x, float y)
+{
+  return {x, y};
+}
+static inline float4 make_float4(float x, float y, float z, float w)
+{
+  return {x, y, z, w};
+}
+static inline double2 make_double2(double x, double y)
+{
+  return {x, y};
+}
 static inline ulonglong2 make_ulonglong2(unsigned long long x, unsigned long long y)
 {
   return {x, y};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inline PTX: cuda.pl makes of `asm volatile("instruction" ...)` a call of ptx_instruction, with the
- * operands in the order of the statement. See cuda_kernels.h. */
+/* Inline PTX: cuda.pl makes of `asm volatile("instruction" ...)` a call of ptx_instruction, with
+ * the operands in the order of the statement. See cuda_kernels.h. */
 #ifndef COMMON_CPU_CUDA_PTX_H
 #define COMMON_CPU_CUDA_PTX_H
 
@@ -17,9 +17,15 @@ static inline void ptx_st_release_sys_global_u64(const void *at, uint64_t v)
   cpu_store_u64((void *)at, v, true);
 }
 template <typename T>
-static inline void ptx_ld_relaxed_sys_global_u64(T &v, const void *at, CPU_HERE) { v = cpu_load_u64(at, CPU_LOAD); }
+static inline void ptx_ld_relaxed_sys_global_u64(T &v, const void *at, CPU_HERE)
+{
+  v = cpu_load_u64(at, CPU_LOAD);
+}
 template <typename T>
-static inline void ptx_ld_acquire_sys_global_u64(T &v, const void *at, CPU_HERE) { v = cpu_load_u64(at, CPU_LOAD); }
+static inline void ptx_ld_acquire_sys_global_u64(T &v, const void *at, CPU_HERE)
+{
+  v = cpu_load_u64(at, CPU_LOAD);
+}
 static inline void ptx_st_relaxed_sys_global_b128(void *at, uint64_t low, uint64_t high)
 {
   cpu_store_b128(at, low, high);
@@ -37,13 +43,28 @@ static inline void ptx_ld_volatile_global_v2_u64(T &low, T &high, const void *at
   const volatile uint64_t *words = (const volatile uint64_t *)at;
   low = words[0], high = words[1];
 }
-static inline void ptx_fence_acq_rel_gpu() { cpu_fence(); }
-static inline void ptx_fence_acq_rel_sys() { cpu_fence(); }
-static inline void ptx_bar_sync(unsigned threads, CPU_HERE) { cpu_barrier_of(threads, {"bar.sync", file, line}); }
+static inline void ptx_fence_acq_rel_gpu()
+{
+  cpu_fence();
+}
+static inline void ptx_fence_acq_rel_sys()
+{
+  cpu_fence();
+}
+static inline void ptx_bar_sync(unsigned threads, CPU_HERE)
+{
+  cpu_barrier_of(threads, {"bar.sync", file, line});
+}
 static inline void ptx_prefetch_global_L2(const void *) {}
-static inline void ptx_st_relaxed_gpu_global_u64(void *at, uint64_t v) { cpu_store_u64(at, v, false); }
+static inline void ptx_st_relaxed_gpu_global_u64(void *at, uint64_t v)
+{
+  cpu_store_u64(at, v, false);
+}
 template <typename T>
-static inline void ptx_ld_relaxed_gpu_global_u64(T &v, const void *at, CPU_HERE) { v = cpu_load_u64(at, CPU_LOAD); }
+static inline void ptx_ld_relaxed_gpu_global_u64(T &v, const void *at, CPU_HERE)
+{
+  v = cpu_load_u64(at, CPU_LOAD);
+}
 static inline void ptx_red_relaxed_sys_global_add_u64(void *at, uint64_t v)
 {
   __atomic_fetch_add((uint64_t *)at, v, __ATOMIC_RELAXED);

@@ -10,8 +10,8 @@
 
 static inline void *cpu_dlopen(const char *name, int flags)
 {
-  const int driver = name != NULL && (strcmp(name, "libnvidia-ml.so.1") == 0 ||
-                                      strcmp(name, "libcuda.so.1") == 0);
+  const int driver =
+      name != NULL && (strcmp(name, "libnvidia-ml.so.1") == 0 || strcmp(name, "libcuda.so.1") == 0);
   return dlopen(driver ? "libcpu_standin.so" : name, flags);
 }
 #define dlopen(name, flags) cpu_dlopen(name, flags)

@@ -54,7 +54,8 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t *made);
 #ifdef __cplusplus
 }
 
-namespace cuda {
+namespace cuda
+{
 enum memory_order {
   memory_order_relaxed,
   memory_order_acquire,
@@ -64,7 +65,8 @@ enum memory_order {
 };
 }
 
-struct ncclTeamTagLsa {};
+struct ncclTeamTagLsa {
+};
 
 static inline ncclTeam ncclTeamLsa(const ncclDevComm &comm)
 {

@@ -652,9 +652,9 @@ static void test_timeout(struct test *t)
       ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
       good &= async == ncclRemoteError && (turn == 0 ? source == late : source != late);
       if (turn == 1) good &= program_verify("late", expected, n, x, x->window, t->stream) == 0;
-      CUDACHECK(cudaMemcpy(counts, t->device + n, sizeof *counts * (size_t)n,
-                           cudaMemcpyDeviceToHost));
-      for (int p = 0; p < n; p++) good &= counts[p] == 0; /* no counts without data */
+      CUDACHECK(
+          cudaMemcpy(counts, t->device + n, sizeof *counts * (size_t)n, cudaMemcpyDeviceToHost));
+      for (int p = 0; p < n; p++) good &= counts[p] == 0;     /* no counts without data */
       good &= some_exchange(t, t->stream) == ncclRemoteError; /* final */
       good &= alltoallv_counts(x->sendcounts, x->recvcounts, t->handle) == ncclRemoteError;
       good &= alltoallv_unregister(t->handle, x->window) == ncclRemoteError;

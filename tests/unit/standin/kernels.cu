@@ -186,11 +186,17 @@ void test_deadlocks(void **state)
   snprintf(text, sizeof(text),
            "block 1: 63 of 64 threads wait at __syncthreads in kernels.cu:%d, thread 7 at "
            "__shfl_sync in kernels.cu:%d",
-           line_of("// the " "others"), line_of("// thread " "7"));
+           line_of("// the "
+                   "others"),
+           line_of("// thread "
+                   "7"));
   expect_deadlock(0, text);
   snprintf(text, sizeof(text),
            "block 1: 60 of 64 threads wait at __syncthreads in kernels.cu:%d, 4 threads at "
            "__syncwarp in kernels.cu:%d",
-           line_of("// the " "others"), line_of("// threads " "from"));
+           line_of("// the "
+                   "others"),
+           line_of("// threads "
+                   "from"));
   expect_deadlock(1, text);
 }
