@@ -21,8 +21,8 @@ cudaError_t elements_launch(struct segment segment, element_errors *errors, cuda
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   const size_t most = BLOCKS_PER_MULTIPROCESSOR * (size_t)multiprocessors;
-  const size_t blocks = (segment.count + THREADS - 1) / THREADS;
-  if (blocks > 0)
-    fill_or_compare < <<blocks<most ? blocks : most, THREADS, 0, stream>>>(segment, errors);
+  size_t blocks = (segment.count + THREADS - 1) / THREADS;
+  if (blocks > most) blocks = most;
+  if (blocks > 0) fill_or_compare<<<blocks, THREADS, 0, stream>>>(segment, errors);
   return cudaGetLastError();
 }
