@@ -213,6 +213,10 @@ static inline float __fsqrt_rn(float a)
 {
   return sqrtf(a);
 }
+static inline float rsqrtf(float a)
+{
+  return 1 / sqrtf(a);
+}
 static inline float __fmaf_rn(float a, float b, float c)
 {
   return fmaf(a, b, c);
