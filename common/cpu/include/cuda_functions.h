@@ -121,30 +121,14 @@ static inline unsigned __match_any_sync(unsigned mask, T value, CPU_HERE)
     if (present >> i & 1 && values[i] == (uint64_t)value) same |= 1u << i;
   return same;
 }
-template <typename T, typename F>
-static inline T cpu_reduce(unsigned mask, T value, F f, cpu_place place)
-{
-  const uint64_t *values;
-  const unsigned present = cpu_exchange(mask, (uint64_t)value, &values, place);
-  T all = value;
-  bool first = true;
-  for (int i = 0; i < 32; i++)
-    if (present >> i & 1) all = first ? (T)values[i] : f(all, (T)values[i]), first = false;
-  return all;
-}
 static inline unsigned __reduce_add_sync(unsigned mask, unsigned v, CPU_HERE)
 {
-  return cpu_reduce(
-      mask, v, [](unsigned a, unsigned b) { return a + b; }, CPU_PLACE);
-}
-static inline unsigned __reduce_max_sync(unsigned mask, unsigned v, CPU_HERE)
-{
-  return cpu_reduce(
-      mask, v, [](unsigned a, unsigned b) { return a > b ? a : b; }, CPU_PLACE);
-}
-static inline unsigned __activemask()
-{
-  return ~0u;
+  const uint64_t *values;
+  const unsigned present = cpu_exchange(mask, v, &values, CPU_PLACE);
+  unsigned sum = 0;
+  for (int i = 0; i < 32; i++)
+    if (present >> i & 1) sum += (unsigned)values[i];
+  return sum;
 }
 
 /* ---- integers, floats, memory ---------------------------------------------------------------- */
@@ -153,10 +137,6 @@ static inline int __popc(unsigned v)
 {
   return __builtin_popcount(v);
 }
-static inline int __popcll(unsigned long long v)
-{
-  return __builtin_popcountll(v);
-}
 static inline int __ffs(int v)
 {
   return __builtin_ffs(v);
@@ -164,10 +144,6 @@ static inline int __ffs(int v)
 static inline int __clz(int v)
 {
   return v == 0 ? 32 : __builtin_clz((unsigned)v);
-}
-static inline int __clzll(long long v)
-{
-  return v == 0 ? 64 : __builtin_clzll((uint64_t)v);
 }
 template <typename To, typename From>
 static inline To cpu_bits(From from)
@@ -181,15 +157,7 @@ static inline unsigned __float_as_uint(float v)
 {
   return cpu_bits<unsigned>(v);
 }
-static inline int __float_as_int(float v)
-{
-  return cpu_bits<int>(v);
-}
 static inline float __uint_as_float(unsigned v)
-{
-  return cpu_bits<float>(v);
-}
-static inline float __int_as_float(int v)
 {
   return cpu_bits<float>(v);
 }
@@ -201,17 +169,9 @@ static inline float __fsub_rn(float a, float b)
 {
   return a - b;
 }
-static inline float __fmul_rn(float a, float b)
-{
-  return a * b;
-}
 static inline float __fdiv_rn(float a, float b)
 {
   return a / b;
-}
-static inline float __fsqrt_rn(float a)
-{
-  return sqrtf(a);
 }
 static inline float rsqrtf(float a)
 {
@@ -220,22 +180,6 @@ static inline float rsqrtf(float a)
 static inline float __fmaf_rn(float a, float b, float c)
 {
   return fmaf(a, b, c);
-}
-static inline double __dadd_rn(double a, double b)
-{
-  return a + b;
-}
-static inline double __dmul_rn(double a, double b)
-{
-  return a * b;
-}
-static inline double __dsqrt_rn(double a)
-{
-  return sqrt(a);
-}
-static inline double __fma_rn(double a, double b, double c)
-{
-  return fma(a, b, c);
 }
 static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by)
 {
@@ -267,11 +211,6 @@ static inline T __ldcs(const T *at)
   return *at;
 }
 template <typename T>
-static inline void __stcg(T *at, T v)
-{
-  *at = v;
-}
-template <typename T>
 static inline void __stcs(T *at, T v)
 {
   *at = v;
@@ -285,54 +224,48 @@ static inline void __stcs(T *at, T v)
 #define CPU_ATOMIC static inline
 #endif
 #define CPU_SAME(T) typename std::common_type<T>::type /* the argument alone says what T is */
-template <typename T>
-CPU_ATOMIC T atomicAdd(T *at, CPU_SAME(T) v)
+template <typename T, typename F>
+CPU_ATOMIC T cpu_atomic(T *at, F change)
 {
-  if constexpr (std::is_integral<T>::value) {
-    return __atomic_fetch_add(at, v, __ATOMIC_RELAXED);
-  } else {
-    T old = *at, sum;
-    do sum = old + v;
-    while (!__atomic_compare_exchange(at, &old, &sum, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    return old;
-  }
-}
-template <typename T>
-CPU_ATOMIC T atomicOr(T *at, CPU_SAME(T) v)
-{
-  return __atomic_fetch_or(at, v, __ATOMIC_RELAXED);
-}
-template <typename T>
-CPU_ATOMIC T atomicExch(T *at, CPU_SAME(T) v)
-{
-  T old;
-  __atomic_exchange(at, &v, &old, __ATOMIC_RELAXED);
+  cpu_before_atomic(at);
+  T old = *(volatile T *)at, changed;
+  do changed = change(old);
+  while (!__atomic_compare_exchange(at, &old, &changed, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
   return old;
+}
+template <typename T>
+static inline T atomicAdd(T *at, CPU_SAME(T) v)
+{
+  return cpu_atomic(at, [=](T old) -> T { return old + v; });
+}
+template <typename T>
+static inline T atomicOr(T *at, CPU_SAME(T) v)
+{
+  return cpu_atomic(at, [=](T old) { return old | v; });
+}
+template <typename T>
+static inline T atomicExch(T *at, CPU_SAME(T) v)
+{
+  return cpu_atomic(at, [=](T) { return v; });
+}
+template <typename T>
+static inline T atomicMin(T *at, CPU_SAME(T) v)
+{
+  return cpu_atomic(at, [=](T old) { return v < old ? v : old; });
+}
+template <typename T>
+static inline T atomicMax(T *at, CPU_SAME(T) v)
+{
+  return cpu_atomic(at, [=](T old) { return old < v ? v : old; });
 }
 template <typename T>
 CPU_ATOMIC T atomicCAS(T *at, CPU_SAME(T) old, CPU_SAME(T) v, CPU_HERE)
 {
   T found = old;
+  cpu_before_atomic(at);
   if (!__atomic_compare_exchange(at, &found, &v, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
     cpu_yield(true, CPU_PLACE); /* it may be a lock */
   return found;
 }
-template <typename T>
-CPU_ATOMIC T atomicMin(T *at, CPU_SAME(T) v)
-{
-  T old = __atomic_load_n(at, __ATOMIC_RELAXED);
-  while (v < old &&
-         !__atomic_compare_exchange(at, &old, &v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-    continue;
-  return old;
-}
-template <typename T>
-CPU_ATOMIC T atomicMax(T *at, CPU_SAME(T) v)
-{
-  T old = __atomic_load_n(at, __ATOMIC_RELAXED);
-  while (old < v &&
-         !__atomic_compare_exchange(at, &old, &v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-    continue;
-  return old;
-}
+
 #endif
