@@ -5,8 +5,9 @@
 # Sources are found, not listed: every .c and .cu file below an example's folder goes into the archive of that
 # example, build/<kind>/01_allreduce_ub.a, and those of common/ into common.a. A program is its main.c and the objects
 # that the linker takes from these archives; a test likewise. Of the sources,
-#   *_cpu.c and cpu/*.c   are for CPU=1 only: the plain C versions of kernels
-#   *.cu                  are for GPUs only; those of 02's simple/ where NCCL and CUDA can compile them
+#   *.cu                  are kernels, compiled by nvcc, or with CPU=1 by g++; those of 02's simple/ where NCCL and
+#                         CUDA can compile them
+#   *_cpu.c and cpu/*.c   are for CPU=1 only: plain C versions of some kernels
 #   usage.c               are separate programs; their first comments show how to compile them
 # Objects, in build/cpu or build/gpu, do not depend on the launcher; programs, in build/<kind>-<launcher>, do.
 .DEFAULT_GOAL := all
@@ -39,7 +40,7 @@ PREFIX ?= /usr/local
 
 KIND := $(if $(CPU),cpu,gpu)
 LAUNCHER := $(if $(MPI),mpi,pthread)
-VARIANT ?= $(subst $(comma),-,$(SANITIZE))# builds of several compilers or NCCLs can be side by side
+VARIANT ?= $(subst $(comma),-,$(SANITIZE))$(RACES:%=races)$(SPARSE_KERNELS:%=sparse-kernels)# builds of several compilers or NCCLs can be side by side
 SHARED := build/$(KIND)$(VARIANT:%=-%)
 BUILD := build/$(KIND)-$(LAUNCHER)$(VARIANT:%=-%)
 
@@ -69,8 +70,17 @@ ifneq ($(CPU),)
 # ---- the CPU stand-in: a shared library with the names of CUDA and NCCL ----------------------------------
 STANDIN := $(BUILD)/libcpu_standin.so
 C_FLAGS += -DCPU_STANDIN -isystem common/cpu/include
+C_FLAGS += $(if $(RACES),-DCPU_RACES)
 # next to the program, one folder above a test, or in lib/ after make install
 LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin
+# Kernels: C++ after some rewriting, by cuda.pl. races.c has the functions that -fsanitize=thread calls.
+ifeq ($(origin CXX),default)
+CXX := $(subst gcc,g++,$(subst clang,clang++,$(CC)))
+endif
+CXX_FLAGS = $(CFLAGS) $(if $(RACES),-DCPU_RACES -fsanitize=thread -fno-threadsafe-statics)
+CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+MISSING_FOR_KERNELS = $(call need,$(shell command -v $(firstword $(CXX))),$(CXX) for the kernels of 02 to 04,CXX=<C++ compiler>$(comma) or 01_allreduce_ub alone)
+MISSING_FOR_KERNELS += $(call need,$(shell command -v perl),perl for the kernels of 02 to 04,01_allreduce_ub alone)
 else
 # ---- CUDA and NCCL ---------------------------------------------------------------------------------------
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
@@ -94,7 +104,7 @@ endif
 # CUDA's include folder may hold an nccl.h of its own, and NCCL_HOME may be /usr, whose include folder cannot be put
 # in front of others. A folder of links to NCCL_HOME's headers alone comes first for both compilers.
 NCCL_INCLUDE := $(SHARED)/nccl_include
-$(NCCL_INCLUDE): $(SHARED)/nvcc_flags
+$(NCCL_INCLUDE): $(SHARED)/cu_flags
 	@rm -rf $@ && mkdir $@ && ln -s $(abspath $(NCCL_HOME))/include/nccl* $@/
 C_FLAGS += -isystem $(NCCL_INCLUDE) -isystem $(CUDA_HOME)/include
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -I$(NCCL_INCLUDE) \
@@ -102,7 +112,7 @@ NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -I$(NCCL_INCLUDE) \
 # lazy: even with an NCCL that lacks a call, the program must reach our message
 LINK_FLAGS += -Wl,-z,lazy -L$(dir $(NCCL_LIBRARY)) -L$(CUDA_HOME)/lib64
 LINK_FLAGS += -Wl,-rpath,$(patsubst %/,%,$(dir $(NCCL_LIBRARY))) -Wl,-rpath,$(CUDA_HOME)/lib64
-LINK_FLAGS += -l:libnccl.so.2 -lcudart -lstdc++ -ldl
+LINK_FLAGS += -l:libnccl.so.2 -lcudart -ldl
 endif
 
 # ---- sources ---------------------------------------------------------------------------------------------
@@ -113,9 +123,13 @@ TOO_NEW := 02_allreduce_sm/simple/%
 endif
 FOUND := $(filter-out %/usage.c $(TOO_NEW),$(sort $(shell find common $(ALL_EXAMPLES) tests/unit tests/gpu \
              \( -name '*.c' -o -name '*.cu' \) ! -path '*/.*' ! -path '*/build/*')))
+# With CPU=1, C stands in for the kernels of 04, which would take 20 times as long; but SPARSE_KERNELS=1 runs them.
+IN_C := common/verify/verify.cu $(addprefix tests/gpu/,$(addsuffix /%,$(GPU_TESTS))) $(if $(SPARSE_KERNELS),04_sparse_allreduce/simple/%,04_sparse_allreduce/%)
 SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/%,\
-             $(if $(CPU),$(filter %.c,$(FOUND)),$(filter-out %_cpu.c $(ALL_EXAMPLES:=/cpu/%),$(FOUND))))
+             $(filter-out $(if $(CPU),$(filter %.cu,$(filter $(IN_C),$(FOUND))) $(if $(SPARSE_KERNELS),04_sparse_allreduce/cpu/%),\
+                            %_cpu.c $(ALL_EXAMPLES:=/cpu/%)),$(FOUND)))
 objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))# what takes longest first
+CXX_LIBRARY = $(if $(filter %.cu.o $(foreach e,$(filter %.cu,$(SOURCES)),%/$(firstword $(subst /, ,$e)).a),$^),-lstdc++)# where kernels are
 archives = $(patsubst %,$(SHARED)/%.a,$(1) $(USES_$(1)) common)
 # sources of an example that other examples may use
 library_sources = $(filter $(foreach e,$(1),$e/lib/% $e/cpu/%),$(SOURCES))
@@ -158,7 +172,7 @@ both both-tests:
 # $(1) a program, $(2) its sources, $(3) its example, $(4) what tests take in addition
 define program
 $(BUILD)/$(1): $(call objects,$(2)) $(BUILD)/launcher.o $(4) $(call archives,$(3)) $(STANDIN)
-	$$(call say,LINK,$$@)$(COMPILER) -o $$@ $$(filter %.o %.a,$$^) $$(LINK_FLAGS) \
+	$$(call say,LINK,$$@)$(COMPILER) -o $$@ $$(filter %.o %.a,$$^) $$(LINK_FLAGS) $$(CXX_LIBRARY) \
 	  $(if $(filter tests/test_%,$(1)),-lcmocka)
 endef
 $(foreach e,$(ALL_EXAMPLES),$(foreach p,$(call programs_of,$e),\
@@ -178,15 +192,21 @@ $(SHARED)/tests.a: $(call objects,$(sort $(SHARED_BY_TESTS) \
 $(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sparse_allreduce/lib/exports.map \
                      $(STANDIN)
 	$(call say,LINK,$@)$(CC) -shared -o $@ $(filter %.o,$^) -Wl,-soname,$(@F) \
-	  -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
-$(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND)))
+	  -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS) $(CXX_LIBRARY)
+$(STANDIN): $(call objects,$(filter-out %/$(if $(RACES),access,races).c,$(filter common/cpu/%,$(FOUND))))
 	$(call say,LINK,$@)$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
 $(BUILD)/launcher.o: common/launch/launcher_$(LAUNCHER).c $(BUILD)/flags
 	$(call say,CC,$<)$(COMPILER) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
 $(SHARED)/%.c.o: %.c $(SHARED)/flags | $(NCCL_INCLUDE)
 	$(call say,CC,$<)$(CC) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
-$(SHARED)/%.cu.o: %.cu $(SHARED)/nvcc_flags | $(NCCL_INCLUDE)
+ifneq ($(CPU),)
+$(SHARED)/%.cu.o: %.cu common/cpu/cuda.pl $(SHARED)/cu_flags
+	$(call say,CXX,$<)perl common/cpu/cuda.pl $(CXX) $(CXX_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) \
+	  -MMD -MP -MT $@ -MF $(@:.o=.d) -c -o $@ $<
+else
+$(SHARED)/%.cu.o: %.cu $(SHARED)/cu_flags | $(NCCL_INCLUDE)
 	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) -MMD -MP -c -o $@ $<
+endif
 # for kernels that are written as loops
 $(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-lambda
 
@@ -194,8 +214,8 @@ $(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-la
 # here.
 $(SHARED)/flags: TEXT = $(CC) | $(C_FLAGS) | $(NCCL_HOME)
 $(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
-$(SHARED)/nvcc_flags: TEXT = $(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME)
-$(SHARED)/flags $(BUILD)/flags $(SHARED)/nvcc_flags: FORCE
+$(SHARED)/cu_flags: TEXT = $(if $(CPU),$(CXX) $(CXX_FLAGS)$(MISSING_FOR_KERNELS),$(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME))
+$(SHARED)/flags $(BUILD)/flags $(SHARED)/cu_flags: FORCE
 	$(MISSING)@mkdir -p $(@D)
 	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@
 
@@ -226,7 +246,7 @@ HEADERS := $(filter %/allreduce.h %/alltoallv.h %/sparse_allreduce.h,$(wildcard 
 # NCCL's folder before CUDA's, which may have another nccl.h; the compiler knows /usr/include itself
 PC_CFLAGS = $(if $(CPU),-DCPU_STANDIN -isystem $${includedir}/cpu_standin,\
               $(if $(filter /usr,$(NCCL_HOME)),,-isystem $(NCCL_HOME)/include) -isystem $(CUDA_HOME)/include)
-PC_LIBS = $(if $(CPU),-lcpu_standin -Wl$(comma)-rpath$(comma)$${libdir} -pthread -lm,\
+PC_LIBS = $(if $(CPU),-lcpu_standin -Wl$(comma)-rpath$(comma)$${libdir} -pthread -lstdc++ -lm,\
             $(filter -L% -l% -Wl$(comma)-rpath%,$(LINK_FLAGS)))
 define PC
 prefix=$(abspath $(PREFIX))
@@ -247,7 +267,7 @@ install: all $(call objects,$(call library_sources,$(ALL_EXAMPLES)))
 	@rm -f $(TO)/lib/libnccl_examples$(ENDING).a && ar qcs $(TO)/lib/libnccl_examples$(ENDING).a $(filter %.o,$^)
 	@install $(BUILD)/$(LIBRARY) $(TO)/lib/$(LIBRARY:.so=$(ENDING).so)
 	@install -m 644 04_sparse_allreduce/pytorch/sparse_update_optimizer.py $(TO)/lib
-	@$(if $(CPU),install $(STANDIN) $(TO)/lib && install -D -m 644 -t $(TO)/include/cpu_standin common/cpu/include/*.h)
+	@$(if $(CPU),install $(STANDIN) $(TO)/lib && install -D -m 644 -t $(TO)/include/cpu_standin common/cpu/include/*.h common/cpu/cuda.pl common/float16.h)
 	@printf '%s\n' "$$PC" > $(TO)/lib/pkgconfig/$(PC_FILE)
 	@echo installed in $(TO)": bin/*$(MPI:%=_mpi)$(ENDING), the library, lib/pkgconfig/$(PC_FILE)"
 

@@ -49,7 +49,7 @@ void barrier_allreduce(simple *s, const float *sendbuff, float *recvbuff, size_t
                        cudaStream_t stream)
 {
   const size_t offset = (size_t)(sendbuff - s->base) * sizeof(float);
-  add_between_barriers<<<BLOCKS, THREADS, 0, stream>>>(s->dev_comm, s->window, offset, recvbuff,
-                                                       count);
+  add_between_barriers<<<s->blocks, THREADS, 0, stream>>>(s->dev_comm, s->window, offset, recvbuff,
+                                                          count);
   CUDACHECK(cudaGetLastError());
 }

@@ -74,8 +74,8 @@ void lines_allreduce(simple *s, const float *sendbuff, float *recvbuff, size_t c
 {
   for (size_t first = 0; first < count; first += ROOM) { /* each launch is an epoch */
     const size_t here = count - first < ROOM ? count - first : ROOM;
-    add_lines<<<BLOCKS, THREADS, 0, stream>>>(s->scratch_window, s->epochs, s->rank, s->n,
-                                              sendbuff + first, recvbuff + first, here);
+    add_lines<<<s->blocks, THREADS, 0, stream>>>(s->scratch_window, s->epochs, s->rank, s->n,
+                                                 sendbuff + first, recvbuff + first, here);
   }
   CUDACHECK(cudaGetLastError());
 }

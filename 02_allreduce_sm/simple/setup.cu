@@ -20,7 +20,7 @@ static const char *make_dev_comm(struct simple *s)
   if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) && version != NCCL_VERSION_CODE)
     return "NCCL at run time is not the version of the headers";
   if (ncclTeamLsa(s->comm).nRanks != s->n) return "not all ranks share memory";
-  requirements.lsaBarrierCount = BLOCKS; /* one for each block of the kernel */
+  requirements.lsaBarrierCount = s->blocks; /* one for each block of the kernel */
   const ncclResult_t made = ncclDevCommCreate(s->comm, &requirements, &s->dev_comm);
   if (made == ncclInvalidUsage) return "the communicator has no symmetric memory";
   CHECK_NCCL_RESULT(made, "ncclDevCommCreate", ncclGetLastError(NULL));
@@ -37,6 +37,10 @@ simple *simple_create(ncclComm_t comm, ncclWindow_t window, const float *sendbuf
   s->base = sendbuffs;
   NCCLCHECK(ncclCommUserRank(comm, &s->rank));
   NCCLCHECK(ncclCommCount(comm, &s->n));
+  int device;
+  CUDACHECK(cudaGetDevice(&device));
+  CUDACHECK(cudaDeviceGetAttribute(&s->blocks, cudaDevAttrMultiProcessorCount, device));
+  if (s->blocks > MAX_BLOCKS) s->blocks = MAX_BLOCKS;
   *why = make_dev_comm(s);
   if (**why) {
     free(s);
@@ -44,9 +48,9 @@ simple *simple_create(ncclComm_t comm, ncclWindow_t window, const float *sendbuf
   }
   const size_t bytes = 2 * s->n * ROOM * sizeof(line); /* two halves */
   NCCLCHECK(ncclMemAlloc((void **)&s->scratch, bytes));
-  CUDACHECK(cudaMalloc((void **)&s->epochs, BLOCKS * sizeof *s->epochs));
+  CUDACHECK(cudaMalloc((void **)&s->epochs, s->blocks * sizeof *s->epochs));
   CUDACHECK(cudaMemset(s->scratch, 0, bytes));
-  CUDACHECK(cudaMemset(s->epochs, 0, BLOCKS * sizeof *s->epochs));
+  CUDACHECK(cudaMemset(s->epochs, 0, s->blocks * sizeof *s->epochs));
   CUDACHECK(cudaDeviceSynchronize()); /* before a peer can reach it */
   NCCLCHECK(
       ncclCommWindowRegister(comm, s->scratch, bytes, &s->scratch_window, NCCL_WIN_COLL_SYMMETRIC));

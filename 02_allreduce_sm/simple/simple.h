@@ -43,7 +43,7 @@ void lines_allreduce(struct simple *s, const float *sendbuff, float *recvbuff, s
 #ifdef __CUDACC__
 #include <nccl_device.h>
 
-enum { BLOCKS = 32, THREADS = 512 };
+enum { MAX_BLOCKS = 32, THREADS = 512 };
 
 struct line { /* see lines.cu */
   uint64_t data, epoch;
@@ -53,6 +53,7 @@ static const size_t ROOM = 1 << 18; /* lines from each rank in a half of the scr
 struct simple {
   ncclComm_t comm;
   int rank, n;
+  int blocks; /* of a kernel; all run at the same time, or those that wait would keep others out */
   ncclDevComm dev_comm; /* the communicator for kernels */
   ncclWindow_t window;  /* of the send buffers, and where it begins in this rank's memory */
   const float *base;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "elements.h"
 
-static const unsigned BLOCKS = 1024, THREADS = 256;
+static const unsigned BLOCKS_PER_MULTIPROCESSOR = 8, THREADS = 256;
 
 static __global__ void fill_or_compare(segment s, element_errors *errors)
 {
-  const size_t step = BLOCKS * (size_t)THREADS;
+  const size_t step = gridDim.x * (size_t)THREADS;
   unsigned long long wrong = 0;
   for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < s.count; i += step) {
     if (element_store_or_compare(&s, i, !errors) && wrong++ == 0 &&
@@ -17,6 +17,12 @@ static __global__ void fill_or_compare(segment s, element_errors *errors)
 
 cudaError_t elements_launch(struct segment segment, element_errors *errors, cudaStream_t stream)
 {
-  if (segment.count > 0) fill_or_compare<<<BLOCKS, THREADS, 0, stream>>>(segment, errors);
+  int device = 0, multiprocessors = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  const size_t most = BLOCKS_PER_MULTIPROCESSOR * (size_t)multiprocessors;
+  size_t blocks = (segment.count + THREADS - 1) / THREADS;
+  if (blocks > most) blocks = most;
+  if (blocks > 0) fill_or_compare<<<blocks, THREADS, 0, stream>>>(segment, errors);
   return cudaGetLastError();
 }

@@ -17,14 +17,11 @@
 /* Measured with two ranks: see internal.h. */
 const size_t alltoallv_lsa_threshold = 2 << 20;
 
-/* [more than 8 ranks][mode] */
-static const void *const kernels[2][3] = {
-    {(const void *)alltoallv_kernel<8, MODE_SMALL>, (const void *)alltoallv_kernel<8, MODE_LARGE>,
-     (const void *)alltoallv_kernel<8, MODE_DEVICE>},
-    {(const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_SMALL>,
-     (const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_LARGE>,
-     (const void *)alltoallv_kernel<ALLTOALLV_MAX_LSA_RANKS, MODE_DEVICE>},
-};
+/* [mode]; N ranks at most */
+template <int N>
+static void (*const kernels[])(passed_args<N>) = {
+    alltoallv_kernel<N, MODE_SMALL>, alltoallv_kernel<N, MODE_LARGE>,
+    alltoallv_kernel<N, MODE_DEVICE>};
 
 /* ---- what is possible --------------------------------------------------------------------- */
 
@@ -59,8 +56,11 @@ const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
   bool loaded =
       cudaDeviceGetAttribute(blocks, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
       cudaDriverGetVersion(&driver) == cudaSuccess;
-  for (const void *kernel : kernels[h->n > 8])
-    loaded = loaded && cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
+  for (int mode = MODE_SMALL; mode <= MODE_DEVICE && loaded; mode++)
+    loaded = (h->n <= 8 ? cudaFuncGetAttributes(&attributes, kernels<8>[mode])
+                        : cudaFuncGetAttributes(&attributes,
+                                                kernels<ALLTOALLV_MAX_LSA_RANKS>[mode])) ==
+             cudaSuccess;
   cudaGetLastError(); /* not for others to find */
   if (!loaded) return "the kernel is not built for a GPU";
   h->launches_early =
@@ -147,6 +147,12 @@ static int choose_launch(const struct alltoallv_handle *h, const struct alltoall
   return mode;
 }
 
+template <int N>
+static cudaError_t launch(const cudaLaunchConfig_t *config, int mode, const kernel_args &a)
+{
+  return cudaLaunchKernelEx(config, kernels<N>[mode], reinterpret_cast<const passed_args<N> &>(a));
+}
+
 ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
                                   cudaStream_t stream)
 {
@@ -154,7 +160,6 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   int threads;
   const int mode = choose_launch(h, x, &grid, &threads);
   struct kernel_args a = {};
-  void *arguments[] = {&a};
   char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
   a.state = h->state;
   a.scratch_base = scratch[0];
@@ -173,6 +178,7 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   early.val.programmaticStreamSerializationAllowed = 1;
   const cudaLaunchConfig_t config = {grid,   dim3(threads), shared,
                                      stream, &early,        h->launches_early};
-  ALLTOALLV_CUDATRY(cudaLaunchKernelExC(&config, kernels[h->n > 8][mode], arguments));
+  ALLTOALLV_CUDATRY(h->n <= 8 ? launch<8>(&config, mode, a)
+                              : launch<ALLTOALLV_MAX_LSA_RANKS>(&config, mode, a));
   return ncclSuccess;
 }

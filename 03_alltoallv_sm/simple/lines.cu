@@ -17,7 +17,7 @@
 
 #include "simple.h"
 
-enum { BLOCKS = 32, THREADS = 512 };
+enum { THREADS = SIMPLE_THREADS };
 
 struct line_args {
   ncclWindow_t window;
@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(THREADS)
     exchange_lines(const __grid_constant__ line_args a)
 {
   const uint64_t epoch = a.own->epochs[blockIdx.x] + 1;
-  const size_t first = blockIdx.x * THREADS + threadIdx.x, step = BLOCKS * THREADS;
+  const size_t first = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
   for (int i = 0; i < a.n; i++) { /* to myself, too: shorter */
     const int p = (a.rank + i) % a.n;
     line *lines = ((scratch *)ncclGetLsaPointer(a.window, 0, p))->lines;
@@ -98,6 +98,7 @@ extern "C" const void *const lines_kernel = (const void *)exchange_lines;
 void lines_call(const exchange *x, const char *send, char *recv, cudaStream_t stream)
 {
   const size_t size = x->type->size, room = 8 * (SIMPLE_LINES - 1);
+  const int blocks = (x->simple.blocks + 1) / 2; /* more would not be faster */
   for (size_t at = 0; at == 0 || at < x->largest * size; at += room) {
     line_args a = {x->simple.registered, x->simple.scratch, x->me->rank, x->me->nranks, {}};
     for (int p = 0; p < a.n; p++) {
@@ -105,7 +106,7 @@ void lines_call(const exchange *x, const char *send, char *recv, cudaStream_t st
       a.parts[p] = {send + x->sdispls[p] * size + at, recv + x->rdispls[p] * size + at,
                     left < room ? left : room};
     }
-    exchange_lines<<<BLOCKS, THREADS, 0, stream>>>(a);
+    exchange_lines<<<blocks, THREADS, 0, stream>>>(a);
     CUDACHECK(cudaGetLastError());
   }
 }

@@ -7,7 +7,7 @@
 
 #include "simple.h"
 
-enum { THREADS = 512 };
+enum { THREADS = SIMPLE_THREADS };
 
 struct push_args {
   ncclDevComm dev_comm;

@@ -30,7 +30,11 @@ const char *simple_open(exchange *x)
   if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) && version != NCCL_VERSION_CODE)
     return "NCCL at run time is not the version of the headers";
   if (n > SIMPLE_MAX_RANKS || ncclTeamLsa(x->comm).nRanks != n) return "not all ranks share memory";
-  requirements.lsaBarrierCount = SIMPLE_BLOCKS; /* one for each block of the kernel */
+  int device;
+  CUDACHECK(cudaGetDevice(&device));
+  CUDACHECK(cudaDeviceGetAttribute(&s->blocks, cudaDevAttrMultiProcessorCount, device));
+  if (s->blocks > SIMPLE_MAX_BLOCKS) s->blocks = SIMPLE_MAX_BLOCKS;
+  requirements.lsaBarrierCount = s->blocks; /* one for each block of the kernel */
   const ncclResult_t made = ncclDevCommCreate(x->comm, &requirements, &dev_comm);
   if (made == ncclInvalidUsage) return "the communicator has no symmetric memory";
   CHECK_NCCL_RESULT(made, "ncclDevCommCreate", ncclGetLastError(NULL));

@@ -25,7 +25,8 @@
 extern "C" {
 #endif
 
-enum { SIMPLE_MAX_RANKS = 80, SIMPLE_BLOCKS = 64, SIMPLE_LINES = 1 + (32 << 10) };
+enum { SIMPLE_MAX_BLOCKS = 64, SIMPLE_THREADS = 512 };
+enum { SIMPLE_MAX_RANKS = 80, SIMPLE_LINES = 1 + (32 << 10) };
 
 struct line {
   uint64_t data, epoch;
@@ -35,12 +36,13 @@ struct line {
 struct scratch {
   unsigned flags[2][SIMPLE_MAX_RANKS];     /* for copy engine */
   struct scratch *peers[SIMPLE_MAX_RANKS]; /* where this rank sees that of each rank */
-  uint64_t epochs[SIMPLE_BLOCKS];          /* for lines: the last one, a copy for each block */
+  uint64_t epochs[SIMPLE_MAX_BLOCKS];      /* for lines: the last one, a copy for each block */
   struct line lines[];                     /* [epoch & 1][source][SIMPLE_LINES] */
 };
 
 /* What the last three need, made once for any number of exchanges. */
 struct simple {
+  int blocks; /* of barrier; all run at the same time, or those that wait would keep others out */
   struct scratch *scratch;
   char *window;            /* after it in the same allocation: guard, receive buffer, guard */
   ncclWindow_t registered; /* both as NCCL knows them */

@@ -23,10 +23,6 @@ extern "C" {
 cudaError_t cpu_launch(cudaStream_t stream, void (*fn)(const void *args), const void *args,
                        size_t bytes);
 
-/* The address at which this rank sees the memory of `peer` (rank in the window's communicator) at
- * `offset` bytes into the window; like ncclGetLsaPointer. */
-void *cpu_window_pointer(ncclWindow_t window, size_t offset, int peer);
-
 /* Blocks the calling worker until ready(arg) is true or `seconds` have passed; returns the last
  * value of ready. It sleeps, and calls ready again whenever a rank of comm calls cpu_notify for
  * this rank. Memory that a peer wrote before its cpu_notify is visible to ready. */

@@ -48,6 +48,8 @@ static void start(void)
       (int)number_from("CPU_STANDIN_NCCL_VERSION", NCCL_VERSION_CODE, 0, 999999);
   settings.delay = (int)number_from("CPU_STANDIN_DELAY", 0, 0, 60000);
   settings.quiet = number_from("CPU_STANDIN_QUIET", 0, 0, 1) != 0;
+  settings.lsa_ranks = (int)number_from("CPU_STANDIN_LSA_RANKS", MAX_RANKS, 1, MAX_RANKS);
+  settings.pcie = (int)number_from("CPU_STANDIN_PCIE", -1, 0, MAX_DEVICES - 1);
   for (int d = 0; d < MAX_DEVICES; d++) {
     pthread_mutex_init(&devices[d].lock, NULL);
     pthread_cond_init(&devices[d].progress, NULL);
@@ -228,8 +230,22 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-  (void)attribute;
-  *value = 0; /* of the compute capability, which is 0.0 */
+  switch ((int)attribute) {
+  case cudaDevAttrMultiProcessorCount:
+    *value = 4;
+    break;
+  case cudaDevAttrComputeCapabilityMajor:
+    *value = 8;
+    break;
+  case cudaDevAttrL2CacheSize:
+    *value = 1 << 20;
+    break;
+  case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+    *value = 64 << 10;
+    break;
+  default:
+    *value = 0;
+  }
   return check_device(device);
 }
 

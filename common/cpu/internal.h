@@ -10,6 +10,9 @@
  *   comm.c         communicators: how ranks find each other
  *   registration.c which memory is registered, and which calls use it
  *   window.c       how a rank finds the memory of its peers
+ *   device_comm.c  a communicator for kernels
+ *   driver.c       what programs load from the driver: NVML, flags of streams
+ *   kernel.c       runs kernels, with fiber.c, access.c and races.c
  *   claims.c       do all ranks make the same call?
  *   reduce.c       arithmetic in every data type
  *   collectives.c  the collectives: copies from and to the mapped memory of peers
@@ -27,6 +30,7 @@
 #include <sys/types.h>
 
 #include "cpu.h"
+#include "cpu_kernel.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -41,6 +45,8 @@ struct settings {
   int nccl_version; /* CPU_STANDIN_NCCL_VERSION: for ncclGetVersion */
   int delay;        /* CPU_STANDIN_DELAY: milliseconds before communication begins */
   bool quiet;       /* CPU_STANDIN_QUIET */
+  int lsa_ranks;    /* CPU_STANDIN_LSA_RANKS: so many share memory, as on several hosts */
+  int pcie;         /* CPU_STANDIN_PCIE: a device that is not on NVLink, or -1 */
 };
 
 struct device {
@@ -96,6 +102,8 @@ struct region {
   struct place file;
   bool owned; /* this process has the file open for others */
   int references;
+  char *windows; /* of a communicator: see window.c */
+  size_t windows_bytes;
   bool shareable; /* from ncclMemAlloc */
   bool unclaimed; /* a control block that ranks have yet to join, with a reference for them */
   int held[HOLDS];
@@ -106,6 +114,8 @@ struct region *cpu_region_create(enum region_kind kind, int device, size_t bytes
  * shared between processes and ThreadSanitizer need that. NULL on failure. */
 struct region *cpu_region_open(enum region_kind kind, const struct place *place);
 void cpu_region_release(struct region *region);
+/* Opens the file of a place: a descriptor, or -1 if its process has closed it. */
+int cpu_place_open(const struct place *place);
 /* Called when all ranks have joined: from now on their references keep the control block. */
 void cpu_region_claim(struct region *region);
 /* Adds `change` to the number of holds of that kind. Memory with a hold cannot be freed. */
@@ -117,6 +127,15 @@ cudaError_t cpu_memory_free(enum region_kind kind, void *pointer);
 /* The number of bytes from `pointer` on that device code may use; 0: no such memory. Sets *place,
  * for other ranks, and *region, with a reference or NULL, if these pointers are not NULL. */
 size_t cpu_memory_find(const void *pointer, struct place *place, struct region **region);
+
+/* ---- window.c ------------------------------------------------------------------------------ */
+
+/* ncclCommWindowRegister and ncclCommWindowDeregister. */
+ncclResult_t cpu_window_register(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window,
+                                 int flags);
+ncclResult_t cpu_window_deregister(ncclComm_t comm, ncclWindow_t window);
+/* The number of bytes from `pointer` on in the window of a rank; 0: it is in none. */
+size_t cpu_window_extent(const void *pointer);
 
 /* ---- stream.c ------------------------------------------------------------------------------ */
 
@@ -216,7 +235,9 @@ struct ncclComm {
   atomic_int references;
   int rank, nranks, device;
   struct region *region;
-  struct control *control;                  /* in region */
+  struct control *control; /* in region */
+
+  struct ncclWindow_vidmem *windows;        /* that this rank has */
   struct CUstream_st *stream;               /* where the last operation was queued, or NULL */
   struct region *peers[MAX_RANKS][BUFFERS]; /* mapped memory of the peers; see collectives.c */
   bool finalized;

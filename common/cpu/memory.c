@@ -61,6 +61,18 @@ struct region *cpu_region_create(enum region_kind kind, int device, size_t bytes
   return region;
 }
 
+int cpu_place_open(const struct place *place)
+{
+  char path[64];
+  struct stat status;
+  snprintf(path, sizeof(path), "/proc/%ld/fd/%d", (long)place->pid, place->fd);
+  const int fd = place->inode != 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+  /* The descriptor may be another file by now. */
+  if (fd < 0 || (fstat(fd, &status) == 0 && status.st_ino == place->inode)) return fd;
+  close(fd);
+  return -1;
+}
+
 /* Called with the lock. */
 static struct region *open_region(enum region_kind kind, const struct place *place)
 {
@@ -69,14 +81,11 @@ static struct region *open_region(enum region_kind kind, const struct place *pla
       region->references++;
       return region;
     }
-  char path[64];
-  snprintf(path, sizeof(path), "/proc/%ld/fd/%d", (long)place->pid, place->fd);
-  int fd = place->inode != 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+  const int fd = cpu_place_open(place);
   if (fd < 0) return NULL;
   struct region new = {.kind = kind, .file = *place};
   struct stat status;
-  /* The descriptor may be another file by now. */
-  if (fstat(fd, &status) == 0 && status.st_ino == place->inode && status.st_size > 0) {
+  if (fstat(fd, &status) == 0 && status.st_size > 0) {
     new.bytes = new.mapped = (size_t)status.st_size;
     new.base = map(fd, new.mapped);
   }
@@ -100,6 +109,7 @@ void cpu_region_release(struct region *region)
     while (*link != region) link = &(*link)->next;
     *link = region->next;
     munmap(region->base, region->mapped + PAGE);
+    if (region->windows != NULL) munmap(region->windows, region->windows_bytes);
     if (region->owned) close(region->file.fd);
     free(region);
   }
@@ -142,7 +152,7 @@ size_t cpu_memory_find(const void *pointer, struct place *place, struct region *
   if (found != NULL) *found = region;
   if (found != NULL && region != NULL) region->references++;
   pthread_mutex_unlock(&lock);
-  return extent;
+  return region != NULL ? extent : cpu_window_extent(pointer);
 }
 
 /* ---- allocation ---------------------------------------------------------------------------- */

@@ -2,22 +2,44 @@
 /* Windows: the ranks exchange the places of their memory, and each rank maps all of it. */
 #include "internal.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PAGE = 4096 };
+
+/* Kernels find the memory of all ranks by adding: in the window of rank r, a byte is r times
+ * CPU_LSA_STRIDE after that in the window of rank 0. So each process reserves addresses for all
+ * windows of a communicator, CPU_LSA_STRIDE for each rank, and maps every window there once for all
+ * its ranks. As with NCCL, all windows are at the same distances from each other in all processes;
+ * so the ranks agree on where the next one lies: after the last one that any rank still has. */
+struct mapping {
+  struct mapping *next;
+  char *base; /* where rank 0's memory is */
+  int nranks, references;
+  size_t bytes;
+};
 
 /* What a rank sends to the others. */
 struct part {
   size_t bytes;  /* as registered */
   size_t extent; /* bytes from the start to the end of the allocation */
   bool shareable;
+  size_t used; /* addresses, by windows that this rank still has */
   struct place place;
 };
 
 struct ncclWindow_vidmem {
-  ncclComm_t comm;
-  size_t bytes;
-  struct part parts[MAX_RANKS];
-  struct region *regions[MAX_RANKS];
+  struct cpu_window window; /* for kernels; first */
+  struct mapping *mapping;
+  struct ncclWindow_vidmem *next; /* of the communicator */
+  size_t end;                     /* of its addresses */
 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mapping *mappings;
 
 /* All ranks get the same parts, so they return the same error, which names the rank. */
 static ncclResult_t judge(const struct part *parts, int nranks)
@@ -48,6 +70,63 @@ static ncclResult_t judge(const struct part *parts, int nranks)
   return ncclSuccess;
 }
 
+/* Called with the lock. NULL if a rank has ended. */
+static struct mapping *map(ncclComm_t comm, const struct part *parts, size_t at)
+{
+  const size_t all = (size_t)comm->nranks * CPU_LSA_STRIDE;
+  struct region *region = comm->region;
+  if (region->windows == NULL) {
+    region->windows =
+        mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (region->windows == MAP_FAILED) cpu_out_of_memory("the addresses of windows");
+    region->windows_bytes = all;
+  }
+  struct mapping *m = mappings;
+  while (m != NULL && m->base != region->windows + at) m = m->next;
+  if (m == NULL) {
+    m = cpu_allocate(sizeof(*m));
+    *m = (struct mapping){mappings, region->windows + at, comm->nranks, 0, parts[0].bytes};
+    for (int r = 0; r < comm->nranks; r++) {
+      const int fd = cpu_place_open(&parts[r].place);
+      if (fd < 0) return NULL;
+      if (mmap(m->base + (size_t)r * CPU_LSA_STRIDE, m->bytes, PROT_READ | PROT_WRITE,
+               MAP_SHARED | MAP_FIXED, fd, (off_t)parts[r].place.offset) == MAP_FAILED)
+        cpu_out_of_memory("windows");
+      close(fd);
+    }
+    mappings = m;
+  }
+  m->references++;
+  return m;
+}
+
+static void unmap(struct mapping *m)
+{
+  pthread_mutex_lock(&lock);
+  if (--m->references == 0) {
+    struct mapping **link = &mappings;
+    while (*link != m) link = &(*link)->next;
+    *link = m->next;
+    for (int r = 0; r < m->nranks; r++) /* keeps the addresses */
+      mmap(m->base + (size_t)r * CPU_LSA_STRIDE, m->bytes, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    free(m);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+size_t cpu_window_extent(const void *pointer)
+{
+  size_t extent = 0;
+  pthread_mutex_lock(&lock);
+  for (const struct mapping *m = mappings; m != NULL; m = m->next) {
+    const size_t at = (size_t)((const char *)pointer - m->base), offset = at % CPU_LSA_STRIDE;
+    if (at / CPU_LSA_STRIDE < (size_t)m->nranks && offset < m->bytes) extent = m->bytes - offset;
+  }
+  pthread_mutex_unlock(&lock);
+  return extent;
+}
+
 ncclResult_t cpu_window_register(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window,
                                  int flags)
 {
@@ -57,28 +136,43 @@ ncclResult_t cpu_window_register(ncclComm_t comm, void *buffer, size_t bytes, nc
     return cpu_nccl_error(ncclInvalidArgument,
                           "ncclCommWindowRegister: the window pointer is NULL, or flags are %d",
                           flags);
-  ncclWindow_t new = cpu_allocate(sizeof(*new));
   struct region *region = NULL;
-  struct part mine = {.bytes = bytes};
+  struct part mine = {.bytes = bytes}, parts[MAX_RANKS];
+  for (const struct ncclWindow_vidmem *w = comm->windows; w != NULL; w = w->next)
+    if (w->end > mine.used) mine.used = w->end;
   mine.extent = cpu_memory_find(buffer, &mine.place, &region);
   mine.shareable = region != NULL && region->shareable;
-  if (!cpu_meet(comm, HOSTS, &mine, new->parts, sizeof(mine)))
+  if (!cpu_meet(comm, HOSTS, &mine, parts, sizeof(mine)))
     result = cpu_comm_check(comm);
   else
-    result = judge(new->parts, comm->nranks);
+    result = judge(parts, comm->nranks);
+  size_t at = 0;
+  for (int r = 0; r < comm->nranks; r++)
+    if (parts[r].used > at) at = parts[r].used;
+  if (result == ncclSuccess && bytes > CPU_LSA_STRIDE - at - 2 * PAGE)
+    result =
+        cpu_nccl_error(ncclUnhandledCudaError,
+                       "ncclCommWindowRegister: all windows of a rank have %zu bytes; allowed: %zu",
+                       at + bytes, CPU_LSA_STRIDE);
+  struct mapping *mapping = NULL;
+  if (result == ncclSuccess) {
+    pthread_mutex_lock(&lock);
+    mapping = map(comm, parts, at);
+    pthread_mutex_unlock(&lock);
+    if (mapping == NULL)
+      result = cpu_nccl_error(ncclRemoteError, "ncclCommWindowRegister: a rank has ended");
+  }
   if (result != ncclSuccess) {
     if (region != NULL) cpu_region_release(region);
-    free(new);
     return result;
   }
-  for (int r = 0; r < comm->nranks; r++) {
-    new->regions[r] = cpu_region_open(REGION_PEER, &new->parts[r].place);
-    if (new->regions[r] == NULL)
-      return cpu_nccl_error(ncclRemoteError, "ncclCommWindowRegister: rank %d has ended", r);
-  }
   cpu_meet(comm, HOSTS, NULL, NULL, 0); /* only then may a rank free its memory */
-  new->comm = comm;
-  new->bytes = bytes;
+  ncclWindow_t new = cpu_allocate(sizeof(*new));
+  new->window = (struct cpu_window){mapping->base, bytes, comm->nranks, comm->rank};
+  new->mapping = mapping;
+  new->end = at + (bytes + 2 * PAGE - 1) / PAGE *PAGE; /* and a page that nobody may use */
+  new->next = comm->windows;
+  comm->windows = new;
   cpu_comm_retain(comm);
   cpu_registration_add(comm, HELD_WINDOW, region, buffer, bytes, new)->symmetric =
       flags == NCCL_WIN_COLL_SYMMETRIC;
@@ -86,20 +180,19 @@ ncclResult_t cpu_window_register(ncclComm_t comm, void *buffer, size_t bytes, nc
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
+ncclResult_t cpu_window_deregister(ncclComm_t comm, ncclWindow_t window)
 {
   if (window == NULL) return ncclSuccess;
-  ncclResult_t result = cpu_registration_remove(__func__, comm, window);
+  ncclResult_t result = cpu_registration_remove("ncclCommWindowDeregister", comm, window);
   if (result != ncclSuccess) return result;
-  for (int r = 0; r < comm->nranks; r++) cpu_region_release(window->regions[r]);
+  struct ncclWindow_vidmem **link = &comm->windows;
+  while (*link != window) link = &(*link)->next;
+  *link = window->next;
+  unmap(window->mapping);
   cpu_comm_release(comm);
   free(window);
   return ncclSuccess;
 }
 
-void *cpu_window_pointer(ncclWindow_t window, size_t offset, int peer)
-{
-  if (window == NULL || peer < 0 || peer >= window->comm->nranks || offset > window->bytes)
-    return NULL;
-  return window->regions[peer]->base + window->parts[peer].place.offset + offset;
-}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t)
+    __attribute__((alias("cpu_window_deregister")));

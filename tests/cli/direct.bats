@@ -72,9 +72,8 @@ setup_file() {
     "$(mpicc_command)" -std=c11 -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN -isystem "$TOP/common/cpu/include" \
       -c -o "$file.o" "$file"
   done
-  "$(mpicc_command)" -D_GNU_SOURCE -DCPU_STANDIN -isystem "$TOP/common/cpu/include" -I"$copy" -I"$TOP/common/cpu" \
-    -I"$TOP/common" "$TOP"/02_allreduce_sm/cpu/*.c "$copy"/*.o -o "$copy/usage" -L"$FAULT_FOLDER" -lcpu_standin \
-    -Wl,-rpath,"$FAULT_FOLDER" -lm
+  for file in "$copy"/*.cu; do perl "$TOP/common/cpu/cuda.pl" g++ -O1 -I"$TOP/common" -c "$file" -o "$file.o"; done
+  "$(mpicc_command)" "$copy"/*.o -o "$copy/usage" -L"$FAULT_FOLDER" -lcpu_standin -Wl,-rpath,"$FAULT_FOLDER" -lm -lstdc++
   usage() {
     code=0
     mpi_job 3 env LD_PRELOAD="$FAULT_FOLDER/fault.so" FAULT="$1" "$copy/usage" >"$WORK/out" 2>"$WORK/err" || code=$?

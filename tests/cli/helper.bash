@@ -72,7 +72,7 @@ build_changed() {
     -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/common/launch" \
     -I"$TOP/common/verify" -I"$TOP/common/bench" -I"$TOP/$2" -I"$TOP/$2/harness" -o "$WORK/program" "$WORK/main.c" \
     "$build/launcher.o" "$TOP/build/cpu/$2.a" "$TOP/build/cpu/common.a" \
-    -Wl,-rpath,"$build" -L"$build" -lcpu_standin -lm
+    -Wl,-rpath,"$build" -L"$build" -lcpu_standin -lm -lstdc++
 }
 
 # start LAUNCHER RANKS EXAMPLE [ARGUMENTS]: runs the program to its end; then the variable code is

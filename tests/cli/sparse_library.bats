@@ -9,8 +9,7 @@ export EXAMPLES="04_sparse_allreduce"
   local mine=$FAULT_FOLDER/mine # not in a path with a blank, for the loader
   cp -r "$TOP/04_sparse_allreduce/lib" "$mine"
   cp -r "$TOP/03_alltoallv_sm/lib" "$mine/alltoallv" && rm "$mine/alltoallv/usage.c"
-  cp -r "$TOP/03_alltoallv_sm/cpu" "$mine/cpu" && ln -s alltoallv "$mine/lib" # the CPU versions
-  cp "$TOP/04_sparse_allreduce/cpu"/* "$mine/cpu"
+  cp -r "$TOP/04_sparse_allreduce/cpu" "$mine" && ln -s alltoallv "$mine/lib"
   cp "$TOP/build/cpu-mpi/libcpu_standin.so" "$mine"
   cd "$mine"
   # stream NULL may be another one for NCCL than for the library: the library does without it
@@ -25,8 +24,10 @@ export EXAMPLES="04_sparse_allreduce"
 C
   local include=(-isystem "$TOP/common/cpu/include" -I"$TOP/common" -I"$TOP/common/cpu" -I. -Ialltoallv)
   echo '#include "sparse_allreduce.h"' | g++ -Wall -Wextra -Werror -fsyntax-only -x c++ "${include[@]}" -
+  perl "$TOP/common/cpu/cuda.pl" g++ -O1 "${include[@]}" -c alltoallv/lsa.cu -o lsa.o
   "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN "${include[@]}" \
-    -include named.h ./*.c ./{alltoallv,cpu,paths}/*.c -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" -lm
+    -include named.h ./*.c ./{alltoallv,cpu,paths}/*.c lsa.o -o usage -L. -lcpu_standin -Wl,-rpath,"$PWD" \
+    -lm -lstdc++
   mpi_job 3 ./usage >"$WORK/out" 2>"$WORK/err"
   [ "$(sort "$WORK/out")" = "$(for rank in 0 1 2; do
     echo "rank $rank offered 66 of 10000 elements, the result has 66, the last is 20000"

@@ -209,17 +209,13 @@ static bool never(const void *argument)
   return false;
 }
 
-/* That windows reach the memory of peers is shown by 02 to 04. What must fail, fails on all ranks.
- */
+/* What must fail, fails on all ranks. What kernels do with windows is in kernels.cu. */
 static void window_body(struct rank *me)
 {
   char *memory = NULL, *plain = device_memory(8192), local[64];
   ncclWindow_t window = NULL;
   NCCL(ncclMemAlloc((void **)&memory, 16384));
   NCCL(ncclCommWindowRegister(me->comm, memory + 4096, 4096, &window, NCCL_WIN_COLL_SYMMETRIC));
-  REQUIRE(cpu_window_pointer(window, 8, me->rank) == memory + 4096 + 8);
-  REQUIRE(cpu_window_pointer(window, 0, me->n) == NULL);
-  REQUIRE(cpu_window_pointer(window, 4097, 0) == NULL);
   double start = now();
   REQUIRE(!cpu_wait(me->comm, never, NULL, 0.05) && now() - start > 0.04);
   pthread_barrier_wait(&barrier);

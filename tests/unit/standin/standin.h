@@ -18,6 +18,10 @@
 
 #include "cpu.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Ends the program at once, so that no other rank waits forever. */
 #define REQUIRE(condition)                                                                         \
   do {                                                                                             \
@@ -75,10 +79,18 @@ void test_memory(void **state);
 void test_graphs(void **state);
 void test_windows(void **state);
 
+/* kernels.cu */
+void test_kernels(void **state);
+void test_kernel_windows(void **state);
+void test_deadlocks(void **state);
+
 /* errors.c */
 void test_errors(void **state);
 void test_differences(void **state);
 void test_registration(void **state);
 void test_failures(void **state);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

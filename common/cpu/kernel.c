@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs CUDA kernels on the CPU: the same .cu files that nvcc compiles.
+ *
+ * How the source becomes C++. `g++ -E` expands macros and includes. cuda.pl then rewrites the few
+ * things that are no C++: `<<<...>>>`, `__shared__` and inline PTX. All else that CUDA has are
+ * functions, types and variables of include/cuda_kernels.h. g++ compiles the result; the lines keep
+ * their numbers, so messages and gdb name the .cu file.
+ *
+ * How threads run. A kernel of 4 blocks of 512 threads would need 2,048 threads of the system,
+ * which take turns of milliseconds. Here one system thread, that of the stream, runs them all:
+ * each thread of the kernel is a fiber (fiber.c), which goes on until it has to wait, and then
+ * switches to the next one of its block. It waits
+ *
+ *   at __syncthreads, __syncwarp, a shuffle: until a number that the block counts is reached
+ *   in a loop that loads a flag: it has loaded the same address before, so others get a turn
+ *   in `while (...) continue;` and in __nanosleep: likewise
+ *
+ * When all threads of a block wait, or have had their turn, the next block has its turn, up to
+ * RESIDENT blocks of a kernel; then again the first one. If nothing happens in such a pass, the
+ * kernel waits for another rank: the system thread sleeps for a while. Blocks and ranks need no
+ * help to run side by side: they share memory (window.c), as on GPUs.
+ *
+ * A fiber that has run a thread to its end begins the next thread on the same stack. So a kernel
+ * whose threads never wait needs one stack, and a thread of it costs about 10 ns.
+ *
+ * threadIdx and the like are variables of the system thread, set at each switch.
+ *
+ * A block in which every thread waits for the others can never go on. That is certain, unlike a
+ * flag that does not come, so the kernel ends, and its stream fails with a sentence that says which
+ * threads wait where. */
+#include "kernel.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum {
+  RESIDENT = 16,  /* blocks of a kernel that run at the same time */
+  SLAB = 64,      /* stacks that are made together */
+  LOADS = 16,     /* of different addresses before others get a turn */
+  GROUPS = 8,     /* of a warp, that exchange values at the same time */
+  VARIABLES = 32, /* declarations with __shared__ */
+  SHARED = 64 << 10,
+  LONG_WAIT = 10 /* seconds, after which a note says where the threads are */
+};
+
+/* Threads of a warp that exchange values: those of a mask. */
+struct group {
+  uint32_t mask, arrived;
+  uint64_t done; /* exchanges so far */
+  uint64_t values[2][WARP];
+  uint32_t present[2];
+};
+
+struct block {
+  const struct cpu_grid *grid;
+  struct cpu_index index; /* blockIdx */
+  unsigned threads, started, ended;
+  unsigned next;                       /* thread to look at in this pass */
+  struct thread *running[MAX_THREADS]; /* NULL: not started, or ended */
+  uint32_t ended_of_warp[MAX_THREADS / WARP];
+  /* __syncthreads: who has arrived, with how many values that are true; the last result */
+  unsigned arrived, count, result;
+  uint64_t barriers;
+  unsigned arrived_of_some; /* at a barrier of some threads */
+  uint64_t barriers_of_some;
+  struct {
+    const void *key;
+    void *memory;
+  } variables[VARIABLES];
+  unsigned declared;
+  size_t used;                                     /* bytes of memory */
+  struct group groups[MAX_THREADS / WARP][GROUPS]; /* cleared as far as needed */
+  _Alignas(128) char memory[SHARED];
+};
+
+/* What a kernel needs while it runs. They are kept for the next kernel. */
+struct residence {
+  struct residence *next;
+  struct block blocks[RESIDENT];
+};
+
+static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct thread *pool;
+static struct residence *residences;
+
+__thread struct cpu_index threadIdx, blockIdx, blockDim, gridDim;
+__thread void *cpu_dynamic_shared;
+
+/* The thread of a stream. */
+static __thread __attribute__((tls_model("initial-exec"))) struct {
+  struct fiber fiber;
+  struct thread *self; /* the thread of the kernel that runs */
+  struct thread *free;
+  bool progress; /* in this pass something has happened */
+} worker;
+
+uint64_t block_barriers(const struct block *b)
+{
+  return b->barriers;
+}
+
+struct thread *kernel_thread(void)
+{
+  return worker.self;
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+static struct thread *next_thread(struct block *b);
+
+/* To the next thread of the block, or if all have had their turn to the block's caller. */
+static void leave(bool ends)
+{
+  races_settle();
+  struct thread *t = worker.self, *next = next_thread(t->block);
+  if (next == t) return;
+  if ((char *)__builtin_frame_address(0) < t->fiber.stack + STACK_BYTES / 16)
+    cpu_out_of_memory("the variables of a kernel's thread");
+  worker.self = next;
+  if (next != NULL) threadIdx = next->index;
+  fiber_switch(&t->fiber, next != NULL ? &next->fiber : &worker.fiber, ends);
+}
+
+static void barrier_if_complete(struct block *b)
+{
+  if (b->arrived == 0 || b->arrived + b->ended < b->threads) return;
+  b->result = b->count;
+  b->arrived = b->count = 0;
+  b->barriers++;
+  worker.progress = true;
+}
+
+static void exchange_if_complete(struct block *b, unsigned warp, struct group *g)
+{
+  const uint32_t expected = g->mask & ~b->ended_of_warp[warp];
+  if (g->arrived == 0 || (g->arrived & expected) != expected) return;
+  g->present[g->done & 1] = g->arrived;
+  g->arrived = 0;
+  g->done++;
+  worker.progress = true;
+}
+
+static void run_thread(struct block *b, struct thread *t)
+{
+  const struct cpu_index size = b->grid->threads;
+  const unsigned n = b->started++, warp = n / WARP;
+  b->next = b->started;
+  b->running[n] = t;
+  t->number = n;
+  t->index = n < size.x ? (struct cpu_index){n, 0, 0}
+                        : (struct cpu_index){n % size.x, n / size.x % size.y, n / size.x / size.y};
+  t->polled = NULL, t->loads = 0, t->count = NULL;
+  threadIdx = t->index;
+  b->grid->run(b->grid->args);
+  races_settle();
+  b->running[n] = NULL;
+  b->ended++;
+  b->ended_of_warp[warp] |= 1u << n % WARP;
+  worker.progress = true;
+  barrier_if_complete(b);
+  for (struct group *g = b->groups[warp]; g < b->groups[warp] + GROUPS && g->mask != 0; g++)
+    exchange_if_complete(b, warp, g);
+}
+
+/* What a fiber does: one thread after the other, as long as none has to wait. */
+static void run_threads(void)
+{
+  fiber_begun();
+  struct thread *t = worker.self;
+  while (t->block->started < t->block->threads) run_thread(t->block, t);
+  t->next = worker.free;
+  worker.free = t;
+  leave(true);
+}
+
+static void make_threads(void)
+{
+  char *stacks = mmap(NULL, (size_t)SLAB * STACK_BYTES, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stacks == MAP_FAILED) cpu_out_of_memory("the threads of a kernel");
+  struct thread *all = cpu_allocate(SLAB * sizeof(*all));
+  for (int i = 0; i < SLAB; i++) {
+    all[i].fiber.stack = stacks + (size_t)i * STACK_BYTES;
+    all[i].next = i + 1 < SLAB ? &all[i + 1] : NULL;
+  }
+  worker.free = all;
+}
+
+static struct thread *new_thread(struct block *b)
+{
+  if (worker.free == NULL) {
+    pthread_mutex_lock(&pool_lock);
+    worker.free = pool;
+    for (int i = 1; i < SLAB && pool != NULL; i++) pool = pool->next;
+    if (pool != NULL) {
+      struct thread *last = pool;
+      pool = last->next;
+      last->next = NULL;
+    }
+    pthread_mutex_unlock(&pool_lock);
+  }
+  if (worker.free == NULL) make_threads();
+  struct thread *t = worker.free;
+  worker.free = t->next;
+  t->block = b;
+  fiber_begin(&t->fiber, run_threads);
+  return t;
+}
+
+/* One that has not run in this pass and need not wait. */
+static struct thread *next_thread(struct block *b)
+{
+  while (b->next < b->started) {
+    struct thread *t = b->running[b->next++];
+    if (t == NULL || (t->count != NULL && *t->count < t->awaits)) continue;
+    t->count = NULL;
+    return t;
+  }
+  return b->started < b->threads ? new_thread(b) : NULL;
+}
+
+/* ---- blocks and grids ------------------------------------------------------------------------ */
+
+static struct residence *take_residence(void)
+{
+  pthread_mutex_lock(&pool_lock);
+  struct residence *r = residences;
+  if (r != NULL) residences = r->next;
+  pthread_mutex_unlock(&pool_lock);
+  if (r == NULL) r = cpu_allocate(sizeof(*r));
+  for (int i = 0; i < RESIDENT; i++) r->blocks[i].threads = 0;
+  return r;
+}
+
+/* Gives all back that the kernel has used, even if it has not ended. */
+static void give_back(struct residence *r)
+{
+  for (struct block *b = r->blocks; b < r->blocks + RESIDENT; b++)
+    for (unsigned i = 0; i < b->threads && b->ended < b->threads; i++)
+      if (b->running[i] != NULL) b->running[i]->next = worker.free, worker.free = b->running[i];
+  struct thread *last = worker.free;
+  while (last != NULL && last->next != NULL) last = last->next;
+  pthread_mutex_lock(&pool_lock);
+  if (last != NULL) last->next = pool, pool = worker.free;
+  worker.free = NULL;
+  r->next = residences;
+  residences = r;
+  pthread_mutex_unlock(&pool_lock);
+}
+
+static void begin_block(struct block *b, const struct cpu_grid *grid, size_t number)
+{
+  memset(b, 0, offsetof(struct block, groups));
+  b->grid = grid;
+  b->index.x = (unsigned)(number % grid->blocks.x);
+  b->index.y = (unsigned)(number / grid->blocks.x % grid->blocks.y);
+  b->index.z = (unsigned)(number / grid->blocks.x / grid->blocks.y);
+  b->threads = grid->threads.x * grid->threads.y * grid->threads.z;
+  for (unsigned w = 0; w < (b->threads + WARP - 1) / WARP; w++)
+    for (struct group *g = b->groups[w]; g < b->groups[w] + GROUPS; g++)
+      g->mask = g->arrived = 0, g->done = 0;
+  b->used = (grid->shared + 127) / 128 * 128;
+}
+
+/* A turn of all its threads. False: none can go on. */
+static bool run_block(struct block *b)
+{
+  blockIdx = b->index;
+  cpu_dynamic_shared = b->memory;
+  b->next = 0;
+  bool any = false;
+  for (struct thread *t; (t = next_thread(b)) != NULL; any = true) {
+    worker.self = t;
+    threadIdx = t->index;
+    fiber_switch(&worker.fiber, &t->fiber, false);
+    worker.self = NULL;
+  }
+  return any || b->ended == b->threads;
+}
+
+static bool same_place(const struct thread *a, const struct thread *b)
+{
+  return a->place.line == b->place.line && a->place.file == b->place.file &&
+         a->place.what == b->place.what;
+}
+
+/* Where the threads are, the most common place first. */
+static void explain(const struct block *b, char *text, size_t bytes)
+{
+  bool told[MAX_THREADS] = {false};
+  size_t at = (size_t)snprintf(text, bytes, b->grid->blocks.y > 1 ? "block (%u,%u)" : "block %u",
+                               b->index.x, b->index.y);
+  for (int places = 0; places < 3; places++) {
+    unsigned most = 0, first = 0;
+    for (unsigned i = 0; i < b->threads; i++) {
+      unsigned same = 0;
+      for (unsigned j = i; b->running[i] != NULL && !told[i] && j < b->threads; j++)
+        same += b->running[j] != NULL && same_place(b->running[i], b->running[j]);
+      if (same > most) most = same, first = i;
+    }
+    if (most == 0 || at >= bytes) return;
+    const struct cpu_place *place = &b->running[first]->place;
+    const char *slash = strrchr(place->file, '/');
+    char who[64];
+    if (places == 0)
+      snprintf(who, sizeof(who), ": %u of %u threads wait", most, b->threads);
+    else if (most == 1)
+      snprintf(who, sizeof(who), ", thread %u", first);
+    else
+      snprintf(who, sizeof(who), ", %u threads", most);
+    at += (size_t)snprintf(text + at, bytes - at, "%s at %s in %s:%d", who, place->what,
+                           slash != NULL ? slash + 1 : place->file, place->line);
+    for (unsigned j = first; j < b->threads; j++)
+      told[j] |= b->running[j] != NULL && same_place(b->running[first], b->running[j]);
+  }
+}
+
+/* Nothing has happened in so many passes: waits for other ranks. */
+static void pause_after(unsigned passes, const struct block *b, struct timespec *since)
+{
+  static atomic_flag said = ATOMIC_FLAG_INIT;
+  if (passes < 50) {
+    sched_yield();
+    return;
+  }
+  nanosleep(&(struct timespec){0, passes < 200 ? 20000 : 100000}, NULL);
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (passes == 50) *since = now;
+  if (now.tv_sec - since->tv_sec < LONG_WAIT || atomic_flag_test_and_set(&said)) return;
+  char text[SENTENCE];
+  explain(b, text, sizeof(text));
+  if (!cpu_settings()->quiet)
+    fprintf(stderr, "note: CPU stand-in: a kernel has waited for %d s: %s\n", LONG_WAIT, text);
+}
+
+static bool fits(const struct cpu_grid *grid)
+{
+  const size_t threads = (size_t)grid->threads.x * grid->threads.y * grid->threads.z;
+  char text[SENTENCE];
+  if (threads <= MAX_THREADS && threads > 0 && grid->shared <= SHARED) return true;
+  snprintf(text, sizeof(text),
+           "a kernel has %zu threads per block and %zu bytes of dynamic shared memory; allowed: 1 "
+           "to %d, and %d",
+           threads, grid->shared, MAX_THREADS, SHARED);
+  cpu_worker_fail(text);
+  return false;
+}
+
+void cpu_run_grid(const struct cpu_grid *grid)
+{
+  if (!fits(grid)) return;
+  const size_t all = (size_t)grid->blocks.x * grid->blocks.y * grid->blocks.z;
+  size_t next = 0, ended = 0;
+  struct residence *r = take_residence();
+  struct timespec since = {0, 0};
+  fiber_of_system(&worker.fiber);
+  blockDim = grid->threads;
+  gridDim = grid->blocks;
+  races_begin();
+  for (unsigned idle = 0; ended < all;) {
+    const struct block *waits = NULL;
+    worker.progress = false;
+    races_turn();
+    for (struct block *b = r->blocks; b < r->blocks + RESIDENT; b++) {
+      if (b->threads == 0 && next < all) begin_block(b, grid, next++);
+      if (b->threads == 0 || races_skip_block()) continue;
+      if (!run_block(b)) {
+        char text[SENTENCE];
+        explain(b, text, sizeof(text));
+        cpu_worker_fail(text);
+        ended = all;
+        break;
+      }
+      waits = b;
+      if (b->ended < b->threads) continue;
+      b->threads = 0;
+      ended++;
+    }
+    idle = worker.progress ? 0 : idle + 1;
+    if (idle > 0 && ended < all && waits != NULL) pause_after(idle, waits, &since);
+  }
+  races_end();
+  give_back(r);
+}
+
+/* ---- what a thread calls --------------------------------------------------------------------- */
+
+void cpu_yield(bool idle, struct cpu_place place)
+{
+  struct thread *t = worker.self;
+  if (t == NULL) return; /* host code */
+  if (!idle) worker.progress = true;
+  t->loads = 0;
+  t->place = place;
+  leave(false);
+}
+
+void kernel_before_load(const void *at, struct cpu_place place)
+{
+  struct thread *t = worker.self;
+  const bool again = at == t->polled;
+  if (!again && ++t->loads < LOADS) {
+    if (t->polled == NULL) t->polled = at;
+    return;
+  }
+  t->polled = at;
+  cpu_yield(again, place);
+}
+
+static void wait_until(const uint64_t *count, uint64_t awaits, struct cpu_place place)
+{
+  struct thread *t = worker.self;
+  t->polled = NULL;
+  if (*count >= awaits) return;
+  t->count = count;
+  t->awaits = awaits;
+  t->place = place;
+  leave(false);
+}
+
+unsigned cpu_barrier(bool value, struct cpu_place place)
+{
+  races_settle();
+  struct block *b = worker.self->block;
+  const uint64_t awaits = b->barriers + 1;
+  b->count += value;
+  b->arrived++;
+  barrier_if_complete(b);
+  wait_until(&b->barriers, awaits, place);
+  return b->result;
+}
+
+void cpu_barrier_of(unsigned threads, struct cpu_place place)
+{
+  races_settle();
+  struct block *b = worker.self->block;
+  const uint64_t awaits = b->barriers_of_some + 1;
+  if (++b->arrived_of_some == threads) {
+    b->arrived_of_some = 0;
+    b->barriers_of_some++;
+    worker.progress = true;
+  }
+  wait_until(&b->barriers_of_some, awaits, place);
+}
+
+/* The group of a warp with that mask; or else one that nobody uses. */
+static struct group *group_of(struct group *groups, uint32_t mask)
+{
+  struct group *g = groups;
+  while (g < groups + GROUPS && g->mask != mask && g->mask != 0) g++;
+  if (g == groups + GROUPS)
+    for (g = groups; g->arrived != 0;) g++;
+  g->mask = mask;
+  return g;
+}
+
+uint32_t cpu_exchange(uint32_t mask, uint64_t value, const uint64_t **values,
+                      struct cpu_place place)
+{
+  races_settle();
+  struct thread *t = worker.self;
+  struct block *b = t->block;
+  const unsigned warp = t->number / WARP, lane = t->number % WARP, left = b->threads - warp * WARP;
+  if (left < WARP) mask &= (1u << left) - 1;
+  struct group *g = group_of(b->groups[warp], mask);
+  const uint64_t done = g->done;
+  g->values[done & 1][lane] = value;
+  g->arrived |= 1u << lane;
+  exchange_if_complete(b, warp, g);
+  wait_until(&g->done, done + 1, place);
+  *values = g->values[done & 1];
+  return g->present[done & 1];
+}
+
+void *cpu_shared(const void *key, size_t bytes)
+{
+  struct block *b = worker.self->block;
+  for (unsigned i = 0; i < b->declared; i++)
+    if (b->variables[i].key == key) return b->variables[i].memory;
+  void *memory = b->memory + b->used;
+  b->used += (bytes + 127) / 128 * 128;
+  if (b->used > SHARED || b->declared == VARIABLES)
+    cpu_out_of_memory("the shared memory of a block");
+  memset(memory, 0xCB, bytes); /* not zeros, which may look right */
+  b->variables[b->declared].key = key;
+  b->variables[b->declared++].memory = memory;
+  return memory;
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A finder of races, for `make CPU=1 RACES=1`: with CPU_STANDIN_RACES=SEED stores into windows
+ * reach memory late and in any order, unless a fence or a release comes between; blocks, warps and
+ * ranks run in random order, one rank at a time.
+ *
+ * Kernels are compiled with -fsanitize=thread, which calls __tsan_write8(at) before a store of 8
+ * bytes, and so on; but these functions are here. Before the next one runs, what was stored is
+ * taken out of memory again and kept. */
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernel.h"
+
+enum { LATE = 64 };
+
+struct late {
+  char *to;
+  unsigned size;
+  char bytes[16];
+  const struct block *block; /* NULL: it has ended */
+  unsigned thread;
+  uint64_t barriers; /* of the block, before the store */
+};
+
+static __thread struct {
+  struct late stores[LATE], current;
+  unsigned n, rate;
+  bool on, has_current;
+  uint64_t random;
+} late;
+
+static struct {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  uint64_t seed, turns;
+  bool active[MAX_RANKS], taken[MAX_RANKS];
+  unsigned weight[MAX_RANKS];
+  int turn; /* which device runs; -1: none */
+} races = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .turn = -1};
+static __thread int my_place = -1;
+
+static unsigned below(uint64_t *state, unsigned n)
+{
+  *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+  return (unsigned)(*state >> 20) % n;
+}
+#define RANDOM(n) below(&late.random, n)
+
+/* ---- turns of the ranks ---------------------------------------------------------------------- */
+
+static void next_turn(void) /* with the lock */
+{
+  unsigned all = 0;
+  if (races.turns++ % 256 == 0)
+    for (int i = 0; i < MAX_RANKS; i++)
+      races.weight[i] = (1 + below(&races.seed, 8)) * (1 + below(&races.seed, 8));
+  for (int i = 0; i < MAX_RANKS; i++) all += races.active[i] ? races.weight[i] : 0;
+  races.turn = -1;
+  unsigned pick = all > 0 ? below(&races.seed, all) : 0;
+  for (int i = 0; i < MAX_RANKS && all > 0; i++) {
+    if (!races.active[i]) continue;
+    if (pick < races.weight[i]) {
+      races.turn = i;
+      break;
+    }
+    pick -= races.weight[i];
+  }
+  pthread_cond_broadcast(&races.changed);
+}
+
+static void await_turn(void)
+{
+  while (races.turn != my_place) pthread_cond_wait(&races.changed, &races.lock);
+}
+
+void races_begin(void)
+{
+  const char *seed = getenv("CPU_STANDIN_RACES");
+  late.on = seed != NULL;
+  if (!late.on) return;
+  pthread_mutex_lock(&races.lock);
+  if (races.seed == 0)
+    races.seed = (uint64_t)atoll(seed) * 0x9E3779B97F4A7C15u + 88172645463325252u;
+  if (late.random == 0) late.random = races.seed += 0x9E3779B97F4A7C15u;
+  for (int i = 0; i < MAX_RANKS && my_place < 0; i++)
+    if (!races.taken[i]) my_place = i;
+  races.taken[my_place] = true;
+  races.active[my_place] = true;
+  if (races.turn == -1) next_turn();
+  await_turn();
+  pthread_mutex_unlock(&races.lock);
+}
+
+static void deliver(unsigned i)
+{
+  memcpy(late.stores[i].to, late.stores[i].bytes, late.stores[i].size);
+  late.stores[i] = late.stores[--late.n];
+}
+
+void races_turn(void)
+{
+  if (!late.on) return;
+  if (RANDOM(64) == 0) late.rate = RANDOM(20);
+  for (unsigned k = RANDOM(late.rate * 4 + 1); k > 0 && late.n > 0; k--) deliver(RANDOM(late.n));
+  pthread_mutex_lock(&races.lock);
+  next_turn();
+  await_turn();
+  pthread_mutex_unlock(&races.lock);
+}
+
+bool races_skip_block(void)
+{
+  return late.on && RANDOM(4) == 0;
+}
+
+void races_end(void)
+{
+  if (!late.on) return;
+  if (late.n > 0 && RANDOM(4) == 0) { /* others go on, even with their next kernels */
+    pthread_mutex_lock(&races.lock);
+    races.active[my_place] = false;
+    next_turn();
+    pthread_mutex_unlock(&races.lock);
+    nanosleep(&(struct timespec){0, 1000 * (long)RANDOM(500)}, NULL);
+    pthread_mutex_lock(&races.lock);
+    races.active[my_place] = true;
+    if (races.turn == -1) next_turn();
+    await_turn();
+    pthread_mutex_unlock(&races.lock);
+  }
+  while (late.n > 0) deliver(RANDOM(late.n));
+  pthread_mutex_lock(&races.lock);
+  races.active[my_place] = races.taken[my_place] = false;
+  my_place = -1;
+  next_turn();
+  pthread_mutex_unlock(&races.lock);
+  late.on = false;
+}
+
+/* ---- stores ---------------------------------------------------------------------------------- */
+
+static bool overlap(const struct late *l, const char *at, size_t size)
+{
+  return l->to < at + size && at < l->to + l->size;
+}
+
+/* Does this thread see it, as its own or of its block before a barrier? */
+static bool seen(const struct late *l)
+{
+  const struct thread *t = kernel_thread();
+  return l->block == t->block && (l->thread == t->number || l->barriers < block_barriers(t->block));
+}
+
+static void apply(const char *at, size_t size, bool all)
+{
+  for (unsigned i = 0; i < late.n;)
+    if (overlap(&late.stores[i], at, size) && (all || seen(&late.stores[i])))
+      deliver(i);
+    else
+      i++;
+}
+
+static void keep(char *to, const void *bytes, unsigned size)
+{
+  const struct thread *t = kernel_thread();
+  if (late.n == LATE) deliver(RANDOM(LATE));
+  struct late *l = &late.stores[late.n++];
+  *l = (struct late){to, size, {0}, t->block, t->number, block_barriers(t->block)};
+  memcpy(l->bytes, bytes, size);
+}
+
+void races_settle(void)
+{
+  if (!late.has_current) return;
+  late.has_current = false;
+  char now[16];
+  memcpy(now, late.current.to, late.current.size);
+  if (memcmp(now, late.current.bytes, late.current.size) == 0) return; /* nothing has changed */
+  memcpy(late.current.to, late.current.bytes, late.current.size);
+  keep(late.current.to, now, late.current.size);
+}
+
+static void before_write(void *at, unsigned size)
+{
+  if (!late.on || kernel_thread() == NULL) return;
+  races_settle();
+  if (!(cpu_window_extent(at) > 0)) return;
+  apply(at, size, true); /* stores to one place stay in order */
+  if (size > 16 || RANDOM(4) == 0) return;
+  late.current.to = at;
+  late.current.size = size;
+  memcpy(late.current.bytes, at, size);
+  late.has_current = true;
+}
+
+static void before_read(const void *at, unsigned size)
+{
+  if (!late.on || kernel_thread() == NULL) return;
+  /* to copy 16 bytes, the hook of the load comes after that of the store */
+  if (late.has_current && memcmp(late.current.to, late.current.bytes, late.current.size) != 0)
+    races_settle();
+  if (late.n > 0 && (cpu_window_extent(at) > 0)) apply(at, size, false);
+}
+
+void cpu_before_atomic(const void *at)
+{
+  if (!late.on) return;
+  races_settle();
+  apply(at, 16, true);
+}
+
+void cpu_fence(void)
+{
+  races_settle();
+  for (unsigned i = 0; late.on && i < late.n;)
+    if (seen(&late.stores[i]))
+      deliver(i);
+    else
+      i++;
+}
+
+static void store(void *at, const void *bytes, unsigned size)
+{
+  if (late.on) {
+    races_settle();
+    apply(at, size, true);
+    if (RANDOM(4) != 0) {
+      keep(at, bytes, size);
+      return;
+    }
+  }
+  memcpy(at, bytes, size);
+}
+
+void cpu_store_u64(void *at, uint64_t value, bool release)
+{
+  if (release) cpu_fence();
+  store(at, &value, 8);
+}
+
+void cpu_store_b128(void *at, uint64_t low, uint64_t high)
+{
+  const uint64_t both[] = {low, high};
+  store(at, both, 16);
+}
+
+uint64_t cpu_load_u64(const void *at, struct cpu_place place)
+{
+  races_settle();
+  kernel_before_load(at, place);
+  before_read(at, 8);
+  return *(const volatile uint64_t *)at;
+}
+
+void cpu_load_b128(uint64_t *low, uint64_t *high, const void *at, struct cpu_place place)
+{
+  races_settle();
+  kernel_before_load(at, place);
+  before_read(at, 16);
+  *high = ((const volatile uint64_t *)at)[1];
+  *low = *(const volatile uint64_t *)at;
+}
+
+/* ---- what instrumented code calls ------------------------------------------------------------ */
+
+#define HOOKS(N)                           \
+  void __tsan_read##N(void *at)            \
+  {                                        \
+    before_read(at, N);                    \
+  }                                        \
+  void __tsan_write##N(void *at)           \
+  {                                        \
+    before_write(at, N);                   \
+  }                                        \
+  void __tsan_unaligned_read##N(void *at)  \
+  {                                        \
+    before_read(at, N);                    \
+  }                                        \
+  void __tsan_unaligned_write##N(void *at) \
+  {                                        \
+    before_write(at, N);                   \
+  }                                        \
+  void __tsan_volatile_read##N(void *at)   \
+  {                                        \
+    before_read(at, N);                    \
+  }                                        \
+  void __tsan_volatile_write##N(void *at)  \
+  {                                        \
+    before_write(at, N);                   \
+  }
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+void __tsan_read_range(void *at, size_t size)
+{
+  before_read(at, (unsigned)size);
+}
+void __tsan_write_range(void *at, size_t size)
+{
+  before_write(at, (unsigned)size);
+}
+void __tsan_func_entry(void *at)
+{
+  (void)at;
+}
+void __tsan_func_exit(void) {}
+void __tsan_init(void) {}
+void __tsan_vptr_update(void **at, void *v)
+{
+  (void)at, (void)v;
+}
