@@ -125,6 +125,7 @@ compared() {
   results html "$WORK/x"
   exits_with 2
   one_line '/x/pipe.csv is no file; allowed: a CSV file of --bench$'
+  unset PYTHONUNBUFFERED
   for command in "compare results/2xH200-nccl2.28 results/2xH200-nccl2.28" --help; do
     code=0
     # shellcheck disable=SC2086 # words
