@@ -57,8 +57,8 @@ compiler = $(call need,$(shell command -v $(firstword $(1))),$(firstword $(1)),$
 MISSING = $(call compiler,$(CC))$(call compiler,$(COMPILER))
 
 # whatever CFLAGS say, NaN is no number and sums keep their bits: verification relies on both
-EXACT := -fno-fast-math -fno-finite-math-only -fno-unsafe-math-optimizations -fno-associative-math -fno-reciprocal-math \
-         -fsigned-zeros -ffp-contract=off
+EXACT := -fno-fast-math -fno-finite-math-only -fno-unsafe-math-optimizations -fno-associative-math \
+         -fno-reciprocal-math -fsigned-zeros -ffp-contract=off
 # position independent, for the shared libraries; functions may still be inlined within a file
 C_FLAGS = -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic $(CFLAGS) $(EXACT) $(OPENMP) -pthread -fPIC \
           -fno-semantic-interposition
@@ -78,10 +78,11 @@ NVCC ?= $(CUDA_HOME)/bin/nvcc
 NCCL_HOME ?= $(if $(wildcard /usr/include/nccl.h),/usr,$(CUDA_HOME))
 NCCL_LIBRARY := $(firstword $(wildcard $(addsuffix /libnccl.so.2,$(addprefix $(NCCL_HOME)/, \
                   lib64 lib lib/$(shell uname -m)-linux-gnu))))
-OR_CPU := $(comma) or CPU=1 to do without a GPU
-MISSING += $(call need,$(wildcard $(CUDA_HOME)/bin/nvcc),nvcc at $(CUDA_HOME)/bin/nvcc,CUDA_HOME=<folder of CUDA>$(OR_CPU))
-MISSING += $(call need,$(wildcard $(NCCL_HOME)/include/nccl.h),nccl.h in $(NCCL_HOME)/include,NCCL_HOME=<folder of NCCL>$(OR_CPU))
-MISSING += $(call need,$(NCCL_LIBRARY),libnccl.so.2 below $(NCCL_HOME),NCCL_HOME=<folder of NCCL>$(OR_CPU))
+MY_CUDA := CUDA_HOME=<folder of CUDA>$(comma) or CPU=1 to do without a GPU
+MY_NCCL := NCCL_HOME=<folder of NCCL>$(comma) or CPU=1 to do without a GPU
+MISSING += $(call need,$(wildcard $(CUDA_HOME)/bin/nvcc),nvcc at $(CUDA_HOME)/bin/nvcc,$(MY_CUDA))
+MISSING += $(call need,$(wildcard $(NCCL_HOME)/include/nccl.h),nccl.h in $(NCCL_HOME)/include,$(MY_NCCL))
+MISSING += $(call need,$(NCCL_LIBRARY),libnccl.so.2 below $(NCCL_HOME),$(MY_NCCL))
 # The GPUs present; without one, a list that nvcc can make, and PTX for newer ones.
 ifndef NVCC_GENCODE
 PRESENT := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9.]+$$')
@@ -129,8 +130,8 @@ PROGRAMS := $(foreach e,$(EXAMPLES),$(call programs_of,$e))
 area_of_test = $(or $(if $(findstring alltoallv,$(1)),03_alltoallv_sm),\
                  $(if $(findstring allreduce,$(1)),02_allreduce_sm),04_sparse_allreduce)
 area = $(if $(filter tests/%,$(1)),$(call area_of_test,$(1)),$(firstword $(subst /, ,$(1))))
-INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e $e/lib $e/harness) $(if $(filter tests/%,$<),.)) \
-           $(addprefix -Icommon,/ /launch /verify /bench $(if $(CPU),/cpu))
+INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e $e/lib $e/harness)) \
+           $(if $(filter tests/%,$<),-I.) $(addprefix -Icommon,/ /launch /verify /bench $(if $(CPU),/cpu))
 
 # ---- rules -----------------------------------------------------------------------------------------------
 .PHONY: all both both-tests tests run install clean help FORCE $(ALL_EXAMPLES)
@@ -157,9 +158,11 @@ both both-tests:
 # $(1) a program, $(2) its sources, $(3) its example, $(4) what tests take in addition
 define program
 $(BUILD)/$(1): $(call objects,$(2)) $(BUILD)/launcher.o $(4) $(call archives,$(3)) $(STANDIN)
-	$$(call say,LINK,$$@)$(COMPILER) -o $$@ $$(filter %.o %.a,$$^) $$(LINK_FLAGS) $(if $(filter tests/test_%,$(1)),-lcmocka)
+	$$(call say,LINK,$$@)$(COMPILER) -o $$@ $$(filter %.o %.a,$$^) $$(LINK_FLAGS) \
+	  $(if $(filter tests/test_%,$(1)),-lcmocka)
 endef
-$(foreach e,$(ALL_EXAMPLES),$(foreach p,$(call programs_of,$e),$(eval $(call program,$p,$(or $(MAIN_$p),$e)/main.c,$e))))
+$(foreach e,$(ALL_EXAMPLES),$(foreach p,$(call programs_of,$e),\
+  $(eval $(call program,$p,$(or $(MAIN_$p),$e)/main.c,$e))))
 $(foreach t,$(UNIT_TESTS),$(eval $(call program,tests/$t,tests/unit/$t.c,$(call area_of_test,$t),$(SHARED)/tests.a)))
 $(foreach t,$(GPU_TEST_PROGRAMS),\
   $(eval $(call program,tests/$t,$(filter tests/gpu/$t/%,$(SOURCES)),$(call area_of_test,$t),$(SHARED)/tests.a)))
@@ -172,7 +175,8 @@ $(SHARED)/tests.a: $(call objects,$(sort $(SHARED_BY_TESTS) \
                      $(if $(CPU),$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES))))))
 
 # by the plain compiler: it is independent of launchers, so of MPI
-$(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sparse_allreduce/lib/exports.map $(STANDIN)
+$(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sparse_allreduce/lib/exports.map \
+                     $(STANDIN)
 	$(call say,LINK,$@)$(CC) -shared -o $@ $(filter %.o,$^) -Wl,-soname,$(@F) \
 	  -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS)
 $(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND)))
@@ -186,7 +190,8 @@ $(SHARED)/%.cu.o: %.cu $(SHARED)/nvcc_flags | $(NCCL_INCLUDE)
 # for kernels that are written as loops
 $(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-lambda
 
-# Objects also depend on compilers, paths and flags. These files change only when one of those does. Missing tools end here.
+# Objects also depend on compilers, paths and flags. These files change only when one of those does. Missing tools end
+# here.
 $(SHARED)/flags: TEXT = $(CC) | $(C_FLAGS) | $(NCCL_HOME)
 $(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
 $(SHARED)/nvcc_flags: TEXT = $(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME)
@@ -229,7 +234,7 @@ includedir=$${prefix}/include
 libdir=$${prefix}/lib
 
 Name: $(PC_FILE:.pc=)
-Description: AllReduce, AlltoAllV and sparse AllReduce for NCCL$(if $(CPU),$(comma) on the CPU stand-in for CUDA and NCCL)
+Description: AllReduce, AlltoAllV and sparse AllReduce for NCCL$(if $(CPU),$(comma) on the CPU stand-in)
 Version: $(VERSION)
 Cflags: -I$${includedir} $(PC_CFLAGS)
 Libs: -L$${libdir} -lnccl_examples$(ENDING) $(PC_LIBS)

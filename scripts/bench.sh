@@ -7,8 +7,8 @@
 #   --no-install   install nothing; without it gcc, make and MPI are installed if they are missing
 #   --out DIR      where the results go (default: results/<date and time>)
 #
-# Writes a .csv and the printed table, .txt, per example, launcher and mode; and provenance.txt. If a part fails, the others still
-# run. Without a GPU everything runs on the CPU stand-in, in small sizes, marked as such and without times.
+# Writes a .csv and the printed table, .txt, per example, launcher and mode; and provenance.txt. If a part fails, the
+# others still run. Without a GPU everything runs on the CPU stand-in, in small sizes, marked as such and without times.
 # Exit code 0: all parts ran, or cannot run here; 1: a part failed; 2: usage.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
@@ -18,7 +18,9 @@ out=results/$(date +%Y-%m-%d_%H%M%S) command="scripts/bench.sh $*"
 arguments "--no-install --out DIR EXAMPLE..." "$@"
 choose_examples "${words[@]}"
 [ -n "$out" ] || die "--out needs a folder: --out DIR"
-mkdir -p -- "$out" 2>/dev/null && out=$(realpath -- "$out") && [ -w "$out" ] || die "cannot make or write the folder '$out'; choose another --out"
+mkdir -p -- "$out" 2>/dev/null || true
+[[ -d $out && -w $out ]] || die "cannot make or write the folder '$out'; choose another --out"
+out=$(realpath -- "$out")
 [ ! -e "$out/provenance.txt" ] || die "'$out' already has results; choose another --out"
 prepare "" ""
 build_examples
@@ -50,7 +52,8 @@ parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
 provenance() { # provenance PROGRAM
   printf 'date: %s\ncommand: %s\nranks: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$command" "$ranks"
   # git refuses a checkout of another user, which a container often sees
-  echo "commit: $(git -C "$TOP" -c safe.directory='*' describe --always --dirty 2>/dev/null || echo "not a git checkout")"
+  echo "commit: $(git -C "$TOP" -c safe.directory='*' describe --always --dirty 2>/dev/null ||
+    echo "not a git checkout")"
   if [ $kind = gpu ]; then
     nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader | sed 's/^/gpu: /'
     nvidia-smi topo -m | sed 's/\x1b\[[0-9;]*m//g; s/^/topology: /'

@@ -4,8 +4,9 @@
 #
 #   scripts/gpu_check.sh [quick|full] [EXAMPLE...]     (default: full, every example; 02 is 02_allreduce_sm)
 #
-# Needs bash, make, gcc, g++ (for nvcc), nvcc and an MPI, and installs nothing; checks that need more (compute-sanitizer, PyTorch)
-# are skipped without it. Uses NCCL of NCCL_HOME, or of the system. quick: only the largest number of ranks. Ends with `N passed, N failed, N skipped`.
+# Needs bash, make, gcc, g++ (for nvcc), nvcc and an MPI, and installs nothing; checks that need more
+# (compute-sanitizer, PyTorch) are skipped without it. Uses NCCL of NCCL_HOME, or of the system. quick: only the largest
+# number of ranks. Ends with `N passed, N failed, N skipped`.
 #
 # Without enough GPUs: NP=4 NCCL_MULTI_RANK_GPU_ENABLE=1 checks with up to four processes, which take turns on
 # the GPUs; threads cannot. This needs NCCL 2.30 or later, and several times as long.
@@ -80,39 +81,48 @@ rows 04 full pthread 1 "memcheck sparse operators" sanitize memcheck tests/gpu/s
 rows 04 full pthread 1 "operators beyond 2^31 elements" launch tests/gpu/sparse --large
 rows 04 full mpi "$most" "1,000 steps of graph replay" launch tests/gpu/sparse_steps --cases 8 --steps 1000
 # lists so long that NCCL maps their memory when it is captured
-rows 04 full mpi $pair "gtopk in a graph" launch $four --bench -G 1 --algorithm gtopk --count 4M --density 0.05 --steps 8
+rows 04 full mpi $pair "gtopk in a graph" launch $four --bench -G 1 \
+  --algorithm gtopk --count 4M --density 0.05 --steps 8
 for hosts in $(seq 2 2 "$some"); do
   rows 04 full mpi "$most" "$hosts simulated hosts" simulated_hosts "$hosts" tests/gpu/sparse_steps --cases 40
 done
-rows 04 full mpi $pair "memcheck training" sanitize memcheck sparse_training --epochs 1 --batch 500 --algorithm dense,oktopk
-rows 04 quick mpi "$most" "same bits of steps" same_digest "$job" "$job --throttle 1" "$job --throttle 8 --exchange sendrecv" \
+rows 04 full mpi $pair "memcheck training" sanitize memcheck \
+  sparse_training --epochs 1 --batch 500 --algorithm dense,oktopk
+rows 04 quick mpi "$most" "same bits of steps" same_digest \
+  "$job" "$job --throttle 1" "$job --throttle 8 --exchange sendrecv" \
   "$job --exchange sendrecv --balance always" "$job --result entries" "$job --result entries --exchange sendrecv" \
   "NCCL_PROTO=Simple $job" "NCCL_ALGO=Ring $job"
-rows 04 quick "$launchers" "$counts" training expect 0 'same weights after every epoch' launch sparse_training --epochs 5
+rows 04 quick "$launchers" "$counts" training \
+  expect 0 'same weights after every epoch' launch sparse_training --epochs 5
 rows 04 quick "$launchers" "$most" "results as entries" launch $four --result entries --steps 34
 rows 04 quick "$launchers" "$some" "fault: wrong element, $four" expect 1 "\[rank $victim\] dense, step .* element" \
   fault corrupt:ncclAllReduce:5:$victim $four --algorithm dense
 rows 04 quick "$launchers" "$several" "fault: late rank, sparse step" launch tests/gpu/sparse_steps --late -T 100
-rows 04 quick mpi "$several" "fault: a wrong average in training" expect 1 "dense, epoch 1: weights differ from those of rank 0" \
+rows 04 quick mpi "$several" "fault: a wrong average in training" \
+  expect 1 "dense, epoch 1: weights differ from those of rank 0" \
   fault corrupt:ncclAllReduce:9:$victim sparse_training --algorithm dense --epochs 2
 
 for pattern in halving unaligned random moe zero; do
   for method in sendrecv barrier lines copy-engine; do
-    rows 03 quick mpi "$most" "$method, $pattern" launch $three --method $method --pattern $pattern --count 1000003 -d int8
+    rows 03 quick mpi "$most" "$method, $pattern" \
+      launch $three --method $method --pattern $pattern --count 1000003 -d int8
   done
 done
-rows 03 full pthread 1 "memcheck of 8 ranks on one GPU" sanitize memcheck tests/gpu/alltoallv_ranks --rounds 1 --exchanges 8 --ranks 8
+rows 03 full pthread 1 "memcheck of 8 ranks on one GPU" \
+  sanitize memcheck tests/gpu/alltoallv_ranks --rounds 1 --exchanges 8 --ranks 8
 rows 03 full mpi "$most" "10,000 exchanges at random" launch tests/gpu/alltoallv --cases 10000
 rows 03 full mpi $pair "pairs beyond 4 GiB" launch tests/gpu/alltoallv --large
 for method in sendrecv lsa; do
   rows 03 full mpi "$some" "cases AlltoAllV, --method $method" launch tests/gpu/alltoallv --method $method
-  rows 03 full mpi "$some" "$method with device counts" launch $three --method ${method/sendrecv/lib-sendrecv} --device-counts
+  rows 03 full mpi "$some" "$method with device counts" \
+    launch $three --method ${method/sendrecv/lib-sendrecv} --device-counts
 done
 rows 03 quick mpi "$some" "own GPU only, $three" own_gpu $three --method lsa
 rows 03 full mpi $pair "racecheck $three" sanitize racecheck $three --pattern random
 
 for method in barrier lines direct; do
-  rows 02 quick "$launchers" "$counts" "$method" expect 0 '^Results verified correctly' launch 02_allreduce_sm --method $method
+  rows 02 quick "$launchers" "$counts" "$method" \
+    expect 0 '^Results verified correctly' launch 02_allreduce_sm --method $method
 done
 rows 02 full pthread 1 "memcheck, several ranks on one GPU" sanitize memcheck tests/gpu/allreduce_one_gpu --calls 8
 rows 02 quick mpi "$some" "own GPU only, direct" own_gpu tests/gpu/allreduce_direct
@@ -123,11 +133,18 @@ for name in "${tests[@]}"; do
   if [[ $only_one == *" $name "* ]]; then
     rows 0 quick pthread 1 "cases $name" launch "tests/gpu/$name"
   elif [ "$name" = sparse_steps ]; then # other jobs for each number of ranks
-    for n in $counts; do rows 04 quick "$launchers" "$n" "random jobs" launch tests/gpu/sparse_steps --cases 60 --seed "${n}000"; done
+    for n in $counts; do
+      rows 04 quick "$launchers" "$n" "random jobs" launch tests/gpu/sparse_steps --cases 60 --seed "${n}000"
+    done
   else
     rows 0 quick "$launchers" "$counts" "cases $name" launch "tests/gpu/$name"
   fi
 done
+
+# fault_row WHAT CODE PATTERN FAULT [OPTIONS]: what becomes of example $name with that fault
+fault_row() {
+  rows 0 quick "$launchers" "$some" "fault: $1, $name" expect "$2" "$3" fault "$4" "$name" "${@:5}"
+}
 
 for name in "${examples[@]}"; do # no hang in any case
   large=(--count 900G) few=() sweep=(-b 1K -e 1M -f 32 -n 5 -w 1 --repetitions 3) can=$launchers
@@ -136,15 +153,12 @@ for name in "${examples[@]}"; do # no hang in any case
   rows 0 quick "$launchers" "$counts" "golden $name" golden "$name"
   rows 0 quick "$launchers" "$most" "bench $name" bench "$name" "${sweep[@]}"
   rows 0 quick "$can" "$most" "bench in a graph, $name" bench "$name" "${sweep[@]}" -G 1
-  [[ $name != 0[12]* ]] || rows 0 quick "$launchers" "$some" "fault: wrong element, $name" expect 1 "\[rank $victim\].*element" \
-    fault corrupt:ncclAllReduce:2:$victim "$name"
-  rows 0 quick "$launchers" "$some" "fault: failing call, $name" \
-    expect 3 '\[rank .*([a-z]+\.c:[0-9]+: ncclMemAlloc|sparse_allreduce_create: unhandled system error)' \
-    fault fail:ncclMemAlloc:2:$((some > 1)) "$name"
-  rows 0 quick "$launchers" "$some" "fault: hanging rank, $name" expect 4 "\[rank $victim\] no progress for .* STEP" \
-    fault hang:cudaStreamSynchronize:1:$victim "$name" -T 12
-  rows 0 quick "$launchers" "$some" "fault: killed rank, $name" expect '[134]|1[3-9].' '' \
-    fault kill:cudaStreamSynchronize:2:$victim "$name" -T 20
+  [[ $name != 0[12]* ]] || fault_row 'wrong element' 1 "\[rank $victim\].*element" corrupt:ncclAllReduce:2:$victim
+  fault_row 'failing call' 3 \
+    '\[rank .*([a-z]+\.c:[0-9]+: ncclMemAlloc|sparse_allreduce_create: unhandled system error)' \
+    fail:ncclMemAlloc:2:$((some > 1))
+  fault_row 'hanging rank' 4 "\[rank $victim\] no progress for .* STEP" hang:cudaStreamSynchronize:1:$victim -T 12
+  fault_row 'killed rank' '[134]|1[3-9].' '' kill:cudaStreamSynchronize:2:$victim -T 20
   rows 0 quick "$launchers" "$some" "too large, $name" expect 2 'needs .* of device memory' launch "$name" "${large[@]}"
   rows 0 full mpi $pair "memcheck $name" sanitize memcheck "$name" --count 1000 "${few[@]}"
   rows 0 quick mpi $((gpus + 1)) "more processes than GPUs, $name" expect 77 'one rank per GPU' \
@@ -153,7 +167,8 @@ done
 wait
 lanes=1 # steps are many small exchanges, which take long if processes take turns
 if of 04; then
-  check "PyTorch: what the optimizer promises" pytorch_job tests/pytorch/optimizer_cases.py --library $library --cuda --limit 100
+  check "PyTorch: what the optimizer promises" \
+    pytorch_job tests/pytorch/optimizer_cases.py --library $library --cuda --limit 100
   check "PyTorch: the example" pytorch_job "$logs/train_text.py" --steps 20 --layers 4 --width 256 --ways ddp,sparse
 fi
 end_checks

@@ -39,11 +39,14 @@ arguments() {
 }
 
 # ---- tools and GPUs ------------------------------------------------------------------------------
-# prepare COMMANDS PACKAGES: prints which of these commands (or files), and of those for building and running, are missing. Installs
-# the packages of the distribution, unless --no-install is given. Never installs CUDA, NCCL or a driver.
+# prepare COMMANDS PACKAGES: prints which of these commands (or files), and of those for building and running, are
+# missing. Installs the packages of the distribution, unless --no-install is given. Never installs CUDA, NCCL or a
+# driver.
 prepare() {
   local what missing='' root='' packages="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin $2"
-  for what in gcc g++ make "$(mpicc_command)" "$(mpirun_command)" $1; do have "$what" || [ -e "$what" ] || missing+=" ${what##*/}"; done
+  for what in gcc g++ make "$(mpicc_command)" "$(mpirun_command)" $1; do
+    have "$what" || [ -e "$what" ] || missing+=" ${what##*/}"
+  done
   [ -n "$missing" ] || return 0
   if [[ $options = *' --no-install '* ]] || ! have apt-get; then
     echo "${0##*/}: missing:$missing; as root: apt-get install $packages" >&2
@@ -52,7 +55,8 @@ prepare() {
     echo "missing:$missing; ${0##*/} installs what it needs (--no-install forbids it): $root apt-get install $packages"
     $root apt-get -qq update || true # one repository of several may be out of reach
     # shellcheck disable=SC2086 # words
-    $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 install --no-install-recommends $packages >/dev/null
+    $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 \
+      install --no-install-recommends $packages >/dev/null
     hash -r
   fi
   for what in gcc make; do have "$what" || exit 1; done # without other tools fewer checks run
@@ -70,7 +74,9 @@ missing_for_gpu_build() { make -n -C "$TOP" build/gpu/flags 2>&1 | sed -n 's/.*\
 gpu_count() {
   local present visible=64
   present=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true
-  [ -z "${CUDA_VISIBLE_DEVICES+set}" ] || visible=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c '[0-9A-Za-z]') || true
+  if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+    visible=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c '[0-9A-Za-z]') || true
+  fi
   echo $((visible < present ? visible : present))
 }
 
@@ -108,7 +114,7 @@ choose_examples() {
   local name example
   examples=()
   for name in "$@"; do
-    for example in $(examples) ''; do [[ $example != "${name%/}" && ${example%%_*} != "$name" ]] || break; done
+    example=$(examples | awk -F_ -v name="${name%/}" '$0 == name || $1 == name')
     [ -n "$example" ] || die "no example '$name'; allowed: $(examples | xargs), or their numbers"
     examples+=("$example")
   done
@@ -123,8 +129,9 @@ built_program() {
   esac
 }
 
-# mpi_run RANKS PROGRAM [ARGUMENTS]: runs mpirun as any user and with more ranks than cores. It sets environment variables, because
-# options differ between versions of Open MPI. Containers often forbid the copies between processes that Open MPI prefers.
+# mpi_run RANKS PROGRAM [ARGUMENTS]: runs mpirun as any user and with more ranks than cores. It sets environment
+# variables, because options differ between versions of Open MPI. Containers often forbid the copies between processes
+# that Open MPI prefers.
 MPI_SETTINGS=(OMPI_MCA_btl_vader_single_copy_mechanism=none
   OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
   OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none)
@@ -133,7 +140,8 @@ if [ "$(id -u)" = 0 ]; then MPI_SETTINGS+=(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_R
 mpi_run() (exec env "${MPI_SETTINGS[@]}" "$(mpirun_command)" -np "$@")
 
 # ---- checks --------------------------------------------------------------------------------------
-# A check is a command. Exit code 0: passed; 77: skipped, the last line is the reason; else failed, and its output is shown.
+# A check is a command. Exit code 0: passed; 77: skipped, the last line is the reason; else failed, and its output is
+# shown.
 names=()         # if not empty, only checks whose name contains one of them run
 begin_checks() { # begin_checks LANES: that many at a time
   lanes=$1
@@ -142,9 +150,9 @@ begin_checks() { # begin_checks LANES: that many at a time
 }
 
 check() { # check NAME COMMAND...
-  local word wanted=${#names[@]}
-  for word in "${names[@]}"; do [[ $1 != *"$word"* ]] || wanted=0; done
-  [ "$wanted" = 0 ] || return 0
+  local word wanted=no
+  for word in "${names[@]:-$1}"; do [[ $1 != *"$word"* ]] || wanted=yes; done
+  [ $wanted = yes ] || return 0
   while (($(jobs -rp | wc -l) >= lanes)); do wait -n; done
   run_check "$@" &
 }
@@ -169,5 +177,8 @@ run_check() {
 end_checks() {
   wait
   cat "$logs"/*.result 2>/dev/null | sort | awk '!/^ok/ { print } { n[$1]++ }
-    END { printf "%d passed, %d failed, %d skipped\n", n["ok"], n["FAILED"], n["skip"]; exit n["FAILED"] > 0 || !n["ok"] }'
+    END {
+      printf "%d passed, %d failed, %d skipped\n", n["ok"], n["FAILED"], n["skip"]
+      exit n["FAILED"] > 0 || !n["ok"]
+    }'
 }

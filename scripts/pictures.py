@@ -176,7 +176,8 @@ def link_time(rows):
     curves = {row["way"]: (kind, row["way"]) for row, kind in zip(rows, ("base", 2, "subject", 3))}
     pays = [sum(step(row, link) > step(rows[2], link) for link in range(1, 1000)) for row in rows[:2]] or "--"
     panel = Panel("", "speed of the link, Gbit/s per rank", "time of a training step, ms")
-    points = [(panel, row["way"], link, step(row, link)) for row in rows for link in (1, 2, 4, 10, 20, 40, 100, 200, 400)]
+    links = (1, 2, 4, 10, 20, 40, 100, 200, 400)
+    points = [(panel, row["way"], link, step(row, link)) for row in rows for link in links]
     title = "Training step: 1 % is faster than dense float32 up to {} Gbit/s, than bfloat16 up to {}".format(*pays)
     what = "calculated from measured parts; 86 million weights; dense overlaps with all of the computation"
     return Picture(title, what, curves, points)

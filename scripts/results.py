@@ -197,7 +197,7 @@ def html_table(head, rows):
     return "<table>" + "".join(f"<tr>{line}</tr>\n" for line in lines) + "</table>\n"
 
 
-def html_page(folder):
+def html_page(folder, check):
     """What was found and the pictures first; tables are open where they are of graphs under MPI."""
     drawn = pictures(folder).values()
     text = "".join(f"<p><b>{html.escape(title)}</b></p>\n" for title, _ in drawn)
@@ -209,7 +209,8 @@ def html_page(folder):
         text += f"<pre>{html.escape(file.read())}</pre>"
     title = "NCCL examples: results"
     head = f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"/><title>{title}</title>\n<style>{STYLE}</style>\n'
-    put(f"{folder}/report.html", f"{head}<h1>{title}</h1>\n<p>{html.escape(machine(folder))}</p>\n{text}</html>\n", False)
+    head += f"<h1>{title}</h1>\n<p>{html.escape(machine(folder))}</p>\n"
+    put(f"{folder}/report.html", head + text + "</html>\n", check)
 
 
 # ---- two folders side by side ------------------------------------------------------------------------------
@@ -270,16 +271,17 @@ def main():
             die(f"{folder} is a trial on the CPU stand-in, which has no times; allowed: results of GPUs")
     if command == "compare":
         return compare(folders, percent)
-    return html_page(folders[0]) if command == "html" else (plot if command == "plot" else pages)(folders[0], check)
+    return {"plot": plot, "html": html_page, "pages": pages}[command](folders[0], check)
 
 
 if __name__ == "__main__":
     try:
         code = main()
         print(end="", flush=True)
-    except OSError as problem:  # also what cannot be written: Python would try again at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as problem:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what cannot be written, Python would try to write again
         die(f"a file cannot be read or written: {problem}")
-    except Exception as problem:
-        die(f"not understood: {type(problem).__name__}, {problem}; allowed: CSV files of --bench, provenance.txt of bench.sh")
+    except Exception as problem:  # whatever the files are: exit code 1 would mean SLOWER
+        name = type(problem).__name__
+        die(f"not understood: {name}, {problem}; allowed: CSV files of --bench, provenance.txt of bench.sh")
     sys.exit(code)

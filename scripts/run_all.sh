@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds and runs every example, or those named, on all GPUs under both launchers (one thread or one MPI process per GPU), and
-# prints a line for each. Without a GPU (or with CUDA_VISIBLE_DEVICES=), nvcc or NCCL it runs them on the CPU stand-in.
+# Builds and runs every example, or those named, on all GPUs under both launchers (one thread or one MPI process per
+# GPU), and prints a line for each. Without a GPU (or with CUDA_VISIBLE_DEVICES=), nvcc or NCCL it runs them on the
+# CPU stand-in.
 #
 #   scripts/run_all.sh [--no-install] [EXAMPLE...]     (02 is 02_allreduce_sm)
 #

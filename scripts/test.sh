@@ -5,8 +5,8 @@
 #
 #   scripts/test.sh [--no-install] [NAME...]
 #
-# With names, runs only checks whose name contains one of them. Prints failed and skipped checks again at the end; the last
-# line is `N passed, N failed, N skipped`. Exit code 0: nothing failed and something passed; 1: otherwise;
+# With names, runs only checks whose name contains one of them. Prints failed and skipped checks again at the end; the
+# last line is `N passed, N failed, N skipped`. Exit code 0: nothing failed and something passed; 1: otherwise;
 # 2: usage.
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
@@ -17,6 +17,7 @@ names=("${words[@]}")
 cd "$TOP" || exit
 tools="bats clang-format cppcheck pkg-config python3 shellcheck"
 prepare "$tools /usr/include/cmocka.h" "$tools libcmocka-dev"
+read -ra programs <<<"$(make -s print-PROGRAMS)"
 begin_checks $(($(nproc) + 1)) # many checks wait, for timeouts for example
 
 tests=(all tests) sanitized=(pthread)
@@ -35,7 +36,21 @@ build_gpu() {
   [ -z "$missing" ] || { echo "$missing" && return 77; }
   flock "$logs/gpu" make -s -j "$lanes" STRICT=1 "${tests[@]}"
 }
-build_clang() { make -s -j "$lanes" CPU=1 STRICT=1 CC=clang CFLAGS=-O0 VARIANT=clang all tests; }
+# Not `all`: it sets the links in the folders of the examples.
+variant() { make -s -j "$lanes" CPU=1 STRICT=1 VARIANT="$1" "${@:2}" "${programs[@]/#/build/cpu-pthread-$1/}"; }
+build_clang() { variant clang CC=clang CFLAGS=-O0 tests; }
+aarch64() { # as on Grace; qemu runs the programs
+  local program
+  variant aarch64 CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++ CFLAGS=-O1 || return
+  for program in "${programs[@]}"; do
+    case $program in
+    sparse_allreduce) program+=" --count 3000 --steps 5" ;;
+    sparse_training) program+=" --epochs 1" ;;
+    esac
+    # shellcheck disable=SC2086 # words
+    NTHREADS=3 "${LIMIT[@]}" qemu-aarch64 -L /usr/aarch64-linux-gnu build/cpu-pthread-aarch64/$program || return
+  done
+}
 
 # built cpu|gpu COMMAND...: the first check that needs the build makes it, the others wait for it.
 built() {
@@ -65,11 +80,12 @@ for file in $(wc -l tests/cli/*.bats | sort -rn | awk 'NR > 1 { print $2 }'); do
   check "cli-$(basename "$file" .bats)" need bats built cpu built $kind "${LIMIT[@]}" bats --tap "$file"
 done
 check build-clang need clang build_clang
+check aarch64 need aarch64-linux-gnu-gcc need qemu-aarch64 aarch64
 for file in tests/unit/test_*.c; do
   name=$(basename "$file" .c)
   check "unit-${name#test_}" built cpu unit "$name"
 done
-for name in clang_format cppcheck shellcheck spdx; do check "${name/_/-}" tests/static.sh $name; done
+for name in calls clang_format cppcheck shellcheck spdx; do check "${name/_/-}" tests/static.sh $name; done
 check readme-snippets tests/readme_snippets.sh
 check links tests/links.sh
 for folder in results/*/plots; do check "$folder" need python3 scripts/results.py plot --check "${folder%/plots}"; done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Looks at all files of the suite: tests/static.sh clang_format|cppcheck|shellcheck|spdx. Exit code 77: no such tool here.
+# Looks at all files of the suite: tests/static.sh calls|clang_format|cppcheck|shellcheck|spdx. Exit code 77: no such
+# tool here.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -26,8 +27,17 @@ check_cppcheck() { # ctu: functions of two examples may have one name
   local libraries=(0[2-4]_*/ 0[2-4]_*/lib 0[2-4]_*/harness)
   sources c | xargs cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
     --suppress=missingIncludeSystem --suppress=arrayIndexThenCheck --suppress=ctunullpointer -DCPU_STANDIN -D_GNU_SOURCE \
-    -Icommon -Icommon/launch -Icommon/verify -Icommon/bench -Icommon/cpu -Icommon/cpu/include \
-    "${libraries[@]/#/-I}"
+    -Icommon -Icommon/launch -Icommon/verify -Icommon/bench -Icommon/cpu/include "${libraries[@]/#/-I}" -Icommon/cpu
+}
+
+# shellcheck disable=SC2016 # awk's
+check_calls() { # the programs check every call: none is a statement of its own (usage.c checks in its own way)
+  sources c cu | grep -E '^./(0[1-9]_[a-z_]*/([a-z_]*[.]c|harness|simple|training)|common/[^c])' | xargs awk '
+    /^ +(cuda|nccl|MPI_)[A-Z][A-Za-z]*\(.*\);/ && gsub(/\(/, "(") == gsub(/\)/, ")") {
+      print FILENAME ":" FNR ": " $0
+      bad = 1
+    }
+    END { exit bad }'
 }
 
 check_shellcheck() { sources sh bash bats sbatch pbs | xargs shellcheck .ci/run; }

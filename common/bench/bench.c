@@ -2,6 +2,7 @@
 #include "bench.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +11,14 @@
 
 /* ---- output: the table on stdout, the file of --output; rank 0 only ----------------------- */
 
-/* One variant at one size. Times are microseconds per call; NaN: no time. */
+/* Of the times of all repetitions. */
+enum { MEDIAN, MIN, Q1, Q3, MAX, TIMES };
+static const char *const time_names[TIMES] = {"us", "us_min", "us_q1", "us_q3", "us_max"};
+
+/* One variant at one size. */
 struct cell {
-  double us;                           /* median of the repetitions */
-  double us_min, us_q1, us_q3, us_max; /* their extremes and quartiles */
-  unsigned long long wrong;            /* elements, over all ranks */
+  double us[TIMES];         /* per call; NaN: no time */
+  unsigned long long wrong; /* elements, over all ranks */
 };
 
 struct row {
@@ -36,56 +40,75 @@ struct output {
   double limit;     /* of the bench; 0: unknown */
 };
 
+/* The columns of a variant. */
+enum { US, ALGBW, RATE, PERCENT, RATIO, COLUMNS };
+static const struct {
+  int width, digits;
+  const char *unit;
+} columns[COLUMNS] = {{13, 2, ""}, {8, 2, ""}, {8, 2, ""}, {8, 1, ""}, {8, 3, "x"}};
+
+static bool has_column(const struct output *out, int variant, int column)
+{
+  if (column == PERCENT) return out->limit > 0;
+  return column != RATIO || variant > 0;
+}
+
+static void print_headings(const struct output *out)
+{
+  const char *const names[COLUMNS] = {"us", "algbw", out->bench->rate, "%", "ratio"};
+  const int nvariants = out->bench->nvariants;
+  printf("#%12s", "");
+  for (int v = 0; v < nvariants; v++) {
+    int width = 0;
+    for (int c = 0; c < COLUMNS; c++)
+      if (has_column(out, v, c)) width += columns[c].width;
+    printf("%*s", width, out->bench->variants[v].name);
+  }
+  printf("\n#%12s", "bytes");
+  for (int v = 0; v < nvariants; v++)
+    for (int c = 0; c < COLUMNS; c++)
+      if (has_column(out, v, c)) printf("%*s", columns[c].width, names[c]);
+  launcher_print(out->me, "   wrong\n");
+}
+
 /* Prints the heading, opens the file. Returns 0, or -1 after a line on stderr. */
 static int start_output(struct output *out)
 {
-  const struct bench *bench = out->bench;
   const struct options *opt = out->opt;
-  if (bench_shows_times) out->limit = bench->limit;
-  launcher_print(out->me, "# %s: %d rank%s, %s\n# %ld calls ", bench->title, out->me->nranks,
-                 out->me->nranks == 1 ? "" : "s", opt->type->name, opt->iterations);
+  if (bench_shows_times) out->limit = out->bench->limit;
+  printf("# %s: %d rank%s, %s\n# %ld calls ", out->bench->title, out->me->nranks,
+         out->me->nranks == 1 ? "" : "s", opt->type->name, opt->iterations);
   if (opt->graph_launches)
-    launcher_print(out->me, "in a CUDA graph launched %ldx", opt->graph_launches);
+    printf("in a CUDA graph launched %ldx", opt->graph_launches);
   else
-    launcher_print(out->me, "eager");
-  launcher_print(out->me, "; slowest rank, median of %ld repetitions; us, GB/s = 1e9 B/s\n",
-                 opt->repetitions);
-  if (out->limit > 0)
-    launcher_print(out->me, "# %% of the limit of %.1f GB/s, measured in this run\n", out->limit);
-  launcher_print(out->me, "#%12s", "");
-  for (int v = 0; v < bench->nvariants; v++)
-    launcher_print(out->me, "  %*s", 27 + (out->limit > 0 ? 8 : 0) + (v ? 8 : 0),
-                   bench->variants[v].name);
-  launcher_print(out->me, "\n#%12s", "bytes");
-  for (int v = 0; v < bench->nvariants; v++)
-    launcher_print(out->me, "  %11s%8s%8s%s%s", "us", "algbw", bench->rate,
-                   out->limit > 0 ? "       %" : "", v ? "   ratio" : "");
-  launcher_print(out->me, "   wrong\n");
+    printf("eager");
+  printf("; slowest rank, median of %ld repetitions; us, GB/s = 1e9 B/s\n", opt->repetitions);
+  if (out->limit > 0) printf("# %% of the limit of %.1f GB/s, measured in this run\n", out->limit);
+  print_headings(out);
   return rows_open(&out->rows, opt->output);
-}
-
-/* Prints one number of the table, right-aligned; "-" if it is NaN. */
-static void print_number(const struct output *out, int width, int digits, double value,
-                         const char *unit)
-{
-  if (isfinite(value))
-    launcher_print(out->me, "%*.*f%s", width - (int)strlen(unit), digits, value, unit);
-  else
-    launcher_print(out->me, "%*s", width, "-");
 }
 
 static void output_cell(struct output *out, const struct row *row, int v)
 {
   const struct bench *bench = out->bench;
   const struct cell *cell = &row->cells[v];
-  const double algbw = (double)row->size.bytes / cell->us / 1e3; /* as nccl-tests defines it */
-  const double rate = bench->moved(bench, out->me, row->size) / cell->us / 1e3;
-  const double ratio = row->cells[0].us / cell->us;
-  print_number(out, 13, 2, cell->us, "");
-  print_number(out, 8, 2, algbw, "");
-  print_number(out, 8, 2, rate, "");
-  if (out->limit > 0) print_number(out, 8, 1, 100 * rate / out->limit, "");
-  if (v) print_number(out, 8, 3, ratio, "x");
+  const double us = cell->us[MEDIAN], rate = bench->moved(bench, out->me, row->size) / us / 1e3;
+  const double values[COLUMNS] = {
+      [US] = us,
+      [ALGBW] = (double)row->size.bytes / us / 1e3, /* as nccl-tests defines it */
+      [RATE] = rate,
+      [PERCENT] = 100 * rate / out->limit,
+      [RATIO] = row->cells[0].us[MEDIAN] / us,
+  };
+  for (int c = 0; c < COLUMNS; c++) {
+    const int width = columns[c].width;
+    if (!has_column(out, v, c)) continue;
+    if (isfinite(values[c]))
+      printf("%*.*f%s", width - (int)strlen(columns[c].unit), columns[c].digits, values[c],
+             columns[c].unit);
+    else
+      printf("%*s", width, "-");
+  }
 
   struct rows *rows = &out->rows;
   if (bench->series) rows_text(rows, bench->series_name, bench->series[row->size.series]);
@@ -95,14 +118,10 @@ static void output_cell(struct output *out, const struct row *row, int v)
   rows_integer(rows, "ranks", (unsigned long long)out->me->nranks);
   rows_integer(rows, "graph", (unsigned long long)out->opt->graph_launches);
   rows_text(rows, "variant", bench->variants[v].name);
-  rows_number(rows, "us", cell->us);
-  rows_number(rows, "us_min", cell->us_min);
-  rows_number(rows, "us_q1", cell->us_q1);
-  rows_number(rows, "us_q3", cell->us_q3);
-  rows_number(rows, "us_max", cell->us_max);
-  rows_number(rows, "algbw", algbw);
+  for (int t = 0; t < TIMES; t++) rows_number(rows, time_names[t], cell->us[t]);
+  rows_number(rows, "algbw", values[ALGBW]);
   rows_number(rows, bench->rate, rate);
-  rows_number(rows, "ratio", ratio);
+  rows_number(rows, "ratio", values[RATIO]);
   rows_number(rows, "limit", out->limit > 0 ? out->limit : (double)NAN);
   rows_integer(rows, "wrong", cell->wrong);
   rows_end(rows);
@@ -111,7 +130,7 @@ static void output_cell(struct output *out, const struct row *row, int v)
 static void output_row(struct output *out, const struct row *row)
 {
   unsigned long long wrong = 0;
-  launcher_print(out->me, " %12zu", row->size.bytes);
+  printf(" %12zu", row->size.bytes);
   for (int v = 0; v < out->bench->nvariants; v++) {
     output_cell(out, row, v);
     wrong += row->cells[v].wrong;
@@ -190,13 +209,10 @@ double bench_median(double *values, long n)
 /* A variant with a wrong result gets no time. cell->wrong is set before. */
 static void summarise(struct cell *cell, double *us, long n)
 {
-  cell->us = bench_median(us, n);
-  cell->us_min = us[0];
-  cell->us_q1 = us[(n - 1) / 4];
-  cell->us_q3 = us[n - 1 - (n - 1) / 4];
-  cell->us_max = us[n - 1];
-  if (cell->wrong == 0 && bench_shows_times) return;
-  cell->us = cell->us_min = cell->us_q1 = cell->us_q3 = cell->us_max = NAN;
+  const bool shown = cell->wrong == 0 && bench_shows_times;
+  const double median = bench_median(us, n); /* sorts them */
+  const double times[TIMES] = {median, us[0], us[(n - 1) / 4], us[n - 1 - (n - 1) / 4], us[n - 1]};
+  for (int t = 0; t < TIMES; t++) cell->us[t] = shown ? times[t] : (double)NAN;
 }
 
 /* Measures all variants at one size. */

@@ -10,14 +10,23 @@ static void say(char *text, size_t size, enum aspect aspect, int64_t value)
 {
   static const char *const operations[] = {"ncclSum", "ncclProd", "ncclMax", "ncclMin", "ncclAvg"};
   static const char *const kinds[] = {"registered", "in a window", "not registered"};
-  const char *word = aspect == TYPE        ? cpu_type_name((ncclDataType_t)value)
-                     : aspect == OPERATION ? operations[value]
-                     : aspect == SENDBUFF_KIND || aspect == RECVBUFF_KIND ? kinds[value]
-                                                                          : NULL;
-  if (word != NULL)
-    snprintf(text, size, "%s", word);
-  else
-    snprintf(text, size, "%" PRId64 "%s", value, aspect == COUNT ? " elements" : "");
+  switch (aspect) {
+  case TYPE:
+    snprintf(text, size, "%s", cpu_type_name((ncclDataType_t)value));
+    break;
+  case OPERATION:
+    snprintf(text, size, "%s", operations[value]);
+    break;
+  case SENDBUFF_KIND:
+  case RECVBUFF_KIND:
+    snprintf(text, size, "%s", kinds[value]);
+    break;
+  case COUNT:
+    snprintf(text, size, "%" PRId64 " elements", value);
+    break;
+  default:
+    snprintf(text, size, "%" PRId64, value);
+  }
 }
 
 bool cpu_claims_agree(ncclComm_t comm, const char *const *names, const struct claim *claims)

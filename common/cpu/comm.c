@@ -292,7 +292,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
   if (comm != NULL && comm->stream != NULL && !cpu_stream_idle(comm->stream)) {
     atomic_store(&comm->aborted, true);
-    cpu_control_fail(comm->control, "rank %d has called ncclCommAbort", comm->rank);
+    cpu_control_abort(comm->control, comm->rank);
   }
   return destroy(comm);
 }
@@ -302,8 +302,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 /* The first failure on any rank, with a text for ncclGetLastError. */
 static ncclResult_t async_error(ncclComm_t comm)
 {
-  const char *failure = cpu_control_failure(comm->control);
-  return failure == NULL ? ncclSuccess : cpu_nccl_error(ncclInvalidUsage, "%s", failure);
+  const ncclResult_t result = cpu_control_result(comm->control);
+  if (result == ncclSuccess) return result;
+  return cpu_nccl_error(result, "%s", cpu_control_failure(comm->control));
 }
 
 ncclResult_t cpu_comm_check(ncclComm_t comm)

@@ -24,6 +24,7 @@ struct bell {
 struct control {
   pthread_mutex_t lock;   /* guards all but the letters */
   atomic_bool failed;     /* set with the lock, read without */
+  atomic_bool aborted;    /* by a rank; set before `failed` */
   char failure[SENTENCE]; /* written before `failed` becomes true, then never again */
   int nranks;
   uint64_t joined; /* one bit per rank */
@@ -81,6 +82,18 @@ void cpu_control_fail(struct control *control, const char *format, ...)
   for (int r = 0; r < MAX_RANKS; r++) ring(&control->bells[r]);
   pthread_mutex_unlock(&control->lock);
   va_end(arguments);
+}
+
+void cpu_control_abort(struct control *control, int rank)
+{
+  if (!atomic_load(&control->failed)) atomic_store(&control->aborted, true);
+  cpu_control_fail(control, "rank %d has called ncclCommAbort", rank);
+}
+
+ncclResult_t cpu_control_result(const struct control *control)
+{
+  if (!atomic_load(&control->failed)) return ncclSuccess;
+  return atomic_load(&control->aborted) ? ncclRemoteError : ncclInvalidUsage;
 }
 
 const char *cpu_control_failure(const struct control *control)

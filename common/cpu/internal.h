@@ -200,6 +200,10 @@ struct letter *cpu_letter(struct control *control, int from, int to);
 /* Marks the communicator as failed on all ranks and wakes them. The first message stays. */
 void cpu_control_fail(struct control *control, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* The rank gives up: to the others, a failure of that rank. */
+void cpu_control_abort(struct control *control, int rank);
+/* What calls on a communicator return that has failed, or ncclSuccess. */
+ncclResult_t cpu_control_result(const struct control *control);
 /* The message, or NULL if the communicator has not failed. */
 const char *cpu_control_failure(const struct control *control);
 

@@ -116,7 +116,8 @@ void cpu_registration_note(ncclComm_t comm, char *const *buffers, const size_t *
       fprintf(stderr, "note: %s is registered for %zu of %zu bytes: NCCL will not use it\n",
               names[b], found[b].bytes - (size_t)(buffers[b] - found[b].start), bytes[b]);
   }
-  enum which one = whole[SENDBUFF] ? SENDBUFF : RECVBUFF, other = RECVBUFF - one;
+  const enum which one = whole[SENDBUFF] ? SENDBUFF : RECVBUFF;
+  const enum which other = whole[SENDBUFF] ? RECVBUFF : SENDBUFF;
   if (bytes[one] > 0 && bytes[other] > 0 && whole[one] && !whole[other] &&
       found[one].kind == HELD_REGISTERED && first_note(comm))
     fprintf(stderr, "note: %s is registered and %s is not: NCCL will not use it\n", names[one],

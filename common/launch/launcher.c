@@ -154,7 +154,7 @@ double launcher_max(const struct rank *me, double value)
   double values[me->nranks], max = value;
   launcher_allgather(me, &value, values, sizeof value);
   for (int rank = 0; rank < me->nranks; rank++)
-    if (!(values[rank] <= max)) max = values[rank]; /* NaN wins */
+    if (values[rank] > max) max = values[rank];
   return max;
 }
 

@@ -37,7 +37,8 @@ void launcher_broadcast(const struct rank *me, void *data, size_t bytes, int roo
 
 const char *backend_start(struct rank *me, int *argc, char ***argv)
 {
-  static char description[MPI_MAX_LIBRARY_VERSION_STRING + 8] = "MPI (";
+  static char description[MPI_MAX_LIBRARY_VERSION_STRING + 8];
+  char version[MPI_MAX_LIBRARY_VERSION_STRING];
   int level, length;
   /* MULTIPLE, so that the watchdog's thread may call MPI_Abort. With less that mostly works as
    * well; if it does not return, the watchdog's alarm ends this process. */
@@ -45,8 +46,8 @@ const char *backend_start(struct rank *me, int *argc, char ***argv)
   MPICHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* MPICHECK reports */
   MPICHECK(MPI_Comm_rank(MPI_COMM_WORLD, &me->rank));
   MPICHECK(MPI_Comm_size(MPI_COMM_WORLD, &me->nranks));
-  MPICHECK(MPI_Get_library_version(description + strlen(description), &length));
-  strcpy(description + strcspn(description, "\n,"), ")");
+  MPICHECK(MPI_Get_library_version(version, &length));
+  snprintf(description, sizeof description, "MPI (%.*s)", (int)strcspn(version, "\n,"), version);
   return description;
 }
 

@@ -250,8 +250,10 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
     int i = got - FIRST_VALUE;
     if (got == '?' || got == ':') {
       /* optopt is the letter, or the value of a long option, or 0 if nothing matched */
-      const bool letter = optopt > 0 && optopt < FIRST_VALUE;
-      shown(letter ? (char[]){'-', (char)optopt, '\0'} : argv[optind - 1], word);
+      if (optopt > 0 && optopt < FIRST_VALUE)
+        snprintf(word, sizeof word, "-%c", optopt);
+      else
+        shown(argv[optind - 1], word);
       return FAIL("option '%s' %s; see --help", word,
                   got == ':'              ? "needs an argument"
                   : optopt >= FIRST_VALUE ? "takes no argument"

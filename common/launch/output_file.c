@@ -18,27 +18,15 @@ static int fail(const struct output_file *file, char *error, size_t error_size)
   return -1;
 }
 
-static void *not_null(void *memory)
-{
-  if (!memory) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  return memory;
-}
-
 static char *text(const char *format, ...)
 {
-  char *result = NULL;
+  char *result;
   va_list arguments;
   va_start(arguments, format);
-  if (vasprintf(&result, format, arguments) < 0) result = NULL;
+  if (vasprintf(&result, format, arguments) < 0)
+    launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   va_end(arguments);
-  return not_null(result);
-}
-
-/* The folder of a name. */
-static char *folder_of(const char *name)
-{
-  const char *slash = strrchr(name, '/');
-  return slash ? text("%.*s", (int)(slash - name + 1), name) : text("./");
+  return result;
 }
 
 /* The name at the end of all links, whose file need not exist; NULL if a folder does not. */
@@ -46,17 +34,17 @@ static char *without_links(const char *name)
 {
   char target[PATH_MAX], *path = realpath(name, NULL);
   if (path || errno != ENOENT) return path;
-  char *folder = folder_of(name);
+  const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
+  char *folder = text("%.*s./", (int)(last - name), name);
   const ssize_t length = readlink(name, target, sizeof target - 1);
   if (length >= 0) { /* a link to a file that is still to be made */
     target[length] = '\0';
     char *next = text("%s%s", *target == '/' ? "" : folder, target);
     path = without_links(next);
     free(next);
-  } else {
-    const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
-    char *real = *last ? realpath(folder, NULL) : NULL;
-    if (real) path = text("%s/%s", real, last);
+  } else if (*last && (path = realpath(folder, NULL))) {
+    char *real = path;
+    path = text("%s/%s", real, last);
     free(real);
   }
   free(folder);
@@ -66,20 +54,9 @@ static char *without_links(const char *name)
 char *file_identity(const char *name)
 {
   struct stat status;
-  char *path, *folder, *identity = NULL;
-  if (stat(name, &status) == 0) {
-    if (S_ISCHR(status.st_mode)) return NULL;
-    return text("%jd:%jd", (intmax_t)status.st_dev, (intmax_t)status.st_ino);
-  }
-  path = without_links(name);
-  if (!path) return NULL;
-  folder = folder_of(path);
-  if (stat(folder, &status) == 0)
-    identity =
-        text("%jd:%jd%s", (intmax_t)status.st_dev, (intmax_t)status.st_ino, strrchr(path, '/'));
-  free(folder);
-  free(path);
-  return identity;
+  if (stat(name, &status) != 0) return without_links(name);
+  if (S_ISCHR(status.st_mode)) return NULL;
+  return text("%jd:%jd", (intmax_t)status.st_dev, (intmax_t)status.st_ino);
 }
 
 /* Opens a new file beside the old one, which gets the mode of the old one. No other file has its

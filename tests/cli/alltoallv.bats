@@ -12,7 +12,6 @@ verified() { # verified LAUNCHER RANKS [OPTIONS]
 }
 
 @test "golden output on 1, 2, 3, 4, 7 and 12 ranks, both launchers" {
-  diff "$TOP/tests/golden/03_alltoallv_sm.4" <("$TOP/tests/golden.sh" 03_alltoallv_sm 4)
   for launcher in $LAUNCHERS; do
     for ranks in 1 2 3 4 7 12; do
       verified "$launcher" $ranks

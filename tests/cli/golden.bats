@@ -12,12 +12,6 @@ golden() { # golden EXAMPLE LAUNCHER
   done
 }
 
-@test "the golden text for 4 ranks is the one that was asked for" {
-  for example in $EXAMPLES; do
-    diff "$TOP/tests/golden/$example.4" <("$TOP/tests/golden.sh" "$example" 4)
-  done
-}
-
 @test "01 pthread: golden output on 1, 2, 3, 4 and 7 ranks" { golden 01_allreduce_ub pthread; }
 @test "02 pthread: golden output on 1, 2, 3, 4 and 7 ranks" { golden 02_allreduce_sm pthread; }
 @test "MPI: golden output on 1, 2, 3, 4 and 7 ranks" {

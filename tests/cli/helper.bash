@@ -121,18 +121,6 @@ one_line() {
   says "$1"
 }
 
-# full_disk PATTERN: scripts with $WORK/bin in front of PATH find the disk full when they write a file whose
-# path matches, after its first bytes.
-full_disk() {
-  mkdir -p "$WORK/bin"
-  cat >"$WORK/bin/tee" <<TEE
-#!/bin/sh
-case \$2 in $1) head -c 20 >"\$2"; echo "tee: \$2: No space left on device" >&2; exit 1 ;; esac
-exec $(command -v tee) "\$@"
-TEE
-  chmod +x "$WORK/bin/tee"
-}
-
 # No process with that word in its command line is left, after a moment to die.
 nobody_left() {
   local pattern="[${1:0:1}]${1:1}" # does not match itself in grep's command line

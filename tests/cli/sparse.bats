@@ -6,10 +6,9 @@ export EXAMPLES="04_sparse_allreduce"
 masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
 
 @test "golden output: without options, and on 1, 3 and 7 ranks, both launchers" {
-  diff "$TOP/tests/golden/04_sparse_allreduce.4" <("$TOP/tests/golden.sh" 04_sparse_allreduce 4)
   sparse pthread -
   exits_with 0
-  diff "$TOP/tests/golden/04_sparse_allreduce.4" <(masked) || show
+  diff <("$TOP/tests/golden.sh" 04_sparse_allreduce 4) <(masked) || show
   says_not '^[^n]|^n[^o]' # notes only
   for ranks in 1 3 7; do
     verified pthread $ranks
@@ -103,17 +102,6 @@ paths = [r['path'] for r in rows]
 assert paths == ['plain allreduce', 'symmetric allreduce', 'direct allreduce', 'dense', 'oktopk', 'simple oktopk',
   'oktopk entries', 'oktopk entries added', 'topkSA', 'topkSA entries', 'topkSA entries added'], paths
 assert all(r['wrong'] == 0 for r in rows)"
-}
-
-@test "--help names every option" {
-  sparse pthread - --help
-  exits_with 0
-  for option in algorithm count density steps preset gradient seed throttle warmup-steps balance nonfinite \
-    gtopk-exact-residual gk-threshold exchange result simple input results residual bench digest timeout; do
-    prints " --$option( |$)"
-  done
-  prints '-J, --output FILE'
-  prints_not 'minbytes|repetitions'
 }
 
 # The section "A path of your own" of simple/README.md, followed to the letter in a copy.

@@ -41,21 +41,6 @@ assert all(a + b == c for a, b, c in zip(sent, kept, g)) and sum(a != 0 for a in
 PYTHON
 }
 
-@test "files written by numpy are read, files written here are read by numpy" {
-  python3 -c 'import numpy' 2>/dev/null || skip "no numpy"
-  python3 - "$WORK" <<'PYTHON'
-import numpy, sys
-for rank in range(2):
-    numpy.save(sys.argv[1] + "/in_%d.npy" % rank, numpy.random.default_rng(rank).normal(size=(3, 1000)).astype("f4"))
-PYTHON
-  verified pthread 2 --input "$WORK/in_%r.npy" --algorithm dense --results "$WORK/out_%r.npy"
-  python3 - "$WORK" <<'PYTHON'
-import numpy, sys
-load = lambda name: numpy.load(sys.argv[1] + "/" + name)
-assert numpy.allclose((load("in_0.npy") + load("in_1.npy")) / 2, load("out_0.npy"), atol=1e-6)
-PYTHON
-}
-
 malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and nothing is written
   refused "$WORK/bad_1.npy: $1" --input "$WORK/bad_%r.npy" --algorithm topkA --results "$WORK/never_%r.npy"
   [ -z "$(find "$WORK" -name 'never*')" ]

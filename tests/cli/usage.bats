@@ -77,13 +77,3 @@ two_jobs() {
     done
   done
 }
-
-@test "--help names all options and the exit codes, and says which files -J takes" {
-  start pthread - 02_allreduce_sm --help
-  exits_with 0
-  for option in --count --datatype --bench --minbytes --maxbytes --stepfactor --iters --warmup_iters --cudagraph \
-    '--output FILE .*FILE, which ends in .json or .csv' --timeout --digest --version --require-symmetric 'Exit codes'; do
-    tr '\n' ' ' <"$WORK/out" | grep -qE -e "$option"
-  done
-  says_not '.'
-}

@@ -2,6 +2,7 @@
 /* The verifier must find what is wrong and nothing else: a test of the test. */
 #include "verify.h"
 
+#include <semaphore.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -204,21 +205,6 @@ static void swap(struct bench *b, size_t i, size_t j)
   write_bits(b, b->output, j, first);
 }
 
-static void test_inputs_and_misplaced_elements_are_wrong(void **state)
-{
-  char text[512];
-  struct bench b;
-  (void)state;
-  open_bench(&b, "float", 1, 4);
-  verifier_fill(&b.verifier, b.output, NULL, COUNT);
-  assert_true(check(&b, text, sizeof text) > COUNT - 10);
-  all_reduce(&b);
-  swap(&b, 10, 11);
-  assert_int_equal(check(&b, text, sizeof text), 2);
-  assert_non_null(strstr(text, "element 10 is "));
-  close_bench(&b);
-}
-
 static void test_rounds_and_ranks_differ(void **state)
 {
   struct bench b, other;
@@ -280,38 +266,6 @@ static void test_digest_sees_values_and_places(void **state)
   close_bench(&b);
 }
 
-static void test_bits_of_every_number(void **state)
-{
-  (void)state;
-  for (size_t t = 0; t < TYPES; t++) {
-    const struct datatype *type = datatype_find(type_names[t]);
-    const uint32_t limit = 1U << (type->exact_bits < 16 ? type->exact_bits : 16);
-    for (uint32_t number = 0; number < limit; number++)
-      assert_true(datatype_value(type, verify_bits(type->nccl, number)) == number);
-  }
-  assert_true(datatype_value(datatype_find("float"), verify_bits(ncclFloat, 0xFFFFFF)) == 0xFFFFFF);
-  assert_true(datatype_value(datatype_find("double"), verify_bits(ncclDouble, ~0U)) == ~0U);
-}
-
-/* Who adds integers of 64 bits in 32 is wrong nearly everywhere, with and without a sign. */
-static void test_sums_need_64_bits(void **state)
-{
-  char text[512];
-  (void)state;
-  for (int ranks = 1; ranks <= 64; ranks *= 8)
-    for (int sign = 0; sign < 2; sign++) {
-      struct bench b;
-      open_bench(&b, sign ? "int64" : "uint64", 0, ranks);
-      all_reduce(&b);
-      for (size_t i = 0; i < COUNT; i++) {
-        const uint64_t bits = read_bits(&b, b.output, i);
-        write_bits(&b, b.output, i, sign ? (uint64_t)(int64_t)(int32_t)bits : (uint32_t)bits);
-      }
-      assert_true(check(&b, text, sizeof text) > COUNT - 10);
-      close_bench(&b);
-    }
-}
-
 /* What is said to have been wrong is what was compared, not what stands there later; all digits. */
 static unsigned long long compare_and_mend(struct bench *b)
 {
@@ -338,57 +292,46 @@ static void test_what_was_compared_is_said(void **state)
 }
 
 /* A check reads at once: what the caller's stream does later counts as not done. */
-static void nap(const void *unused)
+static sem_t gate;
+
+static void wait_at_gate(void *unused)
 {
   (void)unused;
-  usleep(200000);
+  sem_wait(&gate);
 }
 
 static unsigned long long check_too_early(struct bench *b)
 {
-  CUDACHECK(cpu_launch(b->stream, nap, NULL, 0));
+  CUDACHECK(cudaLaunchHostFunc(b->stream, wait_at_gate, NULL));
   CUDACHECK(cudaMemcpyAsync(b->output, b->buffer, COUNT * 4, cudaMemcpyDeviceToDevice, b->stream));
   verifier_check(&b->verifier, "test", b->output, COUNT);
-  return b->verifier.code == EXIT_VERIFIED ? 0 : 1;
-}
-
-static unsigned long long check_in_time(struct bench *b)
-{
-  CUDACHECK(cudaStreamSynchronize(b->stream));
-  verifier_check(&b->verifier, "test", b->output, COUNT);
+  sem_post(&gate);
   return b->verifier.code == EXIT_VERIFIED ? 0 : 1;
 }
 
 static void test_a_check_does_not_wait(void **state)
 {
-  char text[512], wanted[512];
+  char text[512];
   struct bench b;
   (void)state;
   open_bench(&b, "int32", 0, 1); /* so the result equals the input */
   verifier_fill(&b.verifier, b.buffer, b.output, COUNT);
   CUDACHECK(cudaStreamSynchronize(b.stream));
   assert_int_equal(caught(&b, check_too_early, text, sizeof text), 1);
-  snprintf(wanted, sizeof wanted,
-           "test: element 0 is -1, expected %llu (1000 elements wrong): the element was never "
-           "written; did you wait for the stream?\n",
-           (unsigned long long)read_bits(&b, b.buffer, 0));
-  assert_string_equal(text, wanted);
-  b.verifier.code = EXIT_VERIFIED;
-  assert_int_equal(caught(&b, check_in_time, text, sizeof text), 0);
-  assert_string_equal(text, "");
+  assert_non_null(
+      strstr(text, " (1000 elements wrong): the element was never written; did you wait"));
+  CUDACHECK(cudaStreamSynchronize(b.stream));
+  assert_int_equal(check(&b, text, sizeof text), 0);
   close_bench(&b);
 }
 
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bits_of_every_number),
       cmocka_unit_test(test_right_results_pass),
       cmocka_unit_test(test_wrong_elements_are_found),
-      cmocka_unit_test(test_inputs_and_misplaced_elements_are_wrong),
       cmocka_unit_test(test_rounds_and_ranks_differ),
       cmocka_unit_test(test_only_count_elements),
-      cmocka_unit_test(test_sums_need_64_bits),
       cmocka_unit_test(test_what_was_compared_is_said),
       cmocka_unit_test(test_a_check_does_not_wait),
       cmocka_unit_test(test_digest_sees_values_and_places),

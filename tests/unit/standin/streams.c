@@ -72,7 +72,8 @@ void test_order(void **state)
   for (int i = BLOCKING; i < STANDARD; i++) CUDA(cudaStreamDestroy(streams[i]));
 }
 
-/* A rank whose peer never comes gives up, and goes on with its stream and a new communicator. */
+/* A rank whose peer never comes gives up, and goes on with its stream and a new communicator. The
+ * peer hears of it. */
 static void *abort_thread(void *argument)
 {
   struct rank *me = init_rank(argument) == NULL ? argument : NULL;
@@ -83,7 +84,10 @@ static void *abort_thread(void *argument)
     NCCL(ncclAllReduce(memory, memory, 1, ncclFloat, ncclSum, me->comm, me->stream));
     REQUIRE(cudaStreamQuery(me->stream) == cudaErrorNotReady);
   }
+  ncclResult_t error = ncclSuccess;
+  while (me->rank == 1 && error == ncclSuccess) NCCL(ncclCommGetAsyncError(me->comm, &error));
   NCCL(ncclCommAbort(me->comm));
+  REQUIRE(error == (me->rank == 1 ? ncclRemoteError : ncclSuccess));
   CUDA(cudaStreamSynchronize(me->stream));
   NCCL(ncclGetUniqueId(&id));
   NCCL(ncclCommInitRank(&alone, 1, id, 0));
