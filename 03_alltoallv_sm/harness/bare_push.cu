@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* For --bench: the stores of simple/barrier.cu without the barriers. */
-#include "simple/push.cuh"
+#include "simple/stores.cuh"
 
 static __global__ void __launch_bounds__(THREADS) bare_push(const __grid_constant__ push_args a)
 {

@@ -5,7 +5,7 @@
  *   barrier   all ranks have reached the exchange, so their receive buffers may be written
  *   store     this rank's part for rank p to where rank p wants it: the caller has asked before
  *   barrier   all ranks have stored, so this rank's receive buffer is complete */
-#include "push.cuh"
+#include "stores.cuh"
 
 static __global__ void __launch_bounds__(THREADS)
     push_between_barriers(const __grid_constant__ push_args a)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stores of barrier.cu: this rank's parts go to where the other ranks want them. */
-#ifndef PUSH_CUH
-#define PUSH_CUH
+#ifndef STORES_CUH
+#define STORES_CUH
 
 #include <nccl_device.h>
 
