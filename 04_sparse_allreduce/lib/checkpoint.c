@@ -83,8 +83,7 @@ ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state)
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state)
 {
   struct sparse_allreduce_handle *h = handle;
-  SPARSE_TRY(sparse_wait(h));
-  if (state == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_wait(h, state));
   const struct saved own = saved_header(h);
   struct saved saved;
   memcpy(&saved, state, sizeof(saved));

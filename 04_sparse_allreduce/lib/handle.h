@@ -103,9 +103,8 @@ struct sparse_allreduce_handle {
 
 /* Set the text of sparse_allreduce_last_error() and return `result`: of any error; of a call of
  * NCCL that failed; of a call of the AlltoAllV library, which may have succeeded. */
-ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-void sparse_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* of no error */
+#define sparse_fail(result, ...) (sparse_say(__VA_ARGS__), (result))
+void sparse_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 ncclResult_t sparse_fail_nccl(ncclResult_t result, const char *call);
 ncclResult_t sparse_alltoallv(ncclResult_t result);
 
@@ -157,14 +156,15 @@ static inline struct sparse_list sparse_result(const struct sparse_memory *m)
 /* A hash of `count` bytes, and of what was hashed before. */
 uint64_t sparse_hash(uint64_t so_far, const void *bytes, size_t count);
 
-/* Every call begins with it: an error if the handle is NULL, or broken as far as the host knows. */
-ncclResult_t sparse_usable(const struct sparse_allreduce_handle *h);
+/* Every call begins with it: an error if one of the two is NULL, or the handle broken as far as the
+ * host knows. */
+ncclResult_t sparse_usable(const struct sparse_allreduce_handle *h, const void *argument);
 
 /* Waits for the device, then copies the state to h->state. */
 ncclResult_t sparse_read_state(struct sparse_allreduce_handle *h);
 
 /* The same, and an error if the handle is broken, for calls that need the work of its last step. */
-ncclResult_t sparse_wait(struct sparse_allreduce_handle *h);
+ncclResult_t sparse_wait(struct sparse_allreduce_handle *h, const void *argument);
 
 /* Steps from here on have this density, and the state is h->state. There is no last step then. */
 ncclResult_t sparse_change_density(struct sparse_allreduce_handle *h, double density);

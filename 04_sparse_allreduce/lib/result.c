@@ -33,18 +33,18 @@ static ncclResult_t find_error(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
-ncclResult_t sparse_usable(const struct sparse_allreduce_handle *h)
+ncclResult_t sparse_usable(const struct sparse_allreduce_handle *h, const void *argument)
 {
-  if (h == NULL) return sparse_fail(ncclInvalidArgument, "NULL handle");
+  if (h == NULL || argument == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   return h->broken == ncclSuccess ? ncclSuccess : sparse_fail(h->broken, "%s", h->reason);
 }
 
-ncclResult_t sparse_wait(struct sparse_allreduce_handle *h)
+ncclResult_t sparse_wait(struct sparse_allreduce_handle *h, const void *argument)
 {
-  SPARSE_TRY(sparse_usable(h));
+  SPARSE_TRY(sparse_usable(h, argument));
   SPARSE_TRY(sparse_read_state(h));
   SPARSE_TRY(find_error(h));
-  return sparse_usable(h);
+  return sparse_usable(h, argument);
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */
@@ -53,7 +53,7 @@ ncclResult_t sparse_allreduce_sparse_result(sparse_allreduce_t handle,
                                             const struct sparse_pair **pairs,
                                             const uint64_t **count)
 {
-  SPARSE_TRY(sparse_usable(handle));
+  SPARSE_TRY(sparse_usable(handle, handle));
   const bool entries = handle->last.there && !sparse_is_dense(handle->last);
   if (pairs != NULL) *pairs = entries ? handle->m.gathered : NULL;
   if (count != NULL) *count = entries ? &handle->m.state->result_count : NULL;
@@ -64,8 +64,7 @@ ncclResult_t sparse_allreduce_add(sparse_allreduce_t handle, float scale, float 
                                   cudaStream_t stream)
 {
   const struct sparse_allreduce_handle *h = handle;
-  SPARSE_TRY(sparse_usable(h));
-  if (vector == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_usable(h, vector));
   enum cudaStreamCaptureStatus status;
   SPARSE_CUDA(cudaStreamIsCapturing(stream, &status));
   const struct sparse_step step = status == cudaStreamCaptureStatusNone ? h->last : h->latest;
@@ -96,7 +95,7 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
 {
   if (handle == NULL || result == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   *result = ncclSuccess;
-  const ncclResult_t waited = sparse_wait(handle);
+  const ncclResult_t waited = sparse_wait(handle, result);
   if (waited == ncclSuccess) return check_finite(handle, result);
   *result = handle->broken;
   return handle->broken == ncclSuccess ? waited : ncclSuccess;
@@ -184,8 +183,7 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
                                          sparse_allreduce_statistics_t *statistics)
 {
   const struct sparse_allreduce_handle *h = handle;
-  SPARSE_TRY(sparse_wait(handle));
-  if (statistics == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_wait(handle, statistics));
   const struct sparse_state *s = h->state;
   sparse_allreduce_statistics_t *out = statistics;
   memset(out, 0, sizeof(*out));
@@ -219,7 +217,7 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
 ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mode,
                                    const char **reason)
 {
-  SPARSE_TRY(sparse_usable(handle));
+  SPARSE_TRY(sparse_usable(handle, handle));
   const sparse_mode_t counts = handle->alltoallv ? SPARSE_MODE_DEVICE_COUNTS : SPARSE_MODE_NCCL;
   if (mode != NULL) *mode = handle->onesided ? SPARSE_MODE_ONESIDED : counts;
   if (reason != NULL) *reason = handle->why;
@@ -228,15 +226,14 @@ ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mod
 
 ncclResult_t sparse_allreduce_time_phases(sparse_allreduce_t handle, int on)
 {
-  SPARSE_TRY(sparse_usable(handle));
+  SPARSE_TRY(sparse_usable(handle, handle));
   handle->time_phases = on != 0;
   return ncclSuccess;
 }
 
 ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce_phases_t *phases)
 {
-  SPARSE_TRY(sparse_usable(handle));
-  if (phases == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_usable(handle, phases));
   if (handle->phase <= SPARSE_PHASES)
     return sparse_fail(ncclInvalidUsage, "the last step was not timed: call "
                                          "sparse_allreduce_time_phases before it, without a graph");

@@ -22,15 +22,6 @@ void sparse_say(const char *format, ...)
   va_end(args);
 }
 
-ncclResult_t sparse_fail(ncclResult_t result, const char *format, ...)
-{
-  va_list args;
-  va_start(args, format);
-  vsnprintf(last_error, sizeof(last_error), format, args);
-  va_end(args);
-  return result;
-}
-
 ncclResult_t sparse_fail_nccl(ncclResult_t result, const char *call)
 {
   const char *reason = ncclGetLastError(NULL);
@@ -94,7 +85,7 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
                                   const float **result, cudaStream_t stream)
 {
   struct sparse_allreduce_handle *h = handle;
-  SPARSE_TRY(sparse_usable(h));
+  SPARSE_TRY(sparse_usable(h, h));
   enum cudaStreamCaptureStatus status;
   SPARSE_CUDA(cudaStreamIsCapturing(stream, &status));
   const bool capturing = status != cudaStreamCaptureStatusNone;
@@ -124,8 +115,7 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
 
 ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind)
 {
-  SPARSE_TRY(sparse_usable(handle));
-  if (kind == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_usable(handle, kind));
   const struct sparse_step next = next_step(handle);
   *kind = next.dense | next.exact_local << 1 | next.exact_global << 2 | next.repartition << 3;
   return ncclSuccess;
@@ -133,7 +123,7 @@ ncclResult_t sparse_allreduce_kind(sparse_allreduce_t handle, int *kind)
 
 ncclResult_t sparse_allreduce_replayed(sparse_allreduce_t handle)
 {
-  SPARSE_TRY(sparse_usable(handle));
+  SPARSE_TRY(sparse_usable(handle, handle));
   handle->last = handle->latest = next_step(handle);
   handle->phase = 0;
   handle->step++;
@@ -142,8 +132,7 @@ ncclResult_t sparse_allreduce_replayed(sparse_allreduce_t handle)
 
 ncclResult_t sparse_allreduce_residual(sparse_allreduce_t handle, float **residual)
 {
-  SPARSE_TRY(sparse_wait(handle));
-  if (residual == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
+  SPARSE_TRY(sparse_wait(handle, residual));
   *residual = handle->m.residual;
   if (*residual == NULL) return ncclSuccess;
   SPARSE_TRY(ops_clear_pending(&handle->m, handle->own));

@@ -96,7 +96,7 @@ build_steps() {
 @test "operators: every kernel is loaded when a handle is made" {
   cd "$TOP/04_sparse_allreduce"
   for file in lib/*/*.cu; do
-    loaded=$(sed -n '/ops_load_kernels load(/,/;/p' "$file" | tr -cs '[:alnum:]_' ' ')
+    loaded=$(sed -n '/ops_load_kernels load/,/;/p' "$file" | tr -cs '[:alnum:]_' ' ')
     for kernel in $(tr '\n' ' ' <"$file" | grep -oP '__global__ void (?:[\w]+\((?:[^()]|\([^()]*\))*\)\s+)?\K\w+(?=\()'); do
       [[ " $loaded " = *" $kernel "* ]] || { echo "$file: $kernel is not loaded" && false; }
       kernels=$((${kernels:-0} + 1))

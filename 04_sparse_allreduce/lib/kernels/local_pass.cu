@@ -51,13 +51,18 @@ template <typename G>
 constexpr int BLOCKS = READS<G> ? 2 : 3;
 
 struct shared {
-  float4 elements[WARPS][ROWS][32];     /* of a lane: of the gradient, then of the sum */
+  union {
+    float4 elements[WARPS][ROWS][32];      /* of a lane: of the gradient, then of the sum */
+    double2 sums[THREADS];                 /* in the end, of the last block: of tiles, */
+    uint32_t begins[SPARSE_MAX_RANKS + 1]; /* or where regions begin in the list */
+  };
   sparse_pair staged[2][WARPS][STAGED]; /* here and below: by parity of the round */
   double2 moments[2][WARPS];
   uint32_t counts[2][WARPS]; /* of candidates */
   uint32_t counted[2];       /* their sum, and in the upper half how many warps are in it */
   uint32_t partial[2][WARPS];
   uint32_t next[2]; /* tile */
+  uint32_t total;   /* in the end, of the last block: candidates */
   uint32_t pending; /* of the step before, */
   sparse_selection selection;
   int nlevels; /* and of this one */
@@ -67,6 +72,15 @@ struct shared {
   uint32_t ends[SPARSE_MAX_RANKS];          /* of regions, to choose an owner by, */
   sparse_pair *list_at[SPARSE_MAX_RANKS];   /* and where the owners expect this rank's list */
   uint2 lists[SPARSE_MAX_RANKS]; /* that this rank had in the step before: begin, count */
+};
+
+struct pass_options {
+  bool aligned;    /* the gradient, to four elements */
+  bool passes;     /* it goes through the cache, and is evicted first */
+  bool prefetches; /* tiles */
+  bool offers;     /* candidates to the owners of regions */
+  enum sparse_removal removal;
+  enum sparse_candidates candidates;
 };
 
 /* What a block knows during the whole pass. */
@@ -241,77 +255,93 @@ __device__ __noinline__ void choose_by_threshold(const sparse_memory &m, int rai
   sparse_threshold_choose(&m, raised, SPARSE_SENT_BY_PASS);
 }
 
+/* The candidates, and what leaves the residual next. */
+__device__ inline void note_total(pass &p, enum sparse_removal removal)
+{
+  const sparse_memory &m = p.m;
+  const size_t words = ops_words(m.n, m.nranks, m.capacity);
+  const uint32_t total = (uint32_t)ops_chain_end(p.chain, p.tiles, words);
+  p.s.total = total;
+  m.state->offered_count = total < p.room ? total : p.room;
+  m.state->level_counts[0] = p.s.level_counts[0] = total;
+  m.state->pending = removal;
+}
+
+__device__ inline void note_level(const pass &p, int level)
+{
+  uint32_t *all = &p.chain.scratch->levels[level];
+  p.m.state->level_counts[level] = p.s.level_counts[level] = __ldcg(all);
+  *all = 0;
+}
+
+__device__ inline void note_nonfinite(const pass &p)
+{
+  const uint32_t nonfinite = __ldcg(&p.chain.scratch->nonfinite);
+  if (nonfinite) p.m.state->nonfinite = 0u - nonfinite;
+  p.chain.scratch->nonfinite = 0;
+}
+
+/* Mean and deviation from the sums of tiles, by all threads. */
+__device__ inline void note_moments(const pass &p)
+{
+  const double2 *tiles = ops_tile_moments(p.m);
+  double2 *sums = p.s.sums, sum = make_double2(0, 0);
+  for (uint32_t t = threadIdx.x; t < p.tiles; t += THREADS) {
+    const double2 tile = __ldcg(&tiles[t]);
+    sum.x += tile.x;
+    sum.y += tile.y;
+  }
+  sums[threadIdx.x] = sum;
+  for (unsigned half = THREADS / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x >= half) continue;
+    sums[threadIdx.x].x += sums[threadIdx.x + half].x;
+    sums[threadIdx.x].y += sums[threadIdx.x + half].y;
+  }
+  if (threadIdx.x != 0) return;
+  const double n = (double)p.m.n;
+  double squares = sums[0].y - sums[0].x * sums[0].x / n;
+  if (squares < 0) squares = 0; /* by rounding only */
+  p.m.state->mean = sums[0].x / n;
+  p.m.state->deviation = sqrt(squares / (n - 1));
+}
+
 /* The last block: what the pass has found, from the scratch memory to the state. All wait for it,
  * so different threads do different things at the same time. */
 template <bool MOMENTS>
 __device__ void finish(pass &p, enum sparse_removal removal)
 {
-  double2 *sums = (double2 *)p.s.elements;
-  uint32_t *begins = (uint32_t *)p.s.elements; /* of regions; moments are for other passes */
-  uint32_t *total = &p.s.next[0];              /* of candidates */
   const sparse_memory &m = p.m;
-  sparse_state *state = m.state;
-  ops_scratch *scratch = p.chain.scratch;
   const uint32_t signaller = threadIdx.x - 32; /* if it is less than SIGNALLERS */
   ops_peer peer = {};
   if (threadIdx.x == 0) {
-    const size_t words = ops_words(m.n, m.nranks, m.capacity);
-    *total = (uint32_t)ops_chain_end(p.chain, p.tiles, words);
-    state->offered_count = *total < p.room ? *total : p.room;
-    state->level_counts[0] = p.s.level_counts[0] = *total;
-    state->pending = removal;
+    note_total(p, removal);
   } else if ((int)threadIdx.x < p.nlevels) {
-    const uint32_t count = __ldcg(&scratch->levels[threadIdx.x]);
-    state->level_counts[threadIdx.x] = p.s.level_counts[threadIdx.x] = count;
-    scratch->levels[threadIdx.x] = 0;
+    note_level(p, (int)threadIdx.x);
   } else if (threadIdx.x == THREADS - 1) {
-    const uint32_t nonfinite = __ldcg(&scratch->nonfinite);
-    if (nonfinite) state->nonfinite = 0u - nonfinite;
-    scratch->nonfinite = 0;
+    note_nonfinite(p);
   } else if (p.offers && signaller < SIGNALLERS && (int)signaller < m.nranks) {
     peer = ops_peer_of(m, (int)signaller);
     ops_fence_system(); /* the entries: takes as long as the rest of this */
   }
   for (int j = (int)threadIdx.x; p.offers && j <= m.nranks; j += THREADS)
-    begins[j] = j == 0                  ? 0
-                : p.s.ends[j - 1] < m.n ? __ldcg(&scratch->region_begins[j])
-                                        : UINT32_MAX;
-  if (MOMENTS) {
-    const double2 *tiles = ops_tile_moments(m);
-    double2 sum = make_double2(0, 0);
-    for (uint32_t t = threadIdx.x; t < p.tiles; t += THREADS) {
-      const double2 tile = __ldcg(&tiles[t]);
-      sum.x += tile.x;
-      sum.y += tile.y;
-    }
-    sums[threadIdx.x] = sum;
-    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
-      __syncthreads();
-      if (threadIdx.x >= half) continue;
-      sums[threadIdx.x].x += sums[threadIdx.x + half].x;
-      sums[threadIdx.x].y += sums[threadIdx.x + half].y;
-    }
-    if (threadIdx.x == 0) {
-      const double n = (double)m.n;
-      double squares = sums[0].y - sums[0].x * sums[0].x / n;
-      if (squares < 0) squares = 0; /* by rounding only */
-      state->mean = sums[0].x / n;
-      state->deviation = sqrt(squares / (n - 1));
-    }
-  }
+    p.s.begins[j] = j == 0                  ? 0
+                    : p.s.ends[j - 1] < m.n ? __ldcg(&p.chain.scratch->region_begins[j])
+                                            : UINT32_MAX;
+  if (MOMENTS) note_moments(p);
   __syncthreads();
   if (!p.offers) return;
   const int raised = sparse_raised(&m, p.nlevels, p.s.level_counts);
   if (threadIdx.x == THREADS - 1) choose_by_threshold(m, raised);
-  if (*total > sparse_most(&m, p.s.levels[0])) {
+  if (p.s.total > sparse_most(&m, p.s.levels[0])) { /* the whole grid of reduce() has to choose */
     if (threadIdx.x == 0)
       ops_write_flag(m, ops_peer_of(m, m.rank), &m.flags->lists[m.rank][SPARSE_FLAG_COUNT],
                      SPARSE_TOO_MANY);
     return;
   }
-  if (signaller >= SIGNALLERS) return;
-  signal_owners(m, signaller, peer, *total, raised > 0 ? p.s.levels[raised] : OPS_ALL_LEVELS,
-                begins);
+  if (signaller < SIGNALLERS)
+    signal_owners(m, signaller, peer, p.s.total, raised > 0 ? p.s.levels[raised] : OPS_ALL_LEVELS,
+                  p.s.begins);
 }
 
 /* Which of a thread's elements exceed the level, but not the limit: bit 4 * row + e. */
@@ -451,13 +481,13 @@ __device__ inline void add(float (&acc)[ROWS][4], const quad<G> *g, size_t at, u
 /* A thread's elements, 4 of each row: the residual to registers, the gradient to shared memory.
  * None of both is there yet when this returns. Elements after the end of the vector are 0. */
 template <typename G>
-__device__ inline void load_elements(const sparse_memory &m, const G *gradient, bool aligned,
-                                     bool passes, size_t at, bool full, float (&acc)[ROWS][4],
-                                     quad<G> *to)
+__device__ inline void load_elements(const sparse_memory &m, const G *gradient,
+                                     const pass_options &options, size_t at, bool full,
+                                     float (&acc)[ROWS][4], quad<G> *to)
 {
-  if (full && (aligned || !READS<G>)) {
+  if (full && (options.aligned || !READS<G>)) {
     if constexpr (READS<G>) {
-      if (passes)
+      if (options.passes)
 #pragma unroll
         for (int j = 0; j < ROWS; j++) load_async<true>(to + j * 32, gradient + at + j * 128);
       else
@@ -499,9 +529,8 @@ __device__ inline void prefetch(const sparse_memory &m, const G *gradient, uint3
 
 template <typename G, bool MOMENTS>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
-    local_pass(const __grid_constant__ sparse_memory m, const G *gradient, bool aligned,
-               bool passes, bool prefetches, bool offers, enum sparse_removal removal,
-               enum sparse_candidates candidates_are)
+    local_pass(const __grid_constant__ sparse_memory m, const G *gradient,
+               const __grid_constant__ pass_options options)
 {
   ops_begin();
   __shared__ shared s;
@@ -514,11 +543,11 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
     epoch = state->progress.epoch;
     s.pending = state->pending;
     s.selection = state->selection;
-    s.nlevels = sparse_first_levels(&m, candidates_are, s.levels, &s.limit);
+    s.nlevels = sparse_first_levels(&m, options.candidates, s.levels, &s.limit);
   }
   if (threadIdx.x < 2) s.counted[threadIdx.x] = 0;
   for (int j = (int)threadIdx.x; j < SPARSE_MAX_LEVELS; j += THREADS) s.exceeding[j] = 0;
-  if (offers)
+  if (options.offers)
     for (int j = (int)threadIdx.x; j < m.nranks; j += THREADS) {
       s.ends[j] = (uint32_t)state->kept.boundaries[j + 1];
       s.list_at[j] = state->fixed.list_at[j];
@@ -526,7 +555,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
                               (uint32_t)m.flags->lists[j][SPARSE_FLAG_COUNT]);
     }
   __syncthreads();
-  const bool offering = offers && !ops_late(m);
+  const bool offering = options.offers && !ops_late(m);
   const uint32_t tiles = (uint32_t)ops_dense_tiles(m.n);
   pass p = {m, s, chain, tiles, m.room, offering, s.nlevels};
   if (blockIdx.x == gridDim.x - 1) write_begin(p, epoch + 1);
@@ -544,14 +573,14 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
     if (threadIdx.x == 0 && work) drawn = ops_chain_draw(p.chain); /* else there is none left */
     const ops_chain_asked asked = ops_chain_ask(p.chain, older.any ? older.tile : 0);
     const uint32_t listed = work ? load_listed(p, tile) : 0;
-    if (work) load_elements(m, gradient, aligned, passes, at, full, acc, g);
+    if (work) load_elements(m, gradient, options, at, full, acc, g);
 
     const uint32_t sum =
         ops_warp_sum(ops_chain_sum<uint32_t>(p.chain, older.any ? older.tile : 0, asked));
     if (lane == 0) s.partial[parity][warp] = sum;
     if (threadIdx.x == 0) s.next[parity] = drawn;
     __syncthreads();
-    if (prefetches && s.next[parity] < p.tiles) prefetch(m, gradient, s.next[parity]);
+    if (options.prefetches && s.next[parity] < p.tiles) prefetch(m, gradient, s.next[parity]);
     if (newer.any) {
       newer.in_tile = ops_block_sum(s.counts[parity ^ 1], WARPS, &newer.first);
       if (MOMENTS && threadIdx.x == 32) {
@@ -622,7 +651,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS<G>)
     if (s.exceeding[j] > 0) atomicAdd(&p.chain.scratch->levels[j], s.exceeding[j]);
   const bool last = ops_last_block(p.chain.scratch, p.offers);
   ops_let_next_begin();
-  if (last) finish<MOMENTS>(p, removal);
+  if (last) finish<MOMENTS>(p, options.removal);
 }
 
 ncclResult_t launch(const sparse_memory *m, const void *gradient, bool offers,
@@ -634,19 +663,19 @@ ncclResult_t launch(const sparse_memory *m, const void *gradient, bool offers,
     const size_t cache = (size_t)ops_device_attribute(cudaDevAttrL2CacheSize, 0);
     const size_t element = sizeof(float) + sizeof(G);
     const unsigned grid = ops_blocks(m->n, OPS_DENSE_TILE, BLOCKS<G>);
-    const bool aligned = (uintptr_t)of_type % (4 * sizeof(G)) == 0;
+    pass_options options = {false, false, false, offers, removal, candidates};
+    options.aligned = (uintptr_t)of_type % (4 * sizeof(G)) == 0;
     /* Should the gradient leave its place in the cache to lists and code, which the kernels after
      * it need? They take 3 us less then. But of vectors that are much larger than the cache nothing
      * is left there anyway, and to evict in any other order than that of the accesses costs time
      * (H200: 5M elements -4 %, 15M -2.5 %, 20M -0.8 %, 28M +1 %, 134M +6 %). */
-    const bool passes = m->n * element < 3 * cache;
+    options.passes = m->n * element < 3 * cache;
     /* Should blocks prefetch? Not a gradient that is to be evicted first: it would stay. Nor tiles
      * that a small cache would evict before they are used. */
-    const bool prefetches = !passes && grid * OPS_DENSE_TILE * element <= cache / 2;
+    options.prefetches = !options.passes && grid * OPS_DENSE_TILE * element <= cache / 2;
     return ops_launch(candidates == SPARSE_GAUSSIAN_GUESS ? local_pass<G, true>
                                                           : local_pass<G, false>,
-                      grid, THREADS, OPS_FIRST, stream, *m, of_type, aligned, passes, prefetches,
-                      offers, removal, candidates);
+                      grid, THREADS, OPS_FIRST, stream, *m, of_type, options);
   };
   if (gradient == NULL) return launch_of((const no_gradient *)NULL);
   return ops_with_type(m->config.gradient_type, gradient, launch_of);

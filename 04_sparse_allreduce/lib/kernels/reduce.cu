@@ -51,6 +51,13 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
   return true;
 }
 
+/* One-sided: says to other ranks where the sums are. Others than these are not those of the result:
+ * ops_choose_sent() chooses from them, and says where. */
+__device__ inline bool announces(enum sparse_sums which)
+{
+  return which == SPARSE_SUMS_ABOVE;
+}
+
 /* What the kernel is launched with for an enum sparse_order. */
 struct order {
   enum sparse_order from;
@@ -87,6 +94,42 @@ __device__ inline bool find_lists(const sparse_memory &m, memory &all, const spa
   return there;
 }
 
+/* The last block: s.next becomes the number of sums. One-sided, all but the first warp signal other
+ * ranks; what they need is asked for first. */
+template <bool ONESIDED>
+__device__ inline void finish(const sparse_memory &m, shared &s, const ops_chain &chain,
+                              uint32_t tiles, enum sparse_sums which)
+{
+  const bool late = ONESIDED && ops_late(m);
+  const bool signals = ONESIDED && announces(which) && !late;
+  const int signaller = (int)threadIdx.x - 32;
+  uint32_t *all_dropped = chain.scratch->dropped;
+  ops_peer peer = {};
+  uint32_t dropped = 0;
+  if (threadIdx.x == 0) {
+    const size_t words = ops_words(m.n, m.nranks, m.capacity);
+    s.next = (uint32_t)ops_chain_end(chain, tiles, words);
+  } else if (ONESIDED && signaller >= 0 && signaller < m.nranks) {
+    peer = ops_peer_of(m, signaller);
+    dropped = __ldcg(&all_dropped[signaller]);
+    if (signals) ops_fence_system(); /* the sums: takes as long as the rest of this */
+  }
+  __syncthreads();
+  OPS_ROLLED
+  for (int p = signaller; ONESIDED && p >= 0 && p < m.nranks; p += THREADS - 32) {
+    if (p != signaller) {
+      peer = ops_peer_of(m, p);
+      dropped = __ldcg(&all_dropped[p]);
+    }
+    const uint32_t taken = s.lists.counts[p] - dropped;
+    if (signals) ops_signal_sums(m, peer, s.next, taken); /* first: they are waiting */
+    all_dropped[p] = 0;
+    if (late) continue;
+    m.state->received_counts[p] = taken;
+    if (p != m.rank) m.state->progress.stored[p] += s.lists.counts[p];
+  }
+}
+
 template <bool ONESIDED>
 __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     reduce(const __grid_constant__ sparse_memory m, const sparse_pair *base,
@@ -96,8 +139,6 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   if (!ONESIDED) ops_begin();
   ops_let_next_begin();
   const bool above = which == SPARSE_SUMS_ABOVE;
-  /* Other sums are not those of the result: ops_select_sums() chooses from them, and says where. */
-  const bool announces = ONESIDED && above;
   __shared__ memory all;
   shared &s = all.reduce;
   /* Everything that is not about the lists is asked for before the wait for them. */
@@ -157,7 +198,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     ops_chain_advance(chain, tile, tiles, in_tile, 0);
 
     if (large) {
-      if (mine.any && announces) m.unit_begins[mine.unit] = place + mine.at;
+      if (mine.any && ONESIDED && announces(which)) m.unit_begins[mine.unit] = place + mine.at;
       write_large(s, keep, before_rounds, to.pairs + place);
       for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
     } else {
@@ -166,7 +207,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
           keep = add_part(w, s, from, end, true);
           before = place_words(s, (uint32_t)__popc(keep), &in_tile);
         }
-        if (announces) note_unit(m.unit_begins, from, end, keep, place + before);
+        if (ONESIDED && announces(which)) note_unit(m.unit_begins, from, end, keep, place + before);
         write_small(s, from, keep, to.pairs + place + before);
         place += in_tile;
         next_part(w, s, from);
@@ -177,41 +218,14 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   }
   if (ONESIDED)
     ops_begin(); /* whoever waits for this kernel's end waits for those before it, too */
-  uint32_t *all_dropped = chain.scratch->dropped;
   __syncthreads();
   OPS_ROLLED
   for (int p = (int)threadIdx.x; ONESIDED && p < m.nranks; p += THREADS)
-    if (s.dropped[p] > 0) atomicAdd(&all_dropped[p], s.dropped[p]);
+    if (s.dropped[p] > 0) atomicAdd(&chain.scratch->dropped[p], s.dropped[p]);
   if (!ops_last_block(chain.scratch)) return;
-  const bool late = ONESIDED && ops_late(m), signals = announces && !late;
-  /* All but the first warp signal other ranks. What they need is asked for first. */
-  const int signaller = (int)threadIdx.x - 32;
-  ops_peer peer = {};
-  uint32_t dropped = 0;
-  const auto ask = [&](int p) {
-    peer = ops_peer_of(m, p);
-    dropped = __ldcg(&all_dropped[p]);
-  };
-  if (threadIdx.x == 0) {
-    const size_t words = ops_words(m.n, m.nranks, m.capacity);
-    s.next = (uint32_t)ops_chain_end(chain, tiles, words); /* sums kept */
-  } else if (ONESIDED && signaller >= 0 && signaller < m.nranks) {
-    ask(signaller);
-    if (signals) ops_fence_system(); /* the sums: takes as long as the rest of this */
-  }
-  __syncthreads();
-  OPS_ROLLED
-  for (int p = signaller; ONESIDED && p >= 0 && p < m.nranks; p += THREADS - 32) {
-    if (p != signaller) ask(p);
-    const uint32_t taken = s.lists.counts[p] - dropped;
-    if (signals) ops_signal_sums(m, peer, s.next, taken); /* first: they are waiting */
-    all_dropped[p] = 0;
-    if (late) continue;
-    m.state->received_counts[p] = taken;
-    if (p != m.rank) m.state->progress.stored[p] += s.lists.counts[p];
-  }
+  finish<ONESIDED>(m, s, chain, tiles, which);
   if (threadIdx.x != 0) return;
-  *to.counts = late ? 0 : s.next;
+  *to.counts = ONESIDED && ops_late(m) ? 0 : s.next;
   if (ONESIDED && which == SPARSE_SUMS_NONZERO) ops_decide<sparse_want_k_near_threshold>(&m);
   if (!ONESIDED && how.from == SPARSE_FROM_OWNER) ops_decide<sparse_send_reduced>(&m);
 }
