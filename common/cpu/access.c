@@ -12,7 +12,7 @@ enum { STORE = __ATOMIC_RELAXED };
 
 void cpu_fence(void)
 {
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  __sync_synchronize();
 }
 
 void cpu_store_u64(void *at, uint64_t value, bool release)

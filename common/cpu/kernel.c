@@ -61,6 +61,7 @@ struct block {
   unsigned next;                       /* thread to look at in this pass */
   struct thread *running[MAX_THREADS]; /* NULL: not started, or ended */
   uint32_t ended_of_warp[MAX_THREADS / WARP];
+  uint32_t waits[MAX_THREADS / WARP]; /* threads that need no turn before one of these meets: */
   /* __syncthreads: who has arrived, with how many values that are true; the last result */
   unsigned arrived, count, result;
   uint64_t barriers;
@@ -130,6 +131,7 @@ static void barrier_if_complete(struct block *b)
   b->result = b->count;
   b->arrived = b->count = 0;
   b->barriers++;
+  memset(b->waits, 0, sizeof(b->waits));
   worker.progress = true;
 }
 
@@ -140,6 +142,7 @@ static void exchange_if_complete(struct block *b, unsigned warp, struct group *g
   g->present[g->done & 1] = g->arrived;
   g->arrived = 0;
   g->done++;
+  b->waits[warp] = 0;
   worker.progress = true;
 }
 
@@ -152,7 +155,7 @@ static void run_thread(struct block *b, struct thread *t)
   t->number = n;
   t->index = n < size.x ? (struct cpu_index){n, 0, 0}
                         : (struct cpu_index){n % size.x, n / size.x % size.y, n / size.x / size.y};
-  t->polled = NULL, t->loads = 0, t->count = NULL;
+  t->polled = NULL, t->loads = 0;
   threadIdx = t->index;
   b->grid->run(b->grid->args);
   races_settle();
@@ -214,10 +217,11 @@ static struct thread *new_thread(struct block *b)
 static struct thread *next_thread(struct block *b)
 {
   while (b->next < b->started) {
+    const uint32_t ready = ~b->waits[b->next / WARP] >> b->next % WARP;
+    b->next += ready != 0 ? (unsigned)__builtin_ctz(ready) : WARP - b->next % WARP;
+    if (ready == 0 || b->next >= b->started) continue;
     struct thread *t = b->running[b->next++];
-    if (t == NULL || (t->count != NULL && *t->count < t->awaits)) continue;
-    t->count = NULL;
-    return t;
+    if (t != NULL) return t;
   }
   return b->started < b->threads ? new_thread(b) : NULL;
 }
@@ -415,11 +419,11 @@ static void wait_until(const uint64_t *count, uint64_t awaits, struct cpu_place 
 {
   struct thread *t = worker.self;
   t->polled = NULL;
-  if (*count >= awaits) return;
-  t->count = count;
-  t->awaits = awaits;
   t->place = place;
-  leave(false);
+  while (*count < awaits) {
+    t->block->waits[t->number / WARP] |= 1u << t->number % WARP;
+    leave(false);
+  }
 }
 
 unsigned cpu_barrier(bool value, struct cpu_place place)
@@ -442,6 +446,7 @@ void cpu_barrier_of(unsigned threads, struct cpu_place place)
   if (++b->arrived_of_some == threads) {
     b->arrived_of_some = 0;
     b->barriers_of_some++;
+    memset(b->waits, 0, sizeof(b->waits));
     worker.progress = true;
   }
   wait_until(&b->barriers_of_some, awaits, place);

@@ -47,8 +47,6 @@ struct thread {
   struct cpu_index index; /* threadIdx */
   unsigned number;        /* in its block */
   struct thread *next;    /* in the list of those that are free */
-  const uint64_t *count;  /* what it waits for: *count reaches awaits; or NULL */
-  uint64_t awaits;
   struct cpu_place place; /* where it waits */
   const void *polled;     /* what it has loaded first since it last waited */
   unsigned loads;         /* since then */
