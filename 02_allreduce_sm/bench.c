@@ -3,8 +3,8 @@
  * simple/ (for floats) and lib/ on these windows. --method: one of these, once. */
 #include "check.h"
 #include "lib/allreduce.h"
-#include "program.h"
-#include "simple/simple.h"
+#include "allreduce_program.h"
+#include "simple/allreduce_simple.h"
 
 #define LIBRARYCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
 

@@ -16,7 +16,7 @@
 #include "bench.h"
 #include "check.h"
 #include "launcher.h"
-#include "program.h"
+#include "allreduce_program.h"
 #include "verify.h"
 
 _Static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0), "windows need NCCL 2.27");

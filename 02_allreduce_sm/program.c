@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "program.h"
+#include "allreduce_program.h"
 
 #include "check.h"
-#include "lib/internal.h"
+#include "lib/allreduce_internal.h"
 
 bool program_require_symmetric;
 int program_method = METHOD_NCCL;

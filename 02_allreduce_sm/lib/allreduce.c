@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "allreduce_internal.h"
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
  * Of NCCL's device interface (2.28 and later) kernels use only ncclGetLsaPointer, in a kernel of
  * one block. ncclDevCommCreate is called because it fails without symmetric memory; the
  * registration of a window may not. */
-#include "internal.h"
+#include "allreduce_internal.h"
 
 #if ALLREDUCE_HAS_DEVICE_CODE
 #include <dlfcn.h>
@@ -13,8 +13,8 @@
 
 #include <nccl_device.h>
 
-#include "lines.cuh"
-#include "twoshot.cuh"
+#include "allreduce_lines.cuh"
+#include "allreduce_push.cuh"
 
 enum { THREADS = 512 }; /* of a block, at most */
 

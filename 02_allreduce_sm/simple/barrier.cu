@@ -12,7 +12,7 @@
  *   ncclGetLsaPointer       the address on this rank of a place in the window of rank p
  *   ncclLsaBarrierSession   a barrier between blocks of different ranks
  *   ncclCoopCta             all threads of this block (CTA) take part in it */
-#include "simple.h"
+#include "allreduce_simple.h"
 
 #include "check.h"
 

@@ -2,7 +2,7 @@
 /* What the ranks of the direct AllReduce (02_allreduce_sm/lib) agree on without asking. */
 #include "unit.h"
 
-#include "internal.h"
+#include "allreduce_internal.h"
 
 static const struct allreduce_limits LIMITS = {
     {264, 264, 264, 132}, ALLREDUCE_LL_BYTES, ALLREDUCE_WIDE_BYTES};

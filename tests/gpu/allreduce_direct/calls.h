@@ -5,7 +5,7 @@
 #define CALLS_H
 
 #include "check.h"
-#include "internal.h"
+#include "allreduce_internal.h"
 #include "launcher.h"
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "one_gpu.h"
 
-#include "lines.cuh"
-#include "twoshot.cuh"
+#include "allreduce_lines.cuh"
+#include "allreduce_push.cuh"
 
 /* One call of one rank, in device memory. */
 template <int N>

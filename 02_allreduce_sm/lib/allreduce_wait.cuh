@@ -4,7 +4,7 @@
 #ifndef ALLREDUCE_WAIT_CUH
 #define ALLREDUCE_WAIT_CUH
 
-#include "internal.h"
+#include "allreduce_internal.h"
 
 /* ---- loads and stores ------------------------------------------------------------------------ */
 

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 #include "allreduce.h"
-#include "protocol.h"
+#include "allreduce_protocol.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -47,8 +47,8 @@
 #ifndef ALLREDUCE_LINES_CUH
 #define ALLREDUCE_LINES_CUH
 
-#include "sum.cuh"
-#include "wait.cuh"
+#include "allreduce_sum.cuh"
+#include "allreduce_wait.cuh"
 
 /* ---- the user's vector, in words of 8 bytes -------------------------------------------------- */
 

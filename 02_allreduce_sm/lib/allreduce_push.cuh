@@ -32,8 +32,8 @@
 #ifndef ALLREDUCE_TWOSHOT_CUH
 #define ALLREDUCE_TWOSHOT_CUH
 
-#include "sum.cuh"
-#include "wait.cuh"
+#include "allreduce_sum.cuh"
+#include "allreduce_wait.cuh"
 
 /* Adds words i, i + 32, ... (U of them) of all ranks. All loads are in flight before the first
  * addition waits. Ranks are taken in groups, because there are not enough registers for all. */

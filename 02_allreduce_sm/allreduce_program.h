@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by main.c and bench.c: the program's options, and whether NCCL has symmetric kernels. */
-#ifndef PROGRAM_H
-#define PROGRAM_H
+#ifndef ALLREDUCE_PROGRAM_H
+#define ALLREDUCE_PROGRAM_H
 
 #include <stdbool.h>
 
