@@ -60,8 +60,11 @@ typedef struct {
   double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
   int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
   /* The most bytes of a vector that goes as LL lines, and the most that a rank sends to the others
-   * as wide lines (lines.cuh); larger calls are two-shot. 0: the fastest measured, < 0: none */
+   * as wide lines (allreduce_lines.cuh); larger calls are pushed. 0: the fastest measured, < 0:
+   * none */
   long ll_bytes, wide_bytes;
+  size_t scratch_bytes; /* of device memory for pushed calls; 0: 48 MiB. README.md has times */
+  int no_early_launch;  /* 1: calls begin when the kernel before them in the stream has ended */
   uint64_t calls_before; /* for tests: the first call is in the next epoch */
 } allreduce_config_t;
 

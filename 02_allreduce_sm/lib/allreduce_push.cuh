@@ -1,101 +1,186 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two-shot: for large vectors, whose time depends on the bytes that go over the links. Each rank
- * adds one slice: it loads that slice from every rank and stores the sums to every rank. One-shot,
- * where every rank adds everything, moves n / 2 times as many bytes.
+/* AllReduce by pushes: for large vectors, whose time depends on the bytes that go over the links.
+ * Each rank adds one slice of the vector. Over NVLink stores are faster than loads, so ranks only
+ * store: each one pushes its part of a slice to the rank that adds it, and that rank pushes the
+ * sums to all. The parts go to scratch memory. It need not hold a whole slice, because a block
+ * takes its share in rounds, and each round's chunk has one of two slots:
  *
- *   barrier   all ranks are in this call: send buffers are filled, receive buffers may be written
- *   add       load this rank's slice from all ranks, add in rank order, store the sums to all ranks
- *   barrier   all ranks have finished with this rank's buffers
+ *   round r   wait until all have freed the slots of r - 2
+ *             push chunk r of every other rank's slice to that rank; tell it: READY
+ *             wait until the chunks r - 1 of all are in the slots here
+ *             add them in rank order, push the sums to all; tell all: FREED
+ *   at last   tell all: ENDED, and wait for theirs
  *
- * Why this is right:
- * - Send and receive buffers. This kernel is not launched early, unlike those of lines.cuh. Other
- *   ranks read what the previous kernel wrote. An early kernel would need a flag with release
- *   semantics, which costs more than the overlap gains. Let A and B be two ranks. A stores into B's
- *   receive buffer, and reads B's send buffer, only after the flag BEGUN of B in this call. B sets
- *   it in its kernel, so earlier work of its stream on the buffers is done. B's kernel waits for
- *   the flag ENDED from every block of A, which comes after A's loads and stores. So later work of
- *   B's stream cannot conflict with them.
- * - Flags. A waits until a flag has this call's tag. Only a later call can replace the flag, and B
- *   cannot begin a later call before A has seen this one: B waits for ENDED of this call from the
- *   same block of A, which sends it after it has seen BEGUN. ENDED of a later call comes after
- *   BEGUN of that call, for which A must have ended this one.
- * - In place. Each word, or element of head and tail, is loaded from all ranks by one thread of one
- *   rank, and then stored to all of them by the same thread; no other thread touches it. For this a
- *   word must belong to one slice as a whole, wherever the vector begins. So slices are cut at
- *   multiples of 16 bytes of the address, and elements before and after are added one by one
- *   (allreduce_slice_of).
- * - Progress. Block b waits for block b of the other ranks. All ranks launch the same number of
- *   blocks, and no more than fit on each GPU at the same time (allreduce_limits).
+ * Why this is right. Let A and B be two ranks. Flags are stored with release and loaded with
+ * acquire semantics, after and before a barrier of the block. Block b only has to do with block b
+ * of other ranks: they push, add and free chunks of the same place.
+ * - No slot is overwritten before it has been read. In a call, A pushes chunk r >= 2 to B after B
+ *   has told FREED of r - 2, which is after B's loads. Chunks 0 and 1: A is in this call, so its
+ *   previous kernels have ended. The last one that pushed had ENDED from every block of B, which
+ *   comes after all loads of that block's slots. So all slots are free, even if this call divides
+ *   them otherwise. No other method uses this memory.
+ * - No flag of an older call is taken for one of this call: it has another epoch.
+ * - No sum is stored too early. A stores sums of a chunk to B after READY of that chunk from B, in
+ *   this call. So earlier work of B's stream on the receive buffer is done; and if B's vector is in
+ *   place, B has loaded what these sums replace. A's own chunk is loaded and replaced by the same
+ *   thread. Nobody else reads a send buffer: it may be any memory, anywhere.
+ * - The result is complete when the kernel ends: B waits for ENDED from every rank, which releases
+ *   all sums that the block has stored.
+ * - Progress. All blocks run at once (allreduce_limits). In round r a block waits for FREED of
+ *   round r - 1 and for READY of r - 1 at most, and sends its READY of r - 1 before that.
  *
- * Loads are plain loads. They must not use the cache for read-only data (ld.global.nc), which may
- * hold data from before the barrier. So no pointer here is `const __restrict__`. */
-#ifndef ALLREDUCE_TWOSHOT_CUH
-#define ALLREDUCE_TWOSHOT_CUH
+ * Loads of slots are plain loads. They must not use the cache for read-only data (ld.global.nc),
+ * which may hold data from before the flag. So no pointer here is `const __restrict__`. */
+#ifndef ALLREDUCE_PUSH_CUH
+#define ALLREDUCE_PUSH_CUH
 
 #include "allreduce_sum.cuh"
 #include "allreduce_wait.cuh"
 
-/* Adds words i, i + 32, ... (U of them) of all ranks. All loads are in flight before the first
- * addition waits. Ranks are taken in groups, because there are not enough registers for all. */
-template <typename S, typename Word, int N, int U>
-static __device__ __forceinline__ void add_words(const kernel_args<N> &a, size_t at, size_t i)
-{
-  constexpr int G = N < 8 ? N : 8;
-  running_sum<S, Word> sum[U];
-  for (int first = 0; first < ranks(a); first += G) {
-    Word word[U][G];
-#pragma unroll
-    for (int u = 0; u < U; u++)
-#pragma unroll
-      for (int g = 0; g < G; g++)
-        if (first + g < ranks(a)) word[u][g] = ((const Word *)(a.send[first + g] + at))[i + u * 32];
-#pragma unroll
-    for (int u = 0; u < U; u++)
-#pragma unroll
-      for (int g = 0; g < G; g++)
-        if (first + g < ranks(a)) sum[u].add(word[u][g], first + g == 0);
+/* One chunk, as its words are divided among the threads: warps take pieces of U times 32 words. */
+template <int N>
+struct chunk {
+  size_t at;      /* its first word */
+  uint32_t words; /* how many it has */
+  uint32_t round;
+
+  __device__ chunk(const kernel_args<N> &a, int slice, uint32_t round)
+      : at(allreduce_chunk_at(a.push, slice, round, blockIdx.x, gridDim.x, &words)), round(round)
+  {
   }
-  for (int q = 0; q < ranks(a); q++) {
-    Word *to = (Word *)(a.recv[nth_peer(a, q)] + at);
+  /* The slot of `source` for this chunk in the memory of `owner`. */
+  __device__ uint4 *slot(const kernel_args<N> &a, int owner, int source) const
+  {
+    const int after = source - owner + (source < owner ? ranks(a) : 0);
+    return (uint4 *)(a.scratch[owner] +
+                     allreduce_slot_at(a.push, after, round, blockIdx.x, gridDim.x));
+  }
+};
+
+/* Are words i to i + n - 1 of the vector whole? Only the first ones and the last one may not be. */
+template <int N>
+static __device__ __forceinline__ bool are_whole(const kernel_args<N> &a, size_t i, uint32_t n)
+{
+  return i * ALLREDUCE_WORD >= a.push.skip &&
+         (i + n) * ALLREDUCE_WORD <= a.push.skip + a.push.bytes;
+}
+
+/* Loads words i, i + 32, ... of this rank's vector, as many as there are up to `end`. */
+template <typename T, int U, int N>
+static __device__ __forceinline__ void load_own(const kernel_args<N> &a, size_t i, size_t end,
+                                                bool whole, uint4 v[U])
+{
+  const char *from = a.send - a.push.skip;
+  if (whole && (uintptr_t)from % ALLREDUCE_WORD == 0) {
 #pragma unroll
-    for (int u = 0; u < U; u++) to[i + u * 32] = sum[u].word();
+    for (int u = 0; u < U; u++)
+      if (i + u * 32 < end) v[u] = ((const uint4 *)from)[i + u * 32];
+  } else {
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      const size_t at = (i + u * 32) * ALLREDUCE_WORD;
+      if (i + u * 32 < end)
+        v[u] = load_elements<T, uint4>(from + at, (long)a.push.skip - (long)at,
+                                       (long)(a.push.skip + a.push.bytes) - (long)at);
+    }
   }
 }
 
-/* Adds words first ... end - 1; word 0 is at offset `at` in the buffers. A warp takes pieces of U
- * times 32 words, with neighboring pieces on different multiprocessors. */
-template <typename S, typename Word, int N, int U>
-static __device__ __forceinline__ void add_range(const kernel_args<N> &a, size_t at, size_t first,
-                                                 size_t end)
+/* Pushes chunk `round` of every other rank's slice into the slots of that rank. */
+template <typename T, int U, int N>
+static __device__ __forceinline__ void push_chunks(const kernel_args<N> &a, uint32_t round)
 {
-  const size_t step = (size_t)gridDim.x * (blockDim.x / 32) * (32 * U);
-  const int lane = threadIdx.x % 32;
-  size_t i = first + (threadIdx.x / 32 * (size_t)gridDim.x + blockIdx.x) * (32 * U);
-  for (; i + 32 * U <= end; i += step) add_words<S, Word, N, U>(a, at, i + lane);
-  for (int u = 0; u < U; u++) /* the last piece may be shorter */
-    if (i + u * 32 + lane < end) add_words<S, Word, N, 1>(a, at, i + u * 32 + lane);
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int q = 1; q < ranks(a); q++) {
+    const int p = nth_peer(a, q);
+    const chunk<N> c(a, p, round);
+    uint4 *to = c.slot(a, p, a.rank);
+    for (uint32_t i = warp * 32 * U; i < c.words; i += blockDim.x * U) {
+      uint4 v[U];
+      load_own<T, U>(a, c.at + i + lane, c.at + c.words, are_whole(a, c.at + i, 32 * U), v);
+#pragma unroll
+      for (int u = 0; u < U; u++)
+        if (i + u * 32 + lane < c.words) to[i + u * 32 + lane] = v[u];
+    }
+  }
+}
+
+/* Adds chunk `round` of this rank's slice and pushes the sums to all ranks. The loads of a piece
+ * are all in flight before the first addition waits; ranks are taken in groups, because there are
+ * not enough registers for all. */
+template <typename S, int U, int N>
+static __device__ __forceinline__ void add_chunk(const kernel_args<N> &a, uint32_t round)
+{
+  typedef typename S::element T;
+  constexpr int G = N < 8 ? N : 8;
+  const chunk<N> c(a, a.rank, round);
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (uint32_t i = warp * 32 * U; i < c.words; i += blockDim.x * U) {
+    const bool whole = are_whole(a, c.at + i, 32 * U);
+    running_sum<S, uint4> sum[U];
+    uint4 own[U];
+    load_own<T, U>(a, c.at + i + lane, c.at + c.words, whole, own);
+    for (int first = 0; first < ranks(a); first += G) {
+      uint4 v[U][G];
+#pragma unroll
+      for (int g = 0; g < G; g++) {
+        const int r = first + g;
+        const uint4 *slot = r < ranks(a) && r != a.rank ? c.slot(a, a.rank, r) : NULL;
+#pragma unroll
+        for (int u = 0; u < U; u++)
+          if (i + u * 32 + lane < c.words)
+            v[u][g] = slot != NULL ? slot[i + u * 32 + lane] : own[u];
+      }
+#pragma unroll
+      for (int u = 0; u < U; u++)
+#pragma unroll
+        for (int g = 0; g < G; g++)
+          if (first + g < ranks(a)) sum[u].add(v[u][g], first + g == 0);
+    }
+#pragma unroll 1
+    for (int q = 0; q < ranks(a); q++) {
+      char *to = a.recv[nth_peer(a, q)] - a.push.skip;
+#pragma unroll
+      for (int u = 0; u < U; u++) {
+        const size_t at = (c.at + i + u * 32 + lane) * ALLREDUCE_WORD;
+        if (i + u * 32 + lane >= c.words) continue;
+        if (whole)
+          *(uint4 *)(to + at) = sum[u].word();
+        else
+          store_elements<T, uint4>(to + at, sum[u].word(), (long)a.push.skip - (long)at,
+                                   (long)(a.push.skip + a.push.bytes) - (long)at);
+      }
+    }
+  }
 }
 
 /* One AllReduce. S defines how elements are added, U is how many words a thread has in flight. */
-template <typename S, int N, int U>
-static __device__ __forceinline__ void twoshot_allreduce(const kernel_args<N> &a)
+template <typename S, int U, int N>
+static __device__ __forceinline__ void push_allreduce(const kernel_args<N> &a)
 {
-  typedef typename S::element T;
+  const uint32_t rounds = a.push.rounds;
+  wait_for_kernel_before(a);
   const uint64_t tag = begin_call(a);
-  if (barrier_before(a, tag)) {
-    count_for_others(a, tag);
-    const struct allreduce_slice s = a.slice;
-    const size_t head = s.head * sizeof(T);
-    if (s.misaligned) {
-      add_range<S, T, N, 4>(a, 0, s.first, s.end);
-    } else {
-      add_range<S, uint4, N, U>(a, head, s.first, s.end);
-      if (s.has_edges) {
-        add_range<S, T, N, 1>(a, 0, 0, s.head);
-        add_range<S, T, N, 1>(a, 0, s.tail, a.count);
-      }
+  announce(a, tag);
+  bool come = tag != 0; /* a rank that has given up sends nothing */
+  for (uint32_t r = 0; come && r <= rounds; r++) {
+    if (r < rounds) {
+      if (r >= ALLREDUCE_SLOTS) come = await_all(a, ALLREDUCE_FREED, tag, r + 1 - ALLREDUCE_SLOTS);
+      if (!come) break;
+      push_chunks<typename S::element, U>(a, r);
+      tell_all(a, ALLREDUCE_READY, tag, r + 1);
     }
-    barrier_after(a, tag);
+    if (r > 0) {
+      come = await_all(a, ALLREDUCE_READY, tag, r);
+      if (!come) break;
+      add_chunk<S, U>(a, r - 1);
+      if (r - 1 + ALLREDUCE_SLOTS < rounds) tell_all(a, ALLREDUCE_FREED, tag, r);
+    }
+  }
+  launch_next_kernel();
+  if (come) {
+    tell_all(a, ALLREDUCE_ENDED, tag, 0);
+    await_all(a, ALLREDUCE_ENDED, tag, 0);
   }
   end_call(a, tag);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of words, in the order and with the rounding that allreduce.h promises. */
+/* Words of the user's vectors, and their sums, in the order and with the rounding that allreduce.h
+ * promises. */
 #ifndef ALLREDUCE_SUM_CUH
 #define ALLREDUCE_SUM_CUH
 
@@ -7,6 +8,38 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+/* Loads or stores the elements of type T that begin in bytes `first` to `end` - 1 of the word at
+ * `from` or `to`, which is aligned to an element. What is not loaded is 0. */
+template <typename T, typename Word>
+static __device__ __noinline__ Word load_elements(const char *from, long first, long end)
+{
+  union {
+    Word all;
+    T element[sizeof(Word) / sizeof(T)];
+  } u;
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(Word) / sizeof(T)); i++) {
+    const long at = i * (long)sizeof(T);
+    u.element[i] = at >= first && at < end ? ((const T *)from)[i] : T(0);
+  }
+  return u.all;
+}
+
+template <typename T, typename Word>
+static __device__ __noinline__ void store_elements(char *to, Word word, long first, long end)
+{
+  union {
+    Word all;
+    T element[sizeof(Word) / sizeof(T)];
+  } u;
+  u.all = word;
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(Word) / sizeof(T)); i++) {
+    const long at = i * (long)sizeof(T);
+    if (at >= first && at < end) ((T *)to)[i] = u.element[i];
+  }
+}
 
 /* How an element is read, added and written. Integers wrap. */
 template <typename T>
