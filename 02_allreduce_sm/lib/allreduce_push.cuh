@@ -137,7 +137,9 @@ static __device__ __forceinline__ void add_chunk(const kernel_args<N> &a, uint32
         for (int g = 0; g < G; g++)
           if (first + g < ranks(a)) sum[u].add(v[u][g], first + g == 0);
     }
-#pragma unroll 1
+    uint4 word[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) word[u] = sum[u].word();
     for (int q = 0; q < ranks(a); q++) {
       char *to = a.recv[nth_peer(a, q)] - a.push.skip;
 #pragma unroll
@@ -145,9 +147,9 @@ static __device__ __forceinline__ void add_chunk(const kernel_args<N> &a, uint32
         const size_t at = (c.at + i + u * 32 + lane) * ALLREDUCE_WORD;
         if (i + u * 32 + lane >= c.words) continue;
         if (whole)
-          *(uint4 *)(to + at) = sum[u].word();
+          *(uint4 *)(to + at) = word[u];
         else
-          store_elements<T, uint4>(to + at, sum[u].word(), (long)a.push.skip - (long)at,
+          store_elements<T, uint4>(to + at, word[u], (long)a.push.skip - (long)at,
                                    (long)(a.push.skip + a.push.bytes) - (long)at);
       }
     }

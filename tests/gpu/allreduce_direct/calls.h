@@ -30,7 +30,8 @@ struct test {
 };
 
 /* One call: element `to` of the receive window; element `from` of the send memory, or later ones on
- * other ranks; in place on some ranks if from is IN_PLACE. Its input and its result, with GUARD bytes on both sides, begin at `at`. */
+ * other ranks; in place on some ranks if from is IN_PLACE. Its input and its result, with GUARD
+ * bytes on both sides, begin at `at`. */
 #define IN_PLACE ((size_t)-1)
 struct call {
   ncclDataType_t type;

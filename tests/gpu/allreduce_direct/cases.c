@@ -213,7 +213,8 @@ static void setup(struct test *t)
   launcher_broadcast(t->me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&t->comm, t->me->nranks, id, t->me->rank));
   NCCLCHECK(ncclMemAlloc((void **)&t->recv, t->bytes));
-  NCCLCHECK(ncclCommWindowRegister(t->comm, t->recv, t->bytes, &t->window, NCCL_WIN_COLL_SYMMETRIC));
+  NCCLCHECK(
+      ncclCommWindowRegister(t->comm, t->recv, t->bytes, &t->window, NCCL_WIN_COLL_SYMMETRIC));
   CUDACHECK(cudaMalloc((void **)&t->send, t->bytes));
   CUDACHECK(cudaMalloc((void **)&t->inputs, t->bytes));
   CUDACHECK(cudaMalloc((void **)&t->results, t->bytes));
