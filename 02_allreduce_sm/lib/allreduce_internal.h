@@ -136,8 +136,6 @@ struct allreduce_call {
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
-enum { ALLREDUCE_MAX_WINDOWS = 64 };
-
 /* What the ranks tell each other first. */
 struct allreduce_introduction {
   char gpu[32];   /* cudaDeviceGetPCIBusId; "" if that failed */

@@ -14,8 +14,6 @@
 #define ALLREDUCE_RULE static inline
 #endif
 
-/* 72 is the largest NVLink domain today. */
-#define ALLREDUCE_MAX_RANKS 72
 /* Blocks of one launch, at most: two on each multiprocessor of an H100 or H200. */
 #define ALLREDUCE_MAX_BLOCKS 264
 

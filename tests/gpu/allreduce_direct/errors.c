@@ -35,11 +35,17 @@ static void test_refusals(struct test *t)
     launcher_error("case %zu: '%s'", i, allreduce_last_error());
     code = EXIT_WRONG_DATA;
   }
-  LIBRARYCHECK(allreduce_forget_window(handle, t->window));
+  int windows = 1;
+  while (allreduce_add_window(handle, t->window, t->recv, t->bytes) == ncclSuccess) windows++;
+  if (windows != ALLREDUCE_MAX_WINDOWS) code = EXIT_WRONG_DATA;
+  while (allreduce_forget_window(handle, t->window) == ncclSuccess) windows--;
+  if (windows != 0) code = EXIT_WRONG_DATA;
   if (allreduce_run(handle, send, recv, 1, ncclFloat, t->stream) != ncclInvalidArgument ||
       !strstr(allreduce_last_error(), "the receive buffer"))
     code = EXIT_WRONG_DATA;
   destroy_handle(t, handle);
+  if (allreduce_create(NULL, NULL, &handle) != ncclInvalidArgument || handle != NULL)
+    code = EXIT_WRONG_DATA;
   result(t, code, "refusals");
 }
 
