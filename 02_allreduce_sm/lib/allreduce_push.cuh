@@ -86,9 +86,11 @@ static __device__ __forceinline__ void load_own(const kernel_args<N> &a, size_t 
   }
 }
 
-/* Pushes chunk `round` of every other rank's slice into the slots of that rank. */
+/* Pushes chunk `round` of every other rank's slice into the slots of that rank; but nothing if this
+ * rank has given up. The loads need not wait until that is known. */
 template <typename T, int U, int N>
-static __device__ __forceinline__ void push_chunks(const kernel_args<N> &a, uint32_t round)
+static __device__ __forceinline__ void push_chunks(const kernel_args<N> &a, uint32_t round,
+                                                   bool given_up)
 {
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int q = 1; q < ranks(a); q++) {
@@ -100,7 +102,7 @@ static __device__ __forceinline__ void push_chunks(const kernel_args<N> &a, uint
       load_own<T, U>(a, c.at + i + lane, c.at + c.words, are_whole(a, c.at + i, 32 * U), v);
 #pragma unroll
       for (int u = 0; u < U; u++)
-        if (i + u * 32 + lane < c.words) to[i + u * 32 + lane] = v[u];
+        if (!given_up && i + u * 32 + lane < c.words) to[i + u * 32 + lane] = v[u];
     }
   }
 }
@@ -112,7 +114,7 @@ template <typename S, int U, int N>
 static __device__ __forceinline__ void add_chunk(const kernel_args<N> &a, uint32_t round)
 {
   typedef typename S::element T;
-  constexpr int G = N < 8 ? N : 8;
+  constexpr int G = N < 4 ? N : 4;
   const chunk<N> c(a, a.rank, round);
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (uint32_t i = warp * 32 * U; i < c.words; i += blockDim.x * U) {
@@ -163,14 +165,16 @@ static __device__ __forceinline__ void push_allreduce(const kernel_args<N> &a)
   const uint32_t rounds = a.push.rounds;
   wait_for_kernel_before(a);
   const uint64_t tag = begin_call(a);
-  announce(a, tag);
-  bool come = tag != 0; /* a rank that has given up sends nothing */
+  bool come = true;
   for (uint32_t r = 0; come && r <= rounds; r++) {
     if (r < rounds) {
       if (r >= ALLREDUCE_SLOTS) come = await_all(a, ALLREDUCE_FREED, tag, r + 1 - ALLREDUCE_SLOTS);
       if (!come) break;
-      push_chunks<typename S::element, U>(a, r);
+      push_chunks<typename S::element, U>(a, r, tag == 0);
+      come = tag != 0;
+      if (!come) break;
       tell_all(a, ALLREDUCE_READY, tag, r + 1);
+      if (r == 0) announce(a, tag);
     }
     if (r > 0) {
       come = await_all(a, ALLREDUCE_READY, tag, r);

@@ -27,11 +27,13 @@ static __global__ void __launch_bounds__(THREADS)
   lines_allreduce<S, N, L, HOPS>(a);
 }
 
+/* Two fit on a multiprocessor, so that the blocks of the next kernel find room when it is launched
+ * early. One runs. */
 template <typename S, int N>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 2)
     push_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  push_allreduce<S, N == 2 ? 4 : N == 4 ? 2 : 1>(a); /* words in flight from each rank */
+  push_allreduce<S, N == 2 ? 2 : 1>(a); /* words in flight from each rank */
 }
 
 template <int N>
@@ -119,7 +121,7 @@ static cudaError_t load(bool *overlaps, size_t fit[ALLREDUCE_METHODS])
   int driver = 0;
   cudaError_t e = cudaDriverGetVersion(&driver);
   for (int m = 0; m < ALLREDUCE_METHODS; m++) {
-    fit[m] = ALLREDUCE_MAX_BLOCKS;
+    fit[m] = m == ALLREDUCE_PUSH ? 1 : ALLREDUCE_MAX_BLOCKS;
     for (ncclDataType_t type : types) {
       const void *kernel = (const void *)kernel_for<N>((enum allreduce_method)m, type);
       int blocks = 0;
