@@ -79,7 +79,7 @@ struct line_share {
     const char *from = send + i * 8;
     return ((uintptr_t)send & 7) == 0 && i * 8 + 8 <= bytes
                ? *(const uint64_t *)from
-               : load_elements<T, uint64_t>(from, 0, bytes - i * 8);
+               : load_elements<T, uint64_t>(from, send, send + bytes);
   }
   __device__ __forceinline__ void store_word(size_t i, uint64_t value) const
   {
@@ -87,7 +87,7 @@ struct line_share {
     if (((uintptr_t)recv & 7) == 0 && i * 8 + 8 <= bytes)
       *(uint64_t *)to = value;
     else
-      store_elements<T, uint64_t>(to, value, 0, bytes - i * 8);
+      store_elements<T, uint64_t>(to, value, recv, recv + bytes);
   }
   __device__ __forceinline__ ulonglong2 load(size_t line) const
   {

@@ -70,20 +70,14 @@ template <typename T, int U, int N>
 static __device__ __forceinline__ void load_own(const kernel_args<N> &a, size_t i, size_t end,
                                                 bool whole, uint4 v[U])
 {
-  const char *from = a.send - a.push.skip;
-  if (whole && (uintptr_t)from % ALLREDUCE_WORD == 0) {
+  const uint4 *from = (const uint4 *)(a.send - a.push.skip);
+  const bool aligned = (uintptr_t)from % ALLREDUCE_WORD == 0;
 #pragma unroll
-    for (int u = 0; u < U; u++)
-      if (i + u * 32 < end) v[u] = ((const uint4 *)from)[i + u * 32];
-  } else {
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-      const size_t at = (i + u * 32) * ALLREDUCE_WORD;
-      if (i + u * 32 < end)
-        v[u] = load_elements<T, uint4>(from + at, (long)a.push.skip - (long)at,
-                                       (long)(a.push.skip + a.push.bytes) - (long)at);
-    }
-  }
+  for (int u = 0; u < U; u++, i += 32)
+    if (i < end)
+      v[u] = whole && aligned
+                 ? from[i]
+                 : load_elements<T, uint4>((const char *)(from + i), a.send, a.send + a.push.bytes);
 }
 
 /* Pushes chunk `round` of every other rank's slice into the slots of that rank; but nothing if this
@@ -143,17 +137,16 @@ static __device__ __forceinline__ void add_chunk(const kernel_args<N> &a, uint32
 #pragma unroll
     for (int u = 0; u < U; u++) word[u] = sum[u].word();
     for (int q = 0; q < ranks(a); q++) {
-      char *to = a.recv[nth_peer(a, q)] - a.push.skip;
+      char *recv = a.recv[nth_peer(a, q)];
+      uint4 *to = (uint4 *)(recv - a.push.skip) + c.at + i + lane;
 #pragma unroll
-      for (int u = 0; u < U; u++) {
-        const size_t at = (c.at + i + u * 32 + lane) * ALLREDUCE_WORD;
-        if (i + u * 32 + lane >= c.words) continue;
-        if (whole)
-          *(uint4 *)(to + at) = word[u];
+      for (int u = 0; u < U; u++)
+        if (i + u * 32 + lane >= c.words)
+          ;
+        else if (whole)
+          to[u * 32] = word[u];
         else
-          store_elements<T, uint4>(to + at, word[u], (long)a.push.skip - (long)at,
-                                   (long)(a.push.skip + a.push.bytes) - (long)at);
-      }
+          store_elements<T, uint4>((char *)(to + u * 32), word[u], recv, recv + a.push.bytes);
     }
   }
 }

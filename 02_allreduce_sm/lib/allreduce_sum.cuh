@@ -9,10 +9,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/* Loads or stores the elements of type T that begin in bytes `first` to `end` - 1 of the word at
- * `from` or `to`, which is aligned to an element. What is not loaded is 0. */
+/* Loads or stores those elements of a word, at an address that is aligned to an element, that lie
+ * in the vector from `begin` to `end`. What is not loaded is 0. */
 template <typename T, typename Word>
-static __device__ __noinline__ Word load_elements(const char *from, long first, long end)
+static __device__ __noinline__ Word load_elements(const char *from, const char *begin,
+                                                  const char *end)
 {
   union {
     Word all;
@@ -20,14 +21,15 @@ static __device__ __noinline__ Word load_elements(const char *from, long first, 
   } u;
 #pragma unroll
   for (int i = 0; i < (int)(sizeof(Word) / sizeof(T)); i++) {
-    const long at = i * (long)sizeof(T);
-    u.element[i] = at >= first && at < end ? ((const T *)from)[i] : T(0);
+    const T *at = (const T *)from + i;
+    u.element[i] = (const char *)at >= begin && (const char *)at < end ? *at : T(0);
   }
   return u.all;
 }
 
 template <typename T, typename Word>
-static __device__ __noinline__ void store_elements(char *to, Word word, long first, long end)
+static __device__ __noinline__ void store_elements(char *to, Word word, const char *begin,
+                                                   const char *end)
 {
   union {
     Word all;
@@ -36,8 +38,8 @@ static __device__ __noinline__ void store_elements(char *to, Word word, long fir
   u.all = word;
 #pragma unroll
   for (int i = 0; i < (int)(sizeof(Word) / sizeof(T)); i++) {
-    const long at = i * (long)sizeof(T);
-    if (at >= first && at < end) ((T *)to)[i] = u.element[i];
+    T *at = (T *)to + i;
+    if ((char *)at >= begin && (char *)at < end) *at = u.element[i];
   }
 }
 
