@@ -222,7 +222,8 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
   if (h == NULL) result = allreduce_fail(ncclSystemError, "out of memory");
   if (h != NULL) {
     if (config == NULL) config = &defaults;
-    *h = (struct allreduce_handle){.comm = comm, .rank = rank, .n = n, .timeout = 30};
+    *h =
+        (struct allreduce_handle){.comm = comm, .rank = rank, .n = n, .timeout = ALLREDUCE_TIMEOUT};
     if (config->timeout_seconds != 0) h->timeout = config->timeout_seconds;
     if (h->timeout < 0) h->timeout = 0;
     if (n > 1) result = create(h, config, all);

@@ -91,7 +91,7 @@ typedef struct {
  * than the headers, or, with headers of 2.28, not exactly their release, or it was built with CUDA
  * before 12.3. allreduce_last_error names the reason. On failure *handle is NULL. `config` may be
  * NULL. comm is a blocking communicator (ncclConfig_t's `blocking` is not 0), may come from
- * ncclCommSplit, and must outlive the handle. A handle takes scratch_bytes and 9 to 18 MiB more
+ * ncclCommSplit, and must outlive the handle. A handle takes scratch_bytes and 10 to 18 MiB more
  * of device memory. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle);

@@ -136,6 +136,8 @@ struct allreduce_call {
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
+enum { ALLREDUCE_TIMEOUT = 30 }; /* seconds, if the configuration says nothing */
+
 /* What the ranks tell each other first. */
 struct allreduce_introduction {
   char gpu[32];   /* cudaDeviceGetPCIBusId; "" if that failed */

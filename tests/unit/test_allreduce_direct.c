@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the ranks of the direct AllReduce (02_allreduce_sm/lib) agree on without asking. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "unit.h"
 
 #include "allreduce_internal.h"
@@ -148,6 +152,38 @@ static void test_scratch(void **state)
     }
     assert_true(end <= allreduce_slots_at(n));
   }
+}
+
+/* The numbers in allreduce.h are those of the code. */
+static void header_says(const char *format, ...)
+{
+  static char text[1 << 16];
+  char wanted[200];
+  va_list args;
+  FILE *file = fopen("02_allreduce_sm/lib/allreduce.h", "r"); /* from the top folder */
+  assert_non_null(file);
+  text[fread(text, 1, sizeof text - 1, file)] = '\0';
+  fclose(file);
+  va_start(args, format);
+  vsnprintf(wanted, sizeof wanted, format, args);
+  va_end(args);
+  if (!strstr(text, wanted)) fail_msg("allreduce.h does not say: %s", wanted);
+}
+
+static void test_header(void **state)
+{
+  size_t least = SIZE_MAX, most = 0;
+  (void)state;
+  for (int n = 2; n <= ALLREDUCE_MAX_RANKS; n++) {
+    const size_t mib = allreduce_slots_at(n) >> 20;
+    if (mib < least) least = mib;
+    if (mib > most) most = mib;
+  }
+  header_says("takes scratch_bytes and %zu to %zu MiB more", least, most + 1);
+  header_says("for pushed calls; 0: %zu MiB", ALLREDUCE_SLOT_BYTES >> 20);
+  header_says("calls of up to %zu MiB are launched while", ALLREDUCE_EARLY_BYTES >> 20);
+  header_says("is this late; 0: %d s, < 0: never", ALLREDUCE_TIMEOUT);
+  header_says("The ranks compare %d bits", ALLREDUCE_CHECK_BITS);
 }
 
 int main(void)
