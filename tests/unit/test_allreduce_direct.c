@@ -190,7 +190,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_choice), cmocka_unit_test(test_limits),  cmocka_unit_test(test_chunks),
-      cmocka_unit_test(test_counts), cmocka_unit_test(test_scratch),
+      cmocka_unit_test(test_counts), cmocka_unit_test(test_scratch), cmocka_unit_test(test_header),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
