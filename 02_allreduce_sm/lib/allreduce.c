@@ -122,7 +122,7 @@ static size_t scratch_bytes(const struct allreduce_handle *h)
   return allreduce_slots_at(h->n) + h->limits.slots;
 }
 
-/* Allocates scratch memory, filled with zeros, and the state. Local. */
+/* Allocates scratch memory, whose flags and lines are 0, and the state. Local. */
 static ncclResult_t make_memory(struct allreduce_handle *h, uint64_t calls_before)
 {
   struct allreduce_state first = {0};
@@ -134,7 +134,7 @@ static ncclResult_t make_memory(struct allreduce_handle *h, uint64_t calls_befor
                                   cudaHostAllocMapped | cudaHostAllocPortable));
   memset(h->error, 0, sizeof(*h->error));
   ALLREDUCE_NCCLTRY(ncclMemAlloc((void **)&h->scratch, scratch_bytes(h)));
-  ALLREDUCE_CUDATRY(cudaMemset(h->scratch, 0, scratch_bytes(h)));
+  ALLREDUCE_CUDATRY(cudaMemset(h->scratch, 0, allreduce_slots_at(h->n)));
   ALLREDUCE_CUDATRY(cudaDeviceSynchronize()); /* before a peer can reach it */
   return ncclSuccess;
 }

@@ -40,13 +40,12 @@
 /* One chunk, as its words are divided among the threads: warps take pieces of U times 32 words. */
 template <int N>
 struct chunk {
-  size_t at;      /* its first word */
-  uint32_t words; /* how many it has */
-  uint32_t round;
+  uint32_t round, words;
+  size_t at; /* its first word */
 
-  __device__ chunk(const kernel_args<N> &a, int slice, uint32_t round)
-      : at(allreduce_chunk_at(a.push, slice, round, blockIdx.x, gridDim.x, &words)), round(round)
+  __device__ chunk(const kernel_args<N> &a, int slice, uint32_t round) : round(round)
   {
+    at = allreduce_chunk_at(a.push, slice, round, blockIdx.x, gridDim.x, &words);
   }
   /* The slot of `source` for this chunk in the memory of `owner`. */
   __device__ uint4 *slot(const kernel_args<N> &a, int owner, int source) const
