@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "float16.h"
-#include "internal.h"
+#include "allreduce_internal.h"
 
 #define DEFINE_SUM(NAME, ELEMENT, WIDE, READ, WRITE)                       \
   static void NAME(const void *const *from, int n, size_t count, char *to) \

@@ -4,8 +4,8 @@
 #include "bench_allreduce.h"
 #include "check.h"
 #include "lib/allreduce.h"
-#include "lib/internal.h"
-#include "simple/simple.h"
+#include "lib/allreduce_internal.h"
+#include "simple/allreduce_simple.h"
 #include "symmetric_kernels.h"
 
 #define LIBRARYCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())

@@ -2,7 +2,7 @@
 #include "symmetric_kernels.h"
 
 #include "check.h"
-#include "lib/internal.h"
+#include "lib/allreduce_internal.h"
 
 bool type_has_symmetric_kernel(ncclDataType_t type)
 {

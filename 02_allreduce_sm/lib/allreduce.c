@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "allreduce_internal.h"
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
@@ -45,23 +45,30 @@ static struct allreduce_launch launch(enum allreduce_method method, size_t piece
   while (threads < 512 && pieces > threads * blocks) threads *= 2;
   const size_t enough = (pieces + threads - 1) / threads;
   return (struct allreduce_launch){method, (int)allreduce_least(enough, limits.blocks[method]),
-                                   (int)threads};
+                                   (int)threads, true, 0};
 }
 
-/* Measured with 2 to 4 ranks, and not with more: wide lines are faster than two-shot while a rank
+/* At least 2 KiB of each slice for a block. The scratch memory has two slots of each pair of ranks
+ * for each block, of 16 KiB at least, if need be for fewer blocks: each chunk costs two flags. */
+static struct allreduce_launch launch_push(size_t bytes, size_t n, struct allreduce_limits limits)
+{
+  const size_t of_pair = limits.slots / (n - 1) / ALLREDUCE_SLOTS;
+  size_t blocks = allreduce_least(bytes / n / 2048 + 1, limits.blocks[ALLREDUCE_PUSH]);
+  if (blocks > of_pair / 16384) blocks = of_pair < 16384 ? 1 : of_pair / 16384;
+  return (struct allreduce_launch){ALLREDUCE_PUSH, (int)blocks, 512, bytes <= ALLREDUCE_EARLY_BYTES,
+                                   of_pair / blocks / 128 * 128};
+}
+
+/* Measured with 2 to 4 ranks, and not with more: wide lines are faster than pushes while a rank
  * sends up to 4 MiB. With two hops it sends 2 (n - 1) / n of the vector, with one hop n / 2 times
  * as much. The second hop pays when it saves about half a MiB. */
 struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_limits limits)
 {
   const size_t ranks = (size_t)n, words = (bytes + 7) / 8, pieces = (words + 14) / 15 * 8;
   if (bytes <= limits.ll) return launch(ALLREDUCE_LL, words, 64, limits);
-  if (bytes * 2 * (ranks - 1) <= limits.wide * ranks) {
-    if (bytes * (ranks - 2) <= limits.wide / 8) return launch(ALLREDUCE_WIDE, pieces, 140, limits);
-    return launch(ALLREDUCE_TWOHOP, pieces / ranks + 1, 70, limits);
-  }
-  const size_t blocks = bytes / 65536 + 1;
-  return (struct allreduce_launch){
-      ALLREDUCE_TWOSHOT, (int)allreduce_least(blocks, limits.blocks[ALLREDUCE_TWOSHOT]), 512};
+  if (bytes * 2 * (ranks - 1) > limits.wide * ranks) return launch_push(bytes, ranks, limits);
+  if (bytes * (ranks - 2) <= limits.wide / 8) return launch(ALLREDUCE_WIDE, pieces, 140, limits);
+  return launch(ALLREDUCE_TWOHOP, pieces / ranks + 1, 70, limits);
 }
 
 /* ---- handles: what the ranks agree on -------------------------------------------------------- */
@@ -72,9 +79,9 @@ struct agreement {
   struct allreduce_limits limits;
 };
 
-/* What the ranks send each other: first the ids, then the agreements. */
+/* What the ranks send each other, one after the other. */
 union exchanged {
-  char ids[ALLREDUCE_MAX_RANKS][ALLREDUCE_ID];
+  struct allreduce_introduction ranks[ALLREDUCE_MAX_RANKS];
   struct agreement agreements[ALLREDUCE_MAX_RANKS];
 };
 
@@ -87,7 +94,7 @@ static ncclResult_t exchange(const struct allreduce_handle *h, const void *mine,
   char *at = (char *)all + (size_t)h->rank * bytes;
   memcpy(at, mine, bytes);
   ALLREDUCE_NCCLTRY(ncclAllGather(at, all, bytes, ncclInt8, h->comm, NULL));
-  ALLREDUCE_CUDATRY(cudaStreamSynchronize(NULL));
+  ALLREDUCE_CUDATRY(cudaDeviceSynchronize()); /* NULL may be another stream to NCCL than here */
   return ncclSuccess;
 }
 
@@ -102,19 +109,23 @@ static void lower_to_wanted(size_t *limit, long wanted)
   if (wanted != 0) lower(limit, wanted < 0 ? 0 : (size_t)wanted);
 }
 
-/* Finds the GPU of this rank. `id` is for the other ranks. */
-static ncclResult_t find_device(struct allreduce_handle *h, char id[ALLREDUCE_ID])
+/* Finds the GPU of this rank. */
+static ncclResult_t introduce(struct allreduce_handle *h, struct allreduce_introduction *mine)
 {
   ALLREDUCE_NCCLTRY(ncclCommCuDevice(h->comm, &h->device));
-  ALLREDUCE_CUDATRY(cudaDeviceGetPCIBusId(id, ALLREDUCE_ID, h->device));
+  ALLREDUCE_CUDATRY(cudaDeviceGetPCIBusId(mine->gpu, sizeof(mine->gpu), h->device));
   return ncclSuccess;
 }
 
-/* Allocates scratch memory, filled with zeros, and the state. Local. */
+static size_t scratch_bytes(const struct allreduce_handle *h)
+{
+  return allreduce_slots_at(h->n) + h->limits.slots;
+}
+
+/* Allocates scratch memory, whose flags and lines are 0, and the state. Local. */
 static ncclResult_t make_memory(struct allreduce_handle *h, uint64_t calls_before)
 {
   struct allreduce_state first = {0};
-  const size_t bytes = allreduce_scratch_bytes(h->n);
   for (int b = 0; b < ALLREDUCE_MAX_BLOCKS; b++) first.block[b].epoch = calls_before;
   ALLREDUCE_CUDATRY(cudaMalloc((void **)&h->table, (size_t)h->n * sizeof(*h->table)));
   ALLREDUCE_CUDATRY(cudaMalloc((void **)&h->state, sizeof(first)));
@@ -122,8 +133,8 @@ static ncclResult_t make_memory(struct allreduce_handle *h, uint64_t calls_befor
   ALLREDUCE_CUDATRY(cudaHostAlloc((void **)&h->error, sizeof(*h->error),
                                   cudaHostAllocMapped | cudaHostAllocPortable));
   memset(h->error, 0, sizeof(*h->error));
-  ALLREDUCE_NCCLTRY(ncclMemAlloc((void **)&h->scratch, bytes));
-  ALLREDUCE_CUDATRY(cudaMemset(h->scratch, 0, bytes));
+  ALLREDUCE_NCCLTRY(ncclMemAlloc((void **)&h->scratch, scratch_bytes(h)));
+  ALLREDUCE_CUDATRY(cudaMemset(h->scratch, 0, allreduce_slots_at(h->n)));
   ALLREDUCE_CUDATRY(cudaDeviceSynchronize()); /* before a peer can reach it */
   return ncclSuccess;
 }
@@ -132,20 +143,20 @@ static ncclResult_t make_memory(struct allreduce_handle *h, uint64_t calls_befor
 static ncclResult_t connect(struct allreduce_handle *h)
 {
   ALLREDUCE_TRY(allreduce_device_probe(h->comm));
-  ALLREDUCE_NCCLTRY(ncclCommWindowRegister(h->comm, h->scratch, allreduce_scratch_bytes(h->n),
-                                           &h->window, NCCL_WIN_COLL_SYMMETRIC));
+  ALLREDUCE_NCCLTRY(ncclCommWindowRegister(h->comm, h->scratch, scratch_bytes(h), &h->window,
+                                           NCCL_WIN_COLL_SYMMETRIC));
   if (h->window == NULL) return allreduce_fail(ncclInvalidUsage, "NCCL made no window");
   return allreduce_device_peers(h, h->window, h->peers);
 }
 
 /* Finds what this rank can do and the user wants. Sets `why` if it cannot. */
 static ncclResult_t ask_this_rank(struct allreduce_handle *h, const allreduce_config_t *config,
-                                  const char *ids, struct allreduce_limits *limits,
-                                  const char **why)
+                                  const struct allreduce_introduction *ranks,
+                                  struct allreduce_limits *limits, const char **why)
 {
-  *limits = (struct allreduce_limits){.ll = ALLREDUCE_LL_BYTES, .wide = ALLREDUCE_WIDE_BYTES};
-  ALLREDUCE_TRY(allreduce_device_ask(h, ids, limits, why));
+  ALLREDUCE_TRY(allreduce_device_ask(h, ranks, limits, why));
   if (**why != '\0') return ncclSuccess;
+  if (config->no_early_launch) h->overlaps = false;
   for (int m = 0; m < ALLREDUCE_METHODS; m++)
     if (config->max_blocks > 0) lower_to_wanted(&limits->blocks[m], config->max_blocks);
   lower_to_wanted(&limits->wide, config->wide_bytes);
@@ -158,12 +169,18 @@ static ncclResult_t ask_this_rank(struct allreduce_handle *h, const allreduce_co
 static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t *config,
                            union exchanged *all)
 {
-  char id[ALLREDUCE_ID] = "";
+  struct allreduce_introduction me = {.slots = ALLREDUCE_SLOT_BYTES};
+  struct agreement mine = {CAN, {.ll = ALLREDUCE_LL_BYTES, .wide = ALLREDUCE_WIDE_BYTES}};
+  struct agreement *theirs = all->agreements;
   const char *why = "";
-  ncclResult_t failed = find_device(h, id);
-  struct agreement mine = {CAN, {{0}, 0, 0}}, *theirs = all->agreements;
-  ALLREDUCE_TRY(exchange(h, id, sizeof(id), all->ids));
-  if (failed == ncclSuccess) failed = ask_this_rank(h, config, all->ids[0], &mine.limits, &why);
+  ncclResult_t failed = introduce(h, &me);
+  const size_t least = (size_t)h->n * ALLREDUCE_SLOTS * 128;
+  if (config->scratch_bytes != 0) me.slots = config->scratch_bytes;
+  if (me.slots < least) me.slots = least;
+  ALLREDUCE_TRY(exchange(h, &me, sizeof(me), all->ranks));
+  for (int p = 0; p < h->n; p++) lower(&me.slots, all->ranks[p].slots);
+  mine.limits.slots = h->limits.slots = me.slots;
+  if (failed == ncclSuccess) failed = ask_this_rank(h, config, all->ranks, &mine.limits, &why);
   mine.can = failed != ncclSuccess ? FAILED : *why != '\0' ? CANNOT : CAN;
   ALLREDUCE_TRY(exchange(h, &mine, sizeof(mine), theirs));
   struct agreement agreed = mine;
@@ -193,6 +210,7 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
   int rank = 0, n = 0;
   if (handle == NULL) return allreduce_fail(ncclInvalidArgument, "handle is NULL");
   *handle = NULL;
+  if (comm == NULL) return allreduce_fail(ncclInvalidArgument, "comm is NULL");
   ALLREDUCE_NCCLTRY(ncclCommUserRank(comm, &rank));
   ALLREDUCE_NCCLTRY(ncclCommCount(comm, &n));
   if (n > ALLREDUCE_MAX_RANKS)
@@ -204,7 +222,8 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
   if (h == NULL) result = allreduce_fail(ncclSystemError, "out of memory");
   if (h != NULL) {
     if (config == NULL) config = &defaults;
-    *h = (struct allreduce_handle){.comm = comm, .rank = rank, .n = n, .timeout = 30};
+    *h =
+        (struct allreduce_handle){.comm = comm, .rank = rank, .n = n, .timeout = ALLREDUCE_TIMEOUT};
     if (config->timeout_seconds != 0) h->timeout = config->timeout_seconds;
     if (h->timeout < 0) h->timeout = 0;
     if (n > 1) result = create(h, config, all);
@@ -298,11 +317,9 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
   if (count == 0) return ncclSuccess;
   if (count > SIZE_MAX / 2 / size) return allreduce_fail(ncclInvalidArgument, "too many elements");
   const size_t bytes = count * size;
-  const struct allreduce_window *from = window_of(handle, send, bytes),
-                                *to = window_of(handle, recv, bytes);
-  if (from == NULL || to == NULL)
-    return allreduce_fail(ncclInvalidArgument, "the %s buffer is in no window of the handle",
-                          from == NULL ? "send" : "receive");
+  const struct allreduce_window *to = window_of(handle, recv, bytes);
+  if (to == NULL)
+    return allreduce_fail(ncclInvalidArgument, "the receive buffer is in no window of the handle");
   if ((uintptr_t)send % size != 0 || (uintptr_t)recv % size != 0)
     return allreduce_fail(ncclInvalidArgument, "the %s buffer is not aligned to an element",
                           (uintptr_t)send % size != 0 ? "send" : "receive");
@@ -313,20 +330,19 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
       ALLREDUCE_CUDATRY(cudaMemcpyAsync(recv, send, bytes, cudaMemcpyDeviceToDevice, stream));
     return ncclSuccess;
   }
+  const size_t place = (size_t)(recv - to->base);
   struct allreduce_call call = {
-      .launch = allreduce_choose(bytes, handle->n, handle->limits), .type = type, .count = count};
-  uint64_t place = 0;
-  if (call.launch.method >= ALLREDUCE_TWOHOP)
-    place = allreduce_place((size_t)(send - from->base), (size_t)(recv - to->base), send == recv);
-  call.check = allreduce_check(count, (int)type, place);
-  call.slice = allreduce_slice_of(send, recv, count, size, handle->rank, handle->n);
-  for (int p = 0; p < handle->n; p++) {
-    call.send[p] = from->peers[p] + (send - from->base);
-    call.recv[p] = to->peers[p] + (recv - to->base);
-  }
-  /* for this rank the given addresses, which are faster than those of a window */
-  call.send[handle->rank] = send;
-  call.recv[handle->rank] = recv;
+      .launch = allreduce_choose(bytes, handle->n, handle->limits),
+      .type = type,
+      .count = count,
+      .send = send,
+  };
+  const bool push = call.launch.method == ALLREDUCE_PUSH;
+  call.check = allreduce_check(count, (int)type, push ? place : 0);
+  if (push)
+    call.push = allreduce_chunks_of(recv, bytes, handle->n, call.launch.blocks, call.launch.slot);
+  for (int p = 0; p < handle->n; p++) call.recv[p] = to->peers[p] + place;
+  call.recv[handle->rank] = recv; /* is faster than the address of the window */
   return allreduce_device_launch(handle, &call, stream);
 }
 
@@ -339,9 +355,9 @@ ncclResult_t allreduce_get_async_error(allreduce_t handle, ncclResult_t *result)
   const struct allreduce_error *e = handle->error;
   const int kind = __atomic_load_n(&e->kind, __ATOMIC_ACQUIRE);
   if (kind == ALLREDUCE_ERROR_COUNT)
-    *result = allreduce_fail(ncclInvalidArgument,
-                             "rank %d has called with another count, type or offset in the windows",
-                             e->peer);
+    *result =
+        allreduce_fail(ncclInvalidArgument,
+                       "rank %d has called with another count, type or receive offset", e->peer);
   else if (kind == ALLREDUCE_ERROR_TIMEOUT)
     *result = allreduce_fail(ncclRemoteError, "rank %d timed out waiting for rank %d", handle->rank,
                              e->peer);

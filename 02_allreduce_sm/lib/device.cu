@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The direct AllReduce on GPUs: is it possible, addresses of the peers, launches. The kernels are
- * in lines.cuh and twoshot.cuh.
+ * in allreduce_lines.cuh and allreduce_push.cuh.
  *
  * Of NCCL's device interface (2.28 and later) kernels use only ncclGetLsaPointer, in a kernel of
  * one block. ncclDevCommCreate is called because it fails without symmetric memory; the
  * registration of a window may not. */
-#include "internal.h"
+#include "allreduce_internal.h"
 
 #if ALLREDUCE_HAS_DEVICE_CODE
 #include <dlfcn.h>
@@ -13,8 +13,8 @@
 
 #include <nccl_device.h>
 
-#include "lines.cuh"
-#include "twoshot.cuh"
+#include "allreduce_lines.cuh"
+#include "allreduce_push.cuh"
 
 enum { THREADS = 512 }; /* of a block, at most */
 
@@ -27,14 +27,13 @@ static __global__ void __launch_bounds__(THREADS)
   lines_allreduce<S, N, L, HOPS>(a);
 }
 
+/* Two fit on a multiprocessor, so that the blocks of the next kernel find room when it is launched
+ * early. One runs. */
 template <typename S, int N>
-static __global__ void __launch_bounds__(THREADS)
-    twoshot_kernel(const __grid_constant__ kernel_args<N> a)
+static __global__ void __launch_bounds__(THREADS, 2)
+    push_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  /* Words in flight. With two ranks as many as registers allow; sums of 16-bit types need wider
-   * ones. With more ranks one is faster: all ranks load from rank 0 first, and queue there. */
-  constexpr int U = N > 2 ? 1 : 8 * sizeof(typename S::element) / sizeof(typename S::wide);
-  twoshot_allreduce<S, N, U>(a);
+  push_allreduce<S, N == 2 ? 2 : 1>(a); /* words in flight from each rank */
 }
 
 template <int N>
@@ -47,7 +46,7 @@ static kernel<N> kernel_of(enum allreduce_method method)
   return method == ALLREDUCE_LL       ? lines_kernel<S, N, LL, 1>
          : method == ALLREDUCE_WIDE   ? lines_kernel<S, N, WIDE, 1>
          : method == ALLREDUCE_TWOHOP ? lines_kernel<S, N, WIDE, HOPS>
-                                      : twoshot_kernel<S, N>;
+                                      : push_kernel<S, N>;
 }
 
 template <int N>
@@ -74,8 +73,8 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
   if (launched == NULL)
     return allreduce_fail(ncclInvalidArgument, "no kernel adds type %d", (int)call->type);
   kernel_args<N> a = {};
+  a.send = call->send;
   for (int p = 0; p < h->n; p++) {
-    a.send[p] = call->send[p];
     a.recv[p] = call->recv[p];
     a.scratch[p] = h->peers[p];
   }
@@ -84,7 +83,7 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
   a.limit = (uint64_t)(h->timeout * 1e9);
   a.count = call->count;
   a.lines = allreduce_lines_of(h->n, call->launch.method != ALLREDUCE_LL);
-  a.slice = call->slice;
+  a.push = call->push;
   a.check = call->check;
   a.rank = h->rank;
   a.n = h->n;
@@ -96,7 +95,7 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
   config.blockDim = dim3(call->launch.threads);
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = h->overlaps && call->launch.method != ALLREDUCE_TWOSHOT;
+  config.numAttrs = h->overlaps && call->launch.early;
   ALLREDUCE_CUDATRY(cudaLaunchKernelEx(&config, launched, a));
   return ncclSuccess;
 }
@@ -122,7 +121,7 @@ static cudaError_t load(bool *overlaps, size_t fit[ALLREDUCE_METHODS])
   int driver = 0;
   cudaError_t e = cudaDriverGetVersion(&driver);
   for (int m = 0; m < ALLREDUCE_METHODS; m++) {
-    fit[m] = ALLREDUCE_MAX_BLOCKS;
+    fit[m] = m == ALLREDUCE_PUSH ? 1 : ALLREDUCE_MAX_BLOCKS;
     for (ncclDataType_t type : types) {
       const void *kernel = (const void *)kernel_for<N>((enum allreduce_method)m, type);
       int blocks = 0;
@@ -155,7 +154,8 @@ static bool has_nvlink(const char *mine, const char *theirs)
          find(theirs, &b) == 0 && p2p(a, b, NVLINK, &status) == 0 && status == OK;
 }
 
-static const char *why_not(const struct allreduce_handle *h, const char *ids)
+static const char *why_not(const struct allreduce_handle *h,
+                           const struct allreduce_introduction *ranks)
 {
   int version = 0, capability = 0;
   if (ncclGetVersion(&version) != ncclSuccess) version = 0;
@@ -167,16 +167,16 @@ static const char *why_not(const struct allreduce_handle *h, const char *ids)
   cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, h->device);
   if (capability < 7) return "the GPU is older than compute capability 7.0";
   for (int p = 0; p < h->n; p++)
-    if (!has_nvlink(ids + h->rank * ALLREDUCE_ID, ids + p * ALLREDUCE_ID))
-      return "a GPU is not reached over NVLink";
+    if (!has_nvlink(ranks[h->rank].gpu, ranks[p].gpu)) return "a GPU is not reached over NVLink";
   return "";
 }
 
-ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const char *ids,
+ncclResult_t allreduce_device_ask(struct allreduce_handle *h,
+                                  const struct allreduce_introduction *ranks,
                                   struct allreduce_limits *limits, const char **why)
 {
   int multiprocessors = 0;
-  *why = why_not(h, ids);
+  *why = why_not(h, ranks);
   if (**why != '\0') return ncclSuccess;
   ALLREDUCE_CUDATRY(
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, h->device));
@@ -226,7 +226,7 @@ ncclResult_t allreduce_device_peers(const struct allreduce_handle *h, ncclWindow
 }
 
 #else /* only the first function is called */
-ncclResult_t allreduce_device_ask(struct allreduce_handle *, const char *,
+ncclResult_t allreduce_device_ask(struct allreduce_handle *, const struct allreduce_introduction *,
                                   struct allreduce_limits *, const char **why)
 {
   *why = "built with NCCL older than 2.28 or CUDA older than 12.3";

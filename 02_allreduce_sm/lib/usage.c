@@ -40,14 +40,13 @@ int main(int argc, char **argv)
   NCCL(ncclCommInitRank(&comm, n, id, rank));
   CUDA(cudaStreamCreate(&stream));
 
-  /* one window for both vectors; one for all memory of a program works as well */
+  /* a window for the receive buffer; one for all memory of a program works as well */
   static float host[COUNT];
-  const size_t bytes = 2 * sizeof host;
   float *send, *recv;
   ncclWindow_t window = NULL;
-  NCCL(ncclMemAlloc((void **)&send, bytes));
-  recv = send + COUNT;
-  NCCL(ncclCommWindowRegister(comm, send, bytes, &window, NCCL_WIN_COLL_SYMMETRIC));
+  CUDA(cudaMalloc((void **)&send, sizeof host));
+  NCCL(ncclMemAlloc((void **)&recv, sizeof host));
+  NCCL(ncclCommWindowRegister(comm, recv, sizeof host, &window, NCCL_WIN_COLL_SYMMETRIC));
 
   allreduce_t handle;
   const ncclResult_t created = allreduce_create(comm, NULL, &handle);
@@ -55,7 +54,7 @@ int main(int argc, char **argv)
     if (rank == 0) fprintf(stderr, "direct AllReduce: %s; using NCCL's\n", allreduce_last_error());
   } else {
     TRY(created, "allreduce_create", allreduce_last_error());
-    ALLREDUCE(allreduce_add_window(handle, window, send, bytes));
+    ALLREDUCE(allreduce_add_window(handle, window, recv, sizeof host));
   }
 
   for (int i = 0; i < COUNT; i++) host[i] = (float)(rank + 1);
@@ -73,10 +72,10 @@ int main(int argc, char **argv)
   }
   printf("rank %d has the sum %g\n", rank, host[COUNT - 1]);
 
-  ALLREDUCE(allreduce_destroy(handle)); /* collective */
-  MPI_Barrier(MPI_COMM_WORLD);          /* no rank reads this rank's memory now */
+  ALLREDUCE(allreduce_destroy(handle)); /* on all ranks */
   NCCL(ncclCommWindowDeregister(comm, window));
-  NCCL(ncclMemFree(send));
+  NCCL(ncclMemFree(recv));
+  CUDA(cudaFree(send));
   CUDA(cudaStreamDestroy(stream));
   NCCL(ncclCommDestroy(comm));
   return MPI_Finalize();

@@ -17,7 +17,7 @@
  * A kernel that waits for other GPUs must have been loaded before its first launch. CUDA loads a
  * kernel when it is first launched, and that may wait for the device, which waits for a peer, which
  * waits for this rank. So setup.cu loads the kernels at once, with cudaFuncGetAttributes. */
-#include "simple.h"
+#include "allreduce_simple.h"
 
 #include "check.h"
 

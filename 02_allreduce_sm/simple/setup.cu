@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sets up what barrier.cu and lines.cu need. */
-#include "simple.h"
+#include "allreduce_simple.h"
 
 #include <stdlib.h>
 

@@ -73,7 +73,7 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
   have "$(cuda_home)/bin/nvcc" || skip "no nvcc"
   "$(cuda_home)/bin/nvcc" -std=c++17 --ptx -arch=sm_90 -I"$(make -s -C "$TOP" print-NCCL_HOME)/include" -o "$WORK/device.ptx" \
     "$TOP/02_allreduce_sm/lib/device.cu"
-  grep -q 'entry .*twoshot_kernel' "$WORK/device.ptx"
+  grep -q 'entry .*push_kernel' "$WORK/device.ptx"
   # lsa_pointers runs alone, and only NCCL's own function in it does
   awk '/\.entry/ { name = $0 } /ld\.global\.nc/ && name !~ /lsa_pointers/ { print name; bad = 1 } END { exit bad }' \
     "$WORK/device.ptx"

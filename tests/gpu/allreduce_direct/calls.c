@@ -24,14 +24,15 @@ allreduce_t make_handle(struct test *t, const allreduce_config_t *config)
 {
   allreduce_t handle;
   LIBRARYCHECK(allreduce_create(t->comm, config, &handle));
-  LIBRARYCHECK(allreduce_add_window(handle, t->windows[0], t->send, t->bytes));
-  LIBRARYCHECK(allreduce_add_window(handle, t->windows[1], t->recv, t->bytes));
+  LIBRARYCHECK(allreduce_add_window(handle, t->window, t->recv, t->bytes));
   return handle;
 }
 
 allreduce_config_t small_limits(const struct test *t)
 {
-  return (allreduce_config_t){.ll_bytes = 300, .wide_bytes = 4000L * t->me->nranks};
+  const int n = t->me->nranks;
+  return (allreduce_config_t){
+      .ll_bytes = 300, .wide_bytes = 4000L * n, .scratch_bytes = (size_t)n * 2 * 512};
 }
 
 void destroy_handle(struct test *t, allreduce_t handle)
@@ -108,9 +109,11 @@ void calls_enqueue(struct test *t, const struct calls *c, allreduce_t handle, un
   for (int i = 0; i < c->n; i++) {
     const struct call *k = &c->call[i];
     const size_t bytes = k->count * k->size;
-    char *to = t->recv + k->to * k->size;
-    char *from = k->from == IN_PLACE ? to : t->send + k->from * k->size;
     const uint64_t random = hash(k->seed * 64ull + (unsigned)t->me->rank);
+    const bool in_place = k->from == IN_PLACE && random >> 40 & 3;
+    char *to = t->recv + k->to * k->size;
+    char *from = t->send + (k->from == IN_PLACE ? k->to : k->from + (random >> 44 & 3)) * k->size;
+    if (in_place) from = to;
     if (late > 0 && random % 4 == 0) usleep((unsigned)(random >> 8) % late);
     CUDACHECK(cudaMemsetAsync(to - GUARD, 0xa5, bytes + 2 * GUARD, t->stream));
     CUDACHECK(cudaMemcpyAsync(from, t->inputs + k->at + GUARD, bytes, cudaMemcpyDeviceToDevice,

@@ -5,7 +5,7 @@
 #define CALLS_H
 
 #include "check.h"
-#include "internal.h"
+#include "allreduce_internal.h"
 #include "launcher.h"
 
 #ifdef __cplusplus
@@ -16,20 +16,22 @@ enum { GUARD = 64, MAX_CALLS = 200 };
 
 #define LIBRARYCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
 
-/* What all cases share: two windows, and memory of the same size for inputs and for results. */
+/* What all cases share: a window for receive buffers, and memory of the same size for send buffers,
+ * inputs and results. */
 struct test {
   const struct rank *me;
   ncclComm_t comm;
   cudaStream_t stream;
-  ncclWindow_t windows[2];
+  ncclWindow_t window;
   char *send, *recv, *inputs, *results; /* on the device */
   char *host;
   size_t bytes;
   int code;
 };
 
-/* One call: element `from` of the send window, `to` of the receive window; in place in the latter
- * if from is IN_PLACE. Its input and its result, with GUARD bytes on both sides, begin at `at`. */
+/* One call: element `to` of the receive window; element `from` of the send memory, or later ones on
+ * other ranks; in place on some ranks if from is IN_PLACE. Its input and its result, with GUARD
+ * bytes on both sides, begin at `at`. */
 #define IN_PLACE ((size_t)-1)
 struct call {
   ncclDataType_t type;
@@ -68,10 +70,10 @@ int calls_check(struct test *t, const struct calls *c, allreduce_t handle);
 /* Prints `ok - what` or `not ok - what`, for all ranks together. */
 void result(struct test *t, int code, const char *what);
 
-/* So that vectors of a few kilobytes take all three methods. */
+/* So that vectors of a few kilobytes take all methods, and pushes several rounds. */
 allreduce_config_t small_limits(const struct test *t);
 
-/* A handle for both windows; to destroy it when all are there. */
+/* A handle for the window; to destroy it when all are there. */
 allreduce_t make_handle(struct test *t, const allreduce_config_t *config);
 void destroy_handle(struct test *t, allreduce_t handle);
 

@@ -212,11 +212,10 @@ static void setup(struct test *t)
   if (t->me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(t->me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&t->comm, t->me->nranks, id, t->me->rank));
-  NCCLCHECK(ncclMemAlloc((void **)&t->send, t->bytes));
   NCCLCHECK(ncclMemAlloc((void **)&t->recv, t->bytes));
-  for (int i = 0; i < 2; i++)
-    NCCLCHECK(ncclCommWindowRegister(t->comm, i == 0 ? t->send : t->recv, t->bytes, &t->windows[i],
-                                     NCCL_WIN_COLL_SYMMETRIC));
+  NCCLCHECK(
+      ncclCommWindowRegister(t->comm, t->recv, t->bytes, &t->window, NCCL_WIN_COLL_SYMMETRIC));
+  CUDACHECK(cudaMalloc((void **)&t->send, t->bytes));
   CUDACHECK(cudaMalloc((void **)&t->inputs, t->bytes));
   CUDACHECK(cudaMalloc((void **)&t->results, t->bytes));
   t->host = malloc(t->bytes);
@@ -225,10 +224,9 @@ static void setup(struct test *t)
 
 static void teardown(struct test *t)
 {
-  for (int i = 0; i < 2; i++) NCCLCHECK(ncclCommWindowDeregister(t->comm, t->windows[i]));
-  launcher_barrier(t->me);
-  NCCLCHECK(ncclMemFree(t->send));
+  NCCLCHECK(ncclCommWindowDeregister(t->comm, t->window));
   NCCLCHECK(ncclMemFree(t->recv));
+  CUDACHECK(cudaFree(t->send));
   CUDACHECK(cudaFree(t->inputs));
   CUDACHECK(cudaFree(t->results));
   CUDACHECK(cudaStreamDestroy(t->stream));

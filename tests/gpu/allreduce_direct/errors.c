@@ -19,10 +19,9 @@ static void test_refusals(struct test *t)
   } cases[] = {
       {send, recv, 1, ncclNumTypes, "cannot be summed"},
       {send, recv, (size_t)-1, ncclFloat, "too many"},
-      {t->inputs, recv, 1, ncclFloat, "the send buffer is in no window"},
       {send, t->results, 1, ncclFloat, "the receive buffer is in no window"},
-      {send + 1, recv, all, ncclFloat, "the send buffer is in no window"},
-      {send, recv, all + 1, ncclFloat, "the send buffer is in no window"},
+      {send, recv + 1, all, ncclFloat, "the receive buffer is in no window"},
+      {send, recv, all + 1, ncclFloat, "the receive buffer is in no window"},
       {t->send + 1, recv, 1, ncclFloat, "the send buffer is not aligned"},
       {send, t->recv + 2, 1, ncclFloat, "the receive buffer is not aligned"},
       {recv, recv + 1, 2, ncclFloat, "overlap"},
@@ -36,22 +35,27 @@ static void test_refusals(struct test *t)
     launcher_error("case %zu: '%s'", i, allreduce_last_error());
     code = EXIT_WRONG_DATA;
   }
-  LIBRARYCHECK(allreduce_forget_window(handle, t->windows[0]));
+  int windows = 1;
+  while (allreduce_add_window(handle, t->window, t->recv, t->bytes) == ncclSuccess) windows++;
+  if (windows != ALLREDUCE_MAX_WINDOWS) code = EXIT_WRONG_DATA;
+  while (allreduce_forget_window(handle, t->window) == ncclSuccess) windows--;
+  if (windows != 0) code = EXIT_WRONG_DATA;
   if (allreduce_run(handle, send, recv, 1, ncclFloat, t->stream) != ncclInvalidArgument ||
-      !strstr(allreduce_last_error(), "the send buffer"))
+      !strstr(allreduce_last_error(), "the receive buffer"))
     code = EXIT_WRONG_DATA;
   destroy_handle(t, handle);
+  if (allreduce_create(NULL, NULL, &handle) != ncclInvalidArgument || handle != NULL)
+    code = EXIT_WRONG_DATA;
   result(t, code, "refusals");
 }
 
 /* Rank 0 calls for something else: all find out, and nothing is written that someone has not agreed
- * to. Only with one hop of lines places may differ. */
+ * to. Only with lines the places of results may differ. */
 struct disagreement {
   const char *what;
   size_t mine, theirs; /* counts of rank 0 and of the others */
   ncclDataType_t type; /* of rank 0 */
-  size_t send_at, recv_at;
-  bool in_place;
+  size_t recv_at;
 };
 
 static void test_disagreement(struct test *t, const struct disagreement *d)
@@ -59,7 +63,7 @@ static void test_disagreement(struct test *t, const struct disagreement *d)
   allreduce_config_t config = small_limits(t);
   const bool odd = t->me->rank == 0;
   float *recv = (float *)(void *)t->recv + (odd ? d->recv_at : 0);
-  float *send = odd && d->in_place ? recv : (float *)(void *)t->send + (odd ? d->send_at : 0);
+  float *send = (float *)(void *)t->send;
   config.timeout_seconds = 20;
   allreduce_t handle = make_handle(t, &config);
   launcher_step(d->what);
@@ -110,22 +114,20 @@ static void test_late(struct test *t, size_t count, const char *what)
 void test_errors(struct test *t)
 {
   static const struct disagreement rows[] = {
-      {"counts differ, lines", 10, 11, ncclFloat, 0, 0, false},
-      {"counts differ, wide lines", 110, 111, ncclFloat, 0, 0, false},
-      {"counts differ, two hops", 500, 501, ncclFloat, 0, 0, false}, /* of more than two ranks */
-      {"counts differ, two-shot", 9000, 9001, ncclFloat, 0, 0, false},
-      {"counts differ, two methods", 9000, 10, ncclFloat, 0, 0, false},
-      {"counts differ, two kinds of lines", 10, 110, ncclFloat, 0, 0, false},
-      {"types differ", 9000, 9000, ncclInt32, 0, 0, false},
-      {"send offsets differ", 9000, 9000, ncclFloat, 64, 0, false},
-      {"receive offsets differ", 9000, 9000, ncclFloat, 0, 128, false},
-      {"in place on one rank", 9000, 9000, ncclFloat, 0, 0, true},
+      {"counts differ, lines", 10, 11, ncclFloat, 0},
+      {"counts differ, wide lines", 110, 111, ncclFloat, 0},
+      {"counts differ, two hops", 500, 501, ncclFloat, 0}, /* of more than two ranks */
+      {"counts differ, pushes", 9000, 9001, ncclFloat, 0},
+      {"counts differ, two methods", 9000, 10, ncclFloat, 0},
+      {"counts differ, two kinds of lines", 10, 110, ncclFloat, 0},
+      {"types differ", 9000, 9000, ncclInt32, 0},
+      {"receive offsets differ", 9000, 9000, ncclFloat, 128},
   };
   test_refusals(t);
   if (t->me->nranks == 1) return;
   test_late(t, 10, "a late rank, lines");
   test_late(t, 110, "a late rank, wide lines");
   test_late(t, 500, "a late rank, two hops");
-  test_late(t, 9000, "a late rank, two-shot");
+  test_late(t, 9000, "a late rank, pushes");
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) test_disagreement(t, &rows[i]);
 }

@@ -45,7 +45,8 @@ static int run_case(int n, ncclDataType_t type, int blocks)
     job.recv[p] = device_memory(ONE_GPU_ROOM);
     job.inputs[p] = device_memory(ONE_GPU_ROOM);
     job.results[p] = device_memory(ONE_GPU_ROOM);
-    job.scratch[p] = device_memory(allreduce_scratch_bytes(n));
+    job.scratch[p] = device_memory(allreduce_slots_at(n) +
+                                   (size_t)n * ONE_GPU_BLOCKS * ALLREDUCE_SLOTS * ONE_GPU_SLOT);
     job.state[p] = device_memory(sizeof *job.state[p]);
     for (int i = 0; i < c.n; i++) call_fill(&c.call[i], p, host + c.call[i].at + GUARD);
     CUDACHECK(cudaMemcpy(job.inputs[p], host, c.bytes, cudaMemcpyHostToDevice));
@@ -86,7 +87,7 @@ static int run(const struct rank *me, const struct options *opt)
   for (int n = 2; n <= ONE_GPU_RANKS; n++)
     for (int i = 0; i < 5; i++) {
       launcher_step("ranks on one GPU");
-      const int found = run_case(n, types[i], 1 + (n + i) % 5);
+      const int found = run_case(n, types[i], 1 + (n + i) % ONE_GPU_BLOCKS);
       launcher_print(me, "%s - %d ranks, type %d\n", found == EXIT_VERIFIED ? "ok" : "not ok", n,
                      (int)types[i]);
       if (found != EXIT_VERIFIED) code = found;

@@ -9,7 +9,8 @@
 extern "C" {
 #endif
 
-enum { ONE_GPU_RANKS = 8, ONE_GPU_ROOM = 1 << 20 };
+enum { ONE_GPU_RANKS = 8, ONE_GPU_BLOCKS = 5, ONE_GPU_ROOM = 1 << 20 };
+enum { ONE_GPU_SLOT = 256 }; /* so that pushes take several rounds */
 
 /* Memory of all ranks, on the device: arrays of n. */
 struct one_gpu {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "one_gpu.h"
 
-#include "lines.cuh"
-#include "twoshot.cuh"
+#include "allreduce_lines.cuh"
+#include "allreduce_push.cuh"
 
 /* One call of one rank, in device memory. */
 template <int N>
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(256) sequence(const step<N> *steps, int
     else if (s.method == ALLREDUCE_TWOHOP)
       lines_allreduce<S, N, WIDE, 2>(s.args);
     else
-      twoshot_allreduce<S, N, 2>(s.args);
+      push_allreduce<S, 2>(s.args);
     meet_own_blocks(s.came, meetings);
     copy(s.result, s.to - GUARD, s.bytes + 2 * GUARD);
     meet_own_blocks(s.came, meetings);
@@ -109,17 +109,18 @@ static void launch(const one_gpu *job, const calls *c, const enum allreduce_meth
       s = {};
       for (int p = 0; p < n; p++) {
         s.args.recv[p] = job->recv[p] + k.to * k.size;
-        s.args.send[p] = k.from == IN_PLACE ? s.args.recv[p] : job->send[p] + k.from * k.size;
         s.args.scratch[p] = job->scratch[p];
       }
       s.to = s.args.recv[rank];
-      s.from = (char *)s.args.send[rank];
+      s.from = k.from == IN_PLACE ? s.to : job->send[rank] + k.from * k.size;
+      s.args.send = s.from;
       s.args.state = job->state[rank];
       s.args.error = &job->error[rank];
       s.args.limit = job->limit;
       s.args.count = k.count;
       s.args.lines = allreduce_lines_of(n, methods[i] != ALLREDUCE_LL);
-      s.args.slice = allreduce_slice_of(s.from, s.to, k.count, k.size, rank, n);
+      if (k.count > 0)
+        s.args.push = allreduce_chunks_of(s.to, k.count * k.size, n, blocks, ONE_GPU_SLOT);
       s.args.check = allreduce_check(k.count, k.type, 0);
       s.args.rank = rank;
       s.args.n = n;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of words, in the order and with the rounding that allreduce.h promises. */
+/* Words of the user's vectors, and their sums, in the order and with the rounding that allreduce.h
+ * promises. */
 #ifndef ALLREDUCE_SUM_CUH
 #define ALLREDUCE_SUM_CUH
 
@@ -7,6 +8,40 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+/* Loads or stores those elements of a word, at an address that is aligned to an element, that lie
+ * in the vector from `begin` to `end`. What is not loaded is 0. */
+template <typename T, typename Word>
+static __device__ __noinline__ Word load_elements(const char *from, const char *begin,
+                                                  const char *end)
+{
+  union {
+    Word all;
+    T element[sizeof(Word) / sizeof(T)];
+  } u;
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(Word) / sizeof(T)); i++) {
+    const T *at = (const T *)from + i;
+    u.element[i] = (const char *)at >= begin && (const char *)at < end ? *at : T(0);
+  }
+  return u.all;
+}
+
+template <typename T, typename Word>
+static __device__ __noinline__ void store_elements(char *to, Word word, const char *begin,
+                                                   const char *end)
+{
+  union {
+    Word all;
+    T element[sizeof(Word) / sizeof(T)];
+  } u;
+  u.all = word;
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(Word) / sizeof(T)); i++) {
+    T *at = (T *)to + i;
+    if ((char *)at >= begin && (char *)at < end) *at = u.element[i];
+  }
+}
 
 /* How an element is read, added and written. Integers wrap. */
 template <typename T>

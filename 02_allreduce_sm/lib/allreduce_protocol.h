@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rules that the ranks of an AllReduce share: how calls are numbered, the layout of the scratch
- * memory, and which rank adds which elements. The kernels, their CPU version and the host code all
- * use this file. C and CUDA C++. */
+ * memory, and which rank adds which elements. Kernels and host code use this file. C and CUDA
+ * C++. */
 #ifndef ALLREDUCE_PROTOCOL_H
 #define ALLREDUCE_PROTOCOL_H
 
@@ -14,8 +14,6 @@
 #define ALLREDUCE_RULE static inline
 #endif
 
-/* 72 is the largest NVLink domain today. */
-#define ALLREDUCE_MAX_RANKS 72
 /* Blocks of one launch, at most: two on each multiprocessor of an H100 or H200. */
 #define ALLREDUCE_MAX_BLOCKS 264
 
@@ -23,19 +21,14 @@
 
 /* The calls of a handle are numbered from 1 on; the number is the epoch. Calls without elements are
  * not counted. Everything that a rank writes into another rank's scratch memory carries a tag: the
- * epoch in the upper 48 bits, and 16 bits that depend on count and type, and with two hops and
- * two-shot on the place. The reader sees whether the tag belongs to this call, and whether both
- * ranks made the same call. The second check misses one pair of counts in 65,536; 1 and 2899 floats
- * are such a pair. A 48-bit epoch wraps only after about 18 years of one call every 2 us. */
+ * epoch in the upper 48 bits, and 16 bits that depend on count and type, and for pushes on the
+ * place of the receive buffer. The reader sees whether the tag belongs to this call, and whether
+ * both ranks made the same call. The second check misses one pair of counts in 65,536; 1 and 2899
+ * floats are such a pair. A 48-bit epoch wraps only after about 18 years of one call every 2 us. */
 #define ALLREDUCE_CHECK_BITS 16
 
-/* Two-shot loads and stores at this rank's offsets in the windows of the others. */
-ALLREDUCE_RULE uint64_t allreduce_place(uint64_t send_offset, uint64_t recv_offset, int in_place)
-{
-  return (send_offset * 0xbf58476d1ce4e5b9u + recv_offset) * 2 + (uint64_t)(in_place != 0);
-}
-
-/* `place` is 0 for one hop of lines, which does not depend on it. */
+/* `place` is the offset of the receive buffer in its window, to which the other ranks push sums.
+ * Lines do not depend on it: 0. */
 ALLREDUCE_RULE uint32_t allreduce_check(uint64_t count, int type, uint64_t place)
 {
   const uint64_t mixed = (count * 16 + (uint64_t)type) * 0x9e3779b97f4a7c15u;
@@ -79,15 +72,35 @@ ALLREDUCE_RULE uint32_t allreduce_mark(uint64_t tag, int piece)
 }
 
 enum allreduce_flag {
-  ALLREDUCE_BEGUN, /* this rank is in the call: earlier work of its stream is done */
-  ALLREDUCE_ENDED, /* this block has read and stored all its data */
+  ALLREDUCE_BEGUN, /* this rank is in the call: its tag */
+  ALLREDUCE_READY, /* so many chunks of this block are in the slots of the reader */
+  ALLREDUCE_FREED, /* so many chunks of the reader are added: their slots are free again */
+  ALLREDUCE_ENDED, /* this block has read all its slots and stored all its sums */
   ALLREDUCE_FLAGS
 };
+
+/* The flags that count chunks: a tag without the upper 16 bits of its epoch, and the number. */
+ALLREDUCE_RULE uint64_t allreduce_counted(uint64_t tag, uint32_t chunks)
+{
+  return tag << 16 | (chunks & 0xffff);
+}
+
+/* Does the flag show this call, and so many chunks or more? It is never 2^15 chunks ahead. */
+ALLREDUCE_RULE int allreduce_counts(uint64_t flag, uint64_t tag, uint32_t chunks)
+{
+  const uint64_t wanted = allreduce_counted(tag, chunks);
+  return flag >> 16 == wanted >> 16 && (uint16_t)(flag - wanted) < 0x8000;
+}
 
 /* The most bytes of a vector that goes as LL lines: above, wide lines are faster. And the most
  * bytes that a rank sends as wide lines. */
 #define ALLREDUCE_LL_BYTES ((size_t)16 << 10)
 #define ALLREDUCE_WIDE_BYTES ((size_t)4 << 20)
+
+/* The most bytes of a pushed vector whose kernel is launched early: larger calls take longer then.
+ * And of scratch memory for the chunks of pushes. */
+#define ALLREDUCE_EARLY_BYTES ((size_t)16 << 20)
+#define ALLREDUCE_SLOT_BYTES ((size_t)48 << 20)
 
 /* The offset in a rank's scratch memory of a flag of rank `source`, in bytes. */
 ALLREDUCE_RULE size_t allreduce_flag_at(int n, enum allreduce_flag which, int block, int source)
@@ -126,7 +139,8 @@ ALLREDUCE_RULE size_t allreduce_lines_at(struct allreduce_lines l, int n, uint64
   return l.at + (size_t)source * l.part + (epoch & 1 ? (size_t)n * l.part : 0);
 }
 
-ALLREDUCE_RULE size_t allreduce_scratch_bytes(int n)
+/* The slots for chunks are after all lines: lines must not be marks of a slot. */
+ALLREDUCE_RULE size_t allreduce_slots_at(int n)
 {
   return allreduce_lines_at(allreduce_lines_of(n, 1), n, 1, n);
 }
@@ -138,38 +152,58 @@ ALLREDUCE_RULE uint32_t allreduce_hop_lines(size_t lines, int n)
   return ((uint32_t)lines / 4 + (uint32_t)n - 1) / (uint32_t)n * 4;
 }
 
-/* ---- slices ---------------------------------------------------------------------------------- */
+/* ---- slices, rounds and chunks --------------------------------------------------------------- */
 
-/* How the two-shot method divides a vector. A word is 16 bytes from a multiple of 16 *of the
- * address*, not of the vector; each word belongs to one rank. Slices begin at multiples of 128 in
- * the receive buffer, because stores that fill lines of memory make the largest packets. The few
- * elements before the first slice and after the last word belong to the last rank. */
+/* How a pushed vector is divided. A word is 16 bytes from a multiple of 16 *of the address* in the
+ * receive buffer. Word 0 begins at the multiple of 128 at or before the vector, because stores that
+ * fill lines of memory make the largest packets. So the first words and the last one may have bytes
+ * that are not the vector's. Rank p adds slice p: words share * p to share * (p + 1). In each round
+ * a block takes one chunk of each slice. */
 #define ALLREDUCE_WORD 16
+#define ALLREDUCE_SLOTS 2 /* of each pair of ranks, for each block: one is filled, one is added */
 
-struct allreduce_slice {
-  int misaligned;    /* the buffers begin at different places in a word: a word is an element */
-  size_t head;       /* elements before the first slice */
-  size_t first, end; /* words of this rank */
-  size_t tail;       /* the first element after the last word */
-  int has_edges;     /* does this rank also have head and tail? */
+struct allreduce_chunks {
+  size_t skip, bytes;     /* where the vector begins in word 0; its length */
+  size_t share;           /* words of a slice: a multiple of 8, 128 bytes */
+  uint32_t chunk, rounds; /* words of a chunk, also a multiple of 8; chunks of a block */
+  size_t slots;           /* the offset of the first slot in the scratch memory */
 };
 
-ALLREDUCE_RULE struct allreduce_slice allreduce_slice_of(const void *send, const void *recv,
-                                                         size_t count, size_t size, int rank, int n)
+/* `most`: bytes of a slot, at least 128. */
+ALLREDUCE_RULE struct allreduce_chunks allreduce_chunks_of(const void *recv, size_t bytes, int n,
+                                                           int blocks, size_t most)
 {
-  const size_t from = (uintptr_t)send % ALLREDUCE_WORD, to = (uintptr_t)recv % ALLREDUCE_WORD;
-  struct allreduce_slice s = {from != to, 0, 0, 0, count, rank == n - 1};
-  size_t words = count;
-  if (!s.misaligned) {
-    s.head = (128 - (uintptr_t)recv % 128) % 128 / size;
-    if (s.head > count) s.head = count;
-    words = (count - s.head) * size / ALLREDUCE_WORD;
-    s.tail = s.head + words * (ALLREDUCE_WORD / size);
-  }
-  const size_t share = (words + 8 * (size_t)n - 1) / (8 * (size_t)n) * 8; /* 128 bytes */
-  s.first = share * (size_t)rank < words ? share * (size_t)rank : words;
-  s.end = words - s.first < share ? words : s.first + share;
-  return s;
+  const size_t skip = (uintptr_t)recv % 128;
+  const size_t lines = (skip + bytes + 127) / 128, share = (lines + (size_t)n - 1) / (size_t)n;
+  const size_t per_block = (share + (size_t)blocks - 1) / (size_t)blocks;
+  const size_t rounds = (per_block + most / 128 - 1) / (most / 128);
+  const struct allreduce_chunks c = {skip,
+                                     bytes,
+                                     share * 8,
+                                     (uint32_t)((per_block + rounds - 1) / rounds * 8),
+                                     (uint32_t)rounds,
+                                     allreduce_slots_at(n)};
+  return c;
+}
+
+/* The first word of chunk number `round` of a block, in slice p; and how many words it has. */
+ALLREDUCE_RULE size_t allreduce_chunk_at(struct allreduce_chunks c, int p, uint32_t round,
+                                         int block, int blocks, uint32_t *words)
+{
+  const size_t in_slice = ((size_t)round * (size_t)blocks + (size_t)block) * c.chunk;
+  const size_t at = c.share * (size_t)p + in_slice;
+  const size_t all = (c.skip + c.bytes + ALLREDUCE_WORD - 1) / ALLREDUCE_WORD;
+  const size_t end = c.share * (size_t)(p + 1) < all ? c.share * (size_t)(p + 1) : all;
+  *words = at >= end ? 0 : end - at < c.chunk ? (uint32_t)(end - at) : c.chunk;
+  return at;
+}
+
+/* The offset in a rank's scratch memory of the slot for a chunk of the i-th rank after it. */
+ALLREDUCE_RULE size_t allreduce_slot_at(struct allreduce_chunks c, int i, uint32_t round, int block,
+                                        int blocks)
+{
+  const size_t row = ((size_t)(i - 1) * (size_t)blocks + (size_t)block) * ALLREDUCE_SLOTS;
+  return c.slots + (row + round % ALLREDUCE_SLOTS) * c.chunk * ALLREDUCE_WORD;
 }
 
 #endif

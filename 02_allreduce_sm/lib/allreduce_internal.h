@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the files of the direct AllReduce: types, errors, methods, handles, and the functions
- * of device.cu (without a GPU, of cpu/device_cpu.c). C and CUDA C++. */
+ * of device.cu. C and CUDA C++. */
 #ifndef ALLREDUCE_INTERNAL_H
 #define ALLREDUCE_INTERNAL_H
 
 #include <stdbool.h>
 
 #include "allreduce.h"
-#include "protocol.h"
+#include "allreduce_protocol.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* NCCL's device interface came with 2.28. Loads and stores of 128 bits, which PTX does not split,
- * came with CUDA 12.3. */
+/* NCCL's device interface came with 2.28, loads and stores of 128 bits with CUDA 12.3. */
 #define ALLREDUCE_HAS_DEVICE_CODE \
   (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) && CUDART_VERSION >= 12030)
 
 /* ---- types ----------------------------------------------------------------------------------- */
 
 /* The types whose elements can be added: X(NCCL's type, the sum, the bits of an element). The sum
- * is a type in sum.cuh and a function in cpu/plain.c. Host code, kernels and the CPU version use
- * this list: a line without its sum does not compile. */
+ * is a type in allreduce_sum.cuh and a function in cpu/plain.c. Host code and kernels use this
+ * list: a line without its sum does not compile. */
 #define ALLREDUCE_TYPES(X)                \
   X(ncclHalf, sum_half, uint16_t)         \
   X(ncclBfloat16, sum_bfloat16, uint16_t) \
@@ -36,9 +35,9 @@ extern "C" {
 /* Bytes of an element; 0: no sums of this type. */
 size_t allreduce_size_of(ncclDataType_t type);
 
-/* cpu/plain.c: the sum in plain C, for the CPU version. Tests compare the kernels with it, bit for
- * bit. Adds `count` elements of from[0] ... from[n - 1] in this order and stores the sums to `to`,
- * which may be one of them. Addresses need not be aligned. */
+/* cpu/plain.c: the sum in plain C, with which tests compare the kernels bit for bit. Adds `count`
+ * elements of from[0] ... from[n - 1] in this order and stores the sums to `to`, which may be one
+ * of them. Addresses need not be aligned. */
 void allreduce_plain_sum(ncclDataType_t type, const void *const *from, int n, size_t count,
                          void *to);
 
@@ -81,12 +80,14 @@ const char *allreduce_nccl_reason(ncclResult_t result);
 
 /* ---- the method of a call, and its blocks ---------------------------------------------------- */
 
-enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_WIDE, ALLREDUCE_TWOHOP, ALLREDUCE_TWOSHOT };
-enum { ALLREDUCE_METHODS = ALLREDUCE_TWOSHOT + 1 };
+enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_WIDE, ALLREDUCE_TWOHOP, ALLREDUCE_PUSH };
+enum { ALLREDUCE_METHODS = ALLREDUCE_PUSH + 1 };
 
 struct allreduce_launch {
   enum allreduce_method method;
   int blocks, threads; /* threads of a block */
+  bool early;          /* may it begin while the kernel before it ends? */
+  size_t slot;         /* of pushes: the most bytes of a chunk */
 };
 
 /* Equal on all ranks, so that all choose the same method. */
@@ -94,6 +95,7 @@ struct allreduce_limits {
   size_t blocks[ALLREDUCE_METHODS]; /* most blocks of a launch: all GPUs run that many at once */
   size_t ll;                        /* the most bytes of a vector that goes as LL lines */
   size_t wide;                      /* the most bytes that a rank sends as wide lines */
+  size_t slots;                     /* bytes of scratch memory for chunks: of all slots of a rank */
 };
 
 /* `bytes` is not 0, n at least 2. */
@@ -113,7 +115,7 @@ struct allreduce_state {
 enum allreduce_error_kind {
   ALLREDUCE_ERROR_NONE,
   ALLREDUCE_ERROR_TIMEOUT, /* `peer` did not come */
-  ALLREDUCE_ERROR_COUNT,   /* `peer` has called with another count, type or place */
+  ALLREDUCE_ERROR_COUNT,   /* `peer` has called with another count, type or place of the result */
 };
 
 /* In host memory that the device can write; `kind` is written last. */
@@ -121,21 +123,26 @@ struct allreduce_error {
   int kind, peer;
 };
 
-/* One AllReduce. Addresses are valid on this rank; only two-shot uses those of other ranks
- * (on CPUs two hops too). */
+/* One AllReduce. Addresses are valid on this rank. */
 struct allreduce_call {
   struct allreduce_launch launch;
   ncclDataType_t type;
   size_t count;
   uint32_t check;
-  struct allreduce_slice slice; /* for two-shot */
-  const char *send[ALLREDUCE_MAX_RANKS];
+  struct allreduce_chunks push; /* for pushes, which also use the other ranks' `recv` */
+  const char *send;
   char *recv[ALLREDUCE_MAX_RANKS];
 };
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
-enum { ALLREDUCE_MAX_WINDOWS = 64, ALLREDUCE_ID = 32 };
+enum { ALLREDUCE_TIMEOUT = 30 }; /* seconds, if the configuration says nothing */
+
+/* What the ranks tell each other first. */
+struct allreduce_introduction {
+  char gpu[32];   /* cudaDeviceGetPCIBusId; "" if that failed */
+  uint64_t slots; /* bytes of scratch memory for chunks that this rank wants */
+};
 
 struct allreduce_handle {
   ncclComm_t comm;
@@ -143,7 +150,7 @@ struct allreduce_handle {
   int device;
   double timeout; /* seconds, 0: forever */
   struct allreduce_limits limits;
-  bool overlaps; /* kernels wait for the previous kernel: wait.cuh */
+  bool overlaps; /* short calls are launched early: allreduce_wait.cuh */
   /* With one rank these are not used. */
   char *scratch;
   ncclWindow_t window;              /* of the scratch memory */
@@ -162,10 +169,10 @@ struct allreduce_handle {
 
 /* ---- functions of the device: they return NCCL's codes and set the message ------------------- */
 
-/* Sets `why` to "", or to the reason why this rank cannot. `ids` are the GPUs of all ranks, from
- * cudaDeviceGetPCIBusId; "" if that failed. Loads all kernels, and finds how many blocks of each
- * method this GPU runs at once. Local. */
-ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const char *ids,
+/* Sets `why` to "", or to the reason why this rank cannot. Loads all kernels, and finds how many
+ * blocks of each method this GPU runs at once. Local. */
+ncclResult_t allreduce_device_ask(struct allreduce_handle *h,
+                                  const struct allreduce_introduction *ranks,
                                   struct allreduce_limits *limits, const char **why);
 
 /* ncclInvalidUsage if the communicator has no symmetric memory. Collective. */

@@ -8,8 +8,8 @@
  * Sums of floats, for ranks that share memory (NVLink on one host), NCCL 2.28 and CUDA 12.3. A
  * failed call ends the job. There is no timeout: a rank waits forever for a peer that does not
  * come. */
-#ifndef SIMPLE_H
-#define SIMPLE_H
+#ifndef ALLREDUCE_SIMPLE_H
+#define ALLREDUCE_SIMPLE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -5,7 +5,7 @@
  * One hop (one-shot): every rank stores its vector to every other rank, as lines in scratch memory
  * that only this library uses, so it need not wait before. Then it waits for the lines of the
  * others: a rank that sees a tag has the data as well. So there is one trip over the link, and no
- * barrier. The tag of a line contains the epoch of the call (protocol.h).
+ * barrier. The tag of a line contains the epoch of the call (allreduce_protocol.h).
  *
  * Two hops, for medium vectors of three and more ranks: each rank adds one slice of the vector,
  * which it gets as lines from all, and sends the sums to all as lines. That is a second trip, but
@@ -22,8 +22,8 @@
  * finished e - 1, because the calls of a handle follow each other on every rank. And:
  *   (1) A rank that receives a line or a flag of e from A knows that A has finished e - 1.
  *   (2) A rank that has finished e has a line or a flag of e from every other rank: a call has at
- *       least one element, so with lines it waits for one; two-shot waits for a flag. (With two
- *       hops each slice has the same number of lines, some of them empty.)
+ *       least one element, so with lines it waits for one; pushes wait for flags. (With two hops
+ *       each slice has the same number of lines, some of them empty.)
  * In e, A stores lines into its part at B, which has one half for odd and one for even epochs:
  *
  *   A   e - 2   lines to half 0
@@ -40,45 +40,15 @@
  * rank that has given up sends and reads nothing more. As above, A stores lines of e after B has
  * finished e - 2, so B's zeros do not replace them.
  *
- * Other ranks write only to scratch memory, so this method would work without windows
- * (allreduce_run requires them all the same, because the method depends on the size). In place
+ * Other ranks write only to scratch memory, so this method would work without a window
+ * (allreduce_run requires one all the same, because the method depends on the size). In place
  * works, because a thread has stored a word to every rank that adds it before it replaces it. Block
- * b waits for block b of the other ranks, as in twoshot.cuh. */
+ * b waits for block b of the other ranks, as in allreduce_push.cuh. */
 #ifndef ALLREDUCE_LINES_CUH
 #define ALLREDUCE_LINES_CUH
 
-#include "sum.cuh"
-#include "wait.cuh"
-
-/* ---- the user's vector, in words of 8 bytes -------------------------------------------------- */
-
-/* Loads up to 8 bytes at `from`, which is only aligned to an element of type T. */
-template <typename T>
-static __device__ __noinline__ uint64_t load_elements(const char *from, size_t left)
-{
-  union {
-    uint64_t all;
-    T element[8 / sizeof(T)];
-  } u;
-  u.all = 0;
-#pragma unroll
-  for (int i = 0; i < (int)(8 / sizeof(T)); i++)
-    if (i * sizeof(T) < left) u.element[i] = ((const T *)from)[i];
-  return u.all;
-}
-
-template <typename T>
-static __device__ __noinline__ void store_elements(char *to, uint64_t value, size_t left)
-{
-  union {
-    uint64_t all;
-    T element[8 / sizeof(T)];
-  } u;
-  u.all = value;
-#pragma unroll
-  for (int i = 0; i < (int)(8 / sizeof(T)); i++)
-    if (i * sizeof(T) < left) ((T *)to)[i] = u.element[i];
-}
+#include "allreduce_sum.cuh"
+#include "allreduce_wait.cuh"
 
 /* ---- a thread's share of the lines ----------------------------------------------------------- */
 
@@ -94,8 +64,8 @@ struct line_share {
   const int thread;
 
   __device__ line_share(const kernel_args<N> &a)
-      : send(a.send[a.rank]), recv(a.recv[a.rank]), bytes(a.count * sizeof(T)),
-        count((bytes + 7) / 8), thread(L == LL ? 0 : threadIdx.x % L)
+      : send(a.send), recv(a.recv[a.rank]), bytes(a.count * sizeof(T)), count((bytes + 7) / 8),
+        thread(L == LL ? 0 : threadIdx.x % L)
   {
   }
   __device__ size_t first(size_t line) const { return line * (2 * L - 1) + thread * 2; }
@@ -107,8 +77,9 @@ struct line_share {
   __device__ __forceinline__ uint64_t load_word(size_t i) const
   {
     const char *from = send + i * 8;
-    return ((uintptr_t)send & 7) == 0 && i * 8 + 8 <= bytes ? *(const uint64_t *)from
-                                                            : load_elements<T>(from, bytes - i * 8);
+    return ((uintptr_t)send & 7) == 0 && i * 8 + 8 <= bytes
+               ? *(const uint64_t *)from
+               : load_elements<T, uint64_t>(from, send, send + bytes);
   }
   __device__ __forceinline__ void store_word(size_t i, uint64_t value) const
   {
@@ -116,7 +87,7 @@ struct line_share {
     if (((uintptr_t)recv & 7) == 0 && i * 8 + 8 <= bytes)
       *(uint64_t *)to = value;
     else
-      store_elements<T>(to, value, bytes - i * 8);
+      store_elements<T, uint64_t>(to, value, recv, recv + bytes);
   }
   __device__ __forceinline__ ulonglong2 load(size_t line) const
   {
@@ -241,10 +212,7 @@ static __device__ __forceinline__ void lines_allreduce(const kernel_args<N> &a)
       store_line(a.scratch[p] + at, mine.x, second);
     }
   }
-  const int p = threadIdx.x; /* the flag by which a rank sees that its count differs: give_up */
-  if (tag != 0 && blockIdx.x == 0 && p < ranks(a) && p != a.rank)
-    store_relaxed(flag_of(a, p, ALLREDUCE_BEGUN, a.rank), tag);
-  count_for_others(a, tag);
+  announce(a, tag);
   for (size_t i = start; i < end; i += step) {
     const ulonglong2 mine = i == start ? first_share : share.load(own + i);
     const size_t at = i * (16 * L) + share.thread * 16;
