@@ -106,8 +106,8 @@ endif
 FOUND := $(filter-out %/usage.c,$(sort $(shell find common $(ALL_EXAMPLES) tests/unit tests/gpu \
              \( -name '*.c' -o -name '*.cu' \) ! -path '*/.*' ! -path '*/build/*')))
 # kernels that CPU=1 runs as they are
-ON_CPU := $(filter-out %/stream_flags.cu,$(filter 02_allreduce_sm/%.cu 03_alltoallv_sm/%.cu $(if $(KERNELS_04),04_sparse_allreduce/lib/%.cu) \
-             tests/gpu/alltoallv_ranks/%.cu,$(FOUND)))
+ON_CPU := $(filter 02_allreduce_sm/%.cu 03_alltoallv_sm/%.cu $(if $(KERNELS_04),04_sparse_allreduce/lib/%.cu) \
+             tests/gpu/alltoallv_ranks/%.cu,$(FOUND))
 SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/% $(if $(KERNELS_04),04_sparse_allreduce/cpu/%),\
              $(if $(CPU),$(filter %.c,$(FOUND)) $(ON_CPU),$(filter-out %_cpu.c $(ALL_EXAMPLES:=/cpu/%),$(FOUND))))
 objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))# what takes longest first

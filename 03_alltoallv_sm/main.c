@@ -16,7 +16,7 @@
 #include "launcher.h"
 #include "lib/alltoallv.h"
 #include "patterns.h"
-#include "program.h"
+#include "alltoallv_program.h"
 #include "verify.h"
 
 static int run(const struct rank *me, const struct options *opt)
@@ -46,8 +46,8 @@ static int run(const struct rank *me, const struct options *opt)
   /* Only the others know what it will receive, so all ranks exchange their counts. */
   launcher_step("STEP 3: counts and displacements");
   launcher_print(me, "Setting up AlltoAllV with variable-sized transfers\n");
-  program_init(&x); /* alltoallv_init */
-  ALLTOALLVCHECK(alltoallv_counts(x.sendcounts, x.recvcounts, x.handle));
+  program_init(&x); /* alltoallv_create */
+  ALLTOALLVCHECK(alltoallv_counts(x.handle, x.sendcounts, x.recvcounts));
   /* Parts lie one after the other: the displacement of each is the sum of the counts before. */
   program_layout(&x);
   launcher_print(me, "  Send counts per rank:");
@@ -116,10 +116,9 @@ static int run(const struct rank *me, const struct options *opt)
   if (opt->digest) verifier_print_digest(&verifier);
   verifier_free(&verifier);
 
-  /* Without the barrier a rank could free memory that a slower one has not finished with. */
+  /* When this rank's exchanges are over, the others have stored all that they store here. */
   launcher_step("STEP 8: cleanup");
   CUDACHECK(cudaStreamSynchronize(stream));
-  launcher_barrier(me);
   if (method->simple) simple_close(&x);
   ALLTOALLVCHECK(alltoallv_unregister(x.handle, x.window));
   ALLTOALLVCHECK(alltoallv_destroy(x.handle));

@@ -67,7 +67,7 @@ int main(int argc, char **argv)
   NCCL(ncclMemAlloc((void **)&back, bytes));
   CUDA(cudaMalloc((void **)&counts, 4 * (size_t)n * sizeof *counts));
   recvcounts = counts + n, rdispls = counts + 2 * n, backcounts = counts + 3 * n;
-  ALLTOALLV(alltoallv_init(comm, NULL, &handle));
+  ALLTOALLV(alltoallv_create(comm, NULL, &handle));
   ALLTOALLV(alltoallv_register(handle, recv, recv_bytes));
   ALLTOALLV(alltoallv_register(handle, back, bytes));
 

@@ -7,7 +7,7 @@
  *   barrier   all ranks have stored, so this rank's receive buffer is complete */
 #include <nccl_device.h>
 
-#include "simple.h"
+#include "alltoallv_simple.h"
 
 enum { THREADS = SIMPLE_THREADS };
 

@@ -74,6 +74,14 @@ ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
   return sendrecv(h, out, in, size, h->m.nranks, stream);
 }
 
+static ncclResult_t exchange_alltoallv(struct sparse_allreduce_handle *h,
+                                       const alltoallv_counts_t *counts, const void *send,
+                                       void *recv, size_t size, cudaStream_t stream)
+{
+  const alltoallv_buffers_t buffers = {send, recv, size};
+  return sparse_alltoallv(alltoallv_device_counts(h->alltoallv, counts, &buffers, 1, stream));
+}
+
 /* ---- split ----------------------------------------------------------------------------------- */
 
 ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cudaStream_t stream)
@@ -84,10 +92,14 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, int throttle, cud
   struct part out[SPARSE_MAX_RANKS] = {{0}}, in[SPARSE_MAX_RANKS] = {{0}};
   SPARSE_TRY(ops_partition(m, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
-  if (h->alltoallv != NULL)
-    return sparse_alltoallv(alltoallv_device_counts(
-        m->offered, s->region_counts, s->region_displs, m->received, m->list_room, ALLTOALLV_SLOTS,
-        s->received_counts, NULL, NULL, sizeof(*next), h->alltoallv, stream));
+  if (h->alltoallv != NULL) {
+    const alltoallv_counts_t counts = {.sendcounts = s->region_counts,
+                                       .sdispls = s->region_displs,
+                                       .recvcounts = s->received_counts,
+                                       .room = m->list_room,
+                                       .layout = ALLTOALLV_SLOTS};
+    return exchange_alltoallv(h, &counts, m->offered, m->received, sizeof(*next), stream);
+  }
   /* MPI: Alltoall(counts) -> NCCL: ncclAllGather of the rows; every rank knows the whole matrix */
   SPARSE_TRY(exchange_counts(h, s->region_counts, (size_t)m->nranks, stream));
   SPARSE_TRY(ops_decide(m, SPARSE_SPLIT_COUNTS, stream));
@@ -171,10 +183,14 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const void *send
   uint64_t *counts = sums ? s->gathered_counts : s->received_counts;
   uint64_t *displs = sums ? s->gathered_displs : s->received_displs;
   /* All ranks get the same list: all displacements are 0. Balancing would gain nothing. */
-  if (h->alltoallv != NULL)
-    return sparse_alltoallv(alltoallv_device_counts(
-        send, s->send_counts, s->send_displs, recv, (size_t)m->nranks * m->list_room,
-        ALLTOALLV_PACKED, counts, displs, NULL, size, h->alltoallv, stream));
+  if (h->alltoallv != NULL) {
+    const alltoallv_counts_t packed = {.sendcounts = s->send_counts,
+                                       .sdispls = s->send_displs,
+                                       .recvcounts = counts,
+                                       .rdispls = displs,
+                                       .room = (size_t)m->nranks * m->list_room};
+    return exchange_alltoallv(h, &packed, send, recv, size, stream);
+  }
   if (!(h->path->is & SPARSE_VARIES)) { /* MPI: Allgather -> NCCL: ncclAllGather */
     SPARSE_NCCL(ncclAllGather(send, recv, m->k, type_of(size), h->comm, stream));
     return ncclSuccess;
@@ -187,11 +203,14 @@ ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t 
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  if (h->alltoallv != NULL) /* not by NCCL, whose calls have no timeout */
-    return sparse_alltoallv(
-        alltoallv_device_counts(&s->nonfinite, s->ones, s->send_displs, m->flags->nonfinite,
-                                (size_t)m->nranks, ALLTOALLV_PACKED, s->nonfinite_counts, NULL,
-                                NULL, sizeof(s->nonfinite), h->alltoallv, stream));
+  if (h->alltoallv != NULL) { /* not by NCCL, whose calls have no timeout */
+    const alltoallv_counts_t counts = {.sendcounts = s->ones,
+                                       .sdispls = s->send_displs,
+                                       .recvcounts = s->nonfinite_counts,
+                                       .room = (size_t)m->nranks};
+    return exchange_alltoallv(h, &counts, &s->nonfinite, m->flags->nonfinite,
+                              sizeof(s->nonfinite), stream);
+  }
   SPARSE_NCCL(ncclAllGather(&s->nonfinite, s->all_nonfinite, 1, ncclUint32, h->comm, stream));
   return ncclSuccess;
 }

@@ -10,7 +10,7 @@
 #include "unit.h"
 
 #include "explore.h"
-#include "protocol.h"
+#include "alltoallv_protocol.h"
 
 enum { RANKS = 3 };
 
