@@ -31,12 +31,13 @@ static __device__ void send_rows(const kernel_args &a)
   }
 }
 
-/* My own counts and displacements, from device memory into b.pairs. If the counts so far exceed
+/* My own counts and displacements, from device memory into b.pairs. Is any pair large? If the counts so far exceed
  * 2^55 bytes, all later pairs are as large. So none of their data are sent before the check finds
  * that they do not fit. */
-static __device__ void load_counts(const kernel_args &a, block_state &b)
+static __device__ bool load_counts(const kernel_args &a, block_state &b)
 {
   const int p = threadIdx.x;
+  bool large = false;
   if (threadIdx.x == blockDim.x - 1) { /* not the warp of the counts: no load waits for another */
     const struct beginning now = begin_exchange(a);
     b.epoch = now.epoch, b.stop = now.broken, b.misfit = a.n;
@@ -53,8 +54,9 @@ static __device__ void load_counts(const kernel_args &a, block_state &b)
     }
     if (before * a.x.widest >= ALLTOALLV_TOO_MANY) count = ALLTOALLV_TOO_MANY;
     b.pairs[p] = {count, a.x.sdispls != NULL ? a.x.sdispls[p] : before, 0, 0};
+    large = has_body(a, count);
   }
-  __syncthreads();
+  return __syncthreads_or(large);
 }
 
 /* Receives the rows of all ranks. Then every rank knows the matrix and what fits where, and comes
@@ -127,10 +129,12 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b)
   return moves;
 }
 
-/* Large pairs, when the rows have come. Out of line, so that without large pairs the code that a
- * block runs through is short. */
-static __device__ __noinline__ void push_device(const kernel_args &a, block_state &b)
+/* Bodies, when the rows have come. Out of line, so that without large pairs the code that a block
+ * runs through is short. */
+static __device__ __noinline__ void push_device(const kernel_args &a, block_state &b, bool numbered)
 {
+  if (!numbered && threadIdx.x < a.n) b.tiles[threadIdx.x] = 0; /* there is nothing to send */
+  __syncthreads();
   push_bodies(a, b);
 }
 

@@ -27,12 +27,15 @@
 
 #include "alltoallv_counts.cuh"
 
-enum { MODE_HOST, MODE_DEVICE }; /* where the counts are known */
+/* Where the counts are known, and whether there are bodies. An exchange of lines alone leaves out
+ * what it does not need: it spends most of its time on fetching instructions. */
+enum { MODE_LINES, MODE_HOST, MODE_DEVICE };
 
 /* ---- counts from the host: what two ranks say of a pair ------------------------------------ */
 
 /* By thread p: tells rank p what this one expects of the pair, waits for what that says, compares,
  * and reports what differs. Both ranks compare the same two numbers. */
+template <int MODE>
 static __device__ __forceinline__ void meet(const kernel_args &a, block_state &b, uint32_t epoch,
                                             int p)
 {
@@ -46,74 +49,80 @@ static __device__ __forceinline__ void meet(const kernel_args &a, block_state &b
     return report_counts(a, epoch, {ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.x.kind});
   if (h.sent != pair.gets)
     report_counts(a, epoch, {ALLTOALLV_ERROR_MISMATCH, p, a.rank, h.sent, pair.gets});
-  else if (p != a.rank && has_body(a, pair.gets))
+  else if (MODE != MODE_LINES && p != a.rank && has_body(a, pair.gets))
     b.blocks[p] = a.push_blocks;
   if (h.expect != pair.sends)
     report_counts(a, epoch, {ALLTOALLV_ERROR_MISMATCH, a.rank, p, pair.sends, h.expect});
-  else
+  else if (MODE != MODE_LINES)
     b.place[0][p] = h.place;
 }
 
-/* Completes b. Is there a large pair? Few threads read the epoch, because a hundred reads of one
- * address queue up. The handle may break while they read, so what thread 0 has read decides for the
- * block: barriers follow. */
-static __device__ __forceinline__ bool meet_all(const kernel_args &a, block_state &b)
+/* Completes b. Few threads read the epoch, because a hundred reads of one address queue up. The
+ * handle may break while they read, so what thread 0 has read decides for the block: barriers
+ * follow. */
+template <int MODE>
+static __device__ __forceinline__ void meet_all(const kernel_args &a, block_state &b)
 {
   const int p = threadIdx.x;
-  bool large = false;
+  bool meets = p < a.n;
   struct beginning now = {0, false};
-  if (p < a.n) { /* what takes no more than arguments */
+  if (MODE != MODE_LINES && p < a.n) { /* what takes no more than arguments */
     b.pairs[p] = a.pairs[p];
     b.place[0][p] = 0, b.blocks[p] = 0;
-    large = has_body(a, a.pairs[p].sends) || has_body(a, a.pairs[p].gets);
     number_tiles(a, b, a.pairs, 0, p);
+    meets = p != a.rank && (has_body(a, a.pairs[p].sends) || has_body(a, a.pairs[p].gets));
   }
   GRIDDEPCONTROL("wait");
   if (p < a.n || this_block() == 0) now = begin_exchange(a);
   if (this_block() == 0) clear_stale_lines(a, now.epoch);
   if (p == 0) b.epoch = now.epoch, b.stop = now.broken;
-  /* block 0 of every rank, also where no bytes go: see read_header */
-  if (p < a.n && !now.broken && (this_block() == 0 || (large && p != a.rank)))
-    meet(a, b, now.epoch, p);
-  return __syncthreads_or(large) && !b.stop;
+  /* block 0 meets every rank, also where no bytes go: see read_header */
+  if (p < a.n && !now.broken && (meets || this_block() == 0)) meet<MODE>(a, b, now.epoch, p);
+  __syncthreads();
 }
 
 /* ---- both kinds of exchange; each returns the epoch ---------------------------------------- */
 
+template <int MODE>
 static __device__ __forceinline__ uint32_t exchange_host(const kernel_args &a, block_state &b)
 {
   if (this_block() < a.push_blocks) {
-    if (meet_all(a, b)) push_bodies(a, b);
+    meet_all<MODE>(a, b);
+    if (MODE != MODE_LINES && !b.stop) push_bodies(a, b);
     return b.epoch;
   }
+  const line_warps w = warps_from(a, a.push_blocks);
   GRIDDEPCONTROL("wait");
-  send_lines(a, a.pairs); /* no barrier on the way to the first store */
+  send_lines(a, w, a.pairs); /* no barrier on the way to the first store */
   const struct beginning now = begin_exchange(a);
   if (now.broken) return now.epoch;
-  copy_own(a, a.pairs[a.rank], now.epoch, line_warp(a));
-  receive_lines(a, a.pairs, now.epoch);
+  copy_own(a, w, a.pairs[a.rank], now.epoch);
+  receive_lines(a, w, a.pairs, now.epoch);
   return now.epoch;
 }
 
+/* Where no pair has a body, all blocks but the first deal with lines. */
 static __device__ __forceinline__ uint32_t exchange_device(const kernel_args &a, block_state &b)
 {
   const int p = threadIdx.x;
-  const bool pushes = this_block() < a.push_blocks;
   GRIDDEPCONTROL("wait");
   if (this_block() == 0) send_rows(a);
-  load_counts(a, b);
-  if (pushes && p < a.n)
+  const bool sends = load_counts(a, b);
+  uint32_t first = sends ? a.push_blocks : 1;
+  if (this_block() >= first)
+    send_lines(a, warps_from(a, first), b.pairs);
+  else if (sends && p < a.n)
     number_tiles(a, b, b.pairs, 0, p);
-  else if (!pushes)
-    send_lines(a, b.pairs);
   if (!share_counts(a, b)) return b.epoch;
-  if (pushes) {
-    const bool large = p < a.n && (has_body(a, b.pairs[p].sends) || has_body(a, b.pairs[p].gets));
-    if (__syncthreads_or(large)) push_device(a, b);
+  const bool gets = __syncthreads_or(p < a.n && has_body(a, b.pairs[p].gets));
+  first = sends || gets ? a.push_blocks : 1;
+  if (this_block() < first) {
+    if (sends || gets) push_device(a, b, sends);
     return b.epoch;
   }
-  copy_own(a, b.pairs[a.rank], b.epoch, line_warp(a));
-  receive_lines(a, b.pairs, b.epoch);
+  const line_warps w = warps_from(a, first);
+  copy_own(a, w, b.pairs[a.rank], b.epoch);
+  receive_lines(a, w, b.pairs, b.epoch);
   return b.epoch;
 }
 
@@ -123,7 +132,11 @@ static __device__ __forceinline__ void exchange(const kernel_args &a)
 {
   __shared__ block_state b;
   const int p = threadIdx.x;
-  const uint32_t epoch = MODE == MODE_HOST ? exchange_host(a, b) : exchange_device(a, b);
+  uint32_t epoch;
+  if constexpr (MODE == MODE_DEVICE)
+    epoch = exchange_device(a, b);
+  else
+    epoch = exchange_host<MODE>(a, b);
 
   GRIDDEPCONTROL("launch_dependents");
   __syncthreads(); /* no thread needs the old epoch any more */

@@ -118,26 +118,37 @@ static __device__ __forceinline__ uint32_t groups_of(uint64_t bytes)
   return ((uint32_t)bytes + ALLTOALLV_GROUP_BYTES - 1) / ALLTOALLV_GROUP_BYTES;
 }
 
-static __device__ __forceinline__ uint32_t line_warps(const kernel_args &a)
+/* The warps that deal with lines: those of all blocks from some number on. Each rank is home to
+ * `step` of them, for what goes to rank + i and comes from rank - i; there group g begins with warp
+ * g of that home, and goes on with the homes after it. So small parts have warps of their own, and
+ * of uneven ones every warp has as many groups. */
+struct line_warps {
+  uint32_t warp, warps, step;
+};
+
+static __device__ __forceinline__ line_warps warps_from(const kernel_args &a, uint32_t first_block)
 {
-  return blockDim.x / 32 * (gridDim.x - a.push_blocks);
+  const uint32_t blocks = gridDim.x - first_block, warps = blockDim.x / 32 * blocks;
+  const uint32_t warp = threadIdx.x / 32 * blocks + this_block() - first_block; /* by block */
+  return {warp, warps, warps < a.n ? 1 : warps / a.n};
 }
 
-/* Neighbors are in different blocks. */
-static __device__ __forceinline__ uint32_t line_warp(const kernel_args &a)
-{
-  return threadIdx.x / 32 * (gridDim.x - a.push_blocks) + this_block() - a.push_blocks;
-}
-
-/* The groups of this warp, in what goes to rank + i or comes from rank - i. They are dealt to all
- * line warps, beginning with number i * line_step: small parts go to different warps, and of uneven
- * ones every warp has as many. A group is received by the warp of the number that has sent it, and
- * a block sends before it waits: where grids are equal, blocks that are not resident yet keep
+/* Calls f(i, g) for every rank + i that this warp deals with: g is the first group, and others
+ * follow at distances of n * step. A group is received by the warp of the number that has sent it,
+ * and a block sends before it waits: where grids are equal, blocks that are not resident yet keep
  * nobody from going on. */
-#define FOR_EACH_GROUP(a, g, i, bytes)                                                          \
-  for (uint32_t g = line_warp(a) + (line_warp(a) < i * (a).line_step ? line_warps(a) : 0) -     \
-                    i * (a).line_step;                                                          \
-       g < groups_of(bytes); g += line_warps(a))
+template <typename F>
+static __device__ __forceinline__ void for_each_rank(const kernel_args &a, const line_warps &w, F f)
+{
+  for (uint32_t at = w.warp; at < a.n * w.step; at += w.warps) {
+    int i = at / w.step;
+    uint32_t g = at - i * w.step;
+    for (int ranks = a.n; ranks > 0 && g < a.ll_groups; ranks--, g += w.step) {
+      if (i > 0) f(i, g);
+      i = i > 0 ? i - 1 : a.n - 1;
+    }
+  }
+}
 
 /* The first of a lane's lines of group g; the others follow at distances of 512 bytes. */
 static __device__ __forceinline__ char *lane_lines(const kernel_args &a, char *mailbox, int k,
@@ -147,16 +158,15 @@ static __device__ __forceinline__ char *lane_lines(const kernel_args &a, char *m
          ((k * a.ll_groups + g) * ALLTOALLV_GROUP_LINES + threadIdx.x % 32) * ALLTOALLV_LINE_BYTES;
 }
 
-static __device__ __forceinline__ void send_lines(const kernel_args &a,
+static __device__ __forceinline__ void send_lines(const kernel_args &a, const line_warps &w,
                                                   const struct alltoallv_pair *pairs)
 {
   for (int k = 0; k < a.x.payloads; k++)
-    for (int i = 1; i < a.n; i++) {
+    for_each_rank(a, w, [&](int i, uint32_t first) {
       const int p = a.rank + i < a.n ? a.rank + i : a.rank + i - a.n; /* quicker than % */
       const part all = sent_part(a, pairs[p], k);
       const uint64_t head = head_of(a, all.bytes);
-      FOR_EACH_GROUP(a, g, i, head)
-      {
+      for (uint32_t g = first; g < groups_of(head); g += a.n * w.step) {
         const int left = bytes_left(head, g);
         if (left <= 0) continue;
         const lane_words v = move_words<false>(all.at, g, {}, left);
@@ -168,32 +178,32 @@ static __device__ __forceinline__ void send_lines(const kernel_args &a,
         store_line(lines + 1024, v.word[0].z, v.word[1].z, v.word[2].z, now.epoch);
         store_line(lines + 1536, v.word[0].w, v.word[1].w, v.word[2].w, now.epoch);
       }
-    }
+    });
 }
 
-static __device__ __forceinline__ void
-receive_lines(const kernel_args &a, const struct alltoallv_pair *pairs, uint32_t epoch)
+static __device__ __forceinline__ void receive_lines(const kernel_args &a, const line_warps &w,
+                                                     const struct alltoallv_pair *pairs,
+                                                     uint32_t epoch)
 {
   for (int k = 0; k < a.x.payloads; k++)
-    for (int i = 1; i < a.n; i++) {
+    for_each_rank(a, w, [&](int i, uint32_t first) {
       const int p = a.rank >= i ? a.rank - i : a.rank - i + a.n;
       const part all = received_part(a, pairs[p], k);
       const uint64_t head = head_of(a, all.bytes);
-      FOR_EACH_GROUP(a, g, i, head)
-      {
+      auto in_vain = [&] { return contradicts(a, epoch, p, pairs[p].gets); };
+      for (uint32_t g = first; g < groups_of(head); g += a.n * w.step) {
         const int left = bytes_left(head, g);
         if (left <= 0) continue;
         const char *lines = lane_lines(a, mailbox(a, a.rank, p, epoch), k, g);
-        auto in_vain = [&] { return contradicts(a, epoch, p, pairs[p].gets); };
         line l[4];
-        if (!await_lines(a, epoch, p, lines, 512, l, in_vain)) break; /* nothing more from p */
+        if (!await_lines(a, epoch, p, lines, 512, l, in_vain)) return; /* nothing more from p */
         lane_words v;
 #pragma unroll
         for (int j = 0; j < 3; j++)
           v.word[j] = make_uint4(l[0].word[j], l[1].word[j], l[2].word[j], l[3].word[j]);
         move_words<true>(all.at, g, v, left);
       }
-    }
+    });
 }
 
 #endif

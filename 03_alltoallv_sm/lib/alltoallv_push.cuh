@@ -75,22 +75,20 @@ static __device__ __forceinline__ uint32_t ask(uint32_t *counter, uint32_t first
   return threadIdx.x % 32 == 0 ? first + atomicAdd(counter, 1) : 0;
 }
 
-/* By warps that have nothing to send: those that send lines have tile number `mine` each, if there
- * are as many; others (mine ~0) ask. */
-static __device__ __forceinline__ void copy_own(const kernel_args &a,
-                                                const struct alltoallv_pair &own, uint32_t epoch,
-                                                uint32_t mine)
+/* By warps that have nothing to send. Those that deal with lines have the tile of their number, if
+ * there are as many; others (w.warp too large) ask for one. */
+static __device__ __forceinline__ void copy_own(const kernel_args &a, const line_warps &w,
+                                                const struct alltoallv_pair &own, uint32_t epoch)
 {
-  const uint32_t warps = line_warps(a);
   if (own.sends != own.gets) return;
   for (int k = 0; k < a.x.payloads; k++) {
     const part from = sent_part(a, own, k), to = received_part(a, own, k);
     const uint32_t tiles = from.bytes > 0 ? tiles_in(from.bytes) : 0;
-    uint32_t *counter = &a.state->taken[epoch & 1].own[k], next = tiles;
-    if (mine >= warps && tiles > warps) next = ask(counter, warps);
-    const uint32_t begin = mine < warps ? mine : __shfl_sync(~0u, next, 0);
-    for (uint32_t tile = begin; tile < tiles; tile = __shfl_sync(~0u, next, 0)) {
-      if (tiles > warps) next = ask(counter, warps);
+    const bool ends = tiles <= w.warps; /* with the tile of each warp's number */
+    uint32_t *counter = &a.state->taken[epoch & 1].own[k], next = tiles, tile = w.warp;
+    if (tile >= w.warps && !ends) tile = __shfl_sync(~0u, ask(counter, w.warps), 0);
+    for (; tile < tiles; tile = __shfl_sync(~0u, next, 0)) {
+      if (!ends) next = ask(counter, w.warps);
       copy_tile(to.at, from.at, from.bytes, tile);
     }
   }
@@ -203,7 +201,9 @@ static __device__ __forceinline__ void push_bodies(const kernel_args &a, block_s
     store_number(slot(a, p, a.rank, b.epoch, this_block()), ALLTOALLV_LINE_DONE, 0, 0, b.epoch);
   }
   GRIDDEPCONTROL("launch_dependents");
-  if (p / 32 > (a.n - 1) / 32) copy_own(a, b.pairs[a.rank], b.epoch, ~0u); /* not behind a fence */
+  line_warps others = warps_from(a, a.push_blocks);
+  others.warp = ~0u;
+  if (p / 32 > (a.n - 1) / 32) copy_own(a, others, b.pairs[a.rank], b.epoch); /* has no fence */
   if (b.last) await_bodies(a, b);
 }
 

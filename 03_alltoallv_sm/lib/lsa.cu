@@ -17,7 +17,7 @@
 /* Measured with two and four ranks. Up to `most` bytes a pair is all lines, of which a quarter is no
  * data: above it the trip of a header costs less. Heads of all pairs together are what the link
  * carries until headers have come. */
-static const size_t most_of_pair = 1 << 20, most_of_all = 2 << 20, heads = 640 << 10;
+static const size_t most_of_pair = 3 << 19, most_of_all = 2 << 20, heads = 640 << 10;
 
 size_t alltoallv_lsa_lines(int n)
 {
@@ -28,7 +28,8 @@ size_t alltoallv_lsa_lines(int n)
 
 /* [mode]; N ranks at most */
 template <int N>
-static void (*const kernels[])(passed_args<N>) = {alltoallv_kernel<N, MODE_HOST>,
+static void (*const kernels[])(passed_args<N>) = {alltoallv_kernel<N, MODE_LINES>,
+                                                  alltoallv_kernel<N, MODE_HOST>,
                                                   alltoallv_kernel<N, MODE_DEVICE>};
 
 /* ---- what is possible --------------------------------------------------------------------- */
@@ -64,7 +65,7 @@ const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
   bool loaded =
       cudaDeviceGetAttribute(blocks, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
       cudaDriverGetVersion(&driver) == cudaSuccess;
-  for (int mode = MODE_HOST; mode <= MODE_DEVICE && loaded; mode++)
+  for (int mode = MODE_LINES; mode <= MODE_DEVICE && loaded; mode++)
     loaded = (h->n <= 8 ? cudaFuncGetAttributes(&attributes, kernels<8>[mode])
                         : cudaFuncGetAttributes(&attributes,
                                                 kernels<ALLTOALLV_MAX_LSA_RANKS>[mode])) ==
@@ -122,8 +123,8 @@ ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id)
 
 /* ---- launch ------------------------------------------------------------------------------- */
 
-/* The grid for an exchange, and who does what in it: idle blocks cost time. */
-static void choose_grid(struct kernel_args *a, int max_blocks, int *blocks, int *threads)
+/* The mode and the grid for an exchange, and who does what in it: idle blocks cost time. */
+static int choose_grid(struct kernel_args *a, int max_blocks, int *blocks, int *threads)
 {
   const struct alltoallv_request *x = &a->x;
   const bool host = x->kind == ALLTOALLV_KIND_HOST;
@@ -135,10 +136,12 @@ static void choose_grid(struct kernel_args *a, int max_blocks, int *blocks, int 
   }
   if (!host) largest = x->room * x->widest;
   *threads = host ? 128 : 512;
+  int mode = host ? MODE_LINES : MODE_DEVICE;
   if (largest > most) { /* the same on all ranks that have a large pair */
     /* One multiprocessor is for the next kernel: of this one a block stays until all is there. */
     *blocks = max_blocks > 2 ? max_blocks - 1 : 2;
     *threads = 512;
+    if (host) mode = MODE_HOST;
     a->push_blocks = *blocks - (*blocks < 8 ? 1 : *blocks / 4);
   } else {
     /* A warp for every group of the largest pair to every rank, in blocks as small as that allows.
@@ -150,7 +153,7 @@ static void choose_grid(struct kernel_args *a, int max_blocks, int *blocks, int 
     a->push_blocks = 1;
     *blocks = 1 + (int)(enough < limit ? enough : limit);
   }
-  a->line_step = (*blocks - a->push_blocks) * *threads / 32 / a->n;
+  return mode;
 }
 
 template <int N>
@@ -162,7 +165,6 @@ static cudaError_t launch(const cudaLaunchConfig_t *config, int mode, const kern
 ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
                                   cudaStream_t stream)
 {
-  const int mode = x->kind == ALLTOALLV_KIND_HOST ? MODE_HOST : MODE_DEVICE;
   int blocks, threads;
   struct kernel_args a = {};
   char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
@@ -176,10 +178,10 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   const size_t share = heads / (h->n > 1 ? h->n - 1 : 1) / x->payloads / ALLTOALLV_GROUP_BYTES;
   a.head = (share < a.ll_groups ? (uint32_t)share : a.ll_groups) * ALLTOALLV_GROUP_BYTES;
   a.x = *x;
-  for (int p = 0; mode == MODE_HOST && p < h->n; p++) a.pairs[p] = h->pairs[p];
+  for (int p = 0; x->kind == ALLTOALLV_KIND_HOST && p < h->n; p++) a.pairs[p] = h->pairs[p];
   if (h->config.timeout_seconds > 0) a.limit = (uint64_t)(h->config.timeout_seconds * 1e9);
   a.errors = h->errors;
-  choose_grid(&a, h->config.max_blocks, &blocks, &threads);
+  const int mode = choose_grid(&a, h->config.max_blocks, &blocks, &threads);
   const size_t shared = mode == MODE_DEVICE ? (size_t)h->n * h->n * sizeof(uint64_t) : 0;
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -117,11 +117,14 @@ enum {
   LARGE = 512,   /* pairs beyond the low-latency limit, or around it */
   LATE = 1024,   /* a rank is late */
   PACKED = 2048, /* no displacements are given */
-  FEATURES = 4096,
+  LABELS = 4096, /* DEVICE: a second payload, a byte for each element */
+  FEATURES = 8192,
 };
 static const char *const feature_names =
     "device slots too-much gather mismatch gaps order offset rows "
-    "large late packed";
+    "large late packed labels";
+
+enum { LABELS_AT = BUFFER / 2 - 16 }; /* in both buffers */
 
 struct drawn {
   unsigned has;
@@ -142,7 +145,7 @@ static void draw(struct test *t, unsigned long long seed, unsigned allowed, stru
     if (below(t, 3) == 0) d->has |= feature;
   d->has &= allowed;
   if (d->has & DEVICE) d->has &= ~(unsigned)MISMATCH;
-  if (!(d->has & DEVICE)) d->has &= ~(unsigned)(SLOTS | TOO_MUCH | GATHER);
+  if (!(d->has & DEVICE)) d->has &= ~(unsigned)(SLOTS | TOO_MUCH | GATHER | LABELS);
   if (!t->kernel || n == 1) d->has &= ~(unsigned)MISMATCH; /* found by the kernel */
   if (d->has & (GATHER | MISMATCH)) d->has &= ~(unsigned)PACKED;
   d->size = (size_t)1 << below(t, 4);
@@ -183,7 +186,7 @@ static void draw(struct test *t, unsigned long long seed, unsigned allowed, stru
   const size_t at = below(t, 256);
   d->send_at = d->has & OFFSET ? at / 16 / d->size * d->size : 0;
   d->recv_at = d->has & OFFSET ? at % 16 / d->size * d->size : 0;
-  d->room = d->has & SLOTS ? slot : (BUFFER - 16) / element;
+  d->room = d->has & SLOTS ? slot : (d->has & LABELS ? BUFFER / 2 : BUFFER - 16) / element;
   /* what is largest does not fit, or just does: the largest part, or the most that a rank gets */
   size_t largest = 0;
   for (int to = 0; to < n; to++) {
@@ -227,8 +230,10 @@ static void exchange(struct test *t, const struct drawn *d, size_t *back)
       .needed = device + 4 * n,
       .room = d->room,
       .layout = d->has & SLOTS ? ALLTOALLV_SLOTS : ALLTOALLV_PACKED};
-  const alltoallv_buffers_t buffers = {send, recv, element};
-  ALLTOALLVCHECK(alltoallv_device_counts(t->handle, &counts, &buffers, 1, t->stream));
+  const alltoallv_buffers_t buffers[] = {{send, recv, element},
+                                         {send + LABELS_AT, recv + LABELS_AT, 1}};
+  ALLTOALLVCHECK(alltoallv_device_counts(t->handle, &counts, buffers, d->has & LABELS ? 2 : 1,
+                                         t->stream));
   CUDACHECK(cudaMemcpyAsync(back, device + 2 * n, 3 * array, cudaMemcpyDeviceToHost, t->stream));
 }
 
@@ -239,7 +244,7 @@ static bool try_case(struct test *t, unsigned long long seed, unsigned allowed)
   const int n = t->me->nranks, me = t->me->rank;
   const size_t array = (size_t)n * sizeof(size_t);
   struct drawn *d = calloc(1, sizeof *d);
-  struct segment expected[MAX_RANKS];
+  struct segment expected[2 * MAX_RANKS];
   size_t back[3 * MAX_RANKS], nothing[MAX_RANKS] = {0};
   ncclResult_t async;
   int source, destination;
@@ -256,10 +261,18 @@ static bool try_case(struct test *t, unsigned long long seed, unsigned allowed)
     CUDACHECK(elements_launch((struct segment){send + x->sdispls[0] * d->size, x->sendcounts[0],
                                                d->size, me, 0, (uint32_t)seed},
                               NULL, t->stream));
+  for (int p = 0; p < n && d->has & LABELS; p++) {
+    char *from = send + LABELS_AT + d->sdispls[p], *to = recv + LABELS_AT + d->rdispls[p];
+    const int whom = d->has & GATHER ? 0 : p;
+    struct segment label = {from, d->sendcounts[whom], 1, me, whom, (uint32_t)seed + 1};
+    CUDACHECK(elements_launch(label, NULL, t->stream));
+    expected[n + p] = (struct segment){to, d->recvcounts[p], 1, p, me, (uint32_t)seed + 1};
+  }
   program_guard(x, x->window, t->stream);
   if (d->has & LATE && (int)(seed % (unsigned)n) == me) usleep(1000);
   exchange(t, d, back);
-  for (int p = 0; p < n && d->has & GATHER; p++) expected[p].destination = 0;
+  const int segments = d->has & LABELS ? 2 * n : n;
+  for (int i = 0; i < segments && d->has & GATHER; i++) expected[i].destination = 0;
   CUDACHECK(cudaStreamSynchronize(t->stream));
   const bool wrong = d->has & MISMATCH, refused = d->has & TOO_MUCH;
   if (wrong && me == d->to) { /* what the segment of that pair holds is undefined */
@@ -267,7 +280,7 @@ static bool try_case(struct test *t, unsigned long long seed, unsigned allowed)
     CUDACHECK(cudaMemset(s->start, ELEMENTS_GUARD_BYTE, s->count * s->size));
     s->count = 0;
   }
-  bool good = program_verify("exchange", expected, refused ? 0 : n, x, x->window, t->stream) == 0;
+  bool good = program_verify("exchange", expected, refused ? 0 : segments, x, x->window, t->stream) == 0;
   ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
   if (wrong && (me == d->from || me == d->to)) {
     const size_t count = d->matrix[d->from * n + d->to];

@@ -65,10 +65,15 @@ __global__ void __launch_bounds__(512, 1) all_ranks(const __grid_constant__ laun
     for (size_t i = first; i < l.bytes; i += step) a.x.payload[0].recv[i] = (char)RANKS_GUARD;
     rank_barrier(&l.arrived[blockIdx.z], blocks);
     delay(l.seed, e, block);
+    bool bodies = false;
+    for (int p = 0; p < a.n; p++)
+      bodies |= has_body(a, a.pairs[p].sends) || has_body(a, a.pairs[p].gets);
     if (a.x.kind != ALLTOALLV_KIND_HOST)
       exchange<MODE_DEVICE>(a);
-    else
+    else if (bodies)
       exchange<MODE_HOST>(a);
+    else
+      exchange<MODE_LINES>(a);
     rank_barrier(&l.arrived[blockIdx.z], blocks);
     for (size_t i = first; i < l.bytes; i += step)
       l.received[at * l.bytes + i] = *(volatile char *)&a.x.payload[0].recv[i];
@@ -157,7 +162,6 @@ cudaError_t ranks_run(struct ranks_case *c)
     a->ll_groups = (uint32_t)(c->ll_bytes / ALLTOALLV_GROUP_BYTES);
     a->head = ALLTOALLV_GROUP_BYTES;
     a->push_blocks = (uint32_t)(c->blocks - (c->blocks + 3) / 4);
-    a->line_step = (c->blocks - a->push_blocks) * 16 / c->ranks;
     a->x.kind = x->kind, a->x.element = 1, a->x.payloads = 1, a->x.widest = 1;
     a->x.payload[0] = {input, scratches + rank * stride + 2 * mailboxes, 2 * mailboxes, 1};
     a->x.room = x->kind == ALLTOALLV_KIND_SLOTS ? c->buffer_bytes / n : c->buffer_bytes;
