@@ -106,7 +106,7 @@ changed_copy() {
 }
 
 @test "03: headers of odd and of even exchanges in the same place: one is replaced unread, and its reader waits" {
-  changed_copy 03_alltoallv_sm cpu/lsa_cpu.c 's/epoch & 1/epoch \& 0/'
+  changed_copy 03_alltoallv_sm lib/alltoallv_wait.cuh 's/epoch & 1/epoch \& 0/'
   start pthread 2 03_alltoallv_sm --bench --timeout 2
   exits_with 4
   says '^\[rank [01]\] no progress for [0-9]+ s in step: bench: verification before timing$'
