@@ -62,8 +62,8 @@ void program_layout(struct exchange *x);
 void program_allocate(struct exchange *x);
 void program_free(struct exchange *x);
 
-/* alltoallv_create for --method. Collective; so is the other, which says why it cannot run, and ends
- * the job with EXIT_CANNOT_RUN. */
+/* alltoallv_create for --method. Collective; so is the other, which says why it cannot run, and
+ * ends the job with EXIT_CANNOT_RUN. */
 void program_init(struct exchange *x);
 void program_cannot_run(const struct rank *me, const char *why);
 

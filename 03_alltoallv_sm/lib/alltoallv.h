@@ -78,7 +78,8 @@ typedef enum {
 /* Zeros are the defaults. All ranks pass the same method. */
 typedef struct {
   alltoallv_method_t method;
-  double timeout_seconds; /* the kernel waits so long for a peer, at most 1e9; 0: 60, < 0: forever */
+  double
+      timeout_seconds; /* the kernel waits so long for a peer, at most 1e9; 0: 60, < 0: forever */
   int max_blocks; /* multiprocessors that an exchange may use, at least 2; 0: all. The least of all
                      ranks counts */
   bool no_early_launch; /* on a GPU of capability 9.0 too: begin when the kernel before has ended */
@@ -96,9 +97,9 @@ ncclResult_t alltoallv_create(ncclComm_t comm, const alltoallv_config_t *config,
 
 /* Collective. Makes [buff, buff + bytes) usable as receive buffer. `buff` comes from ncclMemAlloc
  * and is in no other window, not even in part. Its offset in that allocation, a multiple of 4096,
- * and its size are the same on all ranks; NCCL before 2.30.7 also wants allocations of one size. Send buffers may be
- * any device memory. On the send/recv path nothing is done. Errors come back on all ranks:
- *   ncclInvalidArgument  NULL, zero bytes, bad alignment, or not the same on all ranks
+ * and its size are the same on all ranks; NCCL before 2.30.7 also wants allocations of one size.
+ * Send buffers may be any device memory. On the send/recv path nothing is done. Errors come back on
+ * all ranks: ncclInvalidArgument  NULL, zero bytes, bad alignment, or not the same on all ranks
  *   ncclInvalidUsage     more than 64 buffers; a part of it is registered already
  *   ncclRemoteError      on this rank only: the handle has timed out
  *   others               what NCCL said; the handle can only be destroyed */
@@ -135,15 +136,14 @@ ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void
  *   ncclRemoteError      on this rank only: the handle has timed out */
 ncclResult_t alltoallv_counts(alltoallv_t handle, const size_t sendcounts[], size_t recvcounts[]);
 
-/* Collective. After the handle the order of arguments is MPI_Alltoallv's. sendcounts[j] of rank i must equal
- * recvcounts[i] of rank j: the kernel finds where they differ (alltoallv_get_async_error),
- * send/recv does not. Zero counts are fine and so is any alignment; multiples of 16 bytes are
- * fastest. Parts of the send buffer may overlap.
- *   ncclInvalidArgument  NULL; element_bytes is 0, or 4 GiB or more; a count overflows in bytes; a
- *                        part is outside the registered range
- *   ncclInvalidUsage     recvbuff is not registered (LSA path), parts that are received overlap, or
- *                        send and receive ranges do
- *   ncclRemoteError      the handle has timed out before */
+/* Collective. After the handle the order of arguments is MPI_Alltoallv's. sendcounts[j] of rank i
+ * must equal recvcounts[i] of rank j: the kernel finds where they differ
+ * (alltoallv_get_async_error), send/recv does not. Zero counts are fine and so is any alignment;
+ * multiples of 16 bytes are fastest. Parts of the send buffer may overlap. ncclInvalidArgument
+ * NULL; element_bytes is 0, or 4 GiB or more; a count overflows in bytes; a part is outside the
+ * registered range ncclInvalidUsage     recvbuff is not registered (LSA path), parts that are
+ * received overlap, or send and receive ranges do ncclRemoteError      the handle has timed out
+ * before */
 ncclResult_t alltoallv(alltoallv_t handle, const void *sendbuff, const size_t sendcounts[],
                        const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
                        const size_t rdispls[], size_t element_bytes, cudaStream_t stream);

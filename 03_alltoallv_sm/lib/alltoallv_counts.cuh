@@ -31,9 +31,9 @@ static __device__ void send_rows(const kernel_args &a)
   }
 }
 
-/* My own counts and displacements, from device memory into b.pairs. Is any pair large? If the counts so far exceed
- * 2^55 bytes, all later pairs are as large. So none of their data are sent before the check finds
- * that they do not fit. */
+/* My own counts and displacements, from device memory into b.pairs. Is any pair large? If the
+ * counts so far exceed 2^55 bytes, all later pairs are as large. So none of their data are sent
+ * before the check finds that they do not fit. */
 static __device__ bool load_counts(const kernel_args &a, block_state &b)
 {
   const int p = threadIdx.x;
@@ -68,16 +68,16 @@ static __device__ bool load_counts(const kernel_args &a, block_state &b)
  * thread took 0.4 us longer.) The last threads begin: the first ones are still sending lines. */
 static __device__ bool share_counts(const kernel_args &a, block_state &b)
 {
-  extern __shared__ uint64_t sent[]; /* [source * n + destination] */
-  const int n = a.n, entries = n * n, all = entries + n * (int)a.x.payloads;
+  extern __shared__ uint64_t sent[]; /* [source * stride + destination], and the room of source */
+  const int n = a.n, stride = n + 1, entries = n * n, all = entries + n * (int)a.x.payloads;
   const uint32_t epoch = b.epoch;
   for (int i = (int)(blockDim.x - 1 - threadIdx.x); i < all; i += blockDim.x) {
     const bool entry = i < entries;
     const int source = entry ? i / n : (i - entries) % n, k = entry ? 0 : (i - entries) / n;
-    const char *lines = mailbox(a, a.rank, source, epoch) +
-                        (entry ? ALLTOALLV_COUNTS_AT + i % n * ALLTOALLV_LINE_BYTES
-                               : k * ALLTOALLV_SLOT_BYTES +
-                                     ALLTOALLV_LINE_EXPECT * ALLTOALLV_LINE_BYTES);
+    const char *lines =
+        mailbox(a, a.rank, source, epoch) +
+        (entry ? ALLTOALLV_COUNTS_AT + i % n * ALLTOALLV_LINE_BYTES
+               : k * ALLTOALLV_SLOT_BYTES + ALLTOALLV_LINE_EXPECT * ALLTOALLV_LINE_BYTES);
     /* a rank that made another call may send no row */
     auto in_vain = [&] { return contradicts(a, epoch, source, 0); };
     line l[2]; /* of an entry one, twice */
@@ -90,24 +90,24 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b)
       if (this_block() == 0 && (come || in_vain()))
         report_counts(a, epoch, {ALLTOALLV_ERROR_KIND, source, a.rank, 0, 0});
     } else if (entry) {
-      sent[i] = number(l[0]);
+      sent[source * stride + i % n] = number(l[0]);
       b.blocks[source] = l[0].word[2] / 256;
     } else {
-      b.room[source] = number(l[0]);
+      sent[source * stride + n] = number(l[0]);
       b.place[k][source] = number(l[1]);
     }
   }
   __syncthreads();
 
-  const struct alltoallv_matrix matrix = {
-      sent, b.room, (size_t)n, 1, n, alltoallv_in_slots(a.x.kind)};
+  const struct alltoallv_matrix matrix = {sent, sent + n, (size_t)stride, n,
+                                          alltoallv_in_slots(a.x.kind)};
   const int p = threadIdx.x;
   const bool comes = p < n && !b.stop;
   uint64_t needs;
   int source;
   if (comes) {
     struct alltoallv_pair &pair = b.pairs[p];
-    pair.gets = sent[p * n + a.rank];
+    pair.gets = sent[p * stride + a.rank];
     pair.gets_at = alltoallv_part_at(&matrix, p, a.rank);
     const uint64_t at = alltoallv_part_at(&matrix, a.rank, p);
     for (int k = 0; k < a.x.payloads; k++) b.place[k][p] += at * a.x.payload[k].unit;
@@ -125,7 +125,7 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b)
     if (a.x.rdispls != NULL) a.x.rdispls[p] = moves ? pair.gets_at : 0;
   }
   if (comes && p == b.misfit)
-    report_counts(a, epoch, {ALLTOALLV_ERROR_CAPACITY, source, p, needs, b.room[p]});
+    report_counts(a, epoch, {ALLTOALLV_ERROR_CAPACITY, source, p, needs, sent[p * stride + n]});
   return moves;
 }
 

@@ -17,11 +17,12 @@
  * Lines have blocks of their own, because stores and loads of a multiprocessor queue up together: a
  * block that sends lines would see the header late.
  *
- * Progress. Where all ranks have the same grid, a block waits for headers and lines of the block of
- * its number at a peer, which has sent them before it waits, and for rows of block 0. The last
- * block to push waits for blocks that wait for headers only. So blocks that are not resident yet
- * keep nobody from going on. Grids differ where only some ranks have large pairs, or where room
- * differs (device counts): then all blocks have to be resident. */
+ * Progress. All blocks of an exchange are on the GPU at the same time: the header asks for that.
+ * What any of them waits for has been sent without waiting, or after headers alone: no cycle.
+ * (Where all ranks have the same grid, blocks that come late keep nobody from going on: a block
+ * waits for what the block of its number has sent before it waits, and the last one that pushes
+ * waits when all others have begun. Grids differ where only some ranks have large pairs, or with
+ * device counts.) */
 #ifndef ALLTOALLV_KERNEL_CUH
 #define ALLTOALLV_KERNEL_CUH
 
@@ -41,9 +42,8 @@ static __device__ __forceinline__ void meet(const kernel_args &a, block_state &b
 {
   const struct alltoallv_pair &pair = a.pairs[p];
   struct alltoallv_header h;
-  send_header(
-      a, epoch, p, this_block(),
-      {pair.sends, pair.gets, a.x.payload[0].place + pair.gets_at, a.x.kind, a.x.element});
+  send_header(a, epoch, p, this_block(),
+              {pair.sends, pair.gets, a.x.payload[0].place + pair.gets_at, a.x.kind, a.x.element});
   if (!read_header(a, epoch, p, &h)) return;
   if (h.kind != a.x.kind)
     return report_counts(a, epoch, {ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.x.kind});

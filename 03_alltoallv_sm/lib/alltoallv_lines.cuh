@@ -134,9 +134,8 @@ static __device__ __forceinline__ line_warps warps_from(const kernel_args &a, ui
 }
 
 /* Calls f(i, g) for every rank + i that this warp deals with: g is the first group, and others
- * follow at distances of n * step. A group is received by the warp of the number that has sent it,
- * and a block sends before it waits: where grids are equal, blocks that are not resident yet keep
- * nobody from going on. */
+ * follow at distances of n * step. Where grids are equal, a group is received by the warp of the
+ * number that has sent it. */
 template <typename F>
 static __device__ __forceinline__ void for_each_rank(const kernel_args &a, const line_warps &w, F f)
 {

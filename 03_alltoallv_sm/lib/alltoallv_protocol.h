@@ -5,7 +5,8 @@
  * The exchanges of a handle are numbered; the number is the epoch. In each every rank first sends
  * every rank a header (what I send you, what I expect from you, where it shall go), zero counts
  * included. By being there it says two more things: "I have finished the epoch before" and "my
- * receive buffer is free". So nothing is overwritten too early: see read_header in alltoallv_wait.cuh. */
+ * receive buffer is free". So nothing is overwritten too early: see read_header in
+ * alltoallv_wait.cuh. */
 #ifndef ALLTOALLV_PROTOCOL_H
 #define ALLTOALLV_PROTOCOL_H
 
@@ -126,10 +127,10 @@ ALLTOALLV_RULE uint64_t alltoallv_clamp_count(uint64_t count, uint32_t element)
 
 /* Device counts, when the rows of all ranks are there: every rank knows the same matrix, in
  * elements, and comes to the same verdict. counts[s * stride + d] go from s to d, and at d there is
- * room for rooms[d * rooms_stride], in a slot or in all. */
+ * room for rooms[d * stride], in a slot or in all. */
 struct alltoallv_matrix {
   const uint64_t *counts, *rooms;
-  size_t stride, rooms_stride;
+  size_t stride;
   int n, slots;
 };
 
@@ -137,7 +138,7 @@ struct alltoallv_matrix {
 ALLTOALLV_RULE uint64_t alltoallv_part_at(const struct alltoallv_matrix *m, int s, int d)
 {
   uint64_t at = 0;
-  if (m->slots) return (uint64_t)s * m->rooms[(size_t)d * m->rooms_stride];
+  if (m->slots) return (uint64_t)s * m->rooms[(size_t)d * m->stride];
 #ifdef __CUDA_ARCH__
 #pragma unroll 1 /* instructions have to be fetched, too */
 #endif
@@ -150,7 +151,7 @@ ALLTOALLV_RULE uint64_t alltoallv_part_at(const struct alltoallv_matrix *m, int 
 ALLTOALLV_RULE int alltoallv_fits(const struct alltoallv_matrix *m, int d, int *source,
                                   uint64_t *needs)
 {
-  const uint64_t room = m->rooms[(size_t)d * m->rooms_stride];
+  const uint64_t room = m->rooms[(size_t)d * m->stride];
 #ifdef __CUDA_ARCH__
 #pragma unroll 1
 #endif

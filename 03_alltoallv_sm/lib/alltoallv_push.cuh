@@ -107,8 +107,8 @@ static __device__ __forceinline__ uint32_t push_warps(const kernel_args &a)
  * time. (One pair after the other is slower there, and so is one range per block.)
  *
  * By thread p: the tiles of payload k for rank p, and which warp has the first. */
-static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_state &b,
-                                                    const struct alltoallv_pair *pairs, int k, int p)
+static __device__ __forceinline__ void
+number_tiles(const kernel_args &a, block_state &b, const struct alltoallv_pair *pairs, int k, int p)
 {
   uint32_t before = 0, tiles = 0;
   for (int q = 0; q <= p; q++) {

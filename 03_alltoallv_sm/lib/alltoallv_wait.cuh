@@ -36,7 +36,6 @@ struct block_state {
   uint64_t place[ALLTOALLV_MAX_PAYLOADS][ALLTOALLV_MAX_LSA_RANKS];
   uint32_t tiles[ALLTOALLV_MAX_LSA_RANKS], first[ALLTOALLV_MAX_LSA_RANKS]; /* see number_tiles */
   uint32_t blocks[ALLTOALLV_MAX_LSA_RANKS]; /* of rank p, that will say they are done; 0: none */
-  uint64_t room[ALLTOALLV_MAX_LSA_RANKS];   /* device counts: what fits at rank p */
   uint32_t epoch;
   int misfit; /* device counts: the first rank where something does not fit, or n */
   int stop;   /* the handle was broken when the block began; device counts: or a wait was in vain */
@@ -282,9 +281,9 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, 
  * not end before every block of B with something to store has said that it is done, since the last
  * block that begins to push waits for all of these: what A's stream does next finds all of it, and
  * no store of e comes later. (Nothing acquires what B has stored: A's kernel ends, and what reads
- * begins after it. NCCL's barriers rely on the same at a kernel's end.) When the two disagree about the
- * count, B stores nothing and A waits for nothing: both compare the same two numbers. What
- * goes in lines is stored by A itself, from its mailbox.
+ * begins after it. NCCL's barriers rely on the same at a kernel's end.) When the two disagree about
+ * the count, B stores nothing and A waits for nothing: both compare the same two numbers. What goes
+ * in lines is stored by A itself, from its mailbox.
  *
  * Each exchange increments the epoch of all blocks, so modes and grids may change. After a timeout
  * a rank sends nothing any more, so nobody stores to it in later epochs.

@@ -186,8 +186,8 @@ ncclResult_t alltoallv_device_counts(alltoallv_t handle, const alltoallv_counts_
                                 .rdispls = counts->rdispls,
                                 .needed = counts->needed};
   for (int k = 0; k < nbuffers; k++) {
-    ALLTOALLV_TRY(check_arguments(handle, counts->sendcounts, counts->recvcounts,
-                                  buffers[k].element_bytes));
+    ALLTOALLV_TRY(
+        check_arguments(handle, counts->sendcounts, counts->recvcounts, buffers[k].element_bytes));
     ALLTOALLV_TRY(add_payload(handle, counts, &buffers[k], &x));
   }
   x.element = (uint32_t)buffers[0].element_bytes;

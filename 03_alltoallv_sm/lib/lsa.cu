@@ -14,8 +14,8 @@
 #include "alltoallv_internal.h"
 #include "alltoallv_kernel.cuh"
 
-/* Measured with two and four ranks. Up to `most` bytes a pair is all lines, of which a quarter is no
- * data: above it the trip of a header costs less. Heads of all pairs together are what the link
+/* Measured with two and four ranks. Up to `most` bytes a pair is all lines, of which a quarter is
+ * no data: above it the trip of a header costs less. Heads of all pairs together are what the link
  * carries until headers have come. */
 static const size_t most_of_pair = 3 << 19, most_of_all = 2 << 20, heads = 640 << 10;
 
@@ -66,10 +66,10 @@ const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
       cudaDeviceGetAttribute(blocks, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
       cudaDriverGetVersion(&driver) == cudaSuccess;
   for (int mode = MODE_LINES; mode <= MODE_DEVICE && loaded; mode++)
-    loaded = (h->n <= 8 ? cudaFuncGetAttributes(&attributes, kernels<8>[mode])
-                        : cudaFuncGetAttributes(&attributes,
-                                                kernels<ALLTOALLV_MAX_LSA_RANKS>[mode])) ==
-             cudaSuccess;
+    loaded =
+        (h->n <= 8 ? cudaFuncGetAttributes(&attributes, kernels<8>[mode])
+                   : cudaFuncGetAttributes(&attributes, kernels<ALLTOALLV_MAX_LSA_RANKS>[mode])) ==
+        cudaSuccess;
   cudaGetLastError(); /* not for others to find */
   if (!loaded) return "the kernel is not built for a GPU";
   h->launches_early = !h->config.no_early_launch && attributes.ptxVersion >= 90 &&
@@ -182,7 +182,7 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   if (h->config.timeout_seconds > 0) a.limit = (uint64_t)(h->config.timeout_seconds * 1e9);
   a.errors = h->errors;
   const int mode = choose_grid(&a, h->config.max_blocks, &blocks, &threads);
-  const size_t shared = mode == MODE_DEVICE ? (size_t)h->n * h->n * sizeof(uint64_t) : 0;
+  const size_t shared = mode == MODE_DEVICE ? (size_t)h->n * (h->n + 1) * sizeof(uint64_t) : 0;
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;

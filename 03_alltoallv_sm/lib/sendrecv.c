@@ -33,7 +33,6 @@ static ncclResult_t share_counts(struct alltoallv_handle *h, const struct alltoa
   const struct alltoallv_matrix matrix = {.counts = h->words + ROW_COUNTS,
                                           .rooms = h->words + ROW_ROOM,
                                           .stride = words,
-                                          .rooms_stride = words,
                                           .n = h->n,
                                           .slots = alltoallv_in_slots(x->kind)};
   *moves = true;

@@ -159,9 +159,9 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
   int reach = 0;
   const char *why = "";
   const double timeout = h->m.config.timeout_seconds;
-  const alltoallv_config_t config = {
-      .method = wanted == SPARSE_EXCHANGE_ONESIDED ? ALLTOALLV_LSA : ALLTOALLV_AUTO,
-      .timeout_seconds = timeout > 0 ? timeout : -1};
+  const alltoallv_config_t config = {.method = wanted == SPARSE_EXCHANGE_ONESIDED ? ALLTOALLV_LSA
+                                                                                  : ALLTOALLV_AUTO,
+                                     .timeout_seconds = timeout > 0 ? timeout : -1};
   ncclResult_t result = alltoallv_create(h->comm, &config, &h->alltoallv);
   if (result == ncclSuccess) {
     alltoallv_info(h->alltoallv, &reach, &why);

@@ -208,8 +208,8 @@ ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t 
                                        .sdispls = s->send_displs,
                                        .recvcounts = s->nonfinite_counts,
                                        .room = (size_t)m->nranks};
-    return exchange_alltoallv(h, &counts, &s->nonfinite, m->flags->nonfinite,
-                              sizeof(s->nonfinite), stream);
+    return exchange_alltoallv(h, &counts, &s->nonfinite, m->flags->nonfinite, sizeof(s->nonfinite),
+                              stream);
   }
   SPARSE_NCCL(ncclAllGather(&s->nonfinite, s->all_nonfinite, 1, ncclUint32, h->comm, stream));
   return ncclSuccess;

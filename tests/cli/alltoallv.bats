@@ -180,3 +180,17 @@ build_usage() {
   says '^alltoallv_create\(comm, NULL, &handle\): rank 2 cannot set up the kernel: .*system error'
   says_not 'alltoallv_create.*: rank [01] '
 }
+
+@test "the limits that alltoallv.h names are those of the code" {
+  local name words value
+  text=$(sed -n '/^ \* - Limits:/,/^ \*\//p' "$TOP/03_alltoallv_sm/lib/alltoallv.h" | tr -d '\n*' | tr -s ' ')
+  while read -r name words; do
+    value=$(sed -n "s/^#define ALLTOALLV_MAX_$name \([0-9]*\).*/\1/p" "$TOP/03_alltoallv_sm/lib/alltoallv_protocol.h")
+    [[ -n $value && $text = *" $value $words"* ]] || { echo "$name is $value; the header: $text" && return 1; }
+  done <<'LIMITS'
+WINDOWS registered buffers
+LSA_RANKS ranks that share memory
+PAYLOADS buffers with the same device counts
+BLOCKS blocks
+LIMITS
+}

@@ -81,7 +81,8 @@ static ncclResult_t async_error(struct test *t)
 static void open_handle(struct test *t, double timeout, uint32_t first_epoch, size_t bytes)
 {
   const alltoallv_config_t config = {.method = (alltoallv_method_t)method,
-                                     .timeout_seconds = timeout};
+                                     .timeout_seconds = timeout,
+                                     .no_early_launch = timeout < 0};
   int reach;
   t->x = (struct exchange){.me = t->me, .type = datatype_find("int8"), .comm = t->comm};
   t->x.sends = t->x.receives = bytes;
@@ -222,18 +223,17 @@ static void exchange(struct test *t, const struct drawn *d, size_t *back)
   }
   CUDACHECK(cudaMemcpyAsync(device, sendcounts, array, cudaMemcpyHostToDevice, t->stream));
   CUDACHECK(cudaMemcpyAsync(device + n, d->sdispls, array, cudaMemcpyHostToDevice, t->stream));
-  const alltoallv_counts_t counts = {
-      .sendcounts = device,
-      .sdispls = packed ? NULL : device + n,
-      .recvcounts = device + 2 * n,
-      .rdispls = device + 3 * n,
-      .needed = device + 4 * n,
-      .room = d->room,
-      .layout = d->has & SLOTS ? ALLTOALLV_SLOTS : ALLTOALLV_PACKED};
+  const alltoallv_counts_t counts = {.sendcounts = device,
+                                     .sdispls = packed ? NULL : device + n,
+                                     .recvcounts = device + 2 * n,
+                                     .rdispls = device + 3 * n,
+                                     .needed = device + 4 * n,
+                                     .room = d->room,
+                                     .layout = d->has & SLOTS ? ALLTOALLV_SLOTS : ALLTOALLV_PACKED};
   const alltoallv_buffers_t buffers[] = {{send, recv, element},
                                          {send + LABELS_AT, recv + LABELS_AT, 1}};
-  ALLTOALLVCHECK(alltoallv_device_counts(t->handle, &counts, buffers, d->has & LABELS ? 2 : 1,
-                                         t->stream));
+  ALLTOALLVCHECK(
+      alltoallv_device_counts(t->handle, &counts, buffers, d->has & LABELS ? 2 : 1, t->stream));
   CUDACHECK(cudaMemcpyAsync(back, device + 2 * n, 3 * array, cudaMemcpyDeviceToHost, t->stream));
 }
 
@@ -280,7 +280,8 @@ static bool try_case(struct test *t, unsigned long long seed, unsigned allowed)
     CUDACHECK(cudaMemset(s->start, ELEMENTS_GUARD_BYTE, s->count * s->size));
     s->count = 0;
   }
-  bool good = program_verify("exchange", expected, refused ? 0 : segments, x, x->window, t->stream) == 0;
+  bool good =
+      program_verify("exchange", expected, refused ? 0 : segments, x, x->window, t->stream) == 0;
   ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
   if (wrong && (me == d->from || me == d->to)) {
     const size_t count = d->matrix[d->from * n + d->to];
@@ -485,13 +486,12 @@ static void test_arguments(struct test *t)
   if (n > 1) overlap[1] = 9;
   beyond[0] = room - 5;
 #define A2A(s, sc, sd, r, rc, rd, bytes) alltoallv(h, s, sc, sd, r, rc, rd, bytes, stream)
-#define DEV(s, sc, r, fits, how, rc)                                                             \
-  alltoallv_device_counts(h,                                                                     \
-                          &(alltoallv_counts_t){.sendcounts = sc,                                \
-                                                .recvcounts = rc,                                \
-                                                .room = fits,                                    \
-                                                .layout = (alltoallv_layout_t)(how)},            \
-                          &(alltoallv_buffers_t){s, r, 4}, 1, stream)
+#define DEV(s, sc, r, fits, how, rc)                                                              \
+  alltoallv_device_counts(                                                                        \
+      h,                                                                                          \
+      &(alltoallv_counts_t){                                                                      \
+          .sendcounts = sc, .recvcounts = rc, .room = fits, .layout = (alltoallv_layout_t)(how)}, \
+      &(alltoallv_buffers_t){s, r, 4}, 1, stream)
   bool good =
       refused(A2A(NULL, ten, NULL, recv, ten, NULL, 4), argument, "NULL buffer") &
       refused(A2A(send, NULL, NULL, recv, ten, NULL, 4), argument, "NULL array of counts") &
@@ -575,6 +575,13 @@ static void test_config(struct test *t)
     if (i == 5) good &= says("ranks 0 and %d pass different values of config.method", last);
   }
   result(t, good, "configurations that are wrong, or differ between ranks, are refused");
+
+  good = true; /* what the header says of memory */
+  for (int n = 1; n <= ALLTOALLV_MAX_LSA_RANKS; n++)
+    good &= 2 * (size_t)n * alltoallv_mailbox_bytes(alltoallv_lsa_lines(n)) +
+                sizeof(struct alltoallv_state) <=
+            (size_t)12 << 20;
+  result(t, good, "a handle allocates at most 12 MiB");
 }
 
 /* --mismatch: as the example, which ends the job when counts differ. */
@@ -719,7 +726,7 @@ static int run(const struct rank *me, const struct options *opt)
   test_config(&t);
   test_random(&t, first_seed, cases / 10, "the handle goes on after all that");
   close_handle(&t);
-  open_handle(&t, 60, 1, BUFFER); /* the epoch goes through 1, 2, 3, 2^32 - 1, 2, 3 */
+  open_handle(&t, -1, 1, BUFFER); /* the epoch goes through 1, 2, 3, 2^32 - 1, 2, 3 */
   test_random(&t, first_seed, 3, "the first epochs");
   for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) last.block[b].epoch = 0xFFFFFFFEu;
   if (t.kernel) CUDACHECK(cudaMemcpy(t.handle->state, &last, sizeof last, cudaMemcpyHostToDevice));

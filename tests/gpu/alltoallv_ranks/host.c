@@ -85,8 +85,7 @@ static void expect(const struct ranks_exchange *x, int n, int rank, const char *
   memset(expected, RANKS_GUARD, buffer_bytes(n));
   for (int from = 0; from < n; from++) {
     const struct alltoallv_pair *out = &x->pairs[from][rank], *in = &x->pairs[rank][from];
-    if (out->sends == in->gets)
-      memcpy(expected + in->gets_at, input + out->sends_at, in->gets);
+    if (out->sends == in->gets) memcpy(expected + in->gets_at, input + out->sends_at, in->gets);
   }
 }
 
@@ -141,8 +140,8 @@ static bool run_case(int n, int blocks, uint32_t first_epoch, bool mismatches, c
     bool disagrees = false;
     for (int e = 0; e < exchanges; e++)
       if (!check_exchange(&c, e, rank, expected, &disagrees)) {
-        launcher_error("exchange %d of %ld, rank %d of %d, %d blocks: wrong data", e, exchanges, rank,
-                       n, blocks);
+        launcher_error("exchange %d of %ld, rank %d of %d, %d blocks: wrong data", e, exchanges,
+                       rank, n, blocks);
         good = false;
       }
     if (c.errors[rank].timeout.kind != ALLTOALLV_ERROR_NONE ||
@@ -168,7 +167,7 @@ static int run(const struct rank *me, const struct options *opt)
   for (int i = 0; i < INPUT; i++) input[i] = (char)next_random(256);
   for (int n = 2; n <= most_ranks; n = n == 8 ? RANKS_MAX : n + 1) {
     const int most = ranks_blocks(n) / n; /* of each rank */
-    if (most < 2) break; /* a small GPU */
+    if (most < 2) break;                  /* a small GPU */
     bool good = true;
     for (long round = 0; round < rounds; round++) {
       launcher_step("ranks on one GPU");

@@ -104,10 +104,10 @@ private:
   std::vector<void *> all;
 };
 
-/* Of a block: the matrix of counts. */
+/* Of a block: the matrix of counts, and what fits. */
 size_t shared_bytes(int ranks)
 {
-  return (size_t)(ranks * ranks) * sizeof(uint64_t);
+  return (size_t)(ranks * (ranks + 1)) * sizeof(uint64_t);
 }
 
 } // namespace
@@ -177,9 +177,8 @@ cudaError_t ranks_run(struct ranks_case *c)
   }
 
   void *kernel_arguments[] = {&l};
-  m.error =
-      cudaLaunchCooperativeKernel((const void *)all_ranks, dim3(c->blocks, 1, c->ranks), dim3(512),
-                                  kernel_arguments, shared_bytes(c->ranks), NULL);
+  m.error = cudaLaunchCooperativeKernel((const void *)all_ranks, dim3(c->blocks, 1, c->ranks),
+                                        dim3(512), kernel_arguments, shared_bytes(c->ranks), NULL);
   if (m.error == cudaSuccess) m.error = cudaDeviceSynchronize();
   if (m.error != cudaSuccess) return m.error;
   memcpy(c->received, l.received, all * c->buffer_bytes);
