@@ -26,7 +26,7 @@ static __device__ void send_rows(const kernel_args &a)
     const int to = t / a.n, entry = t % a.n;
     if (t >= blockDim.x) count = a.x.sendcounts[entry]; /* with more than 22 ranks */
     store_number(mailbox(a, to, a.rank, now.epoch) + ALLTOALLV_COUNTS_AT, entry,
-                 alltoallv_clamp_count(count, a.x.widest), a.x.kind + 256 * a.push_blocks,
+                 alltoallv_least(count, a.x.most), a.x.kind + 256 * a.push_blocks,
                  now.epoch);
   }
 }
@@ -43,16 +43,16 @@ static __device__ bool load_counts(const kernel_args &a, block_state &b)
     b.epoch = now.epoch, b.stop = now.broken, b.misfit = a.n;
   }
   if (p < a.n) {
-    uint64_t count = alltoallv_clamp_count(a.x.sendcounts[p], a.x.widest), before = 0;
+    uint64_t count = alltoallv_least(a.x.sendcounts[p], a.x.most), before = 0;
 #pragma unroll 1
     for (int first = 0; first < p; first += 8) { /* 8 loads at once, in little code */
       uint64_t counts[8];
 #pragma unroll
       for (int u = 0; u < 8; u++) counts[u] = first + u < p ? a.x.sendcounts[first + u] : 0;
 #pragma unroll
-      for (int u = 0; u < 8; u++) before += alltoallv_clamp_count(counts[u], a.x.widest);
+      for (int u = 0; u < 8; u++) before += alltoallv_least(counts[u], a.x.most);
     }
-    if (before * a.x.widest >= ALLTOALLV_TOO_MANY) count = ALLTOALLV_TOO_MANY;
+    if (before >= a.x.most) count = a.x.most;
     b.pairs[p] = {count, a.x.sdispls != NULL ? a.x.sdispls[p] : before, 0, 0};
     large = has_body(a, count);
   }

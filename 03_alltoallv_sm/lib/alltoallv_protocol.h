@@ -48,8 +48,8 @@ struct alltoallv_request {
   uint32_t payloads;
   uint32_t widest; /* the largest unit of them */
   struct alltoallv_payload payload[ALLTOALLV_MAX_PAYLOADS];
-  /* device counts: what fits, in elements, and device arrays */
-  uint64_t room;
+  /* device counts: what fits, the largest count, in elements; and device arrays */
+  uint64_t room, most;
   const size_t *sendcounts, *sdispls;
   size_t *recvcounts, *rdispls, *needed;
 };
@@ -111,18 +111,13 @@ ALLTOALLV_RULE int alltoallv_stale_parity(uint32_t epoch)
 
 /* ---- verdicts ----------------------------------------------------------------------------- */
 
-/* Counts of 2^55 bytes or more are clamped: too large for any buffer, small enough to be multiplied
- * and added up without overflow. `element`: of the widest payload. */
+/* Counts of 2^55 bytes or more become request.most: too large for any buffer, small enough to be
+ * multiplied and added up without overflow. */
 #define ALLTOALLV_TOO_MANY ((uint64_t)1 << 55)
 
-ALLTOALLV_RULE uint64_t alltoallv_clamp_count(uint64_t count, uint32_t element)
+ALLTOALLV_RULE uint64_t alltoallv_least(uint64_t a, uint64_t b)
 {
-#ifdef __CUDA_ARCH__
-  const uint64_t most = (uint64_t)1 << (24 + __clz((int)element));
-#else
-  const uint64_t most = (uint64_t)1 << (24 + __builtin_clz(element));
-#endif
-  return count < most ? count : most;
+  return a < b ? a : b;
 }
 
 /* Device counts, when the rows of all ranks are there: every rank knows the same matrix, in

@@ -191,6 +191,7 @@ ncclResult_t alltoallv_device_counts(alltoallv_t handle, const alltoallv_counts_
     ALLTOALLV_TRY(add_payload(handle, counts, &buffers[k], &x));
   }
   x.element = (uint32_t)buffers[0].element_bytes;
+  x.most = ALLTOALLV_TOO_MANY / x.widest + 1;
   x.kind = (counts->layout == ALLTOALLV_SLOTS ? ALLTOALLV_KIND_SLOTS : ALLTOALLV_KIND_PACKED) +
            4 * (x.payloads - 1);
   return enqueue(handle, &x, stream);

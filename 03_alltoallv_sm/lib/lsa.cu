@@ -22,8 +22,7 @@ static const size_t most_of_pair = 3 << 19, most_of_all = 2 << 20, heads = 640 <
 size_t alltoallv_lsa_lines(int n)
 {
   const size_t others = n > 1 ? n - 1 : 1, bytes = most_of_all / others;
-  return (bytes < most_of_pair ? bytes : most_of_pair) / ALLTOALLV_GROUP_BYTES *
-         ALLTOALLV_GROUP_BYTES;
+  return alltoallv_least(bytes, most_of_pair) / ALLTOALLV_GROUP_BYTES * ALLTOALLV_GROUP_BYTES;
 }
 
 /* [mode]; N ranks at most */
@@ -151,7 +150,7 @@ static int choose_grid(struct kernel_args *a, int max_blocks, int *blocks, int *
     while (*threads < 512 && warps > limit * *threads / 32) *threads *= 2;
     const uint64_t enough = (warps * 32 + *threads - 1) / *threads;
     a->push_blocks = 1;
-    *blocks = 1 + (int)(enough < limit ? enough : limit);
+    *blocks = 1 + (int)alltoallv_least(enough, limit);
   }
   return mode;
 }
@@ -176,7 +175,7 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   a.mailbox_bytes = alltoallv_mailbox_bytes(h->ll_bytes);
   a.ll_groups = (uint32_t)(h->ll_bytes / ALLTOALLV_GROUP_BYTES / x->payloads);
   const size_t share = heads / (h->n > 1 ? h->n - 1 : 1) / x->payloads / ALLTOALLV_GROUP_BYTES;
-  a.head = (share < a.ll_groups ? (uint32_t)share : a.ll_groups) * ALLTOALLV_GROUP_BYTES;
+  a.head = (uint32_t)alltoallv_least(share, a.ll_groups) * ALLTOALLV_GROUP_BYTES;
   a.x = *x;
   for (int p = 0; x->kind == ALLTOALLV_KIND_HOST && p < h->n; p++) a.pairs[p] = h->pairs[p];
   if (h->config.timeout_seconds > 0) a.limit = (uint64_t)(h->config.timeout_seconds * 1e9);

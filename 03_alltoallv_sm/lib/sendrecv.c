@@ -23,7 +23,7 @@ static ncclResult_t share_counts(struct alltoallv_handle *h, const struct alltoa
   row[ROW_ROOM] = x->room;
   for (size_t p = 0; p < n; p++) {
     uint64_t *count = &row[ROW_COUNTS + p];
-    *count = alltoallv_clamp_count(*count, x->widest);
+    *count = alltoallv_least(*count, x->most);
     h->pairs[p] =
         (struct alltoallv_pair){.sends = *count, .sends_at = x->sdispls != NULL ? sdispls[p] : at};
     at += *count;
@@ -35,18 +35,22 @@ static ncclResult_t share_counts(struct alltoallv_handle *h, const struct alltoa
                                           .stride = words,
                                           .n = h->n,
                                           .slots = alltoallv_in_slots(x->kind)};
-  *moves = true;
-  for (int p = 0; p < h->n && *moves; p++) { /* every rank comes to the same verdict */
-    struct alltoallv_error found = {
-        .destination = p, .expected = matrix.rooms[(size_t)p * words], .element = 1};
-    const size_t same = (ROW_ROOM - ROW_KIND) * sizeof(uint64_t);
+  /* Every rank comes to the same verdict: have all made the same call, and does everything fit? */
+  struct alltoallv_error found = {.element = 1};
+  const size_t same = (ROW_ROOM - ROW_KIND) * sizeof(uint64_t);
+  for (int p = 0; p < h->n && found.kind == ALLTOALLV_ERROR_NONE; p++) {
+    found.destination = p;
     if (memcmp(h->words + (size_t)p * words, h->words, same) != 0)
       found.kind = ALLTOALLV_ERROR_KIND;
-    else if (!alltoallv_fits(&matrix, p, &found.source, &found.sent))
-      found.kind = ALLTOALLV_ERROR_CAPACITY;
-    *moves = found.kind == ALLTOALLV_ERROR_NONE;
-    if (!*moves) alltoallv_report(&h->errors->counts, &found);
   }
+  for (int p = 0; p < h->n && found.kind == ALLTOALLV_ERROR_NONE; p++) {
+    found.destination = p;
+    found.expected = matrix.rooms[(size_t)p * words];
+    if (!alltoallv_fits(&matrix, p, &found.source, &found.sent))
+      found.kind = ALLTOALLV_ERROR_CAPACITY;
+  }
+  *moves = found.kind == ALLTOALLV_ERROR_NONE;
+  if (!*moves) alltoallv_report(&h->errors->counts, &found);
   uint64_t *outcome = h->words + n * words; /* after all messages: recvcounts, rdispls, needed */
   for (int p = 0; p < h->n; p++) {
     struct alltoallv_pair *pair = &h->pairs[p];
