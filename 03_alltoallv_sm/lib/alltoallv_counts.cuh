@@ -17,10 +17,9 @@ static __device__ void send_rows(const kernel_args &a)
   clear_stale_lines(a, now.epoch);
   if (now.broken) return;
 
-  if (last < a.n * (int)a.x.payloads) { /* the first threads have rows to send */
-    const struct alltoallv_payload &l = a.x.payload[last / a.n];
-    send_header(a, now.epoch, last % a.n, last / a.n,
-                {0, a.x.room, l.place, a.x.kind, (uint32_t)l.unit});
+  for (int k = 0; last < a.n && k < a.x.payloads; k++) { /* the first threads have rows to send */
+    const struct alltoallv_payload &l = a.x.payload[k];
+    send_header(a, now.epoch, last, k, {0, a.x.room, l.place, a.x.kind, (uint32_t)l.unit});
   }
   for (; t < entries; t += blockDim.x) {
     const int to = t / a.n, entry = t % a.n;
@@ -62,18 +61,19 @@ static __device__ bool load_counts(const kernel_args &a, block_state &b)
 /* Receives the rows of all ranks. Then every rank knows the matrix and what fits where, and comes
  * to the same verdict: if anything does not fit anywhere, no rank moves anything. Completes b;
  * block 0 tells the caller what comes, and reports what is wrong. False: do not move anything;
- * b.stop: because something has not come.
+ * b.stop: because something has not come. gets: is any pair large that comes?
  *
  * A thread has one entry of the matrix, or what a rank says of a receive buffer. (A column per
  * thread took 0.4 us longer.) The last threads begin: the first ones are still sending lines. */
-static __device__ bool share_counts(const kernel_args &a, block_state &b)
+static __device__ bool share_counts(const kernel_args &a, block_state &b, bool &gets)
 {
   extern __shared__ uint64_t sent[]; /* [source * stride + destination], and the room of source */
   const int n = a.n, stride = n + 1, entries = n * n, all = entries + n * (int)a.x.payloads;
   const uint32_t epoch = b.epoch;
   for (int i = (int)(blockDim.x - 1 - threadIdx.x); i < all; i += blockDim.x) {
     const bool entry = i < entries;
-    const int source = entry ? i / n : (i - entries) % n, k = entry ? 0 : (i - entries) / n;
+    int source = entry ? i / n : i - entries, k = 0;
+    for (; source >= n; source -= n) k++; /* shorter than a division */
     const char *lines =
         mailbox(a, a.rank, source, epoch) +
         (entry ? ALLTOALLV_COUNTS_AT + i % n * ALLTOALLV_LINE_BYTES
@@ -114,7 +114,7 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b)
     if (p == a.rank || !has_body(a, pair.gets)) b.blocks[p] = 0;
     if (!alltoallv_fits(&matrix, p, &source, &needs)) atomicMin(&b.misfit, p);
   }
-  __syncthreads();
+  gets = __syncthreads_or(comes && p != a.rank && has_body(a, b.pairs[p].gets));
   const bool moves = !b.stop && b.misfit == n;
   if (this_block() != 0) return moves;
 

@@ -91,12 +91,12 @@ static __device__ __forceinline__ uint32_t exchange_host(const kernel_args &a, b
     if (MODE != MODE_LINES && !b.stop) push_bodies(a, b);
     return b.epoch;
   }
-  const line_warps w = warps_from(a, a.push_blocks);
+  const line_warp w = this_line_warp(a, MODE == MODE_HOST);
   GRIDDEPCONTROL("wait");
   send_lines(a, w, a.pairs); /* no barrier on the way to the first store */
   const struct beginning now = begin_exchange(a);
   if (now.broken) return now.epoch;
-  copy_own(a, w, a.pairs[a.rank], now.epoch);
+  copy_own_by(a, w, a.pairs, now.epoch, MODE == MODE_HOST);
   receive_lines(a, w, a.pairs, now.epoch);
   return now.epoch;
 }
@@ -108,21 +108,20 @@ static __device__ __forceinline__ uint32_t exchange_device(const kernel_args &a,
   GRIDDEPCONTROL("wait");
   if (this_block() == 0) send_rows(a);
   const bool sends = load_counts(a, b);
-  uint32_t first = sends ? a.push_blocks : 1;
-  if (this_block() >= first)
-    send_lines(a, warps_from(a, first), b.pairs);
+  if (this_block() >= first_line_block(a, sends))
+    send_lines(a, this_line_warp(a, sends), b.pairs);
   else if (sends && p < a.n)
     number_tiles(a, b, b.pairs, 0, p);
-  if (!share_counts(a, b)) return b.epoch;
-  const bool gets = __syncthreads_or(p < a.n && has_body(a, b.pairs[p].gets));
-  first = sends || gets ? a.push_blocks : 1;
-  if (this_block() < first) {
-    if (sends || gets) push_device(a, b, sends);
-    return b.epoch;
+  bool gets;
+  if (!share_counts(a, b, gets)) return b.epoch;
+  const bool bodies = sends || gets;
+  if (this_block() >= first_line_block(a, bodies)) {
+    const line_warp w = this_line_warp(a, bodies);
+    copy_own_by(a, w, b.pairs, b.epoch, bodies);
+    receive_lines(a, w, b.pairs, b.epoch);
+  } else if (bodies) {
+    push_device(a, b, sends);
   }
-  const line_warps w = warps_from(a, first);
-  copy_own(a, w, b.pairs[a.rank], b.epoch);
-  receive_lines(a, w, b.pairs, b.epoch);
   return b.epoch;
 }
 
@@ -150,17 +149,9 @@ static __device__ __forceinline__ void exchange(const kernel_args &a)
   if (p == 0) a.state->block[this_block()].epoch = epoch;
 }
 
-/* The arguments as they are passed, with as many pairs as there are ranks, or a few more. */
-template <int N>
-struct passed_args {
-  alignas(kernel_args) char bytes[offsetof(kernel_args, pairs) + N * sizeof(struct alltoallv_pair)];
-};
-
-template <int N, int MODE>
-__global__ void __launch_bounds__(512, 1)
-    alltoallv_kernel(const __grid_constant__ passed_args<N> passed)
+template <int MODE>
+__global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant__ kernel_args a)
 {
-  const kernel_args &a = reinterpret_cast<const kernel_args &>(passed);
   /* the branch, never taken, is there to load the arguments now */
   if (a.state == NULL || a.x.kind == 0 || a.pairs[0].sends == UINT64_MAX) __trap();
   exchange<MODE>(a);

@@ -102,7 +102,7 @@ static __device__ __forceinline__ uint64_t head_of(const kernel_args &a, uint64_
   const uint64_t most = most_in_lines(a);
   if (bytes <= most) return bytes;
   if (bytes >= ALLTOALLV_TOO_MANY) return 0;
-  return bytes + a.head < 2 * most ? (2 * most - bytes) / 128 * 128 : a.head;
+  return 2 * bytes + a.head < 3 * most ? (3 * most - 2 * bytes) / 128 * 128 : a.head;
 }
 
 /* Has any payload of so many units a body? */
@@ -118,32 +118,39 @@ static __device__ __forceinline__ uint32_t groups_of(uint64_t bytes)
   return ((uint32_t)bytes + ALLTOALLV_GROUP_BYTES - 1) / ALLTOALLV_GROUP_BYTES;
 }
 
-/* The warps that deal with lines: those of all blocks from some number on. Each rank is home to
- * `step` of them, for what goes to rank + i and comes from rank - i; there group g begins with warp
- * g of that home, and goes on with the homes after it. So small parts have warps of their own, and
- * of uneven ones every warp has as many groups. */
-struct line_warps {
-  uint32_t warp, warps, step;
+/* A warp that deals with lines: of the blocks that do not push, or if there are no bodies, of all
+ * but the first. Each rank is home to 2^shift of them, for what goes to rank + i and comes from
+ * rank - i. There group g begins with warp g of that home, and goes on with the homes after it. So
+ * small parts have warps of their own, and of uneven ones every warp has about as many groups.
+ * (No division: it would take longer than the rest.) */
+struct line_warp {
+  uint32_t number, warps, shift;
 };
 
-static __device__ __forceinline__ line_warps warps_from(const kernel_args &a, uint32_t first_block)
+static __device__ __forceinline__ uint32_t first_line_block(const kernel_args &a, bool bodies)
 {
-  const uint32_t blocks = gridDim.x - first_block, warps = blockDim.x / 32 * blocks;
-  const uint32_t warp = threadIdx.x / 32 * blocks + this_block() - first_block; /* by block */
-  return {warp, warps, warps < a.n ? 1 : warps / a.n};
+  return bodies ? a.push_blocks : 1;
 }
 
-/* Calls f(i, g) for every rank + i that this warp deals with: g is the first group, and others
- * follow at distances of n * step. Where grids are equal, a group is received by the warp of the
- * number that has sent it. */
-template <typename F>
-static __device__ __forceinline__ void for_each_rank(const kernel_args &a, const line_warps &w, F f)
+static __device__ __forceinline__ line_warp this_line_warp(const kernel_args &a, bool bodies)
 {
-  for (uint32_t at = w.warp; at < a.n * w.step; at += w.warps) {
-    int i = at / w.step;
-    uint32_t g = at - i * w.step;
-    for (int ranks = a.n; ranks > 0 && g < a.ll_groups; ranks--, g += w.step) {
-      if (i > 0) f(i, g);
+  const uint32_t first = first_line_block(a, bodies), blocks = gridDim.x - first;
+  return {threadIdx.x / 32 * blocks + this_block() - first, blockDim.x / 32 * blocks,
+          a.line_shift[bodies]};
+}
+
+/* Calls f(i, g, step) for every rank + i that this warp deals with: g is the first group, and
+ * others follow at distances of `step`. Where grids are equal, a group is received by the warp of
+ * the number that has sent it. Other pairs than that at home are not even looked at if no head
+ * reaches further: each would be a cache miss. */
+template <typename F>
+static __device__ __forceinline__ void for_each_rank(const kernel_args &a, const line_warp &w, F f)
+{
+  for (uint32_t at = w.number; at >> w.shift < a.n; at += w.warps) {
+    int i = at >> w.shift;
+    uint32_t g = at - (i << w.shift);
+    for (int ranks = a.n; ranks > 0 && g < a.most_groups; ranks--, g += 1 << w.shift) {
+      if (i > 0) f(i, g, a.n << w.shift);
       i = i > 0 ? i - 1 : a.n - 1;
     }
   }
@@ -157,15 +164,15 @@ static __device__ __forceinline__ char *lane_lines(const kernel_args &a, char *m
          ((k * a.ll_groups + g) * ALLTOALLV_GROUP_LINES + threadIdx.x % 32) * ALLTOALLV_LINE_BYTES;
 }
 
-static __device__ __forceinline__ void send_lines(const kernel_args &a, const line_warps &w,
+static __device__ __forceinline__ void send_lines(const kernel_args &a, const line_warp &w,
                                                   const struct alltoallv_pair *pairs)
 {
   for (int k = 0; k < a.x.payloads; k++)
-    for_each_rank(a, w, [&](int i, uint32_t first) {
+    for_each_rank(a, w, [&](int i, uint32_t first, uint32_t step) {
       const int p = a.rank + i < a.n ? a.rank + i : a.rank + i - a.n; /* quicker than % */
       const part all = sent_part(a, pairs[p], k);
       const uint64_t head = head_of(a, all.bytes);
-      for (uint32_t g = first; g < groups_of(head); g += a.n * w.step) {
+      for (uint32_t g = first; g < groups_of(head); g += step) {
         const int left = bytes_left(head, g);
         if (left <= 0) continue;
         const lane_words v = move_words<false>(all.at, g, {}, left);
@@ -180,17 +187,17 @@ static __device__ __forceinline__ void send_lines(const kernel_args &a, const li
     });
 }
 
-static __device__ __forceinline__ void receive_lines(const kernel_args &a, const line_warps &w,
+static __device__ __forceinline__ void receive_lines(const kernel_args &a, const line_warp &w,
                                                      const struct alltoallv_pair *pairs,
                                                      uint32_t epoch)
 {
   for (int k = 0; k < a.x.payloads; k++)
-    for_each_rank(a, w, [&](int i, uint32_t first) {
+    for_each_rank(a, w, [&](int i, uint32_t first, uint32_t step) {
       const int p = a.rank >= i ? a.rank - i : a.rank - i + a.n;
       const part all = received_part(a, pairs[p], k);
       const uint64_t head = head_of(a, all.bytes);
       auto in_vain = [&] { return contradicts(a, epoch, p, pairs[p].gets); };
-      for (uint32_t g = first; g < groups_of(head); g += a.n * w.step) {
+      for (uint32_t g = first; g < groups_of(head); g += step) {
         const int left = bytes_left(head, g);
         if (left <= 0) continue;
         const char *lines = lane_lines(a, mailbox(a, a.rank, p, epoch), k, g);

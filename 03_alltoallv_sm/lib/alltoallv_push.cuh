@@ -75,23 +75,34 @@ static __device__ __forceinline__ uint32_t ask(uint32_t *counter, uint32_t first
   return threadIdx.x % 32 == 0 ? first + atomicAdd(counter, 1) : 0;
 }
 
-/* By warps that have nothing to send. Those that deal with lines have the tile of their number, if
- * there are as many; others (w.warp too large) ask for one. */
-static __device__ __forceinline__ void copy_own(const kernel_args &a, const line_warps &w,
-                                                const struct alltoallv_pair &own, uint32_t epoch)
+/* By warps that have nothing to send, beginning with tile number `first` (NO_TILE: ask). The next
+ * ones follow at distances of `step`, or if there are bodies, all who have time ask for one. */
+#define NO_TILE UINT32_MAX
+
+static __device__ __forceinline__ void copy_own(const kernel_args &a,
+                                                const struct alltoallv_pair &own, uint32_t epoch,
+                                                bool bodies, uint32_t first, uint32_t step)
 {
   if (own.sends != own.gets) return;
   for (int k = 0; k < a.x.payloads; k++) {
     const part from = sent_part(a, own, k), to = received_part(a, own, k);
     const uint32_t tiles = from.bytes > 0 ? tiles_in(from.bytes) : 0;
-    const bool ends = tiles <= w.warps; /* with the tile of each warp's number */
-    uint32_t *counter = &a.state->taken[epoch & 1].own[k], next = tiles, tile = w.warp;
-    if (tile >= w.warps && !ends) tile = __shfl_sync(~0u, ask(counter, w.warps), 0);
+    uint32_t *counter = &a.state->taken[epoch & 1].own[k], tile = first, next;
+    if (tile == NO_TILE) tile = __shfl_sync(~0u, ask(counter, step), 0);
     for (; tile < tiles; tile = __shfl_sync(~0u, next, 0)) {
-      if (!ends) next = ask(counter, w.warps);
+      next = bodies ? ask(counter, step) : tile + step;
       copy_tile(to.at, from.at, from.bytes, tile);
     }
   }
+}
+
+/* The warps that deal with lines; without bodies, those that are at home at this rank. */
+static __device__ __forceinline__ void copy_own_by(const kernel_args &a, const line_warp &w,
+                                                   const struct alltoallv_pair *pairs,
+                                                   uint32_t epoch, bool bodies)
+{
+  const uint32_t step = bodies ? w.warps : min(w.warps, 1 << w.shift);
+  if (w.number < step) copy_own(a, pairs[a.rank], epoch, bodies, w.number, step);
 }
 
 /* ---- which warp pushes which tile ---------------------------------------------------------- */
@@ -201,9 +212,8 @@ static __device__ __forceinline__ void push_bodies(const kernel_args &a, block_s
     store_number(slot(a, p, a.rank, b.epoch, this_block()), ALLTOALLV_LINE_DONE, 0, 0, b.epoch);
   }
   GRIDDEPCONTROL("launch_dependents");
-  line_warps others = warps_from(a, a.push_blocks);
-  others.warp = ~0u;
-  if (p / 32 > (a.n - 1) / 32) copy_own(a, others, b.pairs[a.rank], b.epoch); /* has no fence */
+  if (p / 32 > (a.n - 1) / 32) /* the others have a fence to wait for */
+    copy_own(a, b.pairs[a.rank], b.epoch, true, NO_TILE, this_line_warp(a, true).warps);
   if (b.last) await_bodies(a, b);
 }
 

@@ -25,11 +25,10 @@ size_t alltoallv_lsa_lines(int n)
   return alltoallv_least(bytes, most_of_pair) / ALLTOALLV_GROUP_BYTES * ALLTOALLV_GROUP_BYTES;
 }
 
-/* [mode]; N ranks at most */
-template <int N>
-static void (*const kernels[])(passed_args<N>) = {alltoallv_kernel<N, MODE_LINES>,
-                                                  alltoallv_kernel<N, MODE_HOST>,
-                                                  alltoallv_kernel<N, MODE_DEVICE>};
+static void (*const kernels[])(kernel_args) = {/* [mode] */
+                                               alltoallv_kernel<MODE_LINES>,
+                                               alltoallv_kernel<MODE_HOST>,
+                                               alltoallv_kernel<MODE_DEVICE>};
 
 /* ---- what is possible --------------------------------------------------------------------- */
 
@@ -65,10 +64,7 @@ const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
       cudaDeviceGetAttribute(blocks, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
       cudaDriverGetVersion(&driver) == cudaSuccess;
   for (int mode = MODE_LINES; mode <= MODE_DEVICE && loaded; mode++)
-    loaded =
-        (h->n <= 8 ? cudaFuncGetAttributes(&attributes, kernels<8>[mode])
-                   : cudaFuncGetAttributes(&attributes, kernels<ALLTOALLV_MAX_LSA_RANKS>[mode])) ==
-        cudaSuccess;
+    loaded = cudaFuncGetAttributes(&attributes, kernels[mode]) == cudaSuccess;
   cudaGetLastError(); /* not for others to find */
   if (!loaded) return "the kernel is not built for a GPU";
   h->launches_early = !h->config.no_early_launch && attributes.ptxVersion >= 90 &&
@@ -143,22 +139,23 @@ static int choose_grid(struct kernel_args *a, int max_blocks, int *blocks, int *
     if (host) mode = MODE_HOST;
     a->push_blocks = *blocks - (*blocks < 8 ? 1 : *blocks / 4);
   } else {
-    /* A warp for every group of the largest pair to every rank, in blocks as small as that allows.
-     * Of device counts only the room is known: half of it is assumed to be sent. */
-    const uint64_t groups = (host ? largest : largest / 2) / ALLTOALLV_GROUP_BYTES + 1;
-    const uint64_t warps = groups * a->n * x->payloads, limit = max_blocks - 1;
+    /* A warp for every KiB of the largest pair to every rank, in blocks as small as that allows. Of
+     * device counts only the room is known: half of it is assumed to be sent. */
+    const uint64_t tiles = (host ? largest : largest / 2) / ALLTOALLV_TILE_BYTES + 1;
+    const uint64_t warps = tiles * a->n, limit = max_blocks - 1;
     while (*threads < 512 && warps > limit * *threads / 32) *threads *= 2;
     const uint64_t enough = (warps * 32 + *threads - 1) / *threads;
     a->push_blocks = 1;
     *blocks = 1 + (int)alltoallv_least(enough, limit);
   }
+  a->most_groups = a->ll_groups;
+  if (host)
+    a->most_groups = (uint32_t)alltoallv_least(largest / ALLTOALLV_GROUP_BYTES + 1, a->ll_groups);
+  for (int bodies = 0; bodies < 2; bodies++) {
+    const int warps = (*blocks - (bodies ? (int)a->push_blocks : 1)) * *threads / 32;
+    while (a->n << (a->line_shift[bodies] + 1) <= warps) a->line_shift[bodies]++;
+  }
   return mode;
-}
-
-template <int N>
-static cudaError_t launch(const cudaLaunchConfig_t *config, int mode, const kernel_args &a)
-{
-  return cudaLaunchKernelEx(config, kernels<N>[mode], reinterpret_cast<const passed_args<N> &>(a));
 }
 
 ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
@@ -187,7 +184,6 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   early.val.programmaticStreamSerializationAllowed = 1;
   const cudaLaunchConfig_t config = {dim3(blocks), dim3(threads), shared,
                                      stream,       &early,        h->launches_early};
-  ALLTOALLV_CUDATRY(h->n <= 8 ? launch<8>(&config, mode, a)
-                              : launch<ALLTOALLV_MAX_LSA_RANKS>(&config, mode, a));
+  ALLTOALLV_CUDATRY(cudaLaunchKernelEx(&config, kernels[mode], a));
   return ncclSuccess;
 }
