@@ -89,8 +89,8 @@ typedef struct {
 
 /* Collective. Makes a handle for all ranks of `comm`, which must outlive it. `config` may be NULL
  * for the defaults. Allocates at most 12 MiB on each rank, and what NCCL takes for a communicator
- * that it splits off: 235 MiB with NCCL 2.28.3 on H200. Synchronizes the device. Errors come back on all ranks:
- *   ncclInvalidArgument  the configuration of a rank is wrong, or methods differ
+ * that it splits off: 235 MiB with NCCL 2.28.3 on H200. Synchronizes the device. Errors come back
+ * on all ranks: ncclInvalidArgument  the configuration of a rank is wrong, or methods differ
  *   ncclInvalidUsage     ALLTOALLV_LSA was requested and is not possible here */
 ncclResult_t alltoallv_create(ncclComm_t comm, const alltoallv_config_t *config,
                               alltoallv_t *handle);

@@ -25,8 +25,7 @@ static __device__ void send_rows(const kernel_args &a)
     const int to = t / a.n, entry = t % a.n;
     if (t >= blockDim.x) count = a.x.sendcounts[entry]; /* with more than 22 ranks */
     store_number(mailbox(a, to, a.rank, now.epoch) + ALLTOALLV_COUNTS_AT, entry,
-                 alltoallv_least(count, a.x.most), a.x.kind + 256 * a.push_blocks,
-                 now.epoch);
+                 alltoallv_least(count, a.x.most), a.x.kind + 256 * a.push_blocks, now.epoch);
   }
 }
 
@@ -53,7 +52,7 @@ static __device__ bool load_counts(const kernel_args &a, block_state &b)
     }
     if (before >= a.x.most) count = a.x.most;
     b.pairs[p] = {count, a.x.sdispls != NULL ? a.x.sdispls[p] : before, 0, 0};
-    large = has_body(a, count);
+    large = has_body(a, count) || count > a.x.room; /* or it fits nowhere but at larger rooms */
   }
   return __syncthreads_or(large);
 }

@@ -161,13 +161,16 @@ cudaError_t ranks_run(struct ranks_case *c)
     a->rank = (int)rank, a->n = c->ranks;
     a->ll_groups = (uint32_t)(c->ll_bytes / ALLTOALLV_GROUP_BYTES);
     a->head = ALLTOALLV_GROUP_BYTES;
-    a->push_blocks = (uint32_t)(c->blocks - (c->blocks + 3) / 4);
+    bool bodies = x->kind != ALLTOALLV_KIND_HOST;
+    for (size_t p = 0; p < n; p++)
+      bodies |= x->pairs[rank][p].sends > c->ll_bytes || x->pairs[rank][p].gets > c->ll_bytes;
+    a->push_blocks = bodies ? (uint32_t)(c->blocks - (c->blocks + 3) / 4) : 1;
     a->most_groups = a->ll_groups;
-    for (int bodies = 0; bodies < 2; bodies++)
-      while (c->ranks << (a->line_shift[bodies] + 1) <=
-             (c->blocks - (bodies ? (int)a->push_blocks : 1)) * 16)
-        a->line_shift[bodies]++;
-    a->x.kind = x->kind, a->x.element = 1, a->x.payloads = 1, a->x.widest = 1, a->x.most = ALLTOALLV_TOO_MANY;
+    for (int i = 0; i < 2; i++)
+      while (c->ranks << (a->line_shift[i] + 1) <= (c->blocks - (i ? (int)a->push_blocks : 1)) * 16)
+        a->line_shift[i]++;
+    a->x.kind = x->kind, a->x.element = 1, a->x.payloads = 1, a->x.widest = 1,
+    a->x.most = ALLTOALLV_TOO_MANY;
     a->x.payload[0] = {input, scratches + rank * stride + 2 * mailboxes, 2 * mailboxes, 1};
     a->x.room = x->kind == ALLTOALLV_KIND_SLOTS ? c->buffer_bytes / n : c->buffer_bytes;
     a->x.sendcounts = lists[i].sendcounts, a->x.sdispls = lists[i].sdispls;
