@@ -166,9 +166,10 @@ cudaError_t ranks_run(struct ranks_case *c)
       bodies |= x->pairs[rank][p].sends > c->ll_bytes || x->pairs[rank][p].gets > c->ll_bytes;
     a->push_blocks = bodies ? (uint32_t)(c->blocks - (c->blocks + 3) / 4) : 1;
     a->most_groups = a->ll_groups;
-    for (int i = 0; i < 2; i++)
-      while (c->ranks << (a->line_shift[i] + 1) <= (c->blocks - (i ? (int)a->push_blocks : 1)) * 16)
-        a->line_shift[i]++;
+    for (int with = 0; with < 2; with++) /* with and without bodies */
+      while (c->ranks << (a->line_shift[with] + 1) <=
+             (c->blocks - (with ? (int)a->push_blocks : 1)) * 16)
+        a->line_shift[with]++;
     a->x.kind = x->kind, a->x.element = 1, a->x.payloads = 1, a->x.widest = 1,
     a->x.most = ALLTOALLV_TOO_MANY;
     a->x.payload[0] = {input, scratches + rank * stride + 2 * mailboxes, 2 * mailboxes, 1};
