@@ -139,8 +139,8 @@ static int choose_sizes(struct sweep *s, int npatterns, struct options *opt)
 }
 
 /* The columns that can be measured. */
-static int make_columns(struct sweep *s, const char *why_not_simple, struct column *columns,
-                        struct bench_variant *variants)
+static int make_columns(struct sweep *s, bool graphs, const char *why_not_simple,
+                        struct column *columns, struct bench_variant *variants)
 {
   static const int shown[] = {METHOD_SENDRECV, METHOD_BARRIER,       METHOD_LINES,
                               METHOD_AUTO,     METHOD_DEVICE_COUNTS, METHOD_COPY_ENGINE,
@@ -153,6 +153,7 @@ static int make_columns(struct sweep *s, const char *why_not_simple, struct colu
     if (shown[i] == METHOD_AUTO && reach < s->x.me->nranks) name = "alltoallv (send/recv)";
     if (shown[i] == METHOD_DEVICE_COUNTS && reach < s->x.me->nranks)
       why = "the kernel does not reach all ranks";
+    if (shown[i] == METHOD_COPY_ENGINE && graphs) why = "it was never tried in a graph";
     if (why) {
       launcher_note(s->x.me, "no column %s: %s", name, why);
       continue;
@@ -200,7 +201,7 @@ int bench_example(const struct rank *me, const struct options *opt)
   const struct bench bench = {
       .title = "AlltoAllV",
       .variants = variants,
-      .nvariants = make_columns(&s, why_not, columns, variants),
+      .nvariants = make_columns(&s, opt->graph_launches > 0, why_not, columns, variants),
       .rate = "wire",
       .moved = moved,
       .context = &s,

@@ -52,7 +52,7 @@ static __device__ bool load_counts(const kernel_args &a, block_state &b)
     }
     if (before >= a.x.most) count = a.x.most;
     b.pairs[p] = {count, a.x.sdispls != NULL ? a.x.sdispls[p] : before, 0, 0};
-    large = has_body(a, count) || count > a.x.room; /* or it fits nowhere but at larger rooms */
+    large = has_body(a, count);
   }
   return __syncthreads_or(large);
 }

@@ -94,10 +94,9 @@ static __device__ __forceinline__ uint32_t exchange_host(const kernel_args &a, b
   const line_warp w = this_line_warp(a, MODE == MODE_HOST);
   GRIDDEPCONTROL("wait");
   send_lines(a, w, a.pairs); /* no barrier on the way to the first store */
-  const bool bodies = MODE == MODE_HOST;
-  copy_own_by(a, w, a.pairs, bodies ? begin_exchange(a).epoch : 0, bodies);
   const struct beginning now = begin_exchange(a);
   if (now.broken) return now.epoch;
+  copy_own_by(a, w, a.pairs, now.epoch, MODE == MODE_HOST);
   receive_lines(a, w, a.pairs, now.epoch);
   return now.epoch;
 }

@@ -125,7 +125,6 @@ static __device__ __forceinline__ uint32_t groups_of(uint64_t bytes)
  * (No division: it would take longer than the rest.) */
 struct line_warp {
   uint32_t number, warps, shift;
-  uint32_t most; /* groups: no head has more */
 };
 
 static __device__ __forceinline__ uint32_t first_line_block(const kernel_args &a, bool bodies)
@@ -135,9 +134,9 @@ static __device__ __forceinline__ uint32_t first_line_block(const kernel_args &a
 
 static __device__ __forceinline__ line_warp this_line_warp(const kernel_args &a, bool bodies)
 {
-  const uint32_t first = first_line_block(a, bodies), each = blockDim.x / 32;
-  return {(this_block() - first) * each + threadIdx.x / 32, (gridDim.x - first) * each,
-          a.line_shift[bodies], bodies ? a.ll_groups : a.most_groups};
+  const uint32_t first = first_line_block(a, bodies), blocks = gridDim.x - first;
+  return {threadIdx.x / 32 * blocks + this_block() - first, blockDim.x / 32 * blocks,
+          a.line_shift[bodies]};
 }
 
 /* Calls f(i, g, step) for every rank + i that this warp deals with: g is the first group, and
@@ -150,7 +149,7 @@ static __device__ __forceinline__ void for_each_rank(const kernel_args &a, const
   for (uint32_t at = w.number; at >> w.shift < a.n; at += w.warps) {
     int i = at >> w.shift;
     uint32_t g = at - (i << w.shift);
-    for (int ranks = a.n; ranks > 0 && g < w.most; ranks--, g += 1 << w.shift) {
+    for (int ranks = a.n; ranks > 0 && g < a.most_groups; ranks--, g += 1 << w.shift) {
       if (i > 0) f(i, g, a.n << w.shift);
       i = i > 0 ? i - 1 : a.n - 1;
     }

@@ -96,19 +96,13 @@ static __device__ __forceinline__ void copy_own(const kernel_args &a,
   }
 }
 
-/* The warps that deal with lines; without bodies, those that are at home here or nowhere. */
+/* The warps that deal with lines; without bodies, those that are at home at this rank. */
 static __device__ __forceinline__ void copy_own_by(const kernel_args &a, const line_warp &w,
                                                    const struct alltoallv_pair *pairs,
                                                    uint32_t epoch, bool bodies)
 {
-  const uint32_t step = 1 << w.shift, others = (a.n - 1) << w.shift, all = others + step;
-  uint32_t number = w.number, warps = w.warps;
-  if (!bodies && warps >= all) {
-    if (number >= step && number < all) return;
-    number -= number < step ? 0 : others;
-    warps -= others;
-  }
-  copy_own(a, pairs[a.rank], epoch, bodies, number, warps);
+  const uint32_t step = bodies ? w.warps : min(w.warps, 1 << w.shift);
+  if (w.number < step) copy_own(a, pairs[a.rank], epoch, bodies, w.number, step);
 }
 
 /* ---- which warp pushes which tile ---------------------------------------------------------- */

@@ -23,7 +23,7 @@ struct kernel_args {
   uint32_t mailbox_bytes;
   uint32_t ll_groups, head; /* of a payload: groups of lines; bytes of a head: see in_lines */
   uint32_t push_blocks;     /* the first blocks; the others send lines: see alltoallv_kernel.cuh */
-  uint32_t most_groups;     /* without bodies no pair has more */
+  uint32_t most_groups;     /* no head has more */
   uint32_t line_shift[2];   /* [are there bodies]: see struct line_warp */
   struct alltoallv_request x;
   uint64_t limit; /* nanoseconds to wait; 0: forever */

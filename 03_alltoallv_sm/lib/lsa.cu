@@ -139,17 +139,18 @@ static int choose_grid(struct kernel_args *a, int max_blocks, int *blocks, int *
     if (host) mode = MODE_HOST;
     a->push_blocks = *blocks - (*blocks < 8 ? 1 : *blocks / 4);
   } else {
-    /* For every rank a warp for each tile of the largest pair, in blocks as small as that allows,
-     * and a block at least. Of device counts only the room is known: a warp for each group. */
-    const uint64_t tile = host ? ALLTOALLV_TILE_BYTES : ALLTOALLV_GROUP_BYTES;
-    const uint64_t limit = max_blocks - 1, tiles = largest / tile + 1, least = *threads / 32;
-    const uint64_t warps = (tiles > least ? tiles : least) * a->n;
+    /* A warp for every KiB of the largest pair to every rank, in blocks as small as that allows. Of
+     * device counts only the room is known: half of it is assumed to be sent. */
+    const uint64_t tiles = (host ? largest : largest / 2) / ALLTOALLV_TILE_BYTES + 1;
+    const uint64_t warps = tiles * a->n, limit = max_blocks - 1;
     while (*threads < 512 && warps > limit * *threads / 32) *threads *= 2;
     const uint64_t enough = (warps * 32 + *threads - 1) / *threads;
     a->push_blocks = 1;
     *blocks = 1 + (int)alltoallv_least(enough, limit);
   }
-  a->most_groups = (uint32_t)alltoallv_least(largest / ALLTOALLV_GROUP_BYTES + 1, a->ll_groups);
+  a->most_groups = a->ll_groups;
+  if (host)
+    a->most_groups = (uint32_t)alltoallv_least(largest / ALLTOALLV_GROUP_BYTES + 1, a->ll_groups);
   for (int bodies = 0; bodies < 2; bodies++) {
     const int warps = (*blocks - (bodies ? (int)a->push_blocks : 1)) * *threads / 32;
     while (a->n << (a->line_shift[bodies] + 1) <= warps) a->line_shift[bodies]++;
