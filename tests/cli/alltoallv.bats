@@ -141,9 +141,10 @@ build_usage() {
   cp "$TOP/build/cpu-mpi/libcpu_standin.so" "$FAULT_FOLDER" # what is CUDA and NCCL here
   cp -r "$TOP"/03_alltoallv_sm/lib "$FAULT_FOLDER"
   cd "$FAULT_FOLDER/lib" || return
+  perl "$TOP/common/cpu/cuda.pl" g++ -O1 -c lsa.cu -o lsa.o
   "$(mpicc_command)" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN \
-    -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" \
-    -I. ./*.c ../cpu/*.c -o usage -L"$FAULT_FOLDER" -lcpu_standin -Wl,-rpath,"$FAULT_FOLDER" -lm
+    -isystem "$TOP/common/cpu/include" \
+    -I. ./*.c lsa.o -o usage -L"$FAULT_FOLDER" -lcpu_standin -Wl,-rpath,"$FAULT_FOLDER" -lm -lstdc++
 }
 
 @test "alltoallv.h stands alone: C++ takes it, usage.c compiles with it, and tokens come back" {
